@@ -1,0 +1,1 @@
+//! A client of the agent over its unix socket.

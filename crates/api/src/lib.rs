@@ -1,0 +1,8 @@
+//! The HTTP contract of the node agent: versioned bodies, error codes, and a client behind the `client` feature.
+//!
+//! Bodies change by version (`v1`); core types change by insight. Conversions between the two live here, at one place.
+#![forbid(unsafe_code)]
+
+#[cfg(feature = "client")]
+pub mod client;
+pub mod v1;

@@ -1,0 +1,36 @@
+//! Version 1 of the bodies. Additive only: a field is never renamed, removed or given another meaning.
+//!
+//! Memory is integer bytes, shares are thousandths of one GPU, times are RFC 3339 UTC, enums are snake_case, ids are
+//! strings. Every read answers `{"schema":"divvy/v1","kind":…,"items":[…]}`, every failure `{"error":{…}}`.
+
+pub mod error;
+pub mod gpu;
+pub mod job;
+pub mod node;
+pub mod queue;
+
+pub use error::{Error, ErrorBody, ErrorCode};
+pub use gpu::{Gpu, GpuSlice};
+pub use job::{Amount, EndReason, Event, Job, JobState, Runner, Slice, Submit, Why, WhyGpu};
+pub use node::Node;
+pub use queue::Queue;
+
+use serde::{Deserialize, Serialize};
+
+/// Name of this version, the `schema` field of every list.
+pub const SCHEMA: &str = "divvy/v1";
+
+/// The envelope of every successful read.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct List<T> {
+    pub schema: String,
+    /// `JobList`, `GpuList`, `QueueList`, `EventList`, `Why`, `Node`.
+    pub kind: String,
+    pub items: Vec<T>,
+}
+
+impl<T> List<T> {
+    pub fn new(kind: &str, items: Vec<T>) -> Self {
+        Self { schema: SCHEMA.to_owned(), kind: kind.to_owned(), items }
+    }
+}

@@ -1,0 +1,88 @@
+//! What a failed call says, and the two edges it meets: HTTP status and exit code.
+
+use serde::{Deserialize, Serialize};
+
+/// Body of every failed call, and of `-o json` errors on stderr.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ErrorBody {
+    pub error: Error,
+}
+
+/// What happened, why with figures, and what to do next.
+#[derive(Clone, Debug, thiserror::Error, Serialize, Deserialize)]
+#[error("{message}")]
+pub struct Error {
+    pub code: ErrorCode,
+    pub message: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+    /// Figures behind the message, for programs.
+    #[serde(default, skip_serializing_if = "serde_json::Value::is_null")]
+    pub details: serde_json::Value,
+}
+
+impl Error {
+    pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
+        Self { code, message: message.into(), hint: None, details: serde_json::Value::Null }
+    }
+
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    #[must_use]
+    pub fn details(mut self, details: serde_json::Value) -> Self {
+        self.details = details;
+        self
+    }
+}
+
+/// The closed set of failures a caller can branch on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ErrorCode {
+    Internal,
+    Usage,
+    NotFound,
+    NotAllowed,
+    NeverFits,
+    WouldWait,
+    NoDaemon,
+    Conflict,
+    TimedOut,
+    LaunchFailed,
+}
+
+impl ErrorCode {
+    /// Exit code of the command line.
+    pub fn exit_code(self) -> u8 {
+        match self {
+            Self::Internal => 1,
+            Self::Usage => 2,
+            Self::NotFound => 3,
+            Self::NotAllowed => 4,
+            Self::NeverFits => 5,
+            Self::WouldWait => 6,
+            Self::NoDaemon => 7,
+            Self::Conflict => 8,
+            Self::TimedOut => 9,
+            Self::LaunchFailed => 125,
+        }
+    }
+
+    /// HTTP status of the answer.
+    pub fn http_status(self) -> u16 {
+        match self {
+            Self::Internal | Self::LaunchFailed => 500,
+            Self::Usage => 400,
+            Self::NotFound => 404,
+            Self::NotAllowed => 403,
+            Self::NeverFits => 422,
+            Self::WouldWait | Self::Conflict => 409,
+            Self::NoDaemon => 503,
+            Self::TimedOut => 408,
+        }
+    }
+}

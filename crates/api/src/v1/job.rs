@@ -1,0 +1,193 @@
+//! Jobs: what is submitted, what is shown, why one waits.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+/// How much GPU a job asks for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Amount {
+    /// A part of one GPU, in thousandths (1 to 999).
+    Share { thousandths: u16 },
+    /// Memory on one GPU, in bytes.
+    Memory { bytes: u64 },
+    /// Whole GPUs.
+    Whole { count: u32 },
+    /// As many whole GPUs as are free, at least `min`, at most `max`.
+    Range { min: u32, max: u32 },
+    /// The same share on `count` different GPUs.
+    Shares { count: u32, thousandths: u16 },
+}
+
+/// Who starts the program once it has its slice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Runner {
+    /// The agent starts a supervisor that outlives it; output goes to the job's log.
+    #[default]
+    Supervisor,
+    /// The submitting client starts it, on its own terminal (`divvy run`).
+    Client,
+}
+
+/// `POST /v1/jobs`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Submit {
+    /// Program and arguments; must not be empty.
+    pub command: Vec<String>,
+    #[serde(default)]
+    pub name: Option<String>,
+    /// Queue to wait in; `default` when absent.
+    #[serde(default)]
+    pub queue: Option<String>,
+    #[serde(default)]
+    pub project: Option<String>,
+    /// Absent: the queue's own amount.
+    #[serde(default)]
+    pub amount: Option<Amount>,
+    /// `fair`, `strict` or `none`.
+    #[serde(default)]
+    pub compute: Option<String>,
+    /// Only GPUs with these indices; empty means any.
+    #[serde(default)]
+    pub gpus_on: Vec<u32>,
+    /// Working directory, absolute.
+    pub cwd: String,
+    /// The program's environment, whole.
+    pub env: BTreeMap<String, String>,
+    #[serde(default)]
+    pub runner: Runner,
+    /// Refuse with `would_wait` instead of queueing.
+    #[serde(default)]
+    pub no_wait: bool,
+    /// Say what would happen and change nothing.
+    #[serde(default)]
+    pub dry_run: bool,
+    /// The same key submits once: a repeat answers with the first job.
+    #[serde(default)]
+    pub idempotency_key: Option<String>,
+}
+
+/// A job's life, as `ps` shows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum JobState {
+    Queued,
+    Starting,
+    Running,
+    Stopping,
+    Ended,
+}
+
+/// Why a job ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EndReason {
+    /// The program exited with code 0.
+    Completed,
+    /// It exited with another code, or by a signal that Divvy did not send.
+    Failed,
+    Cancelled,
+    /// The program could not be started.
+    LaunchFailed,
+    /// Its supervisor was killed, so its exit code is unknown.
+    SupervisorLost,
+}
+
+/// One job.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Job {
+    pub id: String,
+    pub name: String,
+    pub user: String,
+    pub project: Option<String>,
+    pub queue: String,
+    pub state: JobState,
+    pub end_reason: Option<EndReason>,
+    /// The program's code, or 128+N when signal N ended it.
+    pub exit_code: Option<i32>,
+    pub request: Amount,
+    pub compute: String,
+    pub slices: Vec<Slice>,
+    /// While queued: what it waits for. After a failure: what went wrong.
+    pub reason: Option<String>,
+    /// Place in its queue, from 1, while queued.
+    pub place: Option<u32>,
+    pub command: Vec<String>,
+    pub cwd: String,
+    pub runner: Runner,
+    /// Process id of the program while it runs.
+    pub pid: Option<u32>,
+    pub submitted_at: Timestamp,
+    pub started_at: Option<Timestamp>,
+    pub ended_at: Option<Timestamp>,
+    /// Path of the job's folder: its log, its exit record.
+    pub directory: String,
+    /// Path of the slice folder while the job holds one.
+    pub slice_directory: Option<String>,
+}
+
+/// What a job holds of one GPU.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Slice {
+    /// `gpu2.25a`: GPU index, share, letter.
+    pub label: String,
+    pub gpu_uuid: String,
+    pub gpu_index: u32,
+    pub memory_limit_bytes: u64,
+    /// Thousandths of the GPU.
+    pub share: u16,
+    /// Charged in the ledger now: allocations and context overhead of all its processes.
+    pub memory_used_bytes: u64,
+    pub memory_peak_bytes: u64,
+    pub processes: u32,
+    /// Allocations refused at the limit so far.
+    pub denied: u64,
+    /// Size of the last refused allocation.
+    pub last_denied_bytes: Option<u64>,
+    /// What holds the limit: `interposer`.
+    pub enforcement: String,
+}
+
+/// `GET /v1/jobs/{id}/why`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Why {
+    pub job: String,
+    pub state: JobState,
+    pub queue: String,
+    pub place: Option<u32>,
+    /// One sentence: `needs 1 whole GPU; 2.75 of 3 GPUs in use`.
+    pub summary: String,
+    /// One entry per GPU with every predicate that failed there; empty when the job does not wait.
+    pub gpus: Vec<WhyGpu>,
+    /// Jobs that are served before this one, by id.
+    pub behind: Vec<String>,
+    /// Changes that would start it now, cheapest first, as text.
+    pub sooner: Vec<String>,
+}
+
+/// One GPU seen from a waiting job.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct WhyGpu {
+    pub gpu_uuid: String,
+    pub gpu_index: u32,
+    /// `0.75 in use, a whole GPU is needed`; empty when the job would fit here.
+    pub failed: Vec<String>,
+    /// `#2 quarter_gpu 0.25`: who holds it.
+    pub holders: Vec<String>,
+}
+
+/// Something that happened, in journal order.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Event {
+    /// Grows by one; resume with `?after=SEQ`.
+    pub seq: u64,
+    pub at: Timestamp,
+    pub job: Option<String>,
+    /// `submitted`, `starting`, `running`, `ended`, …
+    pub kind: String,
+    pub text: String,
+}

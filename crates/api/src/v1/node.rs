@@ -1,0 +1,19 @@
+//! The node and its agent.
+
+use serde::{Deserialize, Serialize};
+
+/// `GET /v1/node`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Node {
+    pub hostname: String,
+    pub version: String,
+    /// Process id of the agent.
+    pub pid: u32,
+    pub driver_version: String,
+    /// Set when the GPUs are simulated: `a100-80gb:3`.
+    pub simulated: Option<String>,
+    /// `strict` or `fairness`.
+    pub order: String,
+    pub backfill: bool,
+    pub home: String,
+}

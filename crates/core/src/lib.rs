@@ -1,0 +1,2 @@
+//! Decides everything: units, placement, queues, lifecycles; pure and deterministic.
+#![forbid(unsafe_code)]

@@ -1,0 +1,1 @@
+//! Speaks to NVIDIA's libraries: declarations, loading, a safe NVML layer.

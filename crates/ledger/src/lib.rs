@@ -1,0 +1,1 @@
+//! The shared-memory account of a slice: reserve, commit, release, recovery of dead processes.

@@ -1,0 +1,1 @@
+//! The interposing library that holds a program to its slice.

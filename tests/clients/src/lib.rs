@@ -1,0 +1,1 @@
+//! Third-party GPU clients that the tests and the demo run.

@@ -1,0 +1,1 @@
+//! Whole-system runs over the simulated driver; the tests are in `tests/`.

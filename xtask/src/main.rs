@@ -1,0 +1,3 @@
+//! The repository's commands: demo, test, bench.
+
+fn main() {}
