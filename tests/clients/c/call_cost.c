@@ -1,0 +1,136 @@
+/* What a driver call costs, with or without an interposer: opens libcuda.so.1 as a program would and times calls on
+ * commands from stdin, one a line, so that two of these can be measured in turns:
+ *
+ *   pair N      N times allocate 2 MiB and free it       info N      N times cuMemGetInfo
+ *   launch N    N times launch an empty kernel           device N    N times cuCtxGetDevice, which nobody hooks
+ *   spread N    N timed allocate+free pairs, one by one
+ *
+ * Each answers one line: nanoseconds a call, and for `spread` "p50 p99 p99.9" nanoseconds a pair. */
+#include <dlfcn.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static void *function(void *library, const char *name)
+{
+    void *found = dlsym(library, name);
+    if (!found) {
+        fprintf(stderr, "call_cost: no %s\n", name);
+        exit(1);
+    }
+    return found;
+}
+
+static void check(int result, const char *what)
+{
+    if (result != 0) {
+        fprintf(stderr, "call_cost: %s answered %d\n", what, result);
+        exit(1);
+    }
+}
+
+static uint64_t now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static int ascending(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+static const char ptx[] =
+    ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry nothing()\n{\n\tret;\n}\n";
+
+enum { BLOCK = 2 << 20, DRAIN = 256 };
+
+int main(void)
+{
+    void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    if (!library) {
+        fprintf(stderr, "call_cost: %s\n", dlerror());
+        return 1;
+    }
+    int (*init)(unsigned) = function(library, "cuInit");
+    int (*retain)(void **, int) = function(library, "cuDevicePrimaryCtxRetain");
+    int (*set_current)(void *) = function(library, "cuCtxSetCurrent");
+    int (*synchronize)(void) = function(library, "cuCtxSynchronize");
+    int (*get_device)(int *) = function(library, "cuCtxGetDevice");
+    int (*allocate)(uint64_t *, size_t) = function(library, "cuMemAlloc_v2");
+    int (*release)(uint64_t) = function(library, "cuMemFree_v2");
+    int (*info)(size_t *, size_t *) = function(library, "cuMemGetInfo_v2");
+    int (*load)(void **, const void *) = function(library, "cuModuleLoadData");
+    int (*entry)(void **, void *, const char *) = function(library, "cuModuleGetFunction");
+    int (*launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **) =
+        function(library, "cuLaunchKernel");
+
+    void *context, *module, *kernel;
+    check(init(0), "cuInit");
+    check(retain(&context, 0), "cuDevicePrimaryCtxRetain");
+    check(set_current(context), "cuCtxSetCurrent");
+    check(load(&module, ptx), "cuModuleLoadData");
+    check(entry(&kernel, module, "nothing"), "cuModuleGetFunction");
+    printf("ready\n");
+    fflush(stdout);
+
+    char what[16];
+    unsigned long times;
+    while (scanf("%15s %lu", what, &times) == 2) {
+        uint64_t spent = 0;
+        if (!strcmp(what, "pair")) {
+            uint64_t from = now(), address;
+            for (unsigned long i = 0; i < times; i++) {
+                check(allocate(&address, BLOCK), "cuMemAlloc");
+                check(release(address), "cuMemFree");
+            }
+            spent = now() - from;
+        } else if (!strcmp(what, "info")) {
+            size_t free_bytes, total;
+            uint64_t from = now();
+            for (unsigned long i = 0; i < times; i++)
+                check(info(&free_bytes, &total), "cuMemGetInfo");
+            spent = now() - from;
+        } else if (!strcmp(what, "device")) {
+            int device;
+            uint64_t from = now();
+            for (unsigned long i = 0; i < times; i++)
+                check(get_device(&device), "cuCtxGetDevice");
+            spent = now() - from;
+        } else if (!strcmp(what, "launch")) {
+            /* The queue is emptied between batches and outside the clock: a full queue would be timed otherwise. */
+            for (unsigned long done = 0; done < times; done += DRAIN) {
+                uint64_t from = now();
+                for (unsigned long i = 0; i < DRAIN; i++)
+                    check(launch(kernel, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL), "cuLaunchKernel");
+                spent += now() - from;
+                check(synchronize(), "cuCtxSynchronize");
+            }
+            times = (times + DRAIN - 1) / DRAIN * DRAIN;
+        } else if (!strcmp(what, "spread")) {
+            uint64_t *each = malloc(times * sizeof *each), address;
+            for (unsigned long i = 0; i < times; i++) {
+                uint64_t from = now();
+                check(allocate(&address, BLOCK), "cuMemAlloc");
+                check(release(address), "cuMemFree");
+                each[i] = now() - from;
+            }
+            qsort(each, times, sizeof *each, ascending);
+            printf("%llu %llu %llu\n", (unsigned long long)each[times / 2], (unsigned long long)each[times * 99 / 100],
+                   (unsigned long long)each[times * 999 / 1000]);
+            fflush(stdout);
+            free(each);
+            continue;
+        } else {
+            fprintf(stderr, "call_cost: no such command: %s\n", what);
+            return 1;
+        }
+        printf("%.2f\n", (double)spent / (double)times);
+        fflush(stdout);
+    }
+    return 0;
+}
