@@ -1,1 +1,354 @@
-//! A client of the agent over its unix socket.
+//! A client of the agent over its unix socket: typed calls, streams, connections kept alive and used again.
+//!
+//! ```text
+//! Client ── idle connections ──► hyper (HTTP/1.1) ──► HOME/divvy.sock
+//! ```
+//! One `Client` may be shared by many tasks: a call takes an idle connection or opens one, and puts it back when the
+//! answer was read whole. It never starts a daemon; who wants that looks for [`ErrorCode::NoDaemon`].
+
+mod stream;
+
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper::header::{ACCEPT, CONTENT_TYPE, HOST};
+use hyper::{Method, Request, Response};
+use hyper_util::rt::TokioIo;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::net::UnixStream;
+
+use crate::v1::{Error, ErrorBody, ErrorCode, Event, Gpu, Job, List, Node, Queue, Submit, Why};
+
+pub use stream::{EventStream, LogStream};
+
+/// What [`Client::wait`] waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WaitFor {
+    /// The job holds its slice (or has ended): a client that runs it itself may start it.
+    Starting,
+    Ended,
+}
+
+/// Calls the agent behind one socket.
+#[derive(Debug)]
+pub struct Client {
+    socket: PathBuf,
+    idle: Mutex<Vec<SendRequest<Full<Bytes>>>>,
+}
+
+/// An answer whose status said success, with the connection it came over.
+struct Answer {
+    response: Response<Incoming>,
+    sender: SendRequest<Full<Bytes>>,
+}
+
+impl Client {
+    /// A client of the agent that listens on `socket`; connects with the first call.
+    pub fn new(socket: impl Into<PathBuf>) -> Self {
+        Self {
+            socket: socket.into(),
+            idle: Mutex::new(Vec::new()),
+        }
+    }
+
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// The node and its agent.
+    ///
+    /// # Errors
+    /// [`ErrorCode::NoDaemon`] when nothing answers, else what the agent said; so for every call here.
+    pub async fn node(&self) -> Result<Node, Error> {
+        self.one("/v1/node").await
+    }
+
+    pub async fn gpus(&self) -> Result<Vec<Gpu>, Error> {
+        self.list("/v1/gpus").await
+    }
+
+    pub async fn queues(&self) -> Result<Vec<Queue>, Error> {
+        self.list("/v1/queues").await
+    }
+
+    /// Jobs that have not ended, or all of them, oldest first.
+    pub async fn jobs(&self, all: bool) -> Result<Vec<Job>, Error> {
+        self.list(if all { "/v1/jobs?all=true" } else { "/v1/jobs" })
+            .await
+    }
+
+    /// The job that `reference` means: an id, a unique name, or `last`.
+    pub async fn job(&self, reference: &str) -> Result<Job, Error> {
+        self.one(&job_path(reference, "")).await
+    }
+
+    /// Why a job waits, and what would start it sooner.
+    pub async fn why(&self, reference: &str) -> Result<Why, Error> {
+        self.one(&job_path(reference, "/why")).await
+    }
+
+    /// Submits; what it answers is on disk.
+    pub async fn submit(&self, submit: &Submit) -> Result<Job, Error> {
+        self.post("/v1/jobs", submit).await
+    }
+
+    /// Cancels; answers the job as it is right after, perhaps still `stopping`.
+    pub async fn cancel(&self, reference: &str) -> Result<Job, Error> {
+        self.post(&job_path(reference, "/cancel"), &serde_json::json!({}))
+            .await
+    }
+
+    /// Answers the job once it is where `what` says, or as it is after `timeout`: look at its state.
+    pub async fn wait(
+        &self,
+        reference: &str,
+        what: WaitFor,
+        timeout: Duration,
+    ) -> Result<Job, Error> {
+        let state = match what {
+            WaitFor::Starting => "starting",
+            WaitFor::Ended => "ended",
+        };
+        let query = format!("/wait?state={state}&timeout_s={}", timeout.as_secs());
+        self.one(&job_path(reference, &query)).await
+    }
+
+    /// The job's output from byte `offset`; with `follow` the stream ends when the job has ended and all was sent.
+    pub async fn log(
+        &self,
+        reference: &str,
+        offset: u64,
+        follow: bool,
+    ) -> Result<LogStream, Error> {
+        let answer = self
+            .get(&job_path(
+                reference,
+                &format!("/log?offset={offset}&follow={follow}"),
+            ))
+            .await?;
+        Ok(LogStream::new(
+            answer.response.into_body(),
+            self.socket.clone(),
+        ))
+    }
+
+    /// Events after sequence number `after`, as many as the agent has.
+    pub async fn events(&self, after: u64) -> Result<Vec<Event>, Error> {
+        self.list(&format!("/v1/events?after={after}")).await
+    }
+
+    /// Events after `after` and then each new one as it happens.
+    pub async fn follow_events(&self, after: u64) -> Result<EventStream, Error> {
+        let answer = self
+            .get(&format!("/v1/events?after={after}&follow=true"))
+            .await?;
+        Ok(EventStream::new(LogStream::new(
+            answer.response.into_body(),
+            self.socket.clone(),
+        )))
+    }
+
+    async fn one<T: DeserializeOwned>(&self, path: &str) -> Result<T, Error> {
+        only(self.list(path).await?)
+    }
+
+    async fn list<T: DeserializeOwned>(&self, path: &str) -> Result<Vec<T>, Error> {
+        let answer = self.get(path).await?;
+        self.items(answer).await
+    }
+
+    async fn post<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &(impl Serialize + Sync),
+    ) -> Result<T, Error> {
+        let body = serde_json::to_vec(body)
+            .map_err(|error| internal(format!("cannot write the request: {error}")))?;
+        let answer = self.call(Method::POST, path, Bytes::from(body)).await?;
+        only(self.items(answer).await?)
+    }
+
+    async fn get(&self, path: &str) -> Result<Answer, Error> {
+        self.call(Method::GET, path, Bytes::new()).await
+    }
+
+    async fn items<T: DeserializeOwned>(&self, answer: Answer) -> Result<Vec<T>, Error> {
+        let Answer { response, sender } = answer;
+        let body = response
+            .into_body()
+            .collect()
+            .await
+            .map_err(|error| self.lost(&error))?
+            .to_bytes();
+        self.put_back(sender);
+        let list: List<T> = serde_json::from_slice(&body).map_err(|error| {
+            internal(format!(
+                "the daemon's answer is not what version 1 of its API says: {error}"
+            ))
+        })?;
+        Ok(list.items)
+    }
+
+    async fn call(&self, method: Method, path: &str, body: Bytes) -> Result<Answer, Error> {
+        loop {
+            let (mut sender, used_before) = match self.take_idle() {
+                Some(sender) => (sender, true),
+                None => (self.connect().await?, false),
+            };
+            let request = Request::builder()
+                .method(method.clone())
+                .uri(path)
+                .header(HOST, "divvy")
+                .header(ACCEPT, "application/json")
+                .header(CONTENT_TYPE, "application/json")
+                .body(Full::new(body.clone()))
+                .map_err(|error| internal(format!("cannot make a request for {path}: {error}")))?;
+            match sender.send_request(request).await {
+                Ok(response) if response.status().is_success() => {
+                    return Ok(Answer { response, sender });
+                }
+                Ok(response) => return Err(self.failure(response, sender).await),
+                // The agent closed an idle connection before it saw the request, so asking again is no repetition.
+                Err(error) if used_before && error.is_canceled() => {}
+                Err(error) => return Err(self.lost(&error)),
+            }
+        }
+    }
+
+    async fn failure(
+        &self,
+        response: Response<Incoming>,
+        sender: SendRequest<Full<Bytes>>,
+    ) -> Error {
+        let status = response.status();
+        match response.into_body().collect().await {
+            Ok(body) => {
+                let body = body.to_bytes();
+                self.put_back(sender);
+                serde_json::from_slice::<ErrorBody>(&body)
+                    .map(|body| body.error)
+                    .unwrap_or_else(|_| {
+                        internal(format!(
+                            "the daemon answered {status}: {}",
+                            String::from_utf8_lossy(&body)
+                        ))
+                    })
+            }
+            Err(error) => self.lost(&error),
+        }
+    }
+
+    async fn connect(&self) -> Result<SendRequest<Full<Bytes>>, Error> {
+        let stream = UnixStream::connect(&self.socket)
+            .await
+            .map_err(|error| self.unreachable(&error))?;
+        let (sender, connection) = handshake(TokioIo::new(stream))
+            .await
+            .map_err(|error| self.lost(&error))?;
+        // Ends when the sender is dropped or the agent hangs up; what went wrong is seen by the call in flight.
+        tokio::spawn(connection);
+        Ok(sender)
+    }
+
+    fn take_idle(&self) -> Option<SendRequest<Full<Bytes>>> {
+        let mut idle = self
+            .idle
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        while let Some(sender) = idle.pop() {
+            if sender.is_ready() {
+                return Some(sender);
+            }
+        }
+        None
+    }
+
+    fn put_back(&self, sender: SendRequest<Full<Bytes>>) {
+        if !sender.is_closed() {
+            self.idle
+                .lock()
+                .unwrap_or_else(std::sync::PoisonError::into_inner)
+                .push(sender);
+        }
+    }
+
+    fn unreachable(&self, error: &std::io::Error) -> Error {
+        let socket = self.socket.display();
+        if error.kind() == std::io::ErrorKind::PermissionDenied {
+            return Error::new(
+                ErrorCode::NotAllowed,
+                format!("the socket {socket} may not be used by this user"),
+            );
+        }
+        Error::new(ErrorCode::NoDaemon, format!("no divvy daemon answers on {socket} ({error})"))
+            .hint("start one with `divvy daemon`, or with `divvy daemon --sim a100-80gb:3` where there is no GPU")
+    }
+
+    fn lost(&self, error: &hyper::Error) -> Error {
+        lost(&self.socket, error)
+    }
+}
+
+fn lost(socket: &Path, error: &hyper::Error) -> Error {
+    let message = format!(
+        "the divvy daemon on {} went away during the call ({error})",
+        socket.display()
+    );
+    Error::new(ErrorCode::NoDaemon, message)
+        .hint("its jobs keep running; start it again with `divvy daemon`")
+}
+
+fn internal(message: String) -> Error {
+    Error::new(ErrorCode::Internal, message)
+}
+
+fn only<T>(items: Vec<T>) -> Result<T, Error> {
+    items
+        .into_iter()
+        .next()
+        .ok_or_else(|| internal("the daemon answered an empty list where one item belongs".into()))
+}
+
+/// `/v1/jobs/REFERENCE` + `rest`, the reference percent-encoded as one path segment.
+fn job_path(reference: &str, rest: &str) -> String {
+    use std::fmt::Write as _;
+    let mut path = String::from("/v1/jobs/");
+    for byte in reference.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
+            path.push(char::from(byte));
+        } else {
+            let _ = write!(path, "%{byte:02X}");
+        }
+    }
+    path.push_str(rest);
+    path
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_reference_stays_one_path_segment() {
+        assert_eq!(job_path("last", "/why"), "/v1/jobs/last/why");
+        assert_eq!(job_path("a b/../c?x", ""), "/v1/jobs/a%20b%2F..%2Fc%3Fx");
+        assert_eq!(job_path("ö", ""), "/v1/jobs/%C3%B6");
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_missing_daemon_is_said_with_the_socket_and_a_hint() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = Client::new(dir.path().join("divvy.sock"))
+            .node()
+            .await
+            .unwrap_err();
+        assert_eq!(error.code, ErrorCode::NoDaemon);
+        assert!(error.message.contains("divvy.sock"), "{}", error.message);
+        assert!(error.hint.unwrap().contains("divvy daemon"));
+    }
+}

@@ -1,8 +1,10 @@
-//! The HTTP contract of the node agent: versioned bodies, error codes, and a client behind the `client` feature.
+//! The HTTP contract of the node agent: versioned bodies, error codes, where an instance lives, and a client behind the
+//! `client` feature.
 //!
 //! Bodies change by version (`v1`); core types change by insight. Conversions between the two live here, at one place.
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "client")]
 pub mod client;
+pub mod home;
 pub mod v1;

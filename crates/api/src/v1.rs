@@ -31,6 +31,10 @@ pub struct List<T> {
 
 impl<T> List<T> {
     pub fn new(kind: &str, items: Vec<T>) -> Self {
-        Self { schema: SCHEMA.to_owned(), kind: kind.to_owned(), items }
+        Self {
+            schema: SCHEMA.to_owned(),
+            kind: kind.to_owned(),
+            items,
+        }
     }
 }

@@ -23,7 +23,12 @@ pub struct Error {
 
 impl Error {
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), hint: None, details: serde_json::Value::Null }
+        Self {
+            code,
+            message: message.into(),
+            hint: None,
+            details: serde_json::Value::Null,
+        }
     }
 
     #[must_use]

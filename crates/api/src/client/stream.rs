@@ -1,0 +1,104 @@
+//! Answers without an end known beforehand: a job's output, events as they happen.
+
+use std::path::PathBuf;
+
+use http_body_util::BodyExt;
+use hyper::body::{Bytes, Incoming};
+
+use super::{internal, lost};
+use crate::v1::{Error, Event};
+
+/// Bytes as they arrive.
+#[derive(Debug)]
+pub struct LogStream {
+    body: Incoming,
+    socket: PathBuf,
+}
+
+impl LogStream {
+    pub(super) fn new(body: Incoming, socket: PathBuf) -> Self {
+        Self { body, socket }
+    }
+
+    /// The next piece, or `None` at the end.
+    ///
+    /// # Errors
+    /// [`crate::v1::ErrorCode::NoDaemon`] when the agent goes away before the end.
+    pub async fn next(&mut self) -> Result<Option<Bytes>, Error> {
+        while let Some(frame) = self.body.frame().await {
+            let frame = frame.map_err(|error| lost(&self.socket, &error))?;
+            match frame.into_data() {
+                Ok(data) if !data.is_empty() => return Ok(Some(data)),
+                _ => {}
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Events as they happen, from server-sent events.
+#[derive(Debug)]
+pub struct EventStream {
+    bytes: LogStream,
+    buffer: Vec<u8>,
+}
+
+impl EventStream {
+    pub(super) fn new(bytes: LogStream) -> Self {
+        Self {
+            bytes,
+            buffer: Vec::new(),
+        }
+    }
+
+    /// The next event, or `None` when the agent ends the stream.
+    ///
+    /// # Errors
+    /// As [`LogStream::next`], and when the agent sends something that is no event.
+    pub async fn next(&mut self) -> Result<Option<Event>, Error> {
+        loop {
+            while let Some(end) = self.buffer.windows(2).position(|pair| pair == b"\n\n") {
+                let block: Vec<u8> = self.buffer.drain(..end + 2).collect();
+                if let Some(event) = parse(&block)? {
+                    return Ok(Some(event));
+                }
+            }
+            match self.bytes.next().await? {
+                Some(bytes) => self.buffer.extend_from_slice(&bytes),
+                None => return Ok(None),
+            }
+        }
+    }
+}
+
+/// One block of the stream; `None` for a comment, which is how the agent keeps the connection alive.
+fn parse(block: &[u8]) -> Result<Option<Event>, Error> {
+    let data: Vec<&[u8]> = block
+        .split(|byte| *byte == b'\n')
+        .filter_map(|line| line.strip_prefix(b"data:"))
+        .map(|data| data.strip_prefix(b" ").unwrap_or(data))
+        .collect();
+    if data.is_empty() {
+        return Ok(None);
+    }
+    serde_json::from_slice(&data.join(&b'\n'))
+        .map(Some)
+        .map_err(|error| {
+            internal(format!(
+                "the daemon sent an event that cannot be read: {error}"
+            ))
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_with_data_is_an_event_and_a_comment_is_none() {
+        let text = b"id: 4\nevent: ended\ndata: {\"seq\":4,\"at\":\"2026-01-02T03:04:05Z\",\"job\":\"1\",\"kind\":\"ended\",\"text\":\"x\"}\n\n";
+        assert_eq!(parse(text).unwrap().unwrap().seq, 4);
+        assert!(parse(b": keep-alive\n\n").unwrap().is_none());
+        assert!(parse(b"data: nonsense\n\n").is_err());
+    }
+}

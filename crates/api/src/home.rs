@@ -1,0 +1,345 @@
+//! Where an instance keeps its files; one type for the agent and its clients.
+//!
+//! With `DIVVY_HOME` everything lies under that folder (a private instance; tests and several daemons side by side).
+//! Without, what may vanish at a reboot lies in the runtime folder and what may not in the state folder:
+//!
+//! ```text
+//! runtime: $XDG_RUNTIME_DIR/divvy, else /run/user/UID/divvy, else /tmp/divvy-UID     divvy.sock  sim/  solo/
+//! slices:  the runtime folder where that is memory, else /dev/shm/divvy-UID          slices/ID/
+//! state:   $XDG_STATE_HOME/divvy, else ~/.local/state/divvy                          state.db  daemon.lock  daemon.log  jobs/ID/
+//! ```
+
+use std::ffi::OsString;
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+/// Longest path a unix socket can have on Linux (`sockaddr_un.sun_path` less its closing zero).
+const SOCKET_PATH_MAX: usize = 107;
+
+/// `statfs` type of tmpfs, from `linux/magic.h`.
+const TMPFS_MAGIC: i64 = 0x0102_1994;
+
+/// The folders of one instance. Computing it touches nothing; [`Home::create`] makes them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Home {
+    runtime: PathBuf,
+    slices: PathBuf,
+    state: PathBuf,
+}
+
+/// Why an instance has no usable home.
+#[derive(Debug, thiserror::Error)]
+pub enum HomeError {
+    #[error(
+        "neither DIVVY_HOME nor XDG_STATE_HOME nor HOME is set, so there is no place for Divvy's state"
+    )]
+    NoPlace,
+    #[error("DIVVY_HOME must not be empty")]
+    Empty,
+    #[error(
+        "the socket path {path} has {length} bytes, and a unix socket path ends at {SOCKET_PATH_MAX}; use a shorter DIVVY_HOME"
+    )]
+    SocketPath { path: PathBuf, length: usize },
+    #[error("cannot make the folder {path}")]
+    Create { path: PathBuf, source: io::Error },
+    #[error("{path} belongs to uid {owner}, not to uid {me}")]
+    Owner { path: PathBuf, owner: u32, me: u32 },
+    #[error(
+        "{path} can be written by others (mode {mode:o}); it must be private: chmod 700 {path}"
+    )]
+    Open { path: PathBuf, mode: u32 },
+    #[error("{path} is not a folder")]
+    NotAFolder { path: PathBuf },
+}
+
+impl Home {
+    /// The home that this process's environment names.
+    ///
+    /// # Errors
+    /// When no variable names a place, or the socket's path would be too long for a unix socket.
+    pub fn from_env() -> Result<Self, HomeError> {
+        Self::locate(
+            &|name| std::env::var_os(name),
+            rustix::process::getuid().as_raw(),
+            &is_memory,
+        )
+    }
+
+    /// The private instance under `root`, made absolute against the working directory.
+    ///
+    /// # Errors
+    /// As [`Home::from_env`].
+    pub fn under(root: impl Into<PathBuf>) -> Result<Self, HomeError> {
+        let root: PathBuf = root.into();
+        if root.as_os_str().is_empty() {
+            return Err(HomeError::Empty);
+        }
+        let root = std::path::absolute(&root).unwrap_or(root);
+        Self {
+            slices: root.join("slices"),
+            runtime: root.clone(),
+            state: root,
+        }
+        .checked()
+    }
+
+    fn locate(
+        var: &dyn Fn(&str) -> Option<OsString>,
+        uid: u32,
+        is_memory: &dyn Fn(&Path) -> bool,
+    ) -> Result<Self, HomeError> {
+        if let Some(root) = var("DIVVY_HOME") {
+            return Self::under(root);
+        }
+        let absolute = |name| {
+            var(name)
+                .map(PathBuf::from)
+                .filter(|path: &PathBuf| path.is_absolute())
+        };
+        let run_user = PathBuf::from(format!("/run/user/{uid}"));
+        let runtime = match absolute("XDG_RUNTIME_DIR") {
+            Some(dir) => dir.join("divvy"),
+            None if run_user.is_dir() => run_user.join("divvy"),
+            None => PathBuf::from(format!("/tmp/divvy-{uid}")),
+        };
+        let state = absolute("XDG_STATE_HOME")
+            .or_else(|| absolute("HOME").map(|home| home.join(".local/state")))
+            .ok_or(HomeError::NoPlace)?
+            .join("divvy");
+        let parent = runtime.parent().unwrap_or(&runtime);
+        let slices = if is_memory(parent) || !is_memory(Path::new("/dev/shm")) {
+            runtime.join("slices")
+        } else {
+            PathBuf::from(format!("/dev/shm/divvy-{uid}/slices"))
+        };
+        Self {
+            runtime,
+            slices,
+            state,
+        }
+        .checked()
+    }
+
+    fn checked(self) -> Result<Self, HomeError> {
+        let path = self.socket();
+        let length = path.as_os_str().len();
+        if length > SOCKET_PATH_MAX {
+            Err(HomeError::SocketPath { path, length })
+        } else {
+            Ok(self)
+        }
+    }
+
+    /// Makes the folders, mode 0700, and refuses ones that belong to somebody else or that others may write.
+    ///
+    /// # Errors
+    /// One for each way a folder can be unusable; see [`HomeError`].
+    pub fn create(&self) -> Result<(), HomeError> {
+        let slices_root = self.slices.parent().unwrap_or(&self.slices);
+        for dir in [
+            self.runtime.as_path(),
+            self.state.as_path(),
+            slices_root,
+            self.slices.as_path(),
+        ] {
+            private_dir(dir)?;
+        }
+        for dir in [self.jobs(), self.sim(), self.solo()] {
+            private_dir(&dir)?;
+        }
+        Ok(())
+    }
+
+    /// The agent's socket.
+    pub fn socket(&self) -> PathBuf {
+        self.runtime.join("divvy.sock")
+    }
+
+    /// Parent of the slice folders.
+    pub fn slices(&self) -> &Path {
+        &self.slices
+    }
+
+    /// Slice folder of a job.
+    pub fn slice(&self, job: &str) -> PathBuf {
+        self.slices.join(job)
+    }
+
+    /// The folder that keeps what must survive a reboot; also what `GET /v1/node` calls home.
+    pub fn state(&self) -> &Path {
+        &self.state
+    }
+
+    pub fn database(&self) -> PathBuf {
+        self.state.join("state.db")
+    }
+
+    /// Locked by the one daemon of this home.
+    pub fn daemon_lock(&self) -> PathBuf {
+        self.state.join("daemon.lock")
+    }
+
+    /// Where a detached daemon writes.
+    pub fn daemon_log(&self) -> PathBuf {
+        self.state.join("daemon.log")
+    }
+
+    pub fn jobs(&self) -> PathBuf {
+        self.state.join("jobs")
+    }
+
+    /// Folder of a job: what to start, its records, its log.
+    pub fn job(&self, job: &str) -> PathBuf {
+        self.state.join("jobs").join(job)
+    }
+
+    /// Folder of the simulated driver.
+    pub fn sim(&self) -> PathBuf {
+        self.runtime.join("sim")
+    }
+
+    /// Links through which programs find the simulated driver.
+    pub fn sim_lib(&self) -> PathBuf {
+        self.runtime.join("sim/lib")
+    }
+
+    /// State file of the simulated driver.
+    pub fn sim_state(&self) -> PathBuf {
+        self.runtime.join("sim/state")
+    }
+
+    /// Folder of `run --no-daemon`.
+    pub fn solo(&self) -> PathBuf {
+        self.runtime.join("solo")
+    }
+}
+
+fn is_memory(path: &Path) -> bool {
+    #[allow(
+        clippy::unnecessary_cast,
+        reason = "the field's type differs between architectures"
+    )]
+    rustix::fs::statfs(path).is_ok_and(|stat| stat.f_type as i64 == TMPFS_MAGIC)
+}
+
+fn private_dir(path: &Path) -> Result<(), HomeError> {
+    let create = |source| HomeError::Create {
+        path: path.to_owned(),
+        source,
+    };
+    if let Some(parent) = path.parent() {
+        // Parents keep the user's umask; only the folder itself is ours to close.
+        fs::create_dir_all(parent).map_err(create)?;
+    }
+    match DirBuilder::new().mode(0o700).create(path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(create(error)),
+        _ => {}
+    }
+    // `/tmp` is shared, so the name may be a link or a folder that somebody else made first.
+    let meta = fs::symlink_metadata(path).map_err(create)?;
+    let meta = if meta.is_symlink() && meta.uid() == me() {
+        fs::metadata(path).map_err(create)?
+    } else {
+        meta
+    };
+    if !meta.is_dir() {
+        return Err(HomeError::NotAFolder {
+            path: path.to_owned(),
+        });
+    }
+    if meta.uid() != me() {
+        return Err(HomeError::Owner {
+            path: path.to_owned(),
+            owner: meta.uid(),
+            me: me(),
+        });
+    }
+    if meta.mode() & 0o022 != 0 {
+        return Err(HomeError::Open {
+            path: path.to_owned(),
+            mode: meta.mode() & 0o7777,
+        });
+    }
+    Ok(())
+}
+
+fn me() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn locate(vars: &[(&str, &str)], memory: &[&str]) -> Result<Home, HomeError> {
+        let var = |name: &str| {
+            vars.iter()
+                .find(|(key, _)| *key == name)
+                .map(|(_, value)| OsString::from(value))
+        };
+        Home::locate(&var, 4242, &|path| memory.contains(&path.to_str().unwrap()))
+    }
+
+    #[test]
+    fn a_private_home_holds_everything() {
+        let home = locate(&[("DIVVY_HOME", "/x/h"), ("HOME", "/home/u")], &[]).unwrap();
+        assert_eq!(home.socket(), Path::new("/x/h/divvy.sock"));
+        assert_eq!(home.database(), Path::new("/x/h/state.db"));
+        assert_eq!(home.job("7"), Path::new("/x/h/jobs/7"));
+        assert_eq!(home.slice("7"), Path::new("/x/h/slices/7"));
+        assert_eq!(home.sim_lib(), Path::new("/x/h/sim/lib"));
+    }
+
+    #[test]
+    fn without_one_the_xdg_folders_are_used() {
+        let home = locate(
+            &[("XDG_RUNTIME_DIR", "/run/me"), ("HOME", "/home/u")],
+            &["/run/me", "/dev/shm"],
+        )
+        .unwrap();
+        assert_eq!(home.socket(), Path::new("/run/me/divvy/divvy.sock"));
+        assert_eq!(home.slice("7"), Path::new("/run/me/divvy/slices/7"));
+        assert_eq!(
+            home.database(),
+            Path::new("/home/u/.local/state/divvy/state.db")
+        );
+    }
+
+    #[test]
+    fn slices_move_to_memory_when_the_runtime_folder_is_a_disk() {
+        let home = locate(&[("HOME", "/home/u")], &["/dev/shm"]).unwrap();
+        assert_eq!(home.socket(), Path::new("/tmp/divvy-4242/divvy.sock"));
+        assert_eq!(home.slice("7"), Path::new("/dev/shm/divvy-4242/slices/7"));
+    }
+
+    #[test]
+    fn a_home_without_any_variable_is_refused() {
+        assert!(matches!(locate(&[], &[]), Err(HomeError::NoPlace)));
+        assert!(matches!(
+            locate(&[("DIVVY_HOME", "")], &[]),
+            Err(HomeError::Empty)
+        ));
+    }
+
+    #[test]
+    fn a_socket_path_that_no_socket_can_have_is_refused() {
+        let long = format!("/{}", "x".repeat(120));
+        let error = locate(&[("DIVVY_HOME", &long)], &[]).unwrap_err();
+        assert!(error.to_string().contains("132 bytes"), "{error}");
+    }
+
+    #[test]
+    fn a_folder_that_others_may_write_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("h");
+        let home = Home::under(&root).unwrap();
+        home.create().unwrap();
+        home.create().expect("a second time changes nothing");
+        assert_eq!(fs::metadata(&root).unwrap().mode() & 0o777, 0o700);
+        fs::set_permissions(&root, fs::Permissions::from_mode(0o777)).unwrap();
+        assert!(matches!(home.create(), Err(HomeError::Open { .. })));
+    }
+}
