@@ -1,3 +1,53 @@
-//! The repository's commands: demo, test, bench.
+//! The repository's commands. Each says on stderr what it does and why, step by step, and fails with the name of the step
+//! that failed; what it found out goes to stdout.
+#![forbid(unsafe_code)]
 
-fn main() {}
+mod arrows;
+mod bench;
+mod cargo;
+mod demo;
+mod deny;
+mod steps;
+mod test;
+mod tools;
+mod venv;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(
+    bin_name = "cargo xtask",
+    about = "The repository's commands",
+    disable_help_subcommand = true
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Three GPUs shared by four queues, live, in under a minute after the build
+    Demo,
+    /// Everything the project checks; installs what it needs
+    Test,
+    /// What an interposed call and a queued job cost: a table, and target/bench.json
+    Bench(bench::Args),
+}
+
+fn main() -> ExitCode {
+    let outcome = match Cli::parse().command {
+        Verb::Demo => demo::show(),
+        Verb::Test => test::everything(),
+        Verb::Bench(args) => bench::measure(&args),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("\nerror: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

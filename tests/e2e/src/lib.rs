@@ -1,1 +1,33 @@
-//! Whole-system runs over the simulated driver; the tests are in `tests/`.
+//! Whole-system runs over the simulated driver: the real programs, a private home each, nothing mocked.
+//!
+//! The tests are in `tests/`, the Python clients they run in `clients/`. Here is what they share, and what
+//! `cargo xtask demo` and `cargo xtask bench` use too:
+//!
+//! ```text
+//! Programs   where the built programs and libraries lie
+//! Home       one private instance: its daemon, the `divvy` command, its API; all gone when dropped
+//! Said       what a command answered: exit code, stdout, stderr
+//! Dialog     a program that is spoken to line by line
+//! ```
+//!
+//! Nothing sleeps for a guessed time: a test waits for a condition, [`until`] it holds or a generous deadline passes.
+#![forbid(unsafe_code)]
+
+mod dialog;
+mod home;
+mod patience;
+mod programs;
+mod said;
+mod sweep;
+
+pub use dialog::Dialog;
+pub use home::{Daemon, Home};
+pub use patience::until;
+pub use programs::{Programs, client_script, python};
+pub use said::Said;
+pub use sweep::kill_all_that_mention;
+
+/// One GiB.
+pub const GIB: u64 = 1 << 30;
+/// One MiB.
+pub const MIB: u64 = 1 << 20;

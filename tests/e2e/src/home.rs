@@ -1,0 +1,415 @@
+//! One private instance of Divvy.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use divvy_api::client::{Client, WaitFor};
+use divvy_api::v1::{Error, Job, JobState};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::patience::{DEADLINE, until};
+use crate::{Programs, Said, kill_all_that_mention};
+
+/// Variables of the caller that would leak into what is tested.
+const FOREIGN: [&str; 6] = [
+    "LD_PRELOAD",
+    "LD_LIBRARY_PATH",
+    "CUDA_VISIBLE_DEVICES",
+    "NVIDIA_VISIBLE_DEVICES",
+    "XDG_RUNTIME_DIR",
+    "XDG_STATE_HOME",
+];
+
+/// A daemon in the foreground that this process started.
+#[derive(Debug)]
+pub struct Daemon {
+    child: Child,
+}
+
+impl Daemon {
+    /// Ends it as a crash would, and waits until it is gone.
+    ///
+    /// # Panics
+    /// When it cannot be waited for.
+    pub fn crash(mut self) {
+        let _ = self.child.kill();
+        self.child.wait().expect("a child can be waited for");
+    }
+
+    /// Asks it to stop (SIGTERM) and waits; its exit code.
+    ///
+    /// # Panics
+    /// When it was ended by a signal.
+    #[must_use]
+    pub fn stop(mut self) -> i32 {
+        kill_process(Pid::from_child(&self.child), Signal::TERM).expect("the daemon is our child");
+        self.child
+            .wait()
+            .expect("a child can be waited for")
+            .code()
+            .expect("the daemon ends by itself when asked")
+    }
+
+    /// Its exit code, should it have ended.
+    pub fn ended(&mut self) -> Option<i32> {
+        self.child
+            .try_wait()
+            .ok()
+            .flatten()
+            .and_then(|status| status.code())
+    }
+
+    /// Process id.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A private instance in a folder of its own, over simulated GPUs or the machine's. When dropped, every process of it is
+/// killed and the folder removed; when a test fails, what the daemon said is printed first.
+pub struct Home {
+    folder: TempDir,
+    programs: Programs,
+    sim: Option<String>,
+    client: Client,
+    runtime: tokio::runtime::Runtime,
+}
+
+impl Home {
+    /// An instance over the simulated GPUs that `sim` (`a100-80gb:3`) names, with the programs built like this test.
+    ///
+    /// # Panics
+    /// When its folder cannot be made.
+    #[must_use]
+    pub fn new(sim: &str) -> Self {
+        Self::with(Programs::of_this_test(), Some(sim))
+    }
+
+    /// An instance with given programs; over the machine's own GPUs without `sim`.
+    ///
+    /// # Panics
+    /// When its folder cannot be made.
+    #[must_use]
+    pub fn with(programs: Programs, sim: Option<&str>) -> Self {
+        let folder = tempfile::Builder::new()
+            .prefix("divvy-")
+            .tempdir()
+            .expect("a temporary folder can be made");
+        fs::create_dir(folder.path().join("gates")).expect("a folder can be made in a new one");
+        let client = Client::new(folder.path().join("home/divvy.sock"));
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a runtime can be made");
+        Self {
+            folder,
+            programs,
+            sim: sim.map(str::to_owned),
+            client,
+            runtime,
+        }
+    }
+
+    /// `DIVVY_HOME`.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        self.folder.path().join("home")
+    }
+
+    /// A folder for the test's own files.
+    #[must_use]
+    pub fn scratch(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Path of one of our programs, as an argument.
+    #[must_use]
+    pub fn program(&self, name: &str) -> String {
+        self.programs
+            .path(name)
+            .to_str()
+            .expect("the target folder has a readable name")
+            .to_owned()
+    }
+
+    /// A command with this instance's environment and none of the caller's.
+    #[must_use]
+    pub fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        for (name, _) in std::env::vars_os() {
+            if name
+                .to_str()
+                .is_some_and(|name| name.starts_with("DIVVY_") || FOREIGN.contains(&name))
+            {
+                command.env_remove(name);
+            }
+        }
+        command
+            .env("DIVVY_HOME", self.path())
+            .env("NO_COLOR", "1")
+            .current_dir(self.folder.path())
+            .stdin(Stdio::null());
+        if let Some(sim) = &self.sim {
+            command.env("DIVVY_SIM", sim);
+        }
+        command
+    }
+
+    /// A command that sees the same GPUs from outside every slice.
+    #[must_use]
+    pub fn outside(&self, program: &str) -> Command {
+        let mut command = self.command(program);
+        if self.sim.is_some() {
+            command
+                .env("LD_LIBRARY_PATH", self.path().join("sim/lib"))
+                .env("DIVVY_SIM_STATE", self.path().join("sim/state"));
+        }
+        command
+    }
+
+    /// `divvy WORDS…`, ready to start.
+    #[must_use]
+    pub fn divvy_command(&self, words: &[&str]) -> Command {
+        let mut command = self.command(&self.program("divvy"));
+        command.args(words);
+        command
+    }
+
+    /// Runs `divvy WORDS…` to its end.
+    ///
+    /// # Panics
+    /// When it takes longer than a minute.
+    #[must_use]
+    #[track_caller]
+    pub fn divvy(&self, words: &[&str]) -> Said {
+        run(&mut self.divvy_command(words))
+    }
+
+    /// Runs a command that sees the GPUs from outside every slice to its end.
+    ///
+    /// # Panics
+    /// When it takes longer than a minute.
+    #[must_use]
+    #[track_caller]
+    pub fn look(&self, program: &str, words: &[&str]) -> Said {
+        run(self.outside(program).args(words))
+    }
+
+    /// The items that a read verb prints with `-o json`.
+    ///
+    /// # Panics
+    /// When it fails.
+    #[must_use]
+    #[track_caller]
+    pub fn items(&self, words: &[&str]) -> Vec<Value> {
+        self.divvy(&[words, &["-o", "json"]].concat()).ok().items()
+    }
+
+    /// Starts `divvy daemon WORDS…` and waits until it answers.
+    ///
+    /// # Panics
+    /// When it ends instead.
+    #[must_use]
+    #[track_caller]
+    pub fn daemon(&self, words: &[&str]) -> Daemon {
+        let mut daemon = self.daemon_unchecked(words);
+        until("the daemon answers", || {
+            if let Some(code) = daemon.ended() {
+                panic!("the daemon ended with {code}:\n{}", self.daemon_said());
+            }
+            self.call(self.client.node())
+                .ok()
+                .filter(|node| node.pid == daemon.pid())
+        });
+        daemon
+    }
+
+    /// Starts `divvy daemon WORDS…` and does not wait.
+    ///
+    /// # Panics
+    /// When it does not start.
+    #[must_use]
+    pub fn daemon_unchecked(&self, words: &[&str]) -> Daemon {
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(self.daemon_output())
+            .expect("the folder can be written");
+        let child = self
+            .divvy_command(&[&["daemon"], words].concat())
+            .stdout(log.try_clone().expect("a file can be cloned"))
+            .stderr(log)
+            .spawn()
+            .expect("the daemon starts");
+        Daemon { child }
+    }
+
+    fn daemon_output(&self) -> PathBuf {
+        self.folder.path().join("daemon.out")
+    }
+
+    /// What all daemons of this instance have said, the last 60 lines.
+    #[must_use]
+    pub fn daemon_said(&self) -> String {
+        let mut text = fs::read_to_string(self.daemon_output()).unwrap_or_default();
+        text.push_str(&fs::read_to_string(self.path().join("daemon.log")).unwrap_or_default());
+        let lines: Vec<&str> = text.lines().collect();
+        lines[lines.len().saturating_sub(60)..].join("\n")
+    }
+
+    /// Puts a job in a queue; its id.
+    ///
+    /// # Panics
+    /// When it is refused.
+    #[must_use]
+    #[track_caller]
+    pub fn submit(&self, flags: &[&str], command: &[&str]) -> String {
+        let words = [&["submit", "--parsable"], flags, &["--"], command].concat();
+        self.divvy(&words).ok().stdout.trim().to_owned()
+    }
+
+    /// Path of a gate: a file that is not there yet and that a holder waits for.
+    #[must_use]
+    pub fn gate(&self, name: &str) -> String {
+        self.folder
+            .path()
+            .join("gates")
+            .join(name)
+            .to_str()
+            .expect("a temporary folder has a readable name")
+            .to_owned()
+    }
+
+    /// Opens a gate.
+    ///
+    /// # Panics
+    /// When the file cannot be made.
+    pub fn open(&self, gate: &str) {
+        File::create(gate).expect("the gates' folder can be written");
+    }
+
+    /// A client of this instance's API.
+    #[must_use]
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Waits for a call of the API.
+    ///
+    /// # Errors
+    /// The call's.
+    pub fn call<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+        self.runtime.block_on(call)
+    }
+
+    /// The job, as the API has it now.
+    ///
+    /// # Panics
+    /// When there is none.
+    #[must_use]
+    #[track_caller]
+    pub fn job(&self, id: &str) -> Job {
+        self.call(self.client.job(id))
+            .unwrap_or_else(|error| panic!("job {id}: {error}"))
+    }
+
+    /// Waits until the job's program runs.
+    ///
+    /// # Panics
+    /// When it ends instead, or does not start.
+    #[track_caller]
+    pub fn running(&self, id: &str) -> Job {
+        until(&format!("job {id} runs"), || {
+            let job = self.job(id);
+            assert_ne!(
+                job.state,
+                JobState::Ended,
+                "job {id} ended instead of running: {job:?}\n{}",
+                self.log(id)
+            );
+            (job.state == JobState::Running).then_some(job)
+        })
+    }
+
+    /// Waits until the job has ended.
+    ///
+    /// # Panics
+    /// When it does not.
+    #[track_caller]
+    pub fn ended(&self, id: &str) -> Job {
+        until(&format!("job {id} ends"), || {
+            let job = self
+                .call(
+                    self.client
+                        .wait(id, WaitFor::Ended, Duration::from_secs(10)),
+                )
+                .ok()?;
+            (job.state == JobState::Ended).then_some(job)
+        })
+    }
+
+    /// What the job has written so far.
+    #[must_use]
+    pub fn log(&self, id: &str) -> String {
+        fs::read_to_string(self.path().join("jobs").join(id).join("log")).unwrap_or_default()
+    }
+
+    /// The first line of JSON that the job's program writes.
+    #[must_use]
+    #[track_caller]
+    pub fn first_words(&self, id: &str) -> Value {
+        until(&format!("job {id} says something"), || {
+            let log = self.log(id);
+            let line = log.lines().find(|line| line.starts_with('{'))?;
+            log.contains(&format!("{line}\n"))
+                .then(|| serde_json::from_str(line).expect("the probes print JSON"))
+        })
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            eprintln!("── what the daemon said\n{}", self.daemon_said());
+        }
+        kill_all_that_mention(
+            self.folder
+                .path()
+                .to_str()
+                .expect("a temporary folder has a readable name"),
+        );
+    }
+}
+
+/// Runs a command to its end, or kills it when the deadline passes.
+#[track_caller]
+fn run(command: &mut Command) -> Said {
+    let words = format!("{command:?}").replace('"', "");
+    let child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap_or_else(|error| panic!("{words} does not start: {error}"));
+    let pid = Pid::from_child(&child);
+    let (done, finished) = mpsc::channel();
+    thread::spawn(move || done.send(child.wait_with_output()));
+    let Ok(output) = finished.recv_timeout(DEADLINE) else {
+        let _ = kill_process(pid, Signal::KILL);
+        panic!("{words} did not end within {} s", DEADLINE.as_secs());
+    };
+    Said::new(words, &output.expect("a child can be waited for"))
+}

@@ -1,0 +1,84 @@
+//! Where the programs lie that are run: ours, and the Python of the private environment.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+/// A folder of built programs and libraries: `target/debug` or `target/release`.
+#[derive(Clone, Debug)]
+pub struct Programs {
+    folder: PathBuf,
+}
+
+impl Programs {
+    /// The ones built like this test, brought up to date first, so that `cargo test -p divvy-e2e` alone never tests an
+    /// old library.
+    ///
+    /// # Panics
+    /// When they do not build.
+    #[must_use]
+    pub fn of_this_test() -> Self {
+        static BUILT: OnceLock<PathBuf> = OnceLock::new();
+        let folder = BUILT.get_or_init(|| {
+            let test = std::env::current_exe().expect("a running program has a path");
+            // target/debug/deps/limit-0123456789abcdef
+            let folder = test
+                .parent()
+                .and_then(Path::parent)
+                .expect("cargo puts tests two levels down")
+                .to_owned();
+            let mut build = Command::new(env!("CARGO"));
+            build
+                .args(["build", "--quiet"])
+                .current_dir(env!("CARGO_MANIFEST_DIR"));
+            for package in ["divvy", "divvy-shim", "divvy-sim", "divvy-clients"] {
+                build.args(["--package", package]);
+            }
+            if folder.ends_with("release") {
+                build.arg("--release");
+            }
+            assert!(
+                build.status().expect("cargo starts").success(),
+                "the programs under test do not build"
+            );
+            folder
+        });
+        Self {
+            folder: folder.clone(),
+        }
+    }
+
+    /// The ones in `folder`, as they are.
+    #[must_use]
+    pub fn at(folder: PathBuf) -> Self {
+        Self { folder }
+    }
+
+    /// Path of the program `name`.
+    #[must_use]
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+}
+
+/// The Python of the private environment with the third-party clients.
+///
+/// # Panics
+/// When `DIVVY_TEST_PYTHON` does not name one.
+#[must_use]
+pub fn python() -> PathBuf {
+    let named = std::env::var_os("DIVVY_TEST_PYTHON").map(PathBuf::from);
+    let Some(python) = named.filter(|path| path.is_file()) else {
+        panic!(
+            "DIVVY_TEST_PYTHON does not name a Python with tests/e2e/requirements.txt installed; run `cargo xtask test`, \
+             which makes one, or set it to target/clients-venv/bin/python"
+        );
+    };
+    python
+}
+
+/// Path of a Python client in `tests/e2e/clients`, as an argument.
+#[must_use]
+pub fn client_script(name: &str) -> String {
+    format!("{}/clients/{name}", env!("CARGO_MANIFEST_DIR"))
+}

@@ -1,0 +1,61 @@
+//! Which of our crates may use which: a test reads Cargo's own account of the workspace and fails on any other arrow.
+#![cfg(test)]
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use crate::cargo::cargo;
+use crate::steps::answer;
+
+/// Crate → what it may use of ours. The reasons are in ARCHITECTURE.md.
+const ARROWS: [(&str, &[&str]); 12] = [
+    ("divvy-core", &[]),
+    ("divvy-driver", &[]),
+    ("divvy-ledger", &[]),
+    ("divvy-shim", &["divvy-driver", "divvy-ledger"]),
+    ("divvy-sim", &["divvy-driver"]),
+    ("divvy-api", &["divvy-core"]),
+    (
+        "divvy-agent",
+        &["divvy-api", "divvy-core", "divvy-driver", "divvy-ledger"],
+    ),
+    ("divvy-cli", &["divvy-api", "divvy-core"]),
+    ("divvy", &["divvy-agent", "divvy-cli"]),
+    ("divvy-clients", &[]),
+    ("divvy-e2e", &["divvy-api"]),
+    ("xtask", &[]),
+];
+
+#[test]
+fn no_crate_uses_another_that_it_may_not() {
+    let said = answer(&mut cargo(&[
+        "metadata",
+        "--no-deps",
+        "--offline",
+        "--format-version",
+        "1",
+    ]))
+    .expect("cargo describes the workspace");
+    let metadata: Value = serde_json::from_str(&said).expect("cargo prints JSON");
+    let packages = metadata["packages"].as_array().expect("packages");
+    let allowed: BTreeMap<&str, &[&str]> = ARROWS.into_iter().collect();
+    let mut seen = 0;
+    for package in packages {
+        let name = package["name"].as_str().expect("a package has a name");
+        let may = allowed
+            .get(name)
+            .unwrap_or_else(|| panic!("{name} is not in the table of arrows"));
+        // A path is what makes a dependency ours; a dev-dependency is an arrow like any other.
+        let uses = package["dependencies"]
+            .as_array()
+            .expect("dependencies")
+            .iter()
+            .filter(|used| used["path"].is_string());
+        for used in uses.map(|used| used["name"].as_str().expect("a dependency has a name")) {
+            assert!(may.contains(&used), "{name} must not use {used}");
+        }
+        seen += 1;
+    }
+    assert_eq!(seen, ARROWS.len(), "the table names a crate that is gone");
+}

@@ -1,0 +1,53 @@
+//! Steps: named, explained, timed.
+
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+
+/// Does one step: says its name and why it is there, then how long it took.
+///
+/// # Errors
+/// The step's, under the step's name.
+pub fn step<T>(name: &str, why: &str, act: impl FnOnce() -> Result<T>) -> Result<T> {
+    eprintln!("\n── {name}: {why}");
+    let started = Instant::now();
+    let done = act().with_context(|| format!("the step `{name}` failed"))?;
+    eprintln!(
+        "   {name}: done in {:.1} s",
+        started.elapsed().as_secs_f64()
+    );
+    Ok(done)
+}
+
+/// Runs a command with its output shown; an error unless it exits with 0.
+///
+/// # Errors
+/// When it does not start or fails; names the command.
+pub fn run(command: &mut Command) -> Result<()> {
+    eprintln!("   $ {}", shown(command));
+    let status = command
+        .stdin(Stdio::null())
+        .status()
+        .with_context(|| format!("start {}", shown(command)))?;
+    ensure!(status.success(), "`{}` ended with {status}", shown(command));
+    Ok(())
+}
+
+/// What a command prints, when it can be run and succeeds.
+pub fn answer(command: &mut Command) -> Option<String> {
+    let output = command.stdin(Stdio::null()).output().ok()?;
+    output
+        .status
+        .success()
+        .then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+/// The command as one would type it.
+pub fn shown(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    words
+        .map(|word| word.to_string_lossy())
+        .collect::<Vec<_>>()
+        .join(" ")
+}

@@ -1,0 +1,90 @@
+//! `cargo xtask test`: everything the project checks, in the order in which a mistake is cheapest to see.
+
+use anyhow::{Result, ensure};
+
+use crate::cargo::{self, cargo};
+use crate::steps::{run, step};
+use crate::{deny, tools, venv};
+
+/// The whole run; nothing is checked anywhere else.
+pub fn everything() -> Result<()> {
+    step("tools", "what the machine has to bring", tools::all)?;
+    step(
+        "crates",
+        "the Rust libraries that Cargo.lock names",
+        cargo::fetch,
+    )?;
+    let venv = step(
+        "clients",
+        "a private Python environment with third-party GPU clients, pinned",
+        venv::make,
+    )?;
+    let include = venv.cuda_include()?;
+    step("format", "one way to lay out code", || {
+        quietly(&["fmt", "--all", "--check"])
+    })?;
+    step(
+        "dependencies",
+        "licences and sources of what comes from outside, by cargo-deny",
+        deny::check,
+    )?;
+    step("lints", "clippy, every warning an error", || {
+        quietly(&[
+            "clippy",
+            "--workspace",
+            "--all-targets",
+            "--locked",
+            "--offline",
+            "--quiet",
+            "--",
+            "-D",
+            "warnings",
+        ])
+    })?;
+    step(
+        "build",
+        "the programs and libraries that the end-to-end tests run",
+        || quietly(&["build", "--workspace", "--locked", "--offline", "--quiet"]),
+    )?;
+    let test = |words: &[&str]| {
+        let mut command = cargo(&[
+            "test",
+            "--workspace",
+            "--locked",
+            "--offline",
+            "--no-fail-fast",
+        ]);
+        command.args(words);
+        command
+            .env("CARGO_NET_OFFLINE", "true")
+            .env("DIVVY_TEST_PYTHON", venv.python())
+            .env("DIVVY_CUDA_INCLUDE", &include);
+        cargo::test(&mut command)
+    };
+    step(
+        "examples in the documentation",
+        "what the comments show compiles and holds",
+        || test(&["--doc", "--quiet"]),
+    )?;
+    let tally = step(
+        "tests",
+        "unit, property, scenario, crash and end-to-end tests, the last with real clients over the simulated driver",
+        || test(&["--lib", "--bins", "--tests", "--examples"]),
+    )?;
+    ensure!(tally.passed > 0, "no test ran");
+    eprintln!();
+    say_tally(tally);
+    Ok(())
+}
+
+fn quietly(words: &[&str]) -> Result<()> {
+    run(&mut cargo(words))
+}
+
+#[expect(clippy::print_stdout, reason = "the run's result is its data")]
+fn say_tally(tally: cargo::Tally) {
+    println!(
+        "{} passed, {} failed, {} skipped",
+        tally.passed, tally.failed, tally.ignored
+    );
+}

@@ -1,0 +1,94 @@
+//! What the machine has to bring: a C compiler, Python with its venv module, rustfmt and clippy. Missing ones are installed
+//! where that can be done without asking (as root, with apt-get; rustup's components), else it is said how.
+
+use std::process::Command;
+
+use anyhow::{Result, bail};
+
+use crate::steps::{answer, run};
+
+/// A tool, how to see that it is there, and the packages that bring it.
+struct Tool {
+    name: &'static str,
+    what_for: &'static str,
+    check: &'static [&'static str],
+    packages: &'static [&'static str],
+}
+
+const TOOLS: [Tool; 2] = [
+    Tool {
+        name: "a C compiler (cc)",
+        what_for: "SQLite is built from source, and headers are compiled against",
+        check: &["cc", "--version"],
+        packages: &["gcc", "libc6-dev"],
+    },
+    Tool {
+        name: "Python 3.11 or newer with the venv module",
+        what_for: "the third-party clients of the tests are Python programs",
+        check: &[
+            "python3",
+            "-c",
+            "import sys, venv, ensurepip; assert sys.version_info >= (3, 11)",
+        ],
+        packages: &["python3", "python3-venv"],
+    },
+];
+
+/// Checks what a build needs.
+pub fn compiler() -> Result<()> {
+    check(&TOOLS[..1])
+}
+
+/// Checks what the tests need.
+pub fn all() -> Result<()> {
+    check(&TOOLS)?;
+    for (component, program) in [("rustfmt", "cargo-fmt"), ("clippy", "cargo-clippy")] {
+        if answer(Command::new(program).arg("--version")).is_none() {
+            run(Command::new("rustup").args(["component", "add", component]))?;
+        }
+        eprintln!("   {component}: found");
+    }
+    Ok(())
+}
+
+fn check(tools: &[Tool]) -> Result<()> {
+    let mut updated = false;
+    for tool in tools {
+        if !is_there(tool) {
+            eprintln!("   {} is missing ({})", tool.name, tool.what_for);
+            install(tool, &mut updated)?;
+            if !is_there(tool) {
+                bail!(
+                    "{} is still missing after installing {}",
+                    tool.name,
+                    tool.packages.join(" ")
+                );
+            }
+        }
+        eprintln!("   {}: found", tool.name);
+    }
+    Ok(())
+}
+
+fn is_there(tool: &Tool) -> bool {
+    answer(Command::new(tool.check[0]).args(&tool.check[1..])).is_some()
+}
+
+fn install(tool: &Tool, updated: &mut bool) -> Result<()> {
+    let packages = tool.packages.join(" ");
+    let root = answer(Command::new("id").arg("-u")).as_deref() == Some("0");
+    if !root || answer(Command::new("apt-get").arg("--version")).is_none() {
+        bail!(
+            "{} is missing; install it and run this again (on Debian and Ubuntu: sudo apt-get install {packages})",
+            tool.name
+        );
+    }
+    if !*updated {
+        run(Command::new("apt-get").args(["update", "-qq"]))?;
+        *updated = true;
+    }
+    run(Command::new("apt-get")
+        .args(["install", "-y", "-qq"])
+        .args(tool.packages)
+        .env("DEBIAN_FRONTEND", "noninteractive"))
+}

@@ -1,0 +1,80 @@
+//! The private Python environment of the third-party clients, `target/clients-venv`.
+//!
+//! A stamp in it holds the list it was made from, so that a second run touches no network and a changed list makes it anew.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use crate::cargo::{root, target};
+use crate::steps::run;
+
+/// The environment: its Python, and the CUDA headers it brings.
+#[derive(Clone, Debug)]
+pub struct Venv {
+    folder: PathBuf,
+}
+
+impl Venv {
+    pub fn python(&self) -> PathBuf {
+        self.folder.join("bin/python")
+    }
+
+    /// Folder with `cuda.h` and `nvml.h`.
+    ///
+    /// # Errors
+    /// When the header packages have put them elsewhere.
+    pub fn cuda_include(&self) -> Result<PathBuf> {
+        let library = self.folder.join("lib");
+        let entries =
+            fs::read_dir(&library).with_context(|| format!("read {}", library.display()))?;
+        let mut found = entries
+            .flatten()
+            .map(|entry| entry.path().join("site-packages/nvidia/cu13/include"));
+        found
+            .find(|path| path.join("cuda.h").is_file() && path.join("nvml.h").is_file())
+            .context("cuda.h and nvml.h are not in the environment")
+    }
+}
+
+/// Makes the environment, or finds that it is made.
+pub fn make() -> Result<Venv> {
+    let list = root().join("tests/e2e/requirements.txt");
+    let wanted = fs::read_to_string(&list).with_context(|| format!("read {}", list.display()))?;
+    let folder = target().join("clients-venv");
+    let stamp = folder.join("made-from.txt");
+    if fs::read_to_string(&stamp).is_ok_and(|made_from| made_from == wanted) {
+        eprintln!(
+            "   {} is made from this very list; the network is not needed",
+            shown(&folder)
+        );
+        return Ok(Venv { folder });
+    }
+    if folder.exists() {
+        fs::remove_dir_all(&folder).with_context(|| format!("remove {}", folder.display()))?;
+    }
+    run(Command::new("python3").args(["-m", "venv"]).arg(&folder))?;
+    let pip = [
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--only-binary",
+        ":all:",
+        "--requirement",
+    ];
+    let venv = Venv { folder };
+    run(Command::new(venv.python()).args(pip).arg(&list))?;
+    fs::write(&stamp, wanted).with_context(|| format!("write {}", stamp.display()))?;
+    Ok(venv)
+}
+
+fn shown(path: &Path) -> String {
+    path.strip_prefix(root())
+        .unwrap_or(path)
+        .display()
+        .to_string()
+}
