@@ -1,2 +1,36 @@
 //! Decides everything: units, placement, queues, lifecycles; pure and deterministic.
+//!
+//! Nothing here opens a file, reads a clock, draws a random number or awaits: equal inputs give equal answers, byte for
+//! byte. The agent observes the node into a [`Snapshot`], asks [`plan`], and carries the plan out.
+//!
+//! ```text
+//!  text ──► units · ids · request · queue · selection          "half_gpu=0.5" becomes a type, once
+//!                       │
+//!  Snapshot ──► board ──► fit ──► placement ──► plan ──► starts, and a reason for every wait
+//!  (GPUs, who     (what is   (one GPU,   (which         ▲
+//!   holds, who     taken)     one need)   GPUs)      backfill
+//!   waits)                        └──► capacity (can it ever fit?) · why (what would start it now?)
+//! ```
+//!
+//! [`job`] is the life of one job; [`invariants`] is what must hold after every step, whoever made it.
 #![forbid(unsafe_code)]
+
+pub mod gpu;
+pub mod ids;
+pub mod job;
+pub mod queue;
+pub mod request;
+pub mod selection;
+pub mod slice;
+pub mod snapshot;
+pub mod units;
+
+pub use gpu::{Gpu, Mode};
+pub use ids::{GpuUuid, JobId, QueueName};
+pub use job::Job;
+pub use queue::{Order, QueueSpec, parse_queues};
+pub use request::{Amount, Request};
+pub use selection::{GpuSelection, parse_gpus};
+pub use slice::Grant;
+pub use snapshot::{Held, Queue, Snapshot, Waiting};
+pub use units::{Bytes, ComputeMode, Share};

@@ -1,0 +1,111 @@
+//! The inventory: what GPUs there are, how large, and how each may be used.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::GpuUuid;
+use crate::units::{Bytes, Share};
+
+/// One GPU, as observed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gpu {
+    pub uuid: GpuUuid,
+    /// NVML's index; for people, and the order of placement. The UUID is the key.
+    pub index: u32,
+    pub model: String,
+    pub mode: Mode,
+    /// NVML's total.
+    pub total: Bytes,
+    /// What the driver keeps for itself of the total (NVML memory info v2).
+    pub reserved: Bytes,
+    /// Held by processes that belong to no slice. Subtracted from what is free.
+    pub foreign: Bytes,
+}
+
+/// Memory is promised in steps of the driver's large page, 2 MiB.
+pub const GRANULE: Bytes = Bytes::mib(2);
+
+impl Gpu {
+    /// What slices can be cut from: total less reserved.
+    pub fn usable(&self) -> Bytes {
+        self.total.saturating_sub(self.reserved)
+    }
+
+    /// Memory that comes with a share: that part of the usable memory, rounded down to 2 MiB.
+    pub fn memory_of(&self, share: Share) -> Bytes {
+        let part = u128::from(self.usable().get()) * u128::from(share.thousandths()) / 1000;
+        Bytes::new(u64::try_from(part).expect("a part of a u64")).round_down(GRANULE)
+    }
+
+    /// Share that comes with an amount of memory: its part of the usable memory, rounded up to a thousandth. `None` when
+    /// it is more than the GPU has, or nothing.
+    pub fn share_of(&self, memory: Bytes) -> Option<Share> {
+        let usable = u128::from(self.usable().get());
+        let thousandths = (u128::from(memory.get()) * 1000)
+            .checked_add(usable)?
+            .checked_sub(1)?
+            .checked_div(usable)?;
+        u16::try_from(thousandths)
+            .ok()
+            .and_then(Share::from_thousandths)
+    }
+
+    /// Foreign memory that a whole job tolerates: a tenth of the usable memory, for a display server or a forgotten shell.
+    pub fn foreign_tolerated(&self) -> Bytes {
+        Bytes::new(self.usable().get() / 10)
+    }
+}
+
+/// How a GPU may be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// Slices of any size.
+    Shared,
+    /// Whole jobs only.
+    Exclusive,
+    /// Seen and shown, never given out.
+    Unmanaged,
+}
+
+impl Mode {
+    /// The word for it in JSON and tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Shared => "shared",
+            Self::Exclusive => "exclusive",
+            Self::Unmanaged => "unmanaged",
+        }
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(self.name())
+    }
+}
+
+impl FromStr for Mode {
+    type Err = ModeError;
+
+    fn from_str(text: &str) -> Result<Self, ModeError> {
+        [Self::Shared, Self::Exclusive, Self::Unmanaged]
+            .into_iter()
+            .find(|mode| mode.name() == text)
+            .ok_or_else(|| ModeError(text.to_owned()))
+    }
+}
+
+/// The word is not a GPU mode.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not a GPU mode")]
+pub struct ModeError(String);
+
+impl ModeError {
+    /// What to write instead.
+    pub fn hint(&self) -> String {
+        "write shared, exclusive or unmanaged".to_owned()
+    }
+}

@@ -1,0 +1,184 @@
+//! Who is who: GPUs, jobs, queues. None of them is a `String`, and none can be mistaken for another.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+/// A GPU's UUID as NVML writes it, `GPU-` and 8-4-4-4-12 hexadecimal digits; letter case is kept. Cheap to clone.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct GpuUuid(Arc<str>);
+
+impl GpuUuid {
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The sixteen bytes of it, as the driver API gives them.
+    pub fn to_bytes(&self) -> [u8; 16] {
+        let mut digits = self
+            .0
+            .bytes()
+            .skip("GPU-".len())
+            .filter(|byte| *byte != b'-')
+            .map(hex_digit);
+        std::array::from_fn(|_| {
+            let mut digit = || {
+                digits
+                    .next()
+                    .flatten()
+                    .expect("32 hexadecimal digits, checked when parsed")
+            };
+            digit() << 4 | digit()
+        })
+    }
+
+    /// The UUID with these sixteen bytes, in lower case.
+    pub fn from_bytes(bytes: [u8; 16]) -> Self {
+        let mut text = String::from("GPU");
+        for (place, byte) in bytes.into_iter().enumerate() {
+            if [0, 4, 6, 8, 10].contains(&place) {
+                text.push('-');
+            }
+            text.push_str(&format!("{byte:02x}"));
+        }
+        Self(text.into())
+    }
+}
+
+fn hex_digit(byte: u8) -> Option<u8> {
+    char::from(byte)
+        .to_digit(16)
+        .and_then(|digit| u8::try_from(digit).ok())
+}
+
+impl FromStr for GpuUuid {
+    type Err = IdError;
+
+    fn from_str(text: &str) -> Result<Self, IdError> {
+        let groups: Option<Vec<&str>> = text
+            .strip_prefix("GPU-")
+            .map(|rest| rest.split('-').collect());
+        let right = groups.is_some_and(|groups| {
+            groups.iter().map(|group| group.len()).eq([8, 4, 4, 4, 12])
+                && groups
+                    .iter()
+                    .all(|group| group.bytes().all(|byte| byte.is_ascii_hexdigit()))
+        });
+        if right {
+            Ok(Self(text.into()))
+        } else {
+            Err(IdError::GpuUuid(text.to_owned()))
+        }
+    }
+}
+
+/// A job's number, from 1. Written `3`; in sentences `#3`. Both are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct JobId(pub u64);
+
+impl fmt::Display for JobId {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(out)
+    }
+}
+
+impl FromStr for JobId {
+    type Err = IdError;
+
+    fn from_str(text: &str) -> Result<Self, IdError> {
+        let digits = text.strip_prefix('#').unwrap_or(text);
+        if !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Err(IdError::Job(text.to_owned()));
+        }
+        digits
+            .parse()
+            .map(Self)
+            .map_err(|_| IdError::Job(text.to_owned()))
+    }
+}
+
+/// A queue's name: any text on one line without blanks at its ends, `=` included. Cheap to clone.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct QueueName(Arc<str>);
+
+impl QueueName {
+    /// The queue of jobs that name none.
+    pub fn default_queue() -> Self {
+        Self("default".into())
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for QueueName {
+    type Err = IdError;
+
+    fn from_str(text: &str) -> Result<Self, IdError> {
+        let right = !text.is_empty() && text.trim() == text && !text.contains(char::is_control);
+        if right {
+            Ok(Self(text.into()))
+        } else {
+            Err(IdError::Queue(text.to_owned()))
+        }
+    }
+}
+
+macro_rules! text_id {
+    ($type:ty) => {
+        impl fmt::Display for $type {
+            fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+                out.write_str(&self.0)
+            }
+        }
+
+        impl TryFrom<String> for $type {
+            type Error = IdError;
+
+            fn try_from(text: String) -> Result<Self, IdError> {
+                text.parse()
+            }
+        }
+
+        impl From<$type> for String {
+            fn from(id: $type) -> Self {
+                id.as_str().to_owned()
+            }
+        }
+    };
+}
+text_id!(GpuUuid);
+text_id!(QueueName);
+
+/// Why a text names nothing.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum IdError {
+    #[error("`{0}` is not a GPU's UUID")]
+    GpuUuid(String),
+    #[error("`{0}` is not a job's number")]
+    Job(String),
+    #[error("{0:?} cannot name a queue")]
+    Queue(String),
+}
+
+impl IdError {
+    /// What to write instead.
+    pub fn hint(&self) -> String {
+        match self {
+            Self::GpuUuid(_) => {
+                "write it as `nvidia-smi -L` does: GPU-, then 8-4-4-4-12 hexadecimal digits"
+                    .to_owned()
+            }
+            Self::Job(_) => "write a number such as 3 or #3; `divvy ps -a` lists them".to_owned(),
+            Self::Queue(_) => {
+                "a name is not empty, has no blanks at its ends and stays on one line".to_owned()
+            }
+        }
+    }
+}

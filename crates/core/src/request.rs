@@ -1,0 +1,238 @@
+//! What a job asks for, and the texts that say it.
+
+use std::fmt;
+use std::num::NonZeroU32;
+
+use serde::{Deserialize, Serialize};
+
+use crate::units::{Bytes, BytesError, ComputeMode, Decimal, Share};
+
+/// What a job asks for.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Request {
+    pub amount: Amount,
+    #[serde(default)]
+    pub compute: ComputeMode,
+    /// Only GPUs with these indices; empty means any.
+    #[serde(default)]
+    pub on: Vec<u32>,
+}
+
+impl From<Amount> for Request {
+    fn from(amount: Amount) -> Self {
+        Self {
+            amount,
+            compute: ComputeMode::default(),
+            on: Vec::new(),
+        }
+    }
+}
+
+/// How much GPU a job asks for. `Display` writes it as the command line reads it: `0.25`, `4GiB`, `2`, `1-4`, `8x0.5`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Amount {
+    /// A part of one GPU. [`Share::FULL`] means the same as `Whole(1)`, and is read as that.
+    Share(Share),
+    /// Memory on one GPU, not zero; the share follows from it.
+    Memory(Bytes),
+    /// Whole GPUs.
+    Whole(NonZeroU32),
+    /// As many whole GPUs as are free, at least `min`, at most `max`; fixed once started.
+    Range { min: NonZeroU32, max: NonZeroU32 },
+    /// The same share on `count` different GPUs.
+    Shares { count: NonZeroU32, share: Share },
+}
+
+impl Amount {
+    /// One whole GPU.
+    pub const ONE_GPU: Self = Self::Whole(NonZeroU32::MIN);
+
+    /// Reads the value of `-g`: `0.25` (any thousandth), `2`, `1-4`, `8x0.5`.
+    ///
+    /// # Errors
+    /// [`AmountError`], for whatever is not an amount above zero.
+    pub fn from_gpu_flag(text: &str) -> Result<Self, AmountError> {
+        let error = |kind| AmountError::new(kind, text);
+        if let Some((count, share)) = text.split_once('x') {
+            let Number::Whole(count) = number(count).map_err(error)? else {
+                return Err(error(AmountErrorKind::CountOfParts));
+            };
+            return match number(share).map_err(error)? {
+                Number::Part(share) => Ok(Self::Shares { count, share }),
+                Number::Whole(NonZeroU32::MIN) => Ok(Self::Whole(count)),
+                Number::Whole(_) => Err(error(AmountErrorKind::AboveOne)),
+            };
+        }
+        Self::parse(text).map_err(error)
+    }
+
+    /// Reads the value of `--gpu-memory`: `4G`.
+    ///
+    /// # Errors
+    /// What [`Bytes`] refuses, and zero.
+    pub fn from_memory_flag(text: &str) -> Result<Self, AmountError> {
+        match text.parse() {
+            Ok(Bytes::ZERO) => Err(AmountError::new(AmountErrorKind::ZeroMemory, text)),
+            Ok(memory) => Ok(Self::Memory(memory)),
+            Err(error) => Err(AmountError::new(AmountErrorKind::Memory(error), text)),
+        }
+    }
+
+    /// Reads the value of a queue, the part after its last `=`: whole GPUs, a range of them, or a multiple of 0.125.
+    /// The error shows `token`, the whole text.
+    pub(crate) fn from_queue_value(value: &str, token: &str) -> Result<Self, AmountError> {
+        match Self::parse(value) {
+            Ok(Self::Share(share)) if share.thousandths() % 125 != 0 => {
+                Err(AmountError::new(AmountErrorKind::NotAnEighth(share), token))
+            }
+            amount => amount.map_err(|kind| AmountError::new(kind, token)),
+        }
+    }
+
+    fn parse(text: &str) -> Result<Self, AmountErrorKind> {
+        let Some((min, max)) = text.split_once('-').filter(|(min, _)| !min.is_empty()) else {
+            return Ok(match number(text)? {
+                Number::Whole(count) => Self::Whole(count),
+                Number::Part(share) => Self::Share(share),
+            });
+        };
+        match (number(min)?, number(max)?) {
+            (Number::Whole(min), Number::Whole(max)) if min == max => Ok(Self::Whole(min)),
+            (Number::Whole(min), Number::Whole(max)) if min < max => Ok(Self::Range { min, max }),
+            (Number::Whole(_), Number::Whole(_)) => Err(AmountErrorKind::RangeBackwards),
+            _ => Err(AmountErrorKind::RangeOfParts),
+        }
+    }
+
+    /// The flag that asks for it: `-g 0.25`, `--gpu-memory 4GiB`.
+    pub fn flag(&self) -> String {
+        match self {
+            Self::Memory(_) => format!("--gpu-memory {self}"),
+            _ => format!("-g {self}"),
+        }
+    }
+
+    /// The amount in a sentence after "needs": `1 whole GPU`, `0.25 of a GPU`, `4GiB on one GPU`.
+    pub fn words(&self) -> impl fmt::Display {
+        let s = |count: NonZeroU32| if count == NonZeroU32::MIN { "" } else { "s" };
+        fmt::from_fn(move |out| match self {
+            Self::Share(Share::FULL) => write!(out, "{}", Self::ONE_GPU.words()),
+            Self::Share(share) => write!(out, "{share} of a GPU"),
+            Self::Memory(memory) => write!(out, "{memory} on one GPU"),
+            Self::Whole(count) => write!(out, "{count} whole GPU{}", s(*count)),
+            Self::Range { min, max } => write!(out, "{min} to {max} whole GPUs"),
+            Self::Shares { count, share } => {
+                write!(out, "{share} of each of {count} GPU{}", s(*count))
+            }
+        })
+    }
+}
+
+impl fmt::Display for Amount {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Share(share) => share.fmt(out),
+            Self::Memory(memory) => memory.fmt(out),
+            Self::Whole(count) => count.fmt(out),
+            Self::Range { min, max } => write!(out, "{min}-{max}"),
+            Self::Shares { count, share } => write!(out, "{count}x{share}"),
+        }
+    }
+}
+
+/// A number of GPUs: whole ones, or a part of one.
+enum Number {
+    Whole(NonZeroU32),
+    Part(Share),
+}
+
+fn number(text: &str) -> Result<Number, AmountErrorKind> {
+    if text
+        .strip_prefix('-')
+        .is_some_and(|rest| Decimal::parse(rest).is_some())
+    {
+        return Err(AmountErrorKind::NotPositive);
+    }
+    let number = Decimal::parse(text).ok_or(AmountErrorKind::NotANumber)?;
+    if number.is_zero() {
+        return Err(AmountErrorKind::NotPositive);
+    }
+    if let Some(count) = number.times(1) {
+        let count = u32::try_from(count).ok().and_then(NonZeroU32::new);
+        return count.map(Number::Whole).ok_or(AmountErrorKind::NotANumber);
+    }
+    if number.is_broken_above_one() {
+        return Err(AmountErrorKind::AboveOne);
+    }
+    let share = number
+        .times(1000)
+        .and_then(|thousandths| Share::from_thousandths(u16::try_from(thousandths).ok()?));
+    share.map(Number::Part).ok_or(AmountErrorKind::TooFine)
+}
+
+/// Why a text is not an amount of GPU, with the text.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{kind}: \"{text}\"")]
+pub struct AmountError {
+    pub kind: AmountErrorKind,
+    /// As the user wrote it: the value of a flag, or a whole `NAME=VALUE`.
+    pub text: String,
+}
+
+/// What is wrong with an amount. The wording of the second and third is the stock ClearML agent's.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AmountErrorKind {
+    #[error("not a number of GPUs")]
+    NotANumber,
+    #[error("Parsing min/max number of gpus <= 0 is not allowed")]
+    NotPositive,
+    #[error("Parsing min/max number of gpus, fractional gpu cannot be > 1")]
+    AboveOne,
+    #[error("finer than a thousandth of a GPU")]
+    TooFine,
+    #[error("a queue's fraction must be a multiple of 0.125")]
+    NotAnEighth(Share),
+    #[error("a range MIN-MAX counts whole GPUs")]
+    RangeOfParts,
+    #[error("a range MIN-MAX must not go down")]
+    RangeBackwards,
+    #[error("COUNTxSHARE counts whole GPUs")]
+    CountOfParts,
+    #[error("no memory at all cannot be asked for")]
+    ZeroMemory,
+    #[error(transparent)]
+    Memory(BytesError),
+}
+
+impl AmountError {
+    fn new(kind: AmountErrorKind, text: &str) -> Self {
+        Self {
+            kind,
+            text: text.to_owned(),
+        }
+    }
+
+    /// What to write instead.
+    pub fn hint(&self) -> String {
+        match &self.kind {
+            AmountErrorKind::NotANumber | AmountErrorKind::NotPositive => {
+                "write a part of one GPU (0.25), whole GPUs (2) or a range of them (1-4)".to_owned()
+            }
+            AmountErrorKind::AboveOne => {
+                "write whole GPUs (2), or the same share on several: `-g 2x0.625` is 1.25 GPUs in all".to_owned()
+            }
+            AmountErrorKind::TooFine => "shares go in steps of 0.001".to_owned(),
+            AmountErrorKind::NotAnEighth(share) => {
+                let below = share.thousandths() / 125 * 125;
+                let nearest = [below, below + 125].into_iter().filter_map(Share::from_thousandths);
+                format!("write {}", nearest.map(|share| share.to_string()).collect::<Vec<_>>().join(" or "))
+            }
+            AmountErrorKind::RangeOfParts => "write whole numbers, as in 1-4, or one fraction, as in 0.5".to_owned(),
+            AmountErrorKind::RangeBackwards => "write the smaller number first, as in 1-4".to_owned(),
+            AmountErrorKind::CountOfParts => "write how many GPUs, then the share of each, as in 8x0.5".to_owned(),
+            AmountErrorKind::ZeroMemory => "write a number and a binary unit: 512M, 4G, 1.5GiB".to_owned(),
+            AmountErrorKind::Memory(error) => error.hint(),
+        }
+    }
+}

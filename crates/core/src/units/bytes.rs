@@ -1,0 +1,190 @@
+//! Device memory, in bytes.
+
+use std::fmt;
+use std::iter::Sum;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use super::Decimal;
+
+/// Device memory, in bytes. Written with binary units only: `24GiB`, `512MiB`.
+///
+/// Text in: `4G` = `4Gi` = `4GiB` = 4·2^30, likewise K, M, T, in either case, with decimals where they come out at whole
+/// bytes (`1.5G`), and `1234B`. Bare numbers are refused, for nobody agrees on what they count; so is `4GB`, which is
+/// 10^9 to some and 2^30 to others. Text out is exact and as short as that allows.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct Bytes(u64);
+
+/// Largest first: the name a user reads, and its size.
+const UNITS: [(&str, u64); 5] = [
+    ("TiB", 1 << 40),
+    ("GiB", 1 << 30),
+    ("MiB", 1 << 20),
+    ("KiB", 1 << 10),
+    ("B", 1),
+];
+
+impl Bytes {
+    pub const ZERO: Self = Self(0);
+    pub const KIB: Self = Self(1 << 10);
+    pub const MIB: Self = Self(1 << 20);
+    pub const GIB: Self = Self(1 << 30);
+
+    pub const fn new(bytes: u64) -> Self {
+        Self(bytes)
+    }
+
+    pub const fn mib(count: u64) -> Self {
+        Self(count << 20)
+    }
+
+    pub const fn gib(count: u64) -> Self {
+        Self(count << 30)
+    }
+
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// The sum, or the largest value there is: an impossible sum stays larger than any GPU.
+    #[must_use]
+    pub const fn saturating_add(self, other: Self) -> Self {
+        Self(self.0.saturating_add(other.0))
+    }
+
+    /// The difference, or zero.
+    #[must_use]
+    pub const fn saturating_sub(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
+    }
+
+    /// The largest multiple of `step` that is not above.
+    #[must_use]
+    pub const fn round_down(self, step: Self) -> Self {
+        Self(self.0 - self.0 % step.0)
+    }
+
+    /// The smallest multiple of `step` that is not below; the largest value there is when none can be written.
+    #[must_use]
+    pub const fn round_up(self, step: Self) -> Self {
+        match self.0.checked_next_multiple_of(step.0) {
+            Some(bytes) => Self(bytes),
+            None => Self(u64::MAX),
+        }
+    }
+
+    /// For tables: one decimal, rounded to nearest, `4.0 GiB`. Not exact; `Display` is.
+    pub fn human(self) -> String {
+        let (name, unit) = UNITS
+            .into_iter()
+            .find(|(_, unit)| self.0 >= *unit)
+            .unwrap_or(("B", 1));
+        if unit == 1 {
+            return format!("{} B", self.0);
+        }
+        let tenths = (u128::from(self.0) * 10 + u128::from(unit) / 2) / u128::from(unit);
+        format!("{}.{} {name}", tenths / 10, tenths % 10)
+    }
+}
+
+/// Saturating, as [`Bytes::saturating_add`].
+impl Sum for Bytes {
+    fn sum<I: Iterator<Item = Self>>(iter: I) -> Self {
+        iter.fold(Self::ZERO, Self::saturating_add)
+    }
+}
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let exact = |(name, unit): (&str, u64)| {
+            let mut text = (self.0 / unit).to_string();
+            let mut rest = u128::from(self.0 % unit);
+            if rest > 0 {
+                text.push('.');
+            }
+            while rest > 0 {
+                rest *= 10;
+                text.push_str(&(rest / u128::from(unit)).to_string());
+                rest %= u128::from(unit);
+            }
+            text + name
+        };
+        // The first of the shortest, so `1TiB` and not `1024GiB`; never a leading zero, so `512MiB` and not `0.5GiB`.
+        let shortest = UNITS
+            .into_iter()
+            .filter(|(_, unit)| self.0 >= *unit)
+            .map(exact)
+            .min_by_key(String::len);
+        out.write_str(shortest.as_deref().unwrap_or("0B"))
+    }
+}
+
+impl FromStr for Bytes {
+    type Err = BytesError;
+
+    fn from_str(text: &str) -> Result<Self, BytesError> {
+        let owned = || text.to_owned();
+        let (number, suffix) = text.split_at(
+            text.find(|c: char| !c.is_ascii_digit() && c != '.')
+                .unwrap_or(text.len()),
+        );
+        let suffix = suffix.strip_prefix(' ').unwrap_or(suffix);
+        let number = Decimal::parse(number).ok_or_else(|| BytesError::NotANumber(owned()))?;
+        let unit = match suffix.to_ascii_lowercase().as_str() {
+            "" => return Err(BytesError::NoUnit(owned())),
+            "b" => 1,
+            "k" | "ki" | "kib" => 1 << 10,
+            "m" | "mi" | "mib" => 1 << 20,
+            "g" | "gi" | "gib" => 1 << 30,
+            "t" | "ti" | "tib" => 1 << 40,
+            "kb" | "mb" | "gb" | "tb" => return Err(BytesError::TwoMeanings(owned())),
+            _ => {
+                return Err(BytesError::UnknownUnit {
+                    text: owned(),
+                    unit: suffix.to_owned(),
+                });
+            }
+        };
+        number
+            .times(unit)
+            .map(Self)
+            .ok_or_else(|| BytesError::NotWhole(owned()))
+    }
+}
+
+/// Why a text is not an amount of memory.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BytesError {
+    #[error("`{0}` is not an amount of memory")]
+    NotANumber(String),
+    #[error("`{0}` has no unit")]
+    NoUnit(String),
+    #[error("`{0}` has two meanings: powers of ten to some, powers of two to others")]
+    TwoMeanings(String),
+    #[error("`{unit}` in `{text}` is not a unit of memory")]
+    UnknownUnit { text: String, unit: String },
+    #[error("`{0}` is not a whole number of bytes below 16 EiB")]
+    NotWhole(String),
+}
+
+impl BytesError {
+    /// What to write instead.
+    pub fn hint(&self) -> String {
+        match self {
+            Self::NoUnit(text) => format!(
+                "write `{text}G` or `{text}GiB` for 2^30 bytes each, `{text}M` for 2^20, `{text}B` for bytes"
+            ),
+            Self::TwoMeanings(text) => {
+                let binary = text.replace(['b', 'B'], "iB");
+                format!("units are binary here: write `{binary}`")
+            }
+            Self::NotANumber(_) | Self::UnknownUnit { .. } | Self::NotWhole(_) => {
+                "write a number and a binary unit: 512M, 4G, 1.5GiB".to_owned()
+            }
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! Parts of one GPU, in thousandths.
+
+use std::fmt;
+use std::num::NonZeroU16;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use super::Decimal;
+
+/// Part of one GPU, in thousandths: 1 to 1000. `0.25` parses to 250; `0.0005` is an error, not 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "u16", into = "u16")]
+pub struct Share(NonZeroU16);
+
+impl Share {
+    /// All of one GPU.
+    pub const FULL: Self = Self(NonZeroU16::new(1000).expect("1000 is not zero"));
+
+    /// From thousandths of one GPU; `None` outside 1 to 1000.
+    pub fn from_thousandths(thousandths: u16) -> Option<Self> {
+        NonZeroU16::new(thousandths)
+            .map(Self)
+            .filter(|share| *share <= Self::FULL)
+    }
+
+    /// Thousandths of one GPU, 1 to 1000.
+    pub fn thousandths(self) -> u16 {
+        self.0.get()
+    }
+}
+
+/// Writes an amount of GPUs given in thousandths, as short as it goes: 2750 is `2.75`, 3000 is `3`.
+pub fn gpus(thousandths: u64) -> impl fmt::Display {
+    fmt::from_fn(move |out| {
+        let (whole, part) = (thousandths / 1000, thousandths % 1000);
+        match part {
+            0 => write!(out, "{whole}"),
+            part => write!(
+                out,
+                "{whole}.{}",
+                format!("{part:03}").trim_end_matches('0')
+            ),
+        }
+    })
+}
+
+impl fmt::Display for Share {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        gpus(u64::from(self.thousandths())).fmt(out)
+    }
+}
+
+impl FromStr for Share {
+    type Err = ShareError;
+
+    fn from_str(text: &str) -> Result<Self, ShareError> {
+        let owned = || text.to_owned();
+        let number = Decimal::parse(text).ok_or_else(|| ShareError::NotANumber(owned()))?;
+        if number.is_zero() {
+            return Err(ShareError::Zero(owned()));
+        }
+        let thousandths = match number.times(1000) {
+            Some(thousandths) => thousandths,
+            None if number.is_broken_above_one() => return Err(ShareError::AboveOne(owned())),
+            None => return Err(ShareError::TooFine(owned())),
+        };
+        u16::try_from(thousandths)
+            .ok()
+            .and_then(Self::from_thousandths)
+            .ok_or_else(|| ShareError::AboveOne(owned()))
+    }
+}
+
+impl TryFrom<u16> for Share {
+    type Error = ShareError;
+
+    fn try_from(thousandths: u16) -> Result<Self, ShareError> {
+        Self::from_thousandths(thousandths).ok_or_else(|| ShareError::Thousandths(thousandths))
+    }
+}
+
+impl From<Share> for u16 {
+    fn from(share: Share) -> Self {
+        share.thousandths()
+    }
+}
+
+/// Why a text or number is not a share.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ShareError {
+    #[error("`{0}` is not a share of a GPU")]
+    NotANumber(String),
+    #[error("a share of `{0}` is nothing")]
+    Zero(String),
+    #[error("a share of `{0}` is more than one GPU")]
+    AboveOne(String),
+    #[error("a share of `{0}` is finer than a thousandth of a GPU")]
+    TooFine(String),
+    #[error("a share of {0} thousandths is not between 1 and 1000")]
+    Thousandths(u16),
+}
+
+impl ShareError {
+    /// What to write instead.
+    pub fn hint(&self) -> String {
+        "a share is a decimal from 0.001 to 1, in steps of 0.001, such as 0.25".to_owned()
+    }
+}
