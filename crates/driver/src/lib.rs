@@ -1,1 +1,3 @@
 //! Speaks to NVIDIA's libraries: declarations, loading, a safe NVML layer.
+
+pub mod sys;

@@ -1,0 +1,346 @@
+//! Signatures of the CUDA driver API functions that the shim hooks, the simulator implements or we call.
+//!
+//! A row may name several symbols: `_ptds` and `_ptsz` are the per-thread default stream forms of the first, with the same
+//! signature. Symbols without a row are known by name alone ([`crate::sys::symbols`]).
+
+use super::*;
+use std::ffi::{c_char, c_int, c_uchar, c_uint, c_ulonglong, c_ushort, c_void};
+
+functions! {
+=> CUresult {
+    // initialisation, versions, lookup
+    cuInit: (flags: c_uint);
+    cuDriverGetVersion: (driver_version: *mut c_int);
+    cuGetErrorString: (error: CUresult, p_str: *mut *const c_char);
+    cuGetErrorName: (error: CUresult, p_str: *mut *const c_char);
+    cuGetProcAddress: (symbol: *const c_char, pfn: *mut *mut c_void, cuda_version: c_int, flags: cuuint64_t);
+    cuGetProcAddress_v2: (
+        symbol: *const c_char, pfn: *mut *mut c_void, cuda_version: c_int, flags: cuuint64_t,
+        symbol_status: *mut CUdriverProcAddressQueryResult
+    );
+    cuGetExportTable: (pp_export_table: *mut *const c_void, p_export_table_id: *const CUuuid);
+
+    // devices
+    cuDeviceGet: (device: *mut CUdevice, ordinal: c_int);
+    cuDeviceGetCount: (count: *mut c_int);
+    cuDeviceGetName: (name: *mut c_char, len: c_int, dev: CUdevice);
+    cuDeviceGetUuid: (uuid: *mut CUuuid, dev: CUdevice);
+    cuDeviceGetUuid_v2: (uuid: *mut CUuuid, dev: CUdevice);
+    cuDeviceTotalMem: (bytes: *mut c_uint, dev: CUdevice);
+    cuDeviceTotalMem_v2: (bytes: *mut usize, dev: CUdevice);
+    cuDeviceGetAttribute: (pi: *mut c_int, attrib: CUdevice_attribute, dev: CUdevice);
+    cuDeviceComputeCapability: (major: *mut c_int, minor: *mut c_int, dev: CUdevice);
+    cuDeviceGetPCIBusId: (pci_bus_id: *mut c_char, len: c_int, dev: CUdevice);
+    cuDeviceGetByPCIBusId: (dev: *mut CUdevice, pci_bus_id: *const c_char);
+    cuDeviceCanAccessPeer: (can_access_peer: *mut c_int, dev: CUdevice, peer_dev: CUdevice);
+    cuDeviceGetDefaultMemPool: (pool_out: *mut CUmemoryPool, dev: CUdevice);
+    cuDeviceGetMemPool: (pool: *mut CUmemoryPool, dev: CUdevice);
+    cuDeviceSetMemPool: (dev: CUdevice, pool: CUmemoryPool);
+
+    // primary contexts
+    cuDevicePrimaryCtxRetain: (pctx: *mut CUcontext, dev: CUdevice);
+    cuDevicePrimaryCtxRelease: (dev: CUdevice);
+    cuDevicePrimaryCtxRelease_v2: (dev: CUdevice);
+    cuDevicePrimaryCtxReset: (dev: CUdevice);
+    cuDevicePrimaryCtxReset_v2: (dev: CUdevice);
+    cuDevicePrimaryCtxSetFlags: (dev: CUdevice, flags: c_uint);
+    cuDevicePrimaryCtxSetFlags_v2: (dev: CUdevice, flags: c_uint);
+    cuDevicePrimaryCtxGetState: (dev: CUdevice, flags: *mut c_uint, active: *mut c_int);
+
+    // contexts
+    cuCtxCreate: (pctx: *mut CUcontext, flags: c_uint, dev: CUdevice);
+    cuCtxCreate_v2: (pctx: *mut CUcontext, flags: c_uint, dev: CUdevice);
+    cuCtxCreate_v3: (
+        pctx: *mut CUcontext, params_array: *mut CUexecAffinityParam, num_params: c_int, flags: c_uint,
+        dev: CUdevice
+    );
+    cuCtxCreate_v4: (pctx: *mut CUcontext, ctx_create_params: *mut CUctxCreateParams, flags: c_uint, dev: CUdevice);
+    cuCtxDestroy: (ctx: CUcontext);
+    cuCtxDestroy_v2: (ctx: CUcontext);
+    cuCtxPushCurrent: (ctx: CUcontext);
+    cuCtxPushCurrent_v2: (ctx: CUcontext);
+    cuCtxPopCurrent: (pctx: *mut CUcontext);
+    cuCtxPopCurrent_v2: (pctx: *mut CUcontext);
+    cuCtxSetCurrent: (ctx: CUcontext);
+    cuCtxGetCurrent: (pctx: *mut CUcontext);
+    cuCtxGetDevice: (device: *mut CUdevice);
+    cuCtxGetDevice_v2: (device: *mut CUdevice, ctx: CUcontext);
+    cuCtxGetFlags: (flags: *mut c_uint);
+    cuCtxSetFlags: (flags: c_uint);
+    cuCtxGetId: (ctx: CUcontext, ctx_id: *mut c_ulonglong);
+    cuCtxSynchronize: ();
+    cuCtxSynchronize_v2: (ctx: CUcontext);
+    cuCtxSetLimit: (limit: CUlimit, value: usize);
+    cuCtxGetLimit: (pvalue: *mut usize, limit: CUlimit);
+    cuCtxGetCacheConfig: (pconfig: *mut CUfunc_cache);
+    cuCtxSetCacheConfig: (config: CUfunc_cache);
+    cuCtxGetSharedMemConfig: (p_config: *mut CUsharedconfig);
+    cuCtxSetSharedMemConfig: (config: CUsharedconfig);
+    cuCtxGetApiVersion: (ctx: CUcontext, version: *mut c_uint);
+    cuCtxGetStreamPriorityRange: (least_priority: *mut c_int, greatest_priority: *mut c_int);
+    cuCtxEnablePeerAccess: (peer_context: CUcontext, flags: c_uint);
+    cuCtxDisablePeerAccess: (peer_context: CUcontext);
+
+    // memory
+    cuMemGetInfo: (free: *mut c_uint, total: *mut c_uint);
+    cuMemGetInfo_v2: (free: *mut usize, total: *mut usize);
+    cuMemAlloc: (dptr: *mut CUdeviceptr_v1, bytesize: c_uint);
+    cuMemAlloc_v2: (dptr: *mut CUdeviceptr, bytesize: usize);
+    cuMemAllocPitch: (
+        dptr: *mut CUdeviceptr_v1, p_pitch: *mut c_uint, width_in_bytes: c_uint, height: c_uint,
+        element_size_bytes: c_uint
+    );
+    cuMemAllocPitch_v2: (
+        dptr: *mut CUdeviceptr, p_pitch: *mut usize, width_in_bytes: usize, height: usize,
+        element_size_bytes: c_uint
+    );
+    cuMemAllocManaged: (dptr: *mut CUdeviceptr, bytesize: usize, flags: c_uint);
+    cuMemFree: (dptr: CUdeviceptr_v1);
+    cuMemFree_v2: (dptr: CUdeviceptr);
+    cuMemGetAddressRange_v2: (pbase: *mut CUdeviceptr, psize: *mut usize, dptr: CUdeviceptr);
+    cuMemAllocHost_v2: (pp: *mut *mut c_void, bytesize: usize);
+    cuMemFreeHost: (p: *mut c_void);
+    cuMemHostAlloc: (pp: *mut *mut c_void, bytesize: usize, flags: c_uint);
+    cuMemHostGetDevicePointer_v2: (pdptr: *mut CUdeviceptr, p: *mut c_void, flags: c_uint);
+    cuMemHostGetFlags: (p_flags: *mut c_uint, p: *mut c_void);
+    cuMemHostRegister_v2: (p: *mut c_void, bytesize: usize, flags: c_uint);
+    cuMemHostUnregister: (p: *mut c_void);
+    cuMemAdvise_v2: (dev_ptr: CUdeviceptr, count: usize, advice: CUmem_advise, location: CUmemLocation);
+    cuMemPrefetchAsync_v2, cuMemPrefetchAsync_v2_ptsz: (
+        dev_ptr: CUdeviceptr, count: usize, location: CUmemLocation, flags: c_uint, h_stream: CUstream
+    );
+    cuPointerGetAttribute: (data: *mut c_void, attribute: CUpointer_attribute, ptr: CUdeviceptr);
+    cuPointerGetAttributes: (
+        num_attributes: c_uint, attributes: *mut CUpointer_attribute, data: *mut *mut c_void, ptr: CUdeviceptr
+    );
+    cuPointerSetAttribute: (value: *const c_void, attribute: CUpointer_attribute, ptr: CUdeviceptr);
+    cuIpcGetMemHandle: (p_handle: *mut CUipcMemHandle, dptr: CUdeviceptr);
+    cuIpcOpenMemHandle: (pdptr: *mut CUdeviceptr, handle: CUipcMemHandle, flags: c_uint);
+    cuIpcOpenMemHandle_v2: (pdptr: *mut CUdeviceptr, handle: CUipcMemHandle, flags: c_uint);
+    cuIpcCloseMemHandle: (dptr: CUdeviceptr);
+
+    // copies
+    cuMemcpy, cuMemcpy_ptds: (dst: CUdeviceptr, src: CUdeviceptr, byte_count: usize);
+    cuMemcpyAsync, cuMemcpyAsync_ptsz: (dst: CUdeviceptr, src: CUdeviceptr, byte_count: usize, h_stream: CUstream);
+    cuMemcpyPeer, cuMemcpyPeer_ptds: (
+        dst_device: CUdeviceptr, dst_context: CUcontext, src_device: CUdeviceptr, src_context: CUcontext,
+        byte_count: usize
+    );
+    cuMemcpyPeerAsync, cuMemcpyPeerAsync_ptsz: (
+        dst_device: CUdeviceptr, dst_context: CUcontext, src_device: CUdeviceptr, src_context: CUcontext,
+        byte_count: usize, h_stream: CUstream
+    );
+    cuMemcpyHtoD_v2, cuMemcpyHtoD_v2_ptds: (dst_device: CUdeviceptr, src_host: *const c_void, byte_count: usize);
+    cuMemcpyDtoH_v2, cuMemcpyDtoH_v2_ptds: (dst_host: *mut c_void, src_device: CUdeviceptr, byte_count: usize);
+    cuMemcpyDtoD_v2, cuMemcpyDtoD_v2_ptds: (dst_device: CUdeviceptr, src_device: CUdeviceptr, byte_count: usize);
+    cuMemcpyHtoDAsync_v2, cuMemcpyHtoDAsync_v2_ptsz: (
+        dst_device: CUdeviceptr, src_host: *const c_void, byte_count: usize, h_stream: CUstream
+    );
+    cuMemcpyDtoHAsync_v2, cuMemcpyDtoHAsync_v2_ptsz: (
+        dst_host: *mut c_void, src_device: CUdeviceptr, byte_count: usize, h_stream: CUstream
+    );
+    cuMemcpyDtoDAsync_v2, cuMemcpyDtoDAsync_v2_ptsz: (
+        dst_device: CUdeviceptr, src_device: CUdeviceptr, byte_count: usize, h_stream: CUstream
+    );
+
+    // memory sets
+    cuMemsetD8_v2, cuMemsetD8_v2_ptds: (dst_device: CUdeviceptr, uc: c_uchar, n: usize);
+    cuMemsetD16_v2, cuMemsetD16_v2_ptds: (dst_device: CUdeviceptr, us: c_ushort, n: usize);
+    cuMemsetD32_v2, cuMemsetD32_v2_ptds: (dst_device: CUdeviceptr, ui: c_uint, n: usize);
+    cuMemsetD8Async, cuMemsetD8Async_ptsz: (dst_device: CUdeviceptr, uc: c_uchar, n: usize, h_stream: CUstream);
+    cuMemsetD16Async, cuMemsetD16Async_ptsz: (dst_device: CUdeviceptr, us: c_ushort, n: usize, h_stream: CUstream);
+    cuMemsetD32Async, cuMemsetD32Async_ptsz: (dst_device: CUdeviceptr, ui: c_uint, n: usize, h_stream: CUstream);
+
+    // stream-ordered memory and pools
+    cuMemAllocAsync, cuMemAllocAsync_ptsz: (dptr: *mut CUdeviceptr, bytesize: usize, h_stream: CUstream);
+    cuMemFreeAsync, cuMemFreeAsync_ptsz: (dptr: CUdeviceptr, h_stream: CUstream);
+    cuMemAllocFromPoolAsync, cuMemAllocFromPoolAsync_ptsz: (
+        dptr: *mut CUdeviceptr, bytesize: usize, pool: CUmemoryPool, h_stream: CUstream
+    );
+    cuMemPoolCreate: (pool: *mut CUmemoryPool, pool_props: *const CUmemPoolProps);
+    cuMemPoolDestroy: (pool: CUmemoryPool);
+    cuMemPoolTrimTo: (pool: CUmemoryPool, min_bytes_to_keep: usize);
+    cuMemPoolSetAttribute: (pool: CUmemoryPool, attr: CUmemPool_attribute, value: *mut c_void);
+    cuMemPoolGetAttribute: (pool: CUmemoryPool, attr: CUmemPool_attribute, value: *mut c_void);
+    cuMemPoolSetAccess: (pool: CUmemoryPool, map: *const CUmemAccessDesc, count: usize);
+    cuMemPoolGetAccess: (flags: *mut CUmemAccess_flags, mem_pool: CUmemoryPool, location: *mut CUmemLocation);
+    cuMemGetDefaultMemPool: (pool_out: *mut CUmemoryPool, location: *mut CUmemLocation, type_: CUmemAllocationType);
+    cuMemGetMemPool: (pool: *mut CUmemoryPool, location: *mut CUmemLocation, type_: CUmemAllocationType);
+    cuMemSetMemPool: (location: *mut CUmemLocation, type_: CUmemAllocationType, pool: CUmemoryPool);
+
+    // virtual memory
+    cuMemAddressReserve: (
+        ptr: *mut CUdeviceptr, size: usize, alignment: usize, addr: CUdeviceptr, flags: c_ulonglong
+    );
+    cuMemAddressFree: (ptr: CUdeviceptr, size: usize);
+    cuMemCreate: (
+        handle: *mut CUmemGenericAllocationHandle, size: usize, prop: *const CUmemAllocationProp,
+        flags: c_ulonglong
+    );
+    cuMemRelease: (handle: CUmemGenericAllocationHandle);
+    cuMemMap: (
+        ptr: CUdeviceptr, size: usize, offset: usize, handle: CUmemGenericAllocationHandle, flags: c_ulonglong
+    );
+    cuMemUnmap: (ptr: CUdeviceptr, size: usize);
+    cuMemSetAccess: (ptr: CUdeviceptr, size: usize, desc: *const CUmemAccessDesc, count: usize);
+    cuMemGetAccess: (flags: *mut c_ulonglong, location: *const CUmemLocation, ptr: CUdeviceptr);
+    cuMemExportToShareableHandle: (
+        shareable_handle: *mut c_void, handle: CUmemGenericAllocationHandle,
+        handle_type: CUmemAllocationHandleType, flags: c_ulonglong
+    );
+    cuMemImportFromShareableHandle: (
+        handle: *mut CUmemGenericAllocationHandle, os_handle: *mut c_void,
+        sh_handle_type: CUmemAllocationHandleType
+    );
+    cuMemGetAllocationGranularity: (
+        granularity: *mut usize, prop: *const CUmemAllocationProp, option: CUmemAllocationGranularity_flags
+    );
+    cuMemGetAllocationPropertiesFromHandle: (prop: *mut CUmemAllocationProp, handle: CUmemGenericAllocationHandle);
+    cuMemRetainAllocationHandle: (handle: *mut CUmemGenericAllocationHandle, addr: *mut c_void);
+
+    // modules
+    cuModuleLoad: (module: *mut CUmodule, fname: *const c_char);
+    cuModuleLoadData: (module: *mut CUmodule, image: *const c_void);
+    cuModuleLoadDataEx: (
+        module: *mut CUmodule, image: *const c_void, num_options: c_uint, options: *mut CUjit_option,
+        option_values: *mut *mut c_void
+    );
+    cuModuleLoadFatBinary: (module: *mut CUmodule, fat_cubin: *const c_void);
+    cuModuleUnload: (hmod: CUmodule);
+    cuModuleGetLoadingMode: (mode: *mut CUmoduleLoadingMode);
+    cuModuleGetFunction: (hfunc: *mut CUfunction, hmod: CUmodule, name: *const c_char);
+    cuModuleGetFunctionCount: (count: *mut c_uint, mod_: CUmodule);
+    cuModuleEnumerateFunctions: (functions: *mut CUfunction, num_functions: c_uint, mod_: CUmodule);
+    cuModuleGetGlobal_v2: (dptr: *mut CUdeviceptr, bytes: *mut usize, hmod: CUmodule, name: *const c_char);
+
+    // linking
+    cuLinkCreate_v2: (
+        num_options: c_uint, options: *mut CUjit_option, option_values: *mut *mut c_void,
+        state_out: *mut CUlinkState
+    );
+    cuLinkAddData_v2: (
+        state: CUlinkState, type_: CUjitInputType, data: *mut c_void, size: usize, name: *const c_char,
+        num_options: c_uint, options: *mut CUjit_option, option_values: *mut *mut c_void
+    );
+    cuLinkAddFile_v2: (
+        state: CUlinkState, type_: CUjitInputType, path: *const c_char, num_options: c_uint,
+        options: *mut CUjit_option, option_values: *mut *mut c_void
+    );
+    cuLinkComplete: (state: CUlinkState, cubin_out: *mut *mut c_void, size_out: *mut usize);
+    cuLinkDestroy: (state: CUlinkState);
+
+    // libraries and kernels
+    cuLibraryLoadData: (
+        library: *mut CUlibrary, code: *const c_void, jit_options: *mut CUjit_option,
+        jit_options_values: *mut *mut c_void, num_jit_options: c_uint, library_options: *mut CUlibraryOption,
+        library_option_values: *mut *mut c_void, num_library_options: c_uint
+    );
+    cuLibraryLoadFromFile: (
+        library: *mut CUlibrary, file_name: *const c_char, jit_options: *mut CUjit_option,
+        jit_options_values: *mut *mut c_void, num_jit_options: c_uint, library_options: *mut CUlibraryOption,
+        library_option_values: *mut *mut c_void, num_library_options: c_uint
+    );
+    cuLibraryUnload: (library: CUlibrary);
+    cuLibraryGetKernel: (p_kernel: *mut CUkernel, library: CUlibrary, name: *const c_char);
+    cuLibraryGetKernelCount: (count: *mut c_uint, lib: CUlibrary);
+    cuLibraryEnumerateKernels: (kernels: *mut CUkernel, num_kernels: c_uint, lib: CUlibrary);
+    cuLibraryGetModule: (p_mod: *mut CUmodule, library: CUlibrary);
+    cuLibraryGetGlobal: (dptr: *mut CUdeviceptr, bytes: *mut usize, library: CUlibrary, name: *const c_char);
+    cuLibraryGetManaged: (dptr: *mut CUdeviceptr, bytes: *mut usize, library: CUlibrary, name: *const c_char);
+    cuLibraryGetUnifiedFunction: (fptr: *mut *mut c_void, library: CUlibrary, symbol: *const c_char);
+    cuKernelGetFunction: (p_func: *mut CUfunction, kernel: CUkernel);
+    cuKernelGetLibrary: (p_lib: *mut CUlibrary, kernel: CUkernel);
+    cuKernelGetName: (name: *mut *const c_char, hfunc: CUkernel);
+    cuKernelGetParamInfo: (kernel: CUkernel, param_index: usize, param_offset: *mut usize, param_size: *mut usize);
+    cuKernelGetParamCount: (kernel: CUkernel, param_count: *mut usize);
+    cuKernelGetAttribute: (pi: *mut c_int, attrib: CUfunction_attribute, kernel: CUkernel, dev: CUdevice);
+    cuKernelSetAttribute: (attrib: CUfunction_attribute, val: c_int, kernel: CUkernel, dev: CUdevice);
+    cuKernelSetCacheConfig: (kernel: CUkernel, config: CUfunc_cache, dev: CUdevice);
+
+    // functions
+    cuFuncGetAttribute: (pi: *mut c_int, attrib: CUfunction_attribute, hfunc: CUfunction);
+    cuFuncSetAttribute: (hfunc: CUfunction, attrib: CUfunction_attribute, value: c_int);
+    cuFuncSetCacheConfig: (hfunc: CUfunction, config: CUfunc_cache);
+    cuFuncSetSharedMemConfig: (hfunc: CUfunction, config: CUsharedconfig);
+    cuFuncGetModule: (hmod: *mut CUmodule, hfunc: CUfunction);
+    cuFuncGetName: (name: *mut *const c_char, hfunc: CUfunction);
+    cuFuncGetParamInfo: (func: CUfunction, param_index: usize, param_offset: *mut usize, param_size: *mut usize);
+    cuFuncGetParamCount: (func: CUfunction, param_count: *mut usize);
+    cuFuncIsLoaded: (state: *mut CUfunctionLoadingState, function: CUfunction);
+    cuFuncLoad: (function: CUfunction);
+
+    // occupancy
+    cuOccupancyMaxActiveBlocksPerMultiprocessor: (
+        num_blocks: *mut c_int, func: CUfunction, block_size: c_int, dynamic_smem_size: usize
+    );
+    cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags: (
+        num_blocks: *mut c_int, func: CUfunction, block_size: c_int, dynamic_smem_size: usize, flags: c_uint
+    );
+    cuOccupancyMaxPotentialBlockSize: (
+        min_grid_size: *mut c_int, block_size: *mut c_int, func: CUfunction,
+        block_size_to_dynamic_smem_size: CUoccupancyB2DSize, dynamic_smem_size: usize, block_size_limit: c_int
+    );
+    cuOccupancyMaxPotentialBlockSizeWithFlags: (
+        min_grid_size: *mut c_int, block_size: *mut c_int, func: CUfunction,
+        block_size_to_dynamic_smem_size: CUoccupancyB2DSize, dynamic_smem_size: usize,
+        block_size_limit: c_int, flags: c_uint
+    );
+    cuOccupancyAvailableDynamicSMemPerBlock: (
+        dynamic_smem_size: *mut usize, func: CUfunction, num_blocks: c_int, block_size: c_int
+    );
+    cuOccupancyMaxPotentialClusterSize: (cluster_size: *mut c_int, func: CUfunction, config: *const CUlaunchConfig);
+    cuOccupancyMaxActiveClusters: (num_clusters: *mut c_int, func: CUfunction, config: *const CUlaunchConfig);
+
+    // launches
+    cuLaunchKernel, cuLaunchKernel_ptsz: (
+        f: CUfunction, grid_dim_x: c_uint, grid_dim_y: c_uint, grid_dim_z: c_uint, block_dim_x: c_uint,
+        block_dim_y: c_uint, block_dim_z: c_uint, shared_mem_bytes: c_uint, h_stream: CUstream,
+        kernel_params: *mut *mut c_void, extra: *mut *mut c_void
+    );
+    cuLaunchKernelEx, cuLaunchKernelEx_ptsz: (
+        config: *const CUlaunchConfig, f: CUfunction, kernel_params: *mut *mut c_void, extra: *mut *mut c_void
+    );
+    cuLaunchCooperativeKernel, cuLaunchCooperativeKernel_ptsz: (
+        f: CUfunction, grid_dim_x: c_uint, grid_dim_y: c_uint, grid_dim_z: c_uint, block_dim_x: c_uint,
+        block_dim_y: c_uint, block_dim_z: c_uint, shared_mem_bytes: c_uint, h_stream: CUstream,
+        kernel_params: *mut *mut c_void
+    );
+    cuLaunchHostFunc, cuLaunchHostFunc_ptsz: (h_stream: CUstream, fn_: CUhostFn, user_data: *mut c_void);
+    cuLaunchHostFunc_v2, cuLaunchHostFunc_v2_ptsz: (
+        h_stream: CUstream, fn_: CUhostFn, user_data: *mut c_void, sync_mode: c_uint
+    );
+
+    // streams
+    cuStreamCreate: (ph_stream: *mut CUstream, flags: c_uint);
+    cuStreamCreateWithPriority: (ph_stream: *mut CUstream, flags: c_uint, priority: c_int);
+    cuStreamDestroy: (h_stream: CUstream);
+    cuStreamDestroy_v2: (h_stream: CUstream);
+    cuStreamSynchronize, cuStreamSynchronize_ptsz: (h_stream: CUstream);
+    cuStreamQuery, cuStreamQuery_ptsz: (h_stream: CUstream);
+    cuStreamWaitEvent, cuStreamWaitEvent_ptsz: (h_stream: CUstream, h_event: CUevent, flags: c_uint);
+    cuStreamAddCallback, cuStreamAddCallback_ptsz: (
+        h_stream: CUstream, callback: CUstreamCallback, user_data: *mut c_void, flags: c_uint
+    );
+    cuStreamAttachMemAsync, cuStreamAttachMemAsync_ptsz: (
+        h_stream: CUstream, dptr: CUdeviceptr, length: usize, flags: c_uint
+    );
+    cuStreamGetPriority, cuStreamGetPriority_ptsz: (h_stream: CUstream, priority: *mut c_int);
+    cuStreamGetFlags, cuStreamGetFlags_ptsz: (h_stream: CUstream, flags: *mut c_uint);
+    cuStreamGetId, cuStreamGetId_ptsz: (h_stream: CUstream, stream_id: *mut c_ulonglong);
+    cuStreamGetCtx, cuStreamGetCtx_ptsz: (h_stream: CUstream, pctx: *mut CUcontext);
+    cuStreamGetDevice, cuStreamGetDevice_ptsz: (h_stream: CUstream, device: *mut CUdevice);
+    cuStreamIsCapturing, cuStreamIsCapturing_ptsz: (h_stream: CUstream, capture_status: *mut CUstreamCaptureStatus);
+    cuThreadExchangeStreamCaptureMode: (mode: *mut CUstreamCaptureMode);
+
+    // events
+    cuEventCreate: (ph_event: *mut CUevent, flags: c_uint);
+    cuEventDestroy: (h_event: CUevent);
+    cuEventDestroy_v2: (h_event: CUevent);
+    cuEventRecord, cuEventRecord_ptsz: (h_event: CUevent, h_stream: CUstream);
+    cuEventRecordWithFlags, cuEventRecordWithFlags_ptsz: (h_event: CUevent, h_stream: CUstream, flags: c_uint);
+    cuEventQuery: (h_event: CUevent);
+    cuEventSynchronize: (h_event: CUevent);
+    cuEventElapsedTime: (p_milliseconds: *mut f32, h_start: CUevent, h_end: CUevent);
+    cuEventElapsedTime_v2: (p_milliseconds: *mut f32, h_start: CUevent, h_end: CUevent);
+}
+}
