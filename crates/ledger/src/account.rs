@@ -1,0 +1,311 @@
+//! Deciding whether a reservation fits, without a lock and without ever exceeding the limit.
+//!
+//! Every process has one word per GPU: all its bytes, and how many of its reservations are still being decided. To
+//! reserve, it **publishes** the bytes in its own word, and only then **counts** the words of all processes.
+//!
+//! # Never over the limit
+//! All accesses are sequentially consistent, so they have one order that every process agrees on. Take the bytes that
+//! are granted at some instant, and among these grants the one that was published last. Every other one was published
+//! before it and has not been released since, so its bytes were in the words when the last one counted: a word holds
+//! the sum of what is published in it, nothing is ever negative, and a slot's bit is set before its first byte is
+//! published. So the last one counted at least all bytes granted at that instant, found them within the limit it read
+//! after publishing, and that limit holds. No assumption on speed, order of counting, or on who dies where: a process
+//! killed after publishing leaves its bytes charged, which can only make others count more.
+//!
+//! # Nobody is refused what fits
+//! Two processes that publish at once may each count the other, though one of them would fit. The number of undecided
+//! reservations sits in the same word as the bytes (a second word could be read torn from the first), so a count tells
+//! firm bytes from bytes in dispute. A reservation is refused only when a count twice in a row finds the same words, no
+//! rival undecided, and the limit exceeded: then firm bytes fill it. Otherwise it is a tie, and the lowest slot wins: who sees
+//! an undecided rival in a lower slot withdraws and waits until that one is decided; who sees only higher ones stays
+//! published and counts again, for they will withdraw. Threads of one process share a slot: one at a time contends
+//! for it (`Memory::enter`), the others have withdrawn. Waiting is bounded (`Memory::pause`): a process stopped or
+//! killed in between costs the others some milliseconds and a refusal, never a hang.
+//!
+//! [`Attempt`] is one reservation as a machine of small steps, each touching shared memory once. The tests below walk
+//! through every interleaving of those very steps; production runs them in a loop.
+
+/// Bytes charged (lowest 52 bits) and reservations undecided (highest 12 bits) of one process on one GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Word(pub u64);
+
+/// Most bytes one word can hold: 4 PiB.
+pub(crate) const MOST_BYTES: u64 = (1 << 52) - 1;
+const UNDECIDED: u64 = 1 << 52;
+
+impl Word {
+    pub const fn bytes(self) -> u64 {
+        self.0 & MOST_BYTES
+    }
+    pub const fn undecided(self) -> u64 {
+        self.0 >> 52
+    }
+    /// The bytes of one more undecided reservation; `None` when they do not fit the word.
+    pub fn publish(self, bytes: u64) -> Option<Self> {
+        let room = MOST_BYTES - self.bytes() >= bytes && self.undecided() < u64::MAX >> 52;
+        room.then(|| Self(self.0 + bytes + UNDECIDED))
+    }
+    /// One reservation is granted: its bytes are firm.
+    pub const fn settle(self) -> Self {
+        Self(self.bytes() | self.undecided().saturating_sub(1) << 52)
+    }
+    /// One reservation is given up.
+    pub const fn withdraw(self, bytes: u64) -> Self {
+        self.settle().release(bytes)
+    }
+    /// Firm bytes are given back; more than there are leaves none.
+    pub const fn release(self, bytes: u64) -> Self {
+        Self(self.bytes().saturating_sub(bytes) | self.undecided() << 52)
+    }
+    /// Bytes that exist already, whatever the limit says.
+    pub fn force(self, bytes: u64) -> Self {
+        Self(self.bytes().saturating_add(bytes).min(MOST_BYTES) | self.undecided() << 52)
+    }
+    /// All undecided reservations of a dead process count as firm.
+    pub const fn firm(self) -> Self {
+        Self(self.bytes())
+    }
+}
+
+/// The words of one GPU in all slots, as one reservation sees them. Each method is one atomic access.
+pub(crate) trait Memory {
+    /// Whether one `Attempt::step` is one access (to explore interleavings) or as many as make sense.
+    const STEPWISE: bool;
+    /// Number of words of the bitmap.
+    const LIVE_WORDS: usize;
+
+    fn limit(&self) -> u64;
+    /// Which of the slots `64 * index ..` may hold bytes.
+    fn live(&self, index: usize) -> u64;
+    fn load(&self, slot: usize) -> Word;
+    /// Changes a word at once, or not at all where `change` gives `None`. Returns whether it did.
+    fn update(&self, slot: usize, change: impl Fn(Word) -> Option<Word>) -> bool;
+    /// Tries to become the one thread of this process that contends; `leave` ends it.
+    fn enter(&self) -> bool;
+    fn leave(&self);
+    /// Lets others run. `false` when this reservation has waited long enough.
+    fn pause(&self) -> bool;
+}
+
+/// How a reservation ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Outcome {
+    /// `total`: bytes in use by all processes as counted, with these.
+    Granted { total: u64 },
+    /// `used`: bytes in use as counted, without these.
+    Denied { limit: u64, used: u64 },
+}
+
+/// One reservation.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Attempt {
+    slot: usize,
+    bytes: u64,
+    contender: bool,
+    limit: u64,
+    /// Fingerprint of the last count that found the limit exceeded by firm bytes alone.
+    full: Option<u64>,
+    count: Count,
+    step: Step,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Step {
+    Publish,
+    ReadLimit,
+    CountAll,
+    Judge,
+    Settle,
+    Withdraw(Next),
+    /// Not published: become this process's contender.
+    Enter,
+    /// Not published: wait until no lower slot has an undecided reservation.
+    GiveWay,
+    Pause(Next),
+    Leave(Outcome),
+    Done(Outcome),
+}
+
+/// Where to go on after withdrawing or waiting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Next {
+    Publish,
+    ReadLimit,
+    Enter,
+    GiveWay,
+    Deny,
+}
+
+/// One pass over all words in slot order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+struct Count {
+    index: usize,
+    bits: u64,
+    total: u64,
+    rivals: bool,
+    lower_rivals: bool,
+    fingerprint: u64,
+}
+
+impl Count {
+    /// Reads one thing; `true` when there is nothing left to read. `published`: own undecided reservations.
+    #[inline(always)]
+    fn advance<M: Memory>(&mut self, memory: &M, own: usize, published: u64) -> bool {
+        if self.bits == 0 {
+            if self.index == M::LIVE_WORDS {
+                return true;
+            }
+            self.bits = memory.live(self.index);
+            self.index += 1;
+        } else {
+            let slot = (self.index - 1) * 64 + self.bits.trailing_zeros() as usize;
+            self.bits &= self.bits - 1;
+            let word = memory.load(slot);
+            self.total = self.total.saturating_add(word.bytes());
+            if word.undecided() > if slot == own { published } else { 0 } {
+                self.rivals = true;
+                self.lower_rivals |= slot < own;
+            }
+            self.fingerprint = (self.fingerprint.rotate_left(5) ^ word.0 ^ slot as u64)
+                .wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        }
+        false
+    }
+}
+
+impl Attempt {
+    pub fn new(slot: usize, bytes: u64) -> Self {
+        let step = Step::Publish;
+        Self {
+            slot,
+            bytes,
+            contender: false,
+            limit: 0,
+            full: None,
+            count: Count::default(),
+            step,
+        }
+    }
+
+    /// Runs the steps to the end.
+    #[inline(always)]
+    pub fn run<M: Memory>(mut self, memory: &M) -> Outcome {
+        loop {
+            if let Some(outcome) = self.step(memory) {
+                return outcome;
+            }
+        }
+    }
+
+    /// Does the next step.
+    #[inline(always)]
+    pub fn step<M: Memory>(&mut self, memory: &M) -> Option<Outcome> {
+        self.step = match self.step {
+            Step::Publish => {
+                if memory.update(self.slot, |word| word.publish(self.bytes)) {
+                    Step::ReadLimit
+                } else {
+                    Step::Pause(Next::Publish)
+                }
+            }
+            Step::ReadLimit => {
+                self.limit = memory.limit();
+                self.count = Count::default();
+                Step::CountAll
+            }
+            Step::CountAll => {
+                if self.counted(memory, 1) {
+                    Step::Judge
+                } else {
+                    Step::CountAll
+                }
+            }
+            Step::Judge => self.judge(),
+            Step::Settle => {
+                memory.update(self.slot, |word| Some(word.settle()));
+                Step::Leave(Outcome::Granted {
+                    total: self.count.total,
+                })
+            }
+            Step::Withdraw(next) => {
+                memory.update(self.slot, |word| Some(word.withdraw(self.bytes)));
+                self.go(next)
+            }
+            Step::Enter => {
+                self.contender = memory.enter();
+                if self.contender {
+                    Step::Publish
+                } else {
+                    Step::Pause(Next::Enter)
+                }
+            }
+            Step::GiveWay => match self.counted(memory, 0) {
+                false => Step::GiveWay,
+                true if self.count.lower_rivals => Step::Pause(Next::GiveWay),
+                true => Step::Publish,
+            },
+            Step::Pause(next) => match (memory.pause(), next) {
+                (true, next) => self.go(next),
+                (false, Next::ReadLimit) => Step::Withdraw(Next::Deny),
+                (false, _) => self.go(Next::Deny),
+            },
+            Step::Leave(outcome) => {
+                if self.contender {
+                    memory.leave();
+                }
+                Step::Done(outcome)
+            }
+            Step::Done(outcome) => return Some(outcome),
+        };
+        None
+    }
+
+    #[inline(always)]
+    fn counted<M: Memory>(&mut self, memory: &M, published: u64) -> bool {
+        loop {
+            if self.count.advance(memory, self.slot, published) {
+                return true;
+            }
+            if M::STEPWISE {
+                return false;
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn judge(&mut self) -> Step {
+        if self.count.total <= self.limit {
+            return Step::Settle;
+        }
+        let before = self.full.take();
+        if !self.count.rivals {
+            if before == Some(self.count.fingerprint) {
+                return Step::Withdraw(Next::Deny);
+            }
+            self.full = Some(self.count.fingerprint);
+            Step::Pause(Next::ReadLimit)
+        } else if !self.contender {
+            Step::Withdraw(Next::Enter)
+        } else if self.count.lower_rivals {
+            Step::Withdraw(Next::GiveWay)
+        } else {
+            Step::Pause(Next::ReadLimit)
+        }
+    }
+
+    fn go(&mut self, next: Next) -> Step {
+        match next {
+            Next::Publish => Step::Publish,
+            Next::ReadLimit => Step::ReadLimit,
+            Next::Enter => Step::Enter,
+            Next::GiveWay => {
+                self.count = Count::default();
+                Step::GiveWay
+            }
+            Next::Deny => Step::Leave(Outcome::Denied {
+                limit: self.limit,
+                used: self.count.total.saturating_sub(self.bytes),
+            }),
+        }
+    }
+}

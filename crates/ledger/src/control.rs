@@ -1,0 +1,367 @@
+//! The agent's side of a slice: making its folder, and changing limits while jobs run.
+//!
+//! One writer at a time, the agent. Several fields change together under a seqlock; a limit alone is one atomic word, so
+//! a job needs no retry to read it. Who may write these files is decided by their owner and mode: a slice for another
+//! user is made by root, and then that user can only read `control`.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::{fmt, io};
+
+use crate::layout::{self, ControlFile, ControlGpu, GPUS, ID_BYTES};
+use crate::map::{self, Map, OpenError, word};
+
+pub(crate) const CONTROL_NAME: &str = "control";
+pub(crate) const SLOTS_NAME: &str = "slots";
+
+/// What a slice may use, as the agent decided it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct SliceSpec {
+    /// At most 64 bytes, without NUL.
+    pub id: String,
+    /// Tells this slice from earlier ones in the same folder.
+    pub generation: u64,
+    pub mode: Mode,
+    /// 1 to 16; the position is the `gpu` argument everywhere in this crate.
+    pub gpus: Vec<GpuSpec>,
+}
+
+/// One GPU of a slice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct GpuSpec {
+    pub uuid: [u8; 16],
+    /// Bytes that all processes of the slice together may use.
+    pub limit: u64,
+    /// Bytes that a context costs each process, as measured by the agent.
+    pub overhead: u64,
+    /// Share of compute time relative to other slices, in thousandths.
+    pub weight: u16,
+    /// Most compute time in thousandths; 0 means no cap.
+    pub cap: u16,
+}
+
+/// How compute time is shared between slices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Mode {
+    #[default]
+    Fair,
+    Strict,
+    None,
+}
+
+impl Mode {
+    fn to_word(self) -> u32 {
+        match self {
+            Self::Fair => 0,
+            Self::Strict => 1,
+            Self::None => 2,
+        }
+    }
+    fn from_word(word: u32) -> Option<Self> {
+        [Self::Fair, Self::Strict, Self::None]
+            .into_iter()
+            .find(|mode| mode.to_word() == word)
+    }
+}
+
+/// Why a slice could not be set up.
+#[derive(Debug)]
+pub enum CreateError {
+    /// The specification itself cannot be written down.
+    Invalid(&'static str),
+    /// A file operation failed.
+    Open(OpenError),
+}
+
+impl fmt::Display for CreateError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Invalid(why) => write!(f, "a slice cannot be set up: {why}"),
+            Self::Open(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for CreateError {}
+
+impl From<OpenError> for CreateError {
+    fn from(error: OpenError) -> Self {
+        Self::Open(error)
+    }
+}
+
+/// The writable control file of a slice.
+pub struct Control {
+    file: Map<ControlFile>,
+}
+
+impl Control {
+    /// Sets up the slice in `dir`, made with mode 0700 if missing. `control` appears last and complete, so who can open
+    /// it finds a whole slice; leftovers of an attempt cut short are replaced.
+    ///
+    /// # Errors
+    /// The specification does not fit the layout; `control` exists already; the file system refuses or is full (all
+    /// space is taken now, so that a full tmpfs fails here and not in a job).
+    pub fn create(dir: &Path, spec: &SliceSpec) -> Result<Self, CreateError> {
+        check(spec)?;
+        let at = |name| dir.join(name);
+        let fail = |name: &str, operation| {
+            let path = dir.join(name);
+            move |error| map::failed(&path, operation, error)
+        };
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(dir)
+            .map_err(|error| map::failed(dir, "create", error))?;
+        if fs::symlink_metadata(at(CONTROL_NAME)).is_ok() {
+            return Err(fail(CONTROL_NAME, "create")(io::ErrorKind::AlreadyExists.into()).into());
+        }
+        write_new(
+            &at(SLOTS_NAME),
+            0o600,
+            map::SLOTS.size,
+            &header(map::SLOTS, spec.generation),
+        )
+        .map_err(fail(SLOTS_NAME, "create"))?;
+        let draft = at("control.new");
+        write_new(&draft, 0o644, map::CONTROL.size, &control_bytes(spec))
+            .map_err(fail("control.new", "create"))?;
+        fs::rename(&draft, at(CONTROL_NAME)).map_err(fail(CONTROL_NAME, "create"))?;
+        Ok(Self::open_writable(dir)?)
+    }
+
+    /// Opens the control file of an existing slice for writing, as the agent does after a restart.
+    ///
+    /// # Errors
+    /// As [`crate::Slice::open`].
+    pub fn open_writable(dir: &Path) -> Result<Self, OpenError> {
+        let path = dir.join(CONTROL_NAME);
+        let (file, _) = map::open(&path, map::CONTROL, true)?;
+        let file = Map::<ControlFile>::new(&file, true)
+            .map_err(|error| map::failed(&path, "map", error))?;
+        // A writer that was killed half way leaves an odd sequence behind.
+        if !file.sequence.load(SeqCst).is_multiple_of(2) {
+            file.sequence.fetch_add(1, SeqCst);
+        }
+        Ok(Self { file })
+    }
+
+    /// Changes a limit while jobs run. Below what is in use, nothing breaks: new reservations are refused until enough
+    /// is given back. A `gpu` the slice does not have is ignored.
+    pub fn set_limit(&self, gpu: usize, bytes: u64) {
+        self.write(gpu, |gpu| gpu.limit.store(bytes, SeqCst));
+    }
+
+    /// Changes what a context is taken to cost. Processes that have been charged keep their charge.
+    pub fn set_overhead(&self, gpu: usize, bytes: u64) {
+        self.write(gpu, |gpu| gpu.overhead.store(bytes, SeqCst));
+    }
+
+    /// Changes compute weight and cap (thousandths; cap 0 for none) together.
+    pub fn set_compute(&self, gpu: usize, weight: u16, cap: u16) {
+        self.write(gpu, |gpu| {
+            gpu.weight.store(weight, SeqCst);
+            gpu.cap.store(cap, SeqCst);
+        });
+    }
+
+    /// Tells the jobs that the agent is there. `now`: [`crate::boot_time_ns`].
+    pub fn heartbeat(&self, now: u64) {
+        self.file.heartbeat.store(now, Relaxed);
+    }
+
+    fn write(&self, gpu: usize, change: impl FnOnce(&ControlGpu)) {
+        let Some(gpu) = self.file.gpus.get(gpu) else {
+            return;
+        };
+        self.file.sequence.fetch_add(1, SeqCst);
+        change(gpu);
+        self.file.sequence.fetch_add(1, SeqCst);
+    }
+}
+
+fn check(spec: &SliceSpec) -> Result<(), CreateError> {
+    if spec.id.len() > ID_BYTES || spec.id.contains('\0') {
+        return Err(CreateError::Invalid(
+            "its id is longer than 64 bytes or contains NUL",
+        ));
+    }
+    if spec.gpus.is_empty() || spec.gpus.len() > GPUS {
+        return Err(CreateError::Invalid("it must have 1 to 16 GPUs"));
+    }
+    let twice = |(at, gpu): (usize, &GpuSpec)| {
+        spec.gpus
+            .iter()
+            .take(at)
+            .any(|other| other.uuid == gpu.uuid)
+    };
+    if spec.gpus.iter().enumerate().any(twice) {
+        return Err(CreateError::Invalid("it names one GPU twice"));
+    }
+    Ok(())
+}
+
+/// Creates a file of `size` bytes that begins with `start`, with all its space allocated.
+fn write_new(path: &Path, mode: u32, size: usize, start: &[u8]) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(mode)
+        .open(path)?;
+    file.set_permissions(PermissionsExt::from_mode(mode))?;
+    allocate(&file, size)?;
+    file.write_all_at(start, 0)
+}
+
+fn allocate(file: &File, size: usize) -> io::Result<()> {
+    // SAFETY: a valid descriptor, no memory involved.
+    if unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, size as libc::off_t) } == 0 {
+        return Ok(());
+    }
+    match io::Error::last_os_error() {
+        error if error.raw_os_error() == Some(libc::EOPNOTSUPP) => file.set_len(size as u64),
+        error => Err(error),
+    }
+}
+
+fn put(bytes: &mut [u8], offset: usize, value: &[u8]) {
+    bytes[offset..offset + value.len()].copy_from_slice(value);
+}
+
+fn header(kind: map::Kind, generation: u64) -> Vec<u8> {
+    use std::mem::offset_of;
+    let mut bytes = vec![0; size_of::<layout::Header>()];
+    put(
+        &mut bytes,
+        offset_of!(layout::Header, magic),
+        &kind.magic.to_ne_bytes(),
+    );
+    put(
+        &mut bytes,
+        offset_of!(layout::Header, version),
+        &layout::VERSION.to_ne_bytes(),
+    );
+    put(
+        &mut bytes,
+        offset_of!(layout::Header, size),
+        &(kind.size as u64).to_ne_bytes(),
+    );
+    put(
+        &mut bytes,
+        offset_of!(layout::Header, generation),
+        &generation.to_ne_bytes(),
+    );
+    bytes
+}
+
+fn control_bytes(spec: &SliceSpec) -> Vec<u8> {
+    use std::mem::offset_of;
+    let mut bytes = header(map::CONTROL, spec.generation);
+    bytes.resize(layout::CONTROL_SIZE, 0);
+    put(&mut bytes, offset_of!(ControlFile, id), spec.id.as_bytes());
+    put(
+        &mut bytes,
+        offset_of!(ControlFile, mode),
+        &spec.mode.to_word().to_ne_bytes(),
+    );
+    put(
+        &mut bytes,
+        offset_of!(ControlFile, gpu_count),
+        &(spec.gpus.len() as u32).to_ne_bytes(),
+    );
+    for (index, gpu) in spec.gpus.iter().enumerate() {
+        let at = offset_of!(ControlFile, gpus) + index * size_of::<ControlGpu>();
+        put(&mut bytes, at + offset_of!(ControlGpu, uuid), &gpu.uuid);
+        put(
+            &mut bytes,
+            at + offset_of!(ControlGpu, limit),
+            &gpu.limit.to_ne_bytes(),
+        );
+        put(
+            &mut bytes,
+            at + offset_of!(ControlGpu, overhead),
+            &gpu.overhead.to_ne_bytes(),
+        );
+        put(
+            &mut bytes,
+            at + offset_of!(ControlGpu, weight),
+            &gpu.weight.to_ne_bytes(),
+        );
+        put(
+            &mut bytes,
+            at + offset_of!(ControlGpu, cap),
+            &gpu.cap.to_ne_bytes(),
+        );
+    }
+    bytes
+}
+
+/// What the bytes of a control file say; the name of the field that makes no sense otherwise.
+pub(crate) fn parse(bytes: &[u8]) -> Result<SliceSpec, &'static str> {
+    use std::mem::offset_of;
+    let id = bytes
+        .get(offset_of!(ControlFile, id)..)
+        .and_then(|rest| rest.get(..ID_BYTES))
+        .unwrap_or_default();
+    let id = id.split(|byte| *byte == 0).next().unwrap_or_default();
+    let id = std::str::from_utf8(id).map_err(|_| "id")?.to_owned();
+    let mode = Mode::from_word(word(bytes, offset_of!(ControlFile, mode)) as u32).ok_or("mode")?;
+    let count = word(bytes, offset_of!(ControlFile, gpu_count)) as u32 as usize;
+    if count == 0 || count > GPUS {
+        return Err("GPU count");
+    }
+    let gpu = |index: usize| {
+        let at = offset_of!(ControlFile, gpus) + index * size_of::<ControlGpu>();
+        let field = |offset| word(bytes, at + offset);
+        let mut uuid = [0; 16];
+        uuid[..8].copy_from_slice(&field(offset_of!(ControlGpu, uuid)).to_ne_bytes());
+        uuid[8..].copy_from_slice(&field(offset_of!(ControlGpu, uuid) + 8).to_ne_bytes());
+        GpuSpec {
+            uuid,
+            limit: field(offset_of!(ControlGpu, limit)),
+            overhead: field(offset_of!(ControlGpu, overhead)),
+            weight: field(offset_of!(ControlGpu, weight)) as u16,
+            cap: field(offset_of!(ControlGpu, cap)) as u16,
+        }
+    };
+    let generation = word(bytes, offset_of!(layout::Header, generation));
+    Ok(SliceSpec {
+        id,
+        generation,
+        mode,
+        gpus: (0..count).map(gpu).collect(),
+    })
+}
+
+/// Reads a control file as one consistent whole, and the agent's last heartbeat.
+pub(crate) fn read(path: &Path) -> Result<(SliceSpec, u64), OpenError> {
+    use std::mem::offset_of;
+    let (file, _) = map::open(path, map::CONTROL, false)?;
+    let mut bytes = vec![0; layout::CONTROL_SIZE];
+    let sequence = offset_of!(ControlFile, sequence);
+    // A writer holds the sequence odd for some ten nanoseconds; one that died there has left every word whole.
+    for _ in 0..1000 {
+        file.read_exact_at(&mut bytes, 0)
+            .map_err(|error| map::failed(path, "read", error))?;
+        let before = word(&bytes, sequence);
+        let mut after = [0; 8];
+        file.read_exact_at(&mut after, sequence as u64)
+            .map_err(|error| map::failed(path, "read", error))?;
+        if before.is_multiple_of(2) && before == u64::from_ne_bytes(after) {
+            break;
+        }
+    }
+    let spec = parse(&bytes).map_err(|field| OpenError::Garbled {
+        path: path.into(),
+        field,
+    })?;
+    Ok((spec, word(&bytes, offset_of!(ControlFile, heartbeat))))
+}

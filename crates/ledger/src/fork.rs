@@ -1,0 +1,96 @@
+//! Noticing that this is no longer the process that joined.
+//!
+//! A fork child inherits the mappings and descriptors of a slot that is not its own. A page that the kernel wipes in
+//! every child (MADV_WIPEONFORK, also for a bare `clone`) holds the number of this process's epoch: one load tells. A
+//! `pthread_atfork` handler, registered once, also closes the inherited lock descriptors at once, so that a child does
+//! not keep its dead parent's slot locked; and it wipes the page where the kernel is too old to.
+
+use std::io;
+use std::ptr;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicPtr, AtomicU64};
+
+use crate::lock;
+
+static PAGE: AtomicPtr<AtomicU64> = AtomicPtr::new(ptr::null_mut());
+/// Epochs given out; copied by fork, so a child's next one differs from its parent's.
+static EPOCHS: AtomicU64 = AtomicU64::new(0);
+
+/// One life of a process between forks.
+#[derive(Clone, Copy)]
+pub(crate) struct Epoch {
+    page: &'static AtomicU64,
+    number: u64,
+}
+
+impl Epoch {
+    /// The epoch this process is in.
+    pub fn now() -> io::Result<Self> {
+        let page = page()?;
+        let fresh = EPOCHS.fetch_add(1, SeqCst) + 1;
+        let number = match page.compare_exchange(0, fresh, SeqCst, SeqCst) {
+            Ok(_) => fresh,
+            Err(number) => number,
+        };
+        Ok(Self { page, number })
+    }
+
+    /// Whether no fork lies between then and now.
+    #[inline]
+    pub fn is_now(&self) -> bool {
+        self.page.load(Relaxed) == self.number
+    }
+
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+}
+
+fn page() -> io::Result<&'static AtomicU64> {
+    let present = PAGE.load(SeqCst);
+    if !present.is_null() {
+        // SAFETY: published below, never unmapped.
+        return Ok(unsafe { &*present });
+    }
+    const SIZE: usize = 4096;
+    // SAFETY: a fresh anonymous mapping at an address of the kernel's choice.
+    let fresh = unsafe {
+        libc::mmap(
+            ptr::null_mut(),
+            SIZE,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        )
+    };
+    if fresh == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the mapping made above. Refused before Linux 4.14; the handler below then wipes.
+    unsafe { libc::madvise(fresh, SIZE, libc::MADV_WIPEONFORK) };
+    match PAGE.compare_exchange(ptr::null_mut(), fresh.cast(), SeqCst, SeqCst) {
+        Ok(_) => {
+            // SAFETY: the handler only does what is allowed in a fork child: fstat, close and stores.
+            unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+            // SAFETY: published, never unmapped.
+            Ok(unsafe { &*fresh.cast::<AtomicU64>() })
+        }
+        Err(winner) => {
+            // SAFETY: the mapping made above, which nobody else has seen; and the winner's, never unmapped.
+            unsafe {
+                libc::munmap(fresh, SIZE);
+                Ok(&*winner)
+            }
+        }
+    }
+}
+
+extern "C" fn in_child() {
+    let page = PAGE.load(SeqCst);
+    if !page.is_null() {
+        // SAFETY: never unmapped.
+        unsafe { &*page }.store(0, SeqCst);
+    }
+    lock::close_inherited(0);
+}

@@ -1,0 +1,235 @@
+//! The bytes of the two files of a slice, once: every offset used anywhere comes from these types.
+//!
+//! ```text
+//! control (4 KiB, read-only in jobs)          slots (1156 KiB, written by the slice's processes)
+//! 0     Header                                0      Header
+//! 64    id of the slice, zero padded          64     live: one bit a slot, a superset of the slots in use
+//! 128   seqlock, heartbeat, mode, GPU count   1024   what outlives a process: per GPU peak and denials
+//! 256   16 × one line per GPU                 4096   1024 × slot: identity, room for compute, 16 × one line per GPU
+//! 2048  room for compute grants
+//! ```
+//! Everything is an atomic in native byte order, so any bytes at all are a valid value of these types. The first
+//! `Header` line is frozen: every version, past and future, can be told apart by it.
+
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64};
+
+/// Most GPUs in one slice.
+pub const GPUS: usize = 16;
+/// Most processes in one slice at one time.
+pub const SLOTS: usize = 1024;
+/// Longest id of a slice, in bytes.
+pub const ID_BYTES: usize = 64;
+/// Words of the bitmap of slots in use.
+pub(crate) const LIVE_WORDS: usize = SLOTS / 64;
+
+/// Version of both layouts; a file of another version is refused.
+pub const VERSION: u32 = 1;
+pub(crate) const CONTROL_MAGIC: u64 = u64::from_ne_bytes(*b"DIVVYctl");
+pub(crate) const SLOTS_MAGIC: u64 = u64::from_ne_bytes(*b"DIVVYslt");
+
+/// A type that may be laid over bytes that another process writes.
+///
+/// # Safety
+/// Every bit pattern is a valid value, and every field is atomic (or an array of such).
+pub(crate) unsafe trait Shared {}
+
+// SAFETY: only atomic integers and arrays of them, all the way down.
+unsafe impl Shared for ControlFile {}
+// SAFETY: as above.
+unsafe impl Shared for SlotsFile {}
+
+#[repr(C, align(64))]
+pub(crate) struct Header {
+    pub magic: AtomicU64,
+    pub version: AtomicU32,
+    _reserved: AtomicU32,
+    /// Size of the whole file in bytes.
+    pub size: AtomicU64,
+    /// Generation of the slice; equal in both files.
+    pub generation: AtomicU64,
+    _room: [AtomicU64; 4],
+}
+
+#[repr(C, align(64))]
+pub(crate) struct ControlFile {
+    pub header: Header,
+    pub id: [AtomicU8; ID_BYTES],
+    /// Odd while the agent is writing.
+    pub sequence: AtomicU64,
+    /// CLOCK_BOOTTIME of the agent's last beat, nanoseconds.
+    pub heartbeat: AtomicU64,
+    pub mode: AtomicU32,
+    pub gpu_count: AtomicU32,
+    _room: [AtomicU64; 13],
+    pub gpus: [ControlGpu; GPUS],
+    _later: [AtomicU64; 96],
+    _compute_grants: [AtomicU64; 256],
+}
+
+#[repr(C, align(64))]
+pub(crate) struct ControlGpu {
+    pub uuid: [AtomicU8; 16],
+    pub limit: AtomicU64,
+    pub overhead: AtomicU64,
+    pub weight: AtomicU16,
+    pub cap: AtomicU16,
+    _reserved: AtomicU32,
+    _room: [AtomicU64; 3],
+}
+
+#[repr(C, align(4096))]
+pub(crate) struct SlotsFile {
+    pub header: Header,
+    /// Set before a slot's first byte is charged, cleared only while the slot is free and empty.
+    pub live: [AtomicU64; LIVE_WORDS],
+    /// Things that only a bug, or a hostile process, can cause.
+    pub alarms: AtomicU64,
+    _room: [AtomicU64; 103],
+    pub gpus: [SliceGpu; GPUS],
+    _later: [AtomicU64; 256],
+    pub slots: [SlotLines; SLOTS],
+}
+
+/// What is kept for the slice as a whole, so that it outlives the process it happened in.
+#[repr(C, align(64))]
+pub(crate) struct SliceGpu {
+    pub peak: AtomicU64,
+    pub denied: AtomicU64,
+    pub last_denied_size: AtomicU64,
+    pub last_denied_at: AtomicU64,
+    _room: [AtomicU64; 4],
+}
+
+#[repr(C, align(64))]
+pub(crate) struct SlotLines {
+    /// State in the lowest byte, above it how often the slot has been claimed.
+    pub state: AtomicU64,
+    pub pid: AtomicU32,
+    _reserved: AtomicU32,
+    /// Field 22 of /proc/PID/stat: clock ticks since boot.
+    pub start_time: AtomicU64,
+    /// Inode of the PID namespace that `pid` belongs to; 0 when it could not be found out.
+    pub pid_namespace: AtomicU64,
+    /// CLOCK_BOOTTIME when the owner was first seen dead, nanoseconds.
+    pub dead_since: AtomicU64,
+    _room: [AtomicU64; 3],
+    _compute_demand: [AtomicU64; 8],
+    pub gpus: [Cell; GPUS],
+}
+
+/// One process on one GPU: one cache line, written by its process alone.
+#[repr(C, align(64))]
+pub(crate) struct Cell {
+    /// All that counts against the limit, and how many reservations are being decided (`account::Word`).
+    pub used: AtomicU64,
+    /// How much of `used` is context overhead.
+    pub overhead: AtomicU64,
+    /// How much of `used` is managed memory.
+    pub managed: AtomicU64,
+    /// Pinned host memory; not in `used`.
+    pub host: AtomicU64,
+    /// Highest `used` after a commit.
+    pub peak: AtomicU64,
+    pub denied: AtomicU64,
+    pub last_denied_size: AtomicU64,
+    /// CLOCK_BOOTTIME, nanoseconds.
+    pub last_denied_at: AtomicU64,
+}
+
+/// Size of `control` in bytes.
+pub(crate) const CONTROL_SIZE: usize = size_of::<ControlFile>();
+/// Size of `slots` in bytes.
+pub(crate) const SLOTS_SIZE: usize = size_of::<SlotsFile>();
+
+/// States of a slot (lowest byte of `SlotLines::state`):
+/// free → claimed (being filled in) → live → dead (seen dead, its bytes still charged) → free.
+pub(crate) mod state {
+    pub const FREE: u8 = 0;
+    pub const CLAIMED: u8 = 1;
+    pub const LIVE: u8 = 2;
+    pub const DEAD: u8 = 3;
+
+    pub const fn of(word: u64) -> u8 {
+        word as u8
+    }
+    pub const fn with(word: u64, state: u8) -> u64 {
+        word & !0xff | state as u64
+    }
+    /// The word of the next claim of a slot.
+    pub const fn claim(word: u64) -> u64 {
+        with(word.wrapping_add(0x100), CLAIMED)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::mem::{align_of, offset_of};
+
+    #[test]
+    fn the_frozen_header_never_moves() {
+        assert_eq!(offset_of!(Header, magic), 0);
+        assert_eq!(offset_of!(Header, version), 8);
+        assert_eq!(offset_of!(Header, size), 16);
+        assert_eq!(offset_of!(Header, generation), 24);
+        assert_eq!(size_of::<Header>(), 64);
+    }
+
+    #[test]
+    fn control_is_one_page_with_every_field_where_version_1_has_it() {
+        assert_eq!(CONTROL_SIZE, 4096);
+        assert_eq!(offset_of!(ControlFile, id), 64);
+        assert_eq!(offset_of!(ControlFile, sequence), 128);
+        assert_eq!(offset_of!(ControlFile, heartbeat), 136);
+        assert_eq!(offset_of!(ControlFile, mode), 144);
+        assert_eq!(offset_of!(ControlFile, gpu_count), 148);
+        assert_eq!(offset_of!(ControlFile, gpus), 256);
+        assert_eq!(offset_of!(ControlFile, _compute_grants), 2048);
+        assert_eq!(size_of::<ControlGpu>(), 64);
+        assert_eq!(offset_of!(ControlGpu, limit), 16);
+        assert_eq!(offset_of!(ControlGpu, overhead), 24);
+        assert_eq!(offset_of!(ControlGpu, weight), 32);
+        assert_eq!(offset_of!(ControlGpu, cap), 34);
+    }
+
+    #[test]
+    fn slots_have_every_field_where_version_1_has_it() {
+        assert_eq!(offset_of!(SlotsFile, live), 64);
+        assert_eq!(offset_of!(SlotsFile, alarms), 192);
+        assert_eq!(offset_of!(SlotsFile, gpus), 1024);
+        assert_eq!(offset_of!(SlotsFile, slots), 4096);
+        assert_eq!(size_of::<SliceGpu>(), 64);
+        assert_eq!(size_of::<SlotLines>(), 1152);
+        assert_eq!(SLOTS_SIZE, 4096 + 1024 * 1152);
+        assert_eq!(offset_of!(SlotLines, state), 0);
+        assert_eq!(offset_of!(SlotLines, pid), 8);
+        assert_eq!(offset_of!(SlotLines, start_time), 16);
+        assert_eq!(offset_of!(SlotLines, pid_namespace), 24);
+        assert_eq!(offset_of!(SlotLines, dead_since), 32);
+        assert_eq!(offset_of!(SlotLines, gpus), 128);
+        assert_eq!(offset_of!(Cell, used), 0);
+        assert_eq!(offset_of!(Cell, overhead), 8);
+        assert_eq!(offset_of!(Cell, managed), 16);
+        assert_eq!(offset_of!(Cell, host), 24);
+        assert_eq!(offset_of!(Cell, peak), 32);
+        assert_eq!(offset_of!(Cell, denied), 40);
+        assert_eq!(offset_of!(Cell, last_denied_size), 48);
+        assert_eq!(offset_of!(Cell, last_denied_at), 56);
+    }
+
+    #[test]
+    fn one_process_on_one_gpu_is_one_cache_line() {
+        assert_eq!(size_of::<Cell>(), 64);
+        assert_eq!(align_of::<Cell>(), 64);
+        assert_eq!(align_of::<SlotLines>(), 64);
+    }
+
+    #[test]
+    fn a_claim_changes_the_generation_and_nothing_else_does() {
+        let live = state::with(state::claim(0), state::LIVE);
+        assert_eq!(state::of(live), state::LIVE);
+        assert_eq!(state::claim(live) >> 8, (live >> 8) + 1);
+        assert_eq!(state::with(live, state::FREE) >> 8, live >> 8);
+        assert_eq!(state::of(state::claim(u64::MAX)), state::CLAIMED);
+    }
+}

@@ -1,0 +1,301 @@
+//! Opening a slice's files with every doubt checked, and laying the layout over them.
+//!
+//! Members of a slice map the files. The agent reads `slots` with `pread` only (see [`crate::Slice::read`]): a job may
+//! truncate that file at any moment, which turns a mapping into SIGBUS and a `pread` into a short read.
+
+use std::fmt;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::ops::Deref;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::ptr::NonNull;
+
+use crate::layout::{self, Shared};
+
+/// Why a slice cannot be used. Each prints as one line that names the file.
+#[derive(Debug)]
+pub enum OpenError {
+    /// There is no such file.
+    Missing { path: PathBuf },
+    /// The file may not be opened by this user.
+    NotPermitted { path: PathBuf, user: u32 },
+    /// A symbolic link, folder, pipe or device stands where the file should be.
+    NotRegular { path: PathBuf },
+    /// The file belongs to a user who has no say here.
+    WrongOwner {
+        path: PathBuf,
+        owner: u32,
+        user: u32,
+    },
+    /// Users other than the owner may write the file.
+    WritableByOthers { path: PathBuf, mode: u32 },
+    /// The file is shorter or longer than its layout.
+    WrongSize {
+        path: PathBuf,
+        found: u64,
+        expected: u64,
+    },
+    /// The file does not begin as a ledger does.
+    NotALedger { path: PathBuf },
+    /// The file has another version of the layout.
+    OtherVersion { path: PathBuf, found: u32 },
+    /// The two files are not of one slice.
+    Unmatched {
+        path: PathBuf,
+        found: u64,
+        expected: u64,
+    },
+    /// A field of `control` holds a value that no agent writes.
+    Garbled { path: PathBuf, field: &'static str },
+    /// The system refused an operation.
+    Io {
+        path: PathBuf,
+        operation: &'static str,
+        source: io::Error,
+    },
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Missing { path } => {
+                write!(
+                    f,
+                    "{} is missing: the slice has ended or was never set up",
+                    path.display()
+                )
+            }
+            Self::NotPermitted { path, user } => {
+                write!(f, "{} may not be opened by user {user}", path.display())
+            }
+            Self::NotRegular { path } => write!(f, "{} is not a regular file", path.display()),
+            Self::WrongOwner { path, owner, user } => {
+                write!(
+                    f,
+                    "{} belongs to user {owner}, not to user {user} or root",
+                    path.display()
+                )
+            }
+            Self::WritableByOthers { path, mode } => {
+                write!(
+                    f,
+                    "{} can be written by other users (mode {mode:04o})",
+                    path.display()
+                )
+            }
+            Self::WrongSize {
+                path,
+                found,
+                expected,
+            } if found < expected => {
+                write!(
+                    f,
+                    "{} is truncated: {found} of {expected} bytes",
+                    path.display()
+                )
+            }
+            Self::WrongSize {
+                path,
+                found,
+                expected,
+            } => {
+                write!(
+                    f,
+                    "{} is too long: {found} bytes instead of {expected}",
+                    path.display()
+                )
+            }
+            Self::NotALedger { path } => write!(f, "{} is not a Divvy ledger", path.display()),
+            Self::OtherVersion { path, found } => write!(
+                f,
+                "{} has layout version {found}, this program knows version {}",
+                path.display(),
+                layout::VERSION
+            ),
+            Self::Unmatched {
+                path,
+                found,
+                expected,
+            } => {
+                write!(
+                    f,
+                    "{} is of slice generation {found}, its control file of {expected}",
+                    path.display()
+                )
+            }
+            Self::Garbled { path, field } => write!(
+                f,
+                "{} is damaged: its {field} makes no sense",
+                path.display()
+            ),
+            Self::Io {
+                path,
+                operation,
+                source,
+            } => {
+                write!(f, "{operation} of {} failed: {source}", path.display())
+            }
+        }
+    }
+}
+
+impl std::error::Error for OpenError {}
+
+/// What a file must begin with and how long it is.
+#[derive(Clone, Copy)]
+pub(crate) struct Kind {
+    pub magic: u64,
+    pub size: usize,
+}
+
+pub(crate) const CONTROL: Kind = Kind {
+    magic: layout::CONTROL_MAGIC,
+    size: layout::CONTROL_SIZE,
+};
+pub(crate) const SLOTS: Kind = Kind {
+    magic: layout::SLOTS_MAGIC,
+    size: layout::SLOTS_SIZE,
+};
+
+/// Opens a ledger file and checks type, owner, mode, magic, version and size, in the order that gives the truest
+/// message. Returns the file and the generation of the slice it names.
+pub(crate) fn open(path: &Path, kind: Kind, write: bool) -> Result<(File, u64), OpenError> {
+    // SAFETY: geteuid has no preconditions and cannot fail.
+    let user = unsafe { libc::geteuid() };
+    // O_NONBLOCK: a pipe put in the file's place must not hang its opener.
+    let file = OpenOptions::new()
+        .read(true)
+        .write(write)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY)
+        .open(path)
+        .map_err(|error| match error.raw_os_error() {
+            Some(libc::ENOENT | libc::ENOTDIR) => OpenError::Missing { path: path.into() },
+            Some(libc::EACCES | libc::EPERM) => OpenError::NotPermitted {
+                path: path.into(),
+                user,
+            },
+            Some(libc::ELOOP | libc::EISDIR | libc::ENXIO | libc::ENODEV) => {
+                OpenError::NotRegular { path: path.into() }
+            }
+            _ => failed(path, "open", error),
+        })?;
+    let status = file
+        .metadata()
+        .map_err(|error| failed(path, "stat", error))?;
+    if !status.file_type().is_file() {
+        return Err(OpenError::NotRegular { path: path.into() });
+    }
+    if user != 0 && status.uid() != 0 && status.uid() != user {
+        return Err(OpenError::WrongOwner {
+            path: path.into(),
+            owner: status.uid(),
+            user,
+        });
+    }
+    if status.mode() & 0o022 != 0 {
+        return Err(OpenError::WritableByOthers {
+            path: path.into(),
+            mode: status.mode() & 0o7777,
+        });
+    }
+    let mut header = [0; size_of::<layout::Header>()];
+    let expected = kind.size as u64;
+    let wrong_size = |found| OpenError::WrongSize {
+        path: path.into(),
+        found,
+        expected,
+    };
+    match file.read_exact_at(&mut header, 0) {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+            return Err(wrong_size(status.size()));
+        }
+        Err(error) => return Err(failed(path, "read", error)),
+    }
+    if word(&header, 0) != kind.magic {
+        return Err(OpenError::NotALedger { path: path.into() });
+    }
+    let version = word(&header, 8) as u32;
+    if version != layout::VERSION {
+        return Err(OpenError::OtherVersion {
+            path: path.into(),
+            found: version,
+        });
+    }
+    if status.size() != expected || word(&header, 16) != expected {
+        return Err(wrong_size(status.size()));
+    }
+    Ok((file, word(&header, 24)))
+}
+
+/// The eight bytes at `offset`; zero where the bytes end.
+pub(crate) fn word(bytes: &[u8], offset: usize) -> u64 {
+    let end = offset.saturating_add(8);
+    bytes
+        .get(offset..end)
+        .and_then(|eight| eight.try_into().ok())
+        .map_or(0, u64::from_ne_bytes)
+}
+
+pub(crate) fn failed(path: &Path, operation: &'static str, source: io::Error) -> OpenError {
+    OpenError::Io {
+        path: path.into(),
+        operation,
+        source,
+    }
+}
+
+/// A file laid out as `T` and mapped, shared with every other process that maps it.
+pub(crate) struct Map<T: Shared>(NonNull<T>);
+
+// SAFETY: `T: Shared` is atomics only; the mapping itself never changes until drop.
+unsafe impl<T: Shared> Send for Map<T> {}
+// SAFETY: as above.
+unsafe impl<T: Shared> Sync for Map<T> {}
+
+impl<T: Shared> Map<T> {
+    /// Maps a file that `open` has found to be as long as `T`. Storing through a mapping made without `write` faults:
+    /// only code that asked for `write` may store.
+    pub fn new(file: &File, write: bool) -> io::Result<Self> {
+        let protection = if write {
+            libc::PROT_READ | libc::PROT_WRITE
+        } else {
+            libc::PROT_READ
+        };
+        // SAFETY: a fresh mapping at an address of the kernel's choice; no existing memory is touched.
+        let at = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                size_of::<T>(),
+                protection,
+                libc::MAP_SHARED,
+                file.as_raw_fd(),
+                0,
+            )
+        };
+        if at == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        NonNull::new(at.cast())
+            .map(Self)
+            .ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))
+    }
+}
+
+impl<T: Shared> Deref for Map<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        // SAFETY: mapped for size_of::<T>() until drop, page aligned, any bytes are a `T` (`Shared`).
+        unsafe { self.0.as_ref() }
+    }
+}
+
+impl<T: Shared> Drop for Map<T> {
+    fn drop(&mut self) {
+        // SAFETY: exactly the range that mmap returned; borrows of it end with self.
+        unsafe { libc::munmap(self.0.as_ptr().cast(), size_of::<T>()) };
+    }
+}

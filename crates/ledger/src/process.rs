@@ -1,0 +1,263 @@
+//! Which process this is, whether another one still lives, and what time it is. Nothing here allocates.
+
+use std::mem::MaybeUninit;
+
+/// Nanoseconds of CLOCK_BOOTTIME: the same clock for every process of the machine, running on in sleep.
+pub fn boot_time_ns() -> u64 {
+    clock(libc::CLOCK_BOOTTIME)
+}
+
+pub(crate) fn clock(id: libc::clockid_t) -> u64 {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: a valid place for the answer; both clocks exist since Linux 2.6.39.
+    unsafe { libc::clock_gettime(id, &mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// A process, told apart from all that had or will have its pid.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Owner {
+    /// As seen in its own PID namespace.
+    pub pid: u32,
+    /// Field 22 of /proc/PID/stat: clock ticks since boot; 0 when it could not be found out.
+    pub start_time: u64,
+    /// Inode of its PID namespace (/proc/PID/ns/pid); 0 when it could not be found out.
+    pub pid_namespace: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fate {
+    Alive,
+    Gone,
+    /// Of another PID namespace, or not to be found out: only somebody else can know.
+    Unknown,
+}
+
+impl Owner {
+    /// This process.
+    pub fn me() -> Self {
+        // SAFETY: getpid has no preconditions.
+        let pid = unsafe { libc::getpid() } as u32;
+        let start_time = Stat::read(c"/proc/self/stat").map_or(0, |stat| stat.start_time);
+        Self {
+            pid,
+            start_time,
+            pid_namespace: my_pid_namespace(),
+        }
+    }
+
+    /// Whether the process lives, as far as this one can tell.
+    pub(crate) fn fate(&self) -> Fate {
+        if self.pid == 0 || self.pid > i32::MAX as u32 || self.pid_namespace != my_pid_namespace() {
+            return Fate::Unknown;
+        }
+        if self.pid_namespace == 0 || self.start_time == 0 {
+            return Fate::Unknown;
+        }
+        // SAFETY: signal 0 only asks.
+        if unsafe { libc::kill(self.pid as libc::pid_t, 0) } != 0 {
+            let missing = std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH);
+            return if missing { Fate::Gone } else { Fate::Alive };
+        }
+        // /proc may be mounted for another namespace than ours; then its numbers mean others.
+        if !proc_is_ours() {
+            return Fate::Unknown;
+        }
+        let mut path = [0; 32];
+        match Stat::read(stat_path(self.pid, &mut path)) {
+            Some(stat) if stat.start_time != self.start_time || stat.finished => Fate::Gone,
+            _ => Fate::Alive,
+        }
+    }
+}
+
+/// What /proc/PID/stat says.
+#[derive(Debug, PartialEq, Eq)]
+struct Stat {
+    start_time: u64,
+    /// A zombie without other threads: its files are closed, only its parent's wait is missing.
+    finished: bool,
+}
+
+impl Stat {
+    fn read(path: &std::ffi::CStr) -> Option<Self> {
+        let mut buffer = [0; 1024];
+        Self::parse(read(path, &mut buffer)?)
+    }
+
+    /// The second field is the program's name in parentheses and may hold anything, also parentheses and spaces.
+    fn parse(text: &[u8]) -> Option<Self> {
+        let end_of_name = text.iter().rposition(|byte| *byte == b')')?;
+        let mut fields = text
+            .get(end_of_name + 1..)?
+            .split(u8::is_ascii_whitespace)
+            .filter(|field| !field.is_empty());
+        let state = *fields.next()?.first()?;
+        let mut number = |skip| fields.nth(skip).and_then(decimal);
+        let threads = number(16)?;
+        let start_time = number(1)?;
+        Some(Self {
+            start_time,
+            finished: matches!(state, b'Z' | b'X') && threads <= 1,
+        })
+    }
+}
+
+fn decimal(digits: &[u8]) -> Option<u64> {
+    digits.iter().try_fold(0u64, |value, digit| {
+        let digit = digit.is_ascii_digit().then(|| u64::from(digit - b'0'))?;
+        value.checked_mul(10)?.checked_add(digit)
+    })
+}
+
+fn my_pid_namespace() -> u64 {
+    let mut status = MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: a valid path and a place for the answer, read only when the call succeeded.
+    unsafe {
+        match libc::stat(c"/proc/self/ns/pid".as_ptr(), status.as_mut_ptr()) {
+            0 => status.assume_init().st_ino,
+            _ => 0,
+        }
+    }
+}
+
+fn proc_is_ours() -> bool {
+    let mut buffer = [0u8; 16];
+    // SAFETY: the buffer and its length.
+    let length = unsafe {
+        libc::readlink(
+            c"/proc/self".as_ptr(),
+            buffer.as_mut_ptr().cast(),
+            buffer.len(),
+        )
+    };
+    // SAFETY: getpid has no preconditions.
+    let me = unsafe { libc::getpid() } as u64;
+    usize::try_from(length)
+        .ok()
+        .and_then(|length| buffer.get(..length))
+        .and_then(decimal)
+        == Some(me)
+}
+
+/// `/proc/PID/stat`, written without allocating.
+fn stat_path(pid: u32, buffer: &mut [u8; 32]) -> &std::ffi::CStr {
+    use std::io::Write;
+    // Longest: 6 + 10 + 5 bytes and the NUL.
+    let _ = write!(&mut buffer[..], "/proc/{pid}/stat\0");
+    std::ffi::CStr::from_bytes_until_nul(buffer).unwrap_or_default()
+}
+
+fn read<'a>(path: &std::ffi::CStr, buffer: &'a mut [u8]) -> Option<&'a [u8]> {
+    // SAFETY: a valid path.
+    let file = unsafe { libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
+    if file < 0 {
+        return None;
+    }
+    // SAFETY: the buffer and its length; the descriptor was opened above and is closed once.
+    let length = unsafe {
+        let length = libc::read(file, buffer.as_mut_ptr().cast(), buffer.len());
+        libc::close(file);
+        length
+    };
+    usize::try_from(length)
+        .ok()
+        .and_then(|length| buffer.get(..length))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stat_line_is_read_after_the_last_parenthesis() {
+        let line = b"7 (a) S (b) R 1 7 7 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 3 0 991 1 2 3";
+        assert_eq!(
+            Stat::parse(line),
+            Some(Stat {
+                start_time: 991,
+                finished: false
+            })
+        );
+    }
+
+    #[test]
+    fn a_zombie_leader_with_other_threads_has_not_finished() {
+        let line =
+            |threads| format!("7 (a) Z 1 7 7 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 {threads} 0 991 1");
+        assert_eq!(
+            Stat::parse(line(1).as_bytes()),
+            Some(Stat {
+                start_time: 991,
+                finished: true
+            })
+        );
+        assert_eq!(
+            Stat::parse(line(2).as_bytes()),
+            Some(Stat {
+                start_time: 991,
+                finished: false
+            })
+        );
+    }
+
+    #[test]
+    fn half_a_stat_line_is_no_answer() {
+        for line in [
+            &b""[..],
+            b"7",
+            b"7 (a",
+            b"7 (a) ",
+            b"7 (a) S 1 2",
+            b"7 (a) S 1 7 7 0 -1 4 1 2 3 4 5 6 7 8 20 0 1 0 x",
+        ] {
+            assert_eq!(Stat::parse(line), None);
+        }
+    }
+
+    #[test]
+    fn this_process_is_alive_and_the_same_pid_at_another_time_is_not() {
+        let me = Owner::me();
+        assert_eq!(me.fate(), Fate::Alive);
+        assert_eq!(
+            Owner {
+                start_time: me.start_time + 1,
+                ..me
+            }
+            .fate(),
+            Fate::Gone
+        );
+    }
+
+    #[test]
+    fn a_process_of_another_namespace_is_not_judged() {
+        let me = Owner::me();
+        assert_eq!(
+            Owner {
+                pid_namespace: me.pid_namespace + 1,
+                ..me
+            }
+            .fate(),
+            Fate::Unknown
+        );
+        assert_eq!(
+            Owner {
+                pid_namespace: 0,
+                ..me
+            }
+            .fate(),
+            Fate::Unknown
+        );
+        assert_eq!(
+            Owner {
+                start_time: 0,
+                ..me
+            }
+            .fate(),
+            Fate::Unknown
+        );
+    }
+}

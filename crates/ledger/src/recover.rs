@@ -1,0 +1,194 @@
+//! Giving back what dead processes held.
+//!
+//! A free life lock alone is not death: a program may have closed the descriptor that carried it. So the process must
+//! also be gone by pid and start time, or, when it lives in another PID namespace, the caller must say so. Its bytes stay
+//! charged until the driver no longer lists it, or for two seconds from when its death was first seen: until then the driver may
+//! not have given them back, and the next process would meet a real out-of-memory.
+//!
+//! Every change of a slot's state happens under its change lock and after reading the state again, so reapers, joiners
+//! and leavers may run at once. All access is `pread` and `pwrite` of bytes that no living process writes; a word
+//! that is read half way through being zeroed is between its old value and 0, which is as good as either.
+
+use std::fs::File;
+use std::io;
+use std::mem::offset_of;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+
+use crate::account::Word;
+use crate::layout::{Cell, GPUS, SLOTS_SIZE, SlotLines, SlotsFile, state};
+use crate::lock;
+use crate::map::word;
+use crate::process::{Fate, Owner};
+
+/// Nanoseconds for which a dead process's bytes stay charged when nobody knows whether the driver returned them.
+pub const RETURN_TIME_NS: u64 = 2_000_000_000;
+
+/// Whether the driver still lists a process, as far as the caller knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Listed {
+    Yes,
+    /// It does not. For a process of another PID namespace it also means: and the process is known to have ended.
+    No,
+    Unknown,
+}
+
+/// What a pass over the slots found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Reaped {
+    /// Slots given back.
+    pub freed: usize,
+    /// Slots of dead processes whose bytes are still charged.
+    pub waiting: usize,
+}
+
+/// Looks at the given slots and gives back what dead owners held.
+pub(crate) fn reap(
+    file: &File,
+    slots: impl Iterator<Item = usize>,
+    now: u64,
+    listed: &dyn Fn(&Owner) -> Listed,
+) -> io::Result<Reaped> {
+    let mut reaped = Reaped::default();
+    if file.metadata()?.len() != SLOTS_SIZE as u64 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    for slot in slots {
+        match (SlotFile { file, slot }).reap(now, listed)? {
+            Found::Nothing => {}
+            Found::Freed => reaped.freed += 1,
+            Found::Waiting => reaped.waiting += 1,
+        }
+    }
+    Ok(reaped)
+}
+
+enum Found {
+    Nothing,
+    Freed,
+    Waiting,
+}
+
+/// One slot of a file that is not mapped.
+struct SlotFile<'a> {
+    file: &'a File,
+    slot: usize,
+}
+
+struct Identity {
+    state: u64,
+    owner: Owner,
+    dead_since: u64,
+}
+
+impl SlotFile<'_> {
+    fn reap(&self, now: u64, listed: &dyn Fn(&Owner) -> Listed) -> io::Result<Found> {
+        let seen = self.identity()?;
+        match state::of(seen.state) {
+            state::CLAIMED => {}
+            state::LIVE if self.has_died(&seen.owner, listed)? => {}
+            state::DEAD => {}
+            _ => return Ok(Found::Nothing),
+        }
+        if !lock::try_lock(self.file.as_raw_fd(), lock::change(self.slot))? {
+            return Ok(Found::Nothing);
+        }
+        let found = self.advance(&seen, now, listed);
+        lock::unlock(self.file.as_raw_fd(), lock::change(self.slot));
+        found
+    }
+
+    fn has_died(&self, owner: &Owner, listed: &dyn Fn(&Owner) -> Listed) -> io::Result<bool> {
+        if lock::is_locked(self.file.as_raw_fd(), lock::life(self.slot))? {
+            return Ok(false);
+        }
+        Ok(match owner.fate() {
+            Fate::Alive => false,
+            Fate::Gone => true,
+            Fate::Unknown => listed(owner) == Listed::No,
+        })
+    }
+
+    /// Moves a slot without a living owner on towards free. The change lock is held.
+    fn advance(
+        &self,
+        seen: &Identity,
+        now: u64,
+        listed: &dyn Fn(&Owner) -> Listed,
+    ) -> io::Result<Found> {
+        let current = self.identity()?;
+        if current.state != seen.state {
+            return Ok(Found::Nothing);
+        }
+        let mut dead_since = current.dead_since;
+        match state::of(current.state) {
+            // Its claimer held the change lock until live, so it died before it could charge anything.
+            state::CLAIMED => return self.free(),
+            state::LIVE => {
+                self.settle()?;
+                dead_since = now;
+                self.write(offset_of!(SlotLines, dead_since), &now.to_ne_bytes())?;
+                self.write_state(state::DEAD)?;
+            }
+            _ => {}
+        }
+        if dead_since > now {
+            dead_since = now;
+            self.write(offset_of!(SlotLines, dead_since), &now.to_ne_bytes())?;
+        }
+        if now - dead_since >= RETURN_TIME_NS || listed(&current.owner) == Listed::No {
+            self.free()
+        } else {
+            Ok(Found::Waiting)
+        }
+    }
+
+    /// What was undecided when the owner died counts as firm, so that nobody waits for it.
+    fn settle(&self) -> io::Result<()> {
+        for gpu in 0..GPUS {
+            let at = offset_of!(SlotLines, gpus) + gpu * size_of::<Cell>() + offset_of!(Cell, used);
+            let mut used = [0; 8];
+            self.file.read_exact_at(&mut used, self.offset(at))?;
+            let used = Word(u64::from_ne_bytes(used));
+            if used.undecided() > 0 {
+                self.write(at, &used.firm().0.to_ne_bytes())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn free(&self) -> io::Result<Found> {
+        const CELLS: usize = GPUS * size_of::<Cell>();
+        self.write(offset_of!(SlotLines, gpus), &[0; CELLS])?;
+        self.write_state(state::FREE)?;
+        Ok(Found::Freed)
+    }
+
+    fn identity(&self) -> io::Result<Identity> {
+        let mut line = [0; 64];
+        self.file.read_exact_at(&mut line, self.offset(0))?;
+        Ok(Identity {
+            state: word(&line, offset_of!(SlotLines, state)),
+            owner: Owner {
+                pid: word(&line, offset_of!(SlotLines, pid)) as u32,
+                start_time: word(&line, offset_of!(SlotLines, start_time)),
+                pid_namespace: word(&line, offset_of!(SlotLines, pid_namespace)),
+            },
+            dead_since: word(&line, offset_of!(SlotLines, dead_since)),
+        })
+    }
+
+    /// One byte, so that it changes at once; the number of claims above it stays.
+    fn write_state(&self, state: u8) -> io::Result<()> {
+        let lowest = if cfg!(target_endian = "little") { 0 } else { 7 };
+        self.write(offset_of!(SlotLines, state) + lowest, &[state])
+    }
+
+    fn write(&self, at: usize, bytes: &[u8]) -> io::Result<()> {
+        self.file.write_all_at(bytes, self.offset(at))
+    }
+
+    fn offset(&self, at: usize) -> u64 {
+        (offset_of!(SlotsFile, slots) + self.slot * size_of::<SlotLines>() + at) as u64
+    }
+}

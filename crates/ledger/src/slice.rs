@@ -1,0 +1,289 @@
+//! A slice seen from outside: its files are read, never mapped, and what they hold is not believed.
+//!
+//! This is the agent's view, and that of a tool that only looks. A process that allocates joins ([`Slice::join`]) and
+//! from then on uses its [`crate::Slot`]. No descriptor is kept between calls.
+
+use std::fs::File;
+use std::mem::offset_of;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use crate::account::Word;
+use crate::control::{self, CONTROL_NAME, GpuSpec, SLOTS_NAME, SliceSpec};
+use crate::layout::{Cell, GPUS, SLOTS, SLOTS_SIZE, SliceGpu, SlotLines, SlotsFile, state};
+use crate::map::{self, OpenError, word};
+use crate::process::Owner;
+use crate::recover::{self, Listed, Reaped};
+
+/// A slice's folder, found to be sound when it was opened.
+#[derive(Debug, Clone)]
+pub struct Slice {
+    pub(crate) control: PathBuf,
+    pub(crate) slots: PathBuf,
+    spec: SliceSpec,
+}
+
+/// What a slice uses of one GPU, all processes together, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Usage {
+    pub limit: u64,
+    /// By allocations.
+    pub charged: u64,
+    /// By contexts.
+    pub overhead: u64,
+    /// How much of `charged` is managed memory.
+    pub managed: u64,
+    /// Pinned host memory; not counted against the limit.
+    pub host: u64,
+    /// Highest `charged + overhead` so far.
+    pub peak: u64,
+    /// Reservations refused so far, and the last one's size and time (CLOCK_BOOTTIME, nanoseconds).
+    pub denied: u64,
+    pub last_denied_size: u64,
+    pub last_denied_at: u64,
+    /// What one allocation would be granted now.
+    pub free: u64,
+}
+
+/// What one process uses of one GPU, in bytes; fields as in [`Usage`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ProcessGpu {
+    pub charged: u64,
+    pub overhead: u64,
+    pub managed: u64,
+    pub host: u64,
+    pub peak: u64,
+    pub denied: u64,
+    pub last_denied_size: u64,
+    pub last_denied_at: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProcessState {
+    Live,
+    /// Seen dead; its bytes are charged until the driver has returned them.
+    Dead,
+}
+
+/// One process of a slice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ProcessUsage {
+    pub slot: usize,
+    pub owner: Owner,
+    pub state: ProcessState,
+    /// By position in the slice; GPUs the slice does not have are zero.
+    pub gpus: [ProcessGpu; GPUS],
+}
+
+impl Slice {
+    /// Opens the slice in `dir`.
+    ///
+    /// # Errors
+    /// One of the two files is missing, not permitted, not a regular file, another user's, writable by others, of the wrong
+    /// size, not a ledger, of another version, or of another slice than its pair.
+    pub fn open(dir: &Path) -> Result<Self, OpenError> {
+        let control = dir.join(CONTROL_NAME);
+        let slots = dir.join(SLOTS_NAME);
+        let (spec, _) = control::read(&control)?;
+        let slice = Self {
+            control,
+            slots,
+            spec,
+        };
+        slice.open_slots(true)?;
+        Ok(slice)
+    }
+
+    /// The slice as it was when opened; limits may have changed since ([`Slice::read`]).
+    pub fn spec(&self) -> &SliceSpec {
+        &self.spec
+    }
+
+    pub fn gpus(&self) -> &[GpuSpec] {
+        &self.spec.gpus
+    }
+
+    /// Position of a GPU in the slice.
+    pub fn gpu_by_uuid(&self, uuid: &[u8; 16]) -> Option<usize> {
+        self.spec.gpus.iter().position(|gpu| gpu.uuid == *uuid)
+    }
+
+    /// Reads everything at once (1.2 MB; some 100 µs).
+    ///
+    /// # Errors
+    /// As [`Slice::open`], for a job may have damaged its files since.
+    pub fn read(&self) -> Result<Snapshot, OpenError> {
+        let (spec, heartbeat) = control::read(&self.control)?;
+        let file = self.open_slots(false)?;
+        let mut slots = vec![0; SLOTS_SIZE];
+        file.read_exact_at(&mut slots, 0)
+            .map_err(|error| map::failed(&self.slots, "read", error))?;
+        Ok(Snapshot {
+            spec,
+            heartbeat,
+            slots,
+        })
+    }
+
+    /// What the slice uses of one GPU; zero for a GPU it does not have.
+    ///
+    /// # Errors
+    /// As [`Slice::read`].
+    pub fn usage(&self, gpu: usize) -> Result<Usage, OpenError> {
+        Ok(self.read()?.usage(gpu))
+    }
+
+    /// Gives back what dead processes held. `now`: [`crate::boot_time_ns`]. `listed`: whether the driver still lists a
+    /// process; it is asked about dead processes, and about those of other PID namespaces whose lock is free.
+    ///
+    /// # Errors
+    /// As [`Slice::read`].
+    pub fn reap(&self, now: u64, listed: &dyn Fn(&Owner) -> Listed) -> Result<Reaped, OpenError> {
+        let file = self.open_slots(true)?;
+        recover::reap(&file, 0..SLOTS, now, listed)
+            .map_err(|error| map::failed(&self.slots, "reap", error))
+    }
+
+    pub(crate) fn open_slots(&self, write: bool) -> Result<File, OpenError> {
+        let (file, generation) = map::open(&self.slots, map::SLOTS, write)?;
+        let expected = self.spec.generation;
+        if generation != expected {
+            return Err(OpenError::Unmatched {
+                path: self.slots.clone(),
+                found: generation,
+                expected,
+            });
+        }
+        Ok(file)
+    }
+}
+
+/// The bytes of a slice at one time. Any bytes at all make a snapshot; none makes it panic.
+#[derive(Debug, Clone)]
+pub struct Snapshot {
+    spec: SliceSpec,
+    heartbeat: u64,
+    slots: Vec<u8>,
+}
+
+impl Snapshot {
+    pub fn spec(&self) -> &SliceSpec {
+        &self.spec
+    }
+
+    /// When the agent last beat (CLOCK_BOOTTIME, nanoseconds); 0 for never.
+    pub fn heartbeat(&self) -> u64 {
+        self.heartbeat
+    }
+
+    /// Things that only a bug or a hostile process can cause, counted by the processes themselves.
+    pub fn alarms(&self) -> u64 {
+        word(&self.slots, offset_of!(SlotsFile, alarms))
+    }
+
+    /// What the slice uses of one GPU; zero for a GPU it does not have.
+    pub fn usage(&self, gpu: usize) -> Usage {
+        let Some(spec) = self.spec.gpus.get(gpu) else {
+            return Usage::default();
+        };
+        let kept = offset_of!(SlotsFile, gpus) + gpu * size_of::<SliceGpu>();
+        let kept = |field| word(&self.slots, kept + field);
+        let start = Usage {
+            limit: spec.limit,
+            peak: kept(offset_of!(SliceGpu, peak)),
+            denied: kept(offset_of!(SliceGpu, denied)),
+            last_denied_size: kept(offset_of!(SliceGpu, last_denied_size)),
+            last_denied_at: kept(offset_of!(SliceGpu, last_denied_at)),
+            ..Usage::default()
+        };
+        (0..SLOTS)
+            .fold(start, |sum, slot| sum.with(&self.process_gpu(slot, gpu)))
+            .finish()
+    }
+
+    /// Processes that hold a slot, in slot order.
+    pub fn processes(&self) -> Vec<ProcessUsage> {
+        (0..SLOTS).filter_map(|slot| self.process(slot)).collect()
+    }
+
+    /// Whether a process of the caller's own PID namespace has a slot and is not known to be dead.
+    pub fn is_member(&self, pid: u32) -> bool {
+        let namespace = Owner::me().pid_namespace;
+        let mine = |process: &ProcessUsage| {
+            process.owner.pid == pid && process.owner.pid_namespace == namespace
+        };
+        (0..SLOTS)
+            .filter_map(|slot| self.process(slot))
+            .any(|process| mine(&process) && process.state == ProcessState::Live)
+    }
+
+    fn process(&self, slot: usize) -> Option<ProcessUsage> {
+        let field = |offset| word(&self.slots, slot_offset(slot) + offset);
+        let state = match state::of(field(offset_of!(SlotLines, state))) {
+            state::LIVE => ProcessState::Live,
+            state::DEAD => ProcessState::Dead,
+            _ => return None,
+        };
+        let owner = Owner {
+            pid: field(offset_of!(SlotLines, pid)) as u32,
+            start_time: field(offset_of!(SlotLines, start_time)),
+            pid_namespace: field(offset_of!(SlotLines, pid_namespace)),
+        };
+        let mut gpus = [ProcessGpu::default(); GPUS];
+        for (index, gpu) in gpus.iter_mut().enumerate().take(self.spec.gpus.len()) {
+            *gpu = self.process_gpu(slot, index);
+        }
+        Some(ProcessUsage {
+            slot,
+            owner,
+            state,
+            gpus,
+        })
+    }
+
+    fn process_gpu(&self, slot: usize, gpu: usize) -> ProcessGpu {
+        let at = slot_offset(slot) + offset_of!(SlotLines, gpus) + gpu * size_of::<Cell>();
+        let field = |offset| word(&self.slots, at + offset);
+        ProcessGpu {
+            charged: 0,
+            overhead: field(offset_of!(Cell, overhead)),
+            managed: field(offset_of!(Cell, managed)),
+            host: field(offset_of!(Cell, host)),
+            peak: field(offset_of!(Cell, peak)),
+            denied: field(offset_of!(Cell, denied)),
+            last_denied_size: field(offset_of!(Cell, last_denied_size)),
+            last_denied_at: field(offset_of!(Cell, last_denied_at)),
+        }
+        .using(Word(field(offset_of!(Cell, used))))
+    }
+}
+
+fn slot_offset(slot: usize) -> usize {
+    offset_of!(SlotsFile, slots) + slot * size_of::<SlotLines>()
+}
+
+impl ProcessGpu {
+    /// Splits all bytes in use into overhead and the rest.
+    pub(crate) fn using(mut self, used: Word) -> Self {
+        self.overhead = self.overhead.min(used.bytes());
+        self.charged = used.bytes() - self.overhead;
+        self
+    }
+}
+
+impl Usage {
+    /// Adds one process's bytes.
+    pub(crate) fn with(mut self, process: &ProcessGpu) -> Self {
+        self.charged = self.charged.saturating_add(process.charged);
+        self.overhead = self.overhead.saturating_add(process.overhead);
+        self.managed = self.managed.saturating_add(process.managed);
+        self.host = self.host.saturating_add(process.host);
+        self
+    }
+
+    pub(crate) fn finish(mut self) -> Self {
+        let used = self.charged.saturating_add(self.overhead);
+        self.free = self.limit.saturating_sub(used);
+        self
+    }
+}
