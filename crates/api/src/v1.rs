@@ -3,6 +3,7 @@
 //! Memory is integer bytes, shares are thousandths of one GPU, times are RFC 3339 UTC, enums are snake_case, ids are
 //! strings. Every read answers `{"schema":"divvy/v1","kind":…,"items":[…]}`, every failure `{"error":{…}}`.
 
+mod convert;
 pub mod error;
 pub mod gpu;
 pub mod job;

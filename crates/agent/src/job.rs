@@ -1,0 +1,83 @@
+//! A job as the agent keeps it: what was asked, where it is in its life, when that happened.
+
+use std::collections::BTreeMap;
+
+use divvy_api::v1::Runner;
+use divvy_core::{Bytes, Grant, Job as Life, JobId, QueueName, Request};
+use jiff::Timestamp;
+
+/// A job. Its environment stays in the store until it is started.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Job {
+    pub id: JobId,
+    pub ask: Ask,
+    pub life: Life,
+    /// How many times it was placed: the generation of its slice.
+    pub attempt: u32,
+    pub submitted_at: Timestamp,
+    pub started_at: Option<Timestamp>,
+    pub ended_at: Option<Timestamp>,
+    /// What a shell would report, where a program ended or could not be started.
+    pub exit_code: Option<i32>,
+    /// What went wrong, in words.
+    pub reason: Option<String>,
+    /// What it held last, with the traces of it; empty before it was placed.
+    pub holdings: Vec<Holding>,
+}
+
+/// What was submitted, checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ask {
+    pub name: String,
+    pub user: String,
+    pub project: Option<String>,
+    pub queue: QueueName,
+    pub request: Request,
+    pub runner: Runner,
+    pub command: Vec<String>,
+    pub cwd: String,
+}
+
+/// A grant and, once it was given back, what became of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holding {
+    pub grant: Grant,
+    pub traces: Traces,
+}
+
+/// What a slice's ledger remembers of one GPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traces {
+    pub peak: Bytes,
+    /// Allocations refused at the limit.
+    pub denied: u64,
+    /// Size of the last of them.
+    pub last_denied: Option<Bytes>,
+}
+
+/// A job about to be stored for the first time.
+#[derive(Clone, Debug)]
+pub struct NewJob {
+    pub ask: Ask,
+    pub env: BTreeMap<String, String>,
+    pub key: Option<String>,
+    pub at: Timestamp,
+}
+
+impl Job {
+    /// The job that was just stored under `id`.
+    pub fn queued(id: JobId, new: &NewJob) -> Self {
+        Self {
+            id,
+            ask: new.ask.clone(),
+            life: Life::Queued,
+            attempt: 0,
+            submitted_at: new.at,
+            started_at: None,
+            ended_at: None,
+            exit_code: None,
+            reason: None,
+            holdings: Vec::new(),
+        }
+    }
+}

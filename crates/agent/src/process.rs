@@ -1,0 +1,187 @@
+//! Processes by pid and start time, so that a recycled pid is never taken for the process that had it before.
+//!
+//! Everything here reads `/proc` (proc(5)); signals go through a pidfd, which cannot hit a stranger.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use serde::{Deserialize, Serialize};
+
+/// One process, for ever: its id and when it started, in clock ticks since boot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Process {
+    pub pid: u32,
+    pub start_time: u64,
+}
+
+/// What `/proc/PID/stat` says, as far as we ask.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stat {
+    state: u8,
+    parent: u32,
+    session: u32,
+    threads: u32,
+    start_time: u64,
+}
+
+impl Process {
+    /// The process that has `pid` now.
+    pub fn with_pid(pid: u32) -> Option<Self> {
+        stat(pid).map(|stat| Self {
+            pid,
+            start_time: stat.start_time,
+        })
+    }
+
+    /// This process.
+    ///
+    /// # Errors
+    /// When `/proc` is not there.
+    pub fn this() -> io::Result<Self> {
+        Self::with_pid(std::process::id())
+            .ok_or_else(|| io::Error::other("/proc does not list this process"))
+    }
+
+    /// Whether it still holds anything: a zombie has given back all it had, unless only its first thread has ended.
+    pub fn is_alive(self) -> bool {
+        stat(self.pid).is_some_and(|stat| stat.start_time == self.start_time && stat.is_alive())
+    }
+
+    /// Sends a signal to this process and to nothing else.
+    ///
+    /// # Errors
+    /// `ESRCH` when it is gone, `EPERM` when it is not ours.
+    pub fn signal(self, signal: Signal) -> io::Result<()> {
+        let gone = || io::Error::from(rustix::io::Errno::SRCH);
+        let pid = raw(self.pid).ok_or_else(gone)?;
+        let handle = pidfd_open(pid, PidfdFlags::empty())?;
+        // The handle is fixed on whoever has the pid now; if the start time still agrees, that is the one we mean.
+        if !self.is_alive() {
+            return Err(gone());
+        }
+        Ok(pidfd_send_signal(handle, signal)?)
+    }
+}
+
+/// All descendants of `ancestor` that are alive, parents before children.
+pub fn descendants(ancestor: u32) -> Vec<Process> {
+    let mut children: HashMap<u32, Vec<Process>> = HashMap::new();
+    for (process, stat) in living() {
+        children.entry(stat.parent).or_default().push(process);
+    }
+    let mut found = children.remove(&ancestor).unwrap_or_default();
+    let mut next = 0;
+    while let Some(process) = found.get(next) {
+        let below = children.remove(&process.pid).unwrap_or_default();
+        found.extend(below);
+        next += 1;
+    }
+    found
+}
+
+/// All living processes of a session: what a supervisor leaves behind when it is killed, daemonised children aside.
+pub fn session_members(session: u32) -> Vec<Process> {
+    living()
+        .filter(|(_, stat)| stat.session == session)
+        .map(|(process, _)| process)
+        .collect()
+}
+
+fn living() -> impl Iterator<Item = (Process, Stat)> {
+    let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
+    pids.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter_map(|pid: u32| {
+            stat(pid).map(|stat| {
+                (
+                    Process {
+                        pid,
+                        start_time: stat.start_time,
+                    },
+                    stat,
+                )
+            })
+        })
+        .filter(|(_, stat)| stat.is_alive())
+}
+
+impl Stat {
+    fn is_alive(&self) -> bool {
+        match self.state {
+            b'X' | b'x' => false,
+            b'Z' => self.threads > 1,
+            _ => true,
+        }
+    }
+}
+
+fn stat(pid: u32) -> Option<Stat> {
+    parse(&fs::read(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// The second field is the program's name in brackets and may hold anything, so fields are counted from its last bracket.
+fn parse(line: &[u8]) -> Option<Stat> {
+    let after = line.iter().rposition(|byte| *byte == b')')? + 2;
+    let fields: Vec<&str> = std::str::from_utf8(line.get(after..)?)
+        .ok()?
+        .split_ascii_whitespace()
+        .collect();
+    let field = |number: usize| fields.get(number - 3).copied();
+    Some(Stat {
+        state: *field(3)?.as_bytes().first()?,
+        parent: field(4)?.parse().ok()?,
+        session: field(6)?.parse().ok()?,
+        threads: field(20)?.parse().ok()?,
+        start_time: field(22)?.parse().ok()?,
+    })
+}
+
+/// A pid as rustix has it; `None` for 0 and for what no pid can be.
+pub fn raw(pid: u32) -> Option<Pid> {
+    Pid::from_raw(i32::try_from(pid).ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Command, Stdio};
+
+    #[test]
+    fn a_name_with_brackets_and_spaces_shifts_no_field() {
+        let line = b"77 (a) R 1 (b) S 5 70 60 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 4242 10 20 18446744073709551615\n";
+        let expected = Stat {
+            state: b'S',
+            parent: 5,
+            session: 60,
+            threads: 1,
+            start_time: 4242,
+        };
+        assert_eq!(parse(line), Some(expected));
+        assert_eq!(parse(b"77 (cut"), None);
+    }
+
+    #[test]
+    fn a_process_is_alive_until_it_ends_and_its_zombie_is_not() {
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let process = Process::with_pid(child.id()).unwrap();
+        assert!(process.is_alive());
+        assert!(
+            !Process {
+                start_time: process.start_time + 1,
+                ..process
+            }
+            .is_alive()
+        );
+        assert!(descendants(std::process::id()).contains(&process));
+
+        process.signal(Signal::KILL).unwrap();
+        let pid = raw(child.id()).unwrap();
+        let exited =
+            rustix::process::WaitIdOptions::EXITED | rustix::process::WaitIdOptions::NOWAIT;
+        rustix::process::waitid(rustix::process::WaitId::Pid(pid), exited).unwrap();
+        assert!(!process.is_alive(), "a zombie holds nothing");
+        assert!(process.signal(Signal::TERM).is_err());
+        child.wait().unwrap();
+    }
+}

@@ -1,0 +1,344 @@
+//! A job's folder: the files through which agent and supervisor speak, so that either may die at any moment.
+//!
+//! ```text
+//! spec.json     agent       what to start
+//! run.lock      supervisor  held (flock) as long as the supervisor lives
+//! launch.json   supervisor  on disk before the program exists: from here on it may have run, so it never runs again
+//! started.json  supervisor  the program's pid; atomic, not synced, as it means nothing after a reboot
+//! exit.json     supervisor  how it ended, on disk; nothing of the job lives any more
+//! log           program     output of jobs that have no terminal
+//! ```
+//! The agent writes `exit.json` itself, under the lock, for a job that it withdraws before anything was started.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use jiff::Timestamp;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::process::Process;
+
+/// Names in a job's folder whose appearance the agent watches for.
+pub const STARTED: &str = "started.json";
+pub const EXIT: &str = "exit.json";
+const SPEC: &str = "spec.json";
+const LAUNCH: &str = "launch.json";
+pub const LOCK: &str = "run.lock";
+const LOG: &str = "log";
+
+/// What a supervisor needs to know. Holds the job's environment, secrets included: mode 0600, deleted when the job ends.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Spec {
+    pub job: String,
+    /// Program and arguments.
+    pub command: Vec<String>,
+    pub cwd: PathBuf,
+    /// The program's whole environment, slice variables included.
+    pub env: BTreeMap<String, String>,
+    /// Time between SIGTERM and SIGKILL when the job is stopped, in milliseconds.
+    pub grace_ms: u64,
+}
+
+/// `launch.json` (the supervisor) and `started.json` (the program).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Begun {
+    #[serde(flatten)]
+    pub process: Process,
+    pub at: Timestamp,
+}
+
+/// `exit.json`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Exit {
+    #[serde(flatten)]
+    pub outcome: Outcome,
+    pub at: Timestamp,
+}
+
+/// How a program ended, or why there was none.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Outcome {
+    /// It could not be started; the code is what a shell would say (126, 127, or 125 for our own failure).
+    Launch {
+        launch_error: String,
+        exit_code: i32,
+    },
+    /// The agent withdrew it before it was started.
+    Withdrawn {
+        withdrawn: String,
+    },
+    Exited {
+        exit_code: i32,
+    },
+    Signaled {
+        signal: i32,
+    },
+}
+
+impl Outcome {
+    /// The code a shell reports: 128+N for signal N; none when there was no program.
+    pub fn code(&self) -> Option<i32> {
+        match self {
+            Self::Launch { exit_code, .. } | Self::Exited { exit_code } => Some(*exit_code),
+            Self::Signaled { signal } => Some(128 + signal),
+            Self::Withdrawn { .. } => None,
+        }
+    }
+}
+
+/// A job's folder could not be read or written.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {verb} {path}")]
+pub struct RecordError {
+    verb: &'static str,
+    path: PathBuf,
+    source: io::Error,
+}
+
+/// The folder of one job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobDir(PathBuf);
+
+impl JobDir {
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self(path.into())
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    pub fn log(&self) -> PathBuf {
+        self.0.join(LOG)
+    }
+
+    /// Makes the folder if it is not there and writes the spec. Not synced: a job whose spec a power cut takes was not
+    /// launched, and the agent writes it again from its store.
+    pub fn write_spec(&self, spec: &Spec) -> Result<(), RecordError> {
+        match fs::DirBuilder::new().mode(0o700).create(&self.0) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                Err(self.error("make", "", error))
+            }
+            _ => self.replace(SPEC, spec, false),
+        }
+    }
+
+    pub fn spec(&self) -> Result<Option<Spec>, RecordError> {
+        self.read(SPEC)
+    }
+
+    /// Removes the spec and with it the job's environment.
+    pub fn forget_spec(&self) -> Result<(), RecordError> {
+        match fs::remove_file(self.0.join(SPEC)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(self.error("remove", SPEC, error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes the run lock; `None` when another process holds it.
+    pub fn lock(&self) -> Result<Option<File>, RecordError> {
+        let file = self.open_lock()?;
+        match file.try_lock() {
+            Ok(()) => Ok(Some(file)),
+            Err(TryLockError::WouldBlock) => Ok(None),
+            Err(TryLockError::Error(error)) => Err(self.error("lock", LOCK, error)),
+        }
+    }
+
+    /// The lock file itself, for comparing an inherited descriptor with it.
+    pub fn open_lock(&self) -> Result<File, RecordError> {
+        OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(self.0.join(LOCK))
+            .map_err(|error| self.error("open", LOCK, error))
+    }
+
+    pub fn open_log(&self) -> Result<File, RecordError> {
+        OpenOptions::new()
+            .append(true)
+            .create(true)
+            .mode(0o600)
+            .open(self.0.join(LOG))
+            .map_err(|error| self.error("open", LOG, error))
+    }
+
+    pub fn launch(&self) -> Result<Option<Begun>, RecordError> {
+        self.read(LAUNCH)
+    }
+
+    /// On disk when this returns.
+    pub fn write_launch(&self, begun: &Begun) -> Result<(), RecordError> {
+        self.replace(LAUNCH, begun, true)
+    }
+
+    pub fn started(&self) -> Result<Option<Begun>, RecordError> {
+        self.read(STARTED)
+    }
+
+    pub fn write_started(&self, begun: &Begun) -> Result<(), RecordError> {
+        self.replace(STARTED, begun, false)
+    }
+
+    pub fn exit(&self) -> Result<Option<Exit>, RecordError> {
+        self.read(EXIT)
+    }
+
+    /// On disk when this returns.
+    pub fn write_exit(&self, exit: &Exit) -> Result<(), RecordError> {
+        self.replace(EXIT, exit, true)
+    }
+
+    /// Readers see the old file or the new one, whole.
+    fn replace(
+        &self,
+        name: &str,
+        value: &impl Serialize,
+        durable: bool,
+    ) -> Result<(), RecordError> {
+        let body =
+            serde_json::to_vec(value).map_err(|error| self.error("write", name, error.into()))?;
+        let write = || -> io::Result<()> {
+            let tmp = self.0.join(format!("{name}.tmp"));
+            let mut file = OpenOptions::new()
+                .write(true)
+                .create(true)
+                .truncate(true)
+                .mode(0o600)
+                .open(&tmp)?;
+            file.write_all(&body)?;
+            if durable {
+                file.sync_data()?;
+            }
+            fs::rename(&tmp, self.0.join(name))?;
+            if durable {
+                File::open(&self.0)?.sync_data()?;
+            }
+            Ok(())
+        };
+        write().map_err(|error| self.error("write", name, error))
+    }
+
+    fn read<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>, RecordError> {
+        match fs::read(self.0.join(name)) {
+            Ok(body) => serde_json::from_slice(&body)
+                .map(Some)
+                .map_err(|error| self.error("understand", name, error.into())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(self.error("read", name, error)),
+        }
+    }
+
+    fn error(&self, verb: &'static str, name: &str, source: io::Error) -> RecordError {
+        RecordError {
+            verb,
+            path: self.0.join(name),
+            source,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dir() -> (tempfile::TempDir, JobDir) {
+        let root = tempfile::tempdir().unwrap();
+        let dir = JobDir::new(root.path().join("7"));
+        let spec = Spec {
+            job: "7".into(),
+            command: vec!["true".into()],
+            cwd: "/".into(),
+            env: BTreeMap::from([("KEY".into(), "secret".into())]),
+            grace_ms: 10_000,
+        };
+        dir.write_spec(&spec).unwrap();
+        assert_eq!(dir.spec().unwrap(), Some(spec));
+        (root, dir)
+    }
+
+    #[test]
+    fn an_exit_record_has_one_field_for_how_it_ended() {
+        let at: Timestamp = "2026-01-02T03:04:05Z".parse().unwrap();
+        let cases = [
+            (
+                Outcome::Exited { exit_code: 3 },
+                r#"{"exit_code":3,"at":"2026-01-02T03:04:05Z"}"#,
+                Some(3),
+            ),
+            (
+                Outcome::Signaled { signal: 9 },
+                r#"{"signal":9,"at":"2026-01-02T03:04:05Z"}"#,
+                Some(137),
+            ),
+            (
+                Outcome::Launch {
+                    launch_error: "no".into(),
+                    exit_code: 127,
+                },
+                r#"{"launch_error":"no","exit_code":127,"at":"2026-01-02T03:04:05Z"}"#,
+                Some(127),
+            ),
+            (
+                Outcome::Withdrawn {
+                    withdrawn: "cancelled".into(),
+                },
+                r#"{"withdrawn":"cancelled","at":"2026-01-02T03:04:05Z"}"#,
+                None,
+            ),
+        ];
+        for (outcome, text, code) in cases {
+            let exit = Exit { outcome, at };
+            assert_eq!(serde_json::to_string(&exit).unwrap(), text);
+            assert_eq!(serde_json::from_str::<Exit>(text).unwrap(), exit);
+            assert_eq!(exit.outcome.code(), code);
+        }
+    }
+
+    #[test]
+    fn a_torn_temporary_file_is_not_a_record() {
+        let (_root, dir) = dir();
+        fs::write(dir.path().join("exit.json.tmp"), b"{\"exit_").unwrap();
+        assert_eq!(dir.exit().unwrap(), None);
+        let exit = Exit {
+            outcome: Outcome::Exited { exit_code: 0 },
+            at: Timestamp::now(),
+        };
+        dir.write_exit(&exit).unwrap();
+        assert_eq!(dir.exit().unwrap(), Some(exit));
+    }
+
+    #[test]
+    fn a_forgotten_spec_leaves_no_secret() {
+        let (_root, dir) = dir();
+        dir.forget_spec().unwrap();
+        dir.forget_spec().expect("a second time changes nothing");
+        assert_eq!(dir.spec().unwrap(), None);
+        for file in fs::read_dir(dir.path()).unwrap() {
+            assert!(
+                !fs::read_to_string(file.unwrap().path())
+                    .unwrap()
+                    .contains("secret")
+            );
+        }
+    }
+
+    #[test]
+    fn the_run_lock_has_one_holder() {
+        let (_root, dir) = dir();
+        let held = dir.lock().unwrap().expect("free");
+        assert!(dir.lock().unwrap().is_none());
+        drop(held);
+        assert!(dir.lock().unwrap().is_some());
+    }
+}

@@ -1,0 +1,166 @@
+//! What survives: jobs, what they hold, events, in one SQLite file with one writer.
+//!
+//! WAL with `synchronous=FULL`: what a commit has returned for is on disk. The cycle groups what it does in one round into
+//! one transaction, so that a burst of submits costs one sync. Nothing is decided here.
+
+mod events;
+mod jobs;
+mod rows;
+
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use divvy_core::JobId;
+use rusqlite::{Connection, OpenFlags, OptionalExtension, params};
+
+/// Schema changes in order; the file's `user_version` counts how many it has had. Append only.
+const MIGRATIONS: &[&str] = &[include_str!("../migrations/0001_jobs.sql")];
+
+/// How long a writer waits for a reader that holds the file, which in WAL mode is only while it opens.
+const BUSY: Duration = Duration::from_secs(5);
+
+/// The store could not be opened or used.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    #[error("cannot make the database {path}")]
+    Create { path: PathBuf, source: io::Error },
+    #[error("cannot open the database {path}")]
+    Open {
+        path: PathBuf,
+        source: rusqlite::Error,
+    },
+    #[error(
+        "the database {path} has schema {found}, and this divvy knows only up to {known}: it was written by a newer one"
+    )]
+    Newer {
+        path: PathBuf,
+        found: u32,
+        known: u32,
+    },
+    #[error("cannot bring the database to schema {to}")]
+    Migrate { to: u32, source: rusqlite::Error },
+    #[error("cannot {verb}")]
+    Sql {
+        verb: &'static str,
+        source: rusqlite::Error,
+    },
+    #[error("the database says of job {job}: {what}")]
+    Corrupt { job: JobId, what: String },
+}
+
+/// The writer's connection.
+#[derive(Debug)]
+pub struct Store {
+    db: Connection,
+}
+
+impl Store {
+    /// Opens the file, makes it (mode 0600) or brings it to the present schema.
+    ///
+    /// # Errors
+    /// [`StoreError::Newer`] for a file that a later version wrote; it is left as it is.
+    pub fn open(path: &Path) -> Result<Self, StoreError> {
+        std::fs::OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(path)
+            .map_err(|source| StoreError::Create {
+                path: path.to_owned(),
+                source,
+            })?;
+        let open = |source| StoreError::Open {
+            path: path.to_owned(),
+            source,
+        };
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let mut db = Connection::open_with_flags(path, flags).map_err(open)?;
+        db.busy_timeout(BUSY).map_err(open)?;
+        let found: u32 = db
+            .query_row("PRAGMA user_version", [], |row| row.get(0))
+            .map_err(open)?;
+        let known = u32::try_from(MIGRATIONS.len()).expect("few migrations");
+        if found > known {
+            return Err(StoreError::Newer {
+                path: path.to_owned(),
+                found,
+                known,
+            });
+        }
+        // Answers with the mode it has set, hence a query.
+        db.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(()))
+            .map_err(open)?;
+        db.execute_batch("PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON;")
+            .map_err(open)?;
+        db.set_prepared_statement_cache_capacity(64);
+        for (to, sql) in (1..).zip(MIGRATIONS).skip(found as usize) {
+            migrate(&mut db, to, sql).map_err(|source| StoreError::Migrate { to, source })?;
+        }
+        Ok(Self { db })
+    }
+
+    /// Starts a group of changes.
+    pub fn begin(&self) -> Result<(), StoreError> {
+        self.db
+            .execute_batch("BEGIN IMMEDIATE")
+            .map_err(sql("begin a transaction"))
+    }
+
+    /// Makes the group durable.
+    pub fn commit(&self) -> Result<(), StoreError> {
+        self.db
+            .execute_batch("COMMIT")
+            .map_err(sql("commit to the journal"))
+    }
+
+    pub fn setting(&self, name: &str) -> Result<Option<String>, StoreError> {
+        let found = self
+            .db
+            .query_row("SELECT value FROM setting WHERE name = ?1", [name], |row| {
+                row.get(0)
+            });
+        found.optional().map_err(sql("read a setting"))
+    }
+
+    pub fn set_setting(&self, name: &str, value: &str) -> Result<(), StoreError> {
+        let statement = "INSERT INTO setting VALUES (?1, ?2) ON CONFLICT (name) DO UPDATE SET value = excluded.value";
+        self.db
+            .execute(statement, [name, value])
+            .map(drop)
+            .map_err(sql("write a setting"))
+    }
+
+    /// What a context was measured to cost on GPUs of this model under this driver, in bytes.
+    pub fn overhead(&self, model: &str, driver: &str) -> Result<Option<u64>, StoreError> {
+        let query = "SELECT bytes FROM overhead WHERE model = ?1 AND driver = ?2";
+        self.db
+            .query_row(query, [model, driver], |row| row.get(0))
+            .optional()
+            .map_err(sql("read an overhead"))
+    }
+
+    pub fn set_overhead(&self, model: &str, driver: &str, bytes: u64) -> Result<(), StoreError> {
+        let statement = "INSERT OR REPLACE INTO overhead VALUES (?1, ?2, ?3)";
+        self.db
+            .execute(statement, params![model, driver, bytes])
+            .map(drop)
+            .map_err(sql("write an overhead"))
+    }
+}
+
+fn migrate(db: &mut Connection, to: u32, sql: &str) -> rusqlite::Result<()> {
+    let transaction = db.transaction()?;
+    transaction.execute_batch(sql)?;
+    transaction.pragma_update(None, "user_version", to)?;
+    transaction.commit()
+}
+
+fn sql(verb: &'static str) -> impl Fn(rusqlite::Error) -> StoreError {
+    move |source| StoreError::Sql { verb, source }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,206 @@
+//! Jobs and what they hold.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use divvy_api::v1::Amount;
+use divvy_core::JobId;
+use rusqlite::{Connection, OptionalExtension, Params, params};
+
+use super::rows::{self, RawJob};
+use super::{Store, StoreError, events, sql};
+use crate::job::{Holding, Job, NewJob};
+
+impl Store {
+    /// Stores a queued job and gives it its number.
+    pub fn insert(&self, new: &NewJob) -> Result<Job, StoreError> {
+        let insert = || -> rusqlite::Result<i64> {
+            let mut insert = self.db.prepare_cached(
+                "INSERT INTO job (key, name, user, project, queue, amount, compute, gpus_on, runner, command, cwd, env, \
+                 state, submitted_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, 'queued', ?13)",
+            )?;
+            let ask = &new.ask;
+            insert.insert(params![
+                new.key,
+                ask.name,
+                ask.user,
+                ask.project,
+                ask.queue.as_str(),
+                rows::json(&Amount::from(ask.request.amount))?,
+                ask.request.compute.name(),
+                rows::json(&ask.request.on)?,
+                rows::runner_name(ask.runner),
+                rows::json(&ask.command)?,
+                ask.cwd,
+                rows::json(&new.env)?,
+                new.at.as_microsecond(),
+            ])
+        };
+        let id = insert().map_err(sql("store a job"))?;
+        Ok(Job::queued(JobId(id.unsigned_abs()), new))
+    }
+
+    /// Stores where the job is in its life. Ending it forgets its environment.
+    pub fn save(&self, job: &Job) -> Result<(), StoreError> {
+        let save = || -> rusqlite::Result<usize> {
+            let mut update = self.db.prepare_cached(
+                "UPDATE job SET state = ?2, attempt = ?3, pid = ?4, pid_start = ?5, started_at = ?6, ended_at = ?7, \
+                 outcome = ?8, exit_code = ?9, reason = ?10, env = CASE ?2 WHEN 'ended' THEN NULL ELSE env END \
+                 WHERE id = ?1 AND state <> 'ended'",
+            )?;
+            let process = job.life.process();
+            update.execute(params![
+                job.id.0,
+                job.life.state(),
+                job.attempt,
+                process.map(|process| process.pid),
+                process.map(|process| process.start_time),
+                job.started_at.map(jiff::Timestamp::as_microsecond),
+                job.ended_at.map(jiff::Timestamp::as_microsecond),
+                job.life.outcome().map(rows::json).transpose()?,
+                job.exit_code,
+                job.reason,
+            ])
+        };
+        match save().map_err(sql("store a job's state"))? {
+            1 => Ok(()),
+            _ => Err(StoreError::Corrupt {
+                job: job.id,
+                what: "it has ended already, or was never submitted".into(),
+            }),
+        }
+    }
+
+    /// Stores what the job was granted, in place of what it held before.
+    pub fn hold(&self, job: &Job) -> Result<(), StoreError> {
+        let hold = || -> rusqlite::Result<()> {
+            self.db
+                .prepare_cached("DELETE FROM holding WHERE job = ?1")?
+                .execute([job.id.0])?;
+            let mut insert = self.db.prepare_cached(
+                "INSERT INTO holding (job, ordinal, gpu_uuid, gpu_index, memory, share, label, held) \
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 1)",
+            )?;
+            for (ordinal, Holding { grant, .. }) in job.holdings.iter().enumerate() {
+                let (memory, share) = (grant.memory.get(), grant.share.thousandths());
+                insert.execute(params![
+                    job.id.0,
+                    ordinal,
+                    grant.gpu.as_str(),
+                    grant.index,
+                    memory,
+                    share,
+                    grant.label
+                ])?;
+            }
+            Ok(())
+        };
+        hold().map_err(sql("store what a job holds"))
+    }
+
+    /// Stores that the job holds nothing any more, and what is left to tell of what it held.
+    pub fn release(&self, job: &Job) -> Result<(), StoreError> {
+        let release = || -> rusqlite::Result<()> {
+            let mut update = self.db.prepare_cached(
+                "UPDATE holding SET held = 0, peak = ?3, denied = ?4, last_denied = ?5 WHERE job = ?1 AND ordinal = ?2",
+            )?;
+            for (ordinal, Holding { traces, .. }) in job.holdings.iter().enumerate() {
+                let last = traces.last_denied.map(divvy_core::Bytes::get);
+                update.execute(params![
+                    job.id.0,
+                    ordinal,
+                    traces.peak.get(),
+                    traces.denied,
+                    last
+                ])?;
+            }
+            Ok(())
+        };
+        release().map_err(sql("store that a job's slice is free"))
+    }
+
+    /// The submitted environment; `None` once the job has ended.
+    pub fn env(&self, job: JobId) -> Result<Option<BTreeMap<String, String>>, StoreError> {
+        let read = || -> rusqlite::Result<Option<String>> {
+            let mut query = self
+                .db
+                .prepare_cached("SELECT env FROM job WHERE id = ?1")?;
+            Ok(query
+                .query_row([job.0], |row| row.get(0))
+                .optional()?
+                .flatten())
+        };
+        let Some(text) = read().map_err(sql("read a job's environment"))? else {
+            return Ok(None);
+        };
+        let corrupt = |error| StoreError::Corrupt {
+            job,
+            what: format!("its environment cannot be read ({error})"),
+        };
+        serde_json::from_str(&text).map(Some).map_err(corrupt)
+    }
+
+    /// Every job that has not ended, oldest first.
+    pub fn living(&self) -> Result<Vec<Job>, StoreError> {
+        jobs(&self.db, "state <> 'ended'", [])
+    }
+
+    pub fn job(&self, id: JobId) -> Result<Option<Job>, StoreError> {
+        Ok(jobs(&self.db, "id = ?1", [id.0])?.pop())
+    }
+
+    /// The job that was submitted with this idempotency key.
+    pub fn with_key(&self, key: &str) -> Result<Option<Job>, StoreError> {
+        Ok(jobs(&self.db, "key = ?1", [key])?.pop())
+    }
+
+    /// The newest job of this name.
+    pub fn newest_named(&self, name: &str) -> Result<Option<Job>, StoreError> {
+        Ok(jobs(
+            &self.db,
+            "id = (SELECT max(id) FROM job WHERE name = ?1)",
+            [name],
+        )?
+        .pop())
+    }
+
+    /// The newest job of all.
+    pub fn newest(&self) -> Result<Option<Job>, StoreError> {
+        Ok(jobs(&self.db, "id = (SELECT max(id) FROM job)", [])?.pop())
+    }
+}
+
+/// Every job but these, oldest first; through a connection of its own, so that a long history holds nobody up.
+pub fn all_but(database: &Path, known: &BTreeSet<JobId>) -> Result<Vec<Job>, StoreError> {
+    let db = events::reader(database).map_err(sql("open the database for reading"))?;
+    let mut all = jobs(&db, "TRUE", [])?;
+    all.retain(|job| !known.contains(&job.id));
+    Ok(all)
+}
+
+fn jobs(db: &Connection, which: &str, values: impl Params + Clone) -> Result<Vec<Job>, StoreError> {
+    let read = || -> rusqlite::Result<(Vec<(RawJob, String)>, BTreeMap<JobId, Vec<Holding>>)> {
+        let mut query = db.prepare_cached(&format!(
+            "SELECT {} FROM job WHERE {which} ORDER BY id",
+            rows::JOB
+        ))?;
+        let raw = query.query_map(values.clone(), |row| Ok((RawJob::read(row)?, row.get(11)?)))?;
+        let raw = raw.collect::<rusqlite::Result<Vec<_>>>()?;
+        let mut query = db.prepare_cached(&format!(
+            "SELECT {} FROM holding WHERE job IN (SELECT id FROM job WHERE {which}) ORDER BY job, ordinal",
+            rows::HOLDING
+        ))?;
+        let mut holdings: BTreeMap<JobId, Vec<Holding>> = BTreeMap::new();
+        for row in query.query_map(values.clone(), rows::holding)? {
+            let (job, holding) = row?;
+            holdings.entry(job).or_default().push(holding);
+        }
+        Ok((raw, holdings))
+    };
+    let (raw, mut holdings) = read().map_err(sql("read jobs"))?;
+    let job = |(raw, state): (RawJob, String)| {
+        let holdings = holdings.remove(&raw.id()).unwrap_or_default();
+        raw.job(&state, holdings)
+    };
+    raw.into_iter().map(job).collect()
+}

@@ -1,0 +1,199 @@
+//! Between database rows and the agent's types, at this one place.
+
+use divvy_api::v1::{Amount, Runner};
+use divvy_core::job::{Outcome, Process};
+use divvy_core::{Bytes, Grant, Job as Life, JobId, Request, Share};
+use jiff::Timestamp;
+use rusqlite::Row;
+
+use super::StoreError;
+use crate::job::{Ask, Holding, Job, Traces};
+
+/// Columns that [`job`] reads, in its order.
+pub const JOB: &str = "id, name, user, project, queue, amount, compute, gpus_on, runner, command, cwd, state, attempt, \
+                       pid, pid_start, submitted_at, started_at, ended_at, outcome, exit_code, reason";
+
+/// Columns that [`holding`] reads, in its order.
+pub const HOLDING: &str =
+    "job, gpu_uuid, gpu_index, memory, share, label, peak, denied, last_denied";
+
+/// A row as it lies in the table, before it means anything.
+pub struct RawJob {
+    id: u64,
+    texts: [String; 9],
+    project: Option<String>,
+    attempt: u32,
+    process: Option<Process>,
+    submitted_at: Timestamp,
+    started_at: Option<Timestamp>,
+    ended_at: Option<Timestamp>,
+    outcome: Option<String>,
+    exit_code: Option<i32>,
+    reason: Option<String>,
+}
+
+impl RawJob {
+    pub fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
+        let text = |column| row.get::<_, String>(column);
+        let process = match (row.get(13)?, row.get(14)?) {
+            (Some(pid), Some(start_time)) => Some(Process { pid, start_time }),
+            _ => None,
+        };
+        Ok(Self {
+            id: row.get(0)?,
+            texts: [
+                text(1)?,
+                text(2)?,
+                text(4)?,
+                text(5)?,
+                text(6)?,
+                text(7)?,
+                text(8)?,
+                text(9)?,
+                text(10)?,
+            ],
+            project: row.get(3)?,
+            attempt: row.get(12)?,
+            process,
+            submitted_at: time(row, 15)?,
+            started_at: optional_time(row, 16)?,
+            ended_at: optional_time(row, 17)?,
+            outcome: row.get(18)?,
+            exit_code: row.get(19)?,
+            reason: row.get(20)?,
+        })
+    }
+
+    pub fn id(&self) -> JobId {
+        JobId(self.id)
+    }
+
+    /// The job that the row and its holdings mean.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`] for what only a foreign hand or a bug can have written.
+    pub fn job(self, state: &str, holdings: Vec<Holding>) -> Result<Job, StoreError> {
+        let id = JobId(self.id);
+        let corrupt = |what: String| StoreError::Corrupt { job: id, what };
+        let [name, user, queue, amount, compute, on, runner, command, cwd] = self.texts;
+        let amount: Amount = parse(&amount).map_err(corrupt)?;
+        let request = Request {
+            amount: amount
+                .try_into()
+                .map_err(|error: divvy_api::v1::Error| corrupt(error.message))?,
+            compute: compute
+                .parse()
+                .map_err(|error| corrupt(format!("{error}")))?,
+            on: parse(&on).map_err(corrupt)?,
+        };
+        let grants = || {
+            holdings
+                .iter()
+                .map(|holding| holding.grant.clone())
+                .collect()
+        };
+        let life = match (state, self.process, self.outcome) {
+            ("queued", ..) => Life::Queued,
+            ("starting", ..) => Life::Starting { grants: grants() },
+            ("running", Some(process), _) => Life::Running {
+                grants: grants(),
+                process,
+            },
+            ("stopping", process, _) => Life::Stopping {
+                grants: grants(),
+                process,
+            },
+            ("ended", _, Some(outcome)) => Life::Ended {
+                outcome: parse::<Outcome>(&outcome).map_err(corrupt)?,
+            },
+            _ => {
+                return Err(corrupt(format!(
+                    "it is {state} without what belongs to that"
+                )));
+            }
+        };
+        if matches!(state, "starting" | "running" | "stopping") && holdings.is_empty() {
+            return Err(corrupt(format!("it is {state} and holds nothing")));
+        }
+        Ok(Job {
+            id,
+            ask: Ask {
+                name,
+                user,
+                project: self.project,
+                queue: queue.parse().map_err(|error| corrupt(format!("{error}")))?,
+                request,
+                runner: parse_runner(&runner).map_err(corrupt)?,
+                command: parse(&command).map_err(corrupt)?,
+                cwd,
+            },
+            life,
+            attempt: self.attempt,
+            submitted_at: self.submitted_at,
+            started_at: self.started_at,
+            ended_at: self.ended_at,
+            exit_code: self.exit_code,
+            reason: self.reason,
+            holdings,
+        })
+    }
+}
+
+/// A job's id and its holding on one GPU.
+pub fn holding(row: &Row<'_>) -> rusqlite::Result<(JobId, Holding)> {
+    let wrong = |column, error: Box<dyn std::error::Error + Send + Sync>| {
+        rusqlite::Error::FromSqlConversionFailure(column, rusqlite::types::Type::Text, error)
+    };
+    let grant = Grant {
+        gpu: row
+            .get::<_, String>(1)?
+            .parse()
+            .map_err(|error| wrong(1, Box::new(error)))?,
+        index: row.get(2)?,
+        memory: Bytes::new(row.get(3)?),
+        share: Share::from_thousandths(row.get(4)?).ok_or_else(|| wrong(4, "no share".into()))?,
+        label: row.get(5)?,
+    };
+    let last_denied = row.get::<_, Option<u64>>(8)?.map(Bytes::new);
+    let traces = Traces {
+        peak: Bytes::new(row.get(6)?),
+        denied: row.get(7)?,
+        last_denied,
+    };
+    Ok((JobId(row.get(0)?), Holding { grant, traces }))
+}
+
+pub fn time(row: &Row<'_>, column: usize) -> rusqlite::Result<Timestamp> {
+    let micros = row.get(column)?;
+    Timestamp::from_microsecond(micros)
+        .map_err(|_| rusqlite::Error::IntegralValueOutOfRange(column, micros))
+}
+
+fn optional_time(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<Timestamp>> {
+    row.get::<_, Option<i64>>(column)?
+        .map(|_| time(row, column))
+        .transpose()
+}
+
+pub fn runner_name(runner: Runner) -> &'static str {
+    match runner {
+        Runner::Supervisor => "supervisor",
+        Runner::Client => "client",
+    }
+}
+
+fn parse_runner(text: &str) -> Result<Runner, String> {
+    [Runner::Supervisor, Runner::Client]
+        .into_iter()
+        .find(|runner| runner_name(*runner) == text)
+        .ok_or_else(|| format!("{text:?} starts no programs"))
+}
+
+fn parse<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, String> {
+    serde_json::from_str(text).map_err(|error| format!("{text:?} cannot be read ({error})"))
+}
+
+pub fn json(value: &impl serde::Serialize) -> rusqlite::Result<String> {
+    serde_json::to_string(value)
+        .map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))
+}

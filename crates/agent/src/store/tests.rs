@@ -1,0 +1,250 @@
+//! The store against a real file: what was committed is there after any death, and no foreign file is touched.
+
+use std::collections::BTreeMap;
+
+use divvy_api::v1::Runner;
+use divvy_core::job::{Event, Gone, Outcome, Process};
+use divvy_core::{Amount, Bytes, GpuUuid, Grant, QueueName, Share};
+use jiff::Timestamp;
+
+use super::*;
+use crate::job::{Ask, Holding, Job, NewJob, Traces};
+
+fn new(key: Option<&str>) -> NewJob {
+    NewJob {
+        ask: Ask {
+            name: "train".into(),
+            user: "me".into(),
+            project: None,
+            queue: QueueName::default_queue(),
+            request: Amount::Memory(Bytes::gib(4)).into(),
+            runner: Runner::Supervisor,
+            command: vec!["python".into(), "train.py".into()],
+            cwd: "/work".into(),
+        },
+        env: BTreeMap::from([("TOKEN".into(), "secret".into())]),
+        key: key.map(str::to_owned),
+        at: "2026-01-02T03:04:05.678901Z".parse().unwrap(),
+    }
+}
+
+fn place(job: &mut Job, label: &str) {
+    let grant = Grant {
+        gpu: GpuUuid::from_bytes([7; 16]),
+        index: 0,
+        memory: Bytes::gib(4),
+        share: Share::from_thousandths(52).unwrap(),
+        label: label.into(),
+    };
+    job.life = job
+        .life
+        .clone()
+        .on(Event::Placed(vec![grant.clone()]))
+        .unwrap();
+    job.holdings = vec![Holding {
+        grant,
+        traces: Traces::default(),
+    }];
+    job.attempt += 1;
+}
+
+#[test]
+fn a_job_is_read_back_as_it_was_at_every_step_of_its_life() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("state.db");
+    let store = Store::open(&path).unwrap();
+    let mut job = store.insert(&new(None)).unwrap();
+    assert_eq!(store.living().unwrap(), [job.clone()]);
+    assert_eq!(store.env(job.id).unwrap().unwrap()["TOKEN"], "secret");
+
+    place(&mut job, "gpu0.052a");
+    store.hold(&job).unwrap();
+    store.save(&job).unwrap();
+    assert_eq!(
+        Store::open(&path).unwrap().living().unwrap(),
+        [job.clone()],
+        "a second connection sees it"
+    );
+
+    job.life = job
+        .life
+        .on(Event::Spawned(Process {
+            pid: 7,
+            start_time: 42,
+        }))
+        .unwrap();
+    job.started_at = Some(job.submitted_at);
+    store.save(&job).unwrap();
+    assert_eq!(store.living().unwrap(), [job.clone()]);
+
+    job.life = job.life.on(Event::Gone(Gone::Exited(3))).unwrap();
+    job.ended_at = Some(job.submitted_at);
+    job.exit_code = Some(3);
+    job.holdings[0].traces = Traces {
+        peak: Bytes::gib(3),
+        denied: 2,
+        last_denied: Some(Bytes::gib(2)),
+    };
+    store.release(&job).unwrap();
+    store.save(&job).unwrap();
+    assert_eq!(store.living().unwrap(), []);
+    assert_eq!(store.job(job.id).unwrap(), Some(job.clone()));
+    assert_eq!(store.newest_named("train").unwrap(), Some(job.clone()));
+    assert_eq!(
+        store.env(job.id).unwrap(),
+        None,
+        "an ended job's environment is forgotten"
+    );
+    assert_eq!(
+        jobs::all_but(&path, &Default::default()).unwrap(),
+        [job.clone()]
+    );
+    assert_eq!(jobs::all_but(&path, &[job.id].into()).unwrap(), []);
+    job.life = divvy_core::Job::Ended {
+        outcome: Outcome::Cancelled,
+    };
+    assert!(
+        matches!(store.save(&job), Err(StoreError::Corrupt { .. })),
+        "a job ends once"
+    );
+}
+
+#[test]
+fn a_key_submits_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(&dir.path().join("state.db")).unwrap();
+    let first = store.insert(&new(Some("k"))).unwrap();
+    assert_eq!(store.with_key("k").unwrap(), Some(first));
+    assert_eq!(store.with_key("other").unwrap(), None);
+    assert!(store.insert(&new(Some("k"))).is_err());
+    store.insert(&new(None)).unwrap();
+    store.insert(&new(None)).expect("no key repeats nothing");
+}
+
+#[test]
+fn two_slices_never_carry_one_label() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(&dir.path().join("state.db")).unwrap();
+    let (mut first, mut second) = (
+        store.insert(&new(None)).unwrap(),
+        store.insert(&new(None)).unwrap(),
+    );
+    place(&mut first, "gpu0.052a");
+    place(&mut second, "gpu0.052a");
+    store.hold(&first).unwrap();
+    assert!(store.hold(&second).is_err());
+    store.release(&first).unwrap();
+    store.hold(&second).expect("given back, the label is free");
+}
+
+#[test]
+fn what_was_not_committed_is_gone_and_what_was_is_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("state.db");
+    let store = Store::open(&path).unwrap();
+    store.begin().unwrap();
+    store.insert(&new(None)).unwrap();
+    store
+        .tell(Timestamp::now(), None, "submitted", "one")
+        .unwrap();
+    store.commit().unwrap();
+    store.begin().unwrap();
+    store.insert(&new(None)).unwrap();
+    // What a kill leaves: the files as they are, without the connection's clean end.
+    let after = dir.path().join("after");
+    std::fs::create_dir(&after).unwrap();
+    for file in ["state.db", "state.db-wal"] {
+        std::fs::copy(dir.path().join(file), after.join(file)).unwrap();
+    }
+    let wal = after.join("state.db-wal");
+    let torn = std::fs::OpenOptions::new().write(true).open(&wal).unwrap();
+    let length = torn.metadata().unwrap().len();
+    let restarted = Store::open(&after.join("state.db")).unwrap();
+    assert_eq!(restarted.living().unwrap().len(), 1);
+    assert_eq!(
+        events::events_after(&after.join("state.db"), 0, 10)
+            .unwrap()
+            .len(),
+        1
+    );
+    drop(restarted);
+
+    // A write torn in the middle of the last transaction takes that transaction and no other.
+    for file in ["state.db", "state.db-wal"] {
+        std::fs::copy(dir.path().join(file), after.join(file)).unwrap();
+    }
+    torn.set_len(length - 100).unwrap();
+    Store::open(&after.join("state.db"))
+        .unwrap()
+        .living()
+        .expect("a torn journal is repaired");
+}
+
+#[test]
+fn a_file_of_a_newer_divvy_is_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("state.db");
+    drop(Store::open(&path).unwrap());
+    Connection::open(&path)
+        .unwrap()
+        .pragma_update(None, "user_version", 99)
+        .unwrap();
+    let before = std::fs::read(&path).unwrap();
+    let error = Store::open(&path).unwrap_err();
+    assert!(
+        matches!(error, StoreError::Newer { found: 99, .. }),
+        "{error}"
+    );
+    assert!(error.to_string().contains("newer"), "{error}");
+    assert_eq!(std::fs::read(&path).unwrap(), before);
+}
+
+#[test]
+fn a_file_that_is_no_database_is_refused_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("state.db");
+    std::fs::write(
+        &path,
+        "this is a text file, long enough to have no database header at all",
+    )
+    .unwrap();
+    let error = Store::open(&path).unwrap_err();
+    assert!(error.to_string().contains("state.db"), "{error}");
+}
+
+#[test]
+fn a_state_without_what_belongs_to_it_is_called_corrupt() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(&dir.path().join("state.db")).unwrap();
+    store.insert(&new(None)).unwrap();
+    store
+        .db
+        .execute("UPDATE job SET state = 'running'", [])
+        .unwrap();
+    assert!(matches!(store.living(), Err(StoreError::Corrupt { .. })));
+    assert!(
+        store
+            .db
+            .execute("UPDATE job SET state = 'lost'", [])
+            .is_err(),
+        "a state that there is not"
+    );
+}
+
+#[test]
+fn settings_and_overheads_are_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(&dir.path().join("state.db")).unwrap();
+    assert_eq!(store.setting("cursor").unwrap(), None);
+    store.set_setting("cursor", "1").unwrap();
+    store.set_setting("cursor", "2").unwrap();
+    assert_eq!(store.setting("cursor").unwrap().as_deref(), Some("2"));
+    assert_eq!(store.overhead("A100", "570.1").unwrap(), None);
+    store.set_overhead("A100", "570.1", 440 << 20).unwrap();
+    assert_eq!(store.overhead("A100", "570.1").unwrap(), Some(440 << 20));
+    assert_eq!(
+        store.overhead("A100", "580.1").unwrap(),
+        None,
+        "another driver costs something else"
+    );
+}

@@ -1,0 +1,360 @@
+//! The supervisor of one job: starts the program once, stops it when told, writes down how it ended.
+//!
+//! ```text
+//! agent                               supervisor                               program
+//! takes run.lock, spawns ───────────► keeps the lock (descriptor 0)
+//!                                     launch.json, synced
+//!                                     spawns ─────────────────────────────────► runs
+//!                                     started.json
+//! SIGTERM to stop ──────────────────► SIGTERM, after the grace SIGKILL ───────► ends
+//!                                     ends what the program left behind
+//!                                     exit.json, synced; exits, lock drops
+//! ```
+//! No threads, no async, no memory of the agent: agent and supervisor can each die at any line. `launch.json` is the
+//! line that is crossed once: before it the job may be put back, after it the program is never started again.
+//! It is a subreaper, so also what the program daemonises stays its descendant and ends with the job.
+//!
+//! The same code serves `divvy run`, inside the command-line process and on its terminal: there the program stays in the
+//! terminal's foreground group, so that keys reach it as if Divvy were not there.
+
+mod lookup;
+
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Signal, WaitOptions, WaitStatus, kill_process_group};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+use signal_hook::iterator::backend::SignalDelivery;
+use signal_hook::iterator::exfiltrator::SignalOnly;
+
+use crate::process::{self, Process};
+use crate::records::{Begun, Exit, JobDir, Outcome, RecordError, Spec};
+
+/// How often a stop looks again for processes that fork faster than they can be ended.
+const SWEEP: Duration = Duration::from_millis(20);
+
+/// Why a supervisor gave up before it wrote `launch.json`.
+#[derive(Debug, thiserror::Error)]
+pub enum SuperviseError {
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    #[error("another process supervises {0}")]
+    Locked(String),
+    #[error("{0} holds no job to start")]
+    NoSpec(String),
+    #[error("{0} was started before, and no job is started twice")]
+    Spent(String),
+    #[error("cannot prepare to supervise")]
+    Setup(#[source] io::Error),
+}
+
+/// Where the program's terminal and signals come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// Its own session, no input, output where the agent opened it.
+    Background,
+    /// The caller's standard streams, in the foreground of a terminal: keys reach the program by themselves.
+    Foreground,
+    /// The caller's standard streams without a terminal: signals to us are passed on.
+    Attached,
+}
+
+/// `divvy supervise DIR`: the agent starts it with the locked `run.lock` as standard input.
+pub fn supervise(dir: &Path) -> ExitCode {
+    match in_background(&JobDir::new(dir)) {
+        Ok(_) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("divvy: {}", chain(&error));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs a job that the agent placed for this process, on its terminal; answers the program's code as a shell would.
+///
+/// # Errors
+/// When the job must not be started by this process; then nothing was.
+pub fn run_client_job(dir: &Path) -> Result<i32, SuperviseError> {
+    let dir = JobDir::new(dir);
+    let _lock = dir
+        .lock()?
+        .ok_or_else(|| SuperviseError::Locked(dir.path().display().to_string()))?;
+    let outcome = run(
+        &dir,
+        if in_foreground() {
+            Place::Foreground
+        } else {
+            Place::Attached
+        },
+    )?;
+    Ok(outcome.code().unwrap_or(125))
+}
+
+fn in_background(dir: &JobDir) -> Result<Outcome, SuperviseError> {
+    let _lock = inherited_lock(dir)?;
+    // Fails only where we lead a group already, and then that group is as good.
+    let _ = rustix::process::setsid();
+    run(dir, Place::Background)
+}
+
+/// Standard input is the agent's locked descriptor; started by hand it is not, and the lock is taken here.
+fn inherited_lock(dir: &JobDir) -> Result<Option<std::fs::File>, SuperviseError> {
+    let same =
+        |a: rustix::fs::Stat, b: rustix::fs::Stat| a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+    let ours = rustix::fs::fstat(dir.open_lock()?).map_err(setup)?;
+    if rustix::fs::fstat(io::stdin()).is_ok_and(|stdin| same(stdin, ours)) {
+        let held = rustix::fs::flock(
+            io::stdin(),
+            rustix::fs::FlockOperation::NonBlockingLockExclusive,
+        );
+        return held
+            .map(|()| None)
+            .map_err(|_| SuperviseError::Locked(dir.path().display().to_string()));
+    }
+    dir.lock()?
+        .map(Some)
+        .ok_or_else(|| SuperviseError::Locked(dir.path().display().to_string()))
+}
+
+/// Whether a terminal's keys reach this process: its group is the terminal's foreground group.
+fn in_foreground() -> bool {
+    rustix::termios::tcgetpgrp(io::stdin()).is_ok_and(|group| group == rustix::process::getpgrp())
+}
+
+fn run(dir: &JobDir, place: Place) -> Result<Outcome, SuperviseError> {
+    let name = || dir.path().display().to_string();
+    if dir.launch()?.is_some() || dir.exit()?.is_some() {
+        return Err(SuperviseError::Spent(name()));
+    }
+    let spec = dir.spec()?.ok_or_else(|| SuperviseError::NoSpec(name()))?;
+    let mut watch = Watch::new().map_err(SuperviseError::Setup)?;
+    // Kernels without it (before 3.4) leave daemonised children to init.
+    let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
+    let me = Process::this().map_err(SuperviseError::Setup)?;
+
+    dir.write_launch(&Begun {
+        process: me,
+        at: Timestamp::now(),
+    })?;
+    let outcome = match start(&spec, place) {
+        Ok(pid) => {
+            let program = Process::with_pid(pid).unwrap_or(Process { pid, start_time: 0 });
+            // Without the record the agent shows no pid, and learns of the end all the same.
+            report(dir.write_started(&Begun {
+                process: program,
+                at: Timestamp::now(),
+            }));
+            let grace = Duration::from_millis(spec.grace_ms);
+            Tree {
+                pid,
+                place,
+                grace,
+                stop: None,
+            }
+            .see_to_the_end(&mut watch)
+        }
+        Err(lookup::LaunchError { code, message }) => {
+            eprintln!("divvy: {message}");
+            Outcome::Launch {
+                launch_error: message,
+                exit_code: code,
+            }
+        }
+    };
+    report(dir.write_exit(&Exit {
+        outcome: outcome.clone(),
+        at: Timestamp::now(),
+    }));
+    Ok(outcome)
+}
+
+fn start(spec: &Spec, place: Place) -> Result<u32, lookup::LaunchError> {
+    let (name, args) = spec
+        .command
+        .split_first()
+        .ok_or_else(lookup::LaunchError::empty)?;
+    let program = lookup::find(name, spec.env.get("PATH").map(String::as_str), &spec.cwd)?;
+    let command = |path: &Path| {
+        let mut command = Command::new(path);
+        command.current_dir(&spec.cwd).env_clear().envs(&spec.env);
+        match place {
+            // Descriptor 0 is the run lock, which the program must not hold.
+            Place::Background => command.stdin(Stdio::null()).process_group(0),
+            Place::Attached => command.process_group(0),
+            Place::Foreground => &mut command,
+        };
+        command
+    };
+    let spawned = match command(&program).arg0(name).args(args).spawn() {
+        // A script without `#!` line: run it as execvp(3) and shells do.
+        Err(error)
+            if rustix::io::Errno::from_io_error(&error) == Some(rustix::io::Errno::NOEXEC) =>
+        {
+            command(Path::new("/bin/sh"))
+                .arg(&program)
+                .args(args)
+                .spawn()
+        }
+        other => other,
+    };
+    // The child is waited for by `Tree`, together with everything it leaves behind.
+    spawned
+        .map(|child| child.id())
+        .map_err(|error| lookup::LaunchError::spawn(name, &spec.cwd, &error))
+}
+
+/// The program and all that descends from it.
+struct Tree {
+    pid: u32,
+    place: Place,
+    grace: Duration,
+    /// When SIGTERM was sent.
+    stop: Option<Instant>,
+}
+
+impl Tree {
+    fn see_to_the_end(mut self, watch: &mut Watch) -> Outcome {
+        let mut outcome = None;
+        loop {
+            let childless = self.reap(&mut outcome);
+            if let (Some(outcome), true) = (&outcome, childless) {
+                return outcome.clone();
+            }
+            if outcome.is_some() && self.stop.is_none() {
+                self.stop();
+            }
+            let killing = self.stop.is_some_and(|since| since.elapsed() >= self.grace);
+            if killing {
+                self.kill();
+            }
+            let timeout = match self.stop {
+                Some(_) if killing => Some(SWEEP),
+                Some(since) => Some(self.grace.saturating_sub(since.elapsed())),
+                None => None,
+            };
+            for signal in watch.wait(timeout) {
+                self.pass_on(signal);
+            }
+        }
+    }
+
+    /// Collects what has ended; true when no child is left.
+    fn reap(&self, outcome: &mut Option<Outcome>) -> bool {
+        loop {
+            match rustix::process::wait(WaitOptions::NOHANG) {
+                Ok(Some((pid, status))) if Some(pid) == process::raw(self.pid) => {
+                    *outcome = Some(ended(status))
+                }
+                Ok(Some(_)) | Err(rustix::io::Errno::INTR) => {}
+                Ok(None) => return false,
+                Err(_) => {
+                    // No child and no status: somebody else reaped it, which only a bug can do.
+                    outcome.get_or_insert(Outcome::Signaled { signal: 9 });
+                    return true;
+                }
+            }
+        }
+    }
+
+    fn pass_on(&mut self, signal: i32) {
+        match signal {
+            SIGTERM => self.stop(),
+            // The terminal has sent them to the program as well.
+            SIGINT | SIGQUIT if self.place == Place::Foreground => {}
+            SIGINT => self.signal(Signal::INT),
+            SIGQUIT => self.signal(Signal::QUIT),
+            SIGHUP => self.signal(Signal::HUP),
+            _ => {}
+        }
+    }
+
+    /// Asks everything to end; the grace runs from the first time.
+    fn stop(&mut self) {
+        self.signal(Signal::TERM);
+        self.stop.get_or_insert_with(Instant::now);
+    }
+
+    fn signal(&self, signal: Signal) {
+        if self.place != Place::Foreground
+            && let Some(group) = process::raw(self.pid)
+            && kill_process_group(group, signal).is_ok()
+        {
+            return;
+        }
+        // In a terminal's foreground the group is the user's own; and a group may be gone while its children are not.
+        for process in process::descendants(std::process::id()) {
+            let _ = process.signal(signal);
+        }
+    }
+
+    fn kill(&self) {
+        for process in process::descendants(std::process::id()) {
+            let _ = process.signal(Signal::KILL);
+        }
+    }
+}
+
+fn ended(status: WaitStatus) -> Outcome {
+    match (status.exit_status(), status.terminating_signal()) {
+        (Some(exit_code), _) => Outcome::Exited { exit_code },
+        (None, signal) => Outcome::Signaled {
+            signal: signal.unwrap_or(0),
+        },
+    }
+}
+
+/// Signals as poll events. Handlers, not a blocked mask: a program inherits masks but not handlers.
+struct Watch(SignalDelivery<UnixStream, SignalOnly>);
+
+impl Watch {
+    fn new() -> io::Result<Self> {
+        let (read, write) = UnixStream::pair()?;
+        let signals = [SIGCHLD, SIGTERM, SIGINT, SIGQUIT, SIGHUP];
+        Ok(Self(SignalDelivery::with_pipe(
+            read, write, SignalOnly, signals,
+        )?))
+    }
+
+    fn wait(&mut self, timeout: Option<Duration>) -> impl Iterator<Item = i32> {
+        let timeout = timeout.and_then(|time| Timespec::try_from(time).ok());
+        // Interrupted or timed out, the answer is the same: look at what is pending.
+        let _ = poll(
+            &mut [PollFd::from_borrowed_fd(
+                self.0.get_read().as_fd(),
+                PollFlags::IN,
+            )],
+            timeout.as_ref(),
+        );
+        self.0.pending()
+    }
+}
+
+fn setup(errno: rustix::io::Errno) -> SuperviseError {
+    SuperviseError::Setup(errno.into())
+}
+
+/// After `launch.json` nothing may stop the supervisor, so what fails is said and survived.
+fn report(result: Result<(), RecordError>) {
+    if let Err(error) = result {
+        eprintln!("divvy: {}", chain(&error));
+    }
+}
+
+/// An error and its causes on one line.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}

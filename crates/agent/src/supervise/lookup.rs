@@ -1,0 +1,146 @@
+//! Finds the program that a command names, and says why it cannot be started, with the code a shell would give.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Access, access};
+
+/// execvp(3)'s path where the environment has none.
+const DEFAULT_PATH: &str = "/bin:/usr/bin";
+
+/// A program that could not be started.
+#[derive(Debug, PartialEq, Eq)]
+pub struct LaunchError {
+    /// 127 not found, 126 found but not executable, 125 anything that is not the program's fault.
+    pub code: i32,
+    pub message: String,
+}
+
+impl LaunchError {
+    pub fn empty() -> Self {
+        Self {
+            code: 125,
+            message: "the command is empty".into(),
+        }
+    }
+
+    pub fn spawn(name: &str, cwd: &Path, error: &io::Error) -> Self {
+        if !cwd.is_dir() {
+            return Self {
+                code: 125,
+                message: format!("cannot enter the working directory {}", cwd.display()),
+            };
+        }
+        let code = if error.kind() == io::ErrorKind::NotFound {
+            127
+        } else {
+            126
+        };
+        Self {
+            code,
+            message: format!("cannot start {name}: {error}"),
+        }
+    }
+}
+
+/// The file that `name` means: itself when it has a slash, else the first executable of that name on `path`.
+pub fn find(name: &str, path: Option<&str>, cwd: &Path) -> Result<PathBuf, LaunchError> {
+    if name.contains('/') {
+        let file = cwd.join(name);
+        return match usable(&file) {
+            Ok(()) => Ok(file),
+            Err(error) => Err(LaunchError::spawn(name, cwd, &error)),
+        };
+    }
+    let path = path.unwrap_or(DEFAULT_PATH);
+    let mut refused = None;
+    // An empty element means the working directory.
+    for file in path.split(':').map(|dir| cwd.join(dir).join(name)) {
+        match usable(&file) {
+            Ok(()) => return Ok(file),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => refused = refused.or(Some((file, error))),
+        }
+    }
+    Err(match refused {
+        Some((file, error)) => LaunchError {
+            code: 126,
+            message: format!("cannot start {}: {error}", file.display()),
+        },
+        None => LaunchError {
+            code: 127,
+            message: format!("{name}: not found in PATH ({path})"),
+        },
+    })
+}
+
+fn usable(file: &Path) -> io::Result<()> {
+    match std::fs::metadata(file) {
+        Ok(meta) if meta.is_file() => Ok(access(file, Access::EXEC_OK)?),
+        Ok(_) => Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            "not a file",
+        )),
+        // A part of the path that is a file, not a folder, is "not found" to a shell as well.
+        Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
+            Err(io::ErrorKind::NotFound.into())
+        }
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn tree() -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, mode) in [("a/tool", 0o644), ("b/tool", 0o755), ("b/plain", 0o644)] {
+            let file = dir.path().join(name);
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(&file, "#!/bin/sh\n").unwrap();
+            fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
+        }
+        dir
+    }
+
+    #[test]
+    fn the_first_executable_on_the_path_is_taken() {
+        let dir = tree();
+        let path = format!("{0}/a:{0}/b:{0}/b/plain", dir.path().display());
+        assert_eq!(
+            find("tool", Some(&path), Path::new("/")),
+            Ok(dir.path().join("b/tool"))
+        );
+        assert_eq!(
+            find("tool", Some("a:b"), dir.path()),
+            Ok(dir.path().join("b/tool")),
+            "relative to the job's folder"
+        );
+        assert_eq!(
+            find("b/tool", Some(""), dir.path()),
+            Ok(dir.path().join("b/tool"))
+        );
+    }
+
+    #[test]
+    fn what_is_missing_is_127_and_what_may_not_run_is_126() {
+        let dir = tree();
+        let path = format!("{}/b", dir.path().display());
+        assert_eq!(
+            find("nothing", Some(&path), Path::new("/"))
+                .unwrap_err()
+                .code,
+            127
+        );
+        assert_eq!(
+            find("plain", Some(&path), Path::new("/")).unwrap_err().code,
+            126
+        );
+        assert_eq!(find("./nothing", None, dir.path()).unwrap_err().code, 127);
+        assert_eq!(find("./b", None, dir.path()).unwrap_err().code, 126);
+        assert_eq!(find("b/tool/x", None, dir.path()).unwrap_err().code, 127);
+    }
+}
