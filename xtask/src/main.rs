@@ -8,6 +8,7 @@ mod cargo;
 mod demo;
 mod deny;
 mod steps;
+mod symbols;
 mod test;
 mod tools;
 mod venv;
@@ -35,6 +36,8 @@ enum Verb {
     Test,
     /// What an interposed call and a queued job cost: a table, and target/bench.json
     Bench(bench::Args),
+    /// Generate the tables of NVIDIA's exported symbols from NVIDIA's headers
+    Symbols(symbols::Args),
 }
 
 fn main() -> ExitCode {
@@ -42,6 +45,7 @@ fn main() -> ExitCode {
         Verb::Demo => demo::show(),
         Verb::Test => test::everything(),
         Verb::Bench(args) => bench::measure(&args),
+        Verb::Symbols(args) => symbols::run(&args),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -140,3 +140,4 @@ macro_rules! functions {
 
 pub mod cuda;
 pub mod nvml;
+pub mod symbols;

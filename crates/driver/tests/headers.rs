@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use divvy_driver::sys::{Enum, Signature, Struct, cuda, nvml};
+use divvy_driver::sys::{Enum, Signature, Struct, cuda, nvml, symbols};
 
 /// Asks both headers for every revision of every function under its exported name.
 const PRELUDE: &str = "\
@@ -151,6 +151,35 @@ fn every_constant_has_the_headers_value() {
         "_Static_assert(NVML_VALUE_NOT_AVAILABLE == -1, \"all ones\");
          _Static_assert((size_t)CU_STREAM_LEGACY == 1 && (size_t)CU_STREAM_PER_THREAD == 2, \"streams\");\n",
     );
+    assert_headers_agree(&assertions);
+}
+
+#[test]
+fn every_exported_symbol_is_declared() {
+    let symbols = symbols::CUDA.iter().chain(symbols::NVML);
+    let declared = symbols.filter(|symbol| **symbol != UNDOCUMENTED);
+    assert_headers_agree(
+        &declared
+            .map(|symbol| format!("__typeof__({symbol}) {symbol};\n"))
+            .collect::<String>(),
+    );
+}
+
+/// The pairing of versions with symbols is a rule, not in the headers; but a wrong pair is nearly always of two types.
+#[test]
+fn every_answer_of_the_address_lookup_has_the_type_that_its_version_says() {
+    let mut assertions = String::new();
+    for (name, version, per_thread, symbol) in symbols::proc_addresses() {
+        let suffix = if per_thread {
+            &symbol[symbol.len() - "_ptsz".len()..]
+        } else {
+            ""
+        };
+        let _ = writeln!(
+            assertions,
+            "_Static_assert(__builtin_types_compatible_p(__typeof__(&{symbol}), PFN_{name}_v{version}{suffix}), \"{symbol}\");",
+        );
+    }
     assert_headers_agree(&assertions);
 }
 
