@@ -1,2 +1,81 @@
 //! The commands: a client of the agent's HTTP contract and nothing else.
+//!
+//! ```text
+//! words ──args──► verbs ──ask──► v1::Submit ──client──► agent
+//!                   │                                     │
+//!   exit code ◄── failure ◄── v1::Error      render ◄── v1::Job, Gpu, Queue…
+//! ```
+//! What runs in the same program but belongs to the agent (the daemon, a job's supervisor) is called through
+//! [`Backend`], so that this crate never links a driver, the ledger or the journal.
 #![forbid(unsafe_code)]
+
+pub mod args;
+mod ask;
+pub mod failure;
+mod output;
+pub mod render;
+mod serve;
+mod start;
+pub mod table;
+pub mod text;
+mod verbs;
+
+use std::ffi::OsString;
+use std::io::Write as _;
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::FromArgMatches as _;
+use divvy_api::v1::Error;
+
+pub use ask::Solo;
+pub use serve::Daemon;
+
+use args::Cli;
+use output::Stop;
+
+/// The agent's side of the program.
+#[derive(Clone, Copy)]
+pub struct Backend {
+    /// Serves until told to stop; detached, returns once the daemon answers.
+    pub daemon: fn(Daemon) -> Result<(), Error>,
+    /// Owns the process of one job, whose folder it is given: started by the daemon.
+    pub supervise: fn(&Path) -> ExitCode,
+    /// Runs a job that waits for this client, on this terminal; gives its exit code.
+    pub run_here: fn(&Path) -> Result<u8, Error>,
+    /// Runs a program in a slice without a daemon; gives its exit code.
+    pub solo: fn(Solo) -> Result<u8, Error>,
+    /// Measures what a context costs on the GPU of this UUID and prints it: started by the daemon.
+    pub probe_context: fn(&str) -> ExitCode,
+}
+
+/// The whole command: parses the words (the first is the program's name), acts, and gives the exit code.
+pub fn main(words: impl IntoIterator<Item = OsString>, backend: Backend) -> ExitCode {
+    let words: Vec<OsString> = words.into_iter().collect();
+    let json = failure::asks_for_json(&words);
+    let parsed = args::command()
+        .try_get_matches_from(words)
+        .and_then(|matches| Cli::from_arg_matches(&matches));
+    let cli = match parsed {
+        Ok(cli) => cli,
+        Err(error) if failure::is_help(&error) => return help(&error),
+        Err(error) => return failure::report(&failure::from_clap(&error), json),
+    };
+    match verbs::act(cli.verb, backend) {
+        Ok(code) => code,
+        // Whoever read our output has gone and wants no more, `divvy ps | head -1` for one.
+        Err(Stop::Hangup) => ExitCode::SUCCESS,
+        Err(Stop::Failed(error)) => failure::report(&error, json),
+    }
+}
+
+/// Help that was asked for goes to stdout; help in place of a missing verb goes to stderr and is a failure of usage.
+fn help(error: &clap::Error) -> ExitCode {
+    let text = error.render().to_string();
+    if error.use_stderr() {
+        let _ = write!(std::io::stderr(), "{text}");
+        return ExitCode::from(divvy_api::v1::ErrorCode::Usage.exit_code());
+    }
+    let _ = write!(std::io::stdout(), "{text}");
+    ExitCode::SUCCESS
+}

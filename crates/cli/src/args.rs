@@ -1,0 +1,293 @@
+//! The command line as clap sees it: one parser for every verb, in words the user typed.
+//!
+//! Amounts, queue tokens and GPU lists stay text here and become types in [`crate::ask`] and [`crate::serve`], where a
+//! refusal can say what would be right. `divvy` has one parser so that help, completion and usage errors agree.
+
+mod help;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+pub use help::command;
+
+#[derive(Debug, Parser)]
+#[command(
+    name = "divvy",
+    bin_name = "divvy",
+    version,
+    about = "Cut NVIDIA GPUs into safe fractions, on the fly, per job",
+    disable_help_subcommand = true,
+    subcommand_required = true,
+    arg_required_else_help = true
+)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Verb {
+    /// Run a program in a slice, on this terminal
+    Run(Run),
+    /// Put a job in a queue and return
+    Submit(Submit),
+    /// Jobs that wait and run
+    Ps(Ps),
+    /// GPUs, what is cut from them and what is free
+    Gpus(Read),
+    /// Queues, in the order they are served
+    Queues(Read),
+    /// Everything about one job
+    Describe(ReadJob),
+    /// What happened, in order
+    Events(Events),
+    /// A job's output
+    Logs(Logs),
+    /// What a waiting job waits for, and what would start it now
+    Why(ReadJob),
+    /// Wait for jobs to end; passes the exit code
+    Wait(Wait),
+    /// Stop jobs, or take them out of their queue
+    Cancel(Cancel),
+    /// Serve queues on this machine's GPUs
+    Daemon(Box<Daemon>),
+    /// Print a completion script for a shell
+    Completion(Completion),
+    /// Own one job's process: started by the daemon
+    #[command(hide = true)]
+    Supervise(Supervise),
+    /// Measure what a CUDA context costs: started by the daemon
+    #[command(hide = true)]
+    ProbeContext(ProbeContext),
+}
+
+/// What a job asks for and what it runs: the same for `run` and `submit`.
+#[derive(Clone, Debug, Default, Args)]
+pub struct JobArgs {
+    /// Part of a GPU (0.25), whole GPUs (2 or 1-4), or parts of several (8x0.5)
+    #[arg(short, long, value_name = "AMOUNT", allow_negative_numbers = true)]
+    pub gpu: Option<String>,
+    /// Memory on one GPU: 4G, 512M; G means GiB
+    #[arg(
+        long,
+        value_name = "SIZE",
+        conflicts_with = "gpu",
+        allow_negative_numbers = true
+    )]
+    pub gpu_memory: Option<String>,
+    /// Compute among slices of one GPU: fair or none; `fair` is recorded as a weight and not enforced yet
+    #[arg(
+        long,
+        value_name = "MODE",
+        default_value = "fair",
+        hide_default_value = true
+    )]
+    pub compute: String,
+    /// Name to show and to refer to the job by [default: the program's]
+    #[arg(long)]
+    pub name: Option<String>,
+    /// Queue to wait in [default: default]
+    #[arg(short, long)]
+    pub queue: Option<String>,
+    /// Project the job belongs to
+    #[arg(short, long)]
+    pub project: Option<String>,
+    /// Only these GPUs, by index: 0,3 or 0-2
+    #[arg(long, value_name = "LIST")]
+    pub gpus_on: Option<String>,
+    /// Refuse (exit code 6) where the job would have to wait
+    #[arg(long)]
+    pub no_wait: bool,
+    /// Simulate GPUs when a daemon has to be started: a100-80gb:3
+    #[arg(long, value_name = "MODEL:N")]
+    pub sim: Option<String>,
+    /// The program and its arguments, after `--`
+    #[arg(value_name = "CMD", trailing_var_arg = true)]
+    pub command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+#[command(override_usage = "divvy run [-g AMOUNT | --gpu-memory SIZE] [OPTIONS] -- CMD…", after_help = help::RUN)]
+pub struct Run {
+    #[command(flatten)]
+    pub job: JobArgs,
+    /// Without any daemon: a slice that only runs started this way know of
+    #[arg(long, conflicts_with_all = ["queue", "project"])]
+    pub no_daemon: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(override_usage = "divvy submit [-g AMOUNT | --gpu-memory SIZE] [OPTIONS] -- CMD…", after_help = help::SUBMIT)]
+pub struct Submit {
+    #[command(flatten)]
+    pub job: JobArgs,
+    /// Say what would happen and change nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Print the job's id and nothing else
+    #[arg(long, conflicts_with = "output")]
+    pub parsable: bool,
+    /// The same key submits once: a repeat answers with the first job
+    #[arg(long, value_name = "KEY")]
+    pub idempotency_key: Option<String>,
+    /// Print the job in this form
+    #[arg(short, long, value_name = "FORMAT")]
+    pub output: Option<Format>,
+}
+
+#[derive(Debug, Args)]
+pub struct Ps {
+    /// Also jobs that have ended
+    #[arg(short, long)]
+    pub all: bool,
+    #[command(flatten)]
+    pub read: Read,
+}
+
+#[derive(Debug, Args)]
+pub struct Read {
+    /// Form of the answer
+    #[arg(
+        short,
+        long,
+        value_name = "FORMAT",
+        default_value = "table",
+        hide_default_value = true
+    )]
+    pub output: Format,
+}
+
+#[derive(Debug, Args)]
+pub struct ReadJob {
+    /// Id, unique name, or `last`
+    #[arg(default_value = "last")]
+    pub job: String,
+    #[command(flatten)]
+    pub read: Read,
+}
+
+#[derive(Debug, Args)]
+pub struct Events {
+    /// Go on as things happen
+    #[arg(short, long)]
+    pub follow: bool,
+    /// Only events after this sequence number
+    #[arg(
+        long,
+        value_name = "SEQ",
+        default_value_t = 0,
+        hide_default_value = true
+    )]
+    pub after: u64,
+    #[command(flatten)]
+    pub read: Read,
+}
+
+#[derive(Debug, Args)]
+pub struct Logs {
+    /// Id, unique name, or `last`
+    #[arg(default_value = "last")]
+    pub job: String,
+    /// Go on until the job ends
+    #[arg(short, long)]
+    pub follow: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = help::WAIT)]
+pub struct Wait {
+    /// Ids, unique names, or `last`
+    #[arg(required = true, value_name = "JOB")]
+    pub jobs: Vec<String>,
+    /// Give up (exit code 9) after this long: 90s, 5m, 2h
+    #[arg(long, value_name = "TIME")]
+    pub timeout: Option<String>,
+    /// Print the ended jobs in this form
+    #[arg(short, long, value_name = "FORMAT")]
+    pub output: Option<Format>,
+}
+
+#[derive(Debug, Args)]
+pub struct Cancel {
+    /// Ids, unique names, or `last`
+    #[arg(required = true, value_name = "JOB")]
+    pub jobs: Vec<String>,
+    /// Print the jobs in this form
+    #[arg(short, long, value_name = "FORMAT")]
+    pub output: Option<Format>,
+}
+
+#[derive(Debug, Args)]
+#[command(override_usage = "divvy daemon [--gpus LIST] [--dynamic-gpus --queue NAME=AMOUNT…] [OPTIONS]", after_help = help::DAEMON)]
+pub struct Daemon {
+    /// Read each queue as NAME=AMOUNT: what every one of its jobs gets
+    #[arg(long)]
+    pub dynamic_gpus: bool,
+    /// GPUs to serve: 0-2, or 0,1, or all [default: all]
+    #[arg(long, value_name = "LIST", num_args = 1..)]
+    pub gpus: Vec<String>,
+    /// Queues, the first served first: NAME, and with --dynamic-gpus NAME=0.25 (steps of 0.125), NAME=2 or NAME=1-4
+    #[arg(long, value_name = "QUEUE", num_args = 1..)]
+    pub queue: Vec<String>,
+    /// Serve the queues in turn, one job each
+    #[arg(long)]
+    pub order_fairness: bool,
+    /// Let a lower job start when that cannot delay the one that waits first
+    #[arg(long)]
+    pub backfill: bool,
+    /// Accepted from existing command lines: jobs run as plain processes
+    #[arg(long, value_name = "IMAGE", num_args = 0..)]
+    pub docker: Option<Vec<String>>,
+    /// Known from existing command lines, and refused
+    #[arg(long, value_name = "N", num_args = 0..=1, hide = true)]
+    pub services_mode: Option<Option<String>>,
+    /// Stay in the foreground, which is the default
+    #[arg(long, conflicts_with = "detached")]
+    pub foreground: bool,
+    /// Return once the daemon serves, and leave it running
+    #[arg(short, long)]
+    pub detached: bool,
+    /// Serve simulated GPUs: a100-80gb:3
+    #[arg(long, value_name = "MODEL:N")]
+    pub sim: Option<String>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = help::COMPLETION)]
+pub struct Completion {
+    pub shell: clap_complete::Shell,
+}
+
+#[derive(Debug, Args)]
+pub struct Supervise {
+    pub job_directory: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub struct ProbeContext {
+    pub gpu_uuid: String,
+}
+
+/// Form of an answer on stdout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// For people, fitted to the terminal
+    Table,
+    /// For people, every column, never cut
+    Wide,
+    /// One document: {"schema":"divvy/v1","kind":…,"items":[…]}
+    Json,
+    /// One item a line
+    Ndjson,
+    /// What other verbs refer to the item by, one a line
+    Name,
+}
+
+impl Format {
+    /// Whether failures are told in JSON as well.
+    pub fn is_json(self) -> bool {
+        matches!(self, Self::Json | Self::Ndjson)
+    }
+}

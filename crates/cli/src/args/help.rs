@@ -1,0 +1,111 @@
+//! What `--help` says beyond each flag's own line: verbs in groups, examples, exit codes.
+
+use std::fmt::Write as _;
+
+use clap::CommandFactory;
+
+/// Every visible verb, in one group.
+const GROUPS: &[(&str, &[&str])] = &[
+    ("Run programs", &["run", "submit"]),
+    (
+        "Look",
+        &["ps", "gpus", "queues", "describe", "logs", "events"],
+    ),
+    ("Understand and act", &["why", "wait", "cancel"]),
+    ("Serve", &["daemon", "completion"]),
+];
+
+const EXAMPLES: &str = "\
+Examples:
+  divvy run --gpu-memory 4G -- python train.py
+  divvy run --sim a100-80gb:3 -g 0.25 -- nvidia-smi -L      without a GPU
+  divvy submit -q half_gpu -- python train.py
+  divvy why last
+
+Environment: DIVVY_HOME keeps a private instance in one directory; DIVVY_SIM=MODEL:N simulates GPUs.";
+
+pub(super) const RUN: &str = "\
+Starts a per-user daemon when there is none. Ctrl-C while the job waits takes it out of the queue.
+Passes the program's exit code; 125 when Divvy could not start it, 126 or 127 when it is not executable or not there,
+128+N when signal N ended it.
+
+  divvy run -g 0.25 -- python train.py            a quarter of a GPU
+  divvy run --gpu-memory 4G -- python train.py    4 GiB of a GPU
+  divvy run -g 2 -- torchrun train.py             two whole GPUs
+  divvy run -g 1-4 -- python sweep.py             as many whole GPUs as are free, at most four";
+
+pub(super) const SUBMIT: &str = "\
+Prints what became of the job: it starts at once or says what it waits for. Starts a per-user daemon when there is none.
+
+  divvy submit -q half_gpu -- python train.py
+  divvy submit --gpu-memory 4G --name eval -- python eval.py
+  id=$(divvy submit --parsable -g 0.5 -- ./job.sh) && divvy wait $id";
+
+pub(super) const WAIT: &str = "\
+Passes the job's exit code, for several jobs the first that is not 0 in the order given.";
+
+pub(super) const DAEMON: &str = "\
+Queues listed first are served first; jobs that name no queue wait in `default`, which comes last.
+
+  divvy daemon --dynamic-gpus --gpus 0-2 --queue dual_gpus=2 quarter_gpu=0.25 half_gpu=0.5 single_gpu=1
+  divvy daemon --sim a100-80gb:3 --detached";
+
+pub(super) const COMPLETION: &str = "\
+  divvy completion bash > ~/.local/share/bash-completion/completions/divvy
+  divvy completion zsh > ~/.zfunc/_divvy
+  divvy completion fish > ~/.config/fish/completions/divvy.fish";
+
+/// The parser, with its help grouped.
+pub fn command() -> clap::Command {
+    let command = super::Cli::command();
+    let mut template = String::from("{about}\n\nUsage: divvy VERB [OPTIONS]\n");
+    for (title, verbs) in GROUPS {
+        let _ = write!(template, "\n{title}:\n");
+        for verb in *verbs {
+            let about = command
+                .find_subcommand(verb)
+                .and_then(clap::Command::get_about);
+            let about = about.map(ToString::to_string).unwrap_or_default();
+            let _ = writeln!(template, "  {verb:<11} {about}");
+        }
+    }
+    let _ = write!(
+        template,
+        "\nEvery verb has its own --help. Answers come as -o table|wide|json|ndjson|name.\n\n{EXAMPLES}\n"
+    );
+    command.help_template(template)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_visible_verb_is_in_exactly_one_group() {
+        let command = super::super::Cli::command();
+        let mut visible: Vec<&str> = command
+            .get_subcommands()
+            .filter(|verb| !verb.is_hide_set())
+            .map(clap::Command::get_name)
+            .collect();
+        let mut grouped: Vec<&str> = GROUPS
+            .iter()
+            .flat_map(|(_, verbs)| verbs.iter().copied())
+            .collect();
+        visible.sort_unstable();
+        grouped.sort_unstable();
+        assert_eq!(visible, grouped);
+    }
+
+    #[test]
+    fn the_top_help_fits_a_screen() {
+        let help = command().render_help().to_string();
+        assert!(help.lines().count() <= 40, "{} lines", help.lines().count());
+        assert!(help.lines().all(|line| line.chars().count() <= 120));
+    }
+
+    #[test]
+    fn the_parser_is_sound() {
+        command().debug_assert();
+    }
+}

@@ -1,0 +1,103 @@
+//! The edge where a failure becomes text, or JSON, and an exit code.
+//!
+//! Every failure of every verb is the API's [`Error`]: what happened, why with figures, and a hint. Its code decides the
+//! exit code, in one exhaustive match ([`ErrorCode::exit_code`]).
+
+use std::ffi::OsString;
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use clap::error::ErrorKind;
+use divvy_api::v1::{Error, ErrorBody, ErrorCode};
+
+use crate::text::clean;
+
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// A failure of usage: exit code 2.
+pub fn usage(message: impl Into<String>, hint: impl Into<String>) -> Error {
+    Error::new(ErrorCode::Usage, message).hint(hint)
+}
+
+/// Two lines for people, or one document for programs, both without a trailing newline.
+pub fn render(error: &Error, json: bool) -> String {
+    if json {
+        let body = ErrorBody {
+            error: error.clone(),
+        };
+        return serde_json::to_string(&body)
+            .unwrap_or_else(|_| format!("{{\"error\":{{\"message\":{:?}}}}}", error.message));
+    }
+    let message = clean(&error.message);
+    match &error.hint {
+        Some(hint) => format!("error: {message}\nhint: {}", clean(hint)),
+        None => format!("error: {message}"),
+    }
+}
+
+/// Tells the failure on stderr and gives its exit code.
+pub fn report(error: &Error, json: bool) -> ExitCode {
+    let text = render(error, json);
+    // A closed stderr must not hide the exit code.
+    let _ = writeln!(std::io::stderr(), "{text}");
+    ExitCode::from(error.code.exit_code())
+}
+
+/// Whether the words ask for JSON; needed when they do not parse. Looks no further than `--`.
+pub fn asks_for_json(words: &[OsString]) -> bool {
+    let words: Vec<_> = words
+        .iter()
+        .map(|word| word.to_string_lossy())
+        .take_while(|word| word != "--")
+        .collect();
+    let is_json = |value: &str| matches!(value, "json" | "ndjson");
+    words
+        .windows(2)
+        .any(|pair| matches!(&*pair[0], "-o" | "--output") && is_json(&pair[1]))
+        || words.iter().any(|word| {
+            let value = word
+                .strip_prefix("--output=")
+                .or_else(|| word.strip_prefix("-o="));
+            value
+                .or_else(|| word.strip_prefix("-o"))
+                .is_some_and(is_json)
+        })
+}
+
+/// What clap refused, in our form: its first paragraph, and its tips (or where to read on) as the hint.
+pub fn from_clap(error: &clap::Error) -> Error {
+    let text = error.render().to_string();
+    let mut message = String::new();
+    let mut tips = Vec::new();
+    let mut usage = String::new();
+    let mut in_message = true;
+    for line in text.lines().map(str::trim) {
+        if let Some(tip) = line.strip_prefix("tip: ") {
+            tips.push(tip);
+            in_message = false;
+        } else if let Some(line) = line.strip_prefix("Usage: ") {
+            line.clone_into(&mut usage);
+            in_message = false;
+        } else if line.is_empty() {
+            in_message &= message.is_empty();
+        } else if in_message {
+            message.push_str(if message.is_empty() { "" } else { " " });
+            message.push_str(line.strip_prefix("error: ").unwrap_or(line));
+        }
+    }
+    let hint = match (tips.is_empty(), usage.is_empty()) {
+        (false, _) => tips.join("; "),
+        (true, false) => format!("usage: {usage}"),
+        (true, true) => "try `divvy --help`".to_owned(),
+    };
+    Error::new(ErrorCode::Usage, message).hint(hint)
+}
+
+/// Whether clap answers with help or the version, asked for or in place of a missing verb.
+pub fn is_help(error: &clap::Error) -> bool {
+    use ErrorKind::{DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion};
+    matches!(
+        error.kind(),
+        DisplayHelp | DisplayHelpOnMissingArgumentOrSubcommand | DisplayVersion
+    )
+}

@@ -1,0 +1,92 @@
+//! stdout is data, stderr is talk. How both are written, and what stops a verb.
+
+use std::io::{IsTerminal as _, Write as _};
+
+use divvy_api::v1::{Error, ErrorCode};
+use jiff::Timestamp;
+
+use crate::render::View;
+
+/// Least width a table is fitted to, however narrow the terminal.
+const NARROWEST: usize = 40;
+
+/// Why a verb ends early.
+#[derive(Debug)]
+pub enum Stop {
+    Failed(Error),
+    /// stdout is closed.
+    Hangup,
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl From<std::io::Error> for Stop {
+    fn from(error: std::io::Error) -> Self {
+        if error.kind() == std::io::ErrorKind::BrokenPipe {
+            return Self::Hangup;
+        }
+        Self::Failed(Error::new(
+            ErrorCode::Internal,
+            format!("cannot write to stdout: {error}"),
+        ))
+    }
+}
+
+impl From<serde_json::Error> for Stop {
+    fn from(error: serde_json::Error) -> Self {
+        Self::Failed(Error::new(
+            ErrorCode::Internal,
+            format!("cannot write the answer as JSON: {error}"),
+        ))
+    }
+}
+
+/// Data, at once.
+pub fn print(data: impl AsRef<[u8]>) -> Result<(), Stop> {
+    let mut stdout = std::io::stdout().lock();
+    stdout.write_all(data.as_ref())?;
+    Ok(stdout.flush()?)
+}
+
+/// One line of talk, terminal or not.
+pub fn say(line: &str) {
+    // Nobody listens on a closed stderr, and the work goes on.
+    let _ = writeln!(std::io::stderr(), "divvy: {}", crate::text::clean(line));
+}
+
+/// One line of progress, for a person who watches.
+pub fn progress(line: &str) {
+    if is_watched() {
+        say(line);
+    }
+}
+
+/// Whether a person watches stderr.
+pub fn is_watched() -> bool {
+    std::io::stderr().is_terminal()
+}
+
+/// A view that fits `COLUMNS`, else the terminal, else cuts nothing.
+pub fn view() -> View {
+    let columns = std::env::var("COLUMNS")
+        .ok()
+        .and_then(|columns| columns.parse().ok())
+        .filter(|columns| *columns > 0);
+    let width = columns
+        .or_else(terminal_width)
+        .map(|width: usize| width.max(NARROWEST));
+    View {
+        wide: false,
+        width,
+        now: Timestamp::now(),
+    }
+}
+
+fn terminal_width() -> Option<usize> {
+    let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok()?;
+    (size.ws_col > 0).then_some(usize::from(size.ws_col))
+}

@@ -1,0 +1,119 @@
+//! Answers of the agent as text: tables for people, JSON for programs. Pure: same values, same width, same text.
+//!
+//! Every form ends in a newline, or is empty. What others typed (names, commands, reasons) is stripped of control
+//! characters in the forms for people; JSON escapes them itself.
+
+mod describe;
+mod events;
+mod gpus;
+mod jobs;
+mod queues;
+mod why;
+
+use divvy_api::v1::{Event, Gpu, Job, List, Queue, Why};
+use jiff::Timestamp;
+use serde::Serialize;
+
+pub use describe::describe;
+pub use events::{event_line, events};
+pub use gpus::{gpus, gpus_footer};
+pub use jobs::{jobs, submitted};
+pub use queues::queues;
+pub use why::why;
+
+use crate::args::Format;
+
+/// What shares compute between the slices of a GPU. Said wherever a view speaks of compute.
+pub const COMPUTE: &str = "driver time-slicing";
+
+/// How a table is drawn.
+#[derive(Clone, Copy, Debug)]
+pub struct View {
+    /// Every column.
+    pub wide: bool,
+    /// Terminal columns to fit; `None` cuts nothing.
+    pub width: Option<usize>,
+    /// What relative times are relative to.
+    pub now: Timestamp,
+}
+
+/// Something a list holds.
+pub trait Item: Serialize + Clone {
+    /// `kind` of the JSON envelope.
+    const KIND: &'static str;
+
+    /// What other verbs refer to it by.
+    fn name(&self) -> String;
+}
+
+impl Item for Job {
+    const KIND: &'static str = "JobList";
+
+    fn name(&self) -> String {
+        self.id.clone()
+    }
+}
+
+impl Item for Gpu {
+    const KIND: &'static str = "GpuList";
+
+    fn name(&self) -> String {
+        self.uuid.clone()
+    }
+}
+
+impl Item for Queue {
+    const KIND: &'static str = "QueueList";
+
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+}
+
+impl Item for Event {
+    const KIND: &'static str = "EventList";
+
+    fn name(&self) -> String {
+        self.seq.to_string()
+    }
+}
+
+impl Item for Why {
+    const KIND: &'static str = "Why";
+
+    fn name(&self) -> String {
+        self.job.clone()
+    }
+}
+
+/// The items in the form asked for; `table` draws the two forms for people.
+///
+/// # Errors
+/// When an item cannot be written as JSON, which no type of the API allows.
+pub fn list<T: Item>(
+    items: &[T],
+    format: Format,
+    view: View,
+    table: impl FnOnce(&[T], View) -> String,
+) -> serde_json::Result<String> {
+    Ok(match format {
+        Format::Table => table(items, view),
+        Format::Wide => table(
+            items,
+            View {
+                wide: true,
+                width: None,
+                ..view
+            },
+        ),
+        Format::Json => serde_json::to_string_pretty(&List::new(T::KIND, items.to_vec()))? + "\n",
+        Format::Ndjson => items
+            .iter()
+            .map(|item| Ok(serde_json::to_string(item)? + "\n"))
+            .collect::<serde_json::Result<_>>()?,
+        Format::Name => items
+            .iter()
+            .map(|item| crate::text::clean(&item.name()) + "\n")
+            .collect(),
+    })
+}

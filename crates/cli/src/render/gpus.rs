@@ -1,0 +1,127 @@
+//! `gpus`.
+
+use divvy_api::v1::{Gpu, Node};
+
+use super::{COMPUTE, View};
+use crate::table::{self, Column};
+use crate::text;
+
+/// One row a GPU.
+pub fn gpus(gpus: &[Gpu], view: View) -> String {
+    if gpus.is_empty() {
+        return String::new();
+    }
+    let mut columns = vec![
+        Column::Right("GPU"),
+        Column::Text("MODEL"),
+        Column::Fixed("MODE"),
+    ];
+    columns.extend([
+        Column::Right("USED/CUT/USABLE"),
+        Column::Right("UTIL"),
+        Column::Fixed("FREE"),
+    ]);
+    if view.wide {
+        columns.extend([
+            Column::Fixed("TOTAL"),
+            Column::Fixed("CONTEXT"),
+            Column::Fixed("LIMITS"),
+            Column::Fixed("COMPUTE"),
+        ]);
+        columns.push(Column::Fixed("UUID"));
+    }
+    columns.push(Column::Text("NOTE"));
+    let rows: Vec<Vec<String>> = gpus.iter().map(|gpu| row(gpu, view)).collect();
+    table::render(&columns, &rows, view.width)
+}
+
+fn row(gpu: &Gpu, view: View) -> Vec<String> {
+    let figures = [
+        gpu.memory_used_bytes,
+        gpu.memory_allocated_bytes,
+        gpu.memory_usable_bytes,
+    ];
+    let model = text::clean(&gpu.model);
+    let model = if view.wide {
+        &model
+    } else {
+        model.strip_prefix("NVIDIA ").unwrap_or(&model)
+    };
+    let mut cells = vec![
+        gpu.index.to_string(),
+        model.to_owned(),
+        gpu.mode.clone(),
+        text::memories(&figures),
+    ];
+    cells.push(
+        gpu.utilization_percent
+            .map_or_else(|| "–".to_owned(), |percent| format!("{percent}%")),
+    );
+    cells.push(free(gpu));
+    if view.wide {
+        cells.extend([
+            text::memory(gpu.memory_total_bytes),
+            text::memory(gpu.context_overhead_bytes),
+        ]);
+        cells.extend([
+            gpu.enforcement.clone(),
+            COMPUTE.to_owned(),
+            gpu.uuid.clone(),
+        ]);
+    }
+    cells.push(note(gpu));
+    cells
+}
+
+/// What a new job could get here: `0.25, 19.8 GiB`.
+fn free(gpu: &Gpu) -> String {
+    let share = 1000u16.saturating_sub(gpu.share_allocated);
+    let taken = gpu
+        .memory_allocated_bytes
+        .saturating_add(gpu.memory_unmanaged_bytes);
+    let memory = gpu.memory_usable_bytes.saturating_sub(taken);
+    if gpu.mode == "unmanaged" || share == 0 || memory == 0 {
+        return "–".to_owned();
+    }
+    format!("{}, {}", text::share(share), text::memory(memory))
+}
+
+/// Who holds slices, and who uses the GPU beside them.
+fn note(gpu: &Gpu) -> String {
+    let slices: Vec<String> = gpu
+        .slices
+        .iter()
+        .map(|slice| format!("#{} {}", slice.job, slice.label))
+        .collect();
+    let pids: Vec<String> = gpu.unmanaged_pids.iter().map(u32::to_string).collect();
+    let outside = match (pids.as_slice(), gpu.memory_unmanaged_bytes) {
+        ([], 0) => String::new(),
+        ([], bytes) => format!("{} held outside Divvy", text::memory(bytes)),
+        (pids, bytes) => format!(
+            "{} held outside Divvy by pid {}",
+            text::memory(bytes),
+            pids.join(", ")
+        ),
+    };
+    let parts = [slices.join(", "), outside];
+    parts
+        .into_iter()
+        .filter(|part| !part.is_empty())
+        .collect::<Vec<_>>()
+        .join("; ")
+}
+
+/// What holds the limits, and where the GPUs come from: a line below the table.
+pub fn gpus_footer(gpus: &[Gpu], node: &Node) -> String {
+    let mut kinds: Vec<&str> = gpus.iter().map(|gpu| gpu.enforcement.as_str()).collect();
+    kinds.sort_unstable();
+    kinds.dedup();
+    let source = match &node.simulated {
+        Some(models) => format!("simulated GPUs: {models}"),
+        None => format!("driver: {}", node.driver_version),
+    };
+    format!(
+        "memory limits: {} · compute: {COMPUTE} · {source}\n",
+        kinds.join(", ")
+    )
+}

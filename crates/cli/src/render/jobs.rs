@@ -1,0 +1,148 @@
+//! `ps`, and the line `submit` answers with.
+
+use divvy_api::v1::{Job, JobState, Slice};
+use jiff::Timestamp;
+
+use super::{COMPUTE, View};
+use crate::table::{self, Column};
+use crate::text;
+
+/// One row a job.
+pub fn jobs(jobs: &[Job], view: View) -> String {
+    if jobs.is_empty() {
+        return String::new();
+    }
+    let mut columns = vec![
+        Column::Right("ID"),
+        Column::Text("NAME"),
+        Column::Text("QUEUE"),
+        Column::Fixed("ASK"),
+    ];
+    columns.extend([
+        Column::Fixed("STATE"),
+        Column::Right("FOR"),
+        Column::Right("USED/LIMIT"),
+    ]);
+    if view.wide {
+        columns.extend([
+            Column::Fixed("SLICE"),
+            Column::Fixed("COMPUTE"),
+            Column::Fixed("USER"),
+            Column::Text("PROJECT"),
+        ]);
+        columns.extend([Column::Right("PID"), Column::Text("COMMAND")]);
+    }
+    columns.push(Column::Text("REASON"));
+    let rows: Vec<Vec<String>> = jobs.iter().map(|job| row(job, view)).collect();
+    table::render(&columns, &rows, view.width)
+}
+
+fn row(job: &Job, view: View) -> Vec<String> {
+    let mut cells = vec![
+        job.id.clone(),
+        text::clean(&job.name),
+        text::clean(&job.queue),
+        text::amount(&job.request),
+    ];
+    cells.extend([
+        text::state(job),
+        text::elapsed(in_state_since(job), view.now),
+        memory(&job.slices),
+    ]);
+    if view.wide {
+        cells.extend([
+            labels(&job.slices),
+            format!("{} ({COMPUTE})", job.compute),
+            text::clean(&job.user),
+        ]);
+        cells.push(text::clean(job.project.as_deref().unwrap_or_default()));
+        cells.push(job.pid.map(|pid| pid.to_string()).unwrap_or_default());
+        cells.push(text::command_line(&job.command));
+    }
+    cells.push(reason(job));
+    cells
+}
+
+/// When the job came into the state it is in: the last time known of it.
+pub(super) fn in_state_since(job: &Job) -> Timestamp {
+    match job.state {
+        JobState::Queued | JobState::Starting => job.submitted_at,
+        JobState::Running | JobState::Stopping => job.started_at.unwrap_or(job.submitted_at),
+        JobState::Ended => job.ended_at.or(job.started_at).unwrap_or(job.submitted_at),
+    }
+}
+
+/// `gpu0,gpu1`.
+pub(super) fn labels(slices: &[Slice]) -> String {
+    slices
+        .iter()
+        .map(|slice| slice.label.as_str())
+        .collect::<Vec<_>>()
+        .join(",")
+}
+
+/// Used and limit, over all GPUs.
+fn memory(slices: &[Slice]) -> String {
+    if slices.is_empty() {
+        return String::new();
+    }
+    let sum = |of: fn(&Slice) -> u64| slices.iter().map(of).fold(0u64, u64::saturating_add);
+    text::memories(&[
+        sum(|slice| slice.memory_used_bytes),
+        sum(|slice| slice.memory_limit_bytes),
+    ])
+}
+
+/// Where it runs, why it waits or failed, what its limit refused.
+fn reason(job: &Job) -> String {
+    let holds = job.state != JobState::Ended && !job.slices.is_empty();
+    let place = holds.then(|| format!("on {}", labels(&job.slices)));
+    let parts = [
+        place,
+        job.reason.as_deref().map(text::clean),
+        refusals(&job.slices),
+    ];
+    parts.into_iter().flatten().collect::<Vec<_>>().join("; ")
+}
+
+/// `its limit refused 512.0 MiB (3 refusals)`.
+pub(super) fn refusals(slices: &[Slice]) -> Option<String> {
+    let denied = slices
+        .iter()
+        .map(|slice| slice.denied)
+        .fold(0u64, u64::saturating_add);
+    let last = slices
+        .iter()
+        .filter(|slice| slice.denied > 0)
+        .find_map(|slice| slice.last_denied_bytes);
+    let what = last.map_or_else(|| "an allocation".to_owned(), text::memory);
+    match denied {
+        0 => None,
+        1 => Some(format!("its limit refused {what}")),
+        _ => Some(format!("its limit refused {what} ({denied} refusals)")),
+    }
+}
+
+/// What became of a submitted job, in one line; `dry_run` says what would.
+pub fn submitted(job: &Job, dry_run: bool) -> String {
+    let what = text::amount_in_words(&job.request);
+    let (queue, name) = (text::clean(&job.queue), text::clean(&job.name));
+    let fate = match (&job.reason, job.state) {
+        (Some(reason), JobState::Queued) => format!("waits: {}", text::clean(reason)),
+        (None, JobState::Queued) => "waits".to_owned(),
+        (_, JobState::Starting | JobState::Running) => format!("starts on {}", labels(&job.slices)),
+        (_, JobState::Stopping | JobState::Ended) => text::state(job),
+    };
+    if dry_run {
+        format!(
+            "{name} asks for {what} in queue {queue}; submitted now, it {}\n",
+            fate.replacen("waits", "would wait", 1)
+                .replacen("starts", "would start", 1)
+        )
+    } else {
+        format!(
+            "#{} {name} asks for {what} in queue {queue}; it {fate}\n",
+            job.id
+        )
+    }
+}

@@ -1,0 +1,246 @@
+//! Tables that fit the width they are given. The last column is the reason: it is the first to be made narrow, and is
+//! wrapped where others are cut.
+
+use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
+
+/// Between two columns.
+const GAP: usize = 2;
+/// What the last column keeps before other columns are cut.
+const LAST_WANTS: usize = 32;
+/// What any column that can be made narrower keeps.
+const LEAST: usize = 8;
+/// Lines of one row at most.
+const LINES: usize = 3;
+
+/// How a column may be drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Column {
+    /// Never cut: ids, states, figures.
+    Fixed(&'static str),
+    /// Never cut, right-aligned.
+    Right(&'static str),
+    /// Cut with `…` when the table is too wide, or wrapped in the last column: names, reasons.
+    Text(&'static str),
+}
+
+impl Column {
+    fn title(self) -> &'static str {
+        match self {
+            Self::Fixed(title) | Self::Right(title) | Self::Text(title) => title,
+        }
+    }
+}
+
+/// The table as lines, each ended by a newline, without trailing spaces.
+///
+/// `width` is in terminal columns; `None` cuts nothing. Fixed columns are never cut, so a table may still be wider.
+pub fn render(columns: &[Column], rows: &[Vec<String>], width: Option<usize>) -> String {
+    let mut widths: Vec<usize> = columns
+        .iter()
+        .map(|column| column.title().width())
+        .collect();
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.width());
+        }
+    }
+    if let Some(limit) = width {
+        fit(columns, &mut widths, limit);
+    }
+    let titles: Vec<String> = columns
+        .iter()
+        .map(|column| column.title().to_owned())
+        .collect();
+    std::iter::once(&titles)
+        .chain(rows)
+        .map(|row| draw(columns, row, &widths))
+        .collect()
+}
+
+/// One row: its line, and one more for each that the last cell needs.
+fn draw(columns: &[Column], row: &[String], widths: &[usize]) -> String {
+    let Some(((last, before), last_width)) = row.split_last().zip(widths.last()) else {
+        return String::new();
+    };
+    let mut line = String::new();
+    for ((column, cell), width) in columns.iter().zip(before).zip(widths) {
+        let cell = cut(cell, *width);
+        let pad = " ".repeat(width - cell.width());
+        let parts = if matches!(column, Column::Right(_)) {
+            [&pad, &cell]
+        } else {
+            [&cell, &pad]
+        };
+        line.extend(parts.map(String::as_str));
+        line.push_str(&" ".repeat(GAP));
+    }
+    let mut text = String::new();
+    for (at, piece) in wrap(last, *last_width).iter().enumerate() {
+        let before = if at == 0 {
+            line.clone()
+        } else {
+            " ".repeat(line.width())
+        };
+        text.push_str((before + piece).trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+/// Takes what is too much from the last column down to [`LAST_WANTS`], then from the widest text column down to
+/// [`LEAST`], then from the last again.
+fn fit(columns: &[Column], widths: &mut [usize], limit: usize) {
+    let Some(last) = columns.len().checked_sub(1) else {
+        return;
+    };
+    let is_text = |at: usize| matches!(columns[at], Column::Text(_));
+    let gaps = GAP * last;
+    loop {
+        let over = (widths.iter().sum::<usize>() + gaps).saturating_sub(limit);
+        let room = |at: usize, floor: usize| {
+            if is_text(at) {
+                widths[at].saturating_sub(floor)
+            } else {
+                0
+            }
+        };
+        let widest = (0..last)
+            .filter(|at| room(*at, LEAST) > 0)
+            .max_by_key(|at| widths[*at]);
+        let (giver, room) = match (room(last, LAST_WANTS), widest) {
+            (1.., _) => (last, room(last, LAST_WANTS)),
+            (0, Some(widest)) => (widest, 1),
+            (0, None) => (last, room(last, LEAST)),
+        };
+        if over == 0 || room == 0 {
+            return;
+        }
+        widths[giver] -= over.min(room);
+    }
+}
+
+/// The text in at most `width` columns, with `…` where something was left out.
+fn cut(text: &str, width: usize) -> String {
+    if text.width() <= width {
+        return text.to_owned();
+    }
+    let (kept, _) = text.split_at(split(text, width.saturating_sub(1)));
+    format!("{}…", kept.trim_end())
+}
+
+/// The text in at most [`LINES`] lines of at most `width` columns, broken between words where there are any.
+fn wrap(text: &str, width: usize) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut rest = text;
+    while rest.width() > width && lines.len() + 1 < LINES {
+        let most = split(rest, width).max(rest.chars().next().map_or(0, char::len_utf8));
+        // A word that ends where the line does needs no break before it.
+        let words = if rest[most..].starts_with(' ') {
+            Some(most)
+        } else {
+            rest[..most].rfind(' ')
+        };
+        let (line, left) = rest.split_at(words.filter(|at| *at > 0).unwrap_or(most));
+        lines.push(line.trim_end().to_owned());
+        rest = left.trim_start();
+    }
+    lines.push(cut(rest, width));
+    lines
+}
+
+/// How many bytes of the text fit in `width` columns.
+fn split(text: &str, width: usize) -> usize {
+    let mut used = 0;
+    for (at, c) in text.char_indices() {
+        used += c.width().unwrap_or(0);
+        if used > width {
+            return at;
+        }
+    }
+    text.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const COLUMNS: &[Column] = &[
+        Column::Right("ID"),
+        Column::Text("NAME"),
+        Column::Fixed("STATE"),
+        Column::Text("REASON"),
+    ];
+
+    fn rows() -> Vec<Vec<String>> {
+        let row = |cells: [&str; 4]| cells.map(str::to_owned).to_vec();
+        vec![
+            row(["7", "short", "running", ""]),
+            row([
+                "124",
+                "a-rather-long-name-indeed",
+                "queued",
+                "needs 1 whole GPU; 2.75 of 3 GPUs in use",
+            ]),
+        ]
+    }
+
+    #[test]
+    fn an_unbounded_table_cuts_nothing_and_ends_no_line_in_spaces() {
+        let text = render(COLUMNS, &rows(), None);
+        assert_eq!(
+            text,
+            " ID  NAME                       STATE    REASON\n  \
+               7  short                      running\n\
+             124  a-rather-long-name-indeed  queued   needs 1 whole GPU; 2.75 of 3 GPUs in use\n"
+        );
+    }
+
+    #[test]
+    fn the_reason_gives_first_and_then_the_name() {
+        let text = render(COLUMNS, &rows(), Some(74));
+        assert!(
+            text.ends_with(
+                "124  a-rather-long-name-indeed  queued   needs 1 whole GPU; 2.75 of 3 GPUs\n\
+                 \u{20}                                        in use\n"
+            ),
+            "{text}"
+        );
+        let text = render(COLUMNS, &rows(), Some(44));
+        assert!(
+            text.ends_with(
+                "124  a-rathe…  queued   needs 1 whole GPU;\n\
+                 \u{20}                       2.75 of 3 GPUs in\n\
+                 \u{20}                       use\n"
+            ),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_reason_has_three_lines_at_most() {
+        assert_eq!(
+            wrap("one two three four five six", 10),
+            ["one two", "three four", "five six"]
+        );
+        assert_eq!(
+            wrap("one two three four five six", 8),
+            ["one two", "three", "four fi…"]
+        );
+        assert_eq!(
+            wrap("unbreakable-at-spaces", 8),
+            ["unbreaka", "ble-at-s", "paces"]
+        );
+        assert_eq!(wrap("", 8), [""]);
+        assert_eq!(wrap("訓練訓練訓練", 5), ["訓練", "訓練", "訓練"]);
+    }
+
+    #[test]
+    fn wide_characters_keep_the_columns_straight() {
+        let rows = vec![
+            vec!["訓練".to_owned(), "x".to_owned()],
+            vec!["abcd".to_owned(), "x".to_owned()],
+        ];
+        let text = render(&[Column::Text("A"), Column::Fixed("B")], &rows, None);
+        assert_eq!(text, "A     B\n訓練  x\nabcd  x\n");
+    }
+}

@@ -1,0 +1,189 @@
+//! Figures and times in words: the one place where sizes, durations and amounts become text for people.
+
+use divvy_api::v1::{Amount, EndReason, Job, JobState};
+use divvy_core::Bytes;
+use jiff::Timestamp;
+
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+
+/// `4.0 GiB`.
+pub fn memory(bytes: u64) -> String {
+    Bytes::new(bytes).human()
+}
+
+/// `3.9/4.0 GiB`: several figures in the unit of the largest.
+pub fn memories(figures: &[u64]) -> String {
+    let (unit, name) = if figures.iter().max().is_some_and(|most| *most >= GIB) {
+        (GIB, "GiB")
+    } else {
+        (MIB, "MiB")
+    };
+    let tenths = |bytes: u64| (u128::from(bytes) * 10 + u128::from(unit) / 2) / u128::from(unit);
+    let figures: Vec<String> = figures
+        .iter()
+        .map(|bytes| tenths(*bytes))
+        .map(|t| format!("{}.{}", t / 10, t % 10))
+        .collect();
+    format!("{} {name}", figures.join("/"))
+}
+
+/// `0.25` from 250 thousandths, `1` from 1000.
+pub fn share(thousandths: u16) -> String {
+    divvy_core::units::gpus(u64::from(thousandths)).to_string()
+}
+
+/// What was asked for, as it is asked for: `0.25`, `4GiB`, `2`, `1-4`, `8x0.5`.
+pub fn amount(asked: &Amount) -> String {
+    in_core(asked, |amount| amount.to_string())
+}
+
+/// The same in words: `0.25 of a GPU`, `4GiB on one GPU`, `2 whole GPUs`.
+pub fn amount_in_words(asked: &Amount) -> String {
+    in_core(asked, |amount| amount.words().to_string())
+}
+
+/// An amount that the core would not take is shown as it is: an agent newer than this program may know more.
+fn in_core(asked: &Amount, text: impl FnOnce(divvy_core::Amount) -> String) -> String {
+    divvy_core::Amount::try_from(asked.clone()).map_or_else(|_| format!("{asked:?}"), text)
+}
+
+/// `12s`, `3m12s`, `2h04m`, `3d04h`; a time to come counts as now.
+pub fn elapsed(since: Timestamp, now: Timestamp) -> String {
+    let seconds = now.duration_since(since).as_secs().max(0);
+    match seconds {
+        0..60 => format!("{seconds}s"),
+        60..3600 => format!("{}m{:02}s", seconds / 60, seconds % 60),
+        3600..86_400 => format!("{}h{:02}m", seconds / 3600, seconds / 60 % 60),
+        _ => format!("{}d{:02}h", seconds / 86_400, seconds / 3600 % 24),
+    }
+}
+
+/// `queued`, `running`, and for an ended job how: `completed`, `failed (3)`, `cancelled`.
+pub fn state(job: &Job) -> String {
+    match (job.state, job.end_reason) {
+        (JobState::Queued, _) => "queued".to_owned(),
+        (JobState::Starting, _) => "starting".to_owned(),
+        (JobState::Running, _) => "running".to_owned(),
+        (JobState::Stopping, _) => "stopping".to_owned(),
+        (JobState::Ended, None) => "ended".to_owned(),
+        (JobState::Ended, Some(reason)) => match (end_reason(reason), job.exit_code) {
+            (text, Some(code)) if reason != EndReason::Completed => format!("{text} ({code})"),
+            (text, _) => text.to_owned(),
+        },
+    }
+}
+
+fn end_reason(reason: EndReason) -> &'static str {
+    match reason {
+        EndReason::Completed => "completed",
+        EndReason::Failed => "failed",
+        EndReason::Cancelled => "cancelled",
+        // The reason, which follows in every view, says that it was never started.
+        EndReason::LaunchFailed => "failed",
+        EndReason::SupervisorLost => "lost",
+    }
+}
+
+/// A text of somebody else's without what would move the cursor: control characters as `\n`, `\u{1b}`.
+pub fn clean(text: &str) -> String {
+    if !text.chars().any(char::is_control) {
+        return text.to_owned();
+    }
+    text.chars()
+        .map(|c| {
+            if c.is_control() {
+                c.escape_default().to_string()
+            } else {
+                c.to_string()
+            }
+        })
+        .collect()
+}
+
+/// Program and arguments as a shell would need them.
+pub fn command_line(command: &[String]) -> String {
+    let plain = |word: &str| {
+        !word.is_empty()
+            && word
+                .chars()
+                .all(|c| c.is_alphanumeric() || "-_./=:,+@%".contains(c))
+    };
+    let quoted = command.iter().map(|word| {
+        if plain(word) {
+            word.clone()
+        } else {
+            format!("'{}'", word.replace('\'', r"'\''"))
+        }
+    });
+    clean(&quoted.collect::<Vec<_>>().join(" "))
+}
+
+/// A time limit as typed: `90s`, `5m`, `2h`, `1h30m`.
+pub fn parse_time(text: &str) -> Option<std::time::Duration> {
+    let span: jiff::SignedDuration = text.parse().ok()?;
+    span.try_into().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_shown_as_short_as_they_are_typed() {
+        for (thousandths, text) in [
+            (250, "0.25"),
+            (500, "0.5"),
+            (1000, "1"),
+            (125, "0.125"),
+            (1, "0.001"),
+        ] {
+            assert_eq!(share(thousandths), text);
+        }
+    }
+
+    #[test]
+    fn elapsed_time_has_two_units_at_most() {
+        let now = Timestamp::from_second(1_000_000).expect("in range");
+        let ago = |seconds: i64| {
+            elapsed(
+                Timestamp::from_second(1_000_000 - seconds).expect("in range"),
+                now,
+            )
+        };
+        assert_eq!([ago(-5), ago(0), ago(59)], ["0s", "0s", "59s"]);
+        assert_eq!([ago(60), ago(192), ago(3600)], ["1m00s", "3m12s", "1h00m"]);
+        assert_eq!([ago(7440), ago(86_400 * 3 + 4 * 3600)], ["2h04m", "3d04h"]);
+    }
+
+    #[test]
+    fn a_name_cannot_move_the_cursor() {
+        assert_eq!(clean("a\u{1b}[2Jb\nc"), r"a\u{1b}[2Jb\nc");
+        assert_eq!(clean("größer"), "größer");
+    }
+
+    #[test]
+    fn a_command_line_can_be_pasted_back() {
+        let words = ["python", "a b.py", "it's", ""].map(str::to_owned);
+        assert_eq!(command_line(&words), r"python 'a b.py' 'it'\''s' ''");
+    }
+
+    #[test]
+    fn memories_share_the_unit_of_the_largest() {
+        assert_eq!(memories(&[512 * MIB, 4 * GIB]), "0.5/4.0 GiB");
+        assert_eq!(memories(&[3 * MIB, 512 * MIB]), "3.0/512.0 MiB");
+    }
+
+    #[test]
+    fn time_limits_have_units() {
+        assert_eq!(parse_time("90s"), Some(std::time::Duration::from_secs(90)));
+        assert_eq!(
+            parse_time("1h30m"),
+            Some(std::time::Duration::from_secs(5400))
+        );
+        assert_eq!(
+            [parse_time("90"), parse_time("-5s"), parse_time("soon")],
+            [None, None, None]
+        );
+    }
+}

@@ -1,0 +1,93 @@
+//! What each verb does: ask, draw, pass on an exit code.
+
+mod away;
+mod follow;
+mod read;
+mod run;
+mod settle;
+mod submit;
+
+use std::future::Future;
+use std::process::ExitCode;
+
+use clap_complete::generate;
+use divvy_api::client::Client;
+use divvy_api::home::Home;
+use divvy_api::v1::{Error, ErrorCode};
+
+use crate::Backend;
+use crate::args::{self, Verb};
+use crate::output::{self, Stop};
+use crate::serve;
+
+type Outcome = Result<ExitCode, Stop>;
+
+/// Does what the words ask for.
+pub fn act(verb: Verb, backend: Backend) -> Outcome {
+    match verb {
+        Verb::Run(args) => run::run(&args, backend),
+        Verb::Submit(args) => block_on(submit::submit(args)),
+        Verb::Ps(args) => block_on(read::jobs(args)),
+        Verb::Gpus(args) => block_on(read::gpus(args.output)),
+        Verb::Queues(args) => block_on(read::queues(args.output)),
+        Verb::Describe(args) => block_on(read::describe(args)),
+        Verb::Why(args) => block_on(read::why(args)),
+        Verb::Events(args) => block_on(follow::events(args)),
+        Verb::Logs(args) => block_on(follow::logs(args)),
+        Verb::Wait(args) => block_on(settle::wait(args)),
+        Verb::Cancel(args) => block_on(settle::cancel(args)),
+        Verb::Daemon(args) => daemon(&args, backend),
+        Verb::Completion(args) => completion(&args),
+        Verb::Supervise(args) => Ok((backend.supervise)(&args.job_directory)),
+        Verb::ProbeContext(args) => Ok((backend.probe_context)(&args.gpu_uuid)),
+    }
+}
+
+/// Runs the future on this thread alone: starting threads would cost more than most verbs take.
+fn block_on<T>(work: impl Future<Output = Result<T, Stop>>) -> Result<T, Stop> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(no_runtime)?;
+    runtime.block_on(work)
+}
+
+fn no_runtime(error: std::io::Error) -> Stop {
+    Error::new(
+        ErrorCode::Internal,
+        format!("cannot wait for input and output: {error}"),
+    )
+    .into()
+}
+
+/// A client of the instance this process's environment names.
+fn client() -> Result<Client, Error> {
+    let home = Home::from_env().map_err(|error| {
+        Error::new(ErrorCode::Usage, error.to_string())
+            .hint("set DIVVY_HOME to a short, private folder")
+    })?;
+    Ok(Client::new(home.socket()))
+}
+
+/// A job as the user refers to it, `#12` as tables show it included.
+fn reference(text: &str) -> &str {
+    text.strip_prefix('#').unwrap_or(text)
+}
+
+fn daemon(args: &args::Daemon, backend: Backend) -> Outcome {
+    let daemon = serve::daemon(args)?;
+    if args.docker.is_some() {
+        output::say(
+            "--docker is accepted, and jobs run as plain processes: this version starts no containers",
+        );
+    }
+    (backend.daemon)(daemon)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn completion(args: &args::Completion) -> Outcome {
+    let mut script = Vec::new();
+    generate(args.shell, &mut args::command(), "divvy", &mut script);
+    output::print(script)?;
+    Ok(ExitCode::SUCCESS)
+}

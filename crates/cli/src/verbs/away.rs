@@ -1,0 +1,39 @@
+//! Patience with a daemon that went away while something was followed: its jobs go on, and it usually comes back.
+
+use std::time::{Duration, Instant};
+
+use divvy_api::v1::{Error, ErrorCode};
+
+use crate::failure::Result;
+use crate::output;
+
+/// How long a daemon may be away before what follows it gives up.
+const PATIENCE: Duration = Duration::from_secs(30);
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Since when the daemon has been away.
+#[derive(Debug, Default)]
+pub struct Away(Option<Instant>);
+
+impl Away {
+    /// Waits a moment when the failure is an absent daemon and patience is left.
+    ///
+    /// # Errors
+    /// The failure itself, else.
+    pub async fn forgive(&mut self, error: Error) -> Result<()> {
+        let since = *self.0.get_or_insert_with(|| {
+            output::progress("the daemon went away; waiting for it to come back");
+            Instant::now()
+        });
+        if error.code != ErrorCode::NoDaemon || since.elapsed() > PATIENCE {
+            return Err(error);
+        }
+        tokio::time::sleep(PAUSE).await;
+        Ok(())
+    }
+
+    /// The daemon answered.
+    pub fn back(&mut self) {
+        self.0 = None;
+    }
+}

@@ -1,0 +1,158 @@
+//! `run`: submit, wait for the slice, then be the program's supervisor on this terminal.
+//!
+//! Until the job has its slice a signal takes it out of the queue. From then on the program is in the foreground and
+//! signals of the terminal are its own.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use divvy_api::client::{Client, WaitFor};
+use divvy_api::v1::{Error, ErrorCode, Job, JobState, Runner};
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::away::Away;
+use super::{Outcome, block_on, client, settle};
+use crate::output;
+use crate::{Backend, Solo, args, ask, start, text};
+
+/// How long one question for the slice may take; shorter where a person wants to see why it waits.
+const POLL: Duration = Duration::from_secs(20);
+const POLL_WATCHED: Duration = Duration::from_secs(2);
+
+/// Where waiting led.
+enum Turn {
+    /// The job holds its slice, and its folder says what to start.
+    Start(Box<Job>),
+    /// It is over, with this exit code.
+    Over(u8),
+}
+
+pub fn run(args: &args::Run, backend: Backend) -> Outcome {
+    let submit = ask::submit(&args.job, Runner::Client)?;
+    if args.no_daemon {
+        return Ok(ExitCode::from((backend.solo)(Solo {
+            submit,
+            sim: args.job.sim.clone(),
+        })?));
+    }
+    let turn = block_on(async {
+        let client = client()?;
+        start::agent(&client, args.job.sim.as_deref()).await?;
+        let job = client.submit(&submit).await?;
+        Ok(wait_for_turn(&client, job).await?)
+    })?;
+    let code = match turn {
+        Turn::Over(code) => code,
+        Turn::Start(job) => {
+            let code = (backend.run_here)(Path::new(&job.directory))?;
+            if code != 0 {
+                tell_refusals(&job.id);
+            }
+            code
+        }
+    };
+    Ok(ExitCode::from(code))
+}
+
+/// Waits until the job may start, and says why it waits.
+async fn wait_for_turn(client: &Client, mut job: Job) -> Result<Turn, Error> {
+    let mut signals = Signals::new()?;
+    let (mut said, mut away) = (None, Away::default());
+    let poll = if output::is_watched() {
+        POLL_WATCHED
+    } else {
+        POLL
+    };
+    loop {
+        match job.state {
+            JobState::Starting => return Ok(Turn::Start(Box::new(job))),
+            JobState::Queued => say_why(&job, &mut said),
+            JobState::Running | JobState::Stopping => {}
+            JobState::Ended => return settle::verdict(&job).map(Turn::Over),
+        }
+        tokio::select! {
+            biased;
+            number = signals.next() => {
+                client.cancel(&job.id).await?;
+                output::progress(&format!("#{} was taken out of queue {}", job.id, job.queue));
+                return Ok(Turn::Over(128 + number));
+            }
+            answer = client.wait(&job.id, WaitFor::Starting, poll) => match answer {
+                Ok(now) => {
+                    away.back();
+                    job = now;
+                }
+                Err(error) => away.forgive(error).await?,
+            },
+        }
+    }
+}
+
+/// One line each time the reason changes.
+fn say_why(job: &Job, said: &mut Option<String>) {
+    let reason = job
+        .reason
+        .clone()
+        .unwrap_or_else(|| "the next pass of the planner decides".to_owned());
+    if said.as_ref() != Some(&reason) {
+        output::progress(&format!(
+            "#{} waits in queue {}: {reason}",
+            job.id, job.queue
+        ));
+        *said = Some(reason);
+    }
+}
+
+/// After a failure: whether the limit may have been its cause. Best effort, the program's exit code stands either way.
+fn tell_refusals(id: &str) {
+    let asked = block_on(async { Ok(client()?.job(id).await?) });
+    for slice in asked
+        .iter()
+        .flat_map(|job| &job.slices)
+        .filter(|slice| slice.denied > 0)
+    {
+        let asked = slice
+            .last_denied_bytes
+            .map_or_else(|| "memory".to_owned(), text::memory);
+        let figures = text::memories(&[slice.memory_peak_bytes, slice.memory_limit_bytes]);
+        output::say(&format!(
+            "#{id} was refused {asked} at its limit on GPU {}: it had used {figures}",
+            slice.gpu_index
+        ));
+    }
+}
+
+/// The signals that ask a waiting `run` to stop.
+struct Signals {
+    interrupt: tokio::signal::unix::Signal,
+    terminate: tokio::signal::unix::Signal,
+    hangup: tokio::signal::unix::Signal,
+}
+
+impl Signals {
+    fn new() -> Result<Self, Error> {
+        let listen = |kind| {
+            signal(kind).map_err(|error| {
+                Error::new(
+                    ErrorCode::Internal,
+                    format!("cannot listen for signals: {error}"),
+                )
+            })
+        };
+        Ok(Self {
+            interrupt: listen(SignalKind::interrupt())?,
+            terminate: listen(SignalKind::terminate())?,
+            hangup: listen(SignalKind::hangup())?,
+        })
+    }
+
+    /// The number of the next one.
+    async fn next(&mut self) -> u8 {
+        tokio::select! {
+            _ = self.interrupt.recv() => 2,
+            _ = self.terminate.recv() => 15,
+            _ = self.hangup.recv() => 1,
+        }
+    }
+}

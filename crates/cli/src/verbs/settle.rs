@@ -1,0 +1,132 @@
+//! `wait` and `cancel`: jobs on their way to the end.
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use divvy_api::client::{Client, WaitFor};
+use divvy_api::v1::{EndReason, Error, ErrorCode, Job, JobState};
+
+use super::away::Away;
+use super::{Outcome, client, reference};
+use crate::args::{Cancel, Wait};
+use crate::failure::{self, Result, usage};
+use crate::output::{self, print, view};
+use crate::{render, text};
+
+/// How long one question for the end may take.
+const POLL: Duration = Duration::from_secs(20);
+
+/// The exit code an ended job passes on: the program's, where there is one.
+///
+/// # Errors
+/// When the job ended without its program's doing: it was never started, or nobody saw how it ended.
+pub fn verdict(job: &Job) -> Result<u8> {
+    let reason = || {
+        job.reason
+            .as_deref()
+            .map(|reason| format!(": {}", text::clean(reason)))
+            .unwrap_or_default()
+    };
+    let failed = |code, what: &str| Error::new(code, format!("#{} {what}{}", job.id, reason()));
+    match (job.exit_code, job.end_reason) {
+        (Some(code), _) => Ok(u8::try_from(code).unwrap_or(u8::MAX)),
+        (None, Some(EndReason::Completed)) => Ok(0),
+        (None, Some(EndReason::LaunchFailed)) => {
+            Err(failed(ErrorCode::LaunchFailed, "could not be started"))
+        }
+        (None, Some(EndReason::Cancelled)) => Err(failed(
+            ErrorCode::LaunchFailed,
+            "was cancelled before it started",
+        )),
+        (None, Some(EndReason::SupervisorLost)) => Err(failed(
+            ErrorCode::Internal,
+            "lost its supervisor, so its exit code is unknown",
+        )),
+        (None, Some(EndReason::Failed) | None) => {
+            Err(failed(ErrorCode::Internal, "ended without an exit code"))
+        }
+    }
+}
+
+pub async fn wait(args: Wait) -> Outcome {
+    let deadline = match &args.timeout {
+        None => None,
+        Some(text) => Some(Instant::now() + time(text)?),
+    };
+    let client = client()?;
+    let mut ended = Vec::with_capacity(args.jobs.len());
+    for name in &args.jobs {
+        // Found at once: what does not exist is not waited for, and `last` stays the job it was.
+        ended.push(client.job(reference(name)).await?);
+    }
+    for job in &mut ended {
+        *job = until_ended(&client, job.clone(), deadline).await?;
+    }
+    if let Some(format) = args.output {
+        print(render::list(&ended, format, view(), render::jobs)?)?;
+    }
+    let mut verdicts = ended.iter().map(verdict);
+    Ok(ExitCode::from(
+        verdicts
+            .find(|verdict| !matches!(verdict, Ok(0)))
+            .unwrap_or(Ok(0))?,
+    ))
+}
+
+fn time(text: &str) -> Result<Duration> {
+    text::parse_time(text).ok_or_else(|| {
+        usage(
+            format!("--timeout {text} is not a length of time"),
+            "write 90s, 5m or 1h30m",
+        )
+    })
+}
+
+async fn until_ended(client: &Client, mut job: Job, deadline: Option<Instant>) -> Result<Job> {
+    let mut away = Away::default();
+    while job.state != JobState::Ended {
+        let left = deadline.map_or(POLL, |deadline| {
+            deadline.saturating_duration_since(Instant::now()).min(POLL)
+        });
+        if left.is_zero() {
+            let message = format!(
+                "#{} is still {} at the end of --timeout",
+                job.id,
+                text::state(&job)
+            );
+            return Err(Error::new(ErrorCode::TimedOut, message)
+                .hint(format!("it goes on: divvy wait {}", job.id)));
+        }
+        // The agent counts in whole seconds; the last part of one is waited for here.
+        match tokio::time::timeout(left, client.wait(&job.id, WaitFor::Ended, POLL)).await {
+            Ok(Ok(now)) => {
+                away.back();
+                job = now;
+            }
+            Ok(Err(error)) => away.forgive(error).await?,
+            Err(_) => {}
+        }
+    }
+    Ok(job)
+}
+
+pub async fn cancel(args: Cancel) -> Outcome {
+    let client = client()?;
+    let json = args.output.is_some_and(crate::args::Format::is_json);
+    let (mut cancelled, mut outcome) = (Vec::new(), ExitCode::SUCCESS);
+    for name in args.jobs.iter().rev() {
+        // Backwards, so that the exit code is that of the first that could not be cancelled.
+        match client.cancel(reference(name)).await {
+            Ok(job) => cancelled.push(job),
+            Err(error) => outcome = failure::report(&error, json),
+        }
+    }
+    cancelled.reverse();
+    match args.output {
+        Some(format) => print(render::list(&cancelled, format, view(), render::jobs)?)?,
+        None => cancelled.iter().for_each(|job| {
+            output::say(&format!("#{} {} is {}", job.id, job.name, text::state(job)))
+        }),
+    }
+    Ok(outcome)
+}

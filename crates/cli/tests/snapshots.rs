@@ -1,0 +1,221 @@
+//! What users read, recorded: every view in its forms, from fixed values. A change shows up as a diff to review.
+
+mod fixtures;
+
+use divvy_api::v1::{Error, ErrorCode, Why};
+use divvy_cli::args::Format;
+use divvy_cli::failure;
+use divvy_cli::render::{self, Item, View};
+use insta::assert_snapshot;
+
+fn view(width: usize) -> View {
+    View {
+        wide: false,
+        width: Some(width),
+        now: fixtures::now(),
+    }
+}
+
+fn list<T: Item>(
+    items: &[T],
+    format: Format,
+    width: usize,
+    table: impl FnOnce(&[T], View) -> String,
+) -> String {
+    render::list(items, format, view(width), table).expect("API types are JSON")
+}
+
+#[test]
+fn ps() {
+    let jobs = fixtures::jobs();
+    assert_snapshot!(
+        "ps_table_120",
+        list(&jobs, Format::Table, 120, render::jobs)
+    );
+    assert_snapshot!("ps_table_80", list(&jobs, Format::Table, 80, render::jobs));
+    assert_snapshot!("ps_wide", list(&jobs, Format::Wide, 80, render::jobs));
+    assert_snapshot!("ps_json", list(&jobs[1..2], Format::Json, 80, render::jobs));
+    assert_snapshot!(
+        "ps_ndjson",
+        list(&jobs[1..3], Format::Ndjson, 80, render::jobs)
+    );
+    assert_snapshot!("ps_name", list(&jobs, Format::Name, 80, render::jobs));
+}
+
+#[test]
+fn gpus() {
+    let gpus = fixtures::gpus();
+    assert_snapshot!(
+        "gpus_table_120",
+        list(&gpus, Format::Table, 120, render::gpus)
+    );
+    assert_snapshot!(
+        "gpus_table_80",
+        list(&gpus, Format::Table, 80, render::gpus)
+    );
+    assert_snapshot!("gpus_wide", list(&gpus, Format::Wide, 80, render::gpus));
+    assert_snapshot!(
+        "gpus_json",
+        list(&gpus[2..], Format::Json, 80, render::gpus)
+    );
+    assert_snapshot!("gpus_name", list(&gpus, Format::Name, 80, render::gpus));
+    assert_snapshot!("gpus_footer", render::gpus_footer(&gpus, &fixtures::node()));
+}
+
+#[test]
+fn queues() {
+    let queues = fixtures::queues();
+    assert_snapshot!(
+        "queues_table_120",
+        list(&queues, Format::Table, 120, render::queues)
+    );
+    assert_snapshot!(
+        "queues_table_80",
+        list(&queues, Format::Table, 80, render::queues)
+    );
+    assert_snapshot!(
+        "queues_json",
+        list(&queues[..1], Format::Json, 80, render::queues)
+    );
+    assert_snapshot!(
+        "queues_name",
+        list(&queues, Format::Name, 80, render::queues)
+    );
+}
+
+#[test]
+fn events() {
+    let events = fixtures::events();
+    assert_snapshot!(
+        "events_table",
+        list(&events, Format::Table, 80, render::events)
+    );
+    assert_snapshot!(
+        "events_ndjson",
+        list(&events, Format::Ndjson, 80, render::events)
+    );
+    assert_snapshot!(
+        "events_name",
+        list(&events, Format::Name, 80, render::events)
+    );
+    let lines: String = events
+        .iter()
+        .map(|event| render::event_line(event, fixtures::now()))
+        .collect();
+    assert_snapshot!("events_followed", lines);
+}
+
+#[test]
+fn describe() {
+    for (name, at) in [
+        ("running", 1),
+        ("queued", 3),
+        ("failed", 4),
+        ("launch_failed", 5),
+    ] {
+        assert_snapshot!(
+            format!("describe_{name}"),
+            render::describe(&fixtures::jobs()[at], view(80))
+        );
+    }
+}
+
+#[test]
+fn why() {
+    assert_snapshot!("why_waiting", render::why(&fixtures::why()));
+    let running = Why {
+        state: divvy_api::v1::JobState::Running,
+        place: None,
+        summary: "it runs on gpu2.25a".into(),
+        ..fixtures::why()
+    };
+    let running = Why {
+        gpus: Vec::new(),
+        behind: Vec::new(),
+        sooner: Vec::new(),
+        ..running
+    };
+    assert_snapshot!("why_running", render::why(&running));
+    assert_snapshot!(
+        "why_json",
+        list(&[running], Format::Json, 80, |_, _| String::new())
+    );
+}
+
+#[test]
+fn submit() {
+    let jobs = fixtures::jobs();
+    let told: String = [1, 3]
+        .map(|at| render::submitted(&jobs[at], false))
+        .concat();
+    assert_snapshot!("submit", told);
+    let told: String = [1, 3].map(|at| render::submitted(&jobs[at], true)).concat();
+    assert_snapshot!("submit_dry_run", told);
+}
+
+#[test]
+fn failures() {
+    let error = Error::new(
+        ErrorCode::NeverFits,
+        "8 whole GPUs can never fit: this node has 3",
+    )
+    .hint("the nearest that can: -g 3")
+    .details(serde_json::json!({"gpus": 3, "nearest": "3"}));
+    assert_snapshot!("failure_text", failure::render(&error, false));
+    assert_snapshot!("failure_json", failure::render(&error, true));
+}
+
+/// Nobody's name, reason or command may move the cursor of who reads the table.
+#[test]
+fn control_characters_of_others_are_shown_and_not_sent() {
+    let mut job = fixtures::jobs().remove(4);
+    for text in [
+        &mut job.name,
+        &mut job.user,
+        &mut job.queue,
+        &mut job.command[0],
+        &mut job.cwd,
+    ] {
+        *text = "a\u{1b}[2Jb".into();
+    }
+    job.reason = Some("line\nbreak\u{7}".into());
+    job.project = Some("\u{9b}31m".into());
+    let mut event = fixtures::events().remove(0);
+    event.text = "\u{1b}]0;title\u{7}".into();
+    let mut error = Error::new(ErrorCode::NotFound, "no job is named \u{1b}[31m");
+    error.hint = Some("\u{8}".into());
+    let texts = [
+        render::jobs(
+            &[job.clone()],
+            View {
+                wide: true,
+                ..view(80)
+            },
+        ),
+        render::describe(&job, view(80)),
+        render::submitted(&job, false),
+        render::event_line(&event, fixtures::now()),
+        failure::render(&error, false),
+    ];
+    for text in texts {
+        assert!(
+            !text.replace('\n', "").chars().any(char::is_control),
+            "{text:?}"
+        );
+    }
+}
+
+#[test]
+fn tables_fit_the_terminal() {
+    for width in [80, 100, 120, 200] {
+        let tables = [
+            list(&fixtures::jobs(), Format::Table, width, render::jobs),
+            list(&fixtures::gpus(), Format::Table, width, render::gpus),
+            list(&fixtures::queues(), Format::Table, width, render::queues),
+            list(&fixtures::events(), Format::Table, width, render::events),
+        ];
+        for line in tables.iter().flat_map(|table| table.lines()) {
+            assert!(line.chars().count() <= width, "{width}: {line}");
+        }
+    }
+}
