@@ -62,8 +62,6 @@ pub fn make() -> Result<Venv> {
         "install",
         "--quiet",
         "--disable-pip-version-check",
-        "--only-binary",
-        ":all:",
         "--requirement",
     ];
     let venv = Venv { folder };

@@ -282,6 +282,24 @@ impl Home {
         self.divvy(&words).ok().stdout.trim().to_owned()
     }
 
+    /// Queues a program that takes `bytes` on each of its GPUs and keeps them until the gate named like `gate` opens.
+    ///
+    /// # Panics
+    /// When it is refused.
+    #[must_use]
+    #[track_caller]
+    pub fn submit_holder(&self, flags: &[&str], bytes: u64, gate: &str) -> String {
+        let (probe, bytes, gate) = (
+            self.program("cudarc_probe"),
+            bytes.to_string(),
+            self.gate(gate),
+        );
+        self.submit(
+            flags,
+            &[&probe, "hold", "--bytes", &bytes, "--until-file", &gate],
+        )
+    }
+
     /// Path of a gate: a file that is not there yet and that a holder waits for.
     #[must_use]
     pub fn gate(&self, name: &str) -> String {
@@ -294,12 +312,12 @@ impl Home {
             .to_owned()
     }
 
-    /// Opens a gate.
+    /// Opens the gate of that name.
     ///
     /// # Panics
     /// When the file cannot be made.
-    pub fn open(&self, gate: &str) {
-        File::create(gate).expect("the gates' folder can be written");
+    pub fn open(&self, name: &str) {
+        File::create(self.gate(name)).expect("the gates' folder can be written");
     }
 
     /// A client of this instance's API.

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, Parser, Subcommand};
+use cudarc::driver::sys::CUresult;
 use divvy_clients::device::{Block, Device, GRANULE, Route, fill};
 use divvy_clients::say::say;
 use divvy_clients::size;
@@ -252,7 +253,7 @@ impl Racer {
 }
 
 /// Reads commands from stdin and answers each with one line that carries every racer's answer (null for a dead one).
-/// A racer that was killed is replaced before the next `go`.
+/// A racer that was killed is replaced once the others have given everything back.
 fn lead(args: &Race) -> Result<ExitCode> {
     let mut racers = (0..args.processes)
         .map(|_| Racer::start(args))
@@ -282,19 +283,22 @@ fn lead(args: &Race) -> Result<ExitCode> {
             }
             ["free"] => {
                 for racer in &mut racers {
-                    racer.command("free")?;
+                    let _ = racer.command("free"); // a dead one's pipe is broken; its silence tells
                 }
             }
             _ => bail!("no such command: {line}"),
         }
         let mut answers = Vec::new();
         for racer in &mut racers {
-            let answer = racer.answer()?;
-            if answer.is_none() {
-                racer.child.wait()?;
-                *racer = Racer::start(args)?;
+            answers.push(racer.answer()?);
+        }
+        if words == ["free"] {
+            for (racer, answer) in racers.iter_mut().zip(&answers) {
+                if answer.is_none() {
+                    racer.child.wait()?;
+                    *racer = Racer::start(args)?;
+                }
             }
-            answers.push(answer);
         }
         say(&json!({"answers": answers, "pids": pids(&racers)}))?;
     }
@@ -307,7 +311,7 @@ fn lead(args: &Race) -> Result<ExitCode> {
 
 /// On `go SEED`: churns a few blocks of random size, then takes all it can get; on `free`: gives everything back.
 fn race(args: &Race) -> Result<ExitCode> {
-    let device = Device::open(0)?;
+    let device = open_patiently()?;
     say(&json!({"ready": true}))?;
     let mut held: Vec<Block> = Vec::new();
     for line in io::stdin().lock().lines() {
@@ -341,6 +345,22 @@ fn race(args: &Race) -> Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Opens GPU 0, asking again while there is no room: the memory of one who was killed comes back a little later.
+fn open_patiently() -> Result<Device> {
+    let started = Instant::now();
+    loop {
+        match Device::open(0) {
+            Err(error)
+                if error.0 == CUresult::CUDA_ERROR_OUT_OF_MEMORY
+                    && started.elapsed().as_secs() < 30 =>
+            {
+                thread::sleep(Duration::from_millis(2));
+            }
+            answer => return Ok(answer?),
+        }
+    }
 }
 
 /// xorshift64: the same seed races the same race.

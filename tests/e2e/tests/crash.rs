@@ -1,0 +1,298 @@
+//! `kill -9` of the daemon, of a supervisor, of a job: nothing acknowledged is lost, nothing runs twice, nothing is booked
+//! twice.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, SystemTime};
+
+use divvy_api::v1::{EndReason, Job, JobState};
+use divvy_e2e::{GIB, Home, until};
+use rustix::process::{Pid, Signal, kill_process};
+
+const QUEUES: [&str; 5] = [
+    "--dynamic-gpus",
+    "--queue",
+    "whole=1",
+    "half=0.5",
+    "quarter=0.25",
+];
+
+fn kill(pid: u32) {
+    kill_process(
+        Pid::from_raw(pid.cast_signed()).expect("a process id"),
+        Signal::KILL,
+    )
+    .expect("it lives");
+}
+
+fn parent_of(pid: u32) -> u32 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("it lives");
+    let after_name = stat.rsplit_once(')').expect("the name ends there").1;
+    after_name
+        .split_whitespace()
+        .nth(1)
+        .and_then(|field| field.parse().ok())
+        .expect("proc(5) field 4")
+}
+
+/// What must be the same before and after a crash.
+fn identity(job: &Job) -> String {
+    let slices = job
+        .slices
+        .iter()
+        .map(|slice| (&slice.label, &slice.gpu_uuid, slice.memory_limit_bytes));
+    format!(
+        "{} {:?} {:?} {:?}",
+        job.id,
+        job.pid,
+        slices.collect::<Vec<_>>(),
+        job.slice_directory
+    )
+}
+
+#[test]
+fn jobs_slices_exit_codes_and_the_queue_survive_the_daemon() {
+    let home = Home::new("a100-80gb:2");
+    let daemon = home.daemon(&QUEUES);
+    let holder = home.submit_holder(&["-q", "half"], 3 * GIB, "holder");
+    let script = format!(
+        "while [ ! -e {} ]; do sleep 0.02; done; exit 7",
+        home.gate("seven")
+    );
+    let seven = home.submit(&["-q", "half"], &["sh", "-c", &script]);
+    let killed = home.submit_holder(&["-q", "quarter"], GIB, "never");
+    let before = [&holder, &seven, &killed].map(|job| home.running(job));
+    let _ = (home.first_words(&holder), home.first_words(&killed));
+    let first = home.submit(&["-q", "whole", "--name", "first"], &["true"]);
+    let second = home.submit(&["-q", "whole", "--name", "second"], &["true"]);
+    until("both wait", || {
+        [&first, &second]
+            .iter()
+            .all(|job| home.job(job).reason.is_some())
+            .then_some(())
+    });
+    let used = home.job(&holder).slices[0].memory_used_bytes;
+    daemon.crash();
+
+    // While nobody looks, one job ends by itself and one is killed.
+    home.open("seven");
+    kill(before[2].pid.expect("a running job has a process"));
+    let exits = [&seven, &killed].map(|job| home.path().join("jobs").join(job).join("exit.json"));
+    until("their ends are on disk", || {
+        exits.iter().all(|file| file.exists()).then_some(())
+    });
+
+    let daemon = home.daemon(&QUEUES);
+    let after = home.job(&holder);
+    assert_eq!(
+        (after.state, identity(&after)),
+        (JobState::Running, identity(&before[0]))
+    );
+    until("its ledger is read again", || {
+        (home.job(&holder).slices[0].memory_used_bytes == used).then_some(())
+    });
+    assert_eq!(
+        (home.ended(&seven).exit_code, home.ended(&seven).end_reason),
+        (Some(7), Some(EndReason::Failed))
+    );
+    assert_eq!(home.ended(&killed).exit_code, Some(137));
+    // The GPU whose jobs are gone is free, and the queue goes on where it was, in its order.
+    assert_eq!(home.ended(&first).exit_code, Some(0));
+    assert_eq!(home.ended(&second).exit_code, Some(0));
+    assert!(home.job(&first).started_at < home.job(&second).started_at);
+
+    // Once more, and this time it is asked politely: jobs outlive that too.
+    assert_eq!(daemon.stop(), 0);
+    let _daemon = home.daemon(&QUEUES);
+    assert_eq!(identity(&home.job(&holder)), identity(&before[0]));
+    home.open("holder");
+    assert_eq!(home.ended(&holder).exit_code, Some(0));
+    let left: Vec<_> = home
+        .items(&["gpus"])
+        .into_iter()
+        .filter(|gpu| gpu["share_allocated"] != 0)
+        .collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn a_second_daemon_of_the_same_home_is_refused_and_the_first_serves_on() {
+    let home = Home::new("a100-80gb:1");
+    let mut daemon = home.daemon(&[]);
+    let said = home.divvy(&["daemon"]).exits(8);
+    assert!(
+        said.stderr.contains(&daemon.pid().to_string()),
+        "it does not say who: {}",
+        said.stderr
+    );
+    assert_eq!(daemon.ended(), None);
+    let _ = home.divvy(&["run", "-g", "0.5", "--", "true"]).ok();
+}
+
+#[test]
+fn a_job_whose_supervisor_was_killed_keeps_its_slice_until_its_program_is_gone() {
+    let home = Home::new("a100-80gb:1");
+    let mut daemon = Some(home.daemon(&[]));
+    for daemon_is_down in [false, true] {
+        let gate = format!("gate-{daemon_is_down}");
+        let job = home.submit_holder(&["-g", "0.5"], GIB, &gate);
+        let running = home.running(&job);
+        let _ = home.first_words(&job);
+        let pid = running.pid.expect("a running job has a process");
+        if daemon_is_down {
+            daemon.take().expect("it runs").crash();
+        }
+        kill(parent_of(pid));
+        if daemon_is_down {
+            daemon = Some(home.daemon(&[]));
+        }
+        // Its memory is still in use, so another whole-GPU job must not start now.
+        let whole = home.submit(&["-g", "1"], &["true"]);
+        until("the plan has seen it", || home.job(&whole).reason);
+        assert_eq!(
+            home.job(&job).slices.len(),
+            1,
+            "the slice of a living program was given away"
+        );
+        home.open(&gate);
+        let ended = home.ended(&job);
+        assert_eq!(
+            (ended.end_reason, ended.exit_code),
+            (Some(EndReason::SupervisorLost), None)
+        );
+        assert_eq!(home.ended(&whole).exit_code, Some(0));
+    }
+}
+
+/// xorshift64; the seed is in every message.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % bound
+    }
+}
+
+#[test]
+fn killed_at_random_moments_it_runs_every_job_once_and_never_overbooks() {
+    const CRASHES: u64 = 20;
+    let seed = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .expect("after 1970")
+        .as_nanos() as u64
+        | 1;
+    let mut random = Random(seed);
+    let home = Home::new("a100-80gb:2");
+    let ledger = home.scratch().join("ran");
+    let script = format!(
+        "echo start $DIVVY_JOB_ID $CUDA_VISIBLE_DEVICES >> {0}; sleep 0.0$2; echo end $DIVVY_JOB_ID $CUDA_VISIBLE_DEVICES >> {0}; exit $1",
+        ledger.display()
+    );
+    let enough = AtomicBool::new(false);
+    let submitter = |mut random: Random| {
+        let mut jobs: BTreeMap<String, i32> = BTreeMap::new();
+        for nth in 0.. {
+            if enough.load(Ordering::Relaxed) {
+                break;
+            }
+            let (code, pause, key) = (
+                random.below(5).to_string(),
+                random.below(10).to_string(),
+                format!("key-{nth}"),
+            );
+            let words = [
+                "submit",
+                "--parsable",
+                "-q",
+                "quarter",
+                "--idempotency-key",
+                &key,
+                "--",
+                "sh",
+                "-c",
+                &script,
+                "sh",
+                &code,
+                &pause,
+            ];
+            // The daemon may be down or may die while it answers; the key makes it safe to ask again.
+            let mut submit = home.divvy_command(&words);
+            let id = until("the job is taken", || {
+                let output = submit.output().expect("divvy starts");
+                output
+                    .status
+                    .success()
+                    .then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+            });
+            jobs.insert(id, code.parse().expect("a digit"));
+        }
+        jobs
+    };
+    let jobs = thread::scope(|scope| {
+        let first = Random(random.below(u64::MAX) | 1);
+        let jobs = scope.spawn(|| submitter(first));
+        for _ in 0..CRASHES {
+            let daemon = home.daemon(&QUEUES);
+            // Any moment of its work: this pause is the experiment, nothing is waited for.
+            thread::sleep(Duration::from_millis(random.below(250)));
+            daemon.crash();
+        }
+        let daemon = home.daemon(&QUEUES);
+        enough.store(true, Ordering::Relaxed);
+        let jobs = jobs.join().expect("the submitter finishes");
+        for id in jobs.keys() {
+            home.ended(id);
+        }
+        drop(daemon);
+        jobs
+    });
+
+    let _daemon = home.daemon(&QUEUES);
+    let listed = home.items(&["ps", "--all"]);
+    let ids: BTreeSet<&str> = listed.iter().filter_map(|job| job["id"].as_str()).collect();
+    assert_eq!(
+        ids,
+        jobs.keys().map(String::as_str).collect(),
+        "seed {seed}: jobs were lost or made up"
+    );
+    for (id, code) in &jobs {
+        assert_eq!(
+            home.job(id).exit_code,
+            Some(*code),
+            "seed {seed}, job {id}: {:?}",
+            home.job(id)
+        );
+    }
+    let text = fs::read_to_string(&ledger).expect("jobs ran");
+    let mut busy: BTreeMap<&str, i32> = BTreeMap::new();
+    let mut started = BTreeSet::new();
+    for line in text.lines() {
+        let words: Vec<&str> = line.split(' ').collect();
+        let [what, id, gpu] = words[..] else {
+            panic!("seed {seed}: a job wrote {line:?}")
+        };
+        let now = busy.entry(gpu).or_default();
+        if what == "start" {
+            assert!(started.insert(id), "seed {seed}: job {id} ran twice");
+            *now += 1;
+        } else {
+            *now -= 1;
+        }
+        assert!(*now <= 4, "seed {seed}: five quarters of {gpu} at once");
+    }
+    assert_eq!(
+        started.len(),
+        jobs.len(),
+        "seed {seed}: a job ended without having run"
+    );
+    assert!(
+        jobs.len() > 10,
+        "seed {seed}: only {} jobs, this tried nothing",
+        jobs.len()
+    );
+}

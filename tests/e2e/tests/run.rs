@@ -1,0 +1,415 @@
+//! `divvy run` is the program it runs: its exit code, its signals, its stdin and stdout. And the life of a job from
+//! `submit` to `wait`.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::Stdio;
+
+use divvy_api::v1::{EndReason, JobState};
+use divvy_e2e::{Dialog, Home, until};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group, test_kill_process};
+
+#[test]
+fn the_programs_exit_code_is_passed_on() {
+    let home = Home::new("a100-80gb:1");
+    let _daemon = home.daemon(&[]);
+    for code in [0, 3, 255] {
+        let script = format!("exit {code}");
+        for flags in [&["-g", "0.5"][..], &["-g", "0.5", "--no-daemon"]] {
+            let _ = home
+                .divvy(&[&["run"], flags, &["--", "sh", "-c", &script]].concat())
+                .exits(code);
+        }
+        assert_eq!(home.ended("last").exit_code, Some(code));
+    }
+    assert_eq!(home.job("1").end_reason, Some(EndReason::Completed));
+    assert_eq!(home.job("2").end_reason, Some(EndReason::Failed));
+}
+
+#[test]
+fn what_cannot_be_started_is_126_or_127_as_in_a_shell() {
+    let home = Home::new("a100-80gb:1");
+    let _daemon = home.daemon(&[]);
+    let text = home.scratch().join("text");
+    fs::write(&text, "not a program\n").unwrap();
+    for flags in [&["-g", "0.5"][..], &["-g", "0.5", "--no-daemon"]] {
+        let missing = home
+            .divvy(&[&["run"], flags, &["--", "/no/such/program"]].concat())
+            .exits(127);
+        assert!(
+            missing.stderr.contains("/no/such/program"),
+            "{}",
+            missing.stderr
+        );
+        let _ = home
+            .divvy(&[&["run"], flags, &["--", text.to_str().unwrap()]].concat())
+            .exits(126);
+    }
+    for job in home.items(&["ps", "--all"]) {
+        assert_eq!(
+            (&job["state"], &job["end_reason"]),
+            (&"ended".into(), &"launch_failed".into()),
+            "{job}"
+        );
+    }
+}
+
+#[test]
+fn a_signal_shows_as_128_and_its_number() {
+    let home = Home::new("a100-80gb:1");
+    let _daemon = home.daemon(&[]);
+    for (name, number) in [("TERM", 15), ("KILL", 9)] {
+        for flags in [&["-g", "0.5"][..], &["-g", "0.5", "--no-daemon"]] {
+            let script = format!("kill -{name} $$");
+            let _ = home
+                .divvy(&[&["run"], flags, &["--", "sh", "-c", &script]].concat())
+                .exits(128 + number);
+        }
+        assert_eq!(home.ended("last").exit_code, Some(128 + number));
+    }
+}
+
+#[test]
+fn stdin_stdout_and_stderr_are_the_programs_own() {
+    let home = Home::new("a100-80gb:1");
+    let _daemon = home.daemon(&[]);
+    for flags in [&["-g", "0.5"][..], &["-g", "0.5", "--no-daemon"]] {
+        let mut command = home
+            .divvy_command(&[&["run"], flags, &["--", "sh", "-c", "cat; echo talk >&2"]].concat());
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        child
+            .stdin
+            .take()
+            .unwrap()
+            .write_all(b"data\0\xff\n")
+            .unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.stdout, b"data\0\xff\n");
+        assert_eq!(String::from_utf8_lossy(&output.stderr), "talk\n");
+    }
+}
+
+#[test]
+fn the_program_gets_its_folder_its_variables_and_its_slice() {
+    let home = Home::new("a100-80gb:2");
+    let _daemon = home.daemon(&["--dynamic-gpus", "--queue", "half=0.5"]);
+    let folder = home.scratch().join("work");
+    fs::create_dir(&folder).unwrap();
+    let script = r#"pwd; echo "$MINE|$LD_PRELOAD|$DIVVY_JOB_ID|$DIVVY_QUEUE|$CUDA_VISIBLE_DEVICES|$NVIDIA_VISIBLE_DEVICES""#;
+    let mut command = home.divvy_command(&[
+        "submit",
+        "--parsable",
+        "-q",
+        "half",
+        "--",
+        "sh",
+        "-c",
+        script,
+    ]);
+    let output = command
+        .current_dir(&folder)
+        .env("MINE", "a b")
+        .output()
+        .unwrap();
+    let id = String::from_utf8(output.stdout).unwrap().trim().to_owned();
+    assert_eq!(home.ended(&id).exit_code, Some(0));
+    let log = home.log(&id);
+    let lines: Vec<&str> = log.lines().collect();
+    assert_eq!(lines[0], folder.to_str().unwrap());
+    let uuid = home.items(&["gpus"])[0]["uuid"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let preload = home.program("libdivvy_preload.so");
+    assert_eq!(lines[1], format!("a b|{preload}|{id}|half|{uuid}|{uuid}"));
+}
+
+#[test]
+fn control_c_reaches_the_program_and_what_it_answers_counts() {
+    let home = Home::new("a100-80gb:1");
+    let _daemon = home.daemon(&[]);
+    for flags in [&["-g", "0.5"][..], &["-g", "0.5", "--no-daemon"]] {
+        let script = "trap 'exit 44' INT; echo '{}'; while :; do sleep 0.05; done";
+        let mut dialog = Dialog::start(
+            home.divvy_command(&[&["run"], flags, &["--", "sh", "-c", script]].concat())
+                .process_group(0),
+        );
+        dialog.listen();
+        kill_process_group(
+            Pid::from_raw(dialog.pid().cast_signed()).unwrap(),
+            Signal::INT,
+        )
+        .unwrap();
+        assert_eq!(dialog.finish(), 44);
+    }
+}
+
+#[test]
+fn a_signal_to_divvy_run_alone_is_passed_to_the_program() {
+    let home = Home::new("a100-80gb:1");
+    let _daemon = home.daemon(&[]);
+    for flags in [&["-g", "0.5"][..], &["-g", "0.5", "--no-daemon"]] {
+        let script = r#"echo "{\"pid\":$$}"; exec sleep 600"#;
+        let mut dialog = Dialog::start(
+            &mut home.divvy_command(&[&["run"], flags, &["--", "sh", "-c", script]].concat()),
+        );
+        let program =
+            Pid::from_raw(i32::try_from(dialog.listen()["pid"].as_u64().unwrap()).unwrap())
+                .unwrap();
+        kill_process(
+            Pid::from_raw(dialog.pid().cast_signed()).unwrap(),
+            Signal::TERM,
+        )
+        .unwrap();
+        assert_eq!(dialog.finish(), 143);
+        assert!(
+            test_kill_process(program).is_err(),
+            "the program was left behind"
+        );
+    }
+}
+
+#[test]
+fn control_c_while_waiting_takes_the_job_out_of_its_queue() {
+    let home = Home::new("a100-80gb:1");
+    let _daemon = home.daemon(&[]);
+    let whole = home.submit_holder(&["-g", "1"], 0, "whole");
+    home.running(&whole);
+    let mut waiting = home.divvy_command(&["run", "-g", "0.5", "--", "true"]);
+    let child = waiting
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .process_group(0)
+        .spawn()
+        .unwrap();
+    let id = until("the job waits", || {
+        home.items(&["ps"])
+            .into_iter()
+            .find(|job| job["state"] == "queued")
+    })
+    .clone()["id"]
+        .clone();
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let code = output
+        .status
+        .code()
+        .unwrap_or_else(|| 128 + output.status.signal().unwrap());
+    assert_eq!(code, 130, "{}", String::from_utf8_lossy(&output.stderr));
+    let job = home.ended(id.as_str().unwrap());
+    assert_eq!(
+        (job.end_reason, job.exit_code),
+        (Some(EndReason::Cancelled), None)
+    );
+}
+
+#[test]
+fn run_starts_a_daemon_when_there_is_none() {
+    let home = Home::new("a100-80gb:1");
+    let _ = home.divvy(&["ps"]).exits(7);
+    let said = home
+        .divvy(&["run", "-g", "0.5", "--", "echo", "hello"])
+        .ok();
+    assert_eq!(said.stdout, "hello\n");
+    let jobs = home.items(&["ps", "--all"]);
+    assert_eq!((jobs.len(), &jobs[0]["exit_code"]), (1, &0.into()));
+    let node = home.call(home.client().node()).unwrap();
+    assert_eq!(node.simulated.as_deref(), Some("a100-80gb:1"));
+    // Two at once find each other's daemon.
+    assert_eq!(home.call(home.client().node()).unwrap().pid, node.pid);
+}
+
+#[test]
+fn two_first_runs_at_once_start_one_daemon() {
+    let home = Home::new("a100-80gb:1");
+    let children: Vec<_> = (0..4)
+        .map(|_| {
+            home.divvy_command(&["run", "-g", "0.25", "--", "true"])
+                .stdout(Stdio::null())
+                .stderr(Stdio::piped())
+                .spawn()
+                .unwrap()
+        })
+        .collect();
+    for child in children {
+        let output = child.wait_with_output().unwrap();
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+    assert_eq!(home.items(&["ps", "--all"]).len(), 4);
+}
+
+#[test]
+fn a_submitted_job_can_be_followed_waited_for_and_cancelled() {
+    let home = Home::new("a100-80gb:1");
+    let _daemon = home.daemon(&[]);
+    let gate = home.gate("go");
+    let script =
+        format!("echo first; while [ ! -e {gate} ]; do sleep 0.02; done; echo second; exit 7");
+    let id = home.submit(&["-g", "0.5", "--name", "talker"], &["sh", "-c", &script]);
+    let mut follower = Dialog::start(&mut home.divvy_command(&["logs", "-f", "talker"]));
+    assert_eq!(follower.line(), "first\n");
+    let _ = home.divvy(&["wait", &id, "--timeout", "100ms"]).exits(9);
+    home.open("go");
+    assert_eq!(follower.line(), "second\n");
+    assert_eq!(follower.finish(), 0);
+    let _ = home.divvy(&["wait", &id]).exits(7);
+    assert_eq!(home.divvy(&["logs", &id]).ok().stdout, "first\nsecond\n");
+
+    let endless = home.submit(&["-g", "0.5"], &["sh", "-c", "echo up; exec sleep 600"]);
+    let pid = home.running(&endless).pid.unwrap();
+    let _ = home.divvy(&["cancel", &endless]).ok();
+    let job = home.ended(&endless);
+    assert_eq!(job.end_reason, Some(EndReason::Cancelled));
+    assert!(
+        test_kill_process(Pid::from_raw(pid.cast_signed()).unwrap()).is_err(),
+        "the program runs on"
+    );
+    assert_eq!(home.items(&["gpus"])[0]["share_allocated"], 0);
+    // Cancelling what has ended changes nothing.
+    let _ = home.divvy(&["cancel", &id]);
+    assert_eq!(home.job(&id).end_reason, Some(EndReason::Failed));
+}
+
+#[test]
+fn a_queued_job_can_be_cancelled_before_it_ever_runs() {
+    let home = Home::new("a100-80gb:1");
+    let _daemon = home.daemon(&[]);
+    let whole = home.submit_holder(&["-g", "1"], 0, "whole");
+    home.running(&whole);
+    let marker = home.scratch().join("ran");
+    let id = home.submit(&["-g", "0.5"], &["touch", marker.to_str().unwrap()]);
+    assert_eq!(home.job(&id).state, JobState::Queued);
+    let _ = home.divvy(&["cancel", &id]).ok();
+    assert_eq!(home.ended(&id).end_reason, Some(EndReason::Cancelled));
+    home.open("whole");
+    home.ended(&whole);
+    let after = home.submit(&["-g", "1"], &["true"]);
+    assert_eq!(home.ended(&after).exit_code, Some(0));
+    assert!(!marker.exists(), "a cancelled job ran");
+}
+
+#[test]
+fn the_same_key_submits_once_and_another_body_under_it_is_a_conflict() {
+    let home = Home::new("a100-80gb:1");
+    let _daemon = home.daemon(&[]);
+    let submit = |command: &[&str]| {
+        home.divvy(
+            &[
+                &[
+                    "submit",
+                    "--parsable",
+                    "-g",
+                    "0.5",
+                    "--idempotency-key",
+                    "k1",
+                    "--",
+                ],
+                command,
+            ]
+            .concat(),
+        )
+    };
+    let first = submit(&["true"]).ok().stdout;
+    assert_eq!(submit(&["true"]).ok().stdout, first);
+    assert_eq!(home.items(&["ps", "--all"]).len(), 1);
+    let _ = submit(&["false"]).exits(8);
+    assert_eq!(home.items(&["ps", "--all"]).len(), 1);
+}
+
+#[test]
+fn a_dry_run_says_what_would_happen_and_changes_nothing() {
+    let home = Home::new("a100-80gb:1");
+    let _daemon = home.daemon(&[]);
+    let _ = home
+        .divvy(&["submit", "--dry-run", "-g", "0.5", "--", "true"])
+        .ok();
+    assert_eq!(home.items(&["ps", "--all"]).len(), 0);
+    let _ = home
+        .divvy(&["submit", "--dry-run", "-g", "2", "--", "true"])
+        .exits(5);
+}
+
+#[test]
+fn every_read_verb_prints_its_documented_json() {
+    let home = Home::new("a100-80gb:2");
+    let _daemon = home.daemon(&["--dynamic-gpus", "--queue", "half=0.5", "whole=1"]);
+    let id = home.submit_holder(&["-q", "half"], 0, "gate");
+    home.running(&id);
+    let keys = [
+        (
+            &["gpus"][..],
+            "GpuList",
+            &[
+                "uuid",
+                "index",
+                "model",
+                "mode",
+                "memory_total_bytes",
+                "memory_usable_bytes",
+                "memory_allocated_bytes",
+                "share_allocated",
+                "slices",
+            ][..],
+        ),
+        (
+            &["ps"],
+            "JobList",
+            &[
+                "id",
+                "name",
+                "user",
+                "project",
+                "queue",
+                "state",
+                "end_reason",
+                "exit_code",
+                "request",
+                "slices",
+                "reason",
+            ],
+        ),
+        (
+            &["queues"],
+            "QueueList",
+            &["name", "priority", "amount", "waiting", "running"],
+        ),
+        (
+            &["describe", &id],
+            "JobList",
+            &["id", "command", "cwd", "slice_directory"],
+        ),
+        (
+            &["why", &id],
+            "Why",
+            &["job", "state", "queue", "summary", "gpus"],
+        ),
+        (&["events"], "EventList", &["seq", "at", "kind", "text"]),
+    ];
+    for (words, kind, keys) in keys {
+        let document = home.divvy(&[words, &["-o", "json"]].concat()).ok().json();
+        assert_eq!(
+            (&document["schema"], &document["kind"]),
+            (&"divvy/v1".into(), &kind.into()),
+            "{document}"
+        );
+        let item = document["items"][0]
+            .as_object()
+            .unwrap_or_else(|| panic!("{words:?} lists nothing: {document}"));
+        for key in keys {
+            assert!(
+                item.contains_key(*key),
+                "{words:?} has no {key}: {document}"
+            );
+        }
+    }
+}
