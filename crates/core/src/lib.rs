@@ -1,7 +1,7 @@
 //! Decides everything: units, placement, queues, lifecycles; pure and deterministic.
 //!
 //! Nothing here opens a file, reads a clock, draws a random number or awaits: equal inputs give equal answers, byte for
-//! byte. The agent observes the node into a [`Snapshot`], asks [`plan`], and carries the plan out.
+//! byte. The agent observes the node into a [`Snapshot`], asks [`plan()`], and carries the plan out.
 //!
 //! ```text
 //!  text ──► units · ids · request · queue · selection          "half_gpu=0.5" becomes a type, once
@@ -15,22 +15,36 @@
 //! [`job`] is the life of one job; [`invariants`] is what must hold after every step, whoever made it.
 #![forbid(unsafe_code)]
 
+mod backfill;
+mod board;
+pub mod capacity;
+mod fit;
 pub mod gpu;
 pub mod ids;
+pub mod invariants;
 pub mod job;
+mod placement;
+pub mod plan;
 pub mod queue;
+pub mod reason;
 pub mod request;
 pub mod selection;
 pub mod slice;
+mod smaller;
 pub mod snapshot;
 pub mod units;
+pub mod why;
 
+pub use capacity::{NeverFits, can_ever_fit};
 pub use gpu::{Gpu, Mode};
 pub use ids::{GpuUuid, JobId, QueueName};
 pub use job::Job;
+pub use plan::{Plan, Start, Wait, plan};
 pub use queue::{Order, QueueSpec, parse_queues};
+pub use reason::Reason;
 pub use request::{Amount, Request};
 pub use selection::{GpuSelection, parse_gpus};
 pub use slice::Grant;
 pub use snapshot::{Held, Queue, Snapshot, Waiting};
 pub use units::{Bytes, ComputeMode, Share};
+pub use why::{Why, WhyGpu, why};

@@ -18,6 +18,22 @@ pub struct Request {
     pub on: Vec<u32>,
 }
 
+impl Request {
+    /// Whether it may be placed on the GPU with this index.
+    pub fn allows(&self, index: u32) -> bool {
+        self.on.is_empty() || self.on.contains(&index)
+    }
+
+    /// The same wishes for another amount.
+    #[must_use]
+    pub fn with_amount(&self, amount: Amount) -> Self {
+        Self {
+            amount,
+            ..self.clone()
+        }
+    }
+}
+
 impl From<Amount> for Request {
     fn from(amount: Amount) -> Self {
         Self {

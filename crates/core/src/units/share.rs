@@ -76,7 +76,7 @@ impl TryFrom<u16> for Share {
     type Error = ShareError;
 
     fn try_from(thousandths: u16) -> Result<Self, ShareError> {
-        Self::from_thousandths(thousandths).ok_or_else(|| ShareError::Thousandths(thousandths))
+        Self::from_thousandths(thousandths).ok_or(ShareError::Thousandths(thousandths))
     }
 }
 

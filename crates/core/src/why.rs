@@ -1,0 +1,240 @@
+//! Why a job waits, GPU by GPU, and what would start it now.
+//!
+//! Nothing here is guessed: a change is listed only if the plan, made again with that change, starts the job.
+
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+
+use crate::board::{Board, Holder, Tile};
+use crate::fit::fit;
+use crate::ids::{GpuUuid, JobId};
+use crate::plan::{Wait, plan, plan_on_board};
+use crate::reason::Reason;
+use crate::request::Request;
+use crate::slice::Grant;
+use crate::smaller::smaller;
+use crate::snapshot::{Snapshot, Waiting};
+
+/// All that is known about a job's wait.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Why {
+    /// One line: `needs 1 whole GPU; 2.75 of 3 GPUs in use`.
+    pub summary: String,
+    /// Every GPU of the node, by index; empty when the job does not wait.
+    pub gpus: Vec<WhyGpu>,
+    /// The waiting jobs that are served before it, in that order.
+    pub behind: Vec<JobId>,
+    /// Changes that would start it now, cheapest first: `would start now with -g 0.25`.
+    pub sooner: Vec<String>,
+}
+
+/// One GPU, seen from a waiting job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WhyGpu {
+    pub index: u32,
+    pub uuid: GpuUuid,
+    /// Every cause that rules it out: `0.75 in use, a whole GPU is needed`; empty when the job would fit there.
+    pub failed: Vec<String>,
+    /// Who holds it: `#2 quarter_gpu 0.25`.
+    pub holders: Vec<String>,
+}
+
+/// Explains a job, as things stand once the plan for this snapshot is carried out; `None` for a job that is not in it.
+pub fn why(snapshot: &Snapshot, job: JobId) -> Option<Why> {
+    if let Some(held) = snapshot.held.iter().find(|held| held.job == job) {
+        let summary = format!("holds {}", labels(&held.grants));
+        return Some(Why {
+            summary,
+            ..Why::default()
+        });
+    }
+    let (plan, board) = plan_on_board(snapshot);
+    if let Some(start) = plan.starts.iter().find(|start| start.job == job) {
+        let summary = format!("starts now on {}", labels(&start.grants));
+        return Some(Why {
+            summary,
+            ..Why::default()
+        });
+    }
+    let reason = &plan.waits.iter().find(|wait| wait.job == job)?.reason;
+    let (queue, place) = snapshot.place_of(job)?;
+    let Waiting { request, .. } = &snapshot.queues[queue].waiting[place];
+    Some(Why {
+        summary: reason.to_string(),
+        gpus: board
+            .tiles
+            .iter()
+            .map(|tile| why_gpu(tile, request, reason))
+            .collect(),
+        behind: behind(&plan.waits, job),
+        sooner: sooner(snapshot, &board, job, request),
+    })
+}
+
+fn labels(grants: &[Grant]) -> String {
+    grants
+        .iter()
+        .map(|grant| grant.label.as_str())
+        .collect::<Vec<_>>()
+        .join(", ")
+}
+
+/// Who is served before the job, less those that hold nobody up.
+fn behind(waits: &[Wait], job: JobId) -> Vec<JobId> {
+    let before = waits.iter().take_while(|wait| wait.job != job);
+    before
+        .filter(|wait| !matches!(wait.reason, Reason::Never(_)))
+        .map(|wait| wait.job)
+        .collect()
+}
+
+fn why_gpu(tile: &Tile<'_>, request: &Request, reason: &Reason) -> WhyGpu {
+    let failed = match (fit(tile, request), reason) {
+        (Err(misses), _) => misses.iter().map(ToString::to_string).collect(),
+        (Ok(_), Reason::Yields(ahead)) => vec![format!("kept free for #{}", ahead.job)],
+        (Ok(_), _) => Vec::new(),
+    };
+    let holder =
+        |holder: &Holder| format!("#{} {} {}", holder.job, holder.queue, holder.grant.share);
+    WhyGpu {
+        index: tile.gpu.index,
+        uuid: tile.gpu.uuid.clone(),
+        failed,
+        holders: tile.holders.iter().map(holder).collect(),
+    }
+}
+
+/// Changes that start the job, cheapest first: to its request, to its queue, to the daemon, to other jobs.
+fn sooner(snapshot: &Snapshot, board: &Board<'_>, job: JobId, request: &Request) -> Vec<String> {
+    let starts = |changed: &Snapshot| plan(changed).starts.iter().any(|start| start.job == job);
+    let mut texts = Vec::new();
+
+    let found = smaller(board, request)
+        .into_iter()
+        .find(|other| starts(&asking(snapshot, job, other)));
+    texts.extend(found.map(|other| format!("would start now with {}", other.amount.flag())));
+
+    if !request.on.is_empty() {
+        let anywhere = Request {
+            on: Vec::new(),
+            ..request.clone()
+        };
+        if starts(&asking(snapshot, job, &anywhere)) {
+            texts.push("would start now if it might run on any GPU".to_owned());
+        }
+    }
+    for (index, queue) in snapshot.queues.iter().enumerate() {
+        let amount = queue.spec.amount.unwrap_or(request.amount);
+        if starts(&moved(snapshot, job, index, &request.with_amount(amount))) {
+            texts.push(
+                match queue.spec.amount.filter(|amount| *amount != request.amount) {
+                    Some(amount) => format!(
+                        "would start now in queue {} ({})",
+                        queue.spec.name,
+                        amount.words()
+                    ),
+                    None => format!("would start now in queue {}", queue.spec.name),
+                },
+            );
+        }
+    }
+    if !snapshot.backfill
+        && starts(&Snapshot {
+            backfill: true,
+            ..snapshot.clone()
+        })
+    {
+        texts.push("would start now with --backfill on the daemon".to_owned());
+    }
+    texts.extend(ends(snapshot, board, starts));
+    texts
+}
+
+/// The ends of other jobs that start it: of any one, else of some together.
+fn ends(
+    snapshot: &Snapshot,
+    board: &Board<'_>,
+    starts: impl Fn(&Snapshot) -> bool,
+) -> Option<String> {
+    let start_it = |jobs: &BTreeSet<JobId>| starts(&without(snapshot, jobs));
+    let held = || snapshot.held.iter().map(|held| held.job);
+    let any: Vec<JobId> = held()
+        .filter(|job| start_it(&BTreeSet::from([*job])))
+        .collect();
+    match any[..] {
+        [] => {}
+        [one] => return Some(format!("would start when #{one} ends")),
+        _ => {
+            return Some(format!(
+                "would start when any one of {} ends",
+                listed(&any, "or")
+            ));
+        }
+    }
+    // All of them, less each that is not needed; those on crowded GPUs are spared first, so that few are left.
+    let mut together: BTreeSet<JobId> = held().collect();
+    if !start_it(&together) {
+        return None;
+    }
+    let mut spared: Vec<JobId> = held().collect();
+    spared.sort_by_key(|job| Reverse(crowd(board, *job)));
+    for job in spared {
+        together.remove(&job);
+        if !start_it(&together) {
+            together.insert(job);
+        }
+    }
+    let together: Vec<JobId> = together.into_iter().collect();
+    Some(format!("would start when {} end", listed(&together, "and")))
+}
+
+/// Among how many holders a job is on the fullest of its GPUs.
+fn crowd(board: &Board<'_>, job: JobId) -> usize {
+    let holds = |tile: &&Tile<'_>| tile.holders.iter().any(|holder| holder.job == job);
+    board
+        .tiles
+        .iter()
+        .filter(holds)
+        .map(|tile| tile.holders.len())
+        .max()
+        .unwrap_or(0)
+}
+
+/// `#1, #2 and #3`.
+fn listed(jobs: &[JobId], last: &str) -> String {
+    let (end, rest) = jobs.split_last().expect("at least two jobs");
+    let rest: Vec<String> = rest.iter().map(|job| format!("#{job}")).collect();
+    format!("{} {last} #{end}", rest.join(", "))
+}
+
+fn asking(snapshot: &Snapshot, job: JobId, request: &Request) -> Snapshot {
+    let mut changed = snapshot.clone();
+    for waiting in changed
+        .queues
+        .iter_mut()
+        .flat_map(|queue| &mut queue.waiting)
+    {
+        if waiting.job == job {
+            waiting.request = request.clone();
+        }
+    }
+    changed
+}
+
+fn moved(snapshot: &Snapshot, job: JobId, to: usize, request: &Request) -> Snapshot {
+    let mut changed = snapshot.clone();
+    for queue in &mut changed.queues {
+        queue.waiting.retain(|waiting| waiting.job != job);
+    }
+    changed.queues[to].waiting.push(Waiting {
+        job,
+        request: request.clone(),
+    });
+    changed
+}
+
+fn without(snapshot: &Snapshot, ended: &BTreeSet<JobId>) -> Snapshot {
+    let mut changed = snapshot.clone();
+    changed.held.retain(|held| !ended.contains(&held.job));
+    changed
+}
