@@ -132,8 +132,8 @@ pub struct Submit {
     /// The same key submits once: a repeat answers with the first job
     #[arg(long, value_name = "KEY")]
     pub idempotency_key: Option<String>,
-    /// Print the job in this form
-    #[arg(short, long, value_name = "FORMAT")]
+    /// Print the job in this form: table, wide, json, ndjson or name
+    #[arg(short, long, value_name = "FORMAT", hide_possible_values = true)]
     pub output: Option<Format>,
 }
 
@@ -148,13 +148,14 @@ pub struct Ps {
 
 #[derive(Debug, Args)]
 pub struct Read {
-    /// Form of the answer
+    /// Form of the answer: table, wide, json, ndjson or name
     #[arg(
         short,
         long,
         value_name = "FORMAT",
         default_value = "table",
-        hide_default_value = true
+        hide_default_value = true,
+        hide_possible_values = true
     )]
     pub output: Format,
 }
@@ -204,8 +205,8 @@ pub struct Wait {
     /// Give up (exit code 9) after this long: 90s, 5m, 2h
     #[arg(long, value_name = "TIME")]
     pub timeout: Option<String>,
-    /// Print the ended jobs in this form
-    #[arg(short, long, value_name = "FORMAT")]
+    /// Print the ended jobs in this form: table, wide, json, ndjson or name
+    #[arg(short, long, value_name = "FORMAT", hide_possible_values = true)]
     pub output: Option<Format>,
 }
 
@@ -214,8 +215,8 @@ pub struct Cancel {
     /// Ids, unique names, or `last`
     #[arg(required = true, value_name = "JOB")]
     pub jobs: Vec<String>,
-    /// Print the jobs in this form
-    #[arg(short, long, value_name = "FORMAT")]
+    /// Print the jobs in this form: table, wide, json, ndjson or name
+    #[arg(short, long, value_name = "FORMAT", hide_possible_values = true)]
     pub output: Option<Format>,
 }
 

@@ -3,7 +3,7 @@
 mod fixtures;
 
 use divvy_api::v1::{Error, ErrorCode, Why};
-use divvy_cli::args::Format;
+use divvy_cli::args::{self, Format};
 use divvy_cli::failure;
 use divvy_cli::render::{self, Item, View};
 use insta::assert_snapshot;
@@ -151,6 +151,17 @@ fn submit() {
     assert_snapshot!("submit", told);
     let told: String = [1, 3].map(|at| render::submitted(&jobs[at], true)).concat();
     assert_snapshot!("submit_dry_run", told);
+}
+
+#[test]
+fn help() {
+    let mut command = args::command().term_width(100);
+    assert_snapshot!("help", command.render_help());
+    command.build();
+    let verbs = command.get_subcommands().filter(|verb| !verb.is_hide_set());
+    for mut verb in verbs.cloned().collect::<Vec<_>>() {
+        assert_snapshot!(format!("help_{}", verb.get_name()), verb.render_help());
+    }
 }
 
 #[test]

@@ -26,8 +26,8 @@ Environment: DIVVY_HOME keeps a private instance in one directory; DIVVY_SIM=MOD
 
 pub(super) const RUN: &str = "\
 Starts a per-user daemon when there is none. Ctrl-C while the job waits takes it out of the queue.
-Passes the program's exit code; 125 when Divvy could not start it, 126 or 127 when it is not executable or not there,
-128+N when signal N ended it.
+Passes the program's exit code; 125 when Divvy could not start it, 126 or 127 when it is not executable or not \
+there, 128+N when signal N ended it.
 
   divvy run -g 0.25 -- python train.py            a quarter of a GPU
   divvy run --gpu-memory 4G -- python train.py    4 GiB of a GPU
@@ -47,10 +47,12 @@ Passes the job's exit code, for several jobs the first that is not 0 in the orde
 pub(super) const DAEMON: &str = "\
 Queues listed first are served first; jobs that name no queue wait in `default`, which comes last.
 
-  divvy daemon --dynamic-gpus --gpus 0-2 --queue dual_gpus=2 quarter_gpu=0.25 half_gpu=0.5 single_gpu=1
+  divvy daemon --dynamic-gpus --gpus 0-2 --queue dual_gpus=2 quarter_gpu=0.25 half_gpu=0.5
   divvy daemon --sim a100-80gb:3 --detached";
 
 pub(super) const COMPLETION: &str = "\
+Write it where the shell looks for it:
+
   divvy completion bash > ~/.local/share/bash-completion/completions/divvy
   divvy completion zsh > ~/.zfunc/_divvy
   divvy completion fish > ~/.config/fish/completions/divvy.fish";
@@ -73,7 +75,7 @@ pub fn command() -> clap::Command {
         template,
         "\nEvery verb has its own --help. Answers come as -o table|wide|json|ndjson|name.\n\n{EXAMPLES}\n"
     );
-    command.help_template(template)
+    command.help_template(template).max_term_width(110)
 }
 
 #[cfg(test)]
