@@ -85,6 +85,7 @@ pub struct Home {
     folder: TempDir,
     programs: Programs,
     sim: Option<String>,
+    variables: Vec<(String, String)>,
     client: Client,
     runtime: tokio::runtime::Runtime,
 }
@@ -119,9 +120,17 @@ impl Home {
             folder,
             programs,
             sim: sim.map(str::to_owned),
+            variables: Vec::new(),
             client,
             runtime,
         }
+    }
+
+    /// Sets a variable for everything that is started here.
+    #[must_use]
+    pub fn variable(mut self, name: &str, value: &str) -> Self {
+        self.variables.push((name.to_owned(), value.to_owned()));
+        self
     }
 
     /// `DIVVY_HOME`.
@@ -166,6 +175,7 @@ impl Home {
         if let Some(sim) = &self.sim {
             command.env("DIVVY_SIM", sim);
         }
+        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
         command
     }
 

@@ -1,0 +1,144 @@
+//! The documentation shows only commands that exist: every `divvy VERB --flag` and every `cargo xtask VERB` in it is looked
+//! up in the program's own help.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use divvy_e2e::Home;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// The pages a user reads.
+fn pages() -> Vec<(String, String)> {
+    let mut paths: Vec<PathBuf> = [
+        "README.md",
+        "LIMITS.md",
+        "CONTRIBUTING.md",
+        "ARCHITECTURE.md",
+    ]
+    .map(|name| root().join(name))
+    .to_vec();
+    paths.extend(
+        fs::read_dir(root().join("docs"))
+            .expect("docs is a folder")
+            .map(|entry| entry.expect("readable").path()),
+    );
+    paths.retain(|path| path.extension().is_some_and(|ending| ending == "md"));
+    let read = |path: &PathBuf| {
+        fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    };
+    paths
+        .iter()
+        .map(|path| (path.display().to_string(), read(path)))
+        .collect()
+}
+
+/// Pieces of a page that are typed: lines of fenced blocks (continued lines joined) and code spans.
+fn typed(page: &str) -> Vec<String> {
+    let mut pieces = Vec::new();
+    let mut fenced = false;
+    for line in page.replace("\\\n", " ").lines() {
+        if line.trim_start().starts_with("```") {
+            fenced = !fenced;
+        } else if fenced {
+            pieces.extend(line.split([';', '|']).map(str::to_owned));
+        } else {
+            pieces.extend(
+                line.split('`')
+                    .skip(1)
+                    .step_by(2)
+                    .map(|span| span.replace("\\|", " ")),
+            );
+        }
+    }
+    pieces
+}
+
+/// `divvy VERB` or `cargo xtask VERB` with its flags, from each piece that has one.
+fn commands(page: &str, program: &[&str]) -> Vec<(String, Vec<String>)> {
+    let verb = |word: &str| {
+        word.len() > 1
+            && word
+                .bytes()
+                .all(|byte| byte.is_ascii_lowercase() || byte == b'-')
+    };
+    typed(page)
+        .iter()
+        .filter_map(|piece| {
+            let words: Vec<&str> = piece.split_whitespace().collect();
+            let at = words
+                .windows(program.len())
+                .position(|window| window == program)?
+                + program.len();
+            let rest = words[at..].iter().take_while(|word| **word != "--");
+            let name = words
+                .get(at)
+                .filter(|word| verb(word) && !word.starts_with('-'))?;
+            let flags = rest.filter_map(|word| {
+                let flag = word.trim_matches(['[', ']', '…', ',', '.', ')']);
+                flag.starts_with("--")
+                    .then(|| flag.split('=').next().unwrap_or(flag).to_owned())
+            });
+            Some(((*name).to_owned(), flags.collect()))
+        })
+        .collect()
+}
+
+#[test]
+fn every_divvy_command_in_the_documentation_exists() {
+    let home = Home::new("a100-80gb:1");
+    let mut helps: BTreeMap<String, String> = BTreeMap::new();
+    let mut verbs = BTreeSet::new();
+    for (path, page) in pages() {
+        for (verb, flags) in commands(&page, &["divvy"]) {
+            let help = helps.entry(verb.clone()).or_insert_with(|| {
+                let said = home.divvy(&[&verb, "--help"]);
+                assert_eq!(
+                    said.code, 0,
+                    "{path} shows `divvy {verb}`, which there is not: {}",
+                    said.stderr
+                );
+                said.stdout
+            });
+            for flag in flags {
+                assert!(
+                    help.contains(&flag),
+                    "{path} shows `divvy {verb} {flag}`, which there is not"
+                );
+            }
+            verbs.insert(verb);
+        }
+    }
+    for verb in ["run", "submit", "daemon", "ps", "gpus", "why"] {
+        assert!(
+            verbs.contains(verb),
+            "no page shows `divvy {verb}`; was it read at all?"
+        );
+    }
+}
+
+#[test]
+fn every_xtask_in_the_documentation_exists() {
+    let source = fs::read_to_string(root().join("xtask/src/main.rs")).expect("xtask has a main");
+    let mut seen = BTreeSet::new();
+    for (path, page) in pages() {
+        for (verb, _) in commands(&page, &["cargo", "xtask"]) {
+            let variant = format!("    {}{}", verb[..1].to_uppercase(), &verb[1..]);
+            let there = source
+                .lines()
+                .any(|line| line.trim_end_matches(',').split('(').next() == Some(&variant));
+            assert!(
+                there,
+                "{path} shows `cargo xtask {verb}`, which there is not"
+            );
+            seen.insert(verb);
+        }
+    }
+    assert!(
+        seen.contains("demo") && seen.contains("test"),
+        "no page shows the two commands; was it read at all? {seen:?}"
+    );
+}
