@@ -1,9 +1,12 @@
 //! Steps: named, explained, timed.
 
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
+
+use crate::cargo::root;
 
 /// Does one step: says its name and why it is there, then how long it took.
 ///
@@ -43,11 +46,19 @@ pub fn answer(command: &mut Command) -> Option<String> {
         .then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// The command as one would type it.
+/// The command as one would type it: the program by its name, paths in the workspace from its root.
 pub fn shown(command: &Command) -> String {
-    let words = std::iter::once(command.get_program()).chain(command.get_args());
-    words
-        .map(|word| word.to_string_lossy())
+    let program = Path::new(command.get_program());
+    let program = program
+        .file_name()
+        .unwrap_or(program.as_os_str())
+        .to_string_lossy();
+    let root = format!("{}/", root().display());
+    let words = command
+        .get_args()
+        .map(|word| word.to_string_lossy().replace(&root, ""));
+    std::iter::once(program.into_owned())
+        .chain(words)
         .collect::<Vec<_>>()
         .join(" ")
 }
