@@ -190,7 +190,7 @@ fn addresses<'a>(
         let (plain, per_thread) = per_thread(symbol);
         let (name, revision) = match plain.rsplit_once("_v") {
             Some((name, revision)) => {
-                (name, revision.parse().with_context(|| format!("{symbol}"))?)
+                (name, revision.parse().with_context(|| symbol.to_string())?)
             }
             None => (plain, 1),
         };

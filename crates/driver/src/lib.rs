@@ -1,3 +1,18 @@
-//! Speaks to NVIDIA's libraries: declarations, loading, a safe NVML layer.
+//! Speaks to NVIDIA's libraries, real or simulated.
+//!
+//! ```text
+//! sys    C's types, constants and signatures as tables, checked against NVIDIA's headers   (shim and sim use these)
+//! load   a library by path or by its usual name, and its functions                         unsafe, tiny
+//! nvml   GPUs, their memory and processes        cuda   what a context costs               safe, what the agent uses
+//! ```
+//! It decides nothing: what a figure means for a slice is for others to say.
 
+pub mod cuda;
+mod error;
+pub mod load;
+pub mod nvml;
 pub mod sys;
+mod uuid;
+
+pub use error::Error;
+pub use uuid::{BadUuid, Uuid};

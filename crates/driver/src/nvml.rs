@@ -1,0 +1,429 @@
+//! GPUs as NVML sees them: identity, memory, processes, utilisation.
+//!
+//! Not nvml-wrapper: the shim and the simulator need the raw table anyway, and that one is held against the headers by a
+//! compiler; what the agent asks is a dozen calls, each of which has to fail alone and say which call and which GPU it was.
+//!
+//! Reads only. What is on a GPU changes between two calls; nothing here is a consistent picture of two figures.
+
+use std::collections::BTreeMap;
+use std::ffi::{CStr, c_char, c_uint};
+use std::path::Path;
+
+use crate::Error;
+use crate::load::{Function, Library, NVML, library};
+use crate::sys::nvml::*;
+
+library! {
+    /// What this module calls.
+    struct Functions {
+        nvmlInit_v2,
+        nvmlShutdown,
+        nvmlErrorString,
+        nvmlSystemGetDriverVersion,
+        nvmlDeviceGetCount_v2,
+        nvmlDeviceGetHandleByIndex_v2,
+        nvmlDeviceGetUUID,
+        nvmlDeviceGetName,
+        nvmlDeviceGetPciInfo_v3,
+        nvmlDeviceGetMemoryInfo,
+        nvmlDeviceGetMemoryInfo_v2,
+        nvmlDeviceGetUtilizationRates,
+        nvmlDeviceGetComputeRunningProcesses_v3,
+        nvmlDeviceGetGraphicsRunningProcesses_v3,
+        nvmlDeviceGetMPSComputeRunningProcesses_v3,
+    }
+}
+
+/// The commonest shape: fills one structure about one device.
+type Getter<T> = unsafe extern "C" fn(nvmlDevice_t, *mut T) -> nvmlReturn_t;
+
+/// Bytes of the longest text that NVML writes, NUL included.
+const TEXT: usize = NVML_DEVICE_UUID_V2_BUFFER_SIZE;
+
+/// NVML, initialised; shut down when dropped.
+pub struct Nvml {
+    functions: Functions,
+}
+
+/// A GPU that NVML has a handle of.
+pub struct Device<'a> {
+    nvml: &'a Nvml,
+    handle: nvmlDevice_t,
+    index: u32,
+}
+
+/// What does not change while the GPU is there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// `GPU-…`
+    pub uuid: String,
+    /// Place in NVML's order, which is that of PCI bus ids and disregards `CUDA_VISIBLE_DEVICES`.
+    pub index: u32,
+    /// `NVIDIA A100-SXM4-80GB`
+    pub name: String,
+    /// `00000000:07:00.0`
+    pub pci_bus_id: String,
+}
+
+/// A GPU's memory, in bytes; `total` is the sum of the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Memory {
+    pub total: u64,
+    /// Held back by the driver for itself, whatever runs.
+    pub reserved: u64,
+    /// Held by processes.
+    pub used: u64,
+    pub free: u64,
+}
+
+/// A process with a context on a GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Process {
+    /// In the PID namespace that NVML answers in, which is the one of the caller on bare metal.
+    pub pid: u32,
+    /// Bytes of the GPU's memory; `None` where the driver cannot tell (WSL, some virtual GPUs).
+    pub used: Option<u64>,
+}
+
+/// Percent of the driver's last sample period, 1/6 s to 1 s.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Utilization {
+    /// Of the time, a kernel was running.
+    pub gpu: u32,
+    /// Of the time, memory was read or written.
+    pub memory: u32,
+}
+
+impl Functions {
+    /// Calls `function`; anything but success becomes an error that names it, and `device`.
+    fn call<F: Copy>(
+        &self,
+        device: Option<u32>,
+        function: &Function<F>,
+        call: impl FnOnce(F) -> nvmlReturn_t,
+    ) -> Result<(), Error> {
+        match call(function.get()?) {
+            nvmlReturn_t::SUCCESS => Ok(()),
+            code => Err(Error::Nvml {
+                function: function.name,
+                device: device.map(|index| format!("GPU {index}")),
+                code,
+                text: self.text(code),
+            }),
+        }
+    }
+
+    fn text(&self, code: nvmlReturn_t) -> String {
+        let Some(error_string) = self.nvmlErrorString.address else {
+            return format!("{code:?}");
+        };
+        // SAFETY: takes any code.
+        let text = unsafe { error_string(code) };
+        if text.is_null() {
+            return format!("{code:?}");
+        }
+        // SAFETY: not NULL, so one of the library's own strings, which are never freed.
+        unsafe { CStr::from_ptr(text) }
+            .to_string_lossy()
+            .into_owned()
+    }
+}
+
+impl Nvml {
+    /// Loads and initialises NVML: the file `path`, or where there is none the library that the loader finds.
+    ///
+    /// # Errors
+    /// [`Error::Load`] when there is no such library, [`Error::Nvml`] when there is one but no working driver.
+    pub fn load(path: Option<&Path>) -> Result<Self, Error> {
+        let functions = Functions::find(&Library::open(path, NVML)?);
+        // SAFETY: takes nothing.
+        functions.call(None, &functions.nvmlInit_v2, |init| unsafe { init() })?;
+        Ok(Self { functions })
+    }
+
+    /// `570.86.15`
+    pub fn driver_version(&self) -> Result<String, Error> {
+        let f = &self.functions;
+        let mut text = [0; TEXT];
+        // SAFETY: a buffer of the length that is passed.
+        let get = |get: pfn::nvmlSystemGetDriverVersion| unsafe {
+            get(text.as_mut_ptr(), TEXT as c_uint)
+        };
+        f.call(None, &f.nvmlSystemGetDriverVersion, get)?;
+        Ok(text_of(&text))
+    }
+
+    /// Every GPU, in NVML's order. One that is lost is an error in its own place.
+    ///
+    /// # Errors
+    /// When not even their number can be had.
+    pub fn devices(&self) -> Result<Vec<Result<Device<'_>, Error>>, Error> {
+        let mut count = 0;
+        let f = &self.functions;
+        // SAFETY: writes one number.
+        f.call(None, &f.nvmlDeviceGetCount_v2, |get| unsafe {
+            get(&raw mut count)
+        })?;
+        Ok((0..count).map(|index| self.device(index)).collect())
+    }
+
+    fn device(&self, index: u32) -> Result<Device<'_>, Error> {
+        let mut handle = std::ptr::null_mut();
+        let f = &self.functions;
+        // SAFETY: writes one handle.
+        let get = |get: pfn::nvmlDeviceGetHandleByIndex_v2| unsafe { get(index, &raw mut handle) };
+        f.call(Some(index), &f.nvmlDeviceGetHandleByIndex_v2, get)?;
+        Ok(Device {
+            nvml: self,
+            handle,
+            index,
+        })
+    }
+
+    /// The GPU with this UUID.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchDevice`] when none of those that answer has it.
+    pub fn device_by_uuid(&self, uuid: crate::Uuid) -> Result<Device<'_>, Error> {
+        let has_it = |device: &Device<'_>| device.uuid().is_ok_and(|text| text.parse() == Ok(uuid));
+        let mut devices = self.devices()?.into_iter().flatten();
+        devices.find(has_it).ok_or(Error::NoSuchDevice(uuid))
+    }
+}
+
+impl Drop for Nvml {
+    fn drop(&mut self) {
+        // SAFETY: takes nothing; pairs with the init in `load`.
+        let shutdown = self
+            .functions
+            .call(None, &self.functions.nvmlShutdown, |f| unsafe { f() });
+        // A driver that is gone has nothing left to shut down.
+        drop(shutdown);
+    }
+}
+
+impl Device<'_> {
+    /// Place in NVML's order.
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// `GPU-…`
+    pub fn uuid(&self) -> Result<String, Error> {
+        self.text(&self.nvml.functions.nvmlDeviceGetUUID)
+    }
+
+    /// Who this GPU is.
+    pub fn identity(&self) -> Result<Identity, Error> {
+        let f = &self.nvml.functions;
+        let pci = self.read(&f.nvmlDeviceGetPciInfo_v3, nvmlPciInfo_t::default())?;
+        Ok(Identity {
+            uuid: self.uuid()?,
+            index: self.index,
+            name: self.text(&f.nvmlDeviceGetName)?,
+            pci_bus_id: text_of(&pci.busId),
+        })
+    }
+
+    /// Drivers before 510 do not say what they reserve: then `reserved` is 0 and `used` has it in.
+    pub fn memory(&self) -> Result<Memory, Error> {
+        let f = &self.nvml.functions;
+        let version = struct_version::<nvmlMemory_v2_t>(2);
+        let blank = nvmlMemory_v2_t {
+            version,
+            ..Default::default()
+        };
+        let (total, reserved, used, free) = match self.read(&f.nvmlDeviceGetMemoryInfo_v2, blank) {
+            Ok(memory) => (memory.total, memory.reserved, memory.used, memory.free),
+            Err(error) if error.is_unsupported() => {
+                let memory = self.read(&f.nvmlDeviceGetMemoryInfo, nvmlMemory_t::default())?;
+                (memory.total, 0, memory.used, memory.free)
+            }
+            Err(error) => return Err(error),
+        };
+        Ok(Memory {
+            total,
+            reserved,
+            used,
+            free,
+        })
+    }
+
+    /// `None` where the GPU does not measure it, as when it is in MIG mode.
+    pub fn utilization(&self) -> Result<Option<Utilization>, Error> {
+        match self.read(
+            &self.nvml.functions.nvmlDeviceGetUtilizationRates,
+            nvmlUtilization_t::default(),
+        ) {
+            Ok(rates) => Ok(Some(Utilization {
+                gpu: rates.gpu,
+                memory: rates.memory,
+            })),
+            Err(error) if error.is_unsupported() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Every process with a context on this GPU, once, by ascending pid.
+    pub fn processes(&self) -> Result<Vec<Process>, Error> {
+        let f = &self.nvml.functions;
+        let mut lists = vec![self.list(&f.nvmlDeviceGetComputeRunningProcesses_v3)?];
+        for others in [
+            &f.nvmlDeviceGetGraphicsRunningProcesses_v3,
+            &f.nvmlDeviceGetMPSComputeRunningProcesses_v3,
+        ] {
+            match self.list(others) {
+                Err(error) if error.is_unsupported() => {}
+                list => lists.push(list?),
+            }
+        }
+        Ok(merged(&lists))
+    }
+
+    /// One process list. It may grow between the call that says how long it is and the one that reads it.
+    fn list(
+        &self,
+        function: &Function<pfn::nvmlDeviceGetComputeRunningProcesses_v3>,
+    ) -> Result<Vec<nvmlProcessInfo_t>, Error> {
+        let mut entries = vec![nvmlProcessInfo_t::default(); 64];
+        loop {
+            let mut count = entries.len() as c_uint;
+            let into = entries.as_mut_ptr();
+            // SAFETY: our own handle, and as many entries as `count` says.
+            match self.call(function, |get| unsafe {
+                get(self.handle, &raw mut count, into)
+            }) {
+                Ok(()) => {
+                    entries.truncate(count as usize);
+                    return Ok(entries);
+                }
+                Err(Error::Nvml {
+                    code: nvmlReturn_t::INSUFFICIENT_SIZE,
+                    ..
+                }) if count as usize > entries.len() => {
+                    entries.resize(count as usize + 16, nvmlProcessInfo_t::default());
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// What `function` makes of `value`.
+    fn read<T>(&self, function: &Function<Getter<T>>, mut value: T) -> Result<T, Error> {
+        // SAFETY: our own handle, and a value of the type that the function's signature says.
+        self.call(function, |get| unsafe { get(self.handle, &raw mut value) })?;
+        Ok(value)
+    }
+
+    fn text(&self, function: &Function<pfn::nvmlDeviceGetName>) -> Result<String, Error> {
+        let mut text = [0; TEXT];
+        // SAFETY: our own handle, and a buffer of the length that is passed.
+        self.call(function, |get| unsafe {
+            get(self.handle, text.as_mut_ptr(), TEXT as c_uint)
+        })?;
+        Ok(text_of(&text))
+    }
+
+    fn call<F: Copy>(
+        &self,
+        function: &Function<F>,
+        call: impl FnOnce(F) -> nvmlReturn_t,
+    ) -> Result<(), Error> {
+        self.nvml.functions.call(Some(self.index), function, call)
+    }
+}
+
+/// One entry per process. A process that is in several lists has the same memory in each; one that is in a list several times
+/// has memory in several MIG instances.
+fn merged(lists: &[Vec<nvmlProcessInfo_t>]) -> Vec<Process> {
+    let mut processes = BTreeMap::<u32, Option<u64>>::new();
+    for list in lists {
+        let mut sums = BTreeMap::<u32, Option<u64>>::new();
+        for entry in list {
+            let known =
+                (entry.usedGpuMemory != MEMORY_NOT_AVAILABLE).then_some(entry.usedGpuMemory);
+            let sum = sums.entry(entry.pid).or_default();
+            *sum = sum
+                .iter()
+                .chain(&known)
+                .copied()
+                .reduce(u64::saturating_add);
+        }
+        for (pid, sum) in sums {
+            let used = processes.entry(pid).or_default();
+            *used = (*used).max(sum);
+        }
+    }
+    processes
+        .into_iter()
+        .map(|(pid, used)| Process { pid, used })
+        .collect()
+}
+
+/// The text up to the first NUL.
+fn text_of(buffer: &[c_char]) -> String {
+    let bytes: Vec<u8> = buffer
+        .iter()
+        .map(|c| *c as u8)
+        .take_while(|c| *c != 0)
+        .collect();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(pid: u32, used: u64, instance: u32) -> nvmlProcessInfo_t {
+        nvmlProcessInfo_t {
+            pid,
+            usedGpuMemory: used,
+            gpuInstanceId: instance,
+            computeInstanceId: 0,
+        }
+    }
+
+    #[test]
+    fn a_process_that_computes_and_draws_is_counted_once() {
+        let lists = [
+            vec![entry(7, 100, NO_INSTANCE)],
+            vec![entry(7, 100, NO_INSTANCE), entry(5, 1, NO_INSTANCE)],
+        ];
+        let expected = [
+            Process {
+                pid: 5,
+                used: Some(1),
+            },
+            Process {
+                pid: 7,
+                used: Some(100),
+            },
+        ];
+        assert_eq!(merged(&lists), expected);
+    }
+
+    #[test]
+    fn memory_in_several_instances_adds_up() {
+        assert_eq!(
+            merged(&[vec![entry(7, 100, 1), entry(7, 20, 2)]]),
+            [Process {
+                pid: 7,
+                used: Some(120)
+            }]
+        );
+    }
+
+    #[test]
+    fn memory_that_is_not_available_is_not_a_huge_number() {
+        let lists = [vec![entry(7, MEMORY_NOT_AVAILABLE, NO_INSTANCE)]];
+        assert_eq!(merged(&lists), [Process { pid: 7, used: None }]);
+        let lists = [lists[0].clone(), vec![entry(7, 3, NO_INSTANCE)]];
+        assert_eq!(
+            merged(&lists),
+            [Process {
+                pid: 7,
+                used: Some(3)
+            }]
+        );
+    }
+}
