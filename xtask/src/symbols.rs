@@ -189,9 +189,7 @@ fn addresses<'a>(
     for symbol in symbols {
         let (plain, per_thread) = per_thread(symbol);
         let (name, revision) = match plain.rsplit_once("_v") {
-            Some((name, revision)) => {
-                (name, revision.parse().with_context(|| symbol.to_string())?)
-            }
+            Some((name, revision)) => (name, revision.parse().with_context(|| symbol.to_string())?),
             None => (plain, 1),
         };
         revisions.entry(name).or_default()[usize::from(per_thread)].push((revision, *symbol));
