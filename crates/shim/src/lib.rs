@@ -1,1 +1,29 @@
-//! The interposing library that holds a program to its slice.
+//! The interposing library that holds a program to its slice: put in front of NVIDIA's driver with `LD_PRELOAD`.
+//!
+//! ```text
+//! program ── dlsym, link or cuGetProcAddress ──► table: a hook ──► handler ──► ledger: reserve, commit, give back
+//!                                                                     └─────► function: the driver's own
+//! ```
+//! It does nothing until a hooked function is called: no constructor, no thread, no signal handler, no output. Which
+//! functions are hooked is `table`; what a process is to its slice, `process` and `account`; what each family of functions
+//! is charged, the module of that name. How limits are kept between processes is the ledger's business, and who gets which
+//! limit the agent's.
+
+mod account;
+mod context;
+mod device;
+mod elf;
+mod function;
+mod hook;
+mod info;
+mod lookup;
+mod mappings;
+mod memory;
+mod notice;
+mod nvml;
+mod pointers;
+mod pools;
+mod procaddress;
+mod process;
+mod table;
+mod vmm;

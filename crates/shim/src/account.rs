@@ -1,0 +1,185 @@
+//! One limited process: its slice, its slot, and what it was charged for.
+
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use divvy_driver::sys::cuda::CUdeviceptr;
+use divvy_ledger::{Denied, Hold, ProcessState, RETURN_TIME_NS, Slice, Slot, Usage, boot_time_ns};
+
+use crate::context::Contexts;
+use crate::device::Devices;
+use crate::mappings::Mappings;
+use crate::pointers::{Allocation, Pointers};
+use crate::pools::Pools;
+use crate::process;
+
+/// Between two looks whether dead processes' memory has come back.
+const PATIENCE: Duration = Duration::from_millis(5);
+
+pub struct Account {
+    slice: Slice,
+    slot: OnceLock<Option<Slot>>,
+    pub devices: Devices,
+    pub contexts: Contexts,
+    pub pointers: Pointers,
+    pub pools: Pools,
+    mappings: Mutex<Mappings>,
+}
+
+impl Account {
+    pub fn new(slice: Slice) -> Self {
+        Account {
+            slice,
+            slot: OnceLock::new(),
+            devices: Devices::new(),
+            contexts: Contexts::default(),
+            pointers: Pointers::new(),
+            pools: Pools::default(),
+            mappings: Mutex::default(),
+        }
+    }
+
+    pub fn slice(&self) -> &Slice {
+        &self.slice
+    }
+
+    /// This process's slot, taken now if it was not before; `None` (and one line said) when there is none to be had.
+    pub fn slot(&self) -> Option<&Slot> {
+        let join = || {
+            self.slice
+                .join()
+                .map_err(|error| process::tell_refusal(&error.to_string()))
+                .ok()
+        };
+        self.slot.get_or_init(join).as_ref()
+    }
+
+    /// This process's slot, if it has taken one.
+    pub fn joined(&self) -> Option<&Slot> {
+        self.slot.get()?.as_ref()
+    }
+
+    pub fn mappings(&self) -> MutexGuard<'_, Mappings> {
+        self.mappings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the whole slice uses of a GPU. A process that only looks takes no slot.
+    pub fn usage(&self, gpu: usize) -> Option<Usage> {
+        match self.joined() {
+            Some(slot) => Some(slot.usage(gpu)),
+            None => self.slice.usage(gpu).ok(),
+        }
+    }
+
+    /// Forgets allocations that died with their context, and gives their bytes back.
+    pub fn bury(&self, dead: Vec<Allocation>) {
+        for allocation in dead {
+            self.give_back(&allocation);
+        }
+    }
+
+    /// Gives back what one allocation was charged.
+    pub fn give_back(&self, allocation: &Allocation) {
+        if let Some(slot) = self.joined() {
+            slot.release(allocation.gpu, allocation.bytes);
+            if allocation.managed {
+                slot.note_managed(allocation.gpu, -(allocation.bytes as i64));
+            }
+            if let Some(pool) = &allocation.pool {
+                pool.freed();
+            }
+        }
+    }
+}
+
+/// A GPU of the slice, and the slot that is charged for what this process takes of it.
+#[derive(Clone, Copy)]
+pub struct Place {
+    pub account: &'static Account,
+    pub slot: &'static Slot,
+    pub gpu: usize,
+}
+
+impl Place {
+    /// Reserves bytes. Before it gives up it takes back what this process's pools only cache, and waits for what dead
+    /// processes of the slice held, so that a program may start where another has just ended.
+    ///
+    /// # Errors
+    /// They do not fit.
+    pub fn reserve(&self, bytes: u64) -> Result<Hold<'static>, Denied> {
+        self.slot
+            .reserve(self.gpu, bytes)
+            .or_else(|denied| self.reserve_harder(bytes, denied))
+    }
+
+    #[cold]
+    fn reserve_harder(&self, bytes: u64, denied: Denied) -> Result<Hold<'static>, Denied> {
+        if bytes > denied.limit {
+            return Err(denied);
+        }
+        if self.account.pools.give_back_cached(self)
+            && let Ok(hold) = self.slot.reserve(self.gpu, bytes)
+        {
+            return Ok(hold);
+        }
+        self.after_the_dead(denied, || self.slot.reserve(self.gpu, bytes))
+    }
+
+    /// Tries again while dead processes' memory comes back, which the ledger awaits for [`RETURN_TIME_NS`] at most.
+    pub fn after_the_dead<T>(
+        &self,
+        denied: Denied,
+        again: impl Fn() -> Result<T, Denied>,
+    ) -> Result<T, Denied> {
+        let start = boot_time_ns();
+        let mut waited = false;
+        loop {
+            let Ok(reaped) = self.slot.reap(boot_time_ns()) else {
+                return Err(denied);
+            };
+            if (waited || reaped.freed > 0)
+                && let Ok(granted) = again()
+            {
+                return Ok(granted);
+            }
+            let late = boot_time_ns().saturating_sub(start) > 2 * RETURN_TIME_NS;
+            if late || reaped.waiting == 0 || !self.would_fit_without_the_dead(denied.asked) {
+                return Err(denied);
+            }
+            waited = true;
+            std::thread::sleep(PATIENCE);
+        }
+    }
+
+    fn would_fit_without_the_dead(&self, bytes: u64) -> bool {
+        let Ok(now) = self.account.slice.read() else {
+            return false;
+        };
+        let dead = now
+            .processes()
+            .into_iter()
+            .filter(|process| process.state == ProcessState::Dead);
+        let held: u64 = dead
+            .map(|process| process.gpus[self.gpu].charged + process.gpus[self.gpu].overhead)
+            .sum();
+        let usage = now.usage(self.gpu);
+        held > 0 && (usage.charged + usage.overhead - held).saturating_add(bytes) <= usage.limit
+    }
+
+    /// Remembers an allocation that was charged.
+    pub fn remember(&self, address: CUdeviceptr, bytes: u64, context: usize, managed: bool) {
+        let era = self.account.pointers.era();
+        let allocation = Allocation {
+            gpu: self.gpu,
+            bytes,
+            context,
+            era,
+            managed,
+            pool: None,
+        };
+        self.account.pointers.insert(address, allocation);
+        if managed {
+            self.slot.note_managed(self.gpu, bytes as i64);
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! Which GPU of the slice a call is about. GPUs are known by UUID alone: ordinals differ with `CUDA_VISIBLE_DEVICES`.
+
+use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
+
+use divvy_driver::sys::cuda::{CUcontext, CUdevice, CUresult, CUuuid};
+
+use crate::account::{Account, Place};
+use crate::function::driver;
+use crate::process::{self, Standing};
+
+/// More ordinals than a machine has; others are asked for each time.
+const ORDINALS: usize = 64;
+
+/// What is known of each ordinal: its place in the slice, `FOREIGN` or `UNKNOWN`.
+pub struct Devices([AtomicI32; ORDINALS]);
+
+const UNKNOWN: i32 = -2;
+const FOREIGN: i32 = -1;
+
+impl Devices {
+    pub fn new() -> Self {
+        Devices(std::array::from_fn(|_| AtomicI32::new(UNKNOWN)))
+    }
+}
+
+/// Where a device belongs.
+pub enum Belongs {
+    /// To the slice, at this place.
+    Here(Place),
+    /// To nobody in this slice; nothing may be allocated there.
+    Elsewhere,
+    /// The driver does not know such a device and will say so itself.
+    Nowhere,
+}
+
+/// What is to be done with an allocation.
+pub enum Admission {
+    /// The driver answers alone.
+    Pass,
+    /// It fails with OUT_OF_MEMORY.
+    Refuse,
+    /// It is charged there first.
+    Charge(Place),
+}
+
+/// Admits an allocation on the current context's device. Says why, once, when nothing at all is admitted.
+pub fn admit_current() -> Admission {
+    admit(|account| match current() {
+        // The context exists, however it came to be; what it costs is charged now if it was not before.
+        Some(device) => admit_with_context(account, device),
+        None => Admission::Pass,
+    })
+}
+
+/// Admits an allocation on a device that the call itself names; there need not be a context.
+pub fn admit_on(device: CUdevice) -> Admission {
+    admit(|account| account.admit(device))
+}
+
+/// Where `device` belongs, for calls that allocate nothing. `None` when this process is not limited.
+pub fn belongs(device: CUdevice) -> Option<Belongs> {
+    match process::standing() {
+        Standing::Off => None,
+        Standing::Refused(_) => Some(Belongs::Elsewhere),
+        Standing::Limited(account) => Some(account.belongs(device)),
+    }
+}
+
+fn admit(decide: impl FnOnce(&'static Account) -> Admission) -> Admission {
+    match process::standing() {
+        Standing::Limited(account) => decide(account),
+        Standing::Off => {
+            process::tell_off();
+            Admission::Pass
+        }
+        Standing::Refused(cause) => {
+            process::tell_refusal(cause);
+            Admission::Refuse
+        }
+    }
+}
+
+fn admit_with_context(account: &'static Account, device: CUdevice) -> Admission {
+    let admission = account.admit(device);
+    if let Admission::Charge(place) = &admission {
+        account.contexts.note(place);
+    }
+    admission
+}
+
+impl Account {
+    fn admit(&'static self, device: CUdevice) -> Admission {
+        match self.belongs(device) {
+            Belongs::Here(place) => Admission::Charge(place),
+            Belongs::Elsewhere => Admission::Refuse,
+            Belongs::Nowhere => Admission::Pass,
+        }
+    }
+
+    /// Where `device` belongs. A process that can take no slot has nothing.
+    pub fn belongs(&'static self, device: CUdevice) -> Belongs {
+        let known = usize::try_from(device)
+            .ok()
+            .and_then(|ordinal| self.devices.0.get(ordinal));
+        let mut gpu = known.map_or(UNKNOWN, |known| known.load(Relaxed));
+        if gpu == UNKNOWN {
+            let Some(uuid) = uuid(device) else {
+                return Belongs::Nowhere;
+            };
+            gpu = self
+                .slice()
+                .gpu_by_uuid(&uuid)
+                .map_or(FOREIGN, |gpu| gpu as i32);
+            if let Some(known) = known {
+                known.store(gpu, Relaxed);
+            }
+        }
+        match (usize::try_from(gpu), self.slot()) {
+            (Ok(gpu), Some(slot)) => Belongs::Here(Place {
+                account: self,
+                slot,
+                gpu,
+            }),
+            _ => Belongs::Elsewhere,
+        }
+    }
+}
+
+/// The current context's device; `None` without one.
+pub fn current() -> Option<CUdevice> {
+    let mut device = 0;
+    // SAFETY: the driver's function, with a place for its answer.
+    let result = unsafe { driver::cuCtxGetDevice.get()?(&mut device) };
+    (result == CUresult::SUCCESS).then_some(device)
+}
+
+/// The current context; null without one.
+pub fn current_context() -> CUcontext {
+    let mut context = std::ptr::null_mut();
+    if let Some(get) = driver::cuCtxGetCurrent.get() {
+        // SAFETY: the driver's function, with a place for its answer.
+        unsafe { get(&mut context) };
+    }
+    context
+}
+
+/// The device's UUID, that of the MIG instance where it is one; `None` when the driver knows no such device.
+fn uuid(device: CUdevice) -> Option<[u8; 16]> {
+    let get = driver::cuDeviceGetUuid_v2
+        .get()
+        .or_else(|| driver::cuDeviceGetUuid.get())?;
+    let mut uuid = CUuuid::default();
+    // SAFETY: the driver's function, with a place for its answer.
+    let result = unsafe { get(&mut uuid, device) };
+    (result == CUresult::SUCCESS).then_some(uuid.bytes)
+}

@@ -1,0 +1,138 @@
+//! What a hook is, and the macro that makes all of them from one table (`table`).
+//!
+//! A row gives the exported symbol, the slot for the driver's own function, the entry for lookup by name and by address,
+//! and the line of the reference page. Its signature must be the one of `divvy_driver`'s alias of that name.
+
+use std::cell::Cell;
+use std::ffi::{CStr, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use divvy_driver::sys::cuda::CUresult;
+
+use crate::function::Slot;
+use crate::process;
+use crate::table::HOOKS;
+
+/// One row of the table.
+pub struct Hook {
+    pub(crate) real: &'static Slot,
+    pub(crate) function: Address,
+    /// What the reference page says about it.
+    #[cfg_attr(not(test), allow(dead_code))]
+    pub(crate) does: &'static str,
+}
+
+/// The address of one of our exported functions.
+pub struct Address(pub *const c_void);
+
+// SAFETY: the address of a function; nothing is reached through it but code.
+unsafe impl Sync for Address {}
+
+impl Hook {
+    /// Our function.
+    pub fn function(&self) -> *mut c_void {
+        self.function.0.cast_mut()
+    }
+
+    /// Our function if `found` is the driver's own of this name, else `found`. Safe inside `dlsym`.
+    pub fn route(&self, found: *mut c_void) -> *mut c_void {
+        if self.real.is(found) {
+            self.function()
+        } else {
+            found
+        }
+    }
+}
+
+/// The hook of that name.
+pub fn named(name: &CStr) -> Option<&'static Hook> {
+    HOOKS.iter().find(|hook| hook.real.name == name)
+}
+
+/// The hook in front of the driver's function at that address.
+pub fn at(address: *mut c_void) -> Option<&'static Hook> {
+    HOOKS
+        .iter()
+        .find(|hook| hook.real.address() == Some(address))
+}
+
+/// The driver's function behind a hook, as its handler sees it.
+pub struct Real<'a, F, R = CUresult> {
+    /// The function itself, for handlers that ask with arguments of their own.
+    pub function: F,
+    call: &'a dyn Fn() -> R,
+}
+
+impl<F, R> Real<'_, F, R> {
+    /// Calls it with the program's own arguments.
+    pub fn call(&self) -> R {
+        (self.call)()
+    }
+}
+
+/// Runs a handler so that nothing unwinds into the program. `call` calls the driver with the program's own arguments.
+///
+/// A handler that panics is an error of ours and not the program's: it raises the alarm counter, and the program gets
+/// the driver's answer, from the handler's call if it came that far.
+pub fn guarded<F, R: Copy>(
+    function: F,
+    call: impl Fn() -> R,
+    handler: impl FnOnce(Real<'_, F, R>) -> R,
+) -> R {
+    let answer = Cell::new(None);
+    let recorded = || {
+        let given = call();
+        answer.set(Some(given));
+        given
+    };
+    match catch_unwind(AssertUnwindSafe(|| {
+        handler(Real {
+            function,
+            call: &recorded,
+        })
+    })) {
+        Ok(given) => given,
+        Err(_) => {
+            process::alarm();
+            answer.get().unwrap_or_else(call)
+        }
+    }
+}
+
+/// Makes the table: `/// what it does` and `library name(arguments) -> result => handler;` for each hook.
+macro_rules! hooks {
+    ($(#[doc = $does:literal] $library:ident $name:ident($($argument:ident: $type:ty),* $(,)?) -> $result:ty => $handler:path;)*) => {
+        /// Every hook, in the table's order.
+        pub static HOOKS: &[$crate::hook::Hook] = &[$(
+            $crate::hook::Hook {
+                real: real::$name.slot(),
+                function: $crate::hook::Address($name as sys::$library::pfn::$name as *const std::ffi::c_void),
+                does: $does,
+            },
+        )*];
+
+        /// The driver's own functions behind the hooks.
+        #[allow(non_upper_case_globals)]
+        pub mod real {
+            $(pub static $name: $crate::function::Function<divvy_driver::sys::$library::pfn::$name> =
+                $crate::function::Function::new($crate::function::Library::$library, concat!(stringify!($name), "\0"));)*
+        }
+
+        $(
+            /// # Safety
+            /// As for the driver's function of this name.
+            #[allow(non_snake_case)]
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C" fn $name($($argument: $type),*) -> $result {
+                let Some(function) = real::$name.get() else { return absent::$library };
+                $crate::hook::guarded(
+                    function,
+                    // SAFETY: the program's own arguments, passed on unchanged.
+                    || unsafe { function($($argument),*) },
+                    |real| $handler(real, $($argument),*),
+                )
+            }
+        )*
+    };
+}
+pub(crate) use hooks;

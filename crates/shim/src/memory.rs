@@ -1,0 +1,208 @@
+//! Linear memory: `cuMemAlloc`, `cuMemAllocPitch`, `cuMemAllocManaged`, `cuMemFree`.
+//!
+//! Reserve, ask the driver, commit. What the driver would refuse anyway (no place for the answer, no bytes) it refuses
+//! itself. At the limit the answer is OUT_OF_MEMORY and the program's variables are as they were.
+
+use std::ffi::c_uint;
+
+use divvy_driver::sys::cuda::{CUdeviceptr, CUdeviceptr_v1, CUresult, CUstream};
+
+use crate::device::{self, Admission};
+use crate::hook::Real;
+use crate::process;
+use crate::table::real;
+
+/// From this size on, the driver gives whole pages of the larger size; below, it divides them. Inferred, as is that
+/// nothing smaller than `SMALL` is given: public accounts of `cuMemAlloc` on Volta to Hopper agree on these.
+const LARGE_FROM: u64 = 1 << 20;
+const LARGE: u64 = 2 << 20;
+const SMALL: u64 = 512;
+
+/// Rows of pitched memory start at multiples of this on all current GPUs (inferred). Only the reservation before the
+/// call depends on it; what is charged in the end is what the driver says.
+const ROW: usize = 512;
+
+/// What the driver takes for an allocation of that size. Saturates: no GPU has 2^64 bytes.
+pub fn granted(bytes: u64) -> u64 {
+    let unit = if bytes >= LARGE_FROM { LARGE } else { SMALL };
+    bytes.checked_next_multiple_of(unit).unwrap_or(u64::MAX)
+}
+
+pub fn alloc<F>(real: Real<'_, F>, dptr: *mut CUdeviceptr, bytesize: usize) -> CUresult {
+    linear(&real, dptr, bytesize as u64, false)
+}
+
+pub fn alloc_v1<F>(real: Real<'_, F>, dptr: *mut CUdeviceptr_v1, bytesize: c_uint) -> CUresult {
+    linear(&real, dptr, bytesize.into(), false)
+}
+
+pub fn alloc_managed<F>(
+    real: Real<'_, F>,
+    dptr: *mut CUdeviceptr,
+    bytesize: usize,
+    _flags: c_uint,
+) -> CUresult {
+    linear(&real, dptr, bytesize as u64, true)
+}
+
+fn linear<F, P: Copy + Into<CUdeviceptr>>(
+    real: &Real<'_, F>,
+    dptr: *mut P,
+    bytes: u64,
+    managed: bool,
+) -> CUresult {
+    if dptr.is_null() || bytes == 0 {
+        return real.call();
+    }
+    let place = match device::admit_current() {
+        Admission::Charge(place) => place,
+        Admission::Pass => return real.call(),
+        Admission::Refuse => return CUresult::OUT_OF_MEMORY,
+    };
+    let bytes = granted(bytes);
+    let Ok(hold) = place.reserve(bytes) else {
+        return CUresult::OUT_OF_MEMORY;
+    };
+    let result = real.call();
+    if result == CUresult::SUCCESS {
+        hold.commit();
+        // SAFETY: not null, and the driver has just written the address there.
+        let address = unsafe { dptr.read() }.into();
+        place.remember(address, bytes, device::current_context() as usize, managed);
+    }
+    result
+}
+
+pub fn alloc_pitch<F>(
+    real: Real<'_, F>,
+    dptr: *mut CUdeviceptr,
+    pitch: *mut usize,
+    width: usize,
+    height: usize,
+    _element: c_uint,
+) -> CUresult {
+    pitched(&real, dptr, pitch, width, height)
+}
+
+pub fn alloc_pitch_v1<F>(
+    real: Real<'_, F>,
+    dptr: *mut CUdeviceptr_v1,
+    pitch: *mut c_uint,
+    width: c_uint,
+    height: c_uint,
+    _element: c_uint,
+) -> CUresult {
+    pitched(&real, dptr, pitch, width as usize, height as usize)
+}
+
+fn pitched<F, P, N>(
+    real: &Real<'_, F>,
+    dptr: *mut P,
+    pitch: *mut N,
+    width: usize,
+    height: usize,
+) -> CUresult
+where
+    P: Copy + Into<CUdeviceptr>,
+    N: Copy + TryInto<u64>,
+{
+    if dptr.is_null() || pitch.is_null() || width == 0 || height == 0 {
+        return real.call();
+    }
+    let place = match device::admit_current() {
+        Admission::Charge(place) => place,
+        Admission::Pass => return real.call(),
+        Admission::Refuse => return CUresult::OUT_OF_MEMORY,
+    };
+    let rows = width
+        .checked_next_multiple_of(ROW)
+        .and_then(|row| row.checked_mul(height));
+    let Ok(hold) = place.reserve(rows.map_or(u64::MAX, |bytes| granted(bytes as u64))) else {
+        return CUresult::OUT_OF_MEMORY;
+    };
+    // SAFETY: neither is null, and the driver would write to both.
+    let before = unsafe { (dptr.read(), pitch.read()) };
+    let result = real.call();
+    if result != CUresult::SUCCESS {
+        return result;
+    }
+    // SAFETY: as above.
+    let (address, row) = unsafe {
+        (
+            dptr.read().into(),
+            pitch.read().try_into().unwrap_or(u64::MAX),
+        )
+    };
+    let taken = granted(row.saturating_mul(height as u64));
+    let reserved = hold.bytes();
+    if taken > reserved {
+        let Ok(rest) = place.reserve(taken - reserved) else {
+            if let Some(free) = real::cuMemFree_v2.get() {
+                // SAFETY: the allocation just made, which the program has not seen.
+                unsafe { free(address) };
+            }
+            // SAFETY: as above.
+            unsafe {
+                dptr.write(before.0);
+                pitch.write(before.1);
+            }
+            return CUresult::OUT_OF_MEMORY;
+        };
+        rest.commit();
+        hold.commit();
+    } else {
+        hold.commit_as(taken);
+    }
+    place.remember(address, taken, device::current_context() as usize, false);
+    result
+}
+
+pub fn free<F>(real: Real<'_, F>, dptr: CUdeviceptr) -> CUresult {
+    release(&real, dptr)
+}
+
+pub fn free_v1<F>(real: Real<'_, F>, dptr: CUdeviceptr_v1) -> CUresult {
+    release(&real, dptr.into())
+}
+
+pub fn free_async<F>(real: Real<'_, F>, dptr: CUdeviceptr, _stream: CUstream) -> CUresult {
+    release(&real, dptr)
+}
+
+/// Memory may be freed by either kind of free, whichever allocated it. What is not ours the driver alone judges.
+fn release<F>(real: &Real<'_, F>, dptr: CUdeviceptr) -> CUresult {
+    let Some((account, allocation)) =
+        process::account().and_then(|account| Some((account, account.pointers.take(dptr)?)))
+    else {
+        return real.call();
+    };
+    let result = real.call();
+    if result == CUresult::SUCCESS {
+        account.give_back(&allocation);
+    } else {
+        account.pointers.insert(dptr, allocation);
+    }
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_sizes_are_charged_in_512_bytes_and_large_ones_in_2_mib() {
+        assert_eq!(granted(0), 0);
+        assert_eq!(granted(1), 512);
+        assert_eq!(granted(512), 512);
+        assert_eq!(granted(513), 1024);
+        assert_eq!(granted((1 << 20) - 1), 1 << 20);
+        assert_eq!(granted(1 << 20), 2 << 20);
+        assert_eq!(granted((2 << 20) + 1), 4 << 20);
+    }
+
+    #[test]
+    fn no_size_overflows() {
+        assert_eq!(granted(u64::MAX), u64::MAX);
+        assert_eq!(granted(u64::MAX - (2 << 20) + 1), u64::MAX - (2 << 20) + 1);
+    }
+}

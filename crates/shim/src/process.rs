@@ -1,0 +1,133 @@
+//! What this process is: limited by a slice, refused, or switched off. Found out at the first hooked call that needs it.
+//!
+//! ```text
+//! nothing yet ── first need ──► Off       DIVVY_SHIM=off
+//!                           ├─► Refused   no slice, or none that can be trusted: allocations fail, one line says why
+//!                           └─► Limited   the slice is open; a slot in it is taken when first charged
+//! any of them ── fork, in the child ──► nothing yet
+//! ```
+//! Nothing is ever freed: other threads may hold it, and a fork child must not give up what is its parent's.
+
+use std::path::PathBuf;
+use std::ptr::null_mut;
+use std::sync::OnceLock;
+use std::sync::atomic::{
+    AtomicBool, AtomicPtr,
+    Ordering::{AcqRel, Acquire, Relaxed, Release},
+};
+
+use divvy_ledger::Slice;
+
+use crate::account::Account;
+use crate::notice;
+
+const SLICE: &str = "DIVVY_SLICE";
+const SWITCH: &str = "DIVVY_SHIM";
+const REMEDY: &str =
+    "start the program with `divvy run`, or set DIVVY_SHIM=off to run it without a limit";
+
+static CURRENT: AtomicPtr<Process> = AtomicPtr::new(null_mut());
+
+pub struct Process {
+    standing: OnceLock<Standing>,
+    told: AtomicBool,
+}
+
+pub enum Standing {
+    Off,
+    /// Why.
+    Refused(String),
+    Limited(Box<Account>),
+}
+
+/// This process's standing, found out now if it was not before.
+pub fn standing() -> &'static Standing {
+    current().standing.get_or_init(find_out)
+}
+
+/// This process's account, if it is known to have one. Asks nothing and makes nothing.
+pub fn account() -> Option<&'static Account> {
+    // SAFETY: only `current` stores, and never frees what it stored.
+    let process = unsafe { CURRENT.load(Acquire).as_ref() }?;
+    match process.standing.get()? {
+        Standing::Limited(account) => Some(account),
+        Standing::Off | Standing::Refused(_) => None,
+    }
+}
+
+/// Counts an internal error where the agent sees it.
+pub fn alarm() {
+    if let Some(slot) = account().and_then(Account::joined) {
+        slot.alarm();
+    }
+}
+
+/// Says, once in this process, why its allocations fail, or that they are not limited.
+pub fn tell(text: &str) {
+    if !current().told.swap(true, Relaxed) {
+        notice::say(text);
+    }
+}
+
+/// Says that allocations are refused, once in this process.
+pub fn tell_refusal(cause: &str) {
+    tell(&format!("GPU memory is refused: {cause}; {REMEDY}"));
+}
+
+/// Says that nothing is limited, once in this process.
+pub fn tell_off() {
+    tell(&format!(
+        "{SWITCH}=off: GPU memory is not limited in this process"
+    ));
+}
+
+fn current() -> &'static Process {
+    let known = CURRENT.load(Acquire);
+    if !known.is_null() {
+        // SAFETY: stored below, never freed.
+        return unsafe { &*known };
+    }
+    watch_forks();
+    let fresh = Box::into_raw(Box::new(Process {
+        standing: OnceLock::new(),
+        told: AtomicBool::new(false),
+    }));
+    match CURRENT.compare_exchange(null_mut(), fresh, AcqRel, Acquire) {
+        // SAFETY: just made, and shared from now on.
+        Ok(_) => unsafe { &*fresh },
+        Err(winner) => {
+            // SAFETY: just made and seen by nobody else; the winner's is never freed.
+            unsafe {
+                drop(Box::from_raw(fresh));
+                &*winner
+            }
+        }
+    }
+}
+
+fn find_out() -> Standing {
+    if std::env::var_os(SWITCH).is_some_and(|value| value == "off") {
+        return Standing::Off;
+    }
+    let Some(folder) = std::env::var_os(SLICE).filter(|value| !value.is_empty()) else {
+        return Standing::Refused(format!(
+            "{SLICE} is not set, so this process belongs to no slice"
+        ));
+    };
+    match Slice::open(&PathBuf::from(folder)) {
+        Ok(slice) => Standing::Limited(Box::new(Account::new(slice))),
+        Err(error) => Standing::Refused(error.to_string()),
+    }
+}
+
+/// A fork child starts with nothing: its parent's slot, locks and pointers are not its own.
+fn watch_forks() {
+    static WATCHED: AtomicBool = AtomicBool::new(false);
+    extern "C" fn forget() {
+        CURRENT.store(null_mut(), Release);
+    }
+    if !WATCHED.swap(true, AcqRel) {
+        // SAFETY: the handler stores one word, which is allowed in a fork child.
+        unsafe { libc::pthread_atfork(None, None, Some(forget)) };
+    }
+}

@@ -1,0 +1,121 @@
+//! Every function that is hooked, and what hooking it does. A function that is not listed keeps the driver's own address.
+//!
+//! `docs/enforcement.md` is made from this table; a test keeps the two alike.
+
+use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
+
+use divvy_driver::sys;
+use divvy_driver::sys::cuda::*;
+use divvy_driver::sys::nvml::*;
+
+use crate::hook::hooks;
+use crate::{context, info, memory, nvml, pools, procaddress, vmm};
+
+/// What a hook answers when this driver has no such function, by library.
+#[allow(non_upper_case_globals)]
+mod absent {
+    use super::*;
+    pub const cuda: CUresult = CUresult::NOT_FOUND;
+    pub const nvml: nvmlReturn_t = nvmlReturn_t::FUNCTION_NOT_FOUND;
+}
+
+hooks! {
+    /// Charges the current context's device.
+    cuda cuMemAlloc(dptr: *mut CUdeviceptr_v1, bytesize: c_uint) -> CUresult => memory::alloc_v1;
+    /// Charges the current context's device.
+    cuda cuMemAlloc_v2(dptr: *mut CUdeviceptr, bytesize: usize) -> CUresult => memory::alloc;
+    /// Charges pitch × height on the current context's device.
+    cuda cuMemAllocPitch(dptr: *mut CUdeviceptr_v1, pitch: *mut c_uint, width: c_uint, height: c_uint, element: c_uint) -> CUresult => memory::alloc_pitch_v1;
+    /// Charges pitch × height on the current context's device.
+    cuda cuMemAllocPitch_v2(dptr: *mut CUdeviceptr, pitch: *mut usize, width: usize, height: usize, element: c_uint) -> CUresult => memory::alloc_pitch;
+    /// Charges the whole size on the current context's device, wherever the pages are.
+    cuda cuMemAllocManaged(dptr: *mut CUdeviceptr, bytesize: usize, flags: c_uint) -> CUresult => memory::alloc_managed;
+    /// Gives back what the address was charged; an unknown address just goes to the driver.
+    cuda cuMemFree(dptr: CUdeviceptr_v1) -> CUresult => memory::free_v1;
+    /// Gives back what the address was charged; an unknown address just goes to the driver.
+    cuda cuMemFree_v2(dptr: CUdeviceptr) -> CUresult => memory::free;
+    /// Charges the device that the location names, with or without a context; host memory is not charged.
+    cuda cuMemCreate(handle: *mut CUmemGenericAllocationHandle, size: usize, prop: *const CUmemAllocationProp, flags: c_ulonglong) -> CUresult => vmm::create;
+    /// Drops one reference; gives back what has neither references nor mappings.
+    cuda cuMemRelease(handle: CUmemGenericAllocationHandle) -> CUresult => vmm::release;
+    /// Counts one more reference.
+    cuda cuMemRetainAllocationHandle(handle: *mut CUmemGenericAllocationHandle, addr: *mut c_void) -> CUresult => vmm::retain;
+    /// Counts one more mapping.
+    cuda cuMemMap(ptr: CUdeviceptr, size: usize, offset: usize, handle: CUmemGenericAllocationHandle, flags: c_ulonglong) -> CUresult => vmm::map;
+    /// Drops the mappings in the range; gives back what has neither references nor mappings.
+    cuda cuMemUnmap(ptr: CUdeviceptr, size: usize) -> CUresult => vmm::unmap;
+    /// Charges what the pool reserves, on the stream's device; nothing while the stream is captured.
+    cuda cuMemAllocAsync(dptr: *mut CUdeviceptr, bytesize: usize, stream: CUstream) -> CUresult => pools::alloc;
+    /// Charges what the pool reserves, on the stream's device; nothing while the stream is captured.
+    cuda cuMemAllocAsync_ptsz(dptr: *mut CUdeviceptr, bytesize: usize, stream: CUstream) -> CUresult => pools::alloc_ptsz;
+    /// Charges what the pool reserves, on the pool's device; nothing while the stream is captured.
+    cuda cuMemAllocFromPoolAsync(dptr: *mut CUdeviceptr, bytesize: usize, pool: CUmemoryPool, stream: CUstream) -> CUresult => pools::alloc_from;
+    /// Charges what the pool reserves, on the pool's device; nothing while the stream is captured.
+    cuda cuMemAllocFromPoolAsync_ptsz(dptr: *mut CUdeviceptr, bytesize: usize, pool: CUmemoryPool, stream: CUstream) -> CUresult => pools::alloc_from_ptsz;
+    /// Settles the pool's charge with what the driver still reserves.
+    cuda cuMemFreeAsync(dptr: CUdeviceptr, stream: CUstream) -> CUresult => memory::free_async;
+    /// Settles the pool's charge with what the driver still reserves.
+    cuda cuMemFreeAsync_ptsz(dptr: CUdeviceptr, stream: CUstream) -> CUresult => memory::free_async;
+    /// Remembers where the pool's memory is.
+    cuda cuMemPoolCreate(pool: *mut CUmemoryPool, props: *const CUmemPoolProps) -> CUresult => pools::create;
+    /// Gives back the pool's charge, with its last allocation if there are any.
+    cuda cuMemPoolDestroy(pool: CUmemoryPool) -> CUresult => pools::destroy;
+    /// Settles the pool's charge with what the driver still reserves.
+    cuda cuMemPoolTrimTo(pool: CUmemoryPool, keep: usize) -> CUresult => pools::trim_to;
+    /// Charges the context's overhead, if it is the process's first on that device.
+    cuda cuDevicePrimaryCtxRetain(pctx: *mut CUcontext, dev: CUdevice) -> CUresult => context::primary_retain;
+    /// Gives back the overhead and what was allocated in the context, if it is gone.
+    cuda cuDevicePrimaryCtxRelease(dev: CUdevice) -> CUresult => context::primary_end;
+    /// Gives back the overhead and what was allocated in the context, if it is gone.
+    cuda cuDevicePrimaryCtxRelease_v2(dev: CUdevice) -> CUresult => context::primary_end;
+    /// Gives back the overhead and what was allocated in the context, if it is gone.
+    cuda cuDevicePrimaryCtxReset(dev: CUdevice) -> CUresult => context::primary_end;
+    /// Gives back the overhead and what was allocated in the context, if it is gone.
+    cuda cuDevicePrimaryCtxReset_v2(dev: CUdevice) -> CUresult => context::primary_end;
+    /// Charges the context's overhead, if it is the process's first on that device.
+    cuda cuCtxCreate(pctx: *mut CUcontext, flags: c_uint, dev: CUdevice) -> CUresult => context::create;
+    /// Charges the context's overhead, if it is the process's first on that device.
+    cuda cuCtxCreate_v2(pctx: *mut CUcontext, flags: c_uint, dev: CUdevice) -> CUresult => context::create;
+    /// Charges the context's overhead, if it is the process's first on that device.
+    cuda cuCtxCreate_v3(pctx: *mut CUcontext, params: *mut CUexecAffinityParam, count: c_int, flags: c_uint, dev: CUdevice) -> CUresult => context::create_v3;
+    /// Charges the context's overhead, if it is the process's first on that device.
+    cuda cuCtxCreate_v4(pctx: *mut CUcontext, params: *mut CUctxCreateParams, flags: c_uint, dev: CUdevice) -> CUresult => context::create_v4;
+    /// Gives back what was allocated in the context, and the overhead if it was the last.
+    cuda cuCtxDestroy(ctx: CUcontext) -> CUresult => context::destroy;
+    /// Gives back what was allocated in the context, and the overhead if it was the last.
+    cuda cuCtxDestroy_v2(ctx: CUcontext) -> CUresult => context::destroy;
+    /// Shows the slice: total is the limit, free what an allocation would be granted.
+    cuda cuMemGetInfo(free: *mut c_uint, total: *mut c_uint) -> CUresult => info::mem_get_info_v1;
+    /// Shows the slice: total is the limit, free what an allocation would be granted.
+    cuda cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> CUresult => info::mem_get_info;
+    /// Shows the limit.
+    cuda cuDeviceTotalMem(bytes: *mut c_uint, dev: CUdevice) -> CUresult => info::total_mem_v1;
+    /// Shows the limit.
+    cuda cuDeviceTotalMem_v2(bytes: *mut usize, dev: CUdevice) -> CUresult => info::total_mem;
+    /// Answers with the hook where the driver's answer is a hooked function.
+    cuda cuGetProcAddress(symbol: *const c_char, pfn: *mut *mut c_void, version: c_int, flags: cuuint64_t) -> CUresult => procaddress::ask;
+    /// Answers with the hook where the driver's answer is a hooked function.
+    cuda cuGetProcAddress_v2(symbol: *const c_char, pfn: *mut *mut c_void, version: c_int, flags: cuuint64_t, status: *mut CUdriverProcAddressQueryResult) -> CUresult => procaddress::ask_v2;
+    /// Shows the slice on its own GPUs.
+    nvml nvmlDeviceGetMemoryInfo(device: nvmlDevice_t, memory: *mut nvmlMemory_t) -> nvmlReturn_t => nvml::memory;
+    /// Shows the slice on its own GPUs.
+    nvml nvmlDeviceGetMemoryInfo_v2(device: nvmlDevice_t, memory: *mut nvmlMemory_v2_t) -> nvmlReturn_t => nvml::memory_v2;
+    /// Lists the slice's processes, with what they were charged.
+    nvml nvmlDeviceGetComputeRunningProcesses(device: nvmlDevice_t, count: *mut c_uint, infos: *mut nvmlProcessInfo_v1_t) -> nvmlReturn_t => nvml::processes;
+    /// Lists the slice's processes, with what they were charged.
+    nvml nvmlDeviceGetComputeRunningProcesses_v2(device: nvmlDevice_t, count: *mut c_uint, infos: *mut nvmlProcessInfo_v2_t) -> nvmlReturn_t => nvml::processes;
+    /// Lists the slice's processes, with what they were charged.
+    nvml nvmlDeviceGetComputeRunningProcesses_v3(device: nvmlDevice_t, count: *mut c_uint, infos: *mut nvmlProcessInfo_t) -> nvmlReturn_t => nvml::processes;
+    /// Lists the slice's processes, with what they were charged.
+    nvml nvmlDeviceGetGraphicsRunningProcesses(device: nvmlDevice_t, count: *mut c_uint, infos: *mut nvmlProcessInfo_v1_t) -> nvmlReturn_t => nvml::processes;
+    /// Lists the slice's processes, with what they were charged.
+    nvml nvmlDeviceGetGraphicsRunningProcesses_v2(device: nvmlDevice_t, count: *mut c_uint, infos: *mut nvmlProcessInfo_v2_t) -> nvmlReturn_t => nvml::processes;
+    /// Lists the slice's processes, with what they were charged.
+    nvml nvmlDeviceGetGraphicsRunningProcesses_v3(device: nvmlDevice_t, count: *mut c_uint, infos: *mut nvmlProcessInfo_t) -> nvmlReturn_t => nvml::processes;
+    /// Lists the slice's processes, with what they were charged.
+    nvml nvmlDeviceGetMPSComputeRunningProcesses(device: nvmlDevice_t, count: *mut c_uint, infos: *mut nvmlProcessInfo_v1_t) -> nvmlReturn_t => nvml::processes;
+    /// Lists the slice's processes, with what they were charged.
+    nvml nvmlDeviceGetMPSComputeRunningProcesses_v2(device: nvmlDevice_t, count: *mut c_uint, infos: *mut nvmlProcessInfo_v2_t) -> nvmlReturn_t => nvml::processes;
+    /// Lists the slice's processes, with what they were charged.
+    nvml nvmlDeviceGetMPSComputeRunningProcesses_v3(device: nvmlDevice_t, count: *mut c_uint, infos: *mut nvmlProcessInfo_t) -> nvmlReturn_t => nvml::processes;
+}
