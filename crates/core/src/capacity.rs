@@ -1,7 +1,7 @@
 //! Whether a request can ever be served by these GPUs, once everybody else is gone.
 
 use crate::board::Board;
-use crate::fit::{Need, Part, size};
+use crate::fit::{Need, Part};
 use crate::gpu::{Gpu, Mode};
 use crate::placement::place;
 use crate::reason::indices;
@@ -62,27 +62,32 @@ pub(crate) fn fits_empty(empty: &Board<'_>, request: &Request) -> Result<(), Nev
     })
 }
 
+/// `4 whole GPUs can never be had: only 3 GPUs here are managed`.
 fn message(empty: &Board<'_>, request: &Request) -> String {
-    let words = request.amount.words();
-    let among = match request.on[..] {
-        [] => "here".to_owned(),
-        _ => format!("among {}", indices(&request.on)),
+    let (none, some) = match request.on[..] {
+        [] => ("no GPU here is".to_owned(), "here"),
+        [one] => (format!("GPU {one} is not"), "asked for"),
+        _ => (
+            format!("none of GPUs {} is", indices(&request.on)),
+            "asked for",
+        ),
     };
-    let whole = empty
+    let asked_for = empty
         .tiles
         .iter()
-        .filter(|tile| tile.gpu.mode != Mode::Unmanaged);
-    let whole = whole.filter(|tile| request.allows(tile.gpu.index)).count();
-    let parts = shared(empty, request).count();
-    let able = empty
-        .tiles
-        .iter()
-        .filter(|tile| size(tile, request).is_ok())
+        .filter(|tile| request.allows(tile.gpu.index));
+    let managed = asked_for
+        .filter(|tile| tile.gpu.mode != Mode::Unmanaged)
         .count();
+    let only = |count: usize, mode: &str| match count {
+        1 => format!("only 1 GPU {some} is {mode}"),
+        _ => format!("only {count} GPUs {some} are {mode}"),
+    };
+    let parts = shared(empty, request).count();
     let cause = match Need::of(request.amount) {
-        _ if whole == 0 => format!("no GPU {among} is managed"),
-        Need::Whole { .. } => format!("{able} managed {among}"),
-        Need::Parts { .. } if parts == 0 => format!("no GPU {among} is shared, only given whole"),
+        _ if managed == 0 => format!("{none} managed"),
+        Need::Whole { .. } => only(managed, "managed"),
+        Need::Parts { .. } if parts == 0 => format!("{none} shared, only given whole"),
         Need::Parts {
             part: Part::Memory(_),
             ..
@@ -91,11 +96,14 @@ fn message(empty: &Board<'_>, request: &Request) -> String {
                 .map(largest_memory)
                 .max()
                 .unwrap_or(Bytes::ZERO);
-            format!("the largest shared GPU {among} has {most}")
+            format!("the largest shared GPU {some} has {most}")
         }
-        Need::Parts { .. } => format!("{able} shared {among} and large enough"),
+        Need::Parts { count, .. } if usize::try_from(count).is_ok_and(|count| count <= parts) => {
+            "it is less than 2MiB".to_owned()
+        }
+        Need::Parts { .. } => only(parts, "shared"),
     };
-    format!("{words} can never be had: {cause}")
+    format!("{} can never be had: {cause}", request.amount.words())
 }
 
 /// The request is beyond these GPUs, whoever ends.

@@ -127,7 +127,7 @@ impl fmt::Display for Shortage {
         let s = |count| if count == 1 { "" } else { "s" };
         write!(out, "needs {}", self.amount.words())?;
         if !self.on.is_empty() {
-            write!(out, " among GPU{} {}", s(self.on.len()), indices(&self.on))?;
+            write!(out, ", GPU{} {} only", s(self.on.len()), indices(&self.on))?;
         }
         write!(
             out,

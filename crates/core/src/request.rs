@@ -236,18 +236,35 @@ impl AmountError {
                 "write a part of one GPU (0.25), whole GPUs (2) or a range of them (1-4)".to_owned()
             }
             AmountErrorKind::AboveOne => {
-                "write whole GPUs (2), or the same share on several: `-g 2x0.625` is 1.25 GPUs in all".to_owned()
+                "write whole GPUs (2) or a part of one (0.25); `-g 2x0.5` is the same part of two"
+                    .to_owned()
             }
             AmountErrorKind::TooFine => "shares go in steps of 0.001".to_owned(),
             AmountErrorKind::NotAnEighth(share) => {
                 let below = share.thousandths() / 125 * 125;
-                let nearest = [below, below + 125].into_iter().filter_map(Share::from_thousandths);
-                format!("write {}", nearest.map(|share| share.to_string()).collect::<Vec<_>>().join(" or "))
+                let nearest = [below, below + 125]
+                    .into_iter()
+                    .filter_map(Share::from_thousandths);
+                format!(
+                    "write {}",
+                    nearest
+                        .map(|share| share.to_string())
+                        .collect::<Vec<_>>()
+                        .join(" or ")
+                )
             }
-            AmountErrorKind::RangeOfParts => "write whole numbers, as in 1-4, or one fraction, as in 0.5".to_owned(),
-            AmountErrorKind::RangeBackwards => "write the smaller number first, as in 1-4".to_owned(),
-            AmountErrorKind::CountOfParts => "write how many GPUs, then the share of each, as in 8x0.5".to_owned(),
-            AmountErrorKind::ZeroMemory => "write a number and a binary unit: 512M, 4G, 1.5GiB".to_owned(),
+            AmountErrorKind::RangeOfParts => {
+                "write whole numbers, as in 1-4, or one fraction, as in 0.5".to_owned()
+            }
+            AmountErrorKind::RangeBackwards => {
+                "write the smaller number first, as in 1-4".to_owned()
+            }
+            AmountErrorKind::CountOfParts => {
+                "write how many GPUs, then the share of each, as in 8x0.5".to_owned()
+            }
+            AmountErrorKind::ZeroMemory => {
+                "write a number and a binary unit: 512M, 4G, 1.5GiB".to_owned()
+            }
             AmountErrorKind::Memory(error) => error.hint(),
         }
     }

@@ -119,7 +119,8 @@ impl SelectionError {
                     .to_owned()
             }
             Self::Backwards(_) => "write the smaller index first, as in 0-2".to_owned(),
-            Self::Empty | Self::NotAnIndex(_) | Self::Mig(_) | Self::Twice(_) => {
+            Self::Twice(_) => "name each GPU once".to_owned(),
+            Self::Empty | Self::NotAnIndex(_) | Self::Mig(_) => {
                 "write indices and ranges, such as 0-2, 0,1,2 or 0-2,5, or all".to_owned()
             }
         }

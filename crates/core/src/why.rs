@@ -157,8 +157,11 @@ fn ends(
     starts: impl Fn(&Snapshot) -> bool,
 ) -> Option<String> {
     let start_it = |jobs: &BTreeSet<JobId>| starts(&without(snapshot, jobs));
-    let held = || snapshot.held.iter().map(|held| held.job);
-    let any: Vec<JobId> = held()
+    let mut held: Vec<JobId> = snapshot.held.iter().map(|held| held.job).collect();
+    held.sort_unstable();
+    let any: Vec<JobId> = held
+        .iter()
+        .copied()
         .filter(|job| start_it(&BTreeSet::from([*job])))
         .collect();
     match any[..] {
@@ -172,13 +175,12 @@ fn ends(
         }
     }
     // All of them, less each that is not needed; those on crowded GPUs are spared first, so that few are left.
-    let mut together: BTreeSet<JobId> = held().collect();
+    let mut together = BTreeSet::from_iter(held.iter().copied());
     if !start_it(&together) {
         return None;
     }
-    let mut spared: Vec<JobId> = held().collect();
-    spared.sort_by_key(|job| Reverse(crowd(board, *job)));
-    for job in spared {
+    held.sort_by_key(|job| Reverse(crowd(board, *job)));
+    for job in held {
         together.remove(&job);
         if !start_it(&together) {
             together.insert(job);

@@ -1,0 +1,422 @@
+//! What must hold of every plan, over random nodes, jobs, ends and foreign processes.
+
+mod node;
+
+use std::collections::BTreeSet;
+use std::num::NonZeroU32;
+
+use divvy_core::{
+    Amount, Bytes, ComputeMode, Gpu, Grant, Held, JobId, Mode, Order, Plan, QueueSpec, Reason,
+    Request, Share, Snapshot, Start, Waiting, can_ever_fit, invariants, plan, why,
+};
+use node::{Node, amount};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::{Index, select};
+
+/// Something that happens to a node.
+#[derive(Clone, Debug)]
+enum Step {
+    Submit { queue: Index, request: Request },
+    End(Index),
+    Foreign { gpu: Index, memory: Bytes },
+}
+
+fn amounts() -> impl Strategy<Value = Amount> {
+    let count = || (1..=3_u32).prop_map(|count| NonZeroU32::new(count).expect("above zero"));
+    let share = || {
+        let round = select(vec![125_u16, 250, 333, 375, 500, 625, 750, 875, 1000]);
+        prop_oneof![3 => round, 1 => 1..=1000_u16]
+            .prop_map(|thousandths| Share::from_thousandths(thousandths).expect("a share"))
+    };
+    prop_oneof![
+        4 => share().prop_map(Amount::Share),
+        3 => (1..=90_000_u64).prop_map(|mib| Amount::Memory(Bytes::mib(mib))),
+        1 => (1..=1_u64 << 36).prop_map(|bytes| Amount::Memory(Bytes::new(bytes))),
+        2 => count().prop_map(Amount::Whole),
+        1 => (count(), 1..=2_u32).prop_map(|(min, more)| Amount::Range { min, max: min.saturating_add(more) }),
+        1 => (count(), share()).prop_map(|(count, share)| Amount::Shares { count, share }),
+    ]
+}
+
+fn requests() -> impl Strategy<Value = Request> {
+    let on = prop_oneof![4 => Just(Vec::new()), 1 => vec(0..4_u32, 1..3)];
+    (amounts(), on).prop_map(|(amount, on)| Request {
+        amount,
+        compute: ComputeMode::Fair,
+        on,
+    })
+}
+
+fn steps(most: usize) -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        5 => (any::<Index>(), requests()).prop_map(|(queue, request)| Step::Submit { queue, request }),
+        2 => any::<Index>().prop_map(Step::End),
+        1 => (any::<Index>(), select(vec![0, 0, 512, 6000, 30_000, 90_000]))
+            .prop_map(|(gpu, mib)| Step::Foreign { gpu, memory: Bytes::mib(mib) }),
+    ];
+    vec(step, 1..most)
+}
+
+fn gpus() -> impl Strategy<Value = Vec<Gpu>> {
+    // Sizes as drivers report them: not multiples of 2 MiB once the reserve is off.
+    let total = select(vec![81_559_u64, 81_920, 40_960, 23_034, 143_771]);
+    let mode = prop_oneof![8 => Just(Mode::Shared), 1 => Just(Mode::Exclusive), 1 => Just(Mode::Unmanaged)];
+    vec((total, 0..800_u64, mode), 1..5).prop_map(|gpus| {
+        let gpu = |(index, (total, reserved, mode))| Gpu {
+            mode,
+            total: Bytes::mib(total),
+            reserved: Bytes::mib(reserved),
+            ..node::gpu(index)
+        };
+        (0..).zip(gpus).map(gpu).collect()
+    })
+}
+
+fn nodes() -> impl Strategy<Value = Node> {
+    let queues = select(vec![
+        "",
+        "a=1 b=0.5",
+        "a=0.25 b=2 c=0.125",
+        "a=1-4 b=0.5 c=0.75",
+    ]);
+    (gpus(), queues, any::<bool>(), any::<bool>()).prop_map(|(gpus, queues, fair, backfill)| {
+        let mut node = Node::new(0, queues);
+        node.snapshot.gpus = gpus;
+        node.snapshot.order = if fair { Order::Fairness } else { Order::Strict };
+        node.snapshot.backfill = backfill;
+        node
+    })
+}
+
+impl Step {
+    /// Lets it happen. A request that can never fit is refused, as the agent does.
+    fn happen(&self, node: &mut Node) {
+        match self {
+            Self::Submit { queue, request } => {
+                let queues: Vec<QueueSpec> = node
+                    .snapshot
+                    .queues
+                    .iter()
+                    .map(|queue| queue.spec.clone())
+                    .collect();
+                let spec = queue.get(&queues);
+                let request = spec.amount.map_or_else(|| request.clone(), Request::from);
+                if can_ever_fit(&node.snapshot.gpus, &request).is_ok() {
+                    node.submit_request(spec.name.as_str(), request);
+                }
+            }
+            Self::End(index) => {
+                if !node.snapshot.held.is_empty() {
+                    let job = index.get(&node.snapshot.held).job;
+                    node.end(job.0);
+                }
+            }
+            Self::Foreign { gpu, memory } => gpu.get_mut(&mut node.snapshot.gpus).foreign = *memory,
+        }
+    }
+}
+
+/// Whether grants are what the request asks for, by the rules of the resource model and nothing of the planner's.
+fn satisfies(gpus: &[Gpu], request: &Request, grants: &[Grant]) -> bool {
+    let different: BTreeSet<_> = grants.iter().map(|grant| &grant.gpu).collect();
+    let count = u32::try_from(grants.len()).expect("few grants");
+    let each = |right: &dyn Fn(&Gpu, &Grant) -> bool| {
+        grants.iter().all(|grant| {
+            let gpu = gpus
+                .iter()
+                .find(|gpu| gpu.uuid == grant.gpu)
+                .expect("a GPU of the node");
+            (request.on.is_empty() || request.on.contains(&gpu.index))
+                && gpu.index == grant.index
+                && gpu.mode != Mode::Unmanaged
+                && (gpu.mode == Mode::Shared || is_whole(request.amount))
+                && right(gpu, grant)
+        })
+    };
+    let two_mib = 2 << 20;
+    let usable = |gpu: &Gpu| gpu.total.get() - gpu.reserved.get();
+    let whole = |gpu: &Gpu, grant: &Grant| {
+        grant.share == Share::FULL
+            && gpu.foreign.get() <= usable(gpu) / 10
+            && grant.memory.get() == (usable(gpu) - gpu.foreign.get()) / two_mib * two_mib
+    };
+    let share = |share: Share| {
+        move |gpu: &Gpu, grant: &Grant| {
+            let exact = u128::from(usable(gpu)) * u128::from(share.thousandths()) / 1000;
+            grant.share == share
+                && u128::from(grant.memory.get()) == exact / two_mib as u128 * two_mib as u128
+        }
+    };
+    different.len() == grants.len()
+        && match request.amount {
+            Amount::Share(Share::FULL) => count == 1 && each(&whole),
+            Amount::Share(part) => count == 1 && each(&share(part)),
+            Amount::Memory(memory) => {
+                count == 1
+                    && each(&|gpu, grant| {
+                        let exact = u128::from(memory.get()) * 1000;
+                        let thousandths = u128::from(grant.share.thousandths());
+                        let usable = u128::from(usable(gpu));
+                        let ceiling =
+                            thousandths * usable >= exact && (thousandths - 1) * usable < exact;
+                        ceiling && grant.memory.get() == memory.get().next_multiple_of(two_mib)
+                    })
+            }
+            Amount::Whole(wanted) => count == wanted.get() && each(&whole),
+            Amount::Range { min, max } => (min.get()..=max.get()).contains(&count) && each(&whole),
+            Amount::Shares {
+                count: wanted,
+                share: Share::FULL,
+            } => count == wanted.get() && each(&whole),
+            Amount::Shares {
+                count: wanted,
+                share: part,
+            } => count == wanted.get() && each(&share(part)),
+        }
+}
+
+fn is_whole(amount: Amount) -> bool {
+    match amount {
+        Amount::Share(share) | Amount::Shares { share, .. } => share == Share::FULL,
+        Amount::Whole(_) | Amount::Range { .. } => true,
+        Amount::Memory(_) => false,
+    }
+}
+
+/// The snapshot with one waiting job and no other.
+fn alone(snapshot: &Snapshot, job: JobId, request: &Request) -> Snapshot {
+    let mut alone = snapshot.clone();
+    alone.queues.truncate(1);
+    alone.queues[0].waiting = vec![Waiting {
+        job,
+        request: request.clone(),
+    }];
+    alone
+}
+
+fn hold(snapshot: &mut Snapshot, start: &Start) {
+    let Start { job, queue, grants } = start.clone();
+    for queue in &mut snapshot.queues {
+        queue.waiting.retain(|waiting| waiting.job != job);
+    }
+    snapshot.held.push(Held { job, queue, grants });
+}
+
+fn request_of(snapshot: &Snapshot, job: JobId) -> Request {
+    let mut waiting = snapshot.queues.iter().flat_map(|queue| &queue.waiting);
+    waiting
+        .find(|waiting| waiting.job == job)
+        .expect("a waiting job")
+        .request
+        .clone()
+}
+
+/// The rules R1 to R4 word by word: whose turn is it; its head starts, or the pass is over.
+fn served_one_by_one(snapshot: &Snapshot) -> Vec<JobId> {
+    let (mut state, mut turn, mut started) = (snapshot.clone(), snapshot.cursor, Vec::new());
+    loop {
+        let count = state.queues.len();
+        let from = if state.order == Order::Strict {
+            0
+        } else {
+            turn
+        };
+        let next = (0..count)
+            .map(|step| (from + step) % count)
+            .find(|queue| !state.queues[*queue].waiting.is_empty());
+        let Some(queue) = next else { return started };
+        let Waiting { job, request } = state.queues[queue].waiting[0].clone();
+        let name = state.queues[queue].spec.name.clone();
+        let Some(start) = plan(&alone(&state, job, &request)).starts.pop() else {
+            return started;
+        };
+        hold(
+            &mut state,
+            &Start {
+                queue: name,
+                ..start
+            },
+        );
+        started.push(job);
+        turn = (queue + 1) % count;
+    }
+}
+
+fn first_that_waits(plan: &Plan) -> Option<JobId> {
+    plan.waits.first().map(|wait| wait.job)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn no_plan_overfills_a_gpu_and_every_start_gets_what_it_asked_for(mut node in nodes(), steps in steps(60)) {
+        for step in steps {
+            step.happen(&mut node);
+            let before = node.snapshot.clone();
+            let plan = node.step(); // Carries it out and checks the invariants.
+            for start in &plan.starts {
+                let request = request_of(&before, start.job);
+                prop_assert!(satisfies(&before.gpus, &request, &start.grants), "{request:?} got {start:?}");
+                for grant in &start.grants {
+                    let gpu = before.gpus.iter().find(|gpu| gpu.uuid == grant.gpu).expect("a GPU of the node");
+                    let held = node.snapshot.held.iter().flat_map(|held| &held.grants);
+                    let memory: Bytes = held.filter(|held| held.gpu == gpu.uuid).map(|held| held.memory).sum();
+                    prop_assert!(memory.saturating_add(gpu.foreign) <= gpu.usable());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_job_starts_or_waits_with_a_reason_and_no_label_is_there_twice(mut node in nodes(), steps in steps(60)) {
+        for step in steps {
+            step.happen(&mut node);
+            let waiting = node.snapshot.queues.iter().flat_map(|queue| &queue.waiting);
+            let waiting: BTreeSet<JobId> = waiting.map(|waiting| waiting.job).collect();
+            let plan = node.step();
+            let started = plan.starts.iter().map(|start| start.job);
+            let planned: Vec<JobId> = started.chain(plan.waits.iter().map(|wait| wait.job)).collect();
+            prop_assert_eq!(planned.len(), waiting.len());
+            prop_assert_eq!(planned.into_iter().collect::<BTreeSet<_>>(), waiting);
+            for wait in &plan.waits {
+                let reason = wait.reason.to_string();
+                prop_assert!(!reason.is_empty() && !reason.contains('\n'));
+            }
+            let labels: Vec<&str> = node.snapshot.held.iter().flat_map(|held| &held.grants).map(|grant| grant.label.as_str()).collect();
+            prop_assert_eq!(labels.iter().collect::<BTreeSet<_>>().len(), labels.len());
+        }
+    }
+
+    #[test]
+    fn equal_inputs_give_equal_plans_whatever_the_order_of_the_inventory(mut node in nodes(), steps in steps(40)) {
+        for step in steps {
+            step.happen(&mut node);
+            let mut other = node.snapshot.clone();
+            other.gpus.reverse();
+            other.held.reverse();
+            prop_assert_eq!(plan(&node.snapshot), plan(&other));
+            node.step();
+            prop_assert!(plan(&node.snapshot).starts.is_empty(), "a plan leaves nothing to start behind");
+        }
+    }
+
+    #[test]
+    fn without_backfill_queues_are_served_one_by_one_and_no_head_is_overtaken(mut node in nodes(), steps in steps(40)) {
+        node.snapshot.backfill = false;
+        for step in steps {
+            step.happen(&mut node);
+            let expected = served_one_by_one(&node.snapshot);
+            let started: Vec<JobId> = node.step().starts.iter().map(|start| start.job).collect();
+            prop_assert_eq!(started, expected);
+        }
+    }
+
+    #[test]
+    fn what_why_says_would_start_it_does(mut node in nodes(), steps in steps(25)) {
+        for step in steps {
+            step.happen(&mut node);
+            node.step();
+        }
+        let waits = plan(&node.snapshot).waits;
+        for wait in waits.iter().take(5) {
+            let why = why(&node.snapshot, wait.job).expect("a job of the node");
+            prop_assert_eq!(&why.summary, &wait.reason.to_string());
+            prop_assert_eq!(why.gpus.len(), node.snapshot.gpus.len());
+            for text in why.sooner {
+                let mut changed = node.snapshot.clone();
+                let jobs: BTreeSet<u64> = text.split('#').skip(1).map(|rest| {
+                    rest.split(|c: char| !c.is_ascii_digit()).next().expect("a number").parse().expect("a number")
+                }).collect();
+                if let Some(flag) = text.strip_prefix("would start now with -g ").or(text.strip_prefix("would start now with --gpu-memory ")) {
+                    let waiting = changed.queues.iter_mut().flat_map(|queue| &mut queue.waiting);
+                    waiting.filter(|waiting| waiting.job == wait.job).for_each(|waiting| waiting.request.amount = amount(flag));
+                } else if text.contains("any one of") {
+                    changed.held.retain(|held| Some(&held.job.0) != jobs.first());
+                } else if text.ends_with(" end") || text.ends_with(" ends") {
+                    changed.held.retain(|held| !jobs.contains(&held.job.0));
+                } else {
+                    continue;
+                }
+                let starts = plan(&changed).starts;
+                prop_assert!(starts.iter().any(|start| start.job == wait.job), "{} for #{}", text, wait.job);
+            }
+        }
+    }
+
+    #[test]
+    fn the_nearest_request_fits_where_the_first_never_does(gpus in gpus(), request in requests()) {
+        if let Err(never) = can_ever_fit(&gpus, &request) {
+            if let Some(nearest) = never.nearest {
+                prop_assert!(can_ever_fit(&gpus, &nearest).is_ok(), "{nearest:?}");
+            } else {
+                let one = can_ever_fit(&gpus, &request.with_amount(Amount::ONE_GPU));
+                prop_assert!(one.is_err());
+            }
+        }
+    }
+
+    /// Two worlds with the same jobs, ends and foreign processes, with and without backfill: in both the head starts at
+    /// the same moment, whoever ends and in whatever order, if the backfilled jobs never end.
+    #[test]
+    fn backfill_never_delays_the_head(mut node in nodes(), steps in steps(40), ends in vec((any::<Index>(), any::<bool>(), any::<Index>()), 1..30)) {
+        node.snapshot.backfill = false;
+        for step in &steps {
+            step.happen(&mut node);
+            node.step();
+        }
+        let head = plan(&node.snapshot).waits.iter().find(|wait| !matches!(wait.reason, Reason::Never(_))).map(|wait| wait.job);
+        prop_assume!(head.is_some());
+        let head = head.expect("assumed");
+        let mut without = node.snapshot.clone();
+        let mut with = Snapshot { backfill: true, ..node.snapshot.clone() };
+        let mut originals: Vec<JobId> = without.held.iter().map(|held| held.job).collect();
+        let step = |snapshot: &mut Snapshot| {
+            let plan = plan(snapshot);
+            plan.starts.iter().for_each(|start| hold(snapshot, start));
+            plan.starts.iter().any(|start| start.job == head)
+        };
+        for (end, settle, gpu) in ends {
+            let started = (step(&mut without), step(&mut with));
+            invariants::check(&with).expect("backfill overfills nothing");
+            prop_assert_eq!(started.0, started.1, "the head starts in one world and not in the other");
+            if started.0 || originals.is_empty() {
+                break;
+            }
+            let ended = originals.swap_remove(end.index(originals.len()));
+            for world in [&mut without, &mut with] {
+                world.held.retain(|held| held.job != ended);
+                if settle {
+                    let memory = &mut gpu.get_mut(&mut world.gpus).foreign;
+                    *memory = Bytes::new(memory.get() / 2);
+                }
+            }
+        }
+    }
+
+    /// The definition itself, for every set of ends at once: after the backfill the head fits exactly when it would have.
+    #[test]
+    fn backfill_leaves_the_head_the_same_chances_for_every_set_of_ends(mut node in nodes(), steps in steps(25)) {
+        node.snapshot.backfill = false;
+        for step in &steps {
+            step.happen(&mut node);
+            node.step();
+        }
+        let Some(head) = first_that_waits(&plan(&node.snapshot)) else { return Ok(()) };
+        let request = request_of(&node.snapshot, head);
+        let mut with = Snapshot { backfill: true, ..node.snapshot.clone() };
+        plan(&with).starts.iter().for_each(|start| hold(&mut with, start));
+        let jobs: Vec<JobId> = node.snapshot.held.iter().map(|held| held.job).collect();
+        prop_assume!(jobs.len() <= 8);
+        for set in 0..1_u32 << jobs.len() {
+            let ends = |job: &JobId| jobs.iter().position(|other| other == job).is_some_and(|bit| set >> bit & 1 == 1);
+            let fits = |snapshot: &Snapshot| {
+                let mut after = alone(snapshot, head, &request);
+                after.held.retain(|held| !ends(&held.job));
+                !plan(&after).starts.is_empty()
+            };
+            prop_assert_eq!(fits(&node.snapshot), fits(&with), "after the ends {:b} of {:?}", set, &jobs);
+        }
+    }
+}
