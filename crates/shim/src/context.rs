@@ -1,46 +1,90 @@
-//! Contexts: each costs device memory that no allocation call shows. The first of a process on a GPU is charged what the
-//! agent measured, before it is made; when the last is gone the charge goes with it, and so does what was allocated in it.
+//! Contexts: each costs device memory that no allocation call shows. One is charged what the agent measured, before it is
+//! made; when it is gone the charge goes with it, and so does what was allocated in it.
 //!
 //! Not every context is made through a hooked function: the CUDA runtime retains primary contexts through a private table.
 //! Such a one is noticed at the first allocation in it, and charged then whatever the limit says, for it exists.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::ffi::{c_int, c_uint};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use divvy_driver::sys::cuda::{
     CUcontext, CUctxCreateParams, CUdevice, CUexecAffinityParam, CUresult,
 };
-use std::ffi::{c_int, c_uint};
+use divvy_ledger::Denied;
 
-use crate::account::{Account, Place};
+use crate::account::Place;
 use crate::device::{self, Belongs};
 use crate::function::driver;
 use crate::hook::Real;
 use crate::process;
 
-/// Contexts made by `cuCtxCreate`, and their devices. The driver itself is asked about primary ones.
+/// The contexts whose making was seen. The driver itself is asked whether a primary one is there.
 #[derive(Default)]
-pub struct Contexts {
-    created: Mutex<HashMap<usize, CUdevice>>,
+pub struct Contexts(Mutex<Known>);
+
+#[derive(Default)]
+struct Known {
+    primary: HashMap<CUdevice, Charge>,
+    /// Made by `cuCtxCreate`.
+    created: HashMap<usize, (CUdevice, Charge)>,
+}
+
+/// How a context is charged: the ledger knows of one overhead a process and GPU, further ones are plain bytes.
+#[derive(Clone, Copy)]
+enum Charge {
+    Overhead,
+    Bytes(u64),
+}
+
+impl Place {
+    fn charge_context(&self) -> Result<Charge, Denied> {
+        let first = || self.slot.charge_overhead(self.gpu);
+        if first().or_else(|denied| self.after_the_dead(denied, first))? {
+            return Ok(Charge::Overhead);
+        }
+        let bytes = self.slot.context_cost(self.gpu);
+        self.reserve(bytes)?.commit();
+        Ok(Charge::Bytes(bytes))
+    }
+
+    fn give_back_context(&self, charge: Charge) {
+        match charge {
+            Charge::Overhead => self.slot.release_overhead(self.gpu),
+            Charge::Bytes(bytes) => self.slot.release(self.gpu, bytes),
+        }
+    }
 }
 
 impl Contexts {
-    /// A context exists on that GPU.
+    /// A context exists on that GPU, however it came to be.
     pub fn note(&self, place: &Place) {
         place.slot.force_overhead(place.gpu);
     }
 
-    fn created(&self) -> MutexGuard<'_, HashMap<usize, CUdevice>> {
-        self.created.lock().unwrap_or_else(PoisonError::into_inner)
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn any_on(&self, device: CUdevice) -> bool {
-        primary_is_active(device) || self.created().values().any(|on| *on == device)
+        primary_is_active(device) || self.known().created.values().any(|(on, _)| *on == device)
     }
 }
 
 pub fn primary_retain<F>(real: Real<'_, F>, _pctx: *mut CUcontext, dev: CUdevice) -> CUresult {
-    make(&real, dev, || {})
+    let Some(Belongs::Here(place)) = device::belongs(dev) else {
+        return real.call();
+    };
+    let known = || place.account.contexts.known();
+    if primary_is_active(dev) || known().primary.contains_key(&dev) {
+        return real.call();
+    }
+    make(&real, &place, |charge| match known().primary.entry(dev) {
+        // Another thread's call made it.
+        Entry::Occupied(_) => place.give_back_context(charge),
+        Entry::Vacant(place) => drop(place.insert(charge)),
+    })
 }
 
 pub fn create<F>(
@@ -74,29 +118,31 @@ pub fn create_v4<F>(
 }
 
 fn create_at<F>(real: &Real<'_, F>, pctx: *mut CUcontext, dev: CUdevice) -> CUresult {
-    make(real, dev, || {
-        // SAFETY: the driver accepts no null here and has just written the context.
+    let Some(Belongs::Here(place)) = device::belongs(dev).filter(|_| !pctx.is_null()) else {
+        return real.call();
+    };
+    make(real, &place, |charge| {
+        // SAFETY: not null, and the driver has just written the context.
         let context = unsafe { pctx.read() } as usize;
-        if let Some(account) = process::account() {
-            account.contexts.created().insert(context, dev);
-        }
+        place
+            .account
+            .contexts
+            .known()
+            .created
+            .insert(context, (dev, charge));
     })
 }
 
-/// Charges the process's overhead on that GPU if it is not charged yet, and has the driver make the context.
-fn make<F>(real: &Real<'_, F>, dev: CUdevice, made: impl FnOnce()) -> CUresult {
-    let Some(Belongs::Here(place)) = device::belongs(dev) else {
-        return real.call();
-    };
-    let charge = || place.slot.charge_overhead(place.gpu);
-    let Ok(first) = charge().or_else(|denied| place.after_the_dead(denied, charge)) else {
+/// Charges a context and has the driver make it.
+fn make<F>(real: &Real<'_, F>, place: &Place, made: impl FnOnce(Charge)) -> CUresult {
+    let Ok(charge) = place.charge_context() else {
         return CUresult::OUT_OF_MEMORY;
     };
     let result = real.call();
     if result == CUresult::SUCCESS {
-        made();
-    } else if first && !place.account.contexts.any_on(dev) {
-        place.slot.release_overhead(place.gpu);
+        made(charge);
+    } else {
+        place.give_back_context(charge);
     }
     result
 }
@@ -112,8 +158,12 @@ pub fn primary_end<F>(real: Real<'_, F>, dev: CUdevice) -> CUresult {
         && !primary_is_active(dev)
         && let Belongs::Here(place) = account.belongs(dev)
     {
-        let created: Vec<usize> = account.contexts.created().keys().copied().collect();
-        ended(account, &place, dev, era, |context| {
+        let (charge, created) = {
+            let mut known = account.contexts.known();
+            let created: Vec<usize> = known.created.keys().copied().collect();
+            (known.primary.remove(&dev), created)
+        };
+        ended(&place, dev, era, charge, |context| {
             !created.contains(&context)
         });
     }
@@ -123,30 +173,44 @@ pub fn primary_end<F>(real: Real<'_, F>, dev: CUdevice) -> CUresult {
 pub fn destroy<F>(real: Real<'_, F>, ctx: CUcontext) -> CUresult {
     let context = ctx as usize;
     // Taken out first: the driver may give the address to another thread's new context at once.
-    let Some((account, dev)) = process::account()
-        .and_then(|account| Some((account, account.contexts.created().remove(&context)?)))
-    else {
+    let taken = process::account()
+        .and_then(|account| Some((account, account.contexts.known().created.remove(&context)?)));
+    let Some((account, (dev, charge))) = taken else {
         return real.call();
     };
     let era = account.pointers.end_era();
     let result = real.call();
     if result != CUresult::SUCCESS {
-        account.contexts.created().insert(context, dev);
+        account
+            .contexts
+            .known()
+            .created
+            .insert(context, (dev, charge));
     } else if let Belongs::Here(place) = account.belongs(dev) {
-        ended(account, &place, dev, era, |of| of == context);
+        ended(&place, dev, era, Some(charge), |of| of == context);
     }
     result
 }
 
 /// Gives back what died with a context that was asked to end in `era`.
-fn ended(account: &Account, place: &Place, dev: CUdevice, era: u64, in_it: impl Fn(usize) -> bool) {
-    let dead = account.pointers.take_all(|allocation| {
+fn ended(
+    place: &Place,
+    dev: CUdevice,
+    era: u64,
+    charge: Option<Charge>,
+    in_it: impl Fn(usize) -> bool,
+) {
+    let account = place.account;
+    account.bury(account.pointers.take_all(|allocation| {
         allocation.gpu == place.gpu
             && allocation.era <= era
             && allocation.pool.is_none()
             && in_it(allocation.context)
-    });
-    account.bury(dead);
+    }));
+    if let Some(charge) = charge {
+        place.give_back_context(charge);
+    }
+    // One that was only noticed has no charge of its own on the books.
     if !account.contexts.any_on(dev) {
         place.slot.release_overhead(place.gpu);
     }

@@ -1,8 +1,8 @@
 //! Stream-ordered memory: `cuMemAllocAsync` and the pools it comes from.
 //!
 //! A pool keeps what is freed to it, so the device memory it takes is not what its allocations add up to. It is charged
-//! what the driver says it has reserved. An allocation may make it grow by its own size, so that much is reserved before
-//! the driver is asked, and afterwards the charge is settled to the driver's figure. A pool also shrinks by itself when
+//! what the driver says it has reserved. What an allocation may at most make it grow by is reserved before the driver is
+//! asked, and afterwards the charge is settled to the driver's figure. A pool also shrinks by itself when
 //! streams are synchronised; that is noticed at the next call that matters.
 //!
 //! ```text
@@ -26,8 +26,9 @@ use crate::process;
 use crate::table::real;
 use crate::vmm;
 
-/// Pools grow by whole pages of this size (inferred).
-const PAGE: u64 = 2 << 20;
+/// Pools grow by multiples of this (inferred: a fresh pool reports 32 MiB reserved after a small allocation). A driver that
+/// takes less is charged less in the end; the last part of a limit that is smaller than this is of no use to a pool.
+const SEGMENT: u64 = 32 << 20;
 /// How often a settlement starts over because another thread's came between. The last to finish settles for all.
 const TRIES: usize = 8;
 
@@ -216,7 +217,7 @@ impl Pool {
 
     /// Charges as much as an allocation may make the pool grow; `None` when it cannot be had.
     fn begin(&self, place: &Place, bytes: u64) -> Option<u64> {
-        let growth = bytes.checked_next_multiple_of(PAGE).unwrap_or(u64::MAX);
+        let growth = bytes.checked_next_multiple_of(SEGMENT).unwrap_or(u64::MAX);
         if let Ok(hold) = place.reserve(growth) {
             hold.commit();
             self.balance().begin(growth);

@@ -62,27 +62,27 @@ hooks! {
     cuda cuMemPoolDestroy(pool: CUmemoryPool) -> CUresult => pools::destroy;
     /// Settles the pool's charge with what the driver still reserves.
     cuda cuMemPoolTrimTo(pool: CUmemoryPool, keep: usize) -> CUresult => pools::trim_to;
-    /// Charges the context's overhead, if it is the process's first on that device.
+    /// Charges what a context costs, if this makes one.
     cuda cuDevicePrimaryCtxRetain(pctx: *mut CUcontext, dev: CUdevice) -> CUresult => context::primary_retain;
-    /// Gives back the overhead and what was allocated in the context, if it is gone.
+    /// Gives back the context's cost and what was allocated in it, if it is gone.
     cuda cuDevicePrimaryCtxRelease(dev: CUdevice) -> CUresult => context::primary_end;
-    /// Gives back the overhead and what was allocated in the context, if it is gone.
+    /// Gives back the context's cost and what was allocated in it, if it is gone.
     cuda cuDevicePrimaryCtxRelease_v2(dev: CUdevice) -> CUresult => context::primary_end;
-    /// Gives back the overhead and what was allocated in the context, if it is gone.
+    /// Gives back the context's cost and what was allocated in it, if it is gone.
     cuda cuDevicePrimaryCtxReset(dev: CUdevice) -> CUresult => context::primary_end;
-    /// Gives back the overhead and what was allocated in the context, if it is gone.
+    /// Gives back the context's cost and what was allocated in it, if it is gone.
     cuda cuDevicePrimaryCtxReset_v2(dev: CUdevice) -> CUresult => context::primary_end;
-    /// Charges the context's overhead, if it is the process's first on that device.
+    /// Charges what a context costs, if this makes one.
     cuda cuCtxCreate(pctx: *mut CUcontext, flags: c_uint, dev: CUdevice) -> CUresult => context::create;
-    /// Charges the context's overhead, if it is the process's first on that device.
+    /// Charges what a context costs, if this makes one.
     cuda cuCtxCreate_v2(pctx: *mut CUcontext, flags: c_uint, dev: CUdevice) -> CUresult => context::create;
-    /// Charges the context's overhead, if it is the process's first on that device.
+    /// Charges what a context costs, if this makes one.
     cuda cuCtxCreate_v3(pctx: *mut CUcontext, params: *mut CUexecAffinityParam, count: c_int, flags: c_uint, dev: CUdevice) -> CUresult => context::create_v3;
-    /// Charges the context's overhead, if it is the process's first on that device.
+    /// Charges what a context costs, if this makes one.
     cuda cuCtxCreate_v4(pctx: *mut CUcontext, params: *mut CUctxCreateParams, flags: c_uint, dev: CUdevice) -> CUresult => context::create_v4;
-    /// Gives back what was allocated in the context, and the overhead if it was the last.
+    /// Gives back the context's cost and what was allocated in it.
     cuda cuCtxDestroy(ctx: CUcontext) -> CUresult => context::destroy;
-    /// Gives back what was allocated in the context, and the overhead if it was the last.
+    /// Gives back the context's cost and what was allocated in it.
     cuda cuCtxDestroy_v2(ctx: CUcontext) -> CUresult => context::destroy;
     /// Shows the slice: total is the limit, free what an allocation would be granted.
     cuda cuMemGetInfo(free: *mut c_uint, total: *mut c_uint) -> CUresult => info::mem_get_info_v1;
@@ -118,4 +118,68 @@ hooks! {
     nvml nvmlDeviceGetMPSComputeRunningProcesses_v2(device: nvmlDevice_t, count: *mut c_uint, infos: *mut nvmlProcessInfo_v2_t) -> nvmlReturn_t => nvml::processes;
     /// Lists the slice's processes, with what they were charged.
     nvml nvmlDeviceGetMPSComputeRunningProcesses_v3(device: nvmlDevice_t, count: *mut c_uint, infos: *mut nvmlProcessInfo_t) -> nvmlReturn_t => nvml::processes;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+    use std::path::Path;
+
+    const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/enforcement.md");
+    const BEGIN: &str = "<!-- made from crates/shim/src/table.rs: begin -->\n";
+    const END: &str = "<!-- made from crates/shim/src/table.rs: end -->\n";
+
+    /// The table as the page shows it; neighbours that do the same share a line.
+    fn as_markdown() -> String {
+        let mut lines: Vec<(String, &str)> = Vec::new();
+        for hook in HOOKS {
+            let name = format!("`{}`", hook.real.name.to_string_lossy());
+            match lines.last_mut() {
+                Some((names, does)) if *does == hook.does => *names = format!("{names}, {name}"),
+                _ => lines.push((name, hook.does)),
+            }
+        }
+        let rows = lines
+            .iter()
+            .map(|(names, does)| format!("| {names} | {} |\n", does.trim()));
+        format!(
+            "| function | what the hook does |\n|---|---|\n{}",
+            rows.collect::<String>()
+        )
+    }
+
+    /// With `DIVVY_RECORD=1` the page is rewritten instead of compared.
+    #[test]
+    fn the_reference_page_lists_exactly_these_hooks() {
+        let page = std::fs::read_to_string(Path::new(PAGE)).unwrap();
+        let (before, rest) = page
+            .split_once(BEGIN)
+            .expect("the page has the first marker");
+        let (listed, after) = rest.split_once(END).expect("the page has the last marker");
+        let table = as_markdown();
+        if std::env::var_os("DIVVY_RECORD").is_some() {
+            std::fs::write(PAGE, [before, BEGIN, &table, END, after].concat()).unwrap();
+        } else {
+            assert_eq!(
+                listed, table,
+                "run this test with DIVVY_RECORD=1 to rewrite docs/enforcement.md"
+            );
+        }
+    }
+
+    #[test]
+    fn no_function_is_hooked_twice() {
+        let names: HashSet<_> = HOOKS.iter().map(|hook| hook.real.name).collect();
+        assert_eq!(names.len(), HOOKS.len());
+    }
+
+    #[test]
+    fn every_hooked_function_is_one_that_the_driver_exports() {
+        for hook in HOOKS {
+            let name = hook.real.name.to_str().unwrap();
+            let exported = sys::symbols::CUDA.contains(&name) || sys::symbols::NVML.contains(&name);
+            assert!(exported, "{name}");
+        }
+    }
 }
