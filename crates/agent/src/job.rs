@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use divvy_api::v1::Runner;
+use divvy_core::job::Event;
 use divvy_core::{Bytes, Grant, Job as Life, JobId, QueueName, Request};
 use jiff::Timestamp;
 
@@ -79,5 +80,26 @@ impl Job {
             reason: None,
             holdings: Vec::new(),
         }
+    }
+
+    /// Gives it what the plan decided; a bug where it does not wait.
+    pub fn place(&mut self, grants: Vec<Grant>) {
+        self.holdings = grants
+            .iter()
+            .map(|grant| Holding {
+                grant: grant.clone(),
+                traces: Traces::default(),
+            })
+            .collect();
+        self.attempt += 1;
+        self.step(Event::Placed(grants));
+    }
+
+    /// Moves it on; whoever calls has looked at its state, so a refusal is a bug.
+    pub fn step(&mut self, event: Event) {
+        let life = std::mem::replace(&mut self.life, Life::Queued);
+        self.life = life
+            .on(event)
+            .unwrap_or_else(|refused| panic!("job {}: {refused}", self.id));
     }
 }

@@ -1,12 +1,59 @@
 //! The node agent: observe, plan, apply; journal, runners, HTTP server.
+//!
+//! ```text
+//! http ──► mailbox ──► cycle ──► store (journal)
+//!                        │  ▲
+//!                  start │  │ watch, follow
+//!                        ▼  │
+//!             job folders (records) ◄──► supervise (a process for each job)
+//! ```
+//! What is decided is decided by `divvy-core`; what holds a program to its slice is the ledger and the interposer. Here
+//! is what happens in time: journal, processes, signals, restarts.
 #![forbid(unsafe_code)]
 
+mod config;
+mod cycle;
+mod daemon;
+mod environment;
+mod gpu;
+mod http;
 mod job;
+mod mailbox;
 mod process;
 mod records;
+mod simulated;
 mod store;
 mod supervise;
+mod user;
 mod watch;
 
+use std::path::Path;
+use std::process::ExitCode;
+
+use divvy_api::v1::{Error, ErrorCode};
+
+pub use daemon::{DaemonArgs, daemon};
 pub use divvy_api::home;
-pub use supervise::{SuperviseError, run_client_job, supervise};
+pub use supervise::supervise;
+
+/// Runs a job that the agent placed for this process, on its terminal; answers the program's code as a shell would.
+///
+/// # Errors
+/// [`ErrorCode::LaunchFailed`] when the job must not be started by this process; then nothing was.
+pub fn run_client_job(dir: &Path) -> Result<u8, Error> {
+    let code = supervise::run_client_job(dir);
+    let code =
+        code.map_err(|error| Error::new(ErrorCode::LaunchFailed, supervise::chain(&error)))?;
+    Ok(u8::try_from(code & 0xff).unwrap_or(125))
+}
+
+/// `divvy probe-context UUID`: measures what a context costs on a GPU and prints it.
+pub fn probe_context(uuid: &str) -> ExitCode {
+    let simulated = home::Home::from_env()
+        .ok()
+        .and_then(|home| simulated::from(None, &home));
+    gpu::overhead::probe(
+        uuid,
+        simulated.as_ref().map(|simulated| simulated.lib.as_path()),
+    )
+}

@@ -16,6 +16,12 @@ pub struct Process {
     pub start_time: u64,
 }
 
+impl From<Process> for divvy_core::job::Process {
+    fn from(Process { pid, start_time }: Process) -> Self {
+        Self { pid, start_time }
+    }
+}
+
 /// What `/proc/PID/stat` says, as far as we ask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stat {

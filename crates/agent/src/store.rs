@@ -15,6 +15,9 @@ use std::time::Duration;
 use divvy_core::JobId;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, params};
 
+pub use events::events_after;
+pub use jobs::all_but;
+
 /// Schema changes in order; the file's `user_version` counts how many it has had. Append only.
 const MIGRATIONS: &[&str] = &[include_str!("../migrations/0001_jobs.sql")];
 

@@ -40,6 +40,9 @@ use crate::records::{Begun, Exit, JobDir, Outcome, RecordError, Spec};
 /// How often a stop looks again for processes that fork faster than they can be ended.
 const SWEEP: Duration = Duration::from_millis(20);
 
+/// How long a client tries to get hold of its job.
+const LOCK_PATIENCE: Duration = Duration::from_secs(1);
+
 /// Why a supervisor gave up before it wrote `launch.json`.
 #[derive(Debug, thiserror::Error)]
 pub enum SuperviseError {
@@ -83,17 +86,13 @@ pub fn supervise(dir: &Path) -> ExitCode {
 /// When the job must not be started by this process; then nothing was.
 pub fn run_client_job(dir: &Path) -> Result<i32, SuperviseError> {
     let dir = JobDir::new(dir);
-    let _lock = dir
-        .lock()?
-        .ok_or_else(|| SuperviseError::Locked(dir.path().display().to_string()))?;
-    let outcome = run(
-        &dir,
-        if in_foreground() {
-            Place::Foreground
-        } else {
-            Place::Attached
-        },
-    )?;
+    let _lock = take_lock(&dir)?;
+    let place = if in_foreground() {
+        Place::Foreground
+    } else {
+        Place::Attached
+    };
+    let outcome = run(&dir, place)?;
     Ok(outcome.code().unwrap_or(125))
 }
 
@@ -102,6 +101,20 @@ fn in_background(dir: &JobDir) -> Result<Outcome, SuperviseError> {
     // Fails only where we lead a group already, and then that group is as good.
     let _ = rustix::process::setsid();
     run(dir, Place::Background)
+}
+
+/// The agent may hold the lock for a moment, to see whether anybody else does.
+fn take_lock(dir: &JobDir) -> Result<std::fs::File, SuperviseError> {
+    let deadline = Instant::now() + LOCK_PATIENCE;
+    loop {
+        match dir.lock()? {
+            Some(lock) => return Ok(lock),
+            None if Instant::now() > deadline => {
+                return Err(SuperviseError::Locked(dir.path().display().to_string()));
+            }
+            None => std::thread::sleep(SWEEP),
+        }
+    }
 }
 
 /// Standard input is the agent's locked descriptor; started by hand it is not, and the lock is taken here.

@@ -155,18 +155,22 @@ impl Store {
     }
 
     /// The newest job of this name.
-    pub fn newest_named(&self, name: &str) -> Result<Option<Job>, StoreError> {
-        Ok(jobs(
-            &self.db,
-            "id = (SELECT max(id) FROM job WHERE name = ?1)",
-            [name],
-        )?
-        .pop())
+    pub fn newest_named(&self, name: &str) -> Result<Option<JobId>, StoreError> {
+        self.newest_where("SELECT max(id) FROM job WHERE name = ?1", [name])
     }
 
     /// The newest job of all.
-    pub fn newest(&self) -> Result<Option<Job>, StoreError> {
-        Ok(jobs(&self.db, "id = (SELECT max(id) FROM job)", [])?.pop())
+    pub fn newest(&self) -> Result<Option<JobId>, StoreError> {
+        self.newest_where("SELECT max(id) FROM job", [])
+    }
+
+    fn newest_where(&self, query: &str, values: impl Params) -> Result<Option<JobId>, StoreError> {
+        let read = || -> rusqlite::Result<Option<u64>> {
+            self.db
+                .prepare_cached(query)?
+                .query_row(values, |row| row.get(0))
+        };
+        Ok(read().map_err(sql("find the newest job"))?.map(JobId))
     }
 }
 
@@ -178,8 +182,10 @@ pub fn all_but(database: &Path, known: &BTreeSet<JobId>) -> Result<Vec<Job>, Sto
     Ok(all)
 }
 
+type Holdings = BTreeMap<JobId, Vec<Holding>>;
+
 fn jobs(db: &Connection, which: &str, values: impl Params + Clone) -> Result<Vec<Job>, StoreError> {
-    let read = || -> rusqlite::Result<(Vec<(RawJob, String)>, BTreeMap<JobId, Vec<Holding>>)> {
+    let read = || -> rusqlite::Result<(Vec<(RawJob, String)>, Holdings)> {
         let mut query = db.prepare_cached(&format!(
             "SELECT {} FROM job WHERE {which} ORDER BY id",
             rows::JOB
@@ -190,7 +196,7 @@ fn jobs(db: &Connection, which: &str, values: impl Params + Clone) -> Result<Vec
             "SELECT {} FROM holding WHERE job IN (SELECT id FROM job WHERE {which}) ORDER BY job, ordinal",
             rows::HOLDING
         ))?;
-        let mut holdings: BTreeMap<JobId, Vec<Holding>> = BTreeMap::new();
+        let mut holdings = Holdings::new();
         for row in query.query_map(values.clone(), rows::holding)? {
             let (job, holding) = row?;
             holdings.entry(job).or_default().push(holding);

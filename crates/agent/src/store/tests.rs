@@ -89,7 +89,14 @@ fn a_job_is_read_back_as_it_was_at_every_step_of_its_life() {
     store.save(&job).unwrap();
     assert_eq!(store.living().unwrap(), []);
     assert_eq!(store.job(job.id).unwrap(), Some(job.clone()));
-    assert_eq!(store.newest_named("train").unwrap(), Some(job.clone()));
+    assert_eq!(store.newest_named("train").unwrap(), Some(job.id));
+    assert_eq!(
+        (
+            store.newest_named("other").unwrap(),
+            store.newest().unwrap()
+        ),
+        (None, Some(job.id))
+    );
     assert_eq!(
         store.env(job.id).unwrap(),
         None,

@@ -1,0 +1,361 @@
+//! Observe, plan, act: the single owner of the node's state.
+//!
+//! ```text
+//! messages ──► handle ──► plan ──► commit ──► act ──► answer
+//!              (journal entries)   (one sync) (slices, supervisors, signals)
+//! ```
+//! One thread, one round after another. A round takes every message that is there, so that a burst costs one sync of
+//! the journal. Intent is journaled before it is acted on: a job is `starting` on disk before its slice exists, `stopping`
+//! before it is signalled. What was done is journaled when the world shows it: records in the job's folder.
+//!
+//! A journal that cannot be written ends the agent: what was answered is on disk, and jobs need no agent to run.
+
+mod cancel;
+mod follow;
+mod place;
+mod read;
+mod start;
+mod submit;
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::process::Child;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use divvy_api::v1::{Error, Event};
+use divvy_core::{JobId, Wait};
+use jiff::Timestamp;
+use tokio::sync::broadcast;
+
+use crate::config::Config;
+use crate::gpu::Device;
+use crate::gpu::slice::HeldSlice;
+use crate::job::Job;
+use crate::mailbox::{Message, Milestone, Read, Reply};
+use crate::records::Exit;
+use crate::store::{Store, StoreError};
+use crate::watch::Watch;
+
+/// How often everything is looked at, whatever happens.
+pub const TICK: Duration = Duration::from_millis(250);
+
+/// Most messages that one round takes, which bounds how long an answer is held back.
+const BATCH: usize = 256;
+
+/// The state, and the means to change it.
+pub struct Cycle {
+    config: Config,
+    store: Store,
+    watch: Option<Watch>,
+    events: broadcast::Sender<Event>,
+    devices: Vec<Device>,
+    /// Jobs that have not ended.
+    jobs: BTreeMap<JobId, Living>,
+    /// The last plan's reasons, by job.
+    waits: HashMap<JobId, Wait>,
+    /// With fairness, the queue whose turn it is.
+    cursor: usize,
+    /// Supervisors that this agent started and that have not been waited for.
+    children: Vec<Child>,
+    /// Processes of our slices that the driver listed last, some of slices that are gone.
+    departed: HashSet<u32>,
+    /// Why the GPUs cannot be observed, said once.
+    blind: Option<String>,
+    round: Round,
+}
+
+/// A job that has not ended, and what belongs to it while the agent lives.
+struct Living {
+    job: Job,
+    slice: Option<HeldSlice>,
+    waiters: Vec<Waiter>,
+    /// When it came into its present state, as far as this agent knows.
+    since: Instant,
+    /// When its client was last heard of, for a job that its client runs.
+    heard: Instant,
+    /// The process that this agent started to supervise it.
+    supervisor: Option<u32>,
+    /// How its start failed, where its folder could not tell.
+    failed: Option<Exit>,
+    /// Its slice could not be read, which was said.
+    damaged: bool,
+}
+
+struct Waiter {
+    milestone: Milestone,
+    reply: Reply<divvy_api::v1::Job>,
+}
+
+/// What one round has decided and not yet done.
+#[derive(Default)]
+struct Round {
+    /// Something changed that a plan depends on.
+    replan: bool,
+    events: Vec<Event>,
+    starts: Vec<JobId>,
+    stops: Vec<JobId>,
+    /// Jobs that came to a milestone.
+    reached: Vec<JobId>,
+    answers: Vec<Answer>,
+    reads: Vec<Read>,
+    /// Jobs to look at once more in the next round.
+    again: Vec<JobId>,
+    stop: bool,
+}
+
+struct Answer {
+    reply: Reply<divvy_api::v1::Job>,
+    result: Result<JobId, Error>,
+}
+
+impl Living {
+    fn new(job: Job) -> Self {
+        let now = Instant::now();
+        Self {
+            job,
+            slice: None,
+            waiters: Vec::new(),
+            since: now,
+            heard: now,
+            supervisor: None,
+            failed: None,
+            damaged: false,
+        }
+    }
+}
+
+/// What [`Cycle::new`] takes besides what was observed.
+pub struct Parts {
+    pub config: Config,
+    pub store: Store,
+    pub watch: Option<Watch>,
+    pub events: broadcast::Sender<Event>,
+    pub devices: Vec<Device>,
+}
+
+impl Cycle {
+    /// The state as the journal has it; [`Cycle::resume`] then compares it with the world.
+    ///
+    /// # Errors
+    /// When the journal cannot be read or makes no sense.
+    pub fn new(parts: Parts) -> Result<Self, StoreError> {
+        let Parts {
+            config,
+            store,
+            watch,
+            events,
+            devices,
+        } = parts;
+        let jobs = store
+            .living()?
+            .into_iter()
+            .map(|job| (job.id, Living::new(job)))
+            .collect();
+        let cursor = store
+            .setting("cursor")?
+            .and_then(|cursor| cursor.parse().ok())
+            .unwrap_or(0);
+        Ok(Self {
+            config,
+            store,
+            watch,
+            events,
+            devices,
+            jobs,
+            waits: HashMap::new(),
+            cursor,
+            children: Vec::new(),
+            departed: HashSet::new(),
+            blind: None,
+            round: Round {
+                replan: true,
+                ..Round::default()
+            },
+        })
+    }
+
+    /// Works until told to stop.
+    ///
+    /// # Errors
+    /// When the journal fails: nothing may be acknowledged any more, and what was is safe.
+    pub fn run(mut self, messages: &Receiver<Message>) -> Result<(), StoreError> {
+        let mut tick = Instant::now();
+        loop {
+            let patience = if self.round.again.is_empty() && !self.round.replan {
+                (tick + TICK).saturating_duration_since(Instant::now())
+            } else {
+                Duration::ZERO
+            };
+            let first = match messages.recv_timeout(patience) {
+                Ok(message) => Some(message),
+                Err(RecvTimeoutError::Timeout) => None,
+                Err(RecvTimeoutError::Disconnected) => return Ok(()),
+            };
+            self.store.begin()?;
+            for id in std::mem::take(&mut self.round.again) {
+                self.look(id)?;
+            }
+            for message in first.into_iter().chain(messages.try_iter().take(BATCH)) {
+                self.handle(message)?;
+            }
+            if tick.elapsed() >= TICK {
+                tick = Instant::now();
+                self.sweep()?;
+            }
+            self.finish_round()?;
+            if self.round.stop {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Plans if need be, makes the round durable, then does what it has decided and answers.
+    fn finish_round(&mut self) -> Result<(), StoreError> {
+        if std::mem::take(&mut self.round.replan) {
+            self.plan()?;
+        }
+        self.store.commit()?;
+        self.check();
+        for event in self.round.events.drain(..) {
+            // Nobody listening is no failure.
+            let _ = self.events.send(event);
+        }
+        let starts = std::mem::take(&mut self.round.starts);
+        // A client must find its slice when it is told that its job starts; a supervisor's start can wait for the answers.
+        let to_spawn: Vec<JobId> = starts.into_iter().filter(|id| self.prepare(*id)).collect();
+        self.answer();
+        for id in to_spawn {
+            self.spawn(id);
+        }
+        for id in std::mem::take(&mut self.round.stops) {
+            self.stop(id);
+        }
+        for read in std::mem::take(&mut self.round.reads) {
+            read(self);
+        }
+        Ok(())
+    }
+
+    fn handle(&mut self, message: Message) -> Result<(), StoreError> {
+        match message {
+            Message::Submit { submit, reply } => {
+                let result = self.submit(*submit)?;
+                match result {
+                    submit::Submitted::Job(id) => self.round.answers.push(Answer {
+                        reply,
+                        result: Ok(id),
+                    }),
+                    submit::Submitted::Refused(error) => self.round.answers.push(Answer {
+                        reply,
+                        result: Err(error),
+                    }),
+                    // It would change nothing, so nothing needs to be durable first.
+                    submit::Submitted::Would(job) => drop(reply.send(Ok(*job))),
+                }
+            }
+            Message::Cancel { reference, reply } => {
+                let result = self.cancel(&reference)?;
+                self.round.answers.push(Answer { reply, result });
+            }
+            Message::Wait {
+                reference,
+                milestone,
+                reply,
+            } => self.wait(&reference, milestone, reply)?,
+            Message::Read(read) => self.round.reads.push(read),
+            Message::Records(Some(id)) => self.look(id)?,
+            Message::Records(None) => {
+                for id in self.jobs.keys().copied().collect::<Vec<_>>() {
+                    self.look(id)?;
+                }
+            }
+            Message::Observed(observation) => self.observed(&observation),
+            Message::Blind(why) => {
+                if self.blind.as_ref() != Some(&why) {
+                    tracing::error!(%why, "the GPUs cannot be observed");
+                    self.tell(None, "gpu_error", &why)?;
+                    self.blind = Some(why);
+                }
+            }
+            Message::Stop => self.round.stop = true,
+        }
+        Ok(())
+    }
+
+    fn wait(
+        &mut self,
+        reference: &str,
+        milestone: Milestone,
+        reply: Reply<divvy_api::v1::Job>,
+    ) -> Result<(), StoreError> {
+        match self.find(reference)? {
+            Err(error) => self.round.answers.push(Answer {
+                reply,
+                result: Err(error),
+            }),
+            Ok(id) => match self.jobs.get_mut(&id) {
+                Some(living) => {
+                    living.heard = Instant::now();
+                    living.waiters.retain(|waiter| !waiter.reply.is_closed());
+                    living.waiters.push(Waiter { milestone, reply });
+                    self.round.reached.push(id);
+                }
+                None => self.round.answers.push(Answer {
+                    reply,
+                    result: Ok(id),
+                }),
+            },
+        }
+        Ok(())
+    }
+
+    /// Sends what has become answerable.
+    fn answer(&mut self) {
+        let mut reached = std::mem::take(&mut self.round.reached);
+        reached.sort_unstable();
+        reached.dedup();
+        for id in reached {
+            let Some(living) = self.jobs.get_mut(&id) else {
+                continue;
+            };
+            let milestone = match &living.job.life {
+                divvy_core::Job::Queued => None,
+                divvy_core::Job::Ended { .. } => Some(Milestone::Ended),
+                _ => Some(Milestone::Starting),
+            };
+            let arrived = |waiter: &mut Waiter| match milestone {
+                None => false,
+                Some(Milestone::Ended) => true,
+                Some(Milestone::Starting) => waiter.milestone == Milestone::Starting,
+            };
+            let waiters: Vec<Waiter> = living.waiters.extract_if(.., arrived).collect();
+            for waiter in waiters {
+                self.round.answers.push(Answer {
+                    reply: waiter.reply,
+                    result: Ok(id),
+                });
+            }
+        }
+        for Answer { reply, result } in std::mem::take(&mut self.round.answers) {
+            if !reply.is_closed() {
+                let _ = reply.send(result.and_then(|id| self.show_any(id)));
+            }
+        }
+        self.jobs
+            .retain(|_, living| living.job.life.outcome().is_none());
+    }
+
+    fn tell(&mut self, job: Option<JobId>, kind: &str, text: &str) -> Result<(), StoreError> {
+        let event = self.store.tell(Timestamp::now(), job, kind, text)?;
+        self.round.events.push(event);
+        Ok(())
+    }
+
+    /// In debug builds, what must hold after every step.
+    fn check(&self) {
+        if cfg!(debug_assertions) {
+            let broken = divvy_core::invariants::check(&self.snapshot());
+            assert!(broken.is_ok(), "an invariant does not hold: {broken:?}");
+        }
+    }
+}

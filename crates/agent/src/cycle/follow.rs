@@ -1,0 +1,495 @@
+//! Following jobs by their records: who has started, who has ended, who was lost; after a restart as on any day.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::time::{Duration, Instant};
+
+use divvy_api::v1::Runner;
+use divvy_core::job::{Event, Gone};
+use divvy_core::{Bytes, Job as Life, JobId};
+use jiff::Timestamp;
+
+use super::start::not_started;
+use super::{Cycle, Living, place};
+use crate::gpu::{self, Observation, slice};
+use crate::process::{self, Process};
+use crate::records::{Exit, JobDir, Outcome, RecordError};
+use crate::store::StoreError;
+use crate::supervise::chain;
+
+/// How long a client may be silent while its job waits.
+const CLIENT_SILENCE: Duration = Duration::from_secs(30);
+
+/// How long a client may take to start its job once it has its slice.
+const CLIENT_START: Duration = Duration::from_secs(10);
+
+/// How often a supervisor may end before it has started anything.
+const ATTEMPTS: u32 = 3;
+
+/// What a restart found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Resumed {
+    pub queued: usize,
+    /// Run on, with the slices they had.
+    pub adopted: usize,
+    /// Ended while no agent ran, or were never started.
+    pub settled: usize,
+}
+
+/// What a job's folder says.
+enum Found {
+    /// It has ended; nothing of it lives.
+    Ended(Exit),
+    /// Its program runs under a living supervisor.
+    Runs(Process, Timestamp),
+    /// A supervisor has the lock and no program yet.
+    Begins,
+    /// Its program was started, its supervisor is gone, and this much of it lives.
+    Orphans(Vec<Process>),
+    /// Its supervisor is gone, and so is whatever it started.
+    Lost,
+    /// Nobody has started it, and while this lock is held nobody can.
+    NeverStarted(File),
+}
+
+impl Cycle {
+    /// Compares the journal with the world after a start: adopts, settles, puts back.
+    ///
+    /// # Errors
+    /// When the journal fails.
+    pub fn resume(&mut self) -> Result<Resumed, StoreError> {
+        let before: Vec<JobId> = self.jobs.keys().copied().collect();
+        self.remove_orphaned_slices();
+        self.store.begin()?;
+        for id in &before {
+            let Some(living) = self.jobs.get_mut(id) else {
+                continue;
+            };
+            if living.job.life == Life::Queued {
+                continue;
+            }
+            let folder = self.config.home.slice(&id.to_string());
+            match slice::HeldSlice::adopt(&folder) {
+                Ok(slice) => living.slice = Some(slice),
+                Err(error) => {
+                    tracing::warn!(job = %id, error = chain(&error), "its slice cannot be adopted")
+                }
+            }
+            self.watch_job(*id);
+            self.look(*id)?;
+        }
+        let count = |wanted: fn(&Life) -> bool| {
+            before
+                .iter()
+                .filter(|id| {
+                    self.jobs
+                        .get(id)
+                        .is_some_and(|living| wanted(&living.job.life))
+                })
+                .count()
+        };
+        let resumed = Resumed {
+            queued: count(|life| *life == Life::Queued),
+            adopted: count(|life| !life.grants().is_empty()),
+            settled: count(|life| life.outcome().is_some()),
+        };
+        self.finish_round()?;
+        Ok(resumed)
+    }
+
+    /// Slice folders without a job: an agent was killed between removing the last trace of a job and its folder.
+    fn remove_orphaned_slices(&self) {
+        let folders = std::fs::read_dir(self.config.home.slices())
+            .into_iter()
+            .flatten()
+            .flatten();
+        for folder in folders {
+            let job = folder
+                .file_name()
+                .to_str()
+                .and_then(|name| name.parse().ok());
+            let holds = |id: &JobId| {
+                self.jobs
+                    .get(id)
+                    .is_some_and(|living| !living.job.life.grants().is_empty())
+            };
+            if job.as_ref().is_none_or(|id| !holds(id))
+                && let Err(error) = slice::remove(&folder.path())
+            {
+                tracing::warn!(error = chain(&error), "a slice without a job stays");
+            }
+        }
+    }
+
+    /// Looks at one job's records and draws the consequences.
+    pub(super) fn look(&mut self, id: JobId) -> Result<(), StoreError> {
+        let Some(living) = self.jobs.get(&id) else {
+            return Ok(());
+        };
+        if living.job.life.grants().is_empty() {
+            return Ok(());
+        }
+        if let Some(exit) = living.failed.clone() {
+            return self.settle(id, Some(&exit));
+        }
+        let found = match self.found(id, living) {
+            Ok(found) => found,
+            Err(error) => {
+                tracing::warn!(job = %id, error = chain(&error), "its records cannot be read");
+                return Ok(());
+            }
+        };
+        match found {
+            Found::Ended(exit) => self.settle(id, Some(&exit)),
+            Found::Runs(process, at) => self.runs(id, process, at),
+            Found::Begins => Ok(()),
+            Found::Orphans(processes) => {
+                self.orphaned(id, &processes);
+                Ok(())
+            }
+            Found::Lost => self.settle(id, None),
+            Found::NeverStarted(lock) => self.never_started(id, lock),
+        }
+    }
+
+    fn found(&self, id: JobId, living: &Living) -> Result<Found, RecordError> {
+        let dir = self.job_dir(id);
+        if let Some(exit) = dir.exit()? {
+            return Ok(Found::Ended(exit));
+        }
+        if awaits_client(living) && living.since.elapsed() < CLIENT_START && dir.launch()?.is_none()
+        {
+            return Ok(Found::Begins);
+        }
+        let Some(lock) = dir.lock()? else {
+            let started = dir.started()?;
+            return Ok(started.map_or(Found::Begins, |begun| Found::Runs(begun.process, begun.at)));
+        };
+        // The supervisor is gone. It may have written its last record since we looked.
+        if let Some(exit) = dir.exit()? {
+            return Ok(Found::Ended(exit));
+        }
+        let Some(launch) = dir.launch()? else {
+            return Ok(Found::NeverStarted(lock));
+        };
+        let orphans = orphans(&dir, launch.process)?;
+        Ok(if orphans.is_empty() {
+            Found::Lost
+        } else {
+            Found::Orphans(orphans)
+        })
+    }
+
+    fn runs(&mut self, id: JobId, process: Process, at: Timestamp) -> Result<(), StoreError> {
+        let Some(living) = self.jobs.get_mut(&id) else {
+            return Ok(());
+        };
+        let news = match &living.job.life {
+            Life::Starting { .. } => true,
+            Life::Stopping { process: None, .. } => false,
+            _ => return Ok(()),
+        };
+        living.job.step(Event::Spawned(process.into()));
+        living.job.started_at = Some(at);
+        living.since = Instant::now();
+        let job = living.job.clone();
+        self.store.save(&job)?;
+        if news {
+            self.tell(
+                Some(id),
+                "running",
+                &format!("pid {} on {}", process.pid, place::labels(&job)),
+            )?;
+        } else {
+            // Asked to stop before it ran: the supervisor is there to hear it now.
+            self.round.stops.push(id);
+        }
+        Ok(())
+    }
+
+    fn never_started(&mut self, id: JobId, lock: File) -> Result<(), StoreError> {
+        let Some(living) = self.jobs.get(&id) else {
+            return Ok(());
+        };
+        let outcome = if matches!(living.job.life, Life::Stopping { .. }) {
+            Some(Outcome::Withdrawn {
+                withdrawn: "cancelled before it was started".into(),
+            })
+        } else if awaits_client(living) {
+            let seconds = CLIENT_START.as_secs();
+            Some(not_started(&format!(
+                "the client that was to run it has not come for it in {seconds} s"
+            )))
+        } else if living.job.attempt >= ATTEMPTS {
+            Some(not_started(&format!(
+                "its supervisor ended {ATTEMPTS} times before it started the program"
+            )))
+        } else {
+            None
+        };
+        if let Some(outcome) = outcome {
+            let exit = Exit {
+                outcome,
+                at: Timestamp::now(),
+            };
+            self.mark_spent(id, &exit, &lock);
+            return self.settle(id, Some(&exit));
+        }
+        self.free_slice(id);
+        let Some(living) = self.jobs.get_mut(&id) else {
+            return Ok(());
+        };
+        living.job.step(Event::NeverStarted);
+        living.since = Instant::now();
+        let mut job = living.job.clone();
+        self.store.release(&job)?;
+        job.holdings.clear();
+        living.job.holdings.clear();
+        self.store.save(&job)?;
+        self.tell(
+            Some(id),
+            "requeued",
+            "its supervisor ended before it started the program",
+        )?;
+        self.round.replan = true;
+        Ok(())
+    }
+
+    /// Writes down how a job ended and frees its slice; `None` when nobody knows. Not before its last process is gone:
+    /// until then it keeps its slice, and the next tick looks again.
+    fn settle(&mut self, id: JobId, exit: Option<&Exit>) -> Result<(), StoreError> {
+        let Some(living) = self.jobs.get_mut(&id) else {
+            return Ok(());
+        };
+        if let Some(snapshot) = living.slice.as_ref().and_then(|slice| slice.read().ok()) {
+            if slice::living(&snapshot).next().is_some() {
+                return Ok(());
+            }
+            for (gpu, holding) in living.job.holdings.iter_mut().enumerate() {
+                holding.traces = slice::traces(&snapshot, gpu);
+            }
+        }
+        let (gone, words) = gone(exit);
+        living.job.exit_code = exit.and_then(|exit| exit.outcome.code());
+        living.job.reason = words;
+        living.job.ended_at = Some(exit.map_or_else(Timestamp::now, |exit| exit.at));
+        if living.job.started_at.is_none() {
+            // A short program has come and gone between two looks.
+            living.job.started_at =
+                dir_started(&JobDir::new(self.config.home.job(&id.to_string())));
+        }
+        // A job that never ran was only cancelled; every other end is one that the records tell.
+        let event = match (&living.job.life, exit.map(|exit| &exit.outcome)) {
+            (Life::Stopping { process: None, .. }, Some(Outcome::Withdrawn { .. })) => {
+                Event::NeverStarted
+            }
+            _ => Event::Gone(gone),
+        };
+        living.job.step(event);
+        self.free_slice(id);
+        self.ended(id)
+    }
+
+    /// Journals a job that has just ended, and lets everybody know.
+    pub(super) fn ended(&mut self, id: JobId) -> Result<(), StoreError> {
+        let Some(living) = self.jobs.get(&id) else {
+            return Ok(());
+        };
+        let job = living.job.clone();
+        self.store.release(&job)?;
+        self.store.save(&job)?;
+        let text = match (job.life.outcome(), job.exit_code) {
+            (Some(outcome), _) => outcome.to_string(),
+            (None, _) => String::new(),
+        };
+        self.tell(Some(id), "ended", &text)?;
+        if let Some(watch) = &self.watch {
+            watch.remove(id);
+        }
+        if let Err(error) = self.job_dir(id).forget_spec() {
+            tracing::warn!(job = %id, error = chain(&error), "its spec, with its environment, stays on disk");
+        }
+        self.waits.remove(&id);
+        self.round.reached.push(id);
+        self.round.replan = true;
+        Ok(())
+    }
+
+    fn free_slice(&mut self, id: JobId) {
+        let slice = self
+            .jobs
+            .get_mut(&id)
+            .and_then(|living| living.slice.take());
+        let removed = match slice {
+            Some(slice) => slice.remove(),
+            None => slice::remove(&self.config.home.slice(&id.to_string())),
+        };
+        if let Err(error) = removed {
+            tracing::warn!(job = %id, error = chain(&error), "its slice folder stays until the next start");
+        }
+    }
+
+    /// The supervisor was killed and the program lives on. It keeps its slice; if it was to be stopped, that is up to us.
+    fn orphaned(&mut self, id: JobId, processes: &[Process]) {
+        let Some(living) = self.jobs.get_mut(&id) else {
+            return;
+        };
+        if let Life::Stopping { .. } = living.job.life {
+            let signal = if living.since.elapsed() < self.config.grace {
+                rustix::process::Signal::TERM
+            } else {
+                rustix::process::Signal::KILL
+            };
+            for process in processes {
+                // Gone by itself is just as well.
+                let _ = process.signal(signal);
+            }
+        }
+    }
+
+    /// What the tick does: looks at every active job, at silent clients, at supervisors that have ended.
+    pub(super) fn sweep(&mut self) -> Result<(), StoreError> {
+        self.children
+            .retain_mut(|child| !matches!(child.try_wait(), Ok(Some(_)) | Err(_)));
+        let mut silent = Vec::new();
+        let mut active = Vec::new();
+        let mut overdue = Vec::new();
+        for (id, living) in &mut self.jobs {
+            match &living.job.life {
+                Life::Queued if living.job.ask.runner == Runner::Client => {
+                    living.waiters.retain(|waiter| !waiter.reply.is_closed());
+                    if !living.waiters.is_empty() {
+                        living.heard = Instant::now();
+                    } else if living.heard.elapsed() > CLIENT_SILENCE {
+                        silent.push(*id);
+                    }
+                }
+                Life::Queued | Life::Ended { .. } => {}
+                Life::Stopping { .. } => {
+                    active.push(*id);
+                    // The supervisor has had its time; perhaps it is stopped itself.
+                    if living.since.elapsed() > self.config.grace + CLIENT_START {
+                        overdue.push(*id);
+                    }
+                }
+                Life::Starting { .. } | Life::Running { .. } => active.push(*id),
+            }
+        }
+        for id in silent {
+            self.cancel_job(id, "its client has not been heard of for 30 s")?;
+        }
+        for id in overdue {
+            self.kill(id);
+        }
+        for id in active {
+            self.look(id)?;
+        }
+        Ok(())
+    }
+
+    /// Takes over what the driver says, tells apart what is ours and what is not, and tends the slices.
+    pub fn observed(&mut self, observation: &Observation) {
+        self.blind = None;
+        let listed: HashSet<u32> = observation
+            .gpus
+            .iter()
+            .flat_map(|gpu| &gpu.processes)
+            .map(|process| process.pid)
+            .collect();
+        let mut members = std::mem::take(&mut self.departed);
+        let mut charged = vec![Bytes::ZERO; observation.gpus.len()];
+        for (id, living) in &mut self.jobs {
+            let Some(held) = &living.slice else { continue };
+            let tended = held
+                .tend(&|pid| listed.contains(&pid))
+                .and_then(|()| held.read());
+            let snapshot = match tended {
+                Ok(snapshot) => snapshot,
+                Err(error) => {
+                    if !std::mem::replace(&mut living.damaged, true) {
+                        tracing::error!(job = %id, %error, "its slice cannot be read");
+                    }
+                    continue;
+                }
+            };
+            members.extend(snapshot.processes().iter().map(|process| process.owner.pid));
+            for (gpu, holding) in living.job.holdings.iter().enumerate() {
+                let place = observation
+                    .gpus
+                    .iter()
+                    .position(|observed| observed.uuid == holding.grant.gpu);
+                if let Some(sum) = place.and_then(|place| charged.get_mut(place)) {
+                    let usage = snapshot.usage(gpu);
+                    *sum = sum.saturating_add(Bytes::new(usage.charged + usage.overhead));
+                }
+            }
+        }
+        for (observed, charged) in observation.gpus.iter().zip(charged) {
+            let device = self
+                .devices
+                .iter_mut()
+                .find(|device| device.gpu.uuid == observed.uuid);
+            if device.is_some_and(|device| gpu::Device::update(device, observed, &members, charged))
+            {
+                self.round.replan = true;
+            }
+        }
+        // The driver may list a process of ours for a moment longer than its slice exists.
+        self.departed = members
+            .into_iter()
+            .filter(|pid| listed.contains(pid))
+            .collect();
+    }
+}
+
+/// Whether a client has yet to come for its job. Trying the lock then might be what makes it fail to take it.
+fn awaits_client(living: &Living) -> bool {
+    living.job.ask.runner == Runner::Client && matches!(living.job.life, Life::Starting { .. })
+}
+
+/// What is left of a job whose supervisor is gone.
+fn orphans(dir: &JobDir, supervisor: Process) -> Result<Vec<Process>, RecordError> {
+    let mut found: Vec<Process> = process::session_members(supervisor.pid)
+        .into_iter()
+        .filter(|process| process.pid != supervisor.pid)
+        .collect();
+    if let Some(program) = dir.started()?.map(|begun| begun.process) {
+        if program.is_alive() {
+            found.push(program);
+        }
+        found.extend(process::descendants(program.pid));
+    }
+    found.sort_unstable_by_key(|process| process.pid);
+    found.dedup();
+    Ok(found)
+}
+
+fn gone(exit: Option<&Exit>) -> (Gone, Option<String>) {
+    let Some(exit) = exit else {
+        let words = "its supervisor was killed; the exit code is unknown";
+        return (Gone::SupervisorLost, Some(words.to_owned()));
+    };
+    match &exit.outcome {
+        Outcome::Launch { launch_error, .. } => (
+            Gone::LaunchFailed(launch_error.clone()),
+            Some(launch_error.clone()),
+        ),
+        Outcome::Withdrawn { withdrawn } => (
+            Gone::LaunchFailed(withdrawn.clone()),
+            Some(withdrawn.clone()),
+        ),
+        Outcome::Exited { exit_code: 0 } => (Gone::Exited(0), None),
+        Outcome::Exited { exit_code } => (
+            Gone::Exited(*exit_code),
+            Some(format!("exited with code {exit_code}")),
+        ),
+        Outcome::Signaled { signal } => (
+            Gone::Signaled(*signal),
+            Some(format!("ended by signal {signal}")),
+        ),
+    }
+}
+
+fn dir_started(dir: &JobDir) -> Option<Timestamp> {
+    dir.started().ok().flatten().map(|begun| begun.at)
+}

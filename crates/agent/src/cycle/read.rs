@@ -1,0 +1,326 @@
+//! The state as the API shows it.
+
+use std::collections::BTreeSet;
+
+use divvy_api::v1::{self, EndReason, Error, ErrorCode, JobState};
+use divvy_core::{Bytes, Job as Life, JobId, Wait};
+use divvy_ledger::Snapshot;
+
+use super::{Cycle, Living};
+use crate::job::Job;
+use crate::store::StoreError;
+
+/// What holds memory limits in this version.
+const ENFORCEMENT: &str = "interposer";
+
+impl Cycle {
+    /// The job that a reference means: its number, `last`, or the name of one that has not ended, else of the newest.
+    pub(super) fn find(&self, reference: &str) -> Result<Result<JobId, Error>, StoreError> {
+        let missing = |hint: &str| {
+            Ok(Err(Error::new(
+                ErrorCode::NotFound,
+                format!("there is no job {reference}"),
+            )
+            .hint(hint.to_owned())))
+        };
+        if reference == "last" {
+            return match self.store.newest()? {
+                Some(id) => Ok(Ok(id)),
+                None => missing("none was ever submitted"),
+            };
+        }
+        if let Ok(id) = reference.parse::<JobId>() {
+            if self.jobs.contains_key(&id) || self.store.job(id)?.is_some() {
+                return Ok(Ok(id));
+            }
+            return missing("`divvy ps -a` lists them all");
+        }
+        let living: Vec<JobId> = self
+            .jobs
+            .values()
+            .map(|living| &living.job)
+            .filter(|job| job.ask.name == reference)
+            .map(|job| job.id)
+            .collect();
+        match living[..] {
+            [id] => Ok(Ok(id)),
+            [] => match self.store.newest_named(reference)? {
+                Some(id) => Ok(Ok(id)),
+                None => missing("use its number, its name or `last`; `divvy ps -a` lists them all"),
+            },
+            _ => {
+                let ids = living.iter().map(JobId::to_string).collect::<Vec<_>>();
+                let error = Error::new(
+                    ErrorCode::Conflict,
+                    format!("{} jobs are named {reference}", living.len()),
+                )
+                .hint(format!("use one of their numbers: {}", ids.join(", ")))
+                .details(serde_json::json!({ "jobs": ids }));
+                Ok(Err(error))
+            }
+        }
+    }
+
+    /// One job, living or ended.
+    ///
+    /// # Errors
+    /// [`ErrorCode::NotFound`], and [`ErrorCode::Conflict`] for a name that several have.
+    pub fn job(&mut self, reference: &str) -> Result<v1::Job, Error> {
+        let id = self.find(reference).map_err(journal)??;
+        self.show_any(id)
+    }
+
+    pub(super) fn show_any(&self, id: JobId) -> Result<v1::Job, Error> {
+        if let Some(living) = self.jobs.get(&id) {
+            return Ok(self.show_living(living));
+        }
+        match self.store.job(id).map_err(journal)? {
+            Some(job) => Ok(self.show(&job, None, None)),
+            None => Err(Error::new(
+                ErrorCode::NotFound,
+                format!("there is no job {id}"),
+            )),
+        }
+    }
+
+    /// Jobs that have not ended, oldest first.
+    pub fn living_jobs(&self) -> Vec<v1::Job> {
+        self.jobs
+            .values()
+            .map(|living| self.show_living(living))
+            .collect()
+    }
+
+    /// Numbers of the jobs that [`Cycle::living_jobs`] shows, for adding the others to them.
+    pub fn living_ids(&self) -> BTreeSet<JobId> {
+        self.jobs.keys().copied().collect()
+    }
+
+    fn show_living(&self, living: &Living) -> v1::Job {
+        let snapshot = living.slice.as_ref().and_then(|slice| slice.read().ok());
+        self.show(
+            &living.job,
+            snapshot.as_ref(),
+            self.waits.get(&living.job.id),
+        )
+    }
+
+    /// A job in the API's words.
+    pub fn show(&self, job: &Job, ledger: Option<&Snapshot>, wait: Option<&Wait>) -> v1::Job {
+        let id = job.id.to_string();
+        let holds = !job.life.grants().is_empty();
+        let slices = job.holdings.iter().enumerate().map(|(gpu, holding)| {
+            let usage = ledger.map(|ledger| ledger.usage(gpu));
+            let traces = holding.traces;
+            let last =
+                |usage: divvy_ledger::Usage| (usage.denied > 0).then_some(usage.last_denied_size);
+            v1::Slice {
+                label: holding.grant.label.clone(),
+                gpu_uuid: holding.grant.gpu.to_string(),
+                gpu_index: holding.grant.index,
+                memory_limit_bytes: holding.grant.memory.get(),
+                share: holding.grant.share.thousandths(),
+                memory_used_bytes: usage.map_or(0, |usage| usage.charged + usage.overhead),
+                memory_peak_bytes: usage.map_or(traces.peak.get(), |usage| usage.peak),
+                processes: ledger.map_or(0, |ledger| processes_on(ledger, gpu)),
+                denied: usage.map_or(traces.denied, |usage| usage.denied),
+                last_denied_bytes: usage.map_or(traces.last_denied.map(Bytes::get), last),
+                enforcement: ENFORCEMENT.to_owned(),
+            }
+        });
+        let state = state(&job.life);
+        let wait = wait.filter(|_| state == JobState::Queued);
+        v1::Job {
+            name: job.ask.name.clone(),
+            user: job.ask.user.clone(),
+            project: job.ask.project.clone(),
+            queue: job.ask.queue.to_string(),
+            state,
+            end_reason: job.life.outcome().map(EndReason::from),
+            exit_code: job.exit_code,
+            request: job.ask.request.amount.into(),
+            compute: job.ask.request.compute.name().to_owned(),
+            slices: slices.collect(),
+            reason: wait
+                .map(|wait| wait.reason.to_string())
+                .or_else(|| job.reason.clone()),
+            place: wait.and_then(|wait| u32::try_from(wait.place).ok()),
+            command: job.ask.command.clone(),
+            cwd: job.ask.cwd.clone(),
+            runner: job.ask.runner,
+            pid: job.life.process().map(|process| process.pid),
+            submitted_at: job.submitted_at,
+            started_at: job.started_at,
+            ended_at: job.ended_at,
+            directory: self.config.home.job(&id).display().to_string(),
+            slice_directory: holds.then(|| self.config.home.slice(&id).display().to_string()),
+            id,
+        }
+    }
+
+    /// Why a job waits.
+    ///
+    /// # Errors
+    /// As [`Cycle::job`].
+    pub fn why(&mut self, reference: &str) -> Result<v1::Why, Error> {
+        let id = self.find(reference).map_err(journal)??;
+        let job = self.show_any(id)?;
+        let snapshot = self.snapshot();
+        let why = divvy_core::why(&snapshot, id).unwrap_or_default();
+        let gpu = |gpu: divvy_core::WhyGpu| v1::WhyGpu {
+            gpu_uuid: gpu.uuid.to_string(),
+            gpu_index: gpu.index,
+            failed: gpu.failed,
+            holders: gpu.holders,
+        };
+        let ended = || {
+            job.reason
+                .clone()
+                .unwrap_or_else(|| "it has ended".to_owned())
+        };
+        Ok(v1::Why {
+            summary: if job.state == JobState::Ended {
+                ended()
+            } else {
+                why.summary
+            },
+            gpus: why.gpus.into_iter().map(gpu).collect(),
+            behind: why.behind.iter().map(JobId::to_string).collect(),
+            sooner: why.sooner,
+            state: job.state,
+            queue: job.queue,
+            place: job.place,
+            job: job.id,
+        })
+    }
+
+    pub fn gpus(&self) -> Vec<v1::Gpu> {
+        let ledgers: Vec<(&Living, Option<Snapshot>)> = self
+            .jobs
+            .values()
+            .filter(|living| !living.job.life.grants().is_empty())
+            .map(|living| {
+                (
+                    living,
+                    living.slice.as_ref().and_then(|slice| slice.read().ok()),
+                )
+            })
+            .collect();
+        self.devices
+            .iter()
+            .map(|device| show_gpu(device, &ledgers))
+            .collect()
+    }
+
+    pub fn queues_shown(&self) -> Vec<v1::Queue> {
+        let snapshot = self.snapshot();
+        let shown = snapshot.queues.iter().zip(1..).map(|(queue, priority)| {
+            let running = snapshot
+                .held
+                .iter()
+                .filter(|held| held.queue == queue.spec.name)
+                .count();
+            let head = queue.waiting.first().map(|waiting| waiting.job);
+            v1::Queue {
+                name: queue.spec.name.to_string(),
+                priority,
+                amount: queue.spec.amount.map(Into::into),
+                waiting: u32::try_from(queue.waiting.len()).unwrap_or(u32::MAX),
+                running: u32::try_from(running).unwrap_or(u32::MAX),
+                head: head.map(|head| head.to_string()),
+                reason: head
+                    .and_then(|head| self.waits.get(&head))
+                    .map(|wait| wait.reason.to_string()),
+            }
+        });
+        shown.collect()
+    }
+
+    pub fn node(&self) -> v1::Node {
+        v1::Node {
+            hostname: self.config.hostname.clone(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            driver_version: self.config.driver_version.clone(),
+            simulated: self
+                .config
+                .simulated
+                .as_ref()
+                .map(|simulated| simulated.models.clone()),
+            order: match self.config.order {
+                divvy_core::Order::Strict => "strict".to_owned(),
+                divvy_core::Order::Fairness => "fairness".to_owned(),
+            },
+            backfill: self.config.backfill,
+            home: self.config.home.state().display().to_string(),
+        }
+    }
+}
+
+fn show_gpu(device: &crate::gpu::Device, ledgers: &[(&Living, Option<Snapshot>)]) -> v1::Gpu {
+    let mut slices = Vec::new();
+    for (living, ledger) in ledgers {
+        for (gpu, holding) in living.job.holdings.iter().enumerate() {
+            if holding.grant.gpu == device.gpu.uuid {
+                let usage = ledger.as_ref().map(|ledger| ledger.usage(gpu));
+                slices.push(v1::GpuSlice {
+                    job: living.job.id.to_string(),
+                    label: holding.grant.label.clone(),
+                    memory_limit_bytes: holding.grant.memory.get(),
+                    memory_used_bytes: usage.map_or(0, |usage| usage.charged + usage.overhead),
+                    share: holding.grant.share.thousandths(),
+                });
+            }
+        }
+    }
+    let gpu = &device.gpu;
+    v1::Gpu {
+        uuid: gpu.uuid.to_string(),
+        index: gpu.index,
+        model: gpu.model.clone(),
+        mode: gpu.mode.name().to_owned(),
+        memory_total_bytes: gpu.total.get(),
+        memory_usable_bytes: gpu.usable().get(),
+        memory_allocated_bytes: slices.iter().map(|slice| slice.memory_limit_bytes).sum(),
+        memory_used_bytes: device.used.get(),
+        memory_unmanaged_bytes: gpu.foreign.get(),
+        share_allocated: slices.iter().map(|slice| slice.share).sum(),
+        utilization_percent: device.utilization_percent,
+        context_overhead_bytes: device.overhead.get(),
+        slices,
+        unmanaged_pids: device.unmanaged.clone(),
+        enforcement: ENFORCEMENT.to_owned(),
+    }
+}
+
+fn processes_on(ledger: &Snapshot, gpu: usize) -> u32 {
+    let used = |process: &divvy_ledger::ProcessUsage| {
+        process.state == divvy_ledger::ProcessState::Live
+            && process
+                .gpus
+                .get(gpu)
+                .is_some_and(|gpu| gpu.charged + gpu.overhead > 0)
+    };
+    u32::try_from(
+        ledger
+            .processes()
+            .iter()
+            .filter(|process| used(process))
+            .count(),
+    )
+    .unwrap_or(u32::MAX)
+}
+
+fn state(life: &Life) -> JobState {
+    match life {
+        Life::Queued => JobState::Queued,
+        Life::Starting { .. } => JobState::Starting,
+        Life::Running { .. } => JobState::Running,
+        Life::Stopping { .. } => JobState::Stopping,
+        Life::Ended { .. } => JobState::Ended,
+    }
+}
+
+fn journal(error: StoreError) -> Error {
+    Error::new(ErrorCode::Internal, crate::supervise::chain(&error))
+}

@@ -1,0 +1,390 @@
+//! `divvy daemon`: everything that happens before the cycle runs, and what ends it.
+//!
+//! The order matters: nothing is written before the arguments are found sound, nothing is opened before the home is
+//! locked, and nobody is answered before the journal and the world agree.
+
+mod detach;
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::net::UnixListener as StdListener;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use divvy_api::home::{Home, HomeError};
+use divvy_api::v1::{Error, ErrorCode};
+use divvy_core::{GpuSelection, GpuUuid, Mode, Order, QueueName, QueueSpec, can_ever_fit};
+use tokio::net::UnixListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{broadcast, oneshot};
+use tracing_subscriber::EnvFilter;
+
+use crate::config::{Config, GRACE, Programs, Simulated, library};
+use crate::cycle::{Cycle, Parts};
+use crate::gpu::{Device, Observation, Observed, Source, overhead};
+use crate::http::{self, Api};
+use crate::mailbox::{Mailbox, Message};
+use crate::store::{Store, StoreError};
+use crate::supervise::chain;
+use crate::watch::Watch;
+use crate::{simulated, user};
+
+/// The interposer's file.
+const PRELOAD: &str = "libdivvy_preload.so";
+
+/// Events that a slow reader may fall behind before it is sent back to the journal.
+const EVENT_BACKLOG: usize = 4096;
+
+/// What a daemon serves, and how.
+#[derive(Clone, Debug)]
+pub struct DaemonArgs {
+    pub gpus: GpuSelection,
+    /// In the order they are served; the queue `default` is added last unless it is there.
+    pub queues: Vec<QueueSpec>,
+    pub order: Order,
+    pub backfill: bool,
+    /// Return once it answers, and leave it running.
+    pub detached: bool,
+    /// Jobs were to run in containers: that is said to be not so.
+    pub containers: bool,
+    /// Simulated GPUs: `a100-80gb:3`.
+    pub sim: Option<String>,
+    /// Time between SIGTERM and SIGKILL; 10 s when absent.
+    pub grace: Option<Duration>,
+}
+
+/// Serves until SIGTERM or SIGINT; detached, until the daemon it started answers.
+///
+/// # Errors
+/// [`ErrorCode::Conflict`] when this home has a daemon, [`ErrorCode::Usage`] and [`ErrorCode::NeverFits`] for arguments
+/// that do not fit the node, [`ErrorCode::Internal`] for what the machine lacks.
+pub fn daemon(args: DaemonArgs) -> Result<(), Error> {
+    let home = Home::from_env().map_err(|error| from_home(&error))?;
+    home.create().map_err(|error| from_home(&error))?;
+    if args.detached {
+        return detach::start(&home);
+    }
+    let simulated = simulated::from(args.sim.as_deref(), &home);
+    if let Some(simulated) = &simulated {
+        simulated::enter(simulated)?;
+    }
+    log_to_stderr();
+    if args.containers {
+        tracing::warn!(
+            "container jobs are not in this version: jobs run as plain processes, held to the same limits"
+        );
+    }
+    let _lock = lock(&home)?;
+    serve(args, home, simulated)
+}
+
+fn serve(args: DaemonArgs, home: Home, simulated: Option<Simulated>) -> Result<(), Error> {
+    let divvy = std::env::current_exe()
+        .map_err(|error| internal("cannot find this program's own file", &error))?;
+    let preload =
+        library(PRELOAD, &divvy).map_err(|error| Error::new(ErrorCode::Internal, chain(&error)))?;
+    let store = Store::open(&home.database()).map_err(|error| from_store(&error))?;
+    if let Some(simulated) = &simulated {
+        simulated::install(simulated, &divvy, &store)?;
+    }
+    let (source, observation) = observe(simulated.as_ref())?;
+    let driver_version = source.driver_version().map_err(|error| no_driver(&error))?;
+    let managed = select(&args.gpus, &observation)?;
+    let queues = with_default(args.queues);
+    let config = Config {
+        queues,
+        order: args.order,
+        backfill: args.backfill,
+        grace: args.grace.unwrap_or(GRACE),
+        user: user::name(),
+        hostname: rustix::system::uname()
+            .nodename()
+            .to_string_lossy()
+            .into_owned(),
+        programs: Programs { divvy, preload },
+        simulated,
+        driver_version,
+        home,
+    };
+    let devices = devices(&config, &store, &observation, &managed)?;
+    check_queues(&config.queues, &devices)?;
+
+    let (sender, messages) = mpsc::channel();
+    let mailbox = Mailbox::new(sender);
+    let events = broadcast::Sender::new(EVENT_BACKLOG);
+    let news = mailbox.clone();
+    let watch = Watch::start(move |job| news.post(Message::Records(job)));
+    let watch = watch
+        .inspect_err(
+            |error| tracing::warn!(%error, "job folders cannot be watched; ends are seen later"),
+        )
+        .ok();
+    let home = Arc::new(config.home.clone());
+    let parts = Parts {
+        config,
+        store,
+        watch,
+        events: events.clone(),
+        devices,
+    };
+    let mut cycle = Cycle::new(parts).map_err(|error| from_store(&error))?;
+    cycle.observed(&observation);
+    let listener = bind(&home)?;
+    let resumed = cycle.resume().map_err(|error| from_store(&error))?;
+    tracing::info!(
+        gpus = managed.len(),
+        queued = resumed.queued,
+        adopted = resumed.adopted,
+        settled = resumed.settled,
+        socket = %home.socket().display(),
+        "serving"
+    );
+    Arc::clone(&source)
+        .report(mailbox.clone())
+        .map_err(|error| internal("cannot start a thread", &error))?;
+    let (done, cycle_end) = oneshot::channel();
+    let work = move || drop(done.send(cycle.run(&messages)));
+    let thread = std::thread::Builder::new().name("cycle".into()).spawn(work);
+    let thread = thread.map_err(|error| internal("cannot start a thread", &error))?;
+
+    let api = Api {
+        mailbox: mailbox.clone(),
+        events,
+        home: Arc::clone(&home),
+        source,
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let runtime = runtime.map_err(|error| internal("cannot start the server", &error))?;
+    let ended = runtime.block_on(until_told(api, listener, mailbox, cycle_end));
+    runtime.shutdown_background();
+    // The name is ours while we hold the lock; the next daemon makes its own.
+    let _ = fs::remove_file(home.socket());
+    if thread.join().is_err() {
+        return Err(Error::new(
+            ErrorCode::Internal,
+            "the daemon stopped on a bug; what it answered is in its journal",
+        ));
+    }
+    ended
+}
+
+async fn until_told(
+    api: Api,
+    listener: StdListener,
+    mailbox: Mailbox,
+    mut cycle_end: oneshot::Receiver<Result<(), StoreError>>,
+) -> Result<(), Error> {
+    let listener =
+        UnixListener::from_std(listener).map_err(|error| internal("cannot serve", &error))?;
+    let watch = |kind| signal(kind).map_err(|error| internal("cannot wait for signals", &error));
+    let (mut terminate, mut interrupt) = (
+        watch(SignalKind::terminate())?,
+        watch(SignalKind::interrupt())?,
+    );
+    // A closed terminal is no reason to stop serving.
+    let _hangup = watch(SignalKind::hangup())?;
+    let by = tokio::select! {
+        served = http::serve(api, listener) => {
+            let error = served.err().unwrap_or_else(|| io::Error::other("no more connections"));
+            return Err(internal("the server has stopped", &error));
+        }
+        ended = &mut cycle_end => return journal_failed(ended),
+        _ = terminate.recv() => "SIGTERM",
+        _ = interrupt.recv() => "SIGINT",
+    };
+    mailbox.post(Message::Stop);
+    journal_failed(cycle_end.await)?;
+    tracing::info!(
+        by,
+        "stopped; running jobs go on, and the next daemon finds them"
+    );
+    Ok(())
+}
+
+fn journal_failed(
+    ended: Result<Result<(), StoreError>, oneshot::error::RecvError>,
+) -> Result<(), Error> {
+    match ended {
+        Ok(Ok(())) | Err(_) => Ok(()),
+        Ok(Err(error)) => Err(from_store(&error).hint(
+            "running jobs go on and nothing that was answered is lost; make room and start again",
+        )),
+    }
+}
+
+fn observe(simulated: Option<&Simulated>) -> Result<(Arc<Source>, Observation), Error> {
+    let source = Source::load(simulated.map(|simulated| simulated.lib.as_path()));
+    let source = source.map_err(|error| no_driver(&error))?;
+    let observation = source.observe().map_err(|error| no_driver(&error))?;
+    if observation.gpus.is_empty() {
+        return Err(
+            Error::new(ErrorCode::Internal, "the NVIDIA driver lists no GPU").hint(OFFER_SIM),
+        );
+    }
+    Ok((Arc::new(source), observation))
+}
+
+const OFFER_SIM: &str = "to try Divvy without a GPU, simulate some: divvy daemon --sim a100-80gb:3";
+
+fn no_driver(error: &dyn std::error::Error) -> Error {
+    Error::new(
+        ErrorCode::Internal,
+        format!("no GPU can be found here: {}", chain(error)),
+    )
+    .hint(OFFER_SIM)
+}
+
+/// Indices of the GPUs to serve.
+fn select(selection: &GpuSelection, observation: &Observation) -> Result<Vec<u32>, Error> {
+    let there: Vec<u32> = observation.gpus.iter().map(|gpu| gpu.index).collect();
+    selection
+        .resolve(&there)
+        .map_err(|error| Error::new(ErrorCode::Usage, error.to_string()).hint(error.hint()))
+}
+
+fn with_default(mut queues: Vec<QueueSpec>) -> Vec<QueueSpec> {
+    let default = QueueName::default_queue();
+    if !queues.iter().any(|spec| spec.name == default) {
+        queues.push(QueueSpec::open(default));
+    }
+    queues
+}
+
+/// The GPUs to serve, and those that jobs of an earlier daemon still hold: seen, shown, never given out.
+fn devices(
+    config: &Config,
+    store: &Store,
+    observation: &Observation,
+    managed: &[u32],
+) -> Result<Vec<Device>, Error> {
+    let holdings = store.living().map_err(|error| from_store(&error))?;
+    let held = |uuid: &GpuUuid| {
+        holdings
+            .iter()
+            .flat_map(|job| &job.holdings)
+            .any(|holding| holding.grant.gpu == *uuid)
+    };
+    let seen = observation
+        .gpus
+        .iter()
+        .filter(|gpu| managed.contains(&gpu.index) || held(&gpu.uuid));
+    let seen: Vec<_> = seen.cloned().collect();
+    // A simulated driver may claim the version of a real one, and costs something else.
+    let driver = match &config.simulated {
+        Some(_) => format!("simulated {}", config.driver_version),
+        None => config.driver_version.clone(),
+    };
+    let overheads = overhead::overheads(&config.programs.divvy, store, &driver, &seen);
+    let overheads = overheads.map_err(|error| from_store(&error))?;
+    let device = |gpu: &Observed| {
+        let mode = if managed.contains(&gpu.index) {
+            Mode::Shared
+        } else {
+            Mode::Unmanaged
+        };
+        let overhead = overheads
+            .get(gpu.uuid.as_str())
+            .copied()
+            .unwrap_or_default();
+        Device::new(gpu, mode, overhead)
+    };
+    Ok(seen.iter().map(device).collect())
+}
+
+/// A queue whose jobs could never start would block every queue after it for ever.
+fn check_queues(queues: &[QueueSpec], devices: &[Device]) -> Result<(), Error> {
+    let gpus: Vec<_> = devices.iter().map(|device| device.gpu.clone()).collect();
+    for QueueSpec { name, amount } in queues {
+        let Some(amount) = amount else { continue };
+        can_ever_fit(&gpus, &(*amount).into()).map_err(|never| {
+            let hint = never.hint();
+            Error::new(
+                ErrorCode::NeverFits,
+                format!(
+                    "queue {name}={amount} could never start a job: {}",
+                    never.message
+                ),
+            )
+            .hint(hint)
+        })?;
+    }
+    Ok(())
+}
+
+/// One daemon a home, for as long as the file is held.
+fn lock(home: &Home) -> Result<File, Error> {
+    let path = home.daemon_lock();
+    let cannot = |error: io::Error| internal(&format!("cannot lock {}", path.display()), &error);
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(&path);
+    let mut file = file.map_err(cannot)?;
+    match file.try_lock() {
+        Ok(()) => {
+            let write = |file: &mut File| {
+                file.set_len(0)?;
+                file.seek(SeekFrom::Start(0))?;
+                writeln!(file, "{}", std::process::id())
+            };
+            write(&mut file).map_err(cannot)?;
+            Ok(file)
+        }
+        Err(TryLockError::WouldBlock) => {
+            let mut pid = String::new();
+            // Only for the message.
+            let _ = file.read_to_string(&mut pid);
+            let why = format!(
+                "a divvy daemon (pid {}) serves {} already",
+                pid.trim(),
+                home.state().display()
+            );
+            Err(Error::new(ErrorCode::Conflict, why)
+                .hint("use it as it is, stop it, or set DIVVY_HOME for another"))
+        }
+        Err(TryLockError::Error(error)) => Err(cannot(error)),
+    }
+}
+
+fn bind(home: &Home) -> Result<StdListener, Error> {
+    let path = home.socket();
+    let bind = || -> io::Result<StdListener> {
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let listener = StdListener::bind(&path)?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
+        listener.set_nonblocking(true)?;
+        Ok(listener)
+    };
+    bind().map_err(|error| internal(&format!("cannot listen on {}", path.display()), &error))
+}
+
+fn log_to_stderr() {
+    let filter = EnvFilter::try_from_env("DIVVY_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    // Fails only where a log is set already, and then that one is used.
+    let _ = tracing_subscriber::fmt()
+        .with_writer(io::stderr)
+        .with_env_filter(filter)
+        .with_target(false)
+        .try_init();
+}
+
+pub(crate) fn from_home(error: &HomeError) -> Error {
+    Error::new(ErrorCode::Internal, chain(error))
+}
+
+pub(crate) fn from_store(error: &StoreError) -> Error {
+    Error::new(ErrorCode::Internal, chain(error))
+}
+
+pub(crate) fn internal(what: &str, error: &io::Error) -> Error {
+    Error::new(ErrorCode::Internal, format!("{what}: {error}"))
+}

@@ -1,0 +1,161 @@
+//! What a context costs: measured once for each model and driver, in a child process, and remembered.
+
+use std::collections::BTreeMap;
+use std::io::{self, Read};
+use std::path::Path;
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use divvy_core::Bytes;
+use divvy_driver::cuda::{self, ContextOverhead};
+use serde::{Deserialize, Serialize};
+
+use super::Observed;
+use super::source::simulated_libraries;
+use crate::store::{Store, StoreError};
+use crate::supervise::chain;
+
+/// Taken where it cannot be measured: more than any data-centre GPU has shown (300 to 500 MB, simdriver notes).
+const ASSUMED: Bytes = Bytes::mib(600);
+
+/// How long a probe may take; the first context after a boot takes seconds.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How often a running probe is looked at.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// What a probe prints.
+#[derive(Debug, Serialize, Deserialize)]
+struct Measured {
+    bytes: u64,
+    /// Other processes of the GPU did not disturb the figure.
+    exact: bool,
+}
+
+/// `divvy probe-context UUID`: measures and prints one line of JSON.
+pub fn probe(uuid: &str, simulated: Option<&Path>) -> ExitCode {
+    match measure(uuid, simulated) {
+        Ok(overhead) => {
+            let measured = Measured {
+                bytes: overhead.bytes,
+                exact: overhead.source == cuda::Source::Process,
+            };
+            let line = serde_json::to_string(&measured).unwrap_or_default();
+            let written = io::Write::write_all(&mut io::stdout(), line.as_bytes());
+            if written.is_ok() {
+                ExitCode::SUCCESS
+            } else {
+                ExitCode::FAILURE
+            }
+        }
+        Err(error) => {
+            eprintln!("divvy: {}", chain(error.as_ref()));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn measure(
+    uuid: &str,
+    simulated: Option<&Path>,
+) -> Result<ContextOverhead, Box<dyn std::error::Error>> {
+    let libraries = simulated.map(simulated_libraries);
+    let (cuda, nvml) = match &libraries {
+        Some((cuda, nvml)) => (Some(cuda.as_path()), Some(nvml.as_path())),
+        None => (None, None),
+    };
+    Ok(cuda::context_overhead(cuda, nvml, uuid.parse()?)?)
+}
+
+/// The overhead on each of these GPUs, by UUID text: from the store where it is known, else measured, one GPU of each
+/// model, all at once.
+pub fn overheads(
+    divvy: &Path,
+    store: &Store,
+    driver: &str,
+    gpus: &[Observed],
+) -> Result<BTreeMap<String, Bytes>, StoreError> {
+    let mut by_model: BTreeMap<&str, Bytes> = BTreeMap::new();
+    let mut probes: BTreeMap<&str, io::Result<Child>> = BTreeMap::new();
+    for gpu in gpus {
+        if by_model.contains_key(gpu.model.as_str()) || probes.contains_key(gpu.model.as_str()) {
+            continue;
+        }
+        match store.overhead(&gpu.model, driver)? {
+            Some(bytes) => drop(by_model.insert(&gpu.model, Bytes::new(bytes))),
+            None => drop(probes.insert(&gpu.model, start(divvy, gpu.uuid.as_str()))),
+        }
+    }
+    let deadline = Instant::now() + PATIENCE;
+    for (model, probe) in probes {
+        let overhead = match probe.and_then(|child| finish(child, deadline)) {
+            Ok(measured) => {
+                // A figure that others may have disturbed is good for now, and measured again next time.
+                if measured.exact {
+                    store.set_overhead(model, driver, measured.bytes)?;
+                }
+                tracing::info!(
+                    model,
+                    bytes = measured.bytes,
+                    exact = measured.exact,
+                    "measured what a context costs"
+                );
+                Bytes::new(measured.bytes)
+            }
+            Err(error) => {
+                tracing::warn!(model, %error, assumed = %ASSUMED, "cannot measure what a context costs; assuming much");
+                ASSUMED
+            }
+        };
+        by_model.insert(model, overhead);
+    }
+    let overhead = |gpu: &Observed| by_model.get(gpu.model.as_str()).copied().unwrap_or(ASSUMED);
+    Ok(gpus
+        .iter()
+        .map(|gpu| (gpu.uuid.to_string(), overhead(gpu)))
+        .collect())
+}
+
+fn start(divvy: &Path, uuid: &str) -> io::Result<Child> {
+    Command::new(divvy)
+        .args(["probe-context", uuid])
+        // The daemon may have been started inside a job or with GPUs hidden; the probe measures the bare driver.
+        .env_remove("LD_PRELOAD")
+        .env_remove("CUDA_VISIBLE_DEVICES")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+}
+
+fn finish(mut child: Child, deadline: Instant) -> io::Result<Measured> {
+    let status = loop {
+        match child.try_wait()? {
+            Some(status) => break status,
+            None if Instant::now() > deadline => {
+                child.kill()?;
+                child.wait()?;
+                return Err(io::Error::new(
+                    io::ErrorKind::TimedOut,
+                    "the probe did not end in time",
+                ));
+            }
+            None => std::thread::sleep(LOOK),
+        }
+    };
+    let mut text = String::new();
+    if !status.success() {
+        if let Some(mut stderr) = child.stderr.take() {
+            stderr.read_to_string(&mut text)?;
+        }
+        return Err(io::Error::other(format!(
+            "the probe ended with {status}: {}",
+            text.trim()
+        )));
+    }
+    if let Some(mut stdout) = child.stdout.take() {
+        stdout.read_to_string(&mut text)?;
+    }
+    serde_json::from_str(&text)
+        .map_err(|error| io::Error::other(format!("the probe said {text:?} ({error})")))
+}

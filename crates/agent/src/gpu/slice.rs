@@ -1,0 +1,144 @@
+//! A job's slice in the ledger: the one place where core's grants become ledger words, and back.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use divvy_core::{Bytes, ComputeMode, Grant, JobId};
+use divvy_ledger::{
+    Control, CreateError, GpuSpec, Listed, Mode, OpenError, Owner, Slice, SliceSpec, Snapshot,
+};
+
+use crate::job::Traces;
+use crate::process::Process;
+
+/// A slice that the agent holds open.
+pub struct HeldSlice {
+    folder: PathBuf,
+    control: Control,
+    slice: Slice,
+}
+
+/// Why a slice cannot be made or adopted.
+#[derive(Debug, thiserror::Error)]
+pub enum SliceError {
+    #[error(transparent)]
+    Create(#[from] CreateError),
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    #[error("cannot remove the slice folder {path}")]
+    Remove { path: PathBuf, source: io::Error },
+}
+
+/// What is cut for one job.
+pub struct Cut<'a> {
+    pub job: JobId,
+    /// Tells this slice from an earlier one of the same job.
+    pub generation: u64,
+    pub compute: ComputeMode,
+    pub grants: &'a [Grant],
+    /// By position in `grants`.
+    pub overheads: &'a [Bytes],
+}
+
+impl HeldSlice {
+    /// Makes the slice anew; what an attempt cut short has left there is replaced.
+    pub fn create(folder: &Path, cut: &Cut<'_>) -> Result<Self, SliceError> {
+        remove(folder)?;
+        let gpu = |(grant, overhead): (&Grant, &Bytes)| GpuSpec {
+            uuid: grant.gpu.to_bytes(),
+            limit: grant.memory.get(),
+            overhead: overhead.get(),
+            weight: grant.share.thousandths(),
+            cap: if cut.compute == ComputeMode::Strict {
+                grant.share.thousandths()
+            } else {
+                0
+            },
+        };
+        let spec = SliceSpec {
+            id: cut.job.to_string(),
+            generation: cut.generation,
+            mode: match cut.compute {
+                ComputeMode::Fair => Mode::Fair,
+                ComputeMode::Strict => Mode::Strict,
+                ComputeMode::None => Mode::None,
+            },
+            gpus: cut.grants.iter().zip(cut.overheads).map(gpu).collect(),
+        };
+        let control = Control::create(folder, &spec)?;
+        Ok(Self {
+            folder: folder.to_owned(),
+            control,
+            slice: Slice::open(folder)?,
+        })
+    }
+
+    /// Takes over a slice that an earlier agent made.
+    pub fn adopt(folder: &Path) -> Result<Self, SliceError> {
+        let control = Control::open_writable(folder)?;
+        Ok(Self {
+            folder: folder.to_owned(),
+            control,
+            slice: Slice::open(folder)?,
+        })
+    }
+
+    /// Everything the ledger says now.
+    pub fn read(&self) -> Result<Snapshot, OpenError> {
+        self.slice.read()
+    }
+
+    /// Tells the slice's processes that the agent lives, and gives back what its dead ones held once the driver (by
+    /// `listed`, a pid) has let go of it.
+    pub fn tend(&self, listed: &dyn Fn(u32) -> bool) -> Result<(), OpenError> {
+        let now = divvy_ledger::boot_time_ns();
+        self.control.heartbeat(now);
+        let here = Owner::me().pid_namespace;
+        let listed = |owner: &Owner| match listed(owner.pid) {
+            true => Listed::Yes,
+            // Its pid is another namespace's, so the driver's list says nothing of it.
+            false if owner.pid_namespace != here => Listed::Unknown,
+            false => Listed::No,
+        };
+        self.slice.reap(now, &listed).map(drop)
+    }
+
+    pub fn remove(self) -> Result<(), SliceError> {
+        remove(&self.folder)
+    }
+}
+
+/// Processes of the slice that live.
+pub fn living(snapshot: &Snapshot) -> impl Iterator<Item = Process> {
+    snapshot
+        .processes()
+        .into_iter()
+        .map(|process| Process {
+            pid: process.owner.pid,
+            start_time: process.owner.start_time,
+        })
+        .filter(|process| process.is_alive())
+}
+
+/// What the slice will be remembered by on one of its GPUs.
+pub fn traces(snapshot: &Snapshot, gpu: usize) -> Traces {
+    let usage = snapshot.usage(gpu);
+    let last_denied = (usage.denied > 0).then_some(Bytes::new(usage.last_denied_size));
+    Traces {
+        peak: Bytes::new(usage.peak),
+        denied: usage.denied,
+        last_denied,
+    }
+}
+
+/// Removes a slice folder, also one that is not there.
+pub fn remove(folder: &Path) -> Result<(), SliceError> {
+    match fs::remove_dir_all(folder) {
+        Err(source) if source.kind() != io::ErrorKind::NotFound => Err(SliceError::Remove {
+            path: folder.to_owned(),
+            source,
+        }),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,101 @@
+//! Events: those that happened, and with `follow` each new one as a server-sent event.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use axum::body::{Body as HttpBody, Bytes};
+use axum::extract::State;
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use axum::response::{IntoResponse, Response};
+use divvy_api::v1::{Event, List};
+use http_body_util::channel::{Channel, SendError, Sender};
+use serde::Deserialize;
+use tokio::sync::broadcast::Receiver;
+use tokio::sync::broadcast::error::RecvError;
+
+use super::body::{Body, Failure, Query};
+use super::{Api, internal};
+use crate::store::{self, StoreError};
+
+/// Most events that one answer holds; the next question goes on after the last of them.
+const PAGE: u32 = 10_000;
+
+/// How often a quiet stream shows that it is alive.
+const ALIVE: Duration = Duration::from_secs(15);
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Which {
+    #[serde(default)]
+    after: u64,
+    #[serde(default)]
+    follow: bool,
+}
+
+pub async fn events(
+    State(api): State<Api>,
+    Query(which): Query<Which>,
+) -> Result<Response, Failure> {
+    if !which.follow {
+        let page = page(&api, which.after)
+            .await
+            .map_err(|error| internal(&error))?;
+        return Ok(Body(List::new("EventList", page)).into_response());
+    }
+    // Listening starts before the past is read, so that nothing falls between; what comes twice is told once.
+    let news = api.events.subscribe();
+    let (sender, body) = Channel::<Bytes, Infallible>::new(16);
+    tokio::spawn(async move {
+        // Who hung up wants no more.
+        let _ = follow(api, which.after, news, sender).await;
+    });
+    let headers = [
+        (CONTENT_TYPE, "text/event-stream"),
+        (CACHE_CONTROL, "no-cache"),
+    ];
+    Ok((headers, HttpBody::new(body)).into_response())
+}
+
+async fn follow(
+    api: Api,
+    mut after: u64,
+    mut news: Receiver<Event>,
+    mut sender: Sender<Bytes, Infallible>,
+) -> Result<(), SendError> {
+    loop {
+        // From the journal until it has no more, then as they come; back to the journal when too many came at once.
+        while let Ok(page) = page(&api, after).await
+            && !page.is_empty()
+        {
+            for event in page {
+                after = event.seq;
+                sender.send_data(text(&event)).await?;
+            }
+        }
+        loop {
+            match tokio::time::timeout(ALIVE, news.recv()).await {
+                Ok(Ok(event)) if event.seq > after => {
+                    after = event.seq;
+                    sender.send_data(text(&event)).await?;
+                }
+                Ok(Ok(_)) => {}
+                Ok(Err(RecvError::Lagged(_))) => break,
+                Ok(Err(RecvError::Closed)) => return Ok(()),
+                Err(_) => sender.send_data(Bytes::from_static(b": alive\n\n")).await?,
+            }
+        }
+    }
+}
+
+async fn page(api: &Api, after: u64) -> Result<Vec<Event>, StoreError> {
+    let database = api.home.database();
+    let page =
+        tokio::task::spawn_blocking(move || store::events_after(&database, after, PAGE)).await;
+    // It panics only if the reading does.
+    page.unwrap_or_else(|_| Ok(Vec::new()))
+}
+
+fn text(event: &Event) -> Bytes {
+    let data = serde_json::to_string(event).unwrap_or_default();
+    format!("id: {}\nevent: {}\ndata: {data}\n\n", event.seq, event.kind).into()
+}

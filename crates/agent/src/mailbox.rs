@@ -1,0 +1,94 @@
+//! The way into the cycle: every request, observation and sign of life is a message to the one owner of the state.
+
+use std::sync::mpsc::Sender;
+
+use divvy_api::v1::{Error, ErrorCode, Job, Submit};
+use divvy_core::JobId;
+use tokio::sync::oneshot;
+
+use crate::cycle::Cycle;
+use crate::gpu::Observation;
+
+/// Where an answer goes; whoever asked may be gone.
+pub type Reply<T> = oneshot::Sender<Result<T, Error>>;
+
+/// A question to the state.
+pub type Read = Box<dyn FnOnce(&mut Cycle) + Send>;
+
+/// What a waiting client waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Milestone {
+    /// It holds its slice, or has ended.
+    Starting,
+    Ended,
+}
+
+pub enum Message {
+    Submit {
+        submit: Box<Submit>,
+        reply: Reply<Job>,
+    },
+    Cancel {
+        reference: String,
+        reply: Reply<Job>,
+    },
+    Wait {
+        reference: String,
+        milestone: Milestone,
+        reply: Reply<Job>,
+    },
+    /// Asks the state as it is after everything before was made durable.
+    Read(Read),
+    /// There is news in the folder of this job; `None`: perhaps of any.
+    Records(Option<JobId>),
+    Observed(Observation),
+    /// The GPUs could not be observed.
+    Blind(String),
+    Stop,
+}
+
+/// Sends messages to the cycle; cheap to clone.
+#[derive(Clone)]
+pub struct Mailbox(Sender<Message>);
+
+impl Mailbox {
+    pub fn new(sender: Sender<Message>) -> Self {
+        Self(sender)
+    }
+
+    /// Sends without waiting for anything; lost when the cycle has stopped.
+    pub fn post(&self, message: Message) {
+        let _ = self.0.send(message);
+    }
+
+    /// Sends a message that has a reply, and waits for it.
+    ///
+    /// # Errors
+    /// What the cycle answers; [`ErrorCode::NoDaemon`] when it has stopped.
+    pub async fn ask<T>(&self, message: impl FnOnce(Reply<T>) -> Message) -> Result<T, Error> {
+        let (reply, answer) = oneshot::channel();
+        self.post(message(reply));
+        answer.await.unwrap_or_else(|_| Err(stopping()))
+    }
+
+    /// Reads from the cycle's state.
+    ///
+    /// # Errors
+    /// As [`Mailbox::ask`].
+    pub async fn read<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&mut Cycle) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        self.ask(|reply| {
+            Message::Read(Box::new(move |cycle| {
+                let _ = reply.send(read(cycle));
+            }))
+        })
+        .await
+    }
+}
+
+fn stopping() -> Error {
+    Error::new(ErrorCode::NoDaemon, "the daemon is stopping")
+        .hint("running jobs go on; start it again with `divvy daemon`")
+}

@@ -1,0 +1,148 @@
+//! Simulated GPUs: where the simulator lies, and how this process and its jobs come to use it.
+//!
+//! The simulator reads its environment when it is loaded, and setting variables in a running process is unsafe with
+//! threads, so the daemon starts itself once more with them set.
+
+use std::io;
+use std::os::unix::fs::symlink;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+use divvy_api::home::Home;
+use divvy_api::v1::{Error, ErrorCode};
+
+use crate::config::{Simulated, library};
+use crate::daemon::{from_store, internal};
+use crate::store::Store;
+use crate::supervise::chain;
+
+/// The simulator's file, and the names under which programs ask for it.
+const SIMULATOR: &str = "libdivvy_sim.so";
+const NAMES: [&str; 3] = ["libcuda.so.1", "libcuda.so", "libnvidia-ml.so.1"];
+
+const MODELS: &str = "DIVVY_SIM";
+const STATE: &str = "DIVVY_SIM_STATE";
+
+/// Name under which the store remembers for which models the state file was made.
+const SETTING: &str = "simulated";
+
+/// What `--sim` or else `DIVVY_SIM` asks for.
+pub fn from(flag: Option<&str>, home: &Home) -> Option<Simulated> {
+    let variable = || {
+        std::env::var(MODELS)
+            .ok()
+            .filter(|models| !models.is_empty())
+    };
+    let models = flag.map(str::to_owned).or_else(variable)?;
+    Some(Simulated {
+        models,
+        lib: home.sim_lib(),
+        state: home.sim_state(),
+    })
+}
+
+/// Returns when this process's environment is the simulator's; until then replaces the process by one where it is.
+pub fn enter(simulated: &Simulated) -> Result<(), Error> {
+    let is = |name: &str, value: &std::ffi::OsStr| {
+        std::env::var_os(name).is_some_and(|found| found == value)
+    };
+    if is(MODELS, simulated.models.as_ref()) && is(STATE, simulated.state.as_os_str()) {
+        return Ok(());
+    }
+    let this = std::env::current_exe()
+        .map_err(|error| internal("cannot find this program's own file", &error))?;
+    let mut words = std::env::args_os();
+    let mut command = Command::new(this);
+    command
+        .arg0(words.next().unwrap_or_else(|| "divvy".into()))
+        .args(words);
+    let error = command
+        .env(MODELS, &simulated.models)
+        .env(STATE, &simulated.state)
+        .exec();
+    Err(internal("cannot start this program again", &error))
+}
+
+/// Makes the links to the simulator, and a new simulated node where the old one was of other models and nobody uses it.
+pub fn install(simulated: &Simulated, divvy: &Path, store: &Store) -> Result<(), Error> {
+    let simulator = library(SIMULATOR, divvy)
+        .map_err(|error| Error::new(ErrorCode::Internal, chain(&error)))?;
+    let link = || -> io::Result<()> {
+        std::fs::create_dir_all(&simulated.lib)?;
+        for name in NAMES {
+            relink(&simulator, &simulated.lib.join(name))?;
+        }
+        Ok(())
+    };
+    link().map_err(|error| {
+        internal(
+            &format!("cannot make the links in {}", simulated.lib.display()),
+            &error,
+        )
+    })?;
+    let stored = |error| from_store(&error);
+    let before = store.setting(SETTING).map_err(stored)?;
+    if before.as_ref() == Some(&simulated.models) {
+        return Ok(());
+    }
+    let in_use = store
+        .living()
+        .map_err(stored)?
+        .iter()
+        .any(|job| !job.life.grants().is_empty());
+    if let (Some(before), true) = (before, in_use) {
+        let why = format!(
+            "jobs still run on the simulated GPUs of {before}, and {} was asked for",
+            simulated.models
+        );
+        return Err(Error::new(ErrorCode::Conflict, why)
+            .hint(format!("start with --sim {before}, and cancel them first")));
+    }
+    match std::fs::remove_file(&simulated.state) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(internal(
+                &format!("cannot remove {}", simulated.state.display()),
+                &error,
+            ));
+        }
+        _ => {}
+    }
+    store
+        .set_setting(SETTING, &simulated.models)
+        .map_err(stored)
+}
+
+/// A link that is right stays: programs may be following it at this moment.
+fn relink(target: &Path, link: &Path) -> io::Result<()> {
+    if std::fs::read_link(link).is_ok_and(|found| found == target) {
+        return Ok(());
+    }
+    let draft = link.with_extension("new");
+    match std::fs::remove_file(&draft) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    symlink(target, &draft)?;
+    std::fs::rename(draft, link)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_follow_the_installation() {
+        let dir = tempfile::tempdir().unwrap();
+        let link = dir.path().join("libcuda.so.1");
+        for target in [
+            "/old/libdivvy_sim.so",
+            "/new/libdivvy_sim.so",
+            "/new/libdivvy_sim.so",
+        ] {
+            relink(Path::new(target), &link).unwrap();
+            assert_eq!(std::fs::read_link(&link).unwrap(), Path::new(target));
+        }
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+}
