@@ -45,18 +45,17 @@ pub(crate) fn disturbs(tile: &Tile<'_>, new: Size, ahead: &Request) -> bool {
     }
 }
 
-/// Whether `needed` fits after this release, with some of the foreign memory gone or none, and not beside `new`.
+/// Whether `needed` fits after this release, once enough foreign memory is gone too, and not beside `new` as it is.
 fn takes_away(tile: &Tile<'_>, (share, memory): (u64, Bytes), new: Size, needed: Size) -> bool {
-    let free_share = tile.free_share() + share;
-    let needed_share = u64::from(needed.share.thousandths());
-    let unheld = tile.unheld_memory().saturating_add(memory);
-    if free_share < needed_share || unheld < needed.memory {
-        return false;
-    }
-    // The least that may be free when it fits.
-    let free_memory = unheld.saturating_sub(tile.foreign).max(needed.memory);
-    free_share < needed_share + u64::from(new.share.thousandths())
-        || free_memory < needed.memory.saturating_add(new.memory)
+    let (free_share, unheld) = (
+        tile.free_share() + share,
+        tile.unheld_memory().saturating_add(memory),
+    );
+    let [needed_share, new_share] = [needed, new].map(|size| u64::from(size.share.thousandths()));
+    let fits = needed_share <= free_share && needed.memory <= unheld;
+    let beside = needed_share + new_share <= free_share
+        && needed.memory.saturating_add(new.memory) <= unheld.saturating_sub(tile.foreign);
+    fits && !beside
 }
 
 /// Every sum of share and memory that some set of holders could give back; `None` when there are too many.
@@ -77,4 +76,88 @@ fn releases(tile: &Tile<'_>) -> Option<BTreeSet<(u64, Bytes)>> {
         }
     }
     Some(sums)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::board::Board;
+    use crate::gpu::{Gpu, Mode};
+    use crate::ids::{GpuUuid, JobId, QueueName};
+    use crate::placement::place;
+    use crate::request::Amount;
+
+    /// A GPU of 80 GiB with these held, and whether starting `new` there disturbs `ahead`.
+    fn disturbs(foreign: Bytes, held: &[&str], new: &str, ahead: &str) -> bool {
+        let request = |text: &str| match text.parse() {
+            Ok(memory) => Request::from(Amount::Memory(memory)),
+            Err(_) => Amount::from_gpu_flag(text).unwrap().into(),
+        };
+        let gpu = Gpu {
+            uuid: GpuUuid::from_bytes([0; 16]),
+            index: 0,
+            model: "A100 80GB".to_owned(),
+            mode: Mode::Shared,
+            total: Bytes::gib(80),
+            reserved: Bytes::ZERO,
+            foreign,
+        };
+        let gpus = [gpu];
+        let mut board = Board::empty(&gpus);
+        for (job, text) in (1..).zip(held) {
+            let offers = place(&board, &request(text), |_, _| true).unwrap();
+            board.give(JobId(job), &QueueName::default_queue(), &offers);
+        }
+        board.tiles[0].foreign = foreign;
+        let new = size(&board.tiles[0], &request(new)).unwrap();
+        super::disturbs(&board.tiles[0], new, &request(ahead))
+    }
+
+    #[test]
+    fn one_large_holder_leaves_room_for_both_when_it_ends() {
+        assert!(!disturbs(Bytes::ZERO, &["0.75"], "0.25", "0.5"));
+    }
+
+    #[test]
+    fn a_small_holder_whose_end_would_have_been_enough_forbids_it() {
+        assert!(disturbs(Bytes::ZERO, &["0.5", "0.25"], "0.25", "0.5"));
+        assert!(
+            !disturbs(Bytes::ZERO, &["0.625", "0.125"], "0.125", "0.5"),
+            "0.375, then 0.875 or 1 free"
+        );
+    }
+
+    #[test]
+    fn whole_jobs_keep_every_gpu_that_they_could_use() {
+        assert!(disturbs(Bytes::ZERO, &["0.75"], "0.125", "1"));
+    }
+
+    #[test]
+    fn a_job_that_can_never_use_the_gpu_is_not_disturbed() {
+        assert!(!disturbs(Bytes::ZERO, &["0.5"], "0.5", "100GiB"));
+    }
+
+    #[test]
+    fn shares_count_where_memory_would_do() {
+        // 40888 MiB are half of the GPU in shares, and leave 72 MiB of its half in memory.
+        assert!(disturbs(Bytes::ZERO, &["0.5", "1MiB"], "1MiB", "40888MiB"));
+    }
+
+    #[test]
+    fn memory_counts_where_shares_would_do_and_foreign_memory_may_go() {
+        // 30 GiB are free now; with 10 GiB of the foreign memory gone the half would fit, but not beside the eighth.
+        assert!(disturbs(Bytes::gib(30), &["0.25"], "0.125", "0.5"));
+        assert!(
+            !disturbs(Bytes::ZERO, &["0.25"], "0.125", "0.5"),
+            "it fits beside it even now"
+        );
+    }
+
+    #[test]
+    fn a_gpu_with_too_many_different_holders_is_left_alone() {
+        let sizes: Vec<String> = (0..11).map(|bit| format!("{}MiB", 2 << bit)).collect();
+        let held: Vec<&str> = sizes.iter().map(String::as_str).collect();
+        assert!(disturbs(Bytes::ZERO, &held, "2MiB", "2MiB"));
+        assert!(!disturbs(Bytes::ZERO, &held[..9], "2MiB", "2MiB"));
+    }
 }

@@ -66,12 +66,15 @@ pub(crate) fn plan_on_board(snapshot: &Snapshot) -> (Plan, Board<'_>) {
         ..Plan::default()
     };
     let mut places = vec![0; snapshot.queues.len()];
-    for (queue, place) in turns(snapshot) {
+    let mut turns = turns(snapshot);
+    for turn in 0..turns.len() {
+        let (queue, place) = turns[turn];
         let Waiting { job, request } = &snapshot.queues[queue].waiting[place];
         let name = snapshot.queues[queue].spec.name.clone();
+        let unobstructed = pass.ahead.is_empty();
         match pass.ask(*job, &name, request) {
             Ok(grants) => {
-                if pass.ahead.is_empty() && snapshot.order == Order::Fairness {
+                if unobstructed && snapshot.order == Order::Fairness {
                     plan.cursor = (queue + 1) % snapshot.queues.len();
                 }
                 plan.starts.push(Start {
@@ -89,6 +92,10 @@ pub(crate) fn plan_on_board(snapshot: &Snapshot) -> (Plan, Board<'_>) {
                     reason,
                 });
             }
+        }
+        if snapshot.backfill && unobstructed && !pass.ahead.is_empty() {
+            // What the head leaves over goes by priority, so that the next plan would ask in the same order.
+            turns[turn + 1..].sort_unstable();
         }
     }
     (plan, pass.board)

@@ -32,6 +32,7 @@ fn amounts() -> impl Strategy<Value = Amount> {
     prop_oneof![
         4 => share().prop_map(Amount::Share),
         3 => (1..=90_000_u64).prop_map(|mib| Amount::Memory(Bytes::mib(mib))),
+        1 => (1..=100_u64).prop_map(|mib| Amount::Memory(Bytes::mib(mib))),
         1 => (1..=1_u64 << 36).prop_map(|bytes| Amount::Memory(Bytes::new(bytes))),
         2 => count().prop_map(Amount::Whole),
         1 => (count(), 1..=2_u32).prop_map(|(min, more)| Amount::Range { min, max: min.saturating_add(more) }),

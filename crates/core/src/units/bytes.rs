@@ -149,10 +149,14 @@ impl FromStr for Bytes {
                 });
             }
         };
-        number
-            .times(unit)
-            .map(Self)
-            .ok_or_else(|| BytesError::NotWhole(owned()))
+        match (number.times(unit), number.times_rounded_down(unit)) {
+            (Some(bytes), _) => Ok(Self(bytes)),
+            (None, Some(below)) => Err(BytesError::NotWhole {
+                text: owned(),
+                below: Self(below),
+            }),
+            (None, None) => Err(BytesError::TooLarge(owned())),
+        }
     }
 }
 
@@ -167,8 +171,10 @@ pub enum BytesError {
     TwoMeanings(String),
     #[error("`{unit}` in `{text}` is not a unit of memory")]
     UnknownUnit { text: String, unit: String },
-    #[error("`{0}` is not a whole number of bytes below 16 EiB")]
-    NotWhole(String),
+    #[error("`{text}` is not a whole number of bytes")]
+    NotWhole { text: String, below: Bytes },
+    #[error("`{0}` is 16 EiB or more")]
+    TooLarge(String),
 }
 
 impl BytesError {
@@ -182,9 +188,96 @@ impl BytesError {
                 let binary = text.replace(['b', 'B'], "iB");
                 format!("units are binary here: write `{binary}`")
             }
-            Self::NotANumber(_) | Self::UnknownUnit { .. } | Self::NotWhole(_) => {
+            Self::NotWhole { below, .. } if *below >= Bytes::MIB => {
+                format!(
+                    "write it in a smaller unit: `{}`",
+                    below.round_down(Bytes::MIB)
+                )
+            }
+            Self::NotWhole { below, .. } => format!("write it in bytes: `{}B`", below.get()),
+            Self::NotANumber(_) | Self::UnknownUnit { .. } | Self::TooLarge(_) => {
                 "write a number and a binary unit: 512M, 4G, 1.5GiB".to_owned()
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(text: &str) -> (String, String) {
+        let error = text.parse::<Bytes>().unwrap_err();
+        (error.to_string(), error.hint())
+    }
+
+    #[test]
+    fn units_are_binary_however_they_are_written() {
+        for text in [
+            "4G",
+            "4g",
+            "4Gi",
+            "4GiB",
+            "4 GiB",
+            "4.0G",
+            "4096M",
+            "4194304K",
+            "4294967296B",
+        ] {
+            assert_eq!(text.parse(), Ok(Bytes::gib(4)), "{text}");
+        }
+        assert_eq!("1.5G".parse(), Ok(Bytes::mib(1536)));
+        assert_eq!(".5T".parse(), Ok(Bytes::gib(512)));
+    }
+
+    #[test]
+    fn what_could_mean_two_things_is_refused_with_what_to_write() {
+        let (error, hint) = refusal("4096");
+        assert_eq!(error, "`4096` has no unit");
+        assert!(hint.starts_with("write `4096G` or"), "{hint}");
+        assert_eq!(refusal("4GB").1, "units are binary here: write `4GiB`");
+        assert_eq!(refusal("4X").0, "`X` in `4X` is not a unit of memory");
+        for text in [
+            "", "G", "-4G", "+4G", "4.G.", "1e9B", "4 G ", "0x4G", "4,5G",
+        ] {
+            assert!(text.parse::<Bytes>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_rounded_when_read() {
+        assert_eq!(
+            refusal("4.2G"),
+            (
+                "`4.2G` is not a whole number of bytes".to_owned(),
+                "write it in a smaller unit: `4300MiB`".to_owned()
+            )
+        );
+        assert_eq!(refusal("0.3K").1, "write it in bytes: `307B`");
+        assert_eq!(refusal("16777216T").0, "`16777216T` is 16 EiB or more");
+        assert_eq!("18446744073709551615B".parse(), Ok(Bytes::new(u64::MAX)));
+    }
+
+    #[test]
+    fn text_out_is_exact_and_short() {
+        let text = |bytes: u64| Bytes::new(bytes).to_string();
+        assert_eq!(
+            [text(0), text(1234), text(1 << 30), text(1 << 50)],
+            ["0B", "1234B", "1GiB", "1024TiB"]
+        );
+        assert_eq!(
+            [text(512 << 20), text(1536 << 20), text(81_150 << 20)],
+            ["512MiB", "1.5GiB", "81150MiB"]
+        );
+    }
+
+    #[test]
+    fn tables_show_one_decimal() {
+        let human = |bytes| Bytes::new(bytes).human();
+        assert_eq!(
+            [human(0), human(1023), human(4 << 30), human(81_150 << 20)],
+            ["0 B", "1023 B", "4.0 GiB", "79.2 GiB"]
+        );
+        assert_eq!(human(u64::MAX), "16777216.0 TiB");
     }
 }

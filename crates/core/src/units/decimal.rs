@@ -30,12 +30,19 @@ impl Decimal {
 
     /// The number in units of `1/unit`, when that is whole: 0.25 in thousandths is 250, 1.5 in bytes of a GiB is 3·2^29.
     pub(crate) fn times(self, unit: u64) -> Option<u64> {
+        let (whole, rest) = self.divided(unit)?;
+        if rest == 0 { Some(whole) } else { None }
+    }
+
+    /// The number in units of `1/unit`, rounded down.
+    pub(crate) fn times_rounded_down(self, unit: u64) -> Option<u64> {
+        self.divided(unit).map(|(whole, _)| whole)
+    }
+
+    fn divided(self, unit: u64) -> Option<(u64, u128)> {
         let product = u128::from(self.digits) * u128::from(unit);
         let divisor = 10_u128.checked_pow(self.scale)?;
-        if product % divisor != 0 {
-            return None;
-        }
-        u64::try_from(product / divisor).ok()
+        Some((u64::try_from(product / divisor).ok()?, product % divisor))
     }
 
     pub(crate) fn is_zero(self) -> bool {
