@@ -20,18 +20,16 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{broadcast, oneshot};
 use tracing_subscriber::EnvFilter;
 
-use crate::config::{Config, GRACE, Programs, Simulated, library};
+use crate::config::{Config, GRACE, Simulated};
 use crate::cycle::{Cycle, Parts};
-use crate::gpu::{Device, Observation, Observed, Source, overhead};
+use crate::gpu::{Device, Observation};
 use crate::http::{self, Api};
 use crate::mailbox::{Mailbox, Message};
+use crate::node::Node;
 use crate::store::{Store, StoreError};
 use crate::supervise::chain;
 use crate::watch::Watch;
 use crate::{simulated, user};
-
-/// The interposer's file.
-const PRELOAD: &str = "libdivvy_preload.so";
 
 /// Events that a slow reader may fall behind before it is sent back to the journal.
 const EVENT_BACKLOG: usize = 4096;
@@ -80,18 +78,21 @@ pub fn daemon(args: DaemonArgs) -> Result<(), Error> {
 }
 
 fn serve(args: DaemonArgs, home: Home, simulated: Option<Simulated>) -> Result<(), Error> {
-    let divvy = std::env::current_exe()
-        .map_err(|error| internal("cannot find this program's own file", &error))?;
-    let preload =
-        library(PRELOAD, &divvy).map_err(|error| Error::new(ErrorCode::Internal, chain(&error)))?;
     let store = Store::open(&home.database()).map_err(|error| from_store(&error))?;
-    if let Some(simulated) = &simulated {
-        simulated::install(simulated, &divvy, &store)?;
-    }
-    let (source, observation) = observe(simulated.as_ref())?;
-    let driver_version = source.driver_version().map_err(|error| no_driver(&error))?;
-    let managed = select(&args.gpus, &observation)?;
+    let living = store.living().map_err(|error| from_store(&error))?;
+    let in_use = living.iter().any(|job| !job.life.grants().is_empty());
+    let node = Node::open(simulated, in_use)?;
+    let managed = select(&args.gpus, &node.observation)?;
+    let devices = devices(&node, &store, &managed)?;
     let queues = with_default(args.queues);
+    check_queues(&queues, &devices)?;
+    let Node {
+        programs,
+        simulated,
+        source,
+        observation,
+        driver_version,
+    } = node;
     let config = Config {
         queues,
         order: args.order,
@@ -102,13 +103,11 @@ fn serve(args: DaemonArgs, home: Home, simulated: Option<Simulated>) -> Result<(
             .nodename()
             .to_string_lossy()
             .into_owned(),
-        programs: Programs { divvy, preload },
+        programs,
         simulated,
         driver_version,
         home,
     };
-    let devices = devices(&config, &store, &observation, &managed)?;
-    check_queues(&config.queues, &devices)?;
 
     let (sender, messages) = mpsc::channel();
     let mailbox = Mailbox::new(sender);
@@ -215,28 +214,6 @@ fn journal_failed(
     }
 }
 
-fn observe(simulated: Option<&Simulated>) -> Result<(Arc<Source>, Observation), Error> {
-    let source = Source::load(simulated.map(|simulated| simulated.lib.as_path()));
-    let source = source.map_err(|error| no_driver(&error))?;
-    let observation = source.observe().map_err(|error| no_driver(&error))?;
-    if observation.gpus.is_empty() {
-        return Err(
-            Error::new(ErrorCode::Internal, "the NVIDIA driver lists no GPU").hint(OFFER_SIM),
-        );
-    }
-    Ok((Arc::new(source), observation))
-}
-
-const OFFER_SIM: &str = "to try Divvy without a GPU, simulate some: divvy daemon --sim a100-80gb:3";
-
-fn no_driver(error: &dyn std::error::Error) -> Error {
-    Error::new(
-        ErrorCode::Internal,
-        format!("no GPU can be found here: {}", chain(error)),
-    )
-    .hint(OFFER_SIM)
-}
-
 /// Indices of the GPUs to serve.
 fn select(selection: &GpuSelection, observation: &Observation) -> Result<Vec<u32>, Error> {
     let there: Vec<u32> = observation.gpus.iter().map(|gpu| gpu.index).collect();
@@ -254,44 +231,18 @@ fn with_default(mut queues: Vec<QueueSpec>) -> Vec<QueueSpec> {
 }
 
 /// The GPUs to serve, and those that jobs of an earlier daemon still hold: seen, shown, never given out.
-fn devices(
-    config: &Config,
-    store: &Store,
-    observation: &Observation,
-    managed: &[u32],
-) -> Result<Vec<Device>, Error> {
-    let holdings = store.living().map_err(|error| from_store(&error))?;
+fn devices(node: &Node, store: &Store, managed: &[u32]) -> Result<Vec<Device>, Error> {
+    let living = store.living().map_err(|error| from_store(&error))?;
     let held = |uuid: &GpuUuid| {
-        holdings
+        living
             .iter()
             .flat_map(|job| &job.holdings)
             .any(|holding| holding.grant.gpu == *uuid)
     };
-    let seen = observation
-        .gpus
-        .iter()
-        .filter(|gpu| managed.contains(&gpu.index) || held(&gpu.uuid));
-    let seen: Vec<_> = seen.cloned().collect();
-    // A simulated driver may claim the version of a real one, and costs something else.
-    let driver = match &config.simulated {
-        Some(_) => format!("simulated {}", config.driver_version),
-        None => config.driver_version.clone(),
-    };
-    let overheads = overhead::overheads(&config.programs.divvy, store, &driver, &seen);
-    let overheads = overheads.map_err(|error| from_store(&error))?;
-    let device = |gpu: &Observed| {
-        let mode = if managed.contains(&gpu.index) {
-            Mode::Shared
-        } else {
-            Mode::Unmanaged
-        };
-        let overhead = overheads
-            .get(gpu.uuid.as_str())
-            .copied()
-            .unwrap_or_default();
-        Device::new(gpu, mode, overhead)
-    };
-    Ok(seen.iter().map(device).collect())
+    node.devices(store, |gpu| match managed.contains(&gpu.index) {
+        true => Some(Mode::Shared),
+        false => held(&gpu.uuid).then_some(Mode::Unmanaged),
+    })
 }
 
 /// A queue whose jobs could never start would block every queue after it for ever.
@@ -335,6 +286,14 @@ fn lock(home: &Home) -> Result<File, Error> {
             };
             write(&mut file).map_err(cannot)?;
             Ok(file)
+        }
+        Err(TryLockError::WouldBlock) if file.try_lock_shared().is_ok() => {
+            let why = format!(
+                "programs started with `run --no-daemon` use the GPUs of {}",
+                home.state().display()
+            );
+            Err(Error::new(ErrorCode::Conflict, why)
+                .hint("wait until they have ended, or set DIVVY_HOME for another"))
         }
         Err(TryLockError::WouldBlock) => {
             let mut pid = String::new();

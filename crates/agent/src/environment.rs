@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use divvy_core::{Grant, JobId, QueueName};
+use divvy_core::{Grant, QueueName};
 
 use crate::config::Simulated;
 
 /// What a job's environment is made from.
 pub struct Surroundings<'a> {
-    pub job: JobId,
+    pub job: &'a str,
     pub queue: &'a QueueName,
     pub grants: &'a [Grant],
     pub slice: &'a Path,
@@ -70,7 +70,7 @@ mod tests {
         simulated: Option<&'a Simulated>,
     ) -> Surroundings<'a> {
         Surroundings {
-            job: JobId(3),
+            job: "3",
             queue,
             grants,
             slice: Path::new("/run/slices/3"),

@@ -17,11 +17,14 @@ mod daemon;
 mod environment;
 mod gpu;
 mod http;
+mod intake;
 mod job;
 mod mailbox;
+mod node;
 mod process;
 mod records;
 mod simulated;
+mod solo;
 mod store;
 mod supervise;
 mod user;
@@ -34,6 +37,7 @@ use divvy_api::v1::{Error, ErrorCode};
 
 pub use daemon::{DaemonArgs, daemon};
 pub use divvy_api::home;
+pub use solo::{SoloArgs, solo};
 pub use supervise::supervise;
 
 /// Runs a job that the agent placed for this process, on its terminal; answers the program's code as a shell would.

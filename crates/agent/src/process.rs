@@ -87,12 +87,16 @@ pub fn descendants(ancestor: u32) -> Vec<Process> {
     found
 }
 
-/// All living processes of a session: what a supervisor leaves behind when it is killed, daemonised children aside.
-pub fn session_members(session: u32) -> Vec<Process> {
-    living()
-        .filter(|(_, stat)| stat.session == session)
-        .map(|(process, _)| process)
-        .collect()
+/// All other living processes of the session that `leader` led: what a supervisor leaves behind when it is killed,
+/// daemonised children aside. The kernel keeps a session's number from being used again while it has members, so a new
+/// leader of that number means that there are none.
+pub fn session_members(leader: Process) -> Vec<Process> {
+    if stat(leader.pid).is_some_and(|stat| stat.start_time != leader.start_time) {
+        return Vec::new();
+    }
+    let members =
+        living().filter(|(process, stat)| stat.session == leader.pid && *process != leader);
+    members.map(|(process, _)| process).collect()
 }
 
 fn living() -> impl Iterator<Item = (Process, Stat)> {

@@ -13,8 +13,7 @@ use divvy_api::home::Home;
 use divvy_api::v1::{Error, ErrorCode};
 
 use crate::config::{Simulated, library};
-use crate::daemon::{from_store, internal};
-use crate::store::Store;
+use crate::daemon::internal;
 use crate::supervise::chain;
 
 /// The simulator's file, and the names under which programs ask for it.
@@ -23,9 +22,6 @@ const NAMES: [&str; 3] = ["libcuda.so.1", "libcuda.so", "libnvidia-ml.so.1"];
 
 const MODELS: &str = "DIVVY_SIM";
 const STATE: &str = "DIVVY_SIM_STATE";
-
-/// Name under which the store remembers for which models the state file was made.
-const SETTING: &str = "simulated";
 
 /// What `--sim` or else `DIVVY_SIM` asks for.
 pub fn from(flag: Option<&str>, home: &Home) -> Option<Simulated> {
@@ -64,8 +60,8 @@ pub fn enter(simulated: &Simulated) -> Result<(), Error> {
     Err(internal("cannot start this program again", &error))
 }
 
-/// Makes the links to the simulator, and a new simulated node where the old one was of other models and nobody uses it.
-pub fn install(simulated: &Simulated, divvy: &Path, store: &Store) -> Result<(), Error> {
+/// Makes the links to the simulator, and a new simulated node where the old one was of other models and is not in use.
+pub fn install(simulated: &Simulated, divvy: &Path, in_use: bool) -> Result<(), Error> {
     let simulator = library(SIMULATOR, divvy)
         .map_err(|error| Error::new(ErrorCode::Internal, chain(&error)))?;
     let link = || -> io::Result<()> {
@@ -81,36 +77,32 @@ pub fn install(simulated: &Simulated, divvy: &Path, store: &Store) -> Result<(),
             &error,
         )
     })?;
-    let stored = |error| from_store(&error);
-    let before = store.setting(SETTING).map_err(stored)?;
-    if before.as_ref() == Some(&simulated.models) {
-        return Ok(());
-    }
-    let in_use = store
-        .living()
-        .map_err(stored)?
-        .iter()
-        .any(|job| !job.life.grants().is_empty());
-    if let (Some(before), true) = (before, in_use) {
-        let why = format!(
-            "jobs still run on the simulated GPUs of {before}, and {} was asked for",
-            simulated.models
-        );
-        return Err(Error::new(ErrorCode::Conflict, why)
-            .hint(format!("start with --sim {before}, and cancel them first")));
-    }
-    match std::fs::remove_file(&simulated.state) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            return Err(internal(
-                &format!("cannot remove {}", simulated.state.display()),
-                &error,
-            ));
+    // Written before the state it speaks of is made, so that a state never goes with the wrong name.
+    let made_for = simulated.state.with_extension("models");
+    let before = std::fs::read_to_string(&made_for).ok();
+    match before {
+        Some(before) if before == simulated.models => Ok(()),
+        Some(before) if in_use => {
+            let why = format!(
+                "jobs still run on the simulated GPUs of {before}, and {} was asked for",
+                simulated.models
+            );
+            Err(Error::new(ErrorCode::Conflict, why)
+                .hint(format!("start with --sim {before}, and cancel them first")))
         }
-        _ => {}
+        _ => {
+            let renew = || match std::fs::remove_file(&simulated.state) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+                _ => std::fs::write(&made_for, &simulated.models),
+            };
+            renew().map_err(|error| {
+                internal(
+                    &format!("cannot renew {}", simulated.state.display()),
+                    &error,
+                )
+            })
+        }
     }
-    store
-        .set_setting(SETTING, &simulated.models)
-        .map_err(stored)
 }
 
 /// A link that is right stays: programs may be following it at this moment.

@@ -87,12 +87,17 @@ pub fn supervise(dir: &Path) -> ExitCode {
 pub fn run_client_job(dir: &Path) -> Result<i32, SuperviseError> {
     let dir = JobDir::new(dir);
     let _lock = take_lock(&dir)?;
+    run_here(&dir)
+}
+
+/// The same for a job whose lock the caller holds.
+pub fn run_here(dir: &JobDir) -> Result<i32, SuperviseError> {
     let place = if in_foreground() {
         Place::Foreground
     } else {
         Place::Attached
     };
-    let outcome = run(&dir, place)?;
+    let outcome = run(dir, place)?;
     Ok(outcome.code().unwrap_or(125))
 }
 
@@ -358,6 +363,20 @@ fn report(result: Result<(), RecordError>) {
     if let Err(error) = result {
         eprintln!("divvy: {}", chain(&error));
     }
+}
+
+/// What is left of a job whose supervisor is gone.
+pub fn survivors(dir: &JobDir, supervisor: Process) -> Result<Vec<Process>, RecordError> {
+    let mut found = process::session_members(supervisor);
+    if let Some(program) = dir.started()?.map(|begun| begun.process)
+        && program.is_alive()
+    {
+        found.push(program);
+        found.extend(process::descendants(program.pid));
+    }
+    found.sort_unstable_by_key(|process| process.pid);
+    found.dedup();
+    Ok(found)
 }
 
 /// An error and its causes on one line.

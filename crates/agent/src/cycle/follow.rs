@@ -12,10 +12,10 @@ use jiff::Timestamp;
 use super::start::not_started;
 use super::{Cycle, Living, place};
 use crate::gpu::{self, Observation, slice};
-use crate::process::{self, Process};
+use crate::process::Process;
 use crate::records::{Exit, JobDir, Outcome, RecordError};
 use crate::store::StoreError;
-use crate::supervise::chain;
+use crate::supervise::{chain, survivors};
 
 /// How long a client may be silent while its job waits.
 const CLIENT_SILENCE: Duration = Duration::from_secs(30);
@@ -172,7 +172,7 @@ impl Cycle {
         let Some(launch) = dir.launch()? else {
             return Ok(Found::NeverStarted(lock));
         };
-        let orphans = orphans(&dir, launch.process)?;
+        let orphans = survivors(&dir, launch.process)?;
         Ok(if orphans.is_empty() {
             Found::Lost
         } else {
@@ -445,23 +445,6 @@ impl Cycle {
 /// Whether a client has yet to come for its job. Trying the lock then might be what makes it fail to take it.
 fn awaits_client(living: &Living) -> bool {
     living.job.ask.runner == Runner::Client && matches!(living.job.life, Life::Starting { .. })
-}
-
-/// What is left of a job whose supervisor is gone.
-fn orphans(dir: &JobDir, supervisor: Process) -> Result<Vec<Process>, RecordError> {
-    let mut found: Vec<Process> = process::session_members(supervisor.pid)
-        .into_iter()
-        .filter(|process| process.pid != supervisor.pid)
-        .collect();
-    if let Some(program) = dir.started()?.map(|begun| begun.process) {
-        if program.is_alive() {
-            found.push(program);
-        }
-        found.extend(process::descendants(program.pid));
-    }
-    found.sort_unstable_by_key(|process| process.pid);
-    found.dedup();
-    Ok(found)
 }
 
 fn gone(exit: Option<&Exit>) -> (Gone, Option<String>) {

@@ -70,7 +70,7 @@ impl Cycle {
         let slice = HeldSlice::create(
             &folder,
             &Cut {
-                job: id,
+                job: &id.to_string(),
                 generation,
                 compute,
                 grants,
@@ -79,7 +79,7 @@ impl Cycle {
         )?;
         let env = self.store.env(id)?.ok_or(StartError::NoEnvironment)?;
         let around = Surroundings {
-            job: id,
+            job: &id.to_string(),
             queue: &job.ask.queue,
             grants,
             slice: &folder,

@@ -1,12 +1,11 @@
 //! Taking in a job: everything that can be refused is refused here, before anything is stored.
 
-use std::path::Path;
-
 use divvy_api::v1::{self, Error, ErrorCode, Submit};
-use divvy_core::{Amount, ComputeMode, JobId, QueueName, Request, can_ever_fit};
+use divvy_core::{Amount, JobId, QueueName};
 use jiff::Timestamp;
 
 use super::{Cycle, Living};
+use crate::intake::{self, usage};
 use crate::job::{Ask, Job, NewJob};
 use crate::store::StoreError;
 
@@ -57,95 +56,17 @@ impl Cycle {
     }
 
     fn checked(&self, submit: Submit) -> Result<NewJob, Error> {
-        let program = submit.command.first().filter(|program| !program.is_empty());
-        let program = program
-            .ok_or_else(|| usage("the command is empty").hint("put the program after `--`"))?;
-        let texts = submit
-            .command
-            .iter()
-            .chain([&submit.cwd])
-            .chain(submit.env.keys())
-            .chain(submit.env.values());
-        if texts.into_iter().any(|text| text.contains('\0')) {
-            return Err(usage(
-                "a NUL byte cannot be part of a command, a path or an environment",
-            ));
-        }
-        if let Some(name) = submit
-            .env
-            .keys()
-            .find(|name| name.is_empty() || name.contains('='))
-        {
-            return Err(usage(format!(
-                "{name:?} cannot name an environment variable"
-            )));
-        }
-        if !Path::new(&submit.cwd).is_absolute() {
-            return Err(usage(format!(
-                "the working directory {:?} is not absolute",
-                submit.cwd
-            )));
-        }
+        intake::check_texts(&submit)?;
         let (queue, amount) = self.queue_and_amount(submit.queue.as_deref(), submit.amount)?;
-        let compute: ComputeMode = match submit.compute.as_deref() {
-            None => ComputeMode::default(),
-            Some(text) => text.parse().map_err(|_| {
-                usage(format!("there is no compute mode {text:?}"))
-                    .hint("the modes are fair, strict and none")
-            })?,
-        };
-        let request = Request {
-            amount,
-            compute,
-            on: submit.gpus_on,
-        };
         let gpus: Vec<_> = self
             .devices
             .iter()
             .map(|device| device.gpu.clone())
             .collect();
-        if let Some(index) = request
-            .on
-            .iter()
-            .find(|index| !gpus.iter().any(|gpu| gpu.index == **index))
-        {
-            let there = gpus
-                .iter()
-                .map(|gpu| gpu.index.to_string())
-                .collect::<Vec<_>>()
-                .join(", ");
-            return Err(usage(format!("there is no GPU {index} here"))
-                .hint(format!("this daemon serves {there}")));
-        }
-        can_ever_fit(&gpus, &request).map_err(|never| {
-            let nearest = never
-                .nearest
-                .as_ref()
-                .map(|request| v1::Amount::from(request.amount));
-            let details = serde_json::json!({ "nearest": nearest });
-            let hint = never.hint();
-            Error::new(ErrorCode::NeverFits, never.message)
-                .hint(hint)
-                .details(details)
-        })?;
-        let name = match submit.name {
-            Some(name) if name.trim().is_empty() || name.contains(char::is_control) => {
-                return Err(usage(format!("{name:?} cannot name a job")));
-            }
-            Some(name) if name == "last" || name.trim_start_matches('#').parse::<u64>().is_ok() => {
-                let why = format!(
-                    "the name {name:?} would be mistaken for another way to refer to a job"
-                );
-                return Err(usage(why).hint("use a name that is neither a number nor `last`"));
-            }
-            Some(name) => name,
-            None => Path::new(program)
-                .file_name()
-                .map_or_else(|| program.clone(), |name| name.to_string_lossy().into()),
-        };
+        let request = intake::request(amount, submit.compute.as_deref(), submit.gpus_on, &gpus)?;
         Ok(NewJob {
             ask: Ask {
-                name,
+                name: intake::name(submit.name, &submit.command)?,
                 user: self.config.user.clone(),
                 project: submit.project,
                 queue,
@@ -251,8 +172,4 @@ fn would_wait(job: &v1::Job) -> Error {
         format!("the job would have to wait: {reason}"),
     )
     .hint("leave --no-wait out to queue it")
-}
-
-fn usage(message: impl Into<String>) -> Error {
-    Error::new(ErrorCode::Usage, message)
 }

@@ -67,14 +67,14 @@ fn measure(
     Ok(cuda::context_overhead(cuda, nvml, uuid.parse()?)?)
 }
 
-/// The overhead on each of these GPUs, by UUID text: from the store where it is known, else measured, one GPU of each
+/// The overhead on each of these GPUs, in their order: from the store where it is known, else measured, one GPU of each
 /// model, all at once.
 pub fn overheads(
     divvy: &Path,
     store: &Store,
     driver: &str,
-    gpus: &[Observed],
-) -> Result<BTreeMap<String, Bytes>, StoreError> {
+    gpus: &[&Observed],
+) -> Result<Vec<Bytes>, StoreError> {
     let mut by_model: BTreeMap<&str, Bytes> = BTreeMap::new();
     let mut probes: BTreeMap<&str, io::Result<Child>> = BTreeMap::new();
     for gpu in gpus {
@@ -109,10 +109,9 @@ pub fn overheads(
         };
         by_model.insert(model, overhead);
     }
-    let overhead = |gpu: &Observed| by_model.get(gpu.model.as_str()).copied().unwrap_or(ASSUMED);
     Ok(gpus
         .iter()
-        .map(|gpu| (gpu.uuid.to_string(), overhead(gpu)))
+        .map(|gpu| by_model.get(gpu.model.as_str()).copied().unwrap_or(ASSUMED))
         .collect())
 }
 

@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use divvy_core::{Bytes, ComputeMode, Grant, JobId};
+use divvy_core::{Bytes, ComputeMode, Grant};
 use divvy_ledger::{
     Control, CreateError, GpuSpec, Listed, Mode, OpenError, Owner, Slice, SliceSpec, Snapshot,
 };
@@ -32,7 +32,7 @@ pub enum SliceError {
 
 /// What is cut for one job.
 pub struct Cut<'a> {
-    pub job: JobId,
+    pub job: &'a str,
     /// Tells this slice from an earlier one of the same job.
     pub generation: u64,
     pub compute: ComputeMode,
@@ -57,7 +57,7 @@ impl HeldSlice {
             },
         };
         let spec = SliceSpec {
-            id: cut.job.to_string(),
+            id: cut.job.to_owned(),
             generation: cut.generation,
             mode: match cut.compute {
                 ComputeMode::Fair => Mode::Fair,

@@ -1,0 +1,178 @@
+//! What a submit must look like, whoever takes it: everything that can be refused by looking at it.
+
+use std::path::Path;
+
+use divvy_api::v1::{self, Error, ErrorCode, Submit};
+use divvy_core::{Amount, ComputeMode, Gpu, Request, can_ever_fit};
+
+/// Refuses what no program can be started with.
+pub fn check_texts(submit: &Submit) -> Result<(), Error> {
+    if submit.command.first().is_none_or(String::is_empty) {
+        return Err(usage("the command is empty").hint("put the program after `--`"));
+    }
+    let texts = submit
+        .command
+        .iter()
+        .chain([&submit.cwd])
+        .chain(submit.env.keys())
+        .chain(submit.env.values());
+    if texts.into_iter().any(|text| text.contains('\0')) {
+        return Err(usage(
+            "a NUL byte cannot be part of a command, a path or an environment",
+        ));
+    }
+    if let Some(name) = submit
+        .env
+        .keys()
+        .find(|name| name.is_empty() || name.contains('='))
+    {
+        return Err(usage(format!(
+            "{name:?} cannot name an environment variable"
+        )));
+    }
+    if !Path::new(&submit.cwd).is_absolute() {
+        return Err(usage(format!(
+            "the working directory {:?} is not absolute",
+            submit.cwd
+        )));
+    }
+    Ok(())
+}
+
+/// The request, if these GPUs could ever serve it.
+pub fn request(
+    amount: Amount,
+    compute: Option<&str>,
+    on: Vec<u32>,
+    gpus: &[Gpu],
+) -> Result<Request, Error> {
+    let compute: ComputeMode = match compute {
+        None => ComputeMode::default(),
+        Some(text) => text.parse().map_err(|_| {
+            usage(format!("there is no compute mode {text:?}"))
+                .hint("the modes are fair, strict and none")
+        })?,
+    };
+    if let Some(index) = on
+        .iter()
+        .find(|index| !gpus.iter().any(|gpu| gpu.index == **index))
+    {
+        let there = gpus
+            .iter()
+            .map(|gpu| gpu.index.to_string())
+            .collect::<Vec<_>>()
+            .join(", ");
+        return Err(
+            usage(format!("there is no GPU {index} here")).hint(format!("there are {there}"))
+        );
+    }
+    let request = Request {
+        amount,
+        compute,
+        on,
+    };
+    can_ever_fit(gpus, &request).map_err(|never| {
+        let nearest = never
+            .nearest
+            .as_ref()
+            .map(|request| v1::Amount::from(request.amount));
+        let hint = never.hint();
+        Error::new(ErrorCode::NeverFits, never.message)
+            .hint(hint)
+            .details(serde_json::json!({ "nearest": nearest }))
+    })?;
+    Ok(request)
+}
+
+/// The name given, if it can be one, else the program's.
+pub fn name(given: Option<String>, command: &[String]) -> Result<String, Error> {
+    match given {
+        Some(name) if name.trim().is_empty() || name.contains(char::is_control) => {
+            Err(usage(format!("{name:?} cannot name a job")))
+        }
+        Some(name) if name == "last" || name.trim_start_matches('#').parse::<u64>().is_ok() => {
+            let why =
+                format!("the name {name:?} would be mistaken for another way to refer to a job");
+            Err(usage(why).hint("use a name that is neither a number nor `last`"))
+        }
+        Some(name) => Ok(name),
+        None => {
+            let program = command.first().map(Path::new).and_then(Path::file_name);
+            Ok(program.map_or_else(
+                || "job".to_owned(),
+                |name| name.to_string_lossy().into_owned(),
+            ))
+        }
+    }
+}
+
+pub fn usage(message: impl Into<String>) -> Error {
+    Error::new(ErrorCode::Usage, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use divvy_api::v1::Runner;
+    use std::collections::BTreeMap;
+
+    fn submit(command: &[&str]) -> Submit {
+        Submit {
+            command: command.iter().map(ToString::to_string).collect(),
+            name: None,
+            queue: None,
+            project: None,
+            amount: None,
+            compute: None,
+            gpus_on: Vec::new(),
+            cwd: "/".into(),
+            env: BTreeMap::new(),
+            runner: Runner::Supervisor,
+            no_wait: false,
+            dry_run: false,
+            idempotency_key: None,
+        }
+    }
+
+    #[test]
+    fn what_no_program_can_be_started_with_is_refused() {
+        assert!(check_texts(&submit(&["true"])).is_ok());
+        let env = |name: &str, value: &str| Submit {
+            env: [(name.into(), value.into())].into(),
+            ..submit(&["true"])
+        };
+        let wrong = [
+            submit(&[]),
+            submit(&[""]),
+            submit(&["a\0b"]),
+            Submit {
+                cwd: "relative".into(),
+                ..submit(&["true"])
+            },
+            env("", "x"),
+            env("A=B", "x"),
+            env("A", "x\0"),
+        ];
+        for submit in wrong {
+            assert_eq!(
+                check_texts(&submit).unwrap_err().code,
+                ErrorCode::Usage,
+                "{submit:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_job_is_named_after_its_program_and_never_like_a_number() {
+        let command = ["/usr/bin/python3".to_owned(), "train.py".to_owned()];
+        assert_eq!(name(None, &command).unwrap(), "python3");
+        assert_eq!(name(Some("train".into()), &command).unwrap(), "train");
+        for wrong in ["", " ", "7", "#7", "last", "a\nb"] {
+            assert_eq!(
+                name(Some(wrong.into()), &command).unwrap_err().code,
+                ErrorCode::Usage,
+                "{wrong:?}"
+            );
+        }
+    }
+}

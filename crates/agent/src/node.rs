@@ -1,0 +1,96 @@
+//! What a daemon and a run without one both need before they start anything: our files, the driver, the GPUs.
+
+use std::sync::Arc;
+
+use divvy_api::v1::{Error, ErrorCode};
+use divvy_core::Mode;
+
+use crate::config::{Programs, Simulated, library};
+use crate::daemon::{from_store, internal};
+use crate::gpu::{Device, Observation, Observed, Source, overhead};
+use crate::simulated;
+use crate::store::Store;
+use crate::supervise::chain;
+
+/// The interposer's file.
+const PRELOAD: &str = "libdivvy_preload.so";
+
+const OFFER_SIM: &str = "to try Divvy without a GPU, simulate some: --sim a100-80gb:3";
+
+/// This machine, as the driver shows it.
+pub struct Node {
+    pub programs: Programs,
+    pub simulated: Option<Simulated>,
+    pub source: Arc<Source>,
+    pub observation: Observation,
+    pub driver_version: String,
+}
+
+impl Node {
+    /// Finds our libraries, makes the simulated GPUs ready where they are wanted, and looks at the GPUs. `in_use`: jobs
+    /// hold simulated GPUs, which must not change under them.
+    ///
+    /// # Errors
+    /// When a library is missing, or there is no GPU.
+    pub fn open(simulated: Option<Simulated>, in_use: bool) -> Result<Self, Error> {
+        let divvy = std::env::current_exe()
+            .map_err(|error| internal("cannot find this program's own file", &error))?;
+        let preload = library(PRELOAD, &divvy)
+            .map_err(|error| Error::new(ErrorCode::Internal, chain(&error)))?;
+        if let Some(simulated) = &simulated {
+            simulated::install(simulated, &divvy, in_use)?;
+        }
+        let source = Source::load(simulated.as_ref().map(|simulated| simulated.lib.as_path()));
+        let source = source.map_err(|error| no_driver(&error))?;
+        let observation = source.observe().map_err(|error| no_driver(&error))?;
+        if observation.gpus.is_empty() {
+            return Err(
+                Error::new(ErrorCode::Internal, "the NVIDIA driver lists no GPU").hint(OFFER_SIM),
+            );
+        }
+        let driver_version = source.driver_version().map_err(|error| no_driver(&error))?;
+        Ok(Self {
+            programs: Programs { divvy, preload },
+            simulated,
+            source: Arc::new(source),
+            observation,
+            driver_version,
+        })
+    }
+
+    /// The GPUs for which there is a mode, with what a context costs on each.
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub fn devices(
+        &self,
+        store: &Store,
+        mode: impl Fn(&Observed) -> Option<Mode>,
+    ) -> Result<Vec<Device>, Error> {
+        let seen: Vec<(&Observed, Mode)> = self
+            .observation
+            .gpus
+            .iter()
+            .filter_map(|gpu| Some((gpu, mode(gpu)?)))
+            .collect();
+        // A simulated driver may claim the version of a real one, and costs something else.
+        let driver = match &self.simulated {
+            Some(_) => format!("simulated {}", self.driver_version),
+            None => self.driver_version.clone(),
+        };
+        let gpus: Vec<&Observed> = seen.iter().map(|(gpu, _)| *gpu).collect();
+        let overheads = overhead::overheads(&self.programs.divvy, store, &driver, &gpus);
+        let overheads = overheads.map_err(|error| from_store(&error))?;
+        let device =
+            |((gpu, mode), overhead): (&(&Observed, Mode), _)| Device::new(gpu, *mode, overhead);
+        Ok(seen.iter().zip(overheads).map(device).collect())
+    }
+}
+
+fn no_driver(error: &dyn std::error::Error) -> Error {
+    Error::new(
+        ErrorCode::Internal,
+        format!("no GPU can be found here: {}", chain(error)),
+    )
+    .hint(OFFER_SIM)
+}

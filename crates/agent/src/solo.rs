@@ -1,0 +1,333 @@
+//! `divvy run --no-daemon`: one program in a slice, with no daemon and no queue.
+//!
+//! Runs of one home see each other through their folders: `solo/N/` is a job folder with the run's grants beside it, its
+//! lock held as long as the run lives. Who starts one plans under `solo/lock` with the others' grants counted; who does
+//! not fit is refused, as there is no queue to wait in. All of them hold the daemon's lock shared, so that no daemon
+//! serves the same GPUs behind their backs. Compute is not shared out between such runs: nobody keeps the leases.
+
+use std::collections::HashSet;
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use divvy_api::home::Home;
+use divvy_api::v1::{Error, ErrorCode, Submit};
+use divvy_core::{
+    Amount, Bytes, Gpu, Grant, Held, JobId, Mode, Queue, QueueName, QueueSpec, Request, Snapshot,
+    Waiting,
+};
+
+use crate::config::GRACE;
+use crate::daemon::{from_home, from_store, internal};
+use crate::environment::{Surroundings, for_job};
+use crate::gpu::Device;
+use crate::gpu::slice::{self, Cut, HeldSlice};
+use crate::intake::{self, usage};
+use crate::node::Node;
+use crate::records::{JobDir, Spec};
+use crate::simulated;
+use crate::store::Store;
+use crate::supervise::{self, chain, survivors};
+
+const GRANTS: &str = "grants.json";
+
+/// A run without a daemon.
+#[derive(Clone, Debug)]
+pub struct SoloArgs {
+    pub submit: Submit,
+    /// Simulated GPUs: `a100-80gb:3`.
+    pub sim: Option<String>,
+}
+
+/// Runs the program in the foreground and answers its exit code.
+///
+/// # Errors
+/// [`ErrorCode::Conflict`] when a daemon serves this home, [`ErrorCode::WouldWait`] when there is no room now, and what
+/// a submit is refused for.
+pub fn solo(args: SoloArgs) -> Result<u8, Error> {
+    intake::check_texts(&args.submit)?;
+    let home = Home::from_env().map_err(|error| from_home(&error))?;
+    home.create().map_err(|error| from_home(&error))?;
+    let simulated = simulated::from(args.sim.as_deref(), &home);
+    if let Some(simulated) = &simulated {
+        simulated::enter(simulated)?;
+    }
+    let _shared = no_daemon(&home)?;
+    let planning = planning_lock(&home)?;
+    let runs = living_runs(&home);
+    let node = Node::open(simulated, !runs.is_empty())?;
+    let run = prepare(args.submit, &home, &node, &runs)?;
+    drop(planning);
+
+    let code = supervise::run_here(&run.dir);
+    run.clear();
+    let code = code.map_err(|error| Error::new(ErrorCode::LaunchFailed, chain(&error)))?;
+    Ok(u8::try_from(code & 0xff).unwrap_or(125))
+}
+
+/// A run of this home that lives, or left processes that do.
+struct Run {
+    number: u64,
+    grants: Vec<Grant>,
+    processes: HashSet<u32>,
+    /// By position in `grants`.
+    charged: Vec<Bytes>,
+}
+
+/// This run.
+struct Prepared {
+    dir: JobDir,
+    slice: HeldSlice,
+    _lock: File,
+}
+
+impl Prepared {
+    fn clear(self) {
+        for error in [
+            self.slice.remove().err().map(|error| chain(&error)),
+            remove(self.dir.path()),
+        ]
+        .into_iter()
+        .flatten()
+        {
+            eprintln!("divvy: {error}");
+        }
+    }
+}
+
+fn prepare(submit: Submit, home: &Home, node: &Node, runs: &[Run]) -> Result<Prepared, Error> {
+    let store = Store::open(&home.database()).map_err(|error| from_store(&error))?;
+    let mut devices = node.devices(&store, |_| Some(Mode::Shared))?;
+    observe(&mut devices, node, runs);
+    let gpus: Vec<Gpu> = devices.iter().map(|device| device.gpu.clone()).collect();
+    let amount = submit.amount.map(Amount::try_from).transpose()?;
+    let amount = amount.ok_or_else(|| {
+        usage("how much GPU the job needs is not said").hint("add -g 0.25, -g 2 or --gpu-memory 4G")
+    })?;
+    let request = intake::request(amount, submit.compute.as_deref(), submit.gpus_on, &gpus)?;
+    let number = (1..)
+        .find(|number| !folder(home, *number).exists())
+        .unwrap_or(u64::MAX);
+    let grants = place(JobId(number), &request, gpus, runs)?;
+
+    let name = slice_name(number);
+    let overheads: Vec<Bytes> = grants
+        .iter()
+        .filter_map(|grant| devices.iter().find(|device| device.gpu.uuid == grant.gpu))
+        .map(|device| device.overhead)
+        .collect();
+    let folder = home.slice(&name);
+    let cut = Cut {
+        job: &name,
+        generation: 1,
+        compute: request.compute,
+        grants: &grants,
+        overheads: &overheads,
+    };
+    let slice = HeldSlice::create(&folder, &cut)
+        .map_err(|error| Error::new(ErrorCode::Internal, chain(&error)))?;
+    let queue = QueueName::default_queue();
+    let around = Surroundings {
+        job: &name,
+        queue: &queue,
+        grants: &grants,
+        slice: &folder,
+        preload: &node.programs.preload,
+        simulated: node.simulated.as_ref(),
+    };
+    let spec = Spec {
+        job: name.clone(),
+        command: submit.command,
+        cwd: submit.cwd.into(),
+        env: for_job(submit.env, &around),
+        grace_ms: u64::try_from(GRACE.as_millis()).unwrap_or(u64::MAX),
+    };
+    let dir = JobDir::new(self::folder(home, number));
+    let record = |error| Error::new(ErrorCode::Internal, chain(&error));
+    dir.write_spec(&spec).map_err(record)?;
+    let lock = dir.lock().map_err(record)?;
+    let lock = lock.ok_or_else(|| {
+        Error::new(
+            ErrorCode::Internal,
+            format!("{} is in use", dir.path().display()),
+        )
+    })?;
+    let text = serde_json::to_vec(&grants).map_err(io::Error::from);
+    text.and_then(|text| fs::write(dir.path().join(GRANTS), text))
+        .map_err(|error| internal("cannot write down what was granted", &error))?;
+    Ok(Prepared {
+        dir,
+        slice,
+        _lock: lock,
+    })
+}
+
+/// What the core gives this run, the others counted.
+fn place(job: JobId, request: &Request, gpus: Vec<Gpu>, runs: &[Run]) -> Result<Vec<Grant>, Error> {
+    let queue = QueueName::default_queue();
+    let held = |run: &Run| Held {
+        job: JobId(run.number),
+        queue: queue.clone(),
+        grants: run.grants.clone(),
+    };
+    let snapshot = Snapshot {
+        gpus,
+        held: runs.iter().map(held).collect(),
+        queues: vec![Queue {
+            spec: QueueSpec::open(queue.clone()),
+            waiting: vec![Waiting {
+                job,
+                request: request.clone(),
+            }],
+        }],
+        ..Snapshot::default()
+    };
+    let plan = divvy_core::plan(&snapshot);
+    if let Some(start) = plan.starts.into_iter().next() {
+        return Ok(start.grants);
+    }
+    let reason = plan
+        .waits
+        .first()
+        .map(|wait| wait.reason.to_string())
+        .unwrap_or_default();
+    Err(Error::new(
+        ErrorCode::WouldWait,
+        format!("there is no room now: {reason}"),
+    )
+    .hint("leave --no-daemon out to wait in a queue"))
+}
+
+/// Memory that is neither ours nor another run's.
+fn observe(devices: &mut [Device], node: &Node, runs: &[Run]) {
+    let members: HashSet<u32> = runs
+        .iter()
+        .flat_map(|run| &run.processes)
+        .copied()
+        .collect();
+    for observed in &node.observation.gpus {
+        let ours = runs
+            .iter()
+            .flat_map(|run| run.grants.iter().zip(&run.charged));
+        let charged = ours
+            .filter(|(grant, _)| grant.gpu == observed.uuid)
+            .fold(Bytes::ZERO, |sum, (_, charged)| {
+                sum.saturating_add(*charged)
+            });
+        if let Some(device) = devices
+            .iter_mut()
+            .find(|device| device.gpu.uuid == observed.uuid)
+        {
+            device.update(observed, &members, charged);
+        }
+    }
+}
+
+/// The runs whose lock is held or whose processes live; the folders of all others are removed. Called under the
+/// planning lock.
+fn living_runs(home: &Home) -> Vec<Run> {
+    let numbers = fs::read_dir(home.solo()).into_iter().flatten().flatten();
+    let numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse::<u64>().ok());
+    let mut runs = Vec::new();
+    for number in numbers {
+        let folder = home.slice(&slice_name(number));
+        let dir = JobDir::new(self::folder(home, number));
+        let snapshot = HeldSlice::adopt(&folder)
+            .ok()
+            .and_then(|slice| slice.read().ok());
+        let in_slice: HashSet<u32> = snapshot
+            .iter()
+            .flat_map(slice::living)
+            .map(|process| process.pid)
+            .collect();
+        let grants = fs::read(dir.path().join(GRANTS)).ok();
+        let grants: Vec<Grant> = grants
+            .and_then(|text| serde_json::from_slice(&text).ok())
+            .unwrap_or_default();
+        let lives = !in_slice.is_empty() || supervised(&dir) || has_survivors(&dir);
+        if lives && !grants.is_empty() {
+            let charged = |gpu| {
+                let usage = snapshot
+                    .as_ref()
+                    .map(|snapshot| snapshot.usage(gpu))
+                    .unwrap_or_default();
+                Bytes::new(usage.charged + usage.overhead)
+            };
+            let charged = (0..grants.len()).map(charged).collect();
+            runs.push(Run {
+                number,
+                grants,
+                processes: in_slice,
+                charged,
+            });
+        } else if let Some(error) = slice::remove(&folder)
+            .err()
+            .map(|error| chain(&error))
+            .or_else(|| remove(dir.path()))
+        {
+            eprintln!("divvy: {error}");
+        }
+    }
+    runs
+}
+
+fn supervised(dir: &JobDir) -> bool {
+    !matches!(dir.lock(), Ok(Some(_)))
+}
+
+fn has_survivors(dir: &JobDir) -> bool {
+    let launch = dir.launch().ok().flatten();
+    launch.is_some_and(|launch| survivors(dir, launch.process).is_ok_and(|left| !left.is_empty()))
+}
+
+fn no_daemon(home: &Home) -> Result<File, Error> {
+    let file = open(&home.daemon_lock())?;
+    match file.try_lock_shared() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => {
+            let why = format!(
+                "a divvy daemon serves {}, and a run without it would not be counted",
+                home.state().display()
+            );
+            Err(Error::new(ErrorCode::Conflict, why)
+                .hint("leave --no-daemon out, or set DIVVY_HOME to a folder of its own"))
+        }
+        Err(TryLockError::Error(error)) => Err(internal("cannot lock the home", &error)),
+    }
+}
+
+fn planning_lock(home: &Home) -> Result<File, Error> {
+    let file = open(&home.solo().join("lock"))?;
+    file.lock()
+        .map_err(|error| internal("cannot lock the other runs out", &error))?;
+    Ok(file)
+}
+
+fn open(path: &Path) -> Result<File, Error> {
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(path);
+    file.map_err(|error| internal(&format!("cannot open {}", path.display()), &error))
+}
+
+fn folder(home: &Home, number: u64) -> PathBuf {
+    home.solo().join(number.to_string())
+}
+
+fn slice_name(number: u64) -> String {
+    format!("solo-{number}")
+}
+
+fn remove(folder: &Path) -> Option<String> {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Some(format!("cannot remove {}: {error}", folder.display()))
+        }
+        _ => None,
+    }
+}
