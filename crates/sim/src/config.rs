@@ -1,0 +1,165 @@
+//! DIVVY_SIM_CONFIG: faults, kernel durations and the clock, from a TOML file read once per process. docs/simulator.md is its reference.
+
+use serde::Deserialize;
+use std::path::{Path, PathBuf};
+
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// Which clock the machine has. Decided by the process that creates the state file.
+    pub clock: Clock,
+    /// MiB a context costs, instead of the model's figure.
+    pub context_mib: Option<u64>,
+    /// Durations of kernels by name; the first match counts.
+    #[serde(rename = "kernel")]
+    pub kernels: Vec<KernelTime>,
+    #[serde(rename = "fault")]
+    pub faults: Vec<Fault>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Clock {
+    /// Simulated time is the machine's monotonic clock.
+    #[default]
+    Real,
+    /// Time stands still until every process with a context waits for its GPU, then jumps to the next event.
+    Virtual,
+}
+
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KernelTime {
+    pub name: Pattern,
+    pub ns: u64,
+}
+
+/// Makes calls fail: the `call`-th call (counted from 1) of the functions matched, and the `times - 1` following ones; `times = 0` is for ever.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Fault {
+    pub function: Pattern,
+    #[serde(default = "one")]
+    pub call: u64,
+    #[serde(default = "one")]
+    pub times: u64,
+    /// The CUresult or nvmlReturn_t to answer instead of doing the call. Without it the call goes on.
+    pub code: Option<u32>,
+    /// The index of a GPU that falls off the bus, for all processes, when the fault strikes.
+    pub lose_gpu: Option<usize>,
+}
+
+fn one() -> u64 {
+    1
+}
+
+/// A name in which `*` stands for any text.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Pattern(String);
+
+impl Pattern {
+    pub fn matches(&self, name: &str) -> bool {
+        let mut parts = self.0.split('*');
+        let Some(mut rest) = parts.next().and_then(|first| name.strip_prefix(first)) else {
+            return false;
+        };
+        let Some(last) = self
+            .0
+            .contains('*')
+            .then(|| parts.next_back().unwrap_or_default())
+        else {
+            return rest.is_empty();
+        };
+        for part in parts {
+            let Some(at) = rest.find(part) else {
+                return false;
+            };
+            rest = &rest[at + part.len()..];
+        }
+        rest.ends_with(last)
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    #[error("cannot read {0}, named by DIVVY_SIM_CONFIG: {1}")]
+    Read(PathBuf, std::io::Error),
+    #[error("{0}, named by DIVVY_SIM_CONFIG: {1}")]
+    Parse(PathBuf, String),
+}
+
+impl Config {
+    /// The file named by DIVVY_SIM_CONFIG; the defaults when the variable is unset or empty.
+    pub fn from_env() -> Result<Config, ConfigError> {
+        match std::env::var_os("DIVVY_SIM_CONFIG").filter(|path| !path.is_empty()) {
+            Some(path) => Config::read(Path::new(&path)),
+            None => Ok(Config::default()),
+        }
+    }
+
+    fn read(path: &Path) -> Result<Config, ConfigError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| ConfigError::Read(path.to_owned(), error))?;
+        toml::from_str(&text).map_err(|error| {
+            ConfigError::Parse(
+                path.to_owned(),
+                error.to_string().trim_end().replace('\n', " "),
+            )
+        })
+    }
+
+    /// The duration the file gives to a kernel of this name, in nanoseconds.
+    pub fn kernel_ns(&self, name: &str) -> Option<u64> {
+        self.kernels
+            .iter()
+            .find(|kernel| kernel.name.matches(name))
+            .map(|kernel| kernel.ns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_star_stands_for_any_text() {
+        let matches = |pattern: &str, name| Pattern(pattern.to_owned()).matches(name);
+        assert!(
+            matches("cuMemAlloc_v2", "cuMemAlloc_v2") && !matches("cuMemAlloc", "cuMemAlloc_v2")
+        );
+        assert!(
+            matches("cuMem*", "cuMemAlloc_v2")
+                && matches("*gemm*", "sm90_gemm_f16")
+                && matches("*", "")
+        );
+        assert!(
+            matches("a*b*c", "a-b-b-c") && !matches("a*b*c", "a-c-b") && !matches("ab*ba", "aba")
+        );
+    }
+
+    #[test]
+    fn the_reference_example_parses() {
+        let config: Config = toml::from_str(
+            "clock = 'virtual'\ncontext_mib = 300\n[[kernel]]\nname = '*gemm*'\nns = 250000\n\
+             [[fault]]\nfunction = 'cuMemAlloc_v2'\ncall = 3\ncode = 2\n[[fault]]\nfunction = 'cuLaunchKernel*'\nlose_gpu = 1\n",
+        )
+        .expect("valid");
+        assert_eq!(config.kernel_ns("my_gemm_1"), Some(250_000));
+        assert_eq!(
+            (
+                config.faults[0].call,
+                config.faults[0].times,
+                config.faults[1].lose_gpu
+            ),
+            (3, 1, Some(1))
+        );
+    }
+
+    #[test]
+    fn an_unknown_key_is_an_error_that_names_it() {
+        let error = toml::from_str::<Config>("cloc = 'real'")
+            .expect_err("a typo")
+            .to_string();
+        assert!(error.contains("cloc"), "{error}");
+    }
+}

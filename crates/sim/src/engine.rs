@@ -1,0 +1,28 @@
+//! The simulated machine: state shared by all processes, and what one process has in it.
+//!
+//! ```text
+//! shared, in the state file:   state ─ slots ─ gpu ─ share ─ time ─ wait
+//! of one process:              process ─ visible ─ context ─ memory ─ pool ─ vmm ─ stream ─ module ─ image ─ kernel
+//! helpers:                     handles, addresses
+//! ```
+//! Locks are taken in this order: a GPU's `issue`, the process's `objects`, the state's lock. Nobody waits for simulated work while holding the latter
+//! two.
+
+pub mod addresses;
+pub mod context;
+pub mod gpu;
+pub mod handles;
+pub mod image;
+pub mod kernel;
+pub mod memory;
+pub mod module;
+pub mod pool;
+pub mod process;
+pub mod share;
+pub mod slots;
+pub mod state;
+pub mod stream;
+pub mod time;
+pub mod visible;
+pub mod vmm;
+pub mod wait;

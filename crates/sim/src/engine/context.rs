@@ -1,0 +1,177 @@
+//! Contexts: primary ones, counted per device, and those a program makes; each thread's stack of current ones.
+
+use super::handles::Handle;
+use super::process::{Done, Objects, Process};
+use divvy_driver::sys::cuda::{CUlimit, CUresult};
+use std::cell::RefCell;
+
+pub struct Context {
+    pub gpu: usize,
+    pub id: u64,
+    pub flags: u32,
+    pub is_primary: bool,
+    pub cache_config: u32,
+    pub limits: [usize; LIMITS.len()],
+    /// An error of the GPU's work that every later call repeats.
+    pub broken: Option<CUresult>,
+    /// Bytes of device memory it costs.
+    overhead: u64,
+}
+
+/// The one context per device that libraries share.
+#[derive(Default)]
+pub struct Primary {
+    pub context: Option<Handle<Context>>,
+    pub retained: u32,
+    pub flags: u32,
+}
+
+/// Limits and their initial values: CUDA's documented defaults, sizes in bytes.
+pub const LIMITS: [(CUlimit, usize); 7] = [
+    (CUlimit::STACK_SIZE, 1024),
+    (CUlimit::PRINTF_FIFO_SIZE, 7_340_032),
+    (CUlimit::MALLOC_HEAP_SIZE, 8 << 20),
+    (CUlimit::DEV_RUNTIME_SYNC_DEPTH, 2),
+    (CUlimit::DEV_RUNTIME_PENDING_LAUNCH_COUNT, 2048),
+    (CUlimit::MAX_L2_FETCH_GRANULARITY, 64),
+    (CUlimit::PERSISTING_L2_CACHE_SIZE, 0),
+];
+
+thread_local! {
+    static STACK: RefCell<Vec<Handle<Context>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The calling thread's current context, valid or not.
+pub fn top() -> Option<Handle<Context>> {
+    STACK.with_borrow(|stack| stack.last().copied())
+}
+
+pub fn push(context: Handle<Context>) {
+    STACK.with_borrow_mut(|stack| stack.push(context));
+}
+
+pub fn pop() -> Option<Handle<Context>> {
+    STACK.with_borrow_mut(Vec::pop)
+}
+
+/// Replaces the top of the stack; None empties its top.
+pub fn set_top(context: Option<Handle<Context>>) {
+    STACK.with_borrow_mut(|stack| {
+        stack.pop();
+        stack.extend(context);
+    });
+}
+
+/// The current context and its GPU, checked.
+#[derive(Clone, Copy)]
+pub struct Current {
+    pub context: Handle<Context>,
+    pub gpu: usize,
+}
+
+impl Process {
+    /// What most calls need: a current context that lives, on a GPU that answers.
+    pub fn current(&self, objects: &Objects) -> Done<Current> {
+        let context = top().ok_or(CUresult::INVALID_CONTEXT)?;
+        let found = objects
+            .contexts
+            .get(context)
+            .ok_or(CUresult::CONTEXT_IS_DESTROYED)?;
+        if let Some(error) = found.broken {
+            return Err(error);
+        }
+        self.check_gpu(found.gpu)?;
+        Ok(Current {
+            context,
+            gpu: found.gpu,
+        })
+    }
+
+    pub fn create_context(
+        &self,
+        objects: &mut Objects,
+        gpu: usize,
+        flags: u32,
+        is_primary: bool,
+    ) -> Done<Handle<Context>> {
+        self.check_gpu(gpu)?;
+        let overhead = self
+            .machine
+            .config
+            .context_mib
+            .map_or_else(|| self.model(gpu).context_bytes(), |mib| mib << 20);
+        self.take_bytes(gpu, overhead)?;
+        self.state().slots()[self.slot].add_context(gpu);
+        Ok(objects.contexts.insert(Context {
+            gpu,
+            id: self.next_id(),
+            flags,
+            is_primary,
+            cache_config: 0,
+            limits: LIMITS.map(|(_, value)| value),
+            broken: None,
+            overhead,
+        }))
+    }
+
+    /// Ends a context and everything that lives in it.
+    pub fn destroy_context(&self, objects: &mut Objects, handle: Handle<Context>) -> Done {
+        let gpu = objects.context(handle)?.gpu;
+        self.free_memory_of(objects, handle);
+        for stream in objects.streams.find(|stream| stream.context == handle) {
+            objects.streams.remove(stream);
+        }
+        for event in objects.events.find(|event| event.context == handle) {
+            objects.events.remove(event);
+        }
+        self.unload_modules_of(objects, handle);
+        if let Some(context) = objects.contexts.remove(handle) {
+            self.state().slots()[self.slot].remove_context(gpu);
+            self.return_bytes(gpu, context.overhead);
+        }
+        Ok(())
+    }
+
+    pub fn retain_primary(&self, gpu: usize) -> Done<Handle<Context>> {
+        let mut objects = self.objects();
+        let context = match objects.primary[gpu].context {
+            Some(context) => context,
+            None => {
+                let flags = objects.primary[gpu].flags;
+                self.create_context(&mut objects, gpu, flags, true)?
+            }
+        };
+        let primary = &mut objects.primary[gpu];
+        primary.context = Some(context);
+        primary.retained += 1;
+        Ok(context)
+    }
+
+    /// One reference less; the last one ends the context.
+    pub fn release_primary(&self, gpu: usize) -> Done {
+        let mut objects = self.objects();
+        let primary = &mut objects.primary[gpu];
+        primary.retained = primary
+            .retained
+            .checked_sub(1)
+            .ok_or(CUresult::INVALID_CONTEXT)?;
+        if primary.retained > 0 {
+            return Ok(());
+        }
+        self.end_primary(&mut objects, gpu)
+    }
+
+    /// Ends the primary context whoever still holds it.
+    pub fn reset_primary(&self, gpu: usize) -> Done {
+        let mut objects = self.objects();
+        objects.primary[gpu].retained = 0;
+        self.end_primary(&mut objects, gpu)
+    }
+
+    fn end_primary(&self, objects: &mut Objects, gpu: usize) -> Done {
+        match objects.primary[gpu].context.take() {
+            Some(context) => self.destroy_context(objects, context),
+            None => Ok(()),
+        }
+    }
+}

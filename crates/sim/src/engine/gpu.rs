@@ -1,0 +1,151 @@
+//! One GPU of the shared machine: who it is, how many of its bytes are taken, whether it still answers.
+
+use super::state::{Locked, fill_text, text};
+use super::time::Engine;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
+
+#[repr(C)]
+pub struct Gpu {
+    model_key: [u8; 32],
+    uuid: [u8; 16],
+    pci_bus: u32,
+    lost: AtomicU32,
+    /// Bytes taken by all processes: derived from the slots and the shares, see [`Locked::sum_up`].
+    used: AtomicU64,
+    pub engine: Engine,
+}
+
+impl Gpu {
+    pub(super) fn init(&mut self, identity: &[u8], index: usize, model_key: &str) {
+        fill_text(&mut self.model_key, model_key);
+        self.uuid = uuid(identity, index);
+        self.pci_bus = pci_bus(index);
+    }
+
+    pub fn model_key(&self) -> &str {
+        text(&self.model_key)
+    }
+
+    pub fn uuid(&self) -> &[u8; 16] {
+        &self.uuid
+    }
+
+    /// `GPU-` and the UUID in groups, as NVML and nvidia-smi write it.
+    pub fn uuid_text(&self) -> String {
+        let hex: String = self.uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+        format!(
+            "GPU-{}-{}-{}-{}-{}",
+            &hex[..8],
+            &hex[8..12],
+            &hex[12..16],
+            &hex[16..20],
+            &hex[20..]
+        )
+    }
+
+    /// PCI bus number; domain and device are 0.
+    pub fn pci_bus(&self) -> u32 {
+        self.pci_bus
+    }
+
+    /// Bytes that processes hold, without what the driver reserves.
+    pub fn used(&self) -> u64 {
+        self.used.load(SeqCst)
+    }
+
+    /// Whether the GPU has fallen off the bus. It does not come back.
+    pub fn is_lost(&self) -> bool {
+        self.lost.load(SeqCst) != 0
+    }
+
+    pub fn lose(&self) {
+        self.lost.store(1, SeqCst);
+    }
+}
+
+/// A version 4 UUID that depends on the state file's path and the index alone: equal in every run on one path, different on another.
+fn uuid(identity: &[u8], index: usize) -> [u8; 16] {
+    let half = |seed: u64| {
+        let bytes = identity.iter().copied().chain(index.to_le_bytes());
+        // FNV-1a, and one round of mixing so that neighbouring indices look different.
+        let hash = bytes.fold(0xcbf2_9ce4_8422_2325 ^ seed, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+        let mixed = (hash ^ (hash >> 31)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        (mixed ^ (mixed >> 29)).to_le_bytes()
+    };
+    let mut uuid = [0; 16];
+    uuid[..8].copy_from_slice(&half(1));
+    uuid[8..].copy_from_slice(&half(2));
+    uuid[6] = (uuid[6] & 0x0f) | 0x40;
+    uuid[8] = (uuid[8] & 0x3f) | 0x80;
+    uuid
+}
+
+/// Bus numbers as on an eight-GPU server: spread, ascending, never 0.
+fn pci_bus(index: usize) -> u32 {
+    0x07 + 0x0e * index as u32
+}
+
+/// The GPU has no room for so many bytes.
+#[derive(Debug, PartialEq, Eq)]
+pub struct NoRoom;
+
+impl Locked<'_> {
+    /// Bytes a process could still take.
+    pub fn free(&self, gpu: usize) -> u64 {
+        self.model(gpu)
+            .memory_usable()
+            .saturating_sub(self.gpus()[gpu].used())
+    }
+
+    /// Takes `bytes` for a slot, after collecting the dead when there is no room otherwise.
+    pub fn take_bytes(&self, slot: usize, gpu: usize, bytes: u64) -> Result<(), NoRoom> {
+        if bytes > self.free(gpu) {
+            self.reap();
+        }
+        if bytes > self.free(gpu) {
+            return Err(NoRoom);
+        }
+        self.slots()[slot].change_used(gpu, bytes, 0);
+        self.gpus()[gpu].used.fetch_add(bytes, SeqCst);
+        Ok(())
+    }
+
+    pub fn return_bytes(&self, slot: usize, gpu: usize, bytes: u64) {
+        self.slots()[slot].change_used(gpu, 0, bytes);
+        self.gpus()[gpu].used.fetch_sub(bytes, SeqCst);
+    }
+
+    /// Computes every GPU's sum again from what its processes hold.
+    pub fn sum_up(&self) {
+        for (index, gpu) in self.gpus().iter().enumerate() {
+            let own: u64 = self
+                .slots()
+                .iter()
+                .filter(|slot| slot.is_live())
+                .map(|slot| slot.used(index))
+                .sum();
+            let shared: u64 = self
+                .shares()
+                .iter()
+                .filter(|share| share.gpu() == Some(index))
+                .map(|share| share.bytes())
+                .sum();
+            gpu.used.store(own + shared, SeqCst);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uuids_depend_on_path_and_index_alone() {
+        assert_eq!(uuid(b"/a", 0), uuid(b"/a", 0));
+        assert_ne!(uuid(b"/a", 0), uuid(b"/a", 1));
+        assert_ne!(uuid(b"/a", 0), uuid(b"/b", 0));
+        assert_eq!(uuid(b"/a", 0)[6] >> 4, 4);
+    }
+}

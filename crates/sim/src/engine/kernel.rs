@@ -1,0 +1,249 @@
+//! What a launch means: how long it takes, and for the few kernels the simulator knows, what it does.
+//!
+//! Every kernel is a no-op with a duration unless [`KNOWN`] lists its name. The duration comes, in this order, from DIVVY_SIM_CONFIG, from the name
+//! (`sim_busy_us_250` occupies the GPU for 250 µs, `sim_idle_ms_5` passes 5 ms without occupying it), or from the number of threads.
+
+use super::process::{Done, Objects, Process};
+use super::time::Work;
+use crate::config::Config;
+use crate::model::Model;
+use divvy_driver::sys::cuda::CUresult;
+use std::ffi::c_void;
+
+/// Launch geometry in threads.
+#[derive(Debug, Clone, Copy)]
+pub struct Geometry {
+    pub grid: [u32; 3],
+    pub block: [u32; 3],
+}
+
+impl Geometry {
+    /// Whether the hardware could run it: limits of all compute capabilities since 3.0.
+    pub fn is_valid(&self) -> bool {
+        let within = |sizes: [u32; 3], limits: [u32; 3]| {
+            sizes
+                .iter()
+                .zip(limits)
+                .all(|(size, limit)| (1..=limit).contains(size))
+        };
+        within(self.grid, [0x7fff_ffff, 65535, 65535])
+            && within(self.block, [1024, 1024, 64])
+            && self.block.iter().product::<u32>() <= 1024
+    }
+
+    fn threads(&self) -> u64 {
+        let product = |sizes: [u32; 3]| {
+            sizes
+                .iter()
+                .map(|size| u64::from(*size))
+                .fold(1, u64::saturating_mul)
+        };
+        product(self.grid).saturating_mul(product(self.block))
+    }
+}
+
+/// Duration of a kernel nobody has said anything about: 2 µs and 1 µs for each time the threads fill the GPU. Invented.
+const LAUNCH_NS: u64 = 2_000;
+const WAVE_NS: u64 = 1_000;
+
+pub fn duration(config: &Config, model: &Model, name: &str, geometry: &Geometry) -> Work {
+    if let Some(ns) = config.kernel_ns(name) {
+        return Work::Busy(ns);
+    }
+    named_duration(name).unwrap_or_else(|| {
+        let at_once = (model.multiprocessors * model.threads_per_multiprocessor) as u64;
+        Work::Busy(
+            LAUNCH_NS.saturating_add(geometry.threads().div_ceil(at_once).saturating_mul(WAVE_NS)),
+        )
+    })
+}
+
+/// The duration in a name such as `sim_busy_us_250`, anywhere in it so that C++ mangling does not matter.
+fn named_duration(name: &str) -> Option<Work> {
+    let (kind, rest) = [("sim_busy_", true), ("sim_idle_", false)]
+        .into_iter()
+        .find_map(|(mark, busy)| Some((busy, name.split_once(mark)?.1)))?;
+    let (unit, rest) = rest.split_once('_')?;
+    let factor = match unit {
+        "ns" => 1,
+        "us" => 1_000,
+        "ms" => 1_000_000,
+        _ => return None,
+    };
+    let digits = rest
+        .find(|c: char| !c.is_ascii_digit())
+        .map_or(rest, |end| &rest[..end]);
+    let ns = digits.parse::<u64>().ok()?.saturating_mul(factor);
+    Some(if kind {
+        Work::Busy(ns)
+    } else {
+        Work::Delay(ns)
+    })
+}
+
+/// The parameters of one launch: where each value lies.
+pub enum Parameters {
+    /// `kernelParams`: one pointer per parameter.
+    Pointers(*const *mut c_void),
+    /// `extra`: one buffer with all parameters at their natural alignment.
+    Buffer(*const u8, usize),
+    /// The launch gave neither.
+    None,
+}
+
+/// Reads parameters in order.
+pub struct Reader {
+    parameters: Parameters,
+    index: usize,
+    offset: usize,
+}
+
+impl Reader {
+    pub fn new(parameters: Parameters) -> Reader {
+        Reader {
+            parameters,
+            index: 0,
+            offset: 0,
+        }
+    }
+
+    /// # Safety
+    /// The launch's parameters must be of the types asked for, in this order.
+    unsafe fn next<T: Copy>(&mut self) -> Done<T> {
+        let size = size_of::<T>();
+        let offset = self.offset.next_multiple_of(size);
+        let place = match self.parameters {
+            // SAFETY: the caller vouches for at least this many parameters.
+            Parameters::Pointers(list) => unsafe {
+                (*list.add(self.index)).cast_const().cast::<T>()
+            },
+            // SAFETY: within the buffer, as compared just before.
+            Parameters::Buffer(start, length) if offset + size <= length => unsafe {
+                start.add(offset).cast::<T>()
+            },
+            _ => return Err(CUresult::INVALID_VALUE),
+        };
+        (self.index, self.offset) = (self.index + 1, offset + size);
+        // SAFETY: the caller vouches for the type.
+        if place.is_null() {
+            Err(CUresult::INVALID_VALUE)
+        } else {
+            Ok(unsafe { place.read_unaligned() })
+        }
+    }
+}
+
+type Effect = unsafe fn(&Process, &Objects, &Geometry, &mut Reader) -> Done;
+
+/// Kernels that are carried out on the CPU. Their names are a contract: the same kernels in PTX do the same on a real GPU.
+pub const KNOWN: &[(&str, Effect)] = &[
+    ("sim_fill_u32", fill_u32),
+    ("sim_vector_add_f32", vector_add_f32),
+];
+
+pub fn effect(name: &str) -> Option<Effect> {
+    KNOWN
+        .iter()
+        .find(|(known, _)| *known == name)
+        .map(|(_, effect)| *effect)
+}
+
+/// What a wild access does to its context.
+const WILD: CUresult = CUresult::ILLEGAL_ADDRESS;
+
+/// `sim_fill_u32(u32 *out, u32 value, u32 count)`
+unsafe fn fill_u32(
+    process: &Process,
+    objects: &Objects,
+    geometry: &Geometry,
+    parameters: &mut Reader,
+) -> Done {
+    // SAFETY: the kernel's declaration above.
+    let (out, value, count) = unsafe {
+        (
+            parameters.next::<u64>()?,
+            parameters.next::<u32>()?,
+            parameters.next::<u32>()?,
+        )
+    };
+    let count = u64::from(count).min(geometry.threads());
+    process
+        .check_range(objects, out, count * 4)
+        .map_err(|_| WILD)?;
+    // SAFETY: the range was just found to be device memory, whose addresses are ours.
+    unsafe { std::slice::from_raw_parts_mut(out as *mut u32, count as usize) }.fill(value);
+    Ok(())
+}
+
+/// `sim_vector_add_f32(const float *a, const float *b, float *sum, u32 count)`
+unsafe fn vector_add_f32(
+    process: &Process,
+    objects: &Objects,
+    geometry: &Geometry,
+    parameters: &mut Reader,
+) -> Done {
+    // SAFETY: the kernel's declaration above.
+    let (a, b, sum, count) = unsafe {
+        (
+            parameters.next::<u64>()?,
+            parameters.next::<u64>()?,
+            parameters.next::<u64>()?,
+            parameters.next::<u32>()?,
+        )
+    };
+    let count = u64::from(count).min(geometry.threads());
+    for array in [a, b, sum] {
+        process
+            .check_range(objects, array, count * 4)
+            .map_err(|_| WILD)?;
+    }
+    for at in 0..count as usize {
+        // SAFETY: all three ranges were just found to be device memory; raw accesses, since they may overlap.
+        unsafe {
+            *(sum as *mut f32).add(at) = *(a as *const f32).add(at) + *(b as *const f32).add(at)
+        };
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_carry_durations_mangled_or_not() {
+        assert_eq!(named_duration("sim_busy_us_250"), Some(Work::Busy(250_000)));
+        assert_eq!(
+            named_duration("_Z13sim_idle_ms_5v"),
+            Some(Work::Delay(5_000_000))
+        );
+        for unnamed in ["sim_busy_us_", "sim_busy_h_1", "busy_us_1", "sim_busy_us"] {
+            assert_eq!(named_duration(unnamed), None, "{unnamed}");
+        }
+    }
+
+    #[test]
+    fn geometry_limits_are_those_of_the_hardware() {
+        let valid = |grid, block| Geometry { grid, block }.is_valid();
+        assert!(valid([1, 1, 1], [1024, 1, 1]) && valid([0x7fff_ffff, 65535, 65535], [16, 16, 4]));
+        assert!(
+            !valid([0, 1, 1], [1, 1, 1])
+                && !valid([1, 1, 1], [1025, 1, 1])
+                && !valid([1, 65536, 1], [1, 1, 1])
+                && !valid([1, 1, 1], [32, 32, 2])
+        );
+    }
+
+    #[test]
+    fn parameters_in_a_buffer_lie_at_their_natural_alignment() {
+        let mut buffer = [0u8; 16];
+        buffer[..4].copy_from_slice(&7u32.to_ne_bytes());
+        buffer[8..].copy_from_slice(&9u64.to_ne_bytes());
+        let mut reader = Reader::new(Parameters::Buffer(buffer.as_ptr(), buffer.len()));
+        // SAFETY: the buffer was laid out as u32, u64.
+        unsafe {
+            assert_eq!((reader.next::<u32>(), reader.next::<u64>()), (Ok(7), Ok(9)));
+            assert_eq!(reader.next::<u32>(), Err(CUresult::INVALID_VALUE));
+        }
+    }
+}

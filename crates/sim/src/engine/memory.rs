@@ -1,0 +1,260 @@
+//! Linear memory of one process: device, managed and pinned host allocations, and module variables.
+//!
+//! Device addresses are host addresses in one large reservation without swap space, so a 141 GB GPU "fits": only touched pages cost anything. What an
+//! allocation takes from the GPU is a model of the driver's granularity: multiples of 2 MiB from 1 MiB on, multiples of 512 B below.
+
+use super::addresses::Addresses;
+use super::context::{Context, Current};
+use super::handles::Handle;
+use super::pool::Pool;
+use super::process::{Done, Objects, Process};
+use divvy_driver::sys::cuda::{CUdeviceptr, CUresult};
+use std::collections::BTreeMap;
+
+const MIB: u64 = 1 << 20;
+/// Granularity of allocations of 1 MiB and more, and of physical memory.
+pub const LARGE: u64 = 2 * MIB;
+/// Granularity and alignment of smaller ones.
+pub const SMALL: u64 = 512;
+/// Pages of allocations at least this large are given back to the system when they are freed.
+const GIVE_BACK_FROM: u64 = 64 * 1024;
+
+/// Bytes of the GPU that an allocation of `size` bytes takes.
+pub fn charged(size: u64) -> Option<u64> {
+    size.checked_next_multiple_of(if size >= MIB { LARGE } else { SMALL })
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Device,
+    Managed,
+    /// Pinned host memory from `cuMemHostAlloc`; the flags it was made with.
+    Host(u32),
+    /// The program's own memory, registered; the flags.
+    Registered(u32),
+    /// A variable of a module or library.
+    Variable,
+    /// Taken from a memory pool, which has the bytes.
+    Pooled(Handle<Pool>),
+}
+
+#[derive(Clone, Copy)]
+pub struct Allocation {
+    pub base: CUdeviceptr,
+    pub size: u64,
+    pub kind: Kind,
+    pub gpu: usize,
+    /// The context it dies with; None for libraries' variables.
+    pub context: Option<Handle<Context>>,
+    pub id: u64,
+    /// Bytes taken from the GPU for it.
+    pub charged: u64,
+}
+
+impl Allocation {
+    pub fn is_host(&self) -> bool {
+        matches!(self.kind, Kind::Host(_) | Kind::Registered(_))
+    }
+}
+
+#[derive(Default)]
+pub struct Memory {
+    reservation: Option<Addresses>,
+    allocations: BTreeMap<CUdeviceptr, Allocation>,
+}
+
+impl Memory {
+    /// Takes addresses for an allocation of `size` bytes.
+    pub fn take_addresses(&mut self, size: u64) -> Done<CUdeviceptr> {
+        let reservation = match &mut self.reservation {
+            Some(reservation) => reservation,
+            none => none.insert(reserve().ok_or(CUresult::OPERATING_SYSTEM)?),
+        };
+        let length = charged(size).ok_or(CUresult::OUT_OF_MEMORY)?;
+        reservation
+            .take(length, if size >= MIB { LARGE } else { SMALL })
+            .ok_or(CUresult::OUT_OF_MEMORY)
+    }
+
+    pub fn give_addresses(&mut self, base: CUdeviceptr, size: u64) {
+        let length = charged(size).expect("it was taken with this size");
+        if length >= GIVE_BACK_FROM {
+            // The pages at the ends may be shared with neighbours.
+            let (first, last) = (base.next_multiple_of(4096), (base + length) & !4095);
+            // SAFETY: whole pages of the reservation that belong to this piece alone, which nobody may use any more.
+            unsafe {
+                libc::madvise(
+                    first as *mut _,
+                    (last - first) as usize,
+                    libc::MADV_DONTNEED,
+                )
+            };
+        }
+        if let Some(reservation) = &mut self.reservation {
+            reservation.give(base, length);
+        }
+    }
+
+    pub fn insert(&mut self, allocation: Allocation) {
+        self.allocations.insert(allocation.base, allocation);
+    }
+
+    /// The allocation that begins at `base`.
+    pub fn at(&self, base: CUdeviceptr) -> Option<&Allocation> {
+        self.allocations.get(&base)
+    }
+
+    /// The allocation that contains `address`.
+    pub fn containing(&self, address: CUdeviceptr) -> Option<&Allocation> {
+        let (_, allocation) = self.allocations.range(..=address).next_back()?;
+        (address - allocation.base < allocation.size).then_some(allocation)
+    }
+
+    pub fn remove(&mut self, base: CUdeviceptr) -> Option<Allocation> {
+        self.allocations.remove(&base)
+    }
+
+    fn find(&self, wanted: impl Fn(&Allocation) -> bool) -> Vec<CUdeviceptr> {
+        self.allocations
+            .values()
+            .filter(|allocation| wanted(allocation))
+            .map(|allocation| allocation.base)
+            .collect()
+    }
+}
+
+/// Reserves addresses, as many as the process may have, up to far more than any GPU's memory so that fragments do not matter.
+fn reserve() -> Option<Addresses> {
+    let sizes = (32..=43).rev().map(|exponent| 1usize << exponent);
+    sizes.into_iter().find_map(|size| {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: a new mapping, chosen by the kernel.
+        let map = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                size,
+                libc::PROT_READ | libc::PROT_WRITE,
+                flags,
+                -1,
+                0,
+            )
+        };
+        if map == libc::MAP_FAILED {
+            return None;
+        }
+        // SAFETY: the mapping just made; a core dump of a simulated GPU helps nobody.
+        unsafe { libc::madvise(map, size, libc::MADV_DONTDUMP) };
+        Some(Addresses::new(map as u64, size as u64))
+    })
+}
+
+impl Process {
+    /// Allocates in the current context. Nothing changes when it fails.
+    pub fn allocate(&self, size: u64, kind: Kind) -> Done<CUdeviceptr> {
+        let mut objects = self.objects();
+        let Current { context, gpu } = self.current(&objects)?;
+        self.allocate_in(&mut objects, Some(context), gpu, size, kind)
+    }
+
+    pub fn allocate_in(
+        &self,
+        objects: &mut Objects,
+        context: Option<Handle<Context>>,
+        gpu: usize,
+        size: u64,
+        kind: Kind,
+    ) -> Done<CUdeviceptr> {
+        if size == 0 {
+            return Err(CUresult::INVALID_VALUE);
+        }
+        let charged = match kind {
+            Kind::Device | Kind::Managed | Kind::Variable => {
+                charged(size).ok_or(CUresult::OUT_OF_MEMORY)?
+            }
+            Kind::Host(_) | Kind::Registered(_) | Kind::Pooled(_) => 0,
+        };
+        self.take_bytes(gpu, charged)?;
+        let base = objects
+            .memory
+            .take_addresses(size)
+            .inspect_err(|_| self.return_bytes(gpu, charged))?;
+        objects.memory.insert(Allocation {
+            base,
+            size,
+            kind,
+            gpu,
+            context,
+            id: self.next_id(),
+            charged,
+        });
+        Ok(base)
+    }
+
+    /// Frees what begins at `base` if `wanted` agrees to its kind; anything else is an invalid value.
+    pub fn free(&self, base: CUdeviceptr, wanted: impl Fn(Kind) -> bool) -> Done {
+        let mut objects = self.objects();
+        let found = objects
+            .memory
+            .at(base)
+            .filter(|allocation| wanted(allocation.kind))
+            .ok_or(CUresult::INVALID_VALUE)?;
+        self.check_gpu(found.gpu)?;
+        self.free_allocation(&mut objects, base);
+        Ok(())
+    }
+
+    pub fn free_allocation(&self, objects: &mut Objects, base: CUdeviceptr) {
+        let Some(allocation) = objects.memory.remove(base) else {
+            return;
+        };
+        match allocation.kind {
+            Kind::Registered(_) => {}
+            Kind::Pooled(pool) => objects.pools.give_back(pool, &allocation),
+            _ => objects.memory.give_addresses(base, allocation.size),
+        }
+        if allocation.charged > 0 {
+            self.return_bytes(allocation.gpu, allocation.charged);
+        }
+    }
+
+    pub(super) fn free_memory_of(&self, objects: &mut Objects, context: Handle<Context>) {
+        // Pooled memory belongs to the device's pool and outlives the context.
+        let doomed = |allocation: &Allocation| {
+            allocation.context == Some(context) && !matches!(allocation.kind, Kind::Pooled(_))
+        };
+        for base in objects.memory.find(doomed) {
+            self.free_allocation(objects, base);
+        }
+    }
+
+    /// Fails unless all of the range is memory that the GPU can reach: one allocation, or mapped virtual memory.
+    pub fn check_range(&self, objects: &Objects, start: CUdeviceptr, length: u64) -> Done {
+        if length == 0 {
+            return Ok(());
+        }
+        let fits = |base: u64, size: u64| length <= size - (start - base);
+        let linear = objects
+            .memory
+            .containing(start)
+            .is_some_and(|allocation| fits(allocation.base, allocation.size));
+        if linear || objects.virtual_memory.is_mapped(start, length) {
+            Ok(())
+        } else {
+            Err(CUresult::INVALID_VALUE)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_charged_in_the_modelled_granularity() {
+        assert_eq!(
+            [1, 512, 513, MIB - 1, MIB, 2 * MIB, 2 * MIB + 1].map(charged),
+            [512, 512, 1024, MIB, LARGE, LARGE, 2 * LARGE].map(Some)
+        );
+        assert_eq!(charged(u64::MAX), None);
+    }
+}

@@ -1,0 +1,233 @@
+//! Modules, libraries and the functions in them.
+
+use super::context::{Context, Current};
+use super::handles::Handle;
+use super::image::{BadImage, Image, Kernel};
+use super::memory::Kind;
+use super::process::{Done, Objects, Process};
+use divvy_driver::sys::cuda::{CUdeviceptr, CUresult};
+use std::ffi::CString;
+use std::sync::Arc;
+
+/// Code loaded into one context.
+pub struct Module {
+    pub context: Handle<Context>,
+    pub image: Arc<Image>,
+    variables: Vec<Variable>,
+}
+
+/// Code loaded for all contexts. Each context gets a module of it when it first needs one.
+pub struct Library {
+    pub image: Arc<Image>,
+    modules: Vec<Handle<Module>>,
+}
+
+struct Variable {
+    name: String,
+    address: CUdeviceptr,
+    bytes: u64,
+}
+
+/// Where a function came from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Home {
+    Module(Handle<Module>),
+    Library(Handle<Library>),
+}
+
+/// A CUfunction or a CUkernel; both are launched the same way.
+pub struct Function {
+    pub home: Home,
+    pub kernel: Kernel,
+    /// The name for those who want a C string; lives as long as the function.
+    pub c_name: CString,
+    /// The largest dynamic shared memory that was asked for.
+    pub dynamic_shared: i32,
+}
+
+impl From<BadImage> for CUresult {
+    fn from(bad: BadImage) -> CUresult {
+        match bad {
+            BadImage::Format => CUresult::INVALID_IMAGE,
+            BadImage::Ptx => CUresult::INVALID_PTX,
+        }
+    }
+}
+
+impl Process {
+    /// Loads code into the current context; its variables take device memory.
+    pub fn load_module(&self, image: Image) -> Done<Handle<Module>> {
+        let mut objects = self.objects();
+        let current = self.current(&objects)?;
+        self.load_into(&mut objects, current, Arc::new(image))
+    }
+
+    fn load_into(
+        &self,
+        objects: &mut Objects,
+        current: Current,
+        image: Arc<Image>,
+    ) -> Done<Handle<Module>> {
+        let mut variables = Vec::new();
+        for global in &image.globals {
+            let made = self.allocate_in(
+                objects,
+                Some(current.context),
+                current.gpu,
+                global.bytes,
+                Kind::Variable,
+            );
+            let address = made.inspect_err(|_| self.free_variables(objects, &variables))?;
+            variables.push(Variable {
+                name: global.name.clone(),
+                address,
+                bytes: global.bytes,
+            });
+        }
+        Ok(objects.modules.insert(Module {
+            context: current.context,
+            image,
+            variables,
+        }))
+    }
+
+    fn free_variables(&self, objects: &mut Objects, variables: &[Variable]) {
+        for variable in variables {
+            self.free_allocation(objects, variable.address);
+        }
+    }
+
+    pub fn unload_module(&self, handle: Handle<Module>) -> Done {
+        let mut objects = self.objects();
+        self.end_module(&mut objects, handle)
+            .ok_or(CUresult::INVALID_HANDLE)
+    }
+
+    fn end_module(&self, objects: &mut Objects, handle: Handle<Module>) -> Option<()> {
+        let module = objects.modules.remove(handle)?;
+        self.free_variables(objects, &module.variables);
+        end_functions(objects, Home::Module(handle));
+        Some(())
+    }
+
+    pub(super) fn unload_modules_of(&self, objects: &mut Objects, context: Handle<Context>) {
+        for module in objects.modules.find(|module| module.context == context) {
+            self.end_module(objects, module);
+        }
+    }
+
+    pub fn load_library(&self, image: Image) -> Handle<Library> {
+        self.objects().libraries.insert(Library {
+            image: Arc::new(image),
+            modules: Vec::new(),
+        })
+    }
+
+    pub fn unload_library(&self, handle: Handle<Library>) -> Done {
+        let mut objects = self.objects();
+        let library = objects
+            .libraries
+            .remove(handle)
+            .ok_or(CUresult::INVALID_HANDLE)?;
+        for module in library.modules {
+            self.end_module(&mut objects, module);
+        }
+        end_functions(&mut objects, Home::Library(handle));
+        Ok(())
+    }
+
+    /// The library's module in the current context.
+    pub fn module_of(&self, handle: Handle<Library>) -> Done<Handle<Module>> {
+        let mut objects = self.objects();
+        let current = self.current(&objects)?;
+        let library = objects
+            .libraries
+            .get(handle)
+            .ok_or(CUresult::INVALID_HANDLE)?;
+        let here = |module: &&Handle<Module>| {
+            objects
+                .modules
+                .get(**module)
+                .is_some_and(|module| module.context == current.context)
+        };
+        if let Some(module) = library.modules.iter().find(here) {
+            return Ok(*module);
+        }
+        let image = library.image.clone();
+        let module = self.load_into(&mut objects, current, image)?;
+        if let Some(library) = objects.libraries.get_mut(handle) {
+            library.modules.push(module);
+        }
+        Ok(module)
+    }
+
+    /// A function by name; asked twice, the same handle.
+    pub fn function(&self, home: Home, name: &str) -> Done<Handle<Function>> {
+        let mut objects = self.objects();
+        let image = image_of(&objects, home)?;
+        let kernel = image.kernel(name).ok_or(CUresult::NOT_FOUND)?;
+        Ok(function_for(&mut objects, home, kernel))
+    }
+
+    /// All functions of an image, in its order.
+    pub fn functions(&self, home: Home) -> Done<Vec<Handle<Function>>> {
+        let mut objects = self.objects();
+        let image = image_of(&objects, home)?;
+        Ok(image
+            .kernels
+            .iter()
+            .map(|kernel| function_for(&mut objects, home, kernel.clone()))
+            .collect())
+    }
+
+    pub fn variable(&self, handle: Handle<Module>, name: &str) -> Done<(CUdeviceptr, u64)> {
+        let objects = self.objects();
+        let module = objects
+            .modules
+            .get(handle)
+            .ok_or(CUresult::INVALID_HANDLE)?;
+        let variable = module
+            .variables
+            .iter()
+            .find(|variable| variable.name == name)
+            .ok_or(CUresult::NOT_FOUND)?;
+        Ok((variable.address, variable.bytes))
+    }
+}
+
+fn image_of(objects: &Objects, home: Home) -> Done<Arc<Image>> {
+    let image = match home {
+        Home::Module(module) => objects
+            .modules
+            .get(module)
+            .map(|module| module.image.clone()),
+        Home::Library(library) => objects
+            .libraries
+            .get(library)
+            .map(|library| library.image.clone()),
+    };
+    image.ok_or(CUresult::INVALID_HANDLE)
+}
+
+fn function_for(objects: &mut Objects, home: Home, kernel: Kernel) -> Handle<Function> {
+    let known = objects
+        .functions
+        .iter()
+        .find(|(_, function)| function.home == home && function.kernel.name == kernel.name)
+        .map(|(handle, _)| handle);
+    known.unwrap_or_else(|| {
+        let c_name = CString::new(kernel.name.as_str()).unwrap_or_default();
+        objects.functions.insert(Function {
+            home,
+            kernel,
+            c_name,
+            dynamic_shared: 0,
+        })
+    })
+}
+
+fn end_functions(objects: &mut Objects, home: Home) {
+    for function in objects.functions.find(|function| function.home == home) {
+        objects.functions.remove(function);
+    }
+}

@@ -1,0 +1,169 @@
+//! What CUDA is for one process: the devices it sees and the objects it has made. The rest of the engine adds to it, topic by topic.
+
+use super::context::{Context, Primary};
+use super::handles::{Handle, Handles};
+use super::memory::Memory;
+use super::module::{Function, Library, Module};
+use super::pool::Pools;
+use super::state::State;
+use super::stream::{Event, Issue, Stream};
+use super::visible;
+use super::vmm::VirtualMemory;
+use crate::machine::{Machine, machine};
+use crate::model::{MAX_GPUS, Model};
+use divvy_driver::sys::cuda::{CUdevice, CUresult};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+pub type Done<T = ()> = Result<T, CUresult>;
+
+pub struct Process {
+    pub machine: &'static Machine,
+    pub slot: usize,
+    /// Index of the machine's GPU for each ordinal.
+    gpus: Vec<usize>,
+    objects: Mutex<Objects>,
+    /// Taken by whoever appends work for a GPU, which may mean waiting until its queue has room.
+    pub(super) issue: [Mutex<Issue>; MAX_GPUS],
+    next_id: AtomicU64,
+}
+
+/// Everything handles and addresses refer to.
+pub struct Objects {
+    pub contexts: Handles<Context>,
+    pub primary: [Primary; MAX_GPUS],
+    pub memory: Memory,
+    pub virtual_memory: VirtualMemory,
+    pub pools: Pools,
+    pub streams: Handles<Stream>,
+    pub events: Handles<Event>,
+    pub modules: Handles<Module>,
+    pub libraries: Handles<Library>,
+    pub functions: Handles<Function>,
+}
+
+static PROCESS: OnceLock<Process> = OnceLock::new();
+static FORKED: AtomicBool = AtomicBool::new(false);
+
+/// Initialises CUDA for this process; later calls change nothing.
+pub fn init() -> Done {
+    if FORKED.load(SeqCst) {
+        return Err(CUresult::NOT_INITIALIZED);
+    }
+    if PROCESS.get().is_some() {
+        return Ok(());
+    }
+    let machine = machine().ok_or(CUresult::NO_DEVICE)?;
+    let gpus = visible::devices(&machine.state);
+    if gpus.is_empty() {
+        return Err(CUresult::NO_DEVICE);
+    }
+    let slot = match machine.state.claim_slot() {
+        Ok(slot) => slot,
+        Err(error) => {
+            eprintln!("divvy-sim: cannot claim a slot: {error}");
+            return Err(CUresult::OPERATING_SYSTEM);
+        }
+    };
+    PROCESS.get_or_init(|| Process {
+        machine,
+        slot,
+        gpus,
+        objects: Mutex::new(Objects {
+            contexts: Handles::new(0x51),
+            primary: Default::default(),
+            memory: Memory::default(),
+            virtual_memory: VirtualMemory::default(),
+            pools: Pools::default(),
+            streams: Handles::new(0x52),
+            events: Handles::new(0x53),
+            modules: Handles::new(0x54),
+            libraries: Handles::new(0x55),
+            functions: Handles::new(0x56),
+        }),
+        issue: Default::default(),
+        next_id: AtomicU64::new(1),
+    });
+    Ok(())
+}
+
+/// This process's CUDA, once `cuInit` has succeeded; a fork child has none.
+pub fn process() -> Done<&'static Process> {
+    match PROCESS.get() {
+        Some(process) if !FORKED.load(Relaxed) => Ok(process),
+        _ => Err(CUresult::NOT_INITIALIZED),
+    }
+}
+
+pub fn forget_after_fork() {
+    if PROCESS.get().is_some() {
+        FORKED.store(true, SeqCst);
+    }
+}
+
+impl Process {
+    pub fn state(&self) -> &'static State {
+        &self.machine.state
+    }
+
+    pub fn objects(&self) -> MutexGuard<'_, Objects> {
+        self.objects.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn device_count(&self) -> usize {
+        self.gpus.len()
+    }
+
+    /// The machine's GPU behind an ordinal.
+    pub fn gpu(&self, device: CUdevice) -> Done<usize> {
+        let ordinal = usize::try_from(device).map_err(|_| CUresult::INVALID_DEVICE)?;
+        self.gpus
+            .get(ordinal)
+            .copied()
+            .ok_or(CUresult::INVALID_DEVICE)
+    }
+
+    /// The ordinal of one of the machine's GPUs.
+    pub fn device(&self, gpu: usize) -> CUdevice {
+        self.gpus
+            .iter()
+            .position(|other| *other == gpu)
+            .map_or(-1, |ordinal| ordinal as CUdevice)
+    }
+
+    pub fn model(&self, gpu: usize) -> &'static Model {
+        self.machine.state.model(gpu)
+    }
+
+    /// Ids of contexts, streams and buffers: unique in the process, never reused.
+    pub fn next_id(&self) -> u64 {
+        self.next_id.fetch_add(1, Relaxed)
+    }
+
+    /// Fails for a GPU that has fallen off the bus.
+    pub fn check_gpu(&self, gpu: usize) -> Done {
+        if self.state().gpus()[gpu].is_lost() {
+            Err(CUresult::UNKNOWN)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Takes device memory for this process.
+    pub fn take_bytes(&self, gpu: usize, bytes: u64) -> Done {
+        self.state()
+            .lock()
+            .take_bytes(self.slot, gpu, bytes)
+            .map_err(|_| CUresult::OUT_OF_MEMORY)
+    }
+
+    pub fn return_bytes(&self, gpu: usize, bytes: u64) {
+        self.state().lock().return_bytes(self.slot, gpu, bytes);
+    }
+}
+
+impl Objects {
+    pub fn context(&self, handle: Handle<Context>) -> Done<&Context> {
+        self.contexts.get(handle).ok_or(CUresult::INVALID_CONTEXT)
+    }
+}

@@ -1,0 +1,209 @@
+//! One slot per process of the machine: what it holds on each GPU, and whether it lives.
+//!
+//! A slot is live while its process holds an OFD byte-range lock on the state file. The kernel drops it at death, whatever kills the process and in
+//! whatever PID namespace it runs; dead slots are collected before every reading of memory, processes or utilisation.
+
+use super::state::{Locked, State};
+use crate::model::MAX_GPUS;
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
+
+pub const SLOTS: usize = 1024;
+
+/// First byte of the range the slots' locks are taken on; far beyond the end of the file, which does not matter to them.
+const LOCK_BASE: i64 = 1 << 40;
+
+#[repr(C)]
+pub struct Slot {
+    live: AtomicU32,
+    pid: AtomicU32,
+    start_time: AtomicU64,
+    /// What the process waits for on a virtual clock: ticket (0 is nothing) and GPU.
+    awaited: AtomicU64,
+    awaited_gpu: AtomicU64,
+    gpus: [Holding; MAX_GPUS],
+}
+
+/// What a process holds on one GPU.
+#[repr(C)]
+struct Holding {
+    used: AtomicU64,
+    contexts: AtomicU64,
+}
+
+impl Slot {
+    pub fn is_live(&self) -> bool {
+        self.live.load(SeqCst) != 0
+    }
+
+    /// The process's id as it sees it itself.
+    pub fn pid(&self) -> u32 {
+        self.pid.load(SeqCst)
+    }
+
+    pub fn used(&self, gpu: usize) -> u64 {
+        self.gpus[gpu].used.load(SeqCst)
+    }
+
+    pub(super) fn change_used(&self, gpu: usize, more: u64, less: u64) {
+        let used = &self.gpus[gpu].used;
+        used.store(used.load(SeqCst) + more - less, SeqCst);
+    }
+
+    pub fn has_context(&self, gpu: usize) -> bool {
+        self.gpus[gpu].contexts.load(SeqCst) != 0
+    }
+
+    fn has_any_context(&self) -> bool {
+        (0..MAX_GPUS).any(|gpu| self.has_context(gpu))
+    }
+
+    pub fn add_context(&self, gpu: usize) {
+        self.gpus[gpu].contexts.fetch_add(1, SeqCst);
+    }
+
+    pub fn remove_context(&self, gpu: usize) {
+        self.gpus[gpu].contexts.fetch_sub(1, SeqCst);
+    }
+
+    pub(super) fn set_awaited(&self, awaited: Option<(usize, u64)>) {
+        let (gpu, ticket) = awaited.unwrap_or_default();
+        self.awaited_gpu.store(gpu as u64, SeqCst);
+        self.awaited.store(ticket, SeqCst);
+    }
+
+    fn awaited(&self) -> Option<(usize, u64)> {
+        let ticket = self.awaited.load(SeqCst);
+        (ticket != 0).then(|| (self.awaited_gpu.load(SeqCst) as usize, ticket))
+    }
+
+    fn empty(&self) {
+        for holding in &self.gpus {
+            holding.used.store(0, SeqCst);
+            holding.contexts.store(0, SeqCst);
+        }
+        self.set_awaited(None);
+    }
+}
+
+impl State {
+    /// Gives this process a slot of its own.
+    pub fn claim_slot(&self) -> io::Result<usize> {
+        let start_time = own_start_time();
+        let locked = self.lock();
+        locked.reap();
+        let descriptor = self.descriptor()?;
+        let free = locked
+            .all_slots()
+            .iter()
+            .enumerate()
+            .filter(|(_, slot)| !slot.is_live());
+        for (index, slot) in free {
+            if !try_lock(descriptor, index)? {
+                continue;
+            }
+            slot.empty();
+            for gpu in 0..self.gpu_count() {
+                self.queue(index, gpu).clear();
+            }
+            slot.pid.store(std::process::id(), SeqCst);
+            slot.start_time.store(start_time, SeqCst);
+            self.raise_high_water(index);
+            slot.live.store(1, SeqCst);
+            self.set_own_slot(Some(index));
+            return Ok(index);
+        }
+        Err(io::Error::other("all slots for processes are taken"))
+    }
+}
+
+impl Locked<'_> {
+    /// Takes back everything that dead processes hold.
+    pub fn reap(&self) {
+        let own = self.own_slot();
+        let Ok(descriptor) = self.descriptor() else {
+            return;
+        };
+        let others = self
+            .slots()
+            .iter()
+            .enumerate()
+            .filter(|(index, slot)| slot.is_live() && Some(*index) != own);
+        let dead: Vec<usize> = others
+            .map(|(index, _)| index)
+            .filter(|index| !is_locked(descriptor, *index))
+            .collect();
+        if dead.is_empty() {
+            return;
+        }
+        for gpu in 0..self.gpu_count() {
+            self.advance(gpu);
+        }
+        for index in dead {
+            for gpu in 0..self.gpu_count() {
+                self.queue(index, gpu).clear();
+            }
+            self.slots()[index].empty();
+            self.drop_shares_of(index);
+            self.slots()[index].live.store(0, SeqCst);
+        }
+        self.sum_up();
+    }
+
+    /// Whether every process with a context waits for work that is not done: then a virtual clock may jump.
+    pub(super) fn all_wait(&self) -> bool {
+        let live = self
+            .slots()
+            .iter()
+            .enumerate()
+            .filter(|(_, slot)| slot.is_live() && slot.has_any_context());
+        live.into_iter().all(|(index, slot)| {
+            slot.awaited()
+                .is_some_and(|(gpu, ticket)| !self.queue(index, gpu).is_done(ticket))
+        })
+    }
+}
+
+fn range(slot: usize, kind: libc::c_int) -> libc::flock {
+    // SAFETY: plain data; the fields that matter are set below, and OFD locks want l_pid to be 0.
+    let mut range: libc::flock = unsafe { std::mem::zeroed() };
+    range.l_type = kind as libc::c_short;
+    range.l_whence = libc::SEEK_SET as libc::c_short;
+    range.l_start = LOCK_BASE + slot as i64;
+    range.l_len = 1;
+    range
+}
+
+fn try_lock(descriptor: RawFd, slot: usize) -> io::Result<bool> {
+    let range = range(slot, libc::F_WRLCK);
+    // SAFETY: a valid descriptor and a range that outlives the call.
+    if unsafe { libc::fcntl(descriptor, libc::F_OFD_SETLK, &raw const range) } == 0 {
+        return Ok(true);
+    }
+    let error = io::Error::last_os_error();
+    if error.raw_os_error() == Some(libc::EAGAIN) {
+        Ok(false)
+    } else {
+        Err(error)
+    }
+}
+
+/// Whether another open file description holds the slot's lock. An error counts as held: nobody loses memory by mistake.
+fn is_locked(descriptor: RawFd, slot: usize) -> bool {
+    let mut probe = range(slot, libc::F_WRLCK);
+    // SAFETY: a valid descriptor; the kernel writes the holder into `probe`.
+    let result = unsafe { libc::fcntl(descriptor, libc::F_OFD_GETLK, &raw mut probe) };
+    result != 0 || probe.l_type != libc::F_UNLCK as libc::c_short
+}
+
+/// Clock ticks after boot at which this process started: field 22 of /proc/self/stat, counted behind the name, which may hold anything.
+fn own_start_time() -> u64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let after_name = stat.rsplit(')').next().unwrap_or_default();
+    after_name
+        .split_whitespace()
+        .nth(19)
+        .and_then(|ticks| ticks.parse().ok())
+        .unwrap_or(0)
+}

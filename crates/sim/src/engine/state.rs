@@ -1,0 +1,602 @@
+//! The machine all processes share: one file, mapped by everyone, named by DIVVY_SIM_STATE.
+//!
+//! ```text
+//! Header │ Gpu × count │ Slot × SLOTS │ Share × SHARES │ Queue × SLOTS × count      (sparse; only touched pages exist)
+//! ```
+//!
+//! The first comer makes the file from DIVVY_SIM, complete before it gets its name, so nobody sees half of one. One robust mutex guards every
+//! change but a process's pushes to its own queues. Processes die at any instruction: what counts (a slot's bytes, its liveness) is single words,
+//! what is derived from them (a GPU's sum) is computed again whenever a holder of the lock has died.
+
+use super::gpu::Gpu;
+use super::share::{SHARES, Share};
+use super::slots::{SLOTS, Slot};
+use super::time::{Lane, Queue};
+use crate::config::{Clock, Config, ConfigError};
+use crate::model::{self, MAX_GPUS, Model, SpecError};
+use std::cell::UnsafeCell;
+use std::ffi::{CString, OsStr};
+use std::io;
+use std::mem::size_of;
+use std::ops::Deref;
+use std::os::fd::RawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
+
+const MAGIC: [u8; 8] = *b"divvysim";
+const VERSION: u32 = 1;
+const PAGE: usize = 4096;
+
+#[repr(C)]
+struct Header {
+    magic: [u8; 8],
+    version: u32,
+    gpu_count: u32,
+    size: u64,
+    spec: [u8; 512],
+    virtual_clock: u32,
+    /// Counts changes that waiters on a virtual clock sleep for.
+    epoch: AtomicU32,
+    virtual_now: AtomicU64,
+    /// Slots at and above this index have never been used.
+    high_water: AtomicU64,
+    /// How often a holder of the lock died.
+    repairs: AtomicU64,
+    lock: UnsafeCell<libc::pthread_mutex_t>,
+}
+
+/// Why there is no machine to simulate. Every text is one line.
+#[derive(Debug, thiserror::Error)]
+pub enum InitError {
+    #[error("DIVVY_SIM_STATE is not set: the simulated driver needs the path of its state file")]
+    NoPath,
+    #[error("{0} does not exist and DIVVY_SIM is not set: nothing says which GPUs to simulate (DIVVY_SIM=MODEL:N; models: {known})", known = model::keys().collect::<Vec<_>>().join(", "))]
+    NoSpec(PathBuf),
+    #[error("DIVVY_SIM: {0}")]
+    Spec(#[from] SpecError),
+    #[error(
+        "{0} holds `{1}` but DIVVY_SIM says `{2}`: remove the file or use another DIVVY_SIM_STATE"
+    )]
+    OtherSpec(PathBuf, String, String),
+    #[error("{0} is not a state file of this simulator's version {VERSION}")]
+    NotOurs(PathBuf),
+    #[error("cannot {1} {0}: {2}")]
+    Io(PathBuf, &'static str, io::Error),
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+}
+
+/// Where the parts of the file lie, in bytes from its beginning.
+#[derive(Clone, Copy)]
+struct Layout {
+    gpus: usize,
+    slots: usize,
+    shares: usize,
+    queues: usize,
+    size: usize,
+}
+
+impl Layout {
+    fn of(gpu_count: usize) -> Layout {
+        let page = |at: usize| at.next_multiple_of(PAGE);
+        let gpus = page(size_of::<Header>());
+        let slots = page(gpus + gpu_count * size_of::<Gpu>());
+        let shares = page(slots + SLOTS * size_of::<Slot>());
+        let queues = page(shares + SHARES * size_of::<Share>());
+        Layout {
+            gpus,
+            slots,
+            shares,
+            queues,
+            size: page(queues + SLOTS * gpu_count * size_of::<Queue>()),
+        }
+    }
+}
+
+/// The mapped state file.
+pub struct State {
+    path: PathBuf,
+    map: *const u8,
+    layout: Layout,
+    models: Vec<Model>,
+    /// -1 after a fork, until the child needs one of its own.
+    descriptor: AtomicI32,
+    /// Slot of this process, or usize::MAX.
+    own_slot: AtomicUsize,
+}
+
+// SAFETY: the mapping lives as long as the process and is only reached through atomics or under the process-shared lock.
+unsafe impl Send for State {}
+// SAFETY: as above.
+unsafe impl Sync for State {}
+
+impl State {
+    /// Opens the machine that the environment names, and makes it when it does not exist yet.
+    pub fn from_env(config: &Config) -> Result<State, InitError> {
+        let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+        let path = PathBuf::from(set("DIVVY_SIM_STATE").ok_or(InitError::NoPath)?);
+        State::open(&path, set("DIVVY_SIM").as_deref(), config.clock)
+    }
+
+    /// Opens `path`; makes it from `spec` when it does not exist.
+    pub fn open(path: &Path, spec: Option<&OsStr>, clock: Clock) -> Result<State, InitError> {
+        let spec = spec.map(|spec| spec.to_string_lossy().into_owned());
+        let wanted = spec.as_deref().map(model::parse_spec).transpose()?;
+        let descriptor = match open_existing(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let keys = wanted
+                    .as_deref()
+                    .ok_or_else(|| InitError::NoSpec(path.to_owned()))?;
+                create(path, keys, clock)?;
+                open_existing(path)
+            }
+            other => other,
+        }
+        .map_err(|error| InitError::Io(path.to_owned(), "open", error))?;
+
+        let state = State::map(path, descriptor)?;
+        if let Some(keys) = wanted.filter(|keys| keys.join(",") != state.spec()) {
+            return Err(InitError::OtherSpec(
+                path.to_owned(),
+                state.spec(),
+                keys.join(","),
+            ));
+        }
+        Ok(state)
+    }
+
+    fn map(path: &Path, descriptor: RawFd) -> Result<State, InitError> {
+        let not_ours = || InitError::NotOurs(path.to_owned());
+        let failed = |what| move |error| InitError::Io(path.to_owned(), what, error);
+        let size = file_size(descriptor).map_err(failed("examine"))?;
+        if size < size_of::<Header>() {
+            return Err(not_ours());
+        }
+        let map = map_shared(descriptor, size).map_err(failed("map"))?;
+        // SAFETY: the mapping is at least as long as the header, and page aligned.
+        let header = unsafe { &*map.cast::<Header>() };
+        let gpu_count = header.gpu_count as usize;
+        let sound = header.magic == MAGIC
+            && header.version == VERSION
+            && (1..=MAX_GPUS).contains(&gpu_count);
+        if !sound || Layout::of(gpu_count).size != size || header.size != size as u64 {
+            return Err(not_ours());
+        }
+        let mut state = State {
+            path: path.to_owned(),
+            map,
+            layout: Layout::of(gpu_count),
+            models: Vec::new(),
+            descriptor: AtomicI32::new(descriptor),
+            own_slot: AtomicUsize::new(usize::MAX),
+        };
+        state.models = state
+            .gpus()
+            .iter()
+            .map(|gpu| model::find(gpu.model_key()))
+            .collect::<Option<_>>()
+            .ok_or_else(not_ours)?;
+        Ok(state)
+    }
+
+    fn header(&self) -> &Header {
+        // SAFETY: `map` checked the file's size against the layout; the mapping is never removed.
+        unsafe { &*self.map.cast::<Header>() }
+    }
+
+    fn part<T>(&self, offset: usize, count: usize) -> &[T] {
+        // SAFETY: offsets and counts come from the layout that `map` checked; the records consist of atomics and of fields set before the file got
+        // its name, and zeroed memory is valid for all of them.
+        unsafe { std::slice::from_raw_parts(self.map.add(offset).cast::<T>(), count) }
+    }
+
+    pub fn gpu_count(&self) -> usize {
+        self.header().gpu_count as usize
+    }
+
+    pub fn gpus(&self) -> &[Gpu] {
+        self.part(self.layout.gpus, self.gpu_count())
+    }
+
+    pub fn model(&self, gpu: usize) -> &Model {
+        &self.models[gpu]
+    }
+
+    /// All slots that were ever used.
+    pub fn slots(&self) -> &[Slot] {
+        self.part(
+            self.layout.slots,
+            (self.header().high_water.load(SeqCst) as usize).min(SLOTS),
+        )
+    }
+
+    pub(super) fn all_slots(&self) -> &[Slot] {
+        self.part(self.layout.slots, SLOTS)
+    }
+
+    pub(super) fn raise_high_water(&self, slot: usize) {
+        self.header().high_water.fetch_max(slot as u64 + 1, SeqCst);
+    }
+
+    pub fn shares(&self) -> &[Share] {
+        self.part(self.layout.shares, SHARES)
+    }
+
+    pub fn queue(&self, slot: usize, gpu: usize) -> &Queue {
+        &self.part::<Queue>(self.layout.queues, SLOTS * self.gpu_count())
+            [slot * self.gpu_count() + gpu]
+    }
+
+    pub fn spec(&self) -> String {
+        text(&self.header().spec).to_owned()
+    }
+
+    /// How often the lock's holder died and the sums were computed again.
+    pub fn repairs(&self) -> u64 {
+        self.header().repairs.load(SeqCst)
+    }
+
+    pub fn own_slot(&self) -> Option<usize> {
+        Some(self.own_slot.load(SeqCst)).filter(|slot| *slot != usize::MAX)
+    }
+
+    pub(super) fn set_own_slot(&self, slot: Option<usize>) {
+        self.own_slot.store(slot.unwrap_or(usize::MAX), SeqCst);
+    }
+
+    /// The descriptor the byte-range locks are taken through.
+    pub(super) fn descriptor(&self) -> io::Result<RawFd> {
+        let known = self.descriptor.load(SeqCst);
+        if known >= 0 {
+            return Ok(known);
+        }
+        let fresh = open_existing(&self.path)?;
+        match self.descriptor.compare_exchange(-1, fresh, SeqCst, SeqCst) {
+            Ok(_) => Ok(fresh),
+            Err(other) => {
+                close(fresh);
+                Ok(other)
+            }
+        }
+    }
+
+    /// In a fork child: lets go of the parent's slot, which stays the parent's.
+    pub fn forget_after_fork(&self) {
+        let inherited = self.descriptor.swap(-1, SeqCst);
+        if inherited >= 0 {
+            close(inherited);
+        }
+        self.set_own_slot(None);
+    }
+
+    pub fn has_virtual_clock(&self) -> bool {
+        self.header().virtual_clock != 0
+    }
+
+    /// Simulated time in nanoseconds.
+    pub fn now(&self) -> u64 {
+        if self.has_virtual_clock() {
+            self.header().virtual_now.load(SeqCst)
+        } else {
+            monotonic_ns()
+        }
+    }
+
+    pub(super) fn set_virtual_now(&self, now: u64) {
+        self.header().virtual_now.fetch_max(now, SeqCst);
+    }
+
+    /// Takes the machine's lock. It survives its holders: the sums are computed again when one has died.
+    pub fn lock(&self) -> Locked<'_> {
+        let lock = self.header().lock.get();
+        // SAFETY: a robust, process-shared mutex, initialised before the file got its name.
+        match unsafe { libc::pthread_mutex_lock(lock) } {
+            0 => Locked { state: self },
+            libc::EOWNERDEAD => {
+                let locked = Locked { state: self };
+                locked.repair();
+                self.header().repairs.fetch_add(1, SeqCst);
+                // SAFETY: this thread owns the mutex.
+                unsafe { libc::pthread_mutex_consistent(lock) };
+                locked
+            }
+            error => panic!(
+                "the state file's lock is unusable: {}",
+                io::Error::from_raw_os_error(error)
+            ),
+        }
+    }
+
+    /// Wakes those who wait for a change of the machine.
+    pub fn notify(&self) {
+        let epoch = &self.header().epoch;
+        epoch.fetch_add(1, SeqCst);
+        // SAFETY: a futex on a live word of the shared mapping.
+        unsafe { libc::syscall(libc::SYS_futex, epoch.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
+    }
+
+    pub fn epoch(&self) -> u32 {
+        self.header().epoch.load(SeqCst)
+    }
+
+    /// Sleeps until the epoch is no longer `seen`, at most `ns`. A waiter that is killed is noticed by the others' timeouts.
+    pub fn sleep(&self, seen: u32, ns: u64) {
+        let timeout = libc::timespec {
+            tv_sec: (ns / 1_000_000_000) as libc::time_t,
+            tv_nsec: (ns % 1_000_000_000) as libc::c_long,
+        };
+        // SAFETY: a futex on a live word of the shared mapping, and a timeout that outlives the call.
+        unsafe {
+            libc::syscall(
+                libc::SYS_futex,
+                self.header().epoch.as_ptr(),
+                libc::FUTEX_WAIT,
+                seen,
+                &raw const timeout,
+            )
+        };
+    }
+}
+
+/// The state while this thread holds its lock.
+pub struct Locked<'a> {
+    state: &'a State,
+}
+
+impl Deref for Locked<'_> {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        self.state
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        // SAFETY: this thread owns the mutex.
+        unsafe { libc::pthread_mutex_unlock(self.header().lock.get()) };
+    }
+}
+
+impl Locked<'_> {
+    fn repair(&self) {
+        for slot in 0..self.slots().len() {
+            for gpu in 0..self.gpu_count() {
+                self.queue(slot, gpu).repair();
+            }
+        }
+        self.sum_up();
+    }
+
+    /// This GPU's queues of all live processes.
+    pub fn lanes(&self, gpu: usize) -> impl Iterator<Item = Lane<'_>> {
+        let live = self
+            .slots()
+            .iter()
+            .enumerate()
+            .filter(|(_, slot)| slot.is_live());
+        live.map(move |(id, _)| Lane {
+            id,
+            queue: self.queue(id, gpu),
+        })
+    }
+
+    /// Brings a GPU to the present.
+    pub fn advance(&self, gpu: usize) {
+        self.gpus()[gpu].engine.advance(self.lanes(gpu), self.now());
+    }
+}
+
+fn create(path: &Path, keys: &[&str], clock: Clock) -> Result<(), InitError> {
+    let failed = |what| move |error| InitError::Io(path.to_owned(), what, error);
+    let layout = Layout::of(keys.len());
+    let unnamed = UnnamedFile::beside(path).map_err(failed("create"))?;
+    let length = libc::off_t::try_from(layout.size)
+        .expect("the layout is far below the limit of file sizes");
+    // SAFETY: a descriptor of ours.
+    check(unsafe { libc::ftruncate(unnamed.descriptor, length) }).map_err(failed("size"))?;
+    let map = map_shared(unnamed.descriptor, layout.size)
+        .map_err(failed("map"))?
+        .cast_mut();
+
+    let identity = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let mut spec = [0; 512];
+    fill_text(&mut spec, &keys.join(","));
+    // SAFETY: the mapping has the layout's size and is nobody else's yet; zeroed memory is valid for all fields not written.
+    unsafe {
+        let header = map.cast::<Header>();
+        (*header).magic = MAGIC;
+        (*header).version = VERSION;
+        (*header).gpu_count = keys.len() as u32;
+        (*header).size = layout.size as u64;
+        (*header).spec = spec;
+        (*header).virtual_clock = u32::from(clock == Clock::Virtual);
+        init_robust_mutex((*header).lock.get());
+        for (index, key) in keys.iter().enumerate() {
+            (*map.add(layout.gpus).cast::<Gpu>().add(index)).init(
+                identity.as_os_str().as_bytes(),
+                index,
+                key,
+            );
+        }
+        libc::munmap(map.cast(), layout.size);
+    }
+    match unnamed.publish(path) {
+        // Someone was faster; the machine is theirs.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        other => other.map_err(failed("create")),
+    }
+}
+
+/// # Safety
+/// `lock` must be writable, shared memory that nobody uses yet.
+unsafe fn init_robust_mutex(lock: *mut libc::pthread_mutex_t) {
+    // SAFETY: the attribute object lives through the calls; none of them can fail with these arguments.
+    unsafe {
+        let mut attributes = std::mem::zeroed();
+        libc::pthread_mutexattr_init(&raw mut attributes);
+        libc::pthread_mutexattr_setpshared(&raw mut attributes, libc::PTHREAD_PROCESS_SHARED);
+        libc::pthread_mutexattr_setrobust(&raw mut attributes, libc::PTHREAD_MUTEX_ROBUST);
+        libc::pthread_mutex_init(lock, &raw const attributes);
+        libc::pthread_mutexattr_destroy(&raw mut attributes);
+    }
+}
+
+/// A file that gets its name only when it is complete: O_TMPFILE, or a temporary name where the file system lacks it.
+struct UnnamedFile {
+    descriptor: RawFd,
+    temporary: Option<CString>,
+}
+
+impl UnnamedFile {
+    fn beside(path: &Path) -> io::Result<UnnamedFile> {
+        let folder = path
+            .parent()
+            .filter(|folder| !folder.as_os_str().is_empty())
+            .unwrap_or(Path::new("."));
+        let flags = libc::O_RDWR | libc::O_CLOEXEC;
+        let unnamed = c_path(folder)?;
+        // SAFETY: a valid path; the descriptor is owned by the result.
+        let descriptor = unsafe { libc::open(unnamed.as_ptr(), flags | libc::O_TMPFILE, 0o600) };
+        if descriptor >= 0 {
+            return Ok(UnnamedFile {
+                descriptor,
+                temporary: None,
+            });
+        }
+        let error = io::Error::last_os_error();
+        if !matches!(
+            error.raw_os_error(),
+            Some(libc::EOPNOTSUPP | libc::EISDIR | libc::EINVAL)
+        ) {
+            return Err(error);
+        }
+        let mut name = path.as_os_str().to_owned();
+        name.push(format!(".{}", std::process::id()));
+        let temporary = c_path(Path::new(&name))?;
+        // SAFETY: as above.
+        let descriptor = unsafe {
+            libc::open(
+                temporary.as_ptr(),
+                flags | libc::O_CREAT | libc::O_TRUNC,
+                0o600,
+            )
+        };
+        if descriptor < 0 {
+            Err(io::Error::last_os_error())
+        } else {
+            Ok(UnnamedFile {
+                descriptor,
+                temporary: Some(temporary),
+            })
+        }
+    }
+
+    fn publish(&self, path: &Path) -> io::Result<()> {
+        let to = c_path(path)?;
+        let unnamed = CString::new(format!("/proc/self/fd/{}", self.descriptor))
+            .expect("digits hold no zero byte");
+        let from = self.temporary.as_ref().unwrap_or(&unnamed);
+        // SAFETY: valid paths.
+        check(unsafe {
+            libc::linkat(
+                libc::AT_FDCWD,
+                from.as_ptr(),
+                libc::AT_FDCWD,
+                to.as_ptr(),
+                libc::AT_SYMLINK_FOLLOW,
+            )
+        })
+    }
+}
+
+impl Drop for UnnamedFile {
+    fn drop(&mut self) {
+        close(self.descriptor);
+        if let Some(name) = &self.temporary {
+            // SAFETY: a valid path, of a file this process made.
+            unsafe { libc::unlink(name.as_ptr()) };
+        }
+    }
+}
+
+fn open_existing(path: &Path) -> io::Result<RawFd> {
+    let path = c_path(path)?;
+    // SAFETY: a valid path.
+    let descriptor = unsafe { libc::open(path.as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) };
+    if descriptor < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(descriptor)
+    }
+}
+
+fn file_size(descriptor: RawFd) -> io::Result<usize> {
+    // SAFETY: fstat fills the zeroed structure it is given.
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: as above.
+    check(unsafe { libc::fstat(descriptor, &raw mut stat) })?;
+    Ok(usize::try_from(stat.st_size).unwrap_or(0))
+}
+
+fn map_shared(descriptor: RawFd, size: usize) -> io::Result<*const u8> {
+    // SAFETY: a new mapping, chosen by the kernel.
+    let map = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            size,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED,
+            descriptor,
+            0,
+        )
+    };
+    if map == libc::MAP_FAILED {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(map.cast())
+    }
+}
+
+fn c_path(path: &Path) -> io::Result<CString> {
+    CString::new(path.as_os_str().as_bytes()).map_err(|_| io::ErrorKind::InvalidInput.into())
+}
+
+fn check(result: libc::c_int) -> io::Result<()> {
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}
+
+fn close(descriptor: RawFd) {
+    // SAFETY: callers own the descriptor.
+    unsafe { libc::close(descriptor) };
+}
+
+/// The machine's monotonic clock, in nanoseconds.
+pub fn monotonic_ns() -> u64 {
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: writes the structure it is given; this clock always exists.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// The text before the first zero byte.
+pub(super) fn text(bytes: &[u8]) -> &str {
+    let end = bytes
+        .iter()
+        .position(|byte| *byte == 0)
+        .unwrap_or(bytes.len());
+    std::str::from_utf8(&bytes[..end]).unwrap_or_default()
+}
+
+pub(super) fn fill_text(field: &mut [u8], text: &str) {
+    let length = text.len().min(field.len() - 1);
+    field[..length].copy_from_slice(&text.as_bytes()[..length]);
+}

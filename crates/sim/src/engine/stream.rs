@@ -1,0 +1,313 @@
+//! Issuing work and waiting for it: streams, events, host functions.
+//!
+//! All streams of a process on one GPU are one queue in issue order, so an event another stream waits for has always been issued before. What the
+//! CPU does for a call (copying, filling, running a known kernel) is done while the call is made; only its duration goes through the queue.
+
+use super::context::{Context, Current};
+use super::handles::Handle;
+use super::process::{Done, Process, process};
+use super::time::{DEPTH, Queue, Work};
+use divvy_driver::sys::cuda::CUresult;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, PoisonError};
+
+pub struct Stream {
+    pub context: Handle<Context>,
+    pub flags: u32,
+    pub priority: i32,
+    pub id: u64,
+    /// Ticket of the last work issued to it.
+    last: u64,
+}
+
+pub struct Event {
+    pub context: Handle<Context>,
+    pub flags: u32,
+    record: Option<Record>,
+}
+
+#[derive(Clone)]
+struct Record {
+    gpu: usize,
+    mark: Arc<Mark>,
+}
+
+/// A point in a queue whose time someone may ask for later.
+struct Mark {
+    ticket: u64,
+    /// When it was passed, in simulated nanoseconds; 0 until that is known.
+    passed: AtomicU64,
+}
+
+impl Mark {
+    /// Takes the time over from the queue, which forgets it after [`DEPTH`] further entries.
+    fn passed(&self, queue: &Queue) -> Option<u64> {
+        if let Some(end) = queue.ended_at(self.ticket) {
+            self.passed.store(end.max(1), SeqCst);
+        }
+        Some(self.passed.load(SeqCst)).filter(|passed| *passed != 0)
+    }
+}
+
+/// What must be looked after while work is appended to one GPU's queue.
+#[derive(Default)]
+pub struct Issue {
+    marks: VecDeque<Arc<Mark>>,
+    /// The newest host function that may not have returned.
+    host_function: Option<u64>,
+}
+
+/// Which stream a call named.
+#[derive(Clone, Copy)]
+pub enum Target {
+    /// One of the default streams.
+    Default,
+    Own(Handle<Stream>),
+}
+
+impl Process {
+    /// The stream behind a CUstream value: NULL, 1 (legacy) and 2 (per-thread) are default streams of the current context.
+    pub fn target(&self, value: usize) -> Done<(Target, Current)> {
+        let objects = self.objects();
+        if value <= 2 {
+            return Ok((Target::Default, self.current(&objects)?));
+        }
+        let handle = Handle::from_value(value);
+        let context = objects
+            .streams
+            .get(handle)
+            .ok_or(CUresult::INVALID_HANDLE)?
+            .context;
+        let found = objects.context(context)?;
+        if let Some(error) = found.broken {
+            return Err(error);
+        }
+        self.check_gpu(found.gpu)?;
+        Ok((
+            Target::Own(handle),
+            Current {
+                context,
+                gpu: found.gpu,
+            },
+        ))
+    }
+
+    pub fn create_stream(&self, flags: u32, priority: i32) -> Done<Handle<Stream>> {
+        let mut objects = self.objects();
+        let Current { context, .. } = self.current(&objects)?;
+        Ok(objects.streams.insert(Stream {
+            context,
+            flags,
+            priority,
+            id: self.next_id(),
+            last: 0,
+        }))
+    }
+
+    /// Appends work and gives its ticket; waits for room in a full queue.
+    pub fn issue(&self, gpu: usize, target: Target, work: Work) -> u64 {
+        self.issue_marked(gpu, target, work, false).0
+    }
+
+    fn issue_marked(
+        &self,
+        gpu: usize,
+        target: Target,
+        work: Work,
+        marked: bool,
+    ) -> (u64, Option<Arc<Mark>>) {
+        let queue = self.state().queue(self.slot, gpu);
+        let mut issue = self.issue[gpu]
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let ticket = loop {
+            while issue
+                .marks
+                .front()
+                .is_some_and(|mark| mark.passed(queue).is_some())
+            {
+                issue.marks.pop_front();
+            }
+            if let Some(ticket) = queue.push(self.state().now(), work) {
+                break ticket;
+            }
+            if self.state().gpus()[gpu].is_lost() {
+                break queue.newest();
+            }
+            self.state()
+                .wait(self.slot, gpu, queue.newest() + 1 - DEPTH);
+        };
+        if work == Work::Gate {
+            issue.host_function = Some(ticket);
+        }
+        let mark = marked.then(|| {
+            Arc::new(Mark {
+                ticket,
+                passed: AtomicU64::new(0),
+            })
+        });
+        issue.marks.extend(mark.clone());
+        drop(issue);
+        if let Target::Own(stream) = target
+            && let Some(stream) = self.objects().streams.get_mut(stream)
+        {
+            stream.last = ticket;
+        }
+        (ticket, mark)
+    }
+
+    /// Before the CPU touches memory for a call: host functions issued earlier must have returned.
+    pub fn after_host_functions(&self, gpu: usize) {
+        let pending = self.issue[gpu]
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .host_function
+            .take();
+        if let Some(ticket) = pending {
+            self.state().wait(self.slot, gpu, ticket);
+        }
+    }
+
+    /// Waits for everything issued to a GPU; then pools give back what they need not keep.
+    pub fn synchronize(&self, gpu: usize) -> Done {
+        let newest = self.state().queue(self.slot, gpu).newest();
+        self.wait_for(gpu, newest)
+    }
+
+    pub fn synchronize_stream(&self, gpu: usize, target: Target) -> Done {
+        self.wait_for(gpu, self.last_of(gpu, target))
+    }
+
+    pub fn wait_for(&self, gpu: usize, ticket: u64) -> Done {
+        if !self.state().queue(self.slot, gpu).is_done(ticket) {
+            self.state().wait(self.slot, gpu, ticket);
+        }
+        self.trim_pools(gpu);
+        self.check_gpu(gpu)
+    }
+
+    /// Whether all work of a stream is done.
+    pub fn query_stream(&self, gpu: usize, target: Target) -> Done {
+        self.is_done(gpu, self.last_of(gpu, target))
+    }
+
+    fn last_of(&self, gpu: usize, target: Target) -> u64 {
+        match target {
+            Target::Default => self.state().queue(self.slot, gpu).newest(),
+            Target::Own(stream) => self
+                .objects()
+                .streams
+                .get(stream)
+                .map_or(0, |stream| stream.last),
+        }
+    }
+
+    fn is_done(&self, gpu: usize, ticket: u64) -> Done {
+        let queue = self.state().queue(self.slot, gpu);
+        if !queue.is_done(ticket) {
+            self.state().lock().advance(gpu);
+        }
+        if queue.is_done(ticket) {
+            Ok(())
+        } else {
+            Err(CUresult::NOT_READY)
+        }
+    }
+
+    pub fn create_event(&self, flags: u32) -> Done<Handle<Event>> {
+        let mut objects = self.objects();
+        let Current { context, .. } = self.current(&objects)?;
+        Ok(objects.events.insert(Event {
+            context,
+            flags,
+            record: None,
+        }))
+    }
+
+    pub fn record_event(&self, event: Handle<Event>, target: Target, gpu: usize) -> Done {
+        self.objects()
+            .events
+            .get(event)
+            .ok_or(CUresult::INVALID_HANDLE)?;
+        let (_, mark) = self.issue_marked(gpu, target, Work::Delay(0), true);
+        if let (Some(event), Some(mark)) = (self.objects().events.get_mut(event), mark) {
+            event.record = Some(Record { gpu, mark });
+        }
+        Ok(())
+    }
+
+    /// The point an event was last recorded at; None for one that never was.
+    fn record(&self, event: Handle<Event>) -> Done<Option<Record>> {
+        Ok(self
+            .objects()
+            .events
+            .get(event)
+            .ok_or(CUresult::INVALID_HANDLE)?
+            .record
+            .clone())
+    }
+
+    pub fn query_event(&self, event: Handle<Event>) -> Done {
+        self.record(event)?.map_or(Ok(()), |record| {
+            self.is_done(record.gpu, record.mark.ticket)
+        })
+    }
+
+    pub fn synchronize_event(&self, event: Handle<Event>) -> Done {
+        self.record(event)?.map_or(Ok(()), |record| {
+            self.wait_for(record.gpu, record.mark.ticket)
+        })
+    }
+
+    /// Milliseconds of simulated time between two events.
+    pub fn elapsed(&self, start: Handle<Event>, end: Handle<Event>) -> Done<f32> {
+        let time = |event| -> Done<u64> {
+            let timeless = self
+                .objects()
+                .events
+                .get(event)
+                .ok_or(CUresult::INVALID_HANDLE)?
+                .flags
+                & 2
+                != 0;
+            let record = self
+                .record(event)?
+                .filter(|_| !timeless)
+                .ok_or(CUresult::INVALID_HANDLE)?;
+            self.is_done(record.gpu, record.mark.ticket)?;
+            record
+                .mark
+                .passed(self.state().queue(self.slot, record.gpu))
+                .ok_or(CUresult::NOT_READY)
+        };
+        let (start, end) = (time(start)?, time(end)?);
+        Ok((end as f64 - start as f64) as f32 / 1e6)
+    }
+
+    /// Runs `function` on a thread of the driver's once everything issued before has ended; what is issued after waits for it.
+    pub fn issue_host_function(
+        &'static self,
+        gpu: usize,
+        target: Target,
+        function: impl FnOnce() + Send + 'static,
+    ) -> Done {
+        let gate = self.issue(gpu, target, Work::Gate);
+        let run = move || {
+            if gate > 1 {
+                self.state().wait(self.slot, gpu, gate - 1);
+            }
+            function();
+            // After a fork the queue is the parent's.
+            if process().is_ok() {
+                self.state().queue(self.slot, gpu).open_gate(gate);
+                self.state().notify();
+            }
+        };
+        std::thread::Builder::new()
+            .name("divvy-sim-host".into())
+            .spawn(run)
+            .map(drop)
+            .map_err(|_| CUresult::OPERATING_SYSTEM)
+    }
+}

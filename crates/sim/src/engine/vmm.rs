@@ -1,0 +1,509 @@
+//! Virtual memory management: physical memory by handle, reserved addresses, mappings between them.
+//!
+//! Physical memory is a piece of a memfd, so that it can be mapped at several places and sent to other processes. It exists, and is charged, while it
+//! has a handle reference (`cuMemCreate`, retain, import) or a mapping. Memory made exportable has a memfd of its own; the rest share one, so that
+//! thousands of handles do not need thousands of descriptors.
+
+use super::addresses::Addresses;
+use super::memory::LARGE;
+use super::process::{Done, Objects, Process};
+use divvy_driver::sys::cuda::{CUdeviceptr, CUmemAllocationHandleType, CUresult};
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+
+/// Identifies physical memory in the API; counted up, never reused.
+type PhysicalId = u64;
+
+#[derive(Default)]
+pub struct VirtualMemory {
+    physical: BTreeMap<PhysicalId, Physical>,
+    /// Reserved ranges by their start.
+    reserved: BTreeMap<CUdeviceptr, u64>,
+    /// Mappings by their start.
+    mapped: BTreeMap<CUdeviceptr, Mapping>,
+    common: Option<Common>,
+}
+
+pub struct Physical {
+    pub gpu: usize,
+    pub size: u64,
+    pub handle_types: u32,
+    /// References by handle.
+    references: u32,
+    mappings: u32,
+    backing: Arc<OwnedFd>,
+    offset: u64,
+    /// Inode of the memfd, once other processes may hold the memory too.
+    shared: Option<u64>,
+}
+
+#[derive(Clone, Copy)]
+struct Mapping {
+    size: u64,
+    physical: PhysicalId,
+    /// Whether `cuMemSetAccess` has made it readable and writable.
+    access: u32,
+}
+
+/// The memfd of all memory that cannot be exported.
+struct Common {
+    file: Arc<OwnedFd>,
+    offsets: Addresses,
+}
+
+const COMMON_SIZE: u64 = 1 << 43;
+
+impl Common {
+    fn new() -> io::Result<Common> {
+        Ok(Common {
+            file: Arc::new(memfd(COMMON_SIZE)?),
+            offsets: Addresses::new(0, COMMON_SIZE),
+        })
+    }
+}
+
+fn memfd(size: u64) -> io::Result<OwnedFd> {
+    // SAFETY: a valid name; the descriptor is owned by the result.
+    let descriptor = unsafe { libc::memfd_create(c"divvy-sim".as_ptr(), libc::MFD_CLOEXEC) };
+    if descriptor < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: made above, owned by nobody else.
+    let file = unsafe { OwnedFd::from_raw_fd(descriptor) };
+    // SAFETY: a descriptor of ours.
+    if unsafe { libc::ftruncate(descriptor, size as libc::off_t) } < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(file)
+    }
+}
+
+fn inode(descriptor: RawFd) -> io::Result<(u64, u64)> {
+    // SAFETY: fstat fills the zeroed structure it is given.
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: as above.
+    if unsafe { libc::fstat(descriptor, &raw mut stat) } < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok((stat.st_ino, stat.st_size as u64))
+    }
+}
+
+/// Maps `length` bytes at `address` with nothing behind them.
+fn map_nothing(address: u64, length: u64, fixed: libc::c_int) -> Option<u64> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | fixed;
+    // SAFETY: without MAP_FIXED a new mapping; with it, the caller owns the range.
+    let map = unsafe {
+        libc::mmap(
+            address as *mut _,
+            length as usize,
+            libc::PROT_NONE,
+            flags,
+            -1,
+            0,
+        )
+    };
+    (map != libc::MAP_FAILED).then_some(map as u64)
+}
+
+impl VirtualMemory {
+    pub fn physical(&self, id: PhysicalId) -> Done<&Physical> {
+        self.physical
+            .get(&id)
+            .filter(|physical| physical.references > 0)
+            .ok_or(CUresult::INVALID_VALUE)
+    }
+
+    /// The mapping that contains `address`, with its start and size.
+    pub fn mapping(&self, address: CUdeviceptr) -> Option<(CUdeviceptr, u64, &Physical)> {
+        let (start, mapping) = self.mapping_at(address)?;
+        Some((start, mapping.size, self.physical.get(&mapping.physical)?))
+    }
+
+    fn mapping_at(&self, address: CUdeviceptr) -> Option<(CUdeviceptr, &Mapping)> {
+        let (start, mapping) = self.mapped.range(..=address).next_back()?;
+        (address - start < mapping.size).then_some((*start, mapping))
+    }
+
+    /// Access flags of the mapping that contains `address`.
+    pub fn access(&self, address: CUdeviceptr) -> Option<u32> {
+        self.mapping_at(address).map(|(_, mapping)| mapping.access)
+    }
+
+    /// Whether all of the range is mapped and accessible; neighbouring mappings count as one.
+    pub fn is_mapped(&self, start: CUdeviceptr, length: u64) -> bool {
+        let Some(end) = start.checked_add(length) else {
+            return false;
+        };
+        let mut at = start;
+        while at < end {
+            match self.mapping_at(at) {
+                Some((base, mapping)) if mapping.access != 0 => at = base + mapping.size,
+                _ => return false,
+            }
+        }
+        true
+    }
+
+    fn reservation(&self, start: CUdeviceptr, length: u64) -> Done<CUdeviceptr> {
+        let found = self.reserved.range(..=start).next_back();
+        let (base, _) = found
+            .filter(|(base, size)| start - **base <= **size && length <= **size - (start - **base))
+            .ok_or(CUresult::INVALID_VALUE)?;
+        Ok(*base)
+    }
+
+    /// Starts of the mappings that cover exactly the range.
+    fn mappings_in(&self, start: CUdeviceptr, length: u64) -> Done<Vec<CUdeviceptr>> {
+        let end = start.checked_add(length).ok_or(CUresult::INVALID_VALUE)?;
+        let mut at = start;
+        let mut starts = Vec::new();
+        for (base, mapping) in self.mapped.range(start..end) {
+            if *base != at {
+                return Err(CUresult::INVALID_VALUE);
+            }
+            starts.push(*base);
+            at += mapping.size;
+        }
+        if at == end && !starts.is_empty() {
+            Ok(starts)
+        } else {
+            Err(CUresult::INVALID_VALUE)
+        }
+    }
+}
+
+fn is_multiple(value: u64) -> bool {
+    value.is_multiple_of(LARGE)
+}
+
+impl Process {
+    /// `cuMemAddressReserve`. `wanted` is a hint.
+    pub fn reserve_addresses(
+        &self,
+        size: u64,
+        alignment: u64,
+        wanted: CUdeviceptr,
+    ) -> Done<CUdeviceptr> {
+        let align = alignment.max(LARGE);
+        if size == 0 || !is_multiple(size) || !align.is_power_of_two() {
+            return Err(CUresult::INVALID_VALUE);
+        }
+        let mut objects = self.objects();
+        let hinted = (wanted != 0 && wanted.is_multiple_of(align))
+            .then(|| map_nothing(wanted, size, libc::MAP_FIXED_NOREPLACE))
+            .flatten();
+        let start = match hinted {
+            Some(start) => start,
+            None => {
+                // More than asked, and the ends given back, for the alignment's sake.
+                let length = size.checked_add(align).ok_or(CUresult::OUT_OF_MEMORY)?;
+                let map = map_nothing(0, length, 0).ok_or(CUresult::OUT_OF_MEMORY)?;
+                let start = map.next_multiple_of(align);
+                unmap(map, start - map);
+                unmap(start + size, map + length - (start + size));
+                start
+            }
+        };
+        objects.virtual_memory.reserved.insert(start, size);
+        Ok(start)
+    }
+
+    pub fn free_addresses(&self, start: CUdeviceptr, size: u64) -> Done {
+        let mut objects = self.objects();
+        let virtual_memory = &mut objects.virtual_memory;
+        let in_use = virtual_memory
+            .mapped
+            .range(start..start.saturating_add(size))
+            .next()
+            .is_some();
+        if virtual_memory.reserved.get(&start) != Some(&size) || in_use {
+            return Err(CUresult::INVALID_VALUE);
+        }
+        virtual_memory.reserved.remove(&start);
+        unmap(start, size);
+        Ok(())
+    }
+
+    /// `cuMemCreate`: needs no current context.
+    pub fn create_physical(&self, gpu: usize, size: u64, handle_types: u32) -> Done<PhysicalId> {
+        if size == 0 || !is_multiple(size) {
+            return Err(CUresult::INVALID_VALUE);
+        }
+        self.check_gpu(gpu)?;
+        self.take_bytes(gpu, size)?;
+        let mut objects = self.objects();
+        let (backing, offset) = back(&mut objects.virtual_memory, size, handle_types)
+            .inspect_err(|_| self.return_bytes(gpu, size))
+            .map_err(|_| CUresult::OPERATING_SYSTEM)?;
+        let id = self.next_id();
+        let physical = Physical {
+            gpu,
+            size,
+            handle_types,
+            references: 1,
+            mappings: 0,
+            backing,
+            offset,
+            shared: None,
+        };
+        objects.virtual_memory.physical.insert(id, physical);
+        Ok(id)
+    }
+
+    /// One handle reference less.
+    pub fn release_physical(&self, id: PhysicalId) -> Done {
+        let mut objects = self.objects();
+        let physical = objects
+            .virtual_memory
+            .physical
+            .get_mut(&id)
+            .filter(|physical| physical.references > 0)
+            .ok_or(CUresult::INVALID_VALUE)?;
+        physical.references -= 1;
+        self.collect(&mut objects, id);
+        Ok(())
+    }
+
+    /// A further handle reference to what is mapped at `address`.
+    pub fn retain_physical(&self, address: CUdeviceptr) -> Done<PhysicalId> {
+        let mut objects = self.objects();
+        let (_, mapping) = objects
+            .virtual_memory
+            .mapping_at(address)
+            .ok_or(CUresult::INVALID_VALUE)?;
+        let id = mapping.physical;
+        let physical = objects
+            .virtual_memory
+            .physical
+            .get_mut(&id)
+            .ok_or(CUresult::INVALID_VALUE)?;
+        physical.references += 1;
+        Ok(id)
+    }
+
+    pub fn map_physical(&self, start: CUdeviceptr, size: u64, offset: u64, id: PhysicalId) -> Done {
+        let mut objects = self.objects();
+        let virtual_memory = &mut objects.virtual_memory;
+        virtual_memory.reservation(start, size)?;
+        let overlaps = virtual_memory
+            .mapped
+            .range(..start + size)
+            .next_back()
+            .is_some_and(|(base, mapping)| base + mapping.size > start);
+        // NVIDIA documents that the offset must be 0 and the size the allocation's.
+        if offset != 0 || overlaps || virtual_memory.physical(id)?.size != size {
+            return Err(CUresult::INVALID_VALUE);
+        }
+        let physical = virtual_memory
+            .physical
+            .get_mut(&id)
+            .ok_or(CUresult::INVALID_VALUE)?;
+        let (flags, at) = (
+            libc::MAP_SHARED | libc::MAP_FIXED,
+            physical.offset as libc::off_t,
+        );
+        // SAFETY: replaces a part of our own reservation, which nothing is mapped in.
+        let map = unsafe {
+            libc::mmap(
+                start as *mut _,
+                size as usize,
+                libc::PROT_NONE,
+                flags,
+                physical.backing.as_raw_fd(),
+                at,
+            )
+        };
+        if map == libc::MAP_FAILED {
+            return Err(CUresult::MAP_FAILED);
+        }
+        physical.mappings += 1;
+        virtual_memory.mapped.insert(
+            start,
+            Mapping {
+                size,
+                physical: id,
+                access: 0,
+            },
+        );
+        Ok(())
+    }
+
+    pub fn unmap_physical(&self, start: CUdeviceptr, size: u64) -> Done {
+        let mut objects = self.objects();
+        for base in objects.virtual_memory.mappings_in(start, size)? {
+            let Some(mapping) = objects.virtual_memory.mapped.remove(&base) else {
+                continue;
+            };
+            map_nothing(base, mapping.size, libc::MAP_FIXED);
+            if let Some(physical) = objects.virtual_memory.physical.get_mut(&mapping.physical) {
+                physical.mappings -= 1;
+            }
+            self.collect(&mut objects, mapping.physical);
+        }
+        Ok(())
+    }
+
+    /// `cuMemSetAccess`: `flags` as in CUmemAccess_flags.
+    pub fn set_access(&self, start: CUdeviceptr, size: u64, flags: u32) -> Done {
+        let protection = match flags {
+            0 => libc::PROT_NONE,
+            1 => libc::PROT_READ,
+            3 => libc::PROT_READ | libc::PROT_WRITE,
+            _ => return Err(CUresult::INVALID_VALUE),
+        };
+        let mut objects = self.objects();
+        for base in objects.virtual_memory.mappings_in(start, size)? {
+            let Some(mapping) = objects.virtual_memory.mapped.get_mut(&base) else {
+                continue;
+            };
+            mapping.access = flags;
+            // SAFETY: a mapping of ours.
+            unsafe { libc::mprotect(base as *mut _, mapping.size as usize, protection) };
+        }
+        Ok(())
+    }
+
+    /// A descriptor by which another process can import the memory. From now on it is accounted for as shared.
+    pub fn export_physical(&self, id: PhysicalId) -> Done<RawFd> {
+        let mut objects = self.objects();
+        objects.virtual_memory.physical(id)?;
+        let physical = objects
+            .virtual_memory
+            .physical
+            .get_mut(&id)
+            .ok_or(CUresult::INVALID_VALUE)?;
+        if physical.handle_types & CUmemAllocationHandleType::POSIX_FILE_DESCRIPTOR.0 == 0 {
+            return Err(CUresult::INVALID_VALUE);
+        }
+        let (inode, _) =
+            inode(physical.backing.as_raw_fd()).map_err(|_| CUresult::OPERATING_SYSTEM)?;
+        if physical.shared.is_none() {
+            let added =
+                self.state()
+                    .lock()
+                    .add_share(self.slot, physical.gpu, physical.size, inode);
+            physical.shared = Some(inode).filter(|_| added);
+            physical.shared.ok_or(CUresult::OPERATING_SYSTEM)?;
+        }
+        // SAFETY: duplicates a descriptor of ours; the caller gets the duplicate.
+        let duplicate =
+            unsafe { libc::fcntl(physical.backing.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 0) };
+        if duplicate < 0 {
+            Err(CUresult::OPERATING_SYSTEM)
+        } else {
+            Ok(duplicate)
+        }
+    }
+
+    /// Memory another process exported; importing what this process already holds adds a reference.
+    pub fn import_physical(&self, descriptor: RawFd) -> Done<PhysicalId> {
+        let (inode, _) = inode(descriptor).map_err(|_| CUresult::INVALID_VALUE)?;
+        let mut objects = self.objects();
+        let known = objects
+            .virtual_memory
+            .physical
+            .iter_mut()
+            .find(|(_, physical)| physical.shared == Some(inode));
+        if let Some((id, physical)) = known {
+            physical.references += 1;
+            return Ok(*id);
+        }
+        // SAFETY: duplicates the caller's descriptor; the duplicate is ours.
+        let duplicate = unsafe { libc::fcntl(descriptor, libc::F_DUPFD_CLOEXEC, 0) };
+        if duplicate < 0 {
+            return Err(CUresult::OPERATING_SYSTEM);
+        }
+        // SAFETY: made above, owned by nobody else.
+        let backing = Arc::new(unsafe { OwnedFd::from_raw_fd(duplicate) });
+        let (gpu, size) = self
+            .state()
+            .lock()
+            .hold_share(self.slot, inode)
+            .ok_or(CUresult::INVALID_VALUE)?;
+        let handle_types = CUmemAllocationHandleType::POSIX_FILE_DESCRIPTOR.0;
+        let id = self.next_id();
+        let physical = Physical {
+            gpu,
+            size,
+            handle_types,
+            references: 1,
+            mappings: 0,
+            backing,
+            offset: 0,
+            shared: Some(inode),
+        };
+        objects.virtual_memory.physical.insert(id, physical);
+        Ok(id)
+    }
+
+    /// Gives physical memory back once nothing refers to it.
+    fn collect(&self, objects: &mut Objects, id: PhysicalId) {
+        let virtual_memory = &mut objects.virtual_memory;
+        if virtual_memory
+            .physical
+            .get(&id)
+            .is_none_or(|physical| physical.references + physical.mappings > 0)
+        {
+            return;
+        }
+        let Some(physical) = virtual_memory.physical.remove(&id) else {
+            return;
+        };
+        if let Some(inode) = physical.shared {
+            self.state().lock().release_share(self.slot, inode);
+            return;
+        }
+        if let Some(common) = virtual_memory
+            .common
+            .as_mut()
+            .filter(|common| Arc::ptr_eq(&common.file, &physical.backing))
+        {
+            let (mode, from, length) = (
+                libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE,
+                physical.offset,
+                physical.size,
+            );
+            // SAFETY: a descriptor of ours; the hole is the piece just given up.
+            unsafe {
+                libc::fallocate(
+                    common.file.as_raw_fd(),
+                    mode,
+                    from as libc::off_t,
+                    length as libc::off_t,
+                )
+            };
+            common.offsets.give(from, length);
+        }
+        self.return_bytes(physical.gpu, physical.size);
+    }
+}
+
+fn unmap(start: u64, length: u64) {
+    if length > 0 {
+        // SAFETY: callers own the range.
+        unsafe { libc::munmap(start as *mut _, length as usize) };
+    }
+}
+
+/// Host memory for a physical allocation: a memfd of its own if it may be exported, otherwise a piece of the common one.
+fn back(
+    virtual_memory: &mut VirtualMemory,
+    size: u64,
+    handle_types: u32,
+) -> io::Result<(Arc<OwnedFd>, u64)> {
+    if handle_types != 0 {
+        return Ok((Arc::new(memfd(size)?), 0));
+    }
+    let common = match &mut virtual_memory.common {
+        Some(common) => common,
+        none => none.insert(Common::new()?),
+    };
+    let offset = common
+        .offsets
+        .take(size, LARGE)
+        .ok_or(io::ErrorKind::StorageFull)?;
+    Ok((common.file.clone(), offset))
+}

@@ -1,0 +1,62 @@
+//! Waiting for simulated work: in real time by sleeping as long as the work needs at least, on a virtual clock by making time jump.
+
+use super::state::{Locked, State};
+
+/// Longest sleep between two looks: a lost GPU or a killed neighbour is noticed within it.
+const LOOK_AGAIN_NS: u64 = 10_000_000;
+/// Below this a sleep costs more than it waits.
+const SPIN_NS: u64 = 20_000;
+
+impl State {
+    /// Blocks until this process's queue on `gpu` has done `ticket`, or the GPU is lost.
+    pub fn wait(&self, slot: usize, gpu: usize, ticket: u64) {
+        let queue = self.queue(slot, gpu);
+        loop {
+            let epoch = self.epoch();
+            {
+                let locked = self.lock();
+                locked.advance(gpu);
+                if queue.is_done(ticket) || self.gpus()[gpu].is_lost() {
+                    self.slots()[slot].set_awaited(None);
+                    return;
+                }
+                if self.has_virtual_clock() {
+                    self.slots()[slot].set_awaited(Some((gpu, ticket)));
+                    if locked.jump() {
+                        drop(locked);
+                        self.notify();
+                        continue;
+                    }
+                }
+            }
+            let least = if self.has_virtual_clock() {
+                LOOK_AGAIN_NS
+            } else {
+                queue.at_least(ticket)
+            };
+            if least < SPIN_NS && least > 0 {
+                std::hint::spin_loop();
+            } else {
+                self.sleep(epoch, least.clamp(SPIN_NS, LOOK_AGAIN_NS));
+            }
+        }
+    }
+}
+
+impl Locked<'_> {
+    /// Lets a virtual clock jump to the next event on any GPU, if every process with a context waits. False when there is nothing to jump to.
+    fn jump(&self) -> bool {
+        self.reap();
+        if !self.all_wait() {
+            return false;
+        }
+        let events = (0..self.gpu_count())
+            .filter_map(|gpu| self.gpus()[gpu].engine.until_next_event(self.lanes(gpu)));
+        let Some(ns) = events.min() else { return false };
+        self.set_virtual_now(self.now() + ns);
+        for gpu in 0..self.gpu_count() {
+            self.advance(gpu);
+        }
+        true
+    }
+}

@@ -1,0 +1,374 @@
+//! Linear memory: allocation, information, what a pointer is.
+
+use super::context::from_handle;
+use super::{out, set_if_wanted};
+use crate::engine::memory::{Allocation, Kind};
+use crate::engine::process::{Done, process};
+use divvy_driver::sys::cuda::{
+    CUcontext, CUdeviceptr, CUmem_advise, CUmemLocation, CUmemorytype,
+    CUpointer_attribute as Attribute, CUresult, CUstream,
+};
+use std::ffi::c_void;
+use std::ptr::{null_mut, with_exposed_provenance_mut};
+
+exports! { cuda {
+    cuMemGetInfo_v2: (free, total) => info;
+    cuMemAlloc_v2: (address, size) => allocate;
+    cuMemAllocPitch_v2: (address, pitch, width, height, element) => allocate_pitch;
+    cuMemAllocManaged: (address, size, flags) => allocate_managed;
+    cuMemFree_v2: (address) => free;
+    cuMemGetAddressRange_v2: (base, size, address) => address_range;
+    cuMemAllocHost_v2: (pointer, size) => allocate_host;
+    cuMemHostAlloc: (pointer, size, flags) => allocate_host_with_flags;
+    cuMemFreeHost: (pointer) => free_host;
+    cuMemHostGetDevicePointer_v2: (address, pointer, flags) => host_device_pointer;
+    cuMemHostGetFlags: (flags, pointer) => host_flags;
+    cuMemHostRegister_v2: (pointer, size, flags) => register;
+    cuMemHostUnregister: (pointer) => unregister;
+    cuMemAdvise_v2: (address, size, advice, location) => advise;
+    cuMemPrefetchAsync_v2, cuMemPrefetchAsync_v2_ptsz: (address, size, location, flags, stream) => prefetch;
+    cuPointerGetAttribute: (data, attribute, address) => pointer_attribute;
+    cuPointerGetAttributes: (count, attributes, data, address) => pointer_attributes;
+    cuPointerSetAttribute: (value, attribute, address) => set_pointer_attribute;
+} }
+
+/// Rows of pitched memory start at multiples of this.
+const PITCH: usize = 512;
+
+fn info(free: *mut usize, total: *mut usize) -> Done {
+    let process = process()?;
+    let gpu = process.current(&process.objects())?.gpu;
+    let locked = process.state().lock();
+    locked.reap();
+    set_if_wanted(free, locked.free(gpu) as usize);
+    set_if_wanted(total, process.model(gpu).memory_usable() as usize);
+    Ok(())
+}
+
+fn allocate(address: *mut CUdeviceptr, size: usize) -> Done {
+    let (process, address) = (process()?, out(address)?);
+    address.set(process.allocate(size as u64, Kind::Device)?)
+}
+
+fn allocate_pitch(
+    address: *mut CUdeviceptr,
+    pitch: *mut usize,
+    width: usize,
+    height: usize,
+    element: u32,
+) -> Done {
+    let process = process()?;
+    let (address, place) = (out(address)?, out(pitch)?);
+    if width == 0 || height == 0 || !matches!(element, 4 | 8 | 16) {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    let pitch = width
+        .checked_next_multiple_of(PITCH)
+        .ok_or(CUresult::OUT_OF_MEMORY)?;
+    let size = pitch.checked_mul(height).ok_or(CUresult::OUT_OF_MEMORY)?;
+    address.set(process.allocate(size as u64, Kind::Device)?)?;
+    place.set(pitch)
+}
+
+/// Managed memory takes its GPU's memory at once and in full: oversubscription is not simulated.
+fn allocate_managed(address: *mut CUdeviceptr, size: usize, flags: u32) -> Done {
+    let (process, address) = (process()?, out(address)?);
+    if flags != 1 && flags != 2 {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    address.set(process.allocate(size as u64, Kind::Managed)?)
+}
+
+fn free(address: CUdeviceptr) -> Done {
+    let process = process()?;
+    if address == 0 {
+        return Ok(());
+    }
+    process.free(address, |kind| {
+        matches!(kind, Kind::Device | Kind::Managed | Kind::Pooled(_))
+    })
+}
+
+fn address_range(base: *mut CUdeviceptr, size: *mut usize, address: CUdeviceptr) -> Done {
+    let process = process()?;
+    let objects = process.objects();
+    let (start, length) = match objects.memory.containing(address) {
+        Some(allocation) => (allocation.base, allocation.size),
+        None => objects
+            .virtual_memory
+            .mapping(address)
+            .map(|(start, length, _)| (start, length))
+            .ok_or(CUresult::NOT_FOUND)?,
+    };
+    set_if_wanted(base, start);
+    set_if_wanted(size, length as usize);
+    Ok(())
+}
+
+fn allocate_host(pointer: *mut *mut c_void, size: usize) -> Done {
+    allocate_host_with_flags(pointer, size, 0)
+}
+
+fn allocate_host_with_flags(pointer: *mut *mut c_void, size: usize, flags: u32) -> Done {
+    let (process, pointer) = (process()?, out(pointer)?);
+    if flags > 7 {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    let address = process.allocate(size as u64, Kind::Host(flags))?;
+    pointer.set(with_exposed_provenance_mut(address as usize))
+}
+
+fn free_host(pointer: *mut c_void) -> Done {
+    let process = process()?;
+    if pointer.is_null() {
+        return Ok(());
+    }
+    process.free(pointer.addr() as u64, |kind| matches!(kind, Kind::Host(_)))
+}
+
+fn host_allocation(pointer: *mut c_void) -> Done<Allocation> {
+    let objects = process()?.objects();
+    objects
+        .memory
+        .containing(pointer.addr() as u64)
+        .filter(|allocation| allocation.is_host())
+        .copied()
+        .ok_or(CUresult::INVALID_VALUE)
+}
+
+fn host_device_pointer(address: *mut CUdeviceptr, pointer: *mut c_void, flags: u32) -> Done {
+    let address = out(address)?;
+    host_allocation(pointer)?;
+    if flags != 0 {
+        Err(CUresult::INVALID_VALUE)
+    } else {
+        address.set(pointer.addr() as u64)
+    }
+}
+
+fn host_flags(flags: *mut u32, pointer: *mut c_void) -> Done {
+    match host_allocation(pointer)?.kind {
+        // CUDA answers the flags as if mapping had been asked for, since it always happens.
+        Kind::Host(given) => out(flags)?.set(given | 2),
+        _ => Err(CUresult::INVALID_VALUE),
+    }
+}
+
+fn register(pointer: *mut c_void, size: usize, flags: u32) -> Done {
+    let process = process()?;
+    if pointer.is_null() || size == 0 || flags > 15 {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    let base = pointer.addr() as u64;
+    let mut objects = process.objects();
+    let current = process.current(&objects)?;
+    if objects.memory.containing(base).is_some()
+        || objects
+            .memory
+            .containing(base + (size as u64 - 1))
+            .is_some()
+    {
+        return Err(CUresult::HOST_MEMORY_ALREADY_REGISTERED);
+    }
+    let (context, id) = (Some(current.context), process.next_id());
+    let kind = Kind::Registered(flags);
+    objects.memory.insert(Allocation {
+        base,
+        size: size as u64,
+        kind,
+        gpu: current.gpu,
+        context,
+        id,
+        charged: 0,
+    });
+    Ok(())
+}
+
+fn unregister(pointer: *mut c_void) -> Done {
+    let registered = |kind| matches!(kind, Kind::Registered(_));
+    process()?
+        .free(pointer.addr() as u64, registered)
+        .map_err(|error| match error {
+            CUresult::INVALID_VALUE => CUresult::HOST_MEMORY_NOT_REGISTERED,
+            other => other,
+        })
+}
+
+/// Advice and prefetching have nothing to move: managed memory is the GPU's and the CPU's at once.
+fn advise(
+    address: CUdeviceptr,
+    size: usize,
+    _advice: CUmem_advise,
+    _location: CUmemLocation,
+) -> Done {
+    check_managed(address, size)
+}
+
+fn prefetch(
+    address: CUdeviceptr,
+    size: usize,
+    _location: CUmemLocation,
+    flags: u32,
+    stream: CUstream,
+) -> Done {
+    process()?.target(stream.addr())?;
+    if flags != 0 {
+        Err(CUresult::INVALID_VALUE)
+    } else {
+        check_managed(address, size)
+    }
+}
+
+fn check_managed(address: CUdeviceptr, size: usize) -> Done {
+    let process = process()?;
+    let objects = process.objects();
+    process.check_range(&objects, address, size as u64)?;
+    objects
+        .memory
+        .containing(address)
+        .filter(|allocation| allocation.kind == Kind::Managed)
+        .map(drop)
+        .ok_or(CUresult::INVALID_VALUE)
+}
+
+unsafe fn pointer_attribute(data: *mut c_void, attribute: Attribute, address: CUdeviceptr) -> Done {
+    let process = process()?;
+    out(data)?;
+    // SAFETY: `data` points to room for this attribute's type.
+    unsafe { write_attribute(data, attribute, address) }?
+        .then_some(())
+        .ok_or(CUresult::INVALID_VALUE)?;
+    process.check_gpu(process.gpu(0)?)
+}
+
+/// Attributes of a pointer CUDA does not know are zero, and the call succeeds.
+unsafe fn pointer_attributes(
+    count: u32,
+    attributes: *mut Attribute,
+    data: *mut *mut c_void,
+    address: CUdeviceptr,
+) -> Done {
+    process()?;
+    let _ = (out(attributes)?, out(data)?);
+    for at in 0..count as usize {
+        // SAFETY: the caller passes `count` attributes and as many places, each with room for its attribute's type.
+        unsafe {
+            let (attribute, data) = (*attributes.add(at), *data.add(at));
+            out(data)?;
+            if !write_attribute(data, attribute, address)? {
+                write_absent(data, attribute);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Writes one attribute of the memory at `address`; false when the address is nobody's.
+///
+/// # Safety
+/// `data` points to room for the attribute's type.
+unsafe fn write_attribute(
+    data: *mut c_void,
+    attribute: Attribute,
+    address: CUdeviceptr,
+) -> Done<bool> {
+    let process = process()?;
+    let objects = process.objects();
+    let linear = objects.memory.containing(address);
+    let mapping = objects.virtual_memory.mapping(address);
+    let (base, size, gpu) = match (linear, &mapping) {
+        (Some(allocation), _) => (allocation.base, allocation.size, allocation.gpu),
+        (None, Some((base, size, physical))) => (*base, *size, physical.gpu),
+        (None, None) => return Ok(false),
+    };
+    let is_host = linear.is_some_and(Allocation::is_host);
+    let kind = linear.map(|allocation| allocation.kind);
+    // SAFETY: the caller gives room for the attribute's documented type, which is the one each arm writes.
+    unsafe {
+        match attribute {
+            Attribute::CONTEXT => data.cast::<CUcontext>().write(
+                linear
+                    .and_then(|allocation| allocation.context)
+                    .map_or(null_mut(), from_handle),
+            ),
+            Attribute::MEMORY_TYPE => data.cast::<CUmemorytype>().write(if is_host {
+                CUmemorytype::HOST
+            } else {
+                CUmemorytype::DEVICE
+            }),
+            Attribute::DEVICE_POINTER => data.cast::<CUdeviceptr>().write(address),
+            Attribute::HOST_POINTER if is_host || kind == Some(Kind::Managed) => {
+                data.cast::<CUdeviceptr>().write(address)
+            }
+            Attribute::HOST_POINTER => return Err(CUresult::INVALID_VALUE),
+            Attribute::SYNC_MEMOPS => data.cast::<u8>().write(0),
+            Attribute::BUFFER_ID => data
+                .cast::<u64>()
+                .write(linear.map_or(base, |allocation| allocation.id)),
+            Attribute::IS_MANAGED => data
+                .cast::<u8>()
+                .write(u8::from(kind == Some(Kind::Managed))),
+            Attribute::DEVICE_ORDINAL => data.cast::<i32>().write(process.device(gpu)),
+            Attribute::IS_LEGACY_CUDA_IPC_CAPABLE => data
+                .cast::<u8>()
+                .write(u8::from(kind == Some(Kind::Device))),
+            Attribute::RANGE_START_ADDR | Attribute::MAPPING_BASE_ADDR => {
+                data.cast::<CUdeviceptr>().write(base)
+            }
+            Attribute::RANGE_SIZE | Attribute::MAPPING_SIZE => {
+                data.cast::<usize>().write(size as usize)
+            }
+            Attribute::MAPPED => data.cast::<u8>().write(1),
+            Attribute::ALLOWED_HANDLE_TYPES => data
+                .cast::<u64>()
+                .write(mapping.map_or(0, |(.., physical)| u64::from(physical.handle_types))),
+            Attribute::IS_GPU_DIRECT_RDMA_CAPABLE => data.cast::<u8>().write(0),
+            Attribute::ACCESS_FLAGS => data
+                .cast::<u32>()
+                .write(objects.virtual_memory.access(address).unwrap_or(3)),
+            Attribute::MEMPOOL_HANDLE => data.cast::<usize>().write(match kind {
+                Some(Kind::Pooled(pool)) => pool.value(),
+                _ => 0,
+            }),
+            Attribute::MEMORY_BLOCK_ID => data
+                .cast::<u64>()
+                .write(linear.map_or(base, |allocation| allocation.id)),
+            _ => return Err(CUresult::INVALID_VALUE),
+        }
+    }
+    Ok(true)
+}
+
+/// # Safety
+/// `data` points to room for the attribute's type.
+unsafe fn write_absent(data: *mut c_void, attribute: Attribute) {
+    // SAFETY: as in `write_attribute`.
+    unsafe {
+        match attribute {
+            Attribute::MEMORY_TYPE | Attribute::ACCESS_FLAGS => data.cast::<u32>().write(0),
+            Attribute::DEVICE_ORDINAL => data.cast::<i32>().write(-2),
+            Attribute::SYNC_MEMOPS | Attribute::IS_MANAGED | Attribute::MAPPED => {
+                data.cast::<u8>().write(0)
+            }
+            Attribute::IS_LEGACY_CUDA_IPC_CAPABLE | Attribute::IS_GPU_DIRECT_RDMA_CAPABLE => {
+                data.cast::<u8>().write(0)
+            }
+            _ => data.cast::<u64>().write(0),
+        }
+    }
+}
+
+fn set_pointer_attribute(value: *const c_void, attribute: Attribute, address: CUdeviceptr) -> Done {
+    let process = process()?;
+    out(value.cast_mut())?;
+    process
+        .objects()
+        .memory
+        .containing(address)
+        .ok_or(CUresult::INVALID_VALUE)?;
+    if attribute == Attribute::SYNC_MEMOPS {
+        Ok(())
+    } else {
+        Err(CUresult::INVALID_VALUE)
+    }
+}

@@ -1,0 +1,279 @@
+//! Modules, libraries, kernels.
+
+use super::launch::{parameter, parameter_count};
+use super::{name, out, set_if_wanted};
+use crate::engine::handles::Handle;
+use crate::engine::image::Image;
+use crate::engine::module::{Function, Home, Library, Module};
+use crate::engine::process::{Done, process};
+use divvy_driver::sys::cuda::{
+    CUdeviceptr, CUfunction, CUjit_option, CUkernel, CUlibrary, CUlibraryOption, CUmodule,
+    CUmoduleLoadingMode, CUresult,
+};
+use std::ffi::{c_char, c_void};
+use std::ptr::without_provenance_mut;
+
+exports! { cuda {
+    cuModuleLoad: (module, file) => load_file;
+    cuModuleLoadData: (module, image) => load_data;
+    cuModuleLoadDataEx: (module, image, count, options, values) => load_data_with;
+    cuModuleLoadFatBinary: (module, image) => load_data;
+    cuModuleUnload: (module) => unload;
+    cuModuleGetLoadingMode: (mode) => loading_mode;
+    cuModuleGetFunction: (function, module, text) => function;
+    cuModuleGetFunctionCount: (count, module) => function_count;
+    cuModuleEnumerateFunctions: (functions, room, module) => enumerate_functions;
+    cuModuleGetGlobal_v2: (address, size, module, text) => global;
+    cuLibraryLoadData: (library, code, jit_options, jit_values, jit_count, options, values, count) => load_library;
+    cuLibraryLoadFromFile: (library, file, jit_options, jit_values, jit_count, options, values, count) => load_library_file;
+    cuLibraryUnload: (library) => unload_library;
+    cuLibraryGetKernel: (kernel, library, text) => kernel;
+    cuLibraryGetKernelCount: (count, library) => kernel_count;
+    cuLibraryEnumerateKernels: (kernels, room, library) => enumerate_kernels;
+    cuLibraryGetModule: (module, library) => module_of;
+    cuLibraryGetGlobal: (address, size, library, text) => library_global;
+    cuLibraryGetManaged: (address, size, library, text) => library_global;
+    cuKernelGetFunction: (function, kernel) => kernel_function;
+    cuKernelGetLibrary: (library, kernel) => kernel_library;
+    cuKernelGetName: (text, kernel) => kernel_name;
+    cuKernelGetParamInfo: (kernel, index, offset, size) => kernel_parameter;
+    cuKernelGetParamCount: (kernel, count) => kernel_parameter_count;
+} }
+
+pub(super) fn function_handle(function: CUfunction) -> Handle<Function> {
+    Handle::from_value(function.addr())
+}
+
+fn module_handle(module: CUmodule) -> Handle<Module> {
+    Handle::from_value(module.addr())
+}
+
+fn library_handle(library: CUlibrary) -> Handle<Library> {
+    Handle::from_value(library.addr())
+}
+
+fn read_file(file: *const c_char) -> Done<Image> {
+    let bytes = std::fs::read(name(file)?).map_err(|_| CUresult::FILE_NOT_FOUND)?;
+    Ok(Image::from_bytes(&bytes)?)
+}
+
+unsafe fn read_data(image: *const c_void) -> Done<Image> {
+    out(image.cast_mut())?;
+    // SAFETY: the caller's image.
+    Ok(unsafe { Image::read(image.cast()) }?)
+}
+
+fn set_module(module: *mut CUmodule, image: Image) -> Done {
+    let module = out(module)?;
+    module.set(without_provenance_mut(
+        process()?.load_module(image)?.value(),
+    ))
+}
+
+fn load_file(module: *mut CUmodule, file: *const c_char) -> Done {
+    process()?;
+    set_module(module, read_file(file)?)
+}
+
+unsafe fn load_data(module: *mut CUmodule, image: *const c_void) -> Done {
+    process()?;
+    // SAFETY: the caller's image.
+    set_module(module, unsafe { read_data(image) }?)
+}
+
+unsafe fn load_data_with(
+    module: *mut CUmodule,
+    image: *const c_void,
+    _count: u32,
+    _options: *mut CUjit_option,
+    _values: *mut *mut c_void,
+) -> Done {
+    // SAFETY: the caller's image.
+    unsafe { load_data(module, image) }
+}
+
+fn unload(module: CUmodule) -> Done {
+    process()?.unload_module(module_handle(module))
+}
+
+fn loading_mode(mode: *mut CUmoduleLoadingMode) -> Done {
+    out(mode)?.set(CUmoduleLoadingMode::LAZY_LOADING)
+}
+
+fn function(function: *mut CUfunction, module: CUmodule, text: *const c_char) -> Done {
+    let function = out(function)?;
+    function.set(without_provenance_mut(
+        process()?
+            .function(Home::Module(module_handle(module)), name(text)?)?
+            .value(),
+    ))
+}
+
+fn function_count(count: *mut u32, module: CUmodule) -> Done {
+    out(count)?.set(
+        process()?
+            .functions(Home::Module(module_handle(module)))?
+            .len() as u32,
+    )
+}
+
+/// # Safety
+/// `places` has room for `room` handles.
+unsafe fn enumerate<T>(places: *mut *mut T, room: u32, home: Home) -> Done {
+    out(places)?;
+    for (at, function) in process()?
+        .functions(home)?
+        .iter()
+        .take(room as usize)
+        .enumerate()
+    {
+        // SAFETY: `at` is below `room`.
+        unsafe {
+            places
+                .add(at)
+                .write(without_provenance_mut(function.value()))
+        };
+    }
+    Ok(())
+}
+
+unsafe fn enumerate_functions(functions: *mut CUfunction, room: u32, module: CUmodule) -> Done {
+    // SAFETY: the caller's array.
+    unsafe { enumerate(functions, room, Home::Module(module_handle(module))) }
+}
+
+fn global(
+    address: *mut CUdeviceptr,
+    size: *mut usize,
+    module: CUmodule,
+    text: *const c_char,
+) -> Done {
+    let (base, bytes) = process()?.variable(module_handle(module), name(text)?)?;
+    set_if_wanted(address, base);
+    set_if_wanted(size, bytes as usize);
+    Ok(())
+}
+
+fn set_library(library: *mut CUlibrary, image: Image) -> Done {
+    let library = out(library)?;
+    library.set(without_provenance_mut(
+        process()?.load_library(image).value(),
+    ))
+}
+
+#[expect(clippy::too_many_arguments, reason = "the C signature")]
+unsafe fn load_library(
+    library: *mut CUlibrary,
+    code: *const c_void,
+    _jit_options: *mut CUjit_option,
+    _jit_values: *mut *mut c_void,
+    _jit_count: u32,
+    _options: *mut CUlibraryOption,
+    _values: *mut *mut c_void,
+    _count: u32,
+) -> Done {
+    process()?;
+    // SAFETY: the caller's image.
+    set_library(library, unsafe { read_data(code) }?)
+}
+
+#[expect(clippy::too_many_arguments, reason = "the C signature")]
+fn load_library_file(
+    library: *mut CUlibrary,
+    file: *const c_char,
+    _jit_options: *mut CUjit_option,
+    _jit_values: *mut *mut c_void,
+    _jit_count: u32,
+    _options: *mut CUlibraryOption,
+    _values: *mut *mut c_void,
+    _count: u32,
+) -> Done {
+    process()?;
+    set_library(library, read_file(file)?)
+}
+
+fn unload_library(library: CUlibrary) -> Done {
+    process()?.unload_library(library_handle(library))
+}
+
+fn kernel(kernel: *mut CUkernel, library: CUlibrary, text: *const c_char) -> Done {
+    let kernel = out(kernel)?;
+    kernel.set(without_provenance_mut(
+        process()?
+            .function(Home::Library(library_handle(library)), name(text)?)?
+            .value(),
+    ))
+}
+
+fn kernel_count(count: *mut u32, library: CUlibrary) -> Done {
+    out(count)?.set(
+        process()?
+            .functions(Home::Library(library_handle(library)))?
+            .len() as u32,
+    )
+}
+
+unsafe fn enumerate_kernels(kernels: *mut CUkernel, room: u32, library: CUlibrary) -> Done {
+    // SAFETY: the caller's array.
+    unsafe { enumerate(kernels, room, Home::Library(library_handle(library))) }
+}
+
+fn module_of(module: *mut CUmodule, library: CUlibrary) -> Done {
+    let module = out(module)?;
+    module.set(without_provenance_mut(
+        process()?.module_of(library_handle(library))?.value(),
+    ))
+}
+
+fn library_global(
+    address: *mut CUdeviceptr,
+    size: *mut usize,
+    library: CUlibrary,
+    text: *const c_char,
+) -> Done {
+    let process = process()?;
+    let module = process.module_of(library_handle(library))?;
+    global(address, size, without_provenance_mut(module.value()), text)
+}
+
+fn home_of(kernel: CUkernel) -> Done<Home> {
+    let objects = process()?.objects();
+    objects
+        .functions
+        .get(function_handle(kernel.cast()))
+        .map(|function| function.home)
+        .ok_or(CUresult::INVALID_HANDLE)
+}
+
+/// The context-dependent function of a kernel: the same handle, after making sure that the current context has the code.
+fn kernel_function(function: *mut CUfunction, kernel: CUkernel) -> Done {
+    let function = out(function)?;
+    if let Home::Library(library) = home_of(kernel)? {
+        process()?.module_of(library)?;
+    }
+    function.set(kernel.cast())
+}
+
+fn kernel_library(library: *mut CUlibrary, kernel: CUkernel) -> Done {
+    match home_of(kernel)? {
+        Home::Library(found) => out(library)?.set(without_provenance_mut(found.value())),
+        Home::Module(_) => Err(CUresult::INVALID_HANDLE),
+    }
+}
+
+fn kernel_name(text: *mut *const c_char, kernel: CUkernel) -> Done {
+    let objects = process()?.objects();
+    let found = objects
+        .functions
+        .get(function_handle(kernel.cast()))
+        .ok_or(CUresult::INVALID_HANDLE)?;
+    out(text)?.set(found.c_name.as_ptr())
+}
+
+fn kernel_parameter(kernel: CUkernel, index: usize, offset: *mut usize, size: *mut usize) -> Done {
+    parameter(kernel.cast(), index, offset, size)
+}
+
+fn kernel_parameter_count(kernel: CUkernel, count: *mut usize) -> Done {
+    parameter_count(kernel.cast(), count)
+}

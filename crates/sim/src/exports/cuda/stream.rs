@@ -1,0 +1,245 @@
+//! Streams, events, host functions.
+
+use super::context::from_handle as context_handle;
+use super::out;
+use crate::engine::handles::Handle;
+use crate::engine::process::{Done, process};
+use crate::engine::stream::{Event, Stream, Target};
+use divvy_driver::sys::cuda::{
+    CUcontext, CUdevice, CUdeviceptr, CUevent, CUhostFn, CUresult, CUstream, CUstreamCallback,
+    CUstreamCaptureMode, CUstreamCaptureStatus,
+};
+use std::ffi::c_void;
+use std::ptr::without_provenance_mut;
+
+exports! { cuda {
+    cuStreamCreate: (stream, flags) => create;
+    cuStreamCreateWithPriority: (stream, flags, priority) => create_with_priority;
+    cuStreamDestroy: (stream) => destroy;
+    cuStreamDestroy_v2: (stream) => destroy;
+    cuStreamSynchronize, cuStreamSynchronize_ptsz: (stream) => synchronize;
+    cuStreamQuery, cuStreamQuery_ptsz: (stream) => query;
+    cuStreamWaitEvent, cuStreamWaitEvent_ptsz: (stream, event, flags) => wait_event;
+    cuStreamAddCallback, cuStreamAddCallback_ptsz: (stream, callback, data, flags) => add_callback;
+    cuStreamAttachMemAsync, cuStreamAttachMemAsync_ptsz: (stream, address, length, flags) => attach_memory;
+    cuStreamGetPriority, cuStreamGetPriority_ptsz: (stream, priority) => priority;
+    cuStreamGetFlags, cuStreamGetFlags_ptsz: (stream, flags) => flags;
+    cuStreamGetId, cuStreamGetId_ptsz: (stream, id) => id;
+    cuStreamGetCtx, cuStreamGetCtx_ptsz: (stream, context) => context;
+    cuStreamGetDevice, cuStreamGetDevice_ptsz: (stream, device) => device;
+    cuStreamIsCapturing, cuStreamIsCapturing_ptsz: (stream, status) => is_capturing;
+    cuThreadExchangeStreamCaptureMode: (mode) => exchange_capture_mode;
+    cuLaunchHostFunc, cuLaunchHostFunc_ptsz: (stream, function, data) => host_function;
+    cuLaunchHostFunc_v2, cuLaunchHostFunc_v2_ptsz: (stream, function, data, mode) => host_function_v2;
+    cuEventCreate: (event, flags) => create_event;
+    cuEventDestroy: (event) => destroy_event;
+    cuEventDestroy_v2: (event) => destroy_event;
+    cuEventRecord, cuEventRecord_ptsz: (event, stream) => record;
+    cuEventRecordWithFlags, cuEventRecordWithFlags_ptsz: (event, stream, flags) => record_with_flags;
+    cuEventQuery: (event) => query_event;
+    cuEventSynchronize: (event) => synchronize_event;
+    cuEventElapsedTime: (milliseconds, start, end) => elapsed;
+    cuEventElapsedTime_v2: (milliseconds, start, end) => elapsed;
+} }
+
+fn event_handle(event: CUevent) -> Handle<Event> {
+    Handle::from_value(event.addr())
+}
+
+fn create(stream: *mut CUstream, flags: u32) -> Done {
+    create_with_priority(stream, flags, 0)
+}
+
+/// Priorities outside the range are clamped to it, as CUDA documents.
+fn create_with_priority(stream: *mut CUstream, flags: u32, priority: i32) -> Done {
+    let (process, stream) = (process()?, out(stream)?);
+    if flags > 1 {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    stream.set(without_provenance_mut(
+        process.create_stream(flags, priority.clamp(-5, 0))?.value(),
+    ))
+}
+
+fn destroy(stream: CUstream) -> Done {
+    process()?
+        .objects()
+        .streams
+        .remove(Handle::<Stream>::from_value(stream.addr()))
+        .map(drop)
+        .ok_or(CUresult::INVALID_HANDLE)
+}
+
+fn synchronize(stream: CUstream) -> Done {
+    let process = process()?;
+    let (target, current) = process.target(stream.addr())?;
+    process.synchronize_stream(current.gpu, target)
+}
+
+fn query(stream: CUstream) -> Done {
+    let process = process()?;
+    let (target, current) = process.target(stream.addr())?;
+    process.query_stream(current.gpu, target)
+}
+
+/// Work is carried out in issue order, so what the event stands for comes first in any case.
+fn wait_event(stream: CUstream, event: CUevent, _flags: u32) -> Done {
+    let process = process()?;
+    process.target(stream.addr())?;
+    process
+        .objects()
+        .events
+        .get(event_handle(event))
+        .map(drop)
+        .ok_or(CUresult::INVALID_HANDLE)
+}
+
+/// A pointer of the caller's that travels to the thread its function runs on.
+struct Data(*mut c_void);
+
+// SAFETY: the API hands it to a function on another thread by contract.
+unsafe impl Send for Data {}
+
+impl Data {
+    fn get(&self) -> *mut c_void {
+        self.0
+    }
+}
+
+fn add_callback(
+    stream: CUstream,
+    callback: CUstreamCallback,
+    data: *mut c_void,
+    flags: u32,
+) -> Done {
+    let process = process()?;
+    let (target, current) = process.target(stream.addr())?;
+    let callback = callback
+        .filter(|_| flags == 0)
+        .ok_or(CUresult::INVALID_VALUE)?;
+    let (data, stream) = (Data(data), Data(stream.cast()));
+    // SAFETY: the caller's function, called as the API promises.
+    process.issue_host_function(current.gpu, target, move || unsafe {
+        callback(stream.get().cast(), CUresult::SUCCESS, data.get())
+    })
+}
+
+fn host_function(stream: CUstream, function: CUhostFn, data: *mut c_void) -> Done {
+    let process = process()?;
+    let (target, current) = process.target(stream.addr())?;
+    let function = function.ok_or(CUresult::INVALID_VALUE)?;
+    let data = Data(data);
+    // SAFETY: the caller's function, called as the API promises.
+    process.issue_host_function(current.gpu, target, move || unsafe { function(data.get()) })
+}
+
+fn host_function_v2(stream: CUstream, function: CUhostFn, data: *mut c_void, _mode: u32) -> Done {
+    host_function(stream, function, data)
+}
+
+fn attach_memory(stream: CUstream, _address: CUdeviceptr, _length: usize, _flags: u32) -> Done {
+    process()?.target(stream.addr()).map(drop)
+}
+
+/// A figure of a stream; the default streams have flags and priority 0 and an id of their own.
+fn figure(stream: CUstream, of: impl Fn(&Stream) -> u64) -> Done<u64> {
+    let process = process()?;
+    let (target, _) = process.target(stream.addr())?;
+    match target {
+        Target::Default => Ok(0),
+        Target::Own(handle) => process
+            .objects()
+            .streams
+            .get(handle)
+            .map(of)
+            .ok_or(CUresult::INVALID_HANDLE),
+    }
+}
+
+fn priority(stream: CUstream, priority: *mut i32) -> Done {
+    out(priority)?.set(figure(stream, |stream| stream.priority as u64)? as i32)
+}
+
+fn flags(stream: CUstream, flags: *mut u32) -> Done {
+    out(flags)?.set(figure(stream, |stream| u64::from(stream.flags))? as u32)
+}
+
+fn id(stream: CUstream, id: *mut u64) -> Done {
+    let own = figure(stream, |stream| stream.id)?;
+    out(id)?.set(if stream.addr() <= 2 {
+        stream.addr() as u64
+    } else {
+        own
+    })
+}
+
+fn context(stream: CUstream, context: *mut CUcontext) -> Done {
+    let (_, current) = process()?.target(stream.addr())?;
+    out(context)?.set(context_handle(current.context))
+}
+
+fn device(stream: CUstream, device: *mut CUdevice) -> Done {
+    let process = process()?;
+    let (_, current) = process.target(stream.addr())?;
+    out(device)?.set(process.device(current.gpu))
+}
+
+/// Nothing ever captures: graphs are not simulated.
+fn is_capturing(stream: CUstream, status: *mut CUstreamCaptureStatus) -> Done {
+    process()?.target(stream.addr())?;
+    out(status)?.set(CUstreamCaptureStatus::NONE)
+}
+
+thread_local! {
+    static CAPTURE_MODE: std::cell::Cell<CUstreamCaptureMode> = const { std::cell::Cell::new(CUstreamCaptureMode::GLOBAL) };
+}
+
+unsafe fn exchange_capture_mode(mode: *mut CUstreamCaptureMode) -> Done {
+    let place = out(mode)?;
+    // SAFETY: not null; the caller's mode to set.
+    let wanted = unsafe { *mode };
+    if wanted.0 > CUstreamCaptureMode::RELAXED.0 {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    place.set(CAPTURE_MODE.replace(wanted))
+}
+
+fn create_event(event: *mut CUevent, flags: u32) -> Done {
+    let (process, event) = (process()?, out(event)?);
+    if flags > 7 {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    event.set(without_provenance_mut(process.create_event(flags)?.value()))
+}
+
+fn destroy_event(event: CUevent) -> Done {
+    process()?
+        .objects()
+        .events
+        .remove(event_handle(event))
+        .map(drop)
+        .ok_or(CUresult::INVALID_HANDLE)
+}
+
+fn record(event: CUevent, stream: CUstream) -> Done {
+    let process = process()?;
+    let (target, current) = process.target(stream.addr())?;
+    process.record_event(event_handle(event), target, current.gpu)
+}
+
+fn record_with_flags(event: CUevent, stream: CUstream, _flags: u32) -> Done {
+    record(event, stream)
+}
+
+fn query_event(event: CUevent) -> Done {
+    process()?.query_event(event_handle(event))
+}
+
+fn synchronize_event(event: CUevent) -> Done {
+    process()?.synchronize_event(event_handle(event))
+}
+
+fn elapsed(milliseconds: *mut f32, start: CUevent, end: CUevent) -> Done {
+    let milliseconds = out(milliseconds)?;
+    milliseconds.set(process()?.elapsed(event_handle(start), event_handle(end))?)
+}

@@ -1,0 +1,62 @@
+//! Memory of a GPU.
+
+use super::{Device, Done, out};
+use divvy_driver::sys::nvml::*;
+
+exports! { nvml {
+    nvmlDeviceGetMemoryInfo: (device, memory) => info;
+    nvmlDeviceGetMemoryInfo_v2: (device, memory) => info_v2;
+    nvmlDeviceGetBAR1MemoryInfo: (device, memory) => bar1;
+    nvmlDeviceGetMemoryBusWidth: (device, width) => bus_width;
+} }
+
+fn figures(device: nvmlDevice_t) -> Done<nvmlMemory_v2_t> {
+    let device = Device::answering(device)?;
+    let model = device.model();
+    let locked = device.fresh();
+    let (free, used) = (locked.free(device.index), device.gpu().used());
+    Ok(nvmlMemory_v2_t {
+        version: struct_version::<nvmlMemory_v2_t>(2),
+        total: model.memory_total(),
+        reserved: model.memory_reserved(),
+        free,
+        used,
+    })
+}
+
+/// Here `used` includes what the driver reserves.
+fn info(device: nvmlDevice_t, memory: *mut nvmlMemory_t) -> Done {
+    let figures = figures(device)?;
+    out(memory)?.set(nvmlMemory_t {
+        total: figures.total,
+        free: figures.free,
+        used: figures.used + figures.reserved,
+    })
+}
+
+unsafe fn info_v2(device: nvmlDevice_t, memory: *mut nvmlMemory_v2_t) -> Done {
+    let (figures, place) = (figures(device)?, out(memory)?);
+    // SAFETY: not null; the caller sets the version before the call.
+    if unsafe { (*memory).version } != figures.version {
+        return Err(nvmlReturn_t::ARGUMENT_VERSION_MISMATCH);
+    }
+    place.set(figures)
+}
+
+/// A window as large as the memory, rounded up to a power of two, with a little of it in use.
+fn bar1(device: nvmlDevice_t, memory: *mut nvmlBAR1Memory_t) -> Done {
+    let total = Device::answering(device)?
+        .model()
+        .memory_total()
+        .next_power_of_two();
+    let used = 2 << 20;
+    out(memory)?.set(nvmlBAR1Memory_t {
+        bar1Total: total,
+        bar1Free: total - used,
+        bar1Used: used,
+    })
+}
+
+fn bus_width(device: nvmlDevice_t, width: *mut u32) -> Done {
+    out(width)?.set(Device::answering(device)?.model().memory_bus_bits as u32)
+}

@@ -1,0 +1,211 @@
+//! Processes on a GPU, and how much of it they use.
+
+use super::{Device, Done, out, set_list};
+use divvy_driver::sys::nvml::*;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+exports! { nvml {
+    nvmlDeviceGetComputeRunningProcesses: (device, count, infos) => compute_v1;
+    nvmlDeviceGetComputeRunningProcesses_v2: (device, count, infos) => compute_v2;
+    nvmlDeviceGetComputeRunningProcesses_v3: (device, count, infos) => compute_v2;
+    nvmlDeviceGetGraphicsRunningProcesses: (device, count, infos) => none_v1;
+    nvmlDeviceGetGraphicsRunningProcesses_v2: (device, count, infos) => none_v2;
+    nvmlDeviceGetGraphicsRunningProcesses_v3: (device, count, infos) => none_v2;
+    nvmlDeviceGetMPSComputeRunningProcesses: (device, count, infos) => none_v1;
+    nvmlDeviceGetMPSComputeRunningProcesses_v2: (device, count, infos) => none_v2;
+    nvmlDeviceGetMPSComputeRunningProcesses_v3: (device, count, infos) => none_v2;
+    nvmlDeviceGetRunningProcessDetailList: (device, list) => details;
+    nvmlDeviceGetUtilizationRates: (device, utilization) => rates;
+    nvmlDeviceGetEncoderUtilization: (device, utilization, period) => no_video;
+    nvmlDeviceGetDecoderUtilization: (device, utilization, period) => no_video;
+    nvmlDeviceGetProcessUtilization: (device, samples, count, last_seen) => process_utilization;
+    nvmlDeviceGetProcessesUtilizationInfo: (device, info) => processes_utilization;
+} }
+
+/// Windows of utilisation in one second, over which a process's share is taken.
+const SECOND: u64 = 6;
+
+/// One process with a context on a GPU.
+struct Row {
+    pid: u32,
+    used: u64,
+    sm_percent: u32,
+}
+
+fn rows(device: &Device) -> Vec<Row> {
+    let locked = device.fresh();
+    let now = locked.now();
+    let on_gpu = locked
+        .slots()
+        .iter()
+        .enumerate()
+        .filter(|(_, slot)| slot.is_live() && slot.has_context(device.index));
+    let row = |(index, slot): (usize, &crate::engine::slots::Slot)| Row {
+        pid: slot.pid(),
+        used: slot.used(device.index) + locked.shared_bytes_of(index, device.index),
+        sm_percent: locked
+            .queue(index, device.index)
+            .windows()
+            .percent(now, SECOND),
+    };
+    on_gpu.map(row).collect()
+}
+
+unsafe fn compute_v1(
+    device: nvmlDevice_t,
+    count: *mut u32,
+    infos: *mut nvmlProcessInfo_v1_t,
+) -> Done {
+    let rows = rows(&Device::answering(device)?);
+    let list: Vec<_> = rows
+        .iter()
+        .map(|row| nvmlProcessInfo_v1_t {
+            pid: row.pid,
+            usedGpuMemory: row.used,
+        })
+        .collect();
+    // SAFETY: the caller's array.
+    unsafe { set_list(count, infos, &list) }
+}
+
+/// Entries of the second and third version are the same.
+unsafe fn compute_v2(
+    device: nvmlDevice_t,
+    count: *mut u32,
+    infos: *mut nvmlProcessInfo_v2_t,
+) -> Done {
+    let (gpu_instance, compute_instance) = (NO_INSTANCE, NO_INSTANCE);
+    let entry = |row: &Row| nvmlProcessInfo_v2_t {
+        pid: row.pid,
+        usedGpuMemory: row.used,
+        gpuInstanceId: gpu_instance,
+        computeInstanceId: compute_instance,
+    };
+    let list: Vec<_> = rows(&Device::answering(device)?)
+        .iter()
+        .map(entry)
+        .collect();
+    // SAFETY: the caller's array.
+    unsafe { set_list(count, infos, &list) }
+}
+
+unsafe fn none_v1(device: nvmlDevice_t, count: *mut u32, infos: *mut nvmlProcessInfo_v1_t) -> Done {
+    Device::answering(device)?;
+    // SAFETY: the caller's array.
+    unsafe { set_list(count, infos, &[]) }
+}
+
+unsafe fn none_v2(device: nvmlDevice_t, count: *mut u32, infos: *mut nvmlProcessInfo_v2_t) -> Done {
+    Device::answering(device)?;
+    // SAFETY: the caller's array.
+    unsafe { set_list(count, infos, &[]) }
+}
+
+/// Mode 0 asks for compute processes; there are no graphics or MPS ones.
+unsafe fn details(device: nvmlDevice_t, list: *mut nvmlProcessDetailList_t) -> Done {
+    let device = Device::answering(device)?;
+    // SAFETY: null or the caller's structure.
+    let list = unsafe { list.as_mut() }.ok_or(nvmlReturn_t::INVALID_ARGUMENT)?;
+    if list.version != struct_version::<nvmlProcessDetailList_t>(1) {
+        return Err(nvmlReturn_t::ARGUMENT_VERSION_MISMATCH);
+    }
+    let rows = if list.mode == 0 {
+        rows(&device)
+    } else {
+        Vec::new()
+    };
+    let entry = |row: &Row| nvmlProcessDetail_v1_t {
+        pid: row.pid,
+        usedGpuMemory: row.used,
+        gpuInstanceId: NO_INSTANCE,
+        computeInstanceId: NO_INSTANCE,
+        usedGpuCcProtectedMemory: 0,
+    };
+    let entries: Vec<_> = rows.iter().map(entry).collect();
+    // SAFETY: the caller's array.
+    unsafe { set_list(&raw mut list.numProcArrayEntries, list.procArray, &entries) }
+}
+
+/// How busy the memory is, is not modelled: half of how busy the multiprocessors are.
+fn rates(device: nvmlDevice_t, utilization: *mut nvmlUtilization_t) -> Done {
+    let (device, utilization) = (Device::answering(device)?, out(utilization)?);
+    let percent = device.utilization();
+    utilization.set(nvmlUtilization_t {
+        gpu: percent,
+        memory: percent / 2,
+    })
+}
+
+fn no_video(device: nvmlDevice_t, utilization: *mut u32, period: *mut u32) -> Done {
+    Device::answering(device)?;
+    let period = out(period)?;
+    out(utilization)?.set(0)?;
+    period.set(1_000_000 / 6)
+}
+
+fn wall_clock_us() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_micros() as u64)
+}
+
+/// One sample per process, of the last second. Asked again within the same sample period, there is nothing new.
+unsafe fn process_utilization(
+    device: nvmlDevice_t,
+    samples: *mut nvmlProcessUtilizationSample_t,
+    count: *mut u32,
+    last_seen: u64,
+) -> Done {
+    let rows = rows(&Device::answering(device)?);
+    let time = wall_clock_us();
+    if rows.is_empty() || time <= last_seen {
+        return Err(nvmlReturn_t::NOT_FOUND);
+    }
+    let sample = |row: &Row| nvmlProcessUtilizationSample_t {
+        pid: row.pid,
+        timeStamp: time,
+        smUtil: row.sm_percent,
+        memUtil: row.sm_percent / 2,
+        encUtil: 0,
+        decUtil: 0,
+    };
+    let list: Vec<_> = rows.iter().map(sample).collect();
+    // SAFETY: the caller's array; without one the call asks for the number of samples.
+    unsafe {
+        if samples.is_null() && !count.is_null() {
+            *count = 0;
+        }
+        set_list(count, samples, &list)
+    }
+}
+
+unsafe fn processes_utilization(
+    device: nvmlDevice_t,
+    info: *mut nvmlProcessesUtilizationInfo_t,
+) -> Done {
+    let device = Device::answering(device)?;
+    // SAFETY: null or the caller's structure.
+    let info = unsafe { info.as_mut() }.ok_or(nvmlReturn_t::INVALID_ARGUMENT)?;
+    if info.version != struct_version::<nvmlProcessesUtilizationInfo_t>(1) {
+        return Err(nvmlReturn_t::ARGUMENT_VERSION_MISMATCH);
+    }
+    let (rows, time) = (rows(&device), wall_clock_us());
+    if rows.is_empty() || time <= info.lastSeenTimeStamp {
+        return Err(nvmlReturn_t::NOT_FOUND);
+    }
+    let sample = |row: &Row| nvmlProcessUtilizationInfo_v1_t {
+        timeStamp: time,
+        pid: row.pid,
+        smUtil: row.sm_percent,
+        memUtil: row.sm_percent / 2,
+        ..Default::default()
+    };
+    let list: Vec<_> = rows.iter().map(sample).collect();
+    // SAFETY: the caller's array; without one the call asks for the number of samples.
+    unsafe {
+        if info.procUtilArray.is_null() {
+            info.processSamplesCount = 0;
+        }
+        set_list(&raw mut info.processSamplesCount, info.procUtilArray, &list)
+    }
+}

@@ -1,0 +1,106 @@
+//! The macros behind the tables, and the trait that takes a C signature apart.
+
+use crate::trace::{self, Answer};
+
+/// A C function pointer type, parameter by parameter; those it does not have are `()`.
+pub trait Signature {
+    type Answer;
+    type P0;
+    type P1;
+    type P2;
+    type P3;
+    type P4;
+    type P5;
+    type P6;
+    type P7;
+    type P8;
+    type P9;
+    type P10;
+}
+
+macro_rules! signature {
+    ($($has:ident)* | $($lacks:ident)*) => {
+        impl<Answer, $($has),*> Signature for unsafe extern "C" fn($($has),*) -> Answer {
+            type Answer = Answer;
+            $(type $has = $has;)*
+            $(type $lacks = ();)*
+        }
+    };
+}
+
+signature!(| P0 P1 P2 P3 P4 P5 P6 P7 P8 P9 P10);
+signature!(P0 | P1 P2 P3 P4 P5 P6 P7 P8 P9 P10);
+signature!(P0 P1 | P2 P3 P4 P5 P6 P7 P8 P9 P10);
+signature!(P0 P1 P2 | P3 P4 P5 P6 P7 P8 P9 P10);
+signature!(P0 P1 P2 P3 | P4 P5 P6 P7 P8 P9 P10);
+signature!(P0 P1 P2 P3 P4 | P5 P6 P7 P8 P9 P10);
+signature!(P0 P1 P2 P3 P4 P5 | P6 P7 P8 P9 P10);
+signature!(P0 P1 P2 P3 P4 P5 P6 | P7 P8 P9 P10);
+signature!(P0 P1 P2 P3 P4 P5 P6 P7 | P8 P9 P10);
+signature!(P0 P1 P2 P3 P4 P5 P6 P7 P8 | P9 P10);
+signature!(P0 P1 P2 P3 P4 P5 P6 P7 P8 P9 | P10);
+signature!(P0 P1 P2 P3 P4 P5 P6 P7 P8 P9 P10 |);
+
+/// `api { name, name_ptsz: (parameter, …) => handler; … }`: exports each name with the signature that `divvy_driver::sys::api::pfn` gives it. The
+/// handler takes the parameters and answers `Result<(), api's result>`.
+macro_rules! exports {
+    ($api:ident { $($($name:ident),+: $parameters:tt => $handler:ident;)* }) => {
+        $($(exports!(@row $api $name $handler; $parameters);)+)*
+    };
+    (@row $api:ident $name:ident $handler:ident; ($($parameter:ident),*)) => {
+        exports!(@zip $api $name $handler; [] [$($parameter)*] [P0 P1 P2 P3 P4 P5 P6 P7 P8 P9 P10]);
+    };
+    (@zip $api:ident $name:ident $handler:ident; [$($done:tt)*] [$parameter:ident $($parameters:ident)*] [$slot:ident $($slots:ident)*]) => {
+        exports!(@zip $api $name $handler; [$($done)* ($parameter $slot)] [$($parameters)*] [$($slots)*]);
+    };
+    (@zip $api:ident $name:ident $handler:ident; [$(($parameter:ident $slot:ident))*] [] $slots:tt) => {
+        #[unsafe(no_mangle)]
+        #[allow(unused_unsafe)]
+        unsafe extern "C" fn $name(
+            $($parameter: <divvy_driver::sys::$api::pfn::$name as $crate::exports::table::Signature>::$slot),*
+        ) -> <divvy_driver::sys::$api::pfn::$name as $crate::exports::table::Signature>::Answer {
+            $crate::trace::call(
+                stringify!($name),
+                // SAFETY: the caller's arguments, which the API's documentation vouches for.
+                || unsafe { self::$handler($($parameter),*) },
+                |_line| { $(_line.argument($parameter);)* },
+            )
+        }
+        const _: divvy_driver::sys::$api::pfn::$name = $name;
+    };
+}
+
+/// Exports names that nothing implements.
+macro_rules! stubs {
+    ($answer:ident: $($name:ident)*) => {$(
+        #[unsafe(no_mangle)]
+        extern "C" fn $name() -> $answer {
+            stub(stringify!($name))
+        }
+    )*};
+}
+
+/// A function we export, as `cuGetProcAddress` hands it out.
+pub struct Address(pub *const ());
+
+// SAFETY: the address of code.
+unsafe impl Sync for Address {}
+
+macro_rules! addresses {
+    ($($name:ident)*) => {
+        /// Every exported CUDA function, sorted by name.
+        static ADDRESSES: &[(&str, Address)] = {
+            // The symbols are this library's own; only their addresses matter, so the signatures are left out.
+            #[allow(clashing_extern_declarations)]
+            mod symbols {
+                unsafe extern "C" { $(pub fn $name();)* }
+            }
+            &[$((stringify!($name), Address(symbols::$name as *const ()))),*]
+        };
+    };
+}
+
+/// What a function without a handler answers.
+pub fn stub<A: Answer>(name: &str) -> A {
+    trace::call(name, || Err(A::NOT_SUPPORTED), |_| ())
+}
