@@ -178,9 +178,21 @@ mod tests {
             (["-g", "0.25"], v1::Amount::Share { thousandths: 250 }),
             (["--gpu", "2"], v1::Amount::Whole { count: 2 }),
             (["-g", "1-4"], v1::Amount::Range { min: 1, max: 4 }),
-            (["-g", "8x0.5"], v1::Amount::Shares { count: 8, thousandths: 500 }),
-            (["--gpu-memory", "4G"], v1::Amount::Memory { bytes: 4 << 30 }),
-            (["--gpu-memory", "512MiB"], v1::Amount::Memory { bytes: 512 << 20 }),
+            (
+                ["-g", "8x0.5"],
+                v1::Amount::Shares {
+                    count: 8,
+                    thousandths: 500,
+                },
+            ),
+            (
+                ["--gpu-memory", "4G"],
+                v1::Amount::Memory { bytes: 4 << 30 },
+            ),
+            (
+                ["--gpu-memory", "512MiB"],
+                v1::Amount::Memory { bytes: 512 << 20 },
+            ),
         ];
         for (flag, amount) in amounts {
             let submit = asked(&[flag[0], flag[1], "--", "true"]).unwrap();
@@ -198,23 +210,57 @@ mod tests {
 
     #[test]
     fn a_queue_may_say_how_much_and_the_default_queue_does_not() {
-        assert_eq!(asked(&["-q", "half_gpu", "--", "true"]).unwrap().amount, None);
+        assert_eq!(
+            asked(&["-q", "half_gpu", "--", "true"]).unwrap().amount,
+            None
+        );
         for words in [&["--", "true"][..], &["-q", "default", "--", "true"]] {
             let error = asked(words).unwrap_err();
             assert_eq!(error.code, ErrorCode::Usage);
             let hint = error.hint.unwrap();
-            assert!(["-g", "--gpu-memory", "-q"].iter().all(|flag| hint.contains(flag)), "{hint}");
+            assert!(
+                ["-g", "--gpu-memory", "-q"]
+                    .iter()
+                    .all(|flag| hint.contains(flag)),
+                "{hint}"
+            );
         }
     }
 
     #[test]
     fn the_folder_the_environment_and_the_rest_travel_along() {
-        let submit = asked(&["-g", "0.5", "-p", "vision", "--name", "eval", "--gpus-on", "0-1,3", "--no-wait", "x"]).unwrap();
-        assert_eq!(submit.cwd, std::env::current_dir().unwrap().to_str().unwrap());
+        let submit = asked(&[
+            "-g",
+            "0.5",
+            "-p",
+            "vision",
+            "--name",
+            "eval",
+            "--gpus-on",
+            "0-1,3",
+            "--no-wait",
+            "x",
+        ])
+        .unwrap();
+        assert_eq!(
+            submit.cwd,
+            std::env::current_dir().unwrap().to_str().unwrap()
+        );
         assert_eq!(submit.env.get("PATH"), std::env::var("PATH").ok().as_ref());
-        assert_eq!((submit.project.as_deref(), submit.name.as_deref()), (Some("vision"), Some("eval")));
-        assert_eq!((submit.gpus_on, submit.no_wait, submit.compute.as_deref()), (vec![0, 1, 3], true, Some("fair")));
-        assert_eq!(asked(&["-g", "0.5", "--gpus-on", "all", "x"]).unwrap().gpus_on, Vec::<u32>::new());
+        assert_eq!(
+            (submit.project.as_deref(), submit.name.as_deref()),
+            (Some("vision"), Some("eval"))
+        );
+        assert_eq!(
+            (submit.gpus_on, submit.no_wait, submit.compute.as_deref()),
+            (vec![0, 1, 3], true, Some("fair"))
+        );
+        assert_eq!(
+            asked(&["-g", "0.5", "--gpus-on", "all", "x"])
+                .unwrap()
+                .gpus_on,
+            Vec::<u32>::new()
+        );
     }
 
     #[test]
@@ -229,7 +275,10 @@ mod tests {
             (&["--gpu-memory", "4", "--", "x"], "--gpu-memory 4"),
             (&["--gpu-memory", "0G", "--", "x"], "--gpu-memory 0G"),
             (&["--gpu-memory", "4GB", "--", "x"], "--gpu-memory 4GB"),
-            (&["--gpu-memory", "4G", "-g", "1", "--", "x"], "cannot be used with"),
+            (
+                &["--gpu-memory", "4G", "-g", "1", "--", "x"],
+                "cannot be used with",
+            ),
             (&["-g", "1"], "no program"),
             (&["-g", "1", "--"], "no program"),
             (&["-g", "1", "--", ""], "name is empty"),
@@ -237,13 +286,20 @@ mod tests {
             (&["-g", "1", "--compute", "some", "x"], "--compute some"),
             (&["-g", "1", "--gpus-on", "a", "x"], "--gpus-on"),
             (&["-g", "1", "--gpus-on", "", "x"], "--gpus-on"),
-            (&["-g", "1", "--parsable", "-o", "json", "x"], "cannot be used with"),
+            (
+                &["-g", "1", "--parsable", "-o", "json", "x"],
+                "cannot be used with",
+            ),
             (&["--gpux", "1", "--", "x"], "--gpux"),
         ];
         for (words, named) in lines {
             let error = asked(words).unwrap_err();
             assert_eq!(error.code.exit_code(), 2, "{words:?}");
-            assert!(error.message.contains(named), "{words:?}: {}", error.message);
+            assert!(
+                error.message.contains(named),
+                "{words:?}: {}",
+                error.message
+            );
             assert!(error.hint.is_some(), "{words:?}");
         }
     }

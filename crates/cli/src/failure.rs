@@ -112,22 +112,47 @@ mod tests {
 
     #[test]
     fn json_is_asked_for_in_every_spelling_before_the_program() {
-        for line in ["ps -o json", "ps -ojson", "ps -o=json", "ps --output json", "ps --output=ndjson", "--bad -o json"] {
+        for line in [
+            "ps -o json",
+            "ps -ojson",
+            "ps -o=json",
+            "ps --output json",
+            "ps --output=ndjson",
+            "--bad -o json",
+        ] {
             assert!(asks(line), "{line}");
         }
-        for line in ["ps", "ps -o wide", "ps -o", "run -g 1 -- tool -o json", "logs json"] {
+        for line in [
+            "ps",
+            "ps -o wide",
+            "ps -o",
+            "run -g 1 -- tool -o json",
+            "logs json",
+        ] {
             assert!(!asks(line), "{line}");
         }
     }
 
     #[test]
     fn a_refusal_of_clap_becomes_a_message_and_a_hint() {
-        let refused = |words: &[&str]| from_clap(&crate::args::command().try_get_matches_from(words).unwrap_err());
+        let refused = |words: &[&str]| {
+            from_clap(
+                &crate::args::command()
+                    .try_get_matches_from(words)
+                    .unwrap_err(),
+            )
+        };
         let error = refused(&["divvy", "pss"]);
         assert_eq!(error.message, "unrecognized subcommand 'pss'");
         assert!(error.hint.unwrap().contains("'ps'"));
         let error = refused(&["divvy", "ps", "-o", "xml"]);
-        assert!(error.message.starts_with("invalid value 'xml' for '--output <FORMAT>'"), "{}", error.message);
+        assert!(
+            error
+                .message
+                .starts_with("invalid value 'xml' for '--output <FORMAT>'"),
+            "{}",
+            error.message
+        );
         assert!(error.message.contains("ndjson"), "{}", error.message);
         let error = refused(&["divvy", "wait"]);
         assert!(error.message.contains("<JOB>"), "{}", error.message);

@@ -14,6 +14,8 @@ pub struct Daemon {
     pub queues: Vec<QueueSpec>,
     pub order: Order,
     pub backfill: bool,
+    /// Jobs were to run in containers, which this version does not do.
+    pub containers: bool,
     /// Return once it answers, and leave it running.
     pub detached: bool,
     /// Simulated GPUs: `a100-80gb:3`.
@@ -55,6 +57,7 @@ pub fn daemon(args: &args::Daemon) -> Result<Daemon> {
             Order::Strict
         },
         backfill: args.backfill,
+        containers: args.docker.is_some(),
         detached: args.detached,
         sim: args.sim.clone(),
     })
@@ -93,14 +96,20 @@ mod tests {
     fn queues(daemon: &Daemon) -> Vec<String> {
         let shown = |queue: &QueueSpec| {
             let amount = queue.amount.map(|amount| amount.to_string());
-            format!("{} gets {}", queue.name, amount.as_deref().unwrap_or("what it asks for"))
+            format!(
+                "{} gets {}",
+                queue.name,
+                amount.as_deref().unwrap_or("what it asks for")
+            )
         };
         daemon.queues.iter().map(shown).collect()
     }
 
     #[test]
     fn the_documented_line_with_a_space_between_gpus_and_an_empty_docker_is_taken() {
-        let daemon = parsed("divvy daemon --dynamic-gpus --gpus 0, 1 --queue half_gpu=0.5 --docker").unwrap();
+        let daemon =
+            parsed("divvy daemon --dynamic-gpus --gpus 0, 1 --queue half_gpu=0.5 --docker")
+                .unwrap();
         assert_eq!(daemon.gpus, GpuSelection::Indices(vec![0, 1]));
         assert_eq!(queues(&daemon), ["half_gpu gets 0.5"]);
         assert_eq!((daemon.order, daemon.detached), (Order::Strict, false));
@@ -109,19 +118,34 @@ mod tests {
     #[test]
     fn the_documented_line_with_four_queues_keeps_their_order() {
         let line = "divvy daemon --dynamic-gpus --gpus 0-2 --queue dual_gpus=2 quarter_gpu=0.25 half_gpu=0.5 single_gpu=1";
-        for line in [line.to_owned(), format!("{line} --docker"), format!("{line} --docker nvidia/cuda:12.3 --detached")] {
+        for line in [
+            line.to_owned(),
+            format!("{line} --docker"),
+            format!("{line} --docker nvidia/cuda:12.3 --detached"),
+        ] {
             let daemon = parsed(&line).unwrap();
             assert_eq!(daemon.gpus, GpuSelection::Indices(vec![0, 1, 2]), "{line}");
-            let expected = ["dual_gpus gets 2", "quarter_gpu gets 0.25", "half_gpu gets 0.5", "single_gpu gets 1"];
+            let expected = [
+                "dual_gpus gets 2",
+                "quarter_gpu gets 0.25",
+                "half_gpu gets 0.5",
+                "single_gpu gets 1",
+            ];
             assert_eq!(queues(&daemon), expected, "{line}");
         }
     }
 
     #[test]
     fn without_dynamic_gpus_jobs_ask_for_themselves() {
-        let daemon = parsed("divvy daemon --queue urgent rest --order-fairness --backfill --sim a100-80gb:3").unwrap();
+        let daemon = parsed(
+            "divvy daemon --queue urgent rest --order-fairness --backfill --sim a100-80gb:3",
+        )
+        .unwrap();
         assert_eq!(daemon.gpus, GpuSelection::All);
-        assert_eq!(queues(&daemon), ["urgent gets what it asks for", "rest gets what it asks for"]);
+        assert_eq!(
+            queues(&daemon),
+            ["urgent gets what it asks for", "rest gets what it asks for"]
+        );
         assert_eq!((daemon.order, daemon.backfill), (Order::Fairness, true));
         assert_eq!(daemon.sim.as_deref(), Some("a100-80gb:3"));
     }
@@ -132,11 +156,17 @@ mod tests {
             ("--dynamic-gpus --queue half=0.3", "half=0.3"),
             ("--dynamic-gpus --queue half=1.25", "half=1.25"),
             ("--dynamic-gpus --queue half=0", "half=0"),
-            ("--dynamic-gpus --queue half", "queue must be in format <queue_name>=<num_gpus>"),
+            (
+                "--dynamic-gpus --queue half",
+                "queue must be in format <queue_name>=<num_gpus>",
+            ),
             ("--dynamic-gpus --queue half=half", "half=half"),
             ("--dynamic-gpus --queue a=1 a=0.5", "twice"),
             ("--dynamic-gpus", "needs queues"),
-            ("--dynamic-gpus --queue a=1 --services-mode", "--services-mode"),
+            (
+                "--dynamic-gpus --queue a=1 --services-mode",
+                "--services-mode",
+            ),
             ("--gpus 0-x", "0-x"),
             ("--gpus 2-0", "2-0"),
             ("--gpus 0,0", "twice"),

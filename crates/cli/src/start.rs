@@ -3,17 +3,22 @@
 //! Two that start one at once both end up with the same: the daemon's lock lets one in, and the other's refusal is
 //! followed by connecting to the one that got in.
 
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use divvy_api::client::Client;
+use divvy_api::home::Home;
 use divvy_api::v1::{Error, ErrorCode, Node};
 
 use crate::failure::Result;
 use crate::output;
 
-/// How long a daemon that somebody else is starting may take to answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a daemon that somebody else is starting may take to answer: measuring contexts on a cold machine takes seconds.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// How long the lock may name a process that is gone: its new holder writes its own id right after taking it.
+const UNHELD: Duration = Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// The node's agent, after starting it if need be; `sim` is what `--sim` said.
 ///
@@ -22,15 +27,16 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// that `--sim` or `DIVVY_SIM` asks for.
 pub async fn agent(client: &Client, sim: Option<&str>) -> Result<Node> {
     let node = match client.node().await {
-        Err(error) if error.code == ErrorCode::NoDaemon => {
-            start(sim)?;
-            answered(client, error).await?
-        }
+        Err(error) if error.code == ErrorCode::NoDaemon => match start(sim)? {
+            Started::Here => client.node().await?,
+            Started::Elsewhere(refusal) => answered(client, refusal).await?,
+        },
         answer => answer?,
     };
+    let variable = || std::env::var("DIVVY_SIM").ok();
     let wanted = sim
         .map(str::to_owned)
-        .or_else(|| std::env::var("DIVVY_SIM").ok())
+        .or_else(variable)
         .filter(|wanted| !wanted.is_empty());
     match wanted {
         Some(wanted) if node.simulated.as_ref() != Some(&wanted) => Err(other_gpus(&wanted, &node)),
@@ -38,8 +44,16 @@ pub async fn agent(client: &Client, sim: Option<&str>) -> Result<Node> {
     }
 }
 
+/// What became of starting a daemon.
+enum Started {
+    /// It answers.
+    Here,
+    /// Another has the instance; this is how ours was refused.
+    Elsewhere(Error),
+}
+
 /// Runs `divvy daemon --detached` to its end: it serves from then on, or another does.
-fn start(sim: Option<&str>) -> Result<()> {
+fn start(sim: Option<&str>) -> Result<Started> {
     let failed = |error: std::io::Error| {
         Error::new(
             ErrorCode::NoDaemon,
@@ -47,64 +61,82 @@ fn start(sim: Option<&str>) -> Result<()> {
         )
     };
     let mut command = Command::new(std::env::current_exe().map_err(failed)?);
-    command.args(["daemon", "--detached"]);
-    command.args(sim.map(|sim| format!("--sim={sim}")));
-    let mut child = command
+    command
+        .args(["daemon", "--detached"])
+        .args(sim.map(|sim| format!("--sim={sim}")));
+    let output = command
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
-        .spawn()
+        .output()
         .map_err(failed)?;
-    let status = child.wait().map_err(failed)?;
-    if status.success() {
+    if output.status.success() {
         output::progress(
             "no daemon was running, so one was started; `divvy gpus` shows what it serves",
         );
-        return Ok(());
+        return Ok(Started::Here);
     }
-    if status.code() == Some(i32::from(ErrorCode::Conflict.exit_code())) {
-        return Ok(());
+    let refusal = retold(&String::from_utf8_lossy(&output.stderr), output.status);
+    match refusal.code {
+        ErrorCode::Conflict => Ok(Started::Elsewhere(refusal)),
+        _ => Err(refusal),
     }
-    let mut told = String::new();
-    // The failed daemon is gone, and with it the last writer of the pipe.
-    if let Some(mut stderr) = child.stderr.take() {
-        std::io::Read::read_to_string(&mut stderr, &mut told).map_err(failed)?;
-    }
-    Err(retold(&told, status))
 }
 
-/// The daemon's refusal as this command's.
+/// The daemon's refusal as this command's: what it said, with the code that its exit code stands for.
 fn retold(told: &str, status: std::process::ExitStatus) -> Error {
-    let code = match status.code() {
-        Some(code) if code == i32::from(ErrorCode::Usage.exit_code()) => ErrorCode::Usage,
-        _ => ErrorCode::NoDaemon,
-    };
+    let passed = [
+        ErrorCode::Usage,
+        ErrorCode::NotAllowed,
+        ErrorCode::NeverFits,
+        ErrorCode::Conflict,
+    ];
+    let code = passed
+        .into_iter()
+        .find(|code| status.code() == Some(i32::from(code.exit_code())));
     let line = |prefix| {
         told.lines()
             .filter_map(move |line: &str| line.strip_prefix(prefix))
             .next_back()
     };
     let why = line("error: ").map_or_else(|| format!("{status}: {}", told.trim()), str::to_owned);
-    let error = Error::new(
-        code,
-        format!("no daemon runs, and the one started here ended: {why}"),
-    );
-    match line("hint: ") {
-        Some(hint) => error.hint(hint),
-        None => error.hint("start it by hand to see more: divvy daemon"),
-    }
+    Error::new(
+        code.unwrap_or(ErrorCode::NoDaemon),
+        format!("no daemon runs, and one started now ended at once: {why}"),
+    )
+    .hint(line("hint: ").unwrap_or("start it by hand to see more: divvy daemon"))
 }
 
-async fn answered(client: &Client, mut error: Error) -> Result<Node> {
+/// Waits for the daemon that somebody else is starting, while there is one.
+///
+/// # Errors
+/// `refusal`, when the instance's lock names no living process, or the process has not answered in [`PATIENCE`].
+async fn answered(client: &Client, refusal: Error) -> Result<Node> {
     let start = Instant::now();
-    while error.code == ErrorCode::NoDaemon && start.elapsed() < PATIENCE {
+    let mut unheld = None;
+    while start.elapsed() < PATIENCE {
         match client.node().await {
-            Ok(node) => return Ok(node),
-            Err(again) => error = again,
+            Err(error) if error.code == ErrorCode::NoDaemon => {}
+            answer => return answer,
         }
-        tokio::time::sleep(Duration::from_millis(10)).await;
+        match lock_is_held() {
+            true => unheld = None,
+            false if unheld.get_or_insert_with(Instant::now).elapsed() > UNHELD => break,
+            false => {}
+        }
+        tokio::time::sleep(PAUSE).await;
     }
-    Err(error)
+    Err(refusal)
+}
+
+/// Whether the process that the lock names is alive. The lock itself is left alone: to try it would be to take it.
+fn lock_is_held() -> bool {
+    let Ok(home) = Home::from_env() else {
+        return false;
+    };
+    let pid = std::fs::read_to_string(home.daemon_lock()).unwrap_or_default();
+    let pid = pid.trim();
+    !pid.is_empty() && Path::new("/proc").join(pid).exists()
 }
 
 fn other_gpus(wanted: &str, node: &Node) -> Error {

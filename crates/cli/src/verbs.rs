@@ -76,7 +76,8 @@ fn reference(text: &str) -> &str {
 
 fn daemon(args: &args::Daemon, backend: Backend) -> Outcome {
     let daemon = serve::daemon(args)?;
-    if args.docker.is_some() {
+    if daemon.containers && daemon.detached {
+        // In the foreground the daemon says so itself.
         output::say(
             "--docker is accepted, and jobs run as plain processes: this version starts no containers",
         );

@@ -1,3 +1,46 @@
 //! Cut NVIDIA GPUs into safe fractions: command line and daemon in one program.
+//!
+//! The commands know nothing of the agent, and the agent nothing of the command line; they meet here.
+#![forbid(unsafe_code)]
 
-fn main() {}
+use std::process::ExitCode;
+
+use divvy_cli::{Backend, Daemon, Solo};
+
+fn main() -> ExitCode {
+    let backend = Backend {
+        daemon: |asked| divvy_agent::daemon(daemon(asked)),
+        supervise: divvy_agent::supervise,
+        run_here: divvy_agent::run_client_job,
+        solo: |asked| divvy_agent::solo(solo(asked)),
+        probe_context: divvy_agent::probe_context,
+    };
+    divvy_cli::main(std::env::args_os(), backend)
+}
+
+fn daemon(asked: Daemon) -> divvy_agent::DaemonArgs {
+    let Daemon {
+        gpus,
+        queues,
+        order,
+        backfill,
+        containers,
+        detached,
+        sim,
+    } = asked;
+    divvy_agent::DaemonArgs {
+        gpus,
+        queues,
+        order,
+        backfill,
+        detached,
+        containers,
+        sim,
+        grace: None,
+    }
+}
+
+fn solo(asked: Solo) -> divvy_agent::SoloArgs {
+    let Solo { submit, sim } = asked;
+    divvy_agent::SoloArgs { submit, sim }
+}

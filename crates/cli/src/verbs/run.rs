@@ -106,18 +106,23 @@ fn say_why(job: &Job, said: &mut Option<String>) {
 
 /// After a failure: whether the limit may have been its cause. Best effort, the program's exit code stands either way.
 fn tell_refusals(id: &str) {
-    let asked = block_on(async { Ok(client()?.job(id).await?) });
+    // The agent has the last word on a slice once it has settled the job, which it does within a moment.
+    let asked = block_on(async {
+        Ok(client()?
+            .wait(id, WaitFor::Ended, Duration::from_secs(1))
+            .await?)
+    });
     for slice in asked
         .iter()
         .flat_map(|job| &job.slices)
         .filter(|slice| slice.denied > 0)
     {
-        let asked = slice
+        let size = slice
             .last_denied_bytes
             .map_or_else(|| "memory".to_owned(), text::memory);
         let figures = text::memories(&[slice.memory_peak_bytes, slice.memory_limit_bytes]);
         output::say(&format!(
-            "#{id} was refused {asked} at its limit on GPU {}: it had used {figures}",
+            "#{id} was refused {size} on GPU {}: it held up to {figures}",
             slice.gpu_index
         ));
     }

@@ -27,7 +27,10 @@ pub fn verdict(job: &Job) -> Result<u8> {
             .map(|reason| format!(": {}", text::clean(reason)))
             .unwrap_or_default()
     };
-    let failed = |code, what: &str| Error::new(code, format!("#{} {what}{}", job.id, reason()));
+    let failed = |code, what: &str| {
+        Error::new(code, format!("#{} {what}{}", job.id, reason()))
+            .hint(format!("divvy describe {}", job.id))
+    };
     match (job.exit_code, job.end_reason) {
         (Some(code), _) => Ok(u8::try_from(code).unwrap_or(u8::MAX)),
         (None, Some(EndReason::Completed)) => Ok(0),
