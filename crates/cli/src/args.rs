@@ -253,6 +253,9 @@ pub struct Daemon {
     /// Serve simulated GPUs: a100-80gb:3
     #[arg(long, value_name = "MODEL:N")]
     pub sim: Option<String>,
+    /// Time a job has to end when it is stopped, before it is killed [default: 10s]
+    #[arg(long, value_name = "TIME")]
+    pub grace: Option<String>,
 }
 
 #[derive(Debug, Args)]

@@ -1,10 +1,13 @@
 //! From the words of `daemon` to what the agent serves.
 
+use std::time::Duration;
+
 use divvy_core::{GpuSelection, Order, QueueSpec, parse_gpus, parse_queues};
 
 use crate::args;
 use crate::failure::{Result, usage};
 use crate::output;
+use crate::text;
 
 /// What a daemon serves, and how.
 #[derive(Clone, Debug)]
@@ -20,6 +23,8 @@ pub struct Daemon {
     pub detached: bool,
     /// Simulated GPUs: `a100-80gb:3`.
     pub sim: Option<String>,
+    /// Time a job has to end when it is stopped, before it is killed.
+    pub grace: Option<Duration>,
 }
 
 /// What these words ask to serve.
@@ -60,6 +65,16 @@ pub fn daemon(args: &args::Daemon) -> Result<Daemon> {
         containers: args.docker.is_some(),
         detached: args.detached,
         sim: args.sim.clone(),
+        grace: args.grace.as_deref().map(grace).transpose()?,
+    })
+}
+
+fn grace(text: &str) -> Result<Duration> {
+    text::parse_time(text).ok_or_else(|| {
+        usage(
+            format!("--grace {text} is not a length of time"),
+            "write 10s, 90s or 5m",
+        )
     })
 }
 

@@ -27,6 +27,7 @@ fn daemon(asked: Daemon) -> divvy_agent::DaemonArgs {
         containers,
         detached,
         sim,
+        grace,
     } = asked;
     divvy_agent::DaemonArgs {
         gpus,
@@ -36,7 +37,7 @@ fn daemon(asked: Daemon) -> divvy_agent::DaemonArgs {
         detached,
         containers,
         sim,
-        grace: None,
+        grace,
     }
 }
 

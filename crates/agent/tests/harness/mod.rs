@@ -1,0 +1,293 @@
+//! A private daemon over simulated GPUs, and its API. It runs the built program, so build that first:
+//! `cargo build -p divvy -p divvy-shim -p divvy-sim`.
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use divvy_api::client::{Client, WaitFor};
+use divvy_api::v1::{Amount, Error, Job, JobState, Runner, Submit};
+use tempfile::TempDir;
+
+/// Longer than anything takes on a machine that is busy with something else.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The seed's example: three GPUs and four queues.
+pub const SEED: [&str; 8] = [
+    "--sim",
+    "a100-80gb:3",
+    "--dynamic-gpus",
+    "--queue",
+    "dual_gpus=2",
+    "quarter_gpu=0.25",
+    "half_gpu=0.5",
+    "single_gpu=1",
+];
+
+pub fn divvy() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let divvy = test.parent().and_then(Path::parent).unwrap().join("divvy");
+    assert!(
+        divvy.is_file(),
+        "{} is not there: cargo build -p divvy -p divvy-shim -p divvy-sim",
+        divvy.display()
+    );
+    divvy
+}
+
+/// A home, and perhaps a daemon in it. Dropping it ends the daemon and every job.
+pub struct Home {
+    pub dir: TempDir,
+    pub daemon: Option<Child>,
+}
+
+impl Home {
+    pub fn new() -> Self {
+        Self {
+            dir: TempDir::new_in("/tmp").unwrap(),
+            daemon: None,
+        }
+    }
+
+    pub fn with(args: &[&str]) -> Self {
+        let mut home = Self::new();
+        home.start(args);
+        home
+    }
+
+    pub fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// The program with this home, and without what the test's own environment says of GPUs.
+    pub fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(divvy());
+        command.args(args).env("DIVVY_HOME", self.path());
+        for name in [
+            "DIVVY_SIM",
+            "DIVVY_SIM_STATE",
+            "DIVVY_SLICE",
+            "LD_PRELOAD",
+            "XDG_RUNTIME_DIR",
+        ] {
+            command.env_remove(name);
+        }
+        command
+    }
+
+    pub fn run(&self, args: &[&str]) -> Output {
+        self.command(args).stdin(Stdio::null()).output().unwrap()
+    }
+
+    /// Starts the daemon; returns once its socket takes connections.
+    pub fn start(&mut self, args: &[&str]) {
+        let log = fs::File::options()
+            .append(true)
+            .create(true)
+            .open(self.path().join("test.log"))
+            .unwrap();
+        let mut command = self.command(&["daemon"]);
+        let mut child = command
+            .args(args)
+            .stdin(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        let socket = self.path().join("divvy.sock");
+        until("the daemon takes connections", || {
+            if let Some(status) = child.try_wait().unwrap() {
+                panic!("the daemon ended with {status}: {}", self.log());
+            }
+            // A socket of a daemon that was killed is still there and refuses.
+            std::os::unix::net::UnixStream::connect(&socket).is_ok()
+        });
+        self.daemon = Some(child);
+    }
+
+    /// SIGKILL, at once.
+    pub fn kill(&mut self) {
+        let mut daemon = self.daemon.take().unwrap();
+        daemon.kill().unwrap();
+        daemon.wait().unwrap();
+    }
+
+    /// What the daemon has logged.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.path().join("test.log")).unwrap_or_default()
+    }
+
+    pub fn client(&self) -> Client {
+        Client::new(self.path().join("divvy.sock"))
+    }
+
+    /// The supervisor's pid, or the program's: what a record says.
+    pub fn pid(&self, job: &str, record: &str) -> u32 {
+        let path = self.path().join("jobs").join(job).join(record);
+        let mut pid = None;
+        until("the record is there", || {
+            let text = fs::read_to_string(&path).ok();
+            pid = text
+                .and_then(|text| serde_json::from_str::<serde_json::Value>(&text).ok())
+                .map(|json| json["pid"].clone());
+            pid.is_some()
+        });
+        u32::try_from(pid.unwrap().as_u64().unwrap()).unwrap()
+    }
+
+    pub fn slices(&self) -> Vec<String> {
+        let names = fs::read_dir(self.path().join("slices")).unwrap();
+        let mut names: Vec<String> = names
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        if let Some(mut daemon) = self.daemon.take() {
+            let _ = daemon.kill();
+            let _ = daemon.wait();
+        }
+        if std::thread::panicking() {
+            eprintln!("the daemon's log:\n{}", self.log());
+        }
+        for job in fs::read_dir(self.path().join("jobs"))
+            .into_iter()
+            .flatten()
+            .flatten()
+        {
+            for record in ["launch.json", "started.json"] {
+                let text = fs::read_to_string(job.path().join(record)).unwrap_or_default();
+                if let Ok(begun) = serde_json::from_str::<serde_json::Value>(&text) {
+                    kill_begun(&begun);
+                }
+            }
+        }
+    }
+}
+
+/// Ends a process by its record, unless its pid is somebody else's by now.
+fn kill_begun(begun: &serde_json::Value) {
+    let Some(pid) = begun["pid"].as_u64() else {
+        return;
+    };
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let started = stat
+        .rsplit(')')
+        .next()
+        .and_then(|rest| rest.split_whitespace().nth(19))
+        .map(str::to_owned);
+    if started == Some(begun["start_time"].to_string()) {
+        signal(u32::try_from(pid).unwrap(), "KILL");
+    }
+}
+
+pub fn signal(pid: u32, signal: &str) {
+    let status = Command::new("kill")
+        .args([&format!("-{signal}"), &pid.to_string()])
+        .stderr(Stdio::null())
+        .status();
+    let _ = status.unwrap();
+}
+
+pub fn is_alive(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(')')
+        .next()
+        .and_then(|rest| rest.split_whitespace().next())
+        .is_some_and(|state| state != "Z")
+}
+
+/// Looks until it holds; there is nothing to wait on for what other programs do.
+#[track_caller]
+pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < deadline, "not in {PATIENCE:?}: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// A job of a shell script in a queue.
+pub fn script(queue: &str, script: &str) -> Submit {
+    Submit {
+        queue: Some(queue.to_owned()),
+        amount: None,
+        command: ["sh", "-c", script].map(str::to_owned).to_vec(),
+        ..quarter(&["true"])
+    }
+}
+
+/// A job of a quarter GPU in the default queue.
+pub fn quarter(command: &[&str]) -> Submit {
+    Submit {
+        command: command.iter().map(ToString::to_string).collect(),
+        name: None,
+        queue: None,
+        project: None,
+        amount: Some(Amount::Share { thousandths: 250 }),
+        compute: None,
+        gpus_on: Vec::new(),
+        cwd: "/".into(),
+        env: BTreeMap::from([("PATH".into(), std::env::var("PATH").unwrap())]),
+        runner: Runner::Supervisor,
+        no_wait: false,
+        dry_run: false,
+        idempotency_key: None,
+    }
+}
+
+pub async fn ended(client: &Client, job: &str) -> Job {
+    reached(client, job, WaitFor::Ended, |job| {
+        job.state == JobState::Ended
+    })
+    .await
+}
+
+/// Waits through the API until the job is in a state, and panics when it ends before that.
+pub async fn in_state(client: &Client, id: &str, state: JobState) -> Job {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let job = client.job(id).await.unwrap();
+        if job.state == state {
+            return job;
+        }
+        assert!(
+            job.state != JobState::Ended && Instant::now() < deadline,
+            "it does not come to {state:?}: {job:#?}"
+        );
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+async fn reached(client: &Client, job: &str, what: WaitFor, there: fn(&Job) -> bool) -> Job {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let job = client
+            .wait(job, what, Duration::from_secs(10))
+            .await
+            .unwrap();
+        if there(&job) {
+            return job;
+        }
+        assert!(Instant::now() < deadline, "it does not get there: {job:#?}");
+    }
+}
+
+pub async fn log(client: &Client, job: &str) -> String {
+    let mut stream = client.log(job, 0, true).await.unwrap();
+    let mut text = Vec::new();
+    while let Some(piece) = stream.next().await.unwrap() {
+        text.extend_from_slice(&piece);
+    }
+    String::from_utf8(text).unwrap()
+}
+
+pub fn refused<T: std::fmt::Debug>(answer: Result<T, Error>) -> Error {
+    answer.unwrap_err()
+}
