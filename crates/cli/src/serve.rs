@@ -182,6 +182,7 @@ mod tests {
                 "--dynamic-gpus --queue a=1 --services-mode",
                 "--services-mode",
             ),
+            ("--grace 10", "--grace 10"),
             ("--gpus 0-x", "0-x"),
             ("--gpus 2-0", "2-0"),
             ("--gpus 0,0", "twice"),

@@ -7,6 +7,7 @@ use divvy_cli::args::{self, Format};
 use divvy_cli::failure;
 use divvy_cli::render::{self, Item, View};
 use insta::assert_snapshot;
+use jiff::tz::TimeZone;
 
 fn view(width: usize) -> View {
     View {
@@ -100,7 +101,7 @@ fn events() {
     );
     let lines: String = events
         .iter()
-        .map(|event| render::event_line(event, fixtures::now()))
+        .map(|event| render::event_line(event, &TimeZone::UTC))
         .collect();
     assert_snapshot!("events_followed", lines);
 }
@@ -205,7 +206,7 @@ fn control_characters_of_others_are_shown_and_not_sent() {
         ),
         render::describe(&job, view(80)),
         render::submitted(&job, false),
-        render::event_line(&event, fixtures::now()),
+        render::event_line(&event, &TimeZone::UTC),
         failure::render(&error, false),
     ];
     for text in texts {

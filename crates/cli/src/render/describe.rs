@@ -30,7 +30,7 @@ pub fn describe(job: &Job, view: View) -> String {
     facts.add_time("started", job.started_at);
     facts.add_time("ended", job.ended_at);
     for slice in &job.slices {
-        facts.add_slice(slice);
+        facts.add_slice(slice, job.state == JobState::Ended);
     }
     facts.add(
         "slice files",
@@ -92,11 +92,10 @@ impl Facts {
         }
     }
 
-    fn add_slice(&mut self, slice: &Slice) {
-        let memory = text::memories(&[slice.memory_used_bytes, slice.memory_limit_bytes]);
-        let (peak, share) = (
-            text::memory(slice.memory_peak_bytes),
+    fn add_slice(&mut self, slice: &Slice, ended: bool) {
+        let (share, limit) = (
             text::share(slice.share),
+            text::memory(slice.memory_limit_bytes),
         );
         self.add(
             "slice",
@@ -106,17 +105,25 @@ impl Facts {
             ),
         );
         self.add(
-            "  memory",
-            &format!(
-                "{memory} used, peak {peak}, {} process{}",
-                slice.processes,
-                if slice.processes == 1 { "" } else { "es" }
-            ),
-        );
-        self.add(
             "  limit",
-            &format!("of memory, held by {}", slice.enforcement),
+            &format!("{limit} of memory, held by {}", slice.enforcement),
         );
+        let (used, peak) = (
+            text::memory(slice.memory_used_bytes),
+            text::memory(slice.memory_peak_bytes),
+        );
+        let processes = match slice.processes {
+            1 => "1 process".to_owned(),
+            count => format!("{count} processes"),
+        };
+        if ended {
+            self.add("  memory", &format!("{peak} at most"));
+        } else {
+            self.add(
+                "  memory",
+                &format!("{used} by {processes}, {peak} at most so far"),
+            );
+        }
         if let Some(refusals) = jobs::refusals(std::slice::from_ref(slice)) {
             self.add("  refused", &refusals);
         }

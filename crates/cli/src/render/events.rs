@@ -1,7 +1,7 @@
 //! `events`: in one go, or line by line as they happen.
 
 use divvy_api::v1::Event;
-use jiff::Timestamp;
+use jiff::tz::TimeZone;
 
 use super::View;
 use crate::table::{self, Column};
@@ -19,34 +19,36 @@ pub fn events(events: &[Event], view: View) -> String {
         Column::Fixed("EVENT"),
         Column::Text("TEXT"),
     ];
-    let rows: Vec<Vec<String>> = events
-        .iter()
-        .map(|event| cells(event, view.now).to_vec())
-        .collect();
+    let rows: Vec<Vec<String>> = events.iter().map(|event| row(event, view)).collect();
     table::render(&columns, &rows, view.width)
 }
 
-/// One event on its own line, in columns wide enough for most.
-pub fn event_line(event: &Event, now: Timestamp) -> String {
-    let [seq, ago, job, kind, text] = cells(event, now);
-    format!("{seq:>5}  {ago:>6}  {job:<5}  {kind:<10}  {text}")
+fn row(event: &Event, view: View) -> Vec<String> {
+    let [job, kind, text] = words(event);
+    vec![
+        event.seq.to_string(),
+        text::elapsed(event.at, view.now),
+        job,
+        kind,
+        text,
+    ]
+}
+
+/// One event on its own line, in columns wide enough for most, with the time of day in `zone`.
+pub fn event_line(event: &Event, zone: &TimeZone) -> String {
+    let time = event.at.to_zoned(zone.clone()).strftime("%H:%M:%S");
+    let [job, kind, text] = words(event);
+    format!("{time}  {job:<5}  {kind:<10}  {text}")
         .trim_end()
         .to_owned()
         + "\n"
 }
 
-fn cells(event: &Event, now: Timestamp) -> [String; 5] {
+fn words(event: &Event) -> [String; 3] {
     let job = event
         .job
         .as_ref()
         .map(|id| format!("#{id}"))
         .unwrap_or_default();
-    let (kind, text) = (text::clean(&event.kind), text::clean(&event.text));
-    [
-        event.seq.to_string(),
-        text::elapsed(event.at, now),
-        job,
-        kind,
-        text,
-    ]
+    [job, text::clean(&event.kind), text::clean(&event.text)]
 }

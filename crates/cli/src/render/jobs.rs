@@ -47,7 +47,7 @@ fn row(job: &Job, view: View) -> Vec<String> {
     cells.extend([
         text::state(job),
         text::elapsed(in_state_since(job), view.now),
-        memory(&job.slices),
+        memory(job),
     ]);
     if view.wide {
         cells.extend([
@@ -81,9 +81,10 @@ pub(super) fn labels(slices: &[Slice]) -> String {
         .join(",")
 }
 
-/// Used and limit, over all GPUs.
-fn memory(slices: &[Slice]) -> String {
-    if slices.is_empty() {
+/// Used and limit, over all GPUs, while it holds them.
+fn memory(job: &Job) -> String {
+    let slices = &job.slices;
+    if job.state == JobState::Ended || slices.is_empty() {
         return String::new();
     }
     let sum = |of: fn(&Slice) -> u64| slices.iter().map(of).fold(0u64, u64::saturating_add);

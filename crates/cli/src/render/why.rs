@@ -48,6 +48,6 @@ fn one_gpu(gpu: &WhyGpu) -> String {
     };
     match gpu.holders.as_slice() {
         [] => failed,
-        holders => format!("{failed}: held by {}", text::clean(&holders.join(", "))),
+        holders => format!("{failed} ({})", text::clean(&holders.join(", "))),
     }
 }

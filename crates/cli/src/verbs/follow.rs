@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use divvy_api::client::Client;
 use divvy_api::v1::Event;
-use jiff::Timestamp;
+use jiff::tz::TimeZone;
 
 use super::away::Away;
 use super::{Outcome, client, reference};
@@ -94,7 +94,7 @@ async fn copy_events(
 
 fn one_event(event: &Event, format: Format) -> serde_json::Result<String> {
     Ok(match format {
-        Format::Table | Format::Wide => render::event_line(event, Timestamp::now()),
+        Format::Table | Format::Wide => render::event_line(event, &TimeZone::system()),
         Format::Json | Format::Ndjson => serde_json::to_string(event)? + "\n",
         Format::Name => event.name() + "\n",
     })
