@@ -15,39 +15,52 @@
 //! # Nobody is refused what fits
 //! Two processes that publish at once may each count the other, though one of them would fit. The number of undecided
 //! reservations sits in the same word as the bytes (a second word could be read torn from the first), so a count tells
-//! firm bytes from bytes in dispute. A reservation is refused only when a count twice in a row finds the same words, no
-//! rival undecided, and the limit exceeded: then firm bytes fill it. Otherwise it is a tie, and the lowest slot wins: who sees
-//! an undecided rival in a lower slot withdraws and waits until that one is decided; who sees only higher ones stays
-//! published and counts again, for they will withdraw. Threads of one process share a slot: one at a time contends
-//! for it (`Memory::enter`), the others have withdrawn. Waiting is bounded (`Memory::pause`): a process stopped or
-//! killed in between costs the others some milliseconds and a refusal, never a hang.
+//! firm bytes from bytes in dispute. A reservation is refused only when two counts in a row find the limit exceeded, no
+//! rival undecided, and every word the same. A word that gains bytes changes its version, and one that only loses bytes
+//! cannot come back to what it was, so between these two counts no word changed: at that instant firm bytes filled the limit.
+//! (A version comes round after 256 additions; they would have to fall between two reads of one word, exactly.)
+//!
+//! Anything else is a tie, and the lowest slot wins it: who sees an undecided rival in a lower slot withdraws and waits
+//! until that one is decided; who sees only higher ones stays published and counts again, for they will withdraw. Threads
+//! of one process share a slot, so one at a time contends for it (`Memory::enter`) and the others withdraw. Waiting is
+//! bounded (`Memory::pause`): a process stopped or killed in between costs the others a while and a refusal, never a
+//! hang.
 //!
 //! [`Attempt`] is one reservation as a machine of small steps, each touching shared memory once. The tests below walk
 //! through every interleaving of those very steps; production runs them in a loop.
 
-/// Bytes charged (lowest 52 bits) and reservations undecided (highest 12 bits) of one process on one GPU.
+/// One process on one GPU: bytes charged (lowest 48 bits), a version that changes whenever bytes are added (8 bits), and
+/// reservations undecided (highest 8 bits).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Word(pub u64);
 
-/// Most bytes one word can hold: 4 PiB.
-pub(crate) const MOST_BYTES: u64 = (1 << 52) - 1;
-const UNDECIDED: u64 = 1 << 52;
+/// Most bytes one word can hold: 256 TiB.
+pub(crate) const MOST_BYTES: u64 = (1 << 48) - 1;
+const MOST_UNDECIDED: u64 = 0xff;
+const VERSION: u64 = 0xff << 48;
 
 impl Word {
     pub const fn bytes(self) -> u64 {
         self.0 & MOST_BYTES
     }
     pub const fn undecided(self) -> u64 {
-        self.0 >> 52
+        self.0 >> 56
+    }
+    const fn with(self, bytes: u64, undecided: u64) -> Self {
+        Self(bytes | self.0 & VERSION | undecided << 56)
+    }
+    const fn next_version(self) -> Self {
+        Self(self.0 & !VERSION | self.0.wrapping_add(1 << 48) & VERSION)
     }
     /// The bytes of one more undecided reservation; `None` when they do not fit the word.
     pub fn publish(self, bytes: u64) -> Option<Self> {
-        let room = MOST_BYTES - self.bytes() >= bytes && self.undecided() < u64::MAX >> 52;
-        room.then(|| Self(self.0 + bytes + UNDECIDED))
+        let room = bytes <= MOST_BYTES - self.bytes() && self.undecided() < MOST_UNDECIDED;
+        let more = || self.with(self.bytes() + bytes, self.undecided() + 1);
+        room.then(|| more().next_version())
     }
     /// One reservation is granted: its bytes are firm.
     pub const fn settle(self) -> Self {
-        Self(self.bytes() | self.undecided().saturating_sub(1) << 52)
+        self.with(self.bytes(), self.undecided().saturating_sub(1))
     }
     /// One reservation is given up.
     pub const fn withdraw(self, bytes: u64) -> Self {
@@ -55,15 +68,16 @@ impl Word {
     }
     /// Firm bytes are given back; more than there are leaves none.
     pub const fn release(self, bytes: u64) -> Self {
-        Self(self.bytes().saturating_sub(bytes) | self.undecided() << 52)
+        self.with(self.bytes().saturating_sub(bytes), self.undecided())
     }
     /// Bytes that exist already, whatever the limit says.
     pub fn force(self, bytes: u64) -> Self {
-        Self(self.bytes().saturating_add(bytes).min(MOST_BYTES) | self.undecided() << 52)
+        let sum = self.bytes().saturating_add(bytes).min(MOST_BYTES);
+        self.with(sum, self.undecided()).next_version()
     }
     /// All undecided reservations of a dead process count as firm.
     pub const fn firm(self) -> Self {
-        Self(self.bytes())
+        self.with(self.bytes(), 0)
     }
 }
 
@@ -112,6 +126,8 @@ pub(crate) struct Attempt {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Step {
     Publish,
+    /// The word has no room for the bytes: for good, or because of undecided ones.
+    Blocked,
     ReadLimit,
     CountAll,
     Judge,
@@ -201,13 +217,17 @@ impl Attempt {
     #[inline(always)]
     pub fn step<M: Memory>(&mut self, memory: &M) -> Option<Outcome> {
         self.step = match self.step {
-            Step::Publish => {
-                if memory.update(self.slot, |word| word.publish(self.bytes)) {
-                    Step::ReadLimit
-                } else {
-                    Step::Pause(Next::Publish)
-                }
-            }
+            Step::Publish => match memory.update(self.slot, |word| word.publish(self.bytes)) {
+                true => Step::ReadLimit,
+                false => Step::Blocked,
+            },
+            Step::Blocked => match memory.load(self.slot) {
+                word if word.undecided() > 0 => Step::Pause(Next::Publish),
+                word => Step::Leave(Outcome::Denied {
+                    limit: MOST_BYTES,
+                    used: word.bytes(),
+                }),
+            },
             Step::ReadLimit => {
                 self.limit = memory.limit();
                 self.count = Count::default();
@@ -309,3 +329,6 @@ impl Attempt {
         }
     }
 }
+
+#[cfg(test)]
+mod model;

@@ -1,0 +1,142 @@
+//! What the ledger costs: a reservation's whole life in nanoseconds, and how long 300 processes take to join.
+//!
+//! Prints one line a figure, `NAME VALUE UNIT`, for `cargo xtask bench`. Build it with `--release`.
+
+use std::error::Error;
+use std::io::{Read, Write, pipe};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use divvy_ledger::{Control, GpuSpec, Slice, SliceSpec, Slot};
+
+const LIMIT: u64 = 1 << 36;
+const PAIRS: u32 = 200_000;
+const PROCESSES: usize = 300;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let folder = tempfile::tempdir_in(if Path::new("/dev/shm").is_dir() {
+        "/dev/shm"
+    } else {
+        "/tmp"
+    })?;
+    let gpus = vec![GpuSpec {
+        uuid: [1; 16],
+        limit: LIMIT,
+        overhead: 1 << 28,
+        weight: 1000,
+        cap: 0,
+    }];
+    let spec = SliceSpec {
+        id: "cost".into(),
+        generation: 1,
+        gpus,
+        ..SliceSpec::default()
+    };
+    Control::create(folder.path(), &spec)?;
+    let slice = Slice::open(folder.path())?;
+    let mut out = std::io::stdout();
+
+    let mut slots = vec![slice.join()?];
+    let first = |slots: &[Slot]| best(|| pairs(&slots[0]), PAIRS);
+    writeln!(out, "ledger_pair_1_process {:.1} ns", first(&slots))?;
+    let denied = best(|| denials(&slots[0]), PAIRS / 100);
+    writeln!(out, "ledger_denial_1_process {denied:.1} ns")?;
+    for others in [8, 64] {
+        while slots.len() < others {
+            slots.push(slice.join()?);
+        }
+        writeln!(
+            out,
+            "ledger_pair_{others}_processes {:.1} ns",
+            first(&slots)
+        )?;
+    }
+    writeln!(
+        out,
+        "ledger_info {:.1} ns",
+        best(|| infos(&slots[0]), PAIRS)
+    )?;
+    drop(slots);
+
+    let joined = joins(&slice)?;
+    writeln!(
+        out,
+        "ledger_{PROCESSES}_joins_with_fork {:.1} ms",
+        joined.as_secs_f64() * 1e3
+    )?;
+    Ok(())
+}
+
+/// Nanoseconds for each of `count` pieces of work, in the best of seven goes.
+fn best(work: impl Fn(), count: u32) -> f64 {
+    let go = |_| {
+        let start = Instant::now();
+        work();
+        start.elapsed().as_nanos() as f64 / f64::from(count)
+    };
+    (0..7).map(go).fold(f64::INFINITY, f64::min)
+}
+
+fn pairs(slot: &Slot) {
+    for _ in 0..PAIRS {
+        slot.reserve(0, 2 << 20)
+            .expect("an empty slice has room")
+            .commit();
+        slot.release(0, 2 << 20);
+    }
+}
+
+fn denials(slot: &Slot) {
+    slot.reserve(0, LIMIT)
+        .expect("an empty slice has room")
+        .commit();
+    for _ in 0..PAIRS / 100 {
+        assert!(slot.reserve(0, 2 << 20).is_err());
+    }
+    slot.release(0, LIMIT);
+}
+
+fn infos(slot: &Slot) {
+    for _ in 0..PAIRS {
+        std::hint::black_box(slot.usage(0));
+    }
+}
+
+/// Forks 300 processes that each join, reserve and stay until all are in.
+fn joins(slice: &Slice) -> Result<Duration, Box<dyn Error>> {
+    let (mut joined, report) = pipe()?;
+    let (mut wait, go) = pipe()?;
+    let start = Instant::now();
+    let mut children = Vec::new();
+    for _ in 0..PROCESSES {
+        // SAFETY: this program has one thread, so its child may do what it likes; it ends in _exit.
+        match unsafe { libc::fork() } {
+            0 => {
+                let slot = slice.join();
+                let fine = slot
+                    .as_ref()
+                    .is_ok_and(|slot| slot.reserve(0, 1 << 20).map(|hold| hold.commit()).is_ok());
+                let _ = (&report).write_all(&[u8::from(fine)]);
+                drop(go);
+                let _ = wait.read(&mut [0]);
+                // SAFETY: ends the child without running the parent's destructors.
+                unsafe { libc::_exit(0) }
+            }
+            child if child > 0 => children.push(child),
+            _ => return Err(std::io::Error::last_os_error().into()),
+        }
+    }
+    let mut answers = [0; PROCESSES];
+    joined.read_exact(&mut answers)?;
+    let took = start.elapsed();
+    let charged = slice.usage(0)?.charged;
+    drop(go);
+    for child in children {
+        // SAFETY: our own child, waited for once.
+        unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
+    }
+    if answers != [1; PROCESSES] || charged != (PROCESSES as u64) << 20 {
+        return Err("not every process joined".into());
+    }
+    Ok(took)
+}

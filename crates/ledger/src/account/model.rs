@@ -1,0 +1,533 @@
+//! Every interleaving of a few processes, walked through on the very steps that production runs.
+//!
+//! A world is all shared words and where each process stands. From each world, each process may do its next step; worlds
+//! seen before are not walked again, so loops end and the walk is complete. All accesses are sequentially consistent,
+//! so these interleavings are all there is.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::hash::{Hash, Hasher};
+
+use super::{Attempt, Count, Memory, Outcome, Step, VERSION, Word};
+
+const SLOTS: usize = 4;
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Act {
+    /// Makes the process's slot part of every count from here on.
+    Join,
+    Reserve(u64),
+    /// Gives back what was granted last.
+    Release,
+    /// Bytes are granted to the process of a slot.
+    Hold(usize, u64),
+    /// The agent changes the limit.
+    Limit(u64),
+    /// Somebody finds a dead owner of a slot: undecided bytes become firm.
+    Settle(usize),
+    /// The dead owner's bytes have come back.
+    Free(usize),
+}
+
+#[derive(Clone, Hash)]
+struct Shared {
+    limit: u64,
+    live: u64,
+    words: [Word; SLOTS],
+    /// Whether words have versions; without, racers that withdraw and come again make a world seen before.
+    versions: bool,
+    contended: [bool; SLOTS],
+}
+
+#[derive(Clone, Hash)]
+struct Process {
+    slot: usize,
+    script: &'static [Act],
+    attempt: Option<Attempt>,
+    /// Bytes granted and the slot they are in.
+    held: Vec<(usize, u64)>,
+    dead: bool,
+    refusals: Vec<u64>,
+    /// The limit when the attempt began.
+    limit: u64,
+    /// Whether at some instant of the attempt its bytes did not fit beside what all held.
+    was_full: bool,
+}
+
+#[derive(Clone, Hash)]
+struct World {
+    weather: Weather,
+    shared: Shared,
+    processes: Vec<Process>,
+}
+
+#[derive(Clone, Copy, PartialEq, Hash)]
+enum Weather {
+    /// Who waits, waits as long as it takes; nobody dies.
+    Fair,
+    /// Who waits may give up at any time, and anybody may be killed at any step.
+    Foul,
+}
+
+struct View<'a> {
+    shared: RefCell<&'a mut Shared>,
+    slot: usize,
+    patient: bool,
+}
+
+impl Memory for View<'_> {
+    const STEPWISE: bool = true;
+    const LIVE_WORDS: usize = 1;
+
+    fn limit(&self) -> u64 {
+        self.shared.borrow().limit
+    }
+    fn live(&self, _: usize) -> u64 {
+        self.shared.borrow().live
+    }
+    fn load(&self, slot: usize) -> Word {
+        self.shared.borrow().words[slot]
+    }
+    fn update(&self, slot: usize, change: impl Fn(Word) -> Option<Word>) -> bool {
+        let shared = &mut *self.shared.borrow_mut();
+        let changed = change(shared.words[slot]);
+        if let Some(word) = changed {
+            let unversioned = Word(word.0 & !VERSION);
+            shared.words[slot] = if shared.versions { word } else { unversioned };
+        }
+        changed.is_some()
+    }
+    fn enter(&self) -> bool {
+        !std::mem::replace(&mut self.shared.borrow_mut().contended[self.slot], true)
+    }
+    fn leave(&self) {
+        self.shared.borrow_mut().contended[self.slot] = false;
+    }
+    fn pause(&self) -> bool {
+        self.patient
+    }
+}
+
+impl World {
+    fn new(weather: Weather, limit: u64, scripts: &[(usize, &'static [Act])]) -> Self {
+        let shared = Shared {
+            limit,
+            live: 0,
+            words: [Word(0); SLOTS],
+            versions: false,
+            contended: [false; SLOTS],
+        };
+        let process = |&(slot, script)| Process {
+            slot,
+            script,
+            attempt: None,
+            held: Vec::new(),
+            dead: false,
+            refusals: Vec::new(),
+            limit,
+            was_full: false,
+        };
+        Self {
+            weather,
+            shared,
+            processes: scripts.iter().map(process).collect(),
+        }
+    }
+
+    fn held(&self) -> u64 {
+        self.processes
+            .iter()
+            .flat_map(|process| &process.held)
+            .map(|(_, bytes)| bytes)
+            .sum()
+    }
+
+    fn is_waiting(&self, process: usize) -> bool {
+        let attempt = self.processes[process].attempt.as_ref();
+        attempt.is_some_and(|attempt| matches!(attempt.step, Step::Pause(_)))
+    }
+
+    fn has_ended(&self, process: usize) -> bool {
+        let process = &self.processes[process];
+        process.dead || (process.script.is_empty() && process.attempt.is_none())
+    }
+
+    /// The world after one step of one process, if it can do one.
+    fn step(&self, index: usize, patient: bool) -> Option<Self> {
+        if self.has_ended(index) {
+            return None;
+        }
+        let mut next = self.clone();
+        let held = self.held();
+        let World {
+            weather,
+            shared,
+            processes,
+        } = &mut next;
+        let process = &mut processes[index];
+        let slot = process.slot;
+        if let Some(attempt) = &mut process.attempt {
+            let bytes = attempt.bytes;
+            let view = View {
+                shared: RefCell::new(shared),
+                slot,
+                patient,
+            };
+            let mut outcome = attempt.step(&view);
+            // Steps that touch nothing shared go along with the one before.
+            while outcome.is_none() && matches!(attempt.step, Step::Judge | Step::Done(_)) {
+                outcome = attempt.step(&view);
+            }
+            // What was counted matters no more once it is judged; two worlds that differ in it alone are one.
+            if !matches!(attempt.step, Step::CountAll | Step::GiveWay) {
+                attempt.count = Count::default();
+            }
+            match (&attempt.step, outcome) {
+                (Step::Leave(Outcome::Granted { .. }), _) => {
+                    process.held.push((slot, bytes));
+                    assert!(
+                        held + bytes <= process.limit,
+                        "over the limit that was there before"
+                    );
+                }
+                (_, Some(Outcome::Denied { .. })) => {
+                    assert!(
+                        *weather == Weather::Foul || process.was_full,
+                        "refused what always fitted"
+                    );
+                    process.refusals.push(bytes);
+                    process.attempt = None;
+                }
+                (_, Some(Outcome::Granted { .. })) => process.attempt = None,
+                _ => {}
+            }
+        } else {
+            let (act, rest) = process.script.split_first()?;
+            process.script = rest;
+            match *act {
+                Act::Join => shared.live |= 1 << slot,
+                Act::Reserve(bytes) => {
+                    process.attempt = Some(Attempt::new(slot, bytes));
+                    process.limit = shared.limit;
+                    process.was_full = false;
+                }
+                Act::Release => {
+                    if let Some((slot, bytes)) = process.held.pop() {
+                        shared.words[slot] = shared.words[slot].release(bytes);
+                    }
+                }
+                Act::Hold(slot, bytes) => {
+                    process.held.push((slot, bytes));
+                    let word = shared.words[slot].force(bytes).0;
+                    shared.words[slot] = Word(if shared.versions {
+                        word
+                    } else {
+                        word & !VERSION
+                    });
+                }
+                Act::Limit(bytes) => shared.limit = bytes,
+                Act::Settle(of) | Act::Free(of) => {
+                    return next.recover(of, matches!(act, Act::Free(_)));
+                }
+            }
+        }
+        next.watch();
+        Some(next)
+    }
+
+    /// What a reaper does to the slot of a dead process; it cannot be done to a living one.
+    fn recover(mut self, slot: usize, free: bool) -> Option<Self> {
+        let owner = self
+            .processes
+            .iter_mut()
+            .find(|process| process.slot == slot && process.dead)?;
+        let word = &mut self.shared.words[slot];
+        *word = word.firm();
+        if free {
+            owner.held.clear();
+            *word = Word(0);
+        }
+        Some(self.clone())
+    }
+
+    fn watch(&mut self) {
+        let (held, limit) = (self.held(), self.shared.limit);
+        for process in &mut self.processes {
+            let bytes = process.attempt.as_ref().map_or(0, |attempt| attempt.bytes);
+            process.was_full |= held + bytes > limit;
+        }
+    }
+
+    fn kill(&mut self, process: usize) {
+        let process = &mut self.processes[process];
+        process.dead = true;
+        process.attempt = None;
+        // Not shared memory: it goes with the process.
+        self.shared.contended[process.slot] = false;
+    }
+
+    fn fingerprint(&self) -> u128 {
+        let mut hasher = Fingerprint(0);
+        self.hash(&mut hasher);
+        hasher.0
+    }
+}
+
+/// 128 bits, so that no two of some million worlds are taken for one.
+struct Fingerprint(u128);
+
+impl Hasher for Fingerprint {
+    fn write(&mut self, bytes: &[u8]) {
+        for eight in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..eight.len()].copy_from_slice(eight);
+            self.write_u64(u64::from_ne_bytes(word));
+        }
+    }
+    fn write_u64(&mut self, word: u64) {
+        let mixed =
+            (self.0 ^ u128::from(word)).wrapping_mul(0x2360_ed05_1fc6_5da4_4385_df64_9fcc_f645);
+        self.0 = mixed.rotate_left(67) ^ 0x9e37_79b9_7f4a_7c15;
+    }
+    fn finish(&self) -> u64 {
+        self.0 as u64
+    }
+}
+
+/// Walks through every world, checks `at_the_end` wherever nobody has anything left to do, and that from every world such
+/// an end can be reached.
+fn walk(start: World, at_the_end: impl Fn(&World)) {
+    let initial_limit = start.shared.limit;
+    let mut numbers = HashMap::from([(start.fingerprint(), 0usize)]);
+    let mut leads_from: Vec<Vec<usize>> = vec![Vec::new()];
+    let mut ends = Vec::new();
+    let mut ahead = vec![(0, start)];
+    while let Some((number, world)) = ahead.pop() {
+        assert!(world.held() <= initial_limit, "over the limit");
+        let mut nexts = Vec::new();
+        for process in 0..world.processes.len() {
+            nexts.extend(world.step(process, true));
+            if world.weather == Weather::Foul && !world.has_ended(process) {
+                nexts.extend(
+                    world
+                        .is_waiting(process)
+                        .then(|| world.step(process, false))
+                        .flatten(),
+                );
+                let mut killed = world.clone();
+                killed.kill(process);
+                nexts.push(killed);
+            }
+        }
+        if nexts.is_empty() {
+            at_the_end(&world);
+            ends.push(number);
+        }
+        for next in nexts {
+            let fresh = leads_from.len();
+            let to = *numbers.entry(next.fingerprint()).or_insert(fresh);
+            if to == fresh {
+                leads_from.push(Vec::new());
+                ahead.push((to, next));
+            }
+            leads_from[to].push(number);
+        }
+    }
+    let mut can_end = vec![false; leads_from.len()];
+    while let Some(number) = ends.pop() {
+        if !std::mem::replace(&mut can_end[number], true) {
+            ends.extend(&leads_from[number]);
+        }
+    }
+    assert!(
+        can_end.iter().all(|ends| *ends),
+        "some world can never come to an end"
+    );
+}
+
+/// Without releases: nobody was refused what still fits when all is done, and the words are exactly what is held.
+fn nothing_fitting_was_refused(world: &World) {
+    let shared = &world.shared;
+    let refused = world.processes.iter().flat_map(|process| &process.refusals);
+    for bytes in refused {
+        assert!(
+            world.held() + bytes > shared.limit,
+            "{bytes} bytes were refused and would fit"
+        );
+    }
+    words_are_what_is_held(world);
+}
+
+fn words_are_what_is_held(world: &World) {
+    let shared = &world.shared;
+    let total: u64 = shared.words.iter().map(|word| word.bytes()).sum();
+    assert_eq!(total, world.held());
+    assert!(
+        shared.words.iter().all(|word| word.undecided() == 0) && shared.contended == [false; SLOTS]
+    );
+}
+
+use Act::{Free, Join, Limit, Release, Reserve, Settle};
+
+#[test]
+fn of_two_racers_that_fit_alone_exactly_one_is_granted() {
+    let start = World::new(
+        Weather::Fair,
+        10,
+        &[(0, &[Join, Reserve(6)]), (1, &[Join, Reserve(5)])],
+    );
+    walk(start, |world| {
+        nothing_fitting_was_refused(world);
+        assert!(world.held() == 5 || world.held() == 6);
+    });
+}
+
+#[test]
+fn two_racers_that_fit_together_are_both_granted() {
+    let start = World::new(
+        Weather::Fair,
+        10,
+        &[(0, &[Join, Reserve(6)]), (1, &[Join, Reserve(4)])],
+    );
+    walk(start, |world| assert_eq!(world.held(), 10));
+}
+
+#[test]
+fn of_three_racers_none_is_refused_what_fits() {
+    let start = World::new(
+        Weather::Fair,
+        10,
+        &[
+            (0, &[Join, Reserve(6)]),
+            (1, &[Join, Reserve(5)]),
+            (2, &[Join, Reserve(4)]),
+        ],
+    );
+    walk(start, |world| {
+        nothing_fitting_was_refused(world);
+        assert!(world.held() >= 9);
+    });
+}
+
+#[test]
+fn a_racer_too_large_does_not_keep_out_a_small_one() {
+    let scripts: [(usize, &[Act]); 3] = [
+        (0, &[Join, Reserve(9)]),
+        (1, &[Join, Reserve(2)]),
+        (2, &[Join, Reserve(9)]),
+    ];
+    walk(
+        World::new(Weather::Fair, 10, &scripts),
+        nothing_fitting_was_refused,
+    );
+}
+
+#[test]
+fn threads_of_one_process_race_as_processes_do() {
+    let start = World::new(
+        Weather::Fair,
+        10,
+        &[
+            (1, &[Join, Reserve(6)]),
+            (1, &[Join, Reserve(5)]),
+            (0, &[Join, Reserve(7)]),
+        ],
+    );
+    walk(start, |world| {
+        nothing_fitting_was_refused(world);
+        assert!(world.held() >= 5);
+    });
+}
+
+/// Six bytes go to and fro between two processes while a third one counts; four are always free.
+fn bytes_on_the_move(versions: bool) -> World {
+    const FROM: Act = Act::Hold(0, 6);
+    const TO: Act = Act::Hold(2, 6);
+    let moves: &[Act] = &[FROM, Release, TO, Release, FROM, Release, TO, Release, FROM];
+    let mut start = World::new(Weather::Fair, 10, &[(0, moves), (1, &[Join, Reserve(4)])]);
+    start.shared.live = 0b101;
+    start.shared.versions = versions;
+    start
+}
+
+#[test]
+fn bytes_on_the_move_refuse_nobody() {
+    walk(bytes_on_the_move(true), |world| {
+        words_are_what_is_held(world);
+        assert_eq!(world.held(), 10);
+    });
+}
+
+#[test]
+#[should_panic(expected = "refused what always fitted")]
+fn without_versions_bytes_on_the_move_could_look_like_bytes_that_stay() {
+    walk(bytes_on_the_move(false), |_| {});
+}
+
+#[test]
+fn a_shrinking_limit_holds_for_every_reservation_begun_after_it() {
+    let start = World::new(
+        Weather::Fair,
+        10,
+        &[
+            (0, &[Join, Reserve(4), Reserve(2)]),
+            (1, &[Join, Reserve(4)]),
+            (3, &[Limit(5)]),
+        ],
+    );
+    walk(start, words_are_what_is_held);
+}
+
+#[test]
+fn whoever_gives_up_or_is_killed_anywhere_the_limit_holds() {
+    let start = World::new(
+        Weather::Foul,
+        10,
+        &[
+            (0, &[Join, Reserve(6)]),
+            (1, &[Join, Reserve(5), Release, Reserve(7)]),
+        ],
+    );
+    walk(start, |_| {});
+}
+
+#[test]
+fn whoever_of_three_gives_up_or_is_killed_anywhere_the_limit_holds() {
+    let start = World::new(
+        Weather::Foul,
+        10,
+        &[
+            (0, &[Join, Reserve(6)]),
+            (1, &[Join, Reserve(5)]),
+            (2, &[Join, Reserve(4)]),
+        ],
+    );
+    walk(start, |_| {});
+}
+
+#[test]
+fn recovery_of_a_killed_process_leaves_what_the_living_hold() {
+    let start = World::new(
+        Weather::Foul,
+        10,
+        &[
+            (0, &[Join, Reserve(6)]),
+            (1, &[Join, Reserve(5), Release]),
+            (3, &[Settle(0), Free(0)]),
+        ],
+    );
+    walk(start, |world| {
+        if world.processes.iter().skip(1).all(|process| !process.dead) {
+            words_are_what_is_held(world);
+        }
+    });
+}
+
+#[test]
+#[should_panic(expected = "over the limit")]
+fn the_walk_notices_slots_that_are_missing_from_the_count() {
+    walk(
+        World::new(Weather::Fair, 10, &[(0, &[Reserve(6)]), (1, &[Reserve(6)])]),
+        |_| {},
+    );
+}

@@ -1,0 +1,232 @@
+//! A process's own slot, and what it sees of its slice through it, without system calls.
+
+use std::fmt;
+use std::os::fd::AsRawFd;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
+
+use crate::account::Word;
+use crate::fork::Epoch;
+use crate::layout::{Cell, ControlFile, GPUS, LIVE_WORDS, SlotsFile, state};
+use crate::lock::{self, LockFile};
+use crate::map::{self, Map, OpenError};
+use crate::process::Owner;
+use crate::recover::{self, Listed, Reaped};
+use crate::slice::{ProcessGpu, ProcessState, ProcessUsage, Slice, Usage};
+
+/// This process's place in its slice, shared by all its threads.
+///
+/// It is worthless in a fork child: there every reservation is refused, nothing can be released, and the child must
+/// join for itself ([`Slot::is_inherited`]). Dropped with nothing charged, the slot is free at once; otherwise it
+/// stays until the process is gone, because the driver still holds what was never released.
+pub struct Slot {
+    pub(crate) slice: Slice,
+    pub(crate) control: Map<ControlFile>,
+    pub(crate) slots: Map<SlotsFile>,
+    pub(crate) index: usize,
+    /// The slot's state word for as long as this claim lives.
+    pub(crate) claim: u64,
+    pub(crate) owner: Owner,
+    pub(crate) lock: LockFile,
+    pub(crate) epoch: Epoch,
+    /// Per GPU: whether one of this process's threads contends for it (`account::Memory::enter`).
+    pub(crate) contended: [AtomicBool; GPUS],
+    /// Per GPU: whether this process's context is charged (`hold::context`).
+    pub(crate) context: [AtomicU8; GPUS],
+    /// When this process last looked for dead ones.
+    pub(crate) reaped_at: AtomicU64,
+}
+
+impl Slot {
+    pub fn slice(&self) -> &Slice {
+        &self.slice
+    }
+
+    /// Position of the slot in the slice.
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
+    /// Whether this process was forked from the one that joined; then it must join itself.
+    #[inline]
+    pub fn is_inherited(&self) -> bool {
+        !self.epoch.is_now()
+    }
+
+    /// Whether this slot is this process's own: not inherited by fork, not taken for a dead one's.
+    #[inline]
+    pub fn is_mine(&self) -> bool {
+        !self.is_inherited() && self.slots.slots[self.index].state.load(Acquire) == self.claim
+    }
+
+    /// The limit of a GPU in bytes, as of now; 0 for a GPU the slice does not have.
+    #[inline]
+    pub fn limit(&self, gpu: usize) -> u64 {
+        if self.has(gpu) {
+            self.control.gpus[gpu].limit.load(SeqCst)
+        } else {
+            0
+        }
+    }
+
+    /// What a context on a GPU is taken to cost, in bytes, as of now; 0 for a GPU the slice does not have.
+    pub fn context_cost(&self, gpu: usize) -> u64 {
+        if self.has(gpu) {
+            self.control.gpus[gpu].overhead.load(SeqCst)
+        } else {
+            0
+        }
+    }
+
+    /// What the slice uses of one GPU; zero for a GPU it does not have.
+    pub fn usage(&self, gpu: usize) -> Usage {
+        if !self.has(gpu) {
+            return Usage::default();
+        }
+        let kept = &self.slots.gpus[gpu];
+        let start = Usage {
+            limit: self.limit(gpu),
+            peak: kept.peak.load(Relaxed),
+            denied: kept.denied.load(Relaxed),
+            last_denied_size: kept.last_denied_size.load(Relaxed),
+            last_denied_at: kept.last_denied_at.load(Relaxed),
+            ..Usage::default()
+        };
+        let process = |slot: usize| read(&self.slots.slots[slot].gpus[gpu]);
+        self.live_slots()
+            .fold(start, |sum, slot| sum.with(&process(slot)))
+            .finish()
+    }
+
+    /// The living process of this PID namespace with this pid, if it has a slot.
+    pub fn process(&self, pid: u32) -> Option<ProcessUsage> {
+        self.live_slots()
+            .find_map(|slot| self.process_in(slot).filter(|found| found.owner.pid == pid))
+    }
+
+    /// Whether a process of this PID namespace has a slot and is not known to be dead.
+    pub fn is_member(&self, pid: u32) -> bool {
+        self.process(pid).is_some()
+    }
+
+    /// Counts something that only a bug can cause; the agent reports the count.
+    pub fn alarm(&self) {
+        self.slots.alarms.fetch_add(1, Relaxed);
+    }
+
+    /// Gives back what dead processes of this PID namespace held, two seconds after they were first seen dead.
+    /// `now`: [`crate::boot_time_ns`]. Reservations that do not fit do this by themselves.
+    ///
+    /// # Errors
+    /// The slots file cannot be opened or locked any more.
+    pub fn reap(&self, now: u64) -> Result<Reaped, OpenError> {
+        let file = self.slice.open_slots(true)?;
+        let others = self.live_slots().filter(|slot| *slot != self.index);
+        let reaped = recover::reap(&file, others, now, &|_| Listed::Unknown)
+            .map_err(|error| map::failed(&self.slice.slots, "reap", error))?;
+        self.tidy(file.as_raw_fd());
+        Ok(reaped)
+    }
+
+    /// Clears the bits of slots that are free, so that counting does not touch them.
+    fn tidy(&self, file: i32) {
+        for index in self.live_slots() {
+            let is_free = || state::of(self.slots.slots[index].state.load(SeqCst)) == state::FREE;
+            if is_free() && lock::try_lock(file, lock::change(index)).unwrap_or(false) {
+                if is_free() {
+                    set_live(&self.slots, index, false);
+                }
+                lock::unlock(file, lock::change(index));
+            }
+        }
+    }
+
+    fn process_in(&self, index: usize) -> Option<ProcessUsage> {
+        let slot = &self.slots.slots[index];
+        let owner = Owner {
+            pid: slot.pid.load(Relaxed),
+            start_time: slot.start_time.load(Relaxed),
+            pid_namespace: slot.pid_namespace.load(Relaxed),
+        };
+        let live = state::of(slot.state.load(SeqCst)) == state::LIVE;
+        (live && owner.pid_namespace == self.owner.pid_namespace).then(|| {
+            let mut gpus = [ProcessGpu::default(); GPUS];
+            for (gpu, cell) in gpus
+                .iter_mut()
+                .zip(&slot.gpus)
+                .take(self.slice.gpus().len())
+            {
+                *gpu = read(cell);
+            }
+            ProcessUsage {
+                slot: index,
+                owner,
+                state: ProcessState::Live,
+                gpus,
+            }
+        })
+    }
+
+    /// Bytes of a GPU (one the slice has) that all processes use.
+    pub(crate) fn used(&self, gpu: usize) -> u64 {
+        let word = |slot: usize| Word(self.slots.slots[slot].gpus[gpu].used.load(SeqCst));
+        let bytes = self.live_slots().map(|slot| word(slot).bytes());
+        bytes.fold(0, u64::saturating_add)
+    }
+
+    /// This process's line of a GPU; `None` when the slice does not have it or the slot is not ours.
+    #[inline]
+    pub(crate) fn cell(&self, gpu: usize) -> Option<&Cell> {
+        (self.has(gpu) && self.is_mine()).then(|| &self.slots.slots[self.index].gpus[gpu])
+    }
+
+    #[inline]
+    fn has(&self, gpu: usize) -> bool {
+        gpu < self.slice.gpus().len().min(GPUS)
+    }
+
+    fn live_slots(&self) -> impl Iterator<Item = usize> {
+        (0..LIVE_WORDS).flat_map(|index| {
+            let mut bits = self.slots.live[index].load(SeqCst);
+            std::iter::from_fn(move || {
+                let slot = (bits != 0).then(|| index * 64 + bits.trailing_zeros() as usize);
+                bits &= bits.wrapping_sub(1);
+                slot
+            })
+        })
+    }
+}
+
+/// Says whether counting must look at a slot.
+pub(crate) fn set_live(slots: &SlotsFile, index: usize, live: bool) {
+    let (word, bit) = (&slots.live[index / 64], 1 << (index % 64));
+    if live {
+        word.fetch_or(bit, SeqCst);
+    } else {
+        word.fetch_and(!bit, SeqCst);
+    }
+}
+
+fn read(cell: &Cell) -> ProcessGpu {
+    ProcessGpu {
+        charged: 0,
+        overhead: cell.overhead.load(Relaxed),
+        managed: cell.managed.load(Relaxed),
+        host: cell.host.load(Relaxed),
+        peak: cell.peak.load(Relaxed),
+        denied: cell.denied.load(Relaxed),
+        last_denied_size: cell.last_denied_size.load(Relaxed),
+        last_denied_at: cell.last_denied_at.load(Relaxed),
+    }
+    .using(Word(cell.used.load(SeqCst)))
+}
+
+impl fmt::Debug for Slot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { index, owner, .. } = self;
+        f.debug_struct("Slot")
+            .field("index", index)
+            .field("owner", owner)
+            .finish_non_exhaustive()
+    }
+}
