@@ -216,6 +216,9 @@ impl Pool {
     }
 
     /// Charges as much as an allocation may make the pool grow; `None` when it cannot be had.
+    ///
+    /// When the slice has nothing left, what the pool has left may do: charging nothing then relies on the driver to
+    /// use that. Should it grow all the same, `finish` tells, and the allocation is undone.
     fn begin(&self, place: &Place, bytes: u64) -> Option<u64> {
         let growth = bytes.checked_next_multiple_of(SEGMENT).unwrap_or(u64::MAX);
         if let Ok(hold) = place.reserve(growth) {
@@ -223,7 +226,6 @@ impl Pool {
             self.balance().begin(growth);
             return Some(growth);
         }
-        // Nothing is left outside the pool; what is left inside may do.
         let reserved = self.ask(CUmemPool_attribute::RESERVED_MEM_CURRENT)?;
         let used = self.ask(CUmemPool_attribute::USED_MEM_CURRENT)?;
         let mut balance = self.balance();

@@ -1,0 +1,77 @@
+/* As much of the CUDA driver API and of NVML as the probes call. Types as in NVIDIA's headers, names shortened. */
+#include <stddef.h>
+#include <stdint.h>
+
+typedef int result;
+typedef struct { char bytes[16]; } uuid_bytes;
+typedef struct { int type, id; } location;
+typedef struct {
+    int type, handle_types;
+    location where;
+    void *win32;
+    unsigned char flags[8];
+} allocation_prop;
+typedef struct {
+    int type, handle_types;
+    location where;
+    void *win32;
+    size_t max_size;
+    unsigned short usage;
+    unsigned char reserved[54];
+} pool_props;
+typedef struct { unsigned long long total, free, used; } memory_v1;
+typedef struct { unsigned version; unsigned long long total, reserved, free, used; } memory_v2;
+typedef struct { unsigned pid; unsigned long long used; } process_v1;
+typedef struct { unsigned pid; unsigned long long used; unsigned gi, ci; } process_v2;
+
+/* X(symbol, name and version and flags to ask cuGetProcAddress with, result, parameters) */
+#define CUDA(X) \
+    X(cuInit, "cuInit", 2000, 0, result, (unsigned)) \
+    X(cuDeviceGetUuid_v2, "cuDeviceGetUuid", 11040, 0, result, (uuid_bytes *, int)) \
+    X(cuDeviceTotalMem_v2, "cuDeviceTotalMem", 13000, 0, result, (size_t *, int)) \
+    X(cuDevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain", 13000, 0, result, (void **, int)) \
+    X(cuDevicePrimaryCtxRelease_v2, "cuDevicePrimaryCtxRelease", 13000, 0, result, (int)) \
+    X(cuDevicePrimaryCtxReset_v2, "cuDevicePrimaryCtxReset", 13000, 0, result, (int)) \
+    X(cuCtxCreate_v2, "cuCtxCreate", 3020, 0, result, (void **, unsigned, int)) \
+    X(cuCtxCreate_v4, "cuCtxCreate", 12050, 0, result, (void **, void *, unsigned, int)) \
+    X(cuCtxDestroy_v2, "cuCtxDestroy", 13000, 0, result, (void *)) \
+    X(cuCtxSetCurrent, "cuCtxSetCurrent", 13000, 0, result, (void *)) \
+    X(cuCtxGetDevice, "cuCtxGetDevice", 2000, 0, result, (int *)) \
+    X(cuMemAlloc, "", 0, 0, result, (unsigned *, unsigned)) \
+    X(cuMemFree, "", 0, 0, result, (unsigned)) \
+    X(cuMemAlloc_v2, "cuMemAlloc", 13000, 0, result, (uint64_t *, size_t)) \
+    X(cuMemAllocPitch_v2, "cuMemAllocPitch", 13000, 0, result, (uint64_t *, size_t *, size_t, size_t, unsigned)) \
+    X(cuMemAllocManaged, "cuMemAllocManaged", 13000, 0, result, (uint64_t *, size_t, unsigned)) \
+    X(cuMemFree_v2, "cuMemFree", 13000, 0, result, (uint64_t)) \
+    X(cuMemAddressReserve, "cuMemAddressReserve", 13000, 0, result, (uint64_t *, size_t, size_t, uint64_t, uint64_t)) \
+    X(cuMemCreate, "cuMemCreate", 13000, 0, result, (uint64_t *, size_t, const allocation_prop *, uint64_t)) \
+    X(cuMemRelease, "cuMemRelease", 13000, 0, result, (uint64_t)) \
+    X(cuMemRetainAllocationHandle, "cuMemRetainAllocationHandle", 13000, 0, result, (uint64_t *, void *)) \
+    X(cuMemMap, "cuMemMap", 13000, 0, result, (uint64_t, size_t, size_t, uint64_t, uint64_t)) \
+    X(cuMemUnmap, "cuMemUnmap", 13000, 0, result, (uint64_t, size_t)) \
+    X(cuMemAllocAsync, "cuMemAllocAsync", 13000, 0, result, (uint64_t *, size_t, void *)) \
+    X(cuMemAllocAsync_ptsz, "cuMemAllocAsync", 13000, 2, result, (uint64_t *, size_t, void *)) \
+    X(cuMemAllocFromPoolAsync, "cuMemAllocFromPoolAsync", 13000, 0, result, (uint64_t *, size_t, void *, void *)) \
+    X(cuMemAllocFromPoolAsync_ptsz, "cuMemAllocFromPoolAsync", 13000, 2, result, (uint64_t *, size_t, void *, void *)) \
+    X(cuMemFreeAsync, "cuMemFreeAsync", 13000, 0, result, (uint64_t, void *)) \
+    X(cuMemFreeAsync_ptsz, "cuMemFreeAsync", 13000, 2, result, (uint64_t, void *)) \
+    X(cuDeviceGetDefaultMemPool, "cuDeviceGetDefaultMemPool", 13000, 0, result, (void **, int)) \
+    X(cuMemPoolCreate, "cuMemPoolCreate", 13000, 0, result, (void **, const pool_props *)) \
+    X(cuMemPoolDestroy, "cuMemPoolDestroy", 13000, 0, result, (void *)) \
+    X(cuMemPoolTrimTo, "cuMemPoolTrimTo", 13000, 0, result, (void *, size_t)) \
+    X(cuMemPoolSetAttribute, "cuMemPoolSetAttribute", 13000, 0, result, (void *, int, void *)) \
+    X(cuMemPoolGetAttribute, "cuMemPoolGetAttribute", 13000, 0, result, (void *, int, void *)) \
+    X(cuStreamSynchronize, "cuStreamSynchronize", 2000, 0, result, (void *)) \
+    X(cuMemGetInfo_v2, "cuMemGetInfo", 13000, 0, result, (size_t *, size_t *)) \
+    X(cuGetProcAddress, "cuGetProcAddress", 11030, 0, result, (const char *, void **, int, uint64_t)) \
+    X(cuGetProcAddress_v2, "cuGetProcAddress", 13000, 0, result, (const char *, void **, int, uint64_t, int *))
+
+#define NVML(X) \
+    X(nvmlInit_v2, "", 0, 0, result, (void)) \
+    X(nvmlDeviceGetHandleByIndex_v2, "", 0, 0, result, (unsigned, void **)) \
+    X(nvmlDeviceGetMemoryInfo, "", 0, 0, result, (void *, memory_v1 *)) \
+    X(nvmlDeviceGetMemoryInfo_v2, "", 0, 0, result, (void *, memory_v2 *)) \
+    X(nvmlDeviceGetComputeRunningProcesses, "", 0, 0, result, (void *, unsigned *, process_v1 *)) \
+    X(nvmlDeviceGetComputeRunningProcesses_v2, "", 0, 0, result, (void *, unsigned *, process_v2 *)) \
+    X(nvmlDeviceGetComputeRunningProcesses_v3, "", 0, 0, result, (void *, unsigned *, process_v2 *)) \
+    X(nvmlDeviceGetGraphicsRunningProcesses_v3, "", 0, 0, result, (void *, unsigned *, process_v2 *))

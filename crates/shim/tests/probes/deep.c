@@ -1,0 +1,16 @@
+/* A library that calls the driver, to be opened with RTLD_DEEPBIND. */
+#include "cuda.h"
+result cuMemAlloc_v2(uint64_t *, size_t);
+result cuMemFree_v2(uint64_t);
+
+/* Bytes of `step` that could be had before the driver refused. */
+uint64_t deep_fill(uint64_t step, uint64_t most) {
+    uint64_t addresses[4096], got = 0;
+    int count = 0;
+    while (got < most && count < 4096 && !cuMemAlloc_v2(&addresses[count], step)) {
+        got += step;
+        count++;
+    }
+    while (count) cuMemFree_v2(addresses[--count]);
+    return got;
+}

@@ -1,0 +1,138 @@
+//! Processes and contexts come and go: forks, execs, deaths, resets.
+
+use crate::support::{CONTEXT, MIB, OUT_OF_MEMORY, ROOM, Rig, Way};
+
+#[test]
+fn a_child_forked_before_the_first_call_has_an_account_of_its_own() {
+    let rig = Rig::new(2, ROOM);
+    let mut probe = rig.inside(Way::Handle);
+    assert_eq!(probe.ask("fork init"), [0]);
+    // The child starts from nothing: initialises, allocates, and is counted in the same slice.
+    let mut parent = rig.ready(Way::Handle);
+    assert_eq!(parent.ask(&format!("take linear {}", ROOM / 2)), [0, 0]);
+    assert_eq!(probe.ask("fork nvml 0")[1], rig.limit);
+    assert_eq!(rig.charged(), CONTEXT + ROOM / 2);
+}
+
+#[test]
+fn a_child_forked_after_the_first_call_leaves_its_parents_account_alone() {
+    let rig = Rig::new(1, ROOM);
+    let mut probe = rig.ready(Way::Handle);
+    assert_eq!(probe.ask(&format!("take linear {}", ROOM / 2)), [0, 0]);
+    // CUDA is of no use in such a child; the limiter must neither hang nor touch what is its parent's.
+    let in_child = probe.ask("fork take linear 512");
+    assert_ne!(in_child[0], 0);
+    let _ = probe.ask("fork give");
+    assert_eq!(rig.charged(), CONTEXT + ROOM / 2);
+    assert_eq!(probe.ask("vfork"), [0]);
+    assert_eq!(probe.ask(&format!("take linear {}", ROOM / 2)), [0, 0]);
+    assert_eq!(probe.ask("take linear 512"), [OUT_OF_MEMORY, 1]);
+    assert_eq!(probe.ask("giveall"), [0]);
+    assert_eq!(rig.charged(), CONTEXT);
+    probe.ends_silently();
+}
+
+#[test]
+fn a_child_that_outlives_its_parent_does_not_keep_its_account() {
+    let rig = Rig::new(1, ROOM);
+    let mut probe = rig.ready(Way::Handle);
+    assert_eq!(probe.ask(&format!("take linear {ROOM}")), [0, 0]);
+    let child = probe.ask("spawn child")[0] as i32;
+    probe.kill();
+    rig.settle_the_dead();
+    assert_eq!(rig.charged(), 0);
+    // SAFETY: the child that the probe has just left behind.
+    unsafe { libc::kill(child, libc::SIGKILL) };
+}
+
+#[test]
+fn the_next_process_gets_what_a_dead_one_held_without_an_agent() {
+    let rig = Rig::new(1, ROOM);
+    let mut probe = rig.ready(Way::Handle);
+    assert_eq!(probe.ask(&format!("take linear {ROOM}")), [0, 0]);
+    probe.kill();
+    // Nobody has told the ledger; the context alone does not fit beside what the dead one held.
+    let mut next = rig.ready(Way::Handle);
+    assert_eq!(next.ask(&format!("take linear {ROOM}")), [0, 0]);
+    assert_eq!(rig.charged(), rig.limit);
+    next.ends_silently();
+}
+
+#[test]
+fn a_process_that_ends_well_leaves_its_place_to_the_next_at_once() {
+    let rig = Rig::new(1, ROOM);
+    for _ in 0..3 {
+        let mut probe = rig.ready(Way::Linked);
+        assert_eq!(probe.ask(&format!("take linear {ROOM}")), [0, 0]);
+        probe.ends_silently();
+    }
+}
+
+#[test]
+fn the_context_is_charged_while_it_lives_and_takes_its_memory_with_it() {
+    let rig = Rig::new(1, ROOM);
+    let mut probe = rig.inside(Way::Handle);
+    assert_eq!(probe.ask("init"), [0]);
+    assert_eq!(rig.charged(), 0);
+    for end in ["release 0", "reset 0"] {
+        assert_eq!(probe.ask("context 0"), [0]);
+        assert_eq!(rig.charged(), CONTEXT);
+        assert_eq!(probe.ask("take linear 512"), [0, 0]);
+        assert_eq!(probe.ask(&format!("take managed {}", 4 * MIB)), [0, 0]);
+        assert_eq!(rig.charged(), rig.truth());
+        assert_eq!(probe.ask("forget"), [0]);
+        assert_eq!(probe.ask(end), [0], "{end}");
+        assert_eq!(rig.charged(), rig.truth(), "{end}");
+        assert_eq!(rig.charged(), 0, "{end}");
+        assert_eq!(rig.usage().managed, 0, "{end}");
+    }
+    probe.ends_silently();
+}
+
+#[test]
+fn a_primary_context_lives_until_its_last_release() {
+    let rig = Rig::new(1, ROOM);
+    let mut probe = rig.ready(Way::ProcAddress);
+    assert_eq!(probe.ask("context 0"), [0]);
+    assert_eq!(probe.ask("release 0"), [0]);
+    assert_eq!(rig.charged(), CONTEXT);
+    assert_eq!(probe.ask("release 0"), [0]);
+    assert_eq!(rig.charged(), 0);
+    assert_eq!(rig.truth(), 0);
+}
+
+#[test]
+fn every_further_context_is_charged_too() {
+    let rig = Rig::new(2, ROOM);
+    for create in ["create 0", "create4 0"] {
+        let mut probe = rig.ready(Way::ProcAddress);
+        assert_eq!(probe.ask(create), [0]);
+        assert_eq!(rig.charged(), 2 * CONTEXT);
+        assert_eq!(rig.truth(), 2 * CONTEXT);
+        assert_eq!(probe.ask("take linear 512"), [0, 0]);
+        assert_eq!(probe.ask("release 0"), [0]);
+        assert_eq!(
+            rig.charged(),
+            CONTEXT + 512,
+            "{create}: the primary one is gone"
+        );
+        assert_eq!(probe.ask("destroy"), [0]);
+        assert_eq!(rig.charged(), 0, "{create}");
+        assert_eq!(rig.truth(), 0, "{create}");
+        probe.ends_silently();
+        rig.settle_the_dead();
+    }
+}
+
+#[test]
+fn a_context_that_does_not_fit_is_refused() {
+    let rig = Rig::new(0, CONTEXT - 2 * MIB);
+    let mut probe = rig.inside(Way::Handle);
+    assert_eq!(probe.ask("init"), [0]);
+    for line in ["context 0", "create 0"] {
+        assert_eq!(probe.ask(line), [OUT_OF_MEMORY], "{line}");
+    }
+    assert_eq!(rig.charged(), 0);
+    assert_eq!(rig.truth(), 0);
+    probe.ends_silently();
+}

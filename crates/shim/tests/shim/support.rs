@@ -1,0 +1,409 @@
+//! What every test needs: the two libraries, a simulated machine, a slice on it, and a probe to talk to.
+
+use std::collections::{BTreeSet, HashMap};
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::{LazyLock, Mutex, PoisonError};
+
+use divvy_ledger::{Control, GpuSpec, Listed, Slice, SliceSpec, Usage, boot_time_ns};
+use tempfile::TempDir;
+
+pub const MIB: u64 = 1 << 20;
+/// What a context costs on the simulated machine.
+pub const CONTEXT: u64 = 256 * MIB;
+/// What is left of a limit after one context, in most tests.
+pub const ROOM: u64 = 512 * MIB;
+pub const OUT_OF_MEMORY: u64 = 2;
+
+/// Where cargo puts this build's results.
+static BUILT: LazyLock<PathBuf> = LazyLock::new(|| {
+    let test = std::env::current_exe().expect("a test knows its own path");
+    let profile = test
+        .ancestors()
+        .nth(2)
+        .expect("tests lie in PROFILE/deps")
+        .to_owned();
+    let target = profile
+        .parent()
+        .expect("the profile lies in the target folder");
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo
+        .args([
+            "build",
+            "--quiet",
+            "--package",
+            "divvy-shim",
+            "--package",
+            "divvy-sim",
+            "--target-dir",
+        ])
+        .arg(target);
+    if profile.file_name().is_some_and(|name| name == "release") {
+        cargo.arg("--release");
+    }
+    assert!(
+        cargo.status().expect("cargo runs").success(),
+        "the libraries do not build"
+    );
+    profile
+});
+
+pub fn preload() -> PathBuf {
+    BUILT.join("libdivvy_preload.so")
+}
+
+/// The rows of `src/table.rs`, which a unit test compares with the compiled table through the reference page.
+pub fn documented_hooks() -> BTreeSet<String> {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/enforcement.md");
+    let page = std::fs::read_to_string(page).expect("the page is there");
+    let table = page
+        .split("table.rs: ")
+        .nth(1)
+        .expect("the page has the table");
+    let rows = table.lines().filter(|line| line.starts_with("| `"));
+    rows.flat_map(|row| row.split('`').skip(1).step_by(2))
+        .map(str::to_owned)
+        .collect()
+}
+
+/// Where compiled probes and the links to the simulator lie, once for all tests of this run.
+static WORKSHOP: LazyLock<TempDir> = LazyLock::new(|| {
+    let folder = TempDir::new().expect("a temporary folder");
+    for name in [
+        "libcuda.so.1",
+        "libcuda.so",
+        "libnvidia-ml.so.1",
+        "libnvidia-ml.so",
+    ] {
+        std::os::unix::fs::symlink(BUILT.join("libdivvy_sim.so"), folder.path().join(name))
+            .expect("a link");
+    }
+    folder
+});
+
+/// The folder whose libraries are the simulated driver.
+pub fn driver_folder() -> &'static Path {
+    WORKSHOP.path()
+}
+
+/// Compiles one of `tests/probes` with the given flags, once. Libraries end in `.so`.
+pub fn compiled(source: &str, name: &str, flags: &[&str]) -> PathBuf {
+    static DONE: LazyLock<Mutex<HashMap<String, PathBuf>>> = LazyLock::new(Mutex::default);
+    let mut done = DONE.lock().unwrap_or_else(PoisonError::into_inner);
+    done.entry(name.to_owned())
+        .or_insert_with(|| {
+            let folder = driver_folder();
+            let program = folder.join(name);
+            let source = Path::new(env!("CARGO_MANIFEST_DIR"))
+                .join("tests/probes")
+                .join(source);
+            let mut cc = Command::new("cc");
+            cc.args(["-O1", "-Wall", "-Werror", "-pthread", "-o"])
+                .arg(&program)
+                .arg(source)
+                .arg("-ldl")
+                .args(flags);
+            if name.ends_with(".so") {
+                cc.args(["-shared", "-fPIC"]);
+            }
+            assert!(
+                cc.status().expect("cc runs").success(),
+                "{name} does not compile"
+            );
+            program
+        })
+        .clone()
+}
+
+/// How a probe finds the driver's functions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    Handle,
+    Default,
+    Next,
+    ProcAddress,
+    Linked,
+    LinkedNow,
+}
+
+impl Way {
+    pub const ALL: [Way; 6] = [
+        Way::Handle,
+        Way::Default,
+        Way::Next,
+        Way::ProcAddress,
+        Way::Linked,
+        Way::LinkedNow,
+    ];
+
+    fn program(self) -> PathBuf {
+        let folder = format!("-L{}", driver_folder().display());
+        let linked = ["-DLINKED", &folder, "-Wl,--no-as-needed", "-lcuda"];
+        match self {
+            Way::Handle => compiled("probe.c", "probe-handle", &[]),
+            Way::Default => compiled("probe.c", "probe-default", &["-DDEFAULT"]),
+            Way::Next => compiled("probe.c", "probe-next", &["-DNEXT"]),
+            Way::ProcAddress => compiled("probe.c", "probe-gpa", &["-DGPA"]),
+            Way::Linked => compiled(
+                "probe.c",
+                "probe-linked",
+                &[&linked[..], &["-Wl,-z,lazy"]].concat(),
+            ),
+            Way::LinkedNow => compiled(
+                "probe.c",
+                "probe-now",
+                &[&linked[..], &["-Wl,-z,now"]].concat(),
+            ),
+        }
+    }
+}
+
+/// A simulated machine of two GPUs, and a slice of the first.
+pub struct Rig {
+    folder: TempDir,
+    pub uuids: Vec<[u8; 16]>,
+    pub limit: u64,
+    /// Bytes in use on the first GPU while nobody is there.
+    idle: u64,
+}
+
+impl Rig {
+    /// A slice with room for `contexts` contexts and `room` bytes.
+    pub fn new(contexts: u64, room: u64) -> Self {
+        let limit = contexts * CONTEXT + room;
+        let mut rig = Rig {
+            folder: TempDir::new().expect("a folder"),
+            uuids: Vec::new(),
+            limit,
+            idle: 0,
+        };
+        let config = format!("context_mib = {}\n", CONTEXT / MIB);
+        std::fs::write(rig.path("sim.toml"), config).expect("the simulator's configuration");
+        std::fs::write(rig.path("sum"), [0; 4096]).expect("the racers' sum");
+        let mut outside = rig.outside();
+        assert_eq!(outside.ask("init"), [0]);
+        rig.uuids = (0..2)
+            .map(|gpu| {
+                let said = outside.ask(&format!("uuid {gpu}"));
+                std::array::from_fn(|index| said[index + 1] as u8)
+            })
+            .collect();
+        rig.idle = outside.ask("nvml 0")[3];
+        drop(outside);
+        Control::create(&rig.slice_folder(), &rig.spec(&rig.uuids[..1], limit)).expect("a slice");
+        rig
+    }
+
+    /// What a slice of these GPUs with that limit on each is.
+    pub fn spec(&self, uuids: &[[u8; 16]], limit: u64) -> SliceSpec {
+        let gpu = |uuid: &[u8; 16]| GpuSpec {
+            uuid: *uuid,
+            limit,
+            overhead: CONTEXT,
+            weight: 1000,
+            cap: 0,
+        };
+        SliceSpec {
+            id: "test".into(),
+            generation: 1,
+            gpus: uuids.iter().map(gpu).collect(),
+            ..SliceSpec::default()
+        }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub fn slice_folder(&self) -> PathBuf {
+        self.path("slice")
+    }
+
+    pub fn slice(&self) -> Slice {
+        Slice::open(&self.slice_folder()).expect("a sound slice")
+    }
+
+    pub fn usage(&self) -> Usage {
+        self.slice().usage(0).expect("a sound slice")
+    }
+
+    /// Bytes charged to the slice on its first GPU, contexts and all.
+    pub fn charged(&self) -> u64 {
+        let usage = self.usage();
+        usage.charged + usage.overhead
+    }
+
+    /// Bytes in use by programs on the first GPU, by the driver's own account.
+    pub fn truth(&self) -> u64 {
+        self.outside().ask("nvml 0")[3] - self.idle
+    }
+
+    /// The most in use that `watcher` saw, likewise.
+    pub fn peak(&self, watcher: &mut Probe) -> u64 {
+        watcher.ask("stop")[0] - self.idle
+    }
+
+    /// Forgets dead processes at once, as the agent does when the driver lists them no more.
+    pub fn settle_the_dead(&self) {
+        self.slice()
+            .reap(boot_time_ns(), &|_| Listed::No)
+            .expect("a sound slice");
+    }
+
+    /// `program` on the simulated machine, without the preload.
+    pub fn bare(&self, program: &Path) -> Command {
+        let mut command = Command::new(program);
+        command
+            .env("LD_LIBRARY_PATH", driver_folder())
+            .env("DIVVY_SIM", "a100-80gb:2")
+            .env("DIVVY_SIM_STATE", self.path("state"))
+            .env("DIVVY_SIM_CONFIG", self.path("sim.toml"));
+        for name in [
+            "LD_PRELOAD",
+            "DIVVY_SLICE",
+            "DIVVY_SHIM",
+            "CUDA_VISIBLE_DEVICES",
+            "DIVVY_SIM_LOG",
+        ] {
+            command.env_remove(name);
+        }
+        command
+    }
+
+    /// `program` with the preload, in the slice.
+    pub fn limited(&self, program: &Path) -> Command {
+        let mut command = self.bare(program);
+        command
+            .env("PROBE_SUM", self.path("sum"))
+            .env("LD_PRELOAD", preload())
+            .env("DIVVY_SLICE", self.slice_folder());
+        command
+    }
+
+    /// A probe in the slice.
+    pub fn inside(&self, way: Way) -> Probe {
+        Probe::start(&mut self.limited(&way.program()))
+    }
+
+    /// A probe in the slice, with a context on the first GPU.
+    pub fn ready(&self, way: Way) -> Probe {
+        let mut probe = self.inside(way);
+        assert_eq!(probe.ask("init"), [0]);
+        assert_eq!(probe.ask("context 0"), [0]);
+        probe
+    }
+
+    /// A probe without the preload.
+    pub fn outside(&self) -> Probe {
+        Probe::start(&mut self.bare(&Way::Handle.program()))
+    }
+
+    /// Calls that the driver was asked for, one a line.
+    pub fn driver_calls(&self) -> String {
+        std::fs::read_to_string(self.path("log")).unwrap_or_default()
+    }
+}
+
+/// A running `probe.c`.
+pub struct Probe {
+    child: Child,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+    errors: Option<ChildStderr>,
+}
+
+impl Probe {
+    pub fn start(command: &mut Command) -> Self {
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut child = command.spawn().expect("the probe starts");
+        let output = BufReader::new(child.stdout.take().expect("a pipe"));
+        Probe {
+            input: child.stdin.take(),
+            output,
+            errors: child.stderr.take(),
+            child,
+        }
+    }
+
+    pub fn handle_program() -> PathBuf {
+        Way::Handle.program()
+    }
+
+    pub fn pid(&self) -> u64 {
+        self.child.id().into()
+    }
+
+    /// Says a line without awaiting the answer.
+    pub fn say(&mut self, line: &str) {
+        let input = self.input.as_mut().expect("still open");
+        writeln!(input, "{line}").expect("the probe listens");
+    }
+
+    /// Awaits one answer.
+    #[track_caller]
+    pub fn hear(&mut self) -> Vec<u64> {
+        let mut line = String::new();
+        self.output.read_line(&mut line).expect("the probe speaks");
+        let numbers: Result<Vec<i64>, _> = line.split_whitespace().map(str::parse).collect();
+        match numbers {
+            Ok(numbers) if !numbers.is_empty() => {
+                numbers.into_iter().map(|number| number as u64).collect()
+            }
+            _ => panic!(
+                "the probe said {line:?}, and on stderr {:?}",
+                self.last_words()
+            ),
+        }
+    }
+
+    #[track_caller]
+    pub fn ask(&mut self, line: &str) -> Vec<u64> {
+        self.say(line);
+        self.hear()
+    }
+
+    /// Free and total as `cuMemGetInfo` says.
+    #[track_caller]
+    pub fn info(&mut self) -> (u64, u64) {
+        let said = self.ask("info");
+        assert_eq!(said[0], 0);
+        (said[1], said[2])
+    }
+
+    pub fn kill(&mut self) {
+        self.child.kill().expect("it is our child");
+        self.child.wait().expect("it is our child");
+    }
+
+    /// Ends it and gives what it said on stderr.
+    pub fn last_words(&mut self) -> String {
+        self.input = None;
+        let mut text = String::new();
+        if let Some(mut errors) = self.errors.take() {
+            std::io::Read::read_to_string(&mut errors, &mut text).expect("stderr is text");
+        }
+        text
+    }
+
+    /// Ends it and asserts that it said nothing on stderr.
+    #[track_caller]
+    pub fn ends_silently(mut self) {
+        assert_eq!(self.last_words(), "");
+        assert!(self.child.wait().expect("it is our child").success());
+    }
+}
+
+impl Drop for Probe {
+    fn drop(&mut self) {
+        self.input = None;
+        // It ends with its input; a test that fails must not wait for one that does not.
+        if std::thread::panicking() {
+            let _ = self.child.kill();
+        }
+        let _ = self.child.wait();
+    }
+}
