@@ -144,6 +144,12 @@ mod tests {
     }
 
     #[test]
+    fn what_fits_in_memory_alone_does_not_fit() {
+        // 40880 MiB are free, and 500 thousandths needed where 499 are; with the holder gone there is room for both.
+        assert!(!disturbs(Bytes::ZERO, &["0.501"], "1MiB", "40880MiB"));
+    }
+
+    #[test]
     fn memory_counts_where_shares_would_do_and_foreign_memory_may_go() {
         // 30 GiB are free now; with 10 GiB of the foreign memory gone the half would fit, but not beside the eighth.
         assert!(disturbs(Bytes::gib(30), &["0.25"], "0.125", "0.5"));

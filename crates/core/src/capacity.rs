@@ -133,3 +133,57 @@ impl NeverFits {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::GpuUuid;
+    use crate::request::Amount;
+
+    fn refusal(usable: Bytes, amount: &str) -> (String, String) {
+        let gpu = Gpu {
+            uuid: GpuUuid::from_bytes([0; 16]),
+            index: 0,
+            model: "small".to_owned(),
+            mode: Mode::Shared,
+            total: usable,
+            reserved: Bytes::ZERO,
+            foreign: usable, // Of no account: processes end.
+        };
+        let amount = Amount::from_memory_flag(amount)
+            .or_else(|_| Amount::from_gpu_flag(amount))
+            .unwrap();
+        let never = can_ever_fit(&[gpu], &amount.into()).unwrap_err();
+        (never.to_string(), never.hint())
+    }
+
+    #[test]
+    fn memory_is_granted_in_steps_so_the_last_odd_mebibyte_cannot_be_had() {
+        let (message, hint) = refusal(Bytes::mib(4095), "4095M");
+        assert_eq!(
+            message,
+            "4095MiB on one GPU can never be had: the largest shared GPU here has 4094MiB"
+        );
+        assert_eq!(hint, "the nearest that fits is --gpu-memory 4094MiB");
+    }
+
+    #[test]
+    fn a_share_that_rounds_down_to_nothing_cannot_be_had() {
+        let (message, hint) = refusal(Bytes::gib(1), "0.001");
+        assert_eq!(
+            message,
+            "0.001 of a GPU can never be had: it is less than 2MiB"
+        );
+        assert_eq!(hint, "the nearest that fits is -g 1");
+    }
+
+    #[test]
+    fn a_node_without_gpus_says_so() {
+        let never = can_ever_fit(&[], &Amount::ONE_GPU.into()).unwrap_err();
+        assert_eq!(
+            never.to_string(),
+            "1 whole GPU can never be had: no GPU here is managed"
+        );
+        assert_eq!(never.nearest, None);
+    }
+}

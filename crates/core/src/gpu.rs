@@ -109,3 +109,62 @@ impl ModeError {
         "write shared, exclusive or unmanaged".to_owned()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 80999 MiB usable, and some bytes.
+    fn gpu() -> Gpu {
+        Gpu {
+            uuid: GpuUuid::from_bytes([1; 16]),
+            index: 0,
+            model: "A100 80GB".to_owned(),
+            mode: Mode::Shared,
+            total: Bytes::new((81_559 << 20) + 123),
+            reserved: Bytes::mib(560),
+            foreign: Bytes::ZERO,
+        }
+    }
+
+    fn share(thousandths: u16) -> Share {
+        Share::from_thousandths(thousandths).unwrap()
+    }
+
+    #[test]
+    fn a_share_gets_its_part_of_the_usable_memory_rounded_down_to_two_mebibytes() {
+        assert_eq!(gpu().memory_of(share(500)), Bytes::mib(40_498));
+        assert_eq!(gpu().memory_of(share(1)), Bytes::mib(80));
+        assert_eq!(gpu().memory_of(Share::FULL), Bytes::mib(80_998));
+    }
+
+    #[test]
+    fn memory_takes_its_part_of_the_share_rounded_up_to_a_thousandth() {
+        assert_eq!(gpu().share_of(Bytes::new(1)), Some(share(1)));
+        assert_eq!(gpu().share_of(Bytes::gib(40)), Some(share(506)));
+        assert_eq!(gpu().share_of(gpu().usable()), Some(Share::FULL));
+        assert_eq!(gpu().share_of(Bytes::new(gpu().usable().get() + 1)), None);
+        assert_eq!(gpu().share_of(Bytes::new(u64::MAX)), None);
+        assert_eq!(gpu().share_of(Bytes::ZERO), None);
+    }
+
+    #[test]
+    fn equal_shares_that_fill_a_gpu_fit_its_memory() {
+        for parts in [2, 3, 4, 7, 8] {
+            let each = gpu().memory_of(share(1000 / parts));
+            assert!(each.get() * u64::from(parts) <= gpu().usable().get());
+        }
+    }
+
+    #[test]
+    fn a_gpu_without_memory_gives_none() {
+        let none = Gpu {
+            reserved: gpu().total,
+            ..gpu()
+        };
+        assert_eq!(
+            (none.memory_of(Share::FULL), none.share_of(Bytes::new(1))),
+            (Bytes::ZERO, None)
+        );
+    }
+}

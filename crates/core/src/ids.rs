@@ -182,3 +182,56 @@ impl IdError {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gpu_uuid_keeps_its_letters_and_gives_its_bytes() {
+        let uuid: GpuUuid = "GPU-8f1E0d2c-0001-0203-0405-0607080900ff".parse().unwrap();
+        assert_eq!(uuid.to_string(), "GPU-8f1E0d2c-0001-0203-0405-0607080900ff");
+        assert_eq!(
+            uuid.to_bytes(),
+            [
+                0x8f, 0x1e, 0x0d, 0x2c, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 0xff
+            ]
+        );
+    }
+
+    #[test]
+    fn what_is_not_a_gpu_uuid_is_refused() {
+        for text in [
+            "",
+            "GPU-",
+            "8f1e0d2c-0001-0203-0405-0607080900ff",
+            "MIG-8f1e0d2c-0001-0203-0405-0607080900ff",
+            "GPU-8f1e0d2c-0001-0203-0405-0607080900f",
+            "GPU-8f1e0d2c-0001-0203-0405-0607080900fg",
+            "GPU-8f1e0d2c00010203-0405-0607-080900ff",
+        ] {
+            assert!(text.parse::<GpuUuid>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn jobs_are_read_with_and_without_the_hash() {
+        assert_eq!(("3".parse(), "#3".parse()), (Ok(JobId(3)), Ok(JobId(3))));
+        for text in ["", "#", "+3", "-3", "3a", "last", "99999999999999999999"] {
+            assert!(text.parse::<JobId>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_queue_name_is_one_line_without_blanks_at_its_ends() {
+        for text in ["default", "team=a", "my queue", "größe"] {
+            assert_eq!(
+                text.parse::<QueueName>().map(String::from),
+                Ok(text.to_owned())
+            );
+        }
+        for text in ["", " ", " a", "a ", "a\nb", "a\0"] {
+            assert!(text.parse::<QueueName>().is_err(), "{text:?}");
+        }
+    }
+}

@@ -129,3 +129,153 @@ pub enum Violation {
         usable: Bytes,
     },
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gpu::Mode;
+    use crate::queue::QueueSpec;
+    use crate::request::Amount;
+    use crate::snapshot::{Held, Queue, Waiting};
+
+    fn uuid(index: u32) -> GpuUuid {
+        GpuUuid::from_bytes([u8::try_from(index).unwrap(); 16])
+    }
+
+    fn grant(index: u32, thousandths: u16, mib: u64, label: &str) -> Grant {
+        let share = Share::from_thousandths(thousandths).unwrap();
+        Grant {
+            gpu: uuid(index),
+            index,
+            memory: Bytes::mib(mib),
+            share,
+            label: label.to_owned(),
+        }
+    }
+
+    /// Two GPUs of 100 MiB, one job for each list of grants, one job that waits.
+    fn snapshot(held: Vec<Vec<Grant>>) -> Snapshot {
+        let gpu = |index| Gpu {
+            uuid: uuid(index),
+            index,
+            model: "small".to_owned(),
+            mode: Mode::Shared,
+            total: Bytes::mib(100),
+            reserved: Bytes::ZERO,
+            foreign: Bytes::ZERO,
+        };
+        let default = QueueName::default_queue();
+        let held = (1..).zip(held).map(|(job, grants)| Held {
+            job: JobId(job),
+            queue: default.clone(),
+            grants,
+        });
+        Snapshot {
+            gpus: vec![gpu(0), gpu(1)],
+            held: held.collect(),
+            queues: vec![Queue {
+                spec: QueueSpec::open(default.clone()),
+                waiting: vec![Waiting {
+                    job: JobId(99),
+                    request: Amount::ONE_GPU.into(),
+                }],
+            }],
+            ..Snapshot::default()
+        }
+    }
+
+    fn violation(held: Vec<Vec<Grant>>) -> String {
+        check(&snapshot(held)).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_full_gpu_is_no_violation_and_neither_is_a_lost_one() {
+        let halves = vec![
+            vec![grant(0, 500, 50, "gpu0.5a")],
+            vec![grant(0, 500, 50, "gpu0.5b")],
+        ];
+        assert_eq!(check(&snapshot(halves)), Ok(()));
+        assert_eq!(
+            check(&snapshot(vec![vec![grant(7, 1000, 800, "gpu7")]])),
+            Ok(())
+        );
+        let mut foreign = snapshot(vec![vec![grant(0, 1000, 100, "gpu0")]]);
+        foreign.gpus[0].foreign = Bytes::mib(50);
+        assert_eq!(check(&foreign), Ok(()));
+    }
+
+    #[test]
+    fn a_gpu_is_not_promised_beyond_its_share_or_its_memory() {
+        let share = vec![
+            vec![grant(0, 500, 2, "gpu0.5a")],
+            vec![grant(0, 501, 2, "gpu0.501a")],
+        ];
+        assert_eq!(violation(share), "1.001 of GPU 0 is promised");
+        let memory = vec![
+            vec![grant(0, 500, 50, "gpu0.5a")],
+            vec![grant(0, 500, 52, "gpu0.5b")],
+        ];
+        assert_eq!(
+            violation(memory),
+            "102MiB of GPU 0 is promised, and 100MiB is usable"
+        );
+    }
+
+    #[test]
+    fn a_whole_gpu_is_held_by_one() {
+        let held = vec![
+            vec![grant(0, 1000, 98, "gpu0")],
+            vec![grant(0, 1, 2, "gpu0.001a")],
+        ];
+        assert_eq!(
+            violation(held),
+            "gpu0 has the whole GPU, and is not alone there"
+        );
+    }
+
+    #[test]
+    fn a_slice_has_memory_in_steps_and_a_label_of_its_own() {
+        assert_eq!(
+            violation(vec![vec![grant(0, 500, 3, "x")]]),
+            "slice x has 3MiB, which is not a positive multiple of 2MiB"
+        );
+        assert_eq!(
+            violation(vec![vec![grant(0, 500, 0, "x")]]),
+            "slice x has 0B, which is not a positive multiple of 2MiB"
+        );
+        let twins = vec![
+            vec![grant(0, 500, 2, "gpu0.5a")],
+            vec![grant(0, 500, 2, "gpu0.5a")],
+        ];
+        assert_eq!(violation(twins), "there are two slices gpu0.5a");
+    }
+
+    #[test]
+    fn a_job_is_there_once_and_holds_something_on_different_gpus() {
+        let twice = vec![vec![grant(0, 100, 2, "a"), grant(0, 100, 2, "b")]];
+        assert_eq!(violation(twice), "job #1 holds GPU 0 twice");
+        assert_eq!(
+            violation(vec![vec![]]),
+            "job #1 is held without holding anything"
+        );
+        let mut held_and_waiting = snapshot(vec![vec![grant(0, 100, 2, "a")]]);
+        held_and_waiting.queues[0].waiting[0].job = JobId(1);
+        assert_eq!(check(&held_and_waiting), Err(Violation::JobTwice(JobId(1))));
+    }
+
+    #[test]
+    fn gpus_and_queues_are_there_once() {
+        let mut gpus = snapshot(vec![]);
+        gpus.gpus[1].uuid = uuid(0);
+        assert_eq!(check(&gpus), Err(Violation::GpuTwice(uuid(0))));
+        let mut queues = snapshot(vec![]);
+        queues.queues.push(Queue {
+            waiting: vec![],
+            ..queues.queues[0].clone()
+        });
+        assert_eq!(
+            check(&queues),
+            Err(Violation::QueueTwice(QueueName::default_queue()))
+        );
+    }
+}

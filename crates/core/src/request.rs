@@ -269,3 +269,72 @@ impl AmountError {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_are_read_and_written_alike() {
+        let whole = |count| Amount::Whole(NonZeroU32::new(count).unwrap());
+        let share = |thousandths| Share::from_thousandths(thousandths).unwrap();
+        for (text, amount, written) in [
+            ("0.25", Amount::Share(share(250)), "-g 0.25"),
+            (".001", Amount::Share(share(1)), "-g 0.001"),
+            ("1.000", Amount::ONE_GPU, "-g 1"),
+            ("2", whole(2), "-g 2"),
+            ("3-3", whole(3), "-g 3"),
+            ("8x1", whole(8), "-g 8"),
+            (
+                "8x0.5",
+                Amount::Shares {
+                    count: NonZeroU32::new(8).unwrap(),
+                    share: share(500),
+                },
+                "-g 8x0.5",
+            ),
+        ] {
+            assert_eq!(Amount::from_gpu_flag(text), Ok(amount), "{text}");
+            assert_eq!(amount.flag(), written);
+        }
+        let memory = Amount::from_memory_flag("4G").unwrap();
+        assert_eq!(
+            (memory, memory.flag().as_str()),
+            (Amount::Memory(Bytes::gib(4)), "--gpu-memory 4GiB")
+        );
+    }
+
+    #[test]
+    fn what_is_not_an_amount_is_refused_in_one_line_with_a_hint() {
+        for (text, message) in [
+            ("half", "not a number of GPUs: \"half\""),
+            ("", "not a number of GPUs: \"\""),
+            ("99999999999", "not a number of GPUs: \"99999999999\""),
+            (
+                "0",
+                "Parsing min/max number of gpus <= 0 is not allowed: \"0\"",
+            ),
+            (
+                "1.25",
+                "Parsing min/max number of gpus, fractional gpu cannot be > 1: \"1.25\"",
+            ),
+            ("0.0005", "finer than a thousandth of a GPU: \"0.0005\""),
+            ("0.5x2", "COUNTxSHARE counts whole GPUs: \"0.5x2\""),
+            (
+                "2x3",
+                "Parsing min/max number of gpus, fractional gpu cannot be > 1: \"2x3\"",
+            ),
+            ("4-2", "a range MIN-MAX must not go down: \"4-2\""),
+            ("0.5-1", "a range MIN-MAX counts whole GPUs: \"0.5-1\""),
+        ] {
+            let error = Amount::from_gpu_flag(text).unwrap_err();
+            assert_eq!(error.to_string(), message);
+            assert!(!error.hint().is_empty() && !error.hint().contains('\n'));
+        }
+        let error = Amount::from_memory_flag("0G").unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "no memory at all cannot be asked for: \"0G\""
+        );
+    }
+}

@@ -27,6 +27,7 @@ scenarios! {
     r_reasons_and_what_is_sooner,
     r_requests_beyond_the_node,
     r_round_robin_with_order_fairness,
+    r_the_fewest_ends_that_start_it,
     t1_the_seeds_example,
     t2_a_quarter_goes_to_the_tighter_gpu,
     t3_a_whole_job_takes_the_empty_gpu_and_a_half_fills_the_other,

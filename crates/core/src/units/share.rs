@@ -107,3 +107,44 @@ impl ShareError {
         "a share is a decimal from 0.001 to 1, in steps of 0.001, such as 0.25".to_owned()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_thousandths_and_nothing_is_rounded() {
+        let read = |text: &str| {
+            text.parse::<Share>()
+                .map(Share::thousandths)
+                .map_err(|error| error.to_string())
+        };
+        assert_eq!(
+            [read("0.25"), read("1"), read("1.000"), read(".001")],
+            [Ok(250), Ok(1000), Ok(1000), Ok(1)]
+        );
+        for (text, message) in [
+            (
+                "0.0005",
+                "a share of `0.0005` is finer than a thousandth of a GPU",
+            ),
+            ("0", "a share of `0` is nothing"),
+            ("1.001", "a share of `1.001` is more than one GPU"),
+            ("1.25", "a share of `1.25` is more than one GPU"),
+            ("2", "a share of `2` is more than one GPU"),
+            ("0.5.", "`0.5.` is not a share of a GPU"),
+            ("25%", "`25%` is not a share of a GPU"),
+        ] {
+            assert_eq!(read(text), Err(message.to_owned()));
+        }
+    }
+
+    #[test]
+    fn amounts_of_gpus_are_written_short() {
+        let text = |thousandths| gpus(thousandths).to_string();
+        assert_eq!(
+            [text(0), text(5), text(250), text(1000), text(2750)],
+            ["0", "0.005", "0.25", "1", "2.75"]
+        );
+    }
+}
