@@ -8,10 +8,9 @@ import warnings
 
 import numpy
 from numba import cuda
-from numba.core.errors import NumbaWarning
 from numba.cuda.cudadrv.driver import CudaAPIError
 
-warnings.simplefilter("ignore", NumbaWarning)
+warnings.simplefilter("ignore")  # it finds our small grid slow
 GRANULE = 2 << 20
 
 

@@ -11,8 +11,8 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// The ones built like this test, brought up to date first, so that `cargo test -p divvy-e2e` alone never tests an
-    /// old library.
+    /// The ones in the folder that `DIVVY_TEST_PROGRAMS` names (an installed release, say); without it the ones built like
+    /// this test, brought up to date first, so that `cargo test -p divvy-e2e` alone never tests an old library.
     ///
     /// # Panics
     /// When they do not build.
@@ -20,6 +20,9 @@ impl Programs {
     pub fn of_this_test() -> Self {
         static BUILT: OnceLock<PathBuf> = OnceLock::new();
         let folder = BUILT.get_or_init(|| {
+            if let Some(named) = std::env::var_os("DIVVY_TEST_PROGRAMS") {
+                return PathBuf::from(named);
+            }
             let test = std::env::current_exe().expect("a running program has a path");
             // target/debug/deps/limit-0123456789abcdef
             let folder = test

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-use divvy_api::v1::{EndReason, Job, JobState};
+use divvy_api::v1::{EndReason, Job, JobState, Runner, Submit};
 use divvy_e2e::{GIB, Home, until};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -200,36 +200,22 @@ fn killed_at_random_moments_it_runs_every_job_once_and_never_overbooks() {
             if enough.load(Ordering::Relaxed) {
                 break;
             }
-            let (code, pause, key) = (
-                random.below(5).to_string(),
-                random.below(10).to_string(),
-                format!("key-{nth}"),
-            );
+            let (code, pause) = (random.below(5), random.below(10));
             let words = [
-                "submit",
-                "--parsable",
-                "-q",
-                "quarter",
-                "--idempotency-key",
-                &key,
-                "--",
                 "sh",
                 "-c",
                 &script,
                 "sh",
-                &code,
-                &pause,
+                &code.to_string(),
+                &pause.to_string(),
             ];
+            let submit = submission(&home, &words, &format!("key-{nth}"));
             // The daemon may be down or may die while it answers; the key makes it safe to ask again.
-            let mut submit = home.divvy_command(&words);
             let id = until("the job is taken", || {
-                let output = submit.output().expect("divvy starts");
-                output
-                    .status
-                    .success()
-                    .then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
-            });
-            jobs.insert(id, code.parse().expect("a digit"));
+                home.call(home.client().submit(&submit)).ok()
+            })
+            .id;
+            jobs.insert(id, i32::try_from(code).expect("a digit"));
         }
         jobs
     };
@@ -295,4 +281,27 @@ fn killed_at_random_moments_it_runs_every_job_once_and_never_overbooks() {
         "seed {seed}: only {} jobs, this tried nothing",
         jobs.len()
     );
+}
+
+/// Over the API and not by command, for the command would start a daemon of its own.
+fn submission(home: &Home, command: &[&str], key: &str) -> Submit {
+    Submit {
+        command: command.iter().map(|word| (*word).to_owned()).collect(),
+        name: None,
+        queue: Some("quarter".to_owned()),
+        project: None,
+        amount: None,
+        compute: None,
+        gpus_on: Vec::new(),
+        cwd: home
+            .scratch()
+            .to_str()
+            .expect("a temporary folder has a readable name")
+            .to_owned(),
+        env: BTreeMap::from([("PATH".to_owned(), "/usr/bin:/bin".to_owned())]),
+        runner: Runner::Supervisor,
+        no_wait: false,
+        dry_run: false,
+        idempotency_key: Some(key.to_owned()),
+    }
 }

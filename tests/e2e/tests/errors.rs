@@ -55,7 +55,7 @@ fn amounts_that_are_none_are_refused() {
         (["--gpu-memory", "4"], "4"),
         (["--gpu-memory", "0G"], "0"),
         (["--gpu-memory", "lots"], "lots"),
-        (["--compute", "some"], "some"),
+        (["-g0.5", "--compute=some"], "some"),
     ] {
         for verb in ["run", "submit"] {
             let said = home
@@ -101,7 +101,10 @@ fn a_gpu_index_that_is_not_there_is_refused_by_name() {
         let said = home.divvy(&["daemon", "--gpus", gpus]).exits(2);
         says(&said, &["error: "]);
     }
-    says(&home.divvy(&["daemon", "--gpus", "0-7"]), &["7"]);
+    says(
+        &home.divvy(&["daemon", "--gpus", "0-7"]),
+        &["no GPU 2", "0, 1"],
+    );
     let _daemon = home.daemon(&["--gpus", "0"]);
     for index in ["1", "7"] {
         let said = home.divvy(&["submit", "-g", "0.5", "--gpus-on", index, "--", "true"]);

@@ -10,30 +10,66 @@ use divvy_api::v1::{EndReason, JobState};
 use divvy_e2e::{Dialog, Home, until};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group, test_kill_process};
 
-#[test]
-fn the_programs_exit_code_is_passed_on() {
+/// Runs the body with a daemon and without one, each in a home of its own; `flags` is what `run` needs there.
+fn with_and_without_a_daemon(body: impl Fn(&Home, &[&str])) {
     let home = Home::new("a100-80gb:1");
     let _daemon = home.daemon(&[]);
-    for code in [0, 3, 255] {
-        let script = format!("exit {code}");
-        for flags in [&["-g", "0.5"][..], &["-g", "0.5", "--no-daemon"]] {
+    body(&home, &["-g", "0.5"]);
+    body(&Home::new("a100-80gb:1"), &["-g", "0.5", "--no-daemon"]);
+}
+
+#[test]
+fn the_programs_exit_code_is_passed_on() {
+    with_and_without_a_daemon(|home, flags| {
+        for code in [0, 3, 255] {
+            let script = format!("exit {code}");
             let _ = home
                 .divvy(&[&["run"], flags, &["--", "sh", "-c", &script]].concat())
                 .exits(code);
         }
-        assert_eq!(home.ended("last").exit_code, Some(code));
+    });
+}
+
+#[test]
+fn exit_codes_and_what_they_mean_are_recorded() {
+    let home = Home::new("a100-80gb:1");
+    let _daemon = home.daemon(&[]);
+    for (script, code, reason) in [
+        ("exit 0", 0, EndReason::Completed),
+        ("exit 3", 3, EndReason::Failed),
+        ("kill -TERM $$", 143, EndReason::Failed),
+    ] {
+        let _ = home
+            .divvy(&["run", "-g", "0.5", "--", "sh", "-c", script])
+            .exits(code);
+        let submitted = home.submit(&["-g", "0.5"], &["sh", "-c", script]);
+        for job in [
+            home.ended(&submitted),
+            home.ended(&(submitted.parse::<u64>().unwrap() - 1).to_string()),
+        ] {
+            assert_eq!(
+                (job.exit_code, job.end_reason),
+                (Some(code), Some(reason)),
+                "{job:?}"
+            );
+        }
     }
-    assert_eq!(home.job("1").end_reason, Some(EndReason::Completed));
-    assert_eq!(home.job("2").end_reason, Some(EndReason::Failed));
+    let missing = home.submit(&["-g", "0.5"], &["/no/such/program"]);
+    let job = home.ended(&missing);
+    assert_eq!(job.end_reason, Some(EndReason::LaunchFailed), "{job:?}");
+    assert!(
+        job.reason
+            .as_ref()
+            .is_some_and(|text| text.contains("/no/such/program")),
+        "{job:?}"
+    );
 }
 
 #[test]
 fn what_cannot_be_started_is_126_or_127_as_in_a_shell() {
-    let home = Home::new("a100-80gb:1");
-    let _daemon = home.daemon(&[]);
-    let text = home.scratch().join("text");
-    fs::write(&text, "not a program\n").unwrap();
-    for flags in [&["-g", "0.5"][..], &["-g", "0.5", "--no-daemon"]] {
+    with_and_without_a_daemon(|home, flags| {
+        let text = home.scratch().join("text");
+        fs::write(&text, "not a program\n").unwrap();
         let missing = home
             .divvy(&[&["run"], flags, &["--", "/no/such/program"]].concat())
             .exits(127);
@@ -45,36 +81,24 @@ fn what_cannot_be_started_is_126_or_127_as_in_a_shell() {
         let _ = home
             .divvy(&[&["run"], flags, &["--", text.to_str().unwrap()]].concat())
             .exits(126);
-    }
-    for job in home.items(&["ps", "--all"]) {
-        assert_eq!(
-            (&job["state"], &job["end_reason"]),
-            (&"ended".into(), &"launch_failed".into()),
-            "{job}"
-        );
-    }
+    });
 }
 
 #[test]
 fn a_signal_shows_as_128_and_its_number() {
-    let home = Home::new("a100-80gb:1");
-    let _daemon = home.daemon(&[]);
-    for (name, number) in [("TERM", 15), ("KILL", 9)] {
-        for flags in [&["-g", "0.5"][..], &["-g", "0.5", "--no-daemon"]] {
+    with_and_without_a_daemon(|home, flags| {
+        for (name, number) in [("TERM", 15), ("KILL", 9)] {
             let script = format!("kill -{name} $$");
             let _ = home
                 .divvy(&[&["run"], flags, &["--", "sh", "-c", &script]].concat())
                 .exits(128 + number);
         }
-        assert_eq!(home.ended("last").exit_code, Some(128 + number));
-    }
+    });
 }
 
 #[test]
 fn stdin_stdout_and_stderr_are_the_programs_own() {
-    let home = Home::new("a100-80gb:1");
-    let _daemon = home.daemon(&[]);
-    for flags in [&["-g", "0.5"][..], &["-g", "0.5", "--no-daemon"]] {
+    with_and_without_a_daemon(|home, flags| {
         let mut command = home
             .divvy_command(&[&["run"], flags, &["--", "sh", "-c", "cat; echo talk >&2"]].concat());
         let mut child = command
@@ -90,9 +114,14 @@ fn stdin_stdout_and_stderr_are_the_programs_own() {
             .write_all(b"data\0\xff\n")
             .unwrap();
         let output = child.wait_with_output().unwrap();
-        assert_eq!(output.stdout, b"data\0\xff\n");
+        assert_eq!(
+            output.stdout,
+            b"data\0\xff\n",
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         assert_eq!(String::from_utf8_lossy(&output.stderr), "talk\n");
-    }
+    });
 }
 
 #[test]
@@ -132,14 +161,11 @@ fn the_program_gets_its_folder_its_variables_and_its_slice() {
 
 #[test]
 fn control_c_reaches_the_program_and_what_it_answers_counts() {
-    let home = Home::new("a100-80gb:1");
-    let _daemon = home.daemon(&[]);
-    for flags in [&["-g", "0.5"][..], &["-g", "0.5", "--no-daemon"]] {
+    with_and_without_a_daemon(|home, flags| {
         let script = "trap 'exit 44' INT; echo '{}'; while :; do sleep 0.05; done";
-        let mut dialog = Dialog::start(
-            home.divvy_command(&[&["run"], flags, &["--", "sh", "-c", script]].concat())
-                .process_group(0),
-        );
+        let mut command =
+            home.divvy_command(&[&["run"], flags, &["--", "sh", "-c", script]].concat());
+        let mut dialog = Dialog::start(command.process_group(0));
         dialog.listen();
         kill_process_group(
             Pid::from_raw(dialog.pid().cast_signed()).unwrap(),
@@ -147,14 +173,12 @@ fn control_c_reaches_the_program_and_what_it_answers_counts() {
         )
         .unwrap();
         assert_eq!(dialog.finish(), 44);
-    }
+    });
 }
 
 #[test]
 fn a_signal_to_divvy_run_alone_is_passed_to_the_program() {
-    let home = Home::new("a100-80gb:1");
-    let _daemon = home.daemon(&[]);
-    for flags in [&["-g", "0.5"][..], &["-g", "0.5", "--no-daemon"]] {
+    with_and_without_a_daemon(|home, flags| {
         let script = r#"echo "{\"pid\":$$}"; exec sleep 600"#;
         let mut dialog = Dialog::start(
             &mut home.divvy_command(&[&["run"], flags, &["--", "sh", "-c", script]].concat()),
@@ -172,7 +196,7 @@ fn a_signal_to_divvy_run_alone_is_passed_to_the_program() {
             test_kill_process(program).is_err(),
             "the program was left behind"
         );
-    }
+    });
 }
 
 #[test]
