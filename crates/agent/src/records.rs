@@ -120,11 +120,16 @@ impl JobDir {
     /// Makes the folder if it is not there and writes the spec. Not synced: a job whose spec a power cut takes was not
     /// launched, and the agent writes it again from its store.
     pub fn write_spec(&self, spec: &Spec) -> Result<(), RecordError> {
+        self.make()?;
+        self.replace(SPEC, spec, false)
+    }
+
+    fn make(&self) -> Result<(), RecordError> {
         match fs::DirBuilder::new().mode(0o700).create(&self.0) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
                 Err(self.error("make", "", error))
             }
-            _ => self.replace(SPEC, spec, false),
+            _ => Ok(()),
         }
     }
 
@@ -142,8 +147,10 @@ impl JobDir {
         }
     }
 
-    /// Takes the run lock; `None` when another process holds it.
+    /// Takes the run lock; `None` when another process holds it. Makes the folder if it is not there: an agent may die
+    /// after it journalled the start and before it made the folder, and the job is then one that nobody has started.
     pub fn lock(&self) -> Result<Option<File>, RecordError> {
+        self.make()?;
         let file = self.open_lock()?;
         match file.try_lock() {
             Ok(()) => Ok(Some(file)),
