@@ -107,8 +107,13 @@ impl Show<'_> {
 
         title("The quarter ends: half of GPU 2 is free, and that is no whole GPU");
         self.end("quarter_gpu", &quarter, 1)?;
-        let job = self.job(&single)?;
-        self.fact(job["state"] == "queued", "single_gpu still waits")?;
+        until("the quarter is free", || {
+            (self.in_use() == 2500).then_some(())
+        });
+        self.fact(
+            self.job(&single)?["state"] == "queued",
+            "single_gpu still waits",
+        )?;
         self.show(&["why", &single]);
 
         title("The half ends: GPU 2 is free");
@@ -154,12 +159,7 @@ impl Show<'_> {
         title("What runs where");
         self.show(&["gpus"]);
         self.show(&["ps"]);
-        let thousandths: u64 = self
-            .gpus()
-            .iter()
-            .filter_map(|gpu| gpu["share_allocated"].as_u64())
-            .sum();
-        self.fact(thousandths == 2750, "2.75 of 3 GPUs are in use")?;
+        self.fact(self.in_use() == 2750, "2.75 of 3 GPUs are in use")?;
         self.fact(
             labels(&self.job(dual)?) == ["gpu0", "gpu1"],
             "dual_gpus has GPUs 0 and 1, whole",
@@ -272,6 +272,14 @@ impl Show<'_> {
 
     fn gpus(&self) -> Vec<Value> {
         self.home.items(&["gpus"])
+    }
+
+    /// Thousandths of a GPU that slices hold, over all GPUs.
+    fn in_use(&self) -> u64 {
+        self.gpus()
+            .iter()
+            .filter_map(|gpu| gpu["share_allocated"].as_u64())
+            .sum()
     }
 
     fn job(&self, id: &str) -> Result<Value> {
