@@ -8,10 +8,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::backfill::disturbs;
-use crate::board::{Board, Tile};
+use crate::board::Board;
 use crate::capacity::fits_empty;
 use crate::ids::{JobId, QueueName};
-use crate::placement::place;
+use crate::placement::{Offer, place};
 use crate::queue::Order;
 use crate::reason::{Ahead, Reason, Shortage};
 use crate::request::Request;
@@ -23,7 +23,7 @@ use crate::snapshot::{Snapshot, Waiting};
 pub struct Plan {
     /// In the order in which they were decided.
     pub starts: Vec<Start>,
-    /// In the order in which they would be served.
+    /// In the order in which they were asked.
     pub waits: Vec<Wait>,
     /// For the next snapshot.
     pub cursor: usize,
@@ -105,7 +105,7 @@ pub(crate) fn plan_on_board(snapshot: &Snapshot) -> (Plan, Board<'_>) {
 ///
 /// Strict: queue by queue, for after each start it is the first queue's turn again. Fair: the first job of each queue
 /// from the cursor on, then the second of each, and so on; an empty queue loses its turn.
-pub(crate) fn turns(snapshot: &Snapshot) -> Vec<(usize, usize)> {
+fn turns(snapshot: &Snapshot) -> Vec<(usize, usize)> {
     let queues = snapshot.queues.iter().enumerate();
     let mut turns: Vec<_> = queues
         .flat_map(|(queue, on)| (0..on.waiting.len()).map(move |place| (queue, place)))
@@ -156,12 +156,7 @@ impl<'a> Pass<'a> {
             self.found.insert(request, reason.clone());
             return Err(reason);
         }
-        let harmless = |tile: &Tile<'_>, size| {
-            self.ahead
-                .iter()
-                .all(|(ahead, _)| !disturbs(tile, size, ahead))
-        };
-        if let Some(offers) = place(&self.board, request, harmless) {
+        if let Some(offers) = self.place_sparing(&self.ahead, request) {
             return Ok(self.board.give(job, queue, &offers));
         }
         let short = Arc::new(Shortage::of(&self.board, request));
@@ -186,18 +181,21 @@ impl<'a> Pass<'a> {
 
     /// The job ahead for whose sake this request is not started, if it fits.
     fn in_the_way(&self, request: &Request) -> Option<Arc<Ahead>> {
-        let fits = |sparing: &[(&Request, Arc<Ahead>)]| {
-            let harmless = |tile: &Tile<'_>, size| {
-                sparing
-                    .iter()
-                    .all(|(ahead, _)| !disturbs(tile, size, ahead))
-            };
-            place(&self.board, request, harmless).is_some()
-        };
-        if !fits(&[]) {
-            return None;
-        }
-        let first = (1..=self.ahead.len()).find(|count| !fits(&self.ahead[..*count]));
-        first.map(|count| Arc::clone(&self.ahead[count - 1].1))
+        let fits = |first: usize| self.place_sparing(&self.ahead[..first], request).is_some();
+        let stopper = (1..=self.ahead.len())
+            .find(|first| !fits(*first))
+            .filter(|_| fits(0))?;
+        Some(Arc::clone(&self.ahead[stopper - 1].1))
+    }
+
+    /// Places the request where it disturbs none of these.
+    fn place_sparing(
+        &self,
+        ahead: &[(&Request, Arc<Ahead>)],
+        request: &Request,
+    ) -> Option<Vec<Offer>> {
+        place(&self.board, request, |tile, size| {
+            !ahead.iter().any(|(ahead, _)| disturbs(tile, size, ahead))
+        })
     }
 }

@@ -120,7 +120,7 @@ fn sooner(snapshot: &Snapshot, board: &Board<'_>, job: JobId, request: &Request)
             ..request.clone()
         };
         if starts(&asking(snapshot, job, &anywhere)) {
-            texts.push("would start now if it might run on any GPU".to_owned());
+            texts.push("would start now without --gpus-on".to_owned());
         }
     }
     for (index, queue) in snapshot.queues.iter().enumerate() {
@@ -167,6 +167,12 @@ fn ends(
     match any[..] {
         [] => {}
         [one] => return Some(format!("would start when #{one} ends")),
+        [a, b, c, _, _, ..] => {
+            let others = any.len() - 3;
+            return Some(format!(
+                "would start when any one of #{a}, #{b}, #{c} or {others} others ends"
+            ));
+        }
         _ => {
             return Some(format!(
                 "would start when any one of {} ends",

@@ -208,6 +208,27 @@ fn r3_backfill_starts_a_lower_job_only_where_the_head_cannot_use_the_gpu() {
 }
 
 #[test]
+fn r3_backfill_looks_past_64_different_requests_and_no_further() {
+    for (between, starts) in [(62, true), (63, false)] {
+        let mut node = Node::new(2, "").backfilling();
+        let first = node.submit_request("default", on(&[0], "0.25"));
+        assert_eq!(node.start(), [first]);
+        let head = node.submit_request("default", on(&[0], "1"));
+        for mib in 1..=between {
+            node.submit_request("default", on(&[0], &format!("{mib}MiB")));
+        }
+        let elsewhere = node.submit_request("default", on(&[1], "0.5"));
+        assert_eq!(node.start().contains(&elsewhere), starts);
+        if !starts {
+            assert!(
+                node.reason(elsewhere)
+                    .starts_with(&format!("behind #{head} in queue default"))
+            );
+        }
+    }
+}
+
+#[test]
 fn r4_order_fairness_goes_on_with_the_next_queue_and_still_stops_at_a_head() {
     let mut node = Node::new(1, "a=0.25 b=0.5 c=0.25").fair();
     let a: Vec<u64> = (0..3).map(|_| node.submit("a")).collect();
