@@ -245,7 +245,11 @@ fn served_one_by_one(snapshot: &Snapshot) -> Vec<JobId> {
 }
 
 fn first_that_waits(plan: &Plan) -> Option<JobId> {
-    plan.waits.first().map(|wait| wait.job)
+    let mut waits = plan
+        .waits
+        .iter()
+        .filter(|wait| !matches!(wait.reason, Reason::Never(_)));
+    waits.next().map(|wait| wait.job)
 }
 
 proptest! {
@@ -367,9 +371,7 @@ proptest! {
             step.happen(&mut node);
             node.step();
         }
-        let head = plan(&node.snapshot).waits.iter().find(|wait| !matches!(wait.reason, Reason::Never(_))).map(|wait| wait.job);
-        prop_assume!(head.is_some());
-        let head = head.expect("assumed");
+        let Some(head) = first_that_waits(&plan(&node.snapshot)) else { return Ok(()) };
         let mut without = node.snapshot.clone();
         let mut with = Snapshot { backfill: true, ..node.snapshot.clone() };
         let mut originals: Vec<JobId> = without.held.iter().map(|held| held.job).collect();
@@ -409,7 +411,9 @@ proptest! {
         let mut with = Snapshot { backfill: true, ..node.snapshot.clone() };
         plan(&with).starts.iter().for_each(|start| hold(&mut with, start));
         let jobs: Vec<JobId> = node.snapshot.held.iter().map(|held| held.job).collect();
-        prop_assume!(jobs.len() <= 8);
+        if jobs.len() > 8 {
+            return Ok(()); // 256 sets are enough for one case.
+        }
         for set in 0..1_u32 << jobs.len() {
             let ends = |job: &JobId| jobs.iter().position(|other| other == job).is_some_and(|bit| set >> bit & 1 == 1);
             let fits = |snapshot: &Snapshot| {
