@@ -24,9 +24,9 @@ use std::time::{Duration, Instant};
 
 use divvy_api::v1::{Error, Event};
 use divvy_core::{JobId, Wait};
-use jiff::Timestamp;
 use tokio::sync::broadcast;
 
+use crate::clock::now;
 use crate::config::Config;
 use crate::gpu::Device;
 use crate::gpu::slice::HeldSlice;
@@ -75,6 +75,8 @@ struct Living {
     heard: Instant,
     /// The process that this agent started to supervise it.
     supervisor: Option<u32>,
+    /// How often that process ended before it had started anything.
+    false_starts: u32,
     /// How its start failed, where its folder could not tell.
     failed: Option<Exit>,
     /// Its slice could not be read, which was said.
@@ -118,6 +120,7 @@ impl Living {
             since: now,
             heard: now,
             supervisor: None,
+            false_starts: 0,
             failed: None,
             damaged: false,
         }
@@ -346,7 +349,7 @@ impl Cycle {
     }
 
     fn tell(&mut self, job: Option<JobId>, kind: &str, text: &str) -> Result<(), StoreError> {
-        let event = self.store.tell(Timestamp::now(), job, kind, text)?;
+        let event = self.store.tell(now(), job, kind, text)?;
         self.round.events.push(event);
         Ok(())
     }

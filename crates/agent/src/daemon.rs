@@ -10,7 +10,7 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixListener as StdListener;
 use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use divvy_api::home::{Home, HomeError};
 use divvy_api::v1::{Error, ErrorCode};
@@ -26,10 +26,17 @@ use crate::gpu::{Device, Observation};
 use crate::http::{self, Api};
 use crate::mailbox::{Mailbox, Message};
 use crate::node::Node;
+use crate::process::Process;
 use crate::store::{Store, StoreError};
 use crate::supervise::chain;
 use crate::watch::Watch;
 use crate::{simulated, user};
+
+/// How long the lock of a daemon that is dead may still be held.
+const LOCK_PATIENCE: Duration = Duration::from_secs(5);
+
+/// How often it is tried.
+const LOCK_LOOK: Duration = Duration::from_millis(2);
 
 /// Events that a slow reader may fall behind before it is sent back to the journal.
 const EVENT_BACKLOG: usize = 4096;
@@ -265,7 +272,7 @@ fn check_queues(queues: &[QueueSpec], devices: &[Device]) -> Result<(), Error> {
     Ok(())
 }
 
-/// One daemon a home, for as long as the file is held.
+/// One daemon a home, for as long as the file is held. The file says which process that is.
 fn lock(home: &Home) -> Result<File, Error> {
     let path = home.daemon_lock();
     let cannot = |error: io::Error| internal(&format!("cannot lock {}", path.display()), &error);
@@ -277,38 +284,50 @@ fn lock(home: &Home) -> Result<File, Error> {
         .mode(0o600)
         .open(&path);
     let mut file = file.map_err(cannot)?;
-    match file.try_lock() {
-        Ok(()) => {
-            let write = |file: &mut File| {
-                file.set_len(0)?;
-                file.seek(SeekFrom::Start(0))?;
-                writeln!(file, "{}", std::process::id())
-            };
-            write(&mut file).map_err(cannot)?;
-            Ok(file)
+    let deadline = Instant::now() + LOCK_PATIENCE;
+    loop {
+        match file.try_lock() {
+            Ok(()) => break,
+            Err(TryLockError::Error(error)) => return Err(cannot(error)),
+            Err(TryLockError::WouldBlock) => {}
         }
-        Err(TryLockError::WouldBlock) if file.try_lock_shared().is_ok() => {
+        if file.try_lock_shared().is_ok() {
             let why = format!(
                 "programs started with `run --no-daemon` use the GPUs of {}",
                 home.state().display()
             );
-            Err(Error::new(ErrorCode::Conflict, why)
-                .hint("wait until they have ended, or set DIVVY_HOME for another"))
+            return Err(Error::new(ErrorCode::Conflict, why)
+                .hint("wait until they have ended, or set DIVVY_HOME for another"));
         }
-        Err(TryLockError::WouldBlock) => {
-            let mut pid = String::new();
-            // Only for the message.
-            let _ = file.read_to_string(&mut pid);
+        let holder = holder(&mut file);
+        // A daemon that was killed between making a process and that process's first instruction leaves it with the
+        // lock for a moment.
+        if holder.is_none_or(Process::is_alive) || Instant::now() > deadline {
+            let pid = holder.map_or_else(|| "unknown".to_owned(), |holder| holder.pid.to_string());
             let why = format!(
-                "a divvy daemon (pid {}) serves {} already",
-                pid.trim(),
+                "a divvy daemon (pid {pid}) serves {} already",
                 home.state().display()
             );
-            Err(Error::new(ErrorCode::Conflict, why)
-                .hint("use it as it is, stop it, or set DIVVY_HOME for another"))
+            return Err(Error::new(ErrorCode::Conflict, why)
+                .hint("use it as it is, stop it, or set DIVVY_HOME for another"));
         }
-        Err(TryLockError::Error(error)) => Err(cannot(error)),
+        std::thread::sleep(LOCK_LOOK);
     }
+    let write = |file: &mut File| {
+        let text = serde_json::to_string(&Process::this()?)?;
+        file.set_len(0)?;
+        file.seek(SeekFrom::Start(0))?;
+        writeln!(file, "{text}")
+    };
+    write(&mut file).map_err(cannot)?;
+    Ok(file)
+}
+
+fn holder(file: &mut File) -> Option<Process> {
+    let mut text = String::new();
+    file.seek(SeekFrom::Start(0)).ok()?;
+    file.read_to_string(&mut text).ok()?;
+    serde_json::from_str(&text).ok()
 }
 
 fn bind(home: &Home) -> Result<StdListener, Error> {

@@ -11,6 +11,7 @@
 //! is what happens in time: journal, processes, signals, restarts.
 #![forbid(unsafe_code)]
 
+mod clock;
 mod config;
 mod cycle;
 mod daemon;

@@ -41,8 +41,12 @@ impl Node {
             simulated::install(simulated, &divvy, in_use)?;
         }
         let source = Source::load(simulated.as_ref().map(|simulated| simulated.lib.as_path()));
-        let source = source.map_err(|error| no_driver(&error))?;
-        let observation = source.observe().map_err(|error| no_driver(&error))?;
+        let unusable = |error: &dyn std::error::Error| match &simulated {
+            Some(simulated) => no_such_gpus(&simulated.models, error),
+            None => no_driver(error),
+        };
+        let source = source.map_err(|error| unusable(&error))?;
+        let observation = source.observe().map_err(|error| unusable(&error))?;
         if observation.gpus.is_empty() {
             return Err(
                 Error::new(ErrorCode::Internal, "the NVIDIA driver lists no GPU").hint(OFFER_SIM),
@@ -85,6 +89,12 @@ impl Node {
             |((gpu, mode), overhead): (&(&Observed, Mode), _)| Device::new(gpu, *mode, overhead);
         Ok(seen.iter().zip(overheads).map(device).collect())
     }
+}
+
+/// The simulator says on stderr what it does not like about them.
+fn no_such_gpus(models: &str, error: &dyn std::error::Error) -> Error {
+    let what = format!("the GPUs `{models}` cannot be simulated: {}", chain(error));
+    Error::new(ErrorCode::Usage, what).hint("write MODEL:N, as in --sim a100-80gb:3")
 }
 
 fn no_driver(error: &dyn std::error::Error) -> Error {

@@ -27,13 +27,13 @@ use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-use jiff::Timestamp;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, WaitOptions, WaitStatus, kill_process_group};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::backend::SignalDelivery;
 use signal_hook::iterator::exfiltrator::SignalOnly;
 
+use crate::clock::now;
 use crate::process::{self, Process};
 use crate::records::{Begun, Exit, JobDir, Outcome, RecordError, Spec};
 
@@ -159,7 +159,7 @@ fn run(dir: &JobDir, place: Place) -> Result<Outcome, SuperviseError> {
 
     dir.write_launch(&Begun {
         process: me,
-        at: Timestamp::now(),
+        at: now(),
     })?;
     let outcome = match start(&spec, place) {
         Ok(pid) => {
@@ -167,7 +167,7 @@ fn run(dir: &JobDir, place: Place) -> Result<Outcome, SuperviseError> {
             // Without the record the agent shows no pid, and learns of the end all the same.
             report(dir.write_started(&Begun {
                 process: program,
-                at: Timestamp::now(),
+                at: now(),
             }));
             let grace = Duration::from_millis(spec.grace_ms);
             Tree {
@@ -188,7 +188,7 @@ fn run(dir: &JobDir, place: Place) -> Result<Outcome, SuperviseError> {
     };
     report(dir.write_exit(&Exit {
         outcome: outcome.clone(),
-        at: Timestamp::now(),
+        at: now(),
     }));
     Ok(outcome)
 }

@@ -5,10 +5,10 @@ use std::time::Instant;
 use divvy_api::v1::{Error, ErrorCode};
 use divvy_core::job::Event;
 use divvy_core::{Job as Life, JobId};
-use jiff::Timestamp;
 use rustix::process::Signal;
 
 use super::Cycle;
+use crate::clock::now;
 use crate::process::{self, Process};
 use crate::store::StoreError;
 
@@ -34,7 +34,7 @@ impl Cycle {
             Life::Ended { .. } => Ok(()),
             Life::Queued => {
                 living.job.step(Event::Cancel);
-                living.job.ended_at = Some(Timestamp::now());
+                living.job.ended_at = Some(now());
                 living.job.reason = Some(format!("{why} while it waited"));
                 self.ended(id)
             }

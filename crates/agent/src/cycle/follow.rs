@@ -11,6 +11,7 @@ use jiff::Timestamp;
 
 use super::start::not_started;
 use super::{Cycle, Living, place};
+use crate::clock::now;
 use crate::gpu::{self, Observation, slice};
 use crate::process::Process;
 use crate::records::{Exit, JobDir, Outcome, RecordError};
@@ -23,8 +24,9 @@ const CLIENT_SILENCE: Duration = Duration::from_secs(30);
 /// How long a client may take to start its job once it has its slice.
 const CLIENT_START: Duration = Duration::from_secs(10);
 
-/// How often a supervisor may end before it has started anything.
-const ATTEMPTS: u32 = 3;
+/// How often a supervisor may end before it has started anything, under one agent: an agent that was killed before it
+/// started one is no reason to give the job up.
+const FALSE_STARTS: u32 = 3;
 
 /// What a restart found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -68,14 +70,19 @@ impl Cycle {
             if living.job.life == Life::Queued {
                 continue;
             }
-            let folder = self.config.home.slice(&id.to_string());
-            match slice::HeldSlice::adopt(&folder) {
-                Ok(slice) => living.slice = Some(slice),
-                Err(error) => {
-                    tracing::warn!(job = %id, error = chain(&error), "its slice cannot be adopted")
+            // Killed right after it was placed, it has neither, and is put back.
+            if JobDir::new(self.config.home.job(&id.to_string()))
+                .path()
+                .is_dir()
+            {
+                match slice::HeldSlice::adopt(&self.config.home.slice(&id.to_string())) {
+                    Ok(slice) => living.slice = Some(slice),
+                    Err(error) => {
+                        tracing::warn!(job = %id, error = chain(&error), "its slice cannot be adopted");
+                    }
                 }
+                self.watch_job(*id);
             }
-            self.watch_job(*id);
             self.look(*id)?;
         }
         let count = |wanted: fn(&Life) -> bool| {
@@ -213,25 +220,22 @@ impl Cycle {
         };
         let outcome = if matches!(living.job.life, Life::Stopping { .. }) {
             Some(Outcome::Withdrawn {
-                withdrawn: "cancelled before it was started".into(),
+                withdrawn: "before it was started".into(),
             })
         } else if awaits_client(living) {
             let seconds = CLIENT_START.as_secs();
             Some(not_started(&format!(
                 "the client that was to run it has not come for it in {seconds} s"
             )))
-        } else if living.job.attempt >= ATTEMPTS {
+        } else if living.false_starts + 1 >= FALSE_STARTS {
             Some(not_started(&format!(
-                "its supervisor ended {ATTEMPTS} times before it started the program"
+                "its supervisor ended {FALSE_STARTS} times before it started the program"
             )))
         } else {
             None
         };
         if let Some(outcome) = outcome {
-            let exit = Exit {
-                outcome,
-                at: Timestamp::now(),
-            };
+            let exit = Exit { outcome, at: now() };
             self.mark_spent(id, &exit, &lock);
             return self.settle(id, Some(&exit));
         }
@@ -240,6 +244,7 @@ impl Cycle {
             return Ok(());
         };
         living.job.step(Event::NeverStarted);
+        living.false_starts += u32::from(living.supervisor.take().is_some());
         living.since = Instant::now();
         let mut job = living.job.clone();
         self.store.release(&job)?;
@@ -271,8 +276,13 @@ impl Cycle {
         }
         let (gone, words) = gone(exit);
         living.job.exit_code = exit.and_then(|exit| exit.outcome.code());
-        living.job.reason = words;
-        living.job.ended_at = Some(exit.map_or_else(Timestamp::now, |exit| exit.at));
+        let cancelled = matches!(living.job.life, Life::Stopping { .. });
+        living.job.reason = match words {
+            Some(words) if cancelled => Some(format!("cancelled; {words}")),
+            None if cancelled => Some("cancelled; exited with code 0".to_owned()),
+            words => words,
+        };
+        living.job.ended_at = Some(exit.map_or_else(now, |exit| exit.at));
         if living.job.started_at.is_none() {
             // A short program has come and gone between two looks.
             living.job.started_at =

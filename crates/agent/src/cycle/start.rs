@@ -7,9 +7,9 @@ use std::time::Instant;
 
 use divvy_api::v1::Runner;
 use divvy_core::{Bytes, JobId};
-use jiff::Timestamp;
 
 use super::Cycle;
+use crate::clock::now;
 use crate::environment::{Surroundings, for_job};
 use crate::gpu::slice::{Cut, HeldSlice, SliceError};
 use crate::records::{Exit, JobDir, Outcome, RecordError, Spec};
@@ -136,7 +136,7 @@ impl Cycle {
         tracing::error!(job = %id, why, "a job could not be started");
         let exit = Exit {
             outcome: not_started(why),
-            at: Timestamp::now(),
+            at: now(),
         };
         if let Ok(Some(lock)) = self.job_dir(id).lock() {
             self.mark_spent(id, &exit, &lock);

@@ -2,9 +2,9 @@
 
 use divvy_api::v1::{self, Error, ErrorCode, Submit};
 use divvy_core::{Amount, JobId, QueueName};
-use jiff::Timestamp;
 
 use super::{Cycle, Living};
+use crate::clock::now;
 use crate::intake::{self, usage};
 use crate::job::{Ask, Job, NewJob};
 use crate::store::StoreError;
@@ -77,7 +77,7 @@ impl Cycle {
             },
             env: submit.env,
             key: submit.idempotency_key,
-            at: Timestamp::now(),
+            at: now(),
         })
     }
 

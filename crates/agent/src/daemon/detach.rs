@@ -97,7 +97,11 @@ fn ended(log: &mut File, before: u64, status: ExitStatus) -> Error {
             .next_back()
             .map(str::to_owned)
     };
-    let (what, hint) = (line("error: "), line("hint: "));
+    let (mut what, hint) = (line("error: "), line("hint: "));
+    if let (Some(what), Some(cause)) = (&mut what, line("divvy-sim: ")) {
+        what.push_str(": ");
+        what.push_str(&cause);
+    }
     if what.is_none() {
         let _ = io::stderr().write_all(said.as_bytes());
     }

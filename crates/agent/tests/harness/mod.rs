@@ -1,6 +1,7 @@
 //! A private daemon over simulated GPUs, and its API. It runs the built program, so build that first:
 //! `cargo build -p divvy -p divvy-shim -p divvy-sim`.
 #![allow(dead_code, reason = "each test file uses its part")]
+#![allow(clippy::unwrap_used, reason = "what goes wrong here fails the test")]
 
 use std::collections::BTreeMap;
 use std::fs;
