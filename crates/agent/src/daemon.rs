@@ -272,7 +272,8 @@ fn check_queues(queues: &[QueueSpec], devices: &[Device]) -> Result<(), Error> {
     Ok(())
 }
 
-/// One daemon a home, for as long as the file is held. The file says which process that is.
+/// One daemon a home, for as long as the file is held. The file says which process that is: its pid, and on a
+/// second line when it started.
 fn lock(home: &Home) -> Result<File, Error> {
     let path = home.daemon_lock();
     let cannot = |error: io::Error| internal(&format!("cannot lock {}", path.display()), &error);
@@ -314,10 +315,10 @@ fn lock(home: &Home) -> Result<File, Error> {
         std::thread::sleep(LOCK_LOOK);
     }
     let write = |file: &mut File| {
-        let text = serde_json::to_string(&Process::this()?)?;
+        let Process { pid, start_time } = Process::this()?;
         file.set_len(0)?;
         file.seek(SeekFrom::Start(0))?;
-        writeln!(file, "{text}")
+        writeln!(file, "{pid}\n{start_time}")
     };
     write(&mut file).map_err(cannot)?;
     Ok(file)
@@ -327,7 +328,11 @@ fn holder(file: &mut File) -> Option<Process> {
     let mut text = String::new();
     file.seek(SeekFrom::Start(0)).ok()?;
     file.read_to_string(&mut text).ok()?;
-    serde_json::from_str(&text).ok()
+    let (pid, start_time) = text.trim().split_once('\n')?;
+    Some(Process {
+        pid: pid.parse().ok()?,
+        start_time: start_time.parse().ok()?,
+    })
 }
 
 fn bind(home: &Home) -> Result<StdListener, Error> {

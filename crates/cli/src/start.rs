@@ -134,8 +134,9 @@ fn lock_is_held() -> bool {
     let Ok(home) = Home::from_env() else {
         return false;
     };
-    let pid = std::fs::read_to_string(home.daemon_lock()).unwrap_or_default();
-    let pid = pid.trim();
+    // Its first line; the second tells when that process started.
+    let text = std::fs::read_to_string(home.daemon_lock()).unwrap_or_default();
+    let pid = text.lines().next().unwrap_or_default();
     !pid.is_empty() && Path::new("/proc").join(pid).exists()
 }
 
