@@ -8,9 +8,17 @@ mod help;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, FromArgMatches as _, Parser, Subcommand, ValueEnum};
 
 pub use help::command;
+
+/// Parses a whole command line, the program's name first.
+///
+/// # Errors
+/// What clap refuses, and what it answers itself: help and the version.
+pub fn parse(words: &[OsString]) -> Result<Cli, clap::Error> {
+    Cli::from_arg_matches(&command().try_get_matches_from(words)?)
+}
 
 #[derive(Debug, Parser)]
 #[command(
@@ -101,7 +109,7 @@ pub struct JobArgs {
     #[arg(long)]
     pub no_wait: bool,
     /// Simulate GPUs when a daemon has to be started: a100-80gb:3
-    #[arg(long, value_name = "MODEL:N")]
+    #[arg(long, value_name = "MODEL:N", value_parser = models)]
     pub sim: Option<String>,
     /// The program and its arguments, after `--`
     #[arg(value_name = "CMD", trailing_var_arg = true)]
@@ -251,7 +259,7 @@ pub struct Daemon {
     #[arg(short, long)]
     pub detached: bool,
     /// Serve simulated GPUs: a100-80gb:3
-    #[arg(long, value_name = "MODEL:N")]
+    #[arg(long, value_name = "MODEL:N", value_parser = models)]
     pub sim: Option<String>,
     /// Time a job has to end when it is stopped, before it is killed [default: 10s]
     #[arg(long, value_name = "TIME")]
@@ -272,6 +280,19 @@ pub struct Supervise {
 #[derive(Debug, Args)]
 pub struct ProbeContext {
     pub gpu_uuid: String,
+}
+
+/// `a100-80gb:3`, several joined by commas. Which models there are is the simulator's to say.
+fn models(text: &str) -> Result<String, &'static str> {
+    let counted = |item: &str| {
+        let count = item.split_once(':').filter(|(model, _)| !model.is_empty());
+        count.is_some_and(|(_, count)| count.parse::<u32>().is_ok_and(|count| count > 0))
+    };
+    if text.split(',').all(counted) {
+        Ok(text.to_owned())
+    } else {
+        Err("write MODEL:N, as in a100-80gb:3")
+    }
 }
 
 /// Form of an answer on stdout.

@@ -156,17 +156,23 @@ fn environment() -> BTreeMap<String, String> {
 
 #[cfg(test)]
 mod tests {
-    use clap::FromArgMatches as _;
     use divvy_api::v1;
 
     use super::*;
-    use crate::args::{Cli, Verb, command};
+    use crate::args::{Verb, parse};
+    use crate::failure::from_clap;
 
     /// What `divvy submit` and these words ask for.
     fn asked(words: &[&str]) -> Result<Submit> {
-        let matches = command().try_get_matches_from(["divvy", "submit"].iter().chain(words));
-        let cli = matches.and_then(|matches| Cli::from_arg_matches(&matches));
-        match cli.map_err(|error| crate::failure::from_clap(&error))?.verb {
+        let words: Vec<OsString> = ["divvy", "submit"]
+            .iter()
+            .chain(words)
+            .map(OsString::from)
+            .collect();
+        match parse(&words)
+            .map_err(|error| from_clap(&error, &words))?
+            .verb
+        {
             Verb::Submit(args) => submit(&args.job, Runner::Supervisor),
             verb => panic!("not submit: {verb:?}"),
         }

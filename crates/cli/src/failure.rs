@@ -64,8 +64,9 @@ pub fn asks_for_json(words: &[OsString]) -> bool {
         })
 }
 
-/// What clap refused, in our form: its first paragraph, and its tips (or where to read on) as the hint.
-pub fn from_clap(error: &clap::Error) -> Error {
+/// What clap refused, in our form: its first paragraph, and its tips (or where to read on) as the hint. `words` are the
+/// whole command line.
+pub fn from_clap(error: &clap::Error, words: &[OsString]) -> Error {
     let text = error.render().to_string();
     let mut message = String::new();
     let mut tips = Vec::new();
@@ -88,7 +89,10 @@ pub fn from_clap(error: &clap::Error) -> Error {
     let hint = match (tips.is_empty(), usage.is_empty()) {
         (false, _) => tips.join("; "),
         (true, false) => format!("usage: {usage}"),
-        (true, true) => "try `divvy --help`".to_owned(),
+        (true, true) => match words.get(1) {
+            Some(verb) => format!("see `divvy {} --help`", verb.display()),
+            None => "see `divvy --help`".to_owned(),
+        },
     };
     Error::new(ErrorCode::Usage, message).hint(hint)
 }
@@ -136,11 +140,8 @@ mod tests {
     #[test]
     fn a_refusal_of_clap_becomes_a_message_and_a_hint() {
         let refused = |words: &[&str]| {
-            from_clap(
-                &crate::args::command()
-                    .try_get_matches_from(words)
-                    .unwrap_err(),
-            )
+            let words: Vec<OsString> = words.iter().map(OsString::from).collect();
+            from_clap(&crate::args::parse(&words).unwrap_err(), &words)
         };
         let error = refused(&["divvy", "pss"]);
         assert_eq!(error.message, "unrecognized subcommand 'pss'");

@@ -25,13 +25,11 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
 
-use clap::FromArgMatches as _;
 use divvy_api::v1::Error;
 
 pub use ask::Solo;
 pub use serve::Daemon;
 
-use args::Cli;
 use output::Stop;
 
 /// The agent's side of the program.
@@ -53,13 +51,10 @@ pub struct Backend {
 pub fn main(words: impl IntoIterator<Item = OsString>, backend: Backend) -> ExitCode {
     let words: Vec<OsString> = words.into_iter().collect();
     let json = failure::asks_for_json(&words);
-    let parsed = args::command()
-        .try_get_matches_from(words)
-        .and_then(|matches| Cli::from_arg_matches(&matches));
-    let cli = match parsed {
+    let cli = match args::parse(&words) {
         Ok(cli) => cli,
         Err(error) if failure::is_help(&error) => return help(&error),
-        Err(error) => return failure::report(&failure::from_clap(&error), json),
+        Err(error) => return failure::report(&failure::from_clap(&error, &words), json),
     };
     match verbs::act(cli.verb, backend) {
         Ok(code) => code,

@@ -93,16 +93,19 @@ fn warn_of_equals(queues: &[QueueSpec]) {
 
 #[cfg(test)]
 mod tests {
-    use clap::FromArgMatches as _;
+    use std::ffi::OsString;
 
     use super::*;
-    use crate::args::{Cli, Verb, command};
+    use crate::args::{Verb, parse};
+    use crate::failure::from_clap;
 
     /// The words as a shell would split them.
     fn parsed(line: &str) -> Result<Daemon> {
-        let matches = command().try_get_matches_from(line.split(' '));
-        let cli = matches.and_then(|matches| Cli::from_arg_matches(&matches));
-        match cli.map_err(|error| crate::failure::from_clap(&error))?.verb {
+        let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+        match parse(&words)
+            .map_err(|error| from_clap(&error, &words))?
+            .verb
+        {
             Verb::Daemon(args) => daemon(&args),
             verb => panic!("not the daemon: {verb:?}"),
         }
@@ -183,6 +186,10 @@ mod tests {
                 "--services-mode",
             ),
             ("--grace 10", "--grace 10"),
+            ("--sim a100-80gb", "'a100-80gb'"),
+            ("--sim a100-80gb:0", "'a100-80gb:0'"),
+            ("--sim a100-80gb:1,l4", "'a100-80gb:1,l4'"),
+            ("--sim :", "':'"),
             ("--gpus 0-x", "0-x"),
             ("--gpus 2-0", "2-0"),
             ("--gpus 0,0", "twice"),
