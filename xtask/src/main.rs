@@ -11,6 +11,7 @@ mod steps;
 mod symbols;
 mod test;
 mod tools;
+mod variables;
 mod venv;
 
 use std::process::ExitCode;
