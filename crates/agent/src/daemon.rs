@@ -310,7 +310,7 @@ fn lock(home: &Home) -> Result<File, Error> {
                 home.state().display()
             );
             return Err(Error::new(ErrorCode::Conflict, why)
-                .hint("use it as it is, stop it, or set DIVVY_HOME for another"));
+                .hint("use it as it is, stop it with `divvy daemon --stop`, or set DIVVY_HOME for another"));
         }
         std::thread::sleep(LOCK_LOOK);
     }

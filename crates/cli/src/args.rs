@@ -258,6 +258,9 @@ pub struct Daemon {
     /// Return once the daemon serves, and leave it running
     #[arg(short, long)]
     pub detached: bool,
+    /// Stop the daemon that serves now; jobs that run go on
+    #[arg(long, exclusive = true)]
+    pub stop: bool,
     /// Serve simulated GPUs: a100-80gb:3
     #[arg(long, value_name = "MODEL:N", value_parser = models)]
     pub sim: Option<String>,

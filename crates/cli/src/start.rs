@@ -147,5 +147,5 @@ fn other_gpus(wanted: &str, node: &Node) -> Error {
     };
     let message = format!("the daemon that runs here serves {serves}, not the simulated {wanted}");
     Error::new(ErrorCode::Conflict, message)
-        .hint("leave --sim and DIVVY_SIM out to use that daemon, or set DIVVY_HOME to a folder of its own for another")
+        .hint("leave --sim and DIVVY_SIM out to use that daemon, stop it with `divvy daemon --stop`, or set DIVVY_HOME for another")
 }

@@ -5,6 +5,7 @@ mod follow;
 mod read;
 mod run;
 mod settle;
+mod stop;
 mod submit;
 
 use std::future::Future;
@@ -36,6 +37,7 @@ pub fn act(verb: Verb, backend: Backend) -> Outcome {
         Verb::Logs(args) => block_on(follow::logs(args)),
         Verb::Wait(args) => block_on(settle::wait(args)),
         Verb::Cancel(args) => block_on(settle::cancel(args)),
+        Verb::Daemon(args) if args.stop => block_on(stop::stop()),
         Verb::Daemon(args) => daemon(&args, backend),
         Verb::Completion(args) => completion(&args),
         Verb::Supervise(args) => Ok((backend.supervise)(&args.job_directory)),

@@ -48,7 +48,8 @@ pub(super) const DAEMON: &str = "\
 Queues listed first are served first; jobs that name no queue wait in `default`, which comes last.
 
   divvy daemon --dynamic-gpus --gpus 0-2 --queue dual_gpus=2 quarter_gpu=0.25 half_gpu=0.5
-  divvy daemon --sim a100-80gb:3 --detached";
+  divvy daemon --sim a100-80gb:3 --detached
+  divvy daemon --stop";
 
 pub(super) const COMPLETION: &str = "\
 Write it where the shell looks for it:

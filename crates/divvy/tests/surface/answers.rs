@@ -1,5 +1,7 @@
 //! What the program makes of an agent's answers: what it asks, what it prints, what it passes on.
 
+use std::os::unix::process::ExitStatusExt as _;
+
 use crate::agent::{Answer, Asked, Home};
 use insta::assert_snapshot;
 use serde_json::{Value, json};
@@ -224,4 +226,35 @@ fn an_empty_list_is_said_on_stderr() {
     let home = Home::with_agent(|_, _| items("JobList", &[]));
     assert_snapshot!("ps_empty", home.said(&["ps"]));
     assert_snapshot!("ps_empty_json", home.said(&["ps", "-o", "json"]));
+}
+
+#[test]
+fn stop_ends_the_process_that_answers_and_waits_for_its_end() {
+    let mut daemon = std::process::Command::new("sleep")
+        .arg("600")
+        .spawn()
+        .unwrap();
+    let pid = daemon.id();
+    let home = Home::with_agent(move |question, _| match question.path.as_str() {
+        "/v1/node" => {
+            let mut node = node(None);
+            node["pid"] = pid.into();
+            items("Node", &[node])
+        }
+        "/v1/jobs" => {
+            let mut running = job("7", "running", None, None);
+            running["pid"] = 4242.into();
+            items("JobList", &[running, job("8", "queued", None, None)])
+        }
+        path => panic!("nobody should ask for {path}"),
+    });
+    let said = home.said(&["daemon", "--stop"]);
+    assert_snapshot!("stop", said.replace(&pid.to_string(), "PID"));
+    assert_eq!(
+        daemon
+            .try_wait()
+            .unwrap()
+            .and_then(|status| status.signal()),
+        Some(15)
+    );
 }
