@@ -65,7 +65,8 @@ impl Slice {
         let file = self.open_slots(true)?;
         let control = Map::<ControlFile>::new(&control, false).map_err(io("mmap of control"))?;
         let slots = Map::<SlotsFile>::new(&file, true).map_err(io("mmap of slots"))?;
-        let lock = LockFile::new(file, epoch).map_err(io("fstat of slots"))?;
+        // A mapping keeps its open file alive, in fork children too, and with it every lock on it: hence a second one.
+        let lock = LockFile::new(self.open_slots(true)?, epoch).map_err(io("fstat of slots"))?;
         let owner = Owner::me();
         let mut claimed = claim_any(&slots, &lock, &owner).map_err(io("lock of a slot"))?;
         if claimed.is_none() {
