@@ -26,7 +26,6 @@ pub fn parse(words: &[OsString]) -> Result<Cli, clap::Error> {
     bin_name = "divvy",
     version,
     about = "Cut NVIDIA GPUs into safe fractions, on the fly, per job",
-    disable_help_subcommand = true,
     subcommand_required = true,
     arg_required_else_help = true
 )]

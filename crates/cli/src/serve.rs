@@ -80,6 +80,10 @@ fn grace(text: &str) -> Result<Duration> {
 
 /// `half=0.5` without `--dynamic-gpus` is a name, as the stock agent has it, and seldom what was meant.
 fn warn_of_equals(queues: &[QueueSpec]) {
+    // A daemon of simulated GPUs reads its words twice: it starts itself again with this variable set.
+    if std::env::var_os("DIVVY_SIM_STATE").is_some() {
+        return;
+    }
     for name in queues
         .iter()
         .map(|queue| queue.name.to_string())

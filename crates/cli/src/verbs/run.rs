@@ -74,8 +74,10 @@ async fn wait_for_turn(client: &Client, mut job: Job) -> Result<Turn, Error> {
         tokio::select! {
             biased;
             number = signals.next() => {
-                client.cancel(&job.id).await?;
-                output::progress(&format!("#{} was taken out of queue {}", job.id, job.queue));
+                // Without a daemon to hear it: a job whose client is gone is cancelled when the daemon is back.
+                if client.cancel(&job.id).await.is_ok() {
+                    output::progress(&format!("#{} was taken out of queue {}", job.id, job.queue));
+                }
                 return Ok(Turn::Over(128 + number));
             }
             answer = client.wait(&job.id, WaitFor::Starting, poll) => match answer {
