@@ -1,6 +1,6 @@
 //! The command line as clap sees it: one parser for every verb, in words the user typed.
 //!
-//! Amounts, queue tokens and GPU lists stay text here and become types in [`crate::ask`] and [`crate::serve`], where a
+//! Amounts, queue tokens and GPU lists stay text here and become types in `ask` and `serve`, where a
 //! refusal can say what would be right. `divvy` has one parser so that help, completion and usage errors agree.
 
 mod help;

@@ -89,8 +89,17 @@ fn daemon(args: &args::Daemon, backend: Backend) -> Outcome {
 }
 
 fn completion(args: &args::Completion) -> Outcome {
+    let all = args::command();
+    // Verbs that only the daemon uses are nobody's to complete.
+    let visible = all
+        .get_subcommands()
+        .filter(|verb| !verb.is_hide_set())
+        .cloned();
+    let mut command = clap::Command::new("divvy")
+        .version(env!("CARGO_PKG_VERSION"))
+        .subcommands(visible);
     let mut script = Vec::new();
-    generate(args.shell, &mut args::command(), "divvy", &mut script);
+    generate(args.shell, &mut command, "divvy", &mut script);
     output::print(script)?;
     Ok(ExitCode::SUCCESS)
 }

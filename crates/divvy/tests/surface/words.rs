@@ -125,6 +125,10 @@ fn completion_is_printed_for_known_shells() {
             "{shell}: {}",
             &said[..400]
         );
+        assert!(
+            !said.contains("probe-context"),
+            "{shell} completes what is hidden"
+        );
     }
     assert_snapshot!(
         "completion_unknown_shell",
