@@ -136,3 +136,27 @@ macro_rules! hooks {
     };
 }
 pub(crate) use hooks;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handler_that_fails_before_the_call_leaves_it_to_the_driver() {
+        let calls = Cell::new(0);
+        let call = || calls.replace(calls.get() + 1) + 7;
+        assert_eq!(guarded((), call, |_| panic!("on purpose")), 7);
+        assert_eq!(calls.get(), 1);
+    }
+
+    #[test]
+    fn a_handler_that_fails_after_the_call_does_not_call_twice() {
+        let calls = Cell::new(0);
+        let call = || calls.replace(calls.get() + 1) + 7;
+        let answer = guarded((), call, |real| {
+            real.call();
+            panic!("on purpose")
+        });
+        assert_eq!((answer, calls.get()), (7, 1));
+    }
+}

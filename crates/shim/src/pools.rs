@@ -326,9 +326,14 @@ fn from_current<F>(
         Admission::Pass => return real.call(),
         Admission::Refuse => return CUresult::OUT_OF_MEMORY,
     };
-    let Some(handle) = device.and_then(|device| pool_of(&driver::cuDeviceGetMemPool, device))
-    else {
-        return real.call();
+    let pool = device.and_then(|device| pool_of(&driver::cuDeviceGetMemPool, device));
+    let Some(handle) = pool else {
+        // Without pools there is no such memory; if there is, it was not counted.
+        let result = real.call();
+        if result == CUresult::SUCCESS {
+            place.slot.alarm();
+        }
+        return result;
     };
     place.account.contexts.note(&place);
     let pool = place.account.pools.get(handle, || Some(place));

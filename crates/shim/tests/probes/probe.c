@@ -406,11 +406,17 @@ static void command(char *line) {
         waitpid(child, &status, 0);
         printf("%d\n", status);
     } else if (sscanf(line, "spawn %31s", name) == 1) { /* a child that outlives its parent's death, without exec */
+        int gate[2];
+        char byte;
+        if (pipe(gate)) exit(3);
         pid_t child = fork();
         if (!child) {
-            for (;;) pause();
+            if (write(gate[1], "x", 1) == 1)
+                for (;;) pause();
+            _exit(1);
         }
-        printf("%d\n", child);
+        /* only now has all of fork been done in the child */
+        printf("%d\n", read(gate[0], &byte, 1) == 1 ? child : -1);
     } else {
         printf("?\n");
     }

@@ -121,3 +121,22 @@ fn sixty_four_threads_look_up_and_allocate_at_once() {
         rig.settle_the_dead();
     }
 }
+
+#[test]
+fn a_driver_that_is_closed_and_opened_again_is_still_the_same() {
+    let rig = Rig::new(1, ROOM);
+    let program = compiled("reopen.c", "reopen", &[]);
+    let output = rig.limited(&program).output().expect("it runs");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "5\n");
+    rig.settle_the_dead();
+    assert_eq!(rig.charged(), 0);
+}
+
+/// Another namespace has its own driver and no preload; known and documented.
+#[test]
+fn a_driver_in_a_namespace_of_its_own_is_left_alone() {
+    let rig = Rig::new(1, ROOM);
+    let program = compiled("namespace.c", "namespace", &[]);
+    let output = rig.limited(&program).output().expect("it runs");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "own driver\n");
+}

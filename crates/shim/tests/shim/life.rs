@@ -40,9 +40,10 @@ fn a_child_that_outlives_its_parent_does_not_keep_its_account() {
     let child = probe.ask("spawn child")[0] as i32;
     probe.kill();
     rig.settle_the_dead();
-    assert_eq!(rig.charged(), 0);
+    let charged = rig.charged();
     // SAFETY: the child that the probe has just left behind.
     unsafe { libc::kill(child, libc::SIGKILL) };
+    assert_eq!(charged, 0);
 }
 
 #[test]
