@@ -10,7 +10,7 @@ use crate::context::Contexts;
 use crate::device::Devices;
 use crate::mappings::Mappings;
 use crate::pointers::{Allocation, Pointers};
-use crate::pools::Pools;
+use crate::pool::Pools;
 use crate::process;
 
 /// Between two looks whether dead processes' memory has come back.

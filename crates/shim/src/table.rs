@@ -9,7 +9,7 @@ use divvy_driver::sys::cuda::*;
 use divvy_driver::sys::nvml::*;
 
 use crate::hook::hooks;
-use crate::{context, info, memory, nvml, pools, procaddress, vmm};
+use crate::{context, info, memory, nvml, procaddress, stream_ordered, vmm};
 
 /// What a hook answers when this driver has no such function, by library.
 #[allow(non_upper_case_globals)]
@@ -45,23 +45,23 @@ hooks! {
     /// Drops the mappings in the range; gives back what has neither references nor mappings.
     cuda cuMemUnmap(ptr: CUdeviceptr, size: usize) -> CUresult => vmm::unmap;
     /// Charges what the pool reserves, on the stream's device; nothing while the stream is captured.
-    cuda cuMemAllocAsync(dptr: *mut CUdeviceptr, bytesize: usize, stream: CUstream) -> CUresult => pools::alloc;
+    cuda cuMemAllocAsync(dptr: *mut CUdeviceptr, bytesize: usize, stream: CUstream) -> CUresult => stream_ordered::alloc;
     /// Charges what the pool reserves, on the stream's device; nothing while the stream is captured.
-    cuda cuMemAllocAsync_ptsz(dptr: *mut CUdeviceptr, bytesize: usize, stream: CUstream) -> CUresult => pools::alloc_ptsz;
+    cuda cuMemAllocAsync_ptsz(dptr: *mut CUdeviceptr, bytesize: usize, stream: CUstream) -> CUresult => stream_ordered::alloc_ptsz;
     /// Charges what the pool reserves, on the pool's device; nothing while the stream is captured.
-    cuda cuMemAllocFromPoolAsync(dptr: *mut CUdeviceptr, bytesize: usize, pool: CUmemoryPool, stream: CUstream) -> CUresult => pools::alloc_from;
+    cuda cuMemAllocFromPoolAsync(dptr: *mut CUdeviceptr, bytesize: usize, pool: CUmemoryPool, stream: CUstream) -> CUresult => stream_ordered::alloc_from;
     /// Charges what the pool reserves, on the pool's device; nothing while the stream is captured.
-    cuda cuMemAllocFromPoolAsync_ptsz(dptr: *mut CUdeviceptr, bytesize: usize, pool: CUmemoryPool, stream: CUstream) -> CUresult => pools::alloc_from_ptsz;
+    cuda cuMemAllocFromPoolAsync_ptsz(dptr: *mut CUdeviceptr, bytesize: usize, pool: CUmemoryPool, stream: CUstream) -> CUresult => stream_ordered::alloc_from_ptsz;
     /// Settles the pool's charge with what the driver still reserves.
     cuda cuMemFreeAsync(dptr: CUdeviceptr, stream: CUstream) -> CUresult => memory::free_async;
     /// Settles the pool's charge with what the driver still reserves.
     cuda cuMemFreeAsync_ptsz(dptr: CUdeviceptr, stream: CUstream) -> CUresult => memory::free_async;
     /// Remembers where the pool's memory is.
-    cuda cuMemPoolCreate(pool: *mut CUmemoryPool, props: *const CUmemPoolProps) -> CUresult => pools::create;
+    cuda cuMemPoolCreate(pool: *mut CUmemoryPool, props: *const CUmemPoolProps) -> CUresult => stream_ordered::create;
     /// Gives back the pool's charge, with its last allocation if there are any.
-    cuda cuMemPoolDestroy(pool: CUmemoryPool) -> CUresult => pools::destroy;
+    cuda cuMemPoolDestroy(pool: CUmemoryPool) -> CUresult => stream_ordered::destroy;
     /// Settles the pool's charge with what the driver still reserves.
-    cuda cuMemPoolTrimTo(pool: CUmemoryPool, keep: usize) -> CUresult => pools::trim_to;
+    cuda cuMemPoolTrimTo(pool: CUmemoryPool, keep: usize) -> CUresult => stream_ordered::trim_to;
     /// Charges what a context costs, if this makes one.
     cuda cuDevicePrimaryCtxRetain(pctx: *mut CUcontext, dev: CUdevice) -> CUresult => context::primary_retain;
     /// Gives back the context's cost and what was allocated in it, if it is gone.

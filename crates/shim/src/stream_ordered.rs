@@ -1,0 +1,289 @@
+//! Stream-ordered memory: `cuMemAllocAsync` and its kin, and the making and ending of pools. What a pool is charged is
+//! `pool`'s business; here is which pool an allocation is from, and whose.
+
+use divvy_driver::sys::cuda::{
+    CUdevice, CUdeviceptr, CUmemLocation, CUmemLocationType, CUmemPool_attribute, CUmemPoolProps,
+    CUmemoryPool, CUresult, CUstream, CUstreamCaptureStatus, pfn,
+};
+
+use crate::device::{self, Admission, Belongs};
+use crate::function::{Function, driver};
+use crate::hook::Real;
+use crate::pointers::Allocation;
+use crate::pool::{Home, Pool, attribute_of};
+use crate::process::{self, Standing};
+use crate::table::real;
+use crate::vmm;
+
+/// The functions that go with one meaning of the null stream.
+struct Flavour {
+    is_capturing: &'static Function<pfn::cuStreamIsCapturing>,
+    free: &'static Function<pfn::cuMemFreeAsync>,
+}
+
+static LEGACY: Flavour = Flavour {
+    is_capturing: &driver::cuStreamIsCapturing,
+    free: &real::cuMemFreeAsync,
+};
+static PER_THREAD: Flavour = Flavour {
+    is_capturing: &driver::cuStreamIsCapturing_ptsz,
+    free: &real::cuMemFreeAsync_ptsz,
+};
+
+impl Flavour {
+    /// While a stream is captured, allocations on it are written down and not made. When the driver will not say, it
+    /// will not allocate either.
+    fn captures(&self, stream: CUstream) -> bool {
+        let mut status = CUstreamCaptureStatus::NONE;
+        let Some(ask) = self.is_capturing.get() else {
+            return false;
+        };
+        // SAFETY: the program's stream, and a place for the answer.
+        let result = unsafe { ask(stream, &mut status) };
+        result != CUresult::SUCCESS || status != CUstreamCaptureStatus::NONE
+    }
+}
+
+pub fn alloc<F>(
+    real: Real<'_, F>,
+    dptr: *mut CUdeviceptr,
+    bytesize: usize,
+    stream: CUstream,
+) -> CUresult {
+    from_current(&real, dptr, bytesize, stream, &LEGACY)
+}
+
+pub fn alloc_ptsz<F>(
+    real: Real<'_, F>,
+    dptr: *mut CUdeviceptr,
+    bytesize: usize,
+    stream: CUstream,
+) -> CUresult {
+    from_current(&real, dptr, bytesize, stream, &PER_THREAD)
+}
+
+pub fn alloc_from<F>(
+    real: Real<'_, F>,
+    dptr: *mut CUdeviceptr,
+    bytesize: usize,
+    pool: CUmemoryPool,
+    stream: CUstream,
+) -> CUresult {
+    from_pool(&real, dptr, bytesize, pool, stream, &LEGACY)
+}
+
+pub fn alloc_from_ptsz<F>(
+    real: Real<'_, F>,
+    dptr: *mut CUdeviceptr,
+    bytesize: usize,
+    pool: CUmemoryPool,
+    stream: CUstream,
+) -> CUresult {
+    from_pool(&real, dptr, bytesize, pool, stream, &PER_THREAD)
+}
+
+/// From the pool that is current on the stream's device.
+fn from_current<F>(
+    real: &Real<'_, F>,
+    dptr: *mut CUdeviceptr,
+    bytes: usize,
+    stream: CUstream,
+    flavour: &Flavour,
+) -> CUresult {
+    if dptr.is_null() || bytes == 0 {
+        return real.call();
+    }
+    let device = device_of_stream(stream);
+    let place = match device.map_or(Admission::Pass, device::admit_on) {
+        Admission::Charge(place) => place,
+        Admission::Pass => return real.call(),
+        Admission::Refuse => return CUresult::OUT_OF_MEMORY,
+    };
+    let pool = device.and_then(|device| pool_of(&driver::cuDeviceGetMemPool, device));
+    let Some(handle) = pool else {
+        // Without pools there is no such memory; if there is, it was not counted.
+        let result = real.call();
+        if result == CUresult::SUCCESS {
+            place.slot.alarm();
+        }
+        return result;
+    };
+    place.account.contexts.note(&place);
+    let pools = &place.account.pools;
+    let home = pools
+        .get(handle)
+        .unwrap_or_else(|| pools.insert(handle, Home::Here(Pool::new(handle, place))));
+    allocate(real, dptr, bytes as u64, home, stream, flavour)
+}
+
+fn from_pool<F>(
+    real: &Real<'_, F>,
+    dptr: *mut CUdeviceptr,
+    bytes: usize,
+    handle: CUmemoryPool,
+    stream: CUstream,
+    flavour: &Flavour,
+) -> CUresult {
+    if dptr.is_null() || bytes == 0 || handle.is_null() {
+        return real.call();
+    }
+    // The pool's own device is charged, wherever the stream runs.
+    let known = process::account().and_then(|account| account.pools.get(handle));
+    let home = match known {
+        Some(home) => home,
+        None => match home_of(handle).map_or(Admission::Pass, device::admit_on) {
+            Admission::Charge(place) => {
+                let home = Home::Here(Pool::new(handle, place));
+                place.account.pools.insert(handle, home)
+            }
+            Admission::Pass => return real.call(),
+            Admission::Refuse => return CUresult::OUT_OF_MEMORY,
+        },
+    };
+    allocate(real, dptr, bytes as u64, home, stream, flavour)
+}
+
+fn allocate<F>(
+    real: &Real<'_, F>,
+    dptr: *mut CUdeviceptr,
+    bytes: u64,
+    home: Home,
+    stream: CUstream,
+    flavour: &Flavour,
+) -> CUresult {
+    let pool = match home {
+        Home::Here(pool) => pool,
+        Home::Host => return real.call(),
+        Home::Elsewhere => return CUresult::OUT_OF_MEMORY,
+    };
+    if flavour.captures(stream) {
+        return real.call();
+    }
+    let Some(growth) = pool.begin(bytes) else {
+        return CUresult::OUT_OF_MEMORY;
+    };
+    // SAFETY: not null, and the driver would write there.
+    let before = unsafe { dptr.read() };
+    let result = real.call();
+    let over = pool.finish(growth);
+    if result != CUresult::SUCCESS {
+        return result;
+    }
+    // SAFETY: as above; the driver has just written the address.
+    let address = unsafe { dptr.read() };
+    if over {
+        if let Some(free) = flavour.free.get() {
+            // SAFETY: the allocation just made, which the program has not seen, on its own stream.
+            unsafe { free(address, stream) };
+        }
+        pool.trim();
+        // SAFETY: as above.
+        unsafe { dptr.write(before) };
+        return CUresult::OUT_OF_MEMORY;
+    }
+    pool.allocated();
+    let pointers = &pool.place().account.pointers;
+    let allocation = Allocation {
+        gpu: pool.place().gpu,
+        bytes: 0,
+        context: 0,
+        era: pointers.era(),
+        managed: false,
+        pool: Some(pool.clone()),
+    };
+    pointers.insert(address, allocation);
+    result
+}
+
+/// `cuMemPoolCreate`: the one moment at which every driver says where the pool's memory is.
+pub fn create<F>(
+    real: Real<'_, F>,
+    pool: *mut CUmemoryPool,
+    props: *const CUmemPoolProps,
+) -> CUresult {
+    let result = real.call();
+    if result == CUresult::SUCCESS
+        && !pool.is_null()
+        && !props.is_null()
+        && let Standing::Limited(account) = process::standing()
+    {
+        // SAFETY: neither is null; the driver has read one and written the other.
+        let (handle, location) = unsafe { (pool.read(), (*props).location) };
+        let home = match vmm::device_of(&location).map(|device| account.belongs(device)) {
+            Some(Belongs::Here(place)) => Home::Here(Pool::new(handle, place)),
+            Some(Belongs::Elsewhere | Belongs::Nowhere) => Home::Elsewhere,
+            None => Home::Host,
+        };
+        // What was known by that handle has ended without a word.
+        account.pools.take(handle);
+        account.pools.insert(handle, home);
+    }
+    result
+}
+
+pub fn destroy<F>(real: Real<'_, F>, pool: CUmemoryPool) -> CUresult {
+    let taken = process::account().and_then(|account| Some((account, account.pools.take(pool)?)));
+    let Some((account, home)) = taken else {
+        return real.call();
+    };
+    let result = real.call();
+    if result != CUresult::SUCCESS {
+        account.pools.insert(pool, home);
+    } else if let Home::Here(known) = home {
+        known.destroyed();
+    }
+    result
+}
+
+pub fn trim_to<F>(real: Real<'_, F>, pool: CUmemoryPool, _keep: usize) -> CUresult {
+    let result = real.call();
+    if let Some(Home::Here(known)) = process::account().and_then(|account| account.pools.get(pool))
+    {
+        known.trimmed();
+    }
+    result
+}
+
+/// The device that a stream's work runs on.
+fn device_of_stream(stream: CUstream) -> Option<CUdevice> {
+    let mut context = std::ptr::null_mut();
+    // SAFETY: the program's stream, and a place for the answer.
+    let known = stream as usize > 2
+        && unsafe { driver::cuStreamGetCtx.get()?(stream, &mut context) } == CUresult::SUCCESS;
+    if !known || context == device::current_context() {
+        return device::current();
+    }
+    // SAFETY: a living context, for its stream does; taken off again at once.
+    unsafe {
+        if driver::cuCtxPushCurrent_v2.get()?(context) != CUresult::SUCCESS {
+            return None;
+        }
+        let device = device::current();
+        driver::cuCtxPopCurrent_v2.get()?(&mut context);
+        device
+    }
+}
+
+/// The device whose memory a pool gives that this process did not make: the driver says so from CUDA 13 on; before, it can
+/// only be some device's default pool.
+fn home_of(pool: CUmemoryPool) -> Option<CUdevice> {
+    let kind = attribute_of(pool, CUmemPool_attribute::LOCATION_TYPE, 0i32);
+    let id = attribute_of(pool, CUmemPool_attribute::LOCATION_ID, 0i32);
+    if let (Some(kind), Some(id)) = (kind, id) {
+        let type_ = CUmemLocationType(kind as u32);
+        return vmm::device_of(&CUmemLocation { type_, id });
+    }
+    let defaults = (0..)
+        .map_while(|device| Some((device, pool_of(&driver::cuDeviceGetDefaultMemPool, device)?)));
+    let mut found = defaults.filter(|(_, default)| *default == pool);
+    found
+        .next()
+        .map(|(device, _)| device)
+        .or_else(device::current)
+}
+
+fn pool_of(ask: &Function<pfn::cuDeviceGetMemPool>, device: CUdevice) -> Option<CUmemoryPool> {
+    let mut pool = std::ptr::null_mut();
+    // SAFETY: the driver's function, with a place for its answer.
+    (unsafe { ask.get()?(&mut pool, device) } == CUresult::SUCCESS).then_some(pool)
+}
