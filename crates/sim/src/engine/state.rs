@@ -8,6 +8,9 @@
 //! change but a process's pushes to its own queues. Processes die at any instruction: what counts (a slot's bytes, its liveness) is single words,
 //! what is derived from them (a GPU's sum) is computed again whenever a holder of the lock has died.
 
+mod file;
+
+use self::file::{Identity, UnnamedFile, map_shared, open_existing};
 use super::gpu::Gpu;
 use super::share::{SHARES, Share};
 use super::slots::{SLOTS, Slot};
@@ -15,11 +18,12 @@ use super::time::{Lane, Queue};
 use crate::config::{Clock, Config, ConfigError};
 use crate::model::{self, MAX_GPUS, Model, SpecError};
 use std::cell::UnsafeCell;
-use std::ffi::{CString, OsStr};
+use std::ffi::OsStr;
+use std::fs::File;
 use std::io;
 use std::mem::size_of;
 use std::ops::Deref;
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
@@ -100,7 +104,9 @@ pub struct State {
     map: *const u8,
     layout: Layout,
     models: Vec<Model>,
-    /// -1 after a fork, until the child needs one of its own.
+    identity: Identity,
+    /// What the locks are taken through; -1 until it is needed, as after a fork. Not what the mapping was made through: a mapping keeps its open file
+    /// alive, and with it the locks, in fork children too.
     descriptor: AtomicI32,
     /// Slot of this process, or usize::MAX.
     own_slot: AtomicUsize,
@@ -123,7 +129,7 @@ impl State {
     pub fn open(path: &Path, spec: Option<&OsStr>, clock: Clock) -> Result<State, InitError> {
         let spec = spec.map(|spec| spec.to_string_lossy().into_owned());
         let wanted = spec.as_deref().map(model::parse_spec).transpose()?;
-        let descriptor = match open_existing(path) {
+        let file = match open_existing(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let keys = wanted
                     .as_deref()
@@ -135,7 +141,10 @@ impl State {
         }
         .map_err(|error| InitError::Io(path.to_owned(), "open", error))?;
 
-        let state = State::map(path, descriptor)?;
+        let state = State::map(path, &file)?;
+        state
+            .descriptor()
+            .map_err(|error| InitError::Io(path.to_owned(), "open", error))?;
         if let Some(keys) = wanted.filter(|keys| keys.join(",") != state.spec()) {
             return Err(InitError::OtherSpec(
                 path.to_owned(),
@@ -146,14 +155,15 @@ impl State {
         Ok(state)
     }
 
-    fn map(path: &Path, descriptor: RawFd) -> Result<State, InitError> {
+    fn map(path: &Path, file: &File) -> Result<State, InitError> {
         let not_ours = || InitError::NotOurs(path.to_owned());
         let failed = |what| move |error| InitError::Io(path.to_owned(), what, error);
-        let size = file_size(descriptor).map_err(failed("examine"))?;
+        let identity = Identity::of(file).map_err(failed("examine"))?;
+        let size = usize::try_from(identity.size).unwrap_or(0);
         if size < size_of::<Header>() {
             return Err(not_ours());
         }
-        let map = map_shared(descriptor, size).map_err(failed("map"))?;
+        let map = map_shared(file, size).map_err(failed("map"))?;
         // SAFETY: the mapping is at least as long as the header, and page aligned.
         let header = unsafe { &*map.cast::<Header>() };
         let gpu_count = header.gpu_count as usize;
@@ -168,7 +178,8 @@ impl State {
             map,
             layout: Layout::of(gpu_count),
             models: Vec::new(),
-            descriptor: AtomicI32::new(descriptor),
+            identity,
+            descriptor: AtomicI32::new(-1),
             own_slot: AtomicUsize::new(usize::MAX),
         };
         state.models = state
@@ -245,19 +256,22 @@ impl State {
         self.own_slot.store(slot.unwrap_or(usize::MAX), SeqCst);
     }
 
-    /// The descriptor the byte-range locks are taken through.
+    /// The descriptor the byte-range locks are taken through, of the very file that is mapped.
     pub(super) fn descriptor(&self) -> io::Result<RawFd> {
         let known = self.descriptor.load(SeqCst);
         if known >= 0 {
             return Ok(known);
         }
         let fresh = open_existing(&self.path)?;
-        match self.descriptor.compare_exchange(-1, fresh, SeqCst, SeqCst) {
-            Ok(_) => Ok(fresh),
-            Err(other) => {
-                close(fresh);
-                Ok(other)
-            }
+        if Identity::of(&fresh)? != self.identity {
+            return Err(io::Error::other("the state file was replaced"));
+        }
+        match self
+            .descriptor
+            .compare_exchange(-1, fresh.as_raw_fd(), SeqCst, SeqCst)
+        {
+            Ok(_) => Ok(fresh.into_raw_fd()),
+            Err(other) => Ok(other),
         }
     }
 
@@ -265,7 +279,8 @@ impl State {
     pub fn forget_after_fork(&self) {
         let inherited = self.descriptor.swap(-1, SeqCst);
         if inherited >= 0 {
-            close(inherited);
+            // SAFETY: this was the only place that held it.
+            drop(unsafe { File::from_raw_fd(inherited) });
         }
         self.set_own_slot(None);
     }
@@ -392,11 +407,11 @@ fn create(path: &Path, keys: &[&str], clock: Clock) -> Result<(), InitError> {
     let failed = |what| move |error| InitError::Io(path.to_owned(), what, error);
     let layout = Layout::of(keys.len());
     let unnamed = UnnamedFile::beside(path).map_err(failed("create"))?;
-    let length = libc::off_t::try_from(layout.size)
-        .expect("the layout is far below the limit of file sizes");
-    // SAFETY: a descriptor of ours.
-    check(unsafe { libc::ftruncate(unnamed.descriptor, length) }).map_err(failed("size"))?;
-    let map = map_shared(unnamed.descriptor, layout.size)
+    unnamed
+        .file
+        .set_len(layout.size as u64)
+        .map_err(failed("size"))?;
+    let map = map_shared(&unnamed.file, layout.size)
         .map_err(failed("map"))?
         .cast_mut();
 
@@ -441,139 +456,6 @@ unsafe fn init_robust_mutex(lock: *mut libc::pthread_mutex_t) {
         libc::pthread_mutex_init(lock, &raw const attributes);
         libc::pthread_mutexattr_destroy(&raw mut attributes);
     }
-}
-
-/// A file that gets its name only when it is complete: O_TMPFILE, or a temporary name where the file system lacks it.
-struct UnnamedFile {
-    descriptor: RawFd,
-    temporary: Option<CString>,
-}
-
-impl UnnamedFile {
-    fn beside(path: &Path) -> io::Result<UnnamedFile> {
-        let folder = path
-            .parent()
-            .filter(|folder| !folder.as_os_str().is_empty())
-            .unwrap_or(Path::new("."));
-        let flags = libc::O_RDWR | libc::O_CLOEXEC;
-        let unnamed = c_path(folder)?;
-        // SAFETY: a valid path; the descriptor is owned by the result.
-        let descriptor = unsafe { libc::open(unnamed.as_ptr(), flags | libc::O_TMPFILE, 0o600) };
-        if descriptor >= 0 {
-            return Ok(UnnamedFile {
-                descriptor,
-                temporary: None,
-            });
-        }
-        let error = io::Error::last_os_error();
-        if !matches!(
-            error.raw_os_error(),
-            Some(libc::EOPNOTSUPP | libc::EISDIR | libc::EINVAL)
-        ) {
-            return Err(error);
-        }
-        let mut name = path.as_os_str().to_owned();
-        name.push(format!(".{}", std::process::id()));
-        let temporary = c_path(Path::new(&name))?;
-        // SAFETY: as above.
-        let descriptor = unsafe {
-            libc::open(
-                temporary.as_ptr(),
-                flags | libc::O_CREAT | libc::O_TRUNC,
-                0o600,
-            )
-        };
-        if descriptor < 0 {
-            Err(io::Error::last_os_error())
-        } else {
-            Ok(UnnamedFile {
-                descriptor,
-                temporary: Some(temporary),
-            })
-        }
-    }
-
-    fn publish(&self, path: &Path) -> io::Result<()> {
-        let to = c_path(path)?;
-        let unnamed = CString::new(format!("/proc/self/fd/{}", self.descriptor))
-            .expect("digits hold no zero byte");
-        let from = self.temporary.as_ref().unwrap_or(&unnamed);
-        // SAFETY: valid paths.
-        check(unsafe {
-            libc::linkat(
-                libc::AT_FDCWD,
-                from.as_ptr(),
-                libc::AT_FDCWD,
-                to.as_ptr(),
-                libc::AT_SYMLINK_FOLLOW,
-            )
-        })
-    }
-}
-
-impl Drop for UnnamedFile {
-    fn drop(&mut self) {
-        close(self.descriptor);
-        if let Some(name) = &self.temporary {
-            // SAFETY: a valid path, of a file this process made.
-            unsafe { libc::unlink(name.as_ptr()) };
-        }
-    }
-}
-
-fn open_existing(path: &Path) -> io::Result<RawFd> {
-    let path = c_path(path)?;
-    // SAFETY: a valid path.
-    let descriptor = unsafe { libc::open(path.as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) };
-    if descriptor < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(descriptor)
-    }
-}
-
-fn file_size(descriptor: RawFd) -> io::Result<usize> {
-    // SAFETY: fstat fills the zeroed structure it is given.
-    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-    // SAFETY: as above.
-    check(unsafe { libc::fstat(descriptor, &raw mut stat) })?;
-    Ok(usize::try_from(stat.st_size).unwrap_or(0))
-}
-
-fn map_shared(descriptor: RawFd, size: usize) -> io::Result<*const u8> {
-    // SAFETY: a new mapping, chosen by the kernel.
-    let map = unsafe {
-        libc::mmap(
-            std::ptr::null_mut(),
-            size,
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_SHARED,
-            descriptor,
-            0,
-        )
-    };
-    if map == libc::MAP_FAILED {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(map.cast())
-    }
-}
-
-fn c_path(path: &Path) -> io::Result<CString> {
-    CString::new(path.as_os_str().as_bytes()).map_err(|_| io::ErrorKind::InvalidInput.into())
-}
-
-fn check(result: libc::c_int) -> io::Result<()> {
-    if result < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(())
-    }
-}
-
-fn close(descriptor: RawFd) {
-    // SAFETY: callers own the descriptor.
-    unsafe { libc::close(descriptor) };
 }
 
 /// The machine's monotonic clock, in nanoseconds.

@@ -19,8 +19,8 @@ exports! { nvml {
     nvmlDeviceGetVbiosVersion: (device, text, length) => vbios;
     nvmlDeviceValidateInforom: (device) => validate;
     nvmlDeviceGetNumGpuCores: (device, count) => cores;
-    nvmlDeviceGetPciInfo: (device, info) => pci_info;
-    nvmlDeviceGetPciInfo_v2: (device, info) => pci_info;
+    nvmlDeviceGetPciInfo: (device, info) => old_pci_info;
+    nvmlDeviceGetPciInfo_v2: (device, info) => old_pci_info;
     nvmlDeviceGetPciInfo_v3: (device, info) => pci_info;
     nvmlDeviceGetMaxPcieLinkGeneration: (device, generation) => pcie_generation;
     nvmlDeviceGetGpuMaxPcieLinkGeneration: (device, generation) => pcie_generation;
@@ -121,27 +121,46 @@ fn cores(device: nvmlDevice_t, count: *mut u32) -> Done {
     out(count)?.set(model.multiprocessors as u32 * each)
 }
 
-fn pci_info(device: nvmlDevice_t, info: *mut nvmlPciInfo_t) -> Done {
+fn pci_figures(device: nvmlDevice_t) -> Done<nvmlPciInfo_t> {
     const NVIDIA: u32 = 0x10de;
     let device = Device::of(device)?;
     let (model, bus) = (device.model(), device.gpu().pci_bus());
-    let mut answer = nvmlPciInfo_t {
+    let mut info = nvmlPciInfo_t {
         bus,
         pciDeviceId: model.pci_device << 16 | NVIDIA,
         pciSubSystemId: model.pci_subsystem << 16 | NVIDIA,
         ..Default::default()
     };
+    let (long, short) = (&mut info.busId, &mut info.busIdLegacy);
     set_text(
-        answer.busId.as_mut_ptr(),
-        answer.busId.len() as u32,
+        long.as_mut_ptr(),
+        long.len() as u32,
         &format!("00000000:{bus:02X}:00.0"),
     )?;
     set_text(
-        answer.busIdLegacy.as_mut_ptr(),
-        answer.busIdLegacy.len() as u32,
+        short.as_mut_ptr(),
+        short.len() as u32,
         &format!("0000:{bus:02X}:00.0"),
     )?;
-    out(info)?.set(answer)
+    Ok(info)
+}
+
+fn pci_info(device: nvmlDevice_t, info: *mut nvmlPciInfo_t) -> Done {
+    out(info)?.set(pci_figures(device)?)
+}
+
+/// Callers of the first two versions have a shorter structure, which ends before the long bus id.
+unsafe fn old_pci_info(device: nvmlDevice_t, info: *mut nvmlPciInfo_t) -> Done {
+    let figures = pci_figures(device)?;
+    out(info)?;
+    let length = std::mem::offset_of!(nvmlPciInfo_t, busId);
+    // SAFETY: not null; the caller's structure has at least the fields before the long bus id.
+    unsafe {
+        (&raw const figures)
+            .cast::<u8>()
+            .copy_to_nonoverlapping(info.cast(), length)
+    };
+    Ok(())
 }
 
 fn pcie_generation(device: nvmlDevice_t, generation: *mut u32) -> Done {

@@ -1,0 +1,160 @@
+//! Modules, launches, results of the kernels that are carried out, streams and events.
+
+use crate::machine::{Client, Machine};
+
+pub const PTX: &str = include_str!("kernels.ptx");
+
+pub fn load(client: &mut Client, machine: &Machine) {
+    let path = machine.path("kernels.ptx");
+    std::fs::write(&path, PTX).expect("written");
+    client.ok(&[&format!("cuModuleLoad &module \"{}\"", path.display())]);
+}
+
+/// `kernelParams`: the addresses of the named variables.
+fn parameters(client: &mut Client, names: &[&str]) {
+    let addresses: Vec<u64> = names.iter().map(|name| client.address(name)).collect();
+    let hex: String = addresses
+        .iter()
+        .flat_map(|address| address.to_ne_bytes())
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    client.ok(&[&format!("bytes parameters {hex}")]);
+}
+
+#[test]
+fn known_kernels_compute() {
+    let machine = Machine::new("l4-24gb:1");
+    let mut client = machine.client();
+    client.start();
+    load(&mut client, &machine);
+    client.ok(&[
+        "cuModuleGetFunction &add $module \"sim_vector_add_f32\"",
+        "cuModuleGetFunction &fill $module \"sim_fill_u32\"",
+    ]);
+    client.set("a", [1.5f32, 2.0, -3.0, 4.0]);
+    client.set("b", [0.5f32, 1.0, 1.0, 0.25]);
+    client.set("count", 4u32);
+    for name in ["x", "y", "z"] {
+        client.ok(&[&format!("cuMemAlloc_v2 &{name} 16")]);
+    }
+    client.ok(&["cuMemcpyHtoD_v2 $x &a 16", "cuMemcpyHtoD_v2 $y &b 16"]);
+    parameters(&mut client, &["x", "y", "z", "count"]);
+    client.ok(&[
+        "cuLaunchKernel $add 1 1 1 32 1 1 0 0 &parameters 0",
+        "cuMemcpyDtoH_v2 &sum $z 16",
+    ]);
+    let sum: Vec<f32> = client.bytes("sum")[..16]
+        .chunks(4)
+        .map(|bytes| f32::from_ne_bytes(bytes.try_into().expect("four")))
+        .collect();
+    assert_eq!(sum, [2.0, 3.0, -2.0, 4.25]);
+
+    client.set("value", 77u32);
+    parameters(&mut client, &["z", "value", "count"]);
+    client.ok(&[
+        "cuLaunchKernel $fill 1 1 1 2 1 1 0 0 &parameters 0",
+        "cuMemcpyDtoH_v2 &filled $z 16",
+    ]);
+    assert_eq!(
+        client.value("filled"),
+        77 << 32 | 77,
+        "two threads fill two"
+    );
+    assert_ne!(client.bytes("filled")[8], 77);
+}
+
+#[test]
+fn a_wild_kernel_breaks_its_context_for_good() {
+    let machine = Machine::new("l4-24gb:1");
+    let mut client = machine.client();
+    client.start();
+    load(&mut client, &machine);
+    client.ok(&[
+        "cuModuleGetFunction &fill $module \"sim_fill_u32\"",
+        "cuMemAlloc_v2 &z 16",
+    ]);
+    client.set("value", 1u32);
+    client.set("count", 1024u32);
+    parameters(&mut client, &["z", "value", "count"]);
+    client.ok(&["cuLaunchKernel $fill 1 1 1 1024 1 1 0 0 &parameters 0"]);
+    assert_eq!(
+        [
+            client.call("cuCtxSynchronize"),
+            client.call("cuMemAlloc_v2 &y 16")
+        ],
+        [700, 700]
+    );
+}
+
+#[test]
+fn what_cannot_be_launched_is_refused() {
+    let machine = Machine::new("l4-24gb:1");
+    let mut client = machine.client();
+    client.start();
+    load(&mut client, &machine);
+    assert_eq!(
+        client.call("cuModuleGetFunction &none $module \"no_such_kernel\""),
+        500
+    );
+    client.ok(&[
+        "cuModuleGetFunction &busy $module \"sim_busy_us_250\"",
+        "cuStreamCreate &stream 1",
+        "cuStreamDestroy_v2 $stream",
+    ]);
+    assert_eq!(client.call("cuLaunchKernel 12345 1 1 1 1 1 1 0 0 0 0"), 400);
+    assert_eq!(client.call("cuLaunchKernel $busy 0 1 1 1 1 1 0 0 0 0"), 1);
+    assert_eq!(
+        client.call("cuLaunchKernel $busy 1 1 1 2048 1 1 0 0 0 0"),
+        1
+    );
+    assert_eq!(
+        client.call("cuLaunchKernel $busy 1 1 1 1 1 1 0 $stream 0 0"),
+        400
+    );
+    client.ok(&["cuModuleUnload $module"]);
+    assert_eq!(client.call("cuLaunchKernel $busy 1 1 1 1 1 1 0 0 0 0"), 400);
+    assert_eq!(client.call("cuModuleLoadData &module \"hello"), 218);
+    assert_eq!(client.call("cuModuleLoad &module \"/nowhere"), 301);
+}
+
+#[test]
+fn variables_of_a_module_are_device_memory() {
+    let machine = Machine::new("l4-24gb:1");
+    let mut client = machine.client();
+    client.start();
+    load(&mut client, &machine);
+    client.ok(&[
+        "cuModuleGetGlobal_v2 &address &size $module \"table\"",
+        "cuMemsetD8_v2 $address 9 400",
+        "cuModuleGetFunctionCount &count $module",
+    ]);
+    assert_eq!(client.value("size"), 400);
+    client.ok(&["cuModuleUnload $module"]);
+    assert_eq!(client.call("cuMemsetD8_v2 $address 9 400"), 1);
+}
+
+#[test]
+fn nothing_works_without_a_context() {
+    let machine = Machine::new("l4-24gb:1");
+    let mut client = machine.client();
+    for order in [
+        "cuMemAlloc_v2 &a 1",
+        "cuDeviceGetCount &n",
+        "cuCtxSynchronize",
+        "cuMemGetInfo_v2 &a &b",
+        "cuDevicePrimaryCtxRetain &c 0",
+    ] {
+        assert_eq!(client.call(order), 3, "{order} before cuInit");
+    }
+    client.ok(&["cuInit 0"]);
+    for order in [
+        "cuMemAlloc_v2 &a 1",
+        "cuCtxSynchronize",
+        "cuMemGetInfo_v2 &a &b",
+        "cuStreamCreate &s 0",
+        "cuCtxGetDevice &d",
+    ] {
+        assert_eq!(client.call(order), 201, "{order} without a context");
+    }
+    assert_eq!(client.call("cuDeviceGet &d 1"), 101);
+}

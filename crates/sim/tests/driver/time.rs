@@ -1,0 +1,173 @@
+//! Simulated time, seen through events, utilisation and the wall clock.
+
+use crate::launch::load;
+use crate::machine::{Client, Machine};
+use std::time::{Duration, Instant};
+
+fn ready(client: &mut Client, machine: &Machine, kernels: &[&str]) {
+    client.start();
+    load(client, machine);
+    for kernel in kernels {
+        client.ok(&[&format!(
+            "cuModuleGetFunction &{kernel} $module \"{kernel}\""
+        )]);
+    }
+    client.ok(&["cuEventCreate &begin 0", "cuEventCreate &end 0"]);
+}
+
+/// Milliseconds between the events `begin` and `end`.
+fn elapsed(client: &mut Client) -> f32 {
+    client.ok(&["cuEventElapsedTime &ms $begin $end"]);
+    f32::from_ne_bytes(client.bytes("ms")[..4].try_into().expect("four"))
+}
+
+const LAUNCH: &str = "1 1 1 1 1 1 0 0 0 0";
+
+#[test]
+fn kernels_take_their_time_on_the_real_clock() {
+    let machine = Machine::new("l4-24gb:1");
+    let mut client = machine.client();
+    ready(&mut client, &machine, &["sim_busy_ms_5"]);
+    let start = Instant::now();
+    client.ok(&[
+        "cuEventRecord $begin 0",
+        &format!("again 10 cuLaunchKernel $sim_busy_ms_5 {LAUNCH}"),
+        "cuEventRecord $end 0",
+    ]);
+    assert_eq!(
+        client.call("cuEventQuery $end"),
+        600,
+        "the launches do not wait"
+    );
+    client.ok(&["cuEventSynchronize $end"]);
+    assert!(start.elapsed() >= Duration::from_millis(50));
+    let ms = elapsed(&mut client);
+    assert!(
+        (50.0..51.0).contains(&ms),
+        "{ms} ms: the gaps between launches do not count"
+    );
+}
+
+/// The table of the design between three processes on a virtual clock: a minute of simulated time, in far less.
+#[test]
+fn three_processes_share_a_gpu_as_in_the_design_table() {
+    let machine = Machine::new("l4-24gb:1");
+    std::fs::write(machine.path("virtual.toml"), "clock = 'virtual'").expect("written");
+    let environment = || {
+        machine.with(
+            "DIVVY_SIM_CONFIG",
+            machine.path("virtual.toml").to_str().expect("text"),
+        )
+    };
+    let mut clients = [
+        environment().client(),
+        environment().client(),
+        environment().client(),
+    ];
+    for client in &mut clients {
+        ready(
+            client,
+            &machine,
+            &[
+                "sim_busy_ms_1",
+                "sim_busy_us_200",
+                "sim_busy_ms_5",
+                "sim_idle_ms_45",
+            ],
+        );
+        client.ok(&["cuEventRecord $begin 0"]);
+    }
+    let start = Instant::now();
+    let bursts = 400;
+    let work: [Vec<String>; 3] = [
+        vec![format!(
+            "again 60000 cuLaunchKernel $sim_busy_ms_1 {LAUNCH}"
+        )],
+        vec![format!(
+            "again 300000 cuLaunchKernel $sim_busy_us_200 {LAUNCH}"
+        )],
+        (0..bursts)
+            .flat_map(|_| {
+                let launch = |kernel| format!("cuLaunchKernel ${kernel} {LAUNCH}");
+                [
+                    launch("sim_busy_ms_5"),
+                    "cuCtxSynchronize".into(),
+                    launch("sim_idle_ms_45"),
+                    "cuCtxSynchronize".into(),
+                ]
+            })
+            .collect(),
+    ];
+    for (client, orders) in clients.iter_mut().zip(&work) {
+        for order in orders {
+            client.tell(order);
+        }
+        client.tell("cuEventRecord $end 0");
+    }
+    // The third process ends first; its share is its work over the time it took.
+    for _ in 0..=work[2].len() {
+        assert_eq!(clients[2].answer(), "0");
+    }
+    let third = elapsed(&mut clients[2]);
+    let share = 100.0 * (5 * bursts) as f32 / third;
+    assert!((share - 8.2).abs() < 1.0, "{share} %");
+    clients.into_iter().for_each(Client::kill);
+    assert!(third > 20_000.0, "{third} ms");
+    assert!(
+        start.elapsed() < Duration::from_secs(15),
+        "{:?}",
+        start.elapsed()
+    );
+}
+
+#[test]
+fn nvml_sees_who_is_busy() {
+    let machine = Machine::new("l4-24gb:2");
+    let mut client = machine.client();
+    ready(&mut client, &machine, &["sim_busy_ms_5"]);
+    client.ok(&[
+        "nvmlInit_v2",
+        "nvmlDeviceGetHandleByIndex_v2 0 &first",
+        "nvmlDeviceGetHandleByIndex_v2 1 &second",
+    ]);
+    client.ok(&["nvmlDeviceGetUtilizationRates $first &rates"]);
+    assert_eq!(client.value("rates") as u32, 0);
+    client.ok(&[
+        &format!("again 150 cuLaunchKernel $sim_busy_ms_5 {LAUNCH}"),
+        "cuCtxSynchronize",
+        "nvmlDeviceGetUtilizationRates $first &rates",
+    ]);
+    let percent = client.value("rates") as u32;
+    assert!((90..=100).contains(&percent), "{percent} %");
+    client.ok(&["nvmlDeviceGetUtilizationRates $second &rates"]);
+    assert_eq!(client.value("rates") as u32, 0);
+    client.set("count", 8u64);
+    client.ok(&["nvmlDeviceGetProcessUtilization $first &samples &count 0"]);
+    let (samples, pid) = (client.bytes("samples"), client.pid());
+    assert_eq!(
+        (
+            client.value("count"),
+            u32::from_ne_bytes(samples[..4].try_into().expect("four"))
+        ),
+        (1, pid)
+    );
+    assert!(u32::from_ne_bytes(samples[16..20].try_into().expect("four")) > 50);
+}
+
+#[test]
+fn host_functions_run_after_what_was_issued_before_them() {
+    let machine = Machine::new("l4-24gb:1");
+    let mut client = machine.client();
+    ready(&mut client, &machine, &["sim_busy_ms_5"]);
+    client.ok(&[
+        "address &function abs",
+        "cuEventRecord $begin 0",
+        &format!("cuLaunchKernel $sim_busy_ms_5 {LAUNCH}"),
+    ]);
+    client.ok(&[
+        "cuLaunchHostFunc 0 $function 5",
+        "cuEventRecord $end 0",
+        "cuStreamSynchronize 0",
+    ]);
+    assert!(elapsed(&mut client) >= 5.0);
+}
