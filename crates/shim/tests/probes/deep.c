@@ -2,6 +2,10 @@
 #include "cuda.h"
 result cuMemAlloc_v2(uint64_t *, size_t);
 result cuMemFree_v2(uint64_t);
+result cuDevicePrimaryCtxRetain(void **, int);
+
+/* Retains a primary context past every preload, as the CUDA runtime does by its own way. */
+result deep_retain(void **context, int device) { return cuDevicePrimaryCtxRetain(context, device); }
 
 /* Bytes of `step` that could be had before the driver refused. */
 uint64_t deep_fill(uint64_t step, uint64_t most) {

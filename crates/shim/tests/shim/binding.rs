@@ -3,7 +3,8 @@
 use std::process::Command;
 
 use crate::support::{
-    CONTEXT, MIB, OUT_OF_MEMORY, Probe, ROOM, Rig, Way, compiled, driver_folder, preload,
+    CONTEXT, MIB, OUT_OF_MEMORY, Probe, ROOM, Rig, Way, compiled, deep_library, driver_folder,
+    preload,
 };
 
 /// The probe may have `ROOM` bytes and no more.
@@ -70,12 +71,7 @@ fn beside_another_preload_that_stands_in_front_of_dlsym() {
 #[test]
 fn a_library_opened_with_deepbind_goes_past_the_preload() {
     let rig = Rig::new(1, ROOM);
-    let folder = format!("-L{}", driver_folder().display());
-    let deep = compiled(
-        "deep.c",
-        "deep.so",
-        &[&folder, "-Wl,--no-as-needed", "-lcuda"],
-    );
+    let deep = deep_library();
     let main = compiled("deep_main.c", "deep-main", &[]);
     let fill = |deepbind: &str| {
         let output = rig

@@ -1,6 +1,6 @@
 //! Processes and contexts come and go: forks, execs, deaths, resets.
 
-use crate::support::{CONTEXT, MIB, OUT_OF_MEMORY, ROOM, Rig, Way};
+use crate::support::{CONTEXT, MIB, OUT_OF_MEMORY, ROOM, Rig, Way, deep_library};
 
 #[test]
 fn a_child_forked_before_the_first_call_has_an_account_of_its_own() {
@@ -136,4 +136,27 @@ fn a_context_that_does_not_fit_is_refused() {
     assert_eq!(rig.charged(), 0);
     assert_eq!(rig.truth(), 0);
     probe.ends_silently();
+}
+
+#[test]
+fn a_context_made_behind_the_hooks_is_charged_at_the_first_allocation_in_it() {
+    let rig = Rig::new(1, ROOM);
+    let mut probe = rig.inside(Way::Handle);
+    assert_eq!(probe.ask("init"), [0]);
+    let hidden = format!("hidden {} 0", deep_library().display());
+    assert_eq!(probe.ask(&hidden), [0]);
+    assert_eq!(rig.charged(), 0);
+    assert_eq!(probe.ask("take linear 512"), [0, 0]);
+    assert_eq!(rig.charged(), CONTEXT + 512);
+    assert_eq!(probe.ask("release 0"), [0]);
+    assert_eq!(rig.charged(), 0);
+    assert_eq!(rig.truth(), 0);
+    // Where there is no room for it, it is charged all the same, and nothing else is given.
+    let mut other = rig.inside(Way::Handle);
+    assert_eq!(other.ask("init"), [0]);
+    assert_eq!(other.ask(&format!("take vmm {}", rig.limit)), [0, 0]);
+    assert_eq!(probe.ask(&hidden), [0]);
+    assert_eq!(probe.ask("take linear 512"), [OUT_OF_MEMORY, 1]);
+    assert_eq!(rig.charged(), rig.limit + CONTEXT);
+    assert_eq!(probe.info(), (0, rig.limit));
 }

@@ -1,6 +1,8 @@
 //! Not a byte more, not a byte less, by every way of allocating.
 
-use crate::support::{CONTEXT, MIB, OUT_OF_MEMORY, ROOM, Rig, Way};
+use divvy_ledger::{Control, Slice};
+
+use crate::support::{CONTEXT, MIB, OUT_OF_MEMORY, Probe, ROOM, Rig, Way};
 
 /// Asks for just less than is left, for what is left, and for more; gives back in between.
 fn is_held_to_the_limit(kind: &str, way: Way, unit: u64) {
@@ -316,8 +318,8 @@ fn calls_without_a_context_get_the_drivers_own_answers() {
 #[test]
 fn an_unknown_address_reaches_the_driver_once() {
     let rig = Rig::new(1, ROOM);
-    let mut command = rig.limited(&crate::support::Probe::handle_program());
-    let mut probe = crate::support::Probe::start(command.env("DIVVY_SIM_LOG", rig.path("log")));
+    let mut command = rig.limited(&Probe::handle_program());
+    let mut probe = Probe::start(command.env("DIVVY_SIM_LOG", rig.path("log")));
     assert_eq!(probe.ask("init"), [0]);
     assert_eq!(probe.ask("context 0"), [0]);
     assert_ne!(probe.ask("freeaddress 4096"), [0]);
@@ -373,7 +375,7 @@ fn a_limit_lowered_below_what_is_used_refuses_and_breaks_nothing() {
     let rig = Rig::new(1, ROOM);
     let mut probe = rig.ready(Way::Handle);
     assert_eq!(probe.ask(&format!("take linear {ROOM}")), [0, 0]);
-    divvy_ledger::Control::open_writable(&rig.slice_folder())
+    Control::open_writable(&rig.slice_folder())
         .unwrap()
         .set_limit(0, CONTEXT + ROOM / 2);
     assert_eq!(probe.info(), (0, CONTEXT + ROOM / 2));
@@ -381,5 +383,67 @@ fn a_limit_lowered_below_what_is_used_refuses_and_breaks_nothing() {
     assert_eq!(probe.ask("give"), [0]);
     assert_eq!(probe.ask(&format!("take linear {}", ROOM / 2)), [0, 0]);
     assert_eq!(probe.ask("take linear 512"), [OUT_OF_MEMORY, 1]);
+    probe.ends_silently();
+}
+
+#[test]
+fn each_gpu_of_a_slice_is_charged_by_its_uuid_whatever_its_number() {
+    let rig = Rig::new(1, ROOM);
+    let both = rig.path("both");
+    let mut spec = rig.spec(&rig.uuids, 0);
+    spec.gpus[0].limit = CONTEXT + ROOM;
+    spec.gpus[1].limit = CONTEXT + ROOM / 2;
+    Control::create(&both, &spec).expect("a slice of two GPUs");
+    let charged = |gpu| {
+        let usage = Slice::open(&both)
+            .and_then(|slice| slice.usage(gpu))
+            .expect("a sound slice");
+        usage.charged + usage.overhead
+    };
+    let name = |uuid: &[u8; 16]| {
+        let hex: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+        format!(
+            "GPU-{}-{}-{}-{}-{}",
+            &hex[..8],
+            &hex[8..12],
+            &hex[12..16],
+            &hex[16..20],
+            &hex[20..]
+        )
+    };
+    let turned = format!("{},{}", name(&rig.uuids[1]), name(&rig.uuids[0]));
+    let mut command = rig.limited(&Probe::handle_program());
+    let mut probe = Probe::start(
+        command
+            .env("DIVVY_SLICE", &both)
+            .env("CUDA_VISIBLE_DEVICES", turned),
+    );
+    assert_eq!(probe.ask("init"), [0]);
+    // The program's GPU 0 is the slice's second.
+    assert_eq!(probe.ask("total 0"), [0, CONTEXT + ROOM / 2]);
+    assert_eq!(probe.ask("total 1"), [0, CONTEXT + ROOM]);
+    assert_eq!(probe.ask("context 0"), [0]);
+    assert_eq!((charged(0), charged(1)), (0, CONTEXT));
+    assert_eq!(
+        probe.ask(&format!("take linear {}", ROOM / 2 + 1)),
+        [OUT_OF_MEMORY, 1]
+    );
+    assert_eq!(probe.ask(&format!("take linear {}", ROOM / 2)), [0, 0]);
+    assert_eq!((charged(0), charged(1)), (0, CONTEXT + ROOM / 2));
+    // By location and by pool, the named GPU is charged and not the current one.
+    assert_eq!(probe.ask("vmm on 1"), [0]);
+    assert_eq!(charged(0), 2 * MIB);
+    assert_eq!(probe.ask("pool 1 1"), [0]);
+    assert_eq!(probe.ask(&format!("take pool {}", 32 * MIB)), [0, 0]);
+    assert_eq!((charged(0), charged(1)), (34 * MIB, CONTEXT + ROOM / 2));
+    // NVML counts as the machine does, and its views are turned accordingly.
+    assert_eq!(
+        probe.ask("nvml 0")[1..4],
+        [CONTEXT + ROOM, CONTEXT + ROOM - 34 * MIB, 34 * MIB]
+    );
+    assert_eq!(
+        probe.ask("nvml 1")[1..4],
+        [CONTEXT + ROOM / 2, 0, CONTEXT + ROOM / 2]
+    );
     probe.ends_silently();
 }

@@ -116,6 +116,16 @@ pub fn compiled(source: &str, name: &str, flags: &[&str]) -> PathBuf {
         .clone()
 }
 
+/// A library that calls the driver itself; opened with RTLD_DEEPBIND it does so past every preload.
+pub fn deep_library() -> PathBuf {
+    let folder = format!("-L{}", driver_folder().display());
+    compiled(
+        "deep.c",
+        "deep.so",
+        &[&folder, "-Wl,--no-as-needed", "-lcuda"],
+    )
+}
+
 /// How a probe finds the driver's functions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
