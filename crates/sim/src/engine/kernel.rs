@@ -124,12 +124,11 @@ impl Reader {
             _ => return Err(CUresult::INVALID_VALUE),
         };
         (self.index, self.offset) = (self.index + 1, offset + size);
-        // SAFETY: the caller vouches for the type.
         if place.is_null() {
-            Err(CUresult::INVALID_VALUE)
-        } else {
-            Ok(unsafe { place.read_unaligned() })
+            return Err(CUresult::INVALID_VALUE);
         }
+        // SAFETY: not null, and the caller vouches for the type.
+        Ok(unsafe { place.read_unaligned() })
     }
 }
 

@@ -45,8 +45,6 @@ struct Header {
     virtual_now: AtomicU64,
     /// Slots at and above this index have never been used.
     high_water: AtomicU64,
-    /// How often a holder of the lock died.
-    repairs: AtomicU64,
     lock: UnsafeCell<libc::pthread_mutex_t>,
 }
 
@@ -243,11 +241,6 @@ impl State {
         text(&self.header().spec).to_owned()
     }
 
-    /// How often the lock's holder died and the sums were computed again.
-    pub fn repairs(&self) -> u64 {
-        self.header().repairs.load(SeqCst)
-    }
-
     pub fn own_slot(&self) -> Option<usize> {
         Some(self.own_slot.load(SeqCst)).filter(|slot| *slot != usize::MAX)
     }
@@ -311,7 +304,6 @@ impl State {
             libc::EOWNERDEAD => {
                 let locked = Locked { state: self };
                 locked.repair();
-                self.header().repairs.fetch_add(1, SeqCst);
                 // SAFETY: this thread owns the mutex.
                 unsafe { libc::pthread_mutex_consistent(lock) };
                 locked
@@ -482,3 +474,6 @@ pub(super) fn fill_text(field: &mut [u8], text: &str) {
     let length = text.len().min(field.len() - 1);
     field[..length].copy_from_slice(&text.as_bytes()[..length]);
 }
+
+#[cfg(test)]
+mod tests;

@@ -95,10 +95,6 @@ impl Queue {
         self.done.load(SeqCst) >= ticket
     }
 
-    pub fn is_full(&self) -> bool {
-        self.newest() - self.done.load(SeqCst) >= DEPTH
-    }
-
     /// When the entry ended. Known until [`DEPTH`] further entries are pushed.
     pub fn ended_at(&self, ticket: u64) -> Option<u64> {
         let known = self.is_done(ticket) && self.newest() - ticket < DEPTH;
@@ -124,11 +120,6 @@ impl Queue {
             Work::Gate => sum,
         });
         left.saturating_sub(self.head_spent.load(Relaxed))
-    }
-
-    /// Nanoseconds of GPU time this process has had.
-    pub fn busy(&self) -> u64 {
-        self.busy.load(Relaxed)
     }
 
     pub fn windows(&self) -> &Windows {

@@ -175,10 +175,8 @@ unsafe fn get_access(
     let (process, flags) = (process()?, out(flags)?);
     process.objects().pools.get(to_handle(pool))?;
     // SAFETY: null or the caller's structure.
-    gpu_at(
-        process,
-        *unsafe { location.as_ref() }.ok_or(CUresult::INVALID_VALUE)?,
-    )?;
+    let location = unsafe { location.as_ref() }.ok_or(CUresult::INVALID_VALUE)?;
+    gpu_at(process, *location)?;
     flags.set(CUmemAccess_flags::PROT_READWRITE)
 }
 
