@@ -163,6 +163,15 @@ impl<F: Copy> Function<F> {
     }
 }
 
+/// Whether an object exports a function at exactly that address.
+pub fn is_exported(address: *mut c_void) -> bool {
+    let mut info = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
+    // SAFETY: a place for the answer, for which all zeros are valid too.
+    unsafe {
+        libc::dladdr(address, info.as_mut_ptr()) != 0 && info.assume_init().dli_saddr == address
+    }
+}
+
 /// `library name;` declares a function of the driver that is called but not hooked.
 macro_rules! functions {
     ($($library:ident $name:ident;)*) => {
@@ -184,6 +193,7 @@ pub mod driver {
         cuda cuDeviceGetUuid;
         cuda cuDeviceGetUuid_v2;
         cuda cuDevicePrimaryCtxGetState;
+        cuda cuDriverGetVersion;
         cuda cuMemPoolGetAttribute;
         cuda cuStreamGetCtx;
         cuda cuStreamIsCapturing;

@@ -49,6 +49,15 @@ pub fn named(name: &CStr) -> Option<&'static Hook> {
     HOOKS.iter().find(|hook| hook.real.name == name)
 }
 
+/// The hook of that name, if this driver has a function to go with it.
+pub fn exported_as(name: &str) -> Option<&'static Hook> {
+    let same = |hook: &&Hook| hook.real.name.to_bytes() == name.as_bytes();
+    HOOKS
+        .iter()
+        .find(same)
+        .filter(|hook| hook.real.address().is_some())
+}
+
 /// The hook in front of the driver's function at that address.
 pub fn at(address: *mut c_void) -> Option<&'static Hook> {
     HOOKS

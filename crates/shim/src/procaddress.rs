@@ -1,46 +1,98 @@
 //! `cuGetProcAddress`: the driver decides which function a name, version and flag mean, and what it answers when there is
 //! none. Where the address it gives is a hooked function's, the program gets the hook instead; nothing else is touched.
 //! `cuGetProcAddress` asked for itself is such a case like any other.
+//!
+//! A driver may give the address of an inner function, which is exported under no name. Only then, and only for versions
+//! that our table of symbols knows, the hook is found by what was asked for.
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 
-use divvy_driver::sys::cuda::{CUdriverProcAddressQueryResult, CUresult, cuuint64_t};
+use divvy_driver::sys::cuda::{
+    CUDA_VERSION, CUdriverProcAddress_flags, CUdriverProcAddressQueryResult, CUresult, cuuint64_t,
+};
+use divvy_driver::sys::symbols::{ProcAddress, proc_address};
 
-use crate::hook::{self, Real};
+use crate::function::{driver, is_exported};
+use crate::hook::{self, Hook, Real};
+
+/// What a program asks for.
+struct Request {
+    symbol: *const c_char,
+    version: c_int,
+    flags: cuuint64_t,
+}
 
 pub fn ask<F>(
     real: Real<'_, F>,
-    _symbol: *const c_char,
+    symbol: *const c_char,
     pfn: *mut *mut c_void,
-    _version: c_int,
-    _flags: cuuint64_t,
+    version: c_int,
+    flags: cuuint64_t,
 ) -> CUresult {
-    answer(&real, pfn)
+    answer(
+        &real,
+        pfn,
+        &Request {
+            symbol,
+            version,
+            flags,
+        },
+    )
 }
 
 pub fn ask_v2<F>(
     real: Real<'_, F>,
-    _symbol: *const c_char,
+    symbol: *const c_char,
     pfn: *mut *mut c_void,
-    _version: c_int,
-    _flags: cuuint64_t,
+    version: c_int,
+    flags: cuuint64_t,
     _status: *mut CUdriverProcAddressQueryResult,
 ) -> CUresult {
-    answer(&real, pfn)
+    answer(
+        &real,
+        pfn,
+        &Request {
+            symbol,
+            version,
+            flags,
+        },
+    )
 }
 
-fn answer<F>(real: &Real<'_, F>, pfn: *mut *mut c_void) -> CUresult {
+fn answer<F>(real: &Real<'_, F>, pfn: *mut *mut c_void, request: &Request) -> CUresult {
     let result = real.call();
-    if result == CUresult::SUCCESS && !pfn.is_null() {
-        // SAFETY: not null, and the driver has just written an address, or null, there.
-        unsafe {
-            let found = pfn.read();
-            if !found.is_null()
-                && let Some(hook) = hook::at(found)
-            {
-                pfn.write(hook.function());
-            }
-        }
+    if result != CUresult::SUCCESS || pfn.is_null() {
+        return result;
+    }
+    // SAFETY: not null, and the driver has just written an address, or null, there.
+    let found = unsafe { pfn.read() };
+    if !found.is_null()
+        && let Some(hook) = hook::at(found).or_else(|| request.inner(found))
+    {
+        // SAFETY: as above.
+        unsafe { pfn.write(hook.function()) };
     }
     result
+}
+
+impl Request {
+    /// The hook of what was asked for, where `found` is a function without a name.
+    fn inner(&self, found: *mut c_void) -> Option<&'static Hook> {
+        if self.version > CUDA_VERSION || self.symbol.is_null() {
+            return None;
+        }
+        let mut newest = 0;
+        // SAFETY: the driver's function, with a place for its answer.
+        unsafe { driver::cuDriverGetVersion.get()?(&mut newest) };
+        // SAFETY: not null; the driver has read the name too.
+        let name = unsafe { CStr::from_ptr(self.symbol) }.to_str().ok()?;
+        let version = u32::try_from(self.version.min(newest)).ok()?;
+        let per_thread = CUdriverProcAddress_flags::PER_THREAD_DEFAULT_STREAM.0;
+        let per_thread = self.flags & u64::from(per_thread) != 0;
+        let ProcAddress::Symbol(symbol) = proc_address(name, version, per_thread) else {
+            return None;
+        };
+        // Asked last, for it takes a walk through all of the driver's names.
+        hook::exported_as(symbol).filter(|_| !is_exported(found))
+    }
 }

@@ -391,12 +391,14 @@ static void command(char *line) {
         threads(kind_of(name), a, b, c);
     } else if (sscanf(line, "watch %llu", &a) == 1) {
         watch(a);
-    } else if (!strcmp(word, "fork")) { /* what the rest of the line says is done in a child */
+    } else if (!strcmp(word, "fork")) { /* what the rest of the line says, parted by semicolons, is done in a child */
         fflush(stdout);
         pid_t child = fork();
         if (!child) {
-            command(line + 5);
-            fflush(stdout);
+            for (char *next = strtok(line + 5, ";"); next; next = strtok(NULL, ";")) {
+                command(next);
+                fflush(stdout);
+            }
             _exit(0);
         }
         int status = -1;

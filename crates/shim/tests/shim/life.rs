@@ -5,13 +5,24 @@ use crate::support::{CONTEXT, MIB, OUT_OF_MEMORY, ROOM, Rig, Way, deep_library};
 #[test]
 fn a_child_forked_before_the_first_call_has_an_account_of_its_own() {
     let rig = Rig::new(2, ROOM);
+    let mut other = rig.ready(Way::Handle);
+    assert_eq!(other.ask(&format!("take linear {}", ROOM / 2)), [0, 0]);
+    // The parent has looked at its slice, and never called CUDA; its child does everything from the beginning.
     let mut probe = rig.inside(Way::Handle);
-    assert_eq!(probe.ask("fork init"), [0]);
-    // The child starts from nothing: initialises, allocates, and is counted in the same slice.
-    let mut parent = rig.ready(Way::Handle);
-    assert_eq!(parent.ask(&format!("take linear {}", ROOM / 2)), [0, 0]);
-    assert_eq!(probe.ask("fork nvml 0")[1], rig.limit);
-    assert_eq!(rig.charged(), CONTEXT + ROOM / 2);
+    assert_eq!(probe.ask("nvml 0")[1], rig.limit);
+    for _ in 0..2 {
+        probe.say(&format!(
+            "fork init;context 0;take linear {};take linear 512;info;processes 0 3 8",
+            ROOM / 2
+        ));
+        assert_eq!(probe.hear(), [0]);
+        assert_eq!(probe.hear(), [0]);
+        assert_eq!(probe.hear(), [0, 0]);
+        assert_eq!(probe.hear(), [OUT_OF_MEMORY, 1]);
+        assert_eq!(probe.hear(), [0, 0, rig.limit]);
+        assert_eq!(probe.hear()[..2], [0, 2]);
+    }
+    probe.ends_silently();
 }
 
 #[test]

@@ -138,3 +138,33 @@ fn each_version_leads_to_its_own_hook() {
         assert_eq!(answer[5], expected, "{name} {version} {flags}");
     }
 }
+
+#[test]
+fn inner_functions_are_routed_by_what_was_asked_for_and_unknown_versions_are_not() {
+    let rig = Rig::new(1, ROOM);
+    let driver = compiled(
+        "inner_driver.c",
+        "inner_driver.so",
+        &["-Wl,-soname,libcuda.so.1"],
+    );
+    let folder = rig.path("inner");
+    std::fs::create_dir(&folder).expect("a folder");
+    std::os::unix::fs::symlink(driver, folder.join("libcuda.so.1")).expect("a link");
+    let questions = "cuMemAlloc 13000 0 cuMemAlloc_v2\n\
+                     cuMemAlloc 14000 0 cuMemAlloc_v3\n\
+                     cuLaunchKernel 13000 0 cuInit\n\
+                     cuNothing 13000 0 cuInit\n";
+    let mut command = rig.limited(&compiled("routes.c", "routes", &[]));
+    let answers = ask(command.env("LD_LIBRARY_PATH", &folder), questions);
+    let found: Vec<_> = answers
+        .iter()
+        .map(|answer| (&*answer[2], &*answer[5], &*answer[6]))
+        .collect();
+    let expected = [
+        ("hook", "hook", "hook"),
+        ("driver", "driver", "driver"),
+        ("driver", "driver", "driver"),
+        ("none", "none", "driver"),
+    ];
+    assert_eq!(found, expected);
+}
