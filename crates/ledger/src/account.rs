@@ -117,6 +117,8 @@ pub(crate) struct Attempt {
     bytes: u64,
     contender: bool,
     limit: u64,
+    /// Bytes in use as last counted, without these.
+    used: u64,
     /// Fingerprint of the last count that found the limit exceeded by firm bytes alone.
     full: Option<u64>,
     count: Count,
@@ -197,6 +199,7 @@ impl Attempt {
             bytes,
             contender: false,
             limit: 0,
+            used: 0,
             full: None,
             count: Count::default(),
             step,
@@ -223,10 +226,10 @@ impl Attempt {
             },
             Step::Blocked => match memory.load(self.slot) {
                 word if word.undecided() > 0 => Step::Pause(Next::Publish),
-                word => Step::Leave(Outcome::Denied {
-                    limit: MOST_BYTES,
-                    used: word.bytes(),
-                }),
+                word => {
+                    (self.limit, self.used) = (MOST_BYTES, word.bytes());
+                    self.go(Next::Deny)
+                }
             },
             Step::ReadLimit => {
                 self.limit = memory.limit();
@@ -261,8 +264,14 @@ impl Attempt {
             }
             Step::GiveWay => match self.counted(memory, 0) {
                 false => Step::GiveWay,
-                true if self.count.lower_rivals => Step::Pause(Next::GiveWay),
-                true => Step::Publish,
+                true => {
+                    self.used = self.count.total;
+                    if self.count.lower_rivals {
+                        Step::Pause(Next::GiveWay)
+                    } else {
+                        Step::Publish
+                    }
+                }
             },
             Step::Pause(next) => match (memory.pause(), next) {
                 (true, next) => self.go(next),
@@ -297,6 +306,7 @@ impl Attempt {
         if self.count.total <= self.limit {
             return Step::Settle;
         }
+        self.used = self.count.total.saturating_sub(self.bytes);
         let before = self.full.take();
         if !self.count.rivals {
             if before == Some(self.count.fingerprint) {
@@ -324,7 +334,7 @@ impl Attempt {
             }
             Next::Deny => Step::Leave(Outcome::Denied {
                 limit: self.limit,
-                used: self.count.total.saturating_sub(self.bytes),
+                used: self.used,
             }),
         }
     }

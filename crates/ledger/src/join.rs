@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::SeqCst;
 use std::{fmt, io};
 
+use crate::account::Word;
 use crate::fork::Epoch;
 use crate::layout::{Cell, ControlFile, SLOTS, SlotsFile, state};
 use crate::lock::{self, LockFile};
@@ -170,8 +171,11 @@ fn clear(cell: &Cell) {
 impl Drop for Slot {
     fn drop(&mut self) {
         let slot = &self.slots.slots[self.index];
-        let empty = || slot.gpus.iter().all(|cell| cell.used.load(SeqCst) == 0);
-        if !self.is_mine() || !empty() {
+        let holds_nothing = |cell: &Cell| {
+            let used = Word(cell.used.load(SeqCst));
+            used.bytes() == 0 && used.undecided() == 0
+        };
+        if !self.is_mine() || !slot.gpus.iter().all(holds_nothing) {
             return;
         }
         let Some(file) = self.lock.descriptor() else {

@@ -187,7 +187,7 @@ pub(crate) fn open(path: &Path, kind: Kind, write: bool) -> Result<(File, u64), 
     if !status.file_type().is_file() {
         return Err(OpenError::NotRegular { path: path.into() });
     }
-    if user != 0 && status.uid() != 0 && status.uid() != user {
+    if !may_own(status.uid(), user) {
         return Err(OpenError::WrongOwner {
             path: path.into(),
             owner: status.uid(),
@@ -228,6 +228,12 @@ pub(crate) fn open(path: &Path, kind: Kind, write: bool) -> Result<(File, u64), 
         return Err(wrong_size(status.size()));
     }
     Ok((file, word(&header, 24)))
+}
+
+/// Whether a user's limits may come from a file of this owner: root's, or the user's own. Root takes anybody's, so that
+/// a job's `sudo` stays in its slice.
+fn may_own(owner: u32, user: u32) -> bool {
+    user == 0 || owner == 0 || owner == user
 }
 
 /// The eight bytes at `offset`; zero where the bytes end.
@@ -297,5 +303,24 @@ impl<T: Shared> Drop for Map<T> {
     fn drop(&mut self) {
         // SAFETY: exactly the range that mmap returned; borrows of it end with self.
         unsafe { libc::munmap(self.0.as_ptr().cast(), size_of::<T>()) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_come_from_root_or_from_oneself() {
+        assert!(may_own(0, 1000) && may_own(1000, 1000) && may_own(1000, 0));
+        assert!(!may_own(1001, 1000));
+    }
+
+    #[test]
+    fn words_beyond_the_end_are_zero() {
+        assert_eq!(word(&[0xff; 8], 0), u64::MAX);
+        for offset in [1, 8, usize::MAX] {
+            assert_eq!(word(&[0xff; 8], offset), 0);
+        }
     }
 }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use crate::account::Word;
 use crate::control::{self, CONTROL_NAME, GpuSpec, SLOTS_NAME, SliceSpec};
-use crate::layout::{Cell, GPUS, SLOTS, SLOTS_SIZE, SliceGpu, SlotLines, SlotsFile, state};
+use crate::layout::{Cell, GPUS, SLOTS, SliceGpu, SlotLines, SlotsFile, state};
 use crate::map::{self, OpenError, word};
 use crate::process::Owner;
 use crate::recover::{self, Listed, Reaped};
@@ -108,19 +108,33 @@ impl Slice {
         self.spec.gpus.iter().position(|gpu| gpu.uuid == *uuid)
     }
 
-    /// Reads everything at once (1.2 MB; some 100 µs).
+    /// Reads everything that is in use: the first page, and the slots that its bitmap names (some 10 µs and 1 µs a
+    /// process). A process that takes its slot out of the bitmap hides from this account only, not from the driver's.
     ///
     /// # Errors
     /// As [`Slice::open`], for a job may have damaged its files since.
     pub fn read(&self) -> Result<Snapshot, OpenError> {
         let (spec, heartbeat) = control::read(&self.control)?;
         let file = self.open_slots(false)?;
-        let mut slots = vec![0; SLOTS_SIZE];
-        file.read_exact_at(&mut slots, 0)
-            .map_err(|error| map::failed(&self.slots, "read", error))?;
+        let read = |offset: usize, size: usize| {
+            let mut bytes = vec![0; size];
+            file.read_exact_at(&mut bytes, offset as u64)
+                .map(|()| bytes)
+                .map_err(|error| map::failed(&self.slots, "read", error))
+        };
+        let head = read(0, offset_of!(SlotsFile, slots))?;
+        let is_live = |slot: &usize| {
+            let at = offset_of!(SlotsFile, live) + slot / 64 * size_of::<u64>();
+            word(&head, at) >> (slot % 64) & 1 == 1
+        };
+        let slots = (0..SLOTS)
+            .filter(is_live)
+            .map(|slot| Ok((slot, read(slot_offset(slot), size_of::<SlotLines>())?)))
+            .collect::<Result<_, OpenError>>()?;
         Ok(Snapshot {
             spec,
             heartbeat,
+            head,
             slots,
         })
     }
@@ -163,7 +177,10 @@ impl Slice {
 pub struct Snapshot {
     spec: SliceSpec,
     heartbeat: u64,
-    slots: Vec<u8>,
+    /// All before the first slot.
+    head: Vec<u8>,
+    /// The slots in use, in order.
+    slots: Vec<(usize, Vec<u8>)>,
 }
 
 impl Snapshot {
@@ -178,7 +195,7 @@ impl Snapshot {
 
     /// Things that only a bug or a hostile process can cause, counted by the processes themselves.
     pub fn alarms(&self) -> u64 {
-        word(&self.slots, offset_of!(SlotsFile, alarms))
+        word(&self.head, offset_of!(SlotsFile, alarms))
     }
 
     /// What the slice uses of one GPU; zero for a GPU it does not have.
@@ -187,7 +204,7 @@ impl Snapshot {
             return Usage::default();
         };
         let kept = offset_of!(SlotsFile, gpus) + gpu * size_of::<SliceGpu>();
-        let kept = |field| word(&self.slots, kept + field);
+        let kept = |field| word(&self.head, kept + field);
         let start = Usage {
             limit: spec.limit,
             peak: kept(offset_of!(SliceGpu, peak)),
@@ -196,14 +213,18 @@ impl Snapshot {
             last_denied_at: kept(offset_of!(SliceGpu, last_denied_at)),
             ..Usage::default()
         };
-        (0..SLOTS)
-            .fold(start, |sum, slot| sum.with(&self.process_gpu(slot, gpu)))
+        self.slots
+            .iter()
+            .fold(start, |sum, (_, slot)| sum.with(&process_gpu(slot, gpu)))
             .finish()
     }
 
     /// Processes that hold a slot, in slot order.
     pub fn processes(&self) -> Vec<ProcessUsage> {
-        (0..SLOTS).filter_map(|slot| self.process(slot)).collect()
+        self.slots
+            .iter()
+            .filter_map(|(slot, bytes)| self.process(*slot, bytes))
+            .collect()
     }
 
     /// Whether a process of the caller's own PID namespace has a slot and is not known to be dead.
@@ -212,13 +233,14 @@ impl Snapshot {
         let mine = |process: &ProcessUsage| {
             process.owner.pid == pid && process.owner.pid_namespace == namespace
         };
-        (0..SLOTS)
-            .filter_map(|slot| self.process(slot))
+        self.slots
+            .iter()
+            .filter_map(|(slot, bytes)| self.process(*slot, bytes))
             .any(|process| mine(&process) && process.state == ProcessState::Live)
     }
 
-    fn process(&self, slot: usize) -> Option<ProcessUsage> {
-        let field = |offset| word(&self.slots, slot_offset(slot) + offset);
+    fn process(&self, slot: usize, bytes: &[u8]) -> Option<ProcessUsage> {
+        let field = |offset| word(bytes, offset);
         let state = match state::of(field(offset_of!(SlotLines, state))) {
             state::LIVE => ProcessState::Live,
             state::DEAD => ProcessState::Dead,
@@ -231,7 +253,7 @@ impl Snapshot {
         };
         let mut gpus = [ProcessGpu::default(); GPUS];
         for (index, gpu) in gpus.iter_mut().enumerate().take(self.spec.gpus.len()) {
-            *gpu = self.process_gpu(slot, index);
+            *gpu = process_gpu(bytes, index);
         }
         Some(ProcessUsage {
             slot,
@@ -240,22 +262,23 @@ impl Snapshot {
             gpus,
         })
     }
+}
 
-    fn process_gpu(&self, slot: usize, gpu: usize) -> ProcessGpu {
-        let at = slot_offset(slot) + offset_of!(SlotLines, gpus) + gpu * size_of::<Cell>();
-        let field = |offset| word(&self.slots, at + offset);
-        ProcessGpu {
-            charged: 0,
-            overhead: field(offset_of!(Cell, overhead)),
-            managed: field(offset_of!(Cell, managed)),
-            host: field(offset_of!(Cell, host)),
-            peak: field(offset_of!(Cell, peak)),
-            denied: field(offset_of!(Cell, denied)),
-            last_denied_size: field(offset_of!(Cell, last_denied_size)),
-            last_denied_at: field(offset_of!(Cell, last_denied_at)),
-        }
-        .using(Word(field(offset_of!(Cell, used))))
+/// One GPU's line of a slot's bytes.
+fn process_gpu(slot: &[u8], gpu: usize) -> ProcessGpu {
+    let at = offset_of!(SlotLines, gpus) + gpu * size_of::<Cell>();
+    let field = |offset| word(slot, at + offset);
+    ProcessGpu {
+        charged: 0,
+        overhead: field(offset_of!(Cell, overhead)),
+        managed: field(offset_of!(Cell, managed)),
+        host: field(offset_of!(Cell, host)),
+        peak: field(offset_of!(Cell, peak)),
+        denied: field(offset_of!(Cell, denied)),
+        last_denied_size: field(offset_of!(Cell, last_denied_size)),
+        last_denied_at: field(offset_of!(Cell, last_denied_at)),
     }
+    .using(Word(field(offset_of!(Cell, used))))
 }
 
 fn slot_offset(slot: usize) -> usize {

@@ -181,6 +181,7 @@ impl World {
             // What was counted matters no more once it is judged; two worlds that differ in it alone are one.
             if !matches!(attempt.step, Step::CountAll | Step::GiveWay) {
                 attempt.count = Count::default();
+                attempt.used = 0;
             }
             match (&attempt.step, outcome) {
                 (Step::Leave(Outcome::Granted { .. }), _) => {

@@ -1,5 +1,10 @@
-//! A slice in a temporary folder.
+//! A slice in a temporary folder, and processes to race in it.
 #![allow(dead_code, reason = "each test file uses its own part")]
+
+use std::io;
+use std::ops::Deref;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::AtomicU64;
 
 use divvy_ledger::{Control, GpuSpec, Mode, Slice, SliceSpec};
 use tempfile::TempDir;
@@ -41,5 +46,169 @@ impl Place {
 
     pub fn slice(&self) -> Slice {
         Slice::open(self.dir.path()).expect("the slice is sound")
+    }
+}
+
+/// A forked process that ends with its closure. Killed and waited for when dropped.
+pub struct Child(libc::pid_t);
+
+impl Child {
+    /// Forks as the C library does, handlers included.
+    pub fn fork(body: impl FnOnce()) -> Self {
+        // SAFETY: glibc keeps its allocator usable in the child of a program with threads; the child touches nothing
+        // else that another thread may have been using, and leaves through _exit.
+        Self::after(unsafe { libc::fork() }, body)
+    }
+
+    /// Forks behind the C library's back. Only for a process with one thread: a `fork` child.
+    pub fn raw_fork(body: impl FnOnce()) -> Self {
+        // SAFETY: with one thread, nothing can be half done in the child.
+        let pid = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
+        Self::after(pid as libc::pid_t, body)
+    }
+
+    fn after(pid: libc::pid_t, body: impl FnOnce()) -> Self {
+        assert!(pid >= 0, "fork: {}", io::Error::last_os_error());
+        if pid == 0 {
+            let fine = catch_unwind(AssertUnwindSafe(body)).is_ok();
+            // SAFETY: ends the process.
+            unsafe { libc::_exit(i32::from(!fine)) };
+        }
+        Self(pid)
+    }
+
+    /// Takes over the child of a child, so that it ends with the test whatever happens. Call `adopt_orphans` first.
+    pub fn orphan(pid: u64) -> Self {
+        Self(pid as libc::pid_t)
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.0 as u32
+    }
+
+    /// Kills it and waits for its end.
+    pub fn kill(&mut self) {
+        if self.0 > 0 {
+            // SAFETY: our own child, not waited for yet, so the pid is still its own.
+            unsafe {
+                libc::kill(self.0, libc::SIGKILL);
+                libc::waitpid(self.0, std::ptr::null_mut(), 0);
+            }
+            self.0 = 0;
+        }
+    }
+
+    /// Waits for its end; panics unless its closure returned.
+    pub fn finish(mut self) {
+        let mut status = 0;
+        // SAFETY: our own child, waited for once.
+        let waited = unsafe { libc::waitpid(self.0, &mut status, 0) };
+        assert_eq!((waited, status), (self.0, 0), "a child failed");
+        self.0 = 0;
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Makes this process the parent of its children's children when those end.
+pub fn adopt_orphans() {
+    // SAFETY: concerns this process alone.
+    assert_eq!(unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1) }, 0);
+}
+
+/// Memory shared with children forked later.
+pub struct Arena<T>(*mut T);
+
+// SAFETY: shared on purpose; `T` must be made for that, and atomics and barriers are.
+unsafe impl<T: Sync> Sync for Arena<T> {}
+
+impl<T> Arena<T> {
+    pub fn new(value: T) -> Self {
+        // SAFETY: a fresh mapping, large enough and page aligned, written before anybody reads it.
+        unsafe {
+            let at = libc::mmap(
+                std::ptr::null_mut(),
+                size_of::<T>(),
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            );
+            assert_ne!(at, libc::MAP_FAILED);
+            at.cast::<T>().write(value);
+            Self(at.cast())
+        }
+    }
+}
+
+impl<T> Deref for Arena<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        // SAFETY: mapped and written in `new`, never unmapped.
+        unsafe { &*self.0 }
+    }
+}
+
+/// A barrier for processes.
+pub struct Barrier(Arena<std::cell::UnsafeCell<libc::pthread_barrier_t>>);
+
+// SAFETY: made for being waited on by many.
+unsafe impl Sync for Barrier {}
+
+impl Barrier {
+    pub fn new(processes: u32) -> Self {
+        // SAFETY: initialised below before use; plain bytes for the C library.
+        let arena = Arena::new(std::cell::UnsafeCell::new(unsafe { std::mem::zeroed() }));
+        // SAFETY: valid places; the barrier stays where it is for ever.
+        unsafe {
+            let mut attributes = std::mem::zeroed();
+            libc::pthread_barrierattr_init(&mut attributes);
+            libc::pthread_barrierattr_setpshared(&mut attributes, libc::PTHREAD_PROCESS_SHARED);
+            libc::pthread_barrier_init(arena.get(), &attributes, processes);
+        }
+        Self(arena)
+    }
+
+    pub fn wait(&self) {
+        // SAFETY: initialised in `new`.
+        unsafe { libc::pthread_barrier_wait(self.0.get()) };
+    }
+}
+
+/// Numbers that look random and are the same in every run (xorshift).
+pub struct Dice(pub u64);
+
+impl Dice {
+    pub fn below(&mut self, end: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % end
+    }
+}
+
+/// One word of its own for each of `N` processes: what it was granted, written after the grant and before the release.
+/// So the sum is never more than what the ledger has granted.
+pub struct Referee<const N: usize>(Arena<[AtomicU64; N]>);
+
+impl<const N: usize> Referee<N> {
+    pub fn new() -> Self {
+        Self(Arena::new([const { AtomicU64::new(0) }; N]))
+    }
+
+    pub fn word(&self, process: usize) -> &AtomicU64 {
+        &self.0[process]
+    }
+
+    pub fn sum(&self) -> u64 {
+        self.0
+            .iter()
+            .map(|word| word.load(std::sync::atomic::Ordering::SeqCst))
+            .sum()
     }
 }
