@@ -29,6 +29,7 @@ handles! {
     CUevent = CUevent_st;
     CUstream = CUstream_st;
     CUmemoryPool = CUmemPoolHandle_st;
+    CUarray = CUarray_st;
     CUlinkState = CUlinkState_st;
 }
 
@@ -102,6 +103,25 @@ structs! {
         execAffinityParams: *mut CUexecAffinityParam,
         numExecAffinityParams: c_int,
         cigParams: *mut c_void,
+    }
+    /// A rectangle of bytes and both ends of its copy; which of host, device and array counts is said by the memory type.
+    CUDA_MEMCPY2D {
+        srcXInBytes: usize,
+        srcY: usize,
+        srcMemoryType: CUmemorytype,
+        srcHost: *const c_void,
+        srcDevice: CUdeviceptr,
+        srcArray: CUarray,
+        srcPitch: usize,
+        dstXInBytes: usize,
+        dstY: usize,
+        dstMemoryType: CUmemorytype,
+        dstHost: *mut c_void,
+        dstDevice: CUdeviceptr,
+        dstArray: CUarray,
+        dstPitch: usize,
+        WidthInBytes: usize,
+        Height: usize,
     }
     /// `value` is a union of 64 bytes; which member counts is said by `id`.
     CUlaunchAttribute {

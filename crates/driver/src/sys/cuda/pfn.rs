@@ -142,6 +142,8 @@ functions! {
     cuMemcpyDtoDAsync_v2, cuMemcpyDtoDAsync_v2_ptsz: (
         dst_device: CUdeviceptr, src_device: CUdeviceptr, byte_count: usize, h_stream: CUstream
     );
+    cuMemcpy2D_v2, cuMemcpy2D_v2_ptds, cuMemcpy2DUnaligned_v2, cuMemcpy2DUnaligned_v2_ptds: (p_copy: *const CUDA_MEMCPY2D);
+    cuMemcpy2DAsync_v2, cuMemcpy2DAsync_v2_ptsz: (p_copy: *const CUDA_MEMCPY2D, h_stream: CUstream);
 
     // memory sets
     cuMemsetD8_v2, cuMemsetD8_v2_ptds: (dst_device: CUdeviceptr, uc: c_uchar, n: usize);
@@ -150,6 +152,24 @@ functions! {
     cuMemsetD8Async, cuMemsetD8Async_ptsz: (dst_device: CUdeviceptr, uc: c_uchar, n: usize, h_stream: CUstream);
     cuMemsetD16Async, cuMemsetD16Async_ptsz: (dst_device: CUdeviceptr, us: c_ushort, n: usize, h_stream: CUstream);
     cuMemsetD32Async, cuMemsetD32Async_ptsz: (dst_device: CUdeviceptr, ui: c_uint, n: usize, h_stream: CUstream);
+    cuMemsetD2D8_v2, cuMemsetD2D8_v2_ptds: (
+        dst_device: CUdeviceptr, dst_pitch: usize, uc: c_uchar, width: usize, height: usize
+    );
+    cuMemsetD2D16_v2, cuMemsetD2D16_v2_ptds: (
+        dst_device: CUdeviceptr, dst_pitch: usize, us: c_ushort, width: usize, height: usize
+    );
+    cuMemsetD2D32_v2, cuMemsetD2D32_v2_ptds: (
+        dst_device: CUdeviceptr, dst_pitch: usize, ui: c_uint, width: usize, height: usize
+    );
+    cuMemsetD2D8Async, cuMemsetD2D8Async_ptsz: (
+        dst_device: CUdeviceptr, dst_pitch: usize, uc: c_uchar, width: usize, height: usize, h_stream: CUstream
+    );
+    cuMemsetD2D16Async, cuMemsetD2D16Async_ptsz: (
+        dst_device: CUdeviceptr, dst_pitch: usize, us: c_ushort, width: usize, height: usize, h_stream: CUstream
+    );
+    cuMemsetD2D32Async, cuMemsetD2D32Async_ptsz: (
+        dst_device: CUdeviceptr, dst_pitch: usize, ui: c_uint, width: usize, height: usize, h_stream: CUstream
+    );
 
     // stream-ordered memory and pools
     cuMemAllocAsync, cuMemAllocAsync_ptsz: (dptr: *mut CUdeviceptr, bytesize: usize, h_stream: CUstream);
