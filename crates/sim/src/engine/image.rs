@@ -41,6 +41,8 @@ const WRAPPER_MAGIC: u32 = 0x4662_43B1;
 const FATBIN_MAGIC: u32 = 0xBA55_ED50;
 const FATBIN_HEADER: usize = 16;
 const KIND_PTX: u16 = 1;
+const KIND_CUBIN: u16 = 2;
+const ENTRY_HEADER: usize = 64;
 /// Entry flags that say the payload is compressed (LZ4, Zstandard).
 const COMPRESSED: u64 = 0x2000 | 0x8000;
 
@@ -125,6 +127,9 @@ impl Image {
     }
 
     fn from_fatbin(bytes: &[u8]) -> Result<Image, BadImage> {
+        if u32_at(bytes, 0) != Some(FATBIN_MAGIC) {
+            return Err(BadImage::Format);
+        }
         let mut image = Image::default();
         let mut at = FATBIN_HEADER;
         while let (Some(kind), Some(header), Some(payload)) = (
@@ -185,6 +190,64 @@ impl Image {
                 parameters: None,
             })
         })
+    }
+}
+
+/// A fat binary in the making.
+#[derive(Default)]
+pub struct Bundle {
+    /// Room for the header, then the parts.
+    bytes: Vec<u8>,
+}
+
+impl Bundle {
+    pub fn add_ptx(&mut self, text: &[u8]) {
+        self.add(KIND_PTX, 0, text);
+    }
+
+    pub fn add_cubin(&mut self, file: &[u8]) {
+        self.add(KIND_CUBIN, 0, file);
+    }
+
+    /// Adds something in which any kernel may be.
+    pub fn add_opaque(&mut self, content: &[u8]) {
+        self.add(KIND_CUBIN, COMPRESSED, content);
+    }
+
+    /// Adds the parts of another fat binary.
+    pub fn add_fatbin(&mut self, file: &[u8]) -> Result<(), BadImage> {
+        Image::from_fatbin(file)?;
+        self.begin();
+        self.bytes.extend(&file[FATBIN_HEADER..]);
+        Ok(())
+    }
+
+    fn begin(&mut self) {
+        if self.bytes.is_empty() {
+            self.bytes.resize(FATBIN_HEADER, 0);
+        }
+    }
+
+    fn add(&mut self, kind: u16, flags: u64, content: &[u8]) {
+        self.begin();
+        let mut header = [0u8; ENTRY_HEADER];
+        header[..2].copy_from_slice(&kind.to_le_bytes());
+        header[4..8].copy_from_slice(&(ENTRY_HEADER as u32).to_le_bytes());
+        header[8..16].copy_from_slice(&(content.len() as u64).to_le_bytes());
+        header[40..48].copy_from_slice(&flags.to_le_bytes());
+        self.bytes.extend(header);
+        self.bytes.extend(content);
+    }
+
+    /// The fat binary as it is now.
+    pub fn finish(&mut self) -> &[u8] {
+        self.begin();
+        let length = (self.bytes.len() - FATBIN_HEADER) as u64;
+        self.bytes[..4].copy_from_slice(&FATBIN_MAGIC.to_le_bytes());
+        self.bytes[4] = 1;
+        self.bytes[6] = FATBIN_HEADER as u8;
+        self.bytes[8..16].copy_from_slice(&length.to_le_bytes());
+        &self.bytes
     }
 }
 

@@ -43,6 +43,8 @@ pub struct Objects {
 }
 
 static PROCESS: OnceLock<Process> = OnceLock::new();
+/// Held while a thread initialises: a process has one slot.
+static INITIALISING: Mutex<()> = Mutex::new(());
 static FORKED: AtomicBool = AtomicBool::new(false);
 
 /// Initialises CUDA for this process; later calls change nothing.
@@ -50,6 +52,7 @@ pub fn init() -> Done {
     if FORKED.load(SeqCst) {
         return Err(CUresult::NOT_INITIALIZED);
     }
+    let _one_at_a_time = INITIALISING.lock();
     if PROCESS.get().is_some() {
         return Ok(());
     }

@@ -5,6 +5,7 @@ mod copy;
 mod device;
 mod init;
 mod launch;
+mod link;
 mod lookup;
 mod memory;
 mod module;

@@ -158,3 +158,21 @@ fn nothing_works_without_a_context() {
     }
     assert_eq!(client.call("cuDeviceGet &d 1"), 101);
 }
+
+#[test]
+fn what_is_linked_can_be_loaded() {
+    let machine = Machine::new("l4-24gb:1");
+    let mut client = machine.client();
+    client.start();
+    let path = machine.path("kernels.ptx");
+    std::fs::write(&path, PTX).expect("written");
+    client.ok(&[
+        "cuLinkCreate_v2 0 0 0 &link",
+        &format!("cuLinkAddFile_v2 $link 1 \"{}\" 0 0 0", path.display()),
+        "cuLinkComplete $link &cubin &size",
+        "cuModuleLoadData &module $cubin",
+        "cuLinkDestroy $link",
+        "cuModuleGetFunction &fill $module \"sim_fill_u32\"",
+    ]);
+    assert_eq!(client.call("cuLinkComplete $link &cubin &size"), 400);
+}

@@ -1,6 +1,7 @@
 //! Device memory between processes: exact limits, nothing lost, nothing left behind.
 
 use crate::machine::{Client, MIB, Machine};
+use divvy_driver::sys::cuda::{CUDA_MEMCPY2D, CUmemorytype};
 
 const OUT_OF_MEMORY: u32 = 2;
 const INVALID_VALUE: u32 = 1;
@@ -223,4 +224,73 @@ fn copies_arrive_and_stray_ones_are_refused() {
     assert_eq!(client.call("cuMemcpyHtoD_v2 $a &text 6"), INVALID_VALUE);
     client.ok(&["cuMemFree_v2 $a"]);
     assert_eq!(client.call("cuMemcpyDtoH_v2 &one $a 5"), INVALID_VALUE);
+}
+
+#[test]
+fn rectangles_are_copied_row_by_row() {
+    let machine = Machine::new("l4-24gb:1");
+    let mut client = machine.client();
+    client.start();
+    client.ok(&[
+        "cuMemAllocPitch_v2 &a &pitch 4 3 4",
+        "bytes rows 000102030405060708090a0b",
+    ]);
+    let pitch = client.value("pitch") as usize;
+    assert_eq!(pitch, 512);
+    let (device, host) = (client.value("a"), client.address("rows"));
+    let to_device = CUDA_MEMCPY2D {
+        srcMemoryType: CUmemorytype::HOST,
+        srcHost: host as *const _,
+        srcPitch: 4,
+        dstMemoryType: CUmemorytype::DEVICE,
+        dstDevice: device,
+        dstPitch: pitch,
+        WidthInBytes: 4,
+        Height: 3,
+        ..Default::default()
+    };
+    client.set("copy", to_device);
+    client.ok(&["cuMemcpy2D_v2 &copy"]);
+    // The two bytes in the middle of the last two rows.
+    let address = client.address("piece");
+    let to_host = CUDA_MEMCPY2D {
+        srcMemoryType: CUmemorytype::UNIFIED,
+        srcDevice: device,
+        srcXInBytes: 1,
+        srcY: 1,
+        srcPitch: pitch,
+        dstMemoryType: CUmemorytype::HOST,
+        dstHost: address as *mut _,
+        dstPitch: 2,
+        WidthInBytes: 2,
+        Height: 2,
+        ..Default::default()
+    };
+    client.set("copy", to_host);
+    client.ok(&["cuMemcpy2D_v2 &copy"]);
+    assert_eq!(&client.bytes("piece")[..4], [5, 6, 9, 10]);
+    client.set(
+        "copy",
+        CUDA_MEMCPY2D {
+            Height: 4,
+            srcXInBytes: 0,
+            srcY: 0,
+            ..to_host
+        },
+    );
+    assert_eq!(
+        client.call("cuMemcpy2D_v2 &copy"),
+        INVALID_VALUE,
+        "one row too many"
+    );
+
+    client.ok(&[
+        "cuMemsetD2D16_v2 $a 512 513 1 3",
+        "cuMemcpyDtoH_v2 &seen $a 1024",
+    ]);
+    let seen = client.bytes("seen");
+    assert_eq!(
+        (&seen[..4], &seen[512..516]),
+        (&[1, 2, 2, 3][..], &[1, 2, 6, 7][..])
+    );
 }

@@ -73,24 +73,6 @@ fn cubin(kernel: &str) -> Vec<u8> {
     file
 }
 
-fn fatbin(parts: &[(u16, u64, &[u8])]) -> Vec<u8> {
-    let mut body = Vec::new();
-    for (kind, flags, content) in parts {
-        let mut header = [0u8; 64];
-        header[..2].copy_from_slice(&kind.to_le_bytes());
-        header[4..8].copy_from_slice(&64u32.to_le_bytes());
-        header[8..16].copy_from_slice(&(content.len() as u64).to_le_bytes());
-        header[40..48].copy_from_slice(&flags.to_le_bytes());
-        body.extend(header);
-        body.extend(*content);
-    }
-    let mut file = FATBIN_MAGIC.to_le_bytes().to_vec();
-    file.extend([1, 0, 16, 0]);
-    file.extend((body.len() as u64).to_le_bytes());
-    file.extend(body);
-    file
-}
-
 #[test]
 fn a_cubin_tells_its_kernels_through_a_bare_pointer() {
     let file = cubin("_Z3addPf");
@@ -106,7 +88,12 @@ fn a_cubin_tells_its_kernels_through_a_bare_pointer() {
 #[test]
 fn a_fat_binary_tells_what_its_parts_tell() {
     let cubin = cubin("from_cubin");
-    let file = fatbin(&[(2, 0, &cubin), (KIND_PTX, 0, PTX.as_bytes())]);
+    let mut inner = Bundle::default();
+    inner.add_cubin(&cubin);
+    let mut bundle = Bundle::default();
+    bundle.add_ptx(PTX.as_bytes());
+    bundle.add_fatbin(inner.finish()).expect("a fat binary");
+    let file = bundle.finish();
     // SAFETY: a whole fat binary.
     let image = unsafe { Image::read(file.as_ptr()) }.expect("fat binary");
     assert!(
@@ -124,8 +111,9 @@ fn a_fat_binary_tells_what_its_parts_tell() {
 
 #[test]
 fn a_compressed_part_may_hold_any_kernel() {
-    let file = fatbin(&[(2, 0x2000, &[1, 2, 3])]);
-    let image = Image::from_bytes(&file).expect("fat binary");
+    let mut bundle = Bundle::default();
+    bundle.add_opaque(&[1, 2, 3]);
+    let image = Image::from_bytes(bundle.finish()).expect("fat binary");
     assert!(image.kernel("anything").is_some());
 }
 
@@ -135,7 +123,10 @@ fn what_is_no_image_is_refused() {
     assert_eq!(Image::from_bytes(b""), Err(BadImage::Format));
     assert_eq!(Image::from_bytes(b"\x7fELF"), Err(BadImage::Format));
     assert_eq!(Image::from_bytes(&[0xff, 0xfe, 0]), Err(BadImage::Format));
-    assert_eq!(Image::from_bytes(&fatbin(&[])), Err(BadImage::Format));
+    assert_eq!(
+        Image::from_bytes(Bundle::default().finish()),
+        Err(BadImage::Format)
+    );
     let mut cut = cubin("k");
     cut.truncate(ELF_HEADER + 10);
     assert_eq!(
