@@ -14,6 +14,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use divvy_driver::sys::cuda::{CUmemPool_attribute, CUmemoryPool, CUresult, CUstreamCaptureMode};
 
+use divvy_ledger::Hold;
+
 use crate::account::Place;
 use crate::function::driver;
 use crate::table::real;
@@ -23,6 +25,9 @@ use crate::table::real;
 const SEGMENT: u64 = 32 << 20;
 /// How often a settlement starts over because another thread's came between. The last to finish settles for all.
 const TRIES: usize = 8;
+
+/// How often an allocation lets other threads' allocations finish before it counts what they hold as taken.
+const YIELDS: usize = 1000;
 
 /// The pools of this process that were seen to be made or used, by handle.
 #[derive(Default)]
@@ -44,6 +49,7 @@ pub struct Pool {
     handle: usize,
     place: Place,
     balance: Mutex<Balance>,
+    turn: Mutex<()>,
 }
 
 #[derive(Default)]
@@ -148,6 +154,7 @@ impl Pool {
             handle,
             place,
             balance,
+            turn: Mutex::default(),
         })
     }
 
@@ -244,7 +251,7 @@ impl Pool {
     /// use that. Should it grow all the same, `finish` tells, and the allocation is undone.
     pub fn begin(&self, bytes: u64) -> Option<u64> {
         let growth = bytes.checked_next_multiple_of(SEGMENT).unwrap_or(u64::MAX);
-        if let Ok(hold) = self.place.reserve(growth) {
+        if let Some(hold) = self.reserve(growth) {
             hold.commit();
             self.balance().begin(growth);
             return Some(growth);
@@ -254,6 +261,30 @@ impl Pool {
         let mut balance = self.balance();
         let fits = used.saturating_add(balance.in_flight).saturating_add(bytes) <= reserved;
         fits.then(|| balance.begin(0)).map(|()| 0)
+    }
+
+    /// Reserves, if need be after other threads' calls: each holds more than it will take, for a moment. Those who wait
+    /// do so one by one, and look before they reserve, for refused reservations get in each other's way.
+    fn reserve(&self, growth: u64) -> Option<Hold<'static>> {
+        let Place { slot, gpu, .. } = self.place;
+        let attempt = || match slot.usage(gpu).free >= growth {
+            true => slot.reserve(gpu, growth).ok(),
+            false => None,
+        };
+        if let Some(hold) = attempt() {
+            return Some(hold);
+        }
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        for _ in 0..YIELDS {
+            if let Some(hold) = attempt() {
+                return Some(hold);
+            }
+            if self.balance().in_flight == 0 {
+                break;
+            }
+            std::thread::yield_now();
+        }
+        self.place.reserve(growth).ok()
     }
 
     /// Ends what `begin` began. Returns whether the driver took more than could be charged within the limit.
