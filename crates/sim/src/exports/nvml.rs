@@ -8,6 +8,7 @@ mod library;
 mod memory;
 mod power;
 mod process;
+mod table;
 
 use crate::engine::gpu::Gpu;
 use crate::engine::state::{Locked, State};

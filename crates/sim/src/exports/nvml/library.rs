@@ -4,7 +4,7 @@ use super::{Done, USERS, name, out, set_text, state, to_handle};
 use crate::machine::machine;
 use divvy_driver::sys::cuda::CUDA_VERSION;
 use divvy_driver::sys::nvml::{nvmlDevice_t, nvmlReturn_t};
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::{CStr, c_char};
 use std::sync::atomic::Ordering::SeqCst;
 
 exports! { nvml {
@@ -12,7 +12,6 @@ exports! { nvml {
     nvmlInit_v2: () => init;
     nvmlInitWithFlags: (flags) => init_with_flags;
     nvmlShutdown: () => shutdown;
-    nvmlInternalGetExportTable: (table, id) => export_table;
     nvmlSystemGetDriverVersion: (text, length) => driver_version;
     nvmlSystemGetNVMLVersion: (text, length) => nvml_version;
     nvmlSystemGetCudaDriverVersion: (version) => cuda_version;
@@ -50,12 +49,6 @@ fn shutdown() -> Done {
         .map_err(|_| nvmlReturn_t::UNINITIALIZED)
 }
 
-/// There is none: what nvidia-smi exchanges with the library beside its API is not simulated.
-fn export_table(table: *mut *const c_void, id: *const c_void) -> Done {
-    let _ = (out(table)?, out(id.cast_mut())?);
-    Err(nvmlReturn_t::NOT_FOUND)
-}
-
 fn driver_version(text: *mut c_char, length: u32) -> Done {
     state()?;
     set_text(text, length, DRIVER_VERSION)
@@ -70,19 +63,18 @@ fn cuda_version(version: *mut i32) -> Done {
     out(version)?.set(CUDA_VERSION)
 }
 
+/// The path of a process's program.
+pub(super) fn program_of(pid: u32) -> Option<String> {
+    let path = std::fs::read_link(format!("/proc/{pid}/exe")).ok()?;
+    Some(path.to_string_lossy().into_owned())
+}
+
 fn process_name(pid: u32, text: *mut c_char, length: u32) -> Done {
     state()?;
-    let path =
-        std::fs::read_link(format!("/proc/{pid}/exe")).map_err(|_| nvmlReturn_t::NOT_FOUND)?;
-    let (path, room) = (
-        path.to_string_lossy().into_owned(),
-        (length as usize).saturating_sub(1),
-    );
-    let cut = (0..=room.min(path.len()))
-        .rev()
-        .find(|end| path.is_char_boundary(*end))
-        .unwrap_or(0);
-    set_text(text, length, &path[..cut])
+    let path = program_of(pid).ok_or(nvmlReturn_t::NOT_FOUND)?;
+    let room = (length as usize).saturating_sub(1).min(path.len());
+    let cut = (0..=room).rev().find(|end| path.is_char_boundary(*end));
+    set_text(text, length, &path[..cut.unwrap_or(0)])
 }
 
 fn unit_count(count: *mut u32) -> Done {

@@ -26,13 +26,13 @@ exports! { nvml {
 const SECOND: u64 = 6;
 
 /// One process with a context on a GPU.
-struct Row {
-    pid: u32,
-    used: u64,
+pub(super) struct Row {
+    pub pid: u32,
+    pub used: u64,
     sm_percent: u32,
 }
 
-fn rows(device: &Device) -> Vec<Row> {
+pub(super) fn rows(device: &Device) -> Vec<Row> {
     let locked = device.fresh();
     let now = locked.now();
     let on_gpu = locked
