@@ -12,6 +12,7 @@
 
 mod cancel;
 mod follow;
+mod observe;
 mod place;
 mod read;
 mod start;
@@ -223,11 +224,16 @@ impl Cycle {
             // Nobody listening is no failure.
             let _ = self.events.send(event);
         }
-        let starts = std::mem::take(&mut self.round.starts);
-        // A client must find its slice when it is told that its job starts; a supervisor's start can wait for the answers.
-        let to_spawn: Vec<JobId> = starts.into_iter().filter(|id| self.prepare(*id)).collect();
+        // A client must find its slice when it is told that its job starts; a supervisor is started after the answers.
+        let (clients, supervised): (Vec<JobId>, _) = std::mem::take(&mut self.round.starts)
+            .into_iter()
+            .partition(|id| self.runs_on_client(*id));
+        for id in clients {
+            self.prepare(id);
+        }
         self.answer();
-        for id in to_spawn {
+        for id in supervised {
+            self.prepare(id);
             self.spawn(id);
         }
         for id in std::mem::take(&mut self.round.stops) {
@@ -266,13 +272,13 @@ impl Cycle {
                 reply,
             } => self.wait(&reference, milestone, reply)?,
             Message::Read(read) => self.round.reads.push(read),
-            Message::Records(Some(id)) => self.look(id)?,
+            Message::Records(Some(id)) => self.news(id)?,
             Message::Records(None) => {
                 for id in self.jobs.keys().copied().collect::<Vec<_>>() {
-                    self.look(id)?;
+                    self.news(id)?;
                 }
             }
-            Message::Observed(observation) => self.observed(&observation),
+            Message::Observed(observation) => self.observed(&observation)?,
             Message::Blind(why) => {
                 if self.blind.as_ref() != Some(&why) {
                     tracing::error!(%why, "the GPUs cannot be observed");

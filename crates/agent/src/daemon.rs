@@ -135,7 +135,9 @@ fn serve(args: DaemonArgs, home: Home, simulated: Option<Simulated>) -> Result<(
         devices,
     };
     let mut cycle = Cycle::new(parts).map_err(|error| from_store(&error))?;
-    cycle.observed(&observation);
+    cycle
+        .observed(&observation)
+        .map_err(|error| from_store(&error))?;
     let listener = bind(&home)?;
     let resumed = cycle.resume().map_err(|error| from_store(&error))?;
     tracing::info!(

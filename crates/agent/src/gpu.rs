@@ -47,6 +47,10 @@ pub struct Device {
     pub overhead: Bytes,
     /// Processes that use the GPU and belong to no slice.
     pub unmanaged: Vec<u32>,
+    /// The mode it has while it answers.
+    pub assigned: Mode,
+    /// It does not answer.
+    pub lost: bool,
 }
 
 impl Device {
@@ -66,6 +70,8 @@ impl Device {
             utilization_percent: observed.utilization_percent,
             overhead,
             unmanaged: Vec::new(),
+            assigned: mode,
+            lost: false,
         }
     }
 

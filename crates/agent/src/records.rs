@@ -27,7 +27,7 @@ pub const STARTED: &str = "started.json";
 pub const EXIT: &str = "exit.json";
 const SPEC: &str = "spec.json";
 const LAUNCH: &str = "launch.json";
-pub const LOCK: &str = "run.lock";
+const LOCK: &str = "run.lock";
 const LOG: &str = "log";
 
 /// What a supervisor needs to know. Holds the job's environment, secrets included: mode 0600, deleted when the job ends.
@@ -150,8 +150,13 @@ impl JobDir {
     /// Takes the run lock; `None` when another process holds it. Makes the folder if it is not there: an agent may die
     /// after it journalled the start and before it made the folder, and the job is then one that nobody has started.
     pub fn lock(&self) -> Result<Option<File>, RecordError> {
-        self.make()?;
-        let file = self.open_lock()?;
+        let file = match self.open_lock() {
+            Err(error) if error.source.kind() == io::ErrorKind::NotFound => {
+                self.make()?;
+                self.open_lock()?
+            }
+            file => file?,
+        };
         match file.try_lock() {
             Ok(()) => Ok(Some(file)),
             Err(TryLockError::WouldBlock) => Ok(None),
@@ -227,6 +232,7 @@ impl JobDir {
             if durable {
                 file.sync_data()?;
             }
+            drop(file);
             fs::rename(&tmp, self.0.join(name))?;
             if durable {
                 File::open(&self.0)?.sync_data()?;

@@ -1,7 +1,7 @@
 //! Says which job's folder has a new record, so that nobody polls jobs one by one.
 //!
 //! One inotify instance watches the folder of every job that is starting or running, and a thread turns its events into
-//! job ids. It only ever says "look again": a lost event costs time (the cycle looks by itself now and then), not truth.
+//! job ids. Records appear by renaming, so that is all it listens to. It only ever says "look again": a lost event costs time (the cycle looks by itself now and then), not truth.
 
 use std::collections::HashMap;
 use std::ffi::CStr;
@@ -76,11 +76,7 @@ impl Watch {
     pub fn add(&self, job: JobId, folder: &Path) -> io::Result<()> {
         // The thread must not look an event up before the table has its watch, hence the lock around both.
         let mut table = lock(&self.table);
-        let watch = inotify::add_watch(
-            &*self.inotify,
-            folder,
-            WatchFlags::MOVED_TO | WatchFlags::CLOSE_WRITE,
-        )?;
+        let watch = inotify::add_watch(&*self.inotify, folder, WatchFlags::MOVED_TO)?;
         table.job_of.insert(watch, job);
         table.watch_of.insert(job, watch);
         Ok(())
@@ -96,10 +92,9 @@ impl Watch {
     }
 }
 
-/// A record has come, or the supervisor has closed its lock: it has ended.
 fn is_record(name: &CStr) -> bool {
     let name = name.to_bytes();
-    name == STARTED.as_bytes() || name == EXIT.as_bytes() || name == crate::records::LOCK.as_bytes()
+    name == STARTED.as_bytes() || name == EXIT.as_bytes()
 }
 
 fn lock(table: &Mutex<Table>) -> MutexGuard<'_, Table> {
@@ -135,7 +130,11 @@ mod tests {
         );
         watch.remove(JobId(2));
         watch.remove(JobId(2));
-        std::fs::write(root.path().join("1").join(STARTED), "{}").unwrap();
+        std::fs::rename(
+            root.path().join("1/log"),
+            root.path().join("1").join(STARTED),
+        )
+        .unwrap();
         assert_eq!(
             changes.recv_timeout(Duration::from_secs(5)),
             Ok(Some(JobId(1)))

@@ -1,20 +1,19 @@
 //! Following jobs by their records: who has started, who has ended, who was lost; after a restart as on any day.
 
-use std::collections::HashSet;
 use std::fs::File;
 use std::time::{Duration, Instant};
 
 use divvy_api::v1::Runner;
 use divvy_core::job::{Event, Gone};
-use divvy_core::{Bytes, Job as Life, JobId};
+use divvy_core::{Job as Life, JobId};
 use jiff::Timestamp;
 
 use super::start::not_started;
 use super::{Cycle, Living, place};
 use crate::clock::now;
-use crate::gpu::{self, Observation, slice};
+use crate::gpu::slice;
 use crate::process::Process;
-use crate::records::{Exit, JobDir, Outcome, RecordError};
+use crate::records::{Begun, Exit, JobDir, Outcome, RecordError};
 use crate::store::StoreError;
 use crate::supervise::{chain, survivors};
 
@@ -40,12 +39,12 @@ pub struct Resumed {
 
 /// What a job's folder says.
 enum Found {
+    /// Nothing that is not known.
+    Nothing,
     /// It has ended; nothing of it lives.
     Ended(Exit),
-    /// Its program runs under a living supervisor.
-    Runs(Process, Timestamp),
-    /// A supervisor has the lock and no program yet.
-    Begins,
+    /// Its program has been started.
+    Runs(Begun),
     /// Its program was started, its supervisor is gone, and this much of it lives.
     Orphans(Vec<Process>),
     /// Its supervisor is gone, and so is whatever it started.
@@ -128,7 +127,20 @@ impl Cycle {
         }
     }
 
-    /// Looks at one job's records and draws the consequences.
+    /// Looks for new records of a job.
+    pub(super) fn news(&mut self, id: JobId) -> Result<(), StoreError> {
+        let Some(living) = self.jobs.get(&id) else {
+            return Ok(());
+        };
+        let dir = self.job_dir(id);
+        let found = match living.job.life {
+            Life::Queued | Life::Ended { .. } => return Ok(()),
+            _ => news(&dir, living),
+        };
+        self.draw(id, found)
+    }
+
+    /// Looks at one job's records, and at whether anybody supervises it.
     pub(super) fn look(&mut self, id: JobId) -> Result<(), StoreError> {
         let Some(living) = self.jobs.get(&id) else {
             return Ok(());
@@ -139,38 +151,41 @@ impl Cycle {
         if let Some(exit) = living.failed.clone() {
             return self.settle(id, Some(&exit));
         }
-        let found = match self.found(id, living) {
-            Ok(found) => found,
-            Err(error) => {
-                tracing::warn!(job = %id, error = chain(&error), "its records cannot be read");
-                return Ok(());
-            }
-        };
+        let found = self.found(id, living);
+        self.draw(id, found)
+    }
+
+    /// Draws the consequences of what was found.
+    fn draw(&mut self, id: JobId, found: Result<Found, RecordError>) -> Result<(), StoreError> {
         match found {
-            Found::Ended(exit) => self.settle(id, Some(&exit)),
-            Found::Runs(process, at) => self.runs(id, process, at),
-            Found::Begins => Ok(()),
-            Found::Orphans(processes) => {
+            Ok(Found::Nothing) => Ok(()),
+            Ok(Found::Ended(exit)) => self.settle(id, Some(&exit)),
+            Ok(Found::Runs(begun)) => self.runs(id, begun.process, begun.at),
+            Ok(Found::Orphans(processes)) => {
                 self.orphaned(id, &processes);
                 Ok(())
             }
-            Found::Lost => self.settle(id, None),
-            Found::NeverStarted(lock) => self.never_started(id, lock),
+            Ok(Found::Lost) => self.settle(id, None),
+            Ok(Found::NeverStarted(lock)) => self.never_started(id, lock),
+            Err(error) => {
+                tracing::warn!(job = %id, error = chain(&error), "its records cannot be read");
+                Ok(())
+            }
         }
     }
 
     fn found(&self, id: JobId, living: &Living) -> Result<Found, RecordError> {
         let dir = self.job_dir(id);
-        if let Some(exit) = dir.exit()? {
-            return Ok(Found::Ended(exit));
+        let news = news(&dir, living)?;
+        if !matches!(news, Found::Nothing) {
+            return Ok(news);
         }
         if awaits_client(living) && living.since.elapsed() < CLIENT_START && dir.launch()?.is_none()
         {
-            return Ok(Found::Begins);
+            return Ok(Found::Nothing);
         }
         let Some(lock) = dir.lock()? else {
-            let started = dir.started()?;
-            return Ok(started.map_or(Found::Begins, |begun| Found::Runs(begun.process, begun.at)));
+            return Ok(Found::Nothing);
         };
         // The supervisor is gone. It may have written its last record since we looked.
         if let Some(exit) = dir.exit()? {
@@ -198,7 +213,6 @@ impl Cycle {
         };
         living.job.step(Event::Spawned(process.into()));
         living.job.started_at = Some(at);
-        living.since = Instant::now();
         let job = living.job.clone();
         self.store.save(&job)?;
         if news {
@@ -396,60 +410,17 @@ impl Cycle {
         }
         Ok(())
     }
+}
 
-    /// Takes over what the driver says, tells apart what is ours and what is not, and tends the slices.
-    pub fn observed(&mut self, observation: &Observation) {
-        self.blind = None;
-        let listed: HashSet<u32> = observation
-            .gpus
-            .iter()
-            .flat_map(|gpu| &gpu.processes)
-            .map(|process| process.pid)
-            .collect();
-        let mut members = std::mem::take(&mut self.departed);
-        let mut charged = vec![Bytes::ZERO; observation.gpus.len()];
-        for (id, living) in &mut self.jobs {
-            let Some(held) = &living.slice else { continue };
-            let tended = held
-                .tend(&|pid| listed.contains(&pid))
-                .and_then(|()| held.read());
-            let snapshot = match tended {
-                Ok(snapshot) => snapshot,
-                Err(error) => {
-                    if !std::mem::replace(&mut living.damaged, true) {
-                        tracing::error!(job = %id, %error, "its slice cannot be read");
-                    }
-                    continue;
-                }
-            };
-            members.extend(snapshot.processes().iter().map(|process| process.owner.pid));
-            for (gpu, holding) in living.job.holdings.iter().enumerate() {
-                let place = observation
-                    .gpus
-                    .iter()
-                    .position(|observed| observed.uuid == holding.grant.gpu);
-                if let Some(sum) = place.and_then(|place| charged.get_mut(place)) {
-                    let usage = snapshot.usage(gpu);
-                    *sum = sum.saturating_add(Bytes::new(usage.charged + usage.overhead));
-                }
-            }
-        }
-        for (observed, charged) in observation.gpus.iter().zip(charged) {
-            let device = self
-                .devices
-                .iter_mut()
-                .find(|device| device.gpu.uuid == observed.uuid);
-            if device.is_some_and(|device| gpu::Device::update(device, observed, &members, charged))
-            {
-                self.round.replan = true;
-            }
-        }
-        // The driver may list a process of ours for a moment longer than its slice exists.
-        self.departed = members
-            .into_iter()
-            .filter(|pid| listed.contains(pid))
-            .collect();
+/// What the records say that is not known.
+fn news(dir: &JobDir, living: &Living) -> Result<Found, RecordError> {
+    if let Some(exit) = dir.exit()? {
+        return Ok(Found::Ended(exit));
     }
+    if living.job.life.process().is_some() {
+        return Ok(Found::Nothing);
+    }
+    Ok(dir.started()?.map_or(Found::Nothing, Found::Runs))
 }
 
 /// Whether a client has yet to come for its job. Trying the lock then might be what makes it fail to take it.

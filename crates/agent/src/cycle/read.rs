@@ -97,12 +97,8 @@ impl Cycle {
     }
 
     fn show_living(&self, living: &Living) -> v1::Job {
-        let snapshot = living.slice.as_ref().and_then(|slice| slice.read().ok());
-        self.show(
-            &living.job,
-            snapshot.as_ref(),
-            self.waits.get(&living.job.id),
-        )
+        let ledger = ledger(living);
+        self.show(&living.job, ledger.as_ref(), self.waits.get(&living.job.id))
     }
 
     /// A job in the API's words.
@@ -199,12 +195,7 @@ impl Cycle {
             .jobs
             .values()
             .filter(|living| !living.job.life.grants().is_empty())
-            .map(|living| {
-                (
-                    living,
-                    living.slice.as_ref().and_then(|slice| slice.read().ok()),
-                )
-            })
+            .map(|living| (living, ledger(living)))
             .collect();
         self.devices
             .iter()
@@ -255,6 +246,14 @@ impl Cycle {
             home: self.config.home.state().display().to_string(),
         }
     }
+}
+
+/// What a job's slice uses; nothing yet while its program does not run.
+fn ledger(living: &Living) -> Option<Snapshot> {
+    if matches!(living.job.life, Life::Starting { .. }) {
+        return None;
+    }
+    living.slice.as_ref()?.read().ok()
 }
 
 fn show_gpu(device: &crate::gpu::Device, ledgers: &[(&Living, Option<Snapshot>)]) -> v1::Gpu {

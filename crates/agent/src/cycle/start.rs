@@ -38,22 +38,24 @@ impl Cycle {
         JobDir::new(self.config.home.job(&id.to_string()))
     }
 
-    /// Makes the slice and writes the spec of a job that is starting. True when it now needs a supervisor.
-    pub(super) fn prepare(&mut self, id: JobId) -> bool {
-        match self.try_prepare(id) {
-            Ok(runner) => runner == Runner::Supervisor,
-            Err(error) => {
-                self.withdraw(id, &chain(&error));
-                false
-            }
+    pub(super) fn runs_on_client(&self, id: JobId) -> bool {
+        self.jobs
+            .get(&id)
+            .is_some_and(|living| living.job.ask.runner == Runner::Client)
+    }
+
+    /// Makes the slice and writes the spec of a job that is starting.
+    pub(super) fn prepare(&mut self, id: JobId) {
+        if let Err(error) = self.try_prepare(id) {
+            self.withdraw(id, &chain(&error));
         }
     }
 
-    fn try_prepare(&mut self, id: JobId) -> Result<Runner, StartError> {
+    fn try_prepare(&mut self, id: JobId) -> Result<(), StartError> {
         let dir = self.job_dir(id);
         let folder = self.config.home.slice(&id.to_string());
         let Some(living) = self.jobs.get_mut(&id) else {
-            return Ok(Runner::Client);
+            return Ok(());
         };
         let job = &living.job;
         let grants = job.life.grants();
@@ -94,16 +96,22 @@ impl Cycle {
             grace_ms: u64::try_from(self.config.grace.as_millis()).unwrap_or(u64::MAX),
         };
         dir.write_spec(&spec)?;
-        let runner = job.ask.runner;
         living.slice = Some(slice);
         living.since = Instant::now();
         living.heard = Instant::now();
         self.watch_job(id);
-        Ok(runner)
+        Ok(())
     }
 
     /// Starts the supervisor of a job whose slice and spec are there, and hands it the lock.
     pub(super) fn spawn(&mut self, id: JobId) {
+        if self
+            .jobs
+            .get(&id)
+            .is_none_or(|living| living.failed.is_some())
+        {
+            return;
+        }
         if let Err(error) = self.try_spawn(id) {
             self.withdraw(id, &chain(&error));
         }

@@ -89,11 +89,15 @@ impl HeldSlice {
         self.slice.read()
     }
 
-    /// Tells the slice's processes that the agent lives, and gives back what its dead ones held once the driver (by
-    /// `listed`, a pid) has let go of it.
-    pub fn tend(&self, listed: &dyn Fn(u32) -> bool) -> Result<(), OpenError> {
-        let now = divvy_ledger::boot_time_ns();
-        self.control.heartbeat(now);
+    /// Tells the slice's processes that the agent lives, and reads what they use.
+    pub fn tend(&self) -> Result<Snapshot, OpenError> {
+        self.control.heartbeat(divvy_ledger::boot_time_ns());
+        self.slice.read()
+    }
+
+    /// Gives back what dead processes held once the driver (by `listed`, a pid) has let go of it. Looks at every slot,
+    /// so only called when there is a dead one.
+    pub fn reap(&self, listed: &dyn Fn(u32) -> bool) -> Result<(), OpenError> {
         let here = Owner::me().pid_namespace;
         let listed = |owner: &Owner| match listed(owner.pid) {
             true => Listed::Yes,
@@ -101,6 +105,7 @@ impl HeldSlice {
             false if owner.pid_namespace != here => Listed::Unknown,
             false => Listed::No,
         };
+        let now = divvy_ledger::boot_time_ns();
         self.slice.reap(now, &listed).map(drop)
     }
 
@@ -111,14 +116,15 @@ impl HeldSlice {
 
 /// Processes of the slice that live.
 pub fn living(snapshot: &Snapshot) -> impl Iterator<Item = Process> {
-    snapshot
-        .processes()
-        .into_iter()
-        .map(|process| Process {
-            pid: process.owner.pid,
-            start_time: process.owner.start_time,
-        })
-        .filter(|process| process.is_alive())
+    processes(snapshot).filter(|process| process.is_alive())
+}
+
+/// Processes of the slice that have bytes charged, dead or alive.
+pub fn processes(snapshot: &Snapshot) -> impl Iterator<Item = Process> {
+    snapshot.processes().into_iter().map(|process| Process {
+        pid: process.owner.pid,
+        start_time: process.owner.start_time,
+    })
 }
 
 /// What the slice will be remembered by on one of its GPUs.
