@@ -31,6 +31,8 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering::
 const MAGIC: [u8; 8] = *b"divvysim";
 const VERSION: u32 = 1;
 const PAGE: usize = 4096;
+/// Where a virtual clock begins, in nanoseconds: later than 0, so that 0 can mean "not yet".
+const VIRTUAL_BEGINNING: u64 = 1_000_000_000;
 
 #[repr(C)]
 struct Header {
@@ -419,6 +421,7 @@ fn create(path: &Path, keys: &[&str], clock: Clock) -> Result<(), InitError> {
         (*header).size = layout.size as u64;
         (*header).spec = spec;
         (*header).virtual_clock = u32::from(clock == Clock::Virtual);
+        (*header).virtual_now = AtomicU64::new(VIRTUAL_BEGINNING);
         init_robust_mutex((*header).lock.get());
         for (index, key) in keys.iter().enumerate() {
             (*map.add(layout.gpus).cast::<Gpu>().add(index)).init(

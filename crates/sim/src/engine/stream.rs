@@ -44,7 +44,7 @@ impl Mark {
     /// Takes the time over from the queue, which forgets it after [`DEPTH`] further entries.
     fn passed(&self, queue: &Queue) -> Option<u64> {
         if let Some(end) = queue.ended_at(self.ticket) {
-            self.passed.store(end.max(1), SeqCst);
+            self.passed.store(end, SeqCst);
         }
         Some(self.passed.load(SeqCst)).filter(|passed| *passed != 0)
     }

@@ -83,6 +83,11 @@ impl Machine {
         )
     }
 
+    /// The machine with a virtual clock, if nobody has used it yet.
+    pub fn with_virtual_clock(&self) -> Environment<'_> {
+        self.with_config("clock = 'virtual'")
+    }
+
     pub fn client(&self) -> Client {
         Environment {
             machine: self,
