@@ -53,6 +53,45 @@ pub struct LibraryMissing {
     pub installed: PathBuf,
 }
 
+/// A path that ld.so(8) would not read as one name in the variable it has to stand in: jobs would run without it.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the path {path:?} cannot stand in {variable}: the dynamic loader would take it apart at {part}"
+)]
+pub struct Unloadable {
+    pub path: PathBuf,
+    pub variable: &'static str,
+    pub part: &'static str,
+}
+
+/// Whether `path` means itself in `LD_PRELOAD` (separators: blanks and `:`) or `LD_LIBRARY_PATH` (`:` and `;`); in both
+/// `$` begins a token.
+///
+/// # Errors
+/// With what is in the way.
+pub fn loadable(path: &Path, variable: &'static str) -> Result<(), Unloadable> {
+    let separators: &[(char, &'static str)] = if variable == "LD_PRELOAD" {
+        &[(':', "its `:`"), (' ', "its blank"), ('$', "its `$`")]
+    } else {
+        &[(':', "its `:`"), (';', "its `;`"), ('$', "its `$`")]
+    };
+    let part = match path.to_str() {
+        // The environment of a job is text.
+        None => Some("what is not UTF-8 in it"),
+        Some(text) => separators
+            .iter()
+            .find(|(separator, _)| text.contains(*separator))
+            .map(|(_, part)| *part),
+    };
+    part.map_or(Ok(()), |part| {
+        Err(Unloadable {
+            path: path.to_owned(),
+            variable,
+            part,
+        })
+    })
+}
+
 /// Finds a library: `$DIVVY_LIB_DIR`, beside the executable (as Cargo builds it), `../lib/divvy` (as it is installed).
 ///
 /// # Errors
@@ -74,4 +113,37 @@ pub fn library(name: &'static str, executable: &Path) -> Result<PathBuf, Library
         executable: executable.to_owned(),
         installed: installed.clone(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+
+    use super::*;
+
+    #[test]
+    fn a_path_that_the_loader_would_take_apart_is_refused() {
+        for plain in ["/a/b.so", "/a-b_c/größe/x.so"] {
+            for variable in ["LD_PRELOAD", "LD_LIBRARY_PATH"] {
+                assert_eq!(loadable(Path::new(plain), variable), Ok(()));
+            }
+        }
+        assert_eq!(
+            loadable(Path::new("/my home/lib"), "LD_LIBRARY_PATH"),
+            Ok(())
+        );
+        for (path, variable) in [
+            ("/my home/x.so", "LD_PRELOAD"),
+            ("/a:b/x.so", "LD_PRELOAD"),
+            ("/$LIB/x.so", "LD_PRELOAD"),
+            ("/a:b/lib", "LD_LIBRARY_PATH"),
+            ("/a;b/lib", "LD_LIBRARY_PATH"),
+        ] {
+            let error = loadable(Path::new(path), variable).unwrap_err().to_string();
+            assert!(error.contains(path) && error.contains(variable), "{error}");
+        }
+        let bytes = Path::new(OsStr::from_bytes(b"/a\xff/x.so"));
+        assert!(loadable(bytes, "LD_PRELOAD").is_err());
+    }
 }

@@ -1,11 +1,12 @@
 //! What a daemon and a run without one both need before they start anything: our files, the driver, the GPUs.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use divvy_api::v1::{Error, ErrorCode};
 use divvy_core::Mode;
 
-use crate::config::{Programs, Simulated, library};
+use crate::config::{Programs, Simulated, library, loadable};
 use crate::daemon::{from_store, internal};
 use crate::gpu::{Device, Observation, Observed, Source, overhead};
 use crate::simulated;
@@ -16,6 +17,10 @@ use crate::supervise::chain;
 const PRELOAD: &str = "libdivvy_preload.so";
 
 const OFFER_SIM: &str = "to try Divvy without a GPU, simulate some: --sim a100-80gb:3";
+
+const PLAIN_LIBRARIES: &str =
+    "put the libraries in a folder with a plain path and name it in DIVVY_LIB_DIR";
+const PLAIN_HOME: &str = "set DIVVY_HOME to a folder with a plain path";
 
 /// This machine, as the driver shows it.
 pub struct Node {
@@ -37,7 +42,13 @@ impl Node {
             .map_err(|error| internal("cannot find this program's own file", &error))?;
         let preload = library(PRELOAD, &divvy)
             .map_err(|error| Error::new(ErrorCode::Internal, chain(&error)))?;
+        let reachable = |path: &Path, variable, hint: &str| {
+            loadable(path, variable)
+                .map_err(|error| Error::new(ErrorCode::Internal, chain(&error)).hint(hint))
+        };
+        reachable(&preload, "LD_PRELOAD", PLAIN_LIBRARIES)?;
         if let Some(simulated) = &simulated {
+            reachable(&simulated.lib, "LD_LIBRARY_PATH", PLAIN_HOME)?;
             simulated::install(simulated, &divvy, in_use)?;
         }
         let source = Source::load(simulated.as_ref().map(|simulated| simulated.lib.as_path()));

@@ -198,6 +198,7 @@ fn start(spec: &Spec, place: Place) -> Result<u32, lookup::LaunchError> {
         .command
         .split_first()
         .ok_or_else(lookup::LaunchError::empty)?;
+    lookup::limiter(&spec.env)?;
     let program = lookup::find(name, spec.env.get("PATH").map(String::as_str), &spec.cwd)?;
     let command = |path: &Path| {
         let mut command = Command::new(path);

@@ -7,4 +7,7 @@
 #[cfg(feature = "client")]
 pub mod client;
 pub mod home;
+#[cfg(feature = "openapi")]
+pub mod openapi;
+pub mod route;
 pub mod v1;

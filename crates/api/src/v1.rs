@@ -23,6 +23,7 @@ pub const SCHEMA: &str = "divvy/v1";
 
 /// The envelope of every successful read.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct List<T> {
     pub schema: String,
     /// `JobList`, `GpuList`, `QueueList`, `EventList`, `Why`, `Node`.

@@ -1,5 +1,6 @@
 //! Finds the program that a command names, and says why it cannot be started, with the code a shell would give.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -41,6 +42,24 @@ impl LaunchError {
             message: format!("cannot start {name}: {error}"),
         }
     }
+}
+
+/// Refuses to start a program whose limiter is gone, as with a replaced installation: the dynamic loader only grumbles
+/// about a preloaded library that it cannot open, and runs the program without.
+pub fn limiter(env: &BTreeMap<String, String>) -> Result<(), LaunchError> {
+    let Some(file) = env
+        .get("LD_PRELOAD")
+        .and_then(|list| list.split(':').next())
+    else {
+        return Ok(());
+    };
+    access(file, Access::READ_OK).map_err(|errno| LaunchError {
+        code: 125,
+        message: format!(
+            "the limiter {file} cannot be read ({}), and without it the program would not be held to its slice",
+            io::Error::from(errno)
+        ),
+    })
 }
 
 /// The file that `name` means: itself when it has a slash, else the first executable of that name on `path`.
@@ -122,6 +141,22 @@ mod tests {
         assert_eq!(
             find("b/tool", Some(""), dir.path()),
             Ok(dir.path().join("b/tool"))
+        );
+    }
+
+    #[test]
+    fn nothing_starts_without_the_limiter_it_was_promised() {
+        let dir = tree();
+        let env = |list: String| BTreeMap::from([("LD_PRELOAD".to_owned(), list)]);
+        let there = dir.path().join("b/plain").display().to_string();
+        assert_eq!(limiter(&BTreeMap::new()), Ok(()));
+        assert_eq!(limiter(&env(format!("{there}:/no/such/user.so"))), Ok(()));
+        let gone = limiter(&env(format!("/no/such/limiter.so:{there}"))).unwrap_err();
+        assert_eq!(gone.code, 125);
+        assert!(
+            gone.message.contains("/no/such/limiter.so"),
+            "{}",
+            gone.message
         );
     }
 

@@ -4,12 +4,14 @@ use serde::{Deserialize, Serialize};
 
 /// Body of every failed call, and of `-o json` errors on stderr.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct ErrorBody {
     pub error: Error,
 }
 
 /// What happened, why with figures, and what to do next.
 #[derive(Clone, Debug, thiserror::Error, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[error("{message}")]
 pub struct Error {
     pub code: ErrorCode,
@@ -46,6 +48,7 @@ impl Error {
 
 /// The closed set of failures a caller can branch on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorCode {
     Internal,
@@ -61,6 +64,19 @@ pub enum ErrorCode {
 }
 
 impl ErrorCode {
+    pub const ALL: [Self; 10] = [
+        Self::Internal,
+        Self::Usage,
+        Self::NotFound,
+        Self::NotAllowed,
+        Self::NeverFits,
+        Self::WouldWait,
+        Self::NoDaemon,
+        Self::Conflict,
+        Self::TimedOut,
+        Self::LaunchFailed,
+    ];
+
     /// Exit code of the command line.
     pub fn exit_code(self) -> u8 {
         match self {

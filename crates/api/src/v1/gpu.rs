@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// One GPU of the node.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct Gpu {
     pub uuid: String,
     pub index: u32,
@@ -34,6 +35,7 @@ pub struct Gpu {
 
 /// A slice on a GPU.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct GpuSlice {
     pub job: String,
     pub label: String,

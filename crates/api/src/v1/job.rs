@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 /// How much GPU a job asks for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Amount {
     /// A part of one GPU, in thousandths (1 to 999).
@@ -23,6 +24,7 @@ pub enum Amount {
 
 /// Who starts the program once it has its slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Runner {
     /// The agent starts a supervisor that outlives it; output goes to the job's log.
@@ -34,6 +36,7 @@ pub enum Runner {
 
 /// `POST /v1/jobs`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Submit {
     /// Program and arguments; must not be empty.
@@ -73,6 +76,7 @@ pub struct Submit {
 
 /// A job's life, as `ps` shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum JobState {
     Queued,
@@ -84,6 +88,7 @@ pub enum JobState {
 
 /// Why a job ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum EndReason {
     /// The program exited with code 0.
@@ -99,6 +104,7 @@ pub enum EndReason {
 
 /// One job.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct Job {
     pub id: String,
     pub name: String,
@@ -132,6 +138,7 @@ pub struct Job {
 
 /// What a job holds of one GPU.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct Slice {
     /// `gpu2.25a`: GPU index, share, letter.
     pub label: String,
@@ -154,6 +161,7 @@ pub struct Slice {
 
 /// `GET /v1/jobs/{id}/why`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct Why {
     pub job: String,
     pub state: JobState,
@@ -171,6 +179,7 @@ pub struct Why {
 
 /// One GPU seen from a waiting job.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct WhyGpu {
     pub gpu_uuid: String,
     pub gpu_index: u32,
@@ -182,6 +191,7 @@ pub struct WhyGpu {
 
 /// Something that happened, in journal order.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct Event {
     /// Grows by one; resume with `?after=SEQ`.
     pub seq: u64,

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// `GET /v1/node`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct Node {
     pub hostname: String,
     pub version: String,

@@ -6,6 +6,7 @@ use super::Amount;
 
 /// One queue.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct Queue {
     pub name: String,
     /// From 1, served first.

@@ -1,0 +1,154 @@
+//! `openapi/v1.json` says what the agent does. To write it anew: `UPDATE_OPENAPI=1 cargo test -p divvy-agent --test openapi`.
+#![allow(clippy::unwrap_used, reason = "what goes wrong here fails the test")]
+
+mod harness;
+
+use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use divvy_api::openapi::document;
+use divvy_api::route::{Answer, ROUTES};
+use harness::{Home, quarter};
+use serde_json::Value;
+
+fn committed() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../openapi/v1.json")
+}
+
+#[test]
+fn the_committed_document_is_the_one_that_the_code_makes() {
+    let made = serde_json::to_string_pretty(&document()).unwrap() + "\n";
+    if std::env::var_os("UPDATE_OPENAPI").is_some() {
+        std::fs::create_dir_all(committed().parent().unwrap()).unwrap();
+        std::fs::write(committed(), &made).unwrap();
+    }
+    let committed = std::fs::read_to_string(committed()).unwrap();
+    assert!(
+        made == committed,
+        "openapi/v1.json has drifted: UPDATE_OPENAPI=1 cargo test -p divvy-agent --test openapi"
+    );
+}
+
+/// Status line and body of one call over a connection of its own.
+fn call(socket: &Path, method: &str, path: &str, body: &str) -> (u16, String) {
+    let mut stream = UnixStream::connect(socket).unwrap();
+    let length = body.len();
+    let head = format!(
+        "{method} {path} HTTP/1.1\r\nhost: divvy\r\nconnection: close\r\ncontent-type: application/json\r\n"
+    );
+    stream
+        .write_all(format!("{head}content-length: {length}\r\n\r\n{body}").as_bytes())
+        .unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    let (head, body) = text.split_once("\r\n\r\n").unwrap();
+    (
+        head.split(' ').nth(1).unwrap().parse().unwrap(),
+        body.to_owned(),
+    )
+}
+
+/// Every key of the answer is in the schema, and every required key of the schema is in the answer.
+fn conforms(value: &Value, schema: &Value, all: &Value) {
+    let schema = match schema["$ref"].as_str() {
+        Some(name) => &all[name.rsplit('/').next().unwrap()],
+        None => schema,
+    };
+    let Some(properties) = schema["properties"].as_object() else {
+        return;
+    };
+    let value = value.as_object().unwrap();
+    let known: BTreeSet<&String> = properties.keys().collect();
+    let unknown: Vec<_> = value.keys().filter(|key| !known.contains(key)).collect();
+    assert!(unknown.is_empty(), "{unknown:?} are not in the document");
+    for required in schema["required"].as_array().into_iter().flatten() {
+        assert!(
+            value.contains_key(required.as_str().unwrap()),
+            "{required} is missing"
+        );
+    }
+}
+
+#[test]
+fn every_route_of_the_document_is_served_and_answers_what_it_says() {
+    let home = Home::with(&["--sim", "l4-24gb:1"]);
+    let socket = home.path().join("divvy.sock");
+    let submit = serde_json::to_string(&quarter(&["true"])).unwrap();
+    let document = document();
+    let schemas = &document["components"]["schemas"];
+    // Jobs are submitted before they are asked for.
+    let mut routes: Vec<_> = ROUTES.iter().collect();
+    routes.sort_by_key(|route| route.body == divvy_api::route::Body::None);
+    for route in routes {
+        let path = route.path.replace(
+            "{job}",
+            if route.path.ends_with("cancel") {
+                "nobody"
+            } else {
+                "1"
+            },
+        );
+        let (status, body) = call(
+            &socket,
+            route.method,
+            &path,
+            if route.method == "POST" { &submit } else { "" },
+        );
+        if path.ends_with("cancel") {
+            assert_eq!(status, 404, "{body}");
+            assert!(body.contains("there is no job nobody"), "{body}");
+            continue;
+        }
+        assert_eq!(status, 200, "{} {path}: {body}", route.method);
+        let (of, kind) = match route.answer {
+            Answer::List { of, kind } => (of, kind),
+            Answer::Events => ("Event", "EventList"),
+            Answer::Bytes => continue,
+        };
+        let body: Value = serde_json::from_str(&body).unwrap();
+        assert_eq!(
+            (body["schema"].as_str(), body["kind"].as_str()),
+            (Some("divvy/v1"), Some(kind)),
+            "{path}"
+        );
+        for item in body["items"].as_array().unwrap() {
+            conforms(item, &schemas[of], schemas);
+        }
+    }
+}
+
+#[test]
+fn what_is_no_route_or_no_body_fails_in_the_apis_own_form() {
+    let home = Home::with(&["--sim", "l4-24gb:1"]);
+    let socket = home.path().join("divvy.sock");
+    for (method, path, body, status, code) in [
+        ("GET", "/v1/nothing", "", 404, "not_found"),
+        ("GET", "/", "", 404, "not_found"),
+        ("DELETE", "/v1/jobs", "", 400, "usage"),
+        ("POST", "/v1/jobs", "{", 400, "usage"),
+        ("POST", "/v1/jobs", "{}", 400, "usage"),
+        (
+            "POST",
+            "/v1/jobs",
+            r#"{"command":["true"],"cwd":"/","env":{},"surprise":1}"#,
+            400,
+            "usage",
+        ),
+        ("GET", "/v1/jobs?some=true", "", 400, "usage"),
+        ("GET", "/v1/jobs/1/wait?state=asleep", "", 400, "usage"),
+        ("GET", "/v1/jobs/1", "", 404, "not_found"),
+        ("GET", "/v1/jobs/%00", "", 404, "not_found"),
+    ] {
+        let (answered, body) = call(&socket, method, path, body);
+        assert_eq!(answered, status, "{method} {path}: {body}");
+        let body: Value = serde_json::from_str(&body).unwrap();
+        assert_eq!(body["error"]["code"], code, "{body}");
+        assert!(
+            body["error"]["message"]
+                .as_str()
+                .is_some_and(|message| !message.is_empty())
+        );
+    }
+}

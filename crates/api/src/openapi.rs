@@ -1,0 +1,137 @@
+//! The OpenAPI 3.1 document of version 1, made from the route table and the bodies themselves.
+
+use schemars::SchemaGenerator;
+use schemars::generate::SchemaSettings;
+use serde_json::{Map, Value, json};
+
+use crate::route::{Answer, Body, Kind, Parameter, ROUTES, Route};
+use crate::v1::{self, ErrorCode};
+
+/// The whole document; equal builds give equal text.
+pub fn document() -> Value {
+    // OpenAPI 3.1 takes JSON Schema 2020-12 as it is; only the place of the definitions is its own.
+    let settings = SchemaSettings::draft2020_12().with(|settings| {
+        settings.definitions_path = "/components/schemas".into();
+        settings.meta_schema = None;
+    });
+    let mut schemas = settings.into_generator();
+    for add in [
+        add::<v1::Node>,
+        add::<v1::Gpu>,
+        add::<v1::Queue>,
+        add::<v1::Job>,
+        add::<v1::Why>,
+        add::<v1::Event>,
+        add::<v1::Submit>,
+        add::<v1::ErrorBody>,
+    ] {
+        add(&mut schemas);
+    }
+    let mut paths: Map<String, Value> = Map::new();
+    for route in ROUTES {
+        let methods = paths.entry(route.path).or_insert_with(|| json!({}));
+        methods[route.method.to_lowercase()] = operation(route);
+    }
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Divvy node agent",
+            "version": "1",
+            "description": "HTTP/1.1 and JSON over the agent's unix socket. Memory is integer bytes, shares are thousandths of \
+                one GPU, times are RFC 3339 UTC, ids are strings. Fields are only ever added.",
+        },
+        "paths": paths,
+        "components": { "schemas": schemas.take_definitions(true) },
+    })
+}
+
+fn add<T: schemars::JsonSchema>(schemas: &mut SchemaGenerator) {
+    schemas.subschema_for::<T>();
+}
+
+fn operation(route: &Route) -> Value {
+    let mut parameters: Vec<Value> = route.query.iter().map(query).collect();
+    if route.path.contains("{job}") {
+        let about = "A number, a name that one job has, or `last`";
+        parameters.insert(
+            0,
+            json!({ "name": "job", "in": "path", "required": true, "description": about,
+            "schema": { "type": "string" } }),
+        );
+    }
+    let mut operation = json!({
+        "summary": route.summary,
+        "responses": { "200": answer(route.answer), "default": failure() },
+    });
+    if !parameters.is_empty() {
+        operation["parameters"] = parameters.into();
+    }
+    if let Body::Json(name) = route.body {
+        operation["requestBody"] = json!({ "required": true, "content": { "application/json": { "schema": schema(name) } } });
+    }
+    operation
+}
+
+fn query(parameter: &Parameter) -> Value {
+    let schema = match parameter.kind {
+        Kind::Flag => json!({ "type": "boolean", "default": false }),
+        Kind::Number { default } => json!({ "type": "integer", "minimum": 0, "default": default }),
+        Kind::OneOf { words, default } => {
+            json!({ "type": "string", "enum": words, "default": default })
+        }
+    };
+    json!({ "name": parameter.name, "in": "query", "description": parameter.about, "schema": schema })
+}
+
+fn answer(answer: Answer) -> Value {
+    let bytes = json!({ "type": "string", "format": "binary" });
+    match answer {
+        Answer::List { of, kind } => {
+            json!({ "description": kind, "content": { "application/json": { "schema": list(of, kind) } } })
+        }
+        Answer::Events => json!({
+            "description": "EventList; with `follow`, one event a message",
+            "content": {
+                "application/json": { "schema": list("Event", "EventList") },
+                "text/event-stream": { "schema": bytes },
+            },
+        }),
+        Answer::Bytes => {
+            json!({ "description": "The bytes", "content": { "application/octet-stream": { "schema": bytes } } })
+        }
+    }
+}
+
+fn list(of: &str, kind: &str) -> Value {
+    json!({
+        "type": "object",
+        "required": ["schema", "kind", "items"],
+        "properties": {
+            "schema": { "const": v1::SCHEMA },
+            "kind": { "const": kind },
+            "items": { "type": "array", "items": schema(of) },
+        },
+    })
+}
+
+fn failure() -> Value {
+    let mut statuses: Vec<u16> = ErrorCode::ALL
+        .iter()
+        .map(|code| code.http_status())
+        .collect();
+    statuses.sort_unstable();
+    statuses.dedup();
+    let statuses = statuses
+        .iter()
+        .map(u16::to_string)
+        .collect::<Vec<_>>()
+        .join(", ");
+    json!({
+        "description": format!("What went wrong; the status is one of {statuses}"),
+        "content": { "application/json": { "schema": schema("ErrorBody") } },
+    })
+}
+
+fn schema(name: &str) -> Value {
+    json!({ "$ref": format!("#/components/schemas/{name}") })
+}

@@ -1,0 +1,188 @@
+//! Every call of version 1, once: the document that describes them and the agent's tests come from this table.
+
+/// One call.
+#[derive(Clone, Copy, Debug)]
+pub struct Route {
+    /// `GET` or `POST`.
+    pub method: &'static str,
+    /// `{job}` stands for a reference: a number, a name that one job has, or `last`.
+    pub path: &'static str,
+    pub summary: &'static str,
+    pub query: &'static [Parameter],
+    pub body: Body,
+    pub answer: Answer,
+}
+
+/// A query parameter.
+#[derive(Clone, Copy, Debug)]
+pub struct Parameter {
+    pub name: &'static str,
+    pub about: &'static str,
+    pub kind: Kind,
+}
+
+/// What a query parameter's value is, with its default.
+#[derive(Clone, Copy, Debug)]
+pub enum Kind {
+    Flag,
+    Number {
+        default: u64,
+    },
+    OneOf {
+        words: &'static [&'static str],
+        default: &'static str,
+    },
+}
+
+/// What a call takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Body {
+    None,
+    /// The type's name in `v1`.
+    Json(&'static str),
+}
+
+/// What a call answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// A [`crate::v1::List`] of this `v1` type, and its `kind`.
+    List {
+        of: &'static str,
+        kind: &'static str,
+    },
+    /// The same, or server-sent events of it with `follow`.
+    Events,
+    /// Bytes as a program wrote them.
+    Bytes,
+}
+
+const fn get(path: &'static str, summary: &'static str, answer: Answer) -> Route {
+    Route {
+        method: "GET",
+        path,
+        summary,
+        query: &[],
+        body: Body::None,
+        answer,
+    }
+}
+
+const JOBS: Answer = Answer::List {
+    of: "Job",
+    kind: "JobList",
+};
+const FOLLOW: Parameter = Parameter {
+    name: "follow",
+    about: "Go on as more comes",
+    kind: Kind::Flag,
+};
+
+/// The table.
+pub const ROUTES: &[Route] = &[
+    get(
+        "/v1/node",
+        "The node and its agent",
+        Answer::List {
+            of: "Node",
+            kind: "Node",
+        },
+    ),
+    get(
+        "/v1/gpus",
+        "GPUs and what is cut from them",
+        Answer::List {
+            of: "Gpu",
+            kind: "GpuList",
+        },
+    ),
+    get(
+        "/v1/queues",
+        "Queues, in the order they are served",
+        Answer::List {
+            of: "Queue",
+            kind: "QueueList",
+        },
+    ),
+    Route {
+        query: &[Parameter {
+            name: "all",
+            about: "Also jobs that have ended",
+            kind: Kind::Flag,
+        }],
+        ..get("/v1/jobs", "Jobs that have not ended, oldest first", JOBS)
+    },
+    Route {
+        method: "POST",
+        body: Body::Json("Submit"),
+        ..get(
+            "/v1/jobs",
+            "Submit a job; what is answered is on disk",
+            JOBS,
+        )
+    },
+    get("/v1/jobs/{job}", "One job", JOBS),
+    get(
+        "/v1/jobs/{job}/why",
+        "Why a job waits, and what would start it sooner",
+        Answer::List {
+            of: "Why",
+            kind: "Why",
+        },
+    ),
+    Route {
+        query: &[
+            Parameter {
+                name: "state",
+                about: "The state to wait for; a job that has ended is past every state",
+                kind: Kind::OneOf {
+                    words: &["starting", "ended"],
+                    default: "ended",
+                },
+            },
+            Parameter {
+                name: "timeout_s",
+                about: "Answer with the job as it is after so many seconds; at most 300",
+                kind: Kind::Number { default: 30 },
+            },
+        ],
+        ..get(
+            "/v1/jobs/{job}/wait",
+            "The job, once it is in a state",
+            JOBS,
+        )
+    },
+    Route {
+        query: &[
+            Parameter {
+                name: "offset",
+                about: "Skip so many bytes",
+                kind: Kind::Number { default: 0 },
+            },
+            FOLLOW,
+        ],
+        ..get(
+            "/v1/jobs/{job}/log",
+            "A job's output; followed, it ends with the job",
+            Answer::Bytes,
+        )
+    },
+    Route {
+        method: "POST",
+        ..get(
+            "/v1/jobs/{job}/cancel",
+            "Take a job out of its queue, or stop it",
+            JOBS,
+        )
+    },
+    Route {
+        query: &[
+            Parameter {
+                name: "after",
+                about: "Only events after this sequence number",
+                kind: Kind::Number { default: 0 },
+            },
+            FOLLOW,
+        ],
+        ..get("/v1/events", "What happened, in order", Answer::Events)
+    },
+];
