@@ -73,6 +73,7 @@ fn cudarc_gets_four_gib_by_every_route_and_no_more() {
         );
         was_held_to_four_gib(&report, overhead);
     }
+    home.ended("last");
     assert_eq!(
         home.items(&["gpus"])[0]["slices"],
         json!([]),
