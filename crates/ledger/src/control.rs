@@ -94,8 +94,12 @@ impl From<OpenError> for CreateError {
 }
 
 /// The writable control file of a slice.
+///
+/// A user's own agent and jobs have one owner, so a job can cut this file short, and a store behind a file's end is
+/// SIGBUS. Every change therefore looks at the length first, and leaves a damaged file alone: readers refuse it.
 pub struct Control {
     file: Map<ControlFile>,
+    descriptor: File,
 }
 
 impl Control {
@@ -140,14 +144,14 @@ impl Control {
     /// As [`crate::Slice::open`].
     pub fn open_writable(dir: &Path) -> Result<Self, OpenError> {
         let path = dir.join(CONTROL_NAME);
-        let (file, _) = map::open(&path, map::CONTROL, true)?;
-        let file = Map::<ControlFile>::new(&file, true)
+        let (descriptor, _) = map::open(&path, map::CONTROL, true)?;
+        let file = Map::<ControlFile>::new(&descriptor, true)
             .map_err(|error| map::failed(&path, "map", error))?;
         // A writer that was killed half way leaves an odd sequence behind.
         if !file.sequence.load(SeqCst).is_multiple_of(2) {
             file.sequence.fetch_add(1, SeqCst);
         }
-        Ok(Self { file })
+        Ok(Self { file, descriptor })
     }
 
     /// Changes a limit while jobs run. Below what is in use, nothing breaks: new reservations are refused until enough
@@ -171,13 +175,25 @@ impl Control {
 
     /// Tells the jobs that the agent is there. `now`: [`crate::boot_time_ns`].
     pub fn heartbeat(&self, now: u64) {
-        self.file.heartbeat.store(now, Relaxed);
+        if self.is_whole() {
+            self.file.heartbeat.store(now, Relaxed);
+        }
+    }
+
+    fn is_whole(&self) -> bool {
+        let expected = map::CONTROL.size as u64;
+        self.descriptor
+            .metadata()
+            .is_ok_and(|status| status.len() >= expected)
     }
 
     fn write(&self, gpu: usize, change: impl FnOnce(&ControlGpu)) {
         let Some(gpu) = self.file.gpus.get(gpu) else {
             return;
         };
+        if !self.is_whole() {
+            return;
+        }
         self.file.sequence.fetch_add(1, SeqCst);
         change(gpu);
         self.file.sequence.fetch_add(1, SeqCst);

@@ -271,6 +271,27 @@ fn a_slice_is_written_and_read_back_whole() {
 }
 
 #[test]
+fn an_agent_outlives_a_job_that_cuts_the_control_file_short() {
+    let dir = tempfile::tempdir().unwrap();
+    let spec = SliceSpec {
+        id: "1".into(),
+        gpus: vec![GpuSpec::default()],
+        ..SliceSpec::default()
+    };
+    let control = Control::create(dir.path(), &spec).unwrap();
+    let file = fs::File::options()
+        .write(true)
+        .open(dir.path().join("control"))
+        .unwrap();
+    for size in [100, 0] {
+        file.set_len(size).unwrap();
+        control.heartbeat(1);
+        control.set_limit(0, 1);
+        assert_eq!(file.metadata().unwrap().len(), size, "left as it was found");
+    }
+}
+
+#[test]
 fn a_writer_killed_half_way_blocks_no_reader_and_is_mended_by_the_next() {
     let broken = Broken::new();
     broken.write("control", 128, &5u64.to_ne_bytes());
