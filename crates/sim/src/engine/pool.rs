@@ -33,7 +33,6 @@ impl Default for Pools {
 
 pub struct Pool {
     pub gpu: usize,
-    pub handle_types: u32,
     /// 0 is no limit.
     max_size: u64,
     threshold: u64,
@@ -73,11 +72,10 @@ fn piece(size: u64) -> Done<u64> {
 }
 
 impl Pool {
-    fn new(gpu: usize, handle_types: u32, max_size: u64) -> Pool {
+    fn new(gpu: usize, max_size: u64) -> Pool {
         let (reserved, used) = (Level::default(), Level::default());
         Pool {
             gpu,
-            handle_types,
             max_size,
             threshold: 0,
             reserved,
@@ -117,15 +115,15 @@ impl Pools {
             .ok_or(CUresult::INVALID_VALUE)
     }
 
-    pub fn create(&mut self, gpu: usize, handle_types: u32, max_size: u64) -> Handle<Pool> {
-        self.pools.insert(Pool::new(gpu, handle_types, max_size))
+    pub fn create(&mut self, gpu: usize, max_size: u64) -> Handle<Pool> {
+        self.pools.insert(Pool::new(gpu, max_size))
     }
 
     pub fn default_of(&mut self, gpu: usize) -> Handle<Pool> {
         match self.default[gpu] {
             Some(pool) => pool,
             None => {
-                let pool = self.create(gpu, 0, 0);
+                let pool = self.create(gpu, 0);
                 self.default[gpu] = Some(pool);
                 pool
             }

@@ -10,3 +10,4 @@ mod nvml;
 mod time;
 mod visible;
 mod vmm;
+mod walk;

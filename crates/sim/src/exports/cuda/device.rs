@@ -147,7 +147,6 @@ fn of_model(model: &Model, attribute: Attribute) -> Option<i32> {
         Attribute::GPU_PCI_DEVICE_ID => (model.pci_device << 16 | 0x10de) as i32,
         Attribute::GPU_PCI_SUBSYSTEM_ID => (model.pci_subsystem << 16 | 0x10de) as i32,
         Attribute::HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED
-        | Attribute::MEMPOOL_SUPPORTED_HANDLE_TYPES
         | Attribute::VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED
         | Attribute::MEMORY_POOLS_SUPPORTED
         | Attribute::UNIFIED_ADDRESSING
@@ -164,7 +163,7 @@ fn of_model(model: &Model, attribute: Attribute) -> Option<i32> {
         | Attribute::COMPUTE_PREEMPTION_SUPPORTED
         | Attribute::COOPERATIVE_LAUNCH
         | Attribute::UNIFIED_FUNCTION_POINTERS => 1,
-        Attribute::CLUSTER_LAUNCH | Attribute::TENSOR_MAP_ACCESS_SUPPORTED => i32::from(hopper),
+        Attribute::CLUSTER_LAUNCH => i32::from(hopper),
         Attribute::MEM_SYNC_DOMAIN_COUNT => {
             if hopper {
                 4

@@ -301,7 +301,9 @@ unsafe fn write_attribute(
                 data.cast::<CUdeviceptr>().write(address)
             }
             Attribute::HOST_POINTER => return Err(CUresult::INVALID_VALUE),
-            Attribute::SYNC_MEMOPS => data.cast::<u8>().write(0),
+            Attribute::SYNC_MEMOPS
+            | Attribute::IS_LEGACY_CUDA_IPC_CAPABLE
+            | Attribute::IS_GPU_DIRECT_RDMA_CAPABLE => data.cast::<u8>().write(0),
             Attribute::BUFFER_ID => data
                 .cast::<u64>()
                 .write(linear.map_or(base, |allocation| allocation.id)),
@@ -309,9 +311,6 @@ unsafe fn write_attribute(
                 .cast::<u8>()
                 .write(u8::from(kind == Some(Kind::Managed))),
             Attribute::DEVICE_ORDINAL => data.cast::<i32>().write(process.device(gpu)),
-            Attribute::IS_LEGACY_CUDA_IPC_CAPABLE => data
-                .cast::<u8>()
-                .write(u8::from(kind == Some(Kind::Device))),
             Attribute::RANGE_START_ADDR | Attribute::MAPPING_BASE_ADDR => {
                 data.cast::<CUdeviceptr>().write(base)
             }
@@ -322,7 +321,6 @@ unsafe fn write_attribute(
             Attribute::ALLOWED_HANDLE_TYPES => data
                 .cast::<u64>()
                 .write(mapping.map_or(0, |(.., physical)| u64::from(physical.handle_types))),
-            Attribute::IS_GPU_DIRECT_RDMA_CAPABLE => data.cast::<u8>().write(0),
             Attribute::ACCESS_FLAGS => data
                 .cast::<u32>()
                 .write(objects.virtual_memory.access(address).unwrap_or(3)),

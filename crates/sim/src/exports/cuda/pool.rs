@@ -84,16 +84,17 @@ unsafe fn create(pool: *mut CUmemoryPool, properties: *const CUmemPoolProps) -> 
     if properties.allocType != CUmemAllocationType::PINNED {
         return Err(CUresult::INVALID_VALUE);
     }
-    let exportable = CUmemAllocationHandleType::POSIX_FILE_DESCRIPTOR;
-    if ![CUmemAllocationHandleType::NONE, exportable].contains(&properties.handleTypes) {
-        return Err(CUresult::INVALID_VALUE);
+    // Pools cannot be sent to other processes.
+    if properties.handleTypes != CUmemAllocationHandleType::NONE {
+        return Err(CUresult::NOT_SUPPORTED);
     }
     let gpu = gpu_at(process, properties.location)?;
-    pool.set(from_handle(process.objects().pools.create(
-        gpu,
-        properties.handleTypes.0,
-        properties.maxSize as u64,
-    )))
+    pool.set(from_handle(
+        process
+            .objects()
+            .pools
+            .create(gpu, properties.maxSize as u64),
+    ))
 }
 
 fn destroy(pool: CUmemoryPool) -> Done {
@@ -136,9 +137,7 @@ unsafe fn get_attribute(pool: CUmemoryPool, attribute: Attribute, value: *mut c_
     let objects = process.objects();
     let answer = match attribute {
         Attribute::ALLOCATION_TYPE => u64::from(CUmemAllocationType::PINNED.0),
-        Attribute::EXPORT_HANDLE_TYPES => {
-            u64::from(objects.pools.get(to_handle(pool))?.handle_types)
-        }
+        Attribute::EXPORT_HANDLE_TYPES => u64::from(CUmemAllocationHandleType::NONE.0),
         Attribute::LOCATION_ID => process.device(objects.pools.get(to_handle(pool))?.gpu) as u64,
         Attribute::LOCATION_TYPE => u64::from(CUmemLocationType::DEVICE.0),
         _ => objects.pools.attribute(to_handle(pool), attribute)?,
