@@ -1,10 +1,10 @@
 //! Asking the core who starts, and writing its answer down.
 
-use std::collections::HashSet;
+use std::collections::BTreeMap;
 
-use divvy_core::{Held, Job as Life, Queue, QueueSpec, Snapshot, Waiting, plan};
+use divvy_core::{Held, Job as Life, Queue, QueueName, QueueSpec, Snapshot, Waiting, plan};
 
-use super::Cycle;
+use super::{Cycle, Living};
 use crate::job::Job;
 use crate::store::StoreError;
 
@@ -40,62 +40,52 @@ impl Cycle {
 
     /// Everything a plan depends on, now.
     pub(super) fn snapshot(&self) -> Snapshot {
-        let jobs = || self.jobs.values().map(|living| &living.job);
-        let waiting = |spec: &QueueSpec| {
-            jobs()
-                .filter(|job| job.life == Life::Queued && job.ask.queue == spec.name)
-                .map(|job| Waiting {
+        let mut waiting: BTreeMap<&QueueName, Vec<Waiting>> = BTreeMap::new();
+        let mut held = Vec::new();
+        for Living { job, .. } in self.jobs.values() {
+            let queue = &job.ask.queue;
+            match &job.life {
+                Life::Queued => {
+                    let request = job.ask.request.clone();
+                    waiting.entry(queue).or_default().push(Waiting {
+                        job: job.id,
+                        request,
+                    });
+                }
+                Life::Ended { .. } => {}
+                life => held.push(Held {
                     job: job.id,
-                    request: job.ask.request.clone(),
-                })
-                .collect()
-        };
+                    queue: queue.clone(),
+                    grants: life.grants().to_vec(),
+                }),
+            }
+        }
+        let mut queues: Vec<Queue> = self
+            .config
+            .queues
+            .iter()
+            .map(|spec| Queue {
+                spec: spec.clone(),
+                waiting: waiting.remove(&spec.name).unwrap_or_default(),
+            })
+            .collect();
+        // Queues of an earlier daemon that jobs still wait in come last.
+        queues.extend(waiting.into_iter().map(|(name, waiting)| Queue {
+            spec: QueueSpec::open(name.clone()),
+            waiting,
+        }));
         Snapshot {
             gpus: self
                 .devices
                 .iter()
                 .map(|device| device.gpu.clone())
                 .collect(),
-            held: jobs()
-                .filter(|job| !job.life.grants().is_empty())
-                .map(|job| Held {
-                    job: job.id,
-                    queue: job.ask.queue.clone(),
-                    grants: job.life.grants().to_vec(),
-                })
-                .collect(),
-            queues: self
-                .queues()
-                .map(|spec| Queue {
-                    waiting: waiting(&spec),
-                    spec,
-                })
-                .collect(),
+            held,
+            queues,
             order: self.config.order,
             backfill: self.config.backfill,
             cursor: self.cursor,
         }
-    }
-
-    /// The configured queues, then those that jobs of an earlier daemon still wait in.
-    pub(super) fn queues(&self) -> impl Iterator<Item = QueueSpec> {
-        let mut known: HashSet<_> = self
-            .config
-            .queues
-            .iter()
-            .map(|spec| spec.name.clone())
-            .collect();
-        let mut specs = self.config.queues.clone();
-        for living in self
-            .jobs
-            .values()
-            .filter(|living| living.job.life == Life::Queued)
-        {
-            if known.insert(living.job.ask.queue.clone()) {
-                specs.push(QueueSpec::open(living.job.ask.queue.clone()));
-            }
-        }
-        specs.into_iter()
     }
 }
 

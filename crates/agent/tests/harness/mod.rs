@@ -139,7 +139,9 @@ impl Home {
     }
 
     pub fn slices(&self) -> Vec<String> {
-        let names = fs::read_dir(self.path().join("slices")).unwrap();
+        let names = fs::read_dir(self.path().join("slices"))
+            .into_iter()
+            .flatten();
         let mut names: Vec<String> = names
             .map(|entry| entry.unwrap().file_name().into_string().unwrap())
             .collect();
