@@ -49,7 +49,7 @@ pub fn events_after(database: &Path, after: u64, limit: u32) -> Result<Vec<Event
         let mut query = db.prepare(
             "SELECT seq, at, job, kind, text FROM event WHERE seq > ?1 ORDER BY seq LIMIT ?2",
         )?;
-        let rows = query.query_map(params![after, limit], |row| {
+        let rows = query.query_map(params![super::rows::figure(after), limit], |row| {
             Ok(Event {
                 seq: row.get(0)?,
                 at: super::rows::time(row, 1)?,

@@ -105,12 +105,13 @@ impl Store {
                 "UPDATE holding SET held = 0, peak = ?3, denied = ?4, last_denied = ?5 WHERE job = ?1 AND ordinal = ?2",
             )?;
             for (ordinal, Holding { traces, .. }) in job.holdings.iter().enumerate() {
-                let last = traces.last_denied.map(divvy_core::Bytes::get);
+                // A program may ask for any number of bytes, and a job can write any into its account.
+                let last = traces.last_denied.map(|bytes| rows::figure(bytes.get()));
                 update.execute(params![
                     job.id.0,
                     ordinal,
-                    traces.peak.get(),
-                    traces.denied,
+                    rows::figure(traces.peak.get()),
+                    rows::figure(traces.denied),
                     last
                 ])?;
             }
@@ -146,7 +147,11 @@ impl Store {
     }
 
     pub fn job(&self, id: JobId) -> Result<Option<Job>, StoreError> {
-        Ok(jobs(&self.db, "id = ?1", [id.0])?.pop())
+        // Any number may be asked for; none beyond the database's integers was ever given.
+        match i64::try_from(id.0) {
+            Ok(id) => Ok(jobs(&self.db, "id = ?1", [id])?.pop()),
+            Err(_) => Ok(None),
+        }
     }
 
     /// The job that was submitted with this idempotency key.

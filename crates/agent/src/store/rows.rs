@@ -175,6 +175,11 @@ fn optional_time(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<Timest
         .transpose()
 }
 
+/// A figure that may be anything, as the database's signed integers can hold it.
+pub fn figure(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
 pub fn runner_name(runner: Runner) -> &'static str {
     match runner {
         Runner::Supervisor => "supervisor",

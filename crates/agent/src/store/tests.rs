@@ -255,3 +255,33 @@ fn settings_and_overheads_are_kept() {
         "another driver costs something else"
     );
 }
+
+#[test]
+fn figures_beyond_the_databases_integers_stop_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("state.db");
+    let store = Store::open(&path).unwrap();
+    let mut job = store.insert(&new(None)).unwrap();
+    place(&mut job, "gpu0.052a");
+    store.hold(&job).unwrap();
+    job.holdings[0].traces = Traces {
+        peak: Bytes::new(u64::MAX),
+        denied: u64::MAX,
+        last_denied: Some(Bytes::new(u64::MAX)),
+    };
+    store.release(&job).unwrap();
+    let most = i64::MAX.unsigned_abs();
+    let read = store.job(job.id).unwrap().unwrap();
+    assert_eq!(
+        read.holdings[0].traces,
+        Traces {
+            peak: Bytes::new(most),
+            denied: most,
+            last_denied: Some(Bytes::new(most)),
+        }
+    );
+    for id in [most, most + 1, u64::MAX] {
+        assert_eq!(store.job(JobId(id)).unwrap(), None);
+    }
+    assert!(events_after(&path, u64::MAX, 1).unwrap().is_empty());
+}
