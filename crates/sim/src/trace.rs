@@ -170,3 +170,25 @@ impl Line {
         };
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use divvy_driver::sys::cuda::CUresult;
+
+    #[test]
+    fn a_panic_becomes_an_unknown_error() {
+        let answer: CUresult = call("cuNothing", || panic!("a bug"), |_| ());
+        assert_eq!(answer, CUresult::UNKNOWN);
+    }
+
+    #[test]
+    fn lines_show_names_as_text_and_the_rest_as_it_is() {
+        let mut line = Line(String::new());
+        line.argument(c"cuInit".as_ptr());
+        line.argument(std::ptr::null::<c_char>());
+        line.argument(7u64);
+        line.argument(CUresult::OUT_OF_MEMORY);
+        assert_eq!(line.0, "\"cuInit\", 0x0, 7, CUDA_ERROR_OUT_OF_MEMORY (2), ");
+    }
+}

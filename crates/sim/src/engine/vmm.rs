@@ -9,8 +9,10 @@ use super::memory::LARGE;
 use super::process::{Done, Objects, Process};
 use divvy_driver::sys::cuda::{CUdeviceptr, CUmemAllocationHandleType, CUresult};
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, RawFd};
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
 /// Identifies physical memory in the API; counted up, never reused.
@@ -33,7 +35,7 @@ pub struct Physical {
     /// References by handle.
     references: u32,
     mappings: u32,
-    backing: Arc<OwnedFd>,
+    backing: Arc<File>,
     offset: u64,
     /// Inode of the memfd, once other processes may hold the memory too.
     shared: Option<u64>,
@@ -43,13 +45,13 @@ pub struct Physical {
 struct Mapping {
     size: u64,
     physical: PhysicalId,
-    /// Whether `cuMemSetAccess` has made it readable and writable.
+    /// What `cuMemSetAccess` has said, as in CUmemAccess_flags.
     access: u32,
 }
 
 /// The memfd of all memory that cannot be exported.
 struct Common {
-    file: Arc<OwnedFd>,
+    file: Arc<File>,
     offsets: Addresses,
 }
 
@@ -64,31 +66,16 @@ impl Common {
     }
 }
 
-fn memfd(size: u64) -> io::Result<OwnedFd> {
+fn memfd(size: u64) -> io::Result<File> {
     // SAFETY: a valid name; the descriptor is owned by the result.
     let descriptor = unsafe { libc::memfd_create(c"divvy-sim".as_ptr(), libc::MFD_CLOEXEC) };
     if descriptor < 0 {
         return Err(io::Error::last_os_error());
     }
     // SAFETY: made above, owned by nobody else.
-    let file = unsafe { OwnedFd::from_raw_fd(descriptor) };
-    // SAFETY: a descriptor of ours.
-    if unsafe { libc::ftruncate(descriptor, size as libc::off_t) } < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(file)
-    }
-}
-
-fn inode(descriptor: RawFd) -> io::Result<(u64, u64)> {
-    // SAFETY: fstat fills the zeroed structure it is given.
-    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-    // SAFETY: as above.
-    if unsafe { libc::fstat(descriptor, &raw mut stat) } < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok((stat.st_ino, stat.st_size as u64))
-    }
+    let file = unsafe { File::from_raw_fd(descriptor) };
+    file.set_len(size)?;
+    Ok(file)
 }
 
 /// Maps `length` bytes at `address` with nothing behind them.
@@ -114,6 +101,11 @@ impl VirtualMemory {
             .get(&id)
             .filter(|physical| physical.references > 0)
             .ok_or(CUresult::INVALID_VALUE)
+    }
+
+    fn physical_mut(&mut self, id: PhysicalId) -> Done<&mut Physical> {
+        let known = self.physical.get_mut(&id);
+        known.ok_or(CUresult::INVALID_VALUE)
     }
 
     /// The mapping that contains `address`, with its start and size.
@@ -256,12 +248,8 @@ impl Process {
     /// One handle reference less.
     pub fn release_physical(&self, id: PhysicalId) -> Done {
         let mut objects = self.objects();
-        let physical = objects
-            .virtual_memory
-            .physical
-            .get_mut(&id)
-            .filter(|physical| physical.references > 0)
-            .ok_or(CUresult::INVALID_VALUE)?;
+        objects.virtual_memory.physical(id)?;
+        let physical = objects.virtual_memory.physical_mut(id)?;
         physical.references -= 1;
         self.collect(&mut objects, id);
         Ok(())
@@ -275,12 +263,7 @@ impl Process {
             .mapping_at(address)
             .ok_or(CUresult::INVALID_VALUE)?;
         let id = mapping.physical;
-        let physical = objects
-            .virtual_memory
-            .physical
-            .get_mut(&id)
-            .ok_or(CUresult::INVALID_VALUE)?;
-        physical.references += 1;
+        objects.virtual_memory.physical_mut(id)?.references += 1;
         Ok(id)
     }
 
@@ -297,14 +280,9 @@ impl Process {
         if offset != 0 || overlaps || virtual_memory.physical(id)?.size != size {
             return Err(CUresult::INVALID_VALUE);
         }
-        let physical = virtual_memory
-            .physical
-            .get_mut(&id)
-            .ok_or(CUresult::INVALID_VALUE)?;
-        let (flags, at) = (
-            libc::MAP_SHARED | libc::MAP_FIXED,
-            physical.offset as libc::off_t,
-        );
+        let physical = virtual_memory.physical_mut(id)?;
+        let flags = libc::MAP_SHARED | libc::MAP_FIXED;
+        let at = physical.offset as libc::off_t;
         // SAFETY: replaces a part of our own reservation, which nothing is mapped in.
         let map = unsafe {
             libc::mmap(
@@ -346,12 +324,11 @@ impl Process {
         Ok(())
     }
 
-    /// `cuMemSetAccess`: `flags` as in CUmemAccess_flags.
+    /// `cuMemSetAccess`: `flags` as in CUmemAccess_flags. Reading and writing are kept apart in what is answered, not in what is allowed.
     pub fn set_access(&self, start: CUdeviceptr, size: u64, flags: u32) -> Done {
         let protection = match flags {
             0 => libc::PROT_NONE,
-            1 => libc::PROT_READ,
-            3 => libc::PROT_READ | libc::PROT_WRITE,
+            1 | 3 => libc::PROT_READ | libc::PROT_WRITE,
             _ => return Err(CUresult::INVALID_VALUE),
         };
         let mut objects = self.objects();
@@ -368,56 +345,42 @@ impl Process {
 
     /// A descriptor by which another process can import the memory. From now on it is accounted for as shared.
     pub fn export_physical(&self, id: PhysicalId) -> Done<RawFd> {
+        let failed = |_| CUresult::OPERATING_SYSTEM;
         let mut objects = self.objects();
         objects.virtual_memory.physical(id)?;
-        let physical = objects
-            .virtual_memory
-            .physical
-            .get_mut(&id)
-            .ok_or(CUresult::INVALID_VALUE)?;
+        let physical = objects.virtual_memory.physical_mut(id)?;
         if physical.handle_types & CUmemAllocationHandleType::POSIX_FILE_DESCRIPTOR.0 == 0 {
             return Err(CUresult::INVALID_VALUE);
         }
-        let (inode, _) =
-            inode(physical.backing.as_raw_fd()).map_err(|_| CUresult::OPERATING_SYSTEM)?;
+        let inode = physical.backing.metadata().map_err(failed)?.ino();
         if physical.shared.is_none() {
-            let added =
-                self.state()
-                    .lock()
-                    .add_share(self.slot, physical.gpu, physical.size, inode);
-            physical.shared = Some(inode).filter(|_| added);
-            physical.shared.ok_or(CUresult::OPERATING_SYSTEM)?;
+            let locked = self.state().lock();
+            if !locked.add_share(self.slot, physical.gpu, physical.size, inode) {
+                return Err(CUresult::OPERATING_SYSTEM);
+            }
+            physical.shared = Some(inode);
         }
-        // SAFETY: duplicates a descriptor of ours; the caller gets the duplicate.
-        let duplicate =
-            unsafe { libc::fcntl(physical.backing.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 0) };
-        if duplicate < 0 {
-            Err(CUresult::OPERATING_SYSTEM)
-        } else {
-            Ok(duplicate)
-        }
+        Ok(physical.backing.try_clone().map_err(failed)?.into_raw_fd())
     }
 
     /// Memory another process exported; importing what this process already holds adds a reference.
     pub fn import_physical(&self, descriptor: RawFd) -> Done<PhysicalId> {
-        let (inode, _) = inode(descriptor).map_err(|_| CUresult::INVALID_VALUE)?;
+        if descriptor < 0 {
+            return Err(CUresult::INVALID_VALUE);
+        }
+        // SAFETY: the caller's descriptor, borrowed for the call; one that is not open fails to be duplicated.
+        let duplicate = unsafe { BorrowedFd::borrow_raw(descriptor) }.try_clone_to_owned();
+        let backing = File::from(duplicate.map_err(|_| CUresult::INVALID_VALUE)?);
+        let inode = backing
+            .metadata()
+            .map_err(|_| CUresult::INVALID_VALUE)?
+            .ino();
         let mut objects = self.objects();
-        let known = objects
-            .virtual_memory
-            .physical
-            .iter_mut()
-            .find(|(_, physical)| physical.shared == Some(inode));
-        if let Some((id, physical)) = known {
+        let mut held = objects.virtual_memory.physical.iter_mut();
+        if let Some((id, physical)) = held.find(|(_, physical)| physical.shared == Some(inode)) {
             physical.references += 1;
             return Ok(*id);
         }
-        // SAFETY: duplicates the caller's descriptor; the duplicate is ours.
-        let duplicate = unsafe { libc::fcntl(descriptor, libc::F_DUPFD_CLOEXEC, 0) };
-        if duplicate < 0 {
-            return Err(CUresult::OPERATING_SYSTEM);
-        }
-        // SAFETY: made above, owned by nobody else.
-        let backing = Arc::new(unsafe { OwnedFd::from_raw_fd(duplicate) });
         let (gpu, size) = self
             .state()
             .lock()
@@ -431,7 +394,7 @@ impl Process {
             handle_types,
             references: 1,
             mappings: 0,
-            backing,
+            backing: Arc::new(backing),
             offset: 0,
             shared: Some(inode),
         };
@@ -493,7 +456,7 @@ fn back(
     virtual_memory: &mut VirtualMemory,
     size: u64,
     handle_types: u32,
-) -> io::Result<(Arc<OwnedFd>, u64)> {
+) -> io::Result<(Arc<File>, u64)> {
     if handle_types != 0 {
         return Ok((Arc::new(memfd(size)?), 0));
     }

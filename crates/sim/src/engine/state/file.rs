@@ -48,7 +48,12 @@ impl UnnamedFile {
             .custom_flags(libc::O_TMPFILE)
             .open(folder.unwrap_or(Path::new(".")));
         match unnamed {
-            Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EISDIR)) => {
+            Err(error)
+                if matches!(
+                    error.raw_os_error(),
+                    Some(libc::EOPNOTSUPP | libc::EISDIR | libc::EINVAL)
+                ) =>
+            {
                 let mut name = path.as_os_str().to_owned();
                 name.push(format!(".{}", std::process::id()));
                 Ok(UnnamedFile {
