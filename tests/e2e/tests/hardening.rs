@@ -1,0 +1,96 @@
+//! What users do by accident or on purpose that must neither end the daemon nor let a program out of its slice.
+
+use std::fs;
+use std::path::Path;
+
+use divvy_api::v1::EndReason;
+use divvy_e2e::{GIB, Home};
+
+/// A folder with copies of the two libraries, as another installation has them.
+fn installation(home: &Home, name: &str) -> std::path::PathBuf {
+    let folder = home.scratch().join(name);
+    fs::create_dir(&folder).unwrap();
+    for library in ["libdivvy_preload.so", "libdivvy_sim.so"] {
+        fs::copy(home.program(library), folder.join(library)).unwrap();
+    }
+    folder
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str()
+        .expect("a temporary folder has a readable name")
+}
+
+#[test]
+fn an_installation_that_the_loader_cannot_name_serves_nobody() {
+    let home = Home::new("a100-80gb:1");
+    let folder = installation(&home, "with a blank");
+    let home = home.variable("DIVVY_LIB_DIR", text(&folder));
+    for flags in [
+        &["daemon"][..],
+        &["run", "--no-daemon", "-g", "0.5", "true"],
+    ] {
+        let said = home.divvy(flags).exits(1);
+        assert!(
+            said.stderr.contains("LD_PRELOAD") && said.stderr.contains("DIVVY_LIB_DIR"),
+            "{}",
+            said.stderr
+        );
+    }
+}
+
+#[test]
+fn no_program_starts_once_the_limiter_is_gone() {
+    let home = Home::new("a100-80gb:1");
+    let folder = installation(&home, "libraries");
+    let home = home.variable("DIVVY_LIB_DIR", text(&folder));
+    let _daemon = home.daemon(&[]);
+    let _ = home.divvy(&["run", "-g", "0.5", "--", "true"]).ok();
+    fs::remove_file(folder.join("libdivvy_preload.so")).unwrap();
+    let said = home
+        .divvy(&["run", "-g", "0.5", "--", "echo", "free"])
+        .exits(125);
+    assert_eq!(said.stdout, "");
+    assert!(
+        said.stderr.contains("libdivvy_preload.so"),
+        "{}",
+        said.stderr
+    );
+    let job = home.ended(&home.submit(&["-g", "0.5"], &["true"]));
+    assert_eq!(job.end_reason, Some(EndReason::LaunchFailed), "{job:?}");
+}
+
+#[test]
+fn a_daemon_outlives_a_job_that_cuts_its_own_account_short() {
+    let home = Home::new("a100-80gb:1");
+    let daemon = home.daemon(&[]);
+    for file in ["control", "slots"] {
+        let job = home.submit_holder(&["-g", "0.25"], GIB, file);
+        let _ = home.first_words(&job);
+        let path = home.path().join("slices").join(&job).join(file);
+        fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+        fs::write(&path, "").unwrap();
+        home.open(file);
+        let _ = home.ended(&job);
+    }
+    let _ = home.divvy(&["run", "-g", "1", "--", "true"]).ok();
+    assert_eq!(daemon.stop(), 0);
+}
+
+#[test]
+fn figures_of_any_size_end_no_daemon() {
+    let home = Home::new("a100-80gb:1");
+    let daemon = home.daemon(&[]);
+    let probe = home.program("cudarc_probe");
+    let huge = (u64::MAX - (GIB - 1)).to_string();
+    let job = home.submit(
+        &["-g", "0.25"],
+        &[&probe, "hold", "--bytes", &huge, "--seconds", "0"],
+    );
+    let ended = home.ended(&job);
+    assert!(ended.slices[0].denied > 0, "{ended:?}");
+    for verb in ["describe", "cancel", "wait", "why", "logs"] {
+        let _ = home.divvy(&[verb, &u64::MAX.to_string()]).exits(3);
+    }
+    assert_eq!(daemon.stop(), 0);
+}
