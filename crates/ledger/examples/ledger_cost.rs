@@ -56,6 +56,13 @@ fn main() -> Result<(), Box<dyn Error>> {
         "ledger_info {:.1} ns",
         best(|| infos(&slots[0]), PAIRS)
     )?;
+    let reads = || {
+        for _ in 0..PAIRS / 1000 {
+            std::hint::black_box(slice.read().expect("the slice is sound"));
+        }
+    };
+    let read = best(reads, PAIRS / 1000) / 1e3;
+    writeln!(out, "ledger_agent_read {read:.1} us")?;
     drop(slots);
 
     let joined = joins(&slice)?;

@@ -3,7 +3,9 @@
 //! A fork child inherits the mappings and descriptors of a slot that is not its own. A page that the kernel wipes in
 //! every child (MADV_WIPEONFORK, also for a bare `clone`) holds the number of this process's epoch: one load tells. A
 //! `pthread_atfork` handler, registered once, also closes the inherited lock descriptors at once, so that a child does
-//! not keep its dead parent's slot locked; and it wipes the page where the kernel is too old to.
+//! not keep its dead parent's slot locked; and it wipes the page where the kernel is too old to. A descriptor just being
+//! opened by another thread could not be found by the child, so forks and openings keep out of each other's way
+//! ([`Opening`]), for a bounded time: neither is worth a hang.
 
 use std::io;
 use std::ptr;
@@ -11,6 +13,7 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicPtr, AtomicU64};
 
 use crate::lock;
+use crate::process::clock;
 
 static PAGE: AtomicPtr<AtomicU64> = AtomicPtr::new(ptr::null_mut());
 /// Epochs given out; copied by fork, so a child's next one differs from its parent's.
@@ -46,6 +49,50 @@ impl Epoch {
     }
 }
 
+/// Threads that are opening a lock descriptor, and threads that are forking.
+static OPENING: AtomicU64 = AtomicU64::new(0);
+static FORKING: AtomicU64 = AtomicU64::new(0);
+
+/// While this lives, no thread of the process forks through the C library.
+pub(crate) struct Opening {
+    counted: bool,
+}
+
+impl Opening {
+    pub fn begin() -> Self {
+        let counted = wait_until(|| {
+            OPENING.fetch_add(1, SeqCst);
+            let alone = FORKING.load(SeqCst) == 0;
+            if !alone {
+                OPENING.fetch_sub(1, SeqCst);
+            }
+            alone
+        });
+        Self { counted }
+    }
+}
+
+impl Drop for Opening {
+    fn drop(&mut self) {
+        if self.counted {
+            OPENING.fetch_sub(1, SeqCst);
+        }
+    }
+}
+
+/// Tries again and again, some ten milliseconds at most. Fit for a fork handler.
+fn wait_until(mut done: impl FnMut() -> bool) -> bool {
+    let start = clock(libc::CLOCK_MONOTONIC);
+    while clock(libc::CLOCK_MONOTONIC).saturating_sub(start) < 10_000_000 {
+        if done() {
+            return true;
+        }
+        // SAFETY: no preconditions.
+        unsafe { libc::sched_yield() };
+    }
+    false
+}
+
 fn page() -> io::Result<&'static AtomicU64> {
     let present = PAGE.load(SeqCst);
     if !present.is_null() {
@@ -71,8 +118,8 @@ fn page() -> io::Result<&'static AtomicU64> {
     unsafe { libc::madvise(fresh, SIZE, libc::MADV_WIPEONFORK) };
     match PAGE.compare_exchange(ptr::null_mut(), fresh.cast(), SeqCst, SeqCst) {
         Ok(_) => {
-            // SAFETY: the handler only does what is allowed in a fork child: fstat, close and stores.
-            unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+            // SAFETY: the handlers only do what is allowed around a fork: fstat, close, stores, and a bounded wait.
+            unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
             // SAFETY: published, never unmapped.
             Ok(unsafe { &*fresh.cast::<AtomicU64>() })
         }
@@ -86,7 +133,18 @@ fn page() -> io::Result<&'static AtomicU64> {
     }
 }
 
+extern "C" fn before() {
+    FORKING.fetch_add(1, SeqCst);
+    wait_until(|| OPENING.load(SeqCst) == 0);
+}
+
+extern "C" fn in_parent() {
+    FORKING.fetch_sub(1, SeqCst);
+}
+
 extern "C" fn in_child() {
+    FORKING.store(0, SeqCst);
+    OPENING.store(0, SeqCst);
     let page = PAGE.load(SeqCst);
     if !page.is_null() {
         // SAFETY: never unmapped.

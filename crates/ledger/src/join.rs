@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::{fmt, io};
 
 use crate::account::Word;
-use crate::fork::Epoch;
+use crate::fork::{Epoch, Opening};
 use crate::layout::{Cell, ControlFile, SLOTS, SlotsFile, state};
 use crate::lock::{self, LockFile};
 use crate::map::{self, Map, OpenError};
@@ -63,11 +63,13 @@ impl Slice {
         let io = |operation| move |source| JoinError::Io { operation, source };
         let epoch = Epoch::now().map_err(io("mmap"))?;
         let (control, _) = map::open(&self.control, map::CONTROL, false)?;
+        let opening = Opening::begin();
         let file = self.open_slots(true)?;
         let control = Map::<ControlFile>::new(&control, false).map_err(io("mmap of control"))?;
         let slots = Map::<SlotsFile>::new(&file, true).map_err(io("mmap of slots"))?;
         // A mapping keeps its open file alive, in fork children too, and with it every lock on it: hence a second one.
         let lock = LockFile::new(self.open_slots(true)?, epoch).map_err(io("fstat of slots"))?;
+        drop(opening);
         let owner = Owner::me();
         let mut claimed = claim_any(&slots, &lock, &owner).map_err(io("lock of a slot"))?;
         if claimed.is_none() {

@@ -136,25 +136,41 @@ impl SlotFile<'_> {
             dead_since = now;
             self.write(offset_of!(SlotLines, dead_since), &now.to_ne_bytes())?;
         }
-        if now - dead_since >= RETURN_TIME_NS || listed(&current.owner) == Listed::No {
+        let returned = now - dead_since >= RETURN_TIME_NS
+            || self.holds_nothing()?
+            || listed(&current.owner) == Listed::No;
+        if returned {
             self.free()
         } else {
             Ok(Found::Waiting)
         }
     }
 
+    fn holds_nothing(&self) -> io::Result<bool> {
+        for gpu in 0..GPUS {
+            if self.used(gpu)?.bytes() > 0 {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// What was undecided when the owner died counts as firm, so that nobody waits for it.
     fn settle(&self) -> io::Result<()> {
         for gpu in 0..GPUS {
-            let at = offset_of!(SlotLines, gpus) + gpu * size_of::<Cell>() + offset_of!(Cell, used);
-            let mut used = [0; 8];
-            self.file.read_exact_at(&mut used, self.offset(at))?;
-            let used = Word(u64::from_ne_bytes(used));
+            let used = self.used(gpu)?;
             if used.undecided() > 0 {
-                self.write(at, &used.firm().0.to_ne_bytes())?;
+                self.write(used_at(gpu), &used.firm().0.to_ne_bytes())?;
             }
         }
         Ok(())
+    }
+
+    fn used(&self, gpu: usize) -> io::Result<Word> {
+        let mut used = [0; 8];
+        self.file
+            .read_exact_at(&mut used, self.offset(used_at(gpu)))?;
+        Ok(Word(u64::from_ne_bytes(used)))
     }
 
     fn free(&self) -> io::Result<Found> {
@@ -191,4 +207,9 @@ impl SlotFile<'_> {
     fn offset(&self, at: usize) -> u64 {
         (offset_of!(SlotsFile, slots) + self.slot * size_of::<SlotLines>() + at) as u64
     }
+}
+
+/// Where in a slot the word of a GPU is.
+fn used_at(gpu: usize) -> usize {
+    offset_of!(SlotLines, gpus) + gpu * size_of::<Cell>() + offset_of!(Cell, used)
 }

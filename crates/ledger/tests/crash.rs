@@ -40,7 +40,6 @@ impl Worker {
             let slot = slice.join().expect("there are slots enough");
             let mut dice = Dice(seed);
             let mut held = Vec::new();
-            let word = referee.word(process);
             while wait.read(&mut [0]).unwrap() == 1 {
                 for _ in 0..300 {
                     let size = 1 + dice.below(LIMIT / 4);
@@ -49,12 +48,11 @@ impl Worker {
                         Ok(hold) => {
                             hold.commit();
                             held.push(size);
-                            word.fetch_add(size, SeqCst);
-                            assert!(referee.sum() <= LIMIT, "over the limit");
+                            assert!(referee.granted(process, size) <= LIMIT, "over the limit");
                         }
                         Err(_) => {
                             let size = held.pop().unwrap_or(0);
-                            word.fetch_sub(size, SeqCst);
+                            referee.returned(process, size);
                             slot.release(0, size);
                         }
                     }
@@ -96,7 +94,7 @@ fn whoever_is_killed_in_the_race_leaves_exactly_what_the_others_hold() {
             let pid = workers[victim].child.pid();
             workers[victim].child.kill();
             // The driver has taken the dead one's memory back; only now may the ledger.
-            referee.word(victim).store(0, SeqCst);
+            referee.died(victim);
             let listed = |owner: &Owner| {
                 if owner.pid == pid {
                     Listed::No
@@ -111,7 +109,7 @@ fn whoever_is_killed_in_the_race_leaves_exactly_what_the_others_hold() {
         workers.iter_mut().for_each(Worker::wait_until_idle);
         slice.reap(boot_time_ns(), &unlisted).unwrap();
         let usage = slice.usage(0).unwrap();
-        assert_eq!(usage.charged, referee.sum(), "round {round}");
+        assert_eq!(usage.charged, referee.settled(), "round {round}");
         assert_eq!(
             slice.read().unwrap().processes().len(),
             PROCESSES,
@@ -121,20 +119,10 @@ fn whoever_is_killed_in_the_race_leaves_exactly_what_the_others_hold() {
     }
     drop(workers);
     let now = boot_time_ns();
-    assert_eq!(
-        slice.reap(now, &unknown).unwrap(),
-        Reaped {
-            freed: 0,
-            waiting: PROCESSES
-        }
-    );
-    assert_eq!(
-        slice.reap(now + RETURN_TIME_NS, &unknown).unwrap(),
-        Reaped {
-            freed: PROCESSES,
-            waiting: 0
-        }
-    );
+    let first = slice.reap(now, &unknown).unwrap();
+    let second = slice.reap(now + RETURN_TIME_NS, &unknown).unwrap();
+    assert_eq!(first.freed + first.waiting, PROCESSES);
+    assert_eq!((second.freed, second.waiting), (first.waiting, 0));
     assert_eq!(slice.usage(0).unwrap().charged, 0);
     assert!(slice.read().unwrap().processes().is_empty());
 }
@@ -220,6 +208,16 @@ fn the_bytes_of_the_dead_come_back_at_once_when_the_driver_does_not_list_them() 
         }
     );
     assert_eq!(slice.usage(0).unwrap().free, 100);
+}
+
+#[test]
+fn the_slot_of_a_dead_process_that_held_nothing_is_free_at_once() {
+    let place = Place::with_limit(100);
+    let slice = place.slice();
+    Child::fork(|| std::mem::forget(slice.join().unwrap())).finish();
+    assert_eq!(slice.read().unwrap().processes().len(), 1);
+    assert_eq!(slice.reap(boot_time_ns(), &unknown).unwrap().freed, 1);
+    assert!(slice.read().unwrap().processes().is_empty());
 }
 
 #[test]

@@ -133,6 +133,48 @@ fn a_fork_child_does_not_keep_its_dead_parent_alive() {
     assert!(is_reapable(&slice));
 }
 
+/// Whether this process has an open file that locks a slot.
+fn holds_a_lock() -> bool {
+    let descriptors = std::fs::read_dir("/proc/self/fdinfo").unwrap();
+    let texts = descriptors.filter_map(|entry| std::fs::read_to_string(entry.unwrap().path()).ok());
+    texts.into_iter().any(|text| text.contains("OFDLCK"))
+}
+
+#[test]
+fn a_child_forked_while_another_thread_joins_does_not_keep_that_slot_locked() {
+    let place = Place::with_limit(100);
+    let slice = place.slice();
+    let slice = &slice;
+    // In a process of its own, away from the slots of other tests.
+    Child::fork(|| {
+        let slot = slice.join().unwrap();
+        assert!(holds_a_lock());
+        drop(slot);
+        for round in 0..300 {
+            let (mut gate, mut open) = pipe().unwrap();
+            let start = std::sync::Barrier::new(2);
+            std::thread::scope(|scope| {
+                let joiner = scope.spawn(|| {
+                    start.wait();
+                    slice.join().unwrap()
+                });
+                start.wait();
+                for _ in 0..round * 10 {
+                    std::hint::spin_loop();
+                }
+                let child = Child::fork(|| {
+                    gate.read_exact(&mut [0]).unwrap();
+                    assert!(!holds_a_lock());
+                });
+                let _slot = joiner.join().unwrap();
+                open.write_all(&[1]).unwrap();
+                child.finish();
+            });
+        }
+    })
+    .finish();
+}
+
 #[test]
 fn a_child_forked_behind_the_c_librarys_back_lets_go_when_it_joins_itself() {
     let place = Place::with_limit(100);

@@ -32,8 +32,8 @@ impl Holder<'_> {
                 Ok(hold) => {
                     hold.commit();
                     self.held.push(size);
-                    self.referee.word(self.process).fetch_add(size, SeqCst);
-                    assert!(self.referee.sum() <= limit, "over the limit");
+                    let all = self.referee.granted(self.process, size);
+                    assert!(all <= limit, "over the limit");
                 }
                 Err(denied) if size == SMALLEST => {
                     assert!(denied.used + size > limit, "refused what fits: {denied}");
@@ -47,7 +47,7 @@ impl Holder<'_> {
     fn give_back(&mut self, pieces: usize) {
         for _ in 0..pieces.min(self.held.len()) {
             let size = self.held.pop().unwrap_or_default();
-            self.referee.word(self.process).fetch_sub(size, SeqCst);
+            self.referee.returned(self.process, size);
             self.slot.release(0, size);
         }
     }
@@ -76,7 +76,11 @@ fn race(body: impl Fn(&mut Holder<'_>, &Barrier, &mut Dice, &Place)) {
     children.into_iter().for_each(Child::finish);
     let usage = slice.usage(0).unwrap();
     assert_eq!(
-        (usage.charged, referee.sum(), slice.read().unwrap().alarms()),
+        (
+            usage.charged,
+            referee.settled(),
+            slice.read().unwrap().alarms()
+        ),
         (0, 0, 0)
     );
     assert!(slice.read().unwrap().processes().is_empty());
@@ -90,7 +94,7 @@ fn eight_processes_racing_to_the_limit_reach_it_to_the_byte_and_never_pass_it() 
             holder.fill(LIMIT, dice);
             barrier.wait();
             assert_eq!(
-                (holder.referee.sum(), holder.slot.usage(0).free),
+                (holder.referee.settled(), holder.slot.usage(0).free),
                 (LIMIT, 0)
             );
             barrier.wait();
@@ -112,15 +116,12 @@ fn of_eight_that_want_a_quarter_each_exactly_four_get_it() {
             if let Ok(hold) = holder.slot.reserve(0, LIMIT / 4) {
                 hold.commit();
                 holder.held.push(LIMIT / 4);
-                holder
-                    .referee
-                    .word(holder.process)
-                    .fetch_add(LIMIT / 4, SeqCst);
-                assert!(holder.referee.sum() <= LIMIT, "over the limit");
+                let all = holder.referee.granted(holder.process, LIMIT / 4);
+                assert!(all <= LIMIT, "over the limit");
             }
             barrier.wait();
             assert_eq!(
-                (holder.referee.sum(), holder.slot.usage(0).free),
+                (holder.referee.settled(), holder.slot.usage(0).free),
                 (LIMIT, 0)
             );
             barrier.wait();
@@ -179,7 +180,7 @@ fn what_is_given_back_can_be_taken_at_once() {
         holder.fill(LIMIT, dice);
         barrier.wait();
         assert_eq!(
-            (holder.referee.sum(), holder.slot.usage(0).free),
+            (holder.referee.settled(), holder.slot.usage(0).free),
             (LIMIT, 0)
         );
         barrier.wait();
@@ -205,7 +206,7 @@ fn a_limit_changed_while_processes_run_holds_for_all_of_them() {
             barrier.wait();
             holder.fill(half, dice);
             barrier.wait();
-            assert_eq!(holder.referee.sum(), half);
+            assert_eq!(holder.referee.settled(), half);
             barrier.wait();
             if holder.process == 0 {
                 place.control.set_limit(0, LIMIT);
@@ -242,7 +243,7 @@ fn threads_of_two_processes_share_the_limit_as_processes_do() {
                             barrier.wait();
                             holder.fill(LIMIT, &mut dice);
                             barrier.wait();
-                            assert_eq!((referee.sum(), slot.usage(0).free), (LIMIT, 0));
+                            assert_eq!((referee.settled(), slot.usage(0).free), (LIMIT, 0));
                             barrier.wait();
                             holder.give_back(usize::MAX);
                         }

@@ -4,7 +4,8 @@
 use std::io;
 use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::AtomicI64;
+use std::sync::atomic::Ordering::SeqCst;
 
 use divvy_ledger::{Control, GpuSpec, Mode, Slice, SliceSpec};
 use tempfile::TempDir;
@@ -70,6 +71,12 @@ impl Child {
     fn after(pid: libc::pid_t, body: impl FnOnce()) -> Self {
         assert!(pid >= 0, "fork: {}", io::Error::last_os_error());
         if pid == 0 {
+            // Past the test harness, which captures what a child of its thread prints and then loses it.
+            std::panic::set_hook(Box::new(|what| {
+                let line = format!("child: {what}\n");
+                // SAFETY: a valid buffer.
+                unsafe { libc::write(2, line.as_ptr().cast(), line.len()) };
+            }));
             let fine = catch_unwind(AssertUnwindSafe(body)).is_ok();
             // SAFETY: ends the process.
             unsafe { libc::_exit(i32::from(!fine)) };
@@ -192,23 +199,46 @@ impl Dice {
     }
 }
 
-/// One word of its own for each of `N` processes: what it was granted, written after the grant and before the release.
-/// So the sum is never more than what the ledger has granted.
-pub struct Referee<const N: usize>(Arena<[AtomicU64; N]>);
+/// Counts what `N` processes were granted, after the grant and before the release: never more than the ledger has granted.
+/// One word for the sum, because words of several processes cannot be added up in one instant; and one for each
+/// process, for when it dies.
+pub struct Referee<const N: usize>(Arena<(AtomicI64, [AtomicI64; N])>);
 
 impl<const N: usize> Referee<N> {
     pub fn new() -> Self {
-        Self(Arena::new([const { AtomicU64::new(0) }; N]))
+        Self(Arena::new((
+            AtomicI64::new(0),
+            [const { AtomicI64::new(0) }; N],
+        )))
     }
 
-    pub fn word(&self, process: usize) -> &AtomicU64 {
-        &self.0[process]
+    /// What all hold, now that these bytes were granted to one.
+    pub fn granted(&self, process: usize, bytes: u64) -> u64 {
+        let (sum, own) = &*self.0;
+        own[process].fetch_add(bytes as i64, SeqCst);
+        // Negative: less than what died between the two words.
+        u64::try_from(sum.fetch_add(bytes as i64, SeqCst) + bytes as i64).unwrap_or(0)
     }
 
-    pub fn sum(&self) -> u64 {
-        self.0
-            .iter()
-            .map(|word| word.load(std::sync::atomic::Ordering::SeqCst))
-            .sum()
+    /// Called before these bytes are released.
+    pub fn returned(&self, process: usize, bytes: u64) {
+        let (sum, own) = &*self.0;
+        sum.fetch_sub(bytes as i64, SeqCst);
+        own[process].fetch_sub(bytes as i64, SeqCst);
+    }
+
+    /// A dead process holds nothing. It may have died between its own word and the sum; then the sum is too low.
+    pub fn died(&self, process: usize) {
+        let (sum, own) = &*self.0;
+        sum.fetch_sub(own[process].swap(0, SeqCst), SeqCst);
+    }
+
+    /// What all hold, while none of them runs.
+    pub fn settled(&self) -> u64 {
+        let (sum, own) = &*self.0;
+        let all = own.iter().map(|word| word.load(SeqCst)).sum();
+        sum.store(all, SeqCst);
+        all.try_into()
+            .expect("nobody returned what was not granted")
     }
 }
