@@ -307,6 +307,30 @@ fn a_process_stopped_in_the_middle_of_a_reservation_costs_the_others_a_refusal_a
 }
 
 #[test]
+fn a_process_of_another_pid_namespace_is_dead_only_when_its_lock_is_free_and_the_caller_says_so() {
+    let place = Place::with_limit(100);
+    let slice = place.slice();
+    let mut child = holder(&slice);
+    // Where version 1 keeps a slot's namespace: what the slot of a container's process looks like from outside.
+    let elsewhere = (Owner::me().pid_namespace + 1).to_ne_bytes();
+    let slots = OpenOptions::new()
+        .write(true)
+        .open(place.dir.path().join("slots"))
+        .unwrap();
+    slots.write_all_at(&elsewhere, 4096 + 24).unwrap();
+    let now = boot_time_ns();
+    assert_eq!(slice.reap(now, &unlisted).unwrap(), Reaped::default());
+    child.kill();
+    assert_eq!(slice.reap(now, &unknown).unwrap(), Reaped::default());
+    assert_eq!(
+        slice.reap(now, &|_| Listed::Yes).unwrap(),
+        Reaped::default()
+    );
+    assert_eq!(slice.usage(0).unwrap().charged, 60);
+    assert_eq!(slice.reap(now, &unlisted).unwrap().freed, 1);
+}
+
+#[test]
 fn joining_starts_the_clock_of_a_dead_predecessor() {
     let place = Place::with_limit(100);
     let slice = place.slice();
