@@ -86,6 +86,9 @@ pub fn daemon(args: DaemonArgs) -> Result<(), Error> {
 
 fn serve(args: DaemonArgs, home: Home, simulated: Option<Simulated>) -> Result<(), Error> {
     let store = Store::open(&home.database()).map_err(|error| from_store(&error))?;
+    store
+        .number_after(&home.jobs())
+        .map_err(|error| from_store(&error))?;
     let living = store.living().map_err(|error| from_store(&error))?;
     let in_use = living.iter().any(|job| !job.life.grants().is_empty());
     let node = Node::open(simulated, in_use)?;

@@ -91,7 +91,7 @@ impl Prepared {
         .into_iter()
         .flatten()
         {
-            eprintln!("divvy: {error}");
+            supervise::say(&error);
         }
     }
 }
@@ -252,7 +252,7 @@ fn living_runs(home: &Home) -> Vec<Run> {
                     .as_ref()
                     .map(|snapshot| snapshot.usage(gpu))
                     .unwrap_or_default();
-                Bytes::new(usage.charged + usage.overhead)
+                Bytes::new(usage.charged.saturating_add(usage.overhead))
             };
             let charged = (0..grants.len()).map(charged).collect();
             runs.push(Run {
@@ -266,7 +266,7 @@ fn living_runs(home: &Home) -> Vec<Run> {
             .map(|error| chain(&error))
             .or_else(|| remove(dir.path()))
         {
-            eprintln!("divvy: {error}");
+            supervise::say(&error);
         }
     }
     runs

@@ -19,7 +19,7 @@
 
 mod lookup;
 
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -42,6 +42,9 @@ const SWEEP: Duration = Duration::from_millis(20);
 
 /// How long a client tries to get hold of its job.
 const LOCK_PATIENCE: Duration = Duration::from_secs(1);
+
+/// How often a record that the disk did not take is written again.
+const AGAIN: Duration = Duration::from_millis(500);
 
 /// Why a supervisor gave up before it wrote `launch.json`.
 #[derive(Debug, thiserror::Error)]
@@ -74,7 +77,7 @@ pub fn supervise(dir: &Path) -> ExitCode {
     match in_background(&JobDir::new(dir)) {
         Ok(_) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("divvy: {}", chain(&error));
+            say(&chain(&error));
             ExitCode::FAILURE
         }
     }
@@ -179,18 +182,38 @@ fn run(dir: &JobDir, place: Place) -> Result<Outcome, SuperviseError> {
             .see_to_the_end(&mut watch)
         }
         Err(lookup::LaunchError { code, message }) => {
-            eprintln!("divvy: {message}");
+            say(&message);
             Outcome::Launch {
                 launch_error: message,
                 exit_code: code,
             }
         }
     };
-    report(dir.write_exit(&Exit {
+    let exit = Exit {
         outcome: outcome.clone(),
         at: now(),
-    }));
+    };
+    match place {
+        Place::Background => write_exit_at_last(dir, &exit),
+        // Somebody waits at the terminal, and is told the code.
+        Place::Foreground | Place::Attached => report(dir.write_exit(&exit)),
+    }
     Ok(outcome)
+}
+
+/// Nobody else knows how the program ended, so a full disk is waited out: the agent sees the lock held until then. A
+/// folder that was taken away wants no record.
+fn write_exit_at_last(dir: &JobDir, exit: &Exit) {
+    let mut said = false;
+    while let Err(error) = dir.write_exit(exit) {
+        if !std::mem::replace(&mut said, true) {
+            report(Err(error));
+        }
+        if !dir.path().is_dir() {
+            return;
+        }
+        std::thread::sleep(AGAIN);
+    }
 }
 
 fn start(spec: &Spec, place: Place) -> Result<u32, lookup::LaunchError> {
@@ -362,8 +385,13 @@ fn setup(errno: rustix::io::Errno) -> SuperviseError {
 /// After `launch.json` nothing may stop the supervisor, so what fails is said and survived.
 fn report(result: Result<(), RecordError>) {
     if let Err(error) = result {
-        eprintln!("divvy: {}", chain(&error));
+        say(&chain(&error));
     }
+}
+
+/// Stderr may be a log on a full disk or a pipe that nobody reads, which `eprintln!` would panic over.
+pub(crate) fn say(text: &str) {
+    let _ = writeln!(io::stderr(), "divvy: {text}");
 }
 
 /// What is left of a job whose supervisor is gone.

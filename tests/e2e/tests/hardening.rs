@@ -3,15 +3,15 @@
 use std::fs;
 use std::path::Path;
 
-use divvy_api::v1::EndReason;
-use divvy_e2e::{GIB, Home};
+use divvy_api::v1::{EndReason, JobState};
+use divvy_e2e::{GIB, Home, until};
 
 /// A folder with copies of the two libraries, as another installation has them.
 fn installation(home: &Home, name: &str) -> std::path::PathBuf {
     let folder = home.scratch().join(name);
-    fs::create_dir(&folder).unwrap();
+    fs::create_dir(&folder).expect("a folder can be made in a new one");
     for library in ["libdivvy_preload.so", "libdivvy_sim.so"] {
-        fs::copy(home.program(library), folder.join(library)).unwrap();
+        fs::copy(home.program(library), folder.join(library)).expect("the library was built");
     }
     folder
 }
@@ -93,4 +93,58 @@ fn figures_of_any_size_end_no_daemon() {
         let _ = home.divvy(&[verb, &u64::MAX.to_string()]).exits(3);
     }
     assert_eq!(daemon.stop(), 0);
+}
+
+#[test]
+fn an_exit_code_that_the_disk_does_not_take_is_recorded_once_it_does() {
+    let home = Home::new("a100-80gb:1");
+    let _daemon = home.daemon(&[]);
+    // A folder where the record is drafted fails the write as a full disk does.
+    let script = "mkdir $DIVVY_HOME/jobs/$DIVVY_JOB_ID/exit.json.tmp; exit 5";
+    let job = home.submit(&["-g", "0.5"], &["sh", "-c", script]);
+    until("the supervisor says that it cannot write", || {
+        home.log(&job).contains("exit.json").then_some(())
+    });
+    assert_ne!(home.job(&job).state, JobState::Ended);
+    fs::remove_dir(home.path().join("jobs").join(&job).join("exit.json.tmp")).unwrap();
+    assert_eq!(home.ended(&job).exit_code, Some(5));
+}
+
+#[test]
+fn a_stderr_that_takes_nothing_changes_no_exit_code() {
+    let home = Home::new("a100-80gb:1");
+    let _daemon = home.daemon(&[]);
+    let divvy = home.program("divvy");
+    for solo in ["", "--no-daemon"] {
+        let home = match solo {
+            "" => &home,
+            _ => &Home::new("a100-80gb:1"),
+        };
+        let script = format!("{divvy} run {solo} -g 0.5 -- /no/such/program 2>/dev/full");
+        let status = home
+            .command("sh")
+            .args(["-c", &script])
+            .status()
+            .expect("a shell starts");
+        assert_eq!(status.code(), Some(127), "{script}");
+    }
+}
+
+#[test]
+fn jobs_of_a_lost_journal_lend_their_records_to_none() {
+    let home = Home::new("a100-80gb:1");
+    let daemon = home.daemon(&[]);
+    let old = home.submit(&["-g", "0.5"], &["sh", "-c", "exit 3"]);
+    let _ = home.ended(&old);
+    assert_eq!(daemon.stop(), 0);
+    for file in ["state.db", "state.db-wal", "state.db-shm"] {
+        let _ = fs::remove_file(home.path().join(file));
+    }
+    let _daemon = home.daemon(&[]);
+    let new = home.submit(&["-g", "0.5"], &["sh", "-c", "exit 4"]);
+    assert_ne!(new, old);
+    assert_eq!(home.ended(&new).exit_code, Some(4));
+    let _ = home
+        .divvy(&["run", "-g", "0.5", "--", "sh", "-c", "exit 6"])
+        .exits(6);
 }

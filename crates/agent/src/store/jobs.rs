@@ -40,6 +40,27 @@ impl Store {
         Ok(Job::queued(JobId(id.unsigned_abs()), new))
     }
 
+    /// Gives no job a number that has a folder already: a journal that was lost or removed must not make new jobs
+    /// inherit the records of old ones.
+    pub fn number_after(&self, folders: &Path) -> Result<(), StoreError> {
+        let names = std::fs::read_dir(folders).into_iter().flatten().flatten();
+        let numbers = names.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+        let Some(last) = numbers.max() else {
+            return Ok(());
+        };
+        let raise = || -> rusqlite::Result<()> {
+            let given = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'job'";
+            if self.db.query_row(given, [], |row| row.get::<_, i64>(0))? < i64::from(last) {
+                self.db
+                    .execute("DELETE FROM sqlite_sequence WHERE name = 'job'", [])?;
+                self.db
+                    .execute("INSERT INTO sqlite_sequence VALUES ('job', ?1)", [last])?;
+            }
+            Ok(())
+        };
+        raise().map_err(sql("find the next job's number"))
+    }
+
     /// Stores where the job is in its life. Ending it forgets its environment.
     pub fn save(&self, job: &Job) -> Result<(), StoreError> {
         let save = || -> rusqlite::Result<usize> {
