@@ -36,7 +36,8 @@ impl Cycle {
                     .position(|observed| observed.uuid == holding.grant.gpu);
                 if let Some(sum) = place.and_then(|place| charged.get_mut(place)) {
                     let usage = snapshot.usage(gpu);
-                    *sum = sum.saturating_add(Bytes::new(usage.charged + usage.overhead));
+                    *sum = sum
+                        .saturating_add(Bytes::new(usage.charged.saturating_add(usage.overhead)));
                 }
             }
         }

@@ -116,7 +116,8 @@ impl Cycle {
                 gpu_index: holding.grant.index,
                 memory_limit_bytes: holding.grant.memory.get(),
                 share: holding.grant.share.thousandths(),
-                memory_used_bytes: usage.map_or(0, |usage| usage.charged + usage.overhead),
+                memory_used_bytes: usage
+                    .map_or(0, |usage| usage.charged.saturating_add(usage.overhead)),
                 memory_peak_bytes: usage.map_or(traces.peak.get(), |usage| usage.peak),
                 processes: ledger.map_or(0, |ledger| processes_on(ledger, gpu)),
                 denied: usage.map_or(traces.denied, |usage| usage.denied),
@@ -266,7 +267,8 @@ fn show_gpu(device: &crate::gpu::Device, ledgers: &[(&Living, Option<Snapshot>)]
                     job: living.job.id.to_string(),
                     label: holding.grant.label.clone(),
                     memory_limit_bytes: holding.grant.memory.get(),
-                    memory_used_bytes: usage.map_or(0, |usage| usage.charged + usage.overhead),
+                    memory_used_bytes: usage
+                        .map_or(0, |usage| usage.charged.saturating_add(usage.overhead)),
                     share: holding.grant.share.thousandths(),
                 });
             }
@@ -298,7 +300,7 @@ fn processes_on(ledger: &Snapshot, gpu: usize) -> u32 {
             && process
                 .gpus
                 .get(gpu)
-                .is_some_and(|gpu| gpu.charged + gpu.overhead > 0)
+                .is_some_and(|gpu| gpu.charged > 0 || gpu.overhead > 0)
     };
     u32::try_from(
         ledger
