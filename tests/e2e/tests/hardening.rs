@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use divvy_api::v1::{EndReason, JobState};
-use divvy_e2e::{GIB, Home, until};
+use divvy_e2e::{GIB, Home, client_script, python, until};
 
 /// A folder with copies of the two libraries, as another installation has them.
 fn installation(home: &Home, name: &str) -> std::path::PathBuf {
@@ -147,4 +147,23 @@ fn jobs_of_a_lost_journal_lend_their_records_to_none() {
     let _ = home
         .divvy(&["run", "-g", "0.5", "--", "sh", "-c", "exit 6"])
         .exits(6);
+}
+
+#[test]
+fn a_program_that_closes_every_descriptor_keeps_its_own_and_its_limit() {
+    let home = Home::new("a100-80gb:1");
+    let python = python();
+    let words = [
+        "run",
+        "--no-daemon",
+        "--gpu-memory",
+        "4G",
+        "--",
+        text(&python),
+        &client_script("daemonise.py"),
+    ];
+    let said = home.divvy(&words).ok().json();
+    assert_eq!(said["files_lost"], 0, "{said}");
+    let got = said["got_bytes"].as_u64().expect("a number");
+    assert!((3 * GIB..=4 * GIB).contains(&got), "{said}");
 }

@@ -21,7 +21,7 @@ use std::cell::UnsafeCell;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
-use std::mem::size_of;
+use std::mem::{ManuallyDrop, size_of};
 use std::ops::Deref;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
@@ -274,8 +274,12 @@ impl State {
     pub fn forget_after_fork(&self) {
         let inherited = self.descriptor.swap(-1, SeqCst);
         if inherited >= 0 {
-            // SAFETY: this was the only place that held it.
-            drop(unsafe { File::from_raw_fd(inherited) });
+            // SAFETY: this was the only place that held it. The program may have closed it behind our back, and the
+            // number may be another file of its own by now; hence not dropped before it is known.
+            let file = ManuallyDrop::new(unsafe { File::from_raw_fd(inherited) });
+            if Identity::of(&file).is_ok_and(|found| found == self.identity) {
+                drop(ManuallyDrop::into_inner(file));
+            }
         }
         self.set_own_slot(None);
     }
