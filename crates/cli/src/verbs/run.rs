@@ -12,9 +12,9 @@ use divvy_api::v1::{Error, ErrorCode, Job, JobState, Runner};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::away::Away;
-use super::{Outcome, block_on, client, settle};
+use super::{Outcome, block_on, client, settle, submit};
 use crate::output;
-use crate::{Backend, Solo, args, ask, start, text};
+use crate::{Backend, Solo, args, ask, text};
 
 /// How long one question for the slice may take; shorter where a person wants to see why it waits.
 const POLL: Duration = Duration::from_secs(20);
@@ -38,8 +38,7 @@ pub fn run(args: &args::Run, backend: Backend) -> Outcome {
     }
     let turn = block_on(async {
         let client = client()?;
-        start::agent(&client, args.job.sim.as_deref()).await?;
-        let job = client.submit(&submit).await?;
+        let job = submit::once(&client, submit, args.job.sim.as_deref()).await?;
         Ok(wait_for_turn(&client, job).await?)
     })?;
     let code = match turn {

@@ -1,25 +1,45 @@
 //! `submit`: a job into a queue.
 
+use std::hash::{BuildHasher, RandomState};
 use std::process::ExitCode;
 
-use divvy_api::v1::Runner;
+use divvy_api::client::Client;
+use divvy_api::v1::{ErrorCode, Job, Runner, Submit};
 
 use super::{Outcome, client};
-use crate::args::Submit;
+use crate::failure::Result;
 use crate::output::{print, view};
-use crate::{ask, render, start};
+use crate::{args, ask, render, start};
 
-pub async fn submit(args: Submit) -> Outcome {
+pub async fn submit(args: args::Submit) -> Outcome {
     let mut submit = ask::submit(&args.job, Runner::Supervisor)?;
     submit.dry_run = args.dry_run;
     submit.idempotency_key = args.idempotency_key;
-    let client = client()?;
-    start::agent(&client, args.job.sim.as_deref()).await?;
-    let job = client.submit(&submit).await?;
+    let job = once(&client()?, submit, args.job.sim.as_deref()).await?;
     match args.output {
         Some(format) => print(render::list(&[job], format, view(), render::jobs)?)?,
         None if args.parsable => print(format!("{}\n", job.id))?,
         None => print(render::submitted(&job, args.dry_run))?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Submits the job once, also when the daemon dies before it has answered: nobody knows then whether the job is in its
+/// journal, and the same key makes a repeat answer with that job if it is.
+pub(super) async fn once(client: &Client, mut submit: Submit, sim: Option<&str>) -> Result<Job> {
+    submit.idempotency_key.get_or_insert_with(fresh_key);
+    start::agent(client, sim).await?;
+    match client.submit(&submit).await {
+        Err(error) if error.code == ErrorCode::NoDaemon => {
+            start::agent(client, sim).await?;
+            Ok(client.submit(&submit).await?)
+        }
+        answer => Ok(answer?),
+    }
+}
+
+/// 128 bits that nobody else has: the standard library seeds each of its hashers from the system's randomness.
+fn fresh_key() -> String {
+    let word = || RandomState::new().hash_one(std::process::id());
+    format!("{:016x}{:016x}", word(), word())
 }

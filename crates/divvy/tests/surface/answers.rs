@@ -258,3 +258,29 @@ fn stop_ends_the_process_that_answers_and_waits_for_its_end() {
         Some(15)
     );
 }
+
+#[test]
+fn a_job_whose_acknowledgement_was_lost_is_submitted_again_under_the_same_key() {
+    let home = Home::with_agent(|question, before| match question.path.as_str() {
+        "/v1/node" => items("Node", &[node(None)]),
+        "/v1/jobs" if before == 1 => Answer::Gone,
+        "/v1/jobs" => items("JobList", &[job("7", "queued", None, None)]),
+        path => panic!("nobody should ask for {path}"),
+    });
+    let said = home.said(&["submit", "--parsable", "-g", "0.5", "--", "true"]);
+    assert!(
+        said.ends_with("exit 0\n--- stdout\n7\n--- stderr\n"),
+        "{said}"
+    );
+    let keys: Vec<String> = home
+        .asked()
+        .iter()
+        .filter(|question| question.method == "POST")
+        .map(|question| {
+            let body: Value = serde_json::from_str(&question.body).expect("a submission is JSON");
+            body["idempotency_key"].as_str().expect("a key").to_owned()
+        })
+        .collect();
+    assert_eq!(keys.len(), 2);
+    assert_eq!(keys[0], keys[1]);
+}
