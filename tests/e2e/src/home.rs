@@ -1,6 +1,7 @@
 //! One private instance of Divvy.
 
 use std::fs::{self, File};
+use std::os::unix::fs::{DirBuilderExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
@@ -86,6 +87,7 @@ pub struct Home {
     programs: Programs,
     sim: Option<String>,
     variables: Vec<(String, String)>,
+    memory: Option<TempDir>,
     client: Client,
     runtime: tokio::runtime::Runtime,
 }
@@ -121,6 +123,7 @@ impl Home {
             programs,
             sim: sim.map(str::to_owned),
             variables: Vec::new(),
+            memory: None,
             client,
             runtime,
         }
@@ -130,6 +133,25 @@ impl Home {
     #[must_use]
     pub fn variable(mut self, name: &str, value: &str) -> Self {
         self.variables.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Keeps the slices in memory and the rest on disk, as an installed instance does; a private home has all in one folder.
+    ///
+    /// # Panics
+    /// When a folder cannot be made.
+    #[must_use]
+    pub fn slices_in_memory(mut self) -> Self {
+        let memory = tempfile::Builder::new()
+            .prefix("divvy-")
+            .tempdir_in("/dev/shm")
+            .expect("/dev/shm can be written");
+        fs::DirBuilder::new()
+            .mode(0o700)
+            .create(self.path())
+            .expect("the home is new");
+        symlink(memory.path(), self.path().join("slices")).expect("the home is new");
+        self.memory = Some(memory);
         self
     }
 

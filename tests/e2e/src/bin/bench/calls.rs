@@ -18,7 +18,7 @@ const AT_ONCE: usize = 4;
 
 pub fn measure(programs: &Programs, quick: bool, report: &mut Report) -> Result<()> {
     let rounds = if quick { 3 } else { 31 };
-    let home = Home::with(programs.clone(), Some("a100-80gb:1"));
+    let home = Home::with(programs.clone(), Some("a100-80gb:1")).slices_in_memory();
     let _daemon = home.daemon(&[]);
     let probe = home.program("call_cost");
     let mut limited =

@@ -44,6 +44,7 @@ pub fn measure(programs: &Programs, quick: bool, report: &mut Report) -> Result<
     let config = std::env::temp_dir().join(format!("divvy-bench-{}.toml", std::process::id()));
     fs::write(&config, "context_mib = 16\n")?;
     let home = Home::with(programs.clone(), Some("a100-80gb:1"))
+        .slices_in_memory()
         .variable("DIVVY_SIM_CONFIG", config.to_str().context("a path")?);
     let _daemon = home.daemon(&[]);
     let (own, probe, copies) = (

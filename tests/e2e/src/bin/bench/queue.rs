@@ -70,7 +70,7 @@ fn job(home: &Home, log: &Path) -> Result<Submit> {
 /// Submit to the first instruction of the job's `main`, one job at a time on an idle system.
 pub fn latency(programs: &Programs, quick: bool, report: &mut Report) -> Result<()> {
     let jobs = if quick { 5 } else { 100 };
-    let home = Home::with(programs.clone(), Some("a100-80gb:8"));
+    let home = Home::with(programs.clone(), Some("a100-80gb:8")).slices_in_memory();
     let _daemon = home.daemon(&QUEUE);
     for by_command in [false, true] {
         let log = home.scratch().join(format!("latency-{by_command}"));
@@ -134,7 +134,7 @@ pub fn throughput(programs: &Programs, quick: bool, report: &mut Report) -> Resu
     let (rounds, jobs) = if quick { (1, 200) } else { (3, 2000) };
     let (mut ours, mut floor, mut cpu, mut most) = (Vec::new(), Vec::new(), Vec::new(), 0);
     for _ in 0..rounds {
-        let home = Home::with(programs.clone(), Some("a100-80gb:8"));
+        let home = Home::with(programs.clone(), Some("a100-80gb:8")).slices_in_memory();
         let daemon = home.daemon(&QUEUE);
         let log = home.scratch().join("throughput");
         let submit = job(&home, &log)?;
@@ -169,7 +169,7 @@ pub fn throughput(programs: &Programs, quick: bool, report: &mut Report) -> Resu
         floor.push(jobs as f64 / bare_loop(&home, jobs)?);
     }
     let note = format!(
-        "{jobs} jobs, 64 slots, at most {most} of 8 on a GPU, none misplaced, state on disk"
+        "{jobs} jobs, 64 slots, at most {most} of 8 on a GPU, none misplaced, state on disk, slices in memory"
     );
     report.add(Row {
         name: "jobs through the durable queue",
