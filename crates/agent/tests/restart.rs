@@ -289,16 +289,18 @@ async fn supervisors_killed_at_random_moments_never_make_a_job_run_twice() {
     assert_eq!(home.slices(), [""; 0]);
 }
 
+/// A job that runs until it is stopped, and its program's pid.
+async fn long_job(client: &Client) -> (String, u32) {
+    let job = client.submit(&quarter(&["sleep", "1000"])).await.unwrap();
+    let running = in_state(client, &job.id, JobState::Running).await;
+    (job.id, running.pid.unwrap())
+}
+
 #[tokio::test]
 async fn a_job_without_its_supervisor_keeps_its_slice_until_its_program_is_gone() {
     let mut home = Home::with(&["--sim", "l4-24gb:1"]);
     let client = home.client();
-    let id = client
-        .submit(&quarter(&["sleep", "1000"]))
-        .await
-        .unwrap()
-        .id;
-    let program = in_state(&client, &id, JobState::Running).await.pid.unwrap();
+    let (id, program) = long_job(&client).await;
     signal(home.pid(&id, "launch.json"), "KILL");
     // Several looks of the daemon later, and after a restart.
     tokio::time::sleep(Duration::from_millis(600)).await;
@@ -357,12 +359,7 @@ async fn a_second_daemon_of_a_home_is_refused() {
 async fn a_daemon_that_is_told_to_stop_leaves_its_jobs_running_and_says_so() {
     let mut home = Home::with(&["--sim", "l4-24gb:1"]);
     let client = home.client();
-    let id = client
-        .submit(&quarter(&["sleep", "1000"]))
-        .await
-        .unwrap()
-        .id;
-    let program = in_state(&client, &id, JobState::Running).await.pid.unwrap();
+    let (id, program) = long_job(&client).await;
     // A poll in flight does not hold it up.
     let poll = tokio::spawn({
         let (client, id) = (home.client(), id.clone());

@@ -38,6 +38,14 @@ fn end(home: &Home, job: &str, gate: &str) {
     assert_eq!(home.ended(job).exit_code, Some(0), "{}", home.log(job));
 }
 
+/// The queues of the example, in their order of priority.
+const QUEUES: [&str; 4] = [
+    "dual_gpus=2",
+    "quarter_gpu=0.25",
+    "half_gpu=0.5",
+    "single_gpu=1",
+];
+
 fn share_in_use(home: &Home) -> Vec<u64> {
     home.items(&["gpus"])
         .iter()
@@ -48,16 +56,10 @@ fn share_in_use(home: &Home) -> Vec<u64> {
 #[test]
 fn the_seeds_example_ends_with_two_and_three_quarters_of_three_gpus_in_use() {
     let home = Home::new("a100-80gb:3");
-    let queues = [
-        "dual_gpus=2",
-        "quarter_gpu=0.25",
-        "half_gpu=0.5",
-        "single_gpu=1",
-    ];
     let _daemon = home.daemon(
         &[
             &["--dynamic-gpus", "--gpus", "0-2", "--queue"],
-            &queues[..],
+            &QUEUES[..],
             &["--docker"],
         ]
         .concat(),
@@ -89,14 +91,8 @@ fn the_seeds_example_ends_with_two_and_three_quarters_of_three_gpus_in_use() {
 #[test]
 fn the_order_of_the_queues_decides_and_not_the_order_of_submission() {
     let home = Home::new("a100-80gb:3");
-    let queues = [
-        "dual_gpus=2",
-        "quarter_gpu=0.25",
-        "half_gpu=0.5",
-        "single_gpu=1",
-    ];
     let _daemon =
-        home.daemon(&[&["--dynamic-gpus", "--gpus", "0-2", "--queue"], &queues[..]].concat());
+        home.daemon(&[&["--dynamic-gpus", "--gpus", "0-2", "--queue"], &QUEUES[..]].concat());
     let all = put(&home, &["-g", "3"], "all");
     assert_eq!(place(&home, &all), ["gpu0", "gpu1", "gpu2"]);
     let single = put(&home, &["-q", "single_gpu"], "single");
