@@ -6,11 +6,11 @@ use std::time::Duration;
 use divvy_driver::sys::cuda::CUdeviceptr;
 use divvy_ledger::{Denied, Hold, ProcessState, RETURN_TIME_NS, Slice, Slot, Usage, boot_time_ns};
 
+use crate::charge::mappings::Mappings;
+use crate::charge::pointers::{Allocation, Pointers};
+use crate::charge::pool::Pools;
 use crate::context::Contexts;
 use crate::device::Devices;
-use crate::mappings::Mappings;
-use crate::pointers::{Allocation, Pointers};
-use crate::pool::Pools;
 use crate::process;
 
 /// Between two looks whether dead processes' memory has come back.

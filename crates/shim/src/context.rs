@@ -16,9 +16,9 @@ use divvy_ledger::Denied;
 
 use crate::account::Place;
 use crate::device::{self, Belongs};
-use crate::function::driver;
-use crate::hook::Real;
 use crate::process;
+use crate::route::function::driver;
+use crate::route::hook::Real;
 
 /// The contexts whose making was seen. The driver itself is asked whether a primary one is there.
 #[derive(Default)]

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 use divvy_driver::sys::cuda::{CUcontext, CUdevice, CUresult, CUuuid};
 
 use crate::account::{Account, Place};
-use crate::function::driver;
 use crate::process::{self, Standing};
+use crate::route::function::driver;
 
 /// More ordinals than a machine has; others are asked for each time.
 const ORDINALS: usize = 64;

@@ -6,25 +6,15 @@
 //! ```
 //! It does nothing until a hooked function is called: no constructor, no thread, no signal handler, no output. Which
 //! functions are hooked is `table`; what a process is to its slice, `process` and `account`; what each family of functions
-//! is charged, the module of that name. How limits are kept between processes is the ledger's business, and who gets which
-//! limit the agent's.
+//! is charged, `charge`; what the program sees, `view`; how calls get here, `route`. How limits are kept between processes
+//! is the ledger's business, and who gets which limit the agent's.
 
 mod account;
+mod charge;
 mod context;
 mod device;
-mod elf;
-mod function;
-mod hook;
-mod info;
-mod lookup;
-mod mappings;
-mod memory;
 mod notice;
-mod nvml;
-mod pointers;
-mod pool;
-mod procaddress;
 mod process;
-mod stream_ordered;
+mod route;
 mod table;
-mod vmm;
+mod view;

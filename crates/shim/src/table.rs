@@ -8,8 +8,11 @@ use divvy_driver::sys;
 use divvy_driver::sys::cuda::*;
 use divvy_driver::sys::nvml::*;
 
-use crate::hook::hooks;
-use crate::{context, info, memory, nvml, procaddress, stream_ordered, vmm};
+use crate::charge::{memory, stream_ordered, vmm};
+use crate::context;
+use crate::route::hook::hooks;
+use crate::route::procaddress;
+use crate::view::{info, nvml};
 
 /// What a hook answers when this driver has no such function, by library.
 #[allow(non_upper_case_globals)]

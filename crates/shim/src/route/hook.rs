@@ -9,8 +9,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use divvy_driver::sys::cuda::CUresult;
 
-use crate::function::Slot;
 use crate::process;
+use crate::route::function::Slot;
 use crate::table::HOOKS;
 
 /// One row of the table.
@@ -112,10 +112,10 @@ pub fn guarded<F, R: Copy>(
 macro_rules! hooks {
     ($(#[doc = $does:literal] $library:ident $name:ident($($argument:ident: $type:ty),* $(,)?) -> $result:ty => $handler:path;)*) => {
         /// Every hook, in the table's order.
-        pub static HOOKS: &[$crate::hook::Hook] = &[$(
-            $crate::hook::Hook {
+        pub static HOOKS: &[$crate::route::hook::Hook] = &[$(
+            $crate::route::hook::Hook {
                 real: real::$name.slot(),
-                function: $crate::hook::Address($name as sys::$library::pfn::$name as *const std::ffi::c_void),
+                function: $crate::route::hook::Address($name as sys::$library::pfn::$name as *const std::ffi::c_void),
                 does: $does,
             },
         )*];
@@ -123,8 +123,8 @@ macro_rules! hooks {
         /// The driver's own functions behind the hooks.
         #[allow(non_upper_case_globals)]
         pub mod real {
-            $(pub static $name: $crate::function::Function<divvy_driver::sys::$library::pfn::$name> =
-                $crate::function::Function::new($crate::function::Library::$library, concat!(stringify!($name), "\0"));)*
+            $(pub static $name: $crate::route::function::Function<divvy_driver::sys::$library::pfn::$name> =
+                $crate::route::function::Function::new($crate::route::function::Library::$library, concat!(stringify!($name), "\0"));)*
         }
 
         $(
@@ -134,7 +134,7 @@ macro_rules! hooks {
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $name($($argument: $type),*) -> $result {
                 let Some(function) = real::$name.get() else { return absent::$library };
-                $crate::hook::guarded(
+                $crate::route::hook::guarded(
                     function,
                     // SAFETY: the program's own arguments, passed on unchanged.
                     || unsafe { function($($argument),*) },

@@ -17,7 +17,7 @@ use divvy_driver::sys::cuda::{CUmemPool_attribute, CUmemoryPool, CUresult, CUstr
 use divvy_ledger::Hold;
 
 use crate::account::Place;
-use crate::function::driver;
+use crate::route::function::driver;
 use crate::table::real;
 
 /// Pools grow by multiples of this (inferred: a fresh pool reports 32 MiB reserved after a small allocation). A driver that

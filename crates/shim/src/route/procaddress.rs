@@ -12,8 +12,8 @@ use divvy_driver::sys::cuda::{
 };
 use divvy_driver::sys::symbols::{ProcAddress, proc_address};
 
-use crate::function::{driver, is_exported};
-use crate::hook::{self, Hook, Real};
+use crate::route::function::{driver, is_exported};
+use crate::route::hook::{self, Hook, Real};
 
 /// What a program asks for.
 struct Request {

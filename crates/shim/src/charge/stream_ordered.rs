@@ -6,14 +6,14 @@ use divvy_driver::sys::cuda::{
     CUmemoryPool, CUresult, CUstream, CUstreamCaptureStatus, pfn,
 };
 
+use crate::charge::pointers::Allocation;
+use crate::charge::pool::{Home, Pool, attribute_of};
+use crate::charge::vmm;
 use crate::device::{self, Admission, Belongs};
-use crate::function::{Function, driver};
-use crate::hook::Real;
-use crate::pointers::Allocation;
-use crate::pool::{Home, Pool, attribute_of};
 use crate::process::{self, Standing};
+use crate::route::function::{Function, driver};
+use crate::route::hook::Real;
 use crate::table::real;
-use crate::vmm;
 
 /// The functions that go with one meaning of the null stream.
 struct Flavour {

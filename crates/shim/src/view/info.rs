@@ -6,7 +6,7 @@ use std::ffi::c_uint;
 use divvy_driver::sys::cuda::{CUdevice, CUresult};
 
 use crate::device::{self, Belongs};
-use crate::hook::Real;
+use crate::route::hook::Real;
 
 /// A GPU's memory as the slice sees it, in bytes.
 #[derive(Debug, PartialEq, Eq)]

@@ -8,8 +8,8 @@ use std::ffi::c_uint;
 use divvy_driver::sys::cuda::{CUdeviceptr, CUdeviceptr_v1, CUresult, CUstream};
 
 use crate::device::{self, Admission};
-use crate::hook::Real;
 use crate::process;
+use crate::route::hook::Real;
 use crate::table::real;
 
 /// From this size on, the driver gives whole pages of the larger size; below, it divides them. Inferred, as is that

@@ -13,10 +13,10 @@ use divvy_driver::sys::nvml::{
 use divvy_ledger::{ProcessState, ProcessUsage};
 
 use crate::account::Account;
-use crate::function::driver;
-use crate::hook::Real;
-use crate::info::View;
 use crate::process::{self, Standing};
+use crate::route::function::driver;
+use crate::route::hook::Real;
+use crate::view::info::View;
 
 pub fn memory<F>(
     real: Real<'_, F, nvmlReturn_t>,

@@ -9,11 +9,11 @@ use divvy_driver::sys::cuda::{
 };
 
 use crate::account::Account;
+use crate::charge::mappings::Backing;
+use crate::charge::memory::granted;
 use crate::device::{self, Admission};
-use crate::hook::Real;
-use crate::mappings::Backing;
-use crate::memory::granted;
 use crate::process;
+use crate::route::hook::Real;
 
 /// The device whose memory a location means; `None` for the host's.
 pub fn device_of(location: &CUmemLocation) -> Option<CUdevice> {

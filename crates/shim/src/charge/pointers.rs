@@ -5,7 +5,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::pool::Pool;
+use crate::charge::pool::Pool;
 
 const SHARDS: usize = 64;
 

@@ -15,7 +15,7 @@ use std::ffi::{CStr, c_char, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
-use crate::{elf, hook};
+use crate::route::{elf, hook};
 
 #[cfg(not(target_arch = "x86_64"))]
 compile_error!("the dlsym override is written for x86-64");

@@ -11,7 +11,7 @@ use std::sync::atomic::{
     Ordering::{Acquire, Release},
 };
 
-use crate::{elf, lookup};
+use crate::route::{elf, lookup};
 
 /// Which of NVIDIA's libraries has a function.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -176,8 +176,8 @@ pub fn is_exported(address: *mut c_void) -> bool {
 macro_rules! functions {
     ($($library:ident $name:ident;)*) => {
         $(#[allow(non_upper_case_globals)]
-        pub static $name: $crate::function::Function<divvy_driver::sys::$library::pfn::$name> =
-            $crate::function::Function::new($crate::function::Library::$library, concat!(stringify!($name), "\0"));)*
+        pub static $name: $crate::route::function::Function<divvy_driver::sys::$library::pfn::$name> =
+            $crate::route::function::Function::new($crate::route::function::Library::$library, concat!(stringify!($name), "\0"));)*
     };
 }
 

@@ -1,0 +1,4 @@
+//! What the program is shown: the slice wherever it looks at the GPU's memory and processes.
+
+pub mod info;
+pub mod nvml;
