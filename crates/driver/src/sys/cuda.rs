@@ -4,7 +4,7 @@ mod enums;
 pub mod pfn;
 
 pub use enums::*;
-use std::ffi::{c_char, c_int, c_uchar, c_uint, c_ulonglong, c_ushort, c_void};
+use std::ffi::{c_char, c_int, c_longlong, c_uchar, c_uint, c_ulonglong, c_ushort, c_void};
 
 pub type cuuint64_t = u64;
 /// Ordinal of a device as `cuDeviceGet` numbers it, after `CUDA_VISIBLE_DEVICES`.
@@ -14,6 +14,10 @@ pub type CUdeviceptr = c_ulonglong;
 /// Address in the 32-bit functions of CUDA 3.1 and before.
 pub type CUdeviceptr_v1 = c_uint;
 pub type CUmemGenericAllocationHandle = c_ulonglong;
+pub type CUgraphConditionalHandle = cuuint64_t;
+pub type CUkernelNodeAttrID = CUlaunchAttributeID;
+/// A union of 64 bytes; which member counts is said by the attribute.
+pub type CUkernelNodeAttrValue = [u64; 8];
 
 pub type CUhostFn = Option<unsafe extern "C" fn(user_data: *mut c_void)>;
 pub type CUstreamCallback =
@@ -31,6 +35,10 @@ handles! {
     CUmemoryPool = CUmemPoolHandle_st;
     CUarray = CUarray_st;
     CUlinkState = CUlinkState_st;
+    CUgraph = CUgraph_st;
+    CUgraphNode = CUgraphNode_st;
+    CUgraphExec = CUgraphExec_st;
+    CUuserObject = CUuserObject_st;
 }
 
 /// The stream that `NULL` means, where the per-thread default stream is in use.
@@ -53,6 +61,9 @@ defines! {
     CU_LAUNCH_PARAM_END_AS_INT: usize = 0;
     CU_LAUNCH_PARAM_BUFFER_POINTER_AS_INT: usize = 1;
     CU_LAUNCH_PARAM_BUFFER_SIZE_AS_INT: usize = 2;
+    CU_GRAPH_COND_ASSIGN_DEFAULT: c_uint = 1;
+    CUDA_COOPERATIVE_LAUNCH_MULTI_DEVICE_NO_PRE_LAUNCH_SYNC: c_uint = 1;
+    CUDA_COOPERATIVE_LAUNCH_MULTI_DEVICE_NO_POST_LAUNCH_SYNC: c_uint = 2;
 }
 
 structs! {
@@ -140,5 +151,246 @@ structs! {
         hStream: CUstream,
         attrs: *mut CUlaunchAttribute,
         numAttrs: c_uint,
+    }
+    /// A box of bytes and both ends of its copy; heights are in rows.
+    CUDA_MEMCPY3D {
+        srcXInBytes: usize,
+        srcY: usize,
+        srcZ: usize,
+        srcLOD: usize,
+        srcMemoryType: CUmemorytype,
+        srcHost: *const c_void,
+        srcDevice: CUdeviceptr,
+        srcArray: CUarray,
+        reserved0: *mut c_void,
+        srcPitch: usize,
+        srcHeight: usize,
+        dstXInBytes: usize,
+        dstY: usize,
+        dstZ: usize,
+        dstLOD: usize,
+        dstMemoryType: CUmemorytype,
+        dstHost: *mut c_void,
+        dstDevice: CUdeviceptr,
+        dstArray: CUarray,
+        reserved1: *mut c_void,
+        dstPitch: usize,
+        dstHeight: usize,
+        WidthInBytes: usize,
+        Height: usize,
+        Depth: usize,
+    }
+    /// The same between contexts.
+    CUDA_MEMCPY3D_PEER {
+        srcXInBytes: usize,
+        srcY: usize,
+        srcZ: usize,
+        srcLOD: usize,
+        srcMemoryType: CUmemorytype,
+        srcHost: *const c_void,
+        srcDevice: CUdeviceptr,
+        srcArray: CUarray,
+        srcContext: CUcontext,
+        srcPitch: usize,
+        srcHeight: usize,
+        dstXInBytes: usize,
+        dstY: usize,
+        dstZ: usize,
+        dstLOD: usize,
+        dstMemoryType: CUmemorytype,
+        dstHost: *mut c_void,
+        dstDevice: CUdeviceptr,
+        dstArray: CUarray,
+        dstContext: CUcontext,
+        dstPitch: usize,
+        dstHeight: usize,
+        WidthInBytes: usize,
+        Height: usize,
+        Depth: usize,
+    }
+    CUmemcpyAttributes {
+        srcAccessOrder: CUmemcpySrcAccessOrder,
+        srcLocHint: CUmemLocation,
+        dstLocHint: CUmemLocation,
+        flags: c_uint,
+    }
+    /// In elements.
+    CUoffset3D {
+        x: usize,
+        y: usize,
+        z: usize,
+    }
+    /// In elements.
+    CUextent3D {
+        width: usize,
+        height: usize,
+        depth: usize,
+    }
+    /// `CUmemcpy3DOperand::op` where the operand is a pointer: the length of a row and the height of a layer are in elements
+    /// of one byte, and 0 means as large as the copy.
+    CUmemcpy3DOperand_ptr as "__typeof__(((CUmemcpy3DOperand *)0)->op.ptr)" {
+        ptr: CUdeviceptr,
+        rowLength: usize,
+        layerHeight: usize,
+        locHint: CUmemLocation,
+    }
+    /// `CUmemcpy3DOperand::op` where the operand is an array.
+    CUmemcpy3DOperand_array as "__typeof__(((CUmemcpy3DOperand *)0)->op.array)" {
+        array: CUarray,
+        offset: CUoffset3D,
+    }
+    /// `op` is a union; which member counts is said by `type_`.
+    CUmemcpy3DOperand {
+        type_: CUmemcpy3DOperandType,
+        op: [u64; 4],
+    }
+    CUDA_MEMCPY3D_BATCH_OP {
+        src: CUmemcpy3DOperand,
+        dst: CUmemcpy3DOperand,
+        extent: CUextent3D,
+        srcAccessOrder: CUmemcpySrcAccessOrder,
+        flags: c_uint,
+    }
+    CUDA_LAUNCH_PARAMS {
+        function: CUfunction,
+        gridDimX: c_uint,
+        gridDimY: c_uint,
+        gridDimZ: c_uint,
+        blockDimX: c_uint,
+        blockDimY: c_uint,
+        blockDimZ: c_uint,
+        sharedMemBytes: c_uint,
+        hStream: CUstream,
+        kernelParams: *mut *mut c_void,
+    }
+    /// What an edge of a graph says beyond its ends; all zero is an ordinary dependency.
+    CUgraphEdgeData {
+        from_port: c_uchar,
+        to_port: c_uchar,
+        /// One of [`CUgraphDependencyType`].
+        type_: c_uchar,
+        reserved: [c_uchar; 5],
+    }
+    CUDA_KERNEL_NODE_PARAMS_v1 {
+        func: CUfunction,
+        gridDimX: c_uint,
+        gridDimY: c_uint,
+        gridDimZ: c_uint,
+        blockDimX: c_uint,
+        blockDimY: c_uint,
+        blockDimZ: c_uint,
+        sharedMemBytes: c_uint,
+        kernelParams: *mut *mut c_void,
+        extra: *mut *mut c_void,
+    }
+    /// Also what [`CUgraphNodeParams`] holds, as `CUDA_KERNEL_NODE_PARAMS_v3`. `kern` counts where `func` is NULL.
+    CUDA_KERNEL_NODE_PARAMS {
+        func: CUfunction,
+        gridDimX: c_uint,
+        gridDimY: c_uint,
+        gridDimZ: c_uint,
+        blockDimX: c_uint,
+        blockDimY: c_uint,
+        blockDimZ: c_uint,
+        sharedMemBytes: c_uint,
+        kernelParams: *mut *mut c_void,
+        extra: *mut *mut c_void,
+        kern: CUkernel,
+        ctx: CUcontext,
+    }
+    CUDA_MEMCPY_NODE_PARAMS {
+        flags: c_int,
+        reserved: c_int,
+        copyCtx: CUcontext,
+        copyParams: CUDA_MEMCPY3D,
+    }
+    /// The width is in elements of 1, 2 or 4 bytes.
+    CUDA_MEMSET_NODE_PARAMS {
+        dst: CUdeviceptr,
+        pitch: usize,
+        value: c_uint,
+        elementSize: c_uint,
+        width: usize,
+        height: usize,
+    }
+    CUDA_MEMSET_NODE_PARAMS_v2 {
+        dst: CUdeviceptr,
+        pitch: usize,
+        value: c_uint,
+        elementSize: c_uint,
+        width: usize,
+        height: usize,
+        ctx: CUcontext,
+    }
+    CUDA_HOST_NODE_PARAMS {
+        fn_: CUhostFn,
+        userData: *mut c_void,
+    }
+    /// `ctx` is a union with a green context.
+    CUDA_HOST_NODE_PARAMS_v2 {
+        fn_: CUhostFn,
+        userData: *mut c_void,
+        syncMode: c_uint,
+        ctx: CUcontext,
+    }
+    CUDA_CHILD_GRAPH_NODE_PARAMS {
+        graph: CUgraph,
+        ownership: CUgraphChildGraphNodeOwnership,
+    }
+    /// `ctx` is a union with a green context.
+    CUDA_EVENT_RECORD_NODE_PARAMS {
+        event: CUevent,
+        ctx: CUcontext,
+    }
+    CUDA_EVENT_WAIT_NODE_PARAMS {
+        event: CUevent,
+    }
+    /// `dptr` is where the driver answers the address. Also `CUDA_MEM_ALLOC_NODE_PARAMS_v2`.
+    CUDA_MEM_ALLOC_NODE_PARAMS {
+        poolProps: CUmemPoolProps,
+        accessDescs: *const CUmemAccessDesc,
+        accessDescCount: usize,
+        bytesize: usize,
+        dptr: CUdeviceptr,
+    }
+    CUDA_MEM_FREE_NODE_PARAMS {
+        dptr: CUdeviceptr,
+    }
+    /// `phGraph_out` is where the driver answers its own array of `size` graphs, the bodies.
+    CUDA_CONDITIONAL_NODE_PARAMS {
+        handle: CUgraphConditionalHandle,
+        type_: CUgraphConditionalNodeType,
+        size: c_uint,
+        phGraph_out: *mut CUgraph,
+        ctx: CUcontext,
+    }
+    /// `ctx` is a union with a green context.
+    CUDA_MEMCPY_BATCH_NODE_PARAMS {
+        count: usize,
+        dsts: *mut CUdeviceptr,
+        srcs: *mut CUdeviceptr,
+        sizes: *mut usize,
+        attrs: *mut CUmemcpyAttributes,
+        attrsIdxs: *mut usize,
+        numAttrs: usize,
+        ctx: CUcontext,
+    }
+    /// `reserved1` is a union with the parameters of each kind of node; which member counts is said by `type_`.
+    CUgraphNodeParams {
+        type_: CUgraphNodeType,
+        reserved0: [c_int; 3],
+        reserved1: [c_longlong; 29],
+        reserved2: c_longlong,
+    }
+    CUDA_GRAPH_INSTANTIATE_PARAMS {
+        flags: cuuint64_t,
+        hUploadStream: CUstream,
+        hErrNode_out: CUgraphNode,
+        result_out: CUgraphInstantiateResult,
+    }
+    CUgraphExecUpdateResultInfo {
+        result: CUgraphExecUpdateResult,
+        errorNode: CUgraphNode,
+        errorFromNode: CUgraphNode,
     }
 }

@@ -207,11 +207,68 @@ enums! {
     CUstreamCaptureMode: CU_STREAM_CAPTURE_MODE_ {
         GLOBAL = 0, THREAD_LOCAL = 1, RELAXED = 2,
     };
+    CUstreamUpdateCaptureDependencies_flags: CU_STREAM_ {
+        ADD_CAPTURE_DEPENDENCIES = 0, SET_CAPTURE_DEPENDENCIES = 1,
+    };
+    CUgraphNodeType: CU_GRAPH_NODE_TYPE_ {
+        KERNEL = 0, MEMCPY = 1, MEMSET = 2, HOST = 3, GRAPH = 4, EMPTY = 5, WAIT_EVENT = 6,
+        EVENT_RECORD = 7, EXT_SEMAS_SIGNAL = 8, EXT_SEMAS_WAIT = 9, MEM_ALLOC = 10, MEM_FREE = 11,
+        BATCH_MEM_OP = 12, CONDITIONAL = 13, MEMCPY_BATCH = 14, EXTERNAL_ENGINE = 17,
+        FABRIC_CPY_BATCH = 18,
+    };
+    CUgraphDependencyType: CU_GRAPH_DEPENDENCY_TYPE_ {
+        DEFAULT = 0, PROGRAMMATIC = 1,
+    };
+    CUgraphConditionalNodeType: CU_GRAPH_COND_TYPE_ {
+        IF = 0, WHILE = 1, SWITCH = 2,
+    };
+    CUgraphInstantiate_flags: CUDA_GRAPH_INSTANTIATE_FLAG_ {
+        AUTO_FREE_ON_LAUNCH = 1, UPLOAD = 2, DEVICE_LAUNCH = 4, USE_NODE_PRIORITY = 8,
+    };
+    CUgraphInstantiateResult: CUDA_GRAPH_INSTANTIATE_ {
+        SUCCESS = 0, ERROR = 1, INVALID_STRUCTURE = 2, NODE_OPERATION_NOT_SUPPORTED = 3,
+        MULTIPLE_CTXS_NOT_SUPPORTED = 4, CONDITIONAL_HANDLE_UNUSED = 5,
+    };
+    CUgraphExecUpdateResult: CU_GRAPH_EXEC_UPDATE_ {
+        SUCCESS = 0, ERROR = 1, ERROR_TOPOLOGY_CHANGED = 2, ERROR_NODE_TYPE_CHANGED = 3,
+        ERROR_FUNCTION_CHANGED = 4, ERROR_PARAMETERS_CHANGED = 5, ERROR_NOT_SUPPORTED = 6,
+        ERROR_UNSUPPORTED_FUNCTION_CHANGE = 7, ERROR_ATTRIBUTES_CHANGED = 8,
+    };
+    CUgraphMem_attribute: CU_GRAPH_MEM_ATTR_ {
+        USED_MEM_CURRENT = 0, USED_MEM_HIGH = 1, RESERVED_MEM_CURRENT = 2, RESERVED_MEM_HIGH = 3,
+    };
+    /// C's third value, `INVALID`, is -1: what a query of a node answers.
+    CUgraphChildGraphNodeOwnership: CU_GRAPH_CHILD_GRAPH_OWNERSHIP_ {
+        CLONE = 0, MOVE = 1,
+    };
+    CUgraphDebugDot_flags: CU_GRAPH_DEBUG_DOT_FLAGS_ {
+        VERBOSE = 1, HANDLES = 1024,
+    };
+    CUuserObject_flags: CU_USER_OBJECT_ {
+        NO_DESTRUCTOR_SYNC = 1,
+    };
+    CUuserObjectRetain_flags: CU_GRAPH_USER_OBJECT_ {
+        MOVE = 1,
+    };
+    CUmemcpySrcAccessOrder: CU_MEMCPY_SRC_ACCESS_ORDER_ {
+        INVALID = 0, STREAM = 1, DURING_API_CALL = 2, ANY = 3,
+    };
+    CUmemcpy3DOperandType: CU_MEMCPY_OPERAND_TYPE_ {
+        POINTER = 1, ARRAY = 2,
+    };
     CUjitInputType: CU_JIT_INPUT_ {
         CUBIN = 0, PTX = 1, FATBINARY = 2, OBJECT = 3, LIBRARY = 4, NVVM = 5,
     };
     CUjit_option:;
     CUlibraryOption:;
-    CUlaunchAttributeID:;
+    CUlaunchAttributeID: CU_LAUNCH_ATTRIBUTE_ {
+        IGNORE = 0, ACCESS_POLICY_WINDOW = 1, COOPERATIVE = 2, SYNCHRONIZATION_POLICY = 3,
+        CLUSTER_DIMENSION = 4, CLUSTER_SCHEDULING_POLICY_PREFERENCE = 5,
+        PROGRAMMATIC_STREAM_SERIALIZATION = 6, PROGRAMMATIC_EVENT = 7, PRIORITY = 8,
+        MEM_SYNC_DOMAIN_MAP = 9, MEM_SYNC_DOMAIN = 10, PREFERRED_CLUSTER_DIMENSION = 11,
+        LAUNCH_COMPLETION_EVENT = 12, DEVICE_UPDATABLE_KERNEL_NODE = 13,
+        PREFERRED_SHARED_MEMORY_CARVEOUT = 14, NVLINK_UTIL_CENTRIC_SCHEDULING = 16,
+        PORTABLE_CLUSTER_SIZE_MODE = 17, SHARED_MEMORY_MODE = 18,
+    };
     CUexecAffinityType:;
 }

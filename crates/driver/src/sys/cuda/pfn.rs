@@ -144,6 +144,53 @@ functions! {
     );
     cuMemcpy2D_v2, cuMemcpy2D_v2_ptds, cuMemcpy2DUnaligned_v2, cuMemcpy2DUnaligned_v2_ptds: (p_copy: *const CUDA_MEMCPY2D);
     cuMemcpy2DAsync_v2, cuMemcpy2DAsync_v2_ptsz: (p_copy: *const CUDA_MEMCPY2D, h_stream: CUstream);
+    cuMemcpy3D_v2, cuMemcpy3D_v2_ptds: (p_copy: *const CUDA_MEMCPY3D);
+    cuMemcpy3DAsync_v2, cuMemcpy3DAsync_v2_ptsz: (p_copy: *const CUDA_MEMCPY3D, h_stream: CUstream);
+    cuMemcpy3DPeer, cuMemcpy3DPeer_ptds: (p_copy: *const CUDA_MEMCPY3D_PEER);
+    cuMemcpy3DPeerAsync, cuMemcpy3DPeerAsync_ptsz: (p_copy: *const CUDA_MEMCPY3D_PEER, h_stream: CUstream);
+    cuMemcpyBatchAsync, cuMemcpyBatchAsync_ptsz: (
+        dsts: *mut CUdeviceptr, srcs: *mut CUdeviceptr, sizes: *mut usize, count: usize,
+        attrs: *mut CUmemcpyAttributes, attrs_idxs: *mut usize, num_attrs: usize, fail_idx: *mut usize,
+        h_stream: CUstream
+    );
+    cuMemcpyBatchAsync_v2, cuMemcpyBatchAsync_v2_ptsz: (
+        dsts: *mut CUdeviceptr, srcs: *mut CUdeviceptr, sizes: *mut usize, count: usize,
+        attrs: *mut CUmemcpyAttributes, attrs_idxs: *mut usize, num_attrs: usize, h_stream: CUstream
+    );
+    cuMemcpy3DBatchAsync, cuMemcpy3DBatchAsync_ptsz: (
+        num_ops: usize, op_list: *mut CUDA_MEMCPY3D_BATCH_OP, fail_idx: *mut usize, flags: c_ulonglong,
+        h_stream: CUstream
+    );
+    cuMemcpy3DBatchAsync_v2, cuMemcpy3DBatchAsync_v2_ptsz: (
+        num_ops: usize, op_list: *mut CUDA_MEMCPY3D_BATCH_OP, flags: c_ulonglong, h_stream: CUstream
+    );
+    cuMemcpyWithAttributesAsync, cuMemcpyWithAttributesAsync_ptsz: (
+        dst: CUdeviceptr, src: CUdeviceptr, size: usize, attr: *mut CUmemcpyAttributes, h_stream: CUstream
+    );
+    cuMemcpy3DWithAttributesAsync, cuMemcpy3DWithAttributesAsync_ptsz: (
+        op: *mut CUDA_MEMCPY3D_BATCH_OP, flags: c_ulonglong, h_stream: CUstream
+    );
+    cuMemcpyDtoA_v2, cuMemcpyDtoA_v2_ptds: (
+        dst_array: CUarray, dst_offset: usize, src_device: CUdeviceptr, byte_count: usize
+    );
+    cuMemcpyAtoD_v2, cuMemcpyAtoD_v2_ptds: (
+        dst_device: CUdeviceptr, src_array: CUarray, src_offset: usize, byte_count: usize
+    );
+    cuMemcpyHtoA_v2, cuMemcpyHtoA_v2_ptds: (
+        dst_array: CUarray, dst_offset: usize, src_host: *const c_void, byte_count: usize
+    );
+    cuMemcpyAtoH_v2, cuMemcpyAtoH_v2_ptds: (
+        dst_host: *mut c_void, src_array: CUarray, src_offset: usize, byte_count: usize
+    );
+    cuMemcpyAtoA_v2, cuMemcpyAtoA_v2_ptds: (
+        dst_array: CUarray, dst_offset: usize, src_array: CUarray, src_offset: usize, byte_count: usize
+    );
+    cuMemcpyHtoAAsync_v2, cuMemcpyHtoAAsync_v2_ptsz: (
+        dst_array: CUarray, dst_offset: usize, src_host: *const c_void, byte_count: usize, h_stream: CUstream
+    );
+    cuMemcpyAtoHAsync_v2, cuMemcpyAtoHAsync_v2_ptsz: (
+        dst_host: *mut c_void, src_array: CUarray, src_offset: usize, byte_count: usize, h_stream: CUstream
+    );
 
     // memory sets
     cuMemsetD8_v2, cuMemsetD8_v2_ptds: (dst_device: CUdeviceptr, uc: c_uchar, n: usize);
@@ -325,6 +372,18 @@ functions! {
         block_dim_y: c_uint, block_dim_z: c_uint, shared_mem_bytes: c_uint, h_stream: CUstream,
         kernel_params: *mut *mut c_void
     );
+    cuLaunchCooperativeKernelMultiDevice: (
+        launch_params_list: *mut CUDA_LAUNCH_PARAMS, num_devices: c_uint, flags: c_uint
+    );
+    cuFuncSetBlockShape: (hfunc: CUfunction, x: c_int, y: c_int, z: c_int);
+    cuFuncSetSharedSize: (hfunc: CUfunction, bytes: c_uint);
+    cuParamSetSize: (hfunc: CUfunction, numbytes: c_uint);
+    cuParamSeti: (hfunc: CUfunction, offset: c_int, value: c_uint);
+    cuParamSetf: (hfunc: CUfunction, offset: c_int, value: f32);
+    cuParamSetv: (hfunc: CUfunction, offset: c_int, ptr: *mut c_void, numbytes: c_uint);
+    cuLaunch: (f: CUfunction);
+    cuLaunchGrid: (f: CUfunction, grid_width: c_int, grid_height: c_int);
+    cuLaunchGridAsync: (f: CUfunction, grid_width: c_int, grid_height: c_int, h_stream: CUstream);
     cuLaunchHostFunc, cuLaunchHostFunc_ptsz: (h_stream: CUstream, fn_: CUhostFn, user_data: *mut c_void);
     cuLaunchHostFunc_v2, cuLaunchHostFunc_v2_ptsz: (
         h_stream: CUstream, fn_: CUhostFn, user_data: *mut c_void, sync_mode: c_uint
@@ -362,5 +421,205 @@ functions! {
     cuEventSynchronize: (h_event: CUevent);
     cuEventElapsedTime: (p_milliseconds: *mut f32, h_start: CUevent, h_end: CUevent);
     cuEventElapsedTime_v2: (p_milliseconds: *mut f32, h_start: CUevent, h_end: CUevent);
+
+    // stream capture
+    cuStreamBeginCapture, cuStreamBeginCapture_ptsz: (h_stream: CUstream);
+    cuStreamBeginCapture_v2, cuStreamBeginCapture_v2_ptsz: (h_stream: CUstream, mode: CUstreamCaptureMode);
+    cuStreamBeginCaptureToGraph, cuStreamBeginCaptureToGraph_ptsz: (
+        h_stream: CUstream, h_graph: CUgraph, dependencies: *const CUgraphNode,
+        dependency_data: *const CUgraphEdgeData, num_dependencies: usize, mode: CUstreamCaptureMode
+    );
+    cuStreamEndCapture, cuStreamEndCapture_ptsz: (h_stream: CUstream, ph_graph: *mut CUgraph);
+    cuStreamGetCaptureInfo, cuStreamGetCaptureInfo_ptsz: (
+        h_stream: CUstream, capture_status_out: *mut CUstreamCaptureStatus, id_out: *mut cuuint64_t
+    );
+    cuStreamGetCaptureInfo_v2, cuStreamGetCaptureInfo_v2_ptsz: (
+        h_stream: CUstream, capture_status_out: *mut CUstreamCaptureStatus, id_out: *mut cuuint64_t,
+        graph_out: *mut CUgraph, dependencies_out: *mut *const CUgraphNode, num_dependencies_out: *mut usize
+    );
+    cuStreamGetCaptureInfo_v3, cuStreamGetCaptureInfo_v3_ptsz: (
+        h_stream: CUstream, capture_status_out: *mut CUstreamCaptureStatus, id_out: *mut cuuint64_t,
+        graph_out: *mut CUgraph, dependencies_out: *mut *const CUgraphNode,
+        edge_data_out: *mut *const CUgraphEdgeData, num_dependencies_out: *mut usize
+    );
+    cuStreamUpdateCaptureDependencies, cuStreamUpdateCaptureDependencies_ptsz: (
+        h_stream: CUstream, dependencies: *mut CUgraphNode, num_dependencies: usize, flags: c_uint
+    );
+    cuStreamUpdateCaptureDependencies_v2, cuStreamUpdateCaptureDependencies_v2_ptsz: (
+        h_stream: CUstream, dependencies: *mut CUgraphNode, dependency_data: *const CUgraphEdgeData,
+        num_dependencies: usize, flags: c_uint
+    );
+
+    // graphs
+    cuGraphCreate: (ph_graph: *mut CUgraph, flags: c_uint);
+    cuGraphDestroy: (h_graph: CUgraph);
+    cuGraphClone: (ph_graph_clone: *mut CUgraph, original_graph: CUgraph);
+    cuGraphGetId: (h_graph: CUgraph, graph_id: *mut c_uint);
+    cuGraphGetNodes: (h_graph: CUgraph, nodes: *mut CUgraphNode, num_nodes: *mut usize);
+    cuGraphGetRootNodes: (h_graph: CUgraph, root_nodes: *mut CUgraphNode, num_root_nodes: *mut usize);
+    cuGraphGetEdges: (h_graph: CUgraph, from: *mut CUgraphNode, to: *mut CUgraphNode, num_edges: *mut usize);
+    cuGraphGetEdges_v2: (
+        h_graph: CUgraph, from: *mut CUgraphNode, to: *mut CUgraphNode, edge_data: *mut CUgraphEdgeData,
+        num_edges: *mut usize
+    );
+    cuGraphAddDependencies, cuGraphRemoveDependencies: (
+        h_graph: CUgraph, from: *const CUgraphNode, to: *const CUgraphNode, num_dependencies: usize
+    );
+    cuGraphAddDependencies_v2, cuGraphRemoveDependencies_v2: (
+        h_graph: CUgraph, from: *const CUgraphNode, to: *const CUgraphNode, edge_data: *const CUgraphEdgeData,
+        num_dependencies: usize
+    );
+    cuGraphNodeGetDependencies: (h_node: CUgraphNode, dependencies: *mut CUgraphNode, num_dependencies: *mut usize);
+    cuGraphNodeGetDependencies_v2: (
+        h_node: CUgraphNode, dependencies: *mut CUgraphNode, edge_data: *mut CUgraphEdgeData,
+        num_dependencies: *mut usize
+    );
+    cuGraphNodeGetDependentNodes: (
+        h_node: CUgraphNode, dependent_nodes: *mut CUgraphNode, num_dependent_nodes: *mut usize
+    );
+    cuGraphNodeGetDependentNodes_v2: (
+        h_node: CUgraphNode, dependent_nodes: *mut CUgraphNode, edge_data: *mut CUgraphEdgeData,
+        num_dependent_nodes: *mut usize
+    );
+    cuGraphNodeGetType: (h_node: CUgraphNode, type_: *mut CUgraphNodeType);
+    cuGraphNodeGetContainingGraph: (h_node: CUgraphNode, ph_graph: *mut CUgraph);
+    cuGraphNodeGetLocalId: (h_node: CUgraphNode, node_id: *mut c_uint);
+    cuGraphNodeGetToolsId: (h_node: CUgraphNode, tools_node_id: *mut c_ulonglong);
+    cuGraphNodeFindInClone: (ph_node: *mut CUgraphNode, h_original_node: CUgraphNode, h_cloned_graph: CUgraph);
+    cuGraphDestroyNode: (h_node: CUgraphNode);
+    cuGraphDebugDotPrint: (h_graph: CUgraph, path: *const c_char, flags: c_uint);
+    cuGraphConditionalHandleCreate: (
+        p_handle_out: *mut CUgraphConditionalHandle, h_graph: CUgraph, ctx: CUcontext, default_launch_value: c_uint,
+        flags: c_uint
+    );
+
+    // graph nodes
+    cuGraphAddNode: (
+        ph_graph_node: *mut CUgraphNode, h_graph: CUgraph, dependencies: *const CUgraphNode, num_dependencies: usize,
+        node_params: *mut CUgraphNodeParams
+    );
+    cuGraphAddNode_v2, cuGraphAddNode_v3: (
+        ph_graph_node: *mut CUgraphNode, h_graph: CUgraph, dependencies: *const CUgraphNode,
+        dependency_data: *const CUgraphEdgeData, num_dependencies: usize, node_params: *mut CUgraphNodeParams
+    );
+    cuGraphNodeSetParams, cuGraphNodeSetParams_v2, cuGraphNodeGetParams: (
+        h_node: CUgraphNode, node_params: *mut CUgraphNodeParams
+    );
+    cuGraphAddKernelNode: (
+        ph_graph_node: *mut CUgraphNode, h_graph: CUgraph, dependencies: *const CUgraphNode, num_dependencies: usize,
+        node_params: *const CUDA_KERNEL_NODE_PARAMS_v1
+    );
+    cuGraphAddKernelNode_v2: (
+        ph_graph_node: *mut CUgraphNode, h_graph: CUgraph, dependencies: *const CUgraphNode, num_dependencies: usize,
+        node_params: *const CUDA_KERNEL_NODE_PARAMS
+    );
+    cuGraphKernelNodeGetParams: (h_node: CUgraphNode, node_params: *mut CUDA_KERNEL_NODE_PARAMS_v1);
+    cuGraphKernelNodeGetParams_v2: (h_node: CUgraphNode, node_params: *mut CUDA_KERNEL_NODE_PARAMS);
+    cuGraphKernelNodeSetParams: (h_node: CUgraphNode, node_params: *const CUDA_KERNEL_NODE_PARAMS_v1);
+    cuGraphKernelNodeSetParams_v2: (h_node: CUgraphNode, node_params: *const CUDA_KERNEL_NODE_PARAMS);
+    cuGraphKernelNodeCopyAttributes: (dst: CUgraphNode, src: CUgraphNode);
+    cuGraphKernelNodeGetAttribute: (
+        h_node: CUgraphNode, attr: CUkernelNodeAttrID, value_out: *mut CUkernelNodeAttrValue
+    );
+    cuGraphKernelNodeSetAttribute: (h_node: CUgraphNode, attr: CUkernelNodeAttrID, value: *const CUkernelNodeAttrValue);
+    cuGraphAddMemcpyNode: (
+        ph_graph_node: *mut CUgraphNode, h_graph: CUgraph, dependencies: *const CUgraphNode, num_dependencies: usize,
+        copy_params: *const CUDA_MEMCPY3D, ctx: CUcontext
+    );
+    cuGraphMemcpyNodeGetParams: (h_node: CUgraphNode, node_params: *mut CUDA_MEMCPY3D);
+    cuGraphMemcpyNodeSetParams: (h_node: CUgraphNode, node_params: *const CUDA_MEMCPY3D);
+    cuGraphAddMemsetNode: (
+        ph_graph_node: *mut CUgraphNode, h_graph: CUgraph, dependencies: *const CUgraphNode, num_dependencies: usize,
+        memset_params: *const CUDA_MEMSET_NODE_PARAMS, ctx: CUcontext
+    );
+    cuGraphMemsetNodeGetParams: (h_node: CUgraphNode, node_params: *mut CUDA_MEMSET_NODE_PARAMS);
+    cuGraphMemsetNodeSetParams: (h_node: CUgraphNode, node_params: *const CUDA_MEMSET_NODE_PARAMS);
+    cuGraphAddHostNode: (
+        ph_graph_node: *mut CUgraphNode, h_graph: CUgraph, dependencies: *const CUgraphNode, num_dependencies: usize,
+        node_params: *const CUDA_HOST_NODE_PARAMS
+    );
+    cuGraphHostNodeGetParams: (h_node: CUgraphNode, node_params: *mut CUDA_HOST_NODE_PARAMS);
+    cuGraphHostNodeSetParams: (h_node: CUgraphNode, node_params: *const CUDA_HOST_NODE_PARAMS);
+    cuGraphAddChildGraphNode: (
+        ph_graph_node: *mut CUgraphNode, h_graph: CUgraph, dependencies: *const CUgraphNode, num_dependencies: usize,
+        child_graph: CUgraph
+    );
+    cuGraphChildGraphNodeGetGraph: (h_node: CUgraphNode, ph_graph: *mut CUgraph);
+    cuGraphAddEmptyNode: (
+        ph_graph_node: *mut CUgraphNode, h_graph: CUgraph, dependencies: *const CUgraphNode, num_dependencies: usize
+    );
+    cuGraphAddEventRecordNode, cuGraphAddEventWaitNode: (
+        ph_graph_node: *mut CUgraphNode, h_graph: CUgraph, dependencies: *const CUgraphNode, num_dependencies: usize,
+        event: CUevent
+    );
+    cuGraphEventRecordNodeGetEvent, cuGraphEventWaitNodeGetEvent: (h_node: CUgraphNode, event_out: *mut CUevent);
+    cuGraphEventRecordNodeSetEvent, cuGraphEventWaitNodeSetEvent: (h_node: CUgraphNode, event: CUevent);
+    cuGraphAddMemAllocNode: (
+        ph_graph_node: *mut CUgraphNode, h_graph: CUgraph, dependencies: *const CUgraphNode, num_dependencies: usize,
+        node_params: *mut CUDA_MEM_ALLOC_NODE_PARAMS
+    );
+    cuGraphMemAllocNodeGetParams: (h_node: CUgraphNode, params_out: *mut CUDA_MEM_ALLOC_NODE_PARAMS);
+    cuGraphAddMemFreeNode: (
+        ph_graph_node: *mut CUgraphNode, h_graph: CUgraph, dependencies: *const CUgraphNode, num_dependencies: usize,
+        dptr: CUdeviceptr
+    );
+    cuGraphMemFreeNodeGetParams: (h_node: CUgraphNode, dptr_out: *mut CUdeviceptr);
+
+    // executable graphs
+    cuGraphInstantiate, cuGraphInstantiate_v2: (
+        ph_graph_exec: *mut CUgraphExec, h_graph: CUgraph, ph_error_node: *mut CUgraphNode, log_buffer: *mut c_char,
+        buffer_size: usize
+    );
+    cuGraphInstantiateWithFlags: (ph_graph_exec: *mut CUgraphExec, h_graph: CUgraph, flags: c_ulonglong);
+    cuGraphInstantiateWithParams, cuGraphInstantiateWithParams_ptsz: (
+        ph_graph_exec: *mut CUgraphExec, h_graph: CUgraph, instantiate_params: *mut CUDA_GRAPH_INSTANTIATE_PARAMS
+    );
+    cuGraphExecGetFlags: (h_graph_exec: CUgraphExec, flags: *mut cuuint64_t);
+    cuGraphExecGetId: (h_graph_exec: CUgraphExec, graph_id: *mut c_uint);
+    cuGraphExecDestroy: (h_graph_exec: CUgraphExec);
+    cuGraphUpload, cuGraphUpload_ptsz, cuGraphLaunch, cuGraphLaunch_ptsz: (
+        h_graph_exec: CUgraphExec, h_stream: CUstream
+    );
+    cuGraphExecUpdate: (
+        h_graph_exec: CUgraphExec, h_graph: CUgraph, h_error_node_out: *mut CUgraphNode,
+        update_result_out: *mut CUgraphExecUpdateResult
+    );
+    cuGraphExecUpdate_v2: (h_graph_exec: CUgraphExec, h_graph: CUgraph, result_info: *mut CUgraphExecUpdateResultInfo);
+    cuGraphExecNodeSetParams: (h_graph_exec: CUgraphExec, h_node: CUgraphNode, node_params: *mut CUgraphNodeParams);
+    cuGraphExecKernelNodeSetParams: (
+        h_graph_exec: CUgraphExec, h_node: CUgraphNode, node_params: *const CUDA_KERNEL_NODE_PARAMS_v1
+    );
+    cuGraphExecKernelNodeSetParams_v2: (
+        h_graph_exec: CUgraphExec, h_node: CUgraphNode, node_params: *const CUDA_KERNEL_NODE_PARAMS
+    );
+    cuGraphExecMemcpyNodeSetParams: (
+        h_graph_exec: CUgraphExec, h_node: CUgraphNode, copy_params: *const CUDA_MEMCPY3D, ctx: CUcontext
+    );
+    cuGraphExecMemsetNodeSetParams: (
+        h_graph_exec: CUgraphExec, h_node: CUgraphNode, memset_params: *const CUDA_MEMSET_NODE_PARAMS, ctx: CUcontext
+    );
+    cuGraphExecHostNodeSetParams: (
+        h_graph_exec: CUgraphExec, h_node: CUgraphNode, node_params: *const CUDA_HOST_NODE_PARAMS
+    );
+    cuGraphExecChildGraphNodeSetParams: (h_graph_exec: CUgraphExec, h_node: CUgraphNode, child_graph: CUgraph);
+    cuGraphExecEventRecordNodeSetEvent, cuGraphExecEventWaitNodeSetEvent: (
+        h_graph_exec: CUgraphExec, h_node: CUgraphNode, event: CUevent
+    );
+    cuGraphNodeSetEnabled: (h_graph_exec: CUgraphExec, h_node: CUgraphNode, is_enabled: c_uint);
+    cuGraphNodeGetEnabled: (h_graph_exec: CUgraphExec, h_node: CUgraphNode, is_enabled: *mut c_uint);
+
+    // graph memory
+    cuDeviceGraphMemTrim: (device: CUdevice);
+    cuDeviceGetGraphMemAttribute, cuDeviceSetGraphMemAttribute: (
+        device: CUdevice, attr: CUgraphMem_attribute, value: *mut c_void
+    );
+
+    // user objects
+    cuUserObjectCreate: (
+        object_out: *mut CUuserObject, ptr: *mut c_void, destroy: CUhostFn, initial_refcount: c_uint, flags: c_uint
+    );
+    cuUserObjectRetain, cuUserObjectRelease: (object: CUuserObject, count: c_uint);
+    cuGraphRetainUserObject: (graph: CUgraph, object: CUuserObject, count: c_uint, flags: c_uint);
+    cuGraphReleaseUserObject: (graph: CUgraph, object: CUuserObject, count: c_uint);
 }
 }
