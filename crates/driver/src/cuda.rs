@@ -6,7 +6,7 @@
 use std::ffi::{CStr, c_int};
 use std::path::Path;
 
-use crate::load::{CUDA, Function, Library, library};
+use crate::load::{CUDA, Function, Library, Lookup, library};
 use crate::nvml::Nvml;
 use crate::sys::cuda::*;
 use crate::{Error, Uuid};
@@ -88,7 +88,7 @@ struct PrimaryContext {
 
 impl PrimaryContext {
     fn retain(path: Option<&Path>, uuid: Uuid) -> Result<Self, Error> {
-        let functions = Functions::find(&Library::open(path, CUDA)?);
+        let functions = Functions::find(&Library::open(path, CUDA)?, Lookup::Handle);
         // SAFETY: takes no pointer.
         functions.call(&functions.cuInit, |init| unsafe { init(0) })?;
         let device = functions.device(uuid)?;
@@ -135,35 +135,43 @@ impl Functions {
         Err(Error::NoSuchDevice(uuid))
     }
 
-    /// Calls `function`; anything but success becomes an error that names it.
     fn call<F: Copy>(
         &self,
         function: &Function<F>,
         call: impl FnOnce(F) -> CUresult,
     ) -> Result<(), Error> {
-        match call(function.get()?) {
-            CUresult::SUCCESS => Ok(()),
-            code => Err(Error::Cuda {
-                function: function.name,
-                device: None,
-                code,
-                text: self.text(code),
-            }),
-        }
+        checked(function, call, &self.cuGetErrorString)
     }
+}
 
-    fn text(&self, code: CUresult) -> String {
-        let mut text = std::ptr::null();
-        if let Some(error_string) = self.cuGetErrorString.address {
-            // SAFETY: takes any code; writes one pointer.
-            unsafe { error_string(code, &raw mut text) };
-        }
-        if text.is_null() {
-            return format!("{code:?}");
-        }
-        // SAFETY: not NULL, so one of the driver's own strings, which are never freed.
-        unsafe { CStr::from_ptr(text) }
-            .to_string_lossy()
-            .into_owned()
+/// Calls `function`; anything but success becomes an error that names it, in the words of `error_string`.
+pub(crate) fn checked<F: Copy>(
+    function: &Function<F>,
+    call: impl FnOnce(F) -> CUresult,
+    error_string: &Function<pfn::cuGetErrorString>,
+) -> Result<(), Error> {
+    match call(function.get()?) {
+        CUresult::SUCCESS => Ok(()),
+        code => Err(Error::Cuda {
+            function: function.name,
+            device: None,
+            code,
+            text: text(error_string, code),
+        }),
     }
+}
+
+fn text(error_string: &Function<pfn::cuGetErrorString>, code: CUresult) -> String {
+    let mut text = std::ptr::null();
+    if let Some(error_string) = error_string.address {
+        // SAFETY: takes any code; writes one pointer.
+        unsafe { error_string(code, &raw mut text) };
+    }
+    if text.is_null() {
+        return format!("{code:?}");
+    }
+    // SAFETY: not NULL, so one of the driver's own strings, which are never freed.
+    unsafe { CStr::from_ptr(text) }
+        .to_string_lossy()
+        .into_owned()
 }

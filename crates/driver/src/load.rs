@@ -1,11 +1,16 @@
-//! Opens a driver library by path or by its usual name, and finds its functions.
+//! Opens a driver library by path or by its usual name, and finds its functions. The roundabout ways by which some programs
+//! find them are in `lookup`.
 //!
 //! A library once opened stays open: NVIDIA's start threads of their own and do not survive being unloaded. So a function
 //! found here may be called for as long as the process lives, and nothing has to hold the library.
 
-use std::ffi::{CStr, CString, c_void};
+mod lookup;
+
+use std::ffi::{CStr, CString, OsStr, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+
+pub use lookup::Lookup;
 
 /// The name under which the dynamic loader knows the CUDA driver.
 pub const CUDA: &str = "libcuda.so.1";
@@ -34,6 +39,11 @@ impl Library {
     /// # Errors
     /// [`LoadError::Open`] when there is no such file, or it is no library for this machine.
     pub fn open(path: Option<&Path>, name: &str) -> Result<Self, LoadError> {
+        Self::open_for(path, name, libc::RTLD_LOCAL)
+    }
+
+    /// The same, in the scope that `scope` says.
+    fn open_for(path: Option<&Path>, name: &str, scope: c_int) -> Result<Self, LoadError> {
         let library = path.unwrap_or(Path::new(name));
         let error = |reason: &str| LoadError::Open {
             library: library.to_owned(),
@@ -42,7 +52,7 @@ impl Library {
         let file = CString::new(library.as_os_str().as_bytes())
             .map_err(|_| error("its name has a NUL in it"))?;
         // SAFETY: a NUL-terminated string. The library's constructors run: it is the user's own driver, or our simulator.
-        let handle = unsafe { libc::dlopen(file.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        let handle = unsafe { libc::dlopen(file.as_ptr(), libc::RTLD_NOW | scope) };
         if handle.is_null() {
             // SAFETY: takes nothing.
             let said = unsafe { libc::dlerror() };
@@ -60,6 +70,20 @@ impl Library {
         // SAFETY: `handle` is of a library that is never closed, `name` is NUL-terminated.
         let address = unsafe { libc::dlsym(self.handle, name.as_ptr()) };
         (!address.is_null()).then_some(address)
+    }
+
+    /// The file that an exported function comes from when it is found by `lookup`, as the loader names it: the library's
+    /// own, or that of a limiter in between.
+    pub fn file_of(&self, lookup: Lookup, name: &CStr) -> Option<PathBuf> {
+        let address = self.address_by(lookup, name)?;
+        let mut found = std::mem::MaybeUninit::<libc::Dl_info>::uninit();
+        // SAFETY: any address may be asked about, and there is room for the answer.
+        if unsafe { libc::dladdr(address, found.as_mut_ptr()) } == 0 {
+            return None;
+        }
+        // SAFETY: the call succeeded, so it has filled the structure in; its file name lives as long as the object is loaded.
+        let file = unsafe { CStr::from_ptr(found.assume_init().dli_fname) };
+        Some(PathBuf::from(OsStr::from_bytes(file.to_bytes())))
     }
 }
 
@@ -80,7 +104,7 @@ impl<F: Copy> Function<F> {
 }
 
 /// `struct NAME from PFN { function, … }` declares a structure with a [`Function`] of type `PFN::function` for each, and
-/// `NAME::find(library)`.
+/// `NAME::find(library, lookup)`.
 macro_rules! library {
     ($(#[$doc:meta])* struct $table:ident { $($function:ident,)* }) => {
         $(#[$doc])*
@@ -88,13 +112,13 @@ macro_rules! library {
         struct $table { $($function: crate::load::Function<pfn::$function>,)* }
 
         impl $table {
-            fn find(library: &crate::load::Library) -> Self {
+            fn find(library: &crate::load::Library, lookup: crate::load::Lookup) -> Self {
                 Self {$(
                     $function: crate::load::Function {
                         name: stringify!($function),
                         address: std::ffi::CStr::from_bytes_with_nul(concat!(stringify!($function), "\0").as_bytes())
                             .ok()
-                            .and_then(|name| library.address(name))
+                            .and_then(|name| library.address_by(lookup, name))
                             // SAFETY: an exported function of that name has that signature (tests/headers.rs holds ours
                             // against NVIDIA's headers), and its library stays open.
                             .map(|address| unsafe {

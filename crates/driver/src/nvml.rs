@@ -10,7 +10,7 @@ use std::ffi::{CStr, c_char, c_uint};
 use std::path::Path;
 
 use crate::Error;
-use crate::load::{Function, Library, NVML, library};
+use crate::load::{Function, Library, Lookup, NVML, library};
 use crate::sys::nvml::*;
 
 library! {
@@ -135,7 +135,7 @@ impl Nvml {
     /// # Errors
     /// [`Error::Load`] when there is no such library, [`Error::Nvml`] when there is one but no working driver.
     pub fn load(path: Option<&Path>) -> Result<Self, Error> {
-        let functions = Functions::find(&Library::open(path, NVML)?);
+        let functions = Functions::find(&Library::open(path, NVML)?, Lookup::Handle);
         // SAFETY: takes nothing.
         functions.call(None, &functions.nvmlInit_v2, |init| unsafe { init() })?;
         Ok(Self { functions })

@@ -1,0 +1,281 @@
+//! A CUDA program that tries to take more memory than it may, in every way the driver offers.
+//!
+//! ```text
+//! Session   one GPU with its primary context, functions found by one of the usual lookups
+//! WAYS      the functions that take device memory, a row each; Taken is what they gave, given back when dropped
+//! exceed    tries one way against a limit: Verdict        views    what the driver tells about memory, held to the limit
+//! ```
+//! It runs in a process of its own that ends soon after: a driver that fails may take its process along. It knows nothing of
+//! limiters; the limit it is given is what it holds the driver to. Whoever runs it says what a verdict means.
+
+mod contexts;
+mod exceed;
+mod graphs;
+mod linear;
+mod stream_ordered;
+mod views;
+mod virtual_memory;
+mod ways;
+
+use std::ffi::c_int;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use crate::cuda::checked;
+use crate::load::{CUDA, Function, Library, Lookup, library};
+use crate::sys::cuda::*;
+use crate::{Error, Uuid};
+
+pub use exceed::{Outcome, Verdict, exceed};
+pub use views::{View, views};
+pub use ways::{WAYS, Way, way};
+
+library! {
+    /// What the probes call.
+    struct Functions {
+        cuInit,
+        cuDriverGetVersion,
+        cuGetErrorString,
+        cuDeviceGet,
+        cuDeviceGetUuid,
+        cuDeviceGetUuid_v2,
+        cuDeviceTotalMem_v2,
+        cuDevicePrimaryCtxRetain,
+        cuDevicePrimaryCtxRelease_v2,
+        cuCtxCreate_v2,
+        cuCtxDestroy_v2,
+        cuCtxPopCurrent_v2,
+        cuCtxSetCurrent,
+        cuCtxSynchronize,
+        cuMemGetInfo_v2,
+        cuMemAlloc,
+        cuMemAlloc_v2,
+        cuMemAllocPitch_v2,
+        cuMemAllocManaged,
+        cuMemFree,
+        cuMemFree_v2,
+        cuMemAllocAsync,
+        cuMemAllocAsync_ptsz,
+        cuMemAllocFromPoolAsync,
+        cuMemAllocFromPoolAsync_ptsz,
+        cuMemFreeAsync,
+        cuMemPoolCreate,
+        cuMemPoolDestroy,
+        cuMemCreate,
+        cuMemRelease,
+        cuMemAddressReserve,
+        cuMemAddressFree,
+        cuMemMap,
+        cuMemUnmap,
+        cuGraphCreate,
+        cuGraphDestroy,
+        cuGraphAddMemAllocNode,
+        cuGraphInstantiateWithFlags,
+        cuGraphExecDestroy,
+        cuGraphLaunch,
+        cuDeviceGraphMemTrim,
+        cuStreamCreate,
+        cuStreamDestroy_v2,
+        cuStreamBeginCapture_v2,
+        cuStreamEndCapture,
+    }
+}
+
+/// One GPU with its primary context, current on this thread.
+pub struct Session {
+    functions: Functions,
+    library: Library,
+    device: CUdevice,
+    context: CUcontext,
+}
+
+/// Device memory that was taken, given back when dropped.
+#[must_use = "dropping it gives the memory back"]
+pub struct Taken<'s> {
+    bytes: u64,
+    give_back: Option<Box<dyn FnOnce() + 's>>,
+}
+
+impl Taken<'_> {
+    /// What was asked for, or what it was seen to cost where nothing is asked for.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        if let Some(give_back) = self.give_back.take() {
+            give_back();
+        }
+    }
+}
+
+impl fmt::Debug for Taken<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Taken").field(&self.bytes).finish()
+    }
+}
+
+/// Free and total memory, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Info {
+    pub free: u64,
+    pub total: u64,
+}
+
+impl Session {
+    /// Opens the driver (the file `cuda`, or the one the loader finds), finds its functions by `lookup`, and retains the
+    /// primary context of the GPU with that ordinal.
+    ///
+    /// # Errors
+    /// The call that failed. With [`Lookup::ProcAddress`] initialisation itself is looked up that way too.
+    pub fn open(cuda: Option<&Path>, lookup: Lookup, ordinal: u32) -> Result<Self, Error> {
+        let library = match lookup {
+            Lookup::Global => Library::open_global(cuda, CUDA)?,
+            Lookup::Handle | Lookup::ProcAddress => Library::open(cuda, CUDA)?,
+        };
+        let functions = Functions::find(&library, lookup);
+        let call = &functions.cuGetErrorString;
+        // SAFETY: takes no pointer.
+        checked(&functions.cuInit, |init| unsafe { init(0) }, call)?;
+        let mut device = CU_DEVICE_INVALID;
+        let ordinal = c_int::try_from(ordinal).unwrap_or(c_int::MAX);
+        // SAFETY: writes one ordinal.
+        let get = |get: pfn::cuDeviceGet| unsafe { get(&raw mut device, ordinal) };
+        checked(&functions.cuDeviceGet, get, call)?;
+        let mut context = std::ptr::null_mut();
+        // SAFETY: a device this library named; writes one handle.
+        let retain =
+            |retain: pfn::cuDevicePrimaryCtxRetain| unsafe { retain(&raw mut context, device) };
+        checked(&functions.cuDevicePrimaryCtxRetain, retain, call)?;
+        let session = Self {
+            functions,
+            library,
+            device,
+            context,
+        };
+        session.make_current()?;
+        Ok(session)
+    }
+
+    /// The file that the functions come from, by the loader's account.
+    pub fn file(&self) -> Option<PathBuf> {
+        self.library.file_of(Lookup::Handle, c"cuInit")
+    }
+
+    /// `13000` for CUDA 13.0.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn cuda_version(&self) -> Result<u32, Error> {
+        let mut version = 0;
+        // SAFETY: writes one number.
+        self.call(&self.functions.cuDriverGetVersion, |get| unsafe {
+            get(&raw mut version)
+        })?;
+        Ok(version.cast_unsigned())
+    }
+
+    /// The GPU's UUID; of a MIG device, its own.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn uuid(&self) -> Result<Uuid, Error> {
+        let f = &self.functions;
+        let get = match f.cuDeviceGetUuid_v2.address {
+            Some(_) => &f.cuDeviceGetUuid_v2,
+            None => &f.cuDeviceGetUuid,
+        };
+        let mut uuid = CUuuid::default();
+        // SAFETY: our own device; writes sixteen bytes.
+        self.call(get, |get| unsafe { get(&raw mut uuid, self.device) })?;
+        Ok(Uuid(uuid.bytes))
+    }
+
+    /// What `cuMemGetInfo` says.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn info(&self) -> Result<Info, Error> {
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: writes two numbers.
+        self.call(&self.functions.cuMemGetInfo_v2, |get| unsafe {
+            get(&raw mut free, &raw mut total)
+        })?;
+        Ok(Info {
+            free: free as u64,
+            total: total as u64,
+        })
+    }
+
+    /// What `cuDeviceTotalMem` says.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn device_total(&self) -> Result<u64, Error> {
+        let mut total = 0;
+        // SAFETY: our own device; writes one number.
+        self.call(&self.functions.cuDeviceTotalMem_v2, |get| unsafe {
+            get(&raw mut total, self.device)
+        })?;
+        Ok(total as u64)
+    }
+
+    fn make_current(&self) -> Result<(), Error> {
+        // SAFETY: our own context.
+        self.call(&self.functions.cuCtxSetCurrent, |set| unsafe {
+            set(self.context)
+        })
+    }
+
+    /// Waits for everything this process has given the GPU to do.
+    fn settle(&self) {
+        // SAFETY: takes nothing. What cannot be waited for is over.
+        let _ = self.call(&self.functions.cuCtxSynchronize, |wait| unsafe { wait() });
+    }
+
+    fn call<F: Copy>(
+        &self,
+        function: &Function<F>,
+        call: impl FnOnce(F) -> CUresult,
+    ) -> Result<(), Error> {
+        checked(function, call, &self.functions.cuGetErrorString)
+    }
+
+    /// What was taken; `give_back` runs when it is dropped. A driver that refuses to take something back keeps it until
+    /// this process ends, which is soon.
+    fn taken<'s>(
+        &'s self,
+        bytes: u64,
+        give_back: impl FnOnce(&'s Self) -> Result<(), Error> + 's,
+    ) -> Taken<'s> {
+        Taken {
+            bytes,
+            give_back: Some(Box::new(move || drop(give_back(self)))),
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        // SAFETY: pairs with the retain in `open`. The process ends soon and the driver takes the context with it.
+        let _ = self.call(
+            &self.functions.cuDevicePrimaryCtxRelease_v2,
+            |release| unsafe { release(self.device) },
+        );
+    }
+}
+
+/// The file of the driver that a program started here would load, and the file that its allocations would go to: the same,
+/// or the limiter's.
+///
+/// # Errors
+/// When there is no such library.
+pub fn library_files(cuda: Option<&Path>) -> Result<(Option<PathBuf>, Option<PathBuf>), Error> {
+    let library = Library::open_global(cuda, CUDA)?;
+    Ok((
+        library.file_of(Lookup::Handle, c"cuInit"),
+        library.file_of(Lookup::Global, c"cuMemAlloc_v2"),
+    ))
+}

@@ -1,0 +1,93 @@
+//! Trying one way of taking memory against a limit: all at once, and block by block.
+
+use super::{Session, Taken, Way};
+use crate::Error;
+use crate::sys::cuda::CUresult;
+
+/// What an attempt to exceed a limit came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// Out of memory came before the limit was passed.
+    Enforced,
+    /// More than the limit was given.
+    NotEnforced,
+    /// This driver or this GPU does not offer it, or not in a size that would tell.
+    NotAvailable,
+    /// It was refused in another way than memory is refused, or did not come back.
+    Failed,
+}
+
+/// A verdict, with its figures.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outcome {
+    pub verdict: Verdict,
+    /// The most bytes that were held at once.
+    pub got: u64,
+    /// In words; empty where the figures say all.
+    pub detail: String,
+}
+
+/// Blocks are this part of the limit, so that a handful of calls reaches it.
+const PARTS: u64 = 8;
+/// Blocks are multiples of this; the driver maps memory in such pieces (inferred).
+const PIECE: u64 = 2 << 20;
+/// Where each call takes what it takes, so many calls at most.
+const CALLS: usize = 4096;
+
+/// Takes memory in one way until it is refused, or the limit is passed; then gives all back and takes a block again.
+pub fn exceed(session: &Session, way: &Way, limit: u64) -> Outcome {
+    let block = (limit / PARTS / PIECE).max(1) * PIECE;
+    let outcome = |verdict, got, detail: String| Outcome {
+        verdict,
+        got,
+        detail,
+    };
+    match way.take(session, block) {
+        Ok(first) if first.bytes() == 0 => {
+            let why = "what it takes cannot be seen here";
+            return outcome(Verdict::NotAvailable, 0, why.to_owned());
+        }
+        Ok(first) => drop(first),
+        Err(error) => return outcome(Verdict::NotAvailable, 0, error.to_string()),
+    }
+    if way.at_most > limit.saturating_add(block) {
+        match way.take(session, limit.saturating_add(block)) {
+            Ok(all) => return outcome(Verdict::NotEnforced, all.bytes(), "in one call".to_owned()),
+            Err(error) if is_out_of_memory(&error) => {}
+            Err(error) => return outcome(Verdict::Failed, 0, error.to_string()),
+        }
+    }
+    let mut held: Vec<Taken<'_>> = Vec::new();
+    let mut got = 0;
+    let refusal = loop {
+        if got > limit || held.len() == CALLS {
+            break None;
+        }
+        match way.take(session, block) {
+            Ok(taken) => {
+                got += taken.bytes();
+                held.push(taken);
+            }
+            Err(error) => break Some(error),
+        }
+    };
+    let calls = held.len();
+    // The last taken goes first, as some can only be undone in that order.
+    while held.pop().is_some() {}
+    match refusal {
+        None => return outcome(Verdict::NotEnforced, got, format!("in {calls} calls")),
+        Some(error) if is_out_of_memory(&error) => {}
+        Some(error) => return outcome(Verdict::Failed, got, error.to_string()),
+    }
+    match way.take(session, block) {
+        Ok(_) => outcome(Verdict::Enforced, got, String::new()),
+        Err(error) => {
+            let why = format!("after all was given back, another block is refused: {error}");
+            outcome(Verdict::Failed, got, why)
+        }
+    }
+}
+
+fn is_out_of_memory(error: &Error) -> bool {
+    matches!(error, Error::Cuda { code, .. } if *code == CUresult::OUT_OF_MEMORY)
+}
