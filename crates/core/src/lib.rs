@@ -12,7 +12,7 @@
 //!   waits)                        └──► capacity (can it ever fit?) · why (what would start it now?)
 //! ```
 //!
-//! [`job`] is the life of one job; [`invariants`] is what must hold after every step, whoever made it.
+//! [`job`] is the life of one job; [`lease`] who may use a GPU's compute now; [`invariants`] is what must hold after every step, whoever made it.
 #![forbid(unsafe_code)]
 
 mod backfill;
@@ -23,6 +23,7 @@ pub mod gpu;
 pub mod ids;
 pub mod invariants;
 pub mod job;
+pub mod lease;
 mod placement;
 pub mod plan;
 pub mod queue;

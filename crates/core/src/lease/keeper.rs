@@ -1,0 +1,345 @@
+//! The keeper of the leases of one node: a state machine over what the tenants are seen to do.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::tenant::{Phase, Standing, Virtual};
+use super::{
+    Event, GRACE, Grant, HALF_QUANTUM, LEAD, LONGEST_DRAIN, LONGEST_HOLD, POLL, SHORTEST_HOLD,
+    Tenant,
+};
+
+/// A grant is changed for at least this much; less is not worth telling.
+const WORTH_TELLING: Duration = Duration::from_micros(100);
+
+/// Holds the leases of all tenants.
+#[derive(Debug, Default)]
+pub struct Keeper {
+    now: Duration,
+    tenants: BTreeMap<Tenant, Standing>,
+    /// Where a GPU's tenants stand: the least virtual time among those that want it. Never goes back.
+    clocks: BTreeMap<u32, Virtual>,
+}
+
+/// What follows from a moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Turn {
+    /// Every grant that is another than before.
+    pub grants: Vec<(Tenant, Grant)>,
+    /// When to ask again if nothing is seen before; never, if nobody wants what another has.
+    pub again: Option<Duration>,
+}
+
+impl Keeper {
+    /// Takes note of something. Times never go back; one that does is taken for the latest one seen.
+    pub fn on(&mut self, now: Duration, event: Event) {
+        self.advance(now);
+        match event {
+            Event::Terms(tenant, terms) => {
+                let standing = self
+                    .tenants
+                    .entry(tenant)
+                    .or_insert_with(|| Standing::new(terms.clone(), now));
+                standing.accept(terms);
+            }
+            Event::Seen(tenant, activity) => {
+                let now = self.now;
+                if let Some(standing) = self.tenants.get_mut(&tenant) {
+                    standing.see(activity, now);
+                }
+            }
+            Event::Left(tenant) => {
+                self.tenants.remove(&tenant);
+            }
+        }
+        self.level();
+    }
+
+    /// Decides who holds what from now on.
+    pub fn turn(&mut self, now: Duration) -> Turn {
+        self.advance(now);
+        // A holder whose time is up at once makes room for another; each tenant can be closed and granted once.
+        for _ in 0..=self.tenants.len() {
+            self.end_turns();
+            self.level();
+            self.begin_turns();
+            if !self.set_ends() {
+                break;
+            }
+        }
+        Turn {
+            grants: self.tell(),
+            again: self.again(),
+        }
+    }
+
+    /// Time on the GPU that the tenant was charged so far.
+    pub fn held(&self, tenant: Tenant) -> Option<Duration> {
+        self.tenants.get(&tenant).map(|standing| standing.held)
+    }
+
+    /// Charges everybody for the time since the last moment.
+    fn advance(&mut self, now: Duration) {
+        let passed = now.saturating_sub(self.now);
+        if passed.is_zero() {
+            return;
+        }
+        self.now = now;
+        let charged: Vec<Tenant> = self
+            .tenants
+            .iter()
+            .filter(|(tenant, standing)| {
+                standing.phase != Phase::Closed
+                    && (!standing.activity.is_idle() || self.is_waited_for(**tenant))
+            })
+            .map(|(tenant, _)| *tenant)
+            .collect();
+        for (tenant, standing) in &mut self.tenants {
+            standing.earn(passed);
+            if charged.contains(tenant) {
+                standing.charge(passed, &self.clocks);
+            }
+        }
+        self.level();
+    }
+
+    /// Moves the clocks on, and puts whoever has just begun to want something level with the others.
+    fn level(&mut self) {
+        for standing in self.tenants.values_mut() {
+            let active = standing.is_active();
+            if active && !standing.active {
+                standing.catch_up(&self.clocks);
+            }
+            standing.active = active;
+        }
+        let mut least: BTreeMap<u32, Virtual> = BTreeMap::new();
+        for standing in self.tenants.values().filter(|standing| standing.active) {
+            for (gpu, time) in &standing.virtual_time {
+                let least = least.entry(*gpu).or_insert(*time);
+                *least = (*least).min(*time);
+            }
+        }
+        for (gpu, time) in least {
+            let clock = self.clocks.entry(gpu).or_insert(time);
+            *clock = (*clock).max(time);
+        }
+    }
+
+    /// Ends the turns that are over.
+    fn end_turns(&mut self) {
+        let (now, mut over) = (self.now, Vec::new());
+        for (tenant, standing) in &self.tenants {
+            let next = match standing.phase {
+                Phase::Holding {
+                    until: Some(until), ..
+                } if until <= now => Some(if standing.activity.busy {
+                    Phase::Draining { since: now }
+                } else {
+                    Phase::Closed
+                }),
+                Phase::Holding { .. } => (standing.activity.is_idle()
+                    && now >= standing.idle_since + GRACE
+                    && self.is_waited_for(*tenant))
+                .then_some(Phase::Closed),
+                Phase::Draining { since } => {
+                    let drained = !standing.activity.busy || now >= since + LONGEST_DRAIN;
+                    drained.then_some(Phase::Closed)
+                }
+                Phase::Closed => None,
+            };
+            over.extend(next.map(|phase| (*tenant, phase)));
+        }
+        for (tenant, phase) in over {
+            self.standing_mut(tenant).phase = phase;
+        }
+    }
+
+    /// Gives those that wait their GPUs, furthest behind first; keeps what one that needs several GPUs will need.
+    fn begin_turns(&mut self) {
+        let mut kept: BTreeMap<u32, Duration> = BTreeMap::new();
+        for tenant in self.in_order() {
+            let gpus = self.tenants[&tenant].terms.gpus.clone();
+            let taken: Vec<u32> = gpus
+                .iter()
+                .copied()
+                .filter(|gpu| self.holder(*gpu).is_some())
+                .collect();
+            if taken.is_empty() {
+                let no_later = gpus.iter().filter_map(|gpu| kept.get(gpu)).min().copied();
+                if no_later.is_none_or(|end| end >= self.now + SHORTEST_HOLD) {
+                    let since = self.now;
+                    self.standing_mut(tenant).phase = Phase::Holding {
+                        since,
+                        until: None,
+                        no_later,
+                    };
+                }
+            } else {
+                let back = taken
+                    .iter()
+                    .map(|gpu| self.due_back(*gpu))
+                    .max()
+                    .unwrap_or(self.now);
+                for gpu in gpus.iter().filter(|gpu| !taken.contains(gpu)) {
+                    let end = kept.entry(*gpu).or_insert(back);
+                    *end = back.min(*end);
+                }
+            }
+        }
+    }
+
+    /// Decides when each holder's turn ends. True if one is over already.
+    fn set_ends(&mut self) -> bool {
+        let now = self.now;
+        let mut ends = Vec::new();
+        for (tenant, standing) in &self.tenants {
+            let Phase::Holding {
+                since,
+                until,
+                no_later,
+            } = standing.phase
+            else {
+                continue;
+            };
+            let end = self.end_of(*tenant, standing, since, no_later);
+            let changes = match (until, end) {
+                (Some(until), Some(end)) => {
+                    end + WORTH_TELLING < until || until <= now + LEAD && end >= until + LEAD
+                }
+                (until, end) => until != end,
+            };
+            if changes {
+                ends.push((
+                    *tenant,
+                    Phase::Holding {
+                        since,
+                        until: end,
+                        no_later,
+                    },
+                ));
+            }
+        }
+        let mut over = false;
+        for (tenant, phase) in ends {
+            over |= matches!(phase, Phase::Holding { until: Some(until), .. } if until <= now);
+            self.standing_mut(tenant).phase = phase;
+        }
+        over
+    }
+
+    /// When a holder has to stop as things are; never, while nobody waits for it.
+    fn end_of(
+        &self,
+        tenant: Tenant,
+        standing: &Standing,
+        since: Duration,
+        no_later: Option<Duration>,
+    ) -> Option<Duration> {
+        let next = self.rivals(tenant).map(|rival| self.lead(rival)).min();
+        let by_turn = next.map(|next| {
+            let may_gain = next + standing.to_virtual(HALF_QUANTUM) - self.lead(standing);
+            let end = (self.now + standing.to_time(may_gain)).max(since + SHORTEST_HOLD);
+            let end = no_later.map_or(end, |latest| end.min(latest));
+            end.min(self.now + LONGEST_HOLD)
+        });
+        let by_cap = standing.earned_hold().map(|left| self.now + left);
+        [by_turn, by_cap].into_iter().flatten().min()
+    }
+
+    /// How far a tenant is ahead of the furthest behind, on the GPU where it is most ahead.
+    fn lead(&self, standing: &Standing) -> Virtual {
+        let ahead = |(gpu, time): (&u32, &Virtual)| time - self.clocks.get(gpu).unwrap_or(time);
+        standing.virtual_time.iter().map(ahead).max().unwrap_or(0)
+    }
+
+    /// Those that wait and may be given something, furthest behind first.
+    fn in_order(&self) -> Vec<Tenant> {
+        let waiting = self
+            .tenants
+            .iter()
+            .filter(|(_, standing)| standing.is_candidate());
+        let mut order: Vec<(Virtual, Tenant)> = waiting
+            .map(|(tenant, standing)| (self.lead(standing), *tenant))
+            .collect();
+        order.sort_unstable();
+        order.into_iter().map(|(_, tenant)| tenant).collect()
+    }
+
+    /// Those that wait for a GPU of this tenant's.
+    fn rivals(&self, tenant: Tenant) -> impl Iterator<Item = &Standing> {
+        let gpus = &self.tenants[&tenant].terms.gpus;
+        self.tenants
+            .iter()
+            .filter(move |(other, standing)| {
+                **other != tenant
+                    && standing.is_candidate()
+                    && standing.terms.gpus.iter().any(|gpu| gpus.contains(gpu))
+            })
+            .map(|(_, standing)| standing)
+    }
+
+    fn is_waited_for(&self, tenant: Tenant) -> bool {
+        self.rivals(tenant).next().is_some()
+    }
+
+    /// Whoever holds the GPU, or has work on it still.
+    fn holder(&self, gpu: u32) -> Option<&Standing> {
+        self.tenants
+            .values()
+            .find(|standing| standing.phase != Phase::Closed && standing.terms.gpus.contains(&gpu))
+    }
+
+    /// When a GPU that is taken will be free, as far as that is known.
+    fn due_back(&self, gpu: u32) -> Duration {
+        match self.holder(gpu).map(|standing| standing.phase) {
+            Some(Phase::Holding {
+                until: Some(until), ..
+            }) => until,
+            _ => self.now,
+        }
+    }
+
+    fn tell(&mut self) -> Vec<(Tenant, Grant)> {
+        let mut changed = Vec::new();
+        for (tenant, standing) in &mut self.tenants {
+            let grant = standing.grant();
+            if grant != standing.granted {
+                standing.granted = grant;
+                changed.push((*tenant, grant));
+            }
+        }
+        changed
+    }
+
+    fn again(&self) -> Option<Duration> {
+        let moments = self.tenants.iter().filter_map(|(tenant, standing)| {
+            let watched = self.is_waited_for(*tenant).then(|| self.now + POLL);
+            match standing.phase {
+                Phase::Holding {
+                    until: Some(until), ..
+                } => {
+                    let renewal = until
+                        .checked_sub(LEAD)
+                        .filter(|renewal| *renewal > self.now);
+                    [watched, Some(renewal.unwrap_or(until))]
+                        .into_iter()
+                        .flatten()
+                        .min()
+                }
+                Phase::Holding { until: None, .. } => watched,
+                Phase::Draining { since } => Some((self.now + POLL).min(since + LONGEST_DRAIN)),
+                Phase::Closed => standing
+                    .until_earned()
+                    .filter(|_| standing.activity.waiting)
+                    .map(|wait| self.now + wait),
+            }
+        });
+        moments.min()
+    }
+
+    fn standing_mut(&mut self, tenant: Tenant) -> &mut Standing {
+        self.tenants
+            .get_mut(&tenant)
+            .expect("a tenant just listed is there")
+    }
+}

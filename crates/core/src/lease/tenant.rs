@@ -1,0 +1,177 @@
+//! One tenant's standing: its phase, its virtual times, and what a strict one has earned.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::{Activity, Grant, HALF_QUANTUM, Terms};
+use crate::units::ComputeMode;
+
+/// Time divided by share: nanoseconds on a GPU for a tenant that has all of it.
+pub type Virtual = i128;
+
+/// What a strict tenant must have earned to begin a turn, and the most that one which wants nothing keeps.
+const STRICT_START: Duration = HALF_QUANTUM;
+/// The most that one which is kept waiting keeps, so that it can catch up.
+const STRICT_ARREARS: Duration = Duration::from_millis(250);
+/// The most that an overrun is waited out for, in the tenant's own time on the GPU.
+const LARGEST_DEBT: Duration = Duration::from_secs(1);
+
+#[derive(Debug)]
+pub struct Standing {
+    pub terms: Terms,
+    pub activity: Activity,
+    /// Since when it has been idle, if it is.
+    pub idle_since: Duration,
+    pub phase: Phase,
+    /// Whether it counted among those that want a GPU at the last moment.
+    pub active: bool,
+    /// Where it stands on each of its GPUs.
+    pub virtual_time: BTreeMap<u32, Virtual>,
+    /// Nanoseconds that a strict tenant may still use; below zero after an overrun.
+    earned: i128,
+    /// Time it was charged, ever.
+    pub held: Duration,
+    pub granted: Grant,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    Closed,
+    /// Launches. `until` is none while nobody else wants its GPUs; `no_later` is when another needs one of them.
+    Holding {
+        since: Duration,
+        until: Option<Duration>,
+        no_later: Option<Duration>,
+    },
+    /// Launches nothing, and has work on a GPU.
+    Draining {
+        since: Duration,
+    },
+}
+
+impl Standing {
+    pub fn new(terms: Terms, now: Duration) -> Self {
+        Self {
+            virtual_time: BTreeMap::new(),
+            terms,
+            activity: Activity::default(),
+            idle_since: now,
+            phase: Phase::Closed,
+            active: false,
+            earned: nanos(STRICT_START),
+            held: Duration::ZERO,
+            granted: Grant::Closed,
+        }
+    }
+
+    /// Goes on under other terms. On other GPUs it begins anew.
+    pub fn accept(&mut self, terms: Terms) {
+        if terms.gpus != self.terms.gpus || terms.mode == ComputeMode::None {
+            self.phase = Phase::Closed;
+            self.active = false;
+        }
+        self.terms = terms;
+        self.virtual_time
+            .retain(|gpu, _| self.terms.gpus.contains(gpu));
+    }
+
+    pub fn see(&mut self, activity: Activity, now: Duration) {
+        if activity.is_idle() && !self.activity.is_idle() {
+            self.idle_since = now;
+        }
+        self.activity = activity;
+    }
+
+    /// Wants a GPU and may be given it.
+    pub fn is_candidate(&self) -> bool {
+        self.phase == Phase::Closed && self.is_active()
+    }
+
+    /// Counts among those whose standing the others are measured by.
+    pub fn is_active(&self) -> bool {
+        match self.phase {
+            _ if self.terms.mode == ComputeMode::None => false,
+            Phase::Closed => self.activity.waiting && self.until_earned().is_none(),
+            Phase::Holding { .. } | Phase::Draining { .. } => !self.activity.is_idle(),
+        }
+    }
+
+    /// Begins to want something: level with the others, or as far behind them as it was, but no more than half a quantum.
+    pub fn catch_up(&mut self, clocks: &BTreeMap<u32, Virtual>) {
+        let behind = self.to_virtual(HALF_QUANTUM);
+        for gpu in &self.terms.gpus {
+            let clock = clocks.get(gpu).copied().unwrap_or(0);
+            let time = self.virtual_time.entry(*gpu).or_insert(clock);
+            *time = (*time).max(clock - behind);
+        }
+    }
+
+    pub fn charge(&mut self, time: Duration, clocks: &BTreeMap<u32, Virtual>) {
+        let (passed, debt) = (self.to_virtual(time), self.to_virtual(LARGEST_DEBT));
+        for (gpu, own) in &mut self.virtual_time {
+            let most = clocks.get(gpu).map_or(Virtual::MAX, |clock| clock + debt);
+            *own = (*own + passed).min(most.max(*own));
+        }
+        self.earned = (self.earned - nanos(time)).max(-nanos(LARGEST_DEBT));
+        self.held += time;
+    }
+
+    /// What a strict tenant gets for time that passed.
+    pub fn earn(&mut self, passed: Duration) {
+        let most = match self.activity.is_idle() {
+            true => STRICT_START,
+            false => STRICT_ARREARS,
+        };
+        let most = nanos(most).max(self.earned);
+        self.earned = (self.earned + nanos(passed) * self.thousandths() / 1000).min(most);
+    }
+
+    /// How long until a strict tenant has earned enough to begin; none if it may.
+    pub fn until_earned(&self) -> Option<Duration> {
+        let missing = nanos(STRICT_START) - self.earned;
+        (self.is_capped() && missing > 0)
+            .then(|| duration((missing * 1000).div_euclid(self.thousandths()) + 1))
+    }
+
+    /// How long a strict tenant may hold with what it has earned and earns meanwhile.
+    pub fn earned_hold(&self) -> Option<Duration> {
+        self.is_capped()
+            .then(|| duration(self.earned * 1000 / (1000 - self.thousandths())))
+    }
+
+    pub fn grant(&self) -> Grant {
+        match self.phase {
+            _ if self.terms.mode == ComputeMode::None => Grant::Open,
+            Phase::Holding { until: None, .. } => Grant::Open,
+            Phase::Holding {
+                until: Some(until), ..
+            } => Grant::Until(until),
+            Phase::Closed | Phase::Draining { .. } => Grant::Closed,
+        }
+    }
+
+    pub fn to_virtual(&self, time: Duration) -> Virtual {
+        nanos(time) * 1000 / self.thousandths()
+    }
+
+    pub fn to_time(&self, lead: Virtual) -> Duration {
+        duration(lead * self.thousandths() / 1000)
+    }
+
+    fn is_capped(&self) -> bool {
+        self.terms.mode == ComputeMode::Strict && self.thousandths() < 1000
+    }
+
+    fn thousandths(&self) -> i128 {
+        i128::from(self.terms.share.thousandths())
+    }
+}
+
+fn nanos(time: Duration) -> i128 {
+    i128::try_from(time.as_nanos()).expect("the nanoseconds of 2^64 seconds fit")
+}
+
+/// A time below zero is none; one beyond 500 years is as good as that.
+fn duration(nanos: i128) -> Duration {
+    Duration::from_nanos(u64::try_from(nanos.max(0)).unwrap_or(u64::MAX))
+}

@@ -1,0 +1,146 @@
+use std::time::Duration;
+
+use divvy_core::ComputeMode::{Fair, Strict};
+use divvy_core::lease::{Grant, LONGEST_DRAIN, LONGEST_HOLD};
+
+use crate::world::{Load, World, ms, us};
+
+const SMALL: Load = Load::Flood { kernel: us(200) };
+
+fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+/// How long until the tenant has finished a kernel more.
+fn until_served(world: &mut World, player: usize) -> Duration {
+    let (start, before) = (world.now, world.finished(player));
+    while world.finished(player) == before {
+        world.step();
+        assert!(
+            world.now - start < seconds(10),
+            "not served within ten seconds"
+        );
+    }
+    world.now - start
+}
+
+#[test]
+fn a_holder_that_dies_frees_its_lease_at_once() {
+    let mut world = World::new(1);
+    let dies = world.join(500, Fair, &[(0, SMALL)]);
+    let waits = world.join(500, Fair, &[(0, SMALL)]);
+    world.run(seconds(1));
+    while world.players[waits].grant != Grant::Closed {
+        world.step();
+    }
+    world.leave(dies);
+    assert!(until_served(&mut world, waits) <= ms(1));
+}
+
+#[test]
+fn a_holder_that_is_stopped_is_not_waited_for() {
+    let mut world = World::new(1);
+    let stops = world.join(500, Fair, &[(0, SMALL)]);
+    let waits = world.join(500, Fair, &[(0, SMALL)]);
+    world.run(seconds(1));
+    while world.players[waits].grant != Grant::Closed {
+        world.step();
+    }
+    world.players[stops].processes[0].stopped = true;
+    assert!(until_served(&mut world, waits) <= LONGEST_HOLD);
+    let from = world.now.as_secs() as usize + 1;
+    world.run(seconds(3));
+    assert!(world.players[waits].part(from..from + 2) >= 0.99);
+}
+
+#[test]
+fn a_tenant_that_says_it_is_always_busy_hurts_only_itself() {
+    let mut world = World::new(1);
+    let liar = world.join(
+        500,
+        Fair,
+        &[(
+            0,
+            Load::Sync {
+                kernel: us(200),
+                think: ms(5),
+            },
+        )],
+    );
+    let honest = world.join(500, Fair, &[(0, SMALL)]);
+    world.players[liar].lies = true;
+    let mut longest = Duration::ZERO;
+    while world.now < seconds(20) {
+        longest = longest.max(until_served(&mut world, honest));
+    }
+    assert!(
+        longest <= LONGEST_HOLD + LONGEST_DRAIN + ms(2),
+        "{longest:?} without the GPU"
+    );
+    let part = world.players[honest].part(10..20);
+    assert!(part >= 0.45, "the honest one gets {:.1} %", part * 100.0);
+}
+
+#[test]
+fn ranks_that_wait_for_each_other_on_two_gpus_are_never_held_apart() {
+    let collective = Load::Collective { kernel: us(400) };
+    let mut world = World::new(2);
+    let gang = world.join(500, Fair, &[(0, collective), (1, collective)]);
+    world.join(500, Fair, &[(0, SMALL)]);
+    world.join(500, Fair, &[(1, SMALL)]);
+    world.run(seconds(12));
+    let gang = world.players[gang].part(2..12);
+    assert!(gang >= 2.0 * 0.45, "{gang:.3} of two GPUs for half of each");
+}
+
+#[test]
+fn two_gangs_that_overlap_in_one_gpu_both_get_on() {
+    let mut world = World::new(3);
+    let left = world.join(500, Fair, &[(0, SMALL), (1, SMALL)]);
+    let right = world.join(500, Fair, &[(1, SMALL), (2, SMALL)]);
+    let single = world.join(500, Fair, &[(2, SMALL)]);
+    world.run(seconds(12));
+    for player in [left, right, single] {
+        let gpus = world.players[player].terms.gpus.len() as f64;
+        let part = world.players[player].part(2..12) / gpus;
+        assert!(
+            part >= 0.40,
+            "tenant {player} gets {:.1} % of each GPU",
+            part * 100.0
+        );
+    }
+}
+
+#[test]
+fn a_tenant_on_many_gpus_is_not_starved_by_single_ones() {
+    let mut world = World::new(4);
+    let gang = world.join(500, Fair, &[(0, SMALL), (1, SMALL), (2, SMALL), (3, SMALL)]);
+    for gpu in 0..4 {
+        world.join(
+            500,
+            Fair,
+            &[(
+                gpu,
+                Load::Sync {
+                    kernel: ms(7),
+                    think: us(300),
+                },
+            )],
+        );
+    }
+    world.run(seconds(12));
+    let part = world.players[gang].part(2..12) / 4.0;
+    assert!(part >= 0.40, "{:.1} % of each GPU", part * 100.0);
+}
+
+#[test]
+fn a_newcomer_beside_a_capped_tenant_is_not_starved_and_does_not_starve() {
+    let mut world = World::new(1);
+    world.join(250, Strict, &[(0, SMALL)]);
+    let first = world.join(250, Fair, &[(0, SMALL)]);
+    world.run(seconds(10));
+    let second = world.join(250, Fair, &[(0, SMALL)]);
+    world.run(seconds(3));
+    let [first, second] = [first, second].map(|player| world.players[player].part(11..13));
+    assert!((first - second).abs() <= 0.05, "{first:.3} and {second:.3}");
+}

@@ -1,0 +1,385 @@
+//! Tenants with loads on GPUs of a simple time model, and the keeper between them. Simulated time only, in steps.
+//!
+//! A GPU runs one process at a time and changes every two milliseconds among those that have work on it, as a driver does.
+//! A process launches when its load says so and its tenant's grant allows it, and keeps no more work ahead than
+//! [`WINDOW`], as the limiter does.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use divvy_core::lease::{Activity, Event, Grant, Keeper, Tenant, Terms};
+use divvy_core::{ComputeMode, Share};
+
+pub const STEP: Duration = Duration::from_micros(50);
+pub const WINDOW: Duration = Duration::from_millis(10);
+const DRIVER_SLICE: Duration = Duration::from_millis(2);
+
+pub const fn us(us: u64) -> Duration {
+    Duration::from_micros(us)
+}
+
+pub const fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+/// What a process does with its GPU.
+#[derive(Clone, Copy, Debug)]
+pub enum Load {
+    /// One kernel, wait for it, think, again.
+    Sync { kernel: Duration, think: Duration },
+    /// As many kernels as the window lets in.
+    Flood { kernel: Duration },
+    /// Floods for so much work, then rests.
+    Burst {
+        kernel: Duration,
+        work: Duration,
+        rest: Duration,
+    },
+    /// A kernel that gets on only while the same process of the same tenant on the other GPU runs its own.
+    Collective { kernel: Duration },
+}
+
+pub struct Process {
+    pub gpu: u32,
+    pub load: Load,
+    /// What is left of each kernel on the GPU, first first.
+    queue: VecDeque<Duration>,
+    launched: u64,
+    finished: u64,
+    ready_at: Duration,
+    work_left: Duration,
+    waiting: bool,
+    asked_at: Duration,
+    /// From asking to launch to the end of the kernel, one per kernel that had nothing before it.
+    pub latencies: Vec<Duration>,
+    pub stopped: bool,
+}
+
+impl Process {
+    fn wants(&self, now: Duration) -> Option<Duration> {
+        if self.stopped || now < self.ready_at {
+            return None;
+        }
+        let ahead: Duration = self.queue.iter().sum();
+        match self.load {
+            Load::Sync { kernel, .. } | Load::Collective { kernel } => {
+                self.queue.is_empty().then_some(kernel)
+            }
+            Load::Flood { kernel } => {
+                (ahead.is_zero() || ahead + kernel <= WINDOW).then_some(kernel)
+            }
+            Load::Burst { kernel, .. } => (self.work_left >= kernel
+                && (ahead.is_zero() || ahead + kernel <= WINDOW))
+                .then_some(kernel),
+        }
+    }
+}
+
+pub struct Player {
+    pub terms: Terms,
+    pub processes: Vec<Process>,
+    pub grant: Grant,
+    /// Says that it waits and is busy, whatever it does.
+    pub lies: bool,
+    seen: Activity,
+    /// Device time used, by second.
+    pub used: Vec<Duration>,
+}
+
+impl Player {
+    fn may_launch(&self, now: Duration) -> bool {
+        match self.grant {
+            Grant::Open => true,
+            Grant::Until(end) => now < end,
+            Grant::Closed => false,
+        }
+    }
+
+    fn activity(&self) -> Activity {
+        Activity {
+            waiting: self.lies || self.processes.iter().any(|process| process.waiting),
+            busy: self.lies
+                || self
+                    .processes
+                    .iter()
+                    .any(|process| !process.queue.is_empty()),
+        }
+    }
+
+    /// Device time used in the given seconds, as a part of one GPU.
+    pub fn part(&self, seconds: std::ops::Range<usize>) -> f64 {
+        let length = seconds.len() as f64;
+        let used: Duration = self.used[seconds].iter().sum();
+        used.as_secs_f64() / length
+    }
+}
+
+#[derive(Default)]
+struct Gpu {
+    running: Option<(usize, usize)>,
+    until: Duration,
+}
+
+pub struct World {
+    pub now: Duration,
+    pub players: Vec<Player>,
+    pub keeper: Keeper,
+    gpus: Vec<Gpu>,
+    again: Option<Duration>,
+    /// How often the keeper was asked.
+    pub turns: u64,
+    /// Without leases: everybody launches at will.
+    pub ungated: bool,
+}
+
+impl World {
+    pub fn new(gpus: usize) -> Self {
+        Self {
+            now: Duration::ZERO,
+            players: Vec::new(),
+            keeper: Keeper::default(),
+            gpus: (0..gpus).map(|_| Gpu::default()).collect(),
+            again: None,
+            turns: 0,
+            ungated: false,
+        }
+    }
+
+    /// A tenant with one process per load, each with its GPU; its number is its place.
+    pub fn join(&mut self, thousandths: u16, mode: ComputeMode, loads: &[(u32, Load)]) -> usize {
+        let mut gpus: Vec<u32> = loads.iter().map(|(gpu, _)| *gpu).collect();
+        gpus.sort_unstable();
+        gpus.dedup();
+        let terms = Terms {
+            gpus,
+            share: Share::from_thousandths(thousandths).expect("a share"),
+            mode,
+        };
+        let number = self.players.len();
+        self.keeper
+            .on(self.now, Event::Terms(number as Tenant, terms.clone()));
+        let processes = loads.iter().map(|(gpu, load)| Process {
+            gpu: *gpu,
+            load: *load,
+            queue: VecDeque::new(),
+            launched: 0,
+            finished: 0,
+            ready_at: self.now,
+            work_left: match load {
+                Load::Burst { work, .. } => *work,
+                _ => Duration::MAX,
+            },
+            waiting: false,
+            asked_at: self.now,
+            latencies: Vec::new(),
+            stopped: false,
+        });
+        self.players.push(Player {
+            terms,
+            processes: processes.collect(),
+            grant: Grant::Closed,
+            lies: false,
+            seen: Activity::default(),
+            used: vec![Duration::ZERO],
+        });
+        self.turn();
+        number
+    }
+
+    pub fn leave(&mut self, number: usize) {
+        self.keeper.on(self.now, Event::Left(number as Tenant));
+        self.players[number].processes.clear();
+        self.turn();
+    }
+
+    pub fn run(&mut self, time: Duration) {
+        let end = self.now + time;
+        while self.now < end {
+            self.step();
+        }
+    }
+
+    pub fn step(&mut self) {
+        if self.launch() || self.again.is_some_and(|again| again <= self.now) {
+            self.turn();
+            self.launch();
+        }
+        for gpu in 0..self.gpus.len() {
+            self.execute(gpu);
+        }
+        self.now += STEP;
+        let second = self.now.as_secs() as usize;
+        for player in &mut self.players {
+            player.used.resize(second + 1, Duration::ZERO);
+        }
+    }
+
+    /// Everybody launches what they may. True if the keeper is to be woken: one begins to wait, or waits and has drained.
+    fn launch(&mut self) -> bool {
+        let (now, ungated) = (self.now, self.ungated);
+        let mut wake = false;
+        for player in &mut self.players {
+            let open = ungated || player.may_launch(now);
+            for process in &mut player.processes {
+                let was = process.waiting;
+                process.waiting = false;
+                while let Some(kernel) = process.wants(now) {
+                    if !was && !process.waiting && process.queue.is_empty() {
+                        process.asked_at = now;
+                    }
+                    if !open {
+                        process.waiting = true;
+                        break;
+                    }
+                    process.queue.push_back(kernel);
+                    process.launched += 1;
+                    process.work_left = process.work_left.saturating_sub(kernel);
+                }
+            }
+            let activity = player.activity();
+            wake |= activity.waiting && activity != player.seen && !player.seen.waiting
+                || activity.waiting && !activity.busy && player.seen.busy;
+        }
+        wake
+    }
+
+    fn turn(&mut self) {
+        self.turns += 1;
+        for (number, player) in self.players.iter_mut().enumerate() {
+            let activity = player.activity();
+            if activity != player.seen {
+                player.seen = activity;
+                self.keeper
+                    .on(self.now, Event::Seen(number as Tenant, activity));
+            }
+        }
+        let turn = self.keeper.turn(self.now);
+        for (tenant, grant) in turn.grants {
+            self.players[tenant as usize].grant = grant;
+        }
+        self.again = turn.again;
+        self.check();
+    }
+
+    /// No GPU has two tenants that leases apply to.
+    fn check(&self) {
+        let mut holders = std::collections::BTreeMap::new();
+        for (number, player) in self.players.iter().enumerate() {
+            let gated = player.terms.mode != ComputeMode::None && !player.processes.is_empty();
+            if gated && player.may_launch(self.now) {
+                for gpu in &player.terms.gpus {
+                    let other = holders.insert(*gpu, number);
+                    assert_eq!(
+                        other, None,
+                        "GPU {gpu} at {:?}, beside tenant {number}",
+                        self.now
+                    );
+                }
+            }
+        }
+    }
+
+    /// Whether a tenant stands at the gate.
+    pub fn is_waiting(&self, player: usize) -> bool {
+        self.players[player]
+            .processes
+            .iter()
+            .any(|process| process.waiting)
+    }
+
+    /// Whether a tenant has work on a GPU.
+    pub fn is_used_by(&self, player: usize) -> bool {
+        self.players[player]
+            .processes
+            .iter()
+            .any(|process| !process.queue.is_empty())
+    }
+
+    fn execute(&mut self, gpu: usize) {
+        let now = self.now;
+        let has_work = |players: &[Player], (player, process): (usize, usize)| {
+            players[player]
+                .processes
+                .get(process)
+                .is_some_and(|process| process.gpu as usize == gpu && !process.queue.is_empty())
+        };
+        let all: Vec<(usize, usize)> = (0..self.players.len())
+            .flat_map(|player| {
+                (0..self.players[player].processes.len()).map(move |process| (player, process))
+            })
+            .filter(|at| has_work(&self.players, *at))
+            .collect();
+        let running = self.gpus[gpu].running.filter(|at| all.contains(at));
+        let next = match running {
+            Some(at) if now < self.gpus[gpu].until => Some(at),
+            Some(at) => all
+                .iter()
+                .find(|other| **other > at)
+                .or(all.first())
+                .copied(),
+            None => all
+                .iter()
+                .find(|other| Some(**other) > self.gpus[gpu].running)
+                .or(all.first())
+                .copied(),
+        };
+        if next != running || now >= self.gpus[gpu].until {
+            self.gpus[gpu].until = now + DRIVER_SLICE;
+        }
+        self.gpus[gpu].running = next.or(self.gpus[gpu].running);
+        let Some((player, process)) = next else {
+            return;
+        };
+        let second = now.as_secs() as usize;
+        self.players[player].used[second] += STEP;
+        let spins = self.waits_for_peer(player, process);
+        let process = &mut self.players[player].processes[process];
+        let front = process.queue.front_mut().expect("it has work");
+        if spins {
+            return;
+        }
+        *front = front.saturating_sub(STEP);
+        if front.is_zero() {
+            process.queue.pop_front();
+            process.finished += 1;
+            let end = now + STEP;
+            process.latencies.push(end - process.asked_at);
+            match process.load {
+                Load::Sync { think, .. } => process.ready_at = end + think,
+                Load::Burst { kernel, work, rest }
+                    if process.work_left < kernel && process.queue.is_empty() =>
+                {
+                    process.work_left = work;
+                    process.ready_at = end + rest;
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// A rank of a collective gets on only once all ranks have launched theirs.
+    fn waits_for_peer(&self, player: usize, process: usize) -> bool {
+        let processes = &self.players[player].processes;
+        let own = &processes[process];
+        matches!(own.load, Load::Collective { .. })
+            && processes
+                .iter()
+                .filter(|other| matches!(other.load, Load::Collective { .. }))
+                .any(|other| other.launched <= own.finished)
+    }
+
+    pub fn finished(&self, player: usize) -> u64 {
+        self.players[player]
+            .processes
+            .iter()
+            .map(|process| process.finished)
+            .sum()
+    }
+}
+
+/// The value that 99 of 100 do not exceed.
+pub fn p99(values: &[Duration]) -> Duration {
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable();
+    sorted[(sorted.len() * 99 / 100).min(sorted.len() - 1)]
+}
