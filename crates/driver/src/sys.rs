@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! handles!   opaque handles         structs!    layouts, listed in STRUCTS     defines!   #define values, listed in DEFINES
+//! opaque!    structures nobody here looks into
 //! enums!     open enumerations, listed in ENUMS    functions!  pointer types (module pfn), listed in SIGNATURES
 //! ```
 //! The lists exist for `tests/headers.rs`, which has a C compiler hold every row against NVIDIA's own headers (CUDA 13.5).
@@ -45,6 +46,17 @@ macro_rules! handles {
             _opaque: [u8; 0],
         }
         pub type $name = *mut $tag;
+    )*};
+}
+
+/// `TYPE, …` declares structures that we pass on unread: only pointers to them are of use.
+macro_rules! opaque {
+    ($($name:ident,)*) => {$(
+        #[repr(C)]
+        #[derive(Debug)]
+        pub struct $name {
+            _opaque: [u8; 0],
+        }
     )*};
 }
 

@@ -4,7 +4,7 @@ mod enums;
 pub mod pfn;
 
 pub use enums::*;
-use std::ffi::{c_char, c_int, c_longlong, c_uint, c_ulong, c_ulonglong, c_ushort};
+use std::ffi::{c_char, c_int, c_longlong, c_uchar, c_uint, c_ulong, c_ulonglong, c_ushort};
 
 /// One of the `NVML_DEVICE_ARCH_*` values.
 pub type nvmlDeviceArchitecture_t = c_uint;
@@ -12,10 +12,25 @@ pub type nvmlProcessInfo_t = nvmlProcessInfo_v2_t;
 pub type nvmlProcessDetailList_t = nvmlProcessDetailList_v1_t;
 pub type nvmlProcessesUtilizationInfo_t = nvmlProcessesUtilizationInfo_v1_t;
 pub type nvmlTemperature_t = nvmlTemperature_v1_t;
+pub type nvmlFanControlPolicy_t = c_uint;
+pub type nvmlPowerScopeType_t = c_uchar;
+pub type nvmlVgpuInstance_t = c_uint;
 
 handles! {
     nvmlDevice_t = nvmlDevice_st;
     nvmlEventSet_t = nvmlEventSet_st;
+    nvmlUnit_t = nvmlUnit_st;
+    nvmlGpuInstance_t = nvmlGpuInstance_st;
+    nvmlComputeInstance_t = nvmlComputeInstance_st;
+}
+
+opaque! {
+    nvmlClockOffset_t, nvmlConfComputeSetKeyRotationThresholdInfo_t, nvmlDevicePowerMizerModes_v1_t,
+    nvmlDramEncryptionInfo_t, nvmlHostname_v1_t, nvmlNvLinkPowerThres_t, nvmlNvLinkUtilizationControl_t,
+    nvmlNvlinkLockRemapTable_v1_t, nvmlNvlinkSetBwMode_t, nvmlNvlinkSetBwModeAsync_v1_t, nvmlNvlinkSetNvleReady_v1_t,
+    nvmlNvlinkSetupNvleEncryptionKey_v1_t, nvmlPRMTLV_v1_t, nvmlPowerSmoothingProfile_t, nvmlPowerSmoothingState_t,
+    nvmlVgpuHeterogeneousMode_t, nvmlVgpuSchedulerSetState_t, nvmlVgpuSchedulerState_t, nvmlVgpuSchedulerState_v2_t,
+    nvmlVgpuVersion_t, nvmlWorkloadPowerProfileRequestedProfiles_t, nvmlWorkloadPowerProfileUpdateProfiles_v1_t,
 }
 
 /// What a versioned structure carries in its `version` field: its size and, in the top byte, its number.
@@ -42,6 +57,36 @@ defines! {
     NVML_SYSTEM_NVML_VERSION_BUFFER_SIZE: usize = 80;
     NVML_DEVICE_MIG_DISABLE: c_uint = 0;
     NVML_DEVICE_MIG_ENABLE: c_uint = 1;
+    NVML_DEVICE_MEMORY_LIMIT_MAX: c_ulonglong = 0xffff_ffff_ffff_ffff;
+    NVML_GPU_INSTANCE_PROFILE_1_SLICE: c_uint = 0x0;
+    NVML_GPU_INSTANCE_PROFILE_2_SLICE: c_uint = 0x1;
+    NVML_GPU_INSTANCE_PROFILE_3_SLICE: c_uint = 0x2;
+    NVML_GPU_INSTANCE_PROFILE_4_SLICE: c_uint = 0x3;
+    NVML_GPU_INSTANCE_PROFILE_7_SLICE: c_uint = 0x4;
+    NVML_GPU_INSTANCE_PROFILE_8_SLICE: c_uint = 0x5;
+    NVML_GPU_INSTANCE_PROFILE_6_SLICE: c_uint = 0x6;
+    NVML_GPU_INSTANCE_PROFILE_1_SLICE_REV1: c_uint = 0x7;
+    NVML_GPU_INSTANCE_PROFILE_2_SLICE_REV1: c_uint = 0x8;
+    NVML_GPU_INSTANCE_PROFILE_1_SLICE_REV2: c_uint = 0x9;
+    NVML_GPU_INSTANCE_PROFILE_1_SLICE_GFX: c_uint = 0x0a;
+    NVML_GPU_INSTANCE_PROFILE_2_SLICE_GFX: c_uint = 0x0b;
+    NVML_GPU_INSTANCE_PROFILE_4_SLICE_GFX: c_uint = 0x0c;
+    NVML_GPU_INSTANCE_PROFILE_1_SLICE_NO_ME: c_uint = 0x0d;
+    NVML_GPU_INSTANCE_PROFILE_2_SLICE_NO_ME: c_uint = 0x0e;
+    NVML_GPU_INSTANCE_PROFILE_1_SLICE_ALL_ME: c_uint = 0x0f;
+    NVML_GPU_INSTANCE_PROFILE_2_SLICE_ALL_ME: c_uint = 0x10;
+    NVML_GPU_INSTANCE_PROFILE_3_SLICE_GFX: c_uint = 0x11;
+    NVML_GPU_INSTANCE_PROFILE_COUNT: c_uint = 0x12;
+    NVML_COMPUTE_INSTANCE_PROFILE_1_SLICE: c_uint = 0x0;
+    NVML_COMPUTE_INSTANCE_PROFILE_2_SLICE: c_uint = 0x1;
+    NVML_COMPUTE_INSTANCE_PROFILE_3_SLICE: c_uint = 0x2;
+    NVML_COMPUTE_INSTANCE_PROFILE_4_SLICE: c_uint = 0x3;
+    NVML_COMPUTE_INSTANCE_PROFILE_7_SLICE: c_uint = 0x4;
+    NVML_COMPUTE_INSTANCE_PROFILE_8_SLICE: c_uint = 0x5;
+    NVML_COMPUTE_INSTANCE_PROFILE_6_SLICE: c_uint = 0x6;
+    NVML_COMPUTE_INSTANCE_PROFILE_1_SLICE_REV1: c_uint = 0x7;
+    NVML_COMPUTE_INSTANCE_PROFILE_COUNT: c_uint = 0x9;
+    NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED: c_uint = 0x0;
     NVML_DEVICE_ARCH_KEPLER: nvmlDeviceArchitecture_t = 2;
     NVML_DEVICE_ARCH_MAXWELL: nvmlDeviceArchitecture_t = 3;
     NVML_DEVICE_ARCH_PASCAL: nvmlDeviceArchitecture_t = 4;
@@ -146,6 +191,177 @@ structs! {
     nvmlUtilization_t {
         gpu: c_uint,
         memory: c_uint,
+    }
+    /// One value of a series; its type is said once for all of them. Timestamps are in microseconds.
+    nvmlSample_t {
+        timeStamp: c_ulonglong,
+        sampleValue: nvmlValue_t,
+    }
+    /// What a process did on a GPU since it began: percentages of its lifetime, bytes at most, milliseconds with a context.
+    nvmlAccountingStats_t {
+        gpuUtilization: c_uint,
+        memoryUtilization: c_uint,
+        maxMemoryUsage: c_ulonglong,
+        time: c_ulonglong,
+        startTime: c_ulonglong,
+        isRunning: c_uint,
+        reserved: [c_uint; 5],
+    }
+    /// Version 2 carries the process in the structure.
+    nvmlAccountingStats_v2_t {
+        pid: c_uint,
+        isRunning: c_uint,
+        gpuUtilization: c_uint,
+        memoryUtilization: c_uint,
+        maxMemoryUsage: c_ulonglong,
+        sampleCount: c_uint,
+        sumGpuUtil: c_ulonglong,
+        sumFbUtil: c_ulonglong,
+        time: c_ulonglong,
+        startTime: c_ulonglong,
+    }
+    nvmlEncoderSessionInfo_t {
+        sessionId: c_uint,
+        pid: c_uint,
+        vgpuInstance: nvmlVgpuInstance_t,
+        codecType: nvmlEncoderType_t,
+        hResolution: c_uint,
+        vResolution: c_uint,
+        averageFps: c_uint,
+        averageLatency: c_uint,
+    }
+    nvmlFBCSessionInfo_t {
+        sessionId: c_uint,
+        pid: c_uint,
+        vgpuInstance: nvmlVgpuInstance_t,
+        displayOrdinal: c_uint,
+        sessionType: nvmlFBCSessionType_t,
+        sessionFlags: c_uint,
+        hMaxResolution: c_uint,
+        vMaxResolution: c_uint,
+        hResolution: c_uint,
+        vResolution: c_uint,
+        averageFPS: c_uint,
+        averageLatency: c_uint,
+    }
+    /// The driver's own limit of a control group's memory on a device, in bytes.
+    nvmlSetMemoryLimits_v1_t {
+        nameSpace: *const c_char,
+        softLimit: c_ulonglong,
+        hardLimit: c_ulonglong,
+    }
+    nvmlGetMemoryLimits_v1_t {
+        nameSpace: *const c_char,
+        softLimit: c_ulonglong,
+        hardLimit: c_ulonglong,
+        currentUsed: c_ulonglong,
+    }
+    nvmlPowerValue_v2_t {
+        version: c_uint,
+        powerScope: nvmlPowerScopeType_t,
+        powerValueMw: c_uint,
+    }
+    nvmlGpuInstancePlacement_t {
+        start: c_uint,
+        size: c_uint,
+    }
+    nvmlGpuInstanceProfileInfo_t {
+        id: c_uint,
+        isP2pSupported: c_uint,
+        sliceCount: c_uint,
+        instanceCount: c_uint,
+        multiprocessorCount: c_uint,
+        copyEngineCount: c_uint,
+        decoderCount: c_uint,
+        encoderCount: c_uint,
+        jpegCount: c_uint,
+        ofaCount: c_uint,
+        memorySizeMB: c_ulonglong,
+    }
+    nvmlGpuInstanceProfileInfo_v2_t {
+        version: c_uint,
+        id: c_uint,
+        isP2pSupported: c_uint,
+        sliceCount: c_uint,
+        instanceCount: c_uint,
+        multiprocessorCount: c_uint,
+        copyEngineCount: c_uint,
+        decoderCount: c_uint,
+        encoderCount: c_uint,
+        jpegCount: c_uint,
+        ofaCount: c_uint,
+        memorySizeMB: c_ulonglong,
+        name: [c_char; NVML_DEVICE_NAME_V2_BUFFER_SIZE],
+    }
+    nvmlGpuInstanceProfileInfo_v3_t {
+        version: c_uint,
+        id: c_uint,
+        sliceCount: c_uint,
+        instanceCount: c_uint,
+        multiprocessorCount: c_uint,
+        copyEngineCount: c_uint,
+        decoderCount: c_uint,
+        encoderCount: c_uint,
+        jpegCount: c_uint,
+        ofaCount: c_uint,
+        memorySizeMB: c_ulonglong,
+        name: [c_char; NVML_DEVICE_NAME_V2_BUFFER_SIZE],
+        capabilities: c_uint,
+    }
+    nvmlGpuInstanceInfo_t {
+        device: nvmlDevice_t,
+        id: c_uint,
+        profileId: c_uint,
+        placement: nvmlGpuInstancePlacement_t,
+    }
+    nvmlComputeInstancePlacement_t {
+        start: c_uint,
+        size: c_uint,
+    }
+    nvmlComputeInstanceProfileInfo_t {
+        id: c_uint,
+        sliceCount: c_uint,
+        instanceCount: c_uint,
+        multiprocessorCount: c_uint,
+        sharedCopyEngineCount: c_uint,
+        sharedDecoderCount: c_uint,
+        sharedEncoderCount: c_uint,
+        sharedJpegCount: c_uint,
+        sharedOfaCount: c_uint,
+    }
+    nvmlComputeInstanceProfileInfo_v2_t {
+        version: c_uint,
+        id: c_uint,
+        sliceCount: c_uint,
+        instanceCount: c_uint,
+        multiprocessorCount: c_uint,
+        sharedCopyEngineCount: c_uint,
+        sharedDecoderCount: c_uint,
+        sharedEncoderCount: c_uint,
+        sharedJpegCount: c_uint,
+        sharedOfaCount: c_uint,
+        name: [c_char; NVML_DEVICE_NAME_V2_BUFFER_SIZE],
+    }
+    nvmlComputeInstanceProfileInfo_v3_t {
+        version: c_uint,
+        id: c_uint,
+        sliceCount: c_uint,
+        instanceCount: c_uint,
+        multiprocessorCount: c_uint,
+        sharedCopyEngineCount: c_uint,
+        sharedDecoderCount: c_uint,
+        sharedEncoderCount: c_uint,
+        sharedJpegCount: c_uint,
+        sharedOfaCount: c_uint,
+        name: [c_char; NVML_DEVICE_NAME_V2_BUFFER_SIZE],
+        capabilities: c_uint,
+    }
+    nvmlComputeInstanceInfo_t {
+        device: nvmlDevice_t,
+        gpuInstance: nvmlGpuInstance_t,
+        id: c_uint,
+        profileId: c_uint,
+        placement: nvmlComputeInstancePlacement_t,
     }
     nvmlPciInfo_t {
         busIdLegacy: [c_char; NVML_DEVICE_PCI_BUS_ID_BUFFER_V2_SIZE],

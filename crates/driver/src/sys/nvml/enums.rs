@@ -66,4 +66,35 @@ enums! {
         DOUBLE = 0, UNSIGNED_INT = 1, UNSIGNED_LONG = 2, UNSIGNED_LONG_LONG = 3,
         SIGNED_LONG_LONG = 4, SIGNED_INT = 5, UNSIGNED_SHORT = 6,
     };
+    nvmlSamplingType_t: NVML_ {
+        TOTAL_POWER_SAMPLES = 0, GPU_UTILIZATION_SAMPLES = 1, MEMORY_UTILIZATION_SAMPLES = 2,
+        ENC_UTILIZATION_SAMPLES = 3, DEC_UTILIZATION_SAMPLES = 4, PROCESSOR_CLK_SAMPLES = 5,
+        MEMORY_CLK_SAMPLES = 6, MODULE_POWER_SAMPLES = 7, JPG_UTILIZATION_SAMPLES = 8,
+        OFA_UTILIZATION_SAMPLES = 9,
+    };
+    nvmlGpuOperationMode_t: NVML_GOM_ {
+        ALL_ON = 0, COMPUTE = 1, LOW_DP = 2,
+    };
+    nvmlRestrictedAPI_t: NVML_RESTRICTED_API_ {
+        SET_APPLICATION_CLOCKS = 0, SET_AUTO_BOOSTED_CLOCKS = 1,
+    };
+    nvmlEncoderType_t: NVML_ENCODER_QUERY_ {
+        H264 = 0, HEVC = 1, AV1 = 2,
+    };
+    nvmlFBCSessionType_t: NVML_FBC_SESSION_TYPE_ {
+        UNKNOWN = 0, TOSYS = 1, CUDA = 2, VID = 3, HWENC = 4,
+    };
+    nvmlDetachGpuState_t: NVML_DETACH_GPU_ {
+        KEEP = 0, REMOVE = 1,
+    };
+    nvmlPcieLinkState_t: NVML_PCIE_LINK_ {
+        KEEP = 0, SHUT_DOWN = 1,
+    };
+    nvmlLedColor_t: NVML_LED_COLOR_ {
+        GREEN = 0, AMBER = 1,
+    };
+    nvmlDeviceVgpuCapability_t: NVML_DEVICE_VGPU_CAP_ {
+        FRACTIONAL_MULTI_VGPU = 0, HETEROGENEOUS_TIMESLICE_PROFILES = 1,
+        HETEROGENEOUS_TIMESLICE_SIZES = 2,
+    };
 }

@@ -70,6 +70,8 @@ functions! {
     nvmlDeviceGetMemoryInfo: (device: nvmlDevice_t, memory: *mut nvmlMemory_t);
     nvmlDeviceGetMemoryInfo_v2: (device: nvmlDevice_t, memory: *mut nvmlMemory_v2_t);
     nvmlDeviceGetBAR1MemoryInfo: (device: nvmlDevice_t, bar1_memory: *mut nvmlBAR1Memory_t);
+    nvmlDeviceGetConfComputeProtectedMemoryUsage: (device: nvmlDevice_t, memory: *mut nvmlMemory_t);
+    nvmlDeviceGetMemoryLimits_v1: (device: nvmlDevice_t, limits: *mut nvmlGetMemoryLimits_v1_t);
     nvmlDeviceGetMemoryBusWidth: (device: nvmlDevice_t, bus_width: *mut c_uint);
 
     // processes
@@ -109,6 +111,21 @@ functions! {
         device: nvmlDevice_t, proceses_util_info: *mut nvmlProcessesUtilizationInfo_t
     );
 
+    // accounting: statistics kept for each process, once an administrator turns them on
+    nvmlDeviceGetAccountingMode: (device: nvmlDevice_t, mode: *mut nvmlEnableState_t);
+    nvmlDeviceGetAccountingStats: (device: nvmlDevice_t, pid: c_uint, stats: *mut nvmlAccountingStats_t);
+    nvmlDeviceGetAccountingStats_v2: (device: nvmlDevice_t, stats: *mut nvmlAccountingStats_v2_t);
+    nvmlDeviceGetAccountingPids: (device: nvmlDevice_t, count: *mut c_uint, pids: *mut c_uint);
+    nvmlDeviceGetAccountingBufferSize: (device: nvmlDevice_t, buffer_size: *mut c_uint);
+
+    // sessions of the video engines
+    nvmlDeviceGetEncoderSessions: (
+        device: nvmlDevice_t, session_count: *mut c_uint, session_infos: *mut nvmlEncoderSessionInfo_t
+    );
+    nvmlDeviceGetFBCSessions: (
+        device: nvmlDevice_t, session_count: *mut c_uint, session_info: *mut nvmlFBCSessionInfo_t
+    );
+
     // utilisation
     nvmlDeviceGetUtilizationRates: (device: nvmlDevice_t, utilization: *mut nvmlUtilization_t);
     nvmlDeviceGetEncoderUtilization: (
@@ -116,6 +133,10 @@ functions! {
     );
     nvmlDeviceGetDecoderUtilization: (
         device: nvmlDevice_t, utilization: *mut c_uint, sampling_period_us: *mut c_uint
+    );
+    nvmlDeviceGetSamples: (
+        device: nvmlDevice_t, type_: nvmlSamplingType_t, last_seen_time_stamp: c_ulonglong,
+        sample_val_type: *mut nvmlValueType_t, sample_count: *mut c_uint, samples: *mut nvmlSample_t
     );
     nvmlDeviceGetFieldValues: (device: nvmlDevice_t, values_count: c_int, values: *mut nvmlFieldValue_t);
 
@@ -182,6 +203,12 @@ functions! {
         device: nvmlDevice_t, current: *mut nvmlDriverModel_t, pending: *mut nvmlDriverModel_t
     );
     nvmlDeviceGetVirtualizationMode: (device: nvmlDevice_t, p_virtual_mode: *mut nvmlGpuVirtualizationMode_t);
+    nvmlDeviceGetGpuOperationMode: (
+        device: nvmlDevice_t, current: *mut nvmlGpuOperationMode_t, pending: *mut nvmlGpuOperationMode_t
+    );
+    nvmlDeviceGetAPIRestriction: (
+        device: nvmlDevice_t, api_type: nvmlRestrictedAPI_t, is_restricted: *mut nvmlEnableState_t
+    );
     nvmlDeviceGetConfComputeMemSizeInfo: (device: nvmlDevice_t, mem_info: *mut nvmlConfComputeMemSizeInfo_t);
 
     // MIG
@@ -192,6 +219,180 @@ functions! {
     nvmlDeviceGetDeviceHandleFromMigDeviceHandle: (mig_device: nvmlDevice_t, device: *mut nvmlDevice_t);
     nvmlDeviceGetGpuInstanceId: (device: nvmlDevice_t, id: *mut c_uint);
     nvmlDeviceGetComputeInstanceId: (device: nvmlDevice_t, id: *mut c_uint);
+
+    // MIG: instances
+    nvmlComputeInstanceDestroy: (compute_instance: nvmlComputeInstance_t);
+    nvmlComputeInstanceGetInfo: (compute_instance: nvmlComputeInstance_t, info: *mut nvmlComputeInstanceInfo_t);
+    nvmlComputeInstanceGetInfo_v2: (compute_instance: nvmlComputeInstance_t, info: *mut nvmlComputeInstanceInfo_t);
+    nvmlDeviceCreateGpuInstance: (device: nvmlDevice_t, profile_id: c_uint, gpu_instance: *mut nvmlGpuInstance_t);
+    nvmlDeviceCreateGpuInstanceWithPlacement: (
+        device: nvmlDevice_t, profile_id: c_uint, placement: *const nvmlGpuInstancePlacement_t,
+        gpu_instance: *mut nvmlGpuInstance_t
+    );
+    nvmlDeviceGetGpuInstanceById: (device: nvmlDevice_t, id: c_uint, gpu_instance: *mut nvmlGpuInstance_t);
+    nvmlDeviceGetGpuInstancePossiblePlacements: (
+        device: nvmlDevice_t, profile_id: c_uint, placements: *mut nvmlGpuInstancePlacement_t, count: *mut c_uint
+    );
+    nvmlDeviceGetGpuInstancePossiblePlacements_v2: (
+        device: nvmlDevice_t, profile_id: c_uint, placements: *mut nvmlGpuInstancePlacement_t, count: *mut c_uint
+    );
+    nvmlDeviceGetGpuInstanceProfileInfo: (
+        device: nvmlDevice_t, profile: c_uint, info: *mut nvmlGpuInstanceProfileInfo_t
+    );
+    nvmlDeviceGetGpuInstanceProfileInfoByIdV: (
+        device: nvmlDevice_t, profile_id: c_uint, info: *mut nvmlGpuInstanceProfileInfo_v2_t
+    );
+    nvmlDeviceGetGpuInstanceProfileInfoV: (
+        device: nvmlDevice_t, profile: c_uint, info: *mut nvmlGpuInstanceProfileInfo_v2_t
+    );
+    nvmlDeviceGetGpuInstanceRemainingCapacity: (device: nvmlDevice_t, profile_id: c_uint, count: *mut c_uint);
+    nvmlDeviceGetGpuInstances: (
+        device: nvmlDevice_t, profile_id: c_uint, gpu_instances: *mut nvmlGpuInstance_t, count: *mut c_uint
+    );
+    nvmlGpuInstanceCreateComputeInstance: (
+        gpu_instance: nvmlGpuInstance_t, profile_id: c_uint, compute_instance: *mut nvmlComputeInstance_t
+    );
+    nvmlGpuInstanceCreateComputeInstanceWithPlacement: (
+        gpu_instance: nvmlGpuInstance_t, profile_id: c_uint, placement: *const nvmlComputeInstancePlacement_t,
+        compute_instance: *mut nvmlComputeInstance_t
+    );
+    nvmlGpuInstanceDestroy: (gpu_instance: nvmlGpuInstance_t);
+    nvmlGpuInstanceGetComputeInstanceById: (
+        gpu_instance: nvmlGpuInstance_t, id: c_uint, compute_instance: *mut nvmlComputeInstance_t
+    );
+    nvmlGpuInstanceGetComputeInstancePossiblePlacements: (
+        gpu_instance: nvmlGpuInstance_t, profile_id: c_uint, placements: *mut nvmlComputeInstancePlacement_t,
+        count: *mut c_uint
+    );
+    nvmlGpuInstanceGetComputeInstanceProfileInfo: (
+        gpu_instance: nvmlGpuInstance_t, profile: c_uint, eng_profile: c_uint,
+        info: *mut nvmlComputeInstanceProfileInfo_t
+    );
+    nvmlGpuInstanceGetComputeInstanceProfileInfoV: (
+        gpu_instance: nvmlGpuInstance_t, profile: c_uint, eng_profile: c_uint,
+        info: *mut nvmlComputeInstanceProfileInfo_v2_t
+    );
+    nvmlGpuInstanceGetComputeInstanceRemainingCapacity: (
+        gpu_instance: nvmlGpuInstance_t, profile_id: c_uint, count: *mut c_uint
+    );
+    nvmlGpuInstanceGetComputeInstances: (
+        gpu_instance: nvmlGpuInstance_t, profile_id: c_uint, compute_instances: *mut nvmlComputeInstance_t,
+        count: *mut c_uint
+    );
+    nvmlGpuInstanceGetInfo: (gpu_instance: nvmlGpuInstance_t, info: *mut nvmlGpuInstanceInfo_t);
+
+    // setting modes
+    nvmlDeviceSetAPIRestriction: (
+        device: nvmlDevice_t, api_type: nvmlRestrictedAPI_t, is_restricted: nvmlEnableState_t
+    );
+    nvmlDeviceSetComputeMode: (device: nvmlDevice_t, mode: nvmlComputeMode_t);
+    nvmlDeviceSetDriverModel: (device: nvmlDevice_t, driver_model: nvmlDriverModel_t, flags: c_uint);
+    nvmlDeviceSetEccMode: (device: nvmlDevice_t, ecc: nvmlEnableState_t);
+    nvmlDeviceSetGpuOperationMode: (device: nvmlDevice_t, mode: nvmlGpuOperationMode_t);
+    nvmlDeviceSetMigMode: (device: nvmlDevice_t, mode: c_uint, activation_status: *mut nvmlReturn_t);
+    nvmlDeviceSetPersistenceMode: (device: nvmlDevice_t, mode: nvmlEnableState_t);
+
+    // setting what memory there is
+    nvmlDeviceSetConfComputeUnprotectedMemSize: (device: nvmlDevice_t, size_kib: c_ulonglong);
+    nvmlDeviceSetDramEncryptionMode: (device: nvmlDevice_t, dram_encryption: *const nvmlDramEncryptionInfo_t);
+    nvmlDeviceSetMemoryLimits_v1: (device: nvmlDevice_t, limits: *mut nvmlSetMemoryLimits_v1_t);
+    nvmlSystemSetConfComputeGpusReadyState: (is_accepting_work: c_uint);
+    nvmlSystemSetConfComputeKeyRotationThresholdInfo: (threshold: *mut nvmlConfComputeSetKeyRotationThresholdInfo_t);
+
+    // setting clocks
+    nvmlDeviceResetApplicationsClocks: (device: nvmlDevice_t);
+    nvmlDeviceResetGpuLockedClocks: (device: nvmlDevice_t);
+    nvmlDeviceResetMemoryLockedClocks: (device: nvmlDevice_t);
+    nvmlDeviceSetApplicationsClocks: (device: nvmlDevice_t, mem_clock_mhz: c_uint, graphics_clock_mhz: c_uint);
+    nvmlDeviceSetAutoBoostedClocksEnabled: (device: nvmlDevice_t, enabled: nvmlEnableState_t);
+    nvmlDeviceSetClockOffsets: (device: nvmlDevice_t, info: *mut nvmlClockOffset_t);
+    nvmlDeviceSetDefaultAutoBoostedClocksEnabled: (device: nvmlDevice_t, enabled: nvmlEnableState_t, flags: c_uint);
+    nvmlDeviceSetGpcClkVfOffset: (device: nvmlDevice_t, offset: c_int);
+    nvmlDeviceSetGpuLockedClocks: (device: nvmlDevice_t, min_gpu_clock_mhz: c_uint, max_gpu_clock_mhz: c_uint);
+    nvmlDeviceSetMemClkVfOffset: (device: nvmlDevice_t, offset: c_int);
+    nvmlDeviceSetMemoryLockedClocks: (device: nvmlDevice_t, min_mem_clock_mhz: c_uint, max_mem_clock_mhz: c_uint);
+
+    // setting power, fans and temperatures
+    nvmlDevicePowerSmoothingActivatePresetProfile: (device: nvmlDevice_t, profile: *mut nvmlPowerSmoothingProfile_t);
+    nvmlDevicePowerSmoothingSetState: (device: nvmlDevice_t, state: *mut nvmlPowerSmoothingState_t);
+    nvmlDevicePowerSmoothingUpdatePresetProfileParam: (device: nvmlDevice_t, profile: *mut nvmlPowerSmoothingProfile_t);
+    nvmlDeviceSetAdaptiveTgpMode_v1: (device: nvmlDevice_t, mode: nvmlEnableState_t);
+    nvmlDeviceSetDefaultFanSpeed_v2: (device: nvmlDevice_t, fan: c_uint);
+    nvmlDeviceSetFanControlPolicy: (device: nvmlDevice_t, fan: c_uint, policy: nvmlFanControlPolicy_t);
+    nvmlDeviceSetFanSpeed_v2: (device: nvmlDevice_t, fan: c_uint, speed: c_uint);
+    nvmlDeviceSetPowerManagementLimit: (device: nvmlDevice_t, limit: c_uint);
+    nvmlDeviceSetPowerManagementLimit_v2: (device: nvmlDevice_t, power_value: *mut nvmlPowerValue_v2_t);
+    nvmlDeviceSetPowerMizerMode_v1: (device: nvmlDevice_t, power_mizer_mode: *mut nvmlDevicePowerMizerModes_v1_t);
+    nvmlDeviceSetTemperatureThreshold: (
+        device: nvmlDevice_t, threshold_type: nvmlTemperatureThresholds_t, temp: *mut c_int
+    );
+    nvmlDeviceWorkloadPowerProfileClearRequestedProfiles: (
+        device: nvmlDevice_t, requested_profiles: *mut nvmlWorkloadPowerProfileRequestedProfiles_t
+    );
+    nvmlDeviceWorkloadPowerProfileSetRequestedProfiles: (
+        device: nvmlDevice_t, requested_profiles: *mut nvmlWorkloadPowerProfileRequestedProfiles_t
+    );
+    nvmlDeviceWorkloadPowerProfileUpdateProfiles_v1: (
+        device: nvmlDevice_t, update_profiles: *mut nvmlWorkloadPowerProfileUpdateProfiles_v1_t
+    );
+
+    // setting counters back
+    nvmlDeviceClearAccountingPids: (device: nvmlDevice_t);
+    nvmlDeviceClearEccErrorCounts: (device: nvmlDevice_t, counter_type: nvmlEccCounterType_t);
+    nvmlDeviceClearFieldValues: (device: nvmlDevice_t, values_count: c_int, values: *mut nvmlFieldValue_t);
+    nvmlDeviceSetAccountingMode: (device: nvmlDevice_t, mode: nvmlEnableState_t);
+
+    // setting NVLink
+    nvmlDeviceFreezeNvLinkUtilizationCounter: (
+        device: nvmlDevice_t, link: c_uint, counter: c_uint, freeze: nvmlEnableState_t
+    );
+    nvmlDeviceLockNvlinkRemapTable_v1: (
+        device: nvmlDevice_t, remap_table_lock_info: *mut nvmlNvlinkLockRemapTable_v1_t
+    );
+    nvmlDeviceResetNvLinkErrorCounters: (device: nvmlDevice_t, link: c_uint);
+    nvmlDeviceResetNvLinkUtilizationCounter: (device: nvmlDevice_t, link: c_uint, counter: c_uint);
+    nvmlDeviceSetNvLinkDeviceLowPowerThreshold: (device: nvmlDevice_t, info: *mut nvmlNvLinkPowerThres_t);
+    nvmlDeviceSetNvLinkUtilizationControl: (
+        device: nvmlDevice_t, link: c_uint, counter: c_uint, control: *mut nvmlNvLinkUtilizationControl_t,
+        reset: c_uint
+    );
+    nvmlDeviceSetNvlinkBwMode: (device: nvmlDevice_t, set_bw_mode: *mut nvmlNvlinkSetBwMode_t);
+    nvmlDeviceSetNvlinkBwModeAsync_v1: (device: nvmlDevice_t, set_bw_mode_async: *mut nvmlNvlinkSetBwModeAsync_v1_t);
+    nvmlDeviceSetNvlinkNvleReady_v1: (device: nvmlDevice_t, set_nvle_ready: *mut nvmlNvlinkSetNvleReady_v1_t);
+    nvmlDeviceSetupNvlinkNvleEncryptionKey_v1: (
+        device: nvmlDevice_t, encryption_key: *mut nvmlNvlinkSetupNvleEncryptionKey_v1_t
+    );
+    nvmlSystemSetNvlinkBwMode: (nvlink_bw_mode: c_uint);
+
+    // setting up virtual GPUs
+    nvmlDeviceSetVgpuCapabilities: (
+        device: nvmlDevice_t, capability: nvmlDeviceVgpuCapability_t, state: nvmlEnableState_t
+    );
+    nvmlDeviceSetVgpuHeterogeneousMode: (device: nvmlDevice_t, heterogeneous_mode: *const nvmlVgpuHeterogeneousMode_t);
+    nvmlDeviceSetVgpuSchedulerState: (device: nvmlDevice_t, scheduler_state: *mut nvmlVgpuSchedulerSetState_t);
+    nvmlDeviceSetVgpuSchedulerState_v2: (device: nvmlDevice_t, scheduler_state: *mut nvmlVgpuSchedulerState_v2_t);
+    nvmlDeviceSetVirtualizationMode: (device: nvmlDevice_t, virtual_mode: nvmlGpuVirtualizationMode_t);
+    nvmlDeviceVgpuForceGspUnload: (device: nvmlDevice_t);
+    nvmlGpuInstanceSetVgpuHeterogeneousMode: (
+        gpu_instance: nvmlGpuInstance_t, heterogeneous_mode: *const nvmlVgpuHeterogeneousMode_t
+    );
+    nvmlGpuInstanceSetVgpuSchedulerState: (gpu_instance: nvmlGpuInstance_t, scheduler: *mut nvmlVgpuSchedulerState_t);
+    nvmlGpuInstanceSetVgpuSchedulerState_v2: (
+        gpu_instance: nvmlGpuInstance_t, scheduler_state: *mut nvmlVgpuSchedulerState_v2_t
+    );
+    nvmlSetVgpuVersion: (vgpu_version: *mut nvmlVgpuVersion_t);
+
+    // taking devices away, and reaching into them
+    nvmlDeviceDiscoverGpus: (pci_info: *mut nvmlPciInfo_t);
+    nvmlDeviceModifyDrainState: (pci_info: *mut nvmlPciInfo_t, new_state: nvmlEnableState_t);
+    nvmlDeviceReadWritePRM_v1: (device: nvmlDevice_t, buffer: *mut nvmlPRMTLV_v1_t);
+    nvmlDeviceRemoveGpu: (pci_info: *mut nvmlPciInfo_t);
+    nvmlDeviceRemoveGpu_v2: (
+        pci_info: *mut nvmlPciInfo_t, gpu_state: nvmlDetachGpuState_t, link_state: nvmlPcieLinkState_t
+    );
+    nvmlDeviceSetHostname_v1: (device: nvmlDevice_t, hostname: *mut nvmlHostname_v1_t);
+    nvmlGpmSetStreamingEnabled: (device: nvmlDevice_t, state: c_uint);
+    nvmlUnitSetLedState: (unit: nvmlUnit_t, color: nvmlLedColor_t);
 
     // events
     nvmlDeviceGetSupportedEventTypes: (device: nvmlDevice_t, event_types: *mut c_ulonglong);
