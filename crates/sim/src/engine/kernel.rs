@@ -1,7 +1,8 @@
 //! What a launch means: how long it takes, and for the few kernels the simulator knows, what it does.
 //!
 //! Every kernel is a no-op with a duration unless [`KNOWN`] lists its name. The duration comes, in this order, from DIVVY_SIM_CONFIG, from the name
-//! (`sim_busy_us_250` occupies the GPU for 250 µs, `sim_idle_ms_5` passes 5 ms without occupying it), or from the number of threads.
+//! (`sim_busy_us_250` occupies the GPU for 250 µs, `sim_idle_ms_5` passes 5 ms without occupying it, `sim_rendezvous_2_7` occupies it until two
+//! queues run one with key 7), or from the number of threads.
 
 use super::process::{Done, Objects, Process};
 use super::time::Work;
@@ -50,7 +51,8 @@ pub fn duration(config: &Config, model: &Model, name: &str, geometry: &Geometry)
     if let Some(ns) = config.kernel_ns(name) {
         return Work::Busy(ns);
     }
-    named_duration(name).unwrap_or_else(|| {
+    let named = named_duration(name).or_else(|| named_meeting(name));
+    named.unwrap_or_else(|| {
         let at_once = (model.multiprocessors * model.threads_per_multiprocessor) as u64;
         Work::Busy(
             LAUNCH_NS.saturating_add(geometry.threads().div_ceil(at_once).saturating_mul(WAVE_NS)),
@@ -78,6 +80,21 @@ fn named_duration(name: &str) -> Option<Work> {
         Work::Busy(ns)
     } else {
         Work::Delay(ns)
+    })
+}
+
+/// The meeting in a name such as `sim_rendezvous_2` (two parties, key 0) or `sim_rendezvous_4_17` (four, key 17), anywhere in it.
+fn named_meeting(name: &str) -> Option<Work> {
+    let (_, rest) = name.split_once("sim_rendezvous_")?;
+    let leading = |text: &str| {
+        let end = text.find(|c: char| !c.is_ascii_digit());
+        end.unwrap_or(text.len())
+    };
+    let (parties, rest) = rest.split_at(leading(rest));
+    let key = rest.strip_prefix('_').map(|key| &key[..leading(key)]);
+    Some(Work::Meet {
+        parties: parties.parse().ok().filter(|parties| *parties > 0)?,
+        key: key.and_then(|key| key.parse().ok()).unwrap_or(0),
     })
 }
 
@@ -218,6 +235,17 @@ mod tests {
         );
         for unnamed in ["sim_busy_us_", "sim_busy_h_1", "busy_us_1", "sim_busy_us"] {
             assert_eq!(named_duration(unnamed), None, "{unnamed}");
+        }
+    }
+
+    #[test]
+    fn names_carry_meetings_with_and_without_a_key() {
+        let meeting = |parties, key| Some(Work::Meet { key, parties });
+        assert_eq!(named_meeting("sim_rendezvous_2"), meeting(2, 0));
+        assert_eq!(named_meeting("_Z19sim_rendezvous_4_17v"), meeting(4, 17));
+        assert_eq!(named_meeting("sim_rendezvous_2_pv"), meeting(2, 0));
+        for unnamed in ["sim_rendezvous_", "sim_rendezvous_0", "sim_rendezvous_x"] {
+            assert_eq!(named_meeting(unnamed), None, "{unnamed}");
         }
     }
 

@@ -14,7 +14,7 @@ use self::file::{Identity, UnnamedFile, map_shared, open_existing};
 use super::gpu::Gpu;
 use super::share::{SHARES, Share};
 use super::slots::{SLOTS, Slot};
-use super::time::{Lane, Queue};
+use super::time::{self, Lane, Part, Queue};
 use crate::config::{Clock, Config, ConfigError};
 use crate::model::{self, MAX_GPUS, Model, SpecError};
 use std::cell::UnsafeCell;
@@ -29,7 +29,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
 
 const MAGIC: [u8; 8] = *b"divvysim";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const PAGE: usize = 4096;
 /// Where a virtual clock begins, in nanoseconds: later than 0, so that 0 can mean "not yet".
 const VIRTUAL_BEGINNING: u64 = 1_000_000_000;
@@ -47,6 +47,8 @@ struct Header {
     virtual_now: AtomicU64,
     /// Slots at and above this index have never been used.
     high_water: AtomicU64,
+    /// Whether anyone has ever queued a meeting: from then on all GPUs advance together.
+    meetings: AtomicU64,
     lock: UnsafeCell<libc::pthread_mutex_t>,
 }
 
@@ -297,6 +299,11 @@ impl State {
         }
     }
 
+    /// Before the first meeting is queued.
+    pub(super) fn expect_meetings(&self) {
+        self.header().meetings.store(1, SeqCst);
+    }
+
     pub(super) fn set_virtual_now(&self, now: u64) {
         self.header().virtual_now.fetch_max(now, SeqCst);
     }
@@ -395,9 +402,16 @@ impl Locked<'_> {
         })
     }
 
-    /// Brings a GPU to the present.
+    /// Brings a GPU to the present, and all of them where queues may meet.
     pub fn advance(&self, gpu: usize) {
-        self.gpus()[gpu].engine.advance(self.lanes(gpu), self.now());
+        if self.header().meetings.load(SeqCst) == 0 {
+            self.gpus()[gpu].engine.advance(self.lanes(gpu), self.now());
+            return;
+        }
+        let parts: Vec<Part<'_>> = (0..self.gpu_count())
+            .map(|gpu| Part::new(&self.gpus()[gpu].engine, self.lanes(gpu)))
+            .collect();
+        time::advance(&parts, self.now());
     }
 }
 

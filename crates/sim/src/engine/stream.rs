@@ -117,6 +117,9 @@ impl Process {
         work: Work,
         marked: bool,
     ) -> (u64, Option<Arc<Mark>>) {
+        if matches!(work, Work::Meet { .. }) {
+            self.state().expect_meetings();
+        }
         let queue = self.state().queue(self.slot, gpu);
         let mut issue = self.issue[gpu]
             .lock()

@@ -3,6 +3,7 @@
 //! Each process has one queue of work per GPU, in issue order over all its streams (so streams of one process never overlap: a simplification).
 //! Processes take turns, [`SLICE_NS`] each; a process without work gives its turn away at once. Nothing runs in the background: whoever needs to
 //! know the state of the GPU takes the state file's lock and advances the model to the present, exactly as far as the queued work allows.
+//! GPUs know nothing of each other, except where queues meet ([`Work::Meet`]): then all advance together ([`advance`]).
 //!
 //! ```text
 //! owner pushes, without the lock            whoever holds the lock
@@ -30,10 +31,16 @@ pub enum Work {
     Delay(u64),
     /// Waits until the owner opens it: a host function that has not returned.
     Gate,
+    /// Occupies the GPU, in the turns of its process, until so many queues of the machine run one with the same key: a collective that spins.
+    Meet { key: u32, parties: u16 },
 }
 
 const KIND_SHIFT: u32 = 62;
 const LENGTH_MASK: u64 = (1 << KIND_SHIFT) - 1;
+const MEET: u64 = 3 << KIND_SHIFT;
+const PARTIES_SHIFT: u32 = 32;
+/// What has become of a meeting's party, in two bits of its entry.
+const STAGE_SHIFT: u32 = 60;
 
 impl Work {
     fn pack(self) -> u64 {
@@ -41,6 +48,9 @@ impl Work {
             Work::Busy(ns) => ns.min(LENGTH_MASK),
             Work::Delay(ns) => ns.min(LENGTH_MASK) | 1 << KIND_SHIFT,
             Work::Gate => 2 << KIND_SHIFT,
+            Work::Meet { key, parties } => {
+                MEET | u64::from(parties) << PARTIES_SHIFT | u64::from(key)
+            }
         }
     }
 
@@ -48,7 +58,11 @@ impl Work {
         match word >> KIND_SHIFT {
             0 => Work::Busy(word & LENGTH_MASK),
             1 => Work::Delay(word & LENGTH_MASK),
-            _ => Work::Gate,
+            2 => Work::Gate,
+            _ => Work::Meet {
+                key: word as u32,
+                parties: (word >> PARTIES_SHIFT) as u16,
+            },
         }
     }
 }
@@ -117,7 +131,7 @@ impl Queue {
         let done = self.done.load(SeqCst);
         let left = (done..ticket).fold(0u64, |sum, at| match self.entry(at).1 {
             Work::Busy(ns) | Work::Delay(ns) => sum.saturating_add(ns),
-            Work::Gate => sum,
+            Work::Gate | Work::Meet { .. } => sum,
         });
         left.saturating_sub(self.head_spent.load(Relaxed))
     }
@@ -179,7 +193,32 @@ impl Queue {
                 left: u64::MAX,
                 kind: Kind::Gate,
             },
+            Work::Meet { key, parties } => Head {
+                arrival,
+                left: u64::MAX,
+                kind: Kind::Meet {
+                    key,
+                    parties,
+                    stage: self.stage(done),
+                },
+            },
         })
+    }
+
+    fn stage(&self, at: u64) -> Stage {
+        match self.ring[(at % DEPTH) as usize].work.load(SeqCst) >> STAGE_SHIFT & 3 {
+            0 => Stage::Expected,
+            1 => Stage::Arrived,
+            _ => Stage::Released,
+        }
+    }
+
+    fn set_stage_of_head(&self, stage: Stage) {
+        let entry = &self.ring[(self.done.load(SeqCst) % DEPTH) as usize];
+        let word = entry.work.load(SeqCst) & !(3 << STAGE_SHIFT);
+        entry
+            .work
+            .store(word | (stage as u64) << STAGE_SHIFT, SeqCst);
     }
 
     fn spend(&self, ns: u64) {
@@ -200,6 +239,37 @@ enum Kind {
     Busy,
     Delay,
     Gate,
+    Meet {
+        key: u32,
+        parties: u16,
+        stage: Stage,
+    },
+}
+
+/// Where one party of a meeting stands.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Has not run yet.
+    Expected = 0,
+    /// Has run, and spins for the others.
+    Arrived = 1,
+    /// All have arrived; it ends as soon as it runs again.
+    Released = 2,
+}
+
+impl Kind {
+    fn occupies(self) -> bool {
+        matches!(self, Kind::Busy | Kind::Meet { .. })
+    }
+
+    /// Whether it gets on without anybody's doing.
+    fn gets_on(self) -> bool {
+        match self {
+            Kind::Busy | Kind::Delay => true,
+            Kind::Gate => false,
+            Kind::Meet { stage, .. } => stage != Stage::Arrived,
+        }
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -295,32 +365,21 @@ impl Engine {
     }
 
     /// Brings the GPU to time `to`. `lanes` are all queues of this GPU in the order of their slots; the caller holds the lock.
-    pub fn advance<'a>(&self, lanes: impl IntoIterator<Item = Lane<'a>>, to: u64) {
-        if to < self.now() {
-            // The machine was restarted: the monotonic clock began anew.
-            self.now.store(to, Relaxed);
-        }
-        let lanes: Vec<Lane<'_>> = lanes
-            .into_iter()
-            .filter(|lane| lane.queue.has_work())
-            .collect();
-        loop {
-            self.finish_heads(&lanes);
-            let now = self.now();
-            let Some(step) = self.next_step(&lanes).filter(|_| now < to) else {
-                break;
-            };
-            self.take(&lanes, step, to - now);
-        }
-        self.now.store(to, Relaxed);
+    pub fn advance<'a>(&'a self, lanes: impl IntoIterator<Item = Lane<'a>>, to: u64) {
+        advance(&[Part::new(self, lanes)], to);
     }
 
-    /// How far time may jump before something happens on this GPU; None when all queued work is done or stands at a gate.
-    pub fn until_next_event<'a>(&self, lanes: impl IntoIterator<Item = Lane<'a>>) -> Option<u64> {
-        let lanes: Vec<Lane<'_>> = lanes
-            .into_iter()
-            .filter(|lane| lane.queue.has_work())
-            .collect();
+    /// How far time may jump before something happens on this GPU; None when nothing will by itself: all queued work is done, stands at a gate, or
+    /// spins for a party that is not queued anywhere.
+    pub fn until_next_event<'a>(
+        &'a self,
+        lanes: impl IntoIterator<Item = Lane<'a>>,
+    ) -> Option<u64> {
+        let Part { lanes, .. } = Part::new(self, lanes);
+        let mut heads = lanes.iter().filter_map(|lane| lane.queue.head());
+        if !heads.any(|head| head.kind.gets_on()) {
+            return None;
+        }
         self.next_step(&lanes).map(|step| step.ns)
     }
 
@@ -340,9 +399,8 @@ impl Engine {
     fn next_step(&self, lanes: &[Lane<'_>]) -> Option<Step> {
         let now = self.now();
         let heads: Vec<Option<Head>> = lanes.iter().map(|lane| lane.queue.head()).collect();
-        let runnable = |at: &usize| {
-            heads[*at].is_some_and(|head| head.kind == Kind::Busy && head.arrival <= now)
-        };
+        let runnable =
+            |at: &usize| heads[*at].is_some_and(|head| head.kind.occupies() && head.arrival <= now);
 
         let turn = self.turn.load(Relaxed) as usize;
         let slice_left = self.slice_left.load(Relaxed);
@@ -364,15 +422,14 @@ impl Engine {
         let others = heads.iter().flatten().filter_map(|head| match head.kind {
             _ if head.arrival > now => Some(head.arrival - now),
             Kind::Delay => Some(head.left),
-            Kind::Busy | Kind::Gate => None,
+            Kind::Busy | Kind::Gate | Kind::Meet { .. } => None,
         });
         let ns = own.into_iter().chain(others).min()?;
         Some(Step { runs, new_turn, ns })
     }
 
-    fn take(&self, lanes: &[Lane<'_>], step: Step, at_most: u64) {
+    fn take(&self, lanes: &[Lane<'_>], step: &Step, ns: u64) {
         let now = self.now();
-        let ns = step.ns.min(at_most);
         for (at, lane) in lanes.iter().enumerate() {
             let Some(head) = lane.queue.head().filter(|head| head.arrival <= now) else {
                 continue;
@@ -396,6 +453,129 @@ impl Engine {
             }
         }
         self.now.store(now + ns, Relaxed);
+    }
+}
+
+/// One GPU and its queues that have work.
+pub struct Part<'a> {
+    engine: &'a Engine,
+    lanes: Vec<Lane<'a>>,
+}
+
+impl<'a> Part<'a> {
+    pub fn new(engine: &'a Engine, lanes: impl IntoIterator<Item = Lane<'a>>) -> Part<'a> {
+        let lanes = lanes.into_iter().filter(|lane| lane.queue.has_work());
+        Part {
+            engine,
+            lanes: lanes.collect(),
+        }
+    }
+}
+
+/// Brings GPUs to time `to` together, so that whoever meets across them does so at one time. The caller holds the lock.
+pub fn advance(parts: &[Part<'_>], to: u64) {
+    for Part { engine, .. } in parts {
+        if to < engine.now() {
+            // The machine was restarted: the monotonic clock began anew.
+            engine.now.store(to, Relaxed);
+        }
+    }
+    let latest = parts.iter().map(|part| part.engine.now()).max();
+    for part in parts {
+        advance_in_step(std::slice::from_ref(part), latest.unwrap_or(to));
+    }
+    advance_in_step(parts, to);
+}
+
+/// The parts stand at the same time.
+fn advance_in_step(parts: &[Part<'_>], to: u64) {
+    let now = || parts.first().map_or(to, |part| part.engine.now());
+    loop {
+        settle(parts);
+        let steps: Vec<Option<Step>> = parts
+            .iter()
+            .map(|part| part.engine.next_step(&part.lanes))
+            .collect();
+        let next = steps.iter().flatten().map(|step| step.ns).min();
+        let Some(ns) = next.filter(|_| now() < to) else {
+            break;
+        };
+        let ns = ns.min(to - now());
+        for (Part { engine, lanes }, step) in parts.iter().zip(&steps) {
+            match step {
+                Some(step) => engine.take(lanes, step, ns),
+                None => engine.now.store(engine.now() + ns, Relaxed),
+            }
+        }
+    }
+    for Part { engine, .. } in parts {
+        engine.now.store(to, Relaxed);
+    }
+}
+
+/// Ends what is over at this moment: entries that have had their time, and meetings all of whose parties run or have run.
+fn settle(parts: &[Part<'_>]) {
+    loop {
+        for part in parts {
+            part.engine.finish_heads(&part.lanes);
+        }
+        let met = parts
+            .iter()
+            .fold(false, |met, part| met | meet(part, parts));
+        if !met {
+            return;
+        }
+    }
+}
+
+/// What the lane whose turn it is does about its meeting, if it has one; whether anybody got on by it.
+fn meet(part: &Part<'_>, all: &[Part<'_>]) -> bool {
+    let heads = || all.iter().flat_map(|part| &part.lanes);
+    let spins = |lane: &&Lane<'_>| {
+        let head = lane.queue.head();
+        head.is_some_and(|head| matches!(head.kind, Kind::Meet { .. }))
+    };
+    if !part.lanes.iter().any(|lane| spins(&lane)) {
+        return false;
+    }
+    let runs = part
+        .engine
+        .next_step(&part.lanes)
+        .and_then(|step| step.runs);
+    let Some(lane) = runs.map(|at| part.lanes[at]) else {
+        return false;
+    };
+    let Some(Kind::Meet {
+        key,
+        parties,
+        stage,
+    }) = lane.queue.head().map(|head| head.kind)
+    else {
+        return false;
+    };
+    match stage {
+        Stage::Released => {
+            lane.queue.finish_head(part.engine.now());
+            true
+        }
+        Stage::Arrived => false,
+        Stage::Expected => {
+            lane.queue.set_stage_of_head(Stage::Arrived);
+            let arrived = Kind::Meet {
+                key,
+                parties,
+                stage: Stage::Arrived,
+            };
+            let here: Vec<&Lane<'_>> = heads()
+                .filter(|lane| lane.queue.head().is_some_and(|head| head.kind == arrived))
+                .collect();
+            if here.len() < usize::from(parties) {
+                return false;
+            }
+            here.into_iter()
+                .for_each(|lane| lane.queue.set_stage_of_head(Stage::Released));
+            true
+        }
     }
 }
 

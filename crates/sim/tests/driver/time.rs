@@ -176,3 +176,80 @@ fn host_functions_run_after_what_was_issued_before_them() {
     ]);
     assert!(elapsed(&mut client) >= 5.0);
 }
+
+/// Two ranks of a collective on one GPU: the first to come spins through its turns, and neither waits for ever.
+#[test]
+fn a_collective_of_two_processes_ends_when_both_have_come() {
+    let machine = Machine::new("l4-24gb:1");
+    let mut ranks = [(); 2].map(|()| machine.with_virtual_clock().client());
+    for rank in &mut ranks {
+        ready(rank, &machine, &["sim_rendezvous_2", "sim_busy_ms_5"]);
+    }
+    let meet = format!("cuLaunchKernel $sim_rendezvous_2 {LAUNCH}");
+    ranks[0].ok(&["cuEventRecord $begin 0", &meet, "cuEventRecord $end 0"]);
+    ranks[0].tell("cuEventSynchronize $end");
+    let late = format!("again 4 cuLaunchKernel $sim_busy_ms_5 {LAUNCH}");
+    ranks[1].ok(&[
+        "cuEventRecord $begin 0",
+        &late,
+        &meet,
+        "cuEventRecord $end 0",
+    ]);
+    ranks[1].ok(&["cuEventSynchronize $end"]);
+    assert_eq!(ranks[0].answer(), "0");
+    // 20 ms of work, in turns with a process that spins.
+    let took = ranks.each_mut().map(elapsed);
+    assert!(took.iter().all(|ms| (38.0..=42.0).contains(ms)), "{took:?}");
+}
+
+#[test]
+fn a_collective_of_two_gpus_ends_on_both_at_once() {
+    let machine = Machine::new("l4-24gb:2");
+    let mut client = machine.with_virtual_clock().client();
+    client.start();
+    client.ok(&[
+        "cuDevicePrimaryCtxRetain &first 0",
+        "cuDevicePrimaryCtxRetain &second 1",
+    ]);
+    let on = |client: &mut Client, context: &str, orders: &[&str]| {
+        client.ok(&[&format!("cuCtxSetCurrent ${context}")]);
+        client.ok(orders);
+    };
+    for context in ["first", "second"] {
+        on(&mut client, context, &[]);
+        load(&mut client, &machine);
+        client.ok(&[
+            &format!("cuModuleGetFunction &meet_{context} $module \"sim_rendezvous_2_7\""),
+            &format!("cuModuleGetFunction &busy_{context} $module \"sim_busy_ms_5\""),
+            &format!("cuEventCreate &begin_{context} 0"),
+            &format!("cuEventCreate &end_{context} 0"),
+            &format!("cuEventRecord $begin_{context} 0"),
+        ]);
+    }
+    let (meet_first, meet_second, busy) = (
+        format!("cuLaunchKernel $meet_first {LAUNCH}"),
+        format!("cuLaunchKernel $meet_second {LAUNCH}"),
+        format!("cuLaunchKernel $busy_second {LAUNCH}"),
+    );
+    on(
+        &mut client,
+        "first",
+        &[&meet_first, "cuEventRecord $end_first 0"],
+    );
+    on(
+        &mut client,
+        "second",
+        &[&busy, &meet_second, "cuEventRecord $end_second 0"],
+    );
+    client.ok(&[
+        "cuEventSynchronize $end_second",
+        "cuEventSynchronize $end_first",
+    ]);
+    for context in ["first", "second"] {
+        client.ok(&[&format!(
+            "cuEventElapsedTime &ms $begin_{context} $end_{context}"
+        )]);
+        let ms = f32::from_ne_bytes(client.bytes("ms")[..4].try_into().expect("four"));
+        assert_eq!(ms, 5.0, "{context}");
+    }
+}

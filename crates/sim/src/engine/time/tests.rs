@@ -217,3 +217,82 @@ fn equal_input_gives_equal_history_however_it_is_cut_into_steps() {
         }
     }
 }
+
+fn meeting(parties: u16, key: u32) -> Work {
+    Work::Meet { key, parties }
+}
+
+#[test]
+fn whoever_is_first_at_a_meeting_keeps_the_gpu_in_its_turns_until_the_last_has_come() {
+    let bench = Bench::new(2);
+    let early = bench.push(0, meeting(2, 0));
+    bench.push(1, Work::Busy(5 * MS));
+    let late = bench.push(1, meeting(2, 0));
+    let after = bench.push(0, Work::Busy(MS));
+    bench.advance(20 * MS);
+    // Turns of 2 ms: 0 spins, 1 works, 0 spins, 1 works, 0 spins, 1 works its last ms and arrives at 11 ms.
+    assert_eq!(bench.queues[1].ended_at(late), Some(11 * MS));
+    assert_eq!(bench.queues[0].ended_at(early), Some(11 * MS));
+    assert_eq!(bench.queues[0].ended_at(after), Some(12 * MS));
+    assert_eq!((bench.busy(0), bench.busy(1)), (7 * MS, 5 * MS));
+}
+
+#[test]
+fn nobody_is_released_by_a_meeting_of_another_key_or_size() {
+    let bench = Bench::new(3);
+    let meetings = [meeting(2, 1), meeting(2, 2), meeting(3, 1)];
+    let tickets: Vec<u64> = (0..)
+        .zip(meetings)
+        .map(|(lane, work)| bench.push(lane, work))
+        .collect();
+    assert_eq!(bench.engine.until_next_event(bench.lanes()), Some(SLICE_NS));
+    bench.advance(100 * MS);
+    for (queue, ticket) in bench.queues.iter().zip(tickets) {
+        assert!(!queue.is_done(ticket));
+    }
+    assert_eq!(
+        bench.engine.until_next_event(bench.lanes()),
+        None,
+        "all spin, and time has nothing to bring"
+    );
+    assert_eq!(bench.engine.busy(), 100 * MS, "spinning is work to the GPU");
+}
+
+#[test]
+fn a_meeting_of_one_ends_where_it_begins() {
+    let bench = Bench::new(1);
+    bench.push(0, Work::Busy(MS));
+    let alone = bench.push(0, meeting(1, 0));
+    bench.advance(5 * MS);
+    assert_eq!(bench.queues[0].ended_at(alone), Some(MS));
+}
+
+#[test]
+fn meetings_across_gpus_end_at_one_time_and_repeat() {
+    let gpus = [Bench::new(1), Bench::new(2)];
+    let mut tickets = Vec::new();
+    for round in 1..=3 {
+        gpus[0].push(0, Work::Busy(round * MS));
+        gpus[1].push(1, Work::Busy(2 * MS));
+        tickets.push([
+            gpus[0].push(0, meeting(2, 9)),
+            gpus[1].push(1, meeting(2, 9)),
+        ]);
+    }
+    // One GPU is far ahead of the other before they are looked at together.
+    gpus[1].advance(MS);
+    let parts = || {
+        gpus.each_ref()
+            .map(|bench| Part::new(&bench.engine, bench.lanes()))
+    };
+    for to in [2, 3, 50] {
+        advance(&parts(), to * MS);
+    }
+    let ends = |bench: usize, queue: usize| {
+        let tickets = tickets.iter().map(move |pair| pair[bench]);
+        let ended_at = |ticket| gpus[bench].queues[queue].ended_at(ticket).map(|ns| ns / MS);
+        tickets.map(ended_at).collect::<Vec<_>>()
+    };
+    assert_eq!(ends(0, 0), [Some(2), Some(4), Some(7)]);
+    assert_eq!(ends(1, 1), ends(0, 0));
+}
