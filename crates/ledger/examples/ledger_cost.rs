@@ -24,7 +24,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         limit: LIMIT,
         overhead: 1 << 28,
         weight: 1000,
-        cap: 0,
+        ..GpuSpec::default()
     }];
     let spec = SliceSpec {
         id: "cost".into(),

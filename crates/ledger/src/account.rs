@@ -8,7 +8,8 @@
 //! are granted at some instant, and among these grants the one that was published last. Every other one was published
 //! before it and has not been released since, so its bytes were in the words when the last one counted: a word holds
 //! the sum of what is published in it, nothing is ever negative, and a slot's bit is set before its first byte is
-//! published. So the last one counted at least all bytes granted at that instant, found them within the limit it read
+//! published. (Bytes that become shared move from a slot's word to a word of their own, which is counted after all slots':
+//! they are in the second before they leave the first.) So the last one counted at least all bytes granted at that instant, found them within the limit it read
 //! after publishing, and that limit holds. No assumption on speed, order of counting, or on who dies where: a process
 //! killed after publishing leaves its bytes charged, which can only make others count more.
 //!
@@ -74,6 +75,10 @@ impl Word {
     pub fn force(self, bytes: u64) -> Self {
         let sum = self.bytes().saturating_add(bytes).min(MOST_BYTES);
         self.with(sum, self.undecided()).next_version()
+    }
+    /// Nothing is left of it but its version.
+    pub const fn empty(self) -> Self {
+        self.with(0, 0)
     }
     /// All undecided reservations of a dead process count as firm.
     pub const fn firm(self) -> Self {

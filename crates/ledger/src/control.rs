@@ -41,6 +41,8 @@ pub struct GpuSpec {
     pub weight: u16,
     /// Most compute time in thousandths; 0 means no cap.
     pub cap: u16,
+    /// Bytes that the driver holds for the slice beyond what its processes were charged, as the agent sees them.
+    pub unseen: u64,
 }
 
 /// How compute time is shared between slices.
@@ -171,6 +173,12 @@ impl Control {
             gpu.weight.store(weight, SeqCst);
             gpu.cap.store(cap, SeqCst);
         });
+    }
+
+    /// Counts bytes against the limit that the driver holds for the slice's processes and that none of them was charged:
+    /// what no hook sees. Only the agent can tell, and only here, where no job can write.
+    pub fn set_unseen(&self, gpu: usize, bytes: u64) {
+        self.write(gpu, |gpu| gpu.unseen.store(bytes, SeqCst));
     }
 
     /// Tells the jobs that the agent is there. `now`: [`crate::boot_time_ns`].
@@ -316,6 +324,11 @@ fn control_bytes(spec: &SliceSpec) -> Vec<u8> {
             at + offset_of!(ControlGpu, cap),
             &gpu.cap.to_ne_bytes(),
         );
+        put(
+            &mut bytes,
+            at + offset_of!(ControlGpu, unseen),
+            &gpu.unseen.to_ne_bytes(),
+        );
     }
     bytes
 }
@@ -346,6 +359,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<SliceSpec, &'static str> {
             overhead: field(offset_of!(ControlGpu, overhead)),
             weight: field(offset_of!(ControlGpu, weight)) as u16,
             cap: field(offset_of!(ControlGpu, cap)) as u16,
+            unseen: field(offset_of!(ControlGpu, unseen)),
         }
     };
     let generation = word(bytes, offset_of!(layout::Header, generation));

@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use crate::account::{Attempt, MOST_BYTES, Memory, Outcome, Word};
-use crate::layout::{Cell, LIVE_WORDS};
+use crate::layout::{Cell, LIVE_WORDS, SHARED_WORDS, SLOTS};
 use crate::process::{boot_time_ns, clock};
 use crate::slot::Slot;
 
@@ -184,11 +184,10 @@ impl Slot {
             return Ok(0);
         }
         // Never published: what cannot fit an empty slice would only keep others waiting.
-        let limit = self.limit(gpu);
-        if bytes > limit.min(MOST_BYTES) {
+        if bytes > self.limit_of_charges(gpu).min(MOST_BYTES) {
             return Err(Denied {
                 asked: bytes,
-                limit,
+                limit: self.limit(gpu),
                 used: self.used(gpu),
             });
         }
@@ -200,11 +199,14 @@ impl Slot {
         };
         match Attempt::new(self.index, bytes).run(&words) {
             Outcome::Granted { total } => Ok(total),
-            Outcome::Denied { limit, used } => Err(Denied {
-                asked: bytes,
-                limit,
-                used,
-            }),
+            Outcome::Denied { limit, used } => {
+                let unseen = self.unseen(gpu);
+                Err(Denied {
+                    asked: bytes,
+                    limit: limit.saturating_add(unseen),
+                    used: used.saturating_add(unseen),
+                })
+            }
         }
     }
 
@@ -312,19 +314,28 @@ struct Words<'a> {
 
 impl Memory for Words<'_> {
     const STEPWISE: bool = false;
-    const LIVE_WORDS: usize = LIVE_WORDS;
+    /// The lines of shared allocations follow the slots, and are counted after them.
+    const LIVE_WORDS: usize = LIVE_WORDS + SHARED_WORDS;
 
     #[inline]
     fn limit(&self) -> u64 {
-        self.slot.limit(self.gpu)
+        self.slot.limit_of_charges(self.gpu)
     }
     #[inline]
     fn live(&self, index: usize) -> u64 {
-        self.slot.slots.live[index].load(SeqCst)
+        let slots = &self.slot.slots;
+        match index.checked_sub(LIVE_WORDS) {
+            None => slots.live[index].load(SeqCst),
+            Some(index) => slots.shared_live[self.gpu][index].load(SeqCst),
+        }
     }
     #[inline]
     fn load(&self, slot: usize) -> Word {
-        Word(self.slot.slots.slots[slot].gpus[self.gpu].used.load(SeqCst))
+        let slots = &self.slot.slots;
+        Word(match slot.checked_sub(SLOTS) {
+            None => slots.slots[slot].gpus[self.gpu].used.load(SeqCst),
+            Some(line) => slots.shared[line].used.load(SeqCst),
+        })
     }
     #[inline]
     fn update(&self, slot: usize, change: impl Fn(Word) -> Option<Word>) -> bool {
@@ -350,7 +361,7 @@ impl Memory for Words<'_> {
 /// How long one reservation has waited for others to be decided. Deciding takes them some hundred nanoseconds of
 /// processor time, so a long wait means that they are not running: first spin, then let them run, then sleep.
 #[derive(Default)]
-struct Patience {
+pub(crate) struct Patience {
     rounds: Local<u32>,
     since: Local<u64>,
     looked: Local<u64>,
@@ -365,7 +376,7 @@ impl Patience {
     const END_NS: u64 = 1_000_000_000;
 
     /// Waits a little. `look` is called now and then in a long wait. `false` when the wait has been long enough.
-    fn pause(&self, look: impl FnOnce()) -> bool {
+    pub fn pause(&self, look: impl FnOnce()) -> bool {
         let rounds = self.rounds.get();
         self.rounds.set(rounds.saturating_add(1));
         if rounds < Self::SPINS {

@@ -1,6 +1,7 @@
 //! Taking a slot, and leaving it.
 
 use std::os::fd::RawFd;
+use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::SeqCst;
 use std::{fmt, io};
@@ -88,6 +89,7 @@ impl Slice {
             epoch,
             contended: Default::default(),
             context: Default::default(),
+            sharing: Mutex::default(),
             reaped_at: AtomicU64::new(0),
         };
         // The two seconds of a predecessor that crashed begin now, not with the first reservation that does not fit.
@@ -136,6 +138,7 @@ fn claim(slots: &SlotsFile, file: RawFd, index: usize, owner: &Owner) -> io::Res
         slot.pid_namespace.store(owner.pid_namespace, SeqCst);
         slot.dead_since.store(0, SeqCst);
         slot.gpus.iter().for_each(clear);
+        hold_nothing(slots, index);
         set_live(slots, index, true);
         slot.state.store(live, SeqCst);
     } else {
@@ -143,6 +146,16 @@ fn claim(slots: &SlotsFile, file: RawFd, index: usize, owner: &Owner) -> io::Res
     }
     lock::unlock(file, lock::change(index));
     Ok(taken.then_some(live))
+}
+
+/// What the last owner of a slot held of shared allocations is not its next owner's.
+fn hold_nothing(slots: &SlotsFile, index: usize) {
+    for line in &slots.shared {
+        let holders = &line.holders[index / 64];
+        if holders.load(SeqCst) >> (index % 64) & 1 == 1 {
+            holders.fetch_and(!(1 << (index % 64)), SeqCst);
+        }
+    }
 }
 
 fn clear(cell: &Cell) {
@@ -177,7 +190,7 @@ impl Drop for Slot {
             let used = Word(cell.used.load(SeqCst));
             used.bytes() == 0 && used.undecided() == 0
         };
-        if !self.is_mine() || !slot.gpus.iter().all(holds_nothing) {
+        if !self.is_mine() || !slot.gpus.iter().all(holds_nothing) || self.holds_shared() {
             return;
         }
         let Some(file) = self.lock.descriptor() else {

@@ -1,12 +1,14 @@
 //! The bytes of the two files of a slice, once: every offset used anywhere comes from these types.
 //!
 //! ```text
-//! control (4 KiB, read-only in jobs)          slots (1156 KiB, written by the slice's processes)
-//! 0     Header                                0      Header
-//! 64    id of the slice, zero padded          64     live: one bit a slot, a superset of the slots in use
-//! 128   seqlock, heartbeat, mode, GPU count   1024   what outlives a process: per GPU peak and denials
-//! 256   16 × one line per GPU                 4096   1024 × slot: identity, room for compute, 16 × one line per GPU
-//! 2048  room for compute grants
+//! control (4 KiB, read-only in jobs)          slots (1408 KiB, written by the slice's processes)
+//! 0     Header                                0        Header
+//! 64    id of the slice, zero padded          64       live: one bit a slot, a superset of the slots in use
+//! 128   seqlock, heartbeat, mode, GPU count   1024     what outlives a process: per GPU peak and denials
+//! 256   16 × one line per GPU                 2048     per GPU, one bit a shared allocation that counts against it
+//! 2048  room for compute grants               4096     1024 × slot: identity, room for compute, 16 × one line per GPU
+//!                                             1380352  the denial log: 16 × what a refused process looked like
+//!                                             1388608  256 × shared allocation: key, bytes, holders
 //! ```
 //! Everything is an atomic in native byte order, so any bytes at all are a valid value of these types. The first
 //! `Header` line is frozen: every version, past and future, can be told apart by it.
@@ -19,11 +21,19 @@ pub const GPUS: usize = 16;
 pub const SLOTS: usize = 1024;
 /// Longest id of a slice, in bytes.
 pub const ID_BYTES: usize = 64;
+/// Most allocations that the processes of a slice can share at one time.
+pub const SHARED: usize = 256;
+/// Refusals of a slice that are kept: the first half of them, and the last half.
+pub const DENIALS: usize = 16;
 /// Words of the bitmap of slots in use.
 pub(crate) const LIVE_WORDS: usize = SLOTS / 64;
+/// Words of a bitmap of shared allocations.
+pub(crate) const SHARED_WORDS: usize = SHARED / 64;
+/// Words of a record of the denial log.
+pub(crate) const DENIAL_WORDS: usize = 64;
 
 /// Version of both layouts; a file of another version is refused.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 pub(crate) const CONTROL_MAGIC: u64 = u64::from_ne_bytes(*b"DIVVYctl");
 pub(crate) const SLOTS_MAGIC: u64 = u64::from_ne_bytes(*b"DIVVYslt");
 
@@ -74,7 +84,9 @@ pub(crate) struct ControlGpu {
     pub weight: AtomicU16,
     pub cap: AtomicU16,
     _reserved: AtomicU32,
-    _room: [AtomicU64; 3],
+    /// What the driver holds for the slice and no process was charged, in bytes: counted against the limit.
+    pub unseen: AtomicU64,
+    _room: [AtomicU64; 2],
 }
 
 #[repr(C, align(4096))]
@@ -86,8 +98,12 @@ pub(crate) struct SlotsFile {
     pub alarms: AtomicU64,
     _room: [AtomicU64; 103],
     pub gpus: [SliceGpu; GPUS],
-    _later: [AtomicU64; 256],
+    /// Per GPU, the shared allocations that count against its limit.
+    pub shared_live: [[AtomicU64; SHARED_WORDS]; GPUS],
+    _later: [AtomicU64; 192],
     pub slots: [SlotLines; SLOTS],
+    pub denials: DenialLog,
+    pub shared: [SharedLine; SHARED],
 }
 
 /// What is kept for the slice as a whole, so that it outlives the process it happened in.
@@ -113,7 +129,8 @@ pub(crate) struct SlotLines {
     /// CLOCK_BOOTTIME when the owner was first seen dead, nanoseconds.
     pub dead_since: AtomicU64,
     _room: [AtomicU64; 3],
-    _compute_demand: [AtomicU64; 8],
+    /// Room for two words a GPU: compute demand and device time.
+    _compute: [[AtomicU64; 2]; GPUS],
     pub gpus: [Cell; GPUS],
 }
 
@@ -134,6 +151,35 @@ pub(crate) struct Cell {
     pub last_denied_size: AtomicU64,
     /// CLOCK_BOOTTIME, nanoseconds.
     pub last_denied_at: AtomicU64,
+}
+
+/// The last refusals, and how many there were (`denial`).
+#[repr(C, align(64))]
+pub(crate) struct DenialLog {
+    pub count: AtomicU64,
+    _room: [AtomicU64; 7],
+    pub records: [DenialLine; DENIALS],
+}
+
+/// One refusal; what each word means is said in `denial`.
+#[repr(C, align(64))]
+pub(crate) struct DenialLine(pub [AtomicU64; DENIAL_WORDS]);
+
+/// One allocation that several processes may hold (`shared`).
+#[repr(C, align(64))]
+pub(crate) struct SharedLine {
+    /// What its handle's bytes come to; 0 for a line that is not in use.
+    pub key: AtomicU64,
+    /// Its bytes (`account::Word`), undecided while they move here from the exporter's own.
+    pub used: AtomicU64,
+    pub gpu: AtomicU64,
+    /// How often the line was used before: tells this allocation from earlier ones.
+    pub claim: AtomicU64,
+    /// Position of the slot that exported it.
+    pub owner: AtomicU64,
+    _room: [AtomicU64; 3],
+    /// One bit a slot that holds it. A bit of a slot that is not live counts for nothing.
+    pub holders: [AtomicU64; LIVE_WORDS],
 }
 
 /// Size of `control` in bytes.
@@ -176,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn control_is_one_page_with_every_field_where_version_1_has_it() {
+    fn control_is_one_page_with_every_field_where_version_2_has_it() {
         assert_eq!(CONTROL_SIZE, 4096);
         assert_eq!(offset_of!(ControlFile, id), 64);
         assert_eq!(offset_of!(ControlFile, sequence), 128);
@@ -190,23 +236,29 @@ mod tests {
         assert_eq!(offset_of!(ControlGpu, overhead), 24);
         assert_eq!(offset_of!(ControlGpu, weight), 32);
         assert_eq!(offset_of!(ControlGpu, cap), 34);
+        assert_eq!(offset_of!(ControlGpu, unseen), 40);
     }
 
     #[test]
-    fn slots_have_every_field_where_version_1_has_it() {
+    fn slots_have_every_field_where_version_2_has_it() {
         assert_eq!(offset_of!(SlotsFile, live), 64);
         assert_eq!(offset_of!(SlotsFile, alarms), 192);
         assert_eq!(offset_of!(SlotsFile, gpus), 1024);
+        assert_eq!(offset_of!(SlotsFile, shared_live), 2048);
         assert_eq!(offset_of!(SlotsFile, slots), 4096);
+        assert_eq!(offset_of!(SlotsFile, denials), 1_380_352);
+        assert_eq!(offset_of!(SlotsFile, shared), 1_388_608);
         assert_eq!(size_of::<SliceGpu>(), 64);
-        assert_eq!(size_of::<SlotLines>(), 1152);
-        assert_eq!(SLOTS_SIZE, 4096 + 1024 * 1152);
+        assert_eq!(size_of::<SlotLines>(), 1344);
+        assert_eq!(size_of::<DenialLine>(), 512);
+        assert_eq!(size_of::<SharedLine>(), 192);
+        assert_eq!(SLOTS_SIZE, 1408 * 1024);
         assert_eq!(offset_of!(SlotLines, state), 0);
         assert_eq!(offset_of!(SlotLines, pid), 8);
         assert_eq!(offset_of!(SlotLines, start_time), 16);
         assert_eq!(offset_of!(SlotLines, pid_namespace), 24);
         assert_eq!(offset_of!(SlotLines, dead_since), 32);
-        assert_eq!(offset_of!(SlotLines, gpus), 128);
+        assert_eq!(offset_of!(SlotLines, gpus), 320);
         assert_eq!(offset_of!(Cell, used), 0);
         assert_eq!(offset_of!(Cell, overhead), 8);
         assert_eq!(offset_of!(Cell, managed), 16);

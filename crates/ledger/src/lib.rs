@@ -29,6 +29,7 @@
 
 mod account;
 mod control;
+mod denial;
 mod fork;
 mod hold;
 mod join;
@@ -37,15 +38,18 @@ mod lock;
 mod map;
 mod process;
 mod recover;
+mod shared;
 mod slice;
 mod slot;
 
 pub use control::{Control, CreateError, GpuSpec, Mode, SliceSpec};
+pub use denial::{Cause, Denial, Kind, Live, NAMED, Peer, Refusal, Text};
 pub use hold::{Denied, Hold};
 pub use join::JoinError;
-pub use layout::{GPUS, ID_BYTES, SLOTS, VERSION};
+pub use layout::{DENIALS, GPUS, ID_BYTES, SHARED, SLOTS, VERSION};
 pub use map::OpenError;
 pub use process::{Owner, boot_time_ns};
 pub use recover::{Listed, RETURN_TIME_NS, Reaped};
+pub use shared::Shared;
 pub use slice::{ProcessGpu, ProcessState, ProcessUsage, Slice, Snapshot, Usage};
 pub use slot::Slot;

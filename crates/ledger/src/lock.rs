@@ -27,6 +27,9 @@ pub(crate) fn change(slot: usize) -> i64 {
     (1 << 20) + slot as i64
 }
 
+/// The byte that is locked while the table of shared allocations changes.
+pub(crate) const SHARED: i64 = 2 << 20;
+
 /// Locks a byte; `false` when another open file has it.
 pub(crate) fn try_lock(file: RawFd, byte: i64) -> io::Result<bool> {
     match control(file, libc::F_OFD_SETLK, libc::F_WRLCK, byte) {

@@ -18,7 +18,7 @@ pub(crate) fn clock(id: libc::clockid_t) -> u64 {
 }
 
 /// A process, told apart from all that had or will have its pid.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Owner {
     /// As seen in its own PID namespace.
     pub pid: u32,

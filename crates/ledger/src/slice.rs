@@ -10,10 +10,13 @@ use std::path::{Path, PathBuf};
 
 use crate::account::Word;
 use crate::control::{self, CONTROL_NAME, GpuSpec, SLOTS_NAME, SliceSpec};
-use crate::layout::{Cell, GPUS, SLOTS, SliceGpu, SlotLines, SlotsFile, state};
+use crate::layout::{
+    Cell, GPUS, SHARED, SHARED_WORDS, SLOTS, SharedLine, SliceGpu, SlotLines, SlotsFile, state,
+};
 use crate::map::{self, OpenError, word};
 use crate::process::Owner;
 use crate::recover::{self, Listed, Reaped};
+use crate::shared;
 
 /// A slice's folder, found to be sound when it was opened.
 #[derive(Debug, Clone)]
@@ -31,6 +34,10 @@ pub struct Usage {
     pub charged: u64,
     /// By contexts.
     pub overhead: u64,
+    /// What the driver holds for the slice beyond all charges, as the agent sees it.
+    pub unseen: u64,
+    /// How much of `charged` several processes may hold; it is counted once.
+    pub shared: u64,
     /// How much of `charged` is managed memory.
     pub managed: u64,
     /// Pinned host memory; not counted against the limit.
@@ -45,7 +52,8 @@ pub struct Usage {
     pub free: u64,
 }
 
-/// What one process uses of one GPU, in bytes; fields as in [`Usage`].
+/// What one process uses of one GPU, in bytes; fields as in [`Usage`]. What several processes hold is shown with its
+/// exporter, or with one of the others once that one has let it go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ProcessGpu {
     pub charged: u64,
@@ -63,6 +71,17 @@ pub enum ProcessState {
     Live,
     /// Seen dead; its bytes are charged until the driver has returned them.
     Dead,
+}
+
+impl ProcessState {
+    /// The state that a slot's word tells; `None` for a slot without a process.
+    pub(crate) fn of(word: u64) -> Option<Self> {
+        match state::of(word) {
+            state::LIVE => Some(Self::Live),
+            state::DEAD => Some(Self::Dead),
+            _ => None,
+        }
+    }
 }
 
 /// One process of a slice.
@@ -131,11 +150,17 @@ impl Slice {
             .filter(is_live)
             .map(|slot| Ok((slot, read(slot_offset(slot), size_of::<SlotLines>())?)))
             .collect::<Result<_, OpenError>>()?;
+        let is_shared = |line: &usize| (0..GPUS).any(|gpu| counts(&head, gpu, *line));
+        let shared = (0..SHARED)
+            .filter(is_shared)
+            .map(|line| Ok((line, read(shared::line_at(line), size_of::<SharedLine>())?)))
+            .collect::<Result<_, OpenError>>()?;
         Ok(Snapshot {
             spec,
             heartbeat,
             head,
             slots,
+            shared,
         })
     }
 
@@ -155,6 +180,7 @@ impl Slice {
     pub fn reap(&self, now: u64, listed: &dyn Fn(&Owner) -> Listed) -> Result<Reaped, OpenError> {
         let file = self.open_slots(true)?;
         recover::reap(&file, 0..SLOTS, now, listed)
+            .and_then(|reaped| shared::sweep(&file).map(|()| reaped))
             .map_err(|error| map::failed(&self.slots, "reap", error))
     }
 
@@ -181,6 +207,8 @@ pub struct Snapshot {
     head: Vec<u8>,
     /// The slots in use, in order.
     slots: Vec<(usize, Vec<u8>)>,
+    /// The shared allocations, in order.
+    shared: Vec<(usize, Vec<u8>)>,
 }
 
 impl Snapshot {
@@ -207,6 +235,7 @@ impl Snapshot {
         let kept = |field| word(&self.head, kept + field);
         let start = Usage {
             limit: spec.limit,
+            unseen: spec.unseen,
             peak: kept(offset_of!(SliceGpu, peak)),
             denied: kept(offset_of!(SliceGpu, denied)),
             last_denied_size: kept(offset_of!(SliceGpu, last_denied_size)),
@@ -216,7 +245,20 @@ impl Snapshot {
         self.slots
             .iter()
             .fold(start, |sum, (_, slot)| sum.with(&process_gpu(slot, gpu)))
+            .with_shared(
+                self.shared_on(gpu)
+                    .map(bytes_of)
+                    .fold(0, u64::saturating_add),
+            )
             .finish()
+    }
+
+    /// The shared allocations that count against a GPU.
+    fn shared_on(&self, gpu: usize) -> impl Iterator<Item = &[u8]> {
+        self.shared
+            .iter()
+            .filter(move |(line, _)| counts(&self.head, gpu, *line))
+            .map(|(_, bytes)| bytes.as_slice())
     }
 
     /// Processes that hold a slot, in slot order.
@@ -239,13 +281,21 @@ impl Snapshot {
             .any(|process| mine(&process) && process.state == ProcessState::Live)
     }
 
+    /// The slot that a shared allocation is shown with.
+    fn holder(&self, line: &[u8]) -> Option<usize> {
+        let is_there = |slot: usize| {
+            let known = self.slots.iter().find(|(at, _)| *at == slot);
+            known.is_some_and(|(_, bytes)| {
+                ProcessState::of(word(bytes, offset_of!(SlotLines, state))).is_some()
+            })
+        };
+        let owner = word(line, offset_of!(SharedLine, owner));
+        shared::holder(owner, &shared::holders(line), is_there)
+    }
+
     fn process(&self, slot: usize, bytes: &[u8]) -> Option<ProcessUsage> {
         let field = |offset| word(bytes, offset);
-        let state = match state::of(field(offset_of!(SlotLines, state))) {
-            state::LIVE => ProcessState::Live,
-            state::DEAD => ProcessState::Dead,
-            _ => return None,
-        };
+        let state = ProcessState::of(field(offset_of!(SlotLines, state)))?;
         let owner = Owner {
             pid: field(offset_of!(SlotLines, pid)) as u32,
             start_time: field(offset_of!(SlotLines, start_time)),
@@ -253,7 +303,11 @@ impl Snapshot {
         };
         let mut gpus = [ProcessGpu::default(); GPUS];
         for (index, gpu) in gpus.iter_mut().enumerate().take(self.spec.gpus.len()) {
-            *gpu = process_gpu(bytes, index);
+            let shown_here = |line: &&[u8]| self.holder(line) == Some(slot);
+            let shared = self.shared_on(index).filter(shown_here);
+            *gpu = shared.fold(process_gpu(bytes, index), |sum, line| {
+                sum.with_shared(bytes_of(line))
+            });
         }
         Some(ProcessUsage {
             slot,
@@ -262,6 +316,17 @@ impl Snapshot {
             gpus,
         })
     }
+}
+
+/// Whether a shared allocation counts against a GPU, by the bytes before the first slot.
+fn counts(head: &[u8], gpu: usize, line: usize) -> bool {
+    let at = offset_of!(SlotsFile, shared_live) + (gpu * SHARED_WORDS + line / 64) * 8;
+    word(head, at) >> (line % 64) & 1 == 1
+}
+
+/// The bytes of a shared allocation.
+fn bytes_of(line: &[u8]) -> u64 {
+    Word(word(line, offset_of!(SharedLine, used))).bytes()
 }
 
 /// One GPU's line of a slot's bytes.
@@ -292,6 +357,12 @@ impl ProcessGpu {
         self.charged = used.bytes() - self.overhead;
         self
     }
+
+    /// Adds a shared allocation that is shown with this process.
+    pub(crate) fn with_shared(mut self, bytes: u64) -> Self {
+        self.charged = self.charged.saturating_add(bytes);
+        self
+    }
 }
 
 impl Usage {
@@ -304,9 +375,22 @@ impl Usage {
         self
     }
 
-    pub(crate) fn finish(mut self) -> Self {
-        let used = self.charged.saturating_add(self.overhead);
-        self.free = self.limit.saturating_sub(used);
+    /// Adds what several processes hold.
+    pub(crate) fn with_shared(mut self, bytes: u64) -> Self {
+        self.charged = self.charged.saturating_add(bytes);
+        self.shared = bytes;
         self
+    }
+
+    pub(crate) fn finish(mut self) -> Self {
+        self.free = self.limit.saturating_sub(self.used());
+        self
+    }
+
+    /// All that counts against the limit.
+    pub fn used(&self) -> u64 {
+        self.charged
+            .saturating_add(self.overhead)
+            .saturating_add(self.unseen)
     }
 }

@@ -2,16 +2,18 @@
 
 use std::fmt;
 use std::os::fd::AsRawFd;
+use std::sync::Mutex;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
 
 use crate::account::Word;
 use crate::fork::Epoch;
-use crate::layout::{Cell, ControlFile, GPUS, LIVE_WORDS, SlotsFile, state};
+use crate::layout::{Cell, ControlFile, GPUS, LIVE_WORDS, SharedLine, SlotsFile, state};
 use crate::lock::{self, LockFile};
 use crate::map::{self, Map, OpenError};
 use crate::process::Owner;
 use crate::recover::{self, Listed, Reaped};
+use crate::shared;
 use crate::slice::{ProcessGpu, ProcessState, ProcessUsage, Slice, Usage};
 
 /// This process's place in its slice, shared by all its threads.
@@ -33,6 +35,8 @@ pub struct Slot {
     pub(crate) contended: [AtomicBool; GPUS],
     /// Per GPU: whether this process's context is charged (`hold::context`).
     pub(crate) context: [AtomicU8; GPUS],
+    /// One of this process's threads at a time changes the table of shared allocations.
+    pub(crate) sharing: Mutex<()>,
     /// When this process last looked for dead ones.
     pub(crate) reaped_at: AtomicU64,
 }
@@ -78,6 +82,21 @@ impl Slot {
         }
     }
 
+    /// What the driver holds beyond all charges, in bytes, as the agent sees it; 0 for a GPU the slice does not have.
+    pub(crate) fn unseen(&self, gpu: usize) -> u64 {
+        if self.has(gpu) {
+            self.control.gpus[gpu].unseen.load(SeqCst)
+        } else {
+            0
+        }
+    }
+
+    /// What all charges together may come to.
+    #[inline]
+    pub(crate) fn limit_of_charges(&self, gpu: usize) -> u64 {
+        self.limit(gpu).saturating_sub(self.unseen(gpu))
+    }
+
     /// What the slice uses of one GPU; zero for a GPU it does not have.
     pub fn usage(&self, gpu: usize) -> Usage {
         if !self.has(gpu) {
@@ -86,6 +105,7 @@ impl Slot {
         let kept = &self.slots.gpus[gpu];
         let start = Usage {
             limit: self.limit(gpu),
+            unseen: self.unseen(gpu),
             peak: kept.peak.load(Relaxed),
             denied: kept.denied.load(Relaxed),
             last_denied_size: kept.last_denied_size.load(Relaxed),
@@ -95,13 +115,20 @@ impl Slot {
         let process = |slot: usize| read(&self.slots.slots[slot].gpus[gpu]);
         self.live_slots()
             .fold(start, |sum, slot| sum.with(&process(slot)))
+            .with_shared(self.shared_bytes(gpu))
             .finish()
     }
 
     /// The living process of this PID namespace with this pid, if it has a slot.
     pub fn process(&self, pid: u32) -> Option<ProcessUsage> {
-        self.live_slots()
-            .find_map(|slot| self.process_in(slot).filter(|found| found.owner.pid == pid))
+        let here = |found: &ProcessUsage| {
+            found.state == ProcessState::Live
+                && found.owner.pid_namespace == self.owner.pid_namespace
+        };
+        self.live_slots().find_map(|slot| {
+            self.process_in(slot)
+                .filter(|found| found.owner.pid == pid && here(found))
+        })
     }
 
     /// Whether a process of this PID namespace has a slot and is not known to be dead.
@@ -123,6 +150,7 @@ impl Slot {
         let file = self.slice.open_slots(true)?;
         let others = self.live_slots().filter(|slot| *slot != self.index);
         let reaped = recover::reap(&file, others, now, &|_| Listed::Unknown)
+            .and_then(|reaped| shared::sweep(&file).map(|()| reaped))
             .map_err(|error| map::failed(&self.slice.slots, "reap", error))?;
         self.tidy(file.as_raw_fd());
         Ok(reaped)
@@ -141,6 +169,11 @@ impl Slot {
         }
     }
 
+    /// All processes of the slice, the dead ones too whose memory has not come back yet.
+    pub(crate) fn processes(&self) -> impl Iterator<Item = ProcessUsage> {
+        self.live_slots().filter_map(|slot| self.process_in(slot))
+    }
+
     fn process_in(&self, index: usize) -> Option<ProcessUsage> {
         let slot = &self.slots.slots[index];
         let owner = Owner {
@@ -148,22 +181,21 @@ impl Slot {
             start_time: slot.start_time.load(Relaxed),
             pid_namespace: slot.pid_namespace.load(Relaxed),
         };
-        let live = state::of(slot.state.load(SeqCst)) == state::LIVE;
-        (live && owner.pid_namespace == self.owner.pid_namespace).then(|| {
-            let mut gpus = [ProcessGpu::default(); GPUS];
-            for (gpu, cell) in gpus
-                .iter_mut()
-                .zip(&slot.gpus)
-                .take(self.slice.gpus().len())
-            {
-                *gpu = read(cell);
-            }
-            ProcessUsage {
-                slot: index,
-                owner,
-                state: ProcessState::Live,
-                gpus,
-            }
+        let state = ProcessState::of(slot.state.load(SeqCst))?;
+        let mut gpus = [ProcessGpu::default(); GPUS];
+        let cells = slot.gpus.iter().take(self.slice.gpus().len());
+        for (at, (gpu, cell)) in gpus.iter_mut().zip(cells).enumerate() {
+            let shown_here = |line: &&SharedLine| self.holder(line) == Some(index);
+            let shared = self.shared_lines(at).filter(shown_here);
+            *gpu = shared.fold(read(cell), |sum, line| {
+                sum.with_shared(Word(line.used.load(SeqCst)).bytes())
+            });
+        }
+        Some(ProcessUsage {
+            slot: index,
+            owner,
+            state,
+            gpus,
         })
     }
 
@@ -171,7 +203,9 @@ impl Slot {
     pub(crate) fn used(&self, gpu: usize) -> u64 {
         let word = |slot: usize| Word(self.slots.slots[slot].gpus[gpu].used.load(SeqCst));
         let bytes = self.live_slots().map(|slot| word(slot).bytes());
-        bytes.fold(0, u64::saturating_add)
+        bytes
+            .chain([self.shared_bytes(gpu), self.unseen(gpu)])
+            .fold(0, u64::saturating_add)
     }
 
     /// This process's line of a GPU; `None` when the slice does not have it or the slot is not ours.

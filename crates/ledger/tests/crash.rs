@@ -258,9 +258,9 @@ fn a_refused_reservation_looks_for_the_dead_itself() {
     assert_eq!(slot.usage(0).charged, 100);
 }
 
-/// Where version 1 keeps what a slot uses of GPU 0; its last byte counts undecided reservations.
+/// Where version 2 keeps what a slot uses of GPU 0; its last byte counts undecided reservations.
 fn used_at(slot: usize) -> u64 {
-    4096 + 1152 * slot as u64 + 128
+    4096 + 1344 * slot as u64 + 320
 }
 
 /// Makes it look as if the owner of a slot stood in the very middle of a reservation.
@@ -311,7 +311,7 @@ fn a_process_of_another_pid_namespace_is_dead_only_when_its_lock_is_free_and_the
     let place = Place::with_limit(100);
     let slice = place.slice();
     let mut child = holder(&slice);
-    // Where version 1 keeps a slot's namespace: what the slot of a container's process looks like from outside.
+    // Where version 2 keeps a slot's namespace: what the slot of a container's process looks like from outside.
     let elsewhere = (Owner::me().pid_namespace + 1).to_ne_bytes();
     let slots = OpenOptions::new()
         .write(true)

@@ -72,7 +72,7 @@ fn a_missing_file_is_called_missing() {
 
 #[test]
 fn a_file_that_is_too_short_or_too_long_is_called_so() {
-    for (name, size) in [("control", 4096), ("slots", 1_183_744)] {
+    for (name, size) in [("control", 4096), ("slots", 1_441_792)] {
         for found in [0, 1, 63, 64, 100, size - 1] {
             let broken = Broken::new();
             broken.set_size(name, found);
@@ -99,11 +99,11 @@ fn a_file_of_another_make_or_version_is_called_so() {
 
         // Even when a later version is of another size.
         let broken = Broken::new();
-        broken.write(name, 8, &2u32.to_ne_bytes());
+        broken.write(name, 8, &3u32.to_ne_bytes());
         broken.set_size(name, 9000);
         assert_eq!(
             broken.message(),
-            format!("{name} has layout version 2, this program knows version 1")
+            format!("{name} has layout version 3, this program knows version 2")
         );
     }
 }
@@ -240,6 +240,7 @@ fn a_slice_is_written_and_read_back_whole() {
         overhead: 1 << index,
         weight: 1000 - u16::from(index),
         cap: u16::from(index),
+        unseen: 3 << index,
     };
     let id = "x".repeat(64);
     let spec = SliceSpec {
@@ -255,6 +256,7 @@ fn a_slice_is_written_and_read_back_whole() {
     control.set_limit(3, 77);
     control.set_overhead(3, 78);
     control.set_compute(3, 79, 80);
+    control.set_unseen(3, 83);
     control.set_limit(16, 1);
     control.heartbeat(81);
     drop(control);
@@ -265,6 +267,7 @@ fn a_slice_is_written_and_read_back_whole() {
         overhead: 78,
         weight: 79,
         cap: 80,
+        unseen: 83,
     };
     assert_eq!((read.spec().gpus[3], read.heartbeat()), (changed, 81));
     assert_eq!(read.spec().gpus[4], gpu(4));

@@ -55,6 +55,7 @@ impl HeldSlice {
             } else {
                 0
             },
+            unseen: 0,
         };
         let spec = SliceSpec {
             id: cut.job.to_owned(),

@@ -32,7 +32,7 @@ impl Place {
             limit: *limit,
             overhead: 256 << 20,
             weight: 250,
-            cap: 0,
+            ..GpuSpec::default()
         };
         let gpus = limits.iter().enumerate().map(gpu).collect();
         let spec = SliceSpec {

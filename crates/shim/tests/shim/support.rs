@@ -212,7 +212,7 @@ impl Rig {
             limit,
             overhead: CONTEXT,
             weight: 1000,
-            cap: 0,
+            ..GpuSpec::default()
         };
         SliceSpec {
             id: "test".into(),

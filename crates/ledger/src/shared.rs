@@ -1,0 +1,321 @@
+//! Allocations that several processes of a slice hold: counted once, for as long as anybody holds them.
+//!
+//! A process that exports an allocation hands its bytes over to a line of the slice's own. From then on they are no process's:
+//! the exporter may free or die while others use the memory, and the charge ends with the last holder.
+//!
+//! ```text
+//!             export                      import, let_go: a bit of `holders`           last holder
+//! own word ────────────► line of its own ◄──────────────────────────────── each process ──────────► nothing
+//! ```
+//! # Counted at every moment
+//! Reservations count the slots first and then the lines (`account`). Bytes move one way only, from a slot to a line, and
+//! are in the line before they leave the slot: who found them gone from the slot finds them in the line. While they are
+//! in both, the line is undecided, and whoever counts waits rather than refuses.
+//!
+//! # Whoever dies
+//! Lines change under one lock of the slots file, which the kernel drops with its holder; each prefix of each change is sound.
+//! A holder's bit counts only while its slot is live or dead and not yet given back, so it ends with the slot, when the driver
+//! has returned what the process held. Lines without a holder are given back by [`sweep`], with each look for the dead. A
+//! process that is stopped inside the lock costs others an export or import that is counted twice, never a hang.
+
+use std::fs::File;
+use std::io;
+use std::mem::offset_of;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering::SeqCst;
+
+use crate::account::Word;
+use crate::hold::Patience;
+use crate::layout::{
+    GPUS, LIVE_WORDS, SHARED, SHARED_WORDS, SharedLine, SlotLines, SlotsFile, state,
+};
+use crate::lock;
+use crate::map::word;
+use crate::slot::Slot;
+
+/// A shared allocation that this process holds; ends with [`Slot::let_go`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shared {
+    line: usize,
+    claim: u64,
+}
+
+impl Slot {
+    /// Hands `bytes` of a GPU that this process was charged over to the slice, to be counted until nobody holds them. `key`
+    /// names the allocation for [`Slot::import`]; where somebody shares it under that key already, this process becomes
+    /// one more holder and its own charge ends.
+    ///
+    /// `None`: it stays this process's own, for 256 are shared already, or a process was stopped while changing the table.
+    pub fn export(&self, gpu: usize, key: u64, bytes: u64) -> Option<Shared> {
+        self.cell(gpu)?;
+        let key = valid(key);
+        self.changing(|| {
+            let line = match self.find(gpu, key) {
+                Some(line) => {
+                    self.hold_line(line);
+                    let known = Word(self.slots.shared[line].used.load(SeqCst)).bytes();
+                    if bytes > known {
+                        self.change(line, |word| word.force(bytes - known));
+                    }
+                    line
+                }
+                None => {
+                    let unused = |line: &SharedLine| {
+                        line.key.load(SeqCst) == 0 && Word(line.used.load(SeqCst)).bytes() == 0
+                    };
+                    let line = self.slots.shared.iter().position(unused)?;
+                    self.begin(line, gpu, key, bytes);
+                    line
+                }
+            };
+            self.release(gpu, bytes);
+            self.change(line, Word::settle);
+            Some(self.shared(line))
+        })?
+    }
+
+    /// Becomes one more holder of an allocation that a process of this slice shares. `None`: nobody does, so its bytes are
+    /// to be reserved, and may then be shared by [`Slot::export`] under the same key.
+    pub fn import(&self, gpu: usize, key: u64) -> Option<Shared> {
+        self.cell(gpu)?;
+        self.changing(|| {
+            let line = self.find(gpu, valid(key))?;
+            self.hold_line(line);
+            Some(self.shared(line))
+        })?
+    }
+
+    /// Ends this process's hold. With the last one the bytes are the slice's again.
+    pub fn let_go(&self, shared: Shared) {
+        let Some(line) = self
+            .slots
+            .shared
+            .get(shared.line)
+            .filter(|_| self.is_mine())
+        else {
+            return;
+        };
+        if line.claim.load(SeqCst) != shared.claim {
+            self.alarm();
+            return;
+        }
+        line.holders[self.index / 64].fetch_and(!(1 << (self.index % 64)), SeqCst);
+        self.changing(|| {
+            let same = line.claim.load(SeqCst) == shared.claim && line.key.load(SeqCst) != 0;
+            if same && self.holder(line).is_none() {
+                self.end(shared.line);
+            }
+        });
+    }
+
+    /// Whether this process holds anything that is shared.
+    pub(crate) fn holds_shared(&self) -> bool {
+        let (index, bit) = (self.index / 64, 1 << (self.index % 64));
+        (0..GPUS).any(|gpu| {
+            self.shared_lines(gpu)
+                .any(|line| line.holders[index].load(SeqCst) & bit != 0)
+        })
+    }
+
+    /// The shared allocations that count against a GPU.
+    pub(crate) fn shared_lines(&self, gpu: usize) -> impl Iterator<Item = &SharedLine> {
+        (0..SHARED_WORDS).flat_map(move |index| {
+            let live = self.slots.shared_live[gpu][index].load(SeqCst);
+            let is_live = move |bit: &usize| live >> bit & 1 == 1;
+            (0..64)
+                .filter(is_live)
+                .map(move |bit| &self.slots.shared[index * 64 + bit])
+        })
+    }
+
+    /// Bytes that are shared on a GPU.
+    pub(crate) fn shared_bytes(&self, gpu: usize) -> u64 {
+        self.shared_lines(gpu)
+            .map(|line| Word(line.used.load(SeqCst)).bytes())
+            .fold(0, u64::saturating_add)
+    }
+
+    /// The slot that a shared allocation is shown with: its exporter's while that one holds it, then its lowest holder's.
+    pub(crate) fn holder(&self, line: &SharedLine) -> Option<usize> {
+        let is_there = |slot: usize| {
+            let state = state::of(self.slots.slots[slot].state.load(SeqCst));
+            matches!(state, state::LIVE | state::DEAD)
+        };
+        let holders = line.holders.each_ref().map(|word| word.load(SeqCst));
+        holder(line.owner.load(SeqCst), &holders, is_there)
+    }
+
+    /// Runs a change of the table alone. `None` when another process has been at it for too long.
+    fn changing<T>(&self, change: impl FnOnce() -> T) -> Option<T> {
+        // Locks of one open file do not exclude its own threads.
+        let _turn = self.sharing.lock().unwrap_or_else(PoisonError::into_inner);
+        let file = self.lock.descriptor()?;
+        let patience = Patience::default();
+        while !lock::try_lock(file, lock::SHARED).ok()? {
+            if !patience.pause(|| {}) {
+                return None;
+            }
+        }
+        let result = change();
+        lock::unlock(file, lock::SHARED);
+        Some(result)
+    }
+
+    fn find(&self, gpu: usize, key: u64) -> Option<usize> {
+        self.slots.shared.iter().position(|line| {
+            line.key.load(SeqCst) == key
+                && line.gpu.load(SeqCst) == gpu as u64
+                && self.holder(line).is_some()
+        })
+    }
+
+    fn shared(&self, line: usize) -> Shared {
+        let claim = self.slots.shared[line].claim.load(SeqCst);
+        Shared { line, claim }
+    }
+
+    fn hold_line(&self, line: usize) {
+        self.slots.shared[line].holders[self.index / 64].fetch_or(1 << (self.index % 64), SeqCst);
+    }
+
+    fn change(&self, line: usize, change: impl Fn(Word) -> Word) {
+        let used = &self.slots.shared[line].used;
+        used.store(change(Word(used.load(SeqCst))).0, SeqCst);
+    }
+
+    /// Takes an unused line. The key comes last: a line with a key is whole.
+    fn begin(&self, at: usize, gpu: usize, key: u64, bytes: u64) {
+        let line = &self.slots.shared[at];
+        line.holders.iter().for_each(|word| word.store(0, SeqCst));
+        line.gpu.store(gpu as u64, SeqCst);
+        line.owner.store(self.index as u64, SeqCst);
+        line.claim.fetch_add(1, SeqCst);
+        self.hold_line(at);
+        self.change(at, |word| word.publish(bytes).unwrap_or(word.force(bytes)));
+        self.slots.shared_live[gpu][at / 64].fetch_or(1 << (at % 64), SeqCst);
+        line.key.store(key, SeqCst);
+    }
+
+    /// Gives a line back. The key goes first.
+    fn end(&self, at: usize) {
+        let line = &self.slots.shared[at];
+        line.key.store(0, SeqCst);
+        for live in &self.slots.shared_live {
+            live[at / 64].fetch_and(!(1 << (at % 64)), SeqCst);
+        }
+        self.change(at, Word::empty);
+    }
+}
+
+/// 0 marks a line that is not in use.
+fn valid(key: u64) -> u64 {
+    key.max(1)
+}
+
+/// The exporter while it holds the allocation, then the lowest holder.
+pub(crate) fn holder(
+    owner: u64,
+    holders: &[u64; LIVE_WORDS],
+    is_there: impl Fn(usize) -> bool,
+) -> Option<usize> {
+    let holds = |slot: &usize| holders[slot / 64] >> (slot % 64) & 1 == 1 && is_there(*slot);
+    let owner = usize::try_from(owner).ok();
+    let lowest = || {
+        (0..LIVE_WORDS)
+            .filter(|index| holders[*index] != 0)
+            .flat_map(|index| index * 64..(index + 1) * 64)
+            .find(holds)
+    };
+    owner
+        .filter(|slot| slot / 64 < LIVE_WORDS && holds(slot))
+        .or_else(lowest)
+}
+
+/// Gives back the lines that nobody holds any more, and settles those whose exporter died half way. Like everything about the
+/// dead it goes by the file and not by a mapping; it lets the table be while a process changes it.
+pub(crate) fn sweep(file: &File) -> io::Result<()> {
+    const LIVE: usize = offset_of!(SlotsFile, shared_live);
+    const LIVE_SIZE: usize = GPUS * SHARED_WORDS * 8;
+    let mut live = [0; LIVE_SIZE];
+    file.read_exact_at(&mut live, LIVE as u64)?;
+    if live.iter().all(|byte| *byte == 0) || !lock::try_lock(file.as_raw_fd(), lock::SHARED)? {
+        return Ok(());
+    }
+    let result = sweep_alone(file);
+    lock::unlock(file.as_raw_fd(), lock::SHARED);
+    result
+}
+
+fn sweep_alone(file: &File) -> io::Result<()> {
+    const LIVE: u64 = offset_of!(SlotsFile, shared_live) as u64;
+    let mut live = [0; GPUS * SHARED_WORDS * 8];
+    file.read_exact_at(&mut live, LIVE)?;
+    let words: [u64; GPUS * SHARED_WORDS] = std::array::from_fn(|at| word(&live, at * 8));
+    let is_live = |line: &usize| {
+        let of_gpus = words.iter().skip(line / 64).step_by(SHARED_WORDS);
+        of_gpus.fold(0, |any, word| any | word) >> (line % 64) & 1 == 1
+    };
+    let mut gone = [0; SHARED_WORDS];
+    for line in (0..SHARED).filter(is_live) {
+        if !keep(file, line)? {
+            gone[line / 64] |= 1 << (line % 64);
+        }
+    }
+    if gone == [0; SHARED_WORDS] {
+        return Ok(());
+    }
+    for (at, eight) in live.chunks_exact_mut(8).enumerate() {
+        eight.copy_from_slice(&(words[at] & !gone[at % SHARED_WORDS]).to_ne_bytes());
+    }
+    file.write_all_at(&live, LIVE)?;
+    (0..SHARED)
+        .filter(|line| gone[line / 64] >> (line % 64) & 1 == 1)
+        .try_for_each(|line| empty(file, line))
+}
+
+fn empty(file: &File, at: usize) -> io::Result<()> {
+    let offset = (line_at(at) + offset_of!(SharedLine, used)) as u64;
+    let mut used = [0; 8];
+    file.read_exact_at(&mut used, offset)?;
+    let empty = Word(u64::from_ne_bytes(used)).empty();
+    file.write_all_at(&empty.0.to_ne_bytes(), offset)
+}
+
+/// Whether somebody holds a line. One that nobody holds loses its key, one that does is decided.
+fn keep(file: &File, at: usize) -> io::Result<bool> {
+    let mut line = [0; size_of::<SharedLine>()];
+    file.read_exact_at(&mut line, line_at(at) as u64)?;
+    let write = |offset: usize, value: u64| {
+        file.write_all_at(&value.to_ne_bytes(), (line_at(at) + offset) as u64)
+    };
+    let used = Word(word(&line, offset_of!(SharedLine, used)));
+    let is_there = |slot: usize| {
+        let mut bytes = [0; 8];
+        let at = offset_of!(SlotsFile, slots) + slot * size_of::<SlotLines>();
+        file.read_exact_at(&mut bytes, (at + offset_of!(SlotLines, state)) as u64)
+            .is_ok_and(|()| {
+                let state = state::of(u64::from_ne_bytes(bytes));
+                matches!(state, state::LIVE | state::DEAD)
+            })
+    };
+    let owner = word(&line, offset_of!(SharedLine, owner));
+    let whole = word(&line, offset_of!(SharedLine, key)) != 0;
+    if whole && holder(owner, &holders(&line), is_there).is_some() {
+        if used.undecided() > 0 {
+            write(offset_of!(SharedLine, used), used.firm().0)?;
+        }
+        return Ok(true);
+    }
+    write(offset_of!(SharedLine, key), 0)?;
+    Ok(false)
+}
+
+pub(crate) fn holders(line: &[u8]) -> [u64; LIVE_WORDS] {
+    std::array::from_fn(|index| word(line, offset_of!(SharedLine, holders) + index * 8))
+}
+
+pub(crate) fn line_at(at: usize) -> usize {
+    offset_of!(SlotsFile, shared) + at * size_of::<SharedLine>()
+}
