@@ -6,6 +6,7 @@ use std::time::Duration;
 use divvy_driver::sys::cuda::CUdeviceptr;
 use divvy_ledger::{Denied, Hold, ProcessState, RETURN_TIME_NS, Slice, Slot, Usage, boot_time_ns};
 
+use crate::charge::graph::Graphs;
 use crate::charge::mappings::Mappings;
 use crate::charge::pointers::{Allocation, Pointers};
 use crate::charge::pool::Pools;
@@ -23,6 +24,7 @@ pub struct Account {
     pub contexts: Contexts,
     pub pointers: Pointers,
     pub pools: Pools,
+    pub graphs: Graphs,
     mappings: Mutex<Mappings>,
 }
 
@@ -35,6 +37,7 @@ impl Account {
             contexts: Contexts::default(),
             pointers: Pointers::new(),
             pools: Pools::default(),
+            graphs: Graphs::default(),
             mappings: Mutex::default(),
         }
     }
@@ -71,6 +74,18 @@ impl Account {
         }
     }
 
+    /// Brings a GPU's charge up to date where the driver keeps memory for this process: in pools and for graphs.
+    pub fn settle(&self, gpu: usize) {
+        self.pools.settle(gpu);
+        self.graphs.settle(gpu);
+    }
+
+    /// Has the driver give back what it keeps without need. Returns whether that changed the charge.
+    fn give_back_cached(&self, gpu: usize) -> bool {
+        let by_pools = self.pools.give_back_cached(gpu);
+        self.graphs.give_back_cached(gpu) || by_pools
+    }
+
     /// Forgets allocations that died with their context, and gives their bytes back.
     pub fn bury(&self, dead: Vec<Allocation>) {
         for allocation in dead {
@@ -101,7 +116,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// Reserves bytes. Before it gives up it takes back what this process's pools only cache, and waits for what dead
+    /// Reserves bytes. Before it gives up it takes back what this process's pools and graphs only cache, and waits for what dead
     /// processes of the slice held, so that a program may start where another has just ended.
     ///
     /// # Errors
@@ -117,7 +132,7 @@ impl Place {
         if bytes > denied.limit {
             return Err(denied);
         }
-        if self.account.pools.give_back_cached(self)
+        if self.account.give_back_cached(self.gpu)
             && let Ok(hold) = self.slot.reserve(self.gpu, bytes)
         {
             return Ok(hold);

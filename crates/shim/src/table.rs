@@ -8,7 +8,7 @@ use divvy_driver::sys;
 use divvy_driver::sys::cuda::*;
 use divvy_driver::sys::nvml::*;
 
-use crate::charge::{memory, stream_ordered, vmm};
+use crate::charge::{graph, memory, stream_ordered, vmm};
 use crate::context;
 use crate::route::hook::hooks;
 use crate::route::procaddress;
@@ -65,6 +65,32 @@ hooks! {
     cuda cuMemPoolDestroy(pool: CUmemoryPool) -> CUresult => stream_ordered::destroy;
     /// Settles the pool's charge with what the driver still reserves.
     cuda cuMemPoolTrimTo(pool: CUmemoryPool, keep: usize) -> CUresult => stream_ordered::trim_to;
+    /// Finds out what the graph's memory nodes can take; refuses those on a GPU that is not in the slice.
+    cuda cuGraphInstantiate(exec: *mut CUgraphExec, graph: CUgraph, error: *mut CUgraphNode, log: *mut c_char, size: usize) -> CUresult => graph::instantiate_with_log;
+    /// Finds out what the graph's memory nodes can take; refuses those on a GPU that is not in the slice.
+    cuda cuGraphInstantiate_v2(exec: *mut CUgraphExec, graph: CUgraph, error: *mut CUgraphNode, log: *mut c_char, size: usize) -> CUresult => graph::instantiate_with_log;
+    /// Finds out what the graph's memory nodes can take; refuses those on a GPU that is not in the slice.
+    cuda cuGraphInstantiateWithFlags(exec: *mut CUgraphExec, graph: CUgraph, flags: c_ulonglong) -> CUresult => graph::instantiate;
+    /// Likewise; where it uploads the graph as well, charges as an upload does.
+    cuda cuGraphInstantiateWithParams(exec: *mut CUgraphExec, graph: CUgraph, params: *mut CUDA_GRAPH_INSTANTIATE_PARAMS) -> CUresult => graph::instantiate_with_params;
+    /// Likewise; where it uploads the graph as well, charges as an upload does.
+    cuda cuGraphInstantiateWithParams_ptsz(exec: *mut CUgraphExec, graph: CUgraph, params: *mut CUDA_GRAPH_INSTANTIATE_PARAMS) -> CUresult => graph::instantiate_with_params_ptsz;
+    /// Charges what the driver reserves for the graph's memory nodes; nothing for graphs without, or while the stream is captured.
+    cuda cuGraphUpload(exec: CUgraphExec, stream: CUstream) -> CUresult => graph::upload;
+    /// Charges what the driver reserves for the graph's memory nodes; nothing for graphs without, or while the stream is captured.
+    cuda cuGraphUpload_ptsz(exec: CUgraphExec, stream: CUstream) -> CUresult => graph::upload_ptsz;
+    /// Charges what the driver reserves for the graph's memory nodes; nothing for graphs without, or while the stream is captured.
+    cuda cuGraphLaunch(exec: CUgraphExec, stream: CUstream) -> CUresult => graph::launch;
+    /// Charges what the driver reserves for the graph's memory nodes; nothing for graphs without, or while the stream is captured.
+    cuda cuGraphLaunch_ptsz(exec: CUgraphExec, stream: CUstream) -> CUresult => graph::launch_ptsz;
+    /// Finds out again what a graph with memory nodes can take.
+    cuda cuGraphExecUpdate(exec: CUgraphExec, graph: CUgraph, error: *mut CUgraphNode, outcome: *mut CUgraphExecUpdateResult) -> CUresult => graph::update;
+    /// Finds out again what a graph with memory nodes can take.
+    cuda cuGraphExecUpdate_v2(exec: CUgraphExec, graph: CUgraph, outcome: *mut CUgraphExecUpdateResultInfo) -> CUresult => graph::update_v2;
+    /// Settles the charge of graph memory with what the driver still reserves.
+    cuda cuGraphExecDestroy(exec: CUgraphExec) -> CUresult => graph::destroy;
+    /// Settles the charge of graph memory with what the driver still reserves.
+    cuda cuDeviceGraphMemTrim(device: CUdevice) -> CUresult => graph::trim;
     /// Charges what a context costs, if this makes one.
     cuda cuDevicePrimaryCtxRetain(pctx: *mut CUcontext, dev: CUdevice) -> CUresult => context::primary_retain;
     /// Gives back the context's cost and what was allocated in it, if it is gone.

@@ -3,46 +3,18 @@
 
 use divvy_driver::sys::cuda::{
     CUdevice, CUdeviceptr, CUmemLocation, CUmemLocationType, CUmemPool_attribute, CUmemPoolProps,
-    CUmemoryPool, CUresult, CUstream, CUstreamCaptureStatus, pfn,
+    CUmemoryPool, CUresult, CUstream, pfn,
 };
 
 use crate::charge::pointers::Allocation;
-use crate::charge::pool::{Home, Pool, attribute_of};
+use crate::charge::pool::{Home, Pool};
+use crate::charge::stock::attribute_of;
+use crate::charge::stream::{self, Flavour, LEGACY, PER_THREAD};
 use crate::charge::vmm;
 use crate::device::{self, Admission, Belongs};
 use crate::process::{self, Standing};
 use crate::route::function::{Function, driver};
 use crate::route::hook::Real;
-use crate::table::real;
-
-/// The functions that go with one meaning of the null stream.
-struct Flavour {
-    is_capturing: &'static Function<pfn::cuStreamIsCapturing>,
-    free: &'static Function<pfn::cuMemFreeAsync>,
-}
-
-static LEGACY: Flavour = Flavour {
-    is_capturing: &driver::cuStreamIsCapturing,
-    free: &real::cuMemFreeAsync,
-};
-static PER_THREAD: Flavour = Flavour {
-    is_capturing: &driver::cuStreamIsCapturing_ptsz,
-    free: &real::cuMemFreeAsync_ptsz,
-};
-
-impl Flavour {
-    /// While a stream is captured, allocations on it are written down and not made. When the driver will not say, it
-    /// will not allocate either.
-    fn captures(&self, stream: CUstream) -> bool {
-        let mut status = CUstreamCaptureStatus::NONE;
-        let Some(ask) = self.is_capturing.get() else {
-            return false;
-        };
-        // SAFETY: the program's stream, and a place for the answer.
-        let result = unsafe { ask(stream, &mut status) };
-        result != CUresult::SUCCESS || status != CUstreamCaptureStatus::NONE
-    }
-}
 
 pub fn alloc<F>(
     real: Real<'_, F>,
@@ -93,7 +65,7 @@ fn from_current<F>(
     if dptr.is_null() || bytes == 0 {
         return real.call();
     }
-    let device = device_of_stream(stream);
+    let device = stream::device_of(stream);
     let place = match device.map_or(Admission::Pass, device::admit_on) {
         Admission::Charge(place) => place,
         Admission::Pass => return real.call(),
@@ -242,26 +214,6 @@ pub fn trim_to<F>(real: Real<'_, F>, pool: CUmemoryPool, _keep: usize) -> CUresu
         known.trimmed();
     }
     result
-}
-
-/// The device that a stream's work runs on.
-fn device_of_stream(stream: CUstream) -> Option<CUdevice> {
-    let mut context = std::ptr::null_mut();
-    // SAFETY: the program's stream, and a place for the answer.
-    let known = stream as usize > 2
-        && unsafe { driver::cuStreamGetCtx.get()?(stream, &mut context) } == CUresult::SUCCESS;
-    if !known || context == device::current_context() {
-        return device::current();
-    }
-    // SAFETY: a living context, for its stream does; taken off again at once.
-    unsafe {
-        if driver::cuCtxPushCurrent_v2.get()?(context) != CUresult::SUCCESS {
-            return None;
-        }
-        let device = device::current();
-        driver::cuCtxPopCurrent_v2.get()?(&mut context);
-        device
-    }
 }
 
 /// The device whose memory a pool gives that this process did not make: the driver says so from CUDA 13 on; before, it can

@@ -189,15 +189,23 @@ pub mod driver {
         cuda cuCtxPopCurrent_v2;
         cuda cuCtxPushCurrent_v2;
         cuda cuDeviceGetDefaultMemPool;
+        cuda cuDeviceGetGraphMemAttribute;
         cuda cuDeviceGetMemPool;
         cuda cuDeviceGetUuid;
         cuda cuDeviceGetUuid_v2;
         cuda cuDevicePrimaryCtxGetState;
         cuda cuDriverGetVersion;
+        cuda cuGraphChildGraphNodeGetGraph;
+        cuda cuGraphGetNodes;
+        cuda cuGraphMemAllocNodeGetParams;
+        cuda cuGraphMemFreeNodeGetParams;
+        cuda cuGraphNodeGetType;
         cuda cuMemPoolGetAttribute;
         cuda cuStreamGetCtx;
         cuda cuStreamIsCapturing;
         cuda cuStreamIsCapturing_ptsz;
+        cuda cuStreamQuery;
+        cuda cuStreamQuery_ptsz;
         cuda cuThreadExchangeStreamCaptureMode;
         nvml nvmlDeviceGetUUID;
     }

@@ -60,7 +60,7 @@ fn info<F, N: Copy + TryInto<u64> + TryFrom<u64>>(
     let view = match belongs {
         Belongs::Here(place) => {
             place.account.contexts.note(&place);
-            place.account.pools.settle(place.gpu);
+            place.account.settle(place.gpu);
             let usage = place.slot.usage(place.gpu);
             View::of(usage.limit, usage.charged + usage.overhead, real)
         }

@@ -71,7 +71,7 @@ pub fn memory_v2<F>(
 fn view(device: nvmlDevice_t, real: View) -> Option<View> {
     let account = limited()?;
     let gpu = gpu_of(account, device)?;
-    account.pools.settle(gpu);
+    account.settle(gpu);
     let usage = account.usage(gpu)?;
     Some(View::of(usage.limit, usage.charged + usage.overhead, real))
 }

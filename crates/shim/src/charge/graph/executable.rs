@@ -1,0 +1,248 @@
+//! Executable graphs that take memory, and what they take it from: one stock a GPU, which all graphs of the process share.
+//!
+//! The driver maps a graph's memory when it is launched or uploaded and keeps it mapped for the next launch, until it is
+//! launched into another stream, memory is given back, or another graph leaves an allocation where it was (CUDA programming
+//! guide, "Physical Memory Management and Sharing" and "Performance Considerations"). Only then can a launch make the driver
+//! take more, and only then it is charged beforehand; a *steady* launch is not.
+
+use std::collections::HashMap;
+use std::sync::atomic::{
+    AtomicU64, AtomicUsize,
+    Ordering::{Relaxed, SeqCst},
+};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+use std::time::Duration;
+
+use divvy_driver::sys::cuda::{CUdevice, CUgraphExec};
+use divvy_ledger::{RETURN_TIME_NS, boot_time_ns};
+
+use crate::account::Place;
+use crate::charge::stock::{Growth, Source, Stock};
+
+/// Between two looks whether a stream's work has come to its end.
+const PATIENCE: Duration = Duration::from_millis(1);
+
+/// The executable graphs of this process that take memory of the slice's GPUs.
+#[derive(Default)]
+pub struct Graphs {
+    /// How many there are: all that a launch looks at in a program whose graphs take no memory.
+    count: AtomicUsize,
+    known: RwLock<HashMap<usize, Arc<Executable>>>,
+    /// By the GPU's place in the slice.
+    stocks: Mutex<HashMap<usize, Arc<Stock>>>,
+    /// How often a graph was launched that leaves allocations behind.
+    leavings: AtomicU64,
+    /// Held shared by steady launches, for memory that is given back meanwhile would have to be taken again uncharged.
+    steady: RwLock<()>,
+}
+
+/// One executable graph.
+pub struct Executable {
+    needs: Vec<Need>,
+    leaves_allocations: bool,
+    mapped: Mutex<Option<Mapped>>,
+}
+
+/// What a run may take from one stock, in bytes.
+pub struct Need {
+    pub stock: Arc<Stock>,
+    pub bytes: u64,
+}
+
+/// Where a graph's memory was last mapped: into which stream, and in which [`Graphs::era`].
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Mapped {
+    stream: usize,
+    era: u64,
+}
+
+impl Graphs {
+    /// The executable graph of that handle, if it takes memory.
+    pub fn get(&self, handle: CUgraphExec) -> Option<Arc<Executable>> {
+        if self.count.load(Relaxed) == 0 {
+            return None;
+        }
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        known.get(&(handle as usize)).cloned()
+    }
+
+    /// Remembers a new executable graph; one of that handle from before is gone.
+    pub fn insert(&self, handle: CUgraphExec, executable: Arc<Executable>) {
+        self.change(|known| known.insert(handle as usize, executable));
+    }
+
+    /// Takes one out.
+    pub fn take(&self, handle: CUgraphExec) -> Option<Arc<Executable>> {
+        if self.count.load(Relaxed) == 0 {
+            return None;
+        }
+        self.change(|known| known.remove(&(handle as usize)))
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut HashMap<usize, Arc<Executable>>) -> T) -> T {
+        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        let result = change(&mut known);
+        self.count.store(known.len(), Relaxed);
+        result
+    }
+
+    /// What graphs take of a device.
+    pub fn stock(&self, place: &Place, device: CUdevice) -> Arc<Stock> {
+        let new = || Arc::new(Stock::new(Source::Graphs(device), *place));
+        self.stocks().entry(place.gpu).or_insert_with(new).clone()
+    }
+
+    /// Brings a GPU's charge up to date.
+    pub fn settle(&self, gpu: usize) {
+        if let Some(stock) = self.on(gpu) {
+            stock.settle();
+        }
+    }
+
+    /// Has the driver give back what no graph uses. Returns whether that changed the charge. Not while a steady launch is
+    /// under way: it needs what it has.
+    pub fn give_back_cached(&self, gpu: usize) -> bool {
+        let Some(stock) = self.on(gpu) else {
+            return false;
+        };
+        let before = stock.charged();
+        if before > 0
+            && let Ok(_alone) = self.steady.try_write()
+        {
+            stock.trim();
+        }
+        stock.charged() < before
+    }
+
+    /// Runs a call that gives memory back, between steady launches.
+    pub fn giving_back<T>(&self, call: impl FnOnce() -> T) -> T {
+        let _alone = self.steady.write().unwrap_or_else(PoisonError::into_inner);
+        let result = call();
+        let stocks: Vec<_> = self.stocks().values().cloned().collect();
+        stocks.iter().for_each(|stock| stock.changed());
+        result
+    }
+
+    /// Leave to launch without charging, if the graph's memory is where its last run in that stream left it.
+    pub fn steady(
+        &self,
+        executable: &Executable,
+        stream: Option<usize>,
+    ) -> Option<RwLockReadGuard<'_, ()>> {
+        let launching = self.steady.read().unwrap_or_else(PoisonError::into_inner);
+        let now = Mapped {
+            stream: stream?,
+            era: self.era(executable),
+        };
+        (*executable.mapped() == Some(now)).then_some(launching)
+    }
+
+    /// Counts everything that may have parted the graph from its memory; each makes it higher.
+    pub fn era(&self, executable: &Executable) -> u64 {
+        let shrinks = executable.needs.iter().map(|need| need.stock.shrinks());
+        shrinks.sum::<u64>() + self.leavings.load(SeqCst)
+    }
+
+    /// The graph's memory was mapped for a run in that stream, `era` being read before.
+    pub fn mapped(&self, executable: &Executable, stream: Option<usize>, era: u64) {
+        *executable.mapped() = stream.map(|stream| Mapped { stream, era });
+    }
+
+    /// The graph was launched. What it leaves behind may be where other graphs had their memory, but not where it has its own.
+    pub fn launched(&self, executable: &Executable) {
+        if executable.leaves_allocations {
+            self.leavings.fetch_add(1, SeqCst);
+            if let Some(mapped) = &mut *executable.mapped() {
+                mapped.era += 1;
+            }
+        }
+    }
+
+    fn on(&self, gpu: usize) -> Option<Arc<Stock>> {
+        self.stocks().get(&gpu).cloned()
+    }
+
+    fn stocks(&self) -> MutexGuard<'_, HashMap<usize, Arc<Stock>>> {
+        self.stocks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Executable {
+    pub fn new(needs: Vec<Need>, leaves_allocations: bool) -> Arc<Self> {
+        Arc::new(Executable {
+            needs,
+            leaves_allocations,
+            mapped: Mutex::default(),
+        })
+    }
+
+    /// Charges the most that a run may make the driver take. When that does not fit, it may be that the run before has what
+    /// this one will get: then it waits for the stream, two seconds at most.
+    pub fn begin(&self, graphs: &Graphs, is_busy: impl Fn() -> bool) -> Option<Vec<Growth>> {
+        if let Some(growths) = self.begin_now() {
+            return Some(growths);
+        }
+        let start = boot_time_ns();
+        while self.needs.iter().all(Need::could_fit)
+            && boot_time_ns().saturating_sub(start) < RETURN_TIME_NS
+            && is_busy()
+        {
+            std::thread::sleep(PATIENCE);
+            for need in &self.needs {
+                graphs.give_back_cached(need.stock.place().gpu);
+            }
+            if self.needs.iter().all(Need::fits) {
+                return self.begin_now();
+            }
+        }
+        None
+    }
+
+    fn begin_now(&self) -> Option<Vec<Growth>> {
+        let mut growths = Vec::with_capacity(self.needs.len());
+        for need in &self.needs {
+            let Some(growth) = need.stock.begin(need.bytes) else {
+                self.finish(growths);
+                return None;
+            };
+            growths.push(growth);
+        }
+        Some(growths)
+    }
+
+    /// Ends what `begin` began. A driver that took more than it should have is an alarm.
+    pub fn finish(&self, growths: Vec<Growth>) {
+        for (need, growth) in self.needs.iter().zip(growths) {
+            if need.stock.finish(growth) {
+                need.stock.place().slot.alarm();
+            }
+        }
+    }
+
+    /// Agrees with the driver.
+    pub fn settle(&self) {
+        for need in &self.needs {
+            need.stock.changed();
+        }
+    }
+
+    fn mapped(&self) -> MutexGuard<'_, Option<Mapped>> {
+        self.mapped.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Need {
+    /// Whether it would fit if nothing but other graphs' memory were given back.
+    fn could_fit(&self) -> bool {
+        self.free().saturating_add(self.stock.charged()) >= self.bytes
+    }
+
+    fn fits(&self) -> bool {
+        self.free() >= self.bytes
+    }
+
+    fn free(&self) -> u64 {
+        let Place { slot, gpu, .. } = *self.stock.place();
+        slot.usage(gpu).free
+    }
+}

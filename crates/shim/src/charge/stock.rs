@@ -1,0 +1,400 @@
+//! Memory that the driver keeps for this process from one allocation to the next: a pool, or what graphs take on a device.
+//!
+//! What a stock takes of the GPU is not what its allocations add up to. It is charged what the driver says it has reserved.
+//! What a call may at most make it grow by is reserved before the driver is asked, and afterwards the charge is settled to
+//! the driver's figure. A stock also shrinks by itself; that is noticed at the next call that matters.
+//!
+//! ```text
+//! charged ≥ reserved by the driver, at all times        in_flight: part of charged, for calls not settled yet
+//! ```
+
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use divvy_driver::sys::cuda::{
+    CUdevice, CUgraphMem_attribute, CUmemPool_attribute, CUmemoryPool, CUresult,
+    CUstreamCaptureMode,
+};
+use divvy_ledger::Hold;
+
+use crate::account::Place;
+use crate::route::function::driver;
+use crate::table::real;
+
+/// Stocks grow by multiples of this (inferred: a fresh pool reports 32 MiB reserved after a small allocation, and graph
+/// memory is taken for the same allocator). A driver that takes less is charged less in the end; the last part of a limit
+/// that is smaller than this is of no use to a stock.
+const SEGMENT: u64 = 32 << 20;
+/// How often a settlement starts over because another thread's came between. The last to finish settles for all.
+const TRIES: usize = 8;
+/// How often a call lets other threads' calls finish before it counts what they hold as taken.
+const YIELDS: usize = 1000;
+
+/// Whose figures the driver is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// A pool, by handle (`CUmemoryPool`).
+    Pool(usize),
+    /// The memory of this process's graphs on a device.
+    Graphs(CUdevice),
+}
+
+impl Source {
+    pub fn pool(handle: CUmemoryPool) -> Self {
+        Source::Pool(handle as usize)
+    }
+
+    /// Bytes that the driver has taken of the GPU for it.
+    fn reserved(self) -> Option<u64> {
+        match self {
+            Source::Pool(pool) => {
+                let attribute = CUmemPool_attribute::RESERVED_MEM_CURRENT;
+                attribute_of(pool as CUmemoryPool, attribute, 0u64)
+            }
+            Source::Graphs(device) => {
+                graph_attribute_of(device, CUgraphMem_attribute::RESERVED_MEM_CURRENT)
+            }
+        }
+    }
+
+    /// Bytes of those that allocations, or graphs, have.
+    fn used(self) -> Option<u64> {
+        match self {
+            Source::Pool(pool) => {
+                let attribute = CUmemPool_attribute::USED_MEM_CURRENT;
+                attribute_of(pool as CUmemoryPool, attribute, 0u64)
+            }
+            Source::Graphs(device) => {
+                graph_attribute_of(device, CUgraphMem_attribute::USED_MEM_CURRENT)
+            }
+        }
+    }
+
+    /// Has the driver give back what is not in use.
+    fn trim(self) {
+        match self {
+            Source::Pool(pool) => {
+                let Some(trim) = real::cuMemPoolTrimTo.get() else {
+                    return;
+                };
+                // SAFETY: a pool that the program has not destroyed; the driver keeps what is in use.
+                relaxed(|| unsafe { trim(pool as CUmemoryPool, 0) });
+            }
+            Source::Graphs(device) => {
+                let Some(trim) = real::cuDeviceGraphMemTrim.get() else {
+                    return;
+                };
+                // SAFETY: a device of this process; the driver keeps what scheduled graphs and unfreed allocations use.
+                relaxed(|| unsafe { trim(device) });
+            }
+        }
+    }
+}
+
+/// One stock on a GPU of the slice.
+pub struct Stock {
+    source: Source,
+    place: Place,
+    balance: Mutex<Balance>,
+    turn: Mutex<()>,
+    shrinks: AtomicU64,
+}
+
+#[derive(Default)]
+struct Balance {
+    charged: u64,
+    in_flight: u64,
+    /// What calls in flight that charged nothing mean to take of what is there.
+    promised: u64,
+    /// The driver's figure when it was last asked.
+    reserved: u64,
+    /// Counts everything that may have changed what the driver reserves.
+    changes: u64,
+    /// The driver is not asked any more.
+    closed: bool,
+}
+
+/// What a call holds of a stock while the driver is at it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "what is begun has to be finished"]
+pub enum Growth {
+    /// Charged: the most that the stock may grow by.
+    Reserved(u64),
+    /// Not charged: there is room for so much, and the stock should not grow.
+    Promised(u64),
+}
+
+/// What to do so that the charge agrees with the driver.
+#[derive(Debug, PartialEq, Eq)]
+enum Correction {
+    None,
+    Release(u64),
+    Force(u64),
+}
+
+impl Balance {
+    /// The driver reserves `reserved`, read when `changes` was `seen`. A stale figure never lowers the charge.
+    fn settle(&mut self, reserved: u64, seen: u64) -> Correction {
+        let most = reserved.saturating_add(self.in_flight);
+        if self.charged < reserved {
+            let missing = reserved - self.charged;
+            self.charged = reserved;
+            Correction::Force(missing)
+        } else if self.charged > most && self.changes == seen {
+            let excess = self.charged - most;
+            self.charged = most;
+            Correction::Release(excess)
+        } else {
+            Correction::None
+        }
+    }
+
+    fn begin(&mut self, growth: Growth) {
+        match growth {
+            Growth::Reserved(bytes) => {
+                self.charged += bytes;
+                self.in_flight += bytes;
+            }
+            Growth::Promised(bytes) => self.promised += bytes,
+        }
+        self.changes += 1;
+    }
+
+    fn finish(&mut self, growth: Growth) {
+        match growth {
+            Growth::Reserved(bytes) => self.in_flight -= bytes,
+            Growth::Promised(bytes) => self.promised -= bytes,
+        }
+        self.changes += 1;
+    }
+}
+
+impl Stock {
+    pub fn new(source: Source, place: Place) -> Self {
+        Stock {
+            source,
+            place,
+            balance: Mutex::default(),
+            turn: Mutex::default(),
+            shrinks: AtomicU64::new(0),
+        }
+    }
+
+    pub fn place(&self) -> &Place {
+        &self.place
+    }
+
+    pub fn charged(&self) -> u64 {
+        self.balance().charged
+    }
+
+    /// How often the driver was seen to have given something back.
+    pub fn shrinks(&self) -> u64 {
+        self.shrinks.load(SeqCst)
+    }
+
+    fn balance(&self) -> MutexGuard<'_, Balance> {
+        self.balance.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Agrees with the driver. Returns whether the charge had to grow.
+    pub fn settle(&self) -> bool {
+        let place = &self.place;
+        for _ in 0..TRIES {
+            let seen = match self.balance() {
+                balance if balance.closed => return false,
+                balance => balance.changes,
+            };
+            let Some(reserved) = self.source.reserved() else {
+                place.slot.alarm();
+                return false;
+            };
+            let mut balance = self.balance();
+            if balance.closed {
+                return false;
+            }
+            if reserved < balance.reserved {
+                self.shrinks.fetch_add(1, SeqCst);
+            }
+            balance.reserved = reserved;
+            match balance.settle(reserved, seen) {
+                Correction::Force(bytes) => {
+                    place.slot.force(place.gpu, bytes);
+                    return true;
+                }
+                Correction::Release(bytes) => place.slot.release(place.gpu, bytes),
+                Correction::None if balance.changes != seen => continue,
+                Correction::None => {}
+            }
+            return false;
+        }
+        false
+    }
+
+    /// Something happened that may have changed what the driver reserves: agrees with it.
+    pub fn changed(&self) {
+        self.balance().changes += 1;
+        self.settle();
+    }
+
+    /// Has the driver give back what the stock keeps without need.
+    pub fn trim(&self) {
+        if !self.balance().closed {
+            self.source.trim();
+            self.changed();
+        }
+    }
+
+    /// The driver cannot be asked any more, and what is charged stays charged.
+    pub fn close(&self) {
+        self.balance().closed = true;
+    }
+
+    /// It is gone, and the driver has all of it back.
+    pub fn end(&self) {
+        let mut balance = self.balance();
+        balance.closed = true;
+        let charged = std::mem::take(&mut balance.charged);
+        self.place.slot.release(self.place.gpu, charged);
+    }
+
+    /// Charges as much as a call that needs `bytes` may make the stock grow; `None` when that cannot be had.
+    pub fn begin(&self, bytes: u64) -> Option<Growth> {
+        let growth = bytes.checked_next_multiple_of(SEGMENT).unwrap_or(u64::MAX);
+        self.reserve(growth)?.commit();
+        let growth = Growth::Reserved(growth);
+        self.balance().begin(growth);
+        Some(growth)
+    }
+
+    /// When the slice has nothing left, what the stock has left may do: charging nothing then relies on the driver to use
+    /// that. Should it grow all the same, [`Stock::finish`] tells, and the call is to be undone.
+    pub fn begin_within(&self, bytes: u64) -> Option<Growth> {
+        let (reserved, used) = (self.source.reserved()?, self.source.used()?);
+        let mut balance = self.balance();
+        let taken = [used, balance.in_flight, balance.promised, bytes];
+        let fits = taken.into_iter().fold(0, u64::saturating_add) <= reserved;
+        fits.then(|| {
+            let growth = Growth::Promised(bytes);
+            balance.begin(growth);
+            growth
+        })
+    }
+
+    /// Reserves, if need be after other threads' calls: each holds more than it will take, for a moment. Those who wait
+    /// do so one by one, and look before they reserve, for refused reservations get in each other's way.
+    fn reserve(&self, growth: u64) -> Option<Hold<'static>> {
+        let Place { slot, gpu, .. } = self.place;
+        let attempt = || match slot.usage(gpu).free >= growth {
+            true => slot.reserve(gpu, growth).ok(),
+            false => None,
+        };
+        if let Some(hold) = attempt() {
+            return Some(hold);
+        }
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        for _ in 0..YIELDS {
+            if let Some(hold) = attempt() {
+                return Some(hold);
+            }
+            if self.balance().in_flight == 0 {
+                break;
+            }
+            std::thread::yield_now();
+        }
+        self.place.reserve(growth).ok()
+    }
+
+    /// Ends what was begun. Returns whether the driver took more than could be charged within the limit.
+    pub fn finish(&self, growth: Growth) -> bool {
+        self.balance().finish(growth);
+        if !self.settle() {
+            return false;
+        }
+        let usage = self.place.slot.usage(self.place.gpu);
+        usage.charged + usage.overhead > usage.limit
+    }
+}
+
+/// One attribute of a pool; `T` is the type that the header gives for it.
+pub fn attribute_of<T>(
+    pool: CUmemoryPool,
+    attribute: CUmemPool_attribute,
+    mut value: T,
+) -> Option<T> {
+    // SAFETY: a pool that the program uses, and a place of the attribute's own type.
+    let result =
+        unsafe { driver::cuMemPoolGetAttribute.get()?(pool, attribute, (&raw mut value).cast()) };
+    (result == CUresult::SUCCESS).then_some(value)
+}
+
+/// One figure of a device's graph memory, in bytes.
+fn graph_attribute_of(device: CUdevice, attribute: CUgraphMem_attribute) -> Option<u64> {
+    let mut value = 0u64;
+    let ask = driver::cuDeviceGetGraphMemAttribute.get()?;
+    // SAFETY: the driver's function, with a place of the type that the header gives for these attributes.
+    let result = unsafe { ask(device, attribute, (&raw mut value).cast()) };
+    (result == CUresult::SUCCESS).then_some(value)
+}
+
+/// Runs a call that the driver might refuse, or hold against the program, while one of its threads captures a stream.
+pub fn relaxed<T>(call: impl FnOnce() -> T) -> T {
+    let mut mode = CUstreamCaptureMode::RELAXED;
+    let exchange = driver::cuThreadExchangeStreamCaptureMode.get();
+    // SAFETY: exchanges this thread's mode with the one given, and back below.
+    let changed = exchange.filter(|exchange| unsafe { exchange(&mut mode) } == CUresult::SUCCESS);
+    let result = call();
+    if let Some(exchange) = changed {
+        // SAFETY: as above.
+        unsafe { exchange(&mut mode) };
+    }
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stock_is_charged_what_the_driver_reserves() {
+        let mut stock = Balance::default();
+        stock.begin(Growth::Reserved(4));
+        stock.finish(Growth::Reserved(4));
+        assert_eq!(stock.settle(2, stock.changes), Correction::Release(2));
+        assert_eq!(stock.settle(5, stock.changes), Correction::Force(3));
+        assert_eq!(stock.settle(5, stock.changes), Correction::None);
+    }
+
+    #[test]
+    fn a_figure_read_before_another_call_lowers_nothing() {
+        let mut stock = Balance::default();
+        let seen = stock.changes;
+        stock.begin(Growth::Reserved(4));
+        assert_eq!(stock.settle(0, seen), Correction::None);
+        stock.finish(Growth::Reserved(4));
+        assert_eq!(stock.settle(0, seen), Correction::None);
+        assert_eq!(stock.charged, 4);
+    }
+
+    #[test]
+    fn what_is_in_flight_stays_charged_until_its_own_call_settles() {
+        let mut stock = Balance::default();
+        stock.begin(Growth::Reserved(4));
+        stock.begin(Growth::Reserved(8));
+        stock.finish(Growth::Reserved(4));
+        assert_eq!(stock.settle(4, stock.changes), Correction::None);
+        stock.finish(Growth::Reserved(8));
+        assert_eq!(stock.settle(12, stock.changes), Correction::None);
+        assert_eq!(stock.settle(0, stock.changes), Correction::Release(12));
+    }
+
+    #[test]
+    fn a_promise_charges_nothing() {
+        let mut stock = Balance::default();
+        stock.begin(Growth::Promised(4));
+        assert_eq!((stock.charged, stock.promised), (0, 4));
+        stock.finish(Growth::Promised(4));
+        assert_eq!(stock.settle(0, stock.changes), Correction::None);
+        assert_eq!(stock.promised, 0);
+    }
+}
