@@ -9,11 +9,12 @@ use crate::cargo::cargo;
 use crate::steps::answer;
 
 /// Crate → what it may use of ours. The reasons are in ARCHITECTURE.md.
-const ARROWS: [(&str, &[&str]); 12] = [
+const ARROWS: [(&str, &[&str]); 13] = [
     ("divvy-core", &[]),
     ("divvy-driver", &[]),
     ("divvy-ledger", &[]),
     ("divvy-shim", &["divvy-driver", "divvy-ledger"]),
+    ("divvy-preload", &["divvy-shim"]),
     ("divvy-sim", &["divvy-driver"]),
     ("divvy-api", &["divvy-core"]),
     (

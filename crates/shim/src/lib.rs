@@ -1,4 +1,5 @@
-//! The interposing library that holds a program to its slice: put in front of NVIDIA's driver with `LD_PRELOAD`.
+//! What holds a program to its slice: hooks in front of NVIDIA's driver. Three small libraries are made from them: `divvy-preload`
+//! for `LD_PRELOAD`, `divvy-wrapper-cuda` and `divvy-wrapper-nvml` to lie where the driver's own libraries lay.
 //!
 //! ```text
 //! program ── dlsym, link or cuGetProcAddress ──► table: a hook ──► handler ──► ledger: reserve, commit, give back
@@ -16,5 +17,9 @@ mod device;
 mod notice;
 mod process;
 mod route;
-mod table;
+#[doc(hidden)]
+pub mod table;
 mod view;
+
+#[doc(hidden)]
+pub use route::lookup::dlsym;

@@ -22,7 +22,7 @@ mod absent {
     pub const nvml: nvmlReturn_t = nvmlReturn_t::FUNCTION_NOT_FOUND;
 }
 
-hooks! {
+hooks! { $
     /// Charges the current context's device.
     cuda cuMemAlloc(dptr: *mut CUdeviceptr_v1, bytesize: c_uint) -> CUresult => memory::alloc_v1;
     /// Charges the current context's device.

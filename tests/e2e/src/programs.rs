@@ -34,7 +34,7 @@ impl Programs {
             build
                 .args(["build", "--quiet"])
                 .current_dir(env!("CARGO_MANIFEST_DIR"));
-            for package in ["divvy", "divvy-shim", "divvy-sim", "divvy-clients"] {
+            for package in ["divvy", "divvy-preload", "divvy-sim", "divvy-clients"] {
                 build.args(["--package", package]);
             }
             if folder.ends_with("release") {

@@ -1,5 +1,5 @@
 //! A private daemon over simulated GPUs, and its API. It runs the built program, so build that first:
-//! `cargo build -p divvy -p divvy-shim -p divvy-sim`.
+//! `cargo build -p divvy -p divvy-preload -p divvy-sim`.
 #![allow(dead_code, reason = "each test file uses its part")]
 #![allow(clippy::unwrap_used, reason = "what goes wrong here fails the test")]
 
@@ -33,7 +33,7 @@ pub fn divvy() -> PathBuf {
     let divvy = test.parent().and_then(Path::parent).unwrap().join("divvy");
     assert!(
         divvy.is_file(),
-        "{} is not there: cargo build -p divvy -p divvy-shim -p divvy-sim",
+        "{} is not there: cargo build -p divvy -p divvy-preload -p divvy-sim",
         divvy.display()
     );
     divvy

@@ -108,9 +108,10 @@ pub fn guarded<F, R: Copy>(
     }
 }
 
-/// Makes the table: `/// what it does` and `library name(arguments) -> result => handler;` for each hook.
+/// Makes the table: `/// what it does` and `library name(arguments) -> result => handler;` for each hook. The dollar in front
+/// is for the macro `export!`, which is made from the same rows.
 macro_rules! hooks {
-    ($(#[doc = $does:literal] $library:ident $name:ident($($argument:ident: $type:ty),* $(,)?) -> $result:ty => $handler:path;)*) => {
+    ($dollar:tt $(#[doc = $does:literal] $library:ident $name:ident($($argument:ident: $type:ty),* $(,)?) -> $result:ty => $handler:path;)*) => {
         /// Every hook, in the table's order.
         pub static HOOKS: &[$crate::route::hook::Hook] = &[$(
             $crate::route::hook::Hook {
@@ -131,7 +132,6 @@ macro_rules! hooks {
             /// # Safety
             /// As for the driver's function of this name.
             #[allow(non_snake_case)]
-            #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $name($($argument: $type),*) -> $result {
                 let Some(function) = real::$name.get() else { return absent::$library };
                 $crate::route::hook::guarded(
@@ -142,9 +142,43 @@ macro_rules! hooks {
                 )
             }
         )*
+
+        /// Exports the hooks of one library (`cuda`, `nvml`), or those of `all`, from the library that uses this macro.
+        #[macro_export]
+        macro_rules! export {
+            ($dollar chosen:ident) => {
+                $($crate::jump_if_chosen!($dollar chosen $library $name);)*
+            };
+        }
     };
 }
 pub(crate) use hooks;
+
+/// `CHOSEN LIBRARY NAME`: an exported function of that name that is one jump to the hook, if its library is the chosen one.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! jump_if_chosen {
+    (all $library:ident $name:ident) => { $crate::jump!($name => $crate::table::$name); };
+    (cuda cuda $name:ident) => { $crate::jump!($name => $crate::table::$name); };
+    (nvml nvml $name:ident) => { $crate::jump!($name => $crate::table::$name); };
+    ($chosen:ident $library:ident $name:ident) => {};
+}
+
+/// `NAME => FUNCTION`: an exported function that is one jump to another. The caller's frame stays on top.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! jump {
+    ($name:ident => $function:path) => {
+        /// # Safety
+        /// As for the driver's function of this name.
+        #[allow(non_snake_case)]
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name() {
+            ::core::arch::naked_asm!("endbr64", "jmp {function}", function = sym $function)
+        }
+    };
+}
 
 #[cfg(test)]
 mod tests {

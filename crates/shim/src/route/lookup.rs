@@ -23,12 +23,11 @@ compile_error!("the dlsym override is written for x86-64");
 /// Address of the real `dlsym`; null until the first call.
 static REAL: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 
-/// The program's `dlsym`.
+/// The program's `dlsym`, in the form that overrides it.
 ///
 /// # Safety
 /// As for the C library's own.
 #[unsafe(naked)]
-#[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void {
     std::arch::naked_asm!(
         ".cfi_startproc",

@@ -33,7 +33,7 @@ static BUILT: LazyLock<PathBuf> = LazyLock::new(|| {
             "build",
             "--quiet",
             "--package",
-            "divvy-shim",
+            "divvy-preload",
             "--package",
             "divvy-sim",
             "--target-dir",
