@@ -63,8 +63,10 @@ pub enum Outcome {
     Cancelled,
     /// The program could not be started: the system's words.
     LaunchFailed(String),
-    /// The supervisor was killed; the program is gone and its exit code unknown.
+    /// The supervisor is gone without a record; the program is gone and its exit code unknown.
     SupervisorLost,
+    /// Divvy killed it: it held GPU memory past the limiter, and that is the policy.
+    Bypass,
 }
 
 /// What the world tells about a job.
@@ -91,6 +93,7 @@ pub enum Gone {
     Signaled(i32),
     LaunchFailed(String),
     SupervisorLost,
+    Bypass,
 }
 
 impl Job {
@@ -194,6 +197,7 @@ impl From<Gone> for Outcome {
             Gone::Signaled(signal) => Self::Signaled(signal),
             Gone::LaunchFailed(why) => Self::LaunchFailed(why),
             Gone::SupervisorLost => Self::SupervisorLost,
+            Gone::Bypass => Self::Bypass,
         }
     }
 }
@@ -206,6 +210,7 @@ impl fmt::Display for Outcome {
             Self::Cancelled => out.write_str("cancelled"),
             Self::LaunchFailed(why) => write!(out, "could not be started: {why}"),
             Self::SupervisorLost => out.write_str("supervisor lost, exit code unknown"),
+            Self::Bypass => out.write_str("killed: it held GPU memory past the limiter"),
         }
     }
 }
@@ -283,6 +288,7 @@ mod tests {
             Event::Gone(Gone::Signaled(9)),
             Event::Gone(Gone::LaunchFailed("no such file".to_owned())),
             Event::Gone(Gone::SupervisorLost),
+            Event::Gone(Gone::Bypass),
         ]
     }
 

@@ -16,6 +16,10 @@
 //! A tenant on several GPUs gets all of them in one step or none, so two such tenants never hold what the other waits for. While
 //! it waits for one of them, the others may be used only until that one is due back.
 //!
+//! A kernel may wait for another of the same tenant, as the ranks of a collective do, and a turn may end between the two. Work that
+//! is overdue while its tenant stands at the gate is taken for such a case, and those with nothing on the GPU are let in, for
+//! a moment and not again soon.
+//!
 //! `fair` shares go to whoever wants them, and what one does not want the others get. A `strict` tenant also earns its time,
 //! at the rate of its share, and holds only while it has some. `none` takes no part: its launches are the driver's to order.
 //!
@@ -45,7 +49,7 @@ pub const LEAD: Duration = Duration::from_millis(1);
 pub const GRACE: Duration = Duration::from_millis(1);
 /// How often holders are looked at while somebody waits for them.
 pub const POLL: Duration = Duration::from_millis(1);
-/// How long the others wait for work that was begun inside a lease, after its end. Longer kernels overlap with the next
+/// How long the others wait for work that was begun inside a turn, after its end. Longer kernels overlap with the next
 /// holder's work.
 pub const LONGEST_DRAIN: Duration = Duration::from_secs(1);
 
@@ -69,6 +73,8 @@ pub struct Activity {
     pub waiting: bool,
     /// Work of theirs is on a GPU.
     pub busy: bool,
+    /// That work takes longer than they reckoned: it may wait for something that stands at the gate.
+    pub overdue: bool,
 }
 
 impl Activity {
@@ -96,6 +102,8 @@ pub enum Grant {
     Closed,
     /// Launch until then.
     Until(Duration),
+    /// Until then, launch only on a GPU where the process has nothing: what the work of others of its tenant may wait for.
+    Peers(Duration),
     /// Launch, until told otherwise.
     Open,
 }

@@ -12,7 +12,8 @@
 //!   waits)                        └──► capacity (can it ever fit?) · why (what would start it now?)
 //! ```
 //!
-//! [`job`] is the life of one job; [`lease`] who may use a GPU's compute now; [`invariants`] is what must hold after every step, whoever made it.
+//! [`job`] is the life of one job; [`lease`] says who may use a GPU's compute now; [`invariants`] is what must hold after
+//! every step, whoever made it.
 #![forbid(unsafe_code)]
 
 mod backfill;
@@ -28,6 +29,7 @@ mod placement;
 pub mod plan;
 pub mod queue;
 pub mod reason;
+pub mod reconcile;
 pub mod request;
 pub mod selection;
 pub mod slice;

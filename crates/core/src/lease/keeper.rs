@@ -133,7 +133,10 @@ impl Keeper {
                 Phase::Holding {
                     until: Some(until), ..
                 } if until <= now => Some(if standing.activity.busy {
-                    Phase::Draining { since: now }
+                    Phase::Draining {
+                        since: now,
+                        open_until: None,
+                    }
                 } else {
                     Phase::Closed
                 }),
@@ -141,9 +144,19 @@ impl Keeper {
                     && now >= standing.idle_since + GRACE
                     && self.is_waited_for(*tenant))
                 .then_some(Phase::Closed),
-                Phase::Draining { since } => {
-                    let drained = !standing.activity.busy || now >= since + LONGEST_DRAIN;
-                    drained.then_some(Phase::Closed)
+                Phase::Draining { since, open_until } => {
+                    let activity = standing.activity;
+                    if !activity.busy || now >= since + LONGEST_DRAIN {
+                        Some(Phase::Closed)
+                    } else if activity.overdue
+                        && activity.waiting
+                        && open_until.is_none_or(|until| until + LONGEST_HOLD <= now)
+                    {
+                        let open_until = Some(now + SHORTEST_HOLD);
+                        Some(Phase::Draining { since, open_until })
+                    } else {
+                        None
+                    }
                 }
                 Phase::Closed => None,
             };
@@ -327,7 +340,7 @@ impl Keeper {
                         .min()
                 }
                 Phase::Holding { until: None, .. } => watched,
-                Phase::Draining { since } => Some((self.now + POLL).min(since + LONGEST_DRAIN)),
+                Phase::Draining { since, .. } => Some((self.now + POLL).min(since + LONGEST_DRAIN)),
                 Phase::Closed => standing
                     .until_earned()
                     .filter(|_| standing.activity.waiting)

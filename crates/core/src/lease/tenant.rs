@@ -43,9 +43,10 @@ pub enum Phase {
         until: Option<Duration>,
         no_later: Option<Duration>,
     },
-    /// Launches nothing, and has work on a GPU.
+    /// Its turn is over and it has work on a GPU. Until `open_until` it lets in what that work may wait for.
     Draining {
         since: Duration,
+        open_until: Option<Duration>,
     },
 }
 
@@ -146,6 +147,10 @@ impl Standing {
             Phase::Holding {
                 until: Some(until), ..
             } => Grant::Until(until),
+            Phase::Draining {
+                open_until: Some(until),
+                ..
+            } => Grant::Peers(until),
             Phase::Closed | Phase::Draining { .. } => Grant::Closed,
         }
     }

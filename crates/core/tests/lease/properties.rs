@@ -31,7 +31,7 @@ type Sketch = (u16, ComputeMode, Vec<(u32, Load)>);
 fn tenant(gpus: u32) -> impl Strategy<Value = Sketch> {
     let loads = proptest::collection::vec((0..gpus, load()), 1..4);
     (
-        50..=500_u16,
+        150..=500_u16,
         prop_oneof![3 => Just(Fair), 2 => Just(Strict), 1 => Just(None)],
         loads,
     )
@@ -46,7 +46,7 @@ fn build(tenants: &[Sketch]) -> World {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(32))]
+    #![proptest_config(ProptestConfig::with_cases(16))]
 
     #[test]
     fn whoever_waits_is_served_and_nothing_stands_idle_that_somebody_may_have(

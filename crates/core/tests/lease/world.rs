@@ -4,7 +4,7 @@
 //! A process launches when its load says so and its tenant's grant allows it, and keeps no more work ahead than
 //! [`WINDOW`], as the limiter does.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use divvy_core::lease::{Activity, Event, Grant, Keeper, Tenant, Terms};
@@ -12,6 +12,7 @@ use divvy_core::{ComputeMode, Share};
 
 pub const STEP: Duration = Duration::from_micros(50);
 pub const WINDOW: Duration = Duration::from_millis(10);
+const OVERDUE: Duration = Duration::from_millis(3);
 const DRIVER_SLICE: Duration = Duration::from_millis(2);
 
 pub const fn us(us: u64) -> Duration {
@@ -36,7 +37,7 @@ pub enum Load {
         rest: Duration,
     },
     /// A kernel that gets on only while the same process of the same tenant on the other GPU runs its own.
-    Collective { kernel: Duration },
+    Collective { kernel: Duration, think: Duration },
 }
 
 pub struct Process {
@@ -62,7 +63,7 @@ impl Process {
         }
         let ahead: Duration = self.queue.iter().sum();
         match self.load {
-            Load::Sync { kernel, .. } | Load::Collective { kernel } => {
+            Load::Sync { kernel, .. } | Load::Collective { kernel, .. } => {
                 self.queue.is_empty().then_some(kernel)
             }
             Load::Flood { kernel } => {
@@ -82,20 +83,27 @@ pub struct Player {
     /// Says that it waits and is busy, whatever it does.
     pub lies: bool,
     seen: Activity,
+    /// When its work on each GPU should be done, if it has the GPU to itself.
+    reckoned: BTreeMap<u32, Duration>,
     /// Device time used, by second.
     pub used: Vec<Duration>,
 }
 
 impl Player {
-    fn may_launch(&self, now: Duration) -> bool {
+    fn holds(&self, now: Duration) -> bool {
         match self.grant {
             Grant::Open => true,
             Grant::Until(end) => now < end,
-            Grant::Closed => false,
+            Grant::Peers(_) | Grant::Closed => false,
         }
     }
 
-    fn activity(&self) -> Activity {
+    /// Whether a process with nothing on its GPU may launch what work of the others may wait for.
+    fn lets_peers_in(&self, now: Duration) -> bool {
+        matches!(self.grant, Grant::Peers(end) if now < end)
+    }
+
+    fn activity(&self, now: Duration) -> Activity {
         Activity {
             waiting: self.lies || self.processes.iter().any(|process| process.waiting),
             busy: self.lies
@@ -103,6 +111,9 @@ impl Player {
                     .processes
                     .iter()
                     .any(|process| !process.queue.is_empty()),
+            overdue: self.processes.iter().any(|process| {
+                !process.queue.is_empty() && now > self.reckoned[&process.gpu] + OVERDUE
+            }),
         }
     }
 
@@ -180,6 +191,7 @@ impl World {
             grant: Grant::Closed,
             lies: false,
             seen: Activity::default(),
+            reckoned: BTreeMap::new(),
             used: vec![Duration::ZERO],
         });
         self.turn();
@@ -219,7 +231,7 @@ impl World {
         let (now, ungated) = (self.now, self.ungated);
         let mut wake = false;
         for player in &mut self.players {
-            let open = ungated || player.may_launch(now);
+            let (open, peers) = (ungated || player.holds(now), player.lets_peers_in(now));
             for process in &mut player.processes {
                 let was = process.waiting;
                 process.waiting = false;
@@ -227,16 +239,18 @@ impl World {
                     if !was && !process.waiting && process.queue.is_empty() {
                         process.asked_at = now;
                     }
-                    if !open {
+                    if !open && !(peers && process.queue.is_empty()) {
                         process.waiting = true;
                         break;
                     }
+                    let reckoned = player.reckoned.entry(process.gpu).or_default();
+                    *reckoned = now.max(*reckoned) + kernel;
                     process.queue.push_back(kernel);
                     process.launched += 1;
                     process.work_left = process.work_left.saturating_sub(kernel);
                 }
             }
-            let activity = player.activity();
+            let activity = player.activity(now);
             wake |= activity.waiting && activity != player.seen && !player.seen.waiting
                 || activity.waiting && !activity.busy && player.seen.busy;
         }
@@ -244,9 +258,10 @@ impl World {
     }
 
     fn turn(&mut self) {
+        let now = self.now;
         self.turns += 1;
         for (number, player) in self.players.iter_mut().enumerate() {
-            let activity = player.activity();
+            let activity = player.activity(now);
             if activity != player.seen {
                 player.seen = activity;
                 self.keeper
@@ -263,10 +278,10 @@ impl World {
 
     /// No GPU has two tenants that leases apply to.
     fn check(&self) {
-        let mut holders = std::collections::BTreeMap::new();
+        let mut holders = BTreeMap::new();
         for (number, player) in self.players.iter().enumerate() {
             let gated = player.terms.mode != ComputeMode::None && !player.processes.is_empty();
-            if gated && player.may_launch(self.now) {
+            if gated && player.holds(self.now) {
                 for gpu in &player.terms.gpus {
                     let other = holders.insert(*gpu, number);
                     assert_eq!(
@@ -345,7 +360,9 @@ impl World {
             let end = now + STEP;
             process.latencies.push(end - process.asked_at);
             match process.load {
-                Load::Sync { think, .. } => process.ready_at = end + think,
+                Load::Sync { think, .. } | Load::Collective { think, .. } => {
+                    process.ready_at = end + think;
+                }
                 Load::Burst { kernel, work, rest }
                     if process.work_left < kernel && process.queue.is_empty() =>
                 {

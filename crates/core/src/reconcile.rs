@@ -1,0 +1,390 @@
+//! What the driver says against what the slices' own accounts say, and who got past the limiter.
+//!
+//! ```text
+//! driver's list ─┐
+//! accounts ──────┼─► balance(GPU) ─┬─► per slice: mismatch, and what its limit has to count besides
+//! whose process ─┘                 ├─► what nobody's slice holds (foreign)
+//!                                  └─► suspects ─► watchlist ─► bypass, once it was seen twice
+//! ```
+//! An account is written by the job it speaks of, so it is never believed against the driver. Looking is the agent's, and
+//! so is what is done about it ([`Policy`]).
+
+mod watchlist;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+pub use watchlist::{Change, Moment, Watchlist};
+
+use crate::ids::JobId;
+use crate::job::Process;
+use crate::units::Bytes;
+
+/// What a process may hold beyond its account before its slice's limit counts it: the step in which pools are believed to
+/// grow (inferred), so that rounding and slack of small allocations stay below it.
+pub const SLACK: Bytes = Bytes::mib(32);
+
+/// What an honest account may be short of, at least: a whole context (300 to 500 MB have been seen), in case its cost was
+/// never charged.
+pub const HONEST: Bytes = Bytes::mib(512);
+
+/// One GPU at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sight {
+    /// In use by everybody, by the driver's word.
+    pub used: Bytes,
+    /// What a context costs a process before its first allocation.
+    pub context: Bytes,
+    pub slices: Vec<SliceSight>,
+    pub processes: Vec<ProcessSight>,
+}
+
+/// A slice that has a part of the GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SliceSight {
+    pub job: JobId,
+    pub limit: Bytes,
+    /// What its account says of living processes, listed by the driver or not.
+    pub charged: Bytes,
+}
+
+/// A process that the driver lists on the GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProcessSight {
+    pub process: Process,
+    /// `None` where the driver does not say.
+    pub used: Option<Bytes>,
+    pub of: Of,
+}
+
+/// Whose a process is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Of {
+    /// No job's.
+    Nobody,
+    /// It has ended, or was not there yet when the driver was asked: what is listed under its pid is another's, or on
+    /// its way out.
+    Departed,
+    Job {
+        job: JobId,
+        /// What its slot in the job's slice says of this GPU; `None` without one.
+        account: Option<Account>,
+        limiter: Limiter,
+    },
+}
+
+/// What a process's slot says of one GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Account {
+    pub charged: Bytes,
+    /// Nothing was added between a look before the driver was asked and one after: only then do the two figures speak
+    /// of one moment.
+    pub steady: bool,
+}
+
+/// What a look into a process found of the limiter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Limiter {
+    Loaded,
+    /// Loaded, and told by `DIVVY_SHIM=off` to do nothing.
+    Off,
+    NotLoaded,
+    /// The process does not let itself be looked into.
+    Hidden,
+}
+
+/// What became of one GPU's sight.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Balance {
+    /// Held by no slice, or by a slice beyond what it may have: not to be given out.
+    pub foreign: Bytes,
+    /// In the order of [`Sight::slices`].
+    pub slices: Vec<SliceBalance>,
+    pub suspects: Vec<Suspect>,
+    /// Processes whose account moved while the driver was asked: nothing new is known of them.
+    pub unsure: Vec<Process>,
+}
+
+/// One slice on one GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SliceBalance {
+    pub job: JobId,
+    /// What its processes hold by the driver's word; `None` where it does not say.
+    pub driver: Option<Bytes>,
+    pub charged: Bytes,
+    /// What the limit has to count besides the account.
+    pub unseen: Bytes,
+    /// All figures speak of one moment; else `unseen` is a lower bound and the difference says nothing.
+    pub steady: bool,
+}
+
+impl SliceBalance {
+    /// The account's error: the driver's figure less its own, in bytes.
+    pub fn mismatch(&self) -> Option<i64> {
+        let driver = self.driver.filter(|_| self.steady)?;
+        let signed = |bytes: Bytes| i64::try_from(bytes.get()).unwrap_or(i64::MAX);
+        Some(signed(driver).saturating_sub(signed(self.charged)))
+    }
+}
+
+/// A process of a job that holds memory in a way that its slice's account does not cover.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Suspect {
+    pub job: JobId,
+    pub process: Process,
+    pub way: Way,
+    pub used: Option<Bytes>,
+    pub charged: Bytes,
+    /// Others lose by it: the GPU is not its slice's, it has no account, or its slice holds more than its limit.
+    pub harmful: bool,
+}
+
+/// How memory is held past the limiter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Way {
+    /// It has no slot in its slice: the limiter is not loaded, or is switched off, or never saw it.
+    Unlimited,
+    /// It uses a GPU that its job does not hold.
+    OtherGpu,
+    /// It has a slot, and that says much less than the driver.
+    Understated,
+}
+
+impl Way {
+    pub const ALL: [Self; 3] = [Self::Unlimited, Self::OtherGpu, Self::Understated];
+
+    /// The word for it in JSON, metrics and the journal.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Unlimited => "unlimited",
+            Self::OtherGpu => "other_gpu",
+            Self::Understated => "understated",
+        }
+    }
+}
+
+impl Limiter {
+    /// What it says about a process that has no slot.
+    pub fn in_words(self) -> &'static str {
+        match self {
+            Self::Loaded => "the limiter is loaded and was not asked",
+            Self::Off => "the limiter is switched off by DIVVY_SHIM=off",
+            Self::NotLoaded => "the limiter is not loaded in it",
+            Self::Hidden => "it does not let itself be looked into",
+        }
+    }
+}
+
+/// What is done about a bypass.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Policy {
+    /// It is told, and counted against the slice.
+    #[default]
+    Warn,
+    /// And the slice's further allocations are refused while it lasts.
+    Deny,
+    /// And the process is killed, and its job with it.
+    Kill,
+}
+
+impl Policy {
+    pub const ALL: [Self; 3] = [Self::Warn, Self::Deny, Self::Kill];
+
+    /// The word for it on the command line and in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Warn => "warn",
+            Self::Deny => "deny",
+            Self::Kill => "kill",
+        }
+    }
+
+    /// What this policy does about one suspect. An understated account is not killed for while its slice holds no more than
+    /// its limit: memory that no call shows looks the same, and until then nobody else has lost anything.
+    pub fn about(self, suspect: &Suspect) -> Self {
+        match self {
+            Self::Kill if !suspect.harmful => Self::Deny,
+            policy => policy,
+        }
+    }
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(self.name())
+    }
+}
+
+impl FromStr for Policy {
+    type Err = PolicyError;
+
+    fn from_str(text: &str) -> Result<Self, PolicyError> {
+        Self::ALL
+            .into_iter()
+            .find(|policy| policy.name() == text)
+            .ok_or_else(|| PolicyError(text.to_owned()))
+    }
+}
+
+/// The word is not a policy.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is nothing that can be done about a bypass")]
+pub struct PolicyError(String);
+
+impl PolicyError {
+    /// What to write instead.
+    pub fn hint(&self) -> String {
+        "write warn, deny or kill".to_owned()
+    }
+}
+
+/// Weighs one GPU.
+pub fn balance(sight: &Sight) -> Balance {
+    let mut tally = Tally::default();
+    for seen in &sight.processes {
+        match seen.of {
+            Of::Departed => {}
+            Of::Nobody => tally.stranger(seen.used),
+            Of::Job {
+                job,
+                account,
+                limiter,
+            } => match sight.slices.iter().find(|slice| slice.job == job) {
+                Some(_) => tally.member(sight, seen, job, account, limiter),
+                None => {
+                    tally.stranger(seen.used);
+                    tally.suspect(seen, job, Way::OtherGpu, Bytes::ZERO, true);
+                }
+            },
+        }
+    }
+    tally.finish(sight)
+}
+
+/// What adds up while the list is read.
+#[derive(Default)]
+struct Tally {
+    strangers: Bytes,
+    /// A stranger's size is not known.
+    strangers_unknown: bool,
+    members: BTreeMap<JobId, Members>,
+    suspects: Vec<Suspect>,
+    unsure: Vec<Process>,
+}
+
+#[derive(Default)]
+struct Members {
+    used: Bytes,
+    used_unknown: bool,
+    unseen: Bytes,
+    unsteady: bool,
+}
+
+impl Tally {
+    fn stranger(&mut self, used: Option<Bytes>) {
+        self.strangers_unknown |= used.is_none();
+        self.strangers = self.strangers.saturating_add(used.unwrap_or_default());
+    }
+
+    fn suspect(
+        &mut self,
+        seen: &ProcessSight,
+        job: JobId,
+        way: Way,
+        charged: Bytes,
+        harmful: bool,
+    ) {
+        self.suspects.push(Suspect {
+            job,
+            process: seen.process,
+            way,
+            used: seen.used,
+            charged,
+            harmful,
+        });
+    }
+
+    fn member(
+        &mut self,
+        sight: &Sight,
+        seen: &ProcessSight,
+        job: JobId,
+        account: Option<Account>,
+        limiter: Limiter,
+    ) {
+        let members = self.members.entry(job).or_default();
+        members.used_unknown |= seen.used.is_none();
+        members.used = members.used.saturating_add(seen.used.unwrap_or_default());
+        let charged = account.map_or(Bytes::ZERO, |account| account.charged);
+        let beyond = seen.used.unwrap_or_default().saturating_sub(charged);
+        if account.is_some_and(|account| !account.steady) {
+            members.unsteady = true;
+            self.unsure.push(seen.process);
+            return;
+        }
+        if beyond > SLACK {
+            members.unseen = members.unseen.saturating_add(beyond);
+        }
+        match account {
+            Some(_) => {
+                let honest = HONEST.max(Bytes::new(seen.used.unwrap_or_default().get() / 4));
+                if beyond > honest {
+                    self.suspect(seen, job, Way::Understated, charged, false);
+                }
+            }
+            // The runtime has a private way to a context, which is charged with the first allocation in it.
+            None if limiter == Limiter::Loaded
+                && beyond <= sight.context.saturating_add(HONEST) => {}
+            None => self.suspect(seen, job, Way::Unlimited, charged, true),
+        }
+    }
+
+    fn finish(mut self, sight: &Sight) -> Balance {
+        let mut excess = Bytes::ZERO;
+        let slices: Vec<SliceBalance> = sight
+            .slices
+            .iter()
+            .map(|slice| {
+                let members = self.members.remove(&slice.job).unwrap_or_default();
+                let driver = (!members.used_unknown).then_some(members.used);
+                excess = excess.saturating_add(members.used.saturating_sub(slice.limit));
+                for suspect in &mut self.suspects {
+                    suspect.harmful |= suspect.job == slice.job && members.used > slice.limit;
+                }
+                SliceBalance {
+                    job: slice.job,
+                    driver,
+                    charged: slice.charged,
+                    unseen: members.unseen,
+                    steady: !members.unsteady,
+                }
+            })
+            .collect();
+        let foreign = if self.strangers_unknown {
+            // Where a stranger is named but not its memory, all that is not ours must be taken for its.
+            let ours = |slice: &SliceBalance| slice.driver.unwrap_or(slice.charged);
+            let ours = slices
+                .iter()
+                .map(ours)
+                .fold(Bytes::ZERO, Bytes::saturating_add);
+            sight.used.saturating_sub(ours)
+        } else {
+            self.strangers
+        };
+        Balance {
+            foreign: foreign.saturating_add(excess),
+            slices,
+            suspects: self.suspects,
+            unsure: self.unsure,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,272 @@
+use super::*;
+use crate::ids::GpuUuid;
+
+const JOB: JobId = JobId(3);
+
+fn process(pid: u32) -> Process {
+    Process {
+        pid,
+        start_time: u64::from(pid) * 10,
+    }
+}
+
+fn seen(pid: u32, used: Bytes, of: Of) -> ProcessSight {
+    ProcessSight {
+        process: process(pid),
+        used: Some(used),
+        of,
+    }
+}
+
+fn member(charged: Option<Bytes>) -> Of {
+    let account = charged.map(|charged| Account {
+        charged,
+        steady: true,
+    });
+    let limiter = Limiter::Loaded;
+    Of::Job {
+        job: JOB,
+        account,
+        limiter,
+    }
+}
+
+fn bare(limiter: Limiter) -> Of {
+    Of::Job {
+        job: JOB,
+        account: None,
+        limiter,
+    }
+}
+
+/// A GPU where job 3 has a slice of 8 GiB, and a context costs 400 MiB.
+fn gpu(charged: Bytes, processes: Vec<ProcessSight>) -> Sight {
+    Sight {
+        used: Bytes::gib(40),
+        context: Bytes::mib(400),
+        slices: vec![SliceSight {
+            job: JOB,
+            limit: Bytes::gib(8),
+            charged,
+        }],
+        processes,
+    }
+}
+
+fn ways(balance: &Balance) -> Vec<(Way, bool)> {
+    let way = |suspect: &Suspect| (suspect.way, suspect.harmful);
+    balance.suspects.iter().map(way).collect()
+}
+
+#[test]
+fn an_account_that_agrees_with_the_driver_has_no_error() {
+    let held = Bytes::gib(4);
+    let balance = balance(&gpu(held, vec![seen(7, held, member(Some(held)))]));
+    let slice = balance.slices[0];
+    assert_eq!((slice.mismatch(), slice.unseen), (Some(0), Bytes::ZERO));
+    assert_eq!((balance.foreign, ways(&balance)), (Bytes::ZERO, vec![]));
+}
+
+#[test]
+fn what_the_driver_says_beyond_an_account_counts_inside_the_limit_once_it_is_more_than_slack() {
+    let at = |extra: u64| {
+        let charged = Bytes::gib(4);
+        let used = charged.saturating_add(Bytes::mib(extra));
+        let balance = balance(&gpu(charged, vec![seen(7, used, member(Some(charged)))]));
+        assert_eq!(ways(&balance), [], "a little unseen memory is no bypass");
+        (balance.slices[0].mismatch(), balance.slices[0].unseen)
+    };
+    assert_eq!(at(32), (Some(32 << 20), Bytes::ZERO));
+    assert_eq!(at(34), (Some(34 << 20), Bytes::mib(34)));
+}
+
+#[test]
+fn an_account_that_says_too_much_hides_nobody_elses_lack() {
+    let (low, high) = (Bytes::gib(1), Bytes::gib(2));
+    let processes = vec![
+        seen(7, low, member(Some(high))),
+        seen(8, high, member(Some(low))),
+    ];
+    let balance = balance(&gpu(Bytes::gib(3), processes));
+    assert_eq!(balance.slices[0].unseen, Bytes::gib(1));
+}
+
+#[test]
+fn a_process_without_a_slot_is_a_bypass_whatever_it_holds() {
+    for limiter in [Limiter::NotLoaded, Limiter::Off, Limiter::Hidden] {
+        let balance = balance(&gpu(
+            Bytes::ZERO,
+            vec![seen(7, Bytes::mib(400), bare(limiter))],
+        ));
+        assert_eq!(ways(&balance), [(Way::Unlimited, true)]);
+        assert_eq!(balance.slices[0].unseen, Bytes::mib(400));
+    }
+}
+
+#[test]
+fn a_limited_process_may_have_a_context_before_its_first_allocation() {
+    let with = |mib| {
+        let processes = vec![seen(7, Bytes::mib(mib), bare(Limiter::Loaded))];
+        ways(&balance(&gpu(Bytes::ZERO, processes)))
+    };
+    assert_eq!(with(400 + 512), []);
+    assert_eq!(with(400 + 514), [(Way::Unlimited, true)]);
+}
+
+#[test]
+fn an_account_much_too_small_is_harmful_only_beyond_the_limit() {
+    let with = |used: u64, charged: u64| {
+        let (used, charged) = (Bytes::mib(used), Bytes::mib(charged));
+        let processes = vec![seen(7, used, member(Some(charged)))];
+        balance(&gpu(charged, processes))
+    };
+    assert_eq!(ways(&with(512, 0)), []);
+    assert_eq!(ways(&with(514, 0)), [(Way::Understated, false)]);
+    assert_eq!(
+        ways(&with(8192, 6144)),
+        [],
+        "a quarter may be what no call shows"
+    );
+    assert_eq!(ways(&with(8192, 6142)), [(Way::Understated, false)]);
+    let beyond = with(9 << 10, 0);
+    assert_eq!(ways(&beyond), [(Way::Understated, true)]);
+    assert_eq!(beyond.foreign, Bytes::gib(1), "what it took from others");
+    let suspect = beyond.suspects[0];
+    assert_eq!(Policy::Kill.about(&suspect), Policy::Kill);
+    let within = with(2048, 0).suspects[0];
+    assert_eq!(Policy::Kill.about(&within), Policy::Deny);
+    assert_eq!(Policy::Warn.about(&within), Policy::Warn);
+}
+
+#[test]
+fn a_gpu_that_the_job_does_not_hold_is_a_bypass_and_what_it_takes_there_is_foreign() {
+    let mut sight = gpu(Bytes::ZERO, vec![seen(7, Bytes::gib(2), member(None))]);
+    sight.slices[0].job = JobId(4);
+    let balance = balance(&sight);
+    assert_eq!(ways(&balance), [(Way::OtherGpu, true)]);
+    assert_eq!(balance.foreign, Bytes::gib(2));
+    assert_eq!(balance.slices[0].driver, Some(Bytes::ZERO));
+}
+
+#[test]
+fn a_moving_account_accuses_nobody_and_gives_a_lower_bound() {
+    let account = Some(Account {
+        charged: Bytes::ZERO,
+        steady: false,
+    });
+    let of = Of::Job {
+        job: JOB,
+        account,
+        limiter: Limiter::Loaded,
+    };
+    let processes = vec![
+        seen(7, Bytes::gib(9), of),
+        seen(8, Bytes::gib(1), bare(Limiter::Off)),
+    ];
+    let balance = balance(&gpu(Bytes::ZERO, processes));
+    assert_eq!(ways(&balance), [(Way::Unlimited, true)]);
+    assert_eq!(balance.unsure, [process(7)]);
+    let slice = balance.slices[0];
+    assert_eq!(
+        (slice.unseen, slice.steady, slice.mismatch()),
+        (Bytes::gib(1), false, None)
+    );
+}
+
+#[test]
+fn strangers_are_foreign_and_the_departed_are_nothing() {
+    let processes = vec![
+        seen(7, Bytes::gib(2), Of::Nobody),
+        seen(8, Bytes::gib(3), Of::Nobody),
+        seen(9, Bytes::gib(4), Of::Departed),
+    ];
+    let balance = balance(&gpu(Bytes::ZERO, processes));
+    assert_eq!((balance.foreign, ways(&balance)), (Bytes::gib(5), vec![]));
+}
+
+#[test]
+fn a_stranger_of_unknown_size_has_all_that_is_not_ours() {
+    let unknown = |of| ProcessSight {
+        process: process(7),
+        used: None,
+        of,
+    };
+    let charged = Bytes::gib(4);
+    let at = |of| balance(&gpu(charged, vec![unknown(of)]));
+    assert_eq!(at(Of::Nobody).foreign, Bytes::gib(40));
+    let ours = at(member(Some(charged)));
+    assert_eq!(
+        (ours.foreign, ours.slices[0].driver, ways(&ours)),
+        (Bytes::ZERO, None, vec![])
+    );
+    assert_eq!(ways(&at(bare(Limiter::Off))), [(Way::Unlimited, true)]);
+    assert_eq!(ways(&at(bare(Limiter::Loaded))), []);
+}
+
+#[test]
+fn who_is_seen_twice_is_accused_once_and_over_when_gone() {
+    let on = GpuUuid::from_bytes([1; 16]);
+    let sight = gpu(
+        Bytes::ZERO,
+        vec![seen(7, Bytes::gib(1), bare(Limiter::Off))],
+    );
+    let suspect = balance(&sight).suspects[0];
+    let seen = [(suspect, Limiter::Off)];
+    let mut list = Watchlist::default();
+
+    assert_eq!(list.look(100, &on, &seen, &[]), []);
+    assert!(list.is_curious());
+    let accused = Change::Accused {
+        gpu: on.clone(),
+        suspect,
+        limiter: Limiter::Off,
+        since: 100,
+    };
+    assert_eq!(list.look(130, &on, &seen, &[]), [accused]);
+    assert!(!list.is_curious());
+    let goes_on = Change::GoesOn {
+        gpu: on.clone(),
+        suspect,
+    };
+    assert_eq!(list.look(160, &on, &seen, &[]), [goes_on]);
+    assert_eq!(list.look(190, &on, &[], &[process(7)]), [], "unsure");
+    let elsewhere = GpuUuid::from_bytes([2; 16]);
+    assert_eq!(list.look(190, &elsewhere, &[], &[]), []);
+    let over = Change::Over {
+        gpu: on.clone(),
+        suspect,
+    };
+    assert_eq!(list.look(220, &on, &[], &[]), [over]);
+    assert_eq!(list.look(250, &on, &[], &[]), []);
+}
+
+#[test]
+fn who_is_seen_once_is_not_accused_and_neither_is_the_next_with_that_pid() {
+    let on = GpuUuid::from_bytes([1; 16]);
+    let sight = gpu(
+        Bytes::ZERO,
+        vec![seen(7, Bytes::gib(1), bare(Limiter::Off))],
+    );
+    let first = balance(&sight).suspects[0];
+    let second = Suspect {
+        process: Process {
+            start_time: 9999,
+            ..first.process
+        },
+        ..first
+    };
+    let mut list = Watchlist::default();
+    assert_eq!(list.look(1, &on, &[(first, Limiter::Off)], &[]), []);
+    assert_eq!(list.look(2, &on, &[(second, Limiter::Off)], &[]), []);
+    assert_eq!(list.look(3, &on, &[], &[]), []);
+    assert!(!list.is_curious());
+}
+
+#[test]
+fn a_policy_is_a_word() {
+    for policy in Policy::ALL {
+        assert_eq!(policy.to_string().parse(), Ok(policy));
+    }
+    let error = "murder".parse::<Policy>().unwrap_err();
+    assert!(error.hint().contains("kill"));
+}

@@ -1,0 +1,131 @@
+//! Suspicion over time: who is seen twice in a row is accused, once; who is seen no more is done.
+//!
+//! ```text
+//!            suspect              suspect
+//! nothing ───────────► suspected ───────────► bypass ──┐ suspect: figures kept up to date
+//!    ▲                    │                   │    ▲───┘
+//!    └────────────────────┴───────────────────┘
+//!              not suspect (unsure: nothing changes)
+//! ```
+//! Once is not enough: driver and account are read one after the other, and a process may be in the middle of leaving.
+
+use std::collections::BTreeMap;
+
+use super::{Limiter, Suspect};
+use crate::ids::GpuUuid;
+use crate::job::Process;
+
+/// Nanoseconds since boot.
+pub type Moment = u64;
+
+/// Suspects of all GPUs.
+#[derive(Clone, Debug, Default)]
+pub struct Watchlist {
+    entries: BTreeMap<(u32, u64, GpuUuid), Entry>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    first: Moment,
+    accused: bool,
+    suspect: Suspect,
+    limiter: Limiter,
+}
+
+/// News about one process on one GPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// It was seen for the second time in a row.
+    Accused {
+        gpu: GpuUuid,
+        suspect: Suspect,
+        limiter: Limiter,
+        /// When it was seen first.
+        since: Moment,
+    },
+    /// It was accused and does it still: its figures as they are now.
+    GoesOn { gpu: GpuUuid, suspect: Suspect },
+    /// It was accused, and is seen no more.
+    Over { gpu: GpuUuid, suspect: Suspect },
+}
+
+impl Watchlist {
+    /// Takes over what one look at a GPU found.
+    pub fn look(
+        &mut self,
+        now: Moment,
+        gpu: &GpuUuid,
+        suspects: &[(Suspect, Limiter)],
+        unsure: &[Process],
+    ) -> Vec<Change> {
+        let key = |process: Process| (process.pid, process.start_time, gpu.clone());
+        let mut changes = Vec::new();
+        let gone = self.entries.extract_if(.., |(pid, start_time, on), _| {
+            let process = Process {
+                pid: *pid,
+                start_time: *start_time,
+            };
+            let seen = suspects
+                .iter()
+                .any(|(suspect, _)| suspect.process == process);
+            on == gpu && !seen && !unsure.contains(&process)
+        });
+        for (_, entry) in gone.collect::<Vec<_>>() {
+            if entry.accused {
+                changes.push(Change::Over {
+                    gpu: gpu.clone(),
+                    suspect: entry.suspect,
+                });
+            }
+        }
+        for (suspect, limiter) in suspects {
+            let Some(entry) = self.entries.get_mut(&key(suspect.process)) else {
+                let entry = Entry {
+                    first: now,
+                    accused: false,
+                    suspect: *suspect,
+                    limiter: *limiter,
+                };
+                self.entries.insert(key(suspect.process), entry);
+                continue;
+            };
+            entry.suspect = *suspect;
+            changes.push(if std::mem::replace(&mut entry.accused, true) {
+                Change::GoesOn {
+                    gpu: gpu.clone(),
+                    suspect: *suspect,
+                }
+            } else {
+                Change::Accused {
+                    gpu: gpu.clone(),
+                    suspect: *suspect,
+                    limiter: entry.limiter,
+                    since: entry.first,
+                }
+            });
+        }
+        changes
+    }
+
+    /// Puts back what an earlier agent accused, so that it is not accused again.
+    pub fn remember(&mut self, gpu: GpuUuid, suspect: Suspect, limiter: Limiter, since: Moment) {
+        let entry = Entry {
+            first: since,
+            accused: true,
+            suspect,
+            limiter,
+        };
+        let Process { pid, start_time } = suspect.process;
+        self.entries.insert((pid, start_time, gpu), entry);
+    }
+
+    /// Forgets a GPU that is gone; what was accused there is over.
+    pub fn forget(&mut self, gpu: &GpuUuid) -> Vec<Change> {
+        self.look(0, gpu, &[], &[])
+    }
+
+    /// Whether somebody was seen once and waits for the second look.
+    pub fn is_curious(&self) -> bool {
+        self.entries.values().any(|entry| !entry.accused)
+    }
+}
