@@ -11,6 +11,7 @@
 //! is what happens in time: journal, processes, signals, restarts.
 #![forbid(unsafe_code)]
 
+mod ask;
 mod clock;
 mod config;
 mod cycle;
@@ -24,6 +25,7 @@ mod mailbox;
 mod node;
 mod process;
 mod records;
+mod selftest;
 mod simulated;
 mod solo;
 mod store;
@@ -38,6 +40,7 @@ use divvy_api::v1::{Error, ErrorCode};
 
 pub use daemon::{DaemonArgs, daemon};
 pub use divvy_api::home;
+pub use selftest::probe_limits;
 pub use solo::{SoloArgs, solo};
 pub use supervise::supervise;
 
@@ -61,4 +64,21 @@ pub fn probe_context(uuid: &str) -> ExitCode {
         uuid,
         simulated.as_ref().map(|simulated| simulated.lib.as_path()),
     )
+}
+
+/// Indices of this machine's GPUs, or of the simulated ones that `sim` (or the environment) names.
+///
+/// # Errors
+/// When there are none.
+pub fn gpu_indices(sim: Option<&str>) -> Result<Vec<u32>, Error> {
+    let home = home::Home::from_env().map_err(|error| daemon::from_home(&error))?;
+    home.create().map_err(|error| daemon::from_home(&error))?;
+    let simulated = simulated::from(sim, &home);
+    if let Some(simulated) = &simulated {
+        simulated::enter(simulated)?;
+    }
+    // Jobs may hold simulated GPUs.
+    let node = node::Node::open(simulated, true)?;
+    let gpus = node.observation.gpus.iter();
+    Ok(gpus.map(|gpu| gpu.index).collect())
 }

@@ -3,18 +3,24 @@
 //! Memory is integer bytes, shares are thousandths of one GPU, times are RFC 3339 UTC, enums are snake_case, ids are
 //! strings. Every read answers `{"schema":"divvy/v1","kind":…,"items":[…]}`, every failure `{"error":{…}}`.
 
+pub mod bypass;
 mod convert;
+pub mod doctor;
 pub mod error;
 pub mod gpu;
 pub mod job;
 pub mod node;
 pub mod queue;
+pub mod selftest;
 
+pub use doctor::{Finding, FindingStatus};
+pub use bypass::{Bypass, BypassAction, BypassWay};
 pub use error::{Error, ErrorBody, ErrorCode};
 pub use gpu::{Gpu, GpuSlice};
 pub use job::{Amount, EndReason, Event, Job, JobState, Runner, Slice, Submit, Why, WhyGpu};
 pub use node::Node;
 pub use queue::Queue;
+pub use selftest::{Selftest, SelftestCheck, SelftestKind, SelftestResult};
 
 use serde::{Deserialize, Serialize};
 
@@ -26,7 +32,7 @@ pub const SCHEMA: &str = "divvy/v1";
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct List<T> {
     pub schema: String,
-    /// `JobList`, `GpuList`, `QueueList`, `EventList`, `Why`, `Node`.
+    /// `JobList`, `GpuList`, `QueueList`, `EventList`, `Why`, `Node`, `Selftest`, `Doctor`.
     pub kind: String,
     pub items: Vec<T>,
 }

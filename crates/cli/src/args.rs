@@ -60,6 +60,8 @@ pub enum Verb {
     Cancel(Cancel),
     /// Serve queues on this machine's GPUs
     Daemon(Box<Daemon>),
+    /// Try to pass a memory limit in every way there is, here, and show what holds
+    Selftest(Selftest),
     /// Print a completion script for a shell
     Completion(Completion),
     /// Own one job's process: started by the daemon
@@ -68,6 +70,9 @@ pub enum Verb {
     /// Measure what a CUDA context costs: started by the daemon
     #[command(hide = true)]
     ProbeContext(ProbeContext),
+    /// Try to take more memory than this: started by `selftest`
+    #[command(hide = true)]
+    ProbeLimits(ProbeLimits),
 }
 
 /// What a job asks for and what it runs: the same for `run` and `submit`.
@@ -269,6 +274,25 @@ pub struct Daemon {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = help::SELFTEST)]
+pub struct Selftest {
+    /// The GPU to test, by index [default: the one that a job would get]
+    #[arg(long, value_name = "INDEX")]
+    pub gpu: Option<u32>,
+    /// Test every GPU
+    #[arg(long, conflicts_with = "gpu")]
+    pub all: bool,
+    /// Limit of the slice that is tested: several contexts have to fit in, and twice as much should be free
+    #[arg(long, value_name = "SIZE", default_value = "4G")]
+    pub gpu_memory: String,
+    /// Test simulated GPUs: a100-80gb:3
+    #[arg(long, value_name = "MODEL:N", value_parser = models)]
+    pub sim: Option<String>,
+    #[command(flatten)]
+    pub read: Read,
+}
+
+#[derive(Debug, Args)]
 #[command(after_help = help::COMPLETION)]
 pub struct Completion {
     pub shell: clap_complete::Shell,
@@ -282,6 +306,13 @@ pub struct Supervise {
 #[derive(Debug, Args)]
 pub struct ProbeContext {
     pub gpu_uuid: String,
+}
+
+#[derive(Debug, Args)]
+pub struct ProbeLimits {
+    #[arg(long)]
+    pub limit: u64,
+    pub words: Vec<String>,
 }
 
 /// `a100-80gb:3`, several joined by commas. Which models there are is the simulator's to say.

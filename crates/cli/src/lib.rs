@@ -45,6 +45,10 @@ pub struct Backend {
     pub solo: fn(Solo) -> Result<u8, Error>,
     /// Measures what a context costs on the GPU of this UUID and prints it: started by the daemon.
     pub probe_context: fn(&str) -> ExitCode,
+    /// Tries to take more than so many bytes of GPU memory, as the words say, and prints what came of it: started by `selftest`.
+    pub probe_limits: fn(u64, &[String]) -> ExitCode,
+    /// Indices of this machine's GPUs, or of the simulated ones (`a100-80gb:3`).
+    pub gpu_indices: fn(Option<&str>) -> Result<Vec<u32>, Error>,
 }
 
 /// The whole command: parses the words (the first is the program's name), acts, and gives the exit code.

@@ -8,9 +8,10 @@ mod events;
 mod gpus;
 mod jobs;
 mod queues;
+mod selftest;
 mod why;
 
-use divvy_api::v1::{Event, Gpu, Job, List, Queue, Why};
+use divvy_api::v1::{Event, Gpu, Job, List, Queue, Selftest, Why};
 use jiff::Timestamp;
 use serde::Serialize;
 
@@ -19,6 +20,7 @@ pub use events::{event_line, events};
 pub use gpus::{gpus, gpus_footer};
 pub use jobs::{jobs, submitted};
 pub use queues::queues;
+pub use selftest::selftests;
 pub use why::why;
 
 use crate::args::Format;
@@ -83,6 +85,14 @@ impl Item for Why {
 
     fn name(&self) -> String {
         self.job.clone()
+    }
+}
+
+impl Item for Selftest {
+    const KIND: &'static str = "Selftest";
+
+    fn name(&self) -> String {
+        self.gpu_uuid.clone()
     }
 }
 

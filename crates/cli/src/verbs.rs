@@ -4,6 +4,7 @@ mod away;
 mod follow;
 mod read;
 mod run;
+mod selftest;
 mod settle;
 mod stop;
 mod submit;
@@ -39,9 +40,11 @@ pub fn act(verb: Verb, backend: Backend) -> Outcome {
         Verb::Cancel(args) => block_on(settle::cancel(args)),
         Verb::Daemon(args) if args.stop => block_on(stop::stop()),
         Verb::Daemon(args) => daemon(&args, backend),
+        Verb::Selftest(args) => selftest::selftest(&args, backend),
         Verb::Completion(args) => completion(&args),
         Verb::Supervise(args) => Ok((backend.supervise)(&args.job_directory)),
         Verb::ProbeContext(args) => Ok((backend.probe_context)(&args.gpu_uuid)),
+        Verb::ProbeLimits(args) => Ok((backend.probe_limits)(args.limit, &args.words)),
     }
 }
 

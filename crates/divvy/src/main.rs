@@ -14,6 +14,8 @@ fn main() -> ExitCode {
         run_here: divvy_agent::run_client_job,
         solo: |asked| divvy_agent::solo(solo(asked)),
         probe_context: divvy_agent::probe_context,
+        probe_limits: divvy_agent::probe_limits,
+        gpu_indices: divvy_agent::gpu_indices,
     };
     divvy_cli::main(std::env::args_os(), backend)
 }

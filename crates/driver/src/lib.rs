@@ -15,6 +15,8 @@ pub mod nvml;
 pub mod probe;
 pub mod sys;
 mod uuid;
+mod version;
 
 pub use error::Error;
 pub use uuid::{BadUuid, Uuid};
+pub use version::CudaVersion;

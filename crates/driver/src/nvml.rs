@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_uint};
 use std::path::Path;
 
-use crate::Error;
 use crate::load::{Function, Library, Lookup, NVML, library};
 use crate::sys::nvml::*;
+use crate::{CudaVersion, Error};
 
 library! {
     /// What this module calls.
@@ -20,11 +20,16 @@ library! {
         nvmlShutdown,
         nvmlErrorString,
         nvmlSystemGetDriverVersion,
+        nvmlSystemGetCudaDriverVersion_v2,
         nvmlDeviceGetCount_v2,
         nvmlDeviceGetHandleByIndex_v2,
         nvmlDeviceGetUUID,
         nvmlDeviceGetName,
         nvmlDeviceGetPciInfo_v3,
+        nvmlDeviceGetMinorNumber,
+        nvmlDeviceGetMigMode,
+        nvmlDeviceGetComputeMode,
+        nvmlDeviceGetPersistenceMode,
         nvmlDeviceGetMemoryInfo,
         nvmlDeviceGetMemoryInfo_v2,
         nvmlDeviceGetUtilizationRates,
@@ -63,6 +68,28 @@ pub struct Identity {
     pub name: String,
     /// `00000000:07:00.0`
     pub pci_bus_id: String,
+}
+
+/// The modes an administrator sets; `None` where the GPU has no such mode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Modes {
+    /// Multi-instance GPU: memory is had through instances only.
+    pub mig: Option<bool>,
+    pub compute: Option<ComputeMode>,
+    /// Whether the driver stays awake while nobody uses the GPU.
+    pub persistence: Option<bool>,
+}
+
+/// Who may make contexts on a GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ComputeMode {
+    Default,
+    /// One process at a time.
+    ExclusiveProcess,
+    /// Nobody.
+    Prohibited,
+    /// One that we do not know.
+    Other(u32),
 }
 
 /// A GPU's memory, in bytes; `total` is the sum of the others.
@@ -153,6 +180,16 @@ impl Nvml {
         Ok(text_of(&text))
     }
 
+    /// The newest CUDA that the driver supports.
+    pub fn cuda_version(&self) -> Result<CudaVersion, Error> {
+        let f = &self.functions;
+        let mut version = 0;
+        // SAFETY: writes one number.
+        let get = |get: pfn::nvmlSystemGetCudaDriverVersion_v2| unsafe { get(&raw mut version) };
+        f.call(None, &f.nvmlSystemGetCudaDriverVersion_v2, get)?;
+        Ok(CudaVersion(version.cast_unsigned()))
+    }
+
     /// Every GPU, in NVML's order. One that is lost is an error in its own place.
     ///
     /// # Errors
@@ -222,6 +259,38 @@ impl Device<'_> {
             index: self.index,
             name: self.text(&f.nvmlDeviceGetName)?,
             pci_bus_id: text_of(&pci.busId),
+        })
+    }
+
+    /// The number in `/dev/nvidiaN`.
+    pub fn minor_number(&self) -> Result<u32, Error> {
+        self.read(&self.nvml.functions.nvmlDeviceGetMinorNumber, 0)
+    }
+
+    /// MIG, compute and persistence mode, as they are now.
+    pub fn modes(&self) -> Result<Modes, Error> {
+        let f = &self.nvml.functions;
+        let mut pending = 0;
+        let mut mig = 0;
+        // SAFETY: our own handle; writes two numbers.
+        let get = |get: pfn::nvmlDeviceGetMigMode| unsafe {
+            get(self.handle, &raw mut mig, &raw mut pending)
+        };
+        let mig = offered(self.call(&f.nvmlDeviceGetMigMode, get).map(|()| mig))?;
+        let compute = self.read(&f.nvmlDeviceGetComputeMode, nvmlComputeMode_t::default());
+        let persistence = self.read(
+            &f.nvmlDeviceGetPersistenceMode,
+            nvmlEnableState_t::default(),
+        );
+        Ok(Modes {
+            mig: mig.map(|mig| mig != 0),
+            compute: offered(compute)?.map(|mode| match mode {
+                nvmlComputeMode_t::DEFAULT => ComputeMode::Default,
+                nvmlComputeMode_t::EXCLUSIVE_PROCESS => ComputeMode::ExclusiveProcess,
+                nvmlComputeMode_t::PROHIBITED => ComputeMode::Prohibited,
+                other => ComputeMode::Other(other.0),
+            }),
+            persistence: offered(persistence)?.map(|mode| mode == nvmlEnableState_t::ENABLED),
         })
     }
 
@@ -330,6 +399,15 @@ impl Device<'_> {
         call: impl FnOnce(F) -> nvmlReturn_t,
     ) -> Result<(), Error> {
         self.nvml.functions.call(Some(self.index), function, call)
+    }
+}
+
+/// What this GPU does not offer is not there.
+fn offered<T>(answer: Result<T, Error>) -> Result<Option<T>, Error> {
+    match answer {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if error.is_unsupported() => Ok(None),
+        Err(error) => Err(error),
     }
 }
 

@@ -34,7 +34,6 @@ library! {
     /// What the probes call.
     struct Functions {
         cuInit,
-        cuDriverGetVersion,
         cuGetErrorString,
         cuDeviceGet,
         cuDeviceGetUuid,
@@ -162,19 +161,6 @@ impl Session {
     /// The file that the functions come from, by the loader's account.
     pub fn file(&self) -> Option<PathBuf> {
         self.library.file_of(Lookup::Handle, c"cuInit")
-    }
-
-    /// `13000` for CUDA 13.0.
-    ///
-    /// # Errors
-    /// The driver's.
-    pub fn cuda_version(&self) -> Result<u32, Error> {
-        let mut version = 0;
-        // SAFETY: writes one number.
-        self.call(&self.functions.cuDriverGetVersion, |get| unsafe {
-            get(&raw mut version)
-        })?;
-        Ok(version.cast_unsigned())
     }
 
     /// The GPU's UUID; of a MIG device, its own.

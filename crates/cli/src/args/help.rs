@@ -12,7 +12,7 @@ const GROUPS: &[(&str, &[&str])] = &[
         &["ps", "gpus", "queues", "describe", "logs", "events"],
     ),
     ("Understand and act", &["why", "wait", "cancel"]),
-    ("Serve", &["daemon", "completion"]),
+    ("Serve", &["daemon", "selftest", "completion"]),
 ];
 
 const EXAMPLES: &str = "\
@@ -50,6 +50,14 @@ Queues listed first are served first; jobs that name no queue wait in `default`,
   divvy daemon --dynamic-gpus --gpus 0-2 --queue dual_gpus=2 quarter_gpu=0.25 half_gpu=0.5
   divvy daemon --sim a100-80gb:3 --detached
   divvy daemon --stop";
+
+pub(super) const SELFTEST: &str = "\
+A program in a slice of its own takes memory through every function there is, until it is refused. Exits with 0 when every \
+function that this driver offers was refused at the limit and every view shows the slice, else with 1.
+
+  divvy selftest                     on the GPU that a job would get
+  divvy selftest --all -o json       on every GPU, for programs
+  divvy selftest --sim a100-80gb:1   without a GPU";
 
 pub(super) const COMPLETION: &str = "\
 Write it where the shell looks for it:

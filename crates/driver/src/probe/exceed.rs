@@ -23,6 +23,8 @@ pub struct Outcome {
     pub verdict: Verdict,
     /// The most bytes that were held at once.
     pub got: u64,
+    /// How often memory was refused.
+    pub refusals: u64,
     /// In words; empty where the figures say all.
     pub detail: String,
 }
@@ -37,24 +39,33 @@ const CALLS: usize = 4096;
 /// Takes memory in one way until it is refused, or the limit is passed; then gives all back and takes a block again.
 pub fn exceed(session: &Session, way: &Way, limit: u64) -> Outcome {
     let block = (limit / PARTS / PIECE).max(1) * PIECE;
-    let outcome = |verdict, got, detail: String| Outcome {
+    let mut refusals = 0;
+    let outcome = |verdict, got, refusals, detail: String| Outcome {
         verdict,
         got,
+        refusals,
         detail,
     };
     match way.take(session, block) {
         Ok(first) if first.bytes() == 0 => {
             let why = "what it takes cannot be seen here";
-            return outcome(Verdict::NotAvailable, 0, why.to_owned());
+            return outcome(Verdict::NotAvailable, 0, 0, why.to_owned());
         }
         Ok(first) => drop(first),
-        Err(error) => return outcome(Verdict::NotAvailable, 0, error.to_string()),
+        Err(error) => return outcome(Verdict::NotAvailable, 0, 0, error.to_string()),
     }
     if way.at_most > limit.saturating_add(block) {
         match way.take(session, limit.saturating_add(block)) {
-            Ok(all) => return outcome(Verdict::NotEnforced, all.bytes(), "in one call".to_owned()),
-            Err(error) if is_out_of_memory(&error) => {}
-            Err(error) => return outcome(Verdict::Failed, 0, error.to_string()),
+            Ok(all) => {
+                return outcome(
+                    Verdict::NotEnforced,
+                    all.bytes(),
+                    0,
+                    "in one call".to_owned(),
+                );
+            }
+            Err(error) if is_out_of_memory(&error) => refusals += 1,
+            Err(error) => return outcome(Verdict::Failed, 0, 0, error.to_string()),
         }
     }
     let mut held: Vec<Taken<'_>> = Vec::new();
@@ -75,15 +86,22 @@ pub fn exceed(session: &Session, way: &Way, limit: u64) -> Outcome {
     // The last taken goes first, as some can only be undone in that order.
     while held.pop().is_some() {}
     match refusal {
-        None => return outcome(Verdict::NotEnforced, got, format!("in {calls} calls")),
-        Some(error) if is_out_of_memory(&error) => {}
-        Some(error) => return outcome(Verdict::Failed, got, error.to_string()),
+        None => {
+            return outcome(
+                Verdict::NotEnforced,
+                got,
+                refusals,
+                format!("in {calls} calls"),
+            );
+        }
+        Some(error) if is_out_of_memory(&error) => refusals += 1,
+        Some(error) => return outcome(Verdict::Failed, got, refusals, error.to_string()),
     }
     match way.take(session, block) {
-        Ok(_) => outcome(Verdict::Enforced, got, String::new()),
+        Ok(_) => outcome(Verdict::Enforced, got, refusals, String::new()),
         Err(error) => {
             let why = format!("after all was given back, another block is refused: {error}");
-            outcome(Verdict::Failed, got, why)
+            outcome(Verdict::Failed, got, refusals, why)
         }
     }
 }

@@ -1,0 +1,318 @@
+//! `divvy selftest`, inside the slice: tries to take more than the slice may have, in every way the driver offers.
+//!
+//! ```text
+//! divvy selftest ──divvy run──► lead ──┬─► a process for each way, lookup and set of views ──► a line of JSON
+//!                                      └─► racers, several at once (race)
+//! lead ──► v1::Selftest on stdout
+//! ```
+//! Each attempt has a process of its own: a driver that crashes or hangs costs one row. What the processes say is not taken on
+//! trust alone: the slice's account must have counted a refusal, or it was the GPU that was full and not the slice.
+
+mod race;
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+use divvy_api::v1::{Selftest, SelftestCheck, SelftestKind, SelftestResult};
+use divvy_driver::load::Lookup;
+use divvy_driver::nvml::Nvml;
+use divvy_driver::probe::{self, Outcome, Session, Verdict, WAYS};
+use divvy_ledger::Slice;
+use serde::{Deserialize, Serialize};
+
+use crate::ask::{ask, complaint};
+use crate::clock::now;
+use crate::supervise::chain;
+
+/// How long one attempt may take: a context on a cold GPU takes seconds, thousands of calls take one more.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What one process tried, as it tells its leader.
+#[derive(Debug, Serialize, Deserialize)]
+struct Tried {
+    name: String,
+    result: SelftestResult,
+    got: Option<u64>,
+    /// How often memory was refused.
+    refusals: u64,
+    detail: String,
+}
+
+type Failure = Box<dyn std::error::Error>;
+
+/// `divvy probe-limits`: tries what the words say against a limit in bytes and prints what came of it; without words everything,
+/// each in a process of its own.
+pub fn probe_limits(limit: u64, words: &[String]) -> ExitCode {
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let done = match words[..] {
+        [] => lead(limit).and_then(|report| say(&report)),
+        ["way", name] => way(name, limit).and_then(|tried| say(&[tried])),
+        ["lookup", name] => lookup(name, limit).and_then(|tried| say(&tried)),
+        ["views"] => views(limit).and_then(|tried| say(&tried)),
+        ["racer", block, most] => race::racer(block, most),
+        _ => Err(format!("nothing is called {words:?}").into()),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("divvy: {}", chain(error.as_ref()));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn say<T: Serialize + ?Sized>(what: &T) -> Result<(), Failure> {
+    let line = serde_json::to_string(what)?;
+    let mut stdout = std::io::stdout().lock();
+    writeln!(stdout, "{line}")?;
+    Ok(stdout.flush()?)
+}
+
+/// Everything, in this process's slice.
+fn lead(limit: u64) -> Result<Selftest, Failure> {
+    let this = std::env::current_exe()?;
+    let lead = Lead {
+        this,
+        limit,
+        slice: own_slice(),
+    };
+    let (identity, driver_version, cuda_version) = gpu()?;
+    let mut checks = Vec::new();
+    for way in WAYS {
+        checks.extend(lead.told(SelftestKind::Memory, way.name, &["way", way.name]));
+    }
+    for (name, words) in LOOKUPS {
+        checks.push(all(
+            name,
+            &lead.told(SelftestKind::Lookup, name, &["lookup", words]),
+        ));
+    }
+    checks.push(race::race(&lead.this, limit));
+    checks.extend(lead.told(SelftestKind::View, "views", &["views"]));
+    checks.push(nvidia_smi(&identity.uuid, limit));
+    Ok(Selftest {
+        gpu_uuid: identity.uuid,
+        gpu_index: identity.index,
+        model: identity.name,
+        driver_version,
+        cuda_version,
+        simulated: std::env::var("DIVVY_SIM")
+            .ok()
+            .filter(|sim| !sim.is_empty()),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        at: now(),
+        daemon: true,
+        memory_limit_bytes: limit,
+        enforcement: "interposer".to_owned(),
+        passed: checks.iter().all(|check| !check.result.is_failure()),
+        checks,
+    })
+}
+
+/// Ways by which programs find the driver's functions, besides `dlsym` on its handle, which all other checks use.
+const LOOKUPS: [(&str, &str); 2] = [
+    ("linked (global scope)", "global"),
+    ("cuGetProcAddress", "proc_address"),
+];
+
+struct Lead {
+    this: PathBuf,
+    limit: u64,
+    /// `None` where this process is in no slice.
+    slice: Option<Slice>,
+}
+
+impl Lead {
+    /// Has a process try something, and answers what it tried; where it came to nothing, that.
+    fn told(&self, kind: SelftestKind, name: &str, words: &[&str]) -> Vec<SelftestCheck> {
+        let before = self.refusals();
+        let asked = ask(
+            Command::new(&self.this)
+                .args(["probe-limits", "--limit", &self.limit.to_string()])
+                .args(words),
+            PATIENCE,
+        );
+        let tried = asked.map_err(|error| error.to_string()).and_then(|output| {
+            serde_json::from_slice(&output.stdout).map_err(|_| complaint(&output))
+        });
+        let tried: Vec<Tried> = tried.unwrap_or_else(|detail| {
+            vec![Tried {
+                name: name.to_owned(),
+                result: SelftestResult::Failed,
+                got: None,
+                refusals: 0,
+                detail,
+            }]
+        });
+        let by_the_slice = self.refusals().saturating_sub(before);
+        let seen: u64 = tried.iter().map(|tried| tried.refusals).sum();
+        let check = |tried: Tried| {
+            // Without a slice there is nobody to ask who refused.
+            let by_the_gpu = tried.result == SelftestResult::Enforced
+                && by_the_slice < seen
+                && self.slice.is_some();
+            let (result, detail) = if by_the_gpu {
+                let why = "the GPU itself was full before the limit was reached";
+                (SelftestResult::Failed, why.to_owned())
+            } else {
+                (tried.result, tried.detail)
+            };
+            SelftestCheck {
+                kind,
+                name: tried.name,
+                result,
+                got_bytes: tried.got,
+                detail,
+            }
+        };
+        tried.into_iter().map(check).collect()
+    }
+
+    /// How many reservations the slice has refused so far.
+    fn refusals(&self) -> u64 {
+        let slice = self.slice.as_ref();
+        let read = slice.and_then(|slice| slice.read().ok());
+        read.map_or(0, |snapshot| snapshot.usage(0).denied)
+    }
+}
+
+fn own_slice() -> Option<Slice> {
+    let folder = std::env::var_os("DIVVY_SLICE").filter(|folder| !folder.is_empty())?;
+    Slice::open(&PathBuf::from(folder)).ok()
+}
+
+/// The GPU that CUDA shows this process, by NVML's account, and the versions.
+fn gpu() -> Result<(divvy_driver::nvml::Identity, String, String), Failure> {
+    let nvml = Nvml::load(None)?;
+    // The leader must hold no memory while others race for it, so it makes no context.
+    let uuid = std::env::var("CUDA_VISIBLE_DEVICES").unwrap_or_default();
+    let uuid = uuid.split(',').next().unwrap_or_default();
+    let mut devices = nvml.devices()?.into_iter().flatten();
+    let device = devices
+        .find(|device| uuid.is_empty() || device.uuid().is_ok_and(|found| found == uuid))
+        .ok_or_else(|| format!("NVML lists no GPU {uuid}"))?;
+    Ok((
+        device.identity()?,
+        nvml.driver_version()?,
+        nvml.cuda_version()?.to_string(),
+    ))
+}
+
+fn way(name: &str, limit: u64) -> Result<Tried, Failure> {
+    let way = probe::way(name).ok_or_else(|| format!("no way is called {name}"))?;
+    let session = Session::open(None, Lookup::Handle, 0)?;
+    Ok(tried(way.name, probe::exceed(&session, way, limit)))
+}
+
+fn lookup(name: &str, limit: u64) -> Result<Vec<Tried>, Failure> {
+    let lookup = match name {
+        "global" => Lookup::Global,
+        "proc_address" => Lookup::ProcAddress,
+        _ => return Err(format!("no lookup is called {name}").into()),
+    };
+    let session = Session::open(None, lookup, 0)?;
+    let each = WAYS.iter();
+    Ok(each
+        .map(|way| tried(way.name, probe::exceed(&session, way, limit)))
+        .collect())
+}
+
+fn tried(name: &str, outcome: Outcome) -> Tried {
+    Tried {
+        name: name.to_owned(),
+        result: match outcome.verdict {
+            Verdict::Enforced => SelftestResult::Enforced,
+            Verdict::NotEnforced => SelftestResult::NotEnforced,
+            Verdict::NotAvailable => SelftestResult::NotAvailable,
+            Verdict::Failed => SelftestResult::Failed,
+        },
+        got: (outcome.got > 0).then_some(outcome.got),
+        refusals: outcome.refusals,
+        detail: outcome.detail,
+    }
+}
+
+/// One row of all that was tried by one lookup: the worst of it.
+fn all(name: &str, tried: &[SelftestCheck]) -> SelftestCheck {
+    let of = |result| tried.iter().filter(move |check| check.result == result);
+    let names = |result| {
+        let names: Vec<&str> = of(result).map(|check| check.name.as_str()).collect();
+        names.join(", ")
+    };
+    let enforced = of(SelftestResult::Enforced).count();
+    let (result, detail) = if of(SelftestResult::NotEnforced).next().is_some() {
+        (
+            SelftestResult::NotEnforced,
+            names(SelftestResult::NotEnforced),
+        )
+    } else if let Some(failed) = of(SelftestResult::Failed).next() {
+        let detail = format!("{}: {}", failed.name, failed.detail);
+        (SelftestResult::Failed, detail)
+    } else if enforced == 0 {
+        let first = tried.first().map(|check| check.detail.clone());
+        (SelftestResult::NotAvailable, first.unwrap_or_default())
+    } else {
+        let detail = format!("{enforced} functions");
+        (SelftestResult::Enforced, detail)
+    };
+    SelftestCheck {
+        kind: SelftestKind::Lookup,
+        name: name.to_owned(),
+        result,
+        got_bytes: tried.iter().filter_map(|check| check.got_bytes).max(),
+        detail,
+    }
+}
+
+fn views(limit: u64) -> Result<Vec<Tried>, Failure> {
+    let session = Session::open(None, Lookup::Handle, 0)?;
+    let views = probe::views(&session, None, limit)?;
+    let tried = |view: probe::View| Tried {
+        name: view.name.to_owned(),
+        result: match &view.agrees {
+            Ok(true) => SelftestResult::Agrees,
+            Ok(false) => SelftestResult::Differs,
+            Err(error) if error.is_unsupported() => SelftestResult::NotAvailable,
+            Err(_) => SelftestResult::Failed,
+        },
+        got: None,
+        refusals: 0,
+        detail: view.detail,
+    };
+    Ok(views.into_iter().map(tried).collect())
+}
+
+/// What `nvidia-smi` calls the GPU's memory, in MiB.
+fn nvidia_smi(uuid: &str, limit: u64) -> SelftestCheck {
+    let asked = ask(
+        Command::new("nvidia-smi").args([
+            "--query-gpu=memory.total",
+            "--format=csv,noheader,nounits",
+            "--id",
+            uuid,
+        ]),
+        PATIENCE,
+    );
+    let (result, detail) = match asked {
+        Err(error) => (SelftestResult::NotAvailable, error.to_string()),
+        Ok(output) if !output.status.success() => (SelftestResult::Failed, complaint(&output)),
+        Ok(output) => {
+            let said = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+            let result = if said.parse() == Ok(limit >> 20) {
+                SelftestResult::Agrees
+            } else {
+                SelftestResult::Differs
+            };
+            (result, format!("{said} of {} MiB", limit >> 20))
+        }
+    };
+    SelftestCheck {
+        kind: SelftestKind::View,
+        name: "nvidia-smi total".to_owned(),
+        result,
+        got_bytes: None,
+        detail,
+    }
+}

@@ -1,0 +1,173 @@
+//! `selftest`: runs a program in a slice of its own that tries to take more than the slice may have, and tells what came of it.
+//!
+//! The slice is made as any job's is: by the daemon where one serves, else as `run --no-daemon` does.
+
+use std::ffi::OsString;
+use std::io;
+use std::process::{Command, ExitCode, Output, Stdio};
+
+use divvy_api::client::Client;
+use divvy_api::v1::{Error, ErrorCode, Selftest};
+use divvy_core::Amount;
+
+use super::{Outcome, block_on, client};
+use crate::args;
+use crate::failure::{Result, usage};
+use crate::output::{self, print, view};
+use crate::{Backend, render};
+
+pub fn selftest(args: &args::Selftest, backend: Backend) -> Outcome {
+    let limit = limit(&args.gpu_memory)?;
+    let client = client()?;
+    let daemon = block_on(async { Ok(serves(&client).await?) })?;
+    let mut tests = Vec::new();
+    for gpu in gpus(args, backend, &client, daemon)? {
+        output::progress(&match gpu {
+            Some(gpu) => format!("trying to pass a limit on GPU {gpu}"),
+            None => "trying to pass a limit".to_owned(),
+        });
+        tests.push(test(args, gpu, limit, daemon)?);
+    }
+    print(render::list(
+        &tests,
+        args.read.output,
+        view(),
+        render::selftests,
+    )?)?;
+    match failed(&tests) {
+        None => Ok(ExitCode::SUCCESS),
+        Some(error) => Err(error.into()),
+    }
+}
+
+/// The limit in bytes, as `--gpu-memory` gives it.
+fn limit(text: &str) -> Result<u64> {
+    match Amount::from_memory_flag(text) {
+        Ok(Amount::Memory(bytes)) => Ok(bytes.get()),
+        Ok(_) => Err(usage(
+            format!("--gpu-memory {text} is no amount of memory"),
+            "write it as in --gpu-memory 4G",
+        )),
+        Err(error) => Err(usage(
+            format!("--gpu-memory {text}: {}", error.kind),
+            error.hint(),
+        )),
+    }
+}
+
+async fn serves(client: &Client) -> Result<bool> {
+    match client.node().await {
+        Ok(_) => Ok(true),
+        Err(error) if error.code == ErrorCode::NoDaemon => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// The GPUs to test, by index; `None` is the one that a job would get.
+fn gpus(
+    args: &args::Selftest,
+    backend: Backend,
+    client: &Client,
+    daemon: bool,
+) -> Result<Vec<Option<u32>>, output::Stop> {
+    let all = match (args.gpu, args.all, daemon) {
+        (Some(gpu), ..) => return Ok(vec![Some(gpu)]),
+        (None, false, _) => return Ok(vec![None]),
+        (None, true, true) => block_on(async { Ok(client.gpus().await?) })?
+            .iter()
+            .map(|gpu| gpu.index)
+            .collect(),
+        (None, true, false) => (backend.gpu_indices)(args.sim.as_deref())?,
+    };
+    Ok(all.into_iter().map(Some).collect())
+}
+
+fn test(args: &args::Selftest, gpu: Option<u32>, limit: u64, daemon: bool) -> Result<Selftest> {
+    let broken = |error: &dyn std::fmt::Display| {
+        Error::new(
+            ErrorCode::Internal,
+            format!("the self-test cannot be run: {error}"),
+        )
+    };
+    let output = run(args, gpu, limit, daemon).map_err(|error| broken(&error))?;
+    match serde_json::from_slice::<Selftest>(&output.stdout) {
+        Ok(test) => Ok(Selftest { daemon, ..test }),
+        Err(_) => Err(refusal(&output)),
+    }
+}
+
+/// `divvy run` of the prober, to its end.
+fn run(args: &args::Selftest, gpu: Option<u32>, limit: u64, daemon: bool) -> io::Result<Output> {
+    let this = std::env::current_exe()?;
+    let mut words: Vec<OsString> = vec!["run".into(), "--no-wait".into()];
+    if !daemon {
+        words.push("--no-daemon".into());
+    }
+    words.extend(args.sim.iter().map(|sim| format!("--sim={sim}").into()));
+    words.extend(gpu.map(|gpu| format!("--gpus-on={gpu}").into()));
+    words.push(format!("--gpu-memory={}", args.gpu_memory).into());
+    words.extend(["--name=selftest".into(), "--".into(), this.clone().into()]);
+    words.extend([
+        "probe-limits".into(),
+        "--limit".into(),
+        limit.to_string().into(),
+    ]);
+    Command::new(this)
+        .args(words)
+        .stdin(Stdio::null())
+        .stderr(Stdio::piped())
+        .output()
+}
+
+/// Why the prober said nothing: what was said instead, with the code that the exit code stands for.
+fn refusal(output: &Output) -> Error {
+    let told = String::from_utf8_lossy(&output.stderr);
+    let line = |prefix| {
+        told.lines()
+            .filter_map(move |line: &str| line.strip_prefix(prefix))
+            .next_back()
+    };
+    let code = ErrorCode::ALL
+        .into_iter()
+        .find(|code| output.status.code() == Some(i32::from(code.exit_code())));
+    let why = line("error: ").map_or_else(
+        || {
+            format!(
+                "the self-test ended with {}: {}",
+                output.status,
+                told.trim()
+            )
+        },
+        str::to_owned,
+    );
+    let error = Error::new(code.unwrap_or(ErrorCode::Internal), why);
+    match line("hint: ") {
+        Some(hint) => error.hint(hint),
+        None => error.hint("`divvy doctor` looks at what may be in the way"),
+    }
+}
+
+/// What failed, over all GPUs.
+fn failed(tests: &[Selftest]) -> Option<Error> {
+    let names: Vec<String> = tests
+        .iter()
+        .filter(|test| !test.passed)
+        .map(|test| {
+            let failures = test.checks.iter().filter(|check| check.result.is_failure());
+            let names: Vec<&str> = failures.map(|check| check.name.as_str()).collect();
+            format!(
+                "{} of {} checks failed on GPU {} ({})",
+                names.len(),
+                test.checks.len(),
+                test.gpu_index,
+                names.join(", ")
+            )
+        })
+        .collect();
+    let hint = if std::env::var("DIVVY_SHIM").is_ok_and(|value| value == "off") {
+        "DIVVY_SHIM=off is set here, so nothing was limited: unset it"
+    } else {
+        "`divvy doctor` looks at what may be in the way; LIMITS.md says what is known not to hold"
+    };
+    (!names.is_empty()).then(|| Error::new(ErrorCode::Internal, names.join("; ")).hint(hint))
+}

@@ -1,0 +1,153 @@
+//! The self-test proves limits that hold, and is not fooled where they do not.
+
+use divvy_e2e::{GIB, Home, Said};
+use serde_json::Value;
+
+/// The functions that every driver of the last years offers, the simulated one included.
+const ALWAYS: [&str; 9] = [
+    "cuMemAlloc_v2",
+    "cuMemAllocPitch_v2",
+    "cuMemAllocManaged",
+    "cuMemCreate",
+    "cuMemMap (handle released)",
+    "cuMemAllocAsync",
+    "cuMemAllocAsync_ptsz",
+    "cuMemAllocFromPoolAsync",
+    "cuCtxCreate_v2",
+];
+
+fn result<'a>(test: &'a Value, name: &str) -> &'a str {
+    let checks = test["checks"].as_array().expect("a test has checks");
+    let check = checks.iter().find(|check| check["name"] == name);
+    check.unwrap_or_else(|| panic!("{name} was not tried: {test}"))["result"]
+        .as_str()
+        .expect("a result is a word")
+}
+
+fn tests(said: &Said) -> Vec<Value> {
+    assert_eq!(said.json()["kind"], "Selftest");
+    said.items()
+}
+
+#[test]
+fn without_a_daemon_the_limit_is_proved_in_every_way_there_is() {
+    let home = Home::new("a100-80gb:2");
+    let said = home.divvy(&["selftest", "-o", "json"]).ok();
+    let tests = tests(&said);
+    assert_eq!(tests.len(), 1, "one GPU, unless told otherwise");
+    let test = &tests[0];
+    assert_eq!(test["passed"], true, "{test}");
+    assert_eq!(test["daemon"], false);
+    assert_eq!(test["memory_limit_bytes"], 4 * GIB);
+    for name in ALWAYS {
+        assert_eq!(result(test, name), "enforced", "{name}");
+    }
+    for name in ["linked (global scope)", "cuGetProcAddress"] {
+        assert_eq!(result(test, name), "enforced", "{name}");
+    }
+    assert_eq!(
+        result(test, "cuMemAlloc_v2 by several processes"),
+        "enforced"
+    );
+    for name in [
+        "cuMemGetInfo total",
+        "cuMemGetInfo free",
+        "what cuMemGetInfo calls free",
+        "cuDeviceTotalMem",
+        "NVML total",
+        "NVML used",
+        "NVML free",
+        "NVML process list",
+    ] {
+        assert_eq!(result(test, name), "agrees", "{name}");
+    }
+}
+
+#[test]
+fn with_a_daemon_every_gpu_is_tested_in_a_slice_of_its_own() {
+    let home = Home::new("a100-80gb:2");
+    let _daemon = home.daemon(&[]);
+    let said = home
+        .divvy(&["selftest", "--all", "--gpu-memory", "2G", "-o", "json"])
+        .ok();
+    let tests = tests(&said);
+    let indices: Vec<&Value> = tests.iter().map(|test| &test["gpu_index"]).collect();
+    assert_eq!(indices, [0, 1]);
+    for test in &tests {
+        assert_eq!(
+            (&test["passed"], &test["daemon"]),
+            (&true.into(), &true.into())
+        );
+    }
+    let one = home.divvy(&["selftest", "--gpu", "1"]).ok();
+    assert!(one.stdout.starts_with("GPU 1 "), "{}", one.stdout);
+    assert!(
+        one.stdout.ends_with(" 0 failed: the limit holds\n"),
+        "{}",
+        one.stdout
+    );
+}
+
+#[test]
+fn with_the_limiter_off_every_way_is_seen_to_be_open() {
+    let home = Home::new("a100-80gb:1").variable("DIVVY_SHIM", "off");
+    let said = home.divvy(&["selftest", "-o", "json"]).exits(1);
+    let test = &tests(&said)[0];
+    assert_eq!(test["passed"], false);
+    for name in ALWAYS {
+        assert_eq!(result(test, name), "not_enforced", "{name}");
+    }
+    for name in [
+        "linked (global scope)",
+        "cuGetProcAddress",
+        "cuMemAlloc_v2 by several processes",
+    ] {
+        assert_eq!(result(test, name), "not_enforced", "{name}");
+    }
+    for name in [
+        "cuMemGetInfo total",
+        "cuDeviceTotalMem",
+        "NVML total",
+        "NVML free",
+    ] {
+        assert_eq!(result(test, name), "differs", "{name}");
+    }
+    let error = said.error();
+    assert!(
+        error["message"]
+            .as_str()
+            .is_some_and(|text| text.contains("cuMemCreate")),
+        "{error}"
+    );
+    assert!(
+        error["hint"]
+            .as_str()
+            .is_some_and(|text| text.contains("DIVVY_SHIM")),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_gpu_that_is_full_before_the_limit_proves_nothing() {
+    let home = Home::new("a100-80gb:1");
+    let faults = home.scratch().join("full.toml");
+    // The first block is a trial; from the third call on the driver has nothing left to give.
+    let text = "[[fault]]\nfunction = \"cuMemAlloc_v2\"\ncall = 3\ntimes = 0\ncode = 2\n";
+    std::fs::write(&faults, text).expect("the folder can be written");
+    let home = home.variable(
+        "DIVVY_SIM_CONFIG",
+        faults.to_str().expect("a readable path"),
+    );
+    let said = home.divvy(&["selftest", "-o", "json"]).exits(1);
+    let test = &tests(&said)[0];
+    assert_eq!(result(test, "cuMemAlloc_v2"), "failed", "{test}");
+    assert_eq!(result(test, "cuMemAllocPitch_v2"), "enforced", "{test}");
+}
+
+#[test]
+fn a_slice_that_is_not_to_be_had_is_an_error_with_its_own_code() {
+    let home = Home::new("l4-24gb:1");
+    let _ = home.divvy(&["selftest", "--gpu-memory", "100G"]).exits(5);
+    let _ = home.divvy(&["selftest", "--gpu", "7"]).exits(2);
+    let _ = home.divvy(&["selftest", "--gpu-memory", "4"]).exits(2);
+}
