@@ -82,6 +82,7 @@ fn end_reason(reason: EndReason) -> &'static str {
         // The reason, which follows in every view, says that it was never started.
         EndReason::LaunchFailed => "failed",
         EndReason::SupervisorLost => "lost",
+        EndReason::Bypass => "killed",
     }
 }
 

@@ -29,6 +29,7 @@
 
 mod account;
 mod control;
+mod damage;
 mod denial;
 mod fork;
 mod hold;
@@ -43,6 +44,7 @@ mod slice;
 mod slot;
 
 pub use control::{Control, CreateError, GpuSpec, Mode, SliceSpec};
+pub use damage::Damage;
 pub use denial::{Cause, Denial, Kind, Live, NAMED, Peer, Refusal, Text};
 pub use hold::{Denied, Hold};
 pub use join::JoinError;
@@ -51,5 +53,5 @@ pub use map::OpenError;
 pub use process::{Owner, boot_time_ns};
 pub use recover::{Listed, RETURN_TIME_NS, Reaped};
 pub use shared::Shared;
-pub use slice::{ProcessGpu, ProcessState, ProcessUsage, Slice, Snapshot, Usage};
+pub use slice::{ProcessGpu, ProcessState, ProcessUsage, Slice, Snapshot, Usage, is_settled};
 pub use slot::Slot;

@@ -44,7 +44,8 @@ pub struct Usage {
     pub host: u64,
     /// Highest `charged + overhead` so far.
     pub peak: u64,
-    /// Reservations refused so far, and the last one's size and time (CLOCK_BOOTTIME, nanoseconds).
+    /// Refusals that programs were told of ([`crate::Slot::count_denial`]), and the last one's size and time
+    /// (CLOCK_BOOTTIME, nanoseconds).
     pub denied: u64,
     pub last_denied_size: u64,
     pub last_denied_at: u64,
@@ -269,6 +270,15 @@ impl Snapshot {
             .collect()
     }
 
+    /// The word in which a slot's process counts its bytes of a GPU, as it lies in memory: two snapshots with equal words
+    /// were taken while nothing was added (it has a version that changes with each addition, 256 of them apart), and none
+    /// is being decided where [`is_settled`] says so. 0 for a slot that is not in use.
+    pub fn word(&self, slot: usize, gpu: usize) -> u64 {
+        let bytes = self.slots.iter().find(|(at, _)| *at == slot);
+        let at = offset_of!(SlotLines, gpus) + gpu * size_of::<Cell>() + offset_of!(Cell, used);
+        bytes.map_or(0, |(_, bytes)| word(bytes, at))
+    }
+
     /// Whether a process of the caller's own PID namespace has a slot and is not known to be dead.
     pub fn is_member(&self, pid: u32) -> bool {
         let namespace = Owner::me().pid_namespace;
@@ -316,6 +326,11 @@ impl Snapshot {
             gpus,
         })
     }
+}
+
+/// Whether a [`Snapshot::word`] has no reservation that is still being decided.
+pub fn is_settled(word: u64) -> bool {
+    Word(word).undecided() == 0
 }
 
 /// Whether a shared allocation counts against a GPU, by the bytes before the first slot.

@@ -123,6 +123,10 @@ impl Cycle {
                 denied: usage.map_or(traces.denied, |usage| usage.denied),
                 last_denied_bytes: usage.map_or(traces.last_denied.map(Bytes::get), last),
                 enforcement: ENFORCEMENT.to_owned(),
+                memory_driver_bytes: None,
+                memory_mismatch_bytes: None,
+                memory_mismatch_max_bytes: 0,
+                memory_unseen_bytes: 0,
             }
         });
         let state = state(&job.life);
@@ -151,6 +155,7 @@ impl Cycle {
             ended_at: job.ended_at,
             directory: self.config.home.job(&id).display().to_string(),
             slice_directory: holds.then(|| self.config.home.slice(&id).display().to_string()),
+            bypasses: Vec::new(),
             id,
         }
     }
@@ -245,6 +250,7 @@ impl Cycle {
             },
             backfill: self.config.backfill,
             home: self.config.home.state().display().to_string(),
+            on_bypass: divvy_core::reconcile::Policy::Warn.to_string(),
         }
     }
 }
@@ -270,6 +276,8 @@ fn show_gpu(device: &crate::gpu::Device, ledgers: &[(&Living, Option<Snapshot>)]
                     memory_used_bytes: usage
                         .map_or(0, |usage| usage.charged.saturating_add(usage.overhead)),
                     share: holding.grant.share.thousandths(),
+                    memory_driver_bytes: None,
+                    memory_mismatch_bytes: None,
                 });
             }
         }
@@ -291,6 +299,10 @@ fn show_gpu(device: &crate::gpu::Device, ledgers: &[(&Living, Option<Snapshot>)]
         slices,
         unmanaged_pids: device.unmanaged.clone(),
         enforcement: ENFORCEMENT.to_owned(),
+        process_memory_known: true,
+        memory_mismatch_bytes: None,
+        memory_mismatch_max_bytes: 0,
+        bypass_pids: Vec::new(),
     }
 }
 

@@ -2,9 +2,10 @@
 
 use std::num::NonZeroU32;
 
+use divvy_core::reconcile::Way;
 use divvy_core::{Amount as CoreAmount, Bytes, Share, job::Outcome};
 
-use super::{Amount, EndReason, Error, ErrorCode};
+use super::{Amount, BypassWay, EndReason, Error, ErrorCode};
 
 impl From<CoreAmount> for Amount {
     fn from(amount: CoreAmount) -> Self {
@@ -81,6 +82,17 @@ impl From<&Outcome> for EndReason {
             Outcome::Cancelled => Self::Cancelled,
             Outcome::LaunchFailed(_) => Self::LaunchFailed,
             Outcome::SupervisorLost => Self::SupervisorLost,
+            Outcome::Bypass => Self::Bypass,
+        }
+    }
+}
+
+impl From<Way> for BypassWay {
+    fn from(way: Way) -> Self {
+        match way {
+            Way::Unlimited => Self::Unlimited,
+            Way::OtherGpu => Self::OtherGpu,
+            Way::Understated => Self::Understated,
         }
     }
 }

@@ -31,6 +31,18 @@ pub struct Gpu {
     pub unmanaged_pids: Vec<u32>,
     /// What holds memory limits here: `interposer`.
     pub enforcement: String,
+    /// Whether the driver says how much each process holds. Where it does not, limits rest on the slices' own accounts alone.
+    #[serde(default)]
+    pub process_memory_known: bool,
+    /// Errors of the slices' accounts, added up without their signs; absent where none can be compared.
+    #[serde(default)]
+    pub memory_mismatch_bytes: Option<u64>,
+    /// The largest error of one account here since the daemon started.
+    #[serde(default)]
+    pub memory_mismatch_max_bytes: u64,
+    /// Process ids that belong to a job and hold memory here past the limiter.
+    #[serde(default)]
+    pub bypass_pids: Vec<u32>,
 }
 
 /// A slice on a GPU.
@@ -42,4 +54,9 @@ pub struct GpuSlice {
     pub memory_limit_bytes: u64,
     pub memory_used_bytes: u64,
     pub share: u16,
+    /// As in the job's slice.
+    #[serde(default)]
+    pub memory_driver_bytes: Option<u64>,
+    #[serde(default)]
+    pub memory_mismatch_bytes: Option<i64>,
 }

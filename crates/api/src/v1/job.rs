@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::Bypass;
+
 /// How much GPU a job asks for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
@@ -98,8 +100,10 @@ pub enum EndReason {
     Cancelled,
     /// The program could not be started.
     LaunchFailed,
-    /// Its supervisor was killed, so its exit code is unknown.
+    /// Its supervisor is gone without a record, so its exit code is unknown.
     SupervisorLost,
+    /// Divvy killed it: it held GPU memory past the limiter, and that is the daemon's policy.
+    Bypass,
 }
 
 /// One job.
@@ -134,6 +138,9 @@ pub struct Job {
     pub directory: String,
     /// Path of the slice folder while the job holds one.
     pub slice_directory: Option<String>,
+    /// Processes of it that held GPU memory past the limiter, oldest first.
+    #[serde(default)]
+    pub bypasses: Vec<Bypass>,
 }
 
 /// What a job holds of one GPU.
@@ -157,6 +164,18 @@ pub struct Slice {
     pub last_denied_bytes: Option<u64>,
     /// What holds the limit: `interposer`.
     pub enforcement: String,
+    /// What its processes hold by the driver's account; absent while nothing runs and where the driver does not say.
+    #[serde(default)]
+    pub memory_driver_bytes: Option<u64>,
+    /// The account's error: the driver's figure less what was charged. Absent where they cannot be compared.
+    #[serde(default)]
+    pub memory_mismatch_bytes: Option<i64>,
+    /// The largest error so far, in either direction.
+    #[serde(default)]
+    pub memory_mismatch_max_bytes: u64,
+    /// What the limit counts besides the account, because the driver says so.
+    #[serde(default)]
+    pub memory_unseen_bytes: u64,
 }
 
 /// `GET /v1/jobs/{id}/why`.

@@ -17,4 +17,7 @@ pub struct Node {
     pub order: String,
     pub backfill: bool,
     pub home: String,
+    /// What is done about a job that holds GPU memory past the limiter: `warn`, `deny` or `kill`.
+    #[serde(default)]
+    pub on_bypass: String,
 }

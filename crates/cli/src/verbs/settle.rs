@@ -45,7 +45,7 @@ pub fn verdict(job: &Job) -> Result<u8> {
             ErrorCode::Internal,
             "lost its supervisor, so its exit code is unknown",
         )),
-        (None, Some(EndReason::Failed) | None) => {
+        (None, Some(EndReason::Failed | EndReason::Bypass) | None) => {
             Err(failed(ErrorCode::Internal, "ended without an exit code"))
         }
     }
