@@ -47,6 +47,8 @@ pub const LEAD: Duration = Duration::from_millis(1);
 /// How long a holder may have nothing to do before it loses its turn to one that waits. A program that launches, waits for the
 /// result and launches again has gaps far below this.
 pub const GRACE: Duration = Duration::from_millis(1);
+/// How long a holder that stood at the gate may take to begin. One that is stopped never does: it has to ask again.
+pub const WAKING: Duration = Duration::from_millis(5);
 /// How often holders are looked at while somebody waits for them.
 pub const POLL: Duration = Duration::from_millis(1);
 /// How long the others wait for work that was begun inside a turn, after its end. Longer kernels overlap with the next
@@ -75,6 +77,8 @@ pub struct Activity {
     pub busy: bool,
     /// That work takes longer than they reckoned: it may wait for something that stands at the gate.
     pub overdue: bool,
+    /// Moves on whenever one of them asks at the gate, for the first time or again.
+    pub asked: u64,
 }
 
 impl Activity {

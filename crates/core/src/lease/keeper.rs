@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use super::tenant::{Phase, Standing, Virtual};
 use super::{
-    Event, GRACE, Grant, HALF_QUANTUM, LEAD, LONGEST_DRAIN, LONGEST_HOLD, POLL, SHORTEST_HOLD,
-    Tenant,
+    Event, Grant, HALF_QUANTUM, LEAD, LONGEST_DRAIN, LONGEST_HOLD, POLL, SHORTEST_HOLD, Tenant,
 };
 
 /// A grant is changed for at least this much; less is not worth telling.
@@ -127,7 +126,7 @@ impl Keeper {
 
     /// Ends the turns that are over.
     fn end_turns(&mut self) {
-        let (now, mut over) = (self.now, Vec::new());
+        let (now, mut over, mut absent) = (self.now, Vec::new(), Vec::new());
         for (tenant, standing) in &self.tenants {
             let next = match standing.phase {
                 Phase::Holding {
@@ -140,10 +139,13 @@ impl Keeper {
                 } else {
                     Phase::Closed
                 }),
-                Phase::Holding { .. } => (standing.activity.is_idle()
-                    && now >= standing.idle_since + GRACE
-                    && self.is_waited_for(*tenant))
-                .then_some(Phase::Closed),
+                Phase::Holding { .. } => {
+                    let late = standing.loses_turn_at().is_some_and(|end| end <= now);
+                    if late && self.is_waited_for(*tenant) {
+                        absent.push(*tenant);
+                    }
+                    None
+                }
                 Phase::Draining { since, open_until } => {
                     let activity = standing.activity;
                     if !activity.busy || now >= since + LONGEST_DRAIN {
@@ -165,6 +167,9 @@ impl Keeper {
         for (tenant, phase) in over {
             self.standing_mut(tenant).phase = phase;
         }
+        for tenant in absent {
+            self.standing_mut(tenant).give_up();
+        }
     }
 
     /// Gives those that wait their GPUs, furthest behind first; keeps what one that needs several GPUs will need.
@@ -180,12 +185,8 @@ impl Keeper {
             if taken.is_empty() {
                 let no_later = gpus.iter().filter_map(|gpu| kept.get(gpu)).min().copied();
                 if no_later.is_none_or(|end| end >= self.now + SHORTEST_HOLD) {
-                    let since = self.now;
-                    self.standing_mut(tenant).phase = Phase::Holding {
-                        since,
-                        until: None,
-                        no_later,
-                    };
+                    let now = self.now;
+                    self.standing_mut(tenant).begin(now, no_later);
                 }
             } else {
                 let back = taken

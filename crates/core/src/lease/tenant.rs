@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::{Activity, Grant, HALF_QUANTUM, Terms};
+use super::{Activity, GRACE, Grant, HALF_QUANTUM, Terms, WAKING};
 use crate::units::ComputeMode;
 
 /// Time divided by share: nanoseconds on a GPU for a tenant that has all of it.
@@ -20,8 +20,10 @@ const LARGEST_DEBT: Duration = Duration::from_secs(1);
 pub struct Standing {
     pub terms: Terms,
     pub activity: Activity,
-    /// Since when it has been idle, if it is.
-    pub idle_since: Duration,
+    /// Since when it has had no work on a GPU and could have had.
+    pub quiet_since: Duration,
+    /// It was given its GPUs and did not come, though it stood at the gate when this was its last time to ask.
+    pub absent: Option<u64>,
     pub phase: Phase,
     /// Whether it counted among those that want a GPU at the last moment.
     pub active: bool,
@@ -56,7 +58,8 @@ impl Standing {
             virtual_time: BTreeMap::new(),
             terms,
             activity: Activity::default(),
-            idle_since: now,
+            quiet_since: now,
+            absent: None,
             phase: Phase::Closed,
             active: false,
             earned: nanos(STRICT_START),
@@ -77,10 +80,34 @@ impl Standing {
     }
 
     pub fn see(&mut self, activity: Activity, now: Duration) {
-        if activity.is_idle() && !self.activity.is_idle() {
-            self.idle_since = now;
+        if activity.busy || self.activity.busy {
+            self.quiet_since = now;
+        }
+        if self.absent != Some(activity.asked) {
+            self.absent = None;
         }
         self.activity = activity;
+    }
+
+    pub fn begin(&mut self, now: Duration, no_later: Option<Duration>) {
+        self.quiet_since = now;
+        self.phase = Phase::Holding {
+            since: now,
+            until: None,
+            no_later,
+        };
+    }
+
+    /// When a holder that does nothing loses its turn to another; none while it does something.
+    pub fn loses_turn_at(&self) -> Option<Duration> {
+        let patience = if self.activity.waiting { WAKING } else { GRACE };
+        (!self.activity.busy).then(|| self.quiet_since + patience)
+    }
+
+    /// Ends its turn because it did nothing.
+    pub fn give_up(&mut self) {
+        self.phase = Phase::Closed;
+        self.absent = self.activity.waiting.then_some(self.activity.asked);
     }
 
     /// Wants a GPU and may be given it.
@@ -92,7 +119,9 @@ impl Standing {
     pub fn is_active(&self) -> bool {
         match self.phase {
             _ if self.terms.mode == ComputeMode::None => false,
-            Phase::Closed => self.activity.waiting && self.until_earned().is_none(),
+            Phase::Closed => {
+                self.activity.waiting && self.absent.is_none() && self.until_earned().is_none()
+            }
             Phase::Holding { .. } | Phase::Draining { .. } => !self.activity.is_idle(),
         }
     }

@@ -54,6 +54,27 @@ fn a_holder_that_is_stopped_is_not_waited_for() {
 }
 
 #[test]
+fn a_tenant_that_is_stopped_at_the_gate_costs_the_others_next_to_nothing() {
+    let mut world = World::new(1);
+    let stops = world.join(500, Fair, &[(0, SMALL)]);
+    let other = world.join(500, Fair, &[(0, SMALL)]);
+    world.run(seconds(1));
+    while !world.is_waiting(stops) {
+        world.step();
+    }
+    world.players[stops].processes[0].stopped = true;
+    let from = world.now.as_secs() as usize + 1;
+    world.run(seconds(4));
+    let part = world.players[other].part(from..from + 3);
+    assert!(part >= 0.99, "the other gets {:.1} %", part * 100.0);
+
+    world.players[stops].processes[0].stopped = false;
+    world.run(seconds(3));
+    let part = world.players[stops].part(from + 4..from + 6);
+    assert!(part >= 0.45, "continued, it gets {:.1} %", part * 100.0);
+}
+
+#[test]
 fn a_tenant_that_says_it_is_always_busy_hurts_only_itself() {
     let mut world = World::new(1);
     let liar = world.join(

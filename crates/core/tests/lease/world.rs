@@ -54,11 +54,12 @@ pub struct Process {
     /// From asking to launch to the end of the kernel, one per kernel that had nothing before it.
     pub latencies: Vec<Duration>,
     pub stopped: bool,
+    asked: u64,
 }
 
 impl Process {
     fn wants(&self, now: Duration) -> Option<Duration> {
-        if self.stopped || now < self.ready_at {
+        if now < self.ready_at {
             return None;
         }
         let ahead: Duration = self.queue.iter().sum();
@@ -111,6 +112,7 @@ impl Player {
                     .processes
                     .iter()
                     .any(|process| !process.queue.is_empty()),
+            asked: self.processes.iter().map(|process| process.asked).sum(),
             overdue: self.processes.iter().any(|process| {
                 !process.queue.is_empty() && now > self.reckoned[&process.gpu] + OVERDUE
             }),
@@ -184,6 +186,7 @@ impl World {
             asked_at: self.now,
             latencies: Vec::new(),
             stopped: false,
+            asked: 0,
         });
         self.players.push(Player {
             terms,
@@ -233,14 +236,18 @@ impl World {
         for player in &mut self.players {
             let (open, peers) = (ungated || player.holds(now), player.lets_peers_in(now));
             for process in &mut player.processes {
+                if process.stopped {
+                    continue;
+                }
                 let was = process.waiting;
                 process.waiting = false;
                 while let Some(kernel) = process.wants(now) {
                     if !was && !process.waiting && process.queue.is_empty() {
                         process.asked_at = now;
                     }
-                    if !open && !(peers && process.queue.is_empty()) {
+                    if !(open || peers && process.queue.is_empty()) {
                         process.waiting = true;
+                        process.asked += u64::from(!was || now.subsec_millis() % 20 == 0);
                         break;
                     }
                     let reckoned = player.reckoned.entry(process.gpu).or_default();
@@ -251,7 +258,7 @@ impl World {
                 }
             }
             let activity = player.activity(now);
-            wake |= activity.waiting && activity != player.seen && !player.seen.waiting
+            wake |= activity.waiting && activity.asked != player.seen.asked
                 || activity.waiting && !activity.busy && player.seen.busy;
         }
         wake
