@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::{fmt, io};
 
 use crate::account::Word;
+use crate::damage::Watch;
 use crate::fork::{Epoch, Opening};
 use crate::layout::{Cell, ControlFile, SLOTS, SlotsFile, state};
 use crate::lock::{self, LockFile};
@@ -64,6 +65,7 @@ impl Slice {
         let io = |operation| move |source| JoinError::Io { operation, source };
         let epoch = Epoch::now().map_err(io("mmap"))?;
         let (control, _) = map::open(&self.control, map::CONTROL, false)?;
+        let watch = Watch::new(&control.metadata().map_err(io("fstat of control"))?);
         let opening = Opening::begin();
         let file = self.open_slots(true)?;
         let control = Map::<ControlFile>::new(&control, false).map_err(io("mmap of control"))?;
@@ -91,6 +93,7 @@ impl Slice {
             context: Default::default(),
             sharing: Mutex::default(),
             reaped_at: AtomicU64::new(0),
+            watch,
         };
         // The two seconds of a predecessor that crashed begin now, not with the first reservation that does not fit.
         // Whether that works is no condition for joining.

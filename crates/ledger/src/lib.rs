@@ -55,3 +55,7 @@ pub use recover::{Listed, RETURN_TIME_NS, Reaped};
 pub use shared::Shared;
 pub use slice::{ProcessGpu, ProcessState, ProcessUsage, Slice, Snapshot, Usage, is_settled};
 pub use slot::Slot;
+
+/// Where a job that has a mount namespace of its own, or a container, has its slice's folder: whoever started it put it there,
+/// and what its environment says does not count.
+pub const MOUNTED: &str = "/run/divvy-job/slice";

@@ -290,6 +290,23 @@ impl<T: Shared> Map<T> {
     }
 }
 
+impl<T: Shared> Map<T> {
+    /// Puts empty memory in the place of a file that must not be touched any more.
+    pub fn let_go(&self) {
+        // SAFETY: replaces exactly the range that `new` mapped. Whoever is using it goes on with zeros, which are a `T`.
+        unsafe {
+            libc::mmap(
+                self.0.as_ptr().cast(),
+                size_of::<T>(),
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED,
+                -1,
+                0,
+            )
+        };
+    }
+}
+
 impl<T: Shared> Deref for Map<T> {
     type Target = T;
 

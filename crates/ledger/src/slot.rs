@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
 
 use crate::account::Word;
+use crate::damage::Watch;
 use crate::fork::Epoch;
 use crate::layout::{Cell, ControlFile, GPUS, LIVE_WORDS, SharedLine, SlotsFile, state};
 use crate::lock::{self, LockFile};
@@ -39,6 +40,7 @@ pub struct Slot {
     pub(crate) sharing: Mutex<()>,
     /// When this process last looked for dead ones.
     pub(crate) reaped_at: AtomicU64,
+    pub(crate) watch: Watch,
 }
 
 impl Slot {

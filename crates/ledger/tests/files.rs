@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use common::{Child, Place};
 use divvy_ledger::{
-    Control, CreateError, GpuSpec, Listed, Mode, OpenError, Slice, SliceSpec, boot_time_ns,
+    Control, CreateError, Damage, GpuSpec, Listed, Mode, OpenError, Slice, SliceSpec, boot_time_ns,
 };
 use proptest::prelude::*;
 
@@ -423,4 +423,55 @@ proptest! {
             read.processes();
         }
     }
+}
+
+/// Uses a slot until it is found to stand on nothing.
+fn until_damaged(slot: &divvy_ledger::Slot) -> Damage {
+    loop {
+        if let Err(damage) = slot.check() {
+            return damage.clone();
+        }
+    }
+}
+
+#[test]
+fn a_file_cut_short_under_its_users_grants_nothing_more() {
+    for name in ["slots", "control"] {
+        let broken = Broken::new();
+        let slot = broken.place.slice().join().unwrap();
+        slot.reserve(0, 60).unwrap().commit();
+        slot.check().unwrap();
+        broken.set_size(name, 100);
+        let path = broken.path(name);
+        assert_eq!(until_damaged(&slot), Damage::Cut { path });
+        // Nothing here may touch what is not there any more.
+        assert_eq!(slot.reserve(0, 1).unwrap_err().limit, 0, "{name}");
+        slot.release(0, 60);
+        slot.alarm();
+        assert_eq!(slot.usage(0).limit, 0, "{name}");
+        assert!(slot.check().is_err(), "{name}: it does not heal");
+    }
+}
+
+#[test]
+fn a_file_removed_under_its_users_grants_nothing_more() {
+    let broken = Broken::new();
+    let slot = broken.place.slice().join().unwrap();
+    fs::remove_dir_all(broken.place.dir.path()).unwrap();
+    let path = broken.path("slots");
+    assert_eq!(until_damaged(&slot), Damage::Removed { path });
+    assert_eq!(slot.reserve(0, 1).unwrap_err().limit, 0);
+}
+
+#[test]
+fn a_slice_whose_name_means_nothing_here_any_more_is_not_damaged() {
+    let broken = Broken::new();
+    let slot = broken.place.slice().join().unwrap();
+    // As for a process that changed its root.
+    fs::rename(broken.path("control"), broken.path("moved")).unwrap();
+    let start = std::time::Instant::now();
+    while start.elapsed() < std::time::Duration::from_millis(20) {
+        slot.check().unwrap();
+    }
+    slot.reserve(0, 1).unwrap().commit();
 }

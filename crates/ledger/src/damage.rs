@@ -1,0 +1,117 @@
+//! Whether the files under a slot are still what was mapped.
+//!
+//! A file belongs to its user, who may cut it short or remove it at any time. Whoever then touches what was cut off is
+//! killed by the kernel (SIGBUS), without a word. So a process looks, every few milliseconds at most, before it uses its
+//! slot; when something is wrong it puts empty memory in the place of both files, from which nothing is granted. What is cut
+//! between the look and the use still kills: the library that asks for this installs no signal handler in its host.
+
+use std::fmt;
+use std::fs::{self, File, Metadata};
+use std::mem::ManuallyDrop;
+use std::os::fd::FromRawFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use crate::layout::{CONTROL_SIZE, SLOTS_SIZE};
+use crate::process::clock;
+use crate::slot::Slot;
+
+/// Between two looks, in nanoseconds: what a look costs (two system calls) is then lost among the allocations.
+const INTERVAL_NS: u64 = 4_000_000;
+
+/// What happened to a slice's files while a process was using them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Damage {
+    /// The file is shorter than its layout.
+    Cut { path: PathBuf },
+    /// The file has no name any more.
+    Removed { path: PathBuf },
+}
+
+impl fmt::Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cut { path } => write!(f, "{} was cut short while in use", path.display()),
+            Self::Removed { path } => write!(f, "{} was removed while in use", path.display()),
+        }
+    }
+}
+
+impl std::error::Error for Damage {}
+
+/// What one slot knows of its files.
+pub(crate) struct Watch {
+    /// Device and inode of `control`, of which no descriptor is kept.
+    control: (u64, u64),
+    looked_at: AtomicU64,
+    found: OnceLock<Damage>,
+}
+
+impl Watch {
+    pub fn new(control: &Metadata) -> Self {
+        Watch {
+            control: (control.dev(), control.ino()),
+            looked_at: AtomicU64::new(clock(libc::CLOCK_MONOTONIC_COARSE)),
+            found: OnceLock::new(),
+        }
+    }
+}
+
+impl Slot {
+    /// To be called before the slot is used. From the first damage on, everything it would grant is refused.
+    ///
+    /// # Errors
+    /// The slice's files were cut short or removed.
+    #[inline]
+    pub fn check(&self) -> Result<(), &Damage> {
+        let watch = &self.watch;
+        let now = clock(libc::CLOCK_MONOTONIC_COARSE);
+        let due = now.saturating_sub(watch.looked_at.load(Relaxed)) >= INTERVAL_NS;
+        if due && !self.is_inherited() {
+            watch.looked_at.store(now, Relaxed);
+            if let Some(damage) = self.look() {
+                self.abandon(damage);
+            }
+        }
+        match watch.found.get() {
+            None => Ok(()),
+            Some(damage) => Err(damage),
+        }
+    }
+
+    #[cold]
+    fn look(&self) -> Option<Damage> {
+        let slots = &self.slice.slots;
+        if let Some(descriptor) = self.lock.descriptor() {
+            // SAFETY: an open descriptor of our own, which is neither closed nor kept by this.
+            let file = ManuallyDrop::new(unsafe { File::from_raw_fd(descriptor) });
+            let status = file.metadata().ok()?;
+            if status.nlink() == 0 {
+                return Some(Damage::Removed {
+                    path: slots.clone(),
+                });
+            }
+            if let Some(damage) = cut(slots, &status, SLOTS_SIZE) {
+                return Some(damage);
+            }
+        }
+        // By name; under another root or in another mount namespace the name may mean nothing, or another file.
+        let control = &self.slice.control;
+        let status = fs::metadata(control).ok()?;
+        let same = (status.dev(), status.ino()) == self.watch.control;
+        same.then(|| cut(control, &status, CONTROL_SIZE)).flatten()
+    }
+
+    fn abandon(&self, damage: Damage) {
+        self.control.let_go();
+        self.slots.let_go();
+        // The first to find it says it.
+        let _ = self.watch.found.set(damage);
+    }
+}
+
+fn cut(path: &Path, status: &Metadata, size: usize) -> Option<Damage> {
+    (status.size() < size as u64).then(|| Damage::Cut { path: path.into() })
+}
