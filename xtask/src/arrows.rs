@@ -9,12 +9,14 @@ use crate::cargo::cargo;
 use crate::steps::answer;
 
 /// Crate → what it may use of ours. The reasons are in ARCHITECTURE.md.
-const ARROWS: [(&str, &[&str]); 13] = [
+const ARROWS: [(&str, &[&str]); 15] = [
     ("divvy-core", &[]),
     ("divvy-driver", &[]),
     ("divvy-ledger", &[]),
     ("divvy-shim", &["divvy-driver", "divvy-ledger"]),
     ("divvy-preload", &["divvy-shim"]),
+    ("divvy-wrapper-cuda", &["divvy-driver", "divvy-shim"]),
+    ("divvy-wrapper-nvml", &["divvy-driver", "divvy-shim"]),
     ("divvy-sim", &["divvy-driver"]),
     ("divvy-api", &["divvy-core"]),
     (

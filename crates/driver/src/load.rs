@@ -17,6 +17,12 @@ pub const CUDA: &str = "libcuda.so.1";
 /// The name under which the dynamic loader knows NVML.
 pub const NVML: &str = "libnvidia-ml.so.1";
 
+/// The names under which the driver's own libraries lie where wrappers have taken theirs.
+pub const CUDA_BEHIND: &str = "libcuda_real.so.1";
+pub const NVML_BEHIND: &str = "libnvidia-ml_real.so.1";
+/// Where they are then, unless they lie beside the wrappers: a folder of the job's own mount namespace.
+pub const BEHIND: &str = "/run/divvy-job";
+
 /// A driver library that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LoadError {

@@ -1,7 +1,7 @@
 //! What this process is: limited by a slice, refused, or switched off. Found out at the first hooked call that needs it.
 //!
 //! ```text
-//! nothing yet ── first need ──► Off       DIVVY_SHIM=off
+//! nothing yet ── first need ──► Off       DIVVY_SHIM=off, or a wrapper does the work
 //!                           ├─► Refused   no slice, or none that can be trusted: allocations fail, one line says why
 //!                           └─► Limited   the slice is open; a slot in it is taken when first charged
 //! any of them ── fork, in the child ──► nothing yet
@@ -16,10 +16,11 @@ use std::sync::atomic::{
     Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 
-use divvy_ledger::Slice;
+use divvy_ledger::{MOUNTED, Slice};
 
 use crate::account::Account;
 use crate::notice;
+use crate::route::form;
 
 const SLICE: &str = "DIVVY_SLICE";
 const SWITCH: &str = "DIVVY_SHIM";
@@ -90,7 +91,8 @@ fn current() -> &'static Process {
     watch_forks();
     let fresh = Box::into_raw(Box::new(Process {
         standing: OnceLock::new(),
-        told: AtomicBool::new(false),
+        // It is not for one that stands aside to say that nothing is limited.
+        told: AtomicBool::new(form::stands_aside()),
     }));
     match CURRENT.compare_exchange(null_mut(), fresh, AcqRel, Acquire) {
         // SAFETY: just made, and shared from now on.
@@ -106,15 +108,18 @@ fn current() -> &'static Process {
 }
 
 fn find_out() -> Standing {
-    if std::env::var_os(SWITCH).is_some_and(|value| value == "off") {
+    if form::stands_aside() || std::env::var_os(SWITCH).is_some_and(|value| value == "off") {
         return Standing::Off;
     }
-    let Some(folder) = std::env::var_os(SLICE).filter(|value| !value.is_empty()) else {
+    // What was mounted for the job counts, whatever its environment says.
+    let mounted = Some(PathBuf::from(MOUNTED)).filter(|folder| folder.exists());
+    let named = || std::env::var_os(SLICE).filter(|value| !value.is_empty());
+    let Some(folder) = mounted.or_else(|| named().map(PathBuf::from)) else {
         return Standing::Refused(format!(
             "{SLICE} is not set, so this process belongs to no slice"
         ));
     };
-    match Slice::open(&PathBuf::from(folder)) {
+    match Slice::open(&folder) {
         Ok(slice) => Standing::Limited(Box::new(Account::new(slice))),
         Err(error) => Standing::Refused(error.to_string()),
     }

@@ -10,6 +10,7 @@ pub const CUDA: &CStr = c"libcuda.so.1";
 pub const NVML: &CStr = c"libnvidia-ml.so.1";
 
 const DT_NULL: u64 = 0;
+const DT_NEEDED: u64 = 1;
 const DT_STRTAB: u64 = 5;
 const DT_SONAME: u64 = 14;
 
@@ -36,33 +37,45 @@ impl<'a> Object<'a> {
 
     /// The name it gives itself (DT_SONAME).
     pub fn soname(&self) -> Option<&'a CStr> {
-        let dynamic = self
+        let (_, offset) = self.dynamic().find(|(tag, _)| *tag == DT_SONAME)?;
+        self.string(offset)
+    }
+
+    /// Whether it names that library among those it needs (DT_NEEDED).
+    pub fn needs(&self, library: &CStr) -> bool {
+        self.dynamic()
+            .filter(|(tag, _)| *tag == DT_NEEDED)
+            .any(|(_, offset)| self.string(offset) == Some(library))
+    }
+
+    /// Tags and values of the dynamic section.
+    fn dynamic(&self) -> impl Iterator<Item = (u64, u64)> + use<'a> {
+        let section = self
             .headers()
             .iter()
-            .find(|header| header.p_type == libc::PT_DYNAMIC)?;
-        let mut entry = self.at(dynamic.p_vaddr) as *const Dynamic;
-        let (mut strings, mut name) = (None, None);
-        loop {
-            // SAFETY: PT_DYNAMIC of a loaded object is mapped and ends with DT_NULL.
-            let Dynamic { tag, value } = unsafe { entry.read() };
-            match tag {
-                DT_NULL => break,
-                DT_STRTAB => strings = Some(value),
-                DT_SONAME => name = Some(value),
-                _ => {}
-            }
-            // SAFETY: not yet at DT_NULL, so another entry follows.
-            entry = unsafe { entry.add(1) };
-        }
-        let strings = strings?;
+            .find(|header| header.p_type == libc::PT_DYNAMIC);
+        let mut entry = section.map(|header| self.at(header.p_vaddr) as *const Dynamic);
+        std::iter::from_fn(move || {
+            let at = entry?;
+            // SAFETY: PT_DYNAMIC of a loaded object is mapped and ends with DT_NULL, behind which nothing is read.
+            let Dynamic { tag, value } = unsafe { at.read() };
+            // SAFETY: not at DT_NULL, so another entry follows.
+            entry = (tag != DT_NULL).then(|| unsafe { at.add(1) });
+            entry.map(|_| (tag, value))
+        })
+    }
+
+    /// The text at an offset into the string table.
+    fn string(&self, offset: u64) -> Option<&'a CStr> {
+        let (_, strings) = self.dynamic().find(|(tag, _)| *tag == DT_STRTAB)?;
         // glibc rewrites DT_STRTAB to an address, except in objects it cannot write to (the vDSO).
         let strings = if strings < self.info.dlpi_addr {
             self.at(strings)
         } else {
             strings
         };
-        // SAFETY: DT_SONAME is an offset into the string table, which is mapped and NUL-terminated.
-        Some(unsafe { CStr::from_ptr((strings + name?) as *const c_char) })
+        // SAFETY: the dynamic section's offsets lie in the string table, which is mapped and NUL-terminated.
+        Some(unsafe { CStr::from_ptr((strings + offset) as *const c_char) })
     }
 
     fn is_driver(&self) -> bool {
@@ -70,7 +83,8 @@ impl<'a> Object<'a> {
             .is_some_and(|name| name == CUDA || name == NVML)
     }
 
-    fn contains(&self, address: *const c_void) -> bool {
+    /// Whether `address` lies in it.
+    pub fn contains(&self, address: *const c_void) -> bool {
         self.headers()
             .iter()
             .filter(|header| header.p_type == libc::PT_LOAD)

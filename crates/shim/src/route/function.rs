@@ -1,7 +1,8 @@
 //! The driver's own functions, found on first use and kept.
 //!
-//! They are taken from the library that the program has loaded. It is pinned first (`RTLD_NODELETE`): programs close the
-//! driver and open it again, and an address kept from before would then lead nowhere.
+//! They are taken from the library that the program has loaded, or, in a wrapper, from the one that it needs. It is pinned
+//! first (`RTLD_NODELETE`): programs close the driver and open it again, and an address kept from before would then lead
+//! nowhere.
 
 use std::ffi::{CStr, c_void};
 use std::marker::PhantomData;
@@ -11,10 +12,11 @@ use std::sync::atomic::{
     Ordering::{Acquire, Release},
 };
 
+use crate::route::form::{self, Form};
 use crate::route::{elf, lookup};
 
 /// Which of NVIDIA's libraries has a function.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(non_camel_case_types)]
 pub enum Library {
     cuda,
@@ -33,7 +35,10 @@ impl Library {
             Library::nvml => (&NVML, [elf::NVML, elf::CUDA]),
         };
         let mut handle = kept.load(Acquire);
-        if handle.is_null() {
+        if handle.is_null() && form::own() == Form::Wrapper(self) {
+            handle = self.needed();
+            kept.store(handle, Release);
+        } else if handle.is_null() {
             handle = names
                 .into_iter()
                 .map(|name| self.loaded(name))
@@ -47,6 +52,17 @@ impl Library {
             kept.store(handle, Release);
         }
         handle
+    }
+
+    /// Pins the library that this wrapper needs, which the loader has loaded with it, in the same namespace.
+    fn needed(self) -> *mut c_void {
+        let name = match self {
+            Library::cuda => form::CUDA_BEHIND,
+            Library::nvml => form::NVML_BEHIND,
+        };
+        let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE;
+        // SAFETY: a NUL-terminated name; nothing is loaded.
+        unsafe { libc::dlopen(name.as_ptr(), flags) }
     }
 
     /// Pins the loaded object that calls itself `name`, if there is one and it is this library.
