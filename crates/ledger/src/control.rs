@@ -188,6 +188,11 @@ impl Control {
         }
     }
 
+    /// The file, unless a job has cut it short.
+    pub(crate) fn whole(&self) -> Option<&ControlFile> {
+        self.is_whole().then(|| &*self.file)
+    }
+
     fn is_whole(&self) -> bool {
         let expected = map::CONTROL.size as u64;
         self.descriptor

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::{fmt, io};
 
 use crate::account::Word;
+use crate::compute;
 use crate::damage::Watch;
 use crate::fork::{Epoch, Opening};
 use crate::layout::{Cell, ControlFile, SLOTS, SlotsFile, state};
@@ -141,6 +142,7 @@ fn claim(slots: &SlotsFile, file: RawFd, index: usize, owner: &Owner) -> io::Res
         slot.pid_namespace.store(owner.pid_namespace, SeqCst);
         slot.dead_since.store(0, SeqCst);
         slot.gpus.iter().for_each(clear);
+        compute::forget(slot);
         hold_nothing(slots, index);
         set_live(slots, index, true);
         slot.state.store(live, SeqCst);

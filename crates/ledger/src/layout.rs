@@ -6,7 +6,7 @@
 //! 64    id of the slice, zero padded          64       live: one bit a slot, a superset of the slots in use
 //! 128   seqlock, heartbeat, mode, GPU count   1024     what outlives a process: per GPU peak and denials
 //! 256   16 × one line per GPU                 2048     per GPU, one bit a shared allocation that counts against it
-//! 2048  room for compute grants               4096     1024 × slot: identity, room for compute, 16 × one line per GPU
+//! 2048  what may be launched now               4096     1024 × slot: identity, compute demand, 16 × one line per GPU
 //!                                             1380352  the denial log: 16 × what a refused process looked like
 //!                                             1388608  256 × shared allocation: key, bytes, holders
 //! ```
@@ -73,7 +73,14 @@ pub(crate) struct ControlFile {
     _room: [AtomicU64; 13],
     pub gpus: [ControlGpu; GPUS],
     _later: [AtomicU64; 96],
-    _compute_grants: [AtomicU64; 256],
+    /// What may be launched (`compute::Grant`).
+    pub grant: AtomicU64,
+    /// When the agent last said that the grant counts: CLOCK_BOOTTIME, nanoseconds.
+    pub keeper: AtomicU64,
+    /// Changes with every grant; jobs wait for it.
+    pub told: AtomicU32,
+    _padding: AtomicU32,
+    _compute: [AtomicU64; 253],
 }
 
 #[repr(C, align(64))]
@@ -96,7 +103,12 @@ pub(crate) struct SlotsFile {
     pub live: [AtomicU64; LIVE_WORDS],
     /// Things that only a bug, or a hostile process, can cause.
     pub alarms: AtomicU64,
-    _room: [AtomicU64; 103],
+    /// Changes when a process wants to launch and may not, or has drained; the agent waits for it.
+    pub asked: AtomicU32,
+    _padding: AtomicU32,
+    /// Time that threads stood at the gate, all together, nanoseconds.
+    pub throttled: AtomicU64,
+    _room: [AtomicU64; 101],
     pub gpus: [SliceGpu; GPUS],
     /// Per GPU, the shared allocations that count against its limit.
     pub shared_live: [[AtomicU64; SHARED_WORDS]; GPUS],
@@ -113,7 +125,11 @@ pub(crate) struct SliceGpu {
     pub denied: AtomicU64,
     pub last_denied_size: AtomicU64,
     pub last_denied_at: AtomicU64,
-    _room: [AtomicU64; 4],
+    /// When the work of all processes should be done: CLOCK_BOOTTIME, nanoseconds. Kept while the slice is gated.
+    pub work_end: AtomicU64,
+    /// Measured device time, nanoseconds.
+    pub device_time: AtomicU64,
+    _room: [AtomicU64; 2],
 }
 
 #[repr(C, align(64))]
@@ -128,9 +144,15 @@ pub(crate) struct SlotLines {
     pub pid_namespace: AtomicU64,
     /// CLOCK_BOOTTIME when the owner was first seen dead, nanoseconds.
     pub dead_since: AtomicU64,
-    _room: [AtomicU64; 3],
-    /// Room for two words a GPU: compute demand and device time.
-    _compute: [[AtomicU64; 2]; GPUS],
+    /// Threads that want to launch and may not, and threads that wait for work on a GPU.
+    pub waiting: AtomicU32,
+    pub watching: AtomicU32,
+    /// How often it has asked to launch.
+    pub asked: AtomicU64,
+    _room: AtomicU64,
+    /// Per GPU, when its work should be done (CLOCK_BOOTTIME, nanoseconds); 0 when nothing of its is known to be there.
+    pub work_end: [AtomicU64; GPUS],
+    _compute: [AtomicU64; GPUS],
     pub gpus: [Cell; GPUS],
 }
 
@@ -230,7 +252,9 @@ mod tests {
         assert_eq!(offset_of!(ControlFile, mode), 144);
         assert_eq!(offset_of!(ControlFile, gpu_count), 148);
         assert_eq!(offset_of!(ControlFile, gpus), 256);
-        assert_eq!(offset_of!(ControlFile, _compute_grants), 2048);
+        assert_eq!(offset_of!(ControlFile, grant), 2048);
+        assert_eq!(offset_of!(ControlFile, keeper), 2056);
+        assert_eq!(offset_of!(ControlFile, told), 2064);
         assert_eq!(size_of::<ControlGpu>(), 64);
         assert_eq!(offset_of!(ControlGpu, limit), 16);
         assert_eq!(offset_of!(ControlGpu, overhead), 24);
@@ -243,6 +267,8 @@ mod tests {
     fn slots_have_every_field_where_version_2_has_it() {
         assert_eq!(offset_of!(SlotsFile, live), 64);
         assert_eq!(offset_of!(SlotsFile, alarms), 192);
+        assert_eq!(offset_of!(SlotsFile, asked), 200);
+        assert_eq!(offset_of!(SlotsFile, throttled), 208);
         assert_eq!(offset_of!(SlotsFile, gpus), 1024);
         assert_eq!(offset_of!(SlotsFile, shared_live), 2048);
         assert_eq!(offset_of!(SlotsFile, slots), 4096);
@@ -257,7 +283,13 @@ mod tests {
         assert_eq!(offset_of!(SlotLines, pid), 8);
         assert_eq!(offset_of!(SlotLines, start_time), 16);
         assert_eq!(offset_of!(SlotLines, pid_namespace), 24);
+        assert_eq!(offset_of!(SliceGpu, work_end), 32);
+        assert_eq!(offset_of!(SliceGpu, device_time), 40);
         assert_eq!(offset_of!(SlotLines, dead_since), 32);
+        assert_eq!(offset_of!(SlotLines, waiting), 40);
+        assert_eq!(offset_of!(SlotLines, watching), 44);
+        assert_eq!(offset_of!(SlotLines, asked), 48);
+        assert_eq!(offset_of!(SlotLines, work_end), 64);
         assert_eq!(offset_of!(SlotLines, gpus), 320);
         assert_eq!(offset_of!(Cell, used), 0);
         assert_eq!(offset_of!(Cell, overhead), 8);

@@ -28,10 +28,12 @@
 //! What counts as an allocation and when to reserve is the interposer's business; who gets which limit, the agent's.
 
 mod account;
+mod compute;
 mod control;
 mod damage;
 mod denial;
 mod fork;
+mod futex;
 mod hold;
 mod join;
 mod layout;
@@ -43,6 +45,7 @@ mod shared;
 mod slice;
 mod slot;
 
+pub use compute::{Bell, Demand, Grant, KEEPER_GONE_NS, Lookout, Watching, wait_for_demand};
 pub use control::{Control, CreateError, GpuSpec, Mode, SliceSpec};
 pub use damage::Damage;
 pub use denial::{Cause, Denial, Kind, Live, NAMED, Peer, Refusal, Text};

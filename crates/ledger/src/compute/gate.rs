@@ -1,0 +1,231 @@
+//! The job's side: may this launch go on, and if not, waiting until it may.
+
+use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
+use std::time::Duration;
+
+use crate::control::Control;
+use crate::futex;
+use crate::layout::{GPUS, SlotLines};
+use crate::process::boot_time_ns;
+use crate::slot::Slot;
+
+/// Grants of an agent that has not been heard of for this long count for nothing, in nanoseconds.
+pub const KEEPER_GONE_NS: u64 = 1_000_000_000;
+/// How long a process at the gate sleeps before it asks again, in case it was overlooked.
+const ASK_AGAIN: Duration = Duration::from_millis(20);
+/// How often it looks whether its work has left the GPU.
+const LOOK: Duration = Duration::from_micros(200);
+/// Nobody is kept longer than this, whatever the grant says: an error of ours must not hang a program.
+const LONGEST_WAIT_NS: u64 = 60_000_000_000;
+
+/// What the processes of a slice may launch. Times are of [`boot_time_ns`], below 2^62.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Grant {
+    /// Anything, until told otherwise. What a slice begins with.
+    Open,
+    /// Anything, until then.
+    Until(u64),
+    /// Until then, only on a GPU where the process has nothing.
+    Peers(u64),
+    /// Nothing.
+    Closed,
+}
+
+const TIME: u64 = (1 << 62) - 1;
+
+impl Grant {
+    fn to_word(self) -> u64 {
+        match self {
+            Self::Open => 0,
+            Self::Until(end) => 1 << 62 | end.min(TIME),
+            Self::Peers(end) => 2 << 62 | end.min(TIME),
+            Self::Closed => 3 << 62,
+        }
+    }
+
+    pub(crate) fn from_word(word: u64) -> Self {
+        match word >> 62 {
+            0 => Self::Open,
+            1 => Self::Until(word & TIME),
+            2 => Self::Peers(word & TIME),
+            _ => Self::Closed,
+        }
+    }
+}
+
+impl Control {
+    /// Changes what the slice's processes may launch, and wakes those that wait. `now`: [`boot_time_ns`].
+    pub fn grant(&self, grant: Grant, now: u64) {
+        let Some(file) = self.whole() else { return };
+        file.keeper.store(now, SeqCst);
+        if file.grant.swap(grant.to_word(), SeqCst) != grant.to_word() {
+            file.told.fetch_add(1, SeqCst);
+            futex::wake(&file.told);
+        }
+    }
+
+    /// Says that the grant still counts. Due well within [`KEEPER_GONE_NS`] while it is not open.
+    pub fn keep(&self, now: u64) {
+        if let Some(file) = self.whole() {
+            file.keeper.store(now, SeqCst);
+        }
+    }
+
+    /// The grant as it stands.
+    pub fn granted(&self) -> Grant {
+        self.whole().map_or(Grant::Open, |file| {
+            Grant::from_word(file.grant.load(SeqCst))
+        })
+    }
+}
+
+impl Slot {
+    /// Whether everything may be launched and nothing need be said about it: one load.
+    #[inline]
+    pub fn is_ungated(&self) -> bool {
+        self.control.grant.load(Relaxed) == 0
+    }
+
+    /// Whether a launch on a GPU of the slice may go on. `now`: [`boot_time_ns`].
+    pub fn may_launch(&self, gpu: usize, now: u64) -> bool {
+        let granted = match Grant::from_word(self.control.grant.load(Acquire)) {
+            Grant::Open => true,
+            Grant::Until(end) => now < end,
+            Grant::Peers(end) => now < end && !self.has_work(gpu),
+            Grant::Closed => false,
+        };
+        granted || self.keeper_is_gone(now) || self.is_inherited()
+    }
+
+    /// Waits until a launch on a GPU of the slice may go on; returns for how many nanoseconds. `has_drained` is asked now and
+    /// then, until it says that none of this process's work is left on the GPU.
+    pub fn wait_for_turn(&self, gpu: usize, mut has_drained: impl FnMut() -> bool) -> u64 {
+        let start = boot_time_ns();
+        let lines = self.own();
+        lines.waiting.fetch_add(1, SeqCst);
+        self.ask();
+        let mut drained = false;
+        loop {
+            let told = self.control.told.load(SeqCst);
+            let now = boot_time_ns();
+            if self.may_launch(gpu, now) {
+                break;
+            }
+            if now.saturating_sub(start) > LONGEST_WAIT_NS {
+                self.alarm();
+                break;
+            }
+            if !drained && has_drained() {
+                drained = true;
+                self.work_done(gpu);
+                self.ask();
+            }
+            let nap = if drained { ASK_AGAIN } else { LOOK };
+            futex::wait(&self.control.told, told, nap);
+            if drained && self.control.told.load(SeqCst) == told {
+                self.ask();
+            }
+        }
+        lines.waiting.fetch_sub(1, SeqCst);
+        let waited = boot_time_ns().saturating_sub(start);
+        self.slots.throttled.fetch_add(waited, Relaxed);
+        waited
+    }
+
+    /// Says that work of about `cost` nanoseconds goes to a GPU now. Returns when the slice's work on it should be done.
+    pub fn put_work(&self, gpu: usize, cost: u64, now: u64) -> u64 {
+        let Some(shared) = self.slots.gpus.get(gpu) else {
+            return now;
+        };
+        let chained = |end: u64| end.max(now).saturating_add(cost).min(now + LONGEST_WAIT_NS);
+        let before = shared
+            .work_end
+            .fetch_update(SeqCst, SeqCst, |end| Some(chained(end)))
+            .unwrap_or_default();
+        let end = chained(before);
+        self.own().work_end[gpu].store(end, SeqCst);
+        end
+    }
+
+    /// Says that none of this process's work is left on a GPU.
+    pub fn work_done(&self, gpu: usize) {
+        if let Some(end) = self.own().work_end.get(gpu) {
+            end.store(0, SeqCst);
+        }
+    }
+
+    /// Whether this process has put work on a GPU that is not known to be done.
+    pub fn has_work(&self, gpu: usize) -> bool {
+        let end = self.own().work_end.get(gpu);
+        end.is_some_and(|end| end.load(SeqCst) != 0)
+    }
+
+    /// Says that a thread of this process waits for its work until the guard is dropped: what is not done then is not forgotten.
+    pub fn watch_work(&self) -> Watching<'_> {
+        let lines = self.own();
+        lines.watching.fetch_add(1, SeqCst);
+        Watching(lines)
+    }
+
+    /// Adds device time that was measured, in nanoseconds, for whoever looks.
+    pub fn add_device_time(&self, gpu: usize, nanos: u64) {
+        if let Some(shared) = self.slots.gpus.get(gpu) {
+            shared.device_time.fetch_add(nanos, Relaxed);
+        }
+    }
+
+    /// Tells the keeper that this process wants something.
+    fn ask(&self) {
+        self.own().asked.fetch_add(1, SeqCst);
+        self.slots.asked.fetch_add(1, SeqCst);
+        futex::wake(&self.slots.asked);
+    }
+
+    fn keeper_is_gone(&self, now: u64) -> bool {
+        now.saturating_sub(self.control.keeper.load(Relaxed)) > KEEPER_GONE_NS
+    }
+
+    fn own(&self) -> &SlotLines {
+        &self.slots.slots[self.index]
+    }
+}
+
+/// A thread waits for this process's work.
+pub struct Watching<'a>(&'a SlotLines);
+
+impl Drop for Watching<'_> {
+    fn drop(&mut self) {
+        self.0.watching.fetch_sub(1, SeqCst);
+    }
+}
+
+/// What the last owner of a slot said about its work is not its next owner's.
+pub(crate) fn forget(lines: &SlotLines) {
+    lines.waiting.store(0, SeqCst);
+    lines.watching.store(0, SeqCst);
+    for gpu in 0..GPUS {
+        lines.work_end[gpu].store(0, SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_grant_survives_its_word_and_none_at_all_is_open() {
+        for grant in [
+            Grant::Open,
+            Grant::Until(7),
+            Grant::Peers(TIME),
+            Grant::Closed,
+        ] {
+            assert_eq!(Grant::from_word(grant.to_word()), grant);
+        }
+        assert_eq!(Grant::from_word(0), Grant::Open);
+        assert_eq!(
+            Grant::Until(u64::MAX).to_word(),
+            Grant::Until(TIME).to_word()
+        );
+    }
+}

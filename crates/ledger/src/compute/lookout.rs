@@ -1,0 +1,198 @@
+//! The agent's side: what the processes of a slice want, read and not believed.
+
+use std::fs::File;
+use std::io;
+use std::mem::offset_of;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::ptr;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
+
+use crate::futex::{self, Awaited};
+use crate::layout::{GPUS, SLOTS, SliceGpu, SlotLines, SlotsFile, state};
+use crate::map::{self, OpenError, word};
+use crate::slice::Slice;
+
+/// Work whose end nobody watches is taken for done this long after it should have been, in nanoseconds.
+const SLACK_NS: u64 = 2_000_000;
+/// Work that is watched is overdue this long after it should have been done.
+const OVERDUE_NS: u64 = 3_000_000;
+/// How long to sleep where words cannot be waited for.
+const BLIND: Duration = Duration::from_millis(1);
+
+/// What the processes of a slice say they do, taken together.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Demand {
+    /// One of them stands at the gate.
+    pub waiting: bool,
+    /// Moves on whenever one of them asks.
+    pub asked: u64,
+    /// Work of theirs is on a GPU.
+    pub busy: bool,
+    /// And should have been done by now.
+    pub overdue: bool,
+    /// Measured device time per GPU of the slice, in nanoseconds, since the slice was made.
+    pub device_time: [u64; GPUS],
+    /// Time spent at the gate, all threads together, in nanoseconds, since the slice was made.
+    pub throttled: u64,
+}
+
+/// An open eye on a slice's `slots`.
+pub struct Lookout {
+    slice: Slice,
+    file: File,
+    /// The file's first page, for the address of a word to wait for. Never read through: the job may cut the file short.
+    page: Page,
+    seen: u32,
+}
+
+impl Lookout {
+    /// # Errors
+    /// As [`Slice::open`], or the file cannot be mapped.
+    pub fn new(slice: &Slice) -> Result<Self, OpenError> {
+        let file = slice.open_slots(false)?;
+        let page = Page::of(&file).map_err(|error| map::failed(&slice.slots, "map", error))?;
+        let slice = slice.clone();
+        Ok(Self {
+            slice,
+            file,
+            page,
+            seen: 0,
+        })
+    }
+
+    /// What the slice's processes say now, and the point from which [`wait_for_demand`] waits. `now`: [`crate::boot_time_ns`].
+    ///
+    /// # Errors
+    /// The file is too short: a job cut it.
+    pub fn demand(&mut self, now: u64) -> Result<Demand, OpenError> {
+        let failed = |error| map::failed(&self.slice.slots, "read", error);
+        let mut head = vec![0; offset_of!(SlotsFile, shared_live)];
+        self.file.read_exact_at(&mut head, 0).map_err(failed)?;
+        let gpus = self.slice.gpus().len();
+        let mut demand = Demand {
+            throttled: word(&head, offset_of!(SlotsFile, throttled)),
+            ..Demand::default()
+        };
+        for gpu in 0..gpus {
+            let at = offset_of!(SlotsFile, gpus) + gpu * size_of::<SliceGpu>();
+            demand.device_time[gpu] = word(&head, at + offset_of!(SliceGpu, device_time));
+        }
+        let is_live = |slot: &usize| {
+            word(&head, offset_of!(SlotsFile, live) + slot / 64 * 8) >> (slot % 64) & 1 == 1
+        };
+        let mut line = [0; offset_of!(SlotLines, gpus)];
+        for slot in (0..SLOTS).filter(is_live) {
+            let at = offset_of!(SlotsFile, slots) + slot * size_of::<SlotLines>();
+            self.file
+                .read_exact_at(&mut line, at as u64)
+                .map_err(failed)?;
+            demand.add(&line, gpus, now);
+        }
+        self.seen = word(&head, offset_of!(SlotsFile, asked)) as u32;
+        Ok(demand)
+    }
+}
+
+impl Demand {
+    fn add(&mut self, line: &[u8], gpus: usize, now: u64) {
+        if state::of(word(line, offset_of!(SlotLines, state))) != state::LIVE {
+            return;
+        }
+        let half = |offset| word(line, offset) as u32;
+        self.waiting |= half(offset_of!(SlotLines, waiting)) != 0;
+        self.asked = self
+            .asked
+            .wrapping_add(word(line, offset_of!(SlotLines, asked)));
+        let watched =
+            half(offset_of!(SlotLines, watching)) != 0 || half(offset_of!(SlotLines, waiting)) != 0;
+        for gpu in 0..gpus {
+            let end = word(line, offset_of!(SlotLines, work_end) + gpu * 8);
+            if end != 0 {
+                self.busy |= watched || now < end.saturating_add(SLACK_NS);
+                self.overdue |= watched && now > end.saturating_add(OVERDUE_NS);
+            }
+        }
+    }
+}
+
+/// Ends [`wait_for_demand`] from another thread.
+#[derive(Debug, Default)]
+pub struct Bell(AtomicU32);
+
+impl Bell {
+    pub fn ring(&self) {
+        self.0.fetch_add(1, SeqCst);
+        futex::wake(&self.0);
+    }
+
+    /// The point from which to wait: look at it before looking at whatever the bell is rung for.
+    pub fn seen(&self) -> u32 {
+        self.0.load(SeqCst)
+    }
+}
+
+/// Waits until a process of one of the slices asks for something after its [`Lookout::demand`], the bell is rung after `seen`, or
+/// the time is over. May return early. With more slices than the kernel can wait for, or before Linux 5.16, it sleeps a
+/// millisecond at most.
+pub fn wait_for_demand<'a>(
+    bell: &Bell,
+    seen: u32,
+    lookouts: impl Iterator<Item = &'a Lookout>,
+    time: Duration,
+) {
+    let own = Awaited {
+        address: ptr::from_ref(&bell.0).addr(),
+        seen,
+    };
+    let words: Vec<Awaited> = [own]
+        .into_iter()
+        .chain(lookouts.map(Lookout::awaited))
+        .collect();
+    if words.len() > futex::MOST || !futex::wait_any(&words, time) {
+        futex::wait(&bell.0, seen, time.min(BLIND));
+    }
+}
+
+impl Lookout {
+    fn awaited(&self) -> Awaited {
+        Awaited {
+            address: self.page.0 + offset_of!(SlotsFile, asked),
+            seen: self.seen,
+        }
+    }
+}
+
+const PAGE_SIZE: usize = 4096;
+
+/// The address of a mapped page of a file that is never touched.
+struct Page(usize);
+
+impl Page {
+    fn of(file: &File) -> io::Result<Self> {
+        // SAFETY: a fresh mapping at an address of the kernel's choice.
+        let at = unsafe {
+            libc::mmap(
+                ptr::null_mut(),
+                PAGE_SIZE,
+                libc::PROT_READ,
+                libc::MAP_SHARED,
+                file.as_raw_fd(),
+                0,
+            )
+        };
+        if at == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Self(at.addr()))
+    }
+}
+
+impl Drop for Page {
+    fn drop(&mut self) {
+        // SAFETY: exactly what was mapped; nobody holds a reference into it.
+        unsafe { libc::munmap(ptr::with_exposed_provenance_mut(self.0), PAGE_SIZE) };
+    }
+}

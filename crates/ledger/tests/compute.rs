@@ -1,0 +1,219 @@
+//! Compute time: what may be launched, who stands at the gate, and what the agent gets to see of it.
+
+mod common;
+
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::Duration;
+
+use common::{Child, Place};
+use divvy_ledger::{
+    Bell, Demand, Grant, KEEPER_GONE_NS, Lookout, Slot, boot_time_ns, wait_for_demand,
+};
+
+const FOREVER: Duration = Duration::from_secs(60);
+
+fn demand(lookout: &mut Lookout) -> Demand {
+    lookout.demand(boot_time_ns()).unwrap()
+}
+
+/// Waits for demand until there is some that will do.
+fn await_demand(lookout: &mut Lookout, will_do: impl Fn(&Demand) -> bool) -> Demand {
+    let bell = Bell::default();
+    loop {
+        let now = demand(lookout);
+        if will_do(&now) {
+            return now;
+        }
+        wait_for_demand(&bell, bell.seen(), [&*lookout].into_iter(), FOREVER);
+    }
+}
+
+fn passes(slot: &Slot) -> bool {
+    slot.may_launch(0, boot_time_ns())
+}
+
+#[test]
+fn a_slice_that_nobody_keeps_is_open() {
+    let place = Place::with_limit(100);
+    let slot = place.slice().join().unwrap();
+    assert!(slot.is_ungated() && passes(&slot));
+    assert_eq!(slot.wait_for_turn(0, || unreachable!()) / 1_000_000_000, 0);
+}
+
+#[test]
+fn grants_are_seen_at_once() {
+    let place = Place::with_limit(100);
+    let slot = place.slice().join().unwrap();
+    let now = boot_time_ns();
+    place.control.grant(Grant::Closed, now);
+    assert!(!slot.is_ungated() && !passes(&slot));
+    place.control.grant(Grant::Until(now + 10), now);
+    assert!(slot.may_launch(0, now + 9) && !slot.may_launch(0, now + 10));
+    place.control.grant(Grant::Open, now);
+    assert!(slot.is_ungated());
+    assert_eq!(place.control.granted(), Grant::Open);
+}
+
+#[test]
+fn grants_that_nobody_stands_by_any_more_count_for_nothing() {
+    let place = Place::with_limit(100);
+    let slot = place.slice().join().unwrap();
+    let now = boot_time_ns();
+    place.control.grant(Grant::Closed, now);
+    assert!(!slot.may_launch(0, now + KEEPER_GONE_NS));
+    assert!(slot.may_launch(0, now + KEEPER_GONE_NS + 1));
+    place.control.keep(now + KEEPER_GONE_NS);
+    assert!(!slot.may_launch(0, now + KEEPER_GONE_NS + 1));
+}
+
+#[test]
+fn peers_are_let_in_only_where_they_have_nothing() {
+    let place = Place::new(&[100, 100]);
+    let slot = place.slice().join().unwrap();
+    let now = boot_time_ns();
+    place.control.grant(Grant::Peers(now + 1000), now);
+    slot.put_work(0, 50, now);
+    assert!(!slot.may_launch(0, now) && slot.may_launch(1, now));
+    slot.work_done(0);
+    assert!(slot.may_launch(0, now) && !slot.may_launch(0, now + 1000));
+}
+
+#[test]
+fn a_process_at_the_gate_wakes_the_keeper_and_is_woken_by_its_grant() {
+    let place = Place::with_limit(100);
+    place.control.grant(Grant::Closed, boot_time_ns());
+    let slice = place.slice();
+    let mut lookout = Lookout::new(&slice).unwrap();
+    assert_eq!(demand(&mut lookout), Demand::default());
+    let child = Child::fork(|| {
+        let slot = slice.join().unwrap();
+        assert!(slot.wait_for_turn(0, || true) > 0);
+    });
+    let asked = await_demand(&mut lookout, |demand| demand.waiting);
+    assert!(asked.asked >= 1 && !asked.busy);
+    place.control.grant(Grant::Open, boot_time_ns());
+    child.finish();
+    let after = demand(&mut lookout);
+    assert!(after.throttled > 0 && !after.waiting);
+}
+
+#[test]
+fn whoever_is_not_answered_asks_again() {
+    let place = Place::with_limit(100);
+    place.control.grant(Grant::Closed, boot_time_ns());
+    let slice = place.slice();
+    let mut lookout = Lookout::new(&slice).unwrap();
+    let child = Child::fork(|| {
+        slice.join().unwrap().wait_for_turn(0, || true);
+    });
+    let first = await_demand(&mut lookout, |demand| demand.waiting).asked;
+    await_demand(&mut lookout, |demand| demand.asked > first + 1);
+    place.control.grant(Grant::Open, boot_time_ns());
+    child.finish();
+}
+
+#[test]
+fn work_is_reckoned_in_a_chain_over_all_processes() {
+    let place = Place::with_limit(100);
+    let [one, other] = [0, 1].map(|_| place.slice().join().unwrap());
+    let now = boot_time_ns();
+    assert_eq!(one.put_work(0, 1000, now), now + 1000);
+    assert_eq!(other.put_work(0, 500, now), now + 1500);
+    assert_eq!(one.put_work(0, 1, now + 5000), now + 5001);
+}
+
+#[test]
+fn work_that_nobody_watches_is_done_when_it_should_be_and_watched_work_is_not() {
+    let place = Place::with_limit(100);
+    let slot = place.slice().join().unwrap();
+    let mut lookout = Lookout::new(&place.slice()).unwrap();
+    let now = boot_time_ns();
+    let end = slot.put_work(0, 1_000_000, now);
+    let mut at = |time| {
+        let demand = lookout.demand(time).unwrap();
+        (demand.busy, demand.overdue)
+    };
+    assert_eq!(at(end), (true, false));
+    assert_eq!(at(end + 10_000_000), (false, false));
+    let watching = slot.watch_work();
+    assert_eq!(at(end + 10_000_000), (true, true));
+    drop(watching);
+    slot.work_done(0);
+    assert_eq!(at(end), (false, false));
+}
+
+#[test]
+fn what_is_left_on_the_gpu_is_looked_at_while_waiting() {
+    let place = Place::with_limit(100);
+    place.control.grant(Grant::Closed, boot_time_ns());
+    let slice = place.slice();
+    let mut lookout = Lookout::new(&slice).unwrap();
+    let child = Child::fork(|| {
+        let slot = slice.join().unwrap();
+        slot.put_work(0, 1_000_000_000, boot_time_ns());
+        let mut looks = 0;
+        slot.wait_for_turn(0, || {
+            looks += 1;
+            looks == 5
+        });
+        assert_eq!(looks, 5);
+    });
+    await_demand(&mut lookout, |demand| demand.waiting && !demand.busy);
+    place.control.grant(Grant::Open, boot_time_ns());
+    child.finish();
+}
+
+#[test]
+fn the_next_owner_of_a_slot_does_not_stand_where_a_killed_one_stood() {
+    let place = Place::with_limit(100);
+    place.control.grant(Grant::Closed, boot_time_ns());
+    let slice = place.slice();
+    let mut lookout = Lookout::new(&slice).unwrap();
+    let mut child = Child::fork(|| {
+        slice.join().unwrap().wait_for_turn(0, || true);
+    });
+    await_demand(&mut lookout, |demand| demand.waiting);
+    child.kill();
+    let slot = slice.join().unwrap();
+    slice
+        .reap(boot_time_ns(), &|_| divvy_ledger::Listed::No)
+        .unwrap();
+    assert!(!demand(&mut lookout).waiting);
+    drop(slot);
+}
+
+#[test]
+fn a_ringing_bell_ends_the_waiting() {
+    let bell = Bell::default();
+    let seen = bell.seen();
+    let rung = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            rung.store(true, SeqCst);
+            bell.ring();
+        });
+        while !rung.load(SeqCst) {
+            wait_for_demand(&bell, seen, std::iter::empty(), FOREVER);
+        }
+    });
+}
+
+#[test]
+fn a_slots_file_that_is_cut_short_is_an_error_and_no_crash() {
+    let place = Place::with_limit(100);
+    let mut lookout = Lookout::new(&place.slice()).unwrap();
+    std::fs::File::options()
+        .write(true)
+        .open(place.dir.path().join("slots"))
+        .unwrap()
+        .set_len(0)
+        .unwrap();
+    assert!(lookout.demand(boot_time_ns()).is_err());
+    let bell = Bell::default();
+    wait_for_demand(
+        &bell,
+        bell.seen(),
+        [&lookout].into_iter(),
+        Duration::from_millis(1),
+    );
+}
