@@ -16,6 +16,7 @@ mod clock;
 mod config;
 mod cycle;
 mod daemon;
+mod doctor;
 mod environment;
 mod gpu;
 mod http;
@@ -40,6 +41,8 @@ use divvy_api::v1::{Error, ErrorCode};
 
 pub use daemon::{DaemonArgs, daemon};
 pub use divvy_api::home;
+pub use doctor::doctor;
+pub use doctor::machine::probe_driver;
 pub use selftest::probe_limits;
 pub use solo::{SoloArgs, solo};
 pub use supervise::supervise;

@@ -14,7 +14,7 @@ use crate::store::Store;
 use crate::supervise::chain;
 
 /// The interposer's file.
-const PRELOAD: &str = "libdivvy_preload.so";
+pub(crate) const PRELOAD: &str = "libdivvy_preload.so";
 
 const OFFER_SIM: &str = "to try Divvy without a GPU, simulate some: --sim a100-80gb:3";
 

@@ -60,6 +60,8 @@ pub enum Verb {
     Cancel(Cancel),
     /// Serve queues on this machine's GPUs
     Daemon(Box<Daemon>),
+    /// Look at what is here, what will hold limits, and what to do about the rest
+    Doctor(Doctor),
     /// Try to pass a memory limit in every way there is, here, and show what holds
     Selftest(Selftest),
     /// Print a completion script for a shell
@@ -70,6 +72,9 @@ pub enum Verb {
     /// Measure what a CUDA context costs: started by the daemon
     #[command(hide = true)]
     ProbeContext(ProbeContext),
+    /// Print what a program meets of the driver: started by `doctor`
+    #[command(hide = true)]
+    ProbeDriver,
     /// Try to take more memory than this: started by `selftest`
     #[command(hide = true)]
     ProbeLimits(ProbeLimits),
@@ -271,6 +276,16 @@ pub struct Daemon {
     /// Time a job has to end when it is stopped, before it is killed [default: 10s]
     #[arg(long, value_name = "TIME")]
     pub grace: Option<String>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = help::DOCTOR)]
+pub struct Doctor {
+    /// Look at simulated GPUs: a100-80gb:3
+    #[arg(long, value_name = "MODEL:N", value_parser = models)]
+    pub sim: Option<String>,
+    #[command(flatten)]
+    pub read: Read,
 }
 
 #[derive(Debug, Args)]

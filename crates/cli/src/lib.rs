@@ -25,7 +25,7 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
 
-use divvy_api::v1::Error;
+use divvy_api::v1::{Error, Finding};
 
 pub use ask::Solo;
 pub use serve::Daemon;
@@ -47,6 +47,10 @@ pub struct Backend {
     pub probe_context: fn(&str) -> ExitCode,
     /// Tries to take more than so many bytes of GPU memory, as the words say, and prints what came of it: started by `selftest`.
     pub probe_limits: fn(u64, &[String]) -> ExitCode,
+    /// Looks at the machine and the installation, or at simulated GPUs (`a100-80gb:3`).
+    pub doctor: fn(Option<&str>) -> Vec<Finding>,
+    /// Prints what a program that starts here meets of the driver: started by `doctor`.
+    pub probe_driver: fn() -> ExitCode,
     /// Indices of this machine's GPUs, or of the simulated ones (`a100-80gb:3`).
     pub gpu_indices: fn(Option<&str>) -> Result<Vec<u32>, Error>,
 }

@@ -4,6 +4,7 @@
 //! characters in the forms for people; JSON escapes them itself.
 
 mod describe;
+mod doctor;
 mod events;
 mod gpus;
 mod jobs;
@@ -11,11 +12,12 @@ mod queues;
 mod selftest;
 mod why;
 
-use divvy_api::v1::{Event, Gpu, Job, List, Queue, Selftest, Why};
+use divvy_api::v1::{Event, Finding, Gpu, Job, List, Queue, Selftest, Why};
 use jiff::Timestamp;
 use serde::Serialize;
 
 pub use describe::describe;
+pub use doctor::findings;
 pub use events::{event_line, events};
 pub use gpus::{gpus, gpus_footer};
 pub use jobs::{jobs, submitted};
@@ -85,6 +87,14 @@ impl Item for Why {
 
     fn name(&self) -> String {
         self.job.clone()
+    }
+}
+
+impl Item for Finding {
+    const KIND: &'static str = "Doctor";
+
+    fn name(&self) -> String {
+        self.check.clone()
     }
 }
 

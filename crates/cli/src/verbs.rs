@@ -1,6 +1,7 @@
 //! What each verb does: ask, draw, pass on an exit code.
 
 mod away;
+mod doctor;
 mod follow;
 mod read;
 mod run;
@@ -40,10 +41,12 @@ pub fn act(verb: Verb, backend: Backend) -> Outcome {
         Verb::Cancel(args) => block_on(settle::cancel(args)),
         Verb::Daemon(args) if args.stop => block_on(stop::stop()),
         Verb::Daemon(args) => daemon(&args, backend),
+        Verb::Doctor(args) => doctor::doctor(&args, backend),
         Verb::Selftest(args) => selftest::selftest(&args, backend),
         Verb::Completion(args) => completion(&args),
         Verb::Supervise(args) => Ok((backend.supervise)(&args.job_directory)),
         Verb::ProbeContext(args) => Ok((backend.probe_context)(&args.gpu_uuid)),
+        Verb::ProbeDriver => Ok((backend.probe_driver)()),
         Verb::ProbeLimits(args) => Ok((backend.probe_limits)(args.limit, &args.words)),
     }
 }

@@ -15,6 +15,8 @@ fn main() -> ExitCode {
         solo: |asked| divvy_agent::solo(solo(asked)),
         probe_context: divvy_agent::probe_context,
         probe_limits: divvy_agent::probe_limits,
+        doctor: divvy_agent::doctor,
+        probe_driver: divvy_agent::probe_driver,
         gpu_indices: divvy_agent::gpu_indices,
     };
     divvy_cli::main(std::env::args_os(), backend)

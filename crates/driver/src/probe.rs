@@ -35,6 +35,7 @@ library! {
     struct Functions {
         cuInit,
         cuGetErrorString,
+        cuDeviceGetCount,
         cuDeviceGet,
         cuDeviceGetUuid,
         cuDeviceGetUuid_v2,
@@ -264,4 +265,20 @@ pub fn library_files(cuda: Option<&Path>) -> Result<(Option<PathBuf>, Option<Pat
         library.file_of(Lookup::Handle, c"cuInit"),
         library.file_of(Lookup::Global, c"cuMemAlloc_v2"),
     ))
+}
+
+/// Initialises the driver and answers how many GPUs it shows. Makes no context.
+///
+/// # Errors
+/// The call that failed: with no driver, no GPU, or one that is not ready.
+pub fn device_count(cuda: Option<&Path>) -> Result<u32, Error> {
+    let functions = Functions::find(&Library::open(cuda, CUDA)?, Lookup::Handle);
+    let words = &functions.cuGetErrorString;
+    // SAFETY: takes no pointer.
+    checked(&functions.cuInit, |init| unsafe { init(0) }, words)?;
+    let mut count: c_int = 0;
+    // SAFETY: writes one number.
+    let get = |get: pfn::cuDeviceGetCount| unsafe { get(&raw mut count) };
+    checked(&functions.cuDeviceGetCount, get, words)?;
+    Ok(count.try_into().unwrap_or(0))
 }

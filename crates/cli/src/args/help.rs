@@ -12,7 +12,10 @@ const GROUPS: &[(&str, &[&str])] = &[
         &["ps", "gpus", "queues", "describe", "logs", "events"],
     ),
     ("Understand and act", &["why", "wait", "cancel"]),
-    ("Serve", &["daemon", "selftest", "completion"]),
+    (
+        "Serve and check",
+        &["daemon", "doctor", "selftest", "completion"],
+    ),
 ];
 
 const EXAMPLES: &str = "\
@@ -50,6 +53,10 @@ Queues listed first are served first; jobs that name no queue wait in `default`,
   divvy daemon --dynamic-gpus --gpus 0-2 --queue dual_gpus=2 quarter_gpu=0.25 half_gpu=0.5
   divvy daemon --sim a100-80gb:3 --detached
   divvy daemon --stop";
+
+pub(super) const DOCTOR: &str = "\
+Changes nothing and needs no daemon and no GPU. Exits with 1 when something keeps jobs from running or from being held to their \
+limits, else with 0. Each finding is ok, warn or fail, with what it means and what to do.";
 
 pub(super) const SELFTEST: &str = "\
 A program in a slice of its own takes memory through every function there is, until it is refused. Exits with 0 when every \

@@ -1,0 +1,197 @@
+//! The driver: is there one, which files would be loaded, do they belong together.
+
+use std::path::Path;
+
+use divvy_api::v1::Finding;
+
+use super::machine::{Cuda, Machine, Management};
+use super::{fail, ok, warn};
+
+const NO_CUDA: &str = "no CUDA program runs here, so no job does";
+const INSTALL: &str =
+    "install NVIDIA's driver; to try Divvy without a GPU, simulate some: --sim a100-80gb:3";
+
+pub fn findings(machine: &Machine, simulated: bool) -> Vec<Finding> {
+    let mut findings = vec![library(&machine.cuda), initialises(&machine.cuda)]
+        .into_iter()
+        .flatten()
+        .collect::<Vec<_>>();
+    findings.extend(management(&machine.nvml));
+    if !simulated {
+        let kernel = std::fs::read_to_string("/proc/driver/nvidia/version").ok();
+        findings.extend(versions(kernel.as_deref(), &machine.nvml));
+    }
+    findings
+}
+
+/// Which `libcuda.so.1` a program here loads.
+fn library(cuda: &Result<Cuda, String>) -> Option<Finding> {
+    const CHECK: &str = "driver.library";
+    Some(match cuda {
+        Err(error) => fail(CHECK, error, NO_CUDA, INSTALL),
+        Ok(cuda) => {
+            let file = shown(cuda.file.as_deref());
+            if file.contains("/stubs/") {
+                fail(
+                    CHECK,
+                    format!("libcuda.so.1 is {file}, the toolkit's stand-in for linking"),
+                    NO_CUDA,
+                    "take the stubs folder out of LD_LIBRARY_PATH",
+                )
+            } else {
+                ok(CHECK, format!("libcuda.so.1 is {file}"))
+            }
+        }
+    })
+}
+
+/// Whether that library finds GPUs.
+fn initialises(cuda: &Result<Cuda, String>) -> Option<Finding> {
+    const CHECK: &str = "driver.cuda";
+    let cuda = cuda.as_ref().ok()?;
+    Some(match &cuda.devices {
+        Ok(0) => fail(CHECK, "CUDA shows no GPU", NO_CUDA, INSTALL),
+        Ok(1) => ok(CHECK, "CUDA shows 1 GPU"),
+        Ok(count) => ok(CHECK, format!("CUDA shows {count} GPUs")),
+        Err(error) => fail(
+            CHECK,
+            error,
+            NO_CUDA,
+            "look for NVRM in the kernel's log (dmesg); after an update of the driver, reboot",
+        ),
+    })
+}
+
+fn management(nvml: &Result<Management, String>) -> Option<Finding> {
+    const CHECK: &str = "driver.nvml";
+    Some(match nvml {
+        Err(error) => fail(
+            CHECK,
+            error,
+            "Divvy learns about GPUs from NVML, so it finds none",
+            "install NVML, which comes with the driver (libnvidia-ml.so.1, in containers the `utility` capability)",
+        ),
+        Ok(nvml) => ok(
+            CHECK,
+            format!(
+                "driver {}, up to CUDA {}; libnvidia-ml.so.1 is {}",
+                nvml.driver_version,
+                nvml.cuda_version,
+                shown(nvml.file.as_deref())
+            ),
+        ),
+    })
+}
+
+/// Whether the kernel's part of the driver is of the same version: after an update it is the old one until a reboot.
+/// `kernel` is what `/proc/driver/nvidia/version` says, where it is there.
+fn versions(kernel: Option<&str>, nvml: &Result<Management, String>) -> Option<Finding> {
+    const CHECK: &str = "driver.kernel";
+    let Some(kernel) = kernel else {
+        return nvml.is_ok().then(|| {
+            warn(
+                CHECK,
+                "/proc/driver/nvidia/version is not there",
+                "the version of the kernel's part of the driver cannot be compared (containers and WSL hide it)",
+                "",
+            )
+        });
+    };
+    let loaded = module_version(kernel)?;
+    Some(match nvml {
+        Ok(nvml) if nvml.driver_version == loaded => {
+            ok(CHECK, format!("the kernel module is {loaded}"))
+        }
+        Ok(nvml) => fail(
+            CHECK,
+            format!(
+                "the kernel module is {loaded} and the libraries are {}",
+                nvml.driver_version
+            ),
+            "programs fail as soon as they use a GPU",
+            "reboot, or unload the old module once nothing uses it",
+        ),
+        Err(_) => fail(
+            CHECK,
+            format!("the kernel module is {loaded}, and the libraries do not work with it"),
+            "programs fail as soon as they use a GPU",
+            "reboot after an update of the driver; in containers, mount the host's libraries",
+        ),
+    })
+}
+
+/// `NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.95.05  Tue Sep 23 10:11:16 UTC 2025`, `… Open Kernel Module for x86_64 …`
+fn module_version(text: &str) -> Option<String> {
+    let line = text.lines().find(|line| line.starts_with("NVRM version"))?;
+    let is_version =
+        |word: &&str| word.contains('.') && word.chars().all(|c| c.is_ascii_digit() || c == '.');
+    line.split_whitespace().find(is_version).map(str::to_owned)
+}
+
+fn shown(file: Option<&Path>) -> String {
+    file.map_or_else(
+        || "a file that the loader does not name".to_owned(),
+        |file| {
+            let real = file.canonicalize().unwrap_or_else(|_| file.to_owned());
+            real.display().to_string()
+        },
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use divvy_api::v1::FindingStatus;
+
+    use super::*;
+
+    fn nvml(version: &str) -> Result<Management, String> {
+        Ok(Management {
+            file: None,
+            driver_version: version.to_owned(),
+            cuda_version: "13.0".to_owned(),
+            gpus: Vec::new(),
+        })
+    }
+
+    fn cuda(file: &str, devices: Result<u32, String>) -> Result<Cuda, String> {
+        Ok(Cuda {
+            file: Some(file.into()),
+            allocations: None,
+            devices,
+        })
+    }
+
+    #[test]
+    fn an_updated_driver_whose_old_module_is_still_loaded_is_a_failure() {
+        let kernel = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build\nGCC version: 12.2.0\n";
+        let status = |version| versions(Some(kernel), &nvml(version)).map(|found| found.status);
+        assert_eq!(status("580.95.05"), Some(FindingStatus::Ok));
+        assert_eq!(status("590.10"), Some(FindingStatus::Fail));
+        assert_eq!(versions(None, &Err("none".into())), None);
+    }
+
+    #[test]
+    fn a_library_that_is_not_there_or_is_a_stub_or_finds_nothing_is_a_failure() {
+        let none = Err("cannot load libcuda.so.1: no such file".to_owned());
+        assert_eq!(
+            library(&none).map(|found| found.status),
+            Some(FindingStatus::Fail)
+        );
+        assert_eq!(initialises(&none), None, "one cause is one finding");
+        let stub = cuda("/usr/local/cuda/lib64/stubs/libcuda.so", Ok(1));
+        assert_eq!(
+            library(&stub).map(|found| found.status),
+            Some(FindingStatus::Fail)
+        );
+        let empty = cuda("/usr/lib/libcuda.so.1", Ok(0));
+        assert_eq!(
+            initialises(&empty).map(|found| found.status),
+            Some(FindingStatus::Fail)
+        );
+        let well = cuda("/usr/lib/libcuda.so.1", Ok(2));
+        assert_eq!(
+            initialises(&well).map(|found| found.status),
+            Some(FindingStatus::Ok)
+        );
+    }
+}

@@ -1,0 +1,157 @@
+//! Each GPU: is it well, may several processes use it, what will hold a limit on it.
+
+use divvy_api::v1::Finding;
+use divvy_core::Bytes;
+
+use super::machine::{Compute, Gpu, Machine};
+use super::{fail, ok, warn};
+
+/// `works`: the limiter is there and stands between programs and the driver.
+pub fn findings(machine: &Machine, works: bool, simulated: bool) -> Vec<Finding> {
+    let gpus = machine.nvml.iter().flat_map(|nvml| &nvml.gpus).enumerate();
+    gpus.flat_map(|(index, gpu)| match gpu {
+        Ok(gpu) => one(gpu, works, simulated),
+        Err(error) => vec![fail(
+            &format!("gpu.{index}"),
+            error,
+            "it takes no jobs",
+            "nvidia-smi -q tells more; a GPU that has fallen off the bus needs a reset or a reboot",
+        )],
+    })
+    .collect()
+}
+
+fn one(gpu: &Gpu, works: bool, simulated: bool) -> Vec<Finding> {
+    let mut findings = vec![ok(
+        &format!("gpu.{}", gpu.index),
+        format!(
+            "{}, {} for jobs, {} in use, {}",
+            gpu.name,
+            Bytes::new(gpu.usable).human(),
+            Bytes::new(gpu.used).human(),
+            gpu.uuid
+        ),
+    )];
+    findings.push(enforcement(gpu, works));
+    findings.extend(compute_mode(gpu));
+    findings.extend(persistence(gpu));
+    if !simulated {
+        findings.extend(node(gpu));
+    }
+    findings
+}
+
+/// What will hold a limit there, or that nothing will.
+fn enforcement(gpu: &Gpu, works: bool) -> Finding {
+    let check = format!("gpu.{}.enforcement", gpu.index);
+    if gpu.mig {
+        return fail(
+            &check,
+            "it is in MIG mode",
+            "memory is had through its instances only, and this version makes none: nothing is cut from it",
+            &format!(
+                "sudo nvidia-smi -i {} -mig 0, when nothing uses it",
+                gpu.index
+            ),
+        );
+    }
+    if !works {
+        return fail(
+            &check,
+            "nothing would hold a limit",
+            "the limiter does not stand between programs and the driver",
+            "see the findings about the limiter",
+        );
+    }
+    ok(
+        &check,
+        "memory limits are held by the interposer (LD_PRELOAD); compute is shared by the driver's time-slicing",
+    )
+}
+
+fn compute_mode(gpu: &Gpu) -> Option<Finding> {
+    let check = format!("gpu.{}.compute_mode", gpu.index);
+    let fix = format!("sudo nvidia-smi -i {} -c DEFAULT", gpu.index);
+    match gpu.compute {
+        Compute::Anybody => None,
+        Compute::OneProcess => Some(fail(
+            &check,
+            "it lets one process in at a time",
+            "the second job on it fails when it makes a context",
+            &fix,
+        )),
+        Compute::Nobody => Some(fail(
+            &check,
+            "it lets no process in",
+            "every job on it fails when it makes a context",
+            &fix,
+        )),
+    }
+}
+
+fn persistence(gpu: &Gpu) -> Option<Finding> {
+    (gpu.persistence == Some(false)).then(|| {
+        warn(
+            &format!("gpu.{}.persistence", gpu.index),
+            "persistence mode is off",
+            "the driver goes to sleep when nobody uses the GPU, and the next job waits seconds for it",
+            &format!("sudo nvidia-smi -i {} -pm 1, or run nvidia-persistenced", gpu.index),
+        )
+    })
+}
+
+/// Whether this user may use it.
+fn node(gpu: &Gpu) -> Option<Finding> {
+    let path = format!("/dev/nvidia{}", gpu.minor?);
+    super::system::device_node(&format!("gpu.{}.node", gpu.index), &path)
+}
+
+#[cfg(test)]
+mod tests {
+    use divvy_api::v1::FindingStatus;
+
+    use super::*;
+
+    fn gpu() -> Gpu {
+        Gpu {
+            index: 0,
+            uuid: "GPU-0".into(),
+            name: "NVIDIA A100".into(),
+            minor: None,
+            usable: 80 << 30,
+            used: 0,
+            mig: false,
+            compute: Compute::Anybody,
+            persistence: Some(true),
+        }
+    }
+
+    fn worst(gpu: &Gpu, works: bool) -> Option<(String, FindingStatus)> {
+        let findings = one(gpu, works, true);
+        let worst = findings.iter().max_by_key(|finding| finding.status)?;
+        (worst.status != FindingStatus::Ok).then(|| (worst.check.clone(), worst.status))
+    }
+
+    #[test]
+    fn a_gpu_that_several_jobs_can_share_has_nothing_wrong() {
+        assert_eq!(worst(&gpu(), true), None);
+    }
+
+    #[test]
+    fn what_keeps_jobs_from_sharing_is_a_failure_and_a_slow_start_a_warning() {
+        let expect = |gpu: Gpu, works, check: &str, status| {
+            assert_eq!(worst(&gpu, works), Some((check.to_owned(), status)));
+        };
+        let fail = FindingStatus::Fail;
+        expect(gpu(), false, "gpu.0.enforcement", fail);
+        expect(Gpu { mig: true, ..gpu() }, true, "gpu.0.enforcement", fail);
+        for compute in [Compute::OneProcess, Compute::Nobody] {
+            expect(Gpu { compute, ..gpu() }, true, "gpu.0.compute_mode", fail);
+        }
+        let asleep = Gpu {
+            persistence: Some(false),
+            ..gpu()
+        };
+        expect(asleep, true, "gpu.0.persistence", FindingStatus::Warn);
+    }
+}

@@ -1,0 +1,111 @@
+//! The limiter: its file, whether the loader takes it, whether it stands between programs and the driver.
+
+use std::path::{Path, PathBuf};
+
+use divvy_api::v1::Finding;
+
+use super::machine::Machine;
+use super::{fail, ok};
+use crate::config::loadable;
+
+const NOT_HELD: &str = "jobs would not be held to their limits, so none is started";
+
+/// `preload` is the limiter's file, or why there is none; `limited` the machine as seen with it loaded.
+pub fn findings(preload: &Result<PathBuf, String>, limited: Option<&Machine>) -> Vec<Finding> {
+    let preload = match preload {
+        Ok(preload) => preload,
+        Err(error) => {
+            let fix = "install it beside divvy, or name its folder in DIVVY_LIB_DIR";
+            return vec![fail("limiter.library", error, NOT_HELD, fix)];
+        }
+    };
+    let mut findings = vec![library(preload)];
+    findings.extend(limited.and_then(|machine| stands(preload, machine)));
+    findings
+}
+
+fn library(preload: &Path) -> Finding {
+    const CHECK: &str = "limiter.library";
+    match loadable(preload, "LD_PRELOAD") {
+        Ok(()) => ok(CHECK, preload.display().to_string()),
+        Err(error) => fail(
+            CHECK,
+            error.to_string(),
+            NOT_HELD,
+            "put the libraries in a folder with a plain path and name it in DIVVY_LIB_DIR",
+        ),
+    }
+}
+
+/// Whether a program's allocations go to the limiter; nothing where there is no driver to stand before.
+fn stands(preload: &Path, limited: &Machine) -> Option<Finding> {
+    const CHECK: &str = "limiter.loads";
+    let same = |file: &PathBuf| file == preload || file.canonicalize().is_ok_and(|f| f == preload);
+    let cuda = limited.cuda.as_ref().ok()?;
+    Some(match &cuda.allocations {
+        Some(file) if same(file) => ok(
+            CHECK,
+            "a program started with it allocates through it, before the driver",
+        ),
+        found => {
+            let found = found
+                .as_ref()
+                .map_or_else(|| "no file".to_owned(), |file| file.display().to_string());
+            let said = limited.said.lines().next().unwrap_or_default();
+            let said = if said.is_empty() {
+                String::new()
+            } else {
+                format!("; {said}")
+            };
+            fail(
+                CHECK,
+                format!("with the limiter loaded, allocations go to {found}{said}"),
+                NOT_HELD,
+                "the limiter needs glibc and libgcc_s.so.1; `ldd` on its file shows what is missing",
+            )
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use divvy_api::v1::FindingStatus;
+
+    use super::super::machine::Cuda;
+    use super::*;
+
+    fn machine(allocations: Option<&str>) -> Machine {
+        let cuda = Cuda {
+            file: None,
+            allocations: allocations.map(PathBuf::from),
+            devices: Ok(1),
+        };
+        Machine {
+            cuda: Ok(cuda),
+            nvml: Err(String::new()),
+            said: "ERROR: ld.so: object cannot be preloaded".to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_limiter_that_the_loader_skipped_is_a_failure_in_the_loaders_words() {
+        let preload = Path::new("/opt/libdivvy_preload.so");
+        let well = stands(preload, &machine(Some("/opt/libdivvy_preload.so"))).unwrap();
+        assert_eq!(well.status, FindingStatus::Ok);
+        let skipped = stands(preload, &machine(Some("/usr/lib/libcuda.so.1"))).unwrap();
+        assert_eq!(skipped.status, FindingStatus::Fail);
+        assert!(
+            skipped.found.contains("cannot be preloaded"),
+            "{}",
+            skipped.found
+        );
+    }
+
+    #[test]
+    fn a_path_that_the_loader_would_take_apart_is_a_failure() {
+        assert_eq!(
+            library(Path::new("/my apps/x.so")).status,
+            FindingStatus::Fail
+        );
+    }
+}

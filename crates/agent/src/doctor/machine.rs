@@ -1,0 +1,179 @@
+//! The driver and its GPUs as a program that starts here meets them: asked in a process of its own, with the environment a job
+//! would have, because a broken driver may hang or take its process along.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+use divvy_driver::load::{Library, Lookup, NVML};
+use divvy_driver::nvml::{ComputeMode, Device, Nvml};
+use divvy_driver::{Error, probe};
+use serde::{Deserialize, Serialize};
+
+use crate::ask::{ask, complaint};
+use crate::config::Simulated;
+use crate::supervise::chain;
+
+/// A GPU that was asleep takes seconds to wake.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Everything the driver tells. Each part may fail alone, and then says why in its place.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Machine {
+    pub cuda: Result<Cuda, String>,
+    pub nvml: Result<Management, String>,
+    /// What the dynamic loader and the libraries said on stderr.
+    #[serde(skip)]
+    pub said: String,
+}
+
+/// The CUDA driver library.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cuda {
+    /// The file that `libcuda.so.1` is here.
+    pub file: Option<PathBuf>,
+    /// The file that a linked program's `cuMemAlloc` goes to.
+    pub allocations: Option<PathBuf>,
+    /// How many GPUs it shows once it is initialised.
+    pub devices: Result<u32, String>,
+}
+
+/// NVML.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Management {
+    pub file: Option<PathBuf>,
+    pub driver_version: String,
+    /// `13.0`
+    pub cuda_version: String,
+    pub gpus: Vec<Result<Gpu, String>>,
+}
+
+/// A GPU and its modes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gpu {
+    pub index: u32,
+    pub uuid: String,
+    pub name: String,
+    /// The number in `/dev/nvidiaN`.
+    pub minor: Option<u32>,
+    /// Bytes that jobs can share.
+    pub usable: u64,
+    /// Bytes in use now.
+    pub used: u64,
+    pub mig: bool,
+    pub compute: Compute,
+    pub persistence: Option<bool>,
+}
+
+/// Who may make contexts on a GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Compute {
+    Anybody,
+    OneProcess,
+    Nobody,
+}
+
+impl Machine {
+    /// Asks in a child process; `preload` is loaded into it as into a job.
+    pub fn ask(simulated: Option<&Simulated>, preload: Option<&Path>) -> Self {
+        let lost = |error: String| Self {
+            cuda: Err(error.clone()),
+            nvml: Err(error),
+            said: String::new(),
+        };
+        let Ok(this) = std::env::current_exe() else {
+            return lost("this program's own file cannot be found".to_owned());
+        };
+        let mut command = Command::new(this);
+        command
+            .arg("probe-driver")
+            .env_remove("LD_PRELOAD")
+            .env_remove("CUDA_VISIBLE_DEVICES");
+        if let Some(preload) = preload {
+            command.env("LD_PRELOAD", preload);
+        }
+        if let Some(simulated) = simulated {
+            command
+                .env("DIVVY_SIM", &simulated.models)
+                .env("DIVVY_SIM_STATE", &simulated.state)
+                .env("LD_LIBRARY_PATH", &simulated.lib);
+        }
+        match ask(&mut command, PATIENCE) {
+            Ok(output) => match serde_json::from_slice::<Self>(&output.stdout) {
+                Ok(machine) => Self {
+                    said: String::from_utf8_lossy(&output.stderr).trim().to_owned(),
+                    ..machine
+                },
+                Err(_) => lost(format!(
+                    "the driver ended the program that asked it ({})",
+                    complaint(&output)
+                )),
+            },
+            Err(error) => lost(format!("the driver gave no answer: {error}")),
+        }
+    }
+
+    fn here() -> Self {
+        Self {
+            cuda: cuda().map_err(|error| chain(&error)),
+            nvml: management().map_err(|error| chain(&error)),
+            said: String::new(),
+        }
+    }
+}
+
+/// `divvy probe-driver`: prints what a program here meets, one line of JSON.
+pub fn probe_driver() -> ExitCode {
+    let line = serde_json::to_string(&Machine::here()).unwrap_or_default();
+    match std::io::Write::write_all(&mut std::io::stdout(), line.as_bytes()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+fn cuda() -> Result<Cuda, Error> {
+    let (file, allocations) = probe::library_files(None)?;
+    let devices = probe::device_count(None).map_err(|error| chain(&error));
+    Ok(Cuda {
+        file,
+        allocations,
+        devices,
+    })
+}
+
+fn management() -> Result<Management, Error> {
+    let file = Library::open(None, NVML)?.file_of(Lookup::Handle, c"nvmlInit_v2");
+    let nvml = Nvml::load(None)?;
+    let gpu = |device: Result<Device<'_>, Error>| {
+        device
+            .and_then(|device| gpu(&device))
+            .map_err(|error| chain(&error))
+    };
+    Ok(Management {
+        file,
+        driver_version: nvml.driver_version()?,
+        cuda_version: nvml.cuda_version()?.to_string(),
+        gpus: nvml.devices()?.into_iter().map(gpu).collect(),
+    })
+}
+
+fn gpu(device: &Device<'_>) -> Result<Gpu, Error> {
+    let identity = device.identity()?;
+    let memory = device.memory()?;
+    let modes = device.modes()?;
+    Ok(Gpu {
+        index: identity.index,
+        uuid: identity.uuid,
+        name: identity.name,
+        minor: device.minor_number().ok(),
+        usable: memory.total.saturating_sub(memory.reserved),
+        used: memory.used,
+        mig: modes.mig == Some(true),
+        compute: match modes.compute {
+            None | Some(ComputeMode::Default) => Compute::Anybody,
+            Some(ComputeMode::ExclusiveProcess | ComputeMode::Other(_)) => Compute::OneProcess,
+            Some(ComputeMode::Prohibited) => Compute::Nobody,
+        },
+        persistence: modes.persistence,
+    })
+}
