@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use divvy_api::home::Home;
+use divvy_core::reconcile::Policy;
 use divvy_core::{Order, QueueSpec};
 
 /// Time between SIGTERM and SIGKILL unless told otherwise.
@@ -17,6 +18,8 @@ pub struct Config {
     pub order: Order,
     pub backfill: bool,
     pub grace: Duration,
+    /// What is done about memory held past the limiter.
+    pub on_bypass: Policy,
     /// Name of the user whose daemon this is.
     pub user: String,
     pub hostname: String,

@@ -15,29 +15,35 @@ mod follow;
 mod observe;
 mod place;
 mod read;
+mod reconcile;
 mod start;
 mod submit;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::process::Child;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use divvy_api::v1::{Error, Event};
-use divvy_core::{JobId, Wait};
+use divvy_core::reconcile::Watchlist;
+use divvy_core::{GpuUuid, JobId, Wait};
 use tokio::sync::broadcast;
 
 use crate::clock::now;
 use crate::config::Config;
-use crate::gpu::Device;
 use crate::gpu::slice::HeldSlice;
+use crate::gpu::{Device, IDLE, Observer};
 use crate::job::Job;
+use crate::keeper::Keeper;
 use crate::mailbox::{Message, Milestone, Read, Reply};
+use crate::process::Process;
 use crate::records::Exit;
 use crate::store::{Store, StoreError};
 use crate::watch::Watch;
+use reconcile::Ledger;
 
-/// How often everything is looked at, whatever happens.
+/// How often everything is looked at while there are jobs, whatever happens.
 pub const TICK: Duration = Duration::from_millis(250);
 
 /// Most messages that one round takes, which bounds how long an answer is held back.
@@ -50,6 +56,14 @@ pub struct Cycle {
     watch: Option<Watch>,
     events: broadcast::Sender<Event>,
     devices: Vec<Device>,
+    observer: Arc<Observer>,
+    keeper: Keeper,
+    /// Processes that may be past the limiter.
+    watchlist: Watchlist,
+    /// How many were, by way.
+    bypasses: [u64; 3],
+    /// GPUs whose driver was said not to tell whose memory is whose.
+    unspoken: HashSet<GpuUuid>,
     /// Jobs that have not ended.
     jobs: BTreeMap<JobId, Living>,
     /// The last plan's reasons, by job.
@@ -58,8 +72,6 @@ pub struct Cycle {
     cursor: usize,
     /// Supervisors that this agent started and that have not been waited for.
     children: Vec<Child>,
-    /// Processes of our slices that the driver listed last, some of slices that are gone.
-    departed: HashSet<u32>,
     /// Why the GPUs cannot be observed, said once.
     blind: Option<String>,
     round: Round,
@@ -76,12 +88,18 @@ struct Living {
     heard: Instant,
     /// The process that this agent started to supervise it.
     supervisor: Option<u32>,
+    /// How that one ended, once it has.
+    supervisor_end: Option<String>,
     /// How often that process ended before it had started anything.
     false_starts: u32,
     /// How its start failed, where its folder could not tell.
     failed: Option<Exit>,
     /// Its slice could not be read, which was said.
     damaged: bool,
+    /// By position in its holdings.
+    ledgers: Vec<Ledger>,
+    /// Processes of it that the driver listed last.
+    members: Vec<Process>,
 }
 
 struct Waiter {
@@ -97,6 +115,10 @@ struct Round {
     events: Vec<Event>,
     starts: Vec<JobId>,
     stops: Vec<JobId>,
+    /// Processes to be killed.
+    shots: Vec<Process>,
+    /// Jobs whose processes are all to be killed.
+    kills: Vec<JobId>,
     /// Jobs that came to a milestone.
     reached: Vec<JobId>,
     answers: Vec<Answer>,
@@ -121,9 +143,12 @@ impl Living {
             since: now,
             heard: now,
             supervisor: None,
+            supervisor_end: None,
             false_starts: 0,
             failed: None,
             damaged: false,
+            ledgers: Vec::new(),
+            members: Vec::new(),
         }
     }
 }
@@ -135,6 +160,8 @@ pub struct Parts {
     pub watch: Option<Watch>,
     pub events: broadcast::Sender<Event>,
     pub devices: Vec<Device>,
+    pub observer: Arc<Observer>,
+    pub keeper: Keeper,
 }
 
 impl Cycle {
@@ -149,6 +176,8 @@ impl Cycle {
             watch,
             events,
             devices,
+            observer,
+            keeper,
         } = parts;
         let jobs = store
             .living()?
@@ -159,17 +188,22 @@ impl Cycle {
             .setting("cursor")?
             .and_then(|cursor| cursor.parse().ok())
             .unwrap_or(0);
+        let bypasses = store.bypass_counts()?;
         Ok(Self {
             config,
             store,
             watch,
             events,
             devices,
+            observer,
+            keeper,
+            watchlist: Watchlist::default(),
+            bypasses,
+            unspoken: HashSet::new(),
             jobs,
             waits: HashMap::new(),
             cursor,
             children: Vec::new(),
-            departed: HashSet::new(),
             blind: None,
             round: Round {
                 replan: true,
@@ -186,7 +220,7 @@ impl Cycle {
         let mut tick = Instant::now();
         loop {
             let patience = if self.round.again.is_empty() && !self.round.replan {
-                (tick + TICK).saturating_duration_since(Instant::now())
+                (tick + self.beat()).saturating_duration_since(Instant::now())
             } else {
                 Duration::ZERO
             };
@@ -202,7 +236,7 @@ impl Cycle {
             for message in first.into_iter().chain(messages.try_iter().take(BATCH)) {
                 self.handle(message)?;
             }
-            if tick.elapsed() >= TICK {
+            if tick.elapsed() >= self.beat() {
                 tick = Instant::now();
                 self.sweep()?;
             }
@@ -213,6 +247,14 @@ impl Cycle {
         }
     }
 
+    /// Between two looks at everything.
+    fn beat(&self) -> Duration {
+        match self.jobs.is_empty() && self.children.is_empty() {
+            true => IDLE,
+            false => TICK,
+        }
+    }
+
     /// Plans if need be, makes the round durable, then does what it has decided and answers.
     fn finish_round(&mut self) -> Result<(), StoreError> {
         if std::mem::take(&mut self.round.replan) {
@@ -220,6 +262,7 @@ impl Cycle {
         }
         self.store.commit()?;
         self.check();
+        self.carry_out();
         for event in self.round.events.drain(..) {
             // Nobody listening is no failure.
             let _ = self.events.send(event);
@@ -242,6 +285,7 @@ impl Cycle {
         for read in std::mem::take(&mut self.round.reads) {
             read(self);
         }
+        self.observer.set_busy(!self.jobs.is_empty());
         Ok(())
     }
 
@@ -278,14 +322,8 @@ impl Cycle {
                     self.news(id)?;
                 }
             }
-            Message::Observed(observation) => self.observed(&observation)?,
-            Message::Blind(why) => {
-                if self.blind.as_ref() != Some(&why) {
-                    tracing::error!(%why, "the GPUs cannot be observed");
-                    self.tell(None, "gpu_error", &why)?;
-                    self.blind = Some(why);
-                }
-            }
+            Message::Looked(look) => self.observed(&look)?,
+            Message::Blind(why) => self.blinded(why)?,
             Message::Stop => self.round.stop = true,
         }
         Ok(())

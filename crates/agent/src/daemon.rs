@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use divvy_api::home::{Home, HomeError};
 use divvy_api::v1::{Error, ErrorCode};
+use divvy_core::reconcile::Policy;
 use divvy_core::{GpuSelection, GpuUuid, Mode, Order, QueueName, QueueSpec, can_ever_fit};
 use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -24,6 +25,7 @@ use crate::config::{Config, GRACE, Simulated};
 use crate::cycle::{Cycle, Parts};
 use crate::gpu::{Device, Observation};
 use crate::http::{self, Api};
+use crate::keeper::Keeper;
 use crate::mailbox::{Mailbox, Message};
 use crate::node::Node;
 use crate::process::Process;
@@ -57,6 +59,8 @@ pub struct DaemonArgs {
     pub sim: Option<String>,
     /// Time between SIGTERM and SIGKILL; 10 s when absent.
     pub grace: Option<Duration>,
+    /// What is done about memory held past the limiter.
+    pub on_bypass: Policy,
 }
 
 /// Serves until SIGTERM or SIGINT; detached, until the daemon it started answers.
@@ -96,18 +100,19 @@ fn serve(args: DaemonArgs, home: Home, simulated: Option<Simulated>) -> Result<(
     let devices = devices(&node, &store, &managed)?;
     let queues = with_default(args.queues);
     check_queues(&queues, &devices)?;
+    let observer = Arc::new(node.observer());
     let Node {
         programs,
         simulated,
-        source,
-        observation,
         driver_version,
+        ..
     } = node;
     let config = Config {
         queues,
         order: args.order,
         backfill: args.backfill,
         grace: args.grace.unwrap_or(GRACE),
+        on_bypass: args.on_bypass,
         user: user::name(),
         hostname: rustix::system::uname()
             .nodename()
@@ -130,17 +135,17 @@ fn serve(args: DaemonArgs, home: Home, simulated: Option<Simulated>) -> Result<(
         )
         .ok();
     let home = Arc::new(config.home.clone());
+    let keeper = Keeper::start().map_err(|error| internal("starting the keeper of compute time", &error))?;
     let parts = Parts {
         config,
         store,
         watch,
         events: events.clone(),
         devices,
+        observer: Arc::clone(&observer),
+        keeper,
     };
     let mut cycle = Cycle::new(parts).map_err(|error| from_store(&error))?;
-    cycle
-        .observed(&observation)
-        .map_err(|error| from_store(&error))?;
     let listener = bind(&home)?;
     let resumed = cycle.resume().map_err(|error| from_store(&error))?;
     tracing::info!(
@@ -151,7 +156,7 @@ fn serve(args: DaemonArgs, home: Home, simulated: Option<Simulated>) -> Result<(
         socket = %home.socket().display(),
         "serving"
     );
-    Arc::clone(&source)
+    Arc::clone(&observer)
         .report(mailbox.clone())
         .map_err(|error| internal("cannot start a thread", &error))?;
     let (done, cycle_end) = oneshot::channel();
@@ -163,7 +168,7 @@ fn serve(args: DaemonArgs, home: Home, simulated: Option<Simulated>) -> Result<(
         mailbox: mailbox.clone(),
         events,
         home: Arc::clone(&home),
-        source,
+        observer,
     };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

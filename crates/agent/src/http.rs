@@ -23,7 +23,7 @@ use serde::Deserialize;
 use tokio::net::UnixListener;
 use tokio::sync::broadcast;
 
-use crate::gpu::Source;
+use crate::gpu::Observer;
 use crate::mailbox::{Mailbox, Message, Milestone};
 use crate::store;
 use crate::supervise::chain;
@@ -41,7 +41,7 @@ pub struct Api {
     pub mailbox: Mailbox,
     pub events: broadcast::Sender<v1::Event>,
     pub home: Arc<Home>,
-    pub source: Arc<Source>,
+    pub observer: Arc<Observer>,
 }
 
 /// Serves until the future is dropped.
@@ -137,14 +137,15 @@ async fn node(State(api): State<Api>) -> Answer<v1::Node> {
 }
 
 async fn gpus(State(api): State<Api>) -> Answer<v1::Gpu> {
-    // A fresh look, so that what was allocated before the question is in the answer.
-    let source = Arc::clone(&api.source);
-    match tokio::task::spawn_blocking(move || source.observe()).await {
-        Ok(Ok(observation)) => api.mailbox.post(Message::Observed(observation)),
-        Ok(Err(error)) => api.mailbox.post(Message::Blind(chain(&error))),
-        Err(_) => {}
-    }
+    look(&api).await;
     list("GpuList", api.mailbox.read(|cycle| Ok(cycle.gpus())).await?)
+}
+
+/// A fresh look, so that what was allocated before the question is in the answer.
+async fn look(api: &Api) {
+    let (observer, mailbox) = (Arc::clone(&api.observer), api.mailbox.clone());
+    // It panics only if the looking does.
+    let _ = tokio::task::spawn_blocking(move || observer.tell(&mailbox)).await;
 }
 
 async fn queues(State(api): State<Api>) -> Answer<v1::Queue> {
@@ -205,6 +206,10 @@ async fn why(State(api): State<Api>, Path(reference): Path<String>) -> Answer<v1
 }
 
 async fn submit(State(api): State<Api>, Body(submit): Body<v1::Submit>) -> Answer<v1::Job> {
+    // Without jobs looks are seldom, and the first one must not be placed by what strangers held two seconds ago.
+    if !api.observer.is_busy() {
+        look(&api).await;
+    }
     let submit = Box::new(submit);
     list(
         "JobList",

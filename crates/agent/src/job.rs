@@ -7,6 +7,8 @@ use divvy_core::job::Event;
 use divvy_core::{Bytes, Grant, Job as Life, JobId, QueueName, Request};
 use jiff::Timestamp;
 
+use crate::bypass::Bypass;
+
 /// A job. Its environment stays in the store until it is started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Job {
@@ -24,6 +26,8 @@ pub struct Job {
     pub reason: Option<String>,
     /// What it held last, with the traces of it; empty before it was placed.
     pub holdings: Vec<Holding>,
+    /// Who of it held memory past the limiter, oldest first.
+    pub bypasses: Vec<Bypass>,
 }
 
 /// What was submitted, checked.
@@ -54,6 +58,8 @@ pub struct Traces {
     pub denied: u64,
     /// Size of the last of them.
     pub last_denied: Option<Bytes>,
+    /// The account's largest error against the driver.
+    pub mismatch_max: Bytes,
 }
 
 /// A job about to be stored for the first time.
@@ -79,6 +85,7 @@ impl Job {
             exit_code: None,
             reason: None,
             holdings: Vec::new(),
+            bypasses: Vec::new(),
         }
     }
 

@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 mod ask;
+mod bypass;
 mod clock;
 mod config;
 mod cycle;
@@ -22,6 +23,7 @@ mod gpu;
 mod http;
 mod intake;
 mod job;
+mod keeper;
 mod mailbox;
 mod node;
 mod process;

@@ -7,7 +7,7 @@ use divvy_core::JobId;
 use tokio::sync::oneshot;
 
 use crate::cycle::Cycle;
-use crate::gpu::Observation;
+use crate::gpu::look::Look;
 
 /// Where an answer goes; whoever asked may be gone.
 pub type Reply<T> = oneshot::Sender<Result<T, Error>>;
@@ -41,7 +41,7 @@ pub enum Message {
     Read(Read),
     /// There is news in the folder of this job; `None`: perhaps of any.
     Records(Option<JobId>),
-    Observed(Observation),
+    Looked(Box<Look>),
     /// The GPUs could not be observed.
     Blind(String),
     Stop,

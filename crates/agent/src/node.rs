@@ -8,7 +8,8 @@ use divvy_core::Mode;
 
 use crate::config::{Programs, Simulated, library, loadable};
 use crate::daemon::{from_store, internal};
-use crate::gpu::{Device, Observation, Observed, Source, overhead};
+use crate::gpu::{Device, Observation, Observed, Observer, Source, overhead};
+use crate::process::inside::{Mark, Marks};
 use crate::simulated;
 use crate::store::Store;
 use crate::supervise::chain;
@@ -71,6 +72,18 @@ impl Node {
             observation,
             driver_version,
         })
+    }
+
+    /// Who looks at the GPUs from now on.
+    pub fn observer(&self) -> Observer {
+        let marks = Marks {
+            limiters: vec![Mark::of(&self.programs.preload)],
+            driver: self
+                .simulated
+                .as_ref()
+                .map(|simulated| Mark::of(&simulated.state)),
+        };
+        Observer::new(Arc::clone(&self.source), marks)
     }
 
     /// The GPUs for which there is a mode, with what a context costs on each.

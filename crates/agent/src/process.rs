@@ -2,6 +2,8 @@
 //!
 //! Everything here reads `/proc` (proc(5)); signals go through a pidfd, which cannot hit a stranger.
 
+pub mod inside;
+
 use std::collections::HashMap;
 use std::fs;
 use std::io;
@@ -18,6 +20,13 @@ pub struct Process {
 
 impl From<Process> for divvy_core::job::Process {
     fn from(Process { pid, start_time }: Process) -> Self {
+        Self { pid, start_time }
+    }
+}
+
+impl From<divvy_core::job::Process> for Process {
+    fn from(process: divvy_core::job::Process) -> Self {
+        let divvy_core::job::Process { pid, start_time } = process;
         Self { pid, start_time }
     }
 }
@@ -79,12 +88,72 @@ pub fn descendants(ancestor: u32) -> Vec<Process> {
     }
     let mut found = children.remove(&ancestor).unwrap_or_default();
     let mut next = 0;
-    while let Some(process) = found.get(next) {
-        let below = children.remove(&process.pid).unwrap_or_default();
-        found.extend(below);
+    while let Some(parent) = found.get(next).copied() {
+        let below = children.remove(&parent.pid).unwrap_or_default();
+        // `/proc` is not read in one moment: a child of somebody whose pid has meanwhile gone to this parent is older.
+        let own = |child: &Process| child.start_time >= parent.start_time;
+        found.extend(below.into_iter().filter(own));
         next += 1;
     }
     found
+}
+
+/// A process and the number of its session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Member {
+    pub process: Process,
+    pub session: u32,
+}
+
+/// A process and its ancestors, nearest first; ends where one is gone, and is empty when `of` is. What a subreaper or init has
+/// taken in descends from it.
+pub fn ancestry(of: Process) -> Vec<Member> {
+    // As deep as a tree is ever looked at; a real one is a few dozen.
+    const DEEP: usize = 512;
+    let mut line: Vec<Member> = Vec::new();
+    let Some(mut stat) = self::stat(of.pid).filter(|stat| stat.start_time == of.start_time) else {
+        return line;
+    };
+    let mut process = of;
+    while line.len() < DEEP {
+        line.push(Member {
+            process,
+            session: stat.session,
+        });
+        let Some(parent) = parent(process, &stat) else {
+            break;
+        };
+        (process, stat) = parent;
+    }
+    line
+}
+
+/// The parent, and what is said of it. A parent is never younger than its child: one that is has come by the pid of a
+/// parent that has just died, and then the child has another by now.
+fn parent(child: Process, seen: &Stat) -> Option<(Process, Stat)> {
+    let mut number = seen.parent;
+    for _ in 0..8 {
+        if number == 0 {
+            return None;
+        }
+        if let Some(stat) = stat(number).filter(|stat| stat.start_time <= child.start_time) {
+            let process = Process {
+                pid: number,
+                start_time: stat.start_time,
+            };
+            return Some((process, stat));
+        }
+        number = stat(child.pid)
+            .filter(|stat| stat.start_time == child.start_time)?
+            .parent;
+    }
+    None
+}
+
+/// A moment of CLOCK_BOOTTIME (nanoseconds) as processes' start times have it.
+pub fn ticks(boot_time_ns: u64) -> u64 {
+    let a_second = u128::from(rustix::param::clock_ticks_per_second());
+    u64::try_from(u128::from(boot_time_ns) * a_second / 1_000_000_000).unwrap_or(u64::MAX)
 }
 
 /// All other living processes of the session that `leader` led: what a supervisor leaves behind when it is killed,

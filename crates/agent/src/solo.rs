@@ -5,7 +5,6 @@
 //! not fit is refused, as there is no queue to wait in. All of them hold the daemon's lock shared, so that no daemon
 //! serves the same GPUs behind their backs. Compute is not shared out between such runs: nobody keeps the leases.
 
-use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
@@ -13,6 +12,7 @@ use std::path::{Path, PathBuf};
 
 use divvy_api::home::Home;
 use divvy_api::v1::{Error, ErrorCode, Submit};
+use divvy_core::reconcile::balance;
 use divvy_core::{
     Amount, Bytes, Gpu, Grant, Held, JobId, Mode, Queue, QueueName, QueueSpec, Request, Snapshot,
     Waiting,
@@ -22,6 +22,7 @@ use crate::config::GRACE;
 use crate::daemon::{from_home, from_store, internal};
 use crate::environment::{Surroundings, for_job};
 use crate::gpu::Device;
+use crate::gpu::roster::Entry;
 use crate::gpu::slice::{self, Cut, HeldSlice};
 use crate::intake::{self, usage};
 use crate::node::Node;
@@ -70,9 +71,8 @@ pub fn solo(args: SoloArgs) -> Result<u8, Error> {
 struct Run {
     number: u64,
     grants: Vec<Grant>,
-    processes: HashSet<u32>,
-    /// By position in `grants`.
-    charged: Vec<Bytes>,
+    /// Its slice and the processes that it grew from, where there is a slice.
+    entry: Option<Entry>,
 }
 
 /// This run.
@@ -99,7 +99,7 @@ impl Prepared {
 fn prepare(submit: Submit, home: &Home, node: &Node, runs: &[Run]) -> Result<Prepared, Error> {
     let store = Store::open(&home.database()).map_err(|error| from_store(&error))?;
     let mut devices = node.devices(&store, |_| Some(Mode::Shared))?;
-    observe(&mut devices, node, runs);
+    observe(&mut devices, node, runs)?;
     let gpus: Vec<Gpu> = devices.iter().map(|device| device.gpu.clone()).collect();
     let amount = submit.amount.map(Amount::try_from).transpose()?;
     let amount = amount.ok_or_else(|| {
@@ -200,28 +200,24 @@ fn place(job: JobId, request: &Request, gpus: Vec<Gpu>, runs: &[Run]) -> Result<
 }
 
 /// Memory that is neither ours nor another run's.
-fn observe(devices: &mut [Device], node: &Node, runs: &[Run]) {
-    let members: HashSet<u32> = runs
-        .iter()
-        .flat_map(|run| &run.processes)
-        .copied()
-        .collect();
-    for observed in &node.observation.gpus {
-        let ours = runs
-            .iter()
-            .flat_map(|run| run.grants.iter().zip(&run.charged));
-        let charged = ours
-            .filter(|(grant, _)| grant.gpu == observed.uuid)
-            .fold(Bytes::ZERO, |sum, (_, charged)| {
-                sum.saturating_add(*charged)
-            });
-        if let Some(device) = devices
-            .iter_mut()
-            .find(|device| device.gpu.uuid == observed.uuid)
-        {
-            device.update(observed, &members, charged);
+fn observe(devices: &mut [Device], node: &Node, runs: &[Run]) -> Result<(), Error> {
+    let observer = node.observer();
+    for run in runs {
+        if let Some(entry) = &run.entry {
+            observer.enlist(JobId(run.number), entry.clone());
         }
     }
+    let look = observer.look();
+    let look = look.map_err(|error| Error::new(ErrorCode::Internal, chain(&error)))?;
+    for seen in &look.gpus {
+        let device = devices
+            .iter_mut()
+            .find(|device| device.gpu.uuid == seen.observed.uuid);
+        if let Some(device) = device {
+            device.update(seen, balance(&seen.sight).foreign);
+        }
+    }
+    Ok(())
 }
 
 /// The runs whose lock is held or whose processes live; the folders of all others are removed. Called under the
@@ -233,33 +229,23 @@ fn living_runs(home: &Home) -> Vec<Run> {
     for number in numbers {
         let folder = home.slice(&slice_name(number));
         let dir = JobDir::new(self::folder(home, number));
-        let snapshot = HeldSlice::adopt(&folder)
-            .ok()
-            .and_then(|slice| slice.read().ok());
-        let in_slice: HashSet<u32> = snapshot
-            .iter()
-            .flat_map(slice::living)
-            .map(|process| process.pid)
-            .collect();
+        let slice = HeldSlice::adopt(&folder).ok();
+        let joined = slice.as_ref().is_some_and(|slice| {
+            let snapshot = slice.read();
+            snapshot.is_ok_and(|snapshot| !slice.living(&snapshot).is_empty())
+        });
         let grants = fs::read(dir.path().join(GRANTS)).ok();
         let grants: Vec<Grant> = grants
             .and_then(|text| serde_json::from_slice(&text).ok())
             .unwrap_or_default();
-        let lives = !in_slice.is_empty() || supervised(&dir) || has_survivors(&dir);
+        let lives = joined || supervised(&dir) || has_survivors(&dir);
         if lives && !grants.is_empty() {
-            let charged = |gpu| {
-                let usage = snapshot
-                    .as_ref()
-                    .map(|snapshot| snapshot.usage(gpu))
-                    .unwrap_or_default();
-                Bytes::new(usage.charged.saturating_add(usage.overhead))
-            };
-            let charged = (0..grants.len()).map(charged).collect();
+            let roots = [dir.launch(), dir.started()].into_iter().flatten();
+            let roots = roots.flatten().map(|begun| begun.process).collect();
             runs.push(Run {
                 number,
                 grants,
-                processes: in_slice,
-                charged,
+                entry: slice.map(|slice| slice.entry(roots)),
             });
         } else if let Some(error) = slice::remove(&folder)
             .err()

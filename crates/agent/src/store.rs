@@ -3,6 +3,7 @@
 //! WAL with `synchronous=FULL`: what a commit has returned for is on disk. The cycle groups what it does in one round into
 //! one transaction, so that a burst of submits costs one sync. Nothing is decided here.
 
+mod bypasses;
 mod events;
 mod jobs;
 mod rows;
@@ -19,7 +20,10 @@ pub use events::events_after;
 pub use jobs::all_but;
 
 /// Schema changes in order; the file's `user_version` counts how many it has had. Append only.
-const MIGRATIONS: &[&str] = &[include_str!("../migrations/0001_jobs.sql")];
+const MIGRATIONS: &[&str] = &[
+    include_str!("../migrations/0001_jobs.sql"),
+    include_str!("../migrations/0002_bypass.sql"),
+];
 
 /// How long a writer waits for a reader that holds the file, which in WAL mode is only while it opens.
 const BUSY: Duration = Duration::from_secs(5);

@@ -10,6 +10,8 @@ use std::path::PathBuf;
 
 use clap::{Args, FromArgMatches as _, Parser, Subcommand, ValueEnum};
 
+use divvy_core::reconcile::Policy;
+
 pub use help::command;
 
 /// Parses a whole command line, the program's name first.
@@ -276,6 +278,32 @@ pub struct Daemon {
     /// Time a job has to end when it is stopped, before it is killed [default: 10s]
     #[arg(long, value_name = "TIME")]
     pub grace: Option<String>,
+    /// What to do about a job that holds GPU memory past the limiter: warn, deny (its slice gets no more), kill
+    #[arg(
+        long,
+        value_name = "POLICY",
+        default_value = "warn",
+        hide_possible_values = true
+    )]
+    pub on_bypass: OnBypass,
+}
+
+/// What is done about a bypass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OnBypass {
+    Warn,
+    Deny,
+    Kill,
+}
+
+impl From<OnBypass> for Policy {
+    fn from(policy: OnBypass) -> Self {
+        match policy {
+            OnBypass::Warn => Self::Warn,
+            OnBypass::Deny => Self::Deny,
+            OnBypass::Kill => Self::Kill,
+        }
+    }
 }
 
 #[derive(Debug, Args)]

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use divvy_core::reconcile::Policy;
 use divvy_core::{GpuSelection, Order, QueueSpec, parse_gpus, parse_queues};
 
 use crate::args;
@@ -25,6 +26,8 @@ pub struct Daemon {
     pub sim: Option<String>,
     /// Time a job has to end when it is stopped, before it is killed.
     pub grace: Option<Duration>,
+    /// What is done about memory held past the limiter.
+    pub on_bypass: Policy,
 }
 
 /// What these words ask to serve.
@@ -66,6 +69,7 @@ pub fn daemon(args: &args::Daemon) -> Result<Daemon> {
         detached: args.detached,
         sim: args.sim.clone(),
         grace: args.grace.as_deref().map(grace).transpose()?,
+        on_bypass: args.on_bypass.into(),
     })
 }
 

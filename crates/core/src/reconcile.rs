@@ -180,8 +180,8 @@ impl Limiter {
     }
 }
 
-/// What is done about a bypass.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// What is done about a bypass, from the least to the most.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Policy {
     /// It is told, and counted against the slice.

@@ -32,6 +32,7 @@ fn daemon(asked: Daemon) -> divvy_agent::DaemonArgs {
         detached,
         sim,
         grace,
+        on_bypass,
     } = asked;
     divvy_agent::DaemonArgs {
         gpus,
@@ -42,6 +43,7 @@ fn daemon(asked: Daemon) -> divvy_agent::DaemonArgs {
         containers,
         sim,
         grace,
+        on_bypass,
     }
 }
 

@@ -1,6 +1,8 @@
 //! Following jobs by their records: who has started, who has ended, who was lost; after a restart as on any day.
 
 use std::fs::File;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
 use divvy_api::v1::Runner;
@@ -75,14 +77,28 @@ impl Cycle {
                 .is_dir()
             {
                 match slice::HeldSlice::adopt(&self.config.home.slice(&id.to_string())) {
-                    Ok(slice) => living.slice = Some(slice),
+                    Ok(slice) => {
+                        self.observer.enlist(*id, slice.entry(Vec::new()));
+                        let (grants, mode) =
+                            (living.job.life.grants(), living.job.ask.request.compute);
+                        self.keeper
+                            .keep(*id, &self.config.home.slice(&id.to_string()), grants, mode);
+                        living.slice = Some(slice);
+                    }
                     Err(error) => {
                         tracing::warn!(job = %id, error = chain(&error), "its slice cannot be adopted");
                     }
                 }
                 self.watch_job(*id);
+                self.take_roots(*id);
             }
             self.look(*id)?;
+        }
+        self.remember_bypasses();
+        // Who is whose is known from here on, and what strangers hold before the first plan.
+        match self.observer.look() {
+            Ok(look) => self.observed(&look)?,
+            Err(error) => self.blinded(chain(&error))?,
         }
         let count = |wanted: fn(&Life) -> bool| {
             before
@@ -214,6 +230,7 @@ impl Cycle {
         living.job.step(Event::Spawned(process.into()));
         living.job.started_at = Some(at);
         let job = living.job.clone();
+        self.take_roots(id);
         self.store.save(&job)?;
         if news {
             self.tell(
@@ -280,15 +297,30 @@ impl Cycle {
         let Some(living) = self.jobs.get_mut(&id) else {
             return Ok(());
         };
-        if let Some(snapshot) = living.slice.as_ref().and_then(|slice| slice.read().ok()) {
-            if slice::living(&snapshot).next().is_some() {
+        // Whom the driver listed is the job's by the kernel's word or its own; a slot alone is only a word.
+        if living.members.iter().any(|member| member.is_alive()) {
+            return Ok(());
+        }
+        if let Some(slice) = &living.slice
+            && let Ok(snapshot) = slice.read()
+        {
+            if !slice.living(&snapshot).is_empty() {
                 return Ok(());
             }
             for (gpu, holding) in living.job.holdings.iter_mut().enumerate() {
                 holding.traces = slice::traces(&snapshot, gpu);
             }
         }
-        let (gone, words) = gone(exit);
+        for (holding, ledger) in living.job.holdings.iter_mut().zip(&living.ledgers) {
+            holding.traces.mismatch_max = ledger.mismatch_max;
+        }
+        let (gone, words) = match living.job.bypasses.iter().find(|found| found.is_killed()) {
+            Some(bypass) => {
+                let words = format!("killed: {}: {}", bypass.what(), bypass.cause());
+                (Gone::Bypass, Some(words))
+            }
+            None => gone(exit, living.supervisor_end.as_deref()),
+        };
         living.job.exit_code = exit.and_then(|exit| exit.outcome.code());
         let cancelled = matches!(living.job.life, Life::Stopping { .. });
         living.job.reason = match words {
@@ -311,6 +343,7 @@ impl Cycle {
         };
         living.job.step(event);
         self.free_slice(id);
+        self.close_bypasses(id)?;
         self.ended(id)
     }
 
@@ -340,6 +373,8 @@ impl Cycle {
     }
 
     fn free_slice(&mut self, id: JobId) {
+        self.observer.strike(id);
+        self.keeper.release(id);
         let slice = self
             .jobs
             .get_mut(&id)
@@ -373,8 +408,7 @@ impl Cycle {
 
     /// What the tick does: looks at every active job, at silent clients, at supervisors that have ended.
     pub(super) fn sweep(&mut self) -> Result<(), StoreError> {
-        self.children
-            .retain_mut(|child| !matches!(child.try_wait(), Ok(Some(_)) | Err(_)));
+        self.reap_supervisors();
         let mut silent = Vec::new();
         let mut active = Vec::new();
         let mut overdue = Vec::new();
@@ -412,6 +446,44 @@ impl Cycle {
     }
 }
 
+impl Cycle {
+    /// Waits for the supervisors that have ended, and notes how they did: one that leaves no record leaves at least that.
+    fn reap_supervisors(&mut self) {
+        let jobs = &mut self.jobs;
+        self.children.retain_mut(|child| {
+            let ended = match child.try_wait() {
+                Ok(None) => return true,
+                Ok(Some(status)) => status,
+                Err(_) => return false,
+            };
+            let whose = jobs
+                .values_mut()
+                .find(|living| living.supervisor == Some(child.id()));
+            if let Some(living) = whose {
+                living.supervisor_end = Some(in_words(ended));
+            }
+            false
+        });
+    }
+
+    /// Tells the observer from which processes the job's tree grows, as far as the records say.
+    fn take_roots(&self, id: JobId) {
+        let dir = self.job_dir(id);
+        let roots = [dir.launch(), dir.started()];
+        for begun in roots.into_iter().flatten().flatten() {
+            self.observer.root(id, begun.process);
+        }
+    }
+}
+
+/// `was killed by signal 9`.
+fn in_words(ended: ExitStatus) -> String {
+    match (ended.signal(), ended.code()) {
+        (Some(signal), _) => format!("was killed by signal {signal}"),
+        (None, code) => format!("ended with code {}", code.unwrap_or_default()),
+    }
+}
+
 /// What the records say that is not known.
 fn news(dir: &JobDir, living: &Living) -> Result<Found, RecordError> {
     if let Some(exit) = dir.exit()? {
@@ -428,10 +500,18 @@ fn awaits_client(living: &Living) -> bool {
     living.job.ask.runner == Runner::Client && matches!(living.job.life, Life::Starting { .. })
 }
 
-fn gone(exit: Option<&Exit>) -> (Gone, Option<String>) {
+fn gone(exit: Option<&Exit>, supervisor: Option<&str>) -> (Gone, Option<String>) {
     let Some(exit) = exit else {
-        let words = "its supervisor was killed; the exit code is unknown";
-        return (Gone::SupervisorLost, Some(words.to_owned()));
+        // Only of one that this agent started is known how it ended.
+        let words = match supervisor {
+            Some(end) => {
+                format!("its supervisor {end} and left no record; the exit code is unknown")
+            }
+            None => {
+                "its supervisor is gone and left no record; the exit code is unknown".to_owned()
+            }
+        };
+        return (Gone::SupervisorLost, Some(words));
     };
     match &exit.outcome {
         Outcome::Launch { launch_error, .. } => (

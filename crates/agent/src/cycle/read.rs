@@ -6,7 +6,9 @@ use divvy_api::v1::{self, EndReason, Error, ErrorCode, JobState};
 use divvy_core::{Bytes, Job as Life, JobId, Wait};
 use divvy_ledger::Snapshot;
 
+use super::reconcile::Ledger;
 use super::{Cycle, Living};
+use crate::bypass::Bypass;
 use crate::job::Job;
 use crate::store::StoreError;
 
@@ -97,17 +99,22 @@ impl Cycle {
     }
 
     fn show_living(&self, living: &Living) -> v1::Job {
-        let ledger = ledger(living);
-        self.show(&living.job, ledger.as_ref(), self.waits.get(&living.job.id))
+        let now = snapshot(living).map(|account| Now {
+            account,
+            ledgers: &living.ledgers,
+        });
+        self.show(&living.job, now.as_ref(), self.waits.get(&living.job.id))
     }
 
     /// A job in the API's words.
-    pub fn show(&self, job: &Job, ledger: Option<&Snapshot>, wait: Option<&Wait>) -> v1::Job {
+    pub fn show(&self, job: &Job, now: Option<&Now<'_>>, wait: Option<&Wait>) -> v1::Job {
         let id = job.id.to_string();
         let holds = !job.life.grants().is_empty();
         let slices = job.holdings.iter().enumerate().map(|(gpu, holding)| {
-            let usage = ledger.map(|ledger| ledger.usage(gpu));
+            let usage = now.map(|now| now.account.usage(gpu));
+            let ledger = now.and_then(|now| now.ledgers.get(gpu)).copied();
             let traces = holding.traces;
+            let unseen = ledger.unwrap_or_default().unseen.get();
             let last =
                 |usage: divvy_ledger::Usage| (usage.denied > 0).then_some(usage.last_denied_size);
             v1::Slice {
@@ -116,17 +123,18 @@ impl Cycle {
                 gpu_index: holding.grant.index,
                 memory_limit_bytes: holding.grant.memory.get(),
                 share: holding.grant.share.thousandths(),
-                memory_used_bytes: usage
-                    .map_or(0, |usage| usage.charged.saturating_add(usage.overhead)),
+                memory_used_bytes: usage.map_or(0, |usage| used(&usage, unseen)),
                 memory_peak_bytes: usage.map_or(traces.peak.get(), |usage| usage.peak),
-                processes: ledger.map_or(0, |ledger| processes_on(ledger, gpu)),
+                processes: now.map_or(0, |now| processes_on(&now.account, gpu)),
                 denied: usage.map_or(traces.denied, |usage| usage.denied),
                 last_denied_bytes: usage.map_or(traces.last_denied.map(Bytes::get), last),
                 enforcement: ENFORCEMENT.to_owned(),
-                memory_driver_bytes: None,
-                memory_mismatch_bytes: None,
-                memory_mismatch_max_bytes: 0,
-                memory_unseen_bytes: 0,
+                memory_driver_bytes: ledger.and_then(|ledger| ledger.driver).map(Bytes::get),
+                memory_mismatch_bytes: ledger.and_then(|ledger| ledger.mismatch),
+                memory_mismatch_max_bytes: ledger
+                    .map_or(traces.mismatch_max, |ledger| ledger.mismatch_max)
+                    .get(),
+                memory_unseen_bytes: unseen,
             }
         });
         let state = state(&job.life);
@@ -155,7 +163,7 @@ impl Cycle {
             ended_at: job.ended_at,
             directory: self.config.home.job(&id).display().to_string(),
             slice_directory: holds.then(|| self.config.home.slice(&id).display().to_string()),
-            bypasses: Vec::new(),
+            bypasses: job.bypasses.iter().map(Bypass::shown).collect(),
             id,
         }
     }
@@ -201,7 +209,7 @@ impl Cycle {
             .jobs
             .values()
             .filter(|living| !living.job.life.grants().is_empty())
-            .map(|living| (living, ledger(living)))
+            .map(|living| (living, snapshot(living)))
             .collect();
         self.devices
             .iter()
@@ -250,13 +258,25 @@ impl Cycle {
             },
             backfill: self.config.backfill,
             home: self.config.home.state().display().to_string(),
-            on_bypass: divvy_core::reconcile::Policy::Warn.to_string(),
+            on_bypass: self.config.on_bypass.to_string(),
         }
     }
 }
 
+/// What is known of a job's slice besides what is stored.
+pub struct Now<'a> {
+    account: Snapshot,
+    ledgers: &'a [Ledger],
+}
+
+/// What counts against a limit.
+fn used(usage: &divvy_ledger::Usage, unseen: u64) -> u64 {
+    let charged = usage.charged.saturating_add(usage.overhead);
+    charged.saturating_add(unseen)
+}
+
 /// What a job's slice uses; nothing yet while its program does not run.
-fn ledger(living: &Living) -> Option<Snapshot> {
+fn snapshot(living: &Living) -> Option<Snapshot> {
     if matches!(living.job.life, Life::Starting { .. }) {
         return None;
     }
@@ -264,20 +284,23 @@ fn ledger(living: &Living) -> Option<Snapshot> {
 }
 
 fn show_gpu(device: &crate::gpu::Device, ledgers: &[(&Living, Option<Snapshot>)]) -> v1::Gpu {
-    let mut slices = Vec::new();
-    for (living, ledger) in ledgers {
+    let (mut slices, mut bypass_pids) = (Vec::new(), Vec::new());
+    for (living, account) in ledgers {
+        let here = |bypass: &&Bypass| bypass.over.is_none() && bypass.gpu == device.gpu.uuid;
+        let lasting = living.job.bypasses.iter().filter(here);
+        bypass_pids.extend(lasting.map(|bypass| bypass.process.pid));
         for (gpu, holding) in living.job.holdings.iter().enumerate() {
             if holding.grant.gpu == device.gpu.uuid {
-                let usage = ledger.as_ref().map(|ledger| ledger.usage(gpu));
+                let usage = account.as_ref().map(|account| account.usage(gpu));
+                let ledger = living.ledgers.get(gpu).copied().unwrap_or_default();
                 slices.push(v1::GpuSlice {
                     job: living.job.id.to_string(),
                     label: holding.grant.label.clone(),
                     memory_limit_bytes: holding.grant.memory.get(),
-                    memory_used_bytes: usage
-                        .map_or(0, |usage| usage.charged.saturating_add(usage.overhead)),
+                    memory_used_bytes: usage.map_or(0, |usage| used(&usage, ledger.unseen.get())),
                     share: holding.grant.share.thousandths(),
-                    memory_driver_bytes: None,
-                    memory_mismatch_bytes: None,
+                    memory_driver_bytes: ledger.driver.map(Bytes::get),
+                    memory_mismatch_bytes: ledger.mismatch,
                 });
             }
         }
@@ -299,10 +322,10 @@ fn show_gpu(device: &crate::gpu::Device, ledgers: &[(&Living, Option<Snapshot>)]
         slices,
         unmanaged_pids: device.unmanaged.clone(),
         enforcement: ENFORCEMENT.to_owned(),
-        process_memory_known: true,
-        memory_mismatch_bytes: None,
-        memory_mismatch_max_bytes: 0,
-        bypass_pids: Vec::new(),
+        process_memory_known: device.says_who,
+        memory_mismatch_bytes: device.mismatch.map(Bytes::get),
+        memory_mismatch_max_bytes: device.mismatch_max.get(),
+        bypass_pids,
     }
 }
 

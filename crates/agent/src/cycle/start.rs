@@ -12,6 +12,7 @@ use super::Cycle;
 use crate::clock::now;
 use crate::environment::{Surroundings, for_job};
 use crate::gpu::slice::{Cut, HeldSlice, SliceError};
+use crate::process::Process;
 use crate::records::{Exit, JobDir, Outcome, RecordError, Spec};
 use crate::store::StoreError;
 use crate::supervise::chain;
@@ -96,7 +97,10 @@ impl Cycle {
             grace_ms: u64::try_from(self.config.grace.as_millis()).unwrap_or(u64::MAX),
         };
         dir.write_spec(&spec)?;
+        self.observer.enlist(id, slice.entry(Vec::new()));
+        self.keeper.keep(id, &folder, grants, compute);
         living.slice = Some(slice);
+        living.ledgers.clear();
         living.since = Instant::now();
         living.heard = Instant::now();
         self.watch_job(id);
@@ -134,6 +138,10 @@ impl Cycle {
             .map_err(StartError::Spawn)?;
         if let Some(living) = self.jobs.get_mut(&id) {
             living.supervisor = Some(child.id());
+            living.supervisor_end = None;
+        }
+        if let Some(supervisor) = Process::with_pid(child.id()) {
+            self.observer.root(id, supervisor);
         }
         self.children.push(child);
         Ok(())

@@ -9,8 +9,10 @@ use divvy_ledger::{
     Control, CreateError, GpuSpec, Listed, Mode, OpenError, Owner, Slice, SliceSpec, Snapshot,
 };
 
+use super::roster::Entry;
 use crate::job::Traces;
 use crate::process::Process;
+use crate::process::inside::{Mark, has_mapped};
 
 /// A slice that the agent holds open.
 pub struct HeldSlice {
@@ -90,24 +92,43 @@ impl HeldSlice {
         self.slice.read()
     }
 
-    /// Tells the slice's processes that the agent lives, and reads what they use.
-    pub fn tend(&self) -> Result<Snapshot, OpenError> {
+    /// Tells the slice's processes that the agent lives.
+    pub fn beat(&self) {
         self.control.heartbeat(divvy_ledger::boot_time_ns());
-        self.slice.read()
     }
 
-    /// Gives back what dead processes held once the driver (by `listed`, a pid) has let go of it. Looks at every slot,
-    /// so only called when there is a dead one.
-    pub fn reap(&self, listed: &dyn Fn(u32) -> bool) -> Result<(), OpenError> {
-        let here = Owner::me().pid_namespace;
-        let listed = |owner: &Owner| match listed(owner.pid) {
-            true => Listed::Yes,
-            // Its pid is another namespace's, so the driver's list says nothing of it.
-            false if owner.pid_namespace != here => Listed::Unknown,
-            false => Listed::No,
-        };
+    /// What the limit of one of its GPUs counts besides what is charged.
+    pub fn set_unseen(&self, gpu: usize, bytes: Bytes) {
+        self.control.set_unseen(gpu, bytes.get());
+    }
+
+    /// The slice as looks know it, with the processes that its job's tree grows from as far as they are known.
+    pub fn entry(&self, roots: Vec<Process>) -> Entry {
+        Entry {
+            slice: self.slice.clone(),
+            slots: self.slots(),
+            roots,
+        }
+    }
+
+    /// Gives back what dead processes held once the driver has let go of it. Looks at every slot, so only called when there
+    /// is a dead one.
+    pub fn reap(&self, listed: &dyn Fn(&Owner) -> Listed) -> Result<(), OpenError> {
         let now = divvy_ledger::boot_time_ns();
-        self.slice.reap(now, &listed).map(drop)
+        self.slice.reap(now, listed).map(drop)
+    }
+
+    /// Processes of the slice that live. A slot is the job's word, and a job could name anybody's pid in it: who has really
+    /// joined has the slice mapped.
+    pub fn living(&self, snapshot: &Snapshot) -> Vec<Process> {
+        let slots = self.slots();
+        processes(snapshot)
+            .filter(|process| process.is_alive() && has_mapped(process.pid, &slots))
+            .collect()
+    }
+
+    fn slots(&self) -> Mark {
+        Mark::of(&self.folder.join("slots"))
     }
 
     pub fn remove(self) -> Result<(), SliceError> {
@@ -115,16 +136,17 @@ impl HeldSlice {
     }
 }
 
-/// Processes of the slice that live.
-pub fn living(snapshot: &Snapshot) -> impl Iterator<Item = Process> {
-    processes(snapshot).filter(|process| process.is_alive())
-}
-
-/// Processes of the slice that have bytes charged, dead or alive.
-pub fn processes(snapshot: &Snapshot) -> impl Iterator<Item = Process> {
-    snapshot.processes().into_iter().map(|process| Process {
-        pid: process.owner.pid,
-        start_time: process.owner.start_time,
+/// Processes of this PID namespace that hold a slot, dead or alive.
+fn processes(snapshot: &Snapshot) -> impl Iterator<Item = Process> {
+    let here = Owner::me().pid_namespace;
+    let owners = snapshot
+        .processes()
+        .into_iter()
+        .map(|process| process.owner);
+    let ours = owners.filter(move |owner| owner.pid_namespace == here);
+    ours.map(|owner| Process {
+        pid: owner.pid,
+        start_time: owner.start_time,
     })
 }
 
@@ -136,6 +158,7 @@ pub fn traces(snapshot: &Snapshot, gpu: usize) -> Traces {
         peak: Bytes::new(usage.peak),
         denied: usage.denied,
         last_denied,
+        mismatch_max: Bytes::ZERO,
     }
 }
 

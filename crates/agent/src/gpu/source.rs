@@ -1,18 +1,11 @@
 //! Where GPUs come from: NVML of the real driver, or of the simulated one.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::Duration;
 
 use divvy_core::Bytes;
 use divvy_driver::nvml::Nvml;
 
 use super::{GpuProcess, Observation, Observed};
-use crate::mailbox::{Mailbox, Message};
-use crate::supervise::chain;
-
-/// How often the driver is asked.
-const INTERVAL: Duration = Duration::from_millis(250);
 
 /// The driver, loaded.
 pub struct Source {
@@ -65,23 +58,6 @@ impl Source {
             }
         }
         Ok(observation)
-    }
-
-    /// Tells the cycle what there is, at every interval, for as long as the process lives.
-    pub fn report(self: Arc<Self>, mailbox: Mailbox) -> std::io::Result<()> {
-        let run = move || {
-            loop {
-                std::thread::sleep(INTERVAL);
-                mailbox.post(match self.observe() {
-                    Ok(observation) => Message::Observed(observation),
-                    Err(error) => Message::Blind(chain(&error)),
-                });
-            }
-        };
-        std::thread::Builder::new()
-            .name("observe".into())
-            .spawn(run)
-            .map(drop)
     }
 }
 

@@ -7,6 +7,7 @@ use divvy_api::v1::Amount;
 use divvy_core::JobId;
 use rusqlite::{Connection, OptionalExtension, Params, params};
 
+use super::bypasses::{self, Bypasses};
 use super::rows::{self, RawJob};
 use super::{Store, StoreError, events, sql};
 use crate::job::{Holding, Job, NewJob};
@@ -123,7 +124,8 @@ impl Store {
     pub fn release(&self, job: &Job) -> Result<(), StoreError> {
         let release = || -> rusqlite::Result<()> {
             let mut update = self.db.prepare_cached(
-                "UPDATE holding SET held = 0, peak = ?3, denied = ?4, last_denied = ?5 WHERE job = ?1 AND ordinal = ?2",
+                "UPDATE holding SET held = 0, peak = ?3, denied = ?4, last_denied = ?5, mismatch_max = ?6 \
+                 WHERE job = ?1 AND ordinal = ?2",
             )?;
             for (ordinal, Holding { traces, .. }) in job.holdings.iter().enumerate() {
                 // A program may ask for any number of bytes, and a job can write any into its account.
@@ -133,7 +135,8 @@ impl Store {
                     ordinal,
                     rows::figure(traces.peak.get()),
                     rows::figure(traces.denied),
-                    last
+                    last,
+                    rows::figure(traces.mismatch_max.get())
                 ])?;
             }
             Ok(())
@@ -211,7 +214,7 @@ pub fn all_but(database: &Path, known: &BTreeSet<JobId>) -> Result<Vec<Job>, Sto
 type Holdings = BTreeMap<JobId, Vec<Holding>>;
 
 fn jobs(db: &Connection, which: &str, values: impl Params + Clone) -> Result<Vec<Job>, StoreError> {
-    let read = || -> rusqlite::Result<(Vec<(RawJob, String)>, Holdings)> {
+    let read = || -> rusqlite::Result<(Vec<(RawJob, String)>, Holdings, Bypasses)> {
         let mut query = db.prepare_cached(&format!(
             "SELECT {} FROM job WHERE {which} ORDER BY id",
             rows::JOB
@@ -227,12 +230,13 @@ fn jobs(db: &Connection, which: &str, values: impl Params + Clone) -> Result<Vec
             let (job, holding) = row?;
             holdings.entry(job).or_default().push(holding);
         }
-        Ok((raw, holdings))
+        Ok((raw, holdings, bypasses::of_jobs(db, which, values.clone())?))
     };
-    let (raw, mut holdings) = read().map_err(sql("read jobs"))?;
+    let (raw, mut holdings, mut bypasses) = read().map_err(sql("read jobs"))?;
     let job = |(raw, state): (RawJob, String)| {
         let holdings = holdings.remove(&raw.id()).unwrap_or_default();
-        raw.job(&state, holdings)
+        let bypasses = bypasses.remove(&raw.id()).unwrap_or_default();
+        raw.job(&state, holdings, bypasses)
     };
     raw.into_iter().map(job).collect()
 }

@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use rusqlite::Row;
 
 use super::StoreError;
+use crate::bypass::Bypass;
 use crate::job::{Ask, Holding, Job, Traces};
 
 /// Columns that [`job`] reads, in its order.
@@ -15,7 +16,7 @@ pub const JOB: &str = "id, name, user, project, queue, amount, compute, gpus_on,
 
 /// Columns that [`holding`] reads, in its order.
 pub const HOLDING: &str =
-    "job, gpu_uuid, gpu_index, memory, share, label, peak, denied, last_denied";
+    "job, gpu_uuid, gpu_index, memory, share, label, peak, denied, last_denied, mismatch_max";
 
 /// A row as it lies in the table, before it means anything.
 pub struct RawJob {
@@ -68,11 +69,16 @@ impl RawJob {
         JobId(self.id)
     }
 
-    /// The job that the row and its holdings mean.
+    /// The job that the row, its holdings and its bypasses mean.
     ///
     /// # Errors
     /// [`StoreError::Corrupt`] for what only a foreign hand or a bug can have written.
-    pub fn job(self, state: &str, holdings: Vec<Holding>) -> Result<Job, StoreError> {
+    pub fn job(
+        self,
+        state: &str,
+        holdings: Vec<Holding>,
+        bypasses: Vec<Bypass>,
+    ) -> Result<Job, StoreError> {
         let id = JobId(self.id);
         let corrupt = |what: String| StoreError::Corrupt { job: id, what };
         let [name, user, queue, amount, compute, on, runner, command, cwd] = self.texts;
@@ -135,6 +141,7 @@ impl RawJob {
             exit_code: self.exit_code,
             reason: self.reason,
             holdings,
+            bypasses,
         })
     }
 }
@@ -159,6 +166,7 @@ pub fn holding(row: &Row<'_>) -> rusqlite::Result<(JobId, Holding)> {
         peak: Bytes::new(row.get(6)?),
         denied: row.get(7)?,
         last_denied,
+        mismatch_max: Bytes::new(row.get(9)?),
     };
     Ok((JobId(row.get(0)?), Holding { grant, traces }))
 }

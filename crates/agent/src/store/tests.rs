@@ -84,6 +84,7 @@ fn a_job_is_read_back_as_it_was_at_every_step_of_its_life() {
         peak: Bytes::gib(3),
         denied: 2,
         last_denied: Some(Bytes::gib(2)),
+        mismatch_max: Bytes::mib(6),
     };
     store.release(&job).unwrap();
     store.save(&job).unwrap();
@@ -268,6 +269,7 @@ fn figures_beyond_the_databases_integers_stop_nothing() {
         peak: Bytes::new(u64::MAX),
         denied: u64::MAX,
         last_denied: Some(Bytes::new(u64::MAX)),
+        mismatch_max: Bytes::new(u64::MAX),
     };
     store.release(&job).unwrap();
     let most = i64::MAX.unsigned_abs();
@@ -278,6 +280,7 @@ fn figures_beyond_the_databases_integers_stop_nothing() {
             peak: Bytes::new(most),
             denied: most,
             last_denied: Some(Bytes::new(most)),
+            mismatch_max: Bytes::new(most),
         }
     );
     for id in [most, most + 1, u64::MAX] {

@@ -1,0 +1,88 @@
+//! A bypass as the agent keeps it: who held what past the limiter, since when, and what was done.
+
+use divvy_api::v1;
+use divvy_core::reconcile::{Limiter, Policy, Suspect, Way};
+use divvy_core::{Bytes, GpuUuid};
+use jiff::Timestamp;
+
+use crate::process::Process;
+
+/// One process on one GPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bypass {
+    pub gpu: GpuUuid,
+    pub gpu_index: u32,
+    pub process: Process,
+    /// As the kernel has it.
+    pub program: String,
+    pub way: Way,
+    pub limiter: Limiter,
+    /// Most that it held.
+    pub used: Option<Bytes>,
+    /// What its account said then.
+    pub charged: Bytes,
+    pub first_seen: Timestamp,
+    pub detected: Timestamp,
+    pub over: Option<Timestamp>,
+    pub action: Policy,
+}
+
+impl Bypass {
+    /// Takes over how it goes on: the figures at their worst.
+    pub fn grow(&mut self, suspect: &Suspect) {
+        if suspect.used > self.used {
+            (self.used, self.charged) = (suspect.used, suspect.charged);
+        }
+        self.way = suspect.way;
+    }
+
+    /// `pid 4711 (python3) holds 4.0 GiB of GPU 0 past its slice`.
+    pub fn what(&self) -> String {
+        let held = self
+            .used
+            .map_or_else(|| "memory".to_owned(), |used| used.human());
+        let Process { pid, .. } = self.process;
+        let beside = match self.way {
+            Way::OtherGpu => ", which its job does not hold",
+            Way::Unlimited | Way::Understated => " past its slice's account",
+        };
+        format!(
+            "pid {pid} ({}) holds {held} of GPU {}{beside}",
+            self.program, self.gpu_index
+        )
+    }
+
+    /// Why it can.
+    pub fn cause(&self) -> String {
+        match self.way {
+            Way::Unlimited => self.limiter.in_words().to_owned(),
+            Way::OtherGpu => "its job was given other GPUs".to_owned(),
+            Way::Understated => format!("its account says {}", self.charged.human()),
+        }
+    }
+
+    pub fn is_killed(&self) -> bool {
+        self.action == Policy::Kill
+    }
+
+    pub fn shown(&self) -> v1::Bypass {
+        v1::Bypass {
+            gpu_uuid: self.gpu.to_string(),
+            gpu_index: self.gpu_index,
+            pid: self.process.pid,
+            program: self.program.clone(),
+            way: self.way.into(),
+            cause: self.cause(),
+            memory_driver_bytes: self.used.map(Bytes::get),
+            memory_charged_bytes: self.charged.get(),
+            first_seen_at: self.first_seen,
+            detected_at: self.detected,
+            over_at: self.over,
+            action: match self.action {
+                Policy::Warn => v1::BypassAction::Warned,
+                Policy::Deny => v1::BypassAction::Denied,
+                Policy::Kill => v1::BypassAction::Killed,
+            },
+        }
+    }
+}

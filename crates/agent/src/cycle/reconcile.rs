@@ -1,0 +1,377 @@
+//! What a look means for each job: errors of its account, what its limit counts besides, and who got past the limiter.
+
+use divvy_core::reconcile::{self, Change, Limiter, Policy, SliceBalance, Suspect, Way, balance};
+use divvy_core::{Bytes, GpuUuid, JobId};
+use jiff::SignedDuration;
+use rustix::process::Signal;
+
+use super::{Cycle, Living};
+use crate::bypass::Bypass;
+use crate::clock::now;
+use crate::gpu::kin::Kinship;
+use crate::gpu::look::{Look, Seen};
+use crate::gpu::slice::HeldSlice;
+use crate::process::{self, Process, inside};
+use crate::store::StoreError;
+use crate::supervise::survivors;
+
+/// What the last look found of one slice on one GPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ledger {
+    /// What its processes hold by the driver's word.
+    pub driver: Option<Bytes>,
+    /// The account's error.
+    pub mismatch: Option<i64>,
+    /// The largest error that lasted from one look to the next.
+    pub mismatch_max: Bytes,
+    /// What the limit has to count besides the account.
+    pub unseen: Bytes,
+    /// What was told to the slice's processes.
+    told: Bytes,
+}
+
+impl Ledger {
+    fn update(&mut self, found: &SliceBalance) {
+        self.driver = found.driver;
+        let (before, now) = (self.mismatch, found.mismatch());
+        self.mismatch = now.or(before);
+        // A single look may fall between a process's last breath and the driver's noticing.
+        if let (Some(before), Some(now)) = (before, now)
+            && before.signum() == now.signum()
+        {
+            let lasted = Bytes::new(before.unsigned_abs().min(now.unsigned_abs()));
+            self.mismatch_max = self.mismatch_max.max(lasted);
+        }
+        self.unseen = match found.steady {
+            true => found.unseen,
+            false => found.unseen.max(self.unseen),
+        };
+    }
+
+    /// Tells the slice's processes what to count besides; where memory is denied, all there is.
+    fn tell(&mut self, slice: &HeldSlice, gpu: usize, limit: Bytes, denied: bool) {
+        let unseen = if denied {
+            self.unseen.max(limit)
+        } else {
+            self.unseen
+        };
+        if std::mem::replace(&mut self.told, unseen) != unseen {
+            slice.set_unseen(gpu, unseen);
+        }
+    }
+}
+
+impl Living {
+    /// The slice's allocations are refused while one of its processes is past the limiter and that is the policy.
+    fn is_denied(&self) -> bool {
+        let mut lasting = self
+            .job
+            .bypasses
+            .iter()
+            .filter(|found| found.over.is_none());
+        lasting.any(|found| found.action >= Policy::Deny)
+    }
+
+    /// One of its processes was killed, and the rest is to follow.
+    pub fn is_killed(&self) -> bool {
+        self.job.bypasses.iter().any(Bypass::is_killed)
+    }
+}
+
+impl Cycle {
+    /// Compares every GPU's processes with the accounts, and draws the consequences.
+    pub(super) fn reconcile(&mut self, look: &Look) -> Result<(), StoreError> {
+        for living in self.jobs.values_mut() {
+            living.members.clear();
+        }
+        for person in look.people.values() {
+            let living = person.kinship.job().and_then(|job| self.jobs.get_mut(&job));
+            if let Some(living) = living {
+                living.members.push(person.process);
+            }
+        }
+        for seen in &look.gpus {
+            self.weigh(look, seen)?;
+        }
+        for living in self.jobs.values_mut() {
+            let denied = living.is_denied();
+            let Some(slice) = &living.slice else { continue };
+            let ledgers = living.ledgers.iter_mut().zip(&living.job.holdings);
+            for (gpu, (ledger, holding)) in ledgers.enumerate() {
+                ledger.tell(slice, gpu, holding.grant.memory, denied);
+            }
+        }
+        if self.watchlist.is_curious() {
+            self.observer.hurry();
+        }
+        // What a dying tree has started meanwhile.
+        let dying = |(id, living): (&JobId, &Living)| living.is_killed().then_some(*id);
+        self.round.kills.extend(self.jobs.iter().filter_map(dying));
+        Ok(())
+    }
+
+    fn weigh(&mut self, look: &Look, seen: &Seen) -> Result<(), StoreError> {
+        let uuid = &seen.observed.uuid;
+        let balance = balance(&seen.sight);
+        let mut errors = Vec::new();
+        for found in &balance.slices {
+            let Some(living) = self.jobs.get_mut(&found.job) else {
+                continue;
+            };
+            living
+                .ledgers
+                .resize(living.job.holdings.len(), Ledger::default());
+            let place = living
+                .job
+                .holdings
+                .iter()
+                .position(|holding| holding.grant.gpu == *uuid);
+            if let Some(ledger) = place.and_then(|place| living.ledgers.get_mut(place)) {
+                ledger.update(found);
+                errors.extend(ledger.mismatch.map(|error| (error, ledger.mismatch_max)));
+            }
+        }
+        if let Some(device) = self
+            .devices
+            .iter_mut()
+            .find(|device| device.gpu.uuid == *uuid)
+        {
+            self.round.replan |= device.update(seen, balance.foreign);
+            let error = errors
+                .iter()
+                .map(|(error, _)| Bytes::new(error.unsigned_abs()));
+            device.mismatch = (!errors.is_empty()).then(|| error.sum());
+            let largest = errors.iter().map(|(_, largest)| *largest).max();
+            device.mismatch_max = device.mismatch_max.max(largest.unwrap_or_default());
+        }
+        self.tell_of_accounts_alone(seen)?;
+        let suspects: Vec<(Suspect, Limiter)> = balance
+            .suspects
+            .iter()
+            .map(|suspect| {
+                let inside = look.insides.get(&suspect.process.pid);
+                let limiter = inside.map_or(Limiter::Loaded, |inside| inside.limiter);
+                (*suspect, limiter)
+            })
+            .collect();
+        let changes = self
+            .watchlist
+            .look(look.at, uuid, &suspects, &balance.unsure);
+        for change in changes {
+            self.changed(look, seen.observed.index, change)?;
+        }
+        Ok(())
+    }
+
+    /// Says once, for each GPU, that the driver does not tell whose memory is whose.
+    fn tell_of_accounts_alone(&mut self, seen: &Seen) -> Result<(), StoreError> {
+        let uuid = &seen.observed.uuid;
+        let processes = &seen.observed.processes;
+        let unknown = processes.iter().any(|process| process.used.is_none());
+        if unknown && self.unspoken.insert(uuid.clone()) {
+            let index = seen.observed.index;
+            let text = format!(
+                "the driver does not say how much each process holds on GPU {index}: limits rest on the slices' own accounts there"
+            );
+            tracing::warn!("{text}");
+            self.tell(None, "accounts_only", &text)?;
+        }
+        Ok(())
+    }
+
+    fn changed(&mut self, look: &Look, gpu_index: u32, change: Change) -> Result<(), StoreError> {
+        match change {
+            Change::Accused {
+                gpu,
+                suspect,
+                limiter,
+                since,
+            } => {
+                let detected = now();
+                let before = SignedDuration::from_nanos(
+                    i64::try_from(look.at.saturating_sub(since)).unwrap_or(i64::MAX),
+                );
+                let process = Process::from(suspect.process);
+                let bypass = Bypass {
+                    gpu,
+                    gpu_index,
+                    process,
+                    program: inside::name(process.pid),
+                    way: suspect.way,
+                    limiter,
+                    used: suspect.used,
+                    charged: suspect.charged,
+                    first_seen: detected - before,
+                    detected,
+                    over: None,
+                    action: self.policy_about(look, &suspect),
+                };
+                self.accuse(suspect.job, bypass)
+            }
+            Change::GoesOn { gpu, suspect } => self.goes_on(look, &gpu, &suspect),
+            Change::Over { gpu, suspect } => self.over(&gpu, &suspect),
+        }
+    }
+
+    /// What is to be done about a suspect. Nobody is killed who is not of a job's tree, by the kernel's word.
+    fn policy_about(&self, look: &Look, suspect: &Suspect) -> Policy {
+        let person = look.people.get(&suspect.process.pid);
+        let descends = person.is_some_and(|person| {
+            person.process == suspect.process.into()
+                && person.kinship == Kinship::Descends(suspect.job)
+        });
+        match self.config.on_bypass.about(suspect) {
+            Policy::Kill if !descends => Policy::Deny,
+            policy => policy,
+        }
+    }
+
+    fn accuse(&mut self, id: JobId, bypass: Bypass) -> Result<(), StoreError> {
+        let Some(living) = self.jobs.get_mut(&id) else {
+            return Ok(());
+        };
+        let after = bypass.detected.duration_since(bypass.first_seen);
+        let text = format!(
+            "{}: {}; seen {} ms after it began{}",
+            bypass.what(),
+            bypass.cause(),
+            after.as_millis(),
+            match bypass.action {
+                Policy::Warn => "",
+                Policy::Deny => "; further allocations of its slice are refused",
+                Policy::Kill => "; it is killed, and its job with it",
+            }
+        );
+        tracing::warn!(job = %id, "{text}");
+        self.bypasses[place(bypass.way)] += 1;
+        if bypass.is_killed() {
+            self.round.shots.push(bypass.process);
+        }
+        self.store.add_bypass(id, &bypass)?;
+        living.job.bypasses.push(bypass);
+        self.tell(Some(id), "bypass", &text)
+    }
+
+    fn goes_on(&mut self, look: &Look, gpu: &GpuUuid, suspect: &Suspect) -> Result<(), StoreError> {
+        let policy = self.policy_about(look, suspect);
+        let Some((id, bypass)) = self.lasting(gpu, suspect) else {
+            return Ok(());
+        };
+        bypass.grow(suspect);
+        if policy <= bypass.action {
+            return Ok(());
+        }
+        // It has come to take from others what it held within its limit before.
+        bypass.action = policy;
+        let bypass = bypass.clone();
+        self.store.save_bypass(id, &bypass)?;
+        if bypass.is_killed() {
+            self.round.shots.push(bypass.process);
+        }
+        let text = format!("{}: {}; it is killed now", bypass.what(), bypass.cause());
+        self.tell(Some(id), "bypass", &text)
+    }
+
+    fn over(&mut self, gpu: &GpuUuid, suspect: &Suspect) -> Result<(), StoreError> {
+        let Some((id, bypass)) = self.lasting(gpu, suspect) else {
+            return Ok(());
+        };
+        bypass.over = Some(now());
+        let bypass = bypass.clone();
+        self.store.save_bypass(id, &bypass)?;
+        let Process { pid, .. } = bypass.process;
+        let text = format!(
+            "pid {pid} ({}) holds nothing past its slice on GPU {} any more",
+            bypass.program, bypass.gpu_index
+        );
+        self.tell(Some(id), "bypass_over", &text)
+    }
+
+    fn lasting(&mut self, gpu: &GpuUuid, suspect: &Suspect) -> Option<(JobId, &mut Bypass)> {
+        let living = self.jobs.get_mut(&suspect.job)?;
+        let same = |bypass: &&mut Bypass| {
+            bypass.over.is_none() && bypass.gpu == *gpu && bypass.process == suspect.process.into()
+        };
+        let found = living.job.bypasses.iter_mut().find(same);
+        found.map(|bypass| (suspect.job, bypass))
+    }
+
+    /// What an earlier agent found of the jobs that it left.
+    pub(super) fn remember_bypasses(&mut self) {
+        for (id, living) in &self.jobs {
+            for bypass in living
+                .job
+                .bypasses
+                .iter()
+                .filter(|found| found.over.is_none())
+            {
+                let suspect = Suspect {
+                    job: *id,
+                    process: bypass.process.into(),
+                    way: bypass.way,
+                    used: bypass.used,
+                    charged: bypass.charged,
+                    harmful: bypass.is_killed(),
+                };
+                self.watchlist
+                    .remember(bypass.gpu.clone(), suspect, bypass.limiter, 0);
+            }
+        }
+    }
+
+    /// The job is at its end: nothing of it goes on.
+    pub(super) fn close_bypasses(&mut self, id: JobId) -> Result<(), StoreError> {
+        let Some(living) = self.jobs.get_mut(&id) else {
+            return Ok(());
+        };
+        let lasting = living
+            .job
+            .bypasses
+            .iter_mut()
+            .filter(|found| found.over.is_none());
+        for bypass in lasting {
+            bypass.over = Some(now());
+            self.store.save_bypass(id, bypass)?;
+        }
+        Ok(())
+    }
+
+    /// Kills what was journaled to be killed: first who got past the limiter, then what is left of their jobs.
+    pub(super) fn carry_out(&mut self) {
+        for process in std::mem::take(&mut self.round.shots) {
+            // Gone by itself is just as well.
+            let _ = process.signal(Signal::KILL);
+        }
+        let mut jobs = std::mem::take(&mut self.round.kills);
+        jobs.sort_unstable();
+        jobs.dedup();
+        for id in jobs {
+            for process in self.tree(id) {
+                let _ = process.signal(Signal::KILL);
+            }
+        }
+    }
+
+    /// What is alive of a job below its supervisor, which has yet to write how it ended; without what programs of it
+    /// have started as jobs of their own.
+    fn tree(&self, id: JobId) -> Vec<Process> {
+        let dir = self.job_dir(id);
+        let Some(launch) = dir.launch().ok().flatten() else {
+            return Vec::new();
+        };
+        let mut tree = process::descendants(launch.process.pid);
+        if !launch.process.is_alive() {
+            tree = survivors(&dir, launch.process).unwrap_or_default();
+        }
+        tree.retain(|process| self.observer.job_of(*process) == Some(id));
+        tree
+    }
+}
+
+/// A way's place among all of them.
+pub(super) fn place(way: Way) -> usize {
+    reconcile::Way::ALL
+        .iter()
+        .position(|known| *known == way)
+        .unwrap_or_default()
+}

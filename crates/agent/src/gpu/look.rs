@@ -1,0 +1,345 @@
+//! One look at everything: the slices' accounts, the driver, the accounts again, and who the listed processes are.
+//!
+//! ```text
+//! accounts ──► driver ──► accounts ──► /proc ──► a sight of each GPU, for `divvy_core::reconcile`
+//! ```
+//! The driver's figures are compared only with accounts that were the same before and after it was asked.
+
+use std::collections::{BTreeMap, HashMap};
+
+use divvy_core::reconcile::{self, Account, Of, ProcessSight, Sight, SliceSight};
+use divvy_core::{Bytes, JobId};
+use divvy_ledger::{
+    OpenError, Owner, ProcessState, ProcessUsage, SliceSpec, Snapshot, boot_time_ns, is_settled,
+};
+
+use super::kin::{Kin, Kinship, Met, Person};
+use super::roster::{Entry, Roster};
+use super::{GpuProcess, Observation, Observed};
+use crate::process::inside::{Inside, Marks, has_mapped};
+use crate::process::{self, Process};
+
+/// What was seen.
+#[derive(Clone, Debug, Default)]
+pub struct Look {
+    /// When the driver was asked (CLOCK_BOOTTIME, nanoseconds).
+    pub at: reconcile::Moment,
+    pub gpus: Vec<Seen>,
+    pub people: HashMap<u32, Person>,
+    /// What was seen inside those without an account.
+    pub insides: HashMap<u32, Inside>,
+    pub books: BTreeMap<JobId, Book>,
+}
+
+/// One GPU.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    pub observed: Observed,
+    pub sight: Sight,
+    /// Pids of those that are no job's.
+    pub strangers: Vec<u32>,
+}
+
+/// A slice and its account.
+#[derive(Clone, Debug)]
+pub struct Book {
+    spec: SliceSpec,
+    /// Why the account cannot be read, where it cannot.
+    pub pages: Result<Pages, String>,
+}
+
+/// A slice's account around one question to the driver.
+#[derive(Clone, Debug)]
+pub struct Pages {
+    before: Snapshot,
+    after: Snapshot,
+    then: Vec<ProcessUsage>,
+    now: Vec<ProcessUsage>,
+    /// Somebody in it has ended, and may have something to give back.
+    pub has_dead: bool,
+}
+
+/// The accounts before the driver is asked.
+pub type Before = BTreeMap<JobId, Result<Snapshot, OpenError>>;
+
+/// Reads the accounts of all slices.
+pub fn before(roster: &Roster) -> Before {
+    roster
+        .iter()
+        .map(|(job, entry)| (job, entry.slice.read()))
+        .collect()
+}
+
+/// Puts together what the driver answered at `at` and the accounts of `before`.
+pub fn put_together(
+    at: reconcile::Moment,
+    observation: Observation,
+    before: Before,
+    roster: &Roster,
+    kin: &mut Kin,
+    marks: &Marks,
+) -> Look {
+    let mut look = Look {
+        at,
+        books: books(before, roster),
+        ..Look::default()
+    };
+    let listed = |pid: u32| {
+        let lists = |gpu: &Observed| gpu.processes.iter().any(|process| process.pid == pid);
+        observation.gpus.iter().any(lists)
+    };
+    kin.retain(listed);
+    let mut gpus = Vec::new();
+    for observed in &observation.gpus {
+        let context = look.slices_on(observed).map(|(_, context)| context).max();
+        let mut seen = Seen {
+            sight: Sight {
+                used: observed.used,
+                context: context.unwrap_or_default(),
+                slices: look.slices_on(observed).map(|(slice, _)| slice).collect(),
+                processes: Vec::new(),
+            },
+            strangers: Vec::new(),
+            observed: observed.clone(),
+        };
+        for process in &observed.processes {
+            let sight = look.process(observed, process, roster, kin, marks);
+            if sight.of == Of::Nobody {
+                seen.strangers.push(process.pid);
+            }
+            seen.sight.processes.push(sight);
+        }
+        gpus.push(seen);
+    }
+    look.gpus = gpus;
+    look
+}
+
+/// Now, as [`Look::at`] has it.
+pub fn now() -> reconcile::Moment {
+    boot_time_ns()
+}
+
+fn books(mut before: Before, roster: &Roster) -> BTreeMap<JobId, Book> {
+    let mut book = |(job, entry): (JobId, &Entry)| {
+        let after = entry.slice.read();
+        let spec = match &after {
+            Ok(after) => after.spec().clone(),
+            Err(_) => entry.slice.spec().clone(),
+        };
+        let pages = match (before.remove(&job), after) {
+            (Some(Ok(before)), Ok(after)) => Ok(Pages::new(before, after)),
+            (_, Err(error)) | (Some(Err(error)), _) => Err(error.to_string()),
+            (None, _) => Err("it was not there yet".to_owned()),
+        };
+        (job, Book { spec, pages })
+    };
+    roster.iter().map(&mut book).collect()
+}
+
+impl Pages {
+    fn new(before: Snapshot, after: Snapshot) -> Self {
+        let (then, mut now) = (before.processes(), after.processes());
+        let here = Owner::me().pid_namespace;
+        let lives = |process: &ProcessUsage| {
+            let Owner {
+                pid,
+                start_time,
+                pid_namespace,
+            } = process.owner;
+            process.state == ProcessState::Live
+                // Of another namespace's pids nothing is known here.
+                && (pid_namespace != here || Process { pid, start_time }.is_alive())
+        };
+        let all = now.len();
+        now.retain(lives);
+        Self {
+            has_dead: now.len() < all,
+            before,
+            after,
+            then,
+            now,
+        }
+    }
+
+    /// The slot of a process.
+    fn slot(&self, person: &Person) -> Option<&ProcessUsage> {
+        self.now.iter().find(|slot| owns(&slot.owner, person))
+    }
+
+    /// What a slot says of a GPU.
+    fn account(&self, slot: &ProcessUsage, gpu: usize) -> Account {
+        let figure = |slot: &ProcessUsage| {
+            let gpu = slot.gpus.get(gpu).copied().unwrap_or_default();
+            Bytes::new(gpu.charged.saturating_add(gpu.overhead))
+        };
+        let then = self
+            .then
+            .iter()
+            .find(|then| then.slot == slot.slot && then.owner == slot.owner);
+        let words = [&self.before, &self.after].map(|snapshot| snapshot.word(slot.slot, gpu));
+        Account {
+            charged: figure(slot).max(then.map(figure).unwrap_or_default()),
+            steady: then.is_some() && words[0] == words[1] && is_settled(words[0]),
+        }
+    }
+
+    /// What living processes are charged for.
+    fn charged(&self, gpu: usize) -> Bytes {
+        let figure = |slot: &ProcessUsage| {
+            let gpu = slot.gpus.get(gpu).copied().unwrap_or_default();
+            Bytes::new(gpu.charged.saturating_add(gpu.overhead))
+        };
+        self.now.iter().map(figure).sum()
+    }
+}
+
+/// Whether a slot's owner is this process. Its pid there is the one that it has in its own namespace.
+pub fn owns(owner: &Owner, person: &Person) -> bool {
+    owner.pid == person.own.pid
+        && owner.start_time == person.process.start_time
+        && person
+            .own
+            .namespace
+            .is_none_or(|namespace| namespace == owner.pid_namespace)
+}
+
+impl Look {
+    /// Slices that have a part of a GPU, and what a context there is taken to cost.
+    fn slices_on(&self, gpu: &Observed) -> impl Iterator<Item = (SliceSight, Bytes)> {
+        self.books.iter().filter_map(|(job, book)| {
+            let at = book.place(gpu)?;
+            let spec = book.spec.gpus.get(at)?;
+            let slice = SliceSight {
+                job: *job,
+                limit: Bytes::new(spec.limit),
+                charged: book
+                    .pages
+                    .as_ref()
+                    .map_or(Bytes::ZERO, |pages| pages.charged(at)),
+            };
+            Some((slice, Bytes::new(spec.overhead)))
+        })
+    }
+
+    fn process(
+        &mut self,
+        gpu: &Observed,
+        seen: &GpuProcess,
+        roster: &Roster,
+        kin: &mut Kin,
+        marks: &Marks,
+    ) -> ProcessSight {
+        let sight = |process: Process, of| ProcessSight {
+            process: process.into(),
+            used: seen.used,
+            of,
+        };
+        let person = match kin.meet(seen.pid, process::ticks(self.at), roster) {
+            Met::Here(person) => person,
+            met => {
+                let nobody = Process {
+                    pid: seen.pid,
+                    start_time: 0,
+                };
+                let of = match met {
+                    Met::Unheard if !self.has_slot(seen.pid) => Of::Nobody,
+                    _ => Of::Departed,
+                };
+                return sight(nobody, of);
+            }
+        };
+        let person = match person.kinship {
+            Kinship::None => self.perhaps_joined(person, roster, kin),
+            _ => person,
+        };
+        self.people.insert(seen.pid, person);
+        // A job that has ended has nobody left: what it could not be rid of is nobody's.
+        let job = person.kinship.job();
+        let Some(job) = job.filter(|job| self.books.contains_key(job)) else {
+            return sight(person.process, Of::Nobody);
+        };
+        let account = self.account(job, &person, gpu);
+        let limiter = match account {
+            Some(_) => reconcile::Limiter::Loaded,
+            None => {
+                let inside = kin.inside(seen.pid, seen.used, marks);
+                self.insides.insert(seen.pid, inside);
+                if inside.has_driver == Some(false) {
+                    // Whoever holds this memory, it is not the process that has this pid here.
+                    return sight(person.process, Of::Nobody);
+                }
+                inside.limiter
+            }
+        };
+        let of = Of::Job {
+            job,
+            account,
+            limiter,
+        };
+        sight(person.process, of)
+    }
+
+    /// What the process's slot says; nothing, for sure, where its slice cannot be read.
+    fn account(&self, job: JobId, person: &Person, gpu: &Observed) -> Option<Account> {
+        let book = self.books.get(&job)?;
+        let at = book.place(gpu)?;
+        match &book.pages {
+            Ok(pages) => Some(pages.account(pages.slot(person)?, at)),
+            Err(_) => Some(Account {
+                charged: Bytes::ZERO,
+                steady: true,
+            }),
+        }
+    }
+
+    fn perhaps_joined(&self, person: Person, roster: &Roster, kin: &mut Kin) -> Person {
+        let joined = roster.iter().find(|(job, entry)| {
+            self.pages(*job)
+                .is_some_and(|pages| pages.slot(&person).is_some())
+                && has_mapped(person.process.pid, &entry.slots)
+        });
+        match joined {
+            Some((job, _)) => kin.joined(person, job, roster),
+            None => person,
+        }
+    }
+
+    /// Whether a slot names this pid: somebody of ours who has ended.
+    fn has_slot(&self, pid: u32) -> bool {
+        let here = Owner::me().pid_namespace;
+        let names = |slot: &ProcessUsage| slot.owner.pid == pid && slot.owner.pid_namespace == here;
+        let pages = self.books.values().flat_map(|book| &book.pages);
+        pages.flat_map(|pages| &pages.then).any(names)
+    }
+
+    fn pages(&self, job: JobId) -> Option<&Pages> {
+        self.books.get(&job)?.pages.as_ref().ok()
+    }
+
+    /// Whether the driver lists the owner of a slot.
+    pub fn lists(&self, owner: &Owner) -> divvy_ledger::Listed {
+        use divvy_ledger::Listed;
+        let here = Owner::me().pid_namespace;
+        if owner.pid_namespace == here {
+            let pid = |process: &GpuProcess| process.pid == owner.pid;
+            let listed = |gpu: &Seen| gpu.observed.processes.iter().any(pid);
+            return match self.gpus.iter().any(listed) {
+                true => Listed::Yes,
+                false => Listed::No,
+            };
+        }
+        match self.people.values().any(|person| owns(owner, person)) {
+            true => Listed::Yes,
+            // It has ended or never used a GPU, or cannot be told from others.
+            false => Listed::Unknown,
+        }
+    }
+}
+
+impl Book {
+    fn place(&self, gpu: &Observed) -> Option<usize> {
+        let uuid = gpu.uuid.to_bytes();
+        self.spec.gpus.iter().position(|spec| spec.uuid == uuid)
+    }
+}

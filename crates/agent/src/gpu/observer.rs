@@ -1,0 +1,162 @@
+//! Looks by itself: often while there are jobs, seldom while there are none, and soon again when something was suspicious.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use divvy_core::JobId;
+
+use super::kin::Kin;
+use super::look::{self, Look};
+use super::roster::{Entry, Roster};
+use super::source::{Source, SourceError};
+use crate::mailbox::{Mailbox, Message};
+use crate::process::Process;
+use crate::process::inside::Marks;
+use crate::supervise::chain;
+
+/// Between two looks while there are jobs.
+pub const INTERVAL: Duration = Duration::from_millis(250);
+
+/// Between two looks while there are none: then only what strangers hold can change.
+pub const IDLE: Duration = Duration::from_secs(2);
+
+/// After a look that made somebody suspect: long enough for a process that is just leaving to have left.
+const AGAIN: Duration = Duration::from_millis(25);
+
+/// Who looks, and at what.
+pub struct Observer {
+    source: Arc<Source>,
+    marks: Marks,
+    roster: Mutex<Roster>,
+    /// Held for a whole look, so that looks reach the cycle in their order.
+    kin: Mutex<Kin>,
+    pace: Mutex<Pace>,
+    changed: Condvar,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Pace {
+    busy: bool,
+    hurry: bool,
+}
+
+impl Observer {
+    pub fn new(source: Arc<Source>, marks: Marks) -> Self {
+        Self {
+            source,
+            marks,
+            roster: Mutex::default(),
+            kin: Mutex::default(),
+            pace: Mutex::default(),
+            changed: Condvar::new(),
+        }
+    }
+
+    /// A slice is to be looked at from now on.
+    pub fn enlist(&self, job: JobId, entry: Entry) {
+        lock(&self.roster).enlist(job, entry);
+    }
+
+    /// A process that the job's tree grows from.
+    pub fn root(&self, job: JobId, root: Process) {
+        lock(&self.roster).root(job, root);
+    }
+
+    /// A slice is no more.
+    pub fn strike(&self, job: JobId) {
+        lock(&self.roster).strike(job);
+    }
+
+    /// The nearest job above a living process, by the kernel's word.
+    pub fn job_of(&self, process: Process) -> Option<JobId> {
+        let roster = lock(&self.roster).clone();
+        lock(&self.kin).descent(process, &roster)
+    }
+
+    /// Looks now.
+    ///
+    /// # Errors
+    /// When the driver cannot be asked.
+    pub fn look(&self) -> Result<Look, SourceError> {
+        self.look_with(&mut lock(&self.kin))
+    }
+
+    /// Looks now and tells the cycle.
+    pub fn tell(&self, mailbox: &Mailbox) {
+        let mut kin = lock(&self.kin);
+        mailbox.post(match self.look_with(&mut kin) {
+            Ok(look) => Message::Looked(Box::new(look)),
+            Err(error) => Message::Blind(chain(&error)),
+        });
+    }
+
+    fn look_with(&self, kin: &mut Kin) -> Result<Look, SourceError> {
+        let roster = lock(&self.roster).clone();
+        let before = look::before(&roster);
+        let at = look::now();
+        let observation = self.source.observe()?;
+        Ok(look::put_together(
+            at,
+            observation,
+            before,
+            &roster,
+            kin,
+            &self.marks,
+        ))
+    }
+
+    /// Whether there is anything to look at often.
+    pub fn set_busy(&self, busy: bool) {
+        let mut pace = lock(&self.pace);
+        if std::mem::replace(&mut pace.busy, busy) != busy {
+            self.changed.notify_all();
+        }
+    }
+
+    pub fn is_busy(&self) -> bool {
+        lock(&self.pace).busy
+    }
+
+    /// The next look is to come soon.
+    pub fn hurry(&self) {
+        lock(&self.pace).hurry = true;
+        self.changed.notify_all();
+    }
+
+    /// Tells the cycle what there is, for as long as the process lives.
+    pub fn report(self: Arc<Self>, mailbox: Mailbox) -> std::io::Result<()> {
+        let run = move || {
+            loop {
+                self.wait(Instant::now());
+                self.tell(&mailbox);
+            }
+        };
+        std::thread::Builder::new()
+            .name("observe".into())
+            .spawn(run)
+            .map(drop)
+    }
+
+    /// Waits until the next look is due, after one that was at `last`.
+    fn wait(&self, last: Instant) {
+        let mut pace = lock(&self.pace);
+        loop {
+            let due = match *pace {
+                Pace { hurry: true, .. } => AGAIN,
+                Pace { busy: true, .. } => INTERVAL,
+                Pace { busy: false, .. } => IDLE,
+            };
+            let left = due.saturating_sub(last.elapsed());
+            if left.is_zero() {
+                pace.hurry = false;
+                return;
+            }
+            let waited = self.changed.wait_timeout(pace, left);
+            pace = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
