@@ -2,18 +2,22 @@
 //!
 //! ```text
 //! shared, in the state file:   state ─ slots ─ gpu ─ share ─ time ─ wait
-//! of one process:              process ─ visible ─ context ─ memory ─ pool ─ vmm ─ stream ─ module ─ image ─ kernel
+//! of one process:              process ─ visible ─ context ─ memory ─ pool ─ vmm ─ stream ─ module ─ image ─ kernel ─ launch ─ transfer
+//!                              capture ─ graph
 //! helpers:                     handles, addresses
 //! ```
 //! Locks are taken in this order: a GPU's `issue`, the process's `objects`, the state's lock. Nobody waits for simulated work while holding the latter
 //! two.
 
 pub mod addresses;
+pub mod capture;
 pub mod context;
 pub mod gpu;
+pub mod graph;
 pub mod handles;
 pub mod image;
 pub mod kernel;
+pub mod launch;
 pub mod memory;
 pub mod module;
 pub mod pool;
@@ -23,6 +27,7 @@ pub mod slots;
 pub mod state;
 pub mod stream;
 pub mod time;
+pub mod transfer;
 pub mod visible;
 pub mod vmm;
 pub mod wait;

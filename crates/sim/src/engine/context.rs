@@ -119,6 +119,7 @@ impl Process {
         let gpu = objects.context(handle)?.gpu;
         self.free_memory_of(objects, handle);
         for stream in objects.streams.find(|stream| stream.context == handle) {
+            self.leave_capture(objects, stream);
             objects.streams.remove(stream);
         }
         for event in objects.events.find(|event| event.context == handle) {

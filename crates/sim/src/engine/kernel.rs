@@ -32,15 +32,29 @@ impl Geometry {
             && self.block.iter().product::<u32>() <= 1024
     }
 
-    fn threads(&self) -> u64 {
-        let product = |sizes: [u32; 3]| {
-            sizes
-                .iter()
-                .map(|size| u64::from(*size))
-                .fold(1, u64::saturating_mul)
-        };
-        product(self.grid).saturating_mul(product(self.block))
+    pub fn blocks(&self) -> u64 {
+        product(self.grid)
     }
+
+    fn threads(&self) -> u64 {
+        self.blocks().saturating_mul(product(self.block))
+    }
+}
+
+fn product(sizes: [u32; 3]) -> u64 {
+    sizes
+        .iter()
+        .map(|size| u64::from(*size))
+        .fold(1, u64::saturating_mul)
+}
+
+/// Blocks of so many threads and so many bytes of shared memory that fit one multiprocessor; registers are never the limit.
+pub fn blocks_at_once(model: &Model, threads: u32, shared: usize) -> u32 {
+    let warps = threads.div_ceil(32).max(1);
+    let by_threads = model.threads_per_multiprocessor as u32 / (warps * 32);
+    let by_shared = (model.shared_per_multiprocessor_kib as usize * 1024) / (shared + 1024);
+    let limit = by_threads.min(model.blocks_per_multiprocessor as u32);
+    limit.min(u32::try_from(by_shared).unwrap_or(u32::MAX))
 }
 
 /// Duration of a kernel nobody has said anything about: 2 µs and 1 µs for each time the threads fill the GPU. Invented.
@@ -151,17 +165,31 @@ impl Reader {
 
 type Effect = unsafe fn(&Process, &Objects, &Geometry, &mut Reader) -> Done;
 
-/// Kernels that are carried out on the CPU. Their names are a contract: the same kernels in PTX do the same on a real GPU.
-pub const KNOWN: &[(&str, Effect)] = &[
-    ("sim_fill_u32", fill_u32),
-    ("sim_vector_add_f32", vector_add_f32),
+/// Kernels that are carried out on the CPU, with the bytes of each parameter. Their names are a contract: the same kernels in PTX do the same on a
+/// real GPU.
+const KNOWN: &[(&str, Effect, &[usize])] = &[
+    ("sim_fill_u32", fill_u32, &[8, 4, 4]),
+    ("sim_vector_add_f32", vector_add_f32, &[8, 8, 8, 4]),
 ];
 
+fn known(name: &str) -> Option<&'static (&'static str, Effect, &'static [usize])> {
+    KNOWN.iter().find(|(known, ..)| *known == name)
+}
+
 pub fn effect(name: &str) -> Option<Effect> {
-    KNOWN
-        .iter()
-        .find(|(known, _)| *known == name)
-        .map(|(_, effect)| *effect)
+    known(name).map(|(_, effect, _)| *effect)
+}
+
+/// Where the parameters of a known kernel lie, as `(offset, bytes)`, each at its natural alignment.
+pub fn layout(name: &str) -> Option<Vec<(usize, usize)>> {
+    let (.., sizes) = known(name)?;
+    let mut end = 0usize;
+    let places = sizes.iter().map(|size| {
+        let offset = end.next_multiple_of(*size);
+        end = offset + size;
+        (offset, *size)
+    });
+    Some(places.collect())
 }
 
 /// What a wild access does to its context.

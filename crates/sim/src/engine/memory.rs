@@ -36,6 +36,8 @@ pub enum Kind {
     Variable,
     /// Taken from a memory pool, which has the bytes.
     Pooled(Handle<Pool>),
+    /// Allocated by a graph; the memory of graphs has the bytes.
+    Graph,
 }
 
 #[derive(Clone, Copy)]
@@ -151,6 +153,7 @@ fn reserve() -> Option<Addresses> {
 impl Process {
     /// Allocates in the current context. Nothing changes when it fails.
     pub fn allocate(&self, size: u64, kind: Kind) -> Done<CUdeviceptr> {
+        self.check_unsafe()?;
         let mut objects = self.objects();
         let Current { context, gpu } = self.current(&objects)?;
         self.allocate_in(&mut objects, Some(context), gpu, size, kind)
@@ -171,7 +174,7 @@ impl Process {
             Kind::Device | Kind::Managed | Kind::Variable => {
                 charged(size).ok_or(CUresult::OUT_OF_MEMORY)?
             }
-            Kind::Host(_) | Kind::Registered(_) | Kind::Pooled(_) => 0,
+            Kind::Host(_) | Kind::Registered(_) | Kind::Pooled(_) | Kind::Graph => 0,
         };
         self.take_bytes(gpu, charged)?;
         let base = objects
@@ -193,12 +196,22 @@ impl Process {
     /// Frees what begins at `base` if `wanted` agrees to its kind; anything else is an invalid value.
     pub fn free(&self, base: CUdeviceptr, wanted: impl Fn(Kind) -> bool) -> Done {
         let mut objects = self.objects();
+        if objects.memory.at(base).is_none() && objects.graphs.memory.holds(base, 1) {
+            // A launch that allocates it may be waiting behind a host function.
+            let gpu = self.current(&objects)?.gpu;
+            drop(objects);
+            self.after_host_functions(gpu);
+            objects = self.objects();
+        }
         let found = objects
             .memory
             .at(base)
             .filter(|allocation| wanted(allocation.kind))
             .ok_or(CUresult::INVALID_VALUE)?;
         self.check_gpu(found.gpu)?;
+        if found.kind == Kind::Graph {
+            return self.free_graph_allocation(&mut objects, base);
+        }
         self.free_allocation(&mut objects, base);
         Ok(())
     }

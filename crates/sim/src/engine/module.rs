@@ -43,6 +43,25 @@ pub struct Function {
     pub c_name: CString,
     /// The largest dynamic shared memory that was asked for.
     pub dynamic_shared: i32,
+    pub state: LaunchState,
+}
+
+/// What the launches of CUDA 3 and before take from the function.
+#[derive(Clone)]
+pub struct LaunchState {
+    pub block: [u32; 3],
+    pub shared: u32,
+    pub parameters: Vec<u8>,
+}
+
+impl Default for LaunchState {
+    fn default() -> Self {
+        LaunchState {
+            block: [1; 3],
+            shared: 0,
+            parameters: Vec::new(),
+        }
+    }
 }
 
 impl From<BadImage> for CUresult {
@@ -57,6 +76,7 @@ impl From<BadImage> for CUresult {
 impl Process {
     /// Loads code into the current context; its variables take device memory.
     pub fn load_module(&self, image: Image) -> Done<Handle<Module>> {
+        self.check_unsafe()?;
         let mut objects = self.objects();
         let current = self.current(&objects)?;
         self.load_into(&mut objects, current, Arc::new(image))
@@ -222,6 +242,7 @@ fn function_for(objects: &mut Objects, home: Home, kernel: Kernel) -> Handle<Fun
             kernel,
             c_name,
             dynamic_shared: 0,
+            state: LaunchState::default(),
         })
     })
 }

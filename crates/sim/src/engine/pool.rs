@@ -47,13 +47,13 @@ pub struct Pool {
 
 /// A figure and the highest it has been.
 #[derive(Default)]
-struct Level {
-    now: u64,
-    high: u64,
+pub struct Level {
+    pub now: u64,
+    pub high: u64,
 }
 
 impl Level {
-    fn add(&mut self, bytes: u64) {
+    pub fn add(&mut self, bytes: u64) {
         self.now += bytes;
         self.high = self.high.max(self.now);
     }

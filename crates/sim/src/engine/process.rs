@@ -1,6 +1,7 @@
 //! What CUDA is for one process: the devices it sees and the objects it has made. The rest of the engine adds to it, topic by topic.
 
 use super::context::{Context, Primary};
+use super::graph::Graphs;
 use super::handles::{Handle, Handles};
 use super::memory::Memory;
 use super::module::{Function, Library, Module};
@@ -12,7 +13,7 @@ use super::vmm::VirtualMemory;
 use crate::machine::{Machine, machine};
 use crate::model::{MAX_GPUS, Model};
 use divvy_driver::sys::cuda::{CUdevice, CUresult};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 pub type Done<T = ()> = Result<T, CUresult>;
@@ -26,6 +27,8 @@ pub struct Process {
     /// Taken by whoever appends work for a GPU, which may mean waiting until its queue has room.
     pub(super) issue: [Mutex<Issue>; MAX_GPUS],
     next_id: AtomicU64,
+    /// How many captures there are, so that calls without any need not look.
+    pub(super) captures: AtomicUsize,
 }
 
 /// Everything handles and addresses refer to.
@@ -40,6 +43,7 @@ pub struct Objects {
     pub modules: Handles<Module>,
     pub libraries: Handles<Library>,
     pub functions: Handles<Function>,
+    pub graphs: Graphs,
 }
 
 static PROCESS: OnceLock<Process> = OnceLock::new();
@@ -83,9 +87,11 @@ pub fn init() -> Done {
             modules: Handles::new(0x54),
             libraries: Handles::new(0x55),
             functions: Handles::new(0x56),
+            graphs: Graphs::default(),
         }),
         issue: Default::default(),
         next_id: AtomicU64::new(1),
+        captures: AtomicUsize::new(0),
     });
     Ok(())
 }

@@ -3,12 +3,16 @@
 //! All streams of a process on one GPU are one queue in issue order, so an event another stream waits for has always been issued before. What the
 //! CPU does for a call (copying, filling, running a known kernel) is done while the call is made; only its duration goes through the queue.
 
+use super::capture::{Capture, Member};
 use super::context::{Context, Current};
+use super::graph::node::Node;
 use super::handles::Handle;
-use super::process::{Done, Process, process};
+use super::process::{Done, Objects, Process, process};
 use super::time::{DEPTH, Queue, Work};
 use divvy_driver::sys::cuda::CUresult;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, PoisonError};
 
@@ -19,16 +23,27 @@ pub struct Stream {
     pub id: u64,
     /// Ticket of the last work issued to it.
     last: u64,
+    /// While its work becomes nodes of a graph.
+    pub capture: Option<Member>,
 }
 
 pub struct Event {
     pub context: Handle<Context>,
     pub flags: u32,
-    record: Option<Record>,
+    pub last: Last,
+}
+
+/// What an event stands for: where it was recorded last.
+#[derive(Clone)]
+pub enum Last {
+    Never,
+    Recorded(Record),
+    /// In a captured stream: the nodes it had come to.
+    Captured(Handle<Capture>, Vec<Handle<Node>>),
 }
 
 #[derive(Clone)]
-struct Record {
+pub struct Record {
     gpu: usize,
     mark: Arc<Mark>,
 }
@@ -61,17 +76,69 @@ pub struct Issue {
 /// Which stream a call named.
 #[derive(Clone, Copy)]
 pub enum Target {
-    /// One of the default streams.
+    /// The legacy default stream.
     Default,
     Own(Handle<Stream>),
+}
+
+/// Where work for a stream goes.
+#[derive(Clone, Copy)]
+pub enum Place {
+    Issue(Target, Current),
+    /// Into the graph the stream is captured into.
+    Capture(Handle<Stream>),
+}
+
+/// A function of the program's and what it is called with, on whatever thread its turn comes.
+#[derive(Clone, Copy)]
+pub struct HostCall {
+    pub function: unsafe extern "C" fn(*mut c_void),
+    pub data: *mut c_void,
+}
+
+// SAFETY: the API hands the data to the function on another thread by contract.
+unsafe impl Send for HostCall {}
+// SAFETY: as above.
+unsafe impl Sync for HostCall {}
+
+impl HostCall {
+    pub fn call(self) {
+        // SAFETY: the program's own function and argument, called as the API promises.
+        unsafe { (self.function)(self.data) }
+    }
+}
+
+/// CUstream values with a meaning of their own.
+const LEGACY: usize = 1;
+const PER_THREAD: usize = 2;
+
+thread_local! {
+    /// Which default stream NULL means in the call that is being made.
+    static NULL_MEANS: Cell<usize> = const { Cell::new(LEGACY) };
+    /// This thread's default stream in each context where it has used one.
+    static OWN_DEFAULTS: RefCell<Vec<Handle<Stream>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Makes a call in which NULL means the calling thread's default stream: the `_ptds` and `_ptsz` forms.
+pub fn with_per_thread_default<A>(call: impl FnOnce() -> A) -> A {
+    let before = NULL_MEANS.replace(PER_THREAD);
+    let answer = call();
+    NULL_MEANS.set(before);
+    answer
 }
 
 impl Process {
     /// The stream behind a CUstream value: NULL, 1 (legacy) and 2 (per-thread) are default streams of the current context.
     pub fn target(&self, value: usize) -> Done<(Target, Current)> {
-        let objects = self.objects();
-        if value <= 2 {
+        let mut objects = self.objects();
+        let value = if value == 0 { NULL_MEANS.get() } else { value };
+        if value == LEGACY {
             return Ok((Target::Default, self.current(&objects)?));
+        }
+        if value == PER_THREAD {
+            let current = self.current(&objects)?;
+            let stream = self.own_default(&mut objects, current.context);
+            return Ok((Target::Own(stream), current));
         }
         let handle = Handle::from_value(value);
         let context = objects
@@ -93,6 +160,11 @@ impl Process {
         ))
     }
 
+    /// Whether a CUstream value means the legacy default stream in the call that is being made.
+    pub fn is_legacy(&self, value: usize) -> bool {
+        value == LEGACY || value == 0 && NULL_MEANS.get() == LEGACY
+    }
+
     pub fn create_stream(&self, flags: u32, priority: i32) -> Done<Handle<Stream>> {
         let mut objects = self.objects();
         let Current { context, .. } = self.current(&objects)?;
@@ -102,7 +174,38 @@ impl Process {
             priority,
             id: self.next_id(),
             last: 0,
+            capture: None,
         }))
+    }
+
+    /// The calling thread's default stream in a context, made when it is first used.
+    fn own_default(&self, objects: &mut Objects, context: Handle<Context>) -> Handle<Stream> {
+        OWN_DEFAULTS.with_borrow_mut(|own| {
+            own.retain(|stream| objects.streams.get(*stream).is_some());
+            let here = own.iter().copied().find(|stream| {
+                let found = objects.streams.get(*stream);
+                found.is_some_and(|found| found.context == context)
+            });
+            here.unwrap_or_else(|| {
+                let stream = objects.streams.insert(Stream {
+                    context,
+                    flags: 0,
+                    priority: 0,
+                    id: self.next_id(),
+                    last: 0,
+                    capture: None,
+                });
+                own.push(stream);
+                stream
+            })
+        })
+    }
+
+    pub fn destroy_stream(&self, stream: Handle<Stream>) -> Done {
+        let mut objects = self.objects();
+        self.leave_capture(&mut objects, stream);
+        let removed = objects.streams.remove(stream);
+        removed.map(drop).ok_or(CUresult::INVALID_HANDLE)
     }
 
     /// Appends work and gives its ticket; waits for room in a full queue.
@@ -224,40 +327,42 @@ impl Process {
         Ok(objects.events.insert(Event {
             context,
             flags,
-            record: None,
+            last: Last::Never,
         }))
     }
 
-    pub fn record_event(&self, event: Handle<Event>, target: Target, gpu: usize) -> Done {
+    pub fn issue_record(&self, event: Handle<Event>, target: Target, gpu: usize) -> Done {
         self.objects()
             .events
             .get(event)
             .ok_or(CUresult::INVALID_HANDLE)?;
         let (_, mark) = self.issue_marked(gpu, target, Work::Delay(0), true);
         if let (Some(event), Some(mark)) = (self.objects().events.get_mut(event), mark) {
-            event.record = Some(Record { gpu, mark });
+            event.last = Last::Recorded(Record { gpu, mark });
         }
         Ok(())
     }
 
     /// The point an event was last recorded at; None for one that never was.
     fn record(&self, event: Handle<Event>) -> Done<Option<Record>> {
-        Ok(self
-            .objects()
-            .events
-            .get(event)
-            .ok_or(CUresult::INVALID_HANDLE)?
-            .record
-            .clone())
+        let objects = self.objects();
+        let event = objects.events.get(event).ok_or(CUresult::INVALID_HANDLE)?;
+        match &event.last {
+            Last::Never => Ok(None),
+            Last::Recorded(record) => Ok(Some(record.clone())),
+            Last::Captured(..) => Err(CUresult::CAPTURED_EVENT),
+        }
     }
 
     pub fn query_event(&self, event: Handle<Event>) -> Done {
+        self.check_event(event)?;
         self.record(event)?.map_or(Ok(()), |record| {
             self.is_done(record.gpu, record.mark.ticket)
         })
     }
 
     pub fn synchronize_event(&self, event: Handle<Event>) -> Done {
+        self.check_event(event)?;
         self.record(event)?.map_or(Ok(()), |record| {
             self.wait_for(record.gpu, record.mark.ticket)
         })

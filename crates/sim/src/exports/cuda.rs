@@ -1,8 +1,10 @@
 //! The CUDA driver API. Each submodule has the table of its functions and their handlers.
 
+mod capture;
 mod context;
 mod copy;
 mod device;
+mod graph;
 mod init;
 mod launch;
 mod link;

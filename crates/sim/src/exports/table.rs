@@ -59,15 +59,30 @@ macro_rules! exports {
         unsafe extern "C" fn $name(
             $($parameter: <divvy_driver::sys::$api::pfn::$name as $crate::exports::table::Signature>::$slot),*
         ) -> <divvy_driver::sys::$api::pfn::$name as $crate::exports::table::Signature>::Answer {
-            $crate::trace::call(
+            let call = || $crate::trace::call(
                 stringify!($name),
                 // SAFETY: the caller's arguments, which the API's documentation vouches for.
                 || unsafe { self::$handler($($parameter),*) },
                 |_line| { $(_line.argument($parameter);)* },
-            )
+            );
+            if const { $crate::exports::table::is_per_thread(stringify!($name)) } {
+                $crate::engine::stream::with_per_thread_default(call)
+            } else {
+                call()
+            }
         }
         const _: divvy_driver::sys::$api::pfn::$name = $name;
     };
+}
+
+/// Whether NULL means the calling thread's default stream in a function of this name: it ends with `_ptds` or `_ptsz`.
+pub const fn is_per_thread(name: &str) -> bool {
+    let name = name.as_bytes();
+    let Some(at) = name.len().checked_sub(5) else {
+        return false;
+    };
+    let end = (name[at], name[at + 1], name[at + 2], name[at + 3]);
+    matches!(end, (b'_', b'p', b't', b'd' | b's'))
 }
 
 /// Exports names that nothing implements.

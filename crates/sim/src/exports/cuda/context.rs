@@ -226,6 +226,7 @@ fn synchronize_context(context: CUcontext) -> Done {
     let process = process()?;
     let context = named_or_current(process, context)?;
     let gpu = process.objects().context(context)?.gpu;
+    process.check_unsafe()?;
     process.synchronize(gpu)?;
     process
         .objects()

@@ -1,10 +1,14 @@
-//! Copies and memory sets. The bytes move while the call is made; the time they take goes through the queue.
+//! Copies and memory sets.
 
+use super::context::to_handle as context_handle;
 use super::out;
-use crate::engine::process::{Done, Objects, Process, process};
-use crate::engine::time::Work;
+use crate::engine::process::{Done, process};
+use crate::engine::transfer::{Move, When, row};
 use divvy_driver::sys::cuda::{
-    CUDA_MEMCPY2D, CUcontext, CUdeviceptr, CUmemorytype, CUresult, CUstream,
+    CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUDA_MEMCPY3D_BATCH_OP, CUDA_MEMCPY3D_PEER,
+    CUDA_MEMSET_NODE_PARAMS, CUcontext, CUdeviceptr, CUmemcpy3DOperand, CUmemcpy3DOperand_array,
+    CUmemcpy3DOperand_ptr, CUmemcpy3DOperandType, CUmemcpyAttributes, CUmemcpySrcAccessOrder,
+    CUmemorytype, CUresult, CUstream,
 };
 use std::ffi::c_void;
 
@@ -21,6 +25,16 @@ exports! { cuda {
     cuMemcpyDtoDAsync_v2, cuMemcpyDtoDAsync_v2_ptsz: (to, from, size, stream) => on_device_async;
     cuMemcpy2D_v2, cuMemcpy2D_v2_ptds, cuMemcpy2DUnaligned_v2, cuMemcpy2DUnaligned_v2_ptds: (copy) => rectangle;
     cuMemcpy2DAsync_v2, cuMemcpy2DAsync_v2_ptsz: (copy, stream) => rectangle_async;
+    cuMemcpy3D_v2, cuMemcpy3D_v2_ptds: (copy) => body;
+    cuMemcpy3DAsync_v2, cuMemcpy3DAsync_v2_ptsz: (copy, stream) => body_async;
+    cuMemcpy3DPeer, cuMemcpy3DPeer_ptds: (copy) => peer_body;
+    cuMemcpy3DPeerAsync, cuMemcpy3DPeerAsync_ptsz: (copy, stream) => peer_body_async;
+    cuMemcpyBatchAsync, cuMemcpyBatchAsync_ptsz: (to, from, sizes, count, attributes, firsts, kinds, failed, stream) => batch_v1;
+    cuMemcpyBatchAsync_v2, cuMemcpyBatchAsync_v2_ptsz: (to, from, sizes, count, attributes, firsts, kinds, stream) => batch;
+    cuMemcpy3DBatchAsync, cuMemcpy3DBatchAsync_ptsz: (count, copies, failed, flags, stream) => bodies_v1;
+    cuMemcpy3DBatchAsync_v2, cuMemcpy3DBatchAsync_v2_ptsz: (count, copies, flags, stream) => bodies;
+    cuMemcpyWithAttributesAsync, cuMemcpyWithAttributesAsync_ptsz: (to, from, size, attributes, stream) => with_attributes;
+    cuMemcpy3DWithAttributesAsync, cuMemcpy3DWithAttributesAsync_ptsz: (copy, flags, stream) => body_with_attributes;
     cuMemsetD8_v2, cuMemsetD8_v2_ptds: (to, value, count) => set;
     cuMemsetD16_v2, cuMemsetD16_v2_ptds: (to, value, count) => set;
     cuMemsetD32_v2, cuMemsetD32_v2_ptds: (to, value, count) => set;
@@ -35,246 +49,126 @@ exports! { cuda {
     cuMemsetD2D32Async, cuMemsetD2D32Async_ptsz: (to, pitch, value, width, height, stream) => set_rectangle_async;
 } }
 
-/// Where one end of a copy is.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Side {
-    /// Must be memory CUDA knows.
-    Device,
-    /// The program's own memory, whatever it is.
-    Host,
-    /// Found out from the address.
-    Any,
+const DEVICE: CUmemorytype = CUmemorytype::DEVICE;
+const HOST: CUmemorytype = CUmemorytype::HOST;
+/// Found out from the address.
+const ANY: CUmemorytype = CUmemorytype::UNIFIED;
+
+fn in_stream(stream: CUstream) -> When {
+    When::InStream(stream.addr())
 }
 
-/// One end of a copy: its first byte, and from row to row how far.
-#[derive(Clone, Copy)]
-struct End {
-    side: Side,
-    start: u64,
-    pitch: u64,
+fn carry_out(moves: &[Move], when: When) -> Done {
+    // SAFETY: host memory is the caller's word.
+    unsafe { process()?.transfer(moves, when) }
 }
 
-/// Bytes in a row, and rows.
-#[derive(Clone, Copy)]
-struct Extent {
-    width: u64,
-    height: u64,
-}
-
-impl Extent {
-    fn row(size: usize) -> Extent {
-        let width = size as u64;
-        Extent { width, height: 1 }
-    }
-
-    fn bytes(self) -> u64 {
-        self.width.saturating_mul(self.height)
-    }
-
-    /// Bytes from the first to the last one that an end with this pitch touches.
-    fn span(self, pitch: u64) -> Done<u64> {
-        if self.bytes() == 0 {
-            return Ok(0);
-        }
-        if self.height > 1 && pitch < self.width {
-            return Err(CUresult::INVALID_VALUE);
-        }
-        let before_last = pitch.checked_mul(self.height - 1);
-        let span = before_last.and_then(|before| before.checked_add(self.width));
-        span.ok_or(CUresult::INVALID_VALUE)
-    }
-}
-
-/// Whether the caller waits for the copy.
-#[derive(Clone, Copy)]
-enum When {
-    Now,
-    InStream(CUstream),
-}
-
-/// The legacy default stream.
-const LEGACY: CUstream = std::ptr::null_mut();
-
-/// Bytes per microsecond: over the bus about what pinned copies reach on PCIe generation 4 and 5, within the GPU half of
-/// the memory's bandwidth.
-fn bytes_per_us(process: &Process, gpu: usize, over_bus: bool) -> u64 {
-    let model = process.model(gpu);
-    match (over_bus, model.pcie_generation) {
-        (true, 5..) => 50_000,
-        (true, _) => 25_000,
-        (false, _) => u64::from(model.memory_clock_mhz) * model.memory_bus_bits as u64 / 8,
-    }
-}
-
-fn check(process: &Process, objects: &Objects, end: End, extent: Extent) -> Done {
-    let (start, span) = (end.start, extent.span(end.pitch)?);
-    let is_known = || {
-        let linear = objects.memory.containing(start).is_some();
-        linear || objects.virtual_memory.mapping(start).is_some()
-    };
-    match end.side {
-        Side::Device => process.check_range(objects, start, span),
-        Side::Any if is_known() => process.check_range(objects, start, span),
-        Side::Host | Side::Any if start == 0 && span > 0 => Err(CUresult::INVALID_VALUE),
-        Side::Host | Side::Any => Ok(()),
-    }
-}
-
-/// Checks, moves the bytes by `effect`, and queues the time.
-fn carry_out(ends: &[End], extent: Extent, when: When, effect: impl FnOnce()) -> Done {
-    let process = process()?;
-    let stream = match when {
-        When::Now => LEGACY,
-        When::InStream(stream) => stream,
-    };
-    let (target, current) = process.target(stream.addr())?;
-    process.after_host_functions(current.gpu);
-    {
-        let objects = process.objects();
-        for end in ends {
-            check(process, &objects, *end, extent)?;
-        }
-        effect();
-    }
-    if extent.bytes() == 0 {
-        return Ok(());
-    }
-    let over_bus = ends.iter().any(|end| end.side == Side::Host);
-    let speed = bytes_per_us(process, current.gpu, over_bus);
-    let ns = (extent.bytes().saturating_mul(1000) / speed).max(1);
-    let ticket = process.issue(current.gpu, target, Work::Delay(ns));
-    match when {
-        When::Now => process.wait_for(current.gpu, ticket),
-        When::InStream(_) => Ok(()),
-    }
-}
-
-fn copy(to: End, from: End, extent: Extent, when: When) -> Done {
-    carry_out(&[to, from], extent, when, || {
-        for row in 0..extent.height {
-            let (to, from) = (to.start + row * to.pitch, from.start + row * from.pitch);
-            // SAFETY: device ranges were checked, and their addresses are host addresses; host ranges are the caller's
-            // word.
-            unsafe { std::ptr::copy(from as *const u8, to as *mut u8, extent.width as usize) };
-        }
-    })
-}
-
-fn copy_row(to: (Side, u64), from: (Side, u64), size: usize, when: When) -> Done {
-    let end = |(side, start)| End {
-        side,
-        start,
-        pitch: 0,
-    };
-    copy(end(to), end(from), Extent::row(size), when)
+fn copy_row(to: (CUmemorytype, u64), from: (CUmemorytype, u64), size: usize, when: When) -> Done {
+    carry_out(&[row(to, from, size)], when)
 }
 
 fn any(to: CUdeviceptr, from: CUdeviceptr, size: usize) -> Done {
-    copy_row((Side::Any, to), (Side::Any, from), size, When::Now)
+    copy_row((ANY, to), (ANY, from), size, When::Now)
 }
 
 fn any_async(to: CUdeviceptr, from: CUdeviceptr, size: usize, stream: CUstream) -> Done {
-    let when = When::InStream(stream);
-    copy_row((Side::Any, to), (Side::Any, from), size, when)
+    copy_row((ANY, to), (ANY, from), size, in_stream(stream))
+}
+
+/// Contexts that a copy names must be there; the memory itself is in reach of all of them.
+fn check_contexts(contexts: [CUcontext; 2]) -> Done {
+    let objects = process()?.objects();
+    for context in contexts.into_iter().filter(|context| !context.is_null()) {
+        objects.context(context_handle(context))?;
+    }
+    Ok(())
 }
 
 fn peer(
     to: CUdeviceptr,
-    _to_context: CUcontext,
+    to_context: CUcontext,
     from: CUdeviceptr,
-    _from_context: CUcontext,
+    from_context: CUcontext,
     size: usize,
 ) -> Done {
+    check_contexts([to_context, from_context])?;
     on_device(to, from, size)
 }
 
 fn peer_async(
     to: CUdeviceptr,
-    _to_context: CUcontext,
+    to_context: CUcontext,
     from: CUdeviceptr,
-    _from_context: CUcontext,
+    from_context: CUcontext,
     size: usize,
     stream: CUstream,
 ) -> Done {
+    check_contexts([to_context, from_context])?;
     on_device_async(to, from, size, stream)
 }
 
 fn to_device(to: CUdeviceptr, from: *const c_void, size: usize) -> Done {
-    let from = (Side::Host, from.addr() as u64);
-    copy_row((Side::Device, to), from, size, When::Now)
+    let from = (HOST, from.addr() as u64);
+    copy_row((DEVICE, to), from, size, When::Now)
 }
 
 fn to_device_async(to: CUdeviceptr, from: *const c_void, size: usize, stream: CUstream) -> Done {
-    let from = (Side::Host, from.addr() as u64);
-    copy_row((Side::Device, to), from, size, When::InStream(stream))
+    let from = (HOST, from.addr() as u64);
+    copy_row((DEVICE, to), from, size, in_stream(stream))
 }
 
 fn to_host(to: *mut c_void, from: CUdeviceptr, size: usize) -> Done {
-    let to = (Side::Host, to.addr() as u64);
-    copy_row(to, (Side::Device, from), size, When::Now)
+    let to = (HOST, to.addr() as u64);
+    copy_row(to, (DEVICE, from), size, When::Now)
 }
 
 fn to_host_async(to: *mut c_void, from: CUdeviceptr, size: usize, stream: CUstream) -> Done {
-    let to = (Side::Host, to.addr() as u64);
-    copy_row(to, (Side::Device, from), size, When::InStream(stream))
+    let to = (HOST, to.addr() as u64);
+    copy_row(to, (DEVICE, from), size, in_stream(stream))
 }
 
 fn on_device(to: CUdeviceptr, from: CUdeviceptr, size: usize) -> Done {
-    copy_row((Side::Device, to), (Side::Device, from), size, When::Now)
+    copy_row((DEVICE, to), (DEVICE, from), size, When::Now)
 }
 
 fn on_device_async(to: CUdeviceptr, from: CUdeviceptr, size: usize, stream: CUstream) -> Done {
-    let when = When::InStream(stream);
-    copy_row((Side::Device, to), (Side::Device, from), size, when)
+    copy_row((DEVICE, to), (DEVICE, from), size, in_stream(stream))
 }
 
-/// The end a memory type names: its first byte, moved to the rectangle's corner. Arrays are not simulated.
-fn corner(
-    kind: CUmemorytype,
-    host: u64,
-    device: u64,
-    pitch: usize,
-    [x, y]: [usize; 2],
-) -> Done<End> {
-    let (side, base) = match kind {
-        CUmemorytype::HOST => (Side::Host, host),
-        CUmemorytype::DEVICE => (Side::Device, device),
-        CUmemorytype::UNIFIED => (Side::Any, device),
-        CUmemorytype::ARRAY => return Err(CUresult::NOT_SUPPORTED),
-        _ => return Err(CUresult::INVALID_VALUE),
+/// # Safety
+/// The place is NULL or holds a T.
+unsafe fn given<T: Copy>(place: *const T) -> Done<T> {
+    // SAFETY: by contract.
+    unsafe { place.as_ref() }
+        .copied()
+        .ok_or(CUresult::INVALID_VALUE)
+}
+
+/// A rectangle is a box of one layer.
+unsafe fn copy_rectangle(copy: *const CUDA_MEMCPY2D, when: When) -> Done {
+    // SAFETY: the caller's structure.
+    let flat = unsafe { given(copy) }?;
+    let copy = CUDA_MEMCPY3D {
+        srcXInBytes: flat.srcXInBytes,
+        srcY: flat.srcY,
+        srcMemoryType: flat.srcMemoryType,
+        srcHost: flat.srcHost,
+        srcDevice: flat.srcDevice,
+        srcArray: flat.srcArray,
+        srcPitch: flat.srcPitch,
+        dstXInBytes: flat.dstXInBytes,
+        dstY: flat.dstY,
+        dstMemoryType: flat.dstMemoryType,
+        dstHost: flat.dstHost,
+        dstDevice: flat.dstDevice,
+        dstArray: flat.dstArray,
+        dstPitch: flat.dstPitch,
+        WidthInBytes: flat.WidthInBytes,
+        Height: flat.Height,
+        Depth: 1,
+        ..CUDA_MEMCPY3D::default()
     };
-    let rows = pitch.checked_mul(y).and_then(|rows| rows.checked_add(x));
-    let start = rows.and_then(|offset| base.checked_add(offset as u64));
-    Ok(End {
-        side,
-        start: start.ok_or(CUresult::INVALID_VALUE)?,
-        pitch: pitch as u64,
-    })
-}
-
-unsafe fn copy_rectangle(copy_of: *const CUDA_MEMCPY2D, when: When) -> Done {
-    process()?;
-    out(copy_of.cast_mut())?;
-    // SAFETY: not null; the caller's structure.
-    let given = unsafe { *copy_of };
-    let (host, corner_at) = (given.dstHost.addr() as u64, [given.dstXInBytes, given.dstY]);
-    let to = corner(
-        given.dstMemoryType,
-        host,
-        given.dstDevice,
-        given.dstPitch,
-        corner_at,
-    )?;
-    let (host, corner_at) = (given.srcHost.addr() as u64, [given.srcXInBytes, given.srcY]);
-    let from = corner(
-        given.srcMemoryType,
-        host,
-        given.srcDevice,
-        given.srcPitch,
-        corner_at,
-    )?;
-    let (width, height) = (given.WidthInBytes as u64, given.Height as u64);
-    copy(to, from, Extent { width, height }, when)
+    carry_out(&[Move::Copy(copy)], when)
 }
 
 unsafe fn rectangle(copy: *const CUDA_MEMCPY2D) -> Done {
@@ -284,11 +178,269 @@ unsafe fn rectangle(copy: *const CUDA_MEMCPY2D) -> Done {
 
 unsafe fn rectangle_async(copy: *const CUDA_MEMCPY2D, stream: CUstream) -> Done {
     // SAFETY: the caller's structure.
-    unsafe { copy_rectangle(copy, When::InStream(stream)) }
+    unsafe { copy_rectangle(copy, in_stream(stream)) }
 }
 
-/// Sets on the legacy stream are asynchronous too, as CUDA documents for device memory. Widths are in elements.
-fn set_rectangle_async<T: Copy>(
+unsafe fn body(copy: *const CUDA_MEMCPY3D) -> Done {
+    // SAFETY: the caller's structure.
+    carry_out(&[Move::Copy(unsafe { given(copy) }?)], When::Now)
+}
+
+unsafe fn body_async(copy: *const CUDA_MEMCPY3D, stream: CUstream) -> Done {
+    // SAFETY: the caller's structure.
+    carry_out(&[Move::Copy(unsafe { given(copy) }?)], in_stream(stream))
+}
+
+unsafe fn copy_peer_body(copy: *const CUDA_MEMCPY3D_PEER, when: When) -> Done {
+    // SAFETY: the caller's structure.
+    let peer = unsafe { given(copy) }?;
+    check_contexts([peer.dstContext, peer.srcContext])?;
+    let copy = CUDA_MEMCPY3D {
+        srcXInBytes: peer.srcXInBytes,
+        srcY: peer.srcY,
+        srcZ: peer.srcZ,
+        srcLOD: peer.srcLOD,
+        srcMemoryType: peer.srcMemoryType,
+        srcHost: peer.srcHost,
+        srcDevice: peer.srcDevice,
+        srcArray: peer.srcArray,
+        srcPitch: peer.srcPitch,
+        srcHeight: peer.srcHeight,
+        dstXInBytes: peer.dstXInBytes,
+        dstY: peer.dstY,
+        dstZ: peer.dstZ,
+        dstLOD: peer.dstLOD,
+        dstMemoryType: peer.dstMemoryType,
+        dstHost: peer.dstHost,
+        dstDevice: peer.dstDevice,
+        dstArray: peer.dstArray,
+        dstPitch: peer.dstPitch,
+        dstHeight: peer.dstHeight,
+        WidthInBytes: peer.WidthInBytes,
+        Height: peer.Height,
+        Depth: peer.Depth,
+        ..CUDA_MEMCPY3D::default()
+    };
+    carry_out(&[Move::Copy(copy)], when)
+}
+
+unsafe fn peer_body(copy: *const CUDA_MEMCPY3D_PEER) -> Done {
+    // SAFETY: the caller's structure.
+    unsafe { copy_peer_body(copy, When::Now) }
+}
+
+unsafe fn peer_body_async(copy: *const CUDA_MEMCPY3D_PEER, stream: CUstream) -> Done {
+    // SAFETY: the caller's structure.
+    unsafe { copy_peer_body(copy, in_stream(stream)) }
+}
+
+/// Every copy of a batch must say when its source may be read; where the sources are and whether to overlap are hints.
+fn check_order(order: CUmemcpySrcAccessOrder) -> Done {
+    match order {
+        CUmemcpySrcAccessOrder::STREAM
+        | CUmemcpySrcAccessOrder::DURING_API_CALL
+        | CUmemcpySrcAccessOrder::ANY => Ok(()),
+        _ => Err(CUresult::INVALID_VALUE),
+    }
+}
+
+/// Batches go into a stream of the program's or of the thread's, not into the legacy one.
+fn batch_stream(stream: CUstream) -> Done<When> {
+    match process()?.is_legacy(stream.addr()) {
+        true => Err(CUresult::INVALID_VALUE),
+        false => Ok(in_stream(stream)),
+    }
+}
+
+/// The form of before CUDA 13 names the copy that is at fault: all ones for the call as a whole, as here.
+#[expect(clippy::too_many_arguments, reason = "the C signature")]
+unsafe fn batch_v1(
+    to: *mut CUdeviceptr,
+    from: *mut CUdeviceptr,
+    sizes: *mut usize,
+    count: usize,
+    attributes: *mut CUmemcpyAttributes,
+    firsts: *mut usize,
+    kinds: usize,
+    failed: *mut usize,
+    stream: CUstream,
+) -> Done {
+    // SAFETY: the caller's lists.
+    let done = unsafe { batch(to, from, sizes, count, attributes, firsts, kinds, stream) };
+    done.inspect_err(|_| super::set_if_wanted(failed, usize::MAX))
+}
+
+#[expect(clippy::too_many_arguments, reason = "the C signature")]
+unsafe fn batch(
+    to: *mut CUdeviceptr,
+    from: *mut CUdeviceptr,
+    sizes: *mut usize,
+    count: usize,
+    attributes: *mut CUmemcpyAttributes,
+    firsts: *mut usize,
+    kinds: usize,
+    stream: CUstream,
+) -> Done {
+    let when = batch_stream(stream)?;
+    if count == 0 || kinds == 0 || kinds > count {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    let _ = (
+        out(to)?,
+        out(from)?,
+        out(sizes)?,
+        out(attributes)?,
+        out(firsts)?,
+    );
+    for kind in 0..kinds {
+        // SAFETY: `kinds` entries in both lists.
+        let (first, order) = unsafe { (*firsts.add(kind), (*attributes.add(kind)).srcAccessOrder) };
+        // SAFETY: as above.
+        let follows =
+            kind == 0 && first == 0 || kind > 0 && first > unsafe { *firsts.add(kind - 1) };
+        if !follows || first >= count {
+            return Err(CUresult::INVALID_VALUE);
+        }
+        check_order(order)?;
+    }
+    let moves: Vec<Move> = (0..count)
+        // SAFETY: `count` entries in each list.
+        .map(|at| unsafe { row((ANY, *to.add(at)), (ANY, *from.add(at)), *sizes.add(at)) })
+        .collect();
+    carry_out(&moves, when)
+}
+
+unsafe fn bodies_v1(
+    count: usize,
+    copies: *mut CUDA_MEMCPY3D_BATCH_OP,
+    failed: *mut usize,
+    flags: u64,
+    stream: CUstream,
+) -> Done {
+    // SAFETY: the caller's list.
+    let done = unsafe { bodies(count, copies, flags, stream) };
+    done.inspect_err(|_| super::set_if_wanted(failed, usize::MAX))
+}
+
+unsafe fn bodies(
+    count: usize,
+    copies: *mut CUDA_MEMCPY3D_BATCH_OP,
+    flags: u64,
+    stream: CUstream,
+) -> Done {
+    let when = batch_stream(stream)?;
+    if count == 0 || flags != 0 {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    out(copies)?;
+    let moves = (0..count)
+        // SAFETY: `count` entries.
+        .map(|at| unsafe { body_of(&*copies.add(at)) })
+        .collect::<Done<Vec<Move>>>()?;
+    carry_out(&moves, when)
+}
+
+/// Sizes are in elements, which are bytes between pointers.
+fn body_of(copy: &CUDA_MEMCPY3D_BATCH_OP) -> Done<Move> {
+    let extent = copy.extent;
+    check_order(copy.srcAccessOrder)?;
+    if extent.width == 0 || extent.height == 0 || extent.depth == 0 {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    let mut made = CUDA_MEMCPY3D {
+        WidthInBytes: extent.width,
+        Height: extent.height,
+        Depth: extent.depth,
+        ..CUDA_MEMCPY3D::default()
+    };
+    match operand(&copy.src)? {
+        Operand::Pointer(at) => {
+            (made.srcMemoryType, made.srcDevice) = (ANY, at.ptr);
+            (made.srcPitch, made.srcHeight) = packed(at, extent.width, extent.height)?;
+        }
+        Operand::Array(at) => {
+            (made.srcMemoryType, made.srcArray) = (CUmemorytype::ARRAY, at.array);
+            (made.srcXInBytes, made.srcY, made.srcZ) = (at.offset.x, at.offset.y, at.offset.z);
+        }
+    }
+    match operand(&copy.dst)? {
+        Operand::Pointer(at) => {
+            (made.dstMemoryType, made.dstDevice) = (ANY, at.ptr);
+            (made.dstPitch, made.dstHeight) = packed(at, extent.width, extent.height)?;
+        }
+        Operand::Array(at) => {
+            (made.dstMemoryType, made.dstArray) = (CUmemorytype::ARRAY, at.array);
+            (made.dstXInBytes, made.dstY, made.dstZ) = (at.offset.x, at.offset.y, at.offset.z);
+        }
+    }
+    Ok(Move::Copy(made))
+}
+
+enum Operand {
+    Pointer(CUmemcpy3DOperand_ptr),
+    Array(CUmemcpy3DOperand_array),
+}
+
+fn operand(of: &CUmemcpy3DOperand) -> Done<Operand> {
+    let (pointer, array) = ((&raw const of.op).cast(), (&raw const of.op).cast());
+    match of.type_ {
+        // SAFETY: the union holds the member its type names, which fits it.
+        CUmemcpy3DOperandType::POINTER => Ok(Operand::Pointer(unsafe { *pointer })),
+        // SAFETY: as above.
+        CUmemcpy3DOperandType::ARRAY => Ok(Operand::Array(unsafe { *array })),
+        _ => Err(CUresult::INVALID_VALUE),
+    }
+}
+
+/// Bytes in a row and rows in a layer; 0 is as many as the copy has.
+fn packed(at: CUmemcpy3DOperand_ptr, width: usize, height: usize) -> Done<(usize, usize)> {
+    let row = if at.rowLength == 0 {
+        width
+    } else {
+        at.rowLength
+    };
+    let layer = if at.layerHeight == 0 {
+        height
+    } else {
+        at.layerHeight
+    };
+    match row < width || layer < height {
+        true => Err(CUresult::INVALID_VALUE),
+        false => Ok((row, layer)),
+    }
+}
+
+unsafe fn with_attributes(
+    to: CUdeviceptr,
+    from: CUdeviceptr,
+    size: usize,
+    attributes: *mut CUmemcpyAttributes,
+    stream: CUstream,
+) -> Done {
+    let when = batch_stream(stream)?;
+    // SAFETY: the caller's structure.
+    check_order(unsafe { given(attributes) }?.srcAccessOrder)?;
+    copy_row((ANY, to), (ANY, from), size, when)
+}
+
+unsafe fn body_with_attributes(
+    copy: *mut CUDA_MEMCPY3D_BATCH_OP,
+    flags: u64,
+    stream: CUstream,
+) -> Done {
+    // SAFETY: the caller's structure, a list of one.
+    unsafe { bodies(1, copy, flags, stream) }
+}
+
+/// Values of the three sizes that memory can be set in.
+trait Element: Copy + Into<u32> {}
+
+impl Element for u8 {}
+impl Element for u16 {}
+impl Element for u32 {}
+
+/// Widths are in elements.
+fn set_rectangle_async<T: Element>(
     to: CUdeviceptr,
     pitch: usize,
     value: T,
@@ -296,44 +448,32 @@ fn set_rectangle_async<T: Copy>(
     height: usize,
     stream: CUstream,
 ) -> Done {
-    let size = size_of::<T>();
-    if !to.is_multiple_of(size as u64) || !pitch.is_multiple_of(size) {
-        return Err(CUresult::INVALID_VALUE);
-    }
-    let bytes = width.checked_mul(size).ok_or(CUresult::INVALID_VALUE)? as u64;
-    let (side, pitch) = (Side::Device, pitch as u64);
-    let extent = Extent {
-        width: bytes,
-        height: height as u64,
-    };
-    let end = End {
-        side,
-        start: to,
+    let fill = CUDA_MEMSET_NODE_PARAMS {
+        dst: to,
         pitch,
+        value: value.into(),
+        elementSize: size_of::<T>() as u32,
+        width,
+        height,
     };
-    carry_out(&[end], extent, When::InStream(stream), || {
-        for row in 0..extent.height {
-            let row = (to + row * pitch) as *mut T;
-            // SAFETY: the range was checked and is aligned; device addresses are host addresses.
-            unsafe { std::slice::from_raw_parts_mut(row, width) }.fill(value);
-        }
-    })
+    carry_out(&[Move::Fill(fill)], in_stream(stream))
 }
 
-fn set_rectangle<T: Copy>(
+/// Sets in the default stream do not wait either, as CUDA documents for device memory.
+fn set_rectangle<T: Element>(
     to: CUdeviceptr,
     pitch: usize,
     value: T,
     width: usize,
     height: usize,
 ) -> Done {
-    set_rectangle_async(to, pitch, value, width, height, LEGACY)
+    set_rectangle_async(to, pitch, value, width, height, std::ptr::null_mut())
 }
 
-fn set_async<T: Copy>(to: CUdeviceptr, value: T, count: usize, stream: CUstream) -> Done {
+fn set_async<T: Element>(to: CUdeviceptr, value: T, count: usize, stream: CUstream) -> Done {
     set_rectangle_async(to, 0, value, count, 1, stream)
 }
 
-fn set<T: Copy>(to: CUdeviceptr, value: T, count: usize) -> Done {
-    set_async(to, value, count, LEGACY)
+fn set<T: Element>(to: CUdeviceptr, value: T, count: usize) -> Done {
+    set_async(to, value, count, std::ptr::null_mut())
 }

@@ -2,12 +2,16 @@
 
 use super::module::function_handle;
 use super::{out, set_if_wanted};
+use crate::engine::graph::node::Operation;
 use crate::engine::kernel::{self, Geometry, Parameters, Reader};
+use crate::engine::launch::{self, Arguments, Launch, Shape};
 use crate::engine::module::{Function, Home};
 use crate::engine::process::{Done, process};
+use crate::engine::stream::Place;
 use divvy_driver::sys::cuda::{
-    CUdevice, CUfunc_cache, CUfunction, CUfunction_attribute as Attribute, CUfunctionLoadingState,
-    CUkernel, CUlaunchConfig, CUmodule, CUoccupancyB2DSize, CUresult, CUsharedconfig, CUstream,
+    CUDA_LAUNCH_PARAMS, CUdevice, CUfunc_cache, CUfunction, CUfunction_attribute as Attribute,
+    CUfunctionLoadingState, CUkernel, CUlaunchAttribute, CUlaunchAttributeID, CUlaunchConfig,
+    CUmodule, CUoccupancyB2DSize, CUresult, CUsharedconfig, CUstream,
 };
 use std::ffi::{c_char, c_void};
 use std::ptr::{null_mut, without_provenance_mut};
@@ -18,6 +22,16 @@ exports! { cuda {
     cuLaunchCooperativeKernel, cuLaunchCooperativeKernel_ptsz: (
         function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, parameters
     ) => launch_cooperative;
+    cuLaunchCooperativeKernelMultiDevice: (list, count, flags) => launch_on_devices;
+    cuFuncSetBlockShape: (function, x, y, z) => set_block_shape;
+    cuFuncSetSharedSize: (function, bytes) => set_shared_size;
+    cuParamSetSize: (function, bytes) => set_parameter_size;
+    cuParamSeti: (function, offset, value) => set_parameter_int;
+    cuParamSetf: (function, offset, value) => set_parameter_float;
+    cuParamSetv: (function, offset, from, bytes) => set_parameter_bytes;
+    cuLaunch: (function) => launch_one;
+    cuLaunchGrid: (function, width, height) => launch_grid;
+    cuLaunchGridAsync: (function, width, height, stream) => launch_grid_async;
     cuFuncGetAttribute: (value, attribute, function) => attribute;
     cuFuncSetAttribute: (function, attribute, value) => set_attribute;
     cuFuncSetCacheConfig: (function, config) => set_cache_config;
@@ -46,7 +60,10 @@ const BUFFER_SIZE: usize = 2;
 
 /// # Safety
 /// Both lists are as the API documents them for launches.
-unsafe fn parameters_of(parameters: *mut *mut c_void, extra: *mut *mut c_void) -> Done<Parameters> {
+pub(super) unsafe fn parameters_of(
+    parameters: *mut *mut c_void,
+    extra: *mut *mut c_void,
+) -> Done<Parameters> {
     if !parameters.is_null() {
         return Ok(Parameters::Pointers(parameters));
     }
@@ -69,51 +86,63 @@ unsafe fn parameters_of(parameters: *mut *mut c_void, extra: *mut *mut c_void) -
     Ok(Parameters::Buffer(buffer, size))
 }
 
+/// Launches, or makes a node of it where the stream is captured.
+///
 /// # Safety
 /// The parameters are those of the function.
 unsafe fn carry_out(
-    function: CUfunction,
-    geometry: Geometry,
+    shape: &Shape,
     stream: CUstream,
     parameters: Parameters,
+    attributes: &[CUlaunchAttribute],
 ) -> Done {
     let process = process()?;
-    let (target, current) = process.target(stream.addr())?;
-    let work = {
-        let mut objects = process.objects();
-        let function = objects
-            .functions
-            .get(function_handle(function))
-            .ok_or(CUresult::INVALID_HANDLE)?;
-        if !geometry.is_valid() {
-            return Err(CUresult::INVALID_VALUE);
-        }
-        let name = function.kernel.name.as_str();
-        let work = kernel::duration(
-            &process.machine.config,
-            process.model(current.gpu),
-            name,
-            &geometry,
-        );
-        if let Some(effect) = kernel::effect(name) {
-            drop(objects);
-            process.after_host_functions(current.gpu);
-            objects = process.objects();
-            // SAFETY: the caller vouches for the parameters.
-            match unsafe { effect(process, &objects, &geometry, &mut Reader::new(parameters)) } {
-                // As on a GPU, the launch succeeds and what follows fails.
-                Err(CUresult::ILLEGAL_ADDRESS) => {
-                    if let Some(context) = objects.contexts.get_mut(current.context) {
-                        context.broken = Some(CUresult::ILLEGAL_ADDRESS);
-                    }
-                }
-                other => other?,
+    match process.place(stream.addr())? {
+        Place::Issue(target, current) => {
+            let (work, has_effect) = {
+                let objects = process.objects();
+                let work = process.check_launch(&objects, current.gpu, shape)?;
+                let function = objects.functions.get(shape.function);
+                let effect = function.and_then(|known| kernel::effect(&known.kernel.name));
+                (work, effect.is_some())
+            };
+            if has_effect {
+                process.after_host_functions(current.gpu);
+                // SAFETY: by contract.
+                unsafe { process.run(shape, current.context, &mut Reader::new(parameters)) }?;
             }
+            process.issue(current.gpu, target, work);
         }
-        work
-    };
-    process.issue(current.gpu, target, work);
+        Place::Capture(captured) => {
+            let (_, current) = process.target(stream.addr())?;
+            let mut objects = process.objects();
+            process.check_launch(&objects, current.gpu, shape)?;
+            let function = objects.functions.get(shape.function);
+            let function = function.ok_or(CUresult::INVALID_HANDLE)?;
+            let layout = launch::layout(function);
+            let kept = Launch {
+                shape: *shape,
+                context: launch::home(&objects, function).unwrap_or(current.context),
+                as_kernel: false,
+                // SAFETY: by contract.
+                arguments: unsafe { Arguments::copy_of(&parameters, layout.as_deref()) },
+                attributes: attributes.iter().map(|one| (one.id.0, one.value)).collect(),
+            };
+            objects.capture(captured, Operation::Kernel(kept))?;
+        }
+    }
+    for attribute in attributes.iter().filter(|one| records_event(one.id)) {
+        // The union's members for these two begin with the event.
+        let event = attribute.value[0] as usize;
+        super::stream::record(without_provenance_mut(event), stream)?;
+    }
     Ok(())
+}
+
+/// Attributes that name an event the launch records; here always at its end.
+fn records_event(attribute: CUlaunchAttributeID) -> bool {
+    attribute == CUlaunchAttributeID::PROGRAMMATIC_EVENT
+        || attribute == CUlaunchAttributeID::LAUNCH_COMPLETION_EVENT
 }
 
 #[expect(clippy::too_many_arguments, reason = "the C signature")]
@@ -125,24 +154,22 @@ unsafe fn launch(
     block_x: u32,
     block_y: u32,
     block_z: u32,
-    _shared: u32,
+    shared: u32,
     stream: CUstream,
     parameters: *mut *mut c_void,
     extra: *mut *mut c_void,
 ) -> Done {
-    let geometry = Geometry {
-        grid: [grid_x, grid_y, grid_z],
-        block: [block_x, block_y, block_z],
+    let shape = Shape {
+        function: function_handle(function),
+        geometry: Geometry {
+            grid: [grid_x, grid_y, grid_z],
+            block: [block_x, block_y, block_z],
+        },
+        shared,
+        cooperative: false,
     };
     // SAFETY: the caller's lists.
-    unsafe {
-        carry_out(
-            function,
-            geometry,
-            stream,
-            parameters_of(parameters, extra)?,
-        )
-    }
+    unsafe { carry_out(&shape, stream, parameters_of(parameters, extra)?, &[]) }
 }
 
 unsafe fn launch_with(
@@ -153,18 +180,30 @@ unsafe fn launch_with(
 ) -> Done {
     // SAFETY: null or the caller's structure.
     let config = unsafe { config.as_ref() }.ok_or(CUresult::INVALID_VALUE)?;
-    let geometry = Geometry {
-        grid: [config.gridDimX, config.gridDimY, config.gridDimZ],
-        block: [config.blockDimX, config.blockDimY, config.blockDimZ],
+    let attributes = match config.numAttrs {
+        0 => &[],
+        count => {
+            out(config.attrs)?;
+            // SAFETY: not null; the caller's list of so many.
+            unsafe { std::slice::from_raw_parts(config.attrs, count as usize) }
+        }
+    };
+    let mut cooperative = attributes
+        .iter()
+        .filter(|one| one.id == CUlaunchAttributeID::COOPERATIVE);
+    let shape = Shape {
+        function: function_handle(function),
+        geometry: Geometry {
+            grid: [config.gridDimX, config.gridDimY, config.gridDimZ],
+            block: [config.blockDimX, config.blockDimY, config.blockDimZ],
+        },
+        shared: config.sharedMemBytes,
+        cooperative: cooperative.any(|one| one.value[0] as u32 != 0),
     };
     // SAFETY: the caller's lists.
     unsafe {
-        carry_out(
-            function,
-            geometry,
-            config.hStream,
-            parameters_of(parameters, extra)?,
-        )
+        let parameters = parameters_of(parameters, extra)?;
+        carry_out(&shape, config.hStream, parameters, attributes)
     }
 }
 
@@ -181,22 +220,180 @@ unsafe fn launch_cooperative(
     stream: CUstream,
     parameters: *mut *mut c_void,
 ) -> Done {
+    let launch = CUDA_LAUNCH_PARAMS {
+        function,
+        gridDimX: grid_x,
+        gridDimY: grid_y,
+        gridDimZ: grid_z,
+        blockDimX: block_x,
+        blockDimY: block_y,
+        blockDimZ: block_z,
+        sharedMemBytes: shared,
+        hStream: stream,
+        kernelParams: parameters,
+    };
+    // SAFETY: the caller's list.
+    unsafe { launch_together(&launch) }
+}
+
+unsafe fn launch_together(one: &CUDA_LAUNCH_PARAMS) -> Done {
+    let shape = Shape {
+        function: function_handle(one.function),
+        geometry: Geometry {
+            grid: [one.gridDimX, one.gridDimY, one.gridDimZ],
+            block: [one.blockDimX, one.blockDimY, one.blockDimZ],
+        },
+        shared: one.sharedMemBytes,
+        cooperative: true,
+    };
+    let attribute = CUlaunchAttribute {
+        id: CUlaunchAttributeID::COOPERATIVE,
+        value: [1, 0, 0, 0, 0, 0, 0, 0],
+        ..CUlaunchAttribute::default()
+    };
     // SAFETY: the caller's list.
     unsafe {
-        launch(
-            function,
-            grid_x,
-            grid_y,
-            grid_z,
-            block_x,
-            block_y,
-            block_z,
-            shared,
-            stream,
-            parameters,
-            null_mut(),
-        )
+        let parameters = parameters_of(one.kernelParams, null_mut())?;
+        carry_out(&shape, one.hStream, parameters, &[attribute])
     }
+}
+
+/// One launch of the same shape on each of several GPUs. They begin as each GPU comes to them: that none begins before all streams are ready, and
+/// none goes on before all have ended, is not simulated.
+unsafe fn launch_on_devices(list: *mut CUDA_LAUNCH_PARAMS, count: u32, flags: u32) -> Done {
+    let process = process()?;
+    out(list)?;
+    // SAFETY: not null; the caller's list of so many.
+    let list = unsafe { std::slice::from_raw_parts(list, count as usize) };
+    let mut gpus = Vec::new();
+    for one in list {
+        if one.hStream.addr() <= 2 {
+            return Err(CUresult::INVALID_VALUE);
+        }
+        gpus.push(process.uncaptured(one.hStream.addr())?.1.gpu);
+    }
+    let shape = |one: &CUDA_LAUNCH_PARAMS| {
+        let grid = [one.gridDimX, one.gridDimY, one.gridDimZ];
+        (
+            grid,
+            [one.blockDimX, one.blockDimY, one.blockDimZ],
+            one.sharedMemBytes,
+        )
+    };
+    let is_uniform = list
+        .windows(2)
+        .all(|pair| shape(&pair[0]) == shape(&pair[1]));
+    gpus.sort_unstable();
+    gpus.dedup();
+    if list.is_empty() || gpus.len() != list.len() || !is_uniform || flags > 3 {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    for one in list {
+        // SAFETY: the caller's lists.
+        unsafe { launch_together(one) }?;
+    }
+    Ok(())
+}
+
+fn set_block_shape(function: CUfunction, x: i32, y: i32, z: i32) -> Done {
+    let positive = |size: i32| u32::try_from(size).ok().filter(|size| *size > 0);
+    let block = [x, y, z].map(|size| positive(size).unwrap_or(0));
+    if block.contains(&0) {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    look(function.addr(), |function| {
+        function.state.block = block;
+        Ok(())
+    })
+}
+
+fn set_shared_size(function: CUfunction, bytes: u32) -> Done {
+    look(function.addr(), |function| {
+        function.state.shared = bytes;
+        Ok(())
+    })
+}
+
+/// Parameters beyond the hardware's 4 KiB do not exist in this old interface.
+const MOST_PARAMETER_BYTES: usize = 4096;
+
+fn set_parameter_size(function: CUfunction, bytes: u32) -> Done {
+    if bytes as usize > MOST_PARAMETER_BYTES {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    look(function.addr(), |function| {
+        function.state.parameters.resize(bytes as usize, 0);
+        Ok(())
+    })
+}
+
+/// # Safety
+/// `from` points to `bytes` bytes.
+unsafe fn set_parameter(
+    function: CUfunction,
+    offset: i32,
+    from: *const c_void,
+    bytes: usize,
+) -> Done {
+    let start = usize::try_from(offset).map_err(|_| CUresult::INVALID_VALUE)?;
+    let end = start.saturating_add(bytes);
+    if end > MOST_PARAMETER_BYTES || from.is_null() {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    // SAFETY: not null, and as long by contract.
+    let value = unsafe { std::slice::from_raw_parts(from.cast::<u8>(), bytes) };
+    look(function.addr(), |function| {
+        let parameters = &mut function.state.parameters;
+        if parameters.len() < end {
+            parameters.resize(end, 0);
+        }
+        parameters[start..end].copy_from_slice(value);
+        Ok(())
+    })
+}
+
+fn set_parameter_int(function: CUfunction, offset: i32, value: u32) -> Done {
+    // SAFETY: a value of four bytes.
+    unsafe { set_parameter(function, offset, (&raw const value).cast(), 4) }
+}
+
+fn set_parameter_float(function: CUfunction, offset: i32, value: f32) -> Done {
+    set_parameter_int(function, offset, value.to_bits())
+}
+
+unsafe fn set_parameter_bytes(
+    function: CUfunction,
+    offset: i32,
+    from: *mut c_void,
+    bytes: u32,
+) -> Done {
+    // SAFETY: the caller's bytes.
+    unsafe { set_parameter(function, offset, from, bytes as usize) }
+}
+
+fn launch_one(function: CUfunction) -> Done {
+    launch_grid(function, 1, 1)
+}
+
+fn launch_grid(function: CUfunction, width: i32, height: i32) -> Done {
+    launch_grid_async(function, width, height, null_mut())
+}
+
+/// The launch of CUDA 3 and before: block, shared memory and parameters were set at the function.
+fn launch_grid_async(function: CUfunction, width: i32, height: i32, stream: CUstream) -> Done {
+    let state = look(function.addr(), |function| Ok(function.state.clone()))?;
+    let shape = Shape {
+        function: function_handle(function),
+        geometry: Geometry {
+            grid: [width, height, 1].map(|size| u32::try_from(size).unwrap_or(0)),
+            block: state.block,
+        },
+        shared: state.shared,
+        cooperative: false,
+    };
+    let parameters = Parameters::Buffer(state.parameters.as_ptr(), state.parameters.len());
+    // SAFETY: the buffer holds what the program has set.
+    unsafe { carry_out(&shape, stream, parameters, &[]) }
 }
 
 /// Looks at a function, by CUfunction or CUkernel.
@@ -332,11 +529,7 @@ fn fitting_blocks(function: CUfunction, block_size: i32, shared: usize) -> Done<
     if block_size <= 0 || block_size > 1024 {
         return Err(CUresult::INVALID_VALUE);
     }
-    let by_threads = model.threads_per_multiprocessor / ((block_size + 31) / 32 * 32);
-    let by_shared = (model.shared_per_multiprocessor_kib as usize * 1024) / (shared + 1024);
-    Ok(by_threads
-        .min(by_shared as i32)
-        .min(model.blocks_per_multiprocessor))
+    Ok(kernel::blocks_at_once(model, block_size as u32, shared) as i32)
 }
 
 fn occupancy(blocks: *mut i32, function: CUfunction, block_size: i32, shared: usize) -> Done {

@@ -84,8 +84,12 @@ fn free(address: CUdeviceptr) -> Done {
     if address == 0 {
         return Ok(());
     }
+    process.check_unsafe()?;
     process.free(address, |kind| {
-        matches!(kind, Kind::Device | Kind::Managed | Kind::Pooled(_))
+        matches!(
+            kind,
+            Kind::Device | Kind::Managed | Kind::Pooled(_) | Kind::Graph
+        )
     })
 }
 
@@ -123,6 +127,7 @@ fn free_host(pointer: *mut c_void) -> Done {
     if pointer.is_null() {
         return Ok(());
     }
+    process.check_unsafe()?;
     process.free(pointer.addr() as u64, |kind| matches!(kind, Kind::Host(_)))
 }
 
@@ -211,7 +216,7 @@ fn prefetch(
     flags: u32,
     stream: CUstream,
 ) -> Done {
-    process()?.target(stream.addr())?;
+    process()?.uncaptured(stream.addr())?;
     if flags != 0 {
         Err(CUresult::INVALID_VALUE)
     } else {

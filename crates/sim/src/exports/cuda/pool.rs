@@ -1,10 +1,12 @@
 //! Stream-ordered memory and its pools.
 
 use super::out;
+use crate::engine::graph::node::Operation;
 use crate::engine::handles::Handle;
 use crate::engine::memory::Kind;
 use crate::engine::pool::Pool;
 use crate::engine::process::{Done, Process, process};
+use crate::engine::stream::Place;
 use divvy_driver::sys::cuda::{
     CUdevice, CUdeviceptr, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationHandleType,
     CUmemAllocationType, CUmemLocation, CUmemLocationType, CUmemPool_attribute as Attribute,
@@ -42,8 +44,13 @@ fn from_handle(pool: Handle<Pool>) -> CUmemoryPool {
 
 fn allocate(address: *mut CUdeviceptr, size: usize, stream: CUstream) -> Done {
     let (process, address) = (process()?, out(address)?);
-    process.target(stream.addr())?;
-    address.set(process.allocate_pooled(size as u64, None)?)
+    match process.place(stream.addr())? {
+        Place::Issue(..) => address.set(process.allocate_pooled(size as u64, None)?),
+        Place::Capture(stream) => {
+            let pool = None;
+            address.set(process.capture_allocation(stream, size as u64, pool)?)
+        }
+    }
 }
 
 fn allocate_from(
@@ -53,21 +60,35 @@ fn allocate_from(
     stream: CUstream,
 ) -> Done {
     let (process, address) = (process()?, out(address)?);
-    process.target(stream.addr())?;
-    address.set(process.allocate_pooled(size as u64, Some(to_handle(pool)))?)
+    let pool = Some(to_handle(pool));
+    match process.place(stream.addr())? {
+        Place::Issue(..) => address.set(process.allocate_pooled(size as u64, pool)?),
+        Place::Capture(stream) => {
+            address.set(process.capture_allocation(stream, size as u64, pool)?)
+        }
+    }
 }
 
 fn free(address: CUdeviceptr, stream: CUstream) -> Done {
     let process = process()?;
-    process.target(stream.addr())?;
+    let place = process.place(stream.addr())?;
     if address == 0 {
         return Ok(());
     }
-    process.free(address, |kind| matches!(kind, Kind::Pooled(_)))
+    match place {
+        Place::Issue(..) => process.free(address, |kind| {
+            matches!(kind, Kind::Pooled(_) | Kind::Graph)
+        }),
+        // Only what a graph allocates can be freed by one.
+        Place::Capture(stream) => {
+            let captured = process.objects().capture(stream, Operation::Free(address));
+            captured.map(drop)
+        }
+    }
 }
 
 /// The GPU a location names.
-fn gpu_at(process: &Process, location: CUmemLocation) -> Done<usize> {
+pub(super) fn gpu_at(process: &Process, location: CUmemLocation) -> Done<usize> {
     match location.type_ {
         CUmemLocationType::DEVICE => process.gpu(location.id),
         CUmemLocationType::HOST

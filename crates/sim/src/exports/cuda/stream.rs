@@ -2,12 +2,12 @@
 
 use super::context::from_handle as context_handle;
 use super::out;
+use crate::engine::graph::node::Operation;
 use crate::engine::handles::Handle;
 use crate::engine::process::{Done, process};
-use crate::engine::stream::{Event, Stream, Target};
+use crate::engine::stream::{Event, HostCall, Place, Stream, Target};
 use divvy_driver::sys::cuda::{
     CUcontext, CUdevice, CUdeviceptr, CUevent, CUhostFn, CUresult, CUstream, CUstreamCallback,
-    CUstreamCaptureMode, CUstreamCaptureStatus,
 };
 use std::ffi::c_void;
 use std::ptr::without_provenance_mut;
@@ -27,8 +27,6 @@ exports! { cuda {
     cuStreamGetId, cuStreamGetId_ptsz: (stream, id) => id;
     cuStreamGetCtx, cuStreamGetCtx_ptsz: (stream, context) => context;
     cuStreamGetDevice, cuStreamGetDevice_ptsz: (stream, device) => device;
-    cuStreamIsCapturing, cuStreamIsCapturing_ptsz: (stream, status) => is_capturing;
-    cuThreadExchangeStreamCaptureMode: (mode) => exchange_capture_mode;
     cuLaunchHostFunc, cuLaunchHostFunc_ptsz: (stream, function, data) => host_function;
     cuLaunchHostFunc_v2, cuLaunchHostFunc_v2_ptsz: (stream, function, data, mode) => host_function_v2;
     cuEventCreate: (event, flags) => create_event;
@@ -42,7 +40,7 @@ exports! { cuda {
     cuEventElapsedTime_v2: (milliseconds, start, end) => elapsed;
 } }
 
-fn event_handle(event: CUevent) -> Handle<Event> {
+pub(super) fn event_handle(event: CUevent) -> Handle<Event> {
     Handle::from_value(event.addr())
 }
 
@@ -62,36 +60,44 @@ fn create_with_priority(stream: *mut CUstream, flags: u32, priority: i32) -> Don
 }
 
 fn destroy(stream: CUstream) -> Done {
-    process()?
-        .objects()
-        .streams
-        .remove(Handle::<Stream>::from_value(stream.addr()))
-        .map(drop)
-        .ok_or(CUresult::INVALID_HANDLE)
+    process()?.destroy_stream(Handle::from_value(stream.addr()))
 }
 
 fn synchronize(stream: CUstream) -> Done {
     let process = process()?;
-    let (target, current) = process.target(stream.addr())?;
+    let (target, current) = process.uncaptured(stream.addr())?;
     process.synchronize_stream(current.gpu, target)
 }
 
 fn query(stream: CUstream) -> Done {
     let process = process()?;
-    let (target, current) = process.target(stream.addr())?;
+    let (target, current) = process.uncaptured(stream.addr())?;
     process.query_stream(current.gpu, target)
 }
 
-/// Work is carried out in issue order, so what the event stands for comes first in any case.
-fn wait_event(stream: CUstream, event: CUevent, _flags: u32) -> Done {
+/// `CU_EVENT_WAIT_EXTERNAL` and `CU_EVENT_RECORD_EXTERNAL`: a node in a captured stream, and nothing else.
+const EXTERNAL: u32 = 1;
+
+fn wait_event(stream: CUstream, event: CUevent, flags: u32) -> Done {
+    match flags {
+        0 => process()?.wait_event(event_handle(event), stream.addr()),
+        EXTERNAL => add_event_node(stream, event, Operation::Wait),
+        _ => Err(CUresult::INVALID_VALUE),
+    }
+}
+
+fn add_event_node(
+    stream: CUstream,
+    event: CUevent,
+    operation: impl FnOnce(Handle<Event>) -> Operation,
+) -> Done {
     let process = process()?;
-    process.target(stream.addr())?;
-    process
-        .objects()
-        .events
-        .get(event_handle(event))
-        .map(drop)
-        .ok_or(CUresult::INVALID_HANDLE)
+    let Place::Capture(stream) = process.place(stream.addr())? else {
+        return Err(CUresult::INVALID_VALUE);
+    };
+    let (mut objects, event) = (process.objects(), event_handle(event));
+    objects.events.get(event).ok_or(CUresult::INVALID_HANDLE)?;
+    objects.capture(stream, operation(event)).map(drop)
 }
 
 /// A pointer of the caller's that travels to the thread its function runs on.
@@ -113,7 +119,7 @@ fn add_callback(
     flags: u32,
 ) -> Done {
     let process = process()?;
-    let (target, current) = process.target(stream.addr())?;
+    let (target, current) = process.uncaptured(stream.addr())?;
     let callback = callback
         .filter(|_| flags == 0)
         .ok_or(CUresult::INVALID_VALUE)?;
@@ -126,11 +132,17 @@ fn add_callback(
 
 fn host_function(stream: CUstream, function: CUhostFn, data: *mut c_void) -> Done {
     let process = process()?;
-    let (target, current) = process.target(stream.addr())?;
     let function = function.ok_or(CUresult::INVALID_VALUE)?;
-    let data = Data(data);
-    // SAFETY: the caller's function, called as the API promises.
-    process.issue_host_function(current.gpu, target, move || unsafe { function(data.get()) })
+    let call = HostCall { function, data };
+    match process.place(stream.addr())? {
+        Place::Issue(target, current) => {
+            process.issue_host_function(current.gpu, target, move || call.call())
+        }
+        Place::Capture(stream) => {
+            let captured = process.objects().capture(stream, Operation::Host(call));
+            captured.map(drop)
+        }
+    }
 }
 
 fn host_function_v2(stream: CUstream, function: CUhostFn, data: *mut c_void, _mode: u32) -> Done {
@@ -184,26 +196,6 @@ fn device(stream: CUstream, device: *mut CUdevice) -> Done {
     out(device)?.set(process.device(current.gpu))
 }
 
-/// Nothing ever captures: graphs are not simulated.
-fn is_capturing(stream: CUstream, status: *mut CUstreamCaptureStatus) -> Done {
-    process()?.target(stream.addr())?;
-    out(status)?.set(CUstreamCaptureStatus::NONE)
-}
-
-thread_local! {
-    static CAPTURE_MODE: std::cell::Cell<CUstreamCaptureMode> = const { std::cell::Cell::new(CUstreamCaptureMode::GLOBAL) };
-}
-
-unsafe fn exchange_capture_mode(mode: *mut CUstreamCaptureMode) -> Done {
-    let place = out(mode)?;
-    // SAFETY: not null; the caller's mode to set.
-    let wanted = unsafe { *mode };
-    if wanted.0 > CUstreamCaptureMode::RELAXED.0 {
-        return Err(CUresult::INVALID_VALUE);
-    }
-    place.set(CAPTURE_MODE.replace(wanted))
-}
-
 fn create_event(event: *mut CUevent, flags: u32) -> Done {
     let (process, event) = (process()?, out(event)?);
     if flags > 7 {
@@ -221,14 +213,20 @@ fn destroy_event(event: CUevent) -> Done {
         .ok_or(CUresult::INVALID_HANDLE)
 }
 
-fn record(event: CUevent, stream: CUstream) -> Done {
-    let process = process()?;
-    let (target, current) = process.target(stream.addr())?;
-    process.record_event(event_handle(event), target, current.gpu)
+pub(super) fn record(event: CUevent, stream: CUstream) -> Done {
+    let (process, event) = (process()?, event_handle(event));
+    match process.place(stream.addr())? {
+        Place::Issue(target, current) => process.issue_record(event, target, current.gpu),
+        Place::Capture(stream) => process.capture_record(event, stream),
+    }
 }
 
-fn record_with_flags(event: CUevent, stream: CUstream, _flags: u32) -> Done {
-    record(event, stream)
+fn record_with_flags(event: CUevent, stream: CUstream, flags: u32) -> Done {
+    match flags {
+        0 => record(event, stream),
+        EXTERNAL => add_event_node(stream, event, Operation::Record),
+        _ => Err(CUresult::INVALID_VALUE),
+    }
 }
 
 fn query_event(event: CUevent) -> Done {

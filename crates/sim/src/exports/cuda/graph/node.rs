@@ -1,0 +1,863 @@
+//! Nodes by what they do: adding them, asking for their parameters, changing them.
+
+use super::{dependencies, graph_handle, node_handle, to_graph, to_node};
+use crate::engine::graph::node::{Allocate, Dependency, Node, Operation};
+use crate::engine::graph::{Graph, Owner};
+use crate::engine::handles::Handle;
+use crate::engine::kernel::Geometry;
+use crate::engine::launch::{self, Arguments, Launch, Shape};
+use crate::engine::process::{Done, Objects, Process, process};
+use crate::engine::stream::HostCall;
+use crate::engine::transfer::Move;
+use crate::exports::cuda::context::{from_handle as to_context, to_handle as context_handle};
+use crate::exports::cuda::launch::parameters_of;
+use crate::exports::cuda::module::function_handle;
+use crate::exports::cuda::out;
+use crate::exports::cuda::pool::gpu_at;
+use crate::exports::cuda::stream::event_handle;
+use divvy_driver::sys::cuda::{
+    CUDA_CHILD_GRAPH_NODE_PARAMS, CUDA_EVENT_RECORD_NODE_PARAMS, CUDA_EVENT_WAIT_NODE_PARAMS,
+    CUDA_HOST_NODE_PARAMS, CUDA_HOST_NODE_PARAMS_v2, CUDA_KERNEL_NODE_PARAMS,
+    CUDA_KERNEL_NODE_PARAMS_v1, CUDA_MEM_ALLOC_NODE_PARAMS, CUDA_MEM_FREE_NODE_PARAMS,
+    CUDA_MEMCPY_NODE_PARAMS, CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUDA_MEMSET_NODE_PARAMS_v2,
+    CUcontext, CUdeviceptr, CUevent, CUgraph, CUgraphChildGraphNodeOwnership, CUgraphEdgeData,
+    CUgraphNode, CUgraphNodeParams, CUgraphNodeType, CUkernelNodeAttrID, CUkernelNodeAttrValue,
+    CUlaunchAttributeID, CUmemAllocationHandleType, CUmemAllocationType, CUresult,
+};
+use std::collections::BTreeMap;
+use std::ptr::{null, null_mut, without_provenance_mut};
+use std::sync::Arc;
+
+exports! { cuda {
+    cuGraphAddNode: (node, graph, before, count, parameters) => add_any;
+    cuGraphAddNode_v2, cuGraphAddNode_v3: (node, graph, before, edges, count, parameters) => add_any_with_edges;
+    cuGraphAddKernelNode: (node, graph, before, count, parameters) => add_kernel_v1;
+    cuGraphAddKernelNode_v2: (node, graph, before, count, parameters) => add_kernel;
+    cuGraphAddMemcpyNode: (node, graph, before, count, parameters, context) => add_copy;
+    cuGraphAddMemsetNode: (node, graph, before, count, parameters, context) => add_fill;
+    cuGraphAddHostNode: (node, graph, before, count, parameters) => add_host;
+    cuGraphAddChildGraphNode: (node, graph, before, count, child) => add_child;
+    cuGraphAddEmptyNode: (node, graph, before, count) => add_empty;
+    cuGraphAddEventRecordNode: (node, graph, before, count, event) => add_record;
+    cuGraphAddEventWaitNode: (node, graph, before, count, event) => add_wait;
+    cuGraphAddMemAllocNode: (node, graph, before, count, parameters) => add_allocate;
+    cuGraphAddMemFreeNode: (node, graph, before, count, address) => add_free;
+    cuGraphNodeGetParams: (node, parameters) => any_parameters;
+    cuGraphNodeSetParams: (node, parameters) => set_any;
+    cuGraphNodeSetParams_v2: (node, parameters) => set_any;
+    cuGraphKernelNodeGetParams: (node, parameters) => kernel_parameters_v1;
+    cuGraphKernelNodeGetParams_v2: (node, parameters) => kernel_parameters;
+    cuGraphKernelNodeSetParams: (node, parameters) => set_kernel_v1;
+    cuGraphKernelNodeSetParams_v2: (node, parameters) => set_kernel;
+    cuGraphKernelNodeGetAttribute: (node, attribute, value) => kernel_attribute;
+    cuGraphKernelNodeSetAttribute: (node, attribute, value) => set_kernel_attribute;
+    cuGraphKernelNodeCopyAttributes: (to, from) => copy_kernel_attributes;
+    cuGraphMemcpyNodeGetParams: (node, parameters) => copy_parameters;
+    cuGraphMemcpyNodeSetParams: (node, parameters) => set_copy;
+    cuGraphMemsetNodeGetParams: (node, parameters) => fill_parameters;
+    cuGraphMemsetNodeSetParams: (node, parameters) => set_fill;
+    cuGraphHostNodeGetParams: (node, parameters) => host_parameters;
+    cuGraphHostNodeSetParams: (node, parameters) => set_host;
+    cuGraphChildGraphNodeGetGraph: (node, graph) => child_graph;
+    cuGraphEventRecordNodeGetEvent: (node, event) => recorded_event;
+    cuGraphEventRecordNodeSetEvent: (node, event) => set_record;
+    cuGraphEventWaitNodeGetEvent: (node, event) => awaited_event;
+    cuGraphEventWaitNodeSetEvent: (node, event) => set_wait;
+    cuGraphMemAllocNodeGetParams: (node, parameters) => allocate_parameters;
+    cuGraphMemFreeNodeGetParams: (node, address) => freed_address;
+} }
+
+/// # Safety
+/// The place is NULL or holds a T.
+unsafe fn given<T: Copy>(place: *const T) -> Done<T> {
+    // SAFETY: by contract.
+    unsafe { place.as_ref() }
+        .copied()
+        .ok_or(CUresult::INVALID_VALUE)
+}
+
+/// The member of a union of node parameters.
+///
+/// # Safety
+/// The parameters are of the kind that has this member.
+unsafe fn member<T: Copy>(parameters: *const CUgraphNodeParams) -> T {
+    // SAFETY: by contract; no member is larger than the union.
+    unsafe { (&raw const (*parameters).reserved1).cast::<T>().read() }
+}
+
+/// # Safety
+/// As for [`member`]; the place can be written.
+unsafe fn set_member<T>(parameters: *mut CUgraphNodeParams, value: T) {
+    // SAFETY: by contract.
+    unsafe { (&raw mut (*parameters).reserved1).cast::<T>().write(value) }
+}
+
+/// # Safety
+/// Arguments are as the API documents them.
+pub(super) unsafe fn kernel(
+    process: &Process,
+    objects: &Objects,
+    given: &CUDA_KERNEL_NODE_PARAMS,
+) -> Done<Operation> {
+    let as_kernel = given.func.is_null();
+    let handle = if as_kernel {
+        given.kern.cast()
+    } else {
+        given.func
+    };
+    let handle = function_handle(handle);
+    let function = objects.functions.get(handle);
+    let function = function.ok_or(CUresult::INVALID_VALUE)?;
+    let geometry = Geometry {
+        grid: [given.gridDimX, given.gridDimY, given.gridDimZ],
+        block: [given.blockDimX, given.blockDimY, given.blockDimZ],
+    };
+    if !geometry.is_valid() {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    let context = match launch::home(objects, function) {
+        Some(home) => home,
+        None if given.ctx.is_null() => process.current(objects)?.context,
+        None => context_handle(given.ctx),
+    };
+    objects.context(context)?;
+    // SAFETY: the caller's lists, of the function's own parameters.
+    let arguments = unsafe {
+        let parameters = parameters_of(given.kernelParams, given.extra)?;
+        Arguments::copy_of(&parameters, launch::layout(function).as_deref())
+    };
+    Ok(Operation::Kernel(Launch {
+        shape: Shape {
+            function: handle,
+            geometry,
+            shared: given.sharedMemBytes,
+            cooperative: false,
+        },
+        context,
+        as_kernel,
+        arguments,
+        attributes: BTreeMap::new(),
+    }))
+}
+
+fn newer(old: &CUDA_KERNEL_NODE_PARAMS_v1) -> CUDA_KERNEL_NODE_PARAMS {
+    CUDA_KERNEL_NODE_PARAMS {
+        func: old.func,
+        gridDimX: old.gridDimX,
+        gridDimY: old.gridDimY,
+        gridDimZ: old.gridDimZ,
+        blockDimX: old.blockDimX,
+        blockDimY: old.blockDimY,
+        blockDimZ: old.blockDimZ,
+        sharedMemBytes: old.sharedMemBytes,
+        kernelParams: old.kernelParams,
+        extra: old.extra,
+        kern: null_mut(),
+        ctx: null_mut(),
+    }
+}
+
+fn older(new: &CUDA_KERNEL_NODE_PARAMS) -> CUDA_KERNEL_NODE_PARAMS_v1 {
+    CUDA_KERNEL_NODE_PARAMS_v1 {
+        func: if new.func.is_null() {
+            new.kern.cast()
+        } else {
+            new.func
+        },
+        gridDimX: new.gridDimX,
+        gridDimY: new.gridDimY,
+        gridDimZ: new.gridDimZ,
+        blockDimX: new.blockDimX,
+        blockDimY: new.blockDimY,
+        blockDimZ: new.blockDimZ,
+        sharedMemBytes: new.sharedMemBytes,
+        kernelParams: new.kernelParams,
+        extra: new.extra,
+    }
+}
+
+/// The first form of the parameters, and what it became.
+pub(super) unsafe fn newer_of(
+    parameters: *const CUDA_KERNEL_NODE_PARAMS_v1,
+) -> Done<CUDA_KERNEL_NODE_PARAMS> {
+    // SAFETY: the caller's structure.
+    Ok(newer(&unsafe { given(parameters) }?))
+}
+
+/// A copy or memory set. A context that is named must be there.
+pub(super) fn transfer(
+    process: &Process,
+    objects: &Objects,
+    of: Move,
+    context: CUcontext,
+) -> Done<Operation> {
+    if !context.is_null() {
+        objects.context(context_handle(context))?;
+    }
+    of.resolve(objects)?.check_in_graph(process, objects)?;
+    Ok(Operation::Move(of))
+}
+
+pub(super) fn host(given: CUDA_HOST_NODE_PARAMS) -> Done<Operation> {
+    let function = given.fn_.ok_or(CUresult::INVALID_VALUE)?;
+    let data = given.userData;
+    Ok(Operation::Host(HostCall { function, data }))
+}
+
+pub(super) fn event(
+    objects: &Objects,
+    event: CUevent,
+    operation: fn(Handle<crate::engine::stream::Event>) -> Operation,
+) -> Done<Operation> {
+    let event = event_handle(event);
+    objects.events.get(event).ok_or(CUresult::INVALID_VALUE)?;
+    Ok(operation(event))
+}
+
+/// A child graph is a copy, or the graph itself where it may be moved.
+fn child(objects: &mut Objects, child: CUgraph, moves: bool) -> Done<Operation> {
+    let child = graph_handle(child);
+    let found = objects.graphs.get(child)?;
+    if !moves {
+        let copy = objects.graphs.clone_graph(child, Owner::Program)?;
+        return Ok(Operation::Child(copy));
+    }
+    if found.owner != Owner::Program || found.filling {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    Ok(Operation::Child(child))
+}
+
+/// # Safety
+/// The parameters' list of access descriptions is as long as they say.
+unsafe fn allocate(
+    process: &Process,
+    objects: &mut Objects,
+    graph: Handle<Graph>,
+    before: &[Dependency],
+    given: &CUDA_MEM_ALLOC_NODE_PARAMS,
+) -> Done<Operation> {
+    let properties = &given.poolProps;
+    let gpu = gpu_at(process, properties.location)?;
+    let is_known = properties.allocType == CUmemAllocationType::PINNED
+        && properties.handleTypes == CUmemAllocationHandleType::NONE;
+    let listed = given.accessDescCount == 0 || !given.accessDescs.is_null();
+    if !is_known || !listed || given.accessDescCount > process.device_count() {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    let access: Box<[_]> = (0..given.accessDescCount)
+        // SAFETY: not null, and as long as this by contract.
+        .map(|at| unsafe { *given.accessDescs.add(at) })
+        .collect();
+    for description in &access {
+        gpu_at(process, description.location)?;
+    }
+    objects.graphs.get(graph)?;
+    let size = given.bytesize as u64;
+    let dptr = process.reserve_for_graph(objects, graph, before, gpu, size)?;
+    let parameters = CUDA_MEM_ALLOC_NODE_PARAMS { dptr, ..*given };
+    Ok(Operation::Allocate(Allocate::new(parameters, access, gpu)))
+}
+
+/// Adds a node that does what `operation` makes; a failure leaves nothing behind.
+unsafe fn add(
+    node: *mut CUgraphNode,
+    graph: CUgraph,
+    before: *const CUgraphNode,
+    edges: *const CUgraphEdgeData,
+    count: usize,
+    operation: impl FnOnce(&Process, &mut Objects, &[Dependency]) -> Done<Operation>,
+) -> Done<Handle<Node>> {
+    let (process, node) = (process()?, out(node)?);
+    // SAFETY: the caller's lists.
+    let before = unsafe { dependencies(before, edges, count) }?;
+    let mut objects = process.objects();
+    let graph = graph_handle(graph);
+    objects.graphs.get(graph)?;
+    let operation = operation(process, &mut objects, &before)?;
+    let address = match &operation {
+        Operation::Allocate(allocate) => Some(allocate.address()),
+        _ => None,
+    };
+    let copy = match &operation {
+        Operation::Child(child) => Some(*child),
+        _ => None,
+    };
+    match objects.graphs.add(graph, before, operation) {
+        Ok(added) => {
+            node.set(to_node(added))?;
+            Ok(added)
+        }
+        Err(error) => {
+            if let Some(address) = address {
+                objects.graphs.memory.hold(address);
+                objects.let_go(address);
+            }
+            if let Some(copy) = copy {
+                objects.end_graph(copy);
+            }
+            Err(error)
+        }
+    }
+}
+
+unsafe fn add_any(
+    node: *mut CUgraphNode,
+    graph: CUgraph,
+    before: *const CUgraphNode,
+    count: usize,
+    parameters: *mut CUgraphNodeParams,
+) -> Done {
+    // SAFETY: the caller's lists and structure.
+    unsafe { add_any_with_edges(node, graph, before, null(), count, parameters) }
+}
+
+unsafe fn add_any_with_edges(
+    node: *mut CUgraphNode,
+    graph: CUgraph,
+    before: *const CUgraphNode,
+    edges: *const CUgraphEdgeData,
+    count: usize,
+    parameters: *mut CUgraphNodeParams,
+) -> Done {
+    process()?;
+    out(parameters)?;
+    // SAFETY: the caller's lists and structure.
+    let added = unsafe {
+        add(
+            node,
+            graph,
+            before,
+            edges,
+            count,
+            |process, objects, before| {
+                made(
+                    process,
+                    objects,
+                    Some((graph_handle(graph), before)),
+                    parameters,
+                )
+            },
+        )
+    }?;
+    let objects = process()?.objects();
+    if let Operation::Allocate(allocate) = &*objects.graphs.node(added)?.operation {
+        // SAFETY: the structure is the caller's, of an allocation node.
+        unsafe {
+            let mut given: CUDA_MEM_ALLOC_NODE_PARAMS = member(parameters);
+            given.dptr = allocate.address();
+            set_member(parameters, given);
+        }
+    }
+    Ok(())
+}
+
+/// What the tagged union describes. Child graphs and allocations are for a graph they become part of.
+///
+/// # Safety
+/// The parameters are the caller's, as the API documents them.
+pub(super) unsafe fn made(
+    process: &Process,
+    objects: &mut Objects,
+    graph: Option<(Handle<Graph>, &[Dependency])>,
+    parameters: *const CUgraphNodeParams,
+) -> Done<Operation> {
+    // SAFETY: by contract, and each arm reads the member of its kind.
+    unsafe {
+        match ((*parameters).type_, graph) {
+            (CUgraphNodeType::KERNEL, _) => kernel(process, objects, &member(parameters)),
+            (CUgraphNodeType::MEMCPY, _) => {
+                let given: CUDA_MEMCPY_NODE_PARAMS = member(parameters);
+                transfer(
+                    process,
+                    objects,
+                    Move::Copy(given.copyParams),
+                    given.copyCtx,
+                )
+            }
+            (CUgraphNodeType::MEMSET, _) => {
+                let given: CUDA_MEMSET_NODE_PARAMS_v2 = member(parameters);
+                transfer(process, objects, Move::Fill(member(parameters)), given.ctx)
+            }
+            (CUgraphNodeType::HOST, _) => host(member(parameters)),
+            (CUgraphNodeType::EMPTY, _) => Ok(Operation::Empty),
+            (CUgraphNodeType::WAIT_EVENT, _) => {
+                let given: CUDA_EVENT_WAIT_NODE_PARAMS = member(parameters);
+                event(objects, given.event, Operation::Wait)
+            }
+            (CUgraphNodeType::EVENT_RECORD, _) => {
+                let given: CUDA_EVENT_RECORD_NODE_PARAMS = member(parameters);
+                event(objects, given.event, Operation::Record)
+            }
+            (CUgraphNodeType::GRAPH, Some(_)) => {
+                let given: CUDA_CHILD_GRAPH_NODE_PARAMS = member(parameters);
+                let moves = given.ownership == CUgraphChildGraphNodeOwnership::MOVE;
+                child(objects, given.graph, moves)
+            }
+            (CUgraphNodeType::MEM_ALLOC, Some((graph, before))) => {
+                allocate(process, objects, graph, before, &member(parameters))
+            }
+            (CUgraphNodeType::MEM_FREE, Some(_)) => {
+                let given: CUDA_MEM_FREE_NODE_PARAMS = member(parameters);
+                Ok(Operation::Free(given.dptr))
+            }
+            (kind, _) if kind <= CUgraphNodeType::FABRIC_CPY_BATCH => Err(CUresult::NOT_SUPPORTED),
+            _ => Err(CUresult::INVALID_VALUE),
+        }
+    }
+}
+
+unsafe fn add_kernel_v1(
+    node: *mut CUgraphNode,
+    graph: CUgraph,
+    before: *const CUgraphNode,
+    count: usize,
+    parameters: *const CUDA_KERNEL_NODE_PARAMS_v1,
+) -> Done {
+    // SAFETY: the caller's lists and structure.
+    unsafe {
+        let given = newer_of(parameters)?;
+        add_kernel(node, graph, before, count, &raw const given)
+    }
+}
+
+unsafe fn add_kernel(
+    node: *mut CUgraphNode,
+    graph: CUgraph,
+    before: *const CUgraphNode,
+    count: usize,
+    parameters: *const CUDA_KERNEL_NODE_PARAMS,
+) -> Done {
+    // SAFETY: the caller's lists and structure.
+    unsafe {
+        let given = given(parameters)?;
+        let made =
+            |process: &Process, objects: &mut Objects, _: &[_]| kernel(process, objects, &given);
+        add(node, graph, before, null(), count, made).map(drop)
+    }
+}
+
+unsafe fn add_copy(
+    node: *mut CUgraphNode,
+    graph: CUgraph,
+    before: *const CUgraphNode,
+    count: usize,
+    parameters: *const CUDA_MEMCPY3D,
+    context: CUcontext,
+) -> Done {
+    // SAFETY: the caller's lists and structure.
+    unsafe {
+        let of = Move::Copy(given(parameters)?);
+        let made = |process: &Process, objects: &mut Objects, _: &[_]| {
+            transfer(process, objects, of, context)
+        };
+        add(node, graph, before, null(), count, made).map(drop)
+    }
+}
+
+unsafe fn add_fill(
+    node: *mut CUgraphNode,
+    graph: CUgraph,
+    before: *const CUgraphNode,
+    count: usize,
+    parameters: *const CUDA_MEMSET_NODE_PARAMS,
+    context: CUcontext,
+) -> Done {
+    // SAFETY: the caller's lists and structure.
+    unsafe {
+        let of = Move::Fill(given(parameters)?);
+        let made = |process: &Process, objects: &mut Objects, _: &[_]| {
+            transfer(process, objects, of, context)
+        };
+        add(node, graph, before, null(), count, made).map(drop)
+    }
+}
+
+unsafe fn add_host(
+    node: *mut CUgraphNode,
+    graph: CUgraph,
+    before: *const CUgraphNode,
+    count: usize,
+    parameters: *const CUDA_HOST_NODE_PARAMS,
+) -> Done {
+    // SAFETY: the caller's lists and structure.
+    unsafe {
+        let given = given(parameters)?;
+        let made = |_: &Process, _: &mut Objects, _: &[_]| host(given);
+        add(node, graph, before, null(), count, made).map(drop)
+    }
+}
+
+unsafe fn add_child(
+    node: *mut CUgraphNode,
+    graph: CUgraph,
+    before: *const CUgraphNode,
+    count: usize,
+    of: CUgraph,
+) -> Done {
+    let made = |_: &Process, objects: &mut Objects, _: &[_]| child(objects, of, false);
+    // SAFETY: the caller's lists.
+    unsafe { add(node, graph, before, null(), count, made) }.map(drop)
+}
+
+unsafe fn add_empty(
+    node: *mut CUgraphNode,
+    graph: CUgraph,
+    before: *const CUgraphNode,
+    count: usize,
+) -> Done {
+    let made = |_: &Process, _: &mut Objects, _: &[_]| Ok(Operation::Empty);
+    // SAFETY: the caller's lists.
+    unsafe { add(node, graph, before, null(), count, made) }.map(drop)
+}
+
+unsafe fn add_record(
+    node: *mut CUgraphNode,
+    graph: CUgraph,
+    before: *const CUgraphNode,
+    count: usize,
+    of: CUevent,
+) -> Done {
+    let made = |_: &Process, objects: &mut Objects, _: &[_]| event(objects, of, Operation::Record);
+    // SAFETY: the caller's lists.
+    unsafe { add(node, graph, before, null(), count, made) }.map(drop)
+}
+
+unsafe fn add_wait(
+    node: *mut CUgraphNode,
+    graph: CUgraph,
+    before: *const CUgraphNode,
+    count: usize,
+    of: CUevent,
+) -> Done {
+    let made = |_: &Process, objects: &mut Objects, _: &[_]| event(objects, of, Operation::Wait);
+    // SAFETY: the caller's lists.
+    unsafe { add(node, graph, before, null(), count, made) }.map(drop)
+}
+
+unsafe fn add_allocate(
+    node: *mut CUgraphNode,
+    graph: CUgraph,
+    before: *const CUgraphNode,
+    count: usize,
+    parameters: *mut CUDA_MEM_ALLOC_NODE_PARAMS,
+) -> Done {
+    let owner = graph_handle(graph);
+    // SAFETY: the caller's lists and structure.
+    unsafe {
+        let given = given(parameters)?;
+        let made = |process: &Process, objects: &mut Objects, before: &[Dependency]| {
+            allocate(process, objects, owner, before, &given)
+        };
+        let added = add(node, graph, before, null(), count, made)?;
+        let objects = process()?.objects();
+        if let Operation::Allocate(allocate) = &*objects.graphs.node(added)?.operation {
+            (*parameters).dptr = allocate.address();
+        }
+    }
+    Ok(())
+}
+
+unsafe fn add_free(
+    node: *mut CUgraphNode,
+    graph: CUgraph,
+    before: *const CUgraphNode,
+    count: usize,
+    address: CUdeviceptr,
+) -> Done {
+    let made = |_: &Process, _: &mut Objects, _: &[_]| Ok(Operation::Free(address));
+    // SAFETY: the caller's lists.
+    unsafe { add(node, graph, before, null(), count, made) }.map(drop)
+}
+
+/// Reads something of a node; `None` from `of` says that the node is of another kind.
+fn look<T>(node: CUgraphNode, of: impl FnOnce(&Operation) -> Option<T>) -> Done<T> {
+    let objects = process()?.objects();
+    let node = objects.graphs.node(node_handle(node))?;
+    of(&node.operation).ok_or(CUresult::INVALID_VALUE)
+}
+
+/// Gives a node other parameters of the same kind.
+fn set(
+    node: CUgraphNode,
+    operation: impl FnOnce(&Process, &mut Objects) -> Done<Operation>,
+) -> Done {
+    let process = process()?;
+    let mut objects = process.objects();
+    let node = node_handle(node);
+    let old = objects.graphs.node(node)?.operation.clone();
+    let mut new = operation(process, &mut objects)?;
+    if old.kind() != new.kind() {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    keep_attributes(&old, &mut new);
+    objects.graphs.node_mut(node)?.operation = Arc::new(new);
+    Ok(())
+}
+
+/// A kernel's attributes stay when its parameters change.
+pub(super) fn keep_attributes(old: &Operation, new: &mut Operation) {
+    if let (Operation::Kernel(old), Operation::Kernel(new)) = (old, new) {
+        new.attributes = old.attributes.clone();
+        new.shape.cooperative = old.shape.cooperative;
+    }
+}
+
+fn described(launch: &Launch) -> CUDA_KERNEL_NODE_PARAMS {
+    let Geometry { grid, block } = launch.shape.geometry;
+    let function = launch.shape.function.value();
+    CUDA_KERNEL_NODE_PARAMS {
+        func: without_provenance_mut(if launch.as_kernel { 0 } else { function }),
+        gridDimX: grid[0],
+        gridDimY: grid[1],
+        gridDimZ: grid[2],
+        blockDimX: block[0],
+        blockDimY: block[1],
+        blockDimZ: block[2],
+        sharedMemBytes: launch.shape.shared,
+        kernelParams: launch.arguments.pointers(),
+        extra: null_mut(),
+        kern: without_provenance_mut(if launch.as_kernel { function } else { 0 }),
+        ctx: to_context(launch.context),
+    }
+}
+
+unsafe fn any_parameters(node: CUgraphNode, parameters: *mut CUgraphNodeParams) -> Done {
+    out(parameters)?.set(CUgraphNodeParams::default())?;
+    let objects = process()?.objects();
+    let node = objects.graphs.node(node_handle(node))?;
+    // SAFETY: not null; each arm writes the member of the kind it names.
+    unsafe {
+        (*parameters).type_ = node.operation.kind();
+        match &*node.operation {
+            Operation::Kernel(launch) => set_member(parameters, described(launch)),
+            Operation::Move(Move::Copy(copy)) => {
+                let given = CUDA_MEMCPY_NODE_PARAMS {
+                    copyParams: *copy,
+                    ..CUDA_MEMCPY_NODE_PARAMS::default()
+                };
+                set_member(parameters, given);
+            }
+            Operation::Move(Move::Fill(fill)) => set_member(parameters, *fill),
+            Operation::Host(call) => {
+                let given = CUDA_HOST_NODE_PARAMS_v2 {
+                    fn_: Some(call.function),
+                    userData: call.data,
+                    ..CUDA_HOST_NODE_PARAMS_v2::default()
+                };
+                set_member(parameters, given);
+            }
+            Operation::Child(graph) => {
+                let (graph, ownership) = (to_graph(*graph), CUgraphChildGraphNodeOwnership(!0));
+                set_member(
+                    parameters,
+                    CUDA_CHILD_GRAPH_NODE_PARAMS { graph, ownership },
+                );
+            }
+            Operation::Empty => {}
+            Operation::Wait(event) | Operation::Record(event) => {
+                let event: CUevent = without_provenance_mut(event.value());
+                set_member(parameters, event);
+            }
+            Operation::Allocate(allocate) => set_member(parameters, allocate.parameters()),
+            Operation::Free(dptr) => set_member(parameters, *dptr),
+        }
+    }
+    Ok(())
+}
+
+unsafe fn set_any(node: CUgraphNode, parameters: *mut CUgraphNodeParams) -> Done {
+    out(parameters)?;
+    // SAFETY: the caller's structure. What belongs to a graph cannot be exchanged.
+    set(node, |process, objects| unsafe {
+        made(process, objects, None, parameters)
+    })
+}
+
+fn kernel_parameters_v1(node: CUgraphNode, parameters: *mut CUDA_KERNEL_NODE_PARAMS_v1) -> Done {
+    let parameters = out(parameters)?;
+    parameters.set(older(&look(node, kernel_of)?))
+}
+
+fn kernel_parameters(node: CUgraphNode, parameters: *mut CUDA_KERNEL_NODE_PARAMS) -> Done {
+    let parameters = out(parameters)?;
+    parameters.set(look(node, kernel_of)?)
+}
+
+fn kernel_of(operation: &Operation) -> Option<CUDA_KERNEL_NODE_PARAMS> {
+    match operation {
+        Operation::Kernel(launch) => Some(described(launch)),
+        _ => None,
+    }
+}
+
+unsafe fn set_kernel_v1(node: CUgraphNode, parameters: *const CUDA_KERNEL_NODE_PARAMS_v1) -> Done {
+    // SAFETY: the caller's structure.
+    unsafe {
+        let given = newer_of(parameters)?;
+        set_kernel(node, &raw const given)
+    }
+}
+
+unsafe fn set_kernel(node: CUgraphNode, parameters: *const CUDA_KERNEL_NODE_PARAMS) -> Done {
+    // SAFETY: the caller's structure.
+    let given = unsafe { given(parameters) }?;
+    // SAFETY: as above.
+    set(node, |process, objects| unsafe {
+        kernel(process, objects, &given)
+    })
+}
+
+fn kernel_attribute(
+    node: CUgraphNode,
+    attribute: CUkernelNodeAttrID,
+    value: *mut CUkernelNodeAttrValue,
+) -> Done {
+    let value = out(value)?;
+    value.set(look(node, |operation| match operation {
+        Operation::Kernel(launch) => launch
+            .attributes
+            .get(&attribute.0)
+            .copied()
+            .or(Some([0; 8])),
+        _ => None,
+    })?)
+}
+
+unsafe fn set_kernel_attribute(
+    node: CUgraphNode,
+    attribute: CUkernelNodeAttrID,
+    value: *const CUkernelNodeAttrValue,
+) -> Done {
+    // SAFETY: the caller's union.
+    let value = unsafe { given(value) }?;
+    if attribute.name().is_none() {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    change_kernel(node, |launch| {
+        if attribute == CUlaunchAttributeID::COOPERATIVE {
+            launch.shape.cooperative = value[0] as u32 != 0;
+        }
+        launch.attributes.insert(attribute.0, value);
+    })
+}
+
+fn change_kernel(node: CUgraphNode, change: impl FnOnce(&mut Launch)) -> Done {
+    let mut launch = look(node, |operation| match operation {
+        Operation::Kernel(launch) => Some(launch.clone()),
+        _ => None,
+    })?;
+    change(&mut launch);
+    let mut objects = process()?.objects();
+    let node = objects.graphs.node_mut(node_handle(node))?;
+    node.operation = Arc::new(Operation::Kernel(launch));
+    Ok(())
+}
+
+fn copy_kernel_attributes(to: CUgraphNode, from: CUgraphNode) -> Done {
+    let (attributes, cooperative) = look(from, |operation| match operation {
+        Operation::Kernel(launch) => Some((launch.attributes.clone(), launch.shape.cooperative)),
+        _ => None,
+    })?;
+    change_kernel(to, |launch| {
+        launch.attributes = attributes;
+        launch.shape.cooperative = cooperative;
+    })
+}
+
+fn copy_parameters(node: CUgraphNode, parameters: *mut CUDA_MEMCPY3D) -> Done {
+    let parameters = out(parameters)?;
+    parameters.set(look(node, |operation| match operation {
+        Operation::Move(Move::Copy(copy)) => Some(*copy),
+        _ => None,
+    })?)
+}
+
+unsafe fn set_copy(node: CUgraphNode, parameters: *const CUDA_MEMCPY3D) -> Done {
+    // SAFETY: the caller's structure.
+    let of = Move::Copy(unsafe { given(parameters) }?);
+    set(node, |process, objects| {
+        transfer(process, objects, of, null_mut())
+    })
+}
+
+fn fill_parameters(node: CUgraphNode, parameters: *mut CUDA_MEMSET_NODE_PARAMS) -> Done {
+    let parameters = out(parameters)?;
+    parameters.set(look(node, |operation| match operation {
+        Operation::Move(Move::Fill(fill)) => Some(*fill),
+        _ => None,
+    })?)
+}
+
+unsafe fn set_fill(node: CUgraphNode, parameters: *const CUDA_MEMSET_NODE_PARAMS) -> Done {
+    // SAFETY: the caller's structure.
+    let of = Move::Fill(unsafe { given(parameters) }?);
+    set(node, |process, objects| {
+        transfer(process, objects, of, null_mut())
+    })
+}
+
+fn host_parameters(node: CUgraphNode, parameters: *mut CUDA_HOST_NODE_PARAMS) -> Done {
+    let parameters = out(parameters)?;
+    parameters.set(look(node, |operation| match operation {
+        Operation::Host(call) => Some(CUDA_HOST_NODE_PARAMS {
+            fn_: Some(call.function),
+            userData: call.data,
+        }),
+        _ => None,
+    })?)
+}
+
+unsafe fn set_host(node: CUgraphNode, parameters: *const CUDA_HOST_NODE_PARAMS) -> Done {
+    // SAFETY: the caller's structure.
+    let given = unsafe { given(parameters) }?;
+    set(node, |_, _| host(given))
+}
+
+fn child_graph(node: CUgraphNode, graph: *mut CUgraph) -> Done {
+    let graph = out(graph)?;
+    graph.set(look(node, |operation| match operation {
+        Operation::Child(child) => Some(to_graph(*child)),
+        _ => None,
+    })?)
+}
+
+fn recorded_event(node: CUgraphNode, event: *mut CUevent) -> Done {
+    let event = out(event)?;
+    event.set(look(node, |operation| match operation {
+        Operation::Record(event) => Some(without_provenance_mut(event.value())),
+        _ => None,
+    })?)
+}
+
+fn set_record(node: CUgraphNode, of: CUevent) -> Done {
+    set(node, |_, objects| event(objects, of, Operation::Record))
+}
+
+fn awaited_event(node: CUgraphNode, event: *mut CUevent) -> Done {
+    let event = out(event)?;
+    event.set(look(node, |operation| match operation {
+        Operation::Wait(event) => Some(without_provenance_mut(event.value())),
+        _ => None,
+    })?)
+}
+
+fn set_wait(node: CUgraphNode, of: CUevent) -> Done {
+    set(node, |_, objects| event(objects, of, Operation::Wait))
+}
+
+fn allocate_parameters(node: CUgraphNode, parameters: *mut CUDA_MEM_ALLOC_NODE_PARAMS) -> Done {
+    let parameters = out(parameters)?;
+    parameters.set(look(node, |operation| match operation {
+        Operation::Allocate(allocate) => Some(allocate.parameters()),
+        _ => None,
+    })?)
+}
+
+fn freed_address(node: CUgraphNode, address: *mut CUdeviceptr) -> Done {
+    let address = out(address)?;
+    address.set(look(node, |operation| match operation {
+        Operation::Free(freed) => Some(*freed),
+        _ => None,
+    })?)
+}
