@@ -37,7 +37,7 @@ pub enum Cause {
 }
 
 /// What kind of call made an allocation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Kind {
     /// `cuMemAlloc` and its kin.
     #[default]

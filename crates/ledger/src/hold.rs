@@ -90,6 +90,11 @@ impl Slot {
     /// Charges this process's context on a GPU that exists already, whatever the limit says. `false` when it is
     /// charged already, or cannot be: the slice does not have the GPU, or the slot is not this process's own.
     pub fn force_overhead(&self, gpu: usize) -> bool {
+        // Asked at every allocation, and true from the first one on.
+        let context = self.context.get(gpu);
+        if context.is_some_and(|context| context.load(SeqCst) == context::CHARGED) {
+            return false;
+        }
         let charge = |bytes| {
             self.force(gpu, bytes);
             Ok(())
@@ -210,7 +215,7 @@ impl Slot {
         }
     }
 
-    /// Tries once more if dead processes were in the way; otherwise leaves a record of the refusal.
+    /// Tries once more if dead processes were in the way.
     #[cold]
     fn refuse(&self, gpu: usize, denied: Denied) -> Result<u64, Denied> {
         if !self.is_mine() {
@@ -226,15 +231,6 @@ impl Slot {
         let freed = due && self.reap(now).is_ok_and(|reaped| reaped.freed > 0);
         if freed && let Ok(total) = self.attempt(gpu, denied.asked) {
             return Ok(total);
-        }
-        if let Some(cell) = self.cell(gpu) {
-            let kept = &self.slots.gpus[gpu];
-            cell.denied.fetch_add(1, Relaxed);
-            cell.last_denied_size.store(denied.asked, Relaxed);
-            cell.last_denied_at.store(now, Relaxed);
-            kept.denied.fetch_add(1, Relaxed);
-            kept.last_denied_size.store(denied.asked, Relaxed);
-            kept.last_denied_at.store(now, Relaxed);
         }
         Err(denied)
     }

@@ -20,6 +20,7 @@ use crate::layout::{Cell, GPUS, SLOTS_SIZE, SlotLines, SlotsFile, state};
 use crate::lock;
 use crate::map::word;
 use crate::process::{Fate, Owner};
+use crate::shared;
 
 /// Nanoseconds for which a dead process's bytes stay charged when nobody knows whether the driver returned them.
 pub const RETURN_TIME_NS: u64 = 2_000_000_000;
@@ -152,7 +153,7 @@ impl SlotFile<'_> {
                 return Ok(false);
             }
         }
-        Ok(true)
+        Ok(!shared::holds_any(self.file, self.slot)?)
     }
 
     /// What was undecided when the owner died counts as firm, so that nobody waits for it.

@@ -122,11 +122,12 @@ impl Slot {
     /// The shared allocations that count against a GPU.
     pub(crate) fn shared_lines(&self, gpu: usize) -> impl Iterator<Item = &SharedLine> {
         (0..SHARED_WORDS).flat_map(move |index| {
-            let live = self.slots.shared_live[gpu][index].load(SeqCst);
-            let is_live = move |bit: &usize| live >> bit & 1 == 1;
-            (0..64)
-                .filter(is_live)
-                .map(move |bit| &self.slots.shared[index * 64 + bit])
+            let mut live = self.slots.shared_live[gpu][index].load(SeqCst);
+            std::iter::from_fn(move || {
+                let bit = (live != 0).then(|| live.trailing_zeros() as usize)?;
+                live &= live - 1;
+                Some(&self.slots.shared[index * 64 + bit])
+            })
         })
     }
 
@@ -236,11 +237,9 @@ pub(crate) fn holder(
 /// Gives back the lines that nobody holds any more, and settles those whose exporter died half way. Like everything about the
 /// dead it goes by the file and not by a mapping; it lets the table be while a process changes it.
 pub(crate) fn sweep(file: &File) -> io::Result<()> {
-    const LIVE: usize = offset_of!(SlotsFile, shared_live);
-    const LIVE_SIZE: usize = GPUS * SHARED_WORDS * 8;
-    let mut live = [0; LIVE_SIZE];
-    file.read_exact_at(&mut live, LIVE as u64)?;
-    if live.iter().all(|byte| *byte == 0) || !lock::try_lock(file.as_raw_fd(), lock::SHARED)? {
+    if Live::read(file)?.lines().next().is_none()
+        || !lock::try_lock(file.as_raw_fd(), lock::SHARED)?
+    {
         return Ok(());
     }
     let result = sweep_alone(file);
@@ -248,17 +247,43 @@ pub(crate) fn sweep(file: &File) -> io::Result<()> {
     result
 }
 
+/// Whether the process of a slot holds anything that is shared.
+pub(crate) fn holds_any(file: &File, slot: usize) -> io::Result<bool> {
+    for line in Live::read(file)?.lines() {
+        let mut word = [0; 8];
+        let at = line_at(line) + offset_of!(SharedLine, holders) + slot / 64 * 8;
+        file.read_exact_at(&mut word, at as u64)?;
+        if u64::from_ne_bytes(word) >> (slot % 64) & 1 == 1 {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Which lines count against which GPU.
+struct Live([u64; GPUS * SHARED_WORDS]);
+
+impl Live {
+    const AT: u64 = offset_of!(SlotsFile, shared_live) as u64;
+
+    fn read(file: &File) -> io::Result<Self> {
+        let mut bytes = [0; GPUS * SHARED_WORDS * 8];
+        file.read_exact_at(&mut bytes, Self::AT)?;
+        Ok(Self(std::array::from_fn(|at| word(&bytes, at * 8))))
+    }
+
+    fn lines(&self) -> impl Iterator<Item = usize> {
+        (0..SHARED).filter(|line| {
+            let of_gpus = self.0.iter().skip(line / 64).step_by(SHARED_WORDS);
+            of_gpus.fold(0, |any, word| any | word) >> (line % 64) & 1 == 1
+        })
+    }
+}
+
 fn sweep_alone(file: &File) -> io::Result<()> {
-    const LIVE: u64 = offset_of!(SlotsFile, shared_live) as u64;
-    let mut live = [0; GPUS * SHARED_WORDS * 8];
-    file.read_exact_at(&mut live, LIVE)?;
-    let words: [u64; GPUS * SHARED_WORDS] = std::array::from_fn(|at| word(&live, at * 8));
-    let is_live = |line: &usize| {
-        let of_gpus = words.iter().skip(line / 64).step_by(SHARED_WORDS);
-        of_gpus.fold(0, |any, word| any | word) >> (line % 64) & 1 == 1
-    };
+    let live = Live::read(file)?;
     let mut gone = [0; SHARED_WORDS];
-    for line in (0..SHARED).filter(is_live) {
+    for line in live.lines() {
         if !keep(file, line)? {
             gone[line / 64] |= 1 << (line % 64);
         }
@@ -266,10 +291,11 @@ fn sweep_alone(file: &File) -> io::Result<()> {
     if gone == [0; SHARED_WORDS] {
         return Ok(());
     }
-    for (at, eight) in live.chunks_exact_mut(8).enumerate() {
-        eight.copy_from_slice(&(words[at] & !gone[at % SHARED_WORDS]).to_ne_bytes());
-    }
-    file.write_all_at(&live, LIVE)?;
+    let left = |at: usize| live.0[at] & !gone[at % SHARED_WORDS];
+    let bytes: Vec<u8> = (0..live.0.len())
+        .flat_map(|at| left(at).to_ne_bytes())
+        .collect();
+    file.write_all_at(&bytes, Live::AT)?;
     (0..SHARED)
         .filter(|line| gone[line / 64] >> (line % 64) & 1 == 1)
         .try_for_each(|line| empty(file, line))

@@ -90,8 +90,11 @@ fn inside_and_outside_see_the_same_usage() {
     slot.note_host(0, 7);
     slot.release(0, GIB);
     assert!(slot.reserve(0, 9 * GIB).is_err());
+    slot.count_denial(0, 9 * GIB);
     let usage = slot.usage(0);
     assert_eq!(usage, slice.usage(0).unwrap());
+    assert_eq!((slot.used(0), slot.free(0)), (usage.used(), usage.free));
+    assert_eq!((slot.used(1), slot.free(1)), (0, 0), "there is no such GPU");
     assert_eq!(
         (usage.charged, usage.overhead, usage.managed, usage.host),
         (2 * GIB, 256 << 20, 2 << 20, 7)

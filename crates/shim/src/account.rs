@@ -10,8 +10,11 @@ use crate::charge::graph::Graphs;
 use crate::charge::mappings::Mappings;
 use crate::charge::pointers::{Allocation, Pointers};
 use crate::charge::pool::Pools;
+use crate::compute::Compute;
 use crate::context::Contexts;
+use crate::charge::tally::Tally;
 use crate::device::Devices;
+use crate::forensics::{self, Refusals};
 use crate::process;
 
 /// Between two looks whether dead processes' memory has come back.
@@ -25,6 +28,8 @@ pub struct Account {
     pub pointers: Pointers,
     pub pools: Pools,
     pub graphs: Graphs,
+    pub refusals: Refusals,
+    pub compute: Compute,
     mappings: Mutex<Mappings>,
 }
 
@@ -38,6 +43,8 @@ impl Account {
             pointers: Pointers::new(),
             pools: Pools::default(),
             graphs: Graphs::default(),
+            refusals: Refusals::default(),
+            compute: Compute::default(),
             mappings: Mutex::default(),
         }
     }
@@ -54,12 +61,26 @@ impl Account {
                 .map_err(|error| process::tell_refusal(&error.to_string()))
                 .ok()
         };
-        self.slot.get_or_init(join).as_ref()
+        let slot = self.slot.get_or_init(join).as_ref()?;
+        slot.check()
+            .map_err(|damage| process::tell_refusal(&damage.to_string()))
+            .is_ok()
+            .then_some(slot)
     }
 
-    /// This process's slot, if it has taken one.
+    /// This process's slot, as a launch sees it: without a look at its files, which may be long gone for all it matters.
+    #[inline]
+    pub fn at_gate(&self) -> Option<&Slot> {
+        match self.slot.get() {
+            Some(slot) => slot.as_ref(),
+            None => self.slot(),
+        }
+    }
+
+    /// This process's slot, if it has taken one and its files are whole.
     pub fn joined(&self) -> Option<&Slot> {
-        self.slot.get()?.as_ref()
+        let slot = self.slot.get()?.as_ref()?;
+        slot.check().is_ok().then_some(slot)
     }
 
     pub fn mappings(&self) -> MutexGuard<'_, Mappings> {
@@ -78,6 +99,15 @@ impl Account {
     pub fn settle(&self, gpu: usize) {
         self.pools.settle(gpu);
         self.graphs.settle(gpu);
+    }
+
+    /// Says what this process has on a GPU of the slice.
+    pub fn tell(&self, gpu: usize, tally: &mut Tally) {
+        self.pointers.tell(gpu, tally);
+        self.mappings().tell(gpu, tally);
+        self.pools.tell(gpu, tally);
+        self.graphs.tell(gpu, tally);
+        self.contexts.tell(gpu, self.joined(), tally);
     }
 
     /// Has the driver give back what it keeps without need. Returns whether that changed the charge.
@@ -122,9 +152,11 @@ impl Place {
     /// # Errors
     /// They do not fit.
     pub fn reserve(&self, bytes: u64) -> Result<Hold<'static>, Denied> {
+        forensics::asked(self, bytes);
         self.slot
             .reserve(self.gpu, bytes)
             .or_else(|denied| self.reserve_harder(bytes, denied))
+            .inspect_err(|denied| forensics::refused(self, denied))
     }
 
     #[cold]
@@ -178,7 +210,7 @@ impl Place {
             .map(|process| process.gpus[self.gpu].charged + process.gpus[self.gpu].overhead)
             .sum();
         let usage = now.usage(self.gpu);
-        held > 0 && (usage.charged + usage.overhead - held).saturating_add(bytes) <= usage.limit
+        held > 0 && (usage.used() - held).saturating_add(bytes) <= usage.limit
     }
 
     /// Remembers an allocation that was charged.

@@ -9,4 +9,5 @@ pub mod pool;
 pub mod stock;
 pub mod stream;
 pub mod stream_ordered;
+pub mod tally;
 pub mod vmm;

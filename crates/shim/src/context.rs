@@ -12,10 +12,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use divvy_driver::sys::cuda::{
     CUcontext, CUctxCreateParams, CUdevice, CUexecAffinityParam, CUresult,
 };
-use divvy_ledger::Denied;
+use divvy_ledger::{Denied, Kind, Slot};
 
 use crate::account::Place;
+use crate::charge::tally::Tally;
 use crate::device::{self, Belongs};
+use crate::forensics;
 use crate::process;
 use crate::route::function::driver;
 use crate::route::hook::Real;
@@ -41,7 +43,9 @@ enum Charge {
 impl Place {
     fn charge_context(&self) -> Result<Charge, Denied> {
         let first = || self.slot.charge_overhead(self.gpu);
-        if first().or_else(|denied| self.after_the_dead(denied, first))? {
+        forensics::asked(self, self.slot.context_cost(self.gpu));
+        let charged = first().or_else(|denied| self.after_the_dead(denied, first));
+        if charged.inspect_err(|denied| forensics::refused(self, denied))? {
             return Ok(Charge::Overhead);
         }
         let bytes = self.slot.context_cost(self.gpu);
@@ -61,6 +65,16 @@ impl Contexts {
     /// A context exists on that GPU, however it came to be.
     pub fn note(&self, place: &Place) {
         place.slot.force_overhead(place.gpu);
+    }
+
+    /// Says what this process's contexts on a GPU are charged.
+    pub fn tell(&self, gpu: usize, slot: Option<&Slot>, tally: &mut Tally) {
+        let Some(slot) = slot else { return };
+        let process = slot.process(std::process::id());
+        tally.add(
+            Kind::Context,
+            process.map_or(0, |process| process.gpus[gpu].overhead),
+        );
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
@@ -201,6 +215,7 @@ fn ended(
     in_it: impl Fn(usize) -> bool,
 ) {
     let account = place.account;
+    account.compute.forget(&in_it);
     account.bury(account.pointers.take_all(|allocation| {
         allocation.gpu == place.gpu
             && allocation.era <= era

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 use divvy_driver::sys::cuda::{CUcontext, CUdevice, CUresult, CUuuid};
 
 use crate::account::{Account, Place};
+use crate::forensics;
 use crate::process::{self, Standing};
 use crate::route::function::driver;
 
@@ -48,7 +49,12 @@ pub fn admit_current() -> Admission {
     admit(|account| match current() {
         // The context exists, however it came to be; what it costs is charged now if it was not before.
         Some(device) => admit_with_context(account, device),
-        None => Admission::Pass,
+        None => {
+            if driver::cuCtxGetDevice.get().is_none() {
+                account.cannot_tell();
+            }
+            Admission::Pass
+        }
     })
 }
 
@@ -92,8 +98,19 @@ impl Account {
     fn admit(&'static self, device: CUdevice) -> Admission {
         match self.belongs(device) {
             Belongs::Here(place) => Admission::Charge(place),
-            Belongs::Elsewhere => Admission::Refuse,
+            Belongs::Elsewhere => {
+                forensics::elsewhere();
+                Admission::Refuse
+            }
             Belongs::Nowhere => Admission::Pass,
+        }
+    }
+
+    /// A driver that cannot be asked which GPU is meant is let alone, and the agent hears of it.
+    #[cold]
+    fn cannot_tell(&self) {
+        if let Some(slot) = self.slot() {
+            slot.alarm();
         }
     }
 
@@ -105,6 +122,11 @@ impl Account {
         let mut gpu = known.map_or(UNKNOWN, |known| known.load(Relaxed));
         if gpu == UNKNOWN {
             let Some(uuid) = uuid(device) else {
+                if driver::cuDeviceGetUuid_v2.get().is_none()
+                    && driver::cuDeviceGetUuid.get().is_none()
+                {
+                    self.cannot_tell();
+                }
                 return Belongs::Nowhere;
             };
             gpu = self

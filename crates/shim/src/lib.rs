@@ -12,8 +12,10 @@
 
 mod account;
 mod charge;
+mod compute;
 mod context;
 mod device;
+mod forensics;
 mod notice;
 mod process;
 mod route;

@@ -27,6 +27,12 @@ enum Act {
     Settle(usize),
     /// The dead owner's bytes have come back.
     Free(usize),
+    /// Bytes on their way to be shared: they are in that slot's word too, undecided,
+    Copy(usize, u64),
+    /// then they leave the process's own,
+    Leave(u64),
+    /// and then they are firm where they are now.
+    Arrive(usize),
 }
 
 #[derive(Clone, Hash)]
@@ -227,6 +233,12 @@ impl World {
                     });
                 }
                 Act::Limit(bytes) => shared.limit = bytes,
+                Act::Copy(to, bytes) => {
+                    let word = shared.words[to].publish(bytes).expect("there is room");
+                    shared.words[to] = Word(word.0 & !VERSION);
+                }
+                Act::Leave(bytes) => shared.words[slot] = shared.words[slot].release(bytes),
+                Act::Arrive(to) => shared.words[to] = shared.words[to].settle(),
                 Act::Settle(of) | Act::Free(of) => {
                     return next.recover(of, matches!(act, Act::Free(_)));
                 }
@@ -522,6 +534,40 @@ fn recovery_of_a_killed_process_leaves_what_the_living_hold() {
             words_are_what_is_held(world);
         }
     });
+}
+
+/// A process in one slot shares six bytes, which move to the word of another one, while a third process reserves.
+fn sharing(from: usize, to: usize, reserve: &'static [Act]) -> World {
+    let moves: &'static [Act] = match to {
+        0 => &[Act::Copy(0, 6), Act::Leave(6), Act::Arrive(0)],
+        _ => &[Act::Copy(3, 6), Act::Leave(6), Act::Arrive(3)],
+    };
+    let mut start = World::new(Weather::Fair, 10, &[(from, moves), (1, reserve)]);
+    start.shared.live = 1 << from | 1 << to;
+    start.shared.words[from] = Word(6);
+    start.processes[0].held.push((from, 6));
+    start
+}
+
+#[test]
+fn bytes_that_become_shared_are_counted_at_every_moment() {
+    walk(sharing(0, 3, &[Join, Reserve(5)]), |world| {
+        words_are_what_is_held(world);
+        assert_eq!(world.held(), 6);
+    });
+}
+
+#[test]
+fn bytes_that_become_shared_refuse_nobody() {
+    walk(sharing(0, 3, &[Join, Reserve(4)]), |world| {
+        assert_eq!(world.held(), 10)
+    });
+}
+
+#[test]
+#[should_panic(expected = "over the limit")]
+fn counted_before_the_slots_bytes_that_become_shared_would_be_missed() {
+    walk(sharing(3, 0, &[Join, Reserve(5)]), |_| {});
 }
 
 #[test]

@@ -4,6 +4,7 @@
 use std::io;
 use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Once;
 use std::sync::atomic::AtomicI64;
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -56,6 +57,7 @@ pub struct Child(libc::pid_t);
 impl Child {
     /// Forks as the C library does, handlers included.
     pub fn fork(body: impl FnOnce()) -> Self {
+        speak_past_the_harness();
         // SAFETY: glibc keeps its allocator usable in the child of a program with threads; the child touches nothing
         // else that another thread may have been using, and leaves through _exit.
         Self::after(unsafe { libc::fork() }, body)
@@ -71,12 +73,6 @@ impl Child {
     fn after(pid: libc::pid_t, body: impl FnOnce()) -> Self {
         assert!(pid >= 0, "fork: {}", io::Error::last_os_error());
         if pid == 0 {
-            // Past the test harness, which captures what a child of its thread prints and then loses it.
-            std::panic::set_hook(Box::new(|what| {
-                let line = format!("child: {what}\n");
-                // SAFETY: a valid buffer.
-                unsafe { libc::write(2, line.as_ptr().cast(), line.len()) };
-            }));
             let fine = catch_unwind(AssertUnwindSafe(body)).is_ok();
             // SAFETY: ends the process.
             unsafe { libc::_exit(i32::from(!fine)) };
@@ -113,6 +109,23 @@ impl Child {
         assert_eq!((waited, status), (self.0, 0), "a child failed");
         self.0 = 0;
     }
+}
+
+/// The test harness captures what a child of its thread prints, and then loses it. Set before the first fork: in a child, the
+/// lock of the hooks may be held by a thread that is not there.
+fn speak_past_the_harness() {
+    static SET: Once = Once::new();
+    SET.call_once(|| {
+        let (parent, usual) = (std::process::id(), std::panic::take_hook());
+        std::panic::set_hook(Box::new(move |what| {
+            if std::process::id() == parent {
+                return usual(what);
+            }
+            let line = format!("child: {what}\n");
+            // SAFETY: a valid buffer.
+            unsafe { libc::write(2, line.as_ptr().cast(), line.len()) };
+        }));
+    });
 }
 
 impl Drop for Child {

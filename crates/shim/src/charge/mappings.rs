@@ -5,6 +5,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use divvy_ledger::Kind;
+
+use crate::charge::tally::Tally;
+
 /// A handle's memory: its GPU's place in the slice and its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backing {
@@ -114,6 +118,14 @@ impl Mappings {
         for (start, handle, dead) in &unmapped.ranges {
             self.revive(*handle, *dead).mappings += 1;
             self.ranges.insert(*start, *handle);
+        }
+    }
+
+    /// Says which handles' memory there is on a GPU.
+    pub fn tell(&self, gpu: usize, tally: &mut Tally) {
+        let backings = self.handles.values().map(|handle| handle.backing);
+        for backing in backings.filter(|backing| backing.gpu == gpu) {
+            tally.add(Kind::Handle, backing.bytes);
         }
     }
 

@@ -5,7 +5,10 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use divvy_ledger::Kind;
+
 use crate::charge::pool::Pool;
+use crate::charge::tally::Tally;
 
 const SHARDS: usize = 64;
 
@@ -79,6 +82,21 @@ impl Pointers {
             });
         }
         taken
+    }
+
+    /// Says which allocations there are on a GPU.
+    pub fn tell(&self, gpu: usize, tally: &mut Tally) {
+        for shard in &self.shards {
+            let here = |allocation: &&Allocation| allocation.gpu == gpu;
+            for allocation in lock(shard).values().filter(here) {
+                let kind = if allocation.managed {
+                    Kind::Managed
+                } else {
+                    Kind::Linear
+                };
+                tally.add(kind, allocation.bytes);
+            }
+        }
     }
 
     fn shard(&self, address: u64) -> MutexGuard<'_, Map> {

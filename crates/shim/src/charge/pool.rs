@@ -7,9 +7,11 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use divvy_driver::sys::cuda::CUmemoryPool;
+use divvy_ledger::Kind;
 
 use crate::account::Place;
 use crate::charge::stock::{Growth, Source, Stock};
+use crate::charge::tally::Tally;
 
 /// The pools that were seen to be made or used, by handle.
 #[derive(Default)]
@@ -71,6 +73,13 @@ impl Pools {
             pools.iter().for_each(|pool| pool.stock.trim());
         }
         charged() < before
+    }
+
+    /// Says what the pools on a GPU are charged.
+    pub fn tell(&self, gpu: usize, tally: &mut Tally) {
+        for pool in self.on(gpu) {
+            tally.add(Kind::Pool, pool.stock.charged());
+        }
     }
 
     fn on(&self, gpu: usize) -> Vec<Arc<Pool>> {

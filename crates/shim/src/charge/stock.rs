@@ -18,6 +18,7 @@ use divvy_driver::sys::cuda::{
 use divvy_ledger::Hold;
 
 use crate::account::Place;
+use crate::forensics;
 use crate::route::function::driver;
 use crate::table::real;
 
@@ -285,6 +286,7 @@ impl Stock {
     /// do so one by one, and look before they reserve, for refused reservations get in each other's way.
     fn reserve(&self, growth: u64) -> Option<Hold<'static>> {
         let Place { slot, gpu, .. } = self.place;
+        forensics::asked(&self.place, growth);
         let attempt = || match slot.usage(gpu).free >= growth {
             true => slot.reserve(gpu, growth).ok(),
             false => None,
@@ -312,7 +314,11 @@ impl Stock {
             return false;
         }
         let usage = self.place.slot.usage(self.place.gpu);
-        usage.charged + usage.overhead > usage.limit
+        let over = usage.used() > usage.limit;
+        if over {
+            forensics::over();
+        }
+        over
     }
 }
 

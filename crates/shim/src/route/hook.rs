@@ -134,12 +134,12 @@ macro_rules! hooks {
             #[allow(non_snake_case)]
             pub unsafe extern "C" fn $name($($argument: $type),*) -> $result {
                 let Some(function) = real::$name.get() else { return absent::$library };
-                $crate::route::hook::guarded(
+                $crate::forensics::watched(real::$name.slot().name, || $crate::route::hook::guarded(
                     function,
                     // SAFETY: the program's own arguments, passed on unchanged.
                     || unsafe { function($($argument),*) },
                     |real| $handler(real, $($argument),*),
-                )
+                ))
             }
         )*
 

@@ -62,7 +62,7 @@ fn info<F, N: Copy + TryInto<u64> + TryFrom<u64>>(
             place.account.contexts.note(&place);
             place.account.settle(place.gpu);
             let usage = place.slot.usage(place.gpu);
-            View::of(usage.limit, usage.charged + usage.overhead, real)
+            View::of(usage.limit, usage.used(), real)
         }
         Belongs::Elsewhere => View { free: 0, ..real },
         Belongs::Nowhere => return result,

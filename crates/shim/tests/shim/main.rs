@@ -2,10 +2,15 @@
 //! them to. Everything here runs without a GPU.
 
 mod binding;
+mod damage;
 mod exports;
+mod graphs;
 mod life;
 mod limits;
+mod matrix;
+mod programs;
 mod races;
+mod refusals;
 mod routing;
 mod standing;
 mod support;

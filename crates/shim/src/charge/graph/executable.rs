@@ -14,10 +14,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
 use divvy_driver::sys::cuda::{CUdevice, CUgraphExec};
-use divvy_ledger::{RETURN_TIME_NS, boot_time_ns};
+use divvy_ledger::{Kind, RETURN_TIME_NS, boot_time_ns};
 
 use crate::account::Place;
 use crate::charge::stock::{Growth, Source, Stock};
+use crate::charge::tally::Tally;
 
 /// Between two looks whether a stream's work has come to its end.
 const PATIENCE: Duration = Duration::from_millis(1);
@@ -160,6 +161,13 @@ impl Graphs {
 
     fn on(&self, gpu: usize) -> Option<Arc<Stock>> {
         self.stocks().get(&gpu).cloned()
+    }
+
+    /// Says what graphs are charged on a GPU.
+    pub fn tell(&self, gpu: usize, tally: &mut Tally) {
+        if let Some(stock) = self.stocks().get(&gpu) {
+            tally.add(Kind::Graph, stock.charged());
+        }
     }
 
     fn stocks(&self) -> MutexGuard<'_, HashMap<usize, Arc<Stock>>> {

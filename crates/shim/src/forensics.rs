@@ -1,0 +1,227 @@
+//! What is written down when a program gets OUT_OF_MEMORY: by which function, how much, why, and what it had.
+//!
+//! ```text
+//! enter ── handler: Place::reserve ──► a note in this thread: which GPU, how much, granted or not
+//!   │                                                     │
+//! leave ◄── answer OUT_OF_MEMORY? ── yes ─────────────────┴──► slice's denial log (`divvy_ledger::Denial`)
+//! ```
+//! Handlers need to do nothing: what the last reservation of the call came to is known here, and every hook passes through
+//! [`watched`]. A program that tries again in a loop must not pay for its records, so a process writes four at once and
+//! ten a second from then on; refusals that are not written down are counted.
+
+use std::cell::Cell;
+use std::ffi::CStr;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use divvy_driver::sys::cuda::CUresult;
+use divvy_driver::sys::nvml::nvmlReturn_t;
+use divvy_ledger::{Cause, Denied, Refusal, Slot, boot_time_ns};
+
+use crate::account::{Account, Place};
+use crate::charge::stock::relaxed;
+use crate::charge::tally::Tally;
+use crate::device::{self, Belongs};
+use crate::process;
+use crate::table::real;
+
+/// Between two records of a process that is refused again and again.
+const INTERVAL_NS: u64 = 100_000_000;
+/// How many it may write at once.
+const AT_ONCE: u64 = 4;
+
+/// What the call that runs in this thread asked the account for.
+#[derive(Clone, Copy)]
+struct Note {
+    /// Its place in the slice; `None` for a GPU that is not in it.
+    gpu: Option<usize>,
+    bytes: u64,
+    cause: Cause,
+}
+
+thread_local! {
+    static NOTE: Cell<Option<Note>> = const { Cell::new(None) };
+}
+
+/// A result that may tell the program that there is no memory.
+pub trait Answer: Copy {
+    /// Whether functions of this kind are watched at all.
+    const WATCHED: bool;
+    fn is_out_of_memory(self) -> bool;
+}
+
+impl Answer for CUresult {
+    const WATCHED: bool = true;
+    fn is_out_of_memory(self) -> bool {
+        self == CUresult::OUT_OF_MEMORY
+    }
+}
+
+impl Answer for nvmlReturn_t {
+    const WATCHED: bool = false;
+    fn is_out_of_memory(self) -> bool {
+        false
+    }
+}
+
+/// Runs the hook of that name, and writes down a refusal.
+pub fn watched<R: Answer>(name: &'static CStr, hook: impl FnOnce() -> R) -> R {
+    if !R::WATCHED {
+        return hook();
+    }
+    forget();
+    let answer = hook();
+    if answer.is_out_of_memory() {
+        write_down(name);
+    }
+    answer
+}
+
+/// Bytes of a GPU are asked for. If the call fails all the same, it was the driver that had none.
+pub fn asked(place: &Place, bytes: u64) {
+    NOTE.set(Some(Note {
+        gpu: Some(place.gpu),
+        bytes,
+        cause: Cause::GpuFull,
+    }));
+}
+
+/// The account has no room for them.
+pub fn refused(place: &Place, denied: &Denied) {
+    NOTE.set(Some(Note {
+        gpu: Some(place.gpu),
+        bytes: denied.asked,
+        cause: Cause::SliceFull,
+    }));
+}
+
+/// The driver has given what was asked for and more, beyond the limit: it has to be given back.
+pub fn over() {
+    NOTE.set(NOTE.get().map(|note| Note {
+        cause: Cause::SliceFull,
+        ..note
+    }));
+}
+
+/// The GPU is not one of the slice's.
+pub fn elsewhere() {
+    NOTE.set(Some(Note {
+        gpu: None,
+        bytes: 0,
+        cause: Cause::NotInSlice,
+    }));
+}
+
+/// What was refused is not needed after all.
+pub fn forget() {
+    NOTE.set(None);
+}
+
+/// When this process may write its next record, and what it has not written since the last one.
+#[derive(Default)]
+pub struct Refusals {
+    due: AtomicU64,
+    skipped: AtomicU64,
+}
+
+impl Refusals {
+    /// Whether this refusal is to be written down; then, how many were not since the last one.
+    fn admit(&self, now: u64) -> Option<u64> {
+        let next = |due: u64| {
+            let due = due.max(now);
+            (due - now <= (AT_ONCE - 1) * INTERVAL_NS).then_some(due + INTERVAL_NS)
+        };
+        if self.due.fetch_update(Relaxed, Relaxed, next).is_ok() {
+            return Some(self.skipped.swap(0, Relaxed));
+        }
+        self.skipped.fetch_add(1, Relaxed);
+        None
+    }
+}
+
+#[cold]
+fn write_down(name: &CStr) {
+    let Some(account) = process::account() else {
+        return;
+    };
+    let Some(slot) = account.joined() else {
+        return;
+    };
+    let note = NOTE.take().unwrap_or(Note {
+        gpu: device::current().and_then(|device| match account.belongs(device) {
+            Belongs::Here(place) => Some(place.gpu),
+            Belongs::Elsewhere | Belongs::Nowhere => None,
+        }),
+        bytes: 0,
+        cause: Cause::GpuFull,
+    });
+    if let (Some(gpu), Cause::SliceFull) = (note.gpu, note.cause) {
+        slot.count_denial(gpu, note.bytes);
+    }
+    if let Some(skipped) = account.refusals.admit(boot_time_ns()) {
+        record(account, slot, name, &note, skipped);
+    }
+}
+
+fn record(account: &'static Account, slot: &Slot, name: &CStr, note: &Note, skipped: u64) {
+    let mut tally = Tally::default();
+    let (mut gpu_free, mut gpu_total) = (0, 0);
+    if let Some(gpu) = note.gpu {
+        account.tell(gpu, &mut tally);
+        let is_current = |device| match account.belongs(device) {
+            Belongs::Here(place) => place.gpu == gpu,
+            Belongs::Elsewhere | Belongs::Nowhere => false,
+        };
+        if device::current().is_some_and(is_current) {
+            (gpu_free, gpu_total) = memory_of_current().unwrap_or_default();
+        }
+    }
+    slot.record(&Refusal {
+        api: name.to_bytes(),
+        gpu: note.gpu,
+        asked: note.bytes,
+        cause: note.cause,
+        gpu_free,
+        gpu_total,
+        allocations: tally.count(),
+        largest: &tally.largest(),
+        skipped,
+    });
+}
+
+/// What the driver says is free on the current device, and what it has, in bytes.
+fn memory_of_current() -> Option<(u64, u64)> {
+    let (mut free, mut total) = (0, 0);
+    let ask = real::cuMemGetInfo_v2.get()?;
+    // SAFETY: the driver's function, with places for its answers.
+    let result = relaxed(|| unsafe { ask(&mut free, &mut total) });
+    (result == CUresult::SUCCESS).then_some((free as u64, total as u64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_loop_of_refusals_is_written_down_four_times_and_then_ten_times_a_second() {
+        let refusals = Refusals::default();
+        let start = 1_000 * INTERVAL_NS;
+        let written = (0..100).filter(|_| refusals.admit(start).is_some()).count();
+        assert_eq!(written, 4);
+        assert_eq!(refusals.admit(start + INTERVAL_NS - 1), None);
+        assert_eq!(refusals.admit(start + INTERVAL_NS), Some(97));
+        let second = (0..1000).map(|step| start + INTERVAL_NS + step * 1_000_000);
+        assert_eq!(
+            second.filter(|now| refusals.admit(*now).is_some()).count(),
+            9
+        );
+    }
+
+    #[test]
+    fn after_a_pause_four_are_written_again() {
+        let refusals = Refusals::default();
+        for start in [INTERVAL_NS, 50 * INTERVAL_NS] {
+            let written = (0..10).filter(|_| refusals.admit(start).is_some()).count();
+            assert_eq!(written, 4);
+        }
+    }
+}
