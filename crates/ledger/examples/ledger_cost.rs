@@ -53,6 +53,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     writeln!(
         out,
+        "ledger_free_64_processes {:.1} ns",
+        best(|| frees(&slots[0]), PAIRS)
+    )?;
+    writeln!(
+        out,
         "ledger_info {:.1} ns",
         best(|| infos(&slots[0]), PAIRS)
     )?;
@@ -101,6 +106,12 @@ fn denials(slot: &Slot) {
         assert!(slot.reserve(0, 2 << 20).is_err());
     }
     slot.release(0, LIMIT);
+}
+
+fn frees(slot: &Slot) {
+    for _ in 0..PAIRS {
+        std::hint::black_box(slot.free(0));
+    }
 }
 
 fn infos(slot: &Slot) {

