@@ -12,7 +12,8 @@ use crate::charge::{graph, memory, stream_ordered, vmm};
 use crate::context;
 use crate::route::hook::hooks;
 use crate::route::procaddress;
-use crate::view::{info, nvml};
+use crate::view::nvml::{accounting, lists, smi};
+use crate::view::{info, nvml, refused};
 
 /// What a hook answers when this driver has no such function, by library.
 #[allow(non_upper_case_globals)]
@@ -126,27 +127,201 @@ hooks! { $
     /// Answers with the hook where the driver's answer is a hooked function.
     cuda cuGetProcAddress_v2(symbol: *const c_char, pfn: *mut *mut c_void, version: c_int, flags: cuuint64_t, status: *mut CUdriverProcAddressQueryResult) -> CUresult => procaddress::ask_v2;
     /// Shows the slice on its own GPUs.
-    nvml nvmlDeviceGetMemoryInfo(device: nvmlDevice_t, memory: *mut nvmlMemory_t) -> nvmlReturn_t => nvml::memory;
+    nvml nvmlDeviceGetMemoryInfo(device: nvmlDevice_t, memory: *mut nvmlMemory_t) -> nvmlReturn_t => nvml::memory::memory;
     /// Shows the slice on its own GPUs.
-    nvml nvmlDeviceGetMemoryInfo_v2(device: nvmlDevice_t, memory: *mut nvmlMemory_v2_t) -> nvmlReturn_t => nvml::memory_v2;
+    nvml nvmlDeviceGetMemoryInfo_v2(device: nvmlDevice_t, memory: *mut nvmlMemory_v2_t) -> nvmlReturn_t => nvml::memory::memory_v2;
+    /// Shows the slice on its own GPUs.
+    nvml nvmlDeviceGetConfComputeProtectedMemoryUsage(device: nvmlDevice_t, memory: *mut nvmlMemory_t) -> nvmlReturn_t => nvml::memory::memory;
     /// Lists the slice's processes, with what they were charged.
-    nvml nvmlDeviceGetComputeRunningProcesses(device: nvmlDevice_t, count: *mut c_uint, infos: *mut nvmlProcessInfo_v1_t) -> nvmlReturn_t => nvml::processes;
+    nvml nvmlDeviceGetComputeRunningProcesses(device: nvmlDevice_t, count: *mut c_uint, infos: *mut nvmlProcessInfo_v1_t) -> nvmlReturn_t => lists::compute;
     /// Lists the slice's processes, with what they were charged.
-    nvml nvmlDeviceGetComputeRunningProcesses_v2(device: nvmlDevice_t, count: *mut c_uint, infos: *mut nvmlProcessInfo_v2_t) -> nvmlReturn_t => nvml::processes;
+    nvml nvmlDeviceGetComputeRunningProcesses_v2(device: nvmlDevice_t, count: *mut c_uint, infos: *mut nvmlProcessInfo_v2_t) -> nvmlReturn_t => lists::compute;
     /// Lists the slice's processes, with what they were charged.
-    nvml nvmlDeviceGetComputeRunningProcesses_v3(device: nvmlDevice_t, count: *mut c_uint, infos: *mut nvmlProcessInfo_t) -> nvmlReturn_t => nvml::processes;
+    nvml nvmlDeviceGetComputeRunningProcesses_v3(device: nvmlDevice_t, count: *mut c_uint, infos: *mut nvmlProcessInfo_t) -> nvmlReturn_t => lists::compute;
     /// Lists the slice's processes, with what they were charged.
-    nvml nvmlDeviceGetGraphicsRunningProcesses(device: nvmlDevice_t, count: *mut c_uint, infos: *mut nvmlProcessInfo_v1_t) -> nvmlReturn_t => nvml::processes;
-    /// Lists the slice's processes, with what they were charged.
-    nvml nvmlDeviceGetGraphicsRunningProcesses_v2(device: nvmlDevice_t, count: *mut c_uint, infos: *mut nvmlProcessInfo_v2_t) -> nvmlReturn_t => nvml::processes;
-    /// Lists the slice's processes, with what they were charged.
-    nvml nvmlDeviceGetGraphicsRunningProcesses_v3(device: nvmlDevice_t, count: *mut c_uint, infos: *mut nvmlProcessInfo_t) -> nvmlReturn_t => nvml::processes;
-    /// Lists the slice's processes, with what they were charged.
-    nvml nvmlDeviceGetMPSComputeRunningProcesses(device: nvmlDevice_t, count: *mut c_uint, infos: *mut nvmlProcessInfo_v1_t) -> nvmlReturn_t => nvml::processes;
-    /// Lists the slice's processes, with what they were charged.
-    nvml nvmlDeviceGetMPSComputeRunningProcesses_v2(device: nvmlDevice_t, count: *mut c_uint, infos: *mut nvmlProcessInfo_v2_t) -> nvmlReturn_t => nvml::processes;
-    /// Lists the slice's processes, with what they were charged.
-    nvml nvmlDeviceGetMPSComputeRunningProcesses_v3(device: nvmlDevice_t, count: *mut c_uint, infos: *mut nvmlProcessInfo_t) -> nvmlReturn_t => nvml::processes;
+    nvml nvmlDeviceGetRunningProcessDetailList(device: nvmlDevice_t, list: *mut nvmlProcessDetailList_t) -> nvmlReturn_t => lists::details;
+    /// Lists those of the slice's processes that the driver lists, with what they were charged.
+    nvml nvmlDeviceGetGraphicsRunningProcesses(device: nvmlDevice_t, count: *mut c_uint, infos: *mut nvmlProcessInfo_v1_t) -> nvmlReturn_t => lists::others;
+    /// Lists those of the slice's processes that the driver lists, with what they were charged.
+    nvml nvmlDeviceGetGraphicsRunningProcesses_v2(device: nvmlDevice_t, count: *mut c_uint, infos: *mut nvmlProcessInfo_v2_t) -> nvmlReturn_t => lists::others;
+    /// Lists those of the slice's processes that the driver lists, with what they were charged.
+    nvml nvmlDeviceGetGraphicsRunningProcesses_v3(device: nvmlDevice_t, count: *mut c_uint, infos: *mut nvmlProcessInfo_t) -> nvmlReturn_t => lists::others;
+    /// Lists those of the slice's processes that the driver lists, with what they were charged.
+    nvml nvmlDeviceGetMPSComputeRunningProcesses(device: nvmlDevice_t, count: *mut c_uint, infos: *mut nvmlProcessInfo_v1_t) -> nvmlReturn_t => lists::others;
+    /// Lists those of the slice's processes that the driver lists, with what they were charged.
+    nvml nvmlDeviceGetMPSComputeRunningProcesses_v2(device: nvmlDevice_t, count: *mut c_uint, infos: *mut nvmlProcessInfo_v2_t) -> nvmlReturn_t => lists::others;
+    /// Lists those of the slice's processes that the driver lists, with what they were charged.
+    nvml nvmlDeviceGetMPSComputeRunningProcesses_v3(device: nvmlDevice_t, count: *mut c_uint, infos: *mut nvmlProcessInfo_t) -> nvmlReturn_t => lists::others;
+    /// Shows the slice's processes.
+    nvml nvmlDeviceGetProcessUtilization(device: nvmlDevice_t, samples: *mut nvmlProcessUtilizationSample_t, count: *mut c_uint, last_seen: c_ulonglong) -> nvmlReturn_t => lists::utilization;
+    /// Shows the slice's processes.
+    nvml nvmlDeviceGetProcessesUtilizationInfo(device: nvmlDevice_t, info: *mut nvmlProcessesUtilizationInfo_t) -> nvmlReturn_t => lists::utilization_info;
+    /// Shows the slice's processes.
+    nvml nvmlDeviceGetEncoderSessions(device: nvmlDevice_t, count: *mut c_uint, infos: *mut nvmlEncoderSessionInfo_t) -> nvmlReturn_t => lists::others;
+    /// Shows the slice's processes.
+    nvml nvmlDeviceGetFBCSessions(device: nvmlDevice_t, count: *mut c_uint, infos: *mut nvmlFBCSessionInfo_t) -> nvmlReturn_t => lists::others;
+    /// Shows the slice's processes.
+    nvml nvmlDeviceGetAccountingPids(device: nvmlDevice_t, count: *mut c_uint, pids: *mut c_uint) -> nvmlReturn_t => accounting::pids;
+    /// Answers for the slice's processes, with the most they were charged; others are not found.
+    nvml nvmlDeviceGetAccountingStats(device: nvmlDevice_t, pid: c_uint, stats: *mut nvmlAccountingStats_t) -> nvmlReturn_t => accounting::stats;
+    /// Answers for the slice's processes, with the most they were charged; others are not found.
+    nvml nvmlDeviceGetAccountingStats_v2(device: nvmlDevice_t, stats: *mut nvmlAccountingStats_v2_t) -> nvmlReturn_t => accounting::stats_v2;
+    /// Answers for the slice's processes; others are not found.
+    nvml nvmlSystemGetProcessName(pid: c_uint, name: *mut c_char, length: c_uint) -> nvmlReturn_t => accounting::process_name;
+    /// Hands out nvidia-smi's own table, in which the process lists are the slice's.
+    nvml nvmlInternalGetExportTable(table: *mut *const c_void, id: *const c_void) -> nvmlReturn_t => smi::export_table;
+    /// Refused: NVML_ERROR_NO_PERMISSION.
+    nvml nvmlComputeInstanceDestroy(compute_instance: nvmlComputeInstance_t) -> nvmlReturn_t => refused::set1;
+    /// Refused: NVML_ERROR_NO_PERMISSION.
+    nvml nvmlDeviceClearAccountingPids(device: nvmlDevice_t) -> nvmlReturn_t => refused::set1;
+    /// Refused: NVML_ERROR_NO_PERMISSION.
+    nvml nvmlDeviceClearEccErrorCounts(device: nvmlDevice_t, counter_type: nvmlEccCounterType_t) -> nvmlReturn_t => refused::set2;
+    /// Refused: NVML_ERROR_NO_PERMISSION.
+    nvml nvmlDeviceClearFieldValues(device: nvmlDevice_t, values_count: c_int, values: *mut nvmlFieldValue_t) -> nvmlReturn_t => refused::set3;
+    /// Refused: NVML_ERROR_NO_PERMISSION.
+    nvml nvmlDeviceCreateGpuInstance(device: nvmlDevice_t, profile_id: c_uint, gpu_instance: *mut nvmlGpuInstance_t) -> nvmlReturn_t => refused::set3;
+    /// Refused: NVML_ERROR_NO_PERMISSION.
+    nvml nvmlDeviceCreateGpuInstanceWithPlacement(device: nvmlDevice_t, profile_id: c_uint, placement: *const nvmlGpuInstancePlacement_t, gpu_instance: *mut nvmlGpuInstance_t) -> nvmlReturn_t => refused::set4;
+    /// Refused: NVML_ERROR_NO_PERMISSION.
+    nvml nvmlDeviceDiscoverGpus(pci_info: *mut nvmlPciInfo_t) -> nvmlReturn_t => refused::set1;
+    /// Refused: NVML_ERROR_NO_PERMISSION.
+    nvml nvmlDeviceFreezeNvLinkUtilizationCounter(device: nvmlDevice_t, link: c_uint, counter: c_uint, freeze: nvmlEnableState_t) -> nvmlReturn_t => refused::set4;
+    /// Refused: NVML_ERROR_NO_PERMISSION.
+    nvml nvmlDeviceLockNvlinkRemapTable_v1(device: nvmlDevice_t, remap_table_lock_info: *mut nvmlNvlinkLockRemapTable_v1_t) -> nvmlReturn_t => refused::set2;
+    /// Refused: NVML_ERROR_NO_PERMISSION.
+    nvml nvmlDeviceModifyDrainState(pci_info: *mut nvmlPciInfo_t, new_state: nvmlEnableState_t) -> nvmlReturn_t => refused::set2;
+    /// Refused: NVML_ERROR_NO_PERMISSION.
+    nvml nvmlDevicePowerSmoothingActivatePresetProfile(device: nvmlDevice_t, profile: *mut nvmlPowerSmoothingProfile_t) -> nvmlReturn_t => refused::set2;
+    /// Refused: NVML_ERROR_NO_PERMISSION.
+    nvml nvmlDevicePowerSmoothingSetState(device: nvmlDevice_t, state: *mut nvmlPowerSmoothingState_t) -> nvmlReturn_t => refused::set2;
+    /// Refused: NVML_ERROR_NO_PERMISSION.
+    nvml nvmlDevicePowerSmoothingUpdatePresetProfileParam(device: nvmlDevice_t, profile: *mut nvmlPowerSmoothingProfile_t) -> nvmlReturn_t => refused::set2;
+    /// Refused: NVML_ERROR_NO_PERMISSION.
+    nvml nvmlDeviceReadWritePRM_v1(device: nvmlDevice_t, buffer: *mut nvmlPRMTLV_v1_t) -> nvmlReturn_t => refused::set2;
+    /// Refused: NVML_ERROR_NO_PERMISSION.
+    nvml nvmlDeviceRemoveGpu(pci_info: *mut nvmlPciInfo_t) -> nvmlReturn_t => refused::set1;
+    /// Refused: NVML_ERROR_NO_PERMISSION.
+    nvml nvmlDeviceRemoveGpu_v2(pci_info: *mut nvmlPciInfo_t, gpu_state: nvmlDetachGpuState_t, link_state: nvmlPcieLinkState_t) -> nvmlReturn_t => refused::set3;
+    /// Refused: NVML_ERROR_NO_PERMISSION.
+    nvml nvmlDeviceResetApplicationsClocks(device: nvmlDevice_t) -> nvmlReturn_t => refused::set1;
+    /// Refused: NVML_ERROR_NO_PERMISSION.
+    nvml nvmlDeviceResetGpuLockedClocks(device: nvmlDevice_t) -> nvmlReturn_t => refused::set1;
+    /// Refused: NVML_ERROR_NO_PERMISSION.
+    nvml nvmlDeviceResetMemoryLockedClocks(device: nvmlDevice_t) -> nvmlReturn_t => refused::set1;
+    /// Refused: NVML_ERROR_NO_PERMISSION.
+    nvml nvmlDeviceResetNvLinkErrorCounters(device: nvmlDevice_t, link: c_uint) -> nvmlReturn_t => refused::set2;
+    /// Refused: NVML_ERROR_NO_PERMISSION.
+    nvml nvmlDeviceResetNvLinkUtilizationCounter(device: nvmlDevice_t, link: c_uint, counter: c_uint) -> nvmlReturn_t => refused::set3;
+    /// Refused: NVML_ERROR_NO_PERMISSION.
+    nvml nvmlDeviceSetAPIRestriction(device: nvmlDevice_t, api_type: nvmlRestrictedAPI_t, is_restricted: nvmlEnableState_t) -> nvmlReturn_t => refused::set3;
+    /// Refused: NVML_ERROR_NO_PERMISSION.
+    nvml nvmlDeviceSetAccountingMode(device: nvmlDevice_t, mode: nvmlEnableState_t) -> nvmlReturn_t => refused::set2;
+    /// Refused: NVML_ERROR_NO_PERMISSION.
+    nvml nvmlDeviceSetAdaptiveTgpMode_v1(device: nvmlDevice_t, mode: nvmlEnableState_t) -> nvmlReturn_t => refused::set2;
+    /// Refused: NVML_ERROR_NO_PERMISSION.
+    nvml nvmlDeviceSetApplicationsClocks(device: nvmlDevice_t, mem_clock_mhz: c_uint, graphics_clock_mhz: c_uint) -> nvmlReturn_t => refused::set3;
+    /// Refused: NVML_ERROR_NO_PERMISSION.
+    nvml nvmlDeviceSetAutoBoostedClocksEnabled(device: nvmlDevice_t, enabled: nvmlEnableState_t) -> nvmlReturn_t => refused::set2;
+    /// Refused: NVML_ERROR_NO_PERMISSION.
+    nvml nvmlDeviceSetClockOffsets(device: nvmlDevice_t, info: *mut nvmlClockOffset_t) -> nvmlReturn_t => refused::set2;
+    /// Refused: NVML_ERROR_NO_PERMISSION.
+    nvml nvmlDeviceSetComputeMode(device: nvmlDevice_t, mode: nvmlComputeMode_t) -> nvmlReturn_t => refused::set2;
+    /// Refused: NVML_ERROR_NO_PERMISSION.
+    nvml nvmlDeviceSetConfComputeUnprotectedMemSize(device: nvmlDevice_t, size_kib: c_ulonglong) -> nvmlReturn_t => refused::set2;
+    /// Refused: NVML_ERROR_NO_PERMISSION.
+    nvml nvmlDeviceSetDefaultAutoBoostedClocksEnabled(device: nvmlDevice_t, enabled: nvmlEnableState_t, flags: c_uint) -> nvmlReturn_t => refused::set3;
+    /// Refused: NVML_ERROR_NO_PERMISSION.
+    nvml nvmlDeviceSetDefaultFanSpeed_v2(device: nvmlDevice_t, fan: c_uint) -> nvmlReturn_t => refused::set2;
+    /// Refused: NVML_ERROR_NO_PERMISSION.
+    nvml nvmlDeviceSetDramEncryptionMode(device: nvmlDevice_t, dram_encryption: *const nvmlDramEncryptionInfo_t) -> nvmlReturn_t => refused::set2;
+    /// Refused: NVML_ERROR_NO_PERMISSION.
+    nvml nvmlDeviceSetDriverModel(device: nvmlDevice_t, driver_model: nvmlDriverModel_t, flags: c_uint) -> nvmlReturn_t => refused::set3;
+    /// Refused: NVML_ERROR_NO_PERMISSION.
+    nvml nvmlDeviceSetEccMode(device: nvmlDevice_t, ecc: nvmlEnableState_t) -> nvmlReturn_t => refused::set2;
+    /// Refused: NVML_ERROR_NO_PERMISSION.
+    nvml nvmlDeviceSetFanControlPolicy(device: nvmlDevice_t, fan: c_uint, policy: nvmlFanControlPolicy_t) -> nvmlReturn_t => refused::set3;
+    /// Refused: NVML_ERROR_NO_PERMISSION.
+    nvml nvmlDeviceSetFanSpeed_v2(device: nvmlDevice_t, fan: c_uint, speed: c_uint) -> nvmlReturn_t => refused::set3;
+    /// Refused: NVML_ERROR_NO_PERMISSION.
+    nvml nvmlDeviceSetGpcClkVfOffset(device: nvmlDevice_t, offset: c_int) -> nvmlReturn_t => refused::set2;
+    /// Refused: NVML_ERROR_NO_PERMISSION.
+    nvml nvmlDeviceSetGpuLockedClocks(device: nvmlDevice_t, min_gpu_clock_mhz: c_uint, max_gpu_clock_mhz: c_uint) -> nvmlReturn_t => refused::set3;
+    /// Refused: NVML_ERROR_NO_PERMISSION.
+    nvml nvmlDeviceSetGpuOperationMode(device: nvmlDevice_t, mode: nvmlGpuOperationMode_t) -> nvmlReturn_t => refused::set2;
+    /// Refused: NVML_ERROR_NO_PERMISSION.
+    nvml nvmlDeviceSetHostname_v1(device: nvmlDevice_t, hostname: *mut nvmlHostname_v1_t) -> nvmlReturn_t => refused::set2;
+    /// Refused: NVML_ERROR_NO_PERMISSION.
+    nvml nvmlDeviceSetMemClkVfOffset(device: nvmlDevice_t, offset: c_int) -> nvmlReturn_t => refused::set2;
+    /// Refused: NVML_ERROR_NO_PERMISSION.
+    nvml nvmlDeviceSetMemoryLimits_v1(device: nvmlDevice_t, limits: *mut nvmlSetMemoryLimits_v1_t) -> nvmlReturn_t => refused::set2;
+    /// Refused: NVML_ERROR_NO_PERMISSION.
+    nvml nvmlDeviceSetMemoryLockedClocks(device: nvmlDevice_t, min_mem_clock_mhz: c_uint, max_mem_clock_mhz: c_uint) -> nvmlReturn_t => refused::set3;
+    /// Refused: NVML_ERROR_NO_PERMISSION.
+    nvml nvmlDeviceSetMigMode(device: nvmlDevice_t, mode: c_uint, activation_status: *mut nvmlReturn_t) -> nvmlReturn_t => refused::set3;
+    /// Refused: NVML_ERROR_NO_PERMISSION.
+    nvml nvmlDeviceSetNvLinkDeviceLowPowerThreshold(device: nvmlDevice_t, info: *mut nvmlNvLinkPowerThres_t) -> nvmlReturn_t => refused::set2;
+    /// Refused: NVML_ERROR_NO_PERMISSION.
+    nvml nvmlDeviceSetNvLinkUtilizationControl(device: nvmlDevice_t, link: c_uint, counter: c_uint, control: *mut nvmlNvLinkUtilizationControl_t, reset: c_uint) -> nvmlReturn_t => refused::set5;
+    /// Refused: NVML_ERROR_NO_PERMISSION.
+    nvml nvmlDeviceSetNvlinkBwMode(device: nvmlDevice_t, set_bw_mode: *mut nvmlNvlinkSetBwMode_t) -> nvmlReturn_t => refused::set2;
+    /// Refused: NVML_ERROR_NO_PERMISSION.
+    nvml nvmlDeviceSetNvlinkBwModeAsync_v1(device: nvmlDevice_t, set_bw_mode_async: *mut nvmlNvlinkSetBwModeAsync_v1_t) -> nvmlReturn_t => refused::set2;
+    /// Refused: NVML_ERROR_NO_PERMISSION.
+    nvml nvmlDeviceSetNvlinkNvleReady_v1(device: nvmlDevice_t, set_nvle_ready: *mut nvmlNvlinkSetNvleReady_v1_t) -> nvmlReturn_t => refused::set2;
+    /// Refused: NVML_ERROR_NO_PERMISSION.
+    nvml nvmlDeviceSetPersistenceMode(device: nvmlDevice_t, mode: nvmlEnableState_t) -> nvmlReturn_t => refused::set2;
+    /// Refused: NVML_ERROR_NO_PERMISSION.
+    nvml nvmlDeviceSetPowerManagementLimit(device: nvmlDevice_t, limit: c_uint) -> nvmlReturn_t => refused::set2;
+    /// Refused: NVML_ERROR_NO_PERMISSION.
+    nvml nvmlDeviceSetPowerManagementLimit_v2(device: nvmlDevice_t, power_value: *mut nvmlPowerValue_v2_t) -> nvmlReturn_t => refused::set2;
+    /// Refused: NVML_ERROR_NO_PERMISSION.
+    nvml nvmlDeviceSetPowerMizerMode_v1(device: nvmlDevice_t, power_mizer_mode: *mut nvmlDevicePowerMizerModes_v1_t) -> nvmlReturn_t => refused::set2;
+    /// Refused: NVML_ERROR_NO_PERMISSION.
+    nvml nvmlDeviceSetTemperatureThreshold(device: nvmlDevice_t, threshold_type: nvmlTemperatureThresholds_t, temp: *mut c_int) -> nvmlReturn_t => refused::set3;
+    /// Refused: NVML_ERROR_NO_PERMISSION.
+    nvml nvmlDeviceSetVgpuCapabilities(device: nvmlDevice_t, capability: nvmlDeviceVgpuCapability_t, state: nvmlEnableState_t) -> nvmlReturn_t => refused::set3;
+    /// Refused: NVML_ERROR_NO_PERMISSION.
+    nvml nvmlDeviceSetVgpuHeterogeneousMode(device: nvmlDevice_t, heterogeneous_mode: *const nvmlVgpuHeterogeneousMode_t) -> nvmlReturn_t => refused::set2;
+    /// Refused: NVML_ERROR_NO_PERMISSION.
+    nvml nvmlDeviceSetVgpuSchedulerState(device: nvmlDevice_t, scheduler_state: *mut nvmlVgpuSchedulerSetState_t) -> nvmlReturn_t => refused::set2;
+    /// Refused: NVML_ERROR_NO_PERMISSION.
+    nvml nvmlDeviceSetVgpuSchedulerState_v2(device: nvmlDevice_t, scheduler_state: *mut nvmlVgpuSchedulerState_v2_t) -> nvmlReturn_t => refused::set2;
+    /// Refused: NVML_ERROR_NO_PERMISSION.
+    nvml nvmlDeviceSetVirtualizationMode(device: nvmlDevice_t, virtual_mode: nvmlGpuVirtualizationMode_t) -> nvmlReturn_t => refused::set2;
+    /// Refused: NVML_ERROR_NO_PERMISSION.
+    nvml nvmlDeviceSetupNvlinkNvleEncryptionKey_v1(device: nvmlDevice_t, encryption_key: *mut nvmlNvlinkSetupNvleEncryptionKey_v1_t) -> nvmlReturn_t => refused::set2;
+    /// Refused: NVML_ERROR_NO_PERMISSION.
+    nvml nvmlDeviceVgpuForceGspUnload(device: nvmlDevice_t) -> nvmlReturn_t => refused::set1;
+    /// Refused: NVML_ERROR_NO_PERMISSION.
+    nvml nvmlDeviceWorkloadPowerProfileClearRequestedProfiles(device: nvmlDevice_t, requested_profiles: *mut nvmlWorkloadPowerProfileRequestedProfiles_t) -> nvmlReturn_t => refused::set2;
+    /// Refused: NVML_ERROR_NO_PERMISSION.
+    nvml nvmlDeviceWorkloadPowerProfileSetRequestedProfiles(device: nvmlDevice_t, requested_profiles: *mut nvmlWorkloadPowerProfileRequestedProfiles_t) -> nvmlReturn_t => refused::set2;
+    /// Refused: NVML_ERROR_NO_PERMISSION.
+    nvml nvmlDeviceWorkloadPowerProfileUpdateProfiles_v1(device: nvmlDevice_t, update_profiles: *mut nvmlWorkloadPowerProfileUpdateProfiles_v1_t) -> nvmlReturn_t => refused::set2;
+    /// Refused: NVML_ERROR_NO_PERMISSION.
+    nvml nvmlGpmSetStreamingEnabled(device: nvmlDevice_t, state: c_uint) -> nvmlReturn_t => refused::set2;
+    /// Refused: NVML_ERROR_NO_PERMISSION.
+    nvml nvmlGpuInstanceCreateComputeInstance(gpu_instance: nvmlGpuInstance_t, profile_id: c_uint, compute_instance: *mut nvmlComputeInstance_t) -> nvmlReturn_t => refused::set3;
+    /// Refused: NVML_ERROR_NO_PERMISSION.
+    nvml nvmlGpuInstanceCreateComputeInstanceWithPlacement(gpu_instance: nvmlGpuInstance_t, profile_id: c_uint, placement: *const nvmlComputeInstancePlacement_t, compute_instance: *mut nvmlComputeInstance_t) -> nvmlReturn_t => refused::set4;
+    /// Refused: NVML_ERROR_NO_PERMISSION.
+    nvml nvmlGpuInstanceDestroy(gpu_instance: nvmlGpuInstance_t) -> nvmlReturn_t => refused::set1;
+    /// Refused: NVML_ERROR_NO_PERMISSION.
+    nvml nvmlGpuInstanceSetVgpuHeterogeneousMode(gpu_instance: nvmlGpuInstance_t, heterogeneous_mode: *const nvmlVgpuHeterogeneousMode_t) -> nvmlReturn_t => refused::set2;
+    /// Refused: NVML_ERROR_NO_PERMISSION.
+    nvml nvmlGpuInstanceSetVgpuSchedulerState(gpu_instance: nvmlGpuInstance_t, scheduler: *mut nvmlVgpuSchedulerState_t) -> nvmlReturn_t => refused::set2;
+    /// Refused: NVML_ERROR_NO_PERMISSION.
+    nvml nvmlGpuInstanceSetVgpuSchedulerState_v2(gpu_instance: nvmlGpuInstance_t, scheduler_state: *mut nvmlVgpuSchedulerState_v2_t) -> nvmlReturn_t => refused::set2;
+    /// Refused: NVML_ERROR_NO_PERMISSION.
+    nvml nvmlSetVgpuVersion(vgpu_version: *mut nvmlVgpuVersion_t) -> nvmlReturn_t => refused::set1;
+    /// Refused: NVML_ERROR_NO_PERMISSION.
+    nvml nvmlSystemSetConfComputeGpusReadyState(is_accepting_work: c_uint) -> nvmlReturn_t => refused::set1;
+    /// Refused: NVML_ERROR_NO_PERMISSION.
+    nvml nvmlSystemSetConfComputeKeyRotationThresholdInfo(threshold: *mut nvmlConfComputeSetKeyRotationThresholdInfo_t) -> nvmlReturn_t => refused::set1;
+    /// Refused: NVML_ERROR_NO_PERMISSION.
+    nvml nvmlSystemSetNvlinkBwMode(nvlink_bw_mode: c_uint) -> nvmlReturn_t => refused::set1;
+    /// Refused: NVML_ERROR_NO_PERMISSION.
+    nvml nvmlUnitSetLedState(unit: nvmlUnit_t, color: nvmlLedColor_t) -> nvmlReturn_t => refused::set2;
 }
 
 #[cfg(test)]

@@ -91,6 +91,32 @@ impl<'a> Object<'a> {
             .any(|header| (address as u64).wrapping_sub(self.at(header.p_vaddr)) < header.p_memsz)
     }
 
+    /// What may be done with the page at `address` (`PROT_…`), by the object's own account; `None` if it is not in it.
+    pub fn protection(&self, address: *const c_void) -> Option<c_int> {
+        let around = |kind: u32| {
+            self.headers().iter().find(move |header| {
+                header.p_type == kind
+                    && (address as u64).wrapping_sub(self.at(header.p_vaddr)) < header.p_memsz
+            })
+        };
+        let segment = around(libc::PT_LOAD)?;
+        // The loader has made it read-only once it was done with it.
+        let writable = around(libc::PT_GNU_RELRO).is_none();
+        let flag = |flag: u32, protection: c_int| {
+            if segment.p_flags & flag != 0 {
+                protection
+            } else {
+                0
+            }
+        };
+        let write = if writable {
+            flag(libc::PF_W, libc::PROT_WRITE)
+        } else {
+            0
+        };
+        Some(flag(libc::PF_R, libc::PROT_READ) | write | flag(libc::PF_X, libc::PROT_EXEC))
+    }
+
     fn headers(&self) -> &'a [libc::Elf64_Phdr] {
         if self.info.dlpi_phdr.is_null() {
             return &[];

@@ -211,6 +211,11 @@ pub mod driver {
         cuda cuDeviceGetUuid_v2;
         cuda cuDevicePrimaryCtxGetState;
         cuda cuDriverGetVersion;
+        cuda cuEventCreate;
+        cuda cuEventElapsedTime;
+        cuda cuEventQuery;
+        cuda cuEventRecord;
+        cuda cuEventRecord_ptsz;
         cuda cuGraphChildGraphNodeGetGraph;
         cuda cuGraphGetNodes;
         cuda cuGraphMemAllocNodeGetParams;
@@ -224,5 +229,6 @@ pub mod driver {
         cuda cuStreamQuery_ptsz;
         cuda cuThreadExchangeStreamCaptureMode;
         nvml nvmlDeviceGetUUID;
+        nvml nvmlSystemGetDriverVersion;
     }
 }

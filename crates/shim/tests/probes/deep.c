@@ -1,4 +1,8 @@
 /* A library that calls the driver, to be opened with RTLD_DEEPBIND. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <string.h>
+
 #include "cuda.h"
 result cuMemAlloc_v2(uint64_t *, size_t);
 result cuMemFree_v2(uint64_t);
@@ -17,4 +21,17 @@ uint64_t deep_fill(uint64_t step, uint64_t most) {
     }
     while (count) cuMemFree_v2(addresses[--count]);
     return got;
+}
+
+/* What its own references to the driver's functions are bound to. */
+void *deep_linked(const char *name) {
+    return !strcmp(name, "cuMemAlloc_v2")              ? (void *)cuMemAlloc_v2
+           : !strcmp(name, "cuDevicePrimaryCtxRetain") ? (void *)cuDevicePrimaryCtxRetain
+                                                       : NULL;
+}
+
+/* What a lookup by hand from here leads to. */
+void *deep_look_up(const char *name) {
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW);
+    return driver ? dlsym(driver, name) : NULL;
 }

@@ -1,0 +1,327 @@
+//! Lists of processes and of what processes do: the slice's entries, on every GPU.
+//!
+//! What the driver lists is filtered. A list of compute processes is also completed from the account: inside a container the
+//! driver may list nothing, or numbers that mean others there.
+
+use std::ffi::c_uint;
+
+use divvy_driver::sys::nvml::{
+    NO_INSTANCE, nvmlDevice_t, nvmlEncoderSessionInfo_t, nvmlFBCSessionInfo_t,
+    nvmlProcessDetail_v1_t, nvmlProcessDetailList_t, nvmlProcessInfo_v1_t, nvmlProcessInfo_v2_t,
+    nvmlProcessUtilizationInfo_v1_t, nvmlProcessUtilizationSample_t,
+    nvmlProcessesUtilizationInfo_t, nvmlReturn_t, pfn, struct_version,
+};
+
+use super::members::Members;
+use super::{gpu_of, limited};
+use crate::account::Account;
+use crate::route::hook::Real;
+
+/// Room for new entries between two calls.
+const SPARE: usize = 64;
+/// More processes than one GPU has.
+const MOST: usize = 1 << 16;
+
+/// One entry of a list, about one process.
+pub trait Entry: Copy {
+    /// A place for the driver to write to.
+    const EMPTY: Self;
+    fn pid(&self) -> u32;
+    /// Shows what the process uses, where the list has that.
+    fn show(&mut self, _used: u64) {}
+    /// An entry that the driver did not write, where the list can be completed.
+    fn of(_pid: u32) -> Option<Self> {
+        None
+    }
+}
+
+impl Entry for nvmlProcessInfo_v1_t {
+    const EMPTY: Self = nvmlProcessInfo_v1_t {
+        pid: 0,
+        usedGpuMemory: 0,
+    };
+    fn pid(&self) -> u32 {
+        self.pid
+    }
+    fn show(&mut self, used: u64) {
+        self.usedGpuMemory = used;
+    }
+    fn of(pid: u32) -> Option<Self> {
+        Some(nvmlProcessInfo_v1_t { pid, ..Self::EMPTY })
+    }
+}
+
+impl Entry for nvmlProcessInfo_v2_t {
+    const EMPTY: Self = nvmlProcessInfo_v2_t {
+        pid: 0,
+        usedGpuMemory: 0,
+        gpuInstanceId: NO_INSTANCE,
+        computeInstanceId: NO_INSTANCE,
+    };
+    fn pid(&self) -> u32 {
+        self.pid
+    }
+    fn show(&mut self, used: u64) {
+        self.usedGpuMemory = used;
+    }
+    fn of(pid: u32) -> Option<Self> {
+        Some(nvmlProcessInfo_v2_t { pid, ..Self::EMPTY })
+    }
+}
+
+impl Entry for nvmlProcessDetail_v1_t {
+    const EMPTY: Self = nvmlProcessDetail_v1_t {
+        pid: 0,
+        usedGpuMemory: 0,
+        gpuInstanceId: NO_INSTANCE,
+        computeInstanceId: NO_INSTANCE,
+        usedGpuCcProtectedMemory: 0,
+    };
+    fn pid(&self) -> u32 {
+        self.pid
+    }
+    fn show(&mut self, used: u64) {
+        self.usedGpuMemory = used;
+    }
+    fn of(pid: u32) -> Option<Self> {
+        Some(nvmlProcessDetail_v1_t { pid, ..Self::EMPTY })
+    }
+}
+
+/// Entries about a process that say nothing about its memory, and that only the driver can make.
+macro_rules! filtered {
+    ($($entry:ident)*) => {$(
+        impl Entry for $entry {
+            // SAFETY: integers only, for which all zero bits are a value.
+            const EMPTY: Self = unsafe { std::mem::zeroed() };
+            fn pid(&self) -> u32 {
+                self.pid
+            }
+        }
+    )*};
+}
+filtered! {
+    nvmlProcessUtilizationSample_t nvmlProcessUtilizationInfo_v1_t nvmlEncoderSessionInfo_t nvmlFBCSessionInfo_t
+}
+
+/// The signature of all lists by count and array; versions differ in their entries.
+pub type List<E> = unsafe extern "C" fn(nvmlDevice_t, *mut c_uint, *mut E) -> nvmlReturn_t;
+
+/// Lists of compute processes: the slice's, complete.
+pub fn compute<E: Entry>(
+    real: Real<'_, List<E>, nvmlReturn_t>,
+    device: nvmlDevice_t,
+    count: *mut c_uint,
+    infos: *mut E,
+) -> nvmlReturn_t {
+    list(&real, device, count, infos, true)
+}
+
+/// Other lists of processes: those of the slice that the driver lists.
+pub fn others<E: Entry>(
+    real: Real<'_, List<E>, nvmlReturn_t>,
+    device: nvmlDevice_t,
+    count: *mut c_uint,
+    infos: *mut E,
+) -> nvmlReturn_t {
+    list(&real, device, count, infos, false)
+}
+
+fn list<E: Entry>(
+    real: &Real<'_, List<E>, nvmlReturn_t>,
+    device: nvmlDevice_t,
+    count: *mut c_uint,
+    infos: *mut E,
+    complete: bool,
+) -> nvmlReturn_t {
+    let Some(account) = limited() else {
+        return real.call();
+    };
+    let Some(mut room) = Room::of(count, infos) else {
+        return real.call();
+    };
+    // SAFETY: room for `count` entries of the function's own version.
+    let all = everyone(|count, entries| unsafe { (real.function)(device, count, entries) });
+    match all {
+        Ok(all) => room.answer(&ours(account, device, all, complete)),
+        Err(result) => result,
+    }
+}
+
+/// The mode of a detailed list that asks for compute processes.
+const COMPUTE: c_uint = 0;
+
+pub fn details(
+    real: Real<'_, pfn::nvmlDeviceGetRunningProcessDetailList, nvmlReturn_t>,
+    device: nvmlDevice_t,
+    list: *mut nvmlProcessDetailList_t,
+) -> nvmlReturn_t {
+    let version = struct_version::<nvmlProcessDetailList_t>(1);
+    // SAFETY: null, or the program's structure, which the driver would read and write too.
+    let list = unsafe { list.as_mut() }.filter(|list| list.version == version);
+    let (Some(account), Some(list)) = (limited(), list) else {
+        return real.call();
+    };
+    let Some(mut room) = Room::of(&raw mut list.numProcArrayEntries, list.procArray) else {
+        return real.call();
+    };
+    let (mode, mut own) = (list.mode, *list);
+    let all = everyone(|count, entries| {
+        (own.numProcArrayEntries, own.procArray) = (*count, entries);
+        // SAFETY: a structure of the version it says, with room for as many entries as it says.
+        let result = unsafe { (real.function)(device, &mut own) };
+        *count = own.numProcArrayEntries;
+        result
+    });
+    match all {
+        Ok(all) => room.answer(&ours(account, device, all, mode == COMPUTE)),
+        Err(result) => result,
+    }
+}
+
+pub fn utilization(
+    real: Real<'_, pfn::nvmlDeviceGetProcessUtilization, nvmlReturn_t>,
+    device: nvmlDevice_t,
+    samples: *mut nvmlProcessUtilizationSample_t,
+    count: *mut c_uint,
+    last_seen: u64,
+) -> nvmlReturn_t {
+    let Some(account) = limited() else {
+        return real.call();
+    };
+    let Some(mut room) = Room::of(count, samples) else {
+        return real.call();
+    };
+    // SAFETY: room for `count` samples.
+    let ask =
+        |count: &mut _, samples| unsafe { (real.function)(device, samples, count, last_seen) };
+    match everyone(ask) {
+        Ok(all) => room.answer_some(&ours(account, device, all, false)),
+        Err(result) => result,
+    }
+}
+
+pub fn utilization_info(
+    real: Real<'_, pfn::nvmlDeviceGetProcessesUtilizationInfo, nvmlReturn_t>,
+    device: nvmlDevice_t,
+    info: *mut nvmlProcessesUtilizationInfo_t,
+) -> nvmlReturn_t {
+    let version = struct_version::<nvmlProcessesUtilizationInfo_t>(1);
+    // SAFETY: null, or the program's structure, which the driver would read and write too.
+    let info = unsafe { info.as_mut() }.filter(|info| info.version == version);
+    let (Some(account), Some(info)) = (limited(), info) else {
+        return real.call();
+    };
+    let Some(mut room) = Room::of(&raw mut info.processSamplesCount, info.procUtilArray) else {
+        return real.call();
+    };
+    let mut own = *info;
+    let all = everyone(|count, samples| {
+        (own.processSamplesCount, own.procUtilArray) = (*count, samples);
+        // SAFETY: a structure of the version it says, with room for as many samples as it says.
+        let result = unsafe { (real.function)(device, &mut own) };
+        *count = own.processSamplesCount;
+        result
+    });
+    match all {
+        Ok(all) => room.answer_some(&ours(account, device, all, false)),
+        Err(result) => result,
+    }
+}
+
+/// What the slice may see of what the driver lists.
+fn ours<E: Entry>(
+    account: &Account,
+    device: nvmlDevice_t,
+    mut all: Vec<E>,
+    complete: bool,
+) -> Vec<E> {
+    let members = Members::of(account);
+    all.retain(|entry| members.get(entry.pid()).is_some_and(|member| member.lives));
+    if let Some(gpu) = gpu_of(account, device) {
+        if complete {
+            let listed = |pid| all.iter().any(|entry: &E| entry.pid() == pid);
+            let missing = members.on(gpu).filter(|(pid, _)| !listed(*pid));
+            let missing: Vec<E> = missing.filter_map(|(pid, _)| E::of(pid)).collect();
+            all.extend(missing);
+        }
+        for entry in &mut all {
+            let member = members.get(entry.pid());
+            entry.show(member.map_or(0, |member| member.used(gpu)));
+        }
+    }
+    all
+}
+
+/// The driver's whole list. `ask` is given how many entries there is room for, and where.
+///
+/// # Errors
+/// The driver's.
+pub fn everyone<E: Entry>(
+    mut ask: impl FnMut(&mut c_uint, *mut E) -> nvmlReturn_t,
+) -> Result<Vec<E>, nvmlReturn_t> {
+    let mut entries = vec![E::EMPTY; SPARE];
+    loop {
+        let mut count = entries.len() as c_uint;
+        let result = ask(&mut count, entries.as_mut_ptr());
+        let count = count as usize;
+        match result {
+            nvmlReturn_t::SUCCESS => {
+                entries.truncate(count);
+                return Ok(entries);
+            }
+            nvmlReturn_t::INSUFFICIENT_SIZE if entries.len() < MOST => {
+                entries.resize(count.max(entries.len()) + SPARE, E::EMPTY);
+            }
+            result => return Err(result),
+        }
+    }
+}
+
+/// Where the program wants its list.
+pub struct Room<E> {
+    count: *mut c_uint,
+    entries: *mut E,
+    room: usize,
+}
+
+impl<E: Copy> Room<E> {
+    /// `None` where the driver shall say itself that this is no place for a list.
+    pub fn of(count: *mut c_uint, entries: *mut E) -> Option<Self> {
+        if count.is_null() {
+            return None;
+        }
+        // SAFETY: not null; the driver would read it too.
+        let room = unsafe { count.read() } as usize;
+        (room == 0 || !entries.is_null()).then_some(Room {
+            count,
+            entries,
+            room,
+        })
+    }
+
+    /// Answers as NVML does: how many there are, and as many if there is room.
+    pub fn answer(&mut self, list: &[E]) -> nvmlReturn_t {
+        // SAFETY: not null, and the driver would write it too.
+        unsafe { self.count.write(list.len() as c_uint) };
+        if list.len() > self.room {
+            return nvmlReturn_t::INSUFFICIENT_SIZE;
+        }
+        if !list.is_empty() {
+            // SAFETY: the program says that there is room for so many entries.
+            unsafe {
+                self.entries
+                    .copy_from_nonoverlapping(list.as_ptr(), list.len())
+            };
+        }
+        nvmlReturn_t::SUCCESS
+    }
+
+    /// The same for lists of samples, of which having none is an error.
+    fn answer_some(&mut self, list: &[E]) -> nvmlReturn_t {
+        match self.answer(list) {
+            nvmlReturn_t::SUCCESS if list.is_empty() => nvmlReturn_t::NOT_FOUND,
+            result => result,
+        }
+    }
+}

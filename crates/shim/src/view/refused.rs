@@ -1,0 +1,32 @@
+//! What would change a GPU for everybody on it, or a machine for everybody: not for a slice to do.
+//!
+//! Modes, clocks, power, fans, ECC, MIG, NVLink, virtual GPUs, counters that others read, taking a device away. Most of it needs
+//! an administrator anyway; inside a slice an administrator is refused too. A process whose slice is broken is refused as well.
+
+use divvy_driver::sys::nvml::nvmlReturn_t;
+
+use crate::process::{self, Standing};
+use crate::route::hook::Real;
+
+fn refuse<F>(real: &Real<'_, F, nvmlReturn_t>) -> nvmlReturn_t {
+    match process::standing() {
+        Standing::Off => real.call(),
+        Standing::Limited(_) | Standing::Refused(_) => nvmlReturn_t::NO_PERMISSION,
+    }
+}
+
+/// A handler for each number of arguments, whatever they are.
+macro_rules! handlers {
+    ($($name:ident($($argument:ident),*);)*) => {$(
+        pub fn $name<F, $($argument),*>(real: Real<'_, F, nvmlReturn_t>, $(_: $argument),*) -> nvmlReturn_t {
+            refuse(&real)
+        }
+    )*};
+}
+handlers! {
+    set1(A);
+    set2(A, B);
+    set3(A, B, C);
+    set4(A, B, C, D);
+    set5(A, B, C, D, E);
+}
