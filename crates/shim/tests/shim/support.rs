@@ -35,6 +35,10 @@ static BUILT: LazyLock<PathBuf> = LazyLock::new(|| {
             "--package",
             "divvy-preload",
             "--package",
+            "divvy-wrapper-cuda",
+            "--package",
+            "divvy-wrapper-nvml",
+            "--package",
             "divvy-sim",
             "--target-dir",
         ])
@@ -51,6 +55,31 @@ static BUILT: LazyLock<PathBuf> = LazyLock::new(|| {
 
 pub fn preload() -> PathBuf {
     BUILT.join("libdivvy_preload.so")
+}
+
+/// The files of the other form.
+pub fn wrappers() -> [PathBuf; 2] {
+    ["libdivvy_cuda.so", "libdivvy_nvml.so"].map(|name| BUILT.join(name))
+}
+
+/// How the limiter gets into a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    Preload,
+    Wrapper,
+}
+
+impl Form {
+    /// Told to the tests of this run when they are run once more, for the other form.
+    pub const VARIABLE: &str = "PROBE_FORM";
+
+    /// The form that most tests are about.
+    fn of_this_run() -> Self {
+        match std::env::var_os(Self::VARIABLE) {
+            Some(_) => Form::Wrapper,
+            None => Form::Preload,
+        }
+    }
 }
 
 /// The rows of `src/table.rs`, which a unit test compares with the compiled table through the reference page.
@@ -85,6 +114,27 @@ static WORKSHOP: LazyLock<TempDir> = LazyLock::new(|| {
 /// The folder whose libraries are the simulated driver.
 pub fn driver_folder() -> &'static Path {
     WORKSHOP.path()
+}
+
+/// The folder whose libraries are the wrappers, with the simulated driver behind them.
+pub fn wrapper_folder() -> &'static Path {
+    static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {
+        let folder = driver_folder().join("wrapper");
+        std::fs::create_dir(&folder).expect("a folder");
+        let [cuda, nvml] = wrappers();
+        let simulator = BUILT.join("libdivvy_sim.so");
+        for (name, file) in [
+            ("libcuda.so.1", &cuda),
+            ("libcuda.so", &cuda),
+            ("libnvidia-ml.so.1", &nvml),
+            ("libcuda_real.so.1", &simulator),
+            ("libnvidia-ml_real.so.1", &simulator),
+        ] {
+            std::os::unix::fs::symlink(file, folder.join(name)).expect("a link");
+        }
+        folder
+    });
+    &FOLDER
 }
 
 /// Compiles one of `tests/probes` with the given flags, once. Libraries end in `.so`.
@@ -281,13 +331,21 @@ impl Rig {
         command
     }
 
-    /// `program` with the preload, in the slice.
+    /// `program` with the limiter, in the slice.
     pub fn limited(&self, program: &Path) -> Command {
+        self.held(program, Form::of_this_run())
+    }
+
+    /// The same, with the limiter in a certain form.
+    pub fn held(&self, program: &Path, form: Form) -> Command {
         let mut command = self.bare(program);
         command
             .env("PROBE_SUM", self.path("sum"))
-            .env("LD_PRELOAD", preload())
             .env("DIVVY_SLICE", self.slice_folder());
+        match form {
+            Form::Preload => command.env("LD_PRELOAD", preload()),
+            Form::Wrapper => command.env("LD_LIBRARY_PATH", wrapper_folder()),
+        };
         command
     }
 
