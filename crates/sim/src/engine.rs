@@ -20,6 +20,7 @@ pub mod kernel;
 pub mod launch;
 pub mod memory;
 pub mod module;
+pub mod pids;
 pub mod pool;
 pub mod process;
 pub mod share;

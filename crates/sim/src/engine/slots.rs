@@ -3,6 +3,7 @@
 //! A slot is live while its process holds an OFD byte-range lock on the state file. The kernel drops it at death, whatever kills the process and in
 //! whatever PID namespace it runs; dead slots are collected before every reading of memory, processes or utilisation.
 
+use super::pids;
 use super::state::{Locked, State};
 use crate::model::MAX_GPUS;
 use std::io;
@@ -37,9 +38,9 @@ impl Slot {
         self.live.load(SeqCst) != 0
     }
 
-    /// The process's id as it sees it itself.
-    pub fn pid(&self) -> u32 {
-        self.pid.load(SeqCst)
+    /// The process's id as the process that asks has it; `None` when it cannot be seen from there.
+    pub fn pid_here(&self) -> Option<u32> {
+        pids::as_seen_here(self.pid.load(SeqCst), self.start_time.load(SeqCst))
     }
 
     pub fn used(&self, gpu: usize) -> u64 {
@@ -90,7 +91,7 @@ impl Slot {
 impl State {
     /// Gives this process a slot of its own.
     pub fn claim_slot(&self) -> io::Result<usize> {
-        let start_time = own_start_time();
+        let start_time = pids::start_of("self").unwrap_or_default();
         let locked = self.lock();
         locked.reap();
         let descriptor = self.descriptor()?;
@@ -195,15 +196,4 @@ fn is_locked(descriptor: RawFd, slot: usize) -> bool {
     // SAFETY: a valid descriptor; the kernel writes the holder into `probe`.
     let result = unsafe { libc::fcntl(descriptor, libc::F_OFD_GETLK, &raw mut probe) };
     result != 0 || probe.l_type != libc::F_UNLCK as libc::c_short
-}
-
-/// Clock ticks after boot at which this process started: field 22 of /proc/self/stat, counted behind the name, which may hold anything.
-fn own_start_time() -> u64 {
-    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    let after_name = stat.rsplit(')').next().unwrap_or_default();
-    after_name
-        .split_whitespace()
-        .nth(19)
-        .and_then(|ticks| ticks.parse().ok())
-        .unwrap_or(0)
 }

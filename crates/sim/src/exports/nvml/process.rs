@@ -1,6 +1,7 @@
 //! Processes on a GPU, and how much of it they use.
 
 use super::{Device, Done, out, set_list};
+use crate::machine::machine;
 use divvy_driver::sys::nvml::*;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -40,15 +41,19 @@ pub(super) fn rows(device: &Device) -> Vec<Row> {
         .iter()
         .enumerate()
         .filter(|(_, slot)| slot.is_live() && slot.has_context(device.index));
-    let row = |(index, slot): (usize, &crate::engine::slots::Slot)| Row {
-        pid: slot.pid(),
-        used: slot.used(device.index) + locked.shared_bytes_of(index, device.index),
-        sm_percent: locked
-            .queue(index, device.index)
-            .windows()
-            .percent(now, SECOND),
+    let hidden = machine().is_some_and(|machine| machine.config.hide_process_memory);
+    let row = |(index, slot): (usize, &crate::engine::slots::Slot)| {
+        let used = slot.used(device.index) + locked.shared_bytes_of(index, device.index);
+        Some(Row {
+            pid: slot.pid_here()?,
+            used: if hidden { MEMORY_NOT_AVAILABLE } else { used },
+            sm_percent: locked
+                .queue(index, device.index)
+                .windows()
+                .percent(now, SECOND),
+        })
     };
-    on_gpu.map(row).collect()
+    on_gpu.filter_map(row).collect()
 }
 
 unsafe fn compute_v1(

@@ -1,0 +1,216 @@
+/* Takes GPU memory past a limiter that was preloaded, in one of the ways that a program has, and keeps it until a file appears
+ * (or its folder goes):
+ *
+ *   evade plain GIB FILE            opens libcuda.so.1 as a program would: what everybody is compared with
+ *   evade deepbind GIB FILE LIB     calls from a library opened with RTLD_DEEPBIND
+ *   evade dlmopen GIB FILE LIB      calls from a library in a namespace of its own
+ *   evade copy GIB FILE CUDA        finds the functions of a copy of the driver in that file's own symbol table
+ *   evade forge GIB FILE            is charged, and then wipes out whatever looks like an amount of memory in its slice
+ *   evade frame GIB PID             is charged, writes PID's process into its own place in its slice, and is gone
+ *
+ * LIB is this file too, built as a library that is linked to libcuda.so.1 (-DHELPER -shared). Says one line of JSON when it
+ * holds the memory. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <elf.h>
+#include <fcntl.h>
+#include <link.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct cuda {
+    int (*init)(unsigned);
+    int (*retain)(void **, int);
+    int (*set_current)(void *);
+    int (*allocate)(uint64_t *, size_t);
+};
+
+enum { STEP = 256 << 20 };
+
+/* 0, or what the driver answered. */
+static int hold(const struct cuda *cuda, unsigned gib)
+{
+    void *context;
+    uint64_t address;
+    int result = cuda->init(0);
+    if (!result)
+        result = cuda->retain(&context, 0);
+    if (!result)
+        result = cuda->set_current(context);
+    for (unsigned step = 0; !result && step < gib * 4; step++)
+        result = cuda->allocate(&address, STEP);
+    return result;
+}
+
+#ifdef HELPER
+
+int cuInit(unsigned);
+int cuDevicePrimaryCtxRetain(void **, int);
+int cuCtxSetCurrent(void *);
+int cuMemAlloc_v2(uint64_t *, size_t);
+
+int hold_from_here(unsigned gib)
+{
+    struct cuda cuda = {cuInit, cuDevicePrimaryCtxRetain, cuCtxSetCurrent, cuMemAlloc_v2};
+    return hold(&cuda, gib);
+}
+
+#else
+
+static void *must(void *found, const char *what)
+{
+    if (!found) {
+        const char *error = dlerror();
+        fprintf(stderr, "evade: %s: %s\n", what, error ? error : "not found");
+        exit(1);
+    }
+    return found;
+}
+
+/* The functions as `find` finds them. */
+static struct cuda all(void *library, void *(*find)(void *, const char *))
+{
+    return (struct cuda){
+        must(find(library, "cuInit"), "cuInit"),
+        must(find(library, "cuDevicePrimaryCtxRetain"), "cuDevicePrimaryCtxRetain"),
+        must(find(library, "cuCtxSetCurrent"), "cuCtxSetCurrent"),
+        must(find(library, "cuMemAlloc_v2"), "cuMemAlloc_v2"),
+    };
+}
+
+/* By reading the library's symbol table: nobody is asked. */
+static void *in_table(void *library, const char *name)
+{
+    struct link_map *map;
+    must(dlinfo(library, RTLD_DI_LINKMAP, &map) ? NULL : map, "dlinfo");
+    const ElfW(Sym) *symbols = NULL;
+    const char *names = NULL;
+    for (const ElfW(Dyn) *entry = map->l_ld; entry->d_tag != DT_NULL; entry++) {
+        if (entry->d_tag == DT_SYMTAB)
+            symbols = (const void *)entry->d_un.d_ptr;
+        if (entry->d_tag == DT_STRTAB)
+            names = (const void *)entry->d_un.d_ptr;
+    }
+    must((void *)symbols, "DT_SYMTAB");
+    /* The string table follows the symbols in every library that a linker of today makes. */
+    for (const ElfW(Sym) *symbol = symbols; (const void *)symbol < (const void *)names; symbol++)
+        if (symbol->st_shndx != SHN_UNDEF && strcmp(names + symbol->st_name, name) == 0)
+            return (void *)(map->l_addr + symbol->st_value);
+    return NULL;
+}
+
+static int by_library(void *library, unsigned gib)
+{
+    must(library, "LIB");
+    int (*hold_from_there)(unsigned) = must(dlsym(library, "hold_from_here"), "hold_from_here");
+    return hold_from_there(gib);
+}
+
+/* The slice's slots, mapped. */
+static uint64_t *slots(size_t *words)
+{
+    char path[4096];
+    struct stat status;
+    const char *folder = must(getenv("DIVVY_SLICE"), "DIVVY_SLICE");
+    snprintf(path, sizeof path, "%s/slots", folder);
+    int file = open(path, O_RDWR);
+    if (file < 0 || fstat(file, &status) != 0) {
+        perror(path);
+        exit(1);
+    }
+    *words = (size_t)status.st_size / 8;
+    void *map = mmap(NULL, (size_t)status.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    return must(map == MAP_FAILED ? NULL : map, "mmap");
+}
+
+/* Amounts of device memory are whole MiB, and nothing else in the file is; the bits above 48 are not part of an amount. */
+static void wipe_amounts(void)
+{
+    size_t words;
+    uint64_t *file = slots(&words);
+    for (size_t at = 8; at < words; at++) {
+        uint64_t amount = file[at] & 0xffffffffffffu;
+        if (amount >= 64u << 20 && amount % (1 << 20) == 0)
+            __atomic_store_n(&file[at], 0, __ATOMIC_SEQ_CST);
+    }
+}
+
+static uint64_t start_time(int pid)
+{
+    char path[64], line[1024] = "";
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    FILE *file = must(fopen(path, "r"), path);
+    must(fgets(line, sizeof line, file), path);
+    fclose(file);
+    /* Field 22; the second ends with the line's last bracket. */
+    char *field = must(strrchr(line, ')'), path);
+    for (int number = 2; number < 22; number++)
+        field = must(strchr(field + 1, ' '), path);
+    return strtoull(field, NULL, 10);
+}
+
+static void frame(int other)
+{
+    size_t words;
+    uint64_t *file = slots(&words);
+    uint64_t mine = start_time(getpid());
+    for (size_t at = 0; at + 1 < words; at++)
+        if ((uint32_t)file[at] == (uint32_t)getpid() && file[at + 1] == mine) {
+            file[at] = (uint64_t)(uint32_t)other;
+            file[at + 1] = start_time(other);
+            return;
+        }
+    fprintf(stderr, "evade: it has no place in its slice\n");
+    exit(1);
+}
+
+/* Until the file is there, or nobody can make it any more. */
+static void wait_for(const char *file)
+{
+    char folder[4096];
+    snprintf(folder, sizeof folder, "%s", file);
+    char *end = strrchr(folder, '/');
+    if (end)
+        *end = 0;
+    while (access(file, F_OK) != 0 && access(folder, F_OK) == 0)
+        usleep(10000);
+}
+
+int main(int count, char **words)
+{
+    if (count < 4) {
+        fprintf(stderr, "usage: evade WAY GIB FILE [LIB]\n");
+        return 2;
+    }
+    const char *way = words[1];
+    unsigned gib = (unsigned)atoi(words[2]);
+    const char *library = count > 4 ? words[4] : "libcuda.so.1";
+    int result;
+    if (strcmp(way, "deepbind") == 0) {
+        result = by_library(dlopen(library, RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND), gib);
+    } else if (strcmp(way, "dlmopen") == 0) {
+        result = by_library(dlmopen(LM_ID_NEWLM, library, RTLD_NOW), gib);
+    } else {
+        void *driver = must(dlopen(library, RTLD_NOW | RTLD_LOCAL), library);
+        struct cuda cuda = all(driver, strcmp(way, "copy") == 0 ? in_table : dlsym);
+        result = hold(&cuda, gib);
+    }
+    if (strcmp(way, "forge") == 0)
+        wipe_amounts();
+    if (strcmp(way, "frame") == 0)
+        frame(atoi(words[3]));
+    printf("{\"pid\":%d,\"result\":%d}\n", (int)getpid(), result);
+    fflush(stdout);
+    if (strcmp(way, "frame") == 0)
+        raise(SIGKILL);
+    wait_for(words[3]);
+    return 0;
+}
+
+#endif
