@@ -4,6 +4,7 @@ use super::handles::Handle;
 use super::process::{Done, Objects, Process};
 use divvy_driver::sys::cuda::{CUlimit, CUresult};
 use std::cell::RefCell;
+use std::mem::ManuallyDrop;
 
 pub struct Context {
     pub gpu: usize,
@@ -38,7 +39,9 @@ pub const LIMITS: [(CUlimit, usize); 7] = [
 ];
 
 thread_local! {
-    static STACK: RefCell<Vec<Handle<Context>>> = const { RefCell::new(Vec::new()) };
+    /// Never dropped: destructors of the program's own, which run after ours would, still use the driver.
+    static STACK: RefCell<ManuallyDrop<Vec<Handle<Context>>>> =
+        const { RefCell::new(ManuallyDrop::new(Vec::new())) };
 }
 
 /// The calling thread's current context, valid or not.
@@ -51,7 +54,7 @@ pub fn push(context: Handle<Context>) {
 }
 
 pub fn pop() -> Option<Handle<Context>> {
-    STACK.with_borrow_mut(Vec::pop)
+    STACK.with_borrow_mut(|stack| stack.pop())
 }
 
 /// Replaces the top of the stack; None empties its top.

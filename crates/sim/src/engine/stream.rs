@@ -13,6 +13,7 @@ use divvy_driver::sys::cuda::CUresult;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::ffi::c_void;
+use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, PoisonError};
 
@@ -116,7 +117,9 @@ thread_local! {
     /// Which default stream NULL means in the call that is being made.
     static NULL_MEANS: Cell<usize> = const { Cell::new(LEGACY) };
     /// This thread's default stream in each context where it has used one.
-    static OWN_DEFAULTS: RefCell<Vec<Handle<Stream>>> = const { RefCell::new(Vec::new()) };
+    /// Never dropped: destructors of the program's own, which run after ours would, still use the driver.
+    static OWN_DEFAULTS: RefCell<ManuallyDrop<Vec<Handle<Stream>>>> =
+        const { RefCell::new(ManuallyDrop::new(Vec::new())) };
 }
 
 /// Makes a call in which NULL means the calling thread's default stream: the `_ptds` and `_ptsz` forms.
