@@ -225,6 +225,8 @@ fn ended(
     if let Some(charge) = charge {
         place.give_back_context(charge);
     }
+    // What pools and graphs kept may have gone with it.
+    account.settle(place.gpu);
     // One that was only noticed has no charge of its own on the books.
     if !account.contexts.any_on(dev) {
         place.slot.release_overhead(place.gpu);

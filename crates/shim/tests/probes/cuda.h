@@ -19,6 +19,13 @@ typedef struct {
     unsigned short usage;
     unsigned char reserved[54];
 } pool_props;
+typedef struct {
+    pool_props pool;
+    const void *access;
+    size_t access_count, bytes;
+    uint64_t address;
+} allocation_node_params;
+typedef struct { uint64_t flags; void *stream, *wrong; int outcome; } instantiate_params;
 typedef struct { unsigned long long total, free, used; } memory_v1;
 typedef struct { unsigned version; unsigned long long total, reserved, free, used; } memory_v2;
 typedef struct { unsigned pid; unsigned long long used; } process_v1;
@@ -62,6 +69,23 @@ typedef struct { unsigned pid; unsigned long long used; unsigned gi, ci; } proce
     X(cuMemPoolSetAttribute, "cuMemPoolSetAttribute", 13000, 0, result, (void *, int, void *)) \
     X(cuMemPoolGetAttribute, "cuMemPoolGetAttribute", 13000, 0, result, (void *, int, void *)) \
     X(cuStreamSynchronize, "cuStreamSynchronize", 2000, 0, result, (void *)) \
+    X(cuStreamCreate, "cuStreamCreate", 2000, 0, result, (void **, unsigned)) \
+    X(cuStreamBeginCapture_v2, "cuStreamBeginCapture", 13000, 0, result, (void *, int)) \
+    X(cuStreamEndCapture, "cuStreamEndCapture", 13000, 0, result, (void *, void **)) \
+    X(cuGraphCreate, "cuGraphCreate", 13000, 0, result, (void **, unsigned)) \
+    X(cuGraphDestroy, "cuGraphDestroy", 13000, 0, result, (void *)) \
+    X(cuGraphAddMemAllocNode, "cuGraphAddMemAllocNode", 13000, 0, result, (void **, void *, void **, size_t, allocation_node_params *)) \
+    X(cuGraphAddMemFreeNode, "cuGraphAddMemFreeNode", 13000, 0, result, (void **, void *, void **, size_t, uint64_t)) \
+    X(cuGraphInstantiate, "cuGraphInstantiate", 10000, 0, result, (void **, void *, void **, char *, size_t)) \
+    X(cuGraphInstantiate_v2, "cuGraphInstantiate", 11000, 0, result, (void **, void *, void **, char *, size_t)) \
+    X(cuGraphInstantiateWithFlags, "cuGraphInstantiate", 13000, 0, result, (void **, void *, unsigned long long)) \
+    X(cuGraphInstantiateWithParams, "cuGraphInstantiateWithParams", 13000, 0, result, (void **, void *, instantiate_params *)) \
+    X(cuGraphUpload, "cuGraphUpload", 13000, 0, result, (void *, void *)) \
+    X(cuGraphLaunch, "cuGraphLaunch", 13000, 0, result, (void *, void *)) \
+    X(cuGraphLaunch_ptsz, "cuGraphLaunch", 13000, 2, result, (void *, void *)) \
+    X(cuGraphExecDestroy, "cuGraphExecDestroy", 13000, 0, result, (void *)) \
+    X(cuDeviceGraphMemTrim, "cuDeviceGraphMemTrim", 13000, 0, result, (int)) \
+    X(cuDeviceGetGraphMemAttribute, "cuDeviceGetGraphMemAttribute", 13000, 0, result, (int, int, void *)) \
     X(cuMemGetInfo_v2, "cuMemGetInfo", 13000, 0, result, (size_t *, size_t *)) \
     X(cuGetProcAddress, "cuGetProcAddress", 11030, 0, result, (const char *, void **, int, uint64_t)) \
     X(cuGetProcAddress_v2, "cuGetProcAddress", 13000, 0, result, (const char *, void **, int, uint64_t, int *))

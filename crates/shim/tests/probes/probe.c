@@ -228,12 +228,15 @@ static void watch(int index) {
     printf("%llu\n", most);
 }
 
+#include "graphs.h"
+
 static void command(char *line) {
     char word[32] = "", name[32] = "", path[256] = "";
     unsigned long long a = 0, b = 0, c = 0, d = 0;
     int words = sscanf(line, "%31s", word);
     if (words < 1) {
         printf("?\n");
+    } else if (graph_command(line)) {
     } else if (!strcmp(word, "init")) {
         printf("%d\n", cuInit(0));
     } else if (sscanf(line, "uuid %llu", &a) == 1) {
@@ -404,6 +407,9 @@ static void command(char *line) {
         int status = -1;
         waitpid(child, &status, 0);
         if (status) printf("died %d\n", status);
+    } else if (sscanf(line, "closefrom %llu", &a) == 1) {
+        closefrom(a);
+        printf("0\n");
     } else if (!strcmp(word, "vfork")) {
         pid_t child = vfork();
         if (!child) {
