@@ -371,7 +371,7 @@ fn log_to_stderr() {
 }
 
 pub(crate) fn from_home(error: &HomeError) -> Error {
-    Error::new(ErrorCode::Internal, chain(error))
+    error.into()
 }
 
 pub(crate) fn from_store(error: &StoreError) -> Error {

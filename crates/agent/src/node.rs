@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use divvy_api::home::Home;
 use divvy_api::v1::{Error, ErrorCode};
 use divvy_core::Mode;
 
@@ -17,7 +18,14 @@ use crate::supervise::chain;
 /// The interposer's file.
 pub(crate) const PRELOAD: &str = "libdivvy_preload.so";
 
-const OFFER_SIM: &str = "to try Divvy without a GPU, simulate some: --sim a100-80gb:3";
+/// What to do on a machine without GPUs: what this instance did before, or the first try.
+fn offer_sim() -> String {
+    let home = Home::from_env().ok();
+    match home.and_then(|home| simulated::remembered(&home.sim_state())) {
+        Some(models) => format!("this instance simulated some before: --sim {models}"),
+        None => "to try Divvy without a GPU, simulate some: --sim a100-80gb:3".to_owned(),
+    }
+}
 
 const PLAIN_LIBRARIES: &str =
     "put the libraries in a folder with a plain path and name it in DIVVY_LIB_DIR";
@@ -61,7 +69,8 @@ impl Node {
         let observation = source.observe().map_err(|error| unusable(&error))?;
         if observation.gpus.is_empty() {
             return Err(
-                Error::new(ErrorCode::Internal, "the NVIDIA driver lists no GPU").hint(OFFER_SIM),
+                Error::new(ErrorCode::Internal, "the NVIDIA driver lists no GPU")
+                    .hint(offer_sim()),
             );
         }
         let driver_version = source.driver_version().map_err(|error| no_driver(&error))?;
@@ -126,5 +135,5 @@ fn no_driver(error: &dyn std::error::Error) -> Error {
         ErrorCode::Internal,
         format!("no GPU can be found here: {}", chain(error)),
     )
-    .hint(OFFER_SIM)
+    .hint(offer_sim())
 }

@@ -6,7 +6,7 @@
 use std::io;
 use std::os::unix::fs::symlink;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use divvy_api::home::Home;
@@ -78,9 +78,8 @@ pub fn install(simulated: &Simulated, divvy: &Path, in_use: bool) -> Result<(), 
         )
     })?;
     // Written before the state it speaks of is made, so that a state never goes with the wrong name.
-    let made_for = simulated.state.with_extension("models");
-    let before = std::fs::read_to_string(&made_for).ok();
-    match before {
+    let made_for = models_of(&simulated.state);
+    match remembered(&simulated.state) {
         Some(before) if before == simulated.models => Ok(()),
         Some(before) if in_use => {
             let why = format!(
@@ -103,6 +102,15 @@ pub fn install(simulated: &Simulated, divvy: &Path, in_use: bool) -> Result<(), 
             })
         }
     }
+}
+
+/// The GPUs that were simulated last with this state file.
+pub fn remembered(state: &Path) -> Option<String> {
+    std::fs::read_to_string(models_of(state)).ok()
+}
+
+fn models_of(state: &Path) -> PathBuf {
+    state.with_extension("models")
 }
 
 /// A link that is right stays: programs may be following it at this moment.

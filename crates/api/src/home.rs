@@ -15,6 +15,8 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use crate::v1::{Error, ErrorCode};
+
 /// Longest path a unix socket can have on Linux (`sockaddr_un.sun_path` less its closing zero).
 const SOCKET_PATH_MAX: usize = 107;
 
@@ -52,6 +54,26 @@ pub enum HomeError {
     Open { path: PathBuf, mode: u32 },
     #[error("{path} is not a folder")]
     NotAFolder { path: PathBuf },
+}
+
+impl From<&HomeError> for Error {
+    /// What the environment says wrongly is the caller's mistake; what the machine is like is not.
+    fn from(error: &HomeError) -> Self {
+        let mut text = error.to_string();
+        if let Some(cause) = std::error::Error::source(error) {
+            text.push_str(": ");
+            text.push_str(&cause.to_string());
+        }
+        match error {
+            HomeError::NoPlace | HomeError::Empty | HomeError::SocketPath { .. } => {
+                Self::new(ErrorCode::Usage, text).hint("set DIVVY_HOME to a short, private folder")
+            }
+            HomeError::Create { .. }
+            | HomeError::Owner { .. }
+            | HomeError::Open { .. }
+            | HomeError::NotAFolder { .. } => Self::new(ErrorCode::Internal, text),
+        }
+    }
 }
 
 impl Home {
@@ -322,6 +344,21 @@ mod tests {
             locate(&[("DIVVY_HOME", "")], &[]),
             Err(HomeError::Empty)
         ));
+    }
+
+    #[test]
+    fn what_the_environment_says_wrongly_is_a_mistake_of_usage() {
+        let code = |error: HomeError| Error::from(&error).code;
+        let path = PathBuf::from("/x");
+        assert_eq!(code(HomeError::NoPlace), ErrorCode::Usage);
+        assert_eq!(code(HomeError::Empty), ErrorCode::Usage);
+        let long = HomeError::SocketPath {
+            path: path.clone(),
+            length: 200,
+        };
+        assert_eq!(code(long), ErrorCode::Usage);
+        let open = HomeError::Open { path, mode: 0o777 };
+        assert_eq!(code(open), ErrorCode::Internal);
     }
 
     #[test]

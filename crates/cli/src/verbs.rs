@@ -70,10 +70,7 @@ fn no_runtime(error: std::io::Error) -> Stop {
 
 /// A client of the instance this process's environment names.
 fn client() -> Result<Client, Error> {
-    let home = Home::from_env().map_err(|error| {
-        Error::new(ErrorCode::Usage, error.to_string())
-            .hint("set DIVVY_HOME to a short, private folder")
-    })?;
+    let home = Home::from_env().map_err(|error| Error::from(&error))?;
     Ok(Client::new(home.socket()))
 }
 

@@ -110,6 +110,7 @@ fn events() {
 fn describe() {
     for (name, at) in [
         ("running", 1),
+        ("past_the_limiter", 2),
         ("queued", 3),
         ("failed", 4),
         ("launch_failed", 5),

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use divvy_api::v1::{Job, JobState, Runner, Slice};
+use divvy_api::v1::{Bypass, BypassAction, Job, JobState, Runner, Slice};
 use jiff::Timestamp;
 
 use super::{COMPUTE, View, jobs};
@@ -31,6 +31,9 @@ pub fn describe(job: &Job, view: View) -> String {
     facts.add_time("ended", job.ended_at);
     for slice in &job.slices {
         facts.add_slice(slice, job.state == JobState::Ended);
+    }
+    for bypass in &job.bypasses {
+        facts.add_bypass(bypass);
     }
     facts.add(
         "slice files",
@@ -67,6 +70,31 @@ fn compute(job: &Job) -> String {
     match job.compute.as_str() {
         "fair" => format!("{COMPUTE} (fair is recorded as a weight and not enforced)"),
         _ => COMPUTE.to_owned(),
+    }
+}
+
+/// What the driver says of the slice, and by how much its account is off.
+fn driver(slice: &Slice, ended: bool) -> String {
+    let most = text::memory(slice.memory_mismatch_max_bytes);
+    let off = |bytes: i64| {
+        let size = text::memory(bytes.unsigned_abs());
+        match bytes.signum() {
+            1 => format!("{size} more than the account"),
+            -1 => format!("{size} less than the account"),
+            _ => "as the account".to_owned(),
+        }
+    };
+    match (slice.memory_driver_bytes, slice.memory_mismatch_bytes) {
+        _ if ended && slice.memory_mismatch_max_bytes == 0 => String::new(),
+        _ if ended => format!("the account was {most} off at most"),
+        (Some(held), Some(bytes)) => {
+            format!(
+                "{}, {}; {most} off at most so far",
+                text::memory(held),
+                off(bytes)
+            )
+        }
+        _ => String::new(),
     }
 }
 
@@ -124,8 +152,45 @@ impl Facts {
                 &format!("{used} by {processes}, {peak} at most so far"),
             );
         }
+        self.add("  driver", &driver(slice, ended));
+        if slice.memory_unseen_bytes > 0 {
+            let unseen = text::memory(slice.memory_unseen_bytes);
+            self.add(
+                "  unseen",
+                &format!("{unseen} that no allocation shows, counted in the limit"),
+            );
+        }
         if let Some(refusals) = jobs::refusals(std::slice::from_ref(slice)) {
             self.add("  refused", &refusals);
         }
+    }
+
+    fn add_bypass(&mut self, bypass: &Bypass) {
+        let held = bypass
+            .memory_driver_bytes
+            .map_or_else(|| "memory".to_owned(), text::memory);
+        let (verb, when) = match bypass.over_at {
+            Some(over) => ("held", text::elapsed(over, self.now)),
+            None => ("holds", text::elapsed(bypass.detected_at, self.now)),
+        };
+        let action = match (bypass.action, bypass.over_at) {
+            (BypassAction::Warned, Some(_)) => format!("until {when} ago"),
+            (BypassAction::Warned, None) => format!("since {when}"),
+            (BypassAction::Denied, Some(_)) => {
+                format!("until {when} ago; its slice got nothing meanwhile")
+            }
+            (BypassAction::Denied, None) => format!("since {when}; its slice gets nothing more"),
+            (BypassAction::Killed, _) => "killed".to_owned(),
+        };
+        self.add(
+            "bypass",
+            &format!(
+                "pid {} ({}) {verb} {held} of GPU {}, {action}: {}",
+                bypass.pid,
+                text::clean(&bypass.program),
+                bypass.gpu_index,
+                text::clean(&bypass.cause)
+            ),
+        );
     }
 }

@@ -25,6 +25,7 @@ pub fn gpus(gpus: &[Gpu], view: View) -> String {
         columns.extend([
             Column::Fixed("TOTAL"),
             Column::Fixed("CONTEXT"),
+            Column::Right("MISMATCH"),
             Column::Fixed("LIMITS"),
             Column::Fixed("COMPUTE"),
         ]);
@@ -62,6 +63,7 @@ fn row(gpu: &Gpu, view: View) -> Vec<String> {
         cells.extend([
             text::memory(gpu.memory_total_bytes),
             text::memory(gpu.context_overhead_bytes),
+            mismatch(gpu),
         ]);
         cells.extend([
             gpu.enforcement.clone(),
@@ -86,7 +88,16 @@ fn free(gpu: &Gpu) -> String {
     format!("{}, {}", text::share(share), text::memory(memory))
 }
 
-/// Who holds slices, and who uses the GPU beside them.
+/// By how much the accounts are off the driver's figures, now and at most.
+fn mismatch(gpu: &Gpu) -> String {
+    match gpu.memory_mismatch_bytes {
+        Some(now) => text::memories(&[now, gpu.memory_mismatch_max_bytes]),
+        None if gpu.process_memory_known => "–".to_owned(),
+        None => "unknown".to_owned(),
+    }
+}
+
+/// Who holds slices, who uses the GPU beside them, and who past them.
 fn note(gpu: &Gpu) -> String {
     let slices: Vec<String> = gpu
         .slices
@@ -103,7 +114,16 @@ fn note(gpu: &Gpu) -> String {
             pids.join(", ")
         ),
     };
-    let parts = [slices.join(", "), outside];
+    let past: Vec<String> = gpu.bypass_pids.iter().map(u32::to_string).collect();
+    let past = match past.as_slice() {
+        [] => String::new(),
+        pids => format!("past the limiter: pid {}", pids.join(", ")),
+    };
+    let blind = match gpu.process_memory_known {
+        true => String::new(),
+        false => "the driver does not say what each process holds".to_owned(),
+    };
+    let parts = [slices.join(", "), outside, past, blind];
     parts
         .into_iter()
         .filter(|part| !part.is_empty())
@@ -121,7 +141,8 @@ pub fn gpus_footer(gpus: &[Gpu], node: &Node) -> String {
         None => format!("driver: {}", node.driver_version),
     };
     format!(
-        "memory limits: {} · compute: {COMPUTE} · {source}\n",
-        kinds.join(", ")
+        "memory limits: {} (on bypass: {}) · compute: {COMPUTE} · {source}\n",
+        kinds.join(", "),
+        node.on_bypass,
     )
 }

@@ -1,6 +1,6 @@
 //! `ps`, and the line `submit` answers with.
 
-use divvy_api::v1::{Job, JobState, Slice};
+use divvy_api::v1::{Bypass, Job, JobState, Slice};
 use jiff::Timestamp;
 
 use super::{COMPUTE, View};
@@ -101,9 +101,20 @@ fn reason(job: &Job) -> String {
     let parts = [
         place,
         job.reason.as_deref().map(text::clean),
+        bypass(&job.bypasses),
         refusals(&job.slices),
     ];
     parts.into_iter().flatten().collect::<Vec<_>>().join("; ")
+}
+
+/// `bypass: the limiter is not loaded in pid 4711`: of the last that goes on, how.
+fn bypass(bypasses: &[Bypass]) -> Option<String> {
+    let lasting = bypasses.iter().rfind(|bypass| bypass.over_at.is_none())?;
+    Some(format!(
+        "bypass by pid {}: {}",
+        lasting.pid,
+        text::clean(&lasting.cause)
+    ))
 }
 
 /// `its limit refused 512.0 MiB (3 refusals)`.
