@@ -183,7 +183,7 @@ fn whole_misses(tile: &Tile<'_>) -> Vec<Miss> {
     misses
 }
 
-fn part_misses(tile: &Tile<'_>, size: Size) -> Vec<Miss> {
+pub(crate) fn part_misses(tile: &Tile<'_>, size: Size) -> Vec<Miss> {
     if let Some(held) = held_whole(tile) {
         return vec![held];
     }

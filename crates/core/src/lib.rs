@@ -16,6 +16,7 @@
 //! every step, whoever made it.
 #![forbid(unsafe_code)]
 
+pub mod advise;
 mod backfill;
 mod board;
 pub mod capacity;
@@ -31,6 +32,7 @@ pub mod queue;
 pub mod reason;
 pub mod reconcile;
 pub mod request;
+pub mod resize;
 pub mod selection;
 pub mod slice;
 mod smaller;

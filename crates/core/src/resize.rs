@@ -1,0 +1,482 @@
+//! Changing how much a job holds while it runs: by the same arithmetic as a placement, on the GPUs that it has.
+//!
+//! ```text
+//! resize ──► for each GPU: what it holds from now on ── and, where that is more, what it is to hold once it uses less
+//! ```
+//! More is given at once, if it is there. Less is a goal: memory in use cannot be taken away, so the job holds what it held
+//! until it uses no more than the goal ([`reached`]); only then it is anybody else's. A running job keeps its GPUs.
+
+use crate::board::{Board, Tile};
+use crate::fit::{Miss, Size, fit, part_misses, size};
+use crate::gpu::Mode;
+use crate::ids::JobId;
+use crate::request::{Amount, Request};
+use crate::slice::{Grant, label};
+use crate::smaller::{largest_memory, largest_share};
+use crate::snapshot::Snapshot;
+use crate::units::{Bytes, Share, gpus};
+
+/// What a job holds of one GPU after a resize.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resized {
+    /// From now on.
+    pub grant: Grant,
+    /// Once it uses no more memory than this; `None` when that is what it holds.
+    pub goal: Option<Goal>,
+}
+
+/// What a job is to hold of one GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Goal {
+    pub memory: Bytes,
+    pub share: Share,
+}
+
+/// Why a job cannot be resized.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ResizeError {
+    #[error("a job keeps its GPUs while it runs: it has {}, and {} were asked for", count(*.has), *.asked)]
+    OtherCount { has: u32, asked: u32 },
+    #[error("a job that runs has so many GPUs and no range of them")]
+    Range,
+    #[error("GPU {index} is not given out any more")]
+    NotServed { index: u32 },
+    /// Whoever ends.
+    #[error("{message}")]
+    Never { message: String, hint: String },
+    /// Now.
+    #[error("{message}")]
+    NoRoom { message: String, hint: String },
+}
+
+impl ResizeError {
+    /// What to ask for instead.
+    pub fn hint(&self) -> String {
+        match self {
+            Self::OtherCount { has: 1, .. } => {
+                "say how much of it: --gpu-memory 12G or -g 0.5".to_owned()
+            }
+            Self::OtherCount { has, .. } => {
+                format!("say how much of each of them: --gpu-memory 12G, -g 0.5 or -g {has}x0.5")
+            }
+            Self::Range => "write a part of a GPU (0.5) or memory (12G)".to_owned(),
+            Self::NotServed { .. } => "`divvy gpus` shows which are".to_owned(),
+            Self::Never { hint, .. } | Self::NoRoom { hint, .. } => hint.clone(),
+        }
+    }
+}
+
+/// What a job that holds GPUs is to hold of each of them; nothing changes where one of them has no room.
+///
+/// `-g 0.5` and `--gpu-memory 12G` mean each of its GPUs, `-g 2x0.5` and `-g 2` all of its two.
+///
+/// # Errors
+/// [`ResizeError`]; a job that holds nothing is asked for no GPU and has none.
+pub fn resize(
+    snapshot: &Snapshot,
+    job: JobId,
+    amount: Amount,
+) -> Result<Vec<Resized>, ResizeError> {
+    let held = snapshot.held.iter().find(|held| held.job == job);
+    let grants = held.map_or(&[][..], |held| &held.grants);
+    let each = each(amount, u32::try_from(grants.len()).unwrap_or(u32::MAX))?;
+    let others = without(snapshot, job);
+    let (board, empty) = (Board::of(&others), Board::empty(&snapshot.gpus));
+    let at = |board: &Board<'_>, grant: &Grant| {
+        board
+            .tiles
+            .iter()
+            .position(|tile| tile.gpu.uuid == grant.gpu)
+    };
+    grants
+        .iter()
+        .map(|grant| {
+            let index = grant.index;
+            let (here, alone) = at(&board, grant)
+                .zip(at(&empty, grant))
+                .ok_or(ResizeError::NotServed { index })?;
+            one(&board.tiles[here], &empty.tiles[alone], grant, each)
+        })
+        .collect()
+}
+
+/// What a job holds of a GPU whose goal it has reached.
+pub fn reached(snapshot: &Snapshot, job: JobId, grant: &Grant, goal: Goal) -> Grant {
+    let others = without(snapshot, job);
+    let board = Board::of(&others);
+    let tile = board.tiles.iter().find(|tile| tile.gpu.uuid == grant.gpu);
+    granted(tile, grant, goal)
+}
+
+fn without(snapshot: &Snapshot, job: JobId) -> Snapshot {
+    let mut others = snapshot.clone();
+    others.held.retain(|held| held.job != job);
+    others
+}
+
+/// What one GPU is asked for.
+fn each(amount: Amount, has: u32) -> Result<Amount, ResizeError> {
+    let all = |asked: u32, of_each| match asked == has {
+        true => Ok(of_each),
+        false => Err(ResizeError::OtherCount { has, asked }),
+    };
+    match amount {
+        Amount::Share(Share::FULL) => Ok(Amount::ONE_GPU),
+        Amount::Share(_) | Amount::Memory(_) => Ok(amount),
+        Amount::Whole(asked) => all(asked.get(), Amount::ONE_GPU),
+        Amount::Shares {
+            count,
+            share: Share::FULL,
+        } => all(count.get(), Amount::ONE_GPU),
+        Amount::Shares { count, share } => all(count.get(), Amount::Share(share)),
+        Amount::Range { .. } => Err(ResizeError::Range),
+    }
+}
+
+fn one(
+    tile: &Tile<'_>,
+    empty: &Tile<'_>,
+    grant: &Grant,
+    each: Amount,
+) -> Result<Resized, ResizeError> {
+    let index = grant.index;
+    if tile.gpu.mode == Mode::Unmanaged {
+        return Err(ResizeError::NotServed { index });
+    }
+    let request = Request::from(each);
+    if each == Amount::ONE_GPU && grant.share == Share::FULL {
+        return Ok(Resized {
+            grant: grant.clone(),
+            goal: None,
+        });
+    }
+    let wanted = size(tile, &request).map_err(|misses| never(empty, each, &misses))?;
+    let wanted = match each {
+        // All there is now, less what processes outside Divvy hold.
+        Amount::ONE_GPU => {
+            fit(tile, &request).map_err(|misses| no_room(tile, grant, each, &misses))?
+        }
+        _ => wanted,
+    };
+    let from_now = Size {
+        share: wanted.share.max(grant.share),
+        memory: wanted.memory.max(grant.memory),
+    };
+    let grows = from_now.share > grant.share || from_now.memory > grant.memory;
+    if grows && each != Amount::ONE_GPU {
+        let misses = part_misses(tile, from_now);
+        if !misses.is_empty() {
+            return Err(no_room(tile, grant, each, &misses));
+        }
+    }
+    let goal = Goal {
+        memory: wanted.memory,
+        share: wanted.share,
+    };
+    let now = Goal {
+        memory: from_now.memory,
+        share: from_now.share,
+    };
+    Ok(Resized {
+        grant: granted(Some(tile), grant, now),
+        goal: (goal != now).then_some(goal),
+    })
+}
+
+/// The grant with another size, and with a label that says it.
+fn granted(tile: Option<&Tile<'_>>, grant: &Grant, size: Goal) -> Grant {
+    let taken = |label: &str| {
+        let holders = tile.map_or(&[][..], |tile| &tile.holders);
+        holders.iter().any(|holder| holder.grant.label == label)
+    };
+    let label = match size.share == grant.share {
+        true => grant.label.clone(),
+        false => label(grant.index, size.share, taken),
+    };
+    Grant {
+        memory: size.memory,
+        share: size.share,
+        label,
+        ..grant.clone()
+    }
+}
+
+fn never(empty: &Tile<'_>, each: Amount, misses: &[Miss]) -> ResizeError {
+    let most = match each {
+        Amount::Memory(_) => Some(Amount::Memory(largest_memory(empty))),
+        _ => largest_share(empty).map(Amount::Share),
+    };
+    ResizeError::Never {
+        message: format!(
+            "{} can never be had on GPU {}: {}",
+            each.words(),
+            empty.gpu.index,
+            words(misses)
+        ),
+        hint: most.map_or_else(
+            || "`divvy gpus` shows what can be had".to_owned(),
+            |most| format!("the most there is {}", most.flag()),
+        ),
+    }
+}
+
+/// `tile`: what the others hold of the GPU.
+fn no_room(tile: &Tile<'_>, grant: &Grant, each: Amount, misses: &[Miss]) -> ResizeError {
+    let (index, wanted) = (grant.index, each.words());
+    let have = |miss: &Miss| match miss {
+        Miss::Memory { free, needs } => format!(
+            "{} more, and {} free",
+            needs.saturating_sub(grant.memory),
+            is(free.saturating_sub(grant.memory))
+        ),
+        Miss::Share { free, needs } => {
+            let held = u64::from(grant.share.thousandths());
+            format!(
+                "{} more of it, and {} is free",
+                gpus(u64::from(needs.thousandths()).saturating_sub(held)),
+                gpus(free.saturating_sub(held))
+            )
+        }
+        other => other.to_string(),
+    };
+    let lacks: Vec<String> = misses.iter().map(have).collect();
+    let most = match each {
+        Amount::Memory(_) => Some(largest_memory(tile))
+            .filter(|most| *most > grant.memory)
+            .map(Amount::Memory),
+        _ => largest_share(tile)
+            .filter(|most| *most > grant.share)
+            .map(Amount::Share),
+    };
+    let holders: Vec<String> = tile
+        .holders
+        .iter()
+        .map(|holder| format!("#{}", holder.job))
+        .collect();
+    let hint = match (most, holders.is_empty()) {
+        (Some(most), _) => format!("the most it can have now is {}", most.flag()),
+        (None, false) => format!("the rest is held by {}", holders.join(", ")),
+        (None, true) => "`divvy gpus` shows who uses it".to_owned(),
+    };
+    let verb = match misses {
+        [Miss::Memory { .. } | Miss::Share { .. }, ..] => "takes",
+        _ => "cannot be had now:",
+    };
+    ResizeError::NoRoom {
+        message: format!("{wanted}, on GPU {index}, {verb} {}", lacks.join("; ")),
+        hint,
+    }
+}
+
+fn is(bytes: Bytes) -> String {
+    match bytes {
+        Bytes::ZERO => "nothing is".to_owned(),
+        bytes => format!("{bytes} is"),
+    }
+}
+
+fn words(misses: &[Miss]) -> String {
+    misses
+        .iter()
+        .map(Miss::to_string)
+        .collect::<Vec<_>>()
+        .join("; ")
+}
+
+fn count(gpus: u32) -> String {
+    match gpus {
+        1 => "1 GPU".to_owned(),
+        _ => format!("{gpus} GPUs"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gpu::Gpu;
+    use crate::ids::{GpuUuid, QueueName};
+    use crate::snapshot::Held;
+
+    /// GPUs of 80 GiB and one job for each text, `GPU:SHARE` or several joined by commas.
+    fn node(gpus: u8, jobs: &[&str]) -> Snapshot {
+        let gpu = |index: u8| Gpu {
+            uuid: GpuUuid::from_bytes([index; 16]),
+            index: index.into(),
+            model: "A100 80GB".to_owned(),
+            mode: Mode::Shared,
+            total: Bytes::gib(80),
+            reserved: Bytes::ZERO,
+            foreign: Bytes::ZERO,
+        };
+        let gpus: Vec<Gpu> = (0..gpus).map(gpu).collect();
+        let mut letters = b'a'..;
+        let mut grant = |text: &str| {
+            let (index, share) = text.split_once(':').unwrap();
+            let gpu = &gpus[index.parse::<usize>().unwrap()];
+            let share: Share = share.parse().unwrap();
+            Grant {
+                gpu: gpu.uuid.clone(),
+                index: gpu.index,
+                memory: gpu.memory_of(share),
+                share,
+                label: match share {
+                    Share::FULL => format!("gpu{index}"),
+                    _ => format!("gpu{index}{share}{}", char::from(letters.next().unwrap())),
+                },
+            }
+        };
+        let held = jobs.iter().zip(1..).map(|(grants, job)| Held {
+            job: JobId(job),
+            queue: QueueName::default_queue(),
+            grants: grants.split(',').map(&mut grant).collect(),
+        });
+        Snapshot {
+            held: held.collect(),
+            gpus: gpus.clone(),
+            ..Snapshot::default()
+        }
+    }
+
+    fn amount(text: &str) -> Amount {
+        Amount::from_memory_flag(text)
+            .or_else(|_| Amount::from_gpu_flag(text))
+            .unwrap()
+    }
+
+    /// Job 1 resized, as `memory share label` with the goal behind an arrow.
+    fn resized(snapshot: &Snapshot, text: &str) -> Vec<String> {
+        let all = resize(snapshot, JobId(1), amount(text)).unwrap();
+        all.iter()
+            .map(|one| {
+                let Grant {
+                    memory,
+                    share,
+                    label,
+                    ..
+                } = &one.grant;
+                let goal = one
+                    .goal
+                    .map(|goal| format!(" -> {} {}", goal.memory, goal.share));
+                format!("{memory} {share} {label}{}", goal.unwrap_or_default())
+            })
+            .collect()
+    }
+
+    fn refused(snapshot: &Snapshot, text: &str) -> (String, String) {
+        let error = resize(snapshot, JobId(1), amount(text)).unwrap_err();
+        (error.to_string(), error.hint())
+    }
+
+    #[test]
+    fn more_is_held_at_once() {
+        let node = node(1, &["0:0.25", "0:0.5"]);
+        assert_eq!(resized(&node, "30G"), ["30GiB 0.375 gpu0.375a"]);
+        assert_eq!(resized(&node, "0.5"), ["40GiB 0.5 gpu0.5a"]);
+    }
+
+    #[test]
+    fn less_is_a_goal() {
+        let node = node(1, &["0:0.5", "0:0.25"]);
+        assert_eq!(resized(&node, "10G"), ["40GiB 0.5 gpu00.5a -> 10GiB 0.125"]);
+        let goal = Goal {
+            memory: Bytes::gib(20),
+            share: "0.25".parse().unwrap(),
+        };
+        let grant = &node.held[0].grants[0];
+        let after = reached(&node, JobId(1), grant, goal);
+        assert_eq!(
+            (after.memory, after.label.as_str()),
+            (Bytes::gib(20), "gpu0.25a")
+        );
+    }
+
+    #[test]
+    fn the_same_again_changes_nothing() {
+        let node = node(1, &["0:0.25"]);
+        for text in ["0.25", "20G", "1x0.25"] {
+            assert_eq!(resized(&node, text), ["20GiB 0.25 gpu00.25a"], "{text}");
+        }
+    }
+
+    #[test]
+    fn a_part_becomes_a_whole_gpu_where_nobody_else_is_and_back() {
+        let alone = node(1, &["0:0.5"]);
+        assert_eq!(resized(&alone, "1"), ["80GiB 1 gpu0"]);
+        let whole = node(1, &["0:1"]);
+        assert_eq!(resized(&whole, "1"), ["80GiB 1 gpu0"]);
+        assert_eq!(resized(&whole, "0.5"), ["80GiB 1 gpu0 -> 40GiB 0.5"]);
+        let (message, hint) = refused(&node(1, &["0:0.5", "0:0.25"]), "1");
+        assert_eq!(
+            message,
+            "1 whole GPU, on GPU 0, cannot be had now: 0.25 in use, a whole GPU is needed"
+        );
+        assert_eq!(hint, "the most it can have now is -g 0.75");
+    }
+
+    #[test]
+    fn every_gpu_of_a_job_gets_the_same_or_none_gets_any() {
+        let pair = node(2, &["0:0.25,1:0.25", "1:0.5"]);
+        let both = ["40GiB 0.5 gpu0.5a", "40GiB 0.5 gpu1.5a"];
+        for text in ["0.5", "2x0.5", "40G"] {
+            assert_eq!(resized(&pair, text), both, "{text}");
+        }
+        let (message, hint) = refused(&pair, "60G");
+        assert_eq!(
+            message,
+            "60GiB on one GPU, on GPU 1, takes 0.5 more of it, and 0.25 is free; 40GiB more, and 20GiB is free"
+        );
+        assert_eq!(hint, "the most it can have now is --gpu-memory 40GiB");
+    }
+
+    #[test]
+    fn a_running_job_keeps_its_gpus() {
+        let node = node(3, &["0:0.25"]);
+        let (message, hint) = refused(&node, "2");
+        assert_eq!(
+            message,
+            "a job keeps its GPUs while it runs: it has 1 GPU, and 2 were asked for"
+        );
+        assert_eq!(hint, "say how much of it: --gpu-memory 12G or -g 0.5");
+        assert!(matches!(
+            resize(&node, JobId(1), amount("1-3")),
+            Err(ResizeError::Range)
+        ));
+    }
+
+    #[test]
+    fn what_can_never_be_is_told_from_what_cannot_be_now() {
+        let (message, hint) = refused(&node(1, &["0:0.25"]), "81G");
+        assert_eq!(
+            message,
+            "81GiB on one GPU can never be had on GPU 0: 80GiB in all, 81GiB needed"
+        );
+        assert_eq!(hint, "the most there is --gpu-memory 80GiB");
+        let full = node(1, &["0:0.5", "0:0.5"]);
+        let (message, hint) = refused(&full, "41G");
+        assert_eq!(
+            message,
+            "41GiB on one GPU, on GPU 0, takes 0.013 more of it, and 0 is free; 1GiB more, and nothing is free"
+        );
+        assert_eq!(hint, "the rest is held by #2");
+    }
+
+    #[test]
+    fn memory_of_strangers_is_in_the_way_of_more_and_not_of_less() {
+        let mut node = node(1, &["0:0.5"]);
+        node.gpus[0].foreign = Bytes::gib(50);
+        assert!(matches!(
+            resize(&node, JobId(1), amount("50G")),
+            Err(ResizeError::NoRoom { .. })
+        ));
+        assert_eq!(resized(&node, "10G"), ["40GiB 0.5 gpu00.5a -> 10GiB 0.125"]);
+    }
+
+    #[test]
+    fn a_gpu_that_is_lost_or_not_served_keeps_what_is_held_of_it() {
+        let mut lost = node(1, &["0:0.5"]);
+        lost.gpus[0].mode = Mode::Unmanaged;
+        assert_eq!(refused(&lost, "10G").0, "GPU 0 is not given out any more");
+        lost.gpus.clear();
+        assert_eq!(refused(&lost, "10G").0, "GPU 0 is not given out any more");
+    }
+}
