@@ -5,6 +5,7 @@
 //! ```text
 //! cuMemAlloc_v2 &a 1048576     call; &a is the address of variable a, $a its value, "x" a text; the answer is the result code
 //! fork cuInit 0 ; cuInit 0     calls in a fork child; the answer is the last one's
+//! thread cuInit 0 ; cuInit 0   calls in a thread of their own; likewise
 //! bytes a 0100ff               gives variable a a content (hexadecimal); get a answers it; $a is its first eight bytes as a number
 //! where a                      the address of variable a as a number
 //! address &a abs               variable a becomes the address of a function
@@ -112,10 +113,18 @@ impl Client {
         }
     }
 
+    fn call_in_thread(&mut self, words: &[&str]) -> String {
+        let calls = words.split(|word| *word == ";");
+        let all = || calls.map(|call| self.call(call)).last();
+        let answer = std::thread::scope(|scope| scope.spawn(all).join());
+        answer.expect("calls do not panic").unwrap_or_default()
+    }
+
     fn obey(&mut self, line: &str) -> String {
         let words: Vec<&str> = line.split_whitespace().collect();
         match words.as_slice() {
             ["fork", rest @ ..] => self.call_in_fork(rest),
+            ["thread", rest @ ..] => self.call_in_thread(rest),
             ["bytes", name, hex] => {
                 let digits: Vec<u8> = hex
                     .bytes()

@@ -10,6 +10,7 @@ use super::pool::Pool;
 use super::process::{Done, Objects, Process};
 use divvy_driver::sys::cuda::{CUdeviceptr, CUresult};
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 const MIB: u64 = 1 << 20;
 /// Granularity of allocations of 1 MiB and more, and of physical memory.
@@ -62,6 +63,8 @@ impl Allocation {
 #[derive(Default)]
 pub struct Memory {
     reservation: Option<Addresses>,
+    /// First and last address of the reservation.
+    range: Option<RangeInclusive<CUdeviceptr>>,
     allocations: BTreeMap<CUdeviceptr, Allocation>,
 }
 
@@ -70,12 +73,22 @@ impl Memory {
     pub fn take_addresses(&mut self, size: u64) -> Done<CUdeviceptr> {
         let reservation = match &mut self.reservation {
             Some(reservation) => reservation,
-            none => none.insert(reserve().ok_or(CUresult::OPERATING_SYSTEM)?),
+            none => {
+                let (start, size) = reserve().ok_or(CUresult::OPERATING_SYSTEM)?;
+                self.range = Some(start..=start + (size - 1));
+                none.insert(Addresses::new(start, size))
+            }
         };
         let length = charged(size).ok_or(CUresult::OUT_OF_MEMORY)?;
         reservation
             .take(length, if size >= MIB { LARGE } else { SMALL })
             .ok_or(CUresult::OUT_OF_MEMORY)
+    }
+
+    /// Whether an address is one of the GPUs', allocated or not.
+    pub fn reserves(&self, address: CUdeviceptr) -> bool {
+        let range = self.range.as_ref();
+        range.is_some_and(|range| range.contains(&address))
     }
 
     pub fn give_addresses(&mut self, base: CUdeviceptr, size: u64) {
@@ -126,7 +139,7 @@ impl Memory {
 }
 
 /// Reserves addresses, as many as the process may have, up to far more than any GPU's memory so that fragments do not matter.
-fn reserve() -> Option<Addresses> {
+fn reserve() -> Option<(u64, u64)> {
     let sizes = (32..=43).rev().map(|exponent| 1usize << exponent);
     sizes.into_iter().find_map(|size| {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
@@ -146,7 +159,7 @@ fn reserve() -> Option<Addresses> {
         }
         // SAFETY: the mapping just made; a core dump of a simulated GPU helps nobody.
         unsafe { libc::madvise(map, size, libc::MADV_DONTDUMP) };
-        Some(Addresses::new(map as u64, size as u64))
+        Some((map as u64, size as u64))
     })
 }
 
@@ -222,7 +235,7 @@ impl Process {
         };
         match allocation.kind {
             Kind::Registered(_) => {}
-            Kind::Pooled(pool) => objects.pools.give_back(pool, &allocation),
+            Kind::Pooled(pool) => self.give_back_piece(objects, pool, &allocation),
             _ => objects.memory.give_addresses(base, allocation.size),
         }
         if allocation.charged > 0 {

@@ -143,7 +143,7 @@ impl Pools {
     }
 
     /// Takes back a piece; its segment stays with the pool.
-    pub fn give_back(&mut self, pool: Handle<Pool>, allocation: &Allocation) {
+    fn give_back(&mut self, pool: Handle<Pool>, allocation: &Allocation) {
         let Some(pool) = self.pools.get_mut(pool) else {
             return;
         };
@@ -278,6 +278,16 @@ impl Process {
             objects.pools.pools.remove(handle);
         }
         Ok(())
+    }
+
+    /// Takes back a piece. A destroyed pool gives up what is whole then: it has nobody to keep it for.
+    pub fn give_back_piece(&self, objects: &mut Objects, handle: Handle<Pool>, piece: &Allocation) {
+        objects.pools.give_back(handle, piece);
+        let pool = objects.pools.pools.get(handle);
+        if pool.is_some_and(|pool| pool.ending) {
+            // The handle was found alive just above.
+            let _ = self.trim_pool(objects, handle, 0);
+        }
     }
 
     /// At a synchronisation: what the pools of this GPU hold beyond their thresholds goes back.

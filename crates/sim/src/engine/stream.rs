@@ -411,7 +411,8 @@ impl Process {
             function();
             // After a fork the queue is the parent's.
             if process().is_ok() {
-                self.state().queue(self.slot, gpu).open_gate(gate);
+                let queue = self.state().queue(self.slot, gpu);
+                queue.open_gate(gate, self.state().now());
                 self.state().notify();
             }
         };

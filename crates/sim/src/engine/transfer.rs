@@ -261,8 +261,8 @@ impl Transfer {
             let (start, span) = (end.start, self.extent.span(end)?);
             let is_known = || {
                 objects.memory.containing(start).is_some()
+                    || objects.memory.reserves(start)
                     || objects.virtual_memory.mapping(start).is_some()
-                    || objects.graphs.memory.holds(start, 1)
             };
             match end.side {
                 Side::Device => check(start, span)?,

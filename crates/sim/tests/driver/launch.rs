@@ -1,6 +1,7 @@
 //! Modules, launches, results of the kernels that are carried out, streams and events.
 
 use crate::machine::{Client, Machine};
+use divvy_driver::sys::cuda::CUDA_LAUNCH_PARAMS;
 
 pub const PTX: &str = include_str!("kernels.ptx");
 
@@ -11,7 +12,7 @@ pub fn load(client: &mut Client, machine: &Machine) {
 }
 
 /// `kernelParams`: the addresses of the named variables.
-fn parameters(client: &mut Client, names: &[&str]) {
+pub fn parameters(client: &mut Client, names: &[&str]) {
     let addresses: Vec<u64> = names.iter().map(|name| client.address(name)).collect();
     let hex: String = addresses
         .iter()
@@ -175,4 +176,111 @@ fn what_is_linked_can_be_loaded() {
         "cuModuleGetFunction &fill $module \"sim_fill_u32\"",
     ]);
     assert_eq!(client.call("cuLinkComplete $link &cubin &size"), 400);
+}
+
+#[test]
+fn the_oldest_launches_take_shape_and_parameters_from_the_function() {
+    let machine = Machine::new("l4-24gb:1");
+    let mut client = machine.client();
+    client.start();
+    load(&mut client, &machine);
+    client.ok(&[
+        "cuModuleGetFunction &fill $module \"sim_fill_u32\"",
+        "cuMemAlloc_v2 &z 16",
+        "cuMemsetD8_v2 $z 0 16",
+        "cuFuncSetBlockShape $fill 3 1 1",
+        "cuFuncSetSharedSize $fill 1024",
+        "cuParamSetSize $fill 16",
+        "cuParamSetv $fill 0 &z 8",
+        "cuParamSeti $fill 8 7",
+        "cuParamSeti $fill 12 4",
+        "cuLaunch $fill",
+        "cuMemcpyDtoH_v2 &seen $z 16",
+    ]);
+    assert_eq!(client.value("seen"), 7 << 32 | 7);
+    assert_eq!(
+        client.bytes("seen")[8..16],
+        [7, 0, 0, 0, 0, 0, 0, 0],
+        "three threads"
+    );
+    client.ok(&[
+        "cuLaunchGrid $fill 2 1",
+        "cuLaunchGridAsync $fill 2 1 0",
+        "cuMemcpyDtoH_v2 &seen $z 16",
+    ]);
+    assert_eq!(client.bytes("seen")[8..16], [7, 0, 0, 0, 7, 0, 0, 0]);
+    for order in [
+        "cuFuncSetBlockShape $fill 0 1 1",
+        "cuParamSetSize $fill 5000",
+        "cuParamSeti $fill -1 0",
+        "cuParamSetv $fill 0 0 8",
+        "cuParamSetv $fill 4090 &z 8",
+        "cuLaunchGrid $fill 0 1",
+    ] {
+        assert_eq!(client.call(order), 1, "{order}");
+    }
+    assert_eq!(client.call("cuLaunch 12345"), 400);
+}
+
+#[test]
+fn a_cooperative_launch_must_fit_the_gpu_at_once() {
+    let machine = Machine::new("l4-24gb:2");
+    let mut client = machine.with_virtual_clock().client();
+    client.start();
+    load(&mut client, &machine);
+    client.ok(&[
+        "cuModuleGetFunction &busy $module \"sim_busy_ms_5\"",
+        "cuOccupancyMaxActiveBlocksPerMultiprocessor &blocks $busy 1024 0",
+        "cuDeviceGetAttribute &multiprocessors 16 0",
+        "cuStreamCreate &s 1",
+    ]);
+    let most = client.small_value("blocks") * client.small_value("multiprocessors");
+    let launch = |blocks| format!("cuLaunchCooperativeKernel $busy {blocks} 1 1 1024 1 1 0 $s 0");
+    client.ok(&[&launch(most)]);
+    assert_eq!(client.call(&launch(most + 1)), 720);
+
+    // On several GPUs: one launch each, of the same shape, in streams of the program's.
+    client.ok(&[
+        "cuDevicePrimaryCtxRetain &second 1",
+        "cuCtxSetCurrent $second",
+        "cuStreamCreate &t 1",
+    ]);
+    load(&mut client, &machine);
+    client.ok(&["cuModuleGetFunction &other $module \"sim_busy_ms_5\""]);
+    let pointer = |value: u64| value as usize;
+    let one = |client: &mut Client, function: &str, stream: &str, blocks| CUDA_LAUNCH_PARAMS {
+        function: std::ptr::without_provenance_mut(pointer(client.value(function))),
+        gridDimX: blocks,
+        gridDimY: 1,
+        gridDimZ: 1,
+        blockDimX: 32,
+        blockDimY: 1,
+        blockDimZ: 1,
+        hStream: std::ptr::without_provenance_mut(pointer(client.value(stream))),
+        ..CUDA_LAUNCH_PARAMS::default()
+    };
+    let good = [
+        one(&mut client, "busy", "s", 4),
+        one(&mut client, "other", "t", 4),
+    ];
+    client.set("list", good);
+    client.ok(&["cuLaunchCooperativeKernelMultiDevice &list 2 0"]);
+    client.ok(&["cuStreamSynchronize $s", "cuStreamSynchronize $t"]);
+    let bad = [
+        [good[0], good[0]],
+        [good[0], one(&mut client, "other", "t", 5)],
+        [good[0], one(&mut client, "other", "unset", 4)],
+    ];
+    for list in bad {
+        client.set("list", list);
+        assert_eq!(
+            client.call("cuLaunchCooperativeKernelMultiDevice &list 2 0"),
+            1
+        );
+    }
+    assert_eq!(client.call("cuLaunchCooperativeKernelMultiDevice 0 2 0"), 1);
+    assert_eq!(
+        client.call("cuLaunchCooperativeKernelMultiDevice &list 0 0"),
+        1
+    );
 }

@@ -225,6 +225,21 @@ impl Client {
         (self.value("free"), self.value("total"))
     }
 
+    /// Several variables in a row, as one list in the variable `list`.
+    pub fn list(&mut self, list: &str, names: &[&str]) {
+        let hex: String = names
+            .iter()
+            .flat_map(|name| self.value(name).to_ne_bytes())
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
+        self.ok(&[&format!("bytes {list} {hex}")]);
+    }
+
+    /// A variable of 32 bits.
+    pub fn small_value(&mut self, name: &str) -> u32 {
+        self.value(name) as u32
+    }
+
     /// Where a variable lies in the client.
     pub fn address(&mut self, name: &str) -> u64 {
         self.ask(&format!("where {name}"))
@@ -234,6 +249,11 @@ impl Client {
 
     pub fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    /// Waits for the program to end by itself; the code it ends with.
+    pub fn exit_code(mut self) -> Option<i32> {
+        self.child.wait().expect("a child of ours").code()
     }
 
     pub fn kill(mut self) {

@@ -1,7 +1,11 @@
 //! The built library under programs in processes of their own.
 
+mod capture;
+mod copy;
 mod fault;
 mod fork;
+mod graph;
+mod graph_memory;
 mod launch;
 mod lookup;
 mod machine;

@@ -137,10 +137,11 @@ fn nothing_passes_a_gate_before_it_is_opened() {
     bench.advance(50 * MS);
     assert!(!bench.queues[0].is_done(gate));
     assert_eq!(bench.engine.until_next_event(bench.lanes()), None);
-    bench.queues[0].open_gate(gate);
+    // Opened some time after the last look.
+    bench.queues[0].open_gate(gate, 53 * MS);
     bench.advance(60 * MS);
-    assert_eq!(bench.queues[0].ended_at(gate), Some(50 * MS));
-    assert_eq!(bench.queues[0].ended_at(kernel), Some(51 * MS));
+    assert_eq!(bench.queues[0].ended_at(gate), Some(53 * MS));
+    assert_eq!(bench.queues[0].ended_at(kernel), Some(54 * MS));
 }
 
 #[test]
