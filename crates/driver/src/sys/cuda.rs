@@ -15,6 +15,8 @@ pub type CUdeviceptr = c_ulonglong;
 pub type CUdeviceptr_v1 = c_uint;
 pub type CUmemGenericAllocationHandle = c_ulonglong;
 pub type CUgraphConditionalHandle = cuuint64_t;
+pub type CUtexObject = c_ulonglong;
+pub type CUsurfObject = c_ulonglong;
 pub type CUkernelNodeAttrID = CUlaunchAttributeID;
 /// A union of 64 bytes; which member counts is said by the attribute.
 pub type CUkernelNodeAttrValue = [u64; 8];
@@ -34,6 +36,13 @@ handles! {
     CUstream = CUstream_st;
     CUmemoryPool = CUmemPoolHandle_st;
     CUarray = CUarray_st;
+    CUmipmappedArray = CUmipmappedArray_st;
+    CUexternalMemory = CUextMemory_st;
+    CUexternalSemaphore = CUextSemaphore_st;
+    CUgraphicsResource = CUgraphicsResource_st;
+    CUgreenCtx = CUgreenCtx_st;
+    CUdevResourceDesc = CUdevResourceDesc_st;
+    CUcheckpointOperationHandle = CUIcheckpointOperation_st;
     CUlinkState = CUlinkState_st;
     CUgraph = CUgraph_st;
     CUgraphNode = CUgraphNode_st;
@@ -64,6 +73,18 @@ defines! {
     CU_GRAPH_COND_ASSIGN_DEFAULT: c_uint = 1;
     CUDA_COOPERATIVE_LAUNCH_MULTI_DEVICE_NO_PRE_LAUNCH_SYNC: c_uint = 1;
     CUDA_COOPERATIVE_LAUNCH_MULTI_DEVICE_NO_POST_LAUNCH_SYNC: c_uint = 2;
+    CUDA_ARRAY3D_LAYERED: c_uint = 0x01;
+    CUDA_ARRAY3D_SURFACE_LDST: c_uint = 0x02;
+    CUDA_ARRAY3D_CUBEMAP: c_uint = 0x04;
+    CUDA_ARRAY3D_TEXTURE_GATHER: c_uint = 0x08;
+    CUDA_ARRAY3D_DEPTH_TEXTURE: c_uint = 0x10;
+    CUDA_ARRAY3D_COLOR_ATTACHMENT: c_uint = 0x20;
+    CUDA_ARRAY3D_SPARSE: c_uint = 0x40;
+    CUDA_ARRAY3D_DEFERRED_MAPPING: c_uint = 0x80;
+    CUDA_ARRAY3D_VIDEO_ENCODE_DECODE: c_uint = 0x100;
+    CU_ARRAY_SPARSE_PROPERTIES_SINGLE_MIPTAIL: c_uint = 1;
+    CU_MEM_CREATE_USAGE_TILE_POOL: c_ushort = 0x1;
+    CUDA_EXTERNAL_MEMORY_DEDICATED: c_uint = 0x1;
 }
 
 structs! {
@@ -392,5 +413,221 @@ structs! {
         result: CUgraphExecUpdateResult,
         errorNode: CUgraphNode,
         errorFromNode: CUgraphNode,
+    }
+    CUDA_ARRAY_DESCRIPTOR_v1 {
+        Width: c_uint,
+        Height: c_uint,
+        Format: CUarray_format,
+        NumChannels: c_uint,
+    }
+    CUDA_ARRAY3D_DESCRIPTOR_v1 {
+        Width: c_uint,
+        Height: c_uint,
+        Depth: c_uint,
+        Format: CUarray_format,
+        NumChannels: c_uint,
+        Flags: c_uint,
+    }
+    CUDA_ARRAY_DESCRIPTOR {
+        Width: usize,
+        Height: usize,
+        Format: CUarray_format,
+        NumChannels: c_uint,
+    }
+    /// Extents in elements; `Flags` are `CUDA_ARRAY3D_*`.
+    CUDA_ARRAY3D_DESCRIPTOR {
+        Width: usize,
+        Height: usize,
+        Depth: usize,
+        Format: CUarray_format,
+        NumChannels: c_uint,
+        Flags: c_uint,
+    }
+    CUDA_ARRAY_SPARSE_PROPERTIES {
+        /// Width, height and depth of a tile in elements.
+        tileExtent: [c_uint; 3],
+        miptailFirstLevel: c_uint,
+        miptailSize: c_ulonglong,
+        flags: c_uint,
+        reserved: [c_uint; 4],
+    }
+    CUDA_ARRAY_MEMORY_REQUIREMENTS {
+        size: usize,
+        alignment: usize,
+        reserved: [c_uint; 4],
+    }
+    CUarraySparseLevel as "__typeof__(((CUarrayMapInfo *)0)->subresource.sparseLevel)" {
+        level: c_uint,
+        layer: c_uint,
+        offsetX: c_uint,
+        offsetY: c_uint,
+        offsetZ: c_uint,
+        extentWidth: c_uint,
+        extentHeight: c_uint,
+        extentDepth: c_uint,
+    }
+    CUarrayMiptail as "__typeof__(((CUarrayMapInfo *)0)->subresource.miptail)" {
+        layer: c_uint,
+        offset: c_ulonglong,
+        size: c_ulonglong,
+    }
+    CUarrayMapInfo {
+        resourceType: CUresourcetype,
+        /// A union of `CUmipmappedArray` and `CUarray`.
+        resource: *mut c_void,
+        subresourceType: CUarraySparseSubresourceType,
+        /// A union of `CUarraySparseLevel` and `CUarrayMiptail`.
+        subresource: [u64; 4],
+        memOperationType: CUmemOperationType,
+        memHandleType: CUmemHandleType,
+        memHandle: CUmemGenericAllocationHandle,
+        offset: c_ulonglong,
+        deviceBitMask: c_uint,
+        flags: c_uint,
+        reserved: [c_uint; 2],
+    }
+    CUresourceLinear as "__typeof__(((CUDA_RESOURCE_DESC *)0)->res.linear)" {
+        devPtr: CUdeviceptr,
+        format: CUarray_format,
+        numChannels: c_uint,
+        sizeInBytes: usize,
+    }
+    CUresourcePitch2D as "__typeof__(((CUDA_RESOURCE_DESC *)0)->res.pitch2D)" {
+        devPtr: CUdeviceptr,
+        format: CUarray_format,
+        numChannels: c_uint,
+        width: usize,
+        height: usize,
+        pitchInBytes: usize,
+    }
+    CUDA_RESOURCE_DESC {
+        resType: CUresourcetype,
+        /// A union of a `CUarray`, a `CUmipmappedArray`, `CUresourceLinear` and `CUresourcePitch2D`.
+        res: [u64; 16],
+        flags: c_uint,
+    }
+    CUDA_TEXTURE_DESC {
+        addressMode: [CUaddress_mode; 3],
+        filterMode: CUfilter_mode,
+        flags: c_uint,
+        maxAnisotropy: c_uint,
+        mipmapFilterMode: CUfilter_mode,
+        mipmapLevelBias: f32,
+        minMipmapLevelClamp: f32,
+        maxMipmapLevelClamp: f32,
+        borderColor: [f32; 4],
+        reserved: [c_int; 12],
+    }
+    CUDA_RESOURCE_VIEW_DESC {
+        format: CUresourceViewFormat,
+        width: usize,
+        height: usize,
+        depth: usize,
+        firstMipmapLevel: c_uint,
+        lastMipmapLevel: c_uint,
+        firstLayer: c_uint,
+        lastLayer: c_uint,
+        reserved: [c_uint; 16],
+    }
+    CUipcEventHandle {
+        reserved: [c_char; CU_IPC_HANDLE_SIZE],
+    }
+    CUmemPoolPtrExportData {
+        reserved: [c_uchar; 64],
+    }
+    CUDA_EXTERNAL_MEMORY_HANDLE_DESC {
+        type_: CUexternalMemoryHandleType,
+        /// A union: a descriptor in the low 32 bits, or pointers.
+        handle: [u64; 2],
+        size: c_ulonglong,
+        flags: c_uint,
+        reserved: [c_uint; 16],
+    }
+    CUDA_EXTERNAL_MEMORY_BUFFER_DESC {
+        offset: c_ulonglong,
+        size: c_ulonglong,
+        flags: c_uint,
+        reserved: [c_uint; 16],
+    }
+    CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC {
+        offset: c_ulonglong,
+        arrayDesc: CUDA_ARRAY3D_DESCRIPTOR,
+        numLevels: c_uint,
+        reserved: [c_uint; 16],
+    }
+    CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC {
+        type_: CUexternalSemaphoreHandleType,
+        /// A union: a descriptor in the low 32 bits, or pointers.
+        handle: [u64; 2],
+        flags: c_uint,
+        reserved: [c_uint; 16],
+    }
+    CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS {
+        /// The fence's value, an NvSciSync fence, the key of a keyed mutex, and 48 reserved bytes.
+        params: [u64; 9],
+        flags: c_uint,
+        reserved: [c_uint; 16],
+    }
+    CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS {
+        /// The fence's value, an NvSciSync fence, key and timeout of a keyed mutex, and 40 reserved bytes.
+        params: [u64; 9],
+        flags: c_uint,
+        reserved: [c_uint; 16],
+    }
+    CUmulticastObjectProp {
+        numDevices: c_uint,
+        size: usize,
+        handleTypes: c_ulonglong,
+        flags: c_ulonglong,
+    }
+    CUdevSmResource {
+        smCount: c_uint,
+        minSmPartitionSize: c_uint,
+        smCoscheduledAlignment: c_uint,
+        flags: c_uint,
+        localityDomainId: c_uint,
+    }
+    CUdevWorkqueueConfigResource {
+        device: CUdevice,
+        wqConcurrencyLimit: c_uint,
+        sharingScope: CUdevWorkqueueConfigScope,
+    }
+    CUdevResource {
+        type_: CUdevResourceType,
+        _internal_padding: [c_uchar; 92],
+        /// A union of `CUdevSmResource`, `CUdevWorkqueueConfigResource` and 40 opaque bytes.
+        _oversize: [c_uint; 10],
+        nextResource: *mut CUdevResource,
+    }
+    CU_DEV_SM_RESOURCE_GROUP_PARAMS {
+        smCount: c_uint,
+        coscheduledSmCount: c_uint,
+        preferredCoscheduledSmCount: c_uint,
+        flags: c_uint,
+        localityDomainId: c_uint,
+        reserved: [c_uint; 11],
+    }
+    CUcheckpointLockArgs {
+        timeoutMs: c_uint,
+        reserved0: c_uint,
+        reserved1: [cuuint64_t; 7],
+    }
+    CUcheckpointCheckpointArgs {
+        customStorageInfo_out: *mut c_void,
+        reserved: [c_char; 56],
+    }
+    CUcheckpointGpuPair {
+        oldUuid: CUuuid,
+        newUuid: CUuuid,
+    }
+    CUcheckpointRestoreArgs {
+        gpuPairs: *mut CUcheckpointGpuPair,
+        gpuPairsCount: c_uint,
+        padding0: c_uint,
+        customStorageInfo_out: *mut c_void,
+        reserved: [c_char; 40],
+    }
+    CUcheckpointUnlockArgs {
+        reserved: [cuuint64_t; 8],
     }
 }

@@ -621,5 +621,187 @@ functions! {
     cuUserObjectRetain, cuUserObjectRelease: (object: CUuserObject, count: c_uint);
     cuGraphRetainUserObject: (graph: CUgraph, object: CUuserObject, count: c_uint, flags: c_uint);
     cuGraphReleaseUserObject: (graph: CUgraph, object: CUuserObject, count: c_uint);
+
+    // arrays and mipmapped arrays
+    cuArrayCreate: (p_handle: *mut CUarray, p_allocate_array: *const CUDA_ARRAY_DESCRIPTOR_v1);
+    cuArrayCreate_v2: (p_handle: *mut CUarray, p_allocate_array: *const CUDA_ARRAY_DESCRIPTOR);
+    cuArrayGetDescriptor: (p_array_descriptor: *mut CUDA_ARRAY_DESCRIPTOR_v1, h_array: CUarray);
+    cuArrayGetDescriptor_v2: (p_array_descriptor: *mut CUDA_ARRAY_DESCRIPTOR, h_array: CUarray);
+    cuArray3DCreate: (p_handle: *mut CUarray, p_allocate_array: *const CUDA_ARRAY3D_DESCRIPTOR_v1);
+    cuArray3DCreate_v2: (p_handle: *mut CUarray, p_allocate_array: *const CUDA_ARRAY3D_DESCRIPTOR);
+    cuArray3DGetDescriptor: (p_array_descriptor: *mut CUDA_ARRAY3D_DESCRIPTOR_v1, h_array: CUarray);
+    cuArray3DGetDescriptor_v2: (p_array_descriptor: *mut CUDA_ARRAY3D_DESCRIPTOR, h_array: CUarray);
+    cuArrayDestroy: (h_array: CUarray);
+    cuArrayGetMemoryRequirements: (
+        memory_requirements: *mut CUDA_ARRAY_MEMORY_REQUIREMENTS, array: CUarray, device: CUdevice
+    );
+    cuArrayGetSparseProperties: (sparse_properties: *mut CUDA_ARRAY_SPARSE_PROPERTIES, array: CUarray);
+    cuArrayGetPlane: (p_plane_array: *mut CUarray, h_array: CUarray, plane_idx: c_uint);
+    cuMipmappedArrayCreate: (
+        p_handle: *mut CUmipmappedArray, p_mipmapped_array_desc: *const CUDA_ARRAY3D_DESCRIPTOR,
+        num_mipmap_levels: c_uint
+    );
+    cuMipmappedArrayGetLevel: (p_level_array: *mut CUarray, h_mipmapped_array: CUmipmappedArray, level: c_uint);
+    cuMipmappedArrayDestroy: (h_mipmapped_array: CUmipmappedArray);
+    cuMipmappedArrayGetMemoryRequirements: (
+        memory_requirements: *mut CUDA_ARRAY_MEMORY_REQUIREMENTS, mipmap: CUmipmappedArray, device: CUdevice
+    );
+    cuMipmappedArrayGetSparseProperties: (
+        sparse_properties: *mut CUDA_ARRAY_SPARSE_PROPERTIES, mipmap: CUmipmappedArray
+    );
+    cuMemMapArrayAsync, cuMemMapArrayAsync_ptsz: (
+        map_info_list: *mut CUarrayMapInfo, count: c_uint, h_stream: CUstream
+    );
+
+    // texture and surface objects
+    cuTexObjectCreate: (
+        p_tex_object: *mut CUtexObject, p_res_desc: *const CUDA_RESOURCE_DESC,
+        p_tex_desc: *const CUDA_TEXTURE_DESC, p_res_view_desc: *const CUDA_RESOURCE_VIEW_DESC
+    );
+    cuTexObjectDestroy: (tex_object: CUtexObject);
+    cuTexObjectGetResourceDesc: (p_res_desc: *mut CUDA_RESOURCE_DESC, tex_object: CUtexObject);
+    cuTexObjectGetTextureDesc: (p_tex_desc: *mut CUDA_TEXTURE_DESC, tex_object: CUtexObject);
+    cuTexObjectGetResourceViewDesc: (p_res_view_desc: *mut CUDA_RESOURCE_VIEW_DESC, tex_object: CUtexObject);
+    cuSurfObjectCreate: (p_surf_object: *mut CUsurfObject, p_res_desc: *const CUDA_RESOURCE_DESC);
+    cuSurfObjectDestroy: (surf_object: CUsurfObject);
+    cuSurfObjectGetResourceDesc: (p_res_desc: *mut CUDA_RESOURCE_DESC, surf_object: CUsurfObject);
+    cuDeviceGetTexture1DLinearMaxWidth: (
+        max_width_in_elements: *mut usize, format: CUarray_format, num_channels: c_uint, dev: CUdevice
+    );
+
+    // host memory and limits
+    cuMemAllocHost: (pp: *mut *mut c_void, bytesize: c_uint);
+    cuMemHostGetDevicePointer: (pdptr: *mut CUdeviceptr_v1, p: *mut c_void, flags: c_uint);
+    cuMemHostRegister: (p: *mut c_void, bytesize: usize, flags: c_uint);
+    cuMemGetAddressRange: (pbase: *mut CUdeviceptr_v1, psize: *mut c_uint, dptr: CUdeviceptr_v1);
+    cuCtxResetPersistingL2Cache: ();
+    cuCtxGetExecAffinity: (p_exec_affinity: *mut CUexecAffinityParam, type_: CUexecAffinityType);
+    cuCtxAttach: (pctx: *mut CUcontext, flags: c_uint);
+    cuCtxDetach: (ctx: CUcontext);
+    cuDeviceGetP2PAttribute: (
+        value: *mut c_int, attrib: CUdevice_P2PAttribute, src_device: CUdevice, dst_device: CUdevice
+    );
+
+    // sharing between processes
+    cuIpcGetEventHandle: (p_handle: *mut CUipcEventHandle, event: CUevent);
+    cuIpcOpenEventHandle: (ph_event: *mut CUevent, handle: CUipcEventHandle);
+    cuMemPoolExportToShareableHandle: (
+        handle_out: *mut c_void, pool: CUmemoryPool, handle_type: CUmemAllocationHandleType, flags: c_ulonglong
+    );
+    cuMemPoolImportFromShareableHandle: (
+        pool_out: *mut CUmemoryPool, handle: *mut c_void, handle_type: CUmemAllocationHandleType,
+        flags: c_ulonglong
+    );
+    cuMemPoolExportPointer: (share_data_out: *mut CUmemPoolPtrExportData, ptr: CUdeviceptr);
+    cuMemPoolImportPointer: (ptr_out: *mut CUdeviceptr, pool: CUmemoryPool, share_data: *mut CUmemPoolPtrExportData);
+    cuMemGetHandleForAddressRange: (
+        handle: *mut c_void, dptr: CUdeviceptr, size: usize, handle_type: CUmemRangeHandleType,
+        flags: c_ulonglong
+    );
+
+    // external memory and semaphores
+    cuImportExternalMemory: (
+        ext_mem_out: *mut CUexternalMemory, mem_handle_desc: *const CUDA_EXTERNAL_MEMORY_HANDLE_DESC
+    );
+    cuExternalMemoryGetMappedBuffer: (
+        dev_ptr: *mut CUdeviceptr, ext_mem: CUexternalMemory,
+        buffer_desc: *const CUDA_EXTERNAL_MEMORY_BUFFER_DESC
+    );
+    cuExternalMemoryGetMappedMipmappedArray: (
+        mipmap: *mut CUmipmappedArray, ext_mem: CUexternalMemory,
+        mipmap_desc: *const CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC
+    );
+    cuDestroyExternalMemory: (ext_mem: CUexternalMemory);
+    cuImportExternalSemaphore: (
+        ext_sem_out: *mut CUexternalSemaphore, sem_handle_desc: *const CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC
+    );
+    cuDestroyExternalSemaphore: (ext_sem: CUexternalSemaphore);
+    cuSignalExternalSemaphoresAsync, cuSignalExternalSemaphoresAsync_ptsz: (
+        ext_sem_array: *const CUexternalSemaphore, params_array: *const CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS,
+        num_ext_sems: c_uint, stream: CUstream
+    );
+    cuWaitExternalSemaphoresAsync, cuWaitExternalSemaphoresAsync_ptsz: (
+        ext_sem_array: *const CUexternalSemaphore, params_array: *const CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS,
+        num_ext_sems: c_uint, stream: CUstream
+    );
+
+    // graphics
+    cuGraphicsUnregisterResource: (resource: CUgraphicsResource);
+    cuGraphicsSubResourceGetMappedArray: (
+        p_array: *mut CUarray, resource: CUgraphicsResource, array_index: c_uint, mip_level: c_uint
+    );
+    cuGraphicsResourceGetMappedMipmappedArray: (
+        p_mipmapped_array: *mut CUmipmappedArray, resource: CUgraphicsResource
+    );
+    cuGraphicsResourceGetMappedPointer: (
+        p_dev_ptr: *mut CUdeviceptr_v1, p_size: *mut c_uint, resource: CUgraphicsResource
+    );
+    cuGraphicsResourceGetMappedPointer_v2: (
+        p_dev_ptr: *mut CUdeviceptr, p_size: *mut usize, resource: CUgraphicsResource
+    );
+    cuGraphicsResourceSetMapFlags: (resource: CUgraphicsResource, flags: c_uint);
+    cuGraphicsResourceSetMapFlags_v2: (resource: CUgraphicsResource, flags: c_uint);
+    cuGraphicsMapResources, cuGraphicsMapResources_ptsz: (
+        count: c_uint, resources: *mut CUgraphicsResource, h_stream: CUstream
+    );
+    cuGraphicsUnmapResources, cuGraphicsUnmapResources_ptsz: (
+        count: c_uint, resources: *mut CUgraphicsResource, h_stream: CUstream
+    );
+
+    // multicast
+    cuMulticastCreate: (mc_handle: *mut CUmemGenericAllocationHandle, prop: *const CUmulticastObjectProp);
+    cuMulticastAddDevice: (mc_handle: CUmemGenericAllocationHandle, dev: CUdevice);
+    cuMulticastBindMem: (
+        mc_handle: CUmemGenericAllocationHandle, mc_offset: usize, mem_handle: CUmemGenericAllocationHandle,
+        mem_offset: usize, size: usize, flags: c_ulonglong
+    );
+    cuMulticastBindMem_v2: (
+        mc_handle: CUmemGenericAllocationHandle, dev: CUdevice, mc_offset: usize,
+        mem_handle: CUmemGenericAllocationHandle, mem_offset: usize, size: usize, flags: c_ulonglong
+    );
+    cuMulticastBindAddr: (
+        mc_handle: CUmemGenericAllocationHandle, mc_offset: usize, memptr: CUdeviceptr, size: usize,
+        flags: c_ulonglong
+    );
+    cuMulticastBindAddr_v2: (
+        mc_handle: CUmemGenericAllocationHandle, dev: CUdevice, mc_offset: usize, memptr: CUdeviceptr,
+        size: usize, flags: c_ulonglong
+    );
+    cuMulticastUnbind: (mc_handle: CUmemGenericAllocationHandle, dev: CUdevice, mc_offset: usize, size: usize);
+    cuMulticastGetGranularity: (
+        granularity: *mut usize, prop: *const CUmulticastObjectProp, option: CUmulticastGranularity_flags
+    );
+
+    // parts of a device
+    cuGreenCtxCreate: (ph_ctx: *mut CUgreenCtx, desc: CUdevResourceDesc, dev: CUdevice, flags: c_uint);
+    cuGreenCtxDestroy: (h_ctx: CUgreenCtx);
+    cuGreenCtxGetDevResource: (h_ctx: CUgreenCtx, resource: *mut CUdevResource, type_: CUdevResourceType);
+    cuGreenCtxRecordEvent: (h_ctx: CUgreenCtx, h_event: CUevent);
+    cuGreenCtxWaitEvent: (h_ctx: CUgreenCtx, h_event: CUevent);
+    cuGreenCtxStreamCreate: (ph_stream: *mut CUstream, green_ctx: CUgreenCtx, flags: c_uint, priority: c_int);
+    cuGreenCtxGetId: (green_ctx: CUgreenCtx, green_ctx_id: *mut c_ulonglong);
+    cuCtxFromGreenCtx: (p_context: *mut CUcontext, h_ctx: CUgreenCtx);
+    cuStreamGetGreenCtx: (h_stream: CUstream, ph_ctx: *mut CUgreenCtx);
+    cuDeviceGetDevResource: (device: CUdevice, resource: *mut CUdevResource, type_: CUdevResourceType);
+    cuCtxGetDevResource: (h_ctx: CUcontext, resource: *mut CUdevResource, type_: CUdevResourceType);
+    cuStreamGetDevResource: (h_stream: CUstream, resource: *mut CUdevResource, type_: CUdevResourceType);
+    cuDevSmResourceSplitByCount: (
+        result: *mut CUdevResource, nb_groups: *mut c_uint, input: *const CUdevResource,
+        remainder: *mut CUdevResource, flags: c_uint, min_count: c_uint
+    );
+    cuDevSmResourceSplit: (
+        result: *mut CUdevResource, nb_groups: c_uint, input: *const CUdevResource,
+        remainder: *mut CUdevResource, flags: c_uint, group_params: *mut CU_DEV_SM_RESOURCE_GROUP_PARAMS
+    );
+    cuDevResourceGenerateDesc: (ph_desc: *mut CUdevResourceDesc, resources: *mut CUdevResource, nb_resources: c_uint);
+
+    // checkpoints
+    cuCheckpointProcessGetRestoreThreadId: (pid: c_int, tid: *mut c_int);
+    cuCheckpointProcessGetState: (pid: c_int, state: *mut CUprocessState);
+    cuCheckpointProcessLock: (pid: c_int, args: *mut CUcheckpointLockArgs);
+    cuCheckpointProcessCheckpoint: (pid: c_int, args: *mut CUcheckpointCheckpointArgs);
+    cuCheckpointProcessRestore: (pid: c_int, args: *mut CUcheckpointRestoreArgs);
+    cuCheckpointProcessUnlock: (pid: c_int, args: *mut CUcheckpointUnlockArgs);
+    cuCheckpointOperationComplete: (handle: CUcheckpointOperationHandle);
 }
 }
