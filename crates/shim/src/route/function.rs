@@ -212,6 +212,7 @@ pub mod driver {
         cuda cuDevicePrimaryCtxGetState;
         cuda cuDriverGetVersion;
         cuda cuEventCreate;
+        cuda cuEventDestroy_v2;
         cuda cuEventElapsedTime;
         cuda cuEventQuery;
         cuda cuEventRecord;
@@ -229,6 +230,5 @@ pub mod driver {
         cuda cuStreamQuery_ptsz;
         cuda cuThreadExchangeStreamCaptureMode;
         nvml nvmlDeviceGetUUID;
-        nvml nvmlSystemGetDriverVersion;
     }
 }

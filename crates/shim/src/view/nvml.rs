@@ -40,16 +40,20 @@ fn filled<'a, T>(result: nvmlReturn_t, place: *mut T) -> Option<&'a mut T> {
 
 /// The GPU's place in the slice.
 fn gpu_of(account: &Account, device: nvmlDevice_t) -> Option<usize> {
+    account.slice().gpu_by_uuid(&uuid_of(device)?)
+}
+
+/// What the driver says a device's UUID is; `None` where it knows of no such device.
+fn uuid_of(device: nvmlDevice_t) -> Option<[u8; 16]> {
     let mut answer = [0 as c_char; NVML_DEVICE_UUID_V2_BUFFER_SIZE];
-    // SAFETY: the program's device, and room for the longest UUID.
+    // SAFETY: a value that is only compared, and room for the longest UUID.
     let result = unsafe {
         driver::nvmlDeviceGetUUID.get()?(device, answer.as_mut_ptr(), answer.len() as c_uint)
     };
     if result != nvmlReturn_t::SUCCESS {
         return None;
     }
-    let uuid = parse_uuid(text(&answer).as_bytes())?;
-    account.slice().gpu_by_uuid(&uuid)
+    parse_uuid(text(&answer).as_bytes())
 }
 
 /// What the driver wrote into a buffer that is never full; nothing where it is no text.

@@ -45,10 +45,13 @@ static void *by_address(result (*gpa)(const char *, void **, int, uint64_t, int 
 }
 #define FIND(name, base, version, flags, type, parameters) \
     *(void **)&name = must(by_address(gpa, driver, #name, base, version, flags), #name);
-#elif defined DEFAULT
-#define FIND(name, base, version, flags, type, parameters) *(void **)&name = must(dlsym(RTLD_DEFAULT, #name), #name);
-#elif defined NEXT
-#define FIND(name, base, version, flags, type, parameters) *(void **)&name = must(dlsym(RTLD_NEXT, #name), #name);
+#elif defined DEFAULT || defined NEXT
+#ifdef DEFAULT
+#define WHERE RTLD_DEFAULT
+#else
+#define WHERE RTLD_NEXT
+#endif
+#define FIND(name, base, version, flags, type, parameters) *(void **)&name = must(dlsym(where, #name), #name);
 #else
 #define FIND(name, base, version, flags, type, parameters) *(void **)&name = must(dlsym(driver, #name), #name);
 #endif
@@ -60,9 +63,16 @@ static void find(void) {
     *(void **)&gpa = must(by_address(gpa, driver, "", "cuGetProcAddress", 13000, 0), "cuGetProcAddress");
 #endif
     (void)driver;
+#ifdef WHERE
+    void *where = WHERE;
+#endif
     CUDA(FIND)
     driver = must(dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_GLOBAL), "libnvidia-ml.so.1");
     (void)driver;
+#ifdef WHERE
+    /* Behind a wrapper of CUDA the simulated driver has NVML's functions as well, and comes before NVML's wrapper. */
+    if (getenv("PROBE_FORM")) where = driver;
+#endif
     NVML(FIND)
 }
 #endif

@@ -4,10 +4,12 @@
 mod binding;
 mod damage;
 mod exports;
+mod forms;
 mod graphs;
 mod life;
 mod limits;
 mod matrix;
+mod monitor;
 mod programs;
 mod races;
 mod refusals;

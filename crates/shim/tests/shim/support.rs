@@ -199,7 +199,19 @@ impl Way {
 
     fn program(self) -> PathBuf {
         let folder = format!("-L{}", driver_folder().display());
-        let linked = ["-DLINKED", &folder, "-Wl,--no-as-needed", "-lcuda"];
+        // The simulated driver is both libraries and calls itself libcuda; the program shall need both by name.
+        let stub = ["-Wl,-soname,libnvidia-ml.so.1"];
+        let nvml = || {
+            compiled("nvml_stub.c", "nvml-stub.so", &stub)
+                .display()
+                .to_string()
+        };
+        let nvml = if matches!(self, Way::Linked | Way::LinkedNow) {
+            nvml()
+        } else {
+            String::new()
+        };
+        let linked = ["-DLINKED", &folder, "-Wl,--no-as-needed", "-lcuda", &nvml];
         match self {
             Way::Handle => compiled("probe.c", "probe-handle", &[]),
             Way::Default => compiled("probe.c", "probe-default", &["-DDEFAULT"]),

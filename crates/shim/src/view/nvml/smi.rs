@@ -1,10 +1,12 @@
 //! The table of functions by which nvidia-smi gets its process lists, past the exported names. Its slots are replaced where
 //! the table lies, in the driver's own memory, so that whoever asks for the table gets the driver's own address.
 //!
-//! The table is in no documentation. An array of pointers, the first word its size in bytes; slots 213, 214 and 215 are
-//! the compute, graphics and MPS processes, in entries of 4128 bytes. Observed in the calls of nvidia-smi 535.261.03 with
-//! the table of libnvidia-ml 535.261.03 (245 words, all in RELRO), and described so for 580.65.06 by NVIDIA's own mock of
-//! the library (k8s-test-infra). What is between is inferred; other drivers' tables are left alone, which is said.
+//! The table is in no documentation. An array of pointers, the first word its size in bytes; slots 213, 214 and 215 list
+//! compute, graphics and MPS processes, in entries of 4128 bytes, and slot 20 resets a GPU. Observed in the calls of
+//! nvidia-smi 535.261.03 with the table of libnvidia-ml 535.261.03 (245 words, all in RELRO), and described so for 580.65.06
+//! by NVIDIA's own mock of the library (k8s-test-infra); for other drivers it is inferred. So nothing is believed: a table
+//! that does not look like this is left alone, a call whose arguments are not those of a list goes to the driver as it
+//! came, and a list is changed only if it says of which processes it is what the public lists say.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::mem::offset_of;
@@ -14,17 +16,13 @@ use std::sync::atomic::{
 };
 use std::sync::{Mutex, PoisonError};
 
-use divvy_driver::sys::nvml::{
-    NO_INSTANCE, NVML_SYSTEM_DRIVER_VERSION_BUFFER_SIZE, nvmlDevice_t, nvmlProcessInfo_t,
-    nvmlReturn_t,
-};
+use divvy_driver::sys::nvml::{NO_INSTANCE, nvmlDevice_t, nvmlProcessInfo_t, nvmlReturn_t};
 
 use super::lists::{self, Entry, List, everyone};
-use super::{limited, text};
+use super::{limited, uuid_of};
 use crate::notice;
 use crate::process;
 use crate::route::elf;
-use crate::route::function::driver;
 use crate::route::hook::{Real, guarded};
 use crate::table::real;
 
@@ -32,8 +30,10 @@ const ID: [u8; 16] = [
     0xc4, 0xfe, 0x3e, 0x6c, 0xc9, 0x8f, 0x6c, 0x4e, 0xa3, 0x27, 0xee, 0x69, 0x6e, 0x12, 0xf7, 0xc4,
 ];
 
-/// Drivers whose table is known to be as described.
-const BRANCHES: std::ops::RangeInclusive<u32> = 535..=580;
+/// More words than the table has.
+const MOST_WORDS: usize = 4096;
+/// More entries than nvidia-smi has room for; it offers 250 or 500.
+const MOST_ROOM: c_uint = 1 << 16;
 
 /// A row of nvidia-smi's process list.
 #[repr(C)]
@@ -81,21 +81,25 @@ impl Entry for Row {
     }
 }
 
+/// The signature of a slot of which nothing is known: as many arguments as there are in registers.
+type Unknown = unsafe extern "C" fn(usize, usize, usize, usize, usize, usize) -> nvmlReturn_t;
+
 /// One slot that is replaced: where it is in the table, what is put there, and what was there before.
 struct Slot {
     index: usize,
-    replacement: List<Row>,
+    replacement: Unknown,
     original: AtomicPtr<c_void>,
 }
 
-static SLOTS: [Slot; 3] = [
+static SLOTS: [Slot; 4] = [
+    Slot::new(20, reset),
     Slot::new(213, compute),
     Slot::new(214, graphics),
     Slot::new(215, mps),
 ];
 
 impl Slot {
-    const fn new(index: usize, replacement: List<Row>) -> Self {
+    const fn new(index: usize, replacement: Unknown) -> Self {
         Slot {
             index,
             replacement,
@@ -103,9 +107,16 @@ impl Slot {
         }
     }
 
-    /// The driver's function. The replacement is in the table, so it is known.
-    fn original(&self) -> List<Row> {
-        // SAFETY: what the slot held before; all drivers of `BRANCHES` have a list of this kind there.
+    /// The driver's function. The replacement was called, so it is in the table, and this is known.
+    fn original(&self) -> Unknown {
+        // SAFETY: the address of a function of the driver, which takes no more than was passed in registers.
+        unsafe { std::mem::transmute::<*mut c_void, Unknown>(self.original.load(Acquire)) }
+    }
+
+    /// The same, where it lists processes.
+    fn list(&self) -> List<Row> {
+        // SAFETY: called only with a device, a count and room for rows, which a list takes; whatever else the function
+        // is was called with those too.
         unsafe { std::mem::transmute::<*mut c_void, List<Row>>(self.original.load(Acquire)) }
     }
 }
@@ -130,33 +141,32 @@ pub fn export_table<F>(
 fn replace(table: *mut *mut c_void) -> bool {
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let last = SLOTS[SLOTS.len() - 1].index;
-    if table.is_null() || !branch().is_some_and(|branch| BRANCHES.contains(&branch)) {
+    if table.is_null() {
         return false;
     }
-    // SAFETY: the table's first word is its size in bytes, for drivers of these branches.
+    // SAFETY: the first word of the driver's table, whatever it means.
     let bytes = unsafe { table.cast::<usize>().read() };
-    if !bytes.is_multiple_of(size_of::<usize>()) || bytes / size_of::<usize>() <= last {
+    let words = bytes / size_of::<usize>();
+    let last = SLOTS[SLOTS.len() - 1].index;
+    if !bytes.is_multiple_of(size_of::<usize>()) || words <= last || words > MOST_WORDS {
         return false;
     }
     // SAFETY: the table is that long.
-    let at = |slot: &Slot| unsafe { table.add(slot.index) };
+    let place = |slot: &Slot| unsafe { table.add(slot.index) };
     // SAFETY: inside the table.
-    let found = |slot: &Slot| unsafe { at(slot).read() };
-    let ours = |slot: &Slot| slot.replacement as *mut c_void;
-    if SLOTS.iter().all(|slot| found(slot) == ours(slot)) {
-        return true;
-    }
-    let are_functions = SLOTS.iter().all(|slot| is_neighbour(table, found(slot)));
-    are_functions
-        && while_writable(at(&SLOTS[0]), SLOTS.len(), || {
-            for slot in &SLOTS {
-                // SAFETY: inside the table, and writable now. Whoever reads the slot meanwhile finds one or the other.
-                let place = unsafe { AtomicPtr::from_ptr(at(slot)) };
-                slot.original.store(place.load(Acquire), Release);
-                place.store(ours(slot), Release);
-            }
-        })
+    let found = |slot: &Slot| unsafe { place(slot).read() };
+    let is_ours = |slot: &Slot| found(slot) == slot.replacement as *mut c_void;
+    let replace = |slot: &Slot| {
+        is_ours(slot)
+            || while_writable(place(slot), || {
+                slot.original.store(found(slot), Release);
+                // SAFETY: inside the table, and writable now. Who reads it meanwhile finds one or the other.
+                unsafe { AtomicPtr::from_ptr(place(slot)) }
+                    .store(slot.replacement as *mut c_void, Release);
+            })
+    };
+    let known = |slot: &Slot| is_ours(slot) || is_neighbour(table, found(slot));
+    SLOTS.iter().all(known) && SLOTS.iter().all(replace)
 }
 
 /// Whether `function` is code of the library in which the table lies.
@@ -168,9 +178,9 @@ fn is_neighbour(table: *const *mut c_void, function: *const c_void) -> bool {
     elf::find(both).is_some()
 }
 
-/// Does `act` while the pages of so many words are writable; false where that cannot be had. Code is never made writable.
-fn while_writable(first: *mut *mut c_void, words: usize, act: impl FnOnce()) -> bool {
-    let Some(protection) = elf::find(|object| object.protection(first.cast())) else {
+/// Does `act` while the page of that word is writable; false where that cannot be had. Code is never made writable.
+fn while_writable(place: *mut *mut c_void, act: impl FnOnce()) -> bool {
+    let Some(protection) = elf::find(|object| object.protection(place.cast())) else {
         return false;
     };
     if protection & libc::PROT_WRITE != 0 {
@@ -180,14 +190,9 @@ fn while_writable(first: *mut *mut c_void, words: usize, act: impl FnOnce()) -> 
     if protection & libc::PROT_EXEC != 0 {
         return false;
     }
-    // SAFETY: asks for a number.
-    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
-    let start = first as usize & !(page - 1);
-    let length = (first as usize + words * size_of::<usize>() - start).next_multiple_of(page);
-    // SAFETY: pages of a loaded library's data, which stay readable throughout.
-    let protect = |protection: c_int| unsafe {
-        libc::mprotect(start as *mut c_void, length, protection) == 0
-    };
+    let (start, page) = page_of(place.cast());
+    // SAFETY: a page of a loaded library's data, which stays readable throughout; a word does not reach into the next.
+    let protect = |protection: c_int| unsafe { libc::mprotect(start, page, protection) == 0 };
     if !protect(protection | libc::PROT_WRITE) {
         return false;
     }
@@ -197,77 +202,106 @@ fn while_writable(first: *mut *mut c_void, words: usize, act: impl FnOnce()) -> 
     true
 }
 
-/// The first number of the driver's version: 535 of 535.261.03.
-fn branch() -> Option<u32> {
-    let mut version = [0 as c_char; NVML_SYSTEM_DRIVER_VERSION_BUFFER_SIZE];
-    // SAFETY: the driver's function, with room for its longest answer.
-    let result = unsafe {
-        driver::nvmlSystemGetDriverVersion.get()?(version.as_mut_ptr(), version.len() as c_uint)
-    };
-    let version = (result == nvmlReturn_t::SUCCESS).then(|| text(&version))?;
-    version.split('.').next()?.parse().ok()
+/// The page in which `address` lies, and the size of pages.
+fn page_of(address: *const c_void) -> (*mut c_void, usize) {
+    // SAFETY: asks for a number.
+    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
+    (
+        address.map_addr(|address| address & !(page - 1)).cast_mut(),
+        page,
+    )
 }
 
-unsafe extern "C" fn compute(
-    device: nvmlDevice_t,
-    count: *mut c_uint,
-    rows: *mut Row,
+/// Whether there is memory at that address.
+fn is_mapped(address: *const c_void) -> bool {
+    let (start, page) = page_of(address);
+    let mut resident = 0;
+    // SAFETY: asks about one page, with room for its answer; an address without memory is an error.
+    !address.is_null() && unsafe { libc::mincore(start, page, &mut resident) } == 0
+}
+
+/// Resetting a GPU is not for a slice to do.
+unsafe extern "C" fn reset(
+    a: usize,
+    b: usize,
+    c: usize,
+    d: usize,
+    e: usize,
+    f: usize,
 ) -> nvmlReturn_t {
-    let original = SLOTS[0].original();
-    answer(original, device, count, rows, |real| {
-        if limited().is_none() || rows_are_as_known(original, device) {
-            return lists::compute(real, device, count, rows);
-        }
-        tell("lists nvidia-smi's processes in a way that is not known");
-        real.call()
+    // SAFETY: the caller's own arguments, passed on unchanged.
+    let call = || unsafe { SLOTS[0].original()(a, b, c, d, e, f) };
+    guarded((), call, |real| match limited() {
+        Some(_) if is_device(a as nvmlDevice_t) => nvmlReturn_t::NO_PERMISSION,
+        _ => real.call(),
     })
 }
 
-unsafe extern "C" fn graphics(
-    device: nvmlDevice_t,
-    count: *mut c_uint,
-    rows: *mut Row,
-) -> nvmlReturn_t {
-    let others = |real: Real<'_, _, _>| lists::others(real, device, count, rows);
-    answer(SLOTS[1].original(), device, count, rows, others)
+/// The replacement of a list: `NAME = slot, handler`.
+macro_rules! replacements {
+    ($($name:ident = $slot:literal, $handler:path;)*) => {$(
+        unsafe extern "C" fn $name(a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> nvmlReturn_t {
+            // SAFETY: the caller's own arguments, passed on unchanged.
+            let call = || unsafe { SLOTS[$slot].original()(a, b, c, d, e, f) };
+            let (device, count, rows) = (a as nvmlDevice_t, b as *mut c_uint, c as *mut Row);
+            guarded(SLOTS[$slot].list(), call, |real| {
+                if limited().is_none() || !is_device(device) || !is_room(count, rows) {
+                    real.call()
+                } else if rows_are_as_known(real.function, device) {
+                    $handler(real, device, count, rows)
+                } else {
+                    tell("lists nvidia-smi's processes in a way that is not known");
+                    real.call()
+                }
+            })
+        }
+    )*};
+}
+replacements! {
+    compute = 1, lists::compute;
+    graphics = 2, lists::others;
+    mps = 3, lists::others;
 }
 
-unsafe extern "C" fn mps(device: nvmlDevice_t, count: *mut c_uint, rows: *mut Row) -> nvmlReturn_t {
-    let others = |real: Real<'_, _, _>| lists::others(real, device, count, rows);
-    answer(SLOTS[2].original(), device, count, rows, others)
+fn is_device(device: nvmlDevice_t) -> bool {
+    uuid_of(device).is_some()
 }
 
-fn answer(
-    original: List<Row>,
-    device: nvmlDevice_t,
-    count: *mut c_uint,
-    rows: *mut Row,
-    handler: impl FnOnce(Real<'_, List<Row>, nvmlReturn_t>) -> nvmlReturn_t,
-) -> nvmlReturn_t {
-    // SAFETY: nvidia-smi's own arguments, passed on unchanged.
-    let call = || unsafe { original(device, count, rows) };
-    guarded(original, call, handler)
+/// Whether these can be a count, and room for as many rows.
+fn is_room(count: *const c_uint, rows: *const Row) -> bool {
+    // SAFETY: mapped, and read as the driver's list would.
+    let room = || unsafe { count.read() };
+    count.is_aligned()
+        && is_mapped(count.cast())
+        && is_mapped(rows.cast())
+        && (1..=MOST_ROOM).contains(&room())
 }
 
-/// Whether the rows are laid out as described: read so, they are about the processes that the public list has as well.
-/// That is asked for before and after, for processes come and go.
-fn rows_are_as_known(original: List<Row>, device: nvmlDevice_t) -> bool {
-    let public = || {
-        let list = real::nvmlDeviceGetComputeRunningProcesses_v3.get()?;
-        // SAFETY: room for `count` entries of the function's own version.
-        let ask = |count: &mut _, entries| unsafe { list(device, count, entries) };
-        let listed = everyone::<nvmlProcessInfo_t>(ask).unwrap_or_default();
-        Some(listed.into_iter().map(|entry| entry.pid))
-    };
-    let Some(before) = public() else {
-        return false;
-    };
+/// Whether the rows are laid out as described: read so, they are about processes that the public lists have as well. Those
+/// are asked for before and after, for processes come and go.
+fn rows_are_as_known(list: List<Row>, device: nvmlDevice_t) -> bool {
+    let before = public(device);
     // SAFETY: room for `count` rows of the known layout.
-    let Ok(rows) = everyone(|count, rows| unsafe { original(device, count, rows) }) else {
+    let Ok(rows) = everyone(|count, rows| unsafe { list(device, count, rows) }) else {
         return true;
     };
-    let known: Vec<u32> = before.chain(public().into_iter().flatten()).collect();
+    let known: Vec<u32> = before.into_iter().chain(public(device)).collect();
     rows.iter().all(|row: &Row| known.contains(&row.pid))
+}
+
+/// The processes on a GPU by the public lists of all kinds.
+fn public(device: nvmlDevice_t) -> Vec<u32> {
+    let lists = [
+        real::nvmlDeviceGetComputeRunningProcesses_v3.get(),
+        real::nvmlDeviceGetGraphicsRunningProcesses_v3.get(),
+        real::nvmlDeviceGetMPSComputeRunningProcesses_v3.get(),
+    ];
+    let ask = |list: List<nvmlProcessInfo_t>| {
+        // SAFETY: room for `count` entries of the function's own version.
+        everyone(|count, entries| unsafe { list(device, count, entries) }).unwrap_or_default()
+    };
+    let listed = lists.into_iter().flatten().flat_map(ask);
+    listed.map(|entry| entry.pid).collect()
 }
 
 /// Says once that nvidia-smi shows more than the slice, and counts it.
