@@ -1,7 +1,7 @@
 //! The life of one job.
 //!
 //! ```text
-//!             Placed             Spawned
+//!             Placed             Spawned          (starting, running: Resized)
 //!   queued ───────────► starting ───────────► running
 //!    │ ▲  NeverStarted   │  │                  │  │
 //!    │ └─────────────────┘  │ Cancel           │  │
@@ -79,6 +79,8 @@ pub enum Event {
     Spawned(Process),
     /// Its program was never started, and will not be: its supervisor left no trace.
     NeverStarted,
+    /// It holds these from now on.
+    Resized(Vec<Grant>),
     /// Somebody wants it to stop.
     Cancel,
     /// Its program is gone, or never came to be; told by the exit record or by its absence.
@@ -116,6 +118,11 @@ impl Job {
                 grants,
                 process: None,
             }),
+
+            (Self::Starting { .. }, Event::Resized(grants)) => Ok(Self::Starting { grants }),
+            (Self::Running { process, .. }, Event::Resized(grants)) => {
+                Ok(Self::Running { grants, process })
+            }
 
             (Self::Running { grants, process }, Event::Cancel) => Ok(Self::Stopping {
                 grants,
@@ -221,6 +228,7 @@ impl Event {
             Self::Placed(_) => "placed",
             Self::Spawned(_) => "spawned",
             Self::NeverStarted => "given up as never started",
+            Self::Resized(_) => "resized",
             Self::Cancel => "cancelled",
             Self::Gone(_) => "reported gone",
         }
@@ -283,6 +291,7 @@ mod tests {
             Event::Placed(grants()),
             Event::Spawned(PROCESS),
             Event::NeverStarted,
+            Event::Resized(Vec::new()),
             Event::Cancel,
             Event::Gone(Gone::Exited(3)),
             Event::Gone(Gone::Signaled(9)),
@@ -319,6 +328,22 @@ mod tests {
             };
             let refused = ended.clone().on(event.clone()).unwrap_err();
             assert_eq!((refused.job, refused.event), (ended, event));
+        }
+    }
+
+    #[test]
+    fn a_job_that_runs_can_be_resized_and_one_that_ends_cannot() {
+        for job in states() {
+            let (state, process) = (job.state(), job.process());
+            let resized = job.on(Event::Resized(Vec::new()));
+            match state {
+                "starting" | "running" => {
+                    let resized = resized.unwrap();
+                    assert_eq!((resized.state(), resized.process()), (state, process));
+                    assert!(resized.grants().is_empty());
+                }
+                _ => assert!(resized.is_err(), "{state}"),
+            }
         }
     }
 
@@ -383,7 +408,7 @@ mod tests {
             .iter()
             .flat_map(|job| events().into_iter().map(move |event| (job.clone(), event)))
         {
-            let placed = matches!(event, Event::Placed(_));
+            let placed = matches!(event, Event::Placed(_) | Event::Resized(_));
             let (before, Ok(after)) = (job.clone(), job.on(event)) else {
                 continue;
             };

@@ -3,7 +3,7 @@
 //! ```text
 //!             wants, and its GPUs are free             its time is up, or it is idle and another waits
 //!   closed ─────────────────────────────► holding ─────────────────────────────► draining ──► closed
-//!                                         open, while nobody else wants;          work already
+//!                                         bounded, while nobody else wants;       work already
 //!                                         else until a time                       on the GPU ends
 //! ```
 //! A GPU has one holder at a time, so what a holder is charged is the time that nobody else could have: from its grant until its
@@ -108,6 +108,8 @@ pub enum Grant {
     Until(Duration),
     /// Until then, launch only on a GPU where the process has nothing: what the work of others of its tenant may wait for.
     Peers(Duration),
-    /// Launch, until told otherwise.
+    /// Launch, until told otherwise, and keep little on the GPU ahead: somebody else may want it.
+    Bounded,
+    /// Launch at will, until told otherwise: nobody shares the GPUs.
     Open,
 }

@@ -130,8 +130,10 @@ impl Account {
             if allocation.managed {
                 slot.note_managed(allocation.gpu, -(allocation.bytes as i64));
             }
-            if let Some(pool) = &allocation.pool {
-                pool.freed();
+            if let Some(pool) = &allocation.pool
+                && pool.freed()
+            {
+                pool.end();
             }
         }
     }

@@ -2,13 +2,14 @@
 //!
 //! `docs/enforcement.md` is made from this table; a test keeps the two alike.
 
-use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
+use std::ffi::{c_char, c_int, c_uchar, c_uint, c_ulonglong, c_ushort, c_void};
 
 use divvy_driver::sys;
 use divvy_driver::sys::cuda::*;
 use divvy_driver::sys::nvml::*;
 
 use crate::charge::{graph, memory, stream_ordered, vmm};
+use crate::compute::{launch, synchronise};
 use crate::context;
 use crate::route::hook::hooks;
 use crate::route::procaddress;
@@ -57,9 +58,9 @@ hooks! { $
     /// Charges what the pool reserves, on the pool's device; nothing while the stream is captured.
     cuda cuMemAllocFromPoolAsync_ptsz(dptr: *mut CUdeviceptr, bytesize: usize, pool: CUmemoryPool, stream: CUstream) -> CUresult => stream_ordered::alloc_from_ptsz;
     /// Settles the pool's charge with what the driver still reserves.
-    cuda cuMemFreeAsync(dptr: CUdeviceptr, stream: CUstream) -> CUresult => memory::free_async;
+    cuda cuMemFreeAsync(dptr: CUdeviceptr, stream: CUstream) -> CUresult => stream_ordered::free;
     /// Settles the pool's charge with what the driver still reserves.
-    cuda cuMemFreeAsync_ptsz(dptr: CUdeviceptr, stream: CUstream) -> CUresult => memory::free_async;
+    cuda cuMemFreeAsync_ptsz(dptr: CUdeviceptr, stream: CUstream) -> CUresult => stream_ordered::free_ptsz;
     /// Remembers where the pool's memory is.
     cuda cuMemPoolCreate(pool: *mut CUmemoryPool, props: *const CUmemPoolProps) -> CUresult => stream_ordered::create;
     /// Gives back the pool's charge, with its last allocation if there are any.
@@ -92,6 +93,128 @@ hooks! { $
     cuda cuGraphExecDestroy(exec: CUgraphExec) -> CUresult => graph::destroy;
     /// Settles the charge of graph memory with what the driver still reserves.
     cuda cuDeviceGraphMemTrim(device: CUdevice) -> CUresult => graph::trim;
+    /// Waits for the slice's turn where compute time is shared; never while the stream is captured.
+    cuda cuLaunchKernel(f: CUfunction, grid_dim_x: c_uint, grid_dim_y: c_uint, grid_dim_z: c_uint, block_dim_x: c_uint, block_dim_y: c_uint, block_dim_z: c_uint, shared_mem_bytes: c_uint, h_stream: CUstream, kernel_params: *mut *mut c_void, extra: *mut *mut c_void) -> CUresult => launch::kernel;
+    /// Waits for the slice's turn where compute time is shared; never while the stream is captured.
+    cuda cuLaunchKernel_ptsz(f: CUfunction, grid_dim_x: c_uint, grid_dim_y: c_uint, grid_dim_z: c_uint, block_dim_x: c_uint, block_dim_y: c_uint, block_dim_z: c_uint, shared_mem_bytes: c_uint, h_stream: CUstream, kernel_params: *mut *mut c_void, extra: *mut *mut c_void) -> CUresult => launch::kernel_ptsz;
+    /// Waits for the slice's turn where compute time is shared; never while the stream is captured.
+    cuda cuLaunchKernelEx(config: *const CUlaunchConfig, f: CUfunction, kernel_params: *mut *mut c_void, extra: *mut *mut c_void) -> CUresult => launch::kernel_ex;
+    /// Waits for the slice's turn where compute time is shared; never while the stream is captured.
+    cuda cuLaunchKernelEx_ptsz(config: *const CUlaunchConfig, f: CUfunction, kernel_params: *mut *mut c_void, extra: *mut *mut c_void) -> CUresult => launch::kernel_ex_ptsz;
+    /// Waits for the slice's turn where compute time is shared; never while the stream is captured.
+    cuda cuLaunchCooperativeKernel(f: CUfunction, grid_dim_x: c_uint, grid_dim_y: c_uint, grid_dim_z: c_uint, block_dim_x: c_uint, block_dim_y: c_uint, block_dim_z: c_uint, shared_mem_bytes: c_uint, h_stream: CUstream, kernel_params: *mut *mut c_void) -> CUresult => launch::cooperative;
+    /// Waits for the slice's turn where compute time is shared; never while the stream is captured.
+    cuda cuLaunchCooperativeKernel_ptsz(f: CUfunction, grid_dim_x: c_uint, grid_dim_y: c_uint, grid_dim_z: c_uint, block_dim_x: c_uint, block_dim_y: c_uint, block_dim_z: c_uint, shared_mem_bytes: c_uint, h_stream: CUstream, kernel_params: *mut *mut c_void) -> CUresult => launch::cooperative_ptsz;
+    /// Waits for the slice's turn where compute time is shared; never while the stream is captured.
+    cuda cuLaunchCooperativeKernelMultiDevice(launch_params_list: *mut CUDA_LAUNCH_PARAMS, num_devices: c_uint, flags: c_uint) -> CUresult => launch::several_devices;
+    /// Waits for the slice's turn where compute time is shared; never while the stream is captured.
+    cuda cuLaunch(f: CUfunction) -> CUresult => launch::plain;
+    /// Waits for the slice's turn where compute time is shared; never while the stream is captured.
+    cuda cuLaunchGrid(f: CUfunction, grid_width: c_int, grid_height: c_int) -> CUresult => launch::grid;
+    /// Waits for the slice's turn where compute time is shared; never while the stream is captured.
+    cuda cuLaunchGridAsync(f: CUfunction, grid_width: c_int, grid_height: c_int, h_stream: CUstream) -> CUresult => launch::grid_async;
+    /// Waits for the slice's turn, as a launch does.
+    cuda cuMemcpyAsync(dst: CUdeviceptr, src: CUdeviceptr, byte_count: usize, h_stream: CUstream) -> CUresult => launch::copy;
+    /// Waits for the slice's turn, as a launch does.
+    cuda cuMemcpyAsync_ptsz(dst: CUdeviceptr, src: CUdeviceptr, byte_count: usize, h_stream: CUstream) -> CUresult => launch::copy_ptsz;
+    /// Waits for the slice's turn, as a launch does.
+    cuda cuMemcpyHtoDAsync_v2(dst_device: CUdeviceptr, src_host: *const c_void, byte_count: usize, h_stream: CUstream) -> CUresult => launch::copy_in;
+    /// Waits for the slice's turn, as a launch does.
+    cuda cuMemcpyHtoDAsync_v2_ptsz(dst_device: CUdeviceptr, src_host: *const c_void, byte_count: usize, h_stream: CUstream) -> CUresult => launch::copy_in_ptsz;
+    /// Waits for the slice's turn, as a launch does.
+    cuda cuMemcpyDtoHAsync_v2(dst_host: *mut c_void, src_device: CUdeviceptr, byte_count: usize, h_stream: CUstream) -> CUresult => launch::copy_out;
+    /// Waits for the slice's turn, as a launch does.
+    cuda cuMemcpyDtoHAsync_v2_ptsz(dst_host: *mut c_void, src_device: CUdeviceptr, byte_count: usize, h_stream: CUstream) -> CUresult => launch::copy_out_ptsz;
+    /// Waits for the slice's turn, as a launch does.
+    cuda cuMemcpyDtoDAsync_v2(dst_device: CUdeviceptr, src_device: CUdeviceptr, byte_count: usize, h_stream: CUstream) -> CUresult => launch::copy;
+    /// Waits for the slice's turn, as a launch does.
+    cuda cuMemcpyDtoDAsync_v2_ptsz(dst_device: CUdeviceptr, src_device: CUdeviceptr, byte_count: usize, h_stream: CUstream) -> CUresult => launch::copy_ptsz;
+    /// Waits for the slice's turn, as a launch does.
+    cuda cuMemcpyPeerAsync(dst_device: CUdeviceptr, dst_context: CUcontext, src_device: CUdeviceptr, src_context: CUcontext, byte_count: usize, h_stream: CUstream) -> CUresult => launch::copy_peer;
+    /// Waits for the slice's turn, as a launch does.
+    cuda cuMemcpyPeerAsync_ptsz(dst_device: CUdeviceptr, dst_context: CUcontext, src_device: CUdeviceptr, src_context: CUcontext, byte_count: usize, h_stream: CUstream) -> CUresult => launch::copy_peer_ptsz;
+    /// Waits for the slice's turn, as a launch does.
+    cuda cuMemcpy2DAsync_v2(p_copy: *const CUDA_MEMCPY2D, h_stream: CUstream) -> CUresult => launch::copy_2d;
+    /// Waits for the slice's turn, as a launch does.
+    cuda cuMemcpy2DAsync_v2_ptsz(p_copy: *const CUDA_MEMCPY2D, h_stream: CUstream) -> CUresult => launch::copy_2d_ptsz;
+    /// Waits for the slice's turn, as a launch does.
+    cuda cuMemcpy3DAsync_v2(p_copy: *const CUDA_MEMCPY3D, h_stream: CUstream) -> CUresult => launch::copy_3d;
+    /// Waits for the slice's turn, as a launch does.
+    cuda cuMemcpy3DAsync_v2_ptsz(p_copy: *const CUDA_MEMCPY3D, h_stream: CUstream) -> CUresult => launch::copy_3d_ptsz;
+    /// Waits for the slice's turn, as a launch does.
+    cuda cuMemcpy3DPeerAsync(p_copy: *const CUDA_MEMCPY3D_PEER, h_stream: CUstream) -> CUresult => launch::copy_3d_peer;
+    /// Waits for the slice's turn, as a launch does.
+    cuda cuMemcpy3DPeerAsync_ptsz(p_copy: *const CUDA_MEMCPY3D_PEER, h_stream: CUstream) -> CUresult => launch::copy_3d_peer_ptsz;
+    /// Waits for the slice's turn, as a launch does.
+    cuda cuMemcpyBatchAsync(dsts: *mut CUdeviceptr, srcs: *mut CUdeviceptr, sizes: *mut usize, count: usize, attrs: *mut CUmemcpyAttributes, attrs_idxs: *mut usize, num_attrs: usize, fail_idx: *mut usize, h_stream: CUstream) -> CUresult => launch::copies;
+    /// Waits for the slice's turn, as a launch does.
+    cuda cuMemcpyBatchAsync_ptsz(dsts: *mut CUdeviceptr, srcs: *mut CUdeviceptr, sizes: *mut usize, count: usize, attrs: *mut CUmemcpyAttributes, attrs_idxs: *mut usize, num_attrs: usize, fail_idx: *mut usize, h_stream: CUstream) -> CUresult => launch::copies_ptsz;
+    /// Waits for the slice's turn, as a launch does.
+    cuda cuMemcpyBatchAsync_v2(dsts: *mut CUdeviceptr, srcs: *mut CUdeviceptr, sizes: *mut usize, count: usize, attrs: *mut CUmemcpyAttributes, attrs_idxs: *mut usize, num_attrs: usize, h_stream: CUstream) -> CUresult => launch::copies_v2;
+    /// Waits for the slice's turn, as a launch does.
+    cuda cuMemcpyBatchAsync_v2_ptsz(dsts: *mut CUdeviceptr, srcs: *mut CUdeviceptr, sizes: *mut usize, count: usize, attrs: *mut CUmemcpyAttributes, attrs_idxs: *mut usize, num_attrs: usize, h_stream: CUstream) -> CUresult => launch::copies_v2_ptsz;
+    /// Waits for the slice's turn, as a launch does.
+    cuda cuMemcpy3DBatchAsync(num_ops: usize, op_list: *mut CUDA_MEMCPY3D_BATCH_OP, fail_idx: *mut usize, flags: c_ulonglong, h_stream: CUstream) -> CUresult => launch::copies_3d;
+    /// Waits for the slice's turn, as a launch does.
+    cuda cuMemcpy3DBatchAsync_ptsz(num_ops: usize, op_list: *mut CUDA_MEMCPY3D_BATCH_OP, fail_idx: *mut usize, flags: c_ulonglong, h_stream: CUstream) -> CUresult => launch::copies_3d_ptsz;
+    /// Waits for the slice's turn, as a launch does.
+    cuda cuMemcpy3DBatchAsync_v2(num_ops: usize, op_list: *mut CUDA_MEMCPY3D_BATCH_OP, flags: c_ulonglong, h_stream: CUstream) -> CUresult => launch::copies_3d_v2;
+    /// Waits for the slice's turn, as a launch does.
+    cuda cuMemcpy3DBatchAsync_v2_ptsz(num_ops: usize, op_list: *mut CUDA_MEMCPY3D_BATCH_OP, flags: c_ulonglong, h_stream: CUstream) -> CUresult => launch::copies_3d_v2_ptsz;
+    /// Waits for the slice's turn, as a launch does.
+    cuda cuMemcpyWithAttributesAsync(dst: CUdeviceptr, src: CUdeviceptr, size: usize, attr: *mut CUmemcpyAttributes, h_stream: CUstream) -> CUresult => launch::copy_with;
+    /// Waits for the slice's turn, as a launch does.
+    cuda cuMemcpyWithAttributesAsync_ptsz(dst: CUdeviceptr, src: CUdeviceptr, size: usize, attr: *mut CUmemcpyAttributes, h_stream: CUstream) -> CUresult => launch::copy_with_ptsz;
+    /// Waits for the slice's turn, as a launch does.
+    cuda cuMemcpy3DWithAttributesAsync(op: *mut CUDA_MEMCPY3D_BATCH_OP, flags: c_ulonglong, h_stream: CUstream) -> CUresult => launch::copy_3d_with;
+    /// Waits for the slice's turn, as a launch does.
+    cuda cuMemcpy3DWithAttributesAsync_ptsz(op: *mut CUDA_MEMCPY3D_BATCH_OP, flags: c_ulonglong, h_stream: CUstream) -> CUresult => launch::copy_3d_with_ptsz;
+    /// Waits for the slice's turn, as a launch does.
+    cuda cuMemcpyHtoAAsync_v2(dst_array: CUarray, dst_offset: usize, src_host: *const c_void, byte_count: usize, h_stream: CUstream) -> CUresult => launch::array_in;
+    /// Waits for the slice's turn, as a launch does.
+    cuda cuMemcpyHtoAAsync_v2_ptsz(dst_array: CUarray, dst_offset: usize, src_host: *const c_void, byte_count: usize, h_stream: CUstream) -> CUresult => launch::array_in_ptsz;
+    /// Waits for the slice's turn, as a launch does.
+    cuda cuMemcpyAtoHAsync_v2(dst_host: *mut c_void, src_array: CUarray, src_offset: usize, byte_count: usize, h_stream: CUstream) -> CUresult => launch::array_out;
+    /// Waits for the slice's turn, as a launch does.
+    cuda cuMemcpyAtoHAsync_v2_ptsz(dst_host: *mut c_void, src_array: CUarray, src_offset: usize, byte_count: usize, h_stream: CUstream) -> CUresult => launch::array_out_ptsz;
+    /// Waits for the slice's turn, as a launch does.
+    cuda cuMemPrefetchAsync_v2(dev_ptr: CUdeviceptr, count: usize, location: CUmemLocation, flags: c_uint, h_stream: CUstream) -> CUresult => launch::prefetch;
+    /// Waits for the slice's turn, as a launch does.
+    cuda cuMemPrefetchAsync_v2_ptsz(dev_ptr: CUdeviceptr, count: usize, location: CUmemLocation, flags: c_uint, h_stream: CUstream) -> CUresult => launch::prefetch_ptsz;
+    /// Waits for the slice's turn, as a launch does.
+    cuda cuMemsetD8Async(dst_device: CUdeviceptr, uc: c_uchar, n: usize, h_stream: CUstream) -> CUresult => launch::fill_8;
+    /// Waits for the slice's turn, as a launch does.
+    cuda cuMemsetD8Async_ptsz(dst_device: CUdeviceptr, uc: c_uchar, n: usize, h_stream: CUstream) -> CUresult => launch::fill_8_ptsz;
+    /// Waits for the slice's turn, as a launch does.
+    cuda cuMemsetD16Async(dst_device: CUdeviceptr, us: c_ushort, n: usize, h_stream: CUstream) -> CUresult => launch::fill_16;
+    /// Waits for the slice's turn, as a launch does.
+    cuda cuMemsetD16Async_ptsz(dst_device: CUdeviceptr, us: c_ushort, n: usize, h_stream: CUstream) -> CUresult => launch::fill_16_ptsz;
+    /// Waits for the slice's turn, as a launch does.
+    cuda cuMemsetD32Async(dst_device: CUdeviceptr, ui: c_uint, n: usize, h_stream: CUstream) -> CUresult => launch::fill_32;
+    /// Waits for the slice's turn, as a launch does.
+    cuda cuMemsetD32Async_ptsz(dst_device: CUdeviceptr, ui: c_uint, n: usize, h_stream: CUstream) -> CUresult => launch::fill_32_ptsz;
+    /// Waits for the slice's turn, as a launch does.
+    cuda cuMemsetD2D8Async(dst_device: CUdeviceptr, dst_pitch: usize, uc: c_uchar, width: usize, height: usize, h_stream: CUstream) -> CUresult => launch::fill_2d_8;
+    /// Waits for the slice's turn, as a launch does.
+    cuda cuMemsetD2D8Async_ptsz(dst_device: CUdeviceptr, dst_pitch: usize, uc: c_uchar, width: usize, height: usize, h_stream: CUstream) -> CUresult => launch::fill_2d_8_ptsz;
+    /// Waits for the slice's turn, as a launch does.
+    cuda cuMemsetD2D16Async(dst_device: CUdeviceptr, dst_pitch: usize, us: c_ushort, width: usize, height: usize, h_stream: CUstream) -> CUresult => launch::fill_2d_16;
+    /// Waits for the slice's turn, as a launch does.
+    cuda cuMemsetD2D16Async_ptsz(dst_device: CUdeviceptr, dst_pitch: usize, us: c_ushort, width: usize, height: usize, h_stream: CUstream) -> CUresult => launch::fill_2d_16_ptsz;
+    /// Waits for the slice's turn, as a launch does.
+    cuda cuMemsetD2D32Async(dst_device: CUdeviceptr, dst_pitch: usize, ui: c_uint, width: usize, height: usize, h_stream: CUstream) -> CUresult => launch::fill_2d_32;
+    /// Waits for the slice's turn, as a launch does.
+    cuda cuMemsetD2D32Async_ptsz(dst_device: CUdeviceptr, dst_pitch: usize, ui: c_uint, width: usize, height: usize, h_stream: CUstream) -> CUresult => launch::fill_2d_32_ptsz;
+    /// Never waits for a turn; while turns are taken, notes what is done when it returns.
+    cuda cuCtxSynchronize() -> CUresult => synchronise::context;
+    /// Never waits for a turn; while turns are taken, notes what is done when it returns.
+    cuda cuCtxSynchronize_v2(ctx: CUcontext) -> CUresult => synchronise::context_v2;
+    /// Never waits for a turn; while turns are taken, notes what is done when it returns.
+    cuda cuStreamSynchronize(h_stream: CUstream) -> CUresult => synchronise::stream;
+    /// Never waits for a turn; while turns are taken, notes what is done when it returns.
+    cuda cuStreamSynchronize_ptsz(h_stream: CUstream) -> CUresult => synchronise::stream_ptsz;
+    /// Never waits for a turn; while turns are taken, notes what is done when it returns.
+    cuda cuEventSynchronize(h_event: CUevent) -> CUresult => synchronise::event;
     /// Charges what a context costs, if this makes one.
     cuda cuDevicePrimaryCtxRetain(pctx: *mut CUcontext, dev: CUdevice) -> CUresult => context::primary_retain;
     /// Gives back the context's cost and what was allocated in it, if it is gone.

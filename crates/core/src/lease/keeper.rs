@@ -279,17 +279,20 @@ impl Keeper {
         order.into_iter().map(|(_, tenant)| tenant).collect()
     }
 
-    /// Those that wait for a GPU of this tenant's.
-    fn rivals(&self, tenant: Tenant) -> impl Iterator<Item = &Standing> {
+    /// The others that share a GPU with this tenant.
+    fn beside(&self, tenant: Tenant) -> impl Iterator<Item = &Standing> {
         let gpus = &self.tenants[&tenant].terms.gpus;
         self.tenants
             .iter()
             .filter(move |(other, standing)| {
-                **other != tenant
-                    && standing.is_candidate()
-                    && standing.terms.gpus.iter().any(|gpu| gpus.contains(gpu))
+                **other != tenant && standing.terms.gpus.iter().any(|gpu| gpus.contains(gpu))
             })
             .map(|(_, standing)| standing)
+    }
+
+    /// Those of them that wait for it.
+    fn rivals(&self, tenant: Tenant) -> impl Iterator<Item = &Standing> {
+        self.beside(tenant).filter(|other| other.is_candidate())
     }
 
     fn is_waited_for(&self, tenant: Tenant) -> bool {
@@ -314,9 +317,14 @@ impl Keeper {
     }
 
     fn tell(&mut self) -> Vec<(Tenant, Grant)> {
+        let alone: Vec<bool> = self
+            .tenants
+            .keys()
+            .map(|tenant| self.beside(*tenant).next().is_none())
+            .collect();
         let mut changed = Vec::new();
-        for (tenant, standing) in &mut self.tenants {
-            let grant = standing.grant();
+        for ((tenant, standing), alone) in self.tenants.iter_mut().zip(alone) {
+            let grant = standing.grant(alone);
             if grant != standing.granted {
                 standing.granted = grant;
                 changed.push((*tenant, grant));

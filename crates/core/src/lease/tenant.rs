@@ -169,10 +169,12 @@ impl Standing {
             .then(|| duration(self.earned * 1000 / (1000 - self.thousandths())))
     }
 
-    pub fn grant(&self) -> Grant {
+    /// What it may do; `alone` on its GPUs or not.
+    pub fn grant(&self, alone: bool) -> Grant {
         match self.phase {
             _ if self.terms.mode == ComputeMode::None => Grant::Open,
-            Phase::Holding { until: None, .. } => Grant::Open,
+            Phase::Holding { until: None, .. } if alone => Grant::Open,
+            Phase::Holding { until: None, .. } => Grant::Bounded,
             Phase::Holding {
                 until: Some(until), ..
             } => Grant::Until(until),

@@ -12,6 +12,8 @@ use divvy_core::{ComputeMode, Share};
 
 pub const STEP: Duration = Duration::from_micros(50);
 pub const WINDOW: Duration = Duration::from_millis(10);
+/// What a driver lets a process launch ahead when nothing holds it: a thousand kernels, say.
+const OPEN_WINDOW: Duration = Duration::from_millis(200);
 const OVERDUE: Duration = Duration::from_millis(3);
 const DRIVER_SLICE: Duration = Duration::from_millis(2);
 
@@ -58,7 +60,7 @@ pub struct Process {
 }
 
 impl Process {
-    fn wants(&self, now: Duration) -> Option<Duration> {
+    fn wants(&self, now: Duration, window: Duration) -> Option<Duration> {
         if now < self.ready_at {
             return None;
         }
@@ -68,10 +70,10 @@ impl Process {
                 self.queue.is_empty().then_some(kernel)
             }
             Load::Flood { kernel } => {
-                (ahead.is_zero() || ahead + kernel <= WINDOW).then_some(kernel)
+                (ahead.is_zero() || ahead + kernel <= window).then_some(kernel)
             }
             Load::Burst { kernel, .. } => (self.work_left >= kernel
-                && (ahead.is_zero() || ahead + kernel <= WINDOW))
+                && (ahead.is_zero() || ahead + kernel <= window))
                 .then_some(kernel),
         }
     }
@@ -93,7 +95,7 @@ pub struct Player {
 impl Player {
     fn holds(&self, now: Duration) -> bool {
         match self.grant {
-            Grant::Open => true,
+            Grant::Open | Grant::Bounded => true,
             Grant::Until(end) => now < end,
             Grant::Peers(_) | Grant::Closed => false,
         }
@@ -235,13 +237,17 @@ impl World {
         let mut wake = false;
         for player in &mut self.players {
             let (open, peers) = (ungated || player.holds(now), player.lets_peers_in(now));
+            let window = match player.grant {
+                Grant::Open => OPEN_WINDOW,
+                _ => WINDOW,
+            };
             for process in &mut player.processes {
                 if process.stopped {
                     continue;
                 }
                 let was = process.waiting;
                 process.waiting = false;
-                while let Some(kernel) = process.wants(now) {
+                while let Some(kernel) = process.wants(now, window) {
                     if !was && !process.waiting && process.queue.is_empty() {
                         process.asked_at = now;
                     }

@@ -23,6 +23,8 @@ const LONGEST_WAIT_NS: u64 = 60_000_000_000;
 pub enum Grant {
     /// Anything, until told otherwise. What a slice begins with.
     Open,
+    /// Anything, until told otherwise, with little on the GPU ahead.
+    Bounded,
     /// Anything, until then.
     Until(u64),
     /// Until then, only on a GPU where the process has nothing.
@@ -32,12 +34,15 @@ pub enum Grant {
 }
 
 const TIME: u64 = (1 << 62) - 1;
+/// Until a time that never comes.
+const BOUNDED: u64 = 1 << 62 | TIME;
 
 impl Grant {
     fn to_word(self) -> u64 {
         match self {
             Self::Open => 0,
-            Self::Until(end) => 1 << 62 | end.min(TIME),
+            Self::Bounded => BOUNDED,
+            Self::Until(end) => 1 << 62 | end.min(TIME - 1),
             Self::Peers(end) => 2 << 62 | end.min(TIME),
             Self::Closed => 3 << 62,
         }
@@ -46,6 +51,7 @@ impl Grant {
     pub(crate) fn from_word(word: u64) -> Self {
         match word >> 62 {
             0 => Self::Open,
+            1 if word == BOUNDED => Self::Bounded,
             1 => Self::Until(word & TIME),
             2 => Self::Peers(word & TIME),
             _ => Self::Closed,
@@ -86,10 +92,16 @@ impl Slot {
         self.control.grant.load(Relaxed) == 0
     }
 
+    /// Whether everything may be launched, and little be kept ahead.
+    #[inline]
+    pub fn is_bounded(&self) -> bool {
+        self.control.grant.load(Relaxed) == BOUNDED
+    }
+
     /// Whether a launch on a GPU of the slice may go on. `now`: [`boot_time_ns`].
     pub fn may_launch(&self, gpu: usize, now: u64) -> bool {
         let granted = match Grant::from_word(self.control.grant.load(Acquire)) {
-            Grant::Open => true,
+            Grant::Open | Grant::Bounded => true,
             Grant::Until(end) => now < end,
             Grant::Peers(end) => now < end && !self.has_work(gpu),
             Grant::Closed => false,
@@ -216,6 +228,7 @@ mod tests {
     fn a_grant_survives_its_word_and_none_at_all_is_open() {
         for grant in [
             Grant::Open,
+            Grant::Bounded,
             Grant::Until(7),
             Grant::Peers(TIME),
             Grant::Closed,
@@ -225,7 +238,7 @@ mod tests {
         assert_eq!(Grant::from_word(0), Grant::Open);
         assert_eq!(
             Grant::Until(u64::MAX).to_word(),
-            Grant::Until(TIME).to_word()
+            Grant::Until(TIME - 1).to_word()
         );
     }
 }

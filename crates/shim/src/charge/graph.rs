@@ -24,6 +24,7 @@ use executable::{Executable, Need};
 use footprint::Footprint;
 
 use crate::charge::stream::{Flavour, LEGACY, PER_THREAD};
+use crate::compute::{self, Work};
 use crate::device::{self, Admission};
 use crate::process::{self, Standing};
 use crate::route::hook::Real;
@@ -145,11 +146,13 @@ fn admitted(footprint: &Footprint) -> Result<Option<Arc<Executable>>, ()> {
 }
 
 pub fn launch<F>(real: Real<'_, F>, exec: CUgraphExec, stream: CUstream) -> CUresult {
-    run(&real, exec, stream, &LEGACY, Graphs::launched)
+    let run = || run(&real, exec, stream, &LEGACY, Graphs::launched);
+    compute::pass(stream, &LEGACY, || Work::graph(exec as usize), run)
 }
 
 pub fn launch_ptsz<F>(real: Real<'_, F>, exec: CUgraphExec, stream: CUstream) -> CUresult {
-    run(&real, exec, stream, &PER_THREAD, Graphs::launched)
+    let run = || run(&real, exec, stream, &PER_THREAD, Graphs::launched);
+    compute::pass(stream, &PER_THREAD, || Work::graph(exec as usize), run)
 }
 
 pub fn upload<F>(real: Real<'_, F>, exec: CUgraphExec, stream: CUstream) -> CUresult {

@@ -1,0 +1,282 @@
+//! What this process has on the GPU: marks in its streams, and measurements under way. Kept only while turns are taken.
+//!
+//! A mark is an event recorded behind some work; when the driver says that it has passed, the work is done. Marks are set
+//! only in a launch, into the stream that it goes to, for at no other time is a stream known to be alive. What stands behind
+//! the last mark is little, and is done when the ledger's reckoning says so.
+
+use std::collections::VecDeque;
+
+use divvy_driver::sys::cuda::{CUcontext, CUevent, CUresult, CUstream};
+
+use crate::charge::stock::relaxed;
+use crate::compute::forecast::{Forecast, Work};
+use crate::route::function::driver;
+
+/// So much work is let onto the GPU ahead, in nanoseconds: what is on it when a turn ends, the next one waits for.
+pub const WINDOW: u64 = 10_000_000;
+/// A mark stands behind every so many nanoseconds of work.
+pub const SPACING: u64 = WINDOW / 8;
+/// A stream in which nothing was launched at the gate for so long may hold work that was never counted.
+const FORGETFUL: u64 = 20_000_000;
+/// Measurements that may be under way.
+const SAMPLES: usize = 64;
+
+/// Where work goes: the stream, in its context, on a GPU of the slice.
+#[derive(Clone, Copy)]
+pub struct Lane {
+    pub context: CUcontext,
+    pub stream: CUstream,
+    /// The per-thread flavour of the functions was called.
+    pub per_thread: bool,
+    pub gpu: usize,
+}
+
+impl Lane {
+    fn is(&self, other: &Lane) -> bool {
+        self.context == other.context
+            && self.stream == other.stream
+            && self.per_thread == other.per_thread
+    }
+
+    fn record(&self, event: CUevent) -> bool {
+        let record = match self.per_thread {
+            true => driver::cuEventRecord_ptsz.get(),
+            false => driver::cuEventRecord.get(),
+        };
+        let Some(record) = record else { return false };
+        // SAFETY: an event of ours, of the stream's own context, which is current; the stream is the one being launched into.
+        relaxed(|| unsafe { record(event, self.stream) }) == CUresult::SUCCESS
+    }
+}
+
+struct Mark {
+    event: CUevent,
+    cost: u64,
+    set_at: u64,
+}
+
+struct Track {
+    lane: Lane,
+    marks: VecDeque<Mark>,
+    /// Work behind the last mark.
+    behind: u64,
+    used_at: u64,
+}
+
+struct Sample {
+    context: CUcontext,
+    start: CUevent,
+    end: CUevent,
+    work: Work,
+}
+
+#[derive(Default)]
+pub struct Flight {
+    tracks: Vec<Track>,
+    samples: Vec<Sample>,
+    spare: Vec<(CUcontext, CUevent)>,
+}
+
+// SAFETY: handles of the driver, which may be used from any thread; they are passed to it and not followed.
+unsafe impl Send for Flight {}
+
+impl Flight {
+    /// Begins a launch: what is on the GPU already gets a mark if it was never counted.
+    pub fn enter(&mut self, lane: Lane, now: u64) {
+        let event = match self.tracks.iter_mut().find(|track| track.lane.is(&lane)) {
+            Some(track) if now.saturating_sub(track.used_at) < FORGETFUL => {
+                track.used_at = now;
+                return;
+            }
+            _ => self.event(lane.context),
+        };
+        let track = self.track(lane, now);
+        if let Some(event) = event
+            && lane.record(event)
+        {
+            track.marks.push_back(Mark {
+                event,
+                cost: WINDOW,
+                set_at: now,
+            });
+        }
+    }
+
+    fn track(&mut self, lane: Lane, now: u64) -> &mut Track {
+        let at = match self.tracks.iter().position(|track| track.lane.is(&lane)) {
+            Some(at) => at,
+            None => {
+                let (marks, behind, used_at) = (VecDeque::new(), 0, now);
+                self.tracks.push(Track {
+                    lane,
+                    marks,
+                    behind,
+                    used_at,
+                });
+                self.tracks.len() - 1
+            }
+        };
+        let track = &mut self.tracks[at];
+        track.used_at = now;
+        track
+    }
+
+    /// Whether so much more may go to a GPU now: little is ahead by what is known, and no mark is old. What no mark stands
+    /// behind cannot be waited for.
+    pub fn has_room(&self, gpu: usize, cost: u64, now: u64) -> bool {
+        let on_gpu = || self.tracks.iter().filter(|track| track.lane.gpu == gpu);
+        let ahead: u64 = on_gpu()
+            .map(|track| track.behind + track.marks.iter().map(|mark| mark.cost).sum::<u64>())
+            .sum();
+        let is_old = |mark: &Mark| now.saturating_sub(mark.set_at) > WINDOW;
+        let any_old = on_gpu().any(|track| track.marks.front().is_some_and(is_old));
+        !any_old && ahead.saturating_add(cost) <= WINDOW
+            || on_gpu().all(|track| track.marks.is_empty())
+    }
+
+    /// Sets out to measure a launch.
+    pub fn begin_sample(&mut self, lane: Lane, work: Work) -> Option<(CUevent, Work)> {
+        if self.samples.len() >= SAMPLES {
+            return None;
+        }
+        let start = self.event(lane.context)?;
+        if lane.record(start) {
+            return Some((start, work));
+        }
+        self.spare.push((lane.context, start));
+        None
+    }
+
+    /// A launch has been made. Sets a mark if one is due, or if it is measured.
+    pub fn launched(&mut self, lane: Lane, cost: u64, sample: Option<(CUevent, Work)>, now: u64) {
+        self.track(lane, now).behind += cost;
+        if let Some((start, work)) = sample {
+            match self.event(lane.context).filter(|end| lane.record(*end)) {
+                Some(end) => {
+                    let context = lane.context;
+                    self.samples.push(Sample {
+                        context,
+                        start,
+                        end,
+                        work,
+                    });
+                }
+                None => self.spare.push((lane.context, start)),
+            }
+            self.mark(lane, now);
+        } else if self.track(lane, now).behind >= SPACING {
+            self.mark(lane, now);
+        }
+    }
+
+    /// Sets a mark behind everything in the lane that has none.
+    pub fn mark(&mut self, lane: Lane, now: u64) {
+        if self.track(lane, now).behind == 0 {
+            return;
+        }
+        if let Some(event) = self.event(lane.context) {
+            if lane.record(event) {
+                let track = self.track(lane, now);
+                let cost = std::mem::take(&mut track.behind);
+                track.marks.push_back(Mark {
+                    event,
+                    cost,
+                    set_at: now,
+                });
+            } else {
+                self.spare.push((lane.context, event));
+            }
+        }
+    }
+
+    /// Looks which marks have passed and which measurements are there.
+    pub fn settle(&mut self, forecast: &Forecast) {
+        let Self {
+            tracks,
+            samples,
+            spare,
+        } = self;
+        for track in tracks {
+            while let Some(mark) = track.marks.pop_front_if(|mark| has_passed(mark.event)) {
+                spare.push((track.lane.context, mark.event));
+            }
+        }
+        samples.retain(|sample| {
+            let passed = has_passed(sample.end);
+            if passed {
+                if let Some(nanos) = between(sample.start, sample.end) {
+                    forecast.learn(sample.work, nanos);
+                }
+                spare.extend([sample.start, sample.end].map(|event| (sample.context, event)));
+            }
+            !passed
+        });
+    }
+
+    /// Everything that was launched before has been waited for: in one stream, or in all.
+    pub fn synchronised(&mut self, of: impl Fn(&Lane) -> bool) {
+        for track in self.tracks.iter_mut().filter(|track| of(&track.lane)) {
+            track.behind = 0;
+        }
+    }
+
+    /// Whether nothing of this process's is left on a GPU, as far as marks tell.
+    pub fn is_empty(&self, gpu: usize) -> bool {
+        self.tracks
+            .iter()
+            .filter(|track| track.lane.gpu == gpu)
+            .all(|track| track.marks.is_empty())
+    }
+
+    /// Whether there is nothing on a GPU that a mark does not stand behind, either.
+    pub fn is_done(&self, gpu: usize) -> bool {
+        let nothing_behind = |track: &Track| track.lane.gpu != gpu || track.behind == 0;
+        self.is_empty(gpu) && self.tracks.iter().all(nothing_behind)
+    }
+
+    pub fn gpus(&self) -> Vec<usize> {
+        let mut gpus: Vec<usize> = self.tracks.iter().map(|track| track.lane.gpu).collect();
+        gpus.sort_unstable();
+        gpus.dedup();
+        gpus
+    }
+
+    /// Contexts are gone, and their events with them.
+    pub fn forget(&mut self, is_gone: impl Fn(usize) -> bool) {
+        let lives = |context: CUcontext| !is_gone(context as usize);
+        self.tracks.retain(|track| lives(track.lane.context));
+        self.samples.retain(|sample| lives(sample.context));
+        self.spare.retain(|(context, _)| lives(*context));
+    }
+
+    /// An event of the current context.
+    fn event(&mut self, context: CUcontext) -> Option<CUevent> {
+        if let Some(at) = self.spare.iter().position(|(of, _)| *of == context) {
+            return Some(self.spare.swap_remove(at).1);
+        }
+        let mut event = std::ptr::null_mut();
+        let create = driver::cuEventCreate.get()?;
+        // SAFETY: a place for the answer; the caller's context is current.
+        let result = relaxed(|| unsafe { create(&mut event, 0) });
+        (result == CUresult::SUCCESS).then_some(event)
+    }
+}
+
+/// An event that the driver does not know any more has passed too.
+fn has_passed(event: CUevent) -> bool {
+    let Some(query) = driver::cuEventQuery.get() else {
+        return true;
+    };
+    // SAFETY: an event of ours, in a context that was not seen to end.
+    relaxed(|| unsafe { query(event) }) != CUresult::NOT_READY
+}
+
+/// Device time from one event to another that has passed, in nanoseconds.
+fn between(start: CUevent, end: CUevent) -> Option<u64> {
+    let mut milliseconds = 0.0;
+    let elapsed = driver::cuEventElapsedTime.get()?;
+    // SAFETY: two events of ours, and a place for the answer.
+    let result = relaxed(|| unsafe { elapsed(&mut milliseconds, start, end) });
+    (result == CUresult::SUCCESS && milliseconds >= 0.0)
+        .then_some((f64::from(milliseconds) * 1e6) as u64)
+}

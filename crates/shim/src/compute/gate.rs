@@ -1,0 +1,190 @@
+//! The gate: every launch comes through here, and most go straight on.
+
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use divvy_driver::sys::cuda::{CUresult, CUstream};
+use divvy_ledger::{Slot, boot_time_ns};
+
+use crate::account::Account;
+use crate::charge::stream::Flavour;
+use crate::compute::flight::{Flight, Lane, SPACING};
+use crate::compute::forecast::{Forecast, Work};
+use crate::device;
+use crate::device::Belongs;
+use crate::process::{self, Standing};
+use crate::route::function::driver;
+
+/// Between two looks whether there is room on the GPU.
+const LOOK: Duration = Duration::from_micros(50);
+/// Of launches that need not wait, at least one in so many is looked at.
+const LONGEST_STRIDE: u64 = 64;
+/// Work that does not end in this time may wait for what has yet to be launched, in nanoseconds.
+const GIVE_UP: u64 = 500_000_000;
+
+/// What a process knows of its work while turns are taken.
+#[derive(Default)]
+pub struct Compute {
+    forecast: Forecast,
+    flight: Mutex<Flight>,
+    /// Of so many launches that need not wait, one is looked at.
+    stride: AtomicU32,
+    launches: AtomicU32,
+}
+
+impl Compute {
+    fn flight(&self) -> MutexGuard<'_, Flight> {
+        self.flight.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a launch that need not wait may go unseen. Short work is looked at now and then, long work each time.
+    #[inline]
+    fn is_skipped(&self) -> bool {
+        let launches = self.launches.fetch_add(1, Relaxed);
+        launches % self.stride.load(Relaxed).max(1) != 0
+    }
+
+    /// Chooses the stride from here on, and returns the one up to here.
+    fn set_stride(&self, cost: u64, is_bounded: bool) -> u64 {
+        let stride = match is_bounded {
+            true => (SPACING / 2 / cost.max(1)).clamp(1, LONGEST_STRIDE),
+            false => 1,
+        };
+        u64::from(self.stride.swap(stride as u32, Relaxed).max(1))
+    }
+
+    /// Contexts are gone, and what was theirs with them.
+    pub fn forget(&self, is_gone: impl Fn(usize) -> bool) {
+        self.flight().forget(is_gone);
+    }
+
+    /// After a call that waited for work: tells what is done.
+    pub fn synchronised(&self, slot: &Slot, of: impl Fn(&Lane) -> bool) {
+        let mut flight = self.flight();
+        flight.settle(&self.forecast);
+        flight.synchronised(of);
+        for gpu in flight.gpus() {
+            if flight.is_done(gpu) {
+                slot.work_done(gpu);
+            }
+        }
+    }
+}
+
+/// This process's account and slot, if turns are taken.
+#[inline]
+pub fn gated() -> Option<(&'static Account, &'static Slot)> {
+    let Standing::Limited(account) = process::standing() else {
+        return None;
+    };
+    let slot = account.at_gate()?;
+    (!slot.is_ungated()).then_some((account, slot))
+}
+
+/// Lets a launch into a stream through, sooner or later.
+#[inline]
+pub fn pass(
+    stream: CUstream,
+    flavour: &Flavour,
+    work: impl FnOnce() -> Work,
+    launch: impl FnOnce() -> CUresult,
+) -> CUresult {
+    match gated() {
+        None => launch(),
+        Some((account, slot)) if slot.is_bounded() && account.compute.is_skipped() => launch(),
+        Some((account, slot)) => in_turn(account, slot, stream, flavour, work(), launch),
+    }
+}
+
+#[cold]
+fn in_turn(
+    account: &'static Account,
+    slot: &Slot,
+    stream: CUstream,
+    flavour: &Flavour,
+    work: Work,
+    launch: impl FnOnce() -> CUresult,
+) -> CUresult {
+    // What is captured is written down and not done.
+    if flavour.captures(stream) {
+        return launch();
+    }
+    let Some((lane, is_current)) = lane(account, stream, flavour) else {
+        return launch();
+    };
+    let compute = &account.compute;
+    let (cost, measure) = compute.forecast.ask(work);
+    // Those that went by unseen since the last one are taken to be like this one.
+    let cost = cost.saturating_mul(compute.set_stride(cost, slot.is_bounded()));
+    if is_current {
+        compute.flight().enter(lane, boot_time_ns());
+    }
+    let now = wait(compute, slot, lane, is_current, cost);
+    slot.put_work(lane.gpu, cost, now);
+    slot.add_device_time(lane.gpu, cost);
+    if !is_current {
+        return launch();
+    }
+    let sample = match measure {
+        true => compute.flight().begin_sample(lane, work),
+        false => None,
+    };
+    let result = launch();
+    compute.flight().launched(lane, cost, sample, now);
+    result
+}
+
+/// Waits for the turn, and for room; returns the time then.
+fn wait(compute: &Compute, slot: &Slot, lane: Lane, is_current: bool, cost: u64) -> u64 {
+    let drained = || {
+        let mut flight = compute.flight();
+        if is_current {
+            flight.mark(lane, boot_time_ns());
+        }
+        flight.settle(&compute.forecast);
+        flight.is_empty(lane.gpu)
+    };
+    let start = boot_time_ns();
+    let mut watching = None;
+    loop {
+        let now = boot_time_ns();
+        if !slot.may_launch(lane.gpu, now) {
+            slot.wait_for_turn(lane.gpu, drained);
+            continue;
+        }
+        let has_room = {
+            let mut flight = compute.flight();
+            flight.settle(&compute.forecast);
+            flight.has_room(lane.gpu, cost, now)
+        };
+        if has_room || now.saturating_sub(start) > GIVE_UP {
+            return now;
+        }
+        watching.get_or_insert_with(|| slot.watch_work());
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// Where a launch goes, and whether events can be recorded there: only the current context's can.
+fn lane(account: &'static Account, stream: CUstream, flavour: &Flavour) -> Option<(Lane, bool)> {
+    /// `CU_STREAM_LEGACY` and `CU_STREAM_PER_THREAD` of `cuda.h` are no streams of the program's making.
+    const SPECIAL: usize = 2;
+    let current = device::current_context();
+    let mut context = current;
+    if stream as usize > SPECIAL {
+        // SAFETY: the program's stream, and a place for the answer.
+        unsafe { driver::cuStreamGetCtx.get()?(stream, &mut context) };
+    }
+    let device = crate::charge::stream::device_of(stream)?;
+    let Belongs::Here(place) = account.belongs(device) else {
+        return None;
+    };
+    let lane = Lane {
+        context,
+        stream,
+        per_thread: flavour.identity(std::ptr::null_mut()).is_none(),
+        gpu: place.gpu,
+    };
+    Some((lane, context == current && !current.is_null()))
+}

@@ -1,0 +1,41 @@
+//! Calls that wait for the GPU. They are never held up; while turns are taken, it is known that they wait, and what is done
+//! when they return.
+
+use divvy_driver::sys::cuda::{CUcontext, CUevent, CUresult, CUstream};
+
+use crate::compute::flight::Lane;
+use crate::compute::gate::gated;
+use crate::device;
+use crate::route::hook::Real;
+
+fn watched<F>(real: &Real<'_, F>, of: impl Fn(&Lane) -> bool) -> CUresult {
+    let Some((account, slot)) = gated() else {
+        return real.call();
+    };
+    let watching = slot.watch_work();
+    let result = real.call();
+    drop(watching);
+    let fine = result == CUresult::SUCCESS;
+    account.compute.synchronised(slot, |lane| fine && of(lane));
+    result
+}
+
+pub fn context<F>(real: Real<'_, F>) -> CUresult {
+    watched(&real, |lane| lane.context == device::current_context())
+}
+
+pub fn context_v2<F>(real: Real<'_, F>, context: CUcontext) -> CUresult {
+    watched(&real, |lane| lane.context == context)
+}
+
+pub fn stream<F>(real: Real<'_, F>, stream: CUstream) -> CUresult {
+    watched(&real, |lane| lane.stream == stream && !lane.per_thread)
+}
+
+pub fn stream_ptsz<F>(real: Real<'_, F>, stream: CUstream) -> CUresult {
+    watched(&real, |lane| lane.stream == stream && lane.per_thread)
+}
+
+pub fn event<F>(real: Real<'_, F>, _event: CUevent) -> CUresult {
+    watched(&real, |_| false)
+}

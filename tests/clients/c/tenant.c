@@ -1,0 +1,194 @@
+/* A tenant of a GPU: gives it work in one of several ways, on commands from stdin, one a line; answers one line each, of
+ * numbers. Kernels are the simulator's: named after the time they take.
+ *
+ *   launch US N          N kernels of US microseconds, without waiting                     -> 0
+ *   sync                 waits for all of them                                             -> 0
+ *   captured US N        N kernels captured into a graph, which is then launched           -> 0
+ *   loop US THINK T      one kernel, wait, think for THINK microseconds; for T ms          -> kernels, p50 us, p99 us
+ *   flood US T           kernels as fast as they are taken; for T ms                       -> kernels
+ *   graphs US NODES T    a graph of NODES kernels in a row, launched as a flood; for T ms  -> kernels
+ *   burst US WORK REST T a flood of WORK ms of kernels, a rest of REST ms; for T ms        -> kernels
+ *   buckets START        how many kernels were made in each tenth of a second since START  -> numbers
+ *   clock                                                                                  -> milliseconds of CLOCK_BOOTTIME
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static void *function(void *library, const char *name) {
+    void *found = dlsym(library, name);
+    if (!found) fprintf(stderr, "tenant: no %s\n", name), exit(1);
+    return found;
+}
+
+#define CHECK(call) check(call, #call)
+static void check(int result, const char *what) {
+    if (result) fprintf(stderr, "tenant: %s answered %d\n", what, result), exit(1);
+}
+
+static int (*init)(unsigned), (*retain)(void **, int), (*set_current)(void *), (*load)(void **, const void *);
+static int (*get)(void **, void *, const char *), (*stream_create)(void **, unsigned), (*synchronise)(void *);
+static int (*launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **);
+static int (*begin)(void *, int), (*end)(void *, void **), (*instantiate)(void **, void *, unsigned long long);
+static int (*launch_graph)(void *, void *);
+
+static void *stream;
+
+enum { TENTHS = 10 * 3600 };
+static uint64_t opened;
+static uint32_t made[TENTHS];
+
+static uint64_t now_us(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_BOOTTIME, &t);
+    return (uint64_t)t.tv_sec * 1000000u + (uint64_t)t.tv_nsec / 1000;
+}
+
+static void count(unsigned kernels) {
+    uint64_t tenth = (now_us() - opened) / 100000;
+    if (tenth < TENTHS) made[tenth] += kernels;
+}
+
+static void sleep_us(uint64_t us) {
+    struct timespec t = {.tv_sec = us / 1000000, .tv_nsec = us % 1000000 * 1000};
+    if (us) nanosleep(&t, NULL);
+}
+
+static void *kernel(unsigned us) {
+    static struct { unsigned us; void *function; } known[64];
+    for (int i = 0; i < 64; i++) {
+        if (known[i].function && known[i].us == us) return known[i].function;
+        if (known[i].function) continue;
+        char name[64], text[256];
+        snprintf(name, sizeof name, "sim_busy_us_%u", us);
+        snprintf(text, sizeof text, ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry %s()\n{\n\tret;\n}\n", name);
+        void *module;
+        CHECK(load(&module, text));
+        CHECK(get(&known[i].function, module, name));
+        known[i].us = us;
+        return known[i].function;
+    }
+    fprintf(stderr, "tenant: too many kernels\n"), exit(1);
+}
+
+static void one(unsigned us) {
+    CHECK(launch(kernel(us), 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL));
+}
+
+static void *graph(unsigned us, unsigned nodes) {
+    void *made, *executable;
+    kernel(us); /* nothing can be loaded while a stream is captured */
+    CHECK(begin(stream, 1));
+    for (unsigned i = 0; i < nodes; i++) one(us);
+    CHECK(end(stream, &made));
+    CHECK(instantiate(&executable, made, 0));
+    return executable;
+}
+
+static int ascending(const void *a, const void *b) {
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    return (x > y) - (x < y);
+}
+
+static void loop(unsigned us, unsigned think, unsigned long ms) {
+    enum { MOST = 1 << 20 };
+    static uint32_t took[MOST];
+    size_t n = 0;
+    for (uint64_t stop = now_us() + ms * 1000, start; (start = now_us()) < stop; sleep_us(think)) {
+        one(us);
+        CHECK(synchronise(stream));
+        count(1);
+        if (n < MOST) took[n++] = now_us() - start;
+    }
+    qsort(took, n, sizeof *took, ascending);
+    printf("%zu %u %u\n", n, n ? took[n / 2] : 0, n ? took[n * 99 / 100] : 0);
+}
+
+static void flood(unsigned us, unsigned long ms) {
+    unsigned long n = 0;
+    for (uint64_t stop = now_us() + ms * 1000; now_us() < stop; n++) one(us), count(1);
+    CHECK(synchronise(stream));
+    printf("%lu\n", n);
+}
+
+static void graphs(unsigned us, unsigned nodes, unsigned long ms) {
+    unsigned long n = 0;
+    void *executable = graph(us, nodes);
+    for (uint64_t stop = now_us() + ms * 1000; now_us() < stop; n += nodes)
+        CHECK(launch_graph(executable, stream)), count(nodes);
+    CHECK(synchronise(stream));
+    printf("%lu\n", n);
+}
+
+static void burst(unsigned us, unsigned work, unsigned rest, unsigned long ms) {
+    unsigned long n = 0;
+    for (uint64_t stop = now_us() + ms * 1000; now_us() < stop; sleep_us(rest * 1000)) {
+        for (unsigned long done = 0; done < work * 1000; done += us, n++) one(us), count(1);
+        CHECK(synchronise(stream));
+    }
+    printf("%lu\n", n);
+}
+
+int main(void) {
+    void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL), *context;
+    if (!library) return fprintf(stderr, "tenant: %s\n", dlerror()), 1;
+    init = function(library, "cuInit");
+    retain = function(library, "cuDevicePrimaryCtxRetain");
+    set_current = function(library, "cuCtxSetCurrent");
+    load = function(library, "cuModuleLoadData");
+    get = function(library, "cuModuleGetFunction");
+    stream_create = function(library, "cuStreamCreate");
+    synchronise = function(library, "cuStreamSynchronize");
+    launch = function(library, "cuLaunchKernel");
+    begin = function(library, "cuStreamBeginCapture_v2");
+    end = function(library, "cuStreamEndCapture");
+    instantiate = function(library, "cuGraphInstantiateWithFlags");
+    launch_graph = function(library, "cuGraphLaunch");
+    CHECK(init(0));
+    CHECK(retain(&context, 0));
+    CHECK(set_current(context));
+    CHECK(stream_create(&stream, 1));
+    opened = now_us();
+    puts("ready");
+    fflush(stdout);
+
+    char line[256];
+    while (fgets(line, sizeof line, stdin)) {
+        unsigned us, a, b;
+        unsigned long t;
+        uint64_t from;
+        if (sscanf(line, "launch %u %u", &us, &a) == 2) {
+            while (a--) one(us), count(1);
+            puts("0");
+        } else if (!strncmp(line, "sync", 4)) {
+            CHECK(synchronise(stream));
+            puts("0");
+        } else if (sscanf(line, "captured %u %u", &us, &a) == 2) {
+            CHECK(launch_graph(graph(us, a), stream));
+            puts("0");
+        } else if (sscanf(line, "loop %u %u %lu", &us, &a, &t) == 3) {
+            loop(us, a, t);
+        } else if (sscanf(line, "flood %u %lu", &us, &t) == 2) {
+            flood(us, t);
+        } else if (sscanf(line, "graphs %u %u %lu", &us, &a, &t) == 3) {
+            graphs(us, a, t);
+        } else if (sscanf(line, "burst %u %u %u %lu", &us, &a, &b, &t) == 4) {
+            burst(us, a, b, t);
+        } else if (sscanf(line, "buckets %lu", &from) == 1) {
+            int64_t first = ((int64_t)from * 1000 - (int64_t)opened) / 100000;
+            uint64_t last = (now_us() - opened) / 100000;
+            for (int64_t i = first; i < (int64_t)last && i < TENTHS; i++) printf("%u ", i < 0 ? 0 : made[i]);
+            puts("");
+        } else if (!strncmp(line, "clock", 5)) {
+            printf("%lu\n", (unsigned long)(now_us() / 1000));
+        } else {
+            return fprintf(stderr, "tenant: what is %s", line), 1;
+        }
+        fflush(stdout);
+    }
+    return 0;
+}
