@@ -16,4 +16,5 @@ mod refusals;
 mod routing;
 mod standing;
 mod support;
+mod turns;
 mod views;
