@@ -37,6 +37,8 @@ pub struct Capture {
     mode: Mode,
     thread: ThreadId,
     is_valid: bool,
+    /// Where streams stood that were destroyed: their work must have led back too.
+    left: Vec<Handle<Node>>,
 }
 
 /// A stream's part in a capture.
@@ -185,10 +187,13 @@ impl Objects {
         let ends = own.iter().flat_map(|(_, member)| &member.dependencies);
         let ends: Vec<Handle<Node>> = ends.map(|end| end.on).collect();
         let joined = self.graphs.ancestors(&ends);
-        others
-            .iter()
-            .flat_map(|(_, member)| &member.dependencies)
-            .all(|last| joined.contains(&last.on))
+        let lasts = others.iter().flat_map(|(_, member)| &member.dependencies);
+        let left = self.graphs.captures.get(handle);
+        let left = left.into_iter().flat_map(|capture| &capture.left);
+        lasts
+            .map(|last| &last.on)
+            .chain(left)
+            .all(|last| joined.contains(last))
     }
 }
 
@@ -315,6 +320,7 @@ impl Process {
             mode,
             thread: std::thread::current().id(),
             is_valid: true,
+            left: Vec::new(),
         });
         if let Some(stream) = objects.streams.get_mut(origin) {
             stream.capture = Some(Member::new(capture, dependencies));
@@ -358,14 +364,22 @@ impl Process {
         error.map_or(Ok(graph), Err)
     }
 
-    /// The stream is about to go, and its capture with it.
+    /// The stream is about to go. A capture goes with its origin; another stream may go once it has joined again.
     pub fn leave_capture(&self, objects: &mut Objects, stream: Handle<Stream>) {
-        match objects.capture_of(stream) {
-            Some((handle, capture)) if capture.origin == stream => objects.abandon(handle),
-            Some((handle, _)) => objects.invalidate(handle),
-            None => return,
+        let found = objects.streams.get_mut(stream);
+        let Some(member) = found.and_then(|stream| stream.capture.take()) else {
+            return;
+        };
+        let Some(capture) = objects.graphs.captures.get_mut(member.capture) else {
+            return;
+        };
+        if capture.origin == stream {
+            objects.abandon(member.capture);
+            self.count_captures(objects);
+        } else {
+            let lasts = member.dependencies.iter();
+            capture.left.extend(lasts.map(|last| last.on));
         }
-        self.count_captures(objects);
     }
 
     /// Whether a stream is captured. The legacy stream cannot answer while a blocking stream of its context is.

@@ -514,13 +514,21 @@ fn a_stream_that_goes_takes_its_capture_along() {
     let mut client = machine.client();
     ready(&mut client, &machine);
     begin(&mut client, GLOBAL);
+    let beside = "cuLaunchKernel $busy 1 1 1 1 1 1 0 $t 0 0";
+    let fork = ["cuEventRecord $e $s", "cuStreamWaitEvent $t $e 0", beside];
+    client.ok(&fork);
+    client.ok(&["cuStreamDestroy_v2 $t"]);
+    assert_eq!(client.call("cuStreamEndCapture $s &graph"), 904, "unjoined");
+    // One that has joined again may go.
+    client.ok(&["cuStreamCreate &t 1"]);
+    begin(&mut client, GLOBAL);
+    client.ok(&fork);
     client.ok(&[
-        BUSY,
-        "cuEventRecord $e $s",
-        "cuStreamWaitEvent $t $e 0",
+        "cuEventRecord $f $t",
+        "cuStreamWaitEvent $s $f 0",
         "cuStreamDestroy_v2 $t",
+        "cuStreamEndCapture $s &graph",
     ]);
-    assert_eq!(client.call("cuStreamEndCapture $s &graph"), INVALIDATED);
     begin(&mut client, GLOBAL);
     client.ok(&["cuStreamDestroy_v2 $s", "cuMemAlloc_v2 &a 1024"]);
     // A launch with an attribute that names an event records it, in a capture too.
