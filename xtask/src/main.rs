@@ -7,6 +7,7 @@ mod bench;
 mod cargo;
 mod demo;
 mod deny;
+mod gpu;
 mod steps;
 mod symbols;
 mod test;
@@ -37,6 +38,8 @@ enum Verb {
     Test,
     /// What an interposed call and a queued job cost: a table, and target/bench.json
     Bench(bench::Args),
+    /// What is promised, tried on a real GPU, and what is believed of the driver, measured: target/gpu-report.json
+    Gpu(gpu::Args),
     /// Generate the tables of NVIDIA's exported symbols from NVIDIA's headers
     Symbols(symbols::Args),
 }
@@ -46,6 +49,7 @@ fn main() -> ExitCode {
         Verb::Demo => demo::show(),
         Verb::Test => test::everything(),
         Verb::Bench(args) => bench::measure(&args),
+        Verb::Gpu(args) => gpu::accept(&args),
         Verb::Symbols(args) => symbols::run(&args),
     };
     match outcome {

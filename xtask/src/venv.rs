@@ -39,6 +39,13 @@ impl Venv {
     }
 }
 
+/// The environment's Python, where it has been made.
+pub fn existing() -> Option<PathBuf> {
+    let folder = target().join("clients-venv");
+    let python = Venv { folder }.python();
+    python.is_file().then_some(python)
+}
+
 /// Makes the environment, or finds that it is made.
 pub fn make() -> Result<Venv> {
     let list = root().join("tests/e2e/requirements.txt");

@@ -1,0 +1,143 @@
+//! What a driver really does where the limiter and the simulator rely on it: measured, one fact a run, as JSON on stdout.
+//!
+//! ```text
+//! gpu_facts list            the facts, and what each decides
+//! gpu_facts FACT            measures it in this process, which should be fresh: one JSON object; exits with 69 where it cannot be had
+//! ```
+//! `cargo xtask gpu` runs all of them and writes a report; docs/hardware.md says what was found on which hardware. Nothing here
+//! changes a setting of a GPU; memory is taken and given back.
+
+mod costs;
+mod gpu;
+mod growth;
+mod linear;
+mod pools;
+mod sharing;
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use serde_json::Value;
+
+/// What a fact is measured with, or why it could not be.
+type Answer = Result<Value, Box<dyn std::error::Error>>;
+
+/// Exit code of a fact that cannot be found out here (EX_UNAVAILABLE of sysexits.h).
+const NOT_AVAILABLE: u8 = 69;
+
+/// One thing to find out.
+struct Fact {
+    name: &'static str,
+    /// Which belief of ours it confirms or refutes.
+    decides: &'static str,
+    measure: fn() -> Answer,
+}
+
+const FACTS: &[Fact] = &[
+    Fact {
+        name: "machine",
+        decides: "what everything else is true of",
+        measure: gpu::machine,
+    },
+    Fact {
+        name: "context_bytes",
+        decides: "what a context costs, a second one, and code that is loaded when it first runs",
+        measure: linear::context_bytes,
+    },
+    Fact {
+        name: "alloc_sizes",
+        decides: "how cuMemAlloc rounds: multiples of 512 bytes below 1 MiB, of 2 MiB from there on",
+        measure: linear::alloc_sizes,
+    },
+    Fact {
+        name: "managed_bytes",
+        decides: "whether managed memory takes the GPU's memory at once or when it is touched",
+        measure: linear::managed_bytes,
+    },
+    Fact {
+        name: "pool_segments",
+        decides: "how pools grow (32 MiB), and when they give memory back",
+        measure: pools::segments,
+    },
+    Fact {
+        name: "pool_reclaim",
+        decides: "whether the driver takes back what a pool only caches before it says out of memory",
+        measure: pools::reclaim,
+    },
+    Fact {
+        name: "context_limits",
+        decides: "what stacks, printf buffers and device heaps take, and when",
+        measure: growth::context_limits,
+    },
+    Fact {
+        name: "graph_bytes",
+        decides: "when memory nodes of graphs take memory, and when they give it back",
+        measure: growth::graph_bytes,
+    },
+    Fact {
+        name: "ipc_accounting",
+        decides: "for which process NVML counts memory opened by IPC handle",
+        measure: sharing::ipc,
+    },
+    Fact {
+        name: "vmm_accounting",
+        decides: "for which process NVML counts memory imported by descriptor",
+        measure: sharing::vmm,
+    },
+    Fact {
+        name: "kill_return",
+        decides: "how long after SIGKILL a process's memory is free again",
+        measure: sharing::kill_return,
+    },
+    Fact {
+        name: "call_cost",
+        decides: "what the calls cost that the limiter makes or stands before",
+        measure: costs::calls,
+    },
+    Fact {
+        name: "event_cost",
+        decides: "what measuring device time with events costs, and handing a turn over by futex",
+        measure: costs::events,
+    },
+];
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let done = match words[..] {
+        ["list"] => list(),
+        ["hold", bytes] => sharing::hold(bytes),
+        ["open", handle] => sharing::open(handle),
+        ["import", descriptor] => sharing::import(descriptor),
+        [name] => FACTS
+            .iter()
+            .find(|fact| fact.name == name)
+            .ok_or_else(|| format!("no fact is called {name}; see `gpu_facts list`").into())
+            .and_then(|fact| say(&(fact.measure)()?)),
+        _ => Err("usage: gpu_facts list | gpu_facts FACT".into()),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("gpu_facts: {error}");
+            match error.is::<gpu::NotAvailable>() {
+                true => ExitCode::from(NOT_AVAILABLE),
+                false => ExitCode::FAILURE,
+            }
+        }
+    }
+}
+
+fn list() -> Result<(), Box<dyn std::error::Error>> {
+    let facts = FACTS
+        .iter()
+        .map(|fact| serde_json::json!({"name": fact.name, "decides": fact.decides}));
+    say(&facts.collect())
+}
+
+/// One line, at once: another process may be waiting for it.
+fn say(value: &Value) -> Result<(), Box<dyn std::error::Error>> {
+    let mut stdout = std::io::stdout().lock();
+    writeln!(stdout, "{value}")?;
+    Ok(stdout.flush()?)
+}

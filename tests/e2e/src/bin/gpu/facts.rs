@@ -1,0 +1,127 @@
+//! What the driver really does (`gpu_facts`), outside of every slice and inside one, and what the limiter adds to its calls.
+
+use std::time::Duration;
+
+use divvy_e2e::GIB;
+use serde_json::{Value, json};
+
+use crate::Item;
+use crate::ground::{Ground, Trouble};
+
+/// Facts that are worth a second look inside a slice: there the driver's figures are the limiter's charges.
+const IN_A_SLICE: [&str; 5] = [
+    "alloc_sizes",
+    "pool_segments",
+    "context_limits",
+    "graph_bytes",
+    "managed_bytes",
+];
+
+const SLICE: u64 = 8 * GIB;
+const PATIENCE: u64 = 40;
+
+/// Every fact that the program knows; none where it is not there.
+pub fn items(ground: &Ground) -> Vec<Item> {
+    let program = program(ground);
+    let listed = ground.json(
+        &mut ground.outside(&[program.as_str(), "list"]),
+        Duration::from_secs(10),
+    );
+    let listed = match listed {
+        Ok(listed) => listed,
+        Err(trouble) => {
+            let why = format!("{trouble:?}");
+            return vec![Item::new("fact", "gpu_facts", 1, move |_| {
+                Err(Trouble::NotAvailable(why.clone()))
+            })];
+        }
+    };
+    let mut items = Vec::new();
+    for fact in listed.as_array().into_iter().flatten() {
+        let name = fact["name"].as_str().unwrap_or_default().to_owned();
+        let decides = fact["decides"].as_str().unwrap_or_default().to_owned();
+        let word = name.clone();
+        items.push(Item::new(
+            format!("fact.{name}"),
+            decides.clone(),
+            PATIENCE,
+            move |ground| outside(ground, &word, &[]),
+        ));
+        if name == "context_bytes" {
+            items.push(Item::new(
+                "fact.context_bytes.eager",
+                "the same with all code loaded at once (CUDA_MODULE_LOADING=EAGER)",
+                PATIENCE,
+                |ground| outside(ground, "context_bytes", &[("CUDA_MODULE_LOADING", "EAGER")]),
+            ));
+        }
+        if IN_A_SLICE.contains(&name.as_str()) {
+            items.push(Item::new(
+                format!("slice.{name}"),
+                format!("what is charged, beside: {decides}"),
+                PATIENCE,
+                move |ground| inside(ground, &name),
+            ));
+        }
+    }
+    items.push(Item::new(
+        "overhead",
+        "what the limiter adds to each call, both sides by turns",
+        90,
+        overhead,
+    ));
+    items
+}
+
+fn program(ground: &Ground) -> String {
+    ground.home.program("examples/gpu_facts")
+}
+
+fn outside(ground: &Ground, fact: &str, variables: &[(&str, &str)]) -> Result<Value, Trouble> {
+    let program = program(ground);
+    let mut command = ground.outside(&[program.as_str(), fact]);
+    command.envs(variables.iter().copied());
+    ground.json(&mut command, Duration::from_secs(PATIENCE))
+}
+
+fn inside(ground: &Ground, fact: &str) -> Result<Value, Trouble> {
+    let program = program(ground);
+    let mut command = ground.in_slice(SLICE, &[program.as_str(), fact]);
+    ground.json(&mut command, Duration::from_secs(PATIENCE))
+}
+
+/// Medians of the rounds' medians, without the limiter and with it.
+fn overhead(ground: &Ground) -> Result<Value, Trouble> {
+    let rounds = if ground.quick { 1 } else { 5 };
+    let (mut bare, mut limited) = (Vec::new(), Vec::new());
+    for _ in 0..rounds {
+        bare.push(outside(ground, "call_cost", &[])?);
+        limited.push(inside(ground, "call_cost")?);
+    }
+    let calls = bare[0].as_object().map(|row| row.keys().cloned().collect());
+    let calls: Vec<String> = calls.unwrap_or_default();
+    let middle = |side: &[Value], call: &str, figure: &str| {
+        let mut figures: Vec<u64> = side
+            .iter()
+            .filter_map(|round| round[call][figure].as_u64())
+            .collect();
+        figures.sort_unstable();
+        figures.get(figures.len() / 2).copied()
+    };
+    let rows = calls.iter().filter_map(|call| {
+        let (without, with) = (
+            middle(&bare, call, "p50_ns")?,
+            middle(&limited, call, "p50_ns")?,
+        );
+        let row = json!({
+            "without_ns": without,
+            "with_ns": with,
+            "added_ns": with.cast_signed() - without.cast_signed(),
+            "ratio": with as f64 / without.max(1) as f64,
+            "p99_without_ns": middle(&bare, call, "p99_ns"),
+            "p99_with_ns": middle(&limited, call, "p99_ns"),
+        });
+        Some((call.clone(), row))
+    });
+    Ok(json!({"rounds": rounds, "calls": rows.collect::<serde_json::Map<_, _>>()}))
+}

@@ -1,0 +1,77 @@
+//! The program that tries a real GPU runs over the simulated one to its end, and says that it is one.
+
+use std::process::Command;
+
+use divvy_e2e::{Home, Programs, python};
+use serde_json::Value;
+
+#[test]
+fn over_simulated_gpus_every_item_works_or_says_what_it_lacks() {
+    let home = Home::with(Programs::of_this_test(), None);
+    if std::env::var_os("DIVVY_TEST_PROGRAMS").is_none() {
+        let mut build = Command::new(env!("CARGO"));
+        build.args([
+            "build",
+            "--quiet",
+            "--package",
+            "divvy-driver",
+            "--example",
+            "gpu_facts",
+        ]);
+        if home.program("gpu").contains("/release/") {
+            build.arg("--release");
+        }
+        assert!(build.status().expect("cargo starts").success());
+    }
+    let path = home.scratch().join("report.json");
+    let mut gpu = home.command(&home.program("gpu"));
+    gpu.args(["--sim", "a100-80gb:1", "--quick", "--json"])
+        .arg(&path);
+    gpu.arg("--python").arg(python());
+    let output = gpu.output().expect("the program starts");
+    let told = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success(),
+        "{told}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    assert!(
+        told.contains("nothing here was measured on hardware"),
+        "{told}"
+    );
+
+    let report: Value = serde_json::from_str(&std::fs::read_to_string(path).expect("a report"))
+        .expect("the report is JSON");
+    assert_eq!(report["schema"], "divvy/gpu-report/v1");
+    assert_eq!(report["simulated"], true);
+    let items = report["items"].as_array().expect("items");
+    assert!(items.iter().all(|item| item["simulated"] == true));
+    let status = |name: &str| {
+        let item = items.iter().find(|item| item["name"] == name);
+        item.map(|item| item["status"].clone()).unwrap_or_default()
+    };
+    for name in [
+        "doctor",
+        "selftest.solo",
+        "selftest.daemon",
+        "fill.linear",
+        "fill.vmm",
+        "race",
+        "fact.alloc_sizes",
+        "slice.alloc_sizes",
+        "fact.pool_segments",
+        "fact.kill_return",
+        "overhead",
+        "client.cuda_bindings",
+        "client.numba",
+    ] {
+        assert_eq!(status(name), "ok", "{name}: {told}");
+    }
+    // What the simulator's driver does is what the simulator believes.
+    let sizes = items.iter().find(|item| item["name"] == "fact.alloc_sizes");
+    let rows = &sizes.expect("it was measured")["value"]["sizes"];
+    assert_eq!(
+        (&rows[0]["asked"], &rows[0]["each_by_cuda"]),
+        (&1.into(), &512.0.into())
+    );
+}
