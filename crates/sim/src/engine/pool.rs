@@ -95,6 +95,11 @@ impl Pool {
         Some(base)
     }
 
+    /// Destroyed, and nothing of it is in use: only then the driver gives it up (`cuda.h`, `cuMemPoolDestroy`).
+    fn is_over(&self) -> bool {
+        self.ending && self.used.now == 0
+    }
+
     fn room(&self, size: u64) -> bool {
         self.max_size == 0 || self.reserved.now.saturating_add(size) <= self.max_size
     }
@@ -280,11 +285,11 @@ impl Process {
         Ok(())
     }
 
-    /// Takes back a piece. A destroyed pool gives up what is whole then: it has nobody to keep it for.
+    /// Takes back a piece. A destroyed pool ends with its last one.
     pub fn give_back_piece(&self, objects: &mut Objects, handle: Handle<Pool>, piece: &Allocation) {
         objects.pools.give_back(handle, piece);
         let pool = objects.pools.pools.get(handle);
-        if pool.is_some_and(|pool| pool.ending) {
+        if pool.is_some_and(Pool::is_over) {
             // The handle was found alive just above.
             let _ = self.trim_pool(objects, handle, 0);
         }
@@ -295,16 +300,13 @@ impl Process {
         let mut objects = self.objects();
         let fat = objects.pools.pools.find(|pool| {
             pool.gpu == gpu
+                && !pool.ending
                 && pool.reserved.now > pool.used.now
-                && (pool.ending || pool.reserved.now > pool.threshold)
+                && pool.reserved.now > pool.threshold
         });
         for pool in fat {
-            let keep = objects
-                .pools
-                .pools
-                .get(pool)
-                .filter(|pool| !pool.ending)
-                .map_or(0, |pool| pool.threshold);
+            let keep = objects.pools.pools.get(pool);
+            let keep = keep.map_or(0, |pool| pool.threshold);
             // The handle was found alive above, under the same lock.
             let _ = self.trim_pool(&mut objects, pool, keep);
         }
@@ -321,7 +323,11 @@ impl Process {
         if objects.pools.current[gpu] == Some(handle) {
             objects.pools.current[gpu] = None;
         }
-        objects.pools.get_mut(handle)?.ending = true;
-        self.trim_pool(&mut objects, handle, 0)
+        let pool = objects.pools.get_mut(handle)?;
+        pool.ending = true;
+        match pool.is_over() {
+            true => self.trim_pool(&mut objects, handle, 0),
+            false => Ok(()),
+        }
     }
 }

@@ -13,6 +13,11 @@
 //! All of it lives in shared memory and survives the death of whoever is writing: entries are counted once `done` moves, so a kill in the middle
 //! of a step costs at most that step.
 
+mod together;
+mod windows;
+
+pub use self::together::{Part, advance};
+pub use self::windows::Windows;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::Release, Ordering::SeqCst};
 
 /// How long a process keeps the GPU while others wait. A model of time slicing without MPS; not measured on hardware.
@@ -279,52 +284,6 @@ struct Head {
     kind: Kind,
 }
 
-const WINDOWS: usize = 32;
-
-/// Busy nanoseconds per window of 1/6 s, for the last five seconds.
-#[repr(C)]
-pub struct Windows {
-    /// Which window a cell holds, counted from 1 so that zeroed cells are nobody's.
-    number: [AtomicU64; WINDOWS],
-    busy: [AtomicU64; WINDOWS],
-}
-
-impl Windows {
-    fn add(&self, mut from: u64, mut ns: u64) {
-        while ns > 0 {
-            let window = from / WINDOW_NS;
-            let part = ns.min((window + 1) * WINDOW_NS - from);
-            let cell = (window % WINDOWS as u64) as usize;
-            if self.number[cell].load(Relaxed) != window + 1 {
-                self.busy[cell].store(0, Relaxed);
-                self.number[cell].store(window + 1, Relaxed);
-            }
-            self.busy[cell].store(self.busy[cell].load(Relaxed) + part, Relaxed);
-            from += part;
-            ns -= part;
-        }
-    }
-
-    /// Busy percent over the last `count` whole windows and the one that has begun.
-    pub fn percent(&self, now: u64, count: u64) -> u32 {
-        let current = now / WINDOW_NS;
-        let first = current.saturating_sub(count);
-        let busy: u64 = (first..=current)
-            .map(|window| (window, (window % WINDOWS as u64) as usize))
-            .filter(|(window, cell)| self.number[*cell].load(Relaxed) == window + 1)
-            .map(|(_, cell)| self.busy[cell].load(Relaxed))
-            .sum();
-        let length = (now - first * WINDOW_NS).max(1);
-        (busy.saturating_mul(100) / length).min(100) as u32
-    }
-
-    fn clear(&self) {
-        for cell in &self.number {
-            cell.store(0, Relaxed);
-        }
-    }
-}
-
 /// One process's queue on the GPU being advanced; `id` is its slot.
 #[derive(Clone, Copy)]
 pub struct Lane<'a> {
@@ -453,129 +412,6 @@ impl Engine {
             }
         }
         self.now.store(now + ns, Relaxed);
-    }
-}
-
-/// One GPU and its queues that have work.
-pub struct Part<'a> {
-    engine: &'a Engine,
-    lanes: Vec<Lane<'a>>,
-}
-
-impl<'a> Part<'a> {
-    pub fn new(engine: &'a Engine, lanes: impl IntoIterator<Item = Lane<'a>>) -> Part<'a> {
-        let lanes = lanes.into_iter().filter(|lane| lane.queue.has_work());
-        Part {
-            engine,
-            lanes: lanes.collect(),
-        }
-    }
-}
-
-/// Brings GPUs to time `to` together, so that whoever meets across them does so at one time. The caller holds the lock.
-pub fn advance(parts: &[Part<'_>], to: u64) {
-    for Part { engine, .. } in parts {
-        if to < engine.now() {
-            // The machine was restarted: the monotonic clock began anew.
-            engine.now.store(to, Relaxed);
-        }
-    }
-    let latest = parts.iter().map(|part| part.engine.now()).max();
-    for part in parts {
-        advance_in_step(std::slice::from_ref(part), latest.unwrap_or(to));
-    }
-    advance_in_step(parts, to);
-}
-
-/// The parts stand at the same time.
-fn advance_in_step(parts: &[Part<'_>], to: u64) {
-    let now = || parts.first().map_or(to, |part| part.engine.now());
-    loop {
-        settle(parts);
-        let steps: Vec<Option<Step>> = parts
-            .iter()
-            .map(|part| part.engine.next_step(&part.lanes))
-            .collect();
-        let next = steps.iter().flatten().map(|step| step.ns).min();
-        let Some(ns) = next.filter(|_| now() < to) else {
-            break;
-        };
-        let ns = ns.min(to - now());
-        for (Part { engine, lanes }, step) in parts.iter().zip(&steps) {
-            match step {
-                Some(step) => engine.take(lanes, step, ns),
-                None => engine.now.store(engine.now() + ns, Relaxed),
-            }
-        }
-    }
-    for Part { engine, .. } in parts {
-        engine.now.store(to, Relaxed);
-    }
-}
-
-/// Ends what is over at this moment: entries that have had their time, and meetings all of whose parties run or have run.
-fn settle(parts: &[Part<'_>]) {
-    loop {
-        for part in parts {
-            part.engine.finish_heads(&part.lanes);
-        }
-        let met = parts
-            .iter()
-            .fold(false, |met, part| met | meet(part, parts));
-        if !met {
-            return;
-        }
-    }
-}
-
-/// What the lane whose turn it is does about its meeting, if it has one; whether anybody got on by it.
-fn meet(part: &Part<'_>, all: &[Part<'_>]) -> bool {
-    let heads = || all.iter().flat_map(|part| &part.lanes);
-    let spins = |lane: &&Lane<'_>| {
-        let head = lane.queue.head();
-        head.is_some_and(|head| matches!(head.kind, Kind::Meet { .. }))
-    };
-    if !part.lanes.iter().any(|lane| spins(&lane)) {
-        return false;
-    }
-    let runs = part
-        .engine
-        .next_step(&part.lanes)
-        .and_then(|step| step.runs);
-    let Some(lane) = runs.map(|at| part.lanes[at]) else {
-        return false;
-    };
-    let Some(Kind::Meet {
-        key,
-        parties,
-        stage,
-    }) = lane.queue.head().map(|head| head.kind)
-    else {
-        return false;
-    };
-    match stage {
-        Stage::Released => {
-            lane.queue.finish_head(part.engine.now());
-            true
-        }
-        Stage::Arrived => false,
-        Stage::Expected => {
-            lane.queue.set_stage_of_head(Stage::Arrived);
-            let arrived = Kind::Meet {
-                key,
-                parties,
-                stage: Stage::Arrived,
-            };
-            let here: Vec<&Lane<'_>> = heads()
-                .filter(|lane| lane.queue.head().is_some_and(|head| head.kind == arrived))
-                .collect();
-            if here.len() < usize::from(parties) {
-                return false;
-            }
-            here.into_iter()
-                .for_each(|lane| lane.queue.set_stage_of_head(Stage::Released));
-            true
-        }
     }
 }
 

@@ -3,6 +3,7 @@
 mod exec;
 mod memory;
 mod node;
+mod parameters;
 mod user;
 
 use super::{name, out};

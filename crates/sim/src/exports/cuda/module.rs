@@ -1,6 +1,6 @@
 //! Modules, libraries, kernels.
 
-use super::launch::{parameter, parameter_count};
+use super::function::{parameter, parameter_count};
 use super::{name, out, set_if_wanted};
 use crate::engine::handles::Handle;
 use crate::engine::image::Image;

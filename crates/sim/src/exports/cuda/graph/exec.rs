@@ -1,6 +1,7 @@
 //! Executable graphs.
 
 use super::node::{self, newer_of};
+use super::parameters::keep_attributes;
 use super::{graph_handle, node_handle, to_node};
 use crate::engine::graph::exec::{Exec, Refusal};
 use crate::engine::graph::node::Operation;
@@ -190,7 +191,7 @@ fn change(
     let (exec, node) = (exec_handle(exec), node_handle(node));
     let mut new = operation(process, &mut objects)?;
     let old = objects.graphs.node(node)?.operation.clone();
-    node::keep_attributes(&old, &mut new);
+    keep_attributes(&old, &mut new);
     process.change_exec(&mut objects, exec, node, new)
 }
 

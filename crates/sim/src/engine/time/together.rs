@@ -1,0 +1,127 @@
+//! Several GPUs brought to the present together, and what queues that meet do to each other.
+
+use super::{Engine, Kind, Lane, Stage, Step};
+use std::sync::atomic::Ordering::Relaxed;
+
+/// One GPU and its queues that have work.
+pub struct Part<'a> {
+    pub(super) engine: &'a Engine,
+    pub(super) lanes: Vec<Lane<'a>>,
+}
+
+impl<'a> Part<'a> {
+    pub fn new(engine: &'a Engine, lanes: impl IntoIterator<Item = Lane<'a>>) -> Part<'a> {
+        let lanes = lanes.into_iter().filter(|lane| lane.queue.has_work());
+        Part {
+            engine,
+            lanes: lanes.collect(),
+        }
+    }
+}
+
+/// Brings GPUs to time `to` together, so that whoever meets across them does so at one time. The caller holds the lock.
+pub fn advance(parts: &[Part<'_>], to: u64) {
+    for Part { engine, .. } in parts {
+        if to < engine.now() {
+            // The machine was restarted: the monotonic clock began anew.
+            engine.now.store(to, Relaxed);
+        }
+    }
+    let latest = parts.iter().map(|part| part.engine.now()).max();
+    for part in parts {
+        advance_in_step(std::slice::from_ref(part), latest.unwrap_or(to));
+    }
+    advance_in_step(parts, to);
+}
+
+/// The parts stand at the same time.
+fn advance_in_step(parts: &[Part<'_>], to: u64) {
+    let now = || parts.first().map_or(to, |part| part.engine.now());
+    loop {
+        settle(parts);
+        let steps: Vec<Option<Step>> = parts
+            .iter()
+            .map(|part| part.engine.next_step(&part.lanes))
+            .collect();
+        let next = steps.iter().flatten().map(|step| step.ns).min();
+        let Some(ns) = next.filter(|_| now() < to) else {
+            break;
+        };
+        let ns = ns.min(to - now());
+        for (Part { engine, lanes }, step) in parts.iter().zip(&steps) {
+            match step {
+                Some(step) => engine.take(lanes, step, ns),
+                None => engine.now.store(engine.now() + ns, Relaxed),
+            }
+        }
+    }
+    for Part { engine, .. } in parts {
+        engine.now.store(to, Relaxed);
+    }
+}
+
+/// Ends what is over at this moment: entries that have had their time, and meetings all of whose parties run or have run.
+fn settle(parts: &[Part<'_>]) {
+    loop {
+        for part in parts {
+            part.engine.finish_heads(&part.lanes);
+        }
+        let met = parts
+            .iter()
+            .fold(false, |met, part| met | meet(part, parts));
+        if !met {
+            return;
+        }
+    }
+}
+
+/// What the lane whose turn it is does about its meeting, if it has one; whether anybody got on by it.
+fn meet(part: &Part<'_>, all: &[Part<'_>]) -> bool {
+    let heads = || all.iter().flat_map(|part| &part.lanes);
+    let spins = |lane: &&Lane<'_>| {
+        let head = lane.queue.head();
+        head.is_some_and(|head| matches!(head.kind, Kind::Meet { .. }))
+    };
+    if !part.lanes.iter().any(|lane| spins(&lane)) {
+        return false;
+    }
+    let runs = part
+        .engine
+        .next_step(&part.lanes)
+        .and_then(|step| step.runs);
+    let Some(lane) = runs.map(|at| part.lanes[at]) else {
+        return false;
+    };
+    let Some(Kind::Meet {
+        key,
+        parties,
+        stage,
+    }) = lane.queue.head().map(|head| head.kind)
+    else {
+        return false;
+    };
+    match stage {
+        Stage::Released => {
+            lane.queue.finish_head(part.engine.now());
+            true
+        }
+        Stage::Arrived => false,
+        Stage::Expected => {
+            lane.queue.set_stage_of_head(Stage::Arrived);
+            let arrived = Kind::Meet {
+                key,
+                parties,
+                stage: Stage::Arrived,
+            };
+            let here: Vec<&Lane<'_>> = heads()
+                .filter(|lane| lane.queue.head().is_some_and(|head| head.kind == arrived))
+                .collect();
+            if here.len() < usize::from(parties) {
+                return false;
+            }
+            here.into_iter()
+                .for_each(|lane| lane.queue.set_stage_of_head(Stage::Released));
+            true
+        }
+    }
+}
