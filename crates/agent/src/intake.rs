@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use divvy_api::v1::{self, Error, ErrorCode, Submit};
-use divvy_core::{Amount, ComputeMode, Gpu, Request, can_ever_fit};
+use divvy_core::units::ComputeModeError;
+use divvy_core::{Amount, Compute, Gpu, NeverFits, Request, can_ever_fit};
 
 /// Refuses what no program can be started with.
 pub fn check_texts(submit: &Submit) -> Result<(), Error> {
@@ -46,12 +47,11 @@ pub fn request(
     on: Vec<u32>,
     gpus: &[Gpu],
 ) -> Result<Request, Error> {
-    let compute: ComputeMode = match compute {
-        None => ComputeMode::default(),
-        Some(text) => text.parse().map_err(|_| {
-            usage(format!("there is no compute mode {text:?}"))
-                .hint("the modes are fair, strict and none")
-        })?,
+    let compute: Compute = match compute {
+        None => Compute::default(),
+        Some(text) => text
+            .parse()
+            .map_err(|error: ComputeModeError| usage(error.to_string()).hint(error.hint()))?,
     };
     if let Some(index) = on
         .iter()
@@ -71,17 +71,20 @@ pub fn request(
         compute,
         on,
     };
-    can_ever_fit(gpus, &request).map_err(|never| {
-        let nearest = never
-            .nearest
-            .as_ref()
-            .map(|request| v1::Amount::from(request.amount));
-        let hint = never.hint();
-        Error::new(ErrorCode::NeverFits, never.message)
-            .hint(hint)
-            .details(serde_json::json!({ "nearest": nearest }))
-    })?;
+    can_ever_fit(gpus, &request).map_err(never_fits)?;
     Ok(request)
+}
+
+/// A request that is beyond these GPUs, whoever ends.
+pub fn never_fits(never: NeverFits) -> Error {
+    let nearest = never
+        .nearest
+        .as_ref()
+        .map(|request| v1::Amount::from(request.amount));
+    let hint = never.hint();
+    Error::new(ErrorCode::NeverFits, never.message)
+        .hint(hint)
+        .details(serde_json::json!({ "nearest": nearest }))
 }
 
 /// The name given, if it can be one, else the program's.

@@ -1,13 +1,13 @@
 //! Takes turns of compute time between the slices of the node: one thread between the slices' files and the law of the core.
 //!
 //! ```text
-//! cycle ── Keep, Change, Release ──► keeper ◄── what the slices' processes want (woken by them, or every so often)
+//! cycle ── keep, release ──► keeper ◄── what the slices' processes want (woken by them, or every so often)
 //!                                      └──► divvy_core::lease ──► grants in the slices' control files
 //! ```
 //! With at most one slice that wants a GPU, the thread sleeps. It writes no journal: after a restart every slice begins
 //! level with the others. When it is not heard of for a second, the slices' processes go on without it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -15,26 +15,41 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use divvy_api::v1::ComputeTime;
 use divvy_core::lease::{self, Activity, Event, Terms, Turn};
-use divvy_core::{self as core, ComputeMode, JobId, Share};
+use divvy_core::{self as core, Compute, JobId, Share};
 use divvy_ledger::{
     Bell, Control, Demand, Grant, Lookout, OpenError, Slice, boot_time_ns, wait_for_demand,
 };
 
 /// How often a slice that is not open is told that its grant still counts: well within the second that it waits for that.
 const KEEP: Duration = Duration::from_millis(250);
+/// What was used is told over this time, from moments so far apart.
+const PAST: Duration = Duration::from_secs(10);
+const SAMPLE: Duration = Duration::from_secs(1);
 /// How long the thread sleeps when nothing is due.
 const SLEEP: Duration = Duration::from_secs(60);
 
-/// What a slice got so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// What a slice gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Got {
-    /// Time that it had its GPUs to itself while others may have wanted them.
-    pub held: Duration,
-    /// Time that its threads stood at the gate, all together.
+    /// Its share in the division, in thousandths of each GPU.
+    pub asked: u16,
+    /// What its processes used of each GPU by their own measure, in thousandths, over the last ten seconds or since it is known.
+    /// None while it has its GPUs to itself: then nothing is measured.
+    pub used: Option<u16>,
+    /// Time that its threads stood at the gate, all together, ever.
     pub throttled: Duration,
-    /// Whether it has to wait for turns at this time.
-    pub gated: bool,
+}
+
+impl Got {
+    pub fn shown(self) -> ComputeTime {
+        ComputeTime {
+            share_asked: self.asked,
+            share_used: self.used,
+            throttled_ms: u64::try_from(self.throttled.as_millis()).unwrap_or(u64::MAX),
+        }
+    }
 }
 
 /// The thread, for whoever tells it about slices.
@@ -49,10 +64,6 @@ enum Order {
     Keep {
         job: JobId,
         folder: PathBuf,
-        terms: Terms,
-    },
-    Change {
-        job: JobId,
         terms: Terms,
     },
     Release {
@@ -85,10 +96,10 @@ impl Keeper {
         })
     }
 
-    /// Has a slice take turns from now on, also one that did under an earlier agent. One that has its GPUs to itself takes none.
-    pub fn keep(&self, job: JobId, folder: &Path, grants: &[core::Grant], mode: ComputeMode) {
-        let Some(terms) = terms(grants, mode) else {
-            return;
+    /// Has a slice take turns from now on, also one that did under an earlier agent.
+    pub fn keep(&self, job: JobId, folder: &Path, grants: &[core::Grant], compute: Compute) {
+        let Some(terms) = terms(grants, compute) else {
+            return self.release(job);
         };
         self.order(Order::Keep {
             job,
@@ -97,14 +108,7 @@ impl Keeper {
         });
     }
 
-    /// Changes share or mode while the slice goes on.
-    pub fn change(&self, job: JobId, grants: &[core::Grant], mode: ComputeMode) {
-        if let Some(terms) = terms(grants, mode) {
-            self.order(Order::Change { job, terms });
-        }
-    }
-
-    /// The slice is gone.
+    /// The slice takes no more turns.
     pub fn release(&self, job: JobId) {
         self.order(Order::Release { job });
     }
@@ -133,11 +137,17 @@ impl Drop for Keeper {
     }
 }
 
-/// On what terms a slice takes turns: with the least of its shares, for it has all its GPUs at once.
-fn terms(grants: &[core::Grant], mode: ComputeMode) -> Option<Terms> {
-    let share = grants.iter().map(|grant| grant.share).min()?;
-    let gpus = grants.iter().map(|grant| grant.index).collect();
-    (share < Share::FULL).then_some(Terms { gpus, share, mode })
+/// On what terms a slice takes turns: with the share it asked for, or else the least of its shares, for it has all its GPUs at
+/// once. One that has them to itself takes none, unless it asked for less.
+fn terms(grants: &[core::Grant], compute: Compute) -> Option<Terms> {
+    let held = grants.iter().map(|grant| grant.share).min()?;
+    let is_capped = compute.share.is_some_and(|share| share < Share::FULL);
+    let terms = Terms {
+        gpus: grants.iter().map(|grant| grant.index).collect(),
+        share: compute.share.unwrap_or(held),
+        mode: compute.mode,
+    };
+    (held < Share::FULL || is_capped).then_some(terms)
 }
 
 fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -149,7 +159,11 @@ struct Kept {
     lookout: Lookout,
     activity: Activity,
     granted: lease::Grant,
+    terms: Terms,
     throttled: Duration,
+    device_time: Duration,
+    /// Device time at moments about a second apart, the oldest first.
+    past: VecDeque<(Duration, Duration)>,
 }
 
 struct Round {
@@ -198,7 +212,13 @@ impl Round {
 
     fn take(&mut self, order: Order) {
         match order {
-            Order::Keep { job, folder, terms } => match Kept::open(&folder) {
+            Order::Keep { job, terms, .. } if self.kept.contains_key(&job) => {
+                if let Some(kept) = self.kept.get_mut(&job) {
+                    kept.terms = terms.clone();
+                }
+                self.law.on(now(), Event::Terms(job.0, terms));
+            }
+            Order::Keep { job, folder, terms } => match Kept::open(&folder, terms.clone()) {
                 Ok(kept) => {
                     kept.control.grant(Grant::Closed, boot_time_ns());
                     self.kept.insert(job, kept);
@@ -208,17 +228,14 @@ impl Round {
                     tracing::warn!(%job, %error, "compute time is not shared with this slice");
                 }
             },
-            Order::Change { job, terms } => {
-                if self.kept.contains_key(&job) {
-                    self.law.on(now(), Event::Terms(job.0, terms));
-                }
-            }
             Order::Release { job } => self.forget(job),
         }
     }
 
     fn forget(&mut self, job: JobId) {
-        self.kept.remove(&job);
+        if let Some(kept) = self.kept.remove(&job) {
+            kept.control.grant(Grant::Open, boot_time_ns());
+        }
         self.law.on(now(), Event::Left(job.0));
         lock(&self.got).remove(&job);
     }
@@ -228,7 +245,7 @@ impl Round {
         for (job, kept) in &mut self.kept {
             match kept.lookout.demand(nanos(now)) {
                 Ok(demand) => {
-                    kept.throttled = Duration::from_nanos(demand.throttled);
+                    kept.note(&demand, now);
                     let activity = activity(&demand);
                     if activity != kept.activity {
                         tracing::trace!(%job, ?activity, ?now);
@@ -263,35 +280,61 @@ impl Round {
         }
         let mut got = lock(&self.got);
         for (job, kept) in &self.kept {
-            let held = self.law.held(job.0).unwrap_or_default();
-            let gated = is_gated(kept.granted);
-            got.insert(
-                *job,
-                Got {
-                    held,
-                    throttled: kept.throttled,
-                    gated,
-                },
-            );
+            got.insert(*job, kept.got(now));
         }
     }
 
     fn next_keep(&self) -> Option<Duration> {
-        let gated = |kept: &Kept| is_gated(kept.granted);
-        self.kept.values().any(gated).then(|| self.told_at + KEEP)
+        let is_open = |kept: &Kept| kept.granted == lease::Grant::Open;
+        (!self.kept.values().all(is_open)).then(|| self.told_at + KEEP)
     }
 }
 
 impl Kept {
-    fn open(folder: &Path) -> Result<Self, OpenError> {
+    fn open(folder: &Path, terms: Terms) -> Result<Self, OpenError> {
         let slice = Slice::open(folder)?;
         Ok(Self {
             control: Control::open_writable(folder)?,
             lookout: Lookout::new(&slice)?,
             activity: Activity::default(),
             granted: lease::Grant::Closed,
+            terms,
             throttled: Duration::ZERO,
+            device_time: Duration::ZERO,
+            past: VecDeque::new(),
         })
+    }
+}
+
+impl Kept {
+    fn note(&mut self, demand: &Demand, now: Duration) {
+        self.throttled = Duration::from_nanos(demand.throttled);
+        self.device_time = demand
+            .device_time
+            .iter()
+            .copied()
+            .map(Duration::from_nanos)
+            .sum();
+        if self.past.back().is_none_or(|(at, _)| now >= *at + SAMPLE) {
+            self.past.push_back((now, self.device_time));
+        }
+        while self.past.len() > 2 && now >= self.past[1].0 + PAST {
+            self.past.pop_front();
+        }
+    }
+
+    fn got(&self, now: Duration) -> Got {
+        let used = self.past.front().and_then(|(at, then)| {
+            let gpus = self.terms.gpus.len().max(1) as u128;
+            let passed = now.saturating_sub(*at).as_nanos() * gpus;
+            let used = self.device_time.saturating_sub(*then).as_nanos() * 1000;
+            u16::try_from(used.checked_div(passed)?.min(1000)).ok()
+        });
+        Got {
+            asked: self.terms.share.thousandths(),
+            used: used.filter(|_| self.granted != lease::Grant::Open),
+            throttled: self.throttled,
+        }
     }
 }
 
@@ -312,11 +355,6 @@ fn word(grant: lease::Grant) -> Grant {
         lease::Grant::Peers(end) => Grant::Peers(nanos(end)),
         lease::Grant::Closed => Grant::Closed,
     }
-}
-
-/// Whether a slice's processes look at the time, or wait.
-fn is_gated(grant: lease::Grant) -> bool {
-    !matches!(grant, lease::Grant::Open | lease::Grant::Bounded)
 }
 
 /// The clock that the slices' files use.

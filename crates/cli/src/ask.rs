@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 
 use divvy_api::v1::{Error, ErrorCode, Runner, Submit};
-use divvy_core::{Amount, ComputeMode, GpuSelection, parse_gpus};
+use divvy_core::{Amount, Compute, GpuSelection, parse_gpus};
 
 use crate::args::JobArgs;
 use crate::failure::{Result, usage};
@@ -27,7 +27,7 @@ pub struct Solo {
 /// [`ErrorCode::Usage`] with the word that is wrong and what would be right.
 pub fn submit(args: &JobArgs, runner: Runner) -> Result<Submit> {
     let command = command(&args.command)?;
-    let amount = amount(args)?;
+    let amount = amount(args.gpu.as_deref(), args.gpu_memory.as_deref())?;
     if amount.is_none()
         && args
             .queue
@@ -77,8 +77,12 @@ fn command(words: &[OsString]) -> Result<Vec<String>> {
     words.iter().map(text).collect()
 }
 
-fn amount(args: &JobArgs) -> Result<Option<Amount>> {
-    let (flag, read) = match (&args.gpu, &args.gpu_memory) {
+/// What `-g` or `--gpu-memory` say; `None` without either.
+///
+/// # Errors
+/// [`ErrorCode::Usage`] with the word that is wrong and what would be right.
+pub fn amount(gpu: Option<&str>, memory: Option<&str>) -> Result<Option<Amount>> {
+    let (flag, read) = match (gpu, memory) {
         (Some(text), _) => (format!("-g {text}"), Amount::from_gpu_flag(text)),
         (None, Some(text)) => (
             format!("--gpu-memory {text}"),
@@ -90,19 +94,10 @@ fn amount(args: &JobArgs) -> Result<Option<Amount>> {
         .map_err(|error| usage(format!("{flag}: {}", error.kind), error.hint()))
 }
 
-/// Only what this version keeps: it records weights and divides no compute.
 fn compute(text: &str) -> Result<String> {
-    match text.parse() {
-        Ok(mode @ (ComputeMode::Fair | ComputeMode::None)) => Ok(mode.to_string()),
-        Ok(ComputeMode::Strict) => Err(usage(
-            "--compute strict cannot be held: this version does not divide compute, the driver's time-slicing does",
-            "leave it out, or take whole GPUs (-g 1) to have the compute to yourself",
-        )),
-        Err(_) => Err(usage(
-            format!("--compute {text} is not a mode"),
-            "the modes are fair (a weight, not enforced yet) and none",
-        )),
-    }
+    text.parse::<Compute>()
+        .map(|compute| compute.to_string())
+        .map_err(|error| usage(format!("--compute: {error}"), error.hint()))
 }
 
 fn gpus_on(text: Option<&str>) -> Result<Vec<u32>> {
@@ -288,8 +283,11 @@ mod tests {
             (&["-g", "1"], "no program"),
             (&["-g", "1", "--"], "no program"),
             (&["-g", "1", "--", ""], "name is empty"),
-            (&["-g", "1", "--compute", "strict", "x"], "--compute strict"),
-            (&["-g", "1", "--compute", "some", "x"], "--compute some"),
+            (
+                &["-g", "1", "--compute", "none=0.5", "x"],
+                "--compute: `none=0.5`",
+            ),
+            (&["-g", "1", "--compute", "some", "x"], "--compute: `some`"),
             (&["-g", "1", "--gpus-on", "a", "x"], "--gpus-on"),
             (&["-g", "1", "--gpus-on", "", "x"], "--gpus-on"),
             (

@@ -3,24 +3,28 @@
 //! Every form ends in a newline, or is empty. What others typed (names, commands, reasons) is stripped of control
 //! characters in the forms for people; JSON escapes them itself.
 
+mod advice;
 mod describe;
 mod doctor;
 mod events;
 mod gpus;
 mod jobs;
+mod oom;
 mod queues;
 mod selftest;
 mod why;
 
-use divvy_api::v1::{Event, Finding, Gpu, Job, List, Queue, Selftest, Why};
+use divvy_api::v1::{Advice, Event, Finding, Gpu, Job, List, Oom, Queue, Selftest, Why};
 use jiff::Timestamp;
 use serde::Serialize;
 
+pub use advice::{advice, command_of};
 pub use describe::describe;
 pub use doctor::findings;
 pub use events::{event_line, events};
 pub use gpus::{gpus, gpus_footer};
-pub use jobs::{jobs, submitted};
+pub use jobs::{jobs, resized, submitted};
+pub use oom::oom;
 pub use queues::queues;
 pub use selftest::selftests;
 pub use why::why;
@@ -28,7 +32,7 @@ pub use why::why;
 use crate::args::Format;
 
 /// What shares compute between the slices of a GPU. Said wherever a view speaks of compute.
-pub const COMPUTE: &str = "driver time-slicing";
+pub const COMPUTE: &str = "turns by share";
 
 /// How a table is drawn.
 #[derive(Clone, Copy, Debug)]
@@ -87,6 +91,22 @@ impl Item for Why {
 
     fn name(&self) -> String {
         self.job.clone()
+    }
+}
+
+impl Item for Oom {
+    const KIND: &'static str = "Oom";
+
+    fn name(&self) -> String {
+        self.job.clone()
+    }
+}
+
+impl Item for Advice {
+    const KIND: &'static str = "AdviceList";
+
+    fn name(&self) -> String {
+        self.program.clone()
     }
 }
 

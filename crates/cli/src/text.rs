@@ -1,6 +1,6 @@
 //! Figures and times in words: the one place where sizes, durations and amounts become text for people.
 
-use divvy_api::v1::{Amount, EndReason, Job, JobState};
+use divvy_api::v1::{Amount, ComputeTime, EndReason, Job, JobState};
 use divvy_core::Bytes;
 use jiff::Timestamp;
 
@@ -31,6 +31,20 @@ pub fn memories(figures: &[u64]) -> String {
 /// `0.25` from 250 thousandths, `1` from 1000.
 pub fn share(thousandths: u16) -> String {
     divvy_core::units::gpus(u64::from(thousandths)).to_string()
+}
+
+/// What a slice gets of compute time: `share 0.25 · 0.24 used over 10 s · waited 3.2 s`.
+pub fn compute_time(time: &ComputeTime) -> String {
+    let mut parts = vec![format!("share {}", share(time.share_asked))];
+    parts.extend(
+        time.share_used
+            .map(|used| format!("{} used over 10 s", share(used))),
+    );
+    if time.throttled_ms > 0 {
+        let tenths = time.throttled_ms.div_ceil(100);
+        parts.push(format!("waited {}.{} s", tenths / 10, tenths % 10));
+    }
+    parts.join(" · ")
 }
 
 /// What was asked for, as it is asked for: `0.25`, `4GiB`, `2`, `1-4`, `8x0.5`.

@@ -51,5 +51,5 @@ pub use request::{Amount, Request};
 pub use selection::{GpuSelection, parse_gpus};
 pub use slice::Grant;
 pub use snapshot::{Held, Queue, Snapshot, Waiting};
-pub use units::{Bytes, ComputeMode, Share};
+pub use units::{Bytes, Compute, ComputeMode, Share};
 pub use why::{Why, WhyGpu, why};

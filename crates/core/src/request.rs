@@ -5,14 +5,14 @@ use std::num::NonZeroU32;
 
 use serde::{Deserialize, Serialize};
 
-use crate::units::{Bytes, BytesError, ComputeMode, Decimal, Share};
+use crate::units::{Bytes, BytesError, Compute, Decimal, Share};
 
 /// What a job asks for.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Request {
     pub amount: Amount,
     #[serde(default)]
-    pub compute: ComputeMode,
+    pub compute: Compute,
     /// Only GPUs with these indices; empty means any.
     #[serde(default)]
     pub on: Vec<u32>,
@@ -38,7 +38,7 @@ impl From<Amount> for Request {
     fn from(amount: Amount) -> Self {
         Self {
             amount,
-            compute: ComputeMode::default(),
+            compute: Compute::default(),
             on: Vec::new(),
         }
     }

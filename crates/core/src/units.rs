@@ -8,6 +8,6 @@ mod decimal;
 mod share;
 
 pub use bytes::{Bytes, BytesError};
-pub use compute::{ComputeMode, ComputeModeError};
+pub use compute::{Compute, ComputeMode, ComputeModeError};
 pub(crate) use decimal::Decimal;
 pub use share::{Share, ShareError, gpus};

@@ -44,7 +44,7 @@ fn requests() -> impl Strategy<Value = Request> {
     let on = prop_oneof![4 => Just(Vec::new()), 1 => vec(0..4_u32, 1..3)];
     (amounts(), on).prop_map(|(amount, on)| Request {
         amount,
-        compute: ComputeMode::Fair,
+        compute: ComputeMode::Fair.into(),
         on,
     })
 }

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::ComputeTime;
+
 /// One GPU of the node.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
@@ -59,4 +61,7 @@ pub struct GpuSlice {
     pub memory_driver_bytes: Option<u64>,
     #[serde(default)]
     pub memory_mismatch_bytes: Option<i64>,
+    /// As in the job.
+    #[serde(default)]
+    pub compute_time: Option<ComputeTime>,
 }

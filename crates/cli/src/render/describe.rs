@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use divvy_api::v1::{Bypass, BypassAction, Job, JobState, Runner, Slice};
 use jiff::Timestamp;
 
-use super::{COMPUTE, View, jobs};
+use super::{View, jobs};
 use crate::text;
 
 /// One line a fact.
@@ -65,11 +65,20 @@ fn state(job: &Job, now: Timestamp) -> String {
     }
 }
 
-/// Who divides compute: never more than what is true.
+/// How its compute time is divided, and what it gets.
 fn compute(job: &Job) -> String {
-    match job.compute.as_str() {
-        "fair" => format!("{COMPUTE} (fair is recorded as a weight and not enforced)"),
-        _ => COMPUTE.to_owned(),
+    let mode = match job.compute.as_str() {
+        "none" => "none: the driver's time-slicing",
+        mode => mode,
+    };
+    match (job.state, &job.compute_time) {
+        (JobState::Running | JobState::Stopping, Some(time)) => {
+            format!("{mode} · {}", text::compute_time(time))
+        }
+        (JobState::Running | JobState::Stopping, None) => {
+            format!("{mode} · it has its GPUs to itself")
+        }
+        _ => mode.to_owned(),
     }
 }
 
@@ -136,6 +145,15 @@ impl Facts {
             "  limit",
             &format!("{limit} of memory, held by {}", slice.enforcement),
         );
+        if let Some(target) = slice.memory_target_bytes {
+            let target = text::memory(target);
+            self.add(
+                "  target",
+                &format!(
+                    "{target}: no more is allocated, the rest is given up once no more is used"
+                ),
+            );
+        }
         let (used, peak) = (
             text::memory(slice.memory_used_bytes),
             text::memory(slice.memory_peak_bytes),

@@ -1,6 +1,6 @@
 //! `gpus`.
 
-use divvy_api::v1::{Gpu, Node};
+use divvy_api::v1::{Gpu, GpuSlice, Node};
 
 use super::{COMPUTE, View};
 use crate::table::{self, Column};
@@ -88,6 +88,13 @@ fn free(gpu: &Gpu) -> String {
     format!("{}, {}", text::share(share), text::memory(memory))
 }
 
+/// `#3 gpu0.25a`, with what it uses of the GPU's time where that is measured.
+fn slice(slice: &GpuSlice) -> String {
+    let used = slice.compute_time.and_then(|time| time.share_used);
+    let used = used.map(|used| format!(" (uses {})", text::share(used)));
+    format!("#{} {}{}", slice.job, slice.label, used.unwrap_or_default())
+}
+
 /// By how much the accounts are off the driver's figures, now and at most.
 fn mismatch(gpu: &Gpu) -> String {
     match gpu.memory_mismatch_bytes {
@@ -99,11 +106,7 @@ fn mismatch(gpu: &Gpu) -> String {
 
 /// Who holds slices, who uses the GPU beside them, and who past them.
 fn note(gpu: &Gpu) -> String {
-    let slices: Vec<String> = gpu
-        .slices
-        .iter()
-        .map(|slice| format!("#{} {}", slice.job, slice.label))
-        .collect();
+    let slices: Vec<String> = gpu.slices.iter().map(slice).collect();
     let pids: Vec<String> = gpu.unmanaged_pids.iter().map(u32::to_string).collect();
     let outside = match (pids.as_slice(), gpu.memory_unmanaged_bytes) {
         ([], 0) => String::new(),

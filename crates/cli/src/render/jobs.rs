@@ -3,7 +3,7 @@
 use divvy_api::v1::{Bypass, Job, JobState, Slice};
 use jiff::Timestamp;
 
-use super::{COMPUTE, View};
+use super::View;
 use crate::table::{self, Column};
 use crate::text;
 
@@ -52,7 +52,7 @@ fn row(job: &Job, view: View) -> Vec<String> {
     if view.wide {
         cells.extend([
             labels(&job.slices),
-            format!("{} ({COMPUTE})", job.compute),
+            job.compute.clone(),
             text::clean(&job.user),
         ]);
         cells.push(text::clean(job.project.as_deref().unwrap_or_default()));
@@ -94,12 +94,32 @@ fn memory(job: &Job) -> String {
     ])
 }
 
+/// `shrinks to 4.0 GiB`: what it is to hold once it uses no more.
+fn shrinking(slices: &[Slice]) -> Option<String> {
+    let targets: Vec<u64> = slices
+        .iter()
+        .filter_map(|slice| slice.memory_target_bytes)
+        .collect();
+    match targets[..] {
+        [] => None,
+        _ => Some(format!(
+            "shrinks to {} once it uses no more",
+            text::memory(
+                targets
+                    .iter()
+                    .fold(0, |sum, target| sum.saturating_add(*target))
+            )
+        )),
+    }
+}
+
 /// Where it runs, why it waits or failed, what its limit refused.
 fn reason(job: &Job) -> String {
     let holds = job.state != JobState::Ended && !job.slices.is_empty();
     let place = holds.then(|| format!("on {}", labels(&job.slices)));
     let parts = [
         place,
+        shrinking(&job.slices),
         job.reason.as_deref().map(text::clean),
         bypass(&job.bypasses),
         refusals(&job.slices),
@@ -133,6 +153,28 @@ pub(super) fn refusals(slices: &[Slice]) -> Option<String> {
         1 => Some(format!("its limit refused {what}")),
         _ => Some(format!("its limit refused {what} ({denied} refusals)")),
     }
+}
+
+/// What a job has or asks for after a resize, in one line for each of its GPUs.
+pub fn resized(job: &Job) -> String {
+    let (id, name) = (&job.id, text::clean(&job.name));
+    if job.state == JobState::Queued {
+        let what = text::amount_in_words(&job.request);
+        return format!("#{id} {name} asks for {what}; it keeps its place in the queue\n");
+    }
+    let one = |slice: &Slice| {
+        let held = text::memory(slice.memory_limit_bytes);
+        match slice.memory_target_bytes {
+            None => format!("#{id} {name} has {held} on {}\n", slice.label),
+            Some(target) => format!(
+                "#{id} {name} gets no more than {} on {}, and holds {held} until it uses no more than that ({} now)\n",
+                text::memory(target),
+                slice.label,
+                text::memory(slice.memory_used_bytes)
+            ),
+        }
+    };
+    job.slices.iter().map(one).collect()
 }
 
 /// What became of a submitted job, in one line; `dry_run` says what would.

@@ -263,6 +263,25 @@ fn who_is_seen_once_is_not_accused_and_neither_is_the_next_with_that_pid() {
 }
 
 #[test]
+fn what_was_accused_on_a_gpu_that_is_gone_is_over() {
+    let on = [1, 2].map(|byte| GpuUuid::from_bytes([byte; 16]));
+    let processes = vec![seen(7, Bytes::gib(1), bare(Limiter::Off))];
+    let suspect = balance(&gpu(Bytes::ZERO, processes)).suspects[0];
+    let mut list = Watchlist::default();
+    for now in [1, 2] {
+        for gpu in &on {
+            list.look(now, gpu, &[(suspect, Limiter::Off)], &[]);
+        }
+    }
+    let over = Change::Over {
+        gpu: on[1].clone(),
+        suspect,
+    };
+    assert_eq!(list.retain(|gpu| *gpu == on[0]), [over]);
+    assert_eq!(list.retain(|gpu| *gpu == on[0]), []);
+}
+
+#[test]
 fn a_policy_is_a_word() {
     for policy in Policy::ALL {
         assert_eq!(policy.to_string().parse(), Ok(policy));

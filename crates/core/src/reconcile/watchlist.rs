@@ -119,9 +119,16 @@ impl Watchlist {
         self.entries.insert((pid, start_time, gpu), entry);
     }
 
-    /// Forgets a GPU that is gone; what was accused there is over.
-    pub fn forget(&mut self, gpu: &GpuUuid) -> Vec<Change> {
-        self.look(0, gpu, &[], &[])
+    /// Forgets GPUs that are not there any more; what was accused on them is over.
+    pub fn retain(&mut self, is_there: impl Fn(&GpuUuid) -> bool) -> Vec<Change> {
+        let gone = self.entries.extract_if(.., |(_, _, gpu), _| !is_there(gpu));
+        let accused = gone.filter(|(_, entry)| entry.accused);
+        accused
+            .map(|((_, _, gpu), entry)| Change::Over {
+                gpu,
+                suspect: entry.suspect,
+            })
+            .collect()
     }
 
     /// Whether somebody was seen once and waits for the second look.
