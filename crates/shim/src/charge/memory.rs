@@ -5,8 +5,10 @@
 
 use std::ffi::c_uint;
 
-use divvy_driver::sys::cuda::{CUdeviceptr, CUdeviceptr_v1, CUresult, CUstream};
+use divvy_driver::sys::cuda::{CUdeviceptr, CUdeviceptr_v1, CUresult};
 
+use crate::account::Account;
+use crate::charge::pointers::Allocation;
 use crate::device::{self, Admission};
 use crate::process;
 use crate::route::hook::Real;
@@ -158,19 +160,19 @@ where
 }
 
 pub fn free<F>(real: Real<'_, F>, dptr: CUdeviceptr) -> CUresult {
-    release(&real, dptr)
+    release(&real, dptr, Account::give_back)
 }
 
 pub fn free_v1<F>(real: Real<'_, F>, dptr: CUdeviceptr_v1) -> CUresult {
-    release(&real, dptr.into())
-}
-
-pub fn free_async<F>(real: Real<'_, F>, dptr: CUdeviceptr, _stream: CUstream) -> CUresult {
-    release(&real, dptr)
+    release(&real, dptr.into(), Account::give_back)
 }
 
 /// Memory may be freed by either kind of free, whichever allocated it. What is not ours the driver alone judges.
-fn release<F>(real: &Real<'_, F>, dptr: CUdeviceptr) -> CUresult {
+pub fn release<F>(
+    real: &Real<'_, F>,
+    dptr: CUdeviceptr,
+    give_back: impl FnOnce(&Account, &Allocation),
+) -> CUresult {
     let Some((account, allocation)) =
         process::account().and_then(|account| Some((account, account.pointers.take(dptr)?)))
     else {
@@ -178,7 +180,7 @@ fn release<F>(real: &Real<'_, F>, dptr: CUdeviceptr) -> CUresult {
     };
     let result = real.call();
     if result == CUresult::SUCCESS {
-        account.give_back(&allocation);
+        give_back(account, &allocation);
     } else {
         account.pointers.insert(dptr, allocation);
     }

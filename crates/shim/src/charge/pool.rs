@@ -1,7 +1,7 @@
 //! The memory pools of this process: where each one's memory is, and when one is gone.
 //!
-//! What a pool is charged is `stock`'s business. A destroyed pool stays charged until its last allocation is freed, for only
-//! then does the driver give it up.
+//! What a pool is charged is `stock`'s business. A destroyed pool stays charged until its last allocation is freed and the
+//! stream in which that happens has come so far, for only then does the driver give it up.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,11 +11,16 @@ use divvy_ledger::Kind;
 
 use crate::account::Place;
 use crate::charge::stock::{Growth, Source, Stock};
+use crate::charge::stream::Mark;
 use crate::charge::tally::Tally;
 
-/// The pools that were seen to be made or used, by handle.
 #[derive(Default)]
-pub struct Pools(Mutex<HashMap<usize, Home>>);
+pub struct Pools {
+    /// Those that were seen to be made or used, by handle.
+    known: Mutex<HashMap<usize, Home>>,
+    /// Destroyed ones that the driver gives up when it has come so far.
+    fading: Mutex<Vec<(Arc<Pool>, Mark)>>,
+}
 
 /// Where a pool's memory is.
 #[derive(Clone)]
@@ -57,8 +62,29 @@ impl Pools {
         self.known().remove(&(handle as usize))
     }
 
+    /// The last allocation of a destroyed pool was freed in the order of a stream.
+    pub fn fade(&self, pool: Arc<Pool>, mark: Mark) {
+        let mut fading = self.fading.lock().unwrap_or_else(PoisonError::into_inner);
+        fading.push((pool, mark));
+    }
+
+    /// Gives back the charges of those that are gone by now. Returns whether there were any.
+    fn bury(&self) -> bool {
+        let mut fading = self.fading.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = fading.len();
+        fading.retain(|(pool, mark)| {
+            let gone = mark.is_reached();
+            if gone {
+                pool.end();
+            }
+            !gone
+        });
+        fading.len() < before
+    }
+
     /// Brings the charges of a GPU's pools up to date.
     pub fn settle(&self, gpu: usize) {
+        self.bury();
         for pool in self.on(gpu) {
             pool.stock.settle();
         }
@@ -72,7 +98,7 @@ impl Pools {
         if before > 0 {
             pools.iter().for_each(|pool| pool.stock.trim());
         }
-        charged() < before
+        self.bury() || charged() < before
     }
 
     /// Says what the pools on a GPU are charged.
@@ -91,7 +117,7 @@ impl Pools {
     }
 
     fn known(&self) -> MutexGuard<'_, HashMap<usize, Home>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -133,16 +159,22 @@ impl Pool {
         self.life().live += 1;
     }
 
-    /// One allocation of this pool was freed.
-    pub fn freed(&self) {
+    /// One allocation of this pool was freed. Returns whether that was all there was of a destroyed pool.
+    #[must_use = "a pool that is gone gives back its charge"]
+    pub fn freed(&self) -> bool {
         let mut life = self.life();
         life.live = life.live.saturating_sub(1);
-        if !life.destroyed {
-            drop(life);
+        let (destroyed, gone) = (life.destroyed, life.destroyed && life.live == 0);
+        drop(life);
+        if !destroyed {
             self.stock.changed();
-        } else if life.live == 0 {
-            self.stock.end();
         }
+        gone
+    }
+
+    /// The driver has given it up.
+    pub fn end(&self) {
+        self.stock.end();
     }
 
     /// The program destroyed the pool. The driver frees it with its last allocation.

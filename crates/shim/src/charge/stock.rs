@@ -45,8 +45,8 @@ impl Source {
         Source::Pool(handle as usize)
     }
 
-    /// Bytes that the driver has taken of the GPU for it.
-    fn reserved(self) -> Option<u64> {
+    /// Bytes that the driver has taken of the GPU for it; `None` when it knows no such thing, or cannot be asked.
+    pub fn reserved(self) -> Option<u64> {
         match self {
             Source::Pool(pool) => {
                 let attribute = CUmemPool_attribute::RESERVED_MEM_CURRENT;
@@ -276,6 +276,8 @@ impl Stock {
         let taken = [used, balance.in_flight, balance.promised, bytes];
         let fits = taken.into_iter().fold(0, u64::saturating_add) <= reserved;
         fits.then(|| {
+            // What was refused is not needed after all.
+            forensics::forget();
             let growth = Growth::Promised(bytes);
             balance.begin(growth);
             growth
@@ -287,7 +289,7 @@ impl Stock {
     fn reserve(&self, growth: u64) -> Option<Hold<'static>> {
         let Place { slot, gpu, .. } = self.place;
         forensics::asked(&self.place, growth);
-        let attempt = || match slot.usage(gpu).free >= growth {
+        let attempt = || match slot.free(gpu) >= growth {
             true => slot.reserve(gpu, growth).ok(),
             false => None,
         };
@@ -313,8 +315,8 @@ impl Stock {
         if !self.settle() {
             return false;
         }
-        let usage = self.place.slot.usage(self.place.gpu);
-        let over = usage.used() > usage.limit;
+        let Place { slot, gpu, .. } = self.place;
+        let over = slot.used(gpu) > slot.limit(gpu);
         if over {
             forensics::over();
         }

@@ -1,7 +1,7 @@
 //! What a stream handle means, and what may be asked of it. The null stream is one stream for the whole device, or one a
 //! thread, by the name under which a function was called.
 
-use divvy_driver::sys::cuda::{CUdevice, CUresult, CUstream, CUstreamCaptureStatus, pfn};
+use divvy_driver::sys::cuda::{CUdevice, CUevent, CUresult, CUstream, CUstreamCaptureStatus, pfn};
 
 use crate::charge::stock::relaxed;
 use crate::device;
@@ -15,6 +15,7 @@ const PER_THREAD_STREAM: usize = 2;
 pub struct Flavour {
     is_capturing: &'static Function<pfn::cuStreamIsCapturing>,
     query: &'static Function<pfn::cuStreamQuery>,
+    record: &'static Function<pfn::cuEventRecord>,
     pub free: &'static Function<pfn::cuMemFreeAsync>,
     per_thread: bool,
 }
@@ -22,12 +23,14 @@ pub struct Flavour {
 pub static LEGACY: Flavour = Flavour {
     is_capturing: &driver::cuStreamIsCapturing,
     query: &driver::cuStreamQuery,
+    record: &driver::cuEventRecord,
     free: &real::cuMemFreeAsync,
     per_thread: false,
 };
 pub static PER_THREAD: Flavour = Flavour {
     is_capturing: &driver::cuStreamIsCapturing_ptsz,
     query: &driver::cuStreamQuery_ptsz,
+    record: &driver::cuEventRecord_ptsz,
     free: &real::cuMemFreeAsync_ptsz,
     per_thread: true,
 };
@@ -59,6 +62,45 @@ impl Flavour {
         let per_thread =
             stream as usize == PER_THREAD_STREAM || stream.is_null() && self.per_thread;
         (!per_thread).then_some(stream as usize)
+    }
+}
+
+/// A place in a stream's order. It outlives the stream.
+pub struct Mark(CUevent);
+
+// SAFETY: an event belongs to a context and not to a thread.
+unsafe impl Send for Mark {}
+
+impl Mark {
+    /// Behind all that was asked of the stream so far; `None` when the driver will not have it.
+    pub fn behind(stream: CUstream, flavour: &Flavour) -> Option<Mark> {
+        const DISABLE_TIMING: u32 = 2;
+        let mut event = std::ptr::null_mut();
+        let create = driver::cuEventCreate.get()?;
+        // SAFETY: the driver's function, with a place for its answer.
+        if relaxed(|| unsafe { create(&mut event, DISABLE_TIMING) }) != CUresult::SUCCESS {
+            return None;
+        }
+        let mark = Mark(event);
+        // SAFETY: the event just made, and the program's stream, which is not captured: it has just done something.
+        let recorded = relaxed(|| unsafe { Some(flavour.record.get()?(event, stream)) });
+        (recorded == Some(CUresult::SUCCESS)).then_some(mark)
+    }
+
+    /// Whether the stream has come this far. When the driver will not say, its context is gone, and all work with it.
+    pub fn is_reached(&self) -> bool {
+        // SAFETY: an event of our own.
+        let asked = relaxed(|| unsafe { Some(driver::cuEventQuery.get()?(self.0)) });
+        asked != Some(CUresult::NOT_READY)
+    }
+}
+
+impl Drop for Mark {
+    fn drop(&mut self) {
+        if let Some(destroy) = driver::cuEventDestroy_v2.get() {
+            // SAFETY: an event of our own, of which nobody else knows.
+            unsafe { destroy(self.0) };
+        }
     }
 }
 

@@ -8,9 +8,9 @@ use divvy_driver::sys::cuda::{
 
 use crate::charge::pointers::Allocation;
 use crate::charge::pool::{Home, Pool};
-use crate::charge::stock::attribute_of;
-use crate::charge::stream::{self, Flavour, LEGACY, PER_THREAD};
-use crate::charge::vmm;
+use crate::charge::stock::{Source, attribute_of};
+use crate::charge::stream::{self, Flavour, LEGACY, Mark, PER_THREAD};
+use crate::charge::{memory, vmm};
 use crate::device::{self, Admission, Belongs};
 use crate::process::{self, Standing};
 use crate::route::function::{Function, driver};
@@ -73,12 +73,7 @@ fn from_current<F>(
     };
     let pool = device.and_then(|device| pool_of(&driver::cuDeviceGetMemPool, device));
     let Some(handle) = pool else {
-        // Without pools there is no such memory; if there is, it was not counted.
-        let result = real.call();
-        if result == CUresult::SUCCESS {
-            place.slot.alarm();
-        }
-        return result;
+        return uncounted(real);
     };
     place.account.contexts.note(&place);
     let pools = &place.account.pools;
@@ -103,6 +98,8 @@ fn from_pool<F>(
     let known = process::account().and_then(|account| account.pools.get(handle));
     let home = match known {
         Some(home) => home,
+        // What is no pool is the driver's to refuse.
+        None if Source::pool(handle).reserved().is_none() => return uncounted(real),
         None => match home_of(handle).map_or(Admission::Pass, device::admit_on) {
             Admission::Charge(place) => {
                 let home = Home::Here(Pool::new(handle, place));
@@ -113,6 +110,15 @@ fn from_pool<F>(
         },
     };
     allocate(real, dptr, bytes as u64, home, stream, flavour)
+}
+
+/// An allocation of a driver that cannot be asked about pools. If it makes it all the same, the agent hears of it.
+fn uncounted<F>(real: &Real<'_, F>) -> CUresult {
+    let result = real.call();
+    if result == CUresult::SUCCESS {
+        process::alarm();
+    }
+    result
 }
 
 fn allocate<F>(
@@ -165,6 +171,36 @@ fn allocate<F>(
     };
     pointers.insert(address, allocation);
     result
+}
+
+pub fn free<F>(real: Real<'_, F>, dptr: CUdeviceptr, stream: CUstream) -> CUresult {
+    free_in(&real, dptr, stream, &LEGACY)
+}
+
+pub fn free_ptsz<F>(real: Real<'_, F>, dptr: CUdeviceptr, stream: CUstream) -> CUresult {
+    free_in(&real, dptr, stream, &PER_THREAD)
+}
+
+/// What is freed in the order of a stream the driver still has until the stream has come so far. Of a pool that lives it says
+/// itself what it has; of one that is destroyed it says nothing any more.
+fn free_in<F>(
+    real: &Real<'_, F>,
+    dptr: CUdeviceptr,
+    stream: CUstream,
+    flavour: &Flavour,
+) -> CUresult {
+    memory::release(real, dptr, |account, allocation| {
+        let Some(pool) = &allocation.pool else {
+            return account.give_back(allocation);
+        };
+        if !pool.freed() {
+            return;
+        }
+        match Mark::behind(stream, flavour).filter(|mark| !mark.is_reached()) {
+            Some(mark) => account.pools.fade(pool.clone(), mark),
+            None => pool.end(),
+        }
+    })
 }
 
 /// `cuMemPoolCreate`: the one moment at which every driver says where the pool's memory is.

@@ -251,6 +251,6 @@ impl Need {
 
     fn free(&self) -> u64 {
         let Place { slot, gpu, .. } = *self.stock.place();
-        slot.usage(gpu).free
+        slot.free(gpu)
     }
 }
