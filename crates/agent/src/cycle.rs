@@ -16,6 +16,7 @@ mod observe;
 mod place;
 mod read;
 mod reconcile;
+mod resize;
 mod start;
 mod submit;
 
@@ -115,6 +116,8 @@ struct Round {
     events: Vec<Event>,
     starts: Vec<JobId>,
     stops: Vec<JobId>,
+    /// Jobs whose limits are other ones now.
+    resizes: Vec<JobId>,
     /// Processes to be killed.
     shots: Vec<Process>,
     /// Jobs whose processes are all to be killed.
@@ -261,6 +264,7 @@ impl Cycle {
             self.plan()?;
         }
         self.store.commit()?;
+        self.carry_out_resizes()?;
         self.check();
         self.carry_out();
         for event in self.round.events.drain(..) {
@@ -310,6 +314,11 @@ impl Cycle {
                 let result = self.cancel(&reference)?;
                 self.round.answers.push(Answer { reply, result });
             }
+            Message::Resize {
+                reference,
+                resize,
+                reply,
+            } => self.resize(&reference, resize, reply)?,
             Message::Wait {
                 reference,
                 milestone,

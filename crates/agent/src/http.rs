@@ -6,7 +6,9 @@
 mod body;
 mod events;
 mod log;
+mod metrics;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,11 +25,13 @@ use serde::Deserialize;
 use tokio::net::UnixListener;
 use tokio::sync::broadcast;
 
+use crate::advice::{self, Runs};
 use crate::gpu::Observer;
 use crate::mailbox::{Mailbox, Message, Milestone};
 use crate::store;
 use crate::supervise::chain;
 use body::{Body, Failure, Path, Query};
+pub use metrics::Page;
 
 /// A command line and an environment fit into this; Linux takes 2 MiB of them by default.
 const BODY_LIMIT: usize = 8 << 20;
@@ -56,7 +60,11 @@ pub async fn serve(api: Api, listener: UnixListener) -> std::io::Result<()> {
         .route("/v1/jobs/{job}/wait", get(wait))
         .route("/v1/jobs/{job}/log", get(log::log))
         .route("/v1/jobs/{job}/cancel", post(cancel))
+        .route("/v1/jobs/{job}/resize", post(resize))
+        .route("/v1/jobs/{job}/oom", get(oom))
+        .route("/v1/advice", get(advice))
         .route("/v1/events", get(events::events))
+        .route("/metrics", get(metrics::metrics))
         .fallback(missing)
         .method_not_allowed_fallback(wrong_method)
         .layer(DefaultBodyLimit::max(BODY_LIMIT))
@@ -230,6 +238,74 @@ async fn cancel(State(api): State<Api>, Path(reference): Path<String>) -> Answer
                 .await?,
         ],
     )
+}
+
+async fn resize(
+    State(api): State<Api>,
+    Path(reference): Path<String>,
+    Body(resize): Body<v1::Resize>,
+) -> Answer<v1::Job> {
+    // What others hold now decides whether there is room.
+    look(&api).await;
+    let resize = api.mailbox.ask(|reply| Message::Resize {
+        reference,
+        resize,
+        reply,
+    });
+    list("JobList", vec![resize.await?])
+}
+
+async fn oom(State(api): State<Api>, Path(reference): Path<String>) -> Answer<v1::Oom> {
+    list(
+        "Oom",
+        vec![api.mailbox.read(move |cycle| cycle.oom(&reference)).await?],
+    )
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WhichRuns {
+    job: Option<String>,
+    name: Option<String>,
+    program: Option<String>,
+}
+
+async fn advice(State(api): State<Api>, Query(which): Query<WhichRuns>) -> Answer<v1::Advice> {
+    let runs = match which {
+        WhichRuns {
+            job: Some(reference),
+            name: None,
+            program: None,
+        } => Runs::Of(api.mailbox.read(move |cycle| cycle.program(&reference)).await?),
+        WhichRuns {
+            job: None,
+            name: Some(pattern),
+            program: None,
+        } => Runs::Named(pattern),
+        WhichRuns {
+            job: None,
+            name: None,
+            program: Some(program),
+        } => Runs::Of(program),
+        WhichRuns {
+            job: None,
+            name: None,
+            program: None,
+        } => Runs::All,
+        _ => {
+            let error = Error::new(ErrorCode::Usage, "several of job, name and program are given");
+            return Err(error.hint("give one of them, or none for all").into());
+        }
+    };
+    let gpus = api.mailbox.read(|cycle| Ok(cycle.served())).await?;
+    let database = api.home.database();
+    let advised = tokio::task::spawn_blocking(move || {
+        let jobs = store::all_but(&database, &BTreeSet::new())?;
+        let sufficient = store::sufficient(&database)?;
+        Ok::<_, store::StoreError>(advice::advice(&runs, jobs, &sufficient, &gpus))
+    });
+    let advised = advised.await.map_err(|error| internal(&error))?;
+    list("AdviceList", advised.map_err(|error| internal(&error))?)
 }
 
 #[derive(Debug, Deserialize)]

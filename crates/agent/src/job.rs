@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use divvy_api::v1::Runner;
 use divvy_core::job::Event;
-use divvy_core::{Bytes, Grant, Job as Life, JobId, QueueName, Request};
+use divvy_core::resize::{Goal, Resized};
+use divvy_core::{Amount, Bytes, Grant, Job as Life, JobId, QueueName, Request};
 use jiff::Timestamp;
 
 use crate::bypass::Bypass;
@@ -14,6 +15,8 @@ use crate::bypass::Bypass;
 pub struct Job {
     pub id: JobId,
     pub ask: Ask,
+    /// What it asks for since it was resized.
+    pub resized: Option<Amount>,
     pub life: Life,
     /// How many times it was placed: the generation of its slice.
     pub attempt: u32,
@@ -47,6 +50,8 @@ pub struct Ask {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holding {
     pub grant: Grant,
+    /// What it is to be once the job uses no more than that.
+    pub goal: Option<Goal>,
     pub traces: Traces,
 }
 
@@ -77,6 +82,7 @@ impl Job {
         Self {
             id,
             ask: new.ask.clone(),
+            resized: None,
             life: Life::Queued,
             attempt: 0,
             submitted_at: new.at,
@@ -95,11 +101,39 @@ impl Job {
             .iter()
             .map(|grant| Holding {
                 grant: grant.clone(),
+                goal: None,
                 traces: Traces::default(),
             })
             .collect();
         self.attempt += 1;
         self.step(Event::Placed(grants));
+    }
+
+    /// What it asks for now.
+    pub fn request(&self) -> Request {
+        let amount = self.resized.unwrap_or(self.ask.request.amount);
+        self.ask.request.with_amount(amount)
+    }
+
+    /// Changes what it holds; a bug where it holds nothing, or is being stopped.
+    pub fn regrant(&mut self, resized: Vec<Resized>) {
+        let grants = resized.iter().map(|one| one.grant.clone()).collect();
+        for (holding, Resized { grant, goal }) in self.holdings.iter_mut().zip(resized) {
+            (holding.grant, holding.goal) = (grant, goal);
+        }
+        self.step(Event::Resized(grants));
+    }
+
+    /// What its processes may have of each GPU from now on: what it holds, or less where that is the goal.
+    pub fn limits(&self) -> Vec<Grant> {
+        let limit = |holding: &Holding| {
+            let mut grant = holding.grant.clone();
+            if let Some(goal) = holding.goal {
+                (grant.memory, grant.share) = (goal.memory, goal.share);
+            }
+            grant
+        };
+        self.holdings.iter().map(limit).collect()
     }
 
     /// Moves it on; whoever calls has looked at its state, so a refusal is a bug.

@@ -11,6 +11,7 @@
 //! is what happens in time: journal, processes, signals, restarts.
 #![forbid(unsafe_code)]
 
+mod advice;
 mod ask;
 mod bypass;
 mod clock;
@@ -26,6 +27,7 @@ mod job;
 mod keeper;
 mod mailbox;
 mod node;
+mod oom;
 mod process;
 mod records;
 mod selftest;

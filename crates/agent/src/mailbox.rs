@@ -2,7 +2,7 @@
 
 use std::sync::mpsc::Sender;
 
-use divvy_api::v1::{Error, ErrorCode, Job, Submit};
+use divvy_api::v1::{Error, ErrorCode, Job, Resize, Submit};
 use divvy_core::JobId;
 use tokio::sync::oneshot;
 
@@ -30,6 +30,11 @@ pub enum Message {
     },
     Cancel {
         reference: String,
+        reply: Reply<Job>,
+    },
+    Resize {
+        reference: String,
+        resize: Resize,
         reply: Reply<Job>,
     },
     Wait {

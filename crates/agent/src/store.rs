@@ -4,6 +4,7 @@
 //! one transaction, so that a burst of submits costs one sync. Nothing is decided here.
 
 mod bypasses;
+mod denials;
 mod events;
 mod jobs;
 mod rows;
@@ -16,6 +17,7 @@ use std::time::Duration;
 use divvy_core::JobId;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, params};
 
+pub use denials::sufficient;
 pub use events::events_after;
 pub use jobs::all_but;
 
@@ -23,6 +25,7 @@ pub use jobs::all_but;
 const MIGRATIONS: &[&str] = &[
     include_str!("../migrations/0001_jobs.sql"),
     include_str!("../migrations/0002_bypass.sql"),
+    include_str!("../migrations/0003_resize_oom.sql"),
 ];
 
 /// How long a writer waits for a reader that holds the file, which in WAL mode is only while it opens.

@@ -22,7 +22,10 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 
-use crate::v1::{Error, ErrorBody, ErrorCode, Event, Gpu, Job, List, Node, Queue, Submit, Why};
+use crate::v1::{
+    Advice, Error, ErrorBody, ErrorCode, Event, Gpu, Job, List, Node, Oom, Queue, Resize, Submit,
+    Why,
+};
 
 pub use stream::{EventStream, LogStream};
 
@@ -32,6 +35,18 @@ pub enum WaitFor {
     /// The job holds its slice (or has ended): a client that runs it itself may start it.
     Starting,
     Ended,
+}
+
+/// Which runs [`Client::advice`] is from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Runs {
+    All,
+    /// Runs of what this job runs.
+    Like(String),
+    /// Jobs whose name matches; `*` stands for any text.
+    Named(String),
+    /// Runs of this program, as `divvy_core::advise::program` says it.
+    Of(String),
 }
 
 /// Calls the agent behind one socket.
@@ -90,6 +105,27 @@ impl Client {
     /// Why a job waits, and what would start it sooner.
     pub async fn why(&self, reference: &str) -> Result<Why, Error> {
         self.one(&job_path(reference, "/why")).await
+    }
+
+    /// What a job's refusals of GPU memory looked like.
+    pub async fn oom(&self, reference: &str) -> Result<Oom, Error> {
+        self.one(&job_path(reference, "/oom")).await
+    }
+
+    /// What to ask for, from earlier runs of these.
+    pub async fn advice(&self, runs: &Runs) -> Result<Vec<Advice>, Error> {
+        let query = match runs {
+            Runs::All => String::new(),
+            Runs::Like(job) => format!("?job={}", encoded(job)),
+            Runs::Named(pattern) => format!("?name={}", encoded(pattern)),
+            Runs::Of(program) => format!("?program={}", encoded(program)),
+        };
+        self.list(&format!("/v1/advice{query}")).await
+    }
+
+    /// Gives a job more or less; answers the job as it is then, perhaps with what it is to hold once it uses less.
+    pub async fn resize(&self, reference: &str, resize: &Resize) -> Result<Job, Error> {
+        self.post(&job_path(reference, "/resize"), resize).await
     }
 
     /// Submits; what it answers is on disk.
@@ -316,16 +352,20 @@ fn only<T>(items: Vec<T>) -> Result<T, Error> {
 
 /// `/v1/jobs/REFERENCE` + `rest`, the reference percent-encoded as one path segment.
 fn job_path(reference: &str, rest: &str) -> String {
+    format!("/v1/jobs/{}{rest}", encoded(reference))
+}
+
+/// Percent-encoded as one path segment or the value of a query.
+fn encoded(text: &str) -> String {
     use std::fmt::Write as _;
-    let mut path = String::from("/v1/jobs/");
-    for byte in reference.bytes() {
+    let mut path = String::new();
+    for byte in text.bytes() {
         if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
             path.push(char::from(byte));
         } else {
             let _ = write!(path, "%{byte:02X}");
         }
     }
-    path.push_str(rest);
     path
 }
 

@@ -23,6 +23,9 @@ pub fn document() -> Value {
         add::<v1::Why>,
         add::<v1::Event>,
         add::<v1::Submit>,
+        add::<v1::Resize>,
+        add::<v1::Oom>,
+        add::<v1::Advice>,
         add::<v1::ErrorBody>,
     ] {
         add(&mut schemas);
@@ -76,6 +79,7 @@ fn query(parameter: &Parameter) -> Value {
     let schema = match parameter.kind {
         Kind::Flag => json!({ "type": "boolean", "default": false }),
         Kind::Number { default } => json!({ "type": "integer", "minimum": 0, "default": default }),
+        Kind::Text => json!({ "type": "string" }),
         Kind::OneOf { words, default } => {
             json!({ "type": "string", "enum": words, "default": default })
         }

@@ -32,6 +32,8 @@ pub enum Kind {
         words: &'static [&'static str],
         default: &'static str,
     },
+    /// Absent unless given.
+    Text,
 }
 
 /// What a call takes.
@@ -172,6 +174,50 @@ pub const ROUTES: &[Route] = &[
             "/v1/jobs/{job}/cancel",
             "Take a job out of its queue, or stop it",
             JOBS,
+        )
+    },
+    Route {
+        method: "POST",
+        body: Body::Json("Resize"),
+        ..get(
+            "/v1/jobs/{job}/resize",
+            "Give a job more or less: at once where it waits or there is room, else once it uses less",
+            JOBS,
+        )
+    },
+    get(
+        "/v1/jobs/{job}/oom",
+        "What a job's refusals of GPU memory looked like",
+        Answer::List {
+            of: "Oom",
+            kind: "Oom",
+        },
+    ),
+    Route {
+        query: &[
+            Parameter {
+                name: "job",
+                about: "Only runs of what this job runs: a number, a name that one job has, or `last`",
+                kind: Kind::Text,
+            },
+            Parameter {
+                name: "name",
+                about: "Only jobs of this name; `*` stands for any text",
+                kind: Kind::Text,
+            },
+            Parameter {
+                name: "program",
+                about: "Only runs of this program: `python train.py`",
+                kind: Kind::Text,
+            },
+        ],
+        ..get(
+            "/v1/advice",
+            "What to ask for, from what earlier runs used",
+            Answer::List {
+                of: "Advice",
+                kind: "AdviceList",
+            },
         )
     },
     Route {

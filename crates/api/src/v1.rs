@@ -3,6 +3,7 @@
 //! Memory is integer bytes, shares are thousandths of one GPU, times are RFC 3339 UTC, enums are snake_case, ids are
 //! strings. Every read answers `{"schema":"divvy/v1","kind":…,"items":[…]}`, every failure `{"error":{…}}`.
 
+pub mod advice;
 pub mod bypass;
 mod convert;
 pub mod doctor;
@@ -10,15 +11,20 @@ pub mod error;
 pub mod gpu;
 pub mod job;
 pub mod node;
+pub mod oom;
 pub mod queue;
 pub mod selftest;
 
 pub use doctor::{Finding, FindingStatus};
+pub use advice::Advice;
 pub use bypass::{Bypass, BypassAction, BypassWay};
 pub use error::{Error, ErrorBody, ErrorCode};
 pub use gpu::{Gpu, GpuSlice};
-pub use job::{Amount, EndReason, Event, Job, JobState, Runner, Slice, Submit, Why, WhyGpu};
+pub use job::{
+    Amount, ComputeTime, EndReason, Event, Job, JobState, Resize, Runner, Slice, Submit, Why, WhyGpu,
+};
 pub use node::Node;
+pub use oom::{Oom, OomAllocation, OomCause, OomKind, OomPeer, OomRecord};
 pub use queue::Queue;
 pub use selftest::{Selftest, SelftestCheck, SelftestKind, SelftestResult};
 
@@ -32,7 +38,7 @@ pub const SCHEMA: &str = "divvy/v1";
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct List<T> {
     pub schema: String,
-    /// `JobList`, `GpuList`, `QueueList`, `EventList`, `Why`, `Node`, `Selftest`, `Doctor`.
+    /// `JobList`, `GpuList`, `QueueList`, `EventList`, `Why`, `Node`, `Selftest`, `Doctor`, `Oom`, `AdviceList`.
     pub kind: String,
     pub items: Vec<T>,
 }

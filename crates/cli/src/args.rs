@@ -56,6 +56,12 @@ pub enum Verb {
     Logs(Logs),
     /// What a waiting job waits for, and what would start it now
     Why(ReadJob),
+    /// What refused a job GPU memory, who held it, and what would have passed
+    Oom(ReadJob),
+    /// How much memory to ask for, from what earlier runs used
+    Advise(Advise),
+    /// Give a job more or less, also while it runs
+    Resize(Resize),
     /// Wait for jobs to end; passes the exit code
     Wait(Wait),
     /// Stop jobs, or take them out of their queue
@@ -96,7 +102,8 @@ pub struct JobArgs {
         allow_negative_numbers = true
     )]
     pub gpu_memory: Option<String>,
-    /// Compute among slices of one GPU: fair or none; `fair` is recorded as a weight and not enforced yet
+    /// Compute time among slices of one GPU: fair (by share, idle time to whoever wants it), strict (never more), or none;
+    /// `fair=0.5` for a share other than the memory's
     #[arg(
         long,
         value_name = "MODE",
@@ -213,6 +220,42 @@ pub struct Logs {
     /// Go on until the job ends
     #[arg(short, long)]
     pub follow: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(override_usage = "divvy advise [JOB | --name NAME | -- CMD…] [OPTIONS]", after_help = help::ADVISE)]
+pub struct Advise {
+    /// From runs of what this job runs: id, unique name, or `last`
+    pub job: Option<String>,
+    /// From runs of jobs of this name; `*` stands for any text
+    #[arg(long, conflicts_with = "job")]
+    pub name: Option<String>,
+    /// From runs of this command, after `--`
+    #[arg(value_name = "CMD", last = true, conflicts_with_all = ["job", "name"])]
+    pub command: Vec<String>,
+    #[command(flatten)]
+    pub read: Read,
+}
+
+#[derive(Debug, Args)]
+#[command(override_usage = "divvy resize JOB {--gpu-memory SIZE | -g AMOUNT} [OPTIONS]", after_help = help::RESIZE)]
+pub struct Resize {
+    /// Id, unique name, or `last`
+    pub job: String,
+    /// Part of each GPU it has (0.25), or whole GPUs; while it waits, whatever can be asked for
+    #[arg(short, long, value_name = "AMOUNT", allow_negative_numbers = true)]
+    pub gpu: Option<String>,
+    /// Memory on each GPU it has: 4G, 512M; G means GiB
+    #[arg(
+        long,
+        value_name = "SIZE",
+        conflicts_with = "gpu",
+        allow_negative_numbers = true
+    )]
+    pub gpu_memory: Option<String>,
+    /// Print the job in this form: table, wide, json, ndjson or name
+    #[arg(short, long, value_name = "FORMAT", hide_possible_values = true)]
+    pub output: Option<Format>,
 }
 
 #[derive(Debug, Args)]

@@ -3,10 +3,12 @@
 mod away;
 mod doctor;
 mod follow;
+mod oom;
 mod read;
 mod run;
 mod selftest;
 mod settle;
+mod size;
 mod stop;
 mod submit;
 
@@ -37,6 +39,9 @@ pub fn act(verb: Verb, backend: Backend) -> Outcome {
         Verb::Why(args) => block_on(read::why(args)),
         Verb::Events(args) => block_on(follow::events(args)),
         Verb::Logs(args) => block_on(follow::logs(args)),
+        Verb::Oom(args) => block_on(oom::oom(args)),
+        Verb::Advise(args) => block_on(size::advise(args)),
+        Verb::Resize(args) => block_on(size::resize(args)),
         Verb::Wait(args) => block_on(settle::wait(args)),
         Verb::Cancel(args) => block_on(settle::cancel(args)),
         Verb::Daemon(args) if args.stop => block_on(stop::stop()),

@@ -14,6 +14,7 @@ use super::start::not_started;
 use super::{Cycle, Living, place};
 use crate::clock::now;
 use crate::gpu::slice;
+use crate::oom;
 use crate::process::Process;
 use crate::records::{Begun, Exit, JobDir, Outcome, RecordError};
 use crate::store::StoreError;
@@ -79,10 +80,10 @@ impl Cycle {
                 match slice::HeldSlice::adopt(&self.config.home.slice(&id.to_string())) {
                     Ok(slice) => {
                         self.observer.enlist(*id, slice.entry(Vec::new()));
-                        let (grants, mode) =
+                        let (grants, compute) =
                             (living.job.life.grants(), living.job.ask.request.compute);
                         self.keeper
-                            .keep(*id, &self.config.home.slice(&id.to_string()), grants, mode);
+                            .keep(*id, &self.config.home.slice(&id.to_string()), grants, compute);
                         living.slice = Some(slice);
                     }
                     Err(error) => {
@@ -91,6 +92,8 @@ impl Cycle {
                 }
                 self.watch_job(*id);
                 self.take_roots(*id);
+                // An agent may have been killed between the journal and the slice.
+                self.apply_limits(*id);
             }
             self.look(*id)?;
         }
@@ -309,6 +312,10 @@ impl Cycle {
             }
             for (gpu, holding) in living.job.holdings.iter_mut().enumerate() {
                 holding.traces = slice::traces(&snapshot, gpu);
+            }
+            if let Ok((denials, _)) = slice.denials() {
+                let records = oom::records(&denials, &living.job.holdings);
+                self.store.keep_denials(id, &records)?;
             }
         }
         for (holding, ledger) in living.job.holdings.iter_mut().zip(&living.ledgers) {

@@ -19,6 +19,7 @@ impl Cycle {
             }
         }
         self.reconcile(look)?;
+        self.take_what_is_given_up()?;
         self.lost_and_found(look)
     }
 

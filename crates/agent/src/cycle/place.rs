@@ -46,7 +46,7 @@ impl Cycle {
             let queue = &job.ask.queue;
             match &job.life {
                 Life::Queued => {
-                    let request = job.ask.request.clone();
+                    let request = job.request();
                     waiting.entry(queue).or_default().push(Waiting {
                         job: job.id,
                         request,

@@ -9,7 +9,10 @@ use divvy_ledger::Snapshot;
 use super::reconcile::Ledger;
 use super::{Cycle, Living};
 use crate::bypass::Bypass;
+use crate::http::Page;
 use crate::job::Job;
+use crate::keeper::{Got, Keeper};
+use crate::oom;
 use crate::store::StoreError;
 
 /// What holds memory limits in this version.
@@ -135,6 +138,8 @@ impl Cycle {
                     .map_or(traces.mismatch_max, |ledger| ledger.mismatch_max)
                     .get(),
                 memory_unseen_bytes: unseen,
+                memory_target_bytes: holding.goal.map(|goal| goal.memory.get()),
+                share_target: holding.goal.map(|goal| goal.share.thousandths()),
             }
         });
         let state = state(&job.life);
@@ -147,8 +152,9 @@ impl Cycle {
             state,
             end_reason: job.life.outcome().map(EndReason::from),
             exit_code: job.exit_code,
-            request: job.ask.request.amount.into(),
-            compute: job.ask.request.compute.name().to_owned(),
+            request: job.request().amount.into(),
+            compute: job.ask.request.compute.to_string(),
+            compute_time: self.keeper.got(job.id).map(Got::shown),
             slices: slices.collect(),
             reason: wait
                 .map(|wait| wait.reason.to_string())
@@ -204,6 +210,52 @@ impl Cycle {
         })
     }
 
+    /// What a job's refusals of GPU memory looked like.
+    ///
+    /// # Errors
+    /// As [`Cycle::job`].
+    pub fn oom(&mut self, reference: &str) -> Result<v1::Oom, Error> {
+        let id = self.find(reference).map_err(journal)??;
+        let job = self.show_any(id)?;
+        let living = self.jobs.get(&id);
+        let written = living
+            .and_then(|living| Some((living, living.slice.as_ref()?)))
+            .and_then(|(living, slice)| {
+                let (denials, _) = slice.denials().ok()?;
+                Some(oom::records(&denials, &living.job.holdings))
+            });
+        let records = match written {
+            Some(records) => records,
+            None => self.store.denials(id).map_err(journal)?,
+        };
+        Ok(v1::Oom {
+            denied: job
+                .slices
+                .iter()
+                .fold(0, |sum, slice| sum.saturating_add(slice.denied)),
+            job: job.id,
+            name: job.name,
+            state: job.state,
+            records,
+        })
+    }
+
+    /// What a job runs, without its options.
+    ///
+    /// # Errors
+    /// As [`Cycle::job`].
+    pub fn program(&mut self, reference: &str) -> Result<String, Error> {
+        let job = self.job(reference)?;
+        Ok(divvy_core::advise::program(&job.command))
+    }
+
+    /// The GPUs that are served.
+    pub fn served(&self) -> Vec<divvy_core::Gpu> {
+        let gpus = self.devices.iter().map(|device| device.gpu.clone());
+        gpus.filter(|gpu| gpu.mode != divvy_core::Mode::Unmanaged)
+            .collect()
+    }
+
     pub fn gpus(&self) -> Vec<v1::Gpu> {
         let ledgers: Vec<(&Living, Option<Snapshot>)> = self
             .jobs
@@ -213,7 +265,7 @@ impl Cycle {
             .collect();
         self.devices
             .iter()
-            .map(|device| show_gpu(device, &ledgers))
+            .map(|device| show_gpu(device, &ledgers, &self.keeper))
             .collect()
     }
 
@@ -239,6 +291,17 @@ impl Cycle {
             }
         });
         shown.collect()
+    }
+
+    /// Everything that a page of metrics shows.
+    pub fn metrics(&self) -> Page {
+        Page {
+            node: self.node(),
+            gpus: self.gpus(),
+            jobs: self.living_jobs(),
+            queues: self.queues_shown(),
+            bypasses: self.bypasses,
+        }
     }
 
     pub fn node(&self) -> v1::Node {
@@ -283,7 +346,11 @@ fn snapshot(living: &Living) -> Option<Snapshot> {
     living.slice.as_ref()?.read().ok()
 }
 
-fn show_gpu(device: &crate::gpu::Device, ledgers: &[(&Living, Option<Snapshot>)]) -> v1::Gpu {
+fn show_gpu(
+    device: &crate::gpu::Device,
+    ledgers: &[(&Living, Option<Snapshot>)],
+    keeper: &Keeper,
+) -> v1::Gpu {
     let (mut slices, mut bypass_pids) = (Vec::new(), Vec::new());
     for (living, account) in ledgers {
         let here = |bypass: &&Bypass| bypass.over.is_none() && bypass.gpu == device.gpu.uuid;
@@ -301,6 +368,7 @@ fn show_gpu(device: &crate::gpu::Device, ledgers: &[(&Living, Option<Snapshot>)]
                     share: holding.grant.share.thousandths(),
                     memory_driver_bytes: ledger.driver.map(Bytes::get),
                     memory_mismatch_bytes: ledger.mismatch,
+                    compute_time: keeper.got(living.job.id).map(Got::shown),
                 });
             }
         }

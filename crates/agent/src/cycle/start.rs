@@ -95,10 +95,13 @@ impl Cycle {
             cwd: job.ask.cwd.clone().into(),
             env: for_job(env, &around),
             grace_ms: u64::try_from(self.config.grace.as_millis()).unwrap_or(u64::MAX),
+            limiter: self.config.programs.wish(&folder, self.config.simulated.as_ref()),
         };
         dir.write_spec(&spec)?;
         self.observer.enlist(id, slice.entry(Vec::new()));
         self.keeper.keep(id, &folder, grants, compute);
+        // It may have been resized to less between its grants and its slice.
+        slice.resize(&living.job.limits(), compute);
         living.slice = Some(slice);
         living.ledgers.clear();
         living.since = Instant::now();

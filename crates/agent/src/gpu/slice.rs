@@ -4,9 +4,9 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use divvy_core::{Bytes, ComputeMode, Grant};
+use divvy_core::{Bytes, Compute, ComputeMode, Grant};
 use divvy_ledger::{
-    Control, CreateError, GpuSpec, Listed, Mode, OpenError, Owner, Slice, SliceSpec, Snapshot,
+    Control, CreateError, Denial, GpuSpec, Listed, Mode, OpenError, Owner, Slice, SliceSpec, Snapshot,
 };
 
 use super::roster::Entry;
@@ -37,7 +37,7 @@ pub struct Cut<'a> {
     pub job: &'a str,
     /// Tells this slice from an earlier one of the same job.
     pub generation: u64,
-    pub compute: ComputeMode,
+    pub compute: Compute,
     pub grants: &'a [Grant],
     /// By position in `grants`.
     pub overheads: &'a [Bytes],
@@ -47,22 +47,21 @@ impl HeldSlice {
     /// Makes the slice anew; what an attempt cut short has left there is replaced.
     pub fn create(folder: &Path, cut: &Cut<'_>) -> Result<Self, SliceError> {
         remove(folder)?;
-        let gpu = |(grant, overhead): (&Grant, &Bytes)| GpuSpec {
-            uuid: grant.gpu.to_bytes(),
-            limit: grant.memory.get(),
-            overhead: overhead.get(),
-            weight: grant.share.thousandths(),
-            cap: if cut.compute == ComputeMode::Strict {
-                grant.share.thousandths()
-            } else {
-                0
-            },
-            unseen: 0,
+        let gpu = |(grant, overhead): (&Grant, &Bytes)| {
+            let (weight, cap) = weight_and_cap(grant, cut.compute);
+            GpuSpec {
+                uuid: grant.gpu.to_bytes(),
+                limit: grant.memory.get(),
+                overhead: overhead.get(),
+                weight,
+                cap,
+                unseen: 0,
+            }
         };
         let spec = SliceSpec {
             id: cut.job.to_owned(),
             generation: cut.generation,
-            mode: match cut.compute {
+            mode: match cut.compute.mode {
                 ComputeMode::Fair => Mode::Fair,
                 ComputeMode::Strict => Mode::Strict,
                 ComputeMode::None => Mode::None,
@@ -95,6 +94,20 @@ impl HeldSlice {
     /// Tells the slice's processes that the agent lives.
     pub fn beat(&self) {
         self.control.heartbeat(divvy_ledger::boot_time_ns());
+    }
+
+    /// Gives its processes these limits and weights from now on; by position in its GPUs.
+    pub fn resize(&self, limits: &[Grant], compute: Compute) {
+        for (gpu, limit) in limits.iter().enumerate() {
+            self.control.set_limit(gpu, limit.memory.get());
+            let (weight, cap) = weight_and_cap(limit, compute);
+            self.control.set_compute(gpu, weight, cap);
+        }
+    }
+
+    /// What its refused processes wrote down, and how many records there were.
+    pub fn denials(&self) -> Result<(Vec<Denial>, u64), OpenError> {
+        self.slice.denials()
     }
 
     /// What the limit of one of its GPUs counts besides what is charged.
@@ -133,6 +146,15 @@ impl HeldSlice {
 
     pub fn remove(self) -> Result<(), SliceError> {
         remove(&self.folder)
+    }
+}
+
+/// Compute weight and cap, in thousandths; a cap of 0 is none.
+fn weight_and_cap(grant: &Grant, compute: Compute) -> (u16, u16) {
+    let weight = compute.share.unwrap_or(grant.share).thousandths();
+    match compute.mode {
+        ComputeMode::Strict => (weight, weight),
+        ComputeMode::Fair | ComputeMode::None => (weight, 0),
     }
 }
 

@@ -28,7 +28,7 @@ impl Store {
                 ask.project,
                 ask.queue.as_str(),
                 rows::json(&Amount::from(ask.request.amount))?,
-                ask.request.compute.name(),
+                ask.request.compute.to_string(),
                 rows::json(&ask.request.on)?,
                 rows::runner_name(ask.runner),
                 rows::json(&ask.command)?,
@@ -100,10 +100,10 @@ impl Store {
                 .prepare_cached("DELETE FROM holding WHERE job = ?1")?
                 .execute([job.id.0])?;
             let mut insert = self.db.prepare_cached(
-                "INSERT INTO holding (job, ordinal, gpu_uuid, gpu_index, memory, share, label, held) \
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 1)",
+                "INSERT INTO holding (job, ordinal, gpu_uuid, gpu_index, memory, share, label, held, goal_memory, goal_share) \
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 1, ?8, ?9)",
             )?;
-            for (ordinal, Holding { grant, .. }) in job.holdings.iter().enumerate() {
+            for (ordinal, Holding { grant, goal, .. }) in job.holdings.iter().enumerate() {
                 let (memory, share) = (grant.memory.get(), grant.share.thousandths());
                 insert.execute(params![
                     job.id.0,
@@ -112,7 +112,9 @@ impl Store {
                     grant.index,
                     memory,
                     share,
-                    grant.label
+                    grant.label,
+                    goal.map(|goal| goal.memory.get()),
+                    goal.map(|goal| goal.share.thousandths()),
                 ])?;
             }
             Ok(())
@@ -120,11 +122,22 @@ impl Store {
         hold().map_err(sql("store what a job holds"))
     }
 
+    /// Stores what a job asks for since it was resized.
+    pub fn save_resized(&self, job: &Job) -> Result<(), StoreError> {
+        let save = || -> rusqlite::Result<usize> {
+            let resized = job.resized.map(|amount| rows::json(&Amount::from(amount)));
+            self.db
+                .prepare_cached("UPDATE job SET resized = ?2 WHERE id = ?1")?
+                .execute(params![job.id.0, resized.transpose()?])
+        };
+        save().map(drop).map_err(sql("store a job's new size"))
+    }
+
     /// Stores that the job holds nothing any more, and what is left to tell of what it held.
     pub fn release(&self, job: &Job) -> Result<(), StoreError> {
         let release = || -> rusqlite::Result<()> {
             let mut update = self.db.prepare_cached(
-                "UPDATE holding SET held = 0, peak = ?3, denied = ?4, last_denied = ?5, mismatch_max = ?6 \
+                "UPDATE holding SET held = 0, goal_memory = NULL, goal_share = NULL, peak = ?3, denied = ?4, last_denied = ?5, mismatch_max = ?6 \
                  WHERE job = ?1 AND ordinal = ?2",
             )?;
             for (ordinal, Holding { traces, .. }) in job.holdings.iter().enumerate() {

@@ -2,6 +2,7 @@
 
 use divvy_api::v1::{Amount, Runner};
 use divvy_core::job::{Outcome, Process};
+use divvy_core::resize::Goal;
 use divvy_core::{Bytes, Grant, Job as Life, JobId, Request, Share};
 use jiff::Timestamp;
 use rusqlite::Row;
@@ -12,11 +13,11 @@ use crate::job::{Ask, Holding, Job, Traces};
 
 /// Columns that [`job`] reads, in its order.
 pub const JOB: &str = "id, name, user, project, queue, amount, compute, gpus_on, runner, command, cwd, state, attempt, \
-                       pid, pid_start, submitted_at, started_at, ended_at, outcome, exit_code, reason";
+                       pid, pid_start, submitted_at, started_at, ended_at, outcome, exit_code, reason, resized";
 
 /// Columns that [`holding`] reads, in its order.
 pub const HOLDING: &str =
-    "job, gpu_uuid, gpu_index, memory, share, label, peak, denied, last_denied, mismatch_max";
+    "job, gpu_uuid, gpu_index, memory, share, label, peak, denied, last_denied, mismatch_max, goal_memory, goal_share";
 
 /// A row as it lies in the table, before it means anything.
 pub struct RawJob {
@@ -31,6 +32,7 @@ pub struct RawJob {
     outcome: Option<String>,
     exit_code: Option<i32>,
     reason: Option<String>,
+    resized: Option<String>,
 }
 
 impl RawJob {
@@ -62,6 +64,7 @@ impl RawJob {
             outcome: row.get(18)?,
             exit_code: row.get(19)?,
             reason: row.get(20)?,
+            resized: row.get(21)?,
         })
     }
 
@@ -81,12 +84,16 @@ impl RawJob {
     ) -> Result<Job, StoreError> {
         let id = JobId(self.id);
         let corrupt = |what: String| StoreError::Corrupt { job: id, what };
-        let [name, user, queue, amount, compute, on, runner, command, cwd] = self.texts;
-        let amount: Amount = parse(&amount).map_err(corrupt)?;
-        let request = Request {
-            amount: amount
+        let [name, user, queue, amount_text, compute, on, runner, command, cwd] = self.texts;
+        let amount = |text: &str| -> Result<divvy_core::Amount, StoreError> {
+            let amount: Amount = parse(text).map_err(corrupt)?;
+            amount
                 .try_into()
-                .map_err(|error: divvy_api::v1::Error| corrupt(error.message))?,
+                .map_err(|error: divvy_api::v1::Error| corrupt(error.message))
+        };
+        let resized = self.resized.as_deref().map(amount).transpose()?;
+        let request = Request {
+            amount: amount(&amount_text)?,
             compute: compute
                 .parse()
                 .map_err(|error| corrupt(format!("{error}")))?,
@@ -133,6 +140,7 @@ impl RawJob {
                 command: parse(&command).map_err(corrupt)?,
                 cwd,
             },
+            resized,
             life,
             attempt: self.attempt,
             submitted_at: self.submitted_at,
@@ -168,7 +176,19 @@ pub fn holding(row: &Row<'_>) -> rusqlite::Result<(JobId, Holding)> {
         last_denied,
         mismatch_max: Bytes::new(row.get(9)?),
     };
-    Ok((JobId(row.get(0)?), Holding { grant, traces }))
+    let goal = match (row.get(10)?, row.get::<_, Option<u16>>(11)?) {
+        (Some(memory), Some(share)) => Some(Goal {
+            memory: Bytes::new(memory),
+            share: Share::from_thousandths(share).ok_or_else(|| wrong(11, "no share".into()))?,
+        }),
+        _ => None,
+    };
+    let holding = Holding {
+        grant,
+        traces,
+        goal,
+    };
+    Ok((JobId(row.get(0)?), holding))
 }
 
 pub fn time(row: &Row<'_>, column: usize) -> rusqlite::Result<Timestamp> {

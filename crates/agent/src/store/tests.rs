@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 
 use divvy_api::v1::Runner;
 use divvy_core::job::{Event, Gone, Outcome, Process};
+use divvy_core::reconcile::{Limiter, Policy, Way};
 use divvy_core::{Amount, Bytes, GpuUuid, Grant, QueueName, Share};
 use jiff::Timestamp;
 
 use super::*;
+use crate::bypass::Bypass;
 use crate::job::{Ask, Holding, Job, NewJob, Traces};
 
 fn new(key: Option<&str>) -> NewJob {
@@ -43,6 +45,7 @@ fn place(job: &mut Job, label: &str) {
         .unwrap();
     job.holdings = vec![Holding {
         grant,
+        goal: None,
         traces: Traces::default(),
     }];
     job.attempt += 1;
@@ -303,4 +306,50 @@ fn a_new_journal_gives_no_number_whose_folder_is_there() {
         store.number_after(&folders).unwrap();
         assert_eq!(store.insert(&new(None)).unwrap().id, JobId(id));
     }
+}
+
+#[test]
+fn bypasses_come_back_with_their_job_and_are_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("state.db");
+    let store = Store::open(&path).unwrap();
+    let mut job = store.insert(&new(None)).unwrap();
+    let other = store.insert(&new(None)).unwrap();
+    let bypass = |pid, way, used| Bypass {
+        gpu: GpuUuid::from_bytes([9; 16]),
+        gpu_index: 1,
+        process: crate::process::Process {
+            pid,
+            start_time: u64::from(pid),
+        },
+        program: "python3".into(),
+        way,
+        limiter: Limiter::NotLoaded,
+        used,
+        charged: Bytes::mib(1),
+        first_seen: job.submitted_at,
+        detected: job.submitted_at,
+        over: None,
+        action: Policy::Deny,
+    };
+    let mut known = bypass(7, Way::Unlimited, Some(Bytes::gib(2)));
+    let unknown = bypass(8, Way::OtherGpu, None);
+    for bypass in [&known, &unknown] {
+        store.add_bypass(job.id, bypass).unwrap();
+    }
+    assert!(
+        store.add_bypass(job.id, &known).is_err(),
+        "told once, stored once"
+    );
+    known.over = Some(job.submitted_at);
+    known.used = Some(Bytes::new(u64::MAX));
+    store.save_bypass(job.id, &known).unwrap();
+    known.used = Some(Bytes::new(i64::MAX.unsigned_abs()));
+    job.bypasses = vec![known, unknown];
+    assert_eq!(store.job(job.id).unwrap(), Some(job.clone()));
+    assert_eq!(
+        jobs::all_but(&path, &Default::default()).unwrap(),
+        [job, other]
+    );
+    assert_eq!(store.bypass_counts().unwrap(), [1, 1, 0]);
 }

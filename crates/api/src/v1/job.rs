@@ -120,7 +120,11 @@ pub struct Job {
     /// The program's code, or 128+N when signal N ended it.
     pub exit_code: Option<i32>,
     pub request: Amount,
+    /// `fair`, `strict` or `none`, with `=0.25` behind it where the share is not that of the memory.
     pub compute: String,
+    /// What it gets of its GPUs' time; absent where it has them to itself.
+    #[serde(default)]
+    pub compute_time: Option<ComputeTime>,
     pub slices: Vec<Slice>,
     /// While queued: what it waits for. After a failure: what went wrong.
     pub reason: Option<String>,
@@ -141,6 +145,19 @@ pub struct Job {
     /// Processes of it that held GPU memory past the limiter, oldest first.
     #[serde(default)]
     pub bypasses: Vec<Bypass>,
+}
+
+/// What a slice gets of the compute time of its GPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
+pub struct ComputeTime {
+    /// Its share in the division, in thousandths of each GPU.
+    pub share_asked: u16,
+    /// What its processes used of each GPU over the last ten seconds, by their own measure, in thousandths. Absent while nobody
+    /// shares its GPUs: then nothing is measured.
+    pub share_used: Option<u16>,
+    /// How long its threads have waited for their turn, all together.
+    pub throttled_ms: u64,
 }
 
 /// What a job holds of one GPU.
@@ -176,6 +193,22 @@ pub struct Slice {
     /// What the limit counts besides the account, because the driver says so.
     #[serde(default)]
     pub memory_unseen_bytes: u64,
+    /// What the job is to hold after a resize to less: allocations beyond it are refused already, and the rest is given to
+    /// nobody else before the job uses no more than this.
+    #[serde(default)]
+    pub memory_target_bytes: Option<u64>,
+    /// The share that goes with it.
+    #[serde(default)]
+    pub share_target: Option<u16>,
+}
+
+/// `POST /v1/jobs/{id}/resize`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Resize {
+    /// What the job is to have: while it runs, of each of the GPUs that it has.
+    pub amount: Amount,
 }
 
 /// `GET /v1/jobs/{id}/why`.

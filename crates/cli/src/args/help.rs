@@ -11,7 +11,10 @@ const GROUPS: &[(&str, &[&str])] = &[
         "Look",
         &["ps", "gpus", "queues", "describe", "logs", "events"],
     ),
-    ("Understand and act", &["why", "wait", "cancel"]),
+    (
+        "Understand and act",
+        &["why", "oom", "advise", "resize", "wait", "cancel"],
+    ),
     (
         "Serve and check",
         &["daemon", "doctor", "selftest", "completion"],
@@ -46,6 +49,21 @@ Prints what became of the job: it starts at once or says what it waits for. Star
 
 pub(super) const WAIT: &str = "\
 Passes the job's exit code, for several jobs the first that is not 0 in the order given.";
+
+pub(super) const ADVISE: &str = "\
+From the newest 50 ended runs of the same program: the most that any of them needed, refused memory included, a tenth more, in \
+steps of 256 MiB. Without history there is no advice (exit code 3). Without words: every program that has run.
+
+  divvy advise last
+  divvy advise --name 'train*'
+  divvy advise -- python train.py";
+
+pub(super) const RESIZE: &str = "\
+More is given at once where the GPU has room (else exit code 6). Of less, the limit is in force at once, and what is in use \
+stays in use: the rest is given to others when the job uses no more than the new size.
+
+  divvy resize last --gpu-memory 12G
+  divvy resize train -g 0.5";
 
 pub(super) const DAEMON: &str = "\
 Queues listed first are served first; jobs that name no queue wait in `default`, which comes last.

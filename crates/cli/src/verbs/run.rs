@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use divvy_api::client::{Client, WaitFor};
-use divvy_api::v1::{Error, ErrorCode, Job, JobState, Runner};
+use divvy_api::v1::{EndReason, Error, ErrorCode, Job, JobState, Runner};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::away::Away;
@@ -46,7 +46,7 @@ pub fn run(args: &args::Run, backend: Backend) -> Outcome {
         Turn::Start(job) => {
             let code = (backend.run_here)(Path::new(&job.directory))?;
             if code != 0 {
-                tell_refusals(&job.id);
+                tell_causes(&job.id);
             }
             code
         }
@@ -105,14 +105,20 @@ fn say_why(job: &Job, said: &mut Option<String>) {
     }
 }
 
-/// After a failure: whether the limit may have been its cause. Best effort, the program's exit code stands either way.
-fn tell_refusals(id: &str) {
+/// After a failure: whether Divvy or the limit may have been its cause. Best effort, the program's exit code stands either way.
+fn tell_causes(id: &str) {
     // The agent has the last word on a slice once it has settled the job, which it does within a moment.
     let asked = block_on(async {
         Ok(client()?
             .wait(id, WaitFor::Ended, Duration::from_secs(1))
             .await?)
     });
+    if let Ok(job) = &asked
+        && job.end_reason == Some(EndReason::Bypass)
+        && let Some(reason) = &job.reason
+    {
+        output::say(&format!("#{id} was {reason}"));
+    }
     for slice in asked
         .iter()
         .flat_map(|job| &job.slices)
@@ -123,7 +129,7 @@ fn tell_refusals(id: &str) {
             .map_or_else(|| "memory".to_owned(), text::memory);
         let figures = text::memories(&[slice.memory_peak_bytes, slice.memory_limit_bytes]);
         output::say(&format!(
-            "#{id} was refused {size} on GPU {}: it held up to {figures}",
+            "#{id} ran out of GPU memory: {size} refused on GPU {}, with up to {figures} in use; `divvy oom {id}` says more",
             slice.gpu_index
         ));
     }

@@ -1,0 +1,276 @@
+//! Giving a job more or less while it waits or runs.
+//!
+//! ```text
+//! asked ──► journal: what it holds, and its goal where that is less ──► the slice's limits ──► uses no more than the goal?
+//!                                                                        (the goal at once)          │ yes: journal
+//! ```
+//! The limit goes down at once, so that nothing more is allocated; what is in use stays, and stays the job's, until it uses
+//! no more than its goal. The planner counts what the job holds, so nobody gets the difference before. Each arrow may be the
+//! last thing an agent does: the next one writes the limits of the journal into every slice it adopts, and looks again.
+
+use divvy_api::v1::{self, Error, ErrorCode};
+use divvy_core::resize::{ResizeError, Resized, reached, resize};
+use divvy_core::{Amount, Bytes, Job as Life, JobId, can_ever_fit};
+
+use super::{Answer, Cycle, Living};
+use crate::intake::{never_fits, usage};
+use crate::job::Job;
+use crate::mailbox::Reply;
+use crate::store::StoreError;
+
+impl Cycle {
+    pub(super) fn resize(
+        &mut self,
+        reference: &str,
+        resize: v1::Resize,
+        reply: Reply<v1::Job>,
+    ) -> Result<(), StoreError> {
+        let result = match self.find(reference)? {
+            Ok(id) => self.resize_job(id, resize.amount)?.map(|()| id),
+            Err(error) => Err(error),
+        };
+        self.round.answers.push(Answer { reply, result });
+        Ok(())
+    }
+
+    fn resize_job(
+        &mut self,
+        id: JobId,
+        amount: v1::Amount,
+    ) -> Result<Result<(), Error>, StoreError> {
+        let amount = match Amount::try_from(amount) {
+            Ok(amount) => amount,
+            Err(error) => return Ok(Err(error)),
+        };
+        let conflict = |what: &str| {
+            let error = Error::new(ErrorCode::Conflict, format!("job {id} {what}"));
+            Ok(Err(
+                error.hint(format!("`divvy describe {id}` says how it is"))
+            ))
+        };
+        match self.jobs.get(&id).map(|living| &living.job.life) {
+            Some(Life::Queued) => self.resize_waiting(id, amount),
+            Some(Life::Starting { .. } | Life::Running { .. }) => self.resize_held(id, amount),
+            Some(Life::Stopping { .. }) => conflict("is being stopped"),
+            Some(Life::Ended { .. }) | None => conflict("has ended already"),
+        }
+    }
+
+    /// A job that waits asks for something else, and keeps its place.
+    fn resize_waiting(
+        &mut self,
+        id: JobId,
+        amount: Amount,
+    ) -> Result<Result<(), Error>, StoreError> {
+        let gpus: Vec<_> = self
+            .devices
+            .iter()
+            .map(|device| device.gpu.clone())
+            .collect();
+        let Some(Living { job, .. }) = self.jobs.get_mut(&id) else {
+            return Ok(Ok(()));
+        };
+        let fixed = self
+            .config
+            .queues
+            .iter()
+            .find(|spec| spec.name == job.ask.queue)
+            .and_then(|spec| spec.amount);
+        if let Some(fixed) = fixed.filter(|fixed| *fixed != amount) {
+            let error = usage(format!(
+                "queue {} gives each of its jobs {fixed}, and {amount} was asked for",
+                job.ask.queue
+            ));
+            return Ok(Err(error.hint(
+                "a job that runs can be resized; one that waits there cannot",
+            )));
+        }
+        let before = job.request();
+        if before.amount == amount {
+            return Ok(Ok(()));
+        }
+        if let Err(never) = can_ever_fit(&gpus, &before.with_amount(amount)) {
+            return Ok(Err(never_fits(never)));
+        }
+        job.resized = Some(amount);
+        let job = job.clone();
+        self.store.save_resized(&job)?;
+        let text = format!("asks for {amount} instead of {}", before.amount);
+        self.tell(Some(id), "resized", &text)?;
+        self.round.replan = true;
+        Ok(Ok(()))
+    }
+
+    fn resize_held(&mut self, id: JobId, amount: Amount) -> Result<Result<(), Error>, StoreError> {
+        let resized = match resize(&self.snapshot(), id, amount) {
+            Ok(resized) => resized,
+            Err(error) => return Ok(Err(refusal(&error))),
+        };
+        let Some(Living { job, .. }) = self.jobs.get_mut(&id) else {
+            return Ok(Ok(()));
+        };
+        let is_so = |(one, holding): (&Resized, &crate::job::Holding)| {
+            one.grant == holding.grant && one.goal == holding.goal
+        };
+        if resized.iter().zip(&job.holdings).all(is_so) {
+            return Ok(Ok(()));
+        }
+        let text = told(job, &resized);
+        job.resized = Some(asked(amount, &resized));
+        job.regrant(resized);
+        let job = job.clone();
+        self.store.hold(&job)?;
+        self.store.save_resized(&job)?;
+        self.tell(Some(id), "resized", &text)?;
+        self.round.replan = true;
+        self.round.resizes.push(id);
+        Ok(Ok(()))
+    }
+
+    /// Writes the journal's limits into a job's slice, and tells the keeper of compute.
+    pub(super) fn apply_limits(&self, id: JobId) {
+        let Some(Living { job, slice, .. }) = self.jobs.get(&id) else {
+            return;
+        };
+        let (limits, compute) = (job.limits(), job.ask.request.compute);
+        if let Some(slice) = slice {
+            slice.resize(&limits, compute);
+        }
+        let folder = self.config.home.slice(&id.to_string());
+        self.keeper.keep(id, &folder, &limits, compute);
+    }
+
+    /// Carries out what this round has resized: the limits, and what jobs give up because they do not use it.
+    ///
+    /// # Errors
+    /// When the journal fails.
+    pub(super) fn carry_out_resizes(&mut self) -> Result<(), StoreError> {
+        let resizes = std::mem::take(&mut self.round.resizes);
+        if resizes.is_empty() {
+            return Ok(());
+        }
+        for id in resizes {
+            self.apply_limits(id);
+        }
+        self.store.begin()?;
+        self.take_what_is_given_up()?;
+        self.store.commit()
+    }
+
+    /// Looks at every job with a goal, and takes what it does not use any more.
+    pub(super) fn take_what_is_given_up(&mut self) -> Result<(), StoreError> {
+        let shrinking: Vec<JobId> = self
+            .jobs
+            .values()
+            .filter(|living| {
+                living
+                    .job
+                    .holdings
+                    .iter()
+                    .any(|holding| holding.goal.is_some())
+            })
+            .map(|living| living.job.id)
+            .collect();
+        for id in shrinking {
+            self.take_from(id)?;
+        }
+        Ok(())
+    }
+
+    fn take_from(&mut self, id: JobId) -> Result<(), StoreError> {
+        let snapshot = self.snapshot();
+        let Some(living) = self.jobs.get_mut(&id) else {
+            return Ok(());
+        };
+        let (Life::Starting { .. } | Life::Running { .. }) = living.job.life else {
+            return Ok(());
+        };
+        let Some(account) = living.slice.as_ref().and_then(|slice| slice.read().ok()) else {
+            return Ok(());
+        };
+        let mut taken = Vec::new();
+        let resized = living
+            .job
+            .holdings
+            .iter()
+            .enumerate()
+            .map(|(gpu, holding)| {
+                let usage = account.usage(gpu);
+                let ledger = living.ledgers.get(gpu).copied().unwrap_or_default();
+                // A job writes its account itself; what the driver says it holds is not to be given to others either.
+                let used = Bytes::new(usage.used()).max(ledger.driver.unwrap_or_default());
+                let reached_it = |memory: Bytes| usage.limit <= memory.get() && used <= memory;
+                match holding.goal.filter(|goal| reached_it(goal.memory)) {
+                    None => Resized {
+                        grant: holding.grant.clone(),
+                        goal: holding.goal,
+                    },
+                    Some(goal) => {
+                        let grant = reached(&snapshot, id, &holding.grant, goal);
+                        taken.push(format!(
+                            "{} holds {} and has given up {}",
+                            grant.label,
+                            grant.memory,
+                            holding.grant.memory.saturating_sub(grant.memory)
+                        ));
+                        Resized { grant, goal: None }
+                    }
+                }
+            });
+        let resized = resized.collect();
+        if taken.is_empty() {
+            return Ok(());
+        }
+        living.job.regrant(resized);
+        let job = living.job.clone();
+        self.store.hold(&job)?;
+        self.tell(Some(id), "shrunk", &taken.join(", "))?;
+        self.round.replan = true;
+        Ok(())
+    }
+}
+
+/// The amount that a job asks for from now on, as it would be asked for anew.
+fn asked(amount: Amount, resized: &[Resized]) -> Amount {
+    let count = u32::try_from(resized.len()).unwrap_or(u32::MAX);
+    let several = std::num::NonZeroU32::new(count).filter(|count| count.get() > 1);
+    let share = resized
+        .iter()
+        .map(|one| one.goal.map_or(one.grant.share, |goal| goal.share))
+        .max();
+    match (amount, several, share) {
+        (Amount::Memory(_) | Amount::Share(_), Some(count), Some(share)) => {
+            Amount::Shares { count, share }
+        }
+        _ => amount,
+    }
+}
+
+/// `gpu0.25a: 20GiB -> 40GiB`, `gpu0.5a: 40GiB -> 10GiB once it uses no more`.
+fn told(job: &Job, resized: &[Resized]) -> String {
+    let one = |(holding, one): (&crate::job::Holding, &Resized)| {
+        let before = &holding.grant;
+        match one.goal {
+            Some(goal) => format!(
+                "{}: {} -> {} once it uses no more",
+                before.label, before.memory, goal.memory
+            ),
+            None => format!(
+                "{}: {} -> {}",
+                before.label, before.memory, one.grant.memory
+            ),
+        }
+    };
+    let all = job.holdings.iter().zip(resized).map(one);
+    all.collect::<Vec<_>>().join(", ")
+}
+
+fn refusal(error: &ResizeError) -> Error {
+    let code = match error {
+        ResizeError::OtherCount { .. } | ResizeError::Range => ErrorCode::Usage,
+        ResizeError::NotServed { .. } => ErrorCode::Conflict,
+        ResizeError::Never { .. } => ErrorCode::NeverFits,
+        ResizeError::NoRoom { .. } => ErrorCode::WouldWait,
+    };
+    Error::new(code, error.to_string()).hint(error.hint())
+}

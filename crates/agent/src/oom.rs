@@ -1,0 +1,128 @@
+//! From the words of a refused process to those of the API. What it wrote is its own word: shown, and not believed.
+
+use divvy_api::v1::{OomAllocation, OomCause, OomKind, OomPeer, OomRecord};
+use divvy_ledger::{Cause, Denial, Kind, boot_time_ns};
+use jiff::{SignedDuration, Timestamp};
+
+use crate::clock::now;
+use crate::job::Holding;
+
+/// The records of a slice, its GPUs named.
+pub fn records(denials: &[Denial], holdings: &[Holding]) -> Vec<OomRecord> {
+    let (booted_for, now) = (boot_time_ns(), now());
+    denials
+        .iter()
+        .map(|denial| record(denial, holdings, booted_for, now))
+        .collect()
+}
+
+fn record(denial: &Denial, holdings: &[Holding], booted_for: u64, now: Timestamp) -> OomRecord {
+    let grant = denial
+        .gpu
+        .and_then(|gpu| holdings.get(gpu))
+        .map(|holding| &holding.grant);
+    // Nothing is refused in times to come.
+    let ago = i64::try_from(booted_for.saturating_sub(denial.at)).unwrap_or(i64::MAX);
+    let at = now
+        .checked_sub(SignedDuration::from_nanos(ago))
+        .unwrap_or(now);
+    let of_gpu = |figure: u64| (denial.gpu_total > 0).then_some(figure);
+    let sufficient = || denial.used.saturating_add(denial.asked);
+    OomRecord {
+        number: denial.number,
+        at,
+        pid: denial.owner.pid,
+        program: denial.program.as_str().to_owned(),
+        api: denial.api.as_str().to_owned(),
+        cause: cause(denial.cause),
+        gpu_uuid: grant.map(|grant| grant.gpu.to_string()),
+        gpu_index: grant.map(|grant| grant.index),
+        asked_bytes: denial.asked,
+        limit_bytes: denial.limit,
+        used_bytes: denial.used,
+        own_bytes: denial.own,
+        unseen_bytes: denial.unseen,
+        gpu_free_bytes: of_gpu(denial.gpu_free),
+        gpu_total_bytes: of_gpu(denial.gpu_total),
+        sufficient_limit_bytes: (denial.cause == Cause::SliceFull).then(sufficient),
+        skipped: denial.skipped,
+        allocations: denial.allocations,
+        largest: denial
+            .largest
+            .iter()
+            .map(|live| OomAllocation {
+                bytes: live.bytes,
+                count: live.count,
+                kind: kind(live.kind),
+            })
+            .collect(),
+        peer_count: denial.peer_count,
+        peers: denial
+            .peers
+            .iter()
+            .map(|peer| OomPeer {
+                pid: peer.pid,
+                used_bytes: peer.used,
+            })
+            .collect(),
+    }
+}
+
+fn cause(cause: Cause) -> OomCause {
+    match cause {
+        Cause::SliceFull => OomCause::SliceFull,
+        Cause::GpuFull => OomCause::GpuFull,
+        Cause::NotInSlice => OomCause::NotInSlice,
+        Cause::Refused => OomCause::Refused,
+    }
+}
+
+fn kind(kind: Kind) -> OomKind {
+    match kind {
+        Kind::Linear => OomKind::Linear,
+        Kind::Managed => OomKind::Managed,
+        Kind::Pool => OomKind::Pool,
+        Kind::Handle => OomKind::Handle,
+        Kind::Array => OomKind::Array,
+        Kind::Graph => OomKind::Graph,
+        Kind::Imported => OomKind::Imported,
+        Kind::Context => OomKind::Context,
+        Kind::Other => OomKind::Other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_is_dated_by_how_long_ago_it_was_and_never_in_times_to_come() {
+        let now = now();
+        let at = |at: u64| {
+            let denial = Denial {
+                at,
+                ..Denial::default()
+            };
+            record(&denial, &[], 5_000_000_000, now).at
+        };
+        assert_eq!(at(3_000_000_000), now - SignedDuration::from_secs(2));
+        assert_eq!(at(u64::MAX), now);
+    }
+
+    #[test]
+    fn only_a_full_slice_could_have_had_a_larger_limit() {
+        let of = |cause, used| {
+            let denial = Denial {
+                cause,
+                used,
+                asked: 50,
+                ..Denial::default()
+            };
+            record(&denial, &[], 0, now()).sufficient_limit_bytes
+        };
+        assert_eq!(of(Cause::SliceFull, 70), Some(120));
+        assert_eq!(of(Cause::SliceFull, u64::MAX), Some(u64::MAX));
+        assert_eq!(of(Cause::GpuFull, 70), None);
+        assert_eq!(of(Cause::NotInSlice, 70), None);
+    }
+}

@@ -1,0 +1,85 @@
+//! `advise`: one row for each program that has run, and the command that follows.
+
+use divvy_api::v1::Advice;
+use divvy_core::Bytes;
+
+use super::View;
+use crate::table::{self, Column};
+use crate::text;
+
+/// One row a program.
+pub fn advice(all: &[Advice], view: View) -> String {
+    if all.is_empty() {
+        return String::new();
+    }
+    let mut columns = vec![
+        Column::Text("PROGRAM"),
+        Column::Right("RUNS"),
+        Column::Right("HAD"),
+        Column::Right("PEAK p50/max"),
+        Column::Right("ASK FOR"),
+    ];
+    if view.wide {
+        columns.extend([Column::Fixed("FLAGS"), Column::Text("NAME")]);
+    }
+    columns.push(Column::Text("REASON"));
+    let rows: Vec<Vec<String>> = all.iter().map(|one| row(one, view)).collect();
+    table::render(&columns, &rows, view.width)
+}
+
+fn row(advice: &Advice, view: View) -> Vec<String> {
+    let peaks = [advice.memory_peak_median_bytes, advice.memory_peak_bytes];
+    let gpus = match advice.gpus {
+        1 => String::new(),
+        gpus => format!("{gpus} × "),
+    };
+    let mut cells = vec![
+        text::clean(&advice.program),
+        advice.runs.to_string(),
+        format!("{gpus}{}", text::memory(advice.memory_limit_bytes)),
+        text::memories(&peaks),
+        format!("{gpus}{}", text::memory(advice.memory_bytes)),
+    ];
+    if view.wide {
+        cells.extend([flag(advice), text::clean(&advice.name)]);
+    }
+    cells.push(reason(advice));
+    cells
+}
+
+/// What is won or lost by it, and how the runs would have fared.
+fn reason(advice: &Advice) -> String {
+    let (had, ask) = (advice.memory_limit_bytes, advice.memory_bytes);
+    let change = match had.cmp(&ask) {
+        std::cmp::Ordering::Less => format!("{} more", text::memory(ask - had)),
+        std::cmp::Ordering::Equal => "as it is".to_owned(),
+        std::cmp::Ordering::Greater => format!("{} less", text::memory(had - ask)),
+    };
+    let refused = match advice.refused {
+        0 => String::new(),
+        refused => format!("; {refused} of {} runs were refused memory", advice.runs),
+    };
+    let none = match advice.amount {
+        None => "; no GPU here has that much",
+        Some(_) => "",
+    };
+    let would = advice.would_refuse;
+    format!(
+        "{change}{refused}; {would} of {} would be{none}",
+        advice.runs
+    )
+}
+
+fn flag(advice: &Advice) -> String {
+    let amount = advice.amount.clone().map(divvy_core::Amount::try_from);
+    match amount {
+        Some(Ok(amount)) => amount.flag(),
+        _ => format!("--gpu-memory {}", Bytes::new(advice.memory_bytes)),
+    }
+}
+
+/// The newest run's command with the size that is advised, to be pasted.
+pub fn command_of(advice: &Advice) -> String {
+    let command = text::command_line(&advice.command);
+    format!("\ndivvy run {} -- {command}\n", flag(advice))
+}

@@ -1,0 +1,157 @@
+//! `oom`: refusal by refusal, what was asked, what there was, what would have done.
+
+use std::fmt::Write as _;
+
+use divvy_api::v1::{JobState, Oom, OomAllocation, OomCause, OomKind, OomRecord};
+use divvy_core::Bytes;
+
+use super::View;
+use crate::text;
+
+/// The explanation as lines.
+pub fn oom(oom: &Oom, view: View) -> String {
+    let (id, name) = (&oom.job, text::clean(&oom.name));
+    let mut lines = match (oom.denied, oom.records.len()) {
+        (0, 0) => return format!("#{id} {name} was refused no GPU memory\n"),
+        (0, _) => format!("#{id} {name} did not get GPU memory, and its limit was not the cause\n"),
+        (1, _) => format!("#{id} {name}: its limit refused GPU memory once\n"),
+        (times, _) => format!("#{id} {name}: its limit refused GPU memory {times} times\n"),
+    };
+    let mut next = 0;
+    for record in &oom.records {
+        if record.number > next {
+            let _ = writeln!(
+                lines,
+                "\n({} records between are not kept)",
+                record.number - next
+            );
+        }
+        next = record.number.saturating_add(1);
+        lines.push('\n');
+        lines.push_str(&one(record, view));
+    }
+    if let Some(limit) = oom
+        .records
+        .iter()
+        .filter_map(|record| record.sufficient_limit_bytes)
+        .max()
+    {
+        let size = Bytes::new(limit).round_up(Bytes::mib(1));
+        let command = match oom.state {
+            JobState::Running | JobState::Starting => {
+                format!("divvy resize {id} --gpu-memory {size}")
+            }
+            _ => format!("divvy run --gpu-memory {size} -- …"),
+        };
+        let _ = writeln!(
+            lines,
+            "\nall of it would have passed at {}: {command}",
+            text::memory(limit)
+        );
+    }
+    lines
+}
+
+fn one(record: &OomRecord, view: View) -> String {
+    let ago = text::elapsed(record.at, view.now);
+    let asked = match record.asked_bytes {
+        0 => "memory".to_owned(),
+        bytes => text::memory(bytes),
+    };
+    let gpu = record
+        .gpu_index
+        .map(|index| format!(" on GPU {index}"))
+        .unwrap_or_default();
+    let mut lines = format!(
+        "{ago} ago  pid {} {}: {} asked for {asked}{gpu}\n",
+        record.pid,
+        text::clean(&record.program),
+        text::clean(&record.api)
+    );
+    let mut fact = |name: &str, value: String| {
+        let _ = writeln!(lines, "  {name:<8} {value}");
+    };
+    fact("cause", cause(record));
+    if record.gpu_index.is_some() {
+        let own = format!("this process {}", text::memory(record.own_bytes));
+        let peers = record
+            .peers
+            .iter()
+            .map(|peer| format!("pid {} {}", peer.pid, text::memory(peer.used_bytes)));
+        let unnamed = record.peer_count.saturating_sub(record.peers.len() as u64);
+        let more = (unnamed > 0).then(|| format!("{unnamed} more"));
+        let unseen = (record.unseen_bytes > 0)
+            .then(|| format!("charged to nobody {}", text::memory(record.unseen_bytes)));
+        let all = [own].into_iter().chain(peers).chain(more).chain(unseen);
+        fact("used by", all.collect::<Vec<_>>().join(", "));
+    }
+    if !record.largest.is_empty() {
+        let named: Vec<String> = record.largest.iter().map(allocation).collect();
+        let counted: u64 = record
+            .largest
+            .iter()
+            .map(|live| u64::from(live.count))
+            .sum();
+        let rest = record.allocations.saturating_sub(counted);
+        let rest = (rest > 0).then(|| format!("{rest} smaller"));
+        let all = named.into_iter().chain(rest);
+        fact("holding", all.collect::<Vec<_>>().join(", "));
+    }
+    if let Some(limit) = record.sufficient_limit_bytes {
+        fact("passes at", text::memory(limit));
+    }
+    if record.skipped > 0 {
+        let times = match record.skipped {
+            1 => "once".to_owned(),
+            times => format!("{times} times"),
+        };
+        fact(
+            "before",
+            format!("refused {times} without a record of its own"),
+        );
+    }
+    lines
+}
+
+/// What was full, with figures.
+fn cause(record: &OomRecord) -> String {
+    let slice = text::memories(&[record.used_bytes, record.limit_bytes]);
+    let gpu = record
+        .gpu_free_bytes
+        .zip(record.gpu_total_bytes)
+        .map(|(free, total)| text::memories(&[free, total]));
+    match record.cause {
+        OomCause::SliceFull => {
+            let gpu = gpu.map_or_else(String::new, |gpu| {
+                format!("; the GPU itself had {gpu} free")
+            });
+            format!("the slice was full, {slice} in use{gpu}")
+        }
+        OomCause::GpuFull => {
+            let gpu = gpu.map_or_else(String::new, |gpu| format!(", {gpu} free"));
+            format!("the GPU was full{gpu}; the slice had room, {slice} in use")
+        }
+        OomCause::NotInSlice => "the GPU is not one of the job's".to_owned(),
+        OomCause::Refused => "the process may have no GPU memory".to_owned(),
+    }
+}
+
+/// `2.1 GiB ×3 pool`.
+fn allocation(live: &OomAllocation) -> String {
+    let kind = match live.kind {
+        OomKind::Linear => "linear",
+        OomKind::Managed => "managed",
+        OomKind::Pool => "pool",
+        OomKind::Handle => "handle",
+        OomKind::Array => "array",
+        OomKind::Graph => "graph",
+        OomKind::Imported => "imported",
+        OomKind::Context => "context",
+        OomKind::Other => "other",
+    };
+    let size = text::memory(live.bytes);
+    match live.count {
+        1 => format!("{size} {kind}"),
+        count => format!("{count} × {size} {kind}"),
+    }
+}

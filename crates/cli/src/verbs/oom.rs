@@ -1,0 +1,15 @@
+//! `oom`: what a job's refusals of GPU memory looked like.
+
+use std::process::ExitCode;
+
+use super::{Outcome, client, reference};
+use crate::args::ReadJob;
+use crate::output::{print, view};
+use crate::render;
+
+pub async fn oom(args: ReadJob) -> Outcome {
+    let oom = client()?.oom(reference(&args.job)).await?;
+    let draw = |ooms: &[_], view| ooms.iter().map(|oom| render::oom(oom, view)).collect();
+    print(render::list(&[oom], args.read.output, view(), draw)?)?;
+    Ok(ExitCode::SUCCESS)
+}

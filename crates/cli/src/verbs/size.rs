@@ -1,0 +1,81 @@
+//! `advise` and `resize`: what size a job should have, and giving it that.
+
+use std::process::ExitCode;
+
+use divvy_api::client::Runs;
+use divvy_api::v1::{self, Error, ErrorCode};
+use divvy_core::advise::program;
+
+use super::{Outcome, client, reference};
+use crate::args::{Advise, Format, Resize};
+use crate::failure::usage;
+use crate::output::{print, say, view};
+use crate::{ask, render};
+
+pub async fn advise(args: Advise) -> Outcome {
+    let (runs, whose) = match (&args.job, &args.name, program(&args.command)) {
+        (Some(job), ..) => (
+            Runs::Like(reference(job).to_owned()),
+            Some(format!("what {job} runs")),
+        ),
+        (None, Some(name), _) => (
+            Runs::Named(name.clone()),
+            Some(format!("jobs named {name}")),
+        ),
+        (None, None, program) if program.is_empty() => (Runs::All, None),
+        (None, None, program) => {
+            let whose = format!("`{program}`");
+            (Runs::Of(program), Some(whose))
+        }
+    };
+    let advice = client()?.advice(&runs).await?;
+    if let Some(whose) = whose.as_ref().filter(|_| advice.is_empty()) {
+        let what =
+            format!("nothing is known of {whose}: no run of it that used GPU memory has ended");
+        return Err(Error::new(ErrorCode::NotFound, what)
+            .hint("run it once with more than it needs; `divvy advise` lists what is known")
+            .into());
+    }
+    print(render::list(
+        &advice,
+        args.read.output,
+        view(),
+        render::advice,
+    )?)?;
+    if matches!(args.read.output, Format::Table | Format::Wide) {
+        match &advice[..] {
+            [] => say("no job that used GPU memory has ended yet, so there is nothing to go by"),
+            [one] if whose.is_some() => print(render::command_of(one))?,
+            _ => {}
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub async fn resize(args: Resize) -> Outcome {
+    let amount =
+        ask::amount(args.gpu.as_deref(), args.gpu_memory.as_deref())?.ok_or_else(|| {
+            usage(
+                "how much the job is to have is not said",
+                "add --gpu-memory 12G or -g 0.5",
+            )
+        })?;
+    let body = v1::Resize {
+        amount: amount.into(),
+    };
+    let job = client()?.resize(reference(&args.job), &body).await;
+    let job = job.map_err(|error| match error.code {
+        ErrorCode::NoDaemon => Error {
+            hint: Some(
+                "jobs of a daemon can be resized; a run without one keeps its size".to_owned(),
+            ),
+            ..error
+        },
+        _ => error,
+    })?;
+    match args.output {
+        Some(format) => print(render::list(&[job], format, view(), render::jobs)?)?,
+        None => print(render::resized(&job))?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
