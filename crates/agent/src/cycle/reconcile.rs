@@ -93,6 +93,12 @@ impl Cycle {
         for seen in &look.gpus {
             self.weigh(look, seen)?;
         }
+        let gone = self
+            .watchlist
+            .retain(|gpu| look.gpus.iter().any(|seen| seen.observed.uuid == *gpu));
+        for change in gone {
+            self.changed(look, 0, change)?;
+        }
         for living in self.jobs.values_mut() {
             let denied = living.is_denied();
             let Some(slice) = &living.slice else { continue };
@@ -188,9 +194,8 @@ impl Cycle {
                 since,
             } => {
                 let detected = now();
-                let before = SignedDuration::from_nanos(
-                    i64::try_from(look.at.saturating_sub(since)).unwrap_or(i64::MAX),
-                );
+                let before = look.at.saturating_sub(since) / 1000;
+                let before = SignedDuration::from_micros(i64::try_from(before).unwrap_or(i64::MAX));
                 let process = Process::from(suspect.process);
                 let bypass = Bypass {
                     gpu,
@@ -232,7 +237,7 @@ impl Cycle {
         };
         let after = bypass.detected.duration_since(bypass.first_seen);
         let text = format!(
-            "{}: {}; seen {} ms after it began{}",
+            "{}: {}; told {} ms after it was first seen{}",
             bypass.what(),
             bypass.cause(),
             after.as_millis(),

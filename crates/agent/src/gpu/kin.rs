@@ -153,3 +153,6 @@ impl Kin {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

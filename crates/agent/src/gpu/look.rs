@@ -343,3 +343,6 @@ impl Book {
         self.spec.gpus.iter().position(|spec| spec.uuid == uuid)
     }
 }
+
+#[cfg(test)]
+mod tests;

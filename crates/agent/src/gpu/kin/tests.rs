@@ -1,0 +1,164 @@
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+
+use divvy_core::Bytes;
+use divvy_ledger::{Control, GpuSpec, Slice, SliceSpec};
+use rustix::process::Signal;
+
+use super::*;
+use crate::gpu::roster::Entry;
+use crate::process::inside::Mark;
+
+const NOW: u64 = u64::MAX;
+
+/// A tree of processes that a shell script makes; killed when dropped.
+struct Tree {
+    shell: Child,
+    pids: Vec<u32>,
+    /// Closed when dropped, which ends what has outlived the shell.
+    _stdin: Option<std::process::ChildStdin>,
+}
+
+impl Tree {
+    /// The script says the pids of `count` processes, one a line.
+    fn of(script: &str, count: usize) -> Self {
+        let mut shell = Command::new("sh")
+            .args(["-c", script])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(shell.stdout.take().unwrap()).lines();
+        let pids = lines
+            .take(count)
+            .map(|line| line.unwrap().trim().parse().unwrap())
+            .collect();
+        let stdin = shell.stdin.take();
+        Self {
+            shell,
+            pids,
+            _stdin: stdin,
+        }
+    }
+
+    fn process(&self, place: usize) -> Process {
+        Process::with_pid(self.pids[place]).unwrap()
+    }
+}
+
+impl Drop for Tree {
+    fn drop(&mut self) {
+        let _ = self.shell.kill();
+        let _ = self.shell.wait();
+    }
+}
+
+/// A child that says its pid and lives as long as the test holds the other end of its stdin.
+const CHILD: &str = "exec 3<&0; sh -c 'echo $$; read x' <&3 & ";
+
+fn entry(folder: &tempfile::TempDir, name: &str, roots: Vec<Process>) -> Entry {
+    let folder = folder.path().join(name);
+    let spec = SliceSpec {
+        id: name.into(),
+        generation: 1,
+        gpus: vec![GpuSpec {
+            uuid: [1; 16],
+            limit: Bytes::gib(1).get(),
+            ..GpuSpec::default()
+        }],
+        ..SliceSpec::default()
+    };
+    Control::create(&folder, &spec).unwrap();
+    Entry {
+        slice: Slice::open(&folder).unwrap(),
+        slots: Mark::of(&folder.join("slots")),
+        roots,
+    }
+}
+
+fn kinship(met: Met) -> Kinship {
+    match met {
+        Met::Here(person) => person.kinship,
+        met => panic!("{met:?}"),
+    }
+}
+
+#[test]
+fn a_child_of_a_root_is_the_jobs_and_stays_so_when_the_root_is_gone() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut tree = Tree::of(&format!("{CHILD} echo $$; wait"), 2);
+    let shell = Process::with_pid(tree.shell.id()).unwrap();
+    let child = tree.pids.iter().find(|pid| **pid != shell.pid).copied();
+    let child = child.unwrap();
+    let mut roster = Roster::default();
+    roster.enlist(JobId(3), entry(&folder, "3", vec![shell]));
+    let mut kin = Kin::default();
+    let ours = Kinship::Descends(JobId(3));
+    assert_eq!(kinship(kin.meet(child, NOW, &roster)), ours);
+    assert_eq!(kinship(kin.meet(shell.pid, NOW, &roster)), ours);
+    tree.shell.kill().unwrap();
+    tree.shell.wait().unwrap();
+    assert_eq!(kin.meet(shell.pid, NOW, &roster), Met::Departed);
+    assert_eq!(kinship(kin.meet(child, NOW, &roster)), ours);
+    Process::with_pid(child)
+        .unwrap()
+        .signal(Signal::KILL)
+        .unwrap();
+}
+
+#[test]
+fn who_was_nobodys_is_a_jobs_once_its_root_is_known() {
+    let folder = tempfile::tempdir().unwrap();
+    let tree = Tree::of("echo $$; read x", 1);
+    let mut roster = Roster::default();
+    roster.enlist(JobId(3), entry(&folder, "3", Vec::new()));
+    let mut kin = Kin::default();
+    let me = std::process::id();
+    assert_eq!(kinship(kin.meet(me, NOW, &roster)), Kinship::None);
+    assert_eq!(kinship(kin.meet(tree.pids[0], NOW, &roster)), Kinship::None);
+    roster.root(JobId(3), tree.process(0));
+    assert_eq!(
+        kinship(kin.meet(tree.pids[0], NOW, &roster)),
+        Kinship::Descends(JobId(3))
+    );
+    assert_eq!(kinship(kin.meet(me, NOW, &roster)), Kinship::None);
+}
+
+#[test]
+fn a_job_that_a_job_started_has_its_own_processes() {
+    let folder = tempfile::tempdir().unwrap();
+    let tree = Tree::of(
+        "exec 3<&0; echo $$; sh -c 'echo $$; sh -c \"echo \\$\\$; read x\" <&3' <&3",
+        3,
+    );
+    let mut roster = Roster::default();
+    roster.enlist(JobId(3), entry(&folder, "3", vec![tree.process(0)]));
+    roster.enlist(JobId(4), entry(&folder, "4", vec![tree.process(1)]));
+    let mut kin = Kin::default();
+    assert_eq!(
+        kinship(kin.meet(tree.pids[2], NOW, &roster)),
+        Kinship::Descends(JobId(4))
+    );
+}
+
+#[test]
+fn a_pid_is_not_its_last_owners_and_not_one_that_came_after_the_question() {
+    let folder = tempfile::tempdir().unwrap();
+    let tree = Tree::of("echo $$; read x", 1);
+    let process = tree.process(0);
+    let before = Process {
+        start_time: process.start_time - 1,
+        ..process
+    };
+    let mut roster = Roster::default();
+    roster.enlist(JobId(3), entry(&folder, "3", vec![before]));
+    let mut kin = Kin::default();
+    assert_eq!(
+        kinship(kin.meet(process.pid, NOW, &roster)),
+        Kinship::None,
+        "another process had that pid"
+    );
+    let asked = process.start_time;
+    assert_eq!(kin.meet(process.pid, asked, &roster), Met::Departed);
+    assert_eq!(kin.meet(u32::MAX, NOW, &roster), Met::Unheard);
+}

@@ -1,0 +1,252 @@
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use divvy_core::GpuUuid;
+use divvy_core::reconcile::{Limiter, balance};
+use divvy_ledger::{Control, GpuSpec, Slice, SliceSpec};
+
+use super::*;
+use crate::process::inside::Mark;
+
+const JOB: JobId = JobId(3);
+const UUID: [u8; 16] = [7; 16];
+
+/// A slice of 8 GiB that this process may join, and a process that may not be taken for it.
+struct Scene {
+    folder: tempfile::TempDir,
+    stranger: Child,
+    roster: Roster,
+    kin: Kin,
+    marks: Marks,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let spec = SliceSpec {
+            id: "3".into(),
+            generation: 1,
+            gpus: vec![GpuSpec {
+                uuid: UUID,
+                limit: Bytes::gib(8).get(),
+                overhead: Bytes::mib(400).get(),
+                ..GpuSpec::default()
+            }],
+            ..SliceSpec::default()
+        };
+        Control::create(&folder.path().join("3"), &spec).unwrap();
+        let slots = folder.path().join("3/slots");
+        let mut roster = Roster::default();
+        let entry = Entry {
+            slice: Slice::open(&folder.path().join("3")).unwrap(),
+            slots: Mark::of(&slots),
+            roots: Vec::new(),
+        };
+        roster.enlist(JOB, entry);
+        let stranger = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        Self {
+            folder,
+            stranger,
+            roster,
+            kin: Kin::default(),
+            marks: Marks::default(),
+        }
+    }
+
+    fn slots(&self) -> PathBuf {
+        self.folder.path().join("3/slots")
+    }
+
+    fn join(&self) -> divvy_ledger::Slot {
+        let slice = Slice::open(&self.folder.path().join("3")).unwrap();
+        slice.join().unwrap()
+    }
+
+    /// Makes a process the root of the job.
+    fn adopt(&mut self, pid: u32) {
+        let root = Process::with_pid(pid).unwrap();
+        self.roster.root(JOB, root);
+    }
+
+    /// A look at a driver that lists these.
+    fn look(&mut self, listed: &[(u32, u64)]) -> Look {
+        let before = before(&self.roster);
+        self.look_after(before, listed)
+    }
+
+    fn look_after(&mut self, before: Before, listed: &[(u32, u64)]) -> Look {
+        let processes = listed.iter().map(|(pid, gib)| GpuProcess {
+            pid: *pid,
+            used: Some(Bytes::gib(*gib)),
+        });
+        let observed = Observed {
+            uuid: GpuUuid::from_bytes(UUID),
+            index: 0,
+            model: "A100".into(),
+            total: Bytes::gib(80),
+            reserved: Bytes::gib(1),
+            used: Bytes::gib(20),
+            utilization_percent: None,
+            processes: processes.collect(),
+        };
+        let observation = Observation {
+            gpus: vec![observed],
+        };
+        // Everybody here was born before.
+        let at = u64::MAX;
+        put_together(
+            at,
+            observation,
+            before,
+            &self.roster,
+            &mut self.kin,
+            &self.marks,
+        )
+    }
+
+    fn of(&mut self, listed: &[(u32, u64)]) -> Vec<Of> {
+        let look = self.look(listed);
+        let processes = look.gpus[0].sight.processes.iter();
+        processes.map(|process| process.of).collect()
+    }
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        let _ = self.stranger.kill();
+        let _ = self.stranger.wait();
+    }
+}
+
+/// Writes another process into the place that this one has in the slice.
+fn frame(slots: &Path, other: u32) {
+    let me = Process::this().unwrap();
+    let other = Process::with_pid(other).unwrap();
+    let identity = |process: Process| {
+        let words = [u64::from(process.pid), process.start_time];
+        words.map(u64::to_ne_bytes).concat()
+    };
+    let mut bytes = fs::read(slots).unwrap();
+    let place = (0..bytes.len())
+        .step_by(8)
+        .find(|at| bytes[*at..].starts_with(&identity(me)))
+        .unwrap();
+    bytes[place..place + 16].copy_from_slice(&identity(other));
+    let file = fs::OpenOptions::new().write(true).open(slots).unwrap();
+    file.write_all_at(&bytes, 0).unwrap();
+}
+
+#[test]
+fn a_process_that_has_joined_is_the_jobs_with_what_it_was_charged() {
+    let (mut scene, me) = (Scene::new(), std::process::id());
+    let slot = scene.join();
+    slot.force(0, Bytes::gib(2).get());
+    let account = Some(Account {
+        charged: Bytes::gib(2),
+        steady: true,
+    });
+    let expected = Of::Job {
+        job: JOB,
+        account,
+        limiter: Limiter::Loaded,
+    };
+    assert_eq!(scene.of(&[(me, 2)]), [expected]);
+    let look = scene.look(&[(me, 2)]);
+    assert_eq!(look.people[&me].kinship, Kinship::Joined(JOB));
+    let slice = &look.gpus[0].sight.slices[0];
+    assert_eq!((slice.limit, slice.charged), (Bytes::gib(8), Bytes::gib(2)));
+    assert_eq!(look.gpus[0].sight.context, Bytes::mib(400));
+}
+
+#[test]
+fn an_account_that_grew_while_the_driver_was_asked_is_not_steady_though_it_looks_the_same() {
+    let (mut scene, me) = (Scene::new(), std::process::id());
+    let slot = scene.join();
+    slot.force(0, Bytes::gib(2).get());
+    let before = before(&scene.roster);
+    slot.release(0, Bytes::gib(2).get());
+    slot.force(0, Bytes::gib(2).get());
+    let look = scene.look_after(before, &[(me, 4)]);
+    let Of::Job {
+        account: Some(account),
+        ..
+    } = look.gpus[0].sight.processes[0].of
+    else {
+        panic!("{look:?}");
+    };
+    assert!(!account.steady);
+    assert_eq!(balance(&look.gpus[0].sight).suspects, []);
+}
+
+#[test]
+fn a_slot_that_names_a_stranger_makes_it_nobodys_member() {
+    let mut scene = Scene::new();
+    let slot = scene.join();
+    slot.force(0, Bytes::gib(2).get());
+    let stranger = scene.stranger.id();
+    frame(&scene.slots(), stranger);
+    assert_eq!(scene.of(&[(stranger, 2)]), [Of::Nobody]);
+}
+
+#[test]
+fn a_process_of_the_tree_without_a_slot_is_the_jobs_unless_it_does_not_have_the_driver() {
+    let mut scene = Scene::new();
+    let stranger = scene.stranger.id();
+    scene.adopt(stranger);
+    assert_eq!(
+        scene.of(&[(stranger, 2)]),
+        [Of::Nobody],
+        "its pid is listed for somebody else's memory"
+    );
+    // What `cat` has mapped stands for the driver's state.
+    let program = fs::read_link(format!("/proc/{stranger}/exe")).unwrap();
+    scene.marks.driver = Some(Mark::of(&program));
+    scene.kin = Kin::default();
+    let expected = Of::Job {
+        job: JOB,
+        account: None,
+        limiter: Limiter::NotLoaded,
+    };
+    assert_eq!(scene.of(&[(stranger, 2)]), [expected]);
+}
+
+#[test]
+fn strangers_are_nobodys_and_so_is_a_pid_that_nobody_here_has() {
+    let mut scene = Scene::new();
+    let stranger = scene.stranger.id();
+    assert_eq!(
+        scene.of(&[(stranger, 1), (u32::MAX, 1)]),
+        [Of::Nobody, Of::Nobody]
+    );
+    let look = scene.look(&[(stranger, 1)]);
+    assert_eq!(look.gpus[0].strangers, [stranger]);
+    scene.stranger.kill().unwrap();
+    scene.stranger.wait().unwrap();
+    assert_eq!(
+        scene.of(&[(stranger, 1)]),
+        [Of::Departed],
+        "the driver may list it for a moment longer"
+    );
+}
+
+#[test]
+fn an_account_that_cannot_be_read_says_nothing_for_its_processes() {
+    let (mut scene, me) = (Scene::new(), std::process::id());
+    scene.adopt(me);
+    fs::write(scene.slots(), "").unwrap();
+    let account = Some(Account {
+        charged: Bytes::ZERO,
+        steady: true,
+    });
+    let of = scene.of(&[(me, 9)]);
+    assert!(
+        matches!(of[0], Of::Job { account: found, .. } if found == account),
+        "{of:?}"
+    );
+    let look = scene.look(&[(me, 9)]);
+    assert!(look.books[&JOB].pages.is_err());
+    let suspects = balance(&look.gpus[0].sight).suspects;
+    assert!(suspects[0].harmful, "{suspects:?}");
+}

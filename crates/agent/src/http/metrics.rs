@@ -1,0 +1,369 @@
+//! `GET /metrics`: the same figures in Prometheus's text format (version 0.0.4).
+//!
+//! Base units, ratios from 0 to 1, counters end in `_total`; GPU labels are spelled as dcgm-exporter spells them. Only jobs
+//! that have not ended have series.
+
+use std::fmt::Write as _;
+
+use axum::extract::State;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use divvy_api::v1::{Gpu, Job, Node, Queue, Slice};
+use divvy_core::reconcile::Way;
+
+use super::body::Failure;
+use super::{Api, look};
+
+/// Everything that a page shows.
+pub struct Page {
+    pub node: Node,
+    pub gpus: Vec<Gpu>,
+    pub jobs: Vec<Job>,
+    pub queues: Vec<Queue>,
+    /// Bypasses ever told, in the order of [`Way::ALL`].
+    pub bypasses: [u64; 3],
+}
+
+pub async fn metrics(State(api): State<Api>) -> Result<Response, Failure> {
+    look(&api).await;
+    let page = api.mailbox.read(|cycle| Ok(cycle.metrics())).await?;
+    let kind = [(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
+    Ok((kind, text(&page)).into_response())
+}
+
+/// One metric with its samples.
+struct Family {
+    name: &'static str,
+    kind: &'static str,
+    help: &'static str,
+    /// Labels, and the value as it is printed.
+    samples: Vec<(Vec<(&'static str, String)>, String)>,
+}
+
+fn family(name: &'static str, kind: &'static str, help: &'static str) -> Family {
+    Family {
+        name,
+        kind,
+        help,
+        samples: Vec::new(),
+    }
+}
+
+impl Family {
+    fn sample(&mut self, labels: Vec<(&'static str, String)>, value: impl ToString) {
+        self.samples.push((labels, value.to_string()));
+    }
+}
+
+/// The page as text.
+pub fn text(page: &Page) -> String {
+    let mut families = about_the_daemon(page);
+    families.extend(about_gpus(page));
+    families.extend(about_jobs(page));
+    let mut text = String::new();
+    for family in families.iter().filter(|family| !family.samples.is_empty()) {
+        let Family {
+            name, kind, help, ..
+        } = family;
+        let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
+        for (labels, value) in &family.samples {
+            let labels: Vec<String> = labels
+                .iter()
+                .map(|(label, value)| format!("{label}=\"{}\"", escaped(value)))
+                .collect();
+            let labels = match labels.is_empty() {
+                true => String::new(),
+                false => format!("{{{}}}", labels.join(",")),
+            };
+            let _ = writeln!(text, "{name}{labels} {value}");
+        }
+    }
+    text
+}
+
+fn about_the_daemon(page: &Page) -> Vec<Family> {
+    let mut build = family("divvy_build_info", "gauge", "The daemon's version.");
+    build.sample(vec![("version", page.node.version.clone())], 1);
+    let mut enforcement = family(
+        "divvy_enforcement_info",
+        "gauge",
+        "What holds memory limits, and what is done about a bypass.",
+    );
+    if let Some(gpu) = page.gpus.first() {
+        let labels = vec![
+            ("backend", gpu.enforcement.clone()),
+            ("on_bypass", page.node.on_bypass.clone()),
+        ];
+        enforcement.sample(labels, 1);
+    }
+    let mut bypasses = family(
+        "divvy_bypasses_total",
+        "counter",
+        "Processes of jobs that held GPU memory past the limiter.",
+    );
+    for (way, count) in Way::ALL.iter().zip(page.bypasses) {
+        bypasses.sample(vec![("way", way.name().to_owned())], count);
+    }
+    let mut queues = family("divvy_queue_jobs", "gauge", "Jobs of a queue.");
+    for queue in &page.queues {
+        for (state, count) in [("queued", queue.waiting), ("running", queue.running)] {
+            let labels = vec![("queue", queue.name.clone()), ("state", state.to_owned())];
+            queues.sample(labels, count);
+        }
+    }
+    vec![build, enforcement, bypasses, queues]
+}
+
+/// A metric of a GPU, and how it is read.
+type OfGpu = (&'static str, &'static str, fn(&Gpu) -> Option<String>);
+
+/// In thousandths or percent: exact, and without a float.
+fn ratio(part: u64, digits: usize) -> String {
+    let whole = 10_u64.pow(u32::try_from(digits).unwrap_or_default());
+    format!("{}.{:0digits$}", part / whole, part % whole)
+}
+
+const OF_GPUS: &[OfGpu] = &[
+    (
+        "divvy_gpu_memory_total_bytes",
+        "Memory of the GPU.",
+        |gpu| Some(gpu.memory_total_bytes.to_string()),
+    ),
+    (
+        "divvy_gpu_memory_reserved_bytes",
+        "What the driver keeps for itself.",
+        |gpu| {
+            let reserved = gpu
+                .memory_total_bytes
+                .saturating_sub(gpu.memory_usable_bytes);
+            Some(reserved.to_string())
+        },
+    ),
+    (
+        "divvy_gpu_memory_used_bytes",
+        "In use, by the driver's account.",
+        |gpu| Some(gpu.memory_used_bytes.to_string()),
+    ),
+    (
+        "divvy_gpu_memory_allocated_bytes",
+        "Promised to slices.",
+        |gpu| Some(gpu.memory_allocated_bytes.to_string()),
+    ),
+    (
+        "divvy_gpu_memory_unmanaged_bytes",
+        "Held by no slice, or by a slice beyond its limit.",
+        |gpu| Some(gpu.memory_unmanaged_bytes.to_string()),
+    ),
+    (
+        "divvy_gpu_share_allocated_ratio",
+        "Part of the GPU that is promised to slices.",
+        |gpu| Some(ratio(u64::from(gpu.share_allocated), 3)),
+    ),
+    (
+        "divvy_gpu_sm_utilization_ratio",
+        "Part of the time in which a kernel was running, by the driver's account.",
+        |gpu| Some(ratio(u64::from(gpu.utilization_percent?), 2)),
+    ),
+    (
+        "divvy_gpu_bypass_processes",
+        "Processes of jobs that hold memory here past the limiter now.",
+        |gpu| Some(gpu.bypass_pids.len().to_string()),
+    ),
+];
+
+fn about_gpus(page: &Page) -> Vec<Family> {
+    let labels = |gpu: &Gpu| {
+        vec![
+            ("gpu", gpu.index.to_string()),
+            ("UUID", gpu.uuid.clone()),
+            ("hostname", page.node.hostname.clone()),
+        ]
+    };
+    let mut info = family("divvy_gpu_info", "gauge", "A GPU that the daemon serves.");
+    for gpu in &page.gpus {
+        let mut labels = labels(gpu);
+        labels.push(("modelName", gpu.model.clone()));
+        labels.push(("mode", gpu.mode.clone()));
+        info.sample(labels, 1);
+    }
+    let read = |(name, help, read): &OfGpu| {
+        let mut family = family(name, "gauge", help);
+        for gpu in &page.gpus {
+            if let Some(value) = read(gpu) {
+                family.sample(labels(gpu), value);
+            }
+        }
+        family
+    };
+    std::iter::once(info)
+        .chain(OF_GPUS.iter().map(read))
+        .collect()
+}
+
+/// A metric of a slice on one GPU, and how it is read.
+type OfSlice = (
+    &'static str,
+    &'static str,
+    &'static str,
+    fn(&Slice) -> Option<String>,
+);
+
+const OF_SLICES: &[OfSlice] = &[
+    (
+        "divvy_job_memory_limit_bytes",
+        "gauge",
+        "The slice's limit.",
+        |slice| Some(slice.memory_limit_bytes.to_string()),
+    ),
+    (
+        "divvy_job_memory_used_bytes",
+        "gauge",
+        "What counts against the limit.",
+        |slice| Some(slice.memory_used_bytes.to_string()),
+    ),
+    (
+        "divvy_job_memory_peak_bytes",
+        "gauge",
+        "Most that was charged at one time.",
+        |slice| Some(slice.memory_peak_bytes.to_string()),
+    ),
+    (
+        "divvy_job_memory_overhead_bytes",
+        "gauge",
+        "What the limit counts besides the slice's own account, because the driver says so.",
+        |slice| Some(slice.memory_unseen_bytes.to_string()),
+    ),
+    (
+        "divvy_job_alloc_denied_total",
+        "counter",
+        "Allocations that the limit refused.",
+        |slice| Some(slice.denied.to_string()),
+    ),
+    (
+        "divvy_ledger_mismatch_bytes",
+        "gauge",
+        "The driver's figure less the slice's own account; absent where they cannot be compared.",
+        |slice| Some(slice.memory_mismatch_bytes?.to_string()),
+    ),
+    (
+        "divvy_ledger_mismatch_max_bytes",
+        "gauge",
+        "The largest mismatch so far, in either direction.",
+        |slice| Some(slice.memory_mismatch_max_bytes.to_string()),
+    ),
+];
+
+fn about_jobs(page: &Page) -> Vec<Family> {
+    let holding = || {
+        let jobs = page.jobs.iter();
+        jobs.flat_map(|job| job.slices.iter().map(move |slice| (job, slice)))
+    };
+    let read = |(name, kind, help, read): &OfSlice| {
+        let mut family = family(name, kind, help);
+        for (job, slice) in holding() {
+            let labels = vec![
+                ("job", job.id.clone()),
+                ("name", job.name.clone()),
+                ("user", job.user.clone()),
+                ("queue", job.queue.clone()),
+                ("gpu", slice.gpu_index.to_string()),
+                ("UUID", slice.gpu_uuid.clone()),
+            ];
+            if let Some(value) = read(slice) {
+                family.sample(labels, value);
+            }
+        }
+        family
+    };
+    OF_SLICES.iter().map(read).collect()
+}
+
+/// A label's value: backslashes, quotes and line ends as the format has them.
+fn escaped(value: &str) -> String {
+    value
+        .replace('\\', "\\\\")
+        .replace('"', "\\\"")
+        .replace('\n', "\\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page() -> Page {
+        let gpu = serde_json::json!({
+            "uuid": "GPU-1", "index": 0, "model": "A\"100", "mode": "shared", "memory_total_bytes": 100,
+            "memory_usable_bytes": 90, "memory_allocated_bytes": 50, "memory_used_bytes": 40, "memory_unmanaged_bytes": 0,
+            "share_allocated": 250, "utilization_percent": 7, "context_overhead_bytes": 1, "slices": [],
+            "unmanaged_pids": [], "enforcement": "interposer", "bypass_pids": [7],
+        });
+        let node = serde_json::json!({
+            "hostname": "box", "version": "1", "pid": 1, "driver_version": "1", "simulated": null, "order": "strict",
+            "backfill": false, "home": "/", "on_bypass": "kill",
+        });
+        let job = serde_json::json!({
+            "id": "3", "name": "a\\b", "user": "u", "project": null, "queue": "q", "state": "running", "end_reason": null,
+            "exit_code": null, "request": { "kind": "share", "thousandths": 250 }, "compute": "fair", "reason": null,
+            "place": null, "command": ["x"], "cwd": "/", "runner": "client", "pid": 1,
+            "submitted_at": "2026-01-02T03:04:05Z", "started_at": null, "ended_at": null, "directory": "/",
+            "slice_directory": null,
+            "slices": [{
+                "label": "gpu0.25a", "gpu_uuid": "GPU-1", "gpu_index": 0, "memory_limit_bytes": 50, "share": 250,
+                "memory_used_bytes": 20, "memory_peak_bytes": 30, "processes": 1, "denied": 2, "last_denied_bytes": null,
+                "enforcement": "interposer", "memory_mismatch_bytes": -4, "memory_mismatch_max_bytes": 9,
+                "memory_unseen_bytes": 1,
+            }],
+        });
+        let queue = serde_json::json!({
+            "name": "q", "priority": 1, "amount": null, "waiting": 2, "running": 1, "head": null, "reason": null,
+        });
+        Page {
+            node: serde_json::from_value(node).unwrap(),
+            gpus: vec![serde_json::from_value(gpu).unwrap()],
+            jobs: vec![serde_json::from_value(job).unwrap()],
+            queues: vec![serde_json::from_value(queue).unwrap()],
+            bypasses: [4, 0, 1],
+        }
+    }
+
+    #[test]
+    fn figures_are_in_base_units_and_labels_escaped() {
+        let text = text(&page());
+        for line in [
+            r#"divvy_enforcement_info{backend="interposer",on_bypass="kill"} 1"#,
+            r#"divvy_bypasses_total{way="unlimited"} 4"#,
+            r#"divvy_gpu_info{gpu="0",UUID="GPU-1",hostname="box",modelName="A\"100",mode="shared"} 1"#,
+            r#"divvy_gpu_memory_reserved_bytes{gpu="0",UUID="GPU-1",hostname="box"} 10"#,
+            r#"divvy_gpu_share_allocated_ratio{gpu="0",UUID="GPU-1",hostname="box"} 0.250"#,
+            r#"divvy_gpu_sm_utilization_ratio{gpu="0",UUID="GPU-1",hostname="box"} 0.07"#,
+            r#"divvy_gpu_bypass_processes{gpu="0",UUID="GPU-1",hostname="box"} 1"#,
+            r#"divvy_job_memory_overhead_bytes{job="3",name="a\\b",user="u",queue="q",gpu="0",UUID="GPU-1"} 1"#,
+            r#"divvy_ledger_mismatch_bytes{job="3",name="a\\b",user="u",queue="q",gpu="0",UUID="GPU-1"} -4"#,
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+        }
+    }
+
+    #[test]
+    fn every_metric_is_described_once_and_counters_end_in_total() {
+        let text = text(&page());
+        let reference = include_str!("../../../../docs/reference.md");
+        let types: Vec<(&str, &str)> = text
+            .lines()
+            .filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '))
+            .collect();
+        let mut names: Vec<&str> = types.iter().map(|(name, _)| *name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), types.len());
+        for (name, kind) in types {
+            assert_eq!(name.ends_with("_total"), kind == "counter", "{name}");
+            assert!(text.contains(&format!("# HELP {name} ")));
+            assert!(
+                reference.contains(&format!("`{name}`")),
+                "docs/reference.md does not know {name}"
+            );
+        }
+        assert_eq!(ratio(1000, 3), "1.000");
+    }
+}
