@@ -2,6 +2,7 @@
 //! that failed; what it found out goes to stdout.
 #![forbid(unsafe_code)]
 
+mod allocators;
 mod arrows;
 mod bench;
 mod cargo;

@@ -4,7 +4,7 @@ use anyhow::{Result, ensure};
 
 use crate::cargo::{self, cargo};
 use crate::steps::{run, step};
-use crate::{deny, tools, venv};
+use crate::{allocators, deny, tools, venv};
 
 /// The whole run; nothing is checked anywhere else.
 pub fn everything() -> Result<()> {
@@ -20,6 +20,11 @@ pub fn everything() -> Result<()> {
         venv::make,
     )?;
     let include = venv.cuda_include()?;
+    step(
+        "allocators",
+        "memory allocators that are preloaded beside the limiter, where they can be had",
+        allocators::fetch,
+    )?;
     step("format", "one way to lay out code", || {
         quietly(&["fmt", "--all", "--check"])
     })?;
