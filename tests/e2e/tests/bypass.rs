@@ -1,0 +1,611 @@
+//! Ways past a preloaded limiter: each is found from outside, told with its figures, and by policy denied or killed; and nobody
+//! else is touched.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use divvy_api::v1::{Bypass, BypassAction, BypassWay, EndReason, Job, JobState};
+use divvy_e2e::{GIB, Home, MIB, until};
+
+/// Most that may pass between the first sight of a bypass and its being told, by the daemon's own clock.
+const PROMISE_MS: i128 = 1000;
+
+/// What the evading program takes.
+const TAKEN: u64 = 3 * GIB;
+
+/// An instance whose jobs have the form of the limiter that can be got past in most ways.
+fn preloaded(sim: &str) -> Home {
+    Home::new(sim).variable("DIVVY_FORM", "preload")
+}
+
+/// The C program that evades, and the library that it evades with, built in the test's folder against the simulated driver.
+struct Evader<'a> {
+    home: &'a Home,
+    program: String,
+}
+
+impl<'a> Evader<'a> {
+    /// After a daemon has made the links to the simulated driver.
+    fn build(home: &'a Home) -> Self {
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../clients/c/evade.c");
+        let evader = Self {
+            home,
+            program: path(&home.scratch().join("evade")),
+        };
+        let flags = ["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", source];
+        let library = format!("-L{}", path(&home.path().join("sim/lib")));
+        cc(&[&flags[..], &["-o", &evader.program, "-ldl"]].concat());
+        let helper = evader.helper();
+        let linked = ["-DHELPER", "-shared", "-fPIC", "-o", &helper, &library];
+        cc(&[&flags[..], &linked, &["-l:libcuda.so.1"]].concat());
+        evader
+    }
+
+    fn helper(&self) -> String {
+        path(&self.home.scratch().join("libevade.so"))
+    }
+
+    /// A copy of the driver under another name.
+    fn copy_of_the_driver(&self) -> String {
+        let copy = self.home.scratch().join("my-own-driver.so");
+        fs::copy(self.home.program("libdivvy_sim.so"), &copy).expect("the folder can be written");
+        path(&copy)
+    }
+
+    /// Queues the program in a slice of 8 GiB; it takes 3 and keeps them until the gate `way` opens.
+    fn submit(&self, way: &str, library: Option<&str>) -> String {
+        let gate = self.home.gate(way);
+        let mut words = vec![self.program.as_str(), way, "3", &gate];
+        words.extend(library);
+        self.home.submit(&["--gpu-memory", "8G"], &words)
+    }
+}
+
+fn path(path: &Path) -> String {
+    path.to_str()
+        .expect("a temporary folder has a readable name")
+        .to_owned()
+}
+
+fn cc(words: &[&str]) {
+    let status = Command::new("cc").args(words).status();
+    assert!(
+        status.expect("a C compiler is there").success(),
+        "cc {}",
+        words.join(" ")
+    );
+}
+
+/// Waits for the first bypass that is told of a job.
+#[track_caller]
+fn told(home: &Home, job: &str) -> Bypass {
+    until(&format!("a bypass of job {job} is told"), || {
+        home.job(job).bypasses.first().cloned()
+    })
+}
+
+/// What every detection has to be: soon after the first sight, in the journal, and with figures.
+#[track_caller]
+fn is_told_in_time(home: &Home, job: &str, bypass: &Bypass) {
+    let after = bypass
+        .detected_at
+        .duration_since(bypass.first_seen_at)
+        .as_millis();
+    assert!((0..=PROMISE_MS).contains(&after), "{after} ms: {bypass:?}");
+    let events = home.items(&["events"]);
+    let told = events.iter().any(|event| {
+        let text = event["text"].as_str().unwrap_or_default();
+        let parts = [&bypass.pid.to_string(), &bypass.cause];
+        event["kind"] == "bypass"
+            && event["job"] == job
+            && parts.iter().all(|part| text.contains(part.as_str()))
+    });
+    assert!(told, "no event tells of {bypass:?}: {events:?}");
+    let said = home.divvy(&["describe", job]).ok().stdout;
+    assert!(
+        said.contains("bypass:") && said.contains(&bypass.cause),
+        "{said}"
+    );
+    let row = home.divvy(&["ps", "-o", "wide"]).ok().stdout;
+    assert!(
+        row.contains(&format!("bypass by pid {}", bypass.pid)),
+        "{row}"
+    );
+    let said = home.divvy(&["gpus"]).ok().stdout.replace('\n', " ");
+    assert!(said.contains("past the limiter"), "{said}");
+}
+
+#[test]
+fn a_process_without_the_limiter_is_told_within_a_second() {
+    let home = preloaded("a100-80gb:1");
+    let _daemon = home.daemon(&[]);
+    let probe = home.program("cudarc_probe");
+    let lib = format!("LD_LIBRARY_PATH={}", path(&home.path().join("sim/lib")));
+    let state = format!("DIVVY_SIM_STATE={}", path(&home.path().join("sim/state")));
+    let ways: [(&str, &[&str], &str); 5] = [
+        ("unset", &["env", "-u", "LD_PRELOAD"], "not loaded"),
+        ("empty", &["env", "-i", &lib, &state], "not loaded"),
+        ("off", &["env", "DIVVY_SHIM=off"], "DIVVY_SHIM=off"),
+        // The loader started as a program, told to preload nothing.
+        (
+            "loader",
+            &["env", "-u", "LD_PRELOAD", "/lib64/ld-linux-x86-64.so.2"],
+            "not loaded",
+        ),
+        // A shell between the job and the program, and a session of the program's own.
+        (
+            "session",
+            &["sh", "-c", "env -u LD_PRELOAD setsid -w \"$@\"", "sh"],
+            "not loaded",
+        ),
+    ];
+    for (gate, wrapper, cause) in ways {
+        let bytes = TAKEN.to_string();
+        let file = home.gate(gate);
+        let hold = [&probe, "hold", "--bytes", &bytes, "--until-file", &file];
+        let job = home.submit(&["--gpu-memory", "8G"], &[wrapper, &hold].concat());
+        let bypass = told(&home, &job);
+        assert_eq!(
+            (bypass.way, bypass.action),
+            (BypassWay::Unlimited, BypassAction::Warned),
+            "{gate}: {bypass:?}"
+        );
+        assert!(bypass.cause.contains(cause), "{gate}: {bypass:?}");
+        is_told_in_time(&home, &job, &bypass);
+        let grown = until("all of it is seen", || {
+            let held = home.job(&job).bypasses[0].memory_driver_bytes?;
+            (held > TAKEN).then_some(held)
+        });
+        assert!(grown < TAKEN + GIB, "{grown} bytes, context included");
+        home.open(gate);
+        let ended = home.ended(&job);
+        assert_eq!(
+            ended.end_reason,
+            Some(EndReason::Completed),
+            "a warning: {ended:?}"
+        );
+        assert!(ended.bypasses[0].over_at.is_some(), "{ended:?}");
+    }
+    assert_eq!(count(&home, "divvy_bypasses_total{way=\"unlimited\"}"), 5);
+}
+
+/// A figure of the metrics page.
+#[track_caller]
+fn count(home: &Home, name: &str) -> u64 {
+    let mut stream = UnixStream::connect(home.path().join("divvy.sock")).expect("a daemon serves");
+    stream
+        .write_all(b"GET /metrics HTTP/1.1\r\nhost: divvy\r\nconnection: close\r\n\r\n")
+        .expect("the socket takes it");
+    let mut page = String::new();
+    stream.read_to_string(&mut page).expect("the page is text");
+    let value = page
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
+    value.unwrap_or_else(|| panic!("{name} is not in\n{page}"))
+}
+
+#[test]
+fn a_program_that_is_limited_is_told_of_by_nobody() {
+    let home = preloaded("a100-80gb:1");
+    let _daemon = home.daemon(&["--on-bypass", "kill"]);
+    let evader = Evader::build(&home);
+    let job = evader.submit("plain", None);
+    let _ = home.first_words(&job);
+    let slice = settled(&home, &job);
+    assert_eq!(slice.memory_mismatch_bytes, Some(0), "{slice:?}");
+    assert_eq!(slice.memory_unseen_bytes, 0, "{slice:?}");
+    home.open("plain");
+    let ended = home.ended(&job);
+    assert_eq!(
+        (ended.end_reason, ended.bypasses.len()),
+        (Some(EndReason::Completed), 0),
+        "{ended:?}"
+    );
+}
+
+/// The job's slice once the driver's figure is all that its program takes.
+#[track_caller]
+fn settled(home: &Home, job: &str) -> divvy_api::v1::Slice {
+    until("the slice is weighed with all that was taken", || {
+        // Asking for the GPUs is a look at them.
+        let _ = home.items(&["gpus"]);
+        let slice = home.job(job).slices.pop()?;
+        (slice.memory_driver_bytes? > TAKEN).then_some(slice)
+    })
+}
+
+#[test]
+fn a_program_that_goes_past_the_hooks_is_told_within_a_second() {
+    let home = preloaded("a100-80gb:1");
+    let _daemon = home.daemon(&[]);
+    let evader = Evader::build(&home);
+    let (helper, copy) = (evader.helper(), evader.copy_of_the_driver());
+    for (way, library) in [("deepbind", &helper), ("dlmopen", &helper), ("copy", &copy)] {
+        let job = evader.submit(way, Some(library));
+        let bypass = told(&home, &job);
+        assert_eq!(bypass.way, BypassWay::Unlimited, "{way}: {bypass:?}");
+        is_told_in_time(&home, &job, &bypass);
+        home.open(way);
+        let _ = home.ended(&job);
+    }
+}
+
+#[test]
+fn a_forged_account_is_told_and_its_memory_counted_all_the_same() {
+    let home = preloaded("a100-80gb:1");
+    let _daemon = home.daemon(&[]);
+    let evader = Evader::build(&home);
+    let job = evader.submit("forge", None);
+    let bypass = told(&home, &job);
+    assert_eq!(bypass.way, BypassWay::Understated, "{bypass:?}");
+    assert_eq!(bypass.memory_charged_bytes, 0, "{bypass:?}");
+    is_told_in_time(&home, &job, &bypass);
+    let slice = settled(&home, &job);
+    let held = slice.memory_driver_bytes.expect("the driver says");
+    assert_eq!(
+        (slice.memory_unseen_bytes, slice.memory_used_bytes),
+        (held, held),
+        "{slice:?}"
+    );
+    let error = i64::try_from(held).expect("a believable figure");
+    assert_eq!(slice.memory_mismatch_bytes, Some(error), "{slice:?}");
+    home.open("forge");
+    let ended = home.ended(&job);
+    assert_eq!(ended.slices[0].memory_mismatch_max_bytes, held, "{ended:?}");
+}
+
+#[test]
+fn memory_held_past_the_limiter_is_counted_inside_the_limit() {
+    let home = preloaded("a100-80gb:1");
+    let _daemon = home.daemon(&[]);
+    let (probe, gate) = (home.program("cudarc_probe"), home.gate("fill"));
+    let other = home.gate("other");
+    let script = format!(
+        "env -u LD_PRELOAD {probe} hold --bytes {TAKEN} --until-file {other} & \
+         while ! test -e {gate}; do sleep 0.01; done; {probe} fill --route linear --step 64M; wait"
+    );
+    let job = home.submit(&["--gpu-memory", "8G"], &["sh", "-c", &script]);
+    let _ = told(&home, &job);
+    let slice = settled(&home, &job);
+    let held = slice.memory_unseen_bytes;
+    home.open("fill");
+    let report = until("the fill is done", || {
+        let log = home.log(&job);
+        let line = log
+            .lines()
+            .find(|line| line.contains("got_bytes"))?
+            .to_owned();
+        serde_json::from_str::<serde_json::Value>(&line).ok()
+    });
+    let got = report["got_bytes"].as_u64().expect("a figure");
+    let context = home.items(&["gpus"])[0]["context_overhead_bytes"]
+        .as_u64()
+        .expect("a figure");
+    assert!(held >= TAKEN, "{slice:?}");
+    assert!(got + context + held <= 8 * GIB, "{report}");
+    assert!(got + context + held + 2 * MIB > 8 * GIB, "{report}");
+    home.open("other");
+    let _ = home.ended(&job);
+}
+
+#[test]
+fn by_policy_a_slice_gets_nothing_more_until_the_bypass_is_over() {
+    let home = preloaded("a100-80gb:1");
+    let _daemon = home.daemon(&["--on-bypass", "deny"]);
+    let (probe, gate) = (home.program("cudarc_probe"), home.gate("evader"));
+    let wait = |name: &str| format!("while ! test -e {}; do sleep 0.01; done", home.gate(name));
+    let script = format!(
+        "env -u LD_PRELOAD {probe} hold --bytes 1G --until-file {gate} & {}; {probe} fill; {}; {probe} fill",
+        wait("first"),
+        wait("second"),
+    );
+    let job = home.submit(&["--gpu-memory", "8G"], &["sh", "-c", &script]);
+    let bypass = told(&home, &job);
+    assert_eq!(bypass.action, BypassAction::Denied, "{bypass:?}");
+    home.open("first");
+    // Not even a context: the program ends with the driver's own error.
+    until("the first fill is refused", || {
+        let log = home.log(&job);
+        log.contains("CUDA_ERROR_OUT_OF_MEMORY").then_some(())
+    });
+    assert!(!home.log(&job).contains("got_bytes"), "{}", home.log(&job));
+    home.open("evader");
+    until("the bypass is over", || {
+        let over = home.job(&job).bypasses.first()?.over_at;
+        over.map(drop)
+    });
+    until("the slice has its memory back", || {
+        (home.job(&job).slices[0].memory_unseen_bytes == 0).then_some(())
+    });
+    home.open("second");
+    let ended = home.ended(&job);
+    assert_eq!(ended.end_reason, Some(EndReason::Completed), "{ended:?}");
+    assert!(home.log(&job).contains("got_bytes"), "{}", home.log(&job));
+    let kinds: Vec<String> = home
+        .items(&["events"])
+        .iter()
+        .filter_map(|event| Some(event["kind"].as_str()?.to_owned()))
+        .filter(|kind| kind.starts_with("bypass"))
+        .collect();
+    assert_eq!(kinds, ["bypass", "bypass_over"]);
+}
+
+/// A program that holds memory outside every job.
+struct Bystander(std::process::Child);
+
+impl Bystander {
+    fn start(home: &Home) -> Self {
+        let mut command = home.outside(&home.program("cudarc_probe"));
+        let child = command
+            .args([
+                "hold",
+                "--bytes",
+                "1G",
+                "--until-file",
+                &home.gate("bystander"),
+            ])
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("the probe starts");
+        let bystander = Self(child);
+        until("the bystander is seen", || {
+            let pids = home.items(&["gpus"])[0]["unmanaged_pids"].clone();
+            let pid = u64::from(bystander.0.id());
+            pids.as_array()?
+                .iter()
+                .any(|found| found.as_u64() == Some(pid))
+                .then_some(())
+        });
+        bystander
+    }
+}
+
+impl Drop for Bystander {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn by_policy_a_job_past_the_limiter_is_killed_and_nobody_else_is() {
+    let home = preloaded("a100-80gb:2");
+    let _daemon = home.daemon(&["--on-bypass", "kill"]);
+    let mut bystander = Bystander::start(&home);
+    let neighbour = home.submit_holder(&["--gpu-memory", "8G"], GIB, "neighbour");
+    let _ = home.first_words(&neighbour);
+    let probe = home.program("cudarc_probe");
+    // It daemonises what evades, out of its group, its session and its parent's sight, and would go on without it.
+    let script = format!(
+        "setsid -f env -u LD_PRELOAD {probe} hold --bytes {TAKEN} --until-file {}; sleep 1000",
+        home.gate("daemonised")
+    );
+    let job = home.submit(&["--gpu-memory", "8G"], &["sh", "-c", &script]);
+    let ended = home.ended(&job);
+    assert_eq!(ended.end_reason, Some(EndReason::Bypass), "{ended:?}");
+    assert_eq!(ended.exit_code, Some(137), "{ended:?}");
+    let reason = ended.reason.clone().unwrap_or_default();
+    assert!(
+        reason.contains("killed") && reason.contains("not loaded"),
+        "{reason}"
+    );
+    let [bypass] = &ended.bypasses[..] else {
+        panic!("{ended:?}");
+    };
+    assert_eq!(bypass.action, BypassAction::Killed, "{bypass:?}");
+    assert!(bypass.over_at.is_some(), "{bypass:?}");
+    let said = home.divvy(&["ps", "-a"]).ok().stdout;
+    assert!(said.contains("killed (137)"), "{said}");
+
+    assert!(
+        bystander.0.try_wait().expect("a child").is_none(),
+        "the bystander was killed"
+    );
+    assert_eq!(home.job(&neighbour).state, JobState::Running);
+    home.open("neighbour");
+    let neighbour = home.ended(&neighbour);
+    assert_eq!(
+        (neighbour.end_reason, neighbour.bypasses.len()),
+        (Some(EndReason::Completed), 0),
+        "{neighbour:?}"
+    );
+}
+
+#[test]
+fn a_gpu_that_a_job_does_not_hold_is_told_and_not_given_out() {
+    let home = preloaded("a100-80gb:2");
+    let _daemon = home.daemon(&[]);
+    let probe = home.program("cudarc_probe");
+    let file = home.gate("other");
+    let bytes = (60 * GIB).to_string();
+    let hold = [&probe, "hold", "--bytes", &bytes, "--until-file", &file];
+    let wrapper = ["env", "-u", "LD_PRELOAD", "-u", "CUDA_VISIBLE_DEVICES"];
+    let job = home.submit(
+        &["-g", "1", "--gpus-on", "0"],
+        &[&wrapper[..], &hold].concat(),
+    );
+    let bypass = until("the other GPU is told of", || {
+        let found = home.job(&job).bypasses;
+        found
+            .into_iter()
+            .find(|found| found.way == BypassWay::OtherGpu)
+    });
+    assert_eq!(bypass.gpu_index, 1, "{bypass:?}");
+    is_told_in_time(&home, &job, &bypass);
+    until("what it holds there is nobody's to have", || {
+        let held = home.items(&["gpus"])[1]["memory_unmanaged_bytes"].as_u64()?;
+        (held > 60 * GIB).then_some(())
+    });
+    let refused = home.divvy(&["submit", "--no-wait", "-g", "1", "--", "true"]);
+    let _ = refused.exits(6);
+    home.open("other");
+    let _ = home.ended(&job);
+}
+
+#[test]
+fn a_slot_that_names_a_stranger_keeps_no_slice_and_accuses_nobody() {
+    let home = preloaded("a100-80gb:1");
+    let _daemon = home.daemon(&["--on-bypass", "kill"]);
+    let evader = Evader::build(&home);
+    let mut bystander = Bystander::start(&home);
+    let pid = bystander.0.id().to_string();
+    let job = home.submit(
+        &["--gpu-memory", "8G"],
+        &[&evader.program, "frame", "3", &pid],
+    );
+    let ended = home.ended(&job);
+    assert_eq!(ended.exit_code, Some(137), "{ended:?}");
+    assert_eq!(ended.end_reason, Some(EndReason::Failed), "by its own hand");
+    let gpu = &home.items(&["gpus"])[0];
+    assert_eq!(gpu["unmanaged_pids"][0].as_u64(), pid.parse().ok(), "{gpu}");
+    assert_eq!(gpu["slices"], serde_json::json!([]), "{gpu}");
+    assert!(bystander.0.try_wait().expect("a child").is_none());
+}
+
+#[test]
+fn a_bypass_in_a_namespace_of_its_own_is_told_under_the_pid_that_it_has_here() {
+    let unshare = [
+        "unshare",
+        "--user",
+        "--map-root-user",
+        "--pid",
+        "--fork",
+        "--mount-proc",
+    ];
+    let mut try_it = Command::new(unshare[0]);
+    let possible = try_it.args(&unshare[1..]).arg("true").status();
+    if !possible.is_ok_and(|status| status.success()) {
+        eprintln!("SKIPPED: this machine lets nobody make PID namespaces");
+        return;
+    }
+    let home = preloaded("a100-80gb:1");
+    let _daemon = home.daemon(&["--on-bypass", "kill"]);
+    let probe = home.program("cudarc_probe");
+    // The limited one is pid 1 of its namespace, as an innocent process is here.
+    let file = home.gate("limited");
+    let hold = [&probe, "hold", "--bytes", "1G", "--until-file", &file];
+    let limited = home.submit(&["--gpu-memory", "8G"], &[&unshare[..], &hold].concat());
+    let _ = home.first_words(&limited);
+    let slice = until("its account and the driver's agree", || {
+        let _ = home.items(&["gpus"]);
+        let slice = home.job(&limited).slices.pop()?;
+        (slice.memory_mismatch_bytes == Some(0) && slice.memory_driver_bytes? > GIB)
+            .then_some(slice)
+    });
+    assert_eq!(slice.memory_unseen_bytes, 0, "{slice:?}");
+
+    let file = home.gate("past");
+    let hold = [&probe, "hold", "--bytes", "1G", "--until-file", &file];
+    let wrapper = [&unshare[..], &["env", "-u", "LD_PRELOAD"]].concat();
+    let past = home.submit(&["--gpu-memory", "8G"], &[&wrapper[..], &hold].concat());
+    let ended = home.ended(&past);
+    assert_eq!(ended.end_reason, Some(EndReason::Bypass), "{ended:?}");
+    let bypass = &ended.bypasses[0];
+    assert!(
+        bypass.pid > 1 && bypass.program.starts_with("cudarc"),
+        "{bypass:?}"
+    );
+
+    let job = home.job(&limited);
+    assert_eq!(
+        (job.state, job.bypasses.len()),
+        (JobState::Running, 0),
+        "{job:?}"
+    );
+    home.open("limited");
+    assert_eq!(home.ended(&limited).end_reason, Some(EndReason::Completed));
+}
+
+#[test]
+fn a_bypass_is_not_told_twice_when_the_daemon_comes_back() {
+    let home = preloaded("a100-80gb:1");
+    let daemon = home.daemon(&[]);
+    let probe = home.program("cudarc_probe");
+    let file = home.gate("held");
+    let words = [
+        "env",
+        "-u",
+        "LD_PRELOAD",
+        &probe,
+        "hold",
+        "--bytes",
+        "1G",
+        "--until-file",
+        &file,
+    ];
+    let job = home.submit(&["--gpu-memory", "8G"], &words);
+    let before = told(&home, &job);
+    daemon.crash();
+    let _daemon = home.daemon(&["--on-bypass", "deny"]);
+    let slice = until("the slice is weighed again", || {
+        home.job(&job)
+            .slices
+            .pop()
+            .filter(|slice| slice.memory_unseen_bytes > GIB)
+    });
+    assert_eq!(slice.memory_driver_bytes, Some(slice.memory_unseen_bytes));
+    // A stricter policy is applied to what goes on.
+    let found: Vec<Bypass> = until("it is denied now", || {
+        let found = home.job(&job).bypasses;
+        (found[0].action == BypassAction::Denied).then_some(found)
+    });
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert_eq!(found[0].detected_at, before.detected_at);
+    home.open("held");
+    let ended: Job = home.ended(&job);
+    assert!(ended.bypasses[0].over_at.is_some(), "{ended:?}");
+}
+
+#[test]
+fn where_the_driver_does_not_say_who_holds_what_that_is_said() {
+    let home = preloaded("a100-80gb:1");
+    let config = home.scratch().join("sim.toml");
+    fs::write(&config, "hide_process_memory = true\n").expect("the folder can be written");
+    let home = home.variable("DIVVY_SIM_CONFIG", &path(&config));
+    let _daemon = home.daemon(&["--on-bypass", "kill"]);
+    let job = home.submit_holder(&["--gpu-memory", "8G"], GIB, "limited");
+    let _ = home.first_words(&job);
+    until("it is said", || {
+        let events = home.items(&["events"]);
+        events
+            .iter()
+            .any(|event| event["kind"] == "accounts_only")
+            .then_some(())
+    });
+    let gpu = &home.items(&["gpus"])[0];
+    assert_eq!(gpu["process_memory_known"], false, "{gpu}");
+    assert_eq!(gpu["memory_unmanaged_bytes"], 0, "no stranger: {gpu}");
+    let slice = home.job(&job).slices.remove(0);
+    assert_eq!(
+        (slice.memory_driver_bytes, slice.memory_mismatch_bytes),
+        (None, None),
+        "{slice:?}"
+    );
+    assert!(
+        slice.memory_used_bytes > GIB,
+        "the account says it: {slice:?}"
+    );
+    home.open("limited");
+    assert_eq!(home.ended(&job).bypasses, []);
+
+    // That somebody is there without a slot is seen all the same.
+    let probe = home.program("cudarc_probe");
+    let file = home.gate("past");
+    let words = [
+        "env",
+        "-u",
+        "LD_PRELOAD",
+        &probe,
+        "hold",
+        "--bytes",
+        "1G",
+        "--until-file",
+        &file,
+    ];
+    let ended = home.ended(&home.submit(&["--gpu-memory", "8G"], &words));
+    assert_eq!(ended.end_reason, Some(EndReason::Bypass), "{ended:?}");
+    assert_eq!(ended.bypasses[0].memory_driver_bytes, None, "{ended:?}");
+}
