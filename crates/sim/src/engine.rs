@@ -3,13 +3,14 @@
 //! ```text
 //! shared, in the state file:   state ─ slots ─ gpu ─ share ─ time ─ wait
 //! of one process:              process ─ visible ─ context ─ memory ─ pool ─ vmm ─ stream ─ module ─ image ─ kernel ─ launch ─ transfer
-//!                              capture ─ graph
+//!                              capture ─ graph ─ array ─ texture
 //! helpers:                     handles, addresses
 //! ```
 //! Locks are taken in this order: a GPU's `issue`, the process's `objects`, the state's lock. Nobody waits for simulated work while holding the latter
 //! two.
 
 pub mod addresses;
+pub mod array;
 pub mod capture;
 pub mod context;
 pub mod gpu;
@@ -27,6 +28,7 @@ pub mod share;
 pub mod slots;
 pub mod state;
 pub mod stream;
+pub mod texture;
 pub mod time;
 pub mod transfer;
 pub mod visible;

@@ -120,6 +120,8 @@ impl Process {
     /// Ends a context and everything that lives in it.
     pub fn destroy_context(&self, objects: &mut Objects, handle: Handle<Context>) -> Done {
         let gpu = objects.context(handle)?.gpu;
+        self.destroy_textures_of(objects, handle);
+        self.destroy_arrays_of(objects, handle);
         self.free_memory_of(objects, handle);
         for stream in objects.streams.find(|stream| stream.context == handle) {
             self.leave_capture(objects, stream);

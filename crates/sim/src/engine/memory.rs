@@ -39,6 +39,8 @@ pub enum Kind {
     Pooled(Handle<Pool>),
     /// Allocated by a graph; the memory of graphs has the bytes.
     Graph,
+    /// What an array lies in; no address that the program knows.
+    Array,
 }
 
 #[derive(Clone, Copy)]
@@ -187,8 +189,21 @@ impl Process {
             Kind::Device | Kind::Managed | Kind::Variable => {
                 charged(size).ok_or(CUresult::OUT_OF_MEMORY)?
             }
-            Kind::Host(_) | Kind::Registered(_) | Kind::Pooled(_) | Kind::Graph => 0,
+            _ => 0,
         };
+        self.allocate_exactly(objects, context, gpu, size, charged, kind)
+    }
+
+    /// The same, for bytes of the GPU that are known.
+    pub fn allocate_exactly(
+        &self,
+        objects: &mut Objects,
+        context: Option<Handle<Context>>,
+        gpu: usize,
+        size: u64,
+        charged: u64,
+        kind: Kind,
+    ) -> Done<CUdeviceptr> {
         self.take_bytes(gpu, charged)?;
         let base = objects
             .memory

@@ -1,5 +1,6 @@
 //! What CUDA is for one process: the devices it sees and the objects it has made. The rest of the engine adds to it, topic by topic.
 
+use super::array::Arrays;
 use super::context::{Context, Primary};
 use super::graph::Graphs;
 use super::handles::{Handle, Handles};
@@ -8,6 +9,7 @@ use super::module::{Function, Library, Module};
 use super::pool::Pools;
 use super::state::State;
 use super::stream::{Event, Issue, Stream};
+use super::texture::Textures;
 use super::visible;
 use super::vmm::VirtualMemory;
 use crate::machine::{Machine, machine};
@@ -44,6 +46,8 @@ pub struct Objects {
     pub libraries: Handles<Library>,
     pub functions: Handles<Function>,
     pub graphs: Graphs,
+    pub arrays: Arrays,
+    pub textures: Textures,
 }
 
 static PROCESS: OnceLock<Process> = OnceLock::new();
@@ -88,6 +92,8 @@ pub fn init() -> Done {
             libraries: Handles::new(0x55),
             functions: Handles::new(0x56),
             graphs: Graphs::default(),
+            arrays: Arrays::default(),
+            textures: Textures::default(),
         }),
         issue: Default::default(),
         next_id: AtomicU64::new(1),

@@ -4,6 +4,7 @@
 //! bytes move when the work is issued; only the time goes through the queue.
 
 use super::context::Current;
+use super::handles::Handle;
 use super::process::{Done, Objects, Process};
 use super::stream::{Place, Target};
 use super::time::Work;
@@ -128,14 +129,10 @@ enum Source {
     Value(u32, u32),
 }
 
-/// An end that an array names. Arrays are not simulated.
-fn array_end(
-    _objects: &Objects,
-    _array: CUarray,
-    _corner: [usize; 3],
-    _extent: Extent,
-) -> Done<End> {
-    Err(CUresult::NOT_SUPPORTED)
+/// An end that an array names.
+fn array_end(objects: &Objects, array: CUarray, corner: [usize; 3], extent: Extent) -> Done<End> {
+    let array = Handle::from_value(array.addr());
+    objects.arrays.end(array, corner, extent)
 }
 
 /// The end in linear memory that begins `corner` (bytes, rows, layers) behind `base`.

@@ -32,6 +32,8 @@ pub struct Physical {
     pub gpu: usize,
     pub size: u64,
     pub handle_types: u32,
+    /// Made to be bound to arrays.
+    pub is_tile_pool: bool,
     /// References by handle.
     references: u32,
     mappings: u32,
@@ -220,7 +222,13 @@ impl Process {
     }
 
     /// `cuMemCreate`: needs no current context.
-    pub fn create_physical(&self, gpu: usize, size: u64, handle_types: u32) -> Done<PhysicalId> {
+    pub fn create_physical(
+        &self,
+        gpu: usize,
+        size: u64,
+        handle_types: u32,
+        is_tile_pool: bool,
+    ) -> Done<PhysicalId> {
         if size == 0 || !is_multiple(size) {
             return Err(CUresult::INVALID_VALUE);
         }
@@ -235,6 +243,7 @@ impl Process {
             gpu,
             size,
             handle_types,
+            is_tile_pool,
             references: 1,
             mappings: 0,
             backing,
@@ -265,6 +274,20 @@ impl Process {
         let id = mapping.physical;
         objects.virtual_memory.physical_mut(id)?.references += 1;
         Ok(id)
+    }
+
+    /// Something of the process's holds on to the memory, as a mapping does.
+    pub fn bind_physical(&self, objects: &mut Objects, id: PhysicalId) -> Done {
+        objects.virtual_memory.physical(id)?;
+        objects.virtual_memory.physical_mut(id)?.mappings += 1;
+        Ok(())
+    }
+
+    pub fn unbind_physical(&self, objects: &mut Objects, id: PhysicalId) {
+        if let Some(physical) = objects.virtual_memory.physical.get_mut(&id) {
+            physical.mappings -= 1;
+        }
+        self.collect(objects, id);
     }
 
     pub fn map_physical(&self, start: CUdeviceptr, size: u64, offset: u64, id: PhysicalId) -> Done {
@@ -392,6 +415,7 @@ impl Process {
             gpu,
             size,
             handle_types,
+            is_tile_pool: false,
             references: 1,
             mappings: 0,
             backing: Arc::new(backing),

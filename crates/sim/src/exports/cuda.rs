@@ -1,5 +1,7 @@
 //! The CUDA driver API. Each submodule has the table of its functions and their handlers.
 
+mod array;
+mod array_copy;
 mod capture;
 mod context;
 mod copy;
@@ -15,6 +17,7 @@ mod memory;
 mod module;
 mod pool;
 mod stream;
+mod texture;
 mod vmm;
 
 use crate::engine::process::Done;

@@ -1,5 +1,6 @@
 //! The built library under programs in processes of their own.
 
+mod array;
 mod capture;
 mod copy;
 mod fault;

@@ -4,9 +4,9 @@ use super::out;
 use crate::engine::memory::LARGE;
 use crate::engine::process::{Done, Process, process};
 use divvy_driver::sys::cuda::{
-    CUdeviceptr, CUmemAccessDesc, CUmemAllocationGranularity_flags, CUmemAllocationHandleType,
-    CUmemAllocationProp, CUmemAllocationType, CUmemGenericAllocationHandle, CUmemLocation,
-    CUmemLocationType, CUresult,
+    CU_MEM_CREATE_USAGE_TILE_POOL, CUdeviceptr, CUmemAccessDesc, CUmemAllocationGranularity_flags,
+    CUmemAllocationHandleType, CUmemAllocationProp, CUmemAllocationType,
+    CUmemGenericAllocationHandle, CUmemLocation, CUmemLocationType, CUresult,
 };
 use std::ffi::c_void;
 
@@ -81,7 +81,10 @@ unsafe fn create(
     if flags != 0 {
         return Err(CUresult::INVALID_VALUE);
     }
-    handle.set(process.create_physical(gpu, size as u64, handle_types.0)?)
+    // SAFETY: `located` has found it.
+    let usage = unsafe { (*properties).allocFlags.usage };
+    let is_tile_pool = usage & CU_MEM_CREATE_USAGE_TILE_POOL != 0;
+    handle.set(process.create_physical(gpu, size as u64, handle_types.0, is_tile_pool)?)
 }
 
 fn release(handle: CUmemGenericAllocationHandle) -> Done {

@@ -1,0 +1,256 @@
+//! Physical memory bound to deferred and sparse arrays, as `cuMemMapArrayAsync` describes it.
+//!
+//! What is bound counts as a mapping of its physical memory: it lives as long. Operations take effect at once, in the order of the list; when one of
+//! them is refused, those before it stand.
+
+use super::layout::{self, Shape, UNIT};
+use super::{Array, Memory, Mipmap, Storage, tail_level, tail_size};
+use crate::engine::handles::Handle;
+use crate::engine::process::{Done, Objects, Process};
+use divvy_driver::sys::cuda::{
+    CUarrayMapInfo, CUarrayMiptail, CUarraySparseLevel, CUarraySparseSubresourceType,
+    CUmemHandleType, CUmemOperationType, CUresourcetype, CUresult,
+};
+use std::collections::BTreeMap;
+
+/// What a tile is a part of.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Part {
+    /// All of a deferred array.
+    Whole,
+    /// Mip level and layer.
+    Level(u32, u32),
+    /// Layer.
+    Tail(u32),
+}
+
+/// Physical memory by part and tile.
+#[derive(Default)]
+pub struct Bound(BTreeMap<(Part, u64), u64>);
+
+impl Bound {
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Physical memory once for each tile.
+    pub fn all(&self) -> impl Iterator<Item = u64> {
+        self.0.values().copied()
+    }
+}
+
+enum Resource {
+    Array(Handle<Array>),
+    Mipmap(Handle<Mipmap>),
+}
+
+impl Resource {
+    fn of(info: &CUarrayMapInfo) -> Done<Resource> {
+        match info.resourceType {
+            CUresourcetype::ARRAY => Ok(Resource::Array(Handle::from_value(info.resource.addr()))),
+            CUresourcetype::MIPMAPPED_ARRAY => {
+                Ok(Resource::Mipmap(Handle::from_value(info.resource.addr())))
+            }
+            _ => Err(CUresult::INVALID_VALUE),
+        }
+    }
+
+    fn storage<'a>(&self, objects: &'a mut Objects) -> Done<(&'a Shape, &'a mut Storage)> {
+        match self {
+            Resource::Array(handle) => {
+                let array = objects.arrays.array_mut(*handle)?;
+                match &mut array.memory {
+                    Memory::Own(storage) => Ok((&array.shape, storage)),
+                    _ => Err(CUresult::INVALID_VALUE),
+                }
+            }
+            Resource::Mipmap(handle) => {
+                let mipmap = objects.arrays.mipmaps.get_mut(*handle);
+                let mipmap = mipmap.ok_or(CUresult::INVALID_HANDLE)?;
+                Ok((&mipmap.shape, &mut mipmap.storage))
+            }
+        }
+    }
+
+    /// Tiles that an operation is about.
+    fn tiles(&self, objects: &Objects, info: &CUarrayMapInfo) -> Done<(Part, Vec<u64>)> {
+        let (shape, levels) = match self {
+            Resource::Array(handle) => (&objects.arrays.array(*handle)?.shape, 1),
+            Resource::Mipmap(handle) => {
+                let mipmap = objects.arrays.mipmap(*handle)?;
+                (&mipmap.shape, mipmap.levels.len())
+            }
+        };
+        if shape.is_deferred() {
+            return Ok((Part::Whole, vec![0]));
+        }
+        if !shape.is_sparse() {
+            return Err(CUresult::INVALID_VALUE);
+        }
+        match info.subresourceType {
+            CUarraySparseSubresourceType::SPARSE_LEVEL => tiles_of_level(shape, levels, info),
+            CUarraySparseSubresourceType::MIPTAIL => {
+                let grids = match self {
+                    Resource::Array(handle) => {
+                        std::slice::from_ref(&objects.arrays.array(*handle)?.grids)
+                    }
+                    Resource::Mipmap(handle) => &objects.arrays.mipmap(*handle)?.levels[..],
+                };
+                let size = tail_size(grids, tail_level(shape, levels));
+                tiles_of_tail(shape, size, info)
+            }
+            _ => Err(CUresult::INVALID_VALUE),
+        }
+    }
+}
+
+fn sparse_level(info: &CUarrayMapInfo) -> CUarraySparseLevel {
+    // SAFETY: the union is as large, and any bits are a value of these integers.
+    unsafe {
+        (&raw const info.subresource)
+            .cast::<CUarraySparseLevel>()
+            .read()
+    }
+}
+
+fn miptail(info: &CUarrayMapInfo) -> CUarrayMiptail {
+    // SAFETY: the union is larger and as aligned, and any bits are a value of these integers.
+    unsafe {
+        (&raw const info.subresource)
+            .cast::<CUarrayMiptail>()
+            .read()
+    }
+}
+
+fn layers(shape: &Shape) -> u64 {
+    if shape.is_layered() {
+        shape.extent[2]
+    } else {
+        1
+    }
+}
+
+fn tiles_of_level(shape: &Shape, levels: usize, info: &CUarrayMapInfo) -> Done<(Part, Vec<u64>)> {
+    let region = sparse_level(info);
+    let tile = layout::tile(shape);
+    let flat = shape.is_layered() || shape.extent[2] == 0;
+    let valid = (region.level as usize) < levels
+        && region.level < tail_level(shape, levels)
+        && u64::from(region.layer) < layers(shape)
+        && (!flat || region.offsetZ == 0 && region.extentDepth == 1);
+    if !valid {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    let mut extent = shape.level(region.level).extent;
+    if flat {
+        extent[2] = 1;
+    }
+    let offsets = [region.offsetX, region.offsetY, region.offsetZ].map(u64::from);
+    let sizes = [region.extentWidth, region.extentHeight, region.extentDepth].map(u64::from);
+    let mut first = [0; 3];
+    let mut last = [0; 3];
+    for at in 0..3 {
+        let end = offsets[at] + sizes[at];
+        // The last tile may hang over the edge.
+        let ends_well = end.is_multiple_of(tile[at]) || end == extent[at];
+        let fits = end <= extent[at].next_multiple_of(tile[at]) && sizes[at] > 0;
+        if !offsets[at].is_multiple_of(tile[at]) || !ends_well || !fits {
+            return Err(CUresult::INVALID_VALUE);
+        }
+        first[at] = offsets[at] / tile[at];
+        last[at] = end.div_ceil(tile[at]);
+    }
+    let counts = [0, 1, 2].map(|at| extent[at].div_ceil(tile[at]));
+    let mut tiles = Vec::new();
+    for z in first[2]..last[2] {
+        for y in first[1]..last[1] {
+            tiles.extend((first[0]..last[0]).map(|x| (z * counts[1] + y) * counts[0] + x));
+        }
+    }
+    Ok((Part::Level(region.level, region.layer), tiles))
+}
+
+fn tiles_of_tail(shape: &Shape, size: u64, info: &CUarrayMapInfo) -> Done<(Part, Vec<u64>)> {
+    let tail = miptail(info);
+    let end = tail.offset.checked_add(tail.size);
+    let fits = end.is_some_and(|end| end <= size) && tail.size > 0;
+    let aligned = tail.offset.is_multiple_of(UNIT) && tail.size.is_multiple_of(UNIT);
+    if !fits || !aligned || u64::from(tail.layer) >= layers(shape) {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    let first = tail.offset / UNIT;
+    let tiles = first..first + tail.size / UNIT;
+    Ok((Part::Tail(tail.layer), tiles.collect()))
+}
+
+impl Process {
+    /// One operation of `cuMemMapArrayAsync`, on the GPU of the stream.
+    pub fn bind(&self, gpu: usize, info: &CUarrayMapInfo) -> Done {
+        let device = u32::try_from(self.device(gpu)).map_err(|_| CUresult::INVALID_VALUE)?;
+        let unused = info.flags == 0 && info.reserved == [0; 2];
+        if !unused || 1u32.checked_shl(device) != Some(info.deviceBitMask) {
+            return Err(CUresult::INVALID_VALUE);
+        }
+        let mut objects = self.objects();
+        let resource = Resource::of(info)?;
+        if resource.storage(&mut objects)?.1.gpu != gpu {
+            return Err(CUresult::INVALID_VALUE);
+        }
+        let (part, tiles) = resource.tiles(&objects, info)?;
+        match info.memOperationType {
+            CUmemOperationType::MAP => self.bind_tiles(&mut objects, &resource, info, part, &tiles),
+            CUmemOperationType::UNMAP if info.memHandle == 0 => {
+                self.unbind_tiles(&mut objects, &resource, part, &tiles)
+            }
+            _ => Err(CUresult::INVALID_VALUE),
+        }
+    }
+
+    fn bind_tiles(
+        &self,
+        objects: &mut Objects,
+        resource: &Resource,
+        info: &CUarrayMapInfo,
+        part: Part,
+        tiles: &[u64],
+    ) -> Done {
+        let (_, storage) = resource.storage(objects)?;
+        let (gpu, size) = (storage.gpu, storage.size);
+        let needed = match part {
+            Part::Whole => size,
+            _ => tiles.len() as u64 * UNIT,
+        };
+        let physical = objects.virtual_memory.physical(info.memHandle)?;
+        let end = info.offset.checked_add(needed);
+        let fits = end.is_some_and(|end| end <= physical.size) && info.offset.is_multiple_of(UNIT);
+        let right = physical.gpu == gpu && physical.is_tile_pool;
+        if info.memHandleType != CUmemHandleType::GENERIC || !fits || !right {
+            return Err(CUresult::INVALID_VALUE);
+        }
+        for tile in tiles {
+            self.bind_physical(objects, info.memHandle)?;
+            let (_, storage) = resource.storage(objects)?;
+            let before = storage.bound.0.insert((part, *tile), info.memHandle);
+            if let Some(before) = before {
+                self.unbind_physical(objects, before);
+            }
+        }
+        Ok(())
+    }
+
+    fn unbind_tiles(
+        &self,
+        objects: &mut Objects,
+        resource: &Resource,
+        part: Part,
+        tiles: &[u64],
+    ) -> Done {
+        for tile in tiles {
+            let (_, storage) = resource.storage(objects)?;
+            if let Some(physical) = storage.bound.0.remove(&(part, *tile)) {
+                self.unbind_physical(objects, physical);
+            }
+        }
+        Ok(())
+    }
+}
