@@ -8,6 +8,7 @@
  *   flood US T           kernels as fast as they are taken; for T ms                       -> kernels
  *   graphs US NODES T    a graph of NODES kernels in a row, launched as a flood; for T ms  -> kernels
  *   burst US WORK REST T a flood of WORK ms of kernels, a rest of REST ms; for T ms        -> kernels
+ *   ranks US T           a collective of two ranks, one a GPU, the second US microseconds late; for T ms  -> collectives
  *   buckets START        how many kernels were made in each tenth of a second since START  -> numbers
  *   clock                                                                                  -> milliseconds of CLOCK_BOOTTIME
  */
@@ -133,6 +134,38 @@ static void burst(unsigned us, unsigned work, unsigned rest, unsigned long ms) {
     printf("%lu\n", n);
 }
 
+static void *rank(void *context, void **on) {
+    static const char text[] =
+        ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry sim_rendezvous_2()\n{\n\tret;\n}\n";
+    void *module, *function;
+    CHECK(set_current(context));
+    CHECK(stream_create(on, 1));
+    CHECK(load(&module, text));
+    CHECK(get(&function, module, "sim_rendezvous_2"));
+    return function;
+}
+
+static void ranks(void *first, unsigned late, unsigned long ms) {
+    void *second, *streams[2], *kernels[2];
+    CHECK(retain(&second, 1));
+    void *contexts[2] = {first, second};
+    for (int i = 0; i < 2; i++) kernels[i] = rank(contexts[i], &streams[i]);
+    unsigned long n = 0;
+    for (uint64_t stop = now_us() + ms * 1000; now_us() < stop; n++) {
+        for (int i = 0; i < 2; i++) {
+            CHECK(set_current(contexts[i]));
+            CHECK(launch(kernels[i], 1, 1, 1, 1, 1, 1, 0, streams[i], NULL, NULL));
+            if (!i) sleep_us(late);
+        }
+        for (int i = 0; i < 2; i++) {
+            CHECK(set_current(contexts[i]));
+            CHECK(synchronise(streams[i]));
+        }
+    }
+    CHECK(set_current(first));
+    printf("%lu\n", n);
+}
+
 int main(void) {
     void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL), *context;
     if (!library) return fprintf(stderr, "tenant: %s\n", dlerror()), 1;
@@ -176,6 +209,8 @@ int main(void) {
             flood(us, t);
         } else if (sscanf(line, "graphs %u %u %lu", &us, &a, &t) == 3) {
             graphs(us, a, t);
+        } else if (sscanf(line, "ranks %u %lu", &a, &t) == 2) {
+            ranks(context, a, t);
         } else if (sscanf(line, "burst %u %u %u %lu", &us, &a, &b, &t) == 4) {
             burst(us, a, b, t);
         } else if (sscanf(line, "buckets %lu", &from) == 1) {

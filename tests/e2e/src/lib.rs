@@ -8,6 +8,7 @@
 //! Home       one private instance: its daemon, the `divvy` command, its API; all gone when dropped
 //! Said       what a command answered: exit code, stdout, stderr
 //! Dialog     a program that is spoken to line by line
+//! Tenant     one of those that gives its GPU work
 //! ```
 //!
 //! Nothing sleeps for a guessed time: a test waits for a condition, [`until`] it holds or a generous deadline passes.
@@ -19,6 +20,7 @@ mod patience;
 mod programs;
 mod said;
 mod sweep;
+mod tenant;
 
 pub use dialog::Dialog;
 pub use home::{Daemon, Home};
@@ -26,6 +28,7 @@ pub use patience::until;
 pub use programs::{Programs, client_script, python};
 pub use said::Said;
 pub use sweep::kill_all_that_mention;
+pub use tenant::{Tenant, part};
 
 /// One GiB.
 pub const GIB: u64 = 1 << 30;

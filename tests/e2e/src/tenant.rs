@@ -1,0 +1,135 @@
+//! A program that gives its GPU work on command and says how much was done when: what compute shares are measured with.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+
+use crate::{Dialog, Home};
+
+/// A running `tests/clients/c/tenant.c`. The kernels it launches exist on the simulator only.
+#[derive(Debug)]
+pub struct Tenant {
+    dialog: Dialog,
+    kernel_us: u32,
+}
+
+impl Tenant {
+    /// Starts one under `divvy run FLAGS`, and waits until it has its GPU.
+    ///
+    /// # Panics
+    /// When it does not start.
+    #[must_use]
+    pub fn run(home: &Home, flags: &[&str]) -> Self {
+        let program = program(home);
+        let words = [&["run"], flags, &["--", &program]].concat();
+        Self::start(&mut home.divvy_command(&words))
+    }
+
+    /// Starts one that sees the GPUs from outside every slice.
+    ///
+    /// # Panics
+    /// When it does not start.
+    #[must_use]
+    pub fn outside(home: &Home) -> Self {
+        Self::start(&mut home.outside(&program(home)))
+    }
+
+    fn start(command: &mut Command) -> Self {
+        let mut tenant = Self {
+            dialog: Dialog::start(command),
+            kernel_us: 0,
+        };
+        assert_eq!(tenant.hear(), [0]);
+        tenant
+    }
+
+    /// Process id of what was started: of `divvy run`, where it is under that.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.dialog.pid()
+    }
+
+    /// Begins to do something for `ms` milliseconds: `loop US THINK`, `flood US`, `graphs US NODES` or `burst US WORK REST`.
+    ///
+    /// # Panics
+    /// When it has ended.
+    pub fn begin(&mut self, what: &str, ms: u64) {
+        let second = what.split_whitespace().nth(1);
+        self.kernel_us = second
+            .and_then(|us| us.parse().ok())
+            .expect("a kernel's microseconds");
+        self.dialog.say(&format!("{what} {ms}"));
+    }
+
+    /// The answer to the next command that was not answered yet.
+    ///
+    /// # Panics
+    /// When it has ended.
+    pub fn hear(&mut self) -> Vec<u64> {
+        self.dialog
+            .line()
+            .split_whitespace()
+            .map(|number| number.parse().expect("the tenant answers in numbers"))
+            .collect()
+    }
+
+    /// # Panics
+    /// When it has ended.
+    pub fn ask(&mut self, line: &str) -> Vec<u64> {
+        self.dialog.say(line);
+        self.hear()
+    }
+
+    /// Milliseconds on the clock that [`Tenant::used`] counts from.
+    ///
+    /// # Panics
+    /// When it has ended.
+    pub fn clock(&mut self) -> u64 {
+        self.ask("clock")[0]
+    }
+
+    /// What it has used of a GPU in each tenth of a second since `from`, as a part of that time. Work counts when it is
+    /// launched, which is little before it is done.
+    ///
+    /// # Panics
+    /// When it has ended.
+    pub fn used(&mut self, from: u64) -> Vec<f64> {
+        let kernels = self.ask(&format!("buckets {from}"));
+        let one = f64::from(self.kernel_us) / 100_000.0;
+        kernels
+            .into_iter()
+            .map(|kernels| kernels as f64 * one)
+            .collect()
+    }
+}
+
+/// The tenant, compiled beside the other programs unless it is there.
+fn program(home: &Home) -> String {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _one = ONE_AT_A_TIME.lock();
+    let program = PathBuf::from(home.program("tenant"));
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../clients/c/tenant.c");
+    let changed = |path: &Path| path.metadata().and_then(|status| status.modified()).ok();
+    if changed(&program) < changed(&source) {
+        // Another test program may run it: a new file takes its place.
+        let fresh = program.with_extension(std::process::id().to_string());
+        let compiled = Command::new("cc")
+            .args(["-std=gnu11", "-O2", "-Wall", "-Wextra", "-o"])
+            .args([&fresh, &source])
+            .arg("-ldl")
+            .status();
+        assert!(
+            compiled.is_ok_and(|status| status.success()),
+            "the tenant does not compile"
+        );
+        std::fs::rename(&fresh, &program).expect("the programs' folder can be written");
+    }
+    home.program("tenant")
+}
+
+/// The mean of some of the tenths of a second that [`Tenant::used`] tells.
+#[must_use]
+pub fn part(used: &[f64], tenths: std::ops::Range<usize>) -> f64 {
+    let within = &used[tenths.start.min(used.len())..tenths.end.min(used.len())];
+    within.iter().sum::<f64>() / within.len().max(1) as f64
+}

@@ -1,0 +1,197 @@
+//! Shares of compute time, through the daemon, the limiter and the simulated GPU's own time. The machine is shared with
+//! whatever else runs: bounds are on what tenants get of what the GPU did, and wide. `cargo xtask bench` has the figures.
+
+use divvy_e2e::{Home, Tenant, part, until};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Tenants beside each other on one GPU; the part of it that each used, after a second to settle.
+fn beside(home: &Home, tenants: &[(&[&str], &str)]) -> Vec<f64> {
+    let mut running: Vec<Tenant> = tenants
+        .iter()
+        .map(|(flags, _)| Tenant::run(home, flags))
+        .collect();
+    let start = running[0].clock();
+    for (tenant, (_, what)) in running.iter_mut().zip(tenants) {
+        tenant.begin(what, 4_500);
+    }
+    running
+        .iter_mut()
+        .map(|tenant| {
+            let _ = tenant.hear();
+            part(&tenant.used(start), 10..42)
+        })
+        .collect()
+}
+
+fn signal(home: &Home, job: &str, signal: Signal) {
+    let pid = home.job(job).pid.expect("it runs");
+    let pid = Pid::from_raw(i32::try_from(pid).expect("a pid")).expect("not zero");
+    kill_process(pid, signal).expect("it is ours");
+}
+
+#[test]
+fn two_floods_get_what_their_shares_say() {
+    let home = Home::new("a100-40gb:1");
+    let _daemon = home.daemon(&[]);
+    let used = beside(
+        &home,
+        &[
+            (&["-g", "0.25"], "flood 200"),
+            (&["-g", "0.75"], "flood 200"),
+        ],
+    );
+    let share = used[0] / (used[0] + used[1]);
+    assert!(
+        (share - 0.25).abs() <= 0.05,
+        "{share:.3} of what the two used: {used:?}"
+    );
+}
+
+#[test]
+fn what_one_does_not_use_the_other_gets() {
+    let home = Home::new("a100-40gb:1");
+    let _daemon = home.daemon(&[]);
+    let idle = Tenant::run(&home, &["-g", "0.75"]);
+    let used = beside(&home, &[(&["-g", "0.25"], "flood 200")]);
+    drop(idle);
+    assert!(used[0] >= 0.6, "{used:?} of an idle GPU");
+}
+
+#[test]
+fn a_strict_share_is_never_exceeded_on_an_idle_gpu() {
+    let home = Home::new("a100-40gb:1");
+    let _daemon = home.daemon(&[]);
+    for flags in [
+        &["-g", "0.25", "--compute", "strict"][..],
+        &["-g", "1", "--compute", "strict=0.25"],
+    ] {
+        let used = beside(&home, &[(flags, "flood 200")]);
+        assert!((0.1..=0.29).contains(&used[0]), "{flags:?}: {used:?}");
+    }
+}
+
+#[test]
+fn a_share_of_compute_of_its_own_counts_instead_of_the_memorys() {
+    let home = Home::new("a100-40gb:1");
+    let _daemon = home.daemon(&[]);
+    let used = beside(
+        &home,
+        &[
+            (
+                &["--gpu-memory", "4G", "--compute", "fair=0.8"],
+                "flood 200",
+            ),
+            (&["-g", "0.5", "--compute", "fair=0.2"], "flood 200"),
+        ],
+    );
+    let share = used[0] / (used[0] + used[1]);
+    assert!(
+        (share - 0.8).abs() <= 0.06,
+        "{share:.3} of what the two used: {used:?}"
+    );
+}
+
+#[test]
+fn what_a_slice_asked_and_used_is_shown() {
+    let home = Home::new("a100-40gb:1");
+    let _daemon = home.daemon(&[]);
+    let mut tenants = [("0.25", "flood 200"), ("0.5", "flood 200")]
+        .map(|(share, what)| (Tenant::run(&home, &["-g", share]), what));
+    for (tenant, what) in &mut tenants {
+        tenant.begin(what, 4_000);
+    }
+    let time = until("what was used is known", || {
+        let time = home.job("1").compute_time?;
+        (time.share_used? > 0 && time.throttled_ms > 0).then_some(time)
+    });
+    assert_eq!(time.share_asked, 250);
+    let said = home.divvy(&["describe", "1"]).exits(0);
+    assert!(said.stdout.contains("share 0.25"), "{}", said.stdout);
+    let slices = home.items(&["gpus"])[0]["slices"].clone();
+    assert_eq!(slices[1]["compute_time"]["share_asked"], 500, "{slices}");
+    for (tenant, _) in &mut tenants {
+        let _ = tenant.hear();
+    }
+}
+
+#[test]
+fn a_stopped_or_killed_tenant_does_not_hold_the_others_up() {
+    let home = Home::new("a100-40gb:1");
+    let _daemon = home.daemon(&[]);
+    let mut other = Tenant::run(&home, &["-g", "0.5"]);
+    let mut victim = Tenant::run(&home, &["-g", "0.5"]);
+    let start = other.clock();
+    victim.begin("flood 200", 60_000);
+    other.begin("flood 200", 7_000);
+    // It holds or waits for the GPU by then.
+    until("the two take turns", || {
+        home.job("1")
+            .compute_time
+            .filter(|time| time.throttled_ms > 200)
+    });
+    signal(&home, "2", Signal::STOP);
+    let stopped = tenths_since(start);
+    let _ = other.hear();
+    let used = other.used(start);
+    let from = usize::try_from((stopped + 10).min(60)).expect("a few");
+    let alone = part(&used, from..from.max(60) + 5);
+    assert!(
+        alone >= 0.75,
+        "{alone:.3} beside a stopped tenant: {used:?}"
+    );
+
+    other.begin("flood 200", 3_000);
+    signal(&home, "2", Signal::KILL);
+    assert!(other.hear()[0] > 1_000, "kernels beside a killed tenant");
+}
+
+/// Tenths of a second since a moment on the tenants' clock, which is the machine's uptime.
+fn tenths_since(start: u64) -> u64 {
+    let uptime = std::fs::read_to_string("/proc/uptime").expect("Linux has it");
+    let seconds: f64 = uptime
+        .split(' ')
+        .next()
+        .and_then(|text| text.parse().ok())
+        .expect("seconds");
+    (seconds * 10.0) as u64 - start / 100
+}
+
+#[test]
+fn tenants_go_on_without_a_daemon_and_take_turns_again_under_the_next() {
+    let home = Home::new("a100-40gb:1");
+    let daemon = home.daemon(&[]);
+    let mut tenants = ["0.2", "0.8"].map(|share| Tenant::run(&home, &["-g", share]));
+    for tenant in &mut tenants {
+        tenant.begin("flood 200", 3_000);
+    }
+    daemon.crash();
+    for tenant in &mut tenants {
+        assert!(tenant.hear()[0] > 500, "kernels while nobody gives turns");
+    }
+    let _daemon = home.daemon(&[]);
+    let start = tenants[0].clock();
+    for tenant in &mut tenants {
+        tenant.begin("flood 200", 4_500);
+    }
+    let used = tenants.each_mut().map(|tenant| {
+        let _ = tenant.hear();
+        part(&tenant.used(start), 10..42)
+    });
+    let share = used[0] / (used[0] + used[1]);
+    assert!(
+        (share - 0.2).abs() <= 0.05,
+        "{share:.3} of what the two used: {used:?}"
+    );
+}
+
+#[test]
+fn ranks_that_wait_for_each_other_get_on_beside_a_flood() {
+    let home = Home::new("a100-40gb:2");
+    let _daemon = home.daemon(&[]);
+    let mut flood = Tenant::run(&home, &["-g", "0.5", "--gpus-on", "0"]);
+    let mut ranks = Tenant::run(&home, &["-g", "2x0.5"]);
+    flood.begin("flood 200", 3_500);
+    ranks.begin("ranks 300", 3_000);
+    assert!(ranks.hear()[0] > 100, "collectives of two ranks");
+    let _ = flood.hear();
+}
