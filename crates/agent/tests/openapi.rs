@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use divvy_api::openapi::document;
-use divvy_api::route::{Answer, ROUTES};
+use divvy_api::route::{Answer, Body, ROUTES};
 use harness::{Home, quarter};
 use serde_json::Value;
 
@@ -80,23 +80,22 @@ fn every_route_of_the_document_is_served_and_answers_what_it_says() {
     let schemas = &document["components"]["schemas"];
     // Jobs are submitted before they are asked for.
     let mut routes: Vec<_> = ROUTES.iter().collect();
-    routes.sort_by_key(|route| route.body == divvy_api::route::Body::None);
+    routes.sort_by_key(|route| route.body == Body::None);
     for route in routes {
-        let path = route.path.replace(
-            "{job}",
-            if route.path.ends_with("cancel") {
-                "nobody"
-            } else {
-                "1"
-            },
-        );
-        let (status, body) = call(
-            &socket,
-            route.method,
-            &path,
-            if route.method == "POST" { &submit } else { "" },
-        );
-        if path.ends_with("cancel") {
+        // What changes a job is asked for one that is not there: the one that is has come to its end.
+        let changes = ["cancel", "resize"]
+            .iter()
+            .any(|verb| route.path.ends_with(verb));
+        let path = route
+            .path
+            .replace("{job}", if changes { "nobody" } else { "1" });
+        let body = match (route.method, route.body) {
+            ("POST", Body::Json("Resize")) => r#"{"amount":{"kind":"memory","bytes":1073741824}}"#,
+            ("POST", _) => &submit,
+            _ => "",
+        };
+        let (status, body) = call(&socket, route.method, &path, body);
+        if changes {
             assert_eq!(status, 404, "{body}");
             assert!(body.contains("there is no job nobody"), "{body}");
             continue;
@@ -140,6 +139,18 @@ fn what_is_no_route_or_no_body_fails_in_the_apis_own_form() {
         ("GET", "/v1/jobs/1/wait?state=asleep", "", 400, "usage"),
         ("GET", "/v1/jobs/1", "", 404, "not_found"),
         ("GET", "/v1/jobs/%00", "", 404, "not_found"),
+        ("GET", "/v1/jobs/1/oom", "", 404, "not_found"),
+        ("POST", "/v1/jobs/1/resize", "{}", 400, "usage"),
+        (
+            "POST",
+            "/v1/jobs/1/resize",
+            r#"{"amount":{"kind":"memory","bytes":1}}"#,
+            404,
+            "not_found",
+        ),
+        ("GET", "/v1/advice?name=a&program=b", "", 400, "usage"),
+        ("GET", "/v1/advice?command=a", "", 400, "usage"),
+        ("GET", "/v1/advice?job=1", "", 404, "not_found"),
     ] {
         let (answered, body) = call(&socket, method, path, body);
         assert_eq!(answered, status, "{method} {path}: {body}");
