@@ -6,6 +6,7 @@ mod common;
 use std::fs::{self, OpenOptions, Permissions};
 use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use common::{Child, Place};
 use divvy_ledger::{
@@ -474,4 +475,41 @@ fn a_slice_whose_name_means_nothing_here_any_more_is_not_damaged() {
         slot.check().unwrap();
     }
     slot.reserve(0, 1).unwrap().commit();
+}
+
+/// A file system of 64 KiB holds the control file and not the slots. Both get their room when they are made, so that a full
+/// one kills nobody later.
+#[test]
+fn a_slice_for_which_there_is_no_room_is_not_made() {
+    const FULL: &str = "LEDGER_FULL";
+    let name = "a_slice_for_which_there_is_no_room_is_not_made";
+    if let Some(folder) = std::env::var_os(FULL) {
+        let spec = SliceSpec {
+            gpus: vec![GpuSpec::default()],
+            ..SliceSpec::default()
+        };
+        let error = Control::create(Path::new(&folder), &spec).err().unwrap();
+        let said = error.to_string();
+        assert!(
+            said.contains("slots") && said.contains("No space left"),
+            "{said}"
+        );
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let mounted = |then: &str| {
+        let script = format!("mount -t tmpfs -o size=64k none \"${FULL}\" && {then}");
+        let mut command = Command::new("unshare");
+        command.args(["-rm", "sh", "-c", &script]);
+        command.env(FULL, folder.path()).output()
+    };
+    if !mounted("true").is_ok_and(|output| output.status.success()) {
+        eprintln!("SKIPPED: no mount namespace may be made here");
+        return;
+    }
+    let myself = std::env::current_exe().unwrap();
+    let output = mounted(&format!("exec {} --exact {name}", myself.display())).unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("1 passed"), "{said}");
 }
