@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! shared, in the state file:   state ─ slots ─ gpu ─ share ─ time ─ wait
-//! of one process:              process ─ visible ─ context ─ memory ─ pool ─ vmm ─ stream ─ module ─ image ─ kernel ─ launch ─ transfer
+//! of one process:              process ─ visible ─ context ─ limit ─ memory ─ pool ─ vmm ─ stream ─ module ─ image ─ kernel ─ launch ─ transfer
 //!                              capture ─ graph ─ array ─ texture
 //! helpers:                     handles, addresses
 //! ```
@@ -19,6 +19,7 @@ pub mod handles;
 pub mod image;
 pub mod kernel;
 pub mod launch;
+pub mod limit;
 pub mod memory;
 pub mod module;
 pub mod pids;

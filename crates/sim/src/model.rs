@@ -60,6 +60,11 @@ impl Model {
         self.memory_total() - self.memory_reserved()
     }
 
+    /// The most of the L2 cache that can be set aside: three quarters of it (inferred).
+    pub fn persisting_l2_bytes(&self) -> usize {
+        self.l2_cache_mib as usize * MIB as usize * 3 / 4
+    }
+
     pub fn context_bytes(&self) -> u64 {
         self.context_mib * MIB
     }

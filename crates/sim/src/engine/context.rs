@@ -1,8 +1,9 @@
 //! Contexts: primary ones, counted per device, and those a program makes; each thread's stack of current ones.
 
 use super::handles::Handle;
+use super::limit::Limits;
 use super::process::{Done, Objects, Process};
-use divvy_driver::sys::cuda::{CUlimit, CUresult};
+use divvy_driver::sys::cuda::CUresult;
 use std::cell::RefCell;
 use std::mem::ManuallyDrop;
 
@@ -12,7 +13,9 @@ pub struct Context {
     pub flags: u32,
     pub is_primary: bool,
     pub cache_config: u32,
-    pub limits: [usize; LIMITS.len()],
+    pub limits: Limits,
+    /// Bytes of device memory that its limits add.
+    pub(super) limit_bytes: u64,
     /// An error of the GPU's work that every later call repeats.
     pub broken: Option<CUresult>,
     /// Bytes of device memory it costs.
@@ -26,17 +29,6 @@ pub struct Primary {
     pub retained: u32,
     pub flags: u32,
 }
-
-/// Limits and their initial values: CUDA's documented defaults, sizes in bytes.
-pub const LIMITS: [(CUlimit, usize); 7] = [
-    (CUlimit::STACK_SIZE, 1024),
-    (CUlimit::PRINTF_FIFO_SIZE, 7_340_032),
-    (CUlimit::MALLOC_HEAP_SIZE, 8 << 20),
-    (CUlimit::DEV_RUNTIME_SYNC_DEPTH, 2),
-    (CUlimit::DEV_RUNTIME_PENDING_LAUNCH_COUNT, 2048),
-    (CUlimit::MAX_L2_FETCH_GRANULARITY, 64),
-    (CUlimit::PERSISTING_L2_CACHE_SIZE, 0),
-];
 
 thread_local! {
     /// Never dropped: destructors of the program's own, which run after ours would, still use the driver.
@@ -111,7 +103,8 @@ impl Process {
             flags,
             is_primary,
             cache_config: 0,
-            limits: LIMITS.map(|(_, value)| value),
+            limits: Limits::default(),
+            limit_bytes: 0,
             broken: None,
             overhead,
         }))
@@ -133,7 +126,7 @@ impl Process {
         self.unload_modules_of(objects, handle);
         if let Some(context) = objects.contexts.remove(handle) {
             self.state().slots()[self.slot].remove_context(gpu);
-            self.return_bytes(gpu, context.overhead);
+            self.return_bytes(gpu, context.overhead + context.limit_bytes);
         }
         Ok(())
     }

@@ -8,6 +8,7 @@ mod fork;
 mod graph;
 mod graph_memory;
 mod launch;
+mod limit;
 mod lookup;
 mod machine;
 mod memory;

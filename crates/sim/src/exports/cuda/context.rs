@@ -1,7 +1,7 @@
 //! Contexts: primary ones, made ones, the current one.
 
 use super::{out, set_if_wanted};
-use crate::engine::context::{self, Context, LIMITS};
+use crate::engine::context::{self, Context};
 use crate::engine::handles::Handle;
 use crate::engine::process::{Done, Process, process};
 use divvy_driver::sys::cuda::{
@@ -235,23 +235,17 @@ fn synchronize_context(context: CUcontext) -> Done {
         .map_or(Ok(()), Err)
 }
 
-fn limit_index(limit: CUlimit) -> Done<usize> {
-    LIMITS
-        .iter()
-        .position(|(known, _)| *known == limit)
-        .ok_or(CUresult::UNSUPPORTED_LIMIT)
-}
-
 fn set_limit(limit: CUlimit, value: usize) -> Done {
-    let index = limit_index(limit)?;
-    change_current(|context| context.limits[index] = value)
+    let process = process()?;
+    process.set_limit(named_or_current(process, null_mut())?, limit, value)
 }
 
 fn get_limit(value: *mut usize, limit: CUlimit) -> Done {
-    let process = process()?;
-    let (value, index) = (out(value)?, limit_index(limit)?);
+    let (process, value) = (process()?, out(value)?);
     let context = named_or_current(process, null_mut())?;
-    value.set(process.objects().context(context)?.limits[index])
+    let objects = process.objects();
+    let context = objects.context(context)?;
+    value.set(context.limits.get(process.model(context.gpu), limit)?)
 }
 
 fn cache_config(config: *mut CUfunc_cache) -> Done {

@@ -125,7 +125,7 @@ fn of_model(model: &Model, attribute: Attribute) -> Option<i32> {
         Attribute::MEMORY_CLOCK_RATE => (model.memory_clock_mhz * 1000) as i32,
         Attribute::GLOBAL_MEMORY_BUS_WIDTH => model.memory_bus_bits,
         Attribute::L2_CACHE_SIZE => model.l2_cache_mib * KIB * KIB,
-        Attribute::MAX_PERSISTING_L2_CACHE_SIZE => model.l2_cache_mib * KIB * KIB * 3 / 4,
+        Attribute::MAX_PERSISTING_L2_CACHE_SIZE => model.persisting_l2_bytes() as i32,
         Attribute::MAX_ACCESS_POLICY_WINDOW_SIZE => 128 * KIB * KIB - KIB,
         Attribute::MULTIPROCESSOR_COUNT => model.multiprocessors,
         Attribute::MAX_THREADS_PER_MULTIPROCESSOR => model.threads_per_multiprocessor,
