@@ -47,6 +47,8 @@ struct Region {
 struct Live {
     exec: Handle<Exec>,
     size: u64,
+    /// The launch frees it too, which nobody else may.
+    is_passing: bool,
 }
 
 impl Region {
@@ -360,10 +362,19 @@ impl Process {
         exec: Handle<Exec>,
     ) {
         let (base, size) = (allocate.address(), allocate.size());
+        let is_passing = objects
+            .graphs
+            .execs
+            .get(exec)
+            .is_some_and(|exec| exec.plan.frees(base));
         let Some(region) = objects.graphs.memory.regions.get_mut(&base) else {
             return;
         };
-        region.live = Some(Live { exec, size });
+        region.live = Some(Live {
+            exec,
+            size,
+            is_passing,
+        });
         region.keepers += 1;
         objects.memory.insert(Allocation {
             base,
@@ -379,7 +390,8 @@ impl Process {
     /// Frees from outside of graphs what a graph has allocated and does not free itself.
     pub fn free_graph_allocation(&self, objects: &mut Objects, base: CUdeviceptr) -> Done {
         let region = objects.graphs.memory.regions.get(&base);
-        if region.is_none_or(|region| region.freed_at_home() >= region.nodes) {
+        let live = region.and_then(|region| region.live.as_ref());
+        if live.is_none_or(|live| live.is_passing) {
             return Err(CUresult::INVALID_VALUE);
         }
         objects.end_graph_allocation(base);

@@ -4,7 +4,7 @@ use super::node::{Edge, Node, Operation};
 use super::{Graph, Graphs};
 use crate::engine::handles::Handle;
 use crate::engine::process::Done;
-use divvy_driver::sys::cuda::{CUgraphExecUpdateResult as Verdict, CUresult};
+use divvy_driver::sys::cuda::{CUdeviceptr, CUgraphExecUpdateResult as Verdict, CUresult};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -79,6 +79,17 @@ impl Plan {
                 None => show(step),
             }
         }
+    }
+
+    /// Whether a launch ends with this address freed.
+    pub fn frees(&self, address: CUdeviceptr) -> bool {
+        let mut freed = false;
+        self.visit(&mut |step| match &*step.operation {
+            Operation::Allocate(allocate) if allocate.address() == address => freed = false,
+            Operation::Free(other) if *other == address => freed = true,
+            _ => {}
+        });
+        freed
     }
 
     /// The step made of a node, in this plan or a child's.
