@@ -99,3 +99,108 @@ fn run(job: &Job, sufficient: &BTreeMap<JobId, Bytes>) -> Run {
         sufficient: sufficient.get(&job.id).copied().unwrap_or(refused),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use divvy_api::v1::Runner;
+    use divvy_core::job::{Event, Gone};
+    use divvy_core::{Amount, Grant, Mode, QueueName, Share};
+
+    use super::*;
+    use crate::job::{Ask, NewJob};
+
+    const GPU: u64 = 80;
+
+    fn gpu() -> Gpu {
+        Gpu {
+            uuid: divvy_core::GpuUuid::from_bytes([0; 16]),
+            index: 0,
+            model: "A100 80GB".to_owned(),
+            mode: Mode::Shared,
+            total: Bytes::gib(GPU),
+            reserved: Bytes::ZERO,
+            foreign: Bytes::ZERO,
+        }
+    }
+
+    /// An ended run on so many GPUs, of which it used so much each.
+    fn ran(id: u64, name: &str, command: &str, gpus: u8, used: u64) -> Job {
+        let ask = Ask {
+            name: name.into(),
+            user: "me".into(),
+            project: None,
+            queue: QueueName::default_queue(),
+            request: Amount::ONE_GPU.into(),
+            runner: Runner::Supervisor,
+            command: command.split(' ').map(str::to_owned).collect(),
+            cwd: "/".into(),
+        };
+        let new = NewJob {
+            ask,
+            env: BTreeMap::new(),
+            key: None,
+            at: jiff::Timestamp::UNIX_EPOCH,
+        };
+        let mut job = Job::queued(JobId(id), &new);
+        let grant = |index: u8| Grant {
+            gpu: divvy_core::GpuUuid::from_bytes([index; 16]),
+            index: index.into(),
+            memory: Bytes::gib(40),
+            share: Share::from_thousandths(500).unwrap(),
+            label: format!("gpu{index}.5a"),
+        };
+        job.place((0..gpus).map(grant).collect());
+        job.step(Event::Gone(Gone::Exited(0)));
+        for holding in &mut job.holdings {
+            holding.traces.peak = Bytes::gib(used);
+        }
+        job
+    }
+
+    #[test]
+    fn runs_are_compared_by_program_and_number_of_gpus() {
+        let jobs = vec![
+            ran(1, "a", "python train.py --lr 1", 1, 10),
+            ran(2, "b", "/opt/python train.py", 1, 20),
+            ran(3, "c", "python train.py", 2, 10),
+            ran(4, "d", "python eval.py", 1, 5),
+            ran(5, "e", "true", 1, 0),
+        ];
+        let all = advice(&Runs::All, jobs.clone(), &BTreeMap::new(), &[gpu()]);
+        let rows: Vec<_> = all
+            .iter()
+            .map(|one| (one.program.as_str(), one.gpus, one.runs, one.name.as_str()))
+            .collect();
+        let expected = [
+            ("python eval.py", 1, 1, "d"),
+            ("python train.py", 2, 1, "c"),
+            ("python train.py", 1, 2, "b"),
+        ];
+        assert_eq!(rows, expected);
+        assert_eq!(
+            all[1].amount,
+            Some(v1::Amount::Shares {
+                count: 2,
+                thousandths: 138
+            })
+        );
+        assert_eq!(all[2].amount, Some(v1::Amount::Memory { bytes: 22 << 30 }));
+        let of = |runs: Runs| advice(&runs, jobs.clone(), &BTreeMap::new(), &[gpu()]).len();
+        assert_eq!(of(Runs::Of("python train.py".into())), 2);
+        assert_eq!(of(Runs::Named("[ab]".into())), 0);
+        assert_eq!(of(Runs::Named("?".into())), 3);
+    }
+
+    #[test]
+    fn a_refusal_counts_with_its_record_or_else_with_its_size() {
+        let mut job = ran(1, "a", "x", 1, 10);
+        job.holdings[0].traces.denied = 1;
+        job.holdings[0].traces.last_denied = Some(Bytes::gib(10));
+        let asked = |sufficient: &BTreeMap<JobId, Bytes>| {
+            advice(&Runs::All, vec![job.clone()], sufficient, &[gpu()])[0].memory_bytes
+        };
+        assert_eq!(asked(&BTreeMap::new()), 22 << 30, "20 GiB and a tenth");
+        let sufficient = BTreeMap::from([(JobId(1), Bytes::gib(30))]);
+        assert_eq!(asked(&sufficient), 33 << 30, "30 GiB and a tenth");
+    }
+}

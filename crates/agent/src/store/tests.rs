@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use divvy_api::v1::Runner;
 use divvy_core::job::{Event, Gone, Outcome, Process};
 use divvy_core::reconcile::{Limiter, Policy, Way};
+use divvy_core::resize::Goal;
 use divvy_core::{Amount, Bytes, GpuUuid, Grant, QueueName, Share};
 use jiff::Timestamp;
 
@@ -118,6 +119,61 @@ fn a_job_is_read_back_as_it_was_at_every_step_of_its_life() {
         matches!(store.save(&job), Err(StoreError::Corrupt { .. })),
         "a job ends once"
     );
+}
+
+#[test]
+fn what_a_job_is_resized_to_is_kept_until_it_holds_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(&dir.path().join("state.db")).unwrap();
+    let mut job = store.insert(&new(None)).unwrap();
+    job.resized = Some(Amount::Memory(Bytes::gib(2)));
+    store.save_resized(&job).unwrap();
+    assert_eq!(store.living().unwrap(), [job.clone()]);
+    assert_eq!(job.request().amount, Amount::Memory(Bytes::gib(2)));
+
+    place(&mut job, "gpu0.052a");
+    job.holdings[0].goal = Some(Goal {
+        memory: Bytes::gib(2),
+        share: Share::from_thousandths(26).unwrap(),
+    });
+    store.hold(&job).unwrap();
+    store.save(&job).unwrap();
+    assert_eq!(store.living().unwrap(), [job.clone()]);
+    let limits = job.limits();
+    assert_eq!(
+        (limits[0].memory, limits[0].share.thousandths()),
+        (Bytes::gib(2), 26)
+    );
+
+    store.release(&job).unwrap();
+    job.holdings[0].goal = None;
+    assert_eq!(store.living().unwrap(), [job]);
+}
+
+#[test]
+fn refusals_are_kept_with_their_job_and_say_what_would_have_done() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("state.db");
+    let store = Store::open(&path).unwrap();
+    let (first, second) = (
+        store.insert(&new(None)).unwrap().id,
+        store.insert(&new(None)).unwrap().id,
+    );
+    let record = |number, sufficient| {
+        let denial = divvy_ledger::Denial {
+            number,
+            asked: sufficient,
+            ..divvy_ledger::Denial::default()
+        };
+        crate::oom::records(&[denial], &[]).remove(0)
+    };
+    let records = [record(0, 7), record(u64::MAX, u64::MAX), record(3, 5)];
+    store.keep_denials(first, &records).unwrap();
+    let kept = store.denials(first).unwrap();
+    assert_eq!(kept, [records[0].clone(), records[2].clone(), records[1].clone()]);
+    assert!(store.denials(second).unwrap().is_empty());
+    let most = Bytes::new(i64::MAX.unsigned_abs());
+    assert_eq!(sufficient(&path).unwrap(), BTreeMap::from([(first, most)]));
 }
 
 #[test]

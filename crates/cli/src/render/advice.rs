@@ -55,19 +55,15 @@ fn reason(advice: &Advice) -> String {
         std::cmp::Ordering::Equal => "as it is".to_owned(),
         std::cmp::Ordering::Greater => format!("{} less", text::memory(had - ask)),
     };
-    let refused = match advice.refused {
-        0 => String::new(),
-        refused => format!("; {refused} of {} runs were refused memory", advice.runs),
+    let (runs, would) = (advice.runs, advice.would_refuse);
+    let fared = match advice.refused {
+        0 => format!("{would} of {runs} runs would be refused memory"),
+        refused => format!("{refused} of {runs} runs were refused memory, {would} would be"),
     };
-    let none = match advice.amount {
-        None => "; no GPU here has that much",
-        Some(_) => "",
-    };
-    let would = advice.would_refuse;
-    format!(
-        "{change}{refused}; {would} of {} would be{none}",
-        advice.runs
-    )
+    match advice.amount {
+        None => format!("{change}, which no GPU here has; {fared}"),
+        Some(_) => format!("{change}; {fared}"),
+    }
 }
 
 fn flag(advice: &Advice) -> String {
@@ -78,8 +74,11 @@ fn flag(advice: &Advice) -> String {
     }
 }
 
-/// The newest run's command with the size that is advised, to be pasted.
+/// The newest run's command with the size that is advised, to be pasted; nothing where no GPU has that much.
 pub fn command_of(advice: &Advice) -> String {
+    if advice.amount.is_none() {
+        return String::new();
+    }
     let command = text::command_line(&advice.command);
     format!("\ndivvy run {} -- {command}\n", flag(advice))
 }

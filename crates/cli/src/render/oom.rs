@@ -36,18 +36,14 @@ pub fn oom(oom: &Oom, view: View) -> String {
         .filter_map(|record| record.sufficient_limit_bytes)
         .max()
     {
-        let size = Bytes::new(limit).round_up(Bytes::mib(1));
+        let size = size(limit);
         let command = match oom.state {
             JobState::Running | JobState::Starting => {
                 format!("divvy resize {id} --gpu-memory {size}")
             }
             _ => format!("divvy run --gpu-memory {size} -- …"),
         };
-        let _ = writeln!(
-            lines,
-            "\nall of it would have passed at {}: {command}",
-            text::memory(limit)
-        );
+        let _ = writeln!(lines, "\nall of it passes at {size}: {command}");
     }
     lines
 }
@@ -98,7 +94,7 @@ fn one(record: &OomRecord, view: View) -> String {
         fact("holding", all.collect::<Vec<_>>().join(", "));
     }
     if let Some(limit) = record.sufficient_limit_bytes {
-        fact("passes at", text::memory(limit));
+        fact("passes", format!("at {}", size(limit)));
     }
     if record.skipped > 0 {
         let times = match record.skipped {
@@ -111,6 +107,11 @@ fn one(record: &OomRecord, view: View) -> String {
         );
     }
     lines
+}
+
+/// A limit that can be asked for, and no smaller one.
+fn size(limit: u64) -> Bytes {
+    Bytes::new(limit).round_up(Bytes::mib(1))
 }
 
 /// What was full, with figures.

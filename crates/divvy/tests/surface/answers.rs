@@ -284,3 +284,116 @@ fn a_job_whose_acknowledgement_was_lost_is_submitted_again_under_the_same_key() 
     assert_eq!(keys.len(), 2);
     assert_eq!(keys[0], keys[1]);
 }
+
+fn slice(limit: u64, target: Option<u64>) -> Value {
+    json!({
+        "label": "gpu0.25a", "gpu_uuid": "GPU-0", "gpu_index": 0, "memory_limit_bytes": limit, "share": 250,
+        "memory_used_bytes": 7_000_000_000_u64, "memory_peak_bytes": 7_500_000_000_u64, "processes": 1, "denied": 0,
+        "last_denied_bytes": null, "enforcement": "interposer", "memory_target_bytes": target,
+    })
+}
+
+/// An agent that has room for job 7, none for job 8, and knows of no other.
+fn resizing(question: &Asked, _: usize) -> Answer {
+    match question.path.as_str() {
+        "/v1/jobs/7/resize" => {
+            let mut job = job("7", "running", None, None);
+            let body: Value = serde_json::from_str(&question.body).expect("a resize is JSON");
+            let asked = body["amount"]["bytes"]
+                .as_u64()
+                .expect("an amount of memory");
+            job["slices"] = match asked {
+                more if more > 8 << 30 => json!([slice(more, None)]),
+                less => json!([slice(8 << 30, Some(less))]),
+            };
+            items("JobList", &[job])
+        }
+        "/v1/jobs/8/resize" => failure(409, "would_wait"),
+        "/v1/jobs/9/resize" => failure(409, "conflict"),
+        _ => failure(404, "not_found"),
+    }
+}
+
+#[test]
+fn resize_says_what_the_job_has_now_and_what_it_is_to_have() {
+    let home = Home::with_agent(resizing);
+    let resize = |job, size| home.said(&["resize", job, "--gpu-memory", size]);
+    assert_snapshot!("resize_more", resize("#7", "12G"));
+    assert_snapshot!("resize_less", resize("7", "2G"));
+    assert_snapshot!("resize_no_room", resize("8", "12G"));
+    assert!(resize("9", "1G").contains("\nexit 8\n"));
+    assert!(resize("99", "1G").contains("\nexit 3\n"));
+    let named = home.said(&["resize", "7", "--gpu-memory", "2G", "-o", "name"]);
+    assert!(
+        named.ends_with("exit 0\n--- stdout\n7\n--- stderr\n"),
+        "{named}"
+    );
+    let asked = &home.asked()[0];
+    assert_eq!(
+        (asked.method.as_str(), asked.path.as_str()),
+        ("POST", "/v1/jobs/7/resize")
+    );
+    let body: Value = serde_json::from_str(&asked.body).unwrap();
+    assert_eq!(
+        body,
+        json!({"amount": {"kind": "memory", "bytes": 12_u64 << 30}})
+    );
+}
+
+#[test]
+fn oom_says_what_was_refused_or_that_nothing_was() {
+    let record = json!({
+        "number": 0, "at": "2026-03-04T11:00:00Z", "pid": 4242, "program": "python3", "api": "cuMemCreate",
+        "cause": "slice_full", "gpu_uuid": "GPU-0", "gpu_index": 0, "asked_bytes": 1_u64 << 30, "limit_bytes": 8_u64 << 30,
+        "used_bytes": 7_u64 << 30, "own_bytes": 7_u64 << 30, "unseen_bytes": 0, "gpu_free_bytes": null,
+        "gpu_total_bytes": null, "sufficient_limit_bytes": 8_u64 << 30, "skipped": 0, "allocations": 0, "largest": [],
+        "peer_count": 0, "peers": [],
+    });
+    let home = Home::with_agent(move |question, _| {
+        let oom = |id: &str, records: &[Value]| {
+            let denied = records.len();
+            let oom = json!({
+                "job": id, "name": "train.py", "state": "ended", "denied": denied, "records": records,
+            });
+            items("Oom", &[oom])
+        };
+        match question.path.as_str() {
+            "/v1/jobs/7/oom" => oom("7", std::slice::from_ref(&record)),
+            "/v1/jobs/last/oom" => oom("8", &[]),
+            _ => failure(404, "not_found"),
+        }
+    });
+    let said = home.said(&["oom", "7"]);
+    // How long ago depends on when this runs.
+    let ago = said.find(" ago").expect("it says how long ago");
+    let from = said[..ago].rfind('\n').expect("a line before");
+    assert_snapshot!("oom", [&said[..=from], "SOME TIME", &said[ago..]].concat());
+    assert_snapshot!("oom_none", home.said(&["oom"]));
+    assert_snapshot!("oom_unknown", home.said(&["oom", "99"]));
+}
+
+#[test]
+fn advise_needs_history_and_gives_a_command() {
+    let home = Home::with_agent(|question, _| {
+        let advice = json!({
+            "name": "train", "program": "python train.py", "gpus": 1, "runs": 2, "refused": 0,
+            "memory_limit_bytes": 8_u64 << 30, "memory_peak_median_bytes": 3_u64 << 30,
+            "memory_peak_bytes": 4_u64 << 30, "memory_bytes": 5_u64 << 30,
+            "amount": {"kind": "memory", "bytes": 5_u64 << 30}, "would_refuse": 0, "command": ["python", "train.py"],
+        });
+        match question.path.as_str() {
+            "/v1/advice?job=last" | "/v1/advice?program=python%20train.py" => {
+                items("AdviceList", &[advice])
+            }
+            _ => items("AdviceList", &[]),
+        }
+    });
+    assert_snapshot!("advise_job", home.said(&["advise", "last"]));
+    let by_command = home.said(&["advise", "--", "python", "-u", "train.py", "--lr", "1"]);
+    assert!(
+        by_command.contains("divvy run --gpu-memory 5GiB -- python train.py"),
+        "{by_command}"
+    );
+    assert_snapshot!("advise_unknown", home.said(&["advise", "--name", "no*"]));
+    assert_snapshot!("advise_nothing", home.said(&["advise"]));
+}

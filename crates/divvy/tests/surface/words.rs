@@ -10,7 +10,12 @@ fn without_a_daemon_read_verbs_say_so_and_what_to_do() {
     let home = Home::without_agent();
     assert_snapshot!("no_daemon_ps", home.said(&["ps"]));
     assert_snapshot!("no_daemon_json", home.said(&["gpus", "-o", "json"]));
-    let verbs: [&[&str]; 9] = [
+    assert_snapshot!("no_daemon_resize", home.said(&["resize", "3", "-g", "0.5"]));
+    let verbs: [&[&str]; 13] = [
+        &["oom"],
+        &["advise"],
+        &["advise", "--", "python", "train.py"],
+        &["resize", "3", "-g", "0.5"],
         &["queues"],
         &["describe"],
         &["why", "3"],
@@ -42,7 +47,17 @@ fn without_a_daemon_read_verbs_say_so_and_what_to_do() {
 #[test]
 fn words_that_mean_nothing_are_usage_errors() {
     let home = Home::without_agent();
-    let lines: [(&str, &[&str]); 14] = [
+    let lines: [(&str, &[&str]); 18] = [
+        ("usage_resize_nothing", &["resize", "3"]),
+        (
+            "usage_resize_amount",
+            &["resize", "3", "--gpu-memory", "12"],
+        ),
+        (
+            "usage_resize_both",
+            &["resize", "3", "--gpu-memory", "12G", "-g", "0.5"],
+        ),
+        ("usage_advise_both", &["advise", "3", "--name", "train*"]),
         ("usage_unknown_verb", &["pss"]),
         ("usage_unknown_flag", &["ps", "--frobnicate"]),
         (
