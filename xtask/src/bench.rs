@@ -14,13 +14,19 @@ pub struct Args {
     /// Fewer rounds: to see that it works, not to quote
     #[arg(long)]
     quick: bool,
-    /// Only these parts: calls, latency, throughput, processes, ledger
+    /// Count the instructions that the limiter adds to a call, and fail where they have grown by more than 5 %
+    #[arg(long)]
+    counts: bool,
+    /// With --counts: write down what is counted as what is expected
+    #[arg(long, requires = "counts")]
+    record: bool,
+    /// Only these parts: calls, usable, latency, throughput, shares, processes, ledger
     #[arg(long, value_name = "PART", num_args = 1..)]
     only: Vec<String>,
 }
 
 /// The C programs that are timed or started.
-const PROBES: [&str; 3] = ["call_cost", "job_start", "spawn_floor"];
+const PROBES: [&str; 4] = ["call_cost", "job_start", "spawn_floor", "tenant"];
 
 /// Builds and measures.
 pub fn measure(args: &Args) -> Result<()> {
@@ -67,6 +73,18 @@ pub fn measure(args: &Args) -> Result<()> {
         || {
             let mut bench = Command::new(folder.join("bench"));
             bench.arg("--json").arg(target().join("bench.json"));
+            if args.counts {
+                bench
+                    .arg("--counts")
+                    .arg(root().join("tests/e2e/counts.json"));
+            }
+            if args.record {
+                bench.arg("--record");
+            }
+            // A quick run is not to be quoted.
+            if !args.quick {
+                bench.arg("--page").arg(root().join("docs/compute.md"));
+            }
             if args.quick {
                 bench.arg("--quick");
             }

@@ -14,8 +14,8 @@ use divvy_api::home::Home;
 use divvy_api::v1::{Error, ErrorCode, Submit};
 use divvy_core::reconcile::balance;
 use divvy_core::{
-    Amount, Bytes, Gpu, Grant, Held, JobId, Mode, Queue, QueueName, QueueSpec, Request, Snapshot,
-    Waiting,
+    Amount, Bytes, ComputeMode, Gpu, Grant, Held, JobId, Mode, Queue, QueueName, QueueSpec,
+    Request, Snapshot, Waiting,
 };
 
 use crate::config::GRACE;
@@ -106,6 +106,13 @@ fn prepare(submit: Submit, home: &Home, node: &Node, runs: &[Run]) -> Result<Pre
         usage("how much GPU the job needs is not said").hint("add -g 0.25, -g 2 or --gpu-memory 4G")
     })?;
     let request = intake::request(amount, submit.compute.as_deref(), submit.gpus_on, &gpus)?;
+    if request.compute.mode == ComputeMode::Strict {
+        return Err(usage(format!(
+            "--compute {} cannot be held without a daemon: nobody would give turns",
+            request.compute
+        ))
+        .hint("leave out --no-daemon, or --compute"));
+    }
     let number = (1..)
         .find(|number| !folder(home, *number).exists())
         .unwrap_or(u64::MAX);
@@ -142,6 +149,7 @@ fn prepare(submit: Submit, home: &Home, node: &Node, runs: &[Run]) -> Result<Pre
         cwd: submit.cwd.into(),
         env: for_job(submit.env, &around),
         grace_ms: u64::try_from(GRACE.as_millis()).unwrap_or(u64::MAX),
+        limiter: node.programs.wish(&folder, node.simulated.as_ref()),
     };
     let dir = JobDir::new(self::folder(home, number));
     let record = |error| Error::new(ErrorCode::Internal, chain(&error));

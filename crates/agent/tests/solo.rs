@@ -159,6 +159,24 @@ fn what_is_wrong_is_refused_before_anything_is_made() {
             String::from_utf8_lossy(&refused.stderr)
         );
     }
+    let strict = home
+        .command(&[
+            "run",
+            "--no-daemon",
+            "--sim",
+            SIM,
+            "-g",
+            "0.5",
+            "--compute",
+            "strict",
+            "--",
+            "true",
+        ])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&strict.stderr);
+    assert_eq!(strict.status.code(), Some(2), "{said}");
+    assert!(said.contains("cannot be held without a daemon"), "{said}");
     assert_eq!(
         solo(&home, "0.5", &["no-such-program"]).status.code(),
         Some(127)

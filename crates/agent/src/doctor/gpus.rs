@@ -65,7 +65,7 @@ fn enforcement(gpu: &Gpu, works: bool) -> Finding {
     }
     ok(
         &check,
-        "memory limits are held by the interposer (LD_PRELOAD); compute is shared by the driver's time-slicing",
+        "memory limits are held by the interposer (LD_PRELOAD); compute time is shared by turns",
     )
 }
 

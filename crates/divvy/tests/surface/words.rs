@@ -78,8 +78,8 @@ fn words_that_mean_nothing_are_usage_errors() {
             &["run", "--gpu-memory", "4", "--", "true"],
         ),
         (
-            "usage_strict",
-            &["run", "-g", "1", "--compute", "strict", "--", "true"],
+            "usage_compute",
+            &["run", "-g", "1", "--compute", "none=0.5", "--", "true"],
         ),
         (
             "usage_queue",

@@ -6,15 +6,22 @@ use divvy_e2e::{Dialog, Home, Programs};
 use crate::report::{Report, Row};
 
 /// Name of the row, command to the probe, calls a round.
-const CALLS: [(&str, &str, u32); 4] = [
+const CALLS: [(&str, &str, u32); 8] = [
     ("allocate and free 2 MiB", "pair", 4000),
+    ("allocate and free 512 B", "small", 4000),
     ("cuMemGetInfo", "info", 100_000),
     ("launch of an empty kernel", "launch", 10_240),
     ("cuCtxGetDevice, not hooked", "device", 1_000_000),
+    ("dlsym of a hooked function", "lookup", 20_000),
+    ("dlsym of another function", "plain", 20_000),
+    ("cuGetProcAddress", "ask", 20_000),
 ];
 
 /// Processes that allocate at once.
 const AT_ONCE: usize = 4;
+
+/// The slice that is filled to see how much of a limit can be had.
+const FILLED: u64 = 8 << 30;
 
 pub fn measure(programs: &Programs, quick: bool, report: &mut Report) -> Result<()> {
     let rounds = if quick { 3 } else { 31 };
@@ -37,7 +44,7 @@ pub fn measure(programs: &Programs, quick: bool, report: &mut Report) -> Result<
             |line| line.parse().ok(),
         )?;
         report.add(Row {
-            name,
+            name: name.to_owned(),
             unit: "ns/call",
             ours,
             floor,
@@ -84,13 +91,54 @@ pub fn measure(programs: &Programs, quick: bool, report: &mut Report) -> Result<
         )?;
         let note = "median over the processes".to_owned();
         report.add(Row {
-            name,
+            name: name.to_owned(),
             unit: "ns/pair",
             ours,
             floor,
             floor_is: "the same four without the limiter",
             note,
         });
+    }
+    Ok(())
+}
+
+/// How much of a limit programs can have, in blocks that get smaller as they are refused, down to 2 MiB; a context is in it.
+pub fn usable(programs: &Programs, report: &mut Report) -> Result<()> {
+    let home = Home::with(programs.clone(), Some("a100-80gb:1")).slices_in_memory();
+    let _daemon = home.daemon(&[]);
+    for (name, route) in [
+        ("usable part of a limit, cuMemAlloc", "linear"),
+        ("usable part of a limit, cuMemAllocAsync", "async"),
+        ("usable part of a limit, cuMemCreate", "vmm"),
+    ] {
+        let limit = format!("{}M", FILLED >> 20);
+        let probe = home.program("cudarc_probe");
+        let words = [
+            "run",
+            "--gpu-memory",
+            &limit,
+            "--",
+            &probe,
+            "fill",
+            "--route",
+            route,
+        ];
+        let filled = home.divvy(&words).ok().json();
+        let figure = |name: &serde_json::Value| name.as_u64().context("a figure");
+        let context = FILLED - figure(&filled["before"]["free_bytes"])?;
+        let got = figure(&filled["got_bytes"])? + context;
+        let note = format!(
+            "of {} MiB, {} MiB for the context",
+            FILLED >> 20,
+            context >> 20
+        );
+        ensure!(got <= FILLED, "beyond the limit: {filled}");
+        report.add(Row::alone(
+            name,
+            "%",
+            vec![got as f64 * 100.0 / FILLED as f64],
+            note,
+        ));
     }
     Ok(())
 }

@@ -1,17 +1,21 @@
 //! What Divvy costs, each figure beside its floor and both in one run: a table on stdout, and JSON with every round.
 //!
 //! ```text
-//! calls.rs      a driver call with the limiter and without; four processes at once
+//! calls.rs      a driver call with the limiter and without; four processes at once; how much of a limit can be had
+//! counts.rs     the instructions that the limiter adds to a call, compared with what they were
 //! processes.rs  the start of 300 processes in one slice; the ledger's own cost
 //! queue.rs      submit to start on an idle system; jobs a second, beside a bare spawn loop
+//! shares.rs     what tenants of one GPU get of its time, and what taking turns costs
 //! report.rs     rows, medians, the table, the JSON
 //! ```
 #![forbid(unsafe_code)]
 
 mod calls;
+mod counts;
 mod processes;
 mod queue;
 mod report;
+mod shares;
 
 use std::path::PathBuf;
 
@@ -30,6 +34,15 @@ struct Cli {
     /// Fewer rounds: to see that it works, not to quote
     #[arg(long)]
     quick: bool,
+    /// Instead, count instructions with callgrind and compare them with this file
+    #[arg(long, value_name = "FILE")]
+    counts: Option<PathBuf>,
+    /// Rewrite that file
+    #[arg(long, requires = "counts")]
+    record: bool,
+    /// Write the table of compute shares into this page
+    #[arg(long, value_name = "FILE")]
+    page: Option<PathBuf>,
     /// Only these parts
     #[arg(long, value_enum, num_args = 1..)]
     only: Vec<Part>,
@@ -40,8 +53,10 @@ struct Cli {
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Part {
     Calls,
+    Usable,
     Latency,
     Throughput,
+    Shares,
     Processes,
     Ledger,
 }
@@ -65,10 +80,16 @@ fn main() -> Result<()> {
             .context("a program lies in a folder")?
             .to_owned(),
     );
+    if let Some(expected) = &cli.counts {
+        return counts::measure(&programs, expected, cli.record);
+    }
     let wanted = |part| cli.only.is_empty() || cli.only.contains(&part);
     let mut report = Report::new();
     if wanted(Part::Calls) {
         calls::measure(&programs, cli.quick, &mut report)?;
+    }
+    if wanted(Part::Usable) {
+        calls::usable(&programs, &mut report)?;
     }
     if wanted(Part::Ledger) {
         processes::ledger(&programs, &mut report)?;
@@ -81,6 +102,9 @@ fn main() -> Result<()> {
     }
     if wanted(Part::Throughput) {
         queue::throughput(&programs, cli.quick, &mut report)?;
+    }
+    if wanted(Part::Shares) {
+        shares::measure(&programs, cli.quick, cli.page.as_deref(), &mut report)?;
     }
     report.print()?;
     report.write(&cli.json)

@@ -64,7 +64,7 @@ pub fn measure(programs: &Programs, quick: bool, report: &mut Report) -> Result<
     fs::remove_file(config)?;
     let name = "start of 300 processes, each with a context";
     report.add(Row {
-        name,
+        name: name.to_owned(),
         unit: "s",
         ours,
         floor,

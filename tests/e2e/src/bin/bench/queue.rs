@@ -172,7 +172,7 @@ pub fn throughput(programs: &Programs, quick: bool, report: &mut Report) -> Resu
         "{jobs} jobs, 64 slots, at most {most} of 8 on a GPU, none misplaced, state on disk, slices in memory"
     );
     report.add(Row {
-        name: "jobs through the durable queue",
+        name: "jobs through the durable queue".to_owned(),
         unit: "jobs/s",
         ours,
         floor,

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 /// One measured thing. With a floor, each round measured both, and the ratio is the median of the rounds' ratios.
 pub struct Row {
-    pub name: &'static str,
+    pub name: String,
     pub unit: &'static str,
     /// Ours, one figure a round.
     pub ours: Vec<f64>,
@@ -23,9 +23,14 @@ pub struct Row {
 
 impl Row {
     /// A row without a floor.
-    pub fn alone(name: &'static str, unit: &'static str, ours: Vec<f64>, note: String) -> Self {
+    pub fn alone(
+        name: impl Into<String>,
+        unit: &'static str,
+        ours: Vec<f64>,
+        note: String,
+    ) -> Self {
         Self {
-            name,
+            name: name.into(),
             unit,
             ours,
             floor: Vec::new(),

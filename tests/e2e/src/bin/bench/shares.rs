@@ -1,0 +1,367 @@
+//! Shares of compute time: what tenants of one simulated GPU get of it, in the GPU's own time, and what taking turns costs.
+//!
+//! Each scene is run twice, with turns and without (`--compute none`). A tenant's part is what it launched in a stretch of time;
+//! its share is its part of all parts, so that a scene that leaves the GPU idle is judged by how it divides what it uses.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use divvy_e2e::{Dialog, Home, Programs};
+
+use crate::report::{Report, Row};
+
+const BEGIN: &str = "<!-- made by cargo xtask bench --only shares: begin -->\n";
+const END: &str = "<!-- made by cargo xtask bench --only shares: end -->\n";
+
+/// What one tenant is and does: thousandths of the GPU, processes, and a command of the tenant's with its kernels' microseconds.
+#[derive(Clone, Copy)]
+struct Part {
+    share: u32,
+    processes: usize,
+    load: Load,
+}
+
+#[derive(Clone, Copy)]
+struct Load {
+    words: &'static str,
+    kernel_us: u32,
+}
+
+const SYNC: Load = Load {
+    words: "loop 200 0",
+    kernel_us: 200,
+};
+const FLOOD: Load = Load {
+    words: "flood 200",
+    kernel_us: 200,
+};
+const LONG: Load = Load {
+    words: "flood 50000",
+    kernel_us: 50_000,
+};
+const HUGE: Load = Load {
+    words: "flood 500000",
+    kernel_us: 500_000,
+};
+const GRAPHS: Load = Load {
+    words: "graphs 200 10",
+    kernel_us: 200,
+};
+const BURST: Load = Load {
+    words: "burst 200 20 180",
+    kernel_us: 200,
+};
+const REQUESTS: Load = Load {
+    words: "loop 1000 3000",
+    kernel_us: 1_000,
+};
+
+struct Scene {
+    name: String,
+    parts: Vec<Part>,
+    /// Whether all want the GPU all the time, so that shares can be judged.
+    is_saturated: bool,
+    seconds: usize,
+}
+
+/// What became of a scene.
+struct Outcome {
+    /// Part of the GPU per tenant and tenth of a second.
+    used: Vec<Vec<f64>>,
+    /// The first tenant's p99 in microseconds, where it counts that.
+    p99: f64,
+}
+
+const WARM_UP: usize = 2;
+
+fn part(share: u32, load: Load) -> Part {
+    Part {
+        share,
+        processes: 1,
+        load,
+    }
+}
+
+fn scenes(quick: bool) -> Vec<Scene> {
+    let long = if quick { 3 } else { 10 };
+    let scene = |name: String, parts: Vec<Part>| Scene {
+        name,
+        parts,
+        is_saturated: true,
+        seconds: long,
+    };
+    let mut all = Vec::new();
+    for (one, other) in [(100, 900), (250, 750), (500, 500)] {
+        for (name, a, b) in [
+            ("floods of 0.2 ms", FLOOD, FLOOD),
+            ("synchronous loops of 0.2 ms", SYNC, SYNC),
+            ("a synchronous loop, a flood", SYNC, FLOOD),
+            ("kernels of 50 ms, a flood", LONG, FLOOD),
+            ("graphs of ten kernels, a flood", GRAPHS, FLOOD),
+        ] {
+            let name = format!("{}:{} {name}", one / 10, other / 10);
+            all.push(scene(name, vec![part(one, a), part(other, b)]));
+        }
+    }
+    all.push(Scene {
+        seconds: long * 3,
+        ..scene(
+            "50:50 kernels of 500 ms, a flood".to_owned(),
+            vec![part(500, HUGE), part(500, FLOOD)],
+        )
+    });
+    all.push(scene(
+        "50:50 four processes, one process".to_owned(),
+        vec![
+            Part {
+                processes: 4,
+                ..part(500, FLOOD)
+            },
+            part(500, FLOOD),
+        ],
+    ));
+    all.push(scene(
+        "8 × 12.5 floods".to_owned(),
+        vec![part(125, FLOOD); 8],
+    ));
+    all.push(Scene {
+        is_saturated: false,
+        ..scene(
+            "50:50 bursts of 20 ms in 200, a flood".to_owned(),
+            vec![part(500, BURST), part(500, FLOOD)],
+        )
+    });
+    all
+}
+
+/// Runs a scene with the given compute mode for every tenant.
+fn play(programs: &Programs, scene: &Scene, compute: &str, seconds: usize) -> Result<Outcome> {
+    let home = Home::with(programs.clone(), Some("a100-40gb:1")).slices_in_memory();
+    let _daemon = home.daemon(&[]);
+    let (own, tenant) = (home.program("bench"), home.program("tenant"));
+    let mut all = Vec::new();
+    for part in &scene.parts {
+        let (share, copies) = (format!("0.{:03}", part.share), part.processes.to_string());
+        let mut dialog = Dialog::start(&mut home.divvy_command(&[
+            "run",
+            "-g",
+            &share,
+            "--compute",
+            compute,
+            "--",
+            &own,
+            "crowd",
+            &copies,
+            &tenant,
+        ]));
+        ensure!(dialog.line().starts_with("ready"), "the tenants start");
+        all.push(dialog);
+    }
+    all[0].say("clock");
+    let start = numbers(&all[0].line())
+        .first()
+        .and_then(|all| all.first().copied());
+    let start = start.context("a tenant tells the time")?;
+    for (dialog, part) in all.iter_mut().zip(&scene.parts) {
+        let ms = (WARM_UP + seconds) * 1000 + 500;
+        dialog.say(&format!("{} {ms}", part.load.words));
+        dialog.say(&format!("buckets {start}"));
+    }
+    let (mut used, mut p99) = (Vec::new(), 0.0);
+    for (dialog, part) in all.iter_mut().zip(&scene.parts) {
+        let answer = numbers(&dialog.line());
+        if used.is_empty() {
+            p99 = answer
+                .first()
+                .and_then(|answer| answer.get(2))
+                .copied()
+                .unwrap_or(0.0);
+        }
+        let kernels = numbers(&dialog.line());
+        let tenths = kernels.iter().map(Vec::len).min().unwrap_or(0);
+        let one = f64::from(part.load.kernel_us) / 100_000.0;
+        let sum = |tenth: usize| kernels.iter().map(|each| each[tenth]).sum::<f64>() * one;
+        used.push((0..tenths).map(sum).collect());
+    }
+    Ok(Outcome { used, p99 })
+}
+
+/// What each process of a crowd answered.
+fn numbers(line: &str) -> Vec<Vec<f64>> {
+    let words = |text: &str| {
+        text.split_whitespace()
+            .filter_map(|word| word.parse().ok())
+            .collect()
+    };
+    line.trim().split('|').map(words).collect()
+}
+
+impl Outcome {
+    /// The part of the GPU that each tenant used in some seconds.
+    fn parts(&self, from: usize, seconds: usize) -> Vec<f64> {
+        let within = |used: &Vec<f64>| {
+            let tenths = from * 10..((from + seconds) * 10).min(used.len());
+            used[tenths].iter().sum::<f64>() / (seconds as f64 * 10.0)
+        };
+        self.used.iter().map(within).collect()
+    }
+
+    fn total(&self, seconds: usize) -> f64 {
+        self.parts(WARM_UP, seconds).iter().sum()
+    }
+
+    /// Mean over tenants and stretches of how far shares are off, in points.
+    fn error(&self, scene: &Scene, stretch: usize) -> f64 {
+        let asked: u32 = scene.parts.iter().map(|part| part.share).sum();
+        let mut errors = Vec::new();
+        for from in (WARM_UP..=WARM_UP + scene.seconds - stretch).step_by(stretch) {
+            let parts = self.parts(from, stretch);
+            let all: f64 = parts.iter().sum();
+            for (used, part) in parts.iter().zip(&scene.parts) {
+                let share = f64::from(part.share) / f64::from(asked);
+                errors.push((used / all.max(1e-9) - share).abs() * 100.0);
+            }
+        }
+        errors.iter().sum::<f64>() / errors.len() as f64
+    }
+
+    /// Jain's index of fairness: 1 when all have the same.
+    fn jain(&self, seconds: usize) -> f64 {
+        let parts = self.parts(WARM_UP, seconds);
+        let (sum, squares) = (
+            parts.iter().sum::<f64>(),
+            parts.iter().map(|part| part * part).sum::<f64>(),
+        );
+        sum * sum / (parts.len() as f64 * squares)
+    }
+}
+
+/// Plays every scene; with `page`, writes the table into it.
+pub fn measure(
+    programs: &Programs,
+    quick: bool,
+    page: Option<&Path>,
+    report: &mut Report,
+) -> Result<()> {
+    let mut lines = vec![
+        "| tenants | share error over 10 s | over 1 s | Jain's index | of the throughput without turns |".to_owned(),
+        "|---|---|---|---|---|".to_owned(),
+    ];
+    for scene in scenes(quick) {
+        let (with, without) = (
+            play(programs, &scene, "fair", scene.seconds)?,
+            play(programs, &scene, "none", scene.seconds.min(5))?,
+        );
+        let ratio = with.total(scene.seconds) / without.total(scene.seconds.min(5));
+        let stretch = scene.seconds.min(10);
+        let (ten, one) = (with.error(&scene, stretch), with.error(&scene, 1));
+        let equal = scene
+            .parts
+            .iter()
+            .all(|part| part.share == scene.parts[0].share);
+        let judged = |text: String| {
+            if scene.is_saturated {
+                text
+            } else {
+                "–".to_owned()
+            }
+        };
+        let points = |error: f64| judged(format!("{error:.2} points"));
+        let jain = if equal {
+            judged(format!("{:.4}", with.jain(scene.seconds)))
+        } else {
+            "–".to_owned()
+        };
+        lines.push(format!(
+            "| {} | {} | {} | {jain} | {:.1} % |",
+            scene.name,
+            points(ten),
+            points(one),
+            ratio * 100.0
+        ));
+        let note = format!(
+            "{} over 1 s; {:.1} % of the throughput without turns",
+            points(one),
+            ratio * 100.0
+        );
+        let row = if scene.is_saturated {
+            ten
+        } else {
+            ratio * 100.0
+        };
+        let unit = if scene.is_saturated {
+            "points off"
+        } else {
+            "% used"
+        };
+        report.add(Row::alone(scene.name.clone(), unit, vec![row], note));
+    }
+    let alone = |load| Scene {
+        name: String::new(),
+        parts: vec![part(250, load)],
+        is_saturated: true,
+        seconds: if quick { 2 } else { 5 },
+    };
+    let mut ratios = Vec::new();
+    for load in [FLOOD, SYNC] {
+        let scene = alone(load);
+        let [with, without] =
+            ["fair", "none"].map(|mode| play(programs, &scene, mode, scene.seconds));
+        ratios.push(with?.total(scene.seconds) / without?.total(scene.seconds) * 100.0);
+    }
+    lines.push(format!("| alone, a flood | | | | {:.1} % |", ratios[0]));
+    lines.push(format!(
+        "| alone, a synchronous loop | | | | {:.1} % |",
+        ratios[1]
+    ));
+    report.add(Row::alone(
+        "alone, of the throughput without turns".to_owned(),
+        "%",
+        vec![ratios[0]],
+        format!("a synchronous loop: {:.1} %", ratios[1]),
+    ));
+
+    let requests = Scene {
+        parts: vec![part(250, REQUESTS)],
+        ..alone(REQUESTS)
+    };
+    let beside = Scene {
+        parts: vec![part(250, REQUESTS), part(750, FLOOD)],
+        ..alone(REQUESTS)
+    };
+    let own = play(programs, &requests, "strict", requests.seconds)?.p99 / 1000.0;
+    let shared = play(programs, &beside, "fair", beside.seconds)?.p99 / 1000.0;
+    let without = play(programs, &beside, "none", beside.seconds)?.p99 / 1000.0;
+    lines.push(String::new());
+    lines.push(format!(
+        "Requests of 1 ms, one every 4 ms, at a share of 0.25: p99 {own:.1} ms alone with `strict`, {shared:.1} ms beside a flooding neighbour \
+         ({without:.1} ms without turns)."
+    ));
+    report.add(Row {
+        name: "p99 of 0.25 beside a flood".to_owned(),
+        unit: "ms",
+        ours: vec![shared],
+        floor: vec![own],
+        floor_is: "the same alone at strict 0.25",
+        note: format!("{without:.1} ms without turns"),
+    });
+    match page {
+        Some(page) => rewrite(page, &lines),
+        None => Ok(()),
+    }
+}
+
+/// Puts the table between the page's markers.
+fn rewrite(page: &Path, lines: &[String]) -> Result<()> {
+    let text = fs::read_to_string(page).with_context(|| format!("read {}", page.display()))?;
+    let (before, rest) = text
+        .split_once(BEGIN)
+        .context("the page has the first marker")?;
+    let (_, after) = rest
+        .split_once(END)
+        .context("the page has the last marker")?;
+    let table = format!("{}\n", lines.join("\n"));
+    fs::write(page, [before, BEGIN, &table, END, after].concat())?;
+    Ok(())
+}
