@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use crate::cargo::root;
+use crate::cargo::target;
 use crate::steps::{answer, run};
 
 /// A library, and the packages that have it, by the name they have in one release or another.
@@ -18,7 +18,7 @@ const ALLOCATORS: [(&str, &[&str]); 2] = [
 
 /// Makes `target/allocators`, if it is not there.
 pub fn fetch() -> Result<()> {
-    let folder = root().join("target/allocators");
+    let folder = target().join("allocators");
     fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
     for (library, packages) in ALLOCATORS {
         let there = || find(&folder, library).is_some();

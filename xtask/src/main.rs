@@ -9,6 +9,7 @@ mod cargo;
 mod demo;
 mod deny;
 mod gpu;
+mod soak;
 mod steps;
 mod symbols;
 mod test;
@@ -41,6 +42,8 @@ enum Verb {
     Bench(bench::Args),
     /// What is promised, tried on a real GPU, and what is believed of the driver, measured: target/gpu-report.json
     Gpu(gpu::Args),
+    /// Random programs against the limiter, for as long as you like
+    Soak(soak::Args),
     /// Generate the tables of NVIDIA's exported symbols from NVIDIA's headers
     Symbols(symbols::Args),
 }
@@ -51,6 +54,7 @@ fn main() -> ExitCode {
         Verb::Test => test::everything(),
         Verb::Bench(args) => bench::measure(&args),
         Verb::Gpu(args) => gpu::accept(&args),
+        Verb::Soak(args) => soak::go_on(&args),
         Verb::Symbols(args) => symbols::run(&args),
     };
     match outcome {

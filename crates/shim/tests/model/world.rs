@@ -162,7 +162,7 @@ impl Drop for World {
                 self.taken.values().sum::<u64>(),
                 self.last
             );
-            eprintln!("replay with DIVVY_MODEL_SEED={}", self.seed);
+            eprintln!("again: cargo xtask soak --seed {}", self.seed);
         }
     }
 }
