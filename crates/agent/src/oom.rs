@@ -1,6 +1,7 @@
 //! From the words of a refused process to those of the API. What it wrote is its own word: shown, and not believed.
 
 use divvy_api::v1::{OomAllocation, OomCause, OomKind, OomPeer, OomRecord};
+use divvy_core::Bytes;
 use divvy_ledger::{Cause, Denial, Kind, boot_time_ns};
 use jiff::{SignedDuration, Timestamp};
 
@@ -14,6 +15,19 @@ pub fn records(denials: &[Denial], holdings: &[Holding]) -> Vec<OomRecord> {
         .iter()
         .map(|denial| record(denial, holdings, booted_for, now))
         .collect()
+}
+
+/// A refusal by the limit in one line.
+pub fn line(denial: &Denial) -> Option<String> {
+    let figures = [denial.asked, denial.used, denial.limit].map(|bytes| Bytes::new(bytes).human());
+    let [asked, used, limit] = figures;
+    let passes = Bytes::new(denial.used.saturating_add(denial.asked)).round_up(Bytes::mib(1));
+    (denial.cause == Cause::SliceFull).then(|| {
+        format!(
+            "out of GPU memory: {} was refused {asked} with {used} of {limit} in use; it passes at --gpu-memory {passes}",
+            denial.api.as_str()
+        )
+    })
 }
 
 fn record(denial: &Denial, holdings: &[Holding], booted_for: u64, now: Timestamp) -> OomRecord {

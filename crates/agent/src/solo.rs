@@ -26,6 +26,7 @@ use crate::gpu::roster::Entry;
 use crate::gpu::slice::{self, Cut, HeldSlice};
 use crate::intake::{self, usage};
 use crate::node::Node;
+use crate::oom;
 use crate::records::{JobDir, Spec};
 use crate::simulated;
 use crate::store::Store;
@@ -62,6 +63,9 @@ pub fn solo(args: SoloArgs) -> Result<u8, Error> {
     drop(planning);
 
     let code = supervise::run_here(&run.dir);
+    if code.as_ref().is_ok_and(|code| *code != 0) {
+        run.tell_refusal();
+    }
     run.clear();
     let code = code.map_err(|error| Error::new(ErrorCode::LaunchFailed, chain(&error)))?;
     Ok(u8::try_from(code & 0xff).unwrap_or(125))
@@ -83,6 +87,18 @@ struct Prepared {
 }
 
 impl Prepared {
+    /// After a failure: what its last refused process met. Nothing of it is kept for later.
+    fn tell_refusal(&self) {
+        let last = self
+            .slice
+            .denials()
+            .ok()
+            .and_then(|(mut denials, _)| denials.pop());
+        if let Some(line) = last.as_ref().and_then(oom::line) {
+            supervise::say(&line);
+        }
+    }
+
     fn clear(self) {
         for error in [
             self.slice.remove().err().map(|error| chain(&error)),
