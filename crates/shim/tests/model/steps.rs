@@ -36,6 +36,7 @@ const STEPS: &[(&str, u64, Step)] = &[
     ("launch", 6, launch),
     ("trim graphs", 1, trim_graphs),
     ("end graph", 3, end_graph),
+    ("busy", 2, busy),
     ("context", 1, context),
     ("reset", 1, reset),
     ("nonsense", 2, nonsense),
@@ -463,6 +464,35 @@ fn end_graph(world: &mut World, at: usize) -> Option<()> {
     let graph = actor.holds.graphs.swap_remove(index);
     actor.must("cuGraphExecDestroy", &[Arg::Value(graph.exec)]);
     actor.must("cuGraphDestroy", &[Arg::Value(graph.handle)]);
+    Some(())
+}
+
+/// A text as 64-bit words, with its end.
+fn text(text: &str) -> Arg {
+    let mut bytes = text.as_bytes().to_vec();
+    bytes.resize((bytes.len() + 1).next_multiple_of(8), 0);
+    let words = bytes.chunks_exact(8);
+    Arg::Words(
+        words
+            .map(|word| u64::from_le_bytes(word.try_into().expect("eight")))
+            .collect(),
+    )
+}
+
+/// The GPU is kept busy for a while, so that what is asked for next is still under way at the step after.
+fn busy(world: &mut World, at: usize) -> Option<()> {
+    ready(world, at)?;
+    let name = format!("sim_busy_us_{}", 100 << world.random.below(8));
+    let ptx = format!(
+        ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry {name}()\n{{\n    ret;\n}}\n"
+    );
+    let actor = &mut world.actors[at];
+    let loaded = actor.must("cuModuleLoadData", &[Arg::Out, text(&ptx)]);
+    let module = Arg::Value(loaded.place().expect("granted"));
+    let found = actor.must("cuModuleGetFunction", &[Arg::Out, module, text(&name)]);
+    let mut arguments = vec![Arg::Value(found.place().expect("granted"))];
+    arguments.extend([1, 1, 1, 1, 1, 1, 0, 0, 0, 0].map(Arg::Value));
+    actor.must("cuLaunchKernel", &arguments);
     Some(())
 }
 

@@ -70,6 +70,9 @@ typedef struct { unsigned pid; unsigned long long used; unsigned gi, ci; } proce
     X(cuMemPoolGetAttribute, "cuMemPoolGetAttribute", 13000, 0, result, (void *, int, void *)) \
     X(cuStreamSynchronize, "cuStreamSynchronize", 2000, 0, result, (void *)) \
     X(cuStreamCreate, "cuStreamCreate", 2000, 0, result, (void **, unsigned)) \
+    X(cuModuleLoadData, "cuModuleLoadData", 2000, 0, result, (void **, const void *)) \
+    X(cuModuleGetFunction, "cuModuleGetFunction", 2000, 0, result, (void **, void *, const char *)) \
+    X(cuLaunchKernel, "cuLaunchKernel", 13000, 0, result, (void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **)) \
     X(cuStreamBeginCapture_v2, "cuStreamBeginCapture", 13000, 0, result, (void *, int)) \
     X(cuStreamEndCapture, "cuStreamEndCapture", 13000, 0, result, (void *, void **)) \
     X(cuGraphCreate, "cuGraphCreate", 13000, 0, result, (void **, unsigned)) \

@@ -24,6 +24,17 @@ static result instantiate(const char *how, void **exec, void *graph, void *strea
     return cuGraphInstantiateWithParams(exec, graph, &params);
 }
 
+/* A kernel that occupies the GPU for so long, on the simulated driver by its name. */
+static result launch_busy(unsigned milliseconds, void *stream) {
+    char name[32], text[256];
+    void *module = NULL, *function = NULL;
+    snprintf(name, sizeof name, "sim_busy_ms_%u", milliseconds);
+    snprintf(text, sizeof text, ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry %s()\n{\n    ret;\n}\n", name);
+    result answer = cuModuleLoadData(&module, text);
+    if (!answer) answer = cuModuleGetFunction(&function, module, name);
+    return answer ? answer : cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL);
+}
+
 /* Whether the line was one of these. Graph, exec and stream are numbers of the caller's choice; stream 0 is the null stream. */
 static int graph_command(const char *line) {
     unsigned g = 0, s = 0, freed = 0, count = 0;
@@ -57,6 +68,8 @@ static int graph_command(const char *line) {
         printf("%d %d\n", answer, execs[g] == before);
     } else if (sscanf(line, "launch %u %u", &g, &s) == 2) {
         printf("%d\n", cuGraphLaunch(execs[g], streams[s]));
+    } else if (sscanf(line, "busy %u %u", &s, &count) == 2) { /* stream, milliseconds */
+        printf("%d\n", launch_busy(count, streams[s]));
     } else if (sscanf(line, "launchptsz %u %u", &g, &s) == 2) {
         printf("%d\n", cuGraphLaunch_ptsz(execs[g], streams[s]));
     } else if (sscanf(line, "upload %u %u", &g, &s) == 2) {

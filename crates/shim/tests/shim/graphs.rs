@@ -145,6 +145,28 @@ fn a_graph_may_use_again_what_another_had_before_it_at_the_very_limit() {
 }
 
 #[test]
+fn a_graph_waits_for_the_one_before_it_in_its_stream_and_for_no_other() {
+    let rig = Rig::new(1, ROOM);
+    let mut watcher = rig.outside();
+    assert_eq!(watcher.ask("watch 0"), [0]);
+    let mut probe = rig.ready(Way::Handle);
+    for number in 0..2 {
+        graph(&mut probe, number, ROOM, true);
+    }
+    for stream in 1..3 {
+        assert_eq!(probe.ask(&format!("stream {stream}")), [0]);
+    }
+    assert_eq!(probe.ask("busy 1 200"), [0]);
+    assert_eq!(probe.ask("launch 0 1"), [0]);
+    // What runs elsewhere keeps its memory.
+    assert_eq!(probe.ask("launch 1 2"), [OUT_OF_MEMORY]);
+    assert_eq!(probe.ask("launch 1 1"), [0]);
+    is_charged(&rig, ROOM);
+    assert!(rig.peak(&mut watcher) <= rig.limit);
+    probe.ends_silently();
+}
+
+#[test]
 fn allocations_of_one_graph_that_follow_each_other_are_charged_once() {
     let rig = Rig::new(1, ROOM);
     let mut probe = rig.ready(Way::Handle);
