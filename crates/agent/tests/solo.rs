@@ -132,6 +132,9 @@ fn what_a_killed_run_leaves_running_is_counted_until_it_is_gone() {
     let home = Home::new();
     let mut run = Run::start(&home, "run", "0.75");
     let (program, job, _) = run.said();
+    // The program may speak before its supervisor has written down which one it is.
+    let started = home.path().join("solo/1/started.json");
+    until("the run is on record", || started.exists());
     run.child.kill().unwrap();
     run.child.wait().unwrap();
     assert!(is_alive(program));

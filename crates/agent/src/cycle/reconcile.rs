@@ -34,7 +34,8 @@ impl Ledger {
     fn update(&mut self, found: &SliceBalance) {
         self.driver = found.driver;
         let (before, now) = (self.mismatch, found.mismatch());
-        self.mismatch = now.or(before);
+        // A figure that could not be compared this time stays what it was; one that is not told is unknown.
+        self.mismatch = found.driver.and(now.or(before));
         // A single look may fall between a process's last breath and the driver's noticing.
         if let (Some(before), Some(now)) = (before, now)
             && before.signum() == now.signum()
