@@ -318,7 +318,25 @@ async fn a_job_without_its_supervisor_keeps_its_slice_until_its_program_is_gone(
         (job.end_reason, job.exit_code),
         (Some(EndReason::SupervisorLost), None)
     );
+    let reason = job.reason.unwrap();
+    assert!(
+        reason.contains("left no record") && !reason.contains("killed"),
+        "this daemon has not seen how it ended: {reason}"
+    );
     assert_eq!(home.slices(), [""; 0]);
+}
+
+#[tokio::test]
+async fn how_a_supervisor_without_a_record_ended_is_said_as_far_as_it_is_known() {
+    let home = Home::with(&["--sim", "l4-24gb:1"]);
+    let client = home.client();
+    let (id, program) = long_job(&client).await;
+    signal(home.pid(&id, "launch.json"), "KILL");
+    signal(program, "KILL");
+    let job = ended(&client, &id).await;
+    assert_eq!(job.end_reason, Some(EndReason::SupervisorLost));
+    let reason = job.reason.unwrap();
+    assert!(reason.contains("was killed by signal 9"), "{reason}");
 }
 
 #[tokio::test]

@@ -248,3 +248,19 @@ fn words_that_mean_nothing_are_usage_errors() {
         says(&said, &["error: "]);
     }
 }
+
+#[test]
+fn a_home_that_cannot_be_is_a_mistake_of_usage_with_and_without_a_daemon() {
+    let long = format!("/tmp/{}", "x".repeat(120));
+    for (value, word) in [(long.as_str(), "unix socket"), ("", "DIVVY_HOME")] {
+        for words in [
+            &["ps"][..],
+            &["daemon"],
+            &["run", "-g", "0.5", "--", "true"],
+            &["run", "--no-daemon", "-g", "0.5", "--", "true"],
+        ] {
+            let home = Home::new("a100-80gb:1").variable("DIVVY_HOME", value);
+            says(&home.divvy(words).exits(2), &[word, "hint: set DIVVY_HOME"]);
+        }
+    }
+}

@@ -7,7 +7,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::Stdio;
 
 use divvy_api::v1::{EndReason, JobState};
-use divvy_e2e::{Dialog, Home, until};
+use divvy_e2e::{Dialog, Home, Programs, until};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group, test_kill_process};
 
 /// Runs the body with a daemon and without one, each in a home of its own; `flags` is what `run` needs there.
@@ -246,6 +246,25 @@ fn run_starts_a_daemon_when_there_is_none() {
     assert_eq!(home.items(&["ps", "--all"]).len(), 1);
     let node = home.call(home.client().node()).unwrap();
     assert_eq!(node.simulated.as_deref(), Some("a100-80gb:1"));
+}
+
+#[test]
+fn without_a_driver_run_names_the_gpus_that_were_simulated_before() {
+    let home = Home::with(Programs::of_this_test(), None);
+    // The loader takes the first file of that name, and this one is no library, whatever else the machine has.
+    let broken = home.scratch().join("broken");
+    std::fs::create_dir(&broken).unwrap();
+    for name in ["libcuda.so.1", "libnvidia-ml.so.1"] {
+        std::fs::write(broken.join(name), "not a library").unwrap();
+    }
+    let home = home.variable("LD_LIBRARY_PATH", broken.to_str().unwrap());
+    let said = home.divvy(&["run", "-g", "0.5", "--", "true"]).exits(7);
+    assert!(said.stderr.contains("--sim a100-80gb:3"), "{}", said.stderr);
+    let sim = ["run", "--sim", "l4-24gb:2", "-g", "0.5", "--", "true"];
+    let _ = home.divvy(&sim).ok();
+    let _ = home.divvy(&["daemon", "--stop"]).ok();
+    let said = home.divvy(&["run", "-g", "0.5", "--", "true"]).exits(7);
+    assert!(said.stderr.contains("--sim l4-24gb:2"), "{}", said.stderr);
 }
 
 #[test]
