@@ -4,6 +4,7 @@
 //!
 //! ```text
 //! cuMemAlloc_v2 &a 1048576     call; &a is the address of variable a, $a its value, "x" a text; the answer is the result code
+//! cuIpcOpenMemHandle_v2 &p 1 0 0 0 0 %h   %h is variable h by value: its 64 bytes, which the C calling convention puts behind six others
 //! fork cuInit 0 ; cuInit 0     calls in a fork child; the answer is the last one's
 //! thread cuInit 0 ; cuInit 0   calls in a thread of their own; likewise
 //! bytes a 0100ff               gives variable a a content (hexadecimal); get a answers it; $a is its first eight bytes as a number
@@ -17,7 +18,22 @@ use std::ffi::{CString, c_void};
 use std::io::{BufRead, Write};
 
 /// Integer arguments of the C calling convention: a function takes those it has and never sees the others.
-type Function = unsafe extern "C" fn(u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64) -> u32;
+type Function = unsafe extern "C" fn(
+    u64,
+    u64,
+    u64,
+    u64,
+    u64,
+    u64,
+    u64,
+    u64,
+    u64,
+    u64,
+    u64,
+    u64,
+    u64,
+    u64,
+) -> u32;
 
 const VARIABLE_BYTES: usize = 1024;
 
@@ -83,13 +99,22 @@ impl Client {
         let Some(function) = self.function(words[0]) else {
             return "missing".into();
         };
-        let mut arguments = [0; 11];
-        for (at, word) in words[1..].iter().enumerate() {
-            arguments[at] = self.argument(word);
+        let mut given = Vec::new();
+        for word in &words[1..] {
+            match word.strip_prefix('%') {
+                Some(name) => {
+                    let bytes = self.variable(name)[..64].chunks(8);
+                    let words = bytes.map(|word| u64::from_ne_bytes(word.try_into().expect("8")));
+                    given.extend(words);
+                }
+                None => given.push(self.argument(word)),
+            }
         }
-        let [a, b, c, d, e, f, g, h, i, j, k] = arguments;
+        let mut arguments = [0; 14];
+        arguments[..given.len()].copy_from_slice(&given);
+        let [a, b, c, d, e, f, g, h, i, j, k, l, m, n] = arguments;
         // SAFETY: the tests pass what the function asks for.
-        unsafe { function(a, b, c, d, e, f, g, h, i, j, k) }.to_string()
+        unsafe { function(a, b, c, d, e, f, g, h, i, j, k, l, m, n) }.to_string()
     }
 
     fn call_in_fork(&mut self, words: &[&str]) -> String {

@@ -3,7 +3,7 @@
 //! ```text
 //! shared, in the state file:   state ─ slots ─ gpu ─ share ─ time ─ wait
 //! of one process:              process ─ visible ─ context ─ limit ─ memory ─ pool ─ vmm ─ stream ─ module ─ image ─ kernel ─ launch ─ transfer
-//!                              capture ─ graph ─ array ─ texture
+//!                              capture ─ graph ─ array ─ texture ─ sharing ─ ipc ─ external ─ peer
 //! helpers:                     handles, addresses
 //! ```
 //! Locks are taken in this order: a GPU's `issue`, the process's `objects`, the state's lock. Nobody waits for simulated work while holding the latter
@@ -13,19 +13,23 @@ pub mod addresses;
 pub mod array;
 pub mod capture;
 pub mod context;
+pub mod external;
 pub mod gpu;
 pub mod graph;
 pub mod handles;
 pub mod image;
+pub mod ipc;
 pub mod kernel;
 pub mod launch;
 pub mod limit;
 pub mod memory;
 pub mod module;
+pub mod peer;
 pub mod pids;
 pub mod pool;
 pub mod process;
 pub mod share;
+pub mod sharing;
 pub mod slots;
 pub mod state;
 pub mod stream;

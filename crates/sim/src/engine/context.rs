@@ -14,6 +14,8 @@ pub struct Context {
     pub is_primary: bool,
     pub cache_config: u32,
     pub limits: Limits,
+    /// Contexts whose memory it may use.
+    pub peers: Vec<Handle<Context>>,
     /// Bytes of device memory that its limits add.
     pub(super) limit_bytes: u64,
     /// An error of the GPU's work that every later call repeats.
@@ -104,6 +106,7 @@ impl Process {
             is_primary,
             cache_config: 0,
             limits: Limits::default(),
+            peers: Vec::new(),
             limit_bytes: 0,
             broken: None,
             overhead,
@@ -115,6 +118,7 @@ impl Process {
         let gpu = objects.context(handle)?.gpu;
         self.destroy_textures_of(objects, handle);
         self.destroy_arrays_of(objects, handle);
+        self.destroy_externals_of(objects, handle);
         self.free_memory_of(objects, handle);
         for stream in objects.streams.find(|stream| stream.context == handle) {
             self.leave_capture(objects, stream);

@@ -3,6 +3,9 @@
 //! Device addresses are host addresses in one large reservation without swap space, so a 141 GB GPU "fits": only touched pages cost anything. What an
 //! allocation takes from the GPU is a model of the driver's granularity: multiples of 2 MiB from 1 MiB on, multiples of 512 B below.
 
+pub mod backing;
+
+use self::backing::Backing;
 use super::addresses::Addresses;
 use super::context::{Context, Current};
 use super::handles::Handle;
@@ -41,6 +44,12 @@ pub enum Kind {
     Graph,
     /// What an array lies in; no address that the program knows.
     Array,
+    /// Another process's, opened by its handle.
+    Opened,
+    /// Another interface's.
+    External,
+    /// Out of another process's pool.
+    PoolPointer,
 }
 
 #[derive(Clone, Copy)]
@@ -68,6 +77,8 @@ pub struct Memory {
     /// First and last address of the reservation.
     range: Option<RangeInclusive<CUdeviceptr>>,
     allocations: BTreeMap<CUdeviceptr, Allocation>,
+    /// The file behind what was exported.
+    backing: Option<Backing>,
 }
 
 impl Memory {
@@ -98,14 +109,7 @@ impl Memory {
         if length >= GIVE_BACK_FROM {
             // The pages at the ends may be shared with neighbours.
             let (first, last) = (base.next_multiple_of(4096), (base + length) & !4095);
-            // SAFETY: whole pages of the reservation that belong to this piece alone, which nobody may use any more.
-            unsafe {
-                libc::madvise(
-                    first as *mut _,
-                    (last - first) as usize,
-                    libc::MADV_DONTNEED,
-                )
-            };
+            self.discard(first, last);
         }
         if let Some(reservation) = &mut self.reservation {
             reservation.give(base, length);
@@ -251,7 +255,12 @@ impl Process {
         match allocation.kind {
             Kind::Registered(_) => {}
             Kind::Pooled(pool) => self.give_back_piece(objects, pool, &allocation),
-            _ => objects.memory.give_addresses(base, allocation.size),
+            Kind::Opened | Kind::External | Kind::PoolPointer => self.unmap_piece(objects, base),
+            _ => match objects.sharing.exported.remove(&base) {
+                // The bytes are the share's.
+                Some(key) => return self.end_exported(objects, key, &allocation),
+                None => objects.memory.give_addresses(base, allocation.size),
+            },
         }
         if allocation.charged > 0 {
             self.return_bytes(allocation.gpu, allocation.charged);
@@ -261,7 +270,8 @@ impl Process {
     pub(super) fn free_memory_of(&self, objects: &mut Objects, context: Handle<Context>) {
         // Pooled memory belongs to the device's pool and outlives the context.
         let doomed = |allocation: &Allocation| {
-            allocation.context == Some(context) && !matches!(allocation.kind, Kind::Pooled(_))
+            allocation.context == Some(context)
+                && !matches!(allocation.kind, Kind::Pooled(_) | Kind::PoolPointer)
         };
         for base in objects.memory.find(doomed) {
             self.free_allocation(objects, base);

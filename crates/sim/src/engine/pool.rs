@@ -4,13 +4,18 @@
 //! process runs in issue order. Whole segments go back at a synchronisation, as far as the pool then holds more than its release threshold, and when
 //! the program trims. The segment size is a guess; the rest follows the CUDA programming guide.
 
+mod shared;
+
+use self::shared::{Imported, Shareable};
 use super::addresses::Addresses;
 use super::context::Current;
 use super::handles::{Handle, Handles};
 use super::memory::{Allocation, Kind, LARGE, SMALL};
 use super::process::{Done, Objects, Process};
 use crate::model::MAX_GPUS;
-use divvy_driver::sys::cuda::{CUdeviceptr, CUmemPool_attribute, CUresult};
+use divvy_driver::sys::cuda::{
+    CUdeviceptr, CUmemAllocationHandleType, CUmemPool_attribute, CUresult,
+};
 
 const SEGMENT: u64 = 32 << 20;
 
@@ -41,8 +46,18 @@ pub struct Pool {
     /// Whether each of the three kinds of reuse is wished; kept, without effect.
     reuse: [i32; 3],
     segments: Vec<Segment>,
+    home: Home,
     /// Destroyed by the program, but pieces of it are still in use.
     ending: bool,
+}
+
+/// What the memory of a pool is.
+enum Home {
+    /// Of this process alone.
+    Own,
+    Shareable(Shareable),
+    /// Another process's.
+    Imported(Imported),
 }
 
 /// A figure and the highest it has been.
@@ -63,6 +78,14 @@ struct Segment {
     base: CUdeviceptr,
     size: u64,
     free: Addresses,
+    /// Where it is in the pool's file, if it has one.
+    place: Option<u64>,
+}
+
+impl Segment {
+    fn contains(&self, base: CUdeviceptr) -> bool {
+        (self.base..self.base + self.size).contains(&base)
+    }
 }
 
 /// Bytes of a pool that an allocation of `size` bytes takes.
@@ -72,7 +95,7 @@ fn piece(size: u64) -> Done<u64> {
 }
 
 impl Pool {
-    fn new(gpu: usize, max_size: u64) -> Pool {
+    fn new(gpu: usize, max_size: u64, home: Home) -> Pool {
         let (reserved, used) = (Level::default(), Level::default());
         Pool {
             gpu,
@@ -82,8 +105,28 @@ impl Pool {
             used,
             reuse: [1; 3],
             segments: Vec::new(),
+            home,
             ending: false,
         }
+    }
+
+    /// How it can be sent to other processes.
+    pub fn handle_types(&self) -> CUmemAllocationHandleType {
+        match self.home {
+            Home::Own => CUmemAllocationHandleType::NONE,
+            _ => CUmemAllocationHandleType::POSIX_FILE_DESCRIPTOR,
+        }
+    }
+
+    fn is_imported(&self) -> bool {
+        matches!(self.home, Home::Imported(_))
+    }
+
+    /// Where an address of a piece is in the pool's file.
+    fn place_of(&self, base: CUdeviceptr) -> Option<u64> {
+        let mut segments = self.segments.iter();
+        let home = segments.find(|segment| segment.contains(base))?;
+        Some(home.place? + (base - home.base))
     }
 
     fn take(&mut self, size: u64) -> Option<CUdeviceptr> {
@@ -120,15 +163,20 @@ impl Pools {
             .ok_or(CUresult::INVALID_VALUE)
     }
 
-    pub fn create(&mut self, gpu: usize, max_size: u64) -> Handle<Pool> {
-        self.pools.insert(Pool::new(gpu, max_size))
+    pub fn create(&mut self, gpu: usize, max_size: u64, shareable: bool) -> Done<Handle<Pool>> {
+        let home = if shareable {
+            Home::Shareable(Shareable::new()?)
+        } else {
+            Home::Own
+        };
+        Ok(self.pools.insert(Pool::new(gpu, max_size, home)))
     }
 
     pub fn default_of(&mut self, gpu: usize) -> Handle<Pool> {
         match self.default[gpu] {
             Some(pool) => pool,
             None => {
-                let pool = self.create(gpu, 0);
+                let pool = self.pools.insert(Pool::new(gpu, 0, Home::Own));
                 self.default[gpu] = Some(pool);
                 pool
             }
@@ -140,7 +188,8 @@ impl Pools {
     }
 
     pub fn set_current(&mut self, gpu: usize, pool: Handle<Pool>) -> Done {
-        if self.get(pool)?.gpu != gpu {
+        let found = self.get(pool)?;
+        if found.gpu != gpu || found.is_imported() {
             return Err(CUresult::INVALID_VALUE);
         }
         self.current[gpu] = Some(pool);
@@ -156,7 +205,7 @@ impl Pools {
         let home = pool
             .segments
             .iter_mut()
-            .find(|segment| (segment.base..segment.base + segment.size).contains(&allocation.base));
+            .find(|segment| segment.contains(allocation.base));
         if let Some(segment) = home {
             segment.free.give(allocation.base, size);
             pool.used.now -= size;
@@ -205,7 +254,11 @@ impl Process {
             return Err(CUresult::INVALID_VALUE);
         }
         let pool = pool.unwrap_or_else(|| objects.pools.current_of(gpu));
-        let gpu = objects.pools.get(pool)?.gpu;
+        let found = objects.pools.get(pool)?;
+        let gpu = found.gpu;
+        if found.is_imported() {
+            return Err(CUresult::INVALID_VALUE);
+        }
         let piece = piece(size)?;
         let base = match objects.pools.get_mut(pool)?.take(piece) {
             Some(base) => base,
@@ -248,12 +301,25 @@ impl Process {
             .take_addresses(size)
             .inspect_err(|_| self.return_bytes(gpu, size))?;
         let pool = objects.pools.get_mut(handle)?;
+        let place = match &mut pool.home {
+            Home::Shareable(home) => match home.place(base, size) {
+                Ok(place) => Some(place),
+                Err(error) => {
+                    objects.memory.give_addresses(base, size);
+                    self.return_bytes(gpu, size);
+                    return Err(error);
+                }
+            },
+            _ => None,
+        };
         pool.segments.push(Segment {
             base,
             size,
             free: Addresses::new(base, size),
+            place,
         });
         pool.reserved.add(size);
+        self.account_for_pool(pool, size, 0);
         Ok(())
     }
 
@@ -270,17 +336,25 @@ impl Process {
                 segment.free.is_whole(segment.base, segment.size) && pool.reserved.now > keep;
             if goes {
                 pool.reserved.now -= segment.size;
-                given.push((segment.base, segment.size));
+                given.push((segment.base, segment.size, segment.place));
             }
             !goes
         });
-        let (gpu, is_over) = (pool.gpu, pool.ending && pool.segments.is_empty());
-        for (base, size) in given {
-            objects.memory.give_addresses(base, size);
-            self.return_bytes(gpu, size);
+        for (base, size, place) in given {
+            let again = match (&mut pool.home, place) {
+                (Home::Shareable(home), Some(place)) => home.leave(base, size, place),
+                _ => true,
+            };
+            if again {
+                objects.memory.give_addresses(base, size);
+            }
+            self.account_for_pool(pool, 0, size);
         }
-        if is_over {
-            objects.pools.pools.remove(handle);
+        if pool.ending
+            && pool.segments.is_empty()
+            && let Some(pool) = objects.pools.pools.remove(handle)
+        {
+            self.leave_pool(objects, &pool);
         }
         Ok(())
     }

@@ -2,11 +2,13 @@
 
 use super::array::Arrays;
 use super::context::{Context, Primary};
+use super::external::Externals;
 use super::graph::Graphs;
 use super::handles::{Handle, Handles};
 use super::memory::Memory;
 use super::module::{Function, Library, Module};
 use super::pool::Pools;
+use super::sharing::Sharing;
 use super::state::State;
 use super::stream::{Event, Issue, Stream};
 use super::texture::Textures;
@@ -48,6 +50,8 @@ pub struct Objects {
     pub graphs: Graphs,
     pub arrays: Arrays,
     pub textures: Textures,
+    pub sharing: Sharing,
+    pub externals: Externals,
 }
 
 static PROCESS: OnceLock<Process> = OnceLock::new();
@@ -94,6 +98,8 @@ pub fn init() -> Done {
             graphs: Graphs::default(),
             arrays: Arrays::default(),
             textures: Textures::default(),
+            sharing: Sharing::default(),
+            externals: Externals::default(),
         }),
         issue: Default::default(),
         next_id: AtomicU64::new(1),

@@ -1,7 +1,7 @@
-//! Physical memory that more than one process can hold: the account of allocations exported from their maker.
+//! Device memory that more than one process can hold: the account of what was exported from its maker.
 //!
-//! Its bytes belong to the GPU until the last holder, in whatever process, lets go or dies. An entry is found by the inode of its memfd, which is
-//! all that an importer has in hand.
+//! Its bytes belong to the GPU until the last holder, in whatever process, lets go or dies. An entry is found by its key: the inode of the memfd for
+//! what goes from process to process as a descriptor, a number of its own for the rest.
 
 use super::slots::SLOTS;
 use super::state::Locked;
@@ -9,13 +9,16 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 pub const SHARES: usize = 1024;
 
+/// Keys that are not inodes.
+pub const NUMBERED: u64 = 1 << 63;
+
 #[repr(C)]
 pub struct Share {
-    inode: AtomicU64,
+    key: AtomicU64,
     /// Index of the GPU plus one; 0 is a free entry.
     gpu: AtomicU64,
     bytes: AtomicU64,
-    /// Slot of the process that made it, plus one; its NVML row shows the bytes while it holds them.
+    /// Slot of the process that made it, plus one; its NVML row shows the bytes while it holds them. 0 when it is dead.
     maker: AtomicU64,
     /// One bit per slot.
     holders: [AtomicU64; SLOTS / 64],
@@ -49,15 +52,32 @@ impl Share {
     fn is_held_by(&self, slot: usize) -> bool {
         self.holders[slot / 64].load(SeqCst) & 1 << (slot % 64) != 0
     }
+
+    fn is_held_beside(&self, slot: usize) -> bool {
+        let words = self.holders.iter().enumerate();
+        words.into_iter().any(|(at, word)| {
+            let own = if at == slot / 64 { 1 << (slot % 64) } else { 0 };
+            word.load(SeqCst) & !own != 0
+        })
+    }
+
+    fn is_made_by(&self, slot: usize) -> bool {
+        self.maker.load(SeqCst) == slot as u64 + 1
+    }
 }
 
 impl Locked<'_> {
-    /// Turns bytes a slot holds alone into a share under `inode`. False when the table is full.
-    pub fn add_share(&self, slot: usize, gpu: usize, bytes: u64, inode: u64) -> bool {
+    fn share(&self, key: u64) -> Option<&Share> {
+        let mut shares = self.shares().iter();
+        shares.find(|share| share.key.load(SeqCst) == key && share.gpu().is_some())
+    }
+
+    /// Turns bytes a slot holds alone into a share under `key`. False when the table is full.
+    pub fn add_share(&self, slot: usize, gpu: usize, bytes: u64, key: u64) -> bool {
         let Some(share) = self.shares().iter().find(|share| share.gpu().is_none()) else {
             return false;
         };
-        share.inode.store(inode, SeqCst);
+        share.key.store(key, SeqCst);
         share.bytes.store(bytes, SeqCst);
         share.maker.store(slot as u64 + 1, SeqCst);
         share.gpu.store(gpu as u64 + 1, SeqCst);
@@ -66,39 +86,55 @@ impl Locked<'_> {
         true
     }
 
-    /// Makes a slot a holder of the share under `inode`; gives its GPU and bytes.
-    pub fn hold_share(&self, slot: usize, inode: u64) -> Option<(usize, u64)> {
-        let share = self
-            .shares()
-            .iter()
-            .find(|share| share.gpu().is_some() && share.inode.load(SeqCst) == inode)?;
+    /// Makes a slot a holder of the share under `key`; gives its GPU and bytes.
+    pub fn hold_share(&self, slot: usize, key: u64) -> Option<(usize, u64)> {
+        let share = self.share(key)?;
         share.set_held(slot, true);
         Some((share.gpu()?, share.bytes()))
     }
 
-    /// A slot lets go of the share under `inode`; the GPU gets the bytes back with the last holder.
-    pub fn release_share(&self, slot: usize, inode: u64) {
-        let held = self
-            .shares()
-            .iter()
-            .filter(|share| share.is_held_by(slot) && share.inode.load(SeqCst) == inode);
-        held.for_each(|share| share.set_held(slot, false));
+    /// A slot lets go of the share under `key`; the GPU gets the bytes back with the last holder.
+    pub fn release_share(&self, slot: usize, key: u64) {
+        if let Some(share) = self.share(key) {
+            share.set_held(slot, false);
+        }
         self.sum_up();
+    }
+
+    /// Moves `more` bytes that a slot holds alone into a share, and gives `less` of the share's back to the GPU.
+    pub fn change_share(&self, slot: usize, key: u64, more: u64, less: u64) {
+        let Some(share) = self.share(key) else {
+            return;
+        };
+        share.bytes.store(share.bytes() + more - less, SeqCst);
+        if let Some(gpu) = share.gpu() {
+            self.slots()[slot].change_used(gpu, 0, more);
+        }
+        self.sum_up();
+    }
+
+    /// Whether a process other than the slot's holds the share under `key`.
+    pub fn is_held_elsewhere(&self, slot: usize, key: u64) -> bool {
+        self.share(key)
+            .is_some_and(|share| share.is_held_beside(slot))
     }
 
     pub(super) fn drop_shares_of(&self, slot: usize) {
         for share in self.shares() {
             share.set_held(slot, false);
+            if share.is_made_by(slot) {
+                share.maker.store(0, SeqCst);
+            }
         }
     }
 
-    /// Bytes of shares that this slot made and still holds.
-    pub fn shared_bytes_of(&self, slot: usize, gpu: usize) -> u64 {
-        let own = self
+    /// Bytes of shares that this slot holds: of those it made, or of the others' that it imported.
+    pub fn shared_bytes_of(&self, slot: usize, gpu: usize, imported: bool) -> u64 {
+        let held = self
             .shares()
             .iter()
-            .filter(|share| share.maker.load(SeqCst) == slot as u64 + 1);
-        own.filter(|share| share.gpu() == Some(gpu) && share.is_held_by(slot))
+            .filter(|share| share.gpu() == Some(gpu) && share.is_held_by(slot));
+        held.filter(|share| share.is_made_by(slot) != imported)
             .map(Share::bytes)
             .sum()
     }

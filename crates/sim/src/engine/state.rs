@@ -12,7 +12,7 @@ mod file;
 
 use self::file::{Identity, UnnamedFile, map_shared, open_existing};
 use super::gpu::Gpu;
-use super::share::{SHARES, Share};
+use super::share::{NUMBERED, SHARES, Share};
 use super::slots::{SLOTS, Slot};
 use super::time::{self, Lane, Part, Queue};
 use crate::config::{Clock, Config, ConfigError};
@@ -29,7 +29,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
 
 const MAGIC: [u8; 8] = *b"divvysim";
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 const PAGE: usize = 4096;
 /// Where a virtual clock begins, in nanoseconds: later than 0, so that 0 can mean "not yet".
 const VIRTUAL_BEGINNING: u64 = 1_000_000_000;
@@ -49,6 +49,8 @@ struct Header {
     high_water: AtomicU64,
     /// Whether anyone has ever queued a meeting: from then on all GPUs advance together.
     meetings: AtomicU64,
+    /// How many shares have had a number for a key.
+    numbered_shares: AtomicU64,
     lock: UnsafeCell<libc::pthread_mutex_t>,
 }
 
@@ -284,6 +286,11 @@ impl State {
             }
         }
         self.set_own_slot(None);
+    }
+
+    /// A key for a share that has no file of its own; never given twice.
+    pub fn next_key(&self) -> u64 {
+        NUMBERED | self.header().numbered_shares.fetch_add(1, SeqCst)
     }
 
     pub fn has_virtual_clock(&self) -> bool {

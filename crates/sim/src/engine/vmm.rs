@@ -6,12 +6,14 @@
 
 use super::addresses::Addresses;
 use super::memory::LARGE;
+use super::memory::backing::memfd;
 use super::process::{Done, Objects, Process};
 use divvy_driver::sys::cuda::{CUdeviceptr, CUmemAllocationHandleType, CUresult};
 use std::collections::BTreeMap;
+use std::ffi::CString;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
@@ -62,22 +64,10 @@ const COMMON_SIZE: u64 = 1 << 43;
 impl Common {
     fn new() -> io::Result<Common> {
         Ok(Common {
-            file: Arc::new(memfd(COMMON_SIZE)?),
+            file: Arc::new(memfd(c"divvy-sim", COMMON_SIZE)?),
             offsets: Addresses::new(0, COMMON_SIZE),
         })
     }
-}
-
-fn memfd(size: u64) -> io::Result<File> {
-    // SAFETY: a valid name; the descriptor is owned by the result.
-    let descriptor = unsafe { libc::memfd_create(c"divvy-sim".as_ptr(), libc::MFD_CLOEXEC) };
-    if descriptor < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: made above, owned by nobody else.
-    let file = unsafe { File::from_raw_fd(descriptor) };
-    file.set_len(size)?;
-    Ok(file)
 }
 
 /// Maps `length` bytes at `address` with nothing behind them.
@@ -235,7 +225,8 @@ impl Process {
         self.check_gpu(gpu)?;
         self.take_bytes(gpu, size)?;
         let mut objects = self.objects();
-        let (backing, offset) = back(&mut objects.virtual_memory, size, handle_types)
+        let name = format!("divvy-sim {}", self.state().gpus()[gpu].uuid_text());
+        let (backing, offset) = back(&mut objects.virtual_memory, size, handle_types, &name)
             .inspect_err(|_| self.return_bytes(gpu, size))
             .map_err(|_| CUresult::OPERATING_SYSTEM)?;
         let id = self.next_id();
@@ -375,15 +366,18 @@ impl Process {
         if physical.handle_types & CUmemAllocationHandleType::POSIX_FILE_DESCRIPTOR.0 == 0 {
             return Err(CUresult::INVALID_VALUE);
         }
-        let inode = physical.backing.metadata().map_err(failed)?.ino();
+        let backing = physical.backing.clone();
         if physical.shared.is_none() {
-            let locked = self.state().lock();
-            if !locked.add_share(self.slot, physical.gpu, physical.size, inode) {
-                return Err(CUresult::OPERATING_SYSTEM);
-            }
+            let inode = backing.metadata().map_err(failed)?.ino();
+            let (gpu, size) = (physical.gpu, physical.size);
             physical.shared = Some(inode);
+            let added = self.add_share(&mut objects, gpu, size, inode);
+            if added.is_err() {
+                objects.virtual_memory.physical_mut(id)?.shared = None;
+                return Err(CUresult::OUT_OF_MEMORY);
+            }
         }
-        Ok(physical.backing.try_clone().map_err(failed)?.into_raw_fd())
+        Ok(backing.try_clone().map_err(failed)?.into_raw_fd())
     }
 
     /// Memory another process exported; importing what this process already holds adds a reference.
@@ -404,11 +398,11 @@ impl Process {
             physical.references += 1;
             return Ok(*id);
         }
-        let (gpu, size) = self
-            .state()
-            .lock()
-            .hold_share(self.slot, inode)
-            .ok_or(CUresult::INVALID_VALUE)?;
+        let held = self.hold_share(&mut objects, inode);
+        let (gpu, size) = match held {
+            Some(held) => held,
+            None => self.revive(&mut objects, &backing, inode)?,
+        };
         let handle_types = CUmemAllocationHandleType::POSIX_FILE_DESCRIPTOR.0;
         let id = self.next_id();
         let physical = Physical {
@@ -426,6 +420,27 @@ impl Process {
         Ok(id)
     }
 
+    /// Memory that only the descriptor has kept: everybody who held it is gone. It is taken from the GPU again, which a real one would never have had
+    /// back; who has a descriptor in flight cannot be known here.
+    fn revive(&self, objects: &mut Objects, backing: &File, inode: u64) -> Done<(usize, u64)> {
+        let gpu = self.gpu_of(backing).ok_or(CUresult::INVALID_VALUE)?;
+        let found = backing.metadata().map_err(|_| CUresult::INVALID_VALUE)?;
+        self.take_bytes(gpu, found.size())?;
+        self.add_share(objects, gpu, found.size(), inode)
+            .inspect_err(|_| self.return_bytes(gpu, found.size()))?;
+        Ok((gpu, found.size()))
+    }
+
+    /// The GPU whose name a file in memory has.
+    fn gpu_of(&self, backing: &File) -> Option<usize> {
+        let path = format!("/proc/self/fd/{}", backing.as_raw_fd());
+        let path = std::fs::read_link(path).ok()?;
+        let path = path.to_str()?.strip_prefix("/memfd:divvy-sim ")?;
+        let uuid = path.split(' ').next()?;
+        let mut gpus = self.state().gpus().iter();
+        gpus.position(|gpu| gpu.uuid_text() == uuid)
+    }
+
     /// Gives physical memory back once nothing refers to it.
     fn collect(&self, objects: &mut Objects, id: PhysicalId) {
         let virtual_memory = &mut objects.virtual_memory;
@@ -440,7 +455,7 @@ impl Process {
             return;
         };
         if let Some(inode) = physical.shared {
-            self.state().lock().release_share(self.slot, inode);
+            self.release_share(objects, inode);
             return;
         }
         if let Some(common) = virtual_memory
@@ -475,14 +490,17 @@ fn unmap(start: u64, length: u64) {
     }
 }
 
-/// Host memory for a physical allocation: a memfd of its own if it may be exported, otherwise a piece of the common one.
+/// Host memory for a physical allocation: a memfd of its own if it may be exported, with a name that says whose memory it stands for, otherwise a piece
+/// of the common one.
 fn back(
     virtual_memory: &mut VirtualMemory,
     size: u64,
     handle_types: u32,
+    name: &str,
 ) -> io::Result<(Arc<File>, u64)> {
     if handle_types != 0 {
-        return Ok((Arc::new(memfd(size)?), 0));
+        let name = CString::new(name)?;
+        return Ok((Arc::new(memfd(&name, size)?), 0));
     }
     let common = match &mut virtual_memory.common {
         Some(common) => common,

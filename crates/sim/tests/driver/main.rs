@@ -3,6 +3,7 @@
 mod array;
 mod capture;
 mod copy;
+mod external;
 mod fault;
 mod fork;
 mod graph;
@@ -13,6 +14,7 @@ mod lookup;
 mod machine;
 mod memory;
 mod nvml;
+mod share;
 mod time;
 mod visible;
 mod vmm;

@@ -131,7 +131,8 @@ impl Shape {
         let flat = height > 0 && (depth == 0 || layered && !cube);
         let wants_flat = gathered && depth > 0 || self.planes.len() > 1 && !flat;
         let sparse = self.is_sparse() && !(flat || height > 0 && depth > 0 && !cube);
-        (!wants_flat && !sparse && !(gathered && height == 0)).then_some(most)
+        let contradicts = wants_flat || sparse || gathered && height == 0;
+        (!contradicts).then_some(most)
     }
 
     fn fits(&self, most: Most) -> bool {

@@ -282,19 +282,14 @@ fn priority_range(least: *mut i32, greatest: *mut i32) -> Done {
     Ok(())
 }
 
-/// All memory of a process is reachable from everywhere in it, so there is nothing to switch.
 fn enable_peer(peer: CUcontext, flags: u32) -> Done {
     let process = process()?;
-    let objects = process.objects();
-    let own = process.current(&objects)?;
-    let other = objects.context(to_handle(peer))?.gpu;
-    match flags {
-        0 if other != own.gpu => Ok(()),
-        0 => Err(CUresult::INVALID_DEVICE),
-        _ => Err(CUresult::INVALID_VALUE),
+    if flags != 0 {
+        return Err(CUresult::INVALID_VALUE);
     }
+    process.enable_peer(to_handle(peer))
 }
 
 fn disable_peer(peer: CUcontext) -> Done {
-    enable_peer(peer, 0)
+    process()?.disable_peer(to_handle(peer))
 }

@@ -80,14 +80,10 @@ fn by_pci_bus_id(device: *mut CUdevice, text: *const c_char) -> Done {
     device.set(found.ok_or(CUresult::INVALID_DEVICE)?)
 }
 
-/// GPUs of one model in one machine reach each other.
 fn can_access_peer(can: *mut i32, device: CUdevice, peer: CUdevice) -> Done {
     let process = process()?;
     let (gpu, other) = (process.gpu(device)?, process.gpu(peer)?);
-    let reachable = gpu != other
-        && process.model(gpu).name == process.model(other).name
-        && !process.model(gpu).display;
-    out(can)?.set(i32::from(reachable))
+    out(can)?.set(i32::from(process.reaches(gpu, other)))
 }
 
 fn attribute(value: *mut i32, attribute: Attribute, device: CUdevice) -> Done {
@@ -157,6 +153,7 @@ fn of_model(model: &Model, attribute: Attribute) -> Option<i32> {
         | Attribute::CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM
         | Attribute::GPU_OVERLAP
         | Attribute::CONCURRENT_KERNELS
+        | Attribute::IPC_EVENT_SUPPORTED
         | Attribute::STREAM_PRIORITIES_SUPPORTED
         | Attribute::GLOBAL_L1_CACHE_SUPPORTED
         | Attribute::LOCAL_L1_CACHE_SUPPORTED

@@ -88,7 +88,12 @@ fn free(address: CUdeviceptr) -> Done {
     process.free(address, |kind| {
         matches!(
             kind,
-            Kind::Device | Kind::Managed | Kind::Pooled(_) | Kind::Graph
+            Kind::Device
+                | Kind::Managed
+                | Kind::Pooled(_)
+                | Kind::Graph
+                | Kind::External
+                | Kind::PoolPointer
         )
     })
 }
@@ -304,9 +309,12 @@ unsafe fn write_attribute(
                 data.cast::<CUdeviceptr>().write(address)
             }
             Attribute::HOST_POINTER => return Err(CUresult::INVALID_VALUE),
-            Attribute::SYNC_MEMOPS
-            | Attribute::IS_LEGACY_CUDA_IPC_CAPABLE
-            | Attribute::IS_GPU_DIRECT_RDMA_CAPABLE => data.cast::<u8>().write(0),
+            Attribute::IS_LEGACY_CUDA_IPC_CAPABLE => data
+                .cast::<u8>()
+                .write(u8::from(kind == Some(Kind::Device))),
+            Attribute::SYNC_MEMOPS | Attribute::IS_GPU_DIRECT_RDMA_CAPABLE => {
+                data.cast::<u8>().write(0)
+            }
             Attribute::BUFFER_ID => data
                 .cast::<u64>()
                 .write(linear.map_or(base, |allocation| allocation.id)),

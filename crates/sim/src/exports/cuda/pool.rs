@@ -34,11 +34,11 @@ exports! { cuda {
     cuMemSetMemPool: (location, kind, pool) => set_of_location;
 } }
 
-fn to_handle(pool: CUmemoryPool) -> Handle<Pool> {
+pub(super) fn to_handle(pool: CUmemoryPool) -> Handle<Pool> {
     Handle::from_value(pool.addr())
 }
 
-fn from_handle(pool: Handle<Pool>) -> CUmemoryPool {
+pub(super) fn from_handle(pool: Handle<Pool>) -> CUmemoryPool {
     without_provenance_mut(pool.value())
 }
 
@@ -77,7 +77,7 @@ fn free(address: CUdeviceptr, stream: CUstream) -> Done {
     }
     match place {
         Place::Issue(..) => process.free(address, |kind| {
-            matches!(kind, Kind::Pooled(_) | Kind::Graph)
+            matches!(kind, Kind::Pooled(_) | Kind::Graph | Kind::PoolPointer)
         }),
         // Only what a graph allocates can be freed by one.
         Place::Capture(stream) => {
@@ -105,17 +105,17 @@ unsafe fn create(pool: *mut CUmemoryPool, properties: *const CUmemPoolProps) -> 
     if properties.allocType != CUmemAllocationType::PINNED {
         return Err(CUresult::INVALID_VALUE);
     }
-    // Pools cannot be sent to other processes.
-    if properties.handleTypes != CUmemAllocationHandleType::NONE {
-        return Err(CUresult::NOT_SUPPORTED);
-    }
+    let shareable = match properties.handleTypes {
+        CUmemAllocationHandleType::NONE => false,
+        CUmemAllocationHandleType::POSIX_FILE_DESCRIPTOR => true,
+        _ => return Err(CUresult::NOT_SUPPORTED),
+    };
     let gpu = gpu_at(process, properties.location)?;
-    pool.set(from_handle(
-        process
-            .objects()
-            .pools
-            .create(gpu, properties.maxSize as u64),
-    ))
+    let mut objects = process.objects();
+    let made = objects
+        .pools
+        .create(gpu, properties.maxSize as u64, shareable)?;
+    pool.set(from_handle(made))
 }
 
 fn destroy(pool: CUmemoryPool) -> Done {
@@ -158,7 +158,9 @@ unsafe fn get_attribute(pool: CUmemoryPool, attribute: Attribute, value: *mut c_
     let objects = process.objects();
     let answer = match attribute {
         Attribute::ALLOCATION_TYPE => u64::from(CUmemAllocationType::PINNED.0),
-        Attribute::EXPORT_HANDLE_TYPES => u64::from(CUmemAllocationHandleType::NONE.0),
+        Attribute::EXPORT_HANDLE_TYPES => {
+            u64::from(objects.pools.get(to_handle(pool))?.handle_types().0)
+        }
         Attribute::LOCATION_ID => process.device(objects.pools.get(to_handle(pool))?.gpu) as u64,
         Attribute::LOCATION_TYPE => u64::from(CUmemLocationType::DEVICE.0),
         _ => objects.pools.attribute(to_handle(pool), attribute)?,

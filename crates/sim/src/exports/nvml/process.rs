@@ -1,6 +1,7 @@
 //! Processes on a GPU, and how much of it they use.
 
 use super::{Device, Done, out, set_list};
+use crate::config::Config;
 use crate::machine::machine;
 use divvy_driver::sys::nvml::*;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -41,9 +42,13 @@ pub(super) fn rows(device: &Device) -> Vec<Row> {
         .iter()
         .enumerate()
         .filter(|(_, slot)| slot.is_live() && slot.has_context(device.index));
-    let hidden = machine().is_some_and(|machine| machine.config.hide_process_memory);
+    let configured = |of: fn(&Config) -> bool| machine().is_some_and(|machine| of(&machine.config));
+    let hidden = configured(|config| config.hide_process_memory);
+    let imports_count = configured(|config| config.charge_imports);
     let row = |(index, slot): (usize, &crate::engine::slots::Slot)| {
-        let used = slot.used(device.index) + locked.shared_bytes_of(index, device.index);
+        let shared = |imported| locked.shared_bytes_of(index, device.index, imported);
+        let imported = if imports_count { shared(true) } else { 0 };
+        let used = slot.used(device.index) + shared(false) + imported;
         Some(Row {
             pid: slot.pid_here()?,
             used: if hidden { MEMORY_NOT_AVAILABLE } else { used },
