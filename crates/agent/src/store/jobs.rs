@@ -226,8 +226,11 @@ pub fn all_but(database: &Path, known: &BTreeSet<JobId>) -> Result<Vec<Job>, Sto
 
 type Holdings = BTreeMap<JobId, Vec<Holding>>;
 
+/// Jobs with their states, and what belongs to them, as it lies in the tables.
+type Raw = (Vec<(RawJob, String)>, Holdings, Bypasses);
+
 fn jobs(db: &Connection, which: &str, values: impl Params + Clone) -> Result<Vec<Job>, StoreError> {
-    let read = || -> rusqlite::Result<(Vec<(RawJob, String)>, Holdings, Bypasses)> {
+    let read = || -> rusqlite::Result<Raw> {
         let mut query = db.prepare_cached(&format!(
             "SELECT {} FROM job WHERE {which} ORDER BY id",
             rows::JOB
