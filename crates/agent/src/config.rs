@@ -7,6 +7,11 @@ use divvy_api::home::Home;
 use divvy_core::reconcile::Policy;
 use divvy_core::{Order, QueueSpec};
 
+use crate::supervise::form::{Wish, Wrapper};
+
+/// In which form jobs get their limiter.
+const FORM: &str = "DIVVY_FORM";
+
 /// Time between SIGTERM and SIGKILL unless told otherwise.
 pub const GRACE: Duration = Duration::from_secs(10);
 
@@ -35,6 +40,79 @@ pub struct Programs {
     pub divvy: PathBuf,
     /// The interposer.
     pub preload: PathBuf,
+    /// Its other form, or why there is none to be had.
+    pub wrappers: Result<Wrappers, String>,
+    pub form: WantedForm,
+}
+
+/// The two libraries that lie in front of the driver's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wrappers {
+    pub cuda: PathBuf,
+    pub nvml: PathBuf,
+}
+
+/// What `DIVVY_FORM` asks for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WantedForm {
+    #[default]
+    Best,
+    Preload,
+    Wrapper,
+}
+
+impl WantedForm {
+    /// # Errors
+    /// With a value that means none of them.
+    pub fn from_env() -> Result<Self, String> {
+        match std::env::var(FORM).as_deref() {
+            Err(_) | Ok("") => Ok(Self::Best),
+            Ok("preload") => Ok(Self::Preload),
+            Ok("wrapper") => Ok(Self::Wrapper),
+            Ok(other) => Err(format!("{FORM}={other} is neither preload nor wrapper")),
+        }
+    }
+}
+
+impl Programs {
+    /// Every file that is the limiter.
+    pub fn limiters(&self) -> impl Iterator<Item = &Path> {
+        let wrappers = self
+            .wrappers
+            .iter()
+            .flat_map(|files| [&files.cuda, &files.nvml]);
+        std::iter::once(&self.preload)
+            .chain(wrappers)
+            .map(PathBuf::as_path)
+    }
+
+    /// In which form a job's limiter is to be.
+    pub fn wish(&self, slice: &Path, simulated: Option<&Simulated>) -> Wish {
+        let wrappers = match (&self.wrappers, self.form) {
+            (_, WantedForm::Preload) => {
+                return Wish::Preload {
+                    because: format!("{FORM}=preload"),
+                };
+            }
+            (Err(missing), _) => {
+                return Wish::Preload {
+                    because: missing.clone(),
+                };
+            }
+            (Ok(wrappers), _) => wrappers.clone(),
+        };
+        let wrapper = Wrapper {
+            cuda: wrappers.cuda,
+            nvml: wrappers.nvml,
+            preload: self.preload.clone(),
+            slice: slice.to_owned(),
+            simulated: simulated.map(|simulated| simulated.lib.clone()),
+        };
+        match self.form {
+            WantedForm::Wrapper => Wish::Wrapper(wrapper),
+            WantedForm::Best | WantedForm::Preload => Wish::Best(wrapper),
+        }
+    }
 }
 
 /// Simulated GPUs: what jobs need to find them.

@@ -7,7 +7,9 @@ use divvy_api::home::Home;
 use divvy_api::v1::{Error, ErrorCode};
 use divvy_core::Mode;
 
-use crate::config::{Programs, Simulated, library, loadable};
+use crate::config::{
+    LibraryMissing, Programs, Simulated, WantedForm, Wrappers, library, loadable,
+};
 use crate::daemon::{from_store, internal};
 use crate::gpu::{Device, Observation, Observed, Observer, Source, overhead};
 use crate::process::inside::{Mark, Marks};
@@ -17,6 +19,8 @@ use crate::supervise::chain;
 
 /// The interposer's file.
 pub(crate) const PRELOAD: &str = "libdivvy_preload.so";
+/// Those of its other form.
+const WRAPPERS: [&str; 2] = ["libdivvy_cuda.so", "libdivvy_nvml.so"];
 
 /// What to do on a machine without GPUs: what this instance did before, or the first try.
 fn offer_sim() -> String {
@@ -49,6 +53,7 @@ impl Node {
     pub fn open(simulated: Option<Simulated>, in_use: bool) -> Result<Self, Error> {
         let divvy = std::env::current_exe()
             .map_err(|error| internal("cannot find this program's own file", &error))?;
+        let form = WantedForm::from_env().map_err(|why| Error::new(ErrorCode::Usage, why))?;
         let preload = library(PRELOAD, &divvy)
             .map_err(|error| Error::new(ErrorCode::Internal, chain(&error)))?;
         let reachable = |path: &Path, variable, hint: &str| {
@@ -75,7 +80,12 @@ impl Node {
         }
         let driver_version = source.driver_version().map_err(|error| no_driver(&error))?;
         Ok(Self {
-            programs: Programs { divvy, preload },
+            programs: Programs {
+                wrappers: wrappers(&divvy),
+                form,
+                divvy,
+                preload,
+            },
             simulated,
             source: Arc::new(source),
             observation,
@@ -86,7 +96,7 @@ impl Node {
     /// Who looks at the GPUs from now on.
     pub fn observer(&self) -> Observer {
         let marks = Marks {
-            limiters: vec![Mark::of(&self.programs.preload)],
+            limiters: self.programs.limiters().map(Mark::of).collect(),
             driver: self
                 .simulated
                 .as_ref()
@@ -128,6 +138,16 @@ impl Node {
 fn no_such_gpus(models: &str, error: &dyn std::error::Error) -> Error {
     let what = format!("the GPUs `{models}` cannot be simulated: {}", chain(error));
     Error::new(ErrorCode::Usage, what).hint("write MODEL:N, as in --sim a100-80gb:3")
+}
+
+/// The wrappers, where they are installed.
+fn wrappers(divvy: &Path) -> Result<Wrappers, String> {
+    let [cuda, nvml] = WRAPPERS.map(|name| library(name, divvy));
+    let missing = |error: LibraryMissing| chain(&error);
+    Ok(Wrappers {
+        cuda: cuda.map_err(missing)?,
+        nvml: nvml.map_err(missing)?,
+    })
 }
 
 fn no_driver(error: &dyn std::error::Error) -> Error {

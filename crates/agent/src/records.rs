@@ -3,6 +3,7 @@
 //! ```text
 //! spec.json     agent       what to start
 //! run.lock      supervisor  held (flock) as long as the supervisor lives
+//! limiter.json  supervisor  in which form the limiter got into the program; atomic, not synced
 //! launch.json   supervisor  on disk before the program exists: from here on it may have run, so it never runs again
 //! started.json  supervisor  the program's pid; atomic, not synced, as it means nothing after a reboot
 //! exit.json     supervisor  how it ended, on disk; nothing of the job lives any more
@@ -21,12 +22,14 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::process::Process;
+use crate::supervise::form::{Limiter, Wish};
 
 /// Names in a job's folder whose appearance the agent watches for.
 pub const STARTED: &str = "started.json";
 pub const EXIT: &str = "exit.json";
 const SPEC: &str = "spec.json";
 const LAUNCH: &str = "launch.json";
+const LIMITER: &str = "limiter.json";
 const LOCK: &str = "run.lock";
 const LOG: &str = "log";
 
@@ -41,6 +44,7 @@ pub struct Spec {
     pub env: BTreeMap<String, String>,
     /// Time between SIGTERM and SIGKILL when the job is stopped, in milliseconds.
     pub grace_ms: u64,
+    pub limiter: Wish,
 }
 
 /// `launch.json` (the supervisor) and `started.json` (the program).
@@ -202,6 +206,14 @@ impl JobDir {
         self.replace(STARTED, begun, false)
     }
 
+    pub fn limiter(&self) -> Result<Option<Limiter>, RecordError> {
+        self.read(LIMITER)
+    }
+
+    pub fn write_limiter(&self, limiter: &Limiter) -> Result<(), RecordError> {
+        self.replace(LIMITER, limiter, false)
+    }
+
     pub fn exit(&self) -> Result<Option<Exit>, RecordError> {
         self.read(EXIT)
     }
@@ -274,6 +286,9 @@ mod tests {
             cwd: "/".into(),
             env: BTreeMap::from([("KEY".into(), "secret".into())]),
             grace_ms: 10_000,
+            limiter: Wish::Preload {
+                because: "a test".into(),
+            },
         };
         dir.write_spec(&spec).unwrap();
         assert_eq!(dir.spec().unwrap(), Some(spec));

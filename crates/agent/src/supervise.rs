@@ -17,6 +17,9 @@
 //! The same code serves `divvy run`, inside the command-line process and on its terminal: there the program stays in the
 //! terminal's foreground group, so that keys reach it as if Divvy were not there.
 
+mod cover;
+pub mod form;
+mod loader;
 mod lookup;
 
 use std::io::{self, Write};
@@ -36,6 +39,7 @@ use signal_hook::iterator::exfiltrator::SignalOnly;
 use crate::clock::now;
 use crate::process::{self, Process};
 use crate::records::{Begun, Exit, JobDir, Outcome, RecordError, Spec};
+use form::Form;
 
 /// How often a stop looks again for processes that fork faster than they can be ended.
 const SWEEP: Duration = Duration::from_millis(20);
@@ -164,7 +168,7 @@ fn run(dir: &JobDir, place: Place) -> Result<Outcome, SuperviseError> {
         process: me,
         at: now(),
     })?;
-    let outcome = match start(&spec, place) {
+    let outcome = match start(dir, &spec, place) {
         Ok(pid) => {
             let program = Process::with_pid(pid).unwrap_or(Process { pid, start_time: 0 });
             // Without the record the agent shows no pid, and learns of the end all the same.
@@ -216,16 +220,22 @@ fn write_exit_at_last(dir: &JobDir, exit: &Exit) {
     }
 }
 
-fn start(spec: &Spec, place: Place) -> Result<u32, lookup::LaunchError> {
+fn start(dir: &JobDir, spec: &Spec, place: Place) -> Result<u32, lookup::LaunchError> {
     let (name, args) = spec
         .command
         .split_first()
         .ok_or_else(lookup::LaunchError::empty)?;
-    lookup::limiter(&spec.env)?;
-    let program = lookup::find(name, spec.env.get("PATH").map(String::as_str), &spec.cwd)?;
+    let mut env = spec.env.clone();
+    let limiter = form::lay(&spec.limiter, &mut env)?;
+    // Without the record nobody can say which form it is, and it is that form all the same.
+    report(dir.write_limiter(&limiter));
+    if limiter.form == Form::Preload {
+        lookup::limiter(&env)?;
+    }
+    let program = lookup::find(name, env.get("PATH").map(String::as_str), &spec.cwd)?;
     let command = |path: &Path| {
         let mut command = Command::new(path);
-        command.current_dir(&spec.cwd).env_clear().envs(&spec.env);
+        command.current_dir(&spec.cwd).env_clear().envs(&env);
         match place {
             // Descriptor 0 is the run lock, which the program must not hold.
             Place::Background => command.stdin(Stdio::null()).process_group(0),

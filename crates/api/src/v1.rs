@@ -15,13 +15,14 @@ pub mod oom;
 pub mod queue;
 pub mod selftest;
 
-pub use doctor::{Finding, FindingStatus};
 pub use advice::Advice;
 pub use bypass::{Bypass, BypassAction, BypassWay};
+pub use doctor::{Finding, FindingStatus};
 pub use error::{Error, ErrorBody, ErrorCode};
 pub use gpu::{Gpu, GpuSlice};
 pub use job::{
-    Amount, ComputeTime, EndReason, Event, Job, JobState, Resize, Runner, Slice, Submit, Why, WhyGpu,
+    Amount, ComputeTime, EndReason, Event, Job, JobState, Limiter, LimiterForm, Resize, Runner,
+    Slice, Submit, Why, WhyGpu,
 };
 pub use node::Node;
 pub use oom::{Oom, OomAllocation, OomCause, OomKind, OomPeer, OomRecord};

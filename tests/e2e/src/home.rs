@@ -102,7 +102,8 @@ impl Home {
         Self::with(Programs::of_this_test(), Some(sim))
     }
 
-    /// An instance with given programs; over the machine's own GPUs without `sim`.
+    /// An instance with given programs; over the machine's own GPUs without `sim`. Jobs get their limiter in the form that
+    /// `DIVVY_TEST_FORM` names, without it in the best there is.
     ///
     /// # Panics
     /// When its folder cannot be made.
@@ -122,7 +123,10 @@ impl Home {
             folder,
             programs,
             sim: sim.map(str::to_owned),
-            variables: Vec::new(),
+            variables: std::env::var("DIVVY_TEST_FORM")
+                .map(|form| ("DIVVY_FORM".to_owned(), form))
+                .into_iter()
+                .collect(),
             memory: None,
             client,
             runtime,

@@ -34,7 +34,14 @@ impl Programs {
             build
                 .args(["build", "--quiet"])
                 .current_dir(env!("CARGO_MANIFEST_DIR"));
-            for package in ["divvy", "divvy-preload", "divvy-sim", "divvy-clients"] {
+            for package in [
+                "divvy",
+                "divvy-preload",
+                "divvy-wrapper-cuda",
+                "divvy-wrapper-nvml",
+                "divvy-sim",
+                "divvy-clients",
+            ] {
                 build.args(["--package", package]);
             }
             if folder.ends_with("release") {

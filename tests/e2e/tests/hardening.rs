@@ -44,6 +44,7 @@ fn no_program_starts_once_the_limiter_is_gone() {
     let home = Home::new("a100-80gb:1");
     let folder = installation(&home, "libraries");
     let home = home.variable("DIVVY_LIB_DIR", text(&folder));
+    let home = home.variable("DIVVY_FORM", "preload");
     let _daemon = home.daemon(&[]);
     let _ = home.divvy(&["run", "-g", "0.5", "--", "true"]).ok();
     fs::remove_file(folder.join("libdivvy_preload.so")).unwrap();

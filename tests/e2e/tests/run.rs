@@ -126,7 +126,7 @@ fn stdin_stdout_and_stderr_are_the_programs_own() {
 
 #[test]
 fn the_program_gets_its_folder_its_variables_and_its_slice() {
-    let home = Home::new("a100-80gb:2");
+    let home = Home::new("a100-80gb:2").variable("DIVVY_FORM", "preload");
     let _daemon = home.daemon(&["--dynamic-gpus", "--queue", "half=0.5"]);
     let folder = home.scratch().join("work");
     fs::create_dir(&folder).unwrap();

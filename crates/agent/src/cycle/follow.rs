@@ -179,7 +179,10 @@ impl Cycle {
         match found {
             Ok(Found::Nothing) => Ok(()),
             Ok(Found::Ended(exit)) => self.settle(id, Some(&exit)),
-            Ok(Found::Runs(begun)) => self.runs(id, begun.process, begun.at),
+            Ok(Found::Runs(begun)) => {
+                self.warn_of_the_weaker_form(id);
+                self.runs(id, begun.process, begun.at)
+            }
             Ok(Found::Orphans(processes)) => {
                 self.orphaned(id, &processes);
                 Ok(())
@@ -190,6 +193,16 @@ impl Cycle {
                 tracing::warn!(job = %id, error = chain(&error), "its records cannot be read");
                 Ok(())
             }
+        }
+    }
+
+    /// A job that could have had the wrapper and got the preload instead.
+    fn warn_of_the_weaker_form(&self, id: JobId) {
+        if let Ok(Some(limiter)) = self.job_dir(id).limiter()
+            && limiter.failed
+        {
+            let why = limiter.because.unwrap_or_default();
+            tracing::warn!(job = %id, why, "its limiter is a preload, which is easier to go past than a wrapper");
         }
     }
 

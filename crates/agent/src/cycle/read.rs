@@ -10,6 +10,7 @@ use super::reconcile::Ledger;
 use super::{Cycle, Living};
 use crate::bypass::Bypass;
 use crate::http::Page;
+use crate::supervise::form::Form;
 use crate::job::Job;
 use crate::keeper::{Got, Keeper};
 use crate::oom;
@@ -80,7 +81,10 @@ impl Cycle {
             return Ok(self.show_living(living));
         }
         match self.store.job(id).map_err(journal)? {
-            Some(job) => Ok(self.show(&job, None, None)),
+            Some(job) => Ok(v1::Job {
+                limiter: self.limiter(id),
+                ..self.show(&job, None, None)
+            }),
             None => Err(Error::new(
                 ErrorCode::NotFound,
                 format!("there is no job {id}"),
@@ -106,7 +110,22 @@ impl Cycle {
             account,
             ledgers: &living.ledgers,
         });
-        self.show(&living.job, now.as_ref(), self.waits.get(&living.job.id))
+        v1::Job {
+            limiter: self.limiter(living.job.id),
+            ..self.show(&living.job, now.as_ref(), self.waits.get(&living.job.id))
+        }
+    }
+
+    /// What a job's supervisor wrote down of its limiter.
+    fn limiter(&self, id: JobId) -> Option<v1::Limiter> {
+        let limiter = self.job_dir(id).limiter().ok().flatten()?;
+        Some(v1::Limiter {
+            form: match limiter.form {
+                Form::Preload => v1::LimiterForm::Preload,
+                Form::Wrapper => v1::LimiterForm::Wrapper,
+            },
+            reason: limiter.because,
+        })
     }
 
     /// A job in the API's words.
@@ -170,6 +189,7 @@ impl Cycle {
             directory: self.config.home.job(&id).display().to_string(),
             slice_directory: holds.then(|| self.config.home.slice(&id).display().to_string()),
             bypasses: job.bypasses.iter().map(Bypass::shown).collect(),
+            limiter: None,
             id,
         }
     }

@@ -145,6 +145,28 @@ pub struct Job {
     /// Processes of it that held GPU memory past the limiter, oldest first.
     #[serde(default)]
     pub bypasses: Vec<Bypass>,
+    /// How the limiter got into its program; absent before it was started, and in lists of ended jobs.
+    #[serde(default)]
+    pub limiter: Option<Limiter>,
+}
+
+/// How a job's limiter got into its program.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
+pub struct Limiter {
+    pub form: LimiterForm,
+    /// Why it is not the stronger form, the wrapper.
+    pub reason: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum LimiterForm {
+    /// In front of every library, by `LD_PRELOAD`.
+    Preload,
+    /// Where the driver's libraries lay, in a mount namespace of the job's own.
+    Wrapper,
 }
 
 /// What a slice gets of the compute time of its GPUs.

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use divvy_api::v1::{Bypass, BypassAction, Job, JobState, Runner, Slice};
+use divvy_api::v1::{Bypass, BypassAction, Job, JobState, LimiterForm, Runner, Slice};
 use jiff::Timestamp;
 
 use super::{View, jobs};
@@ -35,6 +35,7 @@ pub fn describe(job: &Job, view: View) -> String {
     for bypass in &job.bypasses {
         facts.add_bypass(bypass);
     }
+    facts.add("limiter", &limiter(job));
     facts.add(
         "slice files",
         job.slice_directory.as_deref().unwrap_or_default(),
@@ -62,6 +63,21 @@ fn state(job: &Job, now: Timestamp) -> String {
         (JobState::Queued, Some(place)) => format!("queued for {since}, place {place}"),
         (JobState::Ended, _) => text::state(job),
         _ => format!("{} for {since}{pid}", text::state(job)),
+    }
+}
+
+/// In which form, and why not in the stronger one.
+fn limiter(job: &Job) -> String {
+    let Some(limiter) = &job.limiter else {
+        return String::new();
+    };
+    let form = match limiter.form {
+        LimiterForm::Preload => "preload",
+        LimiterForm::Wrapper => "wrapper",
+    };
+    match &limiter.reason {
+        Some(reason) => format!("{form} ({})", text::clean(reason)),
+        None => form.to_owned(),
     }
 }
 

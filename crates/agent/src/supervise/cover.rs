@@ -1,0 +1,387 @@
+//! Lays the wrappers where the driver's libraries are, in a mount namespace that the job has for itself.
+//!
+//! ```text
+//! /run/divvy-job                     a small file system of its own
+//!   libcuda_real.so.1                ◄ the driver's own file, under the name that the wrapper needs
+//!   libnvidia-ml_real.so.1           ◄ likewise
+//!   slice/                           ◄ the slice's folder: where the hooks look first
+//! /usr/lib/…/libcuda.so.580.65       ◄ the wrapper; all links to it stay as they are
+//! DIVVY_HOME/sim/lib                 with simulated GPUs instead: a folder of its own, as both are one file there
+//! ```
+//! Nothing of this is seen outside: the namespace takes what is mounted outside later and gives nothing back. When a step
+//! fails, the process goes back to the namespace from which it came.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, symlink};
+use std::path::{Path, PathBuf};
+
+use divvy_driver::load::{BEHIND, CUDA, CUDA_BEHIND, NVML, NVML_BEHIND};
+use divvy_ledger::MOUNTED;
+use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::mount::{
+    MountFlags, MountPropagationFlags, mount, mount_bind, mount_change, mount_remount,
+};
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
+
+use super::form::Wrapper;
+use super::loader;
+
+/// The name by which some programs ask for the CUDA driver.
+const CUDA_UNVERSIONED: &str = "libcuda.so";
+
+/// Why the wrappers cannot be laid.
+#[derive(Debug, thiserror::Error)]
+pub enum CoverError {
+    #[error("only root may mount, and the job's supervisor does not run as root")]
+    NotRoot,
+    #[error("the loader finds no {CUDA} here")]
+    NoDriver,
+    #[error("the mounts are not as they were made: {0} is not the wrapper")]
+    NotCovered(PathBuf),
+    #[error("cannot {what} {}", path.display())]
+    Step {
+        what: &'static str,
+        path: PathBuf,
+        source: io::Error,
+    },
+}
+
+fn failed<E: Into<io::Error>>(what: &'static str, path: &Path) -> impl FnOnce(E) -> CoverError {
+    move |source| CoverError::Step {
+        what,
+        path: path.to_owned(),
+        source: source.into(),
+    }
+}
+
+/// One library: its wrapper, what it needs, and where it is to lie.
+#[derive(Debug, PartialEq, Eq)]
+struct Library {
+    wrapper: PathBuf,
+    /// Name in [`BEHIND`].
+    behind: &'static str,
+    /// The driver's own file.
+    real: PathBuf,
+    over: Vec<PathBuf>,
+}
+
+/// What is to be mounted.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Cover {
+    libraries: Vec<Library>,
+    slice: PathBuf,
+    /// Made anew with the libraries in it, under the names given.
+    folder: Option<PathBuf>,
+}
+
+impl Cover {
+    /// Finds the driver's files as the job's loader will.
+    ///
+    /// # Errors
+    /// [`CoverError::NotRoot`], [`CoverError::NoDriver`].
+    pub fn find(wrapper: &Wrapper, library_path: Option<&str>) -> Result<Self, CoverError> {
+        if !rustix::process::geteuid().is_root() {
+            return Err(CoverError::NotRoot);
+        }
+        let library = |name, behind, file: &Path| {
+            let over = loader::files(name, library_path);
+            let real = taken_from(&over, behind)?;
+            Some(Library {
+                wrapper: file.to_owned(),
+                behind,
+                real,
+                over,
+            })
+        };
+        let cuda = library(CUDA, CUDA_BEHIND, &wrapper.cuda).ok_or(CoverError::NoDriver)?;
+        // A program without NVML can do all but look.
+        let nvml = library(NVML, NVML_BEHIND, &wrapper.nvml);
+        Ok(Cover {
+            libraries: std::iter::once(cuda).chain(nvml).collect(),
+            slice: wrapper.slice.clone(),
+            folder: wrapper.simulated.clone(),
+        })
+    }
+
+    /// Puts this process, and all that it starts from now on, in a namespace where the wrappers lie in front.
+    ///
+    /// # Errors
+    /// When a step fails; the process is where it was then.
+    pub fn lay(&self) -> Result<(), CoverError> {
+        let behind = Path::new(BEHIND);
+        // The mount point is all that is ever left outside, and it stays for the next job.
+        match fs::DirBuilder::new().mode(0o755).create(behind) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                return Err(failed("make", behind)(error));
+            }
+            _ => {}
+        }
+        let before = Before::remember()?;
+        let laid = unshare().and_then(|()| self.mount());
+        if laid.is_err() {
+            before.restore()?;
+        }
+        laid
+    }
+
+    fn mount(&self) -> Result<(), CoverError> {
+        let behind = Path::new(BEHIND);
+        // Opened before anything hides them: the driver's file may lie in a folder that is about to be mounted over.
+        let mut sources = Vec::new();
+        for library in &self.libraries {
+            sources.push((open(&library.real)?, open(&library.wrapper)?));
+        }
+        let slice = open(&self.slice)?;
+        let folders: Vec<&Path> = std::iter::once(behind)
+            .chain(self.folder.as_deref())
+            .collect();
+        for folder in &folders {
+            mount_new(folder)?;
+        }
+        for (library, (real, wrapper)) in self.libraries.iter().zip(&sources) {
+            bind_new(real, &behind.join(library.behind))?;
+            let over = match &self.folder {
+                Some(folder) => vec![folder.join(library.name())],
+                None => library.over.clone(),
+            };
+            for path in over {
+                if self.folder.is_some() {
+                    bind_new(wrapper, &path)?;
+                } else {
+                    bind(wrapper, &path)?;
+                }
+                if !same(&path, &library.wrapper) {
+                    return Err(CoverError::NotCovered(path));
+                }
+            }
+        }
+        if let Some(folder) = &self.folder {
+            let link = folder.join(CUDA_UNVERSIONED);
+            symlink(CUDA, &link).map_err(failed("make", &link))?;
+        }
+        let mounted = Path::new(MOUNTED);
+        fs::create_dir(mounted).map_err(failed("make", mounted))?;
+        bind(&slice, mounted)?;
+        for folder in folders {
+            let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV;
+            mount_remount(folder, flags, c"").map_err(failed("write-protect", folder))?;
+        }
+        Ok(())
+    }
+}
+
+impl Library {
+    /// The name under which programs ask for it.
+    fn name(&self) -> &'static str {
+        if self.behind == CUDA_BEHIND {
+            CUDA
+        } else {
+            NVML
+        }
+    }
+}
+
+/// The driver's own file: the one that the loader takes, or, in a job of a job, the one behind the wrapper that it takes.
+fn taken_from(files: &[PathBuf], behind: &str) -> Option<PathBuf> {
+    let first = files.first()?;
+    let outer = Path::new(BEHIND).join(behind);
+    let is_covered = is_mount_point(first) && outer.is_file();
+    Some(if is_covered { outer } else { first.clone() })
+}
+
+fn is_mount_point(path: &Path) -> bool {
+    use rustix::fs::{AtFlags, StatxAttributes, StatxFlags, statx};
+    statx(CWD, path, AtFlags::empty(), StatxFlags::empty())
+        .is_ok_and(|found| found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
+}
+
+/// Where this process was before it went into a namespace of its own.
+struct Before {
+    namespace: OwnedFd,
+    folder: OwnedFd,
+}
+
+impl Before {
+    fn remember() -> Result<Self, CoverError> {
+        let namespace = Path::new("/proc/thread-self/ns/mnt");
+        let folder = Path::new(".");
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(Before {
+            namespace: File::open(namespace)
+                .map_err(failed("open", namespace))?
+                .into(),
+            folder: openat(CWD, folder, flags, Mode::empty()).map_err(failed("open", folder))?,
+        })
+    }
+
+    /// Going back also leaves the working directory at the root.
+    fn restore(self) -> Result<(), CoverError> {
+        let back =
+            move_into_link_name_space(self.namespace.as_fd(), Some(LinkNameSpaceType::Mount));
+        back.map_err(failed("leave", Path::new(BEHIND)))?;
+        rustix::process::fchdir(&self.folder).map_err(failed("go back to", Path::new(".")))
+    }
+}
+
+/// Gives this thread a mount namespace that follows the one it had, and is not followed.
+fn unshare() -> Result<(), CoverError> {
+    let root = Path::new("/");
+    #[expect(
+        deprecated,
+        reason = "what is unsafe about it is sharing descriptors, which stay shared here"
+    )]
+    rustix::thread::unshare(UnshareFlags::NEWNS)
+        .map_err(failed("make a mount namespace of", root))?;
+    mount_change(
+        root,
+        MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC,
+    )
+    .map_err(failed("part the mounts below", root))
+}
+
+fn open(path: &Path) -> Result<OwnedFd, CoverError> {
+    openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).map_err(failed("open", path))
+}
+
+/// An empty file system on a folder, for a few names.
+fn mount_new(folder: &Path) -> Result<(), CoverError> {
+    let flags = MountFlags::NOSUID | MountFlags::NODEV;
+    mount("divvy", folder, "tmpfs", flags, Some(c"mode=755,size=1m"))
+        .map_err(failed("mount over", folder))
+}
+
+fn bind_new(source: &OwnedFd, target: &Path) -> Result<(), CoverError> {
+    File::create_new(target).map_err(failed("make", target))?;
+    bind(source, target)
+}
+
+fn bind(source: &OwnedFd, target: &Path) -> Result<(), CoverError> {
+    let source = format!("/proc/self/fd/{}", source.as_raw_fd());
+    mount_bind(source, target).map_err(failed("mount over", target))
+}
+
+fn same(one: &Path, other: &Path) -> bool {
+    let which = |path: &Path| rustix::fs::stat(path).map(|found| (found.st_dev, found.st_ino));
+    which(one).is_ok_and(|one| which(other).is_ok_and(|other| one == other))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether this machine lets its root mount; without that these tests say so and check nothing.
+    fn may_mount() -> bool {
+        let may = rustix::process::geteuid().is_root()
+            && std::thread::spawn(|| unshare().is_ok()).join().unwrap();
+        if !may {
+            eprintln!("skipped: nobody may make a mount namespace here");
+        }
+        may
+    }
+
+    /// A driver as it is installed, wrappers, and a slice.
+    fn scene(dir: &Path) -> Wrapper {
+        for (name, text) in [
+            ("libcuda.so.99.1", "real cuda"),
+            ("libnvidia-ml.so.99.1", "real nvml"),
+            ("wrapper_cuda.so", "wrapper of cuda"),
+            ("wrapper_nvml.so", "wrapper of nvml"),
+        ] {
+            fs::write(dir.join(name), text).unwrap();
+        }
+        for (link, target) in [
+            ("libcuda.so.1", "libcuda.so.99.1"),
+            ("libcuda.so", "libcuda.so.1"),
+            ("libnvidia-ml.so.1", "libnvidia-ml.so.99.1"),
+        ] {
+            symlink(target, dir.join(link)).unwrap();
+        }
+        fs::create_dir(dir.join("slice")).unwrap();
+        fs::write(dir.join("slice/control"), "the slice").unwrap();
+        Wrapper {
+            cuda: dir.join("wrapper_cuda.so"),
+            nvml: dir.join("wrapper_nvml.so"),
+            preload: "/no/such/preload.so".into(),
+            slice: dir.join("slice"),
+            simulated: None,
+        }
+    }
+
+    fn read(path: impl AsRef<Path>) -> String {
+        fs::read_to_string(path.as_ref()).unwrap_or_else(|error| error.kind().to_string())
+    }
+
+    #[test]
+    fn the_wrappers_lie_in_front_inside_and_nothing_is_seen_outside() {
+        if !may_mount() {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let wrapper = scene(dir.path());
+        let folder = fs::canonicalize(dir.path()).unwrap();
+        let inside = folder.clone();
+        std::thread::spawn(move || {
+            let cover = Cover::find(&wrapper, inside.to_str()).unwrap();
+            cover.lay().unwrap();
+            for name in ["libcuda.so", "libcuda.so.1", "libcuda.so.99.1"] {
+                assert_eq!(read(inside.join(name)), "wrapper of cuda", "{name}");
+            }
+            assert_eq!(read(inside.join("libnvidia-ml.so.1")), "wrapper of nvml");
+            let behind = Path::new(BEHIND);
+            assert_eq!(read(behind.join(CUDA_BEHIND)), "real cuda");
+            assert_eq!(read(behind.join(NVML_BEHIND)), "real nvml");
+            assert_eq!(read(Path::new(MOUNTED).join("control")), "the slice");
+            fs::write(Path::new(MOUNTED).join("slots"), "written").unwrap();
+            fs::write(behind.join("x"), "").unwrap_err();
+            // A job of a job: its wrapper needs the driver, not the outer wrapper.
+            let inner = Cover::find(&wrapper, inside.to_str()).unwrap();
+            assert_eq!(inner.libraries[0].real, behind.join(CUDA_BEHIND));
+            inner.lay().unwrap();
+            assert_eq!(read(behind.join(CUDA_BEHIND)), "real cuda");
+            assert_eq!(read(inside.join("libcuda.so.1")), "wrapper of cuda");
+        })
+        .join()
+        .unwrap();
+        assert_eq!(read(folder.join("libcuda.so.1")), "real cuda");
+        assert_eq!(read(folder.join("slice/slots")), "written");
+        assert_eq!(fs::read_dir(BEHIND).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_step_that_fails_leaves_everything_as_it_was() {
+        if !may_mount() {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let mut wrapper = scene(dir.path());
+        // The last step: by then all else is mounted.
+        wrapper.slice = dir.path().join("libcuda.so");
+        let folder = fs::canonicalize(dir.path()).unwrap();
+        std::thread::spawn(move || {
+            let namespace = || fs::read_link("/proc/thread-self/ns/mnt").unwrap();
+            let before = (namespace(), std::env::current_dir().unwrap());
+            let cover = Cover::find(&wrapper, folder.to_str()).unwrap();
+            let error = cover.lay().unwrap_err();
+            assert!(error.to_string().contains(MOUNTED), "{error}");
+            assert_eq!((namespace(), std::env::current_dir().unwrap()), before);
+            assert_eq!(read(folder.join("libcuda.so.1")), "real cuda");
+        })
+        .join()
+        .unwrap();
+    }
+
+    #[test]
+    fn a_machine_without_a_driver_has_nothing_to_cover() {
+        let dir = tempfile::tempdir().unwrap();
+        let wrapper = scene(dir.path());
+        let found = Cover::find(&wrapper, Some("/no/such/folder"));
+        let has_driver = !loader::files(CUDA, None).is_empty();
+        match found {
+            Err(CoverError::NotRoot) => assert!(!rustix::process::geteuid().is_root()),
+            Err(CoverError::NoDriver) => assert!(!has_driver),
+            other => assert!(has_driver && other.is_ok()),
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! Where the dynamic loader finds a library: the folders of `LD_LIBRARY_PATH`, then its cache (ld.so(8)).
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const CACHE: &str = "/etc/ld.so.cache";
+
+/// Every file that the loader has for `name` in a program with that `LD_LIBRARY_PATH`, the one that it takes first. Links
+/// are followed, and a file that several lead to is named once.
+pub fn files(name: &str, library_path: Option<&str>) -> Vec<PathBuf> {
+    let folders = library_path.unwrap_or_default().split([':', ';']);
+    let on_path = folders
+        .filter(|folder| !folder.is_empty())
+        .map(|folder| Path::new(folder).join(name));
+    let cache = fs::read(CACHE).unwrap_or_default();
+    let mut found = Vec::new();
+    for path in on_path.chain(cached(&cache, name)) {
+        if let Ok(file) = fs::canonicalize(path)
+            && !found.contains(&file)
+        {
+            found.push(file);
+        }
+    }
+    found
+}
+
+/// What the cache has under `name` for 64-bit x86 with glibc. Its format is glibc's `elf/cache.h` (`struct cache_file_new`):
+/// 48 bytes of header, of which bytes 20 to 24 count the entries; 24 bytes an entry: flags, offset of the name, offset of
+/// the path, and what does not matter here.
+fn cached(cache: &[u8], name: &str) -> Vec<PathBuf> {
+    const MAGIC: &[u8] = b"glibc-ld.so.cache1.1";
+    const HEADER: usize = 48;
+    const ENTRY: usize = 24;
+    /// `FLAG_ELF_LIBC6 | FLAG_X8664_LIB64`.
+    const OURS: u32 = 0x0303;
+
+    let number = |at: usize| {
+        let bytes = cache.get(at..at + 4)?;
+        Some(u32::from_le_bytes(bytes.try_into().ok()?))
+    };
+    let text = |at: u32| {
+        let bytes = cache.get(at as usize..)?;
+        std::str::from_utf8(bytes.split(|byte| *byte == 0).next()?).ok()
+    };
+    if !cache.starts_with(MAGIC) {
+        return Vec::new();
+    }
+    let count = number(MAGIC.len()).unwrap_or(0) as usize;
+    let entries = (0..count).map(|index| HEADER + index * ENTRY);
+    let path = |at: usize| {
+        let is_ours = number(at)? == OURS && text(number(at + 4)?)? == name;
+        is_ours.then(|| text(number(at + 8)?).map(PathBuf::from))?
+    };
+    entries
+        .take_while(|at| at + ENTRY <= cache.len())
+        .filter_map(path)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What ldconfig itself makes of this machine's cache.
+    #[test]
+    fn the_cache_is_read_as_ldconfig_reads_it() {
+        let said = std::process::Command::new("/sbin/ldconfig")
+            .arg("-p")
+            .output();
+        let (Ok(said), Ok(cache)) = (said, fs::read(CACHE)) else {
+            eprintln!("skipped: this machine has no ldconfig or no cache");
+            return;
+        };
+        let said = String::from_utf8(said.stdout).unwrap();
+        let listed: Vec<(&str, &str)> = said
+            .lines()
+            .filter(|line| line.contains("(libc6,x86-64)"))
+            .filter_map(|line| line.trim().split_once(" (libc6,x86-64) => "))
+            .collect();
+        assert!(listed.iter().any(|(name, _)| *name == "libc.so.6"));
+        for (name, _) in &listed {
+            let expected: Vec<PathBuf> = listed
+                .iter()
+                .filter(|(other, _)| other == name)
+                .map(|(_, path)| PathBuf::from(path))
+                .collect();
+            assert_eq!(cached(&cache, name), expected, "{name}");
+        }
+        assert!(cached(&cache, "libnosuch.so.1").is_empty());
+    }
+
+    #[test]
+    fn a_cache_that_is_none_has_nothing() {
+        for broken in [
+            &b""[..],
+            b"glibc-ld.so.cache1.1",
+            b"glibc-ld.so.cache1.1\xff\xff\xff\xff",
+            &[7; 400],
+        ] {
+            assert!(cached(broken, "libc.so.6").is_empty());
+        }
+    }
+
+    #[test]
+    fn the_library_path_comes_first_and_links_are_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let (one, two) = (dir.path().join("one"), dir.path().join("two"));
+        for folder in [&one, &two] {
+            fs::create_dir(folder).unwrap();
+        }
+        fs::write(one.join("libx.so.1.2"), "").unwrap();
+        std::os::unix::fs::symlink("libx.so.1.2", one.join("libx.so.1")).unwrap();
+        std::os::unix::fs::symlink(one.join("libx.so.1"), two.join("libx.so.1")).unwrap();
+        let path = format!("/no/such:{}:{}", two.display(), one.display());
+        let file = fs::canonicalize(one.join("libx.so.1.2")).unwrap();
+        assert_eq!(files("libx.so.1", Some(&path)), [file]);
+        assert!(files("libx.so.1", None).is_empty());
+        // The cache is asked too.
+        assert_eq!(files("libc.so.6", None).len(), 1);
+    }
+}
