@@ -13,7 +13,7 @@ use crate::fork::{Epoch, Opening};
 use crate::layout::{Cell, ControlFile, SLOTS, SlotsFile, state};
 use crate::lock::{self, LockFile};
 use crate::map::{self, Map, OpenError};
-use crate::process::{Owner, boot_time_ns};
+use crate::process::{Owner, boot_time_ns, image};
 use crate::recover::Listed;
 use crate::slice::Slice;
 use crate::slot::{Slot, set_live};
@@ -141,6 +141,7 @@ fn claim(slots: &SlotsFile, file: RawFd, index: usize, owner: &Owner) -> io::Res
         slot.start_time.store(owner.start_time, SeqCst);
         slot.pid_namespace.store(owner.pid_namespace, SeqCst);
         slot.dead_since.store(0, SeqCst);
+        slot.image.store(image(), SeqCst);
         slot.gpus.iter().for_each(clear);
         compute::forget(slot);
         hold_nothing(slots, index);

@@ -149,7 +149,8 @@ pub(crate) struct SlotLines {
     pub watching: AtomicU32,
     /// How often it has asked to launch.
     pub asked: AtomicU64,
-    _room: AtomicU64,
+    /// Which program image of the process that is (`process::image`); 0 when it could not be found out.
+    pub image: AtomicU64,
     /// Per GPU, when its work should be done (CLOCK_BOOTTIME, nanoseconds); 0 when nothing of its is known to be there.
     pub work_end: [AtomicU64; GPUS],
     _compute: [AtomicU64; GPUS],
@@ -286,6 +287,7 @@ mod tests {
         assert_eq!(offset_of!(SliceGpu, work_end), 32);
         assert_eq!(offset_of!(SliceGpu, device_time), 40);
         assert_eq!(offset_of!(SlotLines, dead_since), 32);
+        assert_eq!(offset_of!(SlotLines, image), 56);
         assert_eq!(offset_of!(SlotLines, waiting), 40);
         assert_eq!(offset_of!(SlotLines, watching), 44);
         assert_eq!(offset_of!(SlotLines, asked), 48);

@@ -113,6 +113,15 @@ fn decimal(digits: &[u8]) -> Option<u64> {
     })
 }
 
+/// A number that this program image has and no other that the process was or will be (`execve` replaces the image and keeps
+/// pid and start time): from the random bytes that the kernel gives each image (AT_RANDOM).
+pub(crate) fn image() -> u64 {
+    // SAFETY: no preconditions.
+    let bytes = unsafe { libc::getauxval(libc::AT_RANDOM) } as *const [u8; 8];
+    // SAFETY: null, or the address of 16 bytes that the kernel put on the first stack, which stay there.
+    unsafe { bytes.as_ref() }.map_or(0, |bytes| u64::from_ne_bytes(*bytes))
+}
+
 fn my_pid_namespace() -> u64 {
     let mut status = MaybeUninit::<libc::stat>::uninit();
     // SAFETY: a valid path and a place for the answer, read only when the call succeeded.

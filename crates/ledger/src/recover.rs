@@ -1,7 +1,8 @@
 //! Giving back what dead processes held.
 //!
 //! A free life lock alone is not death: a program may have closed the descriptor that carried it. So the process must
-//! also be gone by pid and start time, or, when it lives in another PID namespace, the caller must say so. Its bytes stay
+//! also be gone by pid and start time, or run another program since (which only itself can tell), or, when it lives in
+//! another PID namespace, the caller must say so. Its bytes stay
 //! charged until the driver no longer lists it, or for two seconds from when its death was first seen: until then the driver may
 //! not have given them back, and the next process would meet a real out-of-memory.
 //!
@@ -19,7 +20,7 @@ use crate::account::Word;
 use crate::layout::{Cell, GPUS, SLOTS_SIZE, SlotLines, SlotsFile, state};
 use crate::lock;
 use crate::map::word;
-use crate::process::{Fate, Owner};
+use crate::process::{self, Fate, Owner};
 use crate::shared;
 
 /// Nanoseconds for which a dead process's bytes stay charged when nobody knows whether the driver returned them.
@@ -80,6 +81,13 @@ struct Identity {
     state: u64,
     owner: Owner,
     dead_since: u64,
+    image: u64,
+}
+
+/// Whether this process ran that image once and runs another one now.
+fn was_replaced(image: u64) -> bool {
+    let now = process::image();
+    image != 0 && now != 0 && image != now
 }
 
 impl SlotFile<'_> {
@@ -87,7 +95,7 @@ impl SlotFile<'_> {
         let seen = self.identity()?;
         match state::of(seen.state) {
             state::CLAIMED => {}
-            state::LIVE if self.has_died(&seen.owner, listed)? => {}
+            state::LIVE if self.has_died(&seen, listed)? => {}
             state::DEAD => {}
             _ => return Ok(Found::Nothing),
         }
@@ -99,14 +107,15 @@ impl SlotFile<'_> {
         found
     }
 
-    fn has_died(&self, owner: &Owner, listed: &dyn Fn(&Owner) -> Listed) -> io::Result<bool> {
+    fn has_died(&self, seen: &Identity, listed: &dyn Fn(&Owner) -> Listed) -> io::Result<bool> {
         if lock::is_locked(self.file.as_raw_fd(), lock::life(self.slot))? {
             return Ok(false);
         }
-        Ok(match owner.fate() {
-            Fate::Alive => false,
+        Ok(match seen.owner.fate() {
+            // The process itself knows what it was before it ran another program.
+            Fate::Alive => seen.owner == Owner::me() && was_replaced(seen.image),
             Fate::Gone => true,
-            Fate::Unknown => listed(owner) == Listed::No,
+            Fate::Unknown => listed(&seen.owner) == Listed::No,
         })
     }
 
@@ -192,6 +201,7 @@ impl SlotFile<'_> {
                 pid_namespace: word(&line, offset_of!(SlotLines, pid_namespace)),
             },
             dead_since: word(&line, offset_of!(SlotLines, dead_since)),
+            image: word(&line, offset_of!(SlotLines, image)),
         })
     }
 

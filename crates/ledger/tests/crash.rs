@@ -6,6 +6,7 @@ mod common;
 use std::fs::{File, OpenOptions};
 use std::io::{PipeReader, PipeWriter, Read, Write, pipe};
 use std::os::unix::fs::FileExt;
+use std::os::unix::process::CommandExt;
 use std::sync::atomic::Ordering::SeqCst;
 
 use common::{Child, Dice, Place, Referee};
@@ -390,4 +391,47 @@ fn several_reapers_and_joiners_at_once_free_every_dead_slot_once() {
         assert_eq!(slice.usage(0).unwrap().charged, 0);
         assert!(slice.read().unwrap().processes().is_empty());
     }
+}
+
+/// Names the slice to the second program of a process.
+const SECOND_PROGRAM: &str = "LEDGER_TEST_SECOND_PROGRAM";
+
+#[test]
+fn what_a_process_held_before_it_ran_another_program_comes_back() {
+    if let Some(folder) = std::env::var_os(SECOND_PROGRAM) {
+        let slot = Slice::open(folder.as_ref()).unwrap().join().unwrap();
+        let now = boot_time_ns();
+        // Seen when it joined; charged until the driver has surely given it back.
+        assert_eq!((slot.index(), slot.usage(0).charged), (1, 60));
+        assert_eq!(slot.reap(now + RETURN_TIME_NS).unwrap().freed, 1);
+        return slot.reserve(0, 100).unwrap().commit();
+    }
+    let place = Place::with_limit(100);
+    let slice = place.slice();
+    let name = "what_a_process_held_before_it_ran_another_program_comes_back";
+    let child = Child::fork(|| {
+        let slot = slice.join().expect("there are slots enough");
+        slot.reserve(0, 60).expect("it fits").commit();
+        let program = std::env::current_exe().expect("a test has a path");
+        let mut second = std::process::Command::new(program);
+        second
+            .args(["--exact", name, "--quiet"])
+            .env(SECOND_PROGRAM, place.dir.path());
+        panic!("{}", second.exec());
+    });
+    child.finish();
+    slice.reap(boot_time_ns(), &unlisted).unwrap();
+    assert_eq!(slice.usage(0).unwrap().charged, 0);
+}
+
+#[test]
+fn another_slot_of_the_same_program_is_no_earlier_one() {
+    let place = Place::with_limit(100);
+    let slice = place.slice();
+    let (first, second) = (slice.join().unwrap(), slice.join().unwrap());
+    first.reserve(0, 60).unwrap().commit();
+    let late = boot_time_ns() + 1000 * SECOND;
+    assert_eq!(second.reap(late).unwrap(), Reaped::default());
+    assert_eq!(second.usage(0).charged, 60);
+    first.release(0, 60);
 }
