@@ -124,6 +124,7 @@ fn destroy(pool: CUmemoryPool) -> Done {
 
 fn trim(pool: CUmemoryPool, keep: usize) -> Done {
     let process = process()?;
+    process.check_unsafe()?;
     let mut objects = process.objects();
     objects.pools.get(to_handle(pool))?;
     process.trim_pool(&mut objects, to_handle(pool), keep as u64)

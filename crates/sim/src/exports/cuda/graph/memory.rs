@@ -13,6 +13,7 @@ exports! { cuda {
 
 fn trim(device: CUdevice) -> Done {
     let process = process()?;
+    process.check_unsafe()?;
     process.trim_graph_memory(process.gpu(device)?);
     Ok(())
 }
