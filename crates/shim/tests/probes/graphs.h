@@ -61,6 +61,16 @@ static int graph_command(const char *line) {
         if (!taken && freed) given = cuMemFreeAsync(address, streams[s]);
         ended = cuStreamEndCapture(streams[s], &graphs[g]);
         printf("%d %d %d %d\n", begun, taken, given, ended);
+    } else if (sscanf(line, "begin %u %u", &s, &count) == 2) { /* stream, mode of the capture */
+        printf("%d\n", cuStreamBeginCapture_v2(streams[s], count));
+    } else if (sscanf(line, "end %u %u", &s, &g) == 2) {
+        printf("%d\n", cuStreamEndCapture(streams[s], &graphs[g]));
+    } else if (sscanf(line, "takeon %u %llu %u", &s, &bytes, &count) == 3) { /* stream, bytes, whether from the probe's pool */
+        uint64_t address = UNTOUCHED;
+        result answer = count ? cuMemAllocFromPoolAsync(&address, bytes, pool, streams[s])
+                              : cuMemAllocAsync(&address, bytes, streams[s]);
+        if (!answer) remember(ASYNC, address);
+        printf("%d %d\n", answer, address == UNTOUCHED);
     } else if (sscanf(line, "instantiate %u %31s %u", &g, how, &s) == 3) {
         void *before = (void *)UNTOUCHED;
         execs[g] = before;

@@ -239,6 +239,38 @@ fn an_allocation_that_is_captured_is_charged_when_its_graph_is_launched() {
 }
 
 #[test]
+fn what_the_limiter_asks_the_driver_ends_no_capture() {
+    let rig = Rig::new(1, ROOM);
+    for mode in 0..3 {
+        let mut probe = rig.ready(Way::Handle);
+        for stream in 1..3 {
+            assert_eq!(probe.ask(&format!("stream {stream}")), [0]);
+        }
+        // The default pool keeps all there is, and so do graphs.
+        assert_eq!(probe.ask("pool 0 1"), [0]);
+        assert_eq!(probe.ask(&format!("threshold {}", u64::MAX)), [0]);
+        assert_eq!(probe.ask(&format!("take async {}", ROOM / 2)), [0, 0]);
+        assert_eq!(probe.ask("give"), [0]);
+        graph(&mut probe, 0, ROOM / 2, true);
+        assert_eq!(probe.ask("launch 0 2"), [0]);
+        assert_eq!(probe.ask("synchronize 2"), [0]);
+        is_charged(&rig, ROOM);
+        assert_eq!(probe.ask("pool 0 0"), [0]);
+        assert_eq!(probe.ask(&format!("begin 1 {mode}")), [0]);
+        // For this it has to take all of that back, and is then asked for more than there is.
+        assert_eq!(probe.ask(&format!("takeon 2 {ROOM} 1")), [0, 0], "{mode}");
+        assert_eq!(probe.ask("takeon 2 512 0"), [OUT_OF_MEMORY, 1], "{mode}");
+        assert_eq!(probe.ask("launch 0 2"), [OUT_OF_MEMORY], "{mode}");
+        assert_eq!(probe.ask(&format!("takeon 1 {ROOM} 0")), [0, 0], "{mode}");
+        assert_eq!(probe.ask("end 1 1"), [0], "{mode}");
+        assert_eq!(probe.ask("instantiate 1 flags 1"), [0, 0], "{mode}");
+        is_charged(&rig, ROOM);
+        probe.ends_silently();
+        rig.settle_the_dead();
+    }
+}
+
+#[test]
 fn a_graph_on_a_gpu_outside_the_slice_is_not_instantiated() {
     let rig = Rig::new(1, ROOM);
     let mut probe = rig.ready(Way::Handle);
