@@ -97,6 +97,8 @@ pub(crate) trait Memory {
     /// Which of the slots `64 * index ..` may hold bytes.
     fn live(&self, index: usize) -> u64;
     fn load(&self, slot: usize) -> Word;
+    /// The bytes of all words, each read once, after the word of the bitmap that names it.
+    fn sum(&self) -> u64;
     /// Changes a word at once, or not at all where `change` gives `None`. Returns whether it did.
     fn update(&self, slot: usize, change: impl Fn(Word) -> Option<Word>) -> bool;
     /// Tries to become the one thread of this process that contends; `leave` ends it.
@@ -197,8 +199,13 @@ impl Count {
 }
 
 impl Attempt {
+    /// One that goes by steps from the first on, for the model.
+    #[cfg(test)]
     pub fn new(slot: usize, bytes: u64) -> Self {
-        let step = Step::Publish;
+        Self::at(Step::Publish, slot, bytes)
+    }
+
+    fn at(step: Step, slot: usize, bytes: u64) -> Self {
         Self {
             slot,
             bytes,
@@ -211,44 +218,35 @@ impl Attempt {
         }
     }
 
-    /// Runs the steps to the end.
+    /// Reserves `bytes` in the word of `slot`.
     #[inline(always)]
-    pub fn run<M: Memory>(mut self, memory: &M) -> Outcome {
-        if let Some(outcome) = self.straight(memory) {
-            return outcome;
+    pub fn run<M: Memory>(slot: usize, bytes: u64, memory: &M) -> Outcome {
+        match Self::straight(slot, bytes, memory) {
+            Ok(total) => Outcome::Granted { total },
+            Err(step) => Self::at(step, slot, bytes).by_steps(memory),
         }
-        self.by_steps(memory)
     }
 
     /// The way that nearly every reservation goes: publish, read the limit, count, settle. The same accesses as by steps and
     /// in the same order; only a count that finds the limit exceeded is not judged but done again, which adds a look and no
-    /// right. It costs a third of what going from step to step does.
+    /// right. It costs a third of what going from step to step does. `Err` is the step to go on from.
     #[inline(always)]
-    fn straight<M: Memory>(&mut self, memory: &M) -> Option<Outcome> {
-        if !memory.update(self.slot, |word| word.publish(self.bytes)) {
-            self.step = Step::Blocked;
-            return None;
+    fn straight<M: Memory>(slot: usize, bytes: u64, memory: &M) -> Result<u64, Step> {
+        if !memory.update(slot, |word| word.publish(bytes)) {
+            return Err(Step::Blocked);
         }
         let limit = memory.limit();
-        let mut total = 0u64;
-        for index in 0..M::LIVE_WORDS {
-            let mut bits = memory.live(index);
-            while bits != 0 {
-                let slot = index * 64 + bits.trailing_zeros() as usize;
-                bits &= bits - 1;
-                total = total.saturating_add(memory.load(slot).bytes());
-            }
-        }
+        let total = memory.sum();
         if total > limit {
-            self.step = Step::ReadLimit;
-            return None;
+            return Err(Step::ReadLimit);
         }
-        memory.update(self.slot, |word| Some(word.settle()));
-        Some(Outcome::Granted { total })
+        memory.update(slot, |word| Some(word.settle()));
+        Ok(total)
     }
 
+    /// Runs the steps to the end.
     #[cold]
-    fn by_steps<M: Memory>(&mut self, memory: &M) -> Outcome {
+    fn by_steps<M: Memory>(mut self, memory: &M) -> Outcome {
         loop {
             if let Some(outcome) = self.step(memory) {
                 return outcome;

@@ -202,7 +202,7 @@ impl Slot {
             cell,
             patience: Patience::default(),
         };
-        match Attempt::new(self.index, bytes).run(&words) {
+        match Attempt::run(self.index, bytes, &words) {
             Outcome::Granted { total } => Ok(total),
             Outcome::Denied { limit, used } => {
                 let unseen = self.unseen(gpu);
@@ -332,6 +332,10 @@ impl Memory for Words<'_> {
             None => slots.slots[slot].gpus[self.gpu].used.load(SeqCst),
             Some(line) => slots.shared[line].used.load(SeqCst),
         })
+    }
+    #[inline]
+    fn sum(&self) -> u64 {
+        self.slot.charged(self.gpu)
     }
     #[inline]
     fn update(&self, slot: usize, change: impl Fn(Word) -> Option<Word>) -> bool {

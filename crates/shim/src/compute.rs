@@ -16,4 +16,4 @@ pub mod launch;
 pub mod synchronise;
 
 pub use forecast::Work;
-pub use gate::{Compute, pass};
+pub use gate::{Compute, forget_slot, is_open, pass};

@@ -12,13 +12,14 @@ use std::path::PathBuf;
 use std::ptr::null_mut;
 use std::sync::OnceLock;
 use std::sync::atomic::{
-    AtomicBool, AtomicPtr,
+    AtomicBool, AtomicPtr, AtomicU32,
     Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 
-use divvy_ledger::{MOUNTED, Slice};
+use divvy_ledger::{MOUNTED, Slice, Slot};
 
 use crate::account::Account;
+use crate::compute;
 use crate::notice;
 use crate::route::form;
 
@@ -56,30 +57,41 @@ pub fn account() -> Option<&'static Account> {
     }
 }
 
-/// Counts an internal error where the agent sees it.
+/// Alarms of this process before it had a slot to count them in.
+static EARLY: AtomicU32 = AtomicU32::new(0);
+
+/// Counts what should not be where the agent sees it: now, or once the process has a slot. Safe inside `dlsym`.
 pub fn alarm() {
-    if let Some(slot) = account().and_then(Account::joined) {
+    match account().and_then(Account::joined) {
+        Some(slot) => slot.alarm(),
+        None => {
+            EARLY.fetch_add(1, Relaxed);
+        }
+    }
+}
+
+/// Counts the alarms of before in the slot that the process has now.
+pub fn count_early(slot: &Slot) {
+    for _ in 0..EARLY.swap(0, Relaxed) {
         slot.alarm();
     }
 }
 
 /// Says, once in this process, why its allocations fail, or that they are not limited.
-pub fn tell(text: &str) {
+pub fn tell(text: impl FnOnce() -> String) {
     if !current().told.swap(true, Relaxed) {
-        notice::say(text);
+        notice::say(&text());
     }
 }
 
 /// Says that allocations are refused, once in this process.
 pub fn tell_refusal(cause: &str) {
-    tell(&format!("GPU memory is refused: {cause}; {REMEDY}"));
+    tell(|| format!("GPU memory is refused: {cause}; {REMEDY}"));
 }
 
 /// Says that nothing is limited, once in this process.
 pub fn tell_off() {
-    tell(&format!(
-        "{SWITCH}=off: GPU memory is not limited in this process"
-    ));
+    tell(|| format!("{SWITCH}=off: GPU memory is not limited in this process"));
 }
 
 fn current() -> &'static Process {
@@ -130,9 +142,10 @@ fn watch_forks() {
     static WATCHED: AtomicBool = AtomicBool::new(false);
     extern "C" fn forget() {
         CURRENT.store(null_mut(), Release);
+        compute::forget_slot();
     }
     if !WATCHED.swap(true, AcqRel) {
-        // SAFETY: the handler stores one word, which is allowed in a fork child.
+        // SAFETY: the handler stores two words, which is allowed in a fork child.
         unsafe { libc::pthread_atfork(None, None, Some(forget)) };
     }
 }

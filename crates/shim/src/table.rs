@@ -9,7 +9,7 @@ use divvy_driver::sys::cuda::*;
 use divvy_driver::sys::nvml::*;
 
 use crate::charge::{graph, memory, stream_ordered, vmm};
-use crate::compute::{launch, synchronise};
+use crate::compute::{is_open, launch, synchronise};
 use crate::context;
 use crate::route::hook::hooks;
 use crate::route::procaddress;
@@ -94,117 +94,117 @@ hooks! { $
     /// Settles the charge of graph memory with what the driver still reserves.
     cuda cuDeviceGraphMemTrim(device: CUdevice) -> CUresult => graph::trim;
     /// Waits for the slice's turn where compute time is shared; never while the stream is captured.
-    cuda cuLaunchKernel(f: CUfunction, grid_dim_x: c_uint, grid_dim_y: c_uint, grid_dim_z: c_uint, block_dim_x: c_uint, block_dim_y: c_uint, block_dim_z: c_uint, shared_mem_bytes: c_uint, h_stream: CUstream, kernel_params: *mut *mut c_void, extra: *mut *mut c_void) -> CUresult => launch::kernel;
+    cuda cuLaunchKernel(f: CUfunction, grid_dim_x: c_uint, grid_dim_y: c_uint, grid_dim_z: c_uint, block_dim_x: c_uint, block_dim_y: c_uint, block_dim_z: c_uint, shared_mem_bytes: c_uint, h_stream: CUstream, kernel_params: *mut *mut c_void, extra: *mut *mut c_void) -> CUresult => launch::kernel, is_open;
     /// Waits for the slice's turn where compute time is shared; never while the stream is captured.
-    cuda cuLaunchKernel_ptsz(f: CUfunction, grid_dim_x: c_uint, grid_dim_y: c_uint, grid_dim_z: c_uint, block_dim_x: c_uint, block_dim_y: c_uint, block_dim_z: c_uint, shared_mem_bytes: c_uint, h_stream: CUstream, kernel_params: *mut *mut c_void, extra: *mut *mut c_void) -> CUresult => launch::kernel_ptsz;
+    cuda cuLaunchKernel_ptsz(f: CUfunction, grid_dim_x: c_uint, grid_dim_y: c_uint, grid_dim_z: c_uint, block_dim_x: c_uint, block_dim_y: c_uint, block_dim_z: c_uint, shared_mem_bytes: c_uint, h_stream: CUstream, kernel_params: *mut *mut c_void, extra: *mut *mut c_void) -> CUresult => launch::kernel_ptsz, is_open;
     /// Waits for the slice's turn where compute time is shared; never while the stream is captured.
-    cuda cuLaunchKernelEx(config: *const CUlaunchConfig, f: CUfunction, kernel_params: *mut *mut c_void, extra: *mut *mut c_void) -> CUresult => launch::kernel_ex;
+    cuda cuLaunchKernelEx(config: *const CUlaunchConfig, f: CUfunction, kernel_params: *mut *mut c_void, extra: *mut *mut c_void) -> CUresult => launch::kernel_ex, is_open;
     /// Waits for the slice's turn where compute time is shared; never while the stream is captured.
-    cuda cuLaunchKernelEx_ptsz(config: *const CUlaunchConfig, f: CUfunction, kernel_params: *mut *mut c_void, extra: *mut *mut c_void) -> CUresult => launch::kernel_ex_ptsz;
+    cuda cuLaunchKernelEx_ptsz(config: *const CUlaunchConfig, f: CUfunction, kernel_params: *mut *mut c_void, extra: *mut *mut c_void) -> CUresult => launch::kernel_ex_ptsz, is_open;
     /// Waits for the slice's turn where compute time is shared; never while the stream is captured.
-    cuda cuLaunchCooperativeKernel(f: CUfunction, grid_dim_x: c_uint, grid_dim_y: c_uint, grid_dim_z: c_uint, block_dim_x: c_uint, block_dim_y: c_uint, block_dim_z: c_uint, shared_mem_bytes: c_uint, h_stream: CUstream, kernel_params: *mut *mut c_void) -> CUresult => launch::cooperative;
+    cuda cuLaunchCooperativeKernel(f: CUfunction, grid_dim_x: c_uint, grid_dim_y: c_uint, grid_dim_z: c_uint, block_dim_x: c_uint, block_dim_y: c_uint, block_dim_z: c_uint, shared_mem_bytes: c_uint, h_stream: CUstream, kernel_params: *mut *mut c_void) -> CUresult => launch::cooperative, is_open;
     /// Waits for the slice's turn where compute time is shared; never while the stream is captured.
-    cuda cuLaunchCooperativeKernel_ptsz(f: CUfunction, grid_dim_x: c_uint, grid_dim_y: c_uint, grid_dim_z: c_uint, block_dim_x: c_uint, block_dim_y: c_uint, block_dim_z: c_uint, shared_mem_bytes: c_uint, h_stream: CUstream, kernel_params: *mut *mut c_void) -> CUresult => launch::cooperative_ptsz;
+    cuda cuLaunchCooperativeKernel_ptsz(f: CUfunction, grid_dim_x: c_uint, grid_dim_y: c_uint, grid_dim_z: c_uint, block_dim_x: c_uint, block_dim_y: c_uint, block_dim_z: c_uint, shared_mem_bytes: c_uint, h_stream: CUstream, kernel_params: *mut *mut c_void) -> CUresult => launch::cooperative_ptsz, is_open;
     /// Waits for the slice's turn where compute time is shared; never while the stream is captured.
-    cuda cuLaunchCooperativeKernelMultiDevice(launch_params_list: *mut CUDA_LAUNCH_PARAMS, num_devices: c_uint, flags: c_uint) -> CUresult => launch::several_devices;
+    cuda cuLaunchCooperativeKernelMultiDevice(launch_params_list: *mut CUDA_LAUNCH_PARAMS, num_devices: c_uint, flags: c_uint) -> CUresult => launch::several_devices, is_open;
     /// Waits for the slice's turn where compute time is shared; never while the stream is captured.
-    cuda cuLaunch(f: CUfunction) -> CUresult => launch::plain;
+    cuda cuLaunch(f: CUfunction) -> CUresult => launch::plain, is_open;
     /// Waits for the slice's turn where compute time is shared; never while the stream is captured.
-    cuda cuLaunchGrid(f: CUfunction, grid_width: c_int, grid_height: c_int) -> CUresult => launch::grid;
+    cuda cuLaunchGrid(f: CUfunction, grid_width: c_int, grid_height: c_int) -> CUresult => launch::grid, is_open;
     /// Waits for the slice's turn where compute time is shared; never while the stream is captured.
-    cuda cuLaunchGridAsync(f: CUfunction, grid_width: c_int, grid_height: c_int, h_stream: CUstream) -> CUresult => launch::grid_async;
+    cuda cuLaunchGridAsync(f: CUfunction, grid_width: c_int, grid_height: c_int, h_stream: CUstream) -> CUresult => launch::grid_async, is_open;
     /// Waits for the slice's turn, as a launch does.
-    cuda cuMemcpyAsync(dst: CUdeviceptr, src: CUdeviceptr, byte_count: usize, h_stream: CUstream) -> CUresult => launch::copy;
+    cuda cuMemcpyAsync(dst: CUdeviceptr, src: CUdeviceptr, byte_count: usize, h_stream: CUstream) -> CUresult => launch::copy, is_open;
     /// Waits for the slice's turn, as a launch does.
-    cuda cuMemcpyAsync_ptsz(dst: CUdeviceptr, src: CUdeviceptr, byte_count: usize, h_stream: CUstream) -> CUresult => launch::copy_ptsz;
+    cuda cuMemcpyAsync_ptsz(dst: CUdeviceptr, src: CUdeviceptr, byte_count: usize, h_stream: CUstream) -> CUresult => launch::copy_ptsz, is_open;
     /// Waits for the slice's turn, as a launch does.
-    cuda cuMemcpyHtoDAsync_v2(dst_device: CUdeviceptr, src_host: *const c_void, byte_count: usize, h_stream: CUstream) -> CUresult => launch::copy_in;
+    cuda cuMemcpyHtoDAsync_v2(dst_device: CUdeviceptr, src_host: *const c_void, byte_count: usize, h_stream: CUstream) -> CUresult => launch::copy_in, is_open;
     /// Waits for the slice's turn, as a launch does.
-    cuda cuMemcpyHtoDAsync_v2_ptsz(dst_device: CUdeviceptr, src_host: *const c_void, byte_count: usize, h_stream: CUstream) -> CUresult => launch::copy_in_ptsz;
+    cuda cuMemcpyHtoDAsync_v2_ptsz(dst_device: CUdeviceptr, src_host: *const c_void, byte_count: usize, h_stream: CUstream) -> CUresult => launch::copy_in_ptsz, is_open;
     /// Waits for the slice's turn, as a launch does.
-    cuda cuMemcpyDtoHAsync_v2(dst_host: *mut c_void, src_device: CUdeviceptr, byte_count: usize, h_stream: CUstream) -> CUresult => launch::copy_out;
+    cuda cuMemcpyDtoHAsync_v2(dst_host: *mut c_void, src_device: CUdeviceptr, byte_count: usize, h_stream: CUstream) -> CUresult => launch::copy_out, is_open;
     /// Waits for the slice's turn, as a launch does.
-    cuda cuMemcpyDtoHAsync_v2_ptsz(dst_host: *mut c_void, src_device: CUdeviceptr, byte_count: usize, h_stream: CUstream) -> CUresult => launch::copy_out_ptsz;
+    cuda cuMemcpyDtoHAsync_v2_ptsz(dst_host: *mut c_void, src_device: CUdeviceptr, byte_count: usize, h_stream: CUstream) -> CUresult => launch::copy_out_ptsz, is_open;
     /// Waits for the slice's turn, as a launch does.
-    cuda cuMemcpyDtoDAsync_v2(dst_device: CUdeviceptr, src_device: CUdeviceptr, byte_count: usize, h_stream: CUstream) -> CUresult => launch::copy;
+    cuda cuMemcpyDtoDAsync_v2(dst_device: CUdeviceptr, src_device: CUdeviceptr, byte_count: usize, h_stream: CUstream) -> CUresult => launch::copy, is_open;
     /// Waits for the slice's turn, as a launch does.
-    cuda cuMemcpyDtoDAsync_v2_ptsz(dst_device: CUdeviceptr, src_device: CUdeviceptr, byte_count: usize, h_stream: CUstream) -> CUresult => launch::copy_ptsz;
+    cuda cuMemcpyDtoDAsync_v2_ptsz(dst_device: CUdeviceptr, src_device: CUdeviceptr, byte_count: usize, h_stream: CUstream) -> CUresult => launch::copy_ptsz, is_open;
     /// Waits for the slice's turn, as a launch does.
-    cuda cuMemcpyPeerAsync(dst_device: CUdeviceptr, dst_context: CUcontext, src_device: CUdeviceptr, src_context: CUcontext, byte_count: usize, h_stream: CUstream) -> CUresult => launch::copy_peer;
+    cuda cuMemcpyPeerAsync(dst_device: CUdeviceptr, dst_context: CUcontext, src_device: CUdeviceptr, src_context: CUcontext, byte_count: usize, h_stream: CUstream) -> CUresult => launch::copy_peer, is_open;
     /// Waits for the slice's turn, as a launch does.
-    cuda cuMemcpyPeerAsync_ptsz(dst_device: CUdeviceptr, dst_context: CUcontext, src_device: CUdeviceptr, src_context: CUcontext, byte_count: usize, h_stream: CUstream) -> CUresult => launch::copy_peer_ptsz;
+    cuda cuMemcpyPeerAsync_ptsz(dst_device: CUdeviceptr, dst_context: CUcontext, src_device: CUdeviceptr, src_context: CUcontext, byte_count: usize, h_stream: CUstream) -> CUresult => launch::copy_peer_ptsz, is_open;
     /// Waits for the slice's turn, as a launch does.
-    cuda cuMemcpy2DAsync_v2(p_copy: *const CUDA_MEMCPY2D, h_stream: CUstream) -> CUresult => launch::copy_2d;
+    cuda cuMemcpy2DAsync_v2(p_copy: *const CUDA_MEMCPY2D, h_stream: CUstream) -> CUresult => launch::copy_2d, is_open;
     /// Waits for the slice's turn, as a launch does.
-    cuda cuMemcpy2DAsync_v2_ptsz(p_copy: *const CUDA_MEMCPY2D, h_stream: CUstream) -> CUresult => launch::copy_2d_ptsz;
+    cuda cuMemcpy2DAsync_v2_ptsz(p_copy: *const CUDA_MEMCPY2D, h_stream: CUstream) -> CUresult => launch::copy_2d_ptsz, is_open;
     /// Waits for the slice's turn, as a launch does.
-    cuda cuMemcpy3DAsync_v2(p_copy: *const CUDA_MEMCPY3D, h_stream: CUstream) -> CUresult => launch::copy_3d;
+    cuda cuMemcpy3DAsync_v2(p_copy: *const CUDA_MEMCPY3D, h_stream: CUstream) -> CUresult => launch::copy_3d, is_open;
     /// Waits for the slice's turn, as a launch does.
-    cuda cuMemcpy3DAsync_v2_ptsz(p_copy: *const CUDA_MEMCPY3D, h_stream: CUstream) -> CUresult => launch::copy_3d_ptsz;
+    cuda cuMemcpy3DAsync_v2_ptsz(p_copy: *const CUDA_MEMCPY3D, h_stream: CUstream) -> CUresult => launch::copy_3d_ptsz, is_open;
     /// Waits for the slice's turn, as a launch does.
-    cuda cuMemcpy3DPeerAsync(p_copy: *const CUDA_MEMCPY3D_PEER, h_stream: CUstream) -> CUresult => launch::copy_3d_peer;
+    cuda cuMemcpy3DPeerAsync(p_copy: *const CUDA_MEMCPY3D_PEER, h_stream: CUstream) -> CUresult => launch::copy_3d_peer, is_open;
     /// Waits for the slice's turn, as a launch does.
-    cuda cuMemcpy3DPeerAsync_ptsz(p_copy: *const CUDA_MEMCPY3D_PEER, h_stream: CUstream) -> CUresult => launch::copy_3d_peer_ptsz;
+    cuda cuMemcpy3DPeerAsync_ptsz(p_copy: *const CUDA_MEMCPY3D_PEER, h_stream: CUstream) -> CUresult => launch::copy_3d_peer_ptsz, is_open;
     /// Waits for the slice's turn, as a launch does.
-    cuda cuMemcpyBatchAsync(dsts: *mut CUdeviceptr, srcs: *mut CUdeviceptr, sizes: *mut usize, count: usize, attrs: *mut CUmemcpyAttributes, attrs_idxs: *mut usize, num_attrs: usize, fail_idx: *mut usize, h_stream: CUstream) -> CUresult => launch::copies;
+    cuda cuMemcpyBatchAsync(dsts: *mut CUdeviceptr, srcs: *mut CUdeviceptr, sizes: *mut usize, count: usize, attrs: *mut CUmemcpyAttributes, attrs_idxs: *mut usize, num_attrs: usize, fail_idx: *mut usize, h_stream: CUstream) -> CUresult => launch::copies, is_open;
     /// Waits for the slice's turn, as a launch does.
-    cuda cuMemcpyBatchAsync_ptsz(dsts: *mut CUdeviceptr, srcs: *mut CUdeviceptr, sizes: *mut usize, count: usize, attrs: *mut CUmemcpyAttributes, attrs_idxs: *mut usize, num_attrs: usize, fail_idx: *mut usize, h_stream: CUstream) -> CUresult => launch::copies_ptsz;
+    cuda cuMemcpyBatchAsync_ptsz(dsts: *mut CUdeviceptr, srcs: *mut CUdeviceptr, sizes: *mut usize, count: usize, attrs: *mut CUmemcpyAttributes, attrs_idxs: *mut usize, num_attrs: usize, fail_idx: *mut usize, h_stream: CUstream) -> CUresult => launch::copies_ptsz, is_open;
     /// Waits for the slice's turn, as a launch does.
-    cuda cuMemcpyBatchAsync_v2(dsts: *mut CUdeviceptr, srcs: *mut CUdeviceptr, sizes: *mut usize, count: usize, attrs: *mut CUmemcpyAttributes, attrs_idxs: *mut usize, num_attrs: usize, h_stream: CUstream) -> CUresult => launch::copies_v2;
+    cuda cuMemcpyBatchAsync_v2(dsts: *mut CUdeviceptr, srcs: *mut CUdeviceptr, sizes: *mut usize, count: usize, attrs: *mut CUmemcpyAttributes, attrs_idxs: *mut usize, num_attrs: usize, h_stream: CUstream) -> CUresult => launch::copies_v2, is_open;
     /// Waits for the slice's turn, as a launch does.
-    cuda cuMemcpyBatchAsync_v2_ptsz(dsts: *mut CUdeviceptr, srcs: *mut CUdeviceptr, sizes: *mut usize, count: usize, attrs: *mut CUmemcpyAttributes, attrs_idxs: *mut usize, num_attrs: usize, h_stream: CUstream) -> CUresult => launch::copies_v2_ptsz;
+    cuda cuMemcpyBatchAsync_v2_ptsz(dsts: *mut CUdeviceptr, srcs: *mut CUdeviceptr, sizes: *mut usize, count: usize, attrs: *mut CUmemcpyAttributes, attrs_idxs: *mut usize, num_attrs: usize, h_stream: CUstream) -> CUresult => launch::copies_v2_ptsz, is_open;
     /// Waits for the slice's turn, as a launch does.
-    cuda cuMemcpy3DBatchAsync(num_ops: usize, op_list: *mut CUDA_MEMCPY3D_BATCH_OP, fail_idx: *mut usize, flags: c_ulonglong, h_stream: CUstream) -> CUresult => launch::copies_3d;
+    cuda cuMemcpy3DBatchAsync(num_ops: usize, op_list: *mut CUDA_MEMCPY3D_BATCH_OP, fail_idx: *mut usize, flags: c_ulonglong, h_stream: CUstream) -> CUresult => launch::copies_3d, is_open;
     /// Waits for the slice's turn, as a launch does.
-    cuda cuMemcpy3DBatchAsync_ptsz(num_ops: usize, op_list: *mut CUDA_MEMCPY3D_BATCH_OP, fail_idx: *mut usize, flags: c_ulonglong, h_stream: CUstream) -> CUresult => launch::copies_3d_ptsz;
+    cuda cuMemcpy3DBatchAsync_ptsz(num_ops: usize, op_list: *mut CUDA_MEMCPY3D_BATCH_OP, fail_idx: *mut usize, flags: c_ulonglong, h_stream: CUstream) -> CUresult => launch::copies_3d_ptsz, is_open;
     /// Waits for the slice's turn, as a launch does.
-    cuda cuMemcpy3DBatchAsync_v2(num_ops: usize, op_list: *mut CUDA_MEMCPY3D_BATCH_OP, flags: c_ulonglong, h_stream: CUstream) -> CUresult => launch::copies_3d_v2;
+    cuda cuMemcpy3DBatchAsync_v2(num_ops: usize, op_list: *mut CUDA_MEMCPY3D_BATCH_OP, flags: c_ulonglong, h_stream: CUstream) -> CUresult => launch::copies_3d_v2, is_open;
     /// Waits for the slice's turn, as a launch does.
-    cuda cuMemcpy3DBatchAsync_v2_ptsz(num_ops: usize, op_list: *mut CUDA_MEMCPY3D_BATCH_OP, flags: c_ulonglong, h_stream: CUstream) -> CUresult => launch::copies_3d_v2_ptsz;
+    cuda cuMemcpy3DBatchAsync_v2_ptsz(num_ops: usize, op_list: *mut CUDA_MEMCPY3D_BATCH_OP, flags: c_ulonglong, h_stream: CUstream) -> CUresult => launch::copies_3d_v2_ptsz, is_open;
     /// Waits for the slice's turn, as a launch does.
-    cuda cuMemcpyWithAttributesAsync(dst: CUdeviceptr, src: CUdeviceptr, size: usize, attr: *mut CUmemcpyAttributes, h_stream: CUstream) -> CUresult => launch::copy_with;
+    cuda cuMemcpyWithAttributesAsync(dst: CUdeviceptr, src: CUdeviceptr, size: usize, attr: *mut CUmemcpyAttributes, h_stream: CUstream) -> CUresult => launch::copy_with, is_open;
     /// Waits for the slice's turn, as a launch does.
-    cuda cuMemcpyWithAttributesAsync_ptsz(dst: CUdeviceptr, src: CUdeviceptr, size: usize, attr: *mut CUmemcpyAttributes, h_stream: CUstream) -> CUresult => launch::copy_with_ptsz;
+    cuda cuMemcpyWithAttributesAsync_ptsz(dst: CUdeviceptr, src: CUdeviceptr, size: usize, attr: *mut CUmemcpyAttributes, h_stream: CUstream) -> CUresult => launch::copy_with_ptsz, is_open;
     /// Waits for the slice's turn, as a launch does.
-    cuda cuMemcpy3DWithAttributesAsync(op: *mut CUDA_MEMCPY3D_BATCH_OP, flags: c_ulonglong, h_stream: CUstream) -> CUresult => launch::copy_3d_with;
+    cuda cuMemcpy3DWithAttributesAsync(op: *mut CUDA_MEMCPY3D_BATCH_OP, flags: c_ulonglong, h_stream: CUstream) -> CUresult => launch::copy_3d_with, is_open;
     /// Waits for the slice's turn, as a launch does.
-    cuda cuMemcpy3DWithAttributesAsync_ptsz(op: *mut CUDA_MEMCPY3D_BATCH_OP, flags: c_ulonglong, h_stream: CUstream) -> CUresult => launch::copy_3d_with_ptsz;
+    cuda cuMemcpy3DWithAttributesAsync_ptsz(op: *mut CUDA_MEMCPY3D_BATCH_OP, flags: c_ulonglong, h_stream: CUstream) -> CUresult => launch::copy_3d_with_ptsz, is_open;
     /// Waits for the slice's turn, as a launch does.
-    cuda cuMemcpyHtoAAsync_v2(dst_array: CUarray, dst_offset: usize, src_host: *const c_void, byte_count: usize, h_stream: CUstream) -> CUresult => launch::array_in;
+    cuda cuMemcpyHtoAAsync_v2(dst_array: CUarray, dst_offset: usize, src_host: *const c_void, byte_count: usize, h_stream: CUstream) -> CUresult => launch::array_in, is_open;
     /// Waits for the slice's turn, as a launch does.
-    cuda cuMemcpyHtoAAsync_v2_ptsz(dst_array: CUarray, dst_offset: usize, src_host: *const c_void, byte_count: usize, h_stream: CUstream) -> CUresult => launch::array_in_ptsz;
+    cuda cuMemcpyHtoAAsync_v2_ptsz(dst_array: CUarray, dst_offset: usize, src_host: *const c_void, byte_count: usize, h_stream: CUstream) -> CUresult => launch::array_in_ptsz, is_open;
     /// Waits for the slice's turn, as a launch does.
-    cuda cuMemcpyAtoHAsync_v2(dst_host: *mut c_void, src_array: CUarray, src_offset: usize, byte_count: usize, h_stream: CUstream) -> CUresult => launch::array_out;
+    cuda cuMemcpyAtoHAsync_v2(dst_host: *mut c_void, src_array: CUarray, src_offset: usize, byte_count: usize, h_stream: CUstream) -> CUresult => launch::array_out, is_open;
     /// Waits for the slice's turn, as a launch does.
-    cuda cuMemcpyAtoHAsync_v2_ptsz(dst_host: *mut c_void, src_array: CUarray, src_offset: usize, byte_count: usize, h_stream: CUstream) -> CUresult => launch::array_out_ptsz;
+    cuda cuMemcpyAtoHAsync_v2_ptsz(dst_host: *mut c_void, src_array: CUarray, src_offset: usize, byte_count: usize, h_stream: CUstream) -> CUresult => launch::array_out_ptsz, is_open;
     /// Waits for the slice's turn, as a launch does.
-    cuda cuMemPrefetchAsync_v2(dev_ptr: CUdeviceptr, count: usize, location: CUmemLocation, flags: c_uint, h_stream: CUstream) -> CUresult => launch::prefetch;
+    cuda cuMemPrefetchAsync_v2(dev_ptr: CUdeviceptr, count: usize, location: CUmemLocation, flags: c_uint, h_stream: CUstream) -> CUresult => launch::prefetch, is_open;
     /// Waits for the slice's turn, as a launch does.
-    cuda cuMemPrefetchAsync_v2_ptsz(dev_ptr: CUdeviceptr, count: usize, location: CUmemLocation, flags: c_uint, h_stream: CUstream) -> CUresult => launch::prefetch_ptsz;
+    cuda cuMemPrefetchAsync_v2_ptsz(dev_ptr: CUdeviceptr, count: usize, location: CUmemLocation, flags: c_uint, h_stream: CUstream) -> CUresult => launch::prefetch_ptsz, is_open;
     /// Waits for the slice's turn, as a launch does.
-    cuda cuMemsetD8Async(dst_device: CUdeviceptr, uc: c_uchar, n: usize, h_stream: CUstream) -> CUresult => launch::fill_8;
+    cuda cuMemsetD8Async(dst_device: CUdeviceptr, uc: c_uchar, n: usize, h_stream: CUstream) -> CUresult => launch::fill_8, is_open;
     /// Waits for the slice's turn, as a launch does.
-    cuda cuMemsetD8Async_ptsz(dst_device: CUdeviceptr, uc: c_uchar, n: usize, h_stream: CUstream) -> CUresult => launch::fill_8_ptsz;
+    cuda cuMemsetD8Async_ptsz(dst_device: CUdeviceptr, uc: c_uchar, n: usize, h_stream: CUstream) -> CUresult => launch::fill_8_ptsz, is_open;
     /// Waits for the slice's turn, as a launch does.
-    cuda cuMemsetD16Async(dst_device: CUdeviceptr, us: c_ushort, n: usize, h_stream: CUstream) -> CUresult => launch::fill_16;
+    cuda cuMemsetD16Async(dst_device: CUdeviceptr, us: c_ushort, n: usize, h_stream: CUstream) -> CUresult => launch::fill_16, is_open;
     /// Waits for the slice's turn, as a launch does.
-    cuda cuMemsetD16Async_ptsz(dst_device: CUdeviceptr, us: c_ushort, n: usize, h_stream: CUstream) -> CUresult => launch::fill_16_ptsz;
+    cuda cuMemsetD16Async_ptsz(dst_device: CUdeviceptr, us: c_ushort, n: usize, h_stream: CUstream) -> CUresult => launch::fill_16_ptsz, is_open;
     /// Waits for the slice's turn, as a launch does.
-    cuda cuMemsetD32Async(dst_device: CUdeviceptr, ui: c_uint, n: usize, h_stream: CUstream) -> CUresult => launch::fill_32;
+    cuda cuMemsetD32Async(dst_device: CUdeviceptr, ui: c_uint, n: usize, h_stream: CUstream) -> CUresult => launch::fill_32, is_open;
     /// Waits for the slice's turn, as a launch does.
-    cuda cuMemsetD32Async_ptsz(dst_device: CUdeviceptr, ui: c_uint, n: usize, h_stream: CUstream) -> CUresult => launch::fill_32_ptsz;
+    cuda cuMemsetD32Async_ptsz(dst_device: CUdeviceptr, ui: c_uint, n: usize, h_stream: CUstream) -> CUresult => launch::fill_32_ptsz, is_open;
     /// Waits for the slice's turn, as a launch does.
-    cuda cuMemsetD2D8Async(dst_device: CUdeviceptr, dst_pitch: usize, uc: c_uchar, width: usize, height: usize, h_stream: CUstream) -> CUresult => launch::fill_2d_8;
+    cuda cuMemsetD2D8Async(dst_device: CUdeviceptr, dst_pitch: usize, uc: c_uchar, width: usize, height: usize, h_stream: CUstream) -> CUresult => launch::fill_2d_8, is_open;
     /// Waits for the slice's turn, as a launch does.
-    cuda cuMemsetD2D8Async_ptsz(dst_device: CUdeviceptr, dst_pitch: usize, uc: c_uchar, width: usize, height: usize, h_stream: CUstream) -> CUresult => launch::fill_2d_8_ptsz;
+    cuda cuMemsetD2D8Async_ptsz(dst_device: CUdeviceptr, dst_pitch: usize, uc: c_uchar, width: usize, height: usize, h_stream: CUstream) -> CUresult => launch::fill_2d_8_ptsz, is_open;
     /// Waits for the slice's turn, as a launch does.
-    cuda cuMemsetD2D16Async(dst_device: CUdeviceptr, dst_pitch: usize, us: c_ushort, width: usize, height: usize, h_stream: CUstream) -> CUresult => launch::fill_2d_16;
+    cuda cuMemsetD2D16Async(dst_device: CUdeviceptr, dst_pitch: usize, us: c_ushort, width: usize, height: usize, h_stream: CUstream) -> CUresult => launch::fill_2d_16, is_open;
     /// Waits for the slice's turn, as a launch does.
-    cuda cuMemsetD2D16Async_ptsz(dst_device: CUdeviceptr, dst_pitch: usize, us: c_ushort, width: usize, height: usize, h_stream: CUstream) -> CUresult => launch::fill_2d_16_ptsz;
+    cuda cuMemsetD2D16Async_ptsz(dst_device: CUdeviceptr, dst_pitch: usize, us: c_ushort, width: usize, height: usize, h_stream: CUstream) -> CUresult => launch::fill_2d_16_ptsz, is_open;
     /// Waits for the slice's turn, as a launch does.
-    cuda cuMemsetD2D32Async(dst_device: CUdeviceptr, dst_pitch: usize, ui: c_uint, width: usize, height: usize, h_stream: CUstream) -> CUresult => launch::fill_2d_32;
+    cuda cuMemsetD2D32Async(dst_device: CUdeviceptr, dst_pitch: usize, ui: c_uint, width: usize, height: usize, h_stream: CUstream) -> CUresult => launch::fill_2d_32, is_open;
     /// Waits for the slice's turn, as a launch does.
-    cuda cuMemsetD2D32Async_ptsz(dst_device: CUdeviceptr, dst_pitch: usize, ui: c_uint, width: usize, height: usize, h_stream: CUstream) -> CUresult => launch::fill_2d_32_ptsz;
+    cuda cuMemsetD2D32Async_ptsz(dst_device: CUdeviceptr, dst_pitch: usize, ui: c_uint, width: usize, height: usize, h_stream: CUstream) -> CUresult => launch::fill_2d_32_ptsz, is_open;
     /// Never waits for a turn; while turns are taken, notes what is done when it returns.
     cuda cuCtxSynchronize() -> CUresult => synchronise::context;
     /// Never waits for a turn; while turns are taken, notes what is done when it returns.

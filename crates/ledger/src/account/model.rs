@@ -94,6 +94,9 @@ impl Memory for View<'_> {
     fn load(&self, slot: usize) -> Word {
         self.shared.borrow().words[slot]
     }
+    fn sum(&self) -> u64 {
+        unreachable!("the model goes by steps")
+    }
     fn update(&self, slot: usize, change: impl Fn(Word) -> Option<Word>) -> bool {
         let shared = &mut *self.shared.borrow_mut();
         let changed = change(shared.words[slot]);

@@ -1,5 +1,6 @@
 //! The job's side: may this launch go on, and if not, waiting until it may.
 
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::time::Duration;
 
@@ -90,6 +91,11 @@ impl Slot {
     #[inline]
     pub fn is_ungated(&self) -> bool {
         self.control.grant.load(Relaxed) == 0
+    }
+
+    /// The word that [`Slot::is_ungated`] looks at, 0 while it is. It stays mapped for as long as the slot lives.
+    pub fn gate(&self) -> &AtomicU64 {
+        &self.control.grant
     }
 
     /// Whether everything may be launched, and little be kept ahead.

@@ -1,6 +1,10 @@
 //! The gate: every launch comes through here, and most go straight on.
 
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::ptr::{self, null_mut};
+use std::sync::atomic::{
+    AtomicPtr, AtomicU32, AtomicU64,
+    Ordering::{Acquire, Relaxed, Release},
+};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -72,13 +76,33 @@ impl Compute {
     }
 }
 
+/// The word at the gate of this process's slice, once a launch has found it; null before, and in a fork child.
+static GATE: AtomicPtr<AtomicU64> = AtomicPtr::new(null_mut());
+/// The gate of a process that has none.
+static ALWAYS_OPEN: AtomicU64 = AtomicU64::new(0);
+
+/// Whether a launch may go straight on, as nearly all do: two loads.
+#[inline(always)]
+pub fn is_open() -> bool {
+    // SAFETY: `gated` stores the address of a word that stays where it is for good.
+    unsafe { GATE.load(Acquire).as_ref() }.is_some_and(|gate| gate.load(Relaxed) == 0)
+}
+
+/// A fork child has a slot of its own to find.
+pub fn forget_slot() {
+    GATE.store(null_mut(), Release);
+}
+
 /// This process's account and slot, if turns are taken.
 #[inline]
 pub fn gated() -> Option<(&'static Account, &'static Slot)> {
+    let remember = |gate: &'static AtomicU64| GATE.store(ptr::from_ref(gate).cast_mut(), Release);
     let Standing::Limited(account) = process::standing() else {
+        remember(&ALWAYS_OPEN);
         return None;
     };
-    let slot = account.at_gate()?;
+    let slot: &'static Slot = account.at_gate()?;
+    remember(slot.gate());
     (!slot.is_ungated()).then_some((account, slot))
 }
 

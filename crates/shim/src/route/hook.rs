@@ -108,10 +108,11 @@ pub fn guarded<F, R: Copy>(
     }
 }
 
-/// Makes the table: `/// what it does` and `library name(arguments) -> result => handler;` for each hook. The dollar in front
-/// is for the macro `export!`, which is made from the same rows.
+/// Makes the table: `/// what it does` and `library name(arguments) -> result => handler;` for each hook; with
+/// `=> handler, straight;` the call goes straight to the driver whenever `straight()` says so. The dollar in front is for the
+/// macro `export!`, which is made from the same rows.
 macro_rules! hooks {
-    ($dollar:tt $(#[doc = $does:literal] $library:ident $name:ident($($argument:ident: $type:ty),* $(,)?) -> $result:ty => $handler:path;)*) => {
+    ($dollar:tt $(#[doc = $does:literal] $library:ident $name:ident($($argument:ident: $type:ty),* $(,)?) -> $result:ty => $handler:path $(, $straight:path)?;)*) => {
         /// Every hook, in the table's order.
         pub static HOOKS: &[$crate::route::hook::Hook] = &[$(
             $crate::route::hook::Hook {
@@ -134,12 +135,14 @@ macro_rules! hooks {
             #[allow(non_snake_case)]
             pub unsafe extern "C" fn $name($($argument: $type),*) -> $result {
                 let Some(function) = real::$name.get() else { return absent::$library };
-                $crate::forensics::watched(real::$name.slot().name, || $crate::route::hook::guarded(
-                    function,
-                    // SAFETY: the program's own arguments, passed on unchanged.
-                    || unsafe { function($($argument),*) },
-                    |real| $handler(real, $($argument),*),
-                ))
+                // SAFETY: the program's own arguments, passed on unchanged.
+                let call = || unsafe { function($($argument),*) };
+                $(if $straight() {
+                    return call();
+                })?
+                $crate::forensics::watched(real::$name.slot().name, || {
+                    $crate::route::hook::guarded(function, call, |real| $handler(real, $($argument),*))
+                })
             }
         )*
 

@@ -5,6 +5,7 @@ use std::ffi::c_uint;
 
 use divvy_driver::sys::cuda::{CUdevice, CUresult};
 
+use crate::account::Place;
 use crate::device::{self, Belongs};
 use crate::route::hook::Real;
 
@@ -61,8 +62,8 @@ fn info<F, N: Copy + TryInto<u64> + TryFrom<u64>>(
         Belongs::Here(place) => {
             place.account.contexts.note(&place);
             place.account.settle(place.gpu);
-            let usage = place.slot.usage(place.gpu);
-            View::of(usage.limit, usage.used(), real)
+            let Place { slot, gpu, .. } = place;
+            View::of(slot.limit(gpu), slot.used(gpu), real)
         }
         Belongs::Elsewhere => View { free: 0, ..real },
         Belongs::Nowhere => return result,
