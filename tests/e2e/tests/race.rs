@@ -24,7 +24,7 @@ impl Race {
     /// A slice for eight contexts and 4 GiB, on a GPU where nobody else is.
     fn start(route: &str) -> Self {
         let home = Home::new("a100-80gb:1");
-        let daemon = home.daemon(&[]);
+        let daemon = home.daemon(&["--on-bypass", "kill"]);
         let gpu = home.items(&["gpus"]).remove(0);
         let overhead = gpu["context_overhead_bytes"].as_u64().expect("a figure");
         let limit = (PROCESSES * overhead + 4 * GIB).next_multiple_of(GRANULE);
@@ -73,6 +73,26 @@ impl Race {
 
     fn ledger(&self) -> u64 {
         self.home.job(&self.job).slices[0].memory_used_bytes
+    }
+
+    /// All is given back; and all this while the daemon, with orders to kill, compared the account with the driver.
+    #[track_caller]
+    fn finish(self) {
+        let Self {
+            home,
+            job,
+            racers,
+            mut nvml,
+            idle,
+            ..
+        } = self;
+        assert_eq!(racers.finish(), 0);
+        let job = home.ended(&job);
+        assert_eq!(job.bypasses, [], "{job:?}");
+        assert_eq!(job.slices[0].memory_unseen_bytes, 0, "{job:?}");
+        until("the driver has everything back", || {
+            (used(&nvml.ask("look")["gpus"][0]) == idle).then_some(())
+        });
     }
 
     #[track_caller]
@@ -140,10 +160,7 @@ fn race_to_the_limit(route: &str) {
             "round {round}: the ledger leaked"
         );
     }
-    assert_eq!(race.racers.finish(), 0);
-    until("the driver has everything back", || {
-        (used(&race.nvml.ask("look")["gpus"][0]) == race.idle).then_some(())
-    });
+    race.finish();
 }
 
 #[test]
@@ -205,8 +222,5 @@ fn with_random_kills_not_one_byte_is_over_and_none_leaks() {
             "round {round}: the driver still holds memory"
         );
     }
-    assert_eq!(race.racers.finish(), 0);
-    until("the driver has everything back", || {
-        (used(&race.nvml.ask("look")["gpus"][0]) == race.idle).then_some(())
-    });
+    race.finish();
 }
