@@ -58,6 +58,7 @@ impl Account {
         let join = || {
             self.slice
                 .join()
+                .inspect(process::count_early)
                 .map_err(|error| process::tell_refusal(&error.to_string()))
                 .ok()
         };

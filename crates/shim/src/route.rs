@@ -6,3 +6,4 @@ pub mod function;
 pub mod hook;
 pub mod lookup;
 pub mod procaddress;
+pub mod unknown;

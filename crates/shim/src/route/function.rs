@@ -28,7 +28,7 @@ static NVML: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 
 impl Library {
     /// The loader's handle, pinned; null when the library can be neither found nor loaded.
-    fn handle(self) -> *mut c_void {
+    pub fn handle(self) -> *mut c_void {
         let (kept, names) = match self {
             Library::cuda => (&CUDA, [elf::CUDA, elf::CUDA]),
             // The simulated driver is both libraries in one file, which calls itself libcuda.

@@ -15,7 +15,8 @@ use std::ffi::{CStr, c_char, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
-use crate::route::{elf, hook};
+use crate::process;
+use crate::route::{elf, hook, unknown};
 
 #[cfg(not(target_arch = "x86_64"))]
 compile_error!("the dlsym override is written for x86-64");
@@ -99,7 +100,12 @@ pub unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut
 /// driver behind us when the caller was loaded after us, so it gets the hook as soon as a driver is there to be called.
 unsafe extern "C" fn routed(handle: *mut c_void, name: *const c_char) -> *mut c_void {
     // SAFETY: dlsym's caller passes a NUL-terminated name; the assembly has seen that it is not null.
-    let Some(hook) = hook::named(unsafe { CStr::from_ptr(name) }) else {
+    let called = unsafe { CStr::from_ptr(name) };
+    let is_explicit = handle != libc::RTLD_DEFAULT && handle != libc::RTLD_NEXT;
+    let Some(hook) = hook::named(called) else {
+        if is_explicit && unknown::is_unknown(called) && !real(handle, name).is_null() {
+            process::alarm();
+        }
         return null_mut();
     };
     if handle == libc::RTLD_DEFAULT {

@@ -3,7 +3,8 @@
 //! `cuGetProcAddress` asked for itself is such a case like any other.
 //!
 //! A driver may give the address of an inner function, which is exported under no name. Only then, and only for versions
-//! that our table of symbols knows, the hook is found by what was asked for.
+//! that our table of symbols knows, the hook is found by what was asked for. What is newer than the table is passed on and
+//! counted (`unknown`).
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
@@ -14,6 +15,7 @@ use divvy_driver::sys::symbols::{ProcAddress, proc_address};
 
 use crate::route::function::{driver, is_exported};
 use crate::route::hook::{self, Hook, Real};
+use crate::route::unknown;
 
 /// What a program asks for.
 struct Request {
@@ -66,26 +68,36 @@ fn answer<F>(real: &Real<'_, F>, pfn: *mut *mut c_void, request: &Request) -> CU
     }
     // SAFETY: not null, and the driver has just written an address, or null, there.
     let found = unsafe { pfn.read() };
-    if !found.is_null()
-        && let Some(hook) = hook::at(found).or_else(|| request.inner(found))
-    {
+    if found.is_null() {
+        return result;
+    }
+    match hook::at(found).or_else(|| request.inner(found)) {
         // SAFETY: as above.
-        unsafe { pfn.write(hook.function()) };
+        Some(hook) => unsafe { pfn.write(hook.function()) },
+        None => unknown::answered(request.name().unwrap_or_default(), found),
     }
     result
 }
 
 impl Request {
+    /// The name, where it is text.
+    fn name(&self) -> Option<&str> {
+        if self.symbol.is_null() {
+            return None;
+        }
+        // SAFETY: not null; the driver has read the name too.
+        unsafe { CStr::from_ptr(self.symbol) }.to_str().ok()
+    }
+
     /// The hook of what was asked for, where `found` is a function without a name.
     fn inner(&self, found: *mut c_void) -> Option<&'static Hook> {
-        if self.version > CUDA_VERSION || self.symbol.is_null() {
+        if self.version > CUDA_VERSION {
             return None;
         }
         let mut newest = 0;
         // SAFETY: the driver's function, with a place for its answer.
         unsafe { driver::cuDriverGetVersion.get()?(&mut newest) };
-        // SAFETY: not null; the driver has read the name too.
-        let name = unsafe { CStr::from_ptr(self.symbol) }.to_str().ok()?;
+        let name = self.name()?;
         let version = u32::try_from(self.version.min(newest)).ok()?;
         let per_thread = CUdriverProcAddress_flags::PER_THREAD_DEFAULT_STREAM.0;
         let per_thread = self.flags & u64::from(per_thread) != 0;

@@ -1,11 +1,17 @@
 //! Every way to the driver's functions against both forms of the limiter. Some go past a form: that is asserted too, and the
 //! table on the reference page is made from this one.
+//!
+//! The wrapper lies where `divvy` lays it: over the driver's file, in a mount namespace. Where this machine lets nobody mount,
+//! it lies in a folder of its own instead, and what only mounts do is not tried.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use std::sync::LazyLock;
+
 use crate::support::{
-    CONTEXT, Form, MIB, ROOM, Rig, compiled, deep_library, driver_folder, wrapper_folder,
+    CONTEXT, Form, MIB, ROOM, Rig, compiled, deep_library, driver_folder, preload, wrapper_folder,
+    wrappers,
 };
 
 /// Whether a program that goes this way is held to its slice.
@@ -38,24 +44,74 @@ enum Way {
     /// Another preload of these flags behind ours, and in front.
     Beside(&'static [&'static str]),
     Before(&'static [&'static str]),
-    /// With nothing in the environment but what stands for the hardware.
+    /// With nothing in the environment but what stands for the hardware and for the loader's cache.
     Cleared,
+    /// With a slice in the environment that is not its own.
+    Renamed,
 }
 
+impl Way {
+    /// Whether it comes out otherwise where nothing is mounted.
+    fn is_about_mounts(self) -> bool {
+        matches!(self, Way::Word("path", _) | Way::Cleared | Way::Renamed)
+    }
+}
+
+/// The driver as it is installed: a file with its version in its name, and links to it.
+static INSTALLED: LazyLock<PathBuf> = LazyLock::new(|| {
+    let folder = driver_folder().join("installed");
+    std::fs::create_dir(&folder).expect("a folder");
+    let file = std::fs::canonicalize(driver_folder().join("libcuda.so.1"));
+    let file = file.expect("the simulator is built");
+    std::fs::copy(file, folder.join(VERSIONED)).expect("a copy");
+    for (link, target) in [("libcuda.so.1", VERSIONED), ("libcuda.so", "libcuda.so.1")] {
+        std::os::unix::fs::symlink(target, folder.join(link)).expect("a link");
+    }
+    folder
+});
+const VERSIONED: &str = "libcuda.so.99.1";
+
+/// Where `divvy` puts the driver's file and the slice, and what it mounts.
+const MOUNTS: &str = r#"
+mount --make-rslave / && mkdir -p /run/divvy-job && mount -t tmpfs divvy /run/divvy-job || exit 9
+touch /run/divvy-job/libcuda_real.so.1 && mkdir /run/divvy-job/slice || exit 9
+mount --bind "$1" /run/divvy-job/libcuda_real.so.1 && mount --bind "$2" "$1" || exit 9
+mount --bind "$3" /run/divvy-job/slice || exit 9
+shift 3; exec "$@"
+"#;
+
+/// Whether this machine lets us mount.
+static MAY_MOUNT: LazyLock<bool> = LazyLock::new(|| {
+    let script =
+        "mount --make-rslave / && mkdir -p /run/divvy-job && mount -t tmpfs divvy /run/divvy-job";
+    let tried = Command::new("unshare")
+        .args(["--mount", "sh", "-c", script])
+        .output();
+    let may = tried.is_ok_and(|tried| tried.status.success());
+    if !may {
+        eprintln!(
+            "skipped in part: this machine lets nobody mount, so the wrapper lies in a folder of its own"
+        );
+    }
+    may
+});
+
 fn driver_file() -> String {
-    std::fs::canonicalize(driver_folder().join("libcuda.so.1"))
-        .expect("the simulator is built")
-        .display()
-        .to_string()
+    INSTALLED.join(VERSIONED).display().to_string()
 }
 
 /// A file of its own, as a container or a package may bring one.
 fn copied_driver() -> String {
     let copy = driver_folder().join("libcuda.so.2");
     if !copy.exists() {
-        std::fs::copy(driver_file(), &copy).expect("a copy");
+        std::fs::copy(driver_folder().join("libcuda.so.1"), &copy).expect("a copy");
     }
     copy.display().to_string()
+}
+
+/// In a preload's process there is no such file, and the driver's own is as good.
+fn put_aside() -> String {
+    "/run/divvy-job/libcuda_real.so.1".into()
 }
 
 fn deep() -> String {
@@ -89,16 +145,18 @@ const ROWS: &[Row] = &[
     row("opens a linked library with `RTLD_DEEPBIND`", Way::Word("deep", Some(deep)), Past, Held),
     row("opens a library with `RTLD_DEEPBIND` that looks up by `dlsym`", Way::Word("deep-lookup", Some(deep)), Past, Held),
     row("opens the driver in a namespace of its own (`dlmopen`)", Way::Word("namespace", None), Past, Held),
-    row("`dlopen`s the driver's own file by its path", Way::Word("path", Some(driver_file)), Held, Past),
+    row("`dlopen`s the driver's file by its path", Way::Word("path", Some(driver_file)), Held, Held),
     row("`dlopen`s a copy of the driver's file", Way::Word("path", Some(copied_driver)), Held, Past),
-    row("clears its environment", Way::Cleared, Past, Refused),
+    row("`dlopen`s the driver's file from where it was put aside", Way::Word("path", Some(put_aside)), Held, Past),
+    row("clears its environment", Way::Cleared, Past, Held),
+    row("names another slice in its environment", Way::Renamed, Refused, Held),
 ];
 
 impl Way {
     fn command(self, rig: &Rig, form: Form) -> Command {
         let ways = || compiled("ways.c", "ways", &[]);
         let by_word = |word: &str| {
-            let mut command = rig.held(&ways(), form);
+            let mut command = held(rig, &ways(), form);
             command.arg(word);
             command
         };
@@ -107,33 +165,57 @@ impl Way {
                 let folder = format!("-L{}", driver_folder().display());
                 let flags = ["-DLINKED", &folder, "-Wl,--no-as-needed", "-lcuda", flag];
                 let name = format!("ways-linked{}", flag.len());
-                rig.held(&compiled("ways.c", &name, &flags), form)
+                held(rig, &compiled("ways.c", &name, &flags), form)
             }
             Way::Word(word, library) => {
                 let mut command = by_word(word);
-                command.args(library.map(|library| library()));
+                let file = library.map(|library| library());
+                let is_gone = form == Form::Preload && file.as_deref() == Some(&put_aside());
+                command.args(if is_gone { Some(driver_file()) } else { file });
                 command
             }
             Way::Beside(flags) => with_second(by_word("handle"), flags, form, true),
             Way::Before(flags) => with_second(by_word("handle"), flags, form, false),
             Way::Cleared => {
-                let kept = by_word("path");
-                let hardware = kept
-                    .get_envs()
-                    .filter(|(name, _)| name.to_string_lossy().starts_with("DIVVY_SIM"))
-                    .filter_map(|(name, value)| Some((name.to_owned(), value?.to_owned())));
-                let mut command = Command::new(ways());
-                // The folder of the driver is one that the loader knows by itself, on a real machine.
-                let folder: &Path = match form {
-                    Form::Preload => driver_folder(),
-                    Form::Wrapper => wrapper_folder(),
-                };
-                command.args(["path".into(), folder.join("libcuda.so.1")]);
-                command.env_clear().envs(hardware);
+                let mut command = by_word("handle");
+                command.env_remove("LD_PRELOAD").env_remove("DIVVY_SLICE");
+                command
+            }
+            Way::Renamed => {
+                let mut command = by_word("handle");
+                command.env("DIVVY_SLICE", "/no/such/slice");
                 command
             }
         }
     }
+}
+
+/// `program` in the slice, on the installed driver, with the limiter in that form.
+fn held(rig: &Rig, program: &Path, form: Form) -> Command {
+    if form == Form::Wrapper && !*MAY_MOUNT {
+        let mut command = rig.held(program, form);
+        command.env("LD_LIBRARY_PATH", wrapper_folder());
+        return command;
+    }
+    let mut command = match form {
+        Form::Preload => Command::new(program),
+        Form::Wrapper => {
+            let mut command = Command::new("unshare");
+            let [wrapper, _] = wrappers();
+            command.args(["--mount", "sh", "-c", MOUNTS, "sh", &driver_file()]);
+            command.args([wrapper, rig.slice_folder(), program.to_owned()]);
+            command
+        }
+    };
+    let limited = rig.held(program, form);
+    for (name, value) in limited.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    command.env("LD_LIBRARY_PATH", &*INSTALLED);
+    command
 }
 
 fn with_second(mut command: Command, flags: &[&str], form: Form, behind: bool) -> Command {
@@ -146,8 +228,8 @@ fn with_second(mut command: Command, flags: &[&str], form: Form, behind: bool) -
     let second = second.display().to_string();
     let list = match (form, behind) {
         (Form::Wrapper, _) => second,
-        (Form::Preload, true) => format!("{}:{second}", crate::support::preload().display()),
-        (Form::Preload, false) => format!("{second}:{}", crate::support::preload().display()),
+        (Form::Preload, true) => format!("{}:{second}", preload().display()),
+        (Form::Preload, false) => format!("{second}:{}", preload().display()),
     };
     command.env("LD_PRELOAD", list);
     command
@@ -185,6 +267,9 @@ fn every_way_to_the_driver_comes_out_as_the_table_says() {
     let rig = Rig::new(1, ROOM);
     for row in ROWS {
         for (form, expected) in [(Form::Preload, row.preload), (Form::Wrapper, row.wrapper)] {
+            if form == Form::Wrapper && row.way.is_about_mounts() && !*MAY_MOUNT {
+                continue;
+            }
             let cell = measured(&rig, row, form);
             assert_eq!(cell, expected, "{form:?}: a program that {}", row.does);
         }

@@ -1,12 +1,12 @@
 //! Lookups by name, version and flag lead to the hook exactly where the driver's answer is a hooked function.
 
-use std::collections::HashMap;
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-use divvy_driver::sys::symbols;
+use divvy_driver::sys::symbols::{self, ProcAddress};
 
-use crate::support::{ROOM, Rig, compiled, documented_hooks};
+use crate::support::{Form, ROOM, Rig, compiled, documented_hooks};
 
 /// Asks for every line of `questions`; answers by line.
 fn ask(command: &mut Command, questions: &str) -> Vec<Vec<String>> {
@@ -31,122 +31,134 @@ fn ask(command: &mut Command, questions: &str) -> Vec<Vec<String>> {
         .collect()
 }
 
-#[test]
-fn every_symbol_of_every_version_and_flag_leads_where_the_driver_says() {
-    let rig = Rig::new(1, ROOM);
-    let program = compiled("routes.c", "routes", &[]);
-    let mut questions = String::new();
-    let mut asked = 0;
-    let mut put = |name: &str, version: u32, flags: u32, symbol: &str| {
-        questions += &format!("{name} {version} {flags} {symbol}\n");
-        asked += 1;
-    };
-    for (name, version, per_thread, symbol) in symbols::proc_addresses() {
-        let flags = if per_thread { 2 } else { 0 };
-        for version in [version - 1, version, version + 1, 13_050] {
-            put(name, version, flags, symbol);
-        }
-    }
-    for name in [
+/// Versions that programs ask for: of CUDA 11.8 to 13.5, what comes after, and none.
+const ASKED: [u32; 9] = [
+    0, 11_080, 12_000, 12_040, 12_090, 13_000, 13_020, 13_050, 14_000,
+];
+/// No preference, legacy stream, per-thread stream, and one that is none.
+const FLAGS: [u32; 4] = [0, 1, 2, 8];
+
+/// Names, versions and flags to ask for, with the symbol that is the answer; `cuNoSuchFunction` where there is none.
+fn questions() -> Vec<(String, u32, u32, &'static str)> {
+    let rows: Vec<_> = symbols::proc_addresses().collect();
+    let names: BTreeSet<&str> = rows.iter().map(|(name, ..)| *name).collect();
+    // What has a name but not as a base name, and what has none.
+    let others = [
         "-",
         "cuNoSuchFunction",
         "cuMemAlloc_v2",
+        "cuMemAllocAsync_ptsz",
         "cuGetProcAddress_v2",
-    ] {
-        for flags in 0..4 {
-            put(name, 13_000, flags, "cuNoSuchFunction");
+    ];
+    let mut questions = Vec::new();
+    for name in names.into_iter().chain(others) {
+        let changes = rows.iter().filter(|(of, ..)| *of == name);
+        let changes = changes.flat_map(|(_, version, ..)| [version - 1, *version]);
+        let versions: BTreeSet<u32> = ASKED.into_iter().chain(changes).collect();
+        for (version, flags) in versions
+            .iter()
+            .flat_map(|version| FLAGS.map(|flags| (*version, flags)))
+        {
+            let newest = version.min(NEWEST);
+            let answer = match symbols::proc_address(name, newest, flags & 2 != 0) {
+                ProcAddress::Symbol(symbol) => symbol,
+                ProcAddress::NotFound | ProcAddress::VersionTooLow => "cuNoSuchFunction",
+            };
+            questions.push((name.to_owned(), version, flags, answer));
         }
     }
-    let bare = ask(&mut rig.bare(&program), &questions);
-    let routed = ask(&mut rig.limited(&program), &questions);
-    assert_eq!((bare.len(), routed.len()), (asked, asked));
+    questions
+}
 
+/// What the simulated driver is.
+const NEWEST: u32 = 13_050;
+
+#[test]
+fn every_name_version_and_flag_leads_to_the_very_function_that_the_driver_means() {
+    let rig = Rig::new(1, ROOM);
+    let program = compiled("routes.c", "routes", &[]);
+    let questions = questions();
+    let lines = |(name, version, flags, symbol): &(String, u32, u32, &str)| {
+        format!("{name} {version} {flags} {symbol}\n")
+    };
+    let lines: String = questions.iter().map(lines).collect();
+    let bare = ask(&mut rig.bare(&program), &lines);
+    assert_eq!(bare.len(), questions.len());
     let hooked = documented_hooks();
-    let mut hooks: HashMap<String, usize> = HashMap::new();
-    for (question, (bare, routed)) in questions.lines().zip(bare.iter().zip(&routed)) {
-        let at = |answer: &[String], index: usize| answer[index].clone();
-        // Results and status are the driver's own.
-        for index in [1, 3, 4] {
-            assert_eq!(at(bare, index), at(routed, index), "{question}");
+    for form in [Form::Preload, Form::Wrapper] {
+        let held = ask(&mut rig.held(&program, form), &lines);
+        assert_eq!(held.len(), questions.len());
+        let mut routed = BTreeSet::new();
+        for ((question, bare), held) in questions.iter().zip(&bare).zip(&held) {
+            let (name, version, flags, symbol) = question;
+            let at = format!("{form:?}: {name}, version {version}, flags {flags}");
+            // Results and status are the driver's own.
+            for index in [1, 3, 4] {
+                assert_eq!(held[index], bare[index], "{at}");
+            }
+            // Something exactly where the driver gave something: the hook of that symbol, or the driver's own function.
+            for index in [2, 5] {
+                let given = bare[index] != "none";
+                let expected = match (given, hooked.contains(*symbol)) {
+                    (false, _) => "none",
+                    (true, true) => "hook",
+                    (true, false) => "driver",
+                };
+                assert_eq!(held[index], expected, "{at}");
+            }
+            if flags & !3 == 0 {
+                assert_eq!(
+                    held[7..9],
+                    ["same", "same"].map(|same| if held[5] == "none" { "none" } else { same }),
+                    "{at}: not {symbol}"
+                );
+            }
+            if held[5] == "hook" {
+                routed.insert(*symbol);
+            }
         }
-        // By name: the hook where there is one.
-        let expected = if hooked.contains(&bare[0]) {
-            "hook"
-        } else {
-            &bare[6]
-        };
-        assert_eq!(routed[6], expected, "dlsym: {question}");
-        // By version: something exactly where the driver gave something.
-        for index in [2, 5] {
-            assert_eq!(bare[index] == "none", routed[index] == "none", "{question}");
-        }
-        if question.split(' ').nth(1) == Some("13050") && routed[5] == "hook" {
-            *hooks
-                .entry(question.split(' ').next().unwrap().to_owned())
-                .or_default() += 1;
-        }
-    }
-    for name in [
-        "cuMemAlloc",
-        "cuMemFree",
-        "cuMemCreate",
-        "cuMemGetInfo",
-        "cuGetProcAddress",
-        "cuCtxCreate",
-    ] {
-        assert!(hooks.contains_key(name), "{name} is not routed");
-    }
-    for name in [
-        "cuInit",
-        "cuLaunchKernel",
-        "cuMemcpyHtoD",
-        "cuCtxGetDevice",
-        "cuMemHostAlloc",
-    ] {
-        assert!(
-            !hooks.contains_key(name),
-            "{name} is not the driver's own any more"
-        );
+        // Every hook of the driver can be had by address.
+        let all: BTreeSet<&str> = hooked
+            .iter()
+            .map(String::as_str)
+            .filter(|name| name.starts_with("cu"))
+            .collect();
+        let missing: Vec<_> = all
+            .difference(&routed)
+            .filter(|name| symbols::proc_addresses().any(|row| row.3 == **name))
+            .collect();
+        assert!(missing.is_empty(), "{form:?}: {missing:?}");
     }
 }
 
 #[test]
-fn each_version_leads_to_its_own_hook() {
+fn nulls_are_the_drivers_to_judge_and_the_lookup_may_look_itself_up() {
     let rig = Rig::new(1, ROOM);
     let program = compiled("routes.c", "routes", &[]);
-    let cases = [
-        ("cuMemAlloc", 3010, 0, true),
-        ("cuMemAlloc", 3020, 0, true),
-        ("cuMemAllocAsync", 13_000, 0, true),
-        ("cuMemAllocAsync", 13_000, 2, true),
-        ("cuCtxCreate", 11_040, 0, true),
-        ("cuCtxCreate", 12_050, 0, true),
-        ("cuGetProcAddress", 11_030, 0, true),
-        ("cuGetProcAddress", 12_000, 0, true),
-        ("cuCtxSynchronize", 13_000, 0, false),
-        ("cuMemcpyAsync", 13_000, 2, false),
-    ];
-    let questions: String = cases
-        .iter()
-        .map(|(name, version, flags, _)| format!("{name} {version} {flags} x\n"))
-        .collect();
-    for ((name, version, flags, is_hooked), answer) in cases
-        .iter()
-        .zip(ask(&mut rig.limited(&program), &questions))
-    {
-        let expected = if *is_hooked { "hook" } else { "driver" };
-        assert_eq!(answer[5], expected, "{name} {version} {flags}");
+    let corners = |mut command: Command| {
+        let output = command.arg("corners").output().expect("it runs");
+        assert!(output.status.success(), "{}", output.status);
+        String::from_utf8(output.stdout).expect("text")
+    };
+    let bare = corners(rig.bare(&program));
+    for form in [Form::Preload, Form::Wrapper] {
+        let held = corners(rig.held(&program, form));
+        // All the same, but that the functions given are hooks.
+        assert_eq!(held.replace("hook", "driver"), bare, "{form:?}");
+        assert_eq!(held.matches("hook").count(), 3, "{form:?}: {held}");
     }
+}
+
+/// It binds its own references to itself, as the real one does.
+fn inner_driver() -> std::path::PathBuf {
+    let flags = ["-Wl,-soname,libcuda.so.1", "-Wl,-Bsymbolic"];
+    compiled("inner_driver.c", "inner_driver.so", &flags)
 }
 
 #[test]
 fn inner_functions_are_routed_by_what_was_asked_for_and_unknown_versions_are_not() {
     let rig = Rig::new(1, ROOM);
-    let driver = compiled(
-        "inner_driver.c",
-        "inner_driver.so",
-        &["-Wl,-soname,libcuda.so.1"],
-    );
+    let driver = inner_driver();
     let folder = rig.path("inner");
     std::fs::create_dir(&folder).expect("a folder");
     std::os::unix::fs::symlink(driver, folder.join("libcuda.so.1")).expect("a link");
@@ -167,4 +179,31 @@ fn inner_functions_are_routed_by_what_was_asked_for_and_unknown_versions_are_not
         ("none", "none", "driver"),
     ];
     assert_eq!(found, expected);
+}
+
+#[test]
+fn a_revision_that_is_newer_than_the_limiter_is_passed_and_counted() {
+    let rig = Rig::new(1, ROOM);
+    let driver = inner_driver();
+    let folder = rig.path("newer");
+    std::fs::create_dir(&folder).expect("a folder");
+    std::os::unix::fs::symlink(driver, folder.join("libcuda.so.1")).expect("a link");
+    let uuid: String = rig.uuids[0]
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    let alarms = || rig.slice().read().expect("a sound slice").alarms();
+    let allocate = |questions: &str| {
+        let mut command = rig.held(&compiled("routes.c", "routes", &[]), Form::Preload);
+        command
+            .env("LD_LIBRARY_PATH", &folder)
+            .env("INNER_UUID", &uuid);
+        ask(command.arg("allocate"), questions)
+    };
+    allocate("cuMemAlloc 13000 0 cuMemAlloc_v2\ncuNothing 14000 0 cuInit_v2\n");
+    assert_eq!(alarms(), 0, "there is nothing new in that");
+    // By both forms of cuGetProcAddress, and by name.
+    let answers = allocate("cuMemAlloc 14000 0 cuMemAlloc_v3\n");
+    assert_eq!(answers[0][5..7], ["driver", "driver"]);
+    assert_eq!(alarms(), 3);
 }
