@@ -16,6 +16,8 @@ pub trait Answer: Copy + Debug {
     /// For a panic in the simulator.
     const UNKNOWN: Self;
     const NOT_SUPPORTED: Self;
+    /// For an argument that cannot be.
+    const INVALID: Self;
 
     fn from_code(code: u32) -> Self;
 }
@@ -24,6 +26,7 @@ impl Answer for divvy_driver::sys::cuda::CUresult {
     const SUCCESS: Self = Self::SUCCESS;
     const UNKNOWN: Self = Self::UNKNOWN;
     const NOT_SUPPORTED: Self = Self::NOT_SUPPORTED;
+    const INVALID: Self = Self::INVALID_VALUE;
 
     fn from_code(code: u32) -> Self {
         Self(code)
@@ -34,6 +37,7 @@ impl Answer for divvy_driver::sys::nvml::nvmlReturn_t {
     const SUCCESS: Self = Self::SUCCESS;
     const UNKNOWN: Self = Self::UNKNOWN;
     const NOT_SUPPORTED: Self = Self::NOT_SUPPORTED;
+    const INVALID: Self = Self::INVALID_ARGUMENT;
 
     fn from_code(code: u32) -> Self {
         Self(code)

@@ -114,7 +114,8 @@ impl Locked<'_> {
 
     pub fn return_bytes(&self, slot: usize, gpu: usize, bytes: u64) {
         self.slots()[slot].change_used(gpu, 0, bytes);
-        self.gpus()[gpu].used.fetch_sub(bytes, SeqCst);
+        let used = &self.gpus()[gpu].used;
+        used.store(used.load(SeqCst).saturating_sub(bytes), SeqCst);
     }
 
     /// Computes every GPU's sum again from what its processes hold.

@@ -131,6 +131,12 @@ impl Memory {
         (address - allocation.base < allocation.size).then_some(allocation)
     }
 
+    /// Whether any allocation has an address of the range, which does not end beyond the last one.
+    pub fn overlaps(&self, start: CUdeviceptr, length: u64) -> bool {
+        let before = self.allocations.range(..start + length).next_back();
+        before.is_some_and(|(base, allocation)| base + allocation.size > start)
+    }
+
     pub fn remove(&mut self, base: CUdeviceptr) -> Option<Allocation> {
         self.allocations.remove(&base)
     }

@@ -49,7 +49,8 @@ impl Slot {
 
     pub(super) fn change_used(&self, gpu: usize, more: u64, less: u64) {
         let used = &self.gpus[gpu].used;
-        used.store(used.load(SeqCst) + more - less, SeqCst);
+        // A process that lost its slot returns what is no longer counted.
+        used.store((used.load(SeqCst) + more).saturating_sub(less), SeqCst);
     }
 
     pub fn has_context(&self, gpu: usize) -> bool {
@@ -119,18 +120,36 @@ impl State {
     }
 }
 
+impl State {
+    /// Takes the lock of the own slot through a new descriptor, unless the slot was taken for dead meanwhile.
+    pub(super) fn lock_again(&self, descriptor: RawFd, slot: usize) {
+        let kept = self
+            .slots()
+            .get(slot)
+            .is_some_and(|kept| kept.is_live() && kept.pid.load(SeqCst) == std::process::id());
+        if kept {
+            // Held by another open file it is somebody else's, and this process has none any more.
+            let _ = try_lock(descriptor, slot);
+        }
+    }
+}
+
 impl Locked<'_> {
     /// Takes back everything that dead processes hold.
     pub fn reap(&self) {
         let own = self.own_slot();
-        let Ok(descriptor) = self.descriptor() else {
-            return;
-        };
-        let others = self
+        let mut others = self
             .slots()
             .iter()
             .enumerate()
-            .filter(|(index, slot)| slot.is_live() && Some(*index) != own);
+            .filter(|(index, slot)| slot.is_live() && Some(*index) != own)
+            .peekable();
+        if others.peek().is_none() {
+            return;
+        }
+        let Ok(descriptor) = self.descriptor() else {
+            return;
+        };
         let dead: Vec<usize> = others
             .map(|(index, _)| index)
             .filter(|index| !is_locked(descriptor, *index))

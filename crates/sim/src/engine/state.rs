@@ -10,7 +10,7 @@
 
 mod file;
 
-use self::file::{Identity, UnnamedFile, map_shared, open_existing};
+use self::file::{Identity, UnnamedFile, map_shared, open_existing, raised};
 use super::gpu::Gpu;
 use super::share::{NUMBERED, SHARES, Share};
 use super::slots::{SLOTS, Slot};
@@ -21,7 +21,7 @@ use std::cell::UnsafeCell;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
-use std::mem::{ManuallyDrop, size_of};
+use std::mem::size_of;
 use std::ops::Deref;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
@@ -255,21 +255,29 @@ impl State {
         self.own_slot.store(slot.unwrap_or(usize::MAX), SeqCst);
     }
 
-    /// The descriptor the byte-range locks are taken through, of the very file that is mapped.
+    /// The descriptor the byte-range locks are taken through, of the very file that is mapped. The program may have closed it, and the number may be
+    /// another file of its own by now: then the file is opened once more, and the lock on the own slot taken again if it is not somebody else's yet.
     pub(super) fn descriptor(&self) -> io::Result<RawFd> {
         let known = self.descriptor.load(SeqCst);
-        if known >= 0 {
+        if known >= 0 && Identity::of_descriptor(known).is_ok_and(|found| found == self.identity) {
             return Ok(known);
         }
         let fresh = open_existing(&self.path)?;
         if Identity::of(&fresh)? != self.identity {
             return Err(io::Error::other("the state file was replaced"));
         }
+        let fresh = raised(fresh);
         match self
             .descriptor
-            .compare_exchange(-1, fresh.as_raw_fd(), SeqCst, SeqCst)
+            .compare_exchange(known, fresh.as_raw_fd(), SeqCst, SeqCst)
         {
-            Ok(_) => Ok(fresh.into_raw_fd()),
+            Ok(_) => {
+                let fresh = fresh.into_raw_fd();
+                if let Some(slot) = self.own_slot() {
+                    self.lock_again(fresh, slot);
+                }
+                Ok(fresh)
+            }
             Err(other) => Ok(other),
         }
     }
@@ -277,13 +285,10 @@ impl State {
     /// In a fork child: lets go of the parent's slot, which stays the parent's.
     pub fn forget_after_fork(&self) {
         let inherited = self.descriptor.swap(-1, SeqCst);
-        if inherited >= 0 {
-            // SAFETY: this was the only place that held it. The program may have closed it behind our back, and the
-            // number may be another file of its own by now; hence not dropped before it is known.
-            let file = ManuallyDrop::new(unsafe { File::from_raw_fd(inherited) });
-            if Identity::of(&file).is_ok_and(|found| found == self.identity) {
-                drop(ManuallyDrop::into_inner(file));
-            }
+        let found = Identity::of_descriptor(inherited);
+        if found.is_ok_and(|found| found == self.identity) {
+            // SAFETY: a descriptor of the state file, which only this place held.
+            drop(unsafe { File::from_raw_fd(inherited) });
         }
         self.set_own_slot(None);
     }

@@ -6,9 +6,10 @@ mod capture;
 mod context;
 mod copy;
 mod device;
-mod function;
 mod external;
+mod function;
 mod graph;
+mod host;
 mod init;
 mod ipc;
 mod launch;
@@ -24,26 +25,14 @@ mod texture;
 mod vmm;
 
 use crate::engine::process::Done;
+use crate::exports::place::Place;
 use divvy_driver::sys::cuda::CUresult;
 use std::ffi::{CStr, c_char};
 
-/// A place the caller wants a result in; checked before anything is done, written when all has succeeded.
-struct Out<T>(*mut T);
-
-impl<T> Out<T> {
-    fn set(self, value: T) -> Done {
-        // SAFETY: not null, and the API's contract says that it points to room for a T.
-        unsafe { self.0.write(value) };
-        Ok(())
-    }
-}
+type Out<T> = Place<T, CUresult>;
 
 fn out<T>(place: *mut T) -> Done<Out<T>> {
-    if place.is_null() {
-        Err(CUresult::INVALID_VALUE)
-    } else {
-        Ok(Out(place))
-    }
+    Place::new(place)
 }
 
 /// Writes where the caller gave a place and does nothing where it did not.

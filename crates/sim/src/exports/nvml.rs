@@ -12,6 +12,7 @@ mod table;
 
 use crate::engine::gpu::Gpu;
 use crate::engine::state::{Locked, State};
+use crate::exports::place::Place;
 use crate::machine::machine;
 use crate::model::Model;
 use divvy_driver::sys::nvml::{nvmlDevice_t, nvmlReturn_t};
@@ -98,22 +99,10 @@ impl Device {
     }
 }
 
-struct Out<T>(*mut T);
-
-impl<T> Out<T> {
-    fn set(self, value: T) -> Done {
-        // SAFETY: not null, and the API's contract says that it points to room for a T.
-        unsafe { self.0.write(value) };
-        Ok(())
-    }
-}
+type Out<T> = Place<T, nvmlReturn_t>;
 
 fn out<T>(place: *mut T) -> Done<Out<T>> {
-    if place.is_null() {
-        Err(nvmlReturn_t::INVALID_ARGUMENT)
-    } else {
-        Ok(Out(place))
-    }
+    Place::new(place)
 }
 
 /// Writes a text with its end into a buffer of `length` characters.

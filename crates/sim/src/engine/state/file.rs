@@ -3,7 +3,8 @@
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::AsRawFd;
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -17,6 +18,16 @@ pub struct Identity {
 }
 
 impl Identity {
+    /// Of whatever has this number now.
+    pub fn of_descriptor(descriptor: RawFd) -> io::Result<Identity> {
+        // SAFETY: not dropped, so not closed; a number that is no descriptor is an error of the call below.
+        let file = ManuallyDrop::new(unsafe { File::from_raw_fd(descriptor.max(0)) });
+        if descriptor < 0 {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        Identity::of(&file)
+    }
+
     pub fn of(file: &File) -> io::Result<Identity> {
         let data = file.metadata()?;
         Ok(Identity {
@@ -25,6 +36,20 @@ impl Identity {
             size: data.size(),
         })
     }
+}
+
+/// Programs close descriptors they believe to be theirs, counting up from 3; few count this far.
+const LOWEST: RawFd = 200;
+
+/// The same file under a high number, if the process may have one; where it is if not.
+pub fn raised(file: File) -> File {
+    // SAFETY: duplicates a descriptor of ours; nothing else is touched.
+    let high = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_DUPFD_CLOEXEC, LOWEST) };
+    if high < 0 {
+        return file;
+    }
+    // SAFETY: made above, owned by nobody else.
+    unsafe { File::from_raw_fd(high) }
 }
 
 pub fn open_existing(path: &Path) -> io::Result<File> {

@@ -9,7 +9,7 @@ use divvy_driver::sys::cuda::{
     CUpointer_attribute as Attribute, CUresult, CUstream,
 };
 use std::ffi::c_void;
-use std::ptr::{null_mut, with_exposed_provenance_mut};
+use std::ptr::null_mut;
 
 exports! { cuda {
     cuMemGetInfo_v2: (free, total) => info;
@@ -18,13 +18,6 @@ exports! { cuda {
     cuMemAllocManaged: (address, size, flags) => allocate_managed;
     cuMemFree_v2: (address) => free;
     cuMemGetAddressRange_v2: (base, size, address) => address_range;
-    cuMemAllocHost_v2: (pointer, size) => allocate_host;
-    cuMemHostAlloc: (pointer, size, flags) => allocate_host_with_flags;
-    cuMemFreeHost: (pointer) => free_host;
-    cuMemHostGetDevicePointer_v2: (address, pointer, flags) => host_device_pointer;
-    cuMemHostGetFlags: (flags, pointer) => host_flags;
-    cuMemHostRegister_v2: (pointer, size, flags) => register;
-    cuMemHostUnregister: (pointer) => unregister;
     cuMemAdvise_v2: (address, size, advice, location) => advise;
     cuMemPrefetchAsync_v2, cuMemPrefetchAsync_v2_ptsz: (address, size, location, flags, stream) => prefetch;
     cuPointerGetAttribute: (data, attribute, address) => pointer_attribute;
@@ -112,96 +105,6 @@ fn address_range(base: *mut CUdeviceptr, size: *mut usize, address: CUdeviceptr)
     set_if_wanted(base, start);
     set_if_wanted(size, length as usize);
     Ok(())
-}
-
-fn allocate_host(pointer: *mut *mut c_void, size: usize) -> Done {
-    allocate_host_with_flags(pointer, size, 0)
-}
-
-fn allocate_host_with_flags(pointer: *mut *mut c_void, size: usize, flags: u32) -> Done {
-    let (process, pointer) = (process()?, out(pointer)?);
-    if flags > 7 {
-        return Err(CUresult::INVALID_VALUE);
-    }
-    let address = process.allocate(size as u64, Kind::Host(flags))?;
-    pointer.set(with_exposed_provenance_mut(address as usize))
-}
-
-fn free_host(pointer: *mut c_void) -> Done {
-    let process = process()?;
-    if pointer.is_null() {
-        return Ok(());
-    }
-    process.check_unsafe()?;
-    process.free(pointer.addr() as u64, |kind| matches!(kind, Kind::Host(_)))
-}
-
-fn host_allocation(pointer: *mut c_void) -> Done<Allocation> {
-    let objects = process()?.objects();
-    objects
-        .memory
-        .containing(pointer.addr() as u64)
-        .filter(|allocation| allocation.is_host())
-        .copied()
-        .ok_or(CUresult::INVALID_VALUE)
-}
-
-fn host_device_pointer(address: *mut CUdeviceptr, pointer: *mut c_void, flags: u32) -> Done {
-    let address = out(address)?;
-    host_allocation(pointer)?;
-    if flags != 0 {
-        Err(CUresult::INVALID_VALUE)
-    } else {
-        address.set(pointer.addr() as u64)
-    }
-}
-
-fn host_flags(flags: *mut u32, pointer: *mut c_void) -> Done {
-    match host_allocation(pointer)?.kind {
-        // CUDA answers the flags as if mapping had been asked for, since it always happens.
-        Kind::Host(given) => out(flags)?.set(given | 2),
-        _ => Err(CUresult::INVALID_VALUE),
-    }
-}
-
-fn register(pointer: *mut c_void, size: usize, flags: u32) -> Done {
-    let process = process()?;
-    if pointer.is_null() || size == 0 || flags > 15 {
-        return Err(CUresult::INVALID_VALUE);
-    }
-    let base = pointer.addr() as u64;
-    let mut objects = process.objects();
-    let current = process.current(&objects)?;
-    if objects.memory.containing(base).is_some()
-        || objects
-            .memory
-            .containing(base + (size as u64 - 1))
-            .is_some()
-    {
-        return Err(CUresult::HOST_MEMORY_ALREADY_REGISTERED);
-    }
-    let (context, id) = (Some(current.context), process.next_id());
-    let kind = Kind::Registered(flags);
-    objects.memory.insert(Allocation {
-        base,
-        size: size as u64,
-        kind,
-        gpu: current.gpu,
-        context,
-        id,
-        charged: 0,
-    });
-    Ok(())
-}
-
-fn unregister(pointer: *mut c_void) -> Done {
-    let registered = |kind| matches!(kind, Kind::Registered(_));
-    process()?
-        .free(pointer.addr() as u64, registered)
-        .map_err(|error| match error {
-            CUresult::INVALID_VALUE => CUresult::HOST_MEMORY_NOT_REGISTERED,
-            other => other,
-        })
 }
 
 /// Advice and prefetching have nothing to move: managed memory is the GPU's and the CPU's at once.
