@@ -8,6 +8,7 @@
 //! It runs in a process of its own that ends soon after: a driver that fails may take its process along. It knows nothing of
 //! limiters; the limit it is given is what it holds the driver to. Whoever runs it says what a verdict means.
 
+mod arrays;
 mod contexts;
 mod exceed;
 mod graphs;
@@ -28,7 +29,7 @@ use crate::{Error, Uuid};
 
 pub use exceed::{Outcome, Verdict, exceed};
 pub use views::{View, views};
-pub use ways::{WAYS, Way, way};
+pub use ways::{Asks, WAYS, Way, way};
 
 library! {
     /// What the probes call.
@@ -42,7 +43,10 @@ library! {
         cuDeviceTotalMem_v2,
         cuDevicePrimaryCtxRetain,
         cuDevicePrimaryCtxRelease_v2,
+        cuCtxCreate,
         cuCtxCreate_v2,
+        cuCtxCreate_v3,
+        cuCtxCreate_v4,
         cuCtxDestroy_v2,
         cuCtxPopCurrent_v2,
         cuCtxSetCurrent,
@@ -50,6 +54,7 @@ library! {
         cuMemGetInfo_v2,
         cuMemAlloc,
         cuMemAlloc_v2,
+        cuMemAllocPitch,
         cuMemAllocPitch_v2,
         cuMemAllocManaged,
         cuMemFree,
@@ -67,12 +72,20 @@ library! {
         cuMemAddressFree,
         cuMemMap,
         cuMemUnmap,
+        cuArrayCreate,
+        cuArrayCreate_v2,
+        cuArray3DCreate,
+        cuArray3DCreate_v2,
+        cuArrayDestroy,
+        cuMipmappedArrayCreate,
+        cuMipmappedArrayDestroy,
         cuGraphCreate,
         cuGraphDestroy,
         cuGraphAddMemAllocNode,
         cuGraphInstantiateWithFlags,
         cuGraphExecDestroy,
         cuGraphLaunch,
+        cuGraphUpload,
         cuDeviceGraphMemTrim,
         cuStreamCreate,
         cuStreamDestroy_v2,

@@ -1,6 +1,6 @@
 //! Trying one way of taking memory against a limit: all at once, and block by block.
 
-use super::{Session, Taken, Way};
+use super::{Asks, Session, Taken, Way};
 use crate::Error;
 use crate::sys::cuda::CUresult;
 
@@ -54,7 +54,11 @@ pub fn exceed(session: &Session, way: &Way, limit: u64) -> Outcome {
         Ok(first) => drop(first),
         Err(error) => return outcome(Verdict::NotAvailable, 0, 0, error.to_string()),
     }
-    if way.at_most > limit.saturating_add(block) {
+    let at_most = match way.asks {
+        Asks::UpTo(at_most) | Asks::Shared(at_most) => at_most,
+        Asks::Nothing => 0,
+    };
+    if at_most > limit.saturating_add(block) {
         match way.take(session, limit.saturating_add(block)) {
             Ok(all) => {
                 return outcome(
@@ -67,6 +71,9 @@ pub fn exceed(session: &Session, way: &Way, limit: u64) -> Outcome {
             Err(error) if is_out_of_memory(&error) => refusals += 1,
             Err(error) => return outcome(Verdict::Failed, 0, 0, error.to_string()),
         }
+    }
+    if matches!(way.asks, Asks::Shared(_)) {
+        return outcome(Verdict::Enforced, block, refusals, "in one call".to_owned());
     }
     let mut held: Vec<Taken<'_>> = Vec::new();
     let mut got = 0;

@@ -9,6 +9,28 @@ const STREAM: CUstream = std::ptr::null_mut();
 
 /// `cuGraphAddMemAllocNode`, instantiated and launched.
 pub fn node(session: &Session, bytes: u64) -> Result<Taken<'_>, Error> {
+    let (graph, made, address) = with_node(session, bytes)?;
+    launched(session, graph, made, bytes, address)
+}
+
+/// `cuGraphUpload` of such a graph, which is never launched.
+pub fn uploaded(session: &Session, bytes: u64) -> Result<Taken<'_>, Error> {
+    let (graph, made, _) = with_node(session, bytes)?;
+    let (exec, instance) = instance(session, graph)?;
+    // SAFETY: our own executable graph, the null stream.
+    session.call(&session.functions.cuGraphUpload, |upload| unsafe {
+        upload(exec, STREAM)
+    })?;
+    session.settle();
+    Ok(session.taken(bytes, move |_| {
+        drop(instance);
+        drop(made);
+        Ok(())
+    }))
+}
+
+/// A graph that allocates `bytes` when it runs, and the address it will have.
+fn with_node(session: &Session, bytes: u64) -> Result<(CUgraph, Taken<'_>, CUdeviceptr), Error> {
     let mut graph = std::ptr::null_mut();
     // SAFETY: writes one handle.
     session.call(&session.functions.cuGraphCreate, |make| unsafe {
@@ -35,7 +57,7 @@ pub fn node(session: &Session, bytes: u64) -> Result<Taken<'_>, Error> {
             &raw mut parameters,
         )
     })?;
-    launched(session, graph, made, bytes, parameters.dptr)
+    Ok((graph, made, parameters.dptr))
 }
 
 /// `cuMemAllocAsync` on a stream that is being captured, the graph instantiated and launched.
@@ -82,22 +104,13 @@ fn graph_of(session: &Session, graph: CUgraph) -> Taken<'_> {
     })
 }
 
-/// The graph's memory is there from its launch until it is freed; then the device's graph pool may keep it.
-fn launched<'s>(
-    session: &'s Session,
-    graph: CUgraph,
-    made: Taken<'s>,
-    bytes: u64,
-    address: CUdeviceptr,
-) -> Result<Taken<'s>, Error> {
-    let f = &session.functions;
+fn instance(session: &Session, graph: CUgraph) -> Result<(CUgraphExec, Taken<'_>), Error> {
     let mut exec = std::ptr::null_mut();
+    let instantiate = &session.functions.cuGraphInstantiateWithFlags;
     // SAFETY: our own graph; writes one handle.
-    session.call(&f.cuGraphInstantiateWithFlags, |make| unsafe {
-        make(&raw mut exec, graph, 0)
-    })?;
-    let instance = session.taken(0, move |session| {
-        // SAFETY: made above, destroyed once. Trimming takes an ordinal alone.
+    session.call(instantiate, |make| unsafe { make(&raw mut exec, graph, 0) })?;
+    let made = session.taken(0, move |session| {
+        // SAFETY: made above, destroyed once.
         let destroyed = session.call(&session.functions.cuGraphExecDestroy, |destroy| unsafe {
             destroy(exec)
         });
@@ -107,8 +120,22 @@ fn launched<'s>(
         })?;
         destroyed
     });
+    Ok((exec, made))
+}
+
+/// The graph's memory is there from its launch until it is freed; then the device's graph pool may keep it.
+fn launched<'s>(
+    session: &'s Session,
+    graph: CUgraph,
+    made: Taken<'s>,
+    bytes: u64,
+    address: CUdeviceptr,
+) -> Result<Taken<'s>, Error> {
+    let (exec, instance) = instance(session, graph)?;
     // SAFETY: our own executable graph, the null stream.
-    session.call(&f.cuGraphLaunch, |launch| unsafe { launch(exec, STREAM) })?;
+    session.call(&session.functions.cuGraphLaunch, |launch| unsafe {
+        launch(exec, STREAM)
+    })?;
     session.settle();
     Ok(session.taken(bytes, move |session| {
         // SAFETY: allocated by the launch, freed once.

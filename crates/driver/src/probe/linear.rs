@@ -47,6 +47,25 @@ pub fn alloc_pitch(session: &Session, bytes: u64) -> Result<Taken<'_>, Error> {
     Ok(linear(session, pitch as u64 * height as u64, address))
 }
 
+/// `cuMemAllocPitch`, the 32-bit form of CUDA 3.1 and before.
+pub fn alloc_pitch_v1(session: &Session, bytes: u64) -> Result<Taken<'_>, Error> {
+    const ELEMENT: c_uint = 16;
+    let (mut address, mut pitch) = (0, 0);
+    let height = c_uint::try_from(bytes / ROW as u64).unwrap_or(c_uint::MAX);
+    // SAFETY: writes an address and a number.
+    session.call(&session.functions.cuMemAllocPitch, |take| unsafe {
+        take(
+            &raw mut address,
+            &raw mut pitch,
+            ROW as c_uint,
+            height,
+            ELEMENT,
+        )
+    })?;
+    let bytes = u64::from(pitch) * u64::from(height);
+    Ok(linear_v1(session, bytes, address))
+}
+
 /// `cuMemAllocManaged`
 pub fn alloc_managed(session: &Session, bytes: u64) -> Result<Taken<'_>, Error> {
     let mut address = 0;
@@ -65,6 +84,15 @@ fn linear(session: &Session, bytes: u64, address: CUdeviceptr) -> Taken<'_> {
     session.taken(bytes, move |session| {
         // SAFETY: allocated by our caller, freed once.
         session.call(&session.functions.cuMemFree_v2, |free| unsafe {
+            free(address)
+        })
+    })
+}
+
+fn linear_v1(session: &Session, bytes: u64, address: CUdeviceptr_v1) -> Taken<'_> {
+    session.taken(bytes, move |session| {
+        // SAFETY: allocated by our caller, freed once.
+        session.call(&session.functions.cuMemFree, |free| unsafe {
             free(address)
         })
     })

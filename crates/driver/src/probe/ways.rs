@@ -1,15 +1,25 @@
 //! The functions that take device memory. Each is a way past a limit unless it is held to it.
 
-use super::{Session, Taken, contexts, graphs, linear, stream_ordered, virtual_memory};
+use super::{Session, Taken, arrays, contexts, graphs, linear, stream_ordered, virtual_memory};
 use crate::Error;
+
+/// What a call can be asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Asks {
+    /// At most so many bytes; calls add up.
+    UpTo(u64),
+    /// Likewise, but what one call takes the next may use as well, so that they do not add up.
+    Shared(u64),
+    /// Nothing: it takes what it takes.
+    Nothing,
+}
 
 /// One way of taking memory.
 #[derive(Clone, Copy)]
 pub struct Way {
     /// The function, or what is done with it: `cuMemAlloc_v2`, `cuMemAllocAsync (captured)`.
     pub name: &'static str,
-    /// The most that one call can be asked for, in bytes; 0 where no size is asked for.
-    pub at_most: u64,
+    pub asks: Asks,
     take: for<'s> fn(&'s Session, u64) -> Result<Taken<'s>, Error>,
 }
 
@@ -24,26 +34,39 @@ impl Way {
 }
 
 macro_rules! ways {
-    ($($name:literal, $at_most:expr => $take:path;)*) => {
+    ($($name:literal, $asks:expr => $take:path;)*) => {
         /// Every way, in the order in which they are tried.
-        pub const WAYS: &[Way] = &[$(Way { name: $name, at_most: $at_most, take: $take },)*];
+        pub const WAYS: &[Way] = &[$(Way { name: $name, asks: $asks, take: $take },)*];
     };
 }
 
+const ANY: Asks = Asks::UpTo(u64::MAX);
+const OF_32_BITS: Asks = Asks::UpTo(u32::MAX as u64);
+
 ways! {
-    "cuMemAlloc_v2", u64::MAX => linear::alloc;
-    "cuMemAlloc", u32::MAX as u64 => linear::alloc_v1;
-    "cuMemAllocPitch_v2", u64::MAX => linear::alloc_pitch;
-    "cuMemAllocManaged", u64::MAX => linear::alloc_managed;
-    "cuMemCreate", u64::MAX => virtual_memory::create;
-    "cuMemMap (handle released)", u64::MAX => virtual_memory::map;
-    "cuMemAllocAsync", u64::MAX => stream_ordered::alloc;
-    "cuMemAllocAsync_ptsz", u64::MAX => stream_ordered::alloc_ptsz;
-    "cuMemAllocFromPoolAsync", u64::MAX => stream_ordered::alloc_from_pool;
-    "cuMemAllocFromPoolAsync_ptsz", u64::MAX => stream_ordered::alloc_from_pool_ptsz;
-    "cuGraphAddMemAllocNode", u64::MAX => graphs::node;
-    "cuMemAllocAsync (captured)", u64::MAX => graphs::captured;
-    "cuCtxCreate_v2", 0 => contexts::create;
+    "cuMemAlloc_v2", ANY => linear::alloc;
+    "cuMemAlloc", OF_32_BITS => linear::alloc_v1;
+    "cuMemAllocPitch_v2", ANY => linear::alloc_pitch;
+    "cuMemAllocPitch", OF_32_BITS => linear::alloc_pitch_v1;
+    "cuMemAllocManaged", ANY => linear::alloc_managed;
+    "cuMemCreate", ANY => virtual_memory::create;
+    "cuMemMap (handle released)", ANY => virtual_memory::map;
+    "cuMemAllocAsync", ANY => stream_ordered::alloc;
+    "cuMemAllocAsync_ptsz", ANY => stream_ordered::alloc_ptsz;
+    "cuMemAllocFromPoolAsync", ANY => stream_ordered::alloc_from_pool;
+    "cuMemAllocFromPoolAsync_ptsz", ANY => stream_ordered::alloc_from_pool_ptsz;
+    "cuArrayCreate_v2", Asks::UpTo(arrays::MOST) => arrays::create;
+    "cuArrayCreate", Asks::UpTo(arrays::MOST) => arrays::create_v1;
+    "cuArray3DCreate_v2", Asks::UpTo(arrays::MOST_3D) => arrays::create_3d;
+    "cuArray3DCreate", Asks::UpTo(arrays::MOST_3D) => arrays::create_3d_v1;
+    "cuMipmappedArrayCreate", Asks::UpTo(arrays::MOST_MIPMAPPED) => arrays::create_mipmapped;
+    "cuGraphLaunch (allocation node)", ANY => graphs::node;
+    "cuGraphUpload (allocation node)", Asks::Shared(u64::MAX) => graphs::uploaded;
+    "cuMemAllocAsync (captured)", ANY => graphs::captured;
+    "cuCtxCreate_v2", Asks::Nothing => contexts::create_v2;
+    "cuCtxCreate", Asks::Nothing => contexts::create_v1;
+    "cuCtxCreate_v3", Asks::Nothing => contexts::create_v3;
+    "cuCtxCreate_v4", Asks::Nothing => contexts::create_v4;
 }
 
 /// The way of that name.
