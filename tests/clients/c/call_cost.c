@@ -3,9 +3,12 @@
  *
  *   pair N      N times allocate 2 MiB and free it       info N      N times cuMemGetInfo
  *   launch N    N times launch an empty kernel           device N    N times cuCtxGetDevice, which nobody hooks
+ *   small N     N times allocate 512 B and free it       lookup N    N times dlsym of cuMemAlloc_v2 on libcuda's handle
+ *   plain N     N times dlsym of a function of libc      ask N       N times cuGetProcAddress of cuMemAlloc
  *   spread N    N timed allocate+free pairs, one by one
  *
  * Each answers one line: nanoseconds a call, and for `spread` "p50 p99 p99.9" nanoseconds a pair. */
+#define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -64,6 +67,7 @@ int main(void)
     int (*allocate)(uint64_t *, size_t) = function(library, "cuMemAlloc_v2");
     int (*release)(uint64_t) = function(library, "cuMemFree_v2");
     int (*info)(size_t *, size_t *) = function(library, "cuMemGetInfo_v2");
+    int (*ask)(const char *, void **, int, uint64_t, int *) = function(library, "cuGetProcAddress_v2");
     int (*load)(void **, const void *) = function(library, "cuModuleLoadData");
     int (*entry)(void **, void *, const char *) = function(library, "cuModuleGetFunction");
     int (*launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **) =
@@ -82,12 +86,27 @@ int main(void)
     unsigned long times;
     while (scanf("%15s %lu", what, &times) == 2) {
         uint64_t spent = 0;
-        if (!strcmp(what, "pair")) {
+        if (!strcmp(what, "pair") || !strcmp(what, "small")) {
+            size_t size = what[0] == 'p' ? BLOCK : 512;
             uint64_t from = now(), address;
             for (unsigned long i = 0; i < times; i++) {
-                check(allocate(&address, BLOCK), "cuMemAlloc");
+                check(allocate(&address, size), "cuMemAlloc");
                 check(release(address), "cuMemFree");
             }
+            spent = now() - from;
+        } else if (!strcmp(what, "lookup") || !strcmp(what, "plain")) {
+            void *where = what[0] == 'l' ? library : RTLD_DEFAULT;
+            const char *name = what[0] == 'l' ? "cuMemAlloc_v2" : "strlen";
+            uint64_t from = now();
+            for (unsigned long i = 0; i < times; i++)
+                check(dlsym(where, name) == NULL, "dlsym");
+            spent = now() - from;
+        } else if (!strcmp(what, "ask")) {
+            void *found;
+            int status;
+            uint64_t from = now();
+            for (unsigned long i = 0; i < times; i++)
+                check(ask("cuMemAlloc", &found, 12000, 0, &status), "cuGetProcAddress");
             spent = now() - from;
         } else if (!strcmp(what, "info")) {
             size_t free_bytes, total;
