@@ -87,7 +87,7 @@ fn cause(cause: Cause) -> OomCause {
         Cause::SliceFull => OomCause::SliceFull,
         Cause::GpuFull => OomCause::GpuFull,
         Cause::NotInSlice => OomCause::NotInSlice,
-        Cause::Refused => OomCause::Refused,
+        Cause::Other => OomCause::Other,
     }
 }
 

@@ -32,8 +32,8 @@ pub enum Cause {
     GpuFull,
     /// The GPU is not one of the slice's.
     NotInSlice,
-    /// The process may have no memory at all: it has no slot, or asked for what is never given.
-    Refused,
+    /// The driver had none of something else: the call asked for no memory that is counted.
+    Other,
 }
 
 /// What kind of call made an allocation.
@@ -366,7 +366,7 @@ fn decode(words: &Words) -> Option<Denial> {
         cause: CAUSES
             .get((place >> 48) as usize)
             .copied()
-            .unwrap_or(Cause::Refused),
+            .unwrap_or(Cause::Other),
         asked: words[at::ASKED],
         limit: words[at::LIMIT],
         used: words[at::USED],
@@ -387,7 +387,7 @@ const CAUSES: [Cause; 4] = [
     Cause::SliceFull,
     Cause::GpuFull,
     Cause::NotInSlice,
-    Cause::Refused,
+    Cause::Other,
 ];
 const KINDS: [Kind; 9] = [
     Kind::Linear,

@@ -152,7 +152,7 @@ fn write_down(name: &CStr) {
             Belongs::Elsewhere | Belongs::Nowhere => None,
         }),
         bytes: 0,
-        cause: Cause::GpuFull,
+        cause: Cause::Other,
     });
     if let (Some(gpu), Cause::SliceFull) = (note.gpu, note.cause) {
         slot.count_denial(gpu, note.bytes);

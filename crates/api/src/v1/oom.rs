@@ -69,8 +69,8 @@ pub enum OomCause {
     GpuFull,
     /// The GPU is not one of the job's.
     NotInSlice,
-    /// The process may have no memory at all.
-    Refused,
+    /// The driver had none of something else: the call asked for no memory that is counted.
+    Other,
 }
 
 /// Allocations of one size and kind.

@@ -133,7 +133,9 @@ fn cause(record: &OomRecord) -> String {
             format!("the GPU was full{gpu}; the slice had room, {slice} in use")
         }
         OomCause::NotInSlice => "the GPU is not one of the job's".to_owned(),
-        OomCause::Refused => "the process may have no GPU memory".to_owned(),
+        OomCause::Other => {
+            "the driver had none; the call asks for no memory that is counted".to_owned()
+        }
     }
 }
 
