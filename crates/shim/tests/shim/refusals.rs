@@ -175,6 +175,23 @@ fn a_gpu_outside_the_slice_is_called_so() {
 }
 
 #[test]
+fn a_driver_without_memory_of_another_kind_is_told_from_both() {
+    let rig = Rig::new(1, ROOM);
+    let mut config = std::fs::read_to_string(rig.path("sim.toml")).unwrap();
+    config += "[[fault]]\nfunction = 'cuMemMap'\ncode = 2\n";
+    std::fs::write(rig.path("sim.toml"), config).unwrap();
+    let mut probe = rig.ready(Way::Handle);
+    assert_eq!(probe.ask(&format!("take vmm {}", 2 * MIB)), [0, 0]);
+    assert_eq!(probe.ask(&format!("vmm map {}", 2 * MIB)), [OUT_OF_MEMORY]);
+    let denial = record(&rig);
+    assert_eq!(
+        (denial.api.as_str(), denial.cause, denial.asked),
+        ("cuMemMap", Cause::Other, 0)
+    );
+    assert_eq!(rig.usage().denied, 0);
+}
+
+#[test]
 fn a_program_that_tries_again_and_again_is_counted_and_pays_for_few_records() {
     let rig = Rig::new(1, ROOM);
     let mut probe = rig.ready(Way::Handle);
