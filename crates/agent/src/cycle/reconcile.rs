@@ -161,9 +161,15 @@ impl Cycle {
                 (*suspect, limiter)
             })
             .collect();
+        let there: Vec<_> = seen
+            .sight
+            .processes
+            .iter()
+            .map(|seen| seen.process)
+            .collect();
         let changes = self
             .watchlist
-            .look(look.at, uuid, &suspects, &balance.unsure);
+            .look(look.at, uuid, &suspects, &there, &balance.unsure);
         for change in changes {
             self.changed(look, seen.observed.index, change)?;
         }

@@ -211,10 +211,10 @@ fn who_is_seen_twice_is_accused_once_and_over_when_gone() {
         vec![seen(7, Bytes::gib(1), bare(Limiter::Off))],
     );
     let suspect = balance(&sight).suspects[0];
-    let seen = [(suspect, Limiter::Off)];
+    let (seen, there) = ([(suspect, Limiter::Off)], [process(7)]);
     let mut list = Watchlist::default();
 
-    assert_eq!(list.look(100, &on, &seen, &[]), []);
+    assert_eq!(list.look(100, &on, &seen, &there, &[]), []);
     assert!(list.is_curious());
     let accused = Change::Accused {
         gpu: on.clone(),
@@ -222,22 +222,53 @@ fn who_is_seen_twice_is_accused_once_and_over_when_gone() {
         limiter: Limiter::Off,
         since: 100,
     };
-    assert_eq!(list.look(130, &on, &seen, &[]), [accused]);
+    assert_eq!(list.look(130, &on, &seen, &there, &[]), [accused]);
     assert!(!list.is_curious());
     let goes_on = Change::GoesOn {
         gpu: on.clone(),
         suspect,
     };
-    assert_eq!(list.look(160, &on, &seen, &[]), [goes_on]);
-    assert_eq!(list.look(190, &on, &[], &[process(7)]), [], "unsure");
+    assert_eq!(list.look(160, &on, &seen, &there, &[]), [goes_on]);
     let elsewhere = GpuUuid::from_bytes([2; 16]);
-    assert_eq!(list.look(190, &elsewhere, &[], &[]), []);
+    assert_eq!(list.look(190, &elsewhere, &[], &[], &[]), []);
     let over = Change::Over {
         gpu: on.clone(),
         suspect,
     };
-    assert_eq!(list.look(220, &on, &[], &[]), [over]);
-    assert_eq!(list.look(250, &on, &[], &[]), []);
+    assert_eq!(list.look(220, &on, &[], &[], &[]), [over]);
+    assert_eq!(list.look(250, &on, &[], &[], &[]), []);
+}
+
+#[test]
+fn who_stops_for_a_moment_has_not_stopped() {
+    const SECOND: Moment = 1_000_000_000;
+    let on = GpuUuid::from_bytes([1; 16]);
+    let processes = vec![seen(7, Bytes::gib(1), bare(Limiter::Off))];
+    let suspect = balance(&gpu(Bytes::ZERO, processes)).suspects[0];
+    let (seen, there) = ([(suspect, Limiter::Off)], [process(7)]);
+    let mut list = Watchlist::default();
+    let mut told = 0;
+    for now in 1..10 {
+        let seen = if now < 3 || now % 2 == 0 {
+            &seen[..]
+        } else {
+            &[]
+        };
+        let changes = list.look(now * SECOND, &on, seen, &there, &[]);
+        let tells = |change: &&Change| !matches!(change, Change::GoesOn { .. });
+        told += changes.iter().filter(tells).count();
+    }
+    assert_eq!(told, 1, "accused once");
+    assert_eq!(
+        list.look(20 * SECOND, &on, &[], &there, &there),
+        [],
+        "unsure"
+    );
+    let over = Change::Over {
+        gpu: on.clone(),
+        suspect,
+    };
+    assert_eq!(list.look(21 * SECOND, &on, &[], &there, &[]), [over]);
 }
 
 #[test]
@@ -256,9 +287,14 @@ fn who_is_seen_once_is_not_accused_and_neither_is_the_next_with_that_pid() {
         ..first
     };
     let mut list = Watchlist::default();
-    assert_eq!(list.look(1, &on, &[(first, Limiter::Off)], &[]), []);
-    assert_eq!(list.look(2, &on, &[(second, Limiter::Off)], &[]), []);
-    assert_eq!(list.look(3, &on, &[], &[]), []);
+    let mut look = |now, suspects: &[Suspect]| {
+        let there: Vec<Process> = suspects.iter().map(|suspect| suspect.process).collect();
+        let suspects: Vec<_> = suspects.iter().map(|one| (*one, Limiter::Off)).collect();
+        list.look(now, &on, &suspects, &there, &[])
+    };
+    assert_eq!(look(1, &[first]), []);
+    assert_eq!(look(2, &[second]), []);
+    assert_eq!(look(3, &[]), []);
     assert!(!list.is_curious());
 }
 
@@ -270,7 +306,7 @@ fn what_was_accused_on_a_gpu_that_is_gone_is_over() {
     let mut list = Watchlist::default();
     for now in [1, 2] {
         for gpu in &on {
-            list.look(now, gpu, &[(suspect, Limiter::Off)], &[]);
+            list.look(now, gpu, &[(suspect, Limiter::Off)], &[process(7)], &[]);
         }
     }
     let over = Change::Over {

@@ -3,11 +3,12 @@
 //! ```text
 //!            suspect              suspect
 //! nothing ───────────► suspected ───────────► bypass ──┐ suspect: figures kept up to date
-//!    ▲                    │                   │    ▲───┘
+//!    ▲                    │ not suspect       │    ▲───┘
 //!    └────────────────────┴───────────────────┘
-//!              not suspect (unsure: nothing changes)
+//!                   not listed any more, or not suspect for two seconds (unsure: nothing changes)
 //! ```
-//! Once is not enough: driver and account are read one after the other, and a process may be in the middle of leaving.
+//! Once is not enough: driver and account are read one after the other, and a process may be in the middle of leaving. And
+//! who does it again within two seconds has not stopped: else one that hovers at a threshold fills the journal.
 
 use std::collections::BTreeMap;
 
@@ -18,6 +19,9 @@ use crate::job::Process;
 /// Nanoseconds since boot.
 pub type Moment = u64;
 
+/// How long an accused process that is still there must not be suspect.
+const CALM: Moment = 2_000_000_000;
+
 /// Suspects of all GPUs.
 #[derive(Clone, Debug, Default)]
 pub struct Watchlist {
@@ -27,6 +31,7 @@ pub struct Watchlist {
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     first: Moment,
+    last: Moment,
     accused: bool,
     suspect: Suspect,
     limiter: Limiter,
@@ -50,17 +55,18 @@ pub enum Change {
 }
 
 impl Watchlist {
-    /// Takes over what one look at a GPU found.
+    /// Takes over what one look at a GPU found: who was suspect there, and who else was `there`, of whom some may be `unsure`.
     pub fn look(
         &mut self,
         now: Moment,
         gpu: &GpuUuid,
         suspects: &[(Suspect, Limiter)],
+        there: &[Process],
         unsure: &[Process],
     ) -> Vec<Change> {
         let key = |process: Process| (process.pid, process.start_time, gpu.clone());
         let mut changes = Vec::new();
-        let gone = self.entries.extract_if(.., |(pid, start_time, on), _| {
+        let gone = self.entries.extract_if(.., |(pid, start_time, on), entry| {
             let process = Process {
                 pid: *pid,
                 start_time: *start_time,
@@ -68,7 +74,9 @@ impl Watchlist {
             let seen = suspects
                 .iter()
                 .any(|(suspect, _)| suspect.process == process);
-            on == gpu && !seen && !unsure.contains(&process)
+            let calm = !entry.accused || now.saturating_sub(entry.last) >= CALM;
+            let over = !there.contains(&process) || (calm && !unsure.contains(&process));
+            on == gpu && !seen && over
         });
         for (_, entry) in gone.collect::<Vec<_>>() {
             if entry.accused {
@@ -82,6 +90,7 @@ impl Watchlist {
             let Some(entry) = self.entries.get_mut(&key(suspect.process)) else {
                 let entry = Entry {
                     first: now,
+                    last: now,
                     accused: false,
                     suspect: *suspect,
                     limiter: *limiter,
@@ -89,7 +98,7 @@ impl Watchlist {
                 self.entries.insert(key(suspect.process), entry);
                 continue;
             };
-            entry.suspect = *suspect;
+            (entry.suspect, entry.last) = (*suspect, now);
             changes.push(if std::mem::replace(&mut entry.accused, true) {
                 Change::GoesOn {
                     gpu: gpu.clone(),
@@ -111,6 +120,7 @@ impl Watchlist {
     pub fn remember(&mut self, gpu: GpuUuid, suspect: Suspect, limiter: Limiter, since: Moment) {
         let entry = Entry {
             first: since,
+            last: since,
             accused: true,
             suspect,
             limiter,

@@ -1,0 +1,129 @@
+//! Whatever the driver and the accounts say: every byte belongs to somebody once, and who is honest is not accused.
+
+use divvy_core::job::Process;
+use divvy_core::reconcile::{
+    Account, HONEST, Limiter, Of, Policy, ProcessSight, SLACK, Sight, SliceSight, Way, balance,
+};
+use divvy_core::{Bytes, JobId};
+use proptest::prelude::*;
+
+const JOBS: u64 = 3;
+
+fn amount() -> impl Strategy<Value = Bytes> {
+    // Whole GiB and their neighbourhoods, where thresholds lie.
+    (0u64..40, 0u64..1200).prop_map(|(gib, mib)| Bytes::mib(gib * 1024 + mib))
+}
+
+fn limiter() -> impl Strategy<Value = Limiter> {
+    prop_oneof![
+        Just(Limiter::Loaded),
+        Just(Limiter::Off),
+        Just(Limiter::NotLoaded),
+        Just(Limiter::Hidden)
+    ]
+}
+
+fn of() -> impl Strategy<Value = Of> {
+    let account = proptest::option::of(
+        (amount(), any::<bool>()).prop_map(|(charged, steady)| Account { charged, steady }),
+    );
+    let member = (0..JOBS, account, limiter()).prop_map(|(job, account, limiter)| Of::Job {
+        job: JobId(job),
+        account,
+        limiter,
+    });
+    prop_oneof![1 => Just(Of::Nobody), 1 => Just(Of::Departed), 4 => member]
+}
+
+fn sight() -> impl Strategy<Value = Sight> {
+    let processes = proptest::collection::vec((amount(), of()), 0..8);
+    let limits = proptest::collection::vec(amount(), 0..JOBS as usize);
+    (processes, limits, amount()).prop_map(|(processes, limits, charged)| {
+        let process = |(pid, (used, of))| ProcessSight {
+            process: Process { pid, start_time: 1 },
+            used: Some(used),
+            of,
+        };
+        Sight {
+            used: Bytes::gib(400),
+            context: Bytes::mib(400),
+            slices: (0..)
+                .zip(limits)
+                .map(|(job, limit)| SliceSight {
+                    job: JobId(job),
+                    limit,
+                    charged,
+                })
+                .collect(),
+            processes: (1..).zip(processes).map(process).collect(),
+        }
+    })
+}
+
+fn sum(bytes: impl Iterator<Item = Bytes>) -> u64 {
+    bytes.map(Bytes::get).sum()
+}
+
+proptest! {
+    #[test]
+    fn every_byte_that_is_held_belongs_to_a_slice_or_is_foreign(sight in sight()) {
+        let balance = balance(&sight);
+        let held = sight.processes.iter().filter(|seen| seen.of != Of::Departed);
+        let held = sum(held.filter_map(|seen| seen.used));
+        let within = sight.slices.iter().zip(&balance.slices);
+        let within = sum(within.map(|(slice, found)| found.driver.unwrap_or_default().min(slice.limit)));
+        prop_assert_eq!(balance.foreign.get() + within, held);
+    }
+
+    #[test]
+    fn a_limit_counts_no_more_besides_its_account_than_the_driver_shows(sight in sight()) {
+        for slice in balance(&sight).slices {
+            prop_assert!(slice.unseen <= slice.driver.unwrap_or_default());
+            prop_assert_eq!(slice.mismatch().is_some(), slice.steady);
+        }
+    }
+
+    #[test]
+    fn who_has_an_account_of_what_it_holds_is_not_accused(
+        used in amount(),
+        more in 0..=SLACK.get(),
+        steady in any::<bool>(),
+    ) {
+        let account = Some(Account { charged: used, steady });
+        let of = Of::Job { job: JobId(0), account, limiter: Limiter::Loaded };
+        let used = used.saturating_add(Bytes::new(more));
+        let process = Process { pid: 7, start_time: 1 };
+        let sight = Sight {
+            slices: vec![SliceSight { job: JobId(0), limit: Bytes::ZERO, charged: used }],
+            processes: vec![ProcessSight { process, used: Some(used), of }],
+            ..Sight::default()
+        };
+        let balance = balance(&sight);
+        prop_assert_eq!(balance.suspects, []);
+        prop_assert_eq!(balance.slices[0].unseen, Bytes::ZERO);
+    }
+
+    #[test]
+    fn nobody_is_accused_but_listed_processes_of_jobs_and_killed_only_for_harm(sight in sight()) {
+        for suspect in balance(&sight).suspects {
+            let seen = sight.processes.iter().find(|seen| seen.process == suspect.process).unwrap();
+            let Of::Job { job, account, .. } = seen.of else {
+                panic!("{seen:?} is accused");
+            };
+            prop_assert_eq!(job, suspect.job);
+            let beyond = seen.used.unwrap_or_default().saturating_sub(suspect.charged);
+            match suspect.way {
+                Way::Unlimited => prop_assert!(account.is_none()),
+                Way::OtherGpu => prop_assert!(sight.slices.iter().all(|slice| slice.job != job)),
+                Way::Understated => prop_assert!(account.is_some_and(|account| account.steady) && beyond > HONEST),
+            }
+            let killed = Policy::Kill.about(&suspect) == Policy::Kill;
+            prop_assert_eq!(killed, suspect.harmful);
+        }
+    }
+
+    #[test]
+    fn equal_sights_have_equal_balances(sight in sight()) {
+        prop_assert_eq!(balance(&sight), balance(&sight.clone()));
+    }
+}
