@@ -12,6 +12,7 @@ mod arrays;
 mod contexts;
 mod exceed;
 mod graphs;
+mod limits;
 mod linear;
 mod stream_ordered;
 mod views;
@@ -41,6 +42,7 @@ library! {
         cuDeviceGetUuid,
         cuDeviceGetUuid_v2,
         cuDeviceTotalMem_v2,
+        cuDeviceGetAttribute,
         cuDevicePrimaryCtxRetain,
         cuDevicePrimaryCtxRelease_v2,
         cuCtxCreate,
@@ -51,6 +53,8 @@ library! {
         cuCtxPopCurrent_v2,
         cuCtxSetCurrent,
         cuCtxSynchronize,
+        cuCtxGetLimit,
+        cuCtxSetLimit,
         cuMemGetInfo_v2,
         cuMemAlloc,
         cuMemAlloc_v2,
@@ -220,6 +224,15 @@ impl Session {
             get(&raw mut total, self.device)
         })?;
         Ok(total as u64)
+    }
+
+    fn attribute(&self, attribute: CUdevice_attribute) -> Result<u64, Error> {
+        let mut value: c_int = 0;
+        // SAFETY: our own device; writes one number.
+        self.call(&self.functions.cuDeviceGetAttribute, |get| unsafe {
+            get(&raw mut value, attribute, self.device)
+        })?;
+        Ok(value.try_into().unwrap_or(0))
     }
 
     fn make_current(&self) -> Result<(), Error> {

@@ -121,3 +121,61 @@ fn reserved(gpu: &Gpu) -> Result<u64, Failure> {
     )?;
     Ok(bytes)
 }
+
+pub fn green_contexts() -> Answer {
+    let gpu = Gpu::with_context()?;
+    let before = gpu.used()?;
+    let mut all = CUdevResource::default();
+    cu!(
+        gpu,
+        cuDeviceGetDevResource(gpu.device, &raw mut all, CUdevResourceType::SM)
+    )?;
+    // The union's first words, for this type: multiprocessors, the least that can be split off, and in steps of how many.
+    let [multiprocessors, least, step, ..] = all._oversize;
+    let mut half = CUdevResource::default();
+    let mut groups = 1;
+    cu!(
+        gpu,
+        cuDevSmResourceSplitByCount(
+            &raw mut half,
+            &raw mut groups,
+            &raw const all,
+            std::ptr::null_mut(),
+            0,
+            multiprocessors / 2
+        )
+    )?;
+    let mut description = std::ptr::null_mut();
+    cu!(
+        gpu,
+        cuDevResourceGenerateDesc(&raw mut description, &raw mut half, 1)
+    )?;
+    let mut green = std::ptr::null_mut();
+    cu!(
+        gpu,
+        cuGreenCtxCreate(
+            &raw mut green,
+            description,
+            gpu.device,
+            CUgreenCtxCreate_flags::DEFAULT_STREAM.0
+        )
+    )?;
+    let created = gpu.used()?;
+    let mut context = std::ptr::null_mut();
+    cu!(gpu, cuCtxFromGreenCtx(&raw mut context, green))?;
+    cu!(gpu, cuCtxSetCurrent(context))?;
+    let address = gpu.alloc(MIB);
+    let allocates = address.is_ok();
+    if let Ok(address) = address {
+        gpu.release(address)?;
+    }
+    Ok(json!({
+        "multiprocessors": multiprocessors,
+        "least": least,
+        "step": step,
+        "asked": multiprocessors / 2,
+        "got": half._oversize[0],
+        "grew": grew(before, created),
+        "allocates_when_current": allocates,
+    }))
+}

@@ -7,6 +7,7 @@
 //! `cargo xtask gpu` runs all of them and writes a report; docs/hardware.md says what was found on which hardware. Nothing here
 //! changes a setting of a GPU; memory is taken and given back.
 
+mod arrays;
 mod costs;
 mod gpu;
 mod growth;
@@ -53,6 +54,16 @@ const FACTS: &[Fact] = &[
         name: "managed_bytes",
         decides: "whether managed memory takes the GPU's memory at once or when it is touched",
         measure: linear::managed_bytes,
+    },
+    Fact {
+        name: "array_sizes",
+        decides: "what arrays take beyond their elements, and whether a twin with deferred mapping tells it beforehand",
+        measure: arrays::sizes,
+    },
+    Fact {
+        name: "green_contexts",
+        decides: "into how many multiprocessors a GPU can be divided, and what such a context takes",
+        measure: growth::green_contexts,
     },
     Fact {
         name: "pool_segments",

@@ -1,6 +1,8 @@
 //! The functions that take device memory. Each is a way past a limit unless it is held to it.
 
-use super::{Session, Taken, arrays, contexts, graphs, linear, stream_ordered, virtual_memory};
+use super::{
+    Session, Taken, arrays, contexts, graphs, limits, linear, stream_ordered, virtual_memory,
+};
 use crate::Error;
 
 /// What a call can be asked for.
@@ -63,6 +65,8 @@ ways! {
     "cuGraphLaunch (allocation node)", ANY => graphs::node;
     "cuGraphUpload (allocation node)", Asks::Shared(u64::MAX) => graphs::uploaded;
     "cuMemAllocAsync (captured)", ANY => graphs::captured;
+    "cuCtxSetLimit (heap)", ANY => limits::heap;
+    "cuCtxSetLimit (stack)", ANY => limits::stack;
     "cuCtxCreate_v2", Asks::Nothing => contexts::create_v2;
     "cuCtxCreate", Asks::Nothing => contexts::create_v1;
     "cuCtxCreate_v3", Asks::Nothing => contexts::create_v3;
