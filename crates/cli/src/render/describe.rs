@@ -112,6 +112,9 @@ fn driver(slice: &Slice, ended: bool) -> String {
     match (slice.memory_driver_bytes, slice.memory_mismatch_bytes) {
         _ if ended && slice.memory_mismatch_max_bytes == 0 => String::new(),
         _ if ended => format!("the account was {most} off at most"),
+        (Some(held), Some(bytes)) if slice.memory_mismatch_max_bytes == 0 => {
+            format!("{}, {}", text::memory(held), off(bytes))
+        }
         (Some(held), Some(bytes)) => {
             format!(
                 "{}, {}; {most} off at most so far",
