@@ -14,7 +14,7 @@ use super::memory::{Allocation, Kind, LARGE, SMALL};
 use super::process::{Done, Objects, Process};
 use crate::model::MAX_GPUS;
 use divvy_driver::sys::cuda::{
-    CUdeviceptr, CUmemAllocationHandleType, CUmemPool_attribute, CUresult,
+    CUdeviceptr, CUmemAllocationHandleType, CUmemAllocationType, CUmemPool_attribute, CUresult,
 };
 
 const SEGMENT: u64 = 32 << 20;
@@ -55,6 +55,11 @@ pub struct Pool {
 enum Home {
     /// Of this process alone.
     Own,
+    /// The same, managed: at home on the GPU that the program names, or with no preference. It counts on the GPU either way, as all managed
+    /// memory does here.
+    Managed {
+        located: bool,
+    },
     Shareable(Shareable),
     /// Another process's.
     Imported(Imported),
@@ -113,9 +118,21 @@ impl Pool {
     /// How it can be sent to other processes.
     pub fn handle_types(&self) -> CUmemAllocationHandleType {
         match self.home {
-            Home::Own => CUmemAllocationHandleType::NONE,
+            Home::Own | Home::Managed { .. } => CUmemAllocationHandleType::NONE,
             _ => CUmemAllocationHandleType::POSIX_FILE_DESCRIPTOR,
         }
+    }
+
+    pub fn allocation_type(&self) -> CUmemAllocationType {
+        match self.home {
+            Home::Managed { .. } => CUmemAllocationType::MANAGED,
+            _ => CUmemAllocationType::PINNED,
+        }
+    }
+
+    /// Where its memory is to be; `None` for a managed pool without a preference.
+    pub fn location(&self) -> Option<usize> {
+        (!matches!(self.home, Home::Managed { located: false })).then_some(self.gpu)
     }
 
     fn is_imported(&self) -> bool {
@@ -170,6 +187,11 @@ impl Pools {
             Home::Own
         };
         Ok(self.pools.insert(Pool::new(gpu, max_size, home)))
+    }
+
+    pub fn create_managed(&mut self, gpu: usize, located: bool) -> Handle<Pool> {
+        self.pools
+            .insert(Pool::new(gpu, 0, Home::Managed { located }))
     }
 
     pub fn default_of(&mut self, gpu: usize) -> Handle<Pool> {

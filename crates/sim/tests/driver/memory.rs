@@ -1,7 +1,10 @@
 //! Device memory between processes: exact limits, nothing lost, nothing left behind.
 
 use crate::machine::{Client, MIB, Machine};
-use divvy_driver::sys::cuda::{CUDA_MEMCPY2D, CUmemorytype};
+use divvy_driver::sys::cuda::{
+    CUDA_MEMCPY2D, CUmemAllocationType, CUmemLocation, CUmemLocationType, CUmemPoolProps,
+    CUmemorytype,
+};
 
 const OUT_OF_MEMORY: u32 = 2;
 const INVALID_VALUE: u32 = 1;
@@ -198,6 +201,37 @@ fn pools_hold_what_was_freed_until_a_synchronisation_or_their_threshold() {
         "cuMemPoolGetAttribute $pool 6 &high",
     ]);
     assert_eq!((client.memory().0, client.value("high")), (free, 32 * MIB));
+}
+
+#[test]
+fn a_managed_pool_takes_its_memory_from_the_gpu_that_it_prefers_or_the_current_one() {
+    let machine = Machine::new("l4-24gb:2");
+    let mut client = machine.client();
+    client.start();
+    let properties = |type_, max_size| CUmemPoolProps {
+        allocType: CUmemAllocationType::MANAGED,
+        location: CUmemLocation { type_, id: 1 },
+        maxSize: max_size,
+        ..Default::default()
+    };
+    let nowhere = CUmemLocationType(0);
+    client.set("limited", properties(nowhere, 1));
+    client.set("nowhere", properties(nowhere, 0));
+    client.set("second", properties(CUmemLocationType::DEVICE, 0));
+    assert_eq!(client.call("cuMemPoolCreate &pool &limited"), INVALID_VALUE);
+    let (free, _) = client.memory();
+    for (name, taken, kind) in [("nowhere", 32 * MIB, 0), ("second", 0, 1)] {
+        client.ok(&[
+            &format!("cuMemPoolCreate &pool &{name}"),
+            "cuMemAllocFromPoolAsync &a 1000 $pool 0",
+            "cuMemPoolGetAttribute $pool 9 &type",
+            "cuMemPoolGetAttribute $pool 12 &location",
+        ]);
+        assert_eq!(free - client.memory().0, taken, "{name}");
+        assert_eq!((client.value("type"), client.value("location")), (2, kind));
+        client.ok(&["cuMemFreeAsync $a 0", "cuMemPoolDestroy $pool"]);
+        assert_eq!(client.memory().0, free, "{name}: gone with its last piece");
+    }
 }
 
 #[test]

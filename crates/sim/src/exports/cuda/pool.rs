@@ -102,8 +102,12 @@ unsafe fn create(pool: *mut CUmemoryPool, properties: *const CUmemPoolProps) -> 
     let (process, pool) = (process()?, out(pool)?);
     // SAFETY: null or the caller's structure.
     let properties = unsafe { properties.as_ref() }.ok_or(CUresult::INVALID_VALUE)?;
-    if properties.allocType != CUmemAllocationType::PINNED {
-        return Err(CUresult::INVALID_VALUE);
+    match properties.allocType {
+        CUmemAllocationType::PINNED => {}
+        CUmemAllocationType::MANAGED => {
+            return pool.set(from_handle(create_managed(process, properties)?));
+        }
+        _ => return Err(CUresult::INVALID_VALUE),
     }
     let shareable = match properties.handleTypes {
         CUmemAllocationHandleType::NONE => false,
@@ -116,6 +120,20 @@ unsafe fn create(pool: *mut CUmemoryPool, properties: *const CUmemPoolProps) -> 
         .pools
         .create(gpu, properties.maxSize as u64, shareable)?;
     pool.set(from_handle(made))
+}
+
+/// A managed pool has no greatest size, cannot be shared, and need not say where its memory is to be.
+fn create_managed(process: &Process, properties: &CUmemPoolProps) -> Done<Handle<Pool>> {
+    if properties.maxSize != 0 || properties.handleTypes != CUmemAllocationHandleType::NONE {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    let mut objects = process.objects();
+    let located = properties.location.type_ == CUmemLocationType::DEVICE;
+    let gpu = match located {
+        true => process.gpu(properties.location.id)?,
+        false => process.current(&objects)?.gpu,
+    };
+    Ok(objects.pools.create_managed(gpu, located))
 }
 
 fn destroy(pool: CUmemoryPool) -> Done {
@@ -158,12 +176,21 @@ unsafe fn get_attribute(pool: CUmemoryPool, attribute: Attribute, value: *mut c_
     out(value)?;
     let objects = process.objects();
     let answer = match attribute {
-        Attribute::ALLOCATION_TYPE => u64::from(CUmemAllocationType::PINNED.0),
+        Attribute::ALLOCATION_TYPE => {
+            u64::from(objects.pools.get(to_handle(pool))?.allocation_type().0)
+        }
         Attribute::EXPORT_HANDLE_TYPES => {
             u64::from(objects.pools.get(to_handle(pool))?.handle_types().0)
         }
-        Attribute::LOCATION_ID => process.device(objects.pools.get(to_handle(pool))?.gpu) as u64,
-        Attribute::LOCATION_TYPE => u64::from(CUmemLocationType::DEVICE.0),
+        Attribute::LOCATION_ID => {
+            let location = objects.pools.get(to_handle(pool))?.location();
+            location.map_or(0, |gpu| process.device(gpu) as u64)
+        }
+        Attribute::LOCATION_TYPE => {
+            let location = objects.pools.get(to_handle(pool))?.location();
+            let none = CUmemLocationType(0);
+            u64::from(location.map_or(none, |_| CUmemLocationType::DEVICE).0)
+        }
         _ => objects.pools.attribute(to_handle(pool), attribute)?,
     };
     // SAFETY: the caller gives room for the attribute's type.
