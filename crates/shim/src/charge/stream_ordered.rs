@@ -2,8 +2,8 @@
 //! `pool`'s business; here is which pool an allocation is from, and whose.
 
 use divvy_driver::sys::cuda::{
-    CUdevice, CUdeviceptr, CUmemLocation, CUmemLocationType, CUmemPool_attribute, CUmemPoolProps,
-    CUmemoryPool, CUresult, CUstream, pfn,
+    CUdevice, CUdeviceptr, CUmemAllocationType, CUmemLocation, CUmemLocationType,
+    CUmemPool_attribute, CUmemPoolProps, CUmemoryPool, CUresult, CUstream, pfn,
 };
 
 use crate::charge::pointers::Allocation;
@@ -216,8 +216,9 @@ pub fn create<F>(
         && let Standing::Limited(account) = process::standing()
     {
         // SAFETY: neither is null; the driver has read one and written the other.
-        let (handle, location) = unsafe { (pool.read(), (*props).location) };
-        let home = match vmm::device_of(&location).map(|device| account.belongs(device)) {
+        let (handle, kind, location) =
+            unsafe { (pool.read(), (*props).allocType, (*props).location) };
+        let home = match charged_on(kind, &location).map(|device| account.belongs(device)) {
             Some(Belongs::Here(place)) => Home::Here(Pool::new(handle, place)),
             Some(Belongs::Elsewhere | Belongs::Nowhere) => Home::Elsewhere,
             None => Home::Host,
@@ -252,14 +253,24 @@ pub fn trim_to<F>(real: Real<'_, F>, pool: CUmemoryPool, _keep: usize) -> CUresu
     result
 }
 
+/// The device that is charged for a pool. Managed memory may be on any, whatever the pool prefers: without a device that
+/// is preferred it is the current one, as for `cuMemAllocManaged`.
+fn charged_on(kind: CUmemAllocationType, location: &CUmemLocation) -> Option<CUdevice> {
+    let managed = kind == CUmemAllocationType::MANAGED;
+    vmm::device_of(location).or_else(|| managed.then(device::current).flatten())
+}
+
 /// The device whose memory a pool gives that this process did not make: the driver says so from CUDA 13 on; before, it can
 /// only be some device's default pool.
 fn home_of(pool: CUmemoryPool) -> Option<CUdevice> {
-    let kind = attribute_of(pool, CUmemPool_attribute::LOCATION_TYPE, 0i32);
-    let id = attribute_of(pool, CUmemPool_attribute::LOCATION_ID, 0i32);
-    if let (Some(kind), Some(id)) = (kind, id) {
-        let type_ = CUmemLocationType(kind as u32);
-        return vmm::device_of(&CUmemLocation { type_, id });
+    let ask = |attribute| attribute_of(pool, attribute, 0i32);
+    let kind = ask(CUmemPool_attribute::ALLOCATION_TYPE);
+    let type_ = ask(CUmemPool_attribute::LOCATION_TYPE);
+    let id = ask(CUmemPool_attribute::LOCATION_ID);
+    if let (Some(type_), Some(id)) = (type_, id) {
+        let type_ = CUmemLocationType(type_ as u32);
+        let kind = CUmemAllocationType(kind.unwrap_or_default() as u32);
+        return charged_on(kind, &CUmemLocation { type_, id });
     }
     let defaults = (0..)
         .map_while(|device| Some((device, pool_of(&driver::cuDeviceGetDefaultMemPool, device)?)));

@@ -357,8 +357,8 @@ static void command(char *line) {
         process_v2 entry;
         printf("%d %d\n", nvmlDeviceGetComputeRunningProcesses_v3(handle, NULL, &entry),
                nvmlDeviceGetComputeRunningProcesses_v3(handle, &count, NULL));
-    } else if (sscanf(line, "pool %llu %llu", &a, &b) == 2) { /* device, 1: default, 0: new, 2: new on the host */
-        pool_props props = {.type = 1, .where = {b == 2 ? 2 : 1, a}};
+    } else if (sscanf(line, "pool %llu %llu", &a, &b) == 2) { /* device, 1: default, 0: new, 2: new on the host, 3: managed, nowhere */
+        pool_props props = {.type = b == 3 ? 2 : 1, .where = {b == 2 ? 2 : b == 3 ? 0 : 1, b == 3 ? 0 : a}};
         printf("%d\n", b == 1 ? cuDeviceGetDefaultMemPool(&pool, a) : cuMemPoolCreate(&pool, &props));
     } else if (sscanf(line, "threshold %llu", &a) == 1) {
         uint64_t bytes = a;

@@ -157,6 +157,21 @@ fn a_pool_gives_what_it_has_when_the_slice_has_nothing_left() {
 }
 
 #[test]
+fn a_pool_of_managed_memory_is_charged_wherever_its_pages_are() {
+    let rig = Rig::new(1, ROOM);
+    let mut probe = rig.ready(Way::Handle);
+    assert_eq!(probe.ask("pool 0 3"), [0]);
+    assert_eq!(probe.ask(&format!("take pool {ROOM}")), [0, 0]);
+    assert_eq!(rig.charged(), rig.limit);
+    assert_eq!(rig.truth(), rig.limit);
+    assert_eq!(probe.ask("take pool 1"), [OUT_OF_MEMORY, 1]);
+    assert_eq!(probe.ask("give"), [0]);
+    assert_eq!(probe.ask("endpool"), [0]);
+    assert_eq!(rig.charged(), CONTEXT);
+    probe.ends_silently();
+}
+
+#[test]
 fn memory_that_a_pool_keeps_is_charged_and_given_up_when_it_is_needed() {
     let rig = Rig::new(1, ROOM);
     let mut probe = rig.ready(Way::Handle);
