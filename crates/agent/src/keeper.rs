@@ -160,6 +160,8 @@ struct Kept {
     activity: Activity,
     granted: lease::Grant,
     terms: Terms,
+    /// What was put on the GPUs when it was last looked at.
+    put: u64,
     throttled: Duration,
     device_time: Duration,
     /// Device time at moments about a second apart, the oldest first.
@@ -246,7 +248,9 @@ impl Round {
             match kept.lookout.demand(nanos(now)) {
                 Ok(demand) => {
                     kept.note(&demand, now);
-                    let activity = activity(&demand);
+                    let mut activity = activity(&demand);
+                    // One that launches, waits and launches again is seen between the two every other time.
+                    activity.busy |= std::mem::replace(&mut kept.put, demand.put) != demand.put;
                     if activity != kept.activity {
                         tracing::trace!(%job, ?activity, ?now);
                         kept.activity = activity;
@@ -299,6 +303,7 @@ impl Kept {
             activity: Activity::default(),
             granted: lease::Grant::Closed,
             terms,
+            put: 0,
             throttled: Duration::ZERO,
             device_time: Duration::ZERO,
             past: VecDeque::new(),

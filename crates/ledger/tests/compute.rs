@@ -217,3 +217,16 @@ fn a_slots_file_that_is_cut_short_is_an_error_and_no_crash() {
         Duration::from_millis(1),
     );
 }
+
+#[test]
+fn work_that_was_put_and_done_between_two_looks_is_not_overlooked() {
+    let place = Place::with_limit(100);
+    let slot = place.slice().join().unwrap();
+    let mut lookout = Lookout::new(&place.slice()).unwrap();
+    let before = demand(&mut lookout);
+    slot.put_work(0, 1, boot_time_ns());
+    slot.work_done(0);
+    let after = demand(&mut lookout);
+    assert!(!before.busy && !after.busy);
+    assert_ne!(before.put, after.put);
+}

@@ -33,6 +33,8 @@ pub struct Demand {
     pub busy: bool,
     /// And should have been done by now.
     pub overdue: bool,
+    /// Moves on with every piece of work that they put on a GPU while they are gated.
+    pub put: u64,
     /// Measured device time per GPU of the slice, in nanoseconds, since the slice was made.
     pub device_time: [u64; GPUS],
     /// Time spent at the gate, all threads together, in nanoseconds, since the slice was made.
@@ -79,6 +81,8 @@ impl Lookout {
         for gpu in 0..gpus {
             let at = offset_of!(SlotsFile, gpus) + gpu * size_of::<SliceGpu>();
             demand.device_time[gpu] = word(&head, at + offset_of!(SliceGpu, device_time));
+            let end = word(&head, at + offset_of!(SliceGpu, work_end));
+            demand.put = demand.put.wrapping_add(end);
         }
         let is_live = |slot: &usize| {
             word(&head, offset_of!(SlotsFile, live) + slot / 64 * 8) >> (slot % 64) & 1 == 1
