@@ -25,6 +25,9 @@
 //! assert_eq!(slot.usage(0).free, 2 << 30);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//! What several processes hold is counted once ([`Slot::export`], [`Slot::import`]); what a refused process looked like is written down
+//! ([`Slot::record`], [`Slice::denials`]).
+//!
 //! What counts as an allocation and when to reserve is the interposer's business; who gets which limit, the agent's.
 
 mod account;
