@@ -34,9 +34,14 @@ pub fn doctor(sim: Option<&str>) -> Vec<Finding> {
         Some(Err(trouble)) => (None, Some(trouble.clone())),
         None => (None, None),
     };
-    let preload = std::env::current_exe()
-        .map_err(|error| error.to_string())
+    let divvy = std::env::current_exe().map_err(|error| error.to_string());
+    let preload = divvy
+        .clone()
         .and_then(|divvy| library(PRELOAD, &divvy).map_err(|error| error.to_string()));
+    let form = match (divvy, &preload) {
+        (Ok(divvy), Ok(preload)) => Some(limiter::form(&divvy, preload, simulated)),
+        _ => None,
+    };
     let bare = Machine::ask(simulated, None);
     let limited = preload
         .as_ref()
@@ -54,11 +59,17 @@ pub fn doctor(sim: Option<&str>) -> Vec<Finding> {
     }));
     findings.extend(driver::findings(&bare, simulated.is_some()));
     findings.extend(limiter::findings(&preload, limited.as_ref()));
+    findings.extend(form.as_ref().map(limiter::form_finding));
     let works = findings
         .iter()
         .filter(|finding| finding.check.starts_with("limiter."))
         .all(|finding| finding.status != FindingStatus::Fail);
-    findings.extend(gpus::findings(&bare, works, simulated.is_some()));
+    let form = form.and_then(Result::ok).map(|limiter| limiter.form);
+    findings.extend(gpus::findings(
+        &bare,
+        form.filter(|_| works),
+        simulated.is_some(),
+    ));
     findings.extend(places::findings(&home));
     findings.extend(system::findings());
     findings.extend(conflicts::findings(&conflicts::Surroundings::here()));

@@ -141,7 +141,7 @@ fn no_such_gpus(models: &str, error: &dyn std::error::Error) -> Error {
 }
 
 /// The wrappers, where they are installed.
-fn wrappers(divvy: &Path) -> Result<Wrappers, String> {
+pub(crate) fn wrappers(divvy: &Path) -> Result<Wrappers, String> {
     let [cuda, nvml] = WRAPPERS.map(|name| library(name, divvy));
     let missing = |error: LibraryMissing| chain(&error);
     Ok(Wrappers {

@@ -11,11 +11,11 @@
 mod race;
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-use divvy_api::v1::{Selftest, SelftestCheck, SelftestKind, SelftestResult};
+use divvy_api::v1::{LimiterForm, Selftest, SelftestCheck, SelftestKind, SelftestResult};
 use divvy_driver::load::Lookup;
 use divvy_driver::nvml::Nvml;
 use divvy_driver::probe::{self, Outcome, Session, Verdict, WAYS};
@@ -24,6 +24,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ask::{ask, complaint};
 use crate::clock::now;
+use crate::node::PRELOAD;
 use crate::supervise::chain;
 
 /// How long one attempt may take: a context on a cold GPU takes seconds, thousands of calls take one more.
@@ -106,6 +107,7 @@ fn lead(limit: u64) -> Result<Selftest, Failure> {
         daemon: true,
         memory_limit_bytes: limit,
         enforcement: "interposer".to_owned(),
+        form: form(),
         passed: checks.iter().all(|check| !check.result.is_failure()),
         checks,
     })
@@ -181,6 +183,18 @@ impl Lead {
 fn own_slice() -> Option<Slice> {
     let folder = std::env::var_os("DIVVY_SLICE").filter(|folder| !folder.is_empty())?;
     Slice::open(&PathBuf::from(folder)).ok()
+}
+
+/// In which form the limiter is in this process's programs.
+fn form() -> Option<LimiterForm> {
+    let preloads = std::env::var("LD_PRELOAD").unwrap_or_default();
+    if Path::new(divvy_ledger::MOUNTED).exists() {
+        Some(LimiterForm::Wrapper)
+    } else if preloads.split(':').any(|file| file.ends_with(PRELOAD)) {
+        Some(LimiterForm::Preload)
+    } else {
+        None
+    }
 }
 
 /// The GPU that CUDA shows this process, by NVML's account, and the versions.

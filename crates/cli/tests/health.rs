@@ -1,7 +1,7 @@
 //! What users read of `selftest` and `doctor`, recorded: with everything well, and with something wrong.
 
 use divvy_api::v1::{
-    Finding, FindingStatus, Selftest, SelftestCheck, SelftestKind, SelftestResult,
+    Finding, FindingStatus, LimiterForm, Selftest, SelftestCheck, SelftestKind, SelftestResult,
 };
 use divvy_cli::args::Format;
 use divvy_cli::render::{self, View};
@@ -49,6 +49,11 @@ fn selftest(passed: bool) -> Selftest {
         daemon: passed,
         memory_limit_bytes: 4 << 30,
         enforcement: "interposer".to_owned(),
+        form: Some(if passed {
+            LimiterForm::Preload
+        } else {
+            LimiterForm::Wrapper
+        }),
         passed,
         checks: vec![
             check(Memory, "cuMemAlloc_v2", held, GOT, ""),

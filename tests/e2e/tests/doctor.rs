@@ -34,6 +34,7 @@ fn on_a_machine_that_is_well_nothing_is_wrong_and_nothing_is_changed() {
         "driver.nvml",
         "limiter.library",
         "limiter.loads",
+        "limiter.form",
         "limiter.account",
         "gpu.0",
         "gpu.1.enforcement",

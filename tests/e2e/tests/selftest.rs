@@ -31,13 +31,16 @@ fn tests(said: &Said) -> Vec<Value> {
 
 #[test]
 fn without_a_daemon_the_limit_is_proved_in_every_way_there_is() {
-    let home = Home::new("a100-80gb:2");
+    let home = Home::new("a100-80gb:2").variable("DIVVY_FORM", "preload");
     let said = home.divvy(&["selftest", "-o", "json"]).ok();
     let tests = tests(&said);
     assert_eq!(tests.len(), 1, "one GPU, unless told otherwise");
     let test = &tests[0];
     assert_eq!(test["passed"], true, "{test}");
-    assert_eq!(test["daemon"], false);
+    assert_eq!(
+        (&test["daemon"], &test["form"]),
+        (&false.into(), &"preload".into())
+    );
     assert_eq!(test["memory_limit_bytes"], 4 * GIB);
     for name in ALWAYS {
         assert_eq!(result(test, name), "enforced", "{name}");
@@ -60,6 +63,22 @@ fn without_a_daemon_the_limit_is_proved_in_every_way_there_is() {
         "NVML process list",
     ] {
         assert_eq!(result(test, name), "agrees", "{name}");
+    }
+}
+
+/// Only root may lay it in front of the driver; others are told so.
+#[test]
+fn in_the_form_of_a_wrapper_it_is_proved_as_well() {
+    let home = Home::new("a100-80gb:1").variable("DIVVY_FORM", "wrapper");
+    let said = home.divvy(&["selftest", "-o", "json"]);
+    if !rustix::process::geteuid().is_root() {
+        let _ = said.exits(125);
+        return;
+    }
+    let tests = tests(&said.ok());
+    assert_eq!(tests[0]["form"], "wrapper");
+    for name in ALWAYS {
+        assert_eq!(result(&tests[0], name), "enforced", "{name}");
     }
 }
 

@@ -5,12 +5,13 @@ use divvy_core::Bytes;
 
 use super::machine::{Compute, Gpu, Machine};
 use super::{fail, ok, warn};
+use crate::supervise::form::Form;
 
-/// `works`: the limiter is there and stands between programs and the driver.
-pub fn findings(machine: &Machine, works: bool, simulated: bool) -> Vec<Finding> {
+/// `form`: the one in which the limiter stands between programs and the driver; `None` where it does not.
+pub fn findings(machine: &Machine, form: Option<Form>, simulated: bool) -> Vec<Finding> {
     let gpus = machine.nvml.iter().flat_map(|nvml| &nvml.gpus).enumerate();
     gpus.flat_map(|(index, gpu)| match gpu {
-        Ok(gpu) => one(gpu, works, simulated),
+        Ok(gpu) => one(gpu, form, simulated),
         Err(error) => vec![fail(
             &format!("gpu.{index}"),
             error,
@@ -21,7 +22,7 @@ pub fn findings(machine: &Machine, works: bool, simulated: bool) -> Vec<Finding>
     .collect()
 }
 
-fn one(gpu: &Gpu, works: bool, simulated: bool) -> Vec<Finding> {
+fn one(gpu: &Gpu, form: Option<Form>, simulated: bool) -> Vec<Finding> {
     let mut findings = vec![ok(
         &format!("gpu.{}", gpu.index),
         format!(
@@ -32,7 +33,7 @@ fn one(gpu: &Gpu, works: bool, simulated: bool) -> Vec<Finding> {
             gpu.uuid
         ),
     )];
-    findings.push(enforcement(gpu, works));
+    findings.push(enforcement(gpu, form));
     findings.extend(compute_mode(gpu));
     findings.extend(persistence(gpu));
     if !simulated {
@@ -42,7 +43,7 @@ fn one(gpu: &Gpu, works: bool, simulated: bool) -> Vec<Finding> {
 }
 
 /// What will hold a limit there, or that nothing will.
-fn enforcement(gpu: &Gpu, works: bool) -> Finding {
+fn enforcement(gpu: &Gpu, form: Option<Form>) -> Finding {
     let check = format!("gpu.{}.enforcement", gpu.index);
     if gpu.mig {
         return fail(
@@ -55,17 +56,23 @@ fn enforcement(gpu: &Gpu, works: bool) -> Finding {
             ),
         );
     }
-    if !works {
-        return fail(
-            &check,
-            "nothing would hold a limit",
-            "the limiter does not stand between programs and the driver",
-            "see the findings about the limiter",
-        );
-    }
+    let form = match form {
+        Some(Form::Preload) => "preload",
+        Some(Form::Wrapper) => "wrapper",
+        None => {
+            return fail(
+                &check,
+                "nothing would hold a limit",
+                "the limiter does not stand between programs and the driver",
+                "see the findings about the limiter",
+            );
+        }
+    };
     ok(
         &check,
-        "memory limits are held by the interposer (LD_PRELOAD); compute time is shared by turns",
+        format!(
+            "memory limits are held by the interposer ({form}); compute time is shared by turns"
+        ),
     )
 }
 
@@ -127,7 +134,7 @@ mod tests {
     }
 
     fn worst(gpu: &Gpu, works: bool) -> Option<(String, FindingStatus)> {
-        let findings = one(gpu, works, true);
+        let findings = one(gpu, works.then_some(Form::Preload), true);
         let worst = findings.iter().max_by_key(|finding| finding.status)?;
         (worst.status != FindingStatus::Ok).then(|| (worst.check.clone(), worst.status))
     }

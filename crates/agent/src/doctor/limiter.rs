@@ -6,7 +6,9 @@ use divvy_api::v1::Finding;
 
 use super::machine::Machine;
 use super::{fail, ok};
-use crate::config::loadable;
+use crate::config::{Programs, Simulated, WantedForm, loadable};
+use crate::node::wrappers;
+use crate::supervise::form::{Form, Limiter, expected};
 
 const NOT_HELD: &str = "jobs would not be held to their limits, so none is started";
 
@@ -22,6 +24,59 @@ pub fn findings(preload: &Result<PathBuf, String>, limited: Option<&Machine>) ->
     let mut findings = vec![library(preload)];
     findings.extend(limited.and_then(|machine| stands(preload, machine)));
     findings
+}
+
+/// The form that a job of this user gets, or why `DIVVY_FORM` cannot be followed.
+pub fn form(
+    divvy: &Path,
+    preload: &Path,
+    simulated: Option<&Simulated>,
+) -> Result<Limiter, String> {
+    let programs = Programs {
+        divvy: divvy.to_owned(),
+        preload: preload.to_owned(),
+        wrappers: wrappers(divvy),
+        form: WantedForm::from_env()?,
+    };
+    // No slice is looked at.
+    let wish = programs.wish(Path::new(""), simulated);
+    let own = std::env::var("LD_LIBRARY_PATH").ok();
+    let simulated = simulated.map(|simulated| simulated.lib.display().to_string());
+    let limiter = expected(&wish, simulated.as_deref().or(own.as_deref()));
+    match (programs.form, limiter.form) {
+        (WantedForm::Wrapper, Form::Preload) => {
+            let why = limiter.because.unwrap_or_default();
+            Err(format!("DIVVY_FORM=wrapper, and that cannot be: {why}"))
+        }
+        _ => Ok(limiter),
+    }
+}
+
+/// What there is to say about it. Each form is well: the stronger one takes rights that most users do not have.
+pub fn form_finding(form: &Result<Limiter, String>) -> Finding {
+    const CHECK: &str = "limiter.form";
+    match form {
+        Err(error) => fail(
+            CHECK,
+            error,
+            "no job is started",
+            "set DIVVY_FORM to preload, or leave it out",
+        ),
+        Ok(limiter) => ok(
+            CHECK,
+            match (limiter.form, &limiter.because) {
+                (Form::Wrapper, _) => {
+                    "jobs get the wrapper, which lies where the driver's libraries are".to_owned()
+                }
+                (Form::Preload, Some(why)) => {
+                    format!(
+                        "jobs get the preload; the wrapper, which is stronger, is not to be had: {why}"
+                    )
+                }
+                (Form::Preload, None) => "jobs get the preload".to_owned(),
+            },
+        ),
+    }
 }
 
 fn library(preload: &Path) -> Finding {

@@ -92,6 +92,24 @@ pub fn lay(wish: &Wish, env: &mut BTreeMap<String, String>) -> Result<Limiter, L
     }
 }
 
+/// The form that a job would get, without laying anything: what can only be found out by mounting is not.
+pub fn expected(wish: &Wish, library_path: Option<&str>) -> Limiter {
+    let because = match wish {
+        Wish::Preload { because } => Some(because.clone()),
+        Wish::Best(wrapper) | Wish::Wrapper(wrapper) => Cover::find(wrapper, library_path)
+            .err()
+            .map(|error| chain(&error)),
+    };
+    Limiter {
+        form: match because {
+            Some(_) => Form::Preload,
+            None => Form::Wrapper,
+        },
+        because,
+        failed: false,
+    }
+}
+
 /// Takes one path out of a list of paths.
 fn without(env: &mut BTreeMap<String, String>, name: &str, path: &Path) {
     let Some(list) = env.remove(name) else {

@@ -3,6 +3,8 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::LimiterForm;
+
 /// One GPU's self-test.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
@@ -24,6 +26,8 @@ pub struct Selftest {
     pub memory_limit_bytes: u64,
     /// What held the limit: `interposer`.
     pub enforcement: String,
+    /// How the limiter got into the programs; absent where it did not.
+    pub form: Option<LimiterForm>,
     /// Whether no check failed.
     pub passed: bool,
     pub checks: Vec<SelftestCheck>,

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use divvy_api::v1::{Selftest, SelftestCheck, SelftestResult};
+use divvy_api::v1::{LimiterForm, Selftest, SelftestCheck, SelftestResult};
 
 use super::View;
 use crate::table::{self, Column};
@@ -35,13 +35,18 @@ fn heading(test: &Selftest) -> String {
         ""
     };
     format!(
-        "GPU {} {}{simulated} · driver {}, CUDA {} · limit {}, held by the {}, {}\n",
+        "GPU {} {}{simulated} · driver {}, CUDA {} · limit {}, held by the {} ({}), {}\n",
         test.gpu_index,
         text::clean(&test.model),
         text::clean(&test.driver_version),
         text::clean(&test.cuda_version),
         text::memory(test.memory_limit_bytes),
-        test.enforcement,
+        text::clean(&test.enforcement),
+        match test.form {
+            Some(LimiterForm::Preload) => "preload",
+            Some(LimiterForm::Wrapper) => "wrapper",
+            None => "not there",
+        },
         if test.daemon {
             "in a slice of the daemon's"
         } else {
