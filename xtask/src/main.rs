@@ -9,6 +9,7 @@ mod cargo;
 mod demo;
 mod deny;
 mod gpu;
+mod smi;
 mod soak;
 mod steps;
 mod symbols;

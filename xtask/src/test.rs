@@ -4,7 +4,7 @@ use anyhow::{Result, ensure};
 
 use crate::cargo::{self, cargo};
 use crate::steps::{run, step};
-use crate::{allocators, deny, tools, venv};
+use crate::{allocators, deny, smi, tools, venv};
 
 /// The whole run; nothing is checked anywhere else.
 pub fn everything() -> Result<()> {
@@ -20,6 +20,11 @@ pub fn everything() -> Result<()> {
         venv::make,
     )?;
     let include = venv.cuda_include()?;
+    let smi = step(
+        "nvidia-smi",
+        "NVIDIA's own monitor, which is to show a slice; not ours to ship",
+        || Ok(smi::make()),
+    )?;
     step(
         "allocators",
         "memory allocators that are preloaded beside the limiter, where they can be had",
@@ -63,7 +68,8 @@ pub fn everything() -> Result<()> {
         command
             .env("CARGO_NET_OFFLINE", "true")
             .env("DIVVY_TEST_PYTHON", venv.python())
-            .env("DIVVY_CUDA_INCLUDE", &include);
+            .env("DIVVY_CUDA_INCLUDE", &include)
+            .envs(smi.iter().map(|program| ("DIVVY_TEST_NVIDIA_SMI", program)));
         cargo::test(&mut command)
     };
     step(

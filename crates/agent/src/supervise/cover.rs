@@ -119,7 +119,8 @@ impl Cover {
             _ => {}
         }
         let before = Before::remember()?;
-        let laid = unshare().and_then(|()| self.mount());
+        unshare()?;
+        let laid = part().and_then(|()| self.mount());
         if laid.is_err() {
             before.restore()?;
         }
@@ -225,20 +226,21 @@ impl Before {
     }
 }
 
-/// Gives this thread a mount namespace that follows the one it had, and is not followed.
+/// Gives this thread a mount namespace of its own.
 fn unshare() -> Result<(), CoverError> {
-    let root = Path::new("/");
     #[expect(
         deprecated,
         reason = "what is unsafe about it is sharing descriptors, which stay shared here"
     )]
     rustix::thread::unshare(UnshareFlags::NEWNS)
-        .map_err(failed("make a mount namespace of", root))?;
-    mount_change(
-        root,
-        MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC,
-    )
-    .map_err(failed("part the mounts below", root))
+        .map_err(failed("make a mount namespace of", Path::new("/")))
+}
+
+/// Has it follow the one that it was made from, and not be followed.
+fn part() -> Result<(), CoverError> {
+    let (root, all) = (Path::new("/"), MountPropagationFlags::REC);
+    mount_change(root, MountPropagationFlags::DOWNSTREAM | all)
+        .map_err(failed("part the mounts below", root))
 }
 
 fn open(path: &Path) -> Result<OwnedFd, CoverError> {
@@ -274,7 +276,9 @@ mod tests {
     /// Whether this machine lets its root mount; without that these tests say so and check nothing.
     fn may_mount() -> bool {
         let may = rustix::process::geteuid().is_root()
-            && std::thread::spawn(|| unshare().is_ok()).join().unwrap();
+            && std::thread::spawn(|| unshare().and_then(|()| part()).is_ok())
+                .join()
+                .unwrap();
         if !may {
             eprintln!("skipped: nobody may make a mount namespace here");
         }
