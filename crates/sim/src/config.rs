@@ -14,6 +14,8 @@ pub struct Config {
     pub hide_process_memory: bool,
     /// NVML shows memory imported from another process for the importer as well, not for its maker alone. The GPU's total counts it once either way.
     pub charge_imports: bool,
+    /// GPUs are integrated: pinned host memory is their memory.
+    pub integrated: bool,
     /// Durations of kernels by name; the first match counts.
     #[serde(rename = "kernel")]
     pub kernels: Vec<KernelTime>,
@@ -144,7 +146,7 @@ mod tests {
     #[test]
     fn the_reference_example_parses() {
         let config: Config = toml::from_str(
-            "clock = 'virtual'\ncontext_mib = 300\nhide_process_memory = true\ncharge_imports = true\n[[kernel]]\nname = '*gemm*'\nns = 250000\n\
+            "clock = 'virtual'\ncontext_mib = 300\nhide_process_memory = true\ncharge_imports = true\nintegrated = true\n[[kernel]]\nname = '*gemm*'\nns = 250000\n\
              [[fault]]\nfunction = 'cuMemAlloc_v2'\ncall = 3\ncode = 2\n[[fault]]\nfunction = 'cuLaunchKernel*'\nlose_gpu = 1\n",
         )
         .expect("valid");

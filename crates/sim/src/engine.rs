@@ -1,7 +1,7 @@
 //! The simulated machine: state shared by all processes, and what one process has in it.
 //!
 //! ```text
-//! shared, in the state file:   state ─ slots ─ gpu ─ share ─ time ─ wait
+//! shared, in the state file:   state ─ slots ─ gpu ─ settings ─ share ─ accounting ─ time ─ wait
 //! of one process:              process ─ visible ─ context ─ limit ─ memory ─ pool ─ vmm ─ stream ─ module ─ image ─ kernel ─ launch ─ transfer
 //!                              capture ─ graph ─ array ─ texture ─ sharing ─ ipc ─ external ─ peer
 //! helpers:                     handles, addresses
@@ -9,6 +9,7 @@
 //! Locks are taken in this order: a GPU's `issue`, the process's `objects`, the state's lock. Nobody waits for simulated work while holding the latter
 //! two.
 
+pub mod accounting;
 pub mod addresses;
 pub mod array;
 pub mod capture;
@@ -28,6 +29,7 @@ pub mod peer;
 pub mod pids;
 pub mod pool;
 pub mod process;
+pub mod settings;
 pub mod share;
 pub mod sharing;
 pub mod slots;

@@ -12,6 +12,8 @@ pub struct Context {
     pub id: u64,
     pub flags: u32,
     pub is_primary: bool,
+    /// How often it was attached beyond its making.
+    pub attached: u32,
     pub cache_config: u32,
     pub limits: Limits,
     /// Contexts whose memory it may use.
@@ -97,13 +99,16 @@ impl Process {
             .config
             .context_mib
             .map_or_else(|| self.model(gpu).context_bytes(), |mib| mib << 20);
-        self.take_bytes(gpu, overhead)?;
-        self.state().slots()[self.slot].add_context(gpu);
+        let admitted = self.state().lock().add_context(self.slot, gpu);
+        admitted.map_err(|_| CUresult::DEVICE_UNAVAILABLE)?;
+        self.take_bytes(gpu, overhead)
+            .inspect_err(|_| self.state().lock().remove_context(self.slot, gpu))?;
         Ok(objects.contexts.insert(Context {
             gpu,
             id: self.next_id(),
             flags,
             is_primary,
+            attached: 0,
             cache_config: 0,
             limits: Limits::default(),
             peers: Vec::new(),
@@ -129,8 +134,8 @@ impl Process {
         }
         self.unload_modules_of(objects, handle);
         if let Some(context) = objects.contexts.remove(handle) {
-            self.state().slots()[self.slot].remove_context(gpu);
             self.return_bytes(gpu, context.overhead + context.limit_bytes);
+            self.state().lock().remove_context(self.slot, gpu);
         }
         Ok(())
     }

@@ -1,5 +1,7 @@
 //! One GPU of the shared machine: who it is, how many of its bytes are taken, whether it still answers.
 
+use super::accounting::Records;
+use super::settings::Settings;
 use super::state::{Locked, fill_text, text};
 use super::time::Engine;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
@@ -12,6 +14,8 @@ pub struct Gpu {
     lost: AtomicU32,
     /// Bytes taken by all processes: derived from the slots and the shares, see [`Locked::sum_up`].
     used: AtomicU64,
+    pub settings: Settings,
+    pub records: Records,
     pub engine: Engine,
 }
 

@@ -199,6 +199,10 @@ impl Process {
             Kind::Device | Kind::Managed | Kind::Variable => {
                 charged(size).ok_or(CUresult::OUT_OF_MEMORY)?
             }
+            // An integrated GPU has no other memory than the host's (inferred to be counted as the device's).
+            Kind::Host(_) if self.machine.config.integrated => {
+                charged(size).ok_or(CUresult::OUT_OF_MEMORY)?
+            }
             _ => 0,
         };
         self.allocate_exactly(objects, context, gpu, size, charged, kind)

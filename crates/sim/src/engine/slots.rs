@@ -3,7 +3,9 @@
 //! A slot is live while its process holds an OFD byte-range lock on the state file. The kernel drops it at death, whatever kills the process and in
 //! whatever PID namespace it runs; dead slots are collected before every reading of memory, processes or utilisation.
 
+use super::accounting::wall_clock_us;
 use super::pids;
+use super::settings::ComputeMode;
 use super::state::{Locked, State};
 use crate::model::MAX_GPUS;
 use std::io;
@@ -11,6 +13,10 @@ use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 
 pub const SLOTS: usize = 1024;
+
+/// The GPU's compute mode forbids a context.
+#[derive(Debug, PartialEq, Eq)]
+pub struct NotAllowed;
 
 /// First byte of the range the slots' locks are taken on; far beyond the end of the file, which does not matter to them.
 const LOCK_BASE: i64 = 1 << 40;
@@ -31,6 +37,11 @@ pub struct Slot {
 struct Holding {
     used: AtomicU64,
     contexts: AtomicU64,
+    /// The most it has been.
+    peak: AtomicU64,
+    /// When the first context was made: microseconds of the wall clock (0 is not yet), simulated nanoseconds.
+    began_us: AtomicU64,
+    began_ns: AtomicU64,
 }
 
 impl Slot {
@@ -50,7 +61,9 @@ impl Slot {
     pub(super) fn change_used(&self, gpu: usize, more: u64, less: u64) {
         let used = &self.gpus[gpu].used;
         // A process that lost its slot returns what is no longer counted.
-        used.store((used.load(SeqCst) + more).saturating_sub(less), SeqCst);
+        let now = (used.load(SeqCst) + more).saturating_sub(less);
+        used.store(now, SeqCst);
+        self.gpus[gpu].peak.fetch_max(now, SeqCst);
     }
 
     pub fn has_context(&self, gpu: usize) -> bool {
@@ -61,12 +74,27 @@ impl Slot {
         (0..MAX_GPUS).any(|gpu| self.has_context(gpu))
     }
 
-    pub fn add_context(&self, gpu: usize) {
-        self.gpus[gpu].contexts.fetch_add(1, SeqCst);
+    /// The process's id as it has it itself.
+    pub fn own_pid(&self) -> u32 {
+        self.pid.load(SeqCst)
     }
 
-    pub fn remove_context(&self, gpu: usize) {
-        self.gpus[gpu].contexts.fetch_sub(1, SeqCst);
+    /// The most bytes that it held since its account began.
+    pub fn peak(&self, gpu: usize) -> u64 {
+        self.gpus[gpu].peak.load(SeqCst)
+    }
+
+    /// When its account on a GPU began: microseconds of the wall clock, simulated nanoseconds.
+    pub fn began(&self, gpu: usize) -> Option<(u64, u64)> {
+        let holding = &self.gpus[gpu];
+        let began = holding.began_us.load(SeqCst);
+        (began != 0).then(|| (began, holding.began_ns.load(SeqCst)))
+    }
+
+    pub(super) fn end(&self, gpu: usize) {
+        let holding = &self.gpus[gpu];
+        holding.began_us.store(0, SeqCst);
+        holding.peak.store(holding.used.load(SeqCst), SeqCst);
     }
 
     pub(super) fn set_awaited(&self, awaited: Option<(usize, u64)>) {
@@ -84,6 +112,8 @@ impl Slot {
         for holding in &self.gpus {
             holding.used.store(0, SeqCst);
             holding.contexts.store(0, SeqCst);
+            holding.peak.store(0, SeqCst);
+            holding.began_us.store(0, SeqCst);
         }
         self.set_awaited(None);
     }
@@ -135,6 +165,37 @@ impl State {
 }
 
 impl Locked<'_> {
+    /// Counts a further context of a slot on a GPU, if the GPU's mode allows one.
+    pub fn add_context(&self, slot: usize, gpu: usize) -> Result<(), NotAllowed> {
+        let mode = self.gpus()[gpu].settings.compute_mode();
+        if mode == ComputeMode::ExclusiveProcess {
+            self.reap();
+        }
+        let mut slots = self.slots().iter().enumerate();
+        let taken =
+            slots.any(|(other, held)| other != slot && held.is_live() && held.has_context(gpu));
+        match mode {
+            ComputeMode::Prohibited => return Err(NotAllowed),
+            ComputeMode::ExclusiveProcess if taken => return Err(NotAllowed),
+            _ => {}
+        }
+        let holding = &self.slots()[slot].gpus[gpu];
+        if holding.contexts.fetch_add(1, SeqCst) == 0 {
+            holding.began_ns.store(self.now(), SeqCst);
+            holding.began_us.store(wall_clock_us(), SeqCst);
+        }
+        Ok(())
+    }
+
+    pub fn remove_context(&self, slot: usize, gpu: usize) {
+        let contexts = &self.slots()[slot].gpus[gpu].contexts;
+        let left = contexts.load(SeqCst).saturating_sub(1);
+        contexts.store(left, SeqCst);
+        if left == 0 {
+            self.close_account(slot, gpu);
+        }
+    }
+
     /// Takes back everything that dead processes hold.
     pub fn reap(&self) {
         let own = self.own_slot();
@@ -162,6 +223,7 @@ impl Locked<'_> {
         }
         for index in dead {
             for gpu in 0..self.gpu_count() {
+                self.close_account(index, gpu);
                 self.queue(index, gpu).clear();
             }
             self.slots()[index].empty();

@@ -29,7 +29,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
 
 const MAGIC: [u8; 8] = *b"divvysim";
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 const PAGE: usize = 4096;
 /// Where a virtual clock begins, in nanoseconds: later than 0, so that 0 can mean "not yet".
 const VIRTUAL_BEGINNING: u64 = 1_000_000_000;

@@ -141,6 +141,11 @@ impl Queue {
         left.saturating_sub(self.head_spent.load(Relaxed))
     }
 
+    /// Nanoseconds in which it occupied the GPU, since its process began.
+    pub fn busy(&self) -> u64 {
+        self.busy.load(Relaxed)
+    }
+
     pub fn windows(&self) -> &Windows {
         &self.windows
     }

@@ -2,12 +2,15 @@
 //!
 //! NVML sees all GPUs of the machine, whatever CUDA_VISIBLE_DEVICES says, needs no slot and works in fork children.
 
+mod accounting;
 mod device;
 mod event;
 mod library;
 mod memory;
 mod power;
 mod process;
+mod sample;
+mod setting;
 mod table;
 
 use crate::engine::gpu::Gpu;

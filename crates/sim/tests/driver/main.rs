@@ -15,6 +15,8 @@ mod lookup;
 mod machine;
 mod memory;
 mod nvml;
+mod peer;
+mod setting;
 mod share;
 mod slot;
 mod time;

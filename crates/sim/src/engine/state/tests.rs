@@ -102,7 +102,7 @@ fn a_dead_process_is_collected_and_its_slot_used_again() {
         let other = State::open(&folder.path().join("state"), None, Clock::Real).expect("open");
         let slot = other.claim_slot().expect("a slot");
         other.lock().take_bytes(slot, 0, 1 << 30).expect("room");
-        other.slots()[slot].add_context(0);
+        other.lock().add_context(slot, 0).expect("allowed");
         other
             .queue(slot, 0)
             .push(0, crate::engine::time::Work::Busy(1_000));

@@ -42,6 +42,25 @@ impl Windows {
         (busy.saturating_mul(100) / length).min(100) as u32
     }
 
+    /// The windows that have ended and are still known, oldest first: when each ended, and busy percent.
+    pub fn ended(&self, now: u64) -> Vec<(u64, u32)> {
+        let current = now / WINDOW_NS;
+        let first = current.saturating_sub(WINDOWS as u64 - 1);
+        let percent = |window: u64| {
+            let cell = (window % WINDOWS as u64) as usize;
+            let known = self.number[cell].load(Relaxed) == window + 1;
+            let busy = if known {
+                self.busy[cell].load(Relaxed)
+            } else {
+                0
+            };
+            (busy * 100 / WINDOW_NS).min(100) as u32
+        };
+        (first..current)
+            .map(|window| ((window + 1) * WINDOW_NS, percent(window)))
+            .collect()
+    }
+
     pub(super) fn clear(&self) {
         for cell in &self.number {
             cell.store(0, Relaxed);

@@ -5,8 +5,8 @@ use crate::engine::context::{self, Context};
 use crate::engine::handles::Handle;
 use crate::engine::process::{Done, Process, process};
 use divvy_driver::sys::cuda::{
-    CUcontext, CUctxCreateParams, CUdevice, CUexecAffinityParam, CUfunc_cache, CUlimit, CUresult,
-    CUsharedconfig,
+    CUcontext, CUctxCreateParams, CUdevice, CUexecAffinityParam, CUexecAffinityType, CUfunc_cache,
+    CUlimit, CUresult, CUsharedconfig,
 };
 use std::ptr::{null_mut, without_provenance_mut};
 
@@ -25,6 +25,8 @@ exports! { cuda {
     cuCtxCreate_v4: (context, parameters, flags, device) => create_v4;
     cuCtxDestroy: (context) => destroy;
     cuCtxDestroy_v2: (context) => destroy;
+    cuCtxAttach: (context, flags) => attach;
+    cuCtxDetach: (context) => detach;
     cuCtxPushCurrent: (context) => push;
     cuCtxPushCurrent_v2: (context) => push;
     cuCtxPopCurrent: (context) => pop;
@@ -40,6 +42,8 @@ exports! { cuda {
     cuCtxSynchronize_v2: (context) => synchronize_context;
     cuCtxSetLimit: (limit, value) => set_limit;
     cuCtxGetLimit: (value, limit) => get_limit;
+    cuCtxResetPersistingL2Cache: () => reset_persisting;
+    cuCtxGetExecAffinity: (affinity, kind) => affinity;
     cuCtxGetCacheConfig: (config) => cache_config;
     cuCtxSetCacheConfig: (config) => set_cache_config;
     cuCtxGetSharedMemConfig: (config) => shared_config;
@@ -147,6 +151,40 @@ fn destroy(context: CUcontext) -> Done {
         context::pop();
     }
     Ok(())
+}
+
+fn attach(context: *mut CUcontext, flags: u32) -> Done {
+    let place = out(context)?;
+    if flags != 0 {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    change_current(|context| context.attached += 1)?;
+    place.set(context::top().map_or(null_mut(), from_handle))
+}
+
+/// One use of the current context less; without any it is destroyed.
+fn detach(context: CUcontext) -> Done {
+    let process = process()?;
+    let current = process.current(&process.objects())?.context;
+    if current != to_handle(context) {
+        return Err(CUresult::INVALID_CONTEXT);
+    }
+    if process.objects().context(current)?.attached == 0 {
+        return destroy(context);
+    }
+    change_current(|context| context.attached -= 1)
+}
+
+/// There is no cache to reset.
+fn reset_persisting() -> Done {
+    named_or_current(process()?, null_mut()).map(drop)
+}
+
+/// Contexts have an affinity under MPS alone, which is not simulated.
+fn affinity(place: *mut CUexecAffinityParam, _kind: CUexecAffinityType) -> Done {
+    out(place)?;
+    named_or_current(process()?, null_mut())?;
+    Err(CUresult::UNSUPPORTED_EXEC_AFFINITY)
 }
 
 fn push(context: CUcontext) -> Done {

@@ -3,7 +3,9 @@
 use super::{name, out, set_text};
 use crate::engine::process::{Done, process};
 use crate::model::{Architecture, Model};
-use divvy_driver::sys::cuda::{CUdevice, CUdevice_attribute as Attribute, CUresult, CUuuid};
+use divvy_driver::sys::cuda::{
+    CUdevice, CUdevice_P2PAttribute, CUdevice_attribute as Attribute, CUresult, CUuuid,
+};
 use std::ffi::c_char;
 
 exports! { cuda {
@@ -18,6 +20,7 @@ exports! { cuda {
     cuDeviceGetPCIBusId: (text, length, device) => pci_bus_id;
     cuDeviceGetByPCIBusId: (device, text) => by_pci_bus_id;
     cuDeviceCanAccessPeer: (can, device, peer) => can_access_peer;
+    cuDeviceGetP2PAttribute: (value, attribute, source, destination) => peer_attribute;
 } }
 
 fn get(device: *mut CUdevice, ordinal: i32) -> Done {
@@ -86,11 +89,38 @@ fn can_access_peer(can: *mut i32, device: CUdevice, peer: CUdevice) -> Done {
     out(can)?.set(i32::from(process.reaches(gpu, other)))
 }
 
+/// Links are alike (rank 0), carry all atomics where they exist, and arrays are reached over them.
+fn peer_attribute(
+    value: *mut i32,
+    attribute: CUdevice_P2PAttribute,
+    source: CUdevice,
+    destination: CUdevice,
+) -> Done {
+    let (process, value) = (process()?, out(value)?);
+    let (gpu, other) = (process.gpu(source)?, process.gpu(destination)?);
+    if gpu == other {
+        return Err(CUresult::INVALID_DEVICE);
+    }
+    let reaches = i32::from(process.reaches(gpu, other));
+    value.set(match attribute {
+        CUdevice_P2PAttribute::PERFORMANCE_RANK
+        | CUdevice_P2PAttribute::ONLY_PARTIAL_NATIVE_ATOMIC_SUPPORTED => 0,
+        CUdevice_P2PAttribute::ACCESS_SUPPORTED
+        | CUdevice_P2PAttribute::NATIVE_ATOMIC_SUPPORTED
+        | CUdevice_P2PAttribute::CUDA_ARRAY_ACCESS_SUPPORTED => reaches,
+        _ => return Err(CUresult::INVALID_VALUE),
+    })
+}
+
 fn attribute(value: *mut i32, attribute: Attribute, device: CUdevice) -> Done {
     let process = process()?;
     let gpu = process.gpu(device)?;
     let value = out(value)?;
     let answer = match attribute {
+        Attribute::COMPUTE_MODE => {
+            process.state().gpus()[gpu].settings.compute_mode().number() as i32
+        }
+        Attribute::INTEGRATED => i32::from(process.machine.config.integrated),
         Attribute::PCI_BUS_ID => process.state().gpus()[gpu].pci_bus() as i32,
         _ => of_model(process.model(gpu), attribute).ok_or(CUresult::INVALID_VALUE)?,
     };

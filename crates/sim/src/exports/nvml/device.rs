@@ -31,8 +31,6 @@ exports! { nvml {
     nvmlDeviceGetPcieReplayCounter: (device, value) => zero;
     nvmlDeviceGetTopologyCommonAncestor: (device, other, level) => common_ancestor;
     nvmlDeviceGetCpuAffinity: (device, words, set) => cpu_affinity;
-    nvmlDeviceGetPersistenceMode: (device, mode) => enabled;
-    nvmlDeviceGetComputeMode: (device, mode) => compute_mode;
     nvmlDeviceGetDisplayMode: (device, mode) => disabled;
     nvmlDeviceGetDisplayActive: (device, mode) => disabled;
     nvmlDeviceGetVirtualizationMode: (device, mode) => virtualization;
@@ -213,19 +211,9 @@ unsafe fn cpu_affinity(device: nvmlDevice_t, words: u32, set: *mut u64) -> Done 
     Ok(())
 }
 
-fn enabled(device: nvmlDevice_t, mode: *mut nvmlEnableState_t) -> Done {
-    Device::answering(device)?;
-    out(mode)?.set(nvmlEnableState_t::ENABLED)
-}
-
 fn disabled(device: nvmlDevice_t, mode: *mut nvmlEnableState_t) -> Done {
     Device::answering(device)?;
     out(mode)?.set(nvmlEnableState_t::DISABLED)
-}
-
-fn compute_mode(device: nvmlDevice_t, mode: *mut nvmlComputeMode_t) -> Done {
-    Device::answering(device)?;
-    out(mode)?.set(nvmlComputeMode_t::DEFAULT)
 }
 
 fn virtualization(device: nvmlDevice_t, mode: *mut nvmlGpuVirtualizationMode_t) -> Done {

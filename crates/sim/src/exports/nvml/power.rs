@@ -8,7 +8,6 @@ exports! { nvml {
     nvmlDeviceGetClockInfo: (device, clock, mhz) => clock;
     nvmlDeviceGetMaxClockInfo: (device, clock, mhz) => max_clock;
     nvmlDeviceGetClock: (device, clock, which, mhz) => clock_by_id;
-    nvmlDeviceGetApplicationsClock: (device, clock, mhz) => max_clock;
     nvmlDeviceGetDefaultApplicationsClock: (device, clock, mhz) => max_clock;
     nvmlDeviceGetSupportedMemoryClocks: (device, count, clocks) => memory_clocks;
     nvmlDeviceGetSupportedGraphicsClocks: (device, memory, count, clocks) => graphics_clocks;
@@ -21,10 +20,7 @@ exports! { nvml {
     nvmlDeviceGetPowerUsage: (device, milliwatts) => power;
     nvmlDeviceGetTotalEnergyConsumption: (device, millijoules) => energy;
     nvmlDeviceGetPowerManagementMode: (device, mode) => power_management;
-    nvmlDeviceGetPowerManagementLimit: (device, milliwatts) => power_limit;
-    nvmlDeviceGetPowerManagementLimitConstraints: (device, least, most) => power_limits;
-    nvmlDeviceGetPowerManagementDefaultLimit: (device, milliwatts) => power_limit;
-    nvmlDeviceGetEnforcedPowerLimit: (device, milliwatts) => power_limit;
+    nvmlDeviceGetPowerManagementDefaultLimit: (device, milliwatts) => default_power_limit;
     nvmlDeviceGetTemperature: (device, sensor, celsius) => temperature;
     nvmlDeviceGetTemperatureV: (device, temperature) => temperature_versioned;
     nvmlDeviceGetTemperatureThreshold: (device, threshold, celsius) => threshold;
@@ -37,7 +33,7 @@ exports! { nvml {
 const MIN_CELSIUS: u32 = 30;
 const LOAD_CELSIUS: u32 = 40;
 
-fn milliwatts(model: &Model, percent: u32) -> u32 {
+pub(super) fn milliwatts(model: &Model, percent: u32) -> u32 {
     model.power_idle_watts * 1000
         + (model.power_limit_watts - model.power_idle_watts) * 10 * percent
 }
@@ -47,7 +43,7 @@ fn celsius(percent: u32) -> u32 {
 }
 
 /// A clock under load or idle; memory runs at full speed on data centre boards, always.
-fn mhz(model: &Model, clock: nvmlClockType_t, busy: bool) -> Done<u32> {
+pub(super) fn mhz(model: &Model, clock: nvmlClockType_t, busy: bool) -> Done<u32> {
     match clock {
         nvmlClockType_t::GRAPHICS | nvmlClockType_t::SM => Ok(if busy {
             model.graphics_clock_mhz
@@ -97,6 +93,12 @@ unsafe fn memory_clocks(device: nvmlDevice_t, count: *mut u32, clocks: *mut u32)
 }
 
 /// From the highest down to idle in steps of 15 MHz.
+pub(super) fn supported_graphics_clocks(model: &Model) -> impl Iterator<Item = u32> {
+    (model.idle_clock_mhz..=model.graphics_clock_mhz)
+        .rev()
+        .step_by(15)
+}
+
 unsafe fn graphics_clocks(
     device: nvmlDevice_t,
     memory: u32,
@@ -107,10 +109,7 @@ unsafe fn graphics_clocks(
     if memory != model.memory_clock_mhz {
         return Err(nvmlReturn_t::NOT_FOUND);
     }
-    let list: Vec<u32> = (model.idle_clock_mhz..=model.graphics_clock_mhz)
-        .rev()
-        .step_by(15)
-        .collect();
+    let list: Vec<u32> = supported_graphics_clocks(model).collect();
     // SAFETY: the caller's array.
     unsafe { set_list(count, clocks, &list) }
 }
@@ -165,15 +164,8 @@ fn power_management(device: nvmlDevice_t, mode: *mut nvmlEnableState_t) -> Done 
     out(mode)?.set(nvmlEnableState_t::ENABLED)
 }
 
-fn power_limit(device: nvmlDevice_t, place: *mut u32) -> Done {
+fn default_power_limit(device: nvmlDevice_t, place: *mut u32) -> Done {
     out(place)?.set(Device::answering(device)?.model().power_limit_watts * 1000)
-}
-
-fn power_limits(device: nvmlDevice_t, least: *mut u32, most: *mut u32) -> Done {
-    let limit = Device::answering(device)?.model().power_limit_watts * 1000;
-    let most = out(most)?;
-    out(least)?.set(limit / 2)?;
-    most.set(limit)
 }
 
 fn temperature(device: nvmlDevice_t, sensor: nvmlTemperatureSensors_t, place: *mut u32) -> Done {

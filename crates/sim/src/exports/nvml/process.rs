@@ -2,9 +2,9 @@
 
 use super::{Device, Done, out, set_list};
 use crate::config::Config;
+use crate::engine::accounting::wall_clock_us;
 use crate::machine::machine;
 use divvy_driver::sys::nvml::*;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 exports! { nvml {
     nvmlDeviceGetComputeRunningProcesses: (device, count, infos) => compute_v1;
@@ -151,12 +151,6 @@ fn no_video(device: nvmlDevice_t, utilization: *mut u32, period: *mut u32) -> Do
     let period = out(period)?;
     out(utilization)?.set(0)?;
     period.set(1_000_000 / 6)
-}
-
-fn wall_clock_us() -> u64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| since.as_micros() as u64)
 }
 
 /// One sample per process, of the last second. Asked again within the same sample period, there is nothing new.
