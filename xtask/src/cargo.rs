@@ -49,6 +49,14 @@ pub struct Tally {
     pub ignored: u64,
 }
 
+impl std::ops::AddAssign for Tally {
+    fn add_assign(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.ignored += other.ignored;
+    }
+}
+
 impl Tally {
     /// Adds the figures of `test result: ok. 12 passed; 0 failed; 1 ignored; …`; other lines count nothing.
     fn count(&mut self, line: &str) {

@@ -1,10 +1,26 @@
 //! `cargo xtask test`: everything the project checks, in the order in which a mistake is cheapest to see.
 
+use std::process::Command;
+
 use anyhow::{Result, ensure};
 
 use crate::cargo::{self, cargo};
-use crate::steps::{run, step};
+use crate::steps::{answer, run, step};
 use crate::{allocators, deny, smi, tools, venv};
+
+/// End-to-end tests of what the limiter holds.
+const OF_THE_LIMITER: [&str; 10] = [
+    "--package",
+    "divvy-e2e",
+    "--test",
+    "limit",
+    "--test",
+    "run",
+    "--test",
+    "race",
+    "--test",
+    "bypass",
+];
 
 /// The whole run; nothing is checked anywhere else.
 pub fn everything() -> Result<()> {
@@ -56,32 +72,37 @@ pub fn everything() -> Result<()> {
         "the programs and libraries that the end-to-end tests run",
         || quietly(&["build", "--workspace", "--locked", "--offline", "--quiet"]),
     )?;
-    let test = |words: &[&str]| {
-        let mut command = cargo(&[
-            "test",
-            "--workspace",
-            "--locked",
-            "--offline",
-            "--no-fail-fast",
-        ]);
+    let test = |words: &[&str], form: Option<&str>| {
+        let mut command = cargo(&["test", "--locked", "--offline", "--no-fail-fast"]);
         command.args(words);
         command
             .env("CARGO_NET_OFFLINE", "true")
             .env("DIVVY_TEST_PYTHON", venv.python())
             .env("DIVVY_CUDA_INCLUDE", &include)
-            .envs(smi.iter().map(|program| ("DIVVY_TEST_NVIDIA_SMI", program)));
+            .envs(smi.iter().map(|program| ("DIVVY_TEST_NVIDIA_SMI", program)))
+            .envs(form.map(|form| ("DIVVY_TEST_FORM", form)));
         cargo::test(&mut command)
     };
     step(
         "examples in the documentation",
         "what the comments show compiles and holds",
-        || test(&["--doc", "--quiet"]),
+        || test(&["--workspace", "--doc", "--quiet"], None),
     )?;
-    let tally = step(
+    let mut tally = step(
         "tests",
         "unit, property, scenario, crash and end-to-end tests, the last with real clients over the simulated driver",
-        || test(&["--lib", "--bins", "--tests", "--examples"]),
+        || {
+            let all = ["--workspace", "--lib", "--bins", "--tests", "--examples"];
+            test(&all, None)
+        },
     )?;
+    if answer(Command::new("id").arg("-u")).as_deref() == Some("0") {
+        tally += step(
+            "tests of the other form",
+            "root's jobs get the limiter as a wrapper, everybody else's as a preload",
+            || test(&OF_THE_LIMITER, Some("preload")),
+        )?;
+    }
     ensure!(tally.passed > 0, "no test ran");
     eprintln!();
     say_tally(tally);
