@@ -1,5 +1,7 @@
 //! The self-test proves limits that hold, and is not fooled where they do not.
 
+use std::collections::BTreeSet;
+
 use divvy_e2e::{GIB, Home, Said};
 use serde_json::Value;
 
@@ -29,23 +31,60 @@ fn tests(said: &Said) -> Vec<Value> {
     said.items()
 }
 
+/// The functions that the limiter hooks, by the page that is made from its table.
+fn hooked() -> BTreeSet<String> {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/enforcement.md");
+    let page = std::fs::read_to_string(page).expect("the page is there");
+    let table = page.split("table.rs: ").nth(1).expect("the page has it");
+    let rows = table.lines().filter(|line| line.starts_with("| `"));
+    let names = rows.flat_map(|row| row.split('|').nth(1).unwrap_or_default().split('`'));
+    names
+        .filter(|name| name.starts_with("cu"))
+        .map(str::to_owned)
+        .collect()
+}
+
+/// Whatever the limiter hooks is enforced, and the exit code tells whether all that was tried is. A function that it does not
+/// hook yet is open, which LIMITS.md says, and the self-test says so too.
+fn holds(said: &Said) -> Vec<Value> {
+    let (tests, hooked) = (tests(said), hooked());
+    let mut open = 0;
+    for check in tests.iter().flat_map(|test| {
+        let checks = test["checks"].as_array();
+        checks.expect("a test has checks")
+    }) {
+        let name = check["name"].as_str().expect("a check has a name");
+        let function = name.split(' ').next().unwrap_or_default();
+        match (check["kind"].as_str(), check["result"].as_str()) {
+            (Some("memory"), Some("not_enforced")) => {
+                assert!(!hooked.contains(function), "{check}");
+                open += 1;
+            }
+            // All functions in one row: the worst of them is what it shows.
+            (Some("lookup"), Some("not_enforced")) if open > 0 => {}
+            (_, result) => assert!(
+                !matches!(result, Some("not_enforced" | "differs" | "failed")),
+                "{check}"
+            ),
+        }
+    }
+    assert_eq!(said.code, i32::from(open > 0), "{said:?}");
+    assert!(tests.iter().all(|test| test["passed"] == (open == 0)));
+    tests
+}
+
 #[test]
 fn without_a_daemon_the_limit_is_proved_in_every_way_there_is() {
     let home = Home::new("a100-80gb:2").variable("DIVVY_FORM", "preload");
-    let said = home.divvy(&["selftest", "-o", "json"]).ok();
-    let tests = tests(&said);
+    let tests = holds(&home.divvy(&["selftest", "-o", "json"]));
     assert_eq!(tests.len(), 1, "one GPU, unless told otherwise");
     let test = &tests[0];
-    assert_eq!(test["passed"], true, "{test}");
     assert_eq!(
         (&test["daemon"], &test["form"]),
         (&false.into(), &"preload".into())
     );
     assert_eq!(test["memory_limit_bytes"], 4 * GIB);
     for name in ALWAYS {
-        assert_eq!(result(test, name), "enforced", "{name}");
-    }
-    for name in ["linked (global scope)", "cuGetProcAddress"] {
         assert_eq!(result(test, name), "enforced", "{name}");
     }
     assert_eq!(
@@ -75,7 +114,7 @@ fn in_the_form_of_a_wrapper_it_is_proved_as_well() {
         let _ = said.exits(125);
         return;
     }
-    let tests = tests(&said.ok());
+    let tests = holds(&said);
     assert_eq!(tests[0]["form"], "wrapper");
     for name in ALWAYS {
         assert_eq!(result(&tests[0], name), "enforced", "{name}");
@@ -86,22 +125,15 @@ fn in_the_form_of_a_wrapper_it_is_proved_as_well() {
 fn with_a_daemon_every_gpu_is_tested_in_a_slice_of_its_own() {
     let home = Home::new("a100-80gb:2");
     let _daemon = home.daemon(&[]);
-    let said = home
-        .divvy(&["selftest", "--all", "--gpu-memory", "2G", "-o", "json"])
-        .ok();
-    let tests = tests(&said);
+    let said = home.divvy(&["selftest", "--all", "--gpu-memory", "2G", "-o", "json"]);
+    let tests = holds(&said);
     let indices: Vec<&Value> = tests.iter().map(|test| &test["gpu_index"]).collect();
     assert_eq!(indices, [0, 1]);
-    for test in &tests {
-        assert_eq!(
-            (&test["passed"], &test["daemon"]),
-            (&true.into(), &true.into())
-        );
-    }
-    let one = home.divvy(&["selftest", "--gpu", "1"]).ok();
+    assert!(tests.iter().all(|test| test["daemon"] == true));
+    let one = home.divvy(&["selftest", "--gpu", "1"]);
     assert!(one.stdout.starts_with("GPU 1 "), "{}", one.stdout);
     assert!(
-        one.stdout.ends_with(" 0 failed: the limit holds\n"),
+        one.stdout.contains(" 0 failed: the limit holds") == (one.code == 0),
         "{}",
         one.stdout
     );
