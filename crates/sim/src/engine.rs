@@ -1,7 +1,7 @@
 //! The simulated machine: state shared by all processes, and what one process has in it.
 //!
 //! ```text
-//! shared, in the state file:   state ─ slots ─ gpu ─ settings ─ share ─ accounting ─ time ─ wait
+//! shared, in the state file:   state ─ slots ─ gpu ─ settings ─ share ─ mark ─ accounting ─ time ─ wait
 //! of one process:              process ─ visible ─ context ─ limit ─ memory ─ pool ─ vmm ─ stream ─ module ─ image ─ kernel ─ launch ─ transfer
 //!                              capture ─ graph ─ array ─ texture ─ sharing ─ ipc ─ external ─ peer
 //! helpers:                     handles, addresses
@@ -23,6 +23,7 @@ pub mod ipc;
 pub mod kernel;
 pub mod launch;
 pub mod limit;
+pub mod mark;
 pub mod memory;
 pub mod module;
 pub mod peer;
@@ -31,6 +32,7 @@ pub mod pool;
 pub mod process;
 pub mod settings;
 pub mod share;
+pub mod shared_event;
 pub mod sharing;
 pub mod slots;
 pub mod state;

@@ -130,7 +130,8 @@ impl Process {
             objects.streams.remove(stream);
         }
         for event in objects.events.find(|event| event.context == handle) {
-            objects.events.remove(event);
+            // Just found.
+            let _ = self.end_event(objects, event);
         }
         self.unload_modules_of(objects, handle);
         if let Some(context) = objects.contexts.remove(handle) {

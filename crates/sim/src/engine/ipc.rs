@@ -50,7 +50,8 @@ impl MemHandle {
 }
 
 impl Process {
-    fn machine_mark(&self) -> [u8; 8] {
+    /// What tells handles of this machine from others'.
+    pub(super) fn machine_mark(&self) -> [u8; 8] {
         let uuid = self.state().gpus()[0].uuid();
         uuid.first_chunk().copied().unwrap_or_default()
     }

@@ -14,6 +14,14 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 
 pub const SLOTS: usize = 1024;
 
+/// A place in the queue of a process on a GPU.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Awaited {
+    pub slot: usize,
+    pub gpu: usize,
+    pub ticket: u64,
+}
+
 /// The GPU's compute mode forbids a context.
 #[derive(Debug, PartialEq, Eq)]
 pub struct NotAllowed;
@@ -26,9 +34,10 @@ pub struct Slot {
     live: AtomicU32,
     pid: AtomicU32,
     start_time: AtomicU64,
-    /// What the process waits for on a virtual clock: ticket (0 is nothing) and GPU.
+    /// What the process waits for on a virtual clock: ticket (0 is nothing), GPU and slot.
     awaited: AtomicU64,
     awaited_gpu: AtomicU64,
+    awaited_slot: AtomicU64,
     gpus: [Holding; MAX_GPUS],
 }
 
@@ -97,15 +106,20 @@ impl Slot {
         holding.peak.store(holding.used.load(SeqCst), SeqCst);
     }
 
-    pub(super) fn set_awaited(&self, awaited: Option<(usize, u64)>) {
-        let (gpu, ticket) = awaited.unwrap_or_default();
+    pub(super) fn set_awaited(&self, awaited: Option<Awaited>) {
+        let Awaited { slot, gpu, ticket } = awaited.unwrap_or_default();
+        self.awaited_slot.store(slot as u64, SeqCst);
         self.awaited_gpu.store(gpu as u64, SeqCst);
         self.awaited.store(ticket, SeqCst);
     }
 
-    fn awaited(&self) -> Option<(usize, u64)> {
+    fn awaited(&self) -> Option<Awaited> {
         let ticket = self.awaited.load(SeqCst);
-        (ticket != 0).then(|| (self.awaited_gpu.load(SeqCst) as usize, ticket))
+        (ticket != 0).then(|| Awaited {
+            slot: self.awaited_slot.load(SeqCst) as usize,
+            gpu: self.awaited_gpu.load(SeqCst) as usize,
+            ticket,
+        })
     }
 
     fn empty(&self) {
@@ -228,6 +242,7 @@ impl Locked<'_> {
             }
             self.slots()[index].empty();
             self.drop_shares_of(index);
+            self.drop_marks_of(index);
             self.slots()[index].live.store(0, SeqCst);
         }
         self.sum_up();
@@ -240,9 +255,9 @@ impl Locked<'_> {
             .iter()
             .enumerate()
             .filter(|(_, slot)| slot.is_live() && slot.has_any_context());
-        live.into_iter().all(|(index, slot)| {
+        live.into_iter().all(|(_, slot)| {
             slot.awaited()
-                .is_some_and(|(gpu, ticket)| !self.queue(index, gpu).is_done(ticket))
+                .is_some_and(|at| !self.queue(at.slot, at.gpu).is_done(at.ticket))
         })
     }
 }

@@ -1,7 +1,7 @@
 //! The machine all processes share: one file, mapped by everyone, named by DIVVY_SIM_STATE.
 //!
 //! ```text
-//! Header │ Gpu × count │ Slot × SLOTS │ Share × SHARES │ Queue × SLOTS × count      (sparse; only touched pages exist)
+//! Header │ Gpu × count │ Slot × SLOTS │ Share × SHARES │ Mark × MARKS │ Queue × SLOTS × count      (sparse; only touched pages exist)
 //! ```
 //!
 //! The first comer makes the file from DIVVY_SIM, complete before it gets its name, so nobody sees half of one. One robust mutex guards every
@@ -12,6 +12,7 @@ mod file;
 
 use self::file::{Identity, UnnamedFile, map_shared, open_existing, raised};
 use super::gpu::Gpu;
+use super::mark::{MARKS, Mark};
 use super::share::{NUMBERED, SHARES, Share};
 use super::slots::{SLOTS, Slot};
 use super::time::{self, Lane, Part, Queue};
@@ -29,7 +30,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
 
 const MAGIC: [u8; 8] = *b"divvysim";
-const VERSION: u32 = 4;
+const VERSION: u32 = 5;
 const PAGE: usize = 4096;
 /// Where a virtual clock begins, in nanoseconds: later than 0, so that 0 can mean "not yet".
 const VIRTUAL_BEGINNING: u64 = 1_000_000_000;
@@ -81,6 +82,7 @@ struct Layout {
     gpus: usize,
     slots: usize,
     shares: usize,
+    marks: usize,
     queues: usize,
     size: usize,
 }
@@ -91,11 +93,13 @@ impl Layout {
         let gpus = page(size_of::<Header>());
         let slots = page(gpus + gpu_count * size_of::<Gpu>());
         let shares = page(slots + SLOTS * size_of::<Slot>());
-        let queues = page(shares + SHARES * size_of::<Share>());
+        let marks = page(shares + SHARES * size_of::<Share>());
+        let queues = page(marks + MARKS * size_of::<Mark>());
         Layout {
             gpus,
             slots,
             shares,
+            marks,
             queues,
             size: page(queues + SLOTS * gpu_count * size_of::<Queue>()),
         }
@@ -236,6 +240,10 @@ impl State {
 
     pub fn shares(&self) -> &[Share] {
         self.part(self.layout.shares, SHARES)
+    }
+
+    pub fn marks(&self) -> &[Mark] {
+        self.part(self.layout.marks, MARKS)
     }
 
     pub fn queue(&self, slot: usize, gpu: usize) -> &Queue {

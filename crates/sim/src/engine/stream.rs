@@ -7,7 +7,9 @@ use super::capture::{Capture, Member};
 use super::context::{Context, Current};
 use super::graph::node::Node;
 use super::handles::Handle;
+use super::mark::MarkId;
 use super::process::{Done, Objects, Process, process};
+use super::slots::Awaited;
 use super::time::{DEPTH, Queue, Work};
 use divvy_driver::sys::cuda::CUresult;
 use std::cell::{Cell, RefCell};
@@ -32,6 +34,10 @@ pub struct Event {
     pub context: Handle<Context>,
     pub flags: u32,
     pub last: Last,
+    /// Where other processes find it.
+    pub mark: Option<MarkId>,
+    /// It is another process's.
+    pub imported: bool,
 }
 
 /// What an event stands for: where it was recorded last.
@@ -47,6 +53,17 @@ pub enum Last {
 pub struct Record {
     gpu: usize,
     mark: Arc<Mark>,
+}
+
+impl Record {
+    /// The same place, for other processes.
+    pub fn awaited(&self, slot: usize) -> Awaited {
+        Awaited {
+            slot,
+            gpu: self.gpu,
+            ticket: self.mark.ticket,
+        }
+    }
 }
 
 /// A point in a queue whose time someone may ask for later.
@@ -313,7 +330,13 @@ impl Process {
     }
 
     fn is_done(&self, gpu: usize, ticket: u64) -> Done {
-        let queue = self.state().queue(self.slot, gpu);
+        let slot = self.slot;
+        self.is_done_at(Awaited { slot, gpu, ticket })
+    }
+
+    fn is_done_at(&self, at: Awaited) -> Done {
+        let Awaited { slot, gpu, ticket } = at;
+        let queue = self.state().queue(slot, gpu);
         if !queue.is_done(ticket) {
             self.state().lock().advance(gpu);
         }
@@ -331,6 +354,8 @@ impl Process {
             context,
             flags,
             last: Last::Never,
+            mark: None,
+            imported: false,
         }))
     }
 
@@ -341,7 +366,12 @@ impl Process {
             .ok_or(CUresult::INVALID_HANDLE)?;
         let (_, mark) = self.issue_marked(gpu, target, Work::Delay(0), true);
         if let (Some(event), Some(mark)) = (self.objects().events.get_mut(event), mark) {
-            event.last = Last::Recorded(Record { gpu, mark });
+            let record = Record { gpu, mark };
+            if let Some(mark) = event.mark {
+                let at = record.awaited(self.slot);
+                self.state().lock().set_mark(mark, at);
+            }
+            event.last = Last::Recorded(record);
         }
         Ok(())
     }
@@ -359,6 +389,9 @@ impl Process {
 
     pub fn query_event(&self, event: Handle<Event>) -> Done {
         self.check_event(event)?;
+        if let Some(at) = self.marked(event)? {
+            return self.is_done_at(at);
+        }
         self.record(event)?.map_or(Ok(()), |record| {
             self.is_done(record.gpu, record.mark.ticket)
         })
@@ -366,6 +399,10 @@ impl Process {
 
     pub fn synchronize_event(&self, event: Handle<Event>) -> Done {
         self.check_event(event)?;
+        if let Some(at) = self.marked(event)?.filter(|at| at.slot != self.slot) {
+            self.state().wait_for(self.slot, at);
+            return self.check_gpu(at.gpu);
+        }
         self.record(event)?.map_or(Ok(()), |record| {
             self.wait_for(record.gpu, record.mark.ticket)
         })

@@ -1,5 +1,6 @@
 //! Waiting for simulated work: in real time by sleeping as long as the work needs at least, on a virtual clock by making time jump.
 
+use super::slots::Awaited;
 use super::state::{Locked, State};
 
 /// Longest sleep between two looks: a lost GPU or a killed neighbour is noticed within it.
@@ -10,18 +11,27 @@ const SPIN_NS: u64 = 20_000;
 impl State {
     /// Blocks until this process's queue on `gpu` has done `ticket`, or the GPU is lost.
     pub fn wait(&self, slot: usize, gpu: usize, ticket: u64) {
+        self.wait_for(slot, Awaited { slot, gpu, ticket });
+    }
+
+    /// The same for the process of `waiter` and whoever's queue.
+    pub fn wait_for(&self, waiter: usize, at: Awaited) {
+        let Awaited { slot, gpu, ticket } = at;
         let queue = self.queue(slot, gpu);
         loop {
             let epoch = self.epoch();
             {
                 let locked = self.lock();
+                if slot != waiter {
+                    locked.reap();
+                }
                 locked.advance(gpu);
                 if queue.is_done(ticket) || self.gpus()[gpu].is_lost() {
-                    self.slots()[slot].set_awaited(None);
+                    self.slots()[waiter].set_awaited(None);
                     return;
                 }
                 if self.has_virtual_clock() {
-                    self.slots()[slot].set_awaited(Some((gpu, ticket)));
+                    self.slots()[waiter].set_awaited(Some(at));
                     if locked.jump() {
                         drop(locked);
                         self.notify();

@@ -429,3 +429,96 @@ fn a_descriptor_keeps_memory_that_its_maker_has_given_up() {
     let again = format!("cuMemImportFromShareableHandle &h {fd} 1");
     assert_eq!(importer.call(&again), OUT_OF_MEMORY, "it was given back");
 }
+
+/// A kernel of the client's in the variable of its name.
+fn load(client: &mut Client, kernels: &[&str]) {
+    let ptx = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/driver/kernels.ptx");
+    client.ok(&[&format!("cuModuleLoad &module \"{ptx}\"")]);
+    for kernel in kernels {
+        client.ok(&[&format!(
+            "cuModuleGetFunction &{kernel} $module \"{kernel}\""
+        )]);
+    }
+}
+
+const LAUNCH: &str = "1 1 1 1 1 1 0 0 0 0";
+const OPEN_EVENT: &str = "cuIpcOpenEventHandle &event 0 0 0 0 0 %handle";
+const NOT_READY: u32 = 600;
+
+#[test]
+fn work_of_one_process_waits_for_an_event_of_another() {
+    let machine = Machine::new("l4-24gb:1");
+    let environment = machine.with_virtual_clock();
+    let (mut maker, mut importer) = (environment.client(), environment.client());
+    maker.start();
+    importer.start();
+    load(&mut maker, &["sim_busy_ms_5"]);
+    maker.ok(&[
+        "cuEventCreate &event 6",
+        "cuIpcGetEventHandle &handle $event",
+    ]);
+    hand_over(&mut maker, &mut importer, "handle");
+    importer.ok(&[
+        OPEN_EVENT,
+        "cuEventQuery $event",
+        "cuEventSynchronize $event",
+    ]);
+
+    maker.ok(&[
+        &format!("cuLaunchKernel $sim_busy_ms_5 {LAUNCH}"),
+        "cuEventRecord $event 0",
+    ]);
+    assert_eq!(
+        importer.call("cuEventQuery $event"),
+        NOT_READY,
+        "time stands still"
+    );
+    importer.ok(&[
+        "cuStreamCreate &stream 1",
+        "cuStreamWaitEvent $stream $event 0",
+    ]);
+    assert_eq!(importer.call("cuStreamQuery $stream"), NOT_READY);
+    importer.tell("cuStreamSynchronize $stream");
+    maker.ok(&["cuCtxSynchronize"]);
+    assert_eq!(importer.answer(), "0");
+    importer.ok(&["cuEventQuery $event"]);
+
+    // The other way round, with the maker gone in the middle.
+    maker.ok(&[
+        &format!("cuLaunchKernel $sim_busy_ms_5 {LAUNCH}"),
+        "cuEventRecord $event 0",
+    ]);
+    importer.tell("cuEventSynchronize $event");
+    maker.kill();
+    assert_eq!(importer.answer(), "0");
+    importer.ok(&["cuEventDestroy_v2 $event"]);
+    assert_eq!(importer.call(OPEN_EVENT), INVALID_HANDLE);
+}
+
+#[test]
+fn events_that_cannot_be_shared_have_no_handle() {
+    let machine = Machine::new("l4-24gb:1");
+    let (mut maker, mut importer) = (started(&machine), started(&machine));
+    assert_eq!(
+        maker.call("cuEventCreate &event 4"),
+        INVALID_VALUE,
+        "with timing"
+    );
+    maker.ok(&["cuEventCreate &plain 2", "cuEventCreate &event 6"]);
+    for (order, error) in [
+        ("cuIpcGetEventHandle &handle $plain", INVALID_HANDLE),
+        ("cuIpcGetEventHandle &handle 0", INVALID_HANDLE),
+        ("cuIpcGetEventHandle 0 $event", INVALID_VALUE),
+    ] {
+        assert_eq!(maker.call(order), error, "{order}");
+    }
+    maker.ok(&["cuIpcGetEventHandle &handle $event"]);
+    assert_eq!(maker.call(OPEN_EVENT), INVALID_CONTEXT, "its own");
+    hand_over(&mut maker, &mut importer, "handle");
+    importer.ok(&[OPEN_EVENT]);
+    maker.ok(&["cuEventDestroy_v2 $event"]);
+    assert_eq!(importer.call(OPEN_EVENT), INVALID_HANDLE);
+    importer.ok(&["cuEventQuery $event", "cuEventDestroy_v2 $event"]);
+    importer.set("handle", [0x5au8; 64]);
+    assert_eq!(importer.call(OPEN_EVENT), INVALID_HANDLE);
+}

@@ -95,8 +95,11 @@ impl Process {
     }
 
     /// Makes a stream wait for an event, which inside of a capture is how streams join and leave each other.
-    pub fn wait_event(&self, event: Handle<Event>, stream: usize) -> Done {
+    pub fn wait_event(&'static self, event: Handle<Event>, stream: usize) -> Done {
         let place = self.place(stream)?;
+        if let (Place::Issue(target, current), Some(at)) = (place, self.marked(event)?) {
+            return self.wait_for_marked(current.gpu, target, at);
+        }
         let mut objects = self.objects();
         let found = objects.events.get(event).ok_or(CUresult::INVALID_HANDLE)?;
         match (place, found.last.clone()) {

@@ -1,14 +1,20 @@
-//! Interprocess handles of memory.
+//! Interprocess handles of memory and events.
 
 use super::out;
+use super::stream::event_handle;
 use crate::engine::process::{Done, process};
-use divvy_driver::sys::cuda::{CUdeviceptr, CUipcMem_flags, CUipcMemHandle, CUresult};
+use divvy_driver::sys::cuda::{
+    CUdeviceptr, CUevent, CUipcEventHandle, CUipcMem_flags, CUipcMemHandle, CUresult,
+};
+use std::ptr::without_provenance_mut;
 
 exports! { cuda {
     cuIpcGetMemHandle: (handle, address) => export;
     cuIpcOpenMemHandle: (address, handle, flags) => open;
     cuIpcOpenMemHandle_v2: (address, handle, flags) => open;
     cuIpcCloseMemHandle: (address) => close;
+    cuIpcGetEventHandle: (handle, event) => export_event;
+    cuIpcOpenEventHandle: (event, handle) => open_event;
 } }
 
 fn export(handle: *mut CUipcMemHandle, address: CUdeviceptr) -> Done {
@@ -26,4 +32,14 @@ fn open(address: *mut CUdeviceptr, handle: CUipcMemHandle, flags: u32) -> Done {
 
 fn close(address: CUdeviceptr) -> Done {
     process()?.close_memory(address)
+}
+
+fn export_event(handle: *mut CUipcEventHandle, event: CUevent) -> Done {
+    let (process, handle) = (process()?, out(handle)?);
+    handle.set(process.export_event(event_handle(event))?)
+}
+
+fn open_event(event: *mut CUevent, handle: CUipcEventHandle) -> Done {
+    let (process, event) = (process()?, out(event)?);
+    event.set(without_provenance_mut(process.open_event(handle)?.value()))
 }

@@ -198,19 +198,17 @@ fn device(stream: CUstream, device: *mut CUdevice) -> Done {
 
 fn create_event(event: *mut CUevent, flags: u32) -> Done {
     let (process, event) = (process()?, out(event)?);
-    if flags > 7 {
+    // An interprocess event must be without timing, as cuda.h says.
+    let timed_between = flags & 6 == 4;
+    if flags > 7 || timed_between {
         return Err(CUresult::INVALID_VALUE);
     }
     event.set(without_provenance_mut(process.create_event(flags)?.value()))
 }
 
 fn destroy_event(event: CUevent) -> Done {
-    process()?
-        .objects()
-        .events
-        .remove(event_handle(event))
-        .map(drop)
-        .ok_or(CUresult::INVALID_HANDLE)
+    let process = process()?;
+    process.end_event(&mut process.objects(), event_handle(event))
 }
 
 pub(super) fn record(event: CUevent, stream: CUstream) -> Done {
