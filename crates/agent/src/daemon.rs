@@ -135,7 +135,8 @@ fn serve(args: DaemonArgs, home: Home, simulated: Option<Simulated>) -> Result<(
         )
         .ok();
     let home = Arc::new(config.home.clone());
-    let keeper = Keeper::start().map_err(|error| internal("starting the keeper of compute time", &error))?;
+    let keeper =
+        Keeper::start().map_err(|error| internal("starting the keeper of compute time", &error))?;
     let parts = Parts {
         config,
         store,

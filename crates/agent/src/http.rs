@@ -276,7 +276,11 @@ async fn advice(State(api): State<Api>, Query(which): Query<WhichRuns>) -> Answe
             job: Some(reference),
             name: None,
             program: None,
-        } => Runs::Of(api.mailbox.read(move |cycle| cycle.program(&reference)).await?),
+        } => Runs::Of(
+            api.mailbox
+                .read(move |cycle| cycle.program(&reference))
+                .await?,
+        ),
         WhichRuns {
             job: None,
             name: Some(pattern),
@@ -293,7 +297,10 @@ async fn advice(State(api): State<Api>, Query(which): Query<WhichRuns>) -> Answe
             program: None,
         } => Runs::All,
         _ => {
-            let error = Error::new(ErrorCode::Usage, "several of job, name and program are given");
+            let error = Error::new(
+                ErrorCode::Usage,
+                "several of job, name and program are given",
+            );
             return Err(error.hint("give one of them, or none for all").into());
         }
     };

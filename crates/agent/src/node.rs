@@ -7,9 +7,7 @@ use divvy_api::home::Home;
 use divvy_api::v1::{Error, ErrorCode};
 use divvy_core::Mode;
 
-use crate::config::{
-    LibraryMissing, Programs, Simulated, WantedForm, Wrappers, library, loadable,
-};
+use crate::config::{LibraryMissing, Programs, Simulated, WantedForm, Wrappers, library, loadable};
 use crate::daemon::{from_store, internal};
 use crate::gpu::{Device, Observation, Observed, Observer, Source, overhead};
 use crate::process::inside::{Mark, Marks};
@@ -74,8 +72,7 @@ impl Node {
         let observation = source.observe().map_err(|error| unusable(&error))?;
         if observation.gpus.is_empty() {
             return Err(
-                Error::new(ErrorCode::Internal, "the NVIDIA driver lists no GPU")
-                    .hint(offer_sim()),
+                Error::new(ErrorCode::Internal, "the NVIDIA driver lists no GPU").hint(offer_sim()),
             );
         }
         let driver_version = source.driver_version().map_err(|error| no_driver(&error))?;
