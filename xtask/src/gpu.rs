@@ -28,13 +28,15 @@ pub struct Args {
     only: Vec<String>,
 }
 
-/// What is built, from which place of the build, to which place of the folder.
-const PROGRAMS: [&str; 7] = [
+/// What is built, at the same place of the build and of the folder.
+const PROGRAMS: [&str; 9] = [
     "gpu",
     "divvy",
     "cudarc_probe",
     "nvml_probe",
     "libdivvy_preload.so",
+    "libdivvy_cuda.so",
+    "libdivvy_nvml.so",
     "libdivvy_sim.so",
     "examples/gpu_facts",
 ];
@@ -86,7 +88,14 @@ pub fn accept(args: &Args) -> Result<()> {
 
 fn build() -> Result<()> {
     let common = ["build", "--release", "--locked", "--offline"];
-    let packages = ["divvy", "divvy-preload", "divvy-sim", "divvy-clients"];
+    let packages = [
+        "divvy",
+        "divvy-preload",
+        "divvy-wrapper-cuda",
+        "divvy-wrapper-nvml",
+        "divvy-sim",
+        "divvy-clients",
+    ];
     let packages = packages.iter().flat_map(|package| ["--package", package]);
     run(cargo(&common).args(packages))?;
     run(cargo(&common).args(["--package", "divvy-e2e", "--bin", "gpu"]))?;

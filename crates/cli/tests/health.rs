@@ -1,9 +1,12 @@
 //! What users read of `selftest` and `doctor`, recorded: with everything well, and with something wrong.
 
+use std::ffi::OsString;
+
 use divvy_api::v1::{
     Finding, FindingStatus, LimiterForm, Selftest, SelftestCheck, SelftestKind, SelftestResult,
 };
-use divvy_cli::args::Format;
+use divvy_cli::args::{self, Format};
+use divvy_cli::failure;
 use divvy_cli::render::{self, View};
 use insta::assert_snapshot;
 
@@ -172,4 +175,21 @@ fn doctor_views() {
     assert_snapshot!("doctor_failed_80", doctor(&findings, Format::Table, 80));
     assert_snapshot!("doctor_json", doctor(&findings[2..3], Format::Json, 80));
     assert_snapshot!("doctor_name", doctor(&findings, Format::Name, 80));
+}
+
+#[test]
+fn words_that_do_not_go_together_are_refused() {
+    let refused = |words: &[&str]| {
+        let words: Vec<OsString> = words.iter().map(OsString::from).collect();
+        let error = args::parse(&words).expect_err("these words mean nothing");
+        failure::render(&failure::from_clap(&error, &words), false)
+    };
+    assert_snapshot!(
+        "selftest_usage",
+        refused(&["divvy", "selftest", "--all", "--gpu", "1"])
+    );
+    assert_snapshot!(
+        "doctor_usage",
+        refused(&["divvy", "doctor", "--sim", "a100"])
+    );
 }

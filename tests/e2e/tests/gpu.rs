@@ -56,7 +56,7 @@ fn over_simulated_gpus_every_item_works_or_says_what_it_lacks() {
         })
         .collect();
     assert!(failed.is_empty(), "{failed:#?}");
-    for name in ["selftest.solo", "selftest.daemon"] {
+    for name in ["selftest.preload", "selftest.wrapper", "selftest.daemon"] {
         assert_ne!(status(name), Value::Null, "{name}: {told}");
     }
     for name in [

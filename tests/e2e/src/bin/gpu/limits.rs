@@ -1,5 +1,6 @@
 //! What is promised: limits hold for third-party programs, many at once, and the views show the slice.
 
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use divvy_e2e::{Dialog, GIB, MIB};
@@ -17,13 +18,25 @@ const RACERS: u64 = 8;
 pub fn before_a_daemon() -> Vec<Item> {
     vec![
         Item::new("doctor", "what `divvy doctor` finds", 60, |ground| {
-            verdict(ground, &["doctor", "-o", "json"], 60)
+            let mut doctor = ground.home.divvy_command(&["doctor", "-o", "json"]);
+            verdict(ground, &mut doctor, 60)
         }),
         Item::new(
-            "selftest.solo",
-            "every way of taking memory, in a slice without a daemon",
+            "selftest.preload",
+            "every way of taking memory, with the limiter as a preload",
             120,
-            |ground| verdict(ground, &["selftest", "-o", "json"], 120),
+            |ground| selftest(ground, "preload"),
+        ),
+        Item::new(
+            "selftest.wrapper",
+            "the same with the limiter in front of the driver's files, which takes root",
+            120,
+            |ground| {
+                if !rustix::process::geteuid().is_root() {
+                    return Err(Trouble::NotAvailable("not root".to_owned()));
+                }
+                selftest(ground, "wrapper")
+            },
         ),
     ]
 }
@@ -34,7 +47,7 @@ pub fn items() -> Vec<Item> {
         "selftest.daemon",
         "every way of taking memory, in a slice of a daemon",
         120,
-        |ground| verdict(ground, &["selftest", "-o", "json"], 120),
+        |ground| verdict(ground, &mut ground.home.divvy_command(&SELFTEST), 120),
     )];
     for route in ["linear", "async", "managed", "vmm"] {
         items.push(Item::new(
@@ -59,12 +72,17 @@ pub fn items() -> Vec<Item> {
     items
 }
 
-/// A command's JSON, whatever its exit code; the code goes along, and 1 is a failure.
-fn verdict(ground: &Ground, words: &[&str], patience: u64) -> Result<Value, Trouble> {
-    let output = ground.run(
-        &mut ground.home.divvy_command(words),
-        Duration::from_secs(patience),
-    )?;
+const SELFTEST: [&str; 3] = ["selftest", "-o", "json"];
+
+/// Without a daemon, in one form of the limiter.
+fn selftest(ground: &Ground, form: &str) -> Result<Value, Trouble> {
+    let mut command = ground.home.divvy_command(&SELFTEST);
+    verdict(ground, command.env("DIVVY_FORM", form), 120)
+}
+
+/// The items of a command's JSON; with an exit code other than 0 they are the failure.
+fn verdict(ground: &Ground, command: &mut Command, patience: u64) -> Result<Value, Trouble> {
+    let output = ground.run(command, Duration::from_secs(patience))?;
     let said: Value =
         serde_json::from_slice(&output.stdout).map_err(|_| Trouble::failed(complaint(&output)))?;
     if output.status.success() {
@@ -170,7 +188,7 @@ fn context_bytes(ground: &Ground) -> Result<u64, Trouble> {
 /// nvidia-smi beside a process of the same slice that holds 1 GiB.
 fn nvidia_smi(ground: &Ground) -> Result<Value, Trouble> {
     let has = ground.run(
-        std::process::Command::new("nvidia-smi").arg("-L"),
+        Command::new("nvidia-smi").arg("-L"),
         Duration::from_secs(20),
     );
     if has.is_err() {
