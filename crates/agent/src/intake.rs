@@ -40,6 +40,12 @@ pub fn check_texts(submit: &Submit) -> Result<(), Error> {
     Ok(())
 }
 
+/// How compute time is to be divided.
+pub fn compute(text: &str) -> Result<Compute, Error> {
+    text.parse()
+        .map_err(|error: ComputeModeError| usage(error.to_string()).hint(error.hint()))
+}
+
 /// The request, if these GPUs could ever serve it.
 pub fn request(
     amount: Amount,
@@ -47,11 +53,9 @@ pub fn request(
     on: Vec<u32>,
     gpus: &[Gpu],
 ) -> Result<Request, Error> {
-    let compute: Compute = match compute {
+    let compute = match compute {
         None => Compute::default(),
-        Some(text) => text
-            .parse()
-            .map_err(|error: ComputeModeError| usage(error.to_string()).hint(error.hint()))?,
+        Some(text) => self::compute(text)?,
     };
     if let Some(index) = on
         .iter()

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use divvy_api::v1::Runner;
 use divvy_core::job::Event;
 use divvy_core::resize::{Goal, Resized};
-use divvy_core::{Amount, Bytes, Grant, Job as Life, JobId, QueueName, Request};
+use divvy_core::{Amount, Bytes, Compute, Grant, Job as Life, JobId, QueueName, Request};
 use jiff::Timestamp;
 
 use crate::bypass::Bypass;
@@ -17,6 +17,8 @@ pub struct Job {
     pub ask: Ask,
     /// What it asks for since it was resized.
     pub resized: Option<Amount>,
+    /// How its compute time is divided since that was changed.
+    pub redivided: Option<Compute>,
     pub life: Life,
     /// How many times it was placed: the generation of its slice.
     pub attempt: u32,
@@ -83,6 +85,7 @@ impl Job {
             id,
             ask: new.ask.clone(),
             resized: None,
+            redivided: None,
             life: Life::Queued,
             attempt: 0,
             submitted_at: new.at,
@@ -112,7 +115,15 @@ impl Job {
     /// What it asks for now.
     pub fn request(&self) -> Request {
         let amount = self.resized.unwrap_or(self.ask.request.amount);
-        self.ask.request.with_amount(amount)
+        Request {
+            compute: self.compute(),
+            ..self.ask.request.with_amount(amount)
+        }
+    }
+
+    /// How its compute time is divided now.
+    pub fn compute(&self) -> Compute {
+        self.redivided.unwrap_or(self.ask.request.compute)
     }
 
     /// Changes what it holds; a bug where it holds nothing, or is being stopped.

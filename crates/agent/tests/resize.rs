@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use divvy_api::client::Client;
 use divvy_api::v1::{Amount, Error, ErrorCode, Job, JobState, Resize, Submit};
-use divvy_ledger::{Slice, Slot};
+use divvy_ledger::{Mode, Slice, Slot};
 use harness::{Home, PATIENCE, in_state, quarter, refused, until};
 
 const GIB: u64 = 1 << 30;
@@ -27,7 +27,19 @@ fn asking(amount: Amount) -> Submit {
 }
 
 async fn resize(client: &Client, job: &str, amount: Amount) -> Result<Job, Error> {
-    client.resize(job, &Resize { amount }).await
+    let resize = Resize {
+        amount: Some(amount),
+        compute: None,
+    };
+    client.resize(job, &resize).await
+}
+
+async fn redivide(client: &Client, job: &str, compute: &str) -> Result<Job, Error> {
+    let resize = Resize {
+        amount: None,
+        compute: Some(compute.to_owned()),
+    };
+    client.resize(job, &resize).await
 }
 
 /// A running job of so much memory.
@@ -251,6 +263,82 @@ async fn every_gpu_of_a_job_is_resized() {
         .collect();
     assert_eq!(held, [(51, None), (500, Some(4 * GIB))]);
     slot.release(1, 10 * GIB);
+}
+
+#[tokio::test]
+async fn compute_time_is_divided_anew_also_for_the_next_daemon() {
+    let mut home = Home::with(&ONE);
+    let client = home.client();
+    let submit = Submit {
+        idempotency_key: Some("once".to_owned()),
+        ..asking(memory(20))
+    };
+    let id = client.submit(&submit).await.unwrap().id;
+    in_state(&client, &id, JobState::Running).await;
+    let waiting = client.submit(&asking(memory(70))).await.unwrap().id;
+    let says = |compute: &str| (compute.to_owned(), (20, None));
+    let job = redivide(&client, &id, "fair=0.75").await.unwrap();
+    assert_eq!((job.compute.clone(), held(&job)), says("fair=0.75"));
+    // Its share of compute is what the keeper goes by, and what its processes see.
+    until("the keeper knows", || {
+        weight(&home, &id) == (750, 0, Mode::Fair)
+    });
+    let told = events(&client, "resized").await;
+    assert_eq!(told, ["compute: fair -> fair=0.75"]);
+    redivide(&client, &id, "fair=0.75").await.unwrap();
+    assert_eq!(events(&client, "resized").await.len(), 1, "nothing changed");
+    let job = redivide(&client, &waiting, "none").await.unwrap();
+    assert_eq!((job.compute.as_str(), job.place), ("none", Some(1)));
+
+    let both = Resize {
+        amount: Some(memory(10)),
+        compute: Some("strict=0.125".to_owned()),
+    };
+    let job = client.resize(&id, &both).await.unwrap();
+    assert_eq!(
+        (job.compute.as_str(), held(&job)),
+        ("strict=0.125", (10, None))
+    );
+    // Where there is no room, nothing of it is done.
+    let both = Resize {
+        amount: Some(memory(90)),
+        compute: Some("fair".to_owned()),
+    };
+    let error = refused(client.resize(&id, &both).await);
+    assert_eq!(error.code, ErrorCode::NeverFits, "{error}");
+    for compute in ["some", "none=0.5", "fair=2"] {
+        let error = refused(redivide(&client, &id, compute).await);
+        assert_eq!(error.code, ErrorCode::Usage, "{error}");
+    }
+    let nothing = Resize {
+        amount: None,
+        compute: None,
+    };
+    let error = refused(client.resize(&id, &nothing).await);
+    assert_eq!(error.code, ErrorCode::Usage, "{error}");
+
+    home.kill();
+    home.start(&ONE);
+    let client = home.client();
+    let job = client.job(&id).await.unwrap();
+    assert_eq!(
+        (job.compute.as_str(), held(&job)),
+        ("strict=0.125", (10, None))
+    );
+    assert_eq!(weight(&home, &id), (125, 125, Mode::Strict));
+    assert_eq!(job.compute_time.map(|time| time.share_asked), Some(125));
+    // The key still stands for what was submitted.
+    assert_eq!(client.submit(&submit).await.unwrap().id, id);
+    client.cancel(&id).await.unwrap();
+    let started = in_state(&client, &waiting, JobState::Running).await;
+    assert_eq!(started.compute, "none");
+}
+
+/// Weight and cap of compute, and how it is divided, by the job's own account.
+fn weight(home: &Home, id: &str) -> (u16, u16, Mode) {
+    let slice = slice(home, id);
+    let gpu = &slice.gpus()[0];
+    (gpu.weight, gpu.cap, slice.spec().mode)
 }
 
 /// A number below `limit` that looks random, from a seed that a failure prints.

@@ -60,7 +60,7 @@ pub enum Verb {
     Oom(ReadJob),
     /// How much memory to ask for, from what earlier runs used
     Advise(Advise),
-    /// Give a job more or less, also while it runs
+    /// Give a job more or less memory or compute time, also while it runs
     Resize(Resize),
     /// Wait for jobs to end; passes the exit code
     Wait(Wait),
@@ -238,7 +238,7 @@ pub struct Advise {
 }
 
 #[derive(Debug, Args)]
-#[command(override_usage = "divvy resize JOB {--gpu-memory SIZE | -g AMOUNT} [OPTIONS]", after_help = help::RESIZE)]
+#[command(override_usage = "divvy resize JOB {--gpu-memory SIZE | -g AMOUNT | --compute MODE} [OPTIONS]", after_help = help::RESIZE)]
 pub struct Resize {
     /// Id, unique name, or `last`
     pub job: String,
@@ -253,6 +253,9 @@ pub struct Resize {
         allow_negative_numbers = true
     )]
     pub gpu_memory: Option<String>,
+    /// Compute time from now on, alone or with an amount: fair, strict or none; `fair=0.5` for a share other than the memory's
+    #[arg(long, value_name = "MODE")]
+    pub compute: Option<String>,
     /// Print the job in this form: table, wide, json, ndjson or name
     #[arg(short, long, value_name = "FORMAT", hide_possible_values = true)]
     pub output: Option<Format>,

@@ -94,7 +94,11 @@ pub fn amount(gpu: Option<&str>, memory: Option<&str>) -> Result<Option<Amount>>
         .map_err(|error| usage(format!("{flag}: {}", error.kind), error.hint()))
 }
 
-fn compute(text: &str) -> Result<String> {
+/// What `--compute` says, as the API takes it.
+///
+/// # Errors
+/// As [`amount`].
+pub fn compute(text: &str) -> Result<String> {
     text.parse::<Compute>()
         .map(|compute| compute.to_string())
         .map_err(|error| usage(format!("--compute: {error}"), error.hint()))

@@ -23,7 +23,7 @@ pub use describe::describe;
 pub use doctor::findings;
 pub use events::{event_line, events};
 pub use gpus::{gpus, gpus_footer};
-pub use jobs::{jobs, resized, submitted};
+pub use jobs::{jobs, redivided, resized, submitted};
 pub use oom::oom;
 pub use queues::queues;
 pub use selftest::selftests;

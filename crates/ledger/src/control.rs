@@ -175,6 +175,13 @@ impl Control {
         });
     }
 
+    /// Changes how the slice takes part in the division of compute time.
+    pub fn set_mode(&self, mode: Mode) {
+        if self.is_whole() {
+            self.file.mode.store(mode.to_word(), SeqCst);
+        }
+    }
+
     /// Counts bytes against the limit that the driver holds for the slice's processes and that none of them was charged:
     /// what no hook sees. Only the agent can tell, and only here, where no job can write.
     pub fn set_unseen(&self, gpu: usize, bytes: u64) {

@@ -80,10 +80,6 @@ impl Cycle {
                 match slice::HeldSlice::adopt(&self.config.home.slice(&id.to_string())) {
                     Ok(slice) => {
                         self.observer.enlist(*id, slice.entry(Vec::new()));
-                        let (grants, compute) =
-                            (living.job.life.grants(), living.job.ask.request.compute);
-                        self.keeper
-                            .keep(*id, &self.config.home.slice(&id.to_string()), grants, compute);
                         living.slice = Some(slice);
                     }
                     Err(error) => {

@@ -10,11 +10,11 @@ use super::reconcile::Ledger;
 use super::{Cycle, Living};
 use crate::bypass::Bypass;
 use crate::http::Page;
-use crate::supervise::form::Form;
 use crate::job::Job;
 use crate::keeper::{Got, Keeper};
 use crate::oom;
 use crate::store::StoreError;
+use crate::supervise::form::Form;
 
 /// What holds memory limits in this version.
 const ENFORCEMENT: &str = "interposer";
@@ -172,7 +172,7 @@ impl Cycle {
             end_reason: job.life.outcome().map(EndReason::from),
             exit_code: job.exit_code,
             request: job.request().amount.into(),
-            compute: job.ask.request.compute.to_string(),
+            compute: job.compute().to_string(),
             compute_time: self.keeper.got(job.id).map(Got::shown),
             slices: slices.collect(),
             reason: wait

@@ -1,4 +1,4 @@
-//! Giving a job more or less while it waits or runs.
+//! Giving a job more or less while it waits or runs, and dividing its compute time in another way.
 //!
 //! ```text
 //! asked ──► journal: what it holds, and its goal where that is less ──► the slice's limits ──► uses no more than the goal?
@@ -7,13 +7,14 @@
 //! The limit goes down at once, so that nothing more is allocated; what is in use stays, and stays the job's, until it uses
 //! no more than its goal. The planner counts what the job holds, so nobody gets the difference before. Each arrow may be the
 //! last thing an agent does: the next one writes the limits of the journal into every slice it adopts, and looks again.
+//! Compute time is divided anew as soon as that is in the journal; it needs no room.
 
 use divvy_api::v1::{self, Error, ErrorCode};
 use divvy_core::resize::{ResizeError, Resized, reached, resize};
-use divvy_core::{Amount, Bytes, Job as Life, JobId, can_ever_fit};
+use divvy_core::{Amount, Bytes, Compute, Job as Life, JobId, can_ever_fit};
 
 use super::{Answer, Cycle, Living};
-use crate::intake::{never_fits, usage};
+use crate::intake::{self, never_fits, usage};
 use crate::job::Job;
 use crate::mailbox::Reply;
 use crate::store::StoreError;
@@ -26,7 +27,7 @@ impl Cycle {
         reply: Reply<v1::Job>,
     ) -> Result<(), StoreError> {
         let result = match self.find(reference)? {
-            Ok(id) => self.resize_job(id, resize.amount)?.map(|()| id),
+            Ok(id) => self.resize_job(id, resize)?.map(|()| id),
             Err(error) => Err(error),
         };
         self.round.answers.push(Answer { reply, result });
@@ -36,10 +37,10 @@ impl Cycle {
     fn resize_job(
         &mut self,
         id: JobId,
-        amount: v1::Amount,
+        resize: v1::Resize,
     ) -> Result<Result<(), Error>, StoreError> {
-        let amount = match Amount::try_from(amount) {
-            Ok(amount) => amount,
+        let (amount, compute) = match checked(resize) {
+            Ok(checked) => checked,
             Err(error) => return Ok(Err(error)),
         };
         let conflict = |what: &str| {
@@ -48,12 +49,39 @@ impl Cycle {
                 error.hint(format!("`divvy describe {id}` says how it is"))
             ))
         };
-        match self.jobs.get(&id).map(|living| &living.job.life) {
-            Some(Life::Queued) => self.resize_waiting(id, amount),
-            Some(Life::Starting { .. } | Life::Running { .. }) => self.resize_held(id, amount),
-            Some(Life::Stopping { .. }) => conflict("is being stopped"),
-            Some(Life::Ended { .. }) | None => conflict("has ended already"),
+        let done = match (self.jobs.get(&id).map(|living| &living.job.life), amount) {
+            (Some(Life::Stopping { .. }), _) => conflict("is being stopped"),
+            (Some(Life::Ended { .. }) | None, _) => conflict("has ended already"),
+            (Some(_), None) => Ok(Ok(())),
+            (Some(Life::Queued), Some(amount)) => self.resize_waiting(id, amount),
+            (Some(Life::Starting { .. } | Life::Running { .. }), Some(amount)) => {
+                self.resize_held(id, amount)
+            }
+        }?;
+        if let (Ok(()), Some(compute)) = (&done, compute) {
+            self.redivide(id, compute)?;
         }
+        Ok(done)
+    }
+
+    fn redivide(&mut self, id: JobId, compute: Compute) -> Result<(), StoreError> {
+        let Some(Living { job, .. }) = self.jobs.get_mut(&id) else {
+            return Ok(());
+        };
+        let before = job.compute();
+        if before == compute {
+            return Ok(());
+        }
+        job.redivided = Some(compute);
+        let job = job.clone();
+        self.store.save_resized(&job)?;
+        self.tell(
+            Some(id),
+            "resized",
+            &format!("compute: {before} -> {compute}"),
+        )?;
+        self.round.resizes.push(id);
+        Ok(())
     }
 
     /// A job that waits asks for something else, and keeps its place.
@@ -132,10 +160,10 @@ impl Cycle {
         let Some(Living { job, slice, .. }) = self.jobs.get(&id) else {
             return;
         };
-        let (limits, compute) = (job.limits(), job.ask.request.compute);
-        if let Some(slice) = slice {
-            slice.resize(&limits, compute);
-        }
+        // One that has none yet gets it with the journal's limits.
+        let Some(slice) = slice else { return };
+        let (limits, compute) = (job.limits(), job.compute());
+        slice.resize(&limits, compute);
         let folder = self.config.home.slice(&id.to_string());
         self.keeper.keep(id, &folder, &limits, compute);
     }
@@ -228,6 +256,17 @@ impl Cycle {
         self.round.replan = true;
         Ok(())
     }
+}
+
+/// What is asked for: an amount, a division of compute time, or both.
+fn checked(resize: v1::Resize) -> Result<(Option<Amount>, Option<Compute>), Error> {
+    let amount = resize.amount.map(Amount::try_from).transpose()?;
+    let compute = resize.compute.as_deref().map(intake::compute).transpose()?;
+    if amount.is_none() && compute.is_none() {
+        let hint = "say an amount, or how compute time is to be divided";
+        return Err(usage("nothing is asked for").hint(hint));
+    }
+    Ok((amount, compute))
 }
 
 /// The amount that a job asks for from now on, as it would be asked for anew.

@@ -69,7 +69,7 @@ impl Cycle {
             })
             .map(|device| device.map_or(Bytes::ZERO, |device| device.overhead))
             .collect();
-        let (generation, compute) = (u64::from(job.attempt), job.ask.request.compute);
+        let (generation, compute) = (u64::from(job.attempt), job.compute());
         let slice = HeldSlice::create(
             &folder,
             &Cut {
@@ -95,13 +95,17 @@ impl Cycle {
             cwd: job.ask.cwd.clone().into(),
             env: for_job(env, &around),
             grace_ms: u64::try_from(self.config.grace.as_millis()).unwrap_or(u64::MAX),
-            limiter: self.config.programs.wish(&folder, self.config.simulated.as_ref()),
+            limiter: self
+                .config
+                .programs
+                .wish(&folder, self.config.simulated.as_ref()),
         };
         dir.write_spec(&spec)?;
         self.observer.enlist(id, slice.entry(Vec::new()));
-        self.keeper.keep(id, &folder, grants, compute);
         // It may have been resized to less between its grants and its slice.
-        slice.resize(&living.job.limits(), compute);
+        let limits = living.job.limits();
+        slice.resize(&limits, compute);
+        self.keeper.keep(id, &folder, &limits, compute);
         living.slice = Some(slice);
         living.ledgers.clear();
         living.since = Instant::now();

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 use divvy_core::{Bytes, Compute, ComputeMode, Grant};
 use divvy_ledger::{
-    Control, CreateError, Denial, GpuSpec, Listed, Mode, OpenError, Owner, Slice, SliceSpec, Snapshot,
+    Control, CreateError, Denial, GpuSpec, Listed, Mode, OpenError, Owner, Slice, SliceSpec,
+    Snapshot,
 };
 
 use super::roster::Entry;
@@ -61,11 +62,7 @@ impl HeldSlice {
         let spec = SliceSpec {
             id: cut.job.to_owned(),
             generation: cut.generation,
-            mode: match cut.compute.mode {
-                ComputeMode::Fair => Mode::Fair,
-                ComputeMode::Strict => Mode::Strict,
-                ComputeMode::None => Mode::None,
-            },
+            mode: mode(cut.compute),
             gpus: cut.grants.iter().zip(cut.overheads).map(gpu).collect(),
         };
         let control = Control::create(folder, &spec)?;
@@ -98,6 +95,7 @@ impl HeldSlice {
 
     /// Gives its processes these limits and weights from now on; by position in its GPUs.
     pub fn resize(&self, limits: &[Grant], compute: Compute) {
+        self.control.set_mode(mode(compute));
         for (gpu, limit) in limits.iter().enumerate() {
             self.control.set_limit(gpu, limit.memory.get());
             let (weight, cap) = weight_and_cap(limit, compute);
@@ -146,6 +144,14 @@ impl HeldSlice {
 
     pub fn remove(self) -> Result<(), SliceError> {
         remove(&self.folder)
+    }
+}
+
+fn mode(compute: Compute) -> Mode {
+    match compute.mode {
+        ComputeMode::Fair => Mode::Fair,
+        ComputeMode::Strict => Mode::Strict,
+        ComputeMode::None => Mode::None,
     }
 }
 

@@ -122,13 +122,17 @@ impl Store {
         hold().map_err(sql("store what a job holds"))
     }
 
-    /// Stores what a job asks for since it was resized.
+    /// Stores what a job asks for since it was resized, and how its compute time is divided since that was changed.
     pub fn save_resized(&self, job: &Job) -> Result<(), StoreError> {
         let save = || -> rusqlite::Result<usize> {
             let resized = job.resized.map(|amount| rows::json(&Amount::from(amount)));
             self.db
-                .prepare_cached("UPDATE job SET resized = ?2 WHERE id = ?1")?
-                .execute(params![job.id.0, resized.transpose()?])
+                .prepare_cached("UPDATE job SET resized = ?2, redivided = ?3 WHERE id = ?1")?
+                .execute(params![
+                    job.id.0,
+                    resized.transpose()?,
+                    job.redivided.map(|compute| compute.to_string())
+                ])
         };
         save().map(drop).map_err(sql("store a job's new size"))
     }

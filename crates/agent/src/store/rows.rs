@@ -3,7 +3,8 @@
 use divvy_api::v1::{Amount, Runner};
 use divvy_core::job::{Outcome, Process};
 use divvy_core::resize::Goal;
-use divvy_core::{Bytes, Grant, Job as Life, JobId, Request, Share};
+use divvy_core::units::ComputeModeError;
+use divvy_core::{Bytes, Compute, Grant, Job as Life, JobId, Request, Share};
 use jiff::Timestamp;
 use rusqlite::Row;
 
@@ -13,11 +14,10 @@ use crate::job::{Ask, Holding, Job, Traces};
 
 /// Columns that [`job`] reads, in its order.
 pub const JOB: &str = "id, name, user, project, queue, amount, compute, gpus_on, runner, command, cwd, state, attempt, \
-                       pid, pid_start, submitted_at, started_at, ended_at, outcome, exit_code, reason, resized";
+                       pid, pid_start, submitted_at, started_at, ended_at, outcome, exit_code, reason, resized, redivided";
 
 /// Columns that [`holding`] reads, in its order.
-pub const HOLDING: &str =
-    "job, gpu_uuid, gpu_index, memory, share, label, peak, denied, last_denied, mismatch_max, goal_memory, goal_share";
+pub const HOLDING: &str = "job, gpu_uuid, gpu_index, memory, share, label, peak, denied, last_denied, mismatch_max, goal_memory, goal_share";
 
 /// A row as it lies in the table, before it means anything.
 pub struct RawJob {
@@ -33,6 +33,7 @@ pub struct RawJob {
     exit_code: Option<i32>,
     reason: Option<String>,
     resized: Option<String>,
+    redivided: Option<String>,
 }
 
 impl RawJob {
@@ -65,6 +66,7 @@ impl RawJob {
             exit_code: row.get(19)?,
             reason: row.get(20)?,
             resized: row.get(21)?,
+            redivided: row.get(22)?,
         })
     }
 
@@ -84,7 +86,17 @@ impl RawJob {
     ) -> Result<Job, StoreError> {
         let id = JobId(self.id);
         let corrupt = |what: String| StoreError::Corrupt { job: id, what };
-        let [name, user, queue, amount_text, compute, on, runner, command, cwd] = self.texts;
+        let [
+            name,
+            user,
+            queue,
+            amount_text,
+            compute,
+            on,
+            runner,
+            command,
+            cwd,
+        ] = self.texts;
         let amount = |text: &str| -> Result<divvy_core::Amount, StoreError> {
             let amount: Amount = parse(text).map_err(corrupt)?;
             amount
@@ -92,11 +104,14 @@ impl RawJob {
                 .map_err(|error: divvy_api::v1::Error| corrupt(error.message))
         };
         let resized = self.resized.as_deref().map(amount).transpose()?;
+        let compute_of = |text: &str| -> Result<Compute, StoreError> {
+            text.parse()
+                .map_err(|error: ComputeModeError| corrupt(error.to_string()))
+        };
+        let redivided = self.redivided.as_deref().map(compute_of).transpose()?;
         let request = Request {
             amount: amount(&amount_text)?,
-            compute: compute
-                .parse()
-                .map_err(|error| corrupt(format!("{error}")))?,
+            compute: compute_of(&compute)?,
             on: parse(&on).map_err(corrupt)?,
         };
         let grants = || {
@@ -141,6 +156,7 @@ impl RawJob {
                 cwd,
             },
             resized,
+            redivided,
             life,
             attempt: self.attempt,
             submitted_at: self.submitted_at,

@@ -127,9 +127,11 @@ fn what_a_job_is_resized_to_is_kept_until_it_holds_nothing() {
     let store = Store::open(&dir.path().join("state.db")).unwrap();
     let mut job = store.insert(&new(None)).unwrap();
     job.resized = Some(Amount::Memory(Bytes::gib(2)));
+    job.redivided = Some("strict=0.125".parse().unwrap());
     store.save_resized(&job).unwrap();
     assert_eq!(store.living().unwrap(), [job.clone()]);
     assert_eq!(job.request().amount, Amount::Memory(Bytes::gib(2)));
+    assert_eq!(job.request().compute.to_string(), "strict=0.125");
 
     place(&mut job, "gpu0.052a");
     job.holdings[0].goal = Some(Goal {
@@ -170,7 +172,10 @@ fn refusals_are_kept_with_their_job_and_say_what_would_have_done() {
     let records = [record(0, 7), record(u64::MAX, u64::MAX), record(3, 5)];
     store.keep_denials(first, &records).unwrap();
     let kept = store.denials(first).unwrap();
-    assert_eq!(kept, [records[0].clone(), records[2].clone(), records[1].clone()]);
+    assert_eq!(
+        kept,
+        [records[0].clone(), records[2].clone(), records[1].clone()]
+    );
     assert!(store.denials(second).unwrap().is_empty());
     let most = Bytes::new(i64::MAX.unsigned_abs());
     assert_eq!(sufficient(&path).unwrap(), BTreeMap::from([(first, most)]));

@@ -229,8 +229,12 @@ pub struct Slice {
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Resize {
-    /// What the job is to have: while it runs, of each of the GPUs that it has.
-    pub amount: Amount,
+    /// What the job is to have: while it runs, of each of the GPUs that it has. What it has, if left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub amount: Option<Amount>,
+    /// How its compute time is divided from now on, as in a submission: `fair`, `strict=0.25`. As before, if left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compute: Option<String>,
 }
 
 /// `GET /v1/jobs/{id}/why`.

@@ -63,7 +63,8 @@ More is given at once where the GPU has room (else exit code 6). Of less, the li
 stays in use: the rest is given to others when the job uses no more than the new size.
 
   divvy resize last --gpu-memory 12G
-  divvy resize train -g 0.5";
+  divvy resize train -g 0.5
+  divvy resize train --compute strict=0.25";
 
 pub(super) const DAEMON: &str = "\
 Queues listed first are served first; jobs that name no queue wait in `default`, which comes last.

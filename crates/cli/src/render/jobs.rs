@@ -177,6 +177,17 @@ pub fn resized(job: &Job) -> String {
     job.slices.iter().map(one).collect()
 }
 
+/// How the job's compute time is divided now that this was changed.
+pub fn redivided(job: &Job) -> String {
+    let (id, name) = (&job.id, text::clean(&job.name));
+    match job.compute.as_str() {
+        "none" => {
+            format!("#{id} {name} takes no turns: the driver's time-slicing orders its work\n")
+        }
+        compute => format!("#{id} {name} takes turns of compute time: {compute}\n"),
+    }
+}
+
 /// What became of a submitted job, in one line; `dry_run` says what would.
 pub fn submitted(job: &Job, dry_run: bool) -> String {
     let what = text::amount_in_words(&job.request);

@@ -53,15 +53,19 @@ pub async fn advise(args: Advise) -> Outcome {
 }
 
 pub async fn resize(args: Resize) -> Outcome {
-    let amount =
-        ask::amount(args.gpu.as_deref(), args.gpu_memory.as_deref())?.ok_or_else(|| {
-            usage(
-                "how much the job is to have is not said",
-                "add --gpu-memory 12G or -g 0.5",
-            )
-        })?;
+    let amount = ask::amount(args.gpu.as_deref(), args.gpu_memory.as_deref())?;
+    let compute = args.compute.as_deref().map(ask::compute).transpose()?;
+    if amount.is_none() && compute.is_none() {
+        return Err(usage(
+            "what the job is to have is not said",
+            "add --gpu-memory 12G, -g 0.5 or --compute fair=0.25",
+        )
+        .into());
+    }
+    let (of_memory, of_time) = (amount.is_some(), compute.is_some());
     let body = v1::Resize {
-        amount: amount.into(),
+        amount: amount.map(Into::into),
+        compute,
     };
     let job = client()?.resize(reference(&args.job), &body).await;
     let job = job.map_err(|error| match error.code {
@@ -75,7 +79,11 @@ pub async fn resize(args: Resize) -> Outcome {
     })?;
     match args.output {
         Some(format) => print(render::list(&[job], format, view(), render::jobs)?)?,
-        None => print(render::resized(&job))?,
+        None => {
+            let memory = of_memory.then(|| render::resized(&job));
+            let time = of_time.then(|| render::redivided(&job));
+            print([memory, time].into_iter().flatten().collect::<String>())?;
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -299,13 +299,14 @@ fn resizing(question: &Asked, _: usize) -> Answer {
         "/v1/jobs/7/resize" => {
             let mut job = job("7", "running", None, None);
             let body: Value = serde_json::from_str(&question.body).expect("a resize is JSON");
-            let asked = body["amount"]["bytes"]
-                .as_u64()
-                .expect("an amount of memory");
-            job["slices"] = match asked {
-                more if more > 8 << 30 => json!([slice(more, None)]),
-                less => json!([slice(8 << 30, Some(less))]),
+            job["slices"] = match body["amount"]["bytes"].as_u64() {
+                None => json!([slice(8 << 30, None)]),
+                Some(more) if more > 8 << 30 => json!([slice(more, None)]),
+                Some(less) => json!([slice(8 << 30, Some(less))]),
             };
+            if let Some(compute) = body.get("compute") {
+                job["compute"] = compute.clone();
+            }
             items("JobList", &[job])
         }
         "/v1/jobs/8/resize" => failure(409, "would_wait"),
@@ -321,6 +322,11 @@ fn resize_says_what_the_job_has_now_and_what_it_is_to_have() {
     assert_snapshot!("resize_more", resize("#7", "12G"));
     assert_snapshot!("resize_less", resize("7", "2G"));
     assert_snapshot!("resize_no_room", resize("8", "12G"));
+    let divide = |mode| home.said(&["resize", "7", "--compute", mode]);
+    assert_snapshot!("resize_compute", divide("strict=0.25"));
+    assert_snapshot!("resize_compute_none", divide("none"));
+    let both = ["resize", "7", "--gpu-memory", "2G", "--compute", "fair=0.5"];
+    assert_snapshot!("resize_both", home.said(&both));
     assert!(resize("9", "1G").contains("\nexit 8\n"));
     assert!(resize("99", "1G").contains("\nexit 3\n"));
     let named = home.said(&["resize", "7", "--gpu-memory", "2G", "-o", "name"]);
@@ -338,6 +344,8 @@ fn resize_says_what_the_job_has_now_and_what_it_is_to_have() {
         body,
         json!({"amount": {"kind": "memory", "bytes": 12_u64 << 30}})
     );
+    let body: Value = serde_json::from_str(&home.asked()[3].body).unwrap();
+    assert_eq!(body, json!({"compute": "strict=0.25"}));
 }
 
 #[test]

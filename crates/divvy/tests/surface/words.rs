@@ -47,8 +47,12 @@ fn without_a_daemon_read_verbs_say_so_and_what_to_do() {
 #[test]
 fn words_that_mean_nothing_are_usage_errors() {
     let home = Home::without_agent();
-    let lines: [(&str, &[&str]); 18] = [
+    let lines: [(&str, &[&str]); 19] = [
         ("usage_resize_nothing", &["resize", "3"]),
+        (
+            "usage_resize_compute",
+            &["resize", "3", "--compute", "none=0.5"],
+        ),
         (
             "usage_resize_amount",
             &["resize", "3", "--gpu-memory", "12"],

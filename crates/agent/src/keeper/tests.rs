@@ -1,0 +1,262 @@
+//! Slices with threads in place of their processes: each launches when it may, and a kernel is a while of waiting.
+
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::mpsc::RecvTimeoutError;
+use std::thread::Scope;
+use std::time::Instant;
+
+use divvy_core::{Bytes, GpuUuid};
+use divvy_ledger::{GpuSpec, Mode, SliceSpec, Slot};
+use tempfile::TempDir;
+
+use super::*;
+
+/// Longer than anything here takes on a machine that does other things too.
+const PATIENCE: Duration = Duration::from_secs(60);
+const KERNEL: Duration = Duration::from_micros(500);
+
+/// A slice of a quarter of GPU 0, and its job's number.
+struct Place {
+    job: JobId,
+    dir: TempDir,
+    control: Control,
+}
+
+impl Place {
+    fn new(number: u64) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let spec = SliceSpec {
+            id: number.to_string(),
+            generation: 1,
+            mode: Mode::Fair,
+            gpus: vec![GpuSpec {
+                uuid: [1; 16],
+                limit: 1 << 30,
+                weight: 250,
+                ..GpuSpec::default()
+            }],
+        };
+        let control = Control::create(dir.path(), &spec).unwrap();
+        let job = JobId(number);
+        Self { job, dir, control }
+    }
+
+    fn kept(number: u64, keeper: &Keeper) -> Self {
+        let place = Self::new(number);
+        place.keep(keeper, "fair");
+        place
+    }
+
+    fn keep(&self, keeper: &Keeper, compute: &str) {
+        self.keep_of(keeper, compute, 250);
+    }
+
+    fn keep_of(&self, keeper: &Keeper, compute: &str, thousandths: u16) {
+        let grant = core::Grant {
+            gpu: GpuUuid::from_bytes([1; 16]),
+            index: 0,
+            memory: Bytes::gib(1),
+            share: Share::from_thousandths(thousandths).unwrap(),
+            label: "gpu0.25a".into(),
+        };
+        let compute = compute.parse().unwrap();
+        keeper.keep(self.job, self.dir.path(), &[grant], compute);
+    }
+
+    fn slot(&self) -> Slot {
+        Slice::open(self.dir.path()).unwrap().join().unwrap()
+    }
+}
+
+/// Runs kernels one after the other and tells of each of them, until told to stop; always waits for what it has launched.
+fn run_kernels(slot: &Slot, is_over: &AtomicBool, mut tell: impl FnMut()) {
+    while !is_over.load(SeqCst) {
+        if !slot.may_launch(0, boot_time_ns()) {
+            slot.wait_for_turn(0, || true);
+        }
+        slot.put_work(0, nanos(KERNEL), boot_time_ns());
+        let watching = slot.watch_work();
+        std::thread::sleep(KERNEL);
+        slot.work_done(0);
+        drop(watching);
+        tell();
+    }
+}
+
+/// Starts one process of each slice; every kernel's slice is told to the receiver.
+fn flood<'s>(
+    scope: &'s Scope<'s, '_>,
+    slots: &'s [Slot],
+    is_over: &'s AtomicBool,
+) -> Receiver<usize> {
+    let (kernels, told) = channel();
+    for (number, slot) in slots.iter().enumerate() {
+        let kernels = kernels.clone();
+        // Who is told last may have stopped listening.
+        scope.spawn(move || run_kernels(slot, is_over, || _ = kernels.send(number)));
+    }
+    told
+}
+
+/// Kernels until the turn has gone from one slice to another so often.
+fn kernels_until(told: &Receiver<usize>, hand_overs: usize) -> Vec<usize> {
+    let (mut ran, mut changes) = (Vec::new(), 0);
+    while changes < hand_overs {
+        let one = told.recv_timeout(PATIENCE).unwrap();
+        changes += usize::from(ran.last().is_some_and(|last| *last != one));
+        ran.push(one);
+    }
+    ran
+}
+
+fn until(what: &str, is_so: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < PATIENCE, "{what}");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn slices_that_both_want_the_gpu_take_turns() {
+    let keeper = Keeper::start().unwrap();
+    let places = [1, 2].map(|number| Place::kept(number, &keeper));
+    let (slots, is_over) = (places.each_ref().map(Place::slot), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let ran = kernels_until(&flood(scope, &slots, &is_over), 10);
+        is_over.store(true, SeqCst);
+        // A turn is many kernels; at will, they would mix.
+        assert!(ran.len() >= 20, "{ran:?}");
+    });
+    for place in &places {
+        let got = keeper.got(place.job).unwrap();
+        assert_eq!(got.asked, 250);
+        assert!(got.throttled > Duration::ZERO, "it has waited: {got:?}");
+    }
+}
+
+#[test]
+fn one_alone_is_not_held_up() {
+    let keeper = Keeper::start().unwrap();
+    let place = Place::kept(1, &keeper);
+    let slot = place.slot();
+    until("closed until it wants something", || {
+        place.control.granted() == Grant::Closed
+    });
+    slot.wait_for_turn(0, || true);
+    assert!(slot.is_ungated());
+}
+
+#[test]
+fn one_that_never_lets_go_and_asks_without_end_leaves_the_others_their_time() {
+    let keeper = Keeper::start().unwrap();
+    let [hostile, honest] = [1, 2].map(|number| Place::kept(number, &keeper));
+    let [liar, slot] = [&hostile, &honest].map(Place::slot);
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let _watching = liar.watch_work();
+            while !is_over.load(SeqCst) {
+                liar.put_work(0, u64::MAX, boot_time_ns());
+                liar.wait_for_turn(0, || false);
+            }
+        });
+        until("it has the GPU", || liar.has_work(0));
+        let (start, mut kernels) = (Instant::now(), 0);
+        // About two turns of each, with what is charged for the work that never ends.
+        run_kernels(&slot, &is_over, || {
+            kernels += 1;
+            let enough = kernels >= 1_500 || start.elapsed() > PATIENCE;
+            is_over.store(enough, SeqCst);
+        });
+        let (passed, waited) = (start.elapsed(), keeper.got(honest.job).unwrap().throttled);
+        assert!(waited > Duration::ZERO, "the other had its turns too");
+        assert!(
+            waited * 4 <= passed * 3,
+            "{waited:?} of {passed:?} at the gate"
+        );
+    });
+}
+
+#[test]
+fn a_slice_whose_file_was_cut_takes_no_more_turns_and_the_others_do() {
+    let keeper = Keeper::start().unwrap();
+    let places = [1, 2].map(|number| Place::kept(number, &keeper));
+    let cut = Place::kept(3, &keeper);
+    until("it is kept", || keeper.got(cut.job).is_some());
+    let file = std::fs::File::options()
+        .write(true)
+        .open(cut.dir.path().join("slots"))
+        .unwrap();
+    file.set_len(100).unwrap();
+    let (slots, is_over) = (places.each_ref().map(Place::slot), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let ran = kernels_until(&flood(scope, &slots, &is_over), 6);
+        is_over.store(true, SeqCst);
+        assert!(ran.len() >= 12, "{ran:?}");
+    });
+    assert_eq!(keeper.got(cut.job), None);
+    assert_eq!(cut.control.granted(), Grant::Open);
+    // Nor does it again, cut as it is.
+    cut.keep(&keeper, "strict");
+    places[0].keep(&keeper, "fair=0.5");
+    until("the order after it is carried out", || {
+        keeper.got(places[0].job).unwrap().asked == 500
+    });
+    assert_eq!(keeper.got(cut.job), None);
+}
+
+#[test]
+fn nobody_waits_for_a_keeper_that_has_ended() {
+    let keeper = Keeper::start().unwrap();
+    let places = [1, 2].map(|number| Place::kept(number, &keeper));
+    let slots = places.each_ref().map(Place::slot);
+    until("both are kept", || {
+        places.iter().all(|place| keeper.got(place.job).is_some())
+    });
+    // One has the GPU for as long as it says that it is at work.
+    slots[0].wait_for_turn(0, || true);
+    slots[0].put_work(0, u64::MAX, boot_time_ns());
+    let _watching = slots[0].watch_work();
+    std::thread::scope(|scope| {
+        let (through, told) = channel();
+        let waits = &slots[1];
+        scope.spawn(move || {
+            waits.wait_for_turn(0, || true);
+            through.send(()).unwrap();
+        });
+        drop(keeper);
+        assert_eq!(told.recv_timeout(PATIENCE), Ok::<_, RecvTimeoutError>(()));
+    });
+    for place in &places {
+        assert_eq!(place.control.granted(), Grant::Open);
+    }
+}
+
+#[test]
+fn terms_can_change_and_end() {
+    let keeper = Keeper::start().unwrap();
+    let places = [1, 2].map(|number| Place::kept(number, &keeper));
+    let asked = |place: &Place| keeper.got(place.job).map(|got| got.asked);
+    until("both are kept", || {
+        places.iter().all(|place| asked(place) == Some(250))
+    });
+    places[0].keep(&keeper, "fair=0.8");
+    until("its share is another", || asked(&places[0]) == Some(800));
+    places[0].keep(&keeper, "none");
+    until("it takes no part", || {
+        places[0].control.granted() == Grant::Open && asked(&places[0]) == Some(250)
+    });
+    places[0].keep(&keeper, "strict=0.5");
+    until("it takes part again", || {
+        places[0].control.granted() == Grant::Closed && asked(&places[0]) == Some(500)
+    });
+    // The whole GPU is nobody else's.
+    places[0].keep_of(&keeper, "fair", 1000);
+    until("it has its GPU to itself", || asked(&places[0]).is_none());
+    assert_eq!(places[0].control.granted(), Grant::Open);
+    keeper.release(places[1].job);
+    until("it takes no turns", || asked(&places[1]).is_none());
+    assert_eq!(places[1].control.granted(), Grant::Open);
+}
