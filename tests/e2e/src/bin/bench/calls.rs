@@ -25,7 +25,10 @@ const FILLED: u64 = 8 << 30;
 
 pub fn measure(programs: &Programs, quick: bool, report: &mut Report) -> Result<()> {
     let rounds = if quick { 3 } else { 31 };
-    let home = Home::with(programs.clone(), Some("a100-80gb:1")).slices_in_memory();
+    let home = Home::with(programs.clone(), Some("a100-80gb:1"))
+        .slices_in_memory()
+        // For root it would be the wrapper; the hooks are the same.
+        .variable("DIVVY_FORM", "preload");
     let _daemon = home.daemon(&[]);
     let probe = home.program("call_cost");
     let mut limited =
