@@ -88,7 +88,7 @@ fn standing(path: &Path) -> PathBuf {
 }
 
 fn room(state: &Path) -> Option<Finding> {
-    let stat = statvfs(&standing(state)).ok()?;
+    let stat = statvfs(standing(state)).ok()?;
     let left = Bytes::new(stat.f_bavail.saturating_mul(stat.f_frsize));
     let found = format!("{} are free for {}", left.human(), state.display());
     Some(if left < LITTLE {
