@@ -1,7 +1,7 @@
 //! What a context costs: measured once for each model and driver, in a child process, and remembered.
 
 use std::collections::BTreeMap;
-use std::io::{self, Read};
+use std::io;
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Observed;
 use super::source::simulated_libraries;
+use crate::ask::{answer, complaint};
 use crate::store::{Store, StoreError};
 use crate::supervise::chain;
 
@@ -20,9 +21,6 @@ const ASSUMED: Bytes = Bytes::mib(600);
 
 /// How long a probe may take; the first context after a boot takes seconds.
 const PATIENCE: Duration = Duration::from_secs(60);
-
-/// How often a running probe is looked at.
-const LOOK: Duration = Duration::from_millis(5);
 
 /// What a probe prints.
 #[derive(Debug, Serialize, Deserialize)]
@@ -127,34 +125,16 @@ fn start(divvy: &Path, uuid: &str) -> io::Result<Child> {
         .spawn()
 }
 
-fn finish(mut child: Child, deadline: Instant) -> io::Result<Measured> {
-    let status = loop {
-        match child.try_wait()? {
-            Some(status) => break status,
-            None if Instant::now() > deadline => {
-                child.kill()?;
-                child.wait()?;
-                return Err(io::Error::new(
-                    io::ErrorKind::TimedOut,
-                    "the probe did not end in time",
-                ));
-            }
-            None => std::thread::sleep(LOOK),
-        }
-    };
-    let mut text = String::new();
-    if !status.success() {
-        if let Some(mut stderr) = child.stderr.take() {
-            stderr.read_to_string(&mut text)?;
-        }
+fn finish(child: Child, deadline: Instant) -> io::Result<Measured> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    let output = answer(child, left)?;
+    if !output.status.success() {
         return Err(io::Error::other(format!(
-            "the probe ended with {status}: {}",
-            text.trim()
+            "the probe ended with {}",
+            complaint(&output)
         )));
     }
-    if let Some(mut stdout) = child.stdout.take() {
-        stdout.read_to_string(&mut text)?;
-    }
+    let text = String::from_utf8_lossy(&output.stdout);
     serde_json::from_str(&text)
         .map_err(|error| io::Error::other(format!("the probe said {text:?} ({error})")))
 }
