@@ -3,7 +3,7 @@
 //! ```text
 //! shared, in the state file:   state ─ slots ─ gpu ─ settings ─ share ─ mark ─ accounting ─ time ─ wait
 //! of one process:              process ─ visible ─ context ─ limit ─ memory ─ pool ─ vmm ─ stream ─ module ─ image ─ kernel ─ launch ─ transfer
-//!                              capture ─ graph ─ array ─ texture ─ sharing ─ ipc ─ external ─ peer
+//!                              capture ─ graph ─ array ─ texture ─ sharing ─ ipc ─ external ─ peer ─ green ─ multicast
 //! helpers:                     handles, addresses
 //! ```
 //! Locks are taken in this order: a GPU's `issue`, the process's `objects`, the state's lock. Nobody waits for simulated work while holding the latter
@@ -17,6 +17,7 @@ pub mod context;
 pub mod external;
 pub mod gpu;
 pub mod graph;
+pub mod green;
 pub mod handles;
 pub mod image;
 pub mod ipc;
@@ -26,6 +27,7 @@ pub mod limit;
 pub mod mark;
 pub mod memory;
 pub mod module;
+pub mod multicast;
 pub mod peer;
 pub mod pids;
 pub mod pool;

@@ -12,6 +12,8 @@ pub struct Context {
     pub id: u64,
     pub flags: u32,
     pub is_primary: bool,
+    /// Where everything made under it lives, if that is another context.
+    pub home: Option<Handle<Context>>,
     /// How often it was attached beyond its making.
     pub attached: u32,
     pub cache_config: u32,
@@ -72,10 +74,10 @@ impl Process {
     /// What most calls need: a current context that lives, on a GPU that answers.
     pub fn current(&self, objects: &Objects) -> Done<Current> {
         let context = top().ok_or(CUresult::INVALID_CONTEXT)?;
-        let found = objects
-            .contexts
-            .get(context)
-            .ok_or(CUresult::CONTEXT_IS_DESTROYED)?;
+        let gone = CUresult::CONTEXT_IS_DESTROYED;
+        let named = objects.contexts.get(context).ok_or(gone)?;
+        let context = named.home.unwrap_or(context);
+        let found = objects.contexts.get(context).ok_or(gone)?;
         if let Some(error) = found.broken {
             return Err(error);
         }
@@ -108,6 +110,7 @@ impl Process {
             id: self.next_id(),
             flags,
             is_primary,
+            home: None,
             attached: 0,
             cache_config: 0,
             limits: Limits::default(),
@@ -116,6 +119,25 @@ impl Process {
             broken: None,
             overhead,
         }))
+    }
+
+    /// A context that costs nothing and leads to another one.
+    pub fn lead_to(&self, objects: &mut Objects, home: Handle<Context>) -> Handle<Context> {
+        let gpu = objects.contexts.get(home).map_or(0, |home| home.gpu);
+        objects.contexts.insert(Context {
+            gpu,
+            id: self.next_id(),
+            flags: 0,
+            is_primary: true,
+            home: Some(home),
+            attached: 0,
+            cache_config: 0,
+            limits: Limits::default(),
+            limit_bytes: 0,
+            peers: Vec::new(),
+            broken: None,
+            overhead: 0,
+        })
     }
 
     /// Ends a context and everything that lives in it.

@@ -4,6 +4,7 @@ use super::array::Arrays;
 use super::context::{Context, Primary};
 use super::external::Externals;
 use super::graph::Graphs;
+use super::green::Greens;
 use super::handles::{Handle, Handles};
 use super::memory::Memory;
 use super::module::{Function, Library, Module};
@@ -52,6 +53,7 @@ pub struct Objects {
     pub textures: Textures,
     pub sharing: Sharing,
     pub externals: Externals,
+    pub greens: Greens,
 }
 
 static PROCESS: OnceLock<Process> = OnceLock::new();
@@ -100,6 +102,7 @@ pub fn init() -> Done {
             textures: Textures::default(),
             sharing: Sharing::default(),
             externals: Externals::default(),
+            greens: Greens::default(),
         }),
         issue: Default::default(),
         next_id: AtomicU64::new(1),

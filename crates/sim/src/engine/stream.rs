@@ -6,6 +6,7 @@
 use super::capture::{Capture, Member};
 use super::context::{Context, Current};
 use super::graph::node::Node;
+use super::green::Green;
 use super::handles::Handle;
 use super::mark::MarkId;
 use super::process::{Done, Objects, Process, process};
@@ -28,7 +29,12 @@ pub struct Stream {
     last: u64,
     /// While its work becomes nodes of a graph.
     pub capture: Option<Member>,
+    /// Whose it is, if it was made under one.
+    pub green: Option<Handle<Green>>,
 }
+
+/// `CU_STREAM_NON_BLOCKING`.
+pub const NON_BLOCKING: u32 = 1;
 
 pub struct Event {
     pub context: Handle<Context>,
@@ -161,11 +167,15 @@ impl Process {
             return Ok((Target::Own(stream), current));
         }
         let handle = Handle::from_value(value);
-        let context = objects
-            .streams
-            .get(handle)
-            .ok_or(CUresult::INVALID_HANDLE)?
-            .context;
+        let stream = objects.streams.get(handle);
+        let stream = stream.ok_or(CUresult::INVALID_HANDLE)?;
+        let context = stream.context;
+        if stream
+            .green
+            .is_some_and(|green| objects.greens.green(green).is_err())
+        {
+            return Err(CUresult::STREAM_DETACHED);
+        }
         let found = objects.context(context)?;
         if let Some(error) = found.broken {
             return Err(error);
@@ -188,14 +198,27 @@ impl Process {
     pub fn create_stream(&self, flags: u32, priority: i32) -> Done<Handle<Stream>> {
         let mut objects = self.objects();
         let Current { context, .. } = self.current(&objects)?;
-        Ok(objects.streams.insert(Stream {
+        let green = super::context::top().and_then(|top| objects.greens.of(top));
+        let stream = self.new_stream(context, flags, priority, green);
+        Ok(objects.streams.insert(stream))
+    }
+
+    pub(super) fn new_stream(
+        &self,
+        context: Handle<Context>,
+        flags: u32,
+        priority: i32,
+        green: Option<Handle<Green>>,
+    ) -> Stream {
+        Stream {
             context,
             flags,
             priority,
             id: self.next_id(),
             last: 0,
             capture: None,
-        }))
+            green,
+        }
     }
 
     /// The calling thread's default stream in a context, made when it is first used.
@@ -207,14 +230,8 @@ impl Process {
                 found.is_some_and(|found| found.context == context)
             });
             here.unwrap_or_else(|| {
-                let stream = objects.streams.insert(Stream {
-                    context,
-                    flags: 0,
-                    priority: 0,
-                    id: self.next_id(),
-                    last: 0,
-                    capture: None,
-                });
+                let stream = self.new_stream(context, 0, 0, None);
+                let stream = objects.streams.insert(stream);
                 own.push(stream);
                 stream
             })

@@ -7,6 +7,7 @@
 use super::addresses::Addresses;
 use super::memory::LARGE;
 use super::memory::backing::memfd;
+use super::multicast::Team;
 use super::process::{Done, Objects, Process};
 use divvy_driver::sys::cuda::{CUdeviceptr, CUmemAllocationHandleType, CUresult};
 use std::collections::BTreeMap;
@@ -18,7 +19,7 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
 /// Identifies physical memory in the API; counted up, never reused.
-type PhysicalId = u64;
+pub type PhysicalId = u64;
 
 #[derive(Default)]
 pub struct VirtualMemory {
@@ -43,6 +44,14 @@ pub struct Physical {
     offset: u64,
     /// Inode of the memfd, once other processes may hold the memory too.
     shared: Option<u64>,
+    /// What it is instead of memory of a GPU.
+    team: Option<Team>,
+}
+
+impl Physical {
+    pub fn is_team(&self) -> bool {
+        self.team.is_some()
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -93,6 +102,31 @@ impl VirtualMemory {
             .get(&id)
             .filter(|physical| physical.references > 0)
             .ok_or(CUresult::INVALID_VALUE)
+    }
+
+    /// Whatever holds on to it.
+    pub fn known(&self, id: PhysicalId) -> Done<&Physical> {
+        self.physical.get(&id).ok_or(CUresult::INVALID_VALUE)
+    }
+
+    /// What makes it a multicast object, which it has to be.
+    pub fn team(&mut self, id: PhysicalId) -> Done<&mut Team> {
+        self.physical(id)?;
+        let team = self.physical_mut(id)?.team.as_mut();
+        team.ok_or(CUresult::INVALID_VALUE)
+    }
+
+    /// Something of the process's holds on to it, as a mapping does.
+    pub fn keep(&mut self, id: PhysicalId) {
+        if let Some(physical) = self.physical.get_mut(&id) {
+            physical.mappings += 1;
+        }
+    }
+
+    /// The start of the mapping that contains an address, and what is mapped there.
+    pub fn mapped_at(&self, address: CUdeviceptr) -> Done<(CUdeviceptr, PhysicalId)> {
+        let (start, mapping) = self.mapping_at(address).ok_or(CUresult::INVALID_VALUE)?;
+        Ok((start, mapping.physical))
     }
 
     fn physical_mut(&mut self, id: PhysicalId) -> Done<&mut Physical> {
@@ -240,6 +274,30 @@ impl Process {
             backing,
             offset,
             shared: None,
+            team: None,
+        };
+        objects.virtual_memory.physical.insert(id, physical);
+        Ok(id)
+    }
+
+    /// A multicast object: addresses can be mapped to it, and no GPU has its bytes.
+    pub fn create_team(&self, size: u64, team: Team) -> Done<PhysicalId> {
+        let gpu = self.gpu(0)?;
+        let mut objects = self.objects();
+        let (backing, offset) = back(&mut objects.virtual_memory, size, 0, "")
+            .map_err(|_| CUresult::OPERATING_SYSTEM)?;
+        let id = self.next_id();
+        let physical = Physical {
+            gpu,
+            size,
+            handle_types: 0,
+            is_tile_pool: false,
+            references: 1,
+            mappings: 0,
+            backing,
+            offset,
+            shared: None,
+            team: Some(team),
         };
         objects.virtual_memory.physical.insert(id, physical);
         Ok(id)
@@ -267,10 +325,10 @@ impl Process {
         Ok(id)
     }
 
-    /// Something of the process's holds on to the memory, as a mapping does.
+    /// Holds on to the memory, as a mapping does.
     pub fn bind_physical(&self, objects: &mut Objects, id: PhysicalId) -> Done {
         objects.virtual_memory.physical(id)?;
-        objects.virtual_memory.physical_mut(id)?.mappings += 1;
+        objects.virtual_memory.keep(id);
         Ok(())
     }
 
@@ -295,6 +353,13 @@ impl Process {
             return Err(CUresult::INVALID_VALUE);
         }
         let physical = virtual_memory.physical_mut(id)?;
+        if physical
+            .team
+            .as_ref()
+            .is_some_and(|team| !team.is_complete())
+        {
+            return Err(CUresult::ILLEGAL_STATE);
+        }
         let flags = libc::MAP_SHARED | libc::MAP_FIXED;
         let at = physical.offset as libc::off_t;
         // SAFETY: replaces a part of our own reservation, which nothing is mapped in.
@@ -415,6 +480,7 @@ impl Process {
             backing: Arc::new(backing),
             offset: 0,
             shared: Some(inode),
+            team: None,
         };
         objects.virtual_memory.physical.insert(id, physical);
         Ok(id)
@@ -479,7 +545,14 @@ impl Process {
             };
             common.offsets.give(from, length);
         }
-        self.return_bytes(physical.gpu, physical.size);
+        match physical.team {
+            Some(team) => {
+                for kept in team.keeps() {
+                    self.unbind_physical(objects, kept);
+                }
+            }
+            None => self.return_bytes(physical.gpu, physical.size),
+        }
     }
 }
 

@@ -8,6 +8,7 @@ mod fault;
 mod fork;
 mod graph;
 mod graph_memory;
+mod green;
 mod host;
 mod launch;
 mod limit;

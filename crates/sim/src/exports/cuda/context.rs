@@ -68,8 +68,8 @@ fn named_or_current(process: &Process, context: CUcontext) -> Done<Handle<Contex
     if context.is_null() {
         return Ok(process.current(&objects)?.context);
     }
-    objects.context(to_handle(context))?;
-    Ok(to_handle(context))
+    let named = to_handle(context);
+    Ok(objects.context(named)?.home.unwrap_or(named))
 }
 
 fn primary_retain(context: *mut CUcontext, device: CUdevice) -> Done {

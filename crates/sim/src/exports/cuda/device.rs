@@ -121,6 +121,7 @@ fn attribute(value: *mut i32, attribute: Attribute, device: CUdevice) -> Done {
             process.state().gpus()[gpu].settings.compute_mode().number() as i32
         }
         Attribute::INTEGRATED => i32::from(process.machine.config.integrated),
+        Attribute::MULTICAST_SUPPORTED => i32::from(process.has_multicast(gpu)),
         Attribute::PCI_BUS_ID => process.state().gpus()[gpu].pci_bus() as i32,
         _ => of_model(process.model(gpu), attribute).ok_or(CUresult::INVALID_VALUE)?,
     };

@@ -1,0 +1,155 @@
+//! Multicast objects.
+
+use super::out;
+use crate::engine::memory::LARGE;
+use crate::engine::multicast::Binding;
+use crate::engine::process::{Done, process};
+use divvy_driver::sys::cuda::{
+    CUdevice, CUdeviceptr, CUmemGenericAllocationHandle, CUmulticastGranularity_flags,
+    CUmulticastObjectProp, CUresult,
+};
+
+exports! { cuda {
+    cuMulticastCreate: (object, properties) => create;
+    cuMulticastAddDevice: (object, device) => add_device;
+    cuMulticastBindMem: (object, offset, memory, memory_offset, size, flags) => bind;
+    cuMulticastBindMem_v2: (object, device, offset, memory, memory_offset, size, flags) => bind_on;
+    cuMulticastBindAddr: (object, offset, address, size, flags) => bind_address;
+    cuMulticastBindAddr_v2: (object, device, offset, address, size, flags) => bind_address_on;
+    cuMulticastUnbind: (object, device, offset, size) => unbind;
+    cuMulticastGetGranularity: (granularity, properties, option) => granularity;
+} }
+
+type Object = CUmemGenericAllocationHandle;
+
+/// What is described. Objects that travel to other processes are not simulated.
+///
+/// # Safety
+/// `properties` is null or the caller's structure.
+unsafe fn described(properties: *const CUmulticastObjectProp) -> Done<CUmulticastObjectProp> {
+    // SAFETY: by contract.
+    let properties = unsafe { properties.as_ref() }.ok_or(CUresult::INVALID_VALUE)?;
+    match (properties.flags, properties.handleTypes) {
+        (0, 0) => Ok(*properties),
+        (0, 1..=15) => Err(CUresult::NOT_SUPPORTED),
+        _ => Err(CUresult::INVALID_VALUE),
+    }
+}
+
+unsafe fn create(object: *mut Object, properties: *const CUmulticastObjectProp) -> Done {
+    let (process, object) = (process()?, out(object)?);
+    // SAFETY: the caller's structure.
+    let properties = unsafe { described(properties) }?;
+    object.set(process.create_multicast(properties.numDevices, properties.size as u64)?)
+}
+
+fn add_device(object: Object, device: CUdevice) -> Done {
+    let process = process()?;
+    process.add_to_multicast(object, process.gpu(device)?)
+}
+
+fn bind_to(
+    object: Object,
+    device: Option<CUdevice>,
+    offset: usize,
+    memory: Object,
+    memory_offset: usize,
+    size: usize,
+    flags: u64,
+) -> Done {
+    let process = process()?;
+    if flags != 0 {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    let gpu = device.map(|device| process.gpu(device)).transpose()?;
+    let binding = Binding {
+        object,
+        offset: offset as u64,
+        memory,
+        memory_offset: memory_offset as u64,
+        size: size as u64,
+    };
+    process.bind_multicast(binding, gpu)
+}
+
+fn bind(
+    object: Object,
+    offset: usize,
+    memory: Object,
+    memory_offset: usize,
+    size: usize,
+    flags: u64,
+) -> Done {
+    bind_to(object, None, offset, memory, memory_offset, size, flags)
+}
+
+fn bind_on(
+    object: Object,
+    device: CUdevice,
+    offset: usize,
+    memory: Object,
+    memory_offset: usize,
+    size: usize,
+    flags: u64,
+) -> Done {
+    let device = Some(device);
+    bind_to(object, device, offset, memory, memory_offset, size, flags)
+}
+
+fn bind_address_to(
+    object: Object,
+    device: Option<CUdevice>,
+    offset: usize,
+    address: CUdeviceptr,
+    size: usize,
+    flags: u64,
+) -> Done {
+    let process = process()?;
+    if flags != 0 {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    let gpu = device.map(|device| process.gpu(device)).transpose()?;
+    process.bind_multicast_address(object, offset as u64, address, size as u64, gpu)
+}
+
+fn bind_address(
+    object: Object,
+    offset: usize,
+    address: CUdeviceptr,
+    size: usize,
+    flags: u64,
+) -> Done {
+    bind_address_to(object, None, offset, address, size, flags)
+}
+
+fn bind_address_on(
+    object: Object,
+    device: CUdevice,
+    offset: usize,
+    address: CUdeviceptr,
+    size: usize,
+    flags: u64,
+) -> Done {
+    bind_address_to(object, Some(device), offset, address, size, flags)
+}
+
+fn unbind(object: Object, device: CUdevice, offset: usize, size: usize) -> Done {
+    let process = process()?;
+    let gpu = process.gpu(device)?;
+    process.unbind_multicast(object, gpu, offset as u64, size as u64)
+}
+
+unsafe fn granularity(
+    granularity: *mut usize,
+    properties: *const CUmulticastObjectProp,
+    option: CUmulticastGranularity_flags,
+) -> Done {
+    process()?;
+    let granularity = out(granularity)?;
+    // SAFETY: the caller's structure.
+    unsafe { described(properties) }?;
+    if option > CUmulticastGranularity_flags::RECOMMENDED {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    granularity.set(LARGE as usize)
+}
