@@ -10,7 +10,8 @@ use std::time::Duration;
 use divvy_core::lease::{Activity, Event, Grant, Keeper, Tenant, Terms};
 use divvy_core::{ComputeMode, Share};
 
-pub const STEP: Duration = Duration::from_micros(50);
+/// Kernels take at least two.
+pub const STEP: Duration = Duration::from_micros(100);
 pub const WINDOW: Duration = Duration::from_millis(10);
 /// What a driver lets a process launch ahead when nothing holds it: a thousand kernels, say.
 const OPEN_WINDOW: Duration = Duration::from_millis(200);
@@ -47,6 +48,8 @@ pub struct Process {
     pub load: Load,
     /// What is left of each kernel on the GPU, first first.
     queue: VecDeque<Duration>,
+    /// All of that together.
+    ahead: Duration,
     launched: u64,
     finished: u64,
     ready_at: Duration,
@@ -64,7 +67,7 @@ impl Process {
         if now < self.ready_at {
             return None;
         }
-        let ahead: Duration = self.queue.iter().sum();
+        let ahead = self.ahead;
         match self.load {
             Load::Sync { kernel, .. } | Load::Collective { kernel, .. } => {
                 self.queue.is_empty().then_some(kernel)
@@ -177,6 +180,7 @@ impl World {
             gpu: *gpu,
             load: *load,
             queue: VecDeque::new(),
+            ahead: Duration::ZERO,
             launched: 0,
             finished: 0,
             ready_at: self.now,
@@ -227,7 +231,9 @@ impl World {
         self.now += STEP;
         let second = self.now.as_secs() as usize;
         for player in &mut self.players {
-            player.used.resize(second + 1, Duration::ZERO);
+            if player.used.len() <= second {
+                player.used.resize(second + 1, Duration::ZERO);
+            }
         }
     }
 
@@ -259,13 +265,15 @@ impl World {
                     let reckoned = player.reckoned.entry(process.gpu).or_default();
                     *reckoned = now.max(*reckoned) + kernel;
                     process.queue.push_back(kernel);
+                    process.ahead += kernel;
                     process.launched += 1;
                     process.work_left = process.work_left.saturating_sub(kernel);
                 }
             }
-            let activity = player.activity(now);
-            wake |= activity.waiting && activity.asked != player.seen.asked
-                || activity.waiting && !activity.busy && player.seen.busy;
+            if player.lies || player.processes.iter().any(|process| process.waiting) {
+                let activity = player.activity(now);
+                wake |= activity.asked != player.seen.asked || !activity.busy && player.seen.busy;
+            }
         }
         wake
     }
@@ -331,25 +339,21 @@ impl World {
                 .get(process)
                 .is_some_and(|process| process.gpu as usize == gpu && !process.queue.is_empty())
         };
-        let all: Vec<(usize, usize)> = (0..self.players.len())
-            .flat_map(|player| {
-                (0..self.players[player].processes.len()).map(move |process| (player, process))
-            })
-            .filter(|at| has_work(&self.players, *at))
-            .collect();
-        let running = self.gpus[gpu].running.filter(|at| all.contains(at));
+        let last = self.gpus[gpu].running;
+        let running = last.filter(|at| has_work(&self.players, *at));
         let next = match running {
             Some(at) if now < self.gpus[gpu].until => Some(at),
-            Some(at) => all
-                .iter()
-                .find(|other| **other > at)
-                .or(all.first())
-                .copied(),
-            None => all
-                .iter()
-                .find(|other| Some(**other) > self.gpus[gpu].running)
-                .or(all.first())
-                .copied(),
+            _ => {
+                let all: Vec<(usize, usize)> = (0..self.players.len())
+                    .flat_map(|player| {
+                        (0..self.players[player].processes.len())
+                            .map(move |process| (player, process))
+                    })
+                    .filter(|at| has_work(&self.players, *at))
+                    .collect();
+                let later = all.iter().find(|other| Some(**other) > last);
+                later.or(all.first()).copied()
+            }
         };
         if next != running || now >= self.gpus[gpu].until {
             self.gpus[gpu].until = now + DRIVER_SLICE;
@@ -366,7 +370,9 @@ impl World {
         if spins {
             return;
         }
-        *front = front.saturating_sub(STEP);
+        let done = STEP.min(*front);
+        *front -= done;
+        process.ahead -= done;
         if front.is_zero() {
             process.queue.pop_front();
             process.finished += 1;
