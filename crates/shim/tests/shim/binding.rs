@@ -3,8 +3,8 @@
 use std::process::Command;
 
 use crate::support::{
-    CONTEXT, MIB, OUT_OF_MEMORY, Probe, ROOM, Rig, Way, compiled, deep_library, driver_folder,
-    preload,
+    CONTEXT, Form, MIB, OUT_OF_MEMORY, Probe, ROOM, Rig, Way, compiled, deep_library,
+    driver_folder, preload,
 };
 
 /// The probe may have `ROOM` bytes and no more.
@@ -66,6 +66,23 @@ fn beside_another_preload_that_stands_in_front_of_dlsym() {
         command.env("LD_PRELOAD", format!("{second}:{ours}"));
         is_limited(&rig, command, &format!("linked, behind {name}"));
     }
+}
+
+#[test]
+fn where_both_forms_are_in_a_process_the_preload_stands_aside() {
+    let rig = Rig::new(1, ROOM);
+    for way in Way::ALL {
+        let mut command = rig.held(&way.program(), Form::Wrapper);
+        command.env("LD_PRELOAD", preload());
+        is_limited(&rig, command, &format!("{way:?}, both forms"));
+    }
+    // Also for one that allocates in a child of its own.
+    let mut command = rig.held(&Way::Handle.program(), Form::Wrapper);
+    command.env("LD_PRELOAD", preload());
+    let mut probe = Probe::start(&mut command);
+    assert_eq!(probe.ask("fork init;context 0"), [0]);
+    assert_eq!(probe.hear(), [0]);
+    probe.ends_silently();
 }
 
 #[test]

@@ -12,6 +12,7 @@ const OF_FORMS: &[&str] = &[
     "matrix::",
     "monitor::",
     "routing::",
+    "views::what_a_device_is",
     // What goes past a preload does not go past a wrapper.
     "life::a_context_made_behind_the_hooks",
     // These bring a driver of their own, in the place of the wrapper.

@@ -200,7 +200,7 @@ impl Way {
         Way::LinkedNow,
     ];
 
-    fn program(self) -> PathBuf {
+    pub fn program(self) -> PathBuf {
         let folder = format!("-L{}", driver_folder().display());
         // The simulated driver is both libraries and calls itself libcuda; the program shall need both by name.
         let stub = ["-Wl,-soname,libnvidia-ml.so.1"];

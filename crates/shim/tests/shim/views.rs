@@ -1,6 +1,6 @@
 //! CUDA and NVML show the slice, and agree.
 
-use crate::support::{CONTEXT, MIB, ROOM, Rig, Way};
+use crate::support::{CONTEXT, Form, MIB, ROOM, Rig, Way, compiled, documented_hooks};
 
 const INSUFFICIENT_SIZE: u64 = 7;
 
@@ -146,4 +146,33 @@ fn process_lists_keep_the_protocol_of_sizes() {
         assert_eq!(one.ask(&format!("processes 0 {version} 2"))[..2], [0, 2]);
     }
     assert_eq!(one.ask("processes-null"), stranger.ask("processes-null"));
+}
+
+/// The CUDA runtime refuses to work where a device's identity is not what it computes itself.
+#[test]
+fn what_a_device_is_stays_what_the_driver_says() {
+    let rig = Rig::new(1, ROOM);
+    let program = compiled("identity.c", "identity", &[]);
+    let said = |mut command: std::process::Command| {
+        let output = command.output().expect("it runs");
+        assert!(output.status.success(), "{}", output.status);
+        String::from_utf8(output.stdout).expect("text")
+    };
+    let bare = said(rig.bare(&program));
+    assert!(bare.lines().count() > 2 * 160);
+    for form in [Form::Preload, Form::Wrapper] {
+        let held = said(rig.held(&program, form));
+        for (held, bare) in held.lines().zip(bare.lines()) {
+            assert_eq!(held, bare, "{form:?}");
+        }
+        assert_eq!(held.len(), bare.len());
+    }
+    // How busy a GPU is stays what the driver says too, and so does what has no memory and no process in it.
+    for name in [
+        "nvmlDeviceGetUtilizationRates",
+        "nvmlDeviceGetSamples",
+        "nvmlDeviceGetFieldValues",
+    ] {
+        assert!(!documented_hooks().contains(name), "{name}");
+    }
 }
