@@ -37,7 +37,7 @@ impl Way {
 
 macro_rules! ways {
     ($($name:literal, $asks:expr => $take:path;)*) => {
-        /// Every way, in the order in which they are tried.
+        /// Every way, in the order in which they are tried; the last ones' memory may stay with the context that took it.
         pub const WAYS: &[Way] = &[$(Way { name: $name, asks: $asks, take: $take },)*];
     };
 }
@@ -65,12 +65,12 @@ ways! {
     "cuGraphLaunch (allocation node)", ANY => graphs::node;
     "cuGraphUpload (allocation node)", Asks::Shared(u64::MAX) => graphs::uploaded;
     "cuMemAllocAsync (captured)", ANY => graphs::captured;
-    "cuCtxSetLimit (heap)", ANY => limits::heap;
-    "cuCtxSetLimit (stack)", ANY => limits::stack;
     "cuCtxCreate_v2", Asks::Nothing => contexts::create_v2;
     "cuCtxCreate", Asks::Nothing => contexts::create_v1;
     "cuCtxCreate_v3", Asks::Nothing => contexts::create_v3;
     "cuCtxCreate_v4", Asks::Nothing => contexts::create_v4;
+    "cuCtxSetLimit (heap)", ANY => limits::heap;
+    "cuCtxSetLimit (stack)", ANY => limits::stack;
 }
 
 /// The way of that name.
