@@ -102,7 +102,7 @@ fn ask(mut command: Command, lines: &[&str]) -> (Vec<String>, String) {
         .spawn()
         .expect("the monitor starts");
     let mut input = child.stdin.take().expect("a pipe");
-    write!(input, "{}\n", lines.join("\n")).expect("the monitor listens");
+    writeln!(input, "{}", lines.join("\n")).expect("the monitor listens");
     drop(input);
     let output = child.wait_with_output().expect("the monitor ends");
     let errors = String::from_utf8(output.stderr).expect("text");
