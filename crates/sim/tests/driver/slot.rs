@@ -26,7 +26,9 @@ fn a_program_that_closed_the_drivers_descriptor_is_found_alive_when_it_looks_fir
     client.start();
     client.ok(&["close_range 3 1000 0"]);
     // Another file of the program's has the number now.
-    let numbers: Vec<u32> = (0..200).map(|_| client.call("memfd_create \"own\" 0")).collect();
+    let numbers: Vec<u32> = (0..200)
+        .map(|_| client.call("memfd_create \"own\" 0"))
+        .collect();
     assert!(numbers.contains(&200), "{numbers:?}");
     client.ok(&["cuMemGetInfo_v2 &free &total", "cuMemAlloc_v2 &a 1048576"]);
     assert_eq!(free - watcher.memory().0, CONTEXT + 2 * MIB);
