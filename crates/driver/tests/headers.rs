@@ -4,9 +4,10 @@
 //! packages nvidia-cuda-runtime and nvidia-nvml-dev, 13.5). They are not ours to ship: without them these tests say so on
 //! stderr and check nothing. Our test command always sets the variable.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 
 use divvy_driver::sys::{Enum, Signature, Struct, cuda, nvml, symbols};
 
@@ -31,28 +32,27 @@ fn include() -> Option<PathBuf> {
     include
 }
 
-/// What the compiler says against these assertions; nothing when all of them hold.
-fn complaints(include: &PathBuf, assertions: &str) -> String {
+/// Gives the compiler the headers and what follows them.
+fn cc(include: &PathBuf, mode: &[&str], source: &str) -> Output {
     let mut cc = Command::new("cc")
-        .args([
-            "-std=gnu11",
-            "-fsyntax-only",
-            "-w",
-            "-x",
-            "c",
-            "-",
-            "-isystem",
-        ])
+        .args(mode)
+        .args(["-std=gnu11", "-w", "-x", "c", "-", "-isystem"])
         .arg(include)
         .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .expect("a C compiler named cc");
     let mut stdin = cc.stdin.take().expect("stdin is piped");
-    std::io::Write::write_all(&mut stdin, format!("{PRELUDE}{assertions}").as_bytes())
+    std::io::Write::write_all(&mut stdin, format!("{PRELUDE}{source}").as_bytes())
         .expect("the compiler reads its input");
     drop(stdin);
-    let output = cc.wait_with_output().expect("the compiler ends");
+    cc.wait_with_output().expect("the compiler ends")
+}
+
+/// What the compiler says against these assertions; nothing when all of them hold.
+fn complaints(include: &PathBuf, assertions: &str) -> String {
+    let output = cc(include, &["-fsyntax-only"], assertions);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.success(), said.is_empty(), "{said}");
     said
@@ -163,6 +163,34 @@ fn every_exported_symbol_is_declared() {
             .map(|symbol| format!("__typeof__({symbol}) {symbol};\n"))
             .collect::<String>(),
     );
+}
+
+/// `CUresult NAME (` and `nvmlReturn_t NAME (`: every function but one is declared so.
+#[test]
+fn every_function_of_the_headers_is_in_the_tables() {
+    let Some(include) = include() else { return };
+    let output = cc(&include, &["-E", "-P"], "");
+    let text = String::from_utf8(output.stdout).expect("headers are text");
+    let words: Vec<&str> = text
+        .split_inclusive(|c: char| !c.is_alphanumeric() && c != '_')
+        .flat_map(|word| {
+            let (name, rest) = word.split_at(
+                word.trim_end_matches(|c: char| !c.is_alphanumeric() && c != '_')
+                    .len(),
+            );
+            [name, rest]
+        })
+        .filter(|word| !word.trim().is_empty())
+        .collect();
+    let declared: BTreeSet<&str> = words
+        .windows(3)
+        .filter(|words| matches!(words[0], "CUresult" | "nvmlReturn_t") && words[2] == "(")
+        .map(|words| words[1])
+        .collect();
+    assert!(declared.contains("cuMemAlloc_v2") && declared.len() > 1000);
+    let known = |name: &&&str| symbols::CUDA.contains(name) || symbols::NVML.contains(name);
+    let unknown: Vec<_> = declared.iter().filter(|name| !known(name)).collect();
+    assert!(unknown.is_empty(), "run `cargo xtask symbols`: {unknown:?}");
 }
 
 /// The pairing of versions with symbols is a rule, not in the headers; but a wrong pair is nearly always of two types.

@@ -1,18 +1,21 @@
 //! One limited process: its slice, its slot, and what it was charged for.
 
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use divvy_driver::sys::cuda::CUdeviceptr;
-use divvy_ledger::{Denied, Hold, ProcessState, RETURN_TIME_NS, Slice, Slot, Usage, boot_time_ns};
+use divvy_ledger::{
+    Denied, Hold, Kind, ProcessState, RETURN_TIME_NS, Slice, Slot, Usage, boot_time_ns,
+};
 
 use crate::charge::graph::Graphs;
+use crate::charge::holding::{Holding, Shares};
 use crate::charge::mappings::Mappings;
-use crate::charge::pointers::{Allocation, Pointers};
+use crate::charge::pointers::{Allocation, Pointers, What};
 use crate::charge::pool::Pools;
+use crate::charge::tally::Tally;
 use crate::compute::Compute;
 use crate::context::Contexts;
-use crate::charge::tally::Tally;
 use crate::device::Devices;
 use crate::forensics::{self, Refusals};
 use crate::process;
@@ -30,7 +33,8 @@ pub struct Account {
     pub graphs: Graphs,
     pub refusals: Refusals,
     pub compute: Compute,
-    mappings: Mutex<Mappings>,
+    pub shares: Shares,
+    mappings: Mutex<Mappings<Arc<Holding>>>,
 }
 
 impl Account {
@@ -45,6 +49,7 @@ impl Account {
             graphs: Graphs::default(),
             refusals: Refusals::default(),
             compute: Compute::default(),
+            shares: Shares::default(),
             mappings: Mutex::default(),
         }
     }
@@ -84,7 +89,16 @@ impl Account {
         slot.check().is_ok().then_some(slot)
     }
 
-    pub fn mappings(&self) -> MutexGuard<'_, Mappings> {
+    /// The slice's first GPU, for what is no GPU's.
+    pub fn first_place(&'static self) -> Option<Place> {
+        Some(Place {
+            account: self,
+            slot: self.slot()?,
+            gpu: 0,
+        })
+    }
+
+    pub fn mappings(&self) -> MutexGuard<'_, Mappings<Arc<Holding>>> {
         self.mappings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -105,7 +119,12 @@ impl Account {
     /// Says what this process has on a GPU of the slice.
     pub fn tell(&self, gpu: usize, tally: &mut Tally) {
         self.pointers.tell(gpu, tally);
-        self.mappings().tell(gpu, tally);
+        let mappings = self.mappings();
+        let here = |holding: &&Arc<Holding>| holding.place().gpu == gpu;
+        for holding in mappings.backings().filter(here) {
+            tally.add(Kind::Handle, holding.bytes());
+        }
+        drop(mappings);
         self.pools.tell(gpu, tally);
         self.graphs.tell(gpu, tally);
         self.contexts.tell(gpu, self.joined(), tally);
@@ -124,18 +143,19 @@ impl Account {
         }
     }
 
-    /// Gives back what one allocation was charged.
+    /// Gives back what one allocation was charged; what it holds together with others goes with it.
     pub fn give_back(&self, allocation: &Allocation) {
-        if let Some(slot) = self.joined() {
-            slot.release(allocation.gpu, allocation.bytes);
-            if allocation.managed {
-                slot.note_managed(allocation.gpu, -(allocation.bytes as i64));
-            }
-            if let Some(pool) = &allocation.pool
-                && pool.freed()
-            {
-                pool.end();
-            }
+        let Some(slot) = self.joined() else { return };
+        let Allocation { gpu, bytes, .. } = *allocation;
+        if bytes > 0 {
+            slot.release(gpu, bytes);
+        }
+        match &allocation.what {
+            What::Managed => slot.note_managed(gpu, -(bytes as i64)),
+            What::Pinned(pinned) => slot.note_host(gpu, -(*pinned as i64)),
+            What::Pooled(pool) if pool.freed() => pool.end(),
+            What::Lent(pool, holding) if pool.freed_lent(holding.bytes()) => pool.end(),
+            _ => {}
         }
     }
 }
@@ -224,8 +244,7 @@ impl Place {
             bytes,
             context,
             era,
-            managed,
-            pool: None,
+            what: if managed { What::Managed } else { What::Linear },
         };
         self.account.pointers.insert(address, allocation);
         if managed {

@@ -10,11 +10,13 @@ use std::ffi::{c_int, c_uint};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use divvy_driver::sys::cuda::{
-    CUcontext, CUctxCreateParams, CUdevice, CUexecAffinityParam, CUresult,
+    CUcontext, CUctxCreateParams, CUdevResourceDesc, CUdevice, CUexecAffinityParam, CUgreenCtx,
+    CUresult,
 };
 use divvy_ledger::{Denied, Kind, Slot};
 
-use crate::account::Place;
+use crate::account::{Account, Place};
+use crate::charge::pointers::NO_CONTEXT;
 use crate::charge::tally::Tally;
 use crate::device::{self, Belongs};
 use crate::forensics;
@@ -31,6 +33,10 @@ struct Known {
     primary: HashMap<CUdevice, Charge>,
     /// Made by `cuCtxCreate`.
     created: HashMap<usize, (CUdevice, Charge)>,
+    /// How often `cuCtxAttach` was called for them.
+    attached: HashMap<usize, u32>,
+    /// Green contexts, each of which retains its device's primary one (CUDA driver API, `cuGreenCtxCreate`).
+    green: HashMap<usize, CUdevice>,
 }
 
 /// How a context is charged: the ledger knows of one overhead a process and GPU, further ones are plain bytes.
@@ -87,18 +93,99 @@ impl Contexts {
 }
 
 pub fn primary_retain<F>(real: Real<'_, F>, _pctx: *mut CUcontext, dev: CUdevice) -> CUresult {
-    let Some(Belongs::Here(place)) = device::belongs(dev) else {
-        return real.call();
-    };
+    match device::belongs(dev) {
+        Some(Belongs::Here(place)) => retain(&real, &place, dev),
+        _ => real.call(),
+    }
+}
+
+/// A call that makes the primary context if there is none.
+fn retain<F>(real: &Real<'_, F>, place: &Place, dev: CUdevice) -> CUresult {
     let known = || place.account.contexts.known();
     if primary_is_active(dev) || known().primary.contains_key(&dev) {
         return real.call();
     }
-    make(&real, &place, |charge| match known().primary.entry(dev) {
+    make(real, place, |charge| match known().primary.entry(dev) {
         // Another thread's call made it.
         Entry::Occupied(_) => place.give_back_context(charge),
         Entry::Vacant(place) => drop(place.insert(charge)),
     })
+}
+
+pub fn create_green<F>(
+    real: Real<'_, F>,
+    context: *mut CUgreenCtx,
+    _of: CUdevResourceDesc,
+    dev: CUdevice,
+    _flags: c_uint,
+) -> CUresult {
+    let Some(Belongs::Here(place)) = device::belongs(dev).filter(|_| !context.is_null()) else {
+        return real.call();
+    };
+    let result = retain(&real, &place, dev);
+    if result == CUresult::SUCCESS {
+        // SAFETY: not null, and the driver has just written the handle.
+        let context = unsafe { context.read() } as usize;
+        place.account.contexts.known().green.insert(context, dev);
+    }
+    result
+}
+
+pub fn destroy_green<F>(real: Real<'_, F>, context: CUgreenCtx) -> CUresult {
+    let context = context as usize;
+    // Taken out first: the driver may give the handle to another thread's new context at once.
+    let taken = process::account()
+        .and_then(|account| Some((account, account.contexts.known().green.remove(&context)?)));
+    let Some((account, dev)) = taken else {
+        return real.call();
+    };
+    let result = release(&real, account, dev);
+    if result != CUresult::SUCCESS {
+        account.contexts.known().green.insert(context, dev);
+    }
+    result
+}
+
+pub fn attach<F>(real: Real<'_, F>, pctx: *mut CUcontext, _flags: c_uint) -> CUresult {
+    let result = real.call();
+    if result == CUresult::SUCCESS
+        && let Some(account) = process::account()
+    {
+        // SAFETY: the driver has just written the context.
+        let context = unsafe { pctx.read() } as usize;
+        let mut known = account.contexts.known();
+        if known.created.contains_key(&context) {
+            *known.attached.entry(context).or_default() += 1;
+        }
+    }
+    result
+}
+
+/// Ends one use of a context, and with the last one the context.
+pub fn detach<F>(real: Real<'_, F>, ctx: CUcontext) -> CUresult {
+    let context = ctx as usize;
+    let used_besides = |account: &'static Account| {
+        let mut known = account.contexts.known();
+        let times = known
+            .attached
+            .get_mut(&context)
+            .filter(|times| **times > 0)?;
+        *times -= 1;
+        Some(account)
+    };
+    let Some(account) = process::account().and_then(used_besides) else {
+        return destroy(real, ctx);
+    };
+    let result = real.call();
+    if result != CUresult::SUCCESS {
+        *account
+            .contexts
+            .known()
+            .attached
+            .entry(context)
+            .or_default() += 1;
+    }
+    result
 }
 
 pub fn create<F>(
@@ -161,11 +248,16 @@ fn make<F>(real: &Real<'_, F>, place: &Place, made: impl FnOnce(Charge)) -> CUre
     result
 }
 
-/// `cuDevicePrimaryCtxRelease` and `cuDevicePrimaryCtxReset`: the context may be gone afterwards, or not.
+/// `cuDevicePrimaryCtxRelease` and `cuDevicePrimaryCtxReset`.
 pub fn primary_end<F>(real: Real<'_, F>, dev: CUdevice) -> CUresult {
-    let Some(account) = process::account() else {
-        return real.call();
-    };
+    match process::account() {
+        Some(account) => release(&real, account, dev),
+        None => real.call(),
+    }
+}
+
+/// A call after which the primary context may be gone, or not.
+fn release<F>(real: &Real<'_, F>, account: &'static Account, dev: CUdevice) -> CUresult {
     let era = account.pointers.end_era();
     let result = real.call();
     if result == CUresult::SUCCESS
@@ -201,6 +293,7 @@ pub fn destroy<F>(real: Real<'_, F>, ctx: CUcontext) -> CUresult {
             .created
             .insert(context, (dev, charge));
     } else if let Belongs::Here(place) = account.belongs(dev) {
+        account.contexts.known().attached.remove(&context);
         ended(&place, dev, era, Some(charge), |of| of == context);
     }
     result
@@ -219,7 +312,7 @@ fn ended(
     account.bury(account.pointers.take_all(|allocation| {
         allocation.gpu == place.gpu
             && allocation.era <= era
-            && allocation.pool.is_none()
+            && allocation.context != NO_CONTEXT
             && in_it(allocation.context)
     }));
     if let Some(charge) = charge {

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 
-use divvy_driver::sys::cuda::{CUcontext, CUdevice, CUresult, CUuuid};
+use divvy_driver::sys::cuda::{CUcontext, CUdevice, CUdevice_attribute, CUresult, CUuuid};
 
 use crate::account::{Account, Place};
 use crate::forensics;
@@ -164,6 +164,20 @@ pub fn current_context() -> CUcontext {
         unsafe { get(&mut context) };
     }
     context
+}
+
+/// What the driver says of a device.
+pub fn attribute(device: CUdevice, attribute: CUdevice_attribute) -> Option<i32> {
+    let mut value = 0;
+    let ask = driver::cuDeviceGetAttribute.get()?;
+    // SAFETY: the driver's function, with a place for its answer.
+    let result = unsafe { ask(&mut value, attribute, device) };
+    (result == CUresult::SUCCESS).then_some(value)
+}
+
+/// Whether the device has no memory but the host's.
+pub fn is_integrated(device: CUdevice) -> bool {
+    attribute(device, CUdevice_attribute::INTEGRATED).is_some_and(|value| value != 0)
 }
 
 /// The device's UUID, that of the MIG instance where it is one; `None` when the driver knows no such device.

@@ -12,11 +12,15 @@
 
 mod account;
 mod charge;
+#[cfg(test)]
+mod classes;
 mod compute;
 mod context;
 mod device;
 mod forensics;
 mod notice;
+#[cfg(test)]
+mod page;
 mod process;
 mod route;
 #[doc(hidden)]

@@ -1,68 +1,95 @@
-//! Who keeps memory made by `cuMemCreate` alive: its handle references and its mappings. It dies when both are none.
+//! Who keeps memory made by `cuMemCreate` alive: its handle references, its mappings, and what it is bound to (sparse arrays,
+//! multicast objects). It dies when there are none of them.
 //!
-//! Plain bookkeeping; `vmm` speaks to the driver and to the account. What may die is taken out *before* the driver is
-//! asked, for the driver may give the same handle to another thread at once, and put back when the driver refuses.
+//! Plain bookkeeping; `vmm`, `sharing` and `binding` speak to the driver and to the account, and say what `B`, the memory behind
+//! a handle, is. What may die is taken out *before* the driver is asked, for the driver may give the same handle to another thread at
+//! once, and put back when the driver refuses.
 
 use std::collections::{BTreeMap, HashMap};
 
-use divvy_ledger::Kind;
-
-use crate::charge::tally::Tally;
-
-/// A handle's memory: its GPU's place in the slice and its bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Backing {
-    pub gpu: usize,
-    pub bytes: u64,
-}
-
-#[derive(Default)]
-pub struct Mappings {
-    handles: HashMap<u64, Handle>,
+pub struct Mappings<B> {
+    handles: HashMap<u64, Handle<B>>,
     /// The handle mapped at each start address.
     ranges: BTreeMap<u64, u64>,
+    /// What is bound to a resource, by that resource.
+    bound: HashMap<u64, Vec<(Part, u64)>>,
 }
 
+/// The part of a resource that a handle is bound to, in the words of whoever binds it.
+pub type Part = [u64; 5];
+
 #[derive(Clone, Copy, Debug)]
-struct Handle {
-    backing: Backing,
+struct Handle<B> {
+    backing: B,
     references: u32,
+    /// Mappings and bindings.
     mappings: u32,
 }
 
+/// What [`Mappings::take_bound`] took.
+#[derive(Default)]
+#[must_use]
+pub struct Bound(Vec<(Part, u64)>);
+
 /// What [`Mappings::release`] took.
 #[must_use]
-pub struct Released {
+pub struct Released<B> {
     handle: u64,
-    pub dead: Option<Backing>,
+    pub dead: Option<B>,
 }
 
 /// What [`Mappings::unmap`] took.
 #[must_use]
-pub struct Unmapped {
-    ranges: Vec<(u64, u64, Option<Backing>)>,
+pub struct Unmapped<B> {
+    ranges: Vec<(u64, u64, Option<B>)>,
 }
 
-impl Unmapped {
-    pub fn dead(&self) -> impl Iterator<Item = Backing> {
-        self.ranges.iter().filter_map(|(_, _, dead)| *dead)
+#[cfg(test)]
+impl<B: Clone> Unmapped<B> {
+    fn dead(&self) -> impl Iterator<Item = B> {
+        self.ranges.iter().filter_map(|(_, _, dead)| dead.clone())
     }
 }
 
-impl Mappings {
-    /// A new handle, with one reference.
-    pub fn create(&mut self, handle: u64, backing: Backing) {
-        self.handles.insert(
-            handle,
-            Handle {
-                backing,
-                references: 1,
-                mappings: 0,
-            },
-        );
+impl<B> Default for Mappings<B> {
+    fn default() -> Self {
+        Mappings {
+            handles: HashMap::new(),
+            ranges: BTreeMap::new(),
+            bound: HashMap::new(),
+        }
+    }
+}
+
+impl<B: Clone> Mappings<B> {
+    /// A new handle, with one reference. What was known by it has ended without a word, and is returned.
+    pub fn create(&mut self, handle: u64, backing: B) -> Option<B> {
+        let new = Handle {
+            backing,
+            references: 1,
+            mappings: 0,
+        };
+        let old = self.handles.insert(handle, new);
+        old.map(|old| old.backing)
     }
 
-    /// One more reference. Handles that are not ours (imported ones) stay unknown.
+    /// A handle that was imported: a new one, or one more reference to the memory of a known one. Returns what is not needed.
+    pub fn import(&mut self, handle: u64, backing: B) -> Option<B> {
+        match self.handles.get_mut(&handle) {
+            Some(known) => {
+                known.references += 1;
+                Some(backing)
+            }
+            None => self.create(handle, backing),
+        }
+    }
+
+    /// The memory behind a handle; `None` for one that is not ours.
+    pub fn backing(&self, handle: u64) -> Option<B> {
+        Some(self.handles.get(&handle)?.backing.clone())
+    }
+
+    /// One more reference. Handles that are not ours stay unknown.
     pub fn retain(&mut self, handle: u64) {
         if let Some(known) = self.handles.get_mut(&handle) {
             known.references += 1;
@@ -70,7 +97,7 @@ impl Mappings {
     }
 
     /// One reference less; `None` for a handle that is not ours.
-    pub fn release(&mut self, handle: u64) -> Option<Released> {
+    pub fn release(&mut self, handle: u64) -> Option<Released<B>> {
         let known = self.handles.get_mut(&handle)?;
         known.references = known.references.saturating_sub(1);
         Some(Released {
@@ -80,8 +107,10 @@ impl Mappings {
     }
 
     /// The driver refused the release.
-    pub fn undo_release(&mut self, released: &Released) {
-        self.revive(released.handle, released.dead).references += 1;
+    pub fn undo_release(&mut self, released: Released<B>) {
+        if let Some(known) = self.revive(released.handle, released.dead) {
+            known.references += 1;
+        }
     }
 
     /// A range of addresses that starts there now shows the handle's memory.
@@ -92,8 +121,14 @@ impl Mappings {
         }
     }
 
+    /// The handle whose memory is mapped around an address, as far as its start tells.
+    pub fn mapped_at(&self, address: u64) -> Option<u64> {
+        let (_, handle) = self.ranges.range(..=address).next_back()?;
+        Some(*handle)
+    }
+
     /// Ends all mappings that start in the given range; one call may end several.
-    pub fn unmap(&mut self, address: u64, bytes: u64) -> Unmapped {
+    pub fn unmap(&mut self, address: u64, bytes: u64) -> Unmapped<B> {
         let end = address.saturating_add(bytes);
         let starts: Vec<u64> = self
             .ranges
@@ -104,33 +139,75 @@ impl Mappings {
             .into_iter()
             .filter_map(|start| {
                 let handle = self.ranges.remove(&start)?;
-                if let Some(known) = self.handles.get_mut(&handle) {
-                    known.mappings = known.mappings.saturating_sub(1);
-                }
-                Some((start, handle, self.bury(handle)))
+                Some((start, handle, self.unhold(handle)))
             })
             .collect();
         Unmapped { ranges }
     }
 
     /// The driver refused to unmap.
-    pub fn undo_unmap(&mut self, unmapped: &Unmapped) {
-        for (start, handle, dead) in &unmapped.ranges {
-            self.revive(*handle, *dead).mappings += 1;
-            self.ranges.insert(*start, *handle);
+    pub fn undo_unmap(&mut self, unmapped: Unmapped<B>) {
+        for (start, handle, dead) in unmapped.ranges {
+            if let Some(known) = self.revive(handle, dead) {
+                known.mappings += 1;
+                self.ranges.insert(start, handle);
+            }
         }
     }
 
-    /// Says which handles' memory there is on a GPU.
-    pub fn tell(&self, gpu: usize, tally: &mut Tally) {
-        let backings = self.handles.values().map(|handle| handle.backing);
-        for backing in backings.filter(|backing| backing.gpu == gpu) {
-            tally.add(Kind::Handle, backing.bytes);
+    /// A part of a resource is backed by the handle's memory now, and by no other. Returns what has died of it.
+    pub fn bind(&mut self, resource: u64, part: Part, handle: u64) -> Vec<B> {
+        if let Some(known) = self.handles.get_mut(&handle) {
+            known.mappings += 1;
         }
+        let before = self.take_bound(resource, Some(part));
+        let dead = self.unbound(before);
+        if self.handles.contains_key(&handle) {
+            self.bound.entry(resource).or_default().push((part, handle));
+        }
+        dead
+    }
+
+    /// Takes out what is bound to a part of a resource, or to all of it. What is bound to a part that only overlaps it stays.
+    pub fn take_bound(&mut self, resource: u64, part: Option<Part>) -> Bound {
+        let Some(bound) = self.bound.get_mut(&resource) else {
+            return Bound::default();
+        };
+        let taken = bound.extract_if(.., |(of, _)| part.is_none_or(|part| *of == part));
+        let taken = Bound(taken.collect());
+        if bound.is_empty() {
+            self.bound.remove(&resource);
+        }
+        taken
+    }
+
+    /// What was taken out is bound no more. Returns what has died of it.
+    pub fn unbound(&mut self, taken: Bound) -> Vec<B> {
+        let handles = taken.0.into_iter().map(|(_, handle)| handle);
+        handles.filter_map(|handle| self.unhold(handle)).collect()
+    }
+
+    /// The driver refused to unbind it.
+    pub fn undo_take(&mut self, resource: u64, taken: Bound) {
+        if !taken.0.is_empty() {
+            self.bound.entry(resource).or_default().extend(taken.0);
+        }
+    }
+
+    /// Each handle's memory.
+    pub fn backings(&self) -> impl Iterator<Item = &B> {
+        self.handles.values().map(|handle| &handle.backing)
+    }
+
+    fn unhold(&mut self, handle: u64) -> Option<B> {
+        if let Some(known) = self.handles.get_mut(&handle) {
+            known.mappings = known.mappings.saturating_sub(1);
+        }
+        self.bury(handle)
     }
 
     /// Removes the handle if nothing keeps its memory alive, and says so.
-    fn bury(&mut self, handle: u64) -> Option<Backing> {
+    fn bury(&mut self, handle: u64) -> Option<B> {
         let known = self.handles.get(&handle)?;
         if known.references > 0 || known.mappings > 0 {
             return None;
@@ -138,13 +215,16 @@ impl Mappings {
         self.handles.remove(&handle).map(|handle| handle.backing)
     }
 
-    fn revive(&mut self, handle: u64, dead: Option<Backing>) -> &mut Handle {
-        let backing = dead.unwrap_or(Backing { gpu: 0, bytes: 0 });
-        self.handles.entry(handle).or_insert(Handle {
-            backing,
-            references: 0,
-            mappings: 0,
-        })
+    /// The handle; one that had died comes back to life.
+    fn revive(&mut self, handle: u64, dead: Option<B>) -> Option<&mut Handle<B>> {
+        if let Some(backing) = dead {
+            self.handles.entry(handle).or_insert(Handle {
+                backing,
+                references: 0,
+                mappings: 0,
+            });
+        }
+        self.handles.get_mut(&handle)
     }
 }
 
@@ -152,16 +232,20 @@ impl Mappings {
 mod tests {
     use super::*;
 
-    const PAGE: Backing = Backing {
-        gpu: 1,
-        bytes: 2 << 20,
-    };
+    const PAGE: &str = "a page";
+    const OTHER: &str = "another page";
 
-    fn mapped() -> Mappings {
+    fn mapped() -> Mappings<&'static str> {
         let mut mappings = Mappings::default();
-        mappings.create(7, PAGE);
+        assert_eq!(mappings.create(7, PAGE), None);
         mappings.map(0x1000, 7);
         mappings
+    }
+
+    /// Unbinds a part of resource 1, or all of it.
+    fn end(mappings: &mut Mappings<&'static str>, part: Option<Part>) -> Vec<&'static str> {
+        let taken = mappings.take_bound(1, part);
+        mappings.unbound(taken)
     }
 
     #[test]
@@ -194,9 +278,28 @@ mod tests {
     }
 
     #[test]
+    fn a_handle_imported_again_is_one_more_reference_to_the_same_memory() {
+        let mut mappings = mapped();
+        assert_eq!(mappings.import(7, OTHER), Some(OTHER));
+        assert_eq!(mappings.backing(7), Some(PAGE));
+        assert_eq!(mappings.unmap(0x1000, 0x1000).dead().count(), 0);
+        assert_eq!(mappings.release(7).unwrap().dead, None);
+        assert_eq!(mappings.release(7).unwrap().dead, Some(PAGE));
+    }
+
+    #[test]
+    fn a_handle_made_again_is_of_new_memory() {
+        let mut mappings = mapped();
+        assert_eq!(mappings.create(7, OTHER), Some(PAGE));
+        assert_eq!(mappings.release(7).unwrap().dead, Some(OTHER));
+        assert_eq!(mappings.import(7, PAGE), None);
+        assert_eq!(mappings.release(7).unwrap().dead, Some(PAGE));
+    }
+
+    #[test]
     fn one_unmap_ends_every_mapping_in_its_range_and_none_outside() {
         let mut mappings = mapped();
-        mappings.create(8, PAGE);
+        assert_eq!(mappings.create(8, OTHER), None);
         mappings.map(0x2000, 8);
         mappings.map(0x3000, 8);
         assert_eq!(mappings.release(7).unwrap().dead, None);
@@ -209,13 +312,13 @@ mod tests {
     fn a_refused_release_or_unmap_changes_nothing() {
         let mut mappings = mapped();
         let unmapped = mappings.unmap(0x1000, 0x1000);
-        mappings.undo_unmap(&unmapped);
+        mappings.undo_unmap(unmapped);
         let released = mappings.release(7).unwrap();
-        mappings.undo_release(&released);
+        mappings.undo_release(released);
         assert_eq!(mappings.release(7).unwrap().dead, None);
         let last = mappings.unmap(0x1000, 0x1000);
         assert_eq!(last.dead().collect::<Vec<_>>(), [PAGE]);
-        mappings.undo_unmap(&last);
+        mappings.undo_unmap(last);
         assert_eq!(
             mappings.unmap(0x1000, 0x1000).dead().collect::<Vec<_>>(),
             [PAGE]
@@ -229,5 +332,45 @@ mod tests {
         mappings.retain(9);
         mappings.map(0x5000, 9);
         assert_eq!(mappings.unmap(0x5000, 0x1000).dead().count(), 0);
+        assert!(mappings.bind(1, [0; 5], 9).is_empty());
+        assert!(end(&mut mappings, None).is_empty());
+    }
+
+    #[test]
+    fn what_is_bound_lives_until_it_is_unbound_or_its_resource_is_gone() {
+        let mut mappings = mapped();
+        assert_eq!(mappings.create(8, OTHER), None);
+        assert!(mappings.bind(1, [1; 5], 7).is_empty());
+        assert!(mappings.bind(1, [2; 5], 8).is_empty());
+        assert_eq!(mappings.release(8).unwrap().dead, None);
+        assert_eq!(mappings.unmap(0x1000, 0x1000).dead().count(), 0);
+        assert_eq!(mappings.release(7).unwrap().dead, None);
+        assert!(end(&mut mappings, Some([3; 5])).is_empty());
+        let taken = mappings.take_bound(1, None);
+        mappings.undo_take(1, taken);
+        assert_eq!(end(&mut mappings, Some([1; 5])), [PAGE]);
+        assert_eq!(end(&mut mappings, None), [OTHER]);
+        assert!(end(&mut mappings, None).is_empty());
+    }
+
+    #[test]
+    fn what_is_bound_over_something_else_ends_it() {
+        let mut mappings = mapped();
+        assert_eq!(mappings.create(8, OTHER), None);
+        assert!(mappings.bind(1, [1; 5], 8).is_empty());
+        assert_eq!(mappings.release(8).unwrap().dead, None);
+        assert_eq!(mappings.bind(1, [1; 5], 7), [OTHER]);
+        // The same again is no change.
+        assert!(mappings.bind(1, [1; 5], 7).is_empty());
+        assert_eq!(mappings.release(7).unwrap().dead, None);
+        assert_eq!(mappings.unmap(0x1000, 0x1000).dead().count(), 0);
+        assert_eq!(end(&mut mappings, None), [PAGE]);
+    }
+
+    #[test]
+    fn an_address_inside_a_mapping_finds_its_handle() {
+        let mappings = mapped();
+        assert_eq!(mappings.mapped_at(0x1800), Some(7));
+        assert_eq!(mappings.mapped_at(0x0800), None);
     }
 }

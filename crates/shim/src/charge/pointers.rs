@@ -1,4 +1,5 @@
-//! What this process was charged for, by device address. Sharded, so that threads that allocate rarely meet.
+//! What this process was charged for, by device address, or by the handle of what is no address ([`key`]). Sharded, so that
+//! threads that allocate rarely meet.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -7,26 +8,102 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use divvy_ledger::Kind;
 
+use crate::charge::holding::Holding;
 use crate::charge::pool::Pool;
 use crate::charge::tally::Tally;
 
 const SHARDS: usize = 64;
+
+/// The context of what dies with none.
+pub const NO_CONTEXT: usize = 0;
 
 /// One charged allocation.
 #[derive(Clone)]
 pub struct Allocation {
     /// The GPU's place in the slice.
     pub gpu: usize,
-    /// What the account was charged, in bytes.
+    /// What this process was charged for it alone, in bytes.
     pub bytes: u64,
     /// The context it was made in (`CUcontext`): the memory dies with it.
     pub context: usize,
     /// See [`Pointers::era`].
     pub era: u64,
-    /// Whether it is managed memory.
-    pub managed: bool,
-    /// The pool it came from; then `bytes` is 0, for the pool is charged and not its parts.
-    pub pool: Option<Arc<Pool>>,
+    pub what: What,
+}
+
+/// What was allocated, and with it what its end gives back beyond [`Allocation::bytes`].
+#[derive(Clone)]
+pub enum What {
+    Linear,
+    Managed,
+    Array,
+    /// What a limit of the context takes beyond its first value, which is given.
+    Limit(u64),
+    /// Host memory, of so many bytes.
+    Pinned(u64),
+    /// From a pool, which is charged and not its parts.
+    Pooled(Arc<Pool>),
+    /// From a pool, and shared with other processes.
+    Lent(Arc<Pool>, Arc<Holding>),
+    /// Shared with other processes, or imported.
+    Held(Arc<Holding>),
+    /// Opened by a handle of another process's, so often.
+    Opened(Arc<Holding>, u32),
+    /// A part of something that is held.
+    Part(#[allow(dead_code, reason = "it is held")] Arc<Holding>),
+}
+
+impl What {
+    /// As what, and with how many bytes, it is named in the record of a refusal.
+    fn named(&self, bytes: u64) -> (Kind, u64) {
+        match self {
+            What::Linear => (Kind::Linear, bytes),
+            What::Managed => (Kind::Managed, bytes),
+            What::Array => (Kind::Array, bytes),
+            What::Limit(_) => (Kind::Context, bytes),
+            What::Pinned(_) => (Kind::Other, bytes),
+            What::Held(holding) | What::Opened(holding, _) | What::Lent(_, holding) => {
+                (Kind::Imported, holding.bytes())
+            }
+            // Named with the pool, or with what they are a part of.
+            What::Pooled(_) | What::Part(_) => (Kind::Other, 0),
+        }
+    }
+}
+
+/// Keys of what has no device address. Neither addresses nor handles, which are the host's addresses, come near 2^56.
+pub mod key {
+    use divvy_driver::sys::cuda::{
+        CUarray, CUexternalMemory, CUlimit, CUmemGenericAllocationHandle, CUmipmappedArray,
+    };
+
+    const fn tagged(tag: u64, handle: u64) -> u64 {
+        (0x80 + tag) << 56 | handle & ((1 << 56) - 1)
+    }
+
+    pub fn array(array: CUarray) -> u64 {
+        tagged(0, array as u64)
+    }
+
+    pub fn mipmapped_array(array: CUmipmappedArray) -> u64 {
+        tagged(1, array as u64)
+    }
+
+    pub fn external(memory: CUexternalMemory) -> u64 {
+        tagged(2, memory as u64)
+    }
+
+    pub fn pinned(address: u64) -> u64 {
+        tagged(3, address)
+    }
+
+    pub fn multicast(object: CUmemGenericAllocationHandle) -> u64 {
+        tagged(4, object)
+    }
+
+    pub fn limit(context: usize, limit: CUlimit) -> u64 {
+        tagged(16 + u64::from(limit.0 & 15), context as u64)
+    }
 }
 
 pub struct Pointers {
@@ -54,9 +131,33 @@ impl Pointers {
         self.shard(address).insert(address, allocation);
     }
 
+    /// Remembers an allocation, unless there is one already that `known` is content with. Returns the one that is not needed.
+    pub fn insert_unless(
+        &self,
+        address: u64,
+        allocation: Allocation,
+        known: impl FnOnce(&mut Allocation) -> bool,
+    ) -> Option<Allocation> {
+        let mut shard = self.shard(address);
+        if shard.get_mut(&address).is_some_and(known) {
+            return Some(allocation);
+        }
+        shard.insert(address, allocation)
+    }
+
     /// Takes an allocation out, if it is known. Called before the driver frees it: afterwards the address may be another's.
     pub fn take(&self, address: u64) -> Option<Allocation> {
         self.shard(address).remove(&address)
+    }
+
+    /// What is known of an allocation.
+    pub fn get(&self, address: u64) -> Option<Allocation> {
+        self.shard(address).get(&address).cloned()
+    }
+
+    /// Changes what is known of an allocation; `None` when nothing is.
+    pub fn change<T>(&self, address: u64, change: impl FnOnce(&mut Allocation) -> T) -> Option<T> {
+        self.shard(address).get_mut(&address).map(change)
     }
 
     /// The current era. Contexts end between eras, so that an end takes only what was there when it began.
@@ -89,12 +190,8 @@ impl Pointers {
         for shard in &self.shards {
             let here = |allocation: &&Allocation| allocation.gpu == gpu;
             for allocation in lock(shard).values().filter(here) {
-                let kind = if allocation.managed {
-                    Kind::Managed
-                } else {
-                    Kind::Linear
-                };
-                tally.add(kind, allocation.bytes);
+                let (kind, bytes) = allocation.what.named(allocation.bytes);
+                tally.add(kind, bytes);
             }
         }
     }

@@ -6,10 +6,11 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use divvy_driver::sys::cuda::CUmemoryPool;
+use divvy_driver::sys::cuda::{CUmemoryPool, CUresult};
 use divvy_ledger::Kind;
 
 use crate::account::Place;
+use crate::charge::holding::Holding;
 use crate::charge::stock::{Growth, Source, Stock};
 use crate::charge::stream::Mark;
 use crate::charge::tally::Tally;
@@ -31,6 +32,8 @@ pub enum Home {
     Elsewhere,
     /// Not on a GPU.
     Host,
+    /// Another process's: nothing is allocated from it here.
+    Imported,
 }
 
 /// One pool on a GPU of the slice.
@@ -172,20 +175,37 @@ impl Pool {
         gone
     }
 
+    /// One allocation of that size is to be shared with other processes. Its bytes are counted by themselves until it is
+    /// freed; `None` when the pool is not charged as much.
+    pub fn lend(&self, bytes: u64) -> Option<Arc<Holding>> {
+        self.stock
+            .lend(bytes)
+            .then(|| Holding::new(*self.place(), bytes, 0))
+    }
+
+    /// As [`Pool::freed`], of one that was shared.
+    #[must_use = "a pool that is gone gives back its charge"]
+    pub fn freed_lent(&self, bytes: u64) -> bool {
+        self.stock.take_back(bytes);
+        self.freed()
+    }
+
     /// The driver has given it up.
     pub fn end(&self) {
         self.stock.end();
     }
 
-    /// The program destroyed the pool. The driver frees it with its last allocation.
-    pub fn destroyed(&self) {
-        let mut life = self.life();
-        life.destroyed = true;
-        if life.live == 0 {
-            self.stock.end();
-        } else {
-            self.stock.close();
+    /// The program destroys the pool by that call. The driver frees it with its last allocation.
+    pub fn destroy(&self, call: impl FnOnce() -> CUresult) -> CUresult {
+        let result = self.stock.closing(call);
+        if result == CUresult::SUCCESS {
+            let mut life = self.life();
+            life.destroyed = true;
+            if life.live == 0 {
+                self.stock.end();
+            }
         }
+        result
     }
 
     fn life(&self) -> MutexGuard<'_, Life> {

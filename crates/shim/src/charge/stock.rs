@@ -5,11 +5,11 @@
 //! the driver's figure. A stock also shrinks by itself; that is noticed at the next call that matters.
 //!
 //! ```text
-//! charged ≥ reserved by the driver, at all times        in_flight: part of charged, for calls not settled yet
+//! charged + lent ≥ reserved by the driver, at all times        in_flight: part of charged, for calls not settled yet
 //! ```
 
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
 use divvy_driver::sys::cuda::{
     CUdevice, CUgraphMem_attribute, CUmemPool_attribute, CUmemoryPool, CUresult,
@@ -99,11 +99,15 @@ pub struct Stock {
     balance: Mutex<Balance>,
     turn: Mutex<()>,
     shrinks: AtomicU64,
+    /// Whether the driver may not be asked any more. Held shared while it is asked.
+    closed: RwLock<bool>,
 }
 
 #[derive(Default)]
 struct Balance {
     charged: u64,
+    /// What allocations that are shared with other processes take of it: they are counted by themselves.
+    lent: u64,
     in_flight: u64,
     /// What calls in flight that charged nothing mean to take of what is there.
     promised: u64,
@@ -111,8 +115,6 @@ struct Balance {
     reserved: u64,
     /// Counts everything that may have changed what the driver reserves.
     changes: u64,
-    /// The driver is not asked any more.
-    closed: bool,
 }
 
 /// What a call holds of a stock while the driver is at it.
@@ -136,6 +138,7 @@ enum Correction {
 impl Balance {
     /// The driver reserves `reserved`, read when `changes` was `seen`. A stale figure never lowers the charge.
     fn settle(&mut self, reserved: u64, seen: u64) -> Correction {
+        let reserved = reserved.saturating_sub(self.lent);
         let most = reserved.saturating_add(self.in_flight);
         if self.charged < reserved {
             let missing = reserved - self.charged;
@@ -178,6 +181,7 @@ impl Stock {
             balance: Mutex::default(),
             turn: Mutex::default(),
             shrinks: AtomicU64::new(0),
+            closed: RwLock::default(),
         }
     }
 
@@ -198,22 +202,25 @@ impl Stock {
         self.balance.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Leave to ask the driver, which will not end the stock meanwhile; `None` when it has.
+    fn open(&self) -> Option<RwLockReadGuard<'_, bool>> {
+        let closed = self.closed.read().unwrap_or_else(PoisonError::into_inner);
+        (!*closed).then_some(closed)
+    }
+
     /// Agrees with the driver. Returns whether the charge had to grow.
     pub fn settle(&self) -> bool {
         let place = &self.place;
         for _ in 0..TRIES {
-            let seen = match self.balance() {
-                balance if balance.closed => return false,
-                balance => balance.changes,
+            let seen = self.balance().changes;
+            let Some(_open) = self.open() else {
+                return false;
             };
             let Some(reserved) = self.source.reserved() else {
                 place.slot.alarm();
                 return false;
             };
             let mut balance = self.balance();
-            if balance.closed {
-                return false;
-            }
             if reserved < balance.reserved {
                 self.shrinks.fetch_add(1, SeqCst);
             }
@@ -238,24 +245,48 @@ impl Stock {
         self.settle();
     }
 
+    /// One allocation's bytes are counted by itself from now on. Returns whether the stock was charged for them.
+    pub fn lend(&self, bytes: u64) -> bool {
+        let Some(_open) = self.open() else {
+            return false;
+        };
+        let mut balance = self.balance();
+        let lends = bytes <= balance.charged - balance.in_flight;
+        if lends {
+            balance.charged -= bytes;
+            balance.lent += bytes;
+            balance.changes += 1;
+        }
+        lends
+    }
+
+    /// They are the stock's again.
+    pub fn take_back(&self, bytes: u64) {
+        let mut balance = self.balance();
+        balance.lent = balance.lent.saturating_sub(bytes);
+        balance.changes += 1;
+    }
+
     /// Has the driver give back what the stock keeps without need.
     pub fn trim(&self) {
-        if !self.balance().closed {
+        if let Some(open) = self.open() {
             self.source.trim();
+            drop(open);
             self.changed();
         }
     }
 
-    /// The driver cannot be asked any more, and what is charged stays charged.
-    pub fn close(&self) {
-        self.balance().closed = true;
+    /// Runs the call by which the program ends what the driver is asked about. From then on what is charged stays charged.
+    pub fn closing(&self, end: impl FnOnce() -> CUresult) -> CUresult {
+        let mut closed = self.closed.write().unwrap_or_else(PoisonError::into_inner);
+        let result = end();
+        *closed = result == CUresult::SUCCESS;
+        result
     }
 
-    /// It is gone, and the driver has all of it back.
+    /// A closed one is gone, and the driver has all of it back.
     pub fn end(&self) {
-        let mut balance = self.balance();
-        balance.closed = true;
-        let charged = std::mem::take(&mut balance.charged);
+        let charged = std::mem::take(&mut self.balance().charged);
         self.place.slot.release(self.place.gpu, charged);
     }
 
@@ -271,7 +302,9 @@ impl Stock {
     /// When the slice has nothing left, what the stock has left may do: charging nothing then relies on the driver to use
     /// that. Should it grow all the same, [`Stock::finish`] tells, and the call is to be undone.
     pub fn begin_within(&self, bytes: u64) -> Option<Growth> {
+        let open = self.open()?;
         let (reserved, used) = (self.source.reserved()?, self.source.used()?);
+        drop(open);
         let mut balance = self.balance();
         let taken = [used, balance.in_flight, balance.promised, bytes];
         let fits = taken.into_iter().fold(0, u64::saturating_add) <= reserved;
@@ -394,6 +427,18 @@ mod tests {
         stock.finish(Growth::Reserved(8));
         assert_eq!(stock.settle(12, stock.changes), Correction::None);
         assert_eq!(stock.settle(0, stock.changes), Correction::Release(12));
+    }
+
+    #[test]
+    fn what_is_lent_is_not_charged_twice() {
+        let mut stock = Balance::default();
+        stock.begin(Growth::Reserved(8));
+        stock.finish(Growth::Reserved(8));
+        (stock.charged, stock.lent) = (5, 3);
+        assert_eq!(stock.settle(8, stock.changes), Correction::None);
+        assert_eq!(stock.settle(4, stock.changes), Correction::Release(4));
+        stock.lent = 0;
+        assert_eq!(stock.settle(4, stock.changes), Correction::Force(3));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use divvy_driver::sys::cuda::{
     CUmemPool_attribute, CUmemPoolProps, CUmemoryPool, CUresult, CUstream, pfn,
 };
 
-use crate::charge::pointers::Allocation;
+use crate::charge::pointers::{Allocation, NO_CONTEXT, What};
 use crate::charge::pool::{Home, Pool};
 use crate::charge::stock::{Source, attribute_of};
 use crate::charge::stream::{self, Flavour, LEGACY, Mark, PER_THREAD};
@@ -131,7 +131,7 @@ fn allocate<F>(
 ) -> CUresult {
     let pool = match home {
         Home::Here(pool) => pool,
-        Home::Host => return real.call(),
+        Home::Host | Home::Imported => return real.call(),
         Home::Elsewhere => return CUresult::OUT_OF_MEMORY,
     };
     if flavour.captures(stream) {
@@ -164,10 +164,9 @@ fn allocate<F>(
     let allocation = Allocation {
         gpu: pool.place().gpu,
         bytes: 0,
-        context: 0,
+        context: NO_CONTEXT,
         era: pointers.era(),
-        managed: false,
-        pool: Some(pool.clone()),
+        what: What::Pooled(pool.clone()),
     };
     pointers.insert(address, allocation);
     result
@@ -190,10 +189,12 @@ fn free_in<F>(
     flavour: &Flavour,
 ) -> CUresult {
     memory::release(real, dptr, |account, allocation| {
-        let Some(pool) = &allocation.pool else {
-            return account.give_back(allocation);
+        let (pool, gone) = match &allocation.what {
+            What::Pooled(pool) => (pool, pool.freed()),
+            What::Lent(pool, holding) => (pool, pool.freed_lent(holding.bytes())),
+            _ => return account.give_back(allocation),
         };
-        if !pool.freed() {
+        if !gone {
             return;
         }
         match Mark::behind(stream, flavour).filter(|mark| !mark.is_reached()) {
@@ -235,11 +236,12 @@ pub fn destroy<F>(real: Real<'_, F>, pool: CUmemoryPool) -> CUresult {
     let Some((account, home)) = taken else {
         return real.call();
     };
-    let result = real.call();
+    let result = match &home {
+        Home::Here(known) => known.destroy(|| real.call()),
+        Home::Elsewhere | Home::Host | Home::Imported => real.call(),
+    };
     if result != CUresult::SUCCESS {
         account.pools.insert(pool, home);
-    } else if let Home::Here(known) = home {
-        known.destroyed();
     }
     result
 }

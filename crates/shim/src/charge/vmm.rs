@@ -8,9 +8,11 @@ use divvy_driver::sys::cuda::{
     CUmemLocationType, CUresult,
 };
 
-use crate::account::Account;
-use crate::charge::mappings::Backing;
+use crate::charge::binding::Unbinding;
+use crate::charge::holding::Holding;
+use crate::charge::host;
 use crate::charge::memory::granted;
+use crate::charge::pointers::key;
 use crate::device::{self, Admission};
 use crate::process;
 use crate::route::hook::Real;
@@ -37,7 +39,7 @@ pub fn create<F>(
     }
     // SAFETY: not null; the driver would read it too.
     let Some(device) = device_of(unsafe { &(*prop).location }) else {
-        return real.call();
+        return on_host(&real, handle, size as u64);
     };
     let place = match device::admit_on(device) {
         Admission::Charge(place) => place,
@@ -51,14 +53,36 @@ pub fn create<F>(
     let result = real.call();
     if result == CUresult::SUCCESS {
         hold.commit();
+        let holding = Holding::new(place, bytes, 0);
         // SAFETY: not null, and the driver has just written the handle.
-        place.account.mappings().create(
-            unsafe { handle.read() },
-            Backing {
-                gpu: place.gpu,
-                bytes,
-            },
-        );
+        let old = place
+            .account
+            .mappings()
+            .create(unsafe { handle.read() }, holding);
+        drop(old);
+    }
+    result
+}
+
+/// Physical memory of the host's.
+fn on_host<F>(
+    real: &Real<'_, F>,
+    handle: *mut CUmemGenericAllocationHandle,
+    bytes: u64,
+) -> CUresult {
+    let taken = match host::take(bytes) {
+        host::Taken::Passed => return real.call(),
+        host::Taken::Refused => return CUresult::OUT_OF_MEMORY,
+        host::Taken::Counted(taken) => taken,
+    };
+    let result = real.call();
+    if result == CUresult::SUCCESS {
+        let account = taken.account();
+        // SAFETY: not null, and the driver has just written the handle.
+        let old = account
+            .mappings()
+            .create(unsafe { handle.read() }, taken.into_holding());
+        drop(old);
     }
     result
 }
@@ -84,11 +108,15 @@ pub fn release<F>(real: Real<'_, F>, handle: CUmemGenericAllocationHandle) -> CU
     else {
         return real.call();
     };
+    // If it is a multicast object that ends here, what was bound to it is not any more.
+    let ends = released.dead.is_some();
+    let unbinding = ends.then(|| Unbinding::all(account, key::multicast(handle)));
     let result = real.call();
-    if result == CUresult::SUCCESS {
-        account.returned(released.dead);
-    } else {
-        account.mappings().undo_release(&released);
+    if result != CUresult::SUCCESS {
+        account.mappings().undo_release(released);
+    }
+    if let Some(unbinding) = unbinding {
+        unbinding.end(result);
     }
     result
 }
@@ -96,15 +124,24 @@ pub fn release<F>(real: Real<'_, F>, handle: CUmemGenericAllocationHandle) -> CU
 pub fn map<F>(
     real: Real<'_, F>,
     ptr: CUdeviceptr,
-    _size: usize,
+    size: usize,
     _offset: usize,
     handle: CUmemGenericAllocationHandle,
     _flags: c_ulonglong,
 ) -> CUresult {
-    let result = real.call();
-    if result == CUresult::SUCCESS
-        && let Some(account) = process::account()
+    let Some(account) = process::account() else {
+        return real.call();
+    };
+    // How much an imported handle is of is known only now.
+    let backing = account.mappings().backing(handle);
+    if let Some(backing) = backing
+        && backing.is_imported()
+        && backing.grow(granted(size as u64)).is_err()
     {
+        return CUresult::OUT_OF_MEMORY;
+    }
+    let result = real.call();
+    if result == CUresult::SUCCESS {
         account.mappings().map(ptr, handle);
     }
     result
@@ -116,19 +153,8 @@ pub fn unmap<F>(real: Real<'_, F>, ptr: CUdeviceptr, size: usize) -> CUresult {
     };
     let unmapped = account.mappings().unmap(ptr, size as u64);
     let result = real.call();
-    if result == CUresult::SUCCESS {
-        account.returned(unmapped.dead());
-    } else {
-        account.mappings().undo_unmap(&unmapped);
+    if result != CUresult::SUCCESS {
+        account.mappings().undo_unmap(unmapped);
     }
     result
-}
-
-impl Account {
-    fn returned(&self, dead: impl IntoIterator<Item = Backing>) {
-        if let Some(slot) = self.joined() {
-            dead.into_iter()
-                .for_each(|backing| slot.release(backing.gpu, backing.bytes));
-        }
-    }
 }

@@ -200,10 +200,13 @@ macro_rules! functions {
 /// What the handlers ask the driver for, beyond the hooked functions themselves.
 pub mod driver {
     functions! {
+        cuda cuArrayGetMemoryRequirements;
         cuda cuCtxGetCurrent;
         cuda cuCtxGetDevice;
+        cuda cuCtxGetLimit;
         cuda cuCtxPopCurrent_v2;
         cuda cuCtxPushCurrent_v2;
+        cuda cuDeviceGetAttribute;
         cuda cuDeviceGetDefaultMemPool;
         cuda cuDeviceGetGraphMemAttribute;
         cuda cuDeviceGetMemPool;
@@ -222,7 +225,11 @@ pub mod driver {
         cuda cuGraphMemAllocNodeGetParams;
         cuda cuGraphMemFreeNodeGetParams;
         cuda cuGraphNodeGetType;
+        cuda cuMemGetAddressRange_v2;
+        cuda cuMemGetAllocationPropertiesFromHandle;
         cuda cuMemPoolGetAttribute;
+        cuda cuMipmappedArrayGetMemoryRequirements;
+        cuda cuPointerGetAttribute;
         cuda cuStreamGetCtx;
         cuda cuStreamIsCapturing;
         cuda cuStreamIsCapturing_ptsz;

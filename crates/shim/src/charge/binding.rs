@@ -1,0 +1,224 @@
+//! Physical memory that is bound to something: to tiles of sparse and deferred arrays, and to multicast objects. It is charged where it
+//! is created; what is bound keeps it alive, as a mapping does (documented for multicast objects, inferred for arrays).
+
+use std::ffi::{c_uint, c_ulonglong};
+use std::slice;
+
+use divvy_driver::sys::cuda::{
+    CUarrayMapInfo, CUdevice, CUdeviceptr, CUmemGenericAllocationHandle, CUmemOperationType,
+    CUmulticastObjectProp, CUresourcetype, CUresult, CUstream,
+};
+
+use crate::account::Account;
+use crate::charge::holding::Holding;
+use crate::charge::mappings::{Bound, Part};
+use crate::charge::pointers::key;
+use crate::device::Belongs;
+use crate::process;
+use crate::route::hook::Real;
+
+/// What is to be unbound, taken out before the driver is asked.
+pub struct Unbinding {
+    account: &'static Account,
+    resource: u64,
+    bound: Bound,
+}
+
+impl Unbinding {
+    /// Everything that is bound to a resource: an array's key, or a multicast object's handle.
+    pub fn all(account: &'static Account, resource: u64) -> Self {
+        Self::part(account, resource, None)
+    }
+
+    fn part(account: &'static Account, resource: u64, part: Option<Part>) -> Self {
+        Unbinding {
+            account,
+            resource,
+            bound: account.mappings().take_bound(resource, part),
+        }
+    }
+
+    /// The driver has answered.
+    pub fn end(self, result: CUresult) {
+        let mut mappings = self.account.mappings();
+        if result == CUresult::SUCCESS {
+            let dead = mappings.unbound(self.bound);
+            drop(mappings);
+            drop(dead);
+        } else {
+            mappings.undo_take(self.resource, self.bound);
+        }
+    }
+}
+
+/// `cuMemMapArrayAsync`. What is unbound in the order of a stream counts as unbound at once.
+pub fn map_arrays<F>(
+    real: Real<'_, F>,
+    list: *mut CUarrayMapInfo,
+    count: c_uint,
+    _stream: CUstream,
+) -> CUresult {
+    let Some(account) = process::account().filter(|_| !list.is_null()) else {
+        return real.call();
+    };
+    // SAFETY: the program's list, of so many operations, which the driver would read too.
+    let list = unsafe { slice::from_raw_parts(list, count as usize) };
+    let of = |wanted| {
+        list.iter()
+            .filter(move |one| one.memOperationType == wanted)
+    };
+    let unbound: Vec<_> = of(CUmemOperationType::UNMAP)
+        .map(|one| Unbinding::part(account, resource_of(one), Some(part_of(one))))
+        .collect();
+    let result = real.call();
+    unbound.into_iter().for_each(|one| one.end(result));
+    // Of several operations some may have been done before one was refused.
+    if result == CUresult::SUCCESS || count > 1 {
+        for one in of(CUmemOperationType::MAP) {
+            bind(account, resource_of(one), part_of(one), one.memHandle);
+        }
+    }
+    result
+}
+
+fn resource_of(one: &CUarrayMapInfo) -> u64 {
+    match one.resourceType {
+        CUresourcetype::MIPMAPPED_ARRAY => key::mipmapped_array(one.resource.cast()),
+        _ => key::array(one.resource.cast()),
+    }
+}
+
+fn part_of(one: &CUarrayMapInfo) -> Part {
+    let [a, b, c, d] = one.subresource;
+    [one.subresourceType.0.into(), a, b, c, d]
+}
+
+fn bind(
+    account: &'static Account,
+    resource: u64,
+    part: Part,
+    handle: CUmemGenericAllocationHandle,
+) {
+    let dead = account.mappings().bind(resource, part, handle);
+    drop(dead);
+}
+
+/// `cuMulticastCreate`: an object that has no memory of its own.
+pub fn create_multicast<F>(
+    real: Real<'_, F>,
+    handle: *mut CUmemGenericAllocationHandle,
+    _of: *const CUmulticastObjectProp,
+) -> CUresult {
+    let result = real.call();
+    if result == CUresult::SUCCESS
+        && let Some(account) = process::account()
+        && let Some(place) = account.first_place()
+    {
+        // SAFETY: the driver has just written the handle.
+        let handle = unsafe { handle.read() };
+        let old = account.mappings().create(handle, Holding::nothing(place));
+        drop(old);
+    }
+    result
+}
+
+pub fn bind_memory<F>(
+    real: Real<'_, F>,
+    to: CUmemGenericAllocationHandle,
+    at: usize,
+    handle: CUmemGenericAllocationHandle,
+    _offset: usize,
+    _size: usize,
+    _flags: c_ulonglong,
+) -> CUresult {
+    bound(&real, to, at, |_| Some(handle))
+}
+
+#[expect(clippy::too_many_arguments, reason = "they are the driver's")]
+pub fn bind_memory_on<F>(
+    real: Real<'_, F>,
+    to: CUmemGenericAllocationHandle,
+    _device: CUdevice,
+    at: usize,
+    handle: CUmemGenericAllocationHandle,
+    _offset: usize,
+    _size: usize,
+    _flags: c_ulonglong,
+) -> CUresult {
+    bound(&real, to, at, |_| Some(handle))
+}
+
+pub fn bind_address<F>(
+    real: Real<'_, F>,
+    to: CUmemGenericAllocationHandle,
+    at: usize,
+    address: CUdeviceptr,
+    _size: usize,
+    _flags: c_ulonglong,
+) -> CUresult {
+    bound(&real, to, at, |account| {
+        account.mappings().mapped_at(address)
+    })
+}
+
+pub fn bind_address_on<F>(
+    real: Real<'_, F>,
+    to: CUmemGenericAllocationHandle,
+    _device: CUdevice,
+    at: usize,
+    address: CUdeviceptr,
+    _size: usize,
+    _flags: c_ulonglong,
+) -> CUresult {
+    bound(&real, to, at, |account| {
+        account.mappings().mapped_at(address)
+    })
+}
+
+fn bound<F>(
+    real: &Real<'_, F>,
+    to: CUmemGenericAllocationHandle,
+    at: usize,
+    handle: impl FnOnce(&'static Account) -> Option<CUmemGenericAllocationHandle>,
+) -> CUresult {
+    let result = real.call();
+    if result == CUresult::SUCCESS
+        && let Some(account) = process::account()
+        && let Some(handle) = handle(account)
+        && let Some(backing) = account.mappings().backing(handle)
+    {
+        bind(
+            account,
+            key::multicast(to),
+            on(backing.place().gpu, at),
+            handle,
+        );
+    }
+    result
+}
+
+/// The part of a multicast object that a GPU has there.
+fn on(gpu: usize, at: usize) -> Part {
+    [gpu as u64, at as u64, 0, 0, 0]
+}
+
+pub fn unbind<F>(
+    real: Real<'_, F>,
+    from: CUmemGenericAllocationHandle,
+    device: CUdevice,
+    at: usize,
+    _size: usize,
+) -> CUresult {
+    let unbinding = match process::account().map(|account| (account, account.belongs(device))) {
+        Some((account, Belongs::Here(place))) => {
+            let part = on(place.gpu, at);
+            Some(Unbinding::part(account, key::multicast(from), Some(part)))
+        }
+        _ => None,
+    };
+    let result = real.call();
+    if let Some(unbinding) = unbinding {
+        unbinding.end(result);
+    }
+    result
+}

@@ -1,0 +1,224 @@
+//! Bytes that end with the last of their holders in this process: a handle and its mappings, an import and what is mapped of it;
+//! and bytes that the slice's processes share, which end with the last holder of all (`divvy_ledger::Shared`).
+//!
+//! ```text
+//! own, charged to this process ── export ──► a line that the slice counts, of which this process is one holder
+//! import: one more holder of such a line, for nothing; where there is none, own bytes, which become one
+//! ```
+//! The ledger knows of one hold a process and line; how many things hold on to it here is counted in [`Shares`].
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use divvy_ledger::{Denied, Shared};
+
+use crate::account::Place;
+
+/// Given back when it is dropped.
+pub struct Holding {
+    place: Place,
+    origin: Origin,
+    has: Mutex<Has>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    Made,
+    /// From another process, which may share it under that key.
+    Imported(Option<u64>),
+}
+
+#[derive(Clone, Copy, Default)]
+struct Has {
+    /// Charged to this process alone, in bytes.
+    own: u64,
+    /// Pinned host memory, in bytes.
+    pinned: u64,
+    /// The line that the slice shares, and its bytes.
+    shared: Option<(u64, u64)>,
+}
+
+impl Has {
+    fn bytes(self) -> u64 {
+        self.own + self.shared.map_or(0, |(_, bytes)| bytes)
+    }
+}
+
+/// The lines that this process holds: by GPU and key, how many things here do.
+#[derive(Default)]
+pub struct Shares(Mutex<HashMap<(usize, u64), (Shared, u32)>>);
+
+type Held<'a> = MutexGuard<'a, HashMap<(usize, u64), (Shared, u32)>>;
+
+impl Shares {
+    fn held(&self) -> Held<'_> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Holding {
+    fn of(place: Place, origin: Origin, has: Has) -> Self {
+        Holding {
+            place,
+            origin,
+            has: Mutex::new(has),
+        }
+    }
+
+    /// Bytes that this process was charged, and of host memory.
+    pub fn new(place: Place, own: u64, pinned: u64) -> Arc<Self> {
+        let has = Has {
+            own,
+            pinned,
+            shared: None,
+        };
+        Arc::new(Self::of(place, Origin::Made, has))
+    }
+
+    /// Of something that has no memory of its own.
+    pub fn nothing(place: Place) -> Arc<Self> {
+        Self::new(place, 0, 0)
+    }
+
+    /// Memory that is there already, of so many bytes (0: how many is not known yet): for nothing where a process of the
+    /// slice shares it under that key, charged otherwise, and then shared under the key.
+    ///
+    /// # Errors
+    /// It is to be charged and does not fit.
+    pub fn import(place: Place, key: Option<u64>, bytes: u64) -> Result<Arc<Self>, Denied> {
+        let holding = Self::of(place, Origin::Imported(key), Has::default());
+        if !key.is_some_and(|key| holding.join(key, bytes)) {
+            holding.grow(bytes)?;
+        }
+        Ok(Arc::new(holding))
+    }
+
+    pub fn is_imported(&self) -> bool {
+        self.origin != Origin::Made
+    }
+
+    /// It is of so many bytes at least, as is known now.
+    ///
+    /// # Errors
+    /// They are to be charged and do not fit.
+    pub fn grow(&self, bytes: u64) -> Result<(), Denied> {
+        let has = *self.has();
+        if let Some((key, 0)) = has.shared {
+            // Whoever shares it was charged for all of it.
+            self.has().shared = Some((key, bytes));
+            return Ok(());
+        }
+        let known = has.bytes();
+        let joins = |key| known == 0 && self.join(key, bytes);
+        if bytes <= known || self.key_of_origin().is_some_and(joins) {
+            return Ok(());
+        }
+        self.place.reserve(bytes - known)?.commit();
+        self.has().own += bytes - known;
+        if let Some(key) = self.key_of_origin() {
+            self.share(key);
+        }
+        Ok(())
+    }
+
+    fn key_of_origin(&self) -> Option<u64> {
+        match self.origin {
+            Origin::Imported(key) => key,
+            Origin::Made => None,
+        }
+    }
+
+    /// Becomes one more holder of what is shared under that key, if something is.
+    fn join(&self, key: u64, bytes: u64) -> bool {
+        let Place { account, slot, gpu } = self.place;
+        let mut held = account.shares.held();
+        if let Some((_, here)) = held.get_mut(&(gpu, key)) {
+            *here += 1;
+        } else if let Some(shared) = slot.import(gpu, key) {
+            held.insert((gpu, key), (shared, 1));
+        } else {
+            return false;
+        }
+        self.has().shared = Some((key, bytes));
+        true
+    }
+
+    /// Memory of this process's own may be imported by others under that key from now on; what they find there is counted once.
+    /// Where it is shared under another key, or something else is under this one, whoever imports it is charged for himself.
+    pub fn export(&self, key: u64) {
+        let Place { account, slot, gpu } = self.place;
+        let has = *self.has();
+        if has.own == 0 || has.shared.is_some() || account.shares.held().contains_key(&(gpu, key)) {
+            return;
+        }
+        // A key that had been another allocation's, which somebody still holds.
+        if let Some(other) = slot.import(gpu, key) {
+            slot.let_go(other);
+            return;
+        }
+        self.share(key);
+    }
+
+    /// Hands the own bytes over to a line of the slice's, if it has one left.
+    fn share(&self, key: u64) {
+        let Place { account, slot, gpu } = self.place;
+        let mut held = account.shares.held();
+        let mut has = self.has();
+        let bytes = has.own;
+        if bytes == 0 || has.shared.is_some() {
+            return;
+        }
+        if let Some((_, here)) = held.get_mut(&(gpu, key)) {
+            // Another thread has imported the same meanwhile.
+            *here += 1;
+            slot.release(gpu, bytes);
+        } else if let Some(shared) = slot.export(gpu, key, bytes) {
+            held.insert((gpu, key), (shared, 1));
+        } else {
+            return;
+        }
+        has.own = 0;
+        has.shared = Some((key, bytes));
+    }
+
+    /// Under which key the slice's processes find it.
+    pub fn key(&self) -> Option<u64> {
+        self.has().shared.map(|(key, _)| key)
+    }
+
+    /// How much it is, whoever is charged.
+    pub fn bytes(&self) -> u64 {
+        self.has().bytes()
+    }
+
+    pub fn place(&self) -> &Place {
+        &self.place
+    }
+
+    fn has(&self) -> MutexGuard<'_, Has> {
+        self.has.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Holding {
+    fn drop(&mut self) {
+        let Place { account, slot, gpu } = self.place;
+        let has = *self.has();
+        if has.own > 0 {
+            slot.release(gpu, has.own);
+        }
+        if has.pinned > 0 {
+            slot.note_host(gpu, -(has.pinned as i64));
+        }
+        let Some((key, _)) = has.shared else { return };
+        let mut held = account.shares.held();
+        let Some((shared, here)) = held.get_mut(&(gpu, key)) else {
+            return;
+        };
+        *here -= 1;
+        if *here == 0 {
+            slot.let_go(*shared);
+            held.remove(&(gpu, key));
+        }
+    }
+}

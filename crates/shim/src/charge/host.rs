@@ -1,0 +1,153 @@
+//! Host memory that is pinned for the GPU. It is not the GPU's, so it is counted beside the limit; where GPU and host have one
+//! memory (`CU_DEVICE_ATTRIBUTE_INTEGRATED`) it is charged like any other.
+
+use std::ffi::{c_uint, c_void};
+use std::sync::Arc;
+
+use divvy_driver::sys::cuda::CUresult;
+use divvy_ledger::Hold;
+
+use crate::account::{Account, Place};
+use crate::charge::holding::Holding;
+use crate::charge::memory::{self, granted};
+use crate::charge::pointers::{Allocation, What, key};
+use crate::device::{self, Belongs};
+use crate::process::{self, Standing};
+use crate::route::hook::Real;
+
+/// What is to be done with host memory that is asked for.
+pub enum Taken {
+    /// The driver answers alone.
+    Passed,
+    /// It fails with OUT_OF_MEMORY.
+    Refused,
+    Counted(Pinned),
+}
+
+/// Host memory, about to be pinned. Dropped, it counts for nothing.
+pub struct Pinned {
+    place: Place,
+    bytes: u64,
+    /// What it is charged, where it is the GPU's memory too.
+    hold: Option<Hold<'static>>,
+}
+
+/// Counts host memory, with the current device, or with the slice's first where none is current.
+pub fn take(bytes: u64) -> Taken {
+    let is_integrated = device::is_integrated(device::current().unwrap_or(0));
+    let account = match process::standing() {
+        Standing::Limited(account) => account,
+        Standing::Refused(cause) if is_integrated => {
+            process::tell_refusal(cause);
+            return Taken::Refused;
+        }
+        Standing::Off | Standing::Refused(_) => return Taken::Passed,
+    };
+    let place = match device::current().map(|device| account.belongs(device)) {
+        Some(Belongs::Here(place)) => Some(place),
+        Some(Belongs::Elsewhere) if is_integrated => return Taken::Refused,
+        _ => account.first_place(),
+    };
+    let Some(place) = place else {
+        return if is_integrated {
+            Taken::Refused
+        } else {
+            Taken::Passed
+        };
+    };
+    let hold = match is_integrated {
+        false => None,
+        true => match place.reserve(granted(bytes)) {
+            Ok(hold) => Some(hold),
+            Err(_) => return Taken::Refused,
+        },
+    };
+    Taken::Counted(Pinned { place, bytes, hold })
+}
+
+impl Pinned {
+    pub fn account(&self) -> &'static Account {
+        self.place.account
+    }
+
+    /// It was pinned. Returns what it was charged.
+    fn commit(self) -> u64 {
+        let charged = self.hold.as_ref().map_or(0, Hold::bytes);
+        if let Some(hold) = self.hold {
+            hold.commit();
+        }
+        let Place { slot, gpu, .. } = self.place;
+        slot.note_host(gpu, i64::try_from(self.bytes).unwrap_or(i64::MAX));
+        charged
+    }
+
+    /// It was made by handle.
+    pub fn into_holding(self) -> Arc<Holding> {
+        let (place, bytes) = (self.place, self.bytes);
+        Holding::new(place, self.commit(), bytes)
+    }
+
+    fn remember(self, address: *const c_void) {
+        let Place { account, gpu, .. } = self.place;
+        let pinned = self.bytes;
+        let allocation = Allocation {
+            gpu,
+            bytes: self.commit(),
+            context: device::current_context() as usize,
+            era: account.pointers.era(),
+            what: What::Pinned(pinned),
+        };
+        let key = key::pinned(address as u64);
+        account.pointers.insert(key, allocation);
+    }
+}
+
+pub fn alloc<F>(real: Real<'_, F>, pp: *mut *mut c_void, bytesize: usize) -> CUresult {
+    allocate(&real, pp, bytesize as u64)
+}
+
+pub fn alloc_v1<F>(real: Real<'_, F>, pp: *mut *mut c_void, bytesize: c_uint) -> CUresult {
+    allocate(&real, pp, bytesize.into())
+}
+
+pub fn alloc_with<F>(
+    real: Real<'_, F>,
+    pp: *mut *mut c_void,
+    bytesize: usize,
+    _flags: c_uint,
+) -> CUresult {
+    allocate(&real, pp, bytesize as u64)
+}
+
+fn allocate<F>(real: &Real<'_, F>, pp: *mut *mut c_void, bytes: u64) -> CUresult {
+    if pp.is_null() {
+        return real.call();
+    }
+    // SAFETY: not null, and the driver has written it when this is called.
+    pin(real, bytes, || unsafe { pp.read() })
+}
+
+pub fn register<F>(real: Real<'_, F>, p: *mut c_void, bytesize: usize, _flags: c_uint) -> CUresult {
+    pin(&real, bytesize as u64, || p)
+}
+
+fn pin<F>(real: &Real<'_, F>, bytes: u64, address: impl Fn() -> *mut c_void) -> CUresult {
+    if bytes == 0 {
+        return real.call();
+    }
+    let taken = match take(bytes) {
+        Taken::Passed => return real.call(),
+        Taken::Refused => return CUresult::OUT_OF_MEMORY,
+        Taken::Counted(taken) => taken,
+    };
+    let result = real.call();
+    if result == CUresult::SUCCESS {
+        taken.remember(address());
+    }
+    result
+}
+
+/// `cuMemFreeHost` and `cuMemHostUnregister`.
+pub fn free<F>(real: Real<'_, F>, p: *mut c_void) -> CUresult {
+    memory::release(&real, key::pinned(p as u64), Account::give_back)
+}

@@ -1,0 +1,127 @@
+//! Names on file descriptors: memory that goes from process to process as a descriptor is known again by a mark on it.
+//!
+//! The driver gives out descriptors of files that all look alike (of the same device node, inferred), so a descriptor says nothing
+//! about what it stands for. But a read lock belongs to an *open file description*, which is what is sent to another process, and
+//! the kernel tells the locks of a descriptor's own description (`/proc/self/fdinfo`, proc_pid_fdinfo(5)). A lock of one byte at the
+//! place that is the key marks it; nobody else locks these files, and read locks keep nobody out. The mark ends with the last
+//! descriptor. Where it cannot be set or read, the importer is charged for himself.
+
+use std::fs;
+use std::os::fd::RawFd;
+
+/// Keys are places in a file: below 2^62, and above what any file is long.
+const PLACES: u64 = 1 << 62;
+const BEYOND_FILES: u64 = 1 << 56;
+
+/// A key that no other process draws.
+pub fn draw() -> u64 {
+    let mut bytes = [0u8; 8];
+    // SAFETY: writes at most as many bytes as there are. Of so few it always writes all, once the system has started.
+    unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+    u64::from_ne_bytes(bytes) % (PLACES - BEYOND_FILES) + BEYOND_FILES
+}
+
+/// Marks what a descriptor stands for. Returns whether it could be.
+pub fn set(descriptor: RawFd, key: u64) -> bool {
+    // SAFETY: all zeros are valid.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = libc::F_RDLCK as libc::c_short;
+    lock.l_whence = libc::SEEK_SET as libc::c_short;
+    lock.l_start = key as libc::off_t;
+    lock.l_len = 1;
+    // SAFETY: a lock as the command wants it; a descriptor that is none is refused.
+    unsafe { libc::fcntl(descriptor, libc::F_OFD_SETLK, &raw const lock) == 0 }
+}
+
+/// The mark on what a descriptor stands for.
+pub fn get(descriptor: RawFd) -> Option<u64> {
+    let told = fs::read_to_string(format!("/proc/self/fdinfo/{descriptor}")).ok()?;
+    told.lines().find_map(mark_in)
+}
+
+/// `lock:\t1: OFDLCK ADVISORY  READ -1 00:06:3 4611686018427387 4611686018427387`
+fn mark_in(line: &str) -> Option<u64> {
+    let mut words = line.strip_prefix("lock:")?.split_whitespace().skip(1);
+    let (kind, _, access) = (words.next()?, words.next()?, words.next()?);
+    let (start, end) = (words.nth(2)?.parse().ok()?, words.next()?.parse().ok()?);
+    let is_mark = kind == "OFDLCK" && access == "READ" && start == end;
+    Some(start).filter(|key| is_mark && (BEYOND_FILES..PLACES).contains(key))
+}
+
+/// What names memory that goes from process to process as bytes: the driver gives out the same for one allocation and others for
+/// the next (inferred: PyTorch, among others, tells allocations apart by them).
+pub fn of_bytes(bytes: &[u8]) -> u64 {
+    let mixed = bytes
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325, |mixed: u64, byte| {
+            (mixed ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
+        });
+    // The function above (FNV-1a) leaves the last bytes in the low bits; this spreads them.
+    let mixed = (mixed ^ mixed >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    mixed ^ mixed >> 29
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::os::fd::AsRawFd;
+
+    #[test]
+    fn a_mark_is_on_all_descriptors_of_one_opening_and_on_no_other() {
+        for path in ["/dev/null", "/proc/self/exe"] {
+            let file = File::open(path).unwrap();
+            let copy = file.try_clone().unwrap();
+            let other = File::open(path).unwrap();
+            let key = draw();
+            assert_eq!(get(file.as_raw_fd()), None);
+            assert!(set(file.as_raw_fd(), key));
+            assert!(set(copy.as_raw_fd(), key), "once more is no harm");
+            drop(file);
+            assert_eq!(get(copy.as_raw_fd()), Some(key));
+            assert_eq!(get(other.as_raw_fd()), None);
+        }
+        assert!(!set(-1, draw()));
+        assert_eq!(get(-1), None);
+    }
+
+    #[test]
+    fn locks_of_others_are_no_marks() {
+        let mark =
+            "lock:\t1: OFDLCK ADVISORY  READ -1 00:06:3 1311768467294899695 1311768467294899695";
+        assert_eq!(mark_in(mark), Some(1_311_768_467_294_899_695));
+        for other in [
+            "lock:\t1: OFDLCK ADVISORY  READ -1 00:06:3 0 EOF",
+            "lock:\t1: OFDLCK ADVISORY  READ -1 00:06:3 7 7",
+            "lock:\t1: OFDLCK ADVISORY  WRITE -1 00:06:3 1311768467294899695 1311768467294899695",
+            "lock:\t1: POSIX ADVISORY  READ 77 00:06:3 1311768467294899695 1311768467294899695",
+            "lock:\t1: FLOCK ADVISORY  READ 77 00:06:3 0 EOF",
+            "flags:\t02",
+            "lock:",
+        ] {
+            assert_eq!(mark_in(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn keys_are_places_that_a_lock_can_have_and_no_file_has() {
+        for _ in 0..1000 {
+            assert!((BEYOND_FILES..PLACES).contains(&draw()));
+        }
+        assert_ne!(draw(), draw());
+    }
+
+    #[test]
+    fn handles_that_differ_in_one_bit_have_other_names() {
+        let handle = [7u8; 64];
+        let names: std::collections::HashSet<_> = (0..512)
+            .map(|bit| {
+                let mut other = handle;
+                other[bit / 8] ^= 1 << (bit % 8);
+                of_bytes(&other)
+            })
+            .chain([of_bytes(&handle)])
+            .collect();
+        assert_eq!(names.len(), 513);
+    }
+}

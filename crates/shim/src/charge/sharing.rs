@@ -1,0 +1,419 @@
+//! Memory that goes from process to process: IPC handles, handles of physical memory, allocations of shared pools.
+//!
+//! It is counted once in a slice. What a process of the slice gives away is handed over to a line that all who hold it share
+//! (`holding`), under a key that both sides find by themselves: what the driver's 64 bytes come to, or a mark on the descriptor
+//! (`mark`). So it is counted as long as anybody holds it, whoever made it. Memory of another slice, or of a process in none, is
+//! charged to its first importer in this one; and so is what comes without a key.
+//!
+//! Importing takes nothing of the GPU, so memory is imported first and charged when it is known how much it is; what does not fit is
+//! let go of again before the program hears of it.
+
+use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
+use std::sync::Arc;
+
+use divvy_driver::sys::cuda::{
+    CUdevice, CUdeviceptr, CUipcMemHandle, CUmemAllocationHandleType, CUmemAllocationProp,
+    CUmemGenericAllocationHandle, CUmemPoolPtrExportData, CUmemoryPool, CUpointer_attribute,
+    CUresult,
+};
+
+use crate::account::{Account, Place};
+use crate::charge::holding::Holding;
+use crate::charge::mark;
+use crate::charge::memory::granted;
+use crate::charge::pointers::{Allocation, NO_CONTEXT, What};
+use crate::charge::pool::Home;
+use crate::charge::{memory, vmm};
+use crate::device::{self, Admission, Belongs};
+use crate::process::{self, Standing};
+use crate::route::function::driver;
+use crate::route::hook::Real;
+use crate::table::real;
+
+/// `CUmemFabricHandle` of cuda.h.
+type FabricHandle = [u8; 64];
+
+/// `cuIpcGetMemHandle`: the allocation may be opened by others from now on.
+pub fn export_address<F>(
+    real: Real<'_, F>,
+    handle: *mut CUipcMemHandle,
+    address: CUdeviceptr,
+) -> CUresult {
+    let result = real.call();
+    if result == CUresult::SUCCESS
+        && let Some(account) = process::account()
+    {
+        // SAFETY: the driver has just written the handle.
+        let key = key_of(unsafe { &*handle });
+        let base = match account.pointers.get(address) {
+            Some(_) => Some(address),
+            None => around(address).map(|(base, _)| base),
+        };
+        if let Some(holding) = base.and_then(|base| account.holding_of(base)) {
+            holding.export(key);
+        }
+    }
+    result
+}
+
+impl Account {
+    /// What holds the linear memory at an address, which is made now if it was the process's plain own.
+    fn holding_of(&'static self, address: CUdeviceptr) -> Option<Arc<Holding>> {
+        let slot = self.joined()?;
+        self.pointers.change(address, |allocation| {
+            if matches!(allocation.what, What::Linear) {
+                let place = Place {
+                    account: self,
+                    slot,
+                    gpu: allocation.gpu,
+                };
+                let own = std::mem::take(&mut allocation.bytes);
+                allocation.what = What::Held(Holding::new(place, own, 0));
+            }
+            match &allocation.what {
+                What::Held(holding) => Some(holding.clone()),
+                _ => None,
+            }
+        })?
+    }
+}
+
+/// What a structure of plain bytes comes to.
+fn key_of<T>(handle: &T) -> u64 {
+    let (at, length) = (std::ptr::from_ref(handle).cast::<u8>(), size_of::<T>());
+    // SAFETY: the callers' structures are arrays of bytes, which the driver or the program has written.
+    mark::of_bytes(unsafe { std::slice::from_raw_parts(at, length) })
+}
+
+/// Beginning and size of the allocation around an address.
+fn around(address: CUdeviceptr) -> Option<(CUdeviceptr, u64)> {
+    let (mut base, mut size) = (0, 0);
+    let ask = driver::cuMemGetAddressRange_v2.get()?;
+    // SAFETY: the driver's function, with places for its answers.
+    let result = unsafe { ask(&mut base, &mut size, address) };
+    (result == CUresult::SUCCESS).then_some((base, size as u64))
+}
+
+/// The device that has the memory at an address.
+fn device_at(address: CUdeviceptr) -> Option<CUdevice> {
+    let mut device: c_int = 0;
+    let ask = driver::cuPointerGetAttribute.get()?;
+    let attribute = CUpointer_attribute::DEVICE_ORDINAL;
+    // SAFETY: the driver's function, with a place of the type that the header gives for this attribute.
+    let result = unsafe { ask((&raw mut device).cast(), attribute, address) };
+    (result == CUresult::SUCCESS).then_some(device)
+}
+
+pub fn open<F>(
+    real: Real<'_, F>,
+    address: *mut CUdeviceptr,
+    handle: CUipcMemHandle,
+    _flags: c_uint,
+) -> CUresult {
+    let context = device::current_context() as usize;
+    let opened = Import {
+        key: key_of(&handle),
+        context,
+        give_up: |address| {
+            if let Some(close) = real::cuIpcCloseMemHandle.get() {
+                // SAFETY: what was just opened, and the program has not seen.
+                unsafe { close(address) };
+            }
+        },
+        what: |holding| What::Opened(holding, 1),
+    };
+    opened.run(&real, address)
+}
+
+pub fn close<F>(real: Real<'_, F>, address: CUdeviceptr) -> CUresult {
+    let Some(account) = process::account() else {
+        return real.call();
+    };
+    // Opened several times it has to be closed as often.
+    let once_less = account
+        .pointers
+        .change(address, |allocation| match &mut allocation.what {
+            What::Opened(_, times) if *times > 1 => {
+                *times -= 1;
+                true
+            }
+            _ => false,
+        });
+    match once_less {
+        Some(true) => {
+            let result = real.call();
+            if result != CUresult::SUCCESS {
+                account.pointers.change(address, |allocation| {
+                    if let What::Opened(_, times) = &mut allocation.what {
+                        *times += 1;
+                    }
+                });
+            }
+            result
+        }
+        _ => memory::release(&real, address, Account::give_back),
+    }
+}
+
+/// `cuMemPoolExportPointer`: an allocation of a shared pool may be imported by others from now on.
+pub fn export_pooled<F>(
+    real: Real<'_, F>,
+    data: *mut CUmemPoolPtrExportData,
+    address: CUdeviceptr,
+) -> CUresult {
+    let result = real.call();
+    if result == CUresult::SUCCESS
+        && let Some(account) = process::account()
+        && let Some((base, size)) = around(address)
+    {
+        // SAFETY: the driver has just written it.
+        let key = key_of(unsafe { &*data });
+        let lent = account.pointers.change(base, |allocation| {
+            if let What::Pooled(pool) = &allocation.what
+                && let Some(holding) = pool.lend(size)
+            {
+                allocation.what = What::Lent(pool.clone(), holding);
+            }
+            match &allocation.what {
+                What::Lent(_, holding) => Some(holding.clone()),
+                _ => None,
+            }
+        });
+        if let Some(holding) = lent.flatten() {
+            holding.export(key);
+        }
+    }
+    result
+}
+
+/// `cuMemPoolImportPointer`: an allocation of another process's pool.
+pub fn import_pooled<F>(
+    real: Real<'_, F>,
+    address: *mut CUdeviceptr,
+    _pool: CUmemoryPool,
+    data: *mut CUmemPoolPtrExportData,
+) -> CUresult {
+    if data.is_null() {
+        return real.call();
+    }
+    let imported = Import {
+        // SAFETY: not null, and the driver would read it too.
+        key: key_of(unsafe { &*data }),
+        context: NO_CONTEXT,
+        give_up: |address| {
+            if let Some(free) = real::cuMemFree_v2.get() {
+                // SAFETY: what was just imported, and the program has not seen.
+                unsafe { free(address) };
+            }
+        },
+        what: What::Held,
+    };
+    imported.run(&real, address)
+}
+
+/// Something that a call gives an address of.
+struct Import<G, W> {
+    key: u64,
+    context: usize,
+    give_up: G,
+    what: W,
+}
+
+impl<G: Fn(CUdeviceptr), W: Fn(Arc<Holding>) -> What> Import<G, W> {
+    fn run<F>(self, real: &Real<'_, F>, address: *mut CUdeviceptr) -> CUresult {
+        if address.is_null() {
+            return real.call();
+        }
+        let current = match device::admit_current() {
+            Admission::Charge(place) => place,
+            Admission::Pass => return real.call(),
+            Admission::Refuse => return CUresult::OUT_OF_MEMORY,
+        };
+        // SAFETY: not null, and the driver would write there.
+        let before = unsafe { address.read() };
+        let result = real.call();
+        if result != CUresult::SUCCESS {
+            return result;
+        }
+        // SAFETY: as above; the driver has just written it.
+        let at = unsafe { address.read() };
+        if self.charge(&current, at) {
+            return result;
+        }
+        (self.give_up)(at);
+        // SAFETY: as above.
+        unsafe { address.write(before) };
+        CUresult::OUT_OF_MEMORY
+    }
+
+    /// Counts what is at that address now. Returns whether it may stay.
+    fn charge(&self, current: &Place, at: CUdeviceptr) -> bool {
+        let pointers = &current.account.pointers;
+        if pointers.change(at, opened_again) == Some(true) {
+            return true;
+        }
+        // A peer's memory is its own GPU's.
+        let place = match device_at(at).map(|device| current.account.belongs(device)) {
+            Some(Belongs::Here(place)) => place,
+            Some(Belongs::Elsewhere) => return false,
+            Some(Belongs::Nowhere) | None => *current,
+        };
+        let size = around(at).map_or(0, |(_, size)| size);
+        if size == 0 {
+            process::alarm();
+        }
+        let Ok(holding) = Holding::import(place, Some(self.key), granted(size)) else {
+            return false;
+        };
+        let allocation = Allocation {
+            gpu: place.gpu,
+            bytes: 0,
+            context: self.context,
+            era: pointers.era(),
+            what: (self.what)(holding),
+        };
+        // Another thread may have opened it meanwhile.
+        let unneeded = pointers.insert_unless(at, allocation, opened_again);
+        drop(unneeded);
+        true
+    }
+}
+
+/// One that is open already is opened once more. Returns whether it is one.
+fn opened_again(allocation: &mut Allocation) -> bool {
+    let What::Opened(_, times) = &mut allocation.what else {
+        return false;
+    };
+    *times += 1;
+    true
+}
+
+/// `cuMemExportToShareableHandle`: others may import the memory from now on.
+pub fn export_handle<F>(
+    real: Real<'_, F>,
+    shareable: *mut c_void,
+    handle: CUmemGenericAllocationHandle,
+    kind: CUmemAllocationHandleType,
+    _flags: c_ulonglong,
+) -> CUresult {
+    let result = real.call();
+    if result == CUresult::SUCCESS
+        && let Some(account) = process::account()
+        && let Some(backing) = account.mappings().backing(handle)
+    {
+        match kind {
+            CUmemAllocationHandleType::POSIX_FILE_DESCRIPTOR => {
+                // SAFETY: the driver has just written a descriptor there.
+                let descriptor = unsafe { shareable.cast::<c_int>().read() };
+                let key = backing.key().unwrap_or_else(mark::draw);
+                if mark::set(descriptor, key) {
+                    backing.export(key);
+                }
+            }
+            CUmemAllocationHandleType::FABRIC => {
+                // SAFETY: the driver has just written such a structure there.
+                backing.export(key_of(unsafe { &*shareable.cast::<FabricHandle>() }));
+            }
+            _ => {}
+        }
+    }
+    result
+}
+
+pub fn import_handle<F>(
+    real: Real<'_, F>,
+    handle: *mut CUmemGenericAllocationHandle,
+    shareable: *mut c_void,
+    kind: CUmemAllocationHandleType,
+) -> CUresult {
+    let account = match process::standing() {
+        Standing::Limited(account) if !handle.is_null() => account,
+        Standing::Refused(cause) => {
+            process::tell_refusal(cause);
+            return CUresult::OUT_OF_MEMORY;
+        }
+        Standing::Off | Standing::Limited(_) => return real.call(),
+    };
+    let key = match kind {
+        CUmemAllocationHandleType::POSIX_FILE_DESCRIPTOR => mark::get(shareable as usize as c_int),
+        CUmemAllocationHandleType::FABRIC if !shareable.is_null() => {
+            // SAFETY: not null, and the driver would read it too.
+            Some(key_of(unsafe { &*shareable.cast::<FabricHandle>() }))
+        }
+        _ => None,
+    };
+    // SAFETY: not null, and the driver would write there.
+    let before = unsafe { handle.read() };
+    let result = real.call();
+    if result != CUresult::SUCCESS {
+        return result;
+    }
+    // SAFETY: as above; the driver has just written it.
+    let imported = unsafe { handle.read() };
+    if account.hold_import(imported, key) {
+        return result;
+    }
+    if let Some(release) = real::cuMemRelease.get() {
+        // SAFETY: the handle just imported, which the program has not seen.
+        unsafe { release(imported) };
+    }
+    // SAFETY: as above.
+    unsafe { handle.write(before) };
+    CUresult::OUT_OF_MEMORY
+}
+
+impl Account {
+    /// Counts what was imported under that handle, as far as it is known how much it is: where nobody of the slice shares it,
+    /// that is when it is mapped. Returns whether it may stay.
+    fn hold_import(&'static self, handle: CUmemGenericAllocationHandle, key: Option<u64>) -> bool {
+        let device = location_of(handle).and_then(|at| vmm::device_of(&at.location));
+        let place = match device.map(|device| self.belongs(device)) {
+            Some(Belongs::Here(place)) => place,
+            Some(Belongs::Elsewhere) => return false,
+            // Host memory, and multicast objects, which have none.
+            Some(Belongs::Nowhere) | None => match self.first_place() {
+                Some(place) => place,
+                None => return false,
+            },
+        };
+        let holding = match device {
+            Some(_) => Holding::import(place, key, 0),
+            None => Ok(Holding::nothing(place)),
+        };
+        let Ok(holding) = holding else {
+            return false;
+        };
+        let unneeded = self.mappings().import(handle, holding);
+        drop(unneeded);
+        true
+    }
+}
+
+fn location_of(handle: CUmemGenericAllocationHandle) -> Option<CUmemAllocationProp> {
+    let mut properties = CUmemAllocationProp::default();
+    let ask = driver::cuMemGetAllocationPropertiesFromHandle.get()?;
+    // SAFETY: the driver's function, with a place for its answer.
+    let result = unsafe { ask(&mut properties, handle) };
+    (result == CUresult::SUCCESS).then_some(properties)
+}
+
+/// `cuMemPoolImportFromShareableHandle`: a pool from which nothing can be allocated here; what it is imported for are the
+/// allocations in it.
+pub fn import_pool<F>(
+    real: Real<'_, F>,
+    pool: *mut CUmemoryPool,
+    _handle: *mut c_void,
+    _kind: CUmemAllocationHandleType,
+    _flags: c_ulonglong,
+) -> CUresult {
+    let result = real.call();
+    if result == CUresult::SUCCESS
+        && let Some(account) = process::account()
+    {
+        // SAFETY: the driver has just written the handle.
+        let pool = unsafe { pool.read() };
+        account.pools.take(pool);
+        account.pools.insert(pool, Home::Imported);
+    }
+    result
+}
