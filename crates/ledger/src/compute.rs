@@ -14,5 +14,5 @@ mod gate;
 mod lookout;
 
 pub(crate) use gate::forget;
-pub use gate::{Grant, KEEPER_GONE_NS, Watching};
+pub use gate::{Grant, KEEPER_GONE_NS, LONGEST_WAIT_NS, Watching};
 pub use lookout::{Bell, Demand, Lookout, wait_for_demand};

@@ -48,7 +48,9 @@ mod shared;
 mod slice;
 mod slot;
 
-pub use compute::{Bell, Demand, Grant, KEEPER_GONE_NS, Lookout, Watching, wait_for_demand};
+pub use compute::{
+    Bell, Demand, Grant, KEEPER_GONE_NS, LONGEST_WAIT_NS, Lookout, Watching, wait_for_demand,
+};
 pub use control::{Control, CreateError, GpuSpec, Mode, SliceSpec};
 pub use damage::Damage;
 pub use denial::{Cause, Denial, Kind, Live, NAMED, Peer, Refusal, Text};

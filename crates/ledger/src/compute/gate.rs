@@ -16,8 +16,8 @@ pub const KEEPER_GONE_NS: u64 = 1_000_000_000;
 const ASK_AGAIN: Duration = Duration::from_millis(20);
 /// How often it looks whether its work has left the GPU.
 const LOOK: Duration = Duration::from_micros(200);
-/// Nobody is kept longer than this, whatever the grant says: an error of ours must not hang a program.
-const LONGEST_WAIT_NS: u64 = 60_000_000_000;
+/// Nobody is kept longer than this, in nanoseconds, whatever the grant says: an error of ours must not hang a program.
+pub const LONGEST_WAIT_NS: u64 = 60_000_000_000;
 
 /// What the processes of a slice may launch. Times are of [`boot_time_ns`], below 2^62.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use divvy_driver::sys::cuda::{CUcontext, CUevent, CUresult, CUstream};
 
 use crate::charge::stock::relaxed;
+use crate::charge::stream::Flavour;
 use crate::compute::forecast::{Forecast, Work};
 use crate::route::function::driver;
 
@@ -26,16 +27,48 @@ const SAMPLES: usize = 64;
 pub struct Lane {
     pub context: CUcontext,
     pub stream: CUstream,
+    pub name: Name,
     /// The per-thread flavour of the functions was called.
     pub per_thread: bool,
     pub gpu: usize,
 }
 
+/// What tells a context's streams apart, whichever flavour of a function they are used with.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Name {
+    stream: usize,
+    /// The thread whose default stream it is; 0 for streams that all threads mean.
+    thread: usize,
+}
+
+impl Name {
+    /// The calling thread's word for a stream.
+    pub fn of(stream: CUstream, flavour: &Flavour) -> Self {
+        /// `CU_STREAM_LEGACY` of `cuda.h`.
+        const LEGACY_STREAM: usize = 1;
+        match flavour.identity(stream) {
+            Some(0 | LEGACY_STREAM) => Self {
+                stream: 0,
+                thread: 0,
+            },
+            Some(stream) => Self { stream, thread: 0 },
+            None => Self {
+                stream: 0,
+                // SAFETY: it only says who asks.
+                thread: unsafe { libc::pthread_self() } as usize,
+            },
+        }
+    }
+}
+
 impl Lane {
     fn is(&self, other: &Lane) -> bool {
-        self.context == other.context
-            && self.stream == other.stream
-            && self.per_thread == other.per_thread
+        self.context == other.context && self.name == other.name
+    }
+
+    /// The program made the stream: it is no context's default.
+    pub fn is_made(&self) -> bool {
+        self.name.stream != 0
     }
 
     fn record(&self, event: CUevent) -> bool {
@@ -75,6 +108,8 @@ pub struct Flight {
     tracks: Vec<Track>,
     samples: Vec<Sample>,
     spare: Vec<(CUcontext, CUevent)>,
+    /// GPUs that work went to.
+    gpus: Vec<usize>,
 }
 
 // SAFETY: handles of the driver, which may be used from any thread; they are passed to it and not followed.
@@ -106,6 +141,9 @@ impl Flight {
         let at = match self.tracks.iter().position(|track| track.lane.is(&lane)) {
             Some(at) => at,
             None => {
+                if !self.gpus.contains(&lane.gpu) {
+                    self.gpus.push(lane.gpu);
+                }
                 let (marks, behind, used_at) = (VecDeque::new(), 0, now);
                 self.tracks.push(Track {
                     lane,
@@ -189,18 +227,24 @@ impl Flight {
         }
     }
 
-    /// Looks which marks have passed and which measurements are there.
-    pub fn settle(&mut self, forecast: &Forecast) {
+    /// Looks which marks have passed and which measurements are there. A stream with no mark that was not used for long is
+    /// forgotten, as programs make and destroy any number of them: the next launch into it marks it again.
+    pub fn settle(&mut self, forecast: &Forecast, now: u64) {
         let Self {
             tracks,
             samples,
             spare,
+            ..
         } = self;
-        for track in tracks {
+        for track in tracks.iter_mut() {
             while let Some(mark) = track.marks.pop_front_if(|mark| has_passed(mark.event)) {
                 spare.push((track.lane.context, mark.event));
             }
         }
+        let is_forgotten = |track: &Track| {
+            track.marks.is_empty() && now.saturating_sub(track.used_at) >= FORGETFUL
+        };
+        tracks.retain(|track| !is_forgotten(track));
         samples.retain(|sample| {
             let passed = has_passed(sample.end);
             if passed {
@@ -234,11 +278,9 @@ impl Flight {
         self.is_empty(gpu) && self.tracks.iter().all(nothing_behind)
     }
 
-    pub fn gpus(&self) -> Vec<usize> {
-        let mut gpus: Vec<usize> = self.tracks.iter().map(|track| track.lane.gpu).collect();
-        gpus.sort_unstable();
-        gpus.dedup();
-        gpus
+    /// GPUs that work went to so far.
+    pub fn gpus(&self) -> &[usize] {
+        &self.gpus
     }
 
     /// Contexts are gone, and their events with them.
@@ -279,4 +321,55 @@ fn between(start: CUevent, end: CUevent) -> Option<u64> {
     let result = relaxed(|| unsafe { elapsed(&mut milliseconds, start, end) });
     (result == CUresult::SUCCESS && milliseconds >= 0.0)
         .then_some((f64::from(milliseconds) * 1e6) as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::charge::stream::{LEGACY, PER_THREAD};
+
+    /// The driver is not there, so nothing is marked.
+    fn lane(stream: usize, flavour: &Flavour) -> Lane {
+        let stream = stream as CUstream;
+        Lane {
+            context: std::ptr::dangling_mut::<u64>().cast(),
+            stream,
+            name: Name::of(stream, flavour),
+            per_thread: false,
+            gpu: 0,
+        }
+    }
+
+    #[test]
+    fn streams_that_are_not_used_any_more_are_forgotten_with_what_was_put_there() {
+        let (mut flight, forecast) = (Flight::default(), Forecast::default());
+        for stream in 0..1000 {
+            let lane = lane(0x1000 + stream, &LEGACY);
+            flight.track(lane, stream as u64).behind += SPACING / 2;
+        }
+        flight.settle(&forecast, FORGETFUL);
+        assert_eq!(flight.tracks.len(), 999);
+        flight.settle(&forecast, 999 + FORGETFUL);
+        assert!(flight.tracks.is_empty() && flight.is_done(0));
+        assert!(flight.has_room(0, WINDOW, 1000 + FORGETFUL));
+        // The slice is told that the work is done all the same.
+        assert_eq!(flight.gpus(), [0]);
+    }
+
+    #[test]
+    fn a_default_stream_of_each_thread_is_another_one_and_a_made_one_is_the_same() {
+        let is = |one: usize, other: usize, of: &Flavour, and: &Flavour| {
+            lane(one, of).is(&lane(other, and))
+        };
+        assert!(is(0x1000, 0x1000, &LEGACY, &PER_THREAD));
+        assert!(is(0, 2, &PER_THREAD, &LEGACY));
+        assert!(is(0, 1, &LEGACY, &PER_THREAD));
+        assert!(!is(0, 0, &LEGACY, &PER_THREAD));
+        let names = || [Name::of(NULL, &PER_THREAD), Name::of(NULL, &LEGACY)];
+        let elsewhere = std::thread::scope(|scope| scope.spawn(names).join());
+        let [own, all] = elsewhere.expect("it does not panic");
+        assert!(own != names()[0] && all == names()[1]);
+    }
+
+    const NULL: CUstream = std::ptr::null_mut();
 }

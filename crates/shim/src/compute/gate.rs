@@ -9,11 +9,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use divvy_driver::sys::cuda::{CUresult, CUstream};
-use divvy_ledger::{Slot, boot_time_ns};
+use divvy_ledger::{LONGEST_WAIT_NS, Slot, boot_time_ns};
 
 use crate::account::Account;
 use crate::charge::stream::Flavour;
-use crate::compute::flight::{Flight, Lane, SPACING};
+use crate::compute::flight::{Flight, Lane, Name, SPACING};
 use crate::compute::forecast::{Forecast, Work};
 use crate::device;
 use crate::device::Belongs;
@@ -46,7 +46,7 @@ impl Compute {
     #[inline]
     fn is_skipped(&self) -> bool {
         let launches = self.launches.fetch_add(1, Relaxed);
-        launches % self.stride.load(Relaxed).max(1) != 0
+        !launches.is_multiple_of(self.stride.load(Relaxed).max(1))
     }
 
     /// Chooses the stride from here on, and returns the one up to here.
@@ -66,12 +66,10 @@ impl Compute {
     /// After a call that waited for work: tells what is done.
     pub fn synchronised(&self, slot: &Slot, of: impl Fn(&Lane) -> bool) {
         let mut flight = self.flight();
-        flight.settle(&self.forecast);
+        flight.settle(&self.forecast, boot_time_ns());
         flight.synchronised(of);
-        for gpu in flight.gpus() {
-            if flight.is_done(gpu) {
-                slot.work_done(gpu);
-            }
+        for gpu in flight.gpus().iter().filter(|gpu| flight.is_done(**gpu)) {
+            slot.work_done(*gpu);
         }
     }
 }
@@ -166,7 +164,7 @@ fn wait(compute: &Compute, slot: &Slot, lane: Lane, is_current: bool, cost: u64)
         if is_current {
             flight.mark(lane, boot_time_ns());
         }
-        flight.settle(&compute.forecast);
+        flight.settle(&compute.forecast, boot_time_ns());
         flight.is_empty(lane.gpu)
     };
     let start = boot_time_ns();
@@ -174,12 +172,14 @@ fn wait(compute: &Compute, slot: &Slot, lane: Lane, is_current: bool, cost: u64)
     loop {
         let now = boot_time_ns();
         if !slot.may_launch(lane.gpu, now) {
-            slot.wait_for_turn(lane.gpu, drained);
+            if slot.wait_for_turn(lane.gpu, drained) >= LONGEST_WAIT_NS {
+                return boot_time_ns();
+            }
             continue;
         }
         let has_room = {
             let mut flight = compute.flight();
-            flight.settle(&compute.forecast);
+            flight.settle(&compute.forecast, now);
             flight.has_room(lane.gpu, cost, now)
         };
         if has_room || now.saturating_sub(start) > GIVE_UP {
@@ -207,6 +207,7 @@ fn lane(account: &'static Account, stream: CUstream, flavour: &Flavour) -> Optio
     let lane = Lane {
         context,
         stream,
+        name: Name::of(stream, flavour),
         per_thread: flavour.identity(std::ptr::null_mut()).is_none(),
         gpu: place.gpu,
     };
