@@ -92,6 +92,39 @@ fn a_share_of_compute_of_its_own_counts_instead_of_the_memorys() {
 }
 
 #[test]
+fn shares_follow_a_resize_while_programs_run() {
+    let home = Home::new("a100-40gb:1");
+    let _daemon = home.daemon(&[]);
+    let mut tenants = [(); 2].map(|()| Tenant::run(&home, &["-g", "0.5"]));
+    let start = tenants[0].clock();
+    for tenant in &mut tenants {
+        tenant.begin("flood 200", 9_000);
+    }
+    until("the two take turns", || {
+        home.job("1")
+            .compute_time
+            .filter(|time| time.throttled_ms > 1_200)
+    });
+    let resized = usize::try_from(tenths_since(start)).expect("a few");
+    let said = home.divvy(&["resize", "1", "--compute", "fair=0.2"]).ok();
+    assert!(said.stdout.contains("fair=0.2"), "{}", said.stdout);
+    assert_eq!(home.job("1").compute, "fair=0.2");
+    let used = tenants.each_mut().map(|tenant| {
+        let _ = tenant.hear();
+        tenant.used(start)
+    });
+    let share = |tenths: std::ops::Range<usize>| {
+        let [one, other] = [0, 1].map(|tenant| part(&used[tenant], tenths.clone()));
+        one / (one + other)
+    };
+    let before = share(5..resized);
+    assert!((before - 0.5).abs() <= 0.07, "{before:.3} before: {used:?}");
+    // 0.2 beside 0.5.
+    let after = share(resized.min(70) + 8..88);
+    assert!((after - 0.286).abs() <= 0.06, "{after:.3} after: {used:?}");
+}
+
+#[test]
 fn what_a_slice_asked_and_used_is_shown() {
     let home = Home::new("a100-40gb:1");
     let _daemon = home.daemon(&[]);
