@@ -145,6 +145,12 @@ fn admitted(footprint: &Footprint) -> Result<Option<Arc<Executable>>, ()> {
     Ok((!needs.is_empty()).then(|| Executable::new(needs, footprint.leaves_allocations)))
 }
 
+/// Whether a launch may go straight on: nobody waits for a turn, and no graph takes memory.
+#[inline(always)]
+pub fn is_open() -> bool {
+    compute::is_open() && executable::none_takes_memory()
+}
+
 pub fn launch<F>(real: Real<'_, F>, exec: CUgraphExec, stream: CUstream) -> CUresult {
     let run = || run(&real, exec, stream, &LEGACY, Graphs::launched);
     compute::pass(stream, &LEGACY, || Work::graph(exec as usize), run)

@@ -27,7 +27,7 @@ fn number(variable: &str) -> Option<u64> {
 
 /// Runs one seed to its end.
 fn run(seed: u64, steps: u64) {
-    println!("DIVVY_MODEL_SEED={seed}");
+    eprintln!("DIVVY_MODEL_SEED={seed}");
     let mut world = World::new(seed);
     for _ in 0..steps {
         world.step();

@@ -147,7 +147,7 @@ impl World {
         self.rig.settle_the_dead();
         assert_eq!(self.rig.charged(), 0);
         assert_eq!(self.rig.truth(), 0);
-        println!("{:?}", self.taken);
+        eprintln!("{:?}", self.taken);
     }
 }
 

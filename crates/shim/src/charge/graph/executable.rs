@@ -23,11 +23,19 @@ use crate::charge::tally::Tally;
 /// Between two looks whether a stream's work has come to its end.
 const PATIENCE: Duration = Duration::from_millis(1);
 
+/// How many executable graphs take memory: all that a launch looks at in a program whose graphs take none. A fork child begins
+/// with its parent's figure, which only costs it a look.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether no graph of this process takes memory.
+#[inline]
+pub fn none_takes_memory() -> bool {
+    COUNT.load(Relaxed) == 0
+}
+
 /// The executable graphs of this process that take memory of the slice's GPUs.
 #[derive(Default)]
 pub struct Graphs {
-    /// How many there are: all that a launch looks at in a program whose graphs take no memory.
-    count: AtomicUsize,
     known: RwLock<HashMap<usize, Arc<Executable>>>,
     /// By the GPU's place in the slice.
     stocks: Mutex<HashMap<usize, Arc<Stock>>>,
@@ -60,7 +68,7 @@ struct Mapped {
 impl Graphs {
     /// The executable graph of that handle, if it takes memory.
     pub fn get(&self, handle: CUgraphExec) -> Option<Arc<Executable>> {
-        if self.count.load(Relaxed) == 0 {
+        if none_takes_memory() {
             return None;
         }
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
@@ -74,7 +82,7 @@ impl Graphs {
 
     /// Takes one out.
     pub fn take(&self, handle: CUgraphExec) -> Option<Arc<Executable>> {
-        if self.count.load(Relaxed) == 0 {
+        if none_takes_memory() {
             return None;
         }
         self.change(|known| known.remove(&(handle as usize)))
@@ -83,7 +91,7 @@ impl Graphs {
     fn change<T>(&self, change: impl FnOnce(&mut HashMap<usize, Arc<Executable>>) -> T) -> T {
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
         let result = change(&mut known);
-        self.count.store(known.len(), Relaxed);
+        COUNT.store(known.len(), Relaxed);
         result
     }
 
