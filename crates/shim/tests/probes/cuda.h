@@ -31,6 +31,14 @@ typedef struct { unsigned version; unsigned long long total, reserved, free, use
 typedef struct { unsigned pid; unsigned long long used; } process_v1;
 typedef struct { unsigned pid; unsigned long long used; unsigned gi, ci; } process_v2;
 
+typedef struct { unsigned width, height, format, channels; } array_v1;
+typedef struct { size_t width, height; unsigned format, channels; } array_v2;
+typedef struct { unsigned width, height, depth, format, channels, flags; } array3d_v1;
+typedef struct { size_t width, height, depth; unsigned format, channels, flags; } array3d_v2;
+typedef struct { uint64_t words[8]; } ipc_handle;
+typedef struct { int type; uint64_t handle[2]; unsigned long long size; unsigned flags, reserved[16]; } external_memory;
+typedef struct { unsigned long long offset, size; unsigned flags, reserved[16]; } external_buffer;
+
 /* X(symbol, name and version and flags to ask cuGetProcAddress with, result, parameters) */
 #define CUDA(X) \
     X(cuInit, "cuInit", 2000, 0, result, (unsigned)) \
@@ -89,6 +97,24 @@ typedef struct { unsigned pid; unsigned long long used; unsigned gi, ci; } proce
     X(cuGraphExecDestroy, "cuGraphExecDestroy", 13000, 0, result, (void *)) \
     X(cuDeviceGraphMemTrim, "cuDeviceGraphMemTrim", 13000, 0, result, (int)) \
     X(cuDeviceGetGraphMemAttribute, "cuDeviceGetGraphMemAttribute", 13000, 0, result, (int, int, void *)) \
+    X(cuArrayCreate, "cuArrayCreate", 2000, 0, result, (void **, const array_v1 *)) \
+    X(cuArrayCreate_v2, "cuArrayCreate", 13000, 0, result, (void **, const array_v2 *)) \
+    X(cuArray3DCreate, "cuArray3DCreate", 2000, 0, result, (void **, const array3d_v1 *)) \
+    X(cuArray3DCreate_v2, "cuArray3DCreate", 13000, 0, result, (void **, const array3d_v2 *)) \
+    X(cuArrayDestroy, "cuArrayDestroy", 13000, 0, result, (void *)) \
+    X(cuMipmappedArrayCreate, "cuMipmappedArrayCreate", 13000, 0, result, (void **, const array3d_v2 *, unsigned)) \
+    X(cuMipmappedArrayDestroy, "cuMipmappedArrayDestroy", 13000, 0, result, (void *)) \
+    X(cuCtxSetLimit, "cuCtxSetLimit", 13000, 0, result, (int, size_t)) \
+    X(cuMemHostAlloc, "cuMemHostAlloc", 13000, 0, result, (void **, size_t, unsigned)) \
+    X(cuMemFreeHost, "cuMemFreeHost", 13000, 0, result, (void *)) \
+    X(cuIpcGetMemHandle, "cuIpcGetMemHandle", 13000, 0, result, (ipc_handle *, uint64_t)) \
+    X(cuIpcOpenMemHandle_v2, "cuIpcOpenMemHandle", 13000, 0, result, (uint64_t *, ipc_handle, unsigned)) \
+    X(cuIpcCloseMemHandle, "cuIpcCloseMemHandle", 13000, 0, result, (uint64_t)) \
+    X(cuMemExportToShareableHandle, "cuMemExportToShareableHandle", 13000, 0, result, (void *, uint64_t, int, uint64_t)) \
+    X(cuMemImportFromShareableHandle, "cuMemImportFromShareableHandle", 13000, 0, result, (uint64_t *, void *, int)) \
+    X(cuImportExternalMemory, "cuImportExternalMemory", 13000, 0, result, (void **, const external_memory *)) \
+    X(cuExternalMemoryGetMappedBuffer, "cuExternalMemoryGetMappedBuffer", 13000, 0, result, (uint64_t *, void *, const external_buffer *)) \
+    X(cuDestroyExternalMemory, "cuDestroyExternalMemory", 13000, 0, result, (void *)) \
     X(cuMemGetInfo_v2, "cuMemGetInfo", 13000, 0, result, (size_t *, size_t *)) \
     X(cuGetProcAddress, "cuGetProcAddress", 11030, 0, result, (const char *, void **, int, uint64_t)) \
     X(cuGetProcAddress_v2, "cuGetProcAddress", 13000, 0, result, (const char *, void **, int, uint64_t, int *))

@@ -77,8 +77,10 @@ static void find(void) {
 }
 #endif
 
-enum kind { LINEAR, V1, PITCH, MANAGED, VMM, ASYNC, PTSZ, POOL, POOLPTSZ, KINDS };
-static const char *kinds[KINDS] = {"linear", "v1", "pitch", "managed", "vmm", "async", "ptsz", "pool", "poolptsz"};
+enum kind { LINEAR, V1, PITCH, MANAGED, VMM, ASYNC, PTSZ, POOL, POOLPTSZ, ARRAY, ARRAYV1, ARRAY3D, ARRAY3DV1, MIPMAPPED, KINDS };
+static const char *kinds[KINDS] = {"linear", "v1", "pitch", "managed", "vmm", "async", "ptsz", "pool", "poolptsz",
+                                   "array", "arrayv1", "array3d", "array3dv1", "mipmapped"};
+static result make_array(enum kind kind, size_t bytes, uint64_t *handle);
 struct block { enum kind kind; uint64_t address; };
 static struct block blocks[1 << 16];
 static int held;
@@ -109,13 +111,15 @@ static result take(enum kind kind, size_t bytes, uint64_t *address) {
     case PTSZ: return cuMemAllocAsync_ptsz(address, bytes, NULL);
     case POOL: return cuMemAllocFromPoolAsync(address, bytes, pool, NULL);
     case POOLPTSZ: return cuMemAllocFromPoolAsync_ptsz(address, bytes, pool, NULL);
-    default: return 1;
+    default: return make_array(kind, bytes, address);
     }
 }
 
 static result give(struct block block) {
     switch (block.kind) {
     case VMM: return cuMemRelease(block.address);
+    case ARRAY: case ARRAYV1: case ARRAY3D: case ARRAY3DV1: return cuArrayDestroy((void *)block.address);
+    case MIPMAPPED: return cuMipmappedArrayDestroy((void *)block.address);
     case V1: return cuMemFree((unsigned)block.address);
     case ASYNC: case POOL: return cuMemFreeAsync(block.address, NULL);
     case PTSZ: case POOLPTSZ: return cuMemFreeAsync_ptsz(block.address, NULL);
@@ -239,6 +243,7 @@ static void watch(int index) {
 }
 
 #include "graphs.h"
+#include "sharing.h"
 
 static void command(char *line) {
     char word[32] = "", name[32] = "", path[256] = "";
@@ -246,7 +251,7 @@ static void command(char *line) {
     int words = sscanf(line, "%31s", word);
     if (words < 1) {
         printf("?\n");
-    } else if (graph_command(line)) {
+    } else if (graph_command(line) || sharing_command(line)) {
     } else if (!strcmp(word, "init")) {
         printf("%d\n", cuInit(0));
     } else if (sscanf(line, "uuid %llu", &a) == 1) {

@@ -131,6 +131,109 @@ fn stream_ordered_memory_is_held_to_the_limit() {
 }
 
 #[test]
+fn arrays_are_held_to_the_limit() {
+    for way in Way::ALL {
+        // Rows of 1 MiB in groups of eight, slices of 1 MiB, rows of half a MiB.
+        for (kind, unit) in [
+            ("array", 8 * MIB),
+            ("arrayv1", 8 * MIB),
+            ("array3d", MIB),
+            ("array3dv1", MIB),
+            ("mipmapped", 4 * MIB),
+        ] {
+            is_held_to_the_limit(kind, way, unit);
+        }
+    }
+}
+
+#[test]
+fn arrays_of_a_driver_that_cannot_be_asked_are_charged_at_least_what_they_take() {
+    let rig = Rig::new(1, ROOM);
+    let mut config = std::fs::read_to_string(rig.path("sim.toml")).unwrap();
+    config += "[[fault]]\nfunction = 'cu*ArrayGetMemoryRequirements'\ntimes = 0\ncode = 801\n";
+    std::fs::write(rig.path("sim.toml"), config).unwrap();
+    let mut probe = rig.ready(Way::Handle);
+    for kind in ["array", "arrayv1", "array3d", "array3dv1", "mipmapped"] {
+        assert_eq!(probe.ask(&format!("take {kind} {}", 64 * MIB)), [0, 0]);
+        assert_eq!(rig.charged(), rig.truth(), "{kind}");
+        assert_eq!(
+            probe.ask(&format!("take {kind} {ROOM}")),
+            [OUT_OF_MEMORY, 1]
+        );
+        assert_eq!(probe.ask("give"), [0]);
+        assert_eq!(rig.charged(), CONTEXT, "{kind}");
+    }
+    probe.ends_silently();
+}
+
+#[test]
+fn limits_of_a_context_are_charged_until_the_context_ends() {
+    const STACK: u64 = 0;
+    const PRINTF: u64 = 1;
+    const HEAP: u64 = 2;
+    for way in Way::ALL {
+        let rig = Rig::new(1, ROOM);
+        let mut probe = rig.ready(way);
+        // An A100 has 108 processors for 2048 threads each.
+        let threads = 108 * 2048;
+        assert_eq!(probe.ask(&format!("limitof {STACK} {}", 2048)), [0]);
+        assert_eq!(rig.charged(), CONTEXT + 1024 * threads);
+        assert_eq!(rig.charged(), rig.truth());
+        for (limit, value) in [
+            (STACK, 8192),
+            (HEAP, ROOM),
+            (PRINTF, ROOM),
+            (HEAP, u64::MAX),
+            (STACK, u64::MAX),
+        ] {
+            assert_eq!(
+                probe.ask(&format!("limitof {limit} {value}")),
+                [OUT_OF_MEMORY],
+                "{limit} {value}"
+            );
+            assert_eq!(rig.charged(), rig.truth());
+        }
+        // Lowered, it is believed to be kept; raised again to what it was, it costs nothing.
+        assert_eq!(probe.ask(&format!("limitof {STACK} 1024")), [0]);
+        assert_eq!(rig.charged(), CONTEXT + 1024 * threads);
+        assert_eq!(probe.ask(&format!("limitof {STACK} 2048")), [0]);
+        assert_eq!(rig.charged(), rig.truth());
+        let left = rig.limit - rig.charged();
+        assert_eq!(
+            probe.ask(&format!("limitof {HEAP} {}", left + 10 * MIB)),
+            [OUT_OF_MEMORY]
+        );
+        assert_eq!(
+            probe.ask(&format!("limitof {HEAP} {}", left + 8 * MIB)),
+            [0]
+        );
+        assert_eq!(rig.charged(), rig.limit);
+        assert_eq!(rig.charged(), rig.truth());
+        assert_eq!(probe.ask("reset 0"), [0]);
+        assert_eq!(rig.charged(), 0, "{way:?}");
+        probe.ends_silently();
+    }
+}
+
+#[test]
+fn pinned_host_memory_is_counted_beside_the_limit_or_within_it_where_there_is_no_other() {
+    for (config, charge) in [("", 0), ("integrated = true\n", 64 * MIB)] {
+        let rig = Rig::new(1, ROOM);
+        let all = std::fs::read_to_string(rig.path("sim.toml")).unwrap() + config;
+        std::fs::write(rig.path("sim.toml"), all).unwrap();
+        let mut probe = rig.ready(Way::Handle);
+        assert_eq!(probe.ask(&format!("pin {}", 64 * MIB)), [0]);
+        assert_eq!(rig.usage().host, 64 * MIB);
+        assert_eq!(rig.charged(), CONTEXT + charge, "{config}");
+        assert_eq!(probe.ask("unpin"), [0]);
+        assert_eq!(rig.usage().host, 0);
+        assert_eq!(rig.charged(), CONTEXT);
+        let too_much = probe.ask(&format!("pin {}", ROOM + MIB));
+        assert_eq!(too_much == [OUT_OF_MEMORY], charge > 0, "{config}");
+    }
+}
+
+#[test]
 fn small_allocations_add_up_to_the_limit() {
     let rig = Rig::new(1, 4 * MIB);
     let mut probe = rig.ready(Way::Handle);

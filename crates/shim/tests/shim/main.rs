@@ -14,6 +14,7 @@ mod programs;
 mod races;
 mod refusals;
 mod routing;
+mod sharing;
 mod standing;
 mod support;
 mod turns;

@@ -1,0 +1,165 @@
+//! Memory that goes from process to process is counted once in a slice, whoever made it and whoever is gone.
+
+use divvy_ledger::{Control, Slice};
+
+use crate::support::{CONTEXT, MIB, OUT_OF_MEMORY, Probe, ROOM, Rig, Way};
+
+const SIZE: u64 = 64 * MIB;
+
+/// The line by which another process opens what this one took last.
+fn handle(probe: &mut Probe) -> String {
+    let said = probe.ask("ipcget");
+    assert_eq!(said[0], 0);
+    let words: Vec<_> = said[1..]
+        .iter()
+        .map(|word| (*word as i64).to_string())
+        .collect();
+    format!("ipcopen {}", words.join(" "))
+}
+
+#[test]
+fn memory_opened_by_handle_is_counted_once_until_the_last_process_has_let_go() {
+    for way in Way::ALL {
+        let rig = Rig::new(2, ROOM);
+        let (mut maker, mut user) = (rig.ready(way), rig.ready(way));
+        assert_eq!(maker.ask(&format!("take linear {SIZE}")), [0, 0]);
+        let open = handle(&mut maker);
+        let all = 2 * CONTEXT + SIZE;
+        assert_eq!(rig.charged(), all);
+        // Opened twice it has to be closed twice.
+        for _ in 0..2 {
+            assert_eq!(user.ask(&open), [0, 0]);
+            assert_eq!((rig.charged(), rig.truth()), (all, all), "{way:?}");
+        }
+        assert_eq!(maker.ask("give"), [0]);
+        assert_eq!(
+            (rig.charged(), rig.truth()),
+            (all, all),
+            "freed, but still open"
+        );
+        assert_eq!(user.ask("ipcclose"), [0]);
+        assert_eq!(rig.charged(), all, "still open");
+        assert_eq!(user.ask("ipcclose"), [0]);
+        assert_eq!((rig.charged(), rig.truth()), (2 * CONTEXT, 2 * CONTEXT));
+        maker.ends_silently();
+        user.ends_silently();
+    }
+}
+
+#[test]
+fn what_a_killed_process_shared_stays_counted_while_others_have_it() {
+    let rig = Rig::new(2, ROOM);
+    let (mut maker, mut user) = (rig.ready(Way::Handle), rig.ready(Way::Handle));
+    assert_eq!(maker.ask(&format!("take linear {SIZE}")), [0, 0]);
+    let open = handle(&mut maker);
+    assert_eq!(user.ask(&open), [0, 0]);
+    maker.kill();
+    rig.settle_the_dead();
+    assert_eq!(
+        (rig.charged(), rig.truth()),
+        (CONTEXT + SIZE, CONTEXT + SIZE)
+    );
+    assert_eq!(user.ask("ipcclose"), [0]);
+    assert_eq!((rig.charged(), rig.truth()), (CONTEXT, CONTEXT));
+    user.ends_silently();
+}
+
+#[test]
+fn memory_of_another_slice_is_charged_to_its_importer_and_refused_where_it_does_not_fit() {
+    let rig = Rig::new(1, ROOM);
+    let other = rig.path("other");
+    Control::create(&other, &rig.spec(&rig.uuids[..1], CONTEXT + SIZE)).expect("another slice");
+    let mut maker = rig.ready(Way::Handle);
+    let mut command = rig.limited(&Probe::handle_program());
+    let mut user = Probe::start(command.env("DIVVY_SLICE", &other));
+    assert_eq!(user.ask("init"), [0]);
+    assert_eq!(user.ask("context 0"), [0]);
+    let charged = || Slice::open(&other).unwrap().usage(0).unwrap().used();
+    assert_eq!(maker.ask(&format!("take linear {SIZE}")), [0, 0]);
+    let open = handle(&mut maker);
+    assert_eq!(user.ask(&open), [0, 0]);
+    assert_eq!(charged(), CONTEXT + SIZE);
+    assert_eq!(user.ask("ipcclose"), [0]);
+    assert_eq!(charged(), CONTEXT);
+    assert_eq!(user.ask("take linear 512"), [0, 0]);
+    assert_eq!(user.ask(&open), [OUT_OF_MEMORY, 1]);
+    assert_eq!(charged(), CONTEXT + 512);
+    assert_eq!(user.ask("give"), [0]);
+    assert_eq!(user.ask(&open), [0, 0], "what was refused was closed again");
+    maker.ends_silently();
+    user.ends_silently();
+}
+
+#[test]
+fn memory_sent_by_descriptor_is_counted_once_until_the_last_process_has_let_go() {
+    let rig = Rig::new(2, ROOM);
+    let (mut maker, mut user) = (rig.ready(Way::Handle), rig.ready(Way::ProcAddress));
+    let mailbox = rig.path("mailbox").display().to_string();
+    assert_eq!(user.ask(&format!("mailbox {mailbox}")), [0]);
+    assert_eq!(maker.ask(&format!("exportable {SIZE}")), [0]);
+    let all = 2 * CONTEXT + SIZE;
+    for _ in 0..2 {
+        assert_eq!(maker.ask(&format!("send {mailbox}")), [0, 0]);
+        assert_eq!(user.ask("receive"), [0, 0]);
+        assert_eq!((rig.charged(), rig.truth()), (all, all));
+    }
+    assert_eq!(user.ask(&format!("mapit {SIZE}")), [0]);
+    assert_eq!(maker.ask("give"), [0]);
+    assert_eq!(
+        (rig.charged(), rig.truth()),
+        (all, all),
+        "released, but imported"
+    );
+    assert_eq!(user.ask("giveall"), [0]);
+    assert_eq!(
+        (rig.charged(), rig.truth()),
+        (all, all),
+        "released, but mapped"
+    );
+    assert_eq!(user.ask("unmapit"), [0]);
+    assert_eq!((rig.charged(), rig.truth()), (2 * CONTEXT, 2 * CONTEXT));
+    maker.ends_silently();
+    user.ends_silently();
+}
+
+#[test]
+fn a_descriptor_from_outside_is_charged_when_it_is_mapped() {
+    let rig = Rig::new(1, SIZE);
+    let (mut maker, mut user) = (rig.outside(), rig.ready(Way::Handle));
+    let mailbox = rig.path("mailbox").display().to_string();
+    assert_eq!(user.ask(&format!("mailbox {mailbox}")), [0]);
+    assert_eq!(maker.ask("init"), [0]);
+    assert_eq!(maker.ask(&format!("exportable {SIZE}")), [0]);
+    assert_eq!(maker.ask(&format!("send {mailbox}")), [0, 0]);
+    assert_eq!(user.ask("receive"), [0, 0]);
+    assert_eq!(user.ask("take linear 512"), [0, 0]);
+    assert_eq!(rig.charged(), CONTEXT + 512);
+    assert_eq!(user.ask("give"), [0]);
+    assert_eq!(user.ask(&format!("mapit {SIZE}")), [0]);
+    assert_eq!(rig.charged(), CONTEXT + SIZE);
+    assert_eq!(user.ask("take linear 512"), [OUT_OF_MEMORY, 1]);
+    assert_eq!(user.ask("unmapit"), [0]);
+    assert_eq!(user.ask("giveall"), [0]);
+    assert_eq!(rig.charged(), CONTEXT);
+    user.ends_silently();
+}
+
+#[test]
+fn external_memory_is_charged_until_neither_the_import_nor_a_mapping_is_left() {
+    let rig = Rig::new(1, ROOM);
+    let mut probe = rig.ready(Way::Handle);
+    for (bytes, fits) in [(ROOM - MIB, true), (ROOM, true), (ROOM + MIB, false)] {
+        let expected = if fits { [0, 0] } else { [OUT_OF_MEMORY, 1] };
+        assert_eq!(probe.ask(&format!("external {bytes}")), expected, "{bytes}");
+        if fits {
+            assert_eq!(rig.charged(), CONTEXT + bytes);
+            assert_eq!(probe.ask(&format!("buffer {MIB}")), [0]);
+            assert_eq!(probe.ask("endexternal"), [0]);
+            assert_eq!(rig.charged(), CONTEXT + bytes, "still mapped");
+            assert!(rig.charged() >= rig.truth());
+            assert_eq!(probe.ask("give"), [0]);
+        }
+        assert_eq!((rig.charged(), rig.truth()), (CONTEXT, CONTEXT), "{bytes}");
+    }
+    probe.ends_silently();
+}
