@@ -26,8 +26,11 @@ impl Cycle {
         resize: v1::Resize,
         reply: Reply<v1::Job>,
     ) -> Result<(), StoreError> {
-        let result = match self.find(reference)? {
-            Ok(id) => self.resize_job(id, resize)?.map(|()| id),
+        let result = match checked(resize) {
+            Ok(asked) => match self.find(reference)? {
+                Ok(id) => self.resize_job(id, asked)?.map(|()| id),
+                Err(error) => Err(error),
+            },
             Err(error) => Err(error),
         };
         self.round.answers.push(Answer { reply, result });
@@ -37,12 +40,8 @@ impl Cycle {
     fn resize_job(
         &mut self,
         id: JobId,
-        resize: v1::Resize,
+        (amount, compute): (Option<Amount>, Option<Compute>),
     ) -> Result<Result<(), Error>, StoreError> {
-        let (amount, compute) = match checked(resize) {
-            Ok(checked) => checked,
-            Err(error) => return Ok(Err(error)),
-        };
         let conflict = |what: &str| {
             let error = Error::new(ErrorCode::Conflict, format!("job {id} {what}"));
             Ok(Err(
