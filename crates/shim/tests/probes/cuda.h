@@ -112,6 +112,10 @@ typedef struct { unsigned long long offset, size; unsigned flags, reserved[16]; 
     X(cuIpcCloseMemHandle, "cuIpcCloseMemHandle", 13000, 0, result, (uint64_t)) \
     X(cuMemExportToShareableHandle, "cuMemExportToShareableHandle", 13000, 0, result, (void *, uint64_t, int, uint64_t)) \
     X(cuMemImportFromShareableHandle, "cuMemImportFromShareableHandle", 13000, 0, result, (uint64_t *, void *, int)) \
+    X(cuMemPoolExportToShareableHandle, "cuMemPoolExportToShareableHandle", 13000, 0, result, (void *, void *, int, uint64_t)) \
+    X(cuMemPoolImportFromShareableHandle, "cuMemPoolImportFromShareableHandle", 13000, 0, result, (void **, void *, int, uint64_t)) \
+    X(cuMemPoolExportPointer, "cuMemPoolExportPointer", 13000, 0, result, (ipc_handle *, uint64_t)) \
+    X(cuMemPoolImportPointer, "cuMemPoolImportPointer", 13000, 0, result, (uint64_t *, void *, ipc_handle *)) \
     X(cuImportExternalMemory, "cuImportExternalMemory", 13000, 0, result, (void **, const external_memory *)) \
     X(cuExternalMemoryGetMappedBuffer, "cuExternalMemoryGetMappedBuffer", 13000, 0, result, (uint64_t *, void *, const external_buffer *)) \
     X(cuDestroyExternalMemory, "cuDestroyExternalMemory", 13000, 0, result, (void *)) \

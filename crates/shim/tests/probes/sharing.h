@@ -50,6 +50,22 @@ static int pass(const char *path, int descriptor, int sends) { /* a descriptor, 
     return sent;
 }
 
+static void say_handle(result answer, const ipc_handle *handle) {
+    printf("%d", answer);
+    for (int i = 0; i < 8; i++) printf(" %lld", (long long)handle->words[i]);
+    printf("\n");
+}
+
+static ipc_handle read_handle(const char *words) {
+    ipc_handle handle = {0};
+    for (int i = 0, used = 0; i < 8; i++, words += used) {
+        long long word = 0;
+        sscanf(words, "%lld%n", &word, &used);
+        handle.words[i] = word;
+    }
+    return handle;
+}
+
 /* Whether the line was one of these. What is meant is what was taken last. */
 static int sharing_command(const char *line) {
     static uint64_t opened, mapped;
@@ -66,18 +82,31 @@ static int sharing_command(const char *line) {
     } else if (!strncmp(line, "unpin", 5)) {
         printf("%d\n", cuMemFreeHost(pinned));
     } else if (!strncmp(line, "ipcget", 6)) {
-        result answer = cuIpcGetMemHandle(&handle, blocks[held - 1].address);
-        printf("%d", answer);
-        for (int i = 0; i < 8; i++) printf(" %lld", (long long)handle.words[i]);
-        printf("\n");
+        say_handle(cuIpcGetMemHandle(&handle, blocks[held - 1].address), &handle);
+    } else if (!strncmp(line, "pooledget", 9)) {
+        say_handle(cuMemPoolExportPointer(&handle, blocks[held - 1].address), &handle);
+    } else if (!strncmp(line, "pooledopen ", 11)) {
+        uint64_t address = UNTOUCHED;
+        handle = read_handle(line + 11);
+        result answer = cuMemPoolImportPointer(&address, pool, &handle);
+        if (!answer) remember(ASYNC, address);
+        printf("%d %d\n", answer, address == UNTOUCHED);
+    } else if (!strncmp(line, "sharedpool", 10)) {
+        pool_props props = {.type = 1, .handle_types = 1, .where = {1, device}};
+        printf("%d\n", cuMemPoolCreate(&pool, &props));
+    } else if (sscanf(line, "sendpool %255s", path) == 1) {
+        int descriptor = -1;
+        result answer = cuMemPoolExportToShareableHandle(&descriptor, pool, 1, 0);
+        int sent = answer ? 0 : pass(path, descriptor, 1);
+        if (!answer) close(descriptor);
+        printf("%d %d\n", answer, sent);
+    } else if (!strncmp(line, "poolreceive", 11)) {
+        int descriptor = pass("", -1, 0);
+        printf("%d\n", cuMemPoolImportFromShareableHandle(&pool, (void *)(intptr_t)descriptor, 1, 0));
+        close(descriptor);
     } else if (!strncmp(line, "ipcopen ", 8)) {
         uint64_t address = UNTOUCHED;
-        int at = 8, used = 0;
-        for (int i = 0; i < 8; i++, at += used) {
-            long long word = 0;
-            sscanf(line + at, "%lld%n", &word, &used);
-            handle.words[i] = word;
-        }
+        handle = read_handle(line + 8);
         result answer = cuIpcOpenMemHandle_v2(&address, handle, 1);
         if (!answer) opened = address;
         printf("%d %d\n", answer, address == UNTOUCHED);

@@ -8,13 +8,17 @@ const SIZE: u64 = 64 * MIB;
 
 /// The line by which another process opens what this one took last.
 fn handle(probe: &mut Probe) -> String {
-    let said = probe.ask("ipcget");
+    named(probe, "ipc")
+}
+
+fn named(probe: &mut Probe, kind: &str) -> String {
+    let said = probe.ask(&format!("{kind}get"));
     assert_eq!(said[0], 0);
     let words: Vec<_> = said[1..]
         .iter()
         .map(|word| (*word as i64).to_string())
         .collect();
-    format!("ipcopen {}", words.join(" "))
+    format!("{kind}open {}", words.join(" "))
 }
 
 #[test]
@@ -162,4 +166,36 @@ fn external_memory_is_charged_until_neither_the_import_nor_a_mapping_is_left() {
         assert_eq!((rig.charged(), rig.truth()), (CONTEXT, CONTEXT), "{bytes}");
     }
     probe.ends_silently();
+}
+
+#[test]
+fn allocations_of_a_shared_pool_are_counted_once_also_when_their_maker_is_gone() {
+    let rig = Rig::new(2, ROOM);
+    let (mut maker, mut user) = (rig.ready(Way::Handle), rig.ready(Way::Handle));
+    let mailbox = rig.path("mailbox").display().to_string();
+    assert_eq!(user.ask(&format!("mailbox {mailbox}")), [0]);
+    assert_eq!(maker.ask("sharedpool"), [0]);
+    assert_eq!(maker.ask(&format!("take pool {SIZE}")), [0, 0]);
+    let all = 2 * CONTEXT + SIZE;
+    assert_eq!(rig.charged(), all);
+    assert_eq!(maker.ask(&format!("sendpool {mailbox}")), [0, 0]);
+    assert_eq!(user.ask("poolreceive"), [0]);
+    let open = named(&mut maker, "pooled");
+    assert_eq!(maker.ask("sync"), [0]);
+    let _ = maker.info();
+    assert_eq!((rig.charged(), rig.truth()), (all, all));
+    assert_eq!(user.ask(&open), [0, 0]);
+    assert_eq!((rig.charged(), rig.truth()), (all, all));
+    maker.kill();
+    rig.settle_the_dead();
+    assert!(
+        rig.charged() >= rig.truth(),
+        "{} {}",
+        rig.charged(),
+        rig.truth()
+    );
+    assert_eq!(rig.charged(), CONTEXT + SIZE);
+    assert_eq!(user.ask("give"), [0]);
+    assert_eq!(rig.charged(), CONTEXT);
+    user.ends_silently();
 }
