@@ -43,8 +43,10 @@ impl Answer {
 
 #[derive(Default)]
 pub struct Holdings {
-    /// Addresses for `cuMemFree`.
-    pub linear: Vec<u64>,
+    pub linear: Vec<Linear>,
+    pub arrays: Vec<Array>,
+    /// Addresses that were opened, once for each time.
+    pub opened: Vec<u64>,
     /// References to memory handles; a handle is there once for each.
     pub references: Vec<Reference>,
     pub ranges: Vec<Mapped>,
@@ -54,10 +56,24 @@ pub struct Holdings {
     pub graphs: Vec<Graph>,
 }
 
+/// Memory for `cuMemFree`.
+pub struct Linear {
+    pub address: u64,
+    pub bytes: u64,
+    /// By `cuMemAlloc`, so that other processes may open it.
+    pub is_plain: bool,
+}
+
+pub struct Array {
+    pub handle: u64,
+    pub is_mipmapped: bool,
+}
+
 #[derive(Clone, Copy)]
 pub struct Reference {
     pub handle: u64,
     pub bytes: u64,
+    pub is_shareable: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -80,6 +96,8 @@ pub struct Actor {
     pub pid: u64,
     /// The primary context, when it is current.
     pub context: Option<u64>,
+    /// What the context's limit is for the heap of device-side `malloc`, once it was set.
+    pub heap: u64,
     pub holds: Holdings,
     log: Vec<String>,
 }
@@ -92,6 +110,7 @@ impl Actor {
             probe,
             pid,
             context: None,
+            heap: 0,
             holds: Holdings::default(),
             log: Vec::new(),
         };

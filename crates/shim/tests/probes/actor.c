@@ -2,7 +2,8 @@
  *
  *   NAME ARGUMENT…   a number · "&" the address of a 64-bit place · "+HEX" the address of a buffer with these bytes
  *
- * Answers the result, then what is in each place and each buffer afterwards, as 64-bit numbers. "PID" answers the process's own.
+ * Answers the result, then what is in each place and each buffer afterwards, as 64-bit numbers. "PID" answers the process's own,
+ * "TAKE PID DESCRIPTOR" a descriptor of what another process has open, and "CLOSE DESCRIPTOR" closes one.
  * Integers and addresses are passed alike on this machine, so one signature does for all functions without floats.
  */
 #define _GNU_SOURCE
@@ -11,13 +12,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
-enum { ARGUMENTS = 12, WORDS = 256 };
+enum { ARGUMENTS = 14, WORDS = 256 };
 #define UNTOUCHED 0x5afe5afe5afe5afeull
 
 typedef uint64_t word;
-typedef int function(word, word, word, word, word, word, word, word, word, word, word, word);
+typedef int function(word, word, word, word, word, word, word, word, word, word, word, word, word, word);
 
 static word buffers[ARGUMENTS][WORDS];
 
@@ -52,12 +54,23 @@ static void call(void *cuda, void *nvml, char *line) {
         }
         count++;
     }
+    if (!strcmp(name, "TAKE")) {
+        int process = (int)syscall(SYS_pidfd_open, (pid_t)arguments[0], 0);
+        printf("%d\n", (int)syscall(SYS_pidfd_getfd, process, (int)arguments[1], 0));
+        close(process);
+        return;
+    }
+    if (!strcmp(name, "CLOSE")) {
+        printf("%d\n", close((int)arguments[0]));
+        return;
+    }
     if (!found) {
         printf("-1\n");
         return;
     }
     const word *a = arguments;
-    printf("%d", ((function *)found)(a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10], a[11]));
+    printf("%d", ((function *)found)(a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10], a[11],
+                                    a[12], a[13]));
     for (int i = 0; i < count; i++)
         for (int j = 0; j < shown[i]; j++) printf(" %lld", (long long)buffers[i][j]);
     printf("\n");
