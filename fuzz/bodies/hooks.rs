@@ -23,8 +23,10 @@ pub enum Kind {
     Zero,
     /// `CUmemAllocationProp`, `CUmemPoolProps` and `CUDA_MEM_ALLOC_NODE_PARAMS` begin alike where it matters.
     Structure,
+    /// `CUDA_ARRAY3D_DESCRIPTOR`, as which the shorter one begins.
+    Description,
 }
-use Kind::{Place, Size, Small, Structure, Value, Zero};
+use Kind::{Description, Place, Size, Small, Structure, Value, Zero};
 
 macro_rules! calls {
     ($($name:ident($($kind:ident),*);)*) => {
@@ -68,6 +70,24 @@ calls! {
     cuGraphExecUpdate_v2(Value, Value, Place);
     cuGraphExecDestroy(Value);
     cuDeviceGraphMemTrim(Small);
+    cuArrayCreate_v2(Place, Description);
+    cuArray3DCreate_v2(Place, Description);
+    cuMipmappedArrayCreate(Place, Description, Small);
+    cuArrayDestroy(Value);
+    cuMipmappedArrayDestroy(Value);
+    cuCtxSetLimit(Small, Size);
+    cuIpcGetMemHandle(Place, Value);
+    cuIpcOpenMemHandle_v2(Place, Small, Zero, Zero, Zero, Zero, Value, Value, Value, Value, Value, Value, Value, Value);
+    cuIpcCloseMemHandle(Value);
+    cuMemExportToShareableHandle(Place, Value, Small, Zero);
+    cuMemImportFromShareableHandle(Place, Value, Small);
+    cuMemPoolImportFromShareableHandle(Place, Value, Small, Zero);
+    cuMemPoolExportPointer(Place, Value);
+    cuMemPoolImportPointer(Place, Value, Place);
+    cuMemAllocHost_v2(Place, Size);
+    cuMemHostAlloc(Place, Size, Small);
+    cuMemFreeHost(Value);
+    cuLaunchKernel(Value, Small, Small, Small, Small, Small, Small, Small, Value, Zero, Zero);
     cuDevicePrimaryCtxRetain(Place, Small);
     cuDevicePrimaryCtxRelease_v2(Small);
     cuDevicePrimaryCtxReset_v2(Small);
@@ -101,7 +121,10 @@ const HELPERS: &[(&str, &[Kind])] = &[
 /// Takes every value that was seen back, whatever it is.
 const ENDS: &[&str] = &[
     "cuMemFree_v2",
+    "cuMemFreeHost",
     "cuMemRelease",
+    "cuArrayDestroy",
+    "cuMipmappedArrayDestroy",
     "cuGraphExecDestroy",
     "cuGraphDestroy",
     "cuMemPoolDestroy",
@@ -128,8 +151,12 @@ const SIZES: [u64; 16] = [
 ];
 const WORDS: usize = 32;
 const MOST_SEEN: usize = 64;
+/// Most parameters of a function, counting a structure of 64 bytes that is passed by value as eight behind the sixth.
+const MOST: usize = 14;
 
-type Function = unsafe extern "C" fn(u64, u64, u64, u64, u64, u64) -> c_int;
+type Arguments = [u64; MOST];
+#[rustfmt::skip]
+type Function = unsafe extern "C" fn(u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64) -> c_int;
 
 /// Calls functions that `find` knows by name, as `data` says.
 pub fn run(find: &dyn Fn(&str) -> Option<*const c_void>, data: &[u8]) {
@@ -142,8 +169,8 @@ pub fn run(find: &dyn Fn(&str) -> Option<*const c_void>, data: &[u8]) {
             CALLS
         };
         let (name, kinds) = calls[usize::from(input.byte()) % calls.len()];
-        let mut buffers = [[0u64; WORDS]; 6];
-        let mut arguments = [0u64; 6];
+        let mut buffers = [[0u64; WORDS]; MOST];
+        let mut arguments = [0u64; MOST];
         for (index, kind) in kinds.iter().enumerate() {
             arguments[index] = argument(&mut input, *kind, &mut buffers[index], &seen);
         }
@@ -157,19 +184,21 @@ pub fn run(find: &dyn Fn(&str) -> Option<*const c_void>, data: &[u8]) {
     }
     for value in seen {
         for name in ENDS {
-            call(find, name, [value, 0, 0, 0, 0, 0]);
+            let mut arguments = [0; MOST];
+            arguments[0] = value;
+            call(find, name, arguments);
         }
     }
-    call(find, "cuStreamSynchronize", [0; 6]);
-    call(find, "cuDeviceGraphMemTrim", [0; 6]);
+    call(find, "cuStreamSynchronize", [0; MOST]);
+    call(find, "cuDeviceGraphMemTrim", [0; MOST]);
     // Everything else goes with the context.
-    call(find, "cuDevicePrimaryCtxReset_v2", [0; 6]);
+    call(find, "cuDevicePrimaryCtxReset_v2", [0; MOST]);
 }
 
 fn argument(input: &mut Input<'_>, kind: Kind, buffer: &mut [u64; WORDS], seen: &[u64]) -> u64 {
     let choice = input.byte();
     match kind {
-        Place | Structure if choice.is_multiple_of(8) => 0,
+        Place | Structure | Description if choice.is_multiple_of(8) => 0,
         Place => buffer.as_mut_ptr() as u64,
         Structure => {
             // Pinned memory, on device 0 as a rule.
@@ -178,6 +207,20 @@ fn argument(input: &mut Input<'_>, kind: Kind, buffer: &mut [u64; WORDS], seen: 
             buffer[1] = if choice % 4 == 2 { input.word() } else { 1 };
             // Of a node: how many bytes. What points somewhere stays NULL.
             buffer[13] = SIZES[usize::from(input.byte()) % SIZES.len()];
+            buffer.as_mut_ptr() as u64
+        }
+        Description => {
+            const FLOAT: u64 = 0x20;
+            for extent in &mut buffer[..3] {
+                let choice = input.byte();
+                *extent = match choice % 4 {
+                    0 => SIZES[usize::from(choice / 4) % SIZES.len()],
+                    _ => u64::from(choice),
+                };
+            }
+            let odd = choice % 4 == 1;
+            buffer[3] = if odd { input.word() } else { FLOAT | 1 << 32 };
+            buffer[4] = u64::from(input.byte());
             buffer.as_mut_ptr() as u64
         }
         Size if choice.is_multiple_of(4) => input.word(),
@@ -190,19 +233,21 @@ fn argument(input: &mut Input<'_>, kind: Kind, buffer: &mut [u64; WORDS], seen: 
     }
 }
 
-fn call(find: &dyn Fn(&str) -> Option<*const c_void>, name: &str, a: [u64; 6]) {
+fn call(find: &dyn Fn(&str) -> Option<*const c_void>, name: &str, a: Arguments) {
     let Some(address) = find(name) else { return };
-    // SAFETY: a function of the driver's, which takes at most six integers and addresses; on x86-64 one signature does for all.
-    // The addresses are NULL or places of enough room.
+    // SAFETY: a function of the driver's, which takes at most so many integers and addresses; on x86-64 one signature does for
+    // all. The addresses are NULL or places of enough room.
     unsafe {
         let function = std::mem::transmute::<*const c_void, Function>(address);
-        function(a[0], a[1], a[2], a[3], a[4], a[5]);
+        function(
+            a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10], a[11], a[12], a[13],
+        );
     }
 }
 
 /// What a program does first.
 pub fn start(find: &dyn Fn(&str) -> Option<*const c_void>) {
     for name in ["cuInit", "nvmlInit_v2"] {
-        call(find, name, [0; 6]);
+        call(find, name, [0; MOST]);
     }
 }
