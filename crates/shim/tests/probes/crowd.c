@@ -92,6 +92,12 @@ static void graphed(unsigned *seed) {
     TRY(cuGraphDestroy(graph));
 }
 
+static void arrayed(unsigned *seed) {
+    array_v2 flat = {1 + rand_r(seed) % 2048, 1 + rand_r(seed) % 512, 0x20, 1};
+    void *array;
+    if (TRY(cuArrayCreate_v2(&array, &flat))) TRY(cuArrayDestroy(array));
+}
+
 static void looked(unsigned *seed) {
     size_t free, total;
     void *found = NULL, *device = NULL;
@@ -109,11 +115,11 @@ static void looked(unsigned *seed) {
 static void *work(void *number) {
     unsigned seed = (unsigned)(size_t)number;
     int bare = (size_t)number % 4 == 3;
-    void (*const any[])(unsigned *) = {linear, pooled, graphed, looked, by_handle};
+    void (*const any[])(unsigned *) = {linear, pooled, graphed, looked, by_handle, arrayed};
     if (!bare) TRY(cuCtxSetCurrent(context));
     for (int round = 0; round < rounds; round++) {
         if (bare) by_handle(&seed); /* needs no context */
-        else any[rand_r(&seed) % 5](&seed);
+        else any[rand_r(&seed) % 6](&seed);
     }
     return NULL;
 }
