@@ -13,7 +13,7 @@ use divvy_ledger::{
 const FOREVER: Duration = Duration::from_secs(60);
 
 fn demand(lookout: &mut Lookout) -> Demand {
-    lookout.demand(boot_time_ns()).unwrap()
+    lookout.demand(boot_time_ns()).expect("a sound slice")
 }
 
 /// Waits for demand until there is some that will do.
