@@ -309,9 +309,7 @@ impl Kept {
             past: VecDeque::new(),
         })
     }
-}
 
-impl Kept {
     fn note(&mut self, demand: &Demand, now: Duration) {
         self.throttled = Duration::from_nanos(demand.throttled);
         self.device_time = demand

@@ -72,11 +72,6 @@ impl Keeper {
         }
     }
 
-    /// Time on the GPU that the tenant was charged so far.
-    pub fn held(&self, tenant: Tenant) -> Option<Duration> {
-        self.tenants.get(&tenant).map(|standing| standing.held)
-    }
-
     /// Charges everybody for the time since the last moment.
     fn advance(&mut self, now: Duration) {
         let passed = now.saturating_sub(self.now);

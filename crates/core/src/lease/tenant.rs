@@ -31,8 +31,6 @@ pub struct Standing {
     pub virtual_time: BTreeMap<u32, Virtual>,
     /// Nanoseconds that a strict tenant may still use; below zero after an overrun.
     earned: i128,
-    /// Time it was charged, ever.
-    pub held: Duration,
     pub granted: Grant,
 }
 
@@ -63,7 +61,6 @@ impl Standing {
             phase: Phase::Closed,
             active: false,
             earned: nanos(STRICT_START),
-            held: Duration::ZERO,
             granted: Grant::Closed,
         }
     }
@@ -143,7 +140,6 @@ impl Standing {
             *own = (*own + passed).min(most.max(*own));
         }
         self.earned = (self.earned - nanos(time)).max(-nanos(LARGEST_DEBT));
-        self.held += time;
     }
 
     /// What a strict tenant gets for time that passed.

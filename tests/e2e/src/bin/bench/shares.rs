@@ -14,7 +14,7 @@ use crate::report::{Report, Row};
 const BEGIN: &str = "<!-- made by cargo xtask bench --only shares: begin -->\n";
 const END: &str = "<!-- made by cargo xtask bench --only shares: end -->\n";
 
-/// What one tenant is and does: thousandths of the GPU, processes, and a command of the tenant's with its kernels' microseconds.
+/// What one tenant is and does: thousandths of the GPU, processes, load.
 #[derive(Clone, Copy)]
 struct Part {
     share: u32,
@@ -22,40 +22,16 @@ struct Part {
     load: Load,
 }
 
-#[derive(Clone, Copy)]
-struct Load {
-    words: &'static str,
-    kernel_us: u32,
-}
+/// A command of the tenant's; its second word is what its kernels take, in microseconds.
+type Load = &'static str;
 
-const SYNC: Load = Load {
-    words: "loop 200 0",
-    kernel_us: 200,
-};
-const FLOOD: Load = Load {
-    words: "flood 200",
-    kernel_us: 200,
-};
-const LONG: Load = Load {
-    words: "flood 50000",
-    kernel_us: 50_000,
-};
-const HUGE: Load = Load {
-    words: "flood 500000",
-    kernel_us: 500_000,
-};
-const GRAPHS: Load = Load {
-    words: "graphs 200 10",
-    kernel_us: 200,
-};
-const BURST: Load = Load {
-    words: "burst 200 20 180",
-    kernel_us: 200,
-};
-const REQUESTS: Load = Load {
-    words: "loop 1000 3000",
-    kernel_us: 1_000,
-};
+const SYNC: Load = "loop 200 0";
+const FLOOD: Load = "flood 200";
+const LONG: Load = "flood 50000";
+const HUGE: Load = "flood 500000";
+const GRAPHS: Load = "graphs 200 10";
+const BURST: Load = "burst 200 20 180";
+const REQUESTS: Load = "loop 1000 3000";
 
 struct Scene {
     name: String,
@@ -165,7 +141,7 @@ fn play(programs: &Programs, scene: &Scene, compute: &str, seconds: usize) -> Re
     let start = start.context("a tenant tells the time")?;
     for (dialog, part) in all.iter_mut().zip(&scene.parts) {
         let ms = (WARM_UP + seconds) * 1000 + 500;
-        dialog.say(&format!("{} {ms}", part.load.words));
+        dialog.say(&format!("{} {ms}", part.load));
         dialog.say(&format!("buckets {start}"));
     }
     let (mut used, mut p99) = (Vec::new(), 0.0);
@@ -180,7 +156,9 @@ fn play(programs: &Programs, scene: &Scene, compute: &str, seconds: usize) -> Re
         }
         let kernels = numbers(&dialog.line());
         let tenths = kernels.iter().map(Vec::len).min().unwrap_or(0);
-        let one = f64::from(part.load.kernel_us) / 100_000.0;
+        let kernel_us = part.load.split_whitespace().nth(1);
+        let kernel_us: f64 = kernel_us.context("a load names its kernel")?.parse()?;
+        let one = kernel_us / 100_000.0;
         let sum = |tenth: usize| kernels.iter().map(|each| each[tenth]).sum::<f64>() * one;
         used.push((0..tenths).map(sum).collect());
     }
