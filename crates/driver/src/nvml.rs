@@ -3,7 +3,9 @@
 //! Not nvml-wrapper: the shim and the simulator need the raw table anyway, and that one is held against the headers by a
 //! compiler; what the agent asks is a dozen calls, each of which has to fail alone and say which call and which GPU it was.
 //!
-//! Reads only. What is on a GPU changes between two calls; nothing here is a consistent picture of two figures.
+//! Reads only, but for [`mig`]. What is on a GPU changes between two calls; nothing here is a consistent picture of two figures.
+
+pub mod mig;
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_uint};
@@ -36,6 +38,23 @@ library! {
         nvmlDeviceGetComputeRunningProcesses_v3,
         nvmlDeviceGetGraphicsRunningProcesses_v3,
         nvmlDeviceGetMPSComputeRunningProcesses_v3,
+        nvmlDeviceSetMigMode,
+        nvmlDeviceGetGpuInstanceProfileInfo,
+        nvmlDeviceGetGpuInstanceProfileInfoV,
+        nvmlDeviceGetGpuInstancePossiblePlacements_v2,
+        nvmlDeviceGetGpuInstanceRemainingCapacity,
+        nvmlDeviceGetGpuInstances,
+        nvmlDeviceGetGpuInstanceById,
+        nvmlDeviceCreateGpuInstanceWithPlacement,
+        nvmlGpuInstanceGetInfo,
+        nvmlGpuInstanceDestroy,
+        nvmlGpuInstanceGetComputeInstanceProfileInfo,
+        nvmlGpuInstanceGetComputeInstanceById,
+        nvmlGpuInstanceCreateComputeInstance,
+        nvmlComputeInstanceGetInfo_v2,
+        nvmlComputeInstanceDestroy,
+        nvmlDeviceGetGpuInstanceId,
+        nvmlDeviceGetComputeInstanceId,
     }
 }
 
@@ -270,20 +289,13 @@ impl Device<'_> {
     /// MIG, compute and persistence mode, as they are now.
     pub fn modes(&self) -> Result<Modes, Error> {
         let f = &self.nvml.functions;
-        let mut pending = 0;
-        let mut mig = 0;
-        // SAFETY: our own handle; writes two numbers.
-        let get = |get: pfn::nvmlDeviceGetMigMode| unsafe {
-            get(self.handle, &raw mut mig, &raw mut pending)
-        };
-        let mig = offered(self.call(&f.nvmlDeviceGetMigMode, get).map(|()| mig))?;
         let compute = self.read(&f.nvmlDeviceGetComputeMode, nvmlComputeMode_t::default());
         let persistence = self.read(
             &f.nvmlDeviceGetPersistenceMode,
             nvmlEnableState_t::default(),
         );
         Ok(Modes {
-            mig: mig.map(|mig| mig != 0),
+            mig: self.mig_mode()?.map(|mode| mode.current),
             compute: offered(compute)?.map(|mode| match mode {
                 nvmlComputeMode_t::DEFAULT => ComputeMode::Default,
                 nvmlComputeMode_t::EXCLUSIVE_PROCESS => ComputeMode::ExclusiveProcess,

@@ -1,0 +1,113 @@
+//! What the driver's refusals around MIG mean, and what to do about them.
+
+use crate::Error;
+use crate::sys::nvml::nvmlReturn_t;
+
+/// Why the driver does not do what it was asked to, as far as somebody can do something about it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// A process, an instance inside, or a handle that somebody leaked is in the way.
+    InUse,
+    /// Something lies there, or there are as many of it as there may be.
+    NoRoom,
+    /// The caller has not the right to change MIG.
+    NoPermission,
+    /// MIG is off, or not to be had here.
+    NotSupported,
+    /// The GPU has to be reset first.
+    ResetRequired,
+    /// There is no such instance any more.
+    Gone,
+}
+
+impl Refusal {
+    /// What to do, in one line.
+    pub fn hint(self) -> &'static str {
+        match self {
+            Self::InUse => {
+                "end the processes that use it; where none is listed, restart what watches GPUs (DCGM, nvidia-persistenced), \
+                 which may hold it open"
+            }
+            Self::NoRoom => {
+                "list what is there with `nvidia-smi mig -lgi`: an instance of somebody else may lie in that place"
+            }
+            Self::NoPermission => {
+                "run as root, or with access to /dev/nvidia-caps for `mig/config`"
+            }
+            Self::NotSupported => {
+                "see `nvidia-smi -q -d MIG`: MIG must be on, and the driver not a guest's"
+            }
+            Self::ResetRequired => {
+                "drain the GPU and reset it with `nvidia-smi --gpu-reset -i N`, or restart the machine"
+            }
+            Self::Gone => "it was destroyed by somebody else; list the instances again",
+        }
+    }
+}
+
+impl Error {
+    /// What kind of refusal this is, if it is one. An unlisted place is answered in either of two ways (nvml.h allows both), which
+    /// mean the same here.
+    pub fn refusal(&self) -> Option<Refusal> {
+        let Error::Nvml { function, code, .. } = self else {
+            return match self {
+                _ if self.is_unsupported() => Some(Refusal::NotSupported),
+                _ => None,
+            };
+        };
+        let makes = [
+            "nvmlDeviceCreateGpuInstanceWithPlacement",
+            "nvmlGpuInstanceCreateComputeInstance",
+        ];
+        Some(match *code {
+            nvmlReturn_t::IN_USE => Refusal::InUse,
+            nvmlReturn_t::INSUFFICIENT_RESOURCES => Refusal::NoRoom,
+            nvmlReturn_t::INVALID_ARGUMENT if makes.contains(function) => Refusal::NoRoom,
+            nvmlReturn_t::NO_PERMISSION => Refusal::NoPermission,
+            nvmlReturn_t::NOT_SUPPORTED | nvmlReturn_t::FUNCTION_NOT_FOUND => Refusal::NotSupported,
+            nvmlReturn_t::RESET_REQUIRED => Refusal::ResetRequired,
+            nvmlReturn_t::NOT_FOUND | nvmlReturn_t::INVALID_ARGUMENT => Refusal::Gone,
+            _ => return None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(function: &'static str, code: nvmlReturn_t) -> Error {
+        Error::Nvml {
+            function,
+            device: None,
+            code,
+            text: String::new(),
+        }
+    }
+
+    #[test]
+    fn an_unlisted_place_is_no_room_in_both_readings_of_the_header() {
+        let create = "nvmlDeviceCreateGpuInstanceWithPlacement";
+        for code in [
+            nvmlReturn_t::INVALID_ARGUMENT,
+            nvmlReturn_t::INSUFFICIENT_RESOURCES,
+        ] {
+            assert_eq!(error(create, code).refusal(), Some(Refusal::NoRoom));
+        }
+    }
+
+    #[test]
+    fn a_stale_handle_and_a_missing_id_are_both_gone() {
+        for code in [nvmlReturn_t::INVALID_ARGUMENT, nvmlReturn_t::NOT_FOUND] {
+            let error = error("nvmlGpuInstanceGetInfo", code);
+            assert_eq!(error.refusal(), Some(Refusal::Gone));
+        }
+    }
+
+    #[test]
+    fn what_nobody_can_do_anything_about_is_no_refusal() {
+        let lost = error("nvmlGpuInstanceGetInfo", nvmlReturn_t::GPU_IS_LOST);
+        assert_eq!(lost.refusal(), None);
+        assert!(lost.is_lost());
+    }
+}
