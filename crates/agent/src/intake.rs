@@ -71,9 +71,9 @@ pub fn request(
         );
     }
     let request = Request {
-        amount,
         compute,
         on,
+        ..amount.into()
     };
     can_ever_fit(gpus, &request).map_err(never_fits)?;
     Ok(request)

@@ -27,6 +27,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../migrations/0002_bypass.sql"),
     include_str!("../migrations/0003_resize_oom.sql"),
     include_str!("../migrations/0004_redivide.sql"),
+    include_str!("../migrations/0005_mig.sql"),
 ];
 
 /// How long a writer waits for a reader that holds the file, which in WAL mode is only while it opens.

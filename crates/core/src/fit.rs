@@ -114,7 +114,7 @@ pub(crate) fn size(tile: &Tile<'_>, request: &Request) -> Result<Size, Vec<Miss>
     match (gpu.mode, need) {
         (Mode::Unmanaged, _) => misses.push(Miss::Unmanaged),
         (Mode::Exclusive, Need::Parts { .. }) => misses.push(Miss::Exclusive),
-        (Mode::Exclusive, Need::Whole { .. }) | (Mode::Shared, _) => {}
+        (Mode::Exclusive, Need::Whole { .. }) | (Mode::Shared | Mode::Mig, _) => {}
     }
     let usable = gpu.usable();
     let (share, memory) = match need {

@@ -64,6 +64,8 @@ impl Gpu {
 pub enum Mode {
     /// Slices of any size.
     Shared,
+    /// MIG instances, made and removed as jobs need them.
+    Mig,
     /// Whole jobs only.
     Exclusive,
     /// Seen and shown, never given out.
@@ -75,6 +77,7 @@ impl Mode {
     pub fn name(self) -> &'static str {
         match self {
             Self::Shared => "shared",
+            Self::Mig => "mig",
             Self::Exclusive => "exclusive",
             Self::Unmanaged => "unmanaged",
         }
@@ -91,7 +94,7 @@ impl FromStr for Mode {
     type Err = ModeError;
 
     fn from_str(text: &str) -> Result<Self, ModeError> {
-        [Self::Shared, Self::Exclusive, Self::Unmanaged]
+        [Self::Shared, Self::Mig, Self::Exclusive, Self::Unmanaged]
             .into_iter()
             .find(|mode| mode.name() == text)
             .ok_or_else(|| ModeError(text.to_owned()))
@@ -106,7 +109,7 @@ pub struct ModeError(String);
 impl ModeError {
     /// What to write instead.
     pub fn hint(&self) -> String {
-        "write shared, exclusive or unmanaged".to_owned()
+        "write shared, mig, exclusive or unmanaged".to_owned()
     }
 }
 

@@ -5,6 +5,7 @@ use std::num::NonZeroU32;
 
 use serde::{Deserialize, Serialize};
 
+use crate::isolation::Isolation;
 use crate::units::{Bytes, BytesError, Compute, Decimal, Share};
 
 /// What a job asks for.
@@ -16,6 +17,12 @@ pub struct Request {
     /// Only GPUs with these indices; empty means any.
     #[serde(default)]
     pub on: Vec<u32>,
+    /// What is to hold its limits.
+    #[serde(default)]
+    pub isolation: Isolation,
+    /// Memory means bytes where a MIG instance gives it, and not the name of the profile, which is rounded up.
+    #[serde(default)]
+    pub exact: bool,
 }
 
 impl Request {
@@ -40,6 +47,8 @@ impl From<Amount> for Request {
             amount,
             compute: Compute::default(),
             on: Vec::new(),
+            isolation: Isolation::default(),
+            exact: false,
         }
     }
 }

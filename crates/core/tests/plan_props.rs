@@ -43,9 +43,9 @@ fn amounts() -> impl Strategy<Value = Amount> {
 fn requests() -> impl Strategy<Value = Request> {
     let on = prop_oneof![4 => Just(Vec::new()), 1 => vec(0..4_u32, 1..3)];
     (amounts(), on).prop_map(|(amount, on)| Request {
-        amount,
         compute: ComputeMode::Fair.into(),
         on,
+        ..amount.into()
     })
 }
 

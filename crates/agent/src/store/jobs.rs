@@ -18,7 +18,8 @@ impl Store {
         let insert = || -> rusqlite::Result<i64> {
             let mut insert = self.db.prepare_cached(
                 "INSERT INTO job (key, name, user, project, queue, amount, compute, gpus_on, runner, command, cwd, env, \
-                 state, submitted_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, 'queued', ?13)",
+                 state, submitted_at, isolation, exact) \
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, 'queued', ?13, ?14, ?15)",
             )?;
             let ask = &new.ask;
             insert.insert(params![
@@ -35,6 +36,8 @@ impl Store {
                 ask.cwd,
                 rows::json(&new.env)?,
                 new.at.as_microsecond(),
+                ask.request.isolation.name(),
+                ask.request.exact,
             ])
         };
         let id = insert().map_err(sql("store a job"))?;

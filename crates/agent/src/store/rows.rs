@@ -1,6 +1,7 @@
 //! Between database rows and the agent's types, at this one place.
 
 use divvy_api::v1::{Amount, Runner};
+use divvy_core::isolation::IsolationError;
 use divvy_core::job::{Outcome, Process};
 use divvy_core::resize::Goal;
 use divvy_core::units::ComputeModeError;
@@ -14,7 +15,8 @@ use crate::job::{Ask, Holding, Job, Traces};
 
 /// Columns that [`job`] reads, in its order.
 pub const JOB: &str = "id, name, user, project, queue, amount, compute, gpus_on, runner, command, cwd, state, attempt, \
-                       pid, pid_start, submitted_at, started_at, ended_at, outcome, exit_code, reason, resized, redivided";
+                       pid, pid_start, submitted_at, started_at, ended_at, outcome, exit_code, reason, resized, redivided, \
+                       isolation, exact";
 
 /// Columns that [`holding`] reads, in its order.
 pub const HOLDING: &str = "job, gpu_uuid, gpu_index, memory, share, label, peak, denied, last_denied, mismatch_max, goal_memory, goal_share";
@@ -34,6 +36,8 @@ pub struct RawJob {
     reason: Option<String>,
     resized: Option<String>,
     redivided: Option<String>,
+    isolation: String,
+    exact: bool,
 }
 
 impl RawJob {
@@ -67,6 +71,8 @@ impl RawJob {
             reason: row.get(20)?,
             resized: row.get(21)?,
             redivided: row.get(22)?,
+            isolation: row.get(23)?,
+            exact: row.get(24)?,
         })
     }
 
@@ -113,6 +119,11 @@ impl RawJob {
             amount: amount(&amount_text)?,
             compute: compute_of(&compute)?,
             on: parse(&on).map_err(corrupt)?,
+            isolation: self
+                .isolation
+                .parse()
+                .map_err(|error: IsolationError| corrupt(error.to_string()))?,
+            exact: self.exact,
         };
         let grants = || {
             holdings
