@@ -1,0 +1,205 @@
+//! What a GPU offers: its profiles, where each may lie, and which of them are the plain ones.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Attribute, MigProfile, Placement};
+use crate::units::{Bytes, Share};
+
+/// A kind of instance that a GPU offers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Profile {
+    /// What the driver returns as `info.id` and takes when it creates; not the number by which the profile is asked for.
+    pub id: u32,
+    /// The label, for people. Its attribute is data: it decides what may lie beside.
+    pub name: MigProfile,
+    /// What an instance has. A device may have up to 256 MiB more.
+    pub memory: Bytes,
+    pub compute_slices: u8,
+    /// Memory slices an instance covers.
+    pub memory_slices: u8,
+    /// 0 where it is not known.
+    pub multiprocessors: u32,
+    /// Instances of it at once.
+    pub most: u8,
+    /// Memory slices at which an instance may start, ascending.
+    pub starts: Vec<u8>,
+}
+
+impl Profile {
+    /// The memory slices of an instance that starts there, one bit each.
+    pub(super) fn mask(&self, start: u8) -> u32 {
+        let run = u32::MAX >> (u32::BITS - u32::from(self.memory_slices));
+        run << start
+    }
+}
+
+/// What a GPU offers. Made by [`Table::new`] or [`Table::of_model`], which check it, and held as `Arc<Table>`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Vec<Profile>", into = "Vec<Profile>")]
+pub struct Table {
+    /// In order of memory, compute slices, memory slices, id: the smallest first.
+    pub profiles: Vec<Profile>,
+    /// Of the whole GPU: those of the largest profile.
+    pub compute_slices: u8,
+    /// Of the whole GPU: where the last profile ends.
+    pub memory_slices: u8,
+    /// Where the plain profiles may lie: how much a layout still leaves possible is counted in these.
+    pub(super) plain: Vec<Spot>,
+}
+
+/// A place of a profile in the table, and the memory slices it would cover.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Spot {
+    pub(super) profile: usize,
+    pub(super) mask: u32,
+}
+
+/// Masks have 32 bits, and a layout counts 32 profiles. The largest GPU known has 12 slices; nvml.h knows 18 profiles.
+pub(super) const MOST_SLICES: u8 = 32;
+pub(super) const MOST_PROFILES: usize = 32;
+
+impl Table {
+    /// A table of these profiles, in any order: those that a driver lists, with the starts and the size it says.
+    ///
+    /// The GPU has as many compute slices as its largest profile, and as many memory slices as the last one reaches.
+    ///
+    /// # Errors
+    /// What makes it no table; the GPU is then not to be cut.
+    pub fn new(mut profiles: Vec<Profile>) -> Result<Self, TableError> {
+        if profiles.is_empty() {
+            return Err(TableError::Empty);
+        }
+        if profiles.len() > MOST_PROFILES {
+            return Err(TableError::TooMany(profiles.len()));
+        }
+        for profile in &mut profiles {
+            profile.starts.sort_unstable();
+            profile.starts.dedup();
+            check(profile)?;
+        }
+        profiles.sort_by_key(|p| (p.memory, p.compute_slices, p.memory_slices, p.id));
+        for (at, profile) in profiles.iter().enumerate() {
+            if profiles[..at].iter().any(|before| before.id == profile.id) {
+                return Err(TableError::Twice(profile.id));
+            }
+        }
+        let ends = profiles
+            .iter()
+            .flat_map(|p| p.starts.iter().map(|start| start + p.memory_slices));
+        let memory_slices = ends.max().unwrap_or(0);
+        let compute_slices = profiles.iter().map(|p| p.compute_slices).max().unwrap_or(0);
+        let plain = profiles
+            .iter()
+            .enumerate()
+            .filter(|(_, profile)| is_plain(profile, &profiles))
+            .flat_map(|(at, profile)| {
+                let spot = move |start: &u8| Spot {
+                    profile: at,
+                    mask: profile.mask(*start),
+                };
+                profile.starts.iter().map(spot)
+            })
+            .collect();
+        Ok(Self {
+            profiles,
+            compute_slices,
+            memory_slices,
+            plain,
+        })
+    }
+
+    /// The profile with this id.
+    pub fn profile(&self, id: u32) -> Option<&Profile> {
+        self.profiles.iter().find(|profile| profile.id == id)
+    }
+
+    /// The profile of this name; of several, the smallest.
+    pub fn named(&self, name: MigProfile) -> Option<&Profile> {
+        self.profiles.iter().find(|profile| profile.name == name)
+    }
+
+    /// The profiles by which what is still possible is measured: without attribute, and of those with as many compute slices
+    /// the ones with the fewest memory slices. Five on a GPU with seven compute slices, three on one with four.
+    pub fn plain(&self) -> impl Iterator<Item = &Profile> {
+        self.profiles
+            .iter()
+            .filter(|profile| is_plain(profile, &self.profiles))
+    }
+
+    /// The part of the GPU that an instance takes: its memory slices of all, in thousandths, rounded down.
+    pub fn share(&self, profile: &Profile) -> Share {
+        let thousandths = u32::from(profile.memory_slices) * 1000 / u32::from(self.memory_slices);
+        u16::try_from(thousandths)
+            .ok()
+            .and_then(Share::from_thousandths)
+            .expect("a profile has 1 to all of at most 32 slices")
+    }
+
+    /// The name of what lies there, `1g.5gb@3`; the bare id where the table does not have it.
+    pub fn label(&self, placement: Placement) -> String {
+        match self.profile(placement.profile) {
+            Some(profile) => format!("{}@{}", profile.name, placement.start),
+            None => placement.to_string(),
+        }
+    }
+}
+
+fn is_plain(profile: &Profile, all: &[Profile]) -> bool {
+    let bare = |p: &Profile| p.name.attribute() == Attribute::None;
+    let smaller = |p: &Profile| {
+        bare(p)
+            && p.compute_slices == profile.compute_slices
+            && p.memory_slices < profile.memory_slices
+    };
+    bare(profile) && !all.iter().any(smaller)
+}
+
+fn check(profile: &Profile) -> Result<(), TableError> {
+    let id = profile.id;
+    if profile.memory_slices == 0 || profile.compute_slices == 0 || profile.memory == Bytes::ZERO {
+        return Err(TableError::Nothing(id));
+    }
+    if profile.most == 0 || profile.starts.is_empty() {
+        return Err(TableError::Nowhere(id));
+    }
+    let outside = |start: &&u8| {
+        u16::from(**start) + u16::from(profile.memory_slices) > u16::from(MOST_SLICES)
+    };
+    match profile.starts.iter().find(outside) {
+        Some(start) => Err(TableError::Outside { id, start: *start }),
+        None => Ok(()),
+    }
+}
+
+impl TryFrom<Vec<Profile>> for Table {
+    type Error = TableError;
+
+    fn try_from(profiles: Vec<Profile>) -> Result<Self, TableError> {
+        Self::new(profiles)
+    }
+}
+
+impl From<Table> for Vec<Profile> {
+    fn from(table: Table) -> Self {
+        table.profiles
+    }
+}
+
+/// The profiles make no table.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TableError {
+    #[error("the GPU offers no MIG profile")]
+    Empty,
+    #[error(
+        "the GPU offers {0} MIG profiles, which is more than the {MOST_PROFILES} that can be counted"
+    )]
+    TooMany(usize),
+    #[error("MIG profile {0} is listed twice")]
+    Twice(u32),
+    #[error("MIG profile {0} has no memory, or no slice")]
+    Nothing(u32),
+    #[error("MIG profile {0} may lie nowhere")]
+    Nowhere(u32),
+    #[error("MIG profile {id} at {start} ends beyond slice {MOST_SLICES}")]
+    Outside { id: u32, start: u8 },
+}
