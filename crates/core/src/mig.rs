@@ -19,7 +19,9 @@
 
 mod known;
 mod name;
+pub mod recover;
 mod table;
+mod uuid;
 
 use std::fmt;
 use std::sync::Arc;
@@ -29,6 +31,7 @@ use serde::{Deserialize, Serialize};
 pub use known::{Model, models};
 pub use name::{Attribute, MigProfile, MigProfileError};
 pub use table::{Profile, Table, TableError};
+pub use uuid::{MigUuid, MigUuidError};
 
 /// A profile at a start: with the GPU's UUID, the key of a slot. An instance that is destroyed and made again in the same slot
 /// has the same UUID, so a UUID names a slot too, and not who holds it.

@@ -1,0 +1,409 @@
+//! What the instances of a GPU mean for the records of those that we made: after a crash, a reboot, and on any day.
+//!
+//! ```text
+//! create    record `creating` ─► GPU instance ─► compute instance ─► record `ready`
+//! destroy   record `destroying` ─► compute instance gone ─► GPU instance gone ─► no record
+//! ```
+//! Each arrow may be the last thing that happened. A record is on disk before anything is made, so what lies in a place without
+//! a record is somebody else's, and is in no action here. Nothing survives a reboot, and what lies in a recorded place then is
+//! somebody else's too: a UUID does not tell, for the slot's next instance has the same.
+//!
+//! One thing cannot be told apart: an instance that somebody else made in the very place of a `creating` record, between
+//! its writing and its making, while the agent was dead. It is taken for ours.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::{MigUuid, Placement};
+use crate::ids::JobId;
+
+/// How far an instance of ours has got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stage {
+    /// About to be made, or partly made.
+    Creating,
+    /// There, held by a job or kept for the next.
+    Ready,
+    /// About to be destroyed, or partly destroyed.
+    Destroying,
+    /// Not as it should be: left alone until somebody looks, or until it can be destroyed.
+    Quarantined,
+}
+
+impl Stage {
+    pub const ALL: [Self; 4] = [
+        Self::Creating,
+        Self::Ready,
+        Self::Destroying,
+        Self::Quarantined,
+    ];
+
+    /// The word for it in the journal.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Creating => "creating",
+            Self::Ready => "ready",
+            Self::Destroying => "destroying",
+            Self::Quarantined => "quarantined",
+        }
+    }
+}
+
+/// What we wrote down of one of our instances.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    pub placement: Placement,
+    pub stage: Stage,
+    /// The kernel's id of the boot in which it was written.
+    pub boot: String,
+    /// Known once it was made.
+    pub made: Option<Made>,
+}
+
+/// What the driver said of an instance that we had made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Made {
+    /// The GPU instance's id.
+    pub id: u32,
+    pub uuid: MigUuid,
+}
+
+/// A GPU instance that is there, whoever made it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seen {
+    pub placement: Placement,
+    pub id: u32,
+    pub inside: Inside,
+}
+
+/// The compute instances of a GPU instance.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Inside {
+    /// None, so that no MIG device shows it.
+    Nothing,
+    /// One, that has all of it: what we make.
+    Whole(MigUuid),
+    /// Several, or one that leaves something over.
+    Divided,
+}
+
+/// A job that holds a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Holder {
+    pub job: JobId,
+    /// Its program was started, and may use the instance.
+    pub launched: bool,
+}
+
+/// What is to be done about a record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// It is as the record says.
+    Adopt,
+    /// It is complete, and the record is not: that is to be written down.
+    Finish(Made),
+    /// It is ours, and not of use: to be destroyed.
+    Remove,
+    /// It is not there, and nobody needs it: the record goes.
+    Drop,
+    /// It is not there, and the job that holds it has not begun: the record goes, and the job is placed anew.
+    Recreate(JobId),
+    /// It is not there, and the job's program was started in it: the record goes, and that is told.
+    Lost(JobId),
+    /// It is there and not what we made: to be left alone.
+    Quarantine(Oddity),
+}
+
+/// What is the matter with an instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Oddity {
+    /// Its compute instance was destroyed, not by us.
+    Emptied,
+    /// Its compute slices were divided, not by us.
+    Divided,
+    /// It was in quarantine before.
+    Known,
+}
+
+impl Oddity {
+    /// In words.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Emptied => "somebody destroyed its compute instance",
+            Self::Divided => "somebody divided its compute slices",
+            Self::Known => "it was in quarantine",
+        }
+    }
+}
+
+/// What was found: an action for each record, by placement, and the places that are somebody else's.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Recovered {
+    pub actions: BTreeMap<Placement, Action>,
+    pub foreign: Vec<Placement>,
+}
+
+/// Compares the records of one GPU with the instances on it, in the boot `boot`. At most one record and one instance may lie at a
+/// placement.
+pub fn recover(
+    records: &[Record],
+    seen: &[Seen],
+    boot: &str,
+    holders: &BTreeMap<Placement, Holder>,
+) -> Recovered {
+    let mut recovered = Recovered::default();
+    let mut ours = Vec::new();
+    for record in records {
+        let holder = holders.get(&record.placement).copied();
+        let there = seen.iter().find(|seen| seen.placement == record.placement);
+        let action = match there.filter(|seen| is_of(record, seen, boot)) {
+            Some(seen) => {
+                ours.push(record.placement);
+                present(record, seen, holder)
+            }
+            None => absent(holder),
+        };
+        recovered.actions.insert(record.placement, action);
+    }
+    let mut foreign: Vec<Placement> = seen.iter().map(|seen| seen.placement).collect();
+    foreign.retain(|placement| !ours.contains(placement));
+    foreign.sort_unstable();
+    recovered.foreign = foreign;
+    recovered
+}
+
+/// Whether what lies in a record's place can be what the record is of.
+fn is_of(record: &Record, seen: &Seen, boot: &str) -> bool {
+    if record.boot != boot {
+        return false;
+    }
+    let Some(made) = &record.made else {
+        // We never divide one, so it was not us who made this.
+        return record.stage != Stage::Creating || seen.inside != Inside::Divided;
+    };
+    let same_device = match &seen.inside {
+        Inside::Whole(uuid) => *uuid == made.uuid,
+        Inside::Nothing | Inside::Divided => true,
+    };
+    made.id == seen.id && same_device
+}
+
+fn present(record: &Record, seen: &Seen, holder: Option<Holder>) -> Action {
+    match (record.stage, &seen.inside) {
+        (Stage::Quarantined, _) => Action::Quarantine(Oddity::Known),
+        (_, Inside::Divided) => Action::Quarantine(Oddity::Divided),
+        (Stage::Creating, Inside::Whole(uuid)) => Action::Finish(Made {
+            id: seen.id,
+            uuid: uuid.clone(),
+        }),
+        (Stage::Ready, Inside::Whole(_)) => Action::Adopt,
+        (Stage::Ready, Inside::Nothing) if holder.is_some_and(|holder| holder.launched) => {
+            Action::Quarantine(Oddity::Emptied)
+        }
+        (Stage::Creating | Stage::Ready, Inside::Nothing) | (Stage::Destroying, _) => {
+            Action::Remove
+        }
+    }
+}
+
+fn absent(holder: Option<Holder>) -> Action {
+    match holder {
+        None => Action::Drop,
+        Some(Holder {
+            job,
+            launched: false,
+        }) => Action::Recreate(job),
+        Some(Holder {
+            job,
+            launched: true,
+        }) => Action::Lost(job),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AT: Placement = Placement {
+        profile: 19,
+        start: 3,
+    };
+    const BOOT: &str = "b1";
+
+    fn uuid(last: u8) -> MigUuid {
+        format!("MIG-00000000-0000-5000-8000-0000000000{last:02x}")
+            .parse()
+            .unwrap()
+    }
+
+    fn made() -> Made {
+        Made {
+            id: 10,
+            uuid: uuid(1),
+        }
+    }
+
+    fn record(stage: Stage) -> Record {
+        Record {
+            placement: AT,
+            stage,
+            boot: BOOT.into(),
+            made: (stage != Stage::Creating).then(made),
+        }
+    }
+
+    fn seen(inside: Inside) -> Seen {
+        Seen {
+            placement: AT,
+            id: 10,
+            inside,
+        }
+    }
+
+    fn whole() -> Inside {
+        Inside::Whole(uuid(1))
+    }
+
+    fn action(record: &Record, seen: &[Seen], holder: Option<Holder>) -> Action {
+        let holders = holder.map(|holder| (AT, holder)).into_iter().collect();
+        let mut found = recover(std::slice::from_ref(record), seen, BOOT, &holders);
+        found.actions.remove(&AT).unwrap()
+    }
+
+    fn holder(launched: bool) -> Option<Holder> {
+        Some(Holder {
+            job: JobId(7),
+            launched,
+        })
+    }
+
+    #[test]
+    fn an_instance_as_the_record_says_is_adopted() {
+        let found = action(&record(Stage::Ready), &[seen(whole())], holder(true));
+        assert_eq!(found, Action::Adopt);
+    }
+
+    #[test]
+    fn what_was_made_and_not_written_down_is_finished() {
+        let found = action(&record(Stage::Creating), &[seen(whole())], None);
+        assert_eq!(found, Action::Finish(made()));
+    }
+
+    #[test]
+    fn a_gpu_instance_of_ours_without_a_compute_instance_is_removed() {
+        for stage in [Stage::Creating, Stage::Destroying, Stage::Ready] {
+            for holder in [None, holder(false)] {
+                let found = action(&record(stage), &[seen(Inside::Nothing)], holder);
+                assert_eq!(found, Action::Remove, "{stage:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_to_be_destroyed_is_never_handed_out_again() {
+        let found = action(&record(Stage::Destroying), &[seen(whole())], None);
+        assert_eq!(found, Action::Remove);
+    }
+
+    #[test]
+    fn a_record_without_an_instance_goes_and_whoever_holds_it_hears_of_it() {
+        for stage in Stage::ALL {
+            let record = record(stage);
+            assert_eq!(action(&record, &[], None), Action::Drop);
+            let again = Action::Recreate(JobId(7));
+            assert_eq!(action(&record, &[], holder(false)), again);
+            assert_eq!(action(&record, &[], holder(true)), Action::Lost(JobId(7)));
+        }
+    }
+
+    #[test]
+    fn nothing_of_an_earlier_boot_is_ours() {
+        for stage in Stage::ALL {
+            for inside in [whole(), Inside::Nothing, Inside::Divided] {
+                let record = Record {
+                    boot: "b0".into(),
+                    ..record(stage)
+                };
+                let found = recover(&[record], &[seen(inside)], BOOT, &BTreeMap::new());
+                assert_eq!(found.actions[&AT], Action::Drop);
+                assert_eq!(found.foreign, [AT]);
+            }
+        }
+    }
+
+    #[test]
+    fn an_instance_of_another_device_in_our_place_is_somebody_elses() {
+        let others = [
+            Seen {
+                id: 9,
+                ..seen(whole())
+            },
+            seen(Inside::Whole(uuid(2))),
+        ];
+        for other in others {
+            for stage in [Stage::Ready, Stage::Destroying, Stage::Quarantined] {
+                let found = recover(
+                    &[record(stage)],
+                    std::slice::from_ref(&other),
+                    BOOT,
+                    &BTreeMap::new(),
+                );
+                assert_eq!(found.actions[&AT], Action::Drop);
+                assert_eq!(found.foreign, [AT]);
+            }
+        }
+    }
+
+    #[test]
+    fn one_that_somebody_divided_is_left_alone() {
+        let divided = [seen(Inside::Divided)];
+        for stage in [Stage::Ready, Stage::Destroying] {
+            let found = action(&record(stage), &divided, None);
+            assert_eq!(found, Action::Quarantine(Oddity::Divided));
+        }
+        // We never got as far as to make one.
+        assert_eq!(
+            action(&record(Stage::Creating), &divided, None),
+            Action::Drop
+        );
+    }
+
+    #[test]
+    fn a_running_jobs_emptied_instance_is_not_destroyed_under_it() {
+        let found = action(
+            &record(Stage::Ready),
+            &[seen(Inside::Nothing)],
+            holder(true),
+        );
+        assert_eq!(found, Action::Quarantine(Oddity::Emptied));
+    }
+
+    #[test]
+    fn quarantine_lasts_while_the_instance_does() {
+        for inside in [whole(), Inside::Nothing, Inside::Divided] {
+            let found = action(&record(Stage::Quarantined), &[seen(inside)], None);
+            assert_eq!(found, Action::Quarantine(Oddity::Known));
+        }
+    }
+
+    #[test]
+    fn instances_without_a_record_are_in_no_action() {
+        let elsewhere = Seen {
+            placement: Placement {
+                profile: 9,
+                start: 4,
+            },
+            ..seen(Inside::Nothing)
+        };
+        let found = recover(
+            &[record(Stage::Ready)],
+            &[elsewhere.clone(), seen(whole())],
+            BOOT,
+            &BTreeMap::new(),
+        );
+        assert_eq!(found.actions.keys().copied().collect::<Vec<_>>(), [AT]);
+        assert_eq!(found.foreign, [elsewhere.placement]);
+    }
+}
