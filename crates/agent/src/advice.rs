@@ -120,6 +120,7 @@ mod tests {
             total: Bytes::gib(GPU),
             reserved: Bytes::ZERO,
             foreign: Bytes::ZERO,
+            mig: None,
         }
     }
 
@@ -148,6 +149,7 @@ mod tests {
             memory: Bytes::gib(40),
             share: Share::from_thousandths(500).unwrap(),
             label: format!("gpu{index}.5a"),
+            mig: None,
         };
         job.place((0..gpus).map(grant).collect());
         job.step(Event::Gone(Gone::Exited(0)));

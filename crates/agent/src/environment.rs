@@ -87,6 +87,7 @@ mod tests {
             memory: Bytes::gib(1),
             share,
             label: "gpu0.25a".into(),
+            mig: None,
         }
     }
 

@@ -74,6 +74,7 @@ impl Device {
             total: observed.total,
             reserved: observed.reserved,
             foreign: Bytes::ZERO,
+            mig: None,
         };
         Self {
             gpu,

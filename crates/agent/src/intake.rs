@@ -47,16 +47,12 @@ pub fn compute(text: &str) -> Result<Compute, Error> {
 }
 
 /// The request, if these GPUs could ever serve it.
-pub fn request(
-    amount: Amount,
-    compute: Option<&str>,
-    on: Vec<u32>,
-    gpus: &[Gpu],
-) -> Result<Request, Error> {
-    let compute = match compute {
+pub fn request(amount: Amount, submit: &Submit, gpus: &[Gpu]) -> Result<Request, Error> {
+    let compute = match submit.compute.as_deref() {
         None => Compute::default(),
-        Some(text) => self::compute(text)?,
+        Some(text) => compute(text)?,
     };
+    let on = &submit.gpus_on;
     if let Some(index) = on
         .iter()
         .find(|index| !gpus.iter().any(|gpu| gpu.index == **index))
@@ -71,9 +67,11 @@ pub fn request(
         );
     }
     let request = Request {
+        amount,
         compute,
-        on,
-        ..amount.into()
+        on: on.clone(),
+        isolation: submit.isolation.into(),
+        exact: submit.memory_exact,
     };
     can_ever_fit(gpus, &request).map_err(never_fits)?;
     Ok(request)
@@ -135,6 +133,8 @@ mod tests {
             cwd: "/".into(),
             env: BTreeMap::new(),
             runner: Runner::Supervisor,
+            isolation: v1::Isolation::Any,
+            memory_exact: false,
             no_wait: false,
             dry_run: false,
             idempotency_key: None,

@@ -117,11 +117,11 @@ fn prepare(submit: Submit, home: &Home, node: &Node, runs: &[Run]) -> Result<Pre
     let mut devices = node.devices(&store, |_| Some(Mode::Shared))?;
     observe(&mut devices, node, runs)?;
     let gpus: Vec<Gpu> = devices.iter().map(|device| device.gpu.clone()).collect();
-    let amount = submit.amount.map(Amount::try_from).transpose()?;
+    let amount = submit.amount.clone().map(Amount::try_from).transpose()?;
     let amount = amount.ok_or_else(|| {
         usage("how much GPU the job needs is not said").hint("add -g 0.25, -g 2 or --gpu-memory 4G")
     })?;
-    let request = intake::request(amount, submit.compute.as_deref(), submit.gpus_on, &gpus)?;
+    let request = intake::request(amount, &submit, &gpus)?;
     if request.compute.mode == ComputeMode::Strict {
         return Err(usage(format!(
             "--compute {} cannot be held without a daemon: nobody would give turns",

@@ -10,6 +10,7 @@ pub mod doctor;
 pub mod error;
 pub mod gpu;
 pub mod job;
+pub mod mig;
 pub mod node;
 pub mod oom;
 pub mod queue;
@@ -21,8 +22,12 @@ pub use doctor::{Finding, FindingStatus};
 pub use error::{Error, ErrorBody, ErrorCode};
 pub use gpu::{Gpu, GpuSlice};
 pub use job::{
-    Amount, ComputeTime, EndReason, Event, Job, JobState, Limiter, LimiterForm, Resize, Runner,
-    Slice, Submit, Why, WhyGpu,
+    Amount, ComputeTime, EndReason, Event, Isolation, Job, JobState, Limiter, LimiterForm, Resize,
+    Runner, Slice, Submit, Why, WhyGpu,
+};
+pub use mig::{
+    GpuChange, GpuChanged, GpuMode, Mig, MigGc, MigInstance, MigPlanned, MigProfile, MigSlice,
+    MigState, MigWanted,
 };
 pub use node::Node;
 pub use oom::{Oom, OomAllocation, OomCause, OomKind, OomPeer, OomRecord};
@@ -39,7 +44,8 @@ pub const SCHEMA: &str = "divvy/v1";
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct List<T> {
     pub schema: String,
-    /// `JobList`, `GpuList`, `QueueList`, `EventList`, `Why`, `Node`, `Selftest`, `Doctor`, `Oom`, `AdviceList`.
+    /// `JobList`, `GpuList`, `QueueList`, `EventList`, `Why`, `Node`, `Selftest`, `Doctor`, `Oom`, `AdviceList`,
+    /// `MigInstanceList`, `MigPlan`, `GpuChange`.
     pub kind: String,
     pub items: Vec<T>,
 }

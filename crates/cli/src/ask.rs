@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 
-use divvy_api::v1::{Error, ErrorCode, Runner, Submit};
+use divvy_api::v1::{self, Error, ErrorCode, Runner, Submit};
 use divvy_core::{Amount, Compute, GpuSelection, parse_gpus};
 
 use crate::args::JobArgs;
@@ -50,6 +50,8 @@ pub fn submit(args: &JobArgs, runner: Runner) -> Result<Submit> {
         cwd: working_directory()?,
         env: environment(),
         runner,
+        isolation: v1::Isolation::Any,
+        memory_exact: false,
         no_wait: args.no_wait,
         dry_run: false,
         idempotency_key: None,
@@ -155,8 +157,6 @@ fn environment() -> BTreeMap<String, String> {
 
 #[cfg(test)]
 mod tests {
-    use divvy_api::v1;
-
     use super::*;
     use crate::args::{Verb, parse};
     use crate::failure::from_clap;

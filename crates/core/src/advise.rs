@@ -187,6 +187,7 @@ mod tests {
             total: Bytes::gib(gib),
             reserved: Bytes::ZERO,
             foreign: Bytes::ZERO,
+            mig: None,
         }
     }
 

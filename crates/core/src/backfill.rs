@@ -101,6 +101,7 @@ mod tests {
             total: Bytes::gib(80),
             reserved: Bytes::ZERO,
             foreign,
+            mig: None,
         };
         let gpus = [gpu];
         let mut board = Board::empty(&gpus);

@@ -72,6 +72,7 @@ impl<'a> Board<'a> {
                 memory: offer.memory,
                 share: offer.share,
                 label: label(gpu.index, offer.share, taken),
+                mig: None,
             }
         });
         let grants: Vec<Grant> = grants.collect();

@@ -149,6 +149,7 @@ mod tests {
             total: usable,
             reserved: Bytes::ZERO,
             foreign: usable, // Of no account: processes end.
+            mig: None,
         };
         let amount = Amount::from_memory_flag(amount)
             .or_else(|_| Amount::from_gpu_flag(amount))

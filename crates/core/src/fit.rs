@@ -5,6 +5,7 @@ use std::fmt;
 use crate::board::Tile;
 use crate::gpu::{GRANULE, Mode};
 use crate::ids::JobId;
+use crate::mig::MigProfile;
 use crate::request::{Amount, Request};
 use crate::units::{Bytes, Share, gpus};
 
@@ -22,6 +23,7 @@ pub(crate) enum Need {
 pub(crate) enum Part {
     Share(Share),
     Memory(Bytes),
+    Profile(MigProfile),
 }
 
 impl Need {
@@ -54,6 +56,10 @@ impl Need {
             Amount::Shares { count, share } => Self::Parts {
                 count: count.get(),
                 part: Part::Share(share),
+            },
+            Amount::Mig(profile) => Self::Parts {
+                count: 1,
+                part: Part::Profile(profile),
             },
         }
     }
@@ -127,6 +133,10 @@ pub(crate) fn size(tile: &Tile<'_>, request: &Request) -> Result<Size, Vec<Miss>
             part: Part::Memory(memory),
             ..
         } => (gpu.share_of(memory), memory.round_up(GRANULE)),
+        Need::Parts {
+            part: Part::Profile(_),
+            ..
+        } => (None, Bytes::ZERO),
     };
     match share.filter(|_| Bytes::ZERO < memory && memory <= usable) {
         Some(share) if misses.is_empty() => return Ok(Size { share, memory }),

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::GpuUuid;
+use crate::mig::Carving;
 use crate::units::{Bytes, Share};
 
 /// One GPU, as observed.
@@ -22,6 +23,9 @@ pub struct Gpu {
     pub reserved: Bytes,
     /// Held by processes that belong to no slice. Subtracted from what is free.
     pub foreign: Bytes,
+    /// What it can be cut into and which instances nobody holds, while its mode is MIG.
+    #[serde(default)]
+    pub mig: Option<Carving>,
 }
 
 /// Memory is promised in steps of the driver's large page, 2 MiB.
@@ -127,6 +131,7 @@ mod tests {
             total: Bytes::new((81_559 << 20) + 123),
             reserved: Bytes::mib(560),
             foreign: Bytes::ZERO,
+            mig: None,
         }
     }
 

@@ -150,6 +150,7 @@ mod tests {
             memory: Bytes::mib(mib),
             share,
             label: label.to_owned(),
+            mig: None,
         }
     }
 
@@ -163,6 +164,7 @@ mod tests {
             total: Bytes::mib(100),
             reserved: Bytes::ZERO,
             foreign: Bytes::ZERO,
+            mig: None,
         };
         let default = QueueName::default_queue();
         let held = (1..).zip(held).map(|(job, grants)| Held {

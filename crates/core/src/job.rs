@@ -261,6 +261,7 @@ mod tests {
             memory: crate::Bytes::gib(20),
             share,
             label: "gpu2.25a".to_owned(),
+            mig: None,
         }]
     }
 

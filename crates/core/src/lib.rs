@@ -53,7 +53,7 @@ pub use queue::{Order, QueueSpec, parse_queues};
 pub use reason::Reason;
 pub use request::{Amount, Request};
 pub use selection::{GpuSelection, parse_gpus};
-pub use slice::Grant;
+pub use slice::{Grant, MigGrant};
 pub use snapshot::{Held, Queue, Snapshot, Waiting};
 pub use units::{Bytes, Compute, ComputeMode, Share};
 pub use why::{Why, WhyGpu, why};

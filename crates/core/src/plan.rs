@@ -10,7 +10,8 @@ use std::sync::Arc;
 use crate::backfill::disturbs;
 use crate::board::Board;
 use crate::capacity::fits_empty;
-use crate::ids::{JobId, QueueName};
+use crate::ids::{GpuUuid, JobId, QueueName};
+use crate::mig::Placement;
 use crate::placement::{Offer, place};
 use crate::queue::Order;
 use crate::reason::{Ahead, Reason, Shortage};
@@ -35,6 +36,8 @@ pub struct Start {
     pub job: JobId,
     pub queue: QueueName,
     pub grants: Vec<Grant>,
+    /// Idle MIG instances in the way of its own: to be removed before.
+    pub reclaim: Vec<(GpuUuid, Placement)>,
 }
 
 /// A job that waits.
@@ -81,6 +84,7 @@ pub(crate) fn plan_on_board(snapshot: &Snapshot) -> (Plan, Board<'_>) {
                     job: *job,
                     queue: name,
                     grants,
+                    reclaim: Vec::new(),
                 });
             }
             Err(reason) => {

@@ -6,6 +6,7 @@ use std::num::NonZeroU32;
 use serde::{Deserialize, Serialize};
 
 use crate::isolation::Isolation;
+use crate::mig::{MigProfile, MigProfileError};
 use crate::units::{Bytes, BytesError, Compute, Decimal, Share};
 
 /// What a job asks for.
@@ -53,7 +54,8 @@ impl From<Amount> for Request {
     }
 }
 
-/// How much GPU a job asks for. `Display` writes it as the command line reads it: `0.25`, `4GiB`, `2`, `1-4`, `8x0.5`.
+/// How much GPU a job asks for. `Display` writes it as the command line reads it: `0.25`, `4GiB`, `2`, `1-4`, `8x0.5`,
+/// `2g.10gb`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Amount {
@@ -67,6 +69,8 @@ pub enum Amount {
     Range { min: NonZeroU32, max: NonZeroU32 },
     /// The same share on `count` different GPUs.
     Shares { count: NonZeroU32, share: Share },
+    /// A MIG instance of this profile and no other.
+    Mig(MigProfile),
 }
 
 impl Amount {
@@ -104,6 +108,16 @@ impl Amount {
         }
     }
 
+    /// Reads the value of `--mig-profile`: `2g.10gb`.
+    ///
+    /// # Errors
+    /// What is not the name of a profile. Whether a GPU has it is asked of [`can_ever_fit`](crate::can_ever_fit).
+    pub fn from_mig_flag(text: &str) -> Result<Self, AmountError> {
+        text.parse()
+            .map(Self::Mig)
+            .map_err(|error| AmountError::new(AmountErrorKind::Profile(error), text))
+    }
+
     /// Reads the value of a queue, the part after its last `=`: whole GPUs, a range of them, or a multiple of 0.125.
     /// The error shows `token`, the whole text.
     pub(crate) fn from_queue_value(value: &str, token: &str) -> Result<Self, AmountError> {
@@ -130,10 +144,11 @@ impl Amount {
         }
     }
 
-    /// The flag that asks for it: `-g 0.25`, `--gpu-memory 4GiB`.
+    /// The flag that asks for it: `-g 0.25`, `--gpu-memory 4GiB`, `--mig-profile 2g.10gb`.
     pub fn flag(&self) -> String {
         match self {
             Self::Memory(_) => format!("--gpu-memory {self}"),
+            Self::Mig(_) => format!("--mig-profile {self}"),
             _ => format!("-g {self}"),
         }
     }
@@ -150,6 +165,7 @@ impl Amount {
             Self::Shares { count, share } => {
                 write!(out, "{share} of each of {count} GPU{}", s(*count))
             }
+            Self::Mig(profile) => write!(out, "a MIG instance {profile}"),
         })
     }
 }
@@ -162,6 +178,7 @@ impl fmt::Display for Amount {
             Self::Whole(count) => count.fmt(out),
             Self::Range { min, max } => write!(out, "{min}-{max}"),
             Self::Shares { count, share } => write!(out, "{count}x{share}"),
+            Self::Mig(profile) => profile.fmt(out),
         }
     }
 }
@@ -228,6 +245,8 @@ pub enum AmountErrorKind {
     ZeroMemory,
     #[error(transparent)]
     Memory(BytesError),
+    #[error(transparent)]
+    Profile(MigProfileError),
 }
 
 impl AmountError {
@@ -275,6 +294,7 @@ impl AmountError {
                 "write a number and a binary unit: 512M, 4G, 1.5GiB".to_owned()
             }
             AmountErrorKind::Memory(error) => error.hint(),
+            AmountErrorKind::Profile(error) => error.hint(),
         }
     }
 }

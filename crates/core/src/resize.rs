@@ -39,6 +39,8 @@ pub enum ResizeError {
     OtherCount { has: u32, asked: u32 },
     #[error("a job that runs has so many GPUs and no range of them")]
     Range,
+    #[error("a MIG instance keeps its size while a job holds it")]
+    Instance,
     #[error("GPU {index} is not given out any more")]
     NotServed { index: u32 },
     /// Whoever ends.
@@ -60,6 +62,7 @@ impl ResizeError {
                 format!("say how much of each of them: --gpu-memory 12G, -g 0.5 or -g {has}x0.5")
             }
             Self::Range => "write a part of a GPU (0.5) or memory (12G)".to_owned(),
+            Self::Instance => "submit it again with the size that it needs".to_owned(),
             Self::NotServed { .. } => "`divvy gpus` shows which are".to_owned(),
             Self::Never { hint, .. } | Self::NoRoom { hint, .. } => hint.clone(),
         }
@@ -130,6 +133,7 @@ fn each(amount: Amount, has: u32) -> Result<Amount, ResizeError> {
         } => all(count.get(), Amount::ONE_GPU),
         Amount::Shares { count, share } => all(count.get(), Amount::Share(share)),
         Amount::Range { .. } => Err(ResizeError::Range),
+        Amount::Mig(_) => Err(ResizeError::Instance),
     }
 }
 
@@ -307,6 +311,7 @@ mod tests {
             total: Bytes::gib(80),
             reserved: Bytes::ZERO,
             foreign: Bytes::ZERO,
+            mig: None,
         };
         let gpus: Vec<Gpu> = (0..gpus).map(gpu).collect();
         let mut letters = b'a'..;
@@ -323,6 +328,7 @@ mod tests {
                     Share::FULL => format!("gpu{index}"),
                     _ => format!("gpu{index}{share}{}", char::from(letters.next().unwrap())),
                 },
+                mig: None,
             }
         };
         let held = jobs.iter().zip(1..).map(|(grants, job)| Held {

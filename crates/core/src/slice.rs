@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::ids::GpuUuid;
+use crate::mig::{MigProfile, Placement};
 use crate::units::{Bytes, Share};
 
 /// A job's part of one GPU. A job holds one for each GPU it runs on: its slice.
@@ -14,7 +15,26 @@ pub struct Grant {
     pub memory: Bytes,
     pub share: Share,
     /// `gpu2.25a`: share 0.25 on GPU 2, and a letter that no living slice of that GPU and share has. `gpu2`: all of it.
+    /// `gpu0.1g.5gb@3`: a MIG instance of GPU 0, at its memory slice 3.
     pub label: String,
+    /// The MIG instance that it is; memory and share are the instance's then.
+    #[serde(default)]
+    pub mig: Option<MigGrant>,
+}
+
+/// The MIG instance that a job holds: as long as it holds it, nobody moves it or makes it smaller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MigGrant {
+    pub profile: MigProfile,
+    /// With the GPU's UUID, the key of the instance.
+    pub placement: Placement,
+}
+
+impl MigGrant {
+    /// `gpu0.1g.5gb@3`.
+    pub(crate) fn label(&self, index: u32) -> String {
+        format!("gpu{index}.{}@{}", self.profile, self.placement.start)
+    }
 }
 
 /// The label of a share on a GPU, with the lowest letters that `taken` does not refuse: a to z, then aa, ab and so on.

@@ -48,6 +48,7 @@ pub(crate) fn smaller(board: &Board<'_>, request: &Request) -> Vec<Request> {
             amounts.extend(fewer(count).map(Amount::Whole));
             amounts.extend(less_than(Share::FULL).and_then(part_of_one));
         }
+        Amount::Mig(_) => {}
     }
     amounts
         .into_iter()

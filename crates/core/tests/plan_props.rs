@@ -174,6 +174,7 @@ fn satisfies(gpus: &[Gpu], request: &Request, grants: &[Grant]) -> bool {
                 count: wanted,
                 share: part,
             } => count == wanted.get() && each(&share(part)),
+            Amount::Mig(_) => false,
         }
 }
 
@@ -181,7 +182,7 @@ fn is_whole(amount: Amount) -> bool {
     match amount {
         Amount::Share(share) | Amount::Shares { share, .. } => share == Share::FULL,
         Amount::Whole(_) | Amount::Range { .. } => true,
-        Amount::Memory(_) => false,
+        Amount::Memory(_) | Amount::Mig(_) => false,
     }
 }
 
@@ -197,7 +198,9 @@ fn alone(snapshot: &Snapshot, job: JobId, request: &Request) -> Snapshot {
 }
 
 fn hold(snapshot: &mut Snapshot, start: &Start) {
-    let Start { job, queue, grants } = start.clone();
+    let Start {
+        job, queue, grants, ..
+    } = start.clone();
     for queue in &mut snapshot.queues {
         queue.waiting.retain(|waiting| waiting.job != job);
     }

@@ -300,6 +300,8 @@ fn submission(home: &Home, command: &[&str], key: &str) -> Submit {
             .to_owned(),
         env: BTreeMap::from([("PATH".to_owned(), "/usr/bin:/bin".to_owned())]),
         runner: Runner::Supervisor,
+        isolation: divvy_api::v1::Isolation::Any,
+        memory_exact: false,
         no_wait: false,
         dry_run: false,
         idempotency_key: Some(key.to_owned()),

@@ -151,6 +151,8 @@ impl Cycle {
                 denied: usage.map_or(traces.denied, |usage| usage.denied),
                 last_denied_bytes: usage.map_or(traces.last_denied.map(Bytes::get), last),
                 enforcement: ENFORCEMENT.to_owned(),
+                device_uuid: Some(holding.grant.gpu.to_string()),
+                mig: None,
                 memory_driver_bytes: ledger.and_then(|ledger| ledger.driver).map(Bytes::get),
                 memory_mismatch_bytes: ledger.and_then(|ledger| ledger.mismatch),
                 memory_mismatch_max_bytes: ledger
@@ -172,6 +174,8 @@ impl Cycle {
             end_reason: job.life.outcome().map(EndReason::from),
             exit_code: job.exit_code,
             request: job.request().amount.into(),
+            isolation: job.ask.request.isolation.into(),
+            memory_exact: job.ask.request.exact,
             compute: job.compute().to_string(),
             compute_time: self.keeper.got(job.id).map(Got::shown),
             slices: slices.collect(),
@@ -389,6 +393,8 @@ fn show_gpu(
                     memory_driver_bytes: ledger.driver.map(Bytes::get),
                     memory_mismatch_bytes: ledger.mismatch,
                     compute_time: keeper.got(living.job.id).map(Got::shown),
+                    enforcement: ENFORCEMENT.to_owned(),
+                    mig: None,
                 });
             }
         }
@@ -414,6 +420,7 @@ fn show_gpu(
         memory_mismatch_bytes: device.mismatch.map(Bytes::get),
         memory_mismatch_max_bytes: device.mismatch_max.get(),
         bypass_pids,
+        mig: None,
     }
 }
 

@@ -306,7 +306,7 @@ fn told(job: &Job, resized: &[Resized]) -> String {
 fn refusal(error: &ResizeError) -> Error {
     let code = match error {
         ResizeError::OtherCount { .. } | ResizeError::Range => ErrorCode::Usage,
-        ResizeError::NotServed { .. } => ErrorCode::Conflict,
+        ResizeError::NotServed { .. } | ResizeError::Instance => ErrorCode::Conflict,
         ResizeError::Never { .. } => ErrorCode::NeverFits,
         ResizeError::NoRoom { .. } => ErrorCode::WouldWait,
     };

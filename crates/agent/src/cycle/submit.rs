@@ -57,13 +57,14 @@ impl Cycle {
 
     fn checked(&self, submit: Submit) -> Result<NewJob, Error> {
         intake::check_texts(&submit)?;
-        let (queue, amount) = self.queue_and_amount(submit.queue.as_deref(), submit.amount)?;
+        let (queue, amount) =
+            self.queue_and_amount(submit.queue.as_deref(), submit.amount.clone())?;
         let gpus: Vec<_> = self
             .devices
             .iter()
             .map(|device| device.gpu.clone())
             .collect();
-        let request = intake::request(amount, submit.compute.as_deref(), submit.gpus_on, &gpus)?;
+        let request = intake::request(amount, &submit, &gpus)?;
         Ok(NewJob {
             ask: Ask {
                 name: intake::name(submit.name, &submit.command)?,

@@ -59,6 +59,7 @@ impl Place {
             memory: Bytes::gib(1),
             share: Share::from_thousandths(thousandths).unwrap(),
             label: "gpu0.25a".into(),
+            mig: None,
         };
         let compute = compute.parse().unwrap();
         keeper.keep(self.job, self.dir.path(), &[grant], compute);

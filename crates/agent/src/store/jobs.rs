@@ -103,8 +103,8 @@ impl Store {
                 .prepare_cached("DELETE FROM holding WHERE job = ?1")?
                 .execute([job.id.0])?;
             let mut insert = self.db.prepare_cached(
-                "INSERT INTO holding (job, ordinal, gpu_uuid, gpu_index, memory, share, label, held, goal_memory, goal_share) \
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 1, ?8, ?9)",
+                "INSERT INTO holding (job, ordinal, gpu_uuid, gpu_index, memory, share, label, held, goal_memory, goal_share, mig) \
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 1, ?8, ?9, ?10)",
             )?;
             for (ordinal, Holding { grant, goal, .. }) in job.holdings.iter().enumerate() {
                 let (memory, share) = (grant.memory.get(), grant.share.thousandths());
@@ -118,6 +118,7 @@ impl Store {
                     grant.label,
                     goal.map(|goal| goal.memory.get()),
                     goal.map(|goal| goal.share.thousandths()),
+                    grant.mig.as_ref().map(rows::json).transpose()?,
                 ])?;
             }
             Ok(())

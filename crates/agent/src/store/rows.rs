@@ -5,7 +5,7 @@ use divvy_core::isolation::IsolationError;
 use divvy_core::job::{Outcome, Process};
 use divvy_core::resize::Goal;
 use divvy_core::units::ComputeModeError;
-use divvy_core::{Bytes, Compute, Grant, Job as Life, JobId, Request, Share};
+use divvy_core::{Bytes, Compute, Grant, Job as Life, JobId, MigGrant, Request, Share};
 use jiff::Timestamp;
 use rusqlite::Row;
 
@@ -19,7 +19,7 @@ pub const JOB: &str = "id, name, user, project, queue, amount, compute, gpus_on,
                        isolation, exact";
 
 /// Columns that [`holding`] reads, in its order.
-pub const HOLDING: &str = "job, gpu_uuid, gpu_index, memory, share, label, peak, denied, last_denied, mismatch_max, goal_memory, goal_share";
+pub const HOLDING: &str = "job, gpu_uuid, gpu_index, memory, share, label, peak, denied, last_denied, mismatch_max, goal_memory, goal_share, mig";
 
 /// A row as it lies in the table, before it means anything.
 pub struct RawJob {
@@ -186,6 +186,9 @@ pub fn holding(row: &Row<'_>) -> rusqlite::Result<(JobId, Holding)> {
     let wrong = |column, error: Box<dyn std::error::Error + Send + Sync>| {
         rusqlite::Error::FromSqlConversionFailure(column, rusqlite::types::Type::Text, error)
     };
+    let mig = row.get::<_, Option<String>>(12)?;
+    let mig = mig.map(|text| parse::<MigGrant>(&text)).transpose();
+    let mig = mig.map_err(|error| wrong(12, error.into()))?;
     let grant = Grant {
         gpu: row
             .get::<_, String>(1)?
@@ -195,6 +198,7 @@ pub fn holding(row: &Row<'_>) -> rusqlite::Result<(JobId, Holding)> {
         memory: Bytes::new(row.get(3)?),
         share: Share::from_thousandths(row.get(4)?).ok_or_else(|| wrong(4, "no share".into()))?,
         label: row.get(5)?,
+        mig,
     };
     let last_denied = row.get::<_, Option<u64>>(8)?.map(Bytes::new);
     let traces = Traces {

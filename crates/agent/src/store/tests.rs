@@ -38,6 +38,7 @@ fn place(job: &mut Job, label: &str) {
         memory: Bytes::gib(4),
         share: Share::from_thousandths(52).unwrap(),
         label: label.into(),
+        mig: None,
     };
     job.life = job
         .life

@@ -239,6 +239,8 @@ pub fn quarter(command: &[&str]) -> Submit {
         cwd: "/".into(),
         env: BTreeMap::from([("PATH".into(), std::env::var("PATH").unwrap())]),
         runner: Runner::Supervisor,
+        isolation: divvy_api::v1::Isolation::Any,
+        memory_exact: false,
         no_wait: false,
         dry_run: false,
         idempotency_key: None,

@@ -2,10 +2,13 @@
 
 use std::num::NonZeroU32;
 
+use divvy_core::mig::MigProfile;
 use divvy_core::reconcile::Way;
-use divvy_core::{Amount as CoreAmount, Bytes, Share, job::Outcome};
+use divvy_core::{
+    Amount as CoreAmount, Bytes, Isolation as CoreIsolation, Mode, Share, job::Outcome,
+};
 
-use super::{Amount, BypassWay, EndReason, Error, ErrorCode};
+use super::{Amount, BypassWay, EndReason, Error, ErrorCode, GpuMode, Isolation};
 
 impl From<CoreAmount> for Amount {
     fn from(amount: CoreAmount) -> Self {
@@ -24,6 +27,9 @@ impl From<CoreAmount> for Amount {
             CoreAmount::Shares { count, share } => Self::Shares {
                 count: count.get(),
                 thousandths: share.thousandths(),
+            },
+            CoreAmount::Mig(profile) => Self::Mig {
+                profile: profile.to_string(),
             },
         }
     }
@@ -70,6 +76,54 @@ impl TryFrom<Amount> for CoreAmount {
                 count: count(number)?,
                 share: share(thousandths)?,
             }),
+            Amount::Mig { profile } => match profile.parse::<MigProfile>() {
+                Ok(profile) => Ok(Self::Mig(profile)),
+                Err(error) => Err(wrong(error.to_string()).hint(error.hint())),
+            },
+        }
+    }
+}
+
+impl From<CoreIsolation> for Isolation {
+    fn from(isolation: CoreIsolation) -> Self {
+        match isolation {
+            CoreIsolation::Any => Self::Any,
+            CoreIsolation::Cooperative => Self::Cooperative,
+            CoreIsolation::Driver => Self::Driver,
+            CoreIsolation::Hardware => Self::Hardware,
+        }
+    }
+}
+
+impl From<Isolation> for CoreIsolation {
+    fn from(isolation: Isolation) -> Self {
+        match isolation {
+            Isolation::Any => Self::Any,
+            Isolation::Cooperative => Self::Cooperative,
+            Isolation::Driver => Self::Driver,
+            Isolation::Hardware => Self::Hardware,
+        }
+    }
+}
+
+impl From<Mode> for GpuMode {
+    fn from(mode: Mode) -> Self {
+        match mode {
+            Mode::Shared => Self::Shared,
+            Mode::Mig => Self::Mig,
+            Mode::Exclusive => Self::Exclusive,
+            Mode::Unmanaged => Self::Unmanaged,
+        }
+    }
+}
+
+impl From<GpuMode> for Mode {
+    fn from(mode: GpuMode) -> Self {
+        match mode {
+            GpuMode::Shared => Self::Shared,
+            GpuMode::Mig => Self::Mig,
+            GpuMode::Exclusive => Self::Exclusive,
+            GpuMode::Unmanaged => Self::Unmanaged,
         }
     }
 }
@@ -112,7 +166,24 @@ mod tests {
             );
         }
         let memory = CoreAmount::Memory(Bytes::gib(4));
-        assert_eq!(CoreAmount::try_from(Amount::from(memory)).unwrap(), memory);
+        let instance = CoreAmount::from_mig_flag("1g.5gb+me").unwrap();
+        for amount in [memory, instance] {
+            assert_eq!(CoreAmount::try_from(Amount::from(amount)).unwrap(), amount);
+        }
+    }
+
+    #[test]
+    fn every_isolation_and_every_mode_survives_the_wire_under_its_own_word() {
+        for isolation in CoreIsolation::ALL {
+            let wire = Isolation::from(isolation);
+            assert_eq!(CoreIsolation::from(wire), isolation);
+            assert_eq!(serde_json::to_value(wire).unwrap(), isolation.name());
+        }
+        for mode in [Mode::Shared, Mode::Mig, Mode::Exclusive, Mode::Unmanaged] {
+            let wire = GpuMode::from(mode);
+            assert_eq!(Mode::from(wire), mode);
+            assert_eq!(serde_json::to_value(wire).unwrap(), mode.name());
+        }
     }
 
     #[test]
@@ -127,6 +198,9 @@ mod tests {
             Amount::Shares {
                 count: 0,
                 thousandths: 500,
+            },
+            Amount::Mig {
+                profile: "1g".into(),
             },
         ];
         for amount in none {

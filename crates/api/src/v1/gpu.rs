@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::ComputeTime;
+use super::{ComputeTime, Mig, MigSlice};
 
 /// One GPU of the node.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -31,7 +31,7 @@ pub struct Gpu {
     pub slices: Vec<GpuSlice>,
     /// Process ids that use the GPU and belong to no slice.
     pub unmanaged_pids: Vec<u32>,
-    /// What holds memory limits here: `interposer`.
+    /// What holds memory limits here: `interposer` or `mig`.
     pub enforcement: String,
     /// Whether the driver says how much each process holds. Where it does not, limits rest on the slices' own accounts alone.
     #[serde(default)]
@@ -45,6 +45,9 @@ pub struct Gpu {
     /// Process ids that belong to a job and hold memory here past the limiter.
     #[serde(default)]
     pub bypass_pids: Vec<u32>,
+    /// Present while it is cut into MIG instances.
+    #[serde(default)]
+    pub mig: Option<Mig>,
 }
 
 /// A slice on a GPU.
@@ -64,4 +67,9 @@ pub struct GpuSlice {
     /// As in the job.
     #[serde(default)]
     pub compute_time: Option<ComputeTime>,
+    /// What holds the limit: `interposer` or `mig`.
+    #[serde(default)]
+    pub enforcement: String,
+    #[serde(default)]
+    pub mig: Option<MigSlice>,
 }

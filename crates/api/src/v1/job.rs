@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::Bypass;
+use super::{Bypass, MigSlice};
 
 /// How much GPU a job asks for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,6 +22,24 @@ pub enum Amount {
     Range { min: u32, max: u32 },
     /// The same share on `count` different GPUs.
     Shares { count: u32, thousandths: u16 },
+    /// A MIG instance of this profile: `2g.10gb`.
+    Mig { profile: String },
+}
+
+/// What is to hold a slice's limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Isolation {
+    /// Parts of shared GPUs first, MIG instances then.
+    #[default]
+    Any,
+    /// The limiter: parts of shared GPUs only.
+    Cooperative,
+    /// At least the driver. Of what there is only a MIG instance does.
+    Driver,
+    /// The GPU itself: MIG instances only.
+    Hardware,
 }
 
 /// Who starts the program once it has its slice.
@@ -59,6 +77,11 @@ pub struct Submit {
     /// Only GPUs with these indices; empty means any.
     #[serde(default)]
     pub gpus_on: Vec<u32>,
+    #[serde(default)]
+    pub isolation: Isolation,
+    /// Memory is meant to the byte: a MIG instance whose name says enough and whose memory is less will not do.
+    #[serde(default)]
+    pub memory_exact: bool,
     /// Working directory, absolute.
     pub cwd: String,
     /// The program's environment, whole.
@@ -120,6 +143,11 @@ pub struct Job {
     /// The program's code, or 128+N when signal N ended it.
     pub exit_code: Option<i32>,
     pub request: Amount,
+    #[serde(default)]
+    pub isolation: Isolation,
+    /// As in the submission.
+    #[serde(default)]
+    pub memory_exact: bool,
     /// `fair`, `strict` or `none`, with `=0.25` behind it where the share is not that of the memory.
     pub compute: String,
     /// What it gets of its GPUs' time; absent where it has them to itself.
@@ -186,7 +214,7 @@ pub struct ComputeTime {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct Slice {
-    /// `gpu2.25a`: GPU index, share, letter.
+    /// `gpu2.25a`: GPU index, share, letter; `gpu0.1g.5gb@3`: GPU index, MIG profile, place.
     pub label: String,
     pub gpu_uuid: String,
     pub gpu_index: u32,
@@ -201,8 +229,14 @@ pub struct Slice {
     pub denied: u64,
     /// Size of the last refused allocation.
     pub last_denied_bytes: Option<u64>,
-    /// What holds the limit: `interposer`.
+    /// What holds the limit: `interposer` or `mig`.
     pub enforcement: String,
+    /// What the job's programs see of the GPU: its UUID, or that of a MIG device. Absent before a MIG device is made.
+    #[serde(default)]
+    pub device_uuid: Option<String>,
+    /// The MIG instance that it is.
+    #[serde(default)]
+    pub mig: Option<MigSlice>,
     /// What its processes hold by the driver's account; absent while nothing runs and where the driver does not say.
     #[serde(default)]
     pub memory_driver_bytes: Option<u64>,

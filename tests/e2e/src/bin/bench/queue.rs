@@ -61,6 +61,8 @@ fn job(home: &Home, log: &Path) -> Result<Submit> {
         cwd: home.scratch().to_str().context("a path")?.to_owned(),
         env: BTreeMap::from([("PATH".to_owned(), "/usr/bin:/bin".to_owned())]),
         runner: divvy_api::v1::Runner::Supervisor,
+        isolation: divvy_api::v1::Isolation::Any,
+        memory_exact: false,
         no_wait: false,
         dry_run: false,
         idempotency_key: None,
