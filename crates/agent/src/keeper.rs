@@ -347,6 +347,11 @@ fn activity(demand: &Demand) -> Activity {
         busy: demand.busy,
         overdue: demand.overdue,
         asked: demand.asked,
+        used: demand
+            .device_time
+            .into_iter()
+            .map(Duration::from_nanos)
+            .sum(),
     }
 }
 
@@ -354,7 +359,7 @@ fn word(grant: lease::Grant) -> Grant {
     match grant {
         lease::Grant::Open => Grant::Open,
         lease::Grant::Bounded => Grant::Bounded,
-        lease::Grant::Until(end) => Grant::Until(nanos(end)),
+        lease::Grant::Until(end) | lease::Grant::Visit(end) => Grant::Until(nanos(end)),
         lease::Grant::Peers(end) => Grant::Peers(nanos(end)),
         lease::Grant::Closed => Grant::Closed,
     }

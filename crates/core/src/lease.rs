@@ -16,6 +16,10 @@
 //! A tenant on several GPUs gets all of them in one step or none, so two such tenants never hold what the other waits for. While
 //! it waits for one of them, the others may be used only until that one is due back.
 //!
+//! Who comes and goes, as one that answers requests does, need not wait for its turn and its GPU for it to be over. While it is behind the holder
+//! it is let in beside it for a moment; the driver then orders the work of both. That is charged by the device time that it
+//! reports, and one that wants more than a visit waits for a turn.
+//!
 //! A kernel may wait for another of the same tenant, as the ranks of a collective do, and a turn may end between the two. Work that
 //! is overdue while its tenant stands at the gate is taken for such a case, and those with nothing on the GPU are let in, for
 //! a moment and not again soon.
@@ -49,6 +53,8 @@ pub const LEAD: Duration = Duration::from_millis(1);
 pub const GRACE: Duration = Duration::from_millis(1);
 /// How long a holder that stood at the gate may take to begin. One that is stopped never does: it has to ask again.
 pub const WAKING: Duration = Duration::from_millis(5);
+/// How long a visit lasts at most: what a turn lasts at least.
+pub const VISIT: Duration = SHORTEST_HOLD;
 /// How often holders are looked at while somebody waits for them.
 pub const POLL: Duration = Duration::from_millis(1);
 /// How long the others wait for work that was begun inside a turn, after its end. Longer kernels overlap with the next
@@ -79,6 +85,8 @@ pub struct Activity {
     pub overdue: bool,
     /// Moves on whenever one of them asks at the gate, for the first time or again.
     pub asked: u64,
+    /// Device time that they reckon they used, ever, on all GPUs together.
+    pub used: Duration,
 }
 
 impl Activity {
@@ -108,6 +116,8 @@ pub enum Grant {
     Until(Duration),
     /// Until then, launch only on a GPU where the process has nothing: what the work of others of its tenant may wait for.
     Peers(Duration),
+    /// Launch until then, though another has its turn.
+    Visit(Duration),
     /// Launch, until told otherwise, and keep little on the GPU ahead: somebody else may want it.
     Bounded,
     /// Launch at will, until told otherwise: nobody shares the GPUs.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::tenant::{Phase, Standing, Virtual};
 use super::{
     Event, Grant, HALF_QUANTUM, LEAD, LONGEST_DRAIN, LONGEST_HOLD, POLL, SHORTEST_HOLD, Tenant,
+    VISIT,
 };
 
 /// A grant is changed for at least this much; less is not worth telling.
@@ -44,7 +45,7 @@ impl Keeper {
             Event::Seen(tenant, activity) => {
                 let now = self.now;
                 if let Some(standing) = self.tenants.get_mut(&tenant) {
-                    standing.see(activity, now);
+                    standing.see(activity, now, &self.clocks);
                 }
             }
             Event::Left(tenant) => {
@@ -83,7 +84,7 @@ impl Keeper {
             .tenants
             .iter()
             .filter(|(tenant, standing)| {
-                standing.phase != Phase::Closed
+                standing.has_turn()
                     && (!standing.activity.is_idle() || self.is_waited_for(**tenant))
             })
             .map(|(tenant, _)| *tenant)
@@ -155,12 +156,17 @@ impl Keeper {
                         None
                     }
                 }
+                Phase::Visiting { until } => {
+                    (until <= now || standing.activity.is_idle()).then_some(Phase::Closed)
+                }
                 Phase::Closed => None,
             };
             over.extend(next.map(|phase| (*tenant, phase)));
         }
         for (tenant, phase) in over {
-            self.standing_mut(tenant).phase = phase;
+            let standing = self.standing_mut(tenant);
+            standing.visits &= standing.activity.is_idle();
+            standing.phase = phase;
         }
         for tenant in absent {
             self.standing_mut(tenant).give_up();
@@ -183,6 +189,9 @@ impl Keeper {
                     let now = self.now;
                     self.standing_mut(tenant).begin(now, no_later);
                 }
+            } else if self.may_visit(tenant, &taken) {
+                let until = self.now + VISIT;
+                self.standing_mut(tenant).phase = Phase::Visiting { until };
             } else {
                 let back = taken
                     .iter()
@@ -195,6 +204,16 @@ impl Keeper {
                 }
             }
         }
+    }
+
+    /// Whether it comes and goes, and is no further than those who have these of its GPUs.
+    fn may_visit(&self, tenant: Tenant, taken: &[u32]) -> bool {
+        let standing = &self.tenants[&tenant];
+        let holders = taken.iter().filter_map(|gpu| self.holder(*gpu));
+        standing.visits
+            && holders
+                .map(|holder| self.lead(holder))
+                .all(|lead| self.lead(standing) <= lead)
     }
 
     /// Decides when each holder's turn ends. True if one is over already.
@@ -298,7 +317,7 @@ impl Keeper {
     fn holder(&self, gpu: u32) -> Option<&Standing> {
         self.tenants
             .values()
-            .find(|standing| standing.phase != Phase::Closed && standing.terms.gpus.contains(&gpu))
+            .find(|standing| standing.has_turn() && standing.terms.gpus.contains(&gpu))
     }
 
     /// When a GPU that is taken will be free, as far as that is known.
@@ -344,6 +363,7 @@ impl Keeper {
                         .min()
                 }
                 Phase::Holding { until: None, .. } => watched,
+                Phase::Visiting { until } => Some((self.now + POLL).min(until)),
                 Phase::Draining { since, .. } => Some((self.now + POLL).min(since + LONGEST_DRAIN)),
                 Phase::Closed => standing
                     .until_earned()

@@ -25,6 +25,8 @@ pub struct Standing {
     /// It was given its GPUs and did not come, though it stood at the gate when this was its last time to ask.
     pub absent: Option<u64>,
     pub phase: Phase,
+    /// It comes and goes: its last turn, or visit, ended because it wanted nothing more.
+    pub visits: bool,
     /// Whether it counted among those that want a GPU at the last moment.
     pub active: bool,
     /// Where it stands on each of its GPUs.
@@ -48,6 +50,10 @@ pub enum Phase {
         since: Duration,
         open_until: Option<Duration>,
     },
+    /// Launches beside whoever holds its GPUs.
+    Visiting {
+        until: Duration,
+    },
 }
 
 impl Standing {
@@ -59,6 +65,7 @@ impl Standing {
             quiet_since: now,
             absent: None,
             phase: Phase::Closed,
+            visits: false,
             active: false,
             earned: nanos(STRICT_START),
             granted: Grant::Closed,
@@ -76,7 +83,11 @@ impl Standing {
             .retain(|gpu, _| self.terms.gpus.contains(gpu));
     }
 
-    pub fn see(&mut self, activity: Activity, now: Duration) {
+    pub fn see(&mut self, activity: Activity, now: Duration, clocks: &BTreeMap<u32, Virtual>) {
+        if matches!(self.phase, Phase::Visiting { .. }) {
+            let used = activity.used.saturating_sub(self.activity.used);
+            self.charge(used, clocks);
+        }
         if activity.busy || self.activity.busy {
             self.quiet_since = now;
         }
@@ -104,7 +115,13 @@ impl Standing {
     /// Ends its turn because it did nothing.
     pub fn give_up(&mut self) {
         self.phase = Phase::Closed;
+        self.visits = !self.activity.waiting;
         self.absent = self.activity.waiting.then_some(self.activity.asked);
+    }
+
+    /// Has a turn, or work of one on its GPUs.
+    pub fn has_turn(&self) -> bool {
+        matches!(self.phase, Phase::Holding { .. } | Phase::Draining { .. })
     }
 
     /// Wants a GPU and may be given it.
@@ -119,7 +136,9 @@ impl Standing {
             Phase::Closed => {
                 self.activity.waiting && self.absent.is_none() && self.until_earned().is_none()
             }
-            Phase::Holding { .. } | Phase::Draining { .. } => !self.activity.is_idle(),
+            Phase::Holding { .. } | Phase::Draining { .. } | Phase::Visiting { .. } => {
+                !self.activity.is_idle()
+            }
         }
     }
 
@@ -178,6 +197,7 @@ impl Standing {
                 open_until: Some(until),
                 ..
             } => Grant::Peers(until),
+            Phase::Visiting { until } => Grant::Visit(until),
             Phase::Closed | Phase::Draining { .. } => Grant::Closed,
         }
     }

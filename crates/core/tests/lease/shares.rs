@@ -239,16 +239,61 @@ fn what_a_strict_tenant_may_not_use_a_fair_one_gets() {
     assert!(part >= 0.70, "{:.1} %", part * 100.0);
 }
 
+/// Asks for a quarter of the GPU in all.
+const REQUESTS: Load = Load::Sync {
+    kernel: ms(1),
+    think: ms(3),
+};
+
+#[test]
+fn one_that_answers_requests_neither_waits_for_a_flood_nor_leaves_the_gpu_idle() {
+    let world = beside(
+        Fair,
+        &[(250, &[REQUESTS]), (750, &[SMALL])],
+        WARM_UP + WINDOW,
+    );
+    let p99 = p99(&world.players[0].processes[0].latencies);
+    // Its own work, and the driver's time slice of the other.
+    assert!(p99 <= ms(4), "{p99:?}");
+    let part = world.players[0].part(WARM_UP..WARM_UP + WINDOW);
+    assert!(part >= 0.14, "{part:.3} of the GPU");
+    assert!(throughput(&world) >= 0.98, "{:.3}", throughput(&world));
+}
+
+#[test]
+fn one_that_answers_more_requests_than_its_share_allows_gets_its_share() {
+    for share in [50, 100] {
+        let world = beside(
+            Fair,
+            &[(share, &[REQUESTS]), (1000 - share, &[SMALL])],
+            WARM_UP + WINDOW,
+        );
+        let part = world.players[0].part(WARM_UP..WARM_UP + WINDOW);
+        let asked = f64::from(share) / 1000.0;
+        assert!((part - asked).abs() <= 0.02, "{part:.3} at {asked}");
+        assert!(throughput(&world) >= 0.95, "{:.3}", throughput(&world));
+    }
+}
+
+#[test]
+fn many_that_answer_requests_do_not_wait_for_each_other() {
+    let few: &[Load] = &[Load::Sync {
+        kernel: ms(1),
+        think: ms(15),
+    }];
+    let world = beside(Fair, &[(125, few); 8], WARM_UP + WINDOW);
+    for player in &world.players {
+        let p99 = p99(&player.processes[0].latencies);
+        assert!(p99 <= ms(10), "{p99:?}");
+    }
+}
+
 #[test]
 fn a_quarter_beside_a_flood_is_about_as_quick_as_a_quarter_alone() {
-    let requests = Load::Sync {
-        kernel: ms(1),
-        think: ms(3),
-    };
-    let alone = beside(Strict, &[(250, &[requests])], WARM_UP + WINDOW);
+    let alone = beside(Strict, &[(250, &[REQUESTS])], WARM_UP + WINDOW);
     let beside = beside(
         Fair,
-        &[(250, &[requests]), (750, &[SMALL])],
+        &[(250, &[REQUESTS]), (750, &[SMALL])],
         WARM_UP + WINDOW,
     );
     let [alone, beside] =

@@ -91,6 +91,8 @@ pub struct Player {
     seen: Activity,
     /// When its work on each GPU should be done, if it has the GPU to itself.
     reckoned: BTreeMap<u32, Duration>,
+    /// Work launched so far.
+    put: Duration,
     /// Device time used, by second.
     pub used: Vec<Duration>,
 }
@@ -99,7 +101,7 @@ impl Player {
     fn holds(&self, now: Duration) -> bool {
         match self.grant {
             Grant::Open | Grant::Bounded => true,
-            Grant::Until(end) => now < end,
+            Grant::Until(end) | Grant::Visit(end) => now < end,
             Grant::Peers(_) | Grant::Closed => false,
         }
     }
@@ -118,6 +120,7 @@ impl Player {
                     .iter()
                     .any(|process| !process.queue.is_empty()),
             asked: self.processes.iter().map(|process| process.asked).sum(),
+            used: self.put,
             overdue: self.processes.iter().any(|process| {
                 !process.queue.is_empty() && now > self.reckoned[&process.gpu] + OVERDUE
             }),
@@ -201,6 +204,7 @@ impl World {
             lies: false,
             seen: Activity::default(),
             reckoned: BTreeMap::new(),
+            put: Duration::ZERO,
             used: vec![Duration::ZERO],
         });
         self.turn();
@@ -264,6 +268,7 @@ impl World {
                     }
                     let reckoned = player.reckoned.entry(process.gpu).or_default();
                     *reckoned = now.max(*reckoned) + kernel;
+                    player.put += kernel;
                     process.queue.push_back(kernel);
                     process.ahead += kernel;
                     process.launched += 1;
@@ -302,7 +307,8 @@ impl World {
         let mut holders = BTreeMap::new();
         for (number, player) in self.players.iter().enumerate() {
             let gated = player.terms.mode != ComputeMode::None && !player.processes.is_empty();
-            if gated && player.holds(self.now) {
+            let visits = matches!(player.grant, Grant::Visit(_));
+            if gated && !visits && player.holds(self.now) {
                 for gpu in &player.terms.gpus {
                     let other = holders.insert(*gpu, number);
                     assert_eq!(

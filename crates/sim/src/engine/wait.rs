@@ -5,8 +5,11 @@ use super::state::{Locked, State};
 
 /// Longest sleep between two looks: a lost GPU or a killed neighbour is noticed within it.
 const LOOK_AGAIN_NS: u64 = 10_000_000;
-/// Below this a sleep costs more than it waits.
-const SPIN_NS: u64 = 20_000;
+/// A sleep ends so much later than asked: Linux's timer slack is 50 us, and waking takes about as long. A program that waits for its GPU spins
+/// by default (`CU_CTX_SCHED_AUTO`), so the rest of a wait is spun here too.
+const OVERSHOOT_NS: u64 = 100_000;
+/// How long to sleep while others have the GPU, which ends nobody knows when.
+const NAP_NS: u64 = 20_000;
 
 impl State {
     /// Blocks until this process's queue on `gpu` has done `ticket`, or the GPU is lost.
@@ -26,7 +29,7 @@ impl State {
                     locked.reap();
                 }
                 locked.advance(gpu);
-                if queue.is_done(ticket) || self.gpus()[gpu].is_lost() {
+                if queue.is_done(ticket) || self.gpu(gpu).is_lost() {
                     self.slots()[waiter].set_awaited(None);
                     return;
                 }
@@ -44,10 +47,14 @@ impl State {
             } else {
                 queue.at_least(ticket)
             };
-            if least < SPIN_NS && least > 0 {
-                std::hint::spin_loop();
-            } else {
-                self.sleep(epoch, least.clamp(SPIN_NS, LOOK_AGAIN_NS));
+            match least {
+                1..=OVERSHOOT_NS => std::thread::yield_now(),
+                _ => self.sleep(
+                    epoch,
+                    least
+                        .saturating_sub(OVERSHOOT_NS)
+                        .clamp(NAP_NS, LOOK_AGAIN_NS),
+                ),
             }
         }
     }
@@ -60,13 +67,12 @@ impl Locked<'_> {
         if !self.all_wait() {
             return false;
         }
-        let events = (0..self.gpu_count())
-            .filter_map(|gpu| self.gpus()[gpu].engine.until_next_event(self.lanes(gpu)));
+        let events = self
+            .sites()
+            .filter_map(|site| self.running(site).until_next_event());
         let Some(ns) = events.min() else { return false };
         self.set_virtual_now(self.now() + ns);
-        for gpu in 0..self.gpu_count() {
-            self.advance(gpu);
-        }
+        self.advance_all();
         true
     }
 }
