@@ -1,7 +1,7 @@
 //! The simulated machine: state shared by all processes, and what one process has in it.
 //!
 //! ```text
-//! shared, in the state file:   state ─ slots ─ gpu ─ settings ─ share ─ mark ─ accounting ─ time ─ wait
+//! shared, in the state file:   state ─ slots ─ seat ─ gpu ─ settings ─ share ─ mark ─ accounting ─ time ─ wait
 //! of one process:              process ─ visible ─ context ─ limit ─ memory ─ pool ─ vmm ─ stream ─ module ─ image ─ kernel ─ launch ─ transfer
 //!                              capture ─ graph ─ array ─ texture ─ sharing ─ ipc ─ external ─ peer ─ green ─ multicast
 //! helpers:                     handles, addresses
@@ -32,6 +32,7 @@ pub mod peer;
 pub mod pids;
 pub mod pool;
 pub mod process;
+pub mod seat;
 pub mod settings;
 pub mod share;
 pub mod shared_event;

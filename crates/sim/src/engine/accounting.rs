@@ -1,5 +1,6 @@
 //! What processes did on a GPU: of those that are there, and of those that are gone while the accounting mode was on.
 
+use super::seat::instance_of;
 use super::slots::Slot;
 use super::state::{Locked, State};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -104,11 +105,12 @@ impl State {
 }
 
 impl Locked<'_> {
-    /// A process has no context on a GPU any more: what it did there is kept if that is asked for.
+    /// A process has no context on a GPU any more: what it did there is kept if that is asked for. Of GPU instances no accounts are kept.
     pub fn close_account(&self, index: usize, gpu: usize) {
         let slot = &self.slots()[index];
-        let settings = &self.gpus()[gpu].settings;
+        let settings = &self.gpu(gpu).settings;
         if settings.accounting()
+            && instance_of(gpu).is_none()
             && let Some(account) = self.account(index, slot, gpu, slot.own_pid())
         {
             self.gpus()[gpu].records.push(&account);

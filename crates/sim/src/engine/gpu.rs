@@ -1,9 +1,11 @@
 //! One GPU of the shared machine: who it is, how many of its bytes are taken, whether it still answers.
 
 use super::accounting::Records;
+use super::seat::{COMPUTE_INSTANCES, GPU_INSTANCES, SEATS, SEATS_OF_GPU, Site, instance_of};
 use super::settings::Settings;
 use super::state::{Locked, fill_text, text};
 use super::time::Engine;
+use crate::model::MAX_GPUS;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 
 #[repr(C)]
@@ -12,11 +14,12 @@ pub struct Gpu {
     uuid: [u8; 16],
     pci_bus: u32,
     lost: AtomicU32,
-    /// Bytes taken by all processes: derived from the slots and the shares, see [`Locked::sum_up`].
-    used: AtomicU64,
+    /// Bytes taken by all processes, on the whole GPU and in each of its GPU instances: derived from the slots and the shares, see [`Locked::sum_up`].
+    used: [AtomicU64; SEATS_OF_GPU],
     pub settings: Settings,
     pub records: Records,
     pub engine: Engine,
+    compute_instances: [[Engine; COMPUTE_INSTANCES]; GPU_INSTANCES],
 }
 
 impl Gpu {
@@ -54,7 +57,24 @@ impl Gpu {
 
     /// Bytes that processes hold, without what the driver reserves.
     pub fn used(&self) -> u64 {
-        self.used.load(SeqCst)
+        self.used.iter().map(|used| used.load(SeqCst)).sum()
+    }
+
+    /// Bytes that processes hold on one of its seats.
+    pub fn used_at(&self, seat: usize) -> u64 {
+        self.sum_at(seat).load(SeqCst)
+    }
+
+    fn sum_at(&self, seat: usize) -> &AtomicU64 {
+        &self.used[seat / MAX_GPUS]
+    }
+
+    /// What runs the work of a site.
+    pub(super) fn engine_at(&self, site: Site) -> &Engine {
+        match instance_of(site.seat) {
+            Some(instance) => &self.compute_instances[instance as usize][site.compute as usize],
+            None => &self.engine,
+        }
     }
 
     /// Whether the GPU has fallen off the bus. It does not come back.
@@ -97,10 +117,9 @@ pub struct NoRoom;
 
 impl Locked<'_> {
     /// Bytes a process could still take.
-    pub fn free(&self, gpu: usize) -> u64 {
-        self.model(gpu)
-            .memory_usable()
-            .saturating_sub(self.gpus()[gpu].used())
+    pub fn free(&self, seat: usize) -> u64 {
+        self.memory_at(seat)
+            .saturating_sub(self.gpu(seat).used_at(seat))
     }
 
     /// Takes `bytes` for a slot, after collecting the dead when there is no room otherwise.
@@ -112,32 +131,29 @@ impl Locked<'_> {
             return Err(NoRoom);
         }
         self.slots()[slot].change_used(gpu, bytes, 0);
-        self.gpus()[gpu].used.fetch_add(bytes, SeqCst);
+        self.gpu(gpu).sum_at(gpu).fetch_add(bytes, SeqCst);
         Ok(())
     }
 
     pub fn return_bytes(&self, slot: usize, gpu: usize, bytes: u64) {
         self.slots()[slot].change_used(gpu, 0, bytes);
-        let used = &self.gpus()[gpu].used;
+        let used = self.gpu(gpu).sum_at(gpu);
         used.store(used.load(SeqCst).saturating_sub(bytes), SeqCst);
     }
 
     /// Computes every GPU's sum again from what its processes hold.
     pub fn sum_up(&self) {
-        for (index, gpu) in self.gpus().iter().enumerate() {
-            let own: u64 = self
-                .slots()
-                .iter()
-                .filter(|slot| slot.is_live())
-                .map(|slot| slot.used(index))
-                .sum();
-            let shared: u64 = self
-                .shares()
-                .iter()
-                .filter(|share| share.gpu() == Some(index))
-                .map(|share| share.bytes())
-                .sum();
-            gpu.used.store(own + shared, SeqCst);
+        let mut sums = [0; SEATS];
+        for slot in self.slots().iter().filter(|slot| slot.is_live()) {
+            slot.seats().for_each(|seat| sums[seat] += slot.used(seat));
+        }
+        for share in self.shares() {
+            if let Some(seat) = share.gpu() {
+                sums[seat] += share.bytes();
+            }
+        }
+        for seat in self.seats() {
+            self.gpu(seat).sum_at(seat).store(sums[seat], SeqCst);
         }
     }
 }

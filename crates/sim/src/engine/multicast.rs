@@ -6,6 +6,7 @@
 
 use super::memory::LARGE;
 use super::process::{Done, Objects, Process};
+use super::seat::instance_of;
 use super::vmm::PhysicalId;
 use divvy_driver::sys::cuda::{CUdeviceptr, CUresult};
 
@@ -50,10 +51,10 @@ pub struct Binding {
 }
 
 impl Process {
-    /// Hopper's GPUs of one machine are taken to be linked as multicast needs it (inferred).
+    /// Hopper's GPUs of one machine are taken to be linked as multicast needs it (inferred); instances of GPUs have no links (MIG user guide).
     pub fn has_multicast(&self, gpu: usize) -> bool {
         let model = self.model(gpu);
-        model.compute_capability >= (9, 0) && !model.display
+        instance_of(gpu).is_none() && model.compute_capability >= (9, 0) && !model.display
     }
 
     pub fn create_multicast(&self, gpus: u32, size: u64) -> Done<PhysicalId> {

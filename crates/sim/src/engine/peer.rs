@@ -3,11 +3,16 @@
 use super::context::Context;
 use super::handles::Handle;
 use super::process::{Done, Process};
+use super::seat::instance_of;
 use divvy_driver::sys::cuda::CUresult;
 
 impl Process {
     /// GPUs of one data centre model in one machine reach each other (inferred; what links they have is not modelled).
+    /// Instances of GPUs reach nobody (MIG user guide, "Application Considerations").
     pub fn reaches(&self, gpu: usize, other: usize) -> bool {
+        if instance_of(gpu).or(instance_of(other)).is_some() {
+            return false;
+        }
         let (model, peer) = (self.model(gpu), self.model(other));
         gpu != other && model.name == peer.name && !model.display
     }

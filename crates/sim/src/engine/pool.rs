@@ -12,7 +12,7 @@ use super::context::Current;
 use super::handles::{Handle, Handles};
 use super::memory::{Allocation, Kind, LARGE, SMALL};
 use super::process::{Done, Objects, Process};
-use crate::model::MAX_GPUS;
+use super::seat::SEATS;
 use divvy_driver::sys::cuda::{
     CUdeviceptr, CUmemAllocationHandleType, CUmemAllocationType, CUmemPool_attribute, CUresult,
 };
@@ -22,16 +22,16 @@ const SEGMENT: u64 = 32 << 20;
 pub struct Pools {
     pools: Handles<Pool>,
     /// Each GPU's default pool, once someone has asked for it, and the one `cuMemAllocAsync` uses.
-    default: [Option<Handle<Pool>>; MAX_GPUS],
-    current: [Option<Handle<Pool>>; MAX_GPUS],
+    default: [Option<Handle<Pool>>; SEATS],
+    current: [Option<Handle<Pool>>; SEATS],
 }
 
 impl Default for Pools {
     fn default() -> Self {
         Pools {
             pools: Handles::new(0x57),
-            default: [None; MAX_GPUS],
-            current: [None; MAX_GPUS],
+            default: [None; SEATS],
+            current: [None; SEATS],
         }
     }
 }

@@ -9,14 +9,15 @@ use super::handles::{Handle, Handles};
 use super::memory::Memory;
 use super::module::{Function, Library, Module};
 use super::pool::Pools;
+use super::seat::{SEATS, gpu_of};
 use super::sharing::Sharing;
 use super::state::State;
 use super::stream::{Event, Issue, Stream};
 use super::texture::Textures;
-use super::visible;
+use super::visible::{self, Device, Instance};
 use super::vmm::VirtualMemory;
 use crate::machine::{Machine, machine};
-use crate::model::{MAX_GPUS, Model};
+use crate::model::Model;
 use divvy_driver::sys::cuda::{CUdevice, CUresult};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -26,11 +27,11 @@ pub type Done<T = ()> = Result<T, CUresult>;
 pub struct Process {
     pub machine: &'static Machine,
     pub slot: usize,
-    /// Index of the machine's GPU for each ordinal.
-    gpus: Vec<usize>,
+    /// Its devices, by ordinal: GPUs, and compute instances with figures of their own.
+    devices: Vec<Device>,
     objects: Mutex<Objects>,
     /// Taken by whoever appends work for a GPU, which may mean waiting until its queue has room.
-    pub(super) issue: [Mutex<Issue>; MAX_GPUS],
+    pub(super) issue: [Mutex<Issue>; SEATS],
     next_id: AtomicU64,
     /// How many captures there are, so that calls without any need not look.
     pub(super) captures: AtomicUsize,
@@ -39,7 +40,7 @@ pub struct Process {
 /// Everything handles and addresses refer to.
 pub struct Objects {
     pub contexts: Handles<Context>,
-    pub primary: [Primary; MAX_GPUS],
+    pub primary: [Primary; SEATS],
     pub memory: Memory,
     pub virtual_memory: VirtualMemory,
     pub pools: Pools,
@@ -71,24 +72,37 @@ pub fn init() -> Done {
         return Ok(());
     }
     let machine = machine().ok_or(CUresult::NO_DEVICE)?;
-    let gpus = visible::devices(&machine.state);
-    if gpus.is_empty() {
+    if visible::devices(&machine.state).is_empty() {
         return Err(CUresult::NO_DEVICE);
     }
-    let slot = match machine.state.claim_slot() {
+    let slot = match machine
+        .state
+        .own_slot()
+        .map_or_else(|| machine.state.claim_slot(), Ok)
+    {
         Ok(slot) => slot,
         Err(error) => {
             eprintln!("divvy-sim: cannot claim a slot: {error}");
             return Err(CUresult::OPERATING_SYSTEM);
         }
     };
+    // Instances may have gone meanwhile; from now on this process keeps its own.
+    let locked = machine.state.lock();
+    let devices = visible::devices(&machine.state);
+    if devices.is_empty() {
+        return Err(CUresult::NO_DEVICE);
+    }
+    for device in &devices {
+        locked.enter(slot, device.seat, device.compute);
+    }
+    drop(locked);
     PROCESS.get_or_init(|| Process {
         machine,
         slot,
-        gpus,
+        devices,
         objects: Mutex::new(Objects {
             contexts: Handles::new(0x51),
-            primary: Default::default(),
+            primary: std::array::from_fn(|_| Primary::default()),
             memory: Memory::default(),
             virtual_memory: VirtualMemory::default(),
             pools: Pools::default(),
@@ -104,7 +118,7 @@ pub fn init() -> Done {
             externals: Externals::default(),
             greens: Greens::default(),
         }),
-        issue: Default::default(),
+        issue: std::array::from_fn(|_| Mutex::default()),
         next_id: AtomicU64::new(1),
         captures: AtomicUsize::new(0),
     });
@@ -135,28 +149,43 @@ impl Process {
     }
 
     pub fn device_count(&self) -> usize {
-        self.gpus.len()
+        self.devices.len()
     }
 
-    /// The machine's GPU behind an ordinal.
+    /// The seat behind an ordinal.
     pub fn gpu(&self, device: CUdevice) -> Done<usize> {
         let ordinal = usize::try_from(device).map_err(|_| CUresult::INVALID_DEVICE)?;
-        self.gpus
-            .get(ordinal)
-            .copied()
+        let device = self.devices.get(ordinal);
+        device
+            .map(|device| device.seat)
             .ok_or(CUresult::INVALID_DEVICE)
     }
 
-    /// The ordinal of one of the machine's GPUs.
+    /// The ordinal of a seat.
     pub fn device(&self, gpu: usize) -> CUdevice {
-        self.gpus
-            .iter()
-            .position(|other| *other == gpu)
+        let mut seats = self.seats();
+        seats
+            .position(|seat| seat == gpu)
             .map_or(-1, |ordinal| ordinal as CUdevice)
     }
 
-    pub fn model(&self, gpu: usize) -> &'static Model {
-        self.machine.state.model(gpu)
+    /// Its seats in the order of their ordinals.
+    pub fn seats(&self) -> impl Iterator<Item = usize> + '_ {
+        self.devices.iter().map(|device| device.seat)
+    }
+
+    /// The compute instance it uses on a seat.
+    pub fn instance(&self, gpu: usize) -> Option<&Instance> {
+        let mut devices = self.devices.iter();
+        devices.find(|device| device.seat == gpu)?.instance.as_ref()
+    }
+
+    /// What the device is like: the GPU's model, with the figures of the instance where it is one.
+    pub fn model(&self, gpu: usize) -> &Model {
+        match self.instance(gpu) {
+            Some(instance) => &instance.model,
+            None => self.machine.state.model(gpu_of(gpu)),
+        }
     }
 
     /// Ids of contexts, streams and buffers: unique in the process, never reused.
@@ -166,7 +195,7 @@ impl Process {
 
     /// Fails for a GPU that has fallen off the bus.
     pub fn check_gpu(&self, gpu: usize) -> Done {
-        if self.state().gpus()[gpu].is_lost() {
+        if self.state().gpu(gpu).is_lost() {
             Err(CUresult::UNKNOWN)
         } else {
             Ok(())

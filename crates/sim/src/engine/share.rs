@@ -86,6 +86,10 @@ impl Locked<'_> {
         true
     }
 
+    pub fn seat_of_share(&self, key: u64) -> Option<usize> {
+        self.share(key)?.gpu()
+    }
+
     /// Makes a slot a holder of the share under `key`; gives its GPU and bytes.
     pub fn hold_share(&self, slot: usize, key: u64) -> Option<(usize, u64)> {
         let share = self.share(key)?;

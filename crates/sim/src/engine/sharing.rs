@@ -12,6 +12,7 @@ use super::handles::Handle;
 use super::memory::backing::{map_anonymous, map_file};
 use super::memory::{Allocation, Kind, LARGE};
 use super::process::{Done, Objects, Process};
+use super::seat::instance_of;
 use divvy_driver::sys::cuda::{CUdeviceptr, CUresult};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -49,11 +50,23 @@ pub struct Piece<'a> {
 }
 
 impl Process {
-    /// One more thing of this process's holds on to a share; gives its GPU and bytes, if there is such a share.
+    /// One more thing of this process's holds on to a share; gives its GPU and bytes, if there is such a share. What lies in a GPU instance can be
+    /// shared within it alone (MIG user guide, "Application Considerations").
     pub fn hold_share(&self, objects: &mut Objects, key: u64) -> Option<(usize, u64)> {
-        let found = self.state().lock().hold_share(self.slot, key)?;
+        let locked = self.state().lock();
+        let seat = locked.seat_of_share(key)?;
+        if !self.may_share(seat) {
+            return None;
+        }
+        let found = locked.hold_share(self.slot, key)?;
+        drop(locked);
         *objects.sharing.held.entry(key).or_default() += 1;
         Some(found)
+    }
+
+    /// Whether memory there can be shared with this process.
+    pub fn may_share(&self, seat: usize) -> bool {
+        instance_of(seat).is_none() || self.device(seat) >= 0
     }
 
     /// Turns bytes that this process has taken into a share, with one holder.

@@ -1,14 +1,16 @@
-//! One slot per process of the machine: what it holds on each GPU, and whether it lives.
+//! One slot per process of the machine: what it holds on each GPU or GPU instance, and whether it lives.
 //!
 //! A slot is live while its process holds an OFD byte-range lock on the state file. The kernel drops it at death, whatever kills the process and in
 //! whatever PID namespace it runs; dead slots are collected before every reading of memory, processes or utilisation.
 
 use super::accounting::wall_clock_us;
 use super::pids;
+use super::seat::{SEATS, gpu_of, instance_of, seats_of};
 use super::settings::ComputeMode;
 use super::state::{Locked, State};
 use crate::model::MAX_GPUS;
 use std::io;
+use std::ops::Range;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 
@@ -38,12 +40,17 @@ pub struct Slot {
     awaited: AtomicU64,
     awaited_gpu: AtomicU64,
     awaited_slot: AtomicU64,
-    gpus: [Holding; MAX_GPUS],
+    /// Whether it has entered GPU instances at all.
+    in_instances: AtomicU64,
+    /// By seat.
+    gpus: [Holding; SEATS],
 }
 
-/// What a process holds on one GPU.
+/// What a process holds on one seat.
 #[repr(C)]
 struct Holding {
+    /// Its compute instance there plus one (1 on a whole GPU); 0 is a seat it has not entered.
+    entered: AtomicU64,
     used: AtomicU64,
     contexts: AtomicU64,
     /// The most it has been.
@@ -80,7 +87,19 @@ impl Slot {
     }
 
     fn has_any_context(&self) -> bool {
-        (0..MAX_GPUS).any(|gpu| self.has_context(gpu))
+        self.seats().any(|seat| self.has_context(seat))
+    }
+
+    /// All whole GPUs, and GPU instances where it has entered any.
+    pub(super) fn seats(&self) -> Range<usize> {
+        let in_instances = self.in_instances.load(SeqCst) != 0;
+        0..if in_instances { SEATS } else { MAX_GPUS }
+    }
+
+    /// The compute instance it uses on a seat (0 on a whole GPU), once it has initialised CUDA there.
+    pub fn entered(&self, seat: usize) -> Option<u32> {
+        let entered = self.gpus[seat].entered.load(SeqCst);
+        entered.checked_sub(1).map(|compute| compute as u32)
     }
 
     /// The process's id as it has it itself.
@@ -98,6 +117,12 @@ impl Slot {
         let holding = &self.gpus[gpu];
         let began = holding.began_us.load(SeqCst);
         (began != 0).then(|| (began, holding.began_ns.load(SeqCst)))
+    }
+
+    /// Where on a GPU it has initialised CUDA: in compute instances, or on the whole GPU (`None`).
+    pub fn places(&self, gpu: usize) -> impl Iterator<Item = Option<(u32, u32)>> {
+        let entered = seats_of(gpu).filter_map(|seat| Some((seat, self.entered(seat)?)));
+        entered.map(|(seat, compute)| Some((instance_of(seat)?, compute)))
     }
 
     pub(super) fn end(&self, gpu: usize) {
@@ -123,12 +148,14 @@ impl Slot {
     }
 
     fn empty(&self) {
-        for holding in &self.gpus {
+        for holding in &self.gpus[self.seats()] {
+            holding.entered.store(0, SeqCst);
             holding.used.store(0, SeqCst);
             holding.contexts.store(0, SeqCst);
             holding.peak.store(0, SeqCst);
             holding.began_us.store(0, SeqCst);
         }
+        self.in_instances.store(0, SeqCst);
         self.set_awaited(None);
     }
 }
@@ -179,9 +206,20 @@ impl State {
 }
 
 impl Locked<'_> {
+    /// A process has a seat among its devices from now on: its queue there is empty.
+    pub fn enter(&self, slot: usize, seat: usize, compute_instance: u32) {
+        self.queue(slot, seat).clear();
+        let entered = &self.slots()[slot];
+        if instance_of(seat).is_some() {
+            entered.in_instances.store(1, SeqCst);
+        }
+        let compute = u64::from(compute_instance) + 1;
+        entered.gpus[seat].entered.store(compute, SeqCst);
+    }
+
     /// Counts a further context of a slot on a GPU, if the GPU's mode allows one.
     pub fn add_context(&self, slot: usize, gpu: usize) -> Result<(), NotAllowed> {
-        let mode = self.gpus()[gpu].settings.compute_mode();
+        let mode = self.gpus()[gpu_of(gpu)].settings.compute_mode();
         if mode == ComputeMode::ExclusiveProcess {
             self.reap();
         }
@@ -232,15 +270,16 @@ impl Locked<'_> {
         if dead.is_empty() {
             return;
         }
-        for gpu in 0..self.gpu_count() {
-            self.advance(gpu);
-        }
+        self.advance_all();
         for index in dead {
+            let slot = &self.slots()[index];
             for gpu in 0..self.gpu_count() {
                 self.close_account(index, gpu);
-                self.queue(index, gpu).clear();
             }
-            self.slots()[index].empty();
+            for seat in slot.seats().filter(|seat| slot.entered(*seat).is_some()) {
+                self.queue(index, seat).clear();
+            }
+            slot.empty();
             self.drop_shares_of(index);
             self.drop_marks_of(index);
             self.slots()[index].live.store(0, SeqCst);

@@ -1,7 +1,7 @@
 //! The machine all processes share: one file, mapped by everyone, named by DIVVY_SIM_STATE.
 //!
 //! ```text
-//! Header │ Gpu × count │ Slot × SLOTS │ Share × SHARES │ Mark × MARKS │ Queue × SLOTS × count      (sparse; only touched pages exist)
+//! Header │ Gpu × count │ Slot × SLOTS │ Share × SHARES │ Mark × MARKS │ Queue × SLOTS × seats      (sparse; only touched pages exist)
 //! ```
 //!
 //! The first comer makes the file from DIVVY_SIM, complete before it gets its name, so nobody sees half of one. One robust mutex guards every
@@ -13,6 +13,7 @@ mod file;
 use self::file::{Identity, UnnamedFile, map_shared, open_existing, raised};
 use super::gpu::Gpu;
 use super::mark::{MARKS, Mark};
+use super::seat::{SEATS_OF_GPU, Site, gpu_of, instance_of, position};
 use super::share::{NUMBERED, SHARES, Share};
 use super::slots::{SLOTS, Slot};
 use super::time::{self, Lane, Part, Queue};
@@ -30,7 +31,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
 
 const MAGIC: [u8; 8] = *b"divvysim";
-const VERSION: u32 = 5;
+const VERSION: u32 = 6;
 const PAGE: usize = 4096;
 /// Where a virtual clock begins, in nanoseconds: later than 0, so that 0 can mean "not yet".
 const VIRTUAL_BEGINNING: u64 = 1_000_000_000;
@@ -101,7 +102,7 @@ impl Layout {
             shares,
             marks,
             queues,
-            size: page(queues + SLOTS * gpu_count * size_of::<Queue>()),
+            size: page(queues + SLOTS * gpu_count * SEATS_OF_GPU * size_of::<Queue>()),
         }
     }
 }
@@ -218,6 +219,11 @@ impl State {
         self.part(self.layout.gpus, self.gpu_count())
     }
 
+    /// The GPU that a seat is on.
+    pub fn gpu(&self, seat: usize) -> &Gpu {
+        &self.gpus()[gpu_of(seat)]
+    }
+
     pub fn model(&self, gpu: usize) -> &Model {
         &self.models[gpu]
     }
@@ -246,9 +252,9 @@ impl State {
         self.part(self.layout.marks, MARKS)
     }
 
-    pub fn queue(&self, slot: usize, gpu: usize) -> &Queue {
-        &self.part::<Queue>(self.layout.queues, SLOTS * self.gpu_count())
-            [slot * self.gpu_count() + gpu]
+    pub fn queue(&self, slot: usize, seat: usize) -> &Queue {
+        let seats = self.gpu_count() * SEATS_OF_GPU;
+        &self.part::<Queue>(self.layout.queues, SLOTS * seats)[slot * seats + position(seat)]
     }
 
     pub fn spec(&self) -> String {
@@ -402,35 +408,52 @@ impl Drop for Locked<'_> {
 impl Locked<'_> {
     fn repair(&self) {
         for slot in 0..self.slots().len() {
-            for gpu in 0..self.gpu_count() {
-                self.queue(slot, gpu).repair();
+            for seat in self.seats_in_use(slot) {
+                self.queue(slot, seat).repair();
             }
         }
         self.sum_up();
     }
 
-    /// This GPU's queues of all live processes.
-    pub fn lanes(&self, gpu: usize) -> impl Iterator<Item = Lane<'_>> {
-        let live = self
-            .slots()
-            .iter()
-            .enumerate()
-            .filter(|(_, slot)| slot.is_live());
+    /// The queues of all live processes on a whole GPU, or in a compute instance.
+    fn lanes(&self, Site { seat, compute }: Site) -> impl Iterator<Item = Lane<'_>> {
+        let everybody = instance_of(seat).is_none();
+        let live = self.slots().iter().enumerate().filter(move |(_, slot)| {
+            slot.is_live() && (everybody || slot.entered(seat) == Some(compute))
+        });
         live.map(move |(id, _)| Lane {
             id,
-            queue: self.queue(id, gpu),
+            queue: self.queue(id, seat),
         })
     }
 
-    /// Brings a GPU to the present, and all of them where queues may meet.
-    pub fn advance(&self, gpu: usize) {
-        if self.header().meetings.load(SeqCst) == 0 {
-            self.gpus()[gpu].engine.advance(self.lanes(gpu), self.now());
-            return;
+    /// What has time of its own, with its queues.
+    pub(super) fn running(&self, site: Site) -> Part<'_> {
+        let engine = self.gpu(site.seat).engine_at(site);
+        Part::new(engine, self.lanes(site))
+    }
+
+    /// Brings a seat to the present, and all of them where queues may meet.
+    pub fn advance(&self, seat: usize) {
+        if self.header().meetings.load(SeqCst) != 0 {
+            return self.advance_all();
         }
-        let parts: Vec<Part<'_>> = (0..self.gpu_count())
-            .map(|gpu| Part::new(&self.gpus()[gpu].engine, self.lanes(gpu)))
-            .collect();
+        if instance_of(seat).is_none() {
+            return self.advance_site(Site { seat, compute: 0 });
+        }
+        self.sites_of(seat).for_each(|site| self.advance_site(site));
+    }
+
+    fn advance_site(&self, site: Site) {
+        time::advance(&[self.running(site)], self.now());
+    }
+
+    /// Brings everything to the present.
+    pub fn advance_all(&self) {
+        if self.header().meetings.load(SeqCst) == 0 {
+            return self.sites().for_each(|site| self.advance_site(site));
+        }
+        let parts: Vec<Part<'_>> = self.sites().map(|site| self.running(site)).collect();
         time::advance(&parts, self.now());
     }
 }

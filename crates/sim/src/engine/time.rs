@@ -328,25 +328,6 @@ impl Engine {
         &self.windows
     }
 
-    /// Brings the GPU to time `to`. `lanes` are all queues of this GPU in the order of their slots; the caller holds the lock.
-    pub fn advance<'a>(&'a self, lanes: impl IntoIterator<Item = Lane<'a>>, to: u64) {
-        advance(&[Part::new(self, lanes)], to);
-    }
-
-    /// How far time may jump before something happens on this GPU; None when nothing will by itself: all queued work is done, stands at a gate, or
-    /// spins for a party that is not queued anywhere.
-    pub fn until_next_event<'a>(
-        &'a self,
-        lanes: impl IntoIterator<Item = Lane<'a>>,
-    ) -> Option<u64> {
-        let Part { lanes, .. } = Part::new(self, lanes);
-        let mut heads = lanes.iter().filter_map(|lane| lane.queue.head());
-        if !heads.any(|head| head.kind.gets_on()) {
-            return None;
-        }
-        self.next_step(&lanes).map(|step| step.ns)
-    }
-
     fn finish_heads(&self, lanes: &[Lane<'_>]) {
         let now = self.now();
         for lane in lanes {

@@ -1,9 +1,34 @@
 //! CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER: which GPUs a process sees, in which order, as the CUDA programming guide describes them.
 
 use super::state::State;
+use crate::model::Model;
 
-/// Indices of the machine's GPUs in the order of this process's ordinals.
-pub fn devices(state: &State) -> Vec<usize> {
+/// What a process has for a device.
+pub struct Device {
+    pub seat: usize,
+    /// The compute instance's id; 0 on a whole GPU.
+    pub compute: u32,
+    pub instance: Option<Instance>,
+}
+
+/// A compute instance as CUDA shows it.
+pub struct Instance {
+    pub uuid: [u8; 16],
+    /// The GPU's, with the instance's figures.
+    pub model: Model,
+}
+
+/// The devices of this process, in the order of its ordinals.
+pub fn devices(state: &State) -> Vec<Device> {
+    let whole = |seat| Device {
+        seat,
+        compute: 0,
+        instance: None,
+    };
+    gpus(state).into_iter().map(whole).collect()
+}
+
+fn gpus(state: &State) -> Vec<usize> {
     let set = |name| std::env::var(name).ok();
     let all = ordered(
         state,

@@ -259,7 +259,7 @@ impl Process {
         self.check_gpu(gpu)?;
         self.take_bytes(gpu, size)?;
         let mut objects = self.objects();
-        let name = format!("divvy-sim {}", self.state().gpus()[gpu].uuid_text());
+        let name = format!("divvy-sim {}", self.state().name_of(gpu));
         let (backing, offset) = back(&mut objects.virtual_memory, size, handle_types, &name)
             .inspect_err(|_| self.return_bytes(gpu, size))
             .map_err(|_| CUresult::OPERATING_SYSTEM)?;
@@ -489,7 +489,8 @@ impl Process {
     /// Memory that only the descriptor has kept: everybody who held it is gone. It is taken from the GPU again, which a real one would never have had
     /// back; who has a descriptor in flight cannot be known here.
     fn revive(&self, objects: &mut Objects, backing: &File, inode: u64) -> Done<(usize, u64)> {
-        let gpu = self.gpu_of(backing).ok_or(CUresult::INVALID_VALUE)?;
+        let gpu = self.gpu_of(backing).filter(|gpu| self.may_share(*gpu));
+        let gpu = gpu.ok_or(CUresult::INVALID_VALUE)?;
         let found = backing.metadata().map_err(|_| CUresult::INVALID_VALUE)?;
         self.take_bytes(gpu, found.size())?;
         self.add_share(objects, gpu, found.size(), inode)
@@ -502,9 +503,9 @@ impl Process {
         let path = format!("/proc/self/fd/{}", backing.as_raw_fd());
         let path = std::fs::read_link(path).ok()?;
         let path = path.to_str()?.strip_prefix("/memfd:divvy-sim ")?;
-        let uuid = path.split(' ').next()?;
-        let mut gpus = self.state().gpus().iter();
-        gpus.position(|gpu| gpu.uuid_text() == uuid)
+        let name = path.split(' ').next()?;
+        let mut seats = self.state().seats();
+        seats.find(|seat| self.state().name_of(*seat) == name)
     }
 
     /// Gives physical memory back once nothing refers to it.

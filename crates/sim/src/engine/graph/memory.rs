@@ -17,15 +17,23 @@ use super::{Graph, Graphs, Handle};
 use crate::engine::memory::{Allocation, Kind, LARGE, SMALL};
 use crate::engine::pool::Level;
 use crate::engine::process::{Done, Objects, Process};
+use crate::engine::seat::SEATS;
 use crate::engine::stream::Target;
-use crate::model::MAX_GPUS;
 use divvy_driver::sys::cuda::{CUdeviceptr, CUgraphMem_attribute as Attribute, CUresult};
 use std::collections::{BTreeMap, BTreeSet};
 
-#[derive(Default)]
 pub struct GraphMemory {
     regions: BTreeMap<CUdeviceptr, Region>,
-    pools: [Pool; MAX_GPUS],
+    pools: [Pool; SEATS],
+}
+
+impl Default for GraphMemory {
+    fn default() -> Self {
+        GraphMemory {
+            regions: BTreeMap::new(),
+            pools: std::array::from_fn(|_| Pool::default()),
+        }
+    }
 }
 
 /// The addresses of one allocation node, or of several of a graph that follow each other.
@@ -347,7 +355,7 @@ impl Process {
 
     /// A graph is gone: what only it had mapped is used no longer, and stays reserved.
     pub fn unmap_graphs(&self, objects: &mut Objects) {
-        for gpu in 0..self.state().gpu_count() {
+        for gpu in self.seats() {
             let demand = self.graph_demand(objects, gpu, |_| true);
             let used = &mut objects.graphs.memory.pools[gpu].used;
             used.now = used.now.min(demand);

@@ -29,8 +29,12 @@ impl Bench {
             .map(|(id, queue)| Lane { id, queue })
     }
 
+    fn part(&self) -> Part<'_> {
+        Part::new(&self.engine, self.lanes())
+    }
+
     fn advance(&self, to: u64) {
-        self.engine.advance(self.lanes(), to);
+        advance(&[self.part()], to);
     }
 
     fn push(&self, process: usize, work: Work) -> u64 {
@@ -136,7 +140,7 @@ fn nothing_passes_a_gate_before_it_is_opened() {
     let kernel = bench.push(0, Work::Busy(MS));
     bench.advance(50 * MS);
     assert!(!bench.queues[0].is_done(gate));
-    assert_eq!(bench.engine.until_next_event(bench.lanes()), None);
+    assert_eq!(bench.part().until_next_event(), None);
     // Opened some time after the last look.
     bench.queues[0].open_gate(gate, 53 * MS);
     bench.advance(60 * MS);
@@ -160,7 +164,7 @@ fn a_full_queue_refuses_and_takes_again_after_progress() {
 fn work_does_not_start_before_it_arrives() {
     let bench = Bench::new(1);
     let late = bench.queues[0].push(7 * MS, Work::Busy(MS)).expect("room");
-    assert_eq!(bench.engine.until_next_event(bench.lanes()), Some(7 * MS));
+    assert_eq!(bench.part().until_next_event(), Some(7 * MS));
     bench.advance(20 * MS);
     assert_eq!(bench.queues[0].ended_at(late), Some(8 * MS));
 }
@@ -246,13 +250,13 @@ fn nobody_is_released_by_a_meeting_of_another_key_or_size() {
         .zip(meetings)
         .map(|(lane, work)| bench.push(lane, work))
         .collect();
-    assert_eq!(bench.engine.until_next_event(bench.lanes()), Some(SLICE_NS));
+    assert_eq!(bench.part().until_next_event(), Some(SLICE_NS));
     bench.advance(100 * MS);
     for (queue, ticket) in bench.queues.iter().zip(tickets) {
         assert!(!queue.is_done(ticket));
     }
     assert_eq!(
-        bench.engine.until_next_event(bench.lanes()),
+        bench.part().until_next_event(),
         None,
         "all spin, and time has nothing to bring"
     );

@@ -1,9 +1,9 @@
-//! Several GPUs brought to the present together, and what queues that meet do to each other.
+//! Several GPUs (or compute instances) brought to the present together, and what queues that meet do to each other.
 
 use super::{Engine, Kind, Lane, Stage, Step};
 use std::sync::atomic::Ordering::Relaxed;
 
-/// One GPU and its queues that have work.
+/// One GPU and its queues that have work, in the order of their slots.
 pub struct Part<'a> {
     pub(super) engine: &'a Engine,
     pub(super) lanes: Vec<Lane<'a>>,
@@ -16,6 +16,17 @@ impl<'a> Part<'a> {
             engine,
             lanes: lanes.collect(),
         }
+    }
+
+    /// How far time may jump before something happens here; None when nothing will by itself: all queued work is done, stands at a gate, or spins for
+    /// a party that is not queued anywhere.
+    pub fn until_next_event(&self) -> Option<u64> {
+        let mut heads = self.lanes.iter().filter_map(|lane| lane.queue.head());
+        if !heads.any(|head| head.kind.gets_on()) {
+            return None;
+        }
+        let step = self.engine.next_step(&self.lanes);
+        step.map(|step| step.ns)
     }
 }
 

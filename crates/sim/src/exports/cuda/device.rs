@@ -42,7 +42,7 @@ fn uuid(uuid: *mut CUuuid, device: CUdevice) -> Done {
     let process = process()?;
     let gpu = process.gpu(device)?;
     out(uuid)?.set(CUuuid {
-        bytes: *process.state().gpus()[gpu].uuid(),
+        bytes: *process.state().gpu(gpu).uuid(),
     })
 }
 
@@ -62,7 +62,7 @@ fn pci_text(device: CUdevice) -> Done<String> {
     let process = process()?;
     Ok(format!(
         "0000:{:02X}:00.0",
-        process.state().gpus()[process.gpu(device)?].pci_bus()
+        process.state().gpu(process.gpu(device)?).pci_bus()
     ))
 }
 
@@ -117,12 +117,10 @@ fn attribute(value: *mut i32, attribute: Attribute, device: CUdevice) -> Done {
     let gpu = process.gpu(device)?;
     let value = out(value)?;
     let answer = match attribute {
-        Attribute::COMPUTE_MODE => {
-            process.state().gpus()[gpu].settings.compute_mode().number() as i32
-        }
+        Attribute::COMPUTE_MODE => process.state().gpu(gpu).settings.compute_mode().number() as i32,
         Attribute::INTEGRATED => i32::from(process.machine.config.integrated),
         Attribute::MULTICAST_SUPPORTED => i32::from(process.has_multicast(gpu)),
-        Attribute::PCI_BUS_ID => process.state().gpus()[gpu].pci_bus() as i32,
+        Attribute::PCI_BUS_ID => process.state().gpu(gpu).pci_bus() as i32,
         _ => of_model(process.model(gpu), attribute).ok_or(CUresult::INVALID_VALUE)?,
     };
     value.set(answer)

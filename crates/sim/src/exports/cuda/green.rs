@@ -81,7 +81,7 @@ impl Resource {
                 .map_or(0, |word| u64::from_ne_bytes(*word))
         };
         let gpu = word(16) as usize;
-        if own[..8] != MARK || gpu >= process.state().gpu_count() || process.device(gpu) < 0 {
+        if own[..8] != MARK || process.device(gpu) < 0 {
             return Err(CUresult::INVALID_VALUE);
         }
         let multiprocessors = resource._oversize[0];
