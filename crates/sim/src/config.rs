@@ -1,5 +1,8 @@
 //! DIVVY_SIM_CONFIG: faults, kernel durations and the clock, from a TOML file read once per process. docs/simulator.md is its reference.
 
+use crate::engine::mig::identity::IdMap;
+use crate::engine::mig::placement::Choice;
+use crate::model::mig::GpuProfile;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 
@@ -16,6 +19,9 @@ pub struct Config {
     pub charge_imports: bool,
     /// GPUs are integrated: pinned host memory is their memory.
     pub integrated: bool,
+    /// This process may change nothing that only root may change, whoever it runs as.
+    pub unprivileged: bool,
+    pub mig: MigConfig,
     /// Durations of kernels by name; the first match counts.
     #[serde(rename = "kernel")]
     pub kernels: Vec<KernelTime>,
@@ -31,6 +37,33 @@ pub enum Clock {
     Real,
     /// Time stands still until every process with a context waits for its GPU, then jumps to the next event.
     Virtual,
+}
+
+/// How GPUs that can be divided behave.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct MigConfig {
+    /// Indices of GPUs that begin divided. Decided by the process that makes the state file.
+    pub enabled: Vec<usize>,
+    /// Which half of the boards has GPU instance 1. Decided by the process that makes the state file.
+    pub ids: IdMap,
+    /// Where the driver puts an instance when nobody says where.
+    pub placement: Choice,
+    /// MiB that instances have beyond what their profile says.
+    pub extra_memory_mib: u64,
+    /// Profiles and placements cannot be asked for while the mode is off, as on drivers before 535.
+    pub old_driver: bool,
+    /// A handle of what was destroyed means what is in its place now, instead of nothing.
+    pub reuse_handles: bool,
+    /// Whether a mode waits for a reset: on Ampere by default.
+    pub needs_reset: Option<bool>,
+    /// Whether the mode outlasts a reboot and a reload of the driver: on Ampere by default.
+    pub mode_is_kept: Option<bool>,
+    /// Handles of a GPU are invalid after its mode was changed.
+    pub rebinds: bool,
+    /// Profiles that this driver has otherwise, or beside those of data/mig.toml: rows as there.
+    #[serde(rename = "profile")]
+    pub profiles: Vec<GpuProfile>,
 }
 
 #[derive(Debug, Clone, PartialEq, Deserialize)]

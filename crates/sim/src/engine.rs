@@ -1,7 +1,7 @@
 //! The simulated machine: state shared by all processes, and what one process has in it.
 //!
 //! ```text
-//! shared, in the state file:   state ─ slots ─ seat ─ gpu ─ settings ─ share ─ mark ─ accounting ─ time ─ wait
+//! shared, in the state file:   state ─ slots ─ seat ─ gpu ─ mig ─ settings ─ share ─ mark ─ accounting ─ time ─ wait
 //! of one process:              process ─ visible ─ context ─ limit ─ memory ─ pool ─ vmm ─ stream ─ module ─ image ─ kernel ─ launch ─ transfer
 //!                              capture ─ graph ─ array ─ texture ─ sharing ─ ipc ─ external ─ peer ─ green ─ multicast
 //! helpers:                     handles, addresses
@@ -26,6 +26,7 @@ pub mod launch;
 pub mod limit;
 pub mod mark;
 pub mod memory;
+pub mod mig;
 pub mod module;
 pub mod multicast;
 pub mod peer;

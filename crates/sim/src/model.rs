@@ -2,6 +2,8 @@
 //!
 //! Every figure carries its source as a comment in its file. What a figure means for the simulation is said where it is used.
 
+pub mod mig;
+
 use serde::Deserialize;
 
 /// The most GPUs one state file can hold.
@@ -32,7 +34,8 @@ pub struct Model {
     pub power_limit_watts: u32,
     pub power_idle_watts: u32,
     pub pcie_generation: u32,
-    pub mig: bool,
+    /// The key of its table in data/mig.toml, if it can be divided.
+    pub mig: Option<String>,
     pub display: bool,
 }
 
@@ -42,6 +45,7 @@ pub enum Architecture {
     Ampere,
     Ada,
     Hopper,
+    Blackwell,
 }
 
 const MIB: u64 = 1 << 20;

@@ -1,10 +1,12 @@
 //! One GPU of the shared machine: who it is, how many of its bytes are taken, whether it still answers.
 
 use super::accounting::Records;
+use super::mig::Mig;
 use super::seat::{COMPUTE_INSTANCES, GPU_INSTANCES, SEATS, SEATS_OF_GPU, Site, instance_of};
 use super::settings::Settings;
 use super::state::{Locked, fill_text, text};
 use super::time::Engine;
+use crate::config::MigConfig;
 use crate::model::MAX_GPUS;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 
@@ -17,16 +19,18 @@ pub struct Gpu {
     /// Bytes taken by all processes, on the whole GPU and in each of its GPU instances: derived from the slots and the shares, see [`Locked::sum_up`].
     used: [AtomicU64; SEATS_OF_GPU],
     pub settings: Settings,
+    pub mig: Mig,
     pub records: Records,
     pub engine: Engine,
     compute_instances: [[Engine; COMPUTE_INSTANCES]; GPU_INSTANCES],
 }
 
 impl Gpu {
-    pub(super) fn init(&mut self, identity: &[u8], index: usize, model_key: &str) {
+    pub(super) fn init(&mut self, identity: &[u8], index: usize, model_key: &str, mig: &MigConfig) {
         fill_text(&mut self.model_key, model_key);
         self.uuid = uuid(identity, index);
         self.pci_bus = pci_bus(index);
+        self.mig.init(mig.enabled.contains(&index), mig.ids);
     }
 
     pub fn model_key(&self) -> &str {
@@ -39,15 +43,7 @@ impl Gpu {
 
     /// `GPU-` and the UUID in groups, as NVML and nvidia-smi write it.
     pub fn uuid_text(&self) -> String {
-        let hex: String = self.uuid.iter().map(|byte| format!("{byte:02x}")).collect();
-        format!(
-            "GPU-{}-{}-{}-{}-{}",
-            &hex[..8],
-            &hex[8..12],
-            &hex[12..16],
-            &hex[16..20],
-            &hex[20..]
-        )
+        format!("GPU-{}", grouped(&self.uuid))
     }
 
     /// PCI bus number; domain and device are 0.
@@ -85,6 +81,13 @@ impl Gpu {
     pub fn lose(&self) {
         self.lost.store(1, SeqCst);
     }
+}
+
+/// A UUID in groups of hexadecimal digits.
+pub(super) fn grouped(uuid: &[u8; 16]) -> String {
+    let hex: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+    let [a, b, c, d, e] = [0..8, 8..12, 12..16, 16..20, 20..32].map(|range| &hex[range]);
+    format!("{a}-{b}-{c}-{d}-{e}")
 }
 
 /// A version 4 UUID that depends on the state file's path and the index alone: equal in every run on one path, different on another.

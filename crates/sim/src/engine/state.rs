@@ -17,7 +17,8 @@ use super::seat::{SEATS_OF_GPU, Site, gpu_of, instance_of, position};
 use super::share::{NUMBERED, SHARES, Share};
 use super::slots::{SLOTS, Slot};
 use super::time::{self, Lane, Part, Queue};
-use crate::config::{Clock, Config, ConfigError};
+use crate::config::{Clock, Config, ConfigError, MigConfig};
+use crate::model::mig::{GpuProfile, Table};
 use crate::model::{self, MAX_GPUS, Model, SpecError};
 use std::cell::UnsafeCell;
 use std::ffi::OsStr;
@@ -28,6 +29,7 @@ use std::ops::Deref;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
 
 const MAGIC: [u8; 8] = *b"divvysim";
@@ -113,6 +115,9 @@ pub struct State {
     map: *const u8,
     layout: Layout,
     models: Vec<Model>,
+    /// What this process's driver says of MIG: the configuration, and each GPU's table once it was needed.
+    mig: MigConfig,
+    tables: Vec<OnceLock<Option<Table>>>,
     identity: Identity,
     /// What the locks are taken through; -1 until it is needed, as after a fork. Not what the mapping was made through: a mapping keeps its open file
     /// alive, and with it the locks, in fork children too.
@@ -131,11 +136,11 @@ impl State {
     pub fn from_env(config: &Config) -> Result<State, InitError> {
         let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
         let path = PathBuf::from(set("DIVVY_SIM_STATE").ok_or(InitError::NoPath)?);
-        State::open(&path, set("DIVVY_SIM").as_deref(), config.clock)
+        State::open(&path, set("DIVVY_SIM").as_deref(), config)
     }
 
     /// Opens `path`; makes it from `spec` when it does not exist.
-    pub fn open(path: &Path, spec: Option<&OsStr>, clock: Clock) -> Result<State, InitError> {
+    pub fn open(path: &Path, spec: Option<&OsStr>, config: &Config) -> Result<State, InitError> {
         let spec = spec.map(|spec| spec.to_string_lossy().into_owned());
         let wanted = spec.as_deref().map(model::parse_spec).transpose()?;
         let file = match open_existing(path) {
@@ -143,14 +148,15 @@ impl State {
                 let keys = wanted
                     .as_deref()
                     .ok_or_else(|| InitError::NoSpec(path.to_owned()))?;
-                create(path, keys, clock)?;
+                create(path, keys, config)?;
                 open_existing(path)
             }
             other => other,
         }
         .map_err(|error| InitError::Io(path.to_owned(), "open", error))?;
 
-        let state = State::map(path, &file)?;
+        let mut state = State::map(path, &file)?;
+        state.mig = config.mig.clone();
         state
             .descriptor()
             .map_err(|error| InitError::Io(path.to_owned(), "open", error))?;
@@ -187,6 +193,8 @@ impl State {
             map,
             layout: Layout::of(gpu_count),
             models: Vec::new(),
+            mig: MigConfig::default(),
+            tables: Vec::new(),
             identity,
             descriptor: AtomicI32::new(-1),
             own_slot: AtomicUsize::new(usize::MAX),
@@ -197,6 +205,7 @@ impl State {
             .map(|gpu| model::find(gpu.model_key()))
             .collect::<Option<_>>()
             .ok_or_else(not_ours)?;
+        state.tables = vec![OnceLock::new(); gpu_count];
         Ok(state)
     }
 
@@ -226,6 +235,22 @@ impl State {
 
     pub fn model(&self, gpu: usize) -> &Model {
         &self.models[gpu]
+    }
+
+    /// What a GPU can be divided into, as this process's driver says it; `None` if it cannot be divided.
+    pub fn mig_table(&self, gpu: usize) -> Option<&Table> {
+        let read = || {
+            let table = Table::find(self.models[gpu].mig.as_deref()?)?;
+            let here = |other: &&GpuProfile| other.is_of(gpu);
+            let others: Vec<GpuProfile> = self.mig.profiles.iter().filter(here).cloned().collect();
+            Some(table.with(&others))
+        };
+        self.tables[gpu].get_or_init(read).as_ref()
+    }
+
+    /// Bytes that a GPU instance has beyond what its profile says.
+    pub fn mig_extra_memory(&self) -> u64 {
+        self.mig.extra_memory_mib << 20
     }
 
     /// All slots that were ever used.
@@ -458,7 +483,7 @@ impl Locked<'_> {
     }
 }
 
-fn create(path: &Path, keys: &[&str], clock: Clock) -> Result<(), InitError> {
+fn create(path: &Path, keys: &[&str], config: &Config) -> Result<(), InitError> {
     let failed = |what| move |error| InitError::Io(path.to_owned(), what, error);
     let layout = Layout::of(keys.len());
     let unnamed = UnnamedFile::beside(path).map_err(failed("create"))?;
@@ -481,7 +506,7 @@ fn create(path: &Path, keys: &[&str], clock: Clock) -> Result<(), InitError> {
         (*header).gpu_count = keys.len() as u32;
         (*header).size = layout.size as u64;
         (*header).spec = spec;
-        (*header).virtual_clock = u32::from(clock == Clock::Virtual);
+        (*header).virtual_clock = u32::from(config.clock == Clock::Virtual);
         (*header).virtual_now = AtomicU64::new(VIRTUAL_BEGINNING);
         init_robust_mutex((*header).lock.get());
         for (index, key) in keys.iter().enumerate() {
@@ -489,6 +514,7 @@ fn create(path: &Path, keys: &[&str], clock: Clock) -> Result<(), InitError> {
                 identity.as_os_str().as_bytes(),
                 index,
                 key,
+                &config.mig,
             );
         }
         libc::munmap(map.cast(), layout.size);

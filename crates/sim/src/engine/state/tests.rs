@@ -1,9 +1,16 @@
 use super::*;
 use tempfile::TempDir;
 
+fn virtual_clock() -> Config {
+    Config {
+        clock: Clock::Virtual,
+        ..Config::default()
+    }
+}
+
 fn machine(folder: &TempDir, spec: &str) -> State {
     let path = folder.path().join("state");
-    State::open(&path, Some(OsStr::new(spec)), Clock::Virtual).expect("a new machine")
+    State::open(&path, Some(OsStr::new(spec)), &virtual_clock()).expect("a new machine")
 }
 
 /// Runs `act` in a process of its own, which dies at its end without any cleaning up.
@@ -23,7 +30,7 @@ fn in_dying_process(act: impl FnOnce()) {
 fn everyone_who_opens_the_file_sees_the_same_machine() {
     let folder = TempDir::new().expect("a folder");
     let one = machine(&folder, "a100-80gb:2,l4-24gb:1");
-    let two = State::open(&folder.path().join("state"), None, Clock::Real).expect("open");
+    let two = State::open(&folder.path().join("state"), None, &Config::default()).expect("open");
     assert_eq!((one.gpu_count(), two.gpu_count()), (3, 3));
     assert_eq!(one.gpus()[2].uuid(), two.gpus()[2].uuid());
     assert_eq!(two.model(2).name, "NVIDIA L4");
@@ -36,7 +43,7 @@ fn everyone_who_opens_the_file_sees_the_same_machine() {
 fn racing_makers_end_up_with_one_machine() {
     let folder = TempDir::new().expect("a folder");
     let path = folder.path().join("state");
-    let open = || State::open(&path, Some(OsStr::new("l4-24gb:1")), Clock::Real).expect("open");
+    let open = || State::open(&path, Some(OsStr::new("l4-24gb:1")), &Config::default()).expect("open");
     let slots = std::thread::scope(|scope| {
         let makers: Vec<_> = (0..8)
             .map(|_| scope.spawn(|| open().claim_slot().expect("a slot")))
@@ -59,7 +66,7 @@ fn what_is_no_state_file_is_refused() {
     let folder = TempDir::new().expect("a folder");
     let path = folder.path().join("state");
     let refused = || {
-        State::open(&path, None, Clock::Real)
+        State::open(&path, None, &Config::default())
             .err()
             .map(|error| error.to_string())
             .expect("refused")
@@ -99,7 +106,7 @@ fn a_dead_process_is_collected_and_its_slot_used_again() {
     let state = machine(&folder, "l4-24gb:1");
     let own = state.claim_slot().expect("a slot");
     in_dying_process(|| {
-        let other = State::open(&folder.path().join("state"), None, Clock::Real).expect("open");
+        let other = State::open(&folder.path().join("state"), None, &Config::default()).expect("open");
         let slot = other.claim_slot().expect("a slot");
         other.lock().take_bytes(slot, 0, 1 << 30).expect("room");
         other.lock().add_context(slot, 0).expect("allowed");
@@ -110,7 +117,7 @@ fn a_dead_process_is_collected_and_its_slot_used_again() {
     assert_eq!(state.gpus()[0].used(), 1 << 30, "nobody has looked yet");
     state.lock().reap();
     assert_eq!(state.gpus()[0].used(), 0);
-    let other = State::open(&folder.path().join("state"), None, Clock::Real).expect("open");
+    let other = State::open(&folder.path().join("state"), None, &Config::default()).expect("open");
     assert_eq!(
         other.claim_slot().expect("a slot"),
         own + 1,
@@ -122,7 +129,7 @@ fn a_dead_process_is_collected_and_its_slot_used_again() {
 fn memory_beyond_the_gpu_is_refused_whoever_holds_the_rest() {
     let folder = TempDir::new().expect("a folder");
     let one = machine(&folder, "l4-24gb:1");
-    let two = State::open(&folder.path().join("state"), None, Clock::Real).expect("open");
+    let two = State::open(&folder.path().join("state"), None, &Config::default()).expect("open");
     let (first, second) = (
         one.claim_slot().expect("a slot"),
         two.claim_slot().expect("a slot"),

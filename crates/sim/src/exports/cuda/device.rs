@@ -161,7 +161,7 @@ fn of_model(model: &Model, attribute: Attribute) -> Option<i32> {
         Attribute::ECC_ENABLED => i32::from(!model.display),
         Attribute::KERNEL_EXEC_TIMEOUT => 0,
         Attribute::SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO => {
-            if model.mig {
+            if model.mig.is_some() {
                 2
             } else {
                 64

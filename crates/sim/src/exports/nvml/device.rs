@@ -88,6 +88,7 @@ fn architecture(device: nvmlDevice_t, architecture: *mut nvmlDeviceArchitecture_
         Architecture::Ampere => NVML_DEVICE_ARCH_AMPERE,
         Architecture::Ada => NVML_DEVICE_ARCH_ADA,
         Architecture::Hopper => NVML_DEVICE_ARCH_HOPPER,
+        Architecture::Blackwell => NVML_DEVICE_ARCH_BLACKWELL,
     })
 }
 
@@ -254,7 +255,7 @@ fn ecc_errors(
 /// The model, if it can be partitioned at all. Partitions themselves are not simulated: the mode is always off.
 fn partitionable(device: nvmlDevice_t) -> Done<&'static Model> {
     let model = Device::answering(device)?.model();
-    if model.mig {
+    if model.mig.is_some() {
         Ok(model)
     } else {
         Err(nvmlReturn_t::NOT_SUPPORTED)
@@ -274,7 +275,7 @@ fn is_mig(device: nvmlDevice_t, is: *mut u32) -> Done {
 }
 
 fn max_mig(device: nvmlDevice_t, count: *mut u32) -> Done {
-    let most = if Device::answering(device)?.model().mig {
+    let most = if Device::answering(device)?.model().mig.is_some() {
         7
     } else {
         0

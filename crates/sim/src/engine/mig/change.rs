@@ -1,0 +1,332 @@
+//! What changes a GPU's instances and its mode. NVML has no transactions, and neither has this: each call stands alone, under the lock.
+
+use super::identity::gpu_instance_id;
+use super::placement::{Choice, choose, legal_starts};
+use super::{ComputeInstance, ComputeRecord, GpuInstance, GpuRecord, Mig, Place};
+use crate::engine::seat::{COMPUTE_INSTANCES, of_instance, seats_of};
+use crate::engine::state::Locked;
+use crate::model::mig::{ComputeProfile, GpuProfile, Table};
+use std::sync::atomic::Ordering::SeqCst;
+
+/// Why nothing was changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refused {
+    /// The GPU cannot be divided, or is not.
+    Off,
+    /// There is no such profile, or it never lies there.
+    Invalid,
+    /// Overlap, no room, or there are as many as there may be.
+    NoRoom,
+    InUse,
+    /// It is gone.
+    NotFound,
+}
+
+/// What became of a mode that was set: it is so, or waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Activation {
+    Done,
+    InUse,
+    ResetRequired,
+}
+
+impl Mig {
+    fn tell(&self) {
+        self.changes.fetch_add(1, SeqCst);
+    }
+
+    fn next_generation(&self) -> u64 {
+        self.made.fetch_add(1, SeqCst) + 1
+    }
+
+    fn record(&self, id: u32) -> &GpuRecord {
+        &self.instances[id as usize]
+    }
+
+    fn compute_record(&self, place: Place) -> &ComputeRecord {
+        &self.record(place.gpu_instance).compute[place.compute_instance as usize]
+    }
+
+    fn is_empty(&self) -> bool {
+        self.gpu_instances().next().is_none()
+    }
+
+    fn clear(&self) {
+        for record in &self.instances {
+            record.used.store(0, SeqCst);
+            for compute in &record.compute {
+                compute.used.store(0, SeqCst);
+                compute.leaked.store(0, SeqCst);
+            }
+        }
+    }
+
+    fn set_mode(&self, on: bool) {
+        self.pending.store(u32::from(on), SeqCst);
+        if self.is_on() != on {
+            self.clear();
+            self.current.store(u32::from(on), SeqCst);
+        }
+    }
+
+    fn lowest_index(&self) -> u32 {
+        let taken: Vec<u32> = self.compute_instances().map(|own| own.index).collect();
+        (0..).find(|index| !taken.contains(index)).unwrap_or(0)
+    }
+}
+
+impl Locked<'_> {
+    fn mig(&self, gpu: usize) -> &Mig {
+        &self.gpus()[gpu].mig
+    }
+
+    /// Whether a process has the seat among its CUDA devices. The dead must have been collected.
+    fn anyone_in(&self, seat: usize) -> bool {
+        let mut live = self.slots().iter().filter(|slot| slot.is_live());
+        live.any(|slot| slot.entered(seat).is_some())
+    }
+
+    fn anyone_at(&self, seat: usize, compute_instance: u32) -> bool {
+        let mut live = self.slots().iter().filter(|slot| slot.is_live());
+        live.any(|slot| slot.entered(seat) == Some(compute_instance))
+    }
+
+    /// The table of a GPU that is divided.
+    fn divided(&self, gpu: usize) -> Result<&Table, Refused> {
+        let table = self.mig_table(gpu).ok_or(Refused::Off)?;
+        if self.mig(gpu).is_on() {
+            Ok(table)
+        } else {
+            Err(Refused::Off)
+        }
+    }
+
+    /// Whether anyone uses the GPU as a whole.
+    fn is_used_whole(&self, gpu: usize) -> bool {
+        self.reap();
+        self.mig(gpu).held.load(SeqCst) != 0 || self.anyone_in(gpu)
+    }
+
+    /// Whether anyone uses the GPU or a part of it.
+    fn is_used(&self, gpu: usize) -> bool {
+        self.is_used_whole(gpu) || seats_of(gpu).any(|seat| self.anyone_in(seat))
+    }
+
+    /// Makes a GPU instance at `start` (and of `size`), or where the driver wants it.
+    pub fn make_gpu_instance(
+        &self,
+        gpu: usize,
+        profile: u32,
+        at: Result<(u32, u32), Choice>,
+    ) -> Result<GpuInstance, Refused> {
+        let table = self.divided(gpu)?;
+        let profile = table.profile(profile).ok_or(Refused::Invalid)?;
+        let mig = self.mig(gpu);
+        let placed = mig.placed();
+        let start = match at {
+            Ok((start, size)) => {
+                if size != profile.size || !profile.starts.contains(&start) {
+                    return Err(Refused::Invalid);
+                }
+                let legal = legal_starts(table, &placed, profile);
+                legal.contains(&start).then_some(start)
+            }
+            Err(choice) => choose(table, &placed, profile, choice),
+        };
+        if mig.is_empty() && self.is_used_whole(gpu) {
+            return Err(Refused::InUse);
+        }
+        let start = start.ok_or(Refused::NoRoom)?;
+        let id = gpu_instance_id(table.memory_slices, start, profile.size, mig.id_map());
+        let record = mig.record(id);
+        record.profile.store(profile.id, SeqCst);
+        record.start.store(start, SeqCst);
+        record.size.store(profile.size, SeqCst);
+        record.generation.store(mig.next_generation(), SeqCst);
+        record.used.store(1, SeqCst);
+        mig.tell();
+        mig.gpu_instance(id).ok_or(Refused::NotFound)
+    }
+
+    pub fn destroy_gpu_instance(&self, gpu: usize, id: u32) -> Result<(), Refused> {
+        self.divided(gpu)?;
+        let mig = self.mig(gpu);
+        mig.gpu_instance(id).ok_or(Refused::NotFound)?;
+        self.reap();
+        let entered = self.anyone_in(of_instance(gpu, id));
+        if entered || mig.compute_instances_of(id).next().is_some() {
+            return Err(Refused::InUse);
+        }
+        mig.record(id).used.store(0, SeqCst);
+        mig.tell();
+        Ok(())
+    }
+
+    /// The kinds of compute instances that a GPU instance can have.
+    pub fn compute_profiles_of(&self, gpu: usize, id: u32) -> Result<Vec<ComputeProfile>, Refused> {
+        let table = self.divided(gpu)?;
+        let within = self.gpu_profile_of(gpu, id)?;
+        Ok(table.compute_profiles(within))
+    }
+
+    fn gpu_profile_of(&self, gpu: usize, id: u32) -> Result<&GpuProfile, Refused> {
+        let instance = self.mig(gpu).gpu_instance(id).ok_or(Refused::NotFound)?;
+        let profile = self.gpu_profile(gpu, instance.profile);
+        profile.ok_or(Refused::Invalid)
+    }
+
+    /// Starts at which a further compute instance may lie.
+    fn free_compute_starts(&self, gpu: usize, id: u32, profile: &ComputeProfile) -> Vec<u32> {
+        let mig = self.mig(gpu);
+        let same = |own: &ComputeInstance| own.profile == profile.id;
+        if mig.compute_instances_of(id).filter(same).count() >= profile.most as usize {
+            return Vec::new();
+        }
+        let (size, starts) = (profile.compute_slices, profile.starts.iter().copied());
+        let apart = |own: ComputeInstance, start: u32| {
+            own.start + own.size <= start || start + size <= own.start
+        };
+        let free = |start: &u32| mig.compute_instances_of(id).all(|own| apart(own, *start));
+        starts.filter(free).collect()
+    }
+
+    /// How many more compute instances of a profile there could be.
+    pub fn remaining_compute(&self, gpu: usize, id: u32, profile: &ComputeProfile) -> usize {
+        let same = |own: &ComputeInstance| own.profile == profile.id;
+        let made = self.mig(gpu).compute_instances_of(id).filter(same).count();
+        let free = self.free_compute_starts(gpu, id, profile).len();
+        free.min((profile.most as usize).saturating_sub(made))
+    }
+
+    /// Makes a compute instance at `start` (and of `size`), or at the first place there is.
+    pub fn make_compute_instance(
+        &self,
+        gpu: usize,
+        id: u32,
+        profile: u32,
+        at: Option<(u32, u32)>,
+    ) -> Result<ComputeInstance, Refused> {
+        let profiles = self.compute_profiles_of(gpu, id)?;
+        let wanted = profiles.iter().find(|known| known.id == profile);
+        let wanted = wanted.ok_or(Refused::Invalid)?;
+        let free = self.free_compute_starts(gpu, id, wanted);
+        let start = match at {
+            Some((start, size)) => {
+                if size != wanted.compute_slices || !wanted.starts.contains(&start) {
+                    return Err(Refused::Invalid);
+                }
+                free.contains(&start).then_some(start)
+            }
+            None => free.first().copied(),
+        };
+        let start = start.ok_or(Refused::NoRoom)?;
+        let mig = self.mig(gpu);
+        let places = (0..COMPUTE_INSTANCES as u32).map(|compute_instance| Place {
+            gpu_instance: id,
+            compute_instance,
+        });
+        let place = places
+            .into_iter()
+            .find(|place| mig.compute_instance(*place).is_none())
+            .ok_or(Refused::NoRoom)?;
+        let record = mig.compute_record(place);
+        record.profile.store(wanted.id, SeqCst);
+        record.start.store(start, SeqCst);
+        record.size.store(wanted.compute_slices, SeqCst);
+        record.index.store(mig.lowest_index(), SeqCst);
+        record.leaked.store(0, SeqCst);
+        record.generation.store(mig.next_generation(), SeqCst);
+        record.used.store(1, SeqCst);
+        mig.tell();
+        mig.compute_instance(place).ok_or(Refused::NotFound)
+    }
+
+    pub fn destroy_compute_instance(&self, gpu: usize, place: Place) -> Result<(), Refused> {
+        self.divided(gpu)?;
+        let mig = self.mig(gpu);
+        mig.compute_instance(place).ok_or(Refused::NotFound)?;
+        self.reap();
+        let leaked = mig.compute_record(place).leaked.load(SeqCst) != 0;
+        let seat = of_instance(gpu, place.gpu_instance);
+        if leaked || self.anyone_at(seat, place.compute_instance) {
+            return Err(Refused::InUse);
+        }
+        mig.compute_record(place).used.store(0, SeqCst);
+        mig.tell();
+        Ok(())
+    }
+
+    /// Sets the mode. Turning it off needs a GPU without instances; both need one that nobody uses. Where `needs_reset`, it waits for one.
+    pub fn set_mig_mode(
+        &self,
+        gpu: usize,
+        on: bool,
+        needs_reset: bool,
+    ) -> Result<Activation, Refused> {
+        self.mig_table(gpu).ok_or(Refused::Off)?;
+        let mig = self.mig(gpu);
+        mig.pending.store(u32::from(on), SeqCst);
+        if mig.is_on() == on {
+            return Ok(Activation::Done);
+        }
+        if self.is_used(gpu) || !mig.is_empty() {
+            return Ok(Activation::InUse);
+        }
+        if needs_reset {
+            return Ok(Activation::ResetRequired);
+        }
+        mig.set_mode(on);
+        mig.tell();
+        Ok(Activation::Done)
+    }
+
+    /// Binds the GPU's handles anew.
+    pub fn bind_again(&self, gpu: usize) {
+        self.mig(gpu).bindings.fetch_add(1, SeqCst);
+    }
+
+    /// Resets a GPU that nobody uses: the pending mode becomes the current one, and all instances are gone.
+    pub fn reset(&self, gpu: usize) -> Result<(), Refused> {
+        if self.is_used(gpu) {
+            return Err(Refused::InUse);
+        }
+        self.restart_gpu(gpu, self.mig(gpu).will_be_on());
+        Ok(())
+    }
+
+    /// Loads the driver anew, or restarts the machine: all instances are gone, and the mode as well where it does not `keep` it. No process may
+    /// have them among its devices any more; what else held on to GPUs is gone.
+    pub fn restart(&self, keep: impl Fn(usize) -> bool) -> Result<(), Refused> {
+        self.reap();
+        let gpus = || 0..self.gpu_count();
+        if gpus().any(|gpu| seats_of(gpu).any(|seat| self.anyone_in(seat))) {
+            return Err(Refused::InUse);
+        }
+        for gpu in gpus() {
+            self.mig(gpu).held.store(0, SeqCst);
+            self.restart_gpu(gpu, keep(gpu) && self.mig(gpu).will_be_on());
+        }
+        Ok(())
+    }
+
+    fn restart_gpu(&self, gpu: usize, on: bool) {
+        let mig = self.mig(gpu);
+        mig.clear();
+        mig.set_mode(on);
+        mig.tell();
+    }
+
+    /// Somebody who is no process of the machine uses the GPU as a whole, or a compute instance, from now on, or does not any more.
+    pub fn hold(&self, gpu: usize, place: Option<Place>, held: bool) -> Result<(), Refused> {
+        let mig = self.mig(gpu);
+        let word = match place {
+            None => &mig.held,
+            Some(place) => {
+                mig.compute_instance(place).ok_or(Refused::NotFound)?;
+                &mig.compute_record(place).leaked
+            }
+        };
+        word.store(u32::from(held), SeqCst);
+        Ok(())
+    }
+}
