@@ -36,6 +36,7 @@ pub mod reconcile;
 pub mod request;
 pub mod resize;
 pub mod selection;
+pub mod simulate;
 pub mod slice;
 mod smaller;
 pub mod snapshot;

@@ -1,0 +1,30 @@
+//! What placement would do: MIG instances that come and go on simulated GPUs, placed by the functions that place real ones.
+//!
+//! ```text
+//!  mix ──► demand ──► arrivals (drawn, or of a trace) ──► pool ──► run ──► estimate
+//!  (sizes)  (profiles      random                        (several    (what     (mean over runs,
+//!            of a table)                                  GPUs)       came)     and how far off)
+//!                 └────► layouts ──► exact               one GPU: no sampling
+//! ```
+//!
+//! Requests that get no instance at once are lost: what is measured is what placement can do, and not how a queue hides it. Time
+//! has no unit of its own. Nothing here reads a clock, and seeds are arguments: equal input gives equal figures. Figures are
+//! floating point, for they are statistics and decide nothing.
+
+mod arrivals;
+mod chain;
+mod estimate;
+mod exact;
+mod layouts;
+mod mix;
+mod policy;
+mod pool;
+mod random;
+mod repack;
+
+pub use arrivals::{Arrivals, rate};
+pub use estimate::Estimate;
+pub use exact::{Exact, OneGpu};
+pub use mix::{Demand, Mix, MixError, Shipped, Size, shipped};
+pub use policy::{Policy, PolicyError};
+pub use pool::{Arrival, Pool, PoolError, Run, Tally};
