@@ -61,6 +61,8 @@ pub struct MigConfig {
     pub mode_is_kept: Option<bool>,
     /// Handles of a GPU are invalid after its mode was changed.
     pub rebinds: bool,
+    /// The device files of new instances' rights are not made: nvidia-modprobe has not run for them.
+    pub without_modprobe: bool,
     /// Profiles that this driver has otherwise, or beside those of data/mig.toml: rows as there.
     #[serde(rename = "profile")]
     pub profiles: Vec<GpuProfile>,

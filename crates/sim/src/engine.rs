@@ -12,6 +12,7 @@
 pub mod accounting;
 pub mod addresses;
 pub mod array;
+pub mod capabilities;
 pub mod capture;
 pub mod context;
 pub mod external;

@@ -57,7 +57,7 @@ impl State {
     /// Bytes that programs can take on a seat.
     pub fn memory_at(&self, seat: usize) -> u64 {
         match instance_of(seat) {
-            Some(_) => 0,
+            Some(instance) => self.mig_memory(gpu_of(seat), instance),
             None => self.model(seat).memory_usable(),
         }
     }
@@ -66,7 +66,7 @@ impl State {
     pub fn name_of(&self, seat: usize) -> String {
         let uuid = self.gpu(seat).uuid_text();
         match instance_of(seat) {
-            Some(instance) => format!("{uuid}/{instance}"),
+            Some(instance) => format!("{uuid}:{instance}"),
             None => uuid,
         }
     }

@@ -5,7 +5,7 @@
 
 use super::accounting::wall_clock_us;
 use super::pids;
-use super::seat::{SEATS, gpu_of, instance_of, seats_of};
+use super::seat::{SEATS, gpu_of, instance_of};
 use super::settings::ComputeMode;
 use super::state::{Locked, State};
 use crate::model::MAX_GPUS;
@@ -117,12 +117,6 @@ impl Slot {
         let holding = &self.gpus[gpu];
         let began = holding.began_us.load(SeqCst);
         (began != 0).then(|| (began, holding.began_ns.load(SeqCst)))
-    }
-
-    /// Where on a GPU it has initialised CUDA: in compute instances, or on the whole GPU (`None`).
-    pub fn places(&self, gpu: usize) -> impl Iterator<Item = Option<(u32, u32)>> {
-        let entered = seats_of(gpu).filter_map(|seat| Some((seat, self.entered(seat)?)));
-        entered.map(|(seat, compute)| Some((instance_of(seat)?, compute)))
     }
 
     pub(super) fn end(&self, gpu: usize) {

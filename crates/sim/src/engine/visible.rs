@@ -1,7 +1,17 @@
-//! CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER: which GPUs a process sees, in which order, as the CUDA programming guide describes them.
+//! CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER: which devices a process sees, in which order, as the CUDA programming guide and the MIG user guide
+//! describe them.
+//!
+//! A GPU that is divided is no device. Its compute instances are, one of each GPU instance (what drivers from 570 on do), as far as the process has
+//! the rights to them.
 
+use super::capabilities::{Root, root};
+use super::mig::Place;
+use super::seat::{gpu_of, instance_of, of_instance};
 use super::state::State;
 use crate::model::Model;
+
+/// Compute instances that one process can have (MIG user guide, "CUDA Device Enumeration").
+const MOST_INSTANCES: usize = 64;
 
 /// What a process has for a device.
 pub struct Device {
@@ -18,26 +28,56 @@ pub struct Instance {
     pub model: Model,
 }
 
-/// The devices of this process, in the order of its ordinals.
-pub fn devices(state: &State) -> Vec<Device> {
-    let whole = |seat| Device {
-        seat,
-        compute: 0,
-        instance: None,
-    };
-    gpus(state).into_iter().map(whole).collect()
+/// A device before anything is known but where it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Spot {
+    seat: usize,
+    compute: u32,
 }
 
-fn gpus(state: &State) -> Vec<usize> {
-    let set = |name| std::env::var(name).ok();
-    let all = ordered(
-        state,
-        set("CUDA_DEVICE_ORDER").as_deref() == Some("PCI_BUS_ID"),
-    );
-    match set("CUDA_VISIBLE_DEVICES") {
-        Some(list) => choose(&list, &all, |gpu| state.gpus()[gpu].uuid_text()),
-        None => all,
+impl Spot {
+    fn whole(gpu: usize) -> Spot {
+        Spot {
+            seat: gpu,
+            compute: 0,
+        }
     }
+
+    fn instance(gpu: usize, place: Place) -> Spot {
+        Spot {
+            seat: of_instance(gpu, place.gpu_instance),
+            compute: place.compute_instance,
+        }
+    }
+
+    /// Where in its GPU it is.
+    fn place(self) -> Option<Place> {
+        instance_of(self.seat).map(|gpu_instance| Place {
+            gpu_instance,
+            compute_instance: self.compute,
+        })
+    }
+}
+
+/// The devices of this process, in the order of its ordinals.
+pub fn devices(state: &State) -> Vec<Device> {
+    let set = |name| std::env::var(name).ok();
+    let by_bus = set("CUDA_DEVICE_ORDER").as_deref() == Some("PCI_BUS_ID");
+    let usable = usable(state, &ordered(state, by_bus), root().as_ref());
+    let chosen = match set("CUDA_VISIBLE_DEVICES") {
+        Some(list) => choose(&list, &first_of_each(&usable), &usable, |spot| {
+            names(state, spot)
+        }),
+        None => first_of_each(&usable),
+    };
+    let instances = |spot: &Spot| instance_of(spot.seat).is_some();
+    let beyond = chosen.iter().filter(|spot| instances(spot));
+    let beyond = beyond.count().saturating_sub(MOST_INSTANCES);
+    let kept = chosen.len() - beyond;
+    chosen[..kept]
+        .iter()
+        .map(|spot| described(state, *spot))
+        .collect()
 }
 
 /// All GPUs by PCI bus, or the fastest first (equal ones by PCI bus).
@@ -53,39 +93,137 @@ fn ordered(state: &State, by_bus: bool) -> Vec<usize> {
     gpus
 }
 
-/// Entries are ordinals into `all` or beginnings of UUIDs that fit one GPU; the list ends at the first entry that names none.
-/// A GPU named twice leaves no device at all.
-fn choose(list: &str, all: &[usize], uuid: impl Fn(usize) -> String) -> Vec<usize> {
-    let mut chosen = Vec::new();
-    for entry in list.split(',').map(str::trim) {
-        let gpu = if entry.starts_with("GPU-") {
-            let mut fitting = all.iter().filter(|gpu| {
-                uuid(**gpu).starts_with(&entry.to_ascii_lowercase().replacen("gpu-", "GPU-", 1))
-            });
-            fitting.next().filter(|_| fitting.next().is_none())
-        } else {
-            entry
-                .parse::<usize>()
-                .ok()
-                .and_then(|ordinal| all.get(ordinal))
+/// Everything that the process may use: whole GPUs, and compute instances by their ids.
+fn usable(state: &State, gpus: &[usize], root: Option<&Root>) -> Vec<Spot> {
+    let mut usable = Vec::new();
+    for gpu in gpus.iter().copied() {
+        let mig = &state.gpus()[gpu].mig;
+        if !mig.is_on() {
+            usable.push(Spot::whole(gpu));
+            continue;
+        }
+        let places = mig.compute_instances().map(|instance| instance.place);
+        let permitted = places.filter(|place| root.is_none_or(|root| root.may_use(gpu, *place)));
+        usable.extend(permitted.map(|place| Spot::instance(gpu, place)));
+    }
+    usable
+}
+
+/// One compute instance of each GPU instance.
+fn first_of_each(usable: &[Spot]) -> Vec<Spot> {
+    let mut devices: Vec<Spot> = Vec::new();
+    for spot in usable {
+        if !devices.iter().any(|device| device.seat == spot.seat) {
+            devices.push(*spot);
+        }
+    }
+    devices
+}
+
+/// What a device can be called: its UUID as NVML writes it, and the older form that names GPU and ids.
+fn names(state: &State, spot: Spot) -> Vec<String> {
+    let (gpu, place) = (gpu_of(spot.seat), spot.place());
+    let uuid = state.gpus()[gpu].uuid_text();
+    let Some(place) = place else {
+        return vec![uuid];
+    };
+    let (of, within) = (place.gpu_instance, place.compute_instance);
+    let older = format!("MIG-{uuid}/{of}/{within}");
+    state
+        .mig_uuid_text(gpu, place)
+        .into_iter()
+        .chain([older])
+        .collect()
+}
+
+/// Entries are ordinals into `all`, or beginnings of the names of one of `usable` devices; the list ends at the first entry that names none.
+/// A device named twice leaves none at all; of several compute instances of one GPU instance the first counts.
+fn choose(
+    list: &str,
+    all: &[Spot],
+    usable: &[Spot],
+    names: impl Fn(Spot) -> Vec<String>,
+) -> Vec<Spot> {
+    let named = |entry: &str| {
+        let entry = entry.to_ascii_lowercase();
+        let fits = |name: String| name.to_ascii_lowercase().starts_with(&entry);
+        let mut fitting = usable
+            .iter()
+            .filter(|spot| names(**spot).into_iter().any(fits));
+        let first = fitting.next().copied();
+        let exact = |spot: &Spot| {
+            let own = names(*spot);
+            own.iter().any(|name| name.eq_ignore_ascii_case(&entry))
         };
-        let Some(gpu) = gpu else { break };
-        if chosen.contains(gpu) {
+        match fitting.next() {
+            None => first,
+            Some(_) => usable.iter().copied().find(exact),
+        }
+    };
+    let mut chosen: Vec<Spot> = Vec::new();
+    for entry in list.split(',').map(str::trim) {
+        let spot = if entry.starts_with("GPU-") || entry.starts_with("MIG-") {
+            named(entry)
+        } else {
+            let ordinal = entry.parse::<usize>().ok();
+            ordinal.and_then(|ordinal| all.get(ordinal).copied())
+        };
+        let Some(spot) = spot else { break };
+        if chosen.contains(&spot) {
             return Vec::new();
         }
-        chosen.push(*gpu);
+        if !chosen.iter().any(|other| other.seat == spot.seat) {
+            chosen.push(spot);
+        }
     }
     chosen
+}
+
+fn described(state: &State, spot: Spot) -> Device {
+    let instance = spot
+        .place()
+        .and_then(|place| instance(state, gpu_of(spot.seat), place));
+    Device {
+        seat: spot.seat,
+        compute: spot.compute,
+        instance,
+    }
+}
+
+/// The GPU's figures, cut to the instance's. Cache and bus go with the memory (guessed); an instance has what its profile says for itself, and nothing
+/// is reserved in it.
+fn instance(state: &State, gpu: usize, place: Place) -> Option<Instance> {
+    let (whole, profile) = (state.model(gpu), state.compute_profile(gpu, place)?);
+    let memory = state.mig_memory(gpu, place.gpu_instance);
+    let part = |figure: i32| {
+        let part = i128::from(figure) * i128::from(memory) / i128::from(whole.memory_total());
+        part.max(1) as i32
+    };
+    let model = Model {
+        name: state.mig_name(gpu, place)?,
+        multiprocessors: profile.multiprocessors as i32,
+        memory_total_mib: memory >> 20,
+        memory_reserved_mib: 0,
+        memory_bus_bits: part(whole.memory_bus_bits),
+        l2_cache_mib: part(whole.l2_cache_mib),
+        copy_engines: profile.engines.copy as i32,
+        ..whole.clone()
+    };
+    let uuid = state.mig_uuid(gpu, place)?;
+    Some(Instance { uuid, model })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const UUIDS: [&str; 3] = ["GPU-aa11", "GPU-aa22", "GPU-bb33"];
+
+    /// Of GPUs 2, 0 and 1, in this order.
     fn chosen(list: &str) -> Vec<usize> {
-        choose(list, &[2, 0, 1], |gpu| {
-            ["GPU-aa11", "GPU-aa22", "GPU-bb33"][gpu].to_owned()
-        })
+        let all = [2, 0, 1].map(Spot::whole);
+        let chosen = choose(list, &all, &all, |spot| vec![UUIDS[spot.seat].to_owned()]);
+        chosen.into_iter().map(|spot| spot.seat).collect()
     }
 
     #[test]
@@ -105,5 +243,59 @@ mod tests {
     #[test]
     fn a_gpu_named_twice_hides_all() {
         assert!(chosen("0,GPU-bb33").is_empty());
+    }
+
+    /// Compute instances 0 and 1 of GPU instance 1, and 0 of GPU instance 10, all on GPU 0; then GPU 1.
+    fn among_instances(list: &str) -> Vec<(usize, u32)> {
+        let spot = |gpu_instance, compute_instance| {
+            let place = Place {
+                gpu_instance,
+                compute_instance,
+            };
+            Spot::instance(0, place)
+        };
+        let usable = [spot(1, 0), spot(1, 1), spot(10, 0), Spot::whole(1)];
+        let names = |at: Spot| match at.place() {
+            None => vec!["GPU-bb33".to_owned()],
+            Some(place) => {
+                let (of, within) = (place.gpu_instance, place.compute_instance);
+                vec![
+                    format!("MIG-c{of}d{within}"),
+                    format!("MIG-GPU-aa11/{of}/{within}"),
+                ]
+            }
+        };
+        let chosen = choose(list, &first_of_each(&usable), &usable, names);
+        let read = |spot: Spot| (spot.seat, spot.compute);
+        chosen.into_iter().map(read).collect()
+    }
+
+    #[test]
+    fn compute_instances_are_named_by_uuid_or_by_their_ids() {
+        let one = of_instance(0, 1);
+        assert_eq!(among_instances("MIG-c1d1"), [(one, 1)]);
+        assert_eq!(
+            among_instances("MIG-GPU-aa11/10/0,GPU-bb"),
+            [(of_instance(0, 10), 0), (1, 0)]
+        );
+        assert_eq!(among_instances("MIG-GPU-aa11/1/1"), [(one, 1)]);
+        assert!(
+            among_instances("MIG-c1").is_empty() && among_instances("MIG-GPU-aa11/2/0").is_empty()
+        );
+    }
+
+    #[test]
+    fn a_process_gets_one_compute_instance_of_a_gpu_instance() {
+        let one = of_instance(0, 1);
+        assert_eq!(
+            among_instances("MIG-c1d1,MIG-c1d0,MIG-c10d0"),
+            [(one, 1), (of_instance(0, 10), 0)]
+        );
+        assert_eq!(among_instances("0,2"), [(one, 0), (1, 0)]);
+    }
+
+    #[test]
+    fn a_divided_gpu_is_no_device() {
+        assert!(among_instances("GPU-aa11").is_empty());
     }
 }

@@ -3,6 +3,7 @@
 use super::identity::gpu_instance_id;
 use super::placement::{Choice, choose, legal_starts};
 use super::{ComputeInstance, ComputeRecord, GpuInstance, GpuRecord, Mig, Place};
+use crate::engine::capabilities;
 use crate::engine::seat::{COMPUTE_INSTANCES, of_instance, seats_of};
 use crate::engine::state::Locked;
 use crate::model::mig::{ComputeProfile, GpuProfile, Table};
@@ -80,6 +81,12 @@ impl Locked<'_> {
         &self.gpus()[gpu].mig
     }
 
+    /// Tells those who watch, and has the capability files follow.
+    fn changed(&self, gpu: usize) {
+        self.mig(gpu).tell();
+        capabilities::follow(self);
+    }
+
     /// Whether a process has the seat among its CUDA devices. The dead must have been collected.
     fn anyone_in(&self, seat: usize) -> bool {
         let mut live = self.slots().iter().filter(|slot| slot.is_live());
@@ -144,7 +151,7 @@ impl Locked<'_> {
         record.size.store(profile.size, SeqCst);
         record.generation.store(mig.next_generation(), SeqCst);
         record.used.store(1, SeqCst);
-        mig.tell();
+        self.changed(gpu);
         mig.gpu_instance(id).ok_or(Refused::NotFound)
     }
 
@@ -158,7 +165,7 @@ impl Locked<'_> {
             return Err(Refused::InUse);
         }
         mig.record(id).used.store(0, SeqCst);
-        mig.tell();
+        self.changed(gpu);
         Ok(())
     }
 
@@ -237,7 +244,7 @@ impl Locked<'_> {
         record.leaked.store(0, SeqCst);
         record.generation.store(mig.next_generation(), SeqCst);
         record.used.store(1, SeqCst);
-        mig.tell();
+        self.changed(gpu);
         mig.compute_instance(place).ok_or(Refused::NotFound)
     }
 
@@ -252,7 +259,7 @@ impl Locked<'_> {
             return Err(Refused::InUse);
         }
         mig.compute_record(place).used.store(0, SeqCst);
-        mig.tell();
+        self.changed(gpu);
         Ok(())
     }
 
@@ -276,7 +283,7 @@ impl Locked<'_> {
             return Ok(Activation::ResetRequired);
         }
         mig.set_mode(on);
-        mig.tell();
+        self.changed(gpu);
         Ok(Activation::Done)
     }
 
@@ -313,7 +320,7 @@ impl Locked<'_> {
         let mig = self.mig(gpu);
         mig.clear();
         mig.set_mode(on);
-        mig.tell();
+        self.changed(gpu);
     }
 
     /// Somebody who is no process of the machine uses the GPU as a whole, or a compute instance, from now on, or does not any more.

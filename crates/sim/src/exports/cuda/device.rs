@@ -13,7 +13,7 @@ exports! { cuda {
     cuDeviceGetCount: (count) => count;
     cuDeviceGetName: (text, length, device) => device_name;
     cuDeviceGetUuid: (uuid, device) => uuid;
-    cuDeviceGetUuid_v2: (uuid, device) => uuid;
+    cuDeviceGetUuid_v2: (uuid, device) => own_uuid;
     cuDeviceTotalMem_v2: (bytes, device) => total_memory;
     cuDeviceGetAttribute: (value, attribute, device) => attribute;
     cuDeviceComputeCapability: (major, minor, device) => compute_capability;
@@ -44,6 +44,17 @@ fn uuid(uuid: *mut CUuuid, device: CUdevice) -> Done {
     out(uuid)?.set(CUuuid {
         bytes: *process.state().gpu(gpu).uuid(),
     })
+}
+
+/// A compute instance's own, where the first version says whose GPU it is (cuda.h, `cuDeviceGetUuid`).
+fn own_uuid(place: *mut CUuuid, device: CUdevice) -> Done {
+    let process = process()?;
+    match process.instance(process.gpu(device)?) {
+        Some(instance) => out(place)?.set(CUuuid {
+            bytes: instance.uuid,
+        }),
+        None => uuid(place, device),
+    }
 }
 
 fn total_memory(bytes: *mut usize, device: CUdevice) -> Done {
@@ -118,6 +129,8 @@ fn attribute(value: *mut i32, attribute: Attribute, device: CUdevice) -> Done {
     let value = out(value)?;
     let answer = match attribute {
         Attribute::COMPUTE_MODE => process.state().gpu(gpu).settings.compute_mode().number() as i32,
+        // The CUDA programming guide, "L2 Set-Aside": not where GPUs are divided.
+        Attribute::MAX_PERSISTING_L2_CACHE_SIZE if process.instance(gpu).is_some() => 0,
         Attribute::INTEGRATED => i32::from(process.machine.config.integrated),
         Attribute::MULTICAST_SUPPORTED => i32::from(process.has_multicast(gpu)),
         Attribute::PCI_BUS_ID => process.state().gpu(gpu).pci_bus() as i32,

@@ -1,6 +1,7 @@
 //! Initialisation, versions, error texts, finding devices.
 
 use super::{Done, USERS, name, out, set_text, state, to_handle};
+use crate::engine::capabilities;
 use crate::machine::machine;
 use divvy_driver::sys::cuda::CUDA_VERSION;
 use divvy_driver::sys::nvml::{nvmlDevice_t, nvmlReturn_t};
@@ -32,7 +33,8 @@ exports! { nvml {
 const DRIVER_VERSION: &str = "620.10.01";
 
 fn init() -> Done {
-    machine().ok_or(nvmlReturn_t::DRIVER_NOT_LOADED)?;
+    let machine = machine().ok_or(nvmlReturn_t::DRIVER_NOT_LOADED)?;
+    capabilities::keep(&machine.state);
     USERS.fetch_add(1, SeqCst);
     Ok(())
 }

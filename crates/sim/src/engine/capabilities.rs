@@ -1,0 +1,191 @@
+//! The capability files of MIG, under the folder that DIVVY_SIM_ROOT names, which stands for `/`.
+//!
+//! ```text
+//! proc/driver/nvidia/capabilities/mig/{config,monitor}                  the minor, mode and so on of each right's device file
+//! proc/driver/nvidia/capabilities/gpuN/mig/giG/{access,ciC/access}      the same of each instance that there is
+//! proc/driver/nvidia-caps/mig-minors                                    all minors there could be
+//! dev/nvidia-caps/nvidia-capM                                           the device files: whoever can open one has the right
+//! ```
+//! As on a real machine the files under `proc` are the driver's word and come and go with the instances, and device files are made by somebody else
+//! (nvidia-modprobe) and stay. Here whoever changes instances makes them too, unless the configuration says `without_modprobe`; they are plain files.
+//! Shapes and modes: nv-caps.c of NVIDIA's open kernel modules, and the MIG user guide, "Device Nodes and Capabilities".
+
+use super::mig::Place;
+use super::mig::identity::{compute_instance_minor, gpu_instance_minor};
+use super::seat::{COMPUTE_INSTANCES, GPU_INSTANCES};
+use super::state::{Locked, State};
+use std::collections::BTreeSet;
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+/// The minors of the rights to change instances and to watch all of them.
+const CONFIG: u32 = 1;
+const MONITOR: u32 = 2;
+/// Modes of their device files, and of those of instances.
+const OWNER_READS: u32 = 0o400;
+const ALL_READ: u32 = 0o444;
+/// GPUs that mig-minors has room for.
+const NUMBERED_GPUS: u32 = 32;
+
+/// The folder that stands for `/`.
+pub struct Root(PathBuf);
+
+/// Where capability files are kept, if they are.
+pub fn root() -> Option<Root> {
+    let folder = std::env::var_os("DIVVY_SIM_ROOT").filter(|folder| !folder.is_empty())?;
+    Some(Root(PathBuf::from(folder)))
+}
+
+/// Makes the files of a machine that nobody has changed yet.
+pub fn keep(state: &State) {
+    if root().is_some() {
+        follow(&state.lock());
+    }
+}
+
+/// Has the files follow the instances, if there are any files.
+pub fn follow(machine: &Locked<'_>) {
+    let without = crate::machine::machine().is_some_and(|own| own.config.mig.without_modprobe);
+    if let Some(root) = root() {
+        // Who may not write there is not the driver, and leaves them as they are.
+        let _ = root.refresh(machine, without);
+    }
+}
+
+impl Root {
+    fn device_file(&self, minor: u32) -> PathBuf {
+        self.0.join(format!("dev/nvidia-caps/nvidia-cap{minor}"))
+    }
+
+    fn capabilities(&self) -> PathBuf {
+        self.0.join("proc/driver/nvidia/capabilities")
+    }
+
+    /// Whether this process has the rights to a compute instance: its own file and that of its GPU instance can be opened.
+    pub fn may_use(&self, gpu: usize, place: Place) -> bool {
+        let gpu = gpu as u32;
+        let minors = [
+            gpu_instance_minor(gpu, place.gpu_instance),
+            compute_instance_minor(gpu, place),
+        ];
+        let opens = |minor| File::open(self.device_file(minor)).is_ok();
+        minors.into_iter().all(opens)
+    }
+
+    /// Makes the files say what instances there are.
+    fn refresh(&self, machine: &Locked<'_>, without_modprobe: bool) -> io::Result<()> {
+        let minors = self.0.join("proc/driver/nvidia-caps/mig-minors");
+        if !minors.exists() {
+            write(&minors, &all_minors())?;
+        }
+        let mut rights = BTreeSet::from([
+            (PathBuf::from("mig/config"), CONFIG, OWNER_READS),
+            (PathBuf::from("mig/monitor"), MONITOR, ALL_READ),
+        ]);
+        for gpu in 0..machine.gpu_count() {
+            rights.extend(instances(machine, gpu));
+        }
+        self.remove_stale(machine.gpu_count(), &rights)?;
+        for (name, minor, mode) in &rights {
+            let text =
+                format!("DeviceFileMinor: {minor}\nDeviceFileMode: {mode}\nDeviceFileModify: 1\n");
+            write(&self.capabilities().join(name), &text)?;
+            if !without_modprobe {
+                self.make_device_file(*minor, *mode)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes the files of instances that are gone.
+    fn remove_stale(&self, gpus: usize, rights: &BTreeSet<Right>) -> io::Result<()> {
+        let there = |folder: &Path| rights.iter().any(|(name, ..)| name.starts_with(folder));
+        for gpu in 0..gpus {
+            for instance in 0..GPU_INSTANCES {
+                let own = PathBuf::from(format!("gpu{gpu}/mig/gi{instance}"));
+                let parts = (0..COMPUTE_INSTANCES).map(|compute| own.join(format!("ci{compute}")));
+                for folder in std::iter::once(own.clone()).chain(parts) {
+                    let full = self.capabilities().join(&folder);
+                    if !there(&folder) && full.exists() {
+                        fs::remove_dir_all(full)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn make_device_file(&self, minor: u32, mode: u32) -> io::Result<()> {
+        let path = self.device_file(minor);
+        if path.exists() {
+            return Ok(());
+        }
+        folder_of(&path)?;
+        OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(mode)
+            .open(&path)?;
+        fs::set_permissions(&path, Permissions::from_mode(mode))
+    }
+}
+
+/// The file under `capabilities`, and the minor and mode of its device file.
+type Right = (PathBuf, u32, u32);
+
+fn instances(machine: &Locked<'_>, gpu: usize) -> Vec<Right> {
+    let mig = &machine.gpus()[gpu].mig;
+    let mut rights = Vec::new();
+    for instance in mig.gpu_instances().map(|instance| instance.id) {
+        let folder = PathBuf::from(format!("gpu{gpu}/mig/gi{instance}"));
+        let minor = gpu_instance_minor(gpu as u32, instance);
+        rights.push((folder.join("access"), minor, ALL_READ));
+        for own in mig.compute_instances_of(instance) {
+            let minor = compute_instance_minor(gpu as u32, own.place);
+            let file = format!("ci{}/access", own.place.compute_instance);
+            rights.push((folder.join(file), minor, ALL_READ));
+        }
+    }
+    rights
+}
+
+/// As `mig-minors` lists them: of every instance that any of the most GPUs could have.
+fn all_minors() -> String {
+    let mut text = format!("config {CONFIG}\nmonitor {MONITOR}\n");
+    for gpu in 0..NUMBERED_GPUS {
+        for gpu_instance in 0..GPU_INSTANCES as u32 {
+            let minor = gpu_instance_minor(gpu, gpu_instance);
+            text.push_str(&format!("gpu{gpu}/gi{gpu_instance}/access {minor}\n"));
+            for compute_instance in 0..COMPUTE_INSTANCES as u32 {
+                let place = Place {
+                    gpu_instance,
+                    compute_instance,
+                };
+                let minor = compute_instance_minor(gpu, place);
+                text.push_str(&format!(
+                    "gpu{gpu}/gi{gpu_instance}/ci{compute_instance}/access {minor}\n"
+                ));
+            }
+        }
+    }
+    text
+}
+
+fn folder_of(path: &Path) -> io::Result<()> {
+    path.parent().map_or(Ok(()), fs::create_dir_all)
+}
+
+/// Puts a file in place as a whole, so that nobody reads half of one. One that says the same stays.
+fn write(path: &Path, text: &str) -> io::Result<()> {
+    if fs::read_to_string(path).is_ok_and(|there| there == text) {
+        return Ok(());
+    }
+    folder_of(path)?;
+    let unfinished = path.with_extension("new");
+    let mut file = File::create(&unfinished)?;
+    file.write_all(text.as_bytes())?;
+    file.set_permissions(Permissions::from_mode(ALL_READ))?;
+    fs::rename(unfinished, path)
+}
