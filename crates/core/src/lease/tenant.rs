@@ -27,6 +27,10 @@ pub struct Standing {
     pub phase: Phase,
     /// It comes and goes: its last turn, or visit, ended because it wanted nothing more.
     pub visits: bool,
+    /// How much of the time it used its GPUs while it had them to itself.
+    pub duty: Duty,
+    /// The same for the time in which it shared them.
+    pub together: Duty,
     /// Whether it counted among those that want a GPU at the last moment.
     pub active: bool,
     /// Where it stands on each of its GPUs.
@@ -50,10 +54,58 @@ pub enum Phase {
         since: Duration,
         open_until: Option<Duration>,
     },
-    /// Launches beside whoever holds its GPUs.
+    /// Launches beside whoever holds its GPUs: for a moment, or because all of them together leave the GPUs idle at times.
     Visiting {
         until: Duration,
+        shares: bool,
     },
+}
+
+/// Part of the time that GPUs are used, by what is reported of it: the mean of the last stretches.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Duty {
+    passed: Duration,
+    /// Of this stretch and, where more was reported than fits into one, of the next.
+    used: Duration,
+    counts: bool,
+    thousandths: Option<u32>,
+}
+
+impl Duty {
+    /// So long is a stretch: a few turns.
+    const STRETCH: Duration = Duration::from_millis(100);
+    /// Work reported at once counts for no longer than this.
+    const LONGEST: Duration = Duration::from_secs(2);
+
+    /// Time has passed; what is used in it `counts` or not.
+    pub fn pass(&mut self, time: Duration, counts: bool) {
+        self.counts = counts;
+        if counts {
+            self.passed += time;
+        }
+        if self.passed >= Self::STRETCH {
+            let used = self.used.min(self.passed);
+            let now = nanos(used) * 1000 / nanos(self.passed);
+            let now = u32::try_from(now).expect("at most 1000");
+            self.thousandths = Some(self.thousandths.map_or(now, |before| (before + now) / 2));
+            (self.used, self.passed) = (self.used - used, Duration::ZERO);
+        }
+    }
+
+    fn used(&mut self, time: Duration) {
+        if self.counts {
+            self.used = (self.used + time).min(Self::LONGEST);
+        }
+    }
+
+    /// In thousandths; none while it is not known.
+    pub fn thousandths(&self) -> Option<u32> {
+        self.thousandths
+    }
+
+    pub fn forget(&mut self) {
+        *self = Self::default();
+    }
 }
 
 impl Standing {
@@ -66,6 +118,8 @@ impl Standing {
             absent: None,
             phase: Phase::Closed,
             visits: false,
+            duty: Duty::default(),
+            together: Duty::default(),
             active: false,
             earned: nanos(STRICT_START),
             granted: Grant::Closed,
@@ -78,14 +132,20 @@ impl Standing {
             self.phase = Phase::Closed;
             self.active = false;
         }
+        if terms.gpus != self.terms.gpus {
+            self.duty = Duty::default();
+        }
         self.terms = terms;
         self.virtual_time
             .retain(|gpu, _| self.terms.gpus.contains(gpu));
     }
 
+    /// What its processes do now. For what they do on a visit they are charged.
     pub fn see(&mut self, activity: Activity, now: Duration, clocks: &BTreeMap<u32, Virtual>) {
-        if matches!(self.phase, Phase::Visiting { .. }) {
-            let used = activity.used.saturating_sub(self.activity.used);
+        let used = activity.used.saturating_sub(self.activity.used) / self.gpus();
+        self.duty.used(used);
+        self.together.used(used);
+        if matches!(self.phase, Phase::Visiting { shares: false, .. }) {
             self.charge(used, clocks);
         }
         if activity.busy || self.activity.busy {
@@ -108,7 +168,11 @@ impl Standing {
 
     /// When a holder that does nothing loses its turn to another; none while it does something.
     pub fn loses_turn_at(&self) -> Option<Duration> {
-        let patience = if self.activity.waiting { WAKING } else { GRACE };
+        let patience = match self.activity.waiting {
+            true => WAKING,
+            false if self.visits => Duration::ZERO,
+            false => GRACE,
+        };
         (!self.activity.busy).then(|| self.quiet_since + patience)
     }
 
@@ -178,6 +242,11 @@ impl Standing {
             .then(|| duration((missing * 1000).div_euclid(self.thousandths()) + 1))
     }
 
+    /// A strict tenant that has used up what it earned.
+    pub fn is_spent(&self) -> bool {
+        self.is_capped() && self.earned <= 0
+    }
+
     /// How long a strict tenant may hold with what it has earned and earns meanwhile.
     pub fn earned_hold(&self) -> Option<Duration> {
         self.is_capped()
@@ -197,7 +266,7 @@ impl Standing {
                 open_until: Some(until),
                 ..
             } => Grant::Peers(until),
-            Phase::Visiting { until } => Grant::Visit(until),
+            Phase::Visiting { until, .. } => Grant::Visit(until),
             Phase::Closed | Phase::Draining { .. } => Grant::Closed,
         }
     }
@@ -212,6 +281,10 @@ impl Standing {
 
     fn is_capped(&self) -> bool {
         self.terms.mode == ComputeMode::Strict && self.thousandths() < 1000
+    }
+
+    fn gpus(&self) -> u32 {
+        u32::try_from(self.terms.gpus.len().max(1)).expect("few GPUs")
     }
 
     fn thousandths(&self) -> i128 {

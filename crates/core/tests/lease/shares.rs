@@ -303,3 +303,65 @@ fn a_quarter_beside_a_flood_is_about_as_quick_as_a_quarter_alone() {
         "{beside:?} against {alone:?}"
     );
 }
+
+/// Uses less than a third of a GPU.
+const LIGHT: Load = Load::Sync {
+    kernel: us(300),
+    think: us(700),
+};
+
+#[test]
+fn tenants_that_leave_the_gpu_idle_at_times_have_it_together() {
+    let light: (u16, &[Load]) = (250, &[LIGHT]);
+    let mut world = beside(Fair, &[light; 3], WARM_UP);
+    let before = world.turns;
+    world.run(Duration::from_secs(WINDOW as u64));
+    let turns = world.turns - before;
+    assert!(turns <= 60 * WINDOW as u64, "{turns} turns in {WINDOW} s");
+
+    let mut ungated = World::new(1);
+    ungated.ungated = true;
+    for _ in 0..3 {
+        ungated.join(250, Fair, &[(0, LIGHT)]);
+    }
+    ungated.run(world.now);
+    let [with, without] = [&world, &ungated].map(throughput);
+    assert!(with >= 0.98 * without, "{with:.3} against {without:.3}");
+}
+
+#[test]
+fn a_flood_beside_tenants_that_share_gets_its_share_and_so_do_they() {
+    let world = beside(
+        Fair,
+        &[(250, &[LIGHT]), (250, &[LIGHT]), (500, &[SMALL])],
+        WARM_UP + WINDOW,
+    );
+    let part = |player: usize| world.players[player].part(WARM_UP..WARM_UP + WINDOW);
+    let [one, other, flood] = [0, 1, 2].map(part);
+    assert!((one - other).abs() <= 0.02, "{one:.3} and {other:.3}");
+    // Together they could use 0.6 of a GPU of their own.
+    assert!(one >= 0.15, "{one:.3}");
+    assert!(flood >= 0.45, "{flood:.3}");
+}
+
+#[test]
+fn who_shared_and_begins_to_flood_takes_turns_again() {
+    let mut world = beside(Fair, &[(250, &[LIGHT]), (750, &[LIGHT])], WARM_UP);
+    for player in &mut world.players {
+        player.processes[0].load = SMALL;
+    }
+    world.run(Duration::from_secs(1 + WINDOW as u64));
+    let part = world.players[0].part(WARM_UP + 1..WARM_UP + 1 + WINDOW);
+    assert!((part - 0.25).abs() <= 0.02, "{part:.3}");
+}
+
+#[test]
+fn a_strict_tenant_that_shares_gets_no_more_than_its_share() {
+    let mut world = World::new(1);
+    world.join(100, Strict, &[(0, LIGHT)]);
+    world.join(250, Fair, &[(0, LIGHT)]);
+    world.run(Duration::from_secs((WARM_UP + WINDOW) as u64));
+    let part = |player: usize| world.players[player].part(WARM_UP..WARM_UP + WINDOW);
+    assert!((0.05..=0.11).contains(&part(0)), "{:.3}", part(0));
+    assert!(part(1) >= 0.27, "{:.3}", part(1));
+}

@@ -287,7 +287,9 @@ impl World {
         let now = self.now;
         self.turns += 1;
         for (number, player) in self.players.iter_mut().enumerate() {
-            let activity = player.activity(now);
+            let mut activity = player.activity(now);
+            // One that launches, waits and launches again is seen between the two every other time.
+            activity.busy |= activity.used != player.seen.used;
             if activity != player.seen {
                 player.seen = activity;
                 self.keeper
