@@ -63,9 +63,24 @@ pub struct MigConfig {
     pub rebinds: bool,
     /// The device files of new instances' rights are not made: nvidia-modprobe has not run for them.
     pub without_modprobe: bool,
+    /// Instances that are there from the beginning. Decided by the process that makes the state file.
+    #[serde(rename = "instance")]
+    pub instances: Vec<InstanceConfig>,
     /// Profiles that this driver has otherwise, or beside those of data/mig.toml: rows as there.
     #[serde(rename = "profile")]
     pub profiles: Vec<GpuProfile>,
+}
+
+/// A GPU instance, with one compute instance that has all of it.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct InstanceConfig {
+    /// The index of a GPU that is `enabled`.
+    pub gpu: usize,
+    /// The profile's name in data/mig.toml.
+    pub profile: String,
+    /// Its first memory slice.
+    pub start: u32,
 }
 
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -88,6 +103,19 @@ pub struct Fault {
     pub code: Option<u32>,
     /// The index of a GPU that falls off the bus, for all processes, when the fault strikes.
     pub lose_gpu: Option<usize>,
+    /// Milliseconds that pass before the call: of simulated time where the clock is virtual.
+    #[serde(default)]
+    pub delay_ms: u64,
+    /// The process is killed.
+    pub kill: Option<Moment>,
+}
+
+/// When a process dies: with the call not done, or done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Moment {
+    Before,
+    After,
 }
 
 fn one() -> u64 {

@@ -80,7 +80,7 @@ macro_rules! models {
     };
 }
 
-models! { "a100-40gb" "a100-80gb" "h100-80gb" "h200-141gb" "l4-24gb" "rtx4090-24gb" }
+models! { "a100-40gb" "a100-80gb" "a30-24gb" "b200-180gb" "h100-80gb" "h200-141gb" "l4-24gb" "rtx4090-24gb" "rtxpro6000-96gb" }
 
 /// The model called `key`.
 pub fn find(key: &str) -> Option<Model> {

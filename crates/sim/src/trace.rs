@@ -2,13 +2,14 @@
 //!
 //! With neither variable set a call costs one relaxed load more than its handler.
 
-use crate::config::{Config, Fault};
+use crate::config::{Config, Fault, Moment};
 use std::ffi::{CStr, CString, c_char};
 use std::fmt::{Debug, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 /// What the functions of an API answer.
 pub trait Answer: Copy + Debug {
@@ -78,10 +79,14 @@ fn traced<A: Answer>(
     arguments: impl Fn(&mut Line),
 ) -> A {
     let tracer = TRACER.get_or_init(Tracer::from_env);
-    let answer = match tracer.strike(name) {
+    let struck = tracer.strike(name);
+    let answer = match struck.code {
         Some(code) => A::from_code(code),
         None => walled(handler),
     };
+    if struck.dies_after {
+        die();
+    }
     if let Some(descriptor) = tracer.log {
         let mut line = Line(format!("{} {name}(", std::process::id()));
         arguments(&mut line);
@@ -130,9 +135,9 @@ impl Tracer {
         tracer
     }
 
-    /// Counts the call for every fault that names it; the code to answer when one strikes.
-    fn strike(&self, name: &str) -> Option<u32> {
-        let mut answer = None;
+    /// Counts the call for every fault that names it, and does what those that strike do before it.
+    fn strike(&self, name: &str) -> Struck {
+        let mut struck = Struck::default();
         for (fault, calls) in self
             .faults
             .iter()
@@ -150,10 +155,39 @@ impl Tracer {
                     .into_iter()
                     .for_each(|gpu| gpu.lose());
             }
-            answer = answer.or(fault.code);
+            if fault.kill == Some(Moment::Before) {
+                die();
+            }
+            if fault.delay_ms != 0 {
+                pass(Duration::from_millis(fault.delay_ms));
+            }
+            struck.code = struck.code.or(fault.code);
+            struck.dies_after |= fault.kill == Some(Moment::After);
         }
-        answer
+        struck
     }
+}
+
+/// What faults make of a call.
+#[derive(Default)]
+struct Struck {
+    /// What it answers without being done.
+    code: Option<u32>,
+    dies_after: bool,
+}
+
+/// Lets time pass. A virtual clock is moved on, for nobody may wait for it here.
+fn pass(time: Duration) {
+    match crate::machine::machine() {
+        Some(machine) if machine.state.has_virtual_clock() => machine.state.lock().pass(time),
+        _ => std::thread::sleep(time),
+    }
+}
+
+/// As `kill -9` does it.
+fn die() {
+    // SAFETY: a signal to this very process, which does not return from it.
+    unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
 }
 
 /// One line of the call log while its arguments are written.

@@ -111,6 +111,7 @@ defines! {
     nvmlEventTypePState: c_ulonglong = 0x4;
     nvmlEventTypeXidCriticalError: c_ulonglong = 0x8;
     nvmlEventTypeClock: c_ulonglong = 0x10;
+    nvmlEventMigConfigChange: c_ulonglong = 0x100;
     nvmlClocksEventReasonGpuIdle: c_ulonglong = 0x1;
     nvmlClocksEventReasonSwPowerCap: c_ulonglong = 0x4;
 }

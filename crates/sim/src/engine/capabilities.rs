@@ -47,10 +47,9 @@ pub fn keep(state: &State) {
 
 /// Has the files follow the instances, if there are any files.
 pub fn follow(machine: &Locked<'_>) {
-    let without = crate::machine::machine().is_some_and(|own| own.config.mig.without_modprobe);
     if let Some(root) = root() {
         // Who may not write there is not the driver, and leaves them as they are.
-        let _ = root.refresh(machine, without);
+        let _ = root.refresh(machine);
     }
 }
 
@@ -75,7 +74,7 @@ impl Root {
     }
 
     /// Makes the files say what instances there are.
-    fn refresh(&self, machine: &Locked<'_>, without_modprobe: bool) -> io::Result<()> {
+    fn refresh(&self, machine: &Locked<'_>) -> io::Result<()> {
         let minors = self.0.join("proc/driver/nvidia-caps/mig-minors");
         if !minors.exists() {
             write(&minors, &all_minors())?;
@@ -92,7 +91,7 @@ impl Root {
             let text =
                 format!("DeviceFileMinor: {minor}\nDeviceFileMode: {mode}\nDeviceFileModify: 1\n");
             write(&self.capabilities().join(name), &text)?;
-            if !without_modprobe {
+            if !machine.has_no_modprobe() {
                 self.make_device_file(*minor, *mode)?;
             }
         }

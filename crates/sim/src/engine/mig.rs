@@ -171,7 +171,8 @@ impl Mig {
             .flat_map(|instance| self.compute_instances_of(instance.id))
     }
 
-    fn placed(&self) -> Vec<Placed> {
+    /// What lies where.
+    pub fn placed(&self) -> Vec<Placed> {
         let placed = self.gpu_instances().map(|instance| Placed {
             profile: instance.profile,
             start: instance.start,

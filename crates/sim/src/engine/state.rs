@@ -17,7 +17,7 @@ use super::seat::{SEATS_OF_GPU, Site, gpu_of, instance_of, position};
 use super::share::{NUMBERED, SHARES, Share};
 use super::slots::{SLOTS, Slot};
 use super::time::{self, Lane, Part, Queue};
-use crate::config::{Clock, Config, ConfigError, MigConfig};
+use crate::config::{Clock, Config, ConfigError, InstanceConfig, MigConfig};
 use crate::model::mig::{GpuProfile, Table};
 use crate::model::{self, MAX_GPUS, Model, SpecError};
 use std::cell::UnsafeCell;
@@ -30,6 +30,7 @@ use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
+use std::time::Duration;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering::SeqCst};
 
 const MAGIC: [u8; 8] = *b"divvysim";
@@ -71,6 +72,8 @@ pub enum InitError {
         "{0} holds `{1}` but DIVVY_SIM says `{2}`: remove the file or use another DIVVY_SIM_STATE"
     )]
     OtherSpec(PathBuf, String, String),
+    #[error("DIVVY_SIM_CONFIG: no instance {} can be made at {} on GPU {}", .0.profile, .0.start, .0.gpu)]
+    Instance(InstanceConfig),
     #[error("{0} is not a state file of this simulator's version {VERSION}")]
     NotOurs(PathBuf),
     #[error("cannot {1} {0}: {2}")]
@@ -207,6 +210,21 @@ impl State {
             .ok_or_else(not_ours)?;
         state.tables = vec![OnceLock::new(); gpu_count];
         Ok(state)
+    }
+
+    /// Makes the instances that the configuration has from the beginning.
+    fn divide(&self) -> Result<(), InitError> {
+        let locked = self.lock();
+        for wanted in &self.mig.instances {
+            let made = locked.make_whole_instance(wanted.gpu, &wanted.profile, wanted.start);
+            made.map_err(|_| InitError::Instance(wanted.clone()))?;
+        }
+        Ok(())
+    }
+
+    /// Whether nobody makes the device files of rights.
+    pub fn has_no_modprobe(&self) -> bool {
+        self.mig.without_modprobe
     }
 
     fn header(&self) -> &Header {
@@ -469,6 +487,14 @@ impl Locked<'_> {
         self.sites_of(seat).for_each(|site| self.advance_site(site));
     }
 
+    /// Moves a virtual clock on.
+    pub fn pass(&self, time: Duration) {
+        let now = self.now() + time.as_nanos() as u64;
+        self.set_virtual_now(now);
+        self.advance_all();
+        self.notify();
+    }
+
     fn advance_site(&self, site: Site) {
         time::advance(&[self.running(site)], self.now());
     }
@@ -518,6 +544,11 @@ fn create(path: &Path, keys: &[&str], config: &Config) -> Result<(), InitError> 
             );
         }
         libc::munmap(map.cast(), layout.size);
+    }
+    if !config.mig.instances.is_empty() {
+        let mut state = State::map(path, &unnamed.file)?;
+        state.mig = config.mig.clone();
+        state.divide()?;
     }
     match unnamed.publish(path) {
         // Someone was faster; the machine is theirs.

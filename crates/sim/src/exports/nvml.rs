@@ -7,6 +7,7 @@ mod device;
 mod event;
 mod library;
 mod memory;
+mod mig;
 mod power;
 mod process;
 mod sample;
@@ -41,8 +42,13 @@ fn state() -> Done<&'static State> {
 const HANDLE_BASE: usize = 0x6100_0000_0000;
 const HANDLE_STEP: usize = 0x100;
 
+/// How far the count of a GPU's bindings is from its index in a handle; it has eight bits.
+const BINDING_SHIFT: u32 = 16;
+
 fn to_handle(index: usize) -> nvmlDevice_t {
-    without_provenance_mut(HANDLE_BASE + index * HANDLE_STEP)
+    let bindings = state().map_or(0, |state| state.gpus()[index].mig.bindings());
+    let binding = (bindings as usize & 0xff) << BINDING_SHIFT;
+    without_provenance_mut(HANDLE_BASE + binding + index * HANDLE_STEP)
 }
 
 /// One GPU as NVML sees it.
@@ -53,16 +59,15 @@ struct Device {
 }
 
 impl Device {
-    /// A handle of this machine, whether the GPU answers or not.
+    /// A handle of this machine's GPUs, whether the GPU answers or not. A MIG device has what asks for it by itself, and nothing else (*guess*).
     fn of(handle: nvmlDevice_t) -> Done<Device> {
         let state = state()?;
-        let offset = handle
-            .addr()
-            .checked_sub(HANDLE_BASE)
-            .filter(|offset| offset.is_multiple_of(HANDLE_STEP));
-        let index = offset
-            .map(|offset| offset / HANDLE_STEP)
-            .filter(|index| *index < state.gpu_count());
+        if mig::MigDevice::of(handle)?.is_some() {
+            return Err(nvmlReturn_t::NOT_SUPPORTED);
+        }
+        let index = (handle.addr() & ((1 << BINDING_SHIFT) - 1)) / HANDLE_STEP;
+        let index = Some(index).filter(|index| *index < state.gpu_count());
+        let index = index.filter(|index| to_handle(*index) == handle);
         Ok(Device {
             state,
             index: index.ok_or(nvmlReturn_t::INVALID_ARGUMENT)?,

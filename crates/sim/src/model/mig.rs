@@ -99,6 +99,7 @@ pub struct ComputeProfile {
     pub multiprocessors: u32,
     /// Those of the GPU instance, which its compute instances share.
     pub engines: Engines,
+    pub has_graphics: bool,
 }
 
 /// `NVML_COMPUTE_INSTANCE_PROFILE_1_SLICE_REV1`: one slice with more multiprocessors, for twice the memory.
@@ -226,6 +227,7 @@ impl Table {
                 most: row.most,
                 multiprocessors: row.multiprocessors,
                 engines: self.engines(within),
+                has_graphics: within.has_graphics(),
             })
             .collect();
         if found.is_empty() {
@@ -256,6 +258,7 @@ impl Table {
                 most: slices / part,
                 multiprocessors: multiprocessors * part / slices,
                 engines: self.engines(within),
+                has_graphics: within.has_graphics(),
             }
         };
         fitting.map(profile).collect()

@@ -248,6 +248,24 @@ impl Locked<'_> {
         mig.compute_instance(place).ok_or(Refused::NotFound)
     }
 
+    /// Makes a GPU instance of this name at `start`, and the compute instance that has all of it.
+    pub fn make_whole_instance(&self, gpu: usize, name: &str, start: u32) -> Result<(), Refused> {
+        if gpu >= self.gpu_count() {
+            return Err(Refused::Invalid);
+        }
+        let mut profiles = self.divided(gpu)?.profiles.iter();
+        let profile = profiles.find(|profile| profile.name == name);
+        let profile = profile.ok_or(Refused::Invalid)?;
+        let made = self.make_gpu_instance(gpu, profile.id, Ok((start, profile.size)))?;
+        let all = self.compute_profiles_of(gpu, made.id)?;
+        let whole = all
+            .iter()
+            .find(|own| own.compute_slices == profile.compute_slices);
+        let whole = whole.ok_or(Refused::Invalid)?;
+        self.make_compute_instance(gpu, made.id, whole.id, None)?;
+        Ok(())
+    }
+
     pub fn destroy_compute_instance(&self, gpu: usize, place: Place) -> Result<(), Refused> {
         self.divided(gpu)?;
         let mig = self.mig(gpu);

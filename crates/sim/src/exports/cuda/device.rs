@@ -2,7 +2,7 @@
 
 use super::{name, out, set_text};
 use crate::engine::process::{Done, process};
-use crate::model::{Architecture, Model};
+use crate::model::Model;
 use divvy_driver::sys::cuda::{
     CUdevice, CUdevice_P2PAttribute, CUdevice_attribute as Attribute, CUresult, CUuuid,
 };
@@ -142,7 +142,7 @@ fn attribute(value: *mut i32, attribute: Attribute, device: CUdevice) -> Done {
 /// Figures from the model, the CUDA programming guide's table of compute capabilities, and 0 for features that are not simulated.
 fn of_model(model: &Model, attribute: Attribute) -> Option<i32> {
     const KIB: i32 = 1024;
-    let hopper = model.architecture == Architecture::Hopper;
+    let hopper = model.compute_capability >= (9, 0);
     let shared_per_multiprocessor = model.shared_per_multiprocessor_kib * KIB;
     Some(match attribute {
         Attribute::MAX_THREADS_PER_BLOCK
@@ -174,7 +174,7 @@ fn of_model(model: &Model, attribute: Attribute) -> Option<i32> {
         Attribute::ECC_ENABLED => i32::from(!model.display),
         Attribute::KERNEL_EXEC_TIMEOUT => 0,
         Attribute::SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO => {
-            if model.mig.is_some() {
+            if matches!(model.compute_capability, (8..=10, 0)) {
                 2
             } else {
                 64

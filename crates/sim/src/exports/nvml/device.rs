@@ -1,8 +1,9 @@
-//! What a GPU is: names, PCI, modes, MIG.
+//! What a GPU is: names, PCI, modes.
 
+use super::mig::MigDevice;
 use super::{Device, Done, out, set_text};
 use crate::engine::gpu::Gpu;
-use crate::model::{Architecture, Model};
+use crate::model::Architecture;
 use divvy_driver::sys::nvml::*;
 use std::ffi::c_char;
 
@@ -36,14 +37,13 @@ exports! { nvml {
     nvmlDeviceGetVirtualizationMode: (device, mode) => virtualization;
     nvmlDeviceGetEccMode: (device, current, pending) => ecc_mode;
     nvmlDeviceGetTotalEccErrors: (device, kind, counter, count) => ecc_errors;
-    nvmlDeviceGetMigMode: (device, current, pending) => mig_mode;
-    nvmlDeviceIsMigDeviceHandle: (device, is) => is_mig;
-    nvmlDeviceGetMaxMigDeviceCount: (device, count) => max_mig;
-    nvmlDeviceGetMigDeviceHandleByIndex: (device, index, mig) => mig_by_index;
 } }
 
 fn device_name(device: nvmlDevice_t, text: *mut c_char, length: u32) -> Done {
-    set_text(text, length, &Device::answering(device)?.model().name)
+    match MigDevice::of(device)? {
+        Some(mig) => set_text(text, length, &mig.name()?),
+        None => set_text(text, length, &Device::answering(device)?.model().name),
+    }
 }
 
 fn brand(device: nvmlDevice_t, brand: *mut nvmlBrandType_t) -> Done {
@@ -76,7 +76,10 @@ fn serial(device: nvmlDevice_t, text: *mut c_char, length: u32) -> Done {
 }
 
 fn uuid(device: nvmlDevice_t, text: *mut c_char, length: u32) -> Done {
-    set_text(text, length, &Device::answering(device)?.gpu().uuid_text())
+    match MigDevice::of(device)? {
+        Some(mig) => set_text(text, length, &mig.uuid_text()?),
+        None => set_text(text, length, &Device::answering(device)?.gpu().uuid_text()),
+    }
 }
 
 fn board_id(device: nvmlDevice_t, id: *mut u32) -> Done {
@@ -250,41 +253,4 @@ fn ecc_errors(
 ) -> Done {
     with_ecc(device)?;
     out(count)?.set(0)
-}
-
-/// The model, if it can be partitioned at all. Partitions themselves are not simulated: the mode is always off.
-fn partitionable(device: nvmlDevice_t) -> Done<&'static Model> {
-    let model = Device::answering(device)?.model();
-    if model.mig.is_some() {
-        Ok(model)
-    } else {
-        Err(nvmlReturn_t::NOT_SUPPORTED)
-    }
-}
-
-fn mig_mode(device: nvmlDevice_t, current: *mut u32, pending: *mut u32) -> Done {
-    partitionable(device)?;
-    let pending = out(pending)?;
-    out(current)?.set(NVML_DEVICE_MIG_DISABLE)?;
-    pending.set(NVML_DEVICE_MIG_DISABLE)
-}
-
-fn is_mig(device: nvmlDevice_t, is: *mut u32) -> Done {
-    Device::of(device)?;
-    out(is)?.set(0)
-}
-
-fn max_mig(device: nvmlDevice_t, count: *mut u32) -> Done {
-    let most = if Device::answering(device)?.model().mig.is_some() {
-        7
-    } else {
-        0
-    };
-    out(count)?.set(most)
-}
-
-fn mig_by_index(device: nvmlDevice_t, _index: u32, mig: *mut nvmlDevice_t) -> Done {
-    partitionable(device)?;
-    out(mig)?;
-    Err(nvmlReturn_t::NOT_FOUND)
 }

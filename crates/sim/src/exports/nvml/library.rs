@@ -1,5 +1,6 @@
 //! Initialisation, versions, error texts, finding devices.
 
+use super::mig::MigDevice;
 use super::{Done, USERS, name, out, set_text, state, to_handle};
 use crate::engine::capabilities;
 use crate::machine::machine;
@@ -117,6 +118,10 @@ fn find(device: *mut nvmlDevice_t, wanted: impl Fn(usize) -> bool) -> Done {
 
 fn by_uuid(text: *const c_char, device: *mut nvmlDevice_t) -> Done {
     let (state, text) = (state()?, name(text)?);
+    if text.starts_with("MIG-") {
+        let _locked = state.lock();
+        return out(device)?.set(MigDevice::called(state, text)?.handle()?);
+    }
     find(device, |index| state.gpus()[index].uuid_text() == text)
 }
 

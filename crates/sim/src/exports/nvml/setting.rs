@@ -2,6 +2,7 @@
 
 use super::{Device, Done, out};
 use crate::engine::settings::ComputeMode;
+use crate::machine::machine;
 use divvy_driver::sys::nvml::*;
 
 exports! { nvml {
@@ -21,11 +22,18 @@ exports! { nvml {
 /// The device, for one who may change it.
 pub(super) fn changeable(device: nvmlDevice_t) -> Done<Device> {
     let device = Device::answering(device)?;
+    permitted()?;
+    Ok(device)
+}
+
+/// Fails unless this is root, or where the configuration says that it is not.
+pub(super) fn permitted() -> Done {
+    let denied = machine().is_some_and(|machine| machine.config.unprivileged);
     // SAFETY: has no preconditions.
-    if unsafe { libc::geteuid() } != 0 {
+    if denied || unsafe { libc::geteuid() } != 0 {
         return Err(nvmlReturn_t::NO_PERMISSION);
     }
-    Ok(device)
+    Ok(())
 }
 
 /// A mode that is on or off.

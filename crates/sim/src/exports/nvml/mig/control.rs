@@ -1,0 +1,51 @@
+//! What happens to a machine beside its API: resets, restarts, and users of a GPU that are no processes of the machine. One function that no driver
+//! has, for tests; docs/simulator.md says what it understands.
+
+use super::{Place, refused};
+use crate::exports::nvml::{Done, name};
+use crate::machine::machine;
+use crate::model::Architecture;
+use crate::trace;
+use divvy_driver::sys::nvml::nvmlReturn_t;
+use std::ffi::c_char;
+
+/// Carries out an order such as `reset:0`, and answers as NVML's functions do. Nothing needs to be initialised.
+#[unsafe(no_mangle)]
+extern "C" fn divvy_sim_control(order: *const c_char) -> nvmlReturn_t {
+    let handler = || obey(name(order)?);
+    trace::call("divvy_sim_control", handler, |line| line.argument(order))
+}
+
+/// `0` is a GPU, `0/1/2` its GPU instance 1's compute instance 2.
+fn target(text: &str) -> Option<(usize, Option<Place>)> {
+    let numbers: Option<Vec<u32>> = text.split('/').map(|part| part.parse().ok()).collect();
+    match numbers?[..] {
+        [gpu] => Some((gpu as usize, None)),
+        [gpu, gpu_instance, compute_instance] => {
+            let place = Place {
+                gpu_instance,
+                compute_instance,
+            };
+            Some((gpu as usize, Some(place)))
+        }
+        _ => None,
+    }
+}
+
+fn obey(order: &str) -> Done {
+    let machine = machine().ok_or(nvmlReturn_t::DRIVER_NOT_LOADED)?;
+    let (state, config) = (&machine.state, &machine.config.mig);
+    let (verb, object) = order.split_once(':').unwrap_or((order, ""));
+    let target = target(object).filter(|(gpu, _)| *gpu < state.gpu_count());
+    let ampere = |gpu: usize| state.model(gpu).architecture == Architecture::Ampere;
+    let kept = |gpu| config.mode_is_kept.unwrap_or_else(|| ampere(gpu));
+    let locked = state.lock();
+    let done = match (verb, target) {
+        ("reset", Some((gpu, None))) => locked.reset(gpu),
+        ("reload" | "reboot", None) if object.is_empty() => locked.restart(kept),
+        ("hold", Some((gpu, place))) => locked.hold(gpu, place, true),
+        ("release", Some((gpu, place))) => locked.hold(gpu, place, false),
+        _ => return Err(nvmlReturn_t::INVALID_ARGUMENT),
+    };
+    done.map_err(refused)
+}
