@@ -53,6 +53,11 @@ pub fn follow(machine: &Locked<'_>) {
     }
 }
 
+/// Whether this process has the right to watch all instances.
+pub fn may_watch() -> bool {
+    root().is_none_or(|root| File::open(root.device_file(MONITOR)).is_ok())
+}
+
 impl Root {
     fn device_file(&self, minor: u32) -> PathBuf {
         self.0.join(format!("dev/nvidia-caps/nvidia-cap{minor}"))

@@ -4,6 +4,7 @@
 //! whatever PID namespace it runs; dead slots are collected before every reading of memory, processes or utilisation.
 
 use super::accounting::wall_clock_us;
+use super::mig::Place;
 use super::pids;
 use super::seat::{SEATS, gpu_of, instance_of};
 use super::settings::ComputeMode;
@@ -117,6 +118,14 @@ impl Slot {
         let holding = &self.gpus[gpu];
         let began = holding.began_us.load(SeqCst);
         (began != 0).then(|| (began, holding.began_ns.load(SeqCst)))
+    }
+
+    /// The compute instance it uses on a seat; None on a whole GPU, and where it has not initialised CUDA.
+    pub fn place(&self, seat: usize) -> Option<Place> {
+        Some(Place {
+            gpu_instance: instance_of(seat)?,
+            compute_instance: self.entered(seat)?,
+        })
     }
 
     pub(super) fn end(&self, gpu: usize) {

@@ -11,6 +11,7 @@ mod mig;
 mod power;
 mod process;
 mod sample;
+mod scope;
 mod setting;
 mod table;
 

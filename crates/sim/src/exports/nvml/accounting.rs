@@ -1,5 +1,6 @@
 //! Accounting: what processes did on a GPU, while they run and after.
 
+use super::scope::undivided;
 use super::setting::{changeable, is_on, state_of};
 use super::{Device, Done, out, set_list};
 use crate::engine::accounting::{Account, RECORDS};
@@ -18,12 +19,13 @@ exports! { nvml {
 } }
 
 fn mode(device: nvmlDevice_t, mode: *mut nvmlEnableState_t) -> Done {
-    let settings = &Device::answering(device)?.gpu().settings;
-    out(mode)?.set(state_of(settings.accounting()))
+    let gpu = Device::answering(device)?.gpu();
+    out(mode)?.set(state_of(gpu.settings.accounting() && !gpu.mig.is_on()))
 }
 
-/// Off, everything is forgotten.
+/// Off, everything is forgotten. Of divided GPUs there are no accounts (nvml.h).
 fn set_mode(device: nvmlDevice_t, mode: nvmlEnableState_t) -> Done {
+    undivided(device)?;
     let (on, device) = (is_on(mode)?, changeable(device)?);
     let locked = device.fresh();
     device.gpu().settings.set_accounting(on);
@@ -41,7 +43,7 @@ fn clear(device: nvmlDevice_t) -> Done {
 
 /// A device whose accounts are kept.
 fn accounting(device: nvmlDevice_t) -> Done<Device> {
-    let device = Device::answering(device)?;
+    let device = undivided(device)?;
     if device.gpu().settings.accounting() {
         Ok(device)
     } else {

@@ -1,6 +1,7 @@
 //! What a GPU is: names, PCI, modes.
 
 use super::mig::MigDevice;
+use super::scope::undivided;
 use super::{Device, Done, out, set_text};
 use crate::engine::gpu::Gpu;
 use crate::model::Architecture;
@@ -112,9 +113,9 @@ fn validate(device: nvmlDevice_t) -> Done {
     Device::answering(device).map(drop)
 }
 
-/// FP32 units: 64 per multiprocessor on compute capability 8.0, 128 on the later ones.
+/// FP32 units, not of divided GPUs (nvml.h): 64 per multiprocessor on compute capability 8.0, 128 on the later ones.
 fn cores(device: nvmlDevice_t, count: *mut u32) -> Done {
-    let model = Device::answering(device)?.model();
+    let model = undivided(device)?.model();
     let each = if model.compute_capability == (8, 0) {
         64
     } else {

@@ -1,5 +1,6 @@
-//! Memory of a GPU.
+//! Memory of a GPU, or of the GPU instance of a MIG device.
 
+use super::scope::Scope;
 use super::{Device, Done, out};
 use divvy_driver::sys::nvml::*;
 
@@ -11,15 +12,26 @@ exports! { nvml {
 } }
 
 fn figures(device: nvmlDevice_t) -> Done<nvmlMemory_v2_t> {
-    let device = Device::answering(device)?;
-    let model = device.model();
+    let scope = Scope::of(device)?;
+    let (device, model) = (scope.device, scope.device.model());
     let locked = device.fresh();
-    let (free, used) = (locked.free(device.index), device.gpu().used());
+    let version = struct_version::<nvmlMemory_v2_t>(2);
+    // Nothing of an instance is reserved (guessed).
+    if let Some(seat) = scope.seat() {
+        return Ok(nvmlMemory_v2_t {
+            version,
+            total: locked.memory_at(seat),
+            reserved: 0,
+            free: locked.free(seat),
+            used: device.gpu().used_at(seat),
+        });
+    }
+    let used = device.gpu().used();
     Ok(nvmlMemory_v2_t {
-        version: struct_version::<nvmlMemory_v2_t>(2),
+        version,
         total: model.memory_total(),
         reserved: model.memory_reserved(),
-        free,
+        free: model.memory_usable().saturating_sub(used),
         used,
     })
 }
@@ -45,10 +57,7 @@ unsafe fn info_v2(device: nvmlDevice_t, memory: *mut nvmlMemory_v2_t) -> Done {
 
 /// A window as large as the memory, rounded up to a power of two, with a little of it in use.
 fn bar1(device: nvmlDevice_t, memory: *mut nvmlBAR1Memory_t) -> Done {
-    let total = Device::answering(device)?
-        .model()
-        .memory_total()
-        .next_power_of_two();
+    let total = figures(device)?.total.next_power_of_two();
     let used = 2 << 20;
     out(memory)?.set(nvmlBAR1Memory_t {
         bar1Total: total,

@@ -1,8 +1,11 @@
 //! Processes on a GPU, and how much of it they use.
 
+use super::scope::{Scope, undivided};
 use super::{Device, Done, out, set_list};
 use crate::config::Config;
 use crate::engine::accounting::wall_clock_us;
+use crate::engine::mig::Place;
+use crate::engine::slots::Slot;
 use crate::machine::machine;
 use divvy_driver::sys::nvml::*;
 
@@ -27,38 +30,51 @@ exports! { nvml {
 /// Windows of utilisation in one second, over which a process's share is taken.
 const SECOND: u64 = 6;
 
-/// One process with a context on a GPU.
+/// One process with a context on a GPU, or in an instance of one.
 pub(super) struct Row {
     pub pid: u32,
     pub used: u64,
+    pub gpu_instance: u32,
+    pub compute_instance: u32,
     sm_percent: u32,
 }
 
-pub(super) fn rows(device: &Device) -> Vec<Row> {
-    let locked = device.fresh();
+pub(super) fn rows(handle: nvmlDevice_t) -> Done<Vec<Row>> {
+    Ok(rows_of(&Scope::of(handle)?))
+}
+
+fn rows_of(scope: &Scope) -> Vec<Row> {
+    let locked = scope.device.fresh();
     let now = locked.now();
-    let on_gpu = locked
-        .slots()
-        .iter()
-        .enumerate()
-        .filter(|(_, slot)| slot.is_live() && slot.has_context(device.index));
+    let live = locked.slots().iter().enumerate();
+    let live = live.filter(|(_, slot)| slot.is_live());
+    let here = live.flat_map(|(index, slot)| {
+        let seats = scope.seats_of(slot);
+        seats.map(move |(seat, place)| (index, slot, seat, place))
+    });
     let configured = |of: fn(&Config) -> bool| machine().is_some_and(|machine| of(&machine.config));
     let hidden = configured(|config| config.hide_process_memory);
     let imports_count = configured(|config| config.charge_imports);
-    let row = |(index, slot): (usize, &crate::engine::slots::Slot)| {
-        let shared = |imported| locked.shared_bytes_of(index, device.index, imported);
+    let row = |(index, slot, seat, place): (usize, &Slot, usize, Option<Place>)| {
+        let shared = |imported| locked.shared_bytes_of(index, seat, imported);
         let imported = if imports_count { shared(true) } else { 0 };
-        let used = slot.used(device.index) + shared(false) + imported;
+        let used = slot.used(seat) + shared(false) + imported;
         Some(Row {
             pid: slot.pid_here()?,
             used: if hidden { MEMORY_NOT_AVAILABLE } else { used },
-            sm_percent: locked
-                .queue(index, device.index)
-                .windows()
-                .percent(now, SECOND),
+            gpu_instance: place.map_or(NO_INSTANCE, |place| place.gpu_instance),
+            compute_instance: place.map_or(NO_INSTANCE, |place| place.compute_instance),
+            sm_percent: locked.queue(index, seat).windows().percent(now, SECOND),
         })
     };
-    on_gpu.filter_map(row).collect()
+    here.filter_map(row).collect()
+}
+
+fn whole(device: Device) -> Scope {
+    Scope {
+        device,
+        place: None,
+    }
 }
 
 unsafe fn compute_v1(
@@ -66,8 +82,7 @@ unsafe fn compute_v1(
     count: *mut u32,
     infos: *mut nvmlProcessInfo_v1_t,
 ) -> Done {
-    let rows = rows(&Device::answering(device)?);
-    let list: Vec<_> = rows
+    let list: Vec<_> = rows(device)?
         .iter()
         .map(|row| nvmlProcessInfo_v1_t {
             pid: row.pid,
@@ -84,51 +99,47 @@ unsafe fn compute_v2(
     count: *mut u32,
     infos: *mut nvmlProcessInfo_v2_t,
 ) -> Done {
-    let (gpu_instance, compute_instance) = (NO_INSTANCE, NO_INSTANCE);
     let entry = |row: &Row| nvmlProcessInfo_v2_t {
         pid: row.pid,
         usedGpuMemory: row.used,
-        gpuInstanceId: gpu_instance,
-        computeInstanceId: compute_instance,
+        gpuInstanceId: row.gpu_instance,
+        computeInstanceId: row.compute_instance,
     };
-    let list: Vec<_> = rows(&Device::answering(device)?)
-        .iter()
-        .map(entry)
-        .collect();
+    let list: Vec<_> = rows(device)?.iter().map(entry).collect();
     // SAFETY: the caller's array.
     unsafe { set_list(count, infos, &list) }
 }
 
 unsafe fn none_v1(device: nvmlDevice_t, count: *mut u32, infos: *mut nvmlProcessInfo_v1_t) -> Done {
-    Device::answering(device)?;
+    Scope::of(device)?;
     // SAFETY: the caller's array.
     unsafe { set_list(count, infos, &[]) }
 }
 
 unsafe fn none_v2(device: nvmlDevice_t, count: *mut u32, infos: *mut nvmlProcessInfo_v2_t) -> Done {
-    Device::answering(device)?;
+    Scope::of(device)?;
     // SAFETY: the caller's array.
     unsafe { set_list(count, infos, &[]) }
 }
 
 /// Mode 0 asks for compute processes; there are no graphics or MPS ones.
 unsafe fn details(device: nvmlDevice_t, list: *mut nvmlProcessDetailList_t) -> Done {
-    let device = Device::answering(device)?;
+    let scope = Scope::of(device)?;
     // SAFETY: null or the caller's structure.
     let list = unsafe { list.as_mut() }.ok_or(nvmlReturn_t::INVALID_ARGUMENT)?;
     if list.version != struct_version::<nvmlProcessDetailList_t>(1) {
         return Err(nvmlReturn_t::ARGUMENT_VERSION_MISMATCH);
     }
     let rows = if list.mode == 0 {
-        rows(&device)
+        rows_of(&scope)
     } else {
         Vec::new()
     };
     let entry = |row: &Row| nvmlProcessDetail_v1_t {
         pid: row.pid,
         usedGpuMemory: row.used,
-        gpuInstanceId: NO_INSTANCE,
-        computeInstanceId: NO_INSTANCE,
+        gpuInstanceId: row.gpu_instance,
+        computeInstanceId: row.compute_instance,
         usedGpuCcProtectedMemory: 0,
     };
     let entries: Vec<_> = rows.iter().map(entry).collect();
@@ -138,7 +149,7 @@ unsafe fn details(device: nvmlDevice_t, list: *mut nvmlProcessDetailList_t) -> D
 
 /// How busy the memory is, is not modelled: half of how busy the multiprocessors are.
 fn rates(device: nvmlDevice_t, utilization: *mut nvmlUtilization_t) -> Done {
-    let (device, utilization) = (Device::answering(device)?, out(utilization)?);
+    let (device, utilization) = (undivided(device)?, out(utilization)?);
     let percent = device.utilization();
     utilization.set(nvmlUtilization_t {
         gpu: percent,
@@ -147,7 +158,7 @@ fn rates(device: nvmlDevice_t, utilization: *mut nvmlUtilization_t) -> Done {
 }
 
 fn no_video(device: nvmlDevice_t, utilization: *mut u32, period: *mut u32) -> Done {
-    Device::answering(device)?;
+    undivided(device)?;
     let period = out(period)?;
     out(utilization)?.set(0)?;
     period.set(1_000_000 / 6)
@@ -160,7 +171,7 @@ unsafe fn process_utilization(
     count: *mut u32,
     last_seen: u64,
 ) -> Done {
-    let rows = rows(&Device::answering(device)?);
+    let rows = rows_of(&whole(undivided(device)?));
     let time = wall_clock_us();
     if rows.is_empty() || time <= last_seen {
         return Err(nvmlReturn_t::NOT_FOUND);
@@ -187,13 +198,13 @@ unsafe fn processes_utilization(
     device: nvmlDevice_t,
     info: *mut nvmlProcessesUtilizationInfo_t,
 ) -> Done {
-    let device = Device::answering(device)?;
+    let device = undivided(device)?;
     // SAFETY: null or the caller's structure.
     let info = unsafe { info.as_mut() }.ok_or(nvmlReturn_t::INVALID_ARGUMENT)?;
     if info.version != struct_version::<nvmlProcessesUtilizationInfo_t>(1) {
         return Err(nvmlReturn_t::ARGUMENT_VERSION_MISMATCH);
     }
-    let (rows, time) = (rows(&device), wall_clock_us());
+    let (rows, time) = (rows_of(&whole(device)), wall_clock_us());
     if rows.is_empty() || time <= info.lastSeenTimeStamp {
         return Err(nvmlReturn_t::NOT_FOUND);
     }

@@ -1,6 +1,7 @@
 //! Samples of utilisation, power and clocks: the windows of 1/6 s in which the GPU's busy time is kept.
 
 use super::power::{mhz, milliwatts};
+use super::scope::undivided;
 use super::{Device, Done, out};
 use crate::engine::accounting::wall_clock_us;
 use divvy_driver::sys::nvml::*;
@@ -42,7 +43,12 @@ unsafe fn samples(
     count: *mut u32,
     samples: *mut nvmlSample_t,
 ) -> Done {
-    let device = Device::answering(device)?;
+    // nvml.h: of divided GPUs not how busy they are.
+    let device = match kind {
+        nvmlSamplingType_t::GPU_UTILIZATION_SAMPLES
+        | nvmlSamplingType_t::MEMORY_UTILIZATION_SAMPLES => undivided(device)?,
+        _ => Device::answering(device)?,
+    };
     let value_type = out(value_type)?;
     out(count)?;
     value(&device, kind, 0)?;

@@ -4,9 +4,10 @@
 //! its size in bytes; all slots that are not listed here answer success and do nothing.
 
 use super::process::rows;
-use super::{Device, Done, out, state, to_handle};
+use super::scope::Scope;
+use super::{Done, out, state, to_handle};
 use crate::trace;
-use divvy_driver::sys::nvml::{NO_INSTANCE, nvmlDevice_t, nvmlReturn_t};
+use divvy_driver::sys::nvml::{nvmlDevice_t, nvmlReturn_t};
 use std::ffi::{c_char, c_void};
 
 exports! { nvml {
@@ -85,7 +86,7 @@ unsafe extern "C" fn compute_processes(
     entries: *mut Entry,
 ) -> nvmlReturn_t {
     let handler = || {
-        let rows = rows(&Device::answering(device)?);
+        let rows = rows(device)?;
         out(count)?;
         // SAFETY: not null; the caller's room.
         let room = unsafe { count.replace(rows.len() as u32) } as usize;
@@ -100,7 +101,7 @@ unsafe extern "C" fn compute_processes(
                 &mut *entries.add(at)
             };
             (entry.pid, entry.used) = (row.pid, row.used);
-            (entry.gpu_instance, entry.compute_instance) = (NO_INSTANCE, NO_INSTANCE);
+            (entry.gpu_instance, entry.compute_instance) = (row.gpu_instance, row.compute_instance);
             let name = super::library::program_of(row.pid).unwrap_or_default();
             let room = entry.name.len() - 1;
             for (place, byte) in entry.name.iter_mut().zip(name.bytes().take(room)) {
@@ -121,7 +122,7 @@ unsafe extern "C" fn no_processes(
     _entries: *mut Entry,
 ) -> nvmlReturn_t {
     let handler = || {
-        Device::answering(device)?;
+        Scope::of(device)?;
         out(count)?.set(0)
     };
     trace::call("nvmlExportTable[214]", handler, |line| {

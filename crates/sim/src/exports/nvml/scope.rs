@@ -1,0 +1,72 @@
+//! What figures of memory and processes are about: a GPU, or one MIG device.
+
+use super::mig::MigDevice;
+use super::setting::permitted;
+use super::{Device, Done};
+use crate::engine::capabilities;
+use crate::engine::mig::Place;
+use crate::engine::seat::{of_instance, seats_of};
+use crate::engine::slots::Slot;
+use divvy_driver::sys::nvml::{nvmlDevice_t, nvmlReturn_t};
+
+/// A GPU that answers, and the place of the MIG device on it that was named, if one was.
+#[derive(Clone, Copy)]
+pub(super) struct Scope {
+    pub device: Device,
+    pub place: Option<Place>,
+}
+
+impl Scope {
+    /// Of a GPU that is divided, figures of all its instances are for those who may watch them (nvml.h: "only if the caller has appropriate
+    /// privileges"): root, and who can open the file of that right.
+    pub fn of(handle: nvmlDevice_t) -> Done<Scope> {
+        if let Some(MigDevice { state, gpu, place }) = MigDevice::of(handle)? {
+            let device = Device { state, index: gpu };
+            let place = Some(place);
+            return Ok(Scope { device, place });
+        }
+        let device = Device::answering(handle)?;
+        if device.gpu().mig.is_on() && permitted().is_err() && !capabilities::may_watch() {
+            return Err(nvmlReturn_t::NO_PERMISSION);
+        }
+        Ok(Scope {
+            device,
+            place: None,
+        })
+    }
+
+    /// Where a process is counted in: with its instance there, if it is in one.
+    pub fn seats_of<'a>(
+        &'a self,
+        slot: &'a Slot,
+    ) -> impl Iterator<Item = (usize, Option<Place>)> + 'a {
+        let gpu = self.device.index;
+        let here = seats_of(gpu).filter_map(move |seat| {
+            if !slot.has_context(seat) {
+                return None;
+            }
+            let place = slot.place(seat);
+            Some((seat, place))
+        });
+        here.filter(|(_, place)| self.place.is_none() || *place == self.place)
+    }
+
+    /// The seat whose memory is meant; None for all of the GPU.
+    pub fn seat(&self) -> Option<usize> {
+        let place = self.place?;
+        Some(of_instance(self.device.index, place.gpu_instance))
+    }
+}
+
+/// A GPU as a whole: what nobody asks of one that is divided, nor of its instances (nvml.h: "On MIG-enabled GPUs, … not currently supported").
+pub(super) fn undivided(handle: nvmlDevice_t) -> Done<Device> {
+    if MigDevice::of(handle)?.is_some() {
+        return Err(nvmlReturn_t::NOT_SUPPORTED);
+    }
+    let device = Device::answering(handle)?;
+    if device.gpu().mig.is_on() {
+        Err(nvmlReturn_t::NOT_SUPPORTED)
+    } else {
+        Ok(device)
+    }
+}
