@@ -13,13 +13,15 @@
 //! As the GPUs that can serve the job ahead are then the same at any time, it starts when it would have started. This is
 //! exact for each GPU, and careful beyond: that a job ends on all its GPUs at once, or that another GPU would do as well,
 //! is not made use of, and a GPU with too many different holders is left alone. A job ahead that needs whole GPUs keeps
-//! every GPU it could use. The promise is to the first job that waits; those between it and the new one are asked in the
+//! every GPU it could use. On a GPU in MIG mode the same is asked of places instead of sums: for every set of instances that
+//! may be gone, there is a place for the job ahead beside the new instance exactly when there is one without it. The promise is to the first job that waits; those between it and the new one are asked in the
 //! same way, so that nothing they could use as things are is taken either, but what the first will take is not foreseen.
 
 use std::collections::BTreeSet;
 
 use crate::board::Tile;
 use crate::fit::{Need, Size, size};
+use crate::placement::Offer;
 use crate::request::Request;
 use crate::units::Bytes;
 
@@ -27,10 +29,13 @@ use crate::units::Bytes;
 const MOST_SUMS: usize = 1024;
 
 /// Whether `new` on this GPU could ever keep the job `ahead` from it.
-pub(crate) fn disturbs(tile: &Tile<'_>, new: Size, ahead: &Request) -> bool {
+pub(crate) fn disturbs(tile: &Tile<'_>, new: &Offer, ahead: &Request) -> bool {
     let Ok(needed) = size(tile, ahead) else {
         return false;
     };
+    if let (Some(seats), Some(seat), Some(profile)) = (&tile.seats, &new.seat, needed.profile) {
+        return seats.spoils(seat.grant.placement, profile);
+    }
     match Need::of(ahead.amount) {
         // It could use this GPU once every holder is gone, and not beside a new one.
         Need::Whole { .. } => true,
@@ -40,7 +45,7 @@ pub(crate) fn disturbs(tile: &Tile<'_>, new: Size, ahead: &Request) -> bool {
             };
             releases
                 .into_iter()
-                .any(|release| takes_away(tile, release, new, needed))
+                .any(|release| takes_away(tile, release, new.size, needed))
         }
     }
 }
@@ -110,8 +115,12 @@ mod tests {
             board.give(JobId(job), &QueueName::default_queue(), &offers);
         }
         board.tiles[0].foreign = foreign;
-        let new = size(&board.tiles[0], &request(new)).unwrap();
-        super::disturbs(&board.tiles[0], new, &request(ahead))
+        let new = Offer {
+            tile: 0,
+            size: size(&board.tiles[0], &request(new)).unwrap(),
+            seat: None,
+        };
+        super::disturbs(&board.tiles[0], &new, &request(ahead))
     }
 
     #[test]

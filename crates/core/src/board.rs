@@ -1,8 +1,12 @@
 //! The GPUs of a snapshot with what is held of each: the planner's working state.
 
-use crate::gpu::Gpu;
-use crate::ids::{JobId, QueueName};
-use crate::placement::Offer;
+use std::collections::BTreeSet;
+
+use crate::gpu::{Gpu, Mode};
+use crate::ids::{GpuUuid, JobId, QueueName};
+use crate::mig::Placement;
+use crate::placement::{Offer, Seat};
+use crate::seats::Seats;
 use crate::slice::{Grant, label};
 use crate::snapshot::{Held, Snapshot};
 use crate::units::Bytes;
@@ -19,6 +23,8 @@ pub(crate) struct Tile<'a> {
     pub(crate) gpu: &'a Gpu,
     pub(crate) foreign: Bytes,
     pub(crate) holders: Vec<Holder>,
+    /// What lies where, in MIG mode; `None` also where the driver does not say what it can be cut into.
+    pub(crate) seats: Option<Seats<'a>>,
     /// Sums over the holders.
     used_share: u64,
     used_memory: Bytes,
@@ -32,13 +38,23 @@ pub(crate) struct Holder {
     pub(crate) grant: Grant,
 }
 
+/// What a job gets, and the idle MIG instances that are removed for it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Given {
+    pub(crate) grants: Vec<Grant>,
+    pub(crate) reclaim: Vec<(GpuUuid, Placement)>,
+}
+
 impl<'a> Board<'a> {
     /// Nobody holds anything, and no foreign process runs: what there will ever be at most.
     pub(crate) fn empty(gpus: &'a [Gpu]) -> Self {
-        let tile = |gpu| Tile {
+        let tile = |gpu: &'a Gpu| Tile {
             gpu,
             foreign: Bytes::ZERO,
             holders: Vec::new(),
+            seats: (gpu.mig.as_ref())
+                .filter(|_| gpu.mode == Mode::Mig)
+                .map(Seats::empty),
             used_share: 0,
             used_memory: Bytes::ZERO,
         };
@@ -52,8 +68,14 @@ impl<'a> Board<'a> {
         let mut board = Self::empty(&snapshot.gpus);
         for tile in &mut board.tiles {
             tile.foreign = tile.gpu.foreign;
+            if let (Some(seats), Some(carving)) = (&mut tile.seats, &tile.gpu.mig) {
+                *seats = Seats::of(carving);
+            }
         }
-        for Held { job, queue, grants } in &snapshot.held {
+        for Held {
+            job, queue, grants, ..
+        } in &snapshot.held
+        {
             for grant in grants {
                 board.hold(*job, queue, grant.clone());
             }
@@ -62,24 +84,64 @@ impl<'a> Board<'a> {
     }
 
     /// Gives a job what was offered, with labels.
-    pub(crate) fn give(&mut self, job: JobId, queue: &QueueName, offers: &[Offer]) -> Vec<Grant> {
-        let grants = offers.iter().map(|offer| {
-            let Tile { gpu, holders, .. } = &self.tiles[offer.tile];
-            let taken = |label: &str| holders.iter().any(|holder| holder.grant.label == label);
-            Grant {
-                gpu: gpu.uuid.clone(),
-                index: gpu.index,
-                memory: offer.memory,
-                share: offer.share,
-                label: label(gpu.index, offer.share, taken),
-                mig: None,
+    pub(crate) fn give(&mut self, job: JobId, queue: &QueueName, offers: &[Offer]) -> Given {
+        let mut given = Given::default();
+        for Offer { tile, size, seat } in offers {
+            let tile = &mut self.tiles[*tile];
+            let taken = |label: &str| {
+                let mut holders = tile.holders.iter();
+                holders.any(|holder| holder.grant.label == label)
+            };
+            let index = tile.gpu.index;
+            let grant = Grant {
+                gpu: tile.gpu.uuid.clone(),
+                index,
+                memory: size.memory,
+                share: size.share,
+                label: match seat {
+                    Some(seat) => seat.grant.label(index),
+                    None => label(index, size.share, taken),
+                },
+                mig: seat.as_ref().map(|seat| seat.grant),
+            };
+            if let (Some(seats), Some(Seat { candidate, .. })) = (&mut tile.seats, seat) {
+                for placement in &candidate.reclaim {
+                    seats.remove(*placement);
+                    given.reclaim.push((grant.gpu.clone(), *placement));
+                }
             }
-        });
-        let grants: Vec<Grant> = grants.collect();
-        for grant in &grants {
+            given.grants.push(grant);
+        }
+        for grant in &given.grants {
             self.hold(job, queue, grant.clone());
         }
-        grants
+        given
+    }
+
+    /// The board once these jobs are gone.
+    pub(crate) fn without(&self, gone: &BTreeSet<JobId>) -> Self {
+        let mut board = self.clone();
+        let mut stay = Vec::new();
+        for tile in &mut board.tiles {
+            (tile.used_share, tile.used_memory) = (0, Bytes::ZERO);
+            if let Some(seats) = &mut tile.seats {
+                seats.vacate();
+            }
+            stay.append(&mut tile.holders);
+        }
+        for Holder { job, queue, grant } in stay {
+            if !gone.contains(&job) {
+                board.hold(job, &queue, grant);
+            }
+        }
+        board
+    }
+
+    /// What a job holds.
+    pub(crate) fn held_by(&self, job: JobId) -> Vec<Grant> {
+        let holders = self.tiles.iter().flat_map(|tile| &tile.holders);
+        let its = holders.filter(|holder| holder.job == job);
+        its.map(|holder| holder.grant.clone()).collect()
     }
 
     fn hold(&mut self, job: JobId, queue: &QueueName, grant: Grant) {
@@ -90,6 +152,9 @@ impl<'a> Board<'a> {
         {
             tile.used_share += u64::from(grant.share.thousandths());
             tile.used_memory = tile.used_memory.saturating_add(grant.memory);
+            if let (Some(seats), Some(mig)) = (&mut tile.seats, grant.mig) {
+                seats.hold(job, mig.placement);
+            }
             tile.holders.push(Holder {
                 job,
                 queue: queue.clone(),
@@ -118,5 +183,13 @@ impl Tile<'_> {
     /// Memory that no slice holds.
     pub(crate) fn unheld_memory(&self) -> Bytes {
         self.gpu.usable().saturating_sub(self.used_memory)
+    }
+
+    /// In MIG mode, a job whose slice is no instance.
+    pub(crate) fn old_slice(&self) -> Option<JobId> {
+        let mut holders = self.holders.iter();
+        self.seats.as_ref()?;
+        let old = holders.find(|holder| holder.grant.mig.is_none())?;
+        Some(old.job)
     }
 }

@@ -3,10 +3,11 @@
 use crate::board::Board;
 use crate::fit::{Need, Part};
 use crate::gpu::{Gpu, Mode};
+use crate::isolation::Isolation;
 use crate::placement::place;
 use crate::reason::indices;
 use crate::request::Request;
-use crate::smaller::{largest_memory, shared, smaller};
+use crate::smaller::{carved, largest_memory, memory_of, shared, smaller, with_room};
 use crate::units::Bytes;
 
 /// Whether these GPUs, empty and with no foreign process on them, can serve the request.
@@ -45,6 +46,7 @@ pub fn can_ever_fit(gpus: &[Gpu], request: &Request) -> Result<(), NeverFits> {
     };
     Err(NeverFits {
         message,
+        without: None,
         nearest: Some(nearest).filter(|request| can_ever_fit(gpus, request).is_ok()),
     })
 }
@@ -55,9 +57,18 @@ pub(crate) fn fits_empty(empty: &Board<'_>, request: &Request) -> Result<(), Nev
     if fits(request) {
         return Ok(());
     }
-    let nearest = smaller(empty, request).into_iter().find(fits);
+    let free = Request {
+        isolation: Isolation::Any,
+        ..request.clone()
+    };
+    let kept = smaller(empty, request);
+    let nearest = kept.into_iter().chain([free]).find(fits);
     Err(NeverFits {
         message: message(empty, request),
+        without: Some(request.isolation).filter(|isolation| {
+            let kept = |nearest: &Request| nearest.isolation == *isolation;
+            nearest.as_ref().is_some_and(|nearest| !kept(nearest))
+        }),
         nearest,
     })
 }
@@ -83,27 +94,89 @@ fn message(empty: &Board<'_>, request: &Request) -> String {
         1 => format!("only 1 GPU {some} is {mode}"),
         _ => format!("only {count} GPUs {some} are {mode}"),
     };
-    let parts = shared(empty, request).count();
+    let in_mode = |mode: Mode| {
+        let tiles = empty.tiles.iter();
+        tiles
+            .filter(|tile| request.allows(tile.gpu.index) && tile.gpu.mode == mode)
+            .count()
+    };
+    let (parts, instances) = (
+        shared(empty, request).count(),
+        carved(empty, request).count(),
+    );
+    let cut = if instances == 0 { "shared" } else { "cut" };
     let cause = match Need::of(request.amount) {
         _ if managed == 0 => format!("{none} managed"),
+        Need::Whole { .. } if in_mode(Mode::Mig) == managed => {
+            format!("{none} given whole: in MIG mode they are cut")
+        }
+        Need::Whole { .. } if in_mode(Mode::Mig) > 0 => {
+            only(managed - in_mode(Mode::Mig), "given whole")
+        }
         Need::Whole { .. } => only(managed, "managed"),
-        Need::Parts { .. } if parts == 0 => format!("{none} shared, only given whole"),
+        Need::Parts {
+            part: Part::Profile(_),
+            ..
+        } if in_mode(Mode::Mig) == 0 => format!("{none} in MIG mode"),
+        Need::Parts { .. } if parts + instances == 0 => match request.isolation {
+            Isolation::Any => format!("{none} shared, only given whole"),
+            Isolation::Cooperative => format!("{none} shared, as cooperative isolation needs"),
+            wish => format!("{none} in MIG mode, as {wish} isolation needs"),
+        },
+        Need::Parts {
+            part: Part::Profile(_),
+            ..
+        } => profiles(empty, request),
         Need::Parts {
             part: Part::Memory(_),
             ..
-        } => {
-            let most = shared(empty, request)
-                .map(largest_memory)
-                .max()
-                .unwrap_or(Bytes::ZERO);
-            format!("the largest shared GPU {some} has {most}")
-        }
-        Need::Parts { count, .. } if usize::try_from(count).is_ok_and(|count| count <= parts) => {
+        } => most_memory(empty, request, some),
+        Need::Parts { count, .. }
+            if usize::try_from(count).is_ok_and(|count| count <= parts + instances) =>
+        {
             "it is less than 2MiB".to_owned()
         }
-        Need::Parts { .. } => only(parts, "shared"),
+        Need::Parts { .. } => only(parts + instances, cut),
     };
-    format!("{} can never be had: {cause}", request.amount.words())
+    let with = match request.isolation {
+        Isolation::Any => String::new(),
+        wish => format!(" with {wish} isolation"),
+    };
+    format!("{}{with} can never be had: {cause}", request.amount.words())
+}
+
+/// What profiles there are instead.
+fn profiles(empty: &Board<'_>, request: &Request) -> String {
+    let there = carved(empty, request).flat_map(with_room);
+    let mut there: Vec<_> = there
+        .map(|profile| (profile.memory, profile.name))
+        .collect();
+    there.sort_unstable();
+    there.dedup();
+    let there: Vec<String> = there.iter().map(|(_, name)| name.to_string()).collect();
+    match there.is_empty() {
+        true => "no profile is known".to_owned(),
+        false => format!("the profiles here are {}", there.join(", ")),
+    }
+}
+
+/// The most memory that one GPU gives, shared or cut.
+fn most_memory(empty: &Board<'_>, request: &Request, some: &str) -> String {
+    let part = shared(empty, request).map(largest_memory).max();
+    let instances = carved(empty, request).flat_map(with_room);
+    let instance = instances.max_by_key(|profile| memory_of(profile, request));
+    match (part, instance) {
+        (part, Some(largest)) if part.is_none_or(|part| part < memory_of(largest, request)) => {
+            format!(
+                "the largest MIG profile {some}, {}, has {}",
+                largest.name, largest.memory
+            )
+        }
+        (part, _) => format!(
+            "the largest shared GPU {some} has {}",
+            part.unwrap_or(Bytes::ZERO)
+        ),
+    }
 }
 
 /// The request is beyond these GPUs, whoever ends.
@@ -113,24 +186,25 @@ pub struct NeverFits {
     pub message: String,
     /// The nearest request that fits, if any does.
     pub nearest: Option<Request>,
+    /// The isolation that the nearest does without.
+    pub without: Option<Isolation>,
 }
 
 impl NeverFits {
     /// What to ask for instead: `the nearest that fits is -g 1`.
     pub fn hint(&self) -> String {
-        match &self.nearest {
-            None => "`divvy gpus` shows what can be asked for".to_owned(),
-            Some(Request { amount, on, .. }) if on.is_empty() => {
-                format!("the nearest that fits is {}", amount.flag())
-            }
-            Some(Request { amount, on, .. }) => {
-                format!(
-                    "the nearest that fits is {} on GPU {}",
-                    amount.flag(),
-                    indices(on)
-                )
-            }
-        }
+        let Some(Request { amount, on, .. }) = &self.nearest else {
+            return "`divvy gpus` shows what can be asked for".to_owned();
+        };
+        let on = match on[..] {
+            [] => String::new(),
+            _ => format!(" on GPU {}", indices(on)),
+        };
+        let without = match self.without {
+            None => String::new(),
+            Some(isolation) => format!(", without --isolation {isolation}"),
+        };
+        format!("the nearest that fits is {}{on}{without}", amount.flag())
     }
 }
 

@@ -5,8 +5,11 @@ use std::fmt;
 use crate::board::Tile;
 use crate::gpu::{GRANULE, Mode};
 use crate::ids::JobId;
-use crate::mig::MigProfile;
+use crate::isolation::Isolation;
+use crate::mig::{MigProfile, Profile};
+use crate::obstacle::Obstacle;
 use crate::request::{Amount, Request};
+use crate::seats::Seats;
 use crate::units::{Bytes, Share, gpus};
 
 /// The two shapes that every amount has.
@@ -23,6 +26,7 @@ pub(crate) enum Need {
 pub(crate) enum Part {
     Share(Share),
     Memory(Bytes),
+    /// A MIG instance of this profile.
     Profile(MigProfile),
 }
 
@@ -70,6 +74,8 @@ impl Need {
 pub(crate) struct Size {
     pub(crate) share: Share,
     pub(crate) memory: Bytes,
+    /// The id of the MIG profile that gives them.
+    pub(crate) profile: Option<u32>,
 }
 
 /// A cause why a GPU cannot serve a request.
@@ -80,6 +86,23 @@ pub(crate) enum Miss {
     Unmanaged,
     /// Exclusive, and the request is for a part.
     Exclusive,
+    /// In MIG mode, and the request is for whole GPUs; the largest instance there is.
+    Carved {
+        largest: Option<MigProfile>,
+    },
+    /// Not in MIG mode, and the request is for an instance.
+    NotCarved,
+    /// What would hold the limit here is not what was asked for.
+    Isolation(Isolation),
+    /// No MIG profile here gives so much, or is called so; the largest there is.
+    NoProfile {
+        wanted: Part,
+        largest: Option<(MigProfile, Bytes)>,
+    },
+    /// There is no place for the MIG instance.
+    Slots(Obstacle),
+    /// It was put in MIG mode, and a job holds a part of it from before.
+    OldSlice(JobId),
     /// The part is larger than the GPU, or so small that it rounds down to no memory.
     Size {
         needs: Bytes,
@@ -117,29 +140,54 @@ pub(crate) fn size(tile: &Tile<'_>, request: &Request) -> Result<Size, Vec<Miss>
     if !request.allows(gpu.index) {
         misses.push(Miss::NotAskedFor);
     }
+    let wish = request.isolation;
     match (gpu.mode, need) {
         (Mode::Unmanaged, _) => misses.push(Miss::Unmanaged),
         (Mode::Exclusive, Need::Parts { .. }) => misses.push(Miss::Exclusive),
-        (Mode::Exclusive, Need::Whole { .. }) | (Mode::Shared | Mode::Mig, _) => {}
+        (Mode::Mig, Need::Whole { .. }) => misses.push(Miss::Carved {
+            largest: largest(tile.seats.as_ref()).map(|profile| profile.name),
+        }),
+        (Mode::Mig, Need::Parts { part, .. }) => {
+            if !wish.takes_instances() {
+                misses.push(Miss::Isolation(wish));
+            }
+            match instance(tile, part, request.exact) {
+                Ok(size) if misses.is_empty() => return Ok(size),
+                Ok(_) => {}
+                Err(miss) => misses.push(miss),
+            }
+        }
+        (
+            Mode::Shared,
+            Need::Parts {
+                part: Part::Profile(_),
+                ..
+            },
+        ) => misses.push(Miss::NotCarved),
+        (Mode::Shared, Need::Parts { .. }) if !wish.takes_parts() => {
+            misses.push(Miss::Isolation(wish));
+        }
+        (Mode::Exclusive, Need::Whole { .. }) | (Mode::Shared, _) => {}
     }
     let usable = gpu.usable();
     let (share, memory) = match need {
+        // An instance is weighed above, and nothing else has a profile.
+        _ if gpu.mode == Mode::Mig => return Err(misses),
         Need::Whole { .. } => (Some(Share::FULL), usable.round_down(GRANULE)),
-        Need::Parts {
-            part: Part::Share(share),
-            ..
-        } => (Some(share), gpu.memory_of(share)),
-        Need::Parts {
-            part: Part::Memory(memory),
-            ..
-        } => (gpu.share_of(memory), memory.round_up(GRANULE)),
-        Need::Parts {
-            part: Part::Profile(_),
-            ..
-        } => (None, Bytes::ZERO),
+        Need::Parts { part, .. } => match part {
+            Part::Share(share) => (Some(share), gpu.memory_of(share)),
+            Part::Memory(memory) => (gpu.share_of(memory), memory.round_up(GRANULE)),
+            Part::Profile(_) => return Err(misses),
+        },
     };
     match share.filter(|_| Bytes::ZERO < memory && memory <= usable) {
-        Some(share) if misses.is_empty() => return Ok(Size { share, memory }),
+        Some(share) if misses.is_empty() => {
+            return Ok(Size {
+                share,
+                memory,
+                profile: None,
+            });
+        }
         Some(_) => {}
         None => misses.push(Miss::Size {
             needs: memory,
@@ -149,26 +197,49 @@ pub(crate) fn size(tile: &Tile<'_>, request: &Request) -> Result<Size, Vec<Miss>
     Err(misses)
 }
 
+/// The smallest instance that gives so much.
+fn instance(tile: &Tile<'_>, part: Part, exact: bool) -> Result<Size, Miss> {
+    let seats = tile.seats.as_ref();
+    let none = || Miss::NoProfile {
+        wanted: part,
+        largest: largest(seats).map(|profile| (profile.name, profile.memory)),
+    };
+    let seats = seats.ok_or_else(none)?;
+    let profile = seats.profile(part, exact).ok_or_else(none)?;
+    Ok(Size {
+        share: seats.table().share(profile),
+        memory: profile.memory.round_down(GRANULE),
+        profile: Some(profile.id),
+    })
+}
+
+/// The largest profile without attributes.
+fn largest<'a>(seats: Option<&Seats<'a>>) -> Option<&'a Profile> {
+    seats?.table().plain().last()
+}
+
 /// What a request would get of a GPU now.
 ///
 /// # Errors
 /// Every cause why it gets nothing.
 pub(crate) fn fit(tile: &Tile<'_>, request: &Request) -> Result<Size, Vec<Miss>> {
     let size = size(tile, request)?;
-    let misses = match Need::of(request.amount) {
-        Need::Whole { .. } => whole_misses(tile),
-        Need::Parts { .. } => part_misses(tile, size),
+    let is_whole = matches!(Need::of(request.amount), Need::Whole { .. });
+    let misses = match size.profile {
+        Some(profile) => instance_misses(tile, profile),
+        None if is_whole => whole_misses(tile),
+        None => part_misses(tile, size),
     };
     if !misses.is_empty() {
         return Err(misses);
     }
-    match Need::of(request.amount) {
-        Need::Whole { .. } => Ok(Size {
+    Ok(match is_whole {
+        true => Size {
             memory: tile.free_memory().round_down(GRANULE),
             ..size
-        }),
-        Need::Parts { .. } => Ok(size),
-    }
+        },
+        false => size,
+    })
 }
 
 fn held_whole(tile: &Tile<'_>) -> Option<Miss> {
@@ -191,6 +262,24 @@ fn whole_misses(tile: &Tile<'_>) -> Vec<Miss> {
         misses.push(Miss::Foreign { foreign, tolerated });
     }
     misses
+}
+
+/// Memory of strangers is no matter here: an instance has its own.
+fn instance_misses(tile: &Tile<'_>, profile: u32) -> Vec<Miss> {
+    if let Some(old) = tile.old_slice() {
+        return vec![Miss::OldSlice(old)];
+    }
+    let seats = tile.seats.as_ref();
+    let (Some(seats), Some(profile)) = (
+        seats,
+        seats.and_then(|seats| seats.table().profile(profile)),
+    ) else {
+        return Vec::new();
+    };
+    match seats.candidates(profile.id).is_empty() {
+        true => vec![Miss::Slots(seats.obstacle(profile))],
+        false => Vec::new(),
+    }
 }
 
 pub(crate) fn part_misses(tile: &Tile<'_>, size: Size) -> Vec<Miss> {
@@ -226,6 +315,38 @@ impl fmt::Display for Miss {
             Self::NotAskedFor => out.write_str("not among the GPUs asked for"),
             Self::Unmanaged => out.write_str("unmanaged: never given out"),
             Self::Exclusive => out.write_str("exclusive: whole jobs only"),
+            Self::Carved { largest: None } => out.write_str("in MIG mode: never given whole"),
+            Self::Carved {
+                largest: Some(profile),
+            } => write!(
+                out,
+                "in MIG mode: never given whole, the nearest is {profile}"
+            ),
+            Self::NotCarved => out.write_str("not in MIG mode"),
+            Self::Isolation(Isolation::Cooperative) => {
+                out.write_str("in MIG mode, and cooperative isolation was asked for")
+            }
+            Self::Isolation(wish) => {
+                write!(out, "not in MIG mode, and {wish} isolation was asked for")
+            }
+            Self::NoProfile { largest: None, .. } => {
+                out.write_str("in MIG mode, and its profiles are not known")
+            }
+            Self::NoProfile {
+                wanted: Part::Profile(wanted),
+                ..
+            } => write!(out, "it has no MIG profile {wanted}"),
+            Self::NoProfile {
+                largest: Some((profile, memory)),
+                ..
+            } => write!(out, "its largest MIG profile, {profile}, has {memory}"),
+            Self::Slots(obstacle) => obstacle.fmt(out),
+            Self::OldSlice(job) => {
+                write!(
+                    out,
+                    "#{job} holds a part of it from before it was in MIG mode"
+                )
+            }
             Self::Size {
                 needs: Bytes::ZERO, ..
             } => out.write_str("so small a share of it is less than 2MiB"),

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::gpu::{GRANULE, Gpu};
 use crate::ids::{GpuUuid, JobId, QueueName};
+use crate::mig::{Layout, Placement, Table};
 use crate::slice::Grant;
 use crate::snapshot::Snapshot;
 use crate::units::{Bytes, Share, gpus};
@@ -77,6 +78,17 @@ fn check_grants(gpu: Option<&Gpu>, grants: &[&Grant]) -> Result<(), Violation> {
             return Err(Violation::LabelTwice(grant.label.clone()));
         }
     }
+    let placements: Vec<Placement> = grants
+        .iter()
+        .filter_map(|grant| Some(grant.mig?.placement))
+        .collect();
+    if let Some(carving) = gpu.and_then(|gpu| gpu.mig.as_ref()) {
+        check_instances(&carving.table, index, &placements)?;
+    }
+    // What an instance is, MIG holds: the largest has all of the GPU, and the sums of its memory are the driver's.
+    if placements.len() == grants.len() {
+        return Ok(());
+    }
     if let Some(whole) = grants
         .iter()
         .find(|grant| grant.share == Share::FULL && grants.len() > 1)
@@ -101,6 +113,20 @@ fn check_grants(gpu: Option<&Gpu>, grants: &[&Grant]) -> Result<(), Violation> {
     }
 }
 
+/// Jobs' instances lie where the driver could have put them: in places of their own, no more of a kind than there may be.
+fn check_instances(table: &Table, index: u32, placements: &[Placement]) -> Result<(), Violation> {
+    let mut layout = Layout::EMPTY;
+    for placement in placements {
+        layout = layout
+            .with(table, *placement)
+            .ok_or_else(|| Violation::Overlap {
+                index,
+                instance: table.label(*placement),
+            })?;
+    }
+    Ok(())
+}
+
 /// What does not hold. Always a bug of ours.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
@@ -120,6 +146,8 @@ pub enum Violation {
     LabelTwice(String),
     #[error("{0} has the whole GPU, and is not alone there")]
     NotAlone(String),
+    #[error("the MIG instance {instance} of GPU {index} cannot lie there beside the others")]
+    Overlap { index: u32, instance: String },
     #[error("{} of GPU {index} is promised", gpus(*share))]
     Share { index: u32, share: u64 },
     #[error("{memory} of GPU {index} is promised, and {usable} is usable")]
@@ -167,20 +195,15 @@ mod tests {
             mig: None,
         };
         let default = QueueName::default_queue();
-        let held = (1..).zip(held).map(|(job, grants)| Held {
-            job: JobId(job),
-            queue: default.clone(),
-            grants,
-        });
+        let held = (1..)
+            .zip(held)
+            .map(|(job, grants)| Held::new(JobId(job), default.clone(), grants));
         Snapshot {
             gpus: vec![gpu(0), gpu(1)],
             held: held.collect(),
             queues: vec![Queue {
                 spec: QueueSpec::open(default.clone()),
-                waiting: vec![Waiting {
-                    job: JobId(99),
-                    request: Amount::ONE_GPU.into(),
-                }],
+                waiting: vec![Waiting::new(JobId(99), Amount::ONE_GPU.into())],
             }],
             ..Snapshot::default()
         }

@@ -1,50 +1,87 @@
-//! Which GPUs a request gets: whole GPUs by lowest index; parts by best fit, so that large gaps stay large.
+//! Which GPUs a request gets: whole GPUs by lowest index; parts by best fit, so that large gaps stay large; MIG instances
+//! where they take least from those to come.
 
 use crate::board::{Board, Tile};
 use crate::fit::{Need, Size, fit};
+use crate::mig::Candidate;
 use crate::request::Request;
-use crate::units::{Bytes, Share};
+use crate::slice::MigGrant;
 
 /// What one GPU of the board would give.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Offer {
     /// Place on the board.
     pub(crate) tile: usize,
-    pub(crate) share: Share,
-    pub(crate) memory: Bytes,
+    pub(crate) size: Size,
+    /// The MIG instance that gives it.
+    pub(crate) seat: Option<Seat>,
+}
+
+/// A MIG instance, and what it costs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Seat {
+    pub(crate) grant: MigGrant,
+    pub(crate) candidate: Candidate,
 }
 
 /// The best GPUs for a request among those that fit and are admitted; `None` when they are too few.
 ///
-/// A part goes where the least share is left over, then the least memory, then the lowest index; a part is never spread
-/// over GPUs, and equal parts go to different ones.
+/// A part goes to a shared GPU before one in MIG mode: there it gets what it asks for, here the next size up. Of shared GPUs
+/// it goes where the least share is left over, then the least memory, then the lowest index. Of those in MIG mode an idle
+/// instance comes first, then the place with the least [rank](crate::mig::Rank), then the lowest index. A part is never spread over GPUs, and equal parts go to different ones.
 pub(crate) fn place(
     board: &Board<'_>,
     request: &Request,
-    admit: impl Fn(&Tile<'_>, Size) -> bool,
+    admit: impl Fn(&Tile<'_>, &Offer) -> bool,
 ) -> Option<Vec<Offer>> {
-    let offer = |(tile, on): (usize, &Tile<'_>)| {
-        let size = fit(on, request).ok().filter(|size| admit(on, *size))?;
-        Some(Offer {
-            tile,
-            share: size.share,
-            memory: size.memory,
-        })
-    };
-    let mut offers: Vec<Offer> = board.tiles.iter().enumerate().filter_map(offer).collect();
+    let tiles = board.tiles.iter().enumerate();
+    let mut offers: Vec<Offer> = tiles
+        .filter_map(|(tile, on)| offer(tile, on, request, &admit))
+        .collect();
     let (least, most) = match Need::of(request.amount) {
         Need::Whole { min, max } => (min, max),
         Need::Parts { count, .. } => {
-            let left_over = |offer: &Offer| {
+            let (mut instances, mut parts): (Vec<_>, Vec<_>) =
+                offers.into_iter().partition(|offer| offer.seat.is_some());
+            // Stable, and the board is in order of index.
+            parts.sort_by_key(|offer| {
                 let tile = &board.tiles[offer.tile];
-                let share = tile.free_share() - u64::from(offer.share.thousandths());
-                (share, tile.free_memory().saturating_sub(offer.memory))
-            };
-            offers.sort_by_key(left_over); // Stable, and the board is in order of index.
+                let share = tile.free_share() - u64::from(offer.size.share.thousandths());
+                (share, tile.free_memory().saturating_sub(offer.size.memory))
+            });
+            instances.sort_by_key(|offer| offer.seat.as_ref().map(|seat| seat.candidate.rank));
+            parts.append(&mut instances);
+            offers = parts;
             (count, count)
         }
     };
     offers.truncate(usize::try_from(most).unwrap_or(usize::MAX));
     let enough = u32::try_from(offers.len()).is_ok_and(|found| found >= least);
     enough.then_some(offers)
+}
+
+/// What this GPU would give.
+fn offer(
+    tile: usize,
+    on: &Tile<'_>,
+    request: &Request,
+    admit: impl Fn(&Tile<'_>, &Offer) -> bool,
+) -> Option<Offer> {
+    let size = fit(on, request).ok()?;
+    let offer = |seat| Offer { tile, size, seat };
+    let (Some(seats), Some(id)) = (&on.seats, size.profile) else {
+        return Some(offer(None)).filter(|offer| admit(on, offer));
+    };
+    let name = seats.table().profile(id)?.name;
+    let seat = |candidate: Candidate| Seat {
+        grant: MigGrant {
+            profile: name,
+            placement: candidate.placement,
+        },
+        candidate,
+    };
+    let candidates = seats.candidates(id).into_iter();
+    candidates
+        .map(|candidate| offer(Some(seat(candidate))))
+        .find(|offer| admit(on, offer))
 }

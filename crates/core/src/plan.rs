@@ -2,17 +2,19 @@
 //!
 //! Jobs are asked in the order in which queues are served. The first that does not fit stops the pass, so that nothing
 //! small overtakes it for ever; with `backfill` the pass goes on for those that cannot delay it (see `backfill`). A job
-//! that could never fit, say because a GPU was lost since it was accepted, is set aside and stops nobody.
+//! that could never fit, say because a GPU was lost since it was accepted, is set aside and stops nobody. A job that its
+//! project's limit or quota holds back stops only its own project's. Whom others give way to is found in `project`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::backfill::disturbs;
-use crate::board::Board;
+use crate::board::{Board, Given, Tile};
 use crate::capacity::fits_empty;
 use crate::ids::{GpuUuid, JobId, QueueName};
 use crate::mig::Placement;
 use crate::placement::{Offer, place};
+use crate::project::{Books, Claimant, Found, QuotaAhead, Reclaims, Rule, Turns, reclaim};
 use crate::queue::Order;
 use crate::reason::{Ahead, Reason, Shortage};
 use crate::request::Request;
@@ -26,8 +28,20 @@ pub struct Plan {
     pub starts: Vec<Start>,
     /// In the order in which they were asked.
     pub waits: Vec<Wait>,
+    /// Who is to be stopped, so that somebody within quota can start. They hold what they have until they are gone.
+    pub preempts: Vec<Preempt>,
+    /// After so many seconds the plan may be another one, though nothing else has changed.
+    pub again_in_s: Option<u64>,
     /// For the next snapshot.
     pub cursor: usize,
+}
+
+/// A job that is stopped for another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Preempt {
+    pub job: JobId,
+    /// Who is to start in its place.
+    pub by: JobId,
 }
 
 /// A job that starts, and what it gets.
@@ -57,40 +71,45 @@ pub fn plan(snapshot: &Snapshot) -> Plan {
 
 /// The plan, and the board with the plan carried out.
 pub(crate) fn plan_on_board(snapshot: &Snapshot) -> (Plan, Board<'_>) {
+    let empty = Board::empty(&snapshot.gpus);
     let mut pass = Pass {
         board: Board::of(snapshot),
-        empty: Board::empty(&snapshot.gpus),
+        books: Books::of(snapshot, &empty),
+        empty,
         backfill: snapshot.backfill,
         ahead: Vec::new(),
+        held_back: BTreeMap::new(),
         found: BTreeMap::new(),
+        preempts: Vec::new(),
+        again_in_s: None,
     };
     let mut plan = Plan {
         cursor: snapshot.cursor,
         ..Plan::default()
     };
     let mut places = vec![0; snapshot.queues.len()];
-    let mut turns = turns(snapshot);
-    for turn in 0..turns.len() {
-        let (queue, place) = turns[turn];
-        let Waiting { job, request } = &snapshot.queues[queue].waiting[place];
+    let mut turns = Turns::new(snapshot, turns(snapshot), pass.books.as_ref());
+    while let Some((queue, place)) = turns.next(snapshot, pass.books.as_ref()) {
+        let waiting = &snapshot.queues[queue].waiting[place];
+        let job = waiting.job;
         let name = snapshot.queues[queue].spec.name.clone();
         let unobstructed = pass.ahead.is_empty();
-        match pass.ask(*job, &name, request) {
-            Ok(grants) => {
+        match pass.ask(waiting, &name) {
+            Ok(Given { grants, reclaim }) => {
                 if unobstructed && snapshot.order == Order::Fairness {
                     plan.cursor = (queue + 1) % snapshot.queues.len();
                 }
                 plan.starts.push(Start {
-                    job: *job,
+                    job,
                     queue: name,
                     grants,
-                    reclaim: Vec::new(),
+                    reclaim,
                 });
             }
             Err(reason) => {
                 places[queue] += 1;
                 plan.waits.push(Wait {
-                    job: *job,
+                    job,
                     queue: name,
                     place: places[queue],
                     reason,
@@ -99,9 +118,10 @@ pub(crate) fn plan_on_board(snapshot: &Snapshot) -> (Plan, Board<'_>) {
         }
         if snapshot.backfill && unobstructed && !pass.ahead.is_empty() {
             // What the head leaves over goes by priority, so that the next plan would ask in the same order.
-            turns[turn + 1..].sort_unstable();
+            turns.by_priority();
         }
     }
+    (plan.preempts, plan.again_in_s) = (pass.preempts, pass.again_in_s);
     (plan, pass.board)
 }
 
@@ -130,76 +150,164 @@ const DEEPEST_BACKFILL: usize = 64;
 struct Pass<'a> {
     board: Board<'a>,
     empty: Board<'a>,
+    /// `None` without projects.
+    books: Option<Books<'a>>,
     backfill: bool,
     /// The jobs that did not fit, one for each different request; the first of them is the head.
     ahead: Vec<(&'a Request, Arc<Ahead>)>,
-    /// Why the next job with this request waits. Nothing is released during a pass, so it stays true.
-    found: BTreeMap<&'a Request, Reason>,
+    /// The first job of each project that the project's own rules keep from starting.
+    held_back: BTreeMap<Kind, Arc<QuotaAhead>>,
+    /// Why the next job of this kind with this request waits. Nothing is released during a pass, so it stays true.
+    found: BTreeMap<(Kind, &'a Request), Reason>,
+    preempts: Vec<Preempt>,
+    again_in_s: Option<u64>,
 }
+
+/// Jobs whom the same rules bind: the number of their account, and whether they may be preempted.
+type Kind = (usize, bool);
 
 impl<'a> Pass<'a> {
     /// Starts the job, or says why not.
-    fn ask(
-        &mut self,
-        job: JobId,
-        queue: &QueueName,
-        request: &'a Request,
-    ) -> Result<Vec<Grant>, Reason> {
-        if let Some(reason) = self.found.get(request) {
+    fn ask(&mut self, waiting: &'a Waiting, queue: &QueueName) -> Result<Given, Reason> {
+        let Waiting {
+            job,
+            request,
+            owner,
+        } = waiting;
+        let account = self.books.as_ref().map_or(0, |books| books.account(owner));
+        let kind = (account, owner.preemptible);
+        if let Some(reason) = self.found.get(&(kind, request)) {
             return Err(reason.clone());
         }
         if let Err(never) = fits_empty(&self.empty, request) {
             let reason = Reason::Never(Arc::new(never));
-            self.found.insert(request, reason.clone());
+            self.found.insert((kind, request), reason.clone());
+            return Err(reason);
+        }
+        if let Some(reason) = self.by_the_rules(kind, waiting) {
             return Err(reason);
         }
         if let Some((_, head)) = self.ahead.first()
             && !(self.backfill && self.ahead.len() < DEEPEST_BACKFILL)
         {
             let reason = Reason::Behind(Arc::clone(head));
-            self.found.insert(request, reason.clone());
+            self.found.insert((kind, request), reason.clone());
             return Err(reason);
         }
-        if let Some(offers) = self.place_sparing(&self.ahead, request) {
-            return Ok(self.board.give(job, queue, &offers));
+        if let Some(offers) = self.place_sparing(&self.ahead, waiting) {
+            let given = self.board.give(*job, queue, &offers);
+            if let Some(books) = &mut self.books {
+                books.start(*job, owner, &given.grants);
+            }
+            return Ok(given);
         }
         let short = Arc::new(Shortage::of(&self.board, request));
-        let reason = match self.in_the_way(request) {
-            Some(ahead) => Reason::Yields(ahead),
-            None => Reason::Short(Arc::clone(&short)),
+        let reclaims = self.reclaim(waiting);
+        let reason = match (&reclaims, self.in_the_way(waiting)) {
+            (Some(reclaims), _) => Reason::Reclaims(Arc::clone(reclaims)),
+            (None, Some(ahead)) => Reason::Yields(ahead),
+            (None, None) => Reason::Short(Arc::clone(&short)),
         };
         let this = Arc::new(Ahead {
-            job,
+            job: *job,
             queue: queue.clone(),
             short,
         });
-        let next = if self.backfill {
+        let next = if self.backfill && reclaims.is_none() {
             reason.clone()
         } else {
             Reason::Behind(Arc::clone(&this))
         };
-        self.found.insert(request, next);
+        self.found.insert((kind, request), next);
         self.ahead.push((request, this));
         Err(reason)
     }
 
+    /// Why the rules of its project keep a job from starting, whatever there is room for.
+    fn by_the_rules(&mut self, kind: Kind, waiting: &'a Waiting) -> Option<Reason> {
+        let Waiting {
+            job,
+            request,
+            owner,
+        } = waiting;
+        let books = self.books.as_ref()?;
+        let need = books.need(request);
+        if let Some(never) = books.never(owner, need) {
+            let reason = Reason::Quota(Arc::new(never));
+            self.found.insert((kind, request), reason.clone());
+            return Some(reason);
+        }
+        if let Some(ahead) = self.held_back.get(&kind) {
+            return Some(Reason::BehindQuota(Arc::clone(ahead)));
+        }
+        let overdraft = Arc::new(books.overdraft(owner, need)?);
+        let ahead = Arc::new(QuotaAhead {
+            job: *job,
+            overdraft: Arc::clone(&overdraft),
+        });
+        // Who may be preempted stands behind those who may not, so it takes nothing of their quota from them.
+        if overdraft.rule == Rule::Limit {
+            self.held_back
+                .entry((kind.0, !kind.1))
+                .or_insert_with(|| Arc::clone(&ahead));
+        }
+        self.held_back.insert(kind, ahead);
+        Some(Reason::Quota(overdraft))
+    }
+
+    /// Who gives way to the first job that does not fit, and notes it.
+    fn reclaim(&mut self, waiting: &Waiting) -> Option<Arc<Reclaims>> {
+        let books = self.books.as_ref().filter(|_| self.ahead.is_empty())?;
+        let claimant = Claimant {
+            job: waiting.job,
+            owner: &waiting.owner,
+            request: &waiting.request,
+            need: books.need(&waiting.request),
+        };
+        let (stopped, in_s) = match reclaim(&self.board, books, &claimant) {
+            Found::Nothing => return None,
+            Found::Leaving(jobs) => (jobs, None),
+            Found::Stop(jobs) => {
+                let preempt = |job: &JobId| Preempt {
+                    job: *job,
+                    by: waiting.job,
+                };
+                self.preempts.extend(jobs.iter().map(preempt));
+                (jobs, None)
+            }
+            Found::Later(jobs, in_s) => {
+                self.again_in_s = Some(in_s);
+                (jobs, Some(in_s))
+            }
+        };
+        Some(Arc::new(books.reclaims(&claimant, stopped, in_s)?))
+    }
+
     /// The job ahead for whose sake this request is not started, if it fits.
-    fn in_the_way(&self, request: &Request) -> Option<Arc<Ahead>> {
-        let fits = |first: usize| self.place_sparing(&self.ahead[..first], request).is_some();
+    fn in_the_way(&self, waiting: &Waiting) -> Option<Arc<Ahead>> {
+        let fits = |first: usize| self.place_sparing(&self.ahead[..first], waiting).is_some();
         let stopper = (1..=self.ahead.len())
             .find(|first| !fits(*first))
             .filter(|_| fits(0))?;
         Some(Arc::clone(&self.ahead[stopper - 1].1))
     }
 
-    /// Places the request where it disturbs none of these.
+    /// Places the job where it disturbs none of these, within what its project may take.
     fn place_sparing(
         &self,
         ahead: &[(&Request, Arc<Ahead>)],
-        request: &Request,
+        waiting: &Waiting,
     ) -> Option<Vec<Offer>> {
-        place(&self.board, request, |tile, size| {
-            !ahead.iter().any(|(ahead, _)| disturbs(tile, size, ahead))
-        })
+        let spares = |tile: &Tile<'_>, offer: &Offer| {
+            !ahead.iter().any(|(ahead, _)| disturbs(tile, offer, ahead))
+        };
+        match &self.books {
+            None => place(&self.board, &waiting.request, spares),
+            Some(books) => books.allowance(&waiting.owner, &BTreeSet::new()).place(
+                &self.board,
+                &waiting.request,
+                spares,
+            ),
+        }
     }
 }

@@ -7,9 +7,12 @@ use crate::board::Board;
 use crate::capacity::NeverFits;
 use crate::fit::{Miss, Need, Part, fit, size};
 use crate::ids::{JobId, QueueName};
+use crate::isolation::Isolation;
+use crate::obstacle::{Obstacle, Who};
+use crate::project::{Overdraft, QuotaAhead, Reclaims};
 use crate::request::{Amount, Request};
-use crate::smaller::{largest_memory, largest_share, shared};
-use crate::units::{Bytes, gpus};
+use crate::smaller::{carved, largest_memories, largest_shares, with_room};
+use crate::units::{Bytes, Share, gpus};
 
 /// Why a job waits. `Display` is one line: `needs 1 whole GPU; 2.75 of 3 GPUs in use`. Cheap to clone.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +25,12 @@ pub enum Reason {
     Yields(Arc<Ahead>),
     /// The GPUs that it needs are not there any more. It holds nobody up.
     Never(Arc<NeverFits>),
+    /// Its project may not take so much, whatever there is room for. It holds up none but its project's.
+    Quota(Arc<Overdraft>),
+    /// A job of its project waits for that.
+    BehindQuota(Arc<QuotaAhead>),
+    /// It is within its project's quota, and others that are over quota give way to it.
+    Reclaims(Arc<Reclaims>),
 }
 
 /// A job that others wait behind, and what it lacks.
@@ -38,6 +47,7 @@ pub struct Shortage {
     pub amount: Amount,
     /// The GPUs it asks for by index; empty means any.
     pub on: Vec<u32>,
+    pub isolation: Isolation,
     /// Thousandths of GPUs held.
     pub used: u64,
     /// How many GPUs could ever serve it.
@@ -48,11 +58,14 @@ pub struct Shortage {
     pub most: Option<Amount>,
     /// GPUs where it would fit, were it not for memory held outside Divvy: index and that memory.
     pub foreign: Vec<(u32, Bytes)>,
+    /// GPUs in MIG mode where it would fit if instances lay otherwise, or some that are nobody's were gone.
+    pub layout: Vec<(u32, Obstacle)>,
 }
 
 impl Shortage {
     pub(crate) fn of(board: &Board<'_>, request: &Request) -> Self {
-        let (mut used, mut count, mut room, mut foreign) = (0, 0, 0, Vec::new());
+        let (mut used, mut count, mut room) = (0, 0, 0);
+        let (mut foreign, mut layout) = (Vec::new(), Vec::new());
         for tile in board
             .tiles
             .iter()
@@ -62,43 +75,62 @@ impl Shortage {
             count += 1;
             match fit(tile, request) {
                 Ok(_) => room += 1,
-                Err(misses)
-                    if misses
-                        .iter()
-                        .any(|miss| matches!(miss, Miss::Foreign { .. })) =>
-                {
-                    foreign.push((tile.gpu.index, tile.foreign));
+                Err(misses) => {
+                    for miss in misses {
+                        match miss {
+                            Miss::Foreign { .. } => foreign.push((tile.gpu.index, tile.foreign)),
+                            Miss::Slots(obstacle) if is_telling(&obstacle) => {
+                                layout.push((tile.gpu.index, obstacle));
+                            }
+                            _ => {}
+                        }
+                    }
                 }
-                Err(_) => {}
             }
         }
         let most = match Need::of(request.amount) {
             Need::Parts {
                 count: 1,
                 part: Part::Share(_),
-            } => shared(board, request)
-                .filter_map(largest_share)
-                .max()
+            } => largest_shares(board, request, Share::FULL)
+                .first()
+                .copied()
                 .map(Amount::Share),
             Need::Parts {
                 count: 1,
                 part: Part::Memory(_),
-            } => shared(board, request)
-                .map(largest_memory)
-                .max()
+            } => largest_memories(board, request, Bytes::new(u64::MAX))
+                .first()
+                .copied()
                 .map(Amount::Memory),
+            Need::Parts {
+                count: 1,
+                part: Part::Profile(_),
+            } => carved(board, request)
+                .flat_map(with_room)
+                .max_by_key(|profile| profile.memory)
+                .map(|profile| Amount::Mig(profile.name)),
             Need::Parts { .. } | Need::Whole { .. } => None,
         };
         Self {
             amount: request.amount,
             on: request.on.clone(),
+            isolation: request.isolation,
             used,
             gpus: count,
             room,
             most,
             foreign,
+            layout,
         }
     }
+}
+
+/// Whether it says more than that the GPU is full.
+fn is_telling(obstacle: &Obstacle) -> bool {
+    let is_nobodys = |who: Who| matches!(who, Who::Nobody(_));
+    let mut blockers = obstacle.blockers.iter();
+    obstacle.by_layout || blockers.any(|blocker| is_nobodys(blocker.who))
 }
 
 impl fmt::Display for Reason {
@@ -108,6 +140,9 @@ impl fmt::Display for Reason {
             Self::Behind(ahead) => write!(out, "behind {ahead}"),
             Self::Yields(ahead) => write!(out, "would fit, but might delay {ahead}"),
             Self::Never(never) => never.fmt(out),
+            Self::Quota(overdraft) => overdraft.fmt(out),
+            Self::BehindQuota(ahead) => write!(out, "behind {ahead}"),
+            Self::Reclaims(reclaims) => reclaims.fmt(out),
         }
     }
 }
@@ -126,6 +161,9 @@ impl fmt::Display for Shortage {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let s = |count| if count == 1 { "" } else { "s" };
         write!(out, "needs {}", self.amount.words())?;
+        if self.isolation != Isolation::Any {
+            write!(out, " with {} isolation", self.isolation)?;
+        }
         if !self.on.is_empty() {
             write!(out, ", GPU{} {} only", s(self.on.len()), indices(&self.on))?;
         }
@@ -147,7 +185,13 @@ impl fmt::Display for Shortage {
                 "; processes outside Divvy hold {memory} of GPU {index}"
             )?;
         }
-        Ok(())
+        if let Some((index, obstacle)) = self.layout.first() {
+            write!(out, "; on GPU {index} {obstacle}")?;
+        }
+        match self.layout.len() {
+            0 | 1 => Ok(()),
+            count => write!(out, "; so on {} more", count - 1),
+        }
     }
 }
 

@@ -41,6 +41,8 @@ pub enum ResizeError {
     Range,
     #[error("a MIG instance keeps its size while a job holds it")]
     Instance,
+    #[error("a job that runs on a part of a GPU cannot move to a MIG instance")]
+    IntoInstance,
     #[error("GPU {index} is not given out any more")]
     NotServed { index: u32 },
     /// Whoever ends.
@@ -62,7 +64,9 @@ impl ResizeError {
                 format!("say how much of each of them: --gpu-memory 12G, -g 0.5 or -g {has}x0.5")
             }
             Self::Range => "write a part of a GPU (0.5) or memory (12G)".to_owned(),
-            Self::Instance => "submit it again with the size that it needs".to_owned(),
+            Self::Instance | Self::IntoInstance => {
+                "submit it again with the size that it needs".to_owned()
+            }
             Self::NotServed { .. } => "`divvy gpus` shows which are".to_owned(),
             Self::Never { hint, .. } | Self::NoRoom { hint, .. } => hint.clone(),
         }
@@ -82,6 +86,9 @@ pub fn resize(
 ) -> Result<Vec<Resized>, ResizeError> {
     let held = snapshot.held.iter().find(|held| held.job == job);
     let grants = held.map_or(&[][..], |held| &held.grants);
+    if grants.iter().any(|grant| grant.mig.is_some()) {
+        return Err(ResizeError::Instance);
+    }
     let each = each(amount, u32::try_from(grants.len()).unwrap_or(u32::MAX))?;
     let others = without(snapshot, job);
     let (board, empty) = (Board::of(&others), Board::empty(&snapshot.gpus));
@@ -133,7 +140,7 @@ fn each(amount: Amount, has: u32) -> Result<Amount, ResizeError> {
         } => all(count.get(), Amount::ONE_GPU),
         Amount::Shares { count, share } => all(count.get(), Amount::Share(share)),
         Amount::Range { .. } => Err(ResizeError::Range),
-        Amount::Mig(_) => Err(ResizeError::Instance),
+        Amount::Mig(_) => Err(ResizeError::IntoInstance),
     }
 }
 
@@ -144,7 +151,7 @@ fn one(
     each: Amount,
 ) -> Result<Resized, ResizeError> {
     let index = grant.index;
-    if tile.gpu.mode == Mode::Unmanaged {
+    if matches!(tile.gpu.mode, Mode::Unmanaged | Mode::Mig) {
         return Err(ResizeError::NotServed { index });
     }
     let request = Request::from(each);
@@ -165,6 +172,7 @@ fn one(
     let from_now = Size {
         share: wanted.share.max(grant.share),
         memory: wanted.memory.max(grant.memory),
+        profile: None,
     };
     let grows = from_now.share > grant.share || from_now.memory > grant.memory;
     if grows && each != Amount::ONE_GPU {
@@ -331,10 +339,9 @@ mod tests {
                 mig: None,
             }
         };
-        let held = jobs.iter().zip(1..).map(|(grants, job)| Held {
-            job: JobId(job),
-            queue: QueueName::default_queue(),
-            grants: grants.split(',').map(&mut grant).collect(),
+        let held = jobs.iter().zip(1..).map(|(grants, job)| {
+            let grants = grants.split(',').map(&mut grant).collect();
+            Held::new(JobId(job), QueueName::default_queue(), grants)
         });
         Snapshot {
             held: held.collect(),

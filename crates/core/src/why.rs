@@ -8,7 +8,9 @@ use std::collections::BTreeSet;
 use crate::board::{Board, Holder, Tile};
 use crate::fit::fit;
 use crate::ids::{GpuUuid, JobId};
+use crate::isolation::Isolation;
 use crate::plan::{Wait, plan, plan_on_board};
+use crate::project::Owner;
 use crate::reason::Reason;
 use crate::request::Request;
 use crate::slice::Grant;
@@ -83,7 +85,12 @@ fn labels(grants: &[Grant]) -> String {
 fn behind(waits: &[Wait], job: JobId) -> Vec<JobId> {
     let before = waits.iter().take_while(|wait| wait.job != job);
     before
-        .filter(|wait| !matches!(wait.reason, Reason::Never(_)))
+        .filter(|wait| {
+            !matches!(
+                wait.reason,
+                Reason::Never(_) | Reason::Quota(_) | Reason::BehindQuota(_)
+            )
+        })
         .map(|wait| wait.job)
         .collect()
 }
@@ -94,8 +101,12 @@ fn why_gpu(tile: &Tile<'_>, request: &Request, reason: &Reason) -> WhyGpu {
         (Ok(_), Reason::Yields(ahead)) => vec![format!("kept free for #{}", ahead.job)],
         (Ok(_), _) => Vec::new(),
     };
+    let held = |grant: &Grant| match &grant.mig {
+        Some(mig) => format!("{}@{}", mig.profile, mig.placement.start),
+        None => grant.share.to_string(),
+    };
     let holder =
-        |holder: &Holder| format!("#{} {} {}", holder.job, holder.queue, holder.grant.share);
+        |holder: &Holder| format!("#{} {} {}", holder.job, holder.queue, held(&holder.grant));
     WhyGpu {
         index: tile.gpu.index,
         uuid: tile.gpu.uuid.clone(),
@@ -121,6 +132,28 @@ fn sooner(snapshot: &Snapshot, board: &Board<'_>, job: JobId, request: &Request)
         };
         if starts(&asking(snapshot, job, &anywhere)) {
             texts.push("would start now without --gpus-on".to_owned());
+        }
+    }
+    let starts_with = |request: &Request| starts(&asking(snapshot, job, request));
+    if request.isolation != Isolation::Any {
+        let any = Request {
+            isolation: Isolation::Any,
+            ..request.clone()
+        };
+        if starts_with(&any) {
+            texts.push(format!(
+                "would start now without --isolation {}",
+                request.isolation
+            ));
+        }
+    }
+    if request.exact {
+        let nominal = Request {
+            exact: false,
+            ..request.clone()
+        };
+        if starts_with(&nominal) {
+            texts.push("would start now without --gpu-memory-exact".to_owned());
         }
     }
     for (index, queue) in snapshot.queues.iter().enumerate() {
@@ -231,12 +264,16 @@ fn asking(snapshot: &Snapshot, job: JobId, request: &Request) -> Snapshot {
 
 fn moved(snapshot: &Snapshot, job: JobId, to: usize, request: &Request) -> Snapshot {
     let mut changed = snapshot.clone();
+    let mut owner = Owner::default();
     for queue in &mut changed.queues {
-        queue.waiting.retain(|waiting| waiting.job != job);
+        for waiting in queue.waiting.extract_if(.., |waiting| waiting.job == job) {
+            owner = waiting.owner;
+        }
     }
     changed.queues[to].waiting.push(Waiting {
         job,
         request: request.clone(),
+        owner,
     });
     changed
 }
