@@ -69,6 +69,10 @@ enum Order {
     Release {
         job: JobId,
     },
+    Used {
+        gpu: u32,
+        thousandths: u32,
+    },
 }
 
 impl Keeper {
@@ -111,6 +115,14 @@ impl Keeper {
     /// The slice takes no more turns.
     pub fn release(&self, job: JobId) {
         self.order(Order::Release { job });
+    }
+
+    /// So much of the time the driver saw a GPU in use lately.
+    pub fn used(&self, gpu: u32, percent: u32) {
+        if !lock(&self.got).is_empty() {
+            let thousandths = percent * 10;
+            self.order(Order::Used { gpu, thousandths });
+        }
     }
 
     /// What a slice got so far; `None` for one that takes no turns.
@@ -226,11 +238,18 @@ impl Round {
                     self.kept.insert(job, kept);
                     self.law.on(now(), Event::Terms(job.0, terms));
                 }
+                // A job may end before its slice is looked at.
+                Err(error) if !folder.exists() => {
+                    tracing::debug!(%job, %error, "the slice is gone already");
+                }
                 Err(error) => {
                     tracing::warn!(%job, %error, "compute time is not shared with this slice");
                 }
             },
             Order::Release { job } => self.forget(job),
+            Order::Used { gpu, thousandths } => {
+                self.law.on(now(), Event::Used(gpu, thousandths));
+            }
         }
     }
 

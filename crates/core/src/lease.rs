@@ -20,6 +20,12 @@
 //! it is let in beside it for a moment; the driver then orders the work of both. That is charged by the device time that it
 //! reports, and one that wants more than a visit waits for a turn.
 //!
+//! Tenants whose use of a GPU adds up to less than all of it have it together. How much each uses is known from its turns; where they get
+//! in each other's way after all, they take turns again.
+//!
+//! Visits and sharing go by what tenants report. Where a GPU's driver sees more used than they all report, somebody lies
+//! or goes past the gate, and for a while there are only turns.
+//!
 //! A kernel may wait for another of the same tenant, as the ranks of a collective do, and a turn may end between the two. Work that
 //! is overdue while its tenant stands at the gate is taken for such a case, and those with nothing on the GPU are let in, for
 //! a moment and not again soon.
@@ -31,6 +37,7 @@
 //! since one fixed instant. Reading the tenants' accounts and writing their grants is the agent's business.
 
 mod keeper;
+mod meter;
 mod tenant;
 
 use std::time::Duration;
@@ -105,6 +112,8 @@ pub enum Event {
     Seen(Tenant, Activity),
     /// It is gone, with everything it held.
     Left(Tenant),
+    /// So much of the time since about the last time, in thousandths, a GPU was used, as its driver says.
+    Used(u32, u32),
 }
 
 /// What a tenant may do.

@@ -144,6 +144,9 @@ impl Cycle {
             .find(|device| device.gpu.uuid == *uuid)
         {
             self.round.replan |= device.update(seen, balance.foreign);
+            if let Some(percent) = device.utilization_percent {
+                self.keeper.used(device.gpu.index, percent);
+            }
             let error = errors
                 .iter()
                 .map(|(error, _)| Bytes::new(error.unsigned_abs()));

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::meter::Meter;
 use super::tenant::{Phase, Standing, Virtual};
 use super::{
     Event, GRACE, Grant, HALF_QUANTUM, LEAD, LONGEST_DRAIN, LONGEST_HOLD, POLL, SHORTEST_HOLD,
@@ -14,6 +15,8 @@ const WORTH_TELLING: Duration = Duration::from_micros(100);
 
 /// Tenants that use no more of a GPU than this together, in thousandths, seldom get in each other's way.
 const ROOMY: u32 = 900;
+/// Tenants that were let in together and use more than this do.
+const CROWDED: u32 = 950;
 
 /// Holds the leases of all tenants.
 #[derive(Debug, Default)]
@@ -22,6 +25,7 @@ pub struct Keeper {
     tenants: BTreeMap<Tenant, Standing>,
     /// Where a GPU's tenants stand: the least virtual time among those that want it. Never goes back.
     clocks: BTreeMap<u32, Virtual>,
+    meters: BTreeMap<u32, Meter>,
 }
 
 /// What time that passes is for a tenant.
@@ -65,6 +69,11 @@ impl Keeper {
             }
             Event::Left(tenant) => {
                 self.tenants.remove(&tenant);
+            }
+            Event::Used(gpu, thousandths) => {
+                let reported = self.reported(gpu);
+                let meter = self.meters.entry(gpu).or_default();
+                meter.read(self.now, reported, thousandths);
             }
         }
         self.level();
@@ -269,11 +278,30 @@ impl Keeper {
         }
     }
 
+    /// Device time that the tenants of a GPU reported, ever, all together.
+    fn reported(&self, gpu: u32) -> Duration {
+        let on_it = self
+            .tenants
+            .values()
+            .filter(|standing| standing.terms.gpus.contains(&gpu));
+        on_it.map(Standing::used_on_each).sum()
+    }
+
+    /// Whether what is reported of a tenant's GPUs is believed.
+    fn is_believed(&self, tenant: Tenant) -> bool {
+        let mut gpus = self.tenants[&tenant].terms.gpus.iter();
+        gpus.all(|gpu| {
+            let meter = self.meters.get(gpu);
+            meter.is_none_or(|meter| meter.is_believed(self.now))
+        })
+    }
+
     /// Whether it comes and goes, and is no further than those who have these of its GPUs.
     fn may_visit(&self, tenant: Tenant, taken: &[u32]) -> bool {
         let standing = &self.tenants[&tenant];
         let holders = taken.iter().filter_map(|gpu| self.holder(*gpu));
         standing.visits
+            && self.is_believed(tenant)
             && holders
                 .map(|holder| self.lead(holder))
                 .all(|lead| self.lead(standing) <= lead)
@@ -283,12 +311,13 @@ impl Keeper {
     fn may_share(&self, tenant: Tenant) -> bool {
         let standing = &self.tenants[&tenant];
         let is_let_in = |other: &&Standing| other.phase != Phase::Closed;
-        standing.terms.gpus.iter().all(|gpu| {
-            let others = self.beside(tenant).filter(is_let_in);
-            let on_it = others.filter(|other| other.terms.gpus.contains(gpu));
-            let all = on_it.chain([standing]).map(|each| each.duty.thousandths());
-            all.sum::<Option<u32>>().is_some_and(|sum| sum <= ROOMY)
-        })
+        self.is_believed(tenant)
+            && standing.terms.gpus.iter().all(|gpu| {
+                let others = self.beside(tenant).filter(is_let_in);
+                let on_it = others.filter(|other| other.terms.gpus.contains(gpu));
+                let all = on_it.chain([standing]).map(|each| each.duty.thousandths());
+                all.sum::<Option<u32>>().is_some_and(|sum| sum <= ROOMY)
+            })
     }
 
     /// Sees to those that share: they go on while there is room, and no longer than whoever has the turn. Where they get in each other's
@@ -318,7 +347,7 @@ impl Keeper {
                     .filter(|each| each.phase != Phase::Closed);
                 all.filter_map(|each| each.together.thousandths())
                     .sum::<u32>()
-                    > ROOMY
+                    > CROWDED
             });
             let holders = gpus.iter().filter_map(|gpu| self.holder(*gpu));
             let latest = holders.filter_map(|holder| match holder.phase {

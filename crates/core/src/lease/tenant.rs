@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::meter::Duty;
 use super::{Activity, GRACE, Grant, HALF_QUANTUM, Terms, WAKING};
 use crate::units::ComputeMode;
 
@@ -59,53 +60,6 @@ pub enum Phase {
         until: Duration,
         shares: bool,
     },
-}
-
-/// Part of the time that GPUs are used, by what is reported of it: the mean of the last stretches.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Duty {
-    passed: Duration,
-    /// Of this stretch and, where more was reported than fits into one, of the next.
-    used: Duration,
-    counts: bool,
-    thousandths: Option<u32>,
-}
-
-impl Duty {
-    /// So long is a stretch: a few turns.
-    const STRETCH: Duration = Duration::from_millis(100);
-    /// Work reported at once counts for no longer than this.
-    const LONGEST: Duration = Duration::from_secs(2);
-
-    /// Time has passed; what is used in it `counts` or not.
-    pub fn pass(&mut self, time: Duration, counts: bool) {
-        self.counts = counts;
-        if counts {
-            self.passed += time;
-        }
-        if self.passed >= Self::STRETCH {
-            let used = self.used.min(self.passed);
-            let now = nanos(used) * 1000 / nanos(self.passed);
-            let now = u32::try_from(now).expect("at most 1000");
-            self.thousandths = Some(self.thousandths.map_or(now, |before| (before + now) / 2));
-            (self.used, self.passed) = (self.used - used, Duration::ZERO);
-        }
-    }
-
-    fn used(&mut self, time: Duration) {
-        if self.counts {
-            self.used = (self.used + time).min(Self::LONGEST);
-        }
-    }
-
-    /// In thousandths; none while it is not known.
-    pub fn thousandths(&self) -> Option<u32> {
-        self.thousandths
-    }
-
-    pub fn forget(&mut self) {
-        *self = Self::default();
-    }
 }
 
 impl Standing {
@@ -281,6 +235,11 @@ impl Standing {
 
     fn is_capped(&self) -> bool {
         self.terms.mode == ComputeMode::Strict && self.thousandths() < 1000
+    }
+
+    /// Device time that it reported, on each of its GPUs.
+    pub fn used_on_each(&self) -> Duration {
+        self.activity.used / self.gpus()
     }
 
     fn gpus(&self) -> u32 {

@@ -304,16 +304,17 @@ fn a_quarter_beside_a_flood_is_about_as_quick_as_a_quarter_alone() {
     );
 }
 
-/// Uses less than a third of a GPU.
+/// Uses a quarter of a GPU.
 const LIGHT: Load = Load::Sync {
-    kernel: us(300),
-    think: us(700),
+    kernel: us(200),
+    think: us(600),
 };
 
 #[test]
 fn tenants_that_leave_the_gpu_idle_at_times_have_it_together() {
     let light: (u16, &[Load]) = (250, &[LIGHT]);
     let mut world = beside(Fair, &[light; 3], WARM_UP);
+    world.run(Duration::from_secs(1));
     let before = world.turns;
     world.run(Duration::from_secs(WINDOW as u64));
     let turns = world.turns - before;
@@ -339,8 +340,8 @@ fn a_flood_beside_tenants_that_share_gets_its_share_and_so_do_they() {
     let part = |player: usize| world.players[player].part(WARM_UP..WARM_UP + WINDOW);
     let [one, other, flood] = [0, 1, 2].map(part);
     assert!((one - other).abs() <= 0.02, "{one:.3} and {other:.3}");
-    // Together they could use 0.6 of a GPU of their own.
-    assert!(one >= 0.15, "{one:.3}");
+    // Half of the time is theirs, and a quarter of it is all that each can use.
+    assert!(one >= 0.11, "{one:.3}");
     assert!(flood >= 0.45, "{flood:.3}");
 }
 
@@ -363,5 +364,5 @@ fn a_strict_tenant_that_shares_gets_no_more_than_its_share() {
     world.run(Duration::from_secs((WARM_UP + WINDOW) as u64));
     let part = |player: usize| world.players[player].part(WARM_UP..WARM_UP + WINDOW);
     assert!((0.05..=0.11).contains(&part(0)), "{:.3}", part(0));
-    assert!(part(1) >= 0.27, "{:.3}", part(1));
+    assert!(part(1) >= 0.22, "{:.3}", part(1));
 }

@@ -103,6 +103,38 @@ fn a_tenant_that_says_it_is_always_busy_hurts_only_itself() {
 }
 
 #[test]
+fn a_tenant_that_conceals_what_it_uses_gets_no_more_than_turns() {
+    let burst = Load::Burst {
+        kernel: us(200),
+        work: us(3800),
+        rest: ms(2),
+    };
+    let mut world = World::new(1);
+    let liar = world.join(250, Fair, &[(0, burst)]);
+    let honest = world.join(750, Fair, &[(0, SMALL)]);
+    world.players[liar].conceals = true;
+    world.run(seconds(12));
+    let part = world.players[honest].part(2..12);
+    assert!(part >= 0.70, "the honest one gets {:.1} %", part * 100.0);
+}
+
+#[test]
+fn a_tenant_that_conceals_a_flood_is_not_let_in_with_those_that_leave_room() {
+    let light = Load::Sync {
+        kernel: us(300),
+        think: us(700),
+    };
+    let mut world = World::new(1);
+    let liar = world.join(500, Fair, &[(0, SMALL)]);
+    let honest = world.join(500, Fair, &[(0, light)]);
+    world.players[liar].conceals = true;
+    world.run(seconds(12));
+    // Half of the time to itself, of which it uses three tenths.
+    let part = world.players[honest].part(3..12);
+    assert!(part >= 0.13, "the honest one gets {:.1} %", part * 100.0);
+}
+
+#[test]
 fn ranks_that_wait_for_each_other_on_two_gpus_are_never_held_apart() {
     let [early, late] = [0, 300].map(|think| Load::Collective {
         kernel: us(400),

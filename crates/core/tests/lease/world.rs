@@ -16,6 +16,8 @@ pub const WINDOW: Duration = Duration::from_millis(10);
 /// What a driver lets a process launch ahead when nothing holds it: a thousand kernels, say.
 const OPEN_WINDOW: Duration = Duration::from_millis(200);
 const OVERDUE: Duration = Duration::from_millis(3);
+/// How often the agent asks a GPU's driver.
+const LOOK: Duration = Duration::from_millis(250);
 const DRIVER_SLICE: Duration = Duration::from_millis(2);
 
 pub const fn us(us: u64) -> Duration {
@@ -88,6 +90,8 @@ pub struct Player {
     pub grant: Grant,
     /// Says that it waits and is busy, whatever it does.
     pub lies: bool,
+    /// Reports no device time.
+    pub conceals: bool,
     seen: Activity,
     /// When its work on each GPU should be done, if it has the GPU to itself.
     reckoned: BTreeMap<u32, Duration>,
@@ -139,6 +143,8 @@ impl Player {
 struct Gpu {
     running: Option<(usize, usize)>,
     until: Duration,
+    /// Time in which it worked since the last look at it.
+    busy: Duration,
 }
 
 pub struct World {
@@ -202,6 +208,7 @@ impl World {
             processes: processes.collect(),
             grant: Grant::Closed,
             lies: false,
+            conceals: false,
             seen: Activity::default(),
             reckoned: BTreeMap::new(),
             put: Duration::ZERO,
@@ -233,11 +240,23 @@ impl World {
             self.execute(gpu);
         }
         self.now += STEP;
+        if self.now.as_nanos() % LOOK.as_nanos() == 0 {
+            self.look();
+        }
         let second = self.now.as_secs() as usize;
         for player in &mut self.players {
             if player.used.len() <= second {
                 player.used.resize(second + 1, Duration::ZERO);
             }
+        }
+    }
+
+    /// Tells the keeper what the driver says of each GPU.
+    fn look(&mut self) {
+        for (gpu, state) in self.gpus.iter_mut().enumerate() {
+            let busy = std::mem::take(&mut state.busy).as_nanos() * 1000 / LOOK.as_nanos();
+            let used = Event::Used(gpu as u32, busy as u32);
+            self.keeper.on(self.now, used);
         }
     }
 
@@ -268,7 +287,9 @@ impl World {
                     }
                     let reckoned = player.reckoned.entry(process.gpu).or_default();
                     *reckoned = now.max(*reckoned) + kernel;
-                    player.put += kernel;
+                    if !player.conceals {
+                        player.put += kernel;
+                    }
                     process.queue.push_back(kernel);
                     process.ahead += kernel;
                     process.launched += 1;
@@ -370,6 +391,7 @@ impl World {
         let Some((player, process)) = next else {
             return;
         };
+        self.gpus[gpu].busy += STEP;
         let second = now.as_secs() as usize;
         self.players[player].used[second] += STEP;
         let spins = self.waits_for_peer(player, process);
