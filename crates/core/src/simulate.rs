@@ -20,11 +20,10 @@ mod mix;
 mod policy;
 mod pool;
 mod random;
-mod repack;
 
 pub use arrivals::{Arrivals, rate};
 pub use estimate::Estimate;
 pub use exact::{Exact, OneGpu};
-pub use mix::{Demand, Mix, MixError, Shipped, Size, shipped};
+pub use mix::{Asked, Demand, Mix, MixError, Shipped, shipped};
 pub use policy::{Policy, PolicyError};
 pub use pool::{Arrival, Pool, PoolError, Run, Tally};

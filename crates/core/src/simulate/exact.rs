@@ -6,14 +6,16 @@
 use super::chain::{self, Rates};
 use super::layouts::Layouts;
 use super::mix::Demand;
-use super::policy::{Policy, Start};
-use crate::mig::Table;
+use super::policy::{Placer, Policy};
+use crate::mig::{Site, Table};
 
 /// What a policy does in the long run, as parts of 1.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Exact {
     /// Of all requests, those refused.
     pub refused: f64,
+    /// Of the requests for each profile, those refused, in the order of the demand.
+    pub refused_of: Vec<f64>,
     /// Of all requests, those refused that would have fitted had the instances lain otherwise. Part of `refused`.
     pub by_layout: f64,
     /// Of the time, that in which some request would be refused because of the layout alone.
@@ -29,6 +31,7 @@ pub struct Exact {
 /// One GPU with its demand, ready to be solved for any policy.
 pub struct OneGpu<'a> {
     layouts: Layouts<'a>,
+    demand: Demand,
     /// Requests per unit of time, in which an instance is held once on average.
     rate: f64,
 }
@@ -41,40 +44,35 @@ impl<'a> OneGpu<'a> {
     pub fn new(table: &'a Table, demand: &Demand, load: f64) -> Self {
         Self {
             layouts: Layouts::of(table, demand),
+            demand: demand.clone(),
             rate: super::arrivals::rate(table, demand, 1, load),
         }
     }
 
-    /// The figures of the policy.
+    /// The figures of the policy. Without idle instances, so that the planner is least loss.
     pub fn solve(&self, policy: Policy) -> Exact {
-        match policy {
-            Policy::FreeRepack => self.repacked(),
-            Policy::Optimal => self.follow(&self.best()),
-            policy => {
-                let start = Start::new(policy, self.layouts.table, &self.layouts.wanted);
-                self.follow(&self.choices(&start))
-            }
+        match Placer::of(policy, &self.demand) {
+            Some(placer) => self.follow(&self.choices(&placer)),
+            None if policy == Policy::Optimal => self.follow(&self.best()),
+            None => self.repacked(),
         }
     }
 
-    fn choices(&self, start: &Start<'_>) -> Choices {
+    fn choices(&self, placer: &Placer) -> Choices {
         let layouts = &self.layouts;
-        let choose = |layout: usize, wanted: usize| {
-            let at = start.choose(&layouts.all[layout], layouts.wanted[wanted].0)?;
-            let next = layouts.more[layout][wanted]
-                .iter()
-                .find(|(start, _)| *start == at);
+        let choose = |site: Site<'_>, layout: usize, wanted: usize| {
+            let (_, chosen) = placer.place(&[site], layouts.wanted[wanted].0)?;
+            let mut starts = layouts.more[layout][wanted].iter();
+            let next = starts.find(|(start, _)| *start == chosen.placement.start);
             Some(next.expect("a policy chooses a legal start").1)
         };
-        let wanted = 0..layouts.wanted.len();
-        (0..layouts.all.len())
-            .map(|layout| {
-                wanted
-                    .clone()
-                    .map(|wanted| choose(layout, wanted))
-                    .collect()
-            })
-            .collect()
+        let of_layout = |layout: usize| {
+            let site = Site::new(layouts.table, layouts.all[layout].iter().copied(), &[]);
+            (0..layouts.wanted.len())
+                .map(|wanted| choose(site, layout, wanted))
+                .collect()
+        };
+        (0..layouts.all.len()).map(of_layout).collect()
     }
 
     /// The long run under these choices.
@@ -103,14 +101,14 @@ impl<'a> OneGpu<'a> {
         }
         let mut exact = Exact {
             first_by_layout: self.first_by_layout(choices),
-            layouts: reached.len(),
-            ..Exact::NONE
+            ..Exact::none(reached.len(), layouts.wanted.len())
         };
         for (layout, time) in reached.into_iter().zip(chain::stationary(&rates)) {
             let mut blocked = false;
             for (wanted, (_, part)) in layouts.wanted.iter().enumerate() {
                 if choices[layout][wanted].is_none() {
                     exact.refused += time * part;
+                    exact.refused_of[wanted] += time;
                 }
                 if layouts.is_blocked(layout, wanted) {
                     exact.by_layout += time * part;
@@ -159,10 +157,7 @@ impl<'a> OneGpu<'a> {
             counts.iter().zip(wanted).map(of).product()
         };
         let total: f64 = fitting.all().map(weight).sum();
-        let mut exact = Exact {
-            layouts: fitting.all().count(),
-            ..Exact::NONE
-        };
+        let mut exact = Exact::none(fitting.all().count(), wanted.len());
         for counts in fitting.all() {
             let time = weight(counts) / total;
             let mut more = counts.to_vec();
@@ -170,6 +165,7 @@ impl<'a> OneGpu<'a> {
                 more[at] += 1;
                 if !fitting.fits(&more) {
                     exact.refused += time * part;
+                    exact.refused_of[at] += time;
                 }
                 more[at] -= 1;
                 let profile = self
@@ -229,12 +225,16 @@ impl<'a> OneGpu<'a> {
 }
 
 impl Exact {
-    const NONE: Self = Self {
-        refused: 0.0,
-        by_layout: 0.0,
-        blocked: 0.0,
-        in_use: 0.0,
-        first_by_layout: 0.0,
-        layouts: 0,
-    };
+    /// Nothing refused and nothing in use.
+    fn none(layouts: usize, wanted: usize) -> Self {
+        Self {
+            refused: 0.0,
+            refused_of: vec![0.0; wanted],
+            by_layout: 0.0,
+            blocked: 0.0,
+            in_use: 0.0,
+            first_by_layout: 0.0,
+            layouts,
+        }
+    }
 }

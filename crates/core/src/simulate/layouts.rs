@@ -3,8 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::mix::Demand;
-use super::policy::starts;
-use crate::mig::{Placement, Table};
+use crate::mig::{Layout, Placement, Table};
 
 /// All legal layouts of one GPU that hold nothing but wanted profiles. Number 0 is the empty one. A GPU with seven compute
 /// slices has 298 of its five plain profiles, 2319 of all that it offers without graphics.
@@ -49,7 +48,7 @@ impl<'a> Layouts<'a> {
             let mut columns = Vec::new();
             for (id, _) in &wanted {
                 let mut column = Vec::new();
-                for start in starts(table, &all[at], *id) {
+                for start in Layout::of(table, all[at].iter().copied()).starts(table, *id) {
                     let mut next: Vec<Placement> = all[at].clone();
                     next.push(Placement {
                         profile: *id,

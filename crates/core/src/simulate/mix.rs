@@ -12,7 +12,7 @@ use crate::mig::{MigProfile, Profile, Table};
 /// shipped ([`shipped`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mix {
-    sizes: Vec<(Size, u32)>,
+    sizes: Vec<(Asked, u32)>,
 }
 
 /// A mix that comes with the program, from `data/mixes.toml`.
@@ -26,7 +26,7 @@ pub struct Shipped {
 
 /// What is asked for: a profile, or the plain one with so many compute slices, whatever it is called on a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Size {
+pub enum Asked {
     /// `2g`
     Slices(u8),
     /// `2g.10gb`
@@ -71,7 +71,7 @@ pub fn shipped() -> &'static [Shipped] {
     &SHIPPED
 }
 
-impl Size {
+impl Asked {
     /// The profile that it means on a GPU with this table.
     pub fn on(self, table: &Table) -> Option<&Profile> {
         match self {
@@ -81,7 +81,7 @@ impl Size {
     }
 }
 
-impl FromStr for Size {
+impl FromStr for Asked {
     type Err = MixError;
 
     fn from_str(text: &str) -> Result<Self, MixError> {
@@ -94,7 +94,7 @@ impl FromStr for Size {
     }
 }
 
-impl fmt::Display for Size {
+impl fmt::Display for Asked {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Slices(slices) => write!(out, "{slices}g"),
@@ -109,11 +109,6 @@ impl Mix {
     /// # Errors
     /// When the table lacks a profile of the mix.
     pub fn on(&self, table: &Table) -> Result<Demand, MixError> {
-        let total: u64 = self
-            .sizes
-            .iter()
-            .map(|(_, weight)| u64::from(*weight))
-            .sum();
         let mut weights = vec![0_u64; table.profiles.len()];
         for (size, weight) in &self.sizes {
             let wanted = size.on(table).ok_or_else(|| MixError::Absent {
@@ -126,13 +121,7 @@ impl Mix {
                 .position(|profile| profile.id == wanted.id);
             weights[at.expect("it is of the table")] += u64::from(*weight);
         }
-        let part = |(profile, weight): (&Profile, u64)| {
-            (weight > 0).then_some((profile.id, weight as f64 / total as f64))
-        };
-        let parts = table.profiles.iter().zip(weights).filter_map(part);
-        Ok(Demand {
-            parts: parts.collect(),
-        })
+        Demand::weighted(table, &weights).ok_or(MixError::Nothing)
     }
 }
 
@@ -146,13 +135,41 @@ fn names(table: &Table) -> String {
 }
 
 impl Demand {
+    /// What these requests ask for, by the ids of profiles of the table; `None` without any.
+    pub fn of(table: &Table, asked: impl IntoIterator<Item = u32>) -> Option<Self> {
+        let mut counts = vec![0_u64; table.profiles.len()];
+        for id in asked {
+            let at = table.profiles.iter().position(|profile| profile.id == id);
+            counts[at.expect("the profile is of this table")] += 1;
+        }
+        Self::weighted(table, &counts)
+    }
+
+    /// `weights` are those of the table's profiles, in its order.
+    fn weighted(table: &Table, weights: &[u64]) -> Option<Self> {
+        let total: u64 = weights.iter().sum();
+        let part = |(profile, weight): (&Profile, &u64)| {
+            (*weight > 0).then_some((profile.id, *weight as f64 / total as f64))
+        };
+        let parts = table.profiles.iter().zip(weights).filter_map(part);
+        (total > 0).then(|| Self {
+            parts: parts.collect(),
+        })
+    }
+
+    /// The profiles, and the part of all requests that asks for each, in the order of the table.
+    pub fn parts<'a>(&'a self, table: &'a Table) -> impl Iterator<Item = (&'a Profile, f64)> {
+        let profile = |id| table.profile(id).expect("the demand is of this table");
+        self.parts
+            .iter()
+            .map(move |(id, part)| (profile(*id), *part))
+    }
+
     /// Compute slices that a request takes, on average.
     pub fn compute_slices(&self, table: &Table) -> f64 {
-        let slices = |(id, part): &(u32, f64)| {
-            let profile = table.profile(*id).expect("the demand is of this table");
-            part * f64::from(profile.compute_slices)
-        };
-        self.parts.iter().map(slices).sum()
+        self.parts(table)
+            .map(|(profile, part)| part * f64::from(profile.compute_slices))
+            .sum()
     }
 }
 
@@ -205,7 +222,7 @@ pub enum MixError {
     #[error("the mix asks for nothing")]
     Nothing,
     #[error("this GPU has no MIG profile `{size}`")]
-    Absent { size: Size, offered: String },
+    Absent { size: Asked, offered: String },
 }
 
 impl MixError {

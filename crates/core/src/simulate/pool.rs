@@ -1,16 +1,15 @@
 //! Several GPUs and what comes to them: one event after the other.
 //!
-//! A request gets an instance at once or is lost. What a job leaves stays as an idle instance, as on a real node: it counts as
-//! free, the next request of its profile that is put there takes it as it is, and it goes when its slices are needed.
+//! A request gets an instance at once or is lost. Under the planner, what a job leaves stays as an idle instance, as on a real
+//! node: it counts as free, is taken as it is by a request for its profile, and goes when its slices are needed.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
 use super::layouts::{Fitting, Layouts};
 use super::mix::Demand;
-use super::policy::{Chosen, Policy, Start};
-use super::repack::Repack;
-use crate::mig::{Placement, Table};
+use super::policy::{Placer, Policy};
+use crate::mig::{Candidate, Layout, Placement, Repack, Site, Table};
 
 /// One request.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -84,22 +83,25 @@ pub struct Pool<'a> {
     gpus: u32,
     wanted: Vec<(u32, f64)>,
     fitting: Fitting,
-    how: How<'a>,
+    how: How,
+    keeps_idle: bool,
 }
 
-enum How<'a> {
-    Place(Start<'a>),
+enum How {
+    Place(Placer),
     /// Anything goes that would fit if all instances were laid anew.
     Repack(Repack),
 }
 
 /// One GPU of the pool.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Held {
+#[derive(Clone, Debug)]
+struct Gpu {
     /// What jobs hold.
-    pub jobs: Vec<Placement>,
+    jobs: Vec<Placement>,
+    /// The same, as it decides what may lie beside.
+    held: Layout,
     /// Instances that nobody holds.
-    pub idle: Vec<Placement>,
+    idle: Vec<Placement>,
     /// Jobs of each wanted profile.
     counts: Vec<u8>,
 }
@@ -124,12 +126,13 @@ impl<'a> Pool<'a> {
         demand: &Demand,
         policy: Policy,
     ) -> Result<Self, PoolError> {
-        let how = match policy {
-            Policy::Optimal => return Err(PoolError::OneGpu(policy)),
-            Policy::FreeRepack => {
-                How::Repack(Repack::of(table, demand).ok_or(PoolError::NoBound(policy))?)
+        let how = match Placer::of(policy, demand) {
+            Some(placer) => How::Place(placer),
+            None if policy == Policy::Optimal => return Err(PoolError::OneGpu(policy)),
+            None => {
+                let wanted = demand.parts.iter().map(|(id, _)| *id);
+                How::Repack(Repack::of(table, wanted).ok_or(PoolError::NoBound(policy))?)
             }
-            policy => How::Place(Start::new(policy, table, &demand.parts)),
         };
         Ok(Self {
             table,
@@ -137,19 +140,22 @@ impl<'a> Pool<'a> {
             wanted: demand.parts.clone(),
             fitting: Layouts::of(table, demand).fitting().clone(),
             how,
+            keeps_idle: policy.keeps_idle(),
         })
     }
 
     /// Lets the arrivals come, the first `skip` of them to warm up: they are served and not counted. All must ask for profiles
     /// of the demand.
     pub fn run(&self, arrivals: impl IntoIterator<Item = Arrival>, skip: u64) -> Run {
-        let held = Held {
+        let empty = Gpu {
+            jobs: Vec::new(),
+            held: Layout::EMPTY,
+            idle: Vec::new(),
             counts: vec![0; self.wanted.len()],
-            ..Held::default()
         };
         let mut state = State {
             pool: self,
-            gpus: vec![held; usize::try_from(self.gpus).expect("a pool fits in memory")],
+            gpus: vec![empty; usize::try_from(self.gpus).expect("a pool fits in memory")],
             counts: vec![0; self.wanted.len()],
             leaving: BinaryHeap::new(),
             slices: 0,
@@ -187,7 +193,7 @@ impl<'a> Pool<'a> {
     }
 
     /// Whether the instances of some GPU could lie otherwise so that one more would fit there.
-    fn some_could_fit(&self, gpus: &mut [Held], wanted: usize) -> bool {
+    fn some_could_fit(&self, gpus: &mut [Gpu], wanted: usize) -> bool {
         gpus.iter_mut().any(|gpu| {
             gpu.counts[wanted] += 1;
             let fits = self.fitting.fits(&gpu.counts);
@@ -200,7 +206,7 @@ impl<'a> Pool<'a> {
 /// A pool in the middle of a run.
 struct State<'a> {
     pool: &'a Pool<'a>,
-    gpus: Vec<Held>,
+    gpus: Vec<Gpu>,
     /// Jobs of each wanted profile, on all GPUs.
     counts: Vec<u64>,
     leaving: BinaryHeap<Leaving>,
@@ -246,9 +252,12 @@ impl State<'_> {
         if let Some((gpu, placement)) = job.place {
             let gpu = &mut self.gpus[gpu];
             gpu.jobs.retain(|held| *held != placement);
+            gpu.held = Layout::of(self.pool.table, gpu.jobs.iter().copied());
             gpu.counts[job.wanted] -= 1;
-            gpu.idle.push(placement);
-            gpu.idle.sort_unstable();
+            if self.pool.keeps_idle {
+                gpu.idle.push(placement);
+                gpu.idle.sort_unstable();
+            }
         }
     }
 
@@ -259,7 +268,7 @@ impl State<'_> {
         let counted_as = u64::from(counted);
         self.run.profiles[wanted].arrived += counted_as;
         let place = match &self.pool.how {
-            How::Place(start) => start.place(&self.gpus, arrival.profile).map(Some),
+            How::Place(placer) => placer.place(&self.sites(), arrival.profile).map(Some),
             How::Repack(repack) => {
                 self.counts[wanted] += 1;
                 let fits = repack.fits(&self.counts, u64::from(self.pool.gpus));
@@ -275,8 +284,8 @@ impl State<'_> {
             }
             return;
         };
-        if let Some(chosen) = &chosen {
-            self.take(chosen, wanted, counted_as);
+        if let Some((gpu, chosen)) = &chosen {
+            self.take(*gpu, chosen, wanted, counted_as);
         }
         self.counts[wanted] += 1;
         self.slices += self.pool.slices(arrival.profile);
@@ -284,20 +293,30 @@ impl State<'_> {
             at: arrival.at + arrival.holding,
             nth,
             wanted,
-            place: chosen.map(|chosen| (chosen.gpu, chosen.placement)),
+            place: chosen.map(|(gpu, chosen)| (gpu, chosen.placement)),
         });
     }
 
-    fn take(&mut self, chosen: &Chosen, wanted: usize, counted_as: u64) {
-        let gpu = &mut self.gpus[chosen.gpu];
-        if chosen.reuse {
-            self.run.reused += counted_as;
-            gpu.idle.retain(|idle| *idle != chosen.placement);
-        }
+    fn sites(&self) -> Vec<Site<'_>> {
+        let sites = self.gpus.iter().map(|gpu| Site {
+            table: self.pool.table,
+            held: gpu.held,
+            idle: &gpu.idle,
+        });
+        sites.collect()
+    }
+
+    fn take(&mut self, gpu: usize, chosen: &Candidate, wanted: usize, counted_as: u64) {
+        let gpu = &mut self.gpus[gpu];
+        self.run.reused += counted_as * u64::from(chosen.reuse);
         self.run.destroyed += counted_as * chosen.reclaim.len() as u64;
-        gpu.idle.retain(|idle| !chosen.reclaim.contains(idle));
+        let goes = |idle: &Placement| *idle == chosen.placement || chosen.reclaim.contains(idle);
+        gpu.idle.retain(|idle| !goes(idle));
+        gpu.held = gpu
+            .held
+            .with(self.pool.table, chosen.placement)
+            .expect("a policy chooses a legal place");
         gpu.jobs.push(chosen.placement);
-        gpu.jobs.sort_unstable();
         gpu.counts[wanted] += 1;
     }
 }
