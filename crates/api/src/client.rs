@@ -23,8 +23,8 @@ use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 
 use crate::v1::{
-    Advice, Error, ErrorBody, ErrorCode, Event, Gpu, Job, List, Node, Oom, Queue, Resize, Submit,
-    Why,
+    Advice, Error, ErrorBody, ErrorCode, Event, Gpu, GpuChange, GpuChanged, Job, List, MigGc,
+    MigInstance, MigPlanned, MigWanted, Node, Oom, Queue, Resize, Submit, Why,
 };
 
 pub use stream::{EventStream, LogStream};
@@ -85,6 +85,27 @@ impl Client {
 
     pub async fn gpus(&self) -> Result<Vec<Gpu>, Error> {
         self.list("/v1/gpus").await
+    }
+
+    /// Changes how a GPU may be used; `gpu` is an index or a UUID.
+    pub async fn change_gpu(&self, gpu: &str, change: &GpuChange) -> Result<GpuChanged, Error> {
+        let path = format!("/v1/gpus/{}", encoded(gpu));
+        only(self.send(Method::PATCH, &path, change).await?)
+    }
+
+    /// Every MIG instance, by GPU and place.
+    pub async fn mig_instances(&self) -> Result<Vec<MigInstance>, Error> {
+        self.list("/v1/mig").await
+    }
+
+    /// Where instances of these profiles would go, all of them together.
+    pub async fn mig_plan(&self, wanted: &MigWanted) -> Result<Vec<MigPlanned>, Error> {
+        self.send(Method::POST, "/v1/mig/plan", wanted).await
+    }
+
+    /// Removes idle instances; answers those.
+    pub async fn mig_gc(&self, gc: &MigGc) -> Result<Vec<MigInstance>, Error> {
+        self.send(Method::POST, "/v1/mig/gc", gc).await
     }
 
     pub async fn queues(&self) -> Result<Vec<Queue>, Error> {
@@ -203,10 +224,19 @@ impl Client {
         path: &str,
         body: &(impl Serialize + Sync),
     ) -> Result<T, Error> {
+        only(self.send(Method::POST, path, body).await?)
+    }
+
+    async fn send<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: &(impl Serialize + Sync),
+    ) -> Result<Vec<T>, Error> {
         let body = serde_json::to_vec(body)
             .map_err(|error| internal(format!("cannot write the request: {error}")))?;
-        let answer = self.call(Method::POST, path, Bytes::from(body)).await?;
-        only(self.items(answer).await?)
+        let answer = self.call(method, path, Bytes::from(body)).await?;
+        self.items(answer).await
     }
 
     async fn get(&self, path: &str) -> Result<Answer, Error> {

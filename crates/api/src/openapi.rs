@@ -26,6 +26,12 @@ pub fn document() -> Value {
         add::<v1::Resize>,
         add::<v1::Oom>,
         add::<v1::Advice>,
+        add::<v1::GpuChange>,
+        add::<v1::GpuChanged>,
+        add::<v1::MigInstance>,
+        add::<v1::MigWanted>,
+        add::<v1::MigPlanned>,
+        add::<v1::MigGc>,
         add::<v1::ErrorBody>,
         // No call answers with these two: the command line prints them in the same envelope.
         add::<v1::Selftest>,
@@ -57,13 +63,17 @@ fn add<T: schemars::JsonSchema>(schemas: &mut SchemaGenerator) {
 
 fn operation(route: &Route) -> Value {
     let mut parameters: Vec<Value> = route.query.iter().map(query).collect();
-    if route.path.contains("{job}") {
-        let about = "A number, a name that one job has, or `last`";
-        parameters.insert(
-            0,
-            json!({ "name": "job", "in": "path", "required": true, "description": about,
-            "schema": { "type": "string" } }),
-        );
+    for (name, about) in [
+        ("job", "A number, a name that one job has, or `last`"),
+        ("gpu", "An index or a UUID"),
+    ] {
+        if route.path.contains(&format!("{{{name}}}")) {
+            parameters.insert(
+                0,
+                json!({ "name": name, "in": "path", "required": true, "description": about,
+                "schema": { "type": "string" } }),
+            );
+        }
     }
     let mut operation = json!({
         "summary": route.summary,

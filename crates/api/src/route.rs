@@ -3,9 +3,9 @@
 /// One call.
 #[derive(Clone, Copy, Debug)]
 pub struct Route {
-    /// `GET` or `POST`.
+    /// `GET`, `POST` or `PATCH`.
     pub method: &'static str,
-    /// `{job}` stands for a reference: a number, a name that one job has, or `last`.
+    /// `{job}` stands for a reference: a number, a name that one job has, or `last`; `{gpu}` for an index or a UUID.
     pub path: &'static str,
     pub summary: &'static str,
     pub query: &'static [Parameter],
@@ -73,6 +73,10 @@ const JOBS: Answer = Answer::List {
     of: "Job",
     kind: "JobList",
 };
+const INSTANCES: Answer = Answer::List {
+    of: "MigInstance",
+    kind: "MigInstanceList",
+};
 const FOLLOW: Parameter = Parameter {
     name: "follow",
     about: "Go on as more comes",
@@ -97,6 +101,36 @@ pub const ROUTES: &[Route] = &[
             kind: "GpuList",
         },
     ),
+    Route {
+        method: "PATCH",
+        body: Body::Json("GpuChange"),
+        ..get(
+            "/v1/gpus/{gpu}",
+            "Change how a GPU may be used, or say what that would take",
+            Answer::List {
+                of: "GpuChanged",
+                kind: "GpuChange",
+            },
+        )
+    },
+    get("/v1/mig", "Every MIG instance", INSTANCES),
+    Route {
+        method: "POST",
+        body: Body::Json("MigWanted"),
+        ..get(
+            "/v1/mig/plan",
+            "Where MIG instances would go, all together; nothing is changed or held",
+            Answer::List {
+                of: "MigPlanned",
+                kind: "MigPlan",
+            },
+        )
+    },
+    Route {
+        method: "POST",
+        body: Body::Json("MigGc"),
+        ..get("/v1/mig/gc", "Remove the idle MIG instances", INSTANCES)
+    },
     get(
         "/v1/queues",
         "Queues, in the order they are served",

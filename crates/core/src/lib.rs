@@ -30,6 +30,7 @@ pub mod job;
 pub mod lease;
 pub mod mig;
 pub mod obstacle;
+pub mod outlook;
 mod placement;
 pub mod plan;
 pub mod project;

@@ -84,8 +84,12 @@ impl<'a> Seats<'a> {
 
     /// Where an instance of this profile could go now, the best first.
     pub(crate) fn candidates(&self, profile: u32) -> Vec<Candidate> {
-        let site = Site::new(self.table, self.taken(), &self.idle);
-        site.candidates(profile, Policy::LeastLoss)
+        self.site().candidates(profile, Policy::LeastLoss)
+    }
+
+    /// The GPU as [`mig`](crate::mig) sees it.
+    pub(crate) fn site(&self) -> Site<'_> {
+        Site::new(self.table, self.taken(), &self.idle)
     }
 
     /// Whether there is a place for one of this profile now.
