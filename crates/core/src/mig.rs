@@ -17,9 +17,14 @@
 //! Everything is decided from the table; nothing is known here of any one model, and nothing is read out of a profile's name
 //! but its attribute and its nominal size. What is done with an answer, creating and destroying, is the agent's.
 
+mod batch;
+mod choose;
 mod known;
+mod layout;
 mod name;
+mod place;
 pub mod recover;
+mod repack;
 mod table;
 mod uuid;
 
@@ -28,8 +33,13 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+pub use batch::{Packing, Placed, pack};
+pub use choose::{Need, Size, smallest, sufficient};
 pub use known::{Model, models};
+pub use layout::{Layout, sets};
 pub use name::{Attribute, MigProfile, MigProfileError};
+pub use place::{Candidate, Policy, Rank, Site, place};
+pub use repack::{Repack, Way, fits, pool_fits, ways};
 pub use table::{Profile, Table, TableError};
 pub use uuid::{MigUuid, MigUuidError};
 

@@ -144,7 +144,7 @@ impl Table {
     }
 }
 
-fn is_plain(profile: &Profile, all: &[Profile]) -> bool {
+pub(super) fn is_plain(profile: &Profile, all: &[Profile]) -> bool {
     let bare = |p: &Profile| p.name.attribute() == Attribute::None;
     let smaller = |p: &Profile| {
         bare(p)

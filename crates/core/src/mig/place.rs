@@ -1,0 +1,216 @@
+//! Where an instance goes: over all GPUs and starts, where it takes away least of what is still possible.
+//!
+//! Idle instances never hold up a request: they count as free. But one of the wanted profile is taken as it is before any other
+//! is made. Of several such, and of several places for a new one, the one with the least loss is taken; then the one for
+//! which the fewest idle instances have to go, then the one where their going opens most, then the fullest GPU, the first GPU,
+//! the lowest start.
+//!
+//! Reuse before loss, because making an instance takes a second or two. In simulated pools of 8 GPUs at load 0.7 three to
+//! five requests of six find an instance, where loss alone lets half to two thirds find one; up to 0.35 points more of all
+//! requests are refused. Fewest victims before loss refused up to 0.25 points more again, and saved next to nothing.
+
+use std::cmp::Reverse;
+
+use super::layout::Layout;
+use super::table::is_plain;
+use super::{Attribute, Placement, Table};
+
+/// How a place is chosen. The planner's is `LeastLoss`; the others are for comparison, and do not look for idle instances.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Policy<'a> {
+    /// The first GPU with room, its lowest start.
+    FirstFit,
+    /// The emptiest GPU, its lowest start.
+    Spread,
+    /// The first GPU with room, at the start that the driver chooses where it is not told one: of those that leave most
+    /// possible over all profiles, the lowest; for the profile with double memory the last start only when there is no other.
+    /// Inferred: it reproduces the eleven public transcripts of A100, H100 and GH200 that there are.
+    DriverDefault,
+    /// What takes away least of what is [possible](Layout::possible).
+    #[default]
+    LeastLoss,
+    /// The same with [weights](Layout::possible_by_weight): by id, how often a profile is asked for. Better where large profiles
+    /// are not asked for, worse where they are: it stops keeping whole GPUs free.
+    DemandWeighted(&'a [(u32, u32)]),
+}
+
+/// A GPU on which an instance could go.
+#[derive(Clone, Copy, Debug)]
+pub struct Site<'a> {
+    pub table: &'a Table,
+    /// What stays: jobs' instances, and all others that are not idle.
+    pub held: Layout,
+    /// Ours, and nobody's.
+    pub idle: &'a [Placement],
+}
+
+/// A place for an instance.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    pub placement: Placement,
+    /// An idle instance of the profile lies just there, and is taken as it is.
+    pub reuse: bool,
+    /// Idle instances that have to be destroyed before, in order.
+    pub reclaim: Vec<Placement>,
+    /// How good the place is, under the policy by which it was found.
+    pub rank: Rank,
+}
+
+/// How good a place is; the least is the best. Under [`Policy::LeastLoss`] they compare between GPUs; of equal ones the first GPU
+/// is taken, then the lowest start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Rank {
+    /// Nothing lies there that could be taken as it is.
+    pub new: bool,
+    /// What is no longer possible, in the policy's measure.
+    pub loss: u64,
+    /// How many idle instances have to go.
+    pub reclaimed: usize,
+    /// How much more is possible when they have gone and this one is there than before, idle instances counted.
+    gain: Reverse<i64>,
+    /// Memory slices that are left for others.
+    free: u32,
+}
+
+impl<'a> Site<'a> {
+    /// A GPU with these instances on it.
+    pub fn new(
+        table: &'a Table,
+        held: impl IntoIterator<Item = Placement>,
+        idle: &'a [Placement],
+    ) -> Self {
+        let held = Layout::of(table, held);
+        Self { table, held, idle }
+    }
+
+    /// Every place where an instance of the profile can go now, the best first.
+    pub fn candidates(&self, profile: u32, policy: Policy<'_>) -> Vec<Candidate> {
+        let before = policy.measure(self.table, &self.held);
+        let starts = self.held.starts(self.table, profile);
+        let mut found: Vec<Candidate> = starts
+            .map(|start| {
+                let placement = Placement { profile, start };
+                self.candidate(placement, policy, self.rank(placement, policy, before))
+            })
+            .collect();
+        // Stable: of equal ranks the lowest start stays first.
+        found.sort_by_key(|candidate| candidate.rank);
+        found
+    }
+
+    /// The parts of the rank that can be told without looking at idle instances that would have to go.
+    fn rank(&self, placement: Placement, policy: Policy<'_>, before: u64) -> Rank {
+        let after = self.held.and(self.table, placement);
+        let loss = before.saturating_sub(policy.measure(self.table, &after));
+        let free = after.free_slices(self.table);
+        match policy {
+            Policy::FirstFit => Rank::default(),
+            Policy::Spread => Rank {
+                free: u32::MAX - free,
+                ..Rank::default()
+            },
+            Policy::DriverDefault => Rank {
+                new: is_last_resort(self.table, placement),
+                loss,
+                ..Rank::default()
+            },
+            Policy::LeastLoss | Policy::DemandWeighted(_) => Rank {
+                new: !self.idle.contains(&placement),
+                loss,
+                free,
+                ..Rank::default()
+            },
+        }
+    }
+
+    fn candidate(&self, placement: Placement, policy: Policy<'_>, mut rank: Rank) -> Candidate {
+        let reuse = self.idle.contains(&placement);
+        let mut reclaim = Vec::new();
+        if !reuse && !self.idle.is_empty() {
+            let after = self.held.and(self.table, placement);
+            let (after, clash) = after.beside(self.table, self.idle.iter().copied());
+            reclaim = clash;
+            if !reclaim.is_empty() && policy.is_lazy() {
+                let (before, _) = self.held.beside(self.table, self.idle.iter().copied());
+                let possible = |layout: Layout| i64::from(layout.possible(self.table));
+                rank.reclaimed = reclaim.len();
+                rank.gain = Reverse(possible(after) - possible(before));
+            }
+        }
+        Candidate {
+            placement,
+            reuse,
+            reclaim,
+            rank,
+        }
+    }
+}
+
+/// The best place over all GPUs for an instance of the profile that `profile` names for each, by its place in `sites`: on which
+/// GPU, and where. `None` where none has room.
+pub fn place(
+    sites: &[Site<'_>],
+    profile: impl Fn(usize) -> Option<u32>,
+    policy: Policy<'_>,
+) -> Option<(usize, Candidate)> {
+    let mut best: Option<(usize, Candidate)> = None;
+    for (at, site) in sites.iter().enumerate() {
+        if best.is_some() && policy.is_in_order() {
+            break;
+        }
+        let Some(profile) = profile(at) else { continue };
+        let mut starts = site.held.starts(site.table, profile).peekable();
+        if starts.peek().is_none() {
+            continue;
+        }
+        let before = policy.measure(site.table, &site.held);
+        for start in starts {
+            let placement = Placement { profile, start };
+            let rank = site.rank(placement, policy, before);
+            let hopeless = |(_, best): &(usize, Candidate)| {
+                (best.rank.new, best.rank.loss) < (rank.new, rank.loss)
+            };
+            if best.as_ref().is_some_and(hopeless) {
+                continue;
+            }
+            let candidate = site.candidate(placement, policy, rank);
+            if best
+                .as_ref()
+                .is_none_or(|(_, best)| candidate.rank < best.rank)
+            {
+                best = Some((at, candidate));
+            }
+        }
+    }
+    best
+}
+
+impl Policy<'_> {
+    fn measure(self, table: &Table, layout: &Layout) -> u64 {
+        match self {
+            Self::FirstFit | Self::Spread => 0,
+            Self::DriverDefault => u64::from(layout.possible_of_all(table)),
+            Self::LeastLoss => u64::from(layout.possible(table)),
+            Self::DemandWeighted(weights) => layout.possible_by_weight(table, weights),
+        }
+    }
+
+    /// Whether the first GPU with room is taken, however good the others are.
+    fn is_in_order(self) -> bool {
+        matches!(self, Self::FirstFit | Self::DriverDefault)
+    }
+
+    /// Whether it counts which idle instances have to go.
+    fn is_lazy(self) -> bool {
+        matches!(self, Self::LeastLoss | Self::DemandWeighted(_))
+    }
+}
+
+/// The last start of the profile with double memory.
+fn is_last_resort(table: &Table, placement: Placement) -> bool {
+    table.profile(placement.profile).is_some_and(|profile| {
+        profile.name.attribute() == Attribute::None
+            && !is_plain(profile, &table.profiles)
+            && profile.starts.last() == Some(&placement.start)
+    })
+}

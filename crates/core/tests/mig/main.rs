@@ -1,0 +1,10 @@
+//! MIG: what may lie where, and where the next instance goes, held against rules written down a second time, against
+//! enumeration of everything there is, and against what was seen on GPUs.
+
+mod batch;
+mod choose;
+mod driver;
+mod layouts;
+mod place;
+mod repack;
+mod rules;
