@@ -21,7 +21,7 @@ use divvy_core::{
 use crate::config::GRACE;
 use crate::daemon::{from_home, from_store, internal};
 use crate::environment::{Surroundings, for_job};
-use crate::gpu::Device;
+use crate::gpu::{Device, Observed};
 use crate::gpu::roster::Entry;
 use crate::gpu::slice::{self, Cut, HeldSlice};
 use crate::intake::{self, usage};
@@ -114,7 +114,12 @@ impl Prepared {
 
 fn prepare(submit: Submit, home: &Home, node: &Node, runs: &[Run]) -> Result<Prepared, Error> {
     let store = Store::open(&home.database()).map_err(|error| from_store(&error))?;
-    let mut devices = node.devices(&store, |_| Some(Mode::Shared))?;
+    // Instances outlive whoever made them, so they are for a daemon to make.
+    let mode = |gpu: &Observed| match gpu.divided() {
+        Some(_) => Mode::Unmanaged,
+        None => Mode::Shared,
+    };
+    let mut devices = node.devices(&store, |gpu| Some(mode(gpu)))?;
     observe(&mut devices, node, runs)?;
     let gpus: Vec<Gpu> = devices.iter().map(|device| device.gpu.clone()).collect();
     let amount = submit.amount.clone().map(Amount::try_from).transpose()?;
@@ -151,11 +156,12 @@ fn prepare(submit: Submit, home: &Home, node: &Node, runs: &[Run]) -> Result<Pre
     let slice = HeldSlice::create(&folder, &cut)
         .map_err(|error| Error::new(ErrorCode::Internal, chain(&error)))?;
     let queue = QueueName::default_queue();
+    let visible: Vec<String> = grants.iter().map(|grant| grant.gpu.to_string()).collect();
     let around = Surroundings {
         job: &name,
         queue: &queue,
-        grants: &grants,
-        slice: &folder,
+        visible: &visible,
+        slice: Some(&folder),
         preload: &node.programs.preload,
         simulated: node.simulated.as_ref(),
     };
@@ -165,7 +171,8 @@ fn prepare(submit: Submit, home: &Home, node: &Node, runs: &[Run]) -> Result<Pre
         cwd: submit.cwd.into(),
         env: for_job(submit.env, &around),
         grace_ms: u64::try_from(GRACE.as_millis()).unwrap_or(u64::MAX),
-        limiter: node.programs.wish(&folder, node.simulated.as_ref()),
+        limiter: Some(node.programs.wish(&folder, node.simulated.as_ref())),
+        container: None,
     };
     let dir = JobDir::new(self::folder(home, number));
     let record = |error| Error::new(ErrorCode::Internal, chain(&error));
@@ -190,20 +197,13 @@ fn prepare(submit: Submit, home: &Home, node: &Node, runs: &[Run]) -> Result<Pre
 /// What the core gives this run, the others counted.
 fn place(job: JobId, request: &Request, gpus: Vec<Gpu>, runs: &[Run]) -> Result<Vec<Grant>, Error> {
     let queue = QueueName::default_queue();
-    let held = |run: &Run| Held {
-        job: JobId(run.number),
-        queue: queue.clone(),
-        grants: run.grants.clone(),
-    };
+    let held = |run: &Run| Held::new(JobId(run.number), queue.clone(), run.grants.clone());
     let snapshot = Snapshot {
         gpus,
         held: runs.iter().map(held).collect(),
         queues: vec![Queue {
             spec: QueueSpec::open(queue.clone()),
-            waiting: vec![Waiting {
-                job,
-                request: request.clone(),
-            }],
+            waiting: vec![Waiting::new(job, request.clone())],
         }],
         ..Snapshot::default()
     };

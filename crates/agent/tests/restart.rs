@@ -282,7 +282,11 @@ async fn supervisors_killed_at_random_moments_never_make_a_job_run_twice() {
                 assert!(times <= 1, "{job:#?}");
             }
             EndReason::LaunchFailed => assert_eq!(times, 0, "{job:#?}"),
-            EndReason::Failed | EndReason::Cancelled | EndReason::Bypass => panic!("{job:#?}"),
+            EndReason::Failed
+            | EndReason::Cancelled
+            | EndReason::Bypass
+            | EndReason::TimeLimit
+            | EndReason::DependencyFailed => panic!("{job:#?}"),
         }
     }
     println!("{lost} of {JOBS} were lost with their supervisors");

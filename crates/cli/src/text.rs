@@ -97,6 +97,8 @@ fn end_reason(reason: EndReason) -> &'static str {
         EndReason::LaunchFailed => "failed",
         EndReason::SupervisorLost => "lost",
         EndReason::Bypass => "killed",
+        EndReason::TimeLimit => "timed out",
+        EndReason::DependencyFailed => "given up",
     }
 }
 

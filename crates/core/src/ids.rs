@@ -121,13 +121,39 @@ impl FromStr for QueueName {
     type Err = IdError;
 
     fn from_str(text: &str) -> Result<Self, IdError> {
-        let right = !text.is_empty() && text.trim() == text && !text.contains(char::is_control);
-        if right {
+        if is_one_line(text) {
             Ok(Self(text.into()))
         } else {
             Err(IdError::Queue(text.to_owned()))
         }
     }
+}
+
+/// A project's name: any text on one line without blanks at its ends. Cheap to clone.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct ProjectName(Arc<str>);
+
+impl ProjectName {
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for ProjectName {
+    type Err = IdError;
+
+    fn from_str(text: &str) -> Result<Self, IdError> {
+        if is_one_line(text) {
+            Ok(Self(text.into()))
+        } else {
+            Err(IdError::Project(text.to_owned()))
+        }
+    }
+}
+
+fn is_one_line(text: &str) -> bool {
+    !text.is_empty() && text.trim() == text && !text.contains(char::is_control)
 }
 
 macro_rules! text_id {
@@ -155,6 +181,7 @@ macro_rules! text_id {
 }
 text_id!(GpuUuid);
 text_id!(QueueName);
+text_id!(ProjectName);
 
 /// Why a text names nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -165,6 +192,8 @@ pub enum IdError {
     Job(String),
     #[error("{0:?} cannot name a queue")]
     Queue(String),
+    #[error("{0:?} cannot name a project")]
+    Project(String),
 }
 
 impl IdError {
@@ -176,7 +205,7 @@ impl IdError {
                     .to_owned()
             }
             Self::Job(_) => "write a number such as 3 or #3; `divvy ps -a` lists them".to_owned(),
-            Self::Queue(_) => {
+            Self::Queue(_) | Self::Project(_) => {
                 "a name is not empty, has no blanks at its ends and stays on one line".to_owned()
             }
         }

@@ -4,21 +4,25 @@
 //!             Placed             Spawned          (starting, running: Resized)
 //!   queued ───────────► starting ───────────► running
 //!    │ ▲  NeverStarted   │  │                  │  │
-//!    │ └─────────────────┘  │ Cancel           │  │
-//!    │                 ┌────┼──────────────────┘  │
-//!    │ Cancel          ▼    ▼     Cancel          │
-//!    │               stopping                     │
-//!    │                  │        │ Gone           │ Gone
+//!    │ ├─────────────────┘  │ Stop       Failed│  │
+//!    │ ├────────────────────┼──────────────────┤  │
+//!    │ │ Gone          ┌────┼──────────────────┘  │
+//!    │ │ (to come back)▼    ▼     Stop            │
+//!    │ └──────────── stopping                     │
+//!    │ Stop             │        │ Gone           │ Gone
 //!    └──────────────────┴────────┴────► ended ◄───┘
 //! ```
 //!
 //! A job ends once: nothing leads out of `ended`, and every state leads to it. It holds its grants from `Placed` until it
-//! is back in the queue or has ended. What is done about a state (journal, supervisor, signals) is the agent's.
+//! is back in the queue or has ended. Its program runs again only where that was agreed on: after it was preempted or
+//! requeued, and after a failure that it has retries left for. What is done about a state (journal, supervisor, signals)
+//! is the agent's.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::ids::JobId;
 use crate::slice::Grant;
 
 /// A job, with what its state needs and nothing more. In JSON: `{"state":"running","grants":[…],"process":{…}}`.
@@ -34,13 +38,61 @@ pub enum Job {
         grants: Vec<Grant>,
         process: Process,
     },
-    /// Was cancelled, and something of it may be left. No process yet when it was cancelled while starting.
+    /// Is to stop, and something of it may be left. No process yet when it was to stop while starting.
     Stopping {
         grants: Vec<Grant>,
         process: Option<Process>,
+        #[serde(default)]
+        why: Stop,
     },
     /// Holds nothing, for good.
     Ended { outcome: Outcome },
+}
+
+/// Why a job is to stop. A later cause takes an earlier one's place, never the reverse.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stop {
+    /// A job that is within its project's quota starts in its place; it goes back into its queue.
+    Preempt,
+    /// Somebody wants it to start anew; it goes back into its queue.
+    Requeue,
+    /// Its time is over.
+    TimeLimit,
+    /// Somebody wants it to end.
+    #[default]
+    Cancel,
+}
+
+impl Stop {
+    pub const ALL: [Self; 4] = [Self::Preempt, Self::Requeue, Self::TimeLimit, Self::Cancel];
+
+    /// The word for it in the journal.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Preempt => "preempt",
+            Self::Requeue => "requeue",
+            Self::TimeLimit => "time_limit",
+            Self::Cancel => "cancel",
+        }
+    }
+
+    /// Whether the job goes back into its queue.
+    pub fn comes_back(self) -> bool {
+        matches!(self, Self::Preempt | Self::Requeue)
+    }
+
+    /// What becomes of a job that was stopped, once its program has left like this.
+    fn end(self, gone: Gone) -> Job {
+        let outcome = match (self, gone) {
+            (Self::Cancel, _) => Outcome::Cancelled,
+            (Self::TimeLimit, _) => Outcome::TimeLimit,
+            // It would not be started the next time either, and is not wanted any more.
+            (_, gone @ (Gone::LaunchFailed(_) | Gone::Bypass)) => gone.into(),
+            (Self::Preempt | Self::Requeue, _) => return Job::Queued,
+        };
+        Job::Ended { outcome }
+    }
 }
 
 /// A process that cannot be mistaken for a later one with the same number.
@@ -67,6 +119,10 @@ pub enum Outcome {
     SupervisorLost,
     /// Divvy killed it: it held GPU memory past the limiter, and that is the policy.
     Bypass,
+    /// It ran for as long as it was to run at most.
+    TimeLimit,
+    /// It was to run after this job, which did not end well.
+    DependencyFailed(JobId),
 }
 
 /// What the world tells about a job.
@@ -81,10 +137,16 @@ pub enum Event {
     NeverStarted,
     /// It holds these from now on.
     Resized(Vec<Grant>),
-    /// Somebody wants it to stop.
-    Cancel,
+    /// It is to stop.
+    Stop(Stop),
     /// Its program is gone, or never came to be; told by the exit record or by its absence.
     Gone(Gone),
+    /// The same, and it had left before it was told to stop.
+    GoneBefore(Gone),
+    /// Its program failed, and it may try again.
+    Failed,
+    /// A job that it was to run after did not end well.
+    DependencyFailed(JobId),
 }
 
 /// How a program left.
@@ -106,17 +168,21 @@ impl Job {
     pub fn on(self, event: Event) -> Result<Self, Refused> {
         match (self, event) {
             (Self::Queued, Event::Placed(grants)) => Ok(Self::Starting { grants }),
-            (Self::Queued, Event::Cancel) => Ok(Self::Ended {
+            (Self::Queued, Event::Stop(Stop::Cancel)) => Ok(Self::Ended {
                 outcome: Outcome::Cancelled,
+            }),
+            (Self::Queued, Event::DependencyFailed(on)) => Ok(Self::Ended {
+                outcome: Outcome::DependencyFailed(on),
             }),
 
             (Self::Starting { grants }, Event::Spawned(process)) => {
                 Ok(Self::Running { grants, process })
             }
             (Self::Starting { .. }, Event::NeverStarted) => Ok(Self::Queued),
-            (Self::Starting { grants }, Event::Cancel) => Ok(Self::Stopping {
+            (Self::Starting { grants }, Event::Stop(why)) => Ok(Self::Stopping {
                 grants,
                 process: None,
+                why,
             }),
 
             (Self::Starting { .. }, Event::Resized(grants)) => Ok(Self::Starting { grants }),
@@ -124,9 +190,10 @@ impl Job {
                 Ok(Self::Running { grants, process })
             }
 
-            (Self::Running { grants, process }, Event::Cancel) => Ok(Self::Stopping {
+            (Self::Running { grants, process }, Event::Stop(why)) => Ok(Self::Stopping {
                 grants,
                 process: Some(process),
+                why,
             }),
 
             // The program came to be before the stop reached its supervisor.
@@ -134,21 +201,45 @@ impl Job {
                 Self::Stopping {
                     grants,
                     process: None,
+                    why,
                 },
                 Event::Spawned(process),
             ) => Ok(Self::Stopping {
                 grants,
                 process: Some(process),
+                why,
             }),
-            (Self::Stopping { process: None, .. }, Event::NeverStarted) => Ok(Self::Ended {
-                outcome: Outcome::Cancelled,
+            (
+                Self::Stopping {
+                    process: None, why, ..
+                },
+                Event::NeverStarted,
+            ) => Ok(why.end(Gone::SupervisorLost)),
+            (
+                Self::Stopping {
+                    grants,
+                    process,
+                    why,
+                },
+                Event::Stop(then),
+            ) => Ok(Self::Stopping {
+                grants,
+                process,
+                why: why.max(then),
             }),
-            (stopping @ Self::Stopping { .. }, Event::Cancel) => Ok(stopping),
             // However its program left: it was asked to, and nobody can tell whether it would have otherwise.
-            (Self::Stopping { .. }, Event::Gone(_)) => Ok(Self::Ended {
-                outcome: Outcome::Cancelled,
+            (Self::Stopping { why, .. }, Event::Gone(gone)) => Ok(why.end(gone)),
+            (
+                Self::Stopping {
+                    why: Stop::Cancel, ..
+                },
+                Event::GoneBefore(gone),
+            ) => Ok(Stop::Cancel.end(gone)),
+            (Self::Stopping { .. }, Event::GoneBefore(gone)) => Ok(Self::Ended {
+                outcome: gone.into(),
             }),
 
+            (Self::Starting { .. } | Self::Running { .. }, Event::Failed) => Ok(Self::Queued),
             // A short program may be gone before anybody saw it run.
             (Self::Starting { .. } | Self::Running { .. }, Event::Gone(gone)) => Ok(Self::Ended {
                 outcome: gone.into(),
@@ -218,6 +309,13 @@ impl fmt::Display for Outcome {
             Self::LaunchFailed(why) => write!(out, "could not be started: {why}"),
             Self::SupervisorLost => out.write_str("supervisor lost, exit code unknown"),
             Self::Bypass => out.write_str("killed: it held GPU memory past the limiter"),
+            Self::TimeLimit => out.write_str("stopped: its time was over"),
+            Self::DependencyFailed(on) => {
+                write!(
+                    out,
+                    "never started: it was to run after #{on}, which did not end well"
+                )
+            }
         }
     }
 }
@@ -229,8 +327,13 @@ impl Event {
             Self::Spawned(_) => "spawned",
             Self::NeverStarted => "given up as never started",
             Self::Resized(_) => "resized",
-            Self::Cancel => "cancelled",
-            Self::Gone(_) => "reported gone",
+            Self::Stop(Stop::Cancel) => "cancelled",
+            Self::Stop(Stop::Preempt) => "preempted",
+            Self::Stop(Stop::Requeue) => "requeued",
+            Self::Stop(Stop::TimeLimit) => "stopped at the end of its time",
+            Self::Gone(_) | Self::GoneBefore(_) => "reported gone",
+            Self::Failed => "tried again",
+            Self::DependencyFailed(_) => "given up for another",
         }
     }
 }
@@ -276,10 +379,12 @@ mod tests {
             Job::Stopping {
                 grants: grants(),
                 process: None,
+                why: Stop::Cancel,
             },
             Job::Stopping {
                 grants: grants(),
                 process: Some(PROCESS),
+                why: Stop::Cancel,
             },
             Job::Ended {
                 outcome: Outcome::Exited(0),
@@ -293,7 +398,13 @@ mod tests {
             Event::Spawned(PROCESS),
             Event::NeverStarted,
             Event::Resized(Vec::new()),
-            Event::Cancel,
+            Event::Stop(Stop::Cancel),
+            Event::Stop(Stop::Preempt),
+            Event::Stop(Stop::Requeue),
+            Event::Stop(Stop::TimeLimit),
+            Event::GoneBefore(Gone::Exited(0)),
+            Event::Failed,
+            Event::DependencyFailed(JobId(1)),
             Event::Gone(Gone::Exited(3)),
             Event::Gone(Gone::Signaled(9)),
             Event::Gone(Gone::LaunchFailed("no such file".to_owned())),
@@ -355,7 +466,7 @@ mod tests {
             starting.clone().on(Event::NeverStarted).unwrap(),
             Job::Queued
         );
-        let stopping = starting.on(Event::Cancel).unwrap();
+        let stopping = starting.on(Event::Stop(Stop::Cancel)).unwrap();
         assert_eq!(
             stopping.on(Event::NeverStarted).unwrap().outcome(),
             Some(&Outcome::Cancelled)
@@ -372,6 +483,7 @@ mod tests {
             Job::Stopping {
                 grants: grants(),
                 process: Some(PROCESS),
+                why: Stop::Cancel,
             },
         ] {
             assert!(job.on(Event::NeverStarted).is_err());
@@ -387,6 +499,7 @@ mod tests {
             let stopping = Job::Stopping {
                 grants: grants(),
                 process: Some(PROCESS),
+                why: Stop::Cancel,
             };
             assert_eq!(
                 stopping.on(event).unwrap().outcome(),
@@ -396,10 +509,59 @@ mod tests {
     }
 
     #[test]
+    fn whoever_is_preempted_or_requeued_waits_again_and_a_cancel_is_the_last_word() {
+        let stopping = |why| {
+            let running = Job::Running {
+                grants: grants(),
+                process: PROCESS,
+            };
+            running.on(Event::Stop(why)).unwrap()
+        };
+        for why in [Stop::Preempt, Stop::Requeue] {
+            assert!(why.comes_back());
+            for gone in [Gone::Exited(0), Gone::Signaled(15), Gone::SupervisorLost] {
+                let back = stopping(why).on(Event::Gone(gone)).unwrap();
+                assert_eq!(back, Job::Queued);
+            }
+            let spent = stopping(why).on(Event::Gone(Gone::LaunchFailed(String::new())));
+            assert!(spent.unwrap().outcome().is_some());
+            // Whoever was done already is done.
+            let done = stopping(why)
+                .on(Event::GoneBefore(Gone::Exited(0)))
+                .unwrap();
+            assert_eq!(done.outcome(), Some(&Outcome::Exited(0)));
+            let cancelled = stopping(why).on(Event::Stop(Stop::Cancel)).unwrap();
+            let cancelled = cancelled.on(Event::Stop(Stop::Preempt)).unwrap();
+            let ended = cancelled.on(Event::Gone(Gone::Exited(0))).unwrap();
+            assert_eq!(ended.outcome(), Some(&Outcome::Cancelled));
+        }
+        let late = stopping(Stop::TimeLimit);
+        assert_eq!(
+            late.on(Event::Gone(Gone::Signaled(9))).unwrap().outcome(),
+            Some(&Outcome::TimeLimit)
+        );
+    }
+
+    #[test]
+    fn only_what_waits_can_be_given_up_for_another_and_only_what_started_can_be_tried_again() {
+        for job in states() {
+            let state = job.state();
+            let given_up = job.clone().on(Event::DependencyFailed(JobId(1)));
+            assert_eq!(given_up.is_ok(), state == "queued", "{state}");
+            let again = job.on(Event::Failed);
+            assert_eq!(
+                again.is_ok(),
+                matches!(state, "starting" | "running"),
+                "{state}"
+            );
+        }
+    }
+
+    #[test]
     fn every_state_can_be_cancelled_but_the_last() {
         for job in states() {
             let ended = job.outcome().is_some();
-            assert_eq!(job.on(Event::Cancel).is_err(), ended);
+            assert_eq!(job.on(Event::Stop(Stop::Cancel)).is_err(), ended);
         }
     }
 
@@ -426,7 +588,7 @@ mod tests {
         let refused = Job::Ended {
             outcome: Outcome::Cancelled,
         }
-        .on(Event::Cancel)
+        .on(Event::Stop(Stop::Cancel))
         .unwrap_err();
         assert_eq!(
             refused.to_string(),

@@ -14,12 +14,12 @@ use crate::capacity::fits_empty;
 use crate::ids::{GpuUuid, JobId, QueueName};
 use crate::mig::Placement;
 use crate::placement::{Offer, place};
-use crate::project::{Books, Claimant, Found, QuotaAhead, Reclaims, Rule, Turns, reclaim};
+use crate::project::{Books, Found, QuotaAhead, Reclaims, Rule, Turns, reclaim};
 use crate::queue::Order;
 use crate::reason::{Ahead, Reason, Shortage};
 use crate::request::Request;
 use crate::slice::Grant;
-use crate::snapshot::{Snapshot, Waiting};
+use crate::snapshot::{Held, Snapshot, Waiting};
 
 /// What to do now. Every waiting job of the snapshot is in exactly one of the two lists.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -71,8 +71,16 @@ pub fn plan(snapshot: &Snapshot) -> Plan {
 
 /// The plan, and the board with the plan carried out.
 pub(crate) fn plan_on_board(snapshot: &Snapshot) -> (Plan, Board<'_>) {
+    decide(snapshot, true)
+}
+
+/// `reclaims`: whether others may be made to give way.
+fn decide(snapshot: &Snapshot, reclaims: bool) -> (Plan, Board<'_>) {
     let empty = Board::empty(&snapshot.gpus);
     let mut pass = Pass {
+        snapshot,
+        reclaims,
+        started: Vec::new(),
         board: Board::of(snapshot),
         books: Books::of(snapshot, &empty),
         empty,
@@ -118,7 +126,7 @@ pub(crate) fn plan_on_board(snapshot: &Snapshot) -> (Plan, Board<'_>) {
         }
         if snapshot.backfill && unobstructed && !pass.ahead.is_empty() {
             // What the head leaves over goes by priority, so that the next plan would ask in the same order.
-            turns.by_priority();
+            turns.by_priority(snapshot);
         }
     }
     (plan.preempts, plan.again_in_s) = (pass.preempts, pass.again_in_s);
@@ -148,6 +156,10 @@ const DEEPEST_BACKFILL: usize = 64;
 
 /// A pass over the waiting jobs.
 struct Pass<'a> {
+    snapshot: &'a Snapshot,
+    reclaims: bool,
+    /// With projects, who has started.
+    started: Vec<Held>,
     board: Board<'a>,
     empty: Board<'a>,
     /// `None` without projects.
@@ -184,7 +196,7 @@ impl<'a> Pass<'a> {
             self.found.insert((kind, request), reason.clone());
             return Err(reason);
         }
-        if let Some(reason) = self.by_the_rules(kind, waiting) {
+        if let Some(reason) = self.by_the_rules(kind, waiting, queue) {
             return Err(reason);
         }
         if let Some((_, head)) = self.ahead.first()
@@ -198,6 +210,10 @@ impl<'a> Pass<'a> {
             let given = self.board.give(*job, queue, &offers);
             if let Some(books) = &mut self.books {
                 books.start(*job, owner, &given.grants);
+                self.started.push(Held {
+                    owner: owner.clone(),
+                    ..Held::new(*job, queue.clone(), given.grants.clone())
+                });
             }
             return Ok(given);
         }
@@ -208,23 +224,39 @@ impl<'a> Pass<'a> {
             (None, Some(ahead)) => Reason::Yields(ahead),
             (None, None) => Reason::Short(Arc::clone(&short)),
         };
-        let this = Arc::new(Ahead {
-            job: *job,
-            queue: queue.clone(),
-            short,
-        });
+        let this = self.head(waiting, queue, short);
         let next = if self.backfill && reclaims.is_none() {
             reason.clone()
         } else {
-            Reason::Behind(Arc::clone(&this))
+            Reason::Behind(this)
         };
         self.found.insert((kind, request), next);
-        self.ahead.push((request, this));
         Err(reason)
     }
 
+    /// Notes that a job is waited behind.
+    fn head(
+        &mut self,
+        waiting: &'a Waiting,
+        queue: &QueueName,
+        short: Arc<Shortage>,
+    ) -> Arc<Ahead> {
+        let ahead = Arc::new(Ahead {
+            job: waiting.job,
+            queue: queue.clone(),
+            short,
+        });
+        self.ahead.push((&waiting.request, Arc::clone(&ahead)));
+        ahead
+    }
+
     /// Why the rules of its project keep a job from starting, whatever there is room for.
-    fn by_the_rules(&mut self, kind: Kind, waiting: &'a Waiting) -> Option<Reason> {
+    fn by_the_rules(
+        &mut self,
+        kind: Kind,
+        waiting: &'a Waiting,
+        queue: &QueueName,
+    ) -> Option<Reason> {
         let Waiting {
             job,
             request,
@@ -240,12 +272,20 @@ impl<'a> Pass<'a> {
         if let Some(ahead) = self.held_back.get(&kind) {
             return Some(Reason::BehindQuota(Arc::clone(ahead)));
         }
-        let overdraft = Arc::new(books.overdraft(owner, need)?);
+        let overdraft = Arc::new(books.overdraft(&books.claimant(waiting))?);
         let ahead = Arc::new(QuotaAhead {
             job: *job,
             overdraft: Arc::clone(&overdraft),
         });
-        // Who may be preempted stands behind those who may not, so it takes nothing of their quota from them.
+        // It may displace others of its own project.
+        if overdraft.rule == Rule::Limit
+            && let Some(reclaims) = self.reclaim(waiting)
+        {
+            let short = Arc::new(Shortage::of(&self.board, request));
+            self.head(waiting, queue, short);
+            return Some(Reason::Reclaims(reclaims));
+        }
+        // Who may be preempted may go beyond the quota, and is displaced by whoever waits for it.
         if overdraft.rule == Rule::Limit {
             self.held_back
                 .entry((kind.0, !kind.1))
@@ -257,14 +297,16 @@ impl<'a> Pass<'a> {
 
     /// Who gives way to the first job that does not fit, and notes it.
     fn reclaim(&mut self, waiting: &Waiting) -> Option<Arc<Reclaims>> {
-        let books = self.books.as_ref().filter(|_| self.ahead.is_empty())?;
-        let claimant = Claimant {
-            job: waiting.job,
-            owner: &waiting.owner,
-            request: &waiting.request,
-            need: books.need(&waiting.request),
-        };
-        let (stopped, in_s) = match reclaim(&self.board, books, &claimant) {
+        let books = self.books.as_ref()?;
+        if !self.reclaims || !self.ahead.is_empty() {
+            return None;
+        }
+        let claimant = books.claimant(waiting);
+        let found = reclaim(&self.board, books, &claimant);
+        if found == Found::Nothing || !self.helps(waiting.job, found.jobs()) {
+            return None;
+        }
+        let (stopped, in_s) = match found {
             Found::Nothing => return None,
             Found::Leaving(jobs) => (jobs, None),
             Found::Stop(jobs) => {
@@ -281,6 +323,26 @@ impl<'a> Pass<'a> {
             }
         };
         Some(Arc::new(books.reclaims(&claimant, stopped, in_s)?))
+    }
+
+    /// Whether a job starts once these are gone, and those who are leaving. It does not where another is asked before it
+    /// whom their going sets free as well.
+    fn helps(&self, job: JobId, gone: &[JobId]) -> bool {
+        let mut after = self.snapshot.clone();
+        after
+            .held
+            .retain(|held| !held.leaving && !gone.contains(&held.job));
+        for started in &self.started {
+            for queue in &mut after.queues {
+                queue.waiting.retain(|waiting| waiting.job != started.job);
+            }
+        }
+        let stay = self.started.iter();
+        after
+            .held
+            .extend(stay.filter(|held| !gone.contains(&held.job)).cloned());
+        let (plan, _) = decide(&after, false);
+        plan.starts.iter().any(|start| start.job == job)
     }
 
     /// The job ahead for whose sake this request is not started, if it fits.
@@ -303,11 +365,10 @@ impl<'a> Pass<'a> {
         };
         match &self.books {
             None => place(&self.board, &waiting.request, spares),
-            Some(books) => books.allowance(&waiting.owner, &BTreeSet::new()).place(
-                &self.board,
-                &waiting.request,
-                spares,
-            ),
+            Some(books) => {
+                let nobody = BTreeSet::new();
+                books.place(&self.board, &books.claimant(waiting), &nobody, spares)
+            }
         }
     }
 }

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::gpu::Gpu;
 use crate::ids::{JobId, QueueName};
+use crate::project::{Owner, Project};
 use crate::queue::{Order, QueueSpec};
 use crate::request::Request;
 use crate::slice::Grant;
@@ -22,6 +23,22 @@ pub struct Snapshot {
     pub backfill: bool,
     /// With [`Order::Fairness`], the queue whose turn it is: the last plan's cursor. Not used otherwise.
     pub cursor: usize,
+    /// What each project may have; nobody is asked for one where there is none.
+    #[serde(default)]
+    pub projects: Vec<Project>,
+    #[serde(default)]
+    pub preemption: Preemption,
+}
+
+/// Whether jobs that are over quota are stopped for jobs that are within theirs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Preemption {
+    /// Those that may be are; whoever may not be stays within quota.
+    #[default]
+    On,
+    /// Nobody is stopped, and everybody may go over quota.
+    Off,
 }
 
 /// A job that holds a slice.
@@ -30,6 +47,28 @@ pub struct Held {
     pub job: JobId,
     pub queue: QueueName,
     pub grants: Vec<Grant>,
+    #[serde(default)]
+    pub owner: Owner,
+    /// How long it has run, in seconds.
+    #[serde(default)]
+    pub ran_s: u64,
+    /// It is being stopped.
+    #[serde(default)]
+    pub leaving: bool,
+}
+
+impl Held {
+    /// Of a job outside all projects that has only just started.
+    pub fn new(job: JobId, queue: QueueName, grants: Vec<Grant>) -> Self {
+        Self {
+            job,
+            queue,
+            grants,
+            owner: Owner::default(),
+            ran_s: 0,
+            leaving: false,
+        }
+    }
 }
 
 /// A queue and who waits in it.
@@ -45,6 +84,19 @@ pub struct Queue {
 pub struct Waiting {
     pub job: JobId,
     pub request: Request,
+    #[serde(default)]
+    pub owner: Owner,
+}
+
+impl Waiting {
+    /// A job outside all projects.
+    pub fn new(job: JobId, request: Request) -> Self {
+        Self {
+            job,
+            request,
+            owner: Owner::default(),
+        }
+    }
 }
 
 impl Snapshot {

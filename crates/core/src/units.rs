@@ -5,9 +5,11 @@
 mod bytes;
 mod compute;
 mod decimal;
+mod gpus;
 mod share;
 
 pub use bytes::{Bytes, BytesError};
 pub use compute::{Compute, ComputeMode, ComputeModeError};
 pub(crate) use decimal::Decimal;
+pub use gpus::{Gpus, GpusError};
 pub use share::{Share, ShareError, gpus};

@@ -6,13 +6,15 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 use crate::board::{Board, Holder, Tile};
-use crate::fit::fit;
+use crate::fit::{Need, fit, size};
 use crate::ids::{GpuUuid, JobId};
 use crate::isolation::Isolation;
+use crate::mig::MigProfile;
 use crate::plan::{Wait, plan, plan_on_board};
 use crate::project::Owner;
 use crate::reason::Reason;
 use crate::request::Request;
+use crate::seats::{Seats, fit_anew_together};
 use crate::slice::Grant;
 use crate::smaller::smaller;
 use crate::snapshot::{Snapshot, Waiting};
@@ -62,7 +64,7 @@ pub fn why(snapshot: &Snapshot, job: JobId) -> Option<Why> {
     let (queue, place) = snapshot.place_of(job)?;
     let Waiting { request, .. } = &snapshot.queues[queue].waiting[place];
     Some(Why {
-        summary: reason.to_string(),
+        summary: format!("{reason}{}", disorder(&board, request, reason)),
         gpus: board
             .tiles
             .iter()
@@ -79,6 +81,32 @@ fn labels(grants: &[Grant]) -> String {
         .map(|grant| grant.label.as_str())
         .collect::<Vec<_>>()
         .join(", ")
+}
+
+/// Where no GPU has room however its instances lay, whether all of them together would have.
+fn disorder(board: &Board<'_>, request: &Request, reason: &Reason) -> &'static str {
+    let (Reason::Short(short), Need::Parts { count: 1, .. }) = (reason, Need::of(request.amount))
+    else {
+        return "";
+    };
+    let carved: Vec<(&Seats<'_>, MigProfile)> = board
+        .tiles
+        .iter()
+        .filter_map(|tile| {
+            let (seats, id) = (tile.seats.as_ref()?, size(tile, request).ok()?.profile?);
+            Some((seats, seats.table().profile(id)?.name))
+        })
+        .collect();
+    let seats: Vec<&Seats<'_>> = carved.iter().map(|(seats, _)| *seats).collect();
+    match carved.first() {
+        Some((_, profile))
+            if !short.layout.iter().any(|(_, obstacle)| obstacle.by_layout)
+                && fit_anew_together(&seats, *profile) =>
+        {
+            "; there would be room if instances lay otherwise over the GPUs"
+        }
+        _ => "",
+    }
 }
 
 /// Who is served before the job, less those that hold nobody up.

@@ -190,10 +190,7 @@ fn is_whole(amount: Amount) -> bool {
 fn alone(snapshot: &Snapshot, job: JobId, request: &Request) -> Snapshot {
     let mut alone = snapshot.clone();
     alone.queues.truncate(1);
-    alone.queues[0].waiting = vec![Waiting {
-        job,
-        request: request.clone(),
-    }];
+    alone.queues[0].waiting = vec![Waiting::new(job, request.clone())];
     alone
 }
 
@@ -204,7 +201,7 @@ fn hold(snapshot: &mut Snapshot, start: &Start) {
     for queue in &mut snapshot.queues {
         queue.waiting.retain(|waiting| waiting.job != job);
     }
-    snapshot.held.push(Held { job, queue, grants });
+    snapshot.held.push(Held::new(job, queue, grants));
 }
 
 fn request_of(snapshot: &Snapshot, job: JobId) -> Request {
@@ -230,7 +227,7 @@ fn served_one_by_one(snapshot: &Snapshot) -> Vec<JobId> {
             .map(|step| (from + step) % count)
             .find(|queue| !state.queues[*queue].waiting.is_empty());
         let Some(queue) = next else { return started };
-        let Waiting { job, request } = state.queues[queue].waiting[0].clone();
+        let Waiting { job, request, .. } = state.queues[queue].waiting[0].clone();
         let name = state.queues[queue].spec.name.clone();
         let Some(start) = plan(&alone(&state, job, &request)).starts.pop() else {
             return started;

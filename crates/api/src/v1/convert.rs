@@ -137,6 +137,8 @@ impl From<&Outcome> for EndReason {
             Outcome::LaunchFailed(_) => Self::LaunchFailed,
             Outcome::SupervisorLost => Self::SupervisorLost,
             Outcome::Bypass => Self::Bypass,
+            Outcome::TimeLimit => Self::TimeLimit,
+            Outcome::DependencyFailed(_) => Self::DependencyFailed,
         }
     }
 }

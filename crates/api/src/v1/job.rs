@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::{Bypass, MigSlice};
+use super::{Bypass, Container, MigSlice};
 
 /// How much GPU a job asks for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,8 +59,11 @@ pub enum Runner {
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Submit {
-    /// Program and arguments; must not be empty.
+    /// Program and arguments; may be empty only with a container, whose image has its own.
     pub command: Vec<String>,
+    /// Absent: a plain process, or the daemon's own container.
+    #[serde(default)]
+    pub container: Option<Container>,
     #[serde(default)]
     pub name: Option<String>,
     /// Queue to wait in; `default` when absent.
@@ -84,7 +87,7 @@ pub struct Submit {
     pub memory_exact: bool,
     /// Working directory, absolute.
     pub cwd: String,
-    /// The program's environment, whole.
+    /// The program's environment, whole; in a container, besides the image's.
     pub env: BTreeMap<String, String>,
     #[serde(default)]
     pub runner: Runner,
@@ -127,6 +130,10 @@ pub enum EndReason {
     SupervisorLost,
     /// Divvy killed it: it held GPU memory past the limiter, and that is the daemon's policy.
     Bypass,
+    /// It was stopped at the end of the time it was given.
+    TimeLimit,
+    /// It never started: a job that it was to run after did not end well.
+    DependencyFailed,
 }
 
 /// One job.
@@ -159,6 +166,9 @@ pub struct Job {
     /// Place in its queue, from 1, while queued.
     pub place: Option<u32>,
     pub command: Vec<String>,
+    /// What the command runs in; absent for a plain process.
+    #[serde(default)]
+    pub container: Option<Container>,
     pub cwd: String,
     pub runner: Runner,
     /// Process id of the program while it runs.

@@ -45,7 +45,10 @@ pub fn verdict(job: &Job) -> Result<u8> {
             ErrorCode::Internal,
             "lost its supervisor, so its exit code is unknown",
         )),
-        (None, Some(EndReason::Failed | EndReason::Bypass) | None) => {
+        (None, Some(EndReason::DependencyFailed)) => {
+            Err(failed(ErrorCode::LaunchFailed, "was never started"))
+        }
+        (None, Some(EndReason::Failed | EndReason::Bypass | EndReason::TimeLimit) | None) => {
             Err(failed(ErrorCode::Internal, "ended without an exit code"))
         }
     }

@@ -1,9 +1,10 @@
 //! A node on paper: a snapshot that tests submit to, plan for, and carry the plan out on.
 #![allow(dead_code)] // Each test program uses its part.
 
+use divvy_core::mig::{Carving, Instance, Standing, Table};
 use divvy_core::{
-    Amount, Bytes, Gpu, GpuUuid, Held, JobId, Mode, Order, Plan, Queue, QueueName, QueueSpec,
-    Request, Snapshot, Waiting, invariants, parse_queues, plan,
+    Amount, Bytes, Gpu, GpuUuid, Grant, Held, JobId, Mode, Order, Owner, Plan, Queue, QueueName,
+    QueueSpec, Request, Snapshot, Start, Waiting, invariants, parse_queues, plan,
 };
 
 #[derive(Clone, Debug)]
@@ -31,7 +32,48 @@ pub fn gpu(index: u32) -> Gpu {
 pub fn amount(text: &str) -> Amount {
     match text.parse() {
         Ok(memory) => Amount::Memory(memory),
-        Err(_) => Amount::from_gpu_flag(text).expect("an amount"),
+        Err(_) => Amount::from_gpu_flag(text)
+            .or_else(|_| Amount::from_mig_flag(text))
+            .expect("an amount"),
+    }
+}
+
+/// Puts a GPU in MIG mode, as this model of data/mig.toml.
+pub fn cut(gpu: &mut Gpu, model: &str) {
+    let table = Table::of_model(model).expect("a model of data/mig.toml");
+    model.clone_into(&mut gpu.model);
+    gpu.mode = Mode::Mig;
+    gpu.mig = Some(Carving {
+        table,
+        instances: Vec::new(),
+    });
+}
+
+/// What becomes of the instances of a job that starts: those in its way are removed, and idle ones that it got are its own.
+pub fn take(snapshot: &mut Snapshot, start: &Start) {
+    let got = start.grants.iter();
+    let got = got.filter_map(|grant| Some((grant.gpu.clone(), grant.mig?.placement)));
+    for (uuid, placement) in got.chain(start.reclaim.iter().cloned()) {
+        let gpu = snapshot.gpus.iter_mut().find(|gpu| gpu.uuid == uuid);
+        if let Some(carving) = gpu.and_then(|gpu| gpu.mig.as_mut()) {
+            carving
+                .instances
+                .retain(|instance| instance.placement != placement);
+        }
+    }
+}
+
+/// What becomes of the instances of jobs that have ended: they are kept.
+pub fn keep(snapshot: &mut Snapshot, grants: &[Grant]) {
+    for grant in grants {
+        let gpu = snapshot.gpus.iter_mut().find(|gpu| gpu.uuid == grant.gpu);
+        let carving = gpu.and_then(|gpu| gpu.mig.as_mut());
+        if let (Some(carving), Some(mig)) = (carving, grant.mig) {
+            carving.instances.push(Instance {
+                placement: mig.placement,
+                standing: Standing::Idle,
+            });
+        }
     }
 }
 
@@ -82,13 +124,31 @@ impl Node {
         self.submit_request("default", amount(text).into())
     }
 
+    /// The same on somebody's account; one who stands before others is put before them.
+    pub fn ask_as(&mut self, text: &str, owner: Owner) -> u64 {
+        let job = self.ask(text);
+        let waiting = &mut self.queue("default").waiting;
+        let asked = waiting.last_mut().expect("it was just put there");
+        asked.owner = owner;
+        waiting.sort_by_key(|waiting| waiting.owner.turn(false, waiting.job));
+        job
+    }
+
+    /// A job that had to leave waits again, before its equals.
+    pub fn put_back(&mut self, job: JobId, request: Request, owner: Owner) {
+        let waiting = &mut self.queue("default").waiting;
+        waiting.push(Waiting {
+            owner,
+            ..Waiting::new(job, request)
+        });
+        waiting.sort_by_key(|waiting| waiting.owner.turn(waiting.job == job, waiting.job));
+    }
+
     pub fn submit_request(&mut self, queue: &str, request: Request) -> u64 {
         self.submitted += 1;
         let job = self.submitted;
-        self.queue(queue).waiting.push(Waiting {
-            job: JobId(job),
-            request,
-        });
+        let waiting = Waiting::new(JobId(job), request);
+        self.queue(queue).waiting.push(waiting);
         job
     }
 
@@ -103,11 +163,17 @@ impl Node {
     pub fn step(&mut self) -> Plan {
         let plan = plan(&self.snapshot);
         for start in &plan.starts {
-            for queue in &mut self.snapshot.queues {
-                queue.waiting.retain(|waiting| waiting.job != start.job);
-            }
-            let (job, queue, grants) = (start.job, start.queue.clone(), start.grants.clone());
-            self.snapshot.held.push(Held { job, queue, grants });
+            let queue = self.queue(start.queue.as_str());
+            let waiting = queue
+                .waiting
+                .extract_if(.., |waiting| waiting.job == start.job);
+            let owner = waiting.last().expect("it waited").owner;
+            let (queue, grants) = (start.queue.clone(), start.grants.clone());
+            take(&mut self.snapshot, start);
+            self.snapshot.held.push(Held {
+                owner,
+                ..Held::new(start.job, queue, grants)
+            });
         }
         self.snapshot.cursor = plan.cursor;
         invariants::check(&self.snapshot).expect("the plan keeps what must hold");
@@ -121,9 +187,13 @@ impl Node {
 
     /// Ends a job that holds something; false when it holds nothing.
     pub fn end(&mut self, job: u64) -> bool {
-        let before = self.snapshot.held.len();
-        self.snapshot.held.retain(|held| held.job.0 != job);
-        self.snapshot.held.len() < before
+        let held = &mut self.snapshot.held;
+        let Some(place) = held.iter().position(|held| held.job.0 == job) else {
+            return false;
+        };
+        let ended = held.remove(place);
+        keep(&mut self.snapshot, &ended.grants);
+        true
     }
 
     /// The labels that a job holds, joined by blanks.

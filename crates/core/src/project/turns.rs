@@ -1,0 +1,152 @@
+//! In which order waiting jobs are asked.
+//!
+//! Inside a project by priority, then as its queues are served. Between projects: first who is within quota, then who is within the fair
+//! share, then the rest; among those the higher priority, then whoever has the smaller part of what is due to it. That
+//! is looked at again after each start, for every start changes it.
+
+use std::cmp::{Ordering, Reverse};
+use std::collections::{BTreeSet, VecDeque};
+
+use super::{Books, Use};
+use crate::snapshot::{Snapshot, Waiting};
+use crate::units::Gpus;
+
+/// A waiting job: the number of its queue, and its place there.
+pub(crate) type Turn = (usize, usize);
+
+/// Who has not been asked yet.
+pub(crate) enum Turns {
+    /// Without projects.
+    Queues(VecDeque<Turn>),
+    /// By account; each with its place in the order of the queues.
+    Accounts(Vec<VecDeque<(usize, Turn)>>),
+}
+
+impl Turns {
+    /// `queues`: the waiting jobs in the order in which queues are served.
+    pub(crate) fn new(snapshot: &Snapshot, queues: Vec<Turn>, books: Option<&Books<'_>>) -> Self {
+        let Some(books) = books else {
+            return Self::Queues(queues.into());
+        };
+        let mut lists = vec![VecDeque::new(); books.accounts().len()];
+        for (place, turn) in queues.into_iter().enumerate() {
+            lists[books.account(&at(snapshot, turn).owner)].push_back((place, turn));
+        }
+        for list in &mut lists {
+            let list = list.make_contiguous();
+            list.sort_by_key(|(_, turn)| at(snapshot, *turn).owner.precedence());
+        }
+        Self::Accounts(lists)
+    }
+
+    /// Who is asked next, as things stand.
+    pub(crate) fn next(&mut self, snapshot: &Snapshot, books: Option<&Books<'_>>) -> Option<Turn> {
+        match (self, books) {
+            (Self::Accounts(lists), Some(books)) => {
+                let heads = lists.iter().enumerate();
+                let (_, account) = heads
+                    .filter_map(|(account, list)| {
+                        let (place, turn) = *list.front()?;
+                        let claim = Precedence::of(books, account, at(snapshot, turn));
+                        Some(((claim, place), account))
+                    })
+                    .min()?;
+                lists[account].pop_front().map(|(_, turn)| turn)
+            }
+            (Self::Queues(turns), _) => turns.pop_front(),
+            (Self::Accounts(_), None) => None,
+        }
+    }
+
+    /// Asks who is left queue by queue from now on.
+    pub(crate) fn by_priority(&mut self, snapshot: &Snapshot) {
+        match self {
+            Self::Queues(turns) => turns.make_contiguous().sort_unstable(),
+            Self::Accounts(lists) => {
+                for list in lists {
+                    let list = list.make_contiguous();
+                    list.sort_by_key(|(_, turn)| (at(snapshot, *turn).owner.precedence(), *turn));
+                }
+            }
+        }
+    }
+}
+
+fn at(snapshot: &Snapshot, (queue, place): Turn) -> &Waiting {
+    &snapshot.queues[queue].waiting[place]
+}
+
+/// Whose turn it is before whose.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Precedence {
+    class: Class,
+    priority: Reverse<i32>,
+    has: Part,
+}
+
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum Class {
+    WithinQuota,
+    WithinFairShare,
+    Beyond,
+}
+
+impl Precedence {
+    fn of(books: &Books<'_>, account: usize, head: &Waiting) -> Self {
+        let need = books.need(&head.request);
+        let account = &books.accounts()[account];
+        let used = account.used();
+        let fair = Gpus::from_thousandths(account.fair);
+        let nobody = BTreeSet::new();
+        let (class, due) = if books.is_within(head.job, &head.owner, need, &nobody) {
+            let quota = account
+                .project
+                .map_or(Gpus::ZERO, |project| project.quota.gpus);
+            (Class::WithinQuota, quota)
+        } else if used.and(need).gpus <= fair {
+            (Class::WithinFairShare, fair)
+        } else {
+            (Class::Beyond, fair)
+        };
+        Self {
+            class,
+            priority: Reverse(account.project.map_or(0, |project| project.priority)),
+            has: Part::of(used, due),
+        }
+    }
+}
+
+/// `has / due`, compared without rounding. Whoever is due nothing and has nothing comes before those who have their due.
+struct Part {
+    has: u128,
+    due: u128,
+}
+
+impl Part {
+    fn of(used: Use, due: Gpus) -> Self {
+        Self {
+            has: used.gpus.thousandths().into(),
+            due: u128::from(due.thousandths()).max(1),
+        }
+    }
+}
+
+impl Ord for Part {
+    fn cmp(&self, other: &Self) -> Ordering {
+        (self.has * other.due).cmp(&(other.has * self.due))
+    }
+}
+
+impl PartialOrd for Part {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Part {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Part {}
