@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use divvy_core::{Grant, QueueName};
+use divvy_core::QueueName;
 
 use crate::config::Simulated;
 
@@ -11,8 +11,10 @@ use crate::config::Simulated;
 pub struct Surroundings<'a> {
     pub job: &'a str,
     pub queue: &'a QueueName,
-    pub grants: &'a [Grant],
-    pub slice: &'a Path,
+    /// UUIDs of its GPUs, or of the MIG devices that are its parts of them.
+    pub visible: &'a [String],
+    /// Its slice's folder; `None` where the hardware holds it, and there is no limiter.
+    pub slice: Option<&'a Path>,
     pub preload: &'a Path,
     pub simulated: Option<&'a Simulated>,
 }
@@ -23,16 +25,10 @@ pub fn for_job(
     mut env: BTreeMap<String, String>,
     around: &Surroundings<'_>,
 ) -> BTreeMap<String, String> {
-    let uuids = around
-        .grants
-        .iter()
-        .map(|grant| grant.gpu.as_str())
-        .collect::<Vec<_>>()
-        .join(",");
+    let uuids = around.visible.join(",");
     let mut set = |name: &str, value: String| env.insert(name.to_owned(), value);
     set("CUDA_VISIBLE_DEVICES", uuids.clone());
     set("NVIDIA_VISIBLE_DEVICES", uuids);
-    set("DIVVY_SLICE", around.slice.display().to_string());
     set("DIVVY_JOB_ID", around.job.to_string());
     set("DIVVY_QUEUE", around.queue.to_string());
     if let Some(simulated) = around.simulated {
@@ -41,59 +37,72 @@ pub fn for_job(
         put_first(&mut env, "LD_LIBRARY_PATH", &simulated.lib, ":");
     }
     // The loader takes blanks as separators as well (ld.so(8)).
-    put_first(&mut env, "LD_PRELOAD", around.preload, ": ");
+    let blanks = ": ";
+    match around.slice {
+        Some(slice) => {
+            env.insert("DIVVY_SLICE".to_owned(), slice.display().to_string());
+            put_first(&mut env, "LD_PRELOAD", around.preload, blanks);
+        }
+        None => {
+            env.remove("DIVVY_SLICE");
+            take_out(&mut env, "LD_PRELOAD", around.preload, blanks);
+        }
+    }
     env
 }
 
 fn put_first(env: &mut BTreeMap<String, String>, name: &str, path: &Path, separators: &str) {
+    let others = take_out(env, name, path, separators);
     let path = path.display().to_string();
-    let before = env.remove(name).unwrap_or_default();
-    // Ours may be there already, when a job starts another.
+    let value = match others {
+        Some(others) => format!("{path}:{others}"),
+        None => path,
+    };
+    env.insert(name.to_owned(), value);
+}
+
+/// Ours may be there already, when a job starts another. Answers what is left, if anything.
+fn take_out(
+    env: &mut BTreeMap<String, String>,
+    name: &str,
+    path: &Path,
+    separators: &str,
+) -> Option<String> {
+    let path = path.display().to_string();
+    let before = env.remove(name)?;
     let others = before
         .split(|byte| separators.contains(byte))
         .filter(|other| !other.is_empty() && *other != path);
-    let value = std::iter::once(path.as_str())
-        .chain(others)
-        .collect::<Vec<_>>()
-        .join(":");
-    env.insert(name.to_owned(), value);
+    let others = others.collect::<Vec<_>>().join(":");
+    if others.is_empty() {
+        return None;
+    }
+    env.insert(name.to_owned(), others.clone());
+    Some(others)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use divvy_core::{Bytes, GpuUuid, Share};
 
     fn around<'a>(
-        grants: &'a [Grant],
+        visible: &'a [String],
         queue: &'a QueueName,
         simulated: Option<&'a Simulated>,
     ) -> Surroundings<'a> {
         Surroundings {
             job: "3",
             queue,
-            grants,
-            slice: Path::new("/run/slices/3"),
+            visible,
+            slice: Some(Path::new("/run/slices/3")),
             preload: Path::new("/lib/libdivvy_preload.so"),
             simulated,
         }
     }
 
-    fn grant(byte: u8) -> Grant {
-        let share = Share::from_thousandths(250).unwrap();
-        Grant {
-            gpu: GpuUuid::from_bytes([byte; 16]),
-            index: 0,
-            memory: Bytes::gib(1),
-            share,
-            label: "gpu0.25a".into(),
-            mig: None,
-        }
-    }
-
     #[test]
     fn a_job_sees_its_gpus_and_the_interposer_comes_first() {
-        let grants = [grant(1), grant(2)];
+        let visible = ["GPU-1".to_owned(), "GPU-2".to_owned()];
         let queue = QueueName::default_queue();
         let env = BTreeMap::from([
             (
@@ -103,13 +112,9 @@ mod tests {
             ("CUDA_VISIBLE_DEVICES".to_owned(), "7".to_owned()),
             ("HOME".to_owned(), "/home/u".to_owned()),
         ]);
-        let env = for_job(env, &around(&grants, &queue, None));
+        let env = for_job(env, &around(&visible, &queue, None));
         assert_eq!(env["LD_PRELOAD"], "/lib/libdivvy_preload.so:/a.so:/b.so");
-        let uuids = format!(
-            "{},{}",
-            GpuUuid::from_bytes([1; 16]),
-            GpuUuid::from_bytes([2; 16])
-        );
+        let uuids = "GPU-1,GPU-2";
         assert_eq!(env["CUDA_VISIBLE_DEVICES"], uuids);
         assert_eq!(env["NVIDIA_VISIBLE_DEVICES"], uuids);
         assert_eq!(
@@ -141,5 +146,27 @@ mod tests {
             (env["DIVVY_SIM"].as_str(), env["DIVVY_SIM_STATE"].as_str()),
             ("l4:1", "/run/sim/state")
         );
+    }
+
+    #[test]
+    fn a_job_on_a_mig_instance_has_no_limiter_even_where_it_was_started_by_one_that_has() {
+        let visible = ["MIG-1".to_owned()];
+        let queue = QueueName::default_queue();
+        let around = Surroundings {
+            slice: None,
+            ..around(&visible, &queue, None)
+        };
+        let parent = |preload: &str| {
+            BTreeMap::from([
+                ("LD_PRELOAD".to_owned(), preload.to_owned()),
+                ("DIVVY_SLICE".to_owned(), "/run/slices/2".to_owned()),
+            ])
+        };
+        let env = for_job(parent("/lib/libdivvy_preload.so"), &around);
+        assert!(!env.contains_key("LD_PRELOAD") && !env.contains_key("DIVVY_SLICE"));
+        assert_eq!(env["CUDA_VISIBLE_DEVICES"], "MIG-1");
+        assert_eq!(env["NVIDIA_VISIBLE_DEVICES"], "MIG-1");
+        let env = for_job(parent("/lib/libdivvy_preload.so:/a.so"), &around);
+        assert_eq!(env["LD_PRELOAD"], "/a.so");
     }
 }

@@ -1,5 +1,6 @@
 //! GPUs as the agent sees them: what the driver tells, and what of it belongs to whom.
 
+mod abroad;
 pub mod kin;
 pub mod look;
 mod observer;
@@ -8,10 +9,17 @@ pub mod roster;
 pub mod slice;
 mod source;
 
+use std::sync::Arc;
+
+use divvy_core::mig::Table;
 use divvy_core::{Bytes, Gpu, GpuUuid, Mode};
+use divvy_driver::nvml::mig::MigMode;
 
 pub use observer::{IDLE, Observer};
 pub use source::Source;
+
+use crate::mig::sight::Offer;
+use crate::mig::{Sight, Wanted};
 
 use look::Seen;
 
@@ -32,6 +40,15 @@ pub struct Observed {
     pub used: Bytes,
     pub utilization_percent: Option<u32>,
     pub processes: Vec<GpuProcess>,
+    /// `None` for a GPU that knows no MIG.
+    pub mig: Option<Sight>,
+}
+
+impl Observed {
+    /// Its MIG side, while MIG is on.
+    pub fn divided(&self) -> Option<&Sight> {
+        self.mig.as_ref().filter(|mig| mig.mode.current)
+    }
 }
 
 /// A process that has a context on a GPU.
@@ -62,6 +79,16 @@ pub struct Device {
     pub assigned: Mode,
     /// It does not answer.
     pub lost: bool,
+    /// It is one of those that the daemon serves; others are only seen.
+    pub managed: bool,
+    /// What an administrator made of it.
+    pub wanted: Option<Wanted>,
+    /// Its MIG mode; `None` where it knows none.
+    pub mig: Option<MigMode>,
+    /// What it offers in MIG mode, once that was seen.
+    pub offer: Option<Arc<Offer>>,
+    /// The driver is being told to change its MIG mode.
+    pub switching: bool,
 }
 
 impl Device {
@@ -87,7 +114,17 @@ impl Device {
             says_who: true,
             assigned: mode,
             lost: false,
+            managed: mode != Mode::Unmanaged,
+            wanted: None,
+            mig: observed.mig.as_ref().map(|mig| mig.mode),
+            offer: observed.mig.as_ref().and_then(|mig| mig.offer.clone()),
+            switching: false,
         }
+    }
+
+    /// What it can be cut into, while it is in MIG mode.
+    pub fn table(&self) -> Option<Arc<Table>> {
+        self.offer.as_ref()?.table.clone().ok()
     }
 
     /// Takes over what was seen, `foreign` being what is not to be given out. True when a plan depends on the change.
@@ -96,9 +133,12 @@ impl Device {
             used,
             utilization_percent,
             processes,
+            mig,
             ..
         } = &seen.observed;
         self.used = *used;
+        self.mig = mig.as_ref().map(|mig| mig.mode);
+        self.offer = mig.as_ref().and_then(|mig| mig.offer.clone());
         self.utilization_percent = *utilization_percent;
         self.unmanaged.clone_from(&seen.strangers);
         self.says_who = processes.iter().all(|process| process.used.is_some());

@@ -2,12 +2,15 @@
 
 use std::sync::mpsc::Sender;
 
-use divvy_api::v1::{Error, ErrorCode, Job, Resize, Submit};
+use divvy_api::v1::{
+    Error, ErrorCode, GpuChange, GpuChanged, Job, MigGc, MigInstance, Resize, Submit,
+};
 use divvy_core::JobId;
 use tokio::sync::oneshot;
 
 use crate::cycle::Cycle;
 use crate::gpu::look::Look;
+use crate::mig::Report;
 
 /// Where an answer goes; whoever asked may be gone.
 pub type Reply<T> = oneshot::Sender<Result<T, Error>>;
@@ -37,6 +40,17 @@ pub enum Message {
         resize: Resize,
         reply: Reply<Job>,
     },
+    /// Changes how a GPU, named by index or UUID, may be used.
+    GpuMode {
+        gpu: String,
+        change: GpuChange,
+        reply: Reply<GpuChanged>,
+    },
+    /// Gives idle MIG instances back; answers which.
+    MigGc {
+        gc: MigGc,
+        reply: Reply<Vec<MigInstance>>,
+    },
     Wait {
         reference: String,
         milestone: Milestone,
@@ -47,6 +61,8 @@ pub enum Message {
     /// There is news in the folder of this job; `None`: perhaps of any.
     Records(Option<JobId>),
     Looked(Box<Look>),
+    /// What has become of an order about MIG.
+    Mig(Box<Report>),
     /// The GPUs could not be observed.
     Blind(String),
     Stop,

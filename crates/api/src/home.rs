@@ -6,7 +6,7 @@
 //! ```text
 //! runtime: $XDG_RUNTIME_DIR/divvy, else /run/user/UID/divvy, else /tmp/divvy-UID     divvy.sock  sim/  solo/
 //! slices:  the runtime folder where that is memory, else /dev/shm/divvy-UID          slices/ID/
-//! state:   $XDG_STATE_HOME/divvy, else ~/.local/state/divvy                          state.db  daemon.lock  daemon.log  jobs/ID/
+//! state:   $XDG_STATE_HOME/divvy, else ~/.local/state/divvy                          state.db  daemon.lock  daemon.log  jobs/ID/  mig/
 //! ```
 
 use std::ffi::OsString;
@@ -230,6 +230,11 @@ impl Home {
     /// State file of the simulated driver.
     pub fn sim_state(&self) -> PathBuf {
         self.runtime.join("sim/state")
+    }
+
+    /// Locks of GPUs whose MIG instances are being changed.
+    pub fn migs(&self) -> PathBuf {
+        self.state.join("mig")
     }
 
     /// Folder of `run --no-daemon`.

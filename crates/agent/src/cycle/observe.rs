@@ -20,7 +20,11 @@ impl Cycle {
         }
         self.reconcile(look)?;
         self.take_what_is_given_up()?;
-        self.lost_and_found(look)
+        self.lost_and_found(look)?;
+        for seen in &look.gpus {
+            self.assign(&seen.observed.uuid)?;
+        }
+        Ok(())
     }
 
     /// The GPUs cannot be observed.

@@ -5,7 +5,7 @@ use divvy_core::{Bytes, GpuUuid, JobId};
 use jiff::SignedDuration;
 use rustix::process::Signal;
 
-use super::{Cycle, Living};
+use super::{Cycle, Living, container};
 use crate::bypass::Bypass;
 use crate::clock::now;
 use crate::gpu::kin::Kinship;
@@ -92,7 +92,10 @@ impl Cycle {
             }
         }
         for seen in &look.gpus {
-            self.weigh(look, seen)?;
+            match seen.observed.divided() {
+                Some(_) => self.divided(seen)?,
+                None => self.weigh(look, seen)?,
+            }
         }
         let gone = self
             .watchlist
@@ -378,6 +381,7 @@ impl Cycle {
         if !launch.process.is_alive() {
             tree = survivors(&dir, launch.process).unwrap_or_default();
         }
+        tree.extend(container::processes(&dir));
         tree.retain(|process| self.observer.job_of(*process) == Some(id));
         tree
     }

@@ -89,11 +89,7 @@ impl Cycle {
         id: JobId,
         amount: Amount,
     ) -> Result<Result<(), Error>, StoreError> {
-        let gpus: Vec<_> = self
-            .devices
-            .iter()
-            .map(|device| device.gpu.clone())
-            .collect();
+        let gpus = self.gpus_now();
         let Some(Living { job, .. }) = self.jobs.get_mut(&id) else {
             return Ok(Ok(()));
         };
@@ -306,7 +302,9 @@ fn told(job: &Job, resized: &[Resized]) -> String {
 fn refusal(error: &ResizeError) -> Error {
     let code = match error {
         ResizeError::OtherCount { .. } | ResizeError::Range => ErrorCode::Usage,
-        ResizeError::NotServed { .. } | ResizeError::Instance => ErrorCode::Conflict,
+        ResizeError::NotServed { .. } | ResizeError::Instance | ResizeError::IntoInstance => {
+            ErrorCode::Conflict
+        }
         ResizeError::Never { .. } => ErrorCode::NeverFits,
         ResizeError::NoRoom { .. } => ErrorCode::WouldWait,
     };

@@ -81,6 +81,8 @@ pub fn overheads(
         }
         match store.overhead(&gpu.model, driver)? {
             Some(bytes) => drop(by_model.insert(&gpu.model, Bytes::new(bytes))),
+            // A context on the bare GPU would be in the way of its first instance, and costs no limit anything.
+            None if gpu.divided().is_some() => {}
             None => drop(probes.insert(&gpu.model, start(divvy, gpu.uuid.as_str()))),
         }
     }

@@ -1,27 +1,46 @@
-//! The slices that are looked at, and the processes that each job's tree grows from.
+//! The jobs that are looked at, their slices, and the processes that each job's tree grows from.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use divvy_core::JobId;
-use divvy_ledger::Slice;
+use divvy_ledger::{Owner, Slice};
 
 use crate::process::Process;
-use crate::process::inside::Mark;
+use crate::process::inside::{self, Mark};
 
-/// One job's slice.
+/// A job that holds something.
 #[derive(Clone, Debug)]
 pub struct Entry {
+    /// `None` for one whose GPUs are MIG instances: it has no account, and needs none.
+    pub slice: Option<Account>,
+    /// Its supervisor and its program, as far as they are known; also dead ones.
+    pub roots: Vec<Process>,
+}
+
+impl Entry {
+    /// A job whose GPUs are MIG instances.
+    pub fn without_account() -> Self {
+        Self {
+            slice: None,
+            roots: Vec::new(),
+        }
+    }
+}
+
+/// A job's slice in the ledger.
+#[derive(Clone, Debug)]
+pub struct Account {
     pub slice: Slice,
     /// Its slots file, which every process that has joined has mapped.
     pub slots: Mark,
-    /// Its supervisor and its program, as far as they are known; also dead ones.
-    pub roots: Vec<Process>,
 }
 
 /// All of them.
 #[derive(Clone, Debug, Default)]
 pub struct Roster {
     entries: BTreeMap<JobId, Entry>,
+    /// PID namespaces of containers, and whose they are.
+    namespaces: BTreeMap<u64, JobId>,
     version: u64,
 }
 
@@ -38,11 +57,27 @@ impl Roster {
         {
             entry.roots.push(root);
             self.version += 1;
+            let here = Owner::me().pid_namespace;
+            let own = inside::own(root.pid).namespace;
+            if let Some(namespace) = own.filter(|namespace| *namespace != here && root.is_alive()) {
+                self.namespaces.insert(namespace, job);
+            }
         }
     }
 
     pub fn strike(&mut self, job: JobId) {
         self.version += u64::from(self.entries.remove(&job).is_some());
+        self.namespaces.retain(|_, whose| *whose != job);
+    }
+
+    pub fn has(&self, job: JobId) -> bool {
+        self.entries.contains_key(&job)
+    }
+
+    /// Those that have an account.
+    pub fn accounts(&self) -> impl Iterator<Item = (JobId, &Account)> {
+        self.iter()
+            .filter_map(|(job, entry)| Some((job, entry.slice.as_ref()?)))
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (JobId, &Entry)> {
@@ -52,6 +87,16 @@ impl Roster {
     /// Changes whenever it does: what was nobody's may be somebody's then.
     pub fn version(&self) -> u64 {
         self.version
+    }
+
+    /// PID namespaces that are a job's own.
+    pub fn namespaces(&self) -> BTreeSet<u64> {
+        self.namespaces.keys().copied().collect()
+    }
+
+    /// The job in whose container one is that is in this PID namespace.
+    pub fn of_namespace(&self, namespace: u64) -> Option<JobId> {
+        self.namespaces.get(&namespace).copied()
     }
 
     /// The job that a process is a root of.

@@ -10,7 +10,7 @@ use divvy_ledger::{
     Snapshot,
 };
 
-use super::roster::Entry;
+use super::roster::{Account, Entry};
 use crate::job::Traces;
 use crate::process::Process;
 use crate::process::inside::{Mark, has_mapped};
@@ -116,8 +116,10 @@ impl HeldSlice {
     /// The slice as looks know it, with the processes that its job's tree grows from as far as they are known.
     pub fn entry(&self, roots: Vec<Process>) -> Entry {
         Entry {
-            slice: self.slice.clone(),
-            slots: self.slots(),
+            slice: Some(Account {
+                slice: self.slice.clone(),
+                slots: self.slots(),
+            }),
             roots,
         }
     }

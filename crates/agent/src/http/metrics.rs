@@ -3,16 +3,18 @@
 //! Base units, ratios from 0 to 1, counters end in `_total`; GPU labels are spelled as dcgm-exporter spells them. Only jobs
 //! that have not ended have series.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
-use divvy_api::v1::{Gpu, Job, Node, Queue, Slice};
+use divvy_api::v1::{Gpu, Job, MigState, Node, Queue, Slice};
 use divvy_core::reconcile::Way;
 
 use super::body::Failure;
 use super::{Api, look};
+use crate::cycle::Counts;
 
 /// Everything that a page shows.
 pub struct Page {
@@ -22,6 +24,8 @@ pub struct Page {
     pub queues: Vec<Queue>,
     /// Bypasses ever told, in the order of [`Way::ALL`].
     pub bypasses: [u64; 3],
+    /// What was done to MIG instances.
+    pub migs: Counts,
 }
 
 pub async fn metrics(State(api): State<Api>) -> Result<Response, Failure> {
@@ -60,6 +64,7 @@ pub fn text(page: &Page) -> String {
     let mut families = about_the_daemon(page);
     families.extend(about_gpus(page));
     families.extend(about_jobs(page));
+    families.extend(about_instances(page));
     let mut text = String::new();
     for family in families.iter().filter(|family| !family.samples.is_empty()) {
         let Family {
@@ -278,6 +283,63 @@ fn about_jobs(page: &Page) -> Vec<Family> {
     OF_SLICES.iter().map(read).collect()
 }
 
+/// The words for what an instance is there for, as JSON has them.
+fn word(state: MigState) -> String {
+    let word = serde_json::to_value(state).unwrap_or_default();
+    word.as_str().unwrap_or_default().to_owned()
+}
+
+fn about_instances(page: &Page) -> Vec<Family> {
+    let mut instances = family(
+        "divvy_mig_instances",
+        "gauge",
+        "MIG instances of a GPU, by profile and by what they are there for.",
+    );
+    for gpu in &page.gpus {
+        let mut counts = BTreeMap::<(String, String), u64>::new();
+        for instance in gpu.mig.iter().flat_map(|mig| &mig.instances) {
+            let key = (instance.profile.clone(), word(instance.state));
+            *counts.entry(key).or_default() += 1;
+        }
+        for ((profile, state), count) in counts {
+            let labels = vec![
+                ("gpu", gpu.index.to_string()),
+                ("UUID", gpu.uuid.clone()),
+                ("profile", profile),
+                ("state", state),
+            ];
+            instances.sample(labels, count);
+        }
+    }
+    let mut changes = family(
+        "divvy_mig_changes_total",
+        "counter",
+        "What was done to MIG instances.",
+    );
+    let mut seconds = family(
+        "divvy_mig_change_seconds_total",
+        "counter",
+        "Time that it took altogether.",
+    );
+    // A daemon without such GPUs says nothing of them.
+    if page.gpus.iter().any(|gpu| gpu.mig.is_some()) {
+        let counts = page.migs;
+        for (change, done) in [
+            ("created", counts.created),
+            ("reused", counts.reused),
+            ("destroyed", counts.destroyed),
+            ("reclaimed", counts.reclaimed),
+            ("quarantined", counts.quarantined),
+        ] {
+            let labels = || vec![("change", change.to_owned())];
+            changes.sample(labels(), done.times);
+            let took = u64::try_from(done.took.as_millis()).unwrap_or(u64::MAX);
+            seconds.sample(labels(), ratio(took, 3));
+        }
+    }
+    vec![instances, changes, seconds]
+}
+
 /// A label's value: backslashes, quotes and line ends as the format has them.
 fn escaped(value: &str) -> String {
     value
@@ -323,6 +385,7 @@ mod tests {
             jobs: vec![serde_json::from_value(job).unwrap()],
             queues: vec![serde_json::from_value(queue).unwrap()],
             bypasses: [4, 0, 1],
+            migs: Counts::default(),
         }
     }
 

@@ -1,0 +1,654 @@
+//! MIG instances in the cycle: claimed when a job starts, made by a worker, handed over, let go at the job's end.
+//!
+//! ```text
+//! plan ─► claim ─► journal ─► order ─► worker ─► report ─► journal ─► the job's program
+//!                                                  │
+//! end  ─► let go ─► journal: idle                  └─ refused: back into the queue
+//! ```
+//! A job that waits for its instances is `starting`. What lies on the GPUs besides is compared with the journal by
+//! `core::mig::recover` whenever no order is on its way: after a crash that finishes what was begun, and on any other day it sees
+//! what others have made and destroyed.
+
+mod found;
+mod mode;
+mod shown;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use divvy_core::mig::recover::Stage;
+use divvy_core::mig::{self, Carving, Placement, Standing, Table};
+use divvy_core::{Gpu, GpuUuid, Grant, Job as Life, JobId, Mode};
+
+use super::Cycle;
+use crate::clock::now;
+use crate::failpoint::reach;
+use crate::mig::sight::Found;
+use crate::mig::{
+    self as instances, Failure, Instance, Made, Order, Outcome, Report, Slot, Task, Workers,
+};
+use crate::store::StoreError;
+pub use mode::Switch;
+pub(super) use shown::ENFORCEMENT;
+
+/// How long nothing is made where the driver refused to: whoever is in the way is most often a program that looks at GPUs now and
+/// then, and one that stays is asked again about as often as people look.
+const BARRED: Duration = Duration::from_secs(10);
+
+/// How often a job's instances may be refused, where nobody is in the way, before the job is given up.
+const REFUSALS: u32 = 3;
+
+/// What the cycle knows of MIG.
+pub struct Migs {
+    workers: Workers,
+    /// The kernel's id of this boot.
+    boot: String,
+    /// As the journal has them.
+    instances: BTreeMap<Slot, Instance>,
+    gpus: BTreeMap<GpuUuid, OfGpu>,
+    /// For the next instance.
+    generation: u64,
+    /// Instances that are destroyed for another's sake, by generation.
+    reclaimed: BTreeSet<u64>,
+    /// Processes where they do not belong, that were told of.
+    told: BTreeSet<(Slot, u32)>,
+    pub counts: Counts,
+}
+
+/// One GPU in MIG mode.
+#[derive(Default)]
+struct OfGpu {
+    /// What lies on it and is not ours, with its size.
+    foreign: Vec<(Placement, u8)>,
+    /// As the last look had it that nothing was changed during.
+    found: Vec<Found>,
+    /// Orders without a report.
+    outstanding: usize,
+    /// Looks from before it are out of date.
+    epoch: u64,
+    /// Nothing is made here until then; in all of it, or in one place.
+    barred: BTreeMap<Option<Placement>, Instant>,
+    /// When a quarantined instance was tried to be destroyed last.
+    tried: BTreeMap<Placement, Instant>,
+    trouble: Option<String>,
+    switch: Option<Switch>,
+}
+
+/// What was done, ever.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    pub created: Done,
+    pub reused: Done,
+    pub destroyed: Done,
+    /// Destroyed because another needed the place.
+    pub reclaimed: Done,
+    pub quarantined: Done,
+}
+
+/// How often, and how long it took altogether.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Done {
+    pub times: u64,
+    pub took: Duration,
+}
+
+impl Done {
+    fn add(&mut self, took: Duration) {
+        self.times += 1;
+        self.took += took;
+    }
+}
+
+impl Migs {
+    pub fn new(workers: Workers, instances: BTreeMap<Slot, Instance>) -> Self {
+        let generations = instances.values().map(|instance| instance.generation);
+        Self {
+            generation: generations.max().unwrap_or_default() + 1,
+            workers,
+            boot: instances::boot(),
+            instances,
+            gpus: BTreeMap::new(),
+            reclaimed: BTreeSet::new(),
+            told: BTreeSet::new(),
+            counts: Counts::default(),
+        }
+    }
+
+    /// The UUID by which a program sees a grant: its instance's, or the GPU's own. `None` while the instance is not made.
+    pub(super) fn visible_as(&self, grant: &Grant) -> Option<String> {
+        match slot(grant) {
+            None => Some(grant.gpu.to_string()),
+            Some(slot) => {
+                let made = self.instances.get(&slot)?.made.as_ref()?;
+                Some(made.uuid.to_string())
+            }
+        }
+    }
+
+    fn gpu(&mut self, gpu: &GpuUuid) -> &mut OfGpu {
+        self.gpus.entry(gpu.clone()).or_default()
+    }
+}
+
+/// Whether a job's GPUs are MIG instances: it has no slice in the ledger then, and no limiter. Nobody is given both.
+pub(super) fn is_divided(grants: &[Grant]) -> bool {
+    grants.iter().any(|grant| grant.mig.is_some())
+}
+
+/// The slot of a grant that is a MIG instance.
+pub(super) fn slot(grant: &Grant) -> Option<Slot> {
+    Some(Slot {
+        gpu: grant.gpu.clone(),
+        placement: grant.mig?.placement,
+    })
+}
+
+impl Cycle {
+    /// Journals what the instances of a job that starts are to be, and those that make room for them.
+    pub(super) fn claim(
+        &mut self,
+        id: JobId,
+        reclaim: &[(GpuUuid, Placement)],
+    ) -> Result<(), StoreError> {
+        let Some(living) = self.jobs.get(&id) else {
+            return Ok(());
+        };
+        let user = living.job.ask.user.clone();
+        let grants = living.job.life.grants().to_vec();
+        for (gpu, placement) in reclaim {
+            let slot = Slot {
+                gpu: gpu.clone(),
+                placement: *placement,
+            };
+            self.reclaim(id, &slot)?;
+        }
+        for grant in &grants {
+            let (Some(slot), Some(mig)) = (slot(grant), grant.mig) else {
+                continue;
+            };
+            let size = self.size(&slot);
+            let task = match self.migs.instances.get_mut(&slot) {
+                None => {
+                    let generation = self.migs.generation;
+                    self.migs.generation += 1;
+                    let instance = Instance {
+                        slot: slot.clone(),
+                        name: mig.profile,
+                        stage: Stage::Creating,
+                        generation,
+                        boot: self.migs.boot.clone(),
+                        job: Some(id),
+                        user: None,
+                        made: None,
+                        since: now(),
+                        reason: None,
+                    };
+                    self.store.save_mig(&instance)?;
+                    self.migs.instances.insert(slot.clone(), instance);
+                    Task::Make {
+                        slot: slot.clone(),
+                        generation,
+                        size,
+                    }
+                }
+                Some(instance) => {
+                    let idle = instance.stage == Stage::Ready && instance.job.is_none();
+                    let Some(made) = instance.made.clone().filter(|_| idle) else {
+                        let what = format!(
+                            "the plan gave away {}, which is {}",
+                            instance.label(),
+                            instance.stage.name()
+                        );
+                        self.withdraw(id, &what);
+                        return Ok(());
+                    };
+                    instance.job = Some(id);
+                    self.store.save_mig(instance)?;
+                    Task::Reuse {
+                        slot: slot.clone(),
+                        generation: instance.generation,
+                        size,
+                        made,
+                        // What the driver does with memory that another user has left is not documented.
+                        anew: instance.user.as_ref().is_some_and(|before| *before != user),
+                    }
+                }
+            };
+            self.order(&slot.gpu, task);
+            if let Some(living) = self.jobs.get_mut(&id) {
+                living.awaits.insert(slot);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether everything that a job runs on is there.
+    pub(super) fn awaits_nothing(&self, id: JobId) -> bool {
+        let living = self.jobs.get(&id);
+        living.is_none_or(|living| living.awaits.is_empty())
+    }
+
+    fn reclaim(&mut self, id: JobId, slot: &Slot) -> Result<(), StoreError> {
+        let instance = self.migs.instances.get(slot);
+        // Whatever else has become of it, the one that needs its place is refused, and planned anew.
+        let Some(instance) = instance.filter(|one| one.stage == Stage::Ready && one.job.is_none())
+        else {
+            return Ok(());
+        };
+        let label = instance.label();
+        self.migs.reclaimed.insert(instance.generation);
+        self.destroy(slot)?;
+        self.tell(Some(id), "mig_reclaimed", &format!("{label} makes room"))
+    }
+
+    /// Journals that an instance is to go, and orders it.
+    fn destroy(&mut self, slot: &Slot) -> Result<(), StoreError> {
+        let Some(instance) = self.migs.instances.get_mut(slot) else {
+            return Ok(());
+        };
+        instance.stage = Stage::Destroying;
+        instance.since = now();
+        self.store.save_mig(instance)?;
+        let task = Task::Unmake {
+            slot: slot.clone(),
+            generation: instance.generation,
+            made: instance.made.clone(),
+        };
+        self.order(&slot.gpu, task);
+        Ok(())
+    }
+
+    fn order(&mut self, gpu: &GpuUuid, task: Task) {
+        self.migs.gpu(gpu).outstanding += 1;
+        self.round.orders.push(Order {
+            gpu: gpu.clone(),
+            task,
+        });
+    }
+
+    /// Gives the workers what this round has journaled.
+    pub(super) fn give_orders(&mut self) {
+        for point in std::mem::take(&mut self.round.points) {
+            reach(point);
+        }
+        for order in std::mem::take(&mut self.round.orders) {
+            reach(match &order.task {
+                Task::Make { .. } => "mig.create.intent",
+                Task::Reuse { .. } => "mig.reuse.intent",
+                Task::Unmake { .. } => "mig.destroy.intent",
+                Task::Mode { .. } => "mig.mode.intent",
+            });
+            self.migs.workers.give(order);
+        }
+    }
+
+    /// Takes over what has become of an order.
+    pub(super) fn reported(&mut self, report: Report) -> Result<(), StoreError> {
+        let of_gpu = self.migs.gpu(&report.gpu);
+        of_gpu.outstanding = of_gpu.outstanding.saturating_sub(1);
+        of_gpu.epoch = of_gpu.epoch.max(report.epoch);
+        self.round.replan = true;
+        // The next look is to show it.
+        self.observer.hurry();
+        match report.result {
+            Outcome::Made {
+                slot,
+                generation,
+                result,
+                reused,
+            } if self.is_of(&slot, generation) => match result {
+                Ok(made) => self.made(&slot, made, reused, report.took),
+                Err(failure) => self.not_made(&slot, &failure),
+            },
+            Outcome::Unmade {
+                slot,
+                generation,
+                result,
+            } if self.is_of(&slot, generation) => {
+                self.unmade(&slot, generation, result, report.took)
+            }
+            Outcome::Made { slot, .. } | Outcome::Unmade { slot, .. } => {
+                tracing::error!(%slot, "a report about an instance that is not known");
+                Ok(())
+            }
+            Outcome::Mode { on, result } => self.mode_set(&report.gpu, on, result),
+        }
+    }
+
+    fn is_of(&self, slot: &Slot, generation: u64) -> bool {
+        let instance = self.migs.instances.get(slot);
+        instance.is_some_and(|instance| instance.generation == generation)
+    }
+
+    fn made(
+        &mut self,
+        slot: &Slot,
+        made: Made,
+        reused: bool,
+        took: Duration,
+    ) -> Result<(), StoreError> {
+        reach(if reused {
+            "mig.reuse.done"
+        } else {
+            "mig.create.done"
+        });
+        self.round.points.push(if reused {
+            "mig.reuse.kept"
+        } else {
+            "mig.create.kept"
+        });
+        let Some(instance) = self.migs.instances.get_mut(slot) else {
+            return Ok(());
+        };
+        instance.stage = Stage::Ready;
+        instance.made = Some(made);
+        if !reused {
+            instance.since = now();
+            instance.user = None;
+        }
+        let (label, job) = (instance.label(), instance.job);
+        let heir = job.and_then(|job| self.jobs.get_mut(&job));
+        if let Some(living) = heir {
+            living.awaits.remove(slot);
+            // From here on a program of this user may run in it.
+            instance.user = Some(living.job.ask.user.clone());
+            let starting = matches!(living.job.life, Life::Starting { .. });
+            if starting && living.awaits.is_empty() {
+                self.round.starts.push(living.job.id);
+                self.round.reached.push(living.job.id);
+            }
+        }
+        self.store.save_mig(instance)?;
+        let (kind, verb, count) = match reused {
+            true => ("mig_reused", "was there", &mut self.migs.counts.reused),
+            false => ("mig_created", "made", &mut self.migs.counts.created),
+        };
+        count.add(took);
+        let text = format!(
+            "{label} of GPU {} {verb} in {} ms",
+            self.index(&slot.gpu),
+            took.as_millis()
+        );
+        tracing::info!(?job, "{text}");
+        self.tell(job, kind, &text)
+    }
+
+    fn not_made(&mut self, slot: &Slot, failure: &Failure) -> Result<(), StoreError> {
+        let Some(instance) = self.migs.instances.get_mut(slot) else {
+            return Ok(());
+        };
+        let (label, job) = (instance.label(), instance.job.take());
+        let text = format!("{label} of GPU {}: {failure}", self.index(&slot.gpu));
+        match failure {
+            Failure::Refused { .. } => {
+                self.migs.instances.remove(slot);
+                self.store.forget_mig(slot)?;
+                let place = (!failure.is_in_use()).then_some(slot.placement);
+                let until = Instant::now() + BARRED;
+                self.migs.gpu(&slot.gpu).barred.insert(place, until);
+                tracing::warn!(?job, "{text}");
+                self.tell(job, "mig_refused", &text)?;
+            }
+            Failure::Stuck(why) => self.quarantine(slot, &why.clone())?,
+        }
+        match job {
+            Some(job) => self.deprived(job, slot, &text, failure),
+            None => Ok(()),
+        }
+    }
+
+    /// A job does not get what it was to have.
+    fn deprived(
+        &mut self,
+        id: JobId,
+        slot: &Slot,
+        why: &str,
+        failure: &Failure,
+    ) -> Result<(), StoreError> {
+        let Some(living) = self.jobs.get_mut(&id) else {
+            return Ok(());
+        };
+        let starting = matches!(living.job.life, Life::Starting { .. });
+        if !starting || !living.awaits.contains(slot) {
+            return Ok(());
+        }
+        living.refusals += u32::from(!failure.is_in_use());
+        if failure.is_final() || living.refusals >= REFUSALS {
+            living.awaits.clear();
+            self.withdraw(id, why);
+            return Ok(());
+        }
+        self.put_back(id, why)
+    }
+
+    fn unmade(
+        &mut self,
+        slot: &Slot,
+        generation: u64,
+        result: Result<(), Failure>,
+        took: Duration,
+    ) -> Result<(), StoreError> {
+        reach("mig.destroy.done");
+        self.round.points.push("mig.destroy.kept");
+        let reclaimed = self.migs.reclaimed.remove(&generation);
+        if let Err(failure) = result {
+            return self.quarantine(slot, &failure.to_string());
+        }
+        let Some(instance) = self.migs.instances.remove(slot) else {
+            return Ok(());
+        };
+        self.store.forget_mig(slot)?;
+        let counts = &mut self.migs.counts;
+        match reclaimed {
+            true => counts.reclaimed.add(took),
+            false => counts.destroyed.add(took),
+        }
+        let label = instance.label();
+        let text = format!(
+            "{label} of GPU {} destroyed in {} ms",
+            self.index(&slot.gpu),
+            took.as_millis()
+        );
+        tracing::info!("{text}");
+        self.tell(instance.job, "mig_destroyed", &text)
+    }
+
+    /// Nobody gets it until it is as it should be, or gone.
+    fn quarantine(&mut self, slot: &Slot, why: &str) -> Result<(), StoreError> {
+        let Some(instance) = self.migs.instances.get_mut(slot) else {
+            return Ok(());
+        };
+        let known = instance.stage == Stage::Quarantined;
+        instance.stage = Stage::Quarantined;
+        let said = instance.reason.replace(why.to_owned());
+        self.store.save_mig(instance)?;
+        let (label, job) = (instance.label(), instance.job);
+        let of_gpu = self.migs.gpu(&slot.gpu);
+        of_gpu.tried.insert(slot.placement, Instant::now());
+        if known && said.as_deref() == Some(why) {
+            return Ok(());
+        }
+        self.migs.counts.quarantined.add(Duration::ZERO);
+        let text = format!("{label} of GPU {}: {why}", self.index(&slot.gpu));
+        tracing::warn!("{text}");
+        self.tell(job, "mig_quarantined", &text)
+    }
+
+    /// The job has no processes any more: what it held is kept for the next.
+    pub(super) fn let_go(&mut self, id: JobId) -> Result<(), StoreError> {
+        let held = |instance: &&mut Instance| instance.job == Some(id);
+        for instance in self.migs.instances.values_mut().filter(held) {
+            instance.job = None;
+            instance.since = now();
+            self.store.save_mig(instance)?;
+        }
+        Ok(())
+    }
+
+    /// The GPUs as a plan sees them.
+    pub(super) fn gpus_now(&self) -> Vec<Gpu> {
+        self.devices
+            .iter()
+            .map(|device| {
+                let mut gpu = device.gpu.clone();
+                gpu.mig = None;
+                if gpu.mode == Mode::Mig {
+                    gpu.mig = device.table().map(|table| self.carving(&gpu.uuid, table));
+                    let of_gpu = self.migs.gpus.get(&gpu.uuid);
+                    // Who cannot see what lies there cannot say where there is room.
+                    let barred = of_gpu.is_some_and(|of_gpu| {
+                        of_gpu.barred.contains_key(&None) || of_gpu.trouble.is_some()
+                    });
+                    if barred || gpu.mig.is_none() {
+                        gpu.mode = Mode::Unmanaged;
+                    }
+                }
+                gpu
+            })
+            .collect()
+    }
+
+    /// What lies on a GPU and is no job's. What is being destroyed for a job's sake is not shown where that job holds the place
+    /// already: whatever is planned beside it comes after it in the worker's order.
+    fn carving(&self, gpu: &GpuUuid, table: std::sync::Arc<Table>) -> Carving {
+        let mut taken: Vec<(Placement, u8)> = Vec::new();
+        let held = self
+            .jobs
+            .values()
+            .flat_map(|living| living.job.life.grants());
+        let held = held.filter(|grant| grant.gpu == *gpu);
+        taken.extend(held.filter_map(|grant| {
+            let placement = grant.mig?.placement;
+            Some((placement, size_in(&table, placement)))
+        }));
+        let mut listed: Vec<mig::Instance> = Vec::new();
+        let mut list = |placement: Placement, size: u8, standing: Standing| {
+            let there = (placement, size);
+            if !taken.iter().any(|other| overlap(*other, there)) {
+                taken.push(there);
+                listed.push(mig::Instance {
+                    placement,
+                    standing,
+                });
+            }
+        };
+        let ours = self.migs.instances.values();
+        let ours = ours.filter(|one| one.slot.gpu == *gpu && one.job.is_none());
+        // In this order, so that what is coming hides what leaves for it.
+        let stages = [
+            (Stage::Creating, Standing::Coming),
+            (Stage::Ready, Standing::Idle),
+            (Stage::Quarantined, Standing::Quarantined),
+            (Stage::Destroying, Standing::Leaving),
+        ];
+        for (stage, standing) in stages {
+            for instance in ours.clone().filter(|instance| instance.stage == stage) {
+                let placement = instance.slot.placement;
+                list(placement, size_in(&table, placement), standing);
+            }
+        }
+        if let Some(of_gpu) = self.migs.gpus.get(gpu) {
+            for (placement, size) in &of_gpu.foreign {
+                for placement in known_as(&table, *placement, *size) {
+                    list(placement, size_in(&table, placement), Standing::Foreign);
+                }
+            }
+            for placement in of_gpu.barred.keys().flatten() {
+                list(
+                    *placement,
+                    size_in(&table, *placement),
+                    Standing::Quarantined,
+                );
+            }
+        }
+        listed.sort_unstable();
+        Carving {
+            table,
+            instances: listed,
+        }
+    }
+
+    /// Gives back what was barred for a time, and forgets what has long been told.
+    pub(super) fn unbar(&mut self) {
+        for of_gpu in self.migs.gpus.values_mut() {
+            let before = of_gpu.barred.len();
+            of_gpu.barred.retain(|_, until| Instant::now() < *until);
+            self.round.replan |= of_gpu.barred.len() < before;
+        }
+    }
+
+    fn size(&self, slot: &Slot) -> u8 {
+        let device = self
+            .devices
+            .iter()
+            .find(|device| device.gpu.uuid == slot.gpu);
+        let table = device.and_then(crate::gpu::Device::table);
+        table.map_or(0, |table| size_in(&table, slot.placement))
+    }
+
+    /// For people.
+    fn index(&self, gpu: &GpuUuid) -> u32 {
+        let device = self.devices.iter().find(|device| device.gpu.uuid == *gpu);
+        device.map_or(u32::MAX, |device| device.gpu.index)
+    }
+}
+
+fn size_in(table: &Table, placement: Placement) -> u8 {
+    let profile = table.profile(placement.profile);
+    profile.map_or(0, |profile| profile.memory_slices)
+}
+
+fn overlap((a, long): (Placement, u8), (b, wide): (Placement, u8)) -> bool {
+    let end = |placement: Placement, size: u8| u16::from(placement.start) + u16::from(size);
+    u16::from(a.start) < end(b, wide) && u16::from(b.start) < end(a, long)
+}
+
+/// What stands for somebody else's instance of a profile that the table has not: instances of the smallest that cover it.
+fn known_as(table: &Table, placement: Placement, size: u8) -> Vec<Placement> {
+    if table.profile(placement.profile).is_some() {
+        return vec![placement];
+    }
+    let there = (placement, size);
+    let smallest = table
+        .profiles
+        .iter()
+        .min_by_key(|profile| profile.memory_slices);
+    let Some(profile) = smallest else {
+        return Vec::new();
+    };
+    let piece = |start: &u8| Placement {
+        profile: profile.id,
+        start: *start,
+    };
+    profile
+        .starts
+        .iter()
+        .map(piece)
+        .filter(|piece| overlap((*piece, profile.memory_slices), there))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(profile: u32, start: u8) -> Placement {
+        Placement { profile, start }
+    }
+
+    #[test]
+    fn side_by_side_is_no_overlap() {
+        assert!(!overlap((at(14, 0), 2), (at(14, 2), 2)));
+        assert!(overlap((at(14, 0), 2), (at(19, 1), 1)));
+        assert!(overlap((at(0, 0), 8), (at(19, 6), 1)));
+    }
+
+    #[test]
+    fn an_instance_of_an_unknown_profile_takes_its_slices() {
+        let table = Table::of_model("a100-40gb").unwrap();
+        assert_eq!(known_as(&table, at(19, 3), 1), [at(19, 3)]);
+        let covered = known_as(&table, at(77, 2), 2);
+        assert!(covered.iter().all(|piece| [2, 3].contains(&piece.start)));
+        assert_eq!(covered.len(), 2);
+    }
+}

@@ -1,0 +1,351 @@
+//! Changing how a GPU may be used, and giving idle instances back.
+//!
+//! ```text
+//! asked ─► anything in the way? ─► journal (pending) ─► idle instances destroyed, driver told ─► journal ─► answer
+//! ```
+//! Nothing is stopped for it: who is in the way is named, and whoever asked drains the GPU first. A GPU is never reset by us.
+
+use divvy_api::v1::{self, Error, ErrorCode, GpuChange, GpuChanged, MigGc};
+use divvy_core::mig::recover::Stage;
+use divvy_core::{GpuUuid, Mode};
+use divvy_driver::nvml::mig::{Activation, MigMode};
+
+use crate::cycle::Cycle;
+use crate::failpoint::reach;
+use crate::gpu::Device;
+use crate::mailbox::Reply;
+use crate::mig::mode::{effective, unfinished};
+use crate::mig::{Failure, Slot, Task, Wanted};
+use crate::store::StoreError;
+
+/// A change on its way.
+pub struct Switch {
+    /// Whoever asked; nobody where a start brings to its end what was begun before.
+    asked: Option<(Reply<GpuChanged>, GpuChanged)>,
+    before: Option<Wanted>,
+}
+
+impl Cycle {
+    /// Changes a GPU's mode, or says what that would take.
+    pub(in crate::cycle) fn change_mode(
+        &mut self,
+        gpu: &str,
+        change: &GpuChange,
+        reply: Reply<GpuChanged>,
+    ) -> Result<(), StoreError> {
+        let (uuid, changed) = match self.would_change(gpu, change) {
+            Ok(would) => would,
+            Err(error) => {
+                let _ = reply.send(Err(error));
+                return Ok(());
+            }
+        };
+        if change.dry_run {
+            let _ = reply.send(Ok(changed));
+            return Ok(());
+        }
+        if !changed.blockers.is_empty() {
+            let what = format!(
+                "GPU {} is in use: {}",
+                changed.gpu_index,
+                changed.blockers.join("; ")
+            );
+            let error = Error::new(ErrorCode::Conflict, what)
+                .hint("wait until they have ended or cancel them; `--mode unmanaged` keeps new ones away")
+                .details(serde_json::json!({ "blockers": changed.blockers }));
+            let _ = reply.send(Err(error));
+            return Ok(());
+        }
+        self.switch(&uuid, change.mode.into(), Some((reply, changed)))
+    }
+
+    /// What a change takes, and what is in its way.
+    fn would_change(&self, gpu: &str, change: &GpuChange) -> Result<(GpuUuid, GpuChanged), Error> {
+        let found = |device: &&Device| {
+            device.gpu.uuid.as_str() == gpu || device.gpu.index.to_string() == gpu
+        };
+        let device = self.devices.iter().find(found);
+        let device = device.filter(|device| device.managed).ok_or_else(|| {
+            Error::new(ErrorCode::NotFound, format!("no GPU {gpu} is served here"))
+                .hint("`divvy gpus` lists them")
+        })?;
+        let to: Mode = change.mode.into();
+        let index = device.gpu.index;
+        let of_gpu = self.migs.gpus.get(&device.gpu.uuid);
+        if of_gpu.is_some_and(|of_gpu| of_gpu.switch.is_some()) {
+            let what = format!("the mode of GPU {index} is being changed");
+            return Err(Error::new(ErrorCode::Conflict, what).hint("try again in some seconds"));
+        }
+        if to == Mode::Mig && device.mig.is_none() {
+            let what = format!("GPU {index} ({}) has no MIG", device.gpu.model);
+            return Err(Error::new(ErrorCode::Usage, what).hint("use it as shared or exclusive"));
+        }
+        let turn = turn(to, device.mig);
+        let mut steps = Vec::new();
+        if turn == Some(false) {
+            let idle = self.idle_on(&device.gpu.uuid);
+            let label = |slot: &Slot| self.label(&device.gpu.uuid, slot.placement);
+            steps.extend(
+                idle.iter()
+                    .map(|slot| format!("destroy the idle {}", label(slot))),
+            );
+        }
+        steps.extend(turn.map(|on| match on {
+            true => "turn MIG mode on".to_owned(),
+            false => "turn MIG mode off".to_owned(),
+        }));
+        steps.push(match to {
+            Mode::Unmanaged => "give it out no more; jobs on it go on".to_owned(),
+            to => format!("give it out as {to}"),
+        });
+        let changed = GpuChanged {
+            gpu_uuid: device.gpu.uuid.to_string(),
+            gpu_index: index,
+            from: device.assigned.into(),
+            mode: change.mode,
+            dry_run: change.dry_run,
+            steps,
+            blockers: self.blockers(device, to, turn),
+            left: None,
+        };
+        Ok((device.gpu.uuid.clone(), changed))
+    }
+
+    fn blockers(&self, device: &Device, to: Mode, turn: Option<bool>) -> Vec<String> {
+        let uuid = &device.gpu.uuid;
+        let changes_use = device.assigned != to && to != Mode::Unmanaged;
+        if turn.is_none() && !changes_use {
+            return Vec::new();
+        }
+        let mut blockers = Vec::new();
+        for living in self.jobs.values() {
+            let held = living.job.life.grants().iter();
+            let labels = held.filter(|grant| grant.gpu == *uuid);
+            blockers
+                .extend(labels.map(|grant| format!("#{} holds {}", living.job.id, grant.label)));
+        }
+        if turn.is_none() {
+            return blockers;
+        }
+        let strangers = device.unmanaged.iter();
+        blockers.extend(strangers.map(|pid| format!("pid {pid}, which is of no job, uses it")));
+        let ours = self.migs.instances.values();
+        for instance in ours.filter(|one| one.slot.gpu == *uuid && one.job.is_none()) {
+            let label = instance.label();
+            blockers.extend(match instance.stage {
+                Stage::Ready => None,
+                Stage::Creating => Some(format!("{label} is being made")),
+                Stage::Destroying => Some(format!("{label} is being destroyed")),
+                Stage::Quarantined => Some(format!(
+                    "{label} is in quarantine: {}",
+                    instance.reason.as_deref().unwrap_or("nobody said why")
+                )),
+            });
+        }
+        let foreign = self.migs.gpus.get(uuid).into_iter();
+        for (placement, _) in foreign.flat_map(|of_gpu| &of_gpu.foreign) {
+            let label = self.label(uuid, *placement);
+            blockers.push(format!("{label} is somebody else's"));
+        }
+        blockers
+    }
+
+    fn idle_on(&self, uuid: &GpuUuid) -> Vec<Slot> {
+        let idle = self.migs.instances.values().filter(|instance| {
+            instance.slot.gpu == *uuid && instance.stage == Stage::Ready && instance.job.is_none()
+        });
+        idle.map(|instance| instance.slot.clone()).collect()
+    }
+
+    /// Journals the wish and tells the driver where it has to know.
+    fn switch(
+        &mut self,
+        uuid: &GpuUuid,
+        to: Mode,
+        asked: Option<(Reply<GpuChanged>, GpuChanged)>,
+    ) -> Result<(), StoreError> {
+        let Some(device) = self.devices.iter_mut().find(|one| one.gpu.uuid == *uuid) else {
+            return Ok(());
+        };
+        let turn = turn(to, device.mig);
+        let wanted = Wanted {
+            mode: to,
+            pending: turn.is_some(),
+        };
+        let before = device.wanted.replace(wanted);
+        device.switching = turn.is_some();
+        self.store.set_mode(uuid, Some(wanted))?;
+        self.round.replan = true;
+        let Some(on) = turn else {
+            self.assign(uuid)?;
+            if let Some((reply, changed)) = asked {
+                self.round.changes.push((reply, Ok(changed)));
+            }
+            return Ok(());
+        };
+        self.assign(uuid)?;
+        for slot in self.idle_on(uuid) {
+            self.destroy(&slot)?;
+        }
+        self.migs.gpu(uuid).switch = Some(Switch { asked, before });
+        self.order(uuid, Task::Mode { on });
+        Ok(())
+    }
+
+    /// What the driver made of it.
+    pub(super) fn mode_set(
+        &mut self,
+        uuid: &GpuUuid,
+        on: bool,
+        result: Result<(Activation, Option<MigMode>), Failure>,
+    ) -> Result<(), StoreError> {
+        reach("mig.mode.done");
+        self.round.points.push("mig.mode.kept");
+        let switch = self.migs.gpu(uuid).switch.take();
+        let Some(device) = self.devices.iter_mut().find(|one| one.gpu.uuid == *uuid) else {
+            return Ok(());
+        };
+        let index = device.gpu.index;
+        device.switching = false;
+        if let Ok((_, mode)) = &result {
+            device.mig = *mode;
+        }
+        let reset = format!(
+            "reset GPU {index} with `nvidia-smi --gpu-reset -i {index}`, or restart the machine"
+        );
+        let refused = match &result {
+            Ok((Activation::Done, _)) => Ok(None),
+            Ok((Activation::ResetRequired, _)) => Ok(Some(reset)),
+            Ok((Activation::InUse, _)) => Err(format!(
+                "somebody uses GPU {index}, who is not listed: DCGM, nvidia-persistenced, or a program of another container"
+            )),
+            Ok((other, _)) => Err(format!("the driver answers {other:?}")),
+            Err(failure) => Err(failure.to_string()),
+        };
+        let turned = if on { "on" } else { "off" };
+        let (wanted, text) = match &refused {
+            Ok(left) => {
+                let wanted = device.wanted.map(|wanted| Wanted {
+                    pending: false,
+                    ..wanted
+                });
+                let text = match left {
+                    Some(left) => format!("MIG mode of GPU {index} is to be {turned}: {left}"),
+                    None => format!("MIG mode of GPU {index} is {turned}"),
+                };
+                (wanted, text)
+            }
+            Err(why) => {
+                let before = switch.as_ref().and_then(|switch| switch.before);
+                (
+                    before,
+                    format!("MIG mode of GPU {index} cannot be turned {turned}: {why}"),
+                )
+            }
+        };
+        device.wanted = wanted;
+        self.store.set_mode(uuid, wanted)?;
+        tracing::info!("{text}");
+        self.tell(None, "gpu_mode", &text)?;
+        self.assign(uuid)?;
+        if let Some((reply, changed)) = switch.and_then(|switch| switch.asked) {
+            let answer = match refused {
+                Ok(left) => Ok(GpuChanged { left, ..changed }),
+                Err(_) => Err(Error::new(ErrorCode::Conflict, text).hint(
+                    "nothing was changed but idle instances; `--dry-run` says who is in the way",
+                )),
+            };
+            self.round.changes.push((reply, answer));
+        }
+        Ok(())
+    }
+
+    /// Gives a GPU the mode that it is to have by now.
+    pub(in crate::cycle) fn assign(&mut self, uuid: &GpuUuid) -> Result<(), StoreError> {
+        let Some(device) = self.devices.iter_mut().find(|one| one.gpu.uuid == *uuid) else {
+            return Ok(());
+        };
+        let mode = match device.managed && !device.switching {
+            true => effective(device.wanted.map(|wanted| wanted.mode), device.mig),
+            false => Mode::Unmanaged,
+        };
+        if std::mem::replace(&mut device.assigned, mode) == mode {
+            return Ok(());
+        }
+        if !device.lost {
+            device.gpu.mode = mode;
+        }
+        self.round.replan = true;
+        let text = format!("GPU {} is {mode}", device.gpu.index);
+        tracing::info!("{text}");
+        self.tell(None, "gpu_mode", &text)
+    }
+
+    /// After a start: brings to its end what was begun, once, and only on a GPU that nobody uses.
+    pub(in crate::cycle) fn finish_switches(&mut self) -> Result<(), StoreError> {
+        let due: Vec<(GpuUuid, Mode)> = self
+            .devices
+            .iter()
+            .filter_map(|device| {
+                let wanted = device.wanted.filter(|_| device.managed)?;
+                let on = unfinished(Some(wanted), device.mig)?;
+                let free = self.blockers(device, wanted.mode, Some(on)).is_empty();
+                free.then(|| (device.gpu.uuid.clone(), wanted.mode))
+            })
+            .collect();
+        for (uuid, mode) in due {
+            self.switch(&uuid, mode, None)?;
+        }
+        Ok(())
+    }
+
+    /// Destroys idle instances, and those in quarantine that can be.
+    pub(in crate::cycle) fn collect(
+        &mut self,
+        gc: &MigGc,
+    ) -> Result<Vec<v1::MigInstance>, StoreError> {
+        let chosen = |index: u32| gc.gpus_on.is_empty() || gc.gpus_on.contains(&index);
+        let slots: Vec<Slot> = self
+            .migs
+            .instances
+            .values()
+            .filter(|instance| {
+                instance.job.is_none()
+                    && matches!(instance.stage, Stage::Ready | Stage::Quarantined)
+                    && chosen(self.index(&instance.slot.gpu))
+            })
+            .map(|instance| instance.slot.clone())
+            .collect();
+        if !gc.dry_run {
+            for slot in &slots {
+                self.destroy(slot)?;
+            }
+            self.round.replan |= !slots.is_empty();
+        }
+        let all = self.mig_instances().into_iter();
+        let gone = |shown: &v1::MigInstance| {
+            let is = |slot: &Slot| {
+                shown.gpu_uuid == slot.gpu.as_str()
+                    && shown.start == slot.placement.start
+                    && shown.state != v1::MigState::Foreign
+                    && self
+                        .migs
+                        .instances
+                        .get(slot)
+                        .is_some_and(|one| one.name.to_string() == shown.profile)
+            };
+            slots.iter().any(is)
+        };
+        Ok(all.filter(gone).collect())
+    }
+}
+
+/// Whether MIG has to be turned on or off for a mode.
+fn turn(to: Mode, mig: Option<MigMode>) -> Option<bool> {
+    let current = mig?.current;
+    match to {
+        Mode::Mig => (!current).then_some(true),
+        Mode::Shared | Mode::Exclusive => current.then_some(false),
+        Mode::Unmanaged => None,
+    }
+}

@@ -1,0 +1,158 @@
+//! MIG as the API shows it.
+
+use divvy_api::v1;
+use divvy_core::mig::Placement;
+use divvy_core::mig::recover::Stage;
+use divvy_core::{GpuUuid, Grant};
+
+use super::slot;
+use crate::cycle::Cycle;
+use crate::gpu::Device;
+use crate::mig::sight::Found;
+use crate::mig::{Instance, Slot};
+
+/// What holds a limit that is an instance's.
+pub const ENFORCEMENT: &str = "mig";
+
+impl Cycle {
+    /// Every instance, by GPU and place.
+    pub fn mig_instances(&self) -> Vec<v1::MigInstance> {
+        self.devices
+            .iter()
+            .flat_map(|device| self.instances_on(device))
+            .collect()
+    }
+
+    /// What a GPU is cut into; `None` for one that is not.
+    pub fn mig_of(&self, gpu: &GpuUuid) -> Option<v1::Mig> {
+        let device = self.devices.iter().find(|device| device.gpu.uuid == *gpu)?;
+        let table = device.table()?;
+        let gpu = self.gpus_now().into_iter().find(|one| one.uuid == *gpu)?;
+        let profile = |profile: &divvy_core::mig::Profile| v1::MigProfile {
+            name: profile.name.to_string(),
+            id: profile.id,
+            memory_bytes: profile.memory.get(),
+            memory_slices: profile.memory_slices,
+            compute_slices: profile.compute_slices,
+            multiprocessors: profile.multiprocessors,
+            most: profile.most,
+            starts: profile.starts.clone(),
+            room: self.room(&gpu, profile.id),
+        };
+        Some(v1::Mig {
+            memory_slices: table.memory_slices,
+            compute_slices: table.compute_slices,
+            profiles: table.profiles.iter().map(profile).collect(),
+            instances: self.instances_on(device),
+        })
+    }
+
+    /// The instance that a grant is.
+    pub fn mig_slice(&self, grant: &Grant) -> Option<v1::MigSlice> {
+        let slot = slot(grant)?;
+        let instance = self.migs.instances.get(&slot);
+        let made = instance.and_then(|instance| instance.made.as_ref());
+        Some(v1::MigSlice {
+            profile: grant.mig?.profile.to_string(),
+            start: slot.placement.start,
+            memory_slices: self.size(&slot),
+            memory_bytes: grant.memory.get(),
+            uuid: made.map(|made| made.uuid.to_string()),
+        })
+    }
+
+    /// What the last look found in a grant's instance.
+    pub(in crate::cycle) fn found_in(&self, grant: &Grant) -> Option<&Found> {
+        let Slot { gpu, placement } = slot(grant)?;
+        let found = &self.migs.gpus.get(&gpu)?.found;
+        found.iter().find(|found| found.placement == placement)
+    }
+
+    /// How many more of a profile could lie on a GPU, idle ones out of the way: taken from the left, which for pieces of one size
+    /// is the most.
+    fn room(&self, gpu: &divvy_core::Gpu, profile: u32) -> u8 {
+        let Some(carving) = &gpu.mig else { return 0 };
+        let table = &carving.table;
+        let Some(profile) = table.profile(profile) else {
+            return 0;
+        };
+        let held = self
+            .jobs
+            .values()
+            .flat_map(|living| living.job.life.grants());
+        let held = held.filter(|grant| grant.gpu == gpu.uuid);
+        let mut taken = carving.fixed();
+        taken.extend(held.filter_map(|grant| Some(grant.mig?.placement)));
+        let same = taken.iter().filter(|one| one.profile == profile.id).count();
+        let sized = |placement: Placement| (placement, super::size_in(table, placement));
+        let mut taken: Vec<(Placement, u8)> = taken.into_iter().map(sized).collect();
+        let before = taken.len();
+        for start in &profile.starts {
+            let piece = sized(Placement {
+                profile: profile.id,
+                start: *start,
+            });
+            if !taken.iter().any(|other| super::overlap(*other, piece)) {
+                taken.push(piece);
+            }
+        }
+        let most = usize::from(profile.most).saturating_sub(same);
+        u8::try_from((taken.len() - before).min(most)).unwrap_or(u8::MAX)
+    }
+
+    fn instances_on(&self, device: &Device) -> Vec<v1::MigInstance> {
+        let gpu = &device.gpu;
+        let Some(table) = device.table() else {
+            return Vec::new();
+        };
+        let shown = |placement: Placement, size: u8, state, instance: Option<&Instance>| {
+            let profile = table.profile(placement.profile);
+            let made = instance.and_then(|instance| instance.made.as_ref());
+            v1::MigInstance {
+                gpu_uuid: gpu.uuid.to_string(),
+                gpu_index: gpu.index,
+                profile: match profile {
+                    Some(profile) => profile.name.to_string(),
+                    None => format!("profile {}", placement.profile),
+                },
+                start: placement.start,
+                memory_slices: size,
+                memory_bytes: profile.map_or(0, |profile| profile.memory.get()),
+                state,
+                job: instance.and_then(|one| Some(one.job?.to_string())),
+                uuid: made.map(|made| made.uuid.to_string()),
+            }
+        };
+        let ours = self.migs.instances.values();
+        let mut all: Vec<v1::MigInstance> = ours
+            .filter(|instance| instance.slot.gpu == gpu.uuid)
+            .map(|instance| {
+                let placement = instance.slot.placement;
+                shown(
+                    placement,
+                    self.size(&instance.slot),
+                    state(instance),
+                    Some(instance),
+                )
+            })
+            .collect();
+        let foreign = self.migs.gpus.get(&gpu.uuid).into_iter();
+        all.extend(
+            foreign
+                .flat_map(|of_gpu| &of_gpu.foreign)
+                .map(|(placement, size)| shown(*placement, *size, v1::MigState::Foreign, None)),
+        );
+        all.sort_by(|a, b| (a.start, a.memory_slices).cmp(&(b.start, b.memory_slices)));
+        all
+    }
+}
+
+fn state(instance: &Instance) -> v1::MigState {
+    match (instance.stage, instance.job) {
+        (Stage::Creating, _) => v1::MigState::Coming,
+        (Stage::Ready, Some(_)) => v1::MigState::InUse,
+        (Stage::Ready, None) => v1::MigState::Idle,
+        (Stage::Destroying, _) => v1::MigState::Leaving,
+        (Stage::Quarantined, _) => v1::MigState::Quarantined,
+    }
+}

@@ -1,0 +1,30 @@
+//! MIG instances of ours: recorded before they are made, made and destroyed by a thread of their GPU, found again after anything.
+//!
+//! ```text
+//!             plan                     driver (worker)                 journal
+//! create      grant at a placement     GPU instance, compute instance  creating ─► ready
+//! reuse       grant on an idle one     is it clean?                    ready
+//! let go      the job's end            –                               ready, nobody's: idle
+//! reclaim     needed by another        compute instance, GPU instance  destroying ─► no row
+//! ```
+//! What is to be given to whom is decided in the core; when it is journaled, and what a report means, in `cycle::mig`. What has no
+//! row is somebody else's and is never touched.
+
+mod instance;
+pub mod mode;
+pub mod nodes;
+pub mod sight;
+mod work;
+mod worker;
+
+pub use instance::{Instance, Made, Slot};
+pub use mode::Wanted;
+pub use sight::Sight;
+pub use work::Failure;
+pub use worker::{Epochs, Order, Outcome, Report, Task, Workers};
+
+/// The kernel's id of this boot; what was made in another is no more.
+pub fn boot() -> String {
+    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
+    id.unwrap_or_default().trim().to_owned()
+}

@@ -1,0 +1,279 @@
+//! Threads that change MIG, one for each GPU: making and destroying take seconds, and the cycle waits for neither.
+//!
+//! ```text
+//! cycle ── Order (journaled before) ──► worker ── lock of the GPU ──► driver
+//!   ▲                                     │
+//!   └──────────── Report ─────────────────┘
+//! ```
+//! Orders for one GPU are carried out in their order, so that what is made in a place comes after what was destroyed there. A
+//! look that overlaps a change of its GPU says nothing of who is there, which [`Epochs`] tell.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use divvy_core::GpuUuid;
+use divvy_driver::nvml::Device;
+use divvy_driver::nvml::mig::{Activation, MigMode};
+
+use super::work::{self, Failure};
+use super::{Made, Slot};
+use crate::failpoint::reach;
+use crate::gpu::Source;
+use crate::mailbox::{Mailbox, Message};
+use crate::supervise::chain;
+
+/// What is to be done to a slot, or to a whole GPU.
+#[derive(Clone, Debug)]
+pub struct Order {
+    pub gpu: GpuUuid,
+    pub task: Task,
+}
+
+#[derive(Clone, Debug)]
+pub enum Task {
+    /// Makes an instance of so many memory slices.
+    Make {
+        slot: Slot,
+        generation: u64,
+        size: u8,
+    },
+    /// Looks whether an idle one is clean; one that is not, or is to be new, is made again.
+    Reuse {
+        slot: Slot,
+        generation: u64,
+        size: u8,
+        made: Made,
+        anew: bool,
+    },
+    Unmake {
+        slot: Slot,
+        generation: u64,
+        made: Option<Made>,
+    },
+    /// Turns MIG on or off.
+    Mode { on: bool },
+}
+
+/// What has become of an order.
+#[derive(Debug)]
+pub struct Report {
+    pub gpu: GpuUuid,
+    pub result: Outcome,
+    pub took: Duration,
+    /// Looks from before this epoch of the GPU are out of date.
+    pub epoch: u64,
+}
+
+#[derive(Debug)]
+pub enum Outcome {
+    /// `reused`: it was there and clean.
+    Made {
+        slot: Slot,
+        generation: u64,
+        result: Result<Made, Failure>,
+        reused: bool,
+    },
+    Unmade {
+        slot: Slot,
+        generation: u64,
+        result: Result<(), Failure>,
+    },
+    /// The driver's word on the order, and the mode as it is now.
+    Mode {
+        on: bool,
+        result: Result<(Activation, Option<MigMode>), Failure>,
+    },
+}
+
+/// How often each GPU was changed: odd while it is being changed.
+#[derive(Debug, Default)]
+pub struct Epochs(Mutex<BTreeMap<GpuUuid, u64>>);
+
+impl Epochs {
+    /// The epoch of a GPU that is not being changed.
+    pub fn settled(&self, gpu: &GpuUuid) -> Option<u64> {
+        let epoch = self.lock().get(gpu).copied().unwrap_or_default();
+        epoch.is_multiple_of(2).then_some(epoch)
+    }
+
+    fn step(&self, gpu: &GpuUuid) -> u64 {
+        let mut epochs = self.lock();
+        let epoch = epochs.entry(gpu.clone()).or_default();
+        *epoch += 1;
+        *epoch
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<GpuUuid, u64>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The threads, for whoever gives orders.
+pub struct Workers {
+    source: Arc<Source>,
+    mailbox: Mailbox,
+    /// Folder of the GPUs' lock files.
+    locks: PathBuf,
+    threads: BTreeMap<GpuUuid, Sender<Task>>,
+}
+
+impl Workers {
+    pub fn new(source: Arc<Source>, mailbox: Mailbox, locks: PathBuf) -> Self {
+        Self {
+            source,
+            mailbox,
+            locks,
+            threads: BTreeMap::new(),
+        }
+    }
+
+    /// Has an order carried out; the mailbox gets its report.
+    pub fn give(&mut self, order: Order) {
+        let Order { gpu, task } = order;
+        let thread = match self.threads.entry(gpu.clone()) {
+            Entry::Occupied(thread) => thread.into_mut(),
+            Entry::Vacant(none) => {
+                let worker = Worker {
+                    lock: self.locks.join(format!("{gpu}.lock")),
+                    gpu,
+                    source: Arc::clone(&self.source),
+                    mailbox: self.mailbox.clone(),
+                };
+                let (sender, tasks) = channel();
+                none.insert(match worker.start(tasks) {
+                    Ok(()) => sender,
+                    // Nobody hears the order, and so nobody will: the daemon is of no use without threads.
+                    Err(error) => panic!("cannot start a thread: {error}"),
+                })
+            }
+        };
+        // The thread ends only with this.
+        let _ = thread.send(task);
+    }
+}
+
+struct Worker {
+    gpu: GpuUuid,
+    source: Arc<Source>,
+    mailbox: Mailbox,
+    lock: PathBuf,
+}
+
+impl Worker {
+    fn start(self, tasks: Receiver<Task>) -> io::Result<()> {
+        std::thread::Builder::new()
+            .name("mig".to_owned())
+            .spawn(move || self.run(&tasks))
+            .map(drop)
+    }
+
+    fn run(&self, tasks: &Receiver<Task>) {
+        for task in tasks {
+            let began = Instant::now();
+            self.source.epochs.step(&self.gpu);
+            let result = self.carry_out(task);
+            let report = Report {
+                gpu: self.gpu.clone(),
+                result,
+                took: began.elapsed(),
+                epoch: self.source.epochs.step(&self.gpu),
+            };
+            self.mailbox.post(Message::Mig(Box::new(report)));
+        }
+    }
+
+    fn carry_out(&self, task: Task) -> Outcome {
+        // Where the lock cannot be had, nothing is done.
+        let lock = lock(&self.lock).map_err(|error| {
+            Failure::Stuck(format!("cannot lock {}: {error}", self.lock.display()))
+        });
+        let device = || -> Result<Device<'_>, Failure> {
+            let device = self.source.device(&self.gpu);
+            device.map_err(|error| Failure::Stuck(chain(&error)))
+        };
+        match task {
+            Task::Make {
+                slot,
+                generation,
+                size,
+            } => {
+                let begun = lock.and_then(|lock| Ok((lock, device()?)));
+                let result = begun
+                    .map_err(Failure::before_anything)
+                    .and_then(|(_lock, device)| work::make(&device, slot.placement, size));
+                Outcome::Made {
+                    slot,
+                    generation,
+                    result,
+                    reused: false,
+                }
+            }
+            Task::Reuse {
+                slot,
+                generation,
+                size,
+                made,
+                anew,
+            } => {
+                let reuse = |_lock| -> Result<(Made, bool), Failure> {
+                    reach("mig.reuse.begin");
+                    let device = device()?;
+                    if !anew && work::is_clean(&device, slot.placement, &made)? {
+                        return Ok((made, true));
+                    }
+                    work::unmake(&device, slot.placement, Some(&made))?;
+                    Ok((work::make(&device, slot.placement, size)?, false))
+                };
+                let result = lock.and_then(reuse);
+                let reused = matches!(result, Ok((_, true)));
+                Outcome::Made {
+                    slot,
+                    generation,
+                    result: result.map(|(made, _)| made),
+                    reused,
+                }
+            }
+            Task::Unmake {
+                slot,
+                generation,
+                made,
+            } => {
+                let unmake = |_lock| work::unmake(&device()?, slot.placement, made.as_ref());
+                let result = lock.and_then(unmake);
+                Outcome::Unmade {
+                    slot,
+                    generation,
+                    result,
+                }
+            }
+            Task::Mode { on } => {
+                let set = |_lock| work::set_mode(&device()?, on);
+                let result = lock.and_then(set);
+                Outcome::Mode { on, result }
+            }
+        }
+    }
+}
+
+/// NVML has no lock of its own. Held until the file is closed.
+fn lock(path: &Path) -> io::Result<File> {
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder)?;
+    }
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(path)?;
+    file.lock()?;
+    Ok(file)
+}
