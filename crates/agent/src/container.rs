@@ -1,0 +1,33 @@
+//! Jobs in containers: what is added to a container so that it is held to its slice, and who sees to it.
+//!
+//! ```text
+//! agent                         supervisor                                 engine (Docker, Podman)
+//! spec.json with a Plan ──────► finds the image, makes the container ─────► created, labelled
+//!                               looks into it: can the limiter hold it?
+//!                               launch.json, synced
+//!                               starts it ────────────────────────────────► runs
+//!                               started.json: the container's first process
+//! SIGTERM to stop ────────────► the stop signal, after the grace SIGKILL ─► ends
+//!                               exit.json, synced; takes the container away
+//! ```
+//! The supervisor is the one of [`crate::supervise`], with a container where others have a program. A container does not die with it:
+//! the agent starts another supervisor, which finds the container by its name and goes on. A container that was never started is
+//! started then, and one that was is not: the engine knows which.
+//!
+//! [`edits`] says what is added, as plain data; [`body`], [`cdi`] and `divvy docker args` write that down in three ways.
+
+pub mod asked;
+mod body;
+pub mod cdi;
+pub mod cover;
+pub mod driver;
+pub mod edits;
+mod elf;
+pub mod engine;
+mod image;
+pub mod plan;
+pub mod run;
+pub mod sweep;
+mod terminal;
+
+pub use plan::{OnUnlimited, Plan};

@@ -1,0 +1,170 @@
+//! A slice as a device of the Container Device Interface: for engines and people who inject devices by name.
+//!
+//! One file for each slice, made before its container and removed after it. The version is the lowest that has all that is used
+//! here (0.6.0 of the specification, SPEC.md "Released versions"), and there are no hooks.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use super::edits::Edits;
+
+const VERSION: &str = "0.6.0";
+const KIND: &str = "divvy.dev/slice";
+
+/// The file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Cdi {
+    cdi_version: &'static str,
+    kind: &'static str,
+    devices: Vec<Device>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Device {
+    name: String,
+    container_edits: ContainerEdits,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ContainerEdits {
+    env: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    device_nodes: Vec<Node>,
+    mounts: Vec<Mount>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Node {
+    path: String,
+    permissions: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Mount {
+    host_path: String,
+    container_path: String,
+    options: Vec<&'static str>,
+}
+
+/// What an engine is asked for: `divvy.dev/slice=NAME`.
+pub fn device(name: &str) -> String {
+    format!("{KIND}={name}")
+}
+
+/// These edits as a device of that name.
+pub fn cdi(name: &str, edits: &Edits) -> Cdi {
+    let variable = |(name, value): (&String, &String)| format!("{name}={value}");
+    let nodes = edits.devices.iter().map(|device| Node {
+        path: device.path.display().to_string(),
+        permissions: device.permissions.clone(),
+    });
+    let mounts = edits.mounts.iter().map(|bind| {
+        let mode = if bind.read_only { "ro" } else { "rw" };
+        Mount {
+            host_path: bind.host.display().to_string(),
+            container_path: bind.container.display().to_string(),
+            options: vec![mode, "nosuid", "nodev", "rbind", "rprivate"],
+        }
+    });
+    Cdi {
+        cdi_version: VERSION,
+        kind: KIND,
+        devices: vec![Device {
+            name: name.to_owned(),
+            container_edits: ContainerEdits {
+                env: edits.variables.iter().map(variable).collect(),
+                device_nodes: nodes.collect(),
+                mounts: mounts.collect(),
+            },
+        }],
+    }
+}
+
+fn file(folder: &Path, name: &str) -> PathBuf {
+    folder.join(format!("{name}.json"))
+}
+
+/// Puts the file into a folder where engines look, whole or not at all.
+///
+/// # Errors
+/// When the folder cannot be written.
+pub fn write(folder: &Path, name: &str, cdi: &Cdi) -> io::Result<()> {
+    fs::create_dir_all(folder)?;
+    // Engines read files that end in .json and .yaml.
+    let draft = folder.join(format!(".{name}.new"));
+    fs::write(&draft, serde_json::to_vec_pretty(cdi)?)?;
+    fs::rename(&draft, file(folder, name))
+}
+
+/// Removes it; nothing there is just as well.
+///
+/// # Errors
+/// When it is there and stays.
+pub fn remove(folder: &Path, name: &str) -> io::Result<()> {
+    match fs::remove_file(file(folder, name)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::container::edits::{edits, tests as added};
+
+    #[test]
+    fn a_slice_is_one_device_with_all_that_it_adds() {
+        let edits = edits(&added::installed(), &added::files());
+        let value = serde_json::to_value(cdi("divvy-0badcafe-7", &edits)).unwrap();
+        assert_eq!(value["cdiVersion"], "0.6.0");
+        assert_eq!(value["kind"], "divvy.dev/slice");
+        let added = &value["devices"][0]["containerEdits"];
+        assert_eq!(value["devices"][0]["name"], "divvy-0badcafe-7");
+        assert_eq!(
+            added["deviceNodes"][2],
+            json!({"path": "/dev/nvidia-caps/nvidia-cap12", "permissions": "r"})
+        );
+        assert_eq!(
+            added["mounts"][2],
+            json!({"hostPath": "/run/divvy/slices/7/slots", "containerPath": "/run/divvy-job/slice/slots", "options": ["rw", "nosuid", "nodev", "rbind", "rprivate"]})
+        );
+        assert!(added.get("hooks").is_none());
+    }
+
+    /// The schema is the one that the Container Device Interface publishes.
+    #[test]
+    fn the_file_is_valid_by_the_schema() {
+        for held in [added::installed(), added::simulated()] {
+            let cdi = cdi("divvy-0badcafe-7", &edits(&held, &added::files()));
+            let text = serde_json::to_vec(&cdi).unwrap();
+            container_device_interface::schema::validate_builtin(&text).unwrap();
+        }
+        container_device_interface::schema::validate_builtin(br#"{"cdiVersion":"0.6.0"}"#)
+            .expect_err("the schema refuses what lacks its fields");
+    }
+
+    #[test]
+    fn the_file_comes_whole_and_goes() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = folder.path().join("cdi");
+        let cdi = cdi("a", &edits(&added::simulated(), &added::files()));
+        write(&place, "a", &cdi).unwrap();
+        let names: Vec<_> = fs::read_dir(&place)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name())
+            .collect();
+        assert_eq!(names, ["a.json"]);
+        remove(&place, "a").unwrap();
+        remove(&place, "a").expect("a second time changes nothing");
+    }
+}

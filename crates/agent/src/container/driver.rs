@@ -1,0 +1,212 @@
+//! The driver as a container is given it: libraries, programs and devices of the host, or the simulated one.
+//!
+//! All of it is mounted from the host, so that nothing has to be installed for containers, neither in the image nor on the host.
+//! That an installation's libraries are those whose files end in the driver's version is how NVIDIA's packages name them (driver
+//! README, "Installed Components"); not verified on hardware.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use divvy_core::GpuUuid;
+use divvy_driver::load::{CUDA, NVML};
+use serde::{Deserialize, Serialize};
+
+use crate::supervise::loader;
+
+/// Where the driver tells of its GPUs (driver README, "The /proc/driver/nvidia Interface").
+const GPUS: &str = "/proc/driver/nvidia/gpus";
+
+/// Programs of the driver that a job may want.
+const PROGRAMS: [&str; 2] = ["/usr/bin/nvidia-smi", "/usr/bin/nvidia-debugdump"];
+
+/// Devices that belong to no GPU.
+const COMMON: [&str; 3] = ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"];
+
+/// What there is of a driver.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Driver {
+    Simulated {
+        /// The one file that is CUDA and NVML.
+        library: PathBuf,
+        /// The state that its processes share.
+        state: PathBuf,
+    },
+    Installed {
+        cuda: PathBuf,
+        nvml: Option<PathBuf>,
+        others: Vec<Library>,
+        programs: Vec<PathBuf>,
+        devices: Vec<Device>,
+    },
+}
+
+/// A library, and the name under which programs ask for it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Library {
+    pub name: String,
+    pub file: PathBuf,
+}
+
+/// A device file; `rw` or `r`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Device {
+    pub path: PathBuf,
+    pub permissions: String,
+}
+
+impl Device {
+    pub fn new(path: impl Into<PathBuf>, permissions: &str) -> Self {
+        Self {
+            path: path.into(),
+            permissions: permissions.to_owned(),
+        }
+    }
+}
+
+/// The host's driver cannot be given to a container.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DriverError {
+    #[error("the loader finds no {CUDA} on this machine")]
+    NoCuda,
+    #[error("{GPUS} does not tell the device of GPU {0}")]
+    NoDevice(GpuUuid),
+}
+
+impl Driver {
+    /// The driver that is installed here, with the devices of these GPUs. `version`: the driver's.
+    ///
+    /// # Errors
+    /// [`DriverError`].
+    pub fn installed(version: &str, gpus: &[GpuUuid]) -> Result<Self, DriverError> {
+        let first = |name| loader::files(name, None).into_iter().next();
+        let cuda = first(CUDA).ok_or(DriverError::NoCuda)?;
+        let known = minors(Path::new(GPUS));
+        Ok(Self::Installed {
+            cuda,
+            nvml: first(NVML),
+            others: others(version, loader::every()),
+            programs: PROGRAMS
+                .iter()
+                .map(PathBuf::from)
+                .filter(|path| path.is_file())
+                .collect(),
+            devices: devices(gpus, &known, &|path| path.exists())?,
+        })
+    }
+}
+
+/// The driver's own libraries among those that the loader knows, without the two that are wrapped.
+fn others(version: &str, all: impl IntoIterator<Item = (String, PathBuf)>) -> Vec<Library> {
+    let ending = format!(".so.{version}");
+    let mut found: Vec<Library> = Vec::new();
+    for (name, path) in all {
+        let Ok(file) = fs::canonicalize(path) else {
+            continue;
+        };
+        let is_drivers = file
+            .file_name()
+            .and_then(|name| name.to_str())
+            .is_some_and(|name| name.ends_with(&ending));
+        let is_wrapped = [CUDA, NVML, "libcuda.so"].contains(&name.as_str());
+        if is_drivers && !is_wrapped && !found.iter().any(|other| other.name == name) {
+            found.push(Library { name, file });
+        }
+    }
+    found.sort_by(|one, other| one.name.cmp(&other.name));
+    found
+}
+
+/// UUIDs and minor numbers.
+fn minors(folder: &Path) -> Vec<(String, u32)> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let texts =
+        entries.filter_map(|entry| fs::read_to_string(entry.path().join("information")).ok());
+    texts.filter_map(|text| minor(&text)).collect()
+}
+
+/// `GPU UUID: …` and `Device Minor: …` of one GPU.
+fn minor(information: &str) -> Option<(String, u32)> {
+    let field = |name: &str| {
+        let mut lines = information.lines().filter_map(|line| line.split_once(':'));
+        lines
+            .find(|(key, _)| key.trim() == name)
+            .map(|(_, value)| value.trim().to_owned())
+    };
+    Some((field("GPU UUID")?, field("Device Minor")?.parse().ok()?))
+}
+
+fn devices(
+    gpus: &[GpuUuid],
+    known: &[(String, u32)],
+    exists: &dyn Fn(&Path) -> bool,
+) -> Result<Vec<Device>, DriverError> {
+    let common = COMMON.iter().filter(|path| exists(Path::new(path)));
+    let mut devices: Vec<Device> = common.map(|path| Device::new(*path, "rw")).collect();
+    for gpu in gpus {
+        let number = known
+            .iter()
+            .find(|(uuid, _)| uuid.eq_ignore_ascii_case(gpu.as_str()))
+            .map(|(_, minor)| *minor)
+            .ok_or_else(|| DriverError::NoDevice(gpu.clone()))?;
+        devices.push(Device::new(format!("/dev/nvidia{number}"), "rw"));
+    }
+    Ok(devices)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const INFORMATION: &str = "Model: \t\t NVIDIA A100-SXM4-40GB\nIRQ:   \t\t 35\nGPU UUID: \t GPU-01010101-0101-0101-0101-010101010101\nVideo BIOS: \t 92\nBus Location: \t 0000:07:00.0\nDevice Minor: \t 3\nGPU Excluded:\t No\n";
+
+    #[test]
+    fn a_gpus_device_is_told_by_its_minor_number() {
+        let known = [minor(INFORMATION).unwrap()];
+        let there = |path: &Path| path != Path::new("/dev/nvidia-uvm-tools");
+        let devices = |byte| devices(&[GpuUuid::from_bytes([byte; 16])], &known, &there);
+        let paths: Vec<_> = devices(1)
+            .unwrap()
+            .into_iter()
+            .map(|device| device.path)
+            .collect();
+        assert_eq!(
+            paths,
+            ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia3"].map(PathBuf::from)
+        );
+        assert_eq!(
+            devices(2),
+            Err(DriverError::NoDevice(GpuUuid::from_bytes([2; 16])))
+        );
+        assert_eq!(minor("Model: x\n"), None);
+    }
+
+    #[test]
+    fn a_drivers_libraries_are_those_of_its_version() {
+        let dir = tempfile::tempdir().unwrap();
+        let lay = |file: &str, link: &str| {
+            fs::write(dir.path().join(file), "").unwrap();
+            std::os::unix::fs::symlink(file, dir.path().join(link)).unwrap();
+            (link.to_owned(), dir.path().join(link))
+        };
+        let all = [
+            lay(
+                "libnvidia-ptxjitcompiler.so.580.65",
+                "libnvidia-ptxjitcompiler.so.1",
+            ),
+            lay("libcuda.so.580.65", "libcuda.so.1"),
+            lay("libnvidia-ml.so.580.65", "libnvidia-ml.so.1"),
+            lay("libnvcuvid.so.550.1", "libnvcuvid.so.1"),
+            lay("libm.so.6.0", "libm.so.6"),
+            ("libgone.so.1".to_owned(), dir.path().join("gone")),
+        ];
+        let found = others("580.65", all);
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].name, "libnvidia-ptxjitcompiler.so.1");
+        assert!(
+            found[0]
+                .file
+                .ends_with("libnvidia-ptxjitcompiler.so.580.65")
+        );
+    }
+}

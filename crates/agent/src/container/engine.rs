@@ -1,0 +1,120 @@
+//! The container engine of this machine: where it listens, and how it is spoken to.
+
+use std::path::{Path, PathBuf};
+
+use bollard::{API_DEFAULT_VERSION, Docker};
+
+/// Seconds that one answer of the engine may take. Streams that are open for longer are asked for again.
+const TIMEOUT: u64 = 120;
+
+/// Where Docker and Podman listen, the ones for everybody first.
+const SOCKETS: [&str; 2] = ["/run/docker.sock", "/run/podman/podman.sock"];
+
+/// No engine can be asked.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoEngine {
+    #[error("neither Docker nor Podman listens on this machine ({0} are not there)")]
+    Nowhere(String),
+    #[error("DOCKER_HOST={0} is no socket of this machine, and a slice cannot leave it")]
+    Elsewhere(String),
+}
+
+impl NoEngine {
+    pub fn hint(&self) -> &'static str {
+        match self {
+            Self::Nowhere(_) => {
+                "start one (`systemctl start docker`), or name its socket: DOCKER_HOST=unix:///path"
+            }
+            Self::Elsewhere(_) => "unset it, or name a socket: DOCKER_HOST=unix:///path",
+        }
+    }
+}
+
+/// The engine's socket, by `DOCKER_HOST` (as `docker` reads it) or where engines listen.
+///
+/// # Errors
+/// [`NoEngine`].
+pub fn socket() -> Result<PathBuf, NoEngine> {
+    let host = std::env::var("DOCKER_HOST").ok();
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    find(host.as_deref(), runtime.as_deref(), &|path| path.exists())
+}
+
+fn find(
+    host: Option<&str>,
+    runtime: Option<&Path>,
+    exists: &dyn Fn(&Path) -> bool,
+) -> Result<PathBuf, NoEngine> {
+    if let Some(host) = host.filter(|host| !host.is_empty()) {
+        let path = host.strip_prefix("unix://").map(PathBuf::from);
+        return path.ok_or_else(|| NoEngine::Elsewhere(host.to_owned()));
+    }
+    let own = runtime
+        .iter()
+        .flat_map(|folder| ["docker.sock", "podman/podman.sock"].map(|name| folder.join(name)));
+    let all: Vec<PathBuf> = SOCKETS.iter().map(PathBuf::from).chain(own).collect();
+    let found = all.iter().find(|path| exists(path)).cloned();
+    found.ok_or_else(|| {
+        let names: Vec<String> = all.iter().map(|path| path.display().to_string()).collect();
+        NoEngine::Nowhere(names.join(", "))
+    })
+}
+
+/// Speaks to the engine at that socket, in a version that both know.
+///
+/// # Errors
+/// When it does not answer.
+pub async fn connect(socket: &Path) -> Result<Docker, bollard::errors::Error> {
+    let path = socket.to_string_lossy();
+    let docker = Docker::connect_with_unix(&path, TIMEOUT, API_DEFAULT_VERSION)?;
+    docker.negotiate_version().await
+}
+
+/// The engine's own words, without the library's.
+pub fn words(error: &bollard::errors::Error) -> String {
+    match error {
+        bollard::errors::Error::DockerResponseServerError { message, .. } => {
+            message.trim().to_owned()
+        }
+        bollard::errors::Error::DockerStreamError { error } => error.trim().to_owned(),
+        other => crate::supervise::chain(other),
+    }
+}
+
+/// What the engine answered, where it did answer.
+pub fn status(error: &bollard::errors::Error) -> Option<u16> {
+    match error {
+        bollard::errors::Error::DockerResponseServerError { status_code, .. } => Some(*status_code),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_engine_is_where_docker_says_or_where_engines_listen() {
+        let only = |there: &'static str| move |path: &Path| path == Path::new(there);
+        let runtime = Some(Path::new("/run/user/7"));
+        assert_eq!(
+            find(Some("unix:///x.sock"), None, &only("/run/docker.sock")),
+            Ok("/x.sock".into())
+        );
+        for there in [
+            "/run/docker.sock",
+            "/run/podman/podman.sock",
+            "/run/user/7/podman/podman.sock",
+        ] {
+            assert_eq!(find(Some(""), runtime, &only(there)), Ok(there.into()));
+        }
+        assert!(matches!(
+            find(Some("tcp://host:2375"), None, &only("/run/docker.sock")),
+            Err(NoEngine::Elsewhere(_))
+        ));
+        assert!(matches!(
+            find(None, None, &only("/elsewhere")),
+            Err(NoEngine::Nowhere(_))
+        ));
+    }
+}

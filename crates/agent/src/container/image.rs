@@ -1,0 +1,343 @@
+//! Looks into a container that has not been started: can the limiter hold what will run in it, and as whom will it run?
+//!
+//! Files are read through the engine, whatever its storage, with the job's own mounts in place. Nothing is run.
+
+use bollard::Docker;
+use bollard::errors::Error;
+use bollard::models::ImageConfig;
+use bollard::query_parameters::{ContainerArchiveInfoOptions, DownloadFromContainerOptions};
+use futures_util::StreamExt as _;
+
+use super::elf::{self, Program};
+use super::engine;
+
+/// Where glibc and its companions lie.
+const FOLDERS: [&str; 6] = [
+    "/usr/lib/x86_64-linux-gnu",
+    "/lib/x86_64-linux-gnu",
+    "/usr/lib64",
+    "/lib64",
+    "/usr/lib",
+    "/lib",
+];
+const LOADER: &str = "/lib64/ld-linux-x86-64.so.2";
+const MUSL: &str = "/lib/ld-musl-x86_64.so.1";
+const LIBC: &str = "libc.so.6";
+const LIBGCC: &str = "libgcc_s.so.1";
+
+/// Enough of a program for its program headers and the name of its loader.
+const HEAD: usize = 64 << 10;
+/// More than any libc or passwd has.
+const WHOLE: usize = 64 << 20;
+/// As the kernel follows them (`MAXSYMLINKS`).
+const LINKS: usize = 40;
+/// execvp(3)'s path, where the container has none.
+const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// What was seen.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// Why the limiter cannot hold it.
+    pub unlimited: Option<String>,
+    /// Who its programs run as; `None` where that could not be found out.
+    pub user: Option<u32>,
+}
+
+/// What is to run in the container.
+#[derive(Clone, Copy, Debug)]
+pub struct Runs<'a> {
+    pub image: &'a ImageConfig,
+    pub entrypoint: Option<&'a str>,
+    pub command: &'a [String],
+    pub user: Option<&'a str>,
+    pub workdir: Option<&'a str>,
+    /// The newest glibc that the limiter's files need: `GLIBC_2.N`.
+    pub needs: Option<u32>,
+}
+
+/// A container whose files can be read.
+pub struct Files<'a> {
+    pub docker: &'a Docker,
+    pub container: &'a str,
+}
+
+/// Looks.
+///
+/// # Errors
+/// When the engine fails; that something is not there is no failure.
+pub async fn look(files: &Files<'_>, runs: &Runs<'_>) -> Result<Seen, Error> {
+    let unlimited = match libraries(files, runs.needs).await? {
+        Some(why) => Some(why),
+        None => program(files, runs).await?,
+    };
+    Ok(Seen {
+        unlimited,
+        user: user(files, runs).await?,
+    })
+}
+
+/// What of the limiter's own needs the image lacks.
+async fn libraries(files: &Files<'_>, needs: Option<u32>) -> Result<Option<String>, Error> {
+    if files.find(LOADER).await?.is_none() {
+        let why = match files.find(MUSL).await? {
+            Some(_) => "its programs are built for musl",
+            None => "it has no glibc",
+        };
+        return Ok(Some(why.to_owned()));
+    }
+    let mut libc = None;
+    for folder in FOLDERS {
+        if let Some(found) = files.find(&format!("{folder}/{LIBC}")).await? {
+            libc = files.read(&found, WHOLE).await?;
+            break;
+        }
+    }
+    if let (Some(has), Some(needs)) = (libc.as_deref().and_then(elf::glibc), needs)
+        && has < needs
+    {
+        return Ok(Some(format!(
+            "its glibc is 2.{has}, and the limiter was built for 2.{needs}"
+        )));
+    }
+    for folder in FOLDERS {
+        if files.find(&format!("{folder}/{LIBGCC}")).await?.is_some() {
+            return Ok(None);
+        }
+    }
+    Ok(Some(format!("it has no {LIBGCC}")))
+}
+
+/// Why its first program cannot be held; `None` also where it is not found: then it will not start.
+async fn program(files: &Files<'_>, runs: &Runs<'_>) -> Result<Option<String>, Error> {
+    let Some(mut name) = first_word(runs) else {
+        return Ok(None);
+    };
+    let path = variable(runs.image, "PATH").unwrap_or(DEFAULT_PATH);
+    let workdir = runs.workdir.or(runs.image.working_dir.as_deref());
+    let workdir = workdir.filter(|folder| !folder.is_empty()).unwrap_or("/");
+    // A script's program may be a script.
+    for _ in 0..4 {
+        let Some(file) = files.program(&name, path, workdir).await? else {
+            return Ok(None);
+        };
+        let head = files.read(&file, HEAD).await?.unwrap_or_default();
+        match elf::program(&head) {
+            Program::Musl => return Ok(Some(format!("{name} is built for musl"))),
+            Program::Static => return Ok(Some(format!("{name} is linked statically"))),
+            Program::Glibc | Program::Unknown => return Ok(None),
+            Program::Script(interpreter) => name = interpreter,
+        }
+    }
+    Ok(None)
+}
+
+/// The word that names the program.
+fn first_word(runs: &Runs<'_>) -> Option<String> {
+    let image = |words: &Option<Vec<String>>| words.iter().flatten().next().cloned();
+    let given = runs.command.first().cloned();
+    match runs.entrypoint {
+        Some("") => given,
+        Some(program) => Some(program.to_owned()),
+        None => image(&runs.image.entrypoint)
+            .or(given)
+            .or_else(|| image(&runs.image.cmd)),
+    }
+}
+
+fn variable<'a>(image: &'a ImageConfig, name: &str) -> Option<&'a str> {
+    let variables = image.env.iter().flatten();
+    variables
+        .filter_map(|variable| variable.split_once('='))
+        .find(|(found, _)| *found == name)
+        .map(|(_, value)| value)
+}
+
+async fn user(files: &Files<'_>, runs: &Runs<'_>) -> Result<Option<u32>, Error> {
+    let text = runs.user.or(runs.image.user.as_deref()).unwrap_or_default();
+    let name = text.split(':').next().unwrap_or_default();
+    if name.is_empty() {
+        return Ok(Some(0));
+    }
+    if let Ok(number) = name.parse() {
+        return Ok(Some(number));
+    }
+    let passwd = match files.find("/etc/passwd").await? {
+        Some(file) => files.read(&file, WHOLE).await?.unwrap_or_default(),
+        None => Vec::new(),
+    };
+    Ok(uid(&String::from_utf8_lossy(&passwd), name))
+}
+
+/// A user's number by passwd(5).
+fn uid(passwd: &str, name: &str) -> Option<u32> {
+    let mut users = passwd.lines().map(|line| line.split(':'));
+    let mut found = users.find_map(|mut fields| (fields.next() == Some(name)).then_some(fields))?;
+    found.nth(1)?.parse().ok()
+}
+
+impl Files<'_> {
+    /// Where a path leads, if it leads anywhere.
+    async fn find(&self, path: &str) -> Result<Option<String>, Error> {
+        let mut path = path.to_owned();
+        for _ in 0..LINKS {
+            let options = ContainerArchiveInfoOptions { path: path.clone() };
+            let answer = self
+                .docker
+                .get_container_archive_info(self.container, Some(options))
+                .await;
+            match answer {
+                Ok(found) if found.link_target.is_empty() => return Ok(Some(path)),
+                // The engine answers with a path from the container's root.
+                Ok(found) => path = found.link_target,
+                Err(error) if engine::status(&error) == Some(404) => return Ok(None),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(None)
+    }
+
+    /// The beginning of a file.
+    async fn read(&self, path: &str, most: usize) -> Result<Option<Vec<u8>>, Error> {
+        let options = DownloadFromContainerOptions {
+            path: path.to_owned(),
+        };
+        let mut stream = self
+            .docker
+            .download_from_container(self.container, Some(options));
+        let mut archive = Vec::new();
+        while let Some(chunk) = stream.next().await {
+            match chunk {
+                Ok(chunk) => archive.extend_from_slice(&chunk),
+                Err(error) if engine::status(&error) == Some(404) => return Ok(None),
+                Err(error) => return Err(error),
+            }
+            // One header, and those of long names and times, are a few blocks.
+            if archive.len() >= most.saturating_add(16 << 10) {
+                break;
+            }
+        }
+        Ok(first_file(&archive).map(|contents| contents[..contents.len().min(most)].to_vec()))
+    }
+
+    /// The program that `name` means.
+    async fn program(
+        &self,
+        name: &str,
+        path: &str,
+        workdir: &str,
+    ) -> Result<Option<String>, Error> {
+        if name.starts_with('/') {
+            return self.find(name).await;
+        }
+        if name.contains('/') {
+            return self.find(&format!("{workdir}/{name}")).await;
+        }
+        for folder in path.split(':').filter(|folder| !folder.is_empty()) {
+            if let Some(found) = self.find(&format!("{folder}/{name}")).await? {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// The contents of the first regular file in an archive, as far as they are there: headers of 512 bytes with the size in octal
+/// digits at 124 and the kind at 156, contents filled up to 512 (POSIX ustar).
+fn first_file(mut archive: &[u8]) -> Option<&[u8]> {
+    const BLOCK: usize = 512;
+    loop {
+        let header = archive.get(..BLOCK)?;
+        let digits = String::from_utf8_lossy(&header[124..136]);
+        let digits = digits.trim_matches(['\0', ' ']);
+        let size = usize::from_str_radix(digits, 8).ok()?;
+        let contents = archive.get(BLOCK..)?;
+        match header[156] {
+            b'0' | 0 => return Some(&contents[..contents.len().min(size)]),
+            // Long names and times, of what follows.
+            b'x' | b'g' | b'L' | b'K' => {
+                archive = contents.get(size.checked_next_multiple_of(BLOCK)?..)?;
+            }
+            _ => return None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn runs<'a>(image: &'a ImageConfig, command: &'a [String]) -> Runs<'a> {
+        Runs {
+            image,
+            entrypoint: None,
+            command,
+            user: None,
+            workdir: None,
+            needs: None,
+        }
+    }
+
+    #[test]
+    fn the_program_is_the_entrypoints_or_the_commands() {
+        let words =
+            |words: &[&str]| Some(words.iter().map(ToString::to_string).collect::<Vec<_>>());
+        let with = ImageConfig {
+            entrypoint: words(&["/entry", "-x"]),
+            cmd: words(&["serve"]),
+            ..ImageConfig::default()
+        };
+        let without = ImageConfig {
+            cmd: words(&["serve"]),
+            ..ImageConfig::default()
+        };
+        let given = words(&["python", "x.py"]).unwrap();
+        let first = |runs: Runs<'_>| first_word(&runs);
+        assert_eq!(first(runs(&with, &given)).as_deref(), Some("/entry"));
+        assert_eq!(first(runs(&without, &given)).as_deref(), Some("python"));
+        assert_eq!(first(runs(&without, &[])).as_deref(), Some("serve"));
+        let over = Runs {
+            entrypoint: Some("/other"),
+            ..runs(&with, &given)
+        };
+        assert_eq!(first(over).as_deref(), Some("/other"));
+        let none = Runs {
+            entrypoint: Some(""),
+            ..runs(&with, &given)
+        };
+        assert_eq!(first(none).as_deref(), Some("python"));
+        assert_eq!(first(runs(&ImageConfig::default(), &[])), None);
+    }
+
+    #[test]
+    fn a_users_number_is_in_passwd() {
+        let passwd = "root:x:0:0:root:/root:/bin/sh\njovyan:x:1000:100::/home/j:/bin/sh\nbad\n";
+        assert_eq!(uid(passwd, "jovyan"), Some(1000));
+        assert_eq!(uid(passwd, "nobody"), None);
+        assert_eq!(uid(passwd, "bad"), None);
+    }
+
+    fn entry(kind: u8, contents: &[u8]) -> Vec<u8> {
+        let mut block = vec![0; 512];
+        block[124..135].copy_from_slice(format!("{:011o}", contents.len()).as_bytes());
+        block[156] = kind;
+        block.extend_from_slice(contents);
+        block.resize(block.len().next_multiple_of(512), 0);
+        block
+    }
+
+    #[test]
+    fn a_file_is_found_behind_what_is_said_of_it() {
+        let archive = [
+            entry(b'x', &[b'p'; 600]),
+            entry(b'L', b"name"),
+            entry(b'0', b"text"),
+        ]
+        .concat();
+        assert_eq!(first_file(&archive), Some(&b"text"[..]));
+        for length in 0..archive.len() {
+            let _ = first_file(&archive[..length]);
+        }
+        assert_eq!(first_file(&entry(b'5', b"")), None);
+        assert_eq!(first_file(&[]), None);
+    }
+}

@@ -1,0 +1,111 @@
+//! What a supervisor needs to know to make a job's container: part of its spec.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use divvy_core::docker::Options;
+use serde::{Deserialize, Serialize};
+
+use super::driver::Driver;
+use crate::supervise::form::Wish;
+
+/// Label whose value is the job's number, and label that names the instance whose job it is.
+pub const JOB: &str = "divvy.job";
+pub const INSTANCE: &str = "divvy.instance";
+
+/// A job's container, before there is one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Plan {
+    /// The engine's socket.
+    pub socket: PathBuf,
+    /// The container's name: no two jobs of this machine have the same.
+    pub name: String,
+    /// [`INSTANCE`]'s value.
+    pub instance: String,
+    pub image: String,
+    /// What the job asks for besides; judged.
+    pub options: Options,
+    /// Folders of the host that no job may mount.
+    pub kept: Vec<PathBuf>,
+    pub held: Held,
+    pub on_unlimited: OnUnlimited,
+    /// Where the engine looks for CDI specifications, if the slice is to get in that way.
+    pub cdi: Option<PathBuf>,
+}
+
+/// What holds a container to its slice.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Held {
+    /// `None` where the hardware holds it.
+    pub limiter: Option<Limiter>,
+    pub driver: Driver,
+    /// Variables of the slice.
+    pub variables: BTreeMap<String, String>,
+}
+
+/// Files of the limiter.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limiter {
+    /// The slice's folder.
+    pub slice: PathBuf,
+    pub preload: PathBuf,
+    /// Of CUDA and of NVML; without them the preload is all there is, for the reason given.
+    pub wrappers: Result<(PathBuf, PathBuf), String>,
+}
+
+/// What is done about an image whose programs the limiter cannot hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnUnlimited {
+    Warn,
+    /// It is not started.
+    #[default]
+    Deny,
+}
+
+impl Limiter {
+    pub fn new(slice: &Path, preload: &Path, wish: &Wish) -> Self {
+        let wrappers = match wish {
+            Wish::Preload { because } => Err(because.clone()),
+            Wish::Best(wrapper) | Wish::Wrapper(wrapper) => {
+                Ok((wrapper.cuda.clone(), wrapper.nvml.clone()))
+            }
+        };
+        Self {
+            slice: slice.to_owned(),
+            preload: preload.to_owned(),
+            wrappers,
+        }
+    }
+}
+
+/// The name of an instance, by the folder of its state: the same after a restart, and another's is another.
+pub fn instance(state: &Path) -> String {
+    // FNV-1a, which has no state and no version.
+    let hash = state
+        .as_os_str()
+        .as_encoded_bytes()
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+    format!("{:08x}", hash >> 32 ^ hash & 0xffff_ffff)
+}
+
+/// The name of a job's container.
+pub fn name(instance: &str, job: &str) -> String {
+    format!("divvy-{instance}-{job}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_instance_has_one_name_for_ever_and_another_one_another() {
+        assert_eq!(instance(Path::new("/home/u/.local/state/divvy")).len(), 8);
+        assert_eq!(instance(Path::new("/a")), instance(Path::new("/a")));
+        assert_ne!(instance(Path::new("/a")), instance(Path::new("/b")));
+        assert_eq!(name("0badcafe", "7"), "divvy-0badcafe-7");
+    }
+}

@@ -1,0 +1,225 @@
+//! The supervisor of a job in a container: makes the container, starts it once, stops it when told, writes down how it ended.
+//!
+//! The engine does what the kernel does for a program: the container lives on when this process dies, and the next supervisor finds
+//! it by its name. What the container says is copied into the job's log from the engine's own, so nothing of it is lost between two
+//! supervisors.
+
+mod follow;
+mod make;
+mod output;
+mod signals;
+
+use std::time::Duration;
+
+use bollard::Docker;
+use bollard::query_parameters::RemoveContainerOptions;
+
+use super::{Plan, cdi, engine};
+use crate::clock::now;
+use crate::process::Process;
+use crate::records::{Begun, JobDir, Outcome, Spec};
+use crate::supervise::{Place, SuperviseError, finish, report, say};
+use signals::Signals;
+
+/// Between two questions to an engine that does not answer.
+const AGAIN: Duration = Duration::from_millis(500);
+
+/// One job, for as long as this process supervises it.
+struct Job<'a> {
+    dir: &'a JobDir,
+    spec: &'a Spec,
+    plan: &'a Plan,
+    place: Place,
+    me: Process,
+}
+
+/// A container, and the engine that has it.
+struct Made {
+    docker: Docker,
+    id: String,
+}
+
+/// Sees to the job until its container has ended and is gone.
+///
+/// # Errors
+/// When nothing was started, and nothing will be by this process.
+pub fn run(
+    dir: &JobDir,
+    spec: &Spec,
+    plan: &Plan,
+    place: Place,
+) -> Result<Outcome, SuperviseError> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(SuperviseError::Setup)?;
+    let job = Job {
+        dir,
+        spec,
+        plan,
+        place,
+        me: Process::this().map_err(SuperviseError::Setup)?,
+    };
+    let outcome = runtime.block_on(async {
+        // From here on a signal is heard and ends nobody.
+        let mut signals = Signals::new().map_err(SuperviseError::Setup)?;
+        let (outcome, made) = job.live(&mut signals).await?;
+        finish(dir, place, &outcome);
+        job.clear(made).await;
+        Ok::<_, SuperviseError>(outcome)
+    })?;
+    // A thread may be waiting for a key that nobody will press.
+    runtime.shutdown_background();
+    Ok(outcome)
+}
+
+impl Job<'_> {
+    async fn live(&self, signals: &mut Signals) -> Result<(Outcome, Option<Made>), SuperviseError> {
+        if self.dir.launch()?.is_some() {
+            return self.go_on(signals).await;
+        }
+        let made = match self.make(signals).await {
+            Ok(made) => made,
+            Err((outcome, made)) => return Ok((outcome, made)),
+        };
+        let attached = match self.attach(&made).await {
+            Ok(attached) => attached,
+            Err(outcome) => return Ok((outcome, Some(made))),
+        };
+        self.dir.write_launch(&self.begun(self.me))?;
+        if let Err(error) = made.docker.start_container(&made.id, None).await {
+            return Ok((start_failed(&error), Some(made)));
+        }
+        let outcome = self.follow(&made, attached, signals).await;
+        Ok((outcome, Some(made)))
+    }
+
+    /// Another supervisor made it, and died.
+    async fn go_on(
+        &self,
+        signals: &mut Signals,
+    ) -> Result<(Outcome, Option<Made>), SuperviseError> {
+        // Who is to be told to stop, from now on.
+        self.dir.write_launch(&self.begun(self.me))?;
+        let docker = self.engine_again().await;
+        let made = Made {
+            docker,
+            id: self.plan.name.clone(),
+        };
+        let outcome = match self.state(&made).await {
+            follow::State::Fresh => match made.docker.start_container(&made.id, None).await {
+                Ok(()) => self.follow(&made, None, signals).await,
+                Err(error) => start_failed(&error),
+            },
+            follow::State::Gone => lost(),
+            _ => self.follow(&made, None, signals).await,
+        };
+        Ok((outcome, Some(made)))
+    }
+
+    /// The engine, once it answers.
+    async fn engine_again(&self) -> Docker {
+        loop {
+            match engine::connect(&self.plan.socket).await {
+                Ok(docker) => return docker,
+                Err(_) => tokio::time::sleep(AGAIN).await,
+            }
+        }
+    }
+
+    fn begun(&self, process: Process) -> Begun {
+        Begun { process, at: now() }
+    }
+
+    /// Takes the container away, and what was made for it.
+    async fn clear(&self, made: Option<Made>) {
+        if let Some(made) = made
+            && let Err(error) = remove(&made.docker, &made.id).await
+        {
+            self.tell(&format!(
+                "the container {} stays: {}",
+                self.plan.name,
+                engine::words(&error)
+            ));
+        }
+        if let Some(folder) = &self.plan.cdi
+            && let Err(error) = cdi::remove(folder, &self.plan.name)
+        {
+            self.tell(&format!("its CDI file stays: {error}"));
+        }
+    }
+
+    /// Says something to whoever sits at the terminal. What a job's log holds after its start is the container's alone: it is how
+    /// the next supervisor knows where to go on.
+    fn tell(&self, text: &str) {
+        if self.place != Place::Background || self.dir.exit().is_ok_and(|exit| exit.is_some()) {
+            say(text);
+        }
+    }
+
+    fn started(&self, process: Process) {
+        report(self.dir.write_started(&self.begun(process)));
+    }
+}
+
+/// Takes a container away, running or not.
+///
+/// # Errors
+/// When it stays; that it is gone already is no failure.
+pub async fn remove(docker: &Docker, id: &str) -> Result<(), bollard::errors::Error> {
+    let options = RemoveContainerOptions {
+        v: true,
+        force: true,
+        ..RemoveContainerOptions::default()
+    };
+    match docker.remove_container(id, Some(options)).await {
+        // 409: somebody else is at it.
+        Err(error) if !matches!(engine::status(&error), Some(404 | 409)) => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// It could not be made or started; nothing has run.
+fn launch_failed(code: i32, why: impl Into<String>) -> Outcome {
+    Outcome::Launch {
+        launch_error: why.into(),
+        exit_code: code,
+    }
+}
+
+/// With the code that a shell gives.
+fn start_failed(error: &bollard::errors::Error) -> Outcome {
+    let why = engine::words(error);
+    say(&why);
+    launch_failed(code(&why), why)
+}
+
+fn code(why: &str) -> i32 {
+    let says = |text: &str| why.contains(text);
+    if says("executable file not found") || says("no such file or directory") {
+        127
+    } else if says("permission denied") {
+        126
+    } else {
+        125
+    }
+}
+
+fn lost() -> Outcome {
+    Outcome::Lost {
+        lost: "its container was taken away by somebody else; the exit code is unknown".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_start_that_fails_has_the_code_of_a_shell() {
+        let missing = "OCI runtime create failed: exec: \"nope\": executable file not found in $PATH: unknown";
+        assert_eq!(code(missing), 127);
+        assert_eq!(code("exec: \"/etc/passwd\": permission denied"), 126);
+        assert_eq!(code("invalid mount config"), 125);
+    }
+}

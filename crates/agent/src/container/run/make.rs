@@ -1,0 +1,300 @@
+//! Makes the container, and looks into it before anything runs: image, request, limiter, slice.
+
+use std::fs;
+use std::os::unix::fs::chown;
+use std::path::Path;
+
+use bollard::Docker;
+use bollard::models::{ContainerStateStatusEnum, ImageConfig, SystemInfo};
+use bollard::query_parameters::{CreateContainerOptions, CreateImageOptions};
+use divvy_core::docker::Pull;
+use futures_util::StreamExt as _;
+
+use super::signals::Signals;
+use super::{Job, Made, launch_failed, remove};
+use crate::container::body::{Around, body};
+use crate::container::edits::{Edits, Files, edits};
+use crate::container::image::{self, Runs};
+use crate::container::plan::{self, INSTANCE, JOB, OnUnlimited};
+use crate::container::{cdi, cover, elf, engine};
+use crate::records::{Outcome, Placed};
+use crate::supervise::form::{Form, Limiter};
+use crate::supervise::{Place, chain, report, say};
+
+/// How it ended before it began, and what was made by then.
+type Ended = (Outcome, Option<Made>);
+
+impl Job<'_> {
+    /// A container that only has to be started.
+    pub(super) async fn make(&self, signals: &mut Signals) -> Result<Made, Ended> {
+        let work = self.make_unless_told();
+        tokio::select! {
+            made = work => made,
+            () = signals.stop() => {
+                // It may be half made; its name is all that is needed.
+                let docker = engine::connect(&self.plan.socket).await;
+                let made = docker.ok().map(|docker| Made { docker, id: self.plan.name.clone() });
+                let why = "it was stopped before it was started".to_owned();
+                Err((Outcome::Withdrawn { withdrawn: why }, made))
+            }
+        }
+    }
+
+    async fn make_unless_told(&self) -> Result<Made, Ended> {
+        let failed = |why: String| {
+            say(&why);
+            (launch_failed(125, why), None)
+        };
+        let docker = engine::connect(&self.plan.socket).await.map_err(|error| {
+            failed(format!(
+                "the container engine at {} does not answer: {}",
+                self.plan.socket.display(),
+                engine::words(&error)
+            ))
+        })?;
+        let said = |error: bollard::errors::Error| failed(engine::words(&error));
+        let info = docker.info().await.map_err(said)?;
+        if let Some(why) = unfit(&info) {
+            return Err(failed(why));
+        }
+        self.clear_leftover(&docker).await.map_err(failed)?;
+        let config = self.image(&docker).await.map_err(failed)?;
+        let files = Files::of(self.dir.path());
+        let edits = edits(&self.plan.held, &files);
+        cover::lay(&edits, &files).map_err(|error| failed(chain(&error)))?;
+        self.offer(&edits).map_err(failed)?;
+        let id = self.create(&docker, &edits, &info).await.map_err(failed)?;
+        let made = Made { docker, id };
+        match self.look(&made, &config).await {
+            Ok(()) => Ok(made),
+            Err(why) => {
+                say(&why);
+                Err((launch_failed(125, why), Some(made)))
+            }
+        }
+    }
+
+    /// What a supervisor left that died before it started anything. A container that has run is nobody's to remove here.
+    async fn clear_leftover(&self, docker: &Docker) -> Result<(), String> {
+        let name = &self.plan.name;
+        let found = match docker.inspect_container(name, None).await {
+            Ok(found) => found,
+            Err(error) if engine::status(&error) == Some(404) => return Ok(()),
+            Err(error) => return Err(engine::words(&error)),
+        };
+        let labels = found
+            .config
+            .and_then(|config| config.labels)
+            .unwrap_or_default();
+        let is = |label: &str, value: &str| labels.get(label).is_some_and(|found| found == value);
+        let is_ours = is(JOB, &self.spec.job) && is(INSTANCE, &self.plan.instance);
+        let status = found.state.and_then(|state| state.status);
+        if !is_ours || status != Some(ContainerStateStatusEnum::CREATED) {
+            return Err(format!(
+                "there is a container named {name} already, and it is not this job's to take away"
+            ));
+        }
+        remove(docker, name)
+            .await
+            .map_err(|error| engine::words(&error))
+    }
+
+    /// What the image says of itself, fetched where it is not here.
+    async fn image(&self, docker: &Docker) -> Result<ImageConfig, String> {
+        let image = &self.plan.image;
+        let pull = self.plan.options.pull;
+        if pull == Pull::Always {
+            self.fetch(docker).await?;
+        }
+        let found = match docker.inspect_image(image).await {
+            Err(error) if engine::status(&error) == Some(404) && pull == Pull::Missing => {
+                self.fetch(docker).await?;
+                docker.inspect_image(image).await
+            }
+            found => found,
+        };
+        let found = found.map_err(|error| engine::words(&error))?;
+        Ok(found.config.unwrap_or_default())
+    }
+
+    async fn fetch(&self, docker: &Docker) -> Result<(), String> {
+        let image = &self.plan.image;
+        say(&format!("fetching the image {image}"));
+        // Without a tag the engine would fetch every one there is.
+        let name = image.rsplit('/').next().unwrap_or(image);
+        let tagged = name.contains([':', '@']);
+        let options = CreateImageOptions {
+            from_image: Some(image.clone()),
+            tag: (!tagged).then(|| "latest".to_owned()),
+            ..CreateImageOptions::default()
+        };
+        let mut progress = docker.create_image(Some(options), None, None);
+        while let Some(step) = progress.next().await {
+            let failed = match step {
+                Ok(step) => step.error_detail.and_then(|error| error.message),
+                Err(error) => Some(engine::words(&error)),
+            };
+            if let Some(why) = failed {
+                return Err(format!("the image {image} cannot be had: {why}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Where the slice gets in by CDI, as a file for the engine.
+    fn offer(&self, edits: &Edits) -> Result<(), String> {
+        let Some(folder) = &self.plan.cdi else {
+            return Ok(());
+        };
+        let name = &self.plan.name;
+        cdi::write(folder, name, &cdi::cdi(name, edits))
+            .map_err(|error| format!("no CDI file can be put into {}: {error}", folder.display()))
+    }
+
+    async fn create(
+        &self,
+        docker: &Docker,
+        edits: &Edits,
+        info: &SystemInfo,
+    ) -> Result<String, String> {
+        let around = Around {
+            attached: self.place != Place::Background,
+            runtime: plain_runtime(info),
+        };
+        let resolve = |path: &Path| fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        let body =
+            body(self.spec, self.plan, edits, around, &resolve).map_err(|kept| kept.to_string())?;
+        let options = CreateContainerOptions {
+            name: Some(self.plan.name.clone()),
+            ..CreateContainerOptions::default()
+        };
+        let answer = docker.create_container(Some(options), body).await;
+        let made = answer.map_err(|error| engine::words(&error))?;
+        for warning in made.warnings {
+            say(&warning);
+        }
+        Ok(made.id)
+    }
+
+    /// What has to be known of it before it runs: whether the limiter can hold it, as whom it runs, where its log begins.
+    async fn look(&self, made: &Made, config: &ImageConfig) -> Result<(), String> {
+        if let Some(limiter) = &self.plan.held.limiter {
+            self.look_inside(made, config, limiter).await?;
+        }
+        let said = fs::metadata(self.dir.log()).map_or(0, |log| log.len());
+        report(self.dir.write_container(&Placed {
+            name: self.plan.name.clone(),
+            id: made.id.clone(),
+            log_from: said,
+        }));
+        Ok(())
+    }
+
+    async fn look_inside(
+        &self,
+        made: &Made,
+        config: &ImageConfig,
+        limiter: &plan::Limiter,
+    ) -> Result<(), String> {
+        let options = &self.plan.options;
+        let files = image::Files {
+            docker: &made.docker,
+            container: &made.id,
+        };
+        let library = fs::read(&limiter.preload).ok();
+        let runs = Runs {
+            image: config,
+            entrypoint: options.entrypoint.as_deref(),
+            command: &self.spec.command,
+            user: options.user.as_deref(),
+            workdir: options.workdir.as_deref(),
+            needs: library.and_then(|library| elf::glibc(&library)),
+        };
+        let seen = image::look(&files, &runs)
+            .await
+            .map_err(|error| engine::words(&error))?;
+        if let Some(why) = &seen.unlimited {
+            let why = format!(
+                "the limiter cannot hold a container of {}: {why}",
+                self.plan.image
+            );
+            match self.plan.on_unlimited {
+                OnUnlimited::Deny => {
+                    return Err(format!(
+                        "{why}; `divvy daemon --on-unlimited-image warn` starts it all the same"
+                    ));
+                }
+                OnUnlimited::Warn => say(&format!("{why}; its GPU memory is not limited")),
+            }
+        }
+        if let Some(user) = seen.user.filter(|user| *user != 0)
+            && let Err(error) = chown(limiter.slice.join("slots"), Some(user), None)
+        {
+            say(&format!(
+                "user {user}, as whom it runs, cannot be given the slice's account ({error}): it will have no GPU memory"
+            ));
+        }
+        let form = match &limiter.wrappers {
+            Ok(_) => Form::Wrapper,
+            Err(_) => Form::Preload,
+        };
+        report(self.dir.write_limiter(&Limiter {
+            form,
+            failed: seen.unlimited.is_some(),
+            because: seen.unlimited.or_else(|| limiter.wrappers.clone().err()),
+        }));
+        Ok(())
+    }
+}
+
+/// Why no slice can be brought into this engine's containers.
+fn unfit(info: &SystemInfo) -> Option<String> {
+    let options = info.security_options.iter().flatten();
+    let mut names = options.flat_map(|option| option.split(','));
+    names.any(|name| name == "name=userns").then(|| {
+        "the container engine maps users (userns-remap), so that nobody in a container could use the slice's account; \
+         no job can run in containers of it"
+            .to_owned()
+    })
+}
+
+/// The runtime to name: NVIDIA's would put GPUs and libraries of its own over what the slice has.
+fn plain_runtime(info: &SystemInfo) -> Option<&str> {
+    let default = info.default_runtime.as_deref().unwrap_or_default();
+    let known = info.runtimes.as_ref()?;
+    let plain = ["runc", "crun"]
+        .into_iter()
+        .find(|name| known.contains_key(*name));
+    plain.filter(|_| default.contains("nvidia"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nvidias_runtime_is_not_used_and_others_stay() {
+        let info = |default: &str| SystemInfo {
+            default_runtime: Some(default.to_owned()),
+            runtimes: Some(
+                ["runc", "nvidia"]
+                    .map(|name| (name.to_owned(), bollard::models::Runtime::default()))
+                    .into(),
+            ),
+            ..SystemInfo::default()
+        };
+        assert_eq!(plain_runtime(&info("nvidia")), Some("runc"));
+        assert_eq!(plain_runtime(&info("runc")), None);
+        assert_eq!(plain_runtime(&SystemInfo::default()), None);
+    }
+
+    #[test]
+    fn an_engine_that_maps_users_is_unfit() {
+        let info = |options: &[&str]| SystemInfo {
+            security_options: Some(options.iter().map(ToString::to_string).collect()),
+            ..SystemInfo::default()
+        };
+        assert!(unfit(&info(&["name=seccomp,profile=default", "name=userns"])).is_some());
+        assert!(unfit(&info(&["name=seccomp,profile=default", "name=rootless"])).is_none());
+    }
+}

@@ -1,0 +1,147 @@
+//! What goes between a container and this process's standard streams.
+
+use std::io::{self, Read, Write};
+use std::pin::Pin;
+
+use bollard::container::LogOutput;
+use bollard::errors::Error;
+use bollard::query_parameters::{AttachContainerOptions, LogsOptions};
+use futures_util::{Stream, StreamExt as _};
+use tokio::io::{AsyncWrite, AsyncWriteExt as _};
+use tokio::sync::mpsc;
+
+use super::{AGAIN, Job, Made, launch_failed};
+use crate::container::{engine, terminal};
+use crate::records::Outcome;
+use crate::supervise::{Place, say};
+
+type Words = Pin<Box<dyn Stream<Item = Result<LogOutput, Error>> + Send>>;
+
+/// A container's streams, taken before it was started so that nothing is missed.
+pub struct Attached {
+    words: Words,
+    keys: Option<Pin<Box<dyn AsyncWrite + Send>>>,
+    /// Puts the terminal back when dropped.
+    _raw: Option<terminal::Raw>,
+}
+
+impl Job<'_> {
+    /// Takes the container's streams for a person's terminal; none for a job in the background, whose log is the engine's.
+    pub(super) async fn attach(&self, made: &Made) -> Result<Option<Attached>, Outcome> {
+        if self.place == Place::Background {
+            return Ok(None);
+        }
+        let options = &self.plan.options;
+        let streams = AttachContainerOptions {
+            stream: true,
+            stdin: options.interactive,
+            stdout: true,
+            stderr: true,
+            ..AttachContainerOptions::default()
+        };
+        let failed = |why: String| {
+            say(&why);
+            launch_failed(125, why)
+        };
+        let attached = made
+            .docker
+            .attach_container(&made.id, Some(streams))
+            .await
+            .map_err(|error| failed(engine::words(&error)))?;
+        let raw = match options.tty && options.interactive {
+            true => terminal::Raw::enter()
+                .map_err(|error| failed(format!("the terminal cannot be used: {error}")))?,
+            false => None,
+        };
+        Ok(Some(Attached {
+            words: attached.output,
+            keys: options.interactive.then_some(attached.input),
+            _raw: raw,
+        }))
+    }
+
+    /// Copies until the container says nothing any more.
+    pub(super) async fn copy(&self, made: &Made, attached: Option<Attached>) {
+        match attached {
+            Some(Attached {
+                words, keys, _raw, ..
+            }) => {
+                if let Some(keys) = keys {
+                    tokio::spawn(type_in(keys));
+                }
+                let _ = pour(words, 0).await;
+            }
+            None => self.copy_log(made).await,
+        }
+    }
+
+    /// The engine's log, from where the job's own ends.
+    async fn copy_log(&self, made: &Made) {
+        let from = self.dir.container().ok().flatten();
+        let from = from.map_or(0, |placed| placed.log_from);
+        loop {
+            let has = std::fs::metadata(self.dir.log()).map_or(0, |log| log.len());
+            let options = LogsOptions {
+                follow: true,
+                stdout: true,
+                stderr: true,
+                tail: "all".to_owned(),
+                ..LogsOptions::default()
+            };
+            let words = made.docker.logs(&made.id, Some(options));
+            match pour(Box::pin(words), has.saturating_sub(from)).await {
+                // A removed container has no log either.
+                Err(error) if engine::status(&error).is_none() => tokio::time::sleep(AGAIN).await,
+                _ => return,
+            }
+        }
+    }
+}
+
+/// Writes what comes, less the first `skip` bytes, to where it belongs.
+async fn pour(mut words: Words, mut skip: u64) -> Result<(), Error> {
+    while let Some(word) = words.next().await {
+        let word = word?;
+        let is_error = matches!(word, LogOutput::StdErr { .. });
+        let mut bytes = word.into_bytes();
+        let known = usize::try_from(skip).unwrap_or(usize::MAX).min(bytes.len());
+        skip -= known as u64;
+        let fresh = bytes.split_off(known);
+        if fresh.is_empty() {
+            continue;
+        }
+        // A reader that is slow must not keep signals waiting.
+        let written = tokio::task::spawn_blocking(move || match is_error {
+            true => put(io::stderr(), &fresh),
+            false => put(io::stdout(), &fresh),
+        });
+        // Nobody reads any more, or the disk is full: the container goes on.
+        let _ = written.await;
+    }
+    Ok(())
+}
+
+fn put(mut sink: impl Write, bytes: &[u8]) -> io::Result<()> {
+    sink.write_all(bytes)?;
+    sink.flush()
+}
+
+/// Standard input, until it ends. A thread of its own reads: nothing else waits well for a terminal.
+async fn type_in(mut keys: Pin<Box<dyn AsyncWrite + Send>>) {
+    let (sender, mut typed) = mpsc::channel::<Vec<u8>>(8);
+    std::thread::spawn(move || {
+        let mut buffer = [0; 8192];
+        while let Ok(read @ 1..) = io::stdin().read(&mut buffer) {
+            if sender.blocking_send(buffer[..read].to_vec()).is_err() {
+                return;
+            }
+        }
+    });
+    while let Some(bytes) = typed.recv().await {
+        if keys.write_all(&bytes).await.is_err() || keys.flush().await.is_err() {
+            return;
+        }
+    }
+    // The container reads the end of its input.
+    let _ = keys.shutdown().await;
+}

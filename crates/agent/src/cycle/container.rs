@@ -1,0 +1,194 @@
+//! From a job that asks for a container to the plan its supervisor makes one by.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use divvy_api::v1::{self, Error, ErrorCode};
+use divvy_core::JobId;
+use divvy_core::docker::{self, Refused};
+
+use super::Cycle;
+use crate::config::{Config, LibraryMissing};
+use crate::container::driver::{Driver, DriverError};
+use crate::container::edits::{Files, edits};
+use crate::container::engine::{self, NoEngine};
+use crate::container::plan::{self, Held, Limiter, Plan};
+use crate::container::{cdi, cover};
+use crate::environment::{Surroundings, for_job};
+use crate::job::Job;
+use crate::process::{self, Process};
+use crate::records::JobDir;
+use crate::simulated;
+use crate::store::StoreError;
+use crate::supervise::chain;
+use crate::supervise::form::Wish;
+
+/// Between two supervisors of one container: one that dies at once is not to be followed by the next at once.
+const REST: Duration = Duration::from_secs(2);
+
+impl Cycle {
+    /// Gives a container that has lost its supervisor another one, which goes on where that one was.
+    pub(super) fn relay(&mut self, id: JobId) -> Result<(), StoreError> {
+        let Some(living) = self.jobs.get_mut(&id) else {
+            return Ok(());
+        };
+        if living.relayed.is_some_and(|last| last.elapsed() < REST) {
+            return Ok(());
+        }
+        living.relayed = Some(Instant::now());
+        let name = self.job_dir(id).container().ok().flatten();
+        let name = name.map_or_else(|| "its container".to_owned(), |placed| placed.name);
+        match self.try_spawn(id) {
+            Ok(()) => self.tell(
+                Some(id),
+                "adopted",
+                &format!("{name} had lost its supervisor, and has another one"),
+            ),
+            Err(error) => {
+                tracing::error!(job = %id, error = chain(&error), "nobody supervises its container");
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Cycle {
+    /// What brings a container into the slice of a job that holds one.
+    ///
+    /// # Errors
+    /// [`ErrorCode::NotFound`] for no such job, [`ErrorCode::Conflict`] for one that holds nothing now.
+    pub fn docker_args(&mut self, reference: &str) -> Result<v1::DockerArgs, Error> {
+        let id = self
+            .find(reference)
+            .map_err(|error| Error::new(ErrorCode::Internal, chain(&error)))??;
+        let nothing = || {
+            Error::new(ErrorCode::Conflict, format!("job {id} holds no slice now"))
+                .hint("ask while it runs: `divvy ps` shows which jobs do")
+        };
+        let living = self.jobs.get(&id).ok_or_else(nothing)?;
+        let (job, grants) = (&living.job, living.job.life.grants());
+        let visible = grants.iter().map(|grant| self.migs.visible_as(grant));
+        let visible: Vec<String> = visible.collect::<Option<_>>().ok_or_else(nothing)?;
+        if visible.is_empty() {
+            return Err(nothing());
+        }
+        let (config, number) = (&self.config, id.to_string());
+        let folder = config.home.slice(&number);
+        let around = Surroundings {
+            job: &number,
+            queue: &job.ask.queue,
+            visible: &visible,
+            slice: living.slice.is_some().then_some(folder.as_path()),
+            preload: &config.programs.preload,
+            simulated: config.simulated.as_ref(),
+        };
+        let wish = config.programs.wish(&folder, config.simulated.as_ref());
+        let internal =
+            |error: &dyn std::error::Error| Error::new(ErrorCode::Internal, chain(error));
+        let held = held(
+            config,
+            job,
+            &around,
+            living.slice.is_some().then_some(&wish),
+        )
+        .map_err(|error| internal(&error))?;
+        let files = Files::of(self.job_dir(id).path());
+        let edits = edits(&held, &files);
+        // A container job's are there; for any other they are made now.
+        cover::lay(&edits, &files).map_err(|error| internal(&error))?;
+        let name = plan::name(&plan::instance(config.home.state()), &number);
+        Ok(v1::DockerArgs {
+            job: number,
+            flags: edits.flags(),
+            cdi_device: cdi::device(&name),
+            cdi: serde_json::to_value(cdi::cdi(&name, &edits)).unwrap_or_default(),
+        })
+    }
+}
+
+/// The processes of a job's container, where it has one: they descend from the engine, not from the supervisor.
+pub(super) fn processes(dir: &JobDir) -> Vec<Process> {
+    let (launch, started) = (dir.launch().ok().flatten(), dir.started().ok().flatten());
+    let first = started.map(|begun| begun.process);
+    let supervisor = launch.map(|begun| begun.process);
+    match first.filter(|first| {
+        dir.container().is_ok_and(|placed| placed.is_some()) && Some(*first) != supervisor
+    }) {
+        Some(first) if first.is_alive() => {
+            let mut all = vec![first];
+            all.extend(process::descendants(first.pid));
+            all
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// Why a job cannot have its container.
+#[derive(Debug, thiserror::Error)]
+pub enum ContainerError {
+    #[error(transparent)]
+    Engine(#[from] NoEngine),
+    #[error(transparent)]
+    Arguments(#[from] Refused),
+    #[error(transparent)]
+    Driver(#[from] DriverError),
+    #[error(transparent)]
+    Simulator(#[from] LibraryMissing),
+}
+
+/// What the supervisor of a job that has its grants needs. `limiter`: in which form it is to be; none where the hardware holds it.
+pub fn plan(
+    config: &Config,
+    job: &Job,
+    container: &v1::Container,
+    around: &Surroundings<'_>,
+    limiter: Option<&Wish>,
+) -> Result<Plan, ContainerError> {
+    let instance = plan::instance(config.home.state());
+    let socket = engine::socket()?;
+    Ok(Plan {
+        name: plan::name(&instance, around.job),
+        image: container.image.clone(),
+        options: docker::options(&container.arguments)?,
+        kept: vec![
+            config.home.state().to_owned(),
+            config.home.slices().to_owned(),
+            socket.clone(),
+        ],
+        held: held(config, job, around, limiter)?,
+        on_unlimited: config.containers.on_unlimited,
+        cdi: config.containers.cdi.clone(),
+        instance,
+        socket,
+    })
+}
+
+/// What holds any container to the job's slice.
+pub fn held(
+    config: &Config,
+    job: &Job,
+    around: &Surroundings<'_>,
+    limiter: Option<&Wish>,
+) -> Result<Held, ContainerError> {
+    let driver = match &config.simulated {
+        Some(simulated) => Driver::Simulated {
+            library: simulated::library(&config.programs.divvy)?,
+            state: simulated.state.clone(),
+        },
+        None => {
+            let gpus: Vec<_> = job
+                .life
+                .grants()
+                .iter()
+                .map(|grant| grant.gpu.clone())
+                .collect();
+            Driver::installed(&config.driver_version, &gpus)?
+        }
+    };
+    let limiter = limiter.zip(around.slice);
+    Ok(Held {
+        limiter: limiter.map(|(wish, slice)| Limiter::new(slice, around.preload, wish)),
+        driver,
+        variables: for_job(BTreeMap::new(), around),
+    })
+}

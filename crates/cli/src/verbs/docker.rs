@@ -1,0 +1,82 @@
+//! `docker run`: a container in a slice, on this terminal; `docker args`: what a slice adds to one.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use divvy_api::v1::Runner;
+use divvy_core::docker::{self, words};
+
+use super::{Outcome, block_on, client, reference, run, submit};
+use crate::args::{self, Verb};
+use crate::container::{self, SLICE_FLAGS};
+use crate::failure::{Result, from_clap, usage};
+use crate::output::print;
+use crate::{Backend, ask};
+
+pub fn docker(verb: args::Docker, backend: Backend) -> Outcome {
+    match verb {
+        args::Docker::Run(args) => run_container(&args.words, backend),
+        args::Docker::Args(args) => block_on(show_args(args)),
+    }
+}
+
+fn run_container(words: &[String], backend: Backend) -> Outcome {
+    if matches!(words.first().map(String::as_str), None | Some("--help")) {
+        print(help())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let line = docker::split(words, SLICE_FLAGS).map_err(|refused| container::refusal(&refused))?;
+    let job = slice_flags(&line.own)?;
+    let asked = container::asked(&line.image, &line.arguments)?;
+    let runner = match asked.detach {
+        true => Runner::Supervisor,
+        false => Runner::Client,
+    };
+    let sim = job.sim.clone();
+    let submission = ask::contained(&job, asked, line.command, runner)?;
+    if runner == Runner::Client {
+        return run::on_terminal(submission, sim.as_deref(), backend);
+    }
+    let job = block_on(async { Ok(submit::once(&client()?, submission, sim.as_deref()).await?) })?;
+    print(format!("{}\n", job.id))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The slice's flags, read as those of `run` are.
+fn slice_flags(own: &[String]) -> Result<args::JobArgs> {
+    let before = ["divvy", "run"].map(OsString::from);
+    let line: Vec<OsString> = before
+        .into_iter()
+        .chain(own.iter().map(OsString::from))
+        .collect();
+    match args::parse(&line)
+        .map_err(|error| from_clap(&error, &line))?
+        .verb
+    {
+        Verb::Run(run) => Ok(run.job),
+        verb => Err(usage(
+            format!("{verb:?} is no slice"),
+            "say how much GPU with -g or --gpu-memory",
+        )),
+    }
+}
+
+fn help() -> String {
+    let mut command = args::command();
+    let docker = command.find_subcommand_mut("docker");
+    let run = docker.and_then(|docker| docker.find_subcommand_mut("run"));
+    run.map(|run| run.render_help().to_string())
+        .unwrap_or_default()
+}
+
+async fn show_args(args: args::DockerArgs) -> Outcome {
+    let added = client()?.docker_args(reference(&args.job)).await?;
+    if args.cdi {
+        let file = serde_json::to_string_pretty(&added.cdi).unwrap_or_default();
+        print(format!("{file}\n"))?;
+    } else {
+        let quoted: Vec<String> = added.flags.iter().map(|flag| words::quoted(flag)).collect();
+        print(format!("{}\n", quoted.join(" ")))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,293 @@
+//! What a job in a container may ask of the container engine: the flags of `docker run`, taken apart and judged.
+//!
+//! ```text
+//! words ──► split ──► arguments │ image │ command
+//!                        │
+//!                        ▼
+//!              flags (one table) ──► Options, or Refused: what it is, why, what to do instead
+//! ```
+//! Only flags of the table are taken, so that nothing unknown reaches the engine. What would let a container out of its slice
+//! (other GPUs, the host's processes, files that lie over the limiter) is refused by name. Paths are judged as text here; who
+//! has a file system looks again at where they lead ([`paths::source`]).
+
+mod flags;
+pub mod paths;
+mod values;
+pub mod words;
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use flags::{Flag, Rule};
+
+/// Flags of `docker run` as a container's specification has them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Options {
+    pub add_hosts: Vec<String>,
+    pub cap_drop: Vec<String>,
+    pub cpu_period: Option<i64>,
+    pub cpu_quota: Option<i64>,
+    pub cpu_shares: Option<i64>,
+    pub cpuset_cpus: Option<String>,
+    pub cpuset_mems: Option<String>,
+    pub detach: bool,
+    pub dns: Vec<String>,
+    pub dns_options: Vec<String>,
+    pub dns_search: Vec<String>,
+    pub domainname: Option<String>,
+    pub entrypoint: Option<String>,
+    /// In the order given; without a value: the submitter's own.
+    pub env: Vec<(String, Option<String>)>,
+    pub env_files: Vec<String>,
+    pub expose: Vec<String>,
+    pub group_add: Vec<String>,
+    pub hostname: Option<String>,
+    pub init: bool,
+    pub interactive: bool,
+    pub ipc: Option<String>,
+    pub labels: BTreeMap<String, String>,
+    /// Bytes of host memory; so are the other two.
+    pub memory: Option<i64>,
+    pub memory_reservation: Option<i64>,
+    /// -1 for no limit.
+    pub memory_swap: Option<i64>,
+    pub mounts: Vec<Mount>,
+    /// Thousand-millionths of a CPU.
+    pub nano_cpus: Option<i64>,
+    pub network: Option<String>,
+    pub no_healthcheck: bool,
+    pub no_new_privileges: bool,
+    pub pids_limit: Option<i64>,
+    pub publish: Vec<Port>,
+    pub publish_all: bool,
+    pub pull: Pull,
+    pub read_only: bool,
+    pub shm_size: Option<i64>,
+    pub stop_signal: Option<String>,
+    pub sysctls: BTreeMap<String, String>,
+    pub tty: bool,
+    pub ulimits: Vec<Ulimit>,
+    pub user: Option<String>,
+    pub workdir: Option<String>,
+}
+
+/// Something mounted into the container.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mount {
+    /// A file or folder of the host.
+    Bind {
+        /// Absolute, or relative to the submitter's folder where it begins with a dot.
+        source: String,
+        target: String,
+        read_only: bool,
+    },
+    /// A volume of the engine; one of its own without a name.
+    Volume {
+        name: Option<String>,
+        target: String,
+        read_only: bool,
+    },
+    Tmpfs {
+        target: String,
+        options: String,
+    },
+}
+
+impl Mount {
+    /// Where it lies in the container.
+    pub fn target(&self) -> &str {
+        match self {
+            Self::Bind { target, .. }
+            | Self::Volume { target, .. }
+            | Self::Tmpfs { target, .. } => target,
+        }
+    }
+}
+
+/// A port of the container that is to be reached from outside.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Port {
+    /// `8888/tcp`.
+    pub container: String,
+    pub host_ip: Option<String>,
+    /// The engine chooses without one.
+    pub host_port: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ulimit {
+    pub name: String,
+    pub soft: i64,
+    pub hard: i64,
+}
+
+/// When an image is fetched.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Pull {
+    Always,
+    #[default]
+    Missing,
+    Never,
+}
+
+/// Why words are no container that may be started.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    #[error("{flag} is not a flag of `docker run` that Divvy takes")]
+    Unknown { flag: String },
+    #[error("{flag} {why}")]
+    Wrong { flag: String, why: String },
+    /// It would let the container out of its slice, or cannot go with one.
+    #[error("{flag} is refused: {why}")]
+    Escape {
+        flag: String,
+        why: &'static str,
+        hint: &'static str,
+    },
+    #[error("no image is named")]
+    NoImage,
+}
+
+impl Refused {
+    /// Whether it is refused for what it would do, and not for how it is written.
+    pub fn is_escape(&self) -> bool {
+        matches!(self, Self::Escape { .. })
+    }
+
+    /// What to do instead.
+    pub fn hint(&self) -> &'static str {
+        match self {
+            Self::Unknown { .. } => {
+                "docs/containers.md lists the flags that are taken; leave this one out"
+            }
+            Self::Wrong { .. } => "write it as `docker run` takes it",
+            Self::Escape { hint, .. } => hint,
+            Self::NoImage => {
+                "put the image after the flags: divvy docker run --gpu-memory 8G IMAGE CMD"
+            }
+        }
+    }
+}
+
+/// One flag as it was given.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Given<'a> {
+    flag: &'static Flag,
+    value: &'a str,
+}
+
+/// A line of `docker run`, taken apart.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Line {
+    /// Flags that the caller said are its own, as they were written.
+    pub own: Vec<String>,
+    /// All other flags.
+    pub arguments: Vec<String>,
+    pub image: String,
+    pub command: Vec<String>,
+}
+
+/// Takes apart the words after `docker run`. `own` names flags of the caller's, each with whether it takes a value.
+///
+/// # Errors
+/// [`Refused`] for a flag that is in neither list, and where no image follows; the flags' values are not judged yet.
+pub fn split(words: &[String], own: &[(&str, bool)]) -> Result<Line, Refused> {
+    let mut line = Line::default();
+    let mut rest = words.iter();
+    while let Some(word) = rest.next() {
+        if word == "--" || !word.starts_with('-') || word == "-" {
+            let image = if word == "--" {
+                rest.next()
+            } else {
+                Some(word)
+            };
+            line.image = image.cloned().ok_or(Refused::NoImage)?;
+            line.command = rest.cloned().collect();
+            return Ok(line);
+        }
+        let name = word.split_once('=').map_or(word.as_str(), |(name, _)| name);
+        let mine = own.iter().find(|(own, _)| *own == name);
+        let (list, takes_next) = match mine {
+            Some((_, takes)) => (&mut line.own, *takes && name == word),
+            None => (&mut line.arguments, flags::wants_next(word)?),
+        };
+        list.push(word.clone());
+        if takes_next {
+            let value = rest.next().ok_or_else(|| no_value(word))?;
+            list.push(value.clone());
+        }
+    }
+    Err(Refused::NoImage)
+}
+
+/// The flags that these words are.
+fn given(arguments: &[String]) -> Result<Vec<Given<'_>>, Refused> {
+    let mut found = Vec::new();
+    let mut rest = arguments.iter();
+    while let Some(word) = rest.next() {
+        let mut next = || {
+            rest.next()
+                .map(String::as_str)
+                .ok_or_else(|| no_value(word))
+        };
+        found.extend(flags::read(word, &mut next)?);
+    }
+    Ok(found)
+}
+
+/// What these words ask for.
+///
+/// # Errors
+/// [`Refused`], for the first word that is.
+pub fn options(arguments: &[String]) -> Result<Options, Refused> {
+    let mut options = Options::default();
+    for Given { flag, value } in given(arguments)? {
+        match &flag.rule {
+            Rule::Take(take) => take(&mut options, value).map_err(|fault| fault.of(flag, value))?,
+            Rule::Pass => {}
+            Rule::Refuse { why, hint } => {
+                return Err(Refused::Escape {
+                    flag: flag.written(value),
+                    why,
+                    hint,
+                });
+            }
+        }
+    }
+    Ok(options)
+}
+
+/// The same words, each flag in one of its own, without those that speak of environment variables: their values are secrets
+/// more often than not, and travel apart.
+///
+/// # Errors
+/// As [`options`], as far as words are no flags.
+pub fn without_env(arguments: &[String]) -> Result<Vec<String>, Refused> {
+    let words = given(arguments)?;
+    let others = words.iter().filter(|given| !given.flag.is_env());
+    Ok(others
+        .map(|given| given.flag.written(given.value))
+        .collect())
+}
+
+/// Whether a job may set this variable in its container.
+///
+/// # Errors
+/// [`Refused::Escape`] for those that say which GPUs there are and which libraries are loaded.
+pub fn env_name(name: &str) -> Result<(), Refused> {
+    values::env_name(name).map_err(|fault| fault.named("-e", name))
+}
+
+fn no_value(word: &str) -> Refused {
+    Refused::Wrong {
+        flag: word.to_owned(),
+        why: "needs a value".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

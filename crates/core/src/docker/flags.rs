@@ -1,0 +1,344 @@
+//! The table of flags: what each is called, whether it takes a value, and what becomes of it.
+
+use super::values::{self, Fault};
+use super::{Given, Options, Refused};
+
+/// One flag of `docker run`.
+#[derive(Debug)]
+pub struct Flag {
+    pub long: &'static str,
+    pub short: Option<char>,
+    /// Without one it is a switch, which may be followed by `=true` or `=false`.
+    pub takes_value: bool,
+    pub rule: Rule,
+}
+
+impl PartialEq for Flag {
+    fn eq(&self, other: &Self) -> bool {
+        self.long == other.long
+    }
+}
+
+/// What becomes of a flag.
+#[derive(Debug)]
+pub enum Rule {
+    Take(fn(&mut Options, &str) -> Result<(), Fault>),
+    /// It says what is so anyway, or what only the engine's own command line would do.
+    Pass,
+    Refuse {
+        why: &'static str,
+        hint: &'static str,
+    },
+}
+
+impl Flag {
+    /// As it would be written in one word.
+    pub fn written(&self, value: &str) -> String {
+        match self.takes_value {
+            true => format!("--{}={value}", self.long),
+            false if value == "true" => format!("--{}", self.long),
+            false => format!("--{}={value}", self.long),
+        }
+    }
+
+    pub fn is_env(&self) -> bool {
+        matches!(self.long, "env" | "env-file")
+    }
+}
+
+const fn switch(long: &'static str, short: Option<char>, rule: Rule) -> Flag {
+    Flag {
+        long,
+        short,
+        takes_value: false,
+        rule,
+    }
+}
+
+const fn valued(long: &'static str, short: Option<char>, rule: Rule) -> Flag {
+    Flag {
+        long,
+        short,
+        takes_value: true,
+        rule,
+    }
+}
+
+macro_rules! set {
+    ($field:ident: flag) => {
+        Rule::Take(|options, value| {
+            options.$field = values::switch(value)?;
+            Ok(())
+        })
+    };
+    ($field:ident: text) => {
+        Rule::Take(|options, value| {
+            options.$field = Some(value.to_owned());
+            Ok(())
+        })
+    };
+    ($field:ident: many) => {
+        Rule::Take(|options, value| {
+            options.$field.push(value.to_owned());
+            Ok(())
+        })
+    };
+    ($field:ident: pairs) => {
+        Rule::Take(|options, value| {
+            let (name, value) = value.split_once('=').unwrap_or((value, ""));
+            options.$field.insert(name.to_owned(), value.to_owned());
+            Ok(())
+        })
+    };
+    ($field:ident: $read:path) => {
+        Rule::Take(|options, value| {
+            options.$field = Some($read(value)?);
+            Ok(())
+        })
+    };
+    ($field:ident: each $read:path) => {
+        Rule::Take(|options, value| {
+            options.$field.push($read(value)?);
+            Ok(())
+        })
+    };
+}
+
+const fn refuse(why: &'static str, hint: &'static str) -> Rule {
+    Rule::Refuse { why, hint }
+}
+
+/// What a job's GPUs are is said to Divvy.
+const GPUS: Rule = refuse(
+    "it gives the container GPUs past its slice",
+    "say how much GPU it needs with -g or --gpu-memory; Divvy adds the rest",
+);
+const DEVICES: Rule = refuse(
+    "a device of the host is a way past the limiter",
+    "leave it out: the GPU's devices come with the slice",
+);
+const ANOTHERS: Rule = refuse(
+    "it brings along the mounts of another container, which nobody has judged",
+    "name the folders themselves with -v",
+);
+const LOGS: Rule = refuse(
+    "Divvy keeps the job's output",
+    "leave it out; `divvy logs JOB` shows it",
+);
+const CGROUP: Rule = refuse(
+    "the container's processes are told by their group",
+    "leave it out",
+);
+
+/// All flags that are known, in the order of `docker run --help`.
+pub const FLAGS: &[Flag] = &[
+    valued("add-host", None, set!(add_hosts: many)),
+    valued(
+        "annotation",
+        None,
+        refuse("annotations speak to the container runtime", "use --label"),
+    ),
+    valued(
+        "cap-add",
+        None,
+        refuse(
+            "with more capabilities a program can undo what holds it to its slice",
+            "leave it out, or run the container by hand with `docker run` and no slice",
+        ),
+    ),
+    valued("cap-drop", None, set!(cap_drop: many)),
+    valued("cgroup-parent", None, CGROUP),
+    valued("cgroupns", None, Rule::Take(values::cgroupns)),
+    valued("cpu-period", None, set!(cpu_period: values::number)),
+    valued("cpu-quota", None, set!(cpu_quota: values::number)),
+    valued("cpu-shares", Some('c'), set!(cpu_shares: values::number)),
+    valued("cpus", None, set!(nano_cpus: values::nano_cpus)),
+    valued("cpuset-cpus", None, set!(cpuset_cpus: text)),
+    valued("cpuset-mems", None, set!(cpuset_mems: text)),
+    switch("detach", Some('d'), set!(detach: flag)),
+    valued("device", None, DEVICES),
+    valued("device-cgroup-rule", None, DEVICES),
+    switch("disable-content-trust", None, Rule::Pass),
+    valued("dns", None, set!(dns: many)),
+    valued("dns-opt", None, set!(dns_options: many)),
+    valued("dns-option", None, set!(dns_options: many)),
+    valued("dns-search", None, set!(dns_search: many)),
+    valued("domainname", None, set!(domainname: text)),
+    valued("entrypoint", None, set!(entrypoint: text)),
+    valued("env", Some('e'), set!(env: each values::env)),
+    valued("env-file", None, set!(env_files: many)),
+    valued("expose", None, set!(expose: each values::exposed)),
+    valued("gpus", None, GPUS),
+    valued("group-add", None, set!(group_add: many)),
+    valued("hostname", Some('h'), set!(hostname: text)),
+    switch("init", None, set!(init: flag)),
+    switch("interactive", Some('i'), set!(interactive: flag)),
+    valued("ipc", None, Rule::Take(values::ipc)),
+    valued("label", Some('l'), Rule::Take(values::label)),
+    valued("log-driver", None, LOGS),
+    valued("log-opt", None, LOGS),
+    valued("memory", Some('m'), set!(memory: values::size)),
+    valued(
+        "memory-reservation",
+        None,
+        set!(memory_reservation: values::size),
+    ),
+    valued(
+        "memory-swap",
+        None,
+        set!(memory_swap: values::size_or_unlimited),
+    ),
+    valued("mount", None, set!(mounts: each values::mount)),
+    valued("network", None, set!(network: text)),
+    valued("net", None, set!(network: text)),
+    switch("no-healthcheck", None, set!(no_healthcheck: flag)),
+    valued(
+        "pid",
+        None,
+        refuse(
+            "the container's processes are told by their PID namespace",
+            "leave it out: the limiter needs no --pid=host",
+        ),
+    ),
+    valued("pids-limit", None, set!(pids_limit: values::number)),
+    switch(
+        "privileged",
+        None,
+        refuse(
+            "a privileged container has every device of the host",
+            "leave it out",
+        ),
+    ),
+    valued("publish", Some('p'), set!(publish: each values::port)),
+    switch("publish-all", Some('P'), set!(publish_all: flag)),
+    valued("pull", None, Rule::Take(values::pull)),
+    switch("quiet", Some('q'), Rule::Pass),
+    switch("read-only", None, set!(read_only: flag)),
+    valued("restart", None, Rule::Take(values::restart)),
+    switch("rm", None, Rule::Pass),
+    valued(
+        "runtime",
+        None,
+        refuse(
+            "another runtime may add GPUs and leave out the limiter",
+            "leave it out",
+        ),
+    ),
+    valued("security-opt", None, Rule::Take(values::security)),
+    valued("shm-size", None, set!(shm_size: values::size)),
+    switch("sig-proxy", None, Rule::Pass),
+    valued("stop-signal", None, set!(stop_signal: text)),
+    valued("sysctl", None, set!(sysctls: pairs)),
+    valued("tmpfs", None, set!(mounts: each values::tmpfs)),
+    switch("tty", Some('t'), set!(tty: flag)),
+    valued("ulimit", None, set!(ulimits: each values::ulimit)),
+    switch(
+        "use-api-socket",
+        None,
+        refuse(
+            "whoever reaches the container engine can start anything",
+            "leave it out",
+        ),
+    ),
+    valued("user", Some('u'), set!(user: text)),
+    valued(
+        "userns",
+        None,
+        refuse(
+            "the slice's files belong to the users of the engine's own namespace",
+            "leave it out",
+        ),
+    ),
+    valued(
+        "uts",
+        None,
+        refuse("it takes the host's name along", "use --hostname"),
+    ),
+    valued("volume", Some('v'), set!(mounts: each values::volume)),
+    valued("volumes-from", None, ANOTHERS),
+    valued("workdir", Some('w'), set!(workdir: text)),
+];
+
+fn long(name: &str) -> Option<&'static Flag> {
+    FLAGS.iter().find(|flag| flag.long == name)
+}
+
+fn short(letter: char) -> Option<&'static Flag> {
+    FLAGS.iter().find(|flag| flag.short == Some(letter))
+}
+
+/// A word of flags, as pflag reads it: `--name`, `--name=value`, `-x`, `-xvalue`, `-x=value`, `-xyz`.
+enum Word<'a> {
+    /// Switches, each with what was written behind it.
+    Switches(Vec<Given<'a>>),
+    /// Switches, and a flag whose value is there, or is the next word.
+    Valued(Vec<Given<'a>>, &'static Flag, Option<&'a str>),
+}
+
+fn word(text: &str) -> Result<Word<'_>, Refused> {
+    let unknown = |flag: &str| Refused::Unknown {
+        flag: flag.to_owned(),
+    };
+    if let Some(name) = text.strip_prefix("--") {
+        let (name, value) = match name.split_once('=') {
+            Some((name, value)) => (name, Some(value)),
+            None => (name, None),
+        };
+        let flag = long(name).ok_or_else(|| unknown(&format!("--{name}")))?;
+        return Ok(match flag.takes_value {
+            true => Word::Valued(Vec::new(), flag, value),
+            false => Word::Switches(vec![Given {
+                flag,
+                value: value.unwrap_or("true"),
+            }]),
+        });
+    }
+    let letters = text.strip_prefix('-').unwrap_or(text);
+    let mut switches = Vec::new();
+    for (at, letter) in letters.char_indices() {
+        let flag = short(letter).ok_or_else(|| unknown(&format!("-{letter}")))?;
+        let behind = &letters[at + letter.len_utf8()..];
+        if flag.takes_value {
+            let value = behind.strip_prefix('=').unwrap_or(behind);
+            let value = (!behind.is_empty()).then_some(value);
+            return Ok(Word::Valued(switches, flag, value));
+        }
+        if let Some(value) = behind.strip_prefix('=') {
+            switches.push(Given { flag, value });
+            break;
+        }
+        switches.push(Given {
+            flag,
+            value: "true",
+        });
+    }
+    Ok(Word::Switches(switches))
+}
+
+/// Whether the word after this one belongs to it.
+pub fn wants_next(text: &str) -> Result<bool, Refused> {
+    Ok(matches!(word(text)?, Word::Valued(_, _, None)))
+}
+
+/// The flags of one word; `next` gives the word after it.
+pub fn read<'a>(
+    text: &'a str,
+    next: &mut dyn FnMut() -> Result<&'a str, Refused>,
+) -> Result<Vec<Given<'a>>, Refused> {
+    if !text.starts_with('-') || text.len() < 2 {
+        return Err(Refused::Unknown {
+            flag: text.to_owned(),
+        });
+    }
+    match word(text)? {
+        Word::Switches(switches) => Ok(switches),
+        Word::Valued(mut switches, flag, value) => {
+            let value = match value {
+                Some(value) => value,
+                None => next()?,
+            };
+            switches.push(Given { flag, value });
+            Ok(switches)
+        }
+    }
+}
