@@ -39,7 +39,7 @@ pub use known::{Model, models};
 pub use layout::{Layout, sets};
 pub use name::{Attribute, MigProfile, MigProfileError};
 pub use place::{Candidate, Policy, Rank, Site, place};
-pub use repack::{Repack, Way, fits, pool_fits, ways};
+pub use repack::{Repack, fits, pool_fits};
 pub use table::{Profile, Table, TableError};
 pub use uuid::{MigUuid, MigUuidError};
 

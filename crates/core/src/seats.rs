@@ -6,8 +6,8 @@
 use crate::fit::Part;
 use crate::ids::JobId;
 use crate::mig::{
-    Candidate, Carving, Instance, Layout, Placement, Policy, Profile, Site, Size, Standing, Table,
-    fits, smallest,
+    Candidate, Carving, Instance, Layout, MigProfile, Placement, Policy, Profile, Site, Size,
+    Standing, Table, fits, pool_fits, smallest,
 };
 use crate::obstacle::{Blocker, Obstacle, Who};
 
@@ -174,4 +174,22 @@ impl<'a> Seats<'a> {
             .profile(placement.profile)
             .map_or(1, |profile| profile.memory_slices)
     }
+}
+
+/// Whether what jobs hold on these GPUs of one kind and one more instance of this profile would fit if all of it could be laid
+/// anew, on whichever of them, around what is not ours. Not so where that is too much to try.
+pub(crate) fn fit_anew_together(all: &[&Seats<'_>], profile: MigProfile) -> bool {
+    let site = |seats: &&Seats<'_>| {
+        let others = seats.others.iter().map(|other| other.placement);
+        Site::new(all[0].table, others, &[])
+    };
+    let held = |seats: &&Seats<'_>| -> Vec<Option<MigProfile>> {
+        let name = |at: &Placement| Some(seats.table.profile(at.profile)?.name);
+        seats.held.iter().map(|(_, at)| name(at)).collect()
+    };
+    let wanted: Option<Vec<MigProfile>> =
+        all.iter().flat_map(held).chain([Some(profile)]).collect();
+    let sites: Vec<Site<'_>> = all.iter().map(site).collect();
+    let alike = all.iter().all(|seats| seats.table == all[0].table);
+    alike && wanted.is_some_and(|wanted| pool_fits(&sites, &wanted) == Some(true))
 }

@@ -74,42 +74,6 @@ pub fn pool_fits(sites: &[Site<'_>], wanted: &[MigProfile]) -> Option<bool> {
     (packing.exact || packing.is_complete()).then(|| packing.is_complete())
 }
 
-/// What would have to end for an instance to start there.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Way {
-    pub start: u8,
-    /// In order; all of them have to go.
-    pub blockers: Vec<Placement>,
-}
-
-/// For each start of the profile, which of the held instances are in the way; those first where the least has to go, by memory
-/// slices. Empty for a profile that the table does not have.
-pub fn ways(table: &Table, held: &[Placement], profile: u32) -> Vec<Way> {
-    let mut held = held.to_vec();
-    held.sort_unstable();
-    let starts = table.profile(profile).map_or(&[][..], |p| &p.starts);
-    let way = |start: &u8| {
-        let wanted = Placement {
-            profile,
-            start: *start,
-        };
-        let alone = Layout::of(table, [wanted]);
-        let (_, blockers) = alone.beside(table, held.iter().copied());
-        Way {
-            start: *start,
-            blockers,
-        }
-    };
-    let mut ways: Vec<Way> = starts.iter().map(way).collect();
-    let slices = |way: &Way| -> u32 {
-        let of = |blocker: &Placement| table.profile(blocker.profile);
-        let blockers = way.blockers.iter().filter_map(of);
-        blockers.map(|p| u32::from(p.memory_slices)).sum()
-    };
-    ways.sort_by_key(|way| (slices(way), way.start));
-    ways
-}
-
 /// The closed form for instances of certain profiles on equal GPUs.
 #[derive(Clone, Debug)]
 pub struct Repack(Form);

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use divvy_core::mig::{Layout, Placement, Repack, Site, Table, Way, fits, pool_fits, sets, ways};
+use divvy_core::mig::{Layout, Placement, Repack, Site, Table, fits, pool_fits, sets};
 use proptest::prelude::*;
 use proptest::sample::Index;
 
-use crate::rules::{Lying, PLAIN, at, is_legal, pool, slices, table};
+use crate::rules::{Lying, PLAIN, at, pool, slices, table};
 
 /// Numbers of each profile that fit on one GPU together.
 fn feasible(table: &Table, profiles: &[u32]) -> BTreeSet<Vec<u64>> {
@@ -159,50 +159,7 @@ fn a_pool_too_large_to_try_and_without_a_closed_form_is_not_guessed_at() {
     assert_eq!(pool_fits(&[site; 16], &wanted), None);
 }
 
-#[test]
-fn what_would_have_to_end_is_told_for_every_start_the_cheapest_first() {
-    let table = table("a100-40gb");
-    let held = [at(14, 0), at(19, 2), at(19, 5)];
-    let expected = [
-        Way {
-            start: 4,
-            blockers: vec![at(19, 5)],
-        },
-        Way {
-            start: 0,
-            blockers: vec![at(14, 0), at(19, 2)],
-        },
-    ];
-    assert_eq!(ways(&table, &held, 9), expected);
-    // Media extensions are in each other's way wherever they lie.
-    let media = ways(&table, &[at(20, 0)], 20);
-    assert_eq!(media.len(), 7);
-    assert!(media.iter().all(|way| way.blockers == [at(20, 0)]));
-    assert_eq!(ways(&table, &held, 99), []);
-}
-
 proptest! {
-    #[test]
-    fn when_the_blockers_have_ended_the_instance_may_lie_there(
-        (model, gpus) in pool(1),
-        draw in any::<Index>(),
-    ) {
-        let table = table(model);
-        let profile = draw.get(&table.profiles).id;
-        let Lying { held, idle } = &gpus[0];
-        let held = [&held[..], idle].concat();
-        let found = ways(&table, &held, profile);
-        prop_assert_eq!(found.len(), table.profile(profile).unwrap().starts.len());
-        for Way { start, blockers } in found {
-            let rest: Vec<Placement> = held.iter().filter(|one| !blockers.contains(one)).copied().collect();
-            prop_assert!(is_legal(&table, &[&rest[..], &[at(profile, start)]].concat()));
-            for blocker in &blockers {
-                let more = [&rest[..], &[at(profile, start), *blocker]].concat();
-                prop_assert!(!is_legal(&table, &more), "{} is in nobody's way", blocker);
-            }
-        }
-    }
-
     #[test]
     fn a_pool_with_something_on_it_is_searched((model, gpus) in pool(2), draws in proptest::collection::vec(any::<Index>(), 1..4)) {
         let table = table(model);
