@@ -207,18 +207,22 @@ mod tests {
     }
 
     #[test]
-    fn the_reference_example_parses() {
-        let config: Config = toml::from_str(
-            "clock = 'virtual'\ncontext_mib = 300\nhide_process_memory = true\ncharge_imports = true\nintegrated = true\n[[kernel]]\nname = '*gemm*'\nns = 250000\n\
-             [[fault]]\nfunction = 'cuMemAlloc_v2'\ncall = 3\ncode = 2\n[[fault]]\nfunction = 'cuLaunchKernel*'\nlose_gpu = 1\n",
-        )
-        .expect("valid");
+    fn the_examples_of_the_reference_parse() {
+        let reference = include_str!("../../../docs/simulator.md");
+        let blocks = reference.split("```toml\n").skip(1);
+        let examples: String = blocks
+            .filter_map(|block| block.split("```").next())
+            .collect();
+        let config: Config = toml::from_str(&examples).expect("valid");
         assert_eq!(config.kernel_ns("my_gemm_1"), Some(250_000));
+        let mig = &config.mig;
+        assert_eq!((mig.enabled.as_slice(), mig.ids), (&[0][..], IdMap::B));
+        assert_eq!((mig.instances.len(), mig.profiles.len()), (1, 1));
         assert_eq!(
             (
                 config.faults[0].call,
                 config.faults[0].times,
-                config.faults[1].lose_gpu
+                config.faults.last().and_then(|fault| fault.lose_gpu)
             ),
             (3, 1, Some(1))
         );

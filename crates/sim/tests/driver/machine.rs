@@ -115,6 +115,7 @@ impl Environment<'_> {
             "CUDA_DEVICE_ORDER",
             "DIVVY_SIM_CONFIG",
             "DIVVY_SIM_LOG",
+            "DIVVY_SIM_ROOT",
             "LD_PRELOAD",
         ] {
             command.env_remove(name);

@@ -15,6 +15,8 @@ mod limit;
 mod lookup;
 mod machine;
 mod memory;
+mod mig;
+mod mig_cuda;
 mod nvml;
 mod peer;
 mod setting;

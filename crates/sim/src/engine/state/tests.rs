@@ -43,7 +43,8 @@ fn everyone_who_opens_the_file_sees_the_same_machine() {
 fn racing_makers_end_up_with_one_machine() {
     let folder = TempDir::new().expect("a folder");
     let path = folder.path().join("state");
-    let open = || State::open(&path, Some(OsStr::new("l4-24gb:1")), &Config::default()).expect("open");
+    let open =
+        || State::open(&path, Some(OsStr::new("l4-24gb:1")), &Config::default()).expect("open");
     let slots = std::thread::scope(|scope| {
         let makers: Vec<_> = (0..8)
             .map(|_| scope.spawn(|| open().claim_slot().expect("a slot")))
@@ -106,7 +107,8 @@ fn a_dead_process_is_collected_and_its_slot_used_again() {
     let state = machine(&folder, "l4-24gb:1");
     let own = state.claim_slot().expect("a slot");
     in_dying_process(|| {
-        let other = State::open(&folder.path().join("state"), None, &Config::default()).expect("open");
+        let other =
+            State::open(&folder.path().join("state"), None, &Config::default()).expect("open");
         let slot = other.claim_slot().expect("a slot");
         other.lock().take_bytes(slot, 0, 1 << 30).expect("room");
         other.lock().add_context(slot, 0).expect("allowed");

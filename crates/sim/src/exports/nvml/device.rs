@@ -12,7 +12,7 @@ exports! { nvml {
     nvmlDeviceGetName: (device, text, length) => device_name;
     nvmlDeviceGetBrand: (device, brand) => brand;
     nvmlDeviceGetIndex: (device, index) => index;
-    nvmlDeviceGetMinorNumber: (device, number) => index;
+    nvmlDeviceGetMinorNumber: (device, number) => minor;
     nvmlDeviceGetSerial: (device, text, length) => serial;
     nvmlDeviceGetUUID: (device, text, length) => uuid;
     nvmlDeviceGetBoardId: (device, id) => board_id;
@@ -56,8 +56,16 @@ fn brand(device: nvmlDevice_t, brand: *mut nvmlBrandType_t) -> Done {
     })
 }
 
+/// Of a MIG device, that on its GPU (nvml.h).
 fn index(device: nvmlDevice_t, index: *mut u32) -> Done {
-    out(index)?.set(Device::of(device)?.index as u32)
+    out(index)?.set(match MigDevice::of(device)? {
+        Some(mig) => mig.instance()?.index,
+        None => Device::of(device)?.index as u32,
+    })
+}
+
+fn minor(device: nvmlDevice_t, number: *mut u32) -> Done {
+    out(number)?.set(Device::of(device)?.index as u32)
 }
 
 /// Thirteen digits, as data centre boards have; made from the UUID.

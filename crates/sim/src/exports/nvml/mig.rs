@@ -127,16 +127,14 @@ impl MigDevice {
         }
     }
 
-    fn instance(&self) -> Done<ComputeInstance> {
+    pub fn instance(&self) -> Done<ComputeInstance> {
         let found = self.state.gpus()[self.gpu].mig.compute_instance(self.place);
         found.ok_or(nvmlReturn_t::INVALID_ARGUMENT)
     }
 
     /// What is called so; it must be there.
     pub fn called(state: &'static State, text: &str) -> Done<MigDevice> {
-        let (gpu, place) = state
-            .find_mig_device(text)
-            .ok_or(nvmlReturn_t::NOT_FOUND)?;
+        let (gpu, place) = state.find_mig_device(text).ok_or(nvmlReturn_t::NOT_FOUND)?;
         Ok(MigDevice { state, gpu, place })
     }
 

@@ -35,9 +35,9 @@ fn listed(device: nvmlDevice_t) -> Done<(Device, &'static Table)> {
     Ok((device, table))
 }
 
-/// Numbers beyond nvml.h's are invalid, so that a loop ends; within, some are not this GPU's.
-fn numbered(table: &'static Table, number: u32, count: u32) -> Done<&'static GpuProfile> {
-    let absent = if number < count {
+/// Numbers beyond nvml.h's are invalid whatever the mode, so that a loop ends; within, some are not this GPU's.
+fn numbered(table: &'static Table, number: u32) -> Done<&'static GpuProfile> {
+    let absent = if number < NVML_GPU_INSTANCE_PROFILE_COUNT {
         nvmlReturn_t::NOT_SUPPORTED
     } else {
         nvmlReturn_t::INVALID_ARGUMENT
@@ -80,12 +80,10 @@ fn gpu_figures(table: &Table, profile: &GpuProfile) -> nvmlGpuInstanceProfileInf
 }
 
 fn gpu_profile(device: nvmlDevice_t, number: u32, info: *mut nvmlGpuInstanceProfileInfo_t) -> Done {
-    let (_, table) = listed(device)?;
     let place = out(info)?;
-    let all = gpu_figures(
-        table,
-        numbered(table, number, NVML_GPU_INSTANCE_PROFILE_COUNT)?,
-    );
+    let profile = numbered(partitionable(device)?.1, number)?;
+    let (_, table) = listed(device)?;
+    let all = gpu_figures(table, profile);
     place.set(nvmlGpuInstanceProfileInfo_t {
         id: all.id,
         isP2pSupported: all.isP2pSupported,
@@ -116,8 +114,8 @@ unsafe fn gpu_profile_by_number(
     number: u32,
     info: *mut nvmlGpuInstanceProfileInfo_v2_t,
 ) -> Done {
+    let profile = numbered(partitionable(device)?.1, number)?;
     let table = listed_now(device)?;
-    let profile = numbered(table, number, NVML_GPU_INSTANCE_PROFILE_COUNT)?;
     // SAFETY: the caller's structure.
     unsafe { set_gpu_profile(table, profile, info) }
 }
