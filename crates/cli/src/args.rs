@@ -4,6 +4,7 @@
 //! refusal can say what would be right. `divvy` has one parser so that help, completion and usage errors agree.
 
 mod help;
+mod simulate;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -13,6 +14,7 @@ use clap::{Args, FromArgMatches as _, Parser, Subcommand, ValueEnum};
 use divvy_core::reconcile::Policy;
 
 pub use help::command;
+pub use simulate::Simulate;
 
 /// Parses a whole command line, the program's name first.
 ///
@@ -72,6 +74,8 @@ pub enum Verb {
     Doctor(Doctor),
     /// Try to pass a memory limit in every way there is, here, and show what holds
     Selftest(Selftest),
+    /// What ways to place MIG instances would do with requests to come, or with those of a trace
+    Simulate(Box<Simulate>),
     /// Print a completion script for a shell
     Completion(Completion),
     /// Own one job's process: started by the daemon

