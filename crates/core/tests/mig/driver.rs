@@ -25,6 +25,7 @@ fn all(starts: &[u8]) -> Vec<Option<u8>> {
 fn the_drivers_own_choice_is_as_in_public_transcripts() {
     // C4: A100 40GB; C5: User Guide and A100 80GB; C7: User Guide and A100 on ESXi.
     assert_eq!(created("a100-40gb", &[5, 14, 19]), all(&[0, 4, 6]));
+    assert_eq!(created("a100-40gb", &[19, 14, 5]), all(&[6, 4, 0]));
     assert_eq!(created("a100-40gb", &[9, 9]), all(&[4, 0]));
     assert_eq!(created("a100-80gb", &[9, 9]), all(&[4, 0]));
     assert_eq!(created("a100-40gb", &[9, 19, 14, 19]), all(&[4, 0, 2, 1]));
