@@ -254,6 +254,18 @@ hooks! { $
     /// Waits for the slice's turn, as a launch does.
     cuda cuMemPrefetchAsync_v2(dev_ptr: CUdeviceptr, count: usize, location: CUmemLocation, flags: c_uint, h_stream: CUstream) -> CUresult => launch::prefetch, is_open;
     /// Waits for the slice's turn, as a launch does.
+    cuda cuMemPrefetchAsync(dev_ptr: CUdeviceptr, count: usize, dst_device: CUdevice, h_stream: CUstream) -> CUresult => launch::prefetch_v1, is_open;
+    /// Waits for the slice's turn, as a launch does.
+    cuda cuMemPrefetchAsync_ptsz(dev_ptr: CUdeviceptr, count: usize, dst_device: CUdevice, h_stream: CUstream) -> CUresult => launch::prefetch_v1_ptsz, is_open;
+    /// Waits for the slice's turn, as a launch does.
+    cuda cuMemPrefetchBatchAsync(dptrs: *mut CUdeviceptr, sizes: *mut usize, count: usize, prefetch_locs: *mut CUmemLocation, prefetch_loc_idxs: *mut usize, num_prefetch_locs: usize, flags: c_ulonglong, h_stream: CUstream) -> CUresult => launch::prefetches, is_open;
+    /// Waits for the slice's turn, as a launch does.
+    cuda cuMemPrefetchBatchAsync_ptsz(dptrs: *mut CUdeviceptr, sizes: *mut usize, count: usize, prefetch_locs: *mut CUmemLocation, prefetch_loc_idxs: *mut usize, num_prefetch_locs: usize, flags: c_ulonglong, h_stream: CUstream) -> CUresult => launch::prefetches_ptsz, is_open;
+    /// Waits for the slice's turn, as a launch does.
+    cuda cuMemDiscardAndPrefetchBatchAsync(dptrs: *mut CUdeviceptr, sizes: *mut usize, count: usize, prefetch_locs: *mut CUmemLocation, prefetch_loc_idxs: *mut usize, num_prefetch_locs: usize, flags: c_ulonglong, h_stream: CUstream) -> CUresult => launch::prefetches, is_open;
+    /// Waits for the slice's turn, as a launch does.
+    cuda cuMemDiscardAndPrefetchBatchAsync_ptsz(dptrs: *mut CUdeviceptr, sizes: *mut usize, count: usize, prefetch_locs: *mut CUmemLocation, prefetch_loc_idxs: *mut usize, num_prefetch_locs: usize, flags: c_ulonglong, h_stream: CUstream) -> CUresult => launch::prefetches_ptsz, is_open;
+    /// Waits for the slice's turn, as a launch does.
     cuda cuMemPrefetchAsync_v2_ptsz(dev_ptr: CUdeviceptr, count: usize, location: CUmemLocation, flags: c_uint, h_stream: CUstream) -> CUresult => launch::prefetch_ptsz, is_open;
     /// Waits for the slice's turn, as a launch does.
     cuda cuMemsetD8Async(dst_device: CUdeviceptr, uc: c_uchar, n: usize, h_stream: CUstream) -> CUresult => launch::fill_8, is_open;

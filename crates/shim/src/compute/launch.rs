@@ -80,6 +80,12 @@ handlers! {
         into stream, Work::copy(bytes);
     prefetch and prefetch_ptsz with (from: CUdeviceptr, bytes: usize, to: CUmemLocation, flags: c_uint, stream: CUstream)
         into stream, Work::copy(bytes);
+    prefetch_v1 and prefetch_v1_ptsz with (from: CUdeviceptr, bytes: usize, to: CUdevice, stream: CUstream)
+        into stream, Work::copy(bytes);
+    prefetches and prefetches_ptsz with (
+        from: *mut CUdeviceptr, sizes: *mut usize, count: usize, to: *mut CUmemLocation, indices: *mut usize, places: usize,
+        flags: c_ulonglong, stream: CUstream,
+    ) into stream, Work::copy(sum(sizes, count));
 
     fill_2d_8 and fill_2d_8_ptsz with (
         to: CUdeviceptr, pitch: usize, value: c_uchar, width: usize, height: usize, stream: CUstream,

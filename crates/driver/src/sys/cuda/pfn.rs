@@ -109,6 +109,14 @@ functions! {
     cuMemPrefetchAsync_v2, cuMemPrefetchAsync_v2_ptsz: (
         dev_ptr: CUdeviceptr, count: usize, location: CUmemLocation, flags: c_uint, h_stream: CUstream
     );
+    cuMemPrefetchAsync, cuMemPrefetchAsync_ptsz: (
+        dev_ptr: CUdeviceptr, count: usize, dst_device: CUdevice, h_stream: CUstream
+    );
+    cuMemPrefetchBatchAsync, cuMemPrefetchBatchAsync_ptsz, cuMemDiscardAndPrefetchBatchAsync,
+    cuMemDiscardAndPrefetchBatchAsync_ptsz: (
+        dptrs: *mut CUdeviceptr, sizes: *mut usize, count: usize, prefetch_locs: *mut CUmemLocation,
+        prefetch_loc_idxs: *mut usize, num_prefetch_locs: usize, flags: c_ulonglong, h_stream: CUstream
+    );
     cuPointerGetAttribute: (data: *mut c_void, attribute: CUpointer_attribute, ptr: CUdeviceptr);
     cuPointerGetAttributes: (
         num_attributes: c_uint, attributes: *mut CUpointer_attribute, data: *mut *mut c_void, ptr: CUdeviceptr

@@ -5,7 +5,7 @@ use super::{out, set_if_wanted};
 use crate::engine::memory::{Allocation, Kind};
 use crate::engine::process::{Done, process};
 use divvy_driver::sys::cuda::{
-    CUcontext, CUdeviceptr, CUmem_advise, CUmemLocation, CUmemorytype,
+    CU_DEVICE_CPU, CUcontext, CUdevice, CUdeviceptr, CUmem_advise, CUmemLocation, CUmemorytype,
     CUpointer_attribute as Attribute, CUresult, CUstream,
 };
 use std::ffi::c_void;
@@ -20,6 +20,7 @@ exports! { cuda {
     cuMemGetAddressRange_v2: (base, size, address) => address_range;
     cuMemAdvise_v2: (address, size, advice, location) => advise;
     cuMemPrefetchAsync_v2, cuMemPrefetchAsync_v2_ptsz: (address, size, location, flags, stream) => prefetch;
+    cuMemPrefetchAsync, cuMemPrefetchAsync_ptsz: (address, size, device, stream) => prefetch_to_device;
     cuPointerGetAttribute: (data, attribute, address) => pointer_attribute;
     cuPointerGetAttributes: (count, attributes, data, address) => pointer_attributes;
     cuPointerSetAttribute: (value, attribute, address) => set_pointer_attribute;
@@ -130,6 +131,20 @@ fn prefetch(
     } else {
         check_managed(address, size)
     }
+}
+
+fn prefetch_to_device(
+    address: CUdeviceptr,
+    size: usize,
+    device: CUdevice,
+    stream: CUstream,
+) -> Done {
+    let process = process()?;
+    process.uncaptured(stream.addr())?;
+    if device != CU_DEVICE_CPU {
+        process.gpu(device)?;
+    }
+    check_managed(address, size)
 }
 
 fn check_managed(address: CUdeviceptr, size: usize) -> Done {
