@@ -8,7 +8,6 @@ use crate::placement::place;
 use crate::reason::indices;
 use crate::request::Request;
 use crate::smaller::{carved, largest_memory, memory_of, shared, smaller, with_room};
-use crate::units::Bytes;
 
 /// Whether these GPUs, empty and with no foreign process on them, can serve the request.
 ///
@@ -172,10 +171,8 @@ fn most_memory(empty: &Board<'_>, request: &Request, some: &str) -> String {
                 largest.name, largest.memory
             )
         }
-        (part, _) => format!(
-            "the largest shared GPU {some} has {}",
-            part.unwrap_or(Bytes::ZERO)
-        ),
+        (Some(part), _) => format!("the largest shared GPU {some} has {part}"),
+        (None, _) => "no profile of the GPUs in MIG mode is known".to_owned(),
     }
 }
 
@@ -213,6 +210,7 @@ mod tests {
     use super::*;
     use crate::ids::GpuUuid;
     use crate::request::Amount;
+    use crate::units::Bytes;
 
     fn refusal(usable: Bytes, amount: &str) -> (String, String) {
         let gpu = Gpu {

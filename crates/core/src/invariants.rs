@@ -164,6 +164,7 @@ mod tests {
     use crate::gpu::Mode;
     use crate::queue::QueueSpec;
     use crate::request::Amount;
+    use crate::slice::MigGrant;
     use crate::snapshot::{Held, Queue, Waiting};
 
     fn uuid(index: u32) -> GpuUuid {
@@ -286,6 +287,47 @@ mod tests {
         let mut held_and_waiting = snapshot(vec![vec![grant(0, 100, 2, "a")]]);
         held_and_waiting.queues[0].waiting[0].job = JobId(1);
         assert_eq!(check(&held_and_waiting), Err(Violation::JobTwice(JobId(1))));
+    }
+
+    #[test]
+    fn instances_lie_beside_each_other_and_no_more_of_a_kind_than_there_may_be() {
+        let instance = |name: &str, start: u8| {
+            let table = Table::of_model("a100-40gb").unwrap();
+            let profile = table.named(name.parse().unwrap()).unwrap();
+            let mig = MigGrant {
+                profile: profile.name,
+                placement: Placement {
+                    profile: profile.id,
+                    start,
+                },
+            };
+            Grant {
+                memory: profile.memory,
+                mig: Some(mig),
+                ..grant(0, 125, 2, &mig.label(0))
+            }
+        };
+        let on_a_cut_gpu = |grants: Vec<Grant>| {
+            let mut cut = snapshot(grants.into_iter().map(|grant| vec![grant]).collect());
+            cut.gpus[0].mode = Mode::Mig;
+            cut.gpus[0].mig = Some(crate::mig::Carving {
+                table: Table::of_model("a100-40gb").unwrap(),
+                instances: Vec::new(),
+            });
+            check(&cut).map_err(|violation| violation.to_string())
+        };
+        // More memory than the 100 MiB of these GPUs: an instance's memory is the driver's affair.
+        let beside = vec![instance("3g.20gb", 4), instance("2g.10gb", 0)];
+        assert_eq!(on_a_cut_gpu(beside), Ok(()));
+        let across = vec![instance("3g.20gb", 4), instance("1g.5gb", 5)];
+        assert_eq!(
+            on_a_cut_gpu(across).unwrap_err(),
+            "the MIG instance 1g.5gb@5 of GPU 0 cannot lie there beside the others"
+        );
+        let unlisted = on_a_cut_gpu(vec![instance("3g.20gb", 2)]);
+        assert!(unlisted.unwrap_err().contains("3g.20gb@2"));
+        let media = vec![instance("1g.5gb+me", 0), instance("1g.5gb+me", 1)];
+        assert!(on_a_cut_gpu(media).unwrap_err().contains("1g.5gb+me@1"));
     }
 
     #[test]

@@ -485,6 +485,31 @@ mod tests {
     }
 
     #[test]
+    fn an_instance_keeps_its_size_and_a_part_becomes_none() {
+        let mut node = node(1, &["0:0.25"]);
+        let instance = "1g.10gb".parse().unwrap();
+        let error = resize(&node, JobId(1), Amount::Mig(instance)).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "a job that runs on a part of a GPU cannot move to a MIG instance"
+        );
+        node.held[0].grants[0].mig = Some(crate::slice::MigGrant {
+            profile: instance,
+            placement: crate::mig::Placement {
+                profile: 15,
+                start: 0,
+            },
+        });
+        for text in ["0.5", "1", "10G"] {
+            assert_eq!(
+                refused(&node, text).0,
+                "a MIG instance keeps its size while a job holds it",
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
     fn a_gpu_that_is_lost_or_not_served_keeps_what_is_held_of_it() {
         let mut lost = node(1, &["0:0.5"]);
         lost.gpus[0].mode = Mode::Unmanaged;

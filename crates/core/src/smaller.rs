@@ -54,6 +54,7 @@ pub(crate) fn smaller(board: &Board<'_>, request: &Request) -> Vec<Request> {
         Amount::Mig(wanted) => {
             amounts.extend(other_profiles(board, request, wanted));
             amounts.push(Amount::Memory(wanted.nominal()));
+            amounts.push(Amount::ONE_GPU);
         }
     }
     amounts

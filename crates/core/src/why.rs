@@ -10,6 +10,7 @@ use crate::fit::{Need, fit, size};
 use crate::ids::{GpuUuid, JobId};
 use crate::isolation::Isolation;
 use crate::mig::MigProfile;
+use crate::mig::Standing;
 use crate::plan::{Wait, plan, plan_on_board};
 use crate::project::Owner;
 use crate::reason::Reason;
@@ -208,6 +209,29 @@ fn sooner(snapshot: &Snapshot, board: &Board<'_>, job: JobId, request: &Request)
         texts.push("would start now with --backfill on the daemon".to_owned());
     }
     texts.extend(ends(snapshot, board, starts));
+    texts.extend(gone(snapshot, starts));
+    texts
+}
+
+/// The MIG instances that nobody here holds and that are in the way: each whose going is enough.
+fn gone(snapshot: &Snapshot, starts: impl Fn(&Snapshot) -> bool) -> Vec<String> {
+    let mut texts = Vec::new();
+    for (at, gpu) in snapshot.gpus.iter().enumerate() {
+        let Some(carving) = &gpu.mig else { continue };
+        let others = carving.instances.iter().enumerate();
+        for (nth, other) in others.filter(|(_, other)| other.standing != Standing::Idle) {
+            let mut changed = snapshot.clone();
+            let left = changed.gpus[at].mig.as_mut();
+            left.map(|left| left.instances.remove(nth));
+            if starts(&changed) {
+                let (standing, label) = (other.standing, carving.table.label(other.placement));
+                let index = gpu.index;
+                texts.push(format!(
+                    "would start once the {standing} {label} is gone from GPU {index}"
+                ));
+            }
+        }
+    }
     texts
 }
 

@@ -5,9 +5,11 @@ mod node;
 use std::collections::BTreeSet;
 use std::num::NonZeroU32;
 
+use divvy_core::mig::{Attribute, Instance, Layout, Placement, Profile, Standing, Table};
 use divvy_core::{
-    Amount, Bytes, ComputeMode, Gpu, Grant, Held, JobId, Mode, Order, Plan, QueueSpec, Reason,
-    Request, Share, Snapshot, Start, Waiting, can_ever_fit, invariants, plan, why,
+    Amount, Bytes, ComputeMode, Gpu, Grant, Held, Isolation, JobId, MigProfile, Mode, Order, Plan,
+    QueueSpec, Reason, Request, Share, Snapshot, Start, Waiting, can_ever_fit, invariants, plan,
+    why,
 };
 use node::{Node, amount};
 use proptest::collection::vec;
@@ -17,9 +19,21 @@ use proptest::sample::{Index, select};
 /// Something that happens to a node.
 #[derive(Clone, Debug)]
 enum Step {
-    Submit { queue: Index, request: Request },
+    Submit {
+        queue: Index,
+        request: Request,
+    },
     End(Index),
-    Foreign { gpu: Index, memory: Bytes },
+    Foreign {
+        gpu: Index,
+        memory: Bytes,
+    },
+    /// Somebody makes a MIG instance, or removes one.
+    Other {
+        gpu: Index,
+        profile: Index,
+        start: Index,
+    },
 }
 
 fn amounts() -> impl Strategy<Value = Amount> {
@@ -37,14 +51,41 @@ fn amounts() -> impl Strategy<Value = Amount> {
         2 => count().prop_map(Amount::Whole),
         1 => (count(), 1..=2_u32).prop_map(|(min, more)| Amount::Range { min, max: min.saturating_add(more) }),
         1 => (count(), share()).prop_map(|(count, share)| Amount::Shares { count, share }),
+        3 => profiles().prop_map(Amount::Mig),
     ]
+}
+
+/// Models of different shapes: 4 slices of memory, 8 and 12.
+const MODELS: [&str; 5] = [
+    "a30-24gb",
+    "a100-40gb",
+    "h200-141gb",
+    "b200-180gb",
+    "rtxpro6000-96gb",
+];
+
+/// Any profile of these, with attributes too.
+fn profiles() -> impl Strategy<Value = MigProfile> {
+    let of_model = |model| Table::of_model(model).expect("a model of data/mig.toml");
+    let names = MODELS.iter().flat_map(move |model| {
+        let table = of_model(model);
+        let names: Vec<MigProfile> = table.profiles.iter().map(|profile| profile.name).collect();
+        names
+    });
+    select(names.collect::<Vec<_>>())
 }
 
 fn requests() -> impl Strategy<Value = Request> {
     let on = prop_oneof![4 => Just(Vec::new()), 1 => vec(0..4_u32, 1..3)];
-    (amounts(), on).prop_map(|(amount, on)| Request {
+    let isolation = prop_oneof![
+        6 => Just(Isolation::Any),
+        1 => select(Isolation::ALL.to_vec()),
+    ];
+    (amounts(), on, isolation, any::<bool>()).prop_map(|(amount, on, isolation, exact)| Request {
         compute: ComputeMode::Fair.into(),
         on,
+        isolation,
+        exact,
         ..amount.into()
     })
 }
@@ -55,6 +96,8 @@ fn steps(most: usize) -> impl Strategy<Value = Vec<Step>> {
         2 => any::<Index>().prop_map(Step::End),
         1 => (any::<Index>(), select(vec![0, 0, 512, 6000, 30_000, 90_000]))
             .prop_map(|(gpu, mib)| Step::Foreign { gpu, memory: Bytes::mib(mib) }),
+        1 => (any::<Index>(), any::<Index>(), any::<Index>())
+            .prop_map(|(gpu, profile, start)| Step::Other { gpu, profile, start }),
     ];
     vec(step, 1..most)
 }
@@ -62,13 +105,19 @@ fn steps(most: usize) -> impl Strategy<Value = Vec<Step>> {
 fn gpus() -> impl Strategy<Value = Vec<Gpu>> {
     // Sizes as drivers report them: not multiples of 2 MiB once the reserve is off.
     let total = select(vec![81_559_u64, 81_920, 40_960, 23_034, 143_771]);
-    let mode = prop_oneof![8 => Just(Mode::Shared), 1 => Just(Mode::Exclusive), 1 => Just(Mode::Unmanaged)];
-    vec((total, 0..800_u64, mode), 1..5).prop_map(|gpus| {
-        let gpu = |(index, (total, reserved, mode))| Gpu {
-            mode,
-            total: Bytes::mib(total),
-            reserved: Bytes::mib(reserved),
-            ..node::gpu(index)
+    let mode = prop_oneof![4 => Just(Mode::Shared), 4 => Just(Mode::Mig), 1 => Just(Mode::Exclusive), 1 => Just(Mode::Unmanaged)];
+    vec((total, 0..800_u64, mode, select(MODELS.to_vec())), 1..5).prop_map(|gpus| {
+        let gpu = |(index, (total, reserved, mode, model))| {
+            let mut gpu = Gpu {
+                mode,
+                total: Bytes::mib(total),
+                reserved: Bytes::mib(reserved),
+                ..node::gpu(index)
+            };
+            if mode == Mode::Mig {
+                node::cut(&mut gpu, model);
+            }
+            gpu
         };
         (0..).zip(gpus).map(gpu).collect()
     })
@@ -114,8 +163,88 @@ impl Step {
                 }
             }
             Self::Foreign { gpu, memory } => gpu.get_mut(&mut node.snapshot.gpus).foreign = *memory,
+            Self::Other {
+                gpu,
+                profile,
+                start,
+            } => other(&mut node.snapshot, *gpu, *profile, *start),
         }
     }
+}
+
+/// A foreign instance where there is room for one, idle ones apart; where there is none, the foreign ones of the GPU go.
+fn other(snapshot: &mut Snapshot, gpu: Index, profile: Index, start: Index) {
+    let held: Vec<Grant> = all_grants(snapshot).cloned().collect();
+    let gpu = gpu.get_mut(&mut snapshot.gpus);
+    let Some(carving) = &mut gpu.mig else { return };
+    let profile = profile.get(&carving.table.profiles);
+    let instance = Instance {
+        placement: Placement {
+            profile: profile.id,
+            start: *start.get(&profile.starts),
+        },
+        standing: Standing::Foreign,
+    };
+    let of_jobs = held.iter().filter(|grant| grant.gpu == gpu.uuid);
+    let of_jobs = of_jobs.filter_map(|grant| Some(grant.mig?.placement));
+    let all = carving.instances.iter().map(|instance| instance.placement);
+    let layout = Layout::of(&carving.table, of_jobs.chain(all));
+    match layout.allows(&carving.table, instance.placement) {
+        true => carving.instances.push(instance),
+        false => carving
+            .instances
+            .retain(|other| other.standing == Standing::Idle),
+    }
+}
+
+fn all_grants(snapshot: &Snapshot) -> impl Iterator<Item = &Grant> {
+    snapshot.held.iter().flat_map(|held| &held.grants)
+}
+
+/// The memory slices of a placement, one by one.
+fn slices(gpu: &Gpu, placement: Placement) -> impl Iterator<Item = u8> {
+    let table = &gpu.mig.as_ref().expect("a GPU in MIG mode").table;
+    let profile = table.profile(placement.profile).expect("a profile of it");
+    placement.start..placement.start + profile.memory_slices
+}
+
+/// Whether a grant is the smallest instance that gives so much, by the rules alone: no attribute but one that was named, and of
+/// those that are enough the first by memory, compute slices, memory slices, id.
+fn is_smallest(gpu: &Gpu, request: &Request, grant: &Grant) -> bool {
+    let table = &gpu.mig.as_ref().expect("a GPU in MIG mode").table;
+    let thousandths = |profile: &Profile| {
+        u32::from(profile.memory_slices) * 1000 / u32::from(table.memory_slices)
+    };
+    let enough = |profile: &&Profile| {
+        let plain = profile.name.attribute() == Attribute::None;
+        match request.amount {
+            Amount::Share(share) | Amount::Shares { share, .. } => {
+                plain && thousandths(profile) >= u32::from(share.thousandths())
+            }
+            Amount::Memory(memory) if request.exact => plain && profile.memory >= memory,
+            Amount::Memory(memory) => plain && profile.memory.max(profile.name.nominal()) >= memory,
+            Amount::Mig(name) => profile.name == name,
+            Amount::Whole(_) | Amount::Range { .. } => false,
+        }
+    };
+    let order = |profile: &&Profile| {
+        (
+            profile.memory,
+            profile.compute_slices,
+            profile.memory_slices,
+            profile.id,
+        )
+    };
+    let smallest = table.profiles.iter().filter(enough).min_by_key(order);
+    let (Some(profile), Some(mig)) = (smallest, grant.mig) else {
+        return false;
+    };
+    mig.profile == profile.name
+        && mig.placement.profile == profile.id
+        && profile.starts.contains(&mig.placement.start)
+        && grant.memory.get() == profile.memory.get() / (2 << 20) * (2 << 20)
+        && u32::from(grant.share.thousandths()) == thousandths(profile)
+        && grant.label == format!("gpu{}.{}@{}", gpu.index, profile.name, mig.placement.start)
 }
 
 /// Whether grants are what the request asks for, by the rules of the resource model and nothing of the planner's.
@@ -130,9 +259,18 @@ fn satisfies(gpus: &[Gpu], request: &Request, grants: &[Grant]) -> bool {
                 .expect("a GPU of the node");
             (request.on.is_empty() || request.on.contains(&gpu.index))
                 && gpu.index == grant.index
-                && gpu.mode != Mode::Unmanaged
-                && (gpu.mode == Mode::Shared || is_whole(request.amount))
-                && right(gpu, grant)
+                && match gpu.mode {
+                    Mode::Unmanaged => false,
+                    Mode::Exclusive => is_whole(request.amount) && right(gpu, grant),
+                    Mode::Shared if is_whole(request.amount) => right(gpu, grant),
+                    Mode::Shared => request.isolation.takes_parts() && right(gpu, grant),
+                    Mode::Mig => {
+                        !is_whole(request.amount)
+                            && request.isolation.takes_instances()
+                            && is_smallest(gpu, request, grant)
+                    }
+                }
+                && grant.mig.is_some() == (gpu.mode == Mode::Mig)
         })
     };
     let two_mib = 2 << 20;
@@ -174,7 +312,8 @@ fn satisfies(gpus: &[Gpu], request: &Request, grants: &[Grant]) -> bool {
                 count: wanted,
                 share: part,
             } => count == wanted.get() && each(&share(part)),
-            Amount::Mig(_) => false,
+            // An instance is weighed by its GPU alone.
+            Amount::Mig(_) => count == 1 && each(&|_, _| false),
         }
 }
 
@@ -201,6 +340,7 @@ fn hold(snapshot: &mut Snapshot, start: &Start) {
     for queue in &mut snapshot.queues {
         queue.waiting.retain(|waiting| waiting.job != job);
     }
+    node::take(snapshot, start);
     snapshot.held.push(Held::new(job, queue, grants));
 }
 
@@ -266,10 +406,81 @@ proptest! {
                 prop_assert!(satisfies(&before.gpus, &request, &start.grants), "{request:?} got {start:?}");
                 for grant in &start.grants {
                     let gpu = before.gpus.iter().find(|gpu| gpu.uuid == grant.gpu).expect("a GPU of the node");
+                    if gpu.mode == Mode::Mig {
+                        continue; // An instance has its own memory; places are looked at below.
+                    }
                     let held = node.snapshot.held.iter().flat_map(|held| &held.grants);
                     let memory: Bytes = held.filter(|held| held.gpu == gpu.uuid).map(|held| held.memory).sum();
                     prop_assert!(memory.saturating_add(gpu.foreign) <= gpu.usable());
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn instances_never_share_a_slice_and_none_in_use_is_moved(mut node in nodes(), steps in steps(60)) {
+        for step in steps {
+            step.happen(&mut node);
+            let before: Vec<Grant> = all_grants(&node.snapshot).cloned().collect();
+            node.step();
+            let after: Vec<&Grant> = all_grants(&node.snapshot).collect();
+            prop_assert!(before.iter().all(|grant| after.contains(&grant)));
+            for gpu in &node.snapshot.gpus {
+                let Some(carving) = &gpu.mig else { continue };
+                let held = after.iter().filter(|grant| grant.gpu == gpu.uuid);
+                let held = held.filter_map(|grant| Some(grant.mig?.placement));
+                let all = held.chain(carving.instances.iter().map(|instance| instance.placement));
+                let taken: Vec<u8> = all.flat_map(|placement| slices(gpu, placement)).collect();
+                prop_assert_eq!(taken.iter().collect::<BTreeSet<_>>().len(), taken.len(), "{:?}", taken);
+            }
+        }
+    }
+
+    /// What is kept for later is in nobody's way: with it or without it the same job is the first to start. And nothing is
+    /// removed for a start that did not lie in its place.
+    #[test]
+    fn idle_instances_are_room_and_go_only_where_they_are_in_the_way(mut node in nodes(), steps in steps(60)) {
+        for step in steps {
+            step.happen(&mut node);
+            let mut without = node.snapshot.clone();
+            for carving in without.gpus.iter_mut().filter_map(|gpu| gpu.mig.as_mut()) {
+                carving.instances.retain(|instance| instance.standing != Standing::Idle);
+            }
+            let first = |plan: &Plan| plan.starts.first().map(|start| start.job);
+            let with = plan(&node.snapshot);
+            prop_assert_eq!(first(&with), first(&plan(&without)));
+            for start in &with.starts {
+                for (uuid, placement) in &start.reclaim {
+                    let gpu = node.snapshot.gpus.iter().find(|gpu| gpu.uuid == *uuid).expect("a GPU of the node");
+                    let grant = start.grants.iter().find(|grant| grant.gpu == *uuid).expect("a grant there");
+                    let table = &gpu.mig.as_ref().expect("a GPU in MIG mode").table;
+                    let own = grant.mig.expect("an instance").placement;
+                    // By its place, or by its kind: one +me excludes another wherever it lies.
+                    prop_assert!(!Layout::of(table, [*placement]).allows(table, own));
+                    let idle = &gpu.mig.as_ref().expect("a GPU in MIG mode").instances;
+                    let idle_there = Instance { placement: *placement, standing: Standing::Idle };
+                    prop_assert!(idle.contains(&idle_there));
+                }
+            }
+            node.step();
+        }
+    }
+
+    /// Where a part is asked for, and not how it is to be held, a GPU that gives just that comes before one that rounds up.
+    #[test]
+    fn shared_gpus_are_asked_before_those_that_are_cut(mut node in nodes(), steps in steps(60)) {
+        node.snapshot.backfill = false; // Else a shared GPU with room may be kept free for another.
+        for step in steps {
+            step.happen(&mut node);
+            let before = node.snapshot.clone();
+            let Some(start) = node.step().starts.into_iter().next() else { continue };
+            let request = request_of(&before, start.job);
+            if start.grants.len() == 1 && start.grants[0].mig.is_some() {
+                let mut uncut = alone(&before, start.job, &request);
+                for gpu in uncut.gpus.iter_mut().filter(|gpu| gpu.mode == Mode::Mig) {
+                    gpu.mode = Mode::Unmanaged;
+                }
+                prop_assert!(plan(&uncut).starts.is_empty(), "{:?}", request);
             }
         }
     }
@@ -334,9 +545,17 @@ proptest! {
                 let jobs: BTreeSet<u64> = text.split('#').skip(1).map(|rest| {
                     rest.split(|c: char| !c.is_ascii_digit()).next().expect("a number").parse().expect("a number")
                 }).collect();
-                if let Some(flag) = text.strip_prefix("would start now with -g ").or(text.strip_prefix("would start now with --gpu-memory ")) {
-                    let waiting = changed.queues.iter_mut().flat_map(|queue| &mut queue.waiting);
-                    waiting.filter(|waiting| waiting.job == wait.job).for_each(|waiting| waiting.request.amount = amount(flag));
+                let flag = ["-g ", "--gpu-memory ", "--mig-profile "].iter().find_map(|flag| {
+                    text.strip_prefix("would start now with ")?.strip_prefix(flag)
+                });
+                let mut requests = changed.queues.iter_mut().flat_map(|queue| &mut queue.waiting);
+                let its = requests.find(|waiting| waiting.job == wait.job).expect("a waiting job");
+                if text.starts_with("would start now without --isolation") {
+                    its.request.isolation = Isolation::Any;
+                } else if text == "would start now without --gpu-memory-exact" {
+                    its.request.exact = false;
+                } else if let Some(flag) = flag {
+                    its.request.amount = amount(flag);
                 } else if text.contains("any one of") {
                     changed.held.retain(|held| Some(&held.job.0) != jobs.first());
                 } else if text.ends_with(" end") || text.ends_with(" ends") {

@@ -8,9 +8,10 @@ mod node;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
+use divvy_core::mig::{Instance, Placement, Standing};
 use divvy_core::{
-    Bytes, GpuSelection, JobId, Mode, Order, Plan, Request, Snapshot, can_ever_fit, parse_gpus,
-    parse_queues, why,
+    Bytes, Gpu, GpuSelection, GpuUuid, JobId, Mode, Order, Plan, Request, Snapshot, can_ever_fit,
+    parse_gpus, parse_queues, why,
 };
 use node::{Node, amount};
 
@@ -22,6 +23,14 @@ macro_rules! scenarios {
 }
 
 scenarios! {
+    m1_memory_gets_the_smallest_profile,
+    m2_a_queues_fraction_beside_a_shared_gpu,
+    m3_idle_instances_are_taken_over_or_removed,
+    m4_a_wait_by_layout,
+    m5_backfill_keeps_places_open,
+    m6_what_mig_can_never_give,
+    m7_isolation,
+    m8_somebody_elses_instances,
     p_rules_of_the_command_line,
     r_backfill_passes_only_where_it_cannot_delay,
     r_reasons_and_what_is_sooner,
@@ -136,6 +145,16 @@ fn answer(node: &mut Node, command: &str) -> String {
             node.snapshot.gpus[place(index)].foreign = memory.parse().expect("memory");
             String::new()
         }
+        // A GPU in MIG mode, of a model of data/mig.toml
+        ["gpu", index, "is", "mig", model] => {
+            node::cut(&mut node.snapshot.gpus[place(index)], model);
+            String::new()
+        }
+        // gpu INDEX with STANDING PROFILE@START: an instance that is no job's
+        ["gpu", index, "with", standing, instance] => {
+            others(&mut node.snapshot.gpus[place(index)], standing, instance);
+            String::new()
+        }
         ["gpu", index, "is", "lost"] => {
             node.snapshot.gpus.remove(place(index));
             String::new()
@@ -176,9 +195,12 @@ fn answer(node: &mut Node, command: &str) -> String {
             "--queue",
             ref words @ ..,
         ] => queues(node, words, true, true),
-        // submit QUEUE [AMOUNT [on INDEX,…]]
+        // submit QUEUE [AMOUNT [on INDEX,… | exactly | ISOLATION]]
         ["submit", queue, ref ask @ ..] => submit(node, queue, ask),
-        ["plan"] => show_plan(&node.step()),
+        ["plan"] => {
+            let plan = node.step();
+            show_plan(&node.snapshot.gpus, &plan)
+        }
         ["end", ref jobs @ ..] => {
             for job in jobs {
                 assert!(
@@ -236,7 +258,15 @@ fn submit(node: &mut Node, queue: &str, ask: &[&str]) -> String {
                 ..amount(text).into()
             }
         }
-        _ => panic!("submit QUEUE [AMOUNT [on INDEX,…]]"),
+        [text, "exactly"] => Request {
+            exact: true,
+            ..amount(text).into()
+        },
+        [text, isolation] => Request {
+            isolation: isolation.parse().expect("a kind of isolation"),
+            ..amount(text).into()
+        },
+        _ => panic!("submit QUEUE [AMOUNT [on INDEX,… | exactly | ISOLATION]]"),
     };
     match can_ever_fit(&node.snapshot.gpus, &request) {
         Ok(()) => format!("  #{}\n", node.submit_request(queue, request)),
@@ -244,7 +274,41 @@ fn submit(node: &mut Node, queue: &str, ask: &[&str]) -> String {
     }
 }
 
-fn show_plan(plan: &Plan) -> String {
+/// Somebody's instance, `1g.5gb@0`.
+fn others(gpu: &mut Gpu, standing: &str, instance: &str) {
+    let (profile, start) = instance.split_once('@').expect("PROFILE@START");
+    let carving = gpu.mig.as_mut().expect("a GPU in MIG mode");
+    let profile = carving.table.named(profile.parse().expect("a profile"));
+    let standing = match standing {
+        "idle" => Standing::Idle,
+        "foreign" => Standing::Foreign,
+        "quarantined" => Standing::Quarantined,
+        "leaving" => Standing::Leaving,
+        _ => panic!("no such standing: {standing}"),
+    };
+    carving.instances.push(Instance {
+        placement: Placement {
+            profile: profile.expect("a profile of the model").id,
+            start: start.parse().expect("a slot"),
+        },
+        standing,
+    });
+}
+
+/// `, removing 1g.5gb@0`: idle instances that go for a start.
+fn removed(gpus: &[Gpu], reclaim: &[(GpuUuid, Placement)]) -> String {
+    let label = |(uuid, placement): &(GpuUuid, Placement)| {
+        let gpu = gpus.iter().find(|gpu| gpu.uuid == *uuid)?;
+        Some(gpu.mig.as_ref()?.table.label(*placement))
+    };
+    let labels: Vec<String> = reclaim.iter().filter_map(label).collect();
+    match labels.is_empty() {
+        true => String::new(),
+        false => format!(", removing idle {}", labels.join(", ")),
+    }
+}
+
+fn show_plan(gpus: &[Gpu], plan: &Plan) -> String {
     let mut text = String::new();
     for start in &plan.starts {
         let grants = start
@@ -253,10 +317,11 @@ fn show_plan(plan: &Plan) -> String {
             .map(|grant| format!("{} {}", grant.label, grant.memory));
         writeln!(
             text,
-            "  start #{} {}: {}",
+            "  start #{} {}: {}{}",
             start.job,
             start.queue,
-            grants.collect::<Vec<_>>().join(", ")
+            grants.collect::<Vec<_>>().join(", "),
+            removed(gpus, &start.reclaim)
         )
         .expect("text");
     }
@@ -284,7 +349,15 @@ fn show(snapshot: &Snapshot) -> String {
             .filter(|(_, grant)| grant.gpu == gpu.uuid)
             .map(|(job, grant)| format!("#{job} {} {}", grant.label, grant.memory))
             .collect();
-        writeln!(text, "  GPU {}: {}", gpu.index, held.join(", ")).expect("text");
+        let instances = gpu.mig.iter().flat_map(|carving| {
+            let label = |instance: &Instance| {
+                let label = carving.table.label(instance.placement);
+                format!("{} {label}", instance.standing)
+            };
+            carving.instances.iter().map(label)
+        });
+        let all: Vec<String> = held.into_iter().chain(instances).collect();
+        writeln!(text, "  GPU {}: {}", gpu.index, all.join(", ")).expect("text");
     }
     text.lines()
         .map(|line| format!("{}\n", line.trim_end()))
