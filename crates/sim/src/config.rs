@@ -59,6 +59,8 @@ pub struct MigConfig {
     pub needs_reset: Option<bool>,
     /// Whether the mode outlasts a reboot and a reload of the driver: on Ampere by default.
     pub mode_is_kept: Option<bool>,
+    /// A compute instance's info names its MIG device, and not the GPU as nvml.h has it: what some users of NVML have relied on.
+    pub info_names_mig_device: bool,
     /// Handles of a GPU are invalid after its mode was changed.
     pub rebinds: bool,
     /// The device files of new instances' rights are not made: nvidia-modprobe has not run for them.
@@ -224,7 +226,7 @@ mod tests {
                 config.faults[0].times,
                 config.faults.last().and_then(|fault| fault.lose_gpu)
             ),
-            (3, 1, Some(1))
+            (3, 2, Some(1))
         );
     }
 

@@ -124,12 +124,25 @@ impl Admin {
         self.value(&order, "compute")
     }
 
-    /// The MIG device that a compute instance is.
+    /// The MIG device that a compute instance is: the one with its ids.
     fn device_of(&mut self, compute: u64) -> Result<u64, u32> {
-        self.value(
-            &format!("nvmlComputeInstanceGetInfo_v2 {compute} &info"),
-            "info",
-        )
+        let order = format!("nvmlComputeInstanceGetInfo_v2 {compute} &own");
+        let parent = self.value(&order, "own")?;
+        // The GPU's handle, that of the GPU instance, the id.
+        let [_, _, low, high, id] = self.words("own");
+        let part = self.part(u64::from(high) << 32 | u64::from(low))?;
+        let found = (0..8).find_map(|index| {
+            let order = format!("nvmlDeviceGetMigDeviceHandleByIndex {parent} {index} &mig");
+            let device = self.value(&order, "mig").ok()?;
+            let mut number =
+                |function: &str| self.number(&format!("{function} {device} &number"), "number");
+            let own = [
+                number("nvmlDeviceGetGpuInstanceId"),
+                number("nvmlDeviceGetComputeInstanceId"),
+            ];
+            (own == [Ok(part.id), Ok(id)]).then_some(device)
+        });
+        Ok(found.expect("every compute instance is a MIG device"))
     }
 
     fn text(&mut self, function: &str, device: u64) -> Result<String, u32> {

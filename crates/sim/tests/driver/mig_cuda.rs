@@ -453,6 +453,26 @@ fn instances_reach_nobody_and_share_memory_with_themselves_alone() {
     assert_eq!(maker.call("cuMemAlloc_v2 &nothing 0"), INVALID_VALUE);
 }
 
+#[test]
+fn what_the_info_of_a_compute_instance_names_is_the_gpu_unless_it_is_configured() {
+    let (machine, uuids) = three();
+    let named = |config: &str| {
+        let mut monitor = monitor(&machine.with_config(config));
+        monitor.ok(&[
+            "nvmlDeviceGetGpuInstanceById $gpu 7 &instance",
+            "nvmlGpuInstanceGetComputeInstanceById $instance 0 &compute",
+            "nvmlComputeInstanceGetInfo_v2 $compute &info",
+        ]);
+        let device = monitor.value("info");
+        monitor.ok(&[&format!("nvmlDeviceGetUUID {device} &named 96")]);
+        (text(&monitor.bytes("named")), uuid(&mut monitor, "gpu"))
+    };
+    let (device, gpu) = named(THREE);
+    assert_eq!(device, gpu);
+    let otherwise = THREE.replace("[mig]", "[mig]\ninfo_names_mig_device = true");
+    assert_eq!(named(&otherwise).0, uuids[1]);
+}
+
 /// What a capability file says.
 fn said(path: &std::path::Path) -> [u32; 3] {
     let text = std::fs::read_to_string(path).expect("there");
@@ -546,7 +566,7 @@ fn an_instance_whose_device_files_nobody_has_made_or_may_open_cannot_be_used() {
     // SAFETY: has no preconditions.
     if unsafe { libc::geteuid() } != 0 {
         use std::os::unix::fs::PermissionsExt;
-        let closed = std::fs::Permissions::from_mode(0);
+        let closed = std::fs::Permissions::from_mode(0o0);
         std::fs::set_permissions(node(compute_instance), closed).expect("ours");
         assert_eq!(init(&uuids[1]), NO_DEVICE);
     }

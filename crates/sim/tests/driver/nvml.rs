@@ -195,11 +195,11 @@ fn server_boards_lack_fans_and_gaming_boards_lack_ecc_and_mig() {
             watcher_of_server.value("mode") as u32,
             watcher_of_server.value("most")
         ),
-        (0, 7)
+        (0, 0)
     );
     assert_eq!(
         watcher_of_server.call("nvmlDeviceGetMigDeviceHandleByIndex $device 0 &mig"),
-        NOT_FOUND
+        NOT_SUPPORTED
     );
 
     let gaming = Machine::new("rtx4090-24gb:1");

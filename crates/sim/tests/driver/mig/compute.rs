@@ -44,8 +44,8 @@ fn two_halves_of_a_2g_lie_side_by_side() {
     for (id, left) in [(0, [1, 0]), (1, [0, 0])] {
         let compute = admin.create_compute(part, 0).expect("room");
         admin.device_of(compute).expect("there");
-        // The device and the GPU instance, then the id, the profile, the place.
-        let [_, _, _, _, found, profile, start, size] = admin.words("info");
+        // The GPU and the GPU instance, then the id, the profile, the place.
+        let [_, _, _, _, found, profile, start, size] = admin.words("own");
         assert_eq!((found, profile, start, size), (id, 0, id, 1));
         assert_eq!(capacities(&mut admin), left);
     }

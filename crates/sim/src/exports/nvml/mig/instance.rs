@@ -18,7 +18,7 @@ exports! { nvml {
     nvmlComputeInstanceDestroy: (compute) => destroy_compute;
     nvmlGpuInstanceGetComputeInstances: (instance, profile, computes, count) => list_compute;
     nvmlGpuInstanceGetComputeInstanceById: (instance, id, compute) => compute_by_id;
-    nvmlComputeInstanceGetInfo: (compute, info) => compute_info_of_gpu;
+    nvmlComputeInstanceGetInfo: (compute, info) => compute_info;
     nvmlComputeInstanceGetInfo_v2: (compute, info) => compute_info;
 } }
 
@@ -200,10 +200,8 @@ fn compute_by_id(instance: nvmlGpuInstance_t, id: u32, place: *mut nvmlComputeIn
     place.set(handle.map_err(|_| nvmlReturn_t::NOT_FOUND)?)
 }
 
-fn figures(
-    handle: nvmlComputeInstance_t,
-    device: impl Fn(&MigDevice) -> Done<nvmlDevice_t>,
-) -> Done<nvmlComputeInstanceInfo_t> {
+/// The device is the parent (nvml.h; genuine nvidia-smi prints its index for the GPU's).
+fn compute_info(handle: nvmlComputeInstance_t, info: *mut nvmlComputeInstanceInfo_t) -> Done {
     let compute = compute_of(handle)?;
     let found = compute.instance()?;
     let part = Part {
@@ -211,8 +209,13 @@ fn figures(
         gpu: compute.gpu,
         id: compute.place.gpu_instance,
     };
-    Ok(nvmlComputeInstanceInfo_t {
-        device: device(&compute)?,
+    let names_own = machine().is_some_and(|own| own.config.mig.info_names_mig_device);
+    out(info)?.set(nvmlComputeInstanceInfo_t {
+        device: if names_own {
+            compute.handle()?
+        } else {
+            to_handle(compute.gpu)
+        },
         gpuInstance: part.handle()?,
         id: compute.place.compute_instance,
         profileId: found.profile,
@@ -221,16 +224,4 @@ fn figures(
             size: found.size,
         },
     })
-}
-
-/// The first version names the GPU for the device.
-fn compute_info_of_gpu(
-    handle: nvmlComputeInstance_t,
-    info: *mut nvmlComputeInstanceInfo_t,
-) -> Done {
-    out(info)?.set(figures(handle, |compute| Ok(to_handle(compute.gpu)))?)
-}
-
-fn compute_info(handle: nvmlComputeInstance_t, info: *mut nvmlComputeInstanceInfo_t) -> Done {
-    out(info)?.set(figures(handle, MigDevice::handle)?)
 }
