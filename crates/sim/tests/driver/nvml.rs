@@ -199,7 +199,7 @@ fn server_boards_lack_fans_and_gaming_boards_lack_ecc_and_mig() {
     );
     assert_eq!(
         watcher_of_server.call("nvmlDeviceGetMigDeviceHandleByIndex $device 0 &mig"),
-        NOT_SUPPORTED
+        NOT_FOUND
     );
 
     let gaming = Machine::new("rtx4090-24gb:1");
