@@ -98,6 +98,7 @@ pub fn choose(
 mod tests {
     use super::super::identity::{IdMap, gpu_instance_id};
     use super::*;
+    use std::collections::BTreeSet;
 
     fn table(key: &str) -> &'static Table {
         Table::find(key).expect("listed")
@@ -129,7 +130,9 @@ mod tests {
     #[test]
     fn the_drivers_choice_is_that_of_all_known_transcripts() {
         let (a, b) = (IdMap::A, IdMap::B);
-        let rows: [(&str, &[u32], &[(u32, u32)], IdMap, &[u32]); 7] = [
+        // The board, profiles, where they came to lie, and what they were called.
+        type Row<'a> = (&'a str, &'a [u32], &'a [(u32, u32)], IdMap, &'a [u32]);
+        let rows: [Row<'_>; 7] = [
             ("a100-40gb", &[9, 9], &[(4, 4), (0, 4)], a, &[2, 1]),
             ("a100-80gb", &[9, 9], &[(4, 4), (0, 4)], b, &[1, 2]),
             (
@@ -223,5 +226,51 @@ mod tests {
         let profile = table.profile(9).expect("3g");
         assert_eq!(choose(table, &[], profile, Choice::Adversarial), Some(0));
         assert_eq!(choose(table, &[], profile, Choice::Likely), Some(4));
+    }
+
+    /// All legal sets of instances of these profiles, the empty one too, and those to which nothing can be added.
+    fn sets(key: &str, ids: &[u32]) -> (usize, usize) {
+        let table = table(key);
+        let mut found = BTreeSet::from([Vec::new()]);
+        let mut maximal = 0;
+        let mut open = vec![Vec::new()];
+        while let Some(set) = open.pop() {
+            let placed: Vec<Placed> = set
+                .iter()
+                .map(|(start, profile)| Placed {
+                    profile: *profile,
+                    start: *start,
+                })
+                .collect();
+            let profiles = ids.iter().map(|id| table.profile(*id).expect("a profile"));
+            let more: Vec<(u32, u32)> = profiles
+                .flat_map(|profile| {
+                    let starts = legal_starts(table, &placed, profile);
+                    starts.into_iter().map(|start| (start, profile.id))
+                })
+                .collect();
+            maximal += usize::from(more.is_empty());
+            for one in more {
+                let mut larger: Vec<(u32, u32)> = set.clone();
+                larger.push(one);
+                larger.sort_unstable();
+                if found.insert(larger.clone()) {
+                    open.push(larger);
+                }
+            }
+        }
+        (found.len(), maximal)
+    }
+
+    /// The user guide's figure has the 19; all were counted by another program from the same placements.
+    #[test]
+    fn there_are_as_many_legal_sets_as_elsewhere_counted() {
+        assert_eq!(sets("a100-40gb", &[19, 14, 9, 5, 0]), (298, 19));
+        assert_eq!(sets("a100-40gb", &[19, 15, 14, 9, 5, 0]), (723, 78));
+        assert_eq!(sets("a100-40gb", &[19, 20, 15, 14, 9, 5, 0]), (2319, 239));
+        assert_eq!(sets("a30-24gb", &[14, 5, 0]).1, 5);
+        assert_eq!(sets("rtxpro6000-96gb", &[14, 5, 0]).1, 5);
+        let all = [14, 21, 47, 65, 67, 5, 35, 64, 66, 0, 32];
+        assert_eq!(sets("rtxpro6000-96gb", &all), (717, 302));
     }
 }

@@ -85,7 +85,7 @@ fn by_index(device: nvmlDevice_t, index: u32, mig: *mut nvmlDevice_t) -> Done {
     let (device, table) = partitionable(device)?;
     let place = out(mig)?;
     if !device.gpu().mig.is_on() {
-        return Err(nvmlReturn_t::NOT_SUPPORTED);
+        return Err(nvmlReturn_t::NOT_FOUND);
     }
     if index >= table.compute_slices {
         return Err(nvmlReturn_t::INVALID_ARGUMENT);
