@@ -3,6 +3,7 @@
 //! Amounts, queue tokens and GPU lists stay text here and become types in `ask` and `serve`, where a
 //! refusal can say what would be right. `divvy` has one parser so that help, completion and usage errors agree.
 
+mod admin;
 mod help;
 mod simulate;
 
@@ -13,6 +14,7 @@ use clap::{Args, FromArgMatches as _, Parser, Subcommand, ValueEnum};
 
 use divvy_core::reconcile::Policy;
 
+pub use admin::{Admin, AdminGpu, AdminMig, MigGc, MigPlan};
 pub use help::command;
 pub use simulate::Simulate;
 
@@ -44,6 +46,9 @@ pub enum Verb {
     Run(Run),
     /// Put a job in a queue and return
     Submit(Submit),
+    /// Containers in slices
+    #[command(subcommand)]
+    Docker(Docker),
     /// Jobs that wait and run
     Ps(Ps),
     /// GPUs, what is cut from them and what is free
@@ -76,6 +81,9 @@ pub enum Verb {
     Selftest(Selftest),
     /// What ways to place MIG instances would do with requests to come, or with those of a trace
     Simulate(Box<Simulate>),
+    /// Change how GPUs may be used, and look after MIG instances
+    #[command(subcommand)]
+    Admin(Admin),
     /// Print a completion script for a shell
     Completion(Completion),
     /// Own one job's process: started by the daemon
@@ -106,6 +114,15 @@ pub struct JobArgs {
         allow_negative_numbers = true
     )]
     pub gpu_memory: Option<String>,
+    /// With --gpu-memory: on a MIG GPU by what an instance has, and not by its name, which is rounded up
+    #[arg(long, requires = "gpu_memory", conflicts_with_all = ["gpu", "mig_profile"])]
+    pub gpu_memory_exact: bool,
+    /// A MIG instance of this profile: 2g.10gb
+    #[arg(long, value_name = "PROFILE", conflicts_with_all = ["gpu", "gpu_memory"])]
+    pub mig_profile: Option<String>,
+    /// What is to hold the limit: cooperative (the limiter), driver or hardware (a MIG instance) [default: any]
+    #[arg(long, value_name = "KIND")]
+    pub isolation: Option<String>,
     /// Compute time among slices of one GPU: fair (by share, idle time to whoever wants it), strict (never more), or none;
     /// `fair=0.5` for a share other than the memory's
     #[arg(
@@ -139,7 +156,7 @@ pub struct JobArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(override_usage = "divvy run [-g AMOUNT | --gpu-memory SIZE] [OPTIONS] -- CMD…", after_help = help::RUN)]
+#[command(override_usage = "divvy run [-g AMOUNT | --gpu-memory SIZE | --mig-profile PROFILE] [OPTIONS] -- CMD…", after_help = help::RUN)]
 pub struct Run {
     #[command(flatten)]
     pub job: JobArgs,
@@ -149,10 +166,21 @@ pub struct Run {
 }
 
 #[derive(Debug, Args)]
-#[command(override_usage = "divvy submit [-g AMOUNT | --gpu-memory SIZE] [OPTIONS] -- CMD…", after_help = help::SUBMIT)]
+#[command(override_usage = "divvy submit [-g AMOUNT | --gpu-memory SIZE | --mig-profile PROFILE] [OPTIONS] -- CMD…", after_help = help::SUBMIT)]
 pub struct Submit {
     #[command(flatten)]
     pub job: JobArgs,
+    /// Run the command in a container of this image; without a command, the image's own
+    #[arg(long, value_name = "IMAGE")]
+    pub docker: Option<String>,
+    /// Flags of `docker run` for it, in one word: '-v /data:/data --shm-size 8g'
+    #[arg(
+        long,
+        value_name = "FLAGS",
+        requires = "docker",
+        allow_hyphen_values = true
+    )]
+    pub docker_args: Option<String>,
     /// Say what would happen and change nothing
     #[arg(long)]
     pub dry_run: bool,
@@ -165,6 +193,42 @@ pub struct Submit {
     /// Print the job in this form: table, wide, json, ndjson or name
     #[arg(short, long, value_name = "FORMAT", hide_possible_values = true)]
     pub output: Option<Format>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Docker {
+    /// Run a container in a slice, on this terminal, as `docker run` would
+    Run(DockerRun),
+    /// What a job's slice adds to a container: flags for `docker run`, or a CDI file
+    Args(DockerArgs),
+}
+
+/// Flags of a slice that `docker run` has no other use for.
+#[derive(Debug, Args)]
+#[command(
+    override_usage = "divvy docker run {-g AMOUNT | --gpu-memory SIZE | --mig-profile PROFILE} [SLICE FLAGS] [DOCKER RUN FLAGS] IMAGE [CMD…]",
+    after_help = help::DOCKER_RUN,
+    disable_help_flag = true
+)]
+pub struct DockerRun {
+    /// Flags of the slice, flags of `docker run`, the image, its command
+    #[arg(
+        value_name = "WORDS",
+        trailing_var_arg = true,
+        allow_hyphen_values = true
+    )]
+    pub words: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = help::DOCKER_ARGS)]
+pub struct DockerArgs {
+    /// Id, unique name, or `last`
+    #[arg(default_value = "last")]
+    pub job: String,
+    /// Print a CDI file and not flags
+    #[arg(long)]
+    pub cdi: bool,
 }
 
 #[derive(Debug, Args)]
@@ -307,9 +371,20 @@ pub struct Daemon {
     /// Let a lower job start when that cannot delay the one that waits first
     #[arg(long)]
     pub backfill: bool,
-    /// Accepted from existing command lines: jobs run as plain processes
+    /// Run submitted jobs in containers: those that name no image in this one, with these flags of `docker run`
     #[arg(long, value_name = "IMAGE", num_args = 0..)]
     pub docker: Option<Vec<String>>,
+    /// What to do about an image whose programs the limiter cannot hold (musl, static): warn, or deny (it is not started)
+    #[arg(
+        long,
+        value_name = "POLICY",
+        default_value = "deny",
+        hide_possible_values = true
+    )]
+    pub on_unlimited_image: OnUnlimitedImage,
+    /// Bring slices into containers as CDI devices, whose files are put into this folder [default: by plain flags]
+    #[arg(long, value_name = "DIR")]
+    pub cdi_dir: Option<PathBuf>,
     /// Known from existing command lines, and refused
     #[arg(long, value_name = "N", num_args = 0..=1, hide = true)]
     pub services_mode: Option<Option<String>>,
@@ -336,6 +411,13 @@ pub struct Daemon {
         hide_possible_values = true
     )]
     pub on_bypass: OnBypass,
+}
+
+/// What is done about an image that the limiter cannot hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OnUnlimitedImage {
+    Warn,
+    Deny,
 }
 
 /// What is done about a bypass.

@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 
-use divvy_api::v1::{self, Error, ErrorCode, Runner, Submit};
-use divvy_core::{Amount, Compute, GpuSelection, parse_gpus};
+use divvy_api::v1::{Error, ErrorCode, Runner, Submit};
+use divvy_core::isolation::IsolationError;
+use divvy_core::{Amount, Compute, GpuSelection, Isolation, parse_gpus};
 
 use crate::args::JobArgs;
+use crate::container::Asked;
 use crate::failure::{Result, usage};
 use crate::output;
 
@@ -26,8 +28,37 @@ pub struct Solo {
 /// # Errors
 /// [`ErrorCode::Usage`] with the word that is wrong and what would be right.
 pub fn submit(args: &JobArgs, runner: Runner) -> Result<Submit> {
-    let command = command(&args.command)?;
-    let amount = amount(args.gpu.as_deref(), args.gpu_memory.as_deref())?;
+    Ok(Submit {
+        command: command(&args.command)?,
+        ..described(args, runner)?
+    })
+}
+
+/// The same in a container: its variables are its own, and the command may be its image's.
+///
+/// # Errors
+/// As [`submit`].
+pub fn contained(
+    args: &JobArgs,
+    asked: Asked,
+    command: Vec<String>,
+    runner: Runner,
+) -> Result<Submit> {
+    Ok(Submit {
+        command,
+        env: asked.env,
+        container: Some(asked.container),
+        ..described(args, runner)?
+    })
+}
+
+/// All but the command.
+fn described(args: &JobArgs, runner: Runner) -> Result<Submit> {
+    let amount = match args.mig_profile.as_deref() {
+        Some(profile) => Some(mig_profile(profile)?),
+        None => amount(args.gpu.as_deref(), args.gpu_memory.as_deref())?,
+    };
+    let isolation = isolation(args.isolation.as_deref(), amount)?;
     if amount.is_none()
         && args
             .queue
@@ -36,11 +67,11 @@ pub fn submit(args: &JobArgs, runner: Runner) -> Result<Submit> {
     {
         return Err(usage(
             "how much GPU the job needs is not said",
-            "add -g 0.25 (part of a GPU), -g 1 (a whole one) or --gpu-memory 4G; or -q QUEUE for that queue's amount",
+            "add -g 0.25 (part of a GPU), -g 1 (a whole one), --gpu-memory 4G or --mig-profile 2g.10gb; or -q QUEUE for that queue's amount",
         ));
     }
     Ok(Submit {
-        command,
+        command: Vec::new(),
         name: args.name.clone(),
         queue: args.queue.clone(),
         project: args.project.clone(),
@@ -50,15 +81,23 @@ pub fn submit(args: &JobArgs, runner: Runner) -> Result<Submit> {
         cwd: working_directory()?,
         env: environment(),
         runner,
-        isolation: v1::Isolation::Any,
-        memory_exact: false,
+        isolation: isolation.into(),
+        memory_exact: args.gpu_memory_exact,
         no_wait: args.no_wait,
         dry_run: false,
         idempotency_key: None,
+        priority: 0,
+        preemptible: false,
+        time_limit_s: None,
+        after: Vec::new(),
+        retries: 0,
+        secrets: BTreeMap::new(),
+        array: None,
+        container: None,
     })
 }
 
-fn command(words: &[OsString]) -> Result<Vec<String>> {
+pub fn command(words: &[OsString]) -> Result<Vec<String>> {
     const HINT: &str = "put the program after `--`: divvy run -g 0.25 -- python train.py";
     match words.first() {
         None => return Err(usage("there is no program to run", HINT)),
@@ -96,6 +135,31 @@ pub fn amount(gpu: Option<&str>, memory: Option<&str>) -> Result<Option<Amount>>
         .map_err(|error| usage(format!("{flag}: {}", error.kind), error.hint()))
 }
 
+/// What `--mig-profile` says.
+fn mig_profile(text: &str) -> Result<Amount> {
+    Amount::from_mig_flag(text)
+        .map_err(|error| usage(format!("--mig-profile: {}", error.kind), error.hint()))
+}
+
+/// What `--isolation` says; a MIG instance is never held by the limiter alone.
+fn isolation(text: Option<&str>, amount: Option<Amount>) -> Result<Isolation> {
+    let isolation: Isolation = match text {
+        None => Isolation::Any,
+        Some(text) => text.parse().map_err(|error: IsolationError| {
+            usage(format!("--isolation: {error}"), error.hint())
+        })?,
+    };
+    match amount {
+        Some(Amount::Mig(profile)) if !isolation.takes_instances() => Err(usage(
+            format!(
+                "--mig-profile {profile} is hardware isolation, and --isolation {isolation} was asked for"
+            ),
+            "leave one of the two out",
+        )),
+        _ => Ok(isolation),
+    }
+}
+
 /// What `--compute` says, as the API takes it.
 ///
 /// # Errors
@@ -106,7 +170,11 @@ pub fn compute(text: &str) -> Result<String> {
         .map_err(|error| usage(format!("--compute: {error}"), error.hint()))
 }
 
-fn gpus_on(text: Option<&str>) -> Result<Vec<u32>> {
+/// What `--gpus-on` says; empty for any.
+///
+/// # Errors
+/// As [`amount`].
+pub fn gpus_on(text: Option<&str>) -> Result<Vec<u32>> {
     let Some(text) = text else {
         return Ok(Vec::new());
     };
@@ -157,6 +225,8 @@ fn environment() -> BTreeMap<String, String> {
 
 #[cfg(test)]
 mod tests {
+    use divvy_api::v1;
+
     use super::*;
     use crate::args::{Verb, parse};
     use crate::failure::from_clap;
@@ -198,6 +268,12 @@ mod tests {
                 ["--gpu-memory", "512MiB"],
                 v1::Amount::Memory { bytes: 512 << 20 },
             ),
+            (
+                ["--mig-profile", "1g.5gb+me"],
+                v1::Amount::Mig {
+                    profile: "1g.5gb+me".into(),
+                },
+            ),
         ];
         for (flag, amount) in amounts {
             let submit = asked(&[flag[0], flag[1], "--", "true"]).unwrap();
@@ -211,6 +287,57 @@ mod tests {
         let bare = asked(&["-g", "1", "python", "-c", "pass", "-o", "json"]).unwrap();
         assert_eq!(dashes.command, ["python", "-c", "pass", "-o", "json"]);
         assert_eq!(dashes.command, bare.command);
+    }
+
+    #[test]
+    fn the_wish_for_isolation_goes_with_the_amount() {
+        let words = ["--gpu-memory", "4G", "--gpu-memory-exact", "--isolation"];
+        let submit = asked(&[&words[..], &["hardware", "--", "true"]].concat()).unwrap();
+        assert_eq!(
+            (submit.isolation, submit.memory_exact),
+            (v1::Isolation::Hardware, true)
+        );
+        let plain = asked(&["-g", "1", "--", "true"]).unwrap();
+        assert_eq!(
+            (plain.isolation, plain.memory_exact),
+            (v1::Isolation::Any, false)
+        );
+    }
+
+    #[test]
+    fn what_is_no_profile_or_no_isolation_is_refused_with_what_to_write() {
+        for (words, message, hint) in [
+            (
+                &["--mig-profile", "2G.10GB"][..],
+                "--mig-profile: `2G.10GB` is not the name of a MIG profile",
+                "write 2g.10gb",
+            ),
+            (
+                &["-g", "0.5", "--isolation", "soft"],
+                "--isolation: `soft` is no kind of isolation",
+                "write cooperative (the limiter), driver or hardware (a MIG instance); leave it out for any",
+            ),
+            (
+                &["--mig-profile", "1g.5gb", "--isolation", "cooperative"],
+                "--mig-profile 1g.5gb is hardware isolation, and --isolation cooperative was asked for",
+                "leave one of the two out",
+            ),
+        ] {
+            let error = asked(&[words, &["--", "true"]].concat()).unwrap_err();
+            assert_eq!(
+                (error.code, error.message.as_str()),
+                (ErrorCode::Usage, message)
+            );
+            assert_eq!(error.hint.as_deref(), Some(hint));
+        }
+        for words in [
+            &["--mig-profile", "1g.5gb", "-g", "0.5"][..],
+            &["--mig-profile", "1g.5gb", "--gpu-memory", "4G"],
+            &["-g", "0.5", "--gpu-memory-exact"],
+        ] {
+            let error = asked(&[words, &["--", "true"]].concat()).unwrap_err();
+            assert_eq!(error.code, ErrorCode::Usage, "{words:?}");
+        }
     }
 
     #[test]

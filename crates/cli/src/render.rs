@@ -9,13 +9,17 @@ mod doctor;
 mod events;
 mod gpus;
 mod jobs;
+mod mig;
 mod oom;
 mod queues;
 mod selftest;
 mod simulate;
 mod why;
 
-use divvy_api::v1::{Advice, Event, Finding, Gpu, Job, List, Oom, Queue, Selftest, Why};
+use divvy_api::v1::{
+    Advice, Event, Finding, Gpu, GpuChanged, Job, List, MigInstance, MigPlanned, Oom, Queue,
+    Selftest, Why,
+};
 use jiff::Timestamp;
 use serde::Serialize;
 
@@ -25,6 +29,7 @@ pub use doctor::findings;
 pub use events::{event_line, events};
 pub use gpus::{gpus, gpus_footer};
 pub use jobs::{jobs, redivided, resized, submitted};
+pub use mig::{changed, instances, planned};
 pub use oom::oom;
 pub use queues::queues;
 pub use selftest::selftests;
@@ -109,6 +114,32 @@ impl Item for Advice {
 
     fn name(&self) -> String {
         self.program.clone()
+    }
+}
+
+impl Item for GpuChanged {
+    const KIND: &'static str = "GpuChange";
+
+    fn name(&self) -> String {
+        self.gpu_uuid.clone()
+    }
+}
+
+impl Item for MigInstance {
+    const KIND: &'static str = "MigInstanceList";
+
+    fn name(&self) -> String {
+        self.uuid
+            .clone()
+            .unwrap_or_else(|| format!("{}/{}@{}", self.gpu_uuid, self.profile, self.start))
+    }
+}
+
+impl Item for MigPlanned {
+    const KIND: &'static str = "MigPlan";
+
+    fn name(&self) -> String {
+        format!("{}/{}@{}", self.gpu_uuid, self.profile, self.start)
     }
 }
 

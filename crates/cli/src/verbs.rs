@@ -1,6 +1,8 @@
 //! What each verb does: ask, draw, pass on an exit code.
 
+mod admin;
 mod away;
+mod docker;
 mod doctor;
 mod follow;
 mod oom;
@@ -32,6 +34,7 @@ type Outcome = Result<ExitCode, Stop>;
 pub fn act(verb: Verb, backend: Backend) -> Outcome {
     match verb {
         Verb::Run(args) => run::run(&args, backend),
+        Verb::Docker(args) => docker::docker(args, backend),
         Verb::Submit(args) => block_on(submit::submit(args)),
         Verb::Ps(args) => block_on(read::jobs(args)),
         Verb::Gpus(args) => block_on(read::gpus(args.output)),
@@ -50,6 +53,7 @@ pub fn act(verb: Verb, backend: Backend) -> Outcome {
         Verb::Doctor(args) => doctor::doctor(&args, backend),
         Verb::Selftest(args) => selftest::selftest(&args, backend),
         Verb::Simulate(args) => simulate::simulate(&args),
+        Verb::Admin(args) => block_on(admin::admin(args)),
         Verb::Completion(args) => completion(&args),
         Verb::Supervise(args) => Ok((backend.supervise)(&args.job_directory)),
         Verb::ProbeContext(args) => Ok((backend.probe_context)(&args.gpu_uuid)),
@@ -88,12 +92,6 @@ fn reference(text: &str) -> &str {
 
 fn daemon(args: &args::Daemon, backend: Backend) -> Outcome {
     let daemon = serve::daemon(args)?;
-    if daemon.containers && daemon.detached {
-        // In the foreground the daemon says so itself.
-        output::say(
-            "--docker is accepted, and jobs run as plain processes: this version starts no containers",
-        );
-    }
     (backend.daemon)(daemon)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -160,11 +160,18 @@ fn help() {
     let mut command = args::command().term_width(100);
     assert_snapshot!("help", command.render_help());
     command.build();
+    help_of(&command, "help");
+}
+
+/// The help of each verb below, and of what is below that.
+fn help_of(command: &clap::Command, name: &str) {
     let verbs = command
         .get_subcommands()
         .filter(|verb| !verb.is_hide_set() && verb.get_name() != "help");
-    for mut verb in verbs.cloned().collect::<Vec<_>>() {
-        assert_snapshot!(format!("help_{}", verb.get_name()), verb.render_help());
+    for verb in verbs {
+        let name = format!("{name}_{}", verb.get_name());
+        assert_snapshot!(name.clone(), verb.clone().render_help());
+        help_of(verb, &name);
     }
 }
 

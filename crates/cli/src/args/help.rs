@@ -6,7 +6,7 @@ use clap::CommandFactory;
 
 /// Every visible verb, in one group.
 const GROUPS: &[(&str, &[&str])] = &[
-    ("Run programs", &["run", "submit"]),
+    ("Run programs", &["run", "submit", "docker"]),
     (
         "Look",
         &["ps", "gpus", "queues", "describe", "logs", "events"],
@@ -17,7 +17,14 @@ const GROUPS: &[(&str, &[&str])] = &[
     ),
     (
         "Serve and check",
-        &["daemon", "doctor", "selftest", "simulate", "completion"],
+        &[
+            "daemon",
+            "doctor",
+            "selftest",
+            "simulate",
+            "admin",
+            "completion",
+        ],
     ),
 ];
 
@@ -38,7 +45,8 @@ there, 128+N when signal N ended it.
   divvy run -g 0.25 -- python train.py            a quarter of a GPU
   divvy run --gpu-memory 4G -- python train.py    4 GiB of a GPU
   divvy run -g 2 -- torchrun train.py             two whole GPUs
-  divvy run -g 1-4 -- python sweep.py             as many whole GPUs as are free, at most four";
+  divvy run -g 1-4 -- python sweep.py             as many whole GPUs as are free, at most four
+  divvy run --mig-profile 2g.10gb -- ./serve      a MIG instance of that profile";
 
 pub(super) const SUBMIT: &str = "\
 Prints what became of the job: it starts at once or says what it waits for. Starts a per-user daemon when there is none.
@@ -46,6 +54,20 @@ Prints what became of the job: it starts at once or says what it waits for. Star
   divvy submit -q half_gpu -- python train.py
   divvy submit --gpu-memory 4G --name eval -- python eval.py
   id=$(divvy submit --parsable -g 0.5 -- ./job.sh) && divvy wait $id";
+
+pub(super) const DOCKER_RUN: &str = "\
+Slice flags: -g, --gpu, --gpu-memory, --gpu-memory-exact, --mig-profile, --isolation, --compute, --name, --queue, --project, \
+--gpus-on, --no-wait, --sim; as `divvy run` has them. All others before the image are those of `docker run`, less those that would \
+let the container out of its slice (--gpus, --privileged, --device, …: exit code 4). The container is taken away when it has ended; \
+with -d it runs on its own, and its id is printed.
+
+  divvy docker run --gpu-memory 8G -it --rm nvidia/cuda:12.3.2-base-ubuntu22.04 nvidia-smi
+  divvy docker run -g 0.5 -v $PWD:/work -w /work my/image python train.py";
+
+pub(super) const DOCKER_ARGS: &str = "\
+For containers that something else starts: they are held to the slice of a job that is there, and Divvy does not see to them.
+
+  eval docker run $(divvy docker args 7) my/image python train.py";
 
 pub(super) const WAIT: &str = "\
 Passes the job's exit code, for several jobs the first that is not 0 in the order given.";
@@ -98,6 +120,19 @@ Mixes: uniform, small, middle, thirds, openb.
   divvy simulate --gpus a100-40gb:8 --load 0.7 --mix small
   divvy simulate --gpus h100-80gb:1 --exact --policy first-fit,least-loss,optimal
   divvy ps -a -o ndjson | divvy simulate - --gpus a30-24gb:2";
+
+pub(super) const ADMIN_GPU: &str = "\
+The driver switches MIG mode on and off only while nothing runs on the GPU; what has to end first is named, and nothing is changed \
+while there is any (exit code 8). Needs root for MIG.
+
+  divvy admin gpu 0 --mode mig --dry-run
+  divvy admin gpu 0 --mode mig";
+
+pub(super) const MIG_PLAN: &str = "\
+Changes nothing and holds nothing. Idle instances count as room. Exits with 6 when they do not all fit now, with 5 when they \
+never will.
+
+  divvy admin mig plan 1g.5gb 1g.5gb 3g.20gb";
 
 pub(super) const COMPLETION: &str = "\
 Write it where the shell looks for it:

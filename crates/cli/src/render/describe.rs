@@ -2,10 +2,10 @@
 
 use std::fmt::Write as _;
 
-use divvy_api::v1::{Bypass, BypassAction, Job, JobState, LimiterForm, Runner, Slice};
+use divvy_api::v1::{Bypass, BypassAction, Isolation, Job, JobState, LimiterForm, Runner, Slice};
 use jiff::Timestamp;
 
-use super::{View, jobs};
+use super::{View, jobs, mig};
 use crate::text;
 
 /// One line a fact.
@@ -17,8 +17,9 @@ pub fn describe(job: &Job, view: View) -> String {
     facts.add("job", &format!("#{} {}", job.id, text::clean(&job.name)));
     facts.add("state", &state(job, view.now));
     facts.add("queue", &text::clean(&job.queue));
-    facts.add("asked", &text::amount_in_words(&job.request));
+    facts.add("asked", &asked(job));
     facts.add("compute", &compute(job));
+    facts.add("image", &image(job));
     facts.add("command", &text::command_line(&job.command));
     facts.add("in", &text::clean(&job.cwd));
     facts.add("user", &text::clean(&job.user));
@@ -29,6 +30,7 @@ pub fn describe(job: &Job, view: View) -> String {
     facts.add_time("submitted", Some(job.submitted_at));
     facts.add_time("started", job.started_at);
     facts.add_time("ended", job.ended_at);
+    facts.add("granted", &mig::asked_and_got(job));
     for slice in &job.slices {
         facts.add_slice(slice, job.state == JobState::Ended);
     }
@@ -66,6 +68,32 @@ fn state(job: &Job, now: Timestamp) -> String {
     }
 }
 
+/// What it runs in, with the flags it asks for.
+fn image(job: &Job) -> String {
+    let Some(container) = &job.container else {
+        return String::new();
+    };
+    let image = std::iter::once(&container.image);
+    let words: Vec<String> = image.chain(&container.arguments).cloned().collect();
+    text::command_line(&words)
+}
+
+/// What it asks for, and how strongly it is to be kept apart.
+fn asked(job: &Job) -> String {
+    let exactly = if job.memory_exact {
+        ", to the byte"
+    } else {
+        ""
+    };
+    let amount = text::amount_in_words(&job.request);
+    match job.isolation {
+        Isolation::Any => format!("{amount}{exactly}"),
+        Isolation::Cooperative => format!("{amount}{exactly}, held by the limiter"),
+        Isolation::Driver => format!("{amount}{exactly}, held by the driver at least"),
+        Isolation::Hardware => format!("{amount}{exactly}, held by hardware"),
+    }
+}
+
 /// In which form, and why not in the stronger one.
 fn limiter(job: &Job) -> String {
     let Some(limiter) = &job.limiter else {
@@ -92,7 +120,11 @@ fn compute(job: &Job) -> String {
             format!("{mode} · {}", text::compute_time(time))
         }
         (JobState::Running | JobState::Stopping, None) => {
-            format!("{mode} · it has its GPUs to itself")
+            let what = match job.slices.iter().any(|slice| slice.mig.is_some()) {
+                true => "its instance's multiprocessors are its own",
+                false => "it has its GPUs to itself",
+            };
+            format!("{mode} · {what}")
         }
         _ => mode.to_owned(),
     }
@@ -160,6 +192,9 @@ impl Facts {
                 slice.label, slice.gpu_index, slice.gpu_uuid
             ),
         );
+        if let Some(instance) = &slice.mig {
+            self.add("  instance", &mig::instance(instance));
+        }
         self.add(
             "  limit",
             &format!("{limit} of memory, held by {}", slice.enforcement),

@@ -2,7 +2,7 @@
 
 use divvy_api::v1::{Gpu, GpuSlice, Node};
 
-use super::{COMPUTE, View};
+use super::{COMPUTE, View, mig};
 use crate::table::{self, Column};
 use crate::text;
 
@@ -11,6 +11,7 @@ pub fn gpus(gpus: &[Gpu], view: View) -> String {
     if gpus.is_empty() {
         return String::new();
     }
+    let maps = gpus.iter().any(|gpu| gpu.mig.is_some());
     let mut columns = vec![
         Column::Right("GPU"),
         Column::Text("MODEL"),
@@ -29,14 +30,17 @@ pub fn gpus(gpus: &[Gpu], view: View) -> String {
             Column::Fixed("LIMITS"),
             Column::Fixed("COMPUTE"),
         ]);
+        if maps {
+            columns.push(Column::Fixed("SLOTS"));
+        }
         columns.push(Column::Fixed("UUID"));
     }
     columns.push(Column::Text("NOTE"));
-    let rows: Vec<Vec<String>> = gpus.iter().map(|gpu| row(gpu, view)).collect();
+    let rows: Vec<Vec<String>> = gpus.iter().map(|gpu| row(gpu, maps, view)).collect();
     table::render(&columns, &rows, view.width)
 }
 
-fn row(gpu: &Gpu, view: View) -> Vec<String> {
+fn row(gpu: &Gpu, maps: bool, view: View) -> Vec<String> {
     let figures = [
         gpu.memory_used_bytes,
         gpu.memory_allocated_bytes,
@@ -65,18 +69,25 @@ fn row(gpu: &Gpu, view: View) -> Vec<String> {
             text::memory(gpu.context_overhead_bytes),
             mismatch(gpu),
         ]);
-        cells.extend([
-            gpu.enforcement.clone(),
-            COMPUTE.to_owned(),
-            gpu.uuid.clone(),
-        ]);
+        let compute = match gpu.mig {
+            Some(_) => "by instance",
+            None => COMPUTE,
+        };
+        cells.extend([gpu.enforcement.clone(), compute.to_owned()]);
+        if maps {
+            cells.push(gpu.mig.as_ref().map(mig::slot_map).unwrap_or_default());
+        }
+        cells.push(gpu.uuid.clone());
     }
     cells.push(note(gpu));
     cells
 }
 
-/// What a new job could get here: `0.25, 19.8 GiB`.
+/// What a new job could get here: `0.25, 19.8 GiB`, or `up to 3g.20gb`.
 fn free(gpu: &Gpu) -> String {
+    if let Some(mig) = &gpu.mig {
+        return mig::room(mig);
+    }
     let share = 1000u16.saturating_sub(gpu.share_allocated);
     let taken = gpu
         .memory_allocated_bytes

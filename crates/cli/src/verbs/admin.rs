@@ -1,0 +1,88 @@
+//! `admin`: changes to the node itself, and what they rest on.
+
+use std::process::ExitCode;
+
+use divvy_api::v1::{self, ErrorCode};
+
+use super::{Outcome, client};
+use crate::args::{Admin, AdminGpu, AdminMig, Format, MigGc, MigPlan};
+use crate::failure::usage;
+use crate::output::{print, say, view};
+use crate::{ask, render};
+
+pub async fn admin(args: Admin) -> Outcome {
+    match args {
+        Admin::Gpu(args) => gpu(args).await,
+        Admin::Mig(AdminMig::Ls(read)) => list(read.output).await,
+        Admin::Mig(AdminMig::Plan(args)) => plan(args).await,
+        Admin::Mig(AdminMig::Gc(args)) => gc(args).await,
+    }
+}
+
+/// Exits with the code of a conflict while something is in the way.
+async fn gpu(args: AdminGpu) -> Outcome {
+    let body = v1::GpuChange {
+        mode: args.mode.into(),
+        dry_run: args.dry_run,
+    };
+    let changed = client()?.change_gpu(&args.gpu, &body).await?;
+    let is_blocked = !changed.blockers.is_empty();
+    match args.output {
+        Some(format) => {
+            let draw = |all: &[_], _| all.iter().map(render::changed).collect();
+            print(render::list(&[changed], format, view(), draw)?)?;
+        }
+        None => print(render::changed(&changed))?,
+    }
+    if is_blocked {
+        return Ok(ExitCode::from(ErrorCode::Conflict.exit_code()));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn list(format: Format) -> Outcome {
+    let instances = client()?.mig_instances().await?;
+    print(render::list(&instances, format, view(), render::instances)?)?;
+    if instances.is_empty() && !format.is_json() {
+        say("there are no MIG instances; `divvy gpus` shows which GPUs are in MIG mode");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn plan(args: MigPlan) -> Outcome {
+    for profile in &args.profiles {
+        if let Err(error) = profile.parse::<divvy_core::MigProfile>() {
+            return Err(usage(error.to_string(), error.hint()).into());
+        }
+    }
+    let wanted = v1::MigWanted {
+        profiles: args.profiles,
+        gpus_on: ask::gpus_on(args.gpus_on.as_deref())?,
+    };
+    let planned = client()?.mig_plan(&wanted).await?;
+    print(render::list(
+        &planned,
+        args.read.output,
+        view(),
+        render::planned,
+    )?)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn gc(args: MigGc) -> Outcome {
+    let gc = v1::MigGc {
+        gpus_on: ask::gpus_on(args.gpus_on.as_deref())?,
+        dry_run: args.dry_run,
+    };
+    let gone = client()?.mig_gc(&gc).await?;
+    print(render::list(
+        &gone,
+        args.read.output,
+        view(),
+        render::instances,
+    )?)?;
+    if gone.is_empty() && !args.read.output.is_json() {
+        say("there is no idle MIG instance");
+    }
+    Ok(ExitCode::SUCCESS)
+}
