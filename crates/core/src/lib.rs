@@ -13,7 +13,7 @@
 //! ```
 //!
 //! [`job`] is the life of one job; [`lease`] says who may use a GPU's compute now; [`invariants`] is what must hold after
-//! every step, whoever made it.
+//! every step, whoever made it. [`simulate`] plays placement through, with numbers that follow from a seed it is given.
 #![forbid(unsafe_code)]
 
 pub mod advise;

@@ -11,7 +11,9 @@ use divvy_core::mig::{self, Table};
 use divvy_core::simulate::{Arrival, Asked, MixError};
 use divvy_core::units::BytesError;
 use divvy_core::{Amount, Bytes, Share};
+use jiff::Timestamp;
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 
 /// A trace, read.
 #[derive(Debug, PartialEq)]
@@ -146,19 +148,23 @@ fn cells(line: &str) -> impl Iterator<Item = &str> {
 /// A line of JSON: a request, or a job of this program; `None` for a job that cannot be replayed.
 fn json(line: &str) -> Result<Option<Request>, Refusal> {
     #[derive(Deserialize)]
+    struct Kind {
+        submitted_at: Option<IgnoredAny>,
+    }
+    #[derive(Deserialize)]
     struct Line {
         arrival: Option<f64>,
         duration: Option<f64>,
         profile: Option<String>,
         memory: Option<Memory>,
-        submitted_at: Option<serde::de::IgnoredAny>,
     }
     let unreadable = |error: serde_json::Error| refusal(format!("not understood: {error}"), HINT);
-    let read: Line = serde_json::from_str(line).map_err(unreadable)?;
-    if read.submitted_at.is_some() {
-        let job: v1::Job = serde_json::from_str(line).map_err(unreadable)?;
-        return replayed(&job);
+    let kind: Kind = serde_json::from_str(line).map_err(unreadable)?;
+    if kind.submitted_at.is_some() {
+        let job: Job = serde_json::from_str(line).map_err(unreadable)?;
+        return job.replayed();
     }
+    let read: Line = serde_json::from_str(line).map_err(unreadable)?;
     let seconds = |name: &str, value: Option<f64>| {
         value.ok_or_else(|| refusal(format!("there is no {name}"), HINT))
     };
@@ -169,26 +175,40 @@ fn json(line: &str) -> Result<Option<Request>, Refusal> {
     }))
 }
 
-/// A job of this program as a request that holds for as long as the job ran.
-fn replayed(job: &v1::Job) -> Result<Option<Request>, Refusal> {
-    let (Some(started), Some(ended)) = (job.started_at, job.ended_at) else {
-        return Ok(None);
-    };
-    let amount = Amount::try_from(job.request.clone())
-        .map_err(|error| refusal(format!("job {}: {error}", job.id), HINT))?;
-    let size = match amount {
-        Amount::Share(share) => mig::Size::Share(share),
-        Amount::Memory(bytes) if job.memory_exact => mig::Size::Exact(bytes),
-        Amount::Memory(bytes) => mig::Size::Memory(bytes),
-        Amount::Mig(profile) => mig::Size::Named(profile),
-        whole if whole == Amount::ONE_GPU => mig::Size::Share(Share::FULL),
-        Amount::Whole(_) | Amount::Range { .. } | Amount::Shares { .. } => return Ok(None),
-    };
-    Ok(Some(Request {
-        at: job.submitted_at.as_duration().as_secs_f64(),
-        wanted: Wanted::Size(size),
-        duration: ended.duration_since(started).as_secs_f64(),
-    }))
+/// What is needed of a job of this program, [`v1::Job`].
+#[derive(Deserialize)]
+struct Job {
+    id: String,
+    request: v1::Amount,
+    #[serde(default)]
+    memory_exact: bool,
+    submitted_at: Timestamp,
+    started_at: Option<Timestamp>,
+    ended_at: Option<Timestamp>,
+}
+
+impl Job {
+    /// As a request that holds for as long as the job ran.
+    fn replayed(self) -> Result<Option<Request>, Refusal> {
+        let (Some(started), Some(ended)) = (self.started_at, self.ended_at) else {
+            return Ok(None);
+        };
+        let amount = Amount::try_from(self.request)
+            .map_err(|error| refusal(format!("job {}: {error}", self.id), HINT))?;
+        let size = match amount {
+            Amount::Share(share) => mig::Size::Share(share),
+            Amount::Memory(bytes) if self.memory_exact => mig::Size::Exact(bytes),
+            Amount::Memory(bytes) => mig::Size::Memory(bytes),
+            Amount::Mig(profile) => mig::Size::Named(profile),
+            whole if whole == Amount::ONE_GPU => mig::Size::Share(Share::FULL),
+            Amount::Whole(_) | Amount::Range { .. } | Amount::Shares { .. } => return Ok(None),
+        };
+        Ok(Some(Request {
+            at: self.submitted_at.as_duration().as_secs_f64(),
+            wanted: Wanted::Size(size),
+            duration: ended.duration_since(started).as_secs_f64(),
+        }))
+    }
 }
 
 /// Text as `--gpu-memory` takes it, or bytes.
@@ -375,6 +395,10 @@ mod tests {
                 "line 1: there is no duration; a line is",
             ),
             (
+                "{\"arrival\":\"soon\",\"profile\":\"1g\",\"duration\":1}\n",
+                "line 1: not understood: invalid type: string \"soon\", expected f64",
+            ),
+            (
                 "{\"arrival\":1\n",
                 "line 1: not understood: EOF while parsing",
             ),
@@ -392,10 +416,8 @@ mod tests {
             "null"
         };
         let job = format!(
-            r#"{{"id":"1","name":"n","user":"u","project":null,"queue":"default","state":"ended","end_reason":null,
-            "exit_code":0,"request":{request},"compute":"fair","slices":[],"reason":null,"place":null,"command":["x"],
-            "cwd":"/","runner":"supervisor","pid":null,"submitted_at":"2026-03-04T12:00:00Z",
-            "started_at":"2026-03-04T12:00:30Z","ended_at":{ended},"directory":"/d","slice_directory":null}}"#
+            r#"{{"id":"1","name":"n","request":{request},"submitted_at":"2026-03-04T12:00:00Z",
+            "started_at":"2026-03-04T12:00:30Z","ended_at":{ended},"queue":"default"}}"#
         );
         job.replace('\n', "") + "\n"
     }
