@@ -8,8 +8,13 @@ use std::path::Path;
 use crate::cargo::root;
 
 const PREFIX: &str = "DIVVY_";
-/// Read by tests and by the development commands only.
-const OURS: [&str; 3] = ["DIVVY_CUDA_INCLUDE", "DIVVY_CUDA_VERSION", "DIVVY_RECORD"];
+/// Read by tests, by debug builds under test, and by the development commands only.
+const OURS: [&str; 4] = [
+    "DIVVY_CRASH_AT",
+    "DIVVY_CUDA_INCLUDE",
+    "DIVVY_CUDA_VERSION",
+    "DIVVY_RECORD",
+];
 
 #[test]
 fn the_reference_lists_exactly_the_variables_that_the_code_knows() {

@@ -75,7 +75,7 @@ pub enum Standing {
     Idle,
     /// Somebody else made it; never touched.
     Foreign,
-    /// Ours, but something is not as it should be; touched by people only.
+    /// Ours, but something is not as it should be: given to nobody, and destroyed once nobody is in the way.
     Quarantined,
     /// Being destroyed.
     Leaving,

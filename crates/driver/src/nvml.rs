@@ -53,6 +53,9 @@ library! {
         nvmlGpuInstanceCreateComputeInstance,
         nvmlComputeInstanceGetInfo_v2,
         nvmlComputeInstanceDestroy,
+        nvmlDeviceIsMigDeviceHandle,
+        nvmlDeviceGetMaxMigDeviceCount,
+        nvmlDeviceGetMigDeviceHandleByIndex,
         nvmlDeviceGetGpuInstanceId,
         nvmlDeviceGetComputeInstanceId,
     }

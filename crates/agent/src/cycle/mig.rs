@@ -22,6 +22,7 @@ use divvy_core::{Gpu, GpuUuid, Grant, Job as Life, JobId, Mode};
 
 use super::Cycle;
 use crate::clock::now;
+use crate::container::driver::Part;
 use crate::failpoint::reach;
 use crate::mig::sight::Found;
 use crate::mig::{
@@ -122,6 +123,15 @@ impl Migs {
                 let made = self.instances.get(&slot)?.made.as_ref()?;
                 Some(made.uuid.to_string())
             }
+        }
+    }
+
+    /// What a container has to be given of a grant.
+    pub(super) fn part(&self, grant: &Grant) -> Part {
+        let made = slot(grant).and_then(|slot| self.instances.get(&slot)?.made.as_ref());
+        Part {
+            gpu: grant.gpu.clone(),
+            instance: made.map(|made| (made.id, made.compute)),
         }
     }
 
@@ -458,14 +468,13 @@ impl Cycle {
         let Some(instance) = self.migs.instances.get_mut(slot) else {
             return Ok(());
         };
-        let known = instance.stage == Stage::Quarantined;
         instance.stage = Stage::Quarantined;
         let said = instance.reason.replace(why.to_owned());
         self.store.save_mig(instance)?;
         let (label, job) = (instance.label(), instance.job);
         let of_gpu = self.migs.gpu(&slot.gpu);
         of_gpu.tried.insert(slot.placement, Instant::now());
-        if known && said.as_deref() == Some(why) {
+        if said.as_deref() == Some(why) {
             return Ok(());
         }
         self.migs.counts.quarantined.add(Duration::ZERO);
@@ -483,6 +492,22 @@ impl Cycle {
             self.store.save_mig(instance)?;
         }
         Ok(())
+    }
+
+    /// After a start: instances whose job does not hold them, by the jobs' own rows.
+    pub(super) fn let_go_of_strays(&mut self) -> Result<(), StoreError> {
+        let holds = |job: &JobId, slot: &Slot| {
+            let living = self.jobs.get(job);
+            let mut grants = living.into_iter().flat_map(|one| one.job.life.grants());
+            grants.any(|grant| self::slot(grant).as_ref() == Some(slot))
+        };
+        let owners: BTreeSet<JobId> = self
+            .migs
+            .instances
+            .values()
+            .filter_map(|instance| instance.job.filter(|job| !holds(job, &instance.slot)))
+            .collect();
+        owners.into_iter().try_for_each(|job| self.let_go(job))
     }
 
     /// The GPUs as a plan sees them.

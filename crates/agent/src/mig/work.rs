@@ -209,5 +209,9 @@ pub fn set_mode(
     }
     let activation = gpu.set_mig_mode(on).map_err(refused)?;
     reach("mig.mode.set");
+    if activation == nvml::Activation::InUse {
+        // It would come true at some later reset, when nobody thinks of it any more.
+        gpu.set_mig_mode(!on).map_err(refused)?;
+    }
     Ok((activation, gpu.mig_mode().map_err(refused)?))
 }

@@ -406,4 +406,125 @@ mod tests {
         assert_eq!(found.actions.keys().copied().collect::<Vec<_>>(), [AT]);
         assert_eq!(found.foreign, [elsewhere.placement]);
     }
+
+    use proptest::prelude::*;
+
+    fn insides() -> impl Strategy<Value = Inside> {
+        prop_oneof![
+            Just(Inside::Nothing),
+            (1_u8..3).prop_map(|last| Inside::Whole(uuid(last))),
+            Just(Inside::Divided)
+        ]
+    }
+
+    /// At most one record and one instance in each of a few places.
+    fn gpus() -> impl Strategy<Value = (Vec<Record>, Vec<Seen>, BTreeMap<Placement, Holder>)> {
+        let place = |start: u8| Placement { profile: 19, start };
+        let record = move |start: u8| {
+            let stage = prop::sample::select(Stage::ALL.to_vec());
+            let made = (0_u32..2, 1_u8..3).prop_map(|(id, last)| Made {
+                id,
+                uuid: uuid(last),
+            });
+            (stage, any::<bool>(), prop::option::of(made)).prop_map(move |(stage, now, made)| {
+                Record {
+                    placement: place(start),
+                    stage,
+                    boot: if now { BOOT.into() } else { "b0".into() },
+                    made: made.filter(|_| stage != Stage::Creating),
+                }
+            })
+        };
+        let seen = move |start: u8| {
+            (0_u32..2, insides()).prop_map(move |(id, inside)| Seen {
+                placement: place(start),
+                id,
+                inside,
+            })
+        };
+        let one = move |start: u8| {
+            let holder = prop::option::of(any::<bool>());
+            (
+                prop::option::of(record(start)),
+                prop::option::of(seen(start)),
+                holder,
+            )
+        };
+        (one(0), one(1), one(2)).prop_map(move |all| {
+            let (mut records, mut there, mut holders) = (Vec::new(), Vec::new(), BTreeMap::new());
+            for (start, (record, seen, holder)) in (0_u8..).zip([all.0, all.1, all.2]) {
+                records.extend(record);
+                there.extend(seen);
+                let holder = holder.map(|launched| Holder {
+                    job: JobId(u64::from(start)),
+                    launched,
+                });
+                holders.extend(holder.map(|holder| (place(start), holder)));
+            }
+            (records, there, holders)
+        })
+    }
+
+    /// What the agent makes of the actions, with a driver that does all it is told.
+    fn carried_out(
+        records: &[Record],
+        seen: &[Seen],
+        found: &Recovered,
+    ) -> (Vec<Record>, Vec<Seen>) {
+        let (mut after, mut there) = (Vec::new(), seen.to_vec());
+        for record in records {
+            let mut record = record.clone();
+            match &found.actions[&record.placement] {
+                Action::Adopt => after.push(record),
+                Action::Finish(made) => {
+                    record.stage = Stage::Ready;
+                    record.made = Some(made.clone());
+                    after.push(record);
+                }
+                Action::Quarantine(_) => {
+                    record.stage = Stage::Quarantined;
+                    after.push(record);
+                }
+                Action::Remove => there.retain(|seen| seen.placement != record.placement),
+                Action::Drop | Action::Recreate(_) | Action::Lost(_) => {}
+            }
+        }
+        (after, there)
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_not_ours_is_never_destroyed((records, seen, holders) in gpus()) {
+            let found = recover(&records, &seen, BOOT, &holders);
+            prop_assert_eq!(found.actions.len(), records.len());
+            let (_, there) = carried_out(&records, &seen, &found);
+            for seen in &seen {
+                let ours = records.iter().any(|record| {
+                    let same = record.made.as_ref().is_none_or(|made| made.id == seen.id);
+                    record.placement == seen.placement && record.boot == BOOT && same
+                });
+                let foreign = found.foreign.contains(&seen.placement);
+                prop_assert!(ours || (foreign && there.contains(seen)));
+                prop_assert!(!foreign || there.contains(seen));
+            }
+        }
+
+        #[test]
+        fn once_is_enough((records, seen, holders) in gpus()) {
+            let found = recover(&records, &seen, BOOT, &holders);
+            let (records, seen) = carried_out(&records, &seen, &found);
+            let again = recover(&records, &seen, BOOT, &holders);
+            prop_assert_eq!(&again.foreign, &found.foreign);
+            for action in again.actions.values() {
+                prop_assert!(matches!(action, Action::Adopt | Action::Quarantine(Oddity::Known)));
+            }
+            // Nothing of ours lies there without a record, and none is recorded that is not there.
+            let mut places: Vec<Placement> = records.iter().map(|record| record.placement).collect();
+            places.extend(&again.foreign);
+            places.sort_unstable();
+            let mut there: Vec<Placement> = seen.iter().map(|seen| seen.placement).collect();
+            there.sort_unstable();
+            prop_assert_eq!(places, there);
+        }
+    }
 }

@@ -200,7 +200,7 @@ impl<'a> ComputeInstance<'a> {
                 start: info.placement.start,
                 size: info.placement.size,
             },
-            uuid: self.device_of(&info).uuid()?,
+            uuid: self.device_of(&info)?.uuid()?,
         })
     }
 
@@ -209,18 +209,60 @@ impl<'a> ComputeInstance<'a> {
     /// # Errors
     /// [`Refusal::Gone`] once it is destroyed.
     pub fn device(&self) -> Result<MigDevice<'a>, Error> {
-        Ok(self.device_of(&self.raw_info()?))
+        self.device_of(&self.raw_info()?)
     }
 
-    fn device_of(&self, info: &nvmlComputeInstanceInfo_t) -> MigDevice<'a> {
-        MigDevice(Device {
+    /// nvml.h says that the information names the GPU, and on some drivers it names the MIG device (NVIDIA's DRA driver relied on
+    /// that, and does no more). Where it is the GPU, the device is looked for among the GPU's.
+    fn device_of(&self, info: &nvmlComputeInstanceInfo_t) -> Result<MigDevice<'a>, Error> {
+        let named = self.as_device(info.device);
+        let f = &self.nvml.functions;
+        if named.read(&f.nvmlDeviceIsMigDeviceHandle, 0)? != 0 {
+            return Ok(MigDevice(named));
+        }
+        let instance = GpuInstance {
             nvml: self.nvml,
-            handle: info.device,
+            handle: info.gpuInstance,
             index: self.index,
+        };
+        let ours = (instance.info()?.id, info.id);
+        let count = named.read(&f.nvmlDeviceGetMaxMigDeviceCount, 0)?;
+        for place in 0..count {
+            let mut handle = std::ptr::null_mut();
+            // SAFETY: a handle that NVML gave out; writes one handle.
+            let get = |get: pfn::nvmlDeviceGetMigDeviceHandleByIndex| unsafe {
+                get(info.device, place, &raw mut handle)
+            };
+            match named.call(&f.nvmlDeviceGetMigDeviceHandleByIndex, get) {
+                Ok(()) => {}
+                // A hole.
+                Err(error) if error.refusal() == Some(Refusal::Gone) => continue,
+                Err(error) => return Err(error),
+            }
+            let device = MigDevice(self.as_device(handle));
+            if (device.gpu_instance_id()?, device.compute_instance_id()?) == ours {
+                return Ok(device);
+            }
+        }
+        Err(Error::Nvml {
+            function: f.nvmlDeviceGetMigDeviceHandleByIndex.name,
+            device: Some(format!("GPU {}", self.index)),
+            code: nvmlReturn_t::NOT_FOUND,
+            text: format!(
+                "no MIG device is compute instance {} of GPU instance {}",
+                ours.1, ours.0
+            ),
         })
     }
 
-    /// The first version answers with the handle of the GPU and not with that of the MIG device.
+    fn as_device(&self, handle: nvmlDevice_t) -> Device<'a> {
+        Device {
+            nvml: self.nvml,
+            handle,
+            index: self.index,
+        }
+    }
+
     fn raw_info(&self) -> Result<nvmlComputeInstanceInfo_t, Error> {
         let mut info = nvmlComputeInstanceInfo_t::default();
         // SAFETY: a handle that NVML gave out, which it knows again or refuses; fills the structure.

@@ -1,0 +1,237 @@
+//! The daemon dies by SIGKILL after every step of every change, and another goes on: nothing is leaked, nothing of anybody else's is
+//! touched, and nothing is tried more than once again.
+
+use divvy_api::v1::{GpuChange, GpuMode, MigState};
+
+use super::*;
+use crate::harness::ended;
+
+/// What somebody else has on the GPU all the while.
+const FOREIGN: (u32, u32, u32) = (THREE, 4, 4);
+
+/// Starts a daemon that dies at `point`, and has it die.
+async fn dies_at(home: &mut Home, gpus: &str, point: &str, tease: impl AsyncFnOnce(&Client)) {
+    home.env.insert("DIVVY_CRASH_AT", point.to_owned());
+    home.start(&["--sim", gpus]);
+    tease(&home.client()).await;
+    let mut daemon = home.daemon.take().unwrap();
+    let deadline = std::time::Instant::now() + harness::PATIENCE;
+    loop {
+        if let Some(status) = daemon.try_wait().unwrap() {
+            use std::os::unix::process::ExitStatusExt;
+            assert_eq!(status.signal(), Some(9), "{point}: {status}");
+            break;
+        }
+        assert!(
+            std::time::Instant::now() < deadline,
+            "it never came to {point}"
+        );
+        tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+    }
+    home.env.remove("DIVVY_CRASH_AT");
+}
+
+/// Every instance that the driver has is the stranger's, or one that the daemon shows as idle; and the reverse.
+async fn nothing_is_leaked(home: &Home, client: &Client, point: &str) {
+    let settled = |all: &Vec<(String, u8, MigState)>| {
+        let done = [MigState::Idle, MigState::Foreign];
+        all.iter().all(|one| done.contains(&one.2))
+    };
+    let shown = until("nothing is on its way", || shown(client), settled).await;
+    let there = driver::layout(home, 0);
+    let (profile, start, _) = FOREIGN;
+    let foreign = there
+        .iter()
+        .find(|one| (one.profile, one.start) == (profile, start));
+    assert!(
+        foreign.is_some_and(|one| one.device.is_some()),
+        "{point}: {there:?}"
+    );
+    let mut starts: Vec<u32> = shown.iter().map(|one| u32::from(one.1)).collect();
+    starts.sort_unstable();
+    let mut all: Vec<u32> = there.iter().map(|one| one.start).collect();
+    all.sort_unstable();
+    assert_eq!(starts, all, "{point}: {shown:?} {there:?}");
+    // What is idle has a device, and so is of use.
+    assert!(
+        there.iter().all(|one| one.device.is_some()),
+        "{point}: {there:?}"
+    );
+}
+
+fn a100() -> Home {
+    let (profile, start) = ("3g.20gb", FOREIGN.1);
+    let foreign = format!("[[mig.instance]]\ngpu = 0\nprofile = '{profile}'\nstart = {start}\n");
+    machine("a100-40gb:1", &format!("{ENABLED}{foreign}"))
+}
+
+const A100: &str = "a100-40gb:1";
+
+/// Instances made since the journal began.
+async fn times(client: &Client, kind: &str) -> usize {
+    told(client, kind).await.len()
+}
+
+#[tokio::test]
+async fn after_every_step_of_making_one() {
+    if !is_root() {
+        return;
+    }
+    for point in [
+        "mig.create.intent",
+        "mig.create.begin",
+        "mig.create.gi",
+        "mig.create.ci",
+        "mig.create.done",
+        "mig.create.kept",
+    ] {
+        let mut home = a100();
+        dies_at(&mut home, A100, point, async |client| {
+            // The daemon may die before it answers.
+            let _ = client.submit(&on("1g.5gb", &["true"])).await;
+        })
+        .await;
+        home.start(&["--sim", A100]);
+        let client = home.client();
+        let job = ended(&client, "last").await;
+        assert_eq!(job.exit_code, Some(0), "{point}: {job:#?}");
+        nothing_is_leaked(&home, &client, point).await;
+        assert_eq!(driver::layout(&home, 0).len(), 2, "{point}");
+        assert!(times(&client, "mig_created").await <= 2, "{point}");
+    }
+}
+
+#[tokio::test]
+async fn after_every_step_of_handing_one_on() {
+    if !is_root() {
+        return;
+    }
+    for point in [
+        "mig.reuse.intent",
+        "mig.reuse.begin",
+        "mig.reuse.done",
+        "mig.reuse.kept",
+    ] {
+        let mut home = a100();
+        home.start(&["--sim", A100]);
+        run(&home.client(), "1g.5gb").await;
+        home.kill();
+        dies_at(&mut home, A100, point, async |client| {
+            let _ = client.submit(&on("1g.5gb", &["true"])).await;
+        })
+        .await;
+        home.start(&["--sim", A100]);
+        let client = home.client();
+        let job = ended(&client, "last").await;
+        assert_eq!(
+            (job.id.as_str(), job.exit_code),
+            ("2", Some(0)),
+            "{point}: {job:#?}"
+        );
+        nothing_is_leaked(&home, &client, point).await;
+        assert_eq!(times(&client, "mig_created").await, 1, "{point}");
+    }
+}
+
+#[tokio::test]
+async fn after_every_step_of_making_room() {
+    if !is_root() {
+        return;
+    }
+    for point in [
+        "mig.destroy.intent",
+        "mig.destroy.begin",
+        "mig.destroy.ci",
+        "mig.destroy.gi",
+        "mig.destroy.done",
+        "mig.destroy.kept",
+    ] {
+        let mut home = a100();
+        home.start(&["--sim", A100]);
+        run(&home.client(), "1g.5gb").await;
+        home.kill();
+        dies_at(&mut home, A100, point, async |client| {
+            let _ = client.submit(&on("4g.20gb", &["true"])).await;
+        })
+        .await;
+        home.start(&["--sim", A100]);
+        let client = home.client();
+        let job = ended(&client, "last").await;
+        assert_eq!(
+            (job.id.as_str(), job.exit_code),
+            ("2", Some(0)),
+            "{point}: {job:#?}"
+        );
+        nothing_is_leaked(&home, &client, point).await;
+        let mut places = driver::places(&home, 0);
+        places.sort_unstable();
+        assert_eq!(places, [(FOUR, 0), (FOREIGN.0, FOREIGN.1)], "{point}");
+        assert!(times(&client, "mig_created").await <= 3, "{point}");
+    }
+}
+
+#[tokio::test]
+async fn after_every_step_of_giving_one_back() {
+    if !is_root() {
+        return;
+    }
+    for point in [
+        "mig.destroy.intent",
+        "mig.destroy.begin",
+        "mig.destroy.ci",
+        "mig.destroy.gi",
+        "mig.destroy.done",
+        "mig.destroy.kept",
+    ] {
+        let mut home = a100();
+        home.start(&["--sim", A100]);
+        run(&home.client(), "1g.5gb").await;
+        home.kill();
+        dies_at(&mut home, A100, point, async |client| {
+            let _ = client.mig_gc(&divvy_api::v1::MigGc::default()).await;
+        })
+        .await;
+        home.start(&["--sim", A100]);
+        let client = home.client();
+        until("it is gone", || shown(&client), |all| all.len() == 1).await;
+        assert_eq!(
+            driver::places(&home, 0),
+            [(FOREIGN.0, FOREIGN.1)],
+            "{point}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn after_every_step_of_dividing_a_gpu_and_of_making_it_whole() {
+    if !is_root() {
+        return;
+    }
+    let gpus = "h100-80gb:1";
+    let points = [
+        "mig.mode.intent",
+        "mig.mode.begin",
+        "mig.mode.set",
+        "mig.mode.done",
+        "mig.mode.kept",
+    ];
+    for (from, to, on) in [("", GpuMode::Mig, true), (ENABLED, GpuMode::Shared, false)] {
+        for point in points {
+            let mut home = machine(gpus, from);
+            dies_at(&mut home, gpus, point, async |client| {
+                let change = GpuChange {
+                    mode: to,
+                    dry_run: false,
+                };
+                let _ = client.change_gpu("0", &change).await;
+            })
+            .await;
+            home.start(&["--sim", gpus]);
+            let client = home.client();
+            let word = if on { "mig" } else { "shared" };
+            let mode = || async { client.gpus().await.unwrap()[0].mode.clone() };
+            until("it is as it was wanted", mode, |mode| mode == word).await;
+            assert_eq!(driver::modes(&home), [on], "{point}");
+        }
+    }
+}

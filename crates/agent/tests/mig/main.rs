@@ -1,0 +1,108 @@
+//! MIG through the daemon: instances made for jobs, kept, handed on, given up; what others made; what goes wrong.
+#![allow(clippy::unwrap_used, reason = "what goes wrong here fails the test")]
+
+mod crash;
+mod driver;
+#[path = "../harness/mod.rs"]
+mod harness;
+mod keep;
+mod mode;
+mod trouble;
+
+use divvy_api::client::Client;
+use divvy_api::v1::{Amount, Event, Job, MigInstance, MigState, Submit};
+
+use harness::{Home, quarter};
+
+/// GPU 0 is divided from the beginning.
+const ENABLED: &str = "[mig]\nenabled = [0]\n";
+
+/// Profile ids of an A100: 1g.5gb, 2g.10gb, 3g.20gb, 4g.20gb, 7g.40gb.
+const ONE: u32 = 19;
+const TWO: u32 = 14;
+const THREE: u32 = 9;
+const FOUR: u32 = 5;
+const SEVEN: u32 = 0;
+
+/// Whether these tests may change a GPU: as on real ones, only root may.
+fn is_root() -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let root = std::fs::metadata("/proc/self").unwrap().uid() == 0;
+    if !root {
+        eprintln!("skipped: only root divides a GPU");
+    }
+    root
+}
+
+/// A home whose simulated machine has these GPUs and this configuration; no daemon yet.
+fn machine(gpus: &str, config: &str) -> Home {
+    let mut home = Home::new();
+    let file = home.path().join("sim.toml");
+    std::fs::write(&file, config).unwrap();
+    home.env
+        .insert("DIVVY_SIM_CONFIG", file.to_str().unwrap().to_owned());
+    home.env.insert("DIVVY_TEST_GPUS", gpus.to_owned());
+    home
+}
+
+/// The same with a daemon.
+fn served(gpus: &str, config: &str) -> Home {
+    let mut home = machine(gpus, config);
+    home.start(&["--sim", gpus]);
+    home
+}
+
+/// A job on an instance of a profile.
+fn on(profile: &str, command: &[&str]) -> Submit {
+    Submit {
+        amount: Some(Amount::Mig {
+            profile: profile.parse().unwrap(),
+        }),
+        ..quarter(command)
+    }
+}
+
+/// Runs a job to its end.
+async fn run(client: &Client, profile: &str) -> Job {
+    let job = client.submit(&on(profile, &["true"])).await.unwrap();
+    harness::ended(client, &job.id).await
+}
+
+/// The instances that the daemon shows, as (profile, start, state).
+async fn shown(client: &Client) -> Vec<(String, u8, MigState)> {
+    let all = client.mig_instances().await.unwrap();
+    let one = |one: MigInstance| (one.profile, one.start, one.state);
+    all.into_iter().map(one).collect()
+}
+
+/// The kinds of events about MIG, in their order.
+async fn story(client: &Client) -> Vec<String> {
+    let events = client.events(0).await.unwrap();
+    let kinds = events.into_iter().map(|event| event.kind);
+    kinds.filter(|kind| kind.starts_with("mig_")).collect()
+}
+
+async fn told(client: &Client, kind: &str) -> Vec<Event> {
+    let events = client.events(0).await.unwrap();
+    events
+        .into_iter()
+        .filter(|event| event.kind == kind)
+        .collect()
+}
+
+/// Asks until it is so.
+async fn until<T, F: Future<Output = T>>(
+    what: &str,
+    ask: impl Fn() -> F,
+    is: impl Fn(&T) -> bool,
+) -> T {
+    let deadline = std::time::Instant::now() + harness::PATIENCE;
+    loop {
+        let answer = ask().await;
+        if is(&answer) {
+            return answer;
+        }
+        assert!(std::time::Instant::now() < deadline, "not so: {what}");
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+}

@@ -1,0 +1,280 @@
+//! What others did, and what the driver refuses.
+
+use divvy_api::v1::{EndReason, JobState, MigGc, MigState};
+
+use super::*;
+use crate::harness::{ended, in_state};
+
+fn fault(function: &str, code: u32, times: u32) -> String {
+    format!("{ENABLED}[[fault]]\nfunction = '{function}'\ncode = {code}\ntimes = {times}\n")
+}
+
+const CREATE: &str = "nvmlDeviceCreateGpuInstanceWithPlacement";
+
+#[tokio::test]
+async fn what_somebody_else_made_is_left_alone_and_its_place_given_to_nobody() {
+    if !is_root() {
+        return;
+    }
+    let home = served("a100-40gb:1", ENABLED);
+    let client = home.client();
+    // One with a device, and one without, which no walk over devices would find.
+    driver::make(&home, 0, THREE, 4, 4, true);
+    driver::make(&home, 0, TWO, 0, 2, false);
+    let before = driver::layout(&home, 0);
+    let foreign = |all: &Vec<(String, u8, MigState)>| {
+        all.iter().filter(|one| one.2 == MigState::Foreign).count() == 2
+    };
+    until("both are seen", || shown(&client), foreign).await;
+    run(&client, "1g.5gb").await;
+    let seven = client.submit(&on("7g.40gb", &["true"])).await.unwrap();
+    let seven = client.job(&seven.id).await.unwrap();
+    assert_eq!(seven.state, JobState::Queued, "{seven:#?}");
+    client.mig_gc(&MigGc::default()).await.unwrap();
+    until("ours is gone", || shown(&client), |all| all.len() == 2).await;
+    assert_eq!(driver::layout(&home, 0), before);
+    driver::destroy(&home, 0, THREE, 4);
+    driver::destroy(&home, 0, TWO, 0);
+    let seven = ended(&client, &seven.id).await;
+    assert_eq!(seven.exit_code, Some(0));
+}
+
+#[tokio::test]
+async fn an_idle_instance_that_somebody_destroys_is_forgotten_and_made_again() {
+    if !is_root() {
+        return;
+    }
+    let home = served("a100-40gb:1", ENABLED);
+    let client = home.client();
+    run(&client, "1g.5gb").await;
+    let (profile, start) = driver::places(&home, 0)[0];
+    driver::destroy(&home, 0, profile, start);
+    until("it is forgotten", || shown(&client), Vec::is_empty).await;
+    let job = run(&client, "1g.5gb").await;
+    assert_eq!(job.exit_code, Some(0));
+    assert_eq!(
+        story(&client).await,
+        ["mig_created", "mig_gone", "mig_created"]
+    );
+}
+
+#[tokio::test]
+async fn a_place_that_is_refused_is_left_for_another() {
+    if !is_root() {
+        return;
+    }
+    let home = served("a100-40gb:1", &fault(CREATE, 23, 1));
+    let client = home.client();
+    let job = run(&client, "1g.5gb").await;
+    assert_eq!(job.exit_code, Some(0), "{job:#?}");
+    assert_eq!(story(&client).await, ["mig_refused", "mig_created"]);
+    let back = told(&client, "requeued").await;
+    assert!(
+        back[0].text.contains("INSUFFICIENT") || back[0].text.contains("nsufficient"),
+        "{back:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_gpu_whose_bare_device_somebody_holds_is_tried_again_later() {
+    if !is_root() {
+        return;
+    }
+    let home = served("a100-40gb:1", ENABLED);
+    let client = home.client();
+    driver::happen(&home, "hold:0");
+    let job = client.submit(&on("1g.5gb", &["true"])).await.unwrap();
+    let back = until(
+        "it is put back",
+        || told(&client, "requeued"),
+        |all| !all.is_empty(),
+    )
+    .await;
+    assert!(
+        back[0].text.contains("restart what watches GPUs"),
+        "{back:?}"
+    );
+    driver::happen(&home, "release:0");
+    let job = ended(&client, &job.id).await;
+    assert_eq!(job.exit_code, Some(0), "{job:#?}");
+}
+
+#[tokio::test]
+async fn a_half_made_instance_is_taken_away_again() {
+    if !is_root() {
+        return;
+    }
+    let home = served(
+        "a100-40gb:1",
+        &fault("nvmlGpuInstanceCreateComputeInstance", 999, 1),
+    );
+    let client = home.client();
+    let job = run(&client, "1g.5gb").await;
+    assert_eq!(job.exit_code, Some(0), "{job:#?}");
+    assert_eq!(driver::layout(&home, 0).len(), 1);
+}
+
+#[tokio::test]
+async fn a_job_whose_instance_is_refused_for_good_ends_and_says_why() {
+    if !is_root() {
+        return;
+    }
+    let home = served("a100-40gb:1", &fault(CREATE, 4, 0));
+    let client = home.client();
+    let job = run(&client, "1g.5gb").await;
+    assert_eq!(job.end_reason, Some(EndReason::LaunchFailed), "{job:#?}");
+    assert!(job.reason.unwrap().contains("run as root"));
+    assert!(driver::layout(&home, 0).is_empty() && shown(&client).await.is_empty());
+}
+
+#[tokio::test]
+async fn a_daemon_that_may_not_see_instances_gives_the_gpu_to_nobody() {
+    if !is_root() {
+        return;
+    }
+    let mut home = machine("a100-40gb:1", ENABLED);
+    // Whoever makes the machine may say which GPUs are divided; the daemon then has a driver that calls it nobody.
+    assert_eq!(driver::modes(&machine_made(&home)), [true]);
+    std::fs::write(home.path().join("sim.toml"), "unprivileged = true\n").unwrap();
+    home.start(&["--sim", "a100-40gb:1"]);
+    let client = home.client();
+    let job = client.submit(&on("1g.5gb", &["true"])).await;
+    let waits = match job {
+        Ok(job) => client.job(&job.id).await.unwrap().state == JobState::Queued,
+        Err(_) => true,
+    };
+    assert!(waits);
+    let why = until(
+        "it is told",
+        || told(&client, "mig_error"),
+        |all| !all.is_empty(),
+    )
+    .await;
+    assert!(why[0].text.contains("ermission"), "{why:?}");
+}
+
+/// Makes the simulated machine without a daemon.
+fn machine_made(home: &Home) -> Home {
+    let output = home.run(&[
+        "run",
+        "--no-daemon",
+        "--sim",
+        "a100-40gb:1",
+        "-g",
+        "0.1",
+        "--",
+        "true",
+    ]);
+    // No part of a divided GPU is to be had; the machine is there all the same.
+    assert!(!output.status.success());
+    let mut other = Home::new();
+    std::fs::create_dir_all(other.path().join("sim")).unwrap();
+    std::os::unix::fs::symlink(
+        home.path().join("sim/state"),
+        other.path().join("sim/state"),
+    )
+    .unwrap();
+    other
+        .env
+        .insert("DIVVY_TEST_GPUS", "a100-40gb:1".to_owned());
+    other
+}
+
+#[tokio::test]
+async fn an_instance_that_cannot_be_destroyed_is_set_aside_and_goes_when_it_can() {
+    if !is_root() {
+        return;
+    }
+    let home = served("a100-40gb:1", ENABLED);
+    let client = home.client();
+    run(&client, "1g.5gb").await;
+    let id = instance_id(&home).await;
+    driver::happen(&home, &format!("hold:0/{id}/0"));
+    client.mig_gc(&MigGc::default()).await.unwrap();
+    let aside =
+        |all: &Vec<(String, u8, MigState)>| all.iter().any(|one| one.2 == MigState::Quarantined);
+    until("it is set aside", || shown(&client), aside).await;
+    // The next job gets another.
+    run(&client, "1g.5gb").await;
+    assert_eq!(driver::layout(&home, 0).len(), 2);
+    driver::happen(&home, &format!("release:0/{id}/0"));
+    client.mig_gc(&MigGc::default()).await.unwrap();
+    until("both are gone", || shown(&client), Vec::is_empty).await;
+    assert!(driver::layout(&home, 0).is_empty());
+}
+
+/// The driver's id of the only instance.
+async fn instance_id(home: &Home) -> u32 {
+    let db = rusqlite::Connection::open(home.path().join("state.db")).unwrap();
+    db.query_row("SELECT gi FROM mig_instance", [], |row| row.get(0))
+        .unwrap()
+}
+
+#[tokio::test]
+async fn a_machine_that_was_started_again_has_no_instances_and_its_journal_follows() {
+    if !is_root() {
+        return;
+    }
+    let mut home = served("a100-40gb:1", ENABLED);
+    run(&home.client(), "1g.5gb").await;
+    run(&home.client(), "2g.10gb").await;
+    home.kill();
+    driver::happen(&home, "reboot");
+    assert!(driver::layout(&home, 0).is_empty());
+    home.start(&["--sim", "a100-40gb:1"]);
+    let client = home.client();
+    assert!(shown(&client).await.is_empty());
+    let job = run(&client, "1g.5gb").await;
+    assert_eq!(job.exit_code, Some(0));
+}
+
+#[tokio::test]
+async fn a_stranger_in_a_jobs_instance_is_told_of() {
+    if !is_root() {
+        return;
+    }
+    let home = served("a100-40gb:1", ENABLED);
+    let client = home.client();
+    let job = client
+        .submit(&on("1g.5gb", &["sleep", "600"]))
+        .await
+        .unwrap();
+    let job = in_state(&client, &job.id, JobState::Running).await;
+    let device = job.slices[0].mig.clone().unwrap().uuid.unwrap();
+    let probe = harness::divvy().with_file_name("cudarc_probe");
+    let mut stranger = std::process::Command::new(&probe)
+        .args(["hold", "--bytes", "64M"])
+        .env("CUDA_VISIBLE_DEVICES", &device)
+        .env("LD_LIBRARY_PATH", home.path().join("sim/lib"))
+        .env("DIVVY_SIM", "a100-40gb:1")
+        .env("DIVVY_SIM_STATE", home.path().join("sim/state"))
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let told = until(
+        "it is told",
+        || told(&client, "mig_stranger"),
+        |all| !all.is_empty(),
+    )
+    .await;
+    assert_eq!(told[0].job.as_deref(), Some(job.id.as_str()));
+    assert!(
+        told[0].text.contains(&format!("pid {}", stranger.id())),
+        "{told:?}"
+    );
+    let seen = client.job(&job.id).await.unwrap();
+    assert!(seen.slices[0].memory_used_bytes >= 64 << 20, "{seen:#?}");
+    // Who is in an instance keeps it from the next job.
+    client.cancel(&job.id).await.unwrap();
+    ended(&client, &job.id).await;
+    let next = run(&client, "1g.5gb").await;
+    assert_eq!(next.exit_code, Some(0), "{next:#?}");
+    assert_ne!(
+        next.slices[0].mig.as_ref().unwrap().start,
+        job.slices[0].mig.as_ref().unwrap().start
+    );
+    drop(stranger.stdin.take());
+    let _ = stranger.kill();
+    stranger.wait().unwrap();
+}
