@@ -2,16 +2,18 @@
 //!
 //! ```text
 //! Mig (in the GPU's record) ─ GPU instances, by id ─ compute instances, by id          who is in which: slots and seats
-//! identity: ids, UUIDs, minors     placement: what may lie where (pure)     change: making, destroying, modes, resets
+//! identity: ids, UUIDs, minors     placement: what may lie where (pure)     change: making, destroying     mode: modes, resets
 //! ```
 //! Everything is read and changed under the state's lock. A record counts from the moment its `used` word is set, which is the last
 //! thing that is written and the first that is cleared: a process may die at any instruction.
 
 mod change;
 pub mod identity;
+mod mode;
 pub mod placement;
 
-pub use change::{Activation, Refused};
+pub use change::Refused;
+pub use mode::Activation;
 
 use self::identity::{IdMap, mig_uuid};
 use self::placement::Placed;
