@@ -11,7 +11,7 @@ mod source;
 
 use std::sync::Arc;
 
-use divvy_core::mig::Table;
+use divvy_core::mig::{Carving, Table};
 use divvy_core::{Bytes, Gpu, GpuUuid, Mode};
 use divvy_driver::nvml::mig::MigMode;
 
@@ -125,6 +125,18 @@ impl Device {
     /// What it can be cut into, while it is in MIG mode.
     pub fn table(&self) -> Option<Arc<Table>> {
         self.offer.as_ref()?.table.clone().ok()
+    }
+
+    /// The GPU with nothing on it: what it can ever be asked for.
+    pub fn empty(&self) -> Gpu {
+        let carving = |table| Carving {
+            table,
+            instances: Vec::new(),
+        };
+        Gpu {
+            mig: self.table().map(carving),
+            ..self.gpu.clone()
+        }
     }
 
     /// Takes over what was seen, `foreign` being what is not to be given out. True when a plan depends on the change.

@@ -82,22 +82,34 @@ fn every_route_of_the_document_is_served_and_answers_what_it_says() {
     let mut routes: Vec<_> = ROUTES.iter().collect();
     routes.sort_by_key(|route| route.body == Body::None);
     for route in routes {
-        // What changes a job is asked for one that is not there: the one that is has come to its end.
-        let changes = ["cancel", "resize"]
+        // What changes a job is asked for one that is not there: the one that is has come to its end. No GPU here can be
+        // divided.
+        let changes = ["cancel", "resize", "requeue"]
             .iter()
             .any(|verb| route.path.ends_with(verb));
+        let refused = match route.path {
+            "/v1/mig/plan" => Some((422, "no GPU here is in MIG mode")),
+            _ if changes => Some((404, "there is no job nobody")),
+            _ => None,
+        };
         let path = route
             .path
-            .replace("{job}", if changes { "nobody" } else { "1" });
+            .replace("{job}", if changes { "nobody" } else { "1" })
+            .replace("{gpu}", "0")
+            .replace("{project}", "vision");
         let body = match (route.method, route.body) {
             ("POST", Body::Json("Resize")) => r#"{"amount":{"kind":"memory","bytes":1073741824}}"#,
+            (_, Body::Json("ProjectChange")) => r#"{"quota":500}"#,
+            (_, Body::Json("GpuChange")) => r#"{"mode":"exclusive","dry_run":true}"#,
+            (_, Body::Json("MigWanted")) => r#"{"profiles":["1g.5gb"]}"#,
+            (_, Body::Json("MigGc")) => "{}",
             ("POST", _) => &submit,
             _ => "",
         };
         let (status, body) = call(&socket, route.method, &path, body);
-        if changes {
-            assert_eq!(status, 404, "{body}");
-            assert!(body.contains("there is no job nobody"), "{body}");
+        if let Some((code, message)) = refused {
+            assert_eq!(status, code, "{body}");
+            assert!(body.contains(message), "{body}");
             continue;
         }
         assert_eq!(status, 200, "{} {path}: {body}", route.method);
@@ -148,6 +160,19 @@ fn what_is_no_route_or_no_body_fails_in_the_apis_own_form() {
             404,
             "not_found",
         ),
+        ("PATCH", "/v1/gpus/0", "{}", 400, "usage"),
+        ("PATCH", "/v1/gpus/0", r#"{"mode":"whole"}"#, 400, "usage"),
+        ("PATCH", "/v1/gpus/9", r#"{"mode":"mig"}"#, 404, "not_found"),
+        ("GET", "/v1/gpus/0", "", 400, "usage"),
+        ("POST", "/v1/mig/plan", r#"{"profiles":[]}"#, 400, "usage"),
+        (
+            "POST",
+            "/v1/mig/plan",
+            r#"{"profiles":["1g"]}"#,
+            400,
+            "usage",
+        ),
+        ("POST", "/v1/mig/gc", r#"{"all":true}"#, 400, "usage"),
         ("GET", "/v1/advice?name=a&program=b", "", 400, "usage"),
         ("GET", "/v1/advice?command=a", "", 400, "usage"),
         ("GET", "/v1/advice?job=1", "", 404, "not_found"),

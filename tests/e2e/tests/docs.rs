@@ -57,8 +57,8 @@ fn typed(page: &str) -> Vec<String> {
     pieces
 }
 
-/// `divvy VERB` or `cargo xtask VERB` with its flags, from each piece that has one.
-fn commands(page: &str, program: &[&str]) -> Vec<(String, Vec<String>)> {
+/// `divvy VERB` or `cargo xtask VERB` with its flags, and the words behind it, from each piece that has one.
+fn commands(page: &str, program: &[&str]) -> Vec<(String, Vec<String>, Vec<String>)> {
     let verb = |word: &str| {
         word.len() > 1
             && word
@@ -74,6 +74,7 @@ fn commands(page: &str, program: &[&str]) -> Vec<(String, Vec<String>)> {
                 .position(|window| window == program)?
                 + program.len();
             let rest = words[at..].iter().take_while(|word| **word != "--");
+
             let name = words
                 .get(at)
                 .filter(|word| verb(word) && !word.starts_with('-'))?;
@@ -82,9 +83,26 @@ fn commands(page: &str, program: &[&str]) -> Vec<(String, Vec<String>)> {
                 flag.starts_with("--")
                     .then(|| flag.split('=').next().unwrap_or(flag).to_owned())
             });
-            Some(((*name).to_owned(), flags.collect()))
+            let behind = rest.clone().skip(1).map(|word| (*word).to_owned());
+            let behind = behind.collect();
+            Some(((*name).to_owned(), flags.collect(), behind))
         })
         .collect()
+}
+
+/// What `divvy VERB --help` says, asked once.
+fn help_of(home: &Home, path: &str, verb: &str, helps: &mut BTreeMap<String, String>) -> String {
+    let ask = || {
+        let words: Vec<&str> = verb.split(' ').chain(["--help"]).collect();
+        let said = home.divvy(&words);
+        assert_eq!(
+            said.code, 0,
+            "{path} shows `divvy {verb}`, which there is not: {}",
+            said.stderr
+        );
+        said.stdout
+    };
+    helps.entry(verb.to_owned()).or_insert_with(ask).clone()
 }
 
 #[test]
@@ -93,16 +111,16 @@ fn every_divvy_command_in_the_documentation_exists() {
     let mut helps: BTreeMap<String, String> = BTreeMap::new();
     let mut verbs = BTreeSet::new();
     for (path, page) in pages() {
-        for (verb, flags) in commands(&page, &["divvy"]) {
-            let help = helps.entry(verb.clone()).or_insert_with(|| {
-                let said = home.divvy(&[&verb, "--help"]);
-                assert_eq!(
-                    said.code, 0,
-                    "{path} shows `divvy {verb}`, which there is not: {}",
-                    said.stderr
-                );
-                said.stdout
-            });
+        for (mut verb, flags, behind) in commands(&page, &["divvy"]) {
+            let mut help = help_of(&home, &path, &verb, &mut helps);
+            // `admin mig plan`: a verb that has others below it.
+            for word in behind {
+                if !help.contains(&format!("\n  {word} ")) || !help.contains("\nCommands:") {
+                    break;
+                }
+                verb = format!("{verb} {word}");
+                help = help_of(&home, &path, &verb, &mut helps);
+            }
             for flag in flags {
                 assert!(
                     help.contains(&flag),
@@ -125,7 +143,7 @@ fn every_xtask_in_the_documentation_exists() {
     let source = fs::read_to_string(root().join("xtask/src/main.rs")).expect("xtask has a main");
     let mut seen = BTreeSet::new();
     for (path, page) in pages() {
-        for (verb, _) in commands(&page, &["cargo", "xtask"]) {
+        for (verb, ..) in commands(&page, &["cargo", "xtask"]) {
             let variant = format!("    {}{}", verb[..1].to_uppercase(), &verb[1..]);
             let there = source
                 .lines()
