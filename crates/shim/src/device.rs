@@ -12,6 +12,10 @@ use crate::route::function::driver;
 /// More ordinals than a machine has; others are asked for each time.
 const ORDINALS: usize = 64;
 
+/// A slice is a part of a whole GPU.
+const INSTANCE_IN_SLICE: &str = "GPU memory is refused: this slice is of a MIG device, whose memory the driver divides; \
+    let the job run without a slice, on a MIG device of its own";
+
 /// What is known of each ordinal: its place in the slice, `FOREIGN` or `UNKNOWN`.
 pub struct Devices([AtomicI32; ORDINALS]);
 
@@ -46,7 +50,7 @@ pub enum Admission {
 
 /// Admits an allocation on the current context's device. Says why, once, when nothing at all is admitted.
 pub fn admit_current() -> Admission {
-    admit(|account| match current() {
+    admit(current, |account| match current() {
         // The context exists, however it came to be; what it costs is charged now if it was not before.
         Some(device) => admit_with_context(account, device),
         None => {
@@ -60,27 +64,32 @@ pub fn admit_current() -> Admission {
 
 /// Admits an allocation on a device that the call itself names; there need not be a context.
 pub fn admit_on(device: CUdevice) -> Admission {
-    admit(|account| account.admit(device))
+    admit(|| Some(device), |account| account.admit(device))
 }
 
 /// Where `device` belongs, for calls that allocate nothing. `None` when this process is not limited.
 pub fn belongs(device: CUdevice) -> Option<Belongs> {
     match process::standing() {
         Standing::Off => None,
+        Standing::Refused(refusal) if refusal.spares(Some(device)) => None,
         Standing::Refused(_) => Some(Belongs::Elsewhere),
         Standing::Limited(account) => Some(account.belongs(device)),
     }
 }
 
-fn admit(decide: impl FnOnce(&'static Account) -> Admission) -> Admission {
+fn admit(
+    device: impl FnOnce() -> Option<CUdevice>,
+    decide: impl FnOnce(&'static Account) -> Admission,
+) -> Admission {
     match process::standing() {
         Standing::Limited(account) => decide(account),
         Standing::Off => {
             process::tell_off();
             Admission::Pass
         }
-        Standing::Refused(cause) => {
-            process::tell_refusal(cause);
+        Standing::Refused(refusal) if refusal.spares(device()) => Admission::Pass,
+        Standing::Refused(refusal) => {
+            process::tell_refusal(&refusal.cause);
             Admission::Refuse
         }
     }
@@ -129,10 +138,13 @@ impl Account {
                 }
                 return Belongs::Nowhere;
             };
-            gpu = self
-                .slice()
-                .gpu_by_uuid(&uuid)
-                .map_or(FOREIGN, |gpu| gpu as i32);
+            gpu = match self.slice().gpu_by_uuid(&uuid) {
+                Some(_) if is_instance(device) => {
+                    process::tell(|| INSTANCE_IN_SLICE.to_owned());
+                    FOREIGN
+                }
+                found => found.map_or(FOREIGN, |gpu| gpu as i32),
+            };
             if let Some(known) = known {
                 known.store(gpu, Relaxed);
             }
@@ -185,6 +197,27 @@ fn uuid(device: CUdevice) -> Option<[u8; 16]> {
     let get = driver::cuDeviceGetUuid_v2
         .get()
         .or_else(|| driver::cuDeviceGetUuid.get())?;
+    answered(get, device)
+}
+
+/// Whether the device is an instance of a divided GPU: then the second version of `cuDeviceGetUuid` answers with the instance's UUID (cuda.h) and
+/// the first with the GPU's (inferred).
+pub fn is_instance(device: CUdevice) -> bool {
+    let (Some(of_gpu), Some(own)) = (
+        driver::cuDeviceGetUuid.get(),
+        driver::cuDeviceGetUuid_v2.get(),
+    ) else {
+        return false;
+    };
+    match (answered(of_gpu, device), answered(own, device)) {
+        (Some(of_gpu), Some(own)) => of_gpu != own,
+        _ => false,
+    }
+}
+
+type GetUuid = unsafe extern "C" fn(*mut CUuuid, CUdevice) -> CUresult;
+
+fn answered(get: GetUuid, device: CUdevice) -> Option<[u8; 16]> {
     let mut uuid = CUuuid::default();
     // SAFETY: the driver's function, with a place for its answer.
     let result = unsafe { get(&mut uuid, device) };

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! nothing yet ── first need ──► Off       DIVVY_SHIM=off, or a wrapper does the work
-//!                           ├─► Refused   no slice, or none that can be trusted: allocations fail, one line says why
+//!                           ├─► Refused   no slice, or none that can be trusted: allocations fail, one line says why; without a slice
+//!                           │             those on instances of divided GPUs, whose memory the driver holds, go through
 //!                           └─► Limited   the slice is open; a slot in it is taken when first charged
 //! any of them ── fork, in the child ──► nothing yet
 //! ```
@@ -16,10 +17,12 @@ use std::sync::atomic::{
     Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 
+use divvy_driver::sys::cuda::CUdevice;
 use divvy_ledger::{MOUNTED, Slice, Slot};
 
 use crate::account::Account;
 use crate::compute;
+use crate::device;
 use crate::notice;
 use crate::route::form;
 
@@ -37,9 +40,23 @@ pub struct Process {
 
 pub enum Standing {
     Off,
-    /// Why.
-    Refused(String),
+    Refused(Refusal),
     Limited(Box<Account>),
+}
+
+/// Why a process gets no memory.
+pub struct Refusal {
+    pub cause: String,
+    /// Nothing says that it belongs to a slice, rather than to one that cannot be trusted.
+    without_slice: bool,
+}
+
+impl Refusal {
+    /// Whether it is not about a device: what has no slice may be a job on a MIG device. The driver holds such a job to its instance, so it has no
+    /// slice, and the limiter is in it all the same where it is in every program of a machine or of an image.
+    pub fn spares(&self, device: Option<CUdevice>) -> bool {
+        self.without_slice && device.is_some_and(device::is_instance)
+    }
 }
 
 /// This process's standing, found out now if it was not before.
@@ -127,13 +144,17 @@ fn find_out() -> Standing {
     let mounted = Some(PathBuf::from(MOUNTED)).filter(|folder| folder.exists());
     let named = || std::env::var_os(SLICE).filter(|value| !value.is_empty());
     let Some(folder) = mounted.or_else(|| named().map(PathBuf::from)) else {
-        return Standing::Refused(format!(
-            "{SLICE} is not set, so this process belongs to no slice"
-        ));
+        return Standing::Refused(Refusal {
+            cause: format!("{SLICE} is not set, so this process belongs to no slice"),
+            without_slice: true,
+        });
     };
     match Slice::open(&folder) {
         Ok(slice) => Standing::Limited(Box::new(Account::new(slice))),
-        Err(error) => Standing::Refused(error.to_string()),
+        Err(error) => Standing::Refused(Refusal {
+            cause: error.to_string(),
+            without_slice: false,
+        }),
     }
 }
 

@@ -37,8 +37,8 @@ pub fn take(bytes: u64) -> Taken {
     let is_integrated = device::is_integrated(device::current().unwrap_or(0));
     let account = match process::standing() {
         Standing::Limited(account) => account,
-        Standing::Refused(cause) if is_integrated => {
-            process::tell_refusal(cause);
+        Standing::Refused(refusal) if is_integrated => {
+            process::tell_refusal(&refusal.cause);
             return Taken::Refused;
         }
         Standing::Off | Standing::Refused(_) => return Taken::Passed,

@@ -328,8 +328,12 @@ pub fn import_handle<F>(
 ) -> CUresult {
     let account = match process::standing() {
         Standing::Limited(account) if !handle.is_null() => account,
-        Standing::Refused(cause) => {
-            process::tell_refusal(cause);
+        // An import is of no device; a process has those of one kind.
+        Standing::Refused(refusal) if refusal.spares(device::current().or(Some(0))) => {
+            return real.call();
+        }
+        Standing::Refused(refusal) => {
+            process::tell_refusal(&refusal.cause);
             return CUresult::OUT_OF_MEMORY;
         }
         Standing::Off | Standing::Limited(_) => return real.call(),

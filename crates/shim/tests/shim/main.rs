@@ -9,6 +9,7 @@ mod graphs;
 mod life;
 mod limits;
 mod matrix;
+mod mig;
 mod monitor;
 mod programs;
 mod races;

@@ -246,6 +246,11 @@ pub struct Rig {
 impl Rig {
     /// A slice with room for `contexts` contexts and `room` bytes.
     pub fn new(contexts: u64, room: u64) -> Self {
+        Rig::on("", contexts, room)
+    }
+
+    /// The same, with more of the simulator's configuration; by its first GPUs CUDA's first two devices are meant.
+    pub fn on(more: &str, contexts: u64, room: u64) -> Self {
         let limit = contexts * CONTEXT + room;
         let mut rig = Rig {
             folder: TempDir::new().expect("a folder"),
@@ -253,7 +258,7 @@ impl Rig {
             limit,
             idle: 0,
         };
-        let config = format!("context_mib = {}\n", CONTEXT / MIB);
+        let config = format!("context_mib = {}\n{more}", CONTEXT / MIB);
         std::fs::write(rig.path("sim.toml"), config).expect("the simulator's configuration");
         std::fs::write(rig.path("sum"), [0; 4096]).expect("the racers' sum");
         let mut outside = rig.outside();
