@@ -129,16 +129,21 @@ mod tests {
         let ask = Ask {
             name: name.into(),
             user: "me".into(),
+            by: crate::job::Submitter::me(),
             project: None,
             queue: QueueName::default_queue(),
             request: Amount::ONE_GPU.into(),
             runner: Runner::Supervisor,
             command: command.split(' ').map(str::to_owned).collect(),
             cwd: "/".into(),
+            container: None,
+            terms: crate::terms::Terms::default(),
+            secrets: Vec::new(),
         };
         let new = NewJob {
             ask,
             env: BTreeMap::new(),
+            secrets: BTreeMap::new(),
             key: None,
             at: jiff::Timestamp::UNIX_EPOCH,
         };

@@ -1,12 +1,16 @@
 //! What one run of the agent is given: nothing in it changes while the agent lives.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use divvy_api::home::Home;
+use divvy_api::v1::Container;
 use divvy_core::reconcile::Policy;
-use divvy_core::{Order, QueueSpec};
+use divvy_core::{Order, Preemption, QueueSpec};
 
+use crate::access::Rules;
+use crate::container::OnUnlimited;
 use crate::supervise::form::{Wish, Wrapper};
 
 /// In which form jobs get their limiter.
@@ -22,15 +26,27 @@ pub struct Config {
     pub queues: Vec<QueueSpec>,
     pub order: Order,
     pub backfill: bool,
+    pub preemption: Preemption,
     pub grace: Duration,
     /// What is done about memory held past the limiter.
     pub on_bypass: Policy,
-    /// Name of the user whose daemon this is.
-    pub user: String,
     pub hostname: String,
     pub programs: Programs,
     pub simulated: Option<Simulated>,
     pub driver_version: String,
+    pub containers: Containers,
+    /// Who may what.
+    pub rules: Arc<Rules>,
+}
+
+/// How jobs run in containers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Containers {
+    /// The one for submitted jobs that name none; without it they run as plain processes.
+    pub default: Option<Container>,
+    pub on_unlimited: OnUnlimited,
+    /// Where slices are put down as CDI devices, for the engine to inject.
+    pub cdi: Option<PathBuf>,
 }
 
 /// Files of the installation.

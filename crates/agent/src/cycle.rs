@@ -10,25 +10,33 @@
 //!
 //! A journal that cannot be written ends the agent: what was answered is on disk, and jobs need no agent to run.
 
+mod after;
+mod back;
 mod cancel;
+mod container;
 mod follow;
+mod limits;
+mod mig;
 mod observe;
+mod outlook;
 mod place;
+mod projects;
 mod read;
 mod reconcile;
 mod resize;
 mod start;
 mod submit;
+mod whose;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::process::Child;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use divvy_api::v1::{Error, Event};
+use divvy_api::v1::{Error, Event, GpuChanged, MigInstance};
 use divvy_core::reconcile::Watchlist;
-use divvy_core::{GpuUuid, JobId, Wait};
+use divvy_core::{GpuUuid, JobId, Project, Wait};
 use tokio::sync::broadcast;
 
 use crate::clock::now;
@@ -38,10 +46,14 @@ use crate::gpu::{Device, IDLE, Observer};
 use crate::job::Job;
 use crate::keeper::Keeper;
 use crate::mailbox::{Message, Milestone, Read, Reply};
+use crate::mig::{Order, Slot, Workers};
 use crate::process::Process;
 use crate::records::Exit;
+use crate::secrets::Secrets;
 use crate::store::{Store, StoreError};
 use crate::watch::Watch;
+pub use mig::Counts;
+use mig::Migs;
 use reconcile::Ledger;
 
 /// How often everything is looked at while there are jobs, whatever happens.
@@ -59,6 +71,7 @@ pub struct Cycle {
     devices: Vec<Device>,
     observer: Arc<Observer>,
     keeper: Keeper,
+    migs: Migs,
     /// Processes that may be past the limiter.
     watchlist: Watchlist,
     /// How many were, by way.
@@ -71,6 +84,10 @@ pub struct Cycle {
     waits: HashMap<JobId, Wait>,
     /// With fairness, the queue whose turn it is.
     cursor: usize,
+    projects: Vec<Project>,
+    secrets: Secrets,
+    /// When the plan may be another one, though nothing has changed.
+    again_at: Option<Instant>,
     /// Supervisors that this agent started and that have not been waited for.
     children: Vec<Child>,
     /// Why the GPUs cannot be observed, said once.
@@ -83,6 +100,8 @@ struct Living {
     job: Job,
     slice: Option<HeldSlice>,
     waiters: Vec<Waiter>,
+    /// Whom it runs after and who has not ended.
+    after: Vec<JobId>,
     /// When it came into its present state, as far as this agent knows.
     since: Instant,
     /// When its client was last heard of, for a job that its client runs.
@@ -91,8 +110,14 @@ struct Living {
     supervisor: Option<u32>,
     /// How that one ended, once it has.
     supervisor_end: Option<String>,
+    /// When its container was last given another supervisor.
+    relayed: Option<Instant>,
     /// How often that process ended before it had started anything.
     false_starts: u32,
+    /// MIG instances that it is to have and that are not ready.
+    awaits: BTreeSet<Slot>,
+    /// How often they were refused.
+    refusals: u32,
     /// How its start failed, where its folder could not tell.
     failed: Option<Exit>,
     /// Its slice could not be read, which was said.
@@ -122,10 +147,20 @@ struct Round {
     shots: Vec<Process>,
     /// Jobs whose processes are all to be killed.
     kills: Vec<JobId>,
+    /// Jobs that have ended, for those that run after them.
+    ended: Vec<JobId>,
     /// Jobs that came to a milestone.
     reached: Vec<JobId>,
     answers: Vec<Answer>,
     reads: Vec<Read>,
+    /// What the threads of MIG are to do.
+    orders: Vec<Order>,
+    /// Points at which a test may have the daemon die once the round is journaled.
+    points: Vec<&'static str>,
+    tended: Vec<(Reply<divvy_api::v1::Project>, Result<divvy_api::v1::Project, Error>)>,
+    /// Changed GPUs, and idle instances given back.
+    changes: Vec<(Reply<GpuChanged>, Result<GpuChanged, Error>)>,
+    collected: Vec<(Reply<Vec<MigInstance>>, Vec<MigInstance>)>,
     /// Jobs to look at once more in the next round.
     again: Vec<JobId>,
     stop: bool,
@@ -143,11 +178,15 @@ impl Living {
             job,
             slice: None,
             waiters: Vec::new(),
+            after: Vec::new(),
             since: now,
             heard: now,
             supervisor: None,
             supervisor_end: None,
+            relayed: None,
             false_starts: 0,
+            awaits: BTreeSet::new(),
+            refusals: 0,
             failed: None,
             damaged: false,
             ledgers: Vec::new(),
@@ -165,6 +204,7 @@ pub struct Parts {
     pub devices: Vec<Device>,
     pub observer: Arc<Observer>,
     pub keeper: Keeper,
+    pub workers: Workers,
 }
 
 impl Cycle {
@@ -181,6 +221,7 @@ impl Cycle {
             devices,
             observer,
             keeper,
+            workers,
         } = parts;
         let jobs = store
             .living()?
@@ -192,6 +233,9 @@ impl Cycle {
             .and_then(|cursor| cursor.parse().ok())
             .unwrap_or(0);
         let bypasses = store.bypass_counts()?;
+        let projects = store.projects()?;
+        let secrets = Secrets::below(config.home.state());
+        let migs = Migs::new(workers, store.migs()?);
         Ok(Self {
             config,
             store,
@@ -200,12 +244,16 @@ impl Cycle {
             devices,
             observer,
             keeper,
+            migs,
             watchlist: Watchlist::default(),
             bypasses,
             unspoken: HashSet::new(),
             jobs,
             waits: HashMap::new(),
             cursor,
+            projects,
+            secrets,
+            again_at: None,
             children: Vec::new(),
             blind: None,
             round: Round {
@@ -260,10 +308,12 @@ impl Cycle {
 
     /// Plans if need be, makes the round durable, then does what it has decided and answers.
     fn finish_round(&mut self) -> Result<(), StoreError> {
+        self.release_followers()?;
         if std::mem::take(&mut self.round.replan) {
             self.plan()?;
         }
         self.store.commit()?;
+        self.give_orders();
         self.carry_out_resizes()?;
         self.check();
         self.carry_out();
@@ -295,8 +345,8 @@ impl Cycle {
 
     fn handle(&mut self, message: Message) -> Result<(), StoreError> {
         match message {
-            Message::Submit { submit, reply } => {
-                let result = self.submit(*submit)?;
+            Message::Submit { submit, by, reply } => {
+                let result = self.submit(*submit, &by)?;
                 match result {
                     submit::Submitted::Job(id) => self.round.answers.push(Answer {
                         reply,
@@ -309,6 +359,14 @@ impl Cycle {
                     // It would change nothing, so nothing needs to be durable first.
                     submit::Submitted::Would(job) => drop(reply.send(Ok(*job))),
                 }
+            }
+            Message::Requeue { reference, reply } => {
+                let result = self.requeue(&reference)?;
+                self.round.answers.push(Answer { reply, result });
+            }
+            Message::Project { name, act, reply } => {
+                let result = self.tend_project(&name, &act)?;
+                self.round.tended.push((reply, result));
             }
             Message::Cancel { reference, reply } => {
                 let result = self.cancel(&reference)?;
@@ -331,6 +389,12 @@ impl Cycle {
                     self.news(id)?;
                 }
             }
+            Message::GpuMode { gpu, change, reply } => self.change_mode(&gpu, &change, reply)?,
+            Message::MigGc { gc, reply } => {
+                let gone = self.collect(&gc)?;
+                self.round.collected.push((reply, gone));
+            }
+            Message::Mig(report) => self.reported(*report)?,
             Message::Looked(look) => self.observed(&look)?,
             Message::Blind(why) => self.blinded(why)?,
             Message::Stop => self.round.stop = true,
@@ -376,6 +440,8 @@ impl Cycle {
             };
             let milestone = match &living.job.life {
                 divvy_core::Job::Queued => None,
+                // What it is to run on is not there yet.
+                divvy_core::Job::Starting { .. } if !living.awaits.is_empty() => None,
                 divvy_core::Job::Ended { .. } => Some(Milestone::Ended),
                 _ => Some(Milestone::Starting),
             };
@@ -396,6 +462,15 @@ impl Cycle {
             if !reply.is_closed() {
                 let _ = reply.send(result.and_then(|id| self.show_any(id)));
             }
+        }
+        for (reply, result) in std::mem::take(&mut self.round.tended) {
+            let _ = reply.send(result);
+        }
+        for (reply, result) in std::mem::take(&mut self.round.changes) {
+            let _ = reply.send(result);
+        }
+        for (reply, gone) in std::mem::take(&mut self.round.collected) {
+            let _ = reply.send(Ok(gone));
         }
         self.jobs
             .retain(|_, living| living.job.life.outcome().is_none());

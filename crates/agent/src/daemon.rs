@@ -4,35 +4,43 @@
 //! locked, and nobody is answered before the journal and the world agree.
 
 mod detach;
+mod doors;
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::OpenOptionsExt;
+use std::net::TcpListener as StdTcpListener;
 use std::os::unix::net::UnixListener as StdListener;
+use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use divvy_api::home::{Home, HomeError};
-use divvy_api::v1::{Error, ErrorCode};
+use divvy_api::v1::{Container, Error, ErrorCode};
 use divvy_core::reconcile::Policy;
-use divvy_core::{GpuSelection, GpuUuid, Mode, Order, QueueName, QueueSpec, can_ever_fit};
-use tokio::net::UnixListener;
+use divvy_core::{GpuSelection, GpuUuid, Mode, Order, Preemption, QueueName, QueueSpec, can_ever_fit};
+use tokio::net::{TcpListener, UnixListener};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{broadcast, oneshot};
 use tracing_subscriber::EnvFilter;
 
-use crate::config::{Config, GRACE, Simulated};
+use crate::config::{Config, Containers, GRACE, Simulated};
+use crate::container::{OnUnlimited, engine, plan, sweep};
 use crate::cycle::{Cycle, Parts};
-use crate::gpu::{Device, Observation};
+use crate::gpu::{Device, Observation, Observed};
 use crate::http::{self, Api};
 use crate::keeper::Keeper;
 use crate::mailbox::{Mailbox, Message};
+use crate::mig::Workers;
+use crate::mig::mode::effective;
 use crate::node::Node;
 use crate::process::Process;
 use crate::store::{Store, StoreError};
 use crate::supervise::chain;
 use crate::watch::Watch;
-use crate::{simulated, user};
+use crate::simulated;
+pub use doors::DoorArgs;
+use doors::Doors;
 
 /// How long the lock of a daemon that is dead may still be held.
 const LOCK_PATIENCE: Duration = Duration::from_secs(5);
@@ -51,10 +59,18 @@ pub struct DaemonArgs {
     pub queues: Vec<QueueSpec>,
     pub order: Order,
     pub backfill: bool,
+    pub preemption: Preemption,
     /// Return once it answers, and leave it running.
     pub detached: bool,
-    /// Jobs were to run in containers: that is said to be not so.
-    pub containers: bool,
+    pub doors: DoorArgs,
+    /// Jobs run in containers.
+    pub docker: bool,
+    /// The container of submitted jobs that name none; without it they run as plain processes.
+    pub container: Option<Container>,
+    /// Images that the limiter cannot hold are not started.
+    pub deny_unlimited: bool,
+    /// Where the engine looks for CDI devices, if slices are to be some.
+    pub cdi_dir: Option<PathBuf>,
     /// Simulated GPUs: `a100-80gb:3`.
     pub sim: Option<String>,
     /// Time between SIGTERM and SIGKILL; 10 s when absent.
@@ -69,8 +85,8 @@ pub struct DaemonArgs {
 /// [`ErrorCode::Conflict`] when this home has a daemon, [`ErrorCode::Usage`] and [`ErrorCode::NeverFits`] for arguments
 /// that do not fit the node, [`ErrorCode::Internal`] for what the machine lacks.
 pub fn daemon(args: DaemonArgs) -> Result<(), Error> {
-    let home = Home::from_env().map_err(|error| from_home(&error))?;
-    home.create().map_err(|error| from_home(&error))?;
+    let doors = Doors::of(&args.doors)?;
+    let home = doors::home(&args.doors)?;
     if args.detached {
         return detach::start(&home);
     }
@@ -79,16 +95,21 @@ pub fn daemon(args: DaemonArgs) -> Result<(), Error> {
         simulated::enter(simulated)?;
     }
     log_to_stderr();
-    if args.containers {
-        tracing::warn!(
-            "container jobs are not in this version: jobs run as plain processes, held to the same limits"
+    if args.docker && args.container.is_none() {
+        tracing::info!(
+            "--docker names no image: jobs that name one run in it, and others as plain processes under the same limits"
         );
     }
     let _lock = lock(&home)?;
-    serve(args, home, simulated)
+    serve(args, home, simulated, doors)
 }
 
-fn serve(args: DaemonArgs, home: Home, simulated: Option<Simulated>) -> Result<(), Error> {
+fn serve(
+    args: DaemonArgs,
+    home: Home,
+    simulated: Option<Simulated>,
+    doors: Doors,
+) -> Result<(), Error> {
     let store = Store::open(&home.database()).map_err(|error| from_store(&error))?;
     store
         .number_after(&home.jobs())
@@ -96,6 +117,9 @@ fn serve(args: DaemonArgs, home: Home, simulated: Option<Simulated>) -> Result<(
     let living = store.living().map_err(|error| from_store(&error))?;
     let in_use = living.iter().any(|job| !job.life.grants().is_empty());
     let node = Node::open(simulated, in_use)?;
+    if args.doors.system && node.simulated.is_some() {
+        simulated::share(&home).map_err(|error| internal("cannot share the simulated GPUs", &error))?;
+    }
     let managed = select(&args.gpus, &node.observation)?;
     let devices = devices(&node, &store, &managed)?;
     let queues = with_default(args.queues);
@@ -104,6 +128,7 @@ fn serve(args: DaemonArgs, home: Home, simulated: Option<Simulated>) -> Result<(
     let Node {
         programs,
         simulated,
+        source,
         driver_version,
         ..
     } = node;
@@ -111,9 +136,9 @@ fn serve(args: DaemonArgs, home: Home, simulated: Option<Simulated>) -> Result<(
         queues,
         order: args.order,
         backfill: args.backfill,
+        preemption: args.preemption,
         grace: args.grace.unwrap_or(GRACE),
         on_bypass: args.on_bypass,
-        user: user::name(),
         hostname: rustix::system::uname()
             .nodename()
             .to_string_lossy()
@@ -121,7 +146,16 @@ fn serve(args: DaemonArgs, home: Home, simulated: Option<Simulated>) -> Result<(
         programs,
         simulated,
         driver_version,
+        containers: Containers {
+            default: args.container,
+            on_unlimited: match args.deny_unlimited {
+                true => OnUnlimited::Deny,
+                false => OnUnlimited::Warn,
+            },
+            cdi: args.cdi_dir,
+        },
         home,
+        rules: Arc::clone(&doors.rules),
     };
 
     let (sender, messages) = mpsc::channel();
@@ -134,6 +168,7 @@ fn serve(args: DaemonArgs, home: Home, simulated: Option<Simulated>) -> Result<(
             |error| tracing::warn!(%error, "job folders cannot be watched; ends are seen later"),
         )
         .ok();
+    let workers = Workers::new(source, mailbox.clone(), config.home.migs());
     let home = Arc::new(config.home.clone());
     let keeper =
         Keeper::start().map_err(|error| internal("starting the keeper of compute time", &error))?;
@@ -145,10 +180,13 @@ fn serve(args: DaemonArgs, home: Home, simulated: Option<Simulated>) -> Result<(
         devices,
         observer: Arc::clone(&observer),
         keeper,
+        workers,
     };
     let mut cycle = Cycle::new(parts).map_err(|error| from_store(&error))?;
-    let listener = bind(&home)?;
+    let listener = doors.bind(&home)?;
+    let tcp = doors.bind_tcp()?;
     let resumed = cycle.resume().map_err(|error| from_store(&error))?;
+    sweep_containers(&cycle, &home)?;
     tracing::info!(
         gpus = managed.len(),
         queued = resumed.queued,
@@ -170,12 +208,15 @@ fn serve(args: DaemonArgs, home: Home, simulated: Option<Simulated>) -> Result<(
         events,
         home: Arc::clone(&home),
         observer,
+        rules: doors.rules,
+        me: doors.me,
+        token: doors.token,
     };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
     let runtime = runtime.map_err(|error| internal("cannot start the server", &error))?;
-    let ended = runtime.block_on(until_told(api, listener, mailbox, cycle_end));
+    let ended = runtime.block_on(until_told(api, (listener, tcp), mailbox, cycle_end));
     runtime.shutdown_background();
     // The name is ours while we hold the lock; the next daemon makes its own.
     let _ = fs::remove_file(home.socket());
@@ -188,14 +229,26 @@ fn serve(args: DaemonArgs, home: Home, simulated: Option<Simulated>) -> Result<(
     ended
 }
 
+/// Takes away what is left of containers whose jobs have ended, where an engine listens.
+fn sweep_containers(cycle: &Cycle, home: &Home) -> Result<(), Error> {
+    let Ok(socket) = engine::socket() else {
+        return Ok(());
+    };
+    let living = cycle.living_ids().iter().map(ToString::to_string).collect();
+    sweep::start(socket, plan::instance(home.state()), living)
+        .map_err(|error| internal("cannot start a thread", &error))
+}
+
 async fn until_told(
     api: Api,
-    listener: StdListener,
+    (listener, tcp): (StdListener, Option<StdTcpListener>),
     mailbox: Mailbox,
     mut cycle_end: oneshot::Receiver<Result<(), StoreError>>,
 ) -> Result<(), Error> {
     let listener =
         UnixListener::from_std(listener).map_err(|error| internal("cannot serve", &error))?;
+    let tcp = tcp.map(TcpListener::from_std).transpose();
+    let tcp = tcp.map_err(|error| internal("cannot serve", &error))?;
     let watch = |kind| signal(kind).map_err(|error| internal("cannot wait for signals", &error));
     let (mut terminate, mut interrupt) = (
         watch(SignalKind::terminate())?,
@@ -204,7 +257,7 @@ async fn until_told(
     // A closed terminal is no reason to stop serving.
     let _hangup = watch(SignalKind::hangup())?;
     let by = tokio::select! {
-        served = http::serve(api, listener) => {
+        served = http::serve(api, listener, tcp) => {
             let error = served.err().unwrap_or_else(|| io::Error::other("no more connections"));
             return Err(internal("the server has stopped", &error));
         }
@@ -257,15 +310,25 @@ fn devices(node: &Node, store: &Store, managed: &[u32]) -> Result<Vec<Device>, E
             .flat_map(|job| &job.holdings)
             .any(|holding| holding.grant.gpu == *uuid)
     };
-    node.devices(store, |gpu| match managed.contains(&gpu.index) {
-        true => Some(Mode::Shared),
+    let wanted = store.modes().map_err(|error| from_store(&error))?;
+    let mode = |gpu: &Observed| {
+        let wanted = wanted.get(&gpu.uuid).map(|wanted| wanted.mode);
+        effective(wanted, gpu.mig.as_ref().map(|mig| mig.mode))
+    };
+    let mut devices = node.devices(store, |gpu| match managed.contains(&gpu.index) {
+        true => Some(mode(gpu)),
         false => held(&gpu.uuid).then_some(Mode::Unmanaged),
-    })
+    })?;
+    for device in &mut devices {
+        device.managed = managed.contains(&device.gpu.index);
+        device.wanted = wanted.get(&device.gpu.uuid).copied();
+    }
+    Ok(devices)
 }
 
 /// A queue whose jobs could never start would block every queue after it for ever.
 fn check_queues(queues: &[QueueSpec], devices: &[Device]) -> Result<(), Error> {
-    let gpus: Vec<_> = devices.iter().map(|device| device.gpu.clone()).collect();
+    let gpus: Vec<_> = devices.iter().map(Device::empty).collect();
     for QueueSpec { name, amount } in queues {
         let Some(amount) = amount else { continue };
         can_ever_fit(&gpus, &(*amount).into()).map_err(|never| {
@@ -344,21 +407,6 @@ fn holder(file: &mut File) -> Option<Process> {
         pid: pid.parse().ok()?,
         start_time: start_time.parse().ok()?,
     })
-}
-
-fn bind(home: &Home) -> Result<StdListener, Error> {
-    let path = home.socket();
-    let bind = || -> io::Result<StdListener> {
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let listener = StdListener::bind(&path)?;
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
-        listener.set_nonblocking(true)?;
-        Ok(listener)
-    };
-    bind().map_err(|error| internal(&format!("cannot listen on {}", path.display()), &error))
 }
 
 fn log_to_stderr() {

@@ -5,32 +5,38 @@
 
 mod body;
 mod events;
+mod gate;
 mod log;
 mod metrics;
+pub mod token;
 
 use std::collections::BTreeSet;
+use std::future::IntoFuture;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use axum::extract::connect_info::Connected;
-use axum::extract::{ConnectInfo, DefaultBodyLimit, Request, State};
-use axum::middleware::{self, Next};
-use axum::response::Response;
-use axum::routing::{get, post};
+use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::Extension;
+use axum::middleware;
+use axum::routing::{get, patch, post};
 use axum::serve::IncomingStream;
 use divvy_api::home::Home;
 use divvy_api::v1::{self, Error, ErrorCode, List};
 use serde::Deserialize;
-use tokio::net::UnixListener;
+use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::broadcast;
 
+use crate::access::{Caller, Rules};
+use crate::account::Account;
 use crate::advice::{self, Runs};
 use crate::gpu::Observer;
-use crate::mailbox::{Mailbox, Message, Milestone};
+use crate::mailbox::{Mailbox, Message, Milestone, ProjectAct};
 use crate::store;
 use crate::supervise::chain;
 use body::{Body, Failure, Path, Query};
+use token::Token;
 pub use metrics::Page;
 
 /// A command line and an environment fit into this; Linux takes 2 MiB of them by default.
@@ -46,21 +52,41 @@ pub struct Api {
     pub events: broadcast::Sender<v1::Event>,
     pub home: Arc<Home>,
     pub observer: Arc<Observer>,
+    pub rules: Arc<Rules>,
+    /// The daemon's own user.
+    pub me: Account,
+    /// Whose bearer may call over TCP.
+    pub token: Option<Token>,
 }
 
 /// Serves until the future is dropped.
-pub async fn serve(api: Api, listener: UnixListener) -> std::io::Result<()> {
+pub async fn serve(
+    api: Api,
+    listener: UnixListener,
+    tcp: Option<TcpListener>,
+) -> std::io::Result<()> {
     let routes = Router::new()
         .route("/v1/node", get(node))
         .route("/v1/gpus", get(gpus))
+        .route("/v1/gpus/{gpu}", patch(change_gpu))
+        .route("/v1/mig", get(mig))
+        .route("/v1/mig/plan", post(mig_plan))
+        .route("/v1/mig/gc", post(mig_gc))
         .route("/v1/queues", get(queues))
+        .route("/v1/projects", get(projects))
+        .route(
+            "/v1/projects/{project}",
+            post(add_project).patch(set_project).delete(remove_project),
+        )
         .route("/v1/jobs", get(jobs).post(submit))
         .route("/v1/jobs/{job}", get(job))
         .route("/v1/jobs/{job}/why", get(why))
         .route("/v1/jobs/{job}/wait", get(wait))
         .route("/v1/jobs/{job}/log", get(log::log))
         .route("/v1/jobs/{job}/cancel", post(cancel))
+        .route("/v1/jobs/{job}/requeue", post(requeue))
         .route("/v1/jobs/{job}/resize", post(resize))
+        .route("/v1/jobs/{job}/docker", get(docker))
         .route("/v1/jobs/{job}/oom", get(oom))
         .route("/v1/advice", get(advice))
         .route("/v1/events", get(events::events))
@@ -68,49 +94,53 @@ pub async fn serve(api: Api, listener: UnixListener) -> std::io::Result<()> {
         .fallback(missing)
         .method_not_allowed_fallback(wrong_method)
         .layer(DefaultBodyLimit::max(BODY_LIMIT))
-        .layer(middleware::from_fn(only_us))
-        .with_state(api);
-    axum::serve(
+        .with_state(api.clone());
+    // Outside of the routes, so that it decides also what a path means.
+    let gated = Router::new()
+        .fallback_service(routes)
+        .layer(middleware::from_fn_with_state(api, gate::gate));
+    let local = axum::serve(
         listener,
-        routes.into_make_service_with_connect_info::<Peer>(),
-    )
-    .await
-}
-
-/// Who is at the other end of a connection, by the kernel's word.
-#[derive(Clone, Copy, Debug)]
-struct Peer {
-    uid: Option<u32>,
-}
-
-impl Connected<IncomingStream<'_, UnixListener>> for Peer {
-    fn connect_info(stream: IncomingStream<'_, UnixListener>) -> Self {
-        Self {
-            uid: stream.io().peer_cred().ok().map(|peer| peer.uid()),
+        gated
+            .clone()
+            .into_make_service_with_connect_info::<Peer>(),
+    );
+    match tcp {
+        None => local.await,
+        Some(tcp) => {
+            let remote = axum::serve(tcp, gated.into_make_service_with_connect_info::<Peer>());
+            tokio::select! {
+                ended = local.into_future() => ended,
+                ended = remote.into_future() => ended,
+            }
         }
     }
 }
 
-/// The folder's mode keeps others out already; this holds where a folder is shared by mistake.
-async fn only_us(
-    ConnectInfo(peer): ConnectInfo<Peer>,
-    request: Request,
-    next: Next,
-) -> Result<Response, Failure> {
-    let me = rustix::process::geteuid().as_raw();
-    match peer.uid {
-        Some(uid) if uid == me || uid == 0 => Ok(next.run(request).await),
-        Some(uid) => {
-            let why = format!("this daemon serves uid {me}, and you are uid {uid}");
-            Err(Error::new(ErrorCode::NotAllowed, why)
-                .hint("start one of your own with `divvy daemon`")
-                .into())
+/// Who is at the other end of a connection, by the kernel's word.
+#[derive(Clone, Copy, Debug)]
+enum Peer {
+    Local { uid: u32, gid: u32 },
+    /// It came over TCP, and has to say it with a token.
+    Token,
+    Unknown,
+}
+
+impl Connected<IncomingStream<'_, TcpListener>> for Peer {
+    fn connect_info(_: IncomingStream<'_, TcpListener>) -> Self {
+        Self::Token
+    }
+}
+
+impl Connected<IncomingStream<'_, UnixListener>> for Peer {
+    fn connect_info(stream: IncomingStream<'_, UnixListener>) -> Self {
+        match stream.io().peer_cred() {
+            Ok(peer) => Self::Local {
+                uid: peer.uid(),
+                gid: peer.gid(),
+            },
+            Err(_) => Self::Unknown,
         }
-        None => Err(Error::new(
-            ErrorCode::NotAllowed,
-            "the kernel does not say who is calling",
-        )
-        .into()),
     }
 }
 
@@ -149,6 +179,49 @@ async fn gpus(State(api): State<Api>) -> Answer<v1::Gpu> {
     list("GpuList", api.mailbox.read(|cycle| Ok(cycle.gpus())).await?)
 }
 
+async fn change_gpu(
+    State(api): State<Api>,
+    Path(gpu): Path<String>,
+    Body(change): Body<v1::GpuChange>,
+) -> Answer<v1::GpuChanged> {
+    // Who uses the GPU now decides whether it can be done.
+    look(&api).await;
+    let changed = api
+        .mailbox
+        .ask(|reply| Message::GpuMode { gpu, change, reply });
+    list("GpuChange", vec![changed.await?])
+}
+
+async fn mig(State(api): State<Api>) -> Answer<v1::MigInstance> {
+    look(&api).await;
+    list(
+        "MigInstanceList",
+        api.mailbox.read(|cycle| Ok(cycle.mig_instances())).await?,
+    )
+}
+
+async fn mig_plan(
+    State(api): State<Api>,
+    Body(wanted): Body<v1::MigWanted>,
+) -> Answer<v1::MigPlanned> {
+    look(&api).await;
+    list(
+        "MigPlan",
+        api.mailbox
+            .read(move |cycle| cycle.mig_plan(&wanted))
+            .await?,
+    )
+}
+
+async fn mig_gc(State(api): State<Api>, Body(gc): Body<v1::MigGc>) -> Answer<v1::MigInstance> {
+    list(
+        "MigInstanceList",
+        api.mailbox
+            .ask(|reply| Message::MigGc { gc, reply })
+            .await?,
+    )
+}
+
 /// A fresh look, so that what was allocated before the question is in the answer.
 async fn look(api: &Api) {
     let (observer, mailbox) = (Arc::clone(&api.observer), api.mailbox.clone());
@@ -161,6 +234,40 @@ async fn queues(State(api): State<Api>) -> Answer<v1::Queue> {
         "QueueList",
         api.mailbox.read(|cycle| Ok(cycle.queues_shown())).await?,
     )
+}
+
+async fn projects(State(api): State<Api>) -> Answer<v1::Project> {
+    list(
+        "ProjectList",
+        api.mailbox.read(|cycle| Ok(cycle.projects_shown())).await?,
+    )
+}
+
+async fn tend(api: &Api, name: String, act: ProjectAct) -> Answer<v1::Project> {
+    let tended = api
+        .mailbox
+        .ask(|reply| Message::Project { name, act, reply });
+    list("ProjectList", vec![tended.await?])
+}
+
+async fn add_project(
+    State(api): State<Api>,
+    Path(name): Path<String>,
+    Body(change): Body<v1::ProjectChange>,
+) -> Answer<v1::Project> {
+    tend(&api, name, ProjectAct::Add(change)).await
+}
+
+async fn set_project(
+    State(api): State<Api>,
+    Path(name): Path<String>,
+    Body(change): Body<v1::ProjectChange>,
+) -> Answer<v1::Project> {
+    tend(&api, name, ProjectAct::Set(change)).await
+}
+
+async fn remove_project(State(api): State<Api>, Path(name): Path<String>) -> Answer<v1::Project> {
+    tend(&api, name, ProjectAct::Remove).await
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -213,17 +320,20 @@ async fn why(State(api): State<Api>, Path(reference): Path<String>) -> Answer<v1
     )
 }
 
-async fn submit(State(api): State<Api>, Body(submit): Body<v1::Submit>) -> Answer<v1::Job> {
+async fn submit(
+    State(api): State<Api>,
+    Extension(caller): Extension<Caller>,
+    Body(submit): Body<v1::Submit>) -> Answer<v1::Job> {
     // Without jobs looks are seldom, and the first one must not be placed by what strangers held two seconds ago.
     if !api.observer.is_busy() {
         look(&api).await;
     }
-    let submit = Box::new(submit);
+    let (submit, by) = (Box::new(submit), Box::new(caller));
     list(
         "JobList",
         vec![
             api.mailbox
-                .ask(|reply| Message::Submit { submit, reply })
+                .ask(|reply| Message::Submit { submit, by, reply })
                 .await?,
         ],
     )
@@ -238,6 +348,13 @@ async fn cancel(State(api): State<Api>, Path(reference): Path<String>) -> Answer
                 .await?,
         ],
     )
+}
+
+async fn requeue(State(api): State<Api>, Path(reference): Path<String>) -> Answer<v1::Job> {
+    let requeue = api
+        .mailbox
+        .ask(|reply| Message::Requeue { reference, reply });
+    list("JobList", vec![requeue.await?])
 }
 
 async fn resize(
@@ -255,6 +372,14 @@ async fn resize(
     list("JobList", vec![resize.await?])
 }
 
+async fn docker(
+    State(api): State<Api>,
+    Path(reference): Path<String>,
+) -> Answer<v1::DockerArgs> {
+    let added = api.mailbox.read(move |cycle| cycle.docker_args(&reference));
+    list("DockerArgs", vec![added.await?])
+}
+
 async fn oom(State(api): State<Api>, Path(reference): Path<String>) -> Answer<v1::Oom> {
     list(
         "Oom",
@@ -270,7 +395,10 @@ struct WhichRuns {
     program: Option<String>,
 }
 
-async fn advice(State(api): State<Api>, Query(which): Query<WhichRuns>) -> Answer<v1::Advice> {
+async fn advice(
+    State(api): State<Api>,
+    Extension(caller): Extension<Caller>,
+    Query(which): Query<WhichRuns>) -> Answer<v1::Advice> {
     let runs = match which {
         WhichRuns {
             job: Some(reference),
@@ -307,7 +435,9 @@ async fn advice(State(api): State<Api>, Query(which): Query<WhichRuns>) -> Answe
     let gpus = api.mailbox.read(|cycle| Ok(cycle.served())).await?;
     let database = api.home.database();
     let advised = tokio::task::spawn_blocking(move || {
-        let jobs = store::all_but(&database, &BTreeSet::new())?;
+        let mut jobs = store::all_but(&database, &BTreeSet::new())?;
+        // Programs are named, so only those of jobs whose commands are shown.
+        jobs.retain(|job| caller.sees(job.ask.by.uid));
         let sufficient = store::sufficient(&database)?;
         Ok::<_, store::StoreError>(advice::advice(&runs, jobs, &sufficient, &gpus))
     });

@@ -8,15 +8,21 @@ use divvy_core::{Amount, Compute, Gpu, NeverFits, Request, can_ever_fit};
 
 /// Refuses what no program can be started with.
 pub fn check_texts(submit: &Submit) -> Result<(), Error> {
-    if submit.command.first().is_none_or(String::is_empty) {
+    let has_own = submit.container.is_some() && submit.command.is_empty();
+    if !has_own && submit.command.first().is_none_or(String::is_empty) {
         return Err(usage("the command is empty").hint("put the program after `--`"));
     }
     let texts = submit
         .command
         .iter()
         .chain([&submit.cwd])
+        .chain(submit.container.iter().flat_map(|container| {
+            std::iter::once(&container.image).chain(&container.arguments)
+        }))
         .chain(submit.env.keys())
-        .chain(submit.env.values());
+        .chain(submit.env.values())
+        .chain(submit.secrets.keys())
+        .chain(submit.secrets.values());
     if texts.into_iter().any(|text| text.contains('\0')) {
         return Err(usage(
             "a NUL byte cannot be part of a command, a path or an environment",
@@ -25,6 +31,7 @@ pub fn check_texts(submit: &Submit) -> Result<(), Error> {
     if let Some(name) = submit
         .env
         .keys()
+        .chain(submit.secrets.keys())
         .find(|name| name.is_empty() || name.contains('='))
     {
         return Err(usage(format!(
@@ -138,6 +145,14 @@ mod tests {
             no_wait: false,
             dry_run: false,
             idempotency_key: None,
+            priority: 0,
+            preemptible: false,
+            time_limit_s: None,
+            after: Vec::new(),
+            retries: 0,
+            secrets: BTreeMap::new(),
+            array: None,
+            container: None,
         }
     }
 

@@ -2,13 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use divvy_api::v1::Runner;
-use divvy_core::job::Event;
+use divvy_api::v1::{Container, Runner};
+use divvy_core::job::{Event, Stop};
 use divvy_core::resize::{Goal, Resized};
-use divvy_core::{Amount, Bytes, Compute, Grant, Job as Life, JobId, QueueName, Request};
+use divvy_core::{Amount, Bytes, Compute, Grant, Job as Life, JobId, Owner, QueueName, Request};
 use jiff::Timestamp;
 
 use crate::bypass::Bypass;
+use crate::clock::now;
+use crate::terms::{Course, Terms};
 
 /// A job. Its environment stays in the store until it is started.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,6 +35,24 @@ pub struct Job {
     pub holdings: Vec<Holding>,
     /// Who of it held memory past the limiter, oldest first.
     pub bypasses: Vec<Bypass>,
+    pub course: Course,
+}
+
+/// Who submitted a job, by the kernel's word: whose it is, and as whom its program runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Submitter {
+    pub uid: u32,
+    pub gid: u32,
+}
+
+impl Submitter {
+    /// The agent's own user.
+    pub fn me() -> Self {
+        Self {
+            uid: rustix::process::geteuid().as_raw(),
+            gid: rustix::process::getegid().as_raw(),
+        }
+    }
 }
 
 /// What was submitted, checked.
@@ -40,12 +60,18 @@ pub struct Job {
 pub struct Ask {
     pub name: String,
     pub user: String,
+    pub by: Submitter,
     pub project: Option<String>,
     pub queue: QueueName,
     pub request: Request,
     pub runner: Runner,
     pub command: Vec<String>,
+    /// What the command runs in; judged.
+    pub container: Option<Container>,
     pub cwd: String,
+    pub terms: Terms,
+    /// Names of its secret variables, in order.
+    pub secrets: Vec<String>,
 }
 
 /// A grant and, once it was given back, what became of it.
@@ -74,6 +100,7 @@ pub struct Traces {
 pub struct NewJob {
     pub ask: Ask,
     pub env: BTreeMap<String, String>,
+    pub secrets: BTreeMap<String, String>,
     pub key: Option<String>,
     pub at: Timestamp,
 }
@@ -95,6 +122,7 @@ impl Job {
             reason: None,
             holdings: Vec::new(),
             bypasses: Vec::new(),
+            course: Course::default(),
         }
     }
 
@@ -110,6 +138,11 @@ impl Job {
             .collect();
         self.attempt += 1;
         self.step(Event::Placed(grants));
+    }
+
+    /// On whose account it runs.
+    pub fn owner(&self) -> Owner {
+        self.ask.terms.owner(self.ask.project.as_deref())
     }
 
     /// What it asks for now.
@@ -145,6 +178,13 @@ impl Job {
             grant
         };
         self.holdings.iter().map(limit).collect()
+    }
+
+    /// Tells it to stop; a bug where it has ended.
+    pub fn stop(&mut self, why: Stop) {
+        let (before, told) = self.course.stop.unwrap_or((why, now()));
+        self.course.stop = Some((why.max(before), told));
+        self.step(Event::Stop(why));
     }
 
     /// Moves it on; whoever calls has looked at its state, so a refusal is a bug.

@@ -11,30 +11,37 @@
 //! is what happens in time: journal, processes, signals, restarts.
 #![forbid(unsafe_code)]
 
+mod access;
+mod account;
 mod advice;
 mod ask;
 mod bypass;
 mod clock;
 mod config;
+mod container;
 mod cycle;
 mod daemon;
 mod doctor;
 mod environment;
+mod failpoint;
 mod gpu;
 mod http;
 mod intake;
 mod job;
 mod keeper;
 mod mailbox;
+mod mig;
 mod node;
 mod oom;
 mod process;
 mod records;
+mod secrets;
 mod selftest;
 mod simulated;
 mod solo;
 mod store;
 mod supervise;
+mod terms;
 mod user;
 mod watch;
 
@@ -43,7 +50,7 @@ use std::process::ExitCode;
 
 use divvy_api::v1::{Error, ErrorCode};
 
-pub use daemon::{DaemonArgs, daemon};
+pub use daemon::{DaemonArgs, DoorArgs, daemon};
 pub use divvy_api::home;
 pub use doctor::doctor;
 pub use doctor::machine::probe_driver;

@@ -3,11 +3,12 @@
 use std::sync::mpsc::Sender;
 
 use divvy_api::v1::{
-    Error, ErrorCode, GpuChange, GpuChanged, Job, MigGc, MigInstance, Resize, Submit,
+    Error, ErrorCode, GpuChange, GpuChanged, Job, Project, ProjectChange, MigGc, MigInstance, Resize, Submit,
 };
 use divvy_core::JobId;
 use tokio::sync::oneshot;
 
+use crate::access::Caller;
 use crate::cycle::Cycle;
 use crate::gpu::look::Look;
 use crate::mig::Report;
@@ -26,10 +27,28 @@ pub enum Milestone {
     Ended,
 }
 
+/// What is to be done to a project.
+#[derive(Clone, Debug)]
+pub enum ProjectAct {
+    Add(ProjectChange),
+    Set(ProjectChange),
+    Remove,
+}
+
 pub enum Message {
     Submit {
         submit: Box<Submit>,
+        by: Box<Caller>,
         reply: Reply<Job>,
+    },
+    Requeue {
+        reference: String,
+        reply: Reply<Job>,
+    },
+    Project {
+        name: String,
+        act: ProjectAct,
+        reply: Reply<Project>,
     },
     Cancel {
         reference: String,

@@ -156,6 +156,13 @@ pub fn ticks(boot_time_ns: u64) -> u64 {
     u64::try_from(u128::from(boot_time_ns) * a_second / 1_000_000_000).unwrap_or(u64::MAX)
 }
 
+/// Whole seconds since a process of this start time (in ticks) started.
+pub fn seconds_since(start_time: u64) -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    let now = u64::try_from(now.tv_sec).unwrap_or(0);
+    now.saturating_sub(start_time / rustix::param::clock_ticks_per_second().max(1))
+}
+
 /// All other living processes of the session that `leader` led: what a supervisor leaves behind when it is killed,
 /// daemonised children aside. The kernel keeps a session's number from being used again while it has members, so a new
 /// leader of that number means that there are none.
@@ -166,6 +173,11 @@ pub fn session_members(leader: Process) -> Vec<Process> {
     let members =
         living().filter(|(process, stat)| stat.session == leader.pid && *process != leader);
     members.map(|(process, _)| process).collect()
+}
+
+/// Every living process that is seen from here.
+pub fn everybody() -> impl Iterator<Item = Process> {
+    living().map(|(process, _)| process)
 }
 
 fn living() -> impl Iterator<Item = (Process, Stat)> {

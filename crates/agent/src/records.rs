@@ -6,6 +6,8 @@
 //! limiter.json  supervisor  in which form the limiter got into the program; atomic, not synced
 //! launch.json   supervisor  on disk before the program exists: from here on it may have run, so it never runs again
 //! started.json  supervisor  the program's pid; atomic, not synced, as it means nothing after a reboot
+//! container.json supervisor which container is the job's, where it has one
+//! stop          agent       the container is to be stopped, whoever supervises it by then
 //! exit.json     supervisor  how it ended, on disk; nothing of the job lives any more
 //! log           program     output of jobs that have no terminal
 //! ```
@@ -14,15 +16,17 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::container::Plan;
 use crate::process::Process;
 use crate::supervise::form::{Limiter, Wish};
+use crate::supervise::identity::Identity;
 
 /// Names in a job's folder whose appearance the agent watches for.
 pub const STARTED: &str = "started.json";
@@ -30,6 +34,8 @@ pub const EXIT: &str = "exit.json";
 const SPEC: &str = "spec.json";
 const LAUNCH: &str = "launch.json";
 const LIMITER: &str = "limiter.json";
+const CONTAINER: &str = "container.json";
+const STOP: &str = "stop";
 const LOCK: &str = "run.lock";
 const LOG: &str = "log";
 
@@ -44,7 +50,14 @@ pub struct Spec {
     pub env: BTreeMap<String, String>,
     /// Time between SIGTERM and SIGKILL when the job is stopped, in milliseconds.
     pub grace_ms: u64,
-    pub limiter: Wish,
+    /// `None` where the hardware holds it.
+    pub limiter: Option<Wish>,
+    /// The container to run the command in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container: Option<Plan>,
+    /// As whom the program runs; absent: as the supervisor does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<Identity>,
 }
 
 /// `launch.json` (the supervisor) and `started.json` (the program).
@@ -53,6 +66,16 @@ pub struct Begun {
     #[serde(flatten)]
     pub process: Process,
     pub at: Timestamp,
+}
+
+/// `container.json`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Placed {
+    pub name: String,
+    /// The engine's own name for it.
+    pub id: String,
+    /// Bytes of the job's log that are not the container's.
+    pub log_from: u64,
 }
 
 /// `exit.json`.
@@ -76,6 +99,10 @@ pub enum Outcome {
     Withdrawn {
         withdrawn: String,
     },
+    /// Its container is gone, and nobody knows how it ended.
+    Lost {
+        lost: String,
+    },
     Exited {
         exit_code: i32,
     },
@@ -90,7 +117,7 @@ impl Outcome {
         match self {
             Self::Launch { exit_code, .. } | Self::Exited { exit_code } => Some(*exit_code),
             Self::Signaled { signal } => Some(128 + signal),
-            Self::Withdrawn { .. } => None,
+            Self::Withdrawn { .. } | Self::Lost { .. } => None,
         }
     }
 }
@@ -128,8 +155,17 @@ impl JobDir {
         self.replace(SPEC, spec, false)
     }
 
+    /// Lets its user reach the log by its name. The records stay the agent's.
+    pub fn open_to(&self, _user: &Identity) -> Result<(), RecordError> {
+        fs::set_permissions(&self.0, fs::Permissions::from_mode(0o711))
+            .map_err(|error| self.error("open", "", error))
+    }
+
     fn make(&self) -> Result<(), RecordError> {
-        match fs::DirBuilder::new().mode(0o700).create(&self.0) {
+        match fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&self.0) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
                 Err(self.error("make", "", error))
             }
@@ -214,6 +250,25 @@ impl JobDir {
         self.replace(LIMITER, limiter, false)
     }
 
+    pub fn container(&self) -> Result<Option<Placed>, RecordError> {
+        self.read(CONTAINER)
+    }
+
+    pub fn write_container(&self, placed: &Placed) -> Result<(), RecordError> {
+        self.replace(CONTAINER, placed, false)
+    }
+
+    /// Whether somebody wants its container to end. A signal can be lost with the supervisor that it was for; this cannot.
+    pub fn is_to_stop(&self) -> bool {
+        self.0.join(STOP).exists()
+    }
+
+    pub fn mark_to_stop(&self) -> Result<(), RecordError> {
+        File::create(self.0.join(STOP))
+            .map(drop)
+            .map_err(|error| self.error("write", STOP, error))
+    }
+
     pub fn exit(&self) -> Result<Option<Exit>, RecordError> {
         self.read(EXIT)
     }
@@ -286,9 +341,11 @@ mod tests {
             cwd: "/".into(),
             env: BTreeMap::from([("KEY".into(), "secret".into())]),
             grace_ms: 10_000,
-            limiter: Wish::Preload {
+            limiter: Some(Wish::Preload {
                 because: "a test".into(),
-            },
+            }),
+            container: None,
+            user: None,
         };
         dir.write_spec(&spec).unwrap();
         assert_eq!(dir.spec().unwrap(), Some(spec));
@@ -322,6 +379,13 @@ mod tests {
                     withdrawn: "cancelled".into(),
                 },
                 r#"{"withdrawn":"cancelled","at":"2026-01-02T03:04:05Z"}"#,
+                None,
+            ),
+            (
+                Outcome::Lost {
+                    lost: "gone".into(),
+                },
+                r#"{"lost":"gone","at":"2026-01-02T03:04:05Z"}"#,
                 None,
             ),
         ];

@@ -4,7 +4,7 @@
 //! threads, so the daemon starts itself once more with them set.
 
 use std::io;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,7 +12,7 @@ use std::process::Command;
 use divvy_api::home::Home;
 use divvy_api::v1::{Error, ErrorCode};
 
-use crate::config::{Simulated, library};
+use crate::config::{self, LibraryMissing, Simulated};
 use crate::daemon::internal;
 use crate::supervise::chain;
 
@@ -60,9 +60,23 @@ pub fn enter(simulated: &Simulated) -> Result<(), Error> {
     Err(internal("cannot start this program again", &error))
 }
 
+/// Lets programs of every user have the simulated GPUs, as they may open a real GPU's device nodes.
+pub fn share(home: &Home) -> io::Result<()> {
+    let set = |path: &Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
+    };
+    set(&home.sim_lib(), 0o755)?;
+    set(&home.sim_state(), 0o666)
+}
+
+/// The simulator's own file.
+pub fn library(divvy: &Path) -> Result<PathBuf, LibraryMissing> {
+    config::library(SIMULATOR, divvy)
+}
+
 /// Makes the links to the simulator, and a new simulated node where the old one was of other models and is not in use.
 pub fn install(simulated: &Simulated, divvy: &Path, in_use: bool) -> Result<(), Error> {
-    let simulator = library(SIMULATOR, divvy)
+    let simulator = library(divvy)
         .map_err(|error| Error::new(ErrorCode::Internal, chain(&error)))?;
     let link = || -> io::Result<()> {
         std::fs::create_dir_all(&simulated.lib)?;

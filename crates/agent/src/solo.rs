@@ -173,6 +173,7 @@ fn prepare(submit: Submit, home: &Home, node: &Node, runs: &[Run]) -> Result<Pre
         grace_ms: u64::try_from(GRACE.as_millis()).unwrap_or(u64::MAX),
         limiter: Some(node.programs.wish(&folder, node.simulated.as_ref())),
         container: None,
+        user: None,
     };
     let dir = JobDir::new(self::folder(home, number));
     let record = |error| Error::new(ErrorCode::Internal, chain(&error));

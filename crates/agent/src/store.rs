@@ -7,6 +7,8 @@ mod bypasses;
 mod denials;
 mod events;
 mod jobs;
+mod migs;
+mod projects;
 mod rows;
 
 use std::io;
@@ -28,6 +30,9 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../migrations/0003_resize_oom.sql"),
     include_str!("../migrations/0004_redivide.sql"),
     include_str!("../migrations/0005_mig.sql"),
+    include_str!("../migrations/0006_projects.sql"),
+    include_str!("../migrations/0007_containers.sql"),
+    include_str!("../migrations/0008_users.sql"),
 ];
 
 /// How long a writer waits for a reader that holds the file, which in WAL mode is only while it opens.

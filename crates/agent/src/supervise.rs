@@ -19,9 +19,11 @@
 
 mod cover;
 pub mod form;
-mod loader;
+pub mod identity;
+pub mod loader;
 mod lookup;
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -37,6 +39,7 @@ use signal_hook::iterator::backend::SignalDelivery;
 use signal_hook::iterator::exfiltrator::SignalOnly;
 
 use crate::clock::now;
+use crate::container;
 use crate::process::{self, Process};
 use crate::records::{Begun, Exit, JobDir, Outcome, RecordError, Spec};
 use form::Form;
@@ -67,7 +70,7 @@ pub enum SuperviseError {
 
 /// Where the program's terminal and signals come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+pub enum Place {
     /// Its own session, no input, output where the agent opened it.
     Background,
     /// The caller's standard streams, in the foreground of a terminal: keys reach the program by themselves.
@@ -155,10 +158,16 @@ fn in_foreground() -> bool {
 
 fn run(dir: &JobDir, place: Place) -> Result<Outcome, SuperviseError> {
     let name = || dir.path().display().to_string();
-    if dir.launch()?.is_some() || dir.exit()?.is_some() {
+    if dir.exit()?.is_some() {
         return Err(SuperviseError::Spent(name()));
     }
     let spec = dir.spec()?.ok_or_else(|| SuperviseError::NoSpec(name()))?;
+    if let Some(plan) = &spec.container {
+        return container::run::run(dir, &spec, plan, place);
+    }
+    if dir.launch()?.is_some() {
+        return Err(SuperviseError::Spent(name()));
+    }
     let mut watch = Watch::new().map_err(SuperviseError::Setup)?;
     // Kernels without it (before 3.4) leave daemonised children to init.
     let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
@@ -193,6 +202,12 @@ fn run(dir: &JobDir, place: Place) -> Result<Outcome, SuperviseError> {
             }
         }
     };
+    finish(dir, place, &outcome);
+    Ok(outcome)
+}
+
+/// Writes down how it ended.
+pub(crate) fn finish(dir: &JobDir, place: Place, outcome: &Outcome) {
     let exit = Exit {
         outcome: outcome.clone(),
         at: now(),
@@ -202,7 +217,6 @@ fn run(dir: &JobDir, place: Place) -> Result<Outcome, SuperviseError> {
         // Somebody waits at the terminal, and is told the code.
         Place::Foreground | Place::Attached => report(dir.write_exit(&exit)),
     }
-    Ok(outcome)
 }
 
 /// Nobody else knows how the program ended, so a full disk is waited out: the agent sees the lock held until then. A
@@ -226,16 +240,38 @@ fn start(dir: &JobDir, spec: &Spec, place: Place) -> Result<u32, lookup::LaunchE
         .split_first()
         .ok_or_else(lookup::LaunchError::empty)?;
     let mut env = spec.env.clone();
-    let limiter = form::lay(&spec.limiter, &mut env)?;
-    // Without the record nobody can say which form it is, and it is that form all the same.
-    report(dir.write_limiter(&limiter));
-    if limiter.form == Form::Preload {
-        lookup::limiter(&env)?;
+    if let Some(wish) = &spec.limiter {
+        let limiter = form::lay(wish, &mut env, spec.user.as_ref())?;
+        // Without the record nobody can say which form it is, and it is that form all the same.
+        report(dir.write_limiter(&limiter));
+        if limiter.form == Form::Preload {
+            lookup::limiter(&env)?;
+        }
     }
+    let launch = || launch(spec, place, &env, name, args);
+    match &spec.user {
+        // Found and started with the user's rights, and none but theirs.
+        Some(user) => user.run(launch).unwrap_or_else(|error| {
+            Err(lookup::LaunchError {
+                code: 125,
+                message: format!("cannot become uid {}: {error}", user.uid),
+            })
+        }),
+        None => launch(),
+    }
+}
+
+fn launch(
+    spec: &Spec,
+    place: Place,
+    env: &BTreeMap<String, String>,
+    name: &str,
+    args: &[String],
+) -> Result<u32, lookup::LaunchError> {
     let program = lookup::find(name, env.get("PATH").map(String::as_str), &spec.cwd)?;
     let command = |path: &Path| {
         let mut command = Command::new(path);
-        command.current_dir(&spec.cwd).env_clear().envs(&env);
+        command.current_dir(&spec.cwd).env_clear().envs(env);
         match place {
             // Descriptor 0 is the run lock, which the program must not hold.
             Place::Background => command.stdin(Stdio::null()).process_group(0),
@@ -330,6 +366,10 @@ impl Tree {
     /// Asks everything to end; the grace runs from the first time.
     fn stop(&mut self) {
         self.signal(Signal::TERM);
+        // Whoever is suspended has to go on to hear it.
+        for process in process::descendants(std::process::id()) {
+            let _ = process.signal(Signal::CONT);
+        }
         self.stop.get_or_insert_with(Instant::now);
     }
 
@@ -393,7 +433,7 @@ fn setup(errno: rustix::io::Errno) -> SuperviseError {
 }
 
 /// After `launch.json` nothing may stop the supervisor, so what fails is said and survived.
-fn report(result: Result<(), RecordError>) {
+pub(crate) fn report(result: Result<(), RecordError>) {
     if let Err(error) = result {
         say(&chain(&error));
     }

@@ -23,8 +23,8 @@ use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 
 use crate::v1::{
-    Advice, Error, ErrorBody, ErrorCode, Event, Gpu, GpuChange, GpuChanged, Job, List, MigGc,
-    MigInstance, MigPlanned, MigWanted, Node, Oom, Queue, Resize, Submit, Why,
+    Advice, DockerArgs, Error, ErrorBody, ErrorCode, Event, Gpu, GpuChange, GpuChanged, Job, List, MigGc,
+    MigInstance, MigPlanned, MigWanted, Node, Oom, Project, ProjectChange, Queue, Resize, Submit, Why,
 };
 
 pub use stream::{EventStream, LogStream};
@@ -112,6 +112,29 @@ impl Client {
         self.list("/v1/queues").await
     }
 
+    /// Projects, by name.
+    pub async fn projects(&self) -> Result<Vec<Project>, Error> {
+        self.list("/v1/projects").await
+    }
+
+    /// Makes a project.
+    pub async fn add_project(&self, name: &str, with: &ProjectChange) -> Result<Project, Error> {
+        self.post(&project_path(name), with).await
+    }
+
+    /// Changes a project: what is said of it and nothing else.
+    pub async fn set_project(&self, name: &str, change: &ProjectChange) -> Result<Project, Error> {
+        only(self.send(Method::PATCH, &project_path(name), change).await?)
+    }
+
+    /// Removes a project that no job belongs to; answers it as it was.
+    pub async fn remove_project(&self, name: &str) -> Result<Project, Error> {
+        let answer = self
+            .call(Method::DELETE, &project_path(name), Bytes::new())
+            .await?;
+        only(self.items(answer).await?)
+    }
+
     /// Jobs that have not ended, or all of them, oldest first.
     pub async fn jobs(&self, all: bool) -> Result<Vec<Job>, Error> {
         self.list(if all { "/v1/jobs?all=true" } else { "/v1/jobs" })
@@ -131,6 +154,11 @@ impl Client {
     /// What a job's refusals of GPU memory looked like.
     pub async fn oom(&self, reference: &str) -> Result<Oom, Error> {
         self.one(&job_path(reference, "/oom")).await
+    }
+
+    /// What brings a container into a job's slice.
+    pub async fn docker_args(&self, reference: &str) -> Result<DockerArgs, Error> {
+        self.one(&job_path(reference, "/docker")).await
     }
 
     /// What to ask for, from earlier runs of these.
@@ -155,6 +183,11 @@ impl Client {
     }
 
     /// Cancels; answers the job as it is right after, perhaps still `stopping`.
+    /// Stops a job and puts it back into its queue.
+    pub async fn requeue(&self, reference: &str) -> Result<Job, Error> {
+        self.post(&job_path(reference, "/requeue"), &serde_json::json!({})).await
+    }
+
     pub async fn cancel(&self, reference: &str) -> Result<Job, Error> {
         self.post(&job_path(reference, "/cancel"), &serde_json::json!({}))
             .await
@@ -386,6 +419,10 @@ fn job_path(reference: &str, rest: &str) -> String {
 }
 
 /// Percent-encoded as one path segment or the value of a query.
+fn project_path(name: &str) -> String {
+    format!("/v1/projects/{}", encoded(name))
+}
+
 fn encoded(text: &str) -> String {
     use std::fmt::Write as _;
     let mut path = String::new();

@@ -9,6 +9,8 @@
 //! state:   $XDG_STATE_HOME/divvy, else ~/.local/state/divvy                          state.db  daemon.lock  daemon.log  jobs/ID/  mig/
 //! ```
 
+mod system;
+
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder};
 use std::io;

@@ -32,6 +32,8 @@ pub fn document() -> Value {
         add::<v1::MigWanted>,
         add::<v1::MigPlanned>,
         add::<v1::MigGc>,
+        add::<v1::Project>,
+        add::<v1::ProjectChange>,
         add::<v1::ErrorBody>,
         // No call answers with these two: the command line prints them in the same envelope.
         add::<v1::Selftest>,

@@ -3,9 +3,10 @@
 /// One call.
 #[derive(Clone, Copy, Debug)]
 pub struct Route {
-    /// `GET`, `POST` or `PATCH`.
+    /// `GET`, `POST`, `PATCH` or `DELETE`.
     pub method: &'static str,
-    /// `{job}` stands for a reference: a number, a name that one job has, or `last`; `{gpu}` for an index or a UUID.
+    /// `{job}` stands for a reference: a number, a name that one job has, or `last`; `{gpu}` for an index or a UUID,
+    /// `{project}` for a name.
     pub path: &'static str,
     pub summary: &'static str,
     pub query: &'static [Parameter],
@@ -77,6 +78,10 @@ const INSTANCES: Answer = Answer::List {
     of: "MigInstance",
     kind: "MigInstanceList",
 };
+const PROJECTS: Answer = Answer::List {
+    of: "Project",
+    kind: "ProjectList",
+};
 const FOLLOW: Parameter = Parameter {
     name: "follow",
     about: "Go on as more comes",
@@ -139,6 +144,25 @@ pub const ROUTES: &[Route] = &[
             kind: "QueueList",
         },
     ),
+    get("/v1/projects", "Projects, and where each stands", PROJECTS),
+    Route {
+        method: "POST",
+        body: Body::Json("ProjectChange"),
+        ..get("/v1/projects/{project}", "Make a project", PROJECTS)
+    },
+    Route {
+        method: "PATCH",
+        body: Body::Json("ProjectChange"),
+        ..get("/v1/projects/{project}", "Change a project", PROJECTS)
+    },
+    Route {
+        method: "DELETE",
+        ..get(
+            "/v1/projects/{project}",
+            "Remove a project that no job belongs to",
+            PROJECTS,
+        )
+    },
     Route {
         query: &[Parameter {
             name: "all",
@@ -212,6 +236,14 @@ pub const ROUTES: &[Route] = &[
     },
     Route {
         method: "POST",
+        ..get(
+            "/v1/jobs/{job}/requeue",
+            "Stop a job and put it back into its queue, to be started anew",
+            JOBS,
+        )
+    },
+    Route {
+        method: "POST",
         body: Body::Json("Resize"),
         ..get(
             "/v1/jobs/{job}/resize",
@@ -219,6 +251,14 @@ pub const ROUTES: &[Route] = &[
             JOBS,
         )
     },
+    get(
+        "/v1/jobs/{job}/docker",
+        "What brings a container into the job's slice",
+        Answer::List {
+            of: "DockerArgs",
+            kind: "DockerArgs",
+        },
+    ),
     get(
         "/v1/jobs/{job}/oom",
         "What a job's refusals of GPU memory looked like",

@@ -5,6 +5,7 @@
 
 pub mod advice;
 pub mod bypass;
+pub mod container;
 mod convert;
 pub mod doctor;
 pub mod error;
@@ -13,16 +14,18 @@ pub mod job;
 pub mod mig;
 pub mod node;
 pub mod oom;
+pub mod project;
 pub mod queue;
 pub mod selftest;
 
 pub use advice::Advice;
 pub use bypass::{Bypass, BypassAction, BypassWay};
+pub use container::{Container, DockerArgs};
 pub use doctor::{Finding, FindingStatus};
 pub use error::{Error, ErrorBody, ErrorCode};
 pub use gpu::{Gpu, GpuSlice};
 pub use job::{
-    Amount, ComputeTime, EndReason, Event, Isolation, Job, JobState, Limiter, LimiterForm, Resize,
+    After, Amount, Array, ArrayTask, ComputeTime, EndReason, Event, Isolation, Job, JobState, Limiter, LimiterForm, Resize,
     Runner, Slice, Submit, Why, WhyGpu,
 };
 pub use mig::{
@@ -31,6 +34,7 @@ pub use mig::{
 };
 pub use node::Node;
 pub use oom::{Oom, OomAllocation, OomCause, OomKind, OomPeer, OomRecord};
+pub use project::{Project, ProjectChange};
 pub use queue::Queue;
 pub use selftest::{Selftest, SelftestCheck, SelftestKind, SelftestResult};
 
@@ -45,7 +49,7 @@ pub const SCHEMA: &str = "divvy/v1";
 pub struct List<T> {
     pub schema: String,
     /// `JobList`, `GpuList`, `QueueList`, `EventList`, `Why`, `Node`, `Selftest`, `Doctor`, `Oom`, `AdviceList`,
-    /// `MigInstanceList`, `MigPlan`, `GpuChange`.
+    /// `MigInstanceList`, `MigPlan`, `GpuChange`, `DockerArgs`, `ProjectList`.
     pub kind: String,
     pub items: Vec<T>,
 }

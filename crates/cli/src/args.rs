@@ -5,9 +5,12 @@
 
 mod admin;
 mod help;
+mod project;
 mod simulate;
+mod terms;
 
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, FromArgMatches as _, Parser, Subcommand, ValueEnum};
@@ -16,7 +19,9 @@ use divvy_core::reconcile::Policy;
 
 pub use admin::{Admin, AdminGpu, AdminMig, MigGc, MigPlan};
 pub use help::command;
+pub use project::{AdminProject, ProjectArgs, RemoveProject};
 pub use simulate::Simulate;
+pub use terms::TermArgs;
 
 /// Parses a whole command line, the program's name first.
 ///
@@ -55,6 +60,8 @@ pub enum Verb {
     Gpus(Read),
     /// Queues, in the order they are served
     Queues(Read),
+    /// Projects: what each is guaranteed, uses and is due
+    Projects(Read),
     /// Everything about one job
     Describe(ReadJob),
     /// What happened, in order
@@ -73,6 +80,8 @@ pub enum Verb {
     Wait(Wait),
     /// Stop jobs, or take them out of their queue
     Cancel(Cancel),
+    /// Stop jobs and put them back into their queue, to be started anew
+    Requeue(Cancel),
     /// Serve queues on this machine's GPUs
     Daemon(Box<Daemon>),
     /// Look at what is here, what will hold limits, and what to do about the rest
@@ -144,6 +153,8 @@ pub struct JobArgs {
     /// Only these GPUs, by index: 0,3 or 0-2
     #[arg(long, value_name = "LIST")]
     pub gpus_on: Option<String>,
+    #[command(flatten)]
+    pub terms: TermArgs,
     /// Refuse (exit code 6) where the job would have to wait
     #[arg(long)]
     pub no_wait: bool,
@@ -161,7 +172,7 @@ pub struct Run {
     #[command(flatten)]
     pub job: JobArgs,
     /// Without any daemon: a slice that only runs started this way know of
-    #[arg(long, conflicts_with_all = ["queue", "project"])]
+    #[arg(long, conflicts_with_all = ["queue", "project", "priority", "time", "after", "after_ok"])]
     pub no_daemon: bool,
 }
 
@@ -181,6 +192,13 @@ pub struct Submit {
         allow_hyphen_values = true
     )]
     pub docker_args: Option<String>,
+    /// Let the job be stopped, and started anew later, for one that is within its project's quota; until then it may use what
+    /// other projects leave
+    #[arg(long)]
+    pub preemptible: bool,
+    /// Start the program again if it fails, so many times at most
+    #[arg(long, value_name = "N")]
+    pub retries: Option<u32>,
     /// Say what would happen and change nothing
     #[arg(long)]
     pub dry_run: bool,
@@ -371,6 +389,21 @@ pub struct Daemon {
     /// Let a lower job start when that cannot delay the one that waits first
     #[arg(long)]
     pub backfill: bool,
+    /// Never stop jobs that are over their project's quota for jobs that are within theirs; all may go over then
+    #[arg(long)]
+    pub no_preemption: bool,
+    /// Serve every user of this machine on /run/divvy/divvy.sock; jobs run as who submitted them. Takes root
+    #[arg(long)]
+    pub system: bool,
+    /// Who is viewer, user, operator or admin of the system's daemon [default: root is admin, all others are users]
+    #[arg(long, value_name = "FILE")]
+    pub access: Option<PathBuf>,
+    /// Answer on this address of this machine too, for callers with the token of --token-file
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub listen: Option<SocketAddr>,
+    /// A file of mode 0600 with the token for --listen, at least 32 characters
+    #[arg(long, value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
     /// Run submitted jobs in containers: those that name no image in this one, with these flags of `docker run`
     #[arg(long, value_name = "IMAGE", num_args = 0..)]
     pub docker: Option<Vec<String>>,

@@ -1,5 +1,7 @@
 //! From the words of `run` and `submit` to what is asked of the agent. Refusals say what would be right.
 
+pub mod terms;
+
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 
@@ -28,10 +30,12 @@ pub struct Solo {
 /// # Errors
 /// [`ErrorCode::Usage`] with the word that is wrong and what would be right.
 pub fn submit(args: &JobArgs, runner: Runner) -> Result<Submit> {
-    Ok(Submit {
+    let mut submit = Submit {
         command: command(&args.command)?,
         ..described(args, runner)?
-    })
+    };
+    terms::add(&args.terms, &mut submit)?;
+    Ok(submit)
 }
 
 /// The same in a container: its variables are its own, and the command may be its image's.
@@ -44,12 +48,14 @@ pub fn contained(
     command: Vec<String>,
     runner: Runner,
 ) -> Result<Submit> {
-    Ok(Submit {
+    let mut submit = Submit {
         command,
         env: asked.env,
         container: Some(asked.container),
         ..described(args, runner)?
-    })
+    };
+    terms::add(&args.terms, &mut submit)?;
+    Ok(submit)
 }
 
 /// All but the command.

@@ -11,6 +11,7 @@
 
 pub mod args;
 mod ask;
+mod container;
 pub mod failure;
 mod output;
 pub mod render;

@@ -11,14 +11,15 @@ mod gpus;
 mod jobs;
 mod mig;
 mod oom;
+mod projects;
 mod queues;
 mod selftest;
 mod simulate;
 mod why;
 
 use divvy_api::v1::{
-    Advice, Event, Finding, Gpu, GpuChanged, Job, List, MigInstance, MigPlanned, Oom, Queue,
-    Selftest, Why,
+    Advice, Event, Finding, Gpu, GpuChanged, Job, List, MigInstance, MigPlanned, Oom, Project,
+    Queue, Selftest, Why,
 };
 use jiff::Timestamp;
 use serde::Serialize;
@@ -31,6 +32,7 @@ pub use gpus::{gpus, gpus_footer};
 pub use jobs::{jobs, redivided, resized, submitted};
 pub use mig::{changed, instances, planned};
 pub use oom::oom;
+pub use projects::{entitled, projects};
 pub use queues::queues;
 pub use selftest::selftests;
 pub use simulate::{Figure, Method, ProfileFigures, Ratio, Scene, Simulation, scene, simulations};
@@ -79,6 +81,14 @@ impl Item for Gpu {
 
 impl Item for Queue {
     const KIND: &'static str = "QueueList";
+
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+}
+
+impl Item for Project {
+    const KIND: &'static str = "ProjectList";
 
     fn name(&self) -> String {
         self.name.clone()

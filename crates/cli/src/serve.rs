@@ -1,11 +1,15 @@
 //! From the words of `daemon` to what the agent serves.
 
+use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
+use divvy_api::v1::Container;
 use divvy_core::reconcile::Policy;
-use divvy_core::{GpuSelection, Order, QueueSpec, parse_gpus, parse_queues};
+use divvy_core::{GpuSelection, Order, Preemption, QueueSpec, parse_gpus, parse_queues};
 
-use crate::args;
+use crate::args::{self, OnUnlimitedImage};
+use crate::container;
 use crate::failure::{Result, usage};
 use crate::output;
 use crate::text;
@@ -18,8 +22,16 @@ pub struct Daemon {
     pub queues: Vec<QueueSpec>,
     pub order: Order,
     pub backfill: bool,
-    /// Jobs were to run in containers, which this version does not do.
-    pub containers: bool,
+    /// Whether jobs that are over quota give way to jobs that are within theirs.
+    pub preemption: Preemption,
+    /// Jobs run in containers.
+    pub docker: bool,
+    /// The container of submitted jobs that name none.
+    pub container: Option<Container>,
+    /// Images that the limiter cannot hold are not started.
+    pub deny_unlimited: bool,
+    /// Where the engine looks for CDI devices, if slices are to be some.
+    pub cdi_dir: Option<PathBuf>,
     /// Return once it answers, and leave it running.
     pub detached: bool,
     /// Simulated GPUs: `a100-80gb:3`.
@@ -28,6 +40,12 @@ pub struct Daemon {
     pub grace: Option<Duration>,
     /// What is done about memory held past the limiter.
     pub on_bypass: Policy,
+    /// Serve every user of the machine.
+    pub system: bool,
+    /// The file that gives roles.
+    pub access: Option<PathBuf>,
+    pub listen: Option<SocketAddr>,
+    pub token_file: Option<PathBuf>,
 }
 
 /// What these words ask to serve.
@@ -65,12 +83,39 @@ pub fn daemon(args: &args::Daemon) -> Result<Daemon> {
             Order::Strict
         },
         backfill: args.backfill,
-        containers: args.docker.is_some(),
+        preemption: match args.no_preemption {
+            true => Preemption::Off,
+            false => Preemption::On,
+        },
+        docker: args.docker.is_some(),
+        container: default_container(args.docker.as_deref().unwrap_or_default())?,
+        deny_unlimited: args.on_unlimited_image == OnUnlimitedImage::Deny,
+        cdi_dir: args.cdi_dir.clone(),
         detached: args.detached,
         sim: args.sim.clone(),
         grace: args.grace.as_deref().map(grace).transpose()?,
         on_bypass: args.on_bypass.into(),
+        system: args.system,
+        access: args.access.clone(),
+        listen: args.listen,
+        token_file: args.token_file.clone(),
     })
+}
+
+/// `--docker IMAGE FLAGS…`, in several words or in one.
+fn default_container(words: &[String]) -> Result<Option<Container>> {
+    match container::unpacked(words)?.split_first() {
+        None => Ok(None),
+        Some((image, arguments)) => {
+            let asked = container::asked(image, arguments)?;
+            let mut container = asked.container;
+            // Here they belong to the container: each job gets them.
+            let variables = asked.env.into_iter();
+            let variables = variables.map(|(name, value)| format!("--env={name}={value}"));
+            container.arguments.extend(variables);
+            Ok(Some(container))
+        }
+    }
 }
 
 fn grace(text: &str) -> Result<Duration> {

@@ -136,6 +136,12 @@ pub fn command_line(command: &[String]) -> String {
     clean(&quoted.collect::<Vec<_>>().join(" "))
 }
 
+/// A length of time as it is typed: `2h`, `1h30m`.
+pub fn seconds(seconds: u64) -> String {
+    let span = jiff::SignedDuration::from_secs(i64::try_from(seconds).unwrap_or(i64::MAX));
+    format!("{span:#}")
+}
+
 /// A time limit as typed: `90s`, `5m`, `2h`, `1h30m`.
 pub fn parse_time(text: &str) -> Option<std::time::Duration> {
     let span: jiff::SignedDuration = text.parse().ok()?;

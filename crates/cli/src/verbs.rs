@@ -6,6 +6,7 @@ mod docker;
 mod doctor;
 mod follow;
 mod oom;
+mod projects;
 mod read;
 mod run;
 mod selftest;
@@ -39,6 +40,7 @@ pub fn act(verb: Verb, backend: Backend) -> Outcome {
         Verb::Ps(args) => block_on(read::jobs(args)),
         Verb::Gpus(args) => block_on(read::gpus(args.output)),
         Verb::Queues(args) => block_on(read::queues(args.output)),
+        Verb::Projects(args) => block_on(projects::projects(args.output)),
         Verb::Describe(args) => block_on(read::describe(args)),
         Verb::Why(args) => block_on(read::why(args)),
         Verb::Events(args) => block_on(follow::events(args)),
@@ -48,6 +50,7 @@ pub fn act(verb: Verb, backend: Backend) -> Outcome {
         Verb::Resize(args) => block_on(size::resize(args)),
         Verb::Wait(args) => block_on(settle::wait(args)),
         Verb::Cancel(args) => block_on(settle::cancel(args)),
+        Verb::Requeue(args) => block_on(settle::requeue(args)),
         Verb::Daemon(args) if args.stop => block_on(stop::stop()),
         Verb::Daemon(args) => daemon(&args, backend),
         Verb::Doctor(args) => doctor::doctor(&args, backend),

@@ -64,6 +64,58 @@ fn gpus() {
 }
 
 #[test]
+fn projects() {
+    let projects = fixtures::projects();
+    assert_snapshot!(
+        "projects_table_120",
+        list(&projects, Format::Table, 120, render::projects)
+    );
+    assert_snapshot!(
+        "projects_table_80",
+        list(&projects, Format::Table, 80, render::projects)
+    );
+    let wide = View {
+        wide: true,
+        ..view(80)
+    };
+    assert_snapshot!("projects_wide", render::projects(&projects, wide));
+    assert_snapshot!(
+        "projects_json",
+        list(&projects[1..], Format::Json, 80, render::projects)
+    );
+    assert_snapshot!(
+        "projects_name",
+        list(&projects, Format::Name, 80, render::projects)
+    );
+    assert_eq!(render::entitled(&projects[0]), "quota 2.5, limit 4");
+    assert_eq!(
+        render::entitled(&projects[1]),
+        "quota 0.5, no limit, weight 3"
+    );
+}
+
+#[test]
+fn what_is_said_of_a_jobs_terms_is_described() {
+    let mut job = fixtures::jobs().remove(0);
+    job.priority = 5;
+    job.preemptible = true;
+    job.time_limit_s = Some(5400);
+    job.after = vec![divvy_api::v1::After {
+        job: "3".into(),
+        ok: true,
+    }];
+    job.retries = 2;
+    job.runs_before = 1;
+    job.secrets = vec!["TOKEN".into()];
+    let described = render::describe(&job, view(80));
+    assert!(
+        described.contains("priority 5, preemptible, stopped after 1h 30m, after #3 if it exits with 0, retries 2, run 2"),
+        "{described}"
+    );
+    assert!(described.contains("TOKEN"), "{described}");
+}
+
+#[test]
 fn queues() {
     let queues = fixtures::queues();
     assert_snapshot!(

@@ -9,12 +9,14 @@
 //! Said       what a command answered: exit code, stdout, stderr
 //! Dialog     a program that is spoken to line by line
 //! Tenant     one of those that gives its GPU work
+//! Engine     a Docker daemon, and images of this machine's files
 //! ```
 //!
 //! Nothing sleeps for a guessed time: a test waits for a condition, [`until`] it holds or a generous deadline passes.
 #![forbid(unsafe_code)]
 
 mod dialog;
+pub mod engine;
 mod home;
 mod patience;
 mod programs;

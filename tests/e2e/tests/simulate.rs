@@ -119,6 +119,25 @@ fn a_trace_is_replayed_as_it_is_or_at_another_load() {
     assert_eq!(percent(&items[1], "refused"), 33.33);
 }
 
+#[test]
+fn jobs_that_have_run_are_a_trace() {
+    let home = Home::new("a100-40gb:1");
+    let _daemon = home.daemon(&[]);
+    for _ in 0..2 {
+        let id = home.submit(&["-g", "0.25"], &["true"]);
+        home.ended(&id);
+    }
+    let jobs = home.divvy(&["ps", "-a", "-o", "ndjson"]).ok().stdout;
+    let trace = home.scratch().join("jobs.ndjson");
+    fs::write(&trace, jobs).expect("a file");
+    let trace = trace.to_str().expect("a path in UTF-8");
+    let items = simulate(&home, &[trace, "--gpus", "a100-40gb:1", "-o", "json"])
+        .ok()
+        .items();
+    assert_eq!(items[0]["scene"]["arrivals"], 2);
+    assert_eq!(items[0]["profiles"][0]["profile"], "1g.10gb");
+}
+
 /// Profiles that exclude each other have no closed form for free-repack.
 #[test]
 fn a_policy_that_nobody_asked_for_is_left_out_where_it_is_not_known() {

@@ -276,6 +276,7 @@ mod tests {
             grace_ms: 1,
             limiter: None,
             container: None,
+            user: None,
         }
     }
 

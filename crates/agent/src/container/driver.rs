@@ -4,6 +4,7 @@
 //! That an installation's libraries are those whose files end in the driver's version is how NVIDIA's packages name them (driver
 //! README, "Installed Components"); not verified on hardware.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -11,6 +12,7 @@ use divvy_core::GpuUuid;
 use divvy_driver::load::{CUDA, NVML};
 use serde::{Deserialize, Serialize};
 
+use crate::mig::nodes::{NodeError, Which};
 use crate::supervise::loader;
 
 /// Where the driver tells of its GPUs (driver README, "The /proc/driver/nvidia Interface").
@@ -64,21 +66,30 @@ impl Device {
     }
 }
 
+/// A GPU that a container is to have, or an instance of it: the ids of its GPU instance and its compute instance.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    pub gpu: GpuUuid,
+    pub instance: Option<(u32, u32)>,
+}
+
 /// The host's driver cannot be given to a container.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 pub enum DriverError {
     #[error("the loader finds no {CUDA} on this machine")]
     NoCuda,
     #[error("{GPUS} does not tell the device of GPU {0}")]
     NoDevice(GpuUuid),
+    #[error(transparent)]
+    Rights(#[from] NodeError),
 }
 
 impl Driver {
-    /// The driver that is installed here, with the devices of these GPUs. `version`: the driver's.
+    /// The driver that is installed here, with the devices of these GPUs or instances. `version`: the driver's.
     ///
     /// # Errors
     /// [`DriverError`].
-    pub fn installed(version: &str, gpus: &[GpuUuid]) -> Result<Self, DriverError> {
+    pub fn installed(version: &str, parts: &[Part]) -> Result<Self, DriverError> {
         let first = |name| loader::files(name, None).into_iter().next();
         let cuda = first(CUDA).ok_or(DriverError::NoCuda)?;
         let known = minors(Path::new(GPUS));
@@ -91,7 +102,7 @@ impl Driver {
                 .map(PathBuf::from)
                 .filter(|path| path.is_file())
                 .collect(),
-            devices: devices(gpus, &known, &|path| path.exists())?,
+            devices: devices(parts, &known, Path::new("/"))?,
         })
     }
 }
@@ -136,21 +147,35 @@ fn minor(information: &str) -> Option<(String, u32)> {
     Some((field("GPU UUID")?, field("Device Minor")?.parse().ok()?))
 }
 
+/// `root`: `/`, but for tests.
 fn devices(
-    gpus: &[GpuUuid],
+    parts: &[Part],
     known: &[(String, u32)],
-    exists: &dyn Fn(&Path) -> bool,
+    root: &Path,
 ) -> Result<Vec<Device>, DriverError> {
-    let common = COMMON.iter().filter(|path| exists(Path::new(path)));
+    let below = |path: &str| root.join(path.trim_start_matches('/'));
+    let common = COMMON.iter().filter(|path| below(path).exists());
     let mut devices: Vec<Device> = common.map(|path| Device::new(*path, "rw")).collect();
-    for gpu in gpus {
-        let number = known
+    for part in parts {
+        let minor = known
             .iter()
-            .find(|(uuid, _)| uuid.eq_ignore_ascii_case(gpu.as_str()))
+            .find(|(uuid, _)| uuid.eq_ignore_ascii_case(part.gpu.as_str()))
             .map(|(_, minor)| *minor)
-            .ok_or_else(|| DriverError::NoDevice(gpu.clone()))?;
-        devices.push(Device::new(format!("/dev/nvidia{number}"), "rw"));
+            .ok_or_else(|| DriverError::NoDevice(part.gpu.clone()))?;
+        devices.push(Device::new(format!("/dev/nvidia{minor}"), "rw"));
+        if let Some((instance, compute)) = part.instance {
+            let which = Which {
+                minor,
+                instance,
+                compute,
+            };
+            for node in which.nodes(root)?.device_nodes() {
+                devices.push(Device::new(node.path, &node.permissions));
+            }
+        }
     }
+    let mut seen = BTreeSet::new();
+    devices.retain(|device| seen.insert(device.path.clone()));
     Ok(devices)
 }
 
@@ -160,25 +185,53 @@ mod tests {
 
     const INFORMATION: &str = "Model: \t\t NVIDIA A100-SXM4-40GB\nIRQ:   \t\t 35\nGPU UUID: \t GPU-01010101-0101-0101-0101-010101010101\nVideo BIOS: \t 92\nBus Location: \t 0000:07:00.0\nDevice Minor: \t 3\nGPU Excluded:\t No\n";
 
+    fn part(byte: u8, instance: Option<(u32, u32)>) -> Part {
+        Part {
+            gpu: GpuUuid::from_bytes([byte; 16]),
+            instance,
+        }
+    }
+
     #[test]
     fn a_gpus_device_is_told_by_its_minor_number() {
         let known = [minor(INFORMATION).unwrap()];
-        let there = |path: &Path| path != Path::new("/dev/nvidia-uvm-tools");
-        let devices = |byte| devices(&[GpuUuid::from_bytes([byte; 16])], &known, &there);
-        let paths: Vec<_> = devices(1)
-            .unwrap()
-            .into_iter()
-            .map(|device| device.path)
-            .collect();
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir(root.path().join("dev")).unwrap();
+        for name in ["nvidiactl", "nvidia-uvm"] {
+            fs::write(root.path().join("dev").join(name), "").unwrap();
+        }
+        let devices = |byte| devices(&[part(byte, None)], &known, root.path());
+        let found: Vec<_> = devices(1).unwrap();
+        let paths: Vec<_> = found.into_iter().map(|device| device.path).collect();
         assert_eq!(
             paths,
             ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia3"].map(PathBuf::from)
         );
-        assert_eq!(
-            devices(2),
-            Err(DriverError::NoDevice(GpuUuid::from_bytes([2; 16])))
-        );
+        assert!(matches!(devices(2), Err(DriverError::NoDevice(_))));
         assert_eq!(minor("Model: x\n"), None);
+    }
+
+    #[test]
+    fn an_instance_comes_with_its_rights_and_no_others() {
+        let known = [("GPU-01010101-0101-0101-0101-010101010101".to_owned(), 0)];
+        let root = tempfile::tempdir().unwrap();
+        let folder = root
+            .path()
+            .join("proc/driver/nvidia/capabilities/gpu0/mig/gi1");
+        fs::create_dir_all(folder.join("ci0")).unwrap();
+        fs::write(folder.join("access"), "DeviceFileMinor: 12\n").unwrap();
+        fs::write(folder.join("ci0/access"), "DeviceFileMinor: 13\n").unwrap();
+        let found = devices(&[part(1, Some((1, 0)))], &known, root.path()).unwrap();
+        let names = |permissions: &str| -> Vec<String> {
+            let of = found
+                .iter()
+                .filter(|device| device.permissions == permissions);
+            of.filter_map(|device| Some(device.path.file_name()?.to_str()?.to_owned()))
+                .collect()
+        };
+        assert_eq!(names("r"), ["nvidia-cap12", "nvidia-cap13"]);
+        assert!(names("rw").contains(&"nvidia0".to_owned()));
+        assert!(devices(&[part(1, Some((2, 0)))], &known, root.path()).is_err());
     }
 
     #[test]

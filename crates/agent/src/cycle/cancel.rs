@@ -2,15 +2,16 @@
 
 use std::time::Instant;
 
-use divvy_api::v1::{Error, ErrorCode};
-use divvy_core::job::Event;
+use divvy_api::v1::{Error, ErrorCode, Runner};
+use divvy_core::job::Stop;
 use divvy_core::{Job as Life, JobId};
 use rustix::process::Signal;
 
-use super::Cycle;
+use super::{Cycle, container};
 use crate::clock::now;
 use crate::process::{self, Process};
 use crate::store::StoreError;
+use crate::supervise::chain;
 
 impl Cycle {
     pub(super) fn cancel(&mut self, reference: &str) -> Result<Result<JobId, Error>, StoreError> {
@@ -22,35 +23,72 @@ impl Cycle {
             let error = Error::new(ErrorCode::Conflict, format!("job {id} has ended already"));
             return Ok(Err(error.hint(format!("`divvy describe {id}` says how"))));
         }
-        self.cancel_job(id, "cancelled")?;
+        self.stop_job(id, Stop::Cancel, "cancelled")?;
         Ok(Ok(id))
     }
 
-    pub(super) fn cancel_job(&mut self, id: JobId, why: &str) -> Result<(), StoreError> {
+    /// Puts a job that holds something back into its queue, once its program is gone.
+    pub(super) fn requeue(&mut self, reference: &str) -> Result<Result<JobId, Error>, StoreError> {
+        let id = match self.find(reference)? {
+            Ok(id) => id,
+            Err(error) => return Ok(Err(error)),
+        };
+        let conflict =
+            |why: String, hint: String| Ok(Err(Error::new(ErrorCode::Conflict, why).hint(hint)));
+        let Some(living) = self.jobs.get(&id) else {
+            return conflict(
+                format!("job {id} has ended, and its environment is forgotten"),
+                format!("submit it again; `divvy describe {id}` shows its command"),
+            );
+        };
+        match &living.job.life {
+            Life::Queued => conflict(
+                format!("job {id} waits already"),
+                format!("`divvy why {id}` says what for"),
+            ),
+            Life::Stopping { why, .. } if !why.comes_back() => conflict(
+                format!("job {id} is being stopped for good"),
+                "submit it again".to_owned(),
+            ),
+            _ if living.job.ask.runner == Runner::Client => conflict(
+                format!("job {id} runs on its client's terminal, and cannot be started anew"),
+                "start jobs with `divvy submit` to have them run by the daemon".to_owned(),
+            ),
+            _ => {
+                self.stop_job(id, Stop::Requeue, "to be started anew")?;
+                Ok(Ok(id))
+            }
+        }
+    }
+
+    /// Tells a job to stop; whoever waits is only taken out of its queue by a cancel.
+    pub(super) fn stop_job(&mut self, id: JobId, why: Stop, words: &str) -> Result<(), StoreError> {
         let Some(living) = self.jobs.get_mut(&id) else {
             return Ok(());
         };
-        match &living.job.life {
-            Life::Ended { .. } => Ok(()),
+        let news = match &living.job.life {
+            Life::Ended { .. } => return Ok(()),
+            Life::Queued if why != Stop::Cancel => return Ok(()),
             Life::Queued => {
-                living.job.step(Event::Cancel);
+                living.job.stop(why);
                 living.job.ended_at = Some(now());
-                living.job.reason = Some(format!("{why} while it waited"));
-                self.ended(id)
+                living.job.reason = Some(format!("{words} while it waited"));
+                return self.ended(id);
             }
-            life => {
-                let first = !matches!(life, Life::Stopping { .. });
-                if first {
-                    living.job.step(Event::Cancel);
-                    living.since = Instant::now();
-                    let job = living.job.clone();
-                    self.store.save(&job)?;
-                    self.tell(Some(id), "stopping", why)?;
-                }
-                self.round.stops.push(id);
-                Ok(())
+            Life::Stopping { why: before, .. } => why > *before,
+            Life::Starting { .. } | Life::Running { .. } => {
+                living.since = Instant::now();
+                true
             }
+        };
+        if news {
+            living.job.stop(why);
+            let job = living.job.clone();
+            self.store.save(&job)?;
+            self.tell(Some(id), "stopping", words)?;
         }
+        self.round.stops.push(id);
+        Ok(())
     }
 
     /// Tells the supervisor of a stopping job; it ends the program with the grace it was given.
@@ -58,12 +96,13 @@ impl Cycle {
         let Some(living) = self.jobs.get(&id) else {
             return;
         };
-        let launched = self
-            .job_dir(id)
-            .launch()
-            .ok()
-            .flatten()
-            .map(|begun| begun.process);
+        let dir = self.job_dir(id);
+        if living.job.ask.container.is_some()
+            && let Err(error) = dir.mark_to_stop()
+        {
+            tracing::warn!(job = %id, error = chain(&error), "it is told to stop by signal alone");
+        }
+        let launched = dir.launch().ok().flatten().map(|begun| begun.process);
         let supervisor = launched.or_else(|| {
             // Not yet waited for, so the pid is still its own; killed now, it has started nothing.
             let child = living
@@ -83,7 +122,9 @@ impl Cycle {
         let Some(launch) = self.job_dir(id).launch().ok().flatten() else {
             return;
         };
-        for process in process::descendants(launch.process.pid) {
+        let dir = self.job_dir(id);
+        let below = process::descendants(launch.process.pid);
+        for process in below.into_iter().chain(container::processes(&dir)) {
             tracing::warn!(job = %id, pid = process.pid, "still runs after its grace; killed");
             let _ = process.signal(Signal::KILL);
         }

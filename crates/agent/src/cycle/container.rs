@@ -9,13 +9,12 @@ use divvy_core::docker::{self, Refused};
 
 use super::Cycle;
 use crate::config::{Config, LibraryMissing};
-use crate::container::driver::{Driver, DriverError};
+use crate::container::driver::{Driver, DriverError, Part};
 use crate::container::edits::{Files, edits};
 use crate::container::engine::{self, NoEngine};
 use crate::container::plan::{self, Held, Limiter, Plan};
 use crate::container::{cdi, cover};
 use crate::environment::{Surroundings, for_job};
-use crate::job::Job;
 use crate::process::{self, Process};
 use crate::records::JobDir;
 use crate::simulated;
@@ -85,13 +84,9 @@ impl Cycle {
         let wish = config.programs.wish(&folder, config.simulated.as_ref());
         let internal =
             |error: &dyn std::error::Error| Error::new(ErrorCode::Internal, chain(error));
-        let held = held(
-            config,
-            job,
-            &around,
-            living.slice.is_some().then_some(&wish),
-        )
-        .map_err(|error| internal(&error))?;
+        let parts: Vec<Part> = grants.iter().map(|grant| self.migs.part(grant)).collect();
+        let limiter = living.slice.is_some().then_some(&wish);
+        let held = held(config, &around, &parts, limiter).map_err(|error| internal(&error))?;
         let files = Files::of(self.job_dir(id).path());
         let edits = edits(&held, &files);
         // A container job's are there; for any other they are made now.
@@ -139,9 +134,9 @@ pub enum ContainerError {
 /// What the supervisor of a job that has its grants needs. `limiter`: in which form it is to be; none where the hardware holds it.
 pub fn plan(
     config: &Config,
-    job: &Job,
     container: &v1::Container,
     around: &Surroundings<'_>,
+    parts: &[Part],
     limiter: Option<&Wish>,
 ) -> Result<Plan, ContainerError> {
     let instance = plan::instance(config.home.state());
@@ -155,7 +150,7 @@ pub fn plan(
             config.home.slices().to_owned(),
             socket.clone(),
         ],
-        held: held(config, job, around, limiter)?,
+        held: held(config, around, parts, limiter)?,
         on_unlimited: config.containers.on_unlimited,
         cdi: config.containers.cdi.clone(),
         instance,
@@ -166,8 +161,8 @@ pub fn plan(
 /// What holds any container to the job's slice.
 pub fn held(
     config: &Config,
-    job: &Job,
     around: &Surroundings<'_>,
+    parts: &[Part],
     limiter: Option<&Wish>,
 ) -> Result<Held, ContainerError> {
     let driver = match &config.simulated {
@@ -175,15 +170,7 @@ pub fn held(
             library: simulated::library(&config.programs.divvy)?,
             state: simulated.state.clone(),
         },
-        None => {
-            let gpus: Vec<_> = job
-                .life
-                .grants()
-                .iter()
-                .map(|grant| grant.gpu.clone())
-                .collect();
-            Driver::installed(&config.driver_version, &gpus)?
-        }
+        None => Driver::installed(&config.driver_version, parts)?,
     };
     let limiter = limiter.zip(around.slice);
     Ok(Held {

@@ -6,13 +6,15 @@ use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
 use divvy_api::v1::Runner;
-use divvy_core::job::{Event, Gone};
+use divvy_core::job::{Event, Gone, Stop};
 use divvy_core::{Job as Life, JobId};
 use jiff::Timestamp;
 
-use super::start::not_started;
+use super::mig::is_divided;
+use super::start::{not_started, records};
 use super::{Cycle, Living, place};
 use crate::clock::now;
+use crate::gpu::roster::Entry;
 use crate::gpu::slice;
 use crate::oom;
 use crate::process::Process;
@@ -50,6 +52,8 @@ enum Found {
     Runs(Begun),
     /// Its program was started, its supervisor is gone, and this much of it lives.
     Orphans(Vec<Process>),
+    /// Its container was started, and nobody supervises it.
+    Unattended,
     /// Its supervisor is gone, and so is whatever it started.
     Lost,
     /// Nobody has started it, and while this lock is held nobody can.
@@ -64,26 +68,34 @@ impl Cycle {
     pub fn resume(&mut self) -> Result<Resumed, StoreError> {
         let before: Vec<JobId> = self.jobs.keys().copied().collect();
         self.remove_orphaned_slices();
+        self.secrets.sweep(|job| self.jobs.contains_key(&job));
         self.store.begin()?;
         for id in &before {
             let Some(living) = self.jobs.get_mut(id) else {
                 continue;
             };
             if living.job.life == Life::Queued {
+                self.follow(*id)?;
                 continue;
             }
+            if matches!(living.job.life, Life::Stopping { .. }) {
+                // It may not have been told.
+                self.round.stops.push(*id);
+            }
             // Killed right after it was placed, it has neither, and is put back.
-            if JobDir::new(self.config.home.job(&id.to_string()))
-                .path()
-                .is_dir()
-            {
-                match slice::HeldSlice::adopt(&self.config.home.slice(&id.to_string())) {
-                    Ok(slice) => {
-                        self.observer.enlist(*id, slice.entry(Vec::new()));
-                        living.slice = Some(slice);
-                    }
-                    Err(error) => {
-                        tracing::warn!(job = %id, error = chain(&error), "its slice cannot be adopted");
+            let dir = records(&self.config.home, *id, &living.job);
+            if dir.path().is_dir() {
+                if is_divided(living.job.life.grants()) {
+                    self.observer.enlist(*id, Entry::without_account());
+                } else {
+                    match slice::HeldSlice::adopt(&self.config.home.slice(&id.to_string())) {
+                        Ok(slice) => {
+                            self.observer.enlist(*id, slice.entry(Vec::new()));
+                            living.slice = Some(slice);
+                        }
+                        Err(error) => {
+                            tracing::warn!(job = %id, error = chain(&error), "its slice cannot be adopted");
+                        }
                     }
                 }
                 self.watch_job(*id);
@@ -93,12 +105,14 @@ impl Cycle {
             }
             self.look(*id)?;
         }
+        self.let_go_of_strays()?;
         self.remember_bypasses();
         // Who is whose is known from here on, and what strangers hold before the first plan.
         match self.observer.look() {
             Ok(look) => self.observed(&look)?,
             Err(error) => self.blinded(chain(&error))?,
         }
+        self.finish_switches()?;
         let count = |wanted: fn(&Life) -> bool| {
             before
                 .iter()
@@ -183,6 +197,7 @@ impl Cycle {
                 self.orphaned(id, &processes);
                 Ok(())
             }
+            Ok(Found::Unattended) => self.relay(id),
             Ok(Found::Lost) => self.settle(id, None),
             Ok(Found::NeverStarted(lock)) => self.never_started(id, lock),
             Err(error) => {
@@ -208,6 +223,11 @@ impl Cycle {
         if !matches!(news, Found::Nothing) {
             return Ok(news);
         }
+        let starting = matches!(living.job.life, Life::Starting { .. });
+        // Nobody was to start it yet: its instances are not there, or were made in this very round.
+        if starting && (!living.awaits.is_empty() || self.round.starts.contains(&id)) {
+            return Ok(Found::Nothing);
+        }
         if awaits_client(living) && living.since.elapsed() < CLIENT_START && dir.launch()?.is_none()
         {
             return Ok(Found::Nothing);
@@ -222,6 +242,10 @@ impl Cycle {
         let Some(launch) = dir.launch()? else {
             return Ok(Found::NeverStarted(lock));
         };
+        // A container does not die with its supervisor, and the engine knows what has become of it.
+        if living.job.ask.container.is_some() && dir.spec()?.is_some() {
+            return Ok(Found::Unattended);
+        }
         let orphans = survivors(&dir, launch.process)?;
         Ok(if orphans.is_empty() {
             Found::Lost
@@ -282,23 +306,31 @@ impl Cycle {
             self.mark_spent(id, &exit, &lock);
             return self.settle(id, Some(&exit));
         }
+        if let Some(living) = self.jobs.get_mut(&id) {
+            living.false_starts += u32::from(living.supervisor.take().is_some());
+        }
+        self.put_back(id, "its supervisor ended before it started the program")?;
+        // Until here nobody else could start it.
+        drop(lock);
+        Ok(())
+    }
+
+    /// Puts a job that nobody has started back into its queue, at the place that it had.
+    pub(super) fn put_back(&mut self, id: JobId, why: &str) -> Result<(), StoreError> {
         self.free_slice(id);
+        self.let_go(id)?;
         let Some(living) = self.jobs.get_mut(&id) else {
             return Ok(());
         };
         living.job.step(Event::NeverStarted);
-        living.false_starts += u32::from(living.supervisor.take().is_some());
+        living.awaits.clear();
         living.since = Instant::now();
         let mut job = living.job.clone();
         self.store.release(&job)?;
         job.holdings.clear();
         living.job.holdings.clear();
         self.store.save(&job)?;
-        self.tell(
-            Some(id),
-            "requeued",
-            "its supervisor ended before it started the program",
-        )?;
+        self.tell(Some(id), "requeued", why)?;
         self.round.replan = true;
         Ok(())
     }
@@ -338,29 +370,55 @@ impl Cycle {
             None => gone(exit, living.supervisor_end.as_deref()),
         };
         living.job.exit_code = exit.and_then(|exit| exit.outcome.code());
-        let cancelled = matches!(living.job.life, Life::Stopping { .. });
-        living.job.reason = match words {
-            Some(words) if cancelled => Some(format!("cancelled; {words}")),
-            None if cancelled => Some("cancelled; exited with code 0".to_owned()),
-            words => words,
+        let had_left = living.job.had_left(exit);
+        let told = match &living.job.life {
+            Life::Stopping {
+                why: Stop::Cancel, ..
+            } => Some("cancelled"),
+            Life::Stopping { why, .. } if !had_left => match why {
+                Stop::TimeLimit => Some("stopped at the end of its time"),
+                Stop::Preempt => Some("preempted"),
+                Stop::Requeue | Stop::Cancel => Some("stopped to be started anew"),
+            },
+            _ => None,
+        };
+        living.job.reason = match (told, words) {
+            (Some(told), Some(words)) => Some(format!("{told}; {words}")),
+            (Some(told), None) => Some(format!("{told}; exited with code 0")),
+            (None, words) => words,
         };
         living.job.ended_at = Some(exit.map_or_else(now, |exit| exit.at));
         if living.job.started_at.is_none() {
             // A short program has come and gone between two looks.
-            living.job.started_at =
-                dir_started(&JobDir::new(self.config.home.job(&id.to_string())));
+            living.job.started_at = dir_started(&records(&self.config.home, id, &living.job));
         }
         // A job that never ran was only cancelled; every other end is one that the records tell.
         let event = match (&living.job.life, exit.map(|exit| &exit.outcome)) {
             (Life::Stopping { process: None, .. }, Some(Outcome::Withdrawn { .. })) => {
                 Event::NeverStarted
             }
+            (Life::Stopping { .. }, _) if had_left => Event::GoneBefore(gone),
+            (Life::Stopping { .. }, _) => Event::Gone(gone),
+            _ if living.job.tries_again(&gone) => Event::Failed,
             _ => Event::Gone(gone),
         };
+        let failed = event == Event::Failed;
+        living.job.course.failures += u32::from(failed);
+        living.job.course.requeued |= !failed;
         living.job.step(event);
+        living.awaits.clear();
         self.free_slice(id);
+        self.let_go(id)?;
         self.close_bypasses(id)?;
-        self.ended(id)
+        let job = &self.jobs[&id].job;
+        if job.life != Life::Queued {
+            return self.ended(id);
+        }
+        let words = job.reason.clone().unwrap_or_default();
+        match failed {
+            true => self.waits_again(id, "retried", &words),
+            false => self.waits_again(id, "requeued", &words),
+        }
     }
 
     /// Journals a job that has just ended, and lets everybody know.
@@ -382,8 +440,14 @@ impl Cycle {
         if let Err(error) = self.job_dir(id).forget_spec() {
             tracing::warn!(job = %id, error = chain(&error), "its spec, with its environment, stays on disk");
         }
+        if !job.ask.secrets.is_empty()
+            && let Err(error) = self.secrets.forget(id)
+        {
+            tracing::warn!(job = %id, error = chain(&error), "its secrets stay on disk until the next start");
+        }
         self.waits.remove(&id);
         self.round.reached.push(id);
+        self.round.ended.push(id);
         self.round.replan = true;
         Ok(())
     }
@@ -425,6 +489,10 @@ impl Cycle {
     /// What the tick does: looks at every active job, at silent clients, at supervisors that have ended.
     pub(super) fn sweep(&mut self) -> Result<(), StoreError> {
         self.reap_supervisors();
+        self.unbar();
+        self.enforce_time_limits()?;
+        // Somebody has run for its minimum by now.
+        self.round.replan |= self.again_at.is_some_and(|at| at <= Instant::now());
         let mut silent = Vec::new();
         let mut active = Vec::new();
         let mut overdue = Vec::new();
@@ -450,7 +518,7 @@ impl Cycle {
             }
         }
         for id in silent {
-            self.cancel_job(id, "its client has not been heard of for 30 s")?;
+            self.stop_job(id, Stop::Cancel, "its client has not been heard of for 30 s")?;
         }
         for id in overdue {
             self.kill(id);
@@ -538,6 +606,7 @@ fn gone(exit: Option<&Exit>, supervisor: Option<&str>) -> (Gone, Option<String>)
             Gone::LaunchFailed(withdrawn.clone()),
             Some(withdrawn.clone()),
         ),
+        Outcome::Lost { lost } => (Gone::SupervisorLost, Some(lost.clone())),
         Outcome::Exited { exit_code: 0 } => (Gone::Exited(0), None),
         Outcome::Exited { exit_code } => (
             Gone::Exited(*exit_code),

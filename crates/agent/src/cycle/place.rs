@@ -1,8 +1,12 @@
 //! Asking the core who starts, and writing its answer down.
 
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
-use divvy_core::{Held, Job as Life, Queue, QueueName, QueueSpec, Snapshot, Waiting, plan};
+use divvy_core::job::Stop;
+use divvy_core::{
+    Held, Job as Life, Preempt, Queue, QueueName, QueueSpec, Snapshot, Waiting, plan,
+};
 
 use super::{Cycle, Living};
 use crate::job::Job;
@@ -21,45 +25,61 @@ impl Cycle {
             .into_iter()
             .map(|wait| (wait.job, wait))
             .collect();
+        let again = plan.again_in_s.map(Duration::from_secs);
+        self.again_at = again.map(|after| Instant::now() + after);
         for start in plan.starts {
             let Some(living) = self.jobs.get_mut(&start.job) else {
                 continue;
             };
             living.job.place(start.grants);
-            living.since = std::time::Instant::now();
+            living.since = Instant::now();
             living.supervisor = None;
             let job = living.job.clone();
             self.store.hold(&job)?;
             self.store.save(&job)?;
             self.tell(Some(job.id), "starting", &labels(&job))?;
-            self.round.starts.push(job.id);
-            self.round.reached.push(job.id);
+            self.claim(job.id, &start.reclaim)?;
+            if self.awaits_nothing(job.id) {
+                self.round.starts.push(job.id);
+                self.round.reached.push(job.id);
+            }
+        }
+        for Preempt { job, by } in plan.preempts {
+            let words = format!("it is over quota, and #{by} is within its project's");
+            self.stop_job(job, Stop::Preempt, &words)?;
         }
         Ok(())
     }
 
     /// Everything a plan depends on, now.
     pub(super) fn snapshot(&self) -> Snapshot {
-        let mut waiting: BTreeMap<&QueueName, Vec<Waiting>> = BTreeMap::new();
+        let mut waiting: BTreeMap<&QueueName, Vec<_>> = BTreeMap::new();
         let mut held = Vec::new();
-        for Living { job, .. } in self.jobs.values() {
+        for Living { job, after, .. } in self.jobs.values() {
             let queue = &job.ask.queue;
             match &job.life {
+                Life::Queued if !after.is_empty() => {}
                 Life::Queued => {
-                    let request = job.request();
-                    waiting.entry(queue).or_default().push(Waiting {
-                        job: job.id,
-                        request,
-                    });
+                    let asks = Waiting {
+                        owner: job.owner(),
+                        ..Waiting::new(job.id, job.request())
+                    };
+                    let turn = asks.owner.turn(job.course.requeued, job.id);
+                    waiting.entry(queue).or_default().push((turn, asks));
                 }
                 Life::Ended { .. } => {}
                 life => held.push(Held {
-                    job: job.id,
-                    queue: queue.clone(),
-                    grants: life.grants().to_vec(),
+                    owner: job.owner(),
+                    ran_s: job.ran_s(),
+                    leaving: matches!(life, Life::Stopping { .. }),
+                    ..Held::new(job.id, queue.clone(), life.grants().to_vec())
                 }),
             }
         }
+        let mut waiting: BTreeMap<_, _> = waiting
+            .into_iter()
+            .map(|(queue, waiting)| (queue, in_turn(waiting)))
+            .collect();
         let mut queues: Vec<Queue> = self
             .config
             .queues
@@ -75,18 +95,22 @@ impl Cycle {
             waiting,
         }));
         Snapshot {
-            gpus: self
-                .devices
-                .iter()
-                .map(|device| device.gpu.clone())
-                .collect(),
+            gpus: self.gpus_now(),
             held,
             queues,
             order: self.config.order,
             backfill: self.config.backfill,
             cursor: self.cursor,
+            projects: self.projects.clone(),
+            preemption: self.config.preemption,
         }
     }
+}
+
+/// Those of one queue in the order in which they are served.
+fn in_turn<T: Ord>(mut waiting: Vec<(T, Waiting)>) -> Vec<Waiting> {
+    waiting.sort_by(|(one, _), (other, _)| one.cmp(other));
+    waiting.into_iter().map(|(_, waiting)| waiting).collect()
 }
 
 /// `gpu0, gpu1`: what the job holds, by label.

@@ -3,20 +3,22 @@
 use std::collections::BTreeSet;
 
 use divvy_api::v1::{self, EndReason, Error, ErrorCode, JobState};
-use divvy_core::{Bytes, Job as Life, JobId, Wait};
+use divvy_core::{Bytes, Grant, Job as Life, JobId, Wait};
 use divvy_ledger::Snapshot;
 
+use super::mig::{self, is_divided};
 use super::reconcile::Ledger;
 use super::{Cycle, Living};
 use crate::bypass::Bypass;
 use crate::http::Page;
 use crate::job::Job;
-use crate::keeper::{Got, Keeper};
+use crate::keeper::Got;
 use crate::oom;
 use crate::store::StoreError;
 use crate::supervise::form::Form;
+use crate::terms;
 
-/// What holds memory limits in this version.
+/// What holds memory limits, where the hardware does not.
 const ENFORCEMENT: &str = "interposer";
 
 impl Cycle {
@@ -136,6 +138,8 @@ impl Cycle {
             let usage = now.map(|now| now.account.usage(gpu));
             let ledger = now.and_then(|now| now.ledgers.get(gpu)).copied();
             let traces = holding.traces;
+            // An instance's memory is its own, and the driver says how much of it is used.
+            let found = self.found_in(&holding.grant).filter(|_| holds);
             let unseen = ledger.unwrap_or_default().unseen.get();
             let last =
                 |usage: divvy_ledger::Usage| (usage.denied > 0).then_some(usage.last_denied_size);
@@ -145,15 +149,24 @@ impl Cycle {
                 gpu_index: holding.grant.index,
                 memory_limit_bytes: holding.grant.memory.get(),
                 share: holding.grant.share.thousandths(),
-                memory_used_bytes: usage.map_or(0, |usage| used(&usage, unseen)),
+                memory_used_bytes: match found {
+                    Some(found) => found.used().get(),
+                    None => usage.map_or(0, |usage| used(&usage, unseen)),
+                },
                 memory_peak_bytes: usage.map_or(traces.peak.get(), |usage| usage.peak),
-                processes: now.map_or(0, |now| processes_on(&now.account, gpu)),
+                processes: match found {
+                    Some(found) => u32::try_from(found.processes()).unwrap_or(u32::MAX),
+                    None => now.map_or(0, |now| processes_on(&now.account, gpu)),
+                },
                 denied: usage.map_or(traces.denied, |usage| usage.denied),
                 last_denied_bytes: usage.map_or(traces.last_denied.map(Bytes::get), last),
-                enforcement: ENFORCEMENT.to_owned(),
-                device_uuid: Some(holding.grant.gpu.to_string()),
-                mig: None,
-                memory_driver_bytes: ledger.and_then(|ledger| ledger.driver).map(Bytes::get),
+                enforcement: enforcement(&holding.grant).to_owned(),
+                device_uuid: self.migs.visible_as(&holding.grant),
+                mig: self.mig_slice(&holding.grant),
+                memory_driver_bytes: match found {
+                    Some(found) => Some(found.used().get()),
+                    None => ledger.and_then(|ledger| ledger.driver).map(Bytes::get),
+                },
                 memory_mismatch_bytes: ledger.and_then(|ledger| ledger.mismatch),
                 memory_mismatch_max_bytes: ledger
                     .map_or(traces.mismatch_max, |ledger| ledger.mismatch_max)
@@ -168,6 +181,8 @@ impl Cycle {
         v1::Job {
             name: job.ask.name.clone(),
             user: job.ask.user.clone(),
+            uid: Some(job.ask.by.uid),
+            redacted: false,
             project: job.ask.project.clone(),
             queue: job.ask.queue.to_string(),
             state,
@@ -181,9 +196,11 @@ impl Cycle {
             slices: slices.collect(),
             reason: wait
                 .map(|wait| wait.reason.to_string())
+                .or_else(|| self.held_up(job))
                 .or_else(|| job.reason.clone()),
             place: wait.and_then(|wait| u32::try_from(wait.place).ok()),
             command: job.ask.command.clone(),
+            container: job.ask.container.clone(),
             cwd: job.ask.cwd.clone(),
             runner: job.ask.runner,
             pid: job.life.process().map(|process| process.pid),
@@ -191,9 +208,23 @@ impl Cycle {
             started_at: job.started_at,
             ended_at: job.ended_at,
             directory: self.config.home.job(&id).display().to_string(),
-            slice_directory: holds.then(|| self.config.home.slice(&id).display().to_string()),
+            slice_directory: (holds && !is_divided(job.life.grants()))
+                .then(|| self.config.home.slice(&id).display().to_string()),
             bypasses: job.bypasses.iter().map(Bypass::shown).collect(),
             limiter: None,
+            priority: job.ask.terms.priority,
+            preemptible: job.ask.terms.preemptible,
+            time_limit_s: job.ask.terms.time_limit_s,
+            after: job.ask.terms.after.iter().map(terms::shown).collect(),
+            retries: job.ask.terms.retries,
+            runs_before: job.course.runs,
+            suspended: job.course.suspended,
+            array: job.ask.terms.array.map(|task| v1::ArrayTask {
+                array: task.array.to_string(),
+                index: task.index,
+            }),
+            secrets: job.ask.secrets.clone(),
+            expected_start: None,
             id,
         }
     }
@@ -275,7 +306,7 @@ impl Cycle {
 
     /// The GPUs that are served.
     pub fn served(&self) -> Vec<divvy_core::Gpu> {
-        let gpus = self.devices.iter().map(|device| device.gpu.clone());
+        let gpus = self.gpus_now().into_iter();
         gpus.filter(|gpu| gpu.mode != divvy_core::Mode::Unmanaged)
             .collect()
     }
@@ -289,7 +320,7 @@ impl Cycle {
             .collect();
         self.devices
             .iter()
-            .map(|device| show_gpu(device, &ledgers, &self.keeper))
+            .map(|device| self.show_gpu(device, &ledgers))
             .collect()
     }
 
@@ -317,6 +348,71 @@ impl Cycle {
         shown.collect()
     }
 
+    fn show_gpu(
+        &self,
+        device: &crate::gpu::Device,
+        ledgers: &[(&Living, Option<Snapshot>)],
+    ) -> v1::Gpu {
+        let (mut slices, mut bypass_pids) = (Vec::new(), Vec::new());
+        for (living, account) in ledgers {
+            let here = |bypass: &&Bypass| bypass.over.is_none() && bypass.gpu == device.gpu.uuid;
+            let lasting = living.job.bypasses.iter().filter(here);
+            bypass_pids.extend(lasting.map(|bypass| bypass.process.pid));
+            for (gpu, holding) in living.job.holdings.iter().enumerate() {
+                if holding.grant.gpu == device.gpu.uuid {
+                    let usage = account.as_ref().map(|account| account.usage(gpu));
+                    let ledger = living.ledgers.get(gpu).copied().unwrap_or_default();
+                    let found = self
+                        .found_in(&holding.grant)
+                        .map(|found| found.used().get());
+                    slices.push(v1::GpuSlice {
+                        job: living.job.id.to_string(),
+                        label: holding.grant.label.clone(),
+                        memory_limit_bytes: holding.grant.memory.get(),
+                        memory_used_bytes: match (found, usage) {
+                            (Some(found), _) => found,
+                            (None, usage) => {
+                                usage.map_or(0, |usage| used(&usage, ledger.unseen.get()))
+                            }
+                        },
+                        share: holding.grant.share.thousandths(),
+                        memory_driver_bytes: found.or_else(|| ledger.driver.map(Bytes::get)),
+                        memory_mismatch_bytes: ledger.mismatch,
+                        compute_time: self.keeper.got(living.job.id).map(Got::shown),
+                        enforcement: enforcement(&holding.grant).to_owned(),
+                        mig: self.mig_slice(&holding.grant),
+                    });
+                }
+            }
+        }
+        let gpu = &device.gpu;
+        v1::Gpu {
+            uuid: gpu.uuid.to_string(),
+            index: gpu.index,
+            model: gpu.model.clone(),
+            mode: gpu.mode.name().to_owned(),
+            memory_total_bytes: gpu.total.get(),
+            memory_usable_bytes: gpu.usable().get(),
+            memory_allocated_bytes: slices.iter().map(|slice| slice.memory_limit_bytes).sum(),
+            memory_used_bytes: device.used.get(),
+            memory_unmanaged_bytes: gpu.foreign.get(),
+            share_allocated: slices.iter().map(|slice| slice.share).sum(),
+            utilization_percent: device.utilization_percent,
+            context_overhead_bytes: device.overhead.get(),
+            slices,
+            unmanaged_pids: device.unmanaged.clone(),
+            enforcement: match gpu.mode {
+                divvy_core::Mode::Mig => mig::ENFORCEMENT.to_owned(),
+                _ => ENFORCEMENT.to_owned(),
+            },
+            process_memory_known: device.says_who,
+            memory_mismatch_bytes: device.mismatch.map(Bytes::get),
+            memory_mismatch_max_bytes: device.mismatch_max.get(),
+            bypass_pids,
+            mig: self.mig_of(&gpu.uuid),
+        }
+    }
+
     /// Everything that a page of metrics shows.
     pub fn metrics(&self) -> Page {
         Page {
@@ -325,6 +421,7 @@ impl Cycle {
             jobs: self.living_jobs(),
             queues: self.queues_shown(),
             bypasses: self.bypasses,
+            migs: self.migs.counts,
         }
     }
 
@@ -370,57 +467,11 @@ fn snapshot(living: &Living) -> Option<Snapshot> {
     living.slice.as_ref()?.read().ok()
 }
 
-fn show_gpu(
-    device: &crate::gpu::Device,
-    ledgers: &[(&Living, Option<Snapshot>)],
-    keeper: &Keeper,
-) -> v1::Gpu {
-    let (mut slices, mut bypass_pids) = (Vec::new(), Vec::new());
-    for (living, account) in ledgers {
-        let here = |bypass: &&Bypass| bypass.over.is_none() && bypass.gpu == device.gpu.uuid;
-        let lasting = living.job.bypasses.iter().filter(here);
-        bypass_pids.extend(lasting.map(|bypass| bypass.process.pid));
-        for (gpu, holding) in living.job.holdings.iter().enumerate() {
-            if holding.grant.gpu == device.gpu.uuid {
-                let usage = account.as_ref().map(|account| account.usage(gpu));
-                let ledger = living.ledgers.get(gpu).copied().unwrap_or_default();
-                slices.push(v1::GpuSlice {
-                    job: living.job.id.to_string(),
-                    label: holding.grant.label.clone(),
-                    memory_limit_bytes: holding.grant.memory.get(),
-                    memory_used_bytes: usage.map_or(0, |usage| used(&usage, ledger.unseen.get())),
-                    share: holding.grant.share.thousandths(),
-                    memory_driver_bytes: ledger.driver.map(Bytes::get),
-                    memory_mismatch_bytes: ledger.mismatch,
-                    compute_time: keeper.got(living.job.id).map(Got::shown),
-                    enforcement: ENFORCEMENT.to_owned(),
-                    mig: None,
-                });
-            }
-        }
-    }
-    let gpu = &device.gpu;
-    v1::Gpu {
-        uuid: gpu.uuid.to_string(),
-        index: gpu.index,
-        model: gpu.model.clone(),
-        mode: gpu.mode.name().to_owned(),
-        memory_total_bytes: gpu.total.get(),
-        memory_usable_bytes: gpu.usable().get(),
-        memory_allocated_bytes: slices.iter().map(|slice| slice.memory_limit_bytes).sum(),
-        memory_used_bytes: device.used.get(),
-        memory_unmanaged_bytes: gpu.foreign.get(),
-        share_allocated: slices.iter().map(|slice| slice.share).sum(),
-        utilization_percent: device.utilization_percent,
-        context_overhead_bytes: device.overhead.get(),
-        slices,
-        unmanaged_pids: device.unmanaged.clone(),
-        enforcement: ENFORCEMENT.to_owned(),
-        process_memory_known: device.says_who,
-        memory_mismatch_bytes: device.mismatch.map(Bytes::get),
-        memory_mismatch_max_bytes: device.mismatch_max.get(),
-        bypass_pids,
-        mig: None,
+/// What holds a grant's limit.
+fn enforcement(grant: &Grant) -> &'static str {
+    match grant.mig {
+        Some(_) => mig::ENFORCEMENT,
+        None => ENFORCEMENT,
     }
 }
 
@@ -452,6 +503,6 @@ fn state(life: &Life) -> JobState {
     }
 }
 
-fn journal(error: StoreError) -> Error {
+pub(super) fn journal(error: StoreError) -> Error {
     Error::new(ErrorCode::Internal, crate::supervise::chain(&error))
 }

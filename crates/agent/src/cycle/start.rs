@@ -2,32 +2,46 @@
 
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::fchown;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
+use divvy_api::home::Home;
 use divvy_api::v1::Runner;
 use divvy_core::{Bytes, JobId};
 
 use super::Cycle;
+use super::container::{ContainerError, plan};
+use super::mig::is_divided;
+use super::whose::identity;
 use crate::clock::now;
 use crate::environment::{Surroundings, for_job};
-use crate::gpu::slice::{Cut, HeldSlice, SliceError};
+use crate::gpu::roster::Entry;
+use crate::gpu::slice::{Cut, HeldSlice, SliceError, hand_over};
+use crate::job::Job;
 use crate::process::Process;
 use crate::records::{Exit, JobDir, Outcome, RecordError, Spec};
+use crate::secrets::SecretsError;
 use crate::store::StoreError;
 use crate::supervise::chain;
 
 /// Why a job that has its grants could not be started.
 #[derive(Debug, thiserror::Error)]
-enum StartError {
+pub(super) enum StartError {
     #[error(transparent)]
     Slice(#[from] SliceError),
     #[error(transparent)]
     Record(#[from] RecordError),
     #[error(transparent)]
     Store(#[from] StoreError),
+    #[error(transparent)]
+    Secrets(#[from] SecretsError),
     #[error("its submitted environment is not in the journal")]
     NoEnvironment,
+    #[error("its MIG instance is not there")]
+    NoInstance,
+    #[error(transparent)]
+    Container(#[from] ContainerError),
     #[error("another process supervises it already")]
     Locked,
     #[error("cannot start its supervisor")]
@@ -36,7 +50,10 @@ enum StartError {
 
 impl Cycle {
     pub(super) fn job_dir(&self, id: JobId) -> JobDir {
-        JobDir::new(self.config.home.job(&id.to_string()))
+        match self.jobs.get(&id) {
+            Some(living) => records(&self.config.home, id, &living.job),
+            None => JobDir::new(self.config.home.job(&id.to_string())),
+        }
     }
 
     pub(super) fn runs_on_client(&self, id: JobId) -> bool {
@@ -70,43 +87,81 @@ impl Cycle {
             .map(|device| device.map_or(Bytes::ZERO, |device| device.overhead))
             .collect();
         let (generation, compute) = (u64::from(job.attempt), job.compute());
-        let slice = HeldSlice::create(
-            &folder,
-            &Cut {
-                job: &id.to_string(),
-                generation,
-                compute,
-                grants,
-                overheads: &overheads,
-            },
-        )?;
-        let env = self.store.env(id)?.ok_or(StartError::NoEnvironment)?;
+        let slice = match is_divided(grants) {
+            true => None,
+            false => Some(HeldSlice::create(
+                &folder,
+                &Cut {
+                    job: &id.to_string(),
+                    generation,
+                    compute,
+                    grants,
+                    overheads: &overheads,
+                },
+            )?),
+        };
+        let visible = grants.iter().map(|grant| self.migs.visible_as(grant));
+        let visible: Vec<String> = visible
+            .collect::<Option<_>>()
+            .ok_or(StartError::NoInstance)?;
+        let mut env = self.store.env(id)?.ok_or(StartError::NoEnvironment)?;
+        if !job.ask.secrets.is_empty() {
+            env.extend(self.secrets.of(id)?);
+        }
         let around = Surroundings {
             job: &id.to_string(),
             queue: &job.ask.queue,
-            grants,
-            slice: &folder,
+            visible: &visible,
+            slice: slice.is_some().then_some(folder.as_path()),
             preload: &self.config.programs.preload,
             simulated: self.config.simulated.as_ref(),
         };
+        let limiter = slice.is_some().then(|| {
+            self.config
+                .programs
+                .wish(&folder, self.config.simulated.as_ref())
+        });
+        let container = match &job.ask.container {
+            Some(container) => {
+                let parts: Vec<_> = grants.iter().map(|grant| self.migs.part(grant)).collect();
+                let config = &self.config;
+                Some(plan(config, container, &around, &parts, limiter.as_ref())?)
+            }
+            None => None,
+        };
+        let user = identity(job);
         let spec = Spec {
             job: id.to_string(),
             command: job.ask.command.clone(),
             cwd: job.ask.cwd.clone().into(),
-            env: for_job(env, &around),
+            // A container's variables are its own; the slice's are added to it with the rest.
+            env: match container {
+                Some(_) => env,
+                None => for_job(env, &around),
+            },
             grace_ms: u64::try_from(self.config.grace.as_millis()).unwrap_or(u64::MAX),
-            limiter: self
-                .config
-                .programs
-                .wish(&folder, self.config.simulated.as_ref()),
+            limiter,
+            container,
+            user: user.clone(),
         };
         dir.write_spec(&spec)?;
-        self.observer.enlist(id, slice.entry(Vec::new()));
-        // It may have been resized to less between its grants and its slice.
-        let limits = living.job.limits();
-        slice.resize(&limits, compute);
-        self.keeper.keep(id, &folder, &limits, compute);
-        living.slice = Some(slice);
+        if let Some(user) = &user {
+            dir.open_to(user)?;
+            if slice.is_some() {
+                hand_over(&folder, user)?;
+            }
+        }
+        match &slice {
+            Some(slice) => {
+                self.observer.enlist(id, slice.entry(Vec::new()));
+                // It may have been resized to less between its grants and its slice.
+                let limits = living.job.limits();
+                slice.resize(&limits, compute);
+                self.keeper.keep(id, &folder, &limits, compute);
+            }
+            None => self.observer.enlist(id, Entry::without_account()),
+        }
+        living.slice = slice;
         living.ledgers.clear();
         living.since = Instant::now();
         living.heard = Instant::now();
@@ -128,10 +183,14 @@ impl Cycle {
         }
     }
 
-    fn try_spawn(&mut self, id: JobId) -> Result<(), StartError> {
+    pub(super) fn try_spawn(&mut self, id: JobId) -> Result<(), StartError> {
         let dir = self.job_dir(id);
         let lock = dir.lock()?.ok_or(StartError::Locked)?;
-        let log = dir.open_log()?;
+        // One log, however often it runs.
+        let log = JobDir::new(self.config.home.job(&id.to_string())).open_log()?;
+        if let Some(user) = self.jobs.get(&id).and_then(|living| identity(&living.job)) {
+            fchown(&log, Some(user.uid), Some(user.gid)).map_err(StartError::Spawn)?;
+        }
         let child = Command::new(&self.config.programs.divvy)
             .arg("supervise")
             .arg(dir.path())
@@ -155,7 +214,7 @@ impl Cycle {
     }
 
     /// Gives up a job that could not be started; the next round journals it.
-    fn withdraw(&mut self, id: JobId, why: &str) {
+    pub(super) fn withdraw(&mut self, id: JobId, why: &str) {
         tracing::error!(job = %id, why, "a job could not be started");
         let exit = Exit {
             outcome: not_started(why),
@@ -184,6 +243,15 @@ impl Cycle {
         {
             tracing::warn!(job = %id, %error, "its folder cannot be watched; it is looked at with every tick");
         }
+    }
+}
+
+/// The folder of a job's present run: its own for the first, one below that for each further one.
+pub(super) fn records(home: &Home, id: JobId, job: &Job) -> JobDir {
+    let folder = home.job(&id.to_string());
+    match job.course.runs {
+        0 => JobDir::new(folder),
+        run => JobDir::new(folder.join(format!("run-{run}"))),
     }
 }
 

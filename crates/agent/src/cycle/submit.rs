@@ -1,13 +1,18 @@
 //! Taking in a job: everything that can be refused is refused here, before anything is stored.
 
 use divvy_api::v1::{self, Error, ErrorCode, Submit};
-use divvy_core::{Amount, JobId, QueueName};
+use divvy_core::ids::IdError;
+use divvy_core::{Amount, JobId, QueueName, Waiting};
 
-use super::{Cycle, Living};
+use super::{Cycle, Living, after};
 use crate::clock::now;
+use crate::container::asked;
 use crate::intake::{self, usage};
-use crate::job::{Ask, Job, NewJob};
+use crate::access::Caller;
+use crate::job::{Ask, Job, NewJob, Submitter};
 use crate::store::StoreError;
+use crate::supervise::chain;
+use crate::terms::Terms;
 
 /// What became of a submit.
 pub enum Submitted {
@@ -18,9 +23,13 @@ pub enum Submitted {
 }
 
 impl Cycle {
-    pub(super) fn submit(&mut self, submit: Submit) -> Result<Submitted, StoreError> {
+    pub(super) fn submit(
+        &mut self,
+        submit: Submit,
+        by: &Caller,
+    ) -> Result<Submitted, StoreError> {
         let (dry_run, no_wait) = (submit.dry_run, submit.no_wait);
-        let new = match self.checked(submit) {
+        let new = match self.checked(submit, by) {
             Ok(new) => new,
             Err(error) => return Ok(Submitted::Refused(error)),
         };
@@ -40,12 +49,20 @@ impl Cycle {
         }
         let job = self.store.insert(&new)?;
         let id = job.id;
+        if !new.secrets.is_empty()
+            && let Err(error) = self.secrets.keep(id, &new.secrets)
+        {
+            self.store.take_back(id)?;
+            let error = Error::new(ErrorCode::Internal, chain(&error));
+            return Ok(Submitted::Refused(error));
+        }
         let text = format!(
             "{} for {} in queue {}",
             job.ask.name, job.ask.request.amount, job.ask.queue
         );
         self.tell(Some(id), "submitted", &text)?;
         self.jobs.insert(id, Living::new(job));
+        self.follow(id)?;
         if no_wait {
             // Placed before any later submit of this round is heard, as was promised.
             self.plan()?;
@@ -55,31 +72,64 @@ impl Cycle {
         Ok(Submitted::Job(id))
     }
 
-    fn checked(&self, submit: Submit) -> Result<NewJob, Error> {
+    fn checked(&self, mut submit: Submit, by: &Caller) -> Result<NewJob, Error> {
+        asked::asked(&mut submit, self.config.containers.default.as_ref())?;
+        self.check_caller(&submit, by)?;
         intake::check_texts(&submit)?;
         let (queue, amount) =
             self.queue_and_amount(submit.queue.as_deref(), submit.amount.clone())?;
-        let gpus: Vec<_> = self
-            .devices
-            .iter()
-            .map(|device| device.gpu.clone())
-            .collect();
+        let gpus = self.gpus_now();
         let request = intake::request(amount, &submit, &gpus)?;
+        let mut terms = Terms::of(&submit)?;
+        terms.after = self.followed(&submit.after)?;
+        let owner = terms.owner(submit.project.as_deref());
+        if let Some(project) = &submit.project
+            && owner.project.is_none()
+        {
+            let error = IdError::Project(project.clone());
+            return Err(usage(error.to_string()).hint(error.hint()));
+        }
+        self.check_project(&owner, &request, &by.account.name)?;
         Ok(NewJob {
             ask: Ask {
-                name: intake::name(submit.name, &submit.command)?,
-                user: self.config.user.clone(),
+                name: intake::name(
+                    submit.name,
+                    &named_after(&submit.command, &submit.container),
+                )?,
+                user: by.account.name.clone(),
+                by: Submitter {
+                    uid: by.account.uid,
+                    gid: by.account.gid,
+                },
                 project: submit.project,
                 queue,
                 request,
                 runner: submit.runner,
                 command: submit.command,
+                container: submit.container,
                 cwd: submit.cwd,
+                terms,
+                secrets: submit.secrets.keys().cloned().collect(),
             },
             env: submit.env,
-            key: submit.idempotency_key,
+            secrets: submit.secrets,
+            key: submit.idempotency_key.map(|key| key_of(key, by)),
             at: now(),
         })
+    }
+
+    /// What only some may ask for.
+    fn check_caller(&self, submit: &Submit, by: &Caller) -> Result<(), Error> {
+        if submit.container.is_some() {
+            self.config.rules.may_contain(by)?;
+        }
+        // Its client would write records that this agent trusts.
+        if submit.runner == v1::Runner::Client && by.account.uid != Submitter::me().uid {
+            let why = "on the system's daemon programs are started by the daemon, not by their client";
+            return Err(Error::new(ErrorCode::NotAllowed, why)
+                .hint("submit it and follow its log: `divvy submit`, `divvy logs -f last`"));
+        }
+        Ok(())
     }
 
     fn queue_and_amount(
@@ -88,7 +138,7 @@ impl Cycle {
         amount: Option<v1::Amount>,
     ) -> Result<(QueueName, Amount), Error> {
         let name = queue.map_or_else(|| Ok(QueueName::default_queue()), str::parse);
-        let name: QueueName = name.map_err(|error: divvy_core::ids::IdError| {
+        let name: QueueName = name.map_err(|error: IdError| {
             usage(error.to_string()).hint(error.hint())
         })?;
         let spec = self
@@ -125,16 +175,21 @@ impl Cycle {
     fn forecast(&self, new: &NewJob) -> v1::Job {
         let mut job = Job::queued(JobId(u64::MAX), new);
         let mut snapshot = self.snapshot();
-        let waiting = divvy_core::Waiting {
-            job: job.id,
-            request: job.ask.request.clone(),
+        let (owner, request) = (job.owner(), job.ask.request.clone());
+        let waiting = Waiting {
+            owner,
+            ..Waiting::new(job.id, request)
         };
+        // Whoever comes back, and whoever runs after others, is no new job.
+        let open = self.open(&new.ask.terms.after);
         if let Some(queue) = snapshot
             .queues
             .iter_mut()
-            .find(|queue| queue.spec.name == job.ask.queue)
+            .find(|queue| queue.spec.name == job.ask.queue && open.is_empty())
         {
-            queue.waiting.push(waiting);
+            let before = |other: &Waiting| other.owner.priority >= waiting.owner.priority;
+            let place = queue.waiting.partition_point(before);
+            queue.waiting.insert(place, waiting);
         }
         let plan = divvy_core::plan(&snapshot);
         let start = plan.starts.into_iter().find(|start| start.job == job.id);
@@ -143,12 +198,29 @@ impl Cycle {
             job.place(start.grants);
         }
         let mut shown = self.show(&job, None, wait.as_ref());
+        shown.reason = after::words(&open).or(shown.reason);
         // It has no number and no folder, and will not get them by this.
         for text in [&mut shown.id, &mut shown.directory] {
             text.clear();
         }
         shown.slice_directory = None;
         shown
+    }
+}
+
+/// Keys are everybody's own: two users' may be alike.
+fn key_of(key: String, by: &Caller) -> String {
+    match by.account.uid == Submitter::me().uid {
+        true => key,
+        false => format!("{}:{key}", by.account.uid),
+    }
+}
+
+/// The words that a job without a name is called after.
+fn named_after(command: &[String], container: &Option<v1::Container>) -> Vec<String> {
+    match container {
+        Some(container) if command.is_empty() => vec![asked::name(&container.image)],
+        _ => command.to_vec(),
     }
 }
 

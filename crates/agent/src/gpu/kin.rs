@@ -1,13 +1,16 @@
 //! Whose a process is that the driver lists: which job it descends from, or whose slice it has joined.
 //!
 //! Descent is the kernel's word. A job's supervisor is a subreaper, so whatever its program daemonises stays below it; once seen
-//! there, a process is the job's for as long as it lives, wherever it goes. A slot in a slice is the job's word and counts only
+//! there, a process is the job's for as long as it lives, wherever it goes. So is whoever is in the PID namespace of a job's container,
+//! also one that the container engine started in it later. A slot in a slice is the job's word and counts only
 //! for a process that has that slice mapped, which nobody has who did not join it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use divvy_core::{Bytes, JobId};
+use divvy_ledger::Owner;
 
+use super::abroad::Abroad;
 use super::roster::Roster;
 use crate::process::inside::{self, Inside, Marks, Own};
 use crate::process::{self, Process};
@@ -52,6 +55,7 @@ pub enum Met {
 #[derive(Debug, Default)]
 pub struct Kin {
     known: HashMap<u32, Known>,
+    abroad: Abroad,
 }
 
 #[derive(Clone, Debug)]
@@ -121,6 +125,15 @@ impl Kin {
         }
     }
 
+    /// Those of `owners` that were of a container and have ended.
+    pub fn gone_abroad(
+        &mut self,
+        owners: impl Iterator<Item = Owner>,
+        roster: &Roster,
+    ) -> HashSet<Owner> {
+        self.abroad.gone(owners, &roster.namespaces())
+    }
+
     /// Forgets everybody whom the driver does not list any more.
     pub fn retain(&mut self, listed: impl Fn(u32) -> bool) {
         self.known.retain(|pid, _| listed(*pid));
@@ -137,7 +150,8 @@ impl Kin {
 
     /// The nearest job above a process: of one that was started by a program of another job, its own.
     pub fn descent(&self, process: Process, roster: &Roster) -> Option<JobId> {
-        process::ancestry(process).into_iter().find_map(|member| {
+        let line = process::ancestry(process);
+        let by_blood = line.iter().find_map(|member| {
             let before = self
                 .known
                 .get(&member.process.pid)
@@ -150,6 +164,11 @@ impl Kin {
                 .job_of(member.process)
                 .or(before)
                 .or_else(|| roster.led(member.session))
+        });
+        by_blood.or_else(|| {
+            let namespace = inside::own(process.pid).namespace?;
+            // A process that has ended meanwhile has left its pid to anybody.
+            line.first().and_then(|_| roster.of_namespace(namespace))
         })
     }
 }

@@ -5,8 +5,9 @@
 //! ```
 //! The driver's figures are compared only with accounts that were the same before and after it was asked.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
+use divvy_core::mig::Placement;
 use divvy_core::reconcile::{self, Account, Of, ProcessSight, Sight, SliceSight};
 use divvy_core::{Bytes, JobId};
 use divvy_ledger::{
@@ -14,7 +15,7 @@ use divvy_ledger::{
 };
 
 use super::kin::{Kin, Kinship, Met, Person};
-use super::roster::{Entry, Roster};
+use super::roster::{self, Roster};
 use super::{GpuProcess, Observation, Observed};
 use crate::process::inside::{Inside, Marks, has_mapped};
 use crate::process::{self, Process};
@@ -29,6 +30,8 @@ pub struct Look {
     /// What was seen inside those without an account.
     pub insides: HashMap<u32, Inside>,
     pub books: BTreeMap<JobId, Book>,
+    /// Processes of containers that have ended, by what they called themselves.
+    pub gone: HashSet<Owner>,
 }
 
 /// One GPU.
@@ -38,6 +41,17 @@ pub struct Seen {
     pub sight: Sight,
     /// Pids of those that are no job's.
     pub strangers: Vec<u32>,
+    /// Who is in its MIG instances.
+    pub tenants: Vec<Tenant>,
+}
+
+/// A process in a MIG instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tenant {
+    pub placement: Placement,
+    pub pid: u32,
+    /// The job that it is of.
+    pub job: Option<JobId>,
 }
 
 /// A slice and its account.
@@ -65,8 +79,8 @@ pub type Before = BTreeMap<JobId, Result<Snapshot, OpenError>>;
 /// Reads the accounts of all slices.
 pub fn before(roster: &Roster) -> Before {
     roster
-        .iter()
-        .map(|(job, entry)| (job, entry.slice.read()))
+        .accounts()
+        .map(|(job, account)| (job, account.slice.read()))
         .collect()
 }
 
@@ -79,18 +93,25 @@ pub fn put_together(
     kin: &mut Kin,
     marks: &Marks,
 ) -> Look {
+    let owners = before.values().flatten().flat_map(Snapshot::processes);
+    let gone = kin.gone_abroad(owners.map(|process| process.owner), roster);
     let mut look = Look {
         at,
-        books: books(before, roster),
+        books: books(before, roster, &gone),
+        gone,
         ..Look::default()
     };
     let listed = |pid: u32| {
-        let lists = |gpu: &Observed| gpu.processes.iter().any(|process| process.pid == pid);
+        let lists = |gpu: &Observed| inhabitants(gpu).any(|process| process.pid == pid);
         observation.gpus.iter().any(lists)
     };
     kin.retain(listed);
     let mut gpus = Vec::new();
     for observed in &observation.gpus {
+        if observed.divided().is_some() {
+            gpus.push(look.divided(observed, roster, kin));
+            continue;
+        }
         let context = look.slices_on(observed).map(|(_, context)| context).max();
         let mut seen = Seen {
             sight: Sight {
@@ -100,6 +121,7 @@ pub fn put_together(
                 processes: Vec::new(),
             },
             strangers: Vec::new(),
+            tenants: Vec::new(),
             observed: observed.clone(),
         };
         for process in &observed.processes {
@@ -115,30 +137,43 @@ pub fn put_together(
     look
 }
 
+/// Every process of a GPU; one that is listed for the GPU and for an instance of it comes twice.
+fn inhabitants(gpu: &Observed) -> impl Iterator<Item = &GpuProcess> {
+    let instances = gpu.divided().into_iter().flat_map(|mig| &mig.instances);
+    let devices = instances.flat_map(|instance| &instance.devices);
+    gpu.processes
+        .iter()
+        .chain(devices.flat_map(|device| &device.processes))
+}
+
 /// Now, as [`Look::at`] has it.
 pub fn now() -> reconcile::Moment {
     boot_time_ns()
 }
 
-fn books(mut before: Before, roster: &Roster) -> BTreeMap<JobId, Book> {
-    let mut book = |(job, entry): (JobId, &Entry)| {
-        let after = entry.slice.read();
+fn books(
+    mut before: Before,
+    roster: &Roster,
+    gone: &HashSet<Owner>,
+) -> BTreeMap<JobId, Book> {
+    let mut book = |(job, account): (JobId, &roster::Account)| {
+        let after = account.slice.read();
         let spec = match &after {
             Ok(after) => after.spec().clone(),
-            Err(_) => entry.slice.spec().clone(),
+            Err(_) => account.slice.spec().clone(),
         };
         let pages = match (before.remove(&job), after) {
-            (Some(Ok(before)), Ok(after)) => Ok(Pages::new(before, after)),
+            (Some(Ok(before)), Ok(after)) => Ok(Pages::new(before, after, gone)),
             (_, Err(error)) | (Some(Err(error)), _) => Err(error.to_string()),
             (None, _) => Err("it was not there yet".to_owned()),
         };
         (job, Book { spec, pages })
     };
-    roster.iter().map(&mut book).collect()
+    roster.accounts().map(&mut book).collect()
 }
 
 impl Pages {
-    fn new(before: Snapshot, after: Snapshot) -> Self {
+    fn new(before: Snapshot, after: Snapshot, gone: &HashSet<Owner>) -> Self {
         let (then, mut now) = (before.processes(), after.processes());
         let here = Owner::me().pid_namespace;
         let lives = |process: &ProcessUsage| {
@@ -148,8 +183,11 @@ impl Pages {
                 pid_namespace,
             } = process.owner;
             process.state == ProcessState::Live
-                // Of another namespace's pids nothing is known here.
-                && (pid_namespace != here || Process { pid, start_time }.is_alive())
+                && match pid_namespace == here {
+                    true => Process { pid, start_time }.is_alive(),
+                    // Of the pids of other namespaces only a container's are known here.
+                    false => !gone.contains(&process.owner),
+                }
         };
         let all = now.len();
         now.retain(lives);
@@ -222,6 +260,48 @@ impl Look {
         })
     }
 
+    /// A GPU in MIG mode: its memory is the instances', and the hardware keeps them apart, so that there is nothing to weigh.
+    fn divided(&mut self, gpu: &Observed, roster: &Roster, kin: &mut Kin) -> Seen {
+        let (mut strangers, mut tenants) = (Vec::new(), Vec::new());
+        for process in inhabitants(gpu) {
+            if let Some(None) = self.job_of(process.pid, roster, kin) {
+                strangers.push(process.pid);
+            }
+        }
+        strangers.sort_unstable();
+        strangers.dedup();
+        for instance in gpu.divided().iter().flat_map(|mig| &mig.instances) {
+            let processes = instance.devices.iter().flat_map(|device| &device.processes);
+            for GpuProcess { pid, .. } in processes {
+                if let Some(job) = self.job_of(*pid, roster, kin) {
+                    tenants.push(Tenant {
+                        placement: instance.placement,
+                        pid: *pid,
+                        job,
+                    });
+                }
+            }
+        }
+        Seen {
+            observed: gpu.clone(),
+            sight: Sight::default(),
+            strangers,
+            tenants,
+        }
+    }
+
+    /// The job that a listed process is of, if it is of any; `None` for one that has ended.
+    fn job_of(&mut self, pid: u32, roster: &Roster, kin: &mut Kin) -> Option<Option<JobId>> {
+        match kin.meet(pid, process::ticks(self.at), roster) {
+            Met::Here(person) => {
+                self.people.insert(pid, person);
+                Some(person.kinship.job().filter(|job| roster.has(*job)))
+            }
+            Met::Departed => None,
+            Met::Unheard => Some(None),
+        }
+    }
+
     fn process(
         &mut self,
         gpu: &Observed,
@@ -256,7 +336,7 @@ impl Look {
         self.people.insert(seen.pid, person);
         // A job that has ended has nobody left: what it could not be rid of is nobody's.
         let job = person.kinship.job();
-        let Some(job) = job.filter(|job| self.books.contains_key(job)) else {
+        let Some(job) = job.filter(|job| roster.has(*job)) else {
             return sight(person.process, Of::Nobody);
         };
         let account = self.account(job, &person, gpu);
@@ -294,10 +374,10 @@ impl Look {
     }
 
     fn perhaps_joined(&self, person: Person, roster: &Roster, kin: &mut Kin) -> Person {
-        let joined = roster.iter().find(|(job, entry)| {
+        let joined = roster.accounts().find(|(job, account)| {
             self.pages(*job)
                 .is_some_and(|pages| pages.slot(&person).is_some())
-                && has_mapped(person.process.pid, &entry.slots)
+                && has_mapped(person.process.pid, &account.slots)
         });
         match joined {
             Some((job, _)) => kin.joined(person, job, roster),
@@ -323,7 +403,7 @@ impl Look {
         let here = Owner::me().pid_namespace;
         if owner.pid_namespace == here {
             let pid = |process: &GpuProcess| process.pid == owner.pid;
-            let listed = |gpu: &Seen| gpu.observed.processes.iter().any(pid);
+            let listed = |gpu: &Seen| inhabitants(&gpu.observed).any(pid);
             return match self.gpus.iter().any(listed) {
                 true => Listed::Yes,
                 false => Listed::No,
@@ -331,6 +411,7 @@ impl Look {
         }
         match self.people.values().any(|person| owns(owner, person)) {
             true => Listed::Yes,
+            false if self.gone.contains(owner) => Listed::No,
             // It has ended or never used a GPU, or cannot be told from others.
             false => Listed::Unknown,
         }

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::fs::{PermissionsExt, lchown};
 use std::path::{Path, PathBuf};
 
 use divvy_core::{Bytes, Compute, ComputeMode, Grant};
@@ -14,6 +15,7 @@ use super::roster::{Account, Entry};
 use crate::job::Traces;
 use crate::process::Process;
 use crate::process::inside::{Mark, has_mapped};
+use crate::supervise::identity::Identity;
 
 /// A slice that the agent holds open.
 pub struct HeldSlice {
@@ -29,6 +31,12 @@ pub enum SliceError {
     Create(#[from] CreateError),
     #[error(transparent)]
     Open(#[from] OpenError),
+    #[error("cannot give the slice {path} to uid {uid}")]
+    HandOver {
+        path: PathBuf,
+        uid: u32,
+        source: io::Error,
+    },
     #[error("cannot remove the slice folder {path}")]
     Remove { path: PathBuf, source: io::Error },
 }
@@ -190,6 +198,21 @@ pub fn traces(snapshot: &Snapshot, gpu: usize) -> Traces {
         last_denied,
         mismatch_max: Bytes::ZERO,
     }
+}
+
+/// Lets a slice be used by the programs of another user: the account is theirs to write, the limits stay the agent's.
+pub fn hand_over(folder: &Path, user: &Identity) -> Result<(), SliceError> {
+    let slots = folder.join("slots");
+    let give = || -> io::Result<()> {
+        lchown(&slots, Some(user.uid), Some(user.gid))?;
+        // To be passed through by who knows the names in it.
+        fs::set_permissions(folder, fs::Permissions::from_mode(0o711))
+    };
+    give().map_err(|source| SliceError::HandOver {
+        path: folder.to_owned(),
+        uid: user.uid,
+        source,
+    })
 }
 
 /// Removes a slice folder, also one that is not there.

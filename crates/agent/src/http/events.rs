@@ -1,20 +1,24 @@
 //! Events: those that happened, and with `follow` each new one as a server-sent event.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::time::Duration;
 
+use axum::Extension;
 use axum::body::{Body as HttpBody, Bytes};
 use axum::extract::State;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
 use divvy_api::v1::{Event, List};
 use http_body_util::channel::{Channel, SendError, Sender};
+use divvy_core::JobId;
 use serde::Deserialize;
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 
 use super::body::{Body, Failure, Query};
 use super::{Api, internal};
+use crate::access::Caller;
 use crate::store::{self, StoreError};
 
 /// Most events that one answer holds; the next question goes on after the last of them.
@@ -34,12 +38,15 @@ pub struct Which {
 
 pub async fn events(
     State(api): State<Api>,
+    Extension(caller): Extension<Caller>,
     Query(which): Query<Which>,
 ) -> Result<Response, Failure> {
+    let veil = Veil::of(&api, &caller);
     if !which.follow {
-        let page = page(&api, which.after)
+        let mut page = page(&api, which.after)
             .await
             .map_err(|error| internal(&error))?;
+        veil.over(&mut page).await;
         return Ok(Body(List::new("EventList", page)).into_response());
     }
     // Listening starts before the past is read, so that nothing falls between; what comes twice is told once.
@@ -47,7 +54,7 @@ pub async fn events(
     let (sender, body) = Channel::<Bytes, Infallible>::new(16);
     tokio::spawn(async move {
         // Who hung up wants no more.
-        let _ = follow(api, which.after, news, sender).await;
+        let _ = follow(api, which.after, news, veil, sender).await;
     });
     let headers = [
         (CONTENT_TYPE, "text/event-stream"),
@@ -60,13 +67,15 @@ async fn follow(
     api: Api,
     mut after: u64,
     mut news: Receiver<Event>,
+    veil: Veil,
     mut sender: Sender<Bytes, Infallible>,
 ) -> Result<(), SendError> {
     loop {
         // From the journal until it has no more, then as they come; back to the journal when too many came at once.
-        while let Ok(page) = page(&api, after).await
+        while let Ok(mut page) = page(&api, after).await
             && !page.is_empty()
         {
+            veil.over(&mut page).await;
             for event in page {
                 after = event.seq;
                 sender.send_data(text(&event)).await?;
@@ -74,14 +83,44 @@ async fn follow(
         }
         loop {
             match tokio::time::timeout(ALIVE, news.recv()).await {
-                Ok(Ok(event)) if event.seq > after => {
+                Ok(Ok(mut event)) if event.seq > after => {
                     after = event.seq;
+                    veil.over(std::slice::from_mut(&mut event)).await;
                     sender.send_data(text(&event)).await?;
                 }
                 Ok(Ok(_)) => {}
                 Ok(Err(RecvError::Lagged(_))) => break,
                 Ok(Err(RecvError::Closed)) => return Ok(()),
                 Err(_) => sender.send_data(Bytes::from_static(b": alive\n\n")).await?,
+            }
+        }
+    }
+}
+
+/// Leaves of other users' jobs that something happened, and takes out the words: they may say what runs.
+struct Veil(Option<(Api, Caller)>);
+
+impl Veil {
+    fn of(api: &Api, caller: &Caller) -> Self {
+        // A number that no user has: who sees that, sees all.
+        let sees_all = caller.sees(u32::MAX);
+        Self((!sees_all).then(|| (api.clone(), caller.clone())))
+    }
+
+    async fn over(&self, events: &mut [Event]) {
+        let Some((api, caller)) = &self.0 else { return };
+        let ids = events.iter().filter_map(|event| event.job.as_ref()?.parse().ok());
+        let ids: BTreeSet<JobId> = ids.collect();
+        let owners = api.mailbox.read(move |cycle| {
+            let owner = |id| cycle.owner(id).ok().flatten().map(|owner| (id, owner));
+            Ok(ids.into_iter().filter_map(owner).collect::<BTreeMap<_, _>>())
+        });
+        let owners = owners.await.unwrap_or_default();
+        for event in events {
+            let Some(job) = &event.job else { continue };
+            let owner = job.parse().ok().and_then(|id: JobId| owners.get(&id));
+            if !owner.is_some_and(|owner| caller.sees(*owner)) {
+                event.text.clear();
             }
         }
     }

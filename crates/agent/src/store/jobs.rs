@@ -10,7 +10,7 @@ use rusqlite::{Connection, OptionalExtension, Params, params};
 use super::bypasses::{self, Bypasses};
 use super::rows::{self, RawJob};
 use super::{Store, StoreError, events, sql};
-use crate::job::{Holding, Job, NewJob};
+use crate::job::{Holding, Job, NewJob, Submitter};
 
 impl Store {
     /// Stores a queued job and gives it its number.
@@ -18,8 +18,8 @@ impl Store {
         let insert = || -> rusqlite::Result<i64> {
             let mut insert = self.db.prepare_cached(
                 "INSERT INTO job (key, name, user, project, queue, amount, compute, gpus_on, runner, command, cwd, env, \
-                 state, submitted_at, isolation, exact) \
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, 'queued', ?13, ?14, ?15)",
+                 state, submitted_at, isolation, exact, container, terms, secrets, uid, gid) \
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, 'queued', ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20)",
             )?;
             let ask = &new.ask;
             insert.insert(params![
@@ -38,10 +38,21 @@ impl Store {
                 new.at.as_microsecond(),
                 ask.request.isolation.name(),
                 ask.request.exact,
+                ask.container.as_ref().map(rows::json).transpose()?,
+                rows::json(&ask.terms)?,
+                rows::json(&ask.secrets)?,
+                ask.by.uid,
+                ask.by.gid,
             ])
         };
         let id = insert().map_err(sql("store a job"))?;
         Ok(Job::queued(JobId(id.unsigned_abs()), new))
+    }
+
+    /// Takes back what was stored in this transaction and is refused after all.
+    pub fn take_back(&self, job: JobId) -> Result<(), StoreError> {
+        let removed = self.db.execute("DELETE FROM job WHERE id = ?1", [job.0]);
+        removed.map(drop).map_err(sql("take back a job"))
     }
 
     /// Gives no job a number that has a folder already: a journal that was lost or removed must not make new jobs
@@ -70,7 +81,7 @@ impl Store {
         let save = || -> rusqlite::Result<usize> {
             let mut update = self.db.prepare_cached(
                 "UPDATE job SET state = ?2, attempt = ?3, pid = ?4, pid_start = ?5, started_at = ?6, ended_at = ?7, \
-                 outcome = ?8, exit_code = ?9, reason = ?10, env = CASE ?2 WHEN 'ended' THEN NULL ELSE env END \
+                 outcome = ?8, exit_code = ?9, reason = ?10, course = ?11, env = CASE ?2 WHEN 'ended' THEN NULL ELSE env END \
                  WHERE id = ?1 AND state <> 'ended'",
             )?;
             let process = job.life.process();
@@ -85,6 +96,7 @@ impl Store {
                 job.life.outcome().map(rows::json).transpose()?,
                 job.exit_code,
                 job.reason,
+                rows::json(&job.course)?,
             ])
         };
         match save().map_err(sql("store a job's state"))? {
@@ -212,6 +224,15 @@ impl Store {
     /// The newest job of all.
     pub fn newest(&self) -> Result<Option<JobId>, StoreError> {
         self.newest_where("SELECT max(id) FROM job", [])
+    }
+
+    /// The newest job of this user.
+    pub fn newest_of(&self, by: Submitter) -> Result<Option<JobId>, StoreError> {
+        let me = Submitter::me().uid;
+        self.newest_where(
+            "SELECT max(id) FROM job WHERE coalesce(uid, ?2) = ?1",
+            [by.uid, me],
+        )
     }
 
     fn newest_where(&self, query: &str, values: impl Params) -> Result<Option<JobId>, StoreError> {

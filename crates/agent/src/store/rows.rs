@@ -2,7 +2,7 @@
 
 use divvy_api::v1::{Amount, Runner};
 use divvy_core::isolation::IsolationError;
-use divvy_core::job::{Outcome, Process};
+use divvy_core::job::{Outcome, Process, Stop};
 use divvy_core::resize::Goal;
 use divvy_core::units::ComputeModeError;
 use divvy_core::{Bytes, Compute, Grant, Job as Life, JobId, MigGrant, Request, Share};
@@ -11,12 +11,13 @@ use rusqlite::Row;
 
 use super::StoreError;
 use crate::bypass::Bypass;
-use crate::job::{Ask, Holding, Job, Traces};
+use crate::job::{Ask, Holding, Job, Submitter, Traces};
+use crate::terms::Course;
 
 /// Columns that [`job`] reads, in its order.
 pub const JOB: &str = "id, name, user, project, queue, amount, compute, gpus_on, runner, command, cwd, state, attempt, \
                        pid, pid_start, submitted_at, started_at, ended_at, outcome, exit_code, reason, resized, redivided, \
-                       isolation, exact";
+                       isolation, exact, container, terms, course, secrets, uid, gid";
 
 /// Columns that [`holding`] reads, in its order.
 pub const HOLDING: &str = "job, gpu_uuid, gpu_index, memory, share, label, peak, denied, last_denied, mismatch_max, goal_memory, goal_share, mig";
@@ -38,6 +39,10 @@ pub struct RawJob {
     redivided: Option<String>,
     isolation: String,
     exact: bool,
+    container: Option<String>,
+    /// Its terms, its course, its secrets.
+    told: [String; 3],
+    by: Submitter,
 }
 
 impl RawJob {
@@ -73,6 +78,13 @@ impl RawJob {
             redivided: row.get(22)?,
             isolation: row.get(23)?,
             exact: row.get(24)?,
+            container: row.get(25)?,
+            told: [text(26)?, text(27)?, text(28)?],
+            // Those of before there were others are the agent's own.
+            by: match (row.get(29)?, row.get(30)?) {
+                (Some(uid), Some(gid)) => Submitter { uid, gid },
+                _ => Submitter::me(),
+            },
         })
     }
 
@@ -131,6 +143,8 @@ impl RawJob {
                 .map(|holding| holding.grant.clone())
                 .collect()
         };
+        let [terms, course, secrets] = self.told;
+        let course: Course = parse(&course).map_err(corrupt)?;
         let life = match (state, self.process, self.outcome) {
             ("queued", ..) => Life::Queued,
             ("starting", ..) => Life::Starting { grants: grants() },
@@ -141,6 +155,7 @@ impl RawJob {
             ("stopping", process, _) => Life::Stopping {
                 grants: grants(),
                 process,
+                why: course.stop.map_or(Stop::Cancel, |(why, _)| why),
             },
             ("ended", _, Some(outcome)) => Life::Ended {
                 outcome: parse::<Outcome>(&outcome).map_err(corrupt)?,
@@ -164,8 +179,18 @@ impl RawJob {
                 request,
                 runner: parse_runner(&runner).map_err(corrupt)?,
                 command: parse(&command).map_err(corrupt)?,
+                container: self
+                    .container
+                    .as_deref()
+                    .map(parse)
+                    .transpose()
+                    .map_err(corrupt)?,
                 cwd,
+                terms: parse(&terms).map_err(corrupt)?,
+                secrets: parse(&secrets).map_err(corrupt)?,
+                by: self.by,
             },
+            course,
             resized,
             redivided,
             life,

@@ -6,7 +6,8 @@ use divvy_api::v1::Runner;
 use divvy_core::job::{Event, Gone, Outcome, Process};
 use divvy_core::reconcile::{Limiter, Policy, Way};
 use divvy_core::resize::Goal;
-use divvy_core::{Amount, Bytes, GpuUuid, Grant, QueueName, Share};
+use divvy_core::mig::Placement;
+use divvy_core::{Amount, Bytes, GpuUuid, Grant, Isolation, MigGrant, QueueName, Share};
 use jiff::Timestamp;
 
 use super::*;
@@ -18,14 +19,22 @@ fn new(key: Option<&str>) -> NewJob {
         ask: Ask {
             name: "train".into(),
             user: "me".into(),
+            by: crate::job::Submitter {
+                uid: 1000,
+                gid: 100,
+            },
             project: None,
             queue: QueueName::default_queue(),
             request: Amount::Memory(Bytes::gib(4)).into(),
             runner: Runner::Supervisor,
             command: vec!["python".into(), "train.py".into()],
+            container: None,
             cwd: "/work".into(),
+            terms: crate::terms::Terms::default(),
+            secrets: Vec::new(),
         },
         env: BTreeMap::from([("TOKEN".into(), "secret".into())]),
+        secrets: BTreeMap::new(),
         key: key.map(str::to_owned),
         at: "2026-01-02T03:04:05.678901Z".parse().unwrap(),
     }
@@ -120,6 +129,35 @@ fn a_job_is_read_back_as_it_was_at_every_step_of_its_life() {
         matches!(store.save(&job), Err(StoreError::Corrupt { .. })),
         "a job ends once"
     );
+}
+
+#[test]
+fn a_job_on_an_instance_is_read_back_with_its_wish_and_its_place() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("state.db");
+    let store = Store::open(&path).unwrap();
+    let mut asked = new(None);
+    asked.ask.request.isolation = Isolation::Hardware;
+    asked.ask.request.exact = true;
+    let mut job = store.insert(&asked).unwrap();
+    place(&mut job, "gpu0.1g.5gb+me@3");
+    job.holdings[0].grant.mig = Some(MigGrant {
+        profile: "1g.5gb+me".parse().unwrap(),
+        placement: Placement {
+            profile: 20,
+            start: 3,
+        },
+    });
+    job.life = divvy_core::Job::Starting {
+        grants: vec![job.holdings[0].grant.clone()],
+    };
+    store.hold(&job).unwrap();
+    store.save(&job).unwrap();
+    assert_eq!(Store::open(&path).unwrap().living().unwrap(), [job]);
+
+    asked.ask.request.amount = Amount::Mig("2g.10gb".parse().unwrap());
+    let named = store.insert(&asked).unwrap();
+    assert_eq!(store.job(named.id).unwrap(), Some(named));
 }
 
 #[test]

@@ -26,6 +26,7 @@ use rustix::mount::{
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
 
 use super::form::Wrapper;
+use super::identity::Identity;
 use super::loader;
 
 /// The name by which some programs ask for the CUDA driver.
@@ -109,7 +110,7 @@ impl Cover {
     ///
     /// # Errors
     /// When a step fails; the process is where it was then.
-    pub fn lay(&self) -> Result<(), CoverError> {
+    pub fn lay(&self, user: Option<&Identity>) -> Result<(), CoverError> {
         let behind = Path::new(BEHIND);
         // The mount point is all that is ever left outside, and it stays for the next job.
         match fs::DirBuilder::new().mode(0o755).create(behind) {
@@ -120,19 +121,19 @@ impl Cover {
         }
         let before = Before::remember()?;
         unshare()?;
-        let laid = part().and_then(|()| self.mount());
+        let laid = part().and_then(|()| self.mount(user));
         if laid.is_err() {
             before.restore()?;
         }
         laid
     }
 
-    fn mount(&self) -> Result<(), CoverError> {
+    fn mount(&self, user: Option<&Identity>) -> Result<(), CoverError> {
         let behind = Path::new(BEHIND);
         // Opened before anything hides them: the driver's file may lie in a folder that is about to be mounted over.
         let mut sources = Vec::new();
         for library in &self.libraries {
-            sources.push((open(&library.real)?, open(&library.wrapper)?));
+            sources.push((open_as(user, &library.real)?, open(&library.wrapper)?));
         }
         let slice = open(&self.slice)?;
         let folders: Vec<&Path> = std::iter::once(behind)
@@ -243,6 +244,14 @@ fn part() -> Result<(), CoverError> {
         .map_err(failed("part the mounts below", root))
 }
 
+/// Opens a file that a job's environment names: with root's rights it could be one that its user must not reach.
+fn open_as(user: Option<&Identity>, path: &Path) -> Result<OwnedFd, CoverError> {
+    match user {
+        Some(user) => user.run(|| open(path)).map_err(failed("open", path))?,
+        None => open(path),
+    }
+}
+
 fn open(path: &Path) -> Result<OwnedFd, CoverError> {
     openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).map_err(failed("open", path))
 }
@@ -328,7 +337,7 @@ mod tests {
         let inside = folder.clone();
         std::thread::spawn(move || {
             let cover = Cover::find(&wrapper, inside.to_str()).unwrap();
-            cover.lay().unwrap();
+            cover.lay(None).unwrap();
             for name in ["libcuda.so", "libcuda.so.1", "libcuda.so.99.1"] {
                 assert_eq!(read(inside.join(name)), "wrapper of cuda", "{name}");
             }
@@ -342,7 +351,7 @@ mod tests {
             // A job of a job: its wrapper needs the driver, not the outer wrapper.
             let inner = Cover::find(&wrapper, inside.to_str()).unwrap();
             assert_eq!(inner.libraries[0].real, behind.join(CUDA_BEHIND));
-            inner.lay().unwrap();
+            inner.lay(None).unwrap();
             assert_eq!(read(behind.join(CUDA_BEHIND)), "real cuda");
             assert_eq!(read(inside.join("libcuda.so.1")), "wrapper of cuda");
         })
@@ -367,7 +376,7 @@ mod tests {
             let namespace = || fs::read_link("/proc/thread-self/ns/mnt").unwrap();
             let before = (namespace(), std::env::current_dir().unwrap());
             let cover = Cover::find(&wrapper, folder.to_str()).unwrap();
-            let error = cover.lay().unwrap_err();
+            let error = cover.lay(None).unwrap_err();
             assert!(error.to_string().contains(MOUNTED), "{error}");
             assert_eq!((namespace(), std::env::current_dir().unwrap()), before);
             assert_eq!(read(folder.join("libcuda.so.1")), "real cuda");

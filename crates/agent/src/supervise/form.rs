@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::chain;
 use super::cover::{self, Cover};
+use super::identity::Identity;
 use super::lookup::LaunchError;
 
 /// What the agent wants, in a job's spec.
@@ -58,7 +59,13 @@ pub enum Form {
 ///
 /// # Errors
 /// When the form that must be cannot be.
-pub fn lay(wish: &Wish, env: &mut BTreeMap<String, String>) -> Result<Limiter, LaunchError> {
+///
+/// The driver's files are opened as `user`, whose environment says where they are.
+pub fn lay(
+    wish: &Wish,
+    env: &mut BTreeMap<String, String>,
+    user: Option<&Identity>,
+) -> Result<Limiter, LaunchError> {
     let preload = |because: String, failed| Limiter {
         form: Form::Preload,
         because: Some(because),
@@ -69,7 +76,7 @@ pub fn lay(wish: &Wish, env: &mut BTreeMap<String, String>) -> Result<Limiter, L
         Wish::Best(wrapper) | Wish::Wrapper(wrapper) => wrapper,
     };
     let library_path = env.get("LD_LIBRARY_PATH").map(String::as_str);
-    match Cover::find(wrapper, library_path).and_then(|cover| cover.lay()) {
+    match Cover::find(wrapper, library_path).and_then(|cover| cover.lay(user)) {
         Ok(()) => {
             without(env, "LD_PRELOAD", &wrapper.preload);
             Ok(Limiter {
@@ -145,11 +152,11 @@ mod tests {
     #[test]
     fn a_wrapper_that_cannot_be_is_a_preload_or_no_start_at_all() {
         let mut env = environment();
-        let limiter = lay(&Wish::Best(wrapper()), &mut env).unwrap();
+        let limiter = lay(&Wish::Best(wrapper()), &mut env, None).unwrap();
         assert_eq!(limiter.form, Form::Preload);
         assert!(limiter.because.is_some());
         assert_eq!(env, environment());
-        let refused = lay(&Wish::Wrapper(wrapper()), &mut env).unwrap_err();
+        let refused = lay(&Wish::Wrapper(wrapper()), &mut env, None).unwrap_err();
         assert_eq!(refused.code, 125);
         assert_eq!(env, environment());
     }
@@ -159,7 +166,7 @@ mod tests {
         let wish = Wish::Preload {
             because: "DIVVY_FORM says so".into(),
         };
-        let limiter = lay(&wish, &mut environment()).unwrap();
+        let limiter = lay(&wish, &mut environment(), None).unwrap();
         assert_eq!(
             serde_json::to_string(&limiter).unwrap(),
             r#"{"form":"preload","because":"DIVVY_FORM says so"}"#

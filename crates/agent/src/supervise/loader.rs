@@ -24,10 +24,25 @@ pub fn files(name: &str, library_path: Option<&str>) -> Vec<PathBuf> {
     found
 }
 
-/// What the cache has under `name` for 64-bit x86 with glibc. Its format is glibc's `elf/cache.h` (`struct cache_file_new`):
+/// Every name that the cache has, with its path.
+pub fn every() -> Vec<(String, PathBuf)> {
+    let cache = fs::read(CACHE).unwrap_or_default();
+    let entries = entries(&cache);
+    entries
+        .map(|(name, path)| (name.to_owned(), PathBuf::from(path)))
+        .collect()
+}
+
+/// What the cache has under `name`.
+fn cached(cache: &[u8], name: &str) -> Vec<PathBuf> {
+    let named = entries(cache).filter(|(found, _)| *found == name);
+    named.map(|(_, path)| PathBuf::from(path)).collect()
+}
+
+/// Names and paths of the cache for 64-bit x86 with glibc. Its format is glibc's `elf/cache.h` (`struct cache_file_new`):
 /// 48 bytes of header, of which bytes 20 to 24 count the entries; 24 bytes an entry: flags, offset of the name, offset of
 /// the path, and what does not matter here.
-fn cached(cache: &[u8], name: &str) -> Vec<PathBuf> {
+fn entries(cache: &[u8]) -> impl Iterator<Item = (&str, &str)> {
     const MAGIC: &[u8] = b"glibc-ld.so.cache1.1";
     const HEADER: usize = 48;
     const ENTRY: usize = 24;
@@ -42,19 +57,16 @@ fn cached(cache: &[u8], name: &str) -> Vec<PathBuf> {
         let bytes = cache.get(at as usize..)?;
         std::str::from_utf8(bytes.split(|byte| *byte == 0).next()?).ok()
     };
-    if !cache.starts_with(MAGIC) {
-        return Vec::new();
-    }
-    let count = number(MAGIC.len()).unwrap_or(0) as usize;
-    let entries = (0..count).map(|index| HEADER + index * ENTRY);
-    let path = |at: usize| {
-        let is_ours = number(at)? == OURS && text(number(at + 4)?)? == name;
-        is_ours.then(|| text(number(at + 8)?).map(PathBuf::from))?
+    let count = match cache.starts_with(MAGIC) {
+        true => number(MAGIC.len()).unwrap_or(0) as usize,
+        false => 0,
     };
-    entries
-        .take_while(|at| at + ENTRY <= cache.len())
-        .filter_map(path)
-        .collect()
+    let places = (0..count).map(|index| HEADER + index * ENTRY);
+    let places = places.take_while(|at| at + ENTRY <= cache.len());
+    places.filter_map(move |at| {
+        let is_ours = number(at)? == OURS;
+        is_ours.then(|| Some((text(number(at + 4)?)?, text(number(at + 8)?)?)))?
+    })
 }
 
 #[cfg(test)]

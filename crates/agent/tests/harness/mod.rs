@@ -43,6 +43,8 @@ pub fn divvy() -> PathBuf {
 pub struct Home {
     pub dir: TempDir,
     pub daemon: Option<Child>,
+    /// What its programs find in their environment besides.
+    pub env: BTreeMap<&'static str, String>,
 }
 
 impl Home {
@@ -50,6 +52,7 @@ impl Home {
         Self {
             dir: TempDir::new_in("/tmp").unwrap(),
             daemon: None,
+            env: BTreeMap::new(),
         }
     }
 
@@ -76,6 +79,7 @@ impl Home {
         ] {
             command.env_remove(name);
         }
+        command.envs(&self.env);
         command
     }
 
@@ -159,11 +163,10 @@ impl Drop for Home {
         if std::thread::panicking() {
             eprintln!("the daemon's log:\n{}", self.log());
         }
-        for job in fs::read_dir(self.path().join("jobs"))
-            .into_iter()
-            .flatten()
-            .flatten()
-        {
+        let folders = |path: &Path| fs::read_dir(path).into_iter().flatten().flatten();
+        let jobs = folders(&self.path().join("jobs"));
+        // A job that ran several times has a folder below its own for each run but the first.
+        for job in jobs.flat_map(|job| folders(&job.path()).chain([job])) {
             for record in ["launch.json", "started.json"] {
                 let text = fs::read_to_string(job.path().join(record)).unwrap_or_default();
                 if let Ok(begun) = serde_json::from_str::<serde_json::Value>(&text) {
@@ -244,6 +247,14 @@ pub fn quarter(command: &[&str]) -> Submit {
         no_wait: false,
         dry_run: false,
         idempotency_key: None,
+        priority: 0,
+        preemptible: false,
+        time_limit_s: None,
+        after: Vec::new(),
+        retries: 0,
+        secrets: BTreeMap::new(),
+        array: None,
+        container: None,
     }
 }
 

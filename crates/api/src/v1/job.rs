@@ -100,6 +100,61 @@ pub struct Submit {
     /// The same key submits once: a repeat answers with the first job.
     #[serde(default)]
     pub idempotency_key: Option<String>,
+    /// Higher first in its queue and its project, -1000 to 1000.
+    #[serde(default)]
+    pub priority: i32,
+    /// It may be stopped for a job that is within its project's quota, and waits again then; in return it may use what other
+    /// projects leave.
+    #[serde(default)]
+    pub preemptible: bool,
+    /// It is stopped once it has run for so long.
+    #[serde(default)]
+    pub time_limit_s: Option<u64>,
+    /// It waits until these have ended.
+    #[serde(default)]
+    pub after: Vec<After>,
+    /// How often its program is started again after it failed.
+    #[serde(default)]
+    pub retries: u32,
+    /// More of the program's environment, which is kept out of everything that can be read.
+    #[serde(default)]
+    pub secrets: BTreeMap<String, String>,
+    /// One job for each index, alike but for the variable `DIVVY_ARRAY_INDEX`.
+    #[serde(default)]
+    pub array: Option<Array>,
+}
+
+/// A job that another runs after.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct After {
+    /// Its number; in a submission its name or `last` too.
+    pub job: String,
+    /// Only if it exits with code 0; otherwise the job that waits ends with `dependency_failed`.
+    #[serde(default)]
+    pub ok: bool,
+}
+
+/// `0-9%2`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Array {
+    /// Different ones, at most 10000.
+    pub indices: Vec<u32>,
+    /// So many of its jobs hold something at once; absent: any number.
+    #[serde(default)]
+    pub most: Option<u32>,
+}
+
+/// Which of an array's jobs one is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
+pub struct ArrayTask {
+    /// The array's first job.
+    pub array: String,
+    pub index: u32,
 }
 
 /// A job's life, as `ps` shows it.
@@ -143,6 +198,12 @@ pub struct Job {
     pub id: String,
     pub name: String,
     pub user: String,
+    /// Number of the user who submitted it, as whom its program runs.
+    #[serde(default)]
+    pub uid: Option<u32>,
+    /// It is another user's, and what it runs is not shown: command, folders, container, secrets, what went wrong.
+    #[serde(default)]
+    pub redacted: bool,
     pub project: Option<String>,
     pub queue: String,
     pub state: JobState,
@@ -186,6 +247,32 @@ pub struct Job {
     /// How the limiter got into its program; absent before it was started, and in lists of ended jobs.
     #[serde(default)]
     pub limiter: Option<Limiter>,
+    #[serde(default)]
+    pub priority: i32,
+    #[serde(default)]
+    pub preemptible: bool,
+    #[serde(default)]
+    pub time_limit_s: Option<u64>,
+    /// What it was to run after.
+    #[serde(default)]
+    pub after: Vec<After>,
+    #[serde(default)]
+    pub retries: u32,
+    /// How often it went back to its queue after its program had been started.
+    #[serde(default)]
+    pub runs_before: u32,
+    /// Its processes are stopped until somebody lets them go on; its memory stays charged.
+    #[serde(default)]
+    pub suspended: bool,
+    #[serde(default)]
+    pub array: Option<ArrayTask>,
+    /// Names of its secret variables.
+    #[serde(default)]
+    pub secrets: Vec<String>,
+    /// While it waits: when it starts if everybody before it runs for as long as it may, or as such jobs did. Absent where
+    /// that is not known.
+    #[serde(default)]
+    pub expected_start: Option<Timestamp>,
 }
 
 /// How a job's limiter got into its program.

@@ -17,6 +17,9 @@ pub struct Node {
     pub order: String,
     pub backfill: bool,
     pub home: String,
+    /// It serves every user of the machine.
+    #[serde(default)]
+    pub system: bool,
     /// What is done about a job that holds GPU memory past the limiter: `warn`, `deny` or `kill`.
     #[serde(default)]
     pub on_bypass: String,

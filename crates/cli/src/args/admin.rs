@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand, ValueEnum};
 use divvy_api::v1::GpuMode;
 
-use super::{Format, Read, help};
+use super::{AdminProject, Format, Read, help};
 
 #[derive(Debug, Subcommand)]
 pub enum Admin {
@@ -12,6 +12,9 @@ pub enum Admin {
     /// MIG instances: what there is, where more would go, and removing those that nobody uses
     #[command(subcommand)]
     Mig(AdminMig),
+    /// Projects: who is guaranteed how much
+    #[command(subcommand)]
+    Project(AdminProject),
 }
 
 #[derive(Debug, Args)]

@@ -9,11 +9,15 @@ const GROUPS: &[(&str, &[&str])] = &[
     ("Run programs", &["run", "submit", "docker"]),
     (
         "Look",
-        &["ps", "gpus", "queues", "describe", "logs", "events"],
+        &[
+            "ps", "gpus", "queues", "projects", "describe", "logs", "events",
+        ],
     ),
     (
         "Understand and act",
-        &["why", "oom", "advise", "resize", "wait", "cancel"],
+        &[
+            "why", "oom", "advise", "resize", "wait", "cancel", "requeue",
+        ],
     ),
     (
         "Serve and check",
@@ -52,7 +56,7 @@ pub(super) const SUBMIT: &str = "\
 Prints what became of the job: it starts at once or says what it waits for. Starts a per-user daemon when there is none.
 
   divvy submit -q half_gpu -- python train.py
-  divvy submit --gpu-memory 4G --name eval -- python eval.py
+  divvy submit --gpu-memory 4G --name eval --time 2h --after-ok train -- python eval.py
   id=$(divvy submit --parsable -g 0.5 -- ./job.sh) && divvy wait $id";
 
 pub(super) const DOCKER_RUN: &str = "\
@@ -127,6 +131,14 @@ while there is any (exit code 8). Needs root for MIG.
 
   divvy admin gpu 0 --mode mig --dry-run
   divvy admin gpu 0 --mode mig";
+
+pub(super) const PROJECT: &str = "\
+Within its quota a project is served first, and nobody is stopped for others. What is over goes by weight, to jobs that may be stopped \
+again: `divvy submit --preemptible`.
+
+  divvy admin project add vision --quota 3 --limit 6 --members ana,@vision
+  divvy admin project set vision --quota 2.5 --weight 2
+  divvy projects";
 
 pub(super) const MIG_PLAN: &str = "\
 Changes nothing and holds nothing. Idle instances count as room. Exits with 6 when they do not all fit now, with 5 when they \

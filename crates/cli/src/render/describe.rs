@@ -27,6 +27,8 @@ pub fn describe(job: &Job, view: View) -> String {
         "project",
         &text::clean(job.project.as_deref().unwrap_or_default()),
     );
+    facts.add("terms", &terms(job));
+    facts.add("secrets", &text::clean(&job.secrets.join(", ")));
     facts.add_time("submitted", Some(job.submitted_at));
     facts.add_time("started", job.started_at);
     facts.add_time("ended", job.ended_at);
@@ -66,6 +68,31 @@ fn state(job: &Job, now: Timestamp) -> String {
         (JobState::Ended, _) => text::state(job),
         _ => format!("{} for {since}{pid}", text::state(job)),
     }
+}
+
+/// When, for how long and after whom it runs, as far as anything was said.
+fn terms(job: &Job) -> String {
+    let mut words = Vec::new();
+    if job.priority != 0 {
+        words.push(format!("priority {}", job.priority));
+    }
+    if job.preemptible {
+        words.push("preemptible".to_owned());
+    }
+    if let Some(limit) = job.time_limit_s {
+        words.push(format!("stopped after {}", text::seconds(limit)));
+    }
+    for after in &job.after {
+        let how = if after.ok { " if it exits with 0" } else { "" };
+        words.push(format!("after #{}{how}", after.job));
+    }
+    if job.retries > 0 {
+        words.push(format!("retries {}", job.retries));
+    }
+    if job.runs_before > 0 {
+        words.push(format!("run {}", job.runs_before + 1));
+    }
+    words.join(", ")
 }
 
 /// What it runs in, with the flags it asks for.

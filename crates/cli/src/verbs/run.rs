@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use divvy_api::client::{Client, WaitFor};
-use divvy_api::v1::{EndReason, Error, ErrorCode, Job, JobState, Runner};
+use divvy_api::v1::{EndReason, Error, ErrorCode, Job, JobState, Runner, Submit};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::away::Away;
@@ -36,9 +36,14 @@ pub fn run(args: &args::Run, backend: Backend) -> Outcome {
             sim: args.job.sim.clone(),
         })?));
     }
+    on_terminal(submit, args.job.sim.as_deref(), backend)
+}
+
+/// Waits for the job's slice, and is its supervisor then.
+pub fn on_terminal(submission: Submit, sim: Option<&str>, backend: Backend) -> Outcome {
     let turn = block_on(async {
         let client = client()?;
-        let job = submit::once(&client, submit, args.job.sim.as_deref()).await?;
+        let job = submit::once(&client, submission, sim).await?;
         Ok(wait_for_turn(&client, job).await?)
     })?;
     let code = match turn {

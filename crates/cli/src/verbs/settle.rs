@@ -118,19 +118,29 @@ async fn until_ended(client: &Client, mut job: Job, deadline: Option<Instant>) -
 
 pub async fn cancel(args: Cancel) -> Outcome {
     let client = client()?;
+    each(args, async |name| client.cancel(name).await).await
+}
+
+pub async fn requeue(args: Cancel) -> Outcome {
+    let client = client()?;
+    each(args, async |name| client.requeue(name).await).await
+}
+
+/// Does the same to several jobs, and says how each is now.
+async fn each(args: Cancel, act: impl AsyncFn(&str) -> Result<Job>) -> Outcome {
     let json = args.output.is_some_and(crate::args::Format::is_json);
-    let (mut cancelled, mut outcome) = (Vec::new(), ExitCode::SUCCESS);
+    let (mut changed, mut outcome) = (Vec::new(), ExitCode::SUCCESS);
     for name in args.jobs.iter().rev() {
-        // Backwards, so that the exit code is that of the first that could not be cancelled.
-        match client.cancel(reference(name)).await {
-            Ok(job) => cancelled.push(job),
+        // Backwards, so that the exit code is that of the first that was refused.
+        match act(reference(name)).await {
+            Ok(job) => changed.push(job),
             Err(error) => outcome = failure::report(&error, json),
         }
     }
-    cancelled.reverse();
+    changed.reverse();
     match args.output {
-        Some(format) => print(render::list(&cancelled, format, view(), render::jobs)?)?,
-        None => cancelled.iter().for_each(|job| {
+        Some(format) => print(render::list(&changed, format, view(), render::jobs)?)?,
+        None => changed.iter().for_each(|job| {
             output::say(&format!("#{} {} is {}", job.id, job.name, text::state(job)))
         }),
     }

@@ -9,10 +9,23 @@ use divvy_api::v1::{ErrorCode, Job, Runner, Submit};
 use super::{Outcome, client};
 use crate::failure::Result;
 use crate::output::{print, view};
-use crate::{args, ask, render, start};
+use crate::{args, ask, container, render, start};
 
 pub async fn submit(args: args::Submit) -> Outcome {
-    let mut submit = ask::submit(&args.job, Runner::Supervisor)?;
+    let mut submit = match &args.docker {
+        None => ask::submit(&args.job, Runner::Supervisor)?,
+        Some(image) => {
+            let flags = container::unpacked(args.docker_args.as_slice())?;
+            let command = match args.job.command.as_slice() {
+                [] => Vec::new(),
+                words => ask::command(words)?,
+            };
+            let asked = container::asked(image, &flags)?;
+            ask::contained(&args.job, asked, command, Runner::Supervisor)?
+        }
+    };
+    submit.preemptible = args.preemptible;
+    submit.retries = args.retries.unwrap_or(0);
     submit.dry_run = args.dry_run;
     submit.idempotency_key = args.idempotency_key;
     let job = once(&client()?, submit, args.job.sim.as_deref()).await?;

@@ -6,7 +6,7 @@ use divvy_ledger::{Control, GpuSpec, Slice, SliceSpec};
 use rustix::process::Signal;
 
 use super::*;
-use crate::gpu::roster::Entry;
+use crate::gpu::roster::{Account, Entry};
 use crate::process::inside::Mark;
 
 const NOW: u64 = u64::MAX;
@@ -70,8 +70,10 @@ fn entry(folder: &tempfile::TempDir, name: &str, roots: Vec<Process>) -> Entry {
     };
     Control::create(&folder, &spec).unwrap();
     Entry {
-        slice: Slice::open(&folder).unwrap(),
-        slots: Mark::of(&folder.join("slots")),
+        slice: Some(Account {
+            slice: Slice::open(&folder).unwrap(),
+            slots: Mark::of(&folder.join("slots")),
+        }),
         roots,
     }
 }

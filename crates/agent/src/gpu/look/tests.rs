@@ -39,9 +39,11 @@ impl Scene {
         Control::create(&folder.path().join("3"), &spec).unwrap();
         let slots = folder.path().join("3/slots");
         let mut roster = Roster::default();
-        let entry = Entry {
-            slice: Slice::open(&folder.path().join("3")).unwrap(),
-            slots: Mark::of(&slots),
+        let entry = roster::Entry {
+            slice: Some(roster::Account {
+                slice: Slice::open(&folder.path().join("3")).unwrap(),
+                slots: Mark::of(&slots),
+            }),
             roots: Vec::new(),
         };
         roster.enlist(JOB, entry);
@@ -90,6 +92,7 @@ impl Scene {
             used: Bytes::gib(20),
             utilization_percent: None,
             processes: processes.collect(),
+            mig: None,
         };
         let observation = Observation {
             gpus: vec![observed],

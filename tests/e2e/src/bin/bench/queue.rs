@@ -66,6 +66,14 @@ fn job(home: &Home, log: &Path) -> Result<Submit> {
         no_wait: false,
         dry_run: false,
         idempotency_key: None,
+        priority: 0,
+        preemptible: false,
+        time_limit_s: None,
+        after: Vec::new(),
+        retries: 0,
+        secrets: BTreeMap::new(),
+        array: None,
+        container: None,
     })
 }
 

@@ -1,0 +1,192 @@
+//! Who may do what. Pure: the kernel says who calls, the rules say which role that is, and here is what a role may.
+//!
+//! ```text
+//! peer credentials ──account──► Account ──rules──► Role ─┐
+//! method and path ──────────────verb────► Verb ──────────┼──► may
+//! the job's submitter ──────────────────► own, another's ┘
+//! ```
+
+pub mod rules;
+pub mod verb;
+
+use divvy_api::v1::{Error, ErrorCode};
+use serde::{Deserialize, Serialize};
+
+use crate::account::Account;
+pub use rules::Rules;
+pub use verb::Verb;
+
+/// What somebody may do here; each may all that the one before may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// Look.
+    Viewer,
+    /// Run jobs, and do with them as they like.
+    User,
+    /// Read and stop everybody's jobs.
+    Operator,
+    /// Change GPUs and projects.
+    Admin,
+}
+
+impl Role {
+    #[cfg(test)]
+    pub const ALL: [Self; 4] = [Self::Viewer, Self::User, Self::Operator, Self::Admin];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Viewer => "viewer",
+            Self::User => "user",
+            Self::Operator => "operator",
+            Self::Admin => "admin",
+        }
+    }
+}
+
+/// Whose job it is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whose {
+    /// Nobody's: the call is about no job.
+    None,
+    Own,
+    Others,
+}
+
+/// The least role that may do it, if any role is enough.
+pub fn needs(verb: Verb, whose: Whose) -> Role {
+    match (verb, whose) {
+        (Verb::Look, _) | (Verb::Read, Whose::Own) => Role::Viewer,
+        (Verb::Submit, _) | (Verb::Change, Whose::Own) => Role::User,
+        (Verb::Read | Verb::Change, Whose::Others | Whose::None) | (Verb::Tidy, _) => {
+            Role::Operator
+        }
+        (Verb::Govern, _) => Role::Admin,
+    }
+}
+
+/// Who calls, as far as the rest needs it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Caller {
+    pub account: Account,
+    pub role: Role,
+    /// May see what others run.
+    pub sees_all: bool,
+}
+
+impl Caller {
+    /// # Errors
+    /// [`ErrorCode::NotAllowed`], with the role that would do.
+    pub fn may(&self, verb: Verb, whose: Whose) -> Result<(), Error> {
+        let needed = needs(verb, whose);
+        if self.role >= needed {
+            return Ok(());
+        }
+        let Account { name, uid, .. } = &self.account;
+        let what = match (verb, whose) {
+            (Verb::Read, Whose::Others) => "this job is another user's: its output is theirs",
+            (Verb::Change, Whose::Others) => "this job is another user's",
+            (Verb::Submit, _) => "viewers submit no jobs",
+            (Verb::Govern, _) => "this changes the node for everybody",
+            _ => "this is about everybody's jobs",
+        };
+        let why = format!(
+            "{what}; it takes the role {}, and {name} (uid {uid}) is a {}",
+            needed.name(),
+            self.role.name()
+        );
+        Err(Error::new(ErrorCode::NotAllowed, why)
+            .hint("ask its owner, or an admin of this node, who gives roles in the daemon's --access file"))
+    }
+
+    pub fn whose(&self, owner: u32) -> Whose {
+        match owner == self.account.uid {
+            true => Whose::Own,
+            false => Whose::Others,
+        }
+    }
+
+    /// Whether the commands of this user's jobs are shown to the caller.
+    pub fn sees(&self, owner: u32) -> bool {
+        self.sees_all || self.role >= Role::Operator || owner == self.account.uid
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn caller(role: Role) -> Caller {
+        Caller {
+            account: Account {
+                uid: 1000,
+                gid: 1000,
+                name: "ana".into(),
+                groups: Vec::new(),
+            },
+            role,
+            sees_all: false,
+        }
+    }
+
+    /// The whole of it: a line for every verb and whose, with what each role may (v, u, o, a).
+    const TABLE: &str = "
+        look    none    vuoa
+        look    own     vuoa
+        look    others  vuoa
+        read    none    --oa
+        read    own     vuoa
+        read    others  --oa
+        submit  none    -uoa
+        submit  own     -uoa
+        submit  others  -uoa
+        change  none    --oa
+        change  own     -uoa
+        change  others  --oa
+        tidy    none    --oa
+        tidy    own     --oa
+        tidy    others  --oa
+        govern  none    ---a
+        govern  own     ---a
+        govern  others  ---a
+    ";
+
+    #[test]
+    fn every_verb_of_every_role_is_as_in_the_table() {
+        let mut seen = Vec::new();
+        for line in TABLE.lines().filter(|line| !line.trim().is_empty()) {
+            let [verb, whose, roles] = line.split_whitespace().collect::<Vec<_>>()[..] else {
+                panic!("{line}")
+            };
+            let verb = Verb::ALL.into_iter().find(|one| one.name() == verb).unwrap();
+            let whose = match whose {
+                "none" => Whose::None,
+                "own" => Whose::Own,
+                _ => Whose::Others,
+            };
+            seen.push((verb, whose));
+            for (role, letter) in Role::ALL.into_iter().zip(roles.chars()) {
+                let may = caller(role).may(verb, whose);
+                assert_eq!(may.is_ok(), letter != '-', "{line}: {role:?}");
+                if let Err(error) = may {
+                    assert_eq!(error.code.exit_code(), 4);
+                    assert!(error.message.contains(needs(verb, whose).name()));
+                    assert!(error.message.contains("ana") && error.hint.is_some());
+                }
+            }
+        }
+        assert_eq!(seen.len(), Verb::ALL.len() * 3, "every pair has its line");
+    }
+
+    #[test]
+    fn commands_are_shown_to_their_owner_and_to_operators() {
+        assert!(caller(Role::Viewer).sees(1000));
+        assert!(!caller(Role::User).sees(1001));
+        assert!(caller(Role::Operator).sees(1001));
+        let everybody = Caller {
+            sees_all: true,
+            ..caller(Role::Viewer)
+        };
+        assert!(everybody.sees(1001));
+    }
+}

@@ -1,0 +1,139 @@
+//! What a call does, by its method and path: one table, so that a new path is an admin's until it is put in here.
+
+/// What is done, as far as it matters to who may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    /// See what is here and who waits for what.
+    Look,
+    /// See what a job wrote.
+    Read,
+    Submit,
+    /// Stop, resize or otherwise act on a job.
+    Change,
+    /// Clear away what nobody uses.
+    Tidy,
+    /// Change the node or the rules for everybody.
+    Govern,
+}
+
+#[cfg(test)]
+impl Verb {
+    pub const ALL: [Self; 6] = [
+        Self::Look,
+        Self::Read,
+        Self::Submit,
+        Self::Change,
+        Self::Tidy,
+        Self::Govern,
+    ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Look => "look",
+            Self::Read => "read",
+            Self::Submit => "submit",
+            Self::Change => "change",
+            Self::Tidy => "tidy",
+            Self::Govern => "govern",
+        }
+    }
+}
+
+/// A call that is about one job, and the rest of its path: `/cancel`, or nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OfJob<'a> {
+    pub reference: &'a str,
+    pub rest: &'a str,
+}
+
+/// The job that a path is about, still percent-encoded.
+pub fn job(path: &str) -> Option<OfJob<'_>> {
+    let below = path.strip_prefix("/v1/jobs/")?;
+    let at = below.find('/').unwrap_or(below.len());
+    let (reference, rest) = below.split_at(at);
+    (!reference.is_empty()).then_some(OfJob { reference, rest })
+}
+
+/// What the call does; `None` for one that is in no line of the table.
+pub fn known(method: &str, path: &str) -> Option<Verb> {
+    let reads = matches!(method, "GET" | "HEAD");
+    if let Some(OfJob { rest, .. }) = job(path) {
+        return match (reads, rest) {
+            (true, "" | "/why" | "/wait") => Some(Verb::Look),
+            (true, "/log" | "/oom" | "/docker") => Some(Verb::Read),
+            (false, "/cancel" | "/resize" | "/requeue" | "/suspend" | "/resume") => {
+                Some(Verb::Change)
+            }
+            _ => None,
+        };
+    }
+    let mut parts = path.split('/').skip(1);
+    match (method, parts.next(), parts.next(), parts.next()) {
+        ("GET" | "HEAD", Some("metrics"), None, None) => Some(Verb::Look),
+        (
+            "GET" | "HEAD",
+            Some("v1"),
+            Some(
+                "node" | "gpus" | "queues" | "jobs" | "events" | "advice" | "mig" | "projects"
+                | "usage",
+            ),
+            None,
+        )
+        | ("POST", Some("v1"), Some("mig"), Some("plan")) => Some(Verb::Look),
+        ("POST", Some("v1"), Some("jobs"), None) => Some(Verb::Submit),
+        ("POST", Some("v1"), Some("mig"), Some("gc")) => Some(Verb::Tidy),
+        ("PATCH", Some("v1"), Some("gpus"), Some(_))
+        | ("POST" | "PUT" | "PATCH" | "DELETE", Some("v1"), Some("projects"), _) => {
+            Some(Verb::Govern)
+        }
+        _ => None,
+    }
+}
+
+/// What the call does; an unknown one is for admins.
+pub fn of(method: &str, path: &str) -> Verb {
+    known(method, path).unwrap_or(Verb::Govern)
+}
+
+#[cfg(test)]
+mod tests {
+    use divvy_api::route::ROUTES;
+
+    use super::*;
+
+    #[test]
+    fn every_call_of_the_api_has_its_verb() {
+        for route in ROUTES {
+            let path = route.path.replace("{job}", "7").replace("{gpu}", "0");
+            assert!(
+                known(route.method, &path).is_some(),
+                "{} {} is in no line of the table",
+                route.method,
+                route.path
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_not_known_is_an_admins() {
+        for (method, path) in [
+            ("POST", "/v1/jobs/7/anything"),
+            ("DELETE", "/v1/jobs/7"),
+            ("GET", "/v1/jobs/7/environment"),
+            ("GET", "/v2/jobs"),
+            ("GET", "/v1//jobs"),
+            ("PATCH", "/v1/jobs"),
+        ] {
+            assert_eq!(of(method, path), Verb::Govern, "{method} {path}");
+        }
+    }
+
+    #[test]
+    fn a_jobs_path_gives_its_reference() {
+        let of = |path| job(path).map(|of| (of.reference, of.rest));
+        assert_eq!(of("/v1/jobs/7"), Some(("7", "")));
+        assert_eq!(of("/v1/jobs/a%20b/log"), Some(("a%20b", "/log")));
+        assert_eq!(of("/v1/jobs/"), None);
+        assert_eq!(of("/v1/jobs"), None);
+    }
+}

@@ -1,0 +1,188 @@
+//! The token that stands for a caller where there are no peer credentials: on the TCP listener.
+
+use std::fs;
+use std::io::{self, Read};
+use std::net::SocketAddr;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use axum::http::HeaderValue;
+use divvy_api::v1::{Error, ErrorCode};
+use subtle::ConstantTimeEq;
+
+use crate::access::Caller;
+
+/// A token with fewer bytes could be guessed: this is 128 bits as hexadecimal digits.
+const SHORTEST: usize = 32;
+
+/// More is not a token.
+const LONGEST: u64 = 4096;
+
+/// What has to be sent, and who sends it.
+#[derive(Clone)]
+pub struct Token {
+    secret: Vec<u8>,
+    pub caller: Caller,
+}
+
+/// Why there is no token.
+#[derive(Debug, thiserror::Error)]
+pub enum TokenError {
+    #[error("cannot read the token file {path}")]
+    Read { path: PathBuf, source: io::Error },
+    #[error("the token file {path} can be read or written by others (mode {mode:o})")]
+    Open { path: PathBuf, mode: u32 },
+    #[error("the token file {path} belongs to uid {owner}, and this daemon is uid {me}'s")]
+    Owner { path: PathBuf, owner: u32, me: u32 },
+    #[error("the token in {path} is no line of {SHORTEST} to {LONGEST} visible characters")]
+    Wrong { path: PathBuf },
+}
+
+impl From<&TokenError> for Error {
+    fn from(error: &TokenError) -> Self {
+        Self::new(ErrorCode::Usage, crate::supervise::chain(error)).hint(
+            "make one: (umask 077; head -c 32 /dev/urandom | base64 -w 0 > FILE)",
+        )
+    }
+}
+
+impl Token {
+    /// The token in this file, whose holder is `caller`.
+    ///
+    /// # Errors
+    /// When others can read it, it is not the daemon's own, or it could be guessed.
+    pub fn read(path: &Path, caller: Caller) -> Result<Self, TokenError> {
+        let failed = |source| TokenError::Read {
+            path: path.to_owned(),
+            source,
+        };
+        // A pipe in its place must not hang the daemon.
+        let nonblock = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+        let file = fs::OpenOptions::new()
+            .read(true)
+            .custom_flags(nonblock)
+            .open(path)
+            .map_err(failed)?;
+        let meta = file.metadata().map_err(failed)?;
+        let me = rustix::process::geteuid().as_raw();
+        if meta.uid() != me && meta.uid() != 0 {
+            return Err(TokenError::Owner {
+                path: path.to_owned(),
+                owner: meta.uid(),
+                me,
+            });
+        }
+        if meta.mode() & 0o077 != 0 {
+            return Err(TokenError::Open {
+                path: path.to_owned(),
+                mode: meta.mode() & 0o7777,
+            });
+        }
+        let mut text = Vec::new();
+        file.take(LONGEST + 2).read_to_end(&mut text).map_err(failed)?;
+        let secret = text.trim_ascii().to_owned();
+        let is_visible = secret.iter().all(u8::is_ascii_graphic);
+        if secret.len() < SHORTEST || text.len() as u64 > LONGEST || !is_visible {
+            return Err(TokenError::Wrong {
+                path: path.to_owned(),
+            });
+        }
+        Ok(Self { secret, caller })
+    }
+
+    /// Whether this header is it. Takes as long whatever part of it is right; only the length can be told.
+    pub fn is(&self, header: Option<&HeaderValue>) -> bool {
+        let given = header
+            .map(HeaderValue::as_bytes)
+            .and_then(|value| value.strip_prefix(b"Bearer "));
+        given.is_some_and(|given| given.ct_eq(&self.secret).into())
+    }
+}
+
+/// Refuses an address that others than this machine's users can reach: the token would cross the network readable.
+///
+/// # Errors
+/// [`ErrorCode::Usage`].
+pub fn check_address(address: &SocketAddr) -> Result<(), Error> {
+    if address.ip().is_loopback() {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorCode::Usage,
+        format!("--listen {address} can be reached over the network, where the token could be read"),
+    )
+    .hint("listen on 127.0.0.1 or [::1], and put a proxy with TLS or an SSH tunnel in front"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+    use crate::access::{Role, Rules};
+    use crate::account::Account;
+
+    fn caller() -> Caller {
+        Rules::open(0).caller(Account::of(0, 0)).unwrap()
+    }
+
+    fn file(text: &str, mode: u32) -> (tempfile::TempDir, PathBuf) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("token");
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
+        (dir, path)
+    }
+
+    #[test]
+    fn only_the_whole_token_is_the_token() {
+        let secret = "0123456789abcdef0123456789abcdef";
+        let (_dir, path) = file(&format!("{secret}\n"), 0o600);
+        let token = Token::read(&path, caller()).unwrap();
+        assert_eq!(token.caller.role, Role::Admin);
+        let is = |text: &str| token.is(Some(&HeaderValue::from_str(text).unwrap()));
+        assert!(is(&format!("Bearer {secret}")));
+        for wrong in [
+            String::new(),
+            secret.to_owned(),
+            "Bearer ".to_owned(),
+            format!("Bearer {}", &secret[1..]),
+            format!("Bearer {secret}0"),
+            format!("Bearer {}1", &secret[..31]),
+            format!("bearer {secret}"),
+        ] {
+            assert!(!is(&wrong), "{wrong}");
+        }
+        assert!(!token.is(None));
+    }
+
+    #[test]
+    fn a_token_that_others_can_read_or_guess_is_refused() {
+        let good = "0123456789abcdef0123456789abcdef";
+        for mode in [0o640, 0o604, 0o620, 0o602, 0o644] {
+            let (_dir, path) = file(good, mode);
+            let refused = Token::read(&path, caller());
+            assert!(matches!(refused, Err(TokenError::Open { .. })), "{mode:o}");
+        }
+        for wrong in ["", "short", &good[1..], &good.replace('8', " "), &good.repeat(200)] {
+            let (_dir, path) = file(wrong, 0o600);
+            let refused = Token::read(&path, caller());
+            assert!(matches!(refused, Err(TokenError::Wrong { .. })), "{wrong}");
+        }
+        let missing = Token::read(Path::new("/no/such/token"), caller());
+        assert!(matches!(missing, Err(TokenError::Read { .. })));
+    }
+
+    #[test]
+    fn only_this_machine_is_listened_to() {
+        for (address, is_fine) in [
+            ("127.0.0.1:8080", true),
+            ("[::1]:8080", true),
+            ("0.0.0.0:8080", false),
+            ("192.168.1.2:80", false),
+            ("[::]:80", false),
+        ] {
+            assert_eq!(check_address(&address.parse().unwrap()).is_ok(), is_fine, "{address}");
+        }
+    }
+}

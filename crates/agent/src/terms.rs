@@ -1,0 +1,133 @@
+//! On what terms a job runs, and how it came to where it is.
+
+use divvy_api::v1::{self, Error, Runner, Submit};
+use divvy_core::job::Stop;
+use divvy_core::{JobId, Owner, ProjectName};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::intake::usage;
+
+/// Priorities are small numbers, so that there is always one between two others for an administrator.
+const MOST_PRIORITY: i32 = 1000;
+
+/// More would be a loop.
+const MOST_RETRIES: u32 = 1000;
+
+/// Longest time limit and minimum runtime: a hundred years.
+pub const LONGEST_S: u64 = 100 * 366 * 24 * 3600;
+
+/// What was agreed on when it was submitted, besides what it gets and what it runs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Terms {
+    /// Higher first in its queue and its project.
+    pub priority: i32,
+    /// It may be stopped for a job that is within its project's quota, and is put back into its queue then.
+    pub preemptible: bool,
+    /// How long each of its runs may take.
+    pub time_limit_s: Option<u64>,
+    /// It is not placed before these have ended.
+    pub after: Vec<After>,
+    /// How often its program is started again after it failed.
+    pub retries: u32,
+    pub array: Option<ArrayTask>,
+}
+
+/// A job that another runs after.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct After {
+    pub job: JobId,
+    /// Only if that one ends well; otherwise however it ends.
+    pub ok: bool,
+}
+
+/// Which of an array's jobs it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ArrayTask {
+    /// The array's first job.
+    pub array: JobId,
+    pub index: u32,
+    /// So many of the array's jobs hold something at once.
+    pub most: Option<u32>,
+}
+
+/// In the API's words.
+pub fn shown(after: &After) -> v1::After {
+    v1::After {
+        job: after.job.to_string(),
+        ok: after.ok,
+    }
+}
+
+impl Terms {
+    /// What a submit says of them, but for the jobs that it is to run after and its array.
+    ///
+    /// # Errors
+    /// [`ErrorCode::Usage`](v1::ErrorCode::Usage) for what cannot be.
+    pub fn of(submit: &Submit) -> Result<Self, Error> {
+        let (priority, retries) = (submit.priority, submit.retries);
+        if !(-MOST_PRIORITY..=MOST_PRIORITY).contains(&priority) {
+            return Err(
+                usage(format!("the priority {priority} is beyond {MOST_PRIORITY}")).hint(format!(
+                    "write a number from -{MOST_PRIORITY} to {MOST_PRIORITY}"
+                )),
+            );
+        }
+        if retries > MOST_RETRIES {
+            return Err(usage(format!(
+                "{retries} retries are more than {MOST_RETRIES}"
+            )));
+        }
+        match submit.time_limit_s {
+            Some(0) => return Err(usage("a job cannot run for no time at all")),
+            Some(limit) if limit > LONGEST_S => {
+                return Err(usage("nothing runs for a hundred years"));
+            }
+            _ => {}
+        }
+        if submit.runner == Runner::Client && (submit.preemptible || retries > 0) {
+            let what = if submit.preemptible {
+                "preempted"
+            } else {
+                "tried again"
+            };
+            return Err(usage(format!(
+                "what runs on its client's terminal cannot be {what}: nobody could start it anew"
+            ))
+            .hint("use `divvy submit`, and `divvy logs -f` to see what it writes"));
+        }
+        Ok(Self {
+            priority,
+            preemptible: submit.preemptible,
+            time_limit_s: submit.time_limit_s,
+            after: Vec::new(),
+            retries,
+            array: None,
+        })
+    }
+
+    pub fn owner(&self, project: Option<&str>) -> Owner {
+        Owner {
+            project: project.and_then(|name| name.parse::<ProjectName>().ok()),
+            priority: self.priority,
+            preemptible: self.preemptible,
+        }
+    }
+}
+
+/// What has happened to a job besides what its life says.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Course {
+    /// Why it is being stopped, and when it was first told.
+    pub stop: Option<(Stop, Timestamp)>,
+    /// How often it went back to its queue after its program had been started. Each run has a folder of its own.
+    pub runs: u32,
+    /// How many of those were failures.
+    pub failures: u32,
+    /// It had to leave, so it comes before its equals.
+    pub requeued: bool,
+    /// Its processes are stopped until somebody lets them go on.
+    pub suspended: bool,
+}

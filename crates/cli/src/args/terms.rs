@@ -1,0 +1,30 @@
+//! Words of `run` and `submit` beyond what a job gets and runs: when, for how long, after whom, with which variables.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+#[derive(Clone, Debug, Default, Args)]
+pub struct TermArgs {
+    /// Higher first in its queue and its project, -1000 to 1000 [default: 0]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub priority: Option<String>,
+    /// Stop the job once it has run this long: 30m, 2h
+    #[arg(long, value_name = "TIME")]
+    pub time: Option<String>,
+    /// Wait until this job has ended, however it ends; may be repeated
+    #[arg(long, value_name = "JOB")]
+    pub after: Vec<String>,
+    /// Wait until this job has exited with code 0, and give up if it ends otherwise; may be repeated
+    #[arg(long, value_name = "JOB")]
+    pub after_ok: Vec<String>,
+    /// Set a variable, or pass this shell's on; may be repeated
+    #[arg(long, value_name = "NAME[=VALUE]")]
+    pub env: Vec<String>,
+    /// Set variables from lines NAME=VALUE; may be repeated
+    #[arg(long, value_name = "FILE")]
+    pub env_file: Vec<PathBuf>,
+    /// The same as --env for a value that nobody is to read: kept out of the journal, listings and logs
+    #[arg(long, value_name = "NAME[=VALUE]")]
+    pub secret: Vec<String>,
+}

@@ -1,0 +1,240 @@
+//! From the words about priority, time, other jobs and variables to what is asked of the agent.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use divvy_api::v1::{After, Submit};
+
+use crate::args::TermArgs;
+use crate::failure::{Result, usage};
+use crate::text;
+
+/// Adds what these words say.
+///
+/// # Errors
+/// [`ErrorCode::Usage`](divvy_api::v1::ErrorCode::Usage) with the word that is wrong and what would be right.
+pub fn add(args: &TermArgs, submit: &mut Submit) -> Result<()> {
+    if let Some(text) = &args.priority {
+        submit.priority = text.parse().map_err(|_| {
+            usage(
+                format!("--priority {text} is not a whole number"),
+                "write a number from -1000 to 1000",
+            )
+        })?;
+    }
+    submit.time_limit_s = args
+        .time
+        .as_deref()
+        .map(|text| seconds("--time", text))
+        .transpose()?;
+    let after = |ok| {
+        move |job: &String| After {
+            job: job.trim_start_matches('#').to_owned(),
+            ok,
+        }
+    };
+    submit.after = args.after.iter().map(after(false)).collect();
+    submit.after.extend(args.after_ok.iter().map(after(true)));
+    for file in &args.env_file {
+        submit.env.extend(from_file(file)?);
+    }
+    for word in &args.env {
+        let (name, value) = variable("--env", word)?;
+        submit.env.insert(name, value);
+    }
+    for word in &args.secret {
+        let (name, value) = variable("--secret", word)?;
+        submit.env.remove(&name);
+        submit.secrets.insert(name, value);
+    }
+    Ok(())
+}
+
+/// A length of time of at least a second, in whole ones.
+///
+/// # Errors
+/// As [`add`].
+pub fn seconds(flag: &str, text: &str) -> Result<u64> {
+    let length = text::parse_time(text).filter(|length| length.subsec_nanos() == 0);
+    length.map(|length| length.as_secs()).ok_or_else(|| {
+        usage(
+            format!("{flag} {text} is not a length of time in seconds"),
+            "write 90s, 30m, 2h or 1h30m",
+        )
+    })
+}
+
+/// `NAME=VALUE`, or the value that this process has.
+fn variable(flag: &str, word: &str) -> Result<(String, String)> {
+    // The value may be a secret, and is not repeated.
+    let (name, value) = match word.split_once('=') {
+        Some((name, value)) => (name, Some(value.to_owned())),
+        None => (word, None),
+    };
+    if name.is_empty() {
+        return Err(usage(
+            format!("{flag} names no variable"),
+            "write NAME=VALUE, or NAME to pass on what this shell has",
+        ));
+    }
+    let own = || {
+        std::env::var(name).map_err(|_| {
+            usage(
+                format!("{flag} {name}: this shell has no such variable"),
+                format!("export it, or write {name}=VALUE"),
+            )
+        })
+    };
+    Ok((name.to_owned(), value.map_or_else(own, Ok)?))
+}
+
+/// Lines `NAME=VALUE` as docker reads them: blank lines and those that begin with `#` are left out, quotes are part of the
+/// value, a name alone passes on this shell's.
+fn from_file(path: &Path) -> Result<BTreeMap<String, String>> {
+    let shown = path.display();
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        usage(
+            format!("--env-file {shown} cannot be read: {error}"),
+            "give the path of a text file with lines NAME=VALUE",
+        )
+    })?;
+    let lines = text.lines().map(str::trim_start);
+    let lines = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
+    lines
+        .map(|line| variable(&format!("--env-file {shown}:"), line))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use divvy_api::v1::Runner;
+
+    fn empty() -> Submit {
+        let body = r#"{"command":["x"],"cwd":"/","env":{"A":"old","TOKEN":"seen","KEPT":"1"}}"#;
+        let submit: Submit = serde_json::from_str(body).unwrap();
+        assert_eq!(submit.runner, Runner::Supervisor);
+        submit
+    }
+
+    fn words(words: &[&str]) -> Vec<String> {
+        words.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn variables_come_from_words_files_and_the_shell_and_secrets_leave_the_environment() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(
+            file.path(),
+            "# a comment\n\nA=file\nB=\"quoted\" = kept\nPATH\n",
+        )
+        .unwrap();
+        let args = TermArgs {
+            env: words(&["A=word", "EMPTY="]),
+            env_file: vec![file.path().to_owned()],
+            secret: words(&["TOKEN=a=b", "HOME"]),
+            ..TermArgs::default()
+        };
+        let mut submit = empty();
+        add(&args, &mut submit).unwrap();
+        let path = std::env::var("PATH").unwrap();
+        let expected = [
+            ("A", "word"),
+            ("B", "\"quoted\" = kept"),
+            ("EMPTY", ""),
+            ("KEPT", "1"),
+            ("PATH", &path),
+        ];
+        let env = submit
+            .env
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.as_str()));
+        assert_eq!(env.collect::<Vec<_>>(), expected);
+        assert_eq!(submit.secrets["TOKEN"], "a=b");
+        assert_eq!(submit.secrets["HOME"], std::env::var("HOME").unwrap());
+    }
+
+    #[test]
+    fn times_priorities_and_other_jobs_are_read() {
+        let args = TermArgs {
+            priority: Some("-5".into()),
+            time: Some("1h30m".into()),
+            after: words(&["#3"]),
+            after_ok: words(&["train", "last"]),
+            ..TermArgs::default()
+        };
+        let mut submit = empty();
+        add(&args, &mut submit).unwrap();
+        assert_eq!((submit.priority, submit.time_limit_s), (-5, Some(5400)));
+        let after = |job: &str, ok| After {
+            job: job.into(),
+            ok,
+        };
+        assert_eq!(
+            submit.after,
+            [after("3", false), after("train", true), after("last", true)]
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_with_the_flag_and_never_with_a_secret() {
+        let refused = |args: TermArgs| add(&args, &mut empty()).unwrap_err();
+        let cases = [
+            (
+                TermArgs {
+                    priority: Some("high".into()),
+                    ..TermArgs::default()
+                },
+                "--priority high",
+            ),
+            (
+                TermArgs {
+                    time: Some("2".into()),
+                    ..TermArgs::default()
+                },
+                "--time 2",
+            ),
+            (
+                TermArgs {
+                    time: Some("1.5s".into()),
+                    ..TermArgs::default()
+                },
+                "--time 1.5s",
+            ),
+            (
+                TermArgs {
+                    env: words(&["=x"]),
+                    ..TermArgs::default()
+                },
+                "--env names no",
+            ),
+            (
+                TermArgs {
+                    env: words(&["DIVVY_NO_SUCH"]),
+                    ..TermArgs::default()
+                },
+                "DIVVY_NO_SUCH",
+            ),
+            (
+                TermArgs {
+                    env_file: vec!["/no/such/file".into()],
+                    ..TermArgs::default()
+                },
+                "/no/such/file",
+            ),
+            (
+                TermArgs {
+                    secret: words(&["=hunter2"]),
+                    ..TermArgs::default()
+                },
+                "--secret names no",
+            ),
+        ];
+        for (args, named) in cases {
+            let error = refused(args);
+            assert!(error.message.contains(named), "{}", error.message);
+            assert!(!format!("{error:?}").contains("hunter2"));
+            assert!(error.hint.is_some());
+        }
+    }
+}
