@@ -106,9 +106,14 @@ impl Caller {
         }
     }
 
+    /// Whether the commands of all jobs are.
+    pub fn sees_everybody(&self) -> bool {
+        self.sees_all || self.role >= Role::Operator
+    }
+
     /// Whether the commands of this user's jobs are shown to the caller.
     pub fn sees(&self, owner: u32) -> bool {
-        self.sees_all || self.role >= Role::Operator || owner == self.account.uid
+        self.sees_everybody() || owner == self.account.uid
     }
 }
 

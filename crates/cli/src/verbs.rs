@@ -1,6 +1,7 @@
 //! What each verb does: ask, draw, pass on an exit code.
 
 mod admin;
+mod apart;
 mod away;
 mod docker;
 mod doctor;
@@ -84,7 +85,7 @@ fn no_runtime(error: std::io::Error) -> Stop {
 
 /// A client of the instance this process's environment names.
 fn client() -> Result<Client, Error> {
-    let home = Home::from_env().map_err(|error| Error::from(&error))?;
+    let home = Home::to_call().map_err(|error| Error::from(&error))?;
     Ok(Client::new(home.socket()))
 }
 

@@ -101,7 +101,9 @@ impl Job<'_> {
     ) -> Result<(Outcome, Option<Made>), SuperviseError> {
         // Who is to be told to stop, from now on.
         self.dir.write_launch(&self.begun(self.me))?;
-        let docker = self.engine_again().await;
+        let Some(docker) = self.engine_again().await else {
+            return Ok((lost(), None));
+        };
         let made = Made {
             docker,
             id: self.plan.name.clone(),
@@ -117,14 +119,20 @@ impl Job<'_> {
         Ok((outcome, Some(made)))
     }
 
-    /// The engine, once it answers.
-    async fn engine_again(&self) -> Docker {
+    /// The engine, once it answers, as long as anybody wants to know.
+    async fn engine_again(&self) -> Option<Docker> {
         loop {
             match engine::connect(&self.plan.socket).await {
-                Ok(docker) => return docker,
+                Ok(docker) => return Some(docker),
+                Err(_) if self.is_forsaken() => return None,
                 Err(_) => tokio::time::sleep(AGAIN).await,
             }
         }
+    }
+
+    /// The job's folder was taken away: nobody waits for a record of it.
+    fn is_forsaken(&self) -> bool {
+        !self.dir.path().is_dir()
     }
 
     fn begun(&self, process: Process) -> Begun {

@@ -442,6 +442,7 @@ impl Cycle {
             },
             backfill: self.config.backfill,
             home: self.config.home.state().display().to_string(),
+            system: !self.config.rules.is_private(),
             on_bypass: self.config.on_bypass.to_string(),
         }
     }

@@ -48,6 +48,35 @@ async fn an_instance_stays_for_the_next_job_of_its_size() {
     assert_eq!(story(&client).await, ["mig_created", "mig_reused"]);
 }
 
+/// Reports of instances and looks at all jobs come in one round again and again.
+#[tokio::test]
+async fn of_many_short_jobs_each_is_started_once() {
+    if !is_root() {
+        return;
+    }
+    let home = served("a100-40gb:1", ENABLED);
+    let client = home.client();
+    let mut jobs = Vec::new();
+    for _ in 0..120 {
+        let command = ["sh", "-c", "echo $DIVVY_JOB_ID >> started"];
+        let job = Submit {
+            cwd: home.path().display().to_string(),
+            ..on("1g.5gb", &command)
+        };
+        jobs.push(client.submit(&job).await.unwrap().id);
+    }
+    for job in &jobs {
+        let job = ended(&client, job).await;
+        assert_eq!(job.exit_code, Some(0), "{job:#?}");
+    }
+    let started = std::fs::read_to_string(home.path().join("started")).unwrap();
+    let mut started: Vec<&str> = started.lines().collect();
+    started.sort_by_key(|id| id.parse::<u64>().unwrap());
+    assert_eq!(started, jobs);
+    let events = client.events(0).await.unwrap();
+    assert!(events.iter().all(|event| event.kind != "requeued"));
+}
+
 #[tokio::test]
 async fn another_users_instance_is_made_anew() {
     if !is_root() {

@@ -30,7 +30,7 @@ pub async fn logs(args: Logs) -> Outcome {
 }
 
 /// Copies the log from byte `offset` on, and moves `offset` along.
-async fn copy_log(
+pub(super) async fn copy_log(
     client: &Client,
     job: &str,
     offset: &mut u64,

@@ -12,7 +12,7 @@ use divvy_api::v1::{EndReason, Error, ErrorCode, Job, JobState, Runner, Submit};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::away::Away;
-use super::{Outcome, block_on, client, settle, submit};
+use super::{Outcome, apart, block_on, client, settle, submit};
 use crate::output;
 use crate::{Backend, Solo, args, ask, text};
 
@@ -26,6 +26,8 @@ enum Turn {
     Start(Box<Job>),
     /// It is over, with this exit code.
     Over(u8),
+    /// It was run elsewhere, to its end.
+    Away(ExitCode),
 }
 
 pub fn run(args: &args::Run, backend: Backend) -> Outcome {
@@ -43,11 +45,15 @@ pub fn run(args: &args::Run, backend: Backend) -> Outcome {
 pub fn on_terminal(submission: Submit, sim: Option<&str>, backend: Backend) -> Outcome {
     let turn = block_on(async {
         let client = client()?;
+        if apart::is_system(&client).await {
+            return apart::run(&client, submission, sim).await.map(Turn::Away);
+        }
         let job = submit::once(&client, submission, sim).await?;
         Ok(wait_for_turn(&client, job).await?)
     })?;
     let code = match turn {
         Turn::Over(code) => code,
+        Turn::Away(code) => return Ok(code),
         Turn::Start(job) => {
             let code = (backend.run_here)(Path::new(&job.directory))?;
             if code != 0 {

@@ -87,6 +87,7 @@ impl Job<'_> {
                 () = self.ended(made) => match self.state(made).await {
                     State::Ended(outcome) => break outcome,
                     State::Gone => break lost(),
+                    State::Unknown if self.is_forsaken() => break lost(),
                     // The engine comes back, or has not yet noticed.
                     State::Unknown | State::Running { .. } | State::Fresh => tokio::time::sleep(AGAIN).await,
                 },

@@ -1,0 +1,80 @@
+//! `run` on the system's daemon: the program is the daemon's to start, as its user, so its output comes through the job's log.
+//!
+//! It has no terminal and no input; stdout and stderr come together. A signal cancels the job, and its end is waited for.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use divvy_api::client::{Client, WaitFor};
+use divvy_api::v1::{Error, ErrorCode, Runner, Submit};
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::follow::copy_log;
+use super::away::Away;
+use super::{Outcome, settle, submit};
+use crate::output::Stop;
+
+/// How long one question for the end may take.
+const POLL: Duration = Duration::from_secs(20);
+
+/// Whether the daemon that answers serves every user. One that is not there yet will not.
+pub async fn is_system(client: &Client) -> bool {
+    client.node().await.is_ok_and(|node| node.system)
+}
+
+pub async fn run(client: &Client, submission: Submit, sim: Option<&str>) -> Outcome {
+    let submission = Submit {
+        runner: Runner::Supervisor,
+        ..submission
+    };
+    let job = submit::once(client, submission, sim).await?;
+    let watch = |kind| {
+        signal(kind).map_err(|error| {
+            let why = format!("cannot listen for signals: {error}");
+            Stop::from(Error::new(ErrorCode::Internal, why))
+        })
+    };
+    let mut interrupt = watch(SignalKind::interrupt())?;
+    let mut terminate = watch(SignalKind::terminate())?;
+    let mut hangup = watch(SignalKind::hangup())?;
+    let output = follow(client, &job.id);
+    tokio::pin!(output);
+    loop {
+        tokio::select! {
+            ended = &mut output => {
+                ended?;
+                break;
+            }
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+            _ = hangup.recv() => {}
+        }
+        // A second one cancels again, which changes nothing: the grace runs.
+        match client.cancel(&job.id).await {
+            Err(error) if error.code != ErrorCode::Conflict => return Err(error.into()),
+            _ => {}
+        }
+    }
+    let mut away = Away::default();
+    loop {
+        match client.wait(&job.id, WaitFor::Ended, POLL).await {
+            Ok(job) if job.ended_at.is_some() => {
+                return Ok(ExitCode::from(settle::verdict(&job)?));
+            }
+            Ok(_) => away.back(),
+            Err(error) => away.forgive(error).await?,
+        }
+    }
+}
+
+/// The job's output until it has ended.
+async fn follow(client: &Client, job: &str) -> Result<(), Stop> {
+    let (mut offset, mut away) = (0, Away::default());
+    while let Err(stop) = copy_log(client, job, &mut offset, true, &mut away).await {
+        match stop {
+            Stop::Failed(error) => away.forgive(error).await?,
+            stop @ Stop::Hangup => return Err(stop),
+        }
+    }
+    Ok(())
+}
