@@ -60,7 +60,7 @@ async fn of_many_short_jobs_each_is_started_once() {
     for _ in 0..120 {
         let command = ["sh", "-c", "echo $DIVVY_JOB_ID >> started"];
         let job = Submit {
-            cwd: home.path().display().to_string(),
+            cwd: home.path().to_str().unwrap().to_owned(),
             ..on("1g.5gb", &command)
         };
         jobs.push(client.submit(&job).await.unwrap().id);
