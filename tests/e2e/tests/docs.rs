@@ -78,12 +78,12 @@ fn commands(page: &str, program: &[&str]) -> Vec<(String, Vec<String>, Vec<Strin
             let name = words
                 .get(at)
                 .filter(|word| verb(word) && !word.starts_with('-'))?;
-            let flags = rest.filter_map(|word| {
+            let flags = rest.clone().filter_map(|word| {
                 let flag = word.trim_matches(['[', ']', '…', ',', '.', ')']);
                 flag.starts_with("--")
                     .then(|| flag.split('=').next().unwrap_or(flag).to_owned())
             });
-            let behind = rest.clone().skip(1).map(|word| (*word).to_owned());
+            let behind = rest.skip(1).map(|word| (*word).to_owned());
             let behind = behind.collect();
             Some(((*name).to_owned(), flags.collect(), behind))
         })
