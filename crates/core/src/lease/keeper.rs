@@ -1,22 +1,21 @@
 //! The keeper of the leases of one node: a state machine over what the tenants are seen to do.
 
+mod company;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::meter::Meter;
 use super::tenant::{Phase, Standing, Virtual};
+use company::Passing;
+
 use super::{
-    Event, GRACE, Grant, HALF_QUANTUM, LEAD, LONGEST_DRAIN, LONGEST_HOLD, POLL, SHORTEST_HOLD,
-    Tenant, VISIT,
+    Event, Grant, HALF_QUANTUM, LEAD, LONGEST_DRAIN, LONGEST_HOLD, POLL, SHORTEST_HOLD, Tenant,
+    VISIT,
 };
 
 /// A grant is changed for at least this much; less is not worth telling.
 const WORTH_TELLING: Duration = Duration::from_micros(100);
-
-/// Tenants that use no more of a GPU than this together, in thousandths, seldom get in each other's way.
-const ROOMY: u32 = 900;
-/// Tenants that were let in together and use more than this do.
-const CROWDED: u32 = 950;
 
 /// Holds the leases of all tenants.
 #[derive(Debug, Default)]
@@ -26,18 +25,6 @@ pub struct Keeper {
     /// Where a GPU's tenants stand: the least virtual time among those that want it. Never goes back.
     clocks: BTreeMap<u32, Virtual>,
     meters: BTreeMap<u32, Meter>,
-}
-
-/// What time that passes is for a tenant.
-struct Passes {
-    /// It is charged for its part of it: nobody else can have that.
-    is_charged: bool,
-    /// It has its GPUs to itself, and tells what it does with them.
-    is_alone: bool,
-    /// It has them together with others.
-    is_together: bool,
-    /// The shares of all of these, its own one of them, added up.
-    shares: u32,
 }
 
 /// What follows from a moment.
@@ -106,58 +93,21 @@ impl Keeper {
             return;
         }
         self.now = now;
-        let passes: Vec<Passes> = self
+        let all: Vec<Passing> = self
             .tenants
             .keys()
-            .map(|tenant| self.passes(*tenant))
+            .map(|tenant| self.passing(*tenant))
             .collect();
-        for (standing, passes) in self.tenants.values_mut().zip(passes) {
+        for (standing, passing) in self.tenants.values_mut().zip(all) {
             standing.earn(passed);
-            if passes.is_charged {
+            if passing.is_charged {
                 let own = u32::from(standing.terms.share.thousandths());
-                standing.charge(passed * own / passes.shares, &self.clocks);
+                standing.charge(passed * own / passing.shares, &self.clocks);
             }
-            standing.duty.pass(passed, passes.is_alone);
-            standing.together.pass(passed, passes.is_together);
+            standing.duty.pass(passed, passing.is_alone);
+            standing.together.pass(passed, passing.is_together);
         }
         self.level();
-    }
-
-    /// What time that passes is for a tenant.
-    fn passes(&self, tenant: Tenant) -> Passes {
-        let standing = &self.tenants[&tenant];
-        let sharers = self.sharers(tenant);
-        let is_together = sharers.len() > 1;
-        let idle = standing.activity.is_idle();
-        let wants = !idle || self.now < standing.quiet_since + GRACE;
-        let is_visited = || {
-            let is_visitor = |other: &Standing| matches!(other.phase, Phase::Visiting { .. });
-            self.beside(tenant).any(is_visitor)
-        };
-        Passes {
-            is_charged: (standing.has_turn() || is_together)
-                && (!idle || self.is_waited_for(tenant)),
-            is_alone: standing.has_turn()
-                && wants
-                && standing.granted != Grant::Open
-                && !is_visited(),
-            is_together,
-            shares: sharers.iter().sum(),
-        }
-    }
-
-    /// The shares of those that have this tenant's GPUs together with it, because all of them together leave the GPUs idle at times; its own
-    /// is one of them.
-    fn sharers(&self, tenant: Tenant) -> Vec<u32> {
-        let standing = &self.tenants[&tenant];
-        let shares =
-            |standing: &Standing| matches!(standing.phase, Phase::Visiting { shares: true, .. });
-        let is_in = standing.has_turn() || shares(standing);
-        let beside = self
-            .beside(tenant)
-            .filter(|other| is_in && (shares(other) || shares(standing) && other.has_turn()));
-        let share = |each: &Standing| u32::from(each.terms.share.thousandths());
-        beside.chain([standing]).map(share).collect()
     }
 
     /// Moves the clocks on, and puts whoever has just begun to want something level with the others.
@@ -218,9 +168,12 @@ impl Keeper {
                         None
                     }
                 }
-                Phase::Visiting { until, shares } => {
-                    let has_left = !shares && standing.activity.is_idle();
-                    (until <= now || has_left || standing.is_spent()).then_some(Phase::Closed)
+                Phase::Visiting { until } => {
+                    let is_over = until <= now || standing.activity.is_idle();
+                    (is_over || standing.is_spent()).then_some(Phase::Closed)
+                }
+                Phase::Sharing { until } => {
+                    (until <= now || standing.is_spent()).then_some(Phase::Closed)
                 }
                 Phase::Closed => None,
             };
@@ -254,16 +207,10 @@ impl Keeper {
                 }
             } else if taken.len() == gpus.len() && self.may_share(tenant) {
                 let until = self.now + LONGEST_HOLD;
-                self.standing_mut(tenant).phase = Phase::Visiting {
-                    until,
-                    shares: true,
-                };
+                self.standing_mut(tenant).phase = Phase::Sharing { until };
             } else if self.may_visit(tenant, &taken) {
                 let until = self.now + VISIT;
-                self.standing_mut(tenant).phase = Phase::Visiting {
-                    until,
-                    shares: false,
-                };
+                self.standing_mut(tenant).phase = Phase::Visiting { until };
             } else {
                 let back = taken
                     .iter()
@@ -275,114 +222,6 @@ impl Keeper {
                     *end = back.min(*end);
                 }
             }
-        }
-    }
-
-    /// Device time that the tenants of a GPU reported, ever, all together.
-    fn reported(&self, gpu: u32) -> Duration {
-        let on_it = self
-            .tenants
-            .values()
-            .filter(|standing| standing.terms.gpus.contains(&gpu));
-        on_it.map(Standing::used_on_each).sum()
-    }
-
-    /// Whether what is reported of a tenant's GPUs is believed.
-    fn is_believed(&self, tenant: Tenant) -> bool {
-        let mut gpus = self.tenants[&tenant].terms.gpus.iter();
-        gpus.all(|gpu| {
-            let meter = self.meters.get(gpu);
-            meter.is_none_or(|meter| meter.is_believed(self.now))
-        })
-    }
-
-    /// Whether it comes and goes, and is no further than those who have these of its GPUs.
-    fn may_visit(&self, tenant: Tenant, taken: &[u32]) -> bool {
-        let standing = &self.tenants[&tenant];
-        let holders = taken.iter().filter_map(|gpu| self.holder(*gpu));
-        standing.visits
-            && self.is_believed(tenant)
-            && holders
-                .map(|holder| self.lead(holder))
-                .all(|lead| self.lead(standing) <= lead)
-    }
-
-    /// Whether it and all who are let onto its GPUs together leave them idle at times.
-    fn may_share(&self, tenant: Tenant) -> bool {
-        let standing = &self.tenants[&tenant];
-        let is_let_in = |other: &&Standing| other.phase != Phase::Closed;
-        self.is_believed(tenant)
-            && standing.terms.gpus.iter().all(|gpu| {
-                let others = self.beside(tenant).filter(is_let_in);
-                let on_it = others.filter(|other| other.terms.gpus.contains(gpu));
-                let all = on_it.chain([standing]).map(|each| each.duty.thousandths());
-                all.sum::<Option<u32>>().is_some_and(|sum| sum <= ROOMY)
-            })
-    }
-
-    /// Sees to those that share: they go on while there is room, and no longer than whoever has the turn. Where they get in each other's
-    /// way, what was known of them is forgotten.
-    fn renew_shares(&mut self) {
-        let now = self.now;
-        let sharing: Vec<(Tenant, Duration)> = self
-            .tenants
-            .iter()
-            .filter_map(|(tenant, standing)| match standing.phase {
-                Phase::Visiting {
-                    until,
-                    shares: true,
-                } => Some((*tenant, until)),
-                _ => None,
-            })
-            .collect();
-        for (tenant, until) in sharing {
-            let standing = &self.tenants[&tenant];
-            let gpus = &standing.terms.gpus;
-            let is_crowded = gpus.iter().any(|gpu| {
-                let beside = self
-                    .beside(tenant)
-                    .filter(|other| other.terms.gpus.contains(gpu));
-                let all = beside
-                    .chain([standing])
-                    .filter(|each| each.phase != Phase::Closed);
-                all.filter_map(|each| each.together.thousandths())
-                    .sum::<u32>()
-                    > CROWDED
-            });
-            let holders = gpus.iter().filter_map(|gpu| self.holder(*gpu));
-            let latest = holders.filter_map(|holder| match holder.phase {
-                Phase::Holding { until, .. } => until,
-                _ => Some(now),
-            });
-            let latest = latest.min();
-            let is_held = gpus.iter().all(|gpu| self.holder(*gpu).is_some());
-            let wants = now < standing.quiet_since + LONGEST_HOLD || !standing.activity.is_idle();
-            let next = if is_crowded || !is_held {
-                now
-            } else if wants && until <= now + LEAD && self.may_share(tenant) {
-                now + LONGEST_HOLD
-            } else {
-                until
-            };
-            let until = latest.map_or(next, |latest| next.min(latest));
-            let beside: Vec<Tenant> = match is_crowded {
-                true => self
-                    .tenants
-                    .keys()
-                    .copied()
-                    .filter(|other| self.sharers(*other).len() > 1)
-                    .collect(),
-                false => Vec::new(),
-            };
-            for other in beside {
-                let standing = self.standing_mut(other);
-                standing.duty.forget();
-                standing.together.forget();
-            }
-            self.standing_mut(tenant).phase = Phase::Visiting {
-                until,
-                shares: true,
-            };
         }
     }
 
@@ -525,14 +364,8 @@ impl Keeper {
                     until: Some(until), ..
                 } => watched.into_iter().chain([self.renewal(until)]).min(),
                 Phase::Holding { until: None, .. } => watched,
-                Phase::Visiting {
-                    until,
-                    shares: false,
-                } => Some((self.now + POLL).min(until)),
-                Phase::Visiting {
-                    until,
-                    shares: true,
-                } => Some(self.renewal(until)),
+                Phase::Visiting { until } => Some((self.now + POLL).min(until)),
+                Phase::Sharing { until } => Some(self.renewal(until)),
                 Phase::Draining { since, .. } => Some((self.now + POLL).min(since + LONGEST_DRAIN)),
                 Phase::Closed => standing
                     .until_earned()

@@ -55,10 +55,13 @@ pub enum Phase {
         since: Duration,
         open_until: Option<Duration>,
     },
-    /// Launches beside whoever holds its GPUs: for a moment, or because all of them together leave the GPUs idle at times.
+    /// Launches for a moment beside whoever holds its GPUs.
     Visiting {
         until: Duration,
-        shares: bool,
+    },
+    /// Launches beside the holder and others: all of them together leave the GPUs idle at times.
+    Sharing {
+        until: Duration,
     },
 }
 
@@ -99,7 +102,7 @@ impl Standing {
         let used = activity.used.saturating_sub(self.activity.used) / self.gpus();
         self.duty.used(used);
         self.together.used(used);
-        if matches!(self.phase, Phase::Visiting { shares: false, .. }) {
+        if matches!(self.phase, Phase::Visiting { .. }) {
             self.charge(used, clocks);
         }
         if activity.busy || self.activity.busy {
@@ -154,9 +157,7 @@ impl Standing {
             Phase::Closed => {
                 self.activity.waiting && self.absent.is_none() && self.until_earned().is_none()
             }
-            Phase::Holding { .. } | Phase::Draining { .. } | Phase::Visiting { .. } => {
-                !self.activity.is_idle()
-            }
+            _ => !self.activity.is_idle(),
         }
     }
 
@@ -220,7 +221,7 @@ impl Standing {
                 open_until: Some(until),
                 ..
             } => Grant::Peers(until),
-            Phase::Visiting { until, .. } => Grant::Visit(until),
+            Phase::Visiting { until } | Phase::Sharing { until } => Grant::Visit(until),
             Phase::Closed | Phase::Draining { .. } => Grant::Closed,
         }
     }

@@ -240,7 +240,7 @@ impl World {
             self.execute(gpu);
         }
         self.now += STEP;
-        if self.now.as_nanos() % LOOK.as_nanos() == 0 {
+        if self.now.as_nanos().is_multiple_of(LOOK.as_nanos()) {
             self.look();
         }
         let second = self.now.as_secs() as usize;

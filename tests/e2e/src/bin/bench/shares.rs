@@ -32,6 +32,7 @@ const HUGE: Load = "flood 500000";
 const GRAPHS: Load = "graphs 200 10";
 const BURST: Load = "burst 200 20 180";
 const REQUESTS: Load = "loop 1000 3000";
+const LIGHT: Load = "loop 200 600";
 
 struct Scene {
     name: String,
@@ -101,13 +102,22 @@ fn scenes(quick: bool) -> Vec<Scene> {
         "8 × 12.5 floods".to_owned(),
         vec![part(125, FLOOD); 8],
     ));
-    all.push(Scene {
-        is_saturated: false,
-        ..scene(
-            "50:50 bursts of 20 ms in 200, a flood".to_owned(),
+    for (name, parts) in [
+        (
+            "50:50 bursts of 20 ms in 200, a flood",
             vec![part(500, BURST), part(500, FLOOD)],
-        )
-    });
+        ),
+        (
+            "25:75 requests of 1 ms in 4, a flood",
+            vec![part(250, REQUESTS), part(750, FLOOD)],
+        ),
+        ("3 × 25 loops of 0.2 ms in 0.8", vec![part(250, LIGHT); 3]),
+    ] {
+        all.push(Scene {
+            is_saturated: false,
+            ..scene(name.to_owned(), parts)
+        });
+    }
     all
 }
 

@@ -1,0 +1,163 @@
+//! Who may use a GPU beside its holder: on a visit, or together because all of them leave room. And what time is to whom then.
+
+use std::time::Duration;
+
+use super::Keeper;
+use crate::lease::tenant::{Phase, Standing};
+use crate::lease::{GRACE, Grant, LEAD, LONGEST_HOLD, Tenant};
+
+/// Tenants that use no more of a GPU than this together, in thousandths, seldom get in each other's way.
+const ROOMY: u32 = 900;
+/// Tenants that were let in together and use more than this do.
+const CROWDED: u32 = 950;
+
+/// What time that passes is for a tenant.
+pub struct Passing {
+    /// It is charged for its part of it: nobody else can have that.
+    pub is_charged: bool,
+    /// It has its GPUs to itself, and tells what it does with them.
+    pub is_alone: bool,
+    /// It has them together with others.
+    pub is_together: bool,
+    /// The shares of all of these, its own one of them, added up.
+    pub shares: u32,
+}
+
+impl Keeper {
+    pub fn passing(&self, tenant: Tenant) -> Passing {
+        let standing = &self.tenants[&tenant];
+        let is_idle = standing.activity.is_idle();
+        let wants = !is_idle || self.now < standing.quiet_since + GRACE;
+        let is_guest = |other: &Standing| {
+            matches!(other.phase, Phase::Visiting { .. } | Phase::Sharing { .. })
+        };
+        let has_guests = || self.beside(tenant).any(is_guest);
+        let company: u32 = self.company(tenant).map(share).sum();
+        let is_together = company > 0;
+        Passing {
+            is_charged: (standing.has_turn() || is_together)
+                && (!is_idle || self.is_waited_for(tenant)),
+            is_alone: standing.has_turn()
+                && wants
+                && standing.granted != Grant::Open
+                && !has_guests(),
+            is_together,
+            shares: company + share(standing),
+        }
+    }
+
+    /// The others that have a GPU together with this tenant.
+    fn company(&self, tenant: Tenant) -> impl Iterator<Item = &Standing> {
+        let shares = |standing: &Standing| matches!(standing.phase, Phase::Sharing { .. });
+        let own = &self.tenants[&tenant];
+        let (holds, shares_own) = (own.has_turn(), shares(own));
+        self.beside(tenant).filter(move |other| {
+            shares_own && other.has_turn() || (shares_own || holds) && shares(other)
+        })
+    }
+
+    /// Device time that the tenants of a GPU reported, ever, all together.
+    pub fn reported(&self, gpu: u32) -> Duration {
+        let on_it = self
+            .tenants
+            .values()
+            .filter(|standing| standing.terms.gpus.contains(&gpu));
+        on_it.map(Standing::used_on_each).sum()
+    }
+
+    /// Whether what is reported of a tenant's GPUs is believed.
+    fn is_believed(&self, tenant: Tenant) -> bool {
+        let mut gpus = self.tenants[&tenant].terms.gpus.iter();
+        gpus.all(|gpu| {
+            let meter = self.meters.get(gpu);
+            meter.is_none_or(|meter| meter.is_believed(self.now))
+        })
+    }
+
+    /// Whether it comes and goes, and is no further than those who have these of its GPUs.
+    pub fn may_visit(&self, tenant: Tenant, taken: &[u32]) -> bool {
+        let standing = &self.tenants[&tenant];
+        let holders = taken.iter().filter_map(|gpu| self.holder(*gpu));
+        standing.visits
+            && self.is_believed(tenant)
+            && holders
+                .map(|holder| self.lead(holder))
+                .all(|lead| self.lead(standing) <= lead)
+    }
+
+    /// Whether it and all who are let onto its GPUs leave them idle at times, by what each used alone.
+    pub fn may_share(&self, tenant: Tenant) -> bool {
+        let mut gpus = self.tenants[&tenant].terms.gpus.iter();
+        self.is_believed(tenant)
+            && gpus.all(|gpu| {
+                let all = self.let_in_with(tenant, *gpu);
+                let sum: Option<u32> = all.map(|each| each.duty.thousandths()).sum();
+                sum.is_some_and(|sum| sum <= ROOMY)
+            })
+    }
+
+    /// Whether those that it shares its GPUs with use more together than they may.
+    fn is_crowded(&self, tenant: Tenant) -> bool {
+        let mut gpus = self.tenants[&tenant].terms.gpus.iter();
+        gpus.any(|gpu| {
+            let all = self.let_in_with(tenant, *gpu);
+            let known = all.filter_map(|each| each.together.thousandths());
+            known.sum::<u32>() > CROWDED
+        })
+    }
+
+    /// A tenant, and the others that are let onto a GPU of its.
+    fn let_in_with(&self, tenant: Tenant, gpu: u32) -> impl Iterator<Item = &Standing> {
+        let others = self
+            .beside(tenant)
+            .filter(move |other| other.phase != Phase::Closed && other.terms.gpus.contains(&gpu));
+        others.chain([&self.tenants[&tenant]])
+    }
+
+    /// Sees to those that share: they go on while they want to and there is room, and no longer than whoever has the turn. Of those that
+    /// get in each other's way, what was known is forgotten, so that they take turns until it is known again.
+    pub fn renew_shares(&mut self) {
+        let tenants: Vec<Tenant> = self.tenants.keys().copied().collect();
+        let crowded: Vec<Tenant> = tenants
+            .iter()
+            .copied()
+            .filter(|tenant| self.company(*tenant).next().is_some() && self.is_crowded(*tenant))
+            .collect();
+        for tenant in tenants {
+            if let Phase::Sharing { until } = self.tenants[&tenant].phase {
+                let until = match crowded.contains(&tenant) {
+                    true => self.now,
+                    false => self.shares_until(tenant, until),
+                };
+                self.standing_mut(tenant).phase = Phase::Sharing { until };
+            }
+        }
+        for tenant in crowded {
+            let standing = self.standing_mut(tenant);
+            standing.duty.forget();
+            standing.together.forget();
+        }
+    }
+
+    /// How long a tenant that may share until then goes on with it.
+    fn shares_until(&self, tenant: Tenant, until: Duration) -> Duration {
+        let standing = &self.tenants[&tenant];
+        let wants = !standing.activity.is_idle() || self.now < standing.quiet_since + LONGEST_HOLD;
+        let next = if wants && until <= self.now + LEAD && self.may_share(tenant) {
+            self.now + LONGEST_HOLD
+        } else {
+            until
+        };
+        let ends = standing.terms.gpus.iter().map(|gpu| {
+            match self.holder(*gpu).map(|holder| holder.phase) {
+                Some(Phase::Holding { until, .. }) => until.unwrap_or(next),
+                _ => self.now,
+            }
+        });
+        ends.min().map_or(next, |end| end.min(next))
+    }
+}
+
+fn share(standing: &Standing) -> u32 {
+    u32::from(standing.terms.share.thousandths())
+}
