@@ -5,7 +5,7 @@
  *   sync                 waits for all of them                                             -> 0
  *   captured US N        N kernels captured into a graph, which is then launched           -> 0
  *   loop US THINK T      one kernel, wait, think for THINK microseconds; for T ms          -> kernels, p50 us, p99 us
- *   flood US T           kernels as fast as they are taken; for T ms                       -> kernels
+ *   flood US T           kernels as fast as they are taken; for T ms, and not until they end -> kernels
  *   graphs US NODES T    a graph of NODES kernels in a row, launched as a flood; for T ms  -> kernels
  *   burst US WORK REST T a flood of WORK ms of kernels, a rest of REST ms; for T ms        -> kernels
  *   ranks US T           a collective of two ranks, one a GPU, the second US microseconds late; for T ms  -> collectives
@@ -112,7 +112,6 @@ static void loop(unsigned us, unsigned think, unsigned long ms) {
 static void flood(unsigned us, unsigned long ms) {
     unsigned long n = 0;
     for (uint64_t stop = now_us() + ms * 1000; now_us() < stop; n++) one(us), count(1);
-    CHECK(synchronise(stream));
     printf("%lu\n", n);
 }
 
