@@ -175,6 +175,7 @@ extern "C" fn nvmlErrorString(result: nvmlReturn_t) -> *const c_char {
         nvmlReturn_t::IN_USE => c"In use by another client",
         nvmlReturn_t::MEMORY => c"Insufficient Memory",
         nvmlReturn_t::NO_DATA => c"No data",
+        nvmlReturn_t::INSUFFICIENT_RESOURCES => c"Insufficient Resources",
         nvmlReturn_t::ARGUMENT_VERSION_MISMATCH => c"Version Mismatch",
         _ => c"Unknown Error",
     };
