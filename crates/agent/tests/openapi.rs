@@ -82,9 +82,9 @@ fn every_route_of_the_document_is_served_and_answers_what_it_says() {
     let mut routes: Vec<_> = ROUTES.iter().collect();
     routes.sort_by_key(|route| route.body == Body::None);
     for route in routes {
-        // What changes a job is asked for one that is not there: the one that is has come to its end. No GPU here can be
+        // What needs a living job is asked for one that is not there: the one that is has come to its end. No GPU here can be
         // divided.
-        let changes = ["cancel", "resize", "requeue"]
+        let changes = ["cancel", "resize", "requeue", "suspend", "resume", "docker"]
             .iter()
             .any(|verb| route.path.ends_with(verb));
         let refused = match route.path {
