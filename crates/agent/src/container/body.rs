@@ -277,6 +277,7 @@ mod tests {
             limiter: None,
             container: None,
             user: None,
+            held: Default::default(),
         }
     }
 

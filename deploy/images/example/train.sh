@@ -1,0 +1,5 @@
+# Stands for your own program.
+if command -v nvidia-smi > /dev/null; then
+    exec nvidia-smi
+fi
+exec divvy --version
