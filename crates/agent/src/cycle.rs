@@ -19,6 +19,7 @@ mod limits;
 mod mig;
 mod observe;
 mod outlook;
+mod pause;
 mod place;
 mod projects;
 mod read;
@@ -143,6 +144,8 @@ struct Round {
     stops: Vec<JobId>,
     /// Jobs whose limits are other ones now.
     resizes: Vec<JobId>,
+    /// Jobs whose processes are all to be stopped.
+    pauses: Vec<JobId>,
     /// Processes to be killed.
     shots: Vec<Process>,
     /// Jobs whose processes are all to be killed.
@@ -317,6 +320,9 @@ impl Cycle {
         self.carry_out_resizes()?;
         self.check();
         self.carry_out();
+        for id in std::mem::take(&mut self.round.pauses) {
+            self.hold_still(id);
+        }
         for event in self.round.events.drain(..) {
             // Nobody listening is no failure.
             let _ = self.events.send(event);
@@ -359,6 +365,14 @@ impl Cycle {
                     // It would change nothing, so nothing needs to be durable first.
                     submit::Submitted::Would(job) => drop(reply.send(Ok(*job))),
                 }
+            }
+            Message::Pause {
+                reference,
+                suspend,
+                reply,
+            } => {
+                let result = self.pause(&reference, suspend)?;
+                self.round.answers.push(Answer { reply, result });
             }
             Message::Requeue { reference, reply } => {
                 let result = self.requeue(&reference)?;
@@ -458,7 +472,15 @@ impl Cycle {
                 });
             }
         }
-        for Answer { reply, result } in std::mem::take(&mut self.round.answers) {
+        // Whoever runs a job himself would start at once: he is told when everything that it runs on is there.
+        let answers = std::mem::take(&mut self.round.answers);
+        let waits = |answer: &Answer| {
+            let id = answer.result.as_ref().ok();
+            id.is_some_and(|id| self.runs_on_client(*id) && !self.awaits_nothing(*id))
+        };
+        let (later, now): (Vec<Answer>, Vec<Answer>) = answers.into_iter().partition(waits);
+        self.round.answers = later;
+        for Answer { reply, result } in now {
             if !reply.is_closed() {
                 let _ = reply.send(result.and_then(|id| self.show_any(id)));
             }

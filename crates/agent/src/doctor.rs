@@ -12,6 +12,7 @@ mod driver;
 mod gpus;
 mod limiter;
 pub(crate) mod machine;
+mod mig;
 mod places;
 mod system;
 

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use divvy_api::v1::{LimiterForm, Selftest, SelftestCheck, SelftestKind, SelftestResult};
 use divvy_driver::load::Lookup;
-use divvy_driver::nvml::Nvml;
+use divvy_driver::nvml::{Identity, Nvml};
 use divvy_driver::probe::{self, Outcome, Session, Verdict, WAYS};
 use divvy_ledger::Slice;
 use serde::{Deserialize, Serialize};
@@ -74,12 +74,15 @@ fn say<T: Serialize + ?Sized>(what: &T) -> Result<(), Failure> {
 /// Everything, in this process's slice.
 fn lead(limit: u64) -> Result<Selftest, Failure> {
     let this = std::env::current_exe()?;
+    let place = place()?;
+    let identity = place.identity;
+    // An instance is as large as it is made, and no smaller than was asked.
+    let limit = place.instance.unwrap_or(limit);
     let lead = Lead {
         this,
         limit,
         slice: own_slice(),
     };
-    let (identity, driver_version, cuda_version) = gpu()?;
     let mut checks = Vec::new();
     for way in WAYS {
         checks.extend(lead.told(SelftestKind::Memory, way.name, &["way", way.name]));
@@ -92,13 +95,15 @@ fn lead(limit: u64) -> Result<Selftest, Failure> {
     }
     checks.push(race::race(&lead.this, limit));
     checks.extend(lead.told(SelftestKind::View, "views", &["views"]));
-    checks.push(nvidia_smi(&identity.uuid, limit));
+    if place.instance.is_none() {
+        checks.push(nvidia_smi(&identity.uuid, limit));
+    }
     Ok(Selftest {
         gpu_uuid: identity.uuid,
         gpu_index: identity.index,
         model: identity.name,
-        driver_version,
-        cuda_version,
+        driver_version: place.driver_version,
+        cuda_version: place.cuda_version,
         simulated: std::env::var("DIVVY_SIM")
             .ok()
             .filter(|sim| !sim.is_empty()),
@@ -106,7 +111,10 @@ fn lead(limit: u64) -> Result<Selftest, Failure> {
         at: now(),
         daemon: true,
         memory_limit_bytes: limit,
-        enforcement: "interposer".to_owned(),
+        enforcement: match place.instance {
+            Some(_) => "mig".to_owned(),
+            None => "interposer".to_owned(),
+        },
         form: form(),
         passed: checks.iter().all(|check| !check.result.is_failure()),
         checks,
@@ -197,21 +205,36 @@ fn form() -> Option<LimiterForm> {
     }
 }
 
-/// The GPU that CUDA shows this process, by NVML's account, and the versions.
-fn gpu() -> Result<(divvy_driver::nvml::Identity, String, String), Failure> {
+/// Where this process runs, by NVML's account.
+struct Place {
+    identity: Identity,
+    /// Bytes of the instance it has, where the GPU is divided (MIG).
+    instance: Option<u64>,
+    driver_version: String,
+    cuda_version: String,
+}
+
+/// The GPU that CUDA shows this process. The leader must hold no memory while others race for it, so it makes no context.
+fn place() -> Result<Place, Failure> {
     let nvml = Nvml::load(None)?;
-    // The leader must hold no memory while others race for it, so it makes no context.
     let uuid = std::env::var("CUDA_VISIBLE_DEVICES").unwrap_or_default();
     let uuid = uuid.split(',').next().unwrap_or_default();
-    let mut devices = nvml.devices()?.into_iter().flatten();
-    let device = devices
-        .find(|device| uuid.is_empty() || device.uuid().is_ok_and(|found| found == uuid))
-        .ok_or_else(|| format!("NVML lists no GPU {uuid}"))?;
-    Ok((
-        device.identity()?,
-        nvml.driver_version()?,
-        nvml.cuda_version()?.to_string(),
-    ))
+    let (identity, instance) = if uuid.starts_with("MIG-") {
+        let (own, gpu) = nvml.mig_device(uuid)?;
+        (gpu.identity()?, Some(own.memory()?.total))
+    } else {
+        let mut devices = nvml.devices()?.into_iter().flatten();
+        let device = devices
+            .find(|device| uuid.is_empty() || device.uuid().is_ok_and(|found| found == uuid))
+            .ok_or_else(|| format!("NVML lists no GPU {uuid}"))?;
+        (device.identity()?, None)
+    };
+    Ok(Place {
+        identity,
+        instance,
+        driver_version: nvml.driver_version()?,
+        cuda_version: nvml.cuda_version()?.to_string(),
+    })
 }
 
 fn way(name: &str, limit: u64) -> Result<Tried, Failure> {

@@ -25,6 +25,8 @@ library! {
         nvmlSystemGetCudaDriverVersion_v2,
         nvmlDeviceGetCount_v2,
         nvmlDeviceGetHandleByIndex_v2,
+        nvmlDeviceGetHandleByUUID,
+        nvmlDeviceGetIndex,
         nvmlDeviceGetUUID,
         nvmlDeviceGetName,
         nvmlDeviceGetPciInfo_v3,
@@ -56,6 +58,7 @@ library! {
         nvmlDeviceIsMigDeviceHandle,
         nvmlDeviceGetMaxMigDeviceCount,
         nvmlDeviceGetMigDeviceHandleByIndex,
+        nvmlDeviceGetDeviceHandleFromMigDeviceHandle,
         nvmlDeviceGetGpuInstanceId,
         nvmlDeviceGetComputeInstanceId,
     }
@@ -239,14 +242,21 @@ impl Nvml {
         })
     }
 
-    /// The GPU with this UUID.
+    /// The GPU with this UUID, or the MIG device as which CUDA shows an instance of one.
     ///
     /// # Errors
     /// [`Error::NoSuchDevice`] when none of those that answer has it.
     pub fn device_by_uuid(&self, uuid: crate::Uuid) -> Result<Device<'_>, Error> {
         let has_it = |device: &Device<'_>| device.uuid().is_ok_and(|text| text.parse() == Ok(uuid));
         let mut devices = self.devices()?.into_iter().flatten();
-        devices.find(has_it).ok_or(Error::NoSuchDevice(uuid))
+        let instance = || {
+            let text = uuid.to_string().replacen("GPU", "MIG", 1);
+            self.mig_device(&text).ok().map(|(own, _)| own.into())
+        };
+        devices
+            .find(has_it)
+            .or_else(instance)
+            .ok_or(Error::NoSuchDevice(uuid))
     }
 }
 

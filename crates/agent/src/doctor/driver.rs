@@ -4,7 +4,7 @@ use std::path::Path;
 
 use divvy_api::v1::Finding;
 
-use super::machine::{Cuda, Machine, Management};
+use super::machine::{Cuda, Gpu, Machine, Management};
 use super::{fail, ok, warn};
 
 const NO_CUDA: &str = "no CUDA program runs here, so no job does";
@@ -12,7 +12,7 @@ const INSTALL: &str =
     "install NVIDIA's driver; to try Divvy without a GPU, simulate some: --sim a100-80gb:3";
 
 pub fn findings(machine: &Machine, simulated: bool) -> Vec<Finding> {
-    let mut findings = vec![library(&machine.cuda), initialises(&machine.cuda)]
+    let mut findings = vec![library(&machine.cuda), initialises(machine)]
         .into_iter()
         .flatten()
         .collect::<Vec<_>>();
@@ -46,10 +46,14 @@ fn library(cuda: &Result<Cuda, String>) -> Option<Finding> {
 }
 
 /// Whether that library finds GPUs.
-fn initialises(cuda: &Result<Cuda, String>) -> Option<Finding> {
+fn initialises(machine: &Machine) -> Option<Finding> {
     const CHECK: &str = "driver.cuda";
-    let cuda = cuda.as_ref().ok()?;
+    let cuda = machine.cuda.as_ref().ok()?;
     Some(match &cuda.devices {
+        Ok(0) if all_divided(machine) => ok(
+            CHECK,
+            "CUDA shows no device: every GPU is divided (MIG), and no instance can be used from here",
+        ),
         Ok(0) => fail(CHECK, "CUDA shows no GPU", NO_CUDA, INSTALL),
         Ok(1) => ok(CHECK, "CUDA shows 1 GPU"),
         Ok(count) => ok(CHECK, format!("CUDA shows {count} GPUs")),
@@ -60,6 +64,17 @@ fn initialises(cuda: &Result<Cuda, String>) -> Option<Finding> {
             "look for NVRM in the kernel's log (dmesg); after an update of the driver, reboot",
         ),
     })
+}
+
+/// Whether all GPUs are divided: then CUDA shows their instances, and nothing where there are none.
+fn all_divided(machine: &Machine) -> bool {
+    let gpus = machine.nvml.iter().flat_map(|nvml| &nvml.gpus);
+    let divided = |gpu: &Result<Gpu, String>| {
+        let mig = gpu.as_ref().ok().and_then(|gpu| gpu.mig.as_ref());
+        mig.is_some_and(|mig| mig.on)
+    };
+    let divided: Vec<bool> = gpus.map(divided).collect();
+    !divided.is_empty() && divided.iter().all(|divided| *divided)
 }
 
 fn management(nvml: &Result<Management, String>) -> Option<Finding> {
@@ -142,6 +157,7 @@ fn shown(file: Option<&Path>) -> String {
 mod tests {
     use divvy_api::v1::FindingStatus;
 
+    use super::super::machine::{Compute, Mig};
     use super::*;
 
     fn nvml(version: &str) -> Result<Management, String> {
@@ -171,12 +187,53 @@ mod tests {
     }
 
     #[test]
+    fn no_device_is_no_failure_where_every_gpu_is_divided() {
+        let gpu = |on| {
+            Ok(Gpu {
+                index: 0,
+                uuid: "GPU-0".into(),
+                name: "NVIDIA A100".into(),
+                minor: None,
+                memory: None,
+                mig: Some(Mig {
+                    on,
+                    pending: on,
+                    instances: Ok(Vec::new()),
+                }),
+                compute: Compute::Anybody,
+                persistence: None,
+            })
+        };
+        let status = |gpus| {
+            let found = initialises(&Machine {
+                cuda: cuda("/usr/lib/libcuda.so.1", Ok(0)),
+                nvml: nvml("580.95.05").map(|nvml| Management { gpus, ..nvml }),
+                said: String::new(),
+            });
+            found.map(|found| found.status)
+        };
+        assert_eq!(status(vec![gpu(true), gpu(true)]), Some(FindingStatus::Ok));
+        assert_eq!(
+            status(vec![gpu(true), gpu(false)]),
+            Some(FindingStatus::Fail)
+        );
+        assert_eq!(status(Vec::new()), Some(FindingStatus::Fail));
+    }
+
+    #[test]
     fn a_library_that_is_not_there_or_is_a_stub_or_finds_nothing_is_a_failure() {
         let none = Err("cannot load libcuda.so.1: no such file".to_owned());
         assert_eq!(
             library(&none).map(|found| found.status),
             Some(FindingStatus::Fail)
         );
+        let initialises = |cuda: &Result<Cuda, String>| {
+            super::initialises(&Machine {
+                cuda: cuda.clone(),
+                nvml: nvml("580.95.05"),
+                said: String::new(),
+            })
+        };
         assert_eq!(initialises(&none), None, "one cause is one finding");
         let stub = cuda("/usr/local/cuda/lib64/stubs/libcuda.so", Ok(1));
         assert_eq!(

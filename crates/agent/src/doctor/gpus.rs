@@ -1,9 +1,11 @@
 //! Each GPU: is it well, may several processes use it, what will hold a limit on it.
 
+use std::path::Path;
+
 use divvy_api::v1::Finding;
 use divvy_core::Bytes;
 
-use super::machine::{Compute, Gpu, Machine};
+use super::machine::{Compute, Gpu, Machine, Memory};
 use super::{fail, ok, warn};
 use crate::supervise::form::Form;
 
@@ -23,17 +25,32 @@ pub fn findings(machine: &Machine, form: Option<Form>, simulated: bool) -> Vec<F
 }
 
 fn one(gpu: &Gpu, form: Option<Form>, simulated: bool) -> Vec<Finding> {
+    let memory = match gpu.memory {
+        Some(Memory { usable, used }) => format!(
+            "{} for jobs, {} in use",
+            Bytes::new(usable).human(),
+            Bytes::new(used).human()
+        ),
+        None => "how much of it is in use this user is not told".to_owned(),
+    };
+    let divided = gpu.mig.as_ref().is_some_and(|mig| mig.on);
     let mut findings = vec![ok(
         &format!("gpu.{}", gpu.index),
         format!(
-            "{}, {} for jobs, {} in use, {}",
+            "{}{}, {memory}, {}",
             gpu.name,
-            Bytes::new(gpu.usable).human(),
-            Bytes::new(gpu.used).human(),
+            if divided { ", divided (MIG)" } else { "" },
             gpu.uuid
         ),
     )];
-    findings.push(enforcement(gpu, form));
+    if !divided {
+        findings.push(enforcement(gpu, form));
+    }
+    if let Some(mig) = &gpu.mig {
+        let may_divide = rustix::process::geteuid().is_root();
+        let root = (!simulated).then(|| Path::new("/"));
+        findings.extend(super::mig::findings(gpu, mig, may_divide, root));
+    }
     findings.extend(compute_mode(gpu));
     findings.extend(persistence(gpu));
     if !simulated {
@@ -45,17 +62,6 @@ fn one(gpu: &Gpu, form: Option<Form>, simulated: bool) -> Vec<Finding> {
 /// What will hold a limit there, or that nothing will.
 fn enforcement(gpu: &Gpu, form: Option<Form>) -> Finding {
     let check = format!("gpu.{}.enforcement", gpu.index);
-    if gpu.mig {
-        return fail(
-            &check,
-            "it is in MIG mode",
-            "memory is had through its instances only, and this version makes none: nothing is cut from it",
-            &format!(
-                "sudo nvidia-smi -i {} -mig 0, when nothing uses it",
-                gpu.index
-            ),
-        );
-    }
     let form = match form {
         Some(Form::Preload) => "preload",
         Some(Form::Wrapper) => "wrapper",
@@ -125,9 +131,11 @@ mod tests {
             uuid: "GPU-0".into(),
             name: "NVIDIA A100".into(),
             minor: None,
-            usable: 80 << 30,
-            used: 0,
-            mig: false,
+            memory: Some(Memory {
+                usable: 80 << 30,
+                used: 0,
+            }),
+            mig: None,
             compute: Compute::Anybody,
             persistence: Some(true),
         }
@@ -151,7 +159,6 @@ mod tests {
         };
         let fail = FindingStatus::Fail;
         expect(gpu(), false, "gpu.0.enforcement", fail);
-        expect(Gpu { mig: true, ..gpu() }, true, "gpu.0.enforcement", fail);
         for compute in [Compute::OneProcess, Compute::Nobody] {
             expect(Gpu { compute, ..gpu() }, true, "gpu.0.compute_mode", fail);
         }

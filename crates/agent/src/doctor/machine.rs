@@ -6,7 +6,9 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use divvy_driver::load::{Library, Lookup, NVML};
+use divvy_driver::nvml::mig::{GpuInstance, GpuInstanceInfo};
 use divvy_driver::nvml::{ComputeMode, Device, Nvml};
+use divvy_driver::sys::cuda::CUresult;
 use divvy_driver::{Error, probe};
 use serde::{Deserialize, Serialize};
 
@@ -56,13 +58,49 @@ pub struct Gpu {
     pub name: String,
     /// The number in `/dev/nvidiaN`.
     pub minor: Option<u32>,
-    /// Bytes that jobs can share.
-    pub usable: u64,
-    /// Bytes in use now.
-    pub used: u64,
-    pub mig: bool,
+    /// `None` where this user is not told, as of a divided GPU.
+    pub memory: Option<Memory>,
+    /// `None` where it cannot be divided.
+    pub mig: Option<Mig>,
     pub compute: Compute,
     pub persistence: Option<bool>,
+}
+
+/// A GPU's memory, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Memory {
+    /// What jobs can share.
+    pub usable: u64,
+    pub used: u64,
+}
+
+/// Whether a GPU is divided into instances, and into which.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mig {
+    pub on: bool,
+    /// What it will be after the next reset.
+    pub pending: bool,
+    /// Why they cannot be listed, else. None while it is off.
+    pub instances: Result<Vec<Instance>, String>,
+}
+
+/// A GPU instance.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Instance {
+    pub id: u32,
+    /// `1g.5gb@3`: its profile and its first memory slice.
+    pub label: String,
+    pub devices: Result<Vec<MigDevice>, String>,
+}
+
+/// A MIG device: a compute instance of a GPU instance.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MigDevice {
+    pub id: u32,
+    pub uuid: String,
+    /// Bytes in use now.
+    pub used: u64,
+    pub processes: usize,
 }
 
 /// Who may make contexts on a GPU.
@@ -133,7 +171,13 @@ pub fn probe_driver() -> ExitCode {
 
 fn cuda() -> Result<Cuda, Error> {
     let (file, allocations) = probe::library_files(None)?;
-    let devices = probe::device_count(None).map_err(|error| chain(&error));
+    let devices = match probe::device_count(None) {
+        Err(Error::Cuda {
+            code: CUresult::NO_DEVICE,
+            ..
+        }) => Ok(0),
+        counted => counted.map_err(|error| chain(&error)),
+    };
     Ok(Cuda {
         file,
         allocations,
@@ -159,16 +203,32 @@ fn management() -> Result<Management, Error> {
 
 fn gpu(device: &Device<'_>) -> Result<Gpu, Error> {
     let identity = device.identity()?;
-    let memory = device.memory()?;
     let modes = device.modes()?;
+    let mig = device.mig_mode()?.map(|mode| Mig {
+        on: mode.current,
+        pending: mode.pending,
+        instances: if mode.current {
+            instances(device).map_err(|error| chain(&error))
+        } else {
+            Ok(Vec::new())
+        },
+    });
+    let memory = match device.memory() {
+        Ok(memory) => Some(Memory {
+            usable: memory.total.saturating_sub(memory.reserved),
+            used: memory.used,
+        }),
+        // Of all instances together only those are told who may watch them.
+        Err(_) if mig.as_ref().is_some_and(|mig| mig.on) => None,
+        Err(error) => return Err(error),
+    };
     Ok(Gpu {
         index: identity.index,
         uuid: identity.uuid,
         name: identity.name,
         minor: device.minor_number().ok(),
-        usable: memory.total.saturating_sub(memory.reserved),
-        used: memory.used,
-        mig: modes.mig == Some(true),
+        memory,
+        mig,
         compute: match modes.compute {
             None | Some(ComputeMode::Default) => Compute::Anybody,
             Some(ComputeMode::ExclusiveProcess | ComputeMode::Other(_)) => Compute::OneProcess,
@@ -176,4 +236,45 @@ fn gpu(device: &Device<'_>) -> Result<Gpu, Error> {
         },
         persistence: modes.persistence,
     })
+}
+
+/// What is on a divided GPU. An instance that goes away in between is left out.
+fn instances(device: &Device<'_>) -> Result<Vec<Instance>, Error> {
+    let profiles = device.gpu_instance_profiles()?;
+    let label = |info: &GpuInstanceInfo| {
+        let known = profiles
+            .iter()
+            .find(|(profile, _)| profile.id == info.profile);
+        let name = known.and_then(|(profile, _)| profile.name.clone());
+        let name = name.unwrap_or_else(|| format!("profile {}", info.profile));
+        format!("{name}@{}", info.placement.start)
+    };
+    let mut found: Vec<(u32, Instance)> = device
+        .gpu_instances()?
+        .into_iter()
+        .map(|(instance, info)| {
+            let own = Instance {
+                id: info.id,
+                label: label(&info),
+                devices: mig_devices(&instance).map_err(|error| chain(&error)),
+            };
+            (info.placement.start, own)
+        })
+        .collect();
+    found.sort_by_key(|(start, _)| *start);
+    Ok(found.into_iter().map(|(_, instance)| instance).collect())
+}
+
+fn mig_devices(instance: &GpuInstance<'_>) -> Result<Vec<MigDevice>, Error> {
+    let mut devices = Vec::new();
+    for (compute, info) in instance.compute_instances()? {
+        let device = compute.device()?;
+        devices.push(MigDevice {
+            id: info.id,
+            used: device.memory()?.used,
+            processes: device.processes()?.len(),
+            uuid: info.uuid,
+        });
+    }
+    Ok(devices)
 }

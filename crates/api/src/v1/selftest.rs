@@ -24,7 +24,7 @@ pub struct Selftest {
     pub daemon: bool,
     /// The slice's limit, which every check tried to pass.
     pub memory_limit_bytes: u64,
-    /// What held the limit: `interposer`.
+    /// What held the limit: `interposer`, or `mig` where it was the driver, to an instance.
     pub enforcement: String,
     /// How the limiter got into the programs; absent where it did not.
     pub form: Option<LimiterForm>,

@@ -34,19 +34,22 @@ fn heading(test: &Selftest) -> String {
     } else {
         ""
     };
+    let form = match test.form {
+        Some(LimiterForm::Preload) => "preload",
+        Some(LimiterForm::Wrapper) => "wrapper",
+        None => "not there",
+    };
+    let holder = match test.enforcement.as_str() {
+        "mig" => "the driver (an instance of the GPU)".to_owned(),
+        other => format!("the {} ({form})", text::clean(other)),
+    };
     format!(
-        "GPU {} {}{simulated} · driver {}, CUDA {} · limit {}, held by the {} ({}), {}\n",
+        "GPU {} {}{simulated} · driver {}, CUDA {} · limit {}, held by {holder}, {}\n",
         test.gpu_index,
         text::clean(&test.model),
         text::clean(&test.driver_version),
         text::clean(&test.cuda_version),
         text::memory(test.memory_limit_bytes),
-        text::clean(&test.enforcement),
-        match test.form {
-            Some(LimiterForm::Preload) => "preload",
-            Some(LimiterForm::Wrapper) => "wrapper",
-            None => "not there",
-        },
         if test.daemon {
             "in a slice of the daemon's"
         } else {

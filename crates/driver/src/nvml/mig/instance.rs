@@ -1,6 +1,6 @@
 //! GPU instances, compute instances, and the MIG devices that these are.
 
-use std::ffi::c_uint;
+use std::ffi::{CString, c_uint};
 
 use super::{Placement, Refusal};
 use crate::Error;
@@ -284,6 +284,41 @@ impl<'a> ComputeInstance<'a> {
         self.nvml
             .functions
             .call(Some(self.index), function, destroy)
+    }
+}
+
+impl Nvml {
+    /// The MIG device of this UUID (`MIG-…`), and the GPU that it is on.
+    ///
+    /// # Errors
+    /// [`Refusal::Gone`] when there is none.
+    pub fn mig_device(&self, uuid: &str) -> Result<(MigDevice<'_>, Device<'_>), Error> {
+        let f = &self.functions;
+        let text = CString::new(uuid).unwrap_or_default();
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: a text with its end; writes one handle.
+        let get =
+            |get: pfn::nvmlDeviceGetHandleByUUID| unsafe { get(text.as_ptr(), &raw mut handle) };
+        f.call(None, &f.nvmlDeviceGetHandleByUUID, get)?;
+        let mut parent = std::ptr::null_mut();
+        // SAFETY: a handle that NVML gave out; writes one handle.
+        let get = |get: pfn::nvmlDeviceGetDeviceHandleFromMigDeviceHandle| unsafe {
+            get(handle, &raw mut parent)
+        };
+        f.call(None, &f.nvmlDeviceGetDeviceHandleFromMigDeviceHandle, get)?;
+        let at = |handle, index| Device {
+            nvml: self,
+            handle,
+            index,
+        };
+        let index = at(parent, 0).read(&f.nvmlDeviceGetIndex, 0)?;
+        Ok((MigDevice(at(handle, index)), at(parent, index)))
+    }
+}
+
+impl<'a> From<MigDevice<'a>> for Device<'a> {
+    fn from(device: MigDevice<'a>) -> Self {
+        device.0
     }
 }
 
