@@ -98,31 +98,40 @@ fn clear(instance: &GpuInstance<'_>) {
 
 #[test]
 fn an_instance_lies_where_it_was_told_to_and_is_found_again() {
-    on(
-        "a100-40gb",
-        ENABLED,
-        "an_instance_lies_where_it_was_told_to_and_is_found_again",
-        |gpu| {
-            let made = gpu.create_gpu_instance(9, at(4, 4)).unwrap();
-            assert_eq!(layout(&gpu), [(9, 4)]);
-            let compute = made.create_full_compute_instance().unwrap();
-            let info = compute.info().unwrap();
-            assert_eq!(info.placement, at(0, 3));
-            let device = compute.device().unwrap();
-            assert_eq!(device.uuid().unwrap(), info.uuid);
-            assert!(device.name().unwrap().ends_with("MIG 3g.20gb"));
-            assert_eq!(device.compute_instance_id().unwrap(), info.id);
-            assert_eq!(device.gpu_instance_id().unwrap(), made.info().unwrap().id);
-            assert_eq!(device.memory().unwrap().total, 19_968 << 20);
-            assert_eq!(device.processes().unwrap(), []);
-            let again = made.create_full_compute_instance();
-            assert_eq!(again.err().unwrap().refusal(), Some(Refusal::NoRoom));
-            assert_eq!(made.destroy().unwrap_err().refusal(), Some(Refusal::InUse));
-            clear(&made);
-            assert_eq!(made.info().unwrap_err().refusal(), Some(Refusal::Gone));
-            assert_eq!(layout(&gpu), []);
-        },
-    );
+    let test = "an_instance_lies_where_it_was_told_to_and_is_found_again";
+    on("a100-40gb", ENABLED, test, made_and_found);
+}
+
+#[test]
+fn a_driver_that_names_the_device_of_a_compute_instance_is_understood_too() {
+    let config = format!("{ENABLED}info_names_mig_device = true\n");
+    let test = "a_driver_that_names_the_device_of_a_compute_instance_is_understood_too";
+    on("a100-40gb", &config, test, made_and_found);
+}
+
+fn made_and_found(gpu: Device<'_>) {
+    // Another's device comes first in every list.
+    let other = gpu.create_gpu_instance(19, at(0, 1)).unwrap();
+    other.create_full_compute_instance().unwrap();
+
+    let made = gpu.create_gpu_instance(9, at(4, 4)).unwrap();
+    assert_eq!(layout(&gpu), [(9, 4), (19, 0)]);
+    let compute = made.create_full_compute_instance().unwrap();
+    let info = compute.info().unwrap();
+    assert_eq!(info.placement, at(0, 3));
+    let device = compute.device().unwrap();
+    assert_eq!(device.uuid().unwrap(), info.uuid);
+    assert!(device.name().unwrap().ends_with("MIG 3g.20gb"));
+    assert_eq!(device.compute_instance_id().unwrap(), info.id);
+    assert_eq!(device.gpu_instance_id().unwrap(), made.info().unwrap().id);
+    assert_eq!(device.memory().unwrap().total, 19_968 << 20);
+    assert_eq!(device.processes().unwrap(), []);
+    let again = made.create_full_compute_instance();
+    assert_eq!(again.err().unwrap().refusal(), Some(Refusal::NoRoom));
+    assert_eq!(made.destroy().unwrap_err().refusal(), Some(Refusal::InUse));
+    clear(&made);
+    assert_eq!(made.info().unwrap_err().refusal(), Some(Refusal::Gone));
+    assert_eq!(layout(&gpu), [(19, 0)]);
 }
 
 #[test]
