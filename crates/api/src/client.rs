@@ -183,6 +183,18 @@ impl Client {
     }
 
     /// Cancels; answers the job as it is right after, perhaps still `stopping`.
+    /// Stops every process of a job that runs; it keeps its memory.
+    pub async fn suspend(&self, reference: &str) -> Result<Job, Error> {
+        self.post(&job_path(reference, "/suspend"), &serde_json::json!({}))
+            .await
+    }
+
+    /// Lets a suspended job go on.
+    pub async fn resume(&self, reference: &str) -> Result<Job, Error> {
+        self.post(&job_path(reference, "/resume"), &serde_json::json!({}))
+            .await
+    }
+
     /// Stops a job and puts it back into its queue.
     pub async fn requeue(&self, reference: &str) -> Result<Job, Error> {
         self.post(&job_path(reference, "/requeue"), &serde_json::json!({})).await

@@ -244,6 +244,22 @@ pub const ROUTES: &[Route] = &[
     },
     Route {
         method: "POST",
+        ..get(
+            "/v1/jobs/{job}/suspend",
+            "Stop every process of a job that runs; its memory stays charged",
+            JOBS,
+        )
+    },
+    Route {
+        method: "POST",
+        ..get(
+            "/v1/jobs/{job}/resume",
+            "Let a suspended job go on",
+            JOBS,
+        )
+    },
+    Route {
+        method: "POST",
         body: Body::Json("Resize"),
         ..get(
             "/v1/jobs/{job}/resize",

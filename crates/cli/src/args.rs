@@ -82,6 +82,10 @@ pub enum Verb {
     Cancel(Cancel),
     /// Stop jobs and put them back into their queue, to be started anew
     Requeue(Cancel),
+    /// Stop all processes of jobs that run; they keep their memory
+    Suspend(Cancel),
+    /// Let suspended jobs go on
+    Resume(Cancel),
     /// Serve queues on this machine's GPUs
     Daemon(Box<Daemon>),
     /// Look at what is here, what will hold limits, and what to do about the rest

@@ -78,6 +78,7 @@ pub fn state(job: &Job) -> String {
     match (job.state, job.end_reason) {
         (JobState::Queued, _) => "queued".to_owned(),
         (JobState::Starting, _) => "starting".to_owned(),
+        (JobState::Running, _) if job.suspended => "suspended".to_owned(),
         (JobState::Running, _) => "running".to_owned(),
         (JobState::Stopping, _) => "stopping".to_owned(),
         (JobState::Ended, None) => "ended".to_owned(),

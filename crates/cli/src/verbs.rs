@@ -52,6 +52,8 @@ pub fn act(verb: Verb, backend: Backend) -> Outcome {
         Verb::Wait(args) => block_on(settle::wait(args)),
         Verb::Cancel(args) => block_on(settle::cancel(args)),
         Verb::Requeue(args) => block_on(settle::requeue(args)),
+        Verb::Suspend(args) => block_on(settle::suspend(args)),
+        Verb::Resume(args) => block_on(settle::resume(args)),
         Verb::Daemon(args) if args.stop => block_on(stop::stop()),
         Verb::Daemon(args) => daemon(&args, backend),
         Verb::Doctor(args) => doctor::doctor(&args, backend),

@@ -113,6 +113,18 @@ fn what_is_said_of_a_jobs_terms_is_described() {
         "{described}"
     );
     assert!(described.contains("TOKEN"), "{described}");
+
+    let mut waits = fixtures::jobs().remove(3);
+    waits.expected_start = Some(fixtures::now() + jiff::SignedDuration::from_mins(90));
+    let words = "would start in 1h30m at the latest, if nobody else comes";
+    let told = render::submitted(&waits, true, fixtures::now());
+    assert!(told.contains(words), "{told}");
+    let words = "in 1h30m at the latest, if nobody else comes";
+    assert!(render::describe(&waits, view(80)).contains(words));
+
+    let mut held = fixtures::jobs().remove(0);
+    held.suspended = true;
+    assert!(list(&[held], Format::Table, 120, render::jobs).contains("suspended"));
 }
 
 #[test]
@@ -200,10 +212,12 @@ fn why() {
 fn submit() {
     let jobs = fixtures::jobs();
     let told: String = [1, 3]
-        .map(|at| render::submitted(&jobs[at], false))
+        .map(|at| render::submitted(&jobs[at], false, fixtures::now()))
         .concat();
     assert_snapshot!("submit", told);
-    let told: String = [1, 3].map(|at| render::submitted(&jobs[at], true)).concat();
+    let told: String = [1, 3]
+        .map(|at| render::submitted(&jobs[at], true, fixtures::now()))
+        .concat();
     assert_snapshot!("submit_dry_run", told);
 }
 
@@ -267,7 +281,7 @@ fn control_characters_of_others_are_shown_and_not_sent() {
             },
         ),
         render::describe(&job, view(80)),
-        render::submitted(&job, false),
+        render::submitted(&job, false, fixtures::now()),
         render::event_line(&event, &TimeZone::UTC),
         failure::render(&error, false),
     ];

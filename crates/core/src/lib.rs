@@ -22,6 +22,7 @@ mod board;
 pub mod capacity;
 pub mod docker;
 mod fit;
+pub mod forecast;
 pub mod gpu;
 pub mod ids;
 pub mod invariants;

@@ -204,6 +204,9 @@ pub struct Job {
     /// It is another user's, and what it runs is not shown: command, folders, container, secrets, what went wrong.
     #[serde(default)]
     pub redacted: bool,
+    /// What holds its processes together; absent before it was started, in lists of ended jobs, and for containers.
+    #[serde(default)]
+    pub group: Option<JobGroup>,
     pub project: Option<String>,
     pub queue: String,
     pub state: JobState,
@@ -269,10 +272,20 @@ pub struct Job {
     /// Names of its secret variables.
     #[serde(default)]
     pub secrets: Vec<String>,
-    /// While it waits: when it starts if everybody before it runs for as long as it may, or as such jobs did. Absent where
-    /// that is not known.
+    /// While it waits, where it is asked for alone: when it starts at the latest if nobody else comes, as everybody before it
+    /// runs for as long as it may. Absent where somebody's time has no limit.
     #[serde(default)]
     pub expected_start: Option<Timestamp>,
+}
+
+/// What holds a job's processes together.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
+pub struct JobGroup {
+    /// Path of its control group (cgroup v2); absent where its session does.
+    pub path: Option<String>,
+    /// Why it has no control group.
+    pub reason: Option<String>,
 }
 
 /// How a job's limiter got into its program.

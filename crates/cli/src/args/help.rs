@@ -16,7 +16,7 @@ const GROUPS: &[(&str, &[&str])] = &[
     (
         "Understand and act",
         &[
-            "why", "oom", "advise", "resize", "wait", "cancel", "requeue",
+            "why", "oom", "advise", "resize", "wait", "cancel", "requeue", "suspend", "resume",
         ],
     ),
     (

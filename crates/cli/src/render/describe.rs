@@ -30,6 +30,7 @@ pub fn describe(job: &Job, view: View) -> String {
     facts.add("terms", &terms(job));
     facts.add("secrets", &text::clean(&job.secrets.join(", ")));
     facts.add_time("submitted", Some(job.submitted_at));
+    facts.add("starts", &expected(job, view.now));
     facts.add_time("started", job.started_at);
     facts.add_time("ended", job.ended_at);
     facts.add("granted", &mig::asked_and_got(job));
@@ -40,6 +41,7 @@ pub fn describe(job: &Job, view: View) -> String {
         facts.add_bypass(bypass);
     }
     facts.add("limiter", &limiter(job));
+    facts.add("processes", &processes(job));
     facts.add(
         "slice files",
         job.slice_directory.as_deref().unwrap_or_default(),
@@ -68,6 +70,17 @@ fn state(job: &Job, now: Timestamp) -> String {
         (JobState::Ended, _) => text::state(job),
         _ => format!("{} for {since}{pid}", text::state(job)),
     }
+}
+
+/// When it starts at the latest, where that is known.
+fn expected(job: &Job, now: Timestamp) -> String {
+    let Some(at) = job.expected_start else {
+        return String::new();
+    };
+    format!(
+        "in {} at the latest, if nobody else comes",
+        text::elapsed(now, at)
+    )
 }
 
 /// When, for how long and after whom it runs, as far as anything was said.
@@ -118,6 +131,18 @@ fn asked(job: &Job) -> String {
         Isolation::Cooperative => format!("{amount}{exactly}, held by the limiter"),
         Isolation::Driver => format!("{amount}{exactly}, held by the driver at least"),
         Isolation::Hardware => format!("{amount}{exactly}, held by hardware"),
+    }
+}
+
+/// `held by the control group /sys/fs/cgroup/…`: what finds all of them.
+fn processes(job: &Job) -> String {
+    let Some(group) = &job.group else {
+        return String::new();
+    };
+    match (&group.path, &group.reason) {
+        (Some(path), _) => format!("held by the control group {path}"),
+        (None, Some(reason)) => format!("held by their session ({reason})"),
+        (None, None) => "held by their session".to_owned(),
     }
 }
 

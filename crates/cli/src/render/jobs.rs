@@ -189,7 +189,7 @@ pub fn redivided(job: &Job) -> String {
 }
 
 /// What became of a submitted job, in one line; `dry_run` says what would.
-pub fn submitted(job: &Job, dry_run: bool) -> String {
+pub fn submitted(job: &Job, dry_run: bool, now: Timestamp) -> String {
     let what = text::amount_in_words(&job.request);
     let (queue, name) = (text::clean(&job.queue), text::clean(&job.name));
     let fate = match (&job.reason, job.state) {
@@ -198,6 +198,12 @@ pub fn submitted(job: &Job, dry_run: bool) -> String {
         (_, JobState::Starting | JobState::Running) => format!("starts on {}", labels(&job.slices)),
         (_, JobState::Stopping | JobState::Ended) => text::state(job),
     };
+    // Only one who is asked alone is told when it starts.
+    let latest = job.expected_start.map(|at| {
+        let wait = text::elapsed(now, at);
+        format!(" (starts in {wait} at the latest, if nobody else comes)")
+    });
+    let fate = format!("{fate}{}", latest.unwrap_or_default());
     if dry_run {
         format!(
             "{name} asks for {what} in queue {queue}; submitted now, it {}\n",

@@ -126,6 +126,16 @@ pub async fn requeue(args: Cancel) -> Outcome {
     each(args, async |name| client.requeue(name).await).await
 }
 
+pub async fn suspend(args: Cancel) -> Outcome {
+    let client = client()?;
+    each(args, async |name| client.suspend(name).await).await
+}
+
+pub async fn resume(args: Cancel) -> Outcome {
+    let client = client()?;
+    each(args, async |name| client.resume(name).await).await
+}
+
 /// Does the same to several jobs, and says how each is now.
 async fn each(args: Cancel, act: impl AsyncFn(&str) -> Result<Job>) -> Outcome {
     let json = args.output.is_some_and(crate::args::Format::is_json);

@@ -32,7 +32,7 @@ pub async fn submit(args: args::Submit) -> Outcome {
     match args.output {
         Some(format) => print(render::list(&[job], format, view(), render::jobs)?)?,
         None if args.parsable => print(format!("{}\n", job.id))?,
-        None => print(render::submitted(&job, args.dry_run))?,
+        None => print(render::submitted(&job, args.dry_run, view().now))?,
     }
     Ok(ExitCode::SUCCESS)
 }

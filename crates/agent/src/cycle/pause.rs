@@ -1,0 +1,92 @@
+//! Suspending jobs and letting them go on: every process of the job is stopped, and its memory stays its own.
+//!
+//! A job that is to be suspended is journaled first and stopped then, and after a crash stopped again; one that is to go on
+//! goes on first. So a crash in between leaves it suspended, and its user asks again.
+
+use std::collections::BTreeSet;
+
+use divvy_api::v1::{Error, ErrorCode};
+use divvy_core::{Job as Life, JobId};
+use rustix::process::Signal;
+
+use super::Cycle;
+use crate::process;
+use crate::store::StoreError;
+
+/// How often processes are looked for that were started while others were being stopped.
+const PASSES: usize = 16;
+
+impl Cycle {
+    pub(super) fn pause(
+        &mut self,
+        reference: &str,
+        suspend: bool,
+    ) -> Result<Result<JobId, Error>, StoreError> {
+        let id = match self.find(reference)? {
+            Ok(id) => id,
+            Err(error) => return Ok(Err(error)),
+        };
+        let conflict =
+            |why: String, hint: String| Ok(Err(Error::new(ErrorCode::Conflict, why).hint(hint)));
+        let job = self.jobs.get(&id).map(|living| &living.job);
+        let Some(job) = job.filter(|job| matches!(job.life, Life::Running { .. })) else {
+            return conflict(
+                format!("job {id} does not run"),
+                format!("`divvy describe {id}` says what it does"),
+            );
+        };
+        if job.ask.container.is_some() {
+            return conflict(
+                format!("job {id} runs in a container"),
+                "the container engine pauses containers: docker pause".to_owned(),
+            );
+        }
+        if job.course.suspended != suspend {
+            if !suspend {
+                self.signal_all(id, Signal::CONT);
+            }
+            self.set_suspended(id, suspend)?;
+        }
+        Ok(Ok(id))
+    }
+
+    fn set_suspended(&mut self, id: JobId, suspended: bool) -> Result<(), StoreError> {
+        let Some(living) = self.jobs.get_mut(&id) else {
+            return Ok(());
+        };
+        living.job.course.suspended = suspended;
+        let job = living.job.clone();
+        self.store.save(&job)?;
+        if suspended {
+            self.round.pauses.push(id);
+            self.tell(Some(id), "suspended", "its memory stays its own")
+        } else {
+            self.tell(Some(id), "resumed", "")
+        }
+    }
+
+    /// Stops every process of a suspended job, those included that it starts meanwhile.
+    pub(super) fn hold_still(&self, id: JobId) {
+        let mut before = BTreeSet::new();
+        for _ in 0..PASSES {
+            let stopped = self.signal_all(id, Signal::STOP);
+            if stopped == before {
+                return;
+            }
+            before = stopped;
+        }
+    }
+
+    /// The pids of all processes of a job, after they have been sent this; its supervisor is spared.
+    fn signal_all(&self, id: JobId, signal: Signal) -> BTreeSet<u32> {
+        let Some(launch) = self.job_dir(id).launch().ok().flatten() else {
+            return BTreeSet::new();
+        };
+        let processes = process::descendants(launch.process.pid);
+        for process in &processes {
+            // Gone by itself is just as well.
+            let _ = process.signal(signal);
+        }
+        processes.iter().map(|process| process.pid).collect()
+    }
+}
