@@ -12,11 +12,14 @@ pub struct Wanted {
 }
 
 /// How a GPU is given out. The driver's word counts for more than the wish: whole memory cannot be had of a GPU in MIG mode, nor
-/// instances of one that is not. One that is to be in MIG mode and is not is given out to nobody.
+/// instances of one that is not. One that is to be in MIG mode and is not, or that waits for the reset that takes it out of MIG
+/// mode, is given out to nobody.
 pub fn effective(wanted: Option<Mode>, mig: Option<MigMode>) -> Mode {
     let on = mig.is_some_and(|mig| mig.current);
+    let stays = mig.is_some_and(|mig| mig.pending);
     match (wanted, on) {
         (Some(Mode::Unmanaged), _) | (Some(Mode::Mig), false) => Mode::Unmanaged,
+        (Some(Mode::Shared | Mode::Exclusive), true) if !stays => Mode::Unmanaged,
         (_, true) => Mode::Mig,
         (wanted, false) => wanted.unwrap_or(Mode::Shared),
     }
@@ -29,7 +32,7 @@ pub fn unfinished(wanted: Option<Wanted>, mig: Option<MigMode>) -> Option<bool> 
     match (wanted.mode, mig.current) {
         // Where it waits for a reset, telling it again changes nothing.
         (Mode::Mig, false) => (!mig.pending).then_some(true),
-        (Mode::Shared | Mode::Exclusive, true) => (wanted.pending && mig.pending).then_some(false),
+        (Mode::Shared | Mode::Exclusive, _) => (wanted.pending && mig.pending).then_some(false),
         _ => None,
     }
 }
@@ -59,7 +62,7 @@ mod tests {
         assert_eq!(effective(Some(Mode::Shared), mig(true, true)), Mode::Mig);
         assert_eq!(
             effective(Some(Mode::Exclusive), mig(true, false)),
-            Mode::Mig
+            Mode::Unmanaged
         );
         assert_eq!(effective(Some(Mode::Exclusive), None), Mode::Exclusive);
         assert_eq!(
@@ -86,6 +89,10 @@ mod tests {
         );
         assert_eq!(
             unfinished(wanted(Mode::Shared, true), mig(true, true)),
+            Some(false)
+        );
+        assert_eq!(
+            unfinished(wanted(Mode::Shared, true), mig(false, true)),
             Some(false)
         );
         assert_eq!(unfinished(None, mig(true, true)), None);

@@ -127,6 +127,42 @@ async fn an_ampere_waits_for_its_reset_and_nobody_gets_it_meanwhile() {
 }
 
 #[tokio::test]
+async fn what_waits_for_a_reset_can_be_taken_back() {
+    if !is_root() {
+        return;
+    }
+    let home = served("a100-40gb:1", "");
+    let client = home.client();
+    client.change_gpu("0", &change(GpuMode::Mig)).await.unwrap();
+    let back = change(GpuMode::Exclusive);
+    let done = client.change_gpu("0", &back).await.unwrap();
+    assert_eq!(
+        done.steps,
+        [
+            "leave MIG mode off at the next reset, too",
+            "give it out as exclusive"
+        ]
+    );
+    assert_eq!(done.left, None);
+    assert_eq!(mode(&client).await, "exclusive");
+    driver::happen(&home, "reset:0");
+    assert_eq!(driver::modes(&home), [false]);
+    client.change_gpu("0", &change(GpuMode::Mig)).await.unwrap();
+    driver::happen(&home, "reset:0");
+    until("it is divided", || mode(&client), |mode| mode == "mig").await;
+    // The other way, and nobody gets it while it waits.
+    let done = client.change_gpu("0", &back).await.unwrap();
+    assert!(done.left.unwrap().contains("--gpu-reset -i 0"));
+    assert_eq!(mode(&client).await, "unmanaged");
+    let done = client.change_gpu("0", &change(GpuMode::Mig)).await.unwrap();
+    assert_eq!(done.left, None);
+    assert_eq!(mode(&client).await, "mig");
+    driver::happen(&home, "reset:0");
+    assert_eq!(driver::modes(&home), [true]);
+    assert_eq!(run(&client, "1g.5gb").await.exit_code, Some(0));
+}
+
+#[tokio::test]
 async fn a_gpu_that_somebody_unseen_holds_stays_as_it_is() {
     if !is_root() {
         return;

@@ -90,14 +90,19 @@ impl Cycle {
                     .map(|slot| format!("destroy the idle {}", label(slot))),
             );
         }
-        steps.extend(turn.map(|on| match on {
-            true => "turn MIG mode on".to_owned(),
-            false => "turn MIG mode off".to_owned(),
+        let now = takes_effect(turn, device.mig);
+        steps.extend(turn.map(|on| {
+            let way = if on { "on" } else { "off" };
+            match now {
+                true => format!("turn MIG mode {way}"),
+                false => format!("leave MIG mode {way} at the next reset, too"),
+            }
         }));
-        steps.push(match to {
-            Mode::Unmanaged => "give it out no more; jobs on it go on".to_owned(),
-            to => format!("give it out as {to}"),
-        });
+        match to {
+            to if to == device.assigned => {}
+            Mode::Unmanaged => steps.push("give it out no more; jobs on it go on".to_owned()),
+            to => steps.push(format!("give it out as {to}")),
+        }
         let changed = GpuChanged {
             gpu_uuid: device.gpu.uuid.to_string(),
             gpu_index: index,
@@ -114,7 +119,8 @@ impl Cycle {
     fn blockers(&self, device: &Device, to: Mode, turn: Option<bool>) -> Vec<String> {
         let uuid = &device.gpu.uuid;
         let changes_use = device.assigned != to && to != Mode::Unmanaged;
-        if turn.is_none() && !changes_use {
+        let turns = takes_effect(turn, device.mig);
+        if !turns && !changes_use {
             return Vec::new();
         }
         let mut blockers = Vec::new();
@@ -124,7 +130,7 @@ impl Cycle {
             blockers
                 .extend(labels.map(|grant| format!("#{} holds {}", living.job.id, grant.label)));
         }
-        if turn.is_none() {
+        if !turns {
             return blockers;
         }
         let strangers = device.unmanaged.iter();
@@ -184,8 +190,10 @@ impl Cycle {
             return Ok(());
         };
         self.assign(uuid)?;
-        for slot in self.idle_on(uuid) {
-            self.destroy(&slot)?;
+        if !on {
+            for slot in self.idle_on(uuid) {
+                self.destroy(&slot)?;
+            }
         }
         self.migs.gpu(uuid).switch = Some(Switch { asked, before });
         self.order(uuid, Task::Mode { on });
@@ -340,12 +348,18 @@ impl Cycle {
     }
 }
 
-/// Whether MIG has to be turned on or off for a mode.
+/// Whether the driver has to be told to turn MIG on or off for a mode: also where it is as wanted and would be otherwise after
+/// the next reset.
 fn turn(to: Mode, mig: Option<MigMode>) -> Option<bool> {
-    let current = mig?.current;
+    let mig = mig?;
     match to {
-        Mode::Mig => (!current).then_some(true),
-        Mode::Shared | Mode::Exclusive => current.then_some(false),
+        Mode::Mig => (!mig.current || !mig.pending).then_some(true),
+        Mode::Shared | Mode::Exclusive => (mig.current || mig.pending).then_some(false),
         Mode::Unmanaged => None,
     }
+}
+
+/// Whether that changes what the GPU is now.
+fn takes_effect(turn: Option<bool>, mig: Option<MigMode>) -> bool {
+    mig.is_some_and(|mig| turn.is_some_and(|on| on != mig.current))
 }
