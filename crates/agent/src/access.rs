@@ -163,7 +163,10 @@ mod tests {
             let [verb, whose, roles] = line.split_whitespace().collect::<Vec<_>>()[..] else {
                 panic!("{line}")
             };
-            let verb = Verb::ALL.into_iter().find(|one| one.name() == verb).unwrap();
+            let verb = Verb::ALL
+                .into_iter()
+                .find(|one| one.name() == verb)
+                .unwrap();
             let whose = match whose {
                 "none" => Whose::None,
                 "own" => Whose::Own,

@@ -35,6 +35,8 @@ pub struct Config {
     pub simulated: Option<Simulated>,
     pub driver_version: String,
     pub containers: Containers,
+    /// Where jobs get their control groups, or why they get none.
+    pub groups: Result<PathBuf, String>,
     /// Who may what.
     pub rules: Arc<Rules>,
 }

@@ -5,6 +5,7 @@
 
 mod detach;
 mod doors;
+mod notify;
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -36,11 +37,12 @@ use crate::mig::mode::effective;
 use crate::node::Node;
 use crate::process::Process;
 use crate::store::{Store, StoreError};
-use crate::supervise::chain;
+use crate::supervise::{cgroup, chain};
 use crate::watch::Watch;
 use crate::simulated;
 pub use doors::DoorArgs;
 use doors::Doors;
+use notify::Notify;
 
 /// How long the lock of a daemon that is dead may still be held.
 const LOCK_PATIENCE: Duration = Duration::from_secs(5);
@@ -154,6 +156,7 @@ fn serve(
             },
             cdi: args.cdi_dir,
         },
+        groups: cgroup::folder(&plan::instance(home.state())),
         home,
         rules: Arc::clone(&doors.rules),
     };
@@ -256,7 +259,10 @@ async fn until_told(
     );
     // A closed terminal is no reason to stop serving.
     let _hangup = watch(SignalKind::hangup())?;
+    let notify = Notify::from_env();
+    notify.ready();
     let by = tokio::select! {
+        () = notify.watch(mailbox.clone()) => return Ok(()),
         served = http::serve(api, listener, tcp) => {
             let error = served.err().unwrap_or_else(|| io::Error::other("no more connections"));
             return Err(internal("the server has stopped", &error));
@@ -265,6 +271,7 @@ async fn until_told(
         _ = terminate.recv() => "SIGTERM",
         _ = interrupt.recv() => "SIGINT",
     };
+    notify.stopping();
     mailbox.post(Message::Stop);
     journal_failed(cycle_end.await)?;
     tracing::info!(

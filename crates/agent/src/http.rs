@@ -85,6 +85,8 @@ pub async fn serve(
         .route("/v1/jobs/{job}/log", get(log::log))
         .route("/v1/jobs/{job}/cancel", post(cancel))
         .route("/v1/jobs/{job}/requeue", post(requeue))
+        .route("/v1/jobs/{job}/suspend", post(suspend))
+        .route("/v1/jobs/{job}/resume", post(resume))
         .route("/v1/jobs/{job}/resize", post(resize))
         .route("/v1/jobs/{job}/docker", get(docker))
         .route("/v1/jobs/{job}/oom", get(oom))
@@ -348,6 +350,23 @@ async fn cancel(State(api): State<Api>, Path(reference): Path<String>) -> Answer
                 .await?,
         ],
     )
+}
+
+async fn suspend(State(api): State<Api>, Path(reference): Path<String>) -> Answer<v1::Job> {
+    pause(&api, reference, true).await
+}
+
+async fn resume(State(api): State<Api>, Path(reference): Path<String>) -> Answer<v1::Job> {
+    pause(&api, reference, false).await
+}
+
+async fn pause(api: &Api, reference: String, suspend: bool) -> Answer<v1::Job> {
+    let pause = api.mailbox.ask(|reply| Message::Pause {
+        reference,
+        suspend,
+        reply,
+    });
+    list("JobList", vec![pause.await?])
 }
 
 async fn requeue(State(api): State<Api>, Path(reference): Path<String>) -> Answer<v1::Job> {

@@ -184,6 +184,7 @@ impl Job {
     pub fn stop(&mut self, why: Stop) {
         let (before, told) = self.course.stop.unwrap_or((why, now()));
         self.course.stop = Some((why.max(before), told));
+        self.course.suspended = false;
         self.step(Event::Stop(why));
     }
 

@@ -41,6 +41,12 @@ pub enum Message {
         by: Box<Caller>,
         reply: Reply<Job>,
     },
+    /// Stops all of a job's processes, or lets them go on.
+    Pause {
+        reference: String,
+        suspend: bool,
+        reply: Reply<Job>,
+    },
     Requeue {
         reference: String,
         reply: Reply<Job>,

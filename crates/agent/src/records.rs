@@ -4,6 +4,7 @@
 //! spec.json     agent       what to start
 //! run.lock      supervisor  held (flock) as long as the supervisor lives
 //! limiter.json  supervisor  in which form the limiter got into the program; atomic, not synced
+//! held.json     supervisor  what holds its processes together; atomic, not synced
 //! launch.json   supervisor  on disk before the program exists: from here on it may have run, so it never runs again
 //! started.json  supervisor  the program's pid; atomic, not synced, as it means nothing after a reboot
 //! container.json supervisor which container is the job's, where it has one
@@ -26,6 +27,7 @@ use serde::{Deserialize, Serialize};
 use crate::container::Plan;
 use crate::process::Process;
 use crate::supervise::form::{Limiter, Wish};
+use crate::supervise::cgroup::{Group, Held};
 use crate::supervise::identity::Identity;
 
 /// Names in a job's folder whose appearance the agent watches for.
@@ -35,6 +37,7 @@ const SPEC: &str = "spec.json";
 const LAUNCH: &str = "launch.json";
 const LIMITER: &str = "limiter.json";
 const CONTAINER: &str = "container.json";
+const HELD: &str = "held.json";
 const STOP: &str = "stop";
 const LOCK: &str = "run.lock";
 const LOG: &str = "log";
@@ -58,6 +61,9 @@ pub struct Spec {
     /// As whom the program runs; absent: as the supervisor does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<Identity>,
+    /// Where its control group is to be, or why it gets none.
+    #[serde(default)]
+    pub held: Held,
 }
 
 /// `launch.json` (the supervisor) and `started.json` (the program).
@@ -250,6 +256,19 @@ impl JobDir {
         self.replace(LIMITER, limiter, false)
     }
 
+    pub fn held(&self) -> Result<Option<Held>, RecordError> {
+        self.read(HELD)
+    }
+
+    pub fn write_held(&self, held: &Held) -> Result<(), RecordError> {
+        self.replace(HELD, held, false)
+    }
+
+    /// The job's control group, where it has one.
+    pub fn group(&self) -> Option<Group> {
+        Some(Group::at(self.held().ok()??.group?))
+    }
+
     pub fn container(&self) -> Result<Option<Placed>, RecordError> {
         self.read(CONTAINER)
     }
@@ -346,6 +365,7 @@ mod tests {
             }),
             container: None,
             user: None,
+            held: Held::default(),
         };
         dir.write_spec(&spec).unwrap();
         assert_eq!(dir.spec().unwrap(), Some(spec));

@@ -174,6 +174,10 @@ fn prepare(submit: Submit, home: &Home, node: &Node, runs: &[Run]) -> Result<Pre
         limiter: Some(node.programs.wish(&folder, node.simulated.as_ref())),
         container: None,
         user: None,
+        held: supervise::cgroup::Held {
+            group: None,
+            because: Some("it has no daemon".to_owned()),
+        },
     };
     let dir = JobDir::new(self::folder(home, number));
     let record = |error| Error::new(ErrorCode::Internal, chain(&error));

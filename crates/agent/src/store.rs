@@ -110,7 +110,10 @@ impl Store {
         // Answers with the mode it has set, hence a query.
         db.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(()))
             .map_err(open)?;
-        db.execute_batch("PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON;")
+        // What is deleted, environments among it, is overwritten and not only let go of.
+        db.execute_batch(
+            "PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON; PRAGMA secure_delete = ON;",
+        )
             .map_err(open)?;
         db.set_prepared_statement_cache_capacity(64);
         for (to, sql) in (1..).zip(MIGRATIONS).skip(found as usize) {

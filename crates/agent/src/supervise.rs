@@ -17,6 +17,7 @@
 //! The same code serves `divvy run`, inside the command-line process and on its terminal: there the program stays in the
 //! terminal's foreground group, so that keys reach it as if Divvy were not there.
 
+pub mod cgroup;
 mod cover;
 pub mod form;
 pub mod identity;
@@ -42,6 +43,7 @@ use crate::clock::now;
 use crate::container;
 use crate::process::{self, Process};
 use crate::records::{Begun, Exit, JobDir, Outcome, RecordError, Spec};
+use cgroup::{Group, Held};
 use form::Form;
 
 /// How often a stop looks again for processes that fork faster than they can be ended.
@@ -186,13 +188,19 @@ fn run(dir: &JobDir, place: Place) -> Result<Outcome, SuperviseError> {
                 at: now(),
             }));
             let grace = Duration::from_millis(spec.grace_ms);
-            Tree {
+            let group = dir.group();
+            let outcome = Tree {
                 pid,
                 place,
                 grace,
                 stop: None,
+                group: group.clone(),
             }
-            .see_to_the_end(&mut watch)
+            .see_to_the_end(&mut watch);
+            if let Some(group) = group {
+                group.remove();
+            }
+            outcome
         }
         Err(lookup::LaunchError { code, message }) => {
             say(&message);
@@ -249,7 +257,7 @@ fn start(dir: &JobDir, spec: &Spec, place: Place) -> Result<u32, lookup::LaunchE
         }
     }
     let launch = || launch(spec, place, &env, name, args);
-    match &spec.user {
+    let launch = || match &spec.user {
         // Found and started with the user's rights, and none but theirs.
         Some(user) => user.run(launch).unwrap_or_else(|error| {
             Err(lookup::LaunchError {
@@ -258,7 +266,25 @@ fn start(dir: &JobDir, spec: &Spec, place: Place) -> Result<u32, lookup::LaunchE
             })
         }),
         None => launch(),
-    }
+    };
+    let mut held = spec.held.clone();
+    let started = match &held.group {
+        None => launch(),
+        Some(path) => {
+            let mut started = None;
+            let tried = Group::at(path).start(|| started = Some(launch()));
+            if let Err(error) = tried {
+                // Also when it came in and not out: then it is in there itself, and must not be killed with it.
+                held = Held {
+                    group: None,
+                    because: Some(format!("{}: {error}", path.display())),
+                };
+            }
+            started.unwrap_or_else(launch)
+        }
+    };
+    report(dir.write_held(&held));
+    started
 }
 
 fn launch(
@@ -305,6 +331,7 @@ struct Tree {
     grace: Duration,
     /// When SIGTERM was sent.
     stop: Option<Instant>,
+    group: Option<Group>,
 }
 
 impl Tree {
@@ -387,6 +414,9 @@ impl Tree {
     }
 
     fn kill(&self) {
+        if let Some(group) = &self.group {
+            let _ = group.kill();
+        }
         for process in process::descendants(std::process::id()) {
             let _ = process.signal(Signal::KILL);
         }
@@ -453,6 +483,8 @@ pub fn survivors(dir: &JobDir, supervisor: Process) -> Result<Vec<Process>, Reco
         found.push(program);
         found.extend(process::descendants(program.pid));
     }
+    found.extend(dir.group().iter().flat_map(Group::members));
+    found.retain(|process| *process != supervisor);
     found.sort_unstable_by_key(|process| process.pid);
     found.dedup();
     Ok(found)

@@ -342,7 +342,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("access.toml");
         let me = rustix::process::geteuid().as_raw();
-        assert!(matches!(Rules::read(&path, me), Err(RulesError::Read { .. })));
+        assert!(matches!(
+            Rules::read(&path, me),
+            Err(RulesError::Read { .. })
+        ));
         fs::write(&path, "others = \"viewer\"").unwrap();
         fs::set_permissions(&path, PermissionsExt::from_mode(0o644)).unwrap();
         assert!(Rules::read(&path, me).is_ok());

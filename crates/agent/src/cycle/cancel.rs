@@ -123,6 +123,10 @@ impl Cycle {
             return;
         };
         let dir = self.job_dir(id);
+        if let Some(group) = dir.group() {
+            // The supervisor is not in it.
+            let _ = group.kill();
+        }
         let below = process::descendants(launch.process.pid);
         for process in below.into_iter().chain(container::processes(&dir)) {
             tracing::warn!(job = %id, pid = process.pid, "still runs after its grace; killed");

@@ -78,6 +78,10 @@ impl Cycle {
                 self.follow(*id)?;
                 continue;
             }
+            if living.job.course.suspended {
+                // It may not have been stopped.
+                self.round.pauses.push(*id);
+            }
             if matches!(living.job.life, Life::Stopping { .. }) {
                 // It may not have been told.
                 self.round.stops.push(*id);
@@ -436,6 +440,9 @@ impl Cycle {
         self.tell(Some(id), "ended", &text)?;
         if let Some(watch) = &self.watch {
             watch.remove(id);
+        }
+        if let Some(group) = self.job_dir(id).group() {
+            group.remove();
         }
         if let Err(error) = self.job_dir(id).forget_spec() {
             tracing::warn!(job = %id, error = chain(&error), "its spec, with its environment, stays on disk");

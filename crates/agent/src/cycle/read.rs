@@ -75,7 +75,15 @@ impl Cycle {
     /// [`ErrorCode::NotFound`], and [`ErrorCode::Conflict`] for a name that several have.
     pub fn job(&mut self, reference: &str) -> Result<v1::Job, Error> {
         let id = self.find(reference).map_err(journal)??;
-        self.show_any(id)
+        let job = self.show_any(id)?;
+        let expected_start = match job.state {
+            JobState::Queued => self.expected_start(&self.snapshot(), id),
+            _ => None,
+        };
+        Ok(v1::Job {
+            expected_start,
+            ..job
+        })
     }
 
     pub(super) fn show_any(&self, id: JobId) -> Result<v1::Job, Error> {
@@ -85,6 +93,7 @@ impl Cycle {
         match self.store.job(id).map_err(journal)? {
             Some(job) => Ok(v1::Job {
                 limiter: self.limiter(id),
+                group: self.group(id),
                 ..self.show(&job, None, None)
             }),
             None => Err(Error::new(
@@ -114,8 +123,18 @@ impl Cycle {
         });
         v1::Job {
             limiter: self.limiter(living.job.id),
+            group: self.group(living.job.id),
             ..self.show(&living.job, now.as_ref(), self.waits.get(&living.job.id))
         }
+    }
+
+    /// What a job's supervisor wrote down of what holds its processes together.
+    fn group(&self, id: JobId) -> Option<v1::JobGroup> {
+        let held = self.job_dir(id).held().ok().flatten()?;
+        Some(v1::JobGroup {
+            path: held.group.map(|path| path.display().to_string()),
+            reason: held.because,
+        })
     }
 
     /// What a job's supervisor wrote down of its limiter.
@@ -182,6 +201,7 @@ impl Cycle {
             name: job.ask.name.clone(),
             user: job.ask.user.clone(),
             uid: Some(job.ask.by.uid),
+            group: None,
             redacted: false,
             project: job.ask.project.clone(),
             queue: job.ask.queue.to_string(),
@@ -249,14 +269,21 @@ impl Cycle {
                 .clone()
                 .unwrap_or_else(|| "it has ended".to_owned())
         };
+        let living = self.jobs.get(&id);
+        let held_up = living.and_then(|living| self.held_up(&living.job));
+        let after = living.map_or(&[][..], |living| &living.after);
         Ok(v1::Why {
-            summary: if job.state == JobState::Ended {
-                ended()
-            } else {
-                why.summary
+            summary: match (job.state, held_up) {
+                (JobState::Ended, _) => ended(),
+                (_, Some(words)) => words,
+                (_, None) => why.summary,
             },
             gpus: why.gpus.into_iter().map(gpu).collect(),
-            behind: why.behind.iter().map(JobId::to_string).collect(),
+            behind: after
+                .iter()
+                .chain(&why.behind)
+                .map(JobId::to_string)
+                .collect(),
             sooner: why.sooner,
             state: job.state,
             queue: job.queue,

@@ -23,6 +23,7 @@ use crate::process::Process;
 use crate::records::{Exit, JobDir, Outcome, RecordError, Spec};
 use crate::secrets::SecretsError;
 use crate::store::StoreError;
+use crate::supervise::cgroup::Held;
 use crate::supervise::chain;
 
 /// Why a job that has its grants could not be started.
@@ -143,6 +144,16 @@ impl Cycle {
             limiter,
             container,
             user: user.clone(),
+            held: match &self.config.groups {
+                Ok(folder) => Held {
+                    group: Some(folder.join(id.to_string())),
+                    because: None,
+                },
+                Err(because) => Held {
+                    group: None,
+                    because: Some(because.clone()),
+                },
+            },
         };
         dir.write_spec(&spec)?;
         if let Some(user) = &user {

@@ -73,8 +73,8 @@ impl Cycle {
     }
 
     fn checked(&self, mut submit: Submit, by: &Caller) -> Result<NewJob, Error> {
-        asked::asked(&mut submit, self.config.containers.default.as_ref())?;
         self.check_caller(&submit, by)?;
+        asked::asked(&mut submit, self.config.containers.default.as_ref())?;
         intake::check_texts(&submit)?;
         let (queue, amount) =
             self.queue_and_amount(submit.queue.as_deref(), submit.amount.clone())?;
@@ -120,7 +120,7 @@ impl Cycle {
 
     /// What only some may ask for.
     fn check_caller(&self, submit: &Submit, by: &Caller) -> Result<(), Error> {
-        if submit.container.is_some() {
+        if submit.container.is_some() || self.config.containers.default.is_some() {
             self.config.rules.may_contain(by)?;
         }
         // Its client would write records that this agent trusts.
@@ -191,6 +191,7 @@ impl Cycle {
             let place = queue.waiting.partition_point(before);
             queue.waiting.insert(place, waiting);
         }
+        let expected = self.expected_start(&snapshot, job.id);
         let plan = divvy_core::plan(&snapshot);
         let start = plan.starts.into_iter().find(|start| start.job == job.id);
         let wait = plan.waits.into_iter().find(|wait| wait.job == job.id);
@@ -199,6 +200,7 @@ impl Cycle {
         }
         let mut shown = self.show(&job, None, wait.as_ref());
         shown.reason = after::words(&open).or(shown.reason);
+        shown.expected_start = expected.filter(|_| shown.state == v1::JobState::Queued);
         // It has no number and no folder, and will not get them by this.
         for text in [&mut shown.id, &mut shown.directory] {
             text.clear();

@@ -49,9 +49,11 @@ impl Cycle {
             };
             return self.store.newest_of(by);
         }
-        let mut named = self.jobs.values().map(|living| &living.job).filter(|job| {
-            job.ask.name == reference && job.ask.by.uid == caller
-        });
+        let mut named = self
+            .jobs
+            .values()
+            .map(|living| &living.job)
+            .filter(|job| job.ask.name == reference && job.ask.by.uid == caller);
         Ok(match (named.next(), named.next()) {
             (Some(job), None) => Some(job.id),
             _ => None,

@@ -59,8 +59,13 @@ impl Doors {
             (None, true) => Rules::open(uid),
             (Some(path), true) => Rules::read(path, uid).map_err(|error| Error::from(&error))?,
             (Some(path), false) => {
-                let why = format!("--access {} gives roles, and this daemon serves its own user alone", path.display());
-                return Err(Error::new(ErrorCode::Usage, why).hint("add --system, or leave --access out"));
+                let why = format!(
+                    "--access {} gives roles, and this daemon serves its own user alone",
+                    path.display()
+                );
+                return Err(
+                    Error::new(ErrorCode::Usage, why).hint("add --system, or leave --access out")
+                );
             }
         };
         let me = Account {
@@ -135,7 +140,9 @@ fn token(args: &DoorArgs, rules: &Rules, me: &Account) -> Result<Option<Token>, 
         }
         (Some(address), None) => Err(Error::new(
             ErrorCode::Usage,
-            format!("--listen {address} needs --token-file: over TCP nobody can be told from another"),
+            format!(
+                "--listen {address} needs --token-file: over TCP nobody can be told from another"
+            ),
         )
         .hint("make one: (umask 077; head -c 32 /dev/urandom | base64 -w 0 > FILE)")),
         (None, Some(path)) => Err(Error::new(

@@ -67,7 +67,9 @@ async fn caller(api: &Api, peer: &Peer, given: Option<&HeaderValue>) -> Result<C
         Peer::Local { uid, gid } => {
             // The user database may be on the network.
             let account = tokio::task::spawn_blocking(move || Account::of(uid, gid)).await;
-            Ok(api.rules.caller(account.map_err(|error| internal(&error))?)?)
+            Ok(api
+                .rules
+                .caller(account.map_err(|error| internal(&error))?)?)
         }
         Peer::Token => {
             let token = api.token.as_ref().filter(|token| token.is(given));

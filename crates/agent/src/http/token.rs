@@ -40,9 +40,8 @@ pub enum TokenError {
 
 impl From<&TokenError> for Error {
     fn from(error: &TokenError) -> Self {
-        Self::new(ErrorCode::Usage, crate::supervise::chain(error)).hint(
-            "make one: (umask 077; head -c 32 /dev/urandom | base64 -w 0 > FILE)",
-        )
+        Self::new(ErrorCode::Usage, crate::supervise::chain(error))
+            .hint("make one: (umask 077; head -c 32 /dev/urandom | base64 -w 0 > FILE)")
     }
 }
 
@@ -79,7 +78,9 @@ impl Token {
             });
         }
         let mut text = Vec::new();
-        file.take(LONGEST + 2).read_to_end(&mut text).map_err(failed)?;
+        file.take(LONGEST + 2)
+            .read_to_end(&mut text)
+            .map_err(failed)?;
         let secret = text.trim_ascii().to_owned();
         let is_visible = secret.iter().all(u8::is_ascii_graphic);
         if secret.len() < SHORTEST || text.len() as u64 > LONGEST || !is_visible {
@@ -109,7 +110,9 @@ pub fn check_address(address: &SocketAddr) -> Result<(), Error> {
     }
     Err(Error::new(
         ErrorCode::Usage,
-        format!("--listen {address} can be reached over the network, where the token could be read"),
+        format!(
+            "--listen {address} can be reached over the network, where the token could be read"
+        ),
     )
     .hint("listen on 127.0.0.1 or [::1], and put a proxy with TLS or an SSH tunnel in front"))
 }
@@ -164,7 +167,13 @@ mod tests {
             let refused = Token::read(&path, caller());
             assert!(matches!(refused, Err(TokenError::Open { .. })), "{mode:o}");
         }
-        for wrong in ["", "short", &good[1..], &good.replace('8', " "), &good.repeat(200)] {
+        for wrong in [
+            "",
+            "short",
+            &good[1..],
+            &good.replace('8', " "),
+            &good.repeat(200),
+        ] {
             let (_dir, path) = file(wrong, 0o600);
             let refused = Token::read(&path, caller());
             assert!(matches!(refused, Err(TokenError::Wrong { .. })), "{wrong}");
@@ -182,7 +191,11 @@ mod tests {
             ("192.168.1.2:80", false),
             ("[::]:80", false),
         ] {
-            assert_eq!(check_address(&address.parse().unwrap()).is_ok(), is_fine, "{address}");
+            assert_eq!(
+                check_address(&address.parse().unwrap()).is_ok(),
+                is_fine,
+                "{address}"
+            );
         }
     }
 }

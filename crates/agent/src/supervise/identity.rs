@@ -6,9 +6,7 @@
 use std::io;
 
 use rustix::process::{Gid, Uid};
-use rustix::thread::{
-    set_no_new_privs, set_thread_groups, set_thread_res_gid, set_thread_res_uid,
-};
+use rustix::thread::{set_no_new_privs, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use serde::{Deserialize, Serialize};
 
 /// Whose program it is.
@@ -81,14 +79,18 @@ mod tests {
     #[test]
     fn what_is_started_as_another_user_is_that_user_and_stays_it() {
         let Some(stranger) = stranger() else { return };
-        let show = "id -u; id -g; id -G; grep NoNewPrivs /proc/self/status; grep CapEff /proc/self/status";
+        let show =
+            "id -u; id -g; id -G; grep NoNewPrivs /proc/self/status; grep CapEff /proc/self/status";
         let told = stranger.run(|| Command::new("sh").args(["-c", show]).output());
         let told = String::from_utf8(told.unwrap().unwrap().stdout).unwrap();
         let lines: Vec<&str> = told.lines().collect();
         assert_eq!(lines[..3], ["65534", "65533", "65533 60001"], "{told}");
         assert_eq!(lines[3].split_whitespace().last(), Some("1"));
         assert_eq!(lines[4].split_whitespace().last(), Some("0000000000000000"));
-        assert!(rustix::process::geteuid().is_root(), "only the thread gave up");
+        assert!(
+            rustix::process::geteuid().is_root(),
+            "only the thread gave up"
+        );
     }
 
     #[test]

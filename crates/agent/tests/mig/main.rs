@@ -17,12 +17,10 @@ use harness::{Home, quarter};
 /// GPU 0 is divided from the beginning.
 const ENABLED: &str = "[mig]\nenabled = [0]\n";
 
-/// Profile ids of an A100: 1g.5gb, 2g.10gb, 3g.20gb, 4g.20gb, 7g.40gb.
-const ONE: u32 = 19;
+/// Profile ids of an A100: 2g.10gb, 3g.20gb, 4g.20gb.
 const TWO: u32 = 14;
 const THREE: u32 = 9;
 const FOUR: u32 = 5;
-const SEVEN: u32 = 0;
 
 /// Whether these tests may change a GPU: as on real ones, only root may.
 fn is_root() -> bool {

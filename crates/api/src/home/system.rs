@@ -85,7 +85,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let home = Home::under(dir.path().join("h")).unwrap();
         home.create_for_all().unwrap();
-        home.create_for_all().expect("a second time changes nothing");
+        home.create_for_all()
+            .expect("a second time changes nothing");
         for (path, mode) in [
             (home.state().to_owned(), 0o755),
             (home.jobs(), 0o711),

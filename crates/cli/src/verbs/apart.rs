@@ -9,8 +9,8 @@ use divvy_api::client::{Client, WaitFor};
 use divvy_api::v1::{Error, ErrorCode, Runner, Submit};
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::follow::copy_log;
 use super::away::Away;
+use super::follow::copy_log;
 use super::{Outcome, settle, submit};
 use crate::output::Stop;
 

@@ -142,7 +142,7 @@ impl Cycle {
                 .flat_map(|of_gpu| &of_gpu.foreign)
                 .map(|(placement, size)| shown(*placement, *size, v1::MigState::Foreign, None)),
         );
-        all.sort_by(|a, b| (a.start, a.memory_slices).cmp(&(b.start, b.memory_slices)));
+        all.sort_by_key(|one| (one.start, one.memory_slices));
         all
     }
 }

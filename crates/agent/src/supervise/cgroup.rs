@@ -1,0 +1,187 @@
+//! A control group for each job, where the kernel lets us make one (cgroups(7), version 2): what is born in it cannot leave, and all of
+//! it can be found and killed at once, also when its supervisor is gone.
+//!
+//! ```text
+//! the agent's own group, delegated to it
+//!   divvy-INSTANCE/
+//!     JOB/        the program and all that descends from it; the supervisor goes in to start it, and out again
+//! ```
+//! Nothing is limited by them: no controller is turned on, so that the agent may stay in a group that has others below it.
+//! Elsewhere a job is its session and what its supervisor, a subreaper, takes in.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use crate::process::Process;
+
+/// Members of the process; `0` written to it means the writer.
+const PROCS: &str = "cgroup.procs";
+
+/// Since Linux 5.14.
+const KILL: &str = "cgroup.kill";
+
+/// How long what was killed may take to be gone.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+const LOOK: Duration = Duration::from_millis(2);
+
+/// What holds a job's processes together, as its supervisor found it could be.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Held {
+    /// The job's group; absent where it is a session.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<PathBuf>,
+    /// Why there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub because: Option<String>,
+}
+
+/// The group of one job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Group(PathBuf);
+
+/// The folder for the groups of this instance's jobs, below the group of this process; or why there cannot be one.
+pub fn folder(instance: &str) -> Result<PathBuf, String> {
+    let own = own().ok_or("there is no cgroup v2 here")?;
+    if Path::new("/run/systemd/system").is_dir() && !is_delegated(&own) {
+        return Err(format!(
+            "{} is systemd's own: a unit with Delegate=yes may have groups below it",
+            own.display()
+        ));
+    }
+    let folder = own.join(format!("divvy-{instance}"));
+    match fs::create_dir(&folder) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            return Err(format!("{} is not ours to write: {error}", own.display()));
+        }
+        _ => {}
+    }
+    if !folder.join(KILL).exists() {
+        return Err(format!("this kernel has no {KILL} (Linux 5.14 has)"));
+    }
+    // Groups of jobs that ended unseen; one that is in use cannot be removed.
+    for left in fs::read_dir(&folder).into_iter().flatten().flatten() {
+        let _ = fs::remove_dir(left.path());
+    }
+    Ok(folder)
+}
+
+/// The group that this process is in, as a folder.
+fn own() -> Option<PathBuf> {
+    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
+    let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
+    find(&groups, &mounts)
+}
+
+/// By what proc(5) says of `/proc/PID/cgroup` and `/proc/PID/mountinfo`.
+fn find(groups: &str, mounts: &str) -> Option<PathBuf> {
+    let group = groups.lines().find_map(|line| line.strip_prefix("0::"))?;
+    mounts.lines().find_map(|line| {
+        let (place, kind) = line.split_once(" - ")?;
+        if !kind.starts_with("cgroup2 ") {
+            return None;
+        }
+        let mut fields = place.split(' ').skip(3);
+        let (root, at) = (fields.next()?, fields.next()?);
+        let below = Path::new(group).strip_prefix(root).ok()?;
+        Some(Path::new(at).join(below))
+    })
+}
+
+/// Whether systemd gave the group away (systemd.resource-control(5), `Delegate=`): it says so in an extended attribute.
+fn is_delegated(own: &Path) -> bool {
+    let mut value = [0; 8];
+    own.ancestors().any(|group| {
+        ["trusted.delegate", "user.delegate"].iter().any(|name| {
+            rustix::fs::getxattr(group, *name, &mut value[..])
+                .is_ok_and(|length| value.get(..length) == Some(b"1"))
+        })
+    })
+}
+
+impl Group {
+    pub fn at(path: impl Into<PathBuf>) -> Self {
+        Self(path.into())
+    }
+
+    /// Does this inside of a new group, so that what it starts is born there.
+    ///
+    /// # Errors
+    /// When this process cannot get in, and then nothing was done; or not out again.
+    pub fn start<T>(&self, work: impl FnOnce() -> T) -> io::Result<T> {
+        let before = own().ok_or(io::ErrorKind::Unsupported)?;
+        match fs::create_dir(&self.0) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+        if let Err(error) = fs::write(self.0.join(PROCS), "0") {
+            let _ = fs::remove_dir(&self.0);
+            return Err(error);
+        }
+        let done = work();
+        // Who may go into a group may go back to the one above it, from which it came.
+        fs::write(before.join(PROCS), "0")?;
+        Ok(done)
+    }
+
+    /// Kills all of it, also what forks meanwhile.
+    pub fn kill(&self) -> io::Result<()> {
+        fs::write(self.0.join(KILL), "1")
+    }
+
+    /// Its processes that live.
+    pub fn members(&self) -> Vec<Process> {
+        let list = fs::read_to_string(self.0.join(PROCS)).unwrap_or_default();
+        let pids = list.lines().filter_map(|line| line.parse().ok());
+        pids.filter_map(Process::with_pid)
+            .filter(|process| process.is_alive())
+            .collect()
+    }
+
+    /// Removes it, with whatever is still in it.
+    pub fn remove(&self) {
+        let deadline = Instant::now() + PATIENCE;
+        while let Err(error) = fs::remove_dir(&self.0) {
+            if error.kind() == io::ErrorKind::NotFound || Instant::now() > deadline {
+                return;
+            }
+            let _ = self.kill();
+            std::thread::sleep(LOOK);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_own_group_is_found_under_whatever_is_mounted() {
+        let mounts = "30 23 0:26 / /sys/fs/cgroup rw - tmpfs none rw\n\
+                      31 30 0:27 / /sys/fs/cgroup/cpu rw shared:1 - cgroup cgroup rw,cpu\n\
+                      32 30 0:28 / /sys/fs/cgroup/unified rw shared:2 - cgroup2 none rw\n";
+        let groups = "4:memory:/m\n0::/system.slice/divvy.service\n";
+        let own = Path::new("/sys/fs/cgroup/unified/system.slice/divvy.service");
+        assert_eq!(find(groups, mounts).as_deref(), Some(own));
+        // In a container its own group is mounted alone.
+        let inner = "9 8 0:28 /a/b /sys/fs/cgroup ro - cgroup2 cgroup ro\n";
+        assert_eq!(
+            find("0::/a/b/c", inner).as_deref(),
+            Some(Path::new("/sys/fs/cgroup/c"))
+        );
+        assert_eq!(find("0::/x", inner), None);
+        assert_eq!(find("4:memory:/m\n", mounts), None);
+    }
+
+    #[test]
+    fn where_no_group_can_be_made_nothing_is_started() {
+        let group = Group::at("/no/such/place/7");
+        assert!(group.start(|| panic!("started")).is_err());
+        assert!(group.members().is_empty());
+        group.remove();
+    }
+}
