@@ -384,7 +384,7 @@ pub struct Daemon {
     /// GPUs to serve: 0-2, or 0,1, or all [default: all]
     #[arg(long, value_name = "LIST", num_args = 1..)]
     pub gpus: Vec<String>,
-    /// Queues, the first served first: NAME, and with --dynamic-gpus NAME=0.25 (steps of 0.125), NAME=2 or NAME=1-4
+    /// Queues, the first served first: NAME, and with --dynamic-gpus NAME=0.25 (steps of 0.125), NAME=2, NAME=1-4 or NAME=2g.10gb
     #[arg(long, value_name = "QUEUE", num_args = 1..)]
     pub queue: Vec<String>,
     /// Serve the queues in turn, one job each

@@ -276,9 +276,9 @@ fn instance_misses(tile: &Tile<'_>, profile: u32) -> Vec<Miss> {
     ) else {
         return Vec::new();
     };
-    match seats.candidates(profile.id).is_empty() {
-        true => vec![Miss::Slots(seats.obstacle(profile))],
-        false => Vec::new(),
+    match seats.has_room(profile.id) {
+        true => Vec::new(),
+        false => vec![Miss::Slots(seats.obstacle(profile))],
     }
 }
 

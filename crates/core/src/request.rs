@@ -118,9 +118,13 @@ impl Amount {
             .map_err(|error| AmountError::new(AmountErrorKind::Profile(error), text))
     }
 
-    /// Reads the value of a queue, the part after its last `=`: whole GPUs, a range of them, or a multiple of 0.125.
+    /// Reads the value of a queue, the part after its last `=`: whole GPUs, a range of them, a multiple of 0.125, or the name
+    /// of a MIG profile.
     /// The error shows `token`, the whole text.
     pub(crate) fn from_queue_value(value: &str, token: &str) -> Result<Self, AmountError> {
+        if let Ok(profile) = value.parse() {
+            return Ok(Self::Mig(profile));
+        }
         match Self::parse(value) {
             Ok(Self::Share(share)) if share.thousandths() % 125 != 0 => {
                 Err(AmountError::new(AmountErrorKind::NotAnEighth(share), token))
@@ -331,6 +335,14 @@ mod tests {
             (memory, memory.flag().as_str()),
             (Amount::Memory(Bytes::gib(4)), "--gpu-memory 4GiB")
         );
+        let instance = Amount::from_mig_flag("1g.5gb+me").unwrap();
+        assert_eq!(instance.flag(), "--mig-profile 1g.5gb+me");
+        assert_eq!(
+            Amount::from_queue_value("1g.5gb+me", "small=1g.5gb+me"),
+            Ok(instance)
+        );
+        let error = Amount::from_mig_flag("MIG 2g.10gb").unwrap_err();
+        assert_eq!(error.hint(), "write 2g.10gb");
     }
 
     #[test]
