@@ -350,7 +350,10 @@ fn escaped(value: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+    use crate::cycle::Done;
 
     fn page() -> Page {
         let gpu = serde_json::json!({
@@ -358,6 +361,13 @@ mod tests {
             "memory_usable_bytes": 90, "memory_allocated_bytes": 50, "memory_used_bytes": 40, "memory_unmanaged_bytes": 0,
             "share_allocated": 250, "utilization_percent": 7, "context_overhead_bytes": 1, "slices": [],
             "unmanaged_pids": [], "enforcement": "interposer", "bypass_pids": [7],
+            "mig": {
+                "memory_slices": 8, "compute_slices": 7, "profiles": [],
+                "instances": [{
+                    "gpu_uuid": "GPU-1", "gpu_index": 0, "profile": "1g.5gb", "start": 3, "memory_slices": 1,
+                    "memory_bytes": 5, "state": "idle", "job": null, "uuid": null,
+                }],
+            },
         });
         let node = serde_json::json!({
             "hostname": "box", "version": "1", "pid": 1, "driver_version": "1", "simulated": null, "order": "strict",
@@ -385,7 +395,13 @@ mod tests {
             jobs: vec![serde_json::from_value(job).unwrap()],
             queues: vec![serde_json::from_value(queue).unwrap()],
             bypasses: [4, 0, 1],
-            migs: Counts::default(),
+            migs: Counts {
+                created: Done {
+                    times: 2,
+                    took: Duration::from_millis(1234),
+                },
+                ..Counts::default()
+            },
         }
     }
 
@@ -400,6 +416,9 @@ mod tests {
             r#"divvy_gpu_share_allocated_ratio{gpu="0",UUID="GPU-1",hostname="box"} 0.250"#,
             r#"divvy_gpu_sm_utilization_ratio{gpu="0",UUID="GPU-1",hostname="box"} 0.07"#,
             r#"divvy_gpu_bypass_processes{gpu="0",UUID="GPU-1",hostname="box"} 1"#,
+            r#"divvy_mig_instances{gpu="0",UUID="GPU-1",profile="1g.5gb",state="idle"} 1"#,
+            r#"divvy_mig_changes_total{change="created"} 2"#,
+            r#"divvy_mig_change_seconds_total{change="created"} 1.234"#,
             r#"divvy_job_memory_overhead_bytes{job="3",name="a\\b",user="u",queue="q",gpu="0",UUID="GPU-1"} 1"#,
             r#"divvy_ledger_mismatch_bytes{job="3",name="a\\b",user="u",queue="q",gpu="0",UUID="GPU-1"} -4"#,
         ] {

@@ -1,4 +1,5 @@
-//! MIG through the daemon: instances made for jobs, kept, handed on, given up; what others made; what goes wrong.
+//! MIG through the daemon: instances made for jobs, kept, handed on, given up; what others made; what goes wrong. Two tests run a
+//! CUDA program: `cargo build -p divvy-clients`.
 #![allow(clippy::unwrap_used, reason = "what goes wrong here fails the test")]
 
 mod crash;

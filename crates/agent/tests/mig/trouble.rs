@@ -226,6 +226,85 @@ async fn a_machine_that_was_started_again_has_no_instances_and_its_journal_follo
 }
 
 #[tokio::test]
+async fn an_idle_instance_that_cannot_make_room_keeps_its_place_and_the_job_its_turn() {
+    if !is_root() {
+        return;
+    }
+    let home = served("a100-40gb:1", ENABLED);
+    let client = home.client();
+    let neighbour = client
+        .submit(&on("3g.20gb", &["sleep", "600"]))
+        .await
+        .unwrap();
+    in_state(&client, &neighbour.id, JobState::Running).await;
+    run(&client, "1g.5gb").await;
+    let db = rusqlite::Connection::open(home.path().join("state.db")).unwrap();
+    let idle = "SELECT gi FROM mig_instance WHERE job IS NULL";
+    let id: u32 = db.query_row(idle, [], |row| row.get(0)).unwrap();
+    driver::happen(&home, &format!("hold:0/{id}/0"));
+    let job = client.submit(&on("4g.20gb", &["true"])).await.unwrap();
+    let aside =
+        |all: &Vec<(String, u8, MigState)>| all.iter().any(|one| one.2 == MigState::Quarantined);
+    until("it is set aside", || shown(&client), aside).await;
+    until(
+        "the job waits again",
+        || told(&client, "requeued"),
+        |all| !all.is_empty(),
+    )
+    .await;
+    let waits = in_state(&client, &job.id, JobState::Queued).await;
+    assert!(waits.slices.is_empty(), "{waits:#?}");
+    driver::happen(&home, &format!("release:0/{id}/0"));
+    client.mig_gc(&MigGc::default()).await.unwrap();
+    let job = ended(&client, &job.id).await;
+    assert_eq!(job.exit_code, Some(0), "{job:#?}");
+    let after = client.job(&neighbour.id).await.unwrap();
+    assert_eq!(after.state, JobState::Running);
+    client.cancel(&neighbour.id).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_job_in_anothers_instance_is_told_of() {
+    if !is_root() {
+        return;
+    }
+    let home = served("a100-40gb:1", ENABLED);
+    let client = home.client();
+    let victim = client
+        .submit(&on("1g.5gb", &["sleep", "600"]))
+        .await
+        .unwrap();
+    let victim = in_state(&client, &victim.id, JobState::Running).await;
+    let device = victim.slices[0].mig.clone().unwrap().uuid.unwrap();
+    let probe = harness::divvy().with_file_name("cudarc_probe");
+    let script = format!(
+        "CUDA_VISIBLE_DEVICES={device} exec {} hold --bytes 64M --until-file {}",
+        probe.display(),
+        home.path().join("enough").display()
+    );
+    let astray = client
+        .submit(&on("1g.5gb", &["sh", "-c", &script]))
+        .await
+        .unwrap();
+    let told = until(
+        "it is told",
+        || told(&client, "mig_astray"),
+        |all| !all.is_empty(),
+    )
+    .await;
+    assert_eq!(told[0].job.as_deref(), Some(astray.id.as_str()));
+    assert!(
+        told[0]
+            .text
+            .contains(&format!("which job {} holds", victim.id)),
+        "{told:?}"
+    );
+    std::fs::write(home.path().join("enough"), "").unwrap();
+    assert_eq!(ended(&client, &astray.id).await.exit_code, Some(0));
+    client.cancel(&victim.id).await.unwrap();
+}
+
+#[tokio::test]
 async fn a_stranger_in_a_jobs_instance_is_told_of() {
     if !is_root() {
         return;
