@@ -23,8 +23,9 @@ use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 
 use crate::v1::{
-    Advice, DockerArgs, Error, ErrorBody, ErrorCode, Event, Gpu, GpuChange, GpuChanged, Job, List, MigGc,
-    MigInstance, MigPlanned, MigWanted, Node, Oom, Project, ProjectChange, Queue, Resize, Submit, Why,
+    Advice, DockerArgs, Error, ErrorBody, ErrorCode, Event, Gpu, GpuChange, GpuChanged, Job, List,
+    MigGc, MigInstance, MigPlanned, MigWanted, Node, Oom, Project, ProjectChange, Queue, Resize,
+    Submit, Why,
 };
 
 pub use stream::{EventStream, LogStream};
@@ -124,7 +125,10 @@ impl Client {
 
     /// Changes a project: what is said of it and nothing else.
     pub async fn set_project(&self, name: &str, change: &ProjectChange) -> Result<Project, Error> {
-        only(self.send(Method::PATCH, &project_path(name), change).await?)
+        only(
+            self.send(Method::PATCH, &project_path(name), change)
+                .await?,
+        )
     }
 
     /// Removes a project that no job belongs to; answers it as it was.
@@ -197,7 +201,8 @@ impl Client {
 
     /// Stops a job and puts it back into its queue.
     pub async fn requeue(&self, reference: &str) -> Result<Job, Error> {
-        self.post(&job_path(reference, "/requeue"), &serde_json::json!({})).await
+        self.post(&job_path(reference, "/requeue"), &serde_json::json!({}))
+            .await
     }
 
     pub async fn cancel(&self, reference: &str) -> Result<Job, Error> {

@@ -252,11 +252,7 @@ pub const ROUTES: &[Route] = &[
     },
     Route {
         method: "POST",
-        ..get(
-            "/v1/jobs/{job}/resume",
-            "Let a suspended job go on",
-            JOBS,
-        )
+        ..get("/v1/jobs/{job}/resume", "Let a suspended job go on", JOBS)
     },
     Route {
         method: "POST",
