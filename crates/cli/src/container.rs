@@ -52,10 +52,13 @@ pub fn asked(image: &str, arguments: &[String]) -> Result<Asked> {
     for name in env.keys() {
         docker::env_name(name).map_err(|refused| refusal(&refused))?;
     }
+    let mut kept = docker::without_env(arguments).map_err(|refused| refusal(&refused))?;
+    // Whether anybody waits for it is said in another way.
+    kept.retain(|word| word != "--detach");
     Ok(Asked {
         container: Container {
             image: image.to_owned(),
-            arguments: docker::without_env(arguments).map_err(|refused| refusal(&refused))?,
+            arguments: kept,
         },
         env,
         detach: options.detach,
@@ -125,10 +128,7 @@ mod tests {
         let expected = [("A", "1"), ("FROM_FILE", "a b"), ("PATH", &path)];
         let expected = expected.map(|(name, value)| (name.to_owned(), value.to_owned()));
         assert_eq!(asked.env, expected.into());
-        assert_eq!(
-            asked.container.arguments,
-            ["--interactive", "--tty", "--detach"]
-        );
+        assert_eq!(asked.container.arguments, ["--interactive", "--tty"]);
         assert!(asked.detach);
     }
 

@@ -296,6 +296,8 @@ fn lay_root(root: &Path) {
     };
     let probes = PROBES.iter().map(|name| programs.path(name));
     let mut libraries = BTreeSet::from([PathBuf::from("/lib/x86_64-linux-gnu/libgcc_s.so.1")]);
+    // Images may be given our own program.
+    libraries.extend(linked(&programs.path("divvy")));
     for program in SHELL.iter().map(found).chain(probes) {
         let name = program.file_name().expect("it was found by name");
         fs::copy(&program, root.join("usr/bin").join(name)).expect("a program can be read");

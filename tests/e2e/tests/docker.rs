@@ -1,6 +1,7 @@
 //! Jobs in containers, under a real Docker daemon: what holds them, what is refused, and what survives whom.
 
 use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -491,7 +492,7 @@ fn a_daemon_with_an_image_runs_each_queues_jobs_in_containers() {
     });
     let log = home.log(&job);
     // The submitter's variables are not the container's.
-    assert!(log.starts_with("hello in /tmp as \n"), "{log}");
+    assert!(log.starts_with("hello in /tmp as\n"), "{log}");
     let report = &reports(&log)[0];
     assert!(got(report) < 40 * GIB, "{report}");
     assert_eq!(engine.containers_of(&job, &home.path()).len(), 1);
@@ -598,6 +599,36 @@ fn memory_past_the_limiter_in_a_container_ends_its_job_where_that_is_the_policy(
 }
 
 #[test]
+fn input_and_output_are_the_terminals_and_signals_reach_the_container() {
+    let Some((_engine, home)) = scene("a100-80gb:1") else {
+        return;
+    };
+    let _daemon = home.daemon(&[]);
+    let start = |words: &[&str]| {
+        let run = ["docker", "run", "-g", "0.25"];
+        let mut command = home.divvy_command(&[&run[..], words].concat());
+        let pipe = || std::process::Stdio::piped();
+        command.stdin(pipe()).stdout(pipe()).stderr(pipe());
+        command.spawn().unwrap()
+    };
+    // What is typed in arrives, and so does its end; the two outputs stay apart.
+    let mut child = start(&["-i", IMAGE, "sh", "-c", "cat; echo problem >&2"]);
+    child.stdin.take().unwrap().write_all(b"typed\n").unwrap();
+    let output = child.wait_with_output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert_eq!(text(&output.stdout), "typed\n", "{}", text(&output.stderr));
+    assert_eq!(text(&output.stderr), "problem\n");
+
+    let script = "trap 'echo interrupted; exit 9' INT; echo ready; while true; do sleep 0.05; done";
+    let mut child = start(&[IMAGE, "sh", "-c", script]);
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert_eq!(lines.next().unwrap().unwrap(), "ready");
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    assert_eq!(lines.next().unwrap().unwrap(), "interrupted");
+    assert_eq!(child.wait().unwrap().code(), Some(9));
+}
+
+#[test]
 fn what_cannot_be_started_says_so_with_a_shells_code() {
     let Some((_engine, home)) = scene("a100-80gb:1") else {
         return;
@@ -623,6 +654,7 @@ fn what_cannot_be_started_says_so_with_a_shells_code() {
 
 /// Builds an image from a Dockerfile of `deploy/images`, with a folder of files.
 #[track_caller]
+#[expect(clippy::unwrap_used, reason = "what goes wrong here fails the test")]
 fn build(engine: &Engine, dockerfile: &str, context: &Path, name: &str, argument: &str) {
     let images = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/images");
     let file = images.join(dockerfile);

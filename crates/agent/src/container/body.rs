@@ -317,7 +317,7 @@ mod tests {
             host["PortBindings"],
             json!({"80/tcp": [{"HostPort": "8080"}]})
         );
-        assert_eq!(body["ExposedPorts"], json!(["80/tcp"]));
+        assert_eq!(body["ExposedPorts"], json!({"80/tcp": {}}));
         let mounts = host["Mounts"].as_array().unwrap();
         assert_eq!(
             mounts[0],

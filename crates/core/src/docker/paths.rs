@@ -102,9 +102,9 @@ pub fn target(path: &str) -> Result<(), Kept> {
     let is_library = |kept: &&str| name.is_some_and(|name| name.starts_with(kept));
     // Shared memory is a job's own, unlike the devices around it.
     let shared_memory = plain == Path::new("/dev/shm");
-    let kept = (KEPT_TARGETS.iter().any(|kept| over(&kept)) && !shared_memory)
-        || LIBRARY_FOLDERS.iter().any(|folder| hides(&folder))
-        || KEPT_LIBRARIES.iter().any(|kept| is_library(&kept));
+    let kept = (KEPT_TARGETS.iter().any(over) && !shared_memory)
+        || LIBRARY_FOLDERS.iter().any(hides)
+        || KEPT_LIBRARIES.iter().any(is_library);
     if kept { Err(OVER) } else { Ok(()) }
 }
 
