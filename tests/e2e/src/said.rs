@@ -17,7 +17,9 @@ pub struct Said {
 }
 
 impl Said {
-    pub(crate) fn new(words: String, output: &Output) -> Self {
+    /// What these words came to.
+    #[must_use]
+    pub fn new(words: String, output: &Output) -> Self {
         let code = output
             .status
             .code()

@@ -1,0 +1,81 @@
+//! One daemon for every user: a real program of another user is held to its slice, through the commands that this user has.
+
+use std::process::Command;
+
+use divvy_e2e::{GIB, Home, Said};
+
+/// A user that no user database has.
+const UID: &str = "60104";
+
+/// A daemon for everybody, or why there is none.
+fn system() -> Option<(Home, divvy_e2e::Daemon)> {
+    let is_root = rustix::process::geteuid().is_root();
+    let can_change = Command::new("setpriv").arg("--version").output().is_ok();
+    if !is_root || !can_change {
+        eprintln!(
+            "SKIPPED: it takes root and setpriv to be two users; nothing of the system's daemon is tested here"
+        );
+        return None;
+    }
+    let home = Home::new("a100-80gb:1");
+    let daemon = home.daemon(&["--system"]);
+    Some((home, daemon))
+}
+
+/// `divvy WORDS…` as the other user.
+fn divvy(home: &Home, words: &[&str]) -> Said {
+    let mut command = home.command("setpriv");
+    let ids = [format!("--reuid={UID}"), format!("--regid={UID}")];
+    command.args(ids).args(["--clear-groups", "--no-new-privs"]);
+    command.arg(home.program("divvy")).args(words);
+    let output = command.output().expect("setpriv starts");
+    Said::new(words.join(" "), &output)
+}
+
+#[test]
+fn another_users_program_gets_its_slice_and_not_a_byte_more() {
+    let Some((home, _daemon)) = system() else {
+        return;
+    };
+    let probe = home.program("cudarc_probe");
+    let run = ["run", "--gpu-memory", "4G", "--", &probe, "fill"];
+    let report = divvy(&home, &run).ok().json();
+    assert_eq!(report["error"], "CUDA_ERROR_OUT_OF_MEMORY", "{report}");
+    let got = report["got_bytes"].as_u64().expect("a figure");
+    assert!(got > 3 * GIB && got < 4 * GIB, "{report}");
+    assert_eq!(report["before"]["total_bytes"], 4 * GIB, "{report}");
+    let jobs = home.items(&["ps", "-a"]);
+    assert_eq!(jobs[0]["uid"].to_string(), UID);
+    assert!(
+        jobs[0]["slices"][0]["denied"].as_u64() > Some(0),
+        "{jobs:?}"
+    );
+}
+
+#[test]
+fn run_passes_on_what_the_program_says_and_how_it_ends() {
+    let Some((home, _daemon)) = system() else {
+        return;
+    };
+    let said = divvy(
+        &home,
+        &["run", "-g", "0.25", "--", "sh", "-c", "id -u; exit 7"],
+    )
+    .exits(7);
+    assert_eq!(said.stdout.trim(), UID);
+    let _ = divvy(&home, &["run", "-g", "0.25", "--", "/no/such/program"]).exits(127);
+}
+
+#[test]
+fn a_user_cannot_cancel_what_root_runs() {
+    let Some((home, _daemon)) = system() else {
+        return;
+    };
+    let id = home.submit(&["-g", "0.25"], &["sleep", "1000"]);
+    let said = divvy(&home, &["cancel", &id]).exits(4);
+    assert!(said.stderr.contains("another user's"), "{}", said.stderr);
+    assert!(said.stderr.contains("hint:"), "{}", said.stderr);
+    let _ = divvy(&home, &["logs", &id]).exits(4);
+    let shown = divvy(&home, &["describe", &id]).ok();
+    assert!(!shown.stdout.contains("1000"), "{}", shown.stdout);
+}
