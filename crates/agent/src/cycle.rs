@@ -53,7 +53,7 @@ use crate::records::Exit;
 use crate::secrets::Secrets;
 use crate::store::{Store, StoreError};
 use crate::watch::Watch;
-pub use mig::{Counts, Done};
+pub use mig::Counts;
 use mig::Migs;
 use reconcile::Ledger;
 

@@ -353,7 +353,6 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::cycle::Done;
 
     fn page() -> Page {
         let gpu = serde_json::json!({
@@ -389,19 +388,15 @@ mod tests {
         let queue = serde_json::json!({
             "name": "q", "priority": 1, "amount": null, "waiting": 2, "running": 1, "head": null, "reason": null,
         });
+        let mut migs = Counts::default();
+        (migs.created.times, migs.created.took) = (2, Duration::from_millis(1234));
         Page {
             node: serde_json::from_value(node).unwrap(),
             gpus: vec![serde_json::from_value(gpu).unwrap()],
             jobs: vec![serde_json::from_value(job).unwrap()],
             queues: vec![serde_json::from_value(queue).unwrap()],
             bypasses: [4, 0, 1],
-            migs: Counts {
-                created: Done {
-                    times: 2,
-                    took: Duration::from_millis(1234),
-                },
-                ..Counts::default()
-            },
+            migs,
         }
     }
 
