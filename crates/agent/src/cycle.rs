@@ -11,6 +11,7 @@
 //! A journal that cannot be written ends the agent: what was answered is on disk, and jobs need no agent to run.
 
 mod after;
+mod array;
 mod back;
 mod cancel;
 mod container;
@@ -160,7 +161,10 @@ struct Round {
     orders: Vec<Order>,
     /// Points at which a test may have the daemon die once the round is journaled.
     points: Vec<&'static str>,
-    tended: Vec<(Reply<divvy_api::v1::Project>, Result<divvy_api::v1::Project, Error>)>,
+    tended: Vec<(
+        Reply<divvy_api::v1::Project>,
+        Result<divvy_api::v1::Project, Error>,
+    )>,
     /// Changed GPUs, and idle instances given back.
     changes: Vec<(Reply<GpuChanged>, Result<GpuChanged, Error>)>,
     collected: Vec<(Reply<Vec<MigInstance>>, Vec<MigInstance>)>,

@@ -9,8 +9,8 @@ mod notify;
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::net::TcpListener as StdTcpListener;
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixListener as StdListener;
 use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
@@ -19,7 +19,9 @@ use std::time::{Duration, Instant};
 use divvy_api::home::{Home, HomeError};
 use divvy_api::v1::{Container, Error, ErrorCode};
 use divvy_core::reconcile::Policy;
-use divvy_core::{GpuSelection, GpuUuid, Mode, Order, Preemption, QueueName, QueueSpec, can_ever_fit};
+use divvy_core::{
+    GpuSelection, GpuUuid, Mode, Order, Preemption, QueueName, QueueSpec, can_ever_fit,
+};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{broadcast, oneshot};
@@ -36,10 +38,10 @@ use crate::mig::Workers;
 use crate::mig::mode::effective;
 use crate::node::Node;
 use crate::process::Process;
+use crate::simulated;
 use crate::store::{Store, StoreError};
 use crate::supervise::{cgroup, chain};
 use crate::watch::Watch;
-use crate::simulated;
 pub use doors::DoorArgs;
 use doors::Doors;
 use notify::Notify;
@@ -120,7 +122,8 @@ fn serve(
     let in_use = living.iter().any(|job| !job.life.grants().is_empty());
     let node = Node::open(simulated, in_use)?;
     if args.doors.system && node.simulated.is_some() {
-        simulated::share(&home).map_err(|error| internal("cannot share the simulated GPUs", &error))?;
+        simulated::share(&home)
+            .map_err(|error| internal("cannot share the simulated GPUs", &error))?;
     }
     let managed = select(&args.gpus, &node.observation)?;
     let devices = devices(&node, &store, &managed)?;

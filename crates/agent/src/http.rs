@@ -15,10 +15,10 @@ use std::future::IntoFuture;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Extension;
 use axum::Router;
 use axum::extract::connect_info::Connected;
 use axum::extract::{DefaultBodyLimit, Request, State};
-use axum::Extension;
 use axum::middleware;
 use axum::routing::{get, patch, post};
 use axum::serve::IncomingStream;
@@ -28,7 +28,7 @@ use serde::Deserialize;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::broadcast;
 
-use crate::access::{Caller, Rules};
+use crate::access::{Caller, Rules, Verb};
 use crate::account::Account;
 use crate::advice::{self, Runs};
 use crate::gpu::Observer;
@@ -36,8 +36,8 @@ use crate::mailbox::{Mailbox, Message, Milestone, ProjectAct};
 use crate::store;
 use crate::supervise::chain;
 use body::{Body, Failure, Path, Query};
-use token::Token;
 pub use metrics::Page;
+use token::Token;
 
 /// A command line and an environment fit into this; Linux takes 2 MiB of them by default.
 const BODY_LIMIT: usize = 8 << 20;
@@ -103,9 +103,7 @@ pub async fn serve(
         .layer(middleware::from_fn_with_state(api, gate::gate));
     let local = axum::serve(
         listener,
-        gated
-            .clone()
-            .into_make_service_with_connect_info::<Peer>(),
+        gated.clone().into_make_service_with_connect_info::<Peer>(),
     );
     match tcp {
         None => local.await,
@@ -122,7 +120,10 @@ pub async fn serve(
 /// Who is at the other end of a connection, by the kernel's word.
 #[derive(Clone, Copy, Debug)]
 enum Peer {
-    Local { uid: u32, gid: u32 },
+    Local {
+        uid: u32,
+        gid: u32,
+    },
     /// It came over TCP, and has to say it with a token.
     Token,
     Unknown,
@@ -325,7 +326,8 @@ async fn why(State(api): State<Api>, Path(reference): Path<String>) -> Answer<v1
 async fn submit(
     State(api): State<Api>,
     Extension(caller): Extension<Caller>,
-    Body(submit): Body<v1::Submit>) -> Answer<v1::Job> {
+    Body(submit): Body<v1::Submit>,
+) -> Answer<v1::Job> {
     // Without jobs looks are seldom, and the first one must not be placed by what strangers held two seconds ago.
     if !api.observer.is_busy() {
         look(&api).await;
@@ -391,10 +393,7 @@ async fn resize(
     list("JobList", vec![resize.await?])
 }
 
-async fn docker(
-    State(api): State<Api>,
-    Path(reference): Path<String>,
-) -> Answer<v1::DockerArgs> {
+async fn docker(State(api): State<Api>, Path(reference): Path<String>) -> Answer<v1::DockerArgs> {
     let added = api.mailbox.read(move |cycle| cycle.docker_args(&reference));
     list("DockerArgs", vec![added.await?])
 }
@@ -417,17 +416,25 @@ struct WhichRuns {
 async fn advice(
     State(api): State<Api>,
     Extension(caller): Extension<Caller>,
-    Query(which): Query<WhichRuns>) -> Answer<v1::Advice> {
+    Query(which): Query<WhichRuns>,
+) -> Answer<v1::Advice> {
     let runs = match which {
         WhichRuns {
             job: Some(reference),
             name: None,
             program: None,
-        } => Runs::Of(
-            api.mailbox
-                .read(move |cycle| cycle.program(&reference))
-                .await?,
-        ),
+        } => {
+            let by = caller.account.uid;
+            let read = api.mailbox.read(move |cycle| {
+                let (id, owner) = cycle.job_of(&reference, by)?;
+                Ok((owner, cycle.program(&id.to_string())?))
+            });
+            let (owner, program) = read.await?;
+            if !caller.sees(owner) {
+                caller.may(Verb::Read, caller.whose(owner))?;
+            }
+            Runs::Of(program)
+        }
         WhichRuns {
             job: None,
             name: Some(pattern),

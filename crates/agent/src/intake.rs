@@ -12,17 +12,18 @@ pub fn check_texts(submit: &Submit) -> Result<(), Error> {
     if !has_own && submit.command.first().is_none_or(String::is_empty) {
         return Err(usage("the command is empty").hint("put the program after `--`"));
     }
-    let texts = submit
-        .command
-        .iter()
-        .chain([&submit.cwd])
-        .chain(submit.container.iter().flat_map(|container| {
-            std::iter::once(&container.image).chain(&container.arguments)
-        }))
-        .chain(submit.env.keys())
-        .chain(submit.env.values())
-        .chain(submit.secrets.keys())
-        .chain(submit.secrets.values());
+    let texts =
+        submit
+            .command
+            .iter()
+            .chain([&submit.cwd])
+            .chain(submit.container.iter().flat_map(|container| {
+                std::iter::once(&container.image).chain(&container.arguments)
+            }))
+            .chain(submit.env.keys())
+            .chain(submit.env.values())
+            .chain(submit.secrets.keys())
+            .chain(submit.secrets.values());
     if texts.into_iter().any(|text| text.contains('\0')) {
         return Err(usage(
             "a NUL byte cannot be part of a command, a path or an environment",

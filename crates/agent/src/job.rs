@@ -137,6 +137,7 @@ impl Job {
             })
             .collect();
         self.attempt += 1;
+        self.reason = None;
         self.step(Event::Placed(grants));
     }
 

@@ -3,7 +3,8 @@
 use std::sync::mpsc::Sender;
 
 use divvy_api::v1::{
-    Error, ErrorCode, GpuChange, GpuChanged, Job, Project, ProjectChange, MigGc, MigInstance, Resize, Submit,
+    Error, ErrorCode, GpuChange, GpuChanged, Job, MigGc, MigInstance, Project, ProjectChange,
+    Resize, Submit,
 };
 use divvy_core::JobId;
 use tokio::sync::oneshot;

@@ -26,8 +26,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::container::Plan;
 use crate::process::Process;
-use crate::supervise::form::{Limiter, Wish};
 use crate::supervise::cgroup::{Group, Held};
+use crate::supervise::form::{Limiter, Wish};
 use crate::supervise::identity::Identity;
 
 /// Names in a job's folder whose appearance the agent watches for.
@@ -171,7 +171,8 @@ impl JobDir {
         match fs::DirBuilder::new()
             .recursive(true)
             .mode(0o700)
-            .create(&self.0) {
+            .create(&self.0)
+        {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
                 Err(self.error("make", "", error))
             }

@@ -62,9 +62,8 @@ pub fn enter(simulated: &Simulated) -> Result<(), Error> {
 
 /// Lets programs of every user have the simulated GPUs, as they may open a real GPU's device nodes.
 pub fn share(home: &Home) -> io::Result<()> {
-    let set = |path: &Path, mode| {
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
-    };
+    let set =
+        |path: &Path, mode| std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode));
     set(&home.sim_lib(), 0o755)?;
     set(&home.sim_state(), 0o666)
 }
@@ -76,8 +75,8 @@ pub fn library(divvy: &Path) -> Result<PathBuf, LibraryMissing> {
 
 /// Makes the links to the simulator, and a new simulated node where the old one was of other models and is not in use.
 pub fn install(simulated: &Simulated, divvy: &Path, in_use: bool) -> Result<(), Error> {
-    let simulator = library(divvy)
-        .map_err(|error| Error::new(ErrorCode::Internal, chain(&error)))?;
+    let simulator =
+        library(divvy).map_err(|error| Error::new(ErrorCode::Internal, chain(&error)))?;
     let link = || -> io::Result<()> {
         std::fs::create_dir_all(&simulated.lib)?;
         for name in NAMES {

@@ -21,9 +21,9 @@ use divvy_core::{
 use crate::config::GRACE;
 use crate::daemon::{from_home, from_store, internal};
 use crate::environment::{Surroundings, for_job};
-use crate::gpu::{Device, Observed};
 use crate::gpu::roster::Entry;
 use crate::gpu::slice::{self, Cut, HeldSlice};
+use crate::gpu::{Device, Observed};
 use crate::intake::{self, usage};
 use crate::node::Node;
 use crate::oom;

@@ -114,7 +114,7 @@ impl Store {
         db.execute_batch(
             "PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON; PRAGMA secure_delete = ON;",
         )
-            .map_err(open)?;
+        .map_err(open)?;
         db.set_prepared_statement_cache_capacity(64);
         for (to, sql) in (1..).zip(MIGRATIONS).skip(found as usize) {
             migrate(&mut db, to, sql).map_err(|source| StoreError::Migrate { to, source })?;

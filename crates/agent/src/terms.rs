@@ -45,8 +45,8 @@ pub struct After {
 /// Which of an array's jobs it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ArrayTask {
-    /// The array's first job.
-    pub array: JobId,
+    /// The array's first job; `None` for that one itself.
+    pub array: Option<JobId>,
     pub index: u32,
     /// So many of the array's jobs hold something at once.
     pub most: Option<u32>,

@@ -592,3 +592,75 @@ async fn when_a_job_starts_is_foretold_where_everybody_has_a_time_limit() {
         ended(&client, id).await;
     }
 }
+
+#[tokio::test]
+async fn an_array_is_a_job_for_each_index_and_no_more_of_them_at_once_than_was_said() {
+    let mut home = Home::with(&SIM);
+    let client = home.client();
+    let (ran, go) = (home.path().join("ran"), home.path().join("go"));
+    let script = format!(
+        "echo $DIVVY_ARRAY_INDEX >> {}; while [ ! -e {} ]; do sleep 0.01; done",
+        ran.display(),
+        go.display()
+    );
+    let array = |indices: &[u32], most| {
+        Some(divvy_api::v1::Array {
+            indices: indices.to_vec(),
+            most,
+        })
+    };
+    let submit = Submit {
+        name: Some("sweep".into()),
+        array: array(&[3, 5, 9, 10], Some(2)),
+        idempotency_key: Some("once".into()),
+        ..shell(&script)
+    };
+    let first = client.submit(&submit).await.unwrap();
+    assert_eq!(first.name, "sweep[3]");
+    let jobs = client.jobs(false).await.unwrap();
+    assert_eq!(jobs.len(), 4);
+    let tasks: Vec<_> = jobs.iter().map(|job| job.array.clone().unwrap()).collect();
+    assert!(tasks.iter().all(|task| task.array == first.id));
+    assert_eq!(
+        tasks.iter().map(|task| task.index).collect::<Vec<_>>(),
+        [3, 5, 9, 10]
+    );
+    until("two run", || {
+        fs::read_to_string(&ran).is_ok_and(|ran| ran.lines().count() == 2)
+    });
+    let third = client.job(&jobs[2].id).await.unwrap();
+    assert_eq!(third.state, JobState::Queued);
+    assert_eq!(
+        third.reason.as_deref(),
+        Some("its array has 2 jobs at once at most")
+    );
+
+    // The same after a crash, and the key still stands for the whole array.
+    home.kill();
+    home.start(&SIM);
+    let client = home.client();
+    assert_eq!(client.submit(&submit).await.unwrap().id, first.id);
+    assert_eq!(
+        client.job(&jobs[2].id).await.unwrap().state,
+        JobState::Queued
+    );
+    fs::write(&go, "").unwrap();
+    for job in &jobs {
+        assert_eq!(
+            ended(&client, &job.id).await.end_reason,
+            Some(EndReason::Completed)
+        );
+    }
+    let ran = fs::read_to_string(&ran).unwrap();
+    let mut ran: Vec<&str> = ran.lines().collect();
+    ran.sort_unstable();
+    assert_eq!(ran, ["10", "3", "5", "9"]);
+
+    for wrong in [array(&[], None), array(&[1, 1], None), array(&[1], Some(0))] {
+        let submit = Submit {
+            array: wrong,
+            ..shell("true")
+        };
+        assert_eq!(refused(client.submit(&submit).await).code, ErrorCode::Usage);
+    }
+}

@@ -9,7 +9,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::process::Command;
 
-use divvy_api::client::Client;
+use divvy_api::client::{Client, Runs};
 use divvy_api::v1::{Amount, ErrorCode, GpuChange, Job, JobState, MigGc, Resize, Runner, Submit};
 use harness::{Home, ended, in_state, log, quarter, refused, signal, until};
 use rustix::process::{Gid, Uid, geteuid};
@@ -203,6 +203,7 @@ fn of_anothers_job_one_sees_that_it_is_there_and_no_more() {
             for error in [
                 refused(client.log(reference, 0, false).await.map(drop)),
                 refused(client.oom(reference).await.map(drop)),
+                refused(client.advice(&Runs::Like(reference.into())).await.map(drop)),
                 refused(client.cancel(reference).await),
                 refused(client.resize(reference, &resize).await),
             ] {
@@ -218,6 +219,9 @@ fn of_anothers_job_one_sees_that_it_is_there_and_no_more() {
         let own = client.submit(&quarter(&["true"])).await.unwrap().id;
         ended(&client, &own).await;
         assert_eq!(client.job("last").await.unwrap().id, own);
+        let advised = client.advice(&Runs::All).await.unwrap();
+        let advised = serde_json::to_string(&advised).unwrap();
+        assert!(!advised.contains("s3cret"), "{advised}");
     });
     as_user(&home, ANA, async |client| {
         let shown = client.job("last").await.unwrap();

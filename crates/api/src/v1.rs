@@ -25,8 +25,8 @@ pub use doctor::{Finding, FindingStatus};
 pub use error::{Error, ErrorBody, ErrorCode};
 pub use gpu::{Gpu, GpuSlice};
 pub use job::{
-    After, Amount, Array, ArrayTask, ComputeTime, EndReason, Event, Isolation, Job, JobGroup, JobState, Limiter, LimiterForm, Resize,
-    Runner, Slice, Submit, Why, WhyGpu,
+    After, Amount, Array, ArrayTask, ComputeTime, EndReason, Event, Isolation, Job, JobGroup,
+    JobState, Limiter, LimiterForm, Resize, Runner, Slice, Submit, Why, WhyGpu,
 };
 pub use mig::{
     GpuChange, GpuChanged, GpuMode, Mig, MigGc, MigInstance, MigPlanned, MigProfile, MigSlice,

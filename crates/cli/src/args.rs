@@ -200,6 +200,9 @@ pub struct Submit {
     /// other projects leave
     #[arg(long)]
     pub preemptible: bool,
+    /// Submit a job for each index, at most N of them at once: 0-9, 1,3,5-7, 0-99%4; each finds its own in DIVVY_ARRAY_INDEX
+    #[arg(long, value_name = "LIST[%N]")]
+    pub array: Option<String>,
     /// Start the program again if it fails, so many times at most
     #[arg(long, value_name = "N")]
     pub retries: Option<u32>,

@@ -112,6 +112,23 @@ fn gpus() -> Vec<Gpu> {
     gpus
 }
 
+#[test]
+fn what_is_wrong_with_a_gpu_is_said_and_no_room_beside_it() {
+    let mut gpus = gpus();
+    let table = list(&gpus, Format::Table, 200, render::gpus);
+    assert!(table.contains("up to 3g.20gb"), "{table}");
+    let cut = gpus[0].mig.as_mut().expect("a GPU that is cut");
+    for profile in &mut cut.profiles {
+        profile.room = u8::from(profile.memory_slices == 1);
+    }
+    let table = list(&gpus, Format::Table, 200, render::gpus);
+    assert!(!table.contains("1g.5gb+me"), "{table}");
+    gpus[0].trouble = Some("in MIG mode once it is reset".into());
+    let table = list(&gpus, Format::Table, 200, render::gpus);
+    assert!(table.contains("once it is reset"), "{table}");
+    assert!(!table.contains("up to"), "{table}");
+}
+
 fn held(uuid: Option<&str>) -> MigSlice {
     MigSlice {
         profile: "1g.10gb".into(),

@@ -75,8 +75,9 @@ impl Cycle {
             let id = self.find(job).map_err(internal)??;
             if *ok && self.fate(id).map_err(internal)? == Fate::Badly {
                 let why = format!("job {id} did not end well, so nothing runs after it");
-                return Err(Error::new(ErrorCode::Conflict, why)
-                    .hint(format!("`divvy describe {id}` says how it ended; --after takes any end")));
+                return Err(Error::new(ErrorCode::Conflict, why).hint(format!(
+                    "`divvy describe {id}` says how it ended; --after takes any end"
+                )));
             }
             followed.push(After { job: id, ok: *ok });
         }
@@ -92,7 +93,8 @@ impl Cycle {
     /// Why a job is not even in its queue's turn.
     pub(super) fn held_up(&self, job: &Job) -> Option<String> {
         let waits = job.life == Life::Queued;
-        words(&self.jobs.get(&job.id).filter(|_| waits)?.after)
+        let after = &self.jobs.get(&job.id).filter(|_| waits)?.after;
+        words(after).or_else(|| self.held_by_its_array(job))
     }
 
     /// Compares what a job runs after with what has become of that.

@@ -525,7 +525,11 @@ impl Cycle {
             }
         }
         for id in silent {
-            self.stop_job(id, Stop::Cancel, "its client has not been heard of for 30 s")?;
+            self.stop_job(
+                id,
+                Stop::Cancel,
+                "its client has not been heard of for 30 s",
+            )?;
         }
         for id in overdue {
             self.kill(id);

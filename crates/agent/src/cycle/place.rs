@@ -55,10 +55,11 @@ impl Cycle {
     pub(super) fn snapshot(&self) -> Snapshot {
         let mut waiting: BTreeMap<&QueueName, Vec<_>> = BTreeMap::new();
         let mut held = Vec::new();
+        let mut room = self.array_room();
         for Living { job, after, .. } in self.jobs.values() {
             let queue = &job.ask.queue;
             match &job.life {
-                Life::Queued if !after.is_empty() => {}
+                Life::Queued if !after.is_empty() || !room.admits(job) => {}
                 Life::Queued => {
                     let asks = Waiting {
                         owner: job.owner(),

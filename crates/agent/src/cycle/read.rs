@@ -240,7 +240,7 @@ impl Cycle {
             runs_before: job.course.runs,
             suspended: job.course.suspended,
             array: job.ask.terms.array.map(|task| v1::ArrayTask {
-                array: task.array.to_string(),
+                array: task.array.unwrap_or(job.id).to_string(),
                 index: task.index,
             }),
             secrets: job.ask.secrets.clone(),
@@ -276,7 +276,8 @@ impl Cycle {
             summary: match (job.state, held_up) {
                 (JobState::Ended, _) => ended(),
                 (_, Some(words)) => words,
-                (_, None) => why.summary,
+                (_, None) if self.awaits_nothing(id) => why.summary,
+                (_, None) => format!("{}, which is not ready yet", why.summary),
             },
             gpus: why.gpus.into_iter().map(gpu).collect(),
             behind: after
@@ -437,6 +438,7 @@ impl Cycle {
             memory_mismatch_max_bytes: device.mismatch_max.get(),
             bypass_pids,
             mig: self.mig_of(&gpu.uuid),
+            trouble: self.trouble_of(device),
         }
     }
 

@@ -13,6 +13,7 @@ use divvy_api::v1::{self, Error, ErrorCode};
 use divvy_core::resize::{ResizeError, Resized, reached, resize};
 use divvy_core::{Amount, Bytes, Compute, Job as Life, JobId, can_ever_fit};
 
+use super::mig::is_divided;
 use super::{Answer, Cycle, Living};
 use crate::intake::{self, never_fits, usage};
 use crate::job::Job;
@@ -51,6 +52,11 @@ impl Cycle {
         let done = match (self.jobs.get(&id).map(|living| &living.job.life), amount) {
             (Some(Life::Stopping { .. }), _) => conflict("is being stopped"),
             (Some(Life::Ended { .. }) | None, _) => conflict("has ended already"),
+            (Some(life), _) if compute.is_some() && is_divided(life.grants()) => {
+                let what = "a MIG instance has compute units of its own, and takes no turns";
+                Ok(Err(Error::new(ErrorCode::Conflict, what)
+                    .hint("there is nothing to divide: nobody else uses them")))
+            }
             (Some(_), None) => Ok(Ok(())),
             (Some(Life::Queued), Some(amount)) => self.resize_waiting(id, amount),
             (Some(Life::Starting { .. } | Life::Running { .. }), Some(amount)) => {

@@ -4,11 +4,11 @@ use divvy_api::v1::{self, Error, ErrorCode, Submit};
 use divvy_core::ids::IdError;
 use divvy_core::{Amount, JobId, QueueName, Waiting};
 
-use super::{Cycle, Living, after};
+use super::{Cycle, Living, after, array};
+use crate::access::Caller;
 use crate::clock::now;
 use crate::container::asked;
 use crate::intake::{self, usage};
-use crate::access::Caller;
 use crate::job::{Ask, Job, NewJob, Submitter};
 use crate::store::StoreError;
 use crate::supervise::chain;
@@ -23,15 +23,17 @@ pub enum Submitted {
 }
 
 impl Cycle {
-    pub(super) fn submit(
-        &mut self,
-        submit: Submit,
-        by: &Caller,
-    ) -> Result<Submitted, StoreError> {
+    pub(super) fn submit(&mut self, submit: Submit, by: &Caller) -> Result<Submitted, StoreError> {
         let (dry_run, no_wait) = (submit.dry_run, submit.no_wait);
+        let array = submit.array.clone();
         let new = match self.checked(submit, by) {
             Ok(new) => new,
             Err(error) => return Ok(Submitted::Refused(error)),
+        };
+        let alike = array.map(|array| (new.clone(), array));
+        let new = match &alike {
+            Some((alike, array)) => array::task(alike, array, array.indices[0], None),
+            None => new,
         };
         if let Some(key) = &new.key
             && let Some(before) = self.store.with_key(key)?
@@ -47,22 +49,16 @@ impl Cycle {
                 return Ok(Submitted::Refused(would_wait(&job)));
             }
         }
-        let job = self.store.insert(&new)?;
-        let id = job.id;
-        if !new.secrets.is_empty()
-            && let Err(error) = self.secrets.keep(id, &new.secrets)
-        {
-            self.store.take_back(id)?;
-            let error = Error::new(ErrorCode::Internal, chain(&error));
-            return Ok(Submitted::Refused(error));
+        let id = match self.take_in(&new)? {
+            Ok(id) => id,
+            Err(error) => return Ok(Submitted::Refused(error)),
+        };
+        for index in alike.iter().flat_map(|(_, array)| &array.indices[1..]) {
+            let Some((alike, array)) = &alike else { break };
+            if let Err(error) = self.take_in(&array::task(alike, array, *index, Some(id)))? {
+                return Ok(Submitted::Refused(error));
+            }
         }
-        let text = format!(
-            "{} for {} in queue {}",
-            job.ask.name, job.ask.request.amount, job.ask.queue
-        );
-        self.tell(Some(id), "submitted", &text)?;
-        self.jobs.insert(id, Living::new(job));
-        self.follow(id)?;
         if no_wait {
             // Placed before any later submit of this round is heard, as was promised.
             self.plan()?;
@@ -72,6 +68,27 @@ impl Cycle {
         Ok(Submitted::Job(id))
     }
 
+    /// Stores one job.
+    fn take_in(&mut self, new: &NewJob) -> Result<Result<JobId, Error>, StoreError> {
+        let job = self.store.insert(new)?;
+        let id = job.id;
+        if !new.secrets.is_empty()
+            && let Err(error) = self.secrets.keep(id, &new.secrets)
+        {
+            self.store.take_back(id)?;
+            let error = Error::new(ErrorCode::Internal, chain(&error));
+            return Ok(Err(error));
+        }
+        let text = format!(
+            "{} for {} in queue {}",
+            job.ask.name, job.ask.request.amount, job.ask.queue
+        );
+        self.tell(Some(id), "submitted", &text)?;
+        self.jobs.insert(id, Living::new(job));
+        self.follow(id)?;
+        Ok(Ok(id))
+    }
+
     fn checked(&self, mut submit: Submit, by: &Caller) -> Result<NewJob, Error> {
         self.check_caller(&submit, by)?;
         asked::asked(&mut submit, self.config.containers.default.as_ref())?;
@@ -79,8 +96,20 @@ impl Cycle {
         let (queue, amount) =
             self.queue_and_amount(submit.queue.as_deref(), submit.amount.clone())?;
         let gpus = self.gpus_now();
-        let request = intake::request(amount, &submit, &gpus)?;
+        let request =
+            intake::request(amount, &submit, &gpus).map_err(|never| self.explain(never))?;
         let mut terms = Terms::of(&submit)?;
+        if let Some(array) = &submit.array {
+            array::check(array)?;
+            if submit.no_wait || submit.runner == v1::Runner::Client {
+                return Err(usage("an array waits in its queue")
+                    .hint("submit it without --no-wait: `divvy submit --array 0-9`"));
+            }
+        }
+        for after in &mut submit.after {
+            let own = self.own(&after.job, by.account.uid).map_err(journal)?;
+            after.job = own.map_or_else(|| std::mem::take(&mut after.job), |id| id.to_string());
+        }
         terms.after = self.followed(&submit.after)?;
         let owner = terms.owner(submit.project.as_deref());
         if let Some(project) = &submit.project
@@ -125,7 +154,8 @@ impl Cycle {
         }
         // Its client would write records that this agent trusts.
         if submit.runner == v1::Runner::Client && by.account.uid != Submitter::me().uid {
-            let why = "on the system's daemon programs are started by the daemon, not by their client";
+            let why =
+                "on the system's daemon programs are started by the daemon, not by their client";
             return Err(Error::new(ErrorCode::NotAllowed, why)
                 .hint("submit it and follow its log: `divvy submit`, `divvy logs -f last`"));
         }
@@ -138,9 +168,8 @@ impl Cycle {
         amount: Option<v1::Amount>,
     ) -> Result<(QueueName, Amount), Error> {
         let name = queue.map_or_else(|| Ok(QueueName::default_queue()), str::parse);
-        let name: QueueName = name.map_err(|error: IdError| {
-            usage(error.to_string()).hint(error.hint())
-        })?;
+        let name: QueueName =
+            name.map_err(|error: IdError| usage(error.to_string()).hint(error.hint()))?;
         let spec = self
             .config
             .queues

@@ -41,7 +41,8 @@ impl Cycle {
         Ok(self.store.job(id)?.map(|job| job.ask.by.uid))
     }
 
-    fn own(&self, reference: &str, caller: u32) -> Result<Option<JobId>, StoreError> {
+    /// The one of the caller's own jobs that a reference means, where it is not a number.
+    pub(super) fn own(&self, reference: &str, caller: u32) -> Result<Option<JobId>, StoreError> {
         if reference == "last" {
             let by = Submitter {
                 uid: caller,

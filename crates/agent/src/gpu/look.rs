@@ -151,11 +151,7 @@ pub fn now() -> reconcile::Moment {
     boot_time_ns()
 }
 
-fn books(
-    mut before: Before,
-    roster: &Roster,
-    gone: &HashSet<Owner>,
-) -> BTreeMap<JobId, Book> {
+fn books(mut before: Before, roster: &Roster, gone: &HashSet<Owner>) -> BTreeMap<JobId, Book> {
     let mut book = |(job, account): (JobId, &roster::Account)| {
         let after = account.slice.read();
         let spec = match &after {

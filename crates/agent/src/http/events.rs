@@ -10,8 +10,8 @@ use axum::extract::State;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
 use divvy_api::v1::{Event, List};
-use http_body_util::channel::{Channel, SendError, Sender};
 use divvy_core::JobId;
+use http_body_util::channel::{Channel, SendError, Sender};
 use serde::Deserialize;
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
@@ -107,11 +107,16 @@ impl Veil {
 
     async fn over(&self, events: &mut [Event]) {
         let Some((api, caller)) = &self.0 else { return };
-        let ids = events.iter().filter_map(|event| event.job.as_ref()?.parse().ok());
+        let ids = events
+            .iter()
+            .filter_map(|event| event.job.as_ref()?.parse().ok());
         let ids: BTreeSet<JobId> = ids.collect();
         let owners = api.mailbox.read(move |cycle| {
             let owner = |id| cycle.owner(id).ok().flatten().map(|owner| (id, owner));
-            Ok(ids.into_iter().filter_map(owner).collect::<BTreeMap<_, _>>())
+            Ok(ids
+                .into_iter()
+                .filter_map(owner)
+                .collect::<BTreeMap<_, _>>())
         });
         let owners = owners.await.unwrap_or_default();
         for event in events {

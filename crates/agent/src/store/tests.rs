@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use divvy_api::v1::Runner;
 use divvy_core::job::{Event, Gone, Outcome, Process};
+use divvy_core::mig::Placement;
 use divvy_core::reconcile::{Limiter, Policy, Way};
 use divvy_core::resize::Goal;
-use divvy_core::mig::Placement;
 use divvy_core::{Amount, Bytes, GpuUuid, Grant, Isolation, MigGrant, QueueName, Share};
 use jiff::Timestamp;
 

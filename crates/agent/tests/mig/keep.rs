@@ -1,6 +1,6 @@
 //! Instances from job to job.
 
-use divvy_api::v1::{JobState, MigState, Submit};
+use divvy_api::v1::{JobState, MigState, Resize, Submit};
 
 use super::*;
 use crate::harness::{ended, in_state, log};
@@ -138,6 +138,14 @@ async fn a_share_and_an_instance_live_on_one_node() {
         .await
         .unwrap();
     let instance = in_state(&client, &instance.id, JobState::Running).await;
+    // Turns are for slices: an instance has its units to itself.
+    let turns = Resize {
+        compute: Some("strict=0.2".to_owned()),
+        amount: None,
+    };
+    let refused = client.resize(&instance.id, &turns).await.unwrap_err();
+    assert!(refused.message.contains("no turns"), "{refused}");
+    client.resize(&part.id, &turns).await.unwrap();
     let held = |job: &Job| (job.slices[0].gpu_index, job.slices[0].enforcement.clone());
     assert_eq!(held(&part), (1, "interposer".to_owned()));
     assert_eq!(held(&instance), (0, "mig".to_owned()));

@@ -120,8 +120,13 @@ async fn an_ampere_waits_for_its_reset_and_nobody_gets_it_meanwhile() {
     let done = client.change_gpu("0", &change(GpuMode::Mig)).await.unwrap();
     assert!(done.left.unwrap().contains("--gpu-reset -i 0"));
     assert_eq!(mode(&client).await, "unmanaged");
+    let why = client.gpus().await.unwrap()[0].trouble.clone().unwrap();
+    assert!(why.contains("--gpu-reset -i 0"), "{why}");
+    let never = client.submit(&on("1g.5gb", &["true"])).await.unwrap_err();
+    assert!(never.message.contains(&why), "{never}");
     driver::happen(&home, "reset:0");
     until("it is divided", || mode(&client), |mode| mode == "mig").await;
+    assert_eq!(client.gpus().await.unwrap()[0].trouble, None);
     let job = run(&client, "1g.5gb").await;
     assert_eq!(job.exit_code, Some(0), "{job:#?}");
 }

@@ -136,11 +136,12 @@ async fn a_daemon_that_may_not_see_instances_gives_the_gpu_to_nobody() {
     home.start(&["--sim", "a100-40gb:1"]);
     let client = home.client();
     let job = client.submit(&on("1g.5gb", &["true"])).await;
-    let waits = match job {
-        Ok(job) => client.job(&job.id).await.unwrap().state == JobState::Queued,
-        Err(_) => true,
-    };
-    assert!(waits);
+    let refused = job.unwrap_err();
+    assert!(
+        refused.message.contains("its MIG instances cannot be read"),
+        "{refused}"
+    );
+    assert!(client.gpus().await.unwrap()[0].trouble.is_some());
     let why = until(
         "it is told",
         || told(&client, "mig_error"),

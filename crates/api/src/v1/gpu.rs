@@ -48,6 +48,9 @@ pub struct Gpu {
     /// Present while it is cut into MIG instances.
     #[serde(default)]
     pub mig: Option<Mig>,
+    /// What keeps it from being given out as it was told to be: a reset that is to come, instances that cannot be read.
+    #[serde(default)]
+    pub trouble: Option<String>,
 }
 
 /// A slice on a GPU.

@@ -3,11 +3,14 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use divvy_api::v1::{After, Submit};
+use divvy_api::v1::{After, Array, Submit};
 
 use crate::args::TermArgs;
 use crate::failure::{Result, usage};
 use crate::text;
+
+/// An array has fewer; the daemon says how many.
+const MOST_INDICES: u32 = 100_000;
 
 /// Adds what these words say.
 ///
@@ -62,6 +65,35 @@ pub fn seconds(flag: &str, text: &str) -> Result<u64> {
             "write 90s, 30m, 2h or 1h30m",
         )
     })
+}
+
+/// `0-9`, `1,3,5-7`, `0-99%4`.
+///
+/// # Errors
+/// As [`add`].
+pub fn array(text: &str) -> Result<Array> {
+    let wrong = || {
+        usage(
+            format!("--array {text} is not a list of indices"),
+            "write 0-9, 1,3,5-7, or 0-99%4 for four at once at most",
+        )
+    };
+    let (list, most) = match text.split_once('%') {
+        Some((list, most)) => (list, Some(most.parse().map_err(|_| wrong())?)),
+        None => (text, None),
+    };
+    let mut indices = Vec::new();
+    for part in list.split(',') {
+        let (from, to) = part.split_once('-').unwrap_or((part, part));
+        let read = |text: &str| text.trim().parse::<u32>().map_err(|_| wrong());
+        let (from, to) = (read(from)?, read(to)?);
+        // What is more than any daemon takes is not written out.
+        if from > to || to - from > MOST_INDICES {
+            return Err(wrong());
+        }
+        indices.extend(from..=to);
+    }
+    Ok(Array { indices, most })
 }
 
 /// `NAME=VALUE`, or the value that this process has.
@@ -152,6 +184,25 @@ mod tests {
         assert_eq!(env.collect::<Vec<_>>(), expected);
         assert_eq!(submit.secrets["TOKEN"], "a=b");
         assert_eq!(submit.secrets["HOME"], std::env::var("HOME").unwrap());
+    }
+
+    #[test]
+    fn arrays_are_lists_and_ranges_with_a_number_at_once() {
+        let read = |text: &str| array(text).map(|array| (array.indices, array.most));
+        assert_eq!(read("0-3%2").unwrap(), (vec![0, 1, 2, 3], Some(2)));
+        assert_eq!(read("7,1,3-4").unwrap(), (vec![7, 1, 3, 4], None));
+        for text in [
+            "",
+            "a",
+            "3-1",
+            "1-",
+            "0-3%",
+            "0-3%x",
+            "1,,2",
+            "0-4294967295",
+        ] {
+            assert!(read(text).is_err(), "{text}");
+        }
     }
 
     #[test]

@@ -85,7 +85,7 @@ fn row(gpu: &Gpu, maps: bool, view: View) -> Vec<String> {
 
 /// What a new job could get here: `0.25, 19.8 GiB`, or `up to 3g.20gb`.
 fn free(gpu: &Gpu) -> String {
-    if let Some(mig) = &gpu.mig {
+    if let Some(mig) = gpu.mig.as_ref().filter(|_| gpu.trouble.is_none()) {
         return mig::room(mig);
     }
     let share = 1000u16.saturating_sub(gpu.share_allocated);
@@ -93,7 +93,8 @@ fn free(gpu: &Gpu) -> String {
         .memory_allocated_bytes
         .saturating_add(gpu.memory_unmanaged_bytes);
     let memory = gpu.memory_usable_bytes.saturating_sub(taken);
-    if gpu.mode == "unmanaged" || share == 0 || memory == 0 {
+    let none = ["unmanaged", "mig"].contains(&gpu.mode.as_str());
+    if none || share == 0 || memory == 0 {
         return "–".to_owned();
     }
     format!("{}, {}", text::share(share), text::memory(memory))
@@ -137,7 +138,8 @@ fn note(gpu: &Gpu) -> String {
         true => String::new(),
         false => "the driver does not say what each process holds".to_owned(),
     };
-    let parts = [slices.join(", "), outside, past, blind];
+    let trouble = gpu.trouble.as_deref().map(text::clean).unwrap_or_default();
+    let parts = [slices.join(", "), trouble, outside, past, blind];
     parts
         .into_iter()
         .filter(|part| !part.is_empty())

@@ -187,7 +187,9 @@ fn short(name: &str, mig: &Mig) -> String {
 /// What a job could get of it now: `up to 3g.20gb`.
 pub fn room(mig: &Mig) -> String {
     let with_room = mig.profiles.iter().filter(|profile| profile.room > 0);
-    match with_room.max_by_key(|profile| profile.memory_bytes) {
+    // Those with an attribute are only for who names them.
+    let plain = |name: &str| !name.contains(['+', '-']);
+    match with_room.max_by_key(|profile| (plain(&profile.name), profile.memory_bytes)) {
         Some(largest) => format!("up to {}", text::clean(&largest.name)),
         None => "–".to_owned(),
     }

@@ -26,6 +26,7 @@ pub async fn submit(args: args::Submit) -> Outcome {
     };
     submit.preemptible = args.preemptible;
     submit.retries = args.retries.unwrap_or(0);
+    submit.array = args.array.as_deref().map(ask::terms::array).transpose()?;
     submit.dry_run = args.dry_run;
     submit.idempotency_key = args.idempotency_key;
     let job = once(&client()?, submit, args.job.sim.as_deref()).await?;

@@ -3,7 +3,7 @@
 use divvy_api::v1;
 use divvy_core::mig::Placement;
 use divvy_core::mig::recover::Stage;
-use divvy_core::{GpuUuid, Grant};
+use divvy_core::{GpuUuid, Grant, Mode};
 
 use super::slot;
 use crate::cycle::Cycle;
@@ -45,6 +45,41 @@ impl Cycle {
             profiles: table.profiles.iter().map(profile).collect(),
             instances: self.instances_on(device),
         })
+    }
+
+    /// What keeps a GPU from being given out as it was told to be.
+    pub(in crate::cycle) fn trouble_of(&self, device: &Device) -> Option<String> {
+        let wanted = device.wanted.map(|wanted| wanted.mode);
+        let mig = device.mig.map(|mig| (mig.current, mig.pending));
+        let index = device.gpu.index;
+        let reset = format!("once it is reset: `nvidia-smi --gpu-reset -i {index}`");
+        match (wanted, mig) {
+            _ if device.switching => Some("its mode is being changed".to_owned()),
+            (Some(Mode::Mig), Some((false, true))) => Some(format!("in MIG mode {reset}")),
+            (Some(Mode::Mig), Some((false, false))) => Some(format!(
+                "it has lost its MIG mode: `divvy admin gpu {index} --mode mig`"
+            )),
+            (Some(Mode::Shared | Mode::Exclusive), Some((true, false))) => {
+                Some(format!("out of MIG mode {reset}"))
+            }
+            _ => {
+                let why = self.migs.gpus.get(&device.gpu.uuid)?.trouble.as_ref()?;
+                Some(format!("its MIG instances cannot be read: {why}"))
+            }
+        }
+    }
+
+    /// To what can never be had here: GPUs that would perhaps have it, were they as they were told to be.
+    pub(in crate::cycle) fn explain(&self, error: v1::Error) -> v1::Error {
+        if error.code != v1::ErrorCode::NeverFits {
+            return error;
+        }
+        let troubles = self.devices.iter().filter_map(|device| {
+            let trouble = self.trouble_of(device)?;
+            Some(format!("; GPU {}: {trouble}", device.gpu.index))
+        });
+        let message = std::iter::once(error.message).chain(troubles).collect();
+        v1::Error { message, ..error }
     }
 
     /// The instance that a grant is.
