@@ -1,0 +1,108 @@
+//! Arrays: one submit that is many jobs, alike but for their index.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use divvy_api::v1::{Array, Error};
+use divvy_core::{Job as Life, JobId};
+
+use super::Cycle;
+use crate::intake::usage;
+use crate::job::{Job, NewJob};
+use crate::terms::ArrayTask;
+
+/// The variable by which a job of an array knows its part.
+const INDEX: &str = "DIVVY_ARRAY_INDEX";
+
+/// As many jobs as one submit makes at most.
+const MOST_JOBS: usize = 10_000;
+
+/// What cannot be an array.
+pub(super) fn check(array: &Array) -> Result<(), Error> {
+    let different: BTreeSet<u32> = array.indices.iter().copied().collect();
+    let count = array.indices.len();
+    if count == 0 || count > MOST_JOBS || different.len() < count {
+        return Err(
+            usage(format!("an array has 1 to {MOST_JOBS} different indices"))
+                .hint("write --array 0-9, --array 1,3,5 or --array 0-9%2"),
+        );
+    }
+    if array.most == Some(0) {
+        return Err(usage("an array of which nothing may run never ends")
+            .hint("write how many of its jobs may run at once after the %, as in 0-9%2"));
+    }
+    Ok(())
+}
+
+/// One job for each index; the first has the submit's key. `array`: the number of the first, once it has one.
+pub(super) fn task(new: &NewJob, array: &Array, index: u32, first: Option<JobId>) -> NewJob {
+    let mut task = new.clone();
+    task.ask.name = format!("{}[{index}]", new.ask.name);
+    task.env.insert(INDEX.to_owned(), index.to_string());
+    task.ask.terms.array = Some(ArrayTask {
+        array: first,
+        index,
+        most: array.most,
+    });
+    if first.is_some() {
+        task.key = None;
+    }
+    task
+}
+
+impl Job {
+    /// The array that it belongs to, and how many of that may hold something at once.
+    fn array(&self) -> Option<(JobId, Option<u32>)> {
+        let task = self.ask.terms.array?;
+        Some((task.array.unwrap_or(self.id), task.most))
+    }
+}
+
+/// How many more of each array's jobs may be placed now.
+pub(super) struct Room(BTreeMap<JobId, u32>);
+
+impl Cycle {
+    pub(super) fn array_room(&self) -> Room {
+        let mut held: BTreeMap<JobId, u32> = BTreeMap::new();
+        let mut most = BTreeMap::new();
+        for living in self.jobs.values() {
+            let Some((array, Some(limit))) = living.job.array() else {
+                continue;
+            };
+            most.insert(array, limit);
+            if !matches!(living.job.life, Life::Queued | Life::Ended { .. }) {
+                *held.entry(array).or_default() += 1;
+            }
+        }
+        let left = |(array, most): (JobId, u32)| {
+            let held = held.get(&array).copied().unwrap_or(0);
+            (array, most.saturating_sub(held))
+        };
+        Room(most.into_iter().map(left).collect())
+    }
+
+    /// Why a job waits whose array has all that may run at once.
+    pub(super) fn held_by_its_array(&self, job: &Job) -> Option<String> {
+        let (_, most) = job.array()?;
+        let waits = job.life == Life::Queued && !self.waits.contains_key(&job.id);
+        let most = most.filter(|_| waits)?;
+        let s = if most == 1 { "" } else { "s" };
+        Some(format!("its array has {most} job{s} at once at most"))
+    }
+}
+
+impl Room {
+    /// Whether this one may be asked for; whoever is counts.
+    pub(super) fn admits(&mut self, job: &Job) -> bool {
+        let Some((array, Some(_))) = job.array() else {
+            return true;
+        };
+        match self.0.get_mut(&array) {
+            Some(0) => false,
+            Some(left) => {
+                *left -= 1;
+                true
+            }
+            None => true,
+        }
+    }
+}
