@@ -4,6 +4,7 @@ use divvy_api::v1::{self, Error, ErrorCode, Submit};
 use divvy_core::ids::IdError;
 use divvy_core::{Amount, JobId, QueueName, Waiting};
 
+use super::read::journal;
 use super::{Cycle, Living, after, array};
 use crate::access::Caller;
 use crate::clock::now;
