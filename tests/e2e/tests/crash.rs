@@ -305,5 +305,13 @@ fn submission(home: &Home, command: &[&str], key: &str) -> Submit {
         no_wait: false,
         dry_run: false,
         idempotency_key: Some(key.to_owned()),
+        priority: 0,
+        preemptible: false,
+        time_limit_s: None,
+        after: Vec::new(),
+        retries: 0,
+        secrets: BTreeMap::new(),
+        array: None,
+        container: None,
     }
 }

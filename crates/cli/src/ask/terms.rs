@@ -261,10 +261,10 @@ mod tests {
             ),
             (
                 TermArgs {
-                    env: words(&["DIVVY_NO_SUCH"]),
+                    env: words(&["NO_SUCH_VARIABLE"]),
                     ..TermArgs::default()
                 },
-                "DIVVY_NO_SUCH",
+                "NO_SUCH_VARIABLE",
             ),
             (
                 TermArgs {
