@@ -159,7 +159,7 @@ fn serve(
             },
             cdi: args.cdi_dir,
         },
-        groups: cgroup::folder(&plan::instance(home.state())),
+        groups: cgroup::stem(&plan::instance(home.state())),
         home,
         rules: Arc::clone(&doors.rules),
     };

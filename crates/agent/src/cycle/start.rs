@@ -23,7 +23,7 @@ use crate::process::Process;
 use crate::records::{Exit, JobDir, Outcome, RecordError, Spec};
 use crate::secrets::SecretsError;
 use crate::store::StoreError;
-use crate::supervise::cgroup::Held;
+use crate::supervise::cgroup::{Group, Held};
 use crate::supervise::chain;
 
 /// Why a job that has its grants could not be started.
@@ -126,7 +126,8 @@ impl Cycle {
             Some(container) => {
                 let parts: Vec<_> = grants.iter().map(|grant| self.migs.part(grant)).collect();
                 let config = &self.config;
-                Some(plan(config, container, &around, &parts, limiter.as_ref())?)
+                let runs = job.course.runs;
+                Some(plan(config, container, runs, &around, &parts, limiter.as_ref())?)
             }
             None => None,
         };
@@ -145,8 +146,8 @@ impl Cycle {
             container,
             user: user.clone(),
             held: match &self.config.groups {
-                Ok(folder) => Held {
-                    group: Some(folder.join(id.to_string())),
+                Ok(stem) => Held {
+                    group: Some(Group::of(stem, id)),
                     because: None,
                 },
                 Err(because) => Held {

@@ -3,17 +3,18 @@
 //!
 //! ```text
 //! the agent's own group, delegated to it
-//!   divvy-INSTANCE/
-//!     JOB/        the program and all that descends from it; the supervisor goes in to start it, and out again
+//!   divvy-INSTANCE-JOB/   the program and all that descends from it; the supervisor goes in to start it, and out again
 //! ```
 //! Nothing is limited by them: no controller is turned on, so that the agent may stay in a group that has others below it.
 //! Elsewhere a job is its session and what its supervisor, a subreaper, takes in.
 
 use std::fs;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use divvy_core::JobId;
 use serde::{Deserialize, Serialize};
 
 use crate::process::Process;
@@ -44,8 +45,9 @@ pub struct Held {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group(PathBuf);
 
-/// The folder for the groups of this instance's jobs, below the group of this process; or why there cannot be one.
-pub fn folder(instance: &str) -> Result<PathBuf, String> {
+/// What the groups of this instance's jobs are called, before their numbers, below the group of this process; or why there can be
+/// none.
+pub fn stem(instance: &str) -> Result<PathBuf, String> {
     let own = own().ok_or("there is no cgroup v2 here")?;
     if Path::new("/run/systemd/system").is_dir() && !is_delegated(&own) {
         return Err(format!(
@@ -53,21 +55,26 @@ pub fn folder(instance: &str) -> Result<PathBuf, String> {
             own.display()
         ));
     }
-    let folder = own.join(format!("divvy-{instance}"));
-    match fs::create_dir(&folder) {
+    let name = format!("divvy-{instance}-");
+    let tried = own.join(format!("{name}try"));
+    match fs::create_dir(&tried) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
             return Err(format!("{} is not ours to write: {error}", own.display()));
         }
         _ => {}
     }
-    if !folder.join(KILL).exists() {
+    let can_kill = tried.join(KILL).exists();
+    let _ = fs::remove_dir(&tried);
+    if !can_kill {
         return Err(format!("this kernel has no {KILL} (Linux 5.14 has)"));
     }
     // Groups of jobs that ended unseen; one that is in use cannot be removed.
-    for left in fs::read_dir(&folder).into_iter().flatten().flatten() {
-        let _ = fs::remove_dir(left.path());
+    for left in fs::read_dir(&own).into_iter().flatten().flatten() {
+        if left.file_name().as_bytes().starts_with(name.as_bytes()) {
+            let _ = fs::remove_dir(left.path());
+        }
     }
-    Ok(folder)
+    Ok(own.join(name))
 }
 
 /// The group that this process is in, as a folder.
@@ -106,6 +113,13 @@ fn is_delegated(own: &Path) -> bool {
 impl Group {
     pub fn at(path: impl Into<PathBuf>) -> Self {
         Self(path.into())
+    }
+
+    /// The one of this job, by what [`stem`] answered.
+    pub fn of(stem: &Path, job: JobId) -> PathBuf {
+        let mut name = stem.as_os_str().to_owned();
+        name.push(job.to_string());
+        name.into()
     }
 
     /// Does this inside of a new group, so that what it starts is born there.
@@ -175,6 +189,12 @@ mod tests {
         );
         assert_eq!(find("0::/x", inner), None);
         assert_eq!(find("4:memory:/m\n", mounts), None);
+    }
+
+    #[test]
+    fn a_jobs_group_lies_beside_those_of_others() {
+        let group = Group::of(Path::new("/g/divvy-0a-"), JobId(7));
+        assert_eq!(group, Path::new("/g/divvy-0a-7"));
     }
 
     #[test]
