@@ -629,6 +629,56 @@ fn input_and_output_are_the_terminals_and_signals_reach_the_container() {
 }
 
 #[test]
+fn a_container_on_a_mig_instance_has_the_instance_and_no_limiter() {
+    let Some((_engine, home)) = scene("a100-40gb:1") else {
+        return;
+    };
+    let file = home.scratch().join("sim.toml");
+    fs::write(&file, "[mig]\nenabled = [0]\n").unwrap();
+    let home = home.variable("DIVVY_SIM_CONFIG", file.to_str().unwrap());
+    let _daemon = home.daemon(&[]);
+    let script = "cudarc_probe fill --route linear; echo $CUDA_VISIBLE_DEVICES; ls /run/divvy-job";
+    let run = [
+        "docker",
+        "run",
+        "--mig-profile",
+        "1g.5gb",
+        IMAGE,
+        "sh",
+        "-c",
+        script,
+    ];
+    let said = home.divvy(&run).ok();
+    let report = &reports(&said.stdout)[0];
+    // What the hardware has: 4.75 GiB, less a context.
+    assert!((4 * GIB..5 * GIB).contains(&got(report)), "{report}");
+    let lines: Vec<&str> = said.stdout.lines().skip(1).collect();
+    assert!(lines[0].starts_with("MIG-"), "{lines:?}");
+    assert_eq!(lines[1..], ["sim-state"]);
+    let job = home.ended("last");
+    assert_eq!(job.slices[0].enforcement, "mig");
+}
+
+#[test]
+fn a_container_that_failed_is_tried_again_in_a_new_one() {
+    let Some((_engine, home)) = scene("a100-80gb:1") else {
+        return;
+    };
+    let _daemon = home.daemon(&[]);
+    let gates = Path::new(&home.gate("x")).parent().unwrap().to_owned();
+    let mount = format!("-v {}:/gates", gates.display());
+    let script = "test -e /gates/tried && exit 0; touch /gates/tried; exit 3";
+    let flags = ["--retries", "1", "--docker-args", &mount];
+    let job = submit(&home, &flags, &["sh", "-c", script]);
+    let ended = home.ended(&job);
+    assert_eq!(
+        (ended.end_reason, ended.exit_code),
+        (Some(EndReason::Completed), Some(0)),
+        "{ended:?}"
+    );
+}
+
+#[test]
 fn what_cannot_be_started_says_so_with_a_shells_code() {
     let Some((_engine, home)) = scene("a100-80gb:1") else {
         return;

@@ -42,7 +42,7 @@ pub fn asked(submit: &mut Submit, default: Option<&Container>) -> Result<(), Err
             submit.env.insert(name, value);
         }
     }
-    for name in submit.env.keys() {
+    for name in submit.env.keys().chain(submit.secrets.keys()) {
         docker::env_name(name).map_err(|refused| refusal(&refused))?;
     }
     container.arguments =

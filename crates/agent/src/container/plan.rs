@@ -92,9 +92,12 @@ pub fn instance(state: &Path) -> String {
     format!("{:08x}", hash >> 32 ^ hash & 0xffff_ffff)
 }
 
-/// The name of a job's container.
-pub fn name(instance: &str, job: &str) -> String {
-    format!("divvy-{instance}-{job}")
+/// The name of a job's container. `runs`: how often the job ran before; what is left of that run may not be gone yet.
+pub fn name(instance: &str, job: &str, runs: u32) -> String {
+    match runs {
+        0 => format!("divvy-{instance}-{job}"),
+        runs => format!("divvy-{instance}-{job}.{}", u64::from(runs) + 1),
+    }
 }
 
 #[cfg(test)]
@@ -106,6 +109,7 @@ mod tests {
         assert_eq!(instance(Path::new("/home/u/.local/state/divvy")).len(), 8);
         assert_eq!(instance(Path::new("/a")), instance(Path::new("/a")));
         assert_ne!(instance(Path::new("/a")), instance(Path::new("/b")));
-        assert_eq!(name("0badcafe", "7"), "divvy-0badcafe-7");
+        assert_eq!(name("0badcafe", "7", 0), "divvy-0badcafe-7");
+        assert_eq!(name("0badcafe", "7", 1), "divvy-0badcafe-7.2");
     }
 }

@@ -91,7 +91,8 @@ impl Cycle {
         let edits = edits(&held, &files);
         // A container job's are there; for any other they are made now.
         cover::lay(&edits, &files).map_err(|error| internal(&error))?;
-        let name = plan::name(&plan::instance(config.home.state()), &number);
+        let instance = plan::instance(config.home.state());
+        let name = plan::name(&instance, &number, job.course.runs);
         Ok(v1::DockerArgs {
             job: number,
             flags: edits.flags(),
@@ -131,10 +132,11 @@ pub enum ContainerError {
     Simulator(#[from] LibraryMissing),
 }
 
-/// What the supervisor of a job that has its grants needs. `limiter`: in which form it is to be; none where the hardware holds it.
+/// What the supervisor of a job that has its grants needs. `runs`: how often it ran before. `limiter`: in which form it is to be; none where the hardware holds it.
 pub fn plan(
     config: &Config,
     container: &v1::Container,
+    runs: u32,
     around: &Surroundings<'_>,
     parts: &[Part],
     limiter: Option<&Wish>,
@@ -142,7 +144,7 @@ pub fn plan(
     let instance = plan::instance(config.home.state());
     let socket = engine::socket()?;
     Ok(Plan {
-        name: plan::name(&instance, around.job),
+        name: plan::name(&instance, around.job, runs),
         image: container.image.clone(),
         options: docker::options(&container.arguments)?,
         kept: vec![

@@ -181,11 +181,10 @@ impl Job<'_> {
         if let Some(limiter) = &self.plan.held.limiter {
             self.look_inside(made, config, limiter).await?;
         }
-        let said = fs::metadata(self.dir.log()).map_or(0, |log| log.len());
         report(self.dir.write_container(&Placed {
             name: self.plan.name.clone(),
             id: made.id.clone(),
-            log_from: said,
+            log_from: self.log_size(),
         }));
         Ok(())
     }

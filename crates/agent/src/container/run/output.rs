@@ -75,12 +75,20 @@ impl Job<'_> {
         }
     }
 
+    /// How long the job's log is, which is this process's output; a terminal has no length.
+    pub(super) fn log_size(&self) -> u64 {
+        if self.place != Place::Background {
+            return 0;
+        }
+        let log = rustix::fs::fstat(io::stdout());
+        log.map_or(0, |log| u64::try_from(log.st_size).unwrap_or(0))
+    }
+
     /// The engine's log, from where the job's own ends.
     async fn copy_log(&self, made: &Made) {
         let from = self.dir.container().ok().flatten();
         let from = from.map_or(0, |placed| placed.log_from);
         loop {
-            let has = std::fs::metadata(self.dir.log()).map_or(0, |log| log.len());
             let options = LogsOptions {
                 follow: true,
                 stdout: true,
@@ -89,7 +97,7 @@ impl Job<'_> {
                 ..LogsOptions::default()
             };
             let words = made.docker.logs(&made.id, Some(options));
-            match pour(Box::pin(words), has.saturating_sub(from)).await {
+            match pour(Box::pin(words), self.log_size().saturating_sub(from)).await {
                 // A removed container has no log either.
                 Err(error) if engine::status(&error).is_none() => tokio::time::sleep(AGAIN).await,
                 _ => return,
