@@ -131,10 +131,13 @@ fn message(empty: &Board<'_>, request: &Request) -> String {
             ..
         } => most_memory(empty, request, some),
         Need::Parts { count, .. }
-            if usize::try_from(count).is_ok_and(|count| count <= parts + instances) =>
+            if usize::try_from(count).is_ok_and(|count| count <= parts.max(instances)) =>
         {
             "it is less than 2MiB".to_owned()
         }
+        Need::Parts { .. } if parts > 0 && instances > 0 => format!(
+            "one job gets parts of shared GPUs or instances, and {some} {parts} can be shared and {instances} cut"
+        ),
         Need::Parts { .. } => only(parts + instances, cut),
     };
     let with = match request.isolation {

@@ -53,6 +53,10 @@ fn check_jobs(snapshot: &Snapshot) -> Result<(), Violation> {
         if held.grants.is_empty() {
             return Err(Violation::HoldsNothing(held.job));
         }
+        let instances = held.grants.iter().filter(|grant| grant.mig.is_some());
+        if ![0, held.grants.len()].contains(&instances.count()) {
+            return Err(Violation::BothKinds(held.job));
+        }
         let mut gpus = BTreeSet::new();
         if let Some(twice) = held.grants.iter().find(|grant| !gpus.insert(&grant.gpu)) {
             return Err(Violation::TwiceOnGpu {
@@ -138,6 +142,10 @@ pub enum Violation {
     JobTwice(JobId),
     #[error("job #{0} is held without holding anything")]
     HoldsNothing(JobId),
+    #[error(
+        "job {0} holds parts of shared GPUs and MIG instances: its limiter would hold nothing or too much"
+    )]
+    BothKinds(JobId),
     #[error("job #{job} holds GPU {index} twice")]
     TwiceOnGpu { job: JobId, index: u32 },
     #[error("slice {label} has {memory}, which is not a positive multiple of 2MiB")]

@@ -28,7 +28,8 @@ pub(crate) struct Seat {
 ///
 /// A part goes to a shared GPU before one in MIG mode: there it gets what it asks for, here the next size up. Of shared GPUs
 /// it goes where the least share is left over, then the least memory, then the lowest index. Of those in MIG mode an idle
-/// instance comes first, then the place with the least [rank](crate::mig::Rank), then the lowest index. A part is never spread over GPUs, and equal parts go to different ones.
+/// instance comes first, then the place with the least [rank](crate::mig::Rank), then the lowest index. A part is never spread over GPUs, and equal
+/// parts go to different ones, all shared or all in MIG mode.
 pub(crate) fn place(
     board: &Board<'_>,
     request: &Request,
@@ -41,7 +42,7 @@ pub(crate) fn place(
     let (least, most) = match Need::of(request.amount) {
         Need::Whole { min, max } => (min, max),
         Need::Parts { count, .. } => {
-            let (mut instances, mut parts): (Vec<_>, Vec<_>) =
+            let (mut instances, mut parts): (Vec<Offer>, Vec<Offer>) =
                 offers.into_iter().partition(|offer| offer.seat.is_some());
             // Stable, and the board is in order of index.
             parts.sort_by_key(|offer| {
@@ -50,8 +51,13 @@ pub(crate) fn place(
                 (share, tile.free_memory().saturating_sub(offer.size.memory))
             });
             instances.sort_by_key(|offer| offer.seat.as_ref().map(|seat| seat.candidate.rank));
-            parts.append(&mut instances);
-            offers = parts;
+            // One job is held by the limiter or by instances, never by both.
+            let enough =
+                |offers: &[Offer]| u32::try_from(offers.len()).is_ok_and(|found| found >= count);
+            offers = match enough(&parts) {
+                true => parts,
+                false => instances,
+            };
             (count, count)
         }
     };
