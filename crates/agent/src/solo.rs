@@ -165,11 +165,13 @@ fn prepare(submit: Submit, home: &Home, node: &Node, runs: &[Run]) -> Result<Pre
         preload: &node.programs.preload,
         simulated: node.simulated.as_ref(),
     };
+    let mut env = submit.env;
+    env.extend(submit.secrets);
     let spec = Spec {
         job: name.clone(),
         command: submit.command,
         cwd: submit.cwd.into(),
-        env: for_job(submit.env, &around),
+        env: for_job(env, &around),
         grace_ms: u64::try_from(GRACE.as_millis()).unwrap_or(u64::MAX),
         limiter: Some(node.programs.wish(&folder, node.simulated.as_ref())),
         container: None,

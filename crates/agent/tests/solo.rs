@@ -73,6 +73,16 @@ fn solo(home: &Home, amount: &str, command: &[&str]) -> Output {
 }
 
 #[test]
+fn a_secret_reaches_the_program() {
+    let home = Home::new();
+    let script = "test \"$TOKEN\" = hush";
+    let args = ["run", "--no-daemon", "--sim", SIM, "-g", "0.25", "--secret"];
+    let command = ["TOKEN", "--", "sh", "-c", script];
+    let mut run = home.command(&[&args[..], &command[..]].concat());
+    assert!(run.env("TOKEN", "hush").status().unwrap().success());
+}
+
+#[test]
 fn runs_share_a_gpu_and_one_too_many_is_refused() {
     let home = Home::new();
     let first = Run::start(&home, "first", "0.5");

@@ -127,7 +127,14 @@ impl Cycle {
                 let parts: Vec<_> = grants.iter().map(|grant| self.migs.part(grant)).collect();
                 let config = &self.config;
                 let runs = job.course.runs;
-                Some(plan(config, container, runs, &around, &parts, limiter.as_ref())?)
+                Some(plan(
+                    config,
+                    container,
+                    runs,
+                    &around,
+                    &parts,
+                    limiter.as_ref(),
+                )?)
             }
             None => None,
         };
