@@ -80,10 +80,13 @@ impl Drop for Opening {
     }
 }
 
-/// Tries again and again, some ten milliseconds at most. Fit for a fork handler.
+/// Longest wait for another thread, in nanoseconds: on a busy machine one that was interrupted comes back within some tens of milliseconds.
+const PATIENCE: u64 = 300_000_000;
+
+/// Tries again and again, for a bounded time. Fit for a fork handler.
 fn wait_until(mut done: impl FnMut() -> bool) -> bool {
     let start = clock(libc::CLOCK_MONOTONIC);
-    while clock(libc::CLOCK_MONOTONIC).saturating_sub(start) < 10_000_000 {
+    while clock(libc::CLOCK_MONOTONIC).saturating_sub(start) < PATIENCE {
         if done() {
             return true;
         }
