@@ -16,7 +16,7 @@ use crate::ask::{answer, complaint};
 use crate::store::{Store, StoreError};
 use crate::supervise::chain;
 
-/// Taken where it cannot be measured: more than any data-centre GPU has shown (300 to 500 MB, simdriver notes).
+/// Taken where it cannot be measured: more than a data-centre GPU is believed to take (300 to 500 MB; docs/hardware.md).
 const ASSUMED: Bytes = Bytes::mib(600);
 
 /// How long a probe may take; the first context after a boot takes seconds.
