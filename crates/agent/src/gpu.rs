@@ -150,10 +150,65 @@ impl Device {
         } = &seen.observed;
         self.used = *used;
         self.mig = mig.as_ref().map(|mig| mig.mode);
-        self.offer = mig.as_ref().and_then(|mig| mig.offer.clone());
+        let offer = mig.as_ref().and_then(|mig| mig.offer.clone());
+        let offers_another = self.offer != offer;
+        self.offer = offer;
         self.utilization_percent = *utilization_percent;
         self.unmanaged.clone_from(&seen.strangers);
         self.says_who = processes.iter().all(|process| process.used.is_some());
-        std::mem::replace(&mut self.gpu.foreign, foreign) != foreign
+        std::mem::replace(&mut self.gpu.foreign, foreign) != foreign || offers_another
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use divvy_core::reconcile;
+
+    /// A look at a GPU in MIG mode that offers this.
+    fn seen(offer: Option<Arc<Offer>>) -> Seen {
+        let on = MigMode {
+            current: true,
+            pending: true,
+        };
+        let observed = Observed {
+            uuid: GpuUuid::from_bytes([1; 16]),
+            index: 0,
+            model: "A100".into(),
+            total: Bytes::gib(40),
+            reserved: Bytes::ZERO,
+            used: Bytes::ZERO,
+            utilization_percent: None,
+            processes: Vec::new(),
+            mig: Some(Sight {
+                mode: on,
+                offer,
+                epoch: Some(0),
+                instances: Vec::new(),
+                trouble: None,
+            }),
+        };
+        Seen {
+            observed,
+            sight: reconcile::Sight::default(),
+            strangers: Vec::new(),
+            tenants: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn what_a_gpu_can_be_cut_into_matters_to_a_plan_once_it_is_known() {
+        let before = seen(None);
+        let mut device = Device::new(&before.observed, Mode::Mig, Bytes::ZERO);
+        let offer = || {
+            Some(Arc::new(Offer {
+                table: Ok(Table::of_model("a100-40gb").unwrap()),
+                ids: Vec::new(),
+            }))
+        };
+        assert!(!device.update(&before, Bytes::ZERO));
+        assert!(device.update(&seen(offer()), Bytes::ZERO));
+        assert!(!device.update(&seen(offer()), Bytes::ZERO));
+        assert!(device.table().is_some());
     }
 }

@@ -63,6 +63,7 @@ impl Cycle {
         living.supervisor_end = None;
         living.failed = None;
         living.false_starts = 0;
+        living.refusals = 0;
         living.damaged = false;
         living.ledgers.clear();
         living.members.clear();

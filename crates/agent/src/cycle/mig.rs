@@ -46,6 +46,8 @@ pub struct Migs {
     boot: String,
     /// As the journal has them.
     instances: BTreeMap<Slot, Instance>,
+    /// Slots with an order under way: whoever holds one may let go of it meanwhile, and nobody else gets it before the report.
+    busy: BTreeSet<Slot>,
     gpus: BTreeMap<GpuUuid, OfGpu>,
     /// For the next instance.
     generation: u64,
@@ -108,6 +110,7 @@ impl Migs {
             workers,
             boot: instances::boot(),
             instances,
+            busy: BTreeSet::new(),
             gpus: BTreeMap::new(),
             reclaimed: BTreeSet::new(),
             told: BTreeSet::new(),
@@ -135,6 +138,22 @@ impl Migs {
         }
     }
 
+    /// Whether an instance is nobody's, and nothing is being done to it.
+    fn is_idle(&self, instance: &Instance) -> bool {
+        instance.job.is_none() && self.standing(instance) == Standing::Idle
+    }
+
+    /// What an instance of ours that no job holds is to a plan.
+    fn standing(&self, instance: &Instance) -> Standing {
+        match instance.stage {
+            Stage::Creating => Standing::Coming,
+            Stage::Ready if self.busy.contains(&instance.slot) => Standing::Coming,
+            Stage::Ready => Standing::Idle,
+            Stage::Destroying => Standing::Leaving,
+            Stage::Quarantined => Standing::Quarantined,
+        }
+    }
+
     fn gpu(&mut self, gpu: &GpuUuid) -> &mut OfGpu {
         self.gpus.entry(gpu.clone()).or_default()
     }
@@ -154,14 +173,15 @@ pub(super) fn slot(grant: &Grant) -> Option<Slot> {
 }
 
 impl Cycle {
-    /// Journals what the instances of a job that starts are to be, and those that make room for them.
+    /// Journals what the instances of a job that starts are to be, and those that make room for them. True where it waits for
+    /// none and can be started at once.
     pub(super) fn claim(
         &mut self,
         id: JobId,
         reclaim: &[(GpuUuid, Placement)],
-    ) -> Result<(), StoreError> {
+    ) -> Result<bool, StoreError> {
         let Some(living) = self.jobs.get(&id) else {
-            return Ok(());
+            return Ok(false);
         };
         let user = living.job.ask.user.clone();
         let grants = living.job.life.grants().to_vec();
@@ -177,6 +197,8 @@ impl Cycle {
                 continue;
             };
             let size = self.size(&slot);
+            let there = self.migs.instances.get(&slot);
+            let idle = there.is_some_and(|instance| self.migs.is_idle(instance));
             let task = match self.migs.instances.get_mut(&slot) {
                 None => {
                     let generation = self.migs.generation;
@@ -202,15 +224,14 @@ impl Cycle {
                     }
                 }
                 Some(instance) => {
-                    let idle = instance.stage == Stage::Ready && instance.job.is_none();
                     let Some(made) = instance.made.clone().filter(|_| idle) else {
                         let what = format!(
                             "the plan gave away {}, which is {}",
                             instance.label(),
                             instance.stage.name()
                         );
-                        self.withdraw(id, &what);
-                        return Ok(());
+                        self.set_back(id, &what, false)?;
+                        return Ok(false);
                     };
                     instance.job = Some(id);
                     self.store.save_mig(instance)?;
@@ -229,7 +250,7 @@ impl Cycle {
                 living.awaits.insert(slot);
             }
         }
-        Ok(())
+        Ok(self.awaits_nothing(id))
     }
 
     /// Whether everything that a job runs on is there.
@@ -241,8 +262,7 @@ impl Cycle {
     fn reclaim(&mut self, id: JobId, slot: &Slot) -> Result<(), StoreError> {
         let instance = self.migs.instances.get(slot);
         // Whatever else has become of it, the one that needs its place is refused, and planned anew.
-        let Some(instance) = instance.filter(|one| one.stage == Stage::Ready && one.job.is_none())
-        else {
+        let Some(instance) = instance.filter(|one| self.migs.is_idle(one)) else {
             return Ok(());
         };
         let label = instance.label();
@@ -270,6 +290,10 @@ impl Cycle {
 
     fn order(&mut self, gpu: &GpuUuid, task: Task) {
         self.migs.gpu(gpu).outstanding += 1;
+        if let Some(slot) = task.slot() {
+            let free = self.migs.busy.insert(slot.clone());
+            debug_assert!(free, "two orders for {slot} at once");
+        }
         self.round.orders.push(Order {
             gpu: gpu.clone(),
             task,
@@ -297,6 +321,9 @@ impl Cycle {
         let of_gpu = self.migs.gpu(&report.gpu);
         of_gpu.outstanding = of_gpu.outstanding.saturating_sub(1);
         of_gpu.epoch = of_gpu.epoch.max(report.epoch);
+        if let Some(slot) = report.result.slot() {
+            self.migs.busy.remove(slot);
+        }
         self.round.replan = true;
         // The next look is to show it.
         self.observer.hurry();
@@ -364,6 +391,7 @@ impl Cycle {
             instance.user = Some(living.job.ask.user.clone());
             let starting = matches!(living.job.life, Life::Starting { .. });
             if starting && living.awaits.is_empty() {
+                living.refusals = 0;
                 self.round.starts.push(living.job.id);
                 self.round.reached.push(living.job.id);
             }
@@ -422,8 +450,19 @@ impl Cycle {
         if !starting || !living.awaits.contains(slot) {
             return Ok(());
         }
-        living.refusals += u32::from(!failure.is_in_use());
-        if failure.is_final() || living.refusals >= REFUSALS {
+        match failure.is_in_use() {
+            true => self.put_back(id, why),
+            false => self.set_back(id, why, failure.is_final()),
+        }
+    }
+
+    /// Puts a job back that cannot have what it was to have, or gives it up: where that is final, or has come too often.
+    fn set_back(&mut self, id: JobId, why: &str, is_final: bool) -> Result<(), StoreError> {
+        let Some(living) = self.jobs.get_mut(&id) else {
+            return Ok(());
+        };
+        living.refusals += 1;
+        if is_final || living.refusals >= REFUSALS {
             living.awaits.clear();
             self.withdraw(id, why);
             return Ok(());
@@ -560,14 +599,15 @@ impl Cycle {
         let ours = self.migs.instances.values();
         let ours = ours.filter(|one| one.slot.gpu == *gpu && one.job.is_none());
         // In this order, so that what is coming hides what leaves for it.
-        let stages = [
-            (Stage::Creating, Standing::Coming),
-            (Stage::Ready, Standing::Idle),
-            (Stage::Quarantined, Standing::Quarantined),
-            (Stage::Destroying, Standing::Leaving),
+        let standings = [
+            Standing::Coming,
+            Standing::Idle,
+            Standing::Quarantined,
+            Standing::Leaving,
         ];
-        for (stage, standing) in stages {
-            for instance in ours.clone().filter(|instance| instance.stage == stage) {
+        for standing in standings {
+            let these = ours.clone();
+            for instance in these.filter(|one| self.migs.standing(one) == standing) {
                 let placement = instance.slot.placement;
                 list(placement, size_in(&table, placement), standing);
             }

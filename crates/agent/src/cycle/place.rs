@@ -38,8 +38,7 @@ impl Cycle {
             self.store.hold(&job)?;
             self.store.save(&job)?;
             self.tell(Some(job.id), "starting", &labels(&job))?;
-            self.claim(job.id, &start.reclaim)?;
-            if self.awaits_nothing(job.id) {
+            if self.claim(job.id, &start.reclaim)? {
                 self.round.starts.push(job.id);
                 self.round.reached.push(job.id);
             }

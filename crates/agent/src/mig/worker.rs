@@ -13,6 +13,7 @@ use std::collections::btree_map::Entry;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -61,6 +62,46 @@ pub enum Task {
     Mode { on: bool },
 }
 
+impl Task {
+    /// Which slot it is about; `None` where it is about the whole GPU.
+    pub fn slot(&self) -> Option<&Slot> {
+        match self {
+            Self::Make { slot, .. } | Self::Reuse { slot, .. } | Self::Unmake { slot, .. } => {
+                Some(slot)
+            }
+            Self::Mode { .. } => None,
+        }
+    }
+
+    /// What has become of it, where that is a failure.
+    fn failed(self, failure: Failure) -> Outcome {
+        match self {
+            Self::Make {
+                slot, generation, ..
+            }
+            | Self::Reuse {
+                slot, generation, ..
+            } => Outcome::Made {
+                slot,
+                generation,
+                result: Err(failure),
+                reused: false,
+            },
+            Self::Unmake {
+                slot, generation, ..
+            } => Outcome::Unmade {
+                slot,
+                generation,
+                result: Err(failure),
+            },
+            Self::Mode { on } => Outcome::Mode {
+                on,
+                result: Err(failure),
+            },
+        }
+    }
+}
+
 /// What has become of an order.
 #[derive(Debug)]
 pub struct Report {
@@ -90,6 +131,16 @@ pub enum Outcome {
         on: bool,
         result: Result<(Activation, Option<MigMode>), Failure>,
     },
+}
+
+impl Outcome {
+    /// Which slot it is about; `None` where it is about the whole GPU.
+    pub fn slot(&self) -> Option<&Slot> {
+        match self {
+            Self::Made { slot, .. } | Self::Unmade { slot, .. } => Some(slot),
+            Self::Mode { .. } => None,
+        }
+    }
 }
 
 /// How often each GPU was changed: odd while it is being changed.
@@ -178,7 +229,7 @@ impl Worker {
         for task in tasks {
             let began = Instant::now();
             self.source.epochs.step(&self.gpu);
-            let result = self.carry_out(task);
+            let result = survive(task, |task| self.carry_out(task));
             let report = Report {
                 gpu: self.gpu.clone(),
                 result,
@@ -262,6 +313,17 @@ impl Worker {
     }
 }
 
+/// Whoever gave an order hears of it whatever happens: what an order that ended in a panic has left is not known.
+fn survive(task: Task, carry_out: impl FnOnce(Task) -> Outcome) -> Outcome {
+    let again = task.clone();
+    catch_unwind(AssertUnwindSafe(|| carry_out(task))).unwrap_or_else(|_| {
+        // Its words are in the log already.
+        again.failed(Failure::Stuck(
+            "an error of ours ended it halfway".to_owned(),
+        ))
+    })
+}
+
 /// NVML has no lock of its own. Held until the file is closed.
 fn lock(path: &Path) -> io::Result<File> {
     if let Some(folder) = path.parent() {
@@ -276,4 +338,35 @@ fn lock(path: &Path) -> io::Result<File> {
         .open(path)?;
     file.lock()?;
     Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use divvy_core::mig::Placement;
+
+    #[test]
+    fn an_order_that_ends_in_a_panic_is_reported_as_stuck() {
+        let gpu = "GPU-00000000-0000-5000-8000-000000000001".parse().unwrap();
+        let placement = Placement {
+            profile: 19,
+            start: 3,
+        };
+        let slot = Slot { gpu, placement };
+        let task = Task::Make {
+            slot: slot.clone(),
+            generation: 7,
+            size: 1,
+        };
+        let outcome = survive(task, |_| panic!("halfway"));
+        assert_eq!(outcome.slot(), Some(&slot));
+        let Outcome::Made {
+            generation, result, ..
+        } = outcome
+        else {
+            panic!("{outcome:?}");
+        };
+        assert_eq!(generation, 7);
+        assert!(matches!(result, Err(Failure::Stuck(_))), "{result:?}");
+    }
 }

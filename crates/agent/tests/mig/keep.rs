@@ -1,6 +1,6 @@
 //! Instances from job to job.
 
-use divvy_api::v1::{JobState, MigState, Resize, Submit};
+use divvy_api::v1::{JobState, MigGc, MigState, Resize, Submit};
 
 use super::*;
 use crate::harness::{ended, in_state, log};
@@ -94,6 +94,40 @@ async fn another_users_instance_is_made_anew() {
     run(&client, "1g.5gb").await;
     assert_eq!(story(&client).await, ["mig_created", "mig_created"]);
     assert_eq!(driver::layout(&home, 0).len(), 1);
+}
+
+#[tokio::test]
+async fn an_instance_that_is_made_anew_is_nobodys_until_it_is_made() {
+    if !is_root() {
+        return;
+    }
+    let mut home = served("a100-40gb:1", ENABLED);
+    run(&home.client(), "7g.40gb").await;
+    home.kill();
+    let db = rusqlite::Connection::open(home.path().join("state.db")).unwrap();
+    let changed = db.execute("UPDATE mig_instance SET user = 'somebody'", []);
+    assert_eq!(changed.unwrap(), 1);
+    drop(db);
+    let slow = "[[fault]]\nfunction = 'nvmlDeviceCreateGpuInstanceWithPlacement'\ntimes = 0\ndelay_ms = 4000\n";
+    std::fs::write(home.path().join("sim.toml"), format!("{ENABLED}{slow}")).unwrap();
+    home.start(&["--sim", "a100-40gb:1"]);
+    let client = home.client();
+    let first = client.submit(&on("7g.40gb", &["true"])).await.unwrap();
+    client.cancel(&first.id).await.unwrap();
+    let first = ended(&client, &first.id).await;
+    assert_eq!(first.started_at, None, "{first:#?}");
+    assert_eq!(shown(&client).await[0].2, MigState::Coming);
+    assert!(client.mig_gc(&MigGc::default()).await.unwrap().is_empty());
+    // There is no other place for the second.
+    let second = client.submit(&on("7g.40gb", &["true"])).await.unwrap();
+    let waits = client.job(&second.id).await.unwrap();
+    assert_eq!(waits.state, JobState::Queued, "{waits:#?}");
+    let second = ended(&client, &second.id).await;
+    assert_eq!(second.exit_code, Some(0), "{second:#?}");
+    assert_eq!(
+        story(&client).await,
+        ["mig_created", "mig_created", "mig_reused"]
+    );
 }
 
 #[tokio::test]

@@ -73,6 +73,35 @@ async fn a_place_that_is_refused_is_left_for_another() {
 }
 
 #[tokio::test]
+async fn refusals_of_an_earlier_run_do_not_count_for_the_next() {
+    if !is_root() {
+        return;
+    }
+    let refused = |call: u32, times: u32| {
+        format!("[[fault]]\nfunction = '{CREATE}'\ncode = 23\ncall = {call}\ntimes = {times}\n")
+    };
+    // The third makes the first run's instance, and the fourth would be one refusal too many.
+    let config = format!("{ENABLED}{}{}", refused(1, 2), refused(4, 1));
+    let home = served("a100-40gb:1", &config);
+    let client = home.client();
+    let script = "test -e once && exit 0; touch once; exec sleep 600";
+    let submit = divvy_api::v1::Submit {
+        cwd: home.path().to_str().unwrap().to_owned(),
+        ..on("1g.5gb", &["sh", "-c", script])
+    };
+    let job = client.submit(&submit).await.unwrap();
+    let once = home.path().join("once");
+    until("it runs", || async { once.exists() }, |runs| *runs).await;
+    let (profile, start) = driver::places(&home, 0)[0];
+    driver::destroy(&home, 0, profile, start);
+    until("it is forgotten", || shown(&client), Vec::is_empty).await;
+    client.requeue(&job.id).await.unwrap();
+    let job = ended(&client, &job.id).await;
+    assert_eq!(job.exit_code, Some(0), "{job:#?}");
+    assert_eq!(told(&client, "mig_refused").await.len(), 3);
+}
+
+#[tokio::test]
 async fn a_gpu_whose_bare_device_somebody_holds_is_tried_again_later() {
     if !is_root() {
         return;

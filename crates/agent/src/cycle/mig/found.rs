@@ -48,6 +48,7 @@ impl Cycle {
             return Ok(());
         }
         of_gpu.trouble.clone_from(&sight.trouble);
+        self.round.replan = true;
         let Some(why) = &sight.trouble else {
             return Ok(());
         };

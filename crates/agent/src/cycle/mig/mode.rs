@@ -6,7 +6,7 @@
 //! Nothing is stopped for it: who is in the way is named, and whoever asked drains the GPU first. A GPU is never reset by us.
 
 use divvy_api::v1::{self, Error, ErrorCode, GpuChange, GpuChanged, MigGc};
-use divvy_core::mig::recover::Stage;
+use divvy_core::mig::Standing;
 use divvy_core::{GpuUuid, Mode};
 use divvy_driver::nvml::mig::{Activation, MigMode};
 
@@ -138,11 +138,11 @@ impl Cycle {
         let ours = self.migs.instances.values();
         for instance in ours.filter(|one| one.slot.gpu == *uuid && one.job.is_none()) {
             let label = instance.label();
-            blockers.extend(match instance.stage {
-                Stage::Ready => None,
-                Stage::Creating => Some(format!("{label} is being made")),
-                Stage::Destroying => Some(format!("{label} is being destroyed")),
-                Stage::Quarantined => Some(format!(
+            blockers.extend(match self.migs.standing(instance) {
+                Standing::Idle | Standing::Foreign => None,
+                Standing::Coming => Some(format!("{label} is being made")),
+                Standing::Leaving => Some(format!("{label} is being destroyed")),
+                Standing::Quarantined => Some(format!(
                     "{label} is in quarantine: {}",
                     instance.reason.as_deref().unwrap_or("nobody said why")
                 )),
@@ -157,9 +157,8 @@ impl Cycle {
     }
 
     fn idle_on(&self, uuid: &GpuUuid) -> Vec<Slot> {
-        let idle = self.migs.instances.values().filter(|instance| {
-            instance.slot.gpu == *uuid && instance.stage == Stage::Ready && instance.job.is_none()
-        });
+        let ours = self.migs.instances.values();
+        let idle = ours.filter(|one| one.slot.gpu == *uuid && self.migs.is_idle(one));
         idle.map(|instance| instance.slot.clone()).collect()
     }
 
@@ -318,8 +317,9 @@ impl Cycle {
             .instances
             .values()
             .filter(|instance| {
+                let standing = self.migs.standing(instance);
                 instance.job.is_none()
-                    && matches!(instance.stage, Stage::Ready | Stage::Quarantined)
+                    && matches!(standing, Standing::Idle | Standing::Quarantined)
                     && chosen(self.index(&instance.slot.gpu))
             })
             .map(|instance| instance.slot.clone())

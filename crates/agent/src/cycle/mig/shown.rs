@@ -1,8 +1,8 @@
 //! MIG as the API shows it.
 
 use divvy_api::v1;
-use divvy_core::mig::Placement;
 use divvy_core::mig::recover::Stage;
+use divvy_core::mig::{Placement, Standing};
 use divvy_core::{GpuUuid, Grant, Mode};
 
 use super::slot;
@@ -166,7 +166,7 @@ impl Cycle {
                 shown(
                     placement,
                     self.size(&instance.slot),
-                    state(instance),
+                    self.state(instance),
                     Some(instance),
                 )
             })
@@ -180,14 +180,15 @@ impl Cycle {
         all.sort_by_key(|one| (one.start, one.memory_slices));
         all
     }
-}
 
-fn state(instance: &Instance) -> v1::MigState {
-    match (instance.stage, instance.job) {
-        (Stage::Creating, _) => v1::MigState::Coming,
-        (Stage::Ready, Some(_)) => v1::MigState::InUse,
-        (Stage::Ready, None) => v1::MigState::Idle,
-        (Stage::Destroying, _) => v1::MigState::Leaving,
-        (Stage::Quarantined, _) => v1::MigState::Quarantined,
+    fn state(&self, instance: &Instance) -> v1::MigState {
+        match self.migs.standing(instance) {
+            _ if instance.stage == Stage::Ready && instance.job.is_some() => v1::MigState::InUse,
+            Standing::Idle => v1::MigState::Idle,
+            Standing::Foreign => v1::MigState::Foreign,
+            Standing::Quarantined => v1::MigState::Quarantined,
+            Standing::Leaving => v1::MigState::Leaving,
+            Standing::Coming => v1::MigState::Coming,
+        }
     }
 }
