@@ -20,7 +20,9 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use divvy_core::JobId;
 use jiff::Timestamp;
+use rustix::fs::{Mode, OFlags};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -34,6 +36,8 @@ use crate::supervise::identity::Identity;
 pub const STARTED: &str = "started.json";
 pub const EXIT: &str = "exit.json";
 const SPEC: &str = "spec.json";
+/// What is left where [`JobDir::write_spec`] was killed.
+const SPEC_UNFINISHED: &str = "spec.json.tmp";
 const LAUNCH: &str = "launch.json";
 const LIMITER: &str = "limiter.json";
 const CONTAINER: &str = "container.json";
@@ -186,12 +190,15 @@ impl JobDir {
 
     /// Removes the spec and with it the job's environment.
     pub fn forget_spec(&self) -> Result<(), RecordError> {
-        match fs::remove_file(self.0.join(SPEC)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(self.error("remove", SPEC, error))
+        for name in [SPEC, SPEC_UNFINISHED] {
+            match fs::remove_file(self.0.join(name)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(self.error("remove", name, error));
+                }
+                _ => {}
             }
-            _ => Ok(()),
         }
+        Ok(())
     }
 
     /// Takes the run lock; `None` when another process holds it. Makes the folder if it is not there: an agent may die
@@ -223,13 +230,16 @@ impl JobDir {
             .map_err(|error| self.error("open", LOCK, error))
     }
 
+    /// For a program to write to. It may be there from an earlier run, and is its user's then ([`UNMOVED`]).
     pub fn open_log(&self) -> Result<File, RecordError> {
-        OpenOptions::new()
-            .append(true)
-            .create(true)
-            .mode(0o600)
-            .open(self.0.join(LOG))
-            .map_err(|error| self.error("open", LOG, error))
+        let open = || {
+            let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | UNMOVED;
+            let log = rustix::fs::open(self.log(), flags, Mode::RUSR | Mode::WUSR)?;
+            // The program's output is as it would be without.
+            rustix::fs::fcntl_setfl(&log, OFlags::APPEND)?;
+            io::Result::Ok(File::from(log))
+        };
+        open().map_err(|error| self.error("open", LOG, error))
     }
 
     pub fn launch(&self) -> Result<Option<Begun>, RecordError> {
@@ -348,6 +358,33 @@ impl JobDir {
     }
 }
 
+/// How a file is opened that belongs to a job's user: nothing that the user does with it leads elsewhere or keeps the opener waiting.
+/// Under a lease (fcntl(2), `F_SETLEASE`) a plain open waits for the holder, for 45 seconds unless the machine says otherwise; with
+/// `O_NONBLOCK` it fails with `EWOULDBLOCK`.
+pub const UNMOVED: OFlags = OFlags::NONBLOCK
+    .union(OFlags::NOFOLLOW)
+    .union(OFlags::NOCTTY)
+    .union(OFlags::CLOEXEC);
+
+/// Removes the specs that are left of jobs that have ended, with the environments in them: whoever was to remove them was killed.
+pub fn sweep(jobs: &Path, lives: impl Fn(JobId) -> bool) {
+    for entry in fs::read_dir(jobs).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let job = name.to_str().and_then(|name| name.parse().ok());
+        if job.is_none_or(&lives) {
+            continue;
+        }
+        let first = entry.path();
+        let again = (1..).map(|run| first.join(format!("run-{run}")));
+        let runs = std::iter::once(first.clone()).chain(again.take_while(|run| run.is_dir()));
+        for run in runs {
+            if let Err(error) = JobDir::new(run).forget_spec() {
+                tracing::warn!(%error, "the spec of a job that ended, with its environment, stays on disk");
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -434,6 +471,8 @@ mod tests {
     #[test]
     fn a_forgotten_spec_leaves_no_secret() {
         let (_root, dir) = dir();
+        // Killed while it wrote.
+        fs::write(dir.path().join("spec.json.tmp"), "{\"KEY\":\"secret").unwrap();
         dir.forget_spec().unwrap();
         dir.forget_spec().expect("a second time changes nothing");
         assert_eq!(dir.spec().unwrap(), None);
@@ -444,6 +483,34 @@ mod tests {
                     .contains("secret")
             );
         }
+    }
+
+    #[test]
+    fn specs_of_jobs_that_ended_are_swept_with_those_of_all_their_runs() {
+        let (root, dir) = dir();
+        let run = dir.path().join("run-1");
+        fs::create_dir(&run).unwrap();
+        fs::write(run.join("spec.json"), "secret").unwrap();
+        fs::write(run.join("spec.json.tmp"), "secret").unwrap();
+        sweep(root.path(), |job| job == JobId(7));
+        assert!(dir.spec().unwrap().is_some(), "it lives");
+        sweep(root.path(), |job| job == JobId(8));
+        assert_eq!(dir.spec().unwrap(), None);
+        assert_eq!(fs::read_dir(run).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_log_is_appended_to_and_is_never_what_a_link_leads_to() {
+        let (_root, dir) = dir();
+        let log = || dir.open_log();
+        log().unwrap().write_all(b"one\n").unwrap();
+        log().unwrap().write_all(b"two\n").unwrap();
+        assert_eq!(fs::read_to_string(dir.log()).unwrap(), "one\ntwo\n");
+        let flags = rustix::fs::fcntl_getfl(log().unwrap()).unwrap();
+        assert!(flags.contains(OFlags::APPEND) && !flags.contains(OFlags::NONBLOCK));
+        fs::rename(dir.log(), dir.path().join("other")).unwrap();
+        std::os::unix::fs::symlink("other", dir.log()).unwrap();
+        assert!(log().is_err());
     }
 
     #[test]

@@ -248,13 +248,18 @@ fn start(dir: &JobDir, spec: &Spec, place: Place) -> Result<u32, lookup::LaunchE
         .split_first()
         .ok_or_else(lookup::LaunchError::empty)?;
     let mut env = spec.env.clone();
-    if let Some(wish) = &spec.limiter {
-        let limiter = form::lay(wish, &mut env, spec.user.as_ref())?;
-        // Without the record nobody can say which form it is, and it is that form all the same.
-        report(dir.write_limiter(&limiter));
-        if limiter.form == Form::Preload {
-            lookup::limiter(&env)?;
+    let mut held = spec.held.clone();
+    let doors = held.group.clone().and_then(|path| {
+        let doors = Group::at(&path).make();
+        doors
+            .map_err(|error| held = without_group(&path, &error))
+            .ok()
+    });
+    if let Err(error) = limit(dir, spec, &mut env) {
+        if let Some(doors) = doors {
+            doors.give_up();
         }
+        return Err(error);
     }
     let launch = || launch(spec, place, &env, name, args);
     let launch = || match &spec.user {
@@ -267,24 +272,44 @@ fn start(dir: &JobDir, spec: &Spec, place: Place) -> Result<u32, lookup::LaunchE
         }),
         None => launch(),
     };
-    let mut held = spec.held.clone();
-    let started = match &held.group {
-        None => launch(),
-        Some(path) => {
+    let started = match (doors, &spec.held.group) {
+        (Some(doors), Some(path)) => {
             let mut started = None;
-            let tried = Group::at(path).start(|| started = Some(launch()));
-            if let Err(error) = tried {
+            if let Err(error) = doors.start(|| started = Some(launch())) {
                 // Also when it came in and not out: then it is in there itself, and must not be killed with it.
-                held = Held {
-                    group: None,
-                    because: Some(format!("{}: {error}", path.display())),
-                };
+                held = without_group(path, &error);
             }
             started.unwrap_or_else(launch)
         }
+        _ => launch(),
     };
     report(dir.write_held(&held));
     started
+}
+
+fn without_group(path: &Path, error: &io::Error) -> Held {
+    Held {
+        group: None,
+        because: Some(format!("{}: {error}", path.display())),
+    }
+}
+
+/// Gets the job its limiter, if it is to have one.
+fn limit(
+    dir: &JobDir,
+    spec: &Spec,
+    env: &mut BTreeMap<String, String>,
+) -> Result<(), lookup::LaunchError> {
+    let Some(wish) = &spec.limiter else {
+        return Ok(());
+    };
+    let limiter = form::lay(wish, env, spec.user.as_ref())?;
+    // Without the record nobody can say which form it is, and it is that form all the same.
+    report(dir.write_limiter(&limiter));
+    match limiter.form {
+        Form::Preload => lookup::limiter(env),
+        Form::Wrapper => Ok(()),
+    }
 }
 
 fn launch(

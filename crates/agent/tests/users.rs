@@ -179,10 +179,19 @@ fn of_anothers_job_one_sees_that_it_is_there_and_no_more() {
         name: Some("train".into()),
         ..shell("echo s3cret-output; exec sleep 1000 # s3cret-word")
     };
-    let id = as_user(&home, ANA, async |client| {
+    let (failed, id) = as_user(&home, ANA, async |client| {
+        let absent = Submit {
+            name: Some("absent".into()),
+            ..quarter(&["/no/s3cret"])
+        };
+        let failed = client.submit(&absent).await.unwrap().id;
+        ended(&client, &failed).await;
+        let why = client.why(&failed).await.unwrap();
+        assert!(why.summary.contains("/no/s3cret"), "{}", why.summary);
         let id = client.submit(&submit).await.unwrap().id;
         in_state(&client, &id, JobState::Running).await;
-        id
+        assert!(client.job(&id).await.unwrap().limiter.is_some());
+        (failed, id)
     });
     as_user(&home, LEE, async |client| {
         let shown = client.job(&id).await.unwrap();
@@ -212,6 +221,10 @@ fn of_anothers_job_one_sees_that_it_is_there_and_no_more() {
                 assert!(error.hint.is_some());
             }
         }
+        let why = client.why(&failed).await.unwrap();
+        assert_eq!(why.summary, "it has ended");
+        let shown = client.job(&id).await.unwrap();
+        assert!(shown.limiter.is_none() && shown.group.is_none());
         // There is none of theirs, so `last` is the last of all, and still not theirs.
         let error = refused(client.cancel("last").await);
         assert_eq!(error.code, ErrorCode::NotAllowed);

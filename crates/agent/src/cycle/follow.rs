@@ -69,6 +69,7 @@ impl Cycle {
         let before: Vec<JobId> = self.jobs.keys().copied().collect();
         self.remove_orphaned_slices();
         self.secrets.sweep(|job| self.jobs.contains_key(&job));
+        crate::records::sweep(&self.config.home.jobs(), |job| self.jobs.contains_key(&job));
         self.store.begin()?;
         for id in &before {
             let Some(living) = self.jobs.get_mut(id) else {

@@ -35,11 +35,11 @@ pub async fn gate(
     let Some(of) = verb::job(&path) else {
         // Most of what there is to look at names jobs; without one it is about nobody's.
         caller.may(verb, Whose::None)?;
-        return pass(request, caller, next).await;
+        return pass(request, caller, None, next).await;
     };
     if api.rules.is_private() {
         // There is one user, whose everything is.
-        return pass(request, caller, next).await;
+        return pass(request, caller, None, next).await;
     }
     let reference = decoded(of.reference)?;
     let asked_by = caller.account.uid;
@@ -49,7 +49,7 @@ pub async fn gate(
         .await?;
     caller.may(verb, caller.whose(owner))?;
     rename(&mut request, &format!("/v1/jobs/{id}{}", of.rest))?;
-    pass(request, caller, next).await
+    pass(request, caller, Some(owner), next).await
 }
 
 /// By the kernel's word, or by a token that was given.
@@ -90,8 +90,14 @@ async fn caller(api: &Api, peer: &Peer, given: Option<&HeaderValue>) -> Result<C
     }
 }
 
-async fn pass(mut request: Request, caller: Caller, next: Next) -> Result<Response, Failure> {
-    let veiled = Veil::of(&request, &caller);
+/// `owner` is whose job the call is about, where it is about one.
+async fn pass(
+    mut request: Request,
+    caller: Caller,
+    owner: Option<u32>,
+    next: Next,
+) -> Result<Response, Failure> {
+    let veiled = Veil::of(&request, &caller, owner);
     request.extensions_mut().insert(caller);
     let response = next.run(request).await;
     match veiled {
@@ -139,12 +145,19 @@ fn is_json(response: &Response) -> bool {
 }
 
 /// Takes out of answers about jobs what is only their owners' to see.
-struct Veil(Caller);
+struct Veil {
+    caller: Caller,
+    /// Whose job the call is about.
+    owner: Option<u32>,
+}
 
 impl Veil {
-    fn of(request: &Request, caller: &Caller) -> Option<Self> {
+    fn of(request: &Request, caller: &Caller, owner: Option<u32>) -> Option<Self> {
         let is_job = request.uri().path().starts_with("/v1/jobs");
-        (is_job && !caller.sees_everybody()).then(|| Self(caller.clone()))
+        (is_job && !caller.sees_everybody()).then(|| Self {
+            caller: caller.clone(),
+            owner,
+        })
     }
 
     async fn over(&self, response: Response) -> Result<Response, Failure> {
@@ -153,19 +166,29 @@ impl Veil {
             .await
             .map_err(|error| internal(&error))?;
         let mut answer: Value = serde_json::from_slice(&body).map_err(|error| internal(&error))?;
-        if answer["kind"] == "JobList"
-            && let Some(jobs) = answer["items"].as_array_mut()
-        {
-            jobs.iter_mut().for_each(|job| self.draw(job));
+        let draw: fn(&Self, &mut Value) = match answer["kind"].as_str() {
+            Some("JobList") => Self::draw,
+            Some("Why") => Self::mute,
+            _ => |_, _| {},
+        };
+        if let Some(items) = answer["items"].as_array_mut() {
+            items.iter_mut().for_each(|item| draw(self, item));
         }
         let body = serde_json::to_vec(&answer).map_err(|error| internal(&error))?;
         parts.headers.remove(header::CONTENT_LENGTH);
         Ok(Response::from_parts(parts, Body::from(body)))
     }
 
+    /// Why one waits is everybody's business; what went wrong in a program is its owner's.
+    fn mute(&self, why: &mut Value) {
+        if self.owner.is_none_or(|owner| !self.caller.sees(owner)) && why["state"] == "ended" {
+            why["summary"] = "it has ended".into();
+        }
+    }
+
     fn draw(&self, job: &mut Value) {
         let owner = job["uid"].as_u64().and_then(|uid| u32::try_from(uid).ok());
-        if owner.is_some_and(|owner| self.0.sees(owner)) {
+        if owner.is_some_and(|owner| self.caller.sees(owner)) {
             return;
         }
         let Some(job) = job.as_object_mut() else {
@@ -178,12 +201,15 @@ impl Veil {
             ("cwd", Value::String(String::new())),
             ("directory", Value::String(String::new())),
             ("slice_directory", Value::Null),
+            // How they came about names files.
+            ("limiter", Value::Null),
+            ("group", Value::Null),
         ] {
             if let Some(value) = job.get_mut(field) {
                 *value = nothing;
             }
         }
-        // Why one waits is everybody's business; what went wrong in a program is its owner's.
+        // As in [`Self::mute`].
         if job.get("state").is_some_and(|state| state == "ended") {
             job.insert("reason".into(), Value::Null);
         }
@@ -197,16 +223,19 @@ mod tests {
     use crate::access::Role;
 
     fn veil() -> Veil {
-        Veil(Caller {
-            account: Account {
-                uid: 1000,
-                gid: 1000,
-                name: "ana".into(),
-                groups: Vec::new(),
+        Veil {
+            caller: Caller {
+                account: Account {
+                    uid: 1000,
+                    gid: 1000,
+                    name: "ana".into(),
+                    groups: Vec::new(),
+                },
+                role: Role::User,
+                sees_all: false,
             },
-            role: Role::User,
-            sees_all: false,
-        })
+            owner: None,
+        }
     }
 
     #[test]
@@ -215,6 +244,7 @@ mod tests {
             "id": "7", "uid": 1001, "name": "train", "state": "ended", "reason": "cannot start /secret/x",
             "command": ["/secret/x"], "cwd": "/secret", "directory": "/secret/7", "slice_directory": "/secret/s",
             "container": {"image": "secret"}, "secrets": ["SECRET"],
+            "limiter": {"form": "preload", "reason": "cannot open /secret/libcuda.so.1"}, "group": {"path": "/secret/g"},
         });
         let mut shown = job.clone();
         veil().draw(&mut shown);
@@ -232,6 +262,19 @@ mod tests {
         stray.as_object_mut().unwrap().remove("uid");
         veil().draw(&mut stray);
         assert_eq!(stray["command"], Value::Array(Vec::new()));
+    }
+
+    #[test]
+    fn why_anothers_job_ended_is_not_told_and_why_it_waits_is() {
+        let told = |owner, state: &str| {
+            let mut why = serde_json::json!({"state": state, "summary": "cannot start /secret/x"});
+            Veil { owner, ..veil() }.mute(&mut why);
+            why["summary"].to_string().contains("secret")
+        };
+        assert!(told(Some(1000), "ended"), "one's own");
+        assert!(!told(Some(1001), "ended"));
+        assert!(!told(None, "ended"));
+        assert!(told(Some(1001), "queued"));
     }
 
     #[test]

@@ -8,8 +8,8 @@
 //! Nothing is limited by them: no controller is turned on, so that the agent may stay in a group that has others below it.
 //! Elsewhere a job is its session and what its supervisor, a subreaper, takes in.
 
-use std::fs;
-use std::io;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -122,29 +122,35 @@ impl Group {
         name.into()
     }
 
-    /// Does this inside of a new group, so that what it starts is born there.
+    /// Makes the group and opens the way into it and back. Done before anything is mounted: what a path leads to afterwards is
+    /// another matter.
     ///
     /// # Errors
-    /// When this process cannot get in, and then nothing was done; or not out again.
-    pub fn start<T>(&self, work: impl FnOnce() -> T) -> io::Result<T> {
+    /// When it cannot be made or opened.
+    pub fn make(&self) -> io::Result<Doors> {
         let before = own().ok_or(io::ErrorKind::Unsupported)?;
         match fs::create_dir(&self.0) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
             _ => {}
         }
-        if let Err(error) = fs::write(self.0.join(PROCS), "0") {
-            let _ = fs::remove_dir(&self.0);
-            return Err(error);
-        }
-        let done = work();
-        // Who may go into a group may go back to the one above it, from which it came.
-        fs::write(before.join(PROCS), "0")?;
-        Ok(done)
+        let open = || {
+            Ok(Doors {
+                group: self.clone(),
+                into: to_write(&self.0.join(PROCS))?,
+                back: to_write(&before.join(PROCS))?,
+            })
+        };
+        open().inspect_err(|_| self.give_up())
+    }
+
+    /// Removes it if nothing is in it.
+    fn give_up(&self) {
+        let _ = fs::remove_dir(&self.0);
     }
 
     /// Kills all of it, also what forks meanwhile.
     pub fn kill(&self) -> io::Result<()> {
-        fs::write(self.0.join(KILL), "1")
+        to_write(&self.0.join(KILL))?.write_all(b"1")
     }
 
     /// Its processes that live.
@@ -166,6 +172,41 @@ impl Group {
             let _ = self.kill();
             std::thread::sleep(LOOK);
         }
+    }
+}
+
+/// A file of the kernel's, which is there or not: neither made nor cut short.
+fn to_write(path: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).open(path)
+}
+
+/// The way into a group that nothing was started in, and back.
+#[derive(Debug)]
+pub struct Doors {
+    group: Group,
+    into: File,
+    back: File,
+}
+
+impl Doors {
+    /// Does this inside of the group, so that what it starts is born there.
+    ///
+    /// # Errors
+    /// When this process cannot get in, and then nothing was done; or not out again.
+    pub fn start<T>(mut self, work: impl FnOnce() -> T) -> io::Result<T> {
+        if let Err(error) = self.into.write_all(b"0") {
+            self.group.give_up();
+            return Err(error);
+        }
+        let done = work();
+        // Who may go into a group may go back to the one above it, from which it came.
+        self.back.write_all(b"0")?;
+        Ok(done)
+    }
+
+    /// Nothing is to be started.
+    pub fn give_up(self) {
+        self.group.give_up();
     }
 }
 
@@ -198,9 +239,20 @@ mod tests {
     }
 
     #[test]
+    fn what_is_no_kernels_file_is_neither_made_nor_cut_short() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("library");
+        assert!(to_write(&file).is_err());
+        assert!(!file.exists());
+        fs::write(&file, "whole").unwrap();
+        to_write(&file).unwrap();
+        assert_eq!(fs::read_to_string(&file).unwrap(), "whole");
+    }
+
+    #[test]
     fn where_no_group_can_be_made_nothing_is_started() {
         let group = Group::at("/no/such/place/7");
-        assert!(group.start(|| panic!("started")).is_err());
+        assert!(group.make().is_err());
         assert!(group.members().is_empty());
         group.remove();
     }

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 
 use divvy_driver::load::{BEHIND, CUDA, CUDA_BEHIND, NVML, NVML_BEHIND};
 use divvy_ledger::MOUNTED;
-use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::fs::{CWD, Mode, OFlags, StatVfsMountFlags, openat, statvfs};
 use rustix::mount::{
     MountFlags, MountPropagationFlags, mount, mount_bind, mount_change, mount_remount,
 };
@@ -78,16 +78,33 @@ pub struct Cover {
 }
 
 impl Cover {
-    /// Finds the driver's files as the job's loader will.
+    /// Finds the driver's files as the loader of a job of this process's own user will.
     ///
     /// # Errors
     /// [`CoverError::NotRoot`], [`CoverError::NoDriver`].
     pub fn find(wrapper: &Wrapper, library_path: Option<&str>) -> Result<Self, CoverError> {
+        Self::among(wrapper, |name| loader::files(name, library_path))
+    }
+
+    /// Finds the driver's files for a job of another user: those that are installed, whatever that user's environment says, as
+    /// what a user names would be looked for and mounted over with root's rights.
+    ///
+    /// # Errors
+    /// [`CoverError::NotRoot`], [`CoverError::NoDriver`].
+    pub fn installed(wrapper: &Wrapper) -> Result<Self, CoverError> {
+        Self::among(wrapper, |name| match &wrapper.simulated {
+            // The daemon's own folder.
+            Some(folder) => loader::files(name, folder.to_str()),
+            None => loader::installed(name),
+        })
+    }
+
+    fn among(wrapper: &Wrapper, files: impl Fn(&str) -> Vec<PathBuf>) -> Result<Self, CoverError> {
         if !rustix::process::geteuid().is_root() {
             return Err(CoverError::NotRoot);
         }
         let library = |name, behind, file: &Path| {
-            let over = loader::files(name, library_path);
+            let over = files(name);
             let real = taken_from(&over, behind)?;
             Some(Library {
                 wrapper: file.to_owned(),
@@ -143,7 +160,9 @@ impl Cover {
             mount_new(folder)?;
         }
         for (library, (real, wrapper)) in self.libraries.iter().zip(&sources) {
-            bind_new(real, &behind.join(library.behind))?;
+            let there = behind.join(library.behind);
+            bind_new(real, &there)?;
+            protect(&there)?;
             let over = match &self.folder {
                 Some(folder) => vec![folder.join(library.name())],
                 None => library.over.clone(),
@@ -157,6 +176,7 @@ impl Cover {
                 if !same(&path, &library.wrapper) {
                     return Err(CoverError::NotCovered(path));
                 }
+                protect(&path)?;
             }
         }
         if let Some(folder) = &self.folder {
@@ -165,6 +185,7 @@ impl Cover {
         }
         let mounted = Path::new(MOUNTED);
         fs::create_dir(mounted).map_err(failed("make", mounted))?;
+        // Written by the job, as its user: the one mount that stays so.
         bind(&slice, mounted)?;
         for folder in folders {
             let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV;
@@ -273,6 +294,22 @@ fn bind(source: &OwnedFd, target: &Path) -> Result<(), CoverError> {
     mount_bind(source, target).map_err(failed("mount over", target))
 }
 
+/// Lets nobody write through a bind, root neither: behind it is a file that other jobs have, too. What the file's own mount forbids
+/// stays forbidden, as a namespace that is not the machine's first must not lift it (mount_namespaces(7)).
+fn protect(path: &Path) -> Result<(), CoverError> {
+    let there = statvfs(path).map_err(failed("look at", path))?.f_flag;
+    let mut flags = MountFlags::BIND | MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV;
+    for (is, stays) in [
+        (StatVfsMountFlags::NOEXEC, MountFlags::NOEXEC),
+        (StatVfsMountFlags::NOATIME, MountFlags::NOATIME),
+        (StatVfsMountFlags::NODIRATIME, MountFlags::NODIRATIME),
+        (StatVfsMountFlags::RELATIME, MountFlags::RELATIME),
+    ] {
+        flags.set(stays, there.contains(is));
+    }
+    mount_remount(path, flags, c"").map_err(failed("write-protect", path))
+}
+
 fn same(one: &Path, other: &Path) -> bool {
     let which = |path: &Path| rustix::fs::stat(path).map(|found| (found.st_dev, found.st_ino));
     which(one).is_ok_and(|one| which(other).is_ok_and(|other| one == other))
@@ -348,6 +385,11 @@ mod tests {
             assert_eq!(read(Path::new(MOUNTED).join("control")), "the slice");
             fs::write(Path::new(MOUNTED).join("slots"), "written").unwrap();
             fs::write(behind.join("x"), "").unwrap_err();
+            let bound = [inside.join("libcuda.so.1"), behind.join(CUDA_BEHIND)];
+            for file in bound {
+                let error = fs::write(&file, "").unwrap_err();
+                assert_eq!(error.kind(), io::ErrorKind::ReadOnlyFilesystem);
+            }
             // A job of a job: its wrapper needs the driver, not the outer wrapper.
             let inner = Cover::find(&wrapper, inside.to_str()).unwrap();
             assert_eq!(inner.libraries[0].real, behind.join(CUDA_BEHIND));
@@ -383,6 +425,29 @@ mod tests {
         })
         .join()
         .unwrap();
+    }
+
+    #[test]
+    fn what_is_mounted_over_for_another_user_is_what_is_installed() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut wrapper = scene(dir.path());
+        match Cover::installed(&wrapper) {
+            Err(CoverError::NotRoot) => {
+                eprintln!("skipped: only root looks");
+                return;
+            }
+            Err(error) => assert!(matches!(error, CoverError::NoDriver), "{error}"),
+            Ok(cover) => {
+                let mut over = cover.libraries.iter().flat_map(|library| &library.over);
+                assert!(over.all(|file| !file.starts_with("/tmp")));
+            }
+        }
+        // The folder of the simulated driver is the daemon's, and so is what lies in it.
+        let folder = fs::canonicalize(dir.path()).unwrap();
+        wrapper.simulated = Some(folder.clone());
+        let cover = Cover::installed(&wrapper).unwrap();
+        assert_eq!(cover.libraries[0].real, folder.join("libcuda.so.99.1"));
+        assert_eq!(cover.folder, Some(folder));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::chain;
-use super::cover::{self, Cover};
+use super::cover::{Cover, CoverError};
 use super::identity::Identity;
 use super::lookup::LaunchError;
 
@@ -60,7 +60,8 @@ pub enum Form {
 /// # Errors
 /// When the form that must be cannot be.
 ///
-/// The driver's files are opened as `user`, whose environment says where they are.
+/// Of another user's job the environment does not say where the driver's files are ([`Cover::installed`]), and they are opened as
+/// that user.
 pub fn lay(
     wish: &Wish,
     env: &mut BTreeMap<String, String>,
@@ -75,8 +76,7 @@ pub fn lay(
         Wish::Preload { because } => return Ok(preload(because.clone(), false)),
         Wish::Best(wrapper) | Wish::Wrapper(wrapper) => wrapper,
     };
-    let library_path = env.get("LD_LIBRARY_PATH").map(String::as_str);
-    match Cover::find(wrapper, library_path).and_then(|cover| cover.lay(user)) {
+    match cover(wrapper, env, user).and_then(|cover| cover.lay(user)) {
         Ok(()) => {
             without(env, "LD_PRELOAD", &wrapper.preload);
             Ok(Limiter {
@@ -93,13 +93,24 @@ pub fn lay(
             ),
         }),
         Err(error) => {
-            let failed = !matches!(error, cover::CoverError::NotRoot);
+            let failed = !matches!(error, CoverError::NotRoot);
             Ok(preload(chain(&error), failed))
         }
     }
 }
 
-/// The form that a job would get, without laying anything: what can only be found out by mounting is not.
+fn cover(
+    wrapper: &Wrapper,
+    env: &BTreeMap<String, String>,
+    user: Option<&Identity>,
+) -> Result<Cover, CoverError> {
+    match user {
+        Some(_) => Cover::installed(wrapper),
+        None => Cover::find(wrapper, env.get("LD_LIBRARY_PATH").map(String::as_str)),
+    }
+}
+
+/// The form that a job of this process's own user would get, without laying anything: what can only be found out by mounting is not.
 pub fn expected(wish: &Wish, library_path: Option<&str>) -> Limiter {
     let because = match wish {
         Wish::Preload { because } => Some(because.clone()),
@@ -176,6 +187,31 @@ mod tests {
             (read.form, read.because, read.failed),
             (Form::Wrapper, None, false)
         );
+    }
+
+    #[test]
+    fn another_users_environment_names_nothing_that_is_mounted_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let libraries = ["libcuda.so.1", "libnvidia-ml.so.1"];
+        for name in libraries {
+            std::fs::write(dir.path().join(name), "").unwrap();
+        }
+        let folder = dir.path().display().to_string();
+        let env = BTreeMap::from([("LD_LIBRARY_PATH".into(), folder.clone())]);
+        let user = Identity {
+            uid: 60_105,
+            gid: 60_105,
+            groups: Vec::new(),
+        };
+        let told = |user| format!("{:?}", cover(&wrapper(), &env, user));
+        assert!(
+            !told(Some(&user)).contains(&folder),
+            "{}",
+            told(Some(&user))
+        );
+        if rustix::process::geteuid().is_root() {
+            assert!(told(None).contains(&folder), "{}", told(None));
+        }
     }
 
     #[test]

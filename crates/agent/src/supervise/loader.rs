@@ -1,6 +1,7 @@
 //! Where the dynamic loader finds a library: the folders of `LD_LIBRARY_PATH`, then its cache (ld.so(8)).
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 const CACHE: &str = "/etc/ld.so.cache";
@@ -22,6 +23,22 @@ pub fn files(name: &str, library_path: Option<&str>) -> Vec<PathBuf> {
         }
     }
     found
+}
+
+/// The same of the cache alone, and of that what only root can have put there: regular files of root's that are called what `name`
+/// is, whatever follows it (`libcuda.so.1` is a link to `libcuda.so.580.65.06`). For what is mounted over with root's rights.
+pub fn installed(name: &str) -> Vec<PathBuf> {
+    let mut found = files(name, None);
+    found.retain(|file| is_installed(file, name));
+    found
+}
+
+fn is_installed(file: &Path, name: &str) -> bool {
+    let (stem, _version) = name.split_once(".so").unwrap_or((name, ""));
+    let named = file.file_name().and_then(|file| file.to_str());
+    let after = named.and_then(|file| file.strip_prefix(stem)?.strip_prefix(".so"));
+    after.is_some_and(|after| after.is_empty() || after.starts_with('.'))
+        && fs::symlink_metadata(file).is_ok_and(|meta| meta.is_file() && meta.uid() == 0)
 }
 
 /// Every name that the cache has, with its path.
@@ -129,5 +146,35 @@ mod tests {
         assert!(files("libx.so.1", None).is_empty());
         // The cache is asked too.
         assert_eq!(files("libc.so.6", None).len(), 1);
+    }
+
+    #[test]
+    fn what_is_installed_is_a_file_of_roots_under_its_own_name() {
+        assert_eq!(installed("libc.so.6"), files("libc.so.6", None));
+        assert!(installed("libnosuch.so.1").is_empty());
+        let dir = tempfile::tempdir().unwrap();
+        let file = |name: &str| {
+            let file = dir.path().join(name);
+            fs::write(&file, "").unwrap();
+            file
+        };
+        let is_root = rustix::process::geteuid().is_root();
+        for name in ["libx.so", "libx.so.1", "libx.so.580.65.06"] {
+            assert_eq!(is_installed(&file(name), "libx.so.1"), is_root, "{name}");
+        }
+        for name in ["cgroup.procs", "libx.sox", "liby.so.1", "libx"] {
+            assert!(!is_installed(&file(name), "libx.so.1"), "{name}");
+        }
+        let folder = dir.path().join("libx.so.2");
+        fs::create_dir(&folder).unwrap();
+        assert!(!is_installed(&folder, "libx.so.1"), "a folder");
+        let link = dir.path().join("libx.so.3");
+        std::os::unix::fs::symlink("cgroup.procs", &link).unwrap();
+        assert!(!is_installed(&link, "libx.so.1"), "a link");
+        if is_root {
+            let of_a_user = file("libx.so.4");
+            std::os::unix::fs::chown(&of_a_user, Some(60_104), None).unwrap();
+            assert!(!is_installed(&of_a_user, "libx.so.1"));
+        }
     }
 }
