@@ -16,6 +16,7 @@ mod back;
 mod cancel;
 mod container;
 mod follow;
+mod key;
 mod limits;
 mod mig;
 mod observe;
@@ -153,6 +154,8 @@ struct Round {
     kills: Vec<JobId>,
     /// Jobs that have ended, for those that run after them.
     ended: Vec<JobId>,
+    /// Jobs whose secrets nobody needs once the round is journaled.
+    forgets: Vec<JobId>,
     /// Jobs that came to a milestone.
     reached: Vec<JobId>,
     answers: Vec<Answer>,
@@ -320,6 +323,7 @@ impl Cycle {
             self.plan()?;
         }
         self.store.commit()?;
+        self.forget_those_ended();
         self.give_orders();
         self.carry_out_resizes()?;
         self.check();

@@ -1,11 +1,12 @@
 //! On what terms a job runs, and how it came to where it is.
 
-use divvy_api::v1::{self, Error, Runner, Submit};
+use divvy_api::v1::{self, Error, ErrorCode, Runner, Submit};
 use divvy_core::job::Stop;
 use divvy_core::{JobId, Owner, ProjectName};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::access::{Caller, Role};
 use crate::intake::usage;
 
 /// Priorities are small numbers, so that there is always one between two others for an administrator.
@@ -16,6 +17,26 @@ const MOST_RETRIES: u32 = 1000;
 
 /// Longest time limit and minimum runtime: a hundred years.
 pub const LONGEST_S: u64 = 100 * 366 * 24 * 3600;
+
+/// Whether this one may ask for this priority: above 0 it passes everybody who said nothing. On one's own daemon one is
+/// an admin.
+///
+/// # Errors
+/// [`ErrorCode::NotAllowed`], with the role that would do.
+pub fn check_priority(priority: i32, by: &Caller) -> Result<(), Error> {
+    if priority <= 0 || by.role >= Role::Operator {
+        return Ok(());
+    }
+    let why = format!(
+        "the priority {priority} is above 0, which passes everybody's jobs; it takes the role {}, and {} (uid {}) is a {}",
+        Role::Operator.name(),
+        by.account.name,
+        by.account.uid,
+        by.role.name()
+    );
+    Err(Error::new(ErrorCode::NotAllowed, why)
+        .hint("leave --priority out, or put your less urgent jobs below 0"))
+}
 
 /// What was agreed on when it was submitted, besides what it gets and what it runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,6 +53,9 @@ pub struct Terms {
     /// How often its program is started again after it failed.
     pub retries: u32,
     pub array: Option<ArrayTask>,
+    /// Of the submit that made it, where that had an idempotency key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub digest: Option<String>,
 }
 
 /// A job that another runs after.
@@ -104,6 +128,7 @@ impl Terms {
             after: Vec::new(),
             retries,
             array: None,
+            digest: None,
         })
     }
 

@@ -6,7 +6,9 @@ mod harness;
 use std::fs;
 
 use divvy_api::client::Client;
-use divvy_api::v1::{Amount, EndReason, ErrorCode, Job, JobState, ProjectChange, Submit};
+use divvy_api::v1::{
+    After, Amount, EndReason, ErrorCode, Job, JobState, ProjectChange, Resize, Submit,
+};
 use harness::{Home, ended, in_state, log, quarter, refused, until};
 
 /// A quota in thousandths.
@@ -371,4 +373,104 @@ async fn projects_are_made_changed_and_removed_and_survive_the_daemon() {
         ErrorCode::NotFound
     );
     assert!(client.projects().await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_project_stays_as_long_as_a_job_belongs_to_it_that_runs_after_another() {
+    let home = Home::with(&["--sim", "l4-24gb:1"]);
+    let client = home.client();
+    client.add_project("a", &quota(1000)).await.unwrap();
+    let first = client.submit(&quarter(&["sleep", "1000"])).await.unwrap();
+    let later = Submit {
+        after: vec![After {
+            job: first.id.clone(),
+            ok: false,
+        }],
+        ..whole("a", false, "true")
+    };
+    let later = client.submit(&later).await.unwrap();
+    assert_eq!(client.projects().await.unwrap()[0].waiting, 1);
+    let error = refused(client.remove_project("a").await);
+    assert_eq!(
+        (error.code, error.message.as_str()),
+        (ErrorCode::Conflict, "1 job belongs to the project a")
+    );
+    for job in [&later, &first] {
+        client.cancel(&job.id).await.unwrap();
+        ended(&client, &job.id).await;
+    }
+    client.remove_project("a").await.unwrap();
+}
+
+#[tokio::test]
+async fn a_range_without_end_gets_what_its_project_may_have_and_is_answered() {
+    let home = Home::with(&["--sim", "l4-24gb:2"]);
+    let client = home.client();
+    client.add_project("a", &quota(1000)).await.unwrap();
+    let endless = Submit {
+        amount: Some(Amount::Range {
+            min: 1,
+            max: u32::MAX,
+        }),
+        ..whole("a", false, "sleep 1000")
+    };
+    let job = client.submit(&endless).await.unwrap();
+    let job = in_state(&client, &job.id, JobState::Running).await;
+    assert_eq!(job.slices.len(), 1);
+    client.cancel(&job.id).await.unwrap();
+    ended(&client, &job.id).await;
+}
+
+#[tokio::test]
+async fn nobody_is_resized_beyond_what_the_project_may_have() {
+    let (_home, client) = two_projects(&[]).await;
+    let half = ProjectChange {
+        quota: Some(500),
+        limit: Some(Some(500)),
+        ..ProjectChange::default()
+    };
+    client.set_project("b", &half).await.unwrap();
+    let part = |thousandths| Amount::Share { thousandths };
+    let small = Submit {
+        amount: Some(part(250)),
+        ..whole("b", false, "sleep 1000")
+    };
+    let (job, other) = (
+        client.submit(&small).await.unwrap(),
+        client.submit(&small).await.unwrap(),
+    );
+    for job in [&job, &other] {
+        in_state(&client, &job.id, JobState::Running).await;
+    }
+    let resize = async |job: &Job, amount| {
+        let resize = Resize {
+            amount: Some(amount),
+            compute: None,
+        };
+        client.resize(&job.id, &resize).await
+    };
+    let error = refused(resize(&job, part(500)).await);
+    assert_eq!(
+        (error.code, error.message.as_str()),
+        (
+            ErrorCode::WouldWait,
+            "b's limit is 0.5 GPUs; 0.25 in use, 0.5 more needed"
+        )
+    );
+    let waits = client.submit(&small).await.unwrap();
+    let error = refused(resize(&waits, part(750)).await);
+    assert_eq!(
+        (error.code, error.message.as_str()),
+        (
+            ErrorCode::NeverFits,
+            "b's limit is 0.5 GPUs; 0 in use, 0.75 more needed"
+        )
+    );
+    for job in [&waits, &other] {
+        client.cancel(&job.id).await.unwrap();
+        ended(&client, &job.id).await;
+    }
+    assert_eq!(resize(&job, part(500)).await.unwrap().slices[0].share, 500);
+    client.cancel(&job.id).await.unwrap();
+    ended(&client, &job.id).await;
 }

@@ -9,7 +9,7 @@ use std::fs;
 use std::path::Path;
 
 use divvy_api::client::Client;
-use divvy_api::v1::{After, EndReason, ErrorCode, Job, JobState, Runner, Submit};
+use divvy_api::v1::{After, Array, EndReason, ErrorCode, Job, JobState, Runner, Submit};
 use harness::{Home, ended, in_state, log, quarter, refused, until};
 
 const SIM: [&str; 2] = ["--sim", "l4-24gb:1"];
@@ -553,6 +553,106 @@ async fn a_suspended_job_stands_still_with_its_slice_until_it_is_let_go_on_or_st
         .collect();
     assert_eq!(kinds.iter().filter(|kind| *kind == "suspended").count(), 2);
     assert_eq!(kinds.iter().filter(|kind| *kind == "resumed").count(), 1);
+}
+
+#[tokio::test]
+async fn a_job_that_is_suspended_and_let_go_on_at_once_stands_as_is_said_of_it() {
+    let home = Home::with(&SIM);
+    let client = home.client();
+    let job = client.submit(&quarter(&["sleep", "1000"])).await.unwrap();
+    in_state(&client, &job.id, JobState::Running).await;
+    let pid = home.pid(&job.id, "started.json");
+    // Both often come to the daemon together, in either order.
+    for _ in 0..50 {
+        let both = tokio::join!(client.suspend(&job.id), client.resume(&job.id));
+        both.0.unwrap();
+        both.1.unwrap();
+        let suspended = client.job(&job.id).await.unwrap().suspended;
+        until("it does what is said of it", || {
+            is_stopped(pid) == suspended
+        });
+    }
+    client.resume(&job.id).await.unwrap();
+    client.cancel(&job.id).await.unwrap();
+    ended(&client, &job.id).await;
+}
+
+#[tokio::test]
+async fn a_key_stands_for_what_was_written_whatever_has_happened_since() {
+    let home = Home::with(&SIM);
+    let client = home.client();
+    let go = home.path().join("go");
+    let script = format!(
+        "while [ ! -e {} ]; do sleep 0.01; done; exit 1",
+        go.display()
+    );
+    client.submit(&shell(&script)).await.unwrap();
+    let last = After {
+        job: "last".into(),
+        ok: true,
+    };
+    let keyed = Submit {
+        after: vec![last],
+        idempotency_key: Some("job".into()),
+        ..shell("true")
+    };
+    let job = client.submit(&keyed).await.unwrap();
+    let again = client.submit(&keyed).await.unwrap();
+    assert_eq!(again.id, job.id, "it is the last itself by now");
+    fs::write(&go, "").unwrap();
+    let end = ended(&client, &job.id).await;
+    assert_eq!(end.end_reason, Some(EndReason::DependencyFailed));
+    assert_eq!(client.submit(&keyed).await.unwrap().id, job.id);
+
+    let array = |indices: &[u32]| Submit {
+        array: Some(Array {
+            indices: indices.to_vec(),
+            most: None,
+        }),
+        idempotency_key: Some("array".into()),
+        ..shell("true")
+    };
+    let first = client.submit(&array(&[0, 1, 2, 3])).await.unwrap();
+    let again = client.submit(&array(&[0, 1, 2, 3])).await.unwrap();
+    assert_eq!(again.id, first.id);
+    let fewer = refused(client.submit(&array(&[0, 1])).await);
+    assert_eq!(fewer.code, ErrorCode::Conflict);
+    assert_eq!(client.jobs(true).await.unwrap().len(), 6);
+}
+
+#[tokio::test]
+async fn an_array_whose_secrets_cannot_all_be_kept_is_refused_as_a_whole() {
+    const SECRET: &str = "hunter3-of-the-test";
+    let home = Home::with(&SIM);
+    let client = home.client();
+    // In the place of the third one's file.
+    let in_the_way = home.path().join("secrets/3.json");
+    fs::create_dir_all(&in_the_way).unwrap();
+    let submit = Submit {
+        array: Some(Array {
+            indices: vec![0, 1, 2, 3],
+            most: None,
+        }),
+        secrets: BTreeMap::from([("TOKEN".to_owned(), SECRET.to_owned())]),
+        idempotency_key: Some("once".into()),
+        ..shell("[ -n \"$TOKEN\" ]")
+    };
+    let error = refused(client.submit(&submit).await);
+    assert_eq!(error.code, ErrorCode::Internal);
+    assert!(client.jobs(true).await.unwrap().is_empty());
+    let events = client.events(0).await.unwrap();
+    assert!(events.iter().all(|event| event.job.is_none()), "{events:?}");
+    assert_eq!(files_with(home.path(), SECRET.as_bytes()), [""; 0]);
+
+    fs::remove_dir(&in_the_way).unwrap();
+    client.submit(&submit).await.unwrap();
+    let jobs = client.jobs(true).await.unwrap();
+    assert_eq!(jobs.len(), 4);
+    for job in jobs {
+        let end = ended(&client, &job.id).await;
+        assert_eq!(end.end_reason, Some(EndReason::Completed));
+    }
+    assert_eq!(files_with(home.path(), SECRET.as_bytes()), [""; 0]);
 }
 
 #[tokio::test]

@@ -27,7 +27,7 @@ use crate::slice::Grant;
 use crate::units::{Bytes, Gpus};
 
 pub(crate) use books::Books;
-pub use books::{Standing, refusal, standings};
+pub use books::{Standing, outgrown, refusal, standings};
 pub use owner::Owner;
 pub use reason::{OutOfQuota, Overdraft, QuotaAhead, Reclaims, Rule};
 pub(crate) use reclaim::{Claimant, Found, reclaim};

@@ -2,7 +2,7 @@
 
 mod node;
 
-use divvy_core::project::{Limit, OutOfQuota, Quota, refusal, standings};
+use divvy_core::project::{Limit, OutOfQuota, Quota, outgrown, refusal, standings};
 use divvy_core::units::gpus;
 use divvy_core::{Bytes, Gpus, JobId, Owner, Preemption, Project, Reason, Waiting, plan, why};
 use node::{Node, amount};
@@ -319,6 +319,55 @@ fn c1_nobody_goes_beyond_the_limit() {
     submit(&mut node, 1, "1-4", &owner("a"));
     node.start();
     assert_eq!(uses(&node, "a"), "1");
+}
+
+#[test]
+fn a_range_takes_no_longer_to_place_than_there_are_gpus() {
+    let mut node = node(8, [project("a", "2")]);
+    let endless = format!("1-{}", u32::MAX);
+    let job = submit(&mut node, 1, &endless, &fixed("a"));
+    assert_eq!(node.start(), [job]);
+    assert_eq!(uses(&node, "a"), "2");
+    // Not even one GPU is left of its quota.
+    let none = submit(&mut node, 1, &endless, &fixed("a"));
+    assert_eq!(node.start(), [0; 0]);
+    assert_eq!(
+        node.reason(none),
+        "a's quota is 2 GPUs; 2 in use, 1 more needed, and only preemptible jobs go beyond"
+    );
+}
+
+/// Why a job may not hold so much of its GPU.
+fn outgrows(node: &Node, job: u64, share: &str) -> Option<String> {
+    let mut held = node.snapshot.held.iter();
+    let held = held.find(|held| held.job.0 == job).expect("it runs");
+    let mut grants = held.grants.clone();
+    grants[0].share = share.parse().expect("a word of the test");
+    outgrown(&node.snapshot, JobId(job), &grants).map(|overdraft| overdraft.to_string())
+}
+
+#[test]
+fn nobody_grows_beyond_the_limit_and_only_preemptible_jobs_beyond_the_quota() {
+    let mut node = node(2, [limited("1.5", project("a", "1"))]);
+    for owner in [fixed("a"), fixed("a"), owner("a")] {
+        submit(&mut node, 1, "0.25", &owner);
+    }
+    assert_eq!(node.start(), [1, 2, 3]);
+    assert_eq!(outgrows(&node, 1, "0.75"), None);
+    assert_eq!(
+        outgrows(&node, 1, "0.875").expect("0.25 is another's who cannot give way"),
+        "a's quota is 1 GPU; 0.25 in use, 0.875 more needed, and only preemptible jobs go beyond"
+    );
+    assert_eq!(outgrows(&node, 3, "1"), None);
+    let limit = |gpus: &str| Some(gpus.parse().expect("a word of the test"));
+    node.snapshot.projects[0].limit.gpus = limit("1.25");
+    assert_eq!(
+        outgrows(&node, 3, "1").expect("all of them count"),
+        "a's limit is 1.25 GPUs; 0.5 in use, 1 more needed"
+    );
+    // Whoever shrinks is never in the way.
+    node.snapshot.projects[0].limit.gpus = limit("0.5");
+    assert_eq!(outgrows(&node, 3, "0.125"), None);
 }
 
 #[test]

@@ -5,12 +5,12 @@
 
 use std::time::Instant;
 
-use divvy_core::job::Gone;
+use divvy_core::job::{Event, Gone};
 use divvy_core::{Job as Life, JobId};
 
 use super::Cycle;
 use crate::job::Job;
-use crate::records::Exit;
+use crate::records::{Exit, Outcome};
 use crate::store::StoreError;
 use crate::supervise::chain;
 
@@ -31,6 +31,26 @@ impl Job {
         match (self.course.stop, exit) {
             (Some((_, told)), Some(exit)) => exit.at < told,
             _ => false,
+        }
+    }
+}
+
+impl Job {
+    /// What it means for its life that its program has left like this, and whether that is a failure that it tries again
+    /// after. A job that never ran was only cancelled; every other end is one that the records tell.
+    pub(super) fn leaving(&self, gone: Gone, exit: Option<&Exit>) -> (Event, bool) {
+        let withdrawn = exit.is_some_and(|exit| matches!(exit.outcome, Outcome::Withdrawn { .. }));
+        let (had_left, again) = (self.had_left(exit), self.tries_again(&gone));
+        match &self.life {
+            Life::Stopping { process: None, .. } if withdrawn => (Event::NeverStarted, false),
+            // It comes back whatever it did, so it comes back for its own failure.
+            Life::Stopping { why, .. } if had_left && again && why.comes_back() => {
+                (Event::Gone(gone), true)
+            }
+            Life::Stopping { .. } if had_left => (Event::GoneBefore(gone), false),
+            Life::Stopping { .. } => (Event::Gone(gone), false),
+            _ if again => (Event::Failed, true),
+            _ => (Event::Gone(gone), false),
         }
     }
 }
@@ -80,5 +100,79 @@ impl Cycle {
         self.tell(Some(id), kind, words)?;
         self.round.replan = true;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::now;
+    use crate::job::{Ask, NewJob, Submitter};
+    use crate::terms::Terms;
+    use divvy_api::v1::Runner;
+    use divvy_core::job::Stop;
+    use divvy_core::{Amount, QueueName};
+    use jiff::ToSpan;
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn a_job_that_failed_just_before_it_had_to_leave_is_tried_again() {
+        let ask = Ask {
+            name: "train".into(),
+            user: "ana".into(),
+            by: Submitter::me(),
+            project: None,
+            queue: QueueName::default_queue(),
+            request: Amount::ONE_GPU.into(),
+            runner: Runner::Supervisor,
+            command: vec!["false".into()],
+            container: None,
+            cwd: "/".into(),
+            terms: Terms {
+                retries: 1,
+                ..Terms::default()
+            },
+            secrets: Vec::new(),
+        };
+        let new = NewJob {
+            ask,
+            env: BTreeMap::new(),
+            secrets: BTreeMap::new(),
+            key: None,
+            at: now(),
+        };
+        let stopped = |why| {
+            let mut job = Job::queued(JobId(1), &new);
+            job.place(Vec::new());
+            job.stop(why);
+            job
+        };
+        let exit = |at| Exit {
+            outcome: Outcome::Exited { exit_code: 1 },
+            at,
+        };
+        let (before, failed) = (exit(now() - 1.hour()), Gone::Exited(1));
+        let preempted = stopped(Stop::Preempt);
+        let tried_again = (Event::Gone(failed.clone()), true);
+        assert_eq!(
+            preempted.leaving(failed.clone(), Some(&before)),
+            tried_again
+        );
+        let mut again = preempted.clone();
+        again.step(tried_again.0);
+        assert_eq!(again.life, Life::Queued);
+
+        let mut spent = preempted.clone();
+        spent.course.failures = 1;
+        let ended = (Event::GoneBefore(failed.clone()), false);
+        assert_eq!(spent.leaving(failed.clone(), Some(&before)), ended);
+        let cancelled = stopped(Stop::Cancel);
+        assert_eq!(cancelled.leaving(failed.clone(), Some(&before)), ended);
+        // Later than it was told: that is how it left, not a failure.
+        let after = exit(now() + 1.hour());
+        assert_eq!(
+            preempted.leaving(failed.clone(), Some(&after)),
+            (Event::Gone(failed), false)
+        );
     }
 }

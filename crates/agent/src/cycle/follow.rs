@@ -397,17 +397,7 @@ impl Cycle {
             // A short program has come and gone between two looks.
             living.job.started_at = dir_started(&records(&self.config.home, id, &living.job));
         }
-        // A job that never ran was only cancelled; every other end is one that the records tell.
-        let event = match (&living.job.life, exit.map(|exit| &exit.outcome)) {
-            (Life::Stopping { process: None, .. }, Some(Outcome::Withdrawn { .. })) => {
-                Event::NeverStarted
-            }
-            (Life::Stopping { .. }, _) if had_left => Event::GoneBefore(gone),
-            (Life::Stopping { .. }, _) => Event::Gone(gone),
-            _ if living.job.tries_again(&gone) => Event::Failed,
-            _ => Event::Gone(gone),
-        };
-        let failed = event == Event::Failed;
+        let (event, failed) = living.job.leaving(gone, exit);
         living.job.course.failures += u32::from(failed);
         living.job.course.requeued |= !failed;
         living.job.step(event);
@@ -448,12 +438,8 @@ impl Cycle {
         if let Err(error) = self.job_dir(id).forget_spec() {
             tracing::warn!(job = %id, error = chain(&error), "its spec, with its environment, stays on disk");
         }
-        if !job.ask.secrets.is_empty()
-            && let Err(error) = self.secrets.forget(id)
-        {
-            tracing::warn!(job = %id, error = chain(&error), "its secrets stay on disk until the next start");
-        }
         self.waits.remove(&id);
+        self.round.forgets.push(id);
         self.round.reached.push(id);
         self.round.ended.push(id);
         self.round.replan = true;

@@ -65,8 +65,12 @@ impl Cycle {
         }
     }
 
-    /// Stops every process of a suspended job, those included that it starts meanwhile.
+    /// Stops every process of a suspended job, those included that it starts meanwhile. One that was let go on since is none.
     pub(super) fn hold_still(&self, id: JobId) {
+        let living = self.jobs.get(&id);
+        if !living.is_some_and(|living| living.job.course.suspended) {
+            return;
+        }
         let mut before = BTreeSet::new();
         for _ in 0..PASSES {
             let stopped = self.signal_all(id, Signal::STOP);

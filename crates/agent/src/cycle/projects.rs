@@ -2,7 +2,7 @@
 
 use divvy_api::v1::{self, Error, ErrorCode, ProjectChange};
 use divvy_core::project::{Standing, refusal, standings};
-use divvy_core::{Bytes, Gpus, Owner, Project, ProjectName, Request};
+use divvy_core::{Bytes, Gpus, Job as Life, Owner, Project, ProjectName, Request};
 
 use super::Cycle;
 use crate::intake::usage;
@@ -18,8 +18,26 @@ impl Cycle {
         let found = standings(&snapshot);
         let projects = found.iter().zip(&snapshot.projects);
         projects
-            .map(|(standing, project)| shown(project, standing))
+            .map(|(standing, project)| shown(project, standing, self.who_belongs(&project.name)))
             .collect()
+    }
+
+    /// How many jobs of a project hold something, and how many wait: also those that nothing is planned for yet, because
+    /// they run after others or their array has enough that run.
+    fn who_belongs(&self, name: &ProjectName) -> (u32, u32) {
+        let (mut holding, mut waiting) = (0, 0);
+        for living in self.jobs.values() {
+            let job = &living.job;
+            if job.owner().project.as_ref() != Some(name) {
+                continue;
+            }
+            match &job.life {
+                Life::Queued => waiting += 1,
+                Life::Ended { .. } => {}
+                _ => holding += 1,
+            }
+        }
+        (holding, waiting)
     }
 
     fn project_shown(&self, name: &str) -> Result<v1::Project, Error> {
@@ -168,7 +186,7 @@ impl Cycle {
                 .hint(format!("its members are {}", project.members.join(", "))));
         }
         let preemption = self.config.preemption;
-        refusal(&self.gpus_now(), project, owner, request, preemption).map_err(|refused| {
+        refusal(&self.gpus_ever(), project, owner, request, preemption).map_err(|refused| {
             Error::new(ErrorCode::NeverFits, refused.to_string()).hint(refused.hint())
         })
     }
@@ -215,8 +233,7 @@ fn in_words(project: &Project) -> String {
     words
 }
 
-fn shown(project: &Project, standing: &Standing) -> v1::Project {
-    let count = |jobs: usize| u32::try_from(jobs).unwrap_or(u32::MAX);
+fn shown(project: &Project, standing: &Standing, (running, waiting): (u32, u32)) -> v1::Project {
     v1::Project {
         name: project.name.to_string(),
         quota: project.quota.gpus.thousandths(),
@@ -231,7 +248,7 @@ fn shown(project: &Project, standing: &Standing) -> v1::Project {
         used_memory_bytes: standing.used.memory.get(),
         over: standing.over.gpus.thousandths(),
         fair_share: standing.fair_share.thousandths(),
-        running: count(standing.running),
-        waiting: count(standing.waiting),
+        running,
+        waiting,
     }
 }

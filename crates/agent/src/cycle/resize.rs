@@ -10,8 +10,9 @@
 //! Compute time is divided anew as soon as that is in the journal; it needs no room.
 
 use divvy_api::v1::{self, Error, ErrorCode};
+use divvy_core::project::outgrown;
 use divvy_core::resize::{ResizeError, Resized, reached, resize};
-use divvy_core::{Amount, Bytes, Compute, Job as Life, JobId, can_ever_fit};
+use divvy_core::{Amount, Bytes, Compute, Grant, Job as Life, JobId, can_ever_fit};
 
 use super::mig::is_divided;
 use super::{Answer, Cycle, Living};
@@ -95,8 +96,8 @@ impl Cycle {
         id: JobId,
         amount: Amount,
     ) -> Result<Result<(), Error>, StoreError> {
-        let gpus = self.gpus_now();
-        let Some(Living { job, .. }) = self.jobs.get_mut(&id) else {
+        let gpus = self.gpus_ever();
+        let Some(Living { job, .. }) = self.jobs.get(&id) else {
             return Ok(Ok(()));
         };
         let fixed = self
@@ -118,9 +119,16 @@ impl Cycle {
         if before.amount == amount {
             return Ok(Ok(()));
         }
-        if let Err(never) = can_ever_fit(&gpus, &before.with_amount(amount)) {
+        let asked = before.with_amount(amount);
+        if let Err(never) = can_ever_fit(&gpus, &asked) {
             return Ok(Err(never_fits(never)));
         }
+        if let Err(error) = self.check_project(&job.owner(), &asked, &job.ask.user) {
+            return Ok(Err(error));
+        }
+        let Some(Living { job, .. }) = self.jobs.get_mut(&id) else {
+            return Ok(Ok(()));
+        };
         job.resized = Some(amount);
         let job = job.clone();
         self.store.save_resized(&job)?;
@@ -131,10 +139,18 @@ impl Cycle {
     }
 
     fn resize_held(&mut self, id: JobId, amount: Amount) -> Result<Result<(), Error>, StoreError> {
-        let resized = match resize(&self.snapshot(), id, amount) {
+        let snapshot = self.snapshot();
+        let resized = match resize(&snapshot, id, amount) {
             Ok(resized) => resized,
             Err(error) => return Ok(Err(refusal(&error))),
         };
+        let grants: Vec<Grant> = resized.iter().map(|one| one.grant.clone()).collect();
+        if let Some(overdraft) = outgrown(&snapshot, id, &grants) {
+            let error = Error::new(ErrorCode::WouldWait, overdraft.to_string());
+            return Ok(Err(
+                error.hint("`divvy projects` shows what each may have and has")
+            ));
+        }
         let Some(Living { job, .. }) = self.jobs.get_mut(&id) else {
             return Ok(Ok(()));
         };

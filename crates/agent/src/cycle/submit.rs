@@ -2,15 +2,17 @@
 
 use divvy_api::v1::{self, Error, ErrorCode, Submit};
 use divvy_core::ids::IdError;
-use divvy_core::{Amount, JobId, QueueName, Waiting};
+use divvy_core::{Amount, Gpu, JobId, Mode, QueueName, Waiting};
 
 use super::read::journal;
-use super::{Cycle, Living, after, array};
+use super::{Cycle, Living, after, array, key};
 use crate::access::Caller;
 use crate::clock::now;
 use crate::container::asked;
+use crate::gpu::Device;
 use crate::intake::{self, usage};
 use crate::job::{Ask, Job, NewJob, Submitter};
+use crate::secrets::SecretsError;
 use crate::store::StoreError;
 use crate::supervise::chain;
 use crate::terms::Terms;
@@ -27,20 +29,31 @@ impl Cycle {
     pub(super) fn submit(&mut self, submit: Submit, by: &Caller) -> Result<Submitted, StoreError> {
         let (dry_run, no_wait) = (submit.dry_run, submit.no_wait);
         let array = submit.array.clone();
+        let key = submit.idempotency_key.as_ref();
+        let before = match key.map(|key| key::of(key, by)) {
+            Some(key) => self.store.with_key(&key)?,
+            None => None,
+        };
+        let digest = key.map(|_| key::digest(&submit));
+        // First of all: what a key stands for has nothing to do with what has happened since.
+        if let Some(before) = &before
+            && before.ask.terms.digest.is_some()
+        {
+            return Ok(key::repeated(before, before.ask.terms.digest == digest));
+        }
         let new = match self.checked(submit, by) {
             Ok(new) => new,
             Err(error) => return Ok(Submitted::Refused(error)),
         };
         let alike = array.map(|array| (new.clone(), array));
-        let new = match &alike {
+        let mut new = match &alike {
             Some((alike, array)) => array::task(alike, array, array.indices[0], None),
             None => new,
         };
-        if let Some(key) = &new.key
-            && let Some(before) = self.store.with_key(key)?
-        {
-            return Ok(repeated(&new, &before));
+        if let Some(before) = before {
+            return Ok(key::repeated(&before, before.ask == new.ask));
         }
+        new.ask.terms.digest = digest;
         if dry_run || no_wait {
             let job = self.forecast(&new);
             if dry_run {
@@ -50,16 +63,16 @@ impl Cycle {
                 return Ok(Submitted::Refused(would_wait(&job)));
             }
         }
-        let id = match self.take_in(&new)? {
+        let rest = move |first: JobId| {
+            alike.into_iter().flat_map(move |(alike, array)| {
+                let indices = array.indices.clone().into_iter().skip(1);
+                indices.map(move |index| array::task(&alike, &array, index, Some(first)))
+            })
+        };
+        let id = match self.take_in(&new, rest)? {
             Ok(id) => id,
             Err(error) => return Ok(Submitted::Refused(error)),
         };
-        for index in alike.iter().flat_map(|(_, array)| &array.indices[1..]) {
-            let Some((alike, array)) = &alike else { break };
-            if let Err(error) = self.take_in(&array::task(alike, array, *index, Some(id)))? {
-                return Ok(Submitted::Refused(error));
-            }
-        }
         if no_wait {
             // Placed before any later submit of this round is heard, as was promised.
             self.plan()?;
@@ -69,25 +82,86 @@ impl Cycle {
         Ok(Submitted::Job(id))
     }
 
-    /// Stores one job.
-    fn take_in(&mut self, new: &NewJob) -> Result<Result<JobId, Error>, StoreError> {
-        let job = self.store.insert(new)?;
+    /// Stores a job and what belongs to it, all or nothing. `rest`: the others of its array, by the number of the first.
+    fn take_in<Rest: Iterator<Item = NewJob>>(
+        &mut self,
+        first: &NewJob,
+        rest: impl FnOnce(JobId) -> Rest,
+    ) -> Result<Result<JobId, Error>, StoreError> {
+        let (job, mut kept) = self.keep(first)?;
         let id = job.id;
-        if !new.secrets.is_empty()
-            && let Err(error) = self.secrets.keep(id, &new.secrets)
-        {
-            self.store.take_back(id)?;
-            let error = Error::new(ErrorCode::Internal, chain(&error));
-            return Ok(Err(error));
+        let mut jobs = vec![job];
+        for new in rest(id) {
+            if kept.is_err() {
+                break;
+            }
+            let (job, secrets) = self.keep(&new)?;
+            jobs.push(job);
+            kept = secrets;
         }
-        let text = format!(
-            "{} for {} in queue {}",
-            job.ask.name, job.ask.request.amount, job.ask.queue
-        );
-        self.tell(Some(id), "submitted", &text)?;
-        self.jobs.insert(id, Living::new(job));
-        self.follow(id)?;
+        if let Err(error) = kept {
+            for job in jobs {
+                self.store.take_back(job.id)?;
+                // Also of the one that failed: part of them may be there.
+                self.forget_secrets(&job);
+            }
+            return Ok(Err(Error::new(ErrorCode::Internal, chain(&error))));
+        }
+        for job in jobs {
+            let id = job.id;
+            let text = format!(
+                "{} for {} in queue {}",
+                job.ask.name, job.ask.request.amount, job.ask.queue
+            );
+            self.tell(Some(id), "submitted", &text)?;
+            self.jobs.insert(id, Living::new(job));
+            self.follow(id)?;
+        }
         Ok(Ok(id))
+    }
+
+    /// Stores one job; and its secrets, if that goes well.
+    fn keep(&self, new: &NewJob) -> Result<(Job, Result<(), SecretsError>), StoreError> {
+        let job = self.store.insert(new)?;
+        let kept = match new.secrets.is_empty() {
+            true => Ok(()),
+            false => self.secrets.keep(job.id, &new.secrets),
+        };
+        Ok((job, kept))
+    }
+
+    /// After the journal says that they have ended: one that waits again after a crash needs its secrets.
+    pub(super) fn forget_those_ended(&mut self) {
+        for id in std::mem::take(&mut self.round.forgets) {
+            if let Some(living) = self.jobs.get(&id) {
+                self.forget_secrets(&living.job);
+            }
+        }
+    }
+
+    fn forget_secrets(&self, job: &Job) {
+        if !job.ask.secrets.is_empty()
+            && let Err(error) = self.secrets.forget(job.id)
+        {
+            tracing::warn!(job = %job.id, error = chain(&error), "its secrets stay on disk until the next start");
+        }
+    }
+
+    /// The GPUs as they are when nothing is in the way for a moment, by which it is judged whether a request can ever be
+    /// served: one in MIG mode that somebody holds just now comes back, and one that is being switched has its new mode soon.
+    /// What an administrator has to see to first is in the way for longer.
+    pub(super) fn gpus_ever(&self) -> Vec<Gpu> {
+        let ever = |device: &Device| {
+            let mut gpu = device.empty();
+            if let Some(wanted) = device.wanted.filter(|_| device.managed && device.switching) {
+                gpu.mode = wanted.mode;
+            } else if gpu.mode == Mode::Mig && self.trouble_of(device).is_some() {
+                gpu.mode = Mode::Unmanaged;
+            }
+            gpu.mig = gpu.mig.filter(|_| gpu.mode == Mode::Mig);
+            gpu
+        };
+        self.devices.iter().map(ever).collect()
     }
 
     fn checked(&self, mut submit: Submit, by: &Caller) -> Result<NewJob, Error> {
@@ -96,7 +170,7 @@ impl Cycle {
         intake::check_texts(&submit)?;
         let (queue, amount) =
             self.queue_and_amount(submit.queue.as_deref(), submit.amount.clone())?;
-        let gpus = self.gpus_now();
+        let gpus = self.gpus_ever();
         let request =
             intake::request(amount, &submit, &gpus).map_err(|never| self.explain(never))?;
         let mut terms = Terms::of(&submit)?;
@@ -143,7 +217,7 @@ impl Cycle {
             },
             env: submit.env,
             secrets: submit.secrets,
-            key: submit.idempotency_key.map(|key| key_of(key, by)),
+            key: submit.idempotency_key.map(|key| key::of(&key, by)),
             at: now(),
         })
     }
@@ -240,34 +314,12 @@ impl Cycle {
     }
 }
 
-/// Keys are everybody's own: two users' may be alike.
-fn key_of(key: String, by: &Caller) -> String {
-    match by.account.uid == Submitter::me().uid {
-        true => key,
-        false => format!("{}:{key}", by.account.uid),
-    }
-}
-
 /// The words that a job without a name is called after.
 fn named_after(command: &[String], container: &Option<v1::Container>) -> Vec<String> {
     match container {
         Some(container) if command.is_empty() => vec![asked::name(&container.image)],
         _ => command.to_vec(),
     }
-}
-
-/// The answer to a key that was seen before: the first job, if it is the same one.
-fn repeated(new: &NewJob, before: &Job) -> Submitted {
-    if before.ask == new.ask {
-        return Submitted::Job(before.id);
-    }
-    let error = Error::new(
-        ErrorCode::Conflict,
-        format!("the idempotency key belongs to another job, #{}", before.id),
-    )
-    .hint("a key stands for one job: use a new one for another job")
-    .details(serde_json::json!({ "job": before.id.to_string() }));
-    Submitted::Refused(error)
 }
 
 fn would_wait(job: &v1::Job) -> Error {

@@ -343,6 +343,26 @@ pub fn refusal(
     }
 }
 
+/// The rule that keeps a job from holding this instead of what it holds; `None` where there is none, and for whoever asks
+/// for no more than it has.
+pub fn outgrown(snapshot: &Snapshot, job: JobId, grants: &[Grant]) -> Option<Overdraft> {
+    let held = snapshot.held.iter().find(|held| held.job == job)?;
+    let (now, then) = (Use::of(&held.grants), Use::of(grants));
+    if then.gpus <= now.gpus && then.memory <= now.memory {
+        return None;
+    }
+    let empty = Board::empty(&snapshot.gpus);
+    let books = Books::of(snapshot, &empty)?;
+    let account = &books.accounts[books.account(&held.owner)];
+    let project = account.project?;
+    let others = account.used_by(|member| member.job != job);
+    Overdraft::of(project, Rule::Limit, project.limit, others, then).or_else(|| {
+        let fixed = account.used_by(|member| member.job != job && !member.owner.preemptible);
+        Overdraft::of(project, Rule::Quota, project.quota.into(), fixed, then)
+            .filter(|_| books.is_bound(&held.owner))
+    })
+}
+
 impl Account<'_> {
     pub(crate) fn used_by(&self, which: impl Fn(&Member) -> bool) -> Use {
         let members = self.members.iter().filter(|member| which(member));
@@ -371,19 +391,19 @@ impl Allowance {
             self.0
                 .holds(of_sizes(offers.iter().map(|offer| &offer.size)))
         };
-        let offers = place(request)?;
-        if is_allowed(&offers) {
-            return Some(offers);
-        }
-        let Amount::Range { min, max } = request.amount else {
-            return None;
+        let mut offers = place(request)?;
+        let least = match request.amount {
+            Amount::Range { min, .. } => usize::try_from(min.get()).unwrap_or(usize::MAX),
+            _ => offers.len(),
         };
-        let fewer = (min.get()..max.get())
-            .rev()
-            .filter_map(std::num::NonZeroU32::new);
-        fewer
-            .filter_map(|max| place(&request.with_amount(Amount::Range { min, max })))
-            .find(is_allowed)
+        // The best for fewer GPUs are the first of the best for more.
+        while !is_allowed(&offers) {
+            if offers.len() <= least {
+                return None;
+            }
+            offers.pop();
+        }
+        Some(offers)
     }
 }
 
@@ -448,8 +468,6 @@ pub struct Standing {
     /// Held by jobs that are over quota.
     pub over: Use,
     pub fair_share: Gpus,
-    pub running: usize,
-    pub waiting: usize,
 }
 
 /// Where each project stands, in the order of the snapshot, and last those outside; empty where there are no projects.
@@ -459,18 +477,12 @@ pub fn standings(snapshot: &Snapshot) -> Vec<Standing> {
         return Vec::new();
     };
     let nobody = BTreeSet::new();
-    let mut waiting = vec![0; books.accounts.len()];
-    for job in snapshot.queues.iter().flat_map(|queue| &queue.waiting) {
-        waiting[books.account(&job.owner)] += 1;
-    }
-    let standing = |(account, waiting): (&Account<'_>, usize)| Standing {
+    let standing = |account: &Account<'_>| Standing {
         project: account.project.map(|project| project.name.clone()),
         used: account.used,
         over: account
             .used_by(|member| !books.is_within(member.job, &member.owner, member.used, &nobody)),
         fair_share: Gpus::from_thousandths(account.fair),
-        running: account.members.len(),
-        waiting,
     };
-    books.accounts.iter().zip(waiting).map(standing).collect()
+    books.accounts.iter().map(standing).collect()
 }
