@@ -121,6 +121,8 @@ struct Living {
     awaits: BTreeSet<Slot>,
     /// How often they were refused.
     refusals: u32,
+    /// Why its start has to wait.
+    shortage: Option<start::Shortage>,
     /// How its start failed, where its folder could not tell.
     failed: Option<Exit>,
     /// Its slice could not be read, which was said.
@@ -197,6 +199,7 @@ impl Living {
             false_starts: 0,
             awaits: BTreeSet::new(),
             refusals: 0,
+            shortage: None,
             failed: None,
             damaged: false,
             ledgers: Vec::new(),

@@ -4,6 +4,7 @@
 //! goes away its handler is dropped, and the cycle answers nobody.
 
 mod body;
+mod crowd;
 mod events;
 mod gate;
 mod log;
@@ -25,17 +26,20 @@ use axum::serve::IncomingStream;
 use divvy_api::home::Home;
 use divvy_api::v1::{self, Error, ErrorCode, List};
 use serde::Deserialize;
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::broadcast;
 
 use crate::access::{Caller, Rules, Verb};
 use crate::account::Account;
 use crate::advice::{self, Runs};
 use crate::gpu::Observer;
+use crate::intake::bounds;
 use crate::mailbox::{Mailbox, Message, Milestone, ProjectAct};
 use crate::store;
 use crate::supervise::chain;
+use crate::terms::check_priority;
 use body::{Body, Failure, Path, Query};
+use crowd::Crowd;
 pub use metrics::Page;
 use token::Token;
 
@@ -97,17 +101,23 @@ pub async fn serve(
         .method_not_allowed_fallback(wrong_method)
         .layer(DefaultBodyLimit::max(BODY_LIMIT))
         .with_state(api.clone());
+    let me = api.me.uid;
     // Outside of the routes, so that it decides also what a path means.
     let gated = Router::new()
         .fallback_service(routes)
         .layer(middleware::from_fn_with_state(api, gate::gate));
     let local = axum::serve(
-        listener,
+        Crowd::new(listener, move |stream: &UnixStream| {
+            let uid = stream.peer_cred().map_or(u32::MAX, |peer| peer.uid());
+            (uid != 0 && uid != me).then_some(uid)
+        }),
         gated.clone().into_make_service_with_connect_info::<Peer>(),
     );
     match tcp {
         None => local.await,
         Some(tcp) => {
+            // Before the token is seen they are all alike.
+            let tcp = Crowd::new(tcp, |_: &TcpStream| Some(u32::MAX));
             let remote = axum::serve(tcp, gated.into_make_service_with_connect_info::<Peer>());
             tokio::select! {
                 ended = local.into_future() => ended,
@@ -129,15 +139,15 @@ enum Peer {
     Unknown,
 }
 
-impl Connected<IncomingStream<'_, TcpListener>> for Peer {
-    fn connect_info(_: IncomingStream<'_, TcpListener>) -> Self {
+impl Connected<IncomingStream<'_, Crowd<TcpListener>>> for Peer {
+    fn connect_info(_: IncomingStream<'_, Crowd<TcpListener>>) -> Self {
         Self::Token
     }
 }
 
-impl Connected<IncomingStream<'_, UnixListener>> for Peer {
-    fn connect_info(stream: IncomingStream<'_, UnixListener>) -> Self {
-        match stream.io().peer_cred() {
+impl Connected<IncomingStream<'_, Crowd<UnixListener>>> for Peer {
+    fn connect_info(stream: IncomingStream<'_, Crowd<UnixListener>>) -> Self {
+        match stream.io().stream().peer_cred() {
             Ok(peer) => Self::Local {
                 uid: peer.uid(),
                 gid: peer.gid(),
@@ -328,6 +338,8 @@ async fn submit(
     Extension(caller): Extension<Caller>,
     Body(submit): Body<v1::Submit>,
 ) -> Answer<v1::Job> {
+    bounds::submit(&submit)?;
+    check_priority(submit.priority, &caller)?;
     // Without jobs looks are seldom, and the first one must not be placed by what strangers held two seconds ago.
     if !api.observer.is_busy() {
         look(&api).await;

@@ -1,5 +1,7 @@
 //! What a submit must look like, whoever takes it: everything that can be refused by looking at it.
 
+pub mod bounds;
+
 use std::path::Path;
 
 use divvy_api::v1::{self, Error, ErrorCode, Submit};
@@ -113,10 +115,17 @@ pub fn name(given: Option<String>, command: &[String]) -> Result<String, Error> 
             let program = command.first().map(Path::new).and_then(Path::file_name);
             Ok(program.map_or_else(
                 || "job".to_owned(),
-                |name| name.to_string_lossy().into_owned(),
+                |name| beginning(&name.to_string_lossy()).to_owned(),
             ))
         }
     }
+}
+
+/// As much of a name as a job's may have.
+fn beginning(name: &str) -> &str {
+    let fits = |at: &usize| *at <= bounds::LONGEST_NAME;
+    let ends = name.char_indices().map(|(at, one)| at + one.len_utf8());
+    &name[..ends.take_while(fits).last().unwrap_or(0)]
 }
 
 pub fn usage(message: impl Into<String>) -> Error {
@@ -129,7 +138,7 @@ mod tests {
     use divvy_api::v1::Runner;
     use std::collections::BTreeMap;
 
-    fn submit(command: &[&str]) -> Submit {
+    pub(super) fn submit(command: &[&str]) -> Submit {
         Submit {
             command: command.iter().map(ToString::to_string).collect(),
             name: None,
@@ -190,6 +199,9 @@ mod tests {
         let command = ["/usr/bin/python3".to_owned(), "train.py".to_owned()];
         assert_eq!(name(None, &command).unwrap(), "python3");
         assert_eq!(name(Some("train".into()), &command).unwrap(), "train");
+        // 199 bytes and one of two.
+        let long = ["x".repeat(199) + "ö"];
+        assert_eq!(name(None, &long).unwrap(), "x".repeat(199));
         for wrong in ["", " ", "7", "#7", "last", "a\nb"] {
             assert_eq!(
                 name(Some(wrong.into()), &command).unwrap_err().code,

@@ -21,6 +21,7 @@ mod config;
 mod container;
 mod cycle;
 mod daemon;
+mod descriptors;
 mod doctor;
 mod environment;
 mod failpoint;

@@ -12,7 +12,9 @@ use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::Command;
 
-use harness::{Home, PATIENCE, divvy, signal, until};
+use divvy_api::v1::{EndReason, ErrorCode, JobState, Submit};
+use harness::{Home, PATIENCE, divvy, ended, log, quarter, refused, signal, until};
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit, setrlimit};
 
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
@@ -91,6 +93,90 @@ fn on_the_systems_daemon_the_token_only_looks() {
         let (status, answer) = call(&address, method, path, Some(TOKEN));
         assert_eq!(status, 403, "{path}: {answer}");
     }
+}
+
+/// The daemon's process: the first line of its lock.
+fn daemon(home: &Home) -> Pid {
+    let lock = fs::read_to_string(home.path().join("daemon.lock")).unwrap();
+    let pid = lock.lines().next().unwrap().parse().unwrap();
+    Pid::from_raw(pid).unwrap()
+}
+
+/// Sets how many files it may have open; how many it might.
+fn open_files(pid: Pid, current: Option<u64>, maximum: Option<u64>) -> Rlimit {
+    prlimit(Some(pid), Resource::Nofile, Rlimit { current, maximum }).unwrap()
+}
+
+#[tokio::test]
+async fn the_daemon_has_as_many_files_as_it_may_and_its_jobs_as_many_as_before() {
+    // The usual limit, which is enough for the tests beside this one too.
+    let few = Rlimit {
+        current: Some(1024),
+        ..getrlimit(Resource::Nofile)
+    };
+    setrlimit(Resource::Nofile, few).unwrap();
+    let home = Home::with(&["--sim", "a100-80gb:1"]);
+    let client = home.client();
+    let pid = daemon(&home).as_raw_pid();
+    let limits = fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
+    let files = limits
+        .lines()
+        .find(|line| line.starts_with("Max open files"));
+    let files: Vec<&str> = files.unwrap().split_whitespace().collect();
+    assert_eq!(files[3], files[4], "soft and hard");
+    let ask = quarter(&["sh", "-c", "ulimit -Sn"]);
+    let job = client.submit(&ask).await.unwrap();
+    ended(&client, &job.id).await;
+    assert_eq!(log(&client, &job.id).await, "1024\n");
+}
+
+#[tokio::test]
+async fn a_job_that_there_are_no_descriptors_for_waits_and_is_not_ended() {
+    let home = Home::with(&["--sim", "a100-80gb:1"]);
+    let client = home.client();
+    // Its connection is there before, and stays.
+    client.node().await.unwrap();
+    let pid = daemon(&home);
+    let used = fs::read_dir(format!("/proc/{}/fd", pid.as_raw_pid())).unwrap();
+    let used: Vec<u64> = used
+        .map(|entry| {
+            entry
+                .unwrap()
+                .file_name()
+                .to_str()
+                .unwrap()
+                .parse()
+                .unwrap()
+        })
+        .collect();
+    let free = (0..).find(|number| !used.contains(number)).unwrap();
+    let before = open_files(pid, Some(free), getrlimit(Resource::Nofile).maximum);
+    let job = client.submit(&quarter(&["true"])).await.unwrap();
+    until("its start has failed", || {
+        home.log().contains("cannot be started now")
+    });
+    let now = client.job(&job.id).await.unwrap().state;
+    assert!(
+        matches!(now, JobState::Queued | JobState::Starting),
+        "{now:?}"
+    );
+    open_files(pid, before.current, before.maximum);
+    let end = ended(&client, &job.id).await;
+    assert_eq!(end.end_reason, Some(EndReason::Completed), "{end:?}");
+}
+
+#[tokio::test]
+async fn a_submit_that_brings_too_much_is_refused_with_its_size() {
+    let home = Home::with(&["--sim", "a100-80gb:1"]);
+    let client = home.client();
+    let large = Submit {
+        env: [("LARGE".into(), "x".repeat(3 << 20))].into(),
+        ..quarter(&["true"])
+    };
+    let error = refused(client.submit(&large).await);
+    assert_eq!(error.code, ErrorCode::Usage);
+    assert!(error.message.contains("2097152"), "{}", error.message);
+    assert!(error.hint.is_some());
 }
 
 #[test]

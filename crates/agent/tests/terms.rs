@@ -156,6 +156,27 @@ async fn a_job_waits_for_others_and_is_given_up_when_one_fails_that_had_to_end_w
 }
 
 #[tokio::test]
+async fn a_job_that_is_named_twice_is_waited_for_once_and_has_to_end_well() {
+    let home = Home::with(&SIM);
+    let client = home.client();
+    let first = client.submit(&shell("sleep 1000")).await.unwrap();
+    let mut twice = after(&first, true);
+    twice.push(After {
+        job: "last".into(),
+        ok: false,
+    });
+    let follower = Submit {
+        after: twice,
+        ..shell("true")
+    };
+    let follower = client.submit(&follower).await.unwrap();
+    assert_eq!(follower.after, after(&first, true));
+    client.cancel(&first.id).await.unwrap();
+    let end = ended(&client, &follower.id).await;
+    assert_eq!(end.end_reason, Some(EndReason::DependencyFailed));
+}
+
+#[tokio::test]
 async fn a_job_that_waits_for_another_would_have_to_wait() {
     let home = Home::with(&SIM);
     let client = home.client();

@@ -294,6 +294,31 @@ fn roles_are_as_the_file_says() {
     });
 }
 
+#[test]
+fn to_pass_everybody_takes_the_operators_role() {
+    let access = tempfile::NamedTempFile::new().unwrap();
+    fs::write(access.path(), format!("operator = [{LEE}]")).unwrap();
+    fs::set_permissions(access.path(), PermissionsExt::from_mode(0o600)).unwrap();
+    let access = access.path().to_str().unwrap();
+    let Some(home) = system(&["--access", access]) else {
+        return;
+    };
+    let with = |priority| Submit {
+        priority,
+        ..quarter(&["true"])
+    };
+    as_user(&home, ANA, async |client| {
+        let error = refused(client.submit(&with(1)).await);
+        assert_eq!(error.code, ErrorCode::NotAllowed);
+        assert!(error.message.contains("operator"), "{}", error.message);
+        client.submit(&with(0)).await.unwrap();
+        client.submit(&with(-5)).await.unwrap();
+    });
+    as_user(&home, LEE, async |client| {
+        client.submit(&with(1000)).await.unwrap();
+    });
+}
+
 fn exclusive() -> GpuChange {
     serde_json::from_value(serde_json::json!({"mode": "exclusive"})).unwrap()
 }

@@ -363,6 +363,14 @@ impl Client {
         let stream = UnixStream::connect(&self.socket)
             .await
             .map_err(|error| self.unreachable(&error))?;
+        let peer = stream
+            .peer_cred()
+            .map_err(|error| self.unreachable(&error))?;
+        check_peer(
+            peer.uid(),
+            rustix::process::geteuid().as_raw(),
+            &self.socket,
+        )?;
         let (sender, connection) = handshake(TokioIo::new(stream))
             .await
             .map_err(|error| self.lost(&error))?;
@@ -408,6 +416,20 @@ impl Client {
     fn lost(&self, error: &hyper::Error) -> Error {
         lost(&self.socket, error)
     }
+}
+
+/// A daemon is its user's or root's, and who calls it sends environments and secrets: nobody else may answer. Root calls
+/// whom it likes, for other users too.
+fn check_peer(peer: u32, me: u32, socket: &Path) -> Result<(), Error> {
+    if me == 0 || peer == me || peer == 0 {
+        return Ok(());
+    }
+    let why = format!(
+        "what answers on {} is uid {peer}'s, neither uid {me}'s nor root's",
+        socket.display()
+    );
+    Err(Error::new(ErrorCode::NotAllowed, why)
+        .hint("set DIVVY_HOME to a folder of your own, or unset it"))
 }
 
 fn lost(socket: &Path, error: &hyper::Error) -> Error {
@@ -462,6 +484,17 @@ mod tests {
         assert_eq!(job_path("last", "/why"), "/v1/jobs/last/why");
         assert_eq!(job_path("a b/../c?x", ""), "/v1/jobs/a%20b%2F..%2Fc%3Fx");
         assert_eq!(job_path("ö", ""), "/v1/jobs/%C3%B6");
+    }
+
+    #[test]
+    fn nobody_is_told_anything_but_ones_own_daemon_and_roots() {
+        let socket = Path::new("/tmp/divvy-1000/divvy.sock");
+        for (peer, me) in [(1000, 1000), (0, 1000), (1000, 0), (0, 0)] {
+            assert!(check_peer(peer, me, socket).is_ok(), "{peer} {me}");
+        }
+        let error = check_peer(1001, 1000, socket).unwrap_err();
+        assert_eq!(error.code, ErrorCode::NotAllowed);
+        assert!(error.message.contains("uid 1001's"), "{}", error.message);
     }
 
     #[tokio::test(flavor = "current_thread")]

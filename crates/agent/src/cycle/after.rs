@@ -1,5 +1,7 @@
 //! Jobs that run after others: they wait outside the planner's sight until those have ended.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use divvy_api::v1::{self, Error, ErrorCode};
 use divvy_core::job::{Event, Outcome};
 use divvy_core::{Job as Life, JobId};
@@ -41,7 +43,8 @@ impl Cycle {
     /// Lets go on, or gives up, whoever runs after jobs that have just ended.
     pub(super) fn release_followers(&mut self) -> Result<(), StoreError> {
         while !self.round.ended.is_empty() {
-            let ended = std::mem::take(&mut self.round.ended);
+            let ended: BTreeSet<JobId> =
+                std::mem::take(&mut self.round.ended).into_iter().collect();
             let follows = |job: &Job| {
                 job.life == Life::Queued
                     && job
@@ -64,13 +67,14 @@ impl Cycle {
         Ok(())
     }
 
-    /// The jobs that a submit says it is to run after.
+    /// The jobs that a submit says it is to run after, each once: who is named in both ways has to end well.
     ///
     /// # Errors
     /// [`ErrorCode::NotFound`] for one that is not there, [`ErrorCode::Conflict`] for one that has ended badly already.
     pub(super) fn followed(&self, asked: &[v1::After]) -> Result<Vec<After>, Error> {
         let internal = |error: StoreError| Error::new(ErrorCode::Internal, chain(&error));
-        let mut followed = Vec::new();
+        let mut followed: Vec<After> = Vec::new();
+        let mut places = BTreeMap::new();
         for v1::After { job, ok } in asked {
             let id = self.find(job).map_err(internal)??;
             if *ok && self.fate(id).map_err(internal)? == Fate::Badly {
@@ -79,7 +83,16 @@ impl Cycle {
                     "`divvy describe {id}` says how it ended; --after takes any end"
                 )));
             }
-            followed.push(After { job: id, ok: *ok });
+            match places.get(&id) {
+                Some(place) => {
+                    let before: &mut After = &mut followed[*place];
+                    before.ok |= *ok;
+                }
+                None => {
+                    places.insert(id, followed.len());
+                    followed.push(After { job: id, ok: *ok });
+                }
+            }
         }
         Ok(followed)
     }

@@ -11,7 +11,7 @@ use divvy_core::{Job as Life, JobId};
 use jiff::Timestamp;
 
 use super::mig::is_divided;
-use super::start::{not_started, records};
+use super::start::{Shortage, not_started, records};
 use super::{Cycle, Living, place};
 use crate::clock::now;
 use crate::gpu::roster::Entry;
@@ -233,6 +233,9 @@ impl Cycle {
         if starting && (!living.awaits.is_empty() || self.round.starts.contains(&id)) {
             return Ok(Found::Nothing);
         }
+        if starting && living.shortage.as_ref().is_some_and(Shortage::rests) {
+            return Ok(Found::Nothing);
+        }
         if awaits_client(living) && living.since.elapsed() < CLIENT_START && dir.launch()?.is_none()
         {
             return Ok(Found::Nothing);
@@ -311,10 +314,14 @@ impl Cycle {
             self.mark_spent(id, &exit, &lock);
             return self.settle(id, Some(&exit));
         }
+        let mut why = "its supervisor ended before it started the program".to_owned();
         if let Some(living) = self.jobs.get_mut(&id) {
             living.false_starts += u32::from(living.supervisor.take().is_some());
+            if let Some(shortage) = living.shortage.take() {
+                why = shortage.why;
+            }
         }
-        self.put_back(id, "its supervisor ended before it started the program")?;
+        self.put_back(id, &why)?;
         // Until here nobody else could start it.
         drop(lock);
         Ok(())

@@ -6,7 +6,7 @@ use divvy_core::mig::MigProfileError;
 use divvy_core::outlook::{Laid, NoRoom, outlook};
 
 use super::Cycle;
-use crate::intake::usage;
+use crate::intake::{bounds, usage};
 
 impl Cycle {
     /// Where instances of these profiles would go, all of them together.
@@ -14,6 +14,7 @@ impl Cycle {
     /// # Errors
     /// [`ErrorCode::WouldWait`] where they do not all fit now, [`ErrorCode::NeverFits`] where they never will.
     pub fn mig_plan(&self, wanted: &MigWanted) -> Result<Vec<MigPlanned>, Error> {
+        bounds::mig(wanted)?;
         if wanted.profiles.is_empty() {
             return Err(
                 usage("no profile is named").hint("name one for each instance, as in 1g.5gb")

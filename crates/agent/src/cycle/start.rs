@@ -4,17 +4,20 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::fchown;
 use std::process::{Command, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use divvy_api::home::Home;
 use divvy_api::v1::Runner;
 use divvy_core::{Bytes, JobId};
+use divvy_ledger::{CreateError, OpenError};
+use rustix::io::Errno;
 
 use super::Cycle;
 use super::container::{ContainerError, plan};
 use super::mig::is_divided;
 use super::whose::identity;
 use crate::clock::now;
+use crate::descriptors;
 use crate::environment::{Surroundings, for_job};
 use crate::gpu::roster::Entry;
 use crate::gpu::slice::{Cut, HeldSlice, SliceError, hand_over};
@@ -49,6 +52,51 @@ pub(super) enum StartError {
     Spawn(#[source] io::Error),
 }
 
+impl StartError {
+    /// Whether the machine lacks descriptors or processes now, which is no fault of the job's: it may start later.
+    fn is_shortage(&self) -> bool {
+        let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(self);
+        while let Some(error) = cause {
+            if error.downcast_ref().is_some_and(is_short) {
+                return true;
+            }
+            cause = error.source();
+        }
+        match self {
+            // No more processes; of a file it means something else.
+            Self::Spawn(error) => Errno::from_io_error(error) == Some(Errno::AGAIN),
+            // These do not give what the kernel said as their source.
+            Self::Slice(
+                SliceError::Create(CreateError::Open(OpenError::Io { source, .. }))
+                | SliceError::Open(OpenError::Io { source, .. }),
+            ) => is_short(source),
+            _ => false,
+        }
+    }
+}
+
+fn is_short(error: &io::Error) -> bool {
+    matches!(
+        Errno::from_io_error(error),
+        Some(Errno::MFILE | Errno::NFILE)
+    )
+}
+
+/// A start that the machine had no room for.
+pub(super) struct Shortage {
+    pub why: String,
+    since: Instant,
+}
+
+impl Shortage {
+    /// Between two tries: each is journaled.
+    const REST: Duration = Duration::from_secs(2);
+
+    pub(super) fn rests(&self) -> bool {
+        self.since.elapsed() < Self::REST
+    }
+}
+
 impl Cycle {
     pub(super) fn job_dir(&self, id: JobId) -> JobDir {
         match self.jobs.get(&id) {
@@ -65,8 +113,26 @@ impl Cycle {
 
     /// Makes the slice and writes the spec of a job that is starting.
     pub(super) fn prepare(&mut self, id: JobId) {
+        if let Some(living) = self.jobs.get_mut(&id) {
+            living.shortage = None;
+        }
         if let Err(error) = self.try_prepare(id) {
-            self.withdraw(id, &chain(&error));
+            self.failed_to_start(id, &error);
+        }
+    }
+
+    /// Gives up a job that cannot be started, or has it looked at as one that nobody has started, which puts it back.
+    fn failed_to_start(&mut self, id: JobId, error: &StartError) {
+        let why = chain(error);
+        // A client is told in the same round that its job starts, and comes for it.
+        if !error.is_shortage() || self.runs_on_client(id) {
+            return self.withdraw(id, &why);
+        }
+        tracing::warn!(job = %id, why, "a job cannot be started now, and is put back");
+        if let Some(living) = self.jobs.get_mut(&id) {
+            let why = format!("it could not be started: {why}");
+            let since = Instant::now();
+            living.shortage = Some(Shortage { why, since });
         }
     }
 
@@ -193,12 +259,12 @@ impl Cycle {
         if self
             .jobs
             .get(&id)
-            .is_none_or(|living| living.failed.is_some())
+            .is_none_or(|living| living.failed.is_some() || living.shortage.is_some())
         {
             return;
         }
         if let Err(error) = self.try_spawn(id) {
-            self.withdraw(id, &chain(&error));
+            self.failed_to_start(id, &error);
         }
     }
 
@@ -221,6 +287,7 @@ impl Cycle {
             .stdout(log)
             .spawn()
             .map_err(StartError::Spawn)?;
+        descriptors::as_before(&child);
         if let Some(living) = self.jobs.get_mut(&id) {
             living.supervisor = Some(child.id());
             living.supervisor_end = None;
@@ -279,5 +346,44 @@ pub(super) fn not_started(why: &str) -> Outcome {
     Outcome::Launch {
         launch_error: format!("divvy could not start it: {why}"),
         exit_code: 125,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn want_of_descriptors_and_processes_is_no_fault_of_a_job() {
+        let of = |errno: Errno| io::Error::from(errno);
+        let slice = |errno| {
+            StartError::Slice(SliceError::Open(OpenError::Io {
+                path: "/s".into(),
+                operation: "open",
+                source: of(errno),
+            }))
+        };
+        let remove = |errno| {
+            StartError::Slice(SliceError::Remove {
+                path: "/s".into(),
+                source: of(errno),
+            })
+        };
+        for short in [
+            StartError::Spawn(of(Errno::AGAIN)),
+            StartError::Spawn(of(Errno::MFILE)),
+            slice(Errno::NFILE),
+            remove(Errno::MFILE),
+        ] {
+            assert!(short.is_shortage(), "{short:?}");
+        }
+        for other in [
+            StartError::Spawn(of(Errno::NOENT)),
+            slice(Errno::NOSPC),
+            remove(Errno::AGAIN),
+            StartError::Locked,
+        ] {
+            assert!(!other.is_shortage(), "{other:?}");
+        }
     }
 }

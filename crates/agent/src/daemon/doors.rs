@@ -14,6 +14,7 @@ use divvy_api::v1::{Error, ErrorCode};
 use super::{from_home, internal};
 use crate::access::Rules;
 use crate::account::Account;
+use crate::descriptors;
 use crate::http::token::{self, Token};
 use crate::user;
 
@@ -82,11 +83,13 @@ impl Doors {
         })
     }
 
-    /// The unix socket, whose mode lets in whom the rules are to judge.
+    /// The unix socket, whose mode lets in whom the rules are to judge. Callers hold descriptors, so that there are to be as many
+    /// as may be.
     ///
     /// # Errors
     /// When it cannot be made.
     pub fn bind(&self, home: &Home) -> Result<UnixListener, Error> {
+        descriptors::raise();
         let path = home.socket();
         let mode = if self.system { 0o666 } else { 0o600 };
         let bind = || -> io::Result<UnixListener> {

@@ -7,11 +7,11 @@
 //! Others pass through to what is theirs and list nothing.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-use super::{Home, HomeError, private_dir};
+use super::{Home, HomeError, me, private_dir};
 
 impl Home {
     /// The system's, or with `DIVVY_HOME` the one under that folder.
@@ -31,19 +31,39 @@ impl Home {
     }
 
     /// The one that this process's user is served by: what `DIVVY_HOME` names, else a daemon of their own that answers, else the
-    /// system's if it does, else their own.
+    /// system's if it does, else their own. Where nobody named it, it must not be another user's: who may write in `/tmp` could
+    /// have made it, and would be sent environments and secrets.
     ///
     /// # Errors
-    /// As [`Home::from_env`].
+    /// As [`Home::from_env`], and [`HomeError::Owner`].
     pub fn to_call() -> Result<Self, HomeError> {
         let own = Self::from_env();
-        if std::env::var_os("DIVVY_HOME").is_some() || own.as_ref().is_ok_and(Self::answers) {
+        if std::env::var_os("DIVVY_HOME").is_some() {
+            return own;
+        }
+        let own = own.and_then(|own| own.belongs_to(me()).map(|()| own));
+        if own.as_ref().is_ok_and(Self::answers) {
             return own;
         }
         match Self::of_system() {
             Ok(system) if system.answers() => Ok(system),
             _ => own,
         }
+    }
+
+    /// Whether the runtime folder and the socket, as far as they are there, are this user's or root's.
+    fn belongs_to(&self, me: u32) -> Result<(), HomeError> {
+        for path in [self.runtime.clone(), self.socket()] {
+            // The name itself: whose a link is decides where it leads.
+            let Ok(owner) = fs::symlink_metadata(&path).map(|meta| meta.uid()) else {
+                // What is not there, or not to be looked at, is not reached either.
+                continue;
+            };
+            if owner != me && owner != 0 {
+                return Err(HomeError::Owner { path, owner, me });
+            }
+        }
+        Ok(())
     }
 
     fn answers(&self) -> bool {
@@ -76,9 +96,32 @@ impl Home {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::MetadataExt;
-
     use super::*;
+
+    #[test]
+    fn a_home_that_another_user_made_is_not_called() {
+        let dir = tempfile::tempdir().unwrap();
+        let home = Home::under(dir.path().join("h")).unwrap();
+        assert!(home.belongs_to(me()).is_ok(), "nobody has made it yet");
+        home.create().unwrap();
+        assert!(home.belongs_to(me()).is_ok());
+        if me() != 0 {
+            // What root made is trusted by everybody, so only another user's home can be a stranger's.
+            let error = home.belongs_to(me() + 1).unwrap_err();
+            assert!(matches!(error, HomeError::Owner { owner, .. } if owner == me()));
+            return;
+        }
+        let stranger = 60_101;
+        std::os::unix::fs::chown(home.socket().parent().unwrap(), Some(stranger), None).unwrap();
+        let error = home.belongs_to(me()).unwrap_err();
+        assert!(matches!(error, HomeError::Owner { owner, .. } if owner == stranger));
+        std::os::unix::fs::chown(home.socket().parent().unwrap(), Some(0), None).unwrap();
+        // A link that another user made leads where that one likes.
+        std::os::unix::fs::symlink("/nowhere", home.socket()).unwrap();
+        std::os::unix::fs::lchown(home.socket(), Some(stranger), None).unwrap();
+        assert!(home.belongs_to(me()).is_err());
+        assert!(home.belongs_to(stranger).is_ok());
+    }
 
     #[test]
     fn others_pass_through_the_systems_folders_and_write_in_none() {
