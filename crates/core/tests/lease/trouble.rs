@@ -135,6 +135,29 @@ fn a_tenant_that_conceals_a_flood_is_not_let_in_with_those_that_leave_room() {
 }
 
 #[test]
+fn a_visitor_does_not_keep_a_tenant_on_two_gpus_from_giving_its_turn_up() {
+    let [long, short] = [(0, ms(50), ms(1)), (1, ms(3), ms(0))]
+        .map(|(gpu, kernel, think)| (gpu, Load::Sync { kernel, think }));
+    let small = Load::Sync {
+        kernel: us(200),
+        think: ms(0),
+    };
+    let comes_and_goes = Load::Sync {
+        kernel: us(400),
+        think: ms(3),
+    };
+    let mut world = World::new(2);
+    world.join(160, Fair, &[long, short]);
+    let waits = world.join(460, Fair, &[(0, small)]);
+    world.join(150, Fair, &[(0, comes_and_goes)]);
+    let mut longest = Duration::ZERO;
+    while world.now < seconds(5) {
+        longest = longest.max(until_served(&mut world, waits));
+    }
+    assert!(longest <= ms(200), "{longest:?} without the GPU");
+}
+
+#[test]
 fn ranks_that_wait_for_each_other_on_two_gpus_are_never_held_apart() {
     let [early, late] = [0, 300].map(|think| Load::Collective {
         kernel: us(400),
