@@ -2,7 +2,7 @@
 //!
 //! A fork child inherits the mappings and descriptors of a slot that is not its own. A page that the kernel wipes in
 //! every child (MADV_WIPEONFORK, also for a bare `clone`) holds the number of this process's epoch: one load tells. A
-//! `pthread_atfork` handler, registered once, also closes the inherited lock descriptors at once, so that a child does
+//! `pthread_atfork` handler also closes the inherited lock descriptors at once, so that a child does
 //! not keep its dead parent's slot locked; and it wipes the page where the kernel is too old to. A descriptor just being
 //! opened by another thread could not be found by the child, so forks and openings keep out of each other's way
 //! ([`Opening`]), for a bounded time: neither is worth a hang.
@@ -119,13 +119,13 @@ fn page() -> io::Result<&'static AtomicU64> {
     }
     // SAFETY: the mapping made above. Refused before Linux 4.14; the handler below then wipes.
     unsafe { libc::madvise(fresh, SIZE, libc::MADV_WIPEONFORK) };
+    // Before the page is there for all to see: a child that is forked in between would take the handlers for registered. Registered
+    // twice, by two threads or by such a child, they do the same.
+    // SAFETY: the handlers only do what is allowed around a fork: fstat, close, stores, and a bounded wait.
+    unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
     match PAGE.compare_exchange(ptr::null_mut(), fresh.cast(), SeqCst, SeqCst) {
-        Ok(_) => {
-            // SAFETY: the handlers only do what is allowed around a fork: fstat, close, stores, and a bounded wait.
-            unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
-            // SAFETY: published, never unmapped.
-            Ok(unsafe { &*fresh.cast::<AtomicU64>() })
-        }
+        // SAFETY: published, never unmapped.
+        Ok(_) => Ok(unsafe { &*fresh.cast::<AtomicU64>() }),
         Err(winner) => {
             // SAFETY: the mapping made above, which nobody else has seen; and the winner's, never unmapped.
             unsafe {
