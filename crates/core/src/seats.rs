@@ -11,8 +11,9 @@ use crate::mig::{
 };
 use crate::obstacle::{Blocker, Obstacle, Who};
 
-/// More instances than this that may go one by one, and backfill leaves a GPU alone. No GPU known has more than eight.
-const MOST_LEAVERS: usize = 12;
+/// More instances of one profile than this of which any may go, and backfill leaves a GPU alone. No GPU known has more than eight
+/// (data/mig.toml).
+const MOST_ALIKE: usize = 10;
 
 /// What lies on a GPU.
 #[derive(Clone)]
@@ -141,18 +142,47 @@ impl<'a> Seats<'a> {
 
     /// Whether a new instance there could ever keep one of the profile `ahead` off this GPU: whether for some set of
     /// instances that may be gone one day there would be a place for it without the new one and none with it.
+    ///
+    /// The more stay, the less room there is beside the new one. So of all that may stay while a place is open, the most are
+    /// looked at, place by place, and not every set there is.
     pub(crate) fn spoils(&self, new: Placement, ahead: u32) -> bool {
         let there = self.taken();
-        if there.len() > MOST_LEAVERS {
-            return true;
-        }
-        let has_room = |layout: Layout| layout.starts(self.table, ahead).next().is_some();
-        (0..1_u32 << there.len()).any(|gone| {
-            let stays = |(nth, at): (usize, &Placement)| (gone >> nth & 1 == 0).then_some(*at);
-            let left = there.iter().enumerate().filter_map(stays);
-            let with = left.clone().chain([new]);
-            has_room(Layout::of(self.table, left)) && !has_room(Layout::of(self.table, with))
+        let Some(wanted) = self.table.profile(ahead) else {
+            return false;
+        };
+        wanted.starts.iter().any(|start| {
+            let place = Placement {
+                profile: ahead,
+                start: *start,
+            };
+            let leaves_open = |layout: Layout| layout.allows(self.table, place);
+            let mut stay: Vec<Placement> = there
+                .iter()
+                .copied()
+                .filter(|at| leaves_open(Layout::of(self.table, [*at])))
+                .collect();
+            if leaves_open(Layout::of(self.table, stay.iter().copied())) {
+                return self.closes(stay, new, ahead);
+            }
+            // Too many of its own kind, whose number has a limit: any of them may be the ones that go.
+            let alike: Vec<Placement> = stay.extract_if(.., |at| at.profile == ahead).collect();
+            if alike.len() > MOST_ALIKE {
+                return true;
+            }
+            (0..1_u32 << alike.len()).any(|set| {
+                let chosen = (0..).zip(&alike).filter(|(nth, _)| set >> nth & 1 == 1);
+                let mut stay = stay.clone();
+                stay.extend(chosen.map(|(_, at)| *at));
+                leaves_open(Layout::of(self.table, stay.iter().copied()))
+                    && self.closes(stay, new, ahead)
+            })
         })
+    }
+
+    /// Whether the profile has no place beside these and the new one.
+    fn closes(&self, stay: Vec<Placement>, new: Placement, ahead: u32) -> bool {
+        let with = Layout::of(self.table, stay.into_iter().chain([new]));
+        with.starts(self.table, ahead).next().is_none()
     }
 
     fn layout(&self) -> Layout {
@@ -192,4 +222,62 @@ pub(crate) fn fit_anew_together(all: &[&Seats<'_>], profile: MigProfile) -> bool
     let sites: Vec<Site<'_>> = all.iter().map(site).collect();
     let alike = all.iter().all(|seats| seats.table == all[0].table);
     alike && wanted.is_some_and(|wanted| pool_fits(&sites, &wanted) == Some(true))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use proptest::sample::Index;
+
+    use super::*;
+
+    /// What [`Seats::spoils`] says, by trying every set of instances that may be gone.
+    fn spoils_by_trying(seats: &Seats<'_>, new: Placement, ahead: u32) -> bool {
+        let there = seats.taken();
+        let has_room = |layout: Layout| layout.starts(seats.table, ahead).next().is_some();
+        (0..1_u32 << there.len()).any(|gone| {
+            let stays = |(nth, at): (usize, &Placement)| (gone >> nth & 1 == 0).then_some(*at);
+            let left = there.iter().enumerate().filter_map(stays);
+            let with = left.clone().chain([new]);
+            has_room(Layout::of(seats.table, left)) && !has_room(Layout::of(seats.table, with))
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(512))]
+
+        #[test]
+        fn a_new_instance_spoils_what_it_spoils_for_some_set_of_those_that_stay(
+            model in prop::sample::select(vec!["a30-24gb", "a100-40gb", "h200-141gb", "b200-180gb", "rtxpro6000-96gb"]),
+            wishes in prop::collection::vec((any::<Index>(), any::<Index>()), 0..12),
+            new in (any::<Index>(), any::<Index>()),
+            stranger in any::<bool>(),
+        ) {
+            let table = Table::of_model(model).expect("a model of data/mig.toml");
+            let placement = |(profile, start): &(Index, Index)| {
+                let profile = profile.get(&table.profiles);
+                Placement { profile: profile.id, start: *start.get(&profile.starts) }
+            };
+            let carving = Carving { table: table.clone(), instances: Vec::new() };
+            let mut seats = Seats::empty(&carving);
+            if stranger {
+                // Of a profile that the table does not have: it is taken to cover everything.
+                seats.hold(JobId(99), Placement { profile: u32::MAX, start: 0 });
+            }
+            let mut layout = Layout::EMPTY;
+            for (job, wish) in (1..).zip(&wishes) {
+                if let Some(with) = layout.with(&table, placement(wish)) {
+                    layout = with;
+                    seats.hold(JobId(job), placement(wish));
+                }
+            }
+            for ahead in &table.profiles {
+                prop_assert_eq!(
+                    seats.spoils(placement(&new), ahead.id),
+                    spoils_by_trying(&seats, placement(&new), ahead.id),
+                    "{} ahead, {:?} there", ahead.name, seats.taken()
+                );
+            }
+        }
+    }
 }
