@@ -87,14 +87,18 @@ pub struct Cycle {
     waits: HashMap<JobId, Wait>,
     /// With fairness, the queue whose turn it is.
     cursor: usize,
+    /// Of the last plan.
+    head: Option<JobId>,
     projects: Vec<Project>,
     secrets: Secrets,
     /// When the plan may be another one, though nothing has changed.
     again_at: Option<Instant>,
     /// Supervisors that this agent started and that have not been waited for.
-    children: Vec<Child>,
+    children: Vec<Started>,
     /// Why the GPUs cannot be observed, said once.
     blind: Option<String>,
+    /// GPUs that jobs hold and that were lost at the last look.
+    lost: BTreeSet<GpuUuid>,
     round: Round,
 }
 
@@ -245,6 +249,8 @@ impl Cycle {
             .setting("cursor")?
             .and_then(|cursor| cursor.parse().ok())
             .unwrap_or(0);
+        let head = store.setting("head")?;
+        let head = head.and_then(|head| head.parse().ok());
         let bypasses = store.bypass_counts()?;
         let projects = store.projects()?;
         let secrets = Secrets::below(config.home.state());
@@ -264,11 +270,13 @@ impl Cycle {
             jobs,
             waits: HashMap::new(),
             cursor,
+            head,
             projects,
             secrets,
             again_at: None,
             children: Vec::new(),
             blind: None,
+            lost: BTreeSet::new(),
             round: Round {
                 replan: true,
                 ..Round::default()

@@ -31,7 +31,7 @@ pub fn starts_in(snapshot: &Snapshot, job: JobId, left: &BTreeMap<JobId, u64>) -
         if plan.starts.iter().any(|start| start.job == job) {
             return Some(now);
         }
-        state.cursor = plan.cursor;
+        (state.cursor, state.head) = (plan.cursor, plan.head);
         for start in plan.starts {
             let queues = state.queues.iter_mut();
             let waiting = queues.flat_map(|queue| {

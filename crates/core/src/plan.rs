@@ -14,7 +14,7 @@ use crate::capacity::fits_empty;
 use crate::ids::{GpuUuid, JobId, QueueName};
 use crate::mig::Placement;
 use crate::placement::{Offer, place};
-use crate::project::{Books, Found, QuotaAhead, Reclaims, Rule, Turns, reclaim};
+use crate::project::{Books, Found, QuotaAhead, Reclaims, Rule, Turns, Use, hinders, reclaim};
 use crate::queue::Order;
 use crate::reason::{Ahead, Reason, Shortage};
 use crate::request::Request;
@@ -34,6 +34,9 @@ pub struct Plan {
     pub again_in_s: Option<u64>,
     /// For the next snapshot.
     pub cursor: usize,
+    /// With projects, the first job that waits for room. For the next snapshot; where it is another one than before, the
+    /// next plan may start more, though nothing else has changed.
+    pub head: Option<JobId>,
 }
 
 /// A job that is stopped for another.
@@ -129,6 +132,8 @@ fn decide(snapshot: &Snapshot, reclaims: bool) -> (Plan, Board<'_>) {
             turns.by_priority(snapshot);
         }
     }
+    let first = pass.ahead.first().map(|(waiting, _)| waiting.job);
+    plan.head = first.filter(|_| pass.books.is_some());
     (plan.preempts, plan.again_in_s) = (pass.preempts, pass.again_in_s);
     (plan, pass.board)
 }
@@ -166,7 +171,7 @@ struct Pass<'a> {
     books: Option<Books<'a>>,
     backfill: bool,
     /// The jobs that did not fit, one for each different request; the first of them is the head.
-    ahead: Vec<(&'a Request, Arc<Ahead>)>,
+    ahead: Vec<(&'a Waiting, Arc<Ahead>)>,
     /// The first job of each project that the project's own rules keep from starting.
     held_back: BTreeMap<Kind, Arc<QuotaAhead>>,
     /// Why the next job of this kind with this request waits. Nothing is released during a pass, so it stays true.
@@ -209,7 +214,7 @@ impl<'a> Pass<'a> {
         if let Some(offers) = self.place_sparing(&self.ahead, waiting) {
             let given = self.board.give(*job, queue, &offers);
             if let Some(books) = &mut self.books {
-                books.start(*job, owner, &given.grants);
+                books.start(*job, owner, Use::of(&given.grants));
                 self.started.push(Held {
                     owner: owner.clone(),
                     ..Held::new(*job, queue.clone(), given.grants.clone())
@@ -246,7 +251,7 @@ impl<'a> Pass<'a> {
             queue: queue.clone(),
             short,
         });
-        self.ahead.push((&waiting.request, Arc::clone(&ahead)));
+        self.ahead.push((waiting, Arc::clone(&ahead)));
         ahead
     }
 
@@ -341,6 +346,7 @@ impl<'a> Pass<'a> {
         after
             .held
             .extend(stay.filter(|held| !gone.contains(&held.job)).cloned());
+        after.head = Some(job);
         let (plan, _) = decide(&after, false);
         plan.starts.iter().any(|start| start.job == job)
     }
@@ -354,20 +360,23 @@ impl<'a> Pass<'a> {
         Some(Arc::clone(&self.ahead[stopper - 1].1))
     }
 
-    /// Places the job where it disturbs none of these, within what its project may take.
+    /// Places the job where it disturbs none of these, within what its project may take beside them.
     fn place_sparing(
         &self,
-        ahead: &[(&Request, Arc<Ahead>)],
+        ahead: &[(&Waiting, Arc<Ahead>)],
         waiting: &Waiting,
     ) -> Option<Vec<Offer>> {
+        let ahead = || ahead.iter().map(|(ahead, _)| *ahead);
         let spares = |tile: &Tile<'_>, offer: &Offer| {
-            !ahead.iter().any(|(ahead, _)| disturbs(tile, offer, ahead))
+            !ahead().any(|ahead| disturbs(tile, offer, &ahead.request))
         };
         match &self.books {
             None => place(&self.board, &waiting.request, spares),
             Some(books) => {
-                let nobody = BTreeSet::new();
-                books.place(&self.board, &books.claimant(waiting), &nobody, spares)
+                let (claimant, nobody) = (books.claimant(waiting), BTreeSet::new());
+                let offers = books.place(&self.board, &claimant, &nobody, spares)?;
+                let hinders = |ahead| hinders(books, &claimant, &offers, ahead);
+                (!ahead().any(hinders)).then_some(offers)
             }
         }
     }

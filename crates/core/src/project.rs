@@ -31,7 +31,7 @@ pub use books::{Standing, outgrown, refusal, standings};
 pub use owner::Owner;
 pub use reason::{OutOfQuota, Overdraft, QuotaAhead, Reclaims, Rule};
 pub(crate) use reclaim::{Claimant, Found, reclaim};
-pub(crate) use turns::Turns;
+pub(crate) use turns::{Turns, hinders};
 
 /// A group of people and what they may have.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -23,6 +23,10 @@ pub struct Snapshot {
     pub backfill: bool,
     /// With [`Order::Fairness`], the queue whose turn it is: the last plan's cursor. Not used otherwise.
     pub cursor: usize,
+    /// The last plan's head. With projects it keeps its turn among its like, so that what is kept free for it, and who is
+    /// stopped for it, is for it.
+    #[serde(default)]
+    pub head: Option<JobId>,
     /// What each project may have; nobody is asked for one where there is none.
     #[serde(default)]
     pub projects: Vec<Project>,

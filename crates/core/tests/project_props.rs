@@ -139,14 +139,27 @@ fn happen(step: &Step, node: &mut Node, requests: &mut Requests) {
     }
 }
 
-/// Plans, starts, and marks who is to be stopped.
-fn carry_out(node: &mut Node) {
+/// The same until nothing changes any more: what starts behind the head may change whose turn it is after it.
+fn come_to_rest(node: &mut Node) {
+    for _ in 0..100 {
+        let head = node.snapshot.head;
+        if !carry_out(node) && node.snapshot.head == head {
+            return;
+        }
+    }
+    panic!("it never comes to rest");
+}
+
+/// Plans, starts, and marks who is to be stopped; whether anybody started.
+fn carry_out(node: &mut Node) -> bool {
     let plan = node.step();
+    let started = !plan.starts.is_empty();
     for preempt in plan.preempts {
         let mut held = node.snapshot.held.iter_mut();
         let held = held.find(|held| held.job == preempt.job);
         held.expect("whoever is stopped holds something").leaving = true;
     }
+    started
 }
 
 fn rank(held: &Held) -> (bool, std::cmp::Reverse<i32>, JobId) {
@@ -247,7 +260,7 @@ proptest! {
         let mut requests = Requests::new();
         for step in &steps {
             happen(step, &mut node, &mut requests);
-            carry_out(&mut node);
+            come_to_rest(&mut node);
             // Whoever waits for room or for its project, and not for its turn, would not start if it waited alone.
             for wait in plan(&node.snapshot).waits {
                 use divvy_core::Reason::{Quota, Reclaims, Short};

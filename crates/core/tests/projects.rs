@@ -531,6 +531,60 @@ fn only_those_are_stopped_without_whom_it_would_not_start() {
 }
 
 #[test]
+fn what_others_are_stopped_for_is_not_taken_by_who_comes_after_in_the_same_project() {
+    let mut node = node(3, [project("a", "1.75")]).backfilling();
+    submit(&mut node, 1, "0.333", &fixed(""));
+    let victim = submit(&mut node, 1, "0.75", &owner("a"));
+    let ends = submit(&mut node, 1, "0.125", &fixed("a"));
+    submit(&mut node, 1, "1", &fixed("a"));
+    node.start();
+    let first = Owner {
+        priority: 2,
+        ..fixed("a")
+    };
+    let head = submit(&mut node, 1, "0.75", &first);
+    let after = submit(&mut node, 1, "0.125", &fixed("a"));
+    node.start();
+    node.end(ends);
+    assert_eq!(preempted(&node), [victim]);
+    assert_eq!(
+        node.start(),
+        [0; 0],
+        "there is room for it, and not in the quota"
+    );
+    assert!(matches!(reason(&node, after), Reason::Yields(_)));
+    node.end(victim);
+    assert_eq!(node.start(), [head]);
+    assert!(matches!(reason(&node, after), Reason::Quota(_)));
+}
+
+#[test]
+fn who_waits_first_is_not_passed_for_what_others_of_its_project_got_meanwhile() {
+    let mut node = node(2, [weighing(2, project("a", "1.438"))]).backfilling();
+    let ends = submit(&mut node, 1, "2", &fixed(""));
+    node.start();
+    submit(&mut node, 1, "20GiB", &owner("a"));
+    let first = Owner {
+        priority: 2,
+        ..owner("a")
+    };
+    let head = submit(&mut node, 1, "2x0.5", &first);
+    let fits = Owner {
+        priority: 2,
+        ..fixed("a")
+    };
+    let fits = submit(&mut node, 1, "45GiB", &fits);
+    submit(&mut node, 1, "0.333", &fixed(""));
+    submit(&mut node, 1, "20GiB", &owner("a"));
+    node.end(ends);
+    assert_eq!(node.start()[0], fits);
+    assert_eq!(node.snapshot.head, Some(JobId(head)));
+    assert_eq!(node.start(), [0; 0]);
+    node.end(fits);
+    assert_eq!(node.start()[0], head);
+}
+
+#[test]
 fn without_projects_nothing_is_different() {
     let mut node = Node::new(1, "");
     let waiting = Waiting {

@@ -20,6 +20,13 @@ impl Cycle {
             self.cursor = plan.cursor;
             self.store.set_setting("cursor", &plan.cursor.to_string())?;
         }
+        if plan.head != self.head {
+            self.head = plan.head;
+            let head = plan.head.map_or(String::new(), |job| job.to_string());
+            self.store.set_setting("head", &head)?;
+            // Whoever yielded to the head before may start beside this one.
+            self.round.replan = true;
+        }
         self.waits = plan
             .waits
             .into_iter()
@@ -101,6 +108,7 @@ impl Cycle {
             order: self.config.order,
             backfill: self.config.backfill,
             cursor: self.cursor,
+            head: self.head,
             projects: self.projects.clone(),
             preemption: self.config.preemption,
         }

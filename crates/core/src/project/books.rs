@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::fair::{Claim, fair_shares};
 use super::{Claimant, Limit, OutOfQuota, Overdraft, Owner, Project, Reclaims, Rule, Use};
 use crate::board::{Board, Tile};
-use crate::fit::{Size, size};
+use crate::fit::size;
 use crate::gpu::{Gpu, Mode};
 use crate::ids::{JobId, ProjectName};
 use crate::placement::{Offer, place};
@@ -176,11 +176,11 @@ impl<'a> Books<'a> {
     }
 
     /// Counts a job that starts now.
-    pub(crate) fn start(&mut self, job: JobId, owner: &Owner, grants: &[Grant]) {
+    pub(crate) fn start(&mut self, job: JobId, owner: &Owner, used: Use) {
         self.enter(Member {
             job,
             owner: owner.clone(),
-            used: Use::of(grants),
+            used,
             ran_s: 0,
             leaving: false,
             starts: true,
@@ -384,13 +384,10 @@ impl Allowance {
     ) -> Option<Vec<Offer>> {
         let place = |request: &Request| {
             place(board, request, |tile, offer| {
-                self.0.holds(of_sizes([&offer.size])) && admit(tile, offer)
+                self.0.holds(of_offers([offer])) && admit(tile, offer)
             })
         };
-        let is_allowed = |offers: &Vec<Offer>| {
-            self.0
-                .holds(of_sizes(offers.iter().map(|offer| &offer.size)))
-        };
+        let is_allowed = |offers: &Vec<Offer>| self.0.holds(of_offers(offers));
         let mut offers = place(request)?;
         let least = match request.amount {
             Amount::Range { min, .. } => usize::try_from(min.get()).unwrap_or(usize::MAX),
@@ -407,11 +404,12 @@ impl Allowance {
     }
 }
 
-fn of_sizes<'a>(sizes: impl IntoIterator<Item = &'a Size>) -> Use {
-    sizes.into_iter().fold(Use::default(), |sum, size| {
+/// What these come to.
+pub(super) fn of_offers<'a>(offers: impl IntoIterator<Item = &'a Offer>) -> Use {
+    offers.into_iter().fold(Use::default(), |sum, offer| {
         sum.and(Use {
-            gpus: size.share.into(),
-            memory: size.memory,
+            gpus: offer.size.share.into(),
+            memory: offer.size.memory,
         })
     })
 }

@@ -1,13 +1,16 @@
 //! In which order waiting jobs are asked.
 //!
 //! Inside a project by priority, then as its queues are served. Between projects: first who is within quota, then who is within the fair
-//! share, then the rest; among those the higher priority, then whoever has the smaller part of what is due to it. That
-//! is looked at again after each start, for every start changes it.
+//! share, then the rest; among those the higher priority, then who was first and did not fit, then whoever has the smaller
+//! part of what is due to it. That is looked at again after each start, for every start changes it; so whoever is first and
+//! waits for room keeps its turn, and nobody of its own project starts who would make it stand behind others ([`hinders`]).
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeSet, VecDeque};
 
-use super::{Books, Use};
+use super::books::of_offers;
+use super::{Books, Claimant, Use};
+use crate::placement::Offer;
 use crate::snapshot::{Snapshot, Waiting};
 use crate::units::Gpus;
 
@@ -47,8 +50,9 @@ impl Turns {
                 let (_, account) = heads
                     .filter_map(|(account, list)| {
                         let (place, turn) = *list.front()?;
-                        let claim = Precedence::of(books, account, at(snapshot, turn));
-                        Some(((claim, place), account))
+                        let head = at(snapshot, turn);
+                        let kept = Some(head.job) == snapshot.head;
+                        Some(((Precedence::of(books, account, head, kept), place), account))
                     })
                     .min()?;
                 lists[account].pop_front().map(|(_, turn)| turn)
@@ -81,10 +85,12 @@ fn at(snapshot: &Snapshot, (queue, place): Turn) -> &Waiting {
 struct Precedence {
     class: Class,
     priority: Reverse<i32>,
+    /// `false` for who was first when last asked.
+    comes_after: bool,
     has: Part,
 }
 
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Class {
     WithinQuota,
     WithinFairShare,
@@ -92,28 +98,54 @@ enum Class {
 }
 
 impl Precedence {
-    fn of(books: &Books<'_>, account: usize, head: &Waiting) -> Self {
-        let need = books.need(&head.request);
+    fn of(books: &Books<'_>, account: usize, head: &Waiting, kept: bool) -> Self {
+        let class = Class::of(books, head);
         let account = &books.accounts()[account];
-        let used = account.used();
-        let fair = Gpus::from_thousandths(account.fair);
-        let nobody = BTreeSet::new();
-        let (class, due) = if books.is_within(head.job, &head.owner, need, &nobody) {
-            let quota = account
+        let due = match class {
+            Class::WithinQuota => account
                 .project
-                .map_or(Gpus::ZERO, |project| project.quota.gpus);
-            (Class::WithinQuota, quota)
-        } else if used.and(need).gpus <= fair {
-            (Class::WithinFairShare, fair)
-        } else {
-            (Class::Beyond, fair)
+                .map_or(Gpus::ZERO, |project| project.quota.gpus),
+            Class::WithinFairShare | Class::Beyond => Gpus::from_thousandths(account.fair),
         };
         Self {
             class,
             priority: Reverse(account.project.map_or(0, |project| project.priority)),
-            has: Part::of(used, due),
+            comes_after: !kept,
+            has: Part::of(account.used(), due),
         }
     }
+}
+
+impl Class {
+    fn of(books: &Books<'_>, waiting: &Waiting) -> Self {
+        let Waiting { job, owner, .. } = waiting;
+        let need = books.need(&waiting.request);
+        let account = &books.accounts()[books.account(owner)];
+        if books.is_within(*job, owner, need, &BTreeSet::new()) {
+            Self::WithinQuota
+        } else if account.used().and(need).gpus <= Gpus::from_thousandths(account.fair) {
+            Self::WithinFairShare
+        } else {
+            Self::Beyond
+        }
+    }
+}
+
+/// Whether a job that starts with these would cost one ahead of it on the same account its turn, or what its project may
+/// still take.
+pub(crate) fn hinders(
+    books: &Books<'_>,
+    new: &Claimant<'_>,
+    offers: &[Offer],
+    ahead: &Waiting,
+) -> bool {
+    if books.account(new.owner) != books.account(&ahead.owner) {
+        return false;
+    }
+    let mut with = books.clone();
+    with.start(new.job, new.owner, of_offers(offers));
+    Class::of(&with, ahead) > Class::of(books, ahead)
+        || with.overdraft(&with.claimant(ahead)).is_some()
 }
 
 /// `has / due`, compared without rounding. Whoever is due nothing and has nothing comes before those who have their due.

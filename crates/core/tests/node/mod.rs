@@ -175,7 +175,7 @@ impl Node {
                 ..Held::new(start.job, queue, grants)
             });
         }
-        self.snapshot.cursor = plan.cursor;
+        (self.snapshot.cursor, self.snapshot.head) = (plan.cursor, plan.head);
         invariants::check(&self.snapshot).expect("the plan keeps what must hold");
         plan
     }
