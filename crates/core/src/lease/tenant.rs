@@ -90,7 +90,7 @@ impl Standing {
             self.active = false;
         }
         if terms.gpus != self.terms.gpus {
-            self.duty = Duty::default();
+            (self.duty, self.together) = (Duty::default(), Duty::default());
         }
         self.terms = terms;
         self.virtual_time

@@ -74,16 +74,16 @@ impl Keeper {
         })
     }
 
-    /// Whether it comes and goes, and is no further than those who have these of its GPUs. Work that is to leave a GPU is not held up by
-    /// a visit: it would seem to wait for something.
+    /// Whether it comes and goes, and is no further than those who have these of its GPUs. Work that is to leave a GPU is
+    /// not held up by a visit: it would seem to wait for something.
     pub fn may_visit(&self, tenant: Tenant, taken: &[u32]) -> bool {
         let standing = &self.tenants[&tenant];
-        let holders = taken.iter().filter_map(|gpu| self.holder(*gpu));
+        let mut holders = taken.iter().filter_map(|gpu| self.holder(*gpu));
         standing.visits
             && self.is_believed(tenant)
-            && holders.fold(true, |may, holder| {
+            && holders.all(|holder| {
                 let holds = matches!(holder.phase, Phase::Holding { .. });
-                may && holds && self.lead(standing) <= self.lead(holder)
+                holds && self.lead(standing) <= self.lead(holder)
             })
     }
 
