@@ -9,7 +9,7 @@ use crate::cargo::cargo;
 use crate::steps::answer;
 
 /// Crate → what it may use of ours. The reasons are in ARCHITECTURE.md.
-const ARROWS: [(&str, &[&str]); 15] = [
+const ARROWS: [(&str, &[&str]); 16] = [
     ("divvy-core", &[]),
     ("divvy-driver", &[]),
     ("divvy-ledger", &[]),
@@ -26,7 +26,8 @@ const ARROWS: [(&str, &[&str]); 15] = [
     ("divvy-cli", &["divvy-api", "divvy-core"]),
     ("divvy", &["divvy-agent", "divvy-cli"]),
     ("divvy-clients", &[]),
-    ("divvy-e2e", &["divvy-api"]),
+    ("divvy-clearml-stub", &[]),
+    ("divvy-e2e", &["divvy-api", "divvy-clearml-stub"]),
     ("xtask", &[]),
 ];
 
