@@ -9,7 +9,7 @@ use crate::cargo::cargo;
 use crate::steps::answer;
 
 /// Crate → what it may use of ours. The reasons are in ARCHITECTURE.md.
-const ARROWS: [(&str, &[&str]); 16] = [
+const ARROWS: [(&str, &[&str]); 17] = [
     ("divvy-core", &[]),
     ("divvy-driver", &[]),
     ("divvy-ledger", &[]),
@@ -23,6 +23,7 @@ const ARROWS: [(&str, &[&str]); 16] = [
         "divvy-agent",
         &["divvy-api", "divvy-core", "divvy-driver", "divvy-ledger"],
     ),
+    ("divvy-clearml", &["divvy-api", "divvy-core"]),
     ("divvy-cli", &["divvy-api", "divvy-core"]),
     ("divvy", &["divvy-agent", "divvy-cli"]),
     ("divvy-clients", &[]),

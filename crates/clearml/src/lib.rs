@@ -1,0 +1,117 @@
+//! The front end to a ClearML Server: pulls tasks from its queues and has the node agent run them.
+//!
+//! ```text
+//!  ClearML Server ◄── server (HTTP, JWT) ── frontend ── divvy-api ──► node agent (plan, journal, slices, supervisors)
+//!                                             │
+//!                                  config · container · records
+//! ```
+//! The agent's journal and planner are the ledger: the first tasks of each server queue are mirrored as waiting jobs of the
+//! agent's queue of the same name, and a task is taken from the server only once the agent has given its job a slice. What is
+//! run for a task is [`container`]'s to say; GPUs, slices and processes are the agent's alone.
+#![forbid(unsafe_code)]
+
+pub mod config;
+pub mod container;
+mod frontend;
+pub mod secret;
+pub mod server;
+pub mod slot;
+mod stop;
+
+use std::path::PathBuf;
+
+use divvy_core::{Amount, QueueName};
+
+pub use config::Settings;
+pub use stop::Stop;
+
+/// What the command line gives one run of the front end.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The node agent's socket.
+    pub socket: PathBuf,
+    /// Folder for the front end's own records, made if it is not there.
+    pub records: PathBuf,
+    /// From clearml.conf and the environment.
+    pub settings: Settings,
+    /// In the order they are served; the agent serves the same.
+    pub queues: Vec<Served>,
+    /// Queues that the server does not have are made there.
+    pub create_queue: bool,
+    /// How tasks are given GPUs, which decides how workers are named.
+    pub mode: Mode,
+    /// How tasks are run.
+    pub run: container::Options,
+    /// `--uptime` or `--downtime`, as written; before `agent.uptime` and `agent.downtime`.
+    pub uptime: Vec<String>,
+    pub downtime: Vec<String>,
+    /// `--child-report-tags`: tags of the workers that slots register as.
+    pub slot_tags: Vec<String>,
+    /// `--polling-interval`, in seconds.
+    pub polling_interval: Option<u64>,
+    /// When told to stop, tasks are left to run; otherwise they are stopped and marked so.
+    pub keep_children: bool,
+}
+
+/// A queue of the server and the agent's queue that its tasks wait in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Served {
+    pub server: ServerQueue,
+    pub agent: QueueName,
+    /// What each of its tasks gets.
+    pub amount: Amount,
+}
+
+/// Which queue of the server is meant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ServerQueue {
+    /// By its name, or its id.
+    Named(String),
+    /// The server's default queue; where it has none, the one that is called `default`.
+    Default,
+}
+
+/// How tasks are given GPUs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// `--dynamic-gpus`: the daemon is `NAME:dgpu0-2`, and every task has a slot of its own, `NAME:gpu2.25a`. The text is
+    /// what `--gpus` was given, without blanks.
+    Dynamic { gpus: String },
+    /// One task at a time on all of them, under the daemon's own name: `NAME:gpu0,1`, or `NAME:0` without `--gpus`.
+    Plain { gpus: Option<String> },
+}
+
+/// Why the front end does not run, or no longer.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error(transparent)]
+    Config(#[from] config::ConfigError),
+    #[error(transparent)]
+    Server(#[from] server::ServerError),
+    #[error("the node agent: {0}")]
+    Agent(#[from] divvy_api::v1::Error),
+    #[error("the server has no queue \"{0}\"")]
+    NoQueue(String),
+    #[error("cannot {what} {path}")]
+    File {
+        what: &'static str,
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("cannot start the front end's runtime")]
+    Runtime(#[source] std::io::Error),
+}
+
+/// Serves until `stop` says so; blocks its thread, and runs what it needs in it.
+///
+/// # Errors
+/// Before it serves, for whatever keeps it from doing so: keys that the server refuses, queues that it does not have, an agent
+/// that does not answer. After that it goes on through every failure of server and agent that can pass.
+pub fn run(options: Options, stop: Stop) -> Result<(), Error> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(Error::Runtime)?;
+    runtime.block_on(frontend::serve(options, stop))
+}

@@ -1,0 +1,39 @@
+//! Text that is never printed: keys, tokens.
+
+use std::fmt;
+
+/// A secret. Neither `Debug` nor anything else shows it; who needs it says so with [`Secret::expose`].
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+
+    /// The text itself, for a header or a child's environment.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("****")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_is_not_shown() {
+        let secret = Some(Secret::new("s3cr3t"));
+        assert_eq!(
+            format!("{secret:?} {secret:#?}"),
+            "Some(****) Some(\n    ****,\n)"
+        );
+        assert_eq!(secret.unwrap().expose(), "s3cr3t");
+    }
+}

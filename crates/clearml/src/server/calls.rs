@@ -1,0 +1,318 @@
+//! The calls, one function each.
+
+use reqwest::Method as Verb;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::body::{Event, Popped, QueueFacts, StatusReport, Task, Worker};
+use super::error::{ServerError, Subcode};
+use super::http::{JSON_LINES, Server};
+
+/// Fields of a task that are read before it runs.
+const BEFORE: [&str; 9] = [
+    "id",
+    "name",
+    "status",
+    "status_message",
+    "container",
+    "user",
+    "project",
+    "runtime",
+    "execution.queue",
+];
+
+/// Fields that are watched while it runs.
+const WHILE: [&str; 4] = ["id", "status", "status_message", "runtime"];
+
+#[derive(Deserialize)]
+struct Queues {
+    #[serde(default)]
+    queues: Vec<QueueFacts>,
+}
+
+#[derive(Deserialize)]
+struct OneQueue {
+    queue: QueueFacts,
+}
+
+#[derive(Deserialize)]
+struct Tasks {
+    #[serde(default)]
+    tasks: Vec<Task>,
+}
+
+#[derive(Deserialize)]
+struct Workers {
+    #[serde(default)]
+    workers: Vec<Worker>,
+}
+
+#[derive(Deserialize)]
+struct Made {
+    id: String,
+}
+
+/// An answer that nobody reads.
+type Unread = Value;
+
+impl Server {
+    /// The queue of this name or id.
+    ///
+    /// # Errors
+    /// What the server said; so for every call here.
+    pub async fn queue(&self, name: &str) -> Result<Option<QueueFacts>, ServerError> {
+        let body = json!({
+            "name": format!("^{}$", escaped(name)),
+            "only_fields": ["id", "name"],
+            "search_hidden": true,
+        });
+        let found: Queues = self.call("queues.get_all", body).await?;
+        // The server's own idea of a regular expression is not ours to trust.
+        if let Some(queue) = found.queues.into_iter().find(|queue| queue.name == name) {
+            return Ok(Some(queue));
+        }
+        let body = json!({"id": [name], "only_fields": ["id", "name"], "search_hidden": true});
+        match self.call::<Queues>("queues.get_all", body).await {
+            Ok(found) => Ok(found.queues.into_iter().find(|queue| queue.id == name)),
+            Err(error) if error.refusal() == Some(Subcode::NoQueue) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The queue that is tagged as the default one.
+    pub async fn default_queue(&self) -> Result<QueueFacts, ServerError> {
+        self.call("queues.get_default", json!({})).await
+    }
+
+    /// Makes a queue; answers its id.
+    pub async fn create_queue(&self, name: &str) -> Result<String, ServerError> {
+        let made: Made = self.call("queues.create", json!({"name": name})).await?;
+        Ok(made.id)
+    }
+
+    /// A queue with its first `most` tasks.
+    pub async fn head(&self, queue: &str, most: usize) -> Result<QueueFacts, ServerError> {
+        let body = json!({"queue": queue, "max_task_entries": most});
+        let found: OneQueue = self.call("queues.get_by_id", body).await?;
+        Ok(found.queue)
+    }
+
+    /// Takes this task from its queue if it is the first there. A server older than API 2.21 takes the first, whichever it is.
+    pub async fn pop(&self, queue: &str, task: &str) -> Result<Popped, ServerError> {
+        let body = json!({"queue": queue, "task": task, "get_task_info": true});
+        self.call("queues.get_next_task", body).await
+    }
+
+    /// Puts a task into a queue, last.
+    pub async fn add(&self, queue: &str, task: &str) -> Result<(), ServerError> {
+        let body = json!({"queue": queue, "task": task});
+        self.call::<Unread>("queues.add_task", body).await.map(drop)
+    }
+
+    /// Makes a task of a queue its first.
+    pub async fn move_to_front(&self, queue: &str, task: &str) -> Result<(), ServerError> {
+        let body = json!({"queue": queue, "task": task});
+        self.call::<Unread>("queues.move_task_to_front", body)
+            .await
+            .map(drop)
+    }
+
+    /// A task with what is needed to run it.
+    pub async fn task(&self, task: &str) -> Result<Option<Task>, ServerError> {
+        let found = self.tasks_with(&[task.to_owned()], &BEFORE).await?;
+        Ok(found.into_iter().next())
+    }
+
+    /// What has become of these tasks; those that are gone are left out.
+    pub async fn tasks(&self, tasks: &[String]) -> Result<Vec<Task>, ServerError> {
+        self.tasks_with(tasks, &WHILE).await
+    }
+
+    async fn tasks_with(
+        &self,
+        tasks: &[String],
+        fields: &[&str],
+    ) -> Result<Vec<Task>, ServerError> {
+        let body = json!({"id": tasks, "only_fields": fields, "search_hidden": true});
+        let found: Tasks = self.call("tasks.get_all", body).await?;
+        Ok(found.tasks)
+    }
+
+    /// Says that a task runs. Without force: from `queued` it is legal, and nothing that a user did meanwhile is overwritten.
+    pub async fn started(&self, task: &str, message: &str) -> Result<(), ServerError> {
+        let body =
+            json!({"task": task, "status_reason": "pulled by agent", "status_message": message});
+        self.call::<Unread>("tasks.started", body).await.map(drop)
+    }
+
+    /// Replaces a task's runtime properties, all of them.
+    pub async fn set_runtime(
+        &self,
+        task: &str,
+        runtime: &Map<String, Value>,
+    ) -> Result<(), ServerError> {
+        let body = json!({"task": task, "force": true, "runtime": runtime});
+        self.call::<Unread>("tasks.edit", body).await.map(drop)
+    }
+
+    /// Writes a task's container.
+    pub async fn set_container(
+        &self,
+        task: &str,
+        container: &super::Container,
+    ) -> Result<(), ServerError> {
+        let body = json!({"task": task, "force": true, "container": container});
+        self.call::<Unread>("tasks.edit", body).await.map(drop)
+    }
+
+    pub async fn ping(&self, task: &str) -> Result<(), ServerError> {
+        self.call::<Unread>("tasks.ping", json!({"task": task}))
+            .await
+            .map(drop)
+    }
+
+    pub async fn completed(
+        &self,
+        task: &str,
+        reason: &str,
+        message: &str,
+    ) -> Result<(), ServerError> {
+        let body = json!({"task": task, "status_reason": reason, "status_message": message});
+        self.call::<Unread>("tasks.completed", body).await.map(drop)
+    }
+
+    pub async fn failed(&self, task: &str, reason: &str, message: &str) -> Result<(), ServerError> {
+        let body = json!({"task": task, "status_reason": reason, "status_message": message});
+        self.call::<Unread>("tasks.failed", body).await.map(drop)
+    }
+
+    pub async fn stopped(
+        &self,
+        task: &str,
+        reason: &str,
+        message: &str,
+    ) -> Result<(), ServerError> {
+        let body = json!({"task": task, "status_reason": reason, "status_message": message, "force": false});
+        self.call::<Unread>("tasks.stopped", body).await.map(drop)
+    }
+
+    /// Makes a task a draft again: what it was, less what its run left.
+    pub async fn reset(&self, task: &str) -> Result<(), ServerError> {
+        self.call::<Unread>("tasks.reset", json!({"task": task, "force": true}))
+            .await
+            .map(drop)
+    }
+
+    /// Puts a task that is a draft, or has ended, into a queue.
+    pub async fn enqueue(&self, queue: &str, task: &str) -> Result<(), ServerError> {
+        let body = json!({"queue": queue, "task": task});
+        self.call::<Unread>("tasks.enqueue", body).await.map(drop)
+    }
+
+    /// Puts a worker on the server's list.
+    pub async fn register(
+        &self,
+        worker: &str,
+        queues: &[String],
+        timeout: u64,
+        tags: &[String],
+    ) -> Result<(), ServerError> {
+        let body = json!({"worker": worker, "queues": queues, "timeout": timeout, "tags": tags});
+        self.call::<Unread>("workers.register", body)
+            .await
+            .map(drop)
+    }
+
+    /// Takes it off.
+    pub async fn unregister(&self, worker: &str) -> Result<(), ServerError> {
+        let body = json!({"worker": worker, "queues": []});
+        self.call::<Unread>("workers.unregister", body)
+            .await
+            .map(drop)
+    }
+
+    pub async fn report(&self, report: &StatusReport) -> Result<(), ServerError> {
+        let body = serde_json::to_value(report).unwrap_or_default();
+        self.call::<Unread>("workers.status_report", body)
+            .await
+            .map(drop)
+    }
+
+    /// Workers that were heard of in the last `seconds`.
+    pub async fn workers(&self, seconds: u64) -> Result<Vec<Worker>, ServerError> {
+        let found: Workers = self
+            .call("workers.get_all", json!({"last_seen": seconds}))
+            .await?;
+        Ok(found.workers)
+    }
+
+    /// Adds events to logs, in requests of at most a mebibyte, as the stock agent does.
+    pub async fn add_events(&self, events: &[Event]) -> Result<(), ServerError> {
+        let lines: Vec<String> = events
+            .iter()
+            .map(|event| serde_json::to_string(event).unwrap_or_default())
+            .collect();
+        for request in requests(&lines, MOST_REQUEST.min(self.most())) {
+            let body = request.join("\n");
+            let _: Unread = self
+                .send("events.add_batch", Verb::POST, JSON_LINES, body)
+                .await?;
+        }
+        Ok(())
+    }
+}
+
+/// Bytes of one request of events, as the stock agent sends them.
+const MOST_REQUEST: usize = 1 << 20;
+
+/// Cuts lines into requests of at most `most` bytes, line breaks counted; a line that is longer goes alone.
+fn requests(lines: &[String], most: usize) -> Vec<&[String]> {
+    let mut requests = Vec::new();
+    let (mut from, mut bytes) = (0, 0);
+    for (at, line) in lines.iter().enumerate() {
+        let length = line.len() + 1;
+        if at > from && bytes + length > most {
+            requests.push(&lines[from..at]);
+            (from, bytes) = (at, 0);
+        }
+        bytes += length;
+    }
+    if from < lines.len() {
+        requests.push(&lines[from..]);
+    }
+    requests
+}
+
+/// A name as a regular expression that matches it alone, in the dialects of Python and MongoDB.
+fn escaped(name: &str) -> String {
+    let mut pattern = String::new();
+    for letter in name.chars() {
+        if letter.is_ascii() && !letter.is_ascii_alphanumeric() && letter != '_' {
+            pattern.push('\\');
+        }
+        pattern.push(letter);
+    }
+    pattern
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queues_name_is_no_pattern() {
+        assert_eq!(escaped("half_gpu"), "half_gpu");
+        assert_eq!(escaped("a.b (c)=1 ü"), "a\\.b\\ \\(c\\)\\=1\\ ü");
+    }
+
+    #[test]
+    fn events_are_sent_in_requests_of_bounded_size() {
+        let lines: Vec<String> = [3, 3, 3, 20, 1].map(|n| "x".repeat(n)).into();
+        let sizes: Vec<usize> = requests(&lines, 8)
+            .iter()
+            .map(|request| request.len())
+            .collect();
+        assert_eq!(sizes, [2, 1, 1, 1]);
+        assert_eq!(requests(&[], 8).len(), 0);
+    }
+}

@@ -1,0 +1,52 @@
+//! The word to stop, from whoever started the front end.
+
+use std::sync::Arc;
+
+use tokio::sync::watch;
+
+/// Tells the front end to stop; clones are the same word.
+#[derive(Clone, Debug)]
+pub struct Stop(Arc<watch::Sender<bool>>);
+
+impl Default for Stop {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Stop {
+    pub fn new() -> Self {
+        Self(Arc::new(watch::Sender::new(false)))
+    }
+
+    /// Says it. Whoever waits goes on, in whichever thread.
+    pub fn stop(&self) {
+        self.0.send_replace(true);
+    }
+
+    pub fn is_said(&self) -> bool {
+        *self.0.borrow()
+    }
+
+    /// Returns once it was said.
+    pub async fn said(&self) {
+        // The sender is held by `self`, so waiting ends with the word alone.
+        let _ = self.0.subscribe().wait_for(|said| *said).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn the_word_reaches_every_clone_and_stays_said() {
+        let stop = Stop::new();
+        let other = stop.clone();
+        assert!(!other.is_said());
+        std::thread::spawn(move || other.stop());
+        stop.said().await;
+        assert!(stop.is_said());
+        stop.said().await;
+    }
+}
