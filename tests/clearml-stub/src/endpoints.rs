@@ -97,7 +97,7 @@ endpoints! {
                             navigate_earlier:boolean") => events::get_task_log;
 
     "projects.get_all" ("id:strings name:string only_fields:strings order_by:strings search_hidden:boolean page:integer \
-                         page_size:integer _any_:object") => projects::get_all;
+                         page_size:integer shallow_search:boolean _any_:object") => projects::get_all;
     "projects.get_by_id" ("project!:string") => projects::get_by_id;
     "projects.create" ("name!:string description:string tags:strings system_tags:strings \
                         default_output_destination:string") => projects::create;

@@ -3,12 +3,16 @@
 
 use std::io::Write as _;
 use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use clap::Parser;
-use divvy_clearml_stub::Stub;
+use divvy_clearml_stub::{Call, Stub};
 
-/// A strict stand-in for the ClearML API server, on 127.0.0.1 until it is killed. Prints a clearml.conf for it.
+/// How often calls are printed.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// A strict stand-in for the ClearML API server, on 127.0.0.1 until it is killed. Prints a clearml.conf for it, and every call.
 #[derive(Parser)]
 struct Cli {
     /// Port; 0 for a free one
@@ -30,7 +34,22 @@ fn main() -> Result<()> {
     let mut out = std::io::stdout();
     out.write_all(stub.conf().as_bytes())?;
     out.flush()?;
+    let mut seen = 0;
     loop {
-        thread::park();
+        let calls = stub.calls();
+        for call in &calls[seen..] {
+            let why = call.complaint.as_deref().unwrap_or_default();
+            let Call {
+                at,
+                endpoint,
+                code,
+                subcode,
+                body,
+                ..
+            } = call;
+            eprintln!("{at:.3} {endpoint} {code}/{subcode} {body} {why}");
+        }
+        seen = calls.len();
+        thread::sleep(LOOK);
     }
 }

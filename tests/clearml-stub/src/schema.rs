@@ -5,6 +5,9 @@ use serde_json::Value;
 use crate::json::Fields;
 use crate::refusal::Refusal;
 
+/// The SDK puts its own HTTP method into every body, and the server ignores it.
+const ALWAYS: &str = "method";
+
 /// Holds a body to the fields of its endpoint, one word each: `name:kind`, with `!` behind the name where it must be there and
 /// `~` before it where only the stock agent or SDK sends it and the server ignores it. A null counts as left out.
 ///
@@ -17,7 +20,8 @@ pub(crate) fn check(takes: &str, body: &Fields) -> Result<(), Refusal> {
             return Err(Refusal::invalid(format!("missing required field {name}")));
         }
     }
-    for (name, value) in body.iter().filter(|(_, value)| !value.is_null()) {
+    let said = body.iter().filter(|(name, _)| *name != ALWAYS);
+    for (name, value) in said.filter(|(_, value)| !value.is_null()) {
         let found = known.iter().find(|(known, ..)| known == name);
         let Some((_, _, kind)) = found else {
             return Err(Refusal::invalid(format!("unknown field {name}")));

@@ -205,6 +205,9 @@ pub(super) fn enqueue(world: &mut World, body: &Fields) -> Answer {
     world.set(task, "execution.queue", json!(queue));
     queues::remove_from_all(world, task, &queue);
     answer["queued"] = json!(1);
+    if flag(body, "verify_watched_queue") {
+        answer["queue_watched"] = json!(world.workers().any(|worker| worker.queues.contains(&queue)));
+    }
     answer["fields"]["execution.queue"] = json!(queue);
     Ok(answer)
 }
@@ -318,7 +321,12 @@ fn change(world: &mut World, body: &Fields, to: Status) -> Answer {
         ("last_update".to_owned(), now.clone()),
         ("last_change".to_owned(), now),
     ]);
-    fields(world, body)?.extend(said.clone());
+    let fields = fields(world, body)?;
+    fields.extend(said.clone());
+    // What is queued is no longer in development.
+    if let Some(Value::Array(tags)) = fields.get_mut("system_tags").filter(|_| to == Status::Queued) {
+        tags.retain(|tag| tag != "development");
+    }
     Ok(updated(Value::Object(said)))
 }
 
