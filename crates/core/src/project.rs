@@ -9,15 +9,19 @@
 //!
 //! Everything is counted in thousandths of GPUs and bytes of GPU memory, as granted. A project's jobs stand in a rank
 //! (those that cannot be preempted, then by priority, then by age), and a job is within the quota if the quota holds it
-//! and all before it. Only jobs that may be preempted go over quota. [`fair`] divides what nobody is guaranteed; `books` knows who stands where; `turns` says who is
-//! asked next; `reclaim` finds who gives way. With no project at all nothing here is ever asked.
+//! and all before it. Only jobs that may be preempted go over quota. [`fair`] divides what nobody is guaranteed;
+//! `books` knows who stands where; `turns` says who is asked next; `reclaim` finds who gives way; `rules` says what can never
+//! be. With no project at all nothing here is ever asked.
 
 pub mod fair;
 
+mod allowance;
 mod books;
+mod need;
 mod owner;
 mod reason;
 mod reclaim;
+mod rules;
 mod turns;
 
 use serde::{Deserialize, Serialize};
@@ -27,10 +31,11 @@ use crate::slice::Grant;
 use crate::units::{Bytes, Gpus};
 
 pub(crate) use books::Books;
-pub use books::{Standing, outgrown, refusal, standings};
+pub use books::{Standing, standings};
 pub use owner::Owner;
 pub use reason::{OutOfQuota, Overdraft, QuotaAhead, Reclaims, Rule};
 pub(crate) use reclaim::{Claimant, Found, reclaim};
+pub use rules::{outgrown, refusal};
 pub(crate) use turns::{Turns, hinders};
 
 /// A group of people and what they may have.

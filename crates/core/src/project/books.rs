@@ -2,17 +2,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::allowance::Allowance;
 use super::fair::{Claim, fair_shares};
-use super::{Claimant, Limit, OutOfQuota, Overdraft, Owner, Project, Reclaims, Rule, Use};
+use super::need::{at_most, need};
+use super::rules::never;
+use super::{Claimant, Limit, Overdraft, Owner, Project, Reclaims, Rule, Use};
 use crate::board::{Board, Tile};
-use crate::fit::size;
-use crate::gpu::{Gpu, Mode};
+use crate::gpu::Mode;
 use crate::ids::{JobId, ProjectName};
-use crate::placement::{Offer, place};
-use crate::request::{Amount, Request};
-use crate::slice::Grant;
+use crate::placement::Offer;
+use crate::request::Request;
 use crate::snapshot::{Preemption, Snapshot, Waiting};
-use crate::units::{Bytes, Gpus};
+use crate::units::Gpus;
 
 /// What those outside all projects weigh together: as much as a quota of one GPU.
 const OUTSIDE_WEIGHS: u64 = 1000;
@@ -50,10 +51,6 @@ pub(crate) struct Member {
     /// It starts by the plan that is being made.
     pub(crate) starts: bool,
 }
-
-/// What a job may take at most.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Allowance(Limit);
 
 impl<'a> Books<'a> {
     /// `None` where the node has no projects.
@@ -277,18 +274,16 @@ impl<'a> Books<'a> {
             return Allowance(Limit::default());
         };
         let stays = |member: &Member| !gone.contains(&member.job);
-        let mut room = less(project.limit, account.used_by(stays));
+        let mut allowance = Allowance(project.limit).less(account.used_by(stays));
         if within || self.is_bound(owner) {
             let before = self.before(account, job, owner, gone);
-            let quota = less(project.quota.into(), before);
-            room.gpus = least(room.gpus, quota.gpus);
-            room.memory = least(room.memory, quota.memory);
+            allowance = allowance.and(Allowance(project.quota.into()).less(before));
         }
-        Allowance(room)
+        allowance
     }
 
     /// Who cannot be preempted never borrows, as nobody could get it back.
-    fn is_bound(&self, owner: &Owner) -> bool {
+    pub(super) fn is_bound(&self, owner: &Owner) -> bool {
         !owner.preemptible && self.preemption == Preemption::On
     }
 
@@ -317,52 +312,6 @@ impl<'a> Books<'a> {
     }
 }
 
-fn never(project: &Project, owner: &Owner, need: Use, preemption: Preemption) -> Option<Overdraft> {
-    let nobody = Use::default();
-    let bound = !owner.preemptible && preemption == Preemption::On;
-    Overdraft::of(project, Rule::Limit, project.limit, nobody, need).or_else(|| {
-        Overdraft::of(project, Rule::Quota, project.quota.into(), nobody, need).filter(|_| bound)
-    })
-}
-
-/// Why a project could never serve a request, whoever of it ends.
-///
-/// # Errors
-/// [`OutOfQuota`], with what would help.
-pub fn refusal(
-    gpus: &[Gpu],
-    project: &Project,
-    owner: &Owner,
-    request: &Request,
-    preemption: Preemption,
-) -> Result<(), OutOfQuota> {
-    let need = need(&Board::empty(gpus), request);
-    match never(project, owner, need, preemption) {
-        Some(overdraft) => Err(OutOfQuota(overdraft)),
-        None => Ok(()),
-    }
-}
-
-/// The rule that keeps a job from holding this instead of what it holds; `None` where there is none, and for whoever asks
-/// for no more than it has.
-pub fn outgrown(snapshot: &Snapshot, job: JobId, grants: &[Grant]) -> Option<Overdraft> {
-    let held = snapshot.held.iter().find(|held| held.job == job)?;
-    let (now, then) = (Use::of(&held.grants), Use::of(grants));
-    if then.gpus <= now.gpus && then.memory <= now.memory {
-        return None;
-    }
-    let empty = Board::empty(&snapshot.gpus);
-    let books = Books::of(snapshot, &empty)?;
-    let account = &books.accounts[books.account(&held.owner)];
-    let project = account.project?;
-    let others = account.used_by(|member| member.job != job);
-    Overdraft::of(project, Rule::Limit, project.limit, others, then).or_else(|| {
-        let fixed = account.used_by(|member| member.job != job && !member.owner.preemptible);
-        Overdraft::of(project, Rule::Quota, project.quota.into(), fixed, then)
-            .filter(|_| books.is_bound(&held.owner))
-    })
-}
-
 impl Account<'_> {
     pub(crate) fn used_by(&self, which: impl Fn(&Member) -> bool) -> Use {
         let members = self.members.iter().filter(|member| which(member));
@@ -371,89 +320,6 @@ impl Account<'_> {
 
     pub(crate) fn used(&self) -> Use {
         self.used
-    }
-}
-
-impl Allowance {
-    /// The best GPUs for a request among those admitted, within what may be taken; of a range as many as that allows.
-    fn place(
-        self,
-        board: &Board<'_>,
-        request: &Request,
-        admit: impl Fn(&Tile<'_>, &Offer) -> bool,
-    ) -> Option<Vec<Offer>> {
-        let place = |request: &Request| {
-            place(board, request, |tile, offer| {
-                self.0.holds(of_offers([offer])) && admit(tile, offer)
-            })
-        };
-        let is_allowed = |offers: &Vec<Offer>| self.0.holds(of_offers(offers));
-        let mut offers = place(request)?;
-        let least = match request.amount {
-            Amount::Range { min, .. } => usize::try_from(min.get()).unwrap_or(usize::MAX),
-            _ => offers.len(),
-        };
-        // The best for fewer GPUs are the first of the best for more.
-        while !is_allowed(&offers) {
-            if offers.len() <= least {
-                return None;
-            }
-            offers.pop();
-        }
-        Some(offers)
-    }
-}
-
-/// What these come to.
-pub(super) fn of_offers<'a>(offers: impl IntoIterator<Item = &'a Offer>) -> Use {
-    offers.into_iter().fold(Use::default(), |sum, offer| {
-        sum.and(Use {
-            gpus: offer.size.share.into(),
-            memory: offer.size.memory,
-        })
-    })
-}
-
-fn less(limit: Limit, used: Use) -> Limit {
-    Limit {
-        gpus: limit.gpus.map(|gpus| gpus.saturating_sub(used.gpus)),
-        memory: limit
-            .memory
-            .map(|memory| memory.saturating_sub(used.memory)),
-    }
-}
-
-fn least<T: Ord>(one: Option<T>, other: Option<T>) -> Option<T> {
-    match (one, other) {
-        (Some(one), Some(other)) => Some(one.min(other)),
-        (one, other) => one.or(other),
-    }
-}
-
-/// What a request takes where it takes least: of as many GPUs as it needs at least.
-fn need(empty: &Board<'_>, request: &Request) -> Use {
-    let count = match request.amount {
-        Amount::Whole(count) | Amount::Shares { count, .. } | Amount::Range { min: count, .. } => {
-            u64::from(count.get())
-        }
-        Amount::Share(_) | Amount::Memory(_) | Amount::Mig(_) => 1,
-    };
-    let sizes = empty
-        .tiles
-        .iter()
-        .filter_map(|tile| size(tile, request).ok());
-    let least = sizes.min_by_key(|size| (size.share, size.memory));
-    least.map_or_else(Use::default, |size| Use {
-        gpus: Gpus::from_thousandths(u64::from(size.share.thousandths()) * count),
-        memory: Bytes::new(size.memory.get().saturating_mul(count)),
-    })
-}
-
-/// The most that a range would take.
-fn at_most(request: &Request) -> Option<Gpus> {
-    match request.amount {
-        Amount::Range { max, .. } => Some(Gpus::whole(max.get().into())),
-        _ => None,
     }
 }
 

@@ -8,7 +8,7 @@
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeSet, VecDeque};
 
-use super::books::of_offers;
+use super::allowance::of_offers;
 use super::{Books, Claimant, Use};
 use crate::placement::Offer;
 use crate::snapshot::{Snapshot, Waiting};

@@ -1,0 +1,76 @@
+//! How much a job may take, and the best place for it within that.
+
+use super::{Limit, Use};
+use crate::board::{Board, Tile};
+use crate::placement::{Offer, place};
+use crate::request::{Amount, Request};
+
+/// What a job may take at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Allowance(pub(super) Limit);
+
+impl Allowance {
+    /// What is left of it beside these.
+    #[must_use]
+    pub(super) fn less(self, used: Use) -> Self {
+        let Limit { gpus, memory } = self.0;
+        Self(Limit {
+            gpus: gpus.map(|gpus| gpus.saturating_sub(used.gpus)),
+            memory: memory.map(|memory| memory.saturating_sub(used.memory)),
+        })
+    }
+
+    /// What both allow.
+    #[must_use]
+    pub(super) fn and(self, other: Self) -> Self {
+        Self(Limit {
+            gpus: least(self.0.gpus, other.0.gpus),
+            memory: least(self.0.memory, other.0.memory),
+        })
+    }
+
+    /// The best GPUs for a request among those admitted, within what may be taken; of a range as many as that allows.
+    pub(super) fn place(
+        self,
+        board: &Board<'_>,
+        request: &Request,
+        admit: impl Fn(&Tile<'_>, &Offer) -> bool,
+    ) -> Option<Vec<Offer>> {
+        let place = |request: &Request| {
+            place(board, request, |tile, offer| {
+                self.0.holds(of_offers([offer])) && admit(tile, offer)
+            })
+        };
+        let is_allowed = |offers: &Vec<Offer>| self.0.holds(of_offers(offers));
+        let mut offers = place(request)?;
+        let least = match request.amount {
+            Amount::Range { min, .. } => usize::try_from(min.get()).unwrap_or(usize::MAX),
+            _ => offers.len(),
+        };
+        // The best for fewer GPUs are the first of the best for more.
+        while !is_allowed(&offers) {
+            if offers.len() <= least {
+                return None;
+            }
+            offers.pop();
+        }
+        Some(offers)
+    }
+}
+
+/// What these come to.
+pub(super) fn of_offers<'a>(offers: impl IntoIterator<Item = &'a Offer>) -> Use {
+    offers.into_iter().fold(Use::default(), |sum, offer| {
+        sum.and(Use {
+            gpus: offer.size.share.into(),
+            memory: offer.size.memory,
+        })
+    })
+}
+
+fn least<T: Ord>(one: Option<T>, other: Option<T>) -> Option<T> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (one, other) => one.or(other),
+    }
+}
