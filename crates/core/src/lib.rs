@@ -28,6 +28,7 @@ pub mod ids;
 pub mod invariants;
 pub mod isolation;
 pub mod job;
+pub mod latest;
 pub mod lease;
 pub mod mig;
 pub mod obstacle;

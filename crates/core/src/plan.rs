@@ -142,7 +142,7 @@ fn decide(snapshot: &Snapshot, reclaims: bool) -> (Plan, Board<'_>) {
 ///
 /// Strict: queue by queue, for after each start it is the first queue's turn again. Fair: the first job of each queue
 /// from the cursor on, then the second of each, and so on; an empty queue loses its turn.
-fn turns(snapshot: &Snapshot) -> Vec<(usize, usize)> {
+pub(crate) fn turns(snapshot: &Snapshot) -> Vec<(usize, usize)> {
     let queues = snapshot.queues.iter().enumerate();
     let mut turns: Vec<_> = queues
         .flat_map(|(queue, on)| (0..on.waiting.len()).map(move |place| (queue, place)))
