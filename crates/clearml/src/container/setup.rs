@@ -1,0 +1,457 @@
+//! What clearml.conf and the environment say about running tasks, typed and with the stock agent's defaults.
+//!
+//! The defaults are those of `clearml-agent` 3.0.3 (`backend_api/config/default/agent.conf`, `sdk.conf`).
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use divvy_core::docker::words;
+use regex::Regex;
+
+use super::masking::Masks;
+use crate::config::{ConfigError, Tree};
+
+/// `agent.default_docker.image`.
+const IMAGE: &str = "nvidia/cuda:12.6.3-cudnn-runtime-ubuntu20.04";
+
+/// `agent.forbidden_docker_args`.
+const FORBIDDEN: [&str; 1] = ["entrypoint"];
+
+/// `agent.protected_docker_extra_args`.
+const PROTECTED: [&str; 4] = ["privileged", "security-opt", "network", "ipc"];
+
+/// `agent.package_manager.pip_version`.
+const PIP: [&str; 3] = [
+    "<20.2 ; python_version < '3.10'",
+    "<22.3 ; python_version >= '3.10' and python_version <= '3.11'",
+    ">=23,<26 ; python_version >= '3.12'",
+];
+
+/// How tasks are run in containers.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// For tasks that name no image.
+    pub image: String,
+    /// And its arguments.
+    pub arguments: Vec<String>,
+    /// `agent.disable_task_docker_override`: tasks do not choose.
+    pub no_override: bool,
+    /// `agent.extra_docker_arguments`.
+    pub extra: Vec<String>,
+    /// `CLEARML_AGENT_EXTRA_DOCKER_LABELS`.
+    pub labels: Vec<String>,
+    /// `agent.docker_args_filters`: what of a task's arguments is let through; empty: all.
+    pub filters: Vec<Regex>,
+    /// `agent.forbidden_docker_args`: what of anybody's arguments is not, without dashes.
+    pub forbidden: Vec<String>,
+    /// Flags of `extra` that a task may not give as well, and the reverse.
+    pub protected: Vec<String>,
+    /// `agent.docker_args_extra_precedes_task`.
+    pub extra_first: bool,
+    /// `agent.docker_allow_host_environ`: `-e NAME` and `$NAME` in a task's arguments mean the daemon's variables.
+    pub host_environment: bool,
+    pub script: Lines,
+    pub mounts: Mounts,
+    pub masks: Masks,
+    /// `agent.docker_force_pull`.
+    pub pull: bool,
+    /// `FORCE_LOCAL_CLEARML_AGENT_WHEEL`: a wheel of the agent on this machine that the container installs.
+    pub wheel: Option<PathBuf>,
+    /// `CLEARML_AGENT_SKIP_PIP_VENV_INSTALL`, passed on.
+    pub skip_venv: Option<String>,
+    /// Tags of the worker, for the task's own agent.
+    pub worker_tags: Vec<String>,
+    /// The daemon's environment.
+    pub vars: BTreeMap<String, String>,
+}
+
+/// What the script in the container is made of.
+#[derive(Clone, Debug, Default)]
+pub struct Lines {
+    /// `agent.docker_init_bash_script`: in place of the stock beginning.
+    pub init: Option<Vec<String>>,
+    /// `agent.docker_preprocess_bash_script`.
+    pub before: Vec<String>,
+    /// `agent.extra_docker_shell_script`.
+    pub extra: Vec<String>,
+    /// `agent.docker_install_opencv_libs`.
+    pub opencv: bool,
+    /// `agent.package_manager.pip_version`.
+    pub pip: Vec<String>,
+    /// What is installed as the agent: `clearml-agent`.
+    pub agent: String,
+}
+
+/// Folders of the host and where they lie in the container.
+#[derive(Clone, Debug, Default)]
+pub struct Mounts {
+    pub apt: Option<Folder>,
+    pub pip: Option<Folder>,
+    pub poetry: Option<Folder>,
+    pub pip_download: Option<Folder>,
+    pub cache: Option<Folder>,
+    pub vcs: Option<Folder>,
+    pub venvs: Option<Folder>,
+    /// Where virtual environments are built in the container.
+    pub venv_build: String,
+    /// `~/.ssh`, copied; none where the keys stay outside.
+    pub ssh: Option<PathBuf>,
+    /// Where it is used and where its copy lies.
+    pub ssh_inside: String,
+    pub ssh_copy: String,
+    /// The authentication agent's socket, in place of the keys.
+    pub ssh_socket: Option<String>,
+    /// `.git-credentials` and `.gitconfig`, those that are there.
+    pub git: Vec<PathBuf>,
+    /// Folder for what is made for one task: the configuration, the copy of the keys.
+    pub tasks: PathBuf,
+}
+
+/// A folder of the host, and its place in the container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Folder {
+    pub host: PathBuf,
+    pub inside: String,
+}
+
+/// The daemon's environment and home, through which paths of the configuration are read.
+struct Place<'a> {
+    vars: &'a BTreeMap<String, String>,
+    home: PathBuf,
+}
+
+impl Setup {
+    /// `asked`: the words behind `--docker`.
+    ///
+    /// # Errors
+    /// A value that means nothing, with its key.
+    pub fn read(
+        tree: &Tree,
+        asked: &[String],
+        vars: BTreeMap<String, String>,
+    ) -> Result<Self, ConfigError> {
+        let var = |name: &str| {
+            vars.get(name)
+                .filter(|value| !value.trim().is_empty())
+                .cloned()
+        };
+        let (image, arguments) = default(tree, asked, var("CLEARML_DOCKER_IMAGE"))?;
+        let extra = match var("CLEARML_AGENT_EXTRA_DOCKER_ARGS") {
+            Some(line) => shell(&line),
+            None => list(tree, "agent.extra_docker_arguments")?,
+        };
+        let labels = var("CLEARML_AGENT_EXTRA_DOCKER_LABELS");
+        let filters = match var("CLEARML_AGENT_DOCKER_ARGS_FILTERS") {
+            Some(line) => shell(&line),
+            None => list(tree, "agent.docker_args_filters")?,
+        };
+        let filters = filters.iter().map(|pattern| {
+            // As Python's `re.match`: from the beginning.
+            Regex::new(&format!("^(?:{pattern})")).map_err(|_| {
+                tree.refuse(
+                    "agent.docker_args_filters",
+                    "regular expressions are needed",
+                )
+            })
+        });
+        let named = |key, standard: &[&str]| -> Result<Vec<String>, ConfigError> {
+            Ok(match tree.get(key) {
+                Some(_) => list(tree, key)?,
+                None => standard.iter().map(ToString::to_string).collect(),
+            })
+        };
+        let flag = |key, standard| Ok::<_, ConfigError>(tree.flag(key)?.unwrap_or(standard));
+        let place = Place::of(&vars);
+        let (lines, mounts) = (lines(tree, &var)?, place.mounts(tree)?);
+        Ok(Self {
+            image,
+            arguments,
+            no_override: flag("agent.disable_task_docker_override", false)?,
+            extra,
+            labels: labels.map(|line| shell(&line)).unwrap_or_default(),
+            filters: filters.collect::<Result<_, _>>()?,
+            forbidden: named("agent.forbidden_docker_args", &FORBIDDEN)?,
+            protected: named("agent.protected_docker_extra_args", &PROTECTED)?,
+            extra_first: flag("agent.docker_args_extra_precedes_task", true)?,
+            host_environment: flag("agent.docker_allow_host_environ", false)?,
+            script: lines,
+            mounts,
+            masks: Masks::read(tree, &vars)?,
+            pull: flag("agent.docker_force_pull", false)?,
+            wheel: var("FORCE_LOCAL_CLEARML_AGENT_WHEEL").map(|path| place.path(&path)),
+            skip_venv: var("CLEARML_AGENT_SKIP_PIP_VENV_INSTALL"),
+            worker_tags: Vec::new(),
+            vars,
+        })
+    }
+}
+
+/// The image and the arguments of tasks that name none.
+fn default(
+    tree: &Tree,
+    asked: &[String],
+    var: Option<String>,
+) -> Result<(String, Vec<String>), ConfigError> {
+    let first = match asked.first() {
+        Some(first) => first.clone(),
+        None => match var {
+            Some(image) => image,
+            None => tree
+                .text("agent.default_docker.image")?
+                .filter(|image| !image.trim().is_empty())
+                .unwrap_or_else(|| IMAGE.to_owned()),
+        },
+    };
+    // An image may come with its arguments in one text.
+    let mut words = shell(&first).into_iter();
+    let image = words.next().unwrap_or_else(|| IMAGE.to_owned());
+    let behind: Vec<String> = words.collect();
+    let arguments = match (behind.is_empty(), asked.len()) {
+        (false, _) => behind,
+        (true, 2..) => asked[1..].to_vec(),
+        (true, _) => list(tree, "agent.default_docker.arguments")?,
+    };
+    Ok((image, arguments))
+}
+
+fn lines(tree: &Tree, var: &dyn Fn(&str) -> Option<String>) -> Result<Lines, ConfigError> {
+    let script = |key| -> Result<Option<Vec<String>>, ConfigError> {
+        Ok(match tree.get(key) {
+            None => None,
+            Some(serde_json::Value::String(line)) => Some(vec![line.clone()]),
+            Some(_) => tree.words(key)?,
+        })
+    };
+    let pip = match tree.get("agent.package_manager.pip_version") {
+        None => PIP.iter().map(ToString::to_string).collect(),
+        Some(serde_json::Value::String(one)) => vec![one.clone()],
+        Some(_) => tree
+            .words("agent.package_manager.pip_version")?
+            .unwrap_or_default(),
+    };
+    Ok(Lines {
+        init: script("agent.docker_init_bash_script")?,
+        before: script("agent.docker_preprocess_bash_script")?.unwrap_or_default(),
+        extra: script("agent.extra_docker_shell_script")?.unwrap_or_default(),
+        opencv: tree
+            .flag("agent.docker_install_opencv_libs")?
+            .unwrap_or(true),
+        // A bare version is one exactly, as the stock agent has it.
+        pip: pip.iter().map(|version| pinned(version)).collect(),
+        agent: var("FORCE_CLEARML_AGENT_REPO")
+            .or_else(|| var("CLEARML_AGENT_DOCKER_AGENT_REPO"))
+            .unwrap_or_else(|| "clearml-agent".to_owned()),
+    })
+}
+
+/// `==20.1` from `20.1`; what has a sign already stays.
+fn pinned(version: &str) -> String {
+    let version = version.trim();
+    let signed = version.is_empty() || version.starts_with(['=', '<', '>', '~', '!', '@']);
+    match signed {
+        true => version.to_owned(),
+        false => format!("=={version}"),
+    }
+}
+
+impl<'a> Place<'a> {
+    fn of(vars: &'a BTreeMap<String, String>) -> Self {
+        let home = vars
+            .get("HOME")
+            .map_or_else(|| PathBuf::from("/root"), PathBuf::from);
+        Self { vars, home }
+    }
+
+    /// `~/x` and `$NAME/x` as Python's `expanduser` and `expandvars` have them.
+    fn path(&self, text: &str) -> PathBuf {
+        let text = expanded(text, self.vars);
+        match text.strip_prefix("~/") {
+            Some(rest) => self.home.join(rest),
+            None if text == "~" => self.home.clone(),
+            None => PathBuf::from(text),
+        }
+    }
+
+    fn mounts(&self, tree: &Tree) -> Result<Mounts, ConfigError> {
+        let host = |key: &str, standard: &str| -> Result<Option<PathBuf>, ConfigError> {
+            let text = match tree.get(key) {
+                Some(_) => tree.text(key)?.unwrap_or_default(),
+                None => standard.to_owned(),
+            };
+            Ok((!text.trim().is_empty()).then(|| self.path(text.trim())))
+        };
+        let inside = |name: &str, standard: &str| -> Result<String, ConfigError> {
+            let text = tree.text(&format!("agent.docker_internal_mounts.{name}"))?;
+            Ok(text
+                .filter(|text| !text.is_empty())
+                .unwrap_or_else(|| standard.to_owned()))
+        };
+        let folder = |key, standard: &str, name, at: &str| -> Result<Option<Folder>, ConfigError> {
+            let inside = inside(name, at)?;
+            Ok(host(key, standard)?.map(|host| Folder { host, inside }))
+        };
+        let set = |name: &str| self.vars.get(name).filter(|value| !value.trim().is_empty());
+        let socket = set("SSH_AUTH_SOCK").cloned();
+        let no_ssh = set("CLEARML_AGENT_DISABLE_SSH_MOUNT")
+            .is_some_and(|text| ["1", "true", "yes", "on"].contains(&text.to_lowercase().as_str()));
+        let no_ssh = no_ssh || tree.flag("agent.disable_ssh_mount")?.unwrap_or(false);
+        let ssh = self.home.join(".ssh");
+        let git = [".git-credentials", ".gitconfig"].map(|name| self.home.join(name));
+        let poetry = tree.text("agent.package_manager.type")?.as_deref() == Some("poetry");
+        let vcs = tree.flag("agent.vcs_cache.enabled")?.unwrap_or(true);
+        Ok(Mounts {
+            apt: folder(
+                "agent.docker_apt_cache",
+                "~/.clearml/apt-cache",
+                "apt_cache",
+                "/var/cache/apt/archives",
+            )?,
+            pip: folder(
+                "agent.docker_pip_cache",
+                "~/.clearml/pip-cache",
+                "pip_cache",
+                "/root/.cache/pip",
+            )?,
+            poetry: folder(
+                "agent.docker_poetry_cache",
+                "~/.clearml/poetry-cache",
+                "poetry_cache",
+                "/root/.cache/pypoetry",
+            )?
+            .filter(|_| poetry),
+            pip_download: folder(
+                "agent.pip_download_cache.path",
+                "~/.clearml/pip-download-cache",
+                "pip_download",
+                "/root/.clearml/pip-download-cache",
+            )?,
+            cache: folder(
+                "sdk.storage.cache.default_base_dir",
+                "~/.clearml/cache",
+                "sdk_cache",
+                "/clearml_agent_cache",
+            )?,
+            vcs: folder(
+                "agent.vcs_cache.path",
+                "~/.clearml/vcs-cache",
+                "vcs_cache",
+                "/root/.clearml/vcs-cache",
+            )?
+            .filter(|_| vcs),
+            venvs: folder(
+                "agent.venvs_cache.path",
+                "~/.clearml/venvs-cache",
+                "venvs_cache",
+                "/root/.clearml/venvs-cache",
+            )?,
+            venv_build: inside("venv_build", "~/.clearml/venvs-builds")?,
+            ssh: (socket.is_none() && !no_ssh && ssh.is_dir()).then_some(ssh),
+            ssh_inside: inside("ssh_folder", "~/.ssh")?,
+            ssh_copy: inside("ssh_ro_folder", "/.ssh")?,
+            ssh_socket: socket,
+            git: git.into_iter().filter(|file| file.is_file()).collect(),
+            tasks: self.home.join(".clearml/divvy"),
+        })
+    }
+}
+
+/// A list of texts; one text alone is shell words.
+fn list(tree: &Tree, key: &str) -> Result<Vec<String>, ConfigError> {
+    match tree.get(key) {
+        None => Ok(Vec::new()),
+        Some(serde_json::Value::String(line)) => Ok(shell(line)),
+        Some(_) => Ok(tree.words(key)?.unwrap_or_default()),
+    }
+}
+
+/// Words as a shell has them; by blanks alone where a quote is not closed.
+pub fn shell(line: &str) -> Vec<String> {
+    words::split(line).unwrap_or_else(|_| line.split_whitespace().map(str::to_owned).collect())
+}
+
+/// `$NAME` and `${NAME}`; one that is not set stays as it is written.
+pub fn expanded(text: &str, vars: &BTreeMap<String, String>) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find('$') {
+        out.push_str(&rest[..at]);
+        let behind = &rest[at + 1..];
+        let (name, length) = match behind.strip_prefix('{') {
+            Some(braced) => match braced.find('}') {
+                Some(end) => (&braced[..end], end + 2),
+                None => ("", 0),
+            },
+            None => {
+                let part = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
+                let end = behind.find(|letter| !part(letter)).unwrap_or(behind.len());
+                (&behind[..end], end)
+            }
+        };
+        match vars.get(name) {
+            Some(value) => out.push_str(value),
+            None => {
+                out.push('$');
+                out.push_str(&behind[..length]);
+            }
+        }
+        rest = &behind[length..];
+    }
+    out.push_str(rest);
+    out
+}
+
+impl Folder {
+    /// `HOST:CONTAINER`.
+    pub fn joined(&self) -> String {
+        joined(&self.host, &self.inside)
+    }
+
+    /// The same folder for one slot: what two containers at once would lock against each other.
+    pub fn of_slot(&self, slot: Option<&str>) -> Self {
+        match slot {
+            None => self.clone(),
+            Some(slot) => Self {
+                host: PathBuf::from(format!("{}.{slot}", self.host.display())),
+                inside: self.inside.clone(),
+            },
+        }
+    }
+}
+
+pub fn joined(host: &Path, inside: &str) -> String {
+    format!("{}:{inside}", host.display())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_in_paths_are_read_as_python_reads_them() {
+        let vars = BTreeMap::from([
+            ("A".to_owned(), "x".to_owned()),
+            ("HOME".to_owned(), "/h".to_owned()),
+        ]);
+        for (text, expected) in [
+            ("$A/${A}y$A_", "x/xy$A_"),
+            ("${B}$", "${B}$"),
+            ("${A", "${A"),
+            ("plain", "plain"),
+        ] {
+            assert_eq!(expanded(text, &vars), expected);
+        }
+        let place = Place::of(&vars);
+        assert_eq!(place.path("~/.clearml/$A"), Path::new("/h/.clearml/x"));
+        assert_eq!(place.path("/a~"), Path::new("/a~"));
+    }
+
+    #[test]
+    fn a_version_of_pip_without_a_sign_is_that_one() {
+        assert_eq!(pinned("20.1"), "==20.1");
+        assert_eq!(
+            pinned(" <20.2 ; python_version < '3.10'"),
+            "<20.2 ; python_version < '3.10'"
+        );
+        assert_eq!(pinned(""), "");
+    }
+}
