@@ -19,7 +19,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::board::Tile;
+use crate::board::{Releases, Tile};
 use crate::fit::{Need, Size, size};
 use crate::placement::Offer;
 use crate::request::Request;
@@ -40,12 +40,11 @@ pub(crate) fn disturbs(tile: &Tile<'_>, new: &Offer, ahead: &Request) -> bool {
         // It could use this GPU once every holder is gone, and not beside a new one.
         Need::Whole { .. } => true,
         Need::Parts { .. } => {
-            let Some(releases) = releases(tile) else {
+            let Some(releases) = tile.releases(releases) else {
                 return true;
             };
-            releases
-                .into_iter()
-                .any(|release| takes_away(tile, release, new.size, needed))
+            let mut releases = releases.iter();
+            releases.any(|release| takes_away(tile, *release, new.size, needed))
         }
     }
 }
@@ -64,7 +63,7 @@ fn takes_away(tile: &Tile<'_>, (share, memory): (u64, Bytes), new: Size, needed:
 }
 
 /// Every sum of share and memory that some set of holders could give back; `None` when there are too many.
-fn releases(tile: &Tile<'_>) -> Option<BTreeSet<(u64, Bytes)>> {
+fn releases(tile: &Tile<'_>) -> Option<Releases> {
     let mut sums = BTreeSet::from([(0, Bytes::ZERO)]);
     for holder in &tile.holders {
         let (share, memory) = (

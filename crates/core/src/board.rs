@@ -1,5 +1,6 @@
 //! The GPUs of a snapshot with what is held of each: the planner's working state.
 
+use std::cell::OnceCell;
 use std::collections::BTreeSet;
 
 use crate::gpu::{Gpu, Mode};
@@ -28,7 +29,12 @@ pub(crate) struct Tile<'a> {
     /// Sums over the holders.
     used_share: u64,
     used_memory: Bytes,
+    /// What the holders could give back, once somebody has asked.
+    releases: OnceCell<Option<Releases>>,
 }
+
+/// Sums of share and memory that some of a GPU's holders could give back.
+pub(crate) type Releases = BTreeSet<(u64, Bytes)>;
 
 /// A job's hold on one GPU.
 #[derive(Clone)]
@@ -57,6 +63,7 @@ impl<'a> Board<'a> {
                 .map(Seats::empty),
             used_share: 0,
             used_memory: Bytes::ZERO,
+            releases: OnceCell::new(),
         };
         let mut tiles: Vec<Tile<'a>> = gpus.iter().map(tile).collect();
         tiles.sort_by(|a, b| (a.gpu.index, &a.gpu.uuid).cmp(&(b.gpu.index, &b.gpu.uuid)));
@@ -124,6 +131,7 @@ impl<'a> Board<'a> {
         let mut stay = Vec::new();
         for tile in &mut board.tiles {
             (tile.used_share, tile.used_memory) = (0, Bytes::ZERO);
+            tile.releases.take();
             if let Some(seats) = &mut tile.seats {
                 seats.vacate();
             }
@@ -150,6 +158,7 @@ impl<'a> Board<'a> {
             .iter_mut()
             .find(|tile| tile.gpu.uuid == grant.gpu)
         {
+            tile.releases.take();
             tile.used_share += u64::from(grant.share.thousandths());
             tile.used_memory = tile.used_memory.saturating_add(grant.memory);
             if let (Some(seats), Some(mig)) = (&mut tile.seats, grant.mig) {
@@ -183,6 +192,14 @@ impl Tile<'_> {
     /// Memory that no slice holds.
     pub(crate) fn unheld_memory(&self) -> Bytes {
         self.gpu.usable().saturating_sub(self.used_memory)
+    }
+
+    /// What its holders could give back, found once and kept until somebody else holds something.
+    pub(crate) fn releases(
+        &self,
+        find: impl FnOnce(&Self) -> Option<Releases>,
+    ) -> Option<&Releases> {
+        self.releases.get_or_init(|| find(self)).as_ref()
     }
 
     /// In MIG mode, a job whose slice is no instance.

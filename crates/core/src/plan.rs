@@ -5,6 +5,7 @@
 //! that could never fit, say because a GPU was lost since it was accepted, is set aside and stops nobody. A job that its
 //! project's limit or quota holds back stops only its own project's. Whom others give way to is found in `project`.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -74,11 +75,20 @@ pub fn plan(snapshot: &Snapshot) -> Plan {
 
 /// The plan, and the board with the plan carried out.
 pub(crate) fn plan_on_board(snapshot: &Snapshot) -> (Plan, Board<'_>) {
-    decide(snapshot, true)
+    let (plan, board, _) = decide(snapshot, true, None);
+    (plan, board)
 }
 
-/// `reclaims`: whether others may be made to give way.
-fn decide(snapshot: &Snapshot, reclaims: bool) -> (Plan, Board<'_>) {
+/// Whether the plan starts this job, and how much work it was to find out, in GPUs looked at.
+pub(crate) fn starts(snapshot: &Snapshot, job: JobId) -> (bool, usize) {
+    let (plan, _, work) = decide(snapshot, true, Some(job));
+    let starts = plan.starts.last().is_some_and(|start| start.job == job);
+    (starts, work)
+}
+
+/// `reclaims`: whether others may be made to give way; `until`: nobody is asked after this one. Answers how many GPUs were looked
+/// at, too.
+fn decide(snapshot: &Snapshot, reclaims: bool, until: Option<JobId>) -> (Plan, Board<'_>, usize) {
     let empty = Board::empty(&snapshot.gpus);
     let mut pass = Pass {
         snapshot,
@@ -93,6 +103,7 @@ fn decide(snapshot: &Snapshot, reclaims: bool) -> (Plan, Board<'_>) {
         found: BTreeMap::new(),
         preempts: Vec::new(),
         again_in_s: None,
+        work: Cell::new(0),
     };
     let mut plan = Plan {
         cursor: snapshot.cursor,
@@ -105,6 +116,7 @@ fn decide(snapshot: &Snapshot, reclaims: bool) -> (Plan, Board<'_>) {
         let job = waiting.job;
         let name = snapshot.queues[queue].spec.name.clone();
         let unobstructed = pass.ahead.is_empty();
+        pass.work.update(|work| work + 1);
         match pass.ask(waiting, &name) {
             Ok(Given { grants, reclaim }) => {
                 if unobstructed && snapshot.order == Order::Fairness {
@@ -131,11 +143,14 @@ fn decide(snapshot: &Snapshot, reclaims: bool) -> (Plan, Board<'_>) {
             // What the head leaves over goes by priority, so that the next plan would ask in the same order.
             turns.by_priority(snapshot);
         }
+        if until == Some(job) {
+            break;
+        }
     }
     let first = pass.ahead.first().map(|(waiting, _)| waiting.job);
     plan.head = first.filter(|_| pass.books.is_some());
     (plan.preempts, plan.again_in_s) = (pass.preempts, pass.again_in_s);
-    (plan, pass.board)
+    (plan, pass.board, pass.work.get())
 }
 
 /// The waiting jobs as (queue, place in it), in the order in which they are served.
@@ -178,6 +193,8 @@ struct Pass<'a> {
     found: BTreeMap<(Kind, &'a Request), Reason>,
     preempts: Vec<Preempt>,
     again_in_s: Option<u64>,
+    /// GPUs looked at.
+    work: Cell<usize>,
 }
 
 /// Jobs whom the same rules bind: the number of their account, and whether they may be preempted.
@@ -347,17 +364,28 @@ impl<'a> Pass<'a> {
             .held
             .extend(stay.filter(|held| !gone.contains(&held.job)).cloned());
         after.head = Some(job);
-        let (plan, _) = decide(&after, false);
+        let (plan, _, work) = decide(&after, false, Some(job));
+        self.work.update(|so_far| so_far + work);
         plan.starts.iter().any(|start| start.job == job)
     }
 
     /// The job ahead for whose sake this request is not started, if it fits.
     fn in_the_way(&self, waiting: &Waiting) -> Option<Arc<Ahead>> {
         let fits = |first: usize| self.place_sparing(&self.ahead[..first], waiting).is_some();
-        let stopper = (1..=self.ahead.len())
-            .find(|first| !fits(*first))
-            .filter(|_| fits(0))?;
-        Some(Arc::clone(&self.ahead[stopper - 1].1))
+        if !fits(0) {
+            return None;
+        }
+        let stopper = match &self.books {
+            // The more are spared, the less is left.
+            None => {
+                let counts: Vec<usize> = (1..=self.ahead.len()).collect();
+                counts
+                    .get(counts.partition_point(|first| fits(*first)))
+                    .copied()
+            }
+            Some(_) => (1..=self.ahead.len()).find(|first| !fits(*first)),
+        };
+        Some(Arc::clone(&self.ahead[stopper? - 1].1))
     }
 
     /// Places the job where it disturbs none of these, within what its project may take beside them.
@@ -366,6 +394,8 @@ impl<'a> Pass<'a> {
         ahead: &[(&Waiting, Arc<Ahead>)],
         waiting: &Waiting,
     ) -> Option<Vec<Offer>> {
+        let looks = self.board.tiles.len() * (1 + ahead.len());
+        self.work.update(|so_far| so_far + looks);
         let ahead = || ahead.iter().map(|(ahead, _)| *ahead);
         let spares = |tile: &Tile<'_>, offer: &Offer| {
             !ahead().any(|ahead| disturbs(tile, offer, &ahead.request))

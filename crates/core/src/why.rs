@@ -1,24 +1,28 @@
 //! Why a job waits, GPU by GPU, and what would start it now.
 //!
-//! Nothing here is guessed: a change is listed only if the plan, made again with that change, starts the job.
+//! Nothing here is guessed: a change is listed only if the plan, made again with that change, starts the job. How much is
+//! tried has a bound, and where that ends the search it is said.
 
+use std::cell::Cell;
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::board::{Board, Holder, Tile};
 use crate::fit::{Need, fit, size};
 use crate::ids::{GpuUuid, JobId};
 use crate::isolation::Isolation;
-use crate::mig::MigProfile;
 use crate::mig::Standing;
-use crate::plan::{Wait, plan, plan_on_board};
+use crate::mig::{MigProfile, Placement};
+use crate::plan::{self, Wait, plan_on_board, turns};
 use crate::project::Owner;
+use crate::queue::Order;
 use crate::reason::Reason;
 use crate::request::Request;
 use crate::seats::{Seats, fit_anew_together};
 use crate::slice::Grant;
 use crate::smaller::smaller;
-use crate::snapshot::{Snapshot, Waiting};
+use crate::snapshot::{Held, Snapshot, Waiting};
+use crate::units::{Bytes, Share};
 
 /// All that is known about a job's wait.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -144,9 +148,62 @@ fn why_gpu(tile: &Tile<'_>, request: &Request, reason: &Reason) -> WhyGpu {
     }
 }
 
+/// So much is tried for one answer, in GPUs looked at and jobs asked. With 64 GPUs, 300 jobs on them and 1000 that wait it is enough for
+/// everything; where many wait for different amounts under `--backfill` it is not.
+const MOST_TRIED: usize = 2_000_000;
+
+/// Plans with changes.
+struct Trials {
+    job: JobId,
+    left: Cell<usize>,
+}
+
+impl Trials {
+    /// Whether the job starts then; not known to, once enough was tried.
+    fn starts(&self, changed: &Snapshot) -> bool {
+        if self.is_over() {
+            return false;
+        }
+        let (starts, work) = plan::starts(changed, self.job);
+        let waiting: usize = changed.queues.iter().map(|queue| queue.waiting.len()).sum();
+        let work = work + waiting + changed.held.len();
+        self.left.update(|left| left.saturating_sub(work));
+        starts
+    }
+
+    fn is_over(&self) -> bool {
+        self.left.get() == 0
+    }
+}
+
+/// The snapshot without those who are asked after the job, where they make no difference to it.
+fn up_to(snapshot: &Snapshot, job: JobId) -> Snapshot {
+    let mut shorter = snapshot.clone();
+    if snapshot.order == Order::Strict && snapshot.projects.is_empty() {
+        let mut turns = turns(snapshot).into_iter();
+        let mut counts = vec![0; snapshot.queues.len()];
+        for (queue, place) in &mut turns {
+            counts[queue] = place + 1;
+            if snapshot.queues[queue].waiting[place].job == job {
+                break;
+            }
+        }
+        for (queue, count) in shorter.queues.iter_mut().zip(counts) {
+            queue.waiting.truncate(count);
+        }
+    }
+    shorter
+}
+
 /// Changes that start the job, cheapest first: to its request, to its queue, to the daemon, to other jobs.
 fn sooner(snapshot: &Snapshot, board: &Board<'_>, job: JobId, request: &Request) -> Vec<String> {
-    let starts = |changed: &Snapshot| plan(changed).starts.iter().any(|start| start.job == job);
+    let trials = Trials {
+        job,
+        left: Cell::new(MOST_TRIED),
+    };
+    let starts = |changed: &Snapshot| trials.starts(changed);
+    let whole = snapshot;
+    let snapshot = &up_to(snapshot, job);
     let mut texts = Vec::new();
 
     let found = smaller(board, request)
@@ -187,7 +244,7 @@ fn sooner(snapshot: &Snapshot, board: &Board<'_>, job: JobId, request: &Request)
     }
     for (index, queue) in snapshot.queues.iter().enumerate() {
         let amount = queue.spec.amount.unwrap_or(request.amount);
-        if starts(&moved(snapshot, job, index, &request.with_amount(amount))) {
+        if starts(&moved(whole, job, index, &request.with_amount(amount))) {
             texts.push(
                 match queue.spec.amount.filter(|amount| *amount != request.amount) {
                     Some(amount) => format!(
@@ -210,6 +267,9 @@ fn sooner(snapshot: &Snapshot, board: &Board<'_>, job: JobId, request: &Request)
     }
     texts.extend(ends(snapshot, board, starts));
     texts.extend(gone(snapshot, starts));
+    if trials.is_over() {
+        texts.push("not looked further: there are too many jobs to try everything".to_owned());
+    }
     texts
 }
 
@@ -235,6 +295,17 @@ fn gone(snapshot: &Snapshot, starts: impl Fn(&Snapshot) -> bool) -> Vec<String> 
     texts
 }
 
+/// What a job holds of one GPU.
+type Part = (GpuUuid, Share, Bytes, Option<Placement>);
+
+fn parts(held: &Held) -> Vec<Part> {
+    let part = |grant: &Grant| -> Part {
+        let placement = grant.mig.map(|mig| mig.placement);
+        (grant.gpu.clone(), grant.share, grant.memory, placement)
+    };
+    held.grants.iter().map(part).collect()
+}
+
 /// The ends of other jobs that start it: of any one, else of some together.
 fn ends(
     snapshot: &Snapshot,
@@ -244,11 +315,22 @@ fn ends(
     let start_it = |jobs: &BTreeSet<JobId>| starts(&without(snapshot, jobs));
     let mut held: Vec<JobId> = snapshot.held.iter().map(|held| held.job).collect();
     held.sort_unstable();
-    let any: Vec<JobId> = held
+    // Outside of projects it is all the same who holds something.
+    let mut tried: BTreeMap<Vec<Part>, bool> = BTreeMap::new();
+    let mut is_enough = |held: &Held| {
+        let starts = || start_it(&BTreeSet::from([held.job]));
+        match snapshot.projects.is_empty() {
+            true => *tried.entry(parts(held)).or_insert_with(starts),
+            false => starts(),
+        }
+    };
+    let mut any: Vec<JobId> = snapshot
+        .held
         .iter()
-        .copied()
-        .filter(|job| start_it(&BTreeSet::from([*job])))
+        .filter(|held| is_enough(held))
+        .map(|held| held.job)
         .collect();
+    any.sort_unstable();
     match any[..] {
         [] => {}
         [one] => return Some(format!("would start when #{one} ends")),
