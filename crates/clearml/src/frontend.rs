@@ -1,9 +1,63 @@
-//! The front end itself.
+//! The front end itself: looks at the server's queues, keeps the agent's jobs in step with them, and drives what is claimed.
+//!
+//! ```text
+//!  poll ──► entries, tags ──► mirror (pure) ──► submit, cancel
+//!                                   │ head has its slice
+//!                                   ▼
+//!                             drive ◄── life (pure): look, pop, start, confirm, watch, tell
+//!  beat ──► machine and slots        pump ──► the task's log
+//! ```
+//! Decisions are in `mirror`, `life`, `watch`, `back`, `gate` and `log`, which are pure; the others do what those say.
+
+mod back;
+mod beat;
+mod desk;
+mod drive;
+mod gate;
+mod hand;
+mod life;
+mod log;
+mod mirror;
+mod poll;
+mod pump;
+mod queue;
+mod record;
+mod setup;
+mod watch;
+
+use std::sync::Arc;
+
+use desk::Desk;
 
 use crate::{Error, Options, Stop};
 
+/// How long a worker stays on the server's list unheard, seconds: the stock agent's.
+const TIMEOUT: u64 = 600;
+
 /// Serves until told to stop.
-pub(crate) async fn serve(_options: Options, stop: Stop) -> Result<(), Error> {
-    stop.said().await;
-    Ok(())
+pub(crate) async fn serve(options: Options, stop: Stop) -> Result<(), Error> {
+    let (hand, queues, gate) = tokio::select! {
+        ready = setup::set_up(&options) => ready?,
+        () = stop.said() => return Ok(()),
+    };
+    let hand = Arc::new(hand);
+    let register = async || {
+        let (worker, tags) = (&hand.daemon, &hand.settings.worker_tags);
+        hand.server
+            .register(worker, &hand.queues, TIMEOUT, tags)
+            .await
+    };
+    tokio::select! {
+        registered = register() => registered?,
+        () = stop.said() => return Ok(()),
+    }
+    tracing::info!(worker = %hand.daemon, queues = queues.len(), "serving queues of the ClearML server");
+    let beating = tokio::task::spawn_local(beat::beat(Arc::clone(&hand)));
+    let mut desk = Desk::new(Arc::clone(&hand), queues, gate, stop, options.keep_children);
+    let served = desk.serve().await;
+    beating.abort();
+    if let Err(error) = hand.server.unregister(&hand.daemon).await {
+        tracing::warn!(%error, "the worker stays on the server's list until its time is over");
+    }
+    served
 }

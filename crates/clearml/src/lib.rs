@@ -113,5 +113,5 @@ pub fn run(options: Options, stop: Stop) -> Result<(), Error> {
         .enable_all()
         .build()
         .map_err(Error::Runtime)?;
-    runtime.block_on(frontend::serve(options, stop))
+    tokio::task::LocalSet::new().block_on(&runtime, frontend::serve(options, stop))
 }

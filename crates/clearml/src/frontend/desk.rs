@@ -1,0 +1,421 @@
+//! Where everything comes together: what was seen on the server, what the agent granted, what became of tasks.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use divvy_api::v1::{Job, JobState};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::drive::{Driver, Said, Sight, found};
+use super::gate::Gate;
+use super::hand::{Hand, now_ms};
+use super::life::{Life, Mark, Outcome};
+use super::mirror::{Mirror, Step, steps};
+use super::poll::{Ask, Seen, foreign, look};
+use super::queue::{Head, Line, QUEUE, TASK, is_granted};
+use super::record::Record;
+use super::setup::Queue;
+use crate::slot::slot_id;
+use crate::{Error, Stop};
+
+/// A slot of ours that another daemon's may not be taken for: its worker may be on the list for a moment after its end.
+const OURS_STILL: Duration = Duration::from_secs(60);
+
+pub struct Desk {
+    hand: Arc<Hand>,
+    lines: Vec<Line>,
+    gate: Gate,
+    stop: Stop,
+    keep: bool,
+    /// Tasks that are driven, with the queue they are from.
+    driven: BTreeMap<String, Option<usize>>,
+    drivers: Vec<JoinHandle<()>>,
+    /// Counts what makes an earlier look out of date.
+    epoch: u64,
+    /// Tasks that left their queues, and when on that count.
+    gone: Vec<(String, u64)>,
+    looking: bool,
+    look_again: bool,
+    /// Workers of ours that are no more.
+    ended: Vec<(String, Instant)>,
+    /// GPUs that other daemons of our name use.
+    foreign: Vec<u32>,
+    workers_seen: Option<Instant>,
+    /// Part of the keys under which jobs are submitted: no key is used twice.
+    nonce: u64,
+    tasks: watch::Sender<Option<Sight>>,
+    said: (mpsc::UnboundedSender<Said>, mpsc::UnboundedReceiver<Said>),
+    heads: (mpsc::UnboundedSender<Head>, mpsc::UnboundedReceiver<Head>),
+    seen: (mpsc::UnboundedSender<Seen>, mpsc::UnboundedReceiver<Seen>),
+}
+
+impl Desk {
+    pub fn new(hand: Arc<Hand>, queues: Vec<Queue>, gate: Gate, stop: Stop, keep: bool) -> Self {
+        Self {
+            lines: queues.into_iter().map(Line::new).collect(),
+            driven: BTreeMap::new(),
+            drivers: Vec::new(),
+            epoch: 0,
+            gone: Vec::new(),
+            looking: false,
+            look_again: false,
+            ended: Vec::new(),
+            foreign: Vec::new(),
+            workers_seen: None,
+            nonce: u64::try_from(now_ms()).unwrap_or_default(),
+            tasks: watch::Sender::new(None),
+            said: mpsc::unbounded_channel(),
+            heads: mpsc::unbounded_channel(),
+            seen: mpsc::unbounded_channel(),
+            hand,
+            gate,
+            stop,
+            keep,
+        }
+    }
+
+    /// Serves until told to stop, and then until everything is where it can be left.
+    ///
+    /// # Errors
+    /// Records that cannot be read, an agent that does not answer at all.
+    pub async fn serve(&mut self) -> Result<(), Error> {
+        self.recover().await?;
+        let mut beat = interval(self.hand.poll);
+        beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        while !self.stop.is_said() {
+            tokio::select! {
+                _ = beat.tick() => self.look(),
+                Some(seen) = self.seen.1.recv() => self.saw(seen),
+                Some(said) = self.said.1.recv() => self.heard(said),
+                Some(head) = self.heads.1.recv() => self.granted(head),
+                () = self.stop.said() => break,
+            }
+            // What came at the same time is looked at together: jobs are submitted in the order of the queues.
+            while let Ok(said) = self.said.1.try_recv() {
+                self.heard(said);
+            }
+            self.act().await;
+        }
+        self.leave().await;
+        Ok(())
+    }
+
+    /// Takes up what an earlier run of ours left.
+    async fn recover(&mut self) -> Result<(), Error> {
+        let records = self.hand.records.all()?;
+        let jobs: Vec<Job> = self
+            .hand
+            .agent(async |client| client.jobs(false).await)
+            .await?;
+        let mut known: BTreeSet<String> = BTreeSet::new();
+        let living: BTreeSet<String> = records.iter().map(|record| record.task.clone()).collect();
+        for record in records {
+            known.insert(record.job.clone());
+            let job = match jobs.iter().find(|job| job.id == record.job) {
+                Some(job) => Some(job.clone()),
+                None => {
+                    let id = &record.job;
+                    self.hand
+                        .agent(async |client| client.job(id).await)
+                        .await
+                        .ok()
+                }
+            };
+            tracing::info!(task = %record.task, job = %record.job, mark = ?record.mark, "taking up a ClearML task");
+            let life = Life::found(record.mark, found(job.as_ref()));
+            self.drive(life, record, None);
+        }
+        let ours = |job: &&Job| job.labels.contains_key(TASK) && !known.contains(&job.id);
+        for job in jobs.iter().filter(ours) {
+            let task = job.labels[TASK].clone();
+            let begun = matches!(job.state, JobState::Running) && !self.driven.contains_key(&task);
+            if !begun {
+                // Its task was never claimed: where it still waits, it is mirrored anew.
+                let id = &job.id;
+                let _ = self
+                    .hand
+                    .agent(async |client| client.cancel(id).await)
+                    .await;
+                continue;
+            }
+            // Its record was lost, and its task must not be.
+            let queue = job.labels.get(QUEUE).cloned().unwrap_or_default();
+            let line = self.lines.iter().find(|line| line.facts.id == queue);
+            let record = Record {
+                task,
+                queue_name: line.map_or_else(|| job.queue.clone(), |line| line.facts.name.clone()),
+                queue_id: queue,
+                job: job.id.clone(),
+                worker: self.worker(job),
+                mark: Mark::Confirmed,
+            };
+            self.drive(Life::found(Mark::Confirmed, found(Some(job))), record, None);
+        }
+        self.hand.runner.clear_all_but(&living);
+        Ok(())
+    }
+
+    fn worker(&self, job: &Job) -> String {
+        slot_id(
+            &self.hand.settings.worker_name,
+            &self.hand.mode,
+            &job.slices,
+        )
+    }
+
+    fn drive(&mut self, life: Life, record: Record, queue: Option<usize>) {
+        self.driven.insert(record.task.clone(), queue);
+        let (stop, said) = ((self.stop.clone(), self.keep), self.said.0.clone());
+        let sight = self.tasks.subscribe();
+        let driver = Driver::new(Arc::clone(&self.hand), life, record, sight, stop, said);
+        self.drivers.retain(|driver| !driver.is_finished());
+        self.drivers.push(tokio::task::spawn_local(driver.drive()));
+    }
+
+    /// Looks at the server, unless that is going on; then once more after it.
+    fn look(&mut self) {
+        if std::mem::replace(&mut self.looking, true) {
+            self.look_again = true;
+            return;
+        }
+        let workers = self
+            .workers_seen
+            .is_none_or(|at| at.elapsed() >= self.hand.settings.report);
+        if workers {
+            self.workers_seen = Some(Instant::now());
+        }
+        let ask = Ask {
+            queues: self
+                .lines
+                .iter()
+                // Those that are driven may still be in there.
+                .map(|line| (line.facts.id.clone(), line.facts.depth + self.driven.len()))
+                .collect(),
+            tasks: self.driven.keys().cloned().collect(),
+            workers,
+            epoch: self.epoch,
+        };
+        let (hand, tell) = (Arc::clone(&self.hand), self.seen.0.clone());
+        tokio::task::spawn_local(async move {
+            // Nobody listens any more when the daemon stops.
+            let _ = tell.send(look(hand, ask).await);
+        });
+    }
+
+    fn saw(&mut self, seen: Seen) {
+        self.looking = false;
+        if std::mem::take(&mut self.look_again) {
+            self.look();
+        }
+        let now = jiff::Zoned::now().datetime();
+        self.gone.retain(|(_, epoch)| *epoch > seen.epoch);
+        for (line, facts) in self.lines.iter_mut().zip(seen.queues) {
+            let Some(facts) = facts else { continue };
+            line.view.pulls = self.gate.is_open(&facts.tags, now);
+            let is_free = |task: &String| {
+                !self.driven.contains_key(task) && !self.gone.iter().any(|(gone, _)| gone == task)
+            };
+            line.view.tasks = facts
+                .entries
+                .into_iter()
+                .map(|entry| entry.task)
+                .filter(is_free)
+                .collect();
+        }
+        if let Some(tasks) = seen.tasks {
+            self.tasks.send_replace(Some(tasks));
+        }
+        if let Some(workers) = seen.workers {
+            self.count_foreign(&workers);
+        }
+    }
+
+    fn count_foreign(&mut self, workers: &[crate::server::Worker]) {
+        self.ended.retain(|(_, at)| at.elapsed() < OURS_STILL);
+        let running: BTreeSet<String> = self
+            .hand
+            .slots()
+            .values()
+            .map(|slot| slot.worker.clone())
+            .collect();
+        let ours = |id: &str| {
+            id == self.hand.daemon
+                || running.contains(id)
+                || self.ended.iter().any(|(worker, _)| worker == id)
+        };
+        let foreign = foreign(&self.hand.settings.worker_name, workers, ours);
+        if foreign != self.foreign {
+            tracing::warn!(gpus = ?foreign, "other daemons of this name use GPUs; they are left to them");
+            self.foreign = foreign;
+            // Every job that waits is submitted again, for other GPUs.
+            for line in &mut self.lines {
+                for mirror in line.view.mirrors.drain(..) {
+                    cancel(&self.hand, mirror);
+                }
+            }
+        }
+    }
+
+    fn heard(&mut self, said: Said) {
+        self.epoch += 1;
+        match said {
+            Said::PastClaim { task, popped } => {
+                let Some(queue) = self.driven.get(&task).copied().flatten() else {
+                    return;
+                };
+                let view = &mut self.lines[queue].view;
+                view.claiming = false;
+                view.tasks.retain(|other| *other != task);
+                if popped {
+                    self.gone.push((task, self.epoch));
+                }
+                // The next ones move up.
+                self.look();
+            }
+            Said::Done {
+                task,
+                worker,
+                outcome,
+            } => {
+                if outcome != Outcome::NotOurs {
+                    tracing::info!(task, %worker, ?outcome, "ClearML task");
+                }
+                self.driven.remove(&task);
+                self.ended.push((worker, Instant::now()));
+                self.gone.push((task, self.epoch));
+                self.look();
+            }
+            Said::Left { task } => {
+                self.driven.remove(&task);
+            }
+        }
+    }
+
+    fn granted(&mut self, head: Head) {
+        let (queue, job, is_granted) = match head {
+            Head::Granted { queue, job } => (queue, job, true),
+            Head::Over { queue, job } => (queue, job, false),
+        };
+        let line = &mut self.lines[queue];
+        line.heard(&job);
+        if is_granted {
+            if let Some(mirror) = line
+                .view
+                .mirrors
+                .iter_mut()
+                .find(|mirror| mirror.job == job)
+            {
+                mirror.granted = true;
+            }
+            return;
+        }
+        let over: Vec<Mirror> = line
+            .view
+            .mirrors
+            .extract_if(.., |mirror| mirror.job == job)
+            .collect();
+        for mirror in over {
+            cancel(&self.hand, mirror);
+        }
+        // Submitted again with the next look, not sooner.
+        line.view.tasks.clear();
+    }
+
+    /// Brings the agent's jobs to what they ought to be.
+    async fn act(&mut self) {
+        let on = match self.allowed_gpus().await {
+            Some(on) => on,
+            // Every GPU is somebody else's.
+            None => return,
+        };
+        for at in 0..self.lines.len() {
+            for step in steps(&self.lines[at].view) {
+                match step {
+                    Step::Cancel(mirror) => {
+                        self.lines[at].view.mirrors.retain(|other| *other != mirror);
+                        cancel(&self.hand, mirror);
+                    }
+                    Step::Submit(task) => {
+                        self.nonce += 1;
+                        let nonce = self.nonce;
+                        if !self.lines[at].submit(&self.hand, &task, nonce, &on).await {
+                            break;
+                        }
+                    }
+                    Step::Claim(mirror) => self.claim(at, mirror).await,
+                }
+            }
+            let line = &mut self.lines[at];
+            line.stand_by(at, &self.hand, &self.heads.0);
+        }
+    }
+
+    /// Indexes of GPUs that tasks may be on, empty for all of them; `None`: there is none.
+    async fn allowed_gpus(&self) -> Option<Vec<u32>> {
+        if self.foreign.is_empty() {
+            return Some(Vec::new());
+        }
+        let gpus = self
+            .hand
+            .agent(async |client| client.gpus().await)
+            .await
+            .ok()?;
+        let free = gpus
+            .iter()
+            .filter(|gpu| gpu.mode != "unmanaged" && !self.foreign.contains(&gpu.index));
+        let free: Vec<u32> = free.map(|gpu| gpu.index).collect();
+        (!free.is_empty()).then_some(free)
+    }
+
+    async fn claim(&mut self, at: usize, mirror: Mirror) {
+        let line = &mut self.lines[at];
+        line.view.mirrors.retain(|other| *other != mirror);
+        let id = &mirror.job;
+        let Ok(job) = self.hand.agent(async |client| client.job(id).await).await else {
+            return;
+        };
+        if !is_granted(&job) {
+            cancel(&self.hand, mirror);
+            return;
+        }
+        line.view.claiming = true;
+        let record = Record {
+            task: mirror.task,
+            queue_id: line.facts.id.clone(),
+            queue_name: line.facts.name.clone(),
+            worker: self.worker(&job),
+            job: mirror.job,
+            mark: Mark::Claiming,
+        };
+        self.drive(Life::new(), record, Some(at));
+    }
+
+    /// Nothing more is pulled; what runs is stopped or left, and what was claimed and does not run goes back.
+    async fn leave(&mut self) {
+        for line in &mut self.lines {
+            for mirror in line.view.mirrors.drain(..) {
+                let id = &mirror.job;
+                let _ = self
+                    .hand
+                    .agent(async |client| client.cancel(id).await)
+                    .await;
+            }
+        }
+        for driver in self.drivers.drain(..) {
+            let _ = driver.await;
+        }
+    }
+}
+
+/// Cancels a job that stands for a task which is not claimed. An error says that it has ended.
+fn cancel(hand: &Arc<Hand>, mirror: Mirror) {
+    let hand = Arc::clone(hand);
+    tokio::task::spawn_local(async move {
+        let _ = hand
+            .agent(async |client| client.cancel(&mirror.job).await)
+            .await;
+    });
+}

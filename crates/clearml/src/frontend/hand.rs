@@ -1,0 +1,165 @@
+//! What everybody here works with: the server, the agent, the records, and what is known of tasks that run.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use divvy_api::client::Client;
+use divvy_api::v1;
+
+use super::record::Records;
+use crate::container::Runner;
+use crate::server::{Server, ServerError};
+use crate::{Mode, Settings};
+
+/// How long to wait before something is tried again that can pass.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// The same for the agent, in whose process we are.
+const AGENT_AGAIN: Duration = Duration::from_millis(200);
+
+#[derive(Debug)]
+pub struct Hand {
+    pub server: Server,
+    pub client: Client,
+    pub records: Records,
+    pub runner: Runner,
+    pub settings: Settings,
+    pub mode: Mode,
+    /// The machine's name.
+    pub host: String,
+    /// The daemon's own worker id.
+    pub daemon: String,
+    /// Ids of the server's queues, in the order they are served.
+    pub queues: Vec<String>,
+    pub slot_tags: Vec<String>,
+    pub poll: Duration,
+    started: Instant,
+    /// Workers of tasks that run, by task.
+    slots: Mutex<BTreeMap<String, RunningSlot>>,
+}
+
+/// A worker that a task runs as.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RunningSlot {
+    pub worker: String,
+    /// Parts of its GPUs, in thousandths.
+    pub shares: Vec<u16>,
+}
+
+/// What a [`Hand`] is made of.
+pub struct Parts {
+    pub server: Server,
+    pub client: Client,
+    pub records: Records,
+    pub runner: Runner,
+    pub settings: Settings,
+    pub mode: Mode,
+    pub host: String,
+    pub daemon: String,
+    pub queues: Vec<String>,
+    pub slot_tags: Vec<String>,
+    pub poll: Duration,
+}
+
+impl Hand {
+    pub fn new(parts: Parts) -> Self {
+        let Parts {
+            server,
+            client,
+            records,
+            runner,
+            settings,
+            mode,
+            host,
+            daemon,
+            queues,
+            slot_tags,
+            poll,
+        } = parts;
+        Self {
+            server,
+            client,
+            records,
+            runner,
+            settings,
+            mode,
+            host,
+            daemon,
+            queues,
+            slot_tags,
+            poll,
+            started: Instant::now(),
+            slots: Mutex::default(),
+        }
+    }
+
+    /// Time since the front end started: a clock that only goes forward.
+    pub fn elapsed(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// Asks the server until it says yes, or no for good.
+    pub async fn ask<T>(
+        &self,
+        call: impl AsyncFn(&Server) -> Result<T, ServerError>,
+    ) -> Result<T, ServerError> {
+        loop {
+            match call(&self.server).await {
+                Err(error) if error.passes() => {
+                    tracing::warn!(%error, "asking the ClearML server again");
+                    tokio::time::sleep(AGAIN).await;
+                }
+                answer => return answer,
+            }
+        }
+    }
+
+    /// Asks the agent until it answers.
+    pub async fn agent<T>(
+        &self,
+        call: impl AsyncFn(&Client) -> Result<T, v1::Error>,
+    ) -> Result<T, v1::Error> {
+        loop {
+            match call(&self.client).await {
+                Err(error)
+                    if matches!(
+                        error.code,
+                        v1::ErrorCode::NoDaemon | v1::ErrorCode::Internal
+                    ) =>
+                {
+                    tracing::warn!(%error, "asking the node agent again");
+                    tokio::time::sleep(AGENT_AGAIN).await;
+                }
+                answer => return answer,
+            }
+        }
+    }
+
+    /// What is a nicety: said when it fails, and nothing more.
+    pub async fn try_to(&self, what: &'static str, task: &str, done: Result<(), ServerError>) {
+        if let Err(error) = done {
+            tracing::warn!(task, %error, "cannot {what}");
+        }
+    }
+
+    pub fn set_slot(&self, task: &str, slot: Option<RunningSlot>) {
+        let mut slots = self.slots();
+        match slot {
+            Some(slot) => slots.insert(task.to_owned(), slot),
+            None => slots.remove(task),
+        };
+    }
+
+    pub fn slots(&self) -> MutexGuard<'_, BTreeMap<String, RunningSlot>> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Milliseconds since 1970, as the server counts.
+pub fn now_ms() -> i64 {
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    i64::try_from(now.as_millis()).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,357 @@
+//! What becomes of one task, from the moment its job has a slice: events in, the next action out. Pure.
+//!
+//! ```text
+//! Looking ─► Claiming ─► Taken ─► Starting ─► Preparing ─► Confirming ─► Running ─► Stopping ─► Ending ─► Done
+//!              │  ▲        └────── its user has taken it back ───────────────────────────────────────────►┘
+//!              ▼  │                                          └─ no slice any more, told to stop ─► Returning ─► Done
+//!            Unsure: the answer is lost, or we died before it came
+//! ```
+//! From `Taken` on the task is ours, and nobody else will ever look at it: every path from there leads to a state that ends it
+//! on the server, or back to the front of its queue. [`Mark`] is what of this is on disk before the action is begun.
+
+use serde::{Deserialize, Serialize};
+
+use crate::server::Status;
+
+/// How far a task is, as its record says: written down before the first action of it is begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mark {
+    /// The server may have given it to us.
+    Claiming,
+    /// It has.
+    Ours,
+    /// The agent may have started it.
+    Confirmed,
+    /// It is on its way back into its queue.
+    Returning,
+}
+
+/// What is to be done next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Read the task.
+    Look,
+    /// Read it a while later, with whether it is in its queue.
+    LookAgain,
+    /// `queues.get_next_task`.
+    Pop,
+    /// `tasks.started`, and what the task's page shows of its slot.
+    Start,
+    /// Have the agent start what is run for it.
+    Confirm,
+    /// Wait for its job's end, for its user, and for the word to stop.
+    Watch,
+    /// Stop its job, and wait for its end.
+    Cancel,
+    /// Send what is left of its log, read it, and say how it ended.
+    Tell(Ending),
+    /// Put it back to the front of its queue.
+    PutBack,
+    /// Nothing more: let go of the job, the worker and the record.
+    Finish(Outcome),
+}
+
+/// What an action came to, or what happened meanwhile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The task, and whether it is in its queue where that was asked.
+    Seen {
+        seen: Seen,
+        listed: bool,
+    },
+    Popped,
+    /// The queue's head is another task.
+    NotPopped,
+    /// Nobody knows whether it was popped.
+    PopLost,
+    Started,
+    /// The server knows a reason why it cannot be started.
+    StartRefused,
+    Confirmed,
+    /// The job has no slice any more, or has ended.
+    NoSlice,
+    /// What the task asks for cannot be run.
+    Unfit,
+    /// The job waits for its confirmation once more.
+    GrantedAgain,
+    JobEnded(JobEnd),
+    Verdict(Why),
+    Told,
+    PutBack,
+    /// The daemon is told to stop, and its tasks with it.
+    Stop,
+}
+
+/// A task as the server has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// `None`: there is no such task.
+    pub status: Option<Status>,
+    /// Its user has asked for its end.
+    pub stopping: bool,
+}
+
+/// Why a task that runs is stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Why {
+    /// Its user stopped it.
+    Abort,
+    /// Somebody else has changed its status.
+    Changed,
+    Reset,
+    /// It was deleted.
+    Gone,
+    /// The daemon stops.
+    Shutdown,
+}
+
+/// How a job ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JobEnd {
+    Exited(i32),
+    /// It was never started.
+    NotLaunched,
+    /// Nobody knows its exit code.
+    Lost,
+    /// Somebody stopped the job on this machine.
+    Cancelled,
+    /// Divvy stopped it, for its time or for memory past its limit.
+    Killed,
+}
+
+/// How a task's run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    Job(JobEnd),
+    Stopped(Why),
+    /// What it asks for cannot be run.
+    Unfit,
+}
+
+/// What is said to the server at the end of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Word {
+    Completed,
+    Failed,
+    Stopped,
+}
+
+/// What has become of a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It never was ours.
+    NotOurs,
+    /// Its user has taken it back before it ran.
+    Released,
+    /// It is at the front of its queue.
+    Returned,
+    /// It ran, and its end is on the server.
+    Ended,
+}
+
+/// Looks at a task nobody seems to have before it counts as ours: another agent that popped it says so within moments.
+const LOOKS: u8 = 5;
+
+/// How often a task that cannot be started is looked at again before it goes back.
+const STARTS: u8 = 3;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Looking,
+    Claiming { was: Status },
+    Unsure { looks: u8 },
+    Taken { was: Status, tries: u8 },
+    Starting { tries: u8 },
+    Preparing,
+    Confirming,
+    Running,
+    Stopping(Why),
+    Ending(Ending),
+    Returning,
+    Done(Outcome),
+}
+
+/// A task's life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Life {
+    state: State,
+    /// The daemon stops: what does not run yet goes back.
+    stop: bool,
+}
+
+/// A job after a restart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// It holds a slice and waits for its confirmation.
+    Awaited,
+    /// It runs, is about to, or has ended.
+    Begun,
+    /// Neither.
+    Nothing,
+}
+
+impl Life {
+    /// Of a task whose job has just been given its slice.
+    pub fn new() -> Self {
+        Self::at(State::Looking)
+    }
+
+    /// Of a task whose record was found, and its job.
+    pub fn found(mark: Mark, job: Found) -> Self {
+        Self::at(match (mark, job) {
+            (Mark::Claiming, _) => State::Unsure { looks: 0 },
+            (Mark::Ours, Found::Awaited) => State::Taken {
+                was: Status::Queued,
+                tries: 0,
+            },
+            (Mark::Ours | Mark::Confirmed, Found::Nothing) | (Mark::Returning, _) => {
+                State::Returning
+            }
+            (Mark::Confirmed, Found::Awaited) => State::Preparing,
+            // Confirming comes after `Mark::Confirmed`, so that a job that has begun without it is nobody's doing.
+            (Mark::Ours | Mark::Confirmed, Found::Begun) => State::Running,
+        })
+    }
+
+    fn at(state: State) -> Self {
+        Self { state, stop: false }
+    }
+
+    pub fn action(&self) -> Action {
+        match self.state {
+            State::Looking | State::Taken { .. } | State::Preparing => Action::Look,
+            State::Unsure { .. } => Action::LookAgain,
+            State::Claiming { .. } => Action::Pop,
+            State::Starting { .. } => Action::Start,
+            State::Confirming => Action::Confirm,
+            State::Running => Action::Watch,
+            State::Stopping(_) => Action::Cancel,
+            State::Ending(ending) => Action::Tell(ending),
+            State::Returning => Action::PutBack,
+            State::Done(outcome) => Action::Finish(outcome),
+        }
+    }
+
+    /// What the record has to say before the action is begun; `None`: no record is needed yet, or any more.
+    pub fn mark(&self) -> Option<Mark> {
+        match self.state {
+            State::Looking | State::Done(_) => None,
+            State::Claiming { .. } | State::Unsure { .. } => Some(Mark::Claiming),
+            State::Taken { .. } | State::Starting { .. } | State::Preparing => Some(Mark::Ours),
+            State::Confirming | State::Running | State::Stopping(_) | State::Ending(_) => {
+                Some(Mark::Confirmed)
+            }
+            State::Returning => Some(Mark::Returning),
+        }
+    }
+
+    /// Whether the queue's next task may be claimed: this one is out of the queue, or stays in it.
+    pub fn is_past_claim(&self) -> bool {
+        !matches!(
+            self.state,
+            State::Looking | State::Claiming { .. } | State::Unsure { .. }
+        )
+    }
+
+    /// What follows. An event that says nothing where the task is changes nothing.
+    #[must_use]
+    pub fn on(mut self, event: Event) -> Self {
+        if event == Event::Stop {
+            self.stop = true;
+        }
+        let next = match (self.state, event) {
+            (State::Looking, Event::Seen { seen, .. }) => match seen.status {
+                _ if self.stop => State::Done(Outcome::NotOurs),
+                // A task that is gone, or no longer waits, blocks its queue until it is taken from it.
+                was => State::Claiming {
+                    was: was.unwrap_or_default(),
+                },
+            },
+            (State::Claiming { was }, Event::Popped) => State::Taken { was, tries: 0 },
+            (State::Claiming { .. }, Event::NotPopped) => State::Done(Outcome::NotOurs),
+            (State::Claiming { .. }, Event::PopLost) => State::Unsure { looks: 0 },
+            (State::Unsure { looks }, Event::Seen { seen, listed }) => match seen.status {
+                Some(Status::Queued) if listed => State::Done(Outcome::NotOurs),
+                Some(Status::Queued) if looks + 1 < LOOKS => State::Unsure { looks: looks + 1 },
+                // Nobody else started it: whoever took it, it would be lost.
+                Some(Status::Queued) => State::Returning,
+                _ => State::Done(Outcome::NotOurs),
+            },
+            (State::Taken { was, tries }, Event::Seen { seen, .. }) => {
+                taken(was, tries, seen, self.stop)
+            }
+            (State::Starting { .. }, Event::Started) => State::Preparing,
+            (State::Starting { tries }, Event::StartRefused) if tries + 1 < STARTS => {
+                State::Taken {
+                    was: Status::Queued,
+                    tries: tries + 1,
+                }
+            }
+            (State::Starting { .. }, Event::StartRefused) => State::Returning,
+            (State::Preparing, Event::Seen { seen, .. }) => match seen.status {
+                Some(Status::InProgress) if seen.stopping => {
+                    State::Ending(Ending::Stopped(Why::Abort))
+                }
+                Some(Status::InProgress) if self.stop => State::Returning,
+                Some(Status::InProgress) => State::Confirming,
+                _ => State::Done(Outcome::Released),
+            },
+            (State::Confirming, Event::Confirmed) if self.stop => State::Stopping(Why::Shutdown),
+            (State::Confirming, Event::Confirmed) => State::Running,
+            (State::Confirming, Event::NoSlice) => State::Returning,
+            (State::Confirming, Event::Unfit) => State::Ending(Ending::Unfit),
+            (State::Running, Event::GrantedAgain) => State::Preparing,
+            (State::Running, Event::Verdict(why)) => State::Stopping(why),
+            (State::Running, Event::Stop) => State::Stopping(Why::Shutdown),
+            (State::Running, Event::JobEnded(end)) => State::Ending(Ending::Job(end)),
+            (State::Stopping(why), Event::JobEnded(_)) => State::Ending(Ending::Stopped(why)),
+            (State::Ending(_), Event::Told) => State::Done(Outcome::Ended),
+            (State::Returning, Event::PutBack) => State::Done(Outcome::Returned),
+            (state, _) => state,
+        };
+        self.state = next;
+        self
+    }
+}
+
+/// A task that is out of its queue by our hand, as the server has it now; `was` is what it was before.
+fn taken(was: Status, tries: u8, seen: Seen, stop: bool) -> State {
+    match seen.status {
+        // Popping made it `queued` again, against its user's word.
+        Some(Status::Queued) if was == Status::Stopped => {
+            State::Ending(Ending::Stopped(Why::Abort))
+        }
+        Some(Status::Queued) if stop => State::Returning,
+        Some(Status::Queued) => State::Starting { tries },
+        // We said that it runs, and died before that was written down.
+        Some(Status::InProgress) if seen.stopping => State::Ending(Ending::Stopped(Why::Abort)),
+        Some(Status::InProgress) if was == Status::Queued => State::Preparing,
+        _ => State::Done(Outcome::Released),
+    }
+}
+
+impl Ending {
+    /// What is to be said to the server, if anything: a task whose status is somebody else's word is left alone.
+    pub fn word(self, seen: Seen) -> Option<Word> {
+        let ours = match seen.status {
+            Some(Status::InProgress) => true,
+            // Aborted before it was started.
+            Some(Status::Queued) => matches!(self, Self::Stopped(Why::Abort)),
+            _ => false,
+        };
+        let word = match self {
+            Self::Stopped(Why::Changed | Why::Reset | Why::Gone) => return None,
+            Self::Stopped(Why::Abort | Why::Shutdown) => Word::Stopped,
+            Self::Job(_) | Self::Unfit if seen.stopping => Word::Stopped,
+            Self::Job(JobEnd::Exited(0)) => Word::Completed,
+            Self::Job(JobEnd::Cancelled) => Word::Stopped,
+            Self::Job(_) | Self::Unfit => Word::Failed,
+        };
+        ours.then_some(word)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,365 @@
+use proptest::prelude::*;
+
+use super::super::back::{Back, way};
+use super::*;
+
+/// A server with one task, and an agent with its job.
+#[derive(Clone, Debug)]
+struct World {
+    status: Option<Status>,
+    stopping: bool,
+    listed: bool,
+    job: Job,
+    /// Programs started since the task was last put into its queue.
+    runs: u32,
+    record: Option<Mark>,
+    /// Its user, or somebody else, has said what is to become of it.
+    touched: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Job {
+    Gone,
+    Awaited,
+    Running,
+    Ended,
+}
+
+/// What happens to the world, or to us, besides the daemon's own steps.
+#[derive(Clone, Copy, Debug)]
+enum Act {
+    /// One action, whole.
+    Do,
+    /// We die before the action is done.
+    DieBefore,
+    /// We die after it is done and before we know.
+    DieAfter,
+    /// The answer is lost, where that matters.
+    LoseAnswer,
+    UserStops,
+    UserResets,
+    UserDeletes,
+    /// The program ends by itself; its own agent says so.
+    ProgramEnds,
+    /// The container is killed.
+    ProgramDies,
+    /// The grant goes back, as nobody confirmed it in time.
+    GrantExpires,
+    Shutdown,
+}
+
+impl World {
+    fn new() -> Self {
+        Self {
+            status: Some(Status::Queued),
+            stopping: false,
+            listed: true,
+            job: Job::Awaited,
+            runs: 0,
+            record: None,
+            touched: false,
+        }
+    }
+
+    fn seen(&self) -> Seen {
+        Seen {
+            status: self.status,
+            stopping: self.stopping && self.status == Some(Status::InProgress),
+        }
+    }
+
+    /// Does what is asked for; `None` where nothing comes of it yet.
+    fn perform(&mut self, action: Action, lose: bool) -> Option<Event> {
+        let seen = self.seen();
+        Some(match action {
+            Action::Look | Action::LookAgain => Event::Seen {
+                seen,
+                listed: self.listed,
+            },
+            Action::Pop => {
+                let popped = std::mem::take(&mut self.listed);
+                if popped && self.status == Some(Status::Stopped) {
+                    self.status = Some(Status::Queued);
+                }
+                match (lose, popped) {
+                    (true, _) => Event::PopLost,
+                    (false, true) => Event::Popped,
+                    (false, false) => Event::NotPopped,
+                }
+            }
+            Action::Start => {
+                if self.status != Some(Status::Queued) {
+                    return Some(Event::StartRefused);
+                }
+                self.status = Some(Status::InProgress);
+                Event::Started
+            }
+            Action::Confirm => match self.job {
+                Job::Awaited => {
+                    self.job = Job::Running;
+                    self.runs += 1;
+                    Event::Confirmed
+                }
+                Job::Running => Event::Confirmed,
+                Job::Gone | Job::Ended => Event::NoSlice,
+            },
+            Action::Watch => match self.job {
+                Job::Ended => Event::JobEnded(JobEnd::Exited(137)),
+                Job::Gone => Event::JobEnded(JobEnd::Cancelled),
+                Job::Awaited => Event::GrantedAgain,
+                Job::Running if seen.stopping => Event::Verdict(Why::Abort),
+                Job::Running => match self.status {
+                    Some(Status::InProgress | Status::Completed) => return None,
+                    None => Event::Verdict(Why::Gone),
+                    Some(Status::Created) => Event::Verdict(Why::Reset),
+                    Some(_) => Event::Verdict(Why::Changed),
+                },
+            },
+            Action::Cancel => {
+                self.job = Job::Ended;
+                Event::JobEnded(JobEnd::Cancelled)
+            }
+            Action::Tell(ending) => {
+                match ending.word(seen) {
+                    Some(Word::Completed) => self.status = Some(Status::Completed),
+                    Some(Word::Failed) => self.status = Some(Status::Failed),
+                    Some(Word::Stopped) => self.status = Some(Status::Stopped),
+                    None => {}
+                }
+                Event::Told
+            }
+            Action::PutBack => {
+                for step in way(seen, self.listed) {
+                    self.step_back(*step);
+                }
+                Event::PutBack
+            }
+            Action::Finish(_) => {
+                if self.job != Job::Gone {
+                    self.job = Job::Ended;
+                }
+                return None;
+            }
+        })
+    }
+
+    fn step_back(&mut self, step: Back) {
+        match step {
+            Back::Add => self.listed = true,
+            Back::Reset => (self.status, self.runs) = (Some(Status::Created), 0),
+            Back::Enqueue => (self.status, self.listed) = (Some(Status::Queued), true),
+            Back::Front => {}
+            Back::Stop => self.status = Some(Status::Stopped),
+        }
+    }
+
+    fn outside(&mut self, act: Act) {
+        let is_ended =
+            |status: Status| matches!(status, Status::Completed | Status::Failed | Status::Stopped);
+        match act {
+            Act::UserStops => {
+                self.touched = true;
+                match self.status {
+                    Some(Status::Queued) => {
+                        (self.status, self.listed) = (Some(Status::Stopped), false)
+                    }
+                    Some(Status::InProgress) => self.stopping = true,
+                    _ => {}
+                }
+            }
+            Act::UserResets if self.status.is_some_and(|status| !is_ended(status)) => {
+                (self.status, self.listed, self.touched) = (Some(Status::Created), false, true);
+            }
+            Act::UserDeletes => (self.status, self.listed, self.touched) = (None, false, true),
+            Act::ProgramEnds if self.job == Job::Running => {
+                self.job = Job::Ended;
+                if self.status == Some(Status::InProgress) {
+                    self.status = Some(Status::Completed);
+                }
+            }
+            Act::ProgramDies if self.job == Job::Running => self.job = Job::Ended,
+            Act::GrantExpires if self.job == Job::Awaited => self.job = Job::Gone,
+            _ => {}
+        }
+    }
+
+    fn found(&self) -> Found {
+        match self.job {
+            Job::Awaited => Found::Awaited,
+            Job::Running | Job::Ended => Found::Begun,
+            Job::Gone => Found::Nothing,
+        }
+    }
+
+    /// What a restart makes of it.
+    fn restarted(&self) -> Life {
+        self.record
+            .map_or(Life::at(State::Done(Outcome::NotOurs)), |mark| {
+                Life::found(mark, self.found())
+            })
+    }
+}
+
+/// One action of the daemon, whole or broken off.
+fn act(life: Life, world: &mut World, act: Act) -> Life {
+    match act {
+        Act::Do | Act::LoseAnswer | Act::DieBefore | Act::DieAfter => {
+            // The record comes first, and goes last.
+            if life.mark().is_some() {
+                world.record = life.mark();
+            }
+            if matches!(act, Act::DieBefore) {
+                return world.restarted();
+            }
+            let event = world.perform(life.action(), matches!(act, Act::LoseAnswer));
+            if matches!(act, Act::DieAfter) {
+                return world.restarted();
+            }
+            if matches!(life.action(), Action::Finish(_)) {
+                world.record = None;
+            }
+            event.map_or(life, |event| life.on(event))
+        }
+        Act::Shutdown => life.on(Event::Stop),
+        outside => {
+            world.outside(outside);
+            life
+        }
+    }
+}
+
+fn acts() -> impl Strategy<Value = Vec<Act>> {
+    let act = prop_oneof![
+        12 => Just(Act::Do),
+        2 => Just(Act::DieBefore),
+        2 => Just(Act::DieAfter),
+        1 => Just(Act::LoseAnswer),
+        1 => Just(Act::UserStops),
+        1 => Just(Act::UserResets),
+        1 => Just(Act::UserDeletes),
+        2 => Just(Act::ProgramEnds),
+        1 => Just(Act::ProgramDies),
+        1 => Just(Act::GrantExpires),
+        1 => Just(Act::Shutdown),
+    ];
+    proptest::collection::vec(act, 0..40)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4096))]
+
+    /// Whatever dies, whenever, and whatever its user does meanwhile: a task that was popped has ended or waits in its queue, its
+    /// program was started once at most, and nothing of it is left running.
+    #[test]
+    fn no_task_is_lost_or_run_twice(acts in acts()) {
+        let mut world = World::new();
+        let mut life = Life::new();
+        for what in acts {
+            life = act(life, &mut world, what);
+            prop_assert!(world.runs <= 1, "{what:?} {life:?} {world:?}");
+        }
+        // From here on nothing goes wrong, and the program ends at last.
+        for _ in 0..64 {
+            world.outside(Act::ProgramEnds);
+            life = act(life, &mut world, Act::Do);
+            prop_assert!(world.runs <= 1, "{life:?} {world:?}");
+        }
+        prop_assert!(matches!(life.action(), Action::Finish(_)), "{life:?} {world:?}");
+        prop_assert!(world.record.is_none() && world.job != Job::Running, "{life:?} {world:?}");
+        let ended = matches!(world.status, Some(Status::Completed | Status::Failed | Status::Stopped));
+        let waits = world.status == Some(Status::Queued) && world.listed;
+        prop_assert!(ended || waits || world.touched, "{life:?} {world:?}");
+    }
+}
+
+fn walk(life: Life, events: &[Event]) -> Life {
+    events.iter().fold(life, |life, event| life.on(*event))
+}
+
+fn seen(status: Status) -> Event {
+    let seen = Seen {
+        status: Some(status),
+        stopping: false,
+    };
+    Event::Seen {
+        seen,
+        listed: false,
+    }
+}
+
+#[test]
+fn a_task_goes_from_its_queue_to_its_end_without_a_detour() {
+    let life = walk(
+        Life::new(),
+        &[
+            seen(Status::Queued),
+            Event::Popped,
+            seen(Status::Queued),
+            Event::Started,
+            seen(Status::InProgress),
+            Event::Confirmed,
+            Event::JobEnded(JobEnd::Exited(0)),
+        ],
+    );
+    assert_eq!(life.action(), Action::Tell(Ending::Job(JobEnd::Exited(0))));
+    assert_eq!(
+        life.on(Event::Told).action(),
+        Action::Finish(Outcome::Ended)
+    );
+}
+
+#[test]
+fn a_task_aborted_before_its_container_starts_never_has_one() {
+    let claimed = walk(Life::new(), &[seen(Status::Queued), Event::Popped]);
+    let released = claimed.on(seen(Status::Stopped));
+    assert_eq!(released.action(), Action::Finish(Outcome::Released));
+
+    let started = walk(claimed, &[seen(Status::Queued), Event::Started]);
+    let stopping = Seen {
+        status: Some(Status::InProgress),
+        stopping: true,
+    };
+    let aborted = started.on(Event::Seen {
+        seen: stopping,
+        listed: false,
+    });
+    assert_eq!(aborted.action(), Action::Tell(Ending::Stopped(Why::Abort)));
+    assert_eq!(
+        Ending::Stopped(Why::Abort).word(stopping),
+        Some(Word::Stopped)
+    );
+}
+
+#[test]
+fn popping_a_stopped_task_does_not_bring_it_back_to_life() {
+    let life = walk(
+        Life::new(),
+        &[seen(Status::Stopped), Event::Popped, seen(Status::Queued)],
+    );
+    assert_eq!(life.action(), Action::Tell(Ending::Stopped(Why::Abort)));
+}
+
+#[test]
+fn a_task_that_another_agent_took_while_our_answer_was_lost_is_left_to_it() {
+    let unsure = walk(Life::new(), &[seen(Status::Queued), Event::PopLost]);
+    assert_eq!(unsure.action(), Action::LookAgain);
+    let theirs = walk(unsure, &[seen(Status::Queued), seen(Status::InProgress)]);
+    assert_eq!(theirs.action(), Action::Finish(Outcome::NotOurs));
+    let nobodys = (0..LOOKS).fold(unsure, |life, _| life.on(seen(Status::Queued)));
+    assert_eq!(nobodys.action(), Action::PutBack);
+}
+
+#[test]
+fn what_the_tasks_own_agent_has_said_is_not_said_over() {
+    let done = Seen {
+        status: Some(Status::Completed),
+        stopping: false,
+    };
+    for ending in [
+        Ending::Job(JobEnd::Exited(0)),
+        Ending::Job(JobEnd::Lost),
+        Ending::Stopped(Why::Abort),
+    ] {
+        assert_eq!(ending.word(done), None);
+    }
+}

@@ -1,0 +1,106 @@
+//! One look at the server: the queues' first tasks and tags, tasks that run, and other daemons' slots.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::drive::Sight;
+use super::hand::Hand;
+use crate::server::{QueueFacts, Worker};
+use crate::slot::is_slot_of;
+
+/// What one look is to look at.
+#[derive(Clone, Debug)]
+pub struct Ask {
+    /// Queues with how many of their tasks are wanted.
+    pub queues: Vec<(String, usize)>,
+    /// Tasks that run.
+    pub tasks: Vec<String>,
+    /// The list of workers too.
+    pub workers: bool,
+    /// When it was asked, on the desk's count of changes.
+    pub epoch: u64,
+}
+
+/// What was seen; `None` where the server did not say.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    pub epoch: u64,
+    pub queues: Vec<Option<QueueFacts>>,
+    pub tasks: Option<Sight>,
+    pub workers: Option<Vec<Worker>>,
+}
+
+/// How many seconds a worker may be unheard and still counts.
+const LAST_SEEN: u64 = 600;
+
+/// Looks once.
+pub async fn look(hand: Arc<Hand>, ask: Ask) -> Seen {
+    let mut queues = Vec::new();
+    for (queue, most) in &ask.queues {
+        let found = hand.server.head(queue, *most).await;
+        if let Err(error) = &found {
+            tracing::warn!(queue, %error, "the queue cannot be looked at");
+        }
+        queues.push(found.ok());
+    }
+    let tasks = match ask.tasks.is_empty() {
+        true => None,
+        false => match hand.server.tasks(&ask.tasks).await {
+            Ok(tasks) => {
+                let by_id = tasks.into_iter().map(|task| (task.id.clone(), task));
+                Some(Arc::new(by_id.collect::<BTreeMap<_, _>>()))
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the tasks that run cannot be looked at");
+                None
+            }
+        },
+    };
+    let workers = match ask.workers {
+        false => None,
+        true => hand.server.workers(LAST_SEEN).await.ok(),
+    };
+    Seen {
+        epoch: ask.epoch,
+        queues,
+        tasks,
+        workers,
+    }
+}
+
+/// GPUs that slots of another daemon of our name are on. A worker's id says which: `node1:gpu2.25a`, `node1:gpu0,1`.
+pub fn foreign(name: &str, workers: &[Worker], ours: impl Fn(&str) -> bool) -> Vec<u32> {
+    let theirs = workers
+        .iter()
+        .filter(|worker| is_slot_of(name, &worker.id) && !ours(&worker.id));
+    let mut gpus: Vec<u32> = theirs
+        .flat_map(|worker| {
+            let list = &worker.id[name.len() + ":gpu".len()..];
+            list.split(',')
+                .filter_map(|one| one.split('.').next()?.parse().ok())
+        })
+        .collect();
+    gpus.sort_unstable();
+    gpus.dedup();
+    gpus
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_daemons_slots_are_known_by_name_and_gpu() {
+        let workers: Vec<Worker> = [
+            "node1:gpu2.25a",
+            "node1:gpu0,1",
+            "node1:dgpu0-3",
+            "node2:gpu3",
+            "node1:gpu2.5b",
+        ]
+        .map(|id| Worker { id: id.into() })
+        .into();
+        assert_eq!(foreign("node1", &workers, |_| false), [0, 1, 2]);
+        assert_eq!(foreign("node1", &workers, |id| id == "node1:gpu0,1"), [2]);
+    }
+}

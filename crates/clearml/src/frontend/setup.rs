@@ -1,0 +1,139 @@
+//! Everything before the first task: login, queues, names.
+
+use divvy_api::client::Client;
+
+use super::gate::Gate;
+use super::hand::{Hand, Parts};
+use super::mirror::depth;
+use super::record::Records;
+use crate::config::ConfigError;
+use crate::container::Runner;
+use crate::server::{QueueFacts, Server};
+use crate::slot::daemon_id;
+use crate::{Error, Options, ServerQueue};
+
+/// The least the stock agent polls, seconds; `--polling-interval` below it is that.
+const LEAST_POLL: u64 = 5;
+
+/// A queue that is served.
+#[derive(Clone, Debug)]
+pub struct Queue {
+    pub id: String,
+    pub name: String,
+    /// The agent's.
+    pub agent: String,
+    /// What each of its tasks gets.
+    pub amount: divvy_core::Amount,
+    /// How many of its tasks are mirrored.
+    pub depth: usize,
+}
+
+/// Logs in and finds the queues.
+///
+/// # Errors
+/// [`Error`], before anything is changed on the server but for queues that are made.
+pub async fn set_up(options: &Options) -> Result<(Hand, Vec<Queue>, Gate), Error> {
+    let settings = options.settings.clone();
+    let host = rustix::system::uname()
+        .nodename()
+        .to_string_lossy()
+        .into_owned();
+    let runner = Runner::read(&settings, &options.run)?;
+    let or = |asked: &[String], set: &[String]| {
+        if asked.is_empty() {
+            set.to_vec()
+        } else {
+            asked.to_vec()
+        }
+    };
+    let uptime = or(&options.uptime, &settings.uptime);
+    let downtime = or(&options.downtime, &settings.downtime);
+    let (gate, both) = Gate::of(&uptime, &downtime).map_err(|error| {
+        let key = "agent.uptime, agent.downtime, --uptime, --downtime";
+        ConfigError::Value {
+            from: settings.tree.place(),
+            key: key.to_owned(),
+            value: error.0.clone(),
+            wanted: "hours of days are needed, as in \"8-17 MON-FRI\"".to_owned(),
+        }
+    })?;
+    if both {
+        tracing::warn!(
+            "both uptime and downtime were given, and only one of them can count: neither does"
+        );
+    }
+    let records = Records::open(&options.records)?;
+    let client = Client::new(&options.socket);
+    let gpus = client
+        .gpus()
+        .await?
+        .iter()
+        .filter(|gpu| gpu.mode != "unmanaged")
+        .count();
+    let server = Server::new(&settings.api, &host)?;
+    server.login().await?;
+    let facts = server.facts();
+    tracing::info!(
+        server = server.address(),
+        version = facts.server_version.as_deref().unwrap_or("unknown"),
+        api = facts.api_version.as_deref().unwrap_or("unknown"),
+        "logged in to the ClearML server"
+    );
+    let mut queues = Vec::new();
+    for served in &options.queues {
+        let facts = find(&server, &served.server, options.create_queue).await?;
+        queues.push(Queue {
+            id: facts.id,
+            name: facts.name,
+            agent: served.agent.as_str().to_owned(),
+            amount: served.amount,
+            depth: depth(served.amount, gpus),
+        });
+    }
+    let daemon = settings
+        .worker_id
+        .clone()
+        .unwrap_or_else(|| daemon_id(&settings.worker_name, &options.mode));
+    let asked = options.polling_interval;
+    let hand = Hand::new(Parts {
+        poll: asked.map_or(settings.poll, |asked| {
+            std::time::Duration::from_secs(asked.max(LEAST_POLL))
+        }),
+        server,
+        client,
+        records,
+        runner,
+        mode: options.mode.clone(),
+        host,
+        daemon,
+        queues: queues.iter().map(|queue| queue.id.clone()).collect(),
+        slot_tags: options.slot_tags.clone(),
+        settings,
+    });
+    Ok((hand, queues, gate))
+}
+
+async fn find(server: &Server, wanted: &ServerQueue, create: bool) -> Result<QueueFacts, Error> {
+    let name = match wanted {
+        ServerQueue::Named(name) => name.as_str(),
+        ServerQueue::Default => match server.default_queue().await {
+            Ok(queue) => return Ok(queue),
+            // None is tagged so.
+            Err(error) if error.refusal().is_some() => "default",
+            Err(error) => return Err(error.into()),
+        },
+    };
+    match server.queue(name).await? {
+        Some(queue) => Ok(queue),
+        None if create => {
+            let id = server.create_queue(name).await?;
+            tracing::info!(queue = name, "made a queue on the ClearML server");
+            Ok(QueueFacts {
+                id,
+                name: name.to_owned(),
+                ..QueueFacts::default()
+            })
+        }
+        None => Err(Error::NoQueue(name.to_owned())),
+    }
+}

@@ -1,0 +1,233 @@
+//! A running task under its user's hands: what its status on the server asks of us. Pure but for the clock it is given.
+
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+
+use super::life::Why;
+use crate::server::{Status, Task};
+
+/// A message of this word in it on a task in progress is its user's wish to end it.
+const STOPPING: &str = "stopping";
+
+/// Looks that find the task reset before it counts as that, as in the stock agent.
+const RESETS: u32 = 5;
+
+const CALLBACK_TIMEOUT: &str = "_abort_callback_timeout";
+const CALLBACK_POLL: &str = "_abort_poll_freq";
+const CALLBACK_DONE: &str = "_abort_callback_completed";
+
+/// What a look asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Nothing.
+    Go,
+    /// It is about to be stopped; this line belongs into its log.
+    Wait(String),
+    /// Stop it; the line, if any, belongs into its log.
+    Stop(Why, Option<String>),
+}
+
+/// What was seen so far.
+#[derive(Clone, Debug, Default)]
+pub struct Watcher {
+    resets: u32,
+    /// When the task's own abort callback began, and how long it may take.
+    callback: Option<(Duration, Duration)>,
+}
+
+/// Whether its user has asked for its end.
+pub fn is_stopping(task: &Task) -> bool {
+    let message = task.status_message.as_deref().unwrap_or_default();
+    message.contains(STOPPING)
+}
+
+impl Watcher {
+    /// Looks at the task at `now`, on any clock that goes forward; `most` is how long a callback may take.
+    pub fn look(&mut self, task: Option<&Task>, now: Duration, most: Duration) -> Step {
+        let Some(task) = task else {
+            return Step::Stop(Why::Gone, None);
+        };
+        let why = match task.status {
+            Status::InProgress if is_stopping(task) => Why::Abort,
+            Status::Stopped
+            | Status::Failed
+            | Status::Closed
+            | Status::Published
+            | Status::Publishing
+            | Status::Queued => Why::Changed,
+            Status::Created => {
+                self.resets += 1;
+                if self.resets < RESETS {
+                    return Step::Go;
+                }
+                Why::Reset
+            }
+            _ => {
+                self.resets = 0;
+                return Step::Go;
+            }
+        };
+        self.after_callback(why, task, now, most)
+    }
+
+    /// A task that registered a callback is given its time for it.
+    fn after_callback(&mut self, why: Why, task: &Task, now: Duration, most: Duration) -> Step {
+        let none = Map::new();
+        let runtime = task.runtime.as_ref().unwrap_or(&none);
+        let is_done = runtime.get(CALLBACK_DONE).is_some_and(is_true);
+        if let Some((since, may_take)) = self.callback {
+            let elapsed = now.saturating_sub(since);
+            let line = if is_done {
+                format!(
+                    "### Task abort callback completed in {:.2} seconds ###",
+                    elapsed.as_secs_f64()
+                )
+            } else if elapsed < may_take {
+                return Step::Go;
+            } else {
+                format!(
+                    "### Task abort callback timed out [timeout: {}, elapsed: {:.2}] ###",
+                    may_take.as_secs_f64(),
+                    elapsed.as_secs_f64()
+                )
+            };
+            return Step::Stop(why, Some(line));
+        }
+        let timeout = runtime
+            .get(CALLBACK_TIMEOUT)
+            .and_then(seconds)
+            .unwrap_or_default();
+        if timeout == 0.0 || is_done {
+            return Step::Stop(why, None);
+        }
+        let poll = runtime
+            .get(CALLBACK_POLL)
+            .and_then(seconds)
+            .unwrap_or_default();
+        let may_take = Duration::from_secs_f64((timeout + poll).min(most.as_secs_f64()));
+        self.callback = Some((now, may_take));
+        Step::Wait(format!(
+            "### Task abort callback timeout set, waiting for max {} sec ###",
+            may_take.as_secs_f64()
+        ))
+    }
+}
+
+fn seconds(value: &Value) -> Option<f64> {
+    let number = match value {
+        Value::Number(number) => number.as_f64()?,
+        Value::String(text) => text.trim().parse().ok()?,
+        _ => return None,
+    };
+    (number.is_finite() && number > 0.0).then_some(number)
+}
+
+fn is_true(value: &Value) -> bool {
+    match value {
+        Value::Bool(flag) => *flag,
+        Value::Number(number) => number.as_f64() != Some(0.0),
+        Value::String(text) => !matches!(text.trim(), "" | "0" | "false" | "False"),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOST: Duration = Duration::from_secs(1800);
+
+    fn task(status: &str, message: &str, runtime: Value) -> Task {
+        serde_json::from_value(serde_json::json!({
+            "id": "t", "status": status, "status_message": message, "runtime": runtime,
+        }))
+        .unwrap()
+    }
+
+    fn at(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn a_task_is_left_alone_until_its_user_says_something() {
+        let mut watcher = Watcher::default();
+        let running = task("in_progress", "pulled by node1:gpu0.5a", Value::Null);
+        assert_eq!(watcher.look(Some(&running), at(0), MOST), Step::Go);
+        let done = task("completed", "", Value::Null);
+        assert_eq!(watcher.look(Some(&done), at(5), MOST), Step::Go);
+        let stopping = task("in_progress", "stopping", Value::Null);
+        assert_eq!(
+            watcher.look(Some(&stopping), at(10), MOST),
+            Step::Stop(Why::Abort, None)
+        );
+        assert_eq!(
+            watcher.look(None, at(15), MOST),
+            Step::Stop(Why::Gone, None)
+        );
+        let stopped = task("stopped", "Stopped by me", Value::Null);
+        assert_eq!(
+            watcher.look(Some(&stopped), at(20), MOST),
+            Step::Stop(Why::Changed, None)
+        );
+    }
+
+    #[test]
+    fn a_reset_counts_once_it_was_seen_five_times_in_a_row() {
+        let mut watcher = Watcher::default();
+        let (reset, running) = (
+            task("created", "", Value::Null),
+            task("in_progress", "", Value::Null),
+        );
+        for _ in 0..4 {
+            assert_eq!(watcher.look(Some(&reset), at(0), MOST), Step::Go);
+        }
+        assert_eq!(watcher.look(Some(&running), at(0), MOST), Step::Go);
+        for _ in 0..4 {
+            assert_eq!(watcher.look(Some(&reset), at(0), MOST), Step::Go);
+        }
+        assert_eq!(
+            watcher.look(Some(&reset), at(0), MOST),
+            Step::Stop(Why::Reset, None)
+        );
+    }
+
+    #[test]
+    fn an_abort_callback_is_waited_for_until_it_is_done_or_its_time_is_over() {
+        let callback = |done: Value| {
+            task(
+                "in_progress",
+                "stopping",
+                serde_json::json!({"_abort_callback_timeout": 30, "_abort_poll_freq": "5", "_abort_callback_completed": done}),
+            )
+        };
+        let mut watcher = Watcher::default();
+        let pending = callback(Value::Null);
+        assert_eq!(
+            watcher.look(Some(&pending), at(100), MOST),
+            Step::Wait("### Task abort callback timeout set, waiting for max 35 sec ###".into())
+        );
+        assert_eq!(watcher.look(Some(&pending), at(134), MOST), Step::Go);
+        let mut other = watcher.clone();
+        assert_eq!(
+            other.look(Some(&pending), at(135), MOST),
+            Step::Stop(
+                Why::Abort,
+                Some("### Task abort callback timed out [timeout: 35, elapsed: 35.00] ###".into())
+            )
+        );
+        let done = callback(Value::Bool(true));
+        assert_eq!(
+            watcher.look(Some(&done), at(134), MOST),
+            Step::Stop(
+                Why::Abort,
+                Some("### Task abort callback completed in 34.00 seconds ###".into())
+            )
+        );
+        let mut short = Watcher::default();
+        let Step::Wait(line) = short.look(Some(&pending), at(0), at(10)) else {
+            panic!()
+        };
+        assert!(line.contains("max 10 sec"), "{line}");
+    }
+}
