@@ -14,8 +14,12 @@ mod after;
 mod array;
 mod back;
 mod cancel;
-mod container;
+mod confirm;
+pub mod container;
 mod follow;
+mod forget;
+mod idle;
+mod inside;
 mod key;
 mod limits;
 mod mig;
@@ -29,21 +33,22 @@ mod reconcile;
 mod resize;
 mod start;
 mod submit;
+mod usage;
 mod whose;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::process::Child;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use divvy_api::v1::{Error, Event, GpuChanged, MigInstance};
 use divvy_core::reconcile::Watchlist;
 use divvy_core::{GpuUuid, JobId, Project, Wait};
 use tokio::sync::broadcast;
 
-use crate::clock::now;
+use crate::clock::{Instant, now};
 use crate::config::Config;
+use crate::failpoint::reach;
 use crate::gpu::slice::HeldSlice;
 use crate::gpu::{Device, IDLE, Observer};
 use crate::job::Job;
@@ -51,10 +56,13 @@ use crate::keeper::Keeper;
 use crate::mailbox::{Message, Milestone, Read, Reply};
 use crate::mig::{Order, Slot, Workers};
 use crate::process::Process;
+use crate::pruner::Forgotten;
 use crate::records::Exit;
 use crate::secrets::Secrets;
 use crate::store::{Store, StoreError};
+use crate::supervise::started::Started;
 use crate::watch::Watch;
+pub use inside::{Inside, Room};
 pub use mig::Counts;
 use mig::Migs;
 use reconcile::Ledger;
@@ -99,6 +107,7 @@ pub struct Cycle {
     blind: Option<String>,
     /// GPUs that jobs hold and that were lost at the last look.
     lost: BTreeSet<GpuUuid>,
+    pages: usage::Pages,
     round: Round,
 }
 
@@ -129,12 +138,15 @@ struct Living {
     shortage: Option<start::Shortage>,
     /// How its start failed, where its folder could not tell.
     failed: Option<Exit>,
+    /// Nobody confirmed it or waited for it while it held its slice; it is not placed before somebody does.
+    unasked: bool,
     /// Its slice could not be read, which was said.
     damaged: bool,
     /// By position in its holdings.
     ledgers: Vec<Ledger>,
     /// Processes of it that the driver listed last.
     members: Vec<Process>,
+    work: usage::Work,
 }
 
 struct Waiter {
@@ -177,6 +189,8 @@ struct Round {
     /// Changed GPUs, and idle instances given back.
     changes: Vec<(Reply<GpuChanged>, Result<GpuChanged, Error>)>,
     collected: Vec<(Reply<Vec<MigInstance>>, Vec<MigInstance>)>,
+    /// Who waits for what was forgotten.
+    forgotten: Vec<Forgotten>,
     /// Jobs to look at once more in the next round.
     again: Vec<JobId>,
     stop: bool,
@@ -205,9 +219,11 @@ impl Living {
             refusals: 0,
             shortage: None,
             failed: None,
+            unasked: false,
             damaged: false,
             ledgers: Vec::new(),
             members: Vec::new(),
+            work: usage::Work::new(),
         }
     }
 }
@@ -277,6 +293,7 @@ impl Cycle {
             children: Vec::new(),
             blind: None,
             lost: BTreeSet::new(),
+            pages: usage::Pages::new(),
             round: Round {
                 replan: true,
                 ..Round::default()
@@ -301,22 +318,37 @@ impl Cycle {
                 Err(RecvTimeoutError::Timeout) => None,
                 Err(RecvTimeoutError::Disconnected) => return Ok(()),
             };
-            self.store.begin()?;
-            for id in std::mem::take(&mut self.round.again) {
-                self.look(id)?;
-            }
-            for message in first.into_iter().chain(messages.try_iter().take(BATCH)) {
-                self.handle(message)?;
-            }
-            if tick.elapsed() >= self.beat() {
+            let ticks = tick.elapsed() >= self.beat();
+            if ticks {
                 tick = Instant::now();
-                self.sweep()?;
             }
-            self.finish_round()?;
+            self.round(first.into_iter().chain(messages.try_iter().take(BATCH)), ticks)?;
             if self.round.stop {
                 return Ok(());
             }
         }
+    }
+
+    /// One round: takes these messages, looks at everything when it is time, decides, makes it durable and does it.
+    ///
+    /// # Errors
+    /// When the journal fails; then nothing of the round is done.
+    pub fn round(
+        &mut self,
+        messages: impl Iterator<Item = Message>,
+        ticks: bool,
+    ) -> Result<(), StoreError> {
+        self.store.begin()?;
+        for id in std::mem::take(&mut self.round.again) {
+            self.look(id)?;
+        }
+        for message in messages {
+            self.handle(message)?;
+        }
+        if ticks {
+            self.sweep()?;
+        }
+        self.finish_round()
     }
 
     /// Between two looks at everything.
@@ -354,8 +386,10 @@ impl Cycle {
             self.prepare(id);
         }
         self.answer();
+        reach("round.answered");
         for id in supervised {
             self.prepare(id);
+            reach("start.prepared");
             self.spawn(id);
         }
         for id in std::mem::take(&mut self.round.stops) {
@@ -405,6 +439,15 @@ impl Cycle {
                 let result = self.cancel(&reference)?;
                 self.round.answers.push(Answer { reply, result });
             }
+            Message::Confirm {
+                reference,
+                confirm,
+                by,
+                reply,
+            } => {
+                let result = self.confirm(&reference, &confirm, &by)?;
+                self.round.answers.push(Answer { reply, result });
+            }
             Message::Resize {
                 reference,
                 resize,
@@ -415,6 +458,7 @@ impl Cycle {
                 milestone,
                 reply,
             } => self.wait(&reference, milestone, reply)?,
+            Message::Tell { job, kind, text } => self.tell(Some(job), kind, &text)?,
             Message::Read(read) => self.round.reads.push(read),
             Message::Records(Some(id)) => self.news(id)?,
             Message::Records(None) => {
@@ -430,6 +474,7 @@ impl Cycle {
             Message::Mig(report) => self.reported(*report)?,
             Message::Looked(look) => self.observed(&look)?,
             Message::Blind(why) => self.blinded(why)?,
+            Message::Forget { past, done } => self.forget_past(past, done)?,
             Message::Stop => self.round.stop = true,
         }
         Ok(())
@@ -448,10 +493,10 @@ impl Cycle {
             }),
             Ok(id) => match self.jobs.get_mut(&id) {
                 Some(living) => {
-                    living.heard = Instant::now();
                     living.waiters.retain(|waiter| !waiter.reply.is_closed());
                     living.waiters.push(Waiter { milestone, reply });
                     self.round.reached.push(id);
+                    self.asked_for(id);
                 }
                 None => self.round.answers.push(Answer {
                     reply,
@@ -510,6 +555,9 @@ impl Cycle {
         for (reply, result) in std::mem::take(&mut self.round.changes) {
             let _ = reply.send(result);
         }
+        for done in std::mem::take(&mut self.round.forgotten) {
+            let _ = done.send(());
+        }
         for (reply, gone) in std::mem::take(&mut self.round.collected) {
             let _ = reply.send(Ok(gone));
         }
@@ -529,5 +577,17 @@ impl Cycle {
             let broken = divvy_core::invariants::check(&self.snapshot());
             assert!(broken.is_ok(), "an invariant does not hold: {broken:?}");
         }
+    }
+}
+
+#[cfg(test)]
+impl Cycle {
+    /// The jobs that it knows of.
+    pub fn remembered(&self) -> impl Iterator<Item = &Job> {
+        self.jobs.values().map(|living| &living.job)
+    }
+
+    pub fn journal(&self) -> &Store {
+        &self.store
     }
 }

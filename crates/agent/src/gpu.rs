@@ -8,6 +8,7 @@ pub mod overhead;
 pub mod roster;
 pub mod slice;
 mod source;
+mod work;
 
 use std::sync::Arc;
 
@@ -16,10 +17,13 @@ use divvy_core::{Bytes, Gpu, GpuUuid, Mode};
 use divvy_driver::nvml::mig::MigMode;
 
 pub use observer::{IDLE, Observer};
+#[cfg(test)]
+pub use source::SourceError;
 pub use source::Source;
 
 use crate::mig::sight::Offer;
 use crate::mig::{Sight, Wanted};
+use crate::usage::meter::Worked;
 
 use look::Seen;
 
@@ -27,6 +31,18 @@ use look::Seen;
 #[derive(Clone, Debug, Default)]
 pub struct Observation {
     pub gpus: Vec<Observed>,
+    pub troubles: Vec<Trouble>,
+}
+
+/// A GPU that does not answer, or not sensibly.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trouble {
+    pub index: u32,
+    /// Which it was when it answered last.
+    pub uuid: Option<GpuUuid>,
+    /// It has fallen off the bus or needs a reset: what was on it is lost.
+    pub lost: bool,
+    pub what: String,
 }
 
 /// One GPU, in the driver's words.
@@ -39,6 +55,8 @@ pub struct Observed {
     pub reserved: Bytes,
     pub used: Bytes,
     pub utilization_percent: Option<u32>,
+    /// What was done on it, where it was asked this time and is told.
+    pub worked: Option<Worked>,
     pub processes: Vec<GpuProcess>,
     /// `None` for a GPU that knows no MIG.
     pub mig: Option<Sight>,
@@ -179,6 +197,7 @@ mod tests {
             reserved: Bytes::ZERO,
             used: Bytes::ZERO,
             utilization_percent: None,
+            worked: None,
             processes: Vec::new(),
             mig: Some(Sight {
                 mode: on,

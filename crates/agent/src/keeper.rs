@@ -7,6 +7,8 @@
 //! With at most one slice that wants a GPU, the thread sleeps. It writes no journal: after a restart every slice begins
 //! level with the others. When it is not heard of for a second, the slices' processes go on without it.
 
+mod watch;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -22,11 +24,16 @@ use divvy_ledger::{
     Bell, Control, Demand, Grant, Lookout, OpenError, Slice, boot_time_ns, wait_for_demand,
 };
 
+use crate::clock::Instant;
+use watch::Watched;
+
 /// How often a slice that is not open is told that its grant still counts: well within the second that it waits for that.
 const KEEP: Duration = Duration::from_millis(250);
 /// What was used is told over this time, from moments so far apart.
 const PAST: Duration = Duration::from_secs(10);
 const SAMPLE: Duration = Duration::from_secs(1);
+/// How often slices are looked at whose launches are watched: a small part of any time after which a job is idle.
+const LOOK: Duration = Duration::from_secs(1);
 /// How long the thread sleeps when nothing is due.
 const SLEEP: Duration = Duration::from_secs(60);
 
@@ -57,6 +64,8 @@ pub struct Keeper {
     orders: Sender<Order>,
     bell: Arc<Bell>,
     got: Arc<Mutex<BTreeMap<JobId, Got>>>,
+    /// When slices whose launches are watched were last seen to want something.
+    wanted: Arc<Mutex<BTreeMap<JobId, Instant>>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -73,6 +82,14 @@ enum Order {
         gpu: u32,
         thousandths: u32,
     },
+    Watch {
+        job: JobId,
+        folder: PathBuf,
+    },
+    Unwatch {
+        job: JobId,
+        folder: PathBuf,
+    },
 }
 
 impl Keeper {
@@ -81,10 +98,13 @@ impl Keeper {
     pub fn start() -> io::Result<Self> {
         let (orders, received) = channel();
         let (bell, got) = (Arc::new(Bell::default()), Arc::default());
+        let wanted = Arc::default();
         let round = Round {
             received,
             bell: Arc::clone(&bell),
             got: Arc::clone(&got),
+            wanted: Arc::clone(&wanted),
+            watched: Watched::default(),
             law: lease::Keeper::default(),
             kept: BTreeMap::new(),
             told_at: Duration::ZERO,
@@ -96,8 +116,21 @@ impl Keeper {
             orders,
             bell,
             got,
+            wanted,
             thread: Some(thread),
         })
+    }
+
+    /// One that does nothing: nobody waits for turns in a simulation.
+    #[cfg(test)]
+    pub fn idle() -> Self {
+        Self {
+            orders: channel().0,
+            bell: Arc::default(),
+            got: Arc::default(),
+            wanted: Arc::default(),
+            thread: None,
+        }
     }
 
     /// Has a slice take turns from now on, also one that did under an earlier agent.
@@ -110,6 +143,23 @@ impl Keeper {
             folder: folder.to_owned(),
             terms,
         });
+    }
+
+    /// Looks from now on whether a slice launches anything, also one that takes no turns.
+    pub fn watch(&self, job: JobId, folder: &Path) {
+        let folder = folder.to_owned();
+        self.order(Order::Watch { job, folder });
+    }
+
+    /// Looks no more, and leaves the slice as if nobody ever had.
+    pub fn unwatch(&self, job: JobId, folder: &Path) {
+        let folder = folder.to_owned();
+        self.order(Order::Unwatch { job, folder });
+    }
+
+    /// When a slice that is watched was last seen to want something.
+    pub fn wanted(&self, job: JobId) -> Option<Instant> {
+        lock(&self.wanted).get(&job).copied()
     }
 
     /// The slice takes no more turns.
@@ -186,6 +236,8 @@ struct Round {
     got: Arc<Mutex<BTreeMap<JobId, Got>>>,
     law: lease::Keeper,
     kept: BTreeMap<JobId, Kept>,
+    wanted: Arc<Mutex<BTreeMap<JobId, Instant>>>,
+    watched: Watched,
     /// When the slices were last told that their grants count.
     told_at: Duration,
 }
@@ -201,8 +253,10 @@ impl Round {
             self.observe(now);
             let turn = self.law.turn(now);
             self.apply(&turn, now);
+            self.look(now);
             let due = turn.again.into_iter().chain(self.next_keep()).min();
-            let patience = due.map_or(SLEEP, |due| due.saturating_sub(self::now()).min(SLEEP));
+            let longest = if self.watched.is_empty() { SLEEP } else { LOOK };
+            let patience = due.map_or(longest, |due| due.saturating_sub(self::now()).min(longest));
             let lookouts = self.kept.values().map(|kept| &kept.lookout);
             wait_for_demand(&self.bell, seen, lookouts, patience);
         }
@@ -210,6 +264,7 @@ impl Round {
         for kept in self.kept.values() {
             kept.control.grant(Grant::Open, now);
         }
+        self.watched.open_all(now);
     }
 
     /// False once nobody can order anything any more.
@@ -250,7 +305,28 @@ impl Round {
             Order::Used { gpu, thousandths } => {
                 self.law.on(now(), Event::Used(gpu, thousandths));
             }
+            Order::Watch { job, folder } => self.watched.begin(job, &folder),
+            Order::Unwatch { job, folder } => self.unwatch(job, &folder),
         }
+    }
+
+    fn unwatch(&mut self, job: JobId, folder: &Path) {
+        self.watched.end(job);
+        lock(&self.wanted).remove(&job);
+        match self.kept.get(&job) {
+            Some(kept) => kept.control.grant(word(kept.granted), boot_time_ns()),
+            None => watch::open(job, folder),
+        }
+    }
+
+    /// Looks at the slices whose launches are watched.
+    fn look(&mut self, now: Duration) {
+        let wants = self.watched.look(nanos(now));
+        if !wants.is_empty() {
+            let mut wanted = lock(&self.wanted);
+            wanted.extend(wants.into_iter().map(|job| (job, Instant::now())));
+        }
+        self.watched.hold(nanos(now));
     }
 
     fn forget(&mut self, job: JobId) {

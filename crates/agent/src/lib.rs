@@ -26,23 +26,32 @@ mod doctor;
 mod environment;
 mod failpoint;
 mod gpu;
+mod guest;
 mod http;
+mod idle;
 mod intake;
 mod job;
+mod keep;
 mod keeper;
+mod log;
 mod mailbox;
 mod mig;
 mod node;
+mod nursery;
 mod oom;
 mod process;
+mod pruner;
 mod records;
 mod secrets;
 mod selftest;
 mod simulated;
+#[cfg(test)]
+mod simulation;
 mod solo;
 mod store;
 mod supervise;
 mod terms;
+mod usage;
 mod user;
 mod watch;
 
@@ -51,10 +60,12 @@ use std::process::ExitCode;
 
 use divvy_api::v1::{Error, ErrorCode};
 
-pub use daemon::{DaemonArgs, DoorArgs, daemon};
+pub use daemon::{Beside, DaemonArgs, DoorArgs, LogSize, daemon};
 pub use divvy_api::home;
 pub use doctor::doctor;
+pub use keep::Keep;
 pub use doctor::machine::probe_driver;
+pub use guest::terminal::on_terminal;
 pub use selftest::probe_limits;
 pub use solo::{SoloArgs, solo};
 pub use supervise::supervise;

@@ -7,6 +7,7 @@ pub mod inside;
 use std::collections::HashMap;
 use std::fs;
 use std::io;
+use std::path::PathBuf;
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
@@ -69,6 +70,10 @@ impl Process {
     /// # Errors
     /// `ESRCH` when it is gone, `EPERM` when it is not ours.
     pub fn signal(self, signal: Signal) -> io::Result<()> {
+        #[cfg(test)]
+        if let Some(sent) = crate::simulation::kernel::signal(self, signal) {
+            return sent;
+        }
         let gone = || io::Error::from(rustix::io::Errno::SRCH);
         let pid = raw(self.pid).ok_or_else(gone)?;
         let handle = pidfd_open(pid, PidfdFlags::empty())?;
@@ -158,8 +163,7 @@ pub fn ticks(boot_time_ns: u64) -> u64 {
 
 /// Whole seconds since a process of this start time (in ticks) started.
 pub fn seconds_since(start_time: u64) -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-    let now = u64::try_from(now.tv_sec).unwrap_or(0);
+    let now = crate::clock::boot_ns() / 1_000_000_000;
     now.saturating_sub(start_time / rustix::param::clock_ticks_per_second().max(1))
 }
 
@@ -181,7 +185,7 @@ pub fn everybody() -> impl Iterator<Item = Process> {
 }
 
 fn living() -> impl Iterator<Item = (Process, Stat)> {
-    let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = fs::read_dir(root()).into_iter().flatten().flatten();
     pids.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
         .filter_map(|pid: u32| {
             stat(pid).map(|stat| {
@@ -207,8 +211,25 @@ impl Stat {
     }
 }
 
+/// Where proc(5) is.
+fn root() -> PathBuf {
+    #[cfg(test)]
+    if let Some(root) = crate::simulation::kernel::proc() {
+        return root;
+    }
+    PathBuf::from("/proc")
+}
+
+/// What proc(5) has about a process under this name.
+fn about(pid: u32, name: &str) -> PathBuf {
+    let mut path = root();
+    path.push(pid.to_string());
+    path.push(name);
+    path
+}
+
 fn stat(pid: u32) -> Option<Stat> {
-    parse(&fs::read(format!("/proc/{pid}/stat")).ok()?)
+    parse(&fs::read(about(pid, "stat")).ok()?)
 }
 
 /// The second field is the program's name in brackets and may hold anything, so fields are counted from its last bracket.

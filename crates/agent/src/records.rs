@@ -27,6 +27,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::container::Plan;
+use crate::failpoint;
 use crate::process::Process;
 use crate::supervise::cgroup::{Group, Held};
 use crate::supervise::form::{Limiter, Wish};
@@ -57,6 +58,9 @@ pub struct Spec {
     pub env: BTreeMap<String, String>,
     /// Time between SIGTERM and SIGKILL when the job is stopped, in milliseconds.
     pub grace_ms: u64,
+    /// Bytes that the job's log may hold; `None`: as many as come.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub log_most: Option<u64>,
     /// `None` where the hardware holds it.
     pub limiter: Option<Wish>,
     /// The container to run the command in.
@@ -318,6 +322,7 @@ impl JobDir {
         let body =
             serde_json::to_vec(value).map_err(|error| self.error("write", name, error.into()))?;
         let write = || -> io::Result<()> {
+            failpoint::write("record.new")?;
             let tmp = self.0.join(format!("{name}.tmp"));
             let mut file = OpenOptions::new()
                 .write(true)
@@ -330,7 +335,9 @@ impl JobDir {
                 file.sync_data()?;
             }
             drop(file);
+            failpoint::reach("record.written");
             fs::rename(&tmp, self.0.join(name))?;
+            failpoint::reach("record.there");
             if durable {
                 File::open(&self.0)?.sync_data()?;
             }
@@ -398,6 +405,7 @@ mod tests {
             cwd: "/".into(),
             env: BTreeMap::from([("KEY".into(), "secret".into())]),
             grace_ms: 10_000,
+            log_most: None,
             limiter: Some(Wish::Preload {
                 because: "a test".into(),
             }),

@@ -8,8 +8,10 @@ mod denials;
 mod events;
 mod jobs;
 mod migs;
+mod past;
 mod projects;
 mod rows;
+mod usage;
 
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
@@ -19,9 +21,13 @@ use std::time::Duration;
 use divvy_core::JobId;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, params};
 
+use crate::failpoint;
+
 pub use denials::sufficient;
 pub use events::events_after;
 pub use jobs::all_but;
+pub use past::{Beyond, UpTo, events_beyond, events_forgotten, jobs_beyond, usage_beyond};
+pub use usage::usage_between;
 
 /// Schema changes in order; the file's `user_version` counts how many it has had. Append only.
 const MIGRATIONS: &[&str] = &[
@@ -33,6 +39,8 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../migrations/0006_projects.sql"),
     include_str!("../migrations/0007_containers.sql"),
     include_str!("../migrations/0008_users.sql"),
+    include_str!("../migrations/0009_usage.sql"),
+    include_str!("../migrations/0010_retention.sql"),
 ];
 
 /// How long a writer waits for a reader that holds the file, which in WAL mode is only while it opens.
@@ -124,16 +132,22 @@ impl Store {
 
     /// Starts a group of changes.
     pub fn begin(&self) -> Result<(), StoreError> {
-        self.db
-            .execute_batch("BEGIN IMMEDIATE")
-            .map_err(sql("begin a transaction"))
+        let begin = || {
+            failpoint::write("journal.begin").map_err(full)?;
+            self.db.execute_batch("BEGIN IMMEDIATE")
+        };
+        begin().map_err(sql("begin a transaction"))
     }
 
     /// Makes the group durable.
     pub fn commit(&self) -> Result<(), StoreError> {
-        self.db
-            .execute_batch("COMMIT")
-            .map_err(sql("commit to the journal"))
+        let commit = || {
+            failpoint::write("journal.commit").map_err(full)?;
+            self.db.execute_batch("COMMIT")
+        };
+        commit().map_err(sql("commit to the journal"))?;
+        failpoint::reach("journal.committed");
+        Ok(())
     }
 
     pub fn setting(&self, name: &str) -> Result<Option<String>, StoreError> {
@@ -163,7 +177,8 @@ impl Store {
     }
 
     pub fn set_overhead(&self, model: &str, driver: &str, bytes: u64) -> Result<(), StoreError> {
-        let statement = "INSERT OR REPLACE INTO overhead VALUES (?1, ?2, ?3)";
+        let statement = "INSERT INTO overhead (model, driver, bytes) VALUES (?1, ?2, ?3) \
+                         ON CONFLICT (model, driver) DO UPDATE SET bytes = excluded.bytes";
         self.db
             .execute(statement, params![model, driver, bytes])
             .map(drop)
@@ -178,9 +193,17 @@ fn migrate(db: &mut Connection, to: u32, sql: &str) -> rusqlite::Result<()> {
     transaction.commit()
 }
 
+/// What SQLite says of a full disk.
+fn full(error: io::Error) -> rusqlite::Error {
+    let code = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_FULL);
+    rusqlite::Error::SqliteFailure(code, Some(error.to_string()))
+}
+
 fn sql(verb: &'static str) -> impl Fn(rusqlite::Error) -> StoreError {
     move |source| StoreError::Sql { verb, source }
 }
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod upgrade;

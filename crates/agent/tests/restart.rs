@@ -286,6 +286,8 @@ async fn supervisors_killed_at_random_moments_never_make_a_job_run_twice() {
             | EndReason::Cancelled
             | EndReason::Bypass
             | EndReason::TimeLimit
+            | EndReason::IdleTimeout
+            | EndReason::GpuLost
             | EndReason::DependencyFailed => panic!("{job:#?}"),
         }
     }

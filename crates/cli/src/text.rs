@@ -99,7 +99,9 @@ fn end_reason(reason: EndReason) -> &'static str {
         EndReason::SupervisorLost => "lost",
         EndReason::Bypass => "killed",
         EndReason::TimeLimit => "timed out",
+        EndReason::IdleTimeout => "idle",
         EndReason::DependencyFailed => "given up",
+        EndReason::GpuLost => "GPU lost",
     }
 }
 
@@ -143,10 +145,11 @@ pub fn seconds(seconds: u64) -> String {
     format!("{span:#}")
 }
 
-/// A time limit as typed: `90s`, `5m`, `2h`, `1h30m`.
+/// A length of time as typed: `90s`, `5m`, `2h`, `1h30m`, `30d`; a day has 24 hours.
 pub fn parse_time(text: &str) -> Option<std::time::Duration> {
-    let span: jiff::SignedDuration = text.parse().ok()?;
-    span.try_into().ok()
+    let span: jiff::Span = text.parse().ok()?;
+    let length = span.to_duration(jiff::SpanRelativeTo::days_are_24_hours());
+    length.ok()?.try_into().ok()
 }
 
 #[cfg(test)]

@@ -53,26 +53,39 @@ pub enum Job {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stop {
+    /// What it was on is not there any more.
+    GpuLost,
     /// A job that is within its project's quota starts in its place; it goes back into its queue.
     Preempt,
     /// Somebody wants it to start anew; it goes back into its queue.
     Requeue,
     /// Its time is over.
     TimeLimit,
+    /// It did nothing with what it held for too long.
+    Idle,
     /// Somebody wants it to end.
     #[default]
     Cancel,
 }
 
 impl Stop {
-    pub const ALL: [Self; 4] = [Self::Preempt, Self::Requeue, Self::TimeLimit, Self::Cancel];
+    pub const ALL: [Self; 6] = [
+        Self::GpuLost,
+        Self::Preempt,
+        Self::Requeue,
+        Self::TimeLimit,
+        Self::Idle,
+        Self::Cancel,
+    ];
 
     /// The word for it in the journal.
     pub fn name(self) -> &'static str {
         match self {
+            Self::GpuLost => "gpu_lost",
             Self::Preempt => "preempt",
             Self::Requeue => "requeue",
             Self::TimeLimit => "time_limit",
+            Self::Idle => "idle",
             Self::Cancel => "cancel",
         }
     }
@@ -87,6 +100,8 @@ impl Stop {
         let outcome = match (self, gone) {
             (Self::Cancel, _) => Outcome::Cancelled,
             (Self::TimeLimit, _) => Outcome::TimeLimit,
+            (Self::Idle, _) => Outcome::Idle,
+            (Self::GpuLost, _) => Outcome::GpuLost,
             // It would not be started the next time either, and is not wanted any more.
             (_, gone @ (Gone::LaunchFailed(_) | Gone::Bypass)) => gone.into(),
             (Self::Preempt | Self::Requeue, _) => return Job::Queued,
@@ -121,8 +136,12 @@ pub enum Outcome {
     Bypass,
     /// It ran for as long as it was to run at most.
     TimeLimit,
+    /// It did nothing with what it held for too long, and that is the rule.
+    Idle,
     /// It was to run after this job, which did not end well.
     DependencyFailed(JobId),
+    /// A GPU that it was on fell off the bus, or is not there any more.
+    GpuLost,
 }
 
 /// What the world tells about a job.
@@ -158,6 +177,8 @@ pub enum Gone {
     LaunchFailed(String),
     SupervisorLost,
     Bypass,
+    /// Its program failed, and a GPU that it was on is lost.
+    GpuLost,
 }
 
 impl Job {
@@ -240,6 +261,12 @@ impl Job {
             }),
 
             (Self::Starting { .. } | Self::Running { .. }, Event::Failed) => Ok(Self::Queued),
+            (
+                Self::Stopping {
+                    why: Stop::GpuLost, ..
+                },
+                Event::Failed,
+            ) => Ok(Self::Queued),
             // A short program may be gone before anybody saw it run.
             (Self::Starting { .. } | Self::Running { .. }, Event::Gone(gone)) => Ok(Self::Ended {
                 outcome: gone.into(),
@@ -296,6 +323,7 @@ impl From<Gone> for Outcome {
             Gone::LaunchFailed(why) => Self::LaunchFailed(why),
             Gone::SupervisorLost => Self::SupervisorLost,
             Gone::Bypass => Self::Bypass,
+            Gone::GpuLost => Self::GpuLost,
         }
     }
 }
@@ -310,6 +338,8 @@ impl fmt::Display for Outcome {
             Self::SupervisorLost => out.write_str("supervisor lost, exit code unknown"),
             Self::Bypass => out.write_str("killed: it held GPU memory past the limiter"),
             Self::TimeLimit => out.write_str("stopped: its time was over"),
+            Self::Idle => out.write_str("stopped: it did nothing with its GPUs"),
+            Self::GpuLost => out.write_str("stopped: a GPU that it was on is lost"),
             Self::DependencyFailed(on) => {
                 write!(
                     out,
@@ -331,6 +361,8 @@ impl Event {
             Self::Stop(Stop::Preempt) => "preempted",
             Self::Stop(Stop::Requeue) => "requeued",
             Self::Stop(Stop::TimeLimit) => "stopped at the end of its time",
+            Self::Stop(Stop::Idle) => "stopped as it did nothing",
+            Self::Stop(Stop::GpuLost) => "stopped for want of its GPU",
             Self::Gone(_) | Self::GoneBefore(_) => "reported gone",
             Self::Failed => "tried again",
             Self::DependencyFailed(_) => "given up for another",
@@ -402,6 +434,8 @@ mod tests {
             Event::Stop(Stop::Preempt),
             Event::Stop(Stop::Requeue),
             Event::Stop(Stop::TimeLimit),
+            Event::Stop(Stop::Idle),
+            Event::Stop(Stop::GpuLost),
             Event::GoneBefore(Gone::Exited(0)),
             Event::Failed,
             Event::DependencyFailed(JobId(1)),
@@ -410,6 +444,7 @@ mod tests {
             Event::Gone(Gone::LaunchFailed("no such file".to_owned())),
             Event::Gone(Gone::SupervisorLost),
             Event::Gone(Gone::Bypass),
+            Event::Gone(Gone::GpuLost),
         ]
     }
 
@@ -540,6 +575,13 @@ mod tests {
             late.on(Event::Gone(Gone::Signaled(9))).unwrap().outcome(),
             Some(&Outcome::TimeLimit)
         );
+        // Whoever was to come back anyway does, and finds another GPU; and so does who may try again.
+        let gone = Event::Gone(Gone::Signaled(15));
+        let preempted = stopping(Stop::Preempt).on(Event::Stop(Stop::GpuLost));
+        assert_eq!(preempted.unwrap().on(gone.clone()), Ok(Job::Queued));
+        let lost = stopping(Stop::GpuLost);
+        assert_eq!(lost.clone().on(Event::Failed), Ok(Job::Queued));
+        assert_eq!(lost.on(gone).unwrap().outcome(), Some(&Outcome::GpuLost));
     }
 
     #[test]

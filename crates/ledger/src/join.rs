@@ -63,6 +63,15 @@ impl Slice {
     /// # Errors
     /// The files are not sound any more, 1024 processes are in the slice, or a system call failed.
     pub fn join(&self) -> Result<Slot, JoinError> {
+        self.join_as(Owner::me())
+    }
+
+    /// As [`Slice::join`], under another name than this process's own: for a simulation, in which one process stands for many.
+    /// The slot's lock is this process's all the same, and goes when the slot is dropped.
+    ///
+    /// # Errors
+    /// As [`Slice::join`].
+    pub fn join_as(&self, owner: Owner) -> Result<Slot, JoinError> {
         let io = |operation| move |source| JoinError::Io { operation, source };
         let epoch = Epoch::now().map_err(io("mmap"))?;
         let (control, _) = map::open(&self.control, map::CONTROL, false)?;
@@ -74,7 +83,6 @@ impl Slice {
         // A mapping keeps its open file alive, in fork children too, and with it every lock on it: hence a second one.
         let lock = LockFile::new(self.open_slots(true)?, epoch).map_err(io("fstat of slots"))?;
         drop(opening);
-        let owner = Owner::me();
         let mut claimed = claim_any(&slots, &lock, &owner).map_err(io("lock of a slot"))?;
         if claimed.is_none() {
             self.reap(boot_time_ns(), &|_| Listed::Unknown)?;

@@ -3,12 +3,11 @@
 //! Their next run has a folder of its own, so that no record of this one is mistaken for one of that: the journal's one
 //! step from `stopping` to `queued` is also the step from one folder to the next.
 
-use std::time::Instant;
-
-use divvy_core::job::{Event, Gone};
+use divvy_core::job::{Event, Gone, Stop};
 use divvy_core::{Job as Life, JobId};
 
 use super::Cycle;
+use crate::clock::Instant;
 use crate::job::Job;
 use crate::records::{Exit, Outcome};
 use crate::store::StoreError;
@@ -19,7 +18,7 @@ impl Job {
     pub(super) fn tries_again(&self, gone: &Gone) -> bool {
         let failed = match gone {
             Gone::Exited(code) => *code != 0,
-            Gone::Signaled(_) | Gone::SupervisorLost => true,
+            Gone::Signaled(_) | Gone::SupervisorLost | Gone::GpuLost => true,
             // It would not be started the next time either; and who got past the limiter had its chance.
             Gone::LaunchFailed(_) | Gone::Bypass => false,
         };
@@ -48,6 +47,10 @@ impl Job {
                 (Event::Gone(gone), true)
             }
             Life::Stopping { .. } if had_left => (Event::GoneBefore(gone), false),
+            // Another GPU may do, however its program took the loss of this one.
+            Life::Stopping {
+                why: Stop::GpuLost, ..
+            } if self.tries_again(&Gone::GpuLost) => (Event::Failed, true),
             Life::Stopping { .. } => (Event::Gone(gone), false),
             _ if again => (Event::Failed, true),
             _ => (Event::Gone(gone), false),
@@ -91,8 +94,8 @@ impl Cycle {
         job.course.runs += 1;
         job.course.stop = None;
         job.course.suspended = false;
-        (job.started_at, job.ended_at, job.exit_code) = (None, None, None);
         let released = job.clone();
+        (job.started_at, job.ended_at, job.exit_code) = (None, None, None);
         job.holdings.clear();
         let job = job.clone();
         self.store.release(&released)?;
@@ -110,7 +113,6 @@ mod tests {
     use crate::job::{Ask, NewJob, Submitter};
     use crate::terms::Terms;
     use divvy_api::v1::Runner;
-    use divvy_core::job::Stop;
     use divvy_core::{Amount, QueueName};
     use jiff::ToSpan;
     use std::collections::BTreeMap;

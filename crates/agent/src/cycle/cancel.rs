@@ -1,17 +1,17 @@
 //! Stopping jobs: out of the queue at once, running ones through their supervisor.
 
-use std::time::Instant;
-
 use divvy_api::v1::{Error, ErrorCode, Runner};
 use divvy_core::job::Stop;
 use divvy_core::{Job as Life, JobId};
 use rustix::process::Signal;
 
 use super::{Cycle, container};
-use crate::clock::now;
-use crate::process::{self, Process};
+use crate::clock::{Instant, now};
+use crate::failpoint::reach;
+use crate::process;
 use crate::store::StoreError;
 use crate::supervise::chain;
+use crate::supervise::started::Started;
 
 impl Cycle {
     pub(super) fn cancel(&mut self, reference: &str) -> Result<Result<JobId, Error>, StoreError> {
@@ -82,8 +82,12 @@ impl Cycle {
             }
         };
         if news {
+            let goes_on = living.job.course.suspended;
             living.job.stop(why);
             let job = living.job.clone();
+            if goes_on {
+                self.turn_page(id)?;
+            }
             self.store.save(&job)?;
             self.tell(Some(id), "stopping", words)?;
         }
@@ -98,19 +102,21 @@ impl Cycle {
         };
         let dir = self.job_dir(id);
         if living.job.ask.container.is_some()
+            && dir.path().is_dir()
             && let Err(error) = dir.mark_to_stop()
         {
             tracing::warn!(job = %id, error = chain(&error), "it is told to stop by signal alone");
         }
         let launched = dir.launch().ok().flatten().map(|begun| begun.process);
         let supervisor = launched.or_else(|| {
-            // Not yet waited for, so the pid is still its own; killed now, it has started nothing.
-            let child = living
-                .supervisor
-                .filter(|pid| self.children.iter().any(|child| child.id() == *pid));
-            child.and_then(Process::with_pid)
+            // Killed now, it has started nothing.
+            let mut children = self.children.iter();
+            let child = children.find(|child| living.supervisor == Some(child.id()));
+            child.and_then(Started::process)
         });
-        match supervisor.map(|process| process.signal(Signal::TERM)) {
+        let told = supervisor.map(|process| process.signal(Signal::TERM));
+        reach("stop.told");
+        match told {
             // Otherwise nobody has the job: the next look settles it or ends what was orphaned.
             Some(Ok(())) => {}
             Some(Err(_)) | None => self.round.again.push(id),

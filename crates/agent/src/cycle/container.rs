@@ -1,18 +1,22 @@
 //! From a job that asks for a container to the plan its supervisor makes one by.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::path::Path;
+use std::time::Duration;
 
+use divvy_api::home::Home;
 use divvy_api::v1::{self, Error, ErrorCode};
 use divvy_core::JobId;
 use divvy_core::docker::{self, Refused};
 
 use super::Cycle;
-use crate::config::{Config, LibraryMissing};
+use super::mig::is_divided;
+use crate::clock::Instant;
+use crate::config::{Config, LibraryMissing, Simulated};
 use crate::container::driver::{Driver, DriverError, Part};
 use crate::container::edits::{Files, edits};
 use crate::container::engine::{self, NoEngine};
-use crate::container::plan::{self, Held, Limiter, Plan};
+use crate::container::plan::{self, Held, Limiter, OnUnlimited, Plan};
 use crate::container::{cdi, cover};
 use crate::environment::{Surroundings, for_job};
 use crate::process::{self, Process};
@@ -73,11 +77,14 @@ impl Cycle {
         }
         let (config, number) = (&self.config, id.to_string());
         let folder = config.home.slice(&number);
+        // What one that is to be confirmed will have is known before it is there.
+        let ahead = job.awaits_confirmation();
+        let has_slice = living.slice.is_some() || ahead && !is_divided(grants);
         let around = Surroundings {
             job: &number,
             queue: &job.ask.queue,
             visible: &visible,
-            slice: living.slice.is_some().then_some(folder.as_path()),
+            slice: has_slice.then_some(folder.as_path()),
             preload: &config.programs.preload,
             simulated: config.simulated.as_ref(),
         };
@@ -85,17 +92,30 @@ impl Cycle {
         let internal =
             |error: &dyn std::error::Error| Error::new(ErrorCode::Internal, chain(error));
         let parts: Vec<Part> = grants.iter().map(|grant| self.migs.part(grant)).collect();
-        let limiter = living.slice.is_some().then_some(&wish);
-        let held = held(config, &around, &parts, limiter).map_err(|error| internal(&error))?;
+        let limiter = has_slice.then_some(&wish);
+        let held =
+            held(&config.machine(), &around, &parts, limiter).map_err(|error| internal(&error))?;
         let files = Files::of(self.job_dir(id).path());
         let edits = edits(&held, &files);
         // A container job's are there; for any other they are made now.
-        cover::lay(&edits, &files).map_err(|error| internal(&error))?;
+        if !ahead {
+            cover::lay(&edits, &files).map_err(|error| internal(&error))?;
+        }
         let instance = plan::instance(config.home.state());
         let name = plan::name(&instance, &number, job.course.runs);
+        let mut flags = edits.flags();
+        // The job's supervisor knows the container by it.
+        if job
+            .ask
+            .container
+            .as_ref()
+            .is_some_and(|asked| asked.starter.is_some())
+        {
+            flags.push(plan::joins(&name));
+        }
         Ok(v1::DockerArgs {
             job: number,
-            flags: edits.flags(),
+            flags,
             cdi_device: cdi::device(&name),
             cdi: serde_json::to_value(cdi::cdi(&name, &edits)).unwrap_or_default(),
         })
@@ -141,20 +161,70 @@ pub fn plan(
     parts: &[Part],
     limiter: Option<&Wish>,
 ) -> Result<Plan, ContainerError> {
-    let instance = plan::instance(config.home.state());
+    let mut plan = plan_on(
+        &config.machine(),
+        &config.home,
+        container,
+        runs,
+        around,
+        parts,
+        limiter,
+    )?;
+    plan.on_unlimited = config.containers.on_unlimited;
+    if plan.starter.is_none() {
+        plan.cdi.clone_from(&config.containers.cdi);
+    }
+    Ok(plan)
+}
+
+/// What of this machine a container is made with.
+#[derive(Clone, Copy, Debug)]
+pub struct Machine<'a> {
+    /// This program.
+    pub divvy: &'a Path,
+    pub simulated: Option<&'a Simulated>,
+    pub driver_version: &'a str,
+}
+
+impl Config {
+    fn machine(&self) -> Machine<'_> {
+        Machine {
+            divvy: &self.programs.divvy,
+            simulated: self.simulated.as_ref(),
+            driver_version: &self.driver_version,
+        }
+    }
+}
+
+/// The same without a daemon, whose own wishes are left at what they are by default.
+pub fn plan_on(
+    machine: &Machine<'_>,
+    home: &Home,
+    container: &v1::Container,
+    runs: u32,
+    around: &Surroundings<'_>,
+    parts: &[Part],
+    limiter: Option<&Wish>,
+) -> Result<Plan, ContainerError> {
+    let instance = plan::instance(home.state());
     let socket = engine::socket()?;
+    let starter = container.starter.map(|starter| Process {
+        pid: starter.pid,
+        start_time: starter.start_time.unwrap_or_default(),
+    });
     Ok(Plan {
         name: plan::name(&instance, around.job, runs),
         image: container.image.clone(),
         options: docker::options(&container.arguments)?,
         kept: vec![
-            config.home.state().to_owned(),
-            config.home.slices().to_owned(),
+            home.state().to_owned(),
+            home.slices().to_owned(),
             socket.clone(),
         ],
-        held: held(config, around, parts, limiter)?,
-        on_unlimited: config.containers.on_unlimited,
-        cdi: config.containers.cdi.clone(),
+        held: held(machine, around, parts, limiter)?,
+        on_unlimited: OnUnlimited::default(),
+        cdi: None,
+        starter,
         instance,
         socket,
     })
@@ -162,17 +232,17 @@ pub fn plan(
 
 /// What holds any container to the job's slice.
 pub fn held(
-    config: &Config,
+    machine: &Machine<'_>,
     around: &Surroundings<'_>,
     parts: &[Part],
     limiter: Option<&Wish>,
 ) -> Result<Held, ContainerError> {
-    let driver = match &config.simulated {
+    let driver = match machine.simulated {
         Some(simulated) => Driver::Simulated {
-            library: simulated::library(&config.programs.divvy)?,
+            library: simulated::library(machine.divvy)?,
             state: simulated.state.clone(),
         },
-        None => Driver::installed(&config.driver_version, parts)?,
+        None => Driver::installed(machine.driver_version, parts)?,
     };
     let limiter = limiter.zip(around.slice);
     Ok(Held {

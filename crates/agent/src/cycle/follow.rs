@@ -1,9 +1,10 @@
 //! Following jobs by their records: who has started, who has ended, who was lost; after a restart as on any day.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use divvy_api::v1::Runner;
 use divvy_core::job::{Event, Gone, Stop};
@@ -13,7 +14,8 @@ use jiff::Timestamp;
 use super::mig::is_divided;
 use super::start::{Shortage, not_started, records};
 use super::{Cycle, Living, place};
-use crate::clock::now;
+use crate::clock::{Instant, now};
+use crate::failpoint::reach;
 use crate::gpu::roster::Entry;
 use crate::gpu::slice;
 use crate::oom;
@@ -77,6 +79,13 @@ impl Cycle {
             };
             if living.job.life == Life::Queued {
                 self.follow(*id)?;
+                continue;
+            }
+            if living.job.awaits_confirmation() {
+                // Of its slice there is only what the journal says. Instances may not have been made.
+                if is_divided(living.job.life.grants()) {
+                    self.put_back(*id, "its daemon was killed before it was confirmed")?;
+                }
                 continue;
             }
             if living.job.course.suspended {
@@ -233,6 +242,10 @@ impl Cycle {
         if starting && (!living.awaits.is_empty() || self.round.starts.contains(&id)) {
             return Ok(Found::Nothing);
         }
+        // Nor before it is confirmed.
+        if living.job.awaits_confirmation() {
+            return Ok(Found::Nothing);
+        }
         if starting && living.shortage.as_ref().is_some_and(Shortage::rests) {
             return Ok(Found::Nothing);
         }
@@ -321,7 +334,14 @@ impl Cycle {
                 why = shortage.why;
             }
         }
-        self.put_back(id, &why)?;
+        let stays = self
+            .jobs
+            .get(&id)
+            .is_some_and(|living| living.job.starts_where_it_is());
+        match stays {
+            true => self.start_where_it_is(id, &why)?,
+            false => self.put_back(id, &why)?,
+        }
         // Until here nobody else could start it.
         drop(lock);
         Ok(())
@@ -381,6 +401,15 @@ impl Cycle {
             }
             None => gone(exit, living.supervisor_end.as_deref()),
         };
+        let mut held = living.job.life.grants().iter();
+        let (gone, words) = match held.find(|grant| self.lost.contains(&grant.gpu)) {
+            Some(grant) if is_failure(&gone) => {
+                let index = grant.index;
+                let words = words.unwrap_or_default();
+                (Gone::GpuLost, Some(format!("GPU {index} is lost; {words}")))
+            }
+            _ => (gone, words),
+        };
         living.job.exit_code = exit.and_then(|exit| exit.outcome.code());
         let had_left = living.job.had_left(exit);
         let told = match &living.job.life {
@@ -389,6 +418,8 @@ impl Cycle {
             } => Some("cancelled"),
             Life::Stopping { why, .. } if !had_left => match why {
                 Stop::TimeLimit => Some("stopped at the end of its time"),
+                Stop::Idle => Some("stopped as it did nothing"),
+                Stop::GpuLost => Some("a GPU that it was on is lost"),
                 Stop::Preempt => Some("preempted"),
                 Stop::Requeue | Stop::Cancel => Some("stopped to be started anew"),
             },
@@ -409,6 +440,7 @@ impl Cycle {
         living.job.course.requeued |= !failed;
         living.job.step(event);
         living.awaits.clear();
+        self.journal_metered(id)?;
         self.free_slice(id);
         self.let_go(id)?;
         self.close_bypasses(id)?;
@@ -445,6 +477,7 @@ impl Cycle {
         if let Err(error) = self.job_dir(id).forget_spec() {
             tracing::warn!(job = %id, error = chain(&error), "its spec, with its environment, stays on disk");
         }
+        reach("end.forgotten");
         self.waits.remove(&id);
         self.round.forgets.push(id);
         self.round.reached.push(id);
@@ -453,9 +486,10 @@ impl Cycle {
         Ok(())
     }
 
-    fn free_slice(&mut self, id: JobId) {
+    pub(super) fn free_slice(&mut self, id: JobId) {
         self.observer.strike(id);
         self.keeper.release(id);
+        self.watch_no_more(id);
         let slice = self
             .jobs
             .get_mut(&id)
@@ -464,6 +498,7 @@ impl Cycle {
             Some(slice) => slice.remove(),
             None => slice::remove(&self.config.home.slice(&id.to_string())),
         };
+        reach("end.freed");
         if let Err(error) = removed {
             tracing::warn!(job = %id, error = chain(&error), "its slice folder stays until the next start");
         }
@@ -492,9 +527,12 @@ impl Cycle {
         self.reap_supervisors();
         self.unbar();
         self.enforce_time_limits()?;
+        self.keep_books()?;
+        self.look_for_idle()?;
         // Somebody has run for its minimum by now.
         self.round.replan |= self.again_at.is_some_and(|at| at <= Instant::now());
         let mut silent = Vec::new();
+        let mut unconfirmed = Vec::new();
         let mut active = Vec::new();
         let mut overdue = Vec::new();
         for (id, living) in &mut self.jobs {
@@ -508,6 +546,14 @@ impl Cycle {
                     }
                 }
                 Life::Queued | Life::Ended { .. } => {}
+                Life::Starting { .. } if living.job.awaits_confirmation() => {
+                    living.waiters.retain(|waiter| !waiter.reply.is_closed());
+                    if !living.waiters.is_empty() || !living.awaits.is_empty() {
+                        living.heard = Instant::now();
+                    } else if living.heard.elapsed() > living.job.patience() {
+                        unconfirmed.push(*id);
+                    }
+                }
                 Life::Stopping { .. } => {
                     active.push(*id);
                     // The supervisor has had its time; perhaps it is stopped itself.
@@ -525,6 +571,9 @@ impl Cycle {
                 "its client has not been heard of for 30 s",
             )?;
         }
+        for id in unconfirmed {
+            self.give_up_waiting(id)?;
+        }
         for id in overdue {
             self.kill(id);
         }
@@ -538,21 +587,24 @@ impl Cycle {
 impl Cycle {
     /// Waits for the supervisors that have ended, and notes how they did: one that leaves no record leaves at least that.
     fn reap_supervisors(&mut self) {
-        let jobs = &mut self.jobs;
-        self.children.retain_mut(|child| {
-            let ended = match child.try_wait() {
-                Ok(None) => return true,
-                Ok(Some(status)) => status,
-                Err(_) => return false,
-            };
-            let whose = jobs
-                .values_mut()
-                .find(|living| living.supervisor == Some(child.id()));
-            if let Some(living) = whose {
-                living.supervisor_end = Some(in_words(ended));
+        let mut ended = HashMap::new();
+        self.children.retain_mut(|child| match child.try_wait() {
+            Ok(None) => true,
+            Ok(Some(status)) => {
+                ended.insert(child.id(), status);
+                false
             }
-            false
+            Err(_) => false,
         });
+        if ended.is_empty() {
+            return;
+        }
+        for living in self.jobs.values_mut() {
+            let status = living.supervisor.and_then(|pid| ended.get(&pid));
+            if let Some(status) = status {
+                living.supervisor_end = Some(in_words(*status));
+            }
+        }
     }
 
     /// Tells the observer from which processes the job's tree grows, as far as the records say.
@@ -621,6 +673,15 @@ fn gone(exit: Option<&Exit>, supervisor: Option<&str>) -> (Gone, Option<String>)
             Gone::Signaled(*signal),
             Some(format!("ended by signal {signal}")),
         ),
+    }
+}
+
+/// Whether a program that left like this may have done so because its GPU was gone.
+fn is_failure(gone: &Gone) -> bool {
+    match gone {
+        Gone::Exited(code) => *code != 0,
+        Gone::Signaled(_) | Gone::SupervisorLost => true,
+        Gone::LaunchFailed(_) | Gone::Bypass | Gone::GpuLost => false,
     }
 }
 

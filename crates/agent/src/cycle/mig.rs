@@ -14,14 +14,14 @@ mod mode;
 mod shown;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use divvy_core::mig::recover::Stage;
 use divvy_core::mig::{self, Carving, Placement, Standing, Table};
 use divvy_core::{Gpu, GpuUuid, Grant, Job as Life, JobId, Mode};
 
 use super::Cycle;
-use crate::clock::now;
+use crate::clock::{Instant, now};
 use crate::container::driver::Part;
 use crate::failpoint::reach;
 use crate::mig::sight::Found;
@@ -35,6 +35,9 @@ pub(super) use shown::ENFORCEMENT;
 /// How long nothing is made where the driver refused to: whoever is in the way is most often a program that looks at GPUs now and
 /// then, and one that stays is asked again about as often as people look.
 const BARRED: Duration = Duration::from_secs(10);
+
+/// And it doubles so many times while nothing but refusals comes: to five minutes.
+const DOUBLINGS: u32 = 5;
 
 /// How often a job's instances may be refused, where nobody is in the way, before the job is given up.
 const REFUSALS: u32 = 3;
@@ -71,6 +74,8 @@ struct OfGpu {
     epoch: u64,
     /// Nothing is made here until then; in all of it, or in one place.
     barred: BTreeMap<Option<Placement>, Instant>,
+    /// How many instances were refused one after the other because somebody has the GPU open.
+    in_use: u32,
     /// When a quarantined instance was tried to be destroyed last.
     tried: BTreeMap<Placement, Instant>,
     trouble: Option<String>,
@@ -384,6 +389,7 @@ impl Cycle {
             instance.user = None;
         }
         let (label, job) = (instance.label(), instance.job);
+        let mut ready = None;
         let heir = job.and_then(|job| self.jobs.get_mut(&job));
         if let Some(living) = heir {
             living.awaits.remove(slot);
@@ -392,11 +398,11 @@ impl Cycle {
             let starting = matches!(living.job.life, Life::Starting { .. });
             if starting && living.awaits.is_empty() {
                 living.refusals = 0;
-                self.round.starts.push(living.job.id);
-                self.round.reached.push(living.job.id);
+                ready = Some(living.job.id);
             }
         }
         self.store.save_mig(instance)?;
+        self.migs.gpu(&slot.gpu).in_use = 0;
         let (kind, verb, count) = match reused {
             true => ("mig_reused", "was there", &mut self.migs.counts.reused),
             false => ("mig_created", "made", &mut self.migs.counts.created),
@@ -408,7 +414,8 @@ impl Cycle {
             took.as_millis()
         );
         tracing::info!(?job, "{text}");
-        self.tell(job, kind, &text)
+        self.tell(job, kind, &text)?;
+        ready.map_or(Ok(()), |id| self.ready(id))
     }
 
     fn not_made(&mut self, slot: &Slot, failure: &Failure) -> Result<(), StoreError> {
@@ -422,8 +429,10 @@ impl Cycle {
                 self.migs.instances.remove(slot);
                 self.store.forget_mig(slot)?;
                 let place = (!failure.is_in_use()).then_some(slot.placement);
-                let until = Instant::now() + BARRED;
-                self.migs.gpu(&slot.gpu).barred.insert(place, until);
+                let of_gpu = self.migs.gpu(&slot.gpu);
+                let until = Instant::now() + bar(of_gpu.in_use);
+                of_gpu.in_use += u32::from(failure.is_in_use());
+                of_gpu.barred.insert(place, until);
                 tracing::warn!(?job, "{text}");
                 self.tell(job, "mig_refused", &text)?;
             }
@@ -658,6 +667,11 @@ impl Cycle {
     }
 }
 
+/// For how long nothing is tried again after so many refusals: who has a GPU open for days must not fill the journal.
+fn bar(refused: u32) -> Duration {
+    BARRED * (1 << refused.min(DOUBLINGS))
+}
+
 fn size_in(table: &Table, placement: Placement) -> u8 {
     let profile = table.profile(placement.profile);
     profile.map_or(0, |profile| profile.memory_slices)
@@ -699,6 +713,12 @@ mod tests {
 
     fn at(profile: u32, start: u8) -> Placement {
         Placement { profile, start }
+    }
+
+    #[test]
+    fn who_stays_in_the_way_is_asked_less_and_less_often() {
+        let seconds: Vec<u64> = (0..8).map(|refused| bar(refused).as_secs()).collect();
+        assert_eq!(seconds, [10, 20, 40, 80, 160, 320, 320, 320]);
     }
 
     #[test]

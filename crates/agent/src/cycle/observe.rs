@@ -1,8 +1,12 @@
 //! Taking over what the driver says: what is ours, what is a stranger's, what is gone.
 
-use divvy_core::{JobId, Mode};
+use std::collections::BTreeMap;
+
+use divvy_core::job::Stop;
+use divvy_core::{GpuUuid, Grant, Job as Life, JobId, Mode};
 
 use super::{Cycle, Living};
+use crate::gpu::Trouble;
 use crate::gpu::look::{Book, Look};
 use crate::store::StoreError;
 
@@ -19,6 +23,7 @@ impl Cycle {
             }
         }
         self.reconcile(look)?;
+        self.meter(look);
         self.take_what_is_given_up()?;
         self.lost_and_found(look)?;
         for seen in &look.gpus {
@@ -37,14 +42,13 @@ impl Cycle {
         Ok(())
     }
 
-    /// A GPU that does not answer is given out no more; jobs on it keep what they hold.
+    /// A GPU that does not answer is given out no more. Jobs on one that is lost are ended; on one that only makes trouble they
+    /// keep what they hold.
     fn lost_and_found(&mut self, look: &Look) -> Result<(), StoreError> {
         let mut news = Vec::new();
         for device in &mut self.devices {
-            let answers = look
-                .gpus
-                .iter()
-                .any(|seen| seen.observed.uuid == device.gpu.uuid);
+            let uuid = &device.gpu.uuid;
+            let answers = look.gpus.iter().any(|seen| seen.observed.uuid == *uuid);
             let mode = if answers {
                 device.assigned
             } else {
@@ -53,12 +57,16 @@ impl Cycle {
             if device.lost == answers {
                 device.lost = !answers;
                 device.gpu.mode = mode;
-                let (index, uuid) = (device.gpu.index, &device.gpu.uuid);
+                let index = device.gpu.index;
+                let why = match trouble(look, uuid) {
+                    Some(trouble) => format!(": {}", trouble.what),
+                    None => String::new(),
+                };
                 news.push(match answers {
                     true => ("gpu_back", format!("GPU {index} ({uuid}) answers again")),
                     false => (
                         "gpu_lost",
-                        format!("GPU {index} ({uuid}) does not answer and is given out no more"),
+                        format!("GPU {index} ({uuid}) does not answer and is given out no more{why}"),
                     ),
                 });
             }
@@ -68,8 +76,49 @@ impl Cycle {
             self.tell(None, kind, &text)?;
             self.round.replan = true;
         }
+        self.end_those_on_lost_gpus(look)
+    }
+
+    /// What was on a GPU that has fallen off the bus is gone, and whoever waits for it waits for ever. Two looks have to say so.
+    fn end_those_on_lost_gpus(&mut self, look: &Look) -> Result<(), StoreError> {
+        let held = self.jobs.values().flat_map(|one| one.job.life.grants());
+        let lost: BTreeMap<GpuUuid, u32> = held
+            .filter(|grant| is_lost(look, &grant.gpu))
+            .map(|grant| (grant.gpu.clone(), grant.index))
+            .collect();
+        let before = std::mem::replace(&mut self.lost, lost.keys().cloned().collect());
+        let on = |living: &Living| {
+            let mut grants = living.job.life.grants().iter();
+            let is_on = |grant: &&Grant| lost.contains_key(&grant.gpu) && before.contains(&grant.gpu);
+            grants.find(is_on).map(|grant| grant.index)
+        };
+        let ended: Vec<(JobId, u32)> = self
+            .jobs
+            .iter()
+            .filter(|(_, living)| !matches!(living.job.life, Life::Stopping { .. }))
+            .filter_map(|(id, living)| Some((*id, on(living)?)))
+            .collect();
+        for (id, index) in ended {
+            self.stop_job(id, Stop::GpuLost, &format!("GPU {index} is lost"))?;
+        }
         Ok(())
     }
+}
+
+/// What a GPU that does not answer said.
+fn trouble<'a>(look: &'a Look, uuid: &GpuUuid) -> Option<&'a Trouble> {
+    let mut troubles = look.troubles.iter();
+    troubles.find(|trouble| trouble.uuid.as_ref() == Some(uuid))
+}
+
+/// Whether a GPU is not there any more: it does not answer, and is none of those that may again.
+fn is_lost(look: &Look, uuid: &GpuUuid) -> bool {
+    let answers = look.gpus.iter().any(|seen| seen.observed.uuid == *uuid);
+    let may_again = |trouble: &Trouble| {
+        // One that never answered since this agent started may be any.
+        !trouble.lost && trouble.uuid.as_ref().is_none_or(|one| one == uuid)
+    };
+    !answers && !look.troubles.iter().any(may_again)
 }
 
 /// Shows the slice's processes that the agent lives, and gives back what the dead among them held.

@@ -10,6 +10,7 @@ use divvy_core::{Job as Life, JobId};
 use rustix::process::Signal;
 
 use super::Cycle;
+use crate::failpoint::reach;
 use crate::process;
 use crate::store::StoreError;
 
@@ -50,12 +51,13 @@ impl Cycle {
         Ok(Ok(id))
     }
 
-    fn set_suspended(&mut self, id: JobId, suspended: bool) -> Result<(), StoreError> {
+    pub(super) fn set_suspended(&mut self, id: JobId, suspended: bool) -> Result<(), StoreError> {
         let Some(living) = self.jobs.get_mut(&id) else {
             return Ok(());
         };
         living.job.course.suspended = suspended;
         let job = living.job.clone();
+        self.turn_page(id)?;
         self.store.save(&job)?;
         if suspended {
             self.round.pauses.push(id);
@@ -75,6 +77,7 @@ impl Cycle {
         for _ in 0..PASSES {
             let stopped = self.signal_all(id, Signal::STOP);
             if stopped == before {
+                reach("pause.held");
                 return;
             }
             before = stopped;

@@ -1,7 +1,7 @@
 //! Asking the core who starts, and writing its answer down.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use divvy_core::job::Stop;
 use divvy_core::{
@@ -9,6 +9,7 @@ use divvy_core::{
 };
 
 use super::{Cycle, Living};
+use crate::clock::Instant;
 use crate::job::Job;
 use crate::store::StoreError;
 
@@ -46,8 +47,7 @@ impl Cycle {
             self.store.save(&job)?;
             self.tell(Some(job.id), "starting", &labels(&job))?;
             if self.claim(job.id, &start.reclaim)? {
-                self.round.starts.push(job.id);
-                self.round.reached.push(job.id);
+                self.ready(job.id)?;
             }
         }
         for Preempt { job, by } in plan.preempts {
@@ -62,9 +62,11 @@ impl Cycle {
         let mut waiting: BTreeMap<&QueueName, Vec<_>> = BTreeMap::new();
         let mut held = Vec::new();
         let mut room = self.array_room();
-        for Living { job, after, .. } in self.jobs.values() {
+        for living in self.jobs.values() {
+            let Living { job, after, .. } = living;
             let queue = &job.ask.queue;
             match &job.life {
+                Life::Queued if living.unasked => {}
                 Life::Queued if !after.is_empty() || !room.admits(job) => {}
                 Life::Queued => {
                     let asks = Waiting {

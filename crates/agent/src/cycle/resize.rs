@@ -16,6 +16,7 @@ use divvy_core::{Amount, Bytes, Compute, Grant, Job as Life, JobId, can_ever_fit
 
 use super::mig::is_divided;
 use super::{Answer, Cycle, Living};
+use crate::failpoint::reach;
 use crate::intake::{self, never_fits, usage};
 use crate::job::Job;
 use crate::mailbox::Reply;
@@ -50,7 +51,9 @@ impl Cycle {
                 error.hint(format!("`divvy describe {id}` says how it is"))
             ))
         };
-        let done = match (self.jobs.get(&id).map(|living| &living.job.life), amount) {
+        let living = self.jobs.get(&id);
+        let unconfirmed = living.is_some_and(|living| living.job.awaits_confirmation());
+        let done = match (living.map(|living| &living.job.life), amount) {
             (Some(Life::Stopping { .. }), _) => conflict("is being stopped"),
             (Some(Life::Ended { .. }) | None, _) => conflict("has ended already"),
             (Some(life), _) if compute.is_some() && is_divided(life.grants()) => {
@@ -59,6 +62,9 @@ impl Cycle {
                     .hint("there is nothing to divide: nobody else uses them")))
             }
             (Some(_), None) => Ok(Ok(())),
+            (Some(Life::Starting { .. }), Some(_)) if unconfirmed => {
+                conflict("waits for its confirmation, which is for what it has")
+            }
             (Some(Life::Queued), Some(amount)) => self.resize_waiting(id, amount),
             (Some(Life::Starting { .. } | Life::Running { .. }), Some(amount)) => {
                 self.resize_held(id, amount)
@@ -164,6 +170,7 @@ impl Cycle {
         job.resized = Some(asked(amount, &resized));
         job.regrant(resized);
         let job = job.clone();
+        self.journal_metered(id)?;
         self.store.hold(&job)?;
         self.store.save_resized(&job)?;
         self.tell(Some(id), "resized", &text)?;
@@ -197,6 +204,7 @@ impl Cycle {
         for id in resizes {
             self.apply_limits(id);
         }
+        reach("resize.told");
         self.store.begin()?;
         self.take_what_is_given_up()?;
         self.store.commit()
@@ -268,6 +276,7 @@ impl Cycle {
         }
         living.job.regrant(resized);
         let job = living.job.clone();
+        self.journal_metered(id)?;
         self.store.hold(&job)?;
         self.tell(Some(id), "shrunk", &taken.join(", "))?;
         self.round.replan = true;

@@ -3,8 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::fchown;
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use divvy_api::home::Home;
 use divvy_api::v1::Runner;
@@ -16,18 +15,19 @@ use super::Cycle;
 use super::container::{ContainerError, plan};
 use super::mig::is_divided;
 use super::whose::identity;
-use crate::clock::now;
-use crate::descriptors;
+use crate::clock::{Instant, now};
 use crate::environment::{Surroundings, for_job};
+use crate::failpoint::reach;
 use crate::gpu::roster::Entry;
 use crate::gpu::slice::{Cut, HeldSlice, SliceError, hand_over};
 use crate::job::Job;
-use crate::process::Process;
+use crate::nursery;
 use crate::records::{Exit, JobDir, Outcome, RecordError, Spec};
 use crate::secrets::SecretsError;
 use crate::store::StoreError;
 use crate::supervise::cgroup::{Group, Held};
 use crate::supervise::chain;
+use crate::supervise::started::Started;
 
 /// Why a job that has its grants could not be started.
 #[derive(Debug, thiserror::Error)]
@@ -64,7 +64,9 @@ impl StartError {
         }
         match self {
             // No more processes; of a file it means something else.
-            Self::Spawn(error) => Errno::from_io_error(error) == Some(Errno::AGAIN),
+            Self::Spawn(error) => {
+                Errno::from_io_error(error) == Some(Errno::AGAIN) || nursery::is_gone(error)
+            }
             // These do not give what the kernel said as their source.
             Self::Slice(
                 SliceError::Create(CreateError::Open(OpenError::Io { source, .. }))
@@ -113,6 +115,7 @@ impl Cycle {
 
     /// Makes the slice and writes the spec of a job that is starting.
     pub(super) fn prepare(&mut self, id: JobId) {
+        self.pass(id, "confirm.answered");
         if let Some(living) = self.jobs.get_mut(&id) {
             living.shortage = None;
         }
@@ -167,6 +170,7 @@ impl Cycle {
                 },
             )?),
         };
+        reach("start.slice");
         let visible = grants.iter().map(|grant| self.migs.visible_as(grant));
         let visible: Vec<String> = visible
             .collect::<Option<_>>()
@@ -215,6 +219,7 @@ impl Cycle {
                 None => for_job(env, &around),
             },
             grace_ms: u64::try_from(self.config.grace.as_millis()).unwrap_or(u64::MAX),
+            log_most: self.config.log_most,
             limiter,
             container,
             user: user.clone(),
@@ -263,9 +268,11 @@ impl Cycle {
         {
             return;
         }
+        self.pass(id, "confirm.prepared");
         if let Err(error) = self.try_spawn(id) {
             self.failed_to_start(id, &error);
         }
+        self.pass(id, "confirm.spawned");
     }
 
     pub(super) fn try_spawn(&mut self, id: JobId) -> Result<(), StartError> {
@@ -276,23 +283,15 @@ impl Cycle {
         if let Some(user) = self.jobs.get(&id).and_then(|living| identity(&living.job)) {
             fchown(&log, Some(user.uid), Some(user.gid)).map_err(StartError::Spawn)?;
         }
-        let child = Command::new(&self.config.programs.divvy)
-            .arg("supervise")
-            .arg(dir.path())
-            .env_clear()
-            .current_dir(dir.path())
-            // Duplicates share the lock; ours closes at the end of this function, and the supervisor's holds it.
-            .stdin(Stdio::from(lock))
-            .stderr(log.try_clone().map_err(StartError::Spawn)?)
-            .stdout(log)
-            .spawn()
-            .map_err(StartError::Spawn)?;
-        descriptors::as_before(&child);
+        reach("start.locked");
+        let divvy = &self.config.programs.divvy;
+        let child = Started::start(divvy, dir.path(), lock, log).map_err(StartError::Spawn)?;
+        reach("start.spawned");
         if let Some(living) = self.jobs.get_mut(&id) {
             living.supervisor = Some(child.id());
             living.supervisor_end = None;
         }
-        if let Some(supervisor) = Process::with_pid(child.id()) {
+        if let Some(supervisor) = child.process() {
             self.observer.root(id, supervisor);
         }
         self.children.push(child);

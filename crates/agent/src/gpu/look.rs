@@ -11,12 +11,13 @@ use divvy_core::mig::Placement;
 use divvy_core::reconcile::{self, Account, Of, ProcessSight, Sight, SliceSight};
 use divvy_core::{Bytes, JobId};
 use divvy_ledger::{
-    OpenError, Owner, ProcessState, ProcessUsage, SliceSpec, Snapshot, boot_time_ns, is_settled,
+    OpenError, Owner, ProcessState, ProcessUsage, SliceSpec, Snapshot, is_settled,
 };
 
 use super::kin::{Kin, Kinship, Met, Person};
 use super::roster::{self, Roster};
-use super::{GpuProcess, Observation, Observed};
+use super::{GpuProcess, Observation, Observed, Trouble};
+use crate::clock::boot_ns;
 use crate::process::inside::{Inside, Marks, has_mapped};
 use crate::process::{self, Process};
 
@@ -26,6 +27,8 @@ pub struct Look {
     /// When the driver was asked (CLOCK_BOOTTIME, nanoseconds).
     pub at: reconcile::Moment,
     pub gpus: Vec<Seen>,
+    /// GPUs that do not answer.
+    pub troubles: Vec<Trouble>,
     pub people: HashMap<u32, Person>,
     /// What was seen inside those without an account.
     pub insides: HashMap<u32, Inside>,
@@ -134,6 +137,7 @@ pub fn put_together(
         gpus.push(seen);
     }
     look.gpus = gpus;
+    look.troubles = observation.troubles;
     look
 }
 
@@ -148,7 +152,7 @@ fn inhabitants(gpu: &Observed) -> impl Iterator<Item = &GpuProcess> {
 
 /// Now, as [`Look::at`] has it.
 pub fn now() -> reconcile::Moment {
-    boot_time_ns()
+    boot_ns()
 }
 
 fn books(mut before: Before, roster: &Roster, gone: &HashSet<Owner>) -> BTreeMap<JobId, Book> {

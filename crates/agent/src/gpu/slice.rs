@@ -12,6 +12,7 @@ use divvy_ledger::{
 };
 
 use super::roster::{Account, Entry};
+use crate::clock::boot_ns;
 use crate::job::Traces;
 use crate::process::Process;
 use crate::process::inside::{Mark, has_mapped};
@@ -98,7 +99,7 @@ impl HeldSlice {
 
     /// Tells the slice's processes that the agent lives.
     pub fn beat(&self) {
-        self.control.heartbeat(divvy_ledger::boot_time_ns());
+        self.control.heartbeat(boot_ns());
     }
 
     /// Gives its processes these limits and weights from now on; by position in its GPUs.
@@ -135,7 +136,7 @@ impl HeldSlice {
     /// Gives back what dead processes held once the driver has let go of it. Looks at every slot, so only called when there
     /// is a dead one.
     pub fn reap(&self, listed: &dyn Fn(&Owner) -> Listed) -> Result<(), OpenError> {
-        let now = divvy_ledger::boot_time_ns();
+        let now = boot_ns();
         self.slice.reap(now, listed).map(drop)
     }
 

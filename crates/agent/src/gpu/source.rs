@@ -7,18 +7,29 @@ use std::sync::{Arc, Mutex, PoisonError};
 use divvy_core::{Bytes, GpuUuid};
 use divvy_driver::nvml::{Device, Nvml};
 
-use super::{GpuProcess, Observation, Observed};
+use super::work::Samples;
+use super::{GpuProcess, Observation, Observed, Trouble};
 use crate::mig::sight::{self, Offer, SightError};
 use crate::mig::{Epochs, Sight};
 use crate::supervise::chain;
 
 /// The driver, loaded.
 pub struct Source {
-    nvml: Nvml,
+    from: Origin,
     /// When each GPU's instances were changed last, by us.
     pub epochs: Epochs,
     /// What GPUs in MIG mode offer.
     offers: Mutex<BTreeMap<GpuUuid, Arc<Offer>>>,
+    /// Which GPU had which index when it answered last.
+    known: Mutex<BTreeMap<u32, GpuUuid>>,
+    samples: Samples,
+}
+
+enum Origin {
+    Driver(Nvml),
+    /// What a simulation says there is.
+    #[cfg(test)]
+    Simulation,
 }
 
 /// The driver could not be asked, or what it said makes no sense.
@@ -30,6 +41,9 @@ pub enum SourceError {
     Uuid(#[from] divvy_core::ids::IdError),
     #[error(transparent)]
     Mig(#[from] SightError),
+    #[cfg(test)]
+    #[error("a simulated driver does not answer")]
+    Simulated,
 }
 
 impl SourceError {
@@ -55,35 +69,69 @@ impl Source {
     pub fn load(simulated: Option<&Path>) -> Result<Self, SourceError> {
         let nvml = simulated.map(|lib| simulated_libraries(lib).1);
         Ok(Self {
-            nvml: Nvml::load(nvml.as_deref())?,
+            from: Origin::Driver(Nvml::load(nvml.as_deref())?),
             epochs: Epochs::default(),
             offers: Mutex::default(),
+            known: Mutex::default(),
+            samples: Samples::default(),
         })
     }
 
+    #[cfg(test)]
+    pub fn simulated() -> Self {
+        Self {
+            from: Origin::Simulation,
+            epochs: Epochs::default(),
+            offers: Mutex::default(),
+            known: Mutex::default(),
+            samples: Samples::default(),
+        }
+    }
+
+    fn nvml(&self) -> &Nvml {
+        match &self.from {
+            Origin::Driver(nvml) => nvml,
+            #[cfg(test)]
+            Origin::Simulation => panic!("a simulation has no driver"),
+        }
+    }
+
     pub fn driver_version(&self) -> Result<String, SourceError> {
-        Ok(self.nvml.driver_version()?)
+        Ok(self.nvml().driver_version()?)
     }
 
     /// The GPU itself, for whoever changes it.
     pub fn device(&self, gpu: &GpuUuid) -> Result<Device<'_>, SourceError> {
         let uuid = divvy_driver::Uuid(gpu.to_bytes());
-        Ok(self.nvml.device_by_uuid(uuid)?)
+        Ok(self.nvml().device_by_uuid(uuid)?)
     }
 
-    /// Everything about every GPU that answers; one that is lost is left out, and its absence is the news.
+    /// Everything about every GPU that answers, and what those say that do not: one that is in trouble hides no other.
+    ///
+    /// # Errors
+    /// When not even the number of GPUs can be told.
     pub fn observe(&self) -> Result<Observation, SourceError> {
+        #[cfg(test)]
+        if let Origin::Simulation = self.from {
+            return crate::simulation::gpus::observe();
+        }
         let mut observation = Observation::default();
-        for device in self.nvml.devices()? {
-            match device
-                .map_err(SourceError::from)
-                .and_then(|device| self.observe_one(&device))
-            {
-                Ok(observed) => observation.gpus.push(observed),
-                Err(error) if error.is_lost() => {
-                    tracing::debug!(%error, "a GPU does not answer")
+        for (index, device) in (0..).zip(self.nvml().devices()?) {
+            let observed = device.map_err(SourceError::from);
+            match observed.and_then(|device| self.observe_one(&device)) {
+                Ok(observed) => {
+                    lock(&self.known).insert(index, observed.uuid.clone());
+                    observation.gpus.push(observed);
                 }
-                Err(error) => return Err(error),
+                Err(error) => {
+                    tracing::debug!(index, error = chain(&error), "a GPU does not answer");
+                    observation.troubles.push(Trouble {
+                        index,
+                        uuid: lock(&self.known).get(&index).cloned(),
+                        lost: error.is_lost(),
+                        what: chain(&error),
+                    });
+                }
             }
         }
         Ok(observation)
@@ -97,15 +145,22 @@ impl Source {
             used: process.used.map(Bytes::new),
         };
         let uuid = identity.uuid.parse()?;
+        // Nothing is decided by it, so that it is missing where the driver does not tell.
+        let utilization = match device.utilization() {
+            Err(error) if error.is_lost() => return Err(error.into()),
+            utilization => utilization.ok().flatten(),
+        };
+        let utilization_percent = utilization.map(|utilization| utilization.gpu);
         Ok(Observed {
             mig: self.sight(device, &uuid)?,
+            worked: self.samples.of(device, &uuid, utilization_percent),
             uuid,
             index: identity.index,
             model: identity.name,
             total: Bytes::new(memory.total),
             reserved: Bytes::new(memory.reserved),
             used: Bytes::new(memory.used),
-            utilization_percent: device.utilization()?.map(|utilization| utilization.gpu),
+            utilization_percent,
             processes: device.processes()?.into_iter().map(process).collect(),
         })
     }

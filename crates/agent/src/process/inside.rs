@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 
 use divvy_core::reconcile::Limiter;
 
+use super::about;
+
 /// Files that tell something when a process has them.
 #[derive(Clone, Debug, Default)]
 pub struct Marks {
@@ -102,7 +104,7 @@ pub fn has_mapped(pid: u32, file: &Mark) -> bool {
 
 /// The program's name; empty when the process is gone. At most 15 bytes, and whatever the process likes it to be.
 pub fn name(pid: u32) -> String {
-    let comm = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let comm = fs::read(about(pid, "comm")).unwrap_or_default();
     String::from_utf8_lossy(&comm)
         .trim_end_matches('\n')
         .to_owned()
@@ -118,13 +120,13 @@ pub struct Own {
 
 /// The pid that a process has in its own namespace: `NSpid` of proc(5) lists one for each namespace it is in.
 pub fn own(pid: u32) -> Own {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let status = fs::read_to_string(about(pid, "status")).unwrap_or_default();
     let own = status
         .lines()
         .find_map(|line| line.strip_prefix("NSpid:"))
         .and_then(|pids| pids.split_ascii_whitespace().next_back())
         .and_then(|innermost| innermost.parse().ok());
-    let link = fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
+    let link = fs::read_link(about(pid, "ns/pid")).ok();
     // `pid:[4026531836]`
     let namespace = link
         .as_deref()
@@ -137,7 +139,7 @@ pub fn own(pid: u32) -> Own {
 }
 
 fn maps(pid: u32) -> Option<Vec<u8>> {
-    fs::read(format!("/proc/{pid}/maps")).ok()
+    fs::read(about(pid, "maps")).ok()
 }
 
 /// A mapped file.
@@ -173,7 +175,7 @@ fn mappings(maps: &[u8]) -> impl Iterator<Item = Mapping<'_>> {
 
 /// Names of the files that the process has open; `None` where they are not to be seen.
 fn files(pid: u32) -> Option<Vec<Vec<u8>>> {
-    let folder = fs::read_dir(format!("/proc/{pid}/fd")).ok()?;
+    let folder = fs::read_dir(about(pid, "fd")).ok()?;
     let target = |entry: fs::DirEntry| fs::read_link(entry.path()).ok();
     let targets = folder.flatten().filter_map(target);
     Some(
@@ -189,7 +191,7 @@ fn is_limiter(mapping: &Mapping<'_>, marks: &Marks) -> bool {
 
 /// What it was started with; what it sets itself later is not to be seen.
 fn is_off(pid: u32) -> bool {
-    let environ = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    let environ = fs::read(about(pid, "environ")).unwrap_or_default();
     environ.split(|byte| *byte == 0).any(|entry| entry == OFF)
 }
 

@@ -200,7 +200,11 @@ impl RawJob {
             ended_at: self.ended_at,
             exit_code: self.exit_code,
             reason: self.reason,
-            holdings,
+            // What it held before it came back is told by its events, not by what it is.
+            holdings: match state {
+                "queued" => Vec::new(),
+                _ => holdings,
+            },
             bypasses,
         })
     }

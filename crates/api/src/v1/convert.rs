@@ -138,7 +138,9 @@ impl From<&Outcome> for EndReason {
             Outcome::SupervisorLost => Self::SupervisorLost,
             Outcome::Bypass => Self::Bypass,
             Outcome::TimeLimit => Self::TimeLimit,
+            Outcome::Idle => Self::IdleTimeout,
             Outcome::DependencyFailed(_) => Self::DependencyFailed,
+            Outcome::GpuLost => Self::GpuLost,
         }
     }
 }

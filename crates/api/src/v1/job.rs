@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::{Bypass, Container, MigSlice};
+use super::{Bypass, Confirmation, Container, MigSlice};
 
 /// How much GPU a job asks for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,7 +55,7 @@ pub enum Runner {
 }
 
 /// `POST /v1/jobs`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Submit {
@@ -119,9 +119,45 @@ pub struct Submit {
     /// More of the program's environment, which is kept out of everything that can be read.
     #[serde(default)]
     pub secrets: BTreeMap<String, String>,
+    /// Absent: the daemon's own rule. One that is milder takes the role operator.
+    #[serde(default)]
+    pub idle: Option<Idle>,
     /// One job for each index, alike but for the variable `DIVVY_ARRAY_INDEX`.
     #[serde(default)]
     pub array: Option<Array>,
+    /// Once it has its slice it waits for `POST /v1/jobs/{job}/confirm`, and nothing of it is started before that.
+    #[serde(default)]
+    pub confirm: bool,
+    /// How long it keeps its slice while nobody confirms it or waits for it, 1 to 86400 seconds; absent: 60.
+    #[serde(default)]
+    pub confirm_within_s: Option<u64>,
+    /// What a front end wants to find again on its jobs: at most 32, names of up to 64 letters, digits and `._-/:`, values of up
+    /// to 256 bytes.
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+}
+
+/// What is done with a job that does nothing with its GPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Idle {
+    /// After so many seconds; 0 in a submission: never, whatever the daemon's own rule is.
+    pub after_s: u64,
+    pub action: IdleAction,
+}
+
+/// In the order of how much they take from the job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum IdleAction {
+    /// An event tells of it.
+    Notify,
+    /// Its processes are stopped, and it keeps its memory, until somebody resumes it. A container is only told of.
+    Suspend,
+    /// It is stopped, and ends with `idle_timeout`.
+    Cancel,
 }
 
 /// A job that another runs after.
@@ -187,8 +223,12 @@ pub enum EndReason {
     Bypass,
     /// It was stopped at the end of the time it was given.
     TimeLimit,
+    /// It was stopped because it did nothing with its GPUs for as long as the rule says.
+    IdleTimeout,
     /// It never started: a job that it was to run after did not end well.
     DependencyFailed,
+    /// A GPU that it was on fell off the bus, or is not there any more.
+    GpuLost,
 }
 
 /// One job.
@@ -267,6 +307,13 @@ pub struct Job {
     /// Its processes are stopped until somebody lets them go on; its memory stays charged.
     #[serde(default)]
     pub suspended: bool,
+    /// What is done when it does nothing with its GPUs; absent: nothing.
+    #[serde(default)]
+    pub idle: Option<Idle>,
+    /// For how long it has done nothing with them as far as was seen, in seconds; absent while it does not run, is suspended, or
+    /// is on a MIG instance, where nothing is seen.
+    #[serde(default)]
+    pub idle_s: Option<u64>,
     #[serde(default)]
     pub array: Option<ArrayTask>,
     /// Names of its secret variables.
@@ -276,6 +323,14 @@ pub struct Job {
     /// runs for as long as it may. Absent where somebody's time has no limit.
     #[serde(default)]
     pub expected_start: Option<Timestamp>,
+    /// How many times it was given a slice.
+    #[serde(default)]
+    pub attempt: u32,
+    /// Absent for a job that starts by itself.
+    #[serde(default)]
+    pub confirmation: Option<Confirmation>,
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
 }
 
 /// What holds a job's processes together.

@@ -48,9 +48,17 @@ pub fn verdict(job: &Job) -> Result<u8> {
         (None, Some(EndReason::DependencyFailed)) => {
             Err(failed(ErrorCode::LaunchFailed, "was never started"))
         }
-        (None, Some(EndReason::Failed | EndReason::Bypass | EndReason::TimeLimit) | None) => {
-            Err(failed(ErrorCode::Internal, "ended without an exit code"))
-        }
+        (
+            None,
+            Some(
+                EndReason::Failed
+                | EndReason::Bypass
+                | EndReason::TimeLimit
+                | EndReason::IdleTimeout
+                | EndReason::GpuLost,
+            )
+            | None,
+        ) => Err(failed(ErrorCode::Internal, "ended without an exit code")),
     }
 }
 

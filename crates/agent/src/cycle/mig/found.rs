@@ -1,13 +1,14 @@
 //! Comparing what lies on a GPU with the journal: once after a start, and at every look that nothing was changed during.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use divvy_core::mig::Placement;
 use divvy_core::mig::recover::{self, Action, Holder, Inside, Record, Recovered, Stage};
 use divvy_core::{Bytes, GpuUuid, Job as Life, JobId};
 
 use super::slot;
+use crate::clock::Instant;
 use crate::cycle::Cycle;
 use crate::gpu::look::Seen;
 use crate::mig::sight::Found;

@@ -91,11 +91,13 @@ impl Scene {
             reserved: Bytes::gib(1),
             used: Bytes::gib(20),
             utilization_percent: None,
+            worked: None,
             processes: processes.collect(),
             mig: None,
         };
         let observation = Observation {
             gpus: vec![observed],
+            troubles: Vec::new(),
         };
         // Everybody here was born before.
         let at = u64::MAX;

@@ -1,0 +1,301 @@
+//! The agent in a simulation: the real cycle over a real journal and real files, until a point at which it is to die.
+
+use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use divvy_api::home::Home;
+use divvy_core::reconcile::Policy;
+use divvy_core::{JobId, Mode, Order, Preemption, QueueName, QueueSpec};
+use tokio::sync::broadcast;
+
+use super::gpus::{self, CONTEXT};
+use super::kernel::Kind;
+use super::with;
+use crate::access::Rules;
+use crate::clock::Instant;
+use crate::config::{Config, Containers, Programs, WantedForm};
+use crate::cycle::{Cycle, Parts};
+use crate::gpu::{Device, Observer, Source};
+use crate::job::{Job, Submitter};
+use crate::keeper::Keeper;
+use crate::mailbox::{Mailbox, Message};
+use crate::mig::Workers;
+use crate::process::inside::{Mark, Marks};
+use crate::store::{Store, StoreError};
+
+thread_local! {
+    /// How many points the agent passes before it dies; nothing while somebody else is at work.
+    static FUSE: Cell<Option<u32>> = const { Cell::new(None) };
+    /// How much is written before the disk is full; nothing while there is room.
+    static ROOM: Cell<Option<u32>> = const { Cell::new(None) };
+    /// The agent is at work.
+    static WORKS: Cell<bool> = const { Cell::new(false) };
+    /// The journal has been committed since the agent was called last.
+    static COMMITTED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Carried up to whoever called the agent when it dies.
+struct Death(String);
+
+/// How a call of the agent ended.
+pub enum Call<T> {
+    Done(T),
+    /// It is dead: where, or why it gave up.
+    Dead(String),
+    /// It panicked.
+    Bug(String),
+}
+
+/// The agent comes to a point.
+pub fn reach(point: &str) {
+    if !WORKS.get() {
+        return;
+    }
+    if point == "journal.committed" {
+        COMMITTED.set(true);
+    }
+    match FUSE.get() {
+        Some(0) => resume_unwind(Box::new(Death(point.to_owned()))),
+        Some(left) => FUSE.set(Some(left - 1)),
+        None => {}
+    }
+}
+
+/// Somebody, the agent or another, writes.
+pub fn write() -> io::Result<()> {
+    match ROOM.get() {
+        Some(0) => Err(io::ErrorKind::StorageFull.into()),
+        Some(left) => {
+            ROOM.set(Some(left - 1));
+            Ok(())
+        }
+        None => Ok(()),
+    }
+}
+
+pub fn set_fuse(points: Option<u32>) {
+    FUSE.set(points);
+}
+
+pub fn set_room(writes: Option<u32>) {
+    ROOM.set(writes);
+}
+
+pub fn has_committed() -> bool {
+    COMMITTED.get()
+}
+
+/// Has the agent do something, to the end or until it dies.
+pub fn call<T>(work: impl FnOnce() -> Result<T, StoreError>) -> Call<T> {
+    COMMITTED.set(false);
+    WORKS.set(true);
+    let done = catch_unwind(AssertUnwindSafe(work));
+    WORKS.set(false);
+    match done {
+        Ok(Ok(done)) => Call::Done(done),
+        Ok(Err(error)) => Call::Dead(crate::supervise::chain(&error)),
+        Err(payload) => match payload.downcast::<Death>() {
+            Ok(death) => Call::Dead(format!("killed at {}", death.0)),
+            Err(payload) => {
+                let text = payload.downcast_ref::<String>().cloned();
+                let text = text.or_else(|| {
+                    payload
+                        .downcast_ref::<&str>()
+                        .map(|text| (*text).to_owned())
+                });
+                Call::Bug(text.unwrap_or_else(|| "a panic without words".to_owned()))
+            }
+        },
+    }
+}
+
+/// What of a job the journal has: what must be the same after a restart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kept(Job);
+
+impl Kept {
+    fn of(mut job: Job) -> Self {
+        // Written when they are given back, and when they were found: what happened in between is nobody's loss.
+        for holding in &mut job.holdings {
+            holding.traces = Default::default();
+        }
+        job.bypasses.clear();
+        Self(job)
+    }
+}
+
+/// What of one the other does not say, line by line.
+pub fn difference(one: &BTreeMap<JobId, Kept>, other: &BTreeMap<JobId, Kept>) -> String {
+    let ids: BTreeSet<&JobId> = one.keys().chain(other.keys()).collect();
+    let lines = |of: &BTreeMap<JobId, Kept>, id: &JobId| match of.get(id) {
+        Some(kept) => format!("{kept:#?}"),
+        None => "nothing".to_owned(),
+    };
+    let mut text = String::new();
+    for id in ids {
+        let (one, other) = (lines(one, id), lines(other, id));
+        let only = |these: &str, those: &str, sign: &str| -> String {
+            let those: BTreeSet<&str> = those.lines().collect();
+            let lines = these.lines().filter(|line| !those.contains(line));
+            lines
+                .map(|line| format!("  {sign} {}\n", line.trim()))
+                .collect()
+        };
+        if one != other {
+            text += &format!(
+                "job {id}:\n{}{}",
+                only(&one, &other, "-"),
+                only(&other, &one, "+")
+            );
+        }
+    }
+    text
+}
+
+/// An agent that has been started.
+pub struct Daemon {
+    pub cycle: Cycle,
+    observer: Arc<Observer>,
+    ticked: Instant,
+    /// What the thread of MIG would say, if it had anything to do.
+    _reports: mpsc::Receiver<Message>,
+}
+
+/// How the agent is started, which a run decides once.
+#[derive(Clone, Copy, Debug)]
+pub struct Manner {
+    pub order: Order,
+    pub backfill: bool,
+    pub preemption: Preemption,
+}
+
+fn config(home: &Home, manner: Manner) -> Config {
+    let queue = |text: &str| text.parse::<QueueSpec>().expect("a queue");
+    let preload = with(|world| world.preload.clone()).expect("a simulation");
+    Config {
+        home: home.clone(),
+        queues: vec![
+            queue("dual=2"),
+            queue("half=0.5"),
+            queue("quarter=0.25"),
+            QueueSpec::open(QueueName::default_queue()),
+        ],
+        order: manner.order,
+        backfill: manner.backfill,
+        preemption: manner.preemption,
+        grace: Duration::from_secs(2),
+        idle: None,
+        keep: crate::Keep::default(),
+        log_most: None,
+        front_end: None,
+        on_bypass: Policy::Deny,
+        hostname: "simulated".to_owned(),
+        programs: Programs {
+            divvy: "/nowhere/divvy".into(),
+            preload,
+            wrappers: Err("a simulation".to_owned()),
+            form: WantedForm::Preload,
+        },
+        simulated: None,
+        driver_version: "simulated".to_owned(),
+        containers: Containers::default(),
+        groups: Err("a simulation".to_owned()),
+        rules: Arc::new(Rules::private(Submitter::me().uid)),
+    }
+}
+
+impl Daemon {
+    /// Starts one; it is what `crate::daemon` does, without doors. Answers what it read of the journal before it looked at the
+    /// world as well; nothing where no GPU answers.
+    pub fn start(
+        home: &Home,
+        manner: Manner,
+    ) -> Result<Option<(Self, BTreeMap<JobId, Kept>)>, StoreError> {
+        let store = Store::open(&home.database())?;
+        store.number_after(&home.jobs())?;
+        let observation = gpus::observe().unwrap_or_default();
+        if observation.gpus.is_empty() {
+            return Ok(None);
+        }
+        let devices = observation.gpus.iter();
+        let devices = devices
+            .map(|gpu| Device::new(gpu, Mode::Shared, CONTEXT))
+            .collect();
+        let source = Arc::new(Source::simulated());
+        let preload = with(|world| world.preload.clone()).expect("a simulation");
+        let marks = Marks {
+            limiters: vec![Mark::of(&preload)],
+            driver: None,
+        };
+        let observer = Arc::new(Observer::new(Arc::clone(&source), marks));
+        let (sender, reports) = mpsc::channel();
+        let cycle = Cycle::new(Parts {
+            config: config(home, manner),
+            store,
+            watch: None,
+            events: broadcast::Sender::new(16),
+            devices,
+            observer: Arc::clone(&observer),
+            keeper: Keeper::idle(),
+            workers: Workers::new(source, Mailbox::new(sender), home.migs()),
+        })?;
+        let mut daemon = Self {
+            cycle,
+            observer,
+            ticked: Instant::now(),
+            _reports: reports,
+        };
+        let before = daemon.kept();
+        daemon.cycle.resume()?;
+        Ok(Some((daemon, before)))
+    }
+
+    /// One round of the cycle with these messages; with a look at the GPUs, if anybody looks just now.
+    pub fn round(&mut self, mut messages: Vec<Message>, looks: bool) -> Result<(), StoreError> {
+        let ticks = self.ticked.elapsed() >= crate::cycle::TICK;
+        if ticks {
+            self.ticked = Instant::now();
+        }
+        if looks {
+            messages.push(match self.observer.look() {
+                Ok(look) => Message::Looked(Box::new(look)),
+                Err(error) => Message::Blind(crate::supervise::chain(&error)),
+            });
+        }
+        self.cycle.round(messages.into_iter(), ticks)
+    }
+
+    /// What it remembers.
+    pub fn kept(&self) -> BTreeMap<JobId, Kept> {
+        kept(self.cycle.remembered().cloned().collect())
+    }
+
+    /// What its journal says.
+    pub fn journaled(&self) -> Result<BTreeMap<JobId, Kept>, StoreError> {
+        Ok(kept(self.cycle.journal().living()?))
+    }
+}
+
+/// What the journal of an agent that is dead says.
+pub fn read(home: &Home) -> Result<BTreeMap<JobId, Kept>, StoreError> {
+    Ok(kept(Store::open(&home.database())?.living()?))
+}
+
+fn kept(jobs: Vec<Job>) -> BTreeMap<JobId, Kept> {
+    jobs.into_iter()
+        .map(|job| (job.id, Kept::of(job)))
+        .collect()
+}
+
+/// The daemon as a process, for its supervisors to be the children of.
+pub fn appears() {
+    with(|world| {
+        let pid = world.spawn(1, None, Kind::Daemon);
+        world.daemon = Some(pid);
+    });
+}

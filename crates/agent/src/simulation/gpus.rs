@@ -1,0 +1,113 @@
+//! The driver of a simulated machine: what it has given to whom, which is the truth that everything is held against.
+
+use std::collections::BTreeMap;
+
+use divvy_core::{Bytes, GpuUuid};
+
+use super::kernel::Kind;
+use super::{World, with};
+use crate::gpu::{GpuProcess, Observation, Observed, SourceError, Trouble};
+
+/// Of every GPU.
+pub const TOTAL: Bytes = Bytes::gib(80);
+const RESERVED: Bytes = Bytes::gib(1);
+
+/// What a context takes.
+pub const CONTEXT: Bytes = Bytes::mib(300);
+
+/// How a GPU is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Health {
+    Well,
+    /// Its calls fail, for a while.
+    Ill,
+    /// It has fallen off the bus.
+    Lost,
+    /// It is not listed any more.
+    Absent,
+}
+
+pub fn uuid(gpu: usize) -> GpuUuid {
+    GpuUuid::from_bytes([u8::try_from(gpu + 1).unwrap_or(u8::MAX); 16])
+}
+
+pub fn usable() -> u64 {
+    TOTAL.saturating_sub(RESERVED).get()
+}
+
+/// What NVML would answer.
+pub fn observe() -> Result<Observation, SourceError> {
+    with(|world| {
+        if world.driver_is_ill {
+            return Err(SourceError::Simulated);
+        }
+        let mut observation = Observation::default();
+        for (gpu, health) in world.gpus.iter().enumerate() {
+            let index = u32::try_from(gpu).unwrap_or(u32::MAX);
+            match health {
+                Health::Well => observation.gpus.push(world.observed(gpu, index)),
+                Health::Ill | Health::Lost => observation.troubles.push(Trouble {
+                    index,
+                    uuid: Some(uuid(gpu)),
+                    lost: *health == Health::Lost,
+                    what: "simulated".to_owned(),
+                }),
+                Health::Absent => {}
+            }
+        }
+        Ok(observation)
+    })
+    .expect("only a simulation asks")
+}
+
+impl World {
+    fn observed(&self, gpu: usize, index: u32) -> Observed {
+        let holders = self.holders(gpu);
+        let process = |(pid, used): (&u32, &u64)| GpuProcess {
+            pid: *pid,
+            used: Some(Bytes::new(*used)),
+        };
+        Observed {
+            uuid: uuid(gpu),
+            index,
+            model: "simulated".to_owned(),
+            total: TOTAL,
+            reserved: RESERVED,
+            used: Bytes::new(holders.values().sum()),
+            utilization_percent: Some(0),
+            processes: holders.iter().map(process).collect(),
+            mig: None,
+            worked: None,
+        }
+    }
+
+    /// Who holds how much of a GPU.
+    pub fn holders(&self, gpu: usize) -> BTreeMap<u32, u64> {
+        let mut holders = BTreeMap::new();
+        for (pid, proc) in &self.processes {
+            let held = match &proc.kind {
+                Kind::Program(program) => program.held.get(&gpu).copied(),
+                Kind::Stranger { gpu: on, bytes } => (*on == gpu && *bytes > 0).then_some(*bytes),
+                Kind::Daemon | Kind::Supervisor(_) => None,
+            };
+            if let Some(held) = held {
+                holders.insert(*pid, held);
+            }
+        }
+        holders
+    }
+
+    /// Bytes of a GPU that nobody holds.
+    pub fn left(&self, gpu: usize) -> u64 {
+        usable().saturating_sub(self.holders(gpu).values().sum())
+    }
+
+    /// Bytes of a GPU that those hold who are no job's.
+    pub fn foreign(&self, gpu: usize) -> u64 {
+        let foreign = |proc: &super::kernel::Proc| match proc.kind {
+            Kind::Stranger { gpu: on, bytes } if on == gpu => bytes,
+            _ => 0,
+        };
+        self.processes.values().map(foreign).sum()
+    }
+}

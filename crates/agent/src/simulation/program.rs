@@ -1,0 +1,220 @@
+//! What jobs run: programs that join their slice in the ledger, take and give back memory, start others, end, or do not want to.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use divvy_ledger::{Owner, Slice, Slot};
+
+use super::World;
+use super::dice::Dice;
+use super::gpus::{CONTEXT, Health, uuid};
+use super::kernel::{Kind, Proc, SIGTERM};
+use crate::records::JobDir;
+
+pub struct Program {
+    /// The folder of the job's run that it is of.
+    pub run: PathBuf,
+    pub job: u64,
+    slot: Option<Slot>,
+    /// What the driver gave it, by GPU.
+    pub held: BTreeMap<usize, u64>,
+    /// It does not hear SIGTERM.
+    stubborn: bool,
+}
+
+/// What a program asks for at once, in MiB.
+const STEP_MIB: u64 = 4096;
+
+impl Program {
+    pub fn of(dir: &JobDir, dice: &mut Dice) -> Self {
+        let run = dir.path().to_owned();
+        // `jobs/7`, or `jobs/7/run-1`.
+        let mut names = run.iter().rev().filter_map(|name| name.to_str());
+        let job = names.find_map(|name| name.parse().ok()).unwrap_or(0);
+        Self {
+            run,
+            job,
+            slot: None,
+            held: BTreeMap::new(),
+            stubborn: dice.once_in(4),
+        }
+    }
+
+    fn child(&self) -> Self {
+        Self {
+            run: self.run.clone(),
+            job: self.job,
+            slot: None,
+            held: BTreeMap::new(),
+            stubborn: self.stubborn,
+        }
+    }
+}
+
+impl World {
+    /// A program does something. In the calm at the end it only ends.
+    pub fn program_steps(&mut self, pid: u32, calm: bool, dice: &mut Dice) {
+        let Some(proc) = self.processes.get(&pid) else {
+            return;
+        };
+        let (told, session) = (proc.told, proc.session);
+        let Kind::Program(program) = &proc.kind else {
+            return;
+        };
+        if calm || (told && (!program.stubborn || dice.once_in(20))) {
+            let status = match told && dice.once_in(2) {
+                true => SIGTERM,
+                false => 0,
+            };
+            return self.leave(pid, status);
+        }
+        match dice.below(8) {
+            0 => {
+                let status = i32::from(dice.once_in(2)) << 8;
+                self.leave(pid, status);
+            }
+            1 => {
+                let child = program.child();
+                // Daemonised, or not: below the supervisor either way.
+                let session = (!dice.once_in(3)).then_some(session);
+                self.spawn(pid, session, Kind::Program(child));
+            }
+            2 => self.frees(pid),
+            _ => self.takes(pid, dice),
+        }
+    }
+
+    /// Ends by itself: a clean end gives everything back first.
+    fn leave(&mut self, pid: u32, status: i32) {
+        if status & 0x7f == 0
+            && let Some(program) = self.program(pid)
+            && let Some(slot) = &program.slot
+        {
+            for (at, gpu) in slot.slice().gpus().iter().enumerate() {
+                let held = (0..)
+                    .take(16)
+                    .find(|index| uuid(*index).to_bytes() == gpu.uuid);
+                let held = held.and_then(|index| program.held.remove(&index));
+                if let Some(held) = held {
+                    slot.release(at, held.saturating_sub(CONTEXT.get()));
+                    slot.release_overhead(at);
+                }
+            }
+        }
+        self.die(pid, status);
+    }
+
+    fn program(&mut self, pid: u32) -> Option<&mut Program> {
+        match &mut self.processes.get_mut(&pid)?.kind {
+            Kind::Program(program) => Some(program),
+            _ => None,
+        }
+    }
+
+    /// Its place in the slice, taken when it first needs one.
+    fn join(&mut self, pid: u32) -> bool {
+        let folder = self.home.slices();
+        let preload = self.preload.clone();
+        let Some(Proc {
+            process,
+            kind: Kind::Program(program),
+            ..
+        }) = self.processes.get_mut(&pid)
+        else {
+            return false;
+        };
+        if program.slot.is_some() {
+            return true;
+        }
+        let folder = folder.join(program.job.to_string());
+        let owner = Owner {
+            pid,
+            start_time: process.start_time,
+            pid_namespace: Owner::me().pid_namespace,
+        };
+        // A slice that is damaged or gone grants nothing.
+        let slot = Slice::open(&folder).and_then(|slice| Ok(slice.join_as(owner).ok()));
+        program.slot = slot.ok().flatten();
+        let joined = program.slot.is_some();
+        if joined {
+            self.map(pid, &[&preload, &folder.join("slots")]);
+        }
+        joined
+    }
+
+    fn takes(&mut self, pid: u32, dice: &mut Dice) {
+        let wanted = (1 + dice.below(STEP_MIB / 2)) * 2 << 20;
+        let which = dice.below(8);
+        if !self.join(pid) {
+            return;
+        }
+        let gpus = self.gpus.clone();
+        let left: Vec<u64> = (0..gpus.len()).map(|gpu| self.left(gpu)).collect();
+        let foreign: Vec<u64> = (0..gpus.len()).map(|gpu| self.foreign(gpu)).collect();
+        let Some(program) = self.program(pid) else {
+            return;
+        };
+        let job = program.job;
+        let Some(slot) = &program.slot else { return };
+        let specs = slot.slice().gpus();
+        let Some(at) = usize::try_from(which)
+            .ok()
+            .and_then(|which| which.checked_rem(specs.len()))
+        else {
+            return;
+        };
+        let Some(gpu) = (0..gpus.len()).find(|gpu| uuid(*gpu).to_bytes() == specs[at].uuid) else {
+            return;
+        };
+        if gpus[gpu] != Health::Well {
+            return;
+        }
+        // The context first, as cuCtxCreate does; then the memory. Granted by the limiter is one thing, given by the driver another.
+        let context = match program.held.contains_key(&gpu) {
+            true => 0,
+            false if slot.charge_overhead(at).is_err() => return,
+            false => CONTEXT.get(),
+        };
+        if context > left[gpu] {
+            slot.release_overhead(at);
+            let granted = "a context".to_owned();
+            return self.short(foreign[gpu], job, gpu, granted);
+        }
+        *program.held.entry(gpu).or_default() += context;
+        let Ok(hold) = slot.reserve(at, wanted) else {
+            return;
+        };
+        if context + wanted > left[gpu] {
+            drop(hold);
+            let granted = format!("{wanted} bytes");
+            return self.short(foreign[gpu], job, gpu, granted);
+        }
+        hold.commit();
+        *program.held.entry(gpu).or_default() += wanted;
+    }
+
+    /// The limiter has granted what the driver does not have: too much was promised, unless somebody else has it.
+    fn short(&mut self, foreign: u64, job: u64, gpu: usize, granted: String) {
+        if foreign == 0 {
+            let left = self.left(gpu);
+            self.broken(format!(
+                "job {job} was granted {granted} of GPU {gpu}, of which {left} bytes are left"
+            ));
+        }
+    }
+
+    fn frees(&mut self, pid: u32) {
+        let Some(program) = self.program(pid) else {
+            return;
+        };
+        let Some(slot) = &program.slot else { return };
+        for (at, spec) in slot.slice().gpus().iter().enumerate() {
+            for (gpu, held) in &mut program.held {
+                if uuid(*gpu).to_bytes() == spec.uuid && *held > CONTEXT.get() {
+                    slot.release(at, *held - CONTEXT.get());
+                    *held = CONTEXT.get();
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,623 @@
+//! One run: steps are done to the machine and to the agent, and after each everything is held against the laws.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::time::Duration;
+
+use divvy_api::home::Home;
+use divvy_api::v1::{self, Amount, Error, JobState, ProjectChange, Resize, Runner, Submit};
+use divvy_core::{JobId, Order, Preemption};
+use jiff::SignedDuration;
+use tempfile::TempDir;
+use tokio::sync::oneshot;
+
+use super::daemon::{self, Call, Daemon, Kept, Manner};
+use super::dice::Dice;
+use super::gpus::Health;
+use super::kernel::Kind;
+use super::steps::{Step, What};
+use super::{WORLD, World, clock, with};
+use crate::access::{Caller, Role};
+use crate::account::Account;
+use crate::job::Submitter;
+use crate::mailbox::{Message, Milestone, ProjectAct};
+
+const GPUS: usize = 3;
+
+/// Where a run's files are: in memory where the machine lets us, for a run syncs its journal some hundred times.
+fn folder() -> TempDir {
+    let memory = Path::new("/dev/shm");
+    let made = match memory.is_dir() {
+        true => TempDir::new_in(memory),
+        false => TempDir::new(),
+    };
+    made.expect("a temporary folder")
+}
+
+/// An answer that somebody waits for.
+struct Pending {
+    what: Asked,
+    answer: oneshot::Receiver<Result<v1::Job, Error>>,
+}
+
+enum Asked {
+    /// By idempotency key.
+    Submit(String),
+    Cancel(JobId),
+    /// A client comes for its job when it is told that it starts.
+    Come(JobId),
+    Other,
+}
+
+pub struct Run {
+    folder: TempDir,
+    pub home: Home,
+    manner: Manner,
+    pub daemon: Option<Daemon>,
+    inbox: Vec<Message>,
+    pending: Vec<Pending>,
+    /// What was submitted, and has not been answered.
+    unanswered: BTreeMap<String, Submit>,
+    /// Keys of acknowledged jobs.
+    pub keys: BTreeMap<String, JobId>,
+    submitted: u64,
+    clients: BTreeSet<JobId>,
+    /// Whose cancelling was acknowledged.
+    pub cancelled: BTreeSet<JobId>,
+    /// Jobs that have ended, and how.
+    pub ended: BTreeMap<JobId, String>,
+    /// What the agent remembered when its journal was last committed, and what it would remember if that happened now.
+    committed: BTreeMap<JobId, Kept>,
+    pub steps: u64,
+}
+
+impl Run {
+    pub fn new(seed: u64) -> Self {
+        let folder = folder();
+        let root = folder.path().canonicalize().expect("it was just made");
+        let home = Home::under(root.join("home")).expect("a short path");
+        home.create().expect("a home");
+        let proc = root.join("proc");
+        std::fs::create_dir(&proc).expect("a folder");
+        let preload = root.join("libdivvy_preload.so");
+        std::fs::write(&preload, "").expect("a file");
+        clock::set(Some(Duration::from_secs(1000)));
+        daemon::set_fuse(None);
+        daemon::set_room(None);
+        WORLD.set(Some(World {
+            home: home.clone(),
+            proc,
+            preload,
+            processes: BTreeMap::new(),
+            zombies: BTreeMap::new(),
+            spawned: 0,
+            daemon: None,
+            gpus: vec![Health::Well; GPUS],
+            driver_is_ill: false,
+            no_processes: false,
+            started: BTreeSet::new(),
+            broken: None,
+            told: Vec::new(),
+        }));
+        let mut dice = Dice::new(seed);
+        let manner = Manner {
+            order: dice
+                .one(&[Order::Strict, Order::Fairness])
+                .unwrap_or_default(),
+            backfill: dice.once_in(2),
+            preemption: dice
+                .one(&[Preemption::On, Preemption::Off])
+                .unwrap_or_default(),
+        };
+        let mut run = Self {
+            folder,
+            home,
+            manner,
+            daemon: None,
+            inbox: Vec::new(),
+            pending: Vec::new(),
+            unanswered: BTreeMap::new(),
+            keys: BTreeMap::new(),
+            submitted: 0,
+            clients: BTreeSet::new(),
+            cancelled: BTreeSet::new(),
+            ended: BTreeMap::new(),
+            committed: BTreeMap::new(),
+            steps: 0,
+        };
+        for name in ["red", "blue"] {
+            let change = ProjectChange {
+                quota: Some(1000),
+                ..ProjectChange::default()
+            };
+            run.inbox.push(Message::Project {
+                name: name.to_owned(),
+                act: ProjectAct::Add(change),
+                reply: oneshot::channel().0,
+            });
+        }
+        run
+    }
+
+    /// All steps, and the calm after them.
+    ///
+    /// # Errors
+    /// What did not hold.
+    pub fn all(&mut self, steps: &[Step]) -> Result<(), String> {
+        for step in steps {
+            with(|world| world.say(|| format!("{step}")));
+            self.step(*step)?;
+            self.hold()?;
+        }
+        self.calm()
+    }
+
+    fn step(&mut self, step: Step) -> Result<(), String> {
+        self.steps += 1;
+        let mut dice = Dice::new(step.number);
+        let gpu = usize::try_from(step.number).unwrap_or(0) % GPUS;
+        match step.what {
+            What::Round => self.round(true)?,
+            What::Blindfold => self.round(false)?,
+            What::Time => {
+                let ms = dice.one(&[5, 100, 300, 1000, 3000, 12_000, 35_000]);
+                clock::advance(Duration::from_millis(ms.unwrap_or(5)));
+            }
+            What::Submit => self.submits(Runner::Supervisor, &mut dice),
+            What::Client => self.submits(Runner::Client, &mut dice),
+            What::Cancel => self.asks(&mut dice, |reference, id, reply| {
+                (Message::Cancel { reference, reply }, Asked::Cancel(id))
+            }),
+            What::Requeue => self.asks(&mut dice, |reference, _, reply| {
+                (Message::Requeue { reference, reply }, Asked::Other)
+            }),
+            What::Suspend | What::Resume => {
+                let suspend = step.what == What::Suspend;
+                self.asks(&mut dice, |reference, _, reply| {
+                    let pause = Message::Pause {
+                        reference,
+                        suspend,
+                        reply,
+                    };
+                    (pause, Asked::Other)
+                });
+            }
+            What::Resize => {
+                let thousandths = dice.one(&[125, 250, 500, 750]).unwrap_or(250);
+                let resize = Resize {
+                    amount: Some(Amount::Share { thousandths }),
+                    compute: None,
+                };
+                self.asks(&mut dice, |reference, _, reply| {
+                    let resize = Message::Resize {
+                        reference,
+                        resize,
+                        reply,
+                    };
+                    (resize, Asked::Other)
+                });
+            }
+            What::Wait => self.asks(&mut dice, |reference, _, reply| {
+                let wait = Message::Wait {
+                    reference,
+                    milestone: Milestone::Ended,
+                    reply,
+                };
+                (wait, Asked::Other)
+            }),
+            What::Leave => {
+                let count = u64::try_from(self.pending.len()).unwrap_or(0);
+                if count > 0 {
+                    let at = usize::try_from(dice.below(count)).unwrap_or(0);
+                    let pending = self.pending.remove(at);
+                    if let Asked::Come(id) = pending.what {
+                        self.clients.remove(&id);
+                    }
+                }
+            }
+            What::Supervisors => {
+                self.others(false, &mut dice, |kind| matches!(kind, Kind::Supervisor(_)))
+            }
+            What::Programs => {
+                self.others(false, &mut dice, |kind| matches!(kind, Kind::Program(_)))
+            }
+            What::KillSupervisor | What::KillProgram => {
+                let supervisors = step.what == What::KillSupervisor;
+                let mortal = move |kind: &Kind| match kind {
+                    Kind::Supervisor(_) => supervisors,
+                    Kind::Program(_) => !supervisors,
+                    _ => false,
+                };
+                with(|world| {
+                    if let Some(pid) = dice.one(&world.pids(mortal)) {
+                        world.kill(pid);
+                    }
+                });
+            }
+            What::Crash => daemon::set_fuse(u32::try_from(dice.below(40)).ok()),
+            What::Stop => {
+                if self.daemon.take().is_some() {
+                    self.gone("SIGTERM");
+                }
+            }
+            What::DiskFull => daemon::set_room(u32::try_from(dice.below(12)).ok()),
+            What::DiskFree => daemon::set_room(None),
+            other => {
+                with(|world| world.suffers(other, gpu, &mut dice));
+            }
+        }
+        Ok(())
+    }
+
+    /// The agent does a round; one that is dead is started first.
+    fn round(&mut self, looks: bool) -> Result<(), String> {
+        if self.daemon.is_none() {
+            self.start()?;
+        }
+        let Some(daemon) = &mut self.daemon else {
+            return Ok(());
+        };
+        let messages = std::mem::take(&mut self.inbox);
+        let called = daemon::call(|| daemon.round(messages, looks));
+        let now = daemon.kept();
+        if daemon::has_committed() {
+            self.committed = now;
+        }
+        match called {
+            Call::Done(()) => self.answers(),
+            Call::Dead(how) => {
+                // What was answered before it died was answered.
+                self.answers()?;
+                self.daemon = None;
+                self.gone(&how);
+                Ok(())
+            }
+            Call::Bug(what) => Err(what),
+        }
+    }
+
+    fn start(&mut self) -> Result<(), String> {
+        daemon::appears();
+        let (home, manner) = (self.home.clone(), self.manner);
+        match daemon::call(|| Daemon::start(&home, manner)) {
+            Call::Done(Some((daemon, before))) => {
+                if before != self.committed {
+                    let other = daemon::difference(&self.committed, &before);
+                    return Err(format!("a restart yields something else\n{other}"));
+                }
+                self.committed = daemon.kept();
+                self.daemon = Some(daemon);
+                Ok(())
+            }
+            Call::Done(None) => {
+                self.gone("no GPU answers");
+                Ok(())
+            }
+            Call::Dead(how) => {
+                // How far it came is only in its journal.
+                if daemon::has_committed() {
+                    self.committed = self.read_journal()?;
+                }
+                self.gone(&how);
+                Ok(())
+            }
+            Call::Bug(what) => Err(what),
+        }
+    }
+
+    fn read_journal(&self) -> Result<BTreeMap<JobId, Kept>, String> {
+        daemon::read(&self.home).map_err(|error| error.to_string())
+    }
+
+    /// The agent is no more, and everybody who waited for it hears that.
+    fn gone(&mut self, how: &str) {
+        daemon::set_fuse(None);
+        with(|world| {
+            world.say(|| format!("  the agent is gone: {how}"));
+            world.daemon_died();
+        });
+        self.inbox.clear();
+        self.pending.clear();
+        // A client that lost the agent does not come.
+        self.clients.clear();
+    }
+
+    /// Takes what has been answered.
+    fn answers(&mut self) -> Result<(), String> {
+        for mut pending in std::mem::take(&mut self.pending) {
+            let answer = match pending.answer.try_recv() {
+                Ok(answer) => answer,
+                Err(oneshot::error::TryRecvError::Empty) => {
+                    self.pending.push(pending);
+                    continue;
+                }
+                Err(oneshot::error::TryRecvError::Closed) => continue,
+            };
+            match (pending.what, answer) {
+                (Asked::Submit(key), Ok(job)) => self.acknowledged(key, &job)?,
+                // Refused, and nothing is to come of it.
+                (Asked::Submit(key), Err(_)) => drop(self.unanswered.remove(&key)),
+                (Asked::Cancel(id), Ok(_)) => drop(self.cancelled.insert(id)),
+                (Asked::Come(id), Ok(job)) if job.state != JobState::Ended => {
+                    self.clients.remove(&id);
+                    let dir = self.home.job(&job.id);
+                    with(|world| world.client_comes(&dir));
+                }
+                (Asked::Come(id), _) => drop(self.clients.remove(&id)),
+                (Asked::Cancel(_) | Asked::Other, _) => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn acknowledged(&mut self, key: String, job: &v1::Job) -> Result<(), String> {
+        let id: JobId = job
+            .id
+            .parse()
+            .map_err(|_| "a job without a number".to_owned())?;
+        let submit = self.unanswered.remove(&key);
+        if let Some(before) = self.keys.insert(key.clone(), id)
+            && before != id
+        {
+            return Err(format!("the key {key} stands for jobs {before} and {id}"));
+        }
+        if submit.is_some_and(|submit| submit.runner == Runner::Client) && self.clients.insert(id) {
+            let (reply, answer) = oneshot::channel();
+            self.inbox.push(Message::Wait {
+                reference: id.to_string(),
+                milestone: Milestone::Starting,
+                reply,
+            });
+            self.pending.push(Pending {
+                what: Asked::Come(id),
+                answer,
+            });
+        }
+        Ok(())
+    }
+
+    fn submits(&mut self, runner: Runner, dice: &mut Dice) {
+        // Who has not been answered asks again.
+        let again = dice.once_in(3).then(|| self.unanswered.iter().next());
+        let (key, submit) = match again.flatten() {
+            Some((key, submit)) => (key.clone(), submit.clone()),
+            None => {
+                self.submitted += 1;
+                let key = format!("key-{}", self.submitted);
+                (key.clone(), submission(key, runner, dice, &self.keys))
+            }
+        };
+        self.sends(key, submit);
+    }
+
+    fn sends(&mut self, key: String, submit: Submit) {
+        self.unanswered.insert(key.clone(), submit.clone());
+        let (reply, answer) = oneshot::channel();
+        self.inbox.push(Message::Submit {
+            submit: Box::new(submit),
+            by: Box::new(caller()),
+            reply,
+        });
+        self.pending.push(Pending {
+            what: Asked::Submit(key),
+            answer,
+        });
+    }
+
+    /// Somebody wants something of a job.
+    fn asks(
+        &mut self,
+        dice: &mut Dice,
+        ask: impl FnOnce(String, JobId, oneshot::Sender<Result<v1::Job, Error>>) -> (Message, Asked),
+    ) {
+        let known: Vec<JobId> = self
+            .keys
+            .values()
+            .filter(|id| !self.ended.contains_key(id))
+            .copied()
+            .collect();
+        let Some(id) = dice.one(&known) else { return };
+        let (reply, answer) = oneshot::channel();
+        let (message, what) = ask(id.to_string(), id, reply);
+        self.inbox.push(message);
+        self.pending.push(Pending { what, answer });
+    }
+
+    /// Some of the other processes do something.
+    fn others(&mut self, calm: bool, dice: &mut Dice, who: impl Fn(&Kind) -> bool) {
+        with(|world| {
+            for pid in world.pids(&who) {
+                let awake = world.processes.get(&pid).is_some_and(|one| !one.stopped);
+                if !awake || !(calm || dice.once_in(2)) {
+                    continue;
+                }
+                world.supervisor_steps(pid, dice);
+                world.program_steps(pid, calm, dice);
+            }
+        });
+    }
+
+    /// No more faults: everything comes to its end, and then nothing is left.
+    fn calm(&mut self) -> Result<(), String> {
+        with(|world| {
+            world.say(|| "calm".to_owned());
+            world.driver_is_ill = false;
+            world.no_processes = false;
+            world.gpus = vec![Health::Well; GPUS];
+            for pid in world.pids(|kind| matches!(kind, Kind::Stranger { .. })) {
+                world.kill(pid);
+            }
+        });
+        daemon::set_fuse(None);
+        daemon::set_room(None);
+        if self.daemon.take().is_some() {
+            // It serves the GPUs that answered when it was started.
+            self.gone("SIGTERM");
+        }
+        for (key, submit) in self.unanswered.clone() {
+            self.sends(key, submit);
+        }
+        let mut dice = Dice::new(0);
+        for second in 0..CALM {
+            if second % 20 == 0 {
+                self.lets_all_go_on();
+            }
+            self.round(true)?;
+            self.hold()?;
+            for _ in 0..3 {
+                self.others(true, &mut dice, |_| true);
+                self.hold()?;
+            }
+            clock::advance(Duration::from_secs(1));
+            let done = self
+                .daemon
+                .as_ref()
+                .is_some_and(|one| one.kept().is_empty());
+            if done && self.unanswered.is_empty() && self.inbox.is_empty() {
+                self.round(true)?;
+                self.hold()?;
+                return self.nothing_is_left();
+            }
+        }
+        let left = self.daemon.as_ref().map(Daemon::kept).unwrap_or_default();
+        let left = daemon::difference(&left, &BTreeMap::new());
+        Err(format!(
+            "{CALM} s without a fault, and these have not ended:\n{left}"
+        ))
+    }
+
+    /// Whoever is suspended would not end.
+    fn lets_all_go_on(&mut self) {
+        for id in self.keys.values() {
+            self.inbox.push(Message::Pause {
+                reference: id.to_string(),
+                suspend: false,
+                reply: oneshot::channel().0,
+            });
+        }
+    }
+}
+
+/// Rounds of a second: longer than any time limit, silence or grace, one after the other.
+const CALM: u32 = 300;
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        self.daemon = None;
+        WORLD.set(None);
+        clock::set(None);
+        daemon::set_fuse(None);
+        daemon::set_room(None);
+        let _ = self.folder.path();
+    }
+}
+
+impl World {
+    pub fn pids(&self, who: impl Fn(&Kind) -> bool) -> Vec<u32> {
+        let living = self
+            .processes
+            .iter()
+            .filter(|(pid, one)| who(&one.kind) && !self.zombies.contains_key(pid));
+        living.map(|(pid, _)| *pid).collect()
+    }
+
+    /// A fault of the machine, or its end.
+    fn suffers(&mut self, what: What, gpu: usize, dice: &mut Dice) {
+        match what {
+            What::NoProcesses => self.no_processes = true,
+            What::Processes => self.no_processes = false,
+            What::GpuIll => self.gpus[gpu] = Health::Ill,
+            What::GpuLost => self.gpus[gpu] = Health::Lost,
+            What::GpuAbsent => self.gpus[gpu] = Health::Absent,
+            What::GpuWell => self.gpus[gpu] = Health::Well,
+            What::DriverIll => self.driver_is_ill = true,
+            What::DriverWell => self.driver_is_ill = false,
+            What::Stranger => {
+                let bytes = self.left(gpu).min((1 + dice.below(30)) << 30);
+                if bytes > 0 {
+                    self.spawn(1, None, Kind::Stranger { gpu, bytes });
+                }
+            }
+            What::StrangerLeaves => {
+                let strangers = self.pids(|kind| matches!(kind, Kind::Stranger { .. }));
+                if let Some(pid) = dice.one(&strangers) {
+                    self.kill(pid);
+                }
+            }
+            What::ClockJump => {
+                let seconds = dice.one(&[-86_400, -60, 60, 86_400]).unwrap_or(60);
+                clock::jump(SignedDuration::from_secs(seconds));
+            }
+            _ => {}
+        }
+    }
+}
+
+fn caller() -> Caller {
+    let Submitter { uid, gid } = Submitter::me();
+    Caller {
+        account: Account {
+            uid,
+            gid,
+            name: "ana".to_owned(),
+            groups: Vec::new(),
+        },
+        role: Role::Admin,
+        sees_all: true,
+    }
+}
+
+fn submission(
+    key: String,
+    runner: Runner,
+    dice: &mut Dice,
+    known: &BTreeMap<String, JobId>,
+) -> Submit {
+    let amounts = [
+        None,
+        Some(Amount::Share { thousandths: 125 }),
+        Some(Amount::Share { thousandths: 400 }),
+        Some(Amount::Memory { bytes: 20 << 30 }),
+        Some(Amount::Whole { count: 1 }),
+        Some(Amount::Range { min: 1, max: 3 }),
+        Some(Amount::Shares {
+            count: 2,
+            thousandths: 300,
+        }),
+    ];
+    let amount = usize::try_from(dice.below(7)).unwrap_or(0);
+    let amount = amounts.into_iter().nth(amount).flatten();
+    let queue = dice.one(&["dual", "half", "quarter"]);
+    let before = known.values().copied().collect::<Vec<_>>();
+    let after = dice.once_in(8).then(|| dice.one(&before)).flatten();
+    Submit {
+        command: vec!["true".to_owned()],
+        // A queue with an amount has its own.
+        queue: queue.filter(|_| amount.is_none()).map(str::to_owned),
+        amount,
+        project: dice
+            .one(&[None, Some("red"), Some("blue")])
+            .flatten()
+            .map(str::to_owned),
+        cwd: "/".to_owned(),
+        env: BTreeMap::from([("PATH".to_owned(), "/usr/bin".to_owned())]),
+        runner,
+        idempotency_key: Some(key),
+        priority: dice.one(&[0, 0, 1]).unwrap_or(0),
+        preemptible: dice.once_in(2),
+        time_limit_s: dice.once_in(5).then_some(20),
+        retries: u32::try_from(dice.below(3)).unwrap_or(0),
+        secrets: match dice.once_in(4) {
+            true => BTreeMap::from([("TOKEN".to_owned(), "hush".to_owned())]),
+            false => BTreeMap::new(),
+        },
+        after: after
+            .map(|job| v1::After {
+                job: job.to_string(),
+                ok: dice.once_in(2),
+            })
+            .into_iter()
+            .collect(),
+        ..Submit::default()
+    }
+}

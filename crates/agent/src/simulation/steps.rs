@@ -1,0 +1,120 @@
+//! What can happen in a run.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::dice::Dice;
+
+/// One thing that happens; the number decides what is left open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step {
+    pub what: What,
+    pub number: u64,
+}
+
+/// The table of them: its word, and how often it comes compared with others.
+macro_rules! whats {
+    ($($(#[$doc:meta])* $name:ident = $word:literal, $weight:literal;)*) => {
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum What {
+            $($(#[$doc])* $name,)*
+        }
+
+        impl What {
+            const ALL: &[(Self, &str, u64)] = &[$((Self::$name, $word, $weight),)*];
+        }
+    };
+}
+
+whats! {
+    /// The agent does a round, or is started where none is.
+    Round = "round", 60;
+    /// The same, with nobody having looked at the GPUs.
+    Blindfold = "blindfold", 8;
+    Time = "time", 12;
+    Submit = "submit", 24;
+    /// A job that its client runs.
+    Client = "client", 5;
+    Cancel = "cancel", 6;
+    Requeue = "requeue", 4;
+    Suspend = "suspend", 4;
+    Resume = "resume", 4;
+    Resize = "resize", 8;
+    Wait = "wait", 4;
+    /// A client that waits goes away.
+    Leave = "leave", 3;
+    Supervisors = "supervisors", 50;
+    Programs = "programs", 40;
+    KillSupervisor = "kill-supervisor", 4;
+    KillProgram = "kill-program", 5;
+    /// The agent dies at one of the next points that it comes to.
+    Crash = "crash", 14;
+    /// SIGTERM.
+    Stop = "stop", 2;
+    DiskFull = "disk-full", 3;
+    DiskFree = "disk-free", 6;
+    NoProcesses = "no-processes", 2;
+    Processes = "processes", 5;
+    GpuIll = "gpu-ill", 3;
+    GpuLost = "gpu-lost", 2;
+    GpuAbsent = "gpu-absent", 1;
+    GpuWell = "gpu-well", 6;
+    DriverIll = "driver-ill", 2;
+    DriverWell = "driver-well", 5;
+    Stranger = "stranger", 3;
+    StrangerLeaves = "stranger-leaves", 3;
+    ClockJump = "clock-jump", 2;
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let word = What::ALL.iter().find(|(what, ..)| *what == self.what);
+        write!(
+            out,
+            "{}:{:x}",
+            word.map_or("", |(_, word, _)| word),
+            self.number
+        )
+    }
+}
+
+impl FromStr for Step {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("{text:?} is no step");
+        let (word, number) = text.split_once(':').ok_or_else(wrong)?;
+        let found = What::ALL.iter().find(|(_, known, _)| *known == word);
+        Ok(Self {
+            what: found.ok_or_else(wrong)?.0,
+            number: u64::from_str_radix(number, 16).map_err(|_| wrong())?,
+        })
+    }
+}
+
+/// The steps of a seed.
+pub fn of(seed: u64, count: usize) -> Vec<Step> {
+    let mut dice = Dice::new(seed);
+    let all: u64 = What::ALL.iter().map(|(.., weight)| weight).sum();
+    let mut one = || {
+        let mut left = dice.below(all);
+        let what = What::ALL.iter().find(|(.., weight)| {
+            let here = left < *weight;
+            left = left.saturating_sub(*weight);
+            here
+        });
+        Step {
+            what: what.map_or(What::Round, |(what, ..)| *what),
+            number: dice.next() >> 32,
+        }
+    };
+    (0..count).map(|_| one()).collect()
+}
+
+#[test]
+fn a_step_is_read_back_as_it_was_written() {
+    for step in of(7, 200) {
+        assert_eq!(step.to_string().parse(), Ok(step));
+    }
+    assert!("nothing:1".parse::<Step>().is_err());
+}

@@ -1,0 +1,187 @@
+//! What `crate::supervise` does, one step at a time, so that it can be killed between any two of them. The records are the real ones.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use super::dice::Dice;
+use super::kernel::{Kind, SIGTERM};
+use super::program::Program;
+use super::{World, clock};
+use crate::clock::now;
+use crate::process::Process;
+use crate::records::{Begun, Exit, JobDir, Outcome};
+
+pub struct Supervisor {
+    pub dir: JobDir,
+    lock: Option<File>,
+    at: At,
+    grace: Duration,
+    program: Option<u32>,
+    outcome: Option<Outcome>,
+    told_at: Option<Duration>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum At {
+    Begin,
+    Launched,
+    Spawned,
+    Watches,
+    Ends,
+}
+
+/// As wait(2) has it.
+fn outcome(status: i32) -> Outcome {
+    match status & 0x7f {
+        0 => Outcome::Exited {
+            exit_code: status >> 8,
+        },
+        signal => Outcome::Signaled { signal },
+    }
+}
+
+impl Supervisor {
+    pub fn new(dir: &Path, lock: File) -> Self {
+        Self {
+            dir: JobDir::new(dir),
+            lock: Some(lock),
+            at: At::Begin,
+            grace: Duration::ZERO,
+            program: None,
+            outcome: None,
+            told_at: None,
+        }
+    }
+
+    /// A child of its has ended.
+    pub fn reap(&mut self, pid: u32, status: i32) {
+        if self.program == Some(pid) {
+            self.outcome = Some(outcome(status));
+        }
+    }
+}
+
+impl World {
+    /// A supervisor does the next thing that it has to do.
+    pub fn supervisor_steps(&mut self, pid: u32, dice: &mut Dice) {
+        let Some(proc) = self.processes.get_mut(&pid) else {
+            return;
+        };
+        let (process, session, told) = (proc.process, proc.session, proc.told);
+        let Kind::Supervisor(supervisor) = &mut proc.kind else {
+            return;
+        };
+        let begun = |process: Process| Begun { process, at: now() };
+        let dir = supervisor.dir.clone();
+        match supervisor.at {
+            // Its signal handlers are not there yet.
+            At::Begin if told => self.die(pid, SIGTERM),
+            At::Begin => {
+                let spent = !matches!((dir.exit(), dir.launch()), (Ok(None), Ok(None)));
+                let spec = dir.spec().ok().flatten().filter(|_| !spent);
+                match spec {
+                    Some(spec) if dir.write_launch(&begun(process)).is_ok() => {
+                        supervisor.grace = Duration::from_millis(spec.grace_ms);
+                        supervisor.at = At::Launched;
+                    }
+                    _ => self.die(pid, 1 << 8),
+                }
+            }
+            At::Launched if dice.once_in(12) => {
+                supervisor.outcome = Some(Outcome::Launch {
+                    launch_error: "no such program".to_owned(),
+                    exit_code: 127,
+                });
+                supervisor.at = At::Ends;
+            }
+            At::Launched => {
+                supervisor.at = At::Spawned;
+                let program = Program::of(&dir, dice);
+                self.ran(&program);
+                let program = self.spawn(pid, Some(session), Kind::Program(program));
+                if let Some(supervisor) = self.supervisor(pid) {
+                    supervisor.program = Some(program);
+                }
+            }
+            At::Spawned => {
+                supervisor.at = At::Watches;
+                let program = supervisor.program;
+                let program = program.and_then(|pid| self.processes.get(&pid));
+                // One that has ended already is a zombie until it was waited for: its pid is known all the same.
+                if let Some(program) = program {
+                    let _ = dir.write_started(&begun(program.process));
+                }
+            }
+            At::Watches => self.watches(pid, told),
+            At::Ends => {
+                let exit = Exit {
+                    outcome: supervisor
+                        .outcome
+                        .clone()
+                        .unwrap_or(Outcome::Exited { exit_code: 0 }),
+                    at: now(),
+                };
+                // A full disk is waited out.
+                if dir.write_exit(&exit).is_ok() {
+                    supervisor.lock = None;
+                    self.die(pid, 0);
+                }
+            }
+        }
+    }
+
+    fn watches(&mut self, pid: u32, told: bool) {
+        let time = clock::boot().unwrap_or_default();
+        let below = self.below(pid);
+        let Some(supervisor) = self.supervisor(pid) else {
+            return;
+        };
+        let ended = supervisor.outcome.is_some();
+        if ended && below.is_empty() {
+            supervisor.at = At::Ends;
+            return;
+        }
+        if supervisor.told_at.is_none() && (told || ended) {
+            supervisor.told_at = Some(time);
+            for pid in below {
+                for signal in [Signal::TERM, Signal::CONT] {
+                    self.send(pid, signal);
+                }
+            }
+            return;
+        }
+        let grace = supervisor.grace;
+        if supervisor.told_at.is_some_and(|at| time >= at + grace) {
+            for pid in below {
+                self.kill(pid);
+            }
+        }
+    }
+
+    fn send(&mut self, pid: u32, signal: Signal) {
+        if let Some(proc) = self.processes.get_mut(&pid) {
+            match signal {
+                Signal::CONT => proc.stopped = false,
+                _ => proc.told = true,
+            }
+        }
+    }
+
+    pub fn supervisor(&mut self, pid: u32) -> Option<&mut Supervisor> {
+        match &mut self.processes.get_mut(&pid)?.kind {
+            Kind::Supervisor(supervisor) => Some(supervisor),
+            _ => None,
+        }
+    }
+
+    /// A client that was told that its job starts comes for it.
+    pub fn client_comes(&mut self, dir: &PathBuf) {
+        if let Ok(Some(lock)) = JobDir::new(dir).lock() {
+            let client = Supervisor::new(dir, lock);
+            self.spawn(1, None, Kind::Supervisor(Box::new(client)));
+        }
+    }
+}
