@@ -5,12 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use divvy_api::home::Home;
-use divvy_api::v1::Container;
+use divvy_api::v1::{Container, FrontEnd};
 use divvy_core::reconcile::Policy;
 use divvy_core::{Order, Preemption, QueueSpec};
 
 use crate::access::Rules;
 use crate::container::OnUnlimited;
+use crate::idle::Rule;
+use crate::keep::Keep;
 use crate::supervise::form::{Wish, Wrapper};
 
 /// In which form jobs get their limiter.
@@ -28,6 +30,12 @@ pub struct Config {
     pub backfill: bool,
     pub preemption: Preemption,
     pub grace: Duration,
+    /// Bytes that a job's log may hold; `None`: as many as come.
+    pub log_most: Option<u64>,
+    /// How much of the past is kept.
+    pub keep: Keep,
+    /// What is done with jobs that do nothing with what they hold and have no rule of their own.
+    pub idle: Option<Rule>,
     /// What is done about memory held past the limiter.
     pub on_bypass: Policy,
     pub hostname: String,
@@ -39,6 +47,8 @@ pub struct Config {
     pub groups: Result<PathBuf, String>,
     /// Who may what.
     pub rules: Arc<Rules>,
+    /// What brings jobs from elsewhere.
+    pub front_end: Option<FrontEnd>,
 }
 
 /// How jobs run in containers.

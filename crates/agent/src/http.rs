@@ -6,10 +6,12 @@
 mod body;
 mod crowd;
 mod events;
+mod exec;
 mod gate;
 mod log;
 mod metrics;
 pub mod token;
+mod usage;
 
 use std::collections::BTreeSet;
 use std::future::IntoFuture;
@@ -78,6 +80,7 @@ pub async fn serve(
         .route("/v1/mig/gc", post(mig_gc))
         .route("/v1/queues", get(queues))
         .route("/v1/projects", get(projects))
+        .route("/v1/usage", get(usage::usages))
         .route(
             "/v1/projects/{project}",
             post(add_project).patch(set_project).delete(remove_project),
@@ -88,10 +91,13 @@ pub async fn serve(
         .route("/v1/jobs/{job}/wait", get(wait))
         .route("/v1/jobs/{job}/log", get(log::log))
         .route("/v1/jobs/{job}/cancel", post(cancel))
+        .route("/v1/jobs/{job}/confirm", post(confirm))
         .route("/v1/jobs/{job}/requeue", post(requeue))
         .route("/v1/jobs/{job}/suspend", post(suspend))
         .route("/v1/jobs/{job}/resume", post(resume))
         .route("/v1/jobs/{job}/resize", post(resize))
+        .route("/v1/jobs/{job}/exec", post(exec::exec))
+        .route("/v1/jobs/{job}/signal", post(exec::signal))
         .route("/v1/jobs/{job}/docker", get(docker))
         .route("/v1/jobs/{job}/oom", get(oom))
         .route("/v1/advice", get(advice))
@@ -364,6 +370,22 @@ async fn cancel(State(api): State<Api>, Path(reference): Path<String>) -> Answer
                 .await?,
         ],
     )
+}
+
+async fn confirm(
+    State(api): State<Api>,
+    Extension(caller): Extension<Caller>,
+    Path(reference): Path<String>,
+    Body(confirm): Body<v1::Confirm>,
+) -> Answer<v1::Job> {
+    let (confirm, by) = (Box::new(confirm), Box::new(caller));
+    let confirm = api.mailbox.ask(|reply| Message::Confirm {
+        reference,
+        confirm,
+        by,
+        reply,
+    });
+    list("JobList", vec![confirm.await?])
 }
 
 async fn suspend(State(api): State<Api>, Path(reference): Path<String>) -> Answer<v1::Job> {

@@ -163,6 +163,7 @@ mod tests {
             secrets: BTreeMap::new(),
             array: None,
             container: None,
+            ..Submit::default()
         }
     }
 

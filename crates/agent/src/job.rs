@@ -138,6 +138,7 @@ impl Job {
             .collect();
         self.attempt += 1;
         self.reason = None;
+        self.course.confirmed = None;
         self.step(Event::Placed(grants));
     }
 

@@ -3,7 +3,7 @@
 use std::sync::mpsc::Sender;
 
 use divvy_api::v1::{
-    Error, ErrorCode, GpuChange, GpuChanged, Job, MigGc, MigInstance, Project, ProjectChange,
+    Confirm, Error, ErrorCode, GpuChange, GpuChanged, Job, MigGc, MigInstance, Project, ProjectChange,
     Resize, Submit,
 };
 use divvy_core::JobId;
@@ -13,6 +13,7 @@ use crate::access::Caller;
 use crate::cycle::Cycle;
 use crate::gpu::look::Look;
 use crate::mig::Report;
+use crate::pruner::{Forgotten, Past};
 
 /// Where an answer goes; whoever asked may be gone.
 pub type Reply<T> = oneshot::Sender<Result<T, Error>>;
@@ -61,6 +62,13 @@ pub enum Message {
         reference: String,
         reply: Reply<Job>,
     },
+    /// Starts a job that has its slice and was to be confirmed.
+    Confirm {
+        reference: String,
+        confirm: Box<Confirm>,
+        by: Box<Caller>,
+        reply: Reply<Job>,
+    },
     Resize {
         reference: String,
         resize: Resize,
@@ -84,6 +92,12 @@ pub enum Message {
     },
     /// Asks the state as it is after everything before was made durable.
     Read(Read),
+    /// Puts this into the journal's events.
+    Tell {
+        job: JobId,
+        kind: &'static str,
+        text: String,
+    },
     /// There is news in the folder of this job; `None`: perhaps of any.
     Records(Option<JobId>),
     Looked(Box<Look>),
@@ -91,6 +105,11 @@ pub enum Message {
     Mig(Box<Report>),
     /// The GPUs could not be observed.
     Blind(String),
+    /// What is beyond what is kept.
+    Forget {
+        past: Past,
+        done: Forgotten,
+    },
     Stop,
 }
 

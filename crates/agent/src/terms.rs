@@ -1,5 +1,7 @@
 //! On what terms a job runs, and how it came to where it is.
 
+use std::collections::BTreeMap;
+
 use divvy_api::v1::{self, Error, ErrorCode, Runner, Submit};
 use divvy_core::job::Stop;
 use divvy_core::{JobId, Owner, ProjectName};
@@ -7,6 +9,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::access::{Caller, Role};
+use crate::idle::Rule;
 use crate::intake::usage;
 
 /// Priorities are small numbers, so that there is always one between two others for an administrator.
@@ -14,6 +17,13 @@ const MOST_PRIORITY: i32 = 1000;
 
 /// More would be a loop.
 const MOST_RETRIES: u32 = 1000;
+
+/// How long a slice is kept that nobody confirms or waits for: several times what the answers of a server take that is asked
+/// whether it is still wanted.
+const CONFIRM_WITHIN_S: u64 = 60;
+
+/// A day: a slice that is kept is one that nobody uses.
+const LONGEST_UNCONFIRMED_S: u64 = 24 * 3600;
 
 /// Longest time limit and minimum runtime: a hundred years.
 pub const LONGEST_S: u64 = 100 * 366 * 24 * 3600;
@@ -53,6 +63,15 @@ pub struct Terms {
     /// How often its program is started again after it failed.
     pub retries: u32,
     pub array: Option<ArrayTask>,
+    /// What is done when it does nothing with its GPUs, whatever the daemon would do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idle: Option<Rule>,
+    /// For how long it keeps its slice unconfirmed, where it is to be confirmed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub confirm_within_s: Option<u64>,
+    /// What its front end wants to find again.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
     /// Of the submit that made it, where that had an idempotency key.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
@@ -128,6 +147,9 @@ impl Terms {
             after: Vec::new(),
             retries,
             array: None,
+            idle: submit.idle.map(Rule::of).transpose()?,
+            confirm_within_s: confirm_within(submit)?,
+            labels: submit.labels.clone(),
             digest: None,
         })
     }
@@ -138,6 +160,25 @@ impl Terms {
             priority: self.priority,
             preemptible: self.preemptible,
         }
+    }
+}
+
+/// For how long a job keeps its slice unconfirmed, where it is to be confirmed.
+fn confirm_within(submit: &Submit) -> Result<Option<u64>, Error> {
+    match (submit.confirm, submit.confirm_within_s) {
+        (false, None) => Ok(None),
+        (false, Some(_)) => Err(usage("confirm_within_s is given, and not confirm")
+            .hint("a job that is not to be confirmed waits for nobody")),
+        (true, _) if submit.runner == Runner::Client => Err(usage(
+            "what runs on its client's terminal is started by the client, and confirmed by nobody",
+        )
+        .hint("leave out `confirm`, or have the daemon start it")),
+        (true, within) => match within.unwrap_or(CONFIRM_WITHIN_S) {
+            seconds @ 1..=LONGEST_UNCONFIRMED_S => Ok(Some(seconds)),
+            seconds => Err(usage(format!(
+                "a slice is kept for a confirmation for 1 to {LONGEST_UNCONFIRMED_S} s, not {seconds}"
+            ))),
+        },
     }
 }
 
@@ -155,4 +196,7 @@ pub struct Course {
     pub requeued: bool,
     /// Its processes are stopped until somebody lets them go on.
     pub suspended: bool,
+    /// Digest of the confirmation for the slice that it has, or had last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub confirmed: Option<String>,
 }

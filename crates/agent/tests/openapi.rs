@@ -84,9 +84,11 @@ fn every_route_of_the_document_is_served_and_answers_what_it_says() {
     for route in routes {
         // What needs a living job is asked for one that is not there: the one that is has come to its end. No GPU here can be
         // divided.
-        let changes = ["cancel", "resize", "requeue", "suspend", "resume", "docker"]
-            .iter()
-            .any(|verb| route.path.ends_with(verb));
+        let changes = [
+            "cancel", "confirm", "resize", "requeue", "suspend", "resume", "docker", "exec", "signal",
+        ]
+        .iter()
+        .any(|verb| route.path.ends_with(verb));
         let refused = match route.path {
             "/v1/mig/plan" => Some((422, "no GPU here is in MIG mode")),
             _ if changes => Some((404, "there is no job nobody")),
@@ -99,6 +101,9 @@ fn every_route_of_the_document_is_served_and_answers_what_it_says() {
             .replace("{project}", "vision");
         let body = match (route.method, route.body) {
             ("POST", Body::Json("Resize")) => r#"{"amount":{"kind":"memory","bytes":1073741824}}"#,
+            (_, Body::Json("Confirm")) => r#"{"attempt":1,"labels":{"front.task":"t1"}}"#,
+            (_, Body::Json("Exec")) => r#"{"command":["true"]}"#,
+            (_, Body::Json("SignalJob")) => r#"{"signal":"int"}"#,
             (_, Body::Json("ProjectChange")) => r#"{"quota":500}"#,
             (_, Body::Json("GpuChange")) => r#"{"mode":"exclusive","dry_run":true}"#,
             (_, Body::Json("MigWanted")) => r#"{"profiles":["1g.5gb"]}"#,
@@ -116,7 +121,7 @@ fn every_route_of_the_document_is_served_and_answers_what_it_says() {
         let (of, kind) = match route.answer {
             Answer::List { of, kind } => (of, kind),
             Answer::Events => ("Event", "EventList"),
-            Answer::Bytes => continue,
+            Answer::Bytes | Answer::Frames => continue,
         };
         let body: Value = serde_json::from_str(&body).unwrap();
         assert_eq!(
@@ -160,6 +165,22 @@ fn what_is_no_route_or_no_body_fails_in_the_apis_own_form() {
             404,
             "not_found",
         ),
+        ("POST", "/v1/jobs/1/exec", r#"{"command":[]}"#, 400, "usage"),
+        (
+            "POST",
+            "/v1/jobs/1/exec",
+            r#"{"command":["true"]}"#,
+            404,
+            "not_found",
+        ),
+        (
+            "POST",
+            "/v1/jobs/1/signal",
+            r#"{"signal":"kill"}"#,
+            400,
+            "usage",
+        ),
+        ("GET", "/v1/jobs/1/log?from=middle", "", 400, "usage"),
         ("PATCH", "/v1/gpus/0", "{}", 400, "usage"),
         ("PATCH", "/v1/gpus/0", r#"{"mode":"whole"}"#, 400, "usage"),
         ("PATCH", "/v1/gpus/9", r#"{"mode":"mig"}"#, 404, "not_found"),

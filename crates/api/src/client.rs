@@ -6,6 +6,7 @@
 //! One `Client` may be shared by many tasks: a call takes an idle connection or opens one, and puts it back when the
 //! answer was read whole. It never starts a daemon; who wants that looks for [`ErrorCode::NoDaemon`].
 
+mod exec;
 mod stream;
 
 use std::path::{Path, PathBuf};
@@ -15,19 +16,23 @@ use std::time::Duration;
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1::{SendRequest, handshake};
-use hyper::header::{ACCEPT, CONTENT_TYPE, HOST};
-use hyper::{Method, Request, Response};
+use hyper::header::{ACCEPT, CONNECTION, CONTENT_TYPE, HOST, UPGRADE};
+use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
+use jiff::Timestamp;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 
+use crate::frame::PROTOCOL;
+use crate::route::LOG_FROM;
 use crate::v1::{
-    Advice, DockerArgs, Error, ErrorBody, ErrorCode, Event, Gpu, GpuChange, GpuChanged, Job, List,
-    MigGc, MigInstance, MigPlanned, MigWanted, Node, Oom, Project, ProjectChange, Queue, Resize,
-    Submit, Why,
+    Advice, Confirm, DockerArgs, Error, ErrorBody, ErrorCode, Event, Exec, Gpu, GpuChange, GpuChanged,
+    Job, List, MigGc, MigInstance, MigPlanned, MigWanted, Node, Oom, Project, ProjectChange, Queue,
+    Resize, Signal, SignalJob, Submit, Usage, Why,
 };
 
+pub use exec::{ExecInput, ExecOutput};
 pub use stream::{EventStream, LogStream};
 
 /// What [`Client::wait`] waits for.
@@ -118,6 +123,21 @@ impl Client {
         self.list("/v1/projects").await
     }
 
+    /// What was had of the GPUs and what was used, put together by `user`, `project`, `queue`, `gpu`, `job` (with commas
+    /// between, or nothing).
+    pub async fn usage(
+        &self,
+        by: &str,
+        since: Timestamp,
+        until: Timestamp,
+    ) -> Result<Vec<Usage>, Error> {
+        self.list(&format!(
+            "/v1/usage?by={}&since={since}&until={until}",
+            encoded(by)
+        ))
+        .await
+    }
+
     /// Makes a project.
     pub async fn add_project(&self, name: &str, with: &ProjectChange) -> Result<Project, Error> {
         self.post(&project_path(name), with).await
@@ -186,7 +206,11 @@ impl Client {
         self.post("/v1/jobs", submit).await
     }
 
-    /// Cancels; answers the job as it is right after, perhaps still `stopping`.
+    /// Starts a job that waits for its confirmation; what it answers is on disk. The same again changes nothing.
+    pub async fn confirm(&self, reference: &str, confirm: &Confirm) -> Result<Job, Error> {
+        self.post(&job_path(reference, "/confirm"), confirm).await
+    }
+
     /// Stops every process of a job that runs; it keeps its memory.
     pub async fn suspend(&self, reference: &str) -> Result<Job, Error> {
         self.post(&job_path(reference, "/suspend"), &serde_json::json!({}))
@@ -205,6 +229,7 @@ impl Client {
             .await
     }
 
+    /// Cancels; answers the job as it is right after, perhaps still `stopping`.
     pub async fn cancel(&self, reference: &str) -> Result<Job, Error> {
         self.post(&job_path(reference, "/cancel"), &serde_json::json!({}))
             .await
@@ -225,6 +250,41 @@ impl Client {
         self.one(&job_path(reference, &query)).await
     }
 
+    /// Sends a signal to a running job's program.
+    pub async fn signal(&self, reference: &str, signal: Signal) -> Result<Job, Error> {
+        self.post(&job_path(reference, "/signal"), &SignalJob { signal })
+            .await
+    }
+
+    /// Runs another program inside of a running job, and gives the connection to it.
+    pub async fn exec(
+        &self,
+        reference: &str,
+        exec: &Exec,
+    ) -> Result<(ExecOutput, ExecInput), Error> {
+        let body = serde_json::to_vec(exec)
+            .map_err(|error| internal(format!("cannot write the request: {error}")))?;
+        let path = job_path(reference, "/exec");
+        // A connection of its own: it is never an idle one again.
+        let mut sender = self.connect().await?;
+        let request = Request::builder()
+            .method(Method::POST)
+            .uri(&path)
+            .header(HOST, "divvy")
+            .header(CONTENT_TYPE, "application/json")
+            .header(CONNECTION, "upgrade")
+            .header(UPGRADE, PROTOCOL)
+            .body(Full::new(Bytes::from(body)))
+            .map_err(|error| internal(format!("cannot make a request for {path}: {error}")))?;
+        let response = sender.send_request(request).await;
+        let response = response.map_err(|error| self.lost(&error))?;
+        if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+            return Err(self.failure(response, sender).await);
+        }
+        let connection = hyper::upgrade::on(response).await;
+        connection.map(exec::split).map_err(|error| self.lost(&error))
+    }
+
     /// The job's output from byte `offset`; with `follow` the stream ends when the job has ended and all was sent.
     pub async fn log(
         &self,
@@ -232,15 +292,25 @@ impl Client {
         offset: u64,
         follow: bool,
     ) -> Result<LogStream, Error> {
-        let answer = self
-            .get(&job_path(
-                reference,
-                &format!("/log?offset={offset}&follow={follow}"),
-            ))
-            .await?;
+        self.read_log(reference, &format!("/log?offset={offset}&follow={follow}"))
+            .await
+    }
+
+    /// How much the job has said by now, in bytes: from where its output can be followed.
+    pub async fn log_end(&self, reference: &str) -> Result<u64, Error> {
+        Ok(self.read_log(reference, "/log?from=end").await?.from())
+    }
+
+    async fn read_log(&self, reference: &str, rest: &str) -> Result<LogStream, Error> {
+        let answer = self.get(&job_path(reference, rest)).await?;
+        let headers = answer.response.headers();
+        let from = headers
+            .get(LOG_FROM)
+            .and_then(|from| from.to_str().ok()?.parse().ok());
         Ok(LogStream::new(
             answer.response.into_body(),
             self.socket.clone(),
+            from.unwrap_or(0),
         ))
     }
 
@@ -257,6 +327,7 @@ impl Client {
         Ok(EventStream::new(LogStream::new(
             answer.response.into_body(),
             self.socket.clone(),
+            0,
         )))
     }
 
@@ -375,7 +446,7 @@ impl Client {
             .await
             .map_err(|error| self.lost(&error))?;
         // Ends when the sender is dropped or the agent hangs up; what went wrong is seen by the call in flight.
-        tokio::spawn(connection);
+        tokio::spawn(connection.with_upgrades());
         Ok(sender)
     }
 

@@ -24,6 +24,9 @@ pub fn document() -> Value {
         add::<v1::Event>,
         add::<v1::Submit>,
         add::<v1::Resize>,
+        add::<v1::Confirm>,
+        add::<v1::Exec>,
+        add::<v1::SignalJob>,
         add::<v1::Oom>,
         add::<v1::Advice>,
         add::<v1::GpuChange>,
@@ -34,6 +37,7 @@ pub fn document() -> Value {
         add::<v1::MigGc>,
         add::<v1::Project>,
         add::<v1::ProjectChange>,
+        add::<v1::Usage>,
         add::<v1::ErrorBody>,
         // No call answers with these two: the command line prints them in the same envelope.
         add::<v1::Selftest>,
@@ -79,7 +83,7 @@ fn operation(route: &Route) -> Value {
     }
     let mut operation = json!({
         "summary": route.summary,
-        "responses": { "200": answer(route.answer), "default": failure() },
+        "responses": { success(route.answer): answer(route.answer), "default": failure() },
     });
     if !parameters.is_empty() {
         operation["parameters"] = parameters.into();
@@ -95,11 +99,19 @@ fn query(parameter: &Parameter) -> Value {
         Kind::Flag => json!({ "type": "boolean", "default": false }),
         Kind::Number { default } => json!({ "type": "integer", "minimum": 0, "default": default }),
         Kind::Text => json!({ "type": "string" }),
+        Kind::Default(default) => json!({ "type": "string", "default": default }),
         Kind::OneOf { words, default } => {
             json!({ "type": "string", "enum": words, "default": default })
         }
     };
     json!({ "name": parameter.name, "in": "query", "description": parameter.about, "schema": schema })
+}
+
+fn success(answer: Answer) -> &'static str {
+    match answer {
+        Answer::Frames => "101",
+        _ => "200",
+    }
 }
 
 fn answer(answer: Answer) -> Value {
@@ -114,6 +126,12 @@ fn answer(answer: Answer) -> Value {
                 "application/json": { "schema": list("Event", "EventList") },
                 "text/event-stream": { "schema": bytes },
             },
+        }),
+        Answer::Frames => json!({
+            "description": "With `Connection: Upgrade` and `Upgrade: divvy-exec`: frames follow in both directions. A frame is its kind \
+                (a byte), the length of its content (4 bytes, the highest first), its content (at most 65536 bytes). To the program: 0 \
+                input, 1 end of input, 2 size of the terminal (rows, columns: 2 bytes each), 3 a signal's number (a byte). From it: 4 \
+                output, 5 errors, 6 its end, the last: {\"exit_code\": 0, \"message\": …}",
         }),
         Answer::Bytes => {
             json!({ "description": "The bytes", "content": { "application/octet-stream": { "schema": bytes } } })

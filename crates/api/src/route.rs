@@ -35,6 +35,7 @@ pub enum Kind {
     },
     /// Absent unless given.
     Text,
+    Default(&'static str),
 }
 
 /// What a call takes.
@@ -57,6 +58,8 @@ pub enum Answer {
     Events,
     /// Bytes as a program wrote them.
     Bytes,
+    /// Another protocol on the same connection: [`crate::frame`].
+    Frames,
 }
 
 const fn get(path: &'static str, summary: &'static str, answer: Answer) -> Route {
@@ -82,6 +85,10 @@ const PROJECTS: Answer = Answer::List {
     of: "Project",
     kind: "ProjectList",
 };
+/// Header of a log's answer: the place of its first byte in all that the job has said. Beyond the offset that was asked for, what lay
+/// between is not kept any more.
+pub const LOG_FROM: &str = "divvy-log-from";
+
 const FOLLOW: Parameter = Parameter {
     name: "follow",
     about: "Go on as more comes",
@@ -164,6 +171,33 @@ pub const ROUTES: &[Route] = &[
         )
     },
     Route {
+        query: &[
+            Parameter {
+                name: "by",
+                about: "What rows are put together by: some of user, project, queue, gpu, job, with commas between; nothing for one row",
+                kind: Kind::Default("user,project"),
+            },
+            Parameter {
+                name: "since",
+                about: "From this time on (RFC 3339); 30 days before `until` unless given",
+                kind: Kind::Text,
+            },
+            Parameter {
+                name: "until",
+                about: "Until this time (RFC 3339); now unless given",
+                kind: Kind::Text,
+            },
+        ],
+        ..get(
+            "/v1/usage",
+            "What was had of the GPUs and what was used, by the caller or, for operators, by everybody",
+            Answer::List {
+                of: "Usage",
+                kind: "UsageList",
+            },
+        )
+    },
+    Route {
         query: &[Parameter {
             name: "all",
             about: "Also jobs that have ended",
@@ -215,8 +249,17 @@ pub const ROUTES: &[Route] = &[
         query: &[
             Parameter {
                 name: "offset",
-                about: "Skip so many bytes",
+                about: "Skip so many bytes of all that the job has ever said; `divvy-log-from` in the answer says where it begins, which is \
+                        later where so early output is not kept any more",
                 kind: Kind::Number { default: 0 },
+            },
+            Parameter {
+                name: "from",
+                about: "`end`: begin with what comes next, whatever the offset",
+                kind: Kind::OneOf {
+                    words: &["offset", "end"],
+                    default: "offset",
+                },
             },
             FOLLOW,
         ],
@@ -231,6 +274,15 @@ pub const ROUTES: &[Route] = &[
         ..get(
             "/v1/jobs/{job}/cancel",
             "Take a job out of its queue, or stop it",
+            JOBS,
+        )
+    },
+    Route {
+        method: "POST",
+        body: Body::Json("Confirm"),
+        ..get(
+            "/v1/jobs/{job}/confirm",
+            "Start a job that has its slice and was to be confirmed, perhaps with what it is to run; what is answered is on disk",
             JOBS,
         )
     },
@@ -260,6 +312,24 @@ pub const ROUTES: &[Route] = &[
         ..get(
             "/v1/jobs/{job}/resize",
             "Give a job more or less: at once where it waits or there is room, else once it uses less",
+            JOBS,
+        )
+    },
+    Route {
+        method: "POST",
+        body: Body::Json("Exec"),
+        ..get(
+            "/v1/jobs/{job}/exec",
+            "Run another program inside of a running job: same slice, same user, and it ends with the job",
+            Answer::Frames,
+        )
+    },
+    Route {
+        method: "POST",
+        body: Body::Json("SignalJob"),
+        ..get(
+            "/v1/jobs/{job}/signal",
+            "Send a signal to a running job's program",
             JOBS,
         )
     },

@@ -5,10 +5,12 @@
 
 pub mod advice;
 pub mod bypass;
+pub mod confirm;
 pub mod container;
 mod convert;
 pub mod doctor;
 pub mod error;
+pub mod exec;
 pub mod gpu;
 pub mod job;
 pub mod mig;
@@ -17,26 +19,30 @@ pub mod oom;
 pub mod project;
 pub mod queue;
 pub mod selftest;
+pub mod usage;
 
 pub use advice::Advice;
 pub use bypass::{Bypass, BypassAction, BypassWay};
-pub use container::{Container, DockerArgs};
+pub use confirm::{Confirm, Confirmation};
+pub use container::{Container, DockerArgs, Starter};
 pub use doctor::{Finding, FindingStatus};
 pub use error::{Error, ErrorBody, ErrorCode};
+pub use exec::{Exec, ExecEnd, Signal, SignalJob, Terminal};
 pub use gpu::{Gpu, GpuSlice};
 pub use job::{
-    After, Amount, Array, ArrayTask, ComputeTime, EndReason, Event, Isolation, Job, JobGroup,
+    After, Amount, Array, ArrayTask, ComputeTime, EndReason, Event, Idle, IdleAction, Isolation, Job, JobGroup,
     JobState, Limiter, LimiterForm, Resize, Runner, Slice, Submit, Why, WhyGpu,
 };
 pub use mig::{
     GpuChange, GpuChanged, GpuMode, Mig, MigGc, MigInstance, MigPlanned, MigProfile, MigSlice,
     MigState, MigWanted,
 };
-pub use node::Node;
+pub use node::{FrontEnd, Node};
 pub use oom::{Oom, OomAllocation, OomCause, OomKind, OomPeer, OomRecord};
 pub use project::{Project, ProjectChange};
 pub use queue::Queue;
 pub use selftest::{Selftest, SelftestCheck, SelftestKind, SelftestResult};
+pub use usage::Usage;
 
 use serde::{Deserialize, Serialize};
 
@@ -49,7 +55,7 @@ pub const SCHEMA: &str = "divvy/v1";
 pub struct List<T> {
     pub schema: String,
     /// `JobList`, `GpuList`, `QueueList`, `EventList`, `Why`, `Node`, `Selftest`, `Doctor`, `Oom`, `AdviceList`,
-    /// `MigInstanceList`, `MigPlan`, `GpuChange`, `DockerArgs`, `ProjectList`.
+    /// `MigInstanceList`, `MigPlan`, `GpuChange`, `DockerArgs`, `ProjectList`, `UsageList`.
     pub kind: String,
     pub items: Vec<T>,
 }

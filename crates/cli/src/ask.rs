@@ -21,6 +21,8 @@ const DEFAULT_QUEUE: &str = "default";
 #[derive(Clone, Debug)]
 pub struct Solo {
     pub submit: Submit,
+    /// A line `docker run …` in place of a program; the submission says what container it makes.
+    pub docker: Vec<String>,
     /// Simulated GPUs: `a100-80gb:3`.
     pub sim: Option<String>,
 }
@@ -100,6 +102,7 @@ fn described(args: &JobArgs, runner: Runner) -> Result<Submit> {
         secrets: BTreeMap::new(),
         array: None,
         container: None,
+        ..Submit::default()
     })
 }
 

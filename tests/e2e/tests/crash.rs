@@ -313,5 +313,6 @@ fn submission(home: &Home, command: &[&str], key: &str) -> Submit {
         secrets: BTreeMap::new(),
         array: None,
         container: None,
+        ..Submit::default()
     }
 }

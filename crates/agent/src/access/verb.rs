@@ -10,6 +10,8 @@ pub enum Verb {
     Submit,
     /// Stop, resize or otherwise act on a job.
     Change,
+    /// Run a program as a job's user, with all that the job has.
+    Enter,
     /// Clear away what nobody uses.
     Tidy,
     /// Change the node or the rules for everybody.
@@ -18,11 +20,12 @@ pub enum Verb {
 
 #[cfg(test)]
 impl Verb {
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Look,
         Self::Read,
         Self::Submit,
         Self::Change,
+        Self::Enter,
         Self::Tidy,
         Self::Govern,
     ];
@@ -33,6 +36,7 @@ impl Verb {
             Self::Read => "read",
             Self::Submit => "submit",
             Self::Change => "change",
+            Self::Enter => "enter",
             Self::Tidy => "tidy",
             Self::Govern => "govern",
         }
@@ -61,9 +65,12 @@ pub fn known(method: &str, path: &str) -> Option<Verb> {
         return match (reads, rest) {
             (true, "" | "/why" | "/wait") => Some(Verb::Look),
             (true, "/log" | "/oom" | "/docker") => Some(Verb::Read),
-            (false, "/cancel" | "/resize" | "/requeue" | "/suspend" | "/resume") => {
-                Some(Verb::Change)
-            }
+            (
+                false,
+                "/cancel" | "/confirm" | "/resize" | "/requeue" | "/suspend" | "/resume",
+            ) => Some(Verb::Change),
+            (false, "/signal") => Some(Verb::Change),
+            (false, "/exec") => Some(Verb::Enter),
             _ => None,
         };
     }

@@ -286,6 +286,7 @@ impl Cycle {
         };
         living.job.step(Event::Spawned(process.into()));
         living.job.started_at = Some(at);
+        living.work.wants(Instant::now());
         let job = living.job.clone();
         self.take_roots(id);
         self.store.save(&job)?;

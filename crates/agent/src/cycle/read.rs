@@ -11,6 +11,7 @@ use super::reconcile::Ledger;
 use super::{Cycle, Living};
 use crate::bypass::Bypass;
 use crate::http::Page;
+use crate::idle::Rule;
 use crate::job::Job;
 use crate::keeper::Got;
 use crate::oom;
@@ -124,6 +125,7 @@ impl Cycle {
         v1::Job {
             limiter: self.limiter(living.job.id),
             group: self.group(living.job.id),
+            idle_s: living.idle_for().map(|idle| idle.as_secs()),
             ..self.show(&living.job, now.as_ref(), self.waits.get(&living.job.id))
         }
     }
@@ -217,6 +219,7 @@ impl Cycle {
             reason: wait
                 .map(|wait| wait.reason.to_string())
                 .or_else(|| self.held_up(job))
+                .or_else(|| self.unconfirmed(job))
                 .or_else(|| job.reason.clone()),
             place: wait.and_then(|wait| u32::try_from(wait.place).ok()),
             command: job.ask.command.clone(),
@@ -239,12 +242,17 @@ impl Cycle {
             retries: job.ask.terms.retries,
             runs_before: job.course.runs,
             suspended: job.course.suspended,
+            idle: self.idle_rule(job).map(Rule::shown),
+            idle_s: None,
             array: job.ask.terms.array.map(|task| v1::ArrayTask {
                 array: task.array.unwrap_or(job.id).to_string(),
                 index: task.index,
             }),
             secrets: job.ask.secrets.clone(),
             expected_start: None,
+            attempt: job.attempt,
+            confirmation: job.confirmation(),
+            labels: job.ask.terms.labels.clone(),
             id,
         }
     }
@@ -270,7 +278,10 @@ impl Cycle {
                 .unwrap_or_else(|| "it has ended".to_owned())
         };
         let living = self.jobs.get(&id);
-        let held_up = living.and_then(|living| self.held_up(&living.job));
+        let held_up = living.and_then(|living| {
+            let job = &living.job;
+            self.held_up(job).or_else(|| self.unconfirmed(job))
+        });
         let after = living.map_or(&[][..], |living| &living.after);
         Ok(v1::Why {
             summary: match (job.state, held_up) {
@@ -473,6 +484,7 @@ impl Cycle {
             home: self.config.home.state().display().to_string(),
             system: !self.config.rules.is_private(),
             on_bypass: self.config.on_bypass.to_string(),
+            front_end: self.config.front_end.clone(),
         }
     }
 }

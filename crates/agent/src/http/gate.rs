@@ -197,6 +197,7 @@ impl Veil {
         for (field, nothing) in [
             ("command", Value::Array(Vec::new())),
             ("secrets", Value::Array(Vec::new())),
+            ("labels", Value::Object(serde_json::Map::new())),
             ("container", Value::Null),
             ("cwd", Value::String(String::new())),
             ("directory", Value::String(String::new())),
@@ -243,7 +244,7 @@ mod tests {
         let job = serde_json::json!({
             "id": "7", "uid": 1001, "name": "train", "state": "ended", "reason": "cannot start /secret/x",
             "command": ["/secret/x"], "cwd": "/secret", "directory": "/secret/7", "slice_directory": "/secret/s",
-            "container": {"image": "secret"}, "secrets": ["SECRET"],
+            "container": {"image": "secret"}, "secrets": ["SECRET"], "labels": {"task": "secret"},
             "limiter": {"form": "preload", "reason": "cannot open /secret/libcuda.so.1"}, "group": {"path": "/secret/g"},
         });
         let mut shown = job.clone();

@@ -21,6 +21,12 @@ const MOST_AFTER_IN_ARRAY: usize = 100_000;
 /// Bytes of a job's name.
 pub const LONGEST_NAME: usize = 200;
 
+/// Labels of a job.
+const MOST_LABELS: usize = 32;
+
+/// Bytes of a label's name, and of its value.
+const LONGEST_LABEL: (usize, usize) = (64, 256);
+
 /// Bytes of an idempotency key.
 const LONGEST_KEY: usize = 200;
 
@@ -53,6 +59,7 @@ pub fn submit(submit: &Submit) -> Result<(), Error> {
     )?;
     let key = length(&submit.idempotency_key);
     at_most("the idempotency key", key, LONGEST_KEY, "bytes", shorter)?;
+    labels(submit)?;
     let on = submit.gpus_on.len();
     at_most(
         "the list of GPUs",
@@ -82,6 +89,35 @@ pub fn submit(submit: &Submit) -> Result<(), Error> {
     let what = format!("the array of {tasks} jobs that run after {after}");
     let pairs = tasks.saturating_mul(after);
     at_most(&what, pairs, MOST_AFTER_IN_ARRAY, "pairs", fewer)
+}
+
+fn labels(submit: &Submit) -> Result<(), Error> {
+    let fewer = "labels are for finding a job again; keep the rest elsewhere";
+    let count = submit.labels.len();
+    at_most("the list of labels", count, MOST_LABELS, "entries", fewer)?;
+    let (name_bytes, value_bytes) = LONGEST_LABEL;
+    for (name, value) in &submit.labels {
+        let plain = |one: char| one.is_ascii_alphanumeric() || "._-/:".contains(one);
+        if name.is_empty() || !name.chars().all(plain) {
+            let hint = "use letters, digits and ._-/:";
+            return Err(usage(format!("{name:?} cannot name a label")).hint(hint));
+        }
+        at_most(
+            "the name of a label",
+            name.len(),
+            name_bytes,
+            "bytes",
+            fewer,
+        )?;
+        let what = format!("the label {name}");
+        at_most(&what, value.len(), value_bytes, "bytes", fewer)?;
+        if value.contains(char::is_control) {
+            return Err(usage(format!(
+                "the label {name} has control characters in it"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Refuses a question about too many instances.
@@ -236,6 +272,7 @@ mod tests {
             container: Some(divvy_api::v1::Container {
                 image: "i".into(),
                 arguments: vec![large.clone()],
+                starter: None,
             }),
             ..of(&[])
         };

@@ -10,6 +10,7 @@ use rusqlite::{Connection, OptionalExtension, Params, params};
 use super::bypasses::{self, Bypasses};
 use super::rows::{self, RawJob};
 use super::{Store, StoreError, events, sql};
+use crate::clock::now;
 use crate::job::{Holding, Job, NewJob, Submitter};
 
 impl Store {
@@ -108,15 +109,40 @@ impl Store {
         }
     }
 
+    /// Stores what the job runs after all.
+    pub fn save_amended(
+        &self,
+        job: &Job,
+        env: &BTreeMap<String, String>,
+    ) -> Result<(), StoreError> {
+        let save = || -> rusqlite::Result<usize> {
+            let ask = &job.ask;
+            self.db
+                .prepare_cached(
+                    "UPDATE job SET command = ?2, container = ?3, terms = ?4, env = ?5 WHERE id = ?1",
+                )?
+                .execute(params![
+                    job.id.0,
+                    rows::json(&ask.command)?,
+                    ask.container.as_ref().map(rows::json).transpose()?,
+                    rows::json(&ask.terms)?,
+                    rows::json(env)?,
+                ])
+        };
+        save().map(drop).map_err(sql("store what a job runs"))
+    }
+
     /// Stores what the job was granted, in place of what it held before.
     pub fn hold(&self, job: &Job) -> Result<(), StoreError> {
         let hold = || -> rusqlite::Result<()> {
+            let at = now();
+            self.count_up_to(job.id, at)?;
             self.db
                 .prepare_cached("DELETE FROM holding WHERE job = ?1")?
                 .execute([job.id.0])?;
             let mut insert = self.db.prepare_cached(
-                "INSERT INTO holding (job, ordinal, gpu_uuid, gpu_index, memory, share, label, held, goal_memory, goal_share, mig) \
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 1, ?8, ?9, ?10)",
+                "INSERT INTO holding (job, ordinal, gpu_uuid, gpu_index, memory, share, label, held, goal_memory, goal_share, mig, since, suspended) \
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 1, ?8, ?9, ?10, ?11, ?12)",
             )?;
             for (ordinal, Holding { grant, goal, .. }) in job.holdings.iter().enumerate() {
                 let (memory, share) = (grant.memory.get(), grant.share.thousandths());
@@ -131,6 +157,8 @@ impl Store {
                     goal.map(|goal| goal.memory.get()),
                     goal.map(|goal| goal.share.thousandths()),
                     grant.mig.as_ref().map(rows::json).transpose()?,
+                    at.as_microsecond(),
+                    job.course.suspended,
                 ])?;
             }
             Ok(())
@@ -153,9 +181,11 @@ impl Store {
         save().map(drop).map_err(sql("store a job's new size"))
     }
 
-    /// Stores that the job holds nothing any more, and what is left to tell of what it held.
+    /// Stores that the job holds nothing any more, and what is left to tell of what it held. It held it until its program ended,
+    /// by its record, if it did: nobody pays for the time in which no agent was there to see.
     pub fn release(&self, job: &Job) -> Result<(), StoreError> {
         let release = || -> rusqlite::Result<()> {
+            self.count_up_to(job.id, job.ended_at.unwrap_or_else(now))?;
             let mut update = self.db.prepare_cached(
                 "UPDATE holding SET held = 0, goal_memory = NULL, goal_share = NULL, peak = ?3, denied = ?4, last_denied = ?5, mismatch_max = ?6 \
                  WHERE job = ?1 AND ordinal = ?2",

@@ -255,6 +255,7 @@ pub fn quarter(command: &[&str]) -> Submit {
         secrets: BTreeMap::new(),
         array: None,
         container: None,
+        ..Submit::default()
     }
 }
 

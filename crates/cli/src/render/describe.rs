@@ -2,7 +2,9 @@
 
 use std::fmt::Write as _;
 
-use divvy_api::v1::{Bypass, BypassAction, Isolation, Job, JobState, LimiterForm, Runner, Slice};
+use divvy_api::v1::{
+    Bypass, BypassAction, Confirmation, IdleAction, Isolation, Job, JobState, LimiterForm, Runner, Slice,
+};
 use jiff::Timestamp;
 
 use super::{View, jobs, mig};
@@ -28,7 +30,10 @@ pub fn describe(job: &Job, view: View) -> String {
         &text::clean(job.project.as_deref().unwrap_or_default()),
     );
     facts.add("terms", &terms(job));
+    facts.add("idle", &idle(job));
     facts.add("secrets", &text::clean(&job.secrets.join(", ")));
+    facts.add("labels", &labels(job));
+    facts.add("confirmed", confirmation(job));
     facts.add_time("submitted", Some(job.submitted_at));
     facts.add("starts", &expected(job, view.now));
     facts.add_time("started", job.started_at);
@@ -72,6 +77,26 @@ fn state(job: &Job, now: Timestamp) -> String {
     }
 }
 
+/// `clearml.task=4f2, clearml.queue=half`.
+fn labels(job: &Job) -> String {
+    let labels = job
+        .labels
+        .iter()
+        .map(|(name, value)| format!("{name}={value}"));
+    text::clean(&labels.collect::<Vec<_>>().join(", "))
+}
+
+/// Where it stands that is to be confirmed.
+fn confirmation(job: &Job) -> &'static str {
+    match (job.confirmation, job.state) {
+        (None, _) => "",
+        (Some(Confirmation::Given), _) => "yes",
+        (Some(_), JobState::Ended) => "no",
+        (Some(Confirmation::Ahead), _) => "not before it has its slice",
+        (Some(Confirmation::Awaited), _) => "not yet",
+    }
+}
+
 /// When it starts at the latest, where that is known.
 fn expected(job: &Job, now: Timestamp) -> String {
     let Some(at) = job.expected_start else {
@@ -106,6 +131,24 @@ fn terms(job: &Job) -> String {
         words.push(format!("run {}", job.runs_before + 1));
     }
     words.join(", ")
+}
+
+/// `for 12m, suspended after 30m`: for how long it has done nothing, where somebody minds.
+fn idle(job: &Job) -> String {
+    let Some(rule) = job.idle else {
+        return String::new();
+    };
+    let then = match rule.action {
+        IdleAction::Notify => "told",
+        IdleAction::Suspend => "suspended",
+        IdleAction::Cancel => "cancelled",
+    };
+    let rule = format!("{then} after {}", text::seconds(rule.after_s));
+    match (job.idle_s, job.state) {
+        (Some(idle), _) => format!("for {}, {rule}", text::seconds(idle)),
+        (None, JobState::Running) if !job.suspended => format!("cannot be seen here ({rule})"),
+        (None, _) => rule,
+    }
 }
 
 /// What it runs in, with the flags it asks for.

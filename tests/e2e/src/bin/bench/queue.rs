@@ -74,6 +74,7 @@ fn job(home: &Home, log: &Path) -> Result<Submit> {
         secrets: BTreeMap::new(),
         array: None,
         container: None,
+        ..Submit::default()
     })
 }
 
