@@ -314,7 +314,7 @@ fn lay_root(root: &Path) {
 }
 
 /// The libraries of a program, by ldd.
-fn linked(program: &Path) -> Vec<PathBuf> {
+pub(crate) fn linked(program: &Path) -> Vec<PathBuf> {
     let output = Command::new("ldd")
         .arg(program)
         .output()

@@ -10,11 +10,13 @@
 //! Dialog     a program that is spoken to line by line
 //! Tenant     one of those that gives its GPU work
 //! Engine     a Docker daemon, and images of this machine's files
+//! clearml    a ClearML server, its user, and an instance that serves its queues
 //! ```
 //!
 //! Nothing sleeps for a guessed time: a test waits for a condition, [`until`] it holds or a generous deadline passes.
 #![forbid(unsafe_code)]
 
+pub mod clearml;
 mod dialog;
 pub mod engine;
 mod home;
