@@ -3,6 +3,7 @@
 //! The order matters: nothing is written before the arguments are found sound, nothing is opened before the home is
 //! locked, and nobody is answered before the journal and the world agree.
 
+mod beside;
 mod detach;
 mod doors;
 mod notify;
@@ -10,6 +11,7 @@ mod notify;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::net::TcpListener as StdTcpListener;
+use std::num::NonZeroU32;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixListener as StdListener;
 use std::path::PathBuf;
@@ -17,10 +19,10 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use divvy_api::home::{Home, HomeError};
-use divvy_api::v1::{Container, Error, ErrorCode};
+use divvy_api::v1::{Container, Error, ErrorCode, Idle};
 use divvy_core::reconcile::Policy;
 use divvy_core::{
-    GpuSelection, GpuUuid, Mode, Order, Preemption, QueueName, QueueSpec, can_ever_fit,
+    Amount, GpuSelection, GpuUuid, Mode, Order, Preemption, QueueName, QueueSpec, can_ever_fit,
 };
 use tokio::net::{TcpListener, UnixListener};
 use tokio::signal::unix::{SignalKind, signal};
@@ -30,18 +32,24 @@ use tracing_subscriber::EnvFilter;
 use crate::config::{Config, Containers, GRACE, Simulated};
 use crate::container::{OnUnlimited, engine, plan, sweep};
 use crate::cycle::{Cycle, Parts};
+use crate::log;
 use crate::gpu::{Device, Observation, Observed};
 use crate::http::{self, Api};
+use crate::idle::Rule;
+use crate::keep::Keep;
 use crate::keeper::Keeper;
 use crate::mailbox::{Mailbox, Message};
 use crate::mig::Workers;
 use crate::mig::mode::effective;
 use crate::node::Node;
 use crate::process::Process;
+use crate::pruner::Pruner;
 use crate::simulated;
 use crate::store::{Store, StoreError};
 use crate::supervise::{cgroup, chain};
 use crate::watch::Watch;
+pub use beside::Beside;
+use beside::Working;
 pub use doors::DoorArgs;
 use doors::Doors;
 use notify::Notify;
@@ -56,6 +64,16 @@ const LOCK_LOOK: Duration = Duration::from_millis(2);
 const EVENT_BACKLOG: usize = 4096;
 
 /// What a daemon serves, and how.
+/// How much of what a job says is kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LogSize {
+    #[default]
+    Usual,
+    /// So many bytes.
+    AtMost(u64),
+    Unbounded,
+}
+
 #[derive(Clone, Debug)]
 pub struct DaemonArgs {
     pub gpus: GpuSelection,
@@ -79,8 +97,16 @@ pub struct DaemonArgs {
     pub sim: Option<String>,
     /// Time between SIGTERM and SIGKILL; 10 s when absent.
     pub grace: Option<Duration>,
+    /// What a job's log may hold.
+    pub log: LogSize,
+    /// What is done with jobs that do nothing with their GPUs.
+    pub idle: Option<Idle>,
+    /// How much of the past is kept.
+    pub keep: Keep,
     /// What is done about memory held past the limiter.
     pub on_bypass: Policy,
+    /// Jobs of queues that name no amount get all GPUs, so that there is one at a time.
+    pub all_to_one: bool,
 }
 
 /// Serves until SIGTERM or SIGINT; detached, until the daemon it started answers.
@@ -88,7 +114,7 @@ pub struct DaemonArgs {
 /// # Errors
 /// [`ErrorCode::Conflict`] when this home has a daemon, [`ErrorCode::Usage`] and [`ErrorCode::NeverFits`] for arguments
 /// that do not fit the node, [`ErrorCode::Internal`] for what the machine lacks.
-pub fn daemon(args: DaemonArgs) -> Result<(), Error> {
+pub fn daemon(args: DaemonArgs, beside: Option<Beside>) -> Result<(), Error> {
     let doors = Doors::of(&args.doors)?;
     let home = doors::home(&args.doors)?;
     if args.detached {
@@ -105,14 +131,14 @@ pub fn daemon(args: DaemonArgs) -> Result<(), Error> {
         );
     }
     let _lock = lock(&home)?;
-    serve(args, home, simulated, doors)
+    serve(args, home, simulated, (doors, beside))
 }
 
 fn serve(
     args: DaemonArgs,
     home: Home,
     simulated: Option<Simulated>,
-    doors: Doors,
+    (doors, beside): (Doors, Option<Beside>),
 ) -> Result<(), Error> {
     let store = Store::open(&home.database()).map_err(|error| from_store(&error))?;
     store
@@ -127,7 +153,11 @@ fn serve(
     }
     let managed = select(&args.gpus, &node.observation)?;
     let devices = devices(&node, &store, &managed)?;
-    let queues = with_default(args.queues);
+    let count = u32::try_from(managed.len()).unwrap_or(u32::MAX);
+    let queues = with_default(match args.all_to_one {
+        true => all_to_one(args.queues, count),
+        false => args.queues,
+    });
     check_queues(&queues, &devices)?;
     let observer = Arc::new(node.observer());
     let Node {
@@ -137,12 +167,23 @@ fn serve(
         driver_version,
         ..
     } = node;
+    if let Err(error) = log::can_be_cut(home.state()) {
+        let what = "the logs of jobs cannot be held to --log-size: the file system has no holes in files";
+        tracing::warn!(%error, "{what}");
+    }
     let config = Config {
         queues,
         order: args.order,
         backfill: args.backfill,
         preemption: args.preemption,
         grace: args.grace.unwrap_or(GRACE),
+        log_most: match args.log {
+            LogSize::Usual => Some(log::USUAL),
+            LogSize::AtMost(most) => Some(most),
+            LogSize::Unbounded => None,
+        },
+        idle: args.idle.map(Rule::of).transpose()?,
+        keep: args.keep,
         on_bypass: args.on_bypass,
         hostname: rustix::system::uname()
             .nodename()
@@ -162,6 +203,7 @@ fn serve(
         groups: cgroup::stem(&plan::instance(home.state())),
         home,
         rules: Arc::clone(&doors.rules),
+        front_end: beside.as_ref().map(|beside| beside.about.clone()),
     };
 
     let (sender, messages) = mpsc::channel();
@@ -175,6 +217,7 @@ fn serve(
         )
         .ok();
     let workers = Workers::new(source, mailbox.clone(), config.home.migs());
+    let pruner = Pruner::new(config.home.clone(), config.keep, mailbox.clone());
     let home = Arc::new(config.home.clone());
     let keeper =
         Keeper::start().map_err(|error| internal("starting the keeper of compute time", &error))?;
@@ -204,6 +247,9 @@ fn serve(
     Arc::clone(&observer)
         .report(mailbox.clone())
         .map_err(|error| internal("cannot start a thread", &error))?;
+    pruner
+        .start()
+        .map_err(|error| internal("cannot start a thread", &error))?;
     let (done, cycle_end) = oneshot::channel();
     let work = move || drop(done.send(cycle.run(&messages)));
     let thread = std::thread::Builder::new().name("cycle".into()).spawn(work);
@@ -222,7 +268,10 @@ fn serve(
         .enable_all()
         .build();
     let runtime = runtime.map_err(|error| internal("cannot start the server", &error))?;
-    let ended = runtime.block_on(until_told(api, (listener, tcp), mailbox, cycle_end));
+    // Its calls wait in the socket until they are heard.
+    let beside = Working::start(beside, &home, count)
+        .map_err(|error| internal("cannot start a thread", &error))?;
+    let ended = runtime.block_on(until_told(api, (listener, tcp), mailbox, (cycle_end, beside)));
     runtime.shutdown_background();
     // The name is ours while we hold the lock; the next daemon makes its own.
     let _ = fs::remove_file(home.socket());
@@ -249,7 +298,7 @@ async fn until_told(
     api: Api,
     (listener, tcp): (StdListener, Option<StdTcpListener>),
     mailbox: Mailbox,
-    mut cycle_end: oneshot::Receiver<Result<(), StoreError>>,
+    (mut cycle_end, mut beside): (oneshot::Receiver<Result<(), StoreError>>, Working),
 ) -> Result<(), Error> {
     let listener =
         UnixListener::from_std(listener).map_err(|error| internal("cannot serve", &error))?;
@@ -264,19 +313,34 @@ async fn until_told(
     let _hangup = watch(SignalKind::hangup())?;
     let notify = Notify::from_env();
     notify.ready();
-    let by = tokio::select! {
+    let stopped = |served: io::Result<()>| {
+        let error = served.err().unwrap_or_else(|| io::Error::other("no more connections"));
+        Err(internal("the server has stopped", &error))
+    };
+    let mut serving = std::pin::pin!(http::serve(api, listener, tcp));
+    let (by, left) = tokio::select! {
         () = notify.watch(mailbox.clone()) => return Ok(()),
-        served = http::serve(api, listener, tcp) => {
-            let error = served.err().unwrap_or_else(|| io::Error::other("no more connections"));
-            return Err(internal("the server has stopped", &error));
-        }
+        served = &mut serving => return stopped(served),
         ended = &mut cycle_end => return journal_failed(ended),
-        _ = terminate.recv() => "SIGTERM",
-        _ = interrupt.recv() => "SIGINT",
+        left = beside.ended() => ("the front end's end", Some(left)),
+        _ = terminate.recv() => ("SIGTERM", None),
+        _ = interrupt.recv() => ("SIGINT", None),
     };
     notify.stopping();
+    let left = match left {
+        Some(left) => left,
+        // It still has calls to make. Whoever says it twice does not want to wait for them.
+        None => tokio::select! {
+            left = beside.stopped() => left,
+            served = &mut serving => return stopped(served),
+            ended = &mut cycle_end => return journal_failed(ended),
+            _ = terminate.recv() => Ok(()),
+            _ = interrupt.recv() => Ok(()),
+        },
+    };
     mailbox.post(Message::Stop);
     journal_failed(cycle_end.await)?;
+    left?;
     tracing::info!(
         by,
         "stopped; running jobs go on, and the next daemon finds them"
@@ -301,6 +365,16 @@ fn select(selection: &GpuSelection, observation: &Observation) -> Result<Vec<u32
     selection
         .resolve(&there)
         .map_err(|error| Error::new(ErrorCode::Usage, error.to_string()).hint(error.hint()))
+}
+
+/// Queues whose jobs have the node to themselves.
+fn all_to_one(queues: Vec<QueueSpec>, gpus: u32) -> Vec<QueueSpec> {
+    let all = NonZeroU32::new(gpus).map(Amount::Whole);
+    let whole = |spec: QueueSpec| QueueSpec {
+        amount: spec.amount.or(all),
+        ..spec
+    };
+    queues.into_iter().map(whole).collect()
 }
 
 fn with_default(mut queues: Vec<QueueSpec>) -> Vec<QueueSpec> {

@@ -6,6 +6,7 @@
 
 #[cfg(feature = "client")]
 pub mod client;
+pub mod frame;
 pub mod home;
 #[cfg(feature = "openapi")]
 pub mod openapi;

@@ -4,10 +4,13 @@
 //! refusal can say what would be right. `divvy` has one parser so that help, completion and usage errors agree.
 
 mod admin;
+mod attach;
+mod clearml;
 mod help;
 mod project;
 mod simulate;
 mod terms;
+mod usage;
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -18,10 +21,13 @@ use clap::{Args, FromArgMatches as _, Parser, Subcommand, ValueEnum};
 use divvy_core::reconcile::Policy;
 
 pub use admin::{Admin, AdminGpu, AdminMig, MigGc, MigPlan};
+pub use attach::{Attach, Exec, Shell};
+pub use clearml::ClearMl;
 pub use help::command;
 pub use project::{AdminProject, ProjectArgs, RemoveProject};
 pub use simulate::Simulate;
-pub use terms::TermArgs;
+pub use terms::{IdleWord, TermArgs};
+pub use usage::Usage;
 
 /// Parses a whole command line, the program's name first.
 ///
@@ -51,6 +57,12 @@ pub enum Verb {
     Run(Run),
     /// Put a job in a queue and return
     Submit(Submit),
+    /// Open a shell in a slice of its own, or in that of a running job
+    Shell(Box<Shell>),
+    /// Run another program in a running job's slice
+    Exec(Exec),
+    /// Follow a running job: what it says, signals to it, its exit code
+    Attach(Attach),
     /// Containers in slices
     #[command(subcommand)]
     Docker(Docker),
@@ -62,6 +74,8 @@ pub enum Verb {
     Queues(Read),
     /// Projects: what each is guaranteed, uses and is due
     Projects(Read),
+    /// Who had how much of the GPUs, and what of it was used
+    Usage(Usage),
     /// Everything about one job
     Describe(ReadJob),
     /// What happened, in order
@@ -102,6 +116,12 @@ pub enum Verb {
     /// Own one job's process: started by the daemon
     #[command(hide = true)]
     Supervise(Supervise),
+    /// Make standard input the terminal of a program, and be that program: started by a job's supervisor
+    #[command(hide = true)]
+    OnTerminal(OnTerminal),
+    /// Hold a slice for the shell that is opened in it: started by `shell`
+    #[command(hide = true)]
+    HoldSlice,
     /// Measure what a CUDA context costs: started by the daemon
     #[command(hide = true)]
     ProbeContext(ProbeContext),
@@ -226,6 +246,25 @@ pub enum Docker {
     Run(DockerRun),
     /// What a job's slice adds to a container: flags for `docker run`, or a CDI file
     Args(DockerArgs),
+    /// Run a `docker run` of your own in a slice that lives as long as its container
+    Slice(DockerSlice),
+}
+
+/// Flags of a slice, and a line that starts a container.
+#[derive(Debug, Args)]
+#[command(
+    override_usage = "divvy docker slice {-g AMOUNT | --gpu-memory SIZE} [SLICE FLAGS] [--no-daemon] -- docker run [FLAGS] IMAGE [CMD…]",
+    after_help = help::DOCKER_SLICE,
+    disable_help_flag = true
+)]
+pub struct DockerSlice {
+    /// Flags of the slice, `--`, and the line
+    #[arg(
+        value_name = "WORDS",
+        trailing_var_arg = true,
+        allow_hyphen_values = true
+    )]
+    pub words: Vec<String>,
 }
 
 /// Flags of a slice that `docker run` has no other use for.
@@ -434,15 +473,36 @@ pub struct Daemon {
     /// Return once the daemon serves, and leave it running
     #[arg(short, long)]
     pub detached: bool,
-    /// Stop the daemon that serves now; jobs that run go on
-    #[arg(long, exclusive = true)]
-    pub stop: bool,
+    /// Stop the daemon that serves now, if a worker is named only that one; jobs that run go on, tasks of --clearml are stopped
+    #[arg(long, value_name = "WORKER", num_args = 0..=1, conflicts_with_all = ["detached", "foreground"])]
+    pub stop: Option<Option<String>>,
+    /// Say what the daemon that serves now is, and what it runs
+    #[arg(long, conflicts_with_all = ["stop", "detached", "foreground"])]
+    pub status: bool,
     /// Serve simulated GPUs: a100-80gb:3
     #[arg(long, value_name = "MODEL:N", value_parser = models)]
     pub sim: Option<String>,
     /// Time a job has to end when it is stopped, before it is killed [default: 10s]
     #[arg(long, value_name = "TIME")]
     pub grace: Option<String>,
+    /// What a job's log keeps of its output, the last of it; none: all [default: 256M]
+    #[arg(long, value_name = "SIZE")]
+    pub log_size: Option<String>,
+    /// What to do with jobs that have done nothing with their GPUs for this long, unless they say it themselves: see --idle-action
+    #[arg(long, value_name = "TIME")]
+    pub idle_timeout: Option<String>,
+    /// notify (an event), suspend or cancel [default: notify]
+    #[arg(long, value_name = "ACTION", requires = "idle_timeout", hide_possible_values = true)]
+    pub idle_action: Option<IdleWord>,
+    /// Forget ended jobs, their folders and events after this long
+    #[arg(long, value_name = "TIME", default_value = "90d")]
+    pub keep: String,
+    /// Of ended jobs, keep the newest N at most
+    #[arg(long, value_name = "N", default_value_t = 20_000)]
+    pub keep_jobs: u32,
+    /// Forget what was used after this long
+    #[arg(long, value_name = "TIME", default_value = "400d")]
+    pub keep_usage: String,
     /// What to do about a job that holds GPU memory past the limiter: warn, deny (its slice gets no more), kill
     #[arg(
         long,
@@ -451,6 +511,8 @@ pub struct Daemon {
         hide_possible_values = true
     )]
     pub on_bypass: OnBypass,
+    #[command(flatten)]
+    pub clearml: ClearMl,
 }
 
 /// What is done about an image that the limiter cannot hold.
@@ -516,6 +578,13 @@ pub struct Completion {
 #[derive(Debug, Args)]
 pub struct Supervise {
     pub job_directory: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub struct OnTerminal {
+    /// The program's file, its name, its arguments
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    pub words: Vec<OsString>,
 }
 
 #[derive(Debug, Args)]

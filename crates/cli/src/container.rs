@@ -59,6 +59,7 @@ pub fn asked(image: &str, arguments: &[String]) -> Result<Asked> {
         container: Container {
             image: image.to_owned(),
             arguments: kept,
+            starter: None,
         },
         env,
         detach: options.detach,

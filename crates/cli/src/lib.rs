@@ -29,7 +29,7 @@ use std::process::ExitCode;
 use divvy_api::v1::{Error, Finding};
 
 pub use ask::Solo;
-pub use serve::Daemon;
+pub use serve::{ClearMl, Daemon};
 
 use output::Stop;
 
@@ -40,6 +40,8 @@ pub struct Backend {
     pub daemon: fn(Daemon) -> Result<(), Error>,
     /// Owns the process of one job, whose folder it is given: started by the daemon.
     pub supervise: fn(&Path) -> ExitCode,
+    /// Takes the terminal on standard input and becomes a program: started by a job's supervisor.
+    pub on_terminal: fn(&[OsString]) -> ExitCode,
     /// Runs a job that waits for this client, on this terminal; gives its exit code.
     pub run_here: fn(&Path) -> Result<u8, Error>,
     /// Runs a program in a slice without a daemon; gives its exit code.

@@ -15,11 +15,12 @@ mod projects;
 mod queues;
 mod selftest;
 mod simulate;
+mod usage;
 mod why;
 
 use divvy_api::v1::{
     Advice, Event, Finding, Gpu, GpuChanged, Job, List, MigInstance, MigPlanned, Oom, Project,
-    Queue, Selftest, Why,
+    Queue, Selftest, Usage, Why,
 };
 use jiff::Timestamp;
 use serde::Serialize;
@@ -36,6 +37,7 @@ pub use projects::{entitled, projects};
 pub use queues::queues;
 pub use selftest::selftests;
 pub use simulate::{Figure, Method, ProfileFigures, Ratio, Scene, Simulation, scene, simulations};
+pub use usage::{usage_total, usages};
 pub use why::why;
 
 use crate::args::Format;
@@ -92,6 +94,18 @@ impl Item for Project {
 
     fn name(&self) -> String {
         self.name.clone()
+    }
+}
+
+impl Item for Usage {
+    const KIND: &'static str = "UsageList";
+
+    /// What it is put together by, with slashes between.
+    fn name(&self) -> String {
+        let gpu = self.gpu_index.map(|index| index.to_string());
+        let parts = [&self.user, &self.project, &self.queue, &gpu, &self.job];
+        let parts = parts.into_iter().flatten().map(String::as_str);
+        parts.collect::<Vec<_>>().join("/")
     }
 }
 

@@ -1,18 +1,23 @@
 //! From the words of `daemon` to what the agent serves.
 
+mod clearml;
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use divvy_api::v1::Container;
+use divvy_api::v1::{Container, Idle};
 use divvy_core::reconcile::Policy;
-use divvy_core::{GpuSelection, Order, Preemption, QueueSpec, parse_gpus, parse_queues};
+use divvy_core::{Bytes, GpuSelection, Order, Preemption, QueueSpec, QueueName, parse_gpus, parse_queues};
 
 use crate::args::{self, OnUnlimitedImage};
+use crate::ask::terms::{idle, seconds};
 use crate::container;
 use crate::failure::{Result, usage};
 use crate::output;
 use crate::text;
+
+pub use clearml::ClearMl;
 
 /// What a daemon serves, and how.
 #[derive(Clone, Debug)]
@@ -38,6 +43,12 @@ pub struct Daemon {
     pub sim: Option<String>,
     /// Time a job has to end when it is stopped, before it is killed.
     pub grace: Option<Duration>,
+    /// What is done with jobs that do nothing with their GPUs.
+    pub idle: Option<Idle>,
+    /// For how long ended jobs are kept, how many of them at most, and for how long what was used.
+    pub keep: (Duration, u32, Duration),
+    /// Bytes that a job's log may hold; the outer `None`: as many as is usual, the inner: as many as come.
+    pub log_size: Option<Option<u64>>,
     /// What is done about memory held past the limiter.
     pub on_bypass: Policy,
     /// Serve every user of the machine.
@@ -46,6 +57,10 @@ pub struct Daemon {
     pub access: Option<PathBuf>,
     pub listen: Option<SocketAddr>,
     pub token_file: Option<PathBuf>,
+    /// Jobs of queues that name no amount get all GPUs.
+    pub all_to_one: bool,
+    /// Whose tasks are run besides.
+    pub clearml: Option<ClearMl>,
 }
 
 /// What these words ask to serve.
@@ -71,12 +86,19 @@ pub fn daemon(args: &args::Daemon) -> Result<Daemon> {
             "add them in the order to serve: --queue half_gpu=0.5 single_gpu=1",
         ));
     }
-    if !args.dynamic_gpus {
+    if !args.dynamic_gpus && !args.clearml.clearml {
         warn_of_equals(&queues);
     }
+    let clearml = clearml::clearml(args, &gpus, &queues)?;
+    // The words are for tasks then, and jobs that are submitted here say for themselves.
+    let image = args.docker.as_deref().filter(|_| clearml.is_none());
+    let all_to_one = clearml.as_ref().is_some_and(|clearml| !clearml.dynamic);
     Ok(Daemon {
         gpus,
-        queues,
+        queues: match queues.is_empty() && all_to_one {
+            true => vec![QueueSpec::open(QueueName::default_queue())],
+            false => queues,
+        },
         order: if args.order_fairness {
             Order::Fairness
         } else {
@@ -88,17 +110,26 @@ pub fn daemon(args: &args::Daemon) -> Result<Daemon> {
             false => Preemption::On,
         },
         docker: args.docker.is_some(),
-        container: default_container(args.docker.as_deref().unwrap_or_default())?,
+        container: default_container(image.unwrap_or_default())?,
         deny_unlimited: args.on_unlimited_image == OnUnlimitedImage::Deny,
         cdi_dir: args.cdi_dir.clone(),
         detached: args.detached,
         sim: args.sim.clone(),
         grace: args.grace.as_deref().map(grace).transpose()?,
+        idle: idle(args.idle_timeout.as_deref(), args.idle_action)?,
+        keep: (
+            Duration::from_secs(seconds("--keep", &args.keep)?),
+            args.keep_jobs,
+            Duration::from_secs(seconds("--keep-usage", &args.keep_usage)?),
+        ),
+        log_size: args.log_size.as_deref().map(log_size).transpose()?,
         on_bypass: args.on_bypass.into(),
         system: args.system,
         access: args.access.clone(),
         listen: args.listen,
         token_file: args.token_file.clone(),
+        all_to_one,
+        clearml,
     })
 }
 
@@ -115,6 +146,24 @@ fn default_container(words: &[String]) -> Result<Option<Container>> {
             container.arguments.extend(variables);
             Ok(Some(container))
         }
+    }
+}
+
+/// `64M`, or `none`.
+fn log_size(text: &str) -> Result<Option<u64>> {
+    const LEAST: Bytes = Bytes::mib(1);
+    if text == "none" {
+        return Ok(None);
+    }
+    let wrong = |why: &str| {
+        let hint = "write 64M or 1G, at least 1M, or none for no bound";
+        usage(format!("--log-size {text}: {why}"), hint)
+    };
+    let size = text.parse::<Bytes>();
+    let size = size.map_err(|error| wrong(&error.to_string()))?;
+    match size < LEAST {
+        true => Err(wrong("that is too little for a log")),
+        false => Ok(Some(size.get())),
     }
 }
 
@@ -153,7 +202,7 @@ mod tests {
     use crate::failure::from_clap;
 
     /// The words as a shell would split them.
-    fn parsed(line: &str) -> Result<Daemon> {
+    pub(super) fn parsed(line: &str) -> Result<Daemon> {
         let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
         match parse(&words)
             .map_err(|error| from_clap(&error, &words))?

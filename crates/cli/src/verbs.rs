@@ -2,9 +2,11 @@
 
 mod admin;
 mod apart;
+mod attach;
 mod away;
 mod docker;
 mod doctor;
+mod exec;
 mod follow;
 mod oom;
 mod projects;
@@ -12,10 +14,12 @@ mod read;
 mod run;
 mod selftest;
 mod settle;
+mod shell;
 mod simulate;
 mod size;
 mod stop;
 mod submit;
+mod usage;
 
 use std::future::Future;
 use std::process::ExitCode;
@@ -36,12 +40,16 @@ type Outcome = Result<ExitCode, Stop>;
 pub fn act(verb: Verb, backend: Backend) -> Outcome {
     match verb {
         Verb::Run(args) => run::run(&args, backend),
+        Verb::Shell(args) => shell::shell(*args, backend),
+        Verb::Exec(args) => block_on(exec::exec(args)),
+        Verb::Attach(args) => block_on(attach::attach(args)),
         Verb::Docker(args) => docker::docker(args, backend),
         Verb::Submit(args) => block_on(submit::submit(args)),
         Verb::Ps(args) => block_on(read::jobs(args)),
         Verb::Gpus(args) => block_on(read::gpus(args.output)),
         Verb::Queues(args) => block_on(read::queues(args.output)),
         Verb::Projects(args) => block_on(projects::projects(args.output)),
+        Verb::Usage(args) => block_on(usage::usages(args)),
         Verb::Describe(args) => block_on(read::describe(args)),
         Verb::Why(args) => block_on(read::why(args)),
         Verb::Events(args) => block_on(follow::events(args)),
@@ -54,7 +62,10 @@ pub fn act(verb: Verb, backend: Backend) -> Outcome {
         Verb::Requeue(args) => block_on(settle::requeue(args)),
         Verb::Suspend(args) => block_on(settle::suspend(args)),
         Verb::Resume(args) => block_on(settle::resume(args)),
-        Verb::Daemon(args) if args.stop => block_on(stop::stop()),
+        Verb::Daemon(args) if args.status => block_on(stop::status()),
+        Verb::Daemon(args) if args.stop.is_some() => {
+            block_on(stop::stop(args.stop.flatten().as_deref()))
+        }
         Verb::Daemon(args) => daemon(&args, backend),
         Verb::Doctor(args) => doctor::doctor(&args, backend),
         Verb::Selftest(args) => selftest::selftest(&args, backend),
@@ -62,6 +73,8 @@ pub fn act(verb: Verb, backend: Backend) -> Outcome {
         Verb::Admin(args) => block_on(admin::admin(args)),
         Verb::Completion(args) => completion(&args),
         Verb::Supervise(args) => Ok((backend.supervise)(&args.job_directory)),
+        Verb::OnTerminal(args) => Ok((backend.on_terminal)(&args.words)),
+        Verb::HoldSlice => shell::hold(),
         Verb::ProbeContext(args) => Ok((backend.probe_context)(&args.gpu_uuid)),
         Verb::ProbeDriver => Ok((backend.probe_driver)()),
         Verb::ProbeLimits(args) => Ok((backend.probe_limits)(args.limit, &args.words)),

@@ -3,14 +3,21 @@
 //! The commands know nothing of the agent, and the agent nothing of the command line; they meet here.
 #![forbid(unsafe_code)]
 
+mod clearml;
+
 use std::process::ExitCode;
 
 use divvy_cli::{Backend, Daemon, Solo};
 
 fn main() -> ExitCode {
     let backend = Backend {
-        daemon: |asked| divvy_agent::daemon(daemon(asked)),
+        daemon: |mut asked| {
+            let beside = asked.clearml.take();
+            let beside = beside.map(|clearml| clearml::beside(clearml, asked.queues.clone()));
+            divvy_agent::daemon(daemon(asked), beside.transpose()?)
+        },
         supervise: divvy_agent::supervise,
+        on_terminal: divvy_agent::on_terminal,
         run_here: divvy_agent::run_client_job,
         solo: |asked| divvy_agent::solo(solo(asked)),
         probe_context: divvy_agent::probe_context,
@@ -36,11 +43,17 @@ fn daemon(asked: Daemon) -> divvy_agent::DaemonArgs {
         detached,
         sim,
         grace,
+        idle,
+        keep: (jobs_for, most_jobs, usage_for),
+        log_size,
         on_bypass,
         system,
         access,
         listen,
         token_file,
+        all_to_one,
+        // Worked off by whoever called.
+        clearml: _,
     } = asked;
     divvy_agent::DaemonArgs {
         gpus,
@@ -55,7 +68,19 @@ fn daemon(asked: Daemon) -> divvy_agent::DaemonArgs {
         cdi_dir,
         sim,
         grace,
+        log: match log_size {
+            None => divvy_agent::LogSize::Usual,
+            Some(Some(most)) => divvy_agent::LogSize::AtMost(most),
+            Some(None) => divvy_agent::LogSize::Unbounded,
+        },
+        idle,
+        keep: divvy_agent::Keep {
+            jobs_for,
+            most_jobs,
+            usage_for,
+        },
         on_bypass,
+        all_to_one,
         doors: divvy_agent::DoorArgs {
             system,
             access,
@@ -66,6 +91,14 @@ fn daemon(asked: Daemon) -> divvy_agent::DaemonArgs {
 }
 
 fn solo(asked: Solo) -> divvy_agent::SoloArgs {
-    let Solo { submit, sim } = asked;
-    divvy_agent::SoloArgs { submit, sim }
+    let Solo {
+        submit,
+        docker,
+        sim,
+    } = asked;
+    divvy_agent::SoloArgs {
+        submit,
+        docker,
+        sim,
+    }
 }

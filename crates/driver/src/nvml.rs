@@ -40,6 +40,7 @@ library! {
         nvmlDeviceGetComputeRunningProcesses_v3,
         nvmlDeviceGetGraphicsRunningProcesses_v3,
         nvmlDeviceGetMPSComputeRunningProcesses_v3,
+        nvmlDeviceGetProcessUtilization,
         nvmlDeviceSetMigMode,
         nvmlDeviceGetGpuInstanceProfileInfo,
         nvmlDeviceGetGpuInstanceProfileInfoV,
@@ -135,6 +136,17 @@ pub struct Process {
     pub pid: u32,
     /// Bytes of the GPU's memory; `None` where the driver cannot tell (WSL, some virtual GPUs).
     pub used: Option<u64>,
+}
+
+/// How much of a GPU's time one process had, by the driver's own samples.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ProcessUse {
+    /// As [`Process::pid`].
+    pub pid: u32,
+    /// When the sample was taken: the driver's clock, in microseconds.
+    pub at_us: u64,
+    /// Percent of the sample's period in which a kernel of it ran.
+    pub sm_percent: u32,
 }
 
 /// Percent of the driver's last sample period, 1/6 s to 1 s.
@@ -355,6 +367,47 @@ impl Device<'_> {
             })),
             Err(error) if error.is_unsupported() => Ok(None),
             Err(error) => Err(error),
+        }
+    }
+
+    /// The samples that were taken after `since` (as [`ProcessUse::at_us`]; 0: all that are kept), of the processes that had
+    /// anything to do. `None` where the driver does not tell, as of a GPU in MIG mode (nvml.h, nvmlDeviceGetProcessUtilization).
+    pub fn process_utilization(&self, since: u64) -> Result<Option<Vec<ProcessUse>>, Error> {
+        let get = &self.nvml.functions.nvmlDeviceGetProcessUtilization;
+        let mut samples = vec![nvmlProcessUtilizationSample_t::default(); 64];
+        loop {
+            let mut count = samples.len() as c_uint;
+            let into = samples.as_mut_ptr();
+            // SAFETY: our own handle, and as many samples as `count` says.
+            match self.call(get, |get| unsafe {
+                get(self.handle, into, &raw mut count, since)
+            }) {
+                Ok(()) => samples.truncate(count as usize),
+                Err(Error::Nvml {
+                    code: nvmlReturn_t::NOT_FOUND,
+                    ..
+                }) => samples.clear(),
+                Err(Error::Nvml {
+                    code: nvmlReturn_t::INSUFFICIENT_SIZE,
+                    ..
+                }) if count as usize > samples.len() => {
+                    samples.resize(count as usize + 16, Default::default());
+                    continue;
+                }
+                // Some drivers tell it to root alone.
+                Err(Error::Nvml {
+                    code: nvmlReturn_t::NO_PERMISSION,
+                    ..
+                }) => return Ok(None),
+                Err(error) if error.is_unsupported() => return Ok(None),
+                Err(error) => return Err(error),
+            }
+            let read = |sample: &nvmlProcessUtilizationSample_t| ProcessUse {
+                pid: sample.pid,
+                at_us: sample.timeStamp,
+                sm_percent: sample.smUtil,
+            };
+            return Ok(Some(samples.iter().map(read).collect()));
         }
     }
 

@@ -103,6 +103,7 @@ fn what_a_gpu_does_not_offer_is_done_without() {
     let memory = device.memory().expect("version 1");
     assert_eq!((memory.total, memory.reserved), (1 << 36, 0));
     assert_eq!(device.utilization(), Ok(None));
+    assert_eq!(device.process_utilization(0), Ok(None));
     assert_eq!(device.processes(), Ok(vec![]));
 }
 

@@ -10,6 +10,7 @@ use divvy_core::{Job as Life, JobId};
 use rustix::process::Signal;
 
 use super::Cycle;
+use crate::clock::Instant;
 use crate::failpoint::reach;
 use crate::process;
 use crate::store::StoreError;
@@ -56,6 +57,7 @@ impl Cycle {
             return Ok(());
         };
         living.job.course.suspended = suspended;
+        living.work.wants(Instant::now());
         let job = living.job.clone();
         self.turn_page(id)?;
         self.store.save(&job)?;

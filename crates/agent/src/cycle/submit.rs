@@ -10,6 +10,7 @@ use crate::access::Caller;
 use crate::clock::now;
 use crate::container::asked;
 use crate::gpu::Device;
+use crate::idle;
 use crate::intake::{self, usage};
 use crate::job::{Ask, Job, NewJob, Submitter};
 use crate::secrets::SecretsError;
@@ -174,6 +175,7 @@ impl Cycle {
         let request =
             intake::request(amount, &submit, &gpus).map_err(|never| self.explain(never))?;
         let mut terms = Terms::of(&submit)?;
+        idle::check(terms.idle, self.config.idle, by)?;
         if let Some(array) = &submit.array {
             array::check(array)?;
             if submit.no_wait || submit.runner == v1::Runner::Client {

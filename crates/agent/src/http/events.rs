@@ -9,7 +9,7 @@ use axum::body::{Body as HttpBody, Bytes};
 use axum::extract::State;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
-use divvy_api::v1::{Event, List};
+use divvy_api::v1::{Error, ErrorCode, Event, List};
 use divvy_core::JobId;
 use http_body_util::channel::{Channel, SendError, Sender};
 use serde::Deserialize;
@@ -41,6 +41,7 @@ pub async fn events(
     Extension(caller): Extension<Caller>,
     Query(which): Query<Which>,
 ) -> Result<Response, Failure> {
+    is_kept(&api, which.after).await?;
     let veil = Veil::of(&api, &caller);
     if !which.follow {
         let mut page = page(&api, which.after)
@@ -127,6 +128,29 @@ impl Veil {
             }
         }
     }
+}
+
+/// Refuses a place in the past that is not kept any more: what happened since is not known whole.
+async fn is_kept(api: &Api, after: u64) -> Result<(), Failure> {
+    if after == 0 {
+        return Ok(());
+    }
+    let database = api.home.database();
+    let forgotten = tokio::task::spawn_blocking(move || store::events_forgotten(&database)).await;
+    let forgotten = forgotten
+        .map_err(|error| internal(&error))?
+        .map_err(|error| internal(&error))?;
+    if after >= forgotten {
+        return Ok(());
+    }
+    let oldest = forgotten + 1;
+    let why = format!("events up to {forgotten} are forgotten, and those after {after} were asked for");
+    Err(Error::new(ErrorCode::Gone, why)
+        .hint(format!(
+            "without `after` they begin with the oldest that is kept, {oldest}; `divvy daemon --keep` says for how long that is"
+        ))
+        .details(serde_json::json!({ "oldest": oldest }))
+        .into())
 }
 
 async fn page(api: &Api, after: u64) -> Result<Vec<Event>, StoreError> {

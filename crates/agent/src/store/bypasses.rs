@@ -16,20 +16,28 @@ use crate::process::Process;
 const COLUMNS: &str = "job, gpu_uuid, gpu_index, pid, pid_start, program, way, limiter, action, used, charged, first_seen, \
                        detected, over";
 
+/// The settings that say how many of each way were forgotten begin like this.
+pub(super) const FORGOTTEN: &str = "bypasses_forgotten_";
+
+/// What changes of one that was told.
+const ANEW: &str = "ON CONFLICT (job, gpu_uuid, pid, pid_start, detected) DO UPDATE SET program = excluded.program, \
+                    way = excluded.way, limiter = excluded.limiter, action = excluded.action, used = excluded.used, \
+                    charged = excluded.charged, first_seen = excluded.first_seen, over = excluded.over";
+
 impl Store {
     pub fn add_bypass(&self, job: JobId, bypass: &Bypass) -> Result<(), StoreError> {
-        self.write_bypass("INSERT", job, bypass)
+        self.write_bypass("", job, bypass)
     }
 
     /// Stores its figures and its end anew.
     pub fn save_bypass(&self, job: JobId, bypass: &Bypass) -> Result<(), StoreError> {
-        self.write_bypass("REPLACE", job, bypass)
+        self.write_bypass(ANEW, job, bypass)
     }
 
-    fn write_bypass(&self, verb: &str, job: JobId, bypass: &Bypass) -> Result<(), StoreError> {
+    fn write_bypass(&self, or: &str, job: JobId, bypass: &Bypass) -> Result<(), StoreError> {
         let write = || -> rusqlite::Result<usize> {
             let mut insert = self.db.prepare_cached(&format!(
-                "{verb} INTO bypass ({COLUMNS}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)"
+                "INSERT INTO bypass ({COLUMNS}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14) {or}"
             ))?;
             insert.execute(params![
                 job.0,
@@ -54,8 +62,11 @@ impl Store {
     /// How many there were, in the order of [`Way::ALL`].
     pub fn bypass_counts(&self) -> Result<[u64; 3], StoreError> {
         let count = |way: Way| {
-            let query = "SELECT count(*) FROM bypass WHERE way = ?1";
-            self.db.query_row(query, [way.name()], |row| row.get(0))
+            let query = "SELECT count(*) + coalesce((SELECT CAST(value AS INTEGER) FROM setting WHERE name = ?2), 0) \
+                         FROM bypass WHERE way = ?1";
+            let forgotten = format!("{FORGOTTEN}{}", way.name());
+            self.db
+                .query_row(query, [way.name(), &forgotten], |row| row.get(0))
         };
         let [first, second, third] = Way::ALL.map(count);
         let counts = || Ok([first?, second?, third?]);

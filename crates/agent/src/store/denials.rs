@@ -14,7 +14,8 @@ impl Store {
     pub fn keep_denials(&self, job: JobId, records: &[OomRecord]) -> Result<(), StoreError> {
         let write = || -> rusqlite::Result<()> {
             let mut insert = self.db.prepare_cached(
-                "INSERT OR REPLACE INTO denial (job, number, sufficient, record) VALUES (?1, ?2, ?3, ?4)",
+                "INSERT INTO denial (job, number, sufficient, record) VALUES (?1, ?2, ?3, ?4) \
+                 ON CONFLICT (job, number) DO UPDATE SET sufficient = excluded.sufficient, record = excluded.record",
             )?;
             for record in records {
                 let sufficient = record.sufficient_limit_bytes.map(rows::figure);

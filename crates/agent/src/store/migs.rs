@@ -12,7 +12,7 @@ use rusqlite::{Row, params};
 use super::{Store, StoreError, rows, sql};
 use crate::mig::{Instance, Made, Slot, Wanted};
 
-/// Columns in the order of [`read`].
+/// Columns in the order of [`read`]; the first three are the key.
 const COLUMNS: &str = "gpu_uuid, profile, start, name, stage, generation, boot, job, user, gi, ci, uuid, baseline, since, reason";
 
 impl Store {
@@ -22,8 +22,12 @@ impl Store {
             let made = instance.made.as_ref();
             self.db
                 .prepare_cached(&format!(
-                    "INSERT OR REPLACE INTO mig_instance ({COLUMNS}) \
-                     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)"
+                    "INSERT INTO mig_instance ({COLUMNS}) \
+                     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15) \
+                     ON CONFLICT (gpu_uuid, profile, start) DO UPDATE SET name = excluded.name, stage = excluded.stage, \
+                     generation = excluded.generation, boot = excluded.boot, job = excluded.job, user = excluded.user, \
+                     gi = excluded.gi, ci = excluded.ci, uuid = excluded.uuid, baseline = excluded.baseline, \
+                     since = excluded.since, reason = excluded.reason"
                 ))?
                 .execute(params![
                     instance.slot.gpu.as_str(),
@@ -97,15 +101,20 @@ impl Store {
 
     /// Stores which mode a GPU is to have; `None`: whatever its driver makes of it.
     pub fn set_mode(&self, gpu: &GpuUuid, wanted: Option<Wanted>) -> Result<(), StoreError> {
-        let set = || match wanted {
+        let set = || {
+            match wanted {
             Some(Wanted { mode, pending }) => self
                 .db
-                .prepare_cached("INSERT OR REPLACE INTO gpu_mode VALUES (?1, ?2, ?3)")?
+                .prepare_cached(
+                    "INSERT INTO gpu_mode (gpu_uuid, mode, pending) VALUES (?1, ?2, ?3) \
+                     ON CONFLICT (gpu_uuid) DO UPDATE SET mode = excluded.mode, pending = excluded.pending",
+                )?
                 .execute(params![gpu.as_str(), mode.name(), pending]),
             None => self
                 .db
                 .prepare_cached("DELETE FROM gpu_mode WHERE gpu_uuid = ?1")?
                 .execute([gpu.as_str()]),
+        }
         };
         set().map(drop).map_err(sql("store a GPU's mode"))
     }
@@ -208,6 +217,22 @@ mod tests {
         store.forget_mig(&gone).unwrap();
         all.remove(&gone);
         assert_eq!(store.migs().unwrap(), all);
+    }
+
+    #[test]
+    fn storing_an_instance_never_takes_another_ones_place() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(&dir.path().join("state.db")).unwrap();
+        let (first, second) = (instance(0, true), instance(1, true));
+        store.save_mig(&first).unwrap();
+        store.save_mig(&second).unwrap();
+        let impostor = Instance {
+            generation: first.generation,
+            ..second.clone()
+        };
+        assert!(store.save_mig(&impostor).is_err());
+        let both = [first, second].map(|one| (one.slot.clone(), one));
+        assert_eq!(store.migs().unwrap(), BTreeMap::from(both));
     }
 
     #[test]

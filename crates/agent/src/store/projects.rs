@@ -24,8 +24,11 @@ impl Store {
     pub fn set_project(&self, project: &Project) -> Result<(), StoreError> {
         let store = || -> rusqlite::Result<usize> {
             let mut insert = self.db.prepare_cached(
-                "INSERT OR REPLACE INTO project (name, quota, quota_memory, weight, most, most_memory, priority, min_runtime, \
-                 members) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+                "INSERT INTO project (name, quota, quota_memory, weight, most, most_memory, priority, min_runtime, \
+                 members) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9) \
+                 ON CONFLICT (name) DO UPDATE SET quota = excluded.quota, quota_memory = excluded.quota_memory, \
+                 weight = excluded.weight, most = excluded.most, most_memory = excluded.most_memory, \
+                 priority = excluded.priority, min_runtime = excluded.min_runtime, members = excluded.members",
             )?;
             let gpus = |gpus: Gpus| rows::figure(gpus.thousandths());
             let memory = |memory: Bytes| rows::figure(memory.get());

@@ -13,6 +13,7 @@ use jiff::Timestamp;
 use super::*;
 use crate::bypass::Bypass;
 use crate::job::{Ask, Holding, Job, NewJob, Traces};
+use crate::usage::{Metered, Span};
 
 fn new(key: Option<&str>) -> NewJob {
     NewJob {
@@ -368,6 +369,7 @@ fn figures_beyond_the_databases_integers_stop_nothing() {
     let mut job = store.insert(&new(None)).unwrap();
     place(&mut job, "gpu0.052a");
     store.hold(&job).unwrap();
+    store.save(&job).unwrap();
     job.holdings[0].traces = Traces {
         peak: Bytes::new(u64::MAX),
         denied: u64::MAX,
@@ -452,4 +454,261 @@ fn bypasses_come_back_with_their_job_and_are_counted() {
         [job, other]
     );
     assert_eq!(store.bypass_counts().unwrap(), [1, 1, 0]);
+}
+
+/// What was counted of a job, in order: share, length in microseconds, whether it was suspended, what was measured.
+fn counted(path: &Path, until: Timestamp) -> Vec<(u16, i64, bool, u64)> {
+    let mut spans = Vec::new();
+    usage_between(path, (Timestamp::UNIX_EPOCH, until), None, |span| {
+        spans.push(span)
+    })
+    .unwrap();
+    spans.sort_by_key(|span| span.began);
+    for pair in spans.windows(2) {
+        assert_eq!(
+            pair[0].ended, pair[1].began,
+            "nothing is lost or counted twice"
+        );
+    }
+    let figures = |span: &Span| {
+        (
+            span.share,
+            span.ended - span.began,
+            span.suspended,
+            span.metered.used,
+        )
+    };
+    spans.iter().map(figures).collect()
+}
+
+#[test]
+fn what_was_held_is_counted_through_every_change_and_when_it_ended_by_its_record() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("state.db");
+    let store = Store::open(&path).unwrap();
+    let mut job = store.insert(&new(None)).unwrap();
+    assert_eq!(counted(&path, Timestamp::now()), []);
+    place(&mut job, "gpu0.052a");
+    store.hold(&job).unwrap();
+    store.save(&job).unwrap();
+    let used = Metered {
+        micros: 10,
+        used: 7000,
+        loaned: 0,
+    };
+    store.add_metered(job.id, &[used]).unwrap();
+    store.add_metered(job.id, &[used]).unwrap();
+    let open = counted(&path, Timestamp::now());
+    assert!(matches!(open[..], [(52, 1.., false, 14_000)]), "{open:?}");
+
+    job.holdings[0].grant.share = Share::from_thousandths(500).unwrap();
+    store.hold(&job).unwrap();
+    job.course.suspended = true;
+    store.turn_page(&job, crate::clock::now()).unwrap();
+    let three = counted(&path, Timestamp::now());
+    assert_eq!(
+        three.iter().map(|one| (one.0, one.2)).collect::<Vec<_>>(),
+        [(52, false), (500, false), (500, true)]
+    );
+    // Another agent finds that it ended before it was looked for.
+    drop(store);
+    let store = Store::open(&path).unwrap();
+    let end = crate::clock::now();
+    job.life = divvy_core::Job::Ended {
+        outcome: Outcome::Cancelled,
+    };
+    job.ended_at = Some(end);
+    store.release(&job).unwrap();
+    store.save(&job).unwrap();
+    let all = counted(&path, Timestamp::MAX);
+    assert_eq!(all.len(), 3);
+    let mut spans = Vec::new();
+    let window = (Timestamp::UNIX_EPOCH, Timestamp::MAX);
+    usage_between(&path, window, Some(1000), |span| spans.push(span)).unwrap();
+    assert_eq!(
+        spans.iter().map(|span| span.ended).max(),
+        Some(end.as_microsecond())
+    );
+    assert_eq!((spans[0].user.as_str(), spans[0].memory), ("me", 4 << 30));
+    usage_between(&path, window, Some(1001), |_| panic!("it is another's")).unwrap();
+    // Given back once.
+    store.release(&job).unwrap();
+    assert_eq!(counted(&path, Timestamp::MAX), all);
+}
+
+#[test]
+fn a_clock_that_was_set_back_counts_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("state.db");
+    let store = Store::open(&path).unwrap();
+    let mut job = store.insert(&new(None)).unwrap();
+    place(&mut job, "gpu0.052a");
+    store.hold(&job).unwrap();
+    store.save(&job).unwrap();
+    job.ended_at = Some(job.submitted_at);
+    store.release(&job).unwrap();
+    assert_eq!(counted(&path, Timestamp::MAX), []);
+}
+
+#[test]
+fn an_older_journal_says_what_it_knows_of_usage() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("state.db");
+    let mut db = Connection::open(&path).unwrap();
+    for (to, sql) in (1..).zip(&MIGRATIONS[..8]) {
+        migrate(&mut db, to, sql).unwrap();
+    }
+    let rows = "INSERT INTO job (id, name, user, queue, amount, compute, gpus_on, runner, command, cwd, state, submitted_at, \
+                started_at, ended_at, outcome) VALUES \
+                (1, 'old', 'me', 'default', '{}', 'fair', '[]', 'supervisor', '[]', '/', 'ended', 10, 1000000, 4000000, '{}'), \
+                (2, 'new', 'me', 'default', '{}', 'fair', '[]', 'supervisor', '[]', '/', 'running', 10, 2000000, NULL, NULL); \
+                INSERT INTO holding (job, ordinal, gpu_uuid, gpu_index, memory, share, label, held) VALUES \
+                (1, 0, 'GPU-1', 0, 1024, 250, 'a', 0), (2, 0, 'GPU-1', 0, 1024, 500, 'b', 1)";
+    db.execute_batch(rows).unwrap();
+    drop(db);
+    drop(Store::open(&path).unwrap());
+    let mut found = Vec::new();
+    let window = (
+        Timestamp::UNIX_EPOCH,
+        "1970-01-01T00:00:10Z".parse().unwrap(),
+    );
+    usage_between(&path, window, None, |span| {
+        found.push((span.job.0, span.share, span.began, span.ended));
+    })
+    .unwrap();
+    assert_eq!(
+        found,
+        [
+            (1, 250, 1_000_000, 4_000_000),
+            (2, 500, 2_000_000, 10_000_000)
+        ]
+    );
+}
+
+/// An ended job that ended at this second, with a key or without.
+fn ended_at(store: &Store, second: i64, key: Option<&str>) -> JobId {
+    let mut job = store.insert(&new(key)).unwrap();
+    place(&mut job, &format!("gpu0.052-{second}"));
+    store.hold(&job).unwrap();
+    let at = Timestamp::from_second(second).unwrap();
+    store.tell(at, Some(job.id), "ended", "").unwrap();
+    job.life = divvy_core::Job::Ended {
+        outcome: Outcome::Cancelled,
+    };
+    job.ended_at = Some(at);
+    store.release(&job).unwrap();
+    store.save(&job).unwrap();
+    job.id
+}
+
+#[test]
+fn what_is_beyond_age_or_number_is_found_but_for_who_is_run_after_and_keys_that_count() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("state.db");
+    let store = Store::open(&path).unwrap();
+    let ids: Vec<JobId> = [1000, 2000, 3000, 4000]
+        .map(|second| ended_at(&store, second, None))
+        .to_vec();
+    let keyed = ended_at(&store, 2500, Some("k"));
+    let mut follows = new(None);
+    follows.ask.terms.after = vec![crate::terms::After {
+        job: ids[1],
+        ok: false,
+    }];
+    store.insert(&follows).unwrap();
+    let time = |second| Timestamp::from_second(second).unwrap();
+    let found = |ended, most, keys| {
+        let beyond = Beyond {
+            ended: time(ended),
+            most,
+            keys: time(keys),
+        };
+        jobs_beyond(&path, beyond, 10).unwrap()
+    };
+    assert_eq!(found(500, 10, 9000), []);
+    assert_eq!(found(3500, 10, 9000), [ids[0], keyed, ids[2]], "by age");
+    assert_eq!(found(3500, 10, 2000), [ids[0], ids[2]], "the key counts");
+    assert_eq!(found(500, 2, 9000), [ids[0], keyed], "by number");
+    assert_eq!(found(500, 0, 9000), [ids[0], keyed, ids[2], ids[3]]);
+    store.forget_jobs(&[ids[0], ids[3], JobId(999)]).unwrap();
+    let left: Vec<JobId> = jobs::all_but(&path, &Default::default())
+        .unwrap()
+        .iter()
+        .map(|job| job.id)
+        .collect();
+    assert_eq!(left, [ids[1], ids[2], keyed, JobId(6)]);
+    let living = JobId(6);
+    store.forget_jobs(&[living]).unwrap();
+    assert!(store.job(living).unwrap().is_some(), "it lives");
+}
+
+#[test]
+fn bypasses_that_are_forgotten_with_their_jobs_were_all_the_same() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(&dir.path().join("state.db")).unwrap();
+    for round in 1..=2 {
+        let id = ended_at(&store, 1000 + round, None);
+        let bypass = Bypass {
+            gpu: GpuUuid::from_bytes([9; 16]),
+            gpu_index: 1,
+            process: crate::process::Process {
+                pid: 7,
+                start_time: 7,
+            },
+            program: "python3".into(),
+            way: Way::OtherGpu,
+            limiter: Limiter::NotLoaded,
+            used: None,
+            charged: Bytes::ZERO,
+            first_seen: Timestamp::UNIX_EPOCH,
+            detected: Timestamp::UNIX_EPOCH,
+            over: None,
+            action: Policy::Deny,
+        };
+        store.add_bypass(id, &bypass).unwrap();
+        store.forget_jobs(&[id]).unwrap();
+        let counts = store.bypass_counts().unwrap();
+        assert_eq!(counts.iter().sum::<u64>(), round.unsigned_abs());
+    }
+}
+
+#[test]
+fn events_and_usage_go_in_steps_and_what_went_is_known() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("state.db");
+    let store = Store::open(&path).unwrap();
+    let time = |second| Timestamp::from_second(second).unwrap();
+    for second in 1..=10 {
+        store.tell(time(second), None, "x", "").unwrap();
+    }
+    assert_eq!(events_forgotten(&path).unwrap(), 0);
+    assert_eq!(events_beyond(&path, time(1), 10, 100).unwrap(), None);
+    let step = events_beyond(&path, time(8), 10, 3).unwrap().unwrap();
+    store.forget_events(step).unwrap();
+    assert_eq!(events_forgotten(&path).unwrap(), 3);
+    while let Some(step) = events_beyond(&path, time(8), 10, 3).unwrap() {
+        store.forget_events(step).unwrap();
+    }
+    let left = |after| -> Vec<u64> {
+        let events = events_after(&path, after, 100).unwrap();
+        events.iter().map(|event| event.seq).collect()
+    };
+    assert_eq!(left(0), [8, 9, 10]);
+    let step = events_beyond(&path, time(0), 1, 100).unwrap().unwrap();
+    store.forget_events(step).unwrap();
+    assert_eq!(left(0), [10], "by number");
+    let step = events_beyond(&path, time(99), 10, 100).unwrap().unwrap();
+    store.forget_events(step).unwrap();
+    assert_eq!((left(0), events_forgotten(&path).unwrap()), (vec![], 10));
+    let next = store.tell(time(11), None, "x", "").unwrap();
+    assert_eq!(next.seq, 11, "numbers go on");
+
+    ended_at(&store, jiff::Timestamp::now().as_second() + 60, None);
+    assert_eq!(
+        usage_beyond(&path, Timestamp::UNIX_EPOCH, 9, 9).unwrap(),
+        None
+    );
+    let step = usage_beyond(&path, Timestamp::MAX, 9, 9).unwrap().unwrap();
+    store.forget_usage(step).unwrap();
+    assert_eq!(usage_beyond(&path, Timestamp::MAX, 9, 9).unwrap(), None);
 }

@@ -13,11 +13,17 @@ use crate::v1::{Error, Event};
 pub struct LogStream {
     body: Incoming,
     socket: PathBuf,
+    from: u64,
 }
 
 impl LogStream {
-    pub(super) fn new(body: Incoming, socket: PathBuf) -> Self {
-        Self { body, socket }
+    pub(super) fn new(body: Incoming, socket: PathBuf, from: u64) -> Self {
+        Self { body, socket, from }
+    }
+
+    /// The place of the first byte in all that the job has said; beyond what was asked for where that is not kept any more.
+    pub fn from(&self) -> u64 {
+        self.from
     }
 
     /// The next piece, or `None` at the end.

@@ -13,6 +13,20 @@ pub struct Container {
     /// and kept with the job's environment.
     #[serde(default)]
     pub arguments: Vec<String>,
+    /// Somebody else starts it, with what `GET /v1/jobs/{job}/docker` says: who does. The job lives as long as that container.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub starter: Option<Starter>,
+}
+
+/// A process of this machine that is to start a container of its own in a job's slice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Starter {
+    pub pid: u32,
+    /// In clock ticks since boot; the agent looks it up.
+    #[serde(default)]
+    pub start_time: Option<u64>,
 }
 
 /// `GET /v1/jobs/{job}/docker`: what brings a container into the job's slice.

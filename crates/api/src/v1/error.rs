@@ -61,10 +61,12 @@ pub enum ErrorCode {
     Conflict,
     TimedOut,
     LaunchFailed,
+    /// It was there, and is not kept any more.
+    Gone,
 }
 
 impl ErrorCode {
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Internal,
         Self::Usage,
         Self::NotFound,
@@ -75,6 +77,7 @@ impl ErrorCode {
         Self::Conflict,
         Self::TimedOut,
         Self::LaunchFailed,
+        Self::Gone,
     ];
 
     /// Exit code of the command line.
@@ -82,7 +85,7 @@ impl ErrorCode {
         match self {
             Self::Internal => 1,
             Self::Usage => 2,
-            Self::NotFound => 3,
+            Self::NotFound | Self::Gone => 3,
             Self::NotAllowed => 4,
             Self::NeverFits => 5,
             Self::WouldWait => 6,
@@ -99,6 +102,7 @@ impl ErrorCode {
             Self::Internal | Self::LaunchFailed => 500,
             Self::Usage => 400,
             Self::NotFound => 404,
+            Self::Gone => 410,
             Self::NotAllowed => 403,
             Self::NeverFits => 422,
             Self::WouldWait | Self::Conflict => 409,

@@ -6,11 +6,11 @@ use clap::CommandFactory;
 
 /// Every visible verb, in one group.
 const GROUPS: &[(&str, &[&str])] = &[
-    ("Run programs", &["run", "submit", "docker"]),
+    ("Run programs", &["run", "submit", "docker", "shell", "exec", "attach"]),
     (
         "Look",
         &[
-            "ps", "gpus", "queues", "projects", "describe", "logs", "events",
+            "ps", "gpus", "queues", "projects", "usage", "describe", "logs", "events",
         ],
     ),
     (
@@ -52,12 +52,40 @@ there, 128+N when signal N ended it.
   divvy run -g 1-4 -- python sweep.py             as many whole GPUs as are free, at most four
   divvy run --mig-profile 2g.10gb -- ./serve      a MIG instance of that profile";
 
+pub(super) const USAGE: &str = "\
+GPU HOURS are what was held, a quarter of a GPU for four hours being one: IDLE of them were measured and not used, UNKNOWN \
+were not measured. USED is when a kernel of theirs ran, by the driver's samples; it may be more than was held. You see your \
+own jobs, operators everybody's.
+
+  divvy usage --by user,project --since 30d
+  divvy usage --by job --since 2026-11-01 --until 2026-12-01 -o json";
+
 pub(super) const SUBMIT: &str = "\
 Prints what became of the job: it starts at once or says what it waits for. Starts a per-user daemon when there is none.
 
   divvy submit -q half_gpu -- python train.py
   divvy submit --gpu-memory 4G --name eval --time 2h --after-ok train -- python eval.py
   id=$(divvy submit --parsable -g 0.5 -- ./job.sh) && divvy wait $id";
+
+pub(super) const EXEC: &str = "\
+The program gets what the job's own has: limits, GPUs, user, variables, folder, container. It counts in the job's slice and ends with the
+job, or when the connection breaks. On a terminal it gets one of its own. Only the job's owner and admins may.
+Passes the program's exit code; 125, 126 and 127 as `divvy run`.
+
+  divvy exec train -- nvidia-smi
+  divvy exec 7 -- py-spy dump --pid 1234";
+
+pub(super) const SHELL: &str = "\
+The prompt says which job it is, in bash, zsh, fish and sh. The slice is given back when the shell ends. On the system's daemon and in
+containers the shell is opened inside of the job as by `divvy exec`.
+
+  divvy shell -g 0.25      a shell with a quarter of a GPU
+  divvy shell train        a shell beside what job `train` runs";
+
+pub(super) const ATTACH: &str = "\
+Prints what the job says from now on. Ctrl-C and other signals go to its program; to leave it alone, close the terminal or use
+--no-signals. Input is not passed on: that of a submitted job is empty. `divvy shell JOB` opens a shell beside it.
+Passes the job's exit code.";
 
 pub(super) const DOCKER_RUN: &str = "\
 Slice flags: -g, --gpu, --gpu-memory, --gpu-memory-exact, --mig-profile, --isolation, --compute, --name, --queue, --project, \
@@ -67,6 +95,13 @@ with -d it runs on its own, and its id is printed.
 
   divvy docker run --gpu-memory 8G -it --rm nvidia/cuda:12.3.2-base-ubuntu22.04 nvidia-smi
   divvy docker run -g 0.5 -v $PWD:/work -w /work my/image python train.py";
+
+pub(super) const DOCKER_SLICE: &str = "\
+For whatever starts containers by itself. Waits for the slice, adds its flags behind `run` and becomes `docker run`; the slice is \
+free when the container has ended. Slice flags are those of `divvy run`; with --no-daemon only runs started this way know of it. \
+What would let the container out of its slice is refused (exit code 4), also --gpus: say which GPUs with --gpus-on.
+
+  divvy docker slice -g 0.5 --gpus-on 2 -- docker run --rm my/image python train.py";
 
 pub(super) const DOCKER_ARGS: &str = "\
 For containers that something else starts: they are held to the slice of a job that is there, and Divvy does not see to them.
@@ -96,6 +131,7 @@ pub(super) const DAEMON: &str = "\
 Queues listed first are served first; jobs that name no queue wait in `default`, which comes last.
 
   divvy daemon --dynamic-gpus --gpus 0-2 --queue dual_gpus=2 quarter_gpu=0.25 half_gpu=0.5
+  divvy daemon --dynamic-gpus --gpus 0-2 --queue half_gpu=0.5 single_gpu=1 --docker --clearml
   divvy daemon --sim a100-80gb:3 --detached
   divvy daemon --stop";
 

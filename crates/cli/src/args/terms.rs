@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
+use divvy_api::v1::IdleAction;
 
 #[derive(Clone, Debug, Default, Args)]
 pub struct TermArgs {
@@ -12,6 +13,12 @@ pub struct TermArgs {
     /// Stop the job once it has run this long: 30m, 2h
     #[arg(long, value_name = "TIME")]
     pub time: Option<String>,
+    /// Once it has done nothing with its GPUs for this long, do as --idle-action says: 30m; `none` for never
+    #[arg(long, value_name = "TIME")]
+    pub idle_timeout: Option<String>,
+    /// What to do then: notify (an event), suspend, or cancel [default: notify]
+    #[arg(long, value_name = "ACTION", requires = "idle_timeout", hide_possible_values = true)]
+    pub idle_action: Option<IdleWord>,
     /// Wait until this job has ended, however it ends; may be repeated
     #[arg(long, value_name = "JOB")]
     pub after: Vec<String>,
@@ -27,4 +34,22 @@ pub struct TermArgs {
     /// The same as --env for a value that nobody is to read: kept out of the journal, listings and logs
     #[arg(long, value_name = "NAME[=VALUE]")]
     pub secret: Vec<String>,
+}
+
+/// What is done with a job that does nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum IdleWord {
+    Notify,
+    Suspend,
+    Cancel,
+}
+
+impl From<IdleWord> for IdleAction {
+    fn from(word: IdleWord) -> Self {
+        match word {
+            IdleWord::Notify => Self::Notify,
+            IdleWord::Suspend => Self::Suspend,
+            IdleWord::Cancel => Self::Cancel,
+        }
+    }
 }

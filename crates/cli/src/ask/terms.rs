@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use divvy_api::v1::{After, Array, Submit};
+use divvy_api::v1::{After, Array, Idle, Submit};
 
-use crate::args::TermArgs;
+use crate::args::{IdleWord, TermArgs};
 use crate::failure::{Result, usage};
 use crate::text;
 
@@ -30,6 +30,7 @@ pub fn add(args: &TermArgs, submit: &mut Submit) -> Result<()> {
         .as_deref()
         .map(|text| seconds("--time", text))
         .transpose()?;
+    submit.idle = idle(args.idle_timeout.as_deref(), args.idle_action)?;
     let after = |ok| {
         move |job: &String| After {
             job: job.trim_start_matches('#').to_owned(),
@@ -51,6 +52,20 @@ pub fn add(args: &TermArgs, submit: &mut Submit) -> Result<()> {
         submit.secrets.insert(name, value);
     }
     Ok(())
+}
+
+/// What `--idle-timeout` and `--idle-action` say.
+///
+/// # Errors
+/// As [`add`].
+pub fn idle(timeout: Option<&str>, action: Option<IdleWord>) -> Result<Option<Idle>> {
+    let Some(text) = timeout else { return Ok(None) };
+    let after_s = match text {
+        "none" => 0,
+        text => seconds("--idle-timeout", text)?,
+    };
+    let action = action.unwrap_or(IdleWord::Notify).into();
+    Ok(Some(Idle { after_s, action }))
 }
 
 /// A length of time of at least a second, in whole ones.

@@ -10,7 +10,7 @@ use divvy_api::v1::{Error, ErrorCode, Runner, Submit};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::away::Away;
-use super::follow::copy_log;
+use super::follow::Log;
 use super::{Outcome, settle, submit};
 use crate::output::Stop;
 
@@ -37,7 +37,7 @@ pub async fn run(client: &Client, submission: Submit, sim: Option<&str>) -> Outc
     let mut interrupt = watch(SignalKind::interrupt())?;
     let mut terminate = watch(SignalKind::terminate())?;
     let mut hangup = watch(SignalKind::hangup())?;
-    let output = follow(client, &job.id);
+    let output = Log::from_start().follow(client, &job.id);
     tokio::pin!(output);
     loop {
         tokio::select! {
@@ -65,16 +65,4 @@ pub async fn run(client: &Client, submission: Submit, sim: Option<&str>) -> Outc
             Err(error) => away.forgive(error).await?,
         }
     }
-}
-
-/// The job's output until it has ended.
-async fn follow(client: &Client, job: &str) -> Result<(), Stop> {
-    let (mut offset, mut away) = (0, Away::default());
-    while let Err(stop) = copy_log(client, job, &mut offset, true, &mut away).await {
-        match stop {
-            Stop::Failed(error) => away.forgive(error).await?,
-            stop @ Stop::Hangup => return Err(stop),
-        }
-    }
-    Ok(())
 }

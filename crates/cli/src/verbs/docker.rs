@@ -1,4 +1,7 @@
-//! `docker run`: a container in a slice, on this terminal; `docker args`: what a slice adds to one.
+//! `docker run`: a container in a slice, on this terminal; `docker args`: what a slice adds to one; `docker slice`: somebody else's
+//! `docker run` in a slice.
+
+mod guest;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -17,16 +20,17 @@ pub fn docker(verb: args::Docker, backend: Backend) -> Outcome {
     match verb {
         args::Docker::Run(args) => run_container(&args.words, backend),
         args::Docker::Args(args) => block_on(show_args(args)),
+        args::Docker::Slice(args) => guest::run(&args.words, backend),
     }
 }
 
 fn run_container(words: &[String], backend: Backend) -> Outcome {
     if matches!(words.first().map(String::as_str), None | Some("--help")) {
-        print(help())?;
+        print(help("run"))?;
         return Ok(ExitCode::SUCCESS);
     }
     let line = docker::split(words, SLICE_FLAGS).map_err(|refused| container::refusal(&refused))?;
-    let job = slice_flags(&line.own)?;
+    let job = slice_flags(&line.own)?.job;
     let asked = container::asked(&line.image, &line.arguments)?;
     let runner = match asked.detach {
         true => Runner::Supervisor,
@@ -43,7 +47,7 @@ fn run_container(words: &[String], backend: Backend) -> Outcome {
 }
 
 /// The slice's flags, read as those of `run` are.
-fn slice_flags(own: &[String]) -> Result<args::JobArgs> {
+fn slice_flags(own: &[String]) -> Result<args::Run> {
     let before = ["divvy", "run"].map(OsString::from);
     let line: Vec<OsString> = before
         .into_iter()
@@ -53,7 +57,7 @@ fn slice_flags(own: &[String]) -> Result<args::JobArgs> {
         .map_err(|error| from_clap(&error, &line))?
         .verb
     {
-        Verb::Run(run) => Ok(run.job),
+        Verb::Run(run) => Ok(run),
         verb => Err(usage(
             format!("{verb:?} is no slice"),
             "say how much GPU with -g or --gpu-memory",
@@ -61,10 +65,10 @@ fn slice_flags(own: &[String]) -> Result<args::JobArgs> {
     }
 }
 
-fn help() -> String {
+fn help(verb: &str) -> String {
     let mut command = args::command();
     let docker = command.find_subcommand_mut("docker");
-    let run = docker.and_then(|docker| docker.find_subcommand_mut("run"));
+    let run = docker.and_then(|docker| docker.find_subcommand_mut(verb));
     run.map(|run| run.render_help().to_string())
         .unwrap_or_default()
 }

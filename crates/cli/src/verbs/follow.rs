@@ -12,38 +12,82 @@ use super::away::Away;
 use super::{Outcome, client, reference};
 use crate::args::{Events, Format, Logs};
 use crate::failure::usage;
-use crate::output::{Stop, print, view};
+use crate::output::{Stop, print, say, view};
+use crate::text;
 use crate::render::{self, Item as _};
 
 pub async fn logs(args: Logs) -> Outcome {
     let client = client()?;
     // `last` may be another job by the time of the second call.
     let job = client.job(reference(&args.job)).await?.id;
-    let (mut offset, mut away) = (0, Away::default());
-    while let Err(stop) = copy_log(&client, &job, &mut offset, args.follow, &mut away).await {
-        match stop {
-            Stop::Failed(error) if args.follow => away.forgive(error).await?,
-            stop => return Err(stop),
-        }
+    let mut log = Log::from_start();
+    if args.follow {
+        log.follow(&client, &job).await?;
+    } else {
+        while !log.copy(&client, &job, false).await? {}
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Copies the log from byte `offset` on, and moves `offset` along.
-pub(super) async fn copy_log(
-    client: &Client,
-    job: &str,
-    offset: &mut u64,
-    follow: bool,
-    away: &mut Away,
-) -> Result<(), Stop> {
-    let mut log = client.log(job, *offset, follow).await?;
-    away.back();
-    while let Some(bytes) = log.next().await? {
-        print(&bytes)?;
-        *offset += bytes.len() as u64;
+/// A place in what a job says.
+pub(super) struct Log {
+    offset: u64,
+    /// When the daemon last gave nothing.
+    away: Away,
+}
+
+impl Log {
+    pub(super) fn from_start() -> Self {
+        Self {
+            offset: 0,
+            away: Away::default(),
+        }
     }
-    Ok(())
+
+    /// With what it says next.
+    pub(super) async fn from_now(client: &Client, job: &str) -> Result<Self, Stop> {
+        Ok(Self {
+            offset: client.log_end(job).await?,
+            away: Away::default(),
+        })
+    }
+
+    /// Prints it until the job has ended.
+    pub(super) async fn follow(mut self, client: &Client, job: &str) -> Result<(), Stop> {
+        loop {
+            match self.copy(client, job, true).await {
+                Ok(true) => return Ok(()),
+                Ok(false) => {}
+                Err(Stop::Failed(error)) => self.away.forgive(error).await?,
+                Err(stop) => return Err(stop),
+            }
+        }
+    }
+
+    /// Prints what one answer has; false where it was broken off after some of it.
+    async fn copy(&mut self, client: &Client, job: &str, follow: bool) -> Result<bool, Stop> {
+        let mut log = client.log(job, self.offset, follow).await?;
+        self.away.back();
+        let gone = log.from().saturating_sub(self.offset);
+        if gone > 0 {
+            let gone = text::memory(gone);
+            say(&format!("{gone} of what #{job} said before are not kept any more"));
+            self.offset = log.from();
+        }
+        let before = self.offset;
+        loop {
+            match log.next().await {
+                Ok(Some(bytes)) => {
+                    print(&bytes)?;
+                    self.offset += bytes.len() as u64;
+                }
+                Ok(None) => return Ok(true),
+                // It may have been cut off because it had fallen behind; the next answer says so, or that nobody is there.
+                Err(_) if self.offset > before => return Ok(false),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
 }
 
 pub async fn events(args: Events) -> Outcome {

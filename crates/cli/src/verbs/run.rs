@@ -21,7 +21,7 @@ const POLL: Duration = Duration::from_secs(20);
 const POLL_WATCHED: Duration = Duration::from_secs(2);
 
 /// Where waiting led.
-enum Turn {
+pub(super) enum Turn {
     /// The job holds its slice, and its folder says what to start.
     Start(Box<Job>),
     /// It is over, with this exit code.
@@ -35,6 +35,7 @@ pub fn run(args: &args::Run, backend: Backend) -> Outcome {
     if args.no_daemon {
         return Ok(ExitCode::from((backend.solo)(Solo {
             submit,
+            docker: Vec::new(),
             sim: args.job.sim.clone(),
         })?));
     }
@@ -66,7 +67,7 @@ pub fn on_terminal(submission: Submit, sim: Option<&str>, backend: Backend) -> O
 }
 
 /// Waits until the job may start, and says why it waits.
-async fn wait_for_turn(client: &Client, mut job: Job) -> Result<Turn, Error> {
+pub(super) async fn wait_for_turn(client: &Client, mut job: Job) -> Result<Turn, Error> {
     let mut signals = Signals::new()?;
     let (mut said, mut away) = (None, Away::default());
     let poll = if output::is_watched() {

@@ -1,0 +1,109 @@
+//! Jobs that hold GPUs and do nothing with them.
+//!
+//! Who does something is known from two sides. The driver's samples say whose kernels ran. A launch itself is seen only by the
+//! limiter, and only while it is told to look: so a job that has done nothing for half of its time is looked at more closely
+//! from then on. What is in a MIG instance is seen by neither, and nothing is done about it.
+
+use std::time::Duration;
+
+use divvy_api::v1::IdleAction;
+use divvy_core::job::Stop;
+use divvy_core::{Job as Life, JobId};
+
+use super::{Cycle, Living};
+use crate::clock::Instant;
+use crate::idle::{Rule, rule};
+use crate::job::Job;
+use crate::store::StoreError;
+
+impl Living {
+    /// It runs, and whether it does anything can be seen.
+    fn is_seen(&self) -> bool {
+        matches!(self.job.life, Life::Running { .. })
+            && !self.job.course.suspended
+            && self.slice.is_some()
+    }
+
+    /// For how long it has done nothing, as far as this agent has seen.
+    pub(super) fn idle_for(&self) -> Option<Duration> {
+        self.is_seen().then(|| self.work.last.elapsed())
+    }
+}
+
+impl Cycle {
+    /// The rule that a job is under.
+    pub(super) fn idle_rule(&self, job: &Job) -> Option<Rule> {
+        rule(job.ask.terms.idle, self.config.idle)
+    }
+
+    /// What the tick does about it.
+    pub(super) fn look_for_idle(&mut self) -> Result<(), StoreError> {
+        let mut due = Vec::new();
+        let daemons = self.config.idle;
+        for (id, living) in &mut self.jobs {
+            let Some(rule) = rule(living.job.ask.terms.idle, daemons) else {
+                continue;
+            };
+            if !living.is_seen() {
+                // It waits, is being started, or is suspended: its time begins with its next run.
+                living.work.wants(Instant::now());
+            }
+            if let Some(at) = self.keeper.wanted(*id) {
+                living.work.wants(at);
+            }
+            let idle = living.work.last.elapsed();
+            let after = Duration::from_secs(rule.after_s);
+            if idle >= after && !living.work.told && living.is_seen() {
+                living.work.told = true;
+                due.push((*id, rule));
+            }
+            let closely = living.is_seen() && idle >= after / 2;
+            if std::mem::replace(&mut living.work.closely, closely) != closely {
+                let folder = self.config.home.slice(&id.to_string());
+                match closely {
+                    true => self.keeper.watch(*id, &folder),
+                    false => self.keeper.unwatch(*id, &folder),
+                }
+            }
+        }
+        for (id, rule) in due {
+            self.is_idle(id, rule)?;
+        }
+        Ok(())
+    }
+
+    /// Its slice is going away.
+    pub(super) fn watch_no_more(&mut self, id: JobId) {
+        if let Some(living) = self.jobs.get_mut(&id)
+            && std::mem::take(&mut living.work.closely)
+        {
+            let folder = self.config.home.slice(&id.to_string());
+            self.keeper.unwatch(id, &folder);
+        }
+    }
+
+    fn is_idle(&mut self, id: JobId, rule: Rule) -> Result<(), StoreError> {
+        let Some(living) = self.jobs.get(&id) else {
+            return Ok(());
+        };
+        let words = format!("it has done nothing with its GPUs for {} s", rule.after_s);
+        // The engine pauses containers, not we.
+        let action = match rule.action {
+            IdleAction::Suspend if living.job.ask.container.is_some() => IdleAction::Notify,
+            action => action,
+        };
+        tracing::info!(job = %id, ?action, "{words}");
+        match action {
+            IdleAction::Notify => self.tell(Some(id), "idle", &words),
+            IdleAction::Suspend => {
+                self.tell(
+                    Some(id),
+                    "idle",
+                    &format!("{words}; `divvy resume {id}` lets it go on"),
+                )?;
+                self.set_suspended(id, true)
+            }
+            IdleAction::Cancel => self.stop_job(id, Stop::Idle, &words),
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! What jobs use: taken from each look, journaled now and then, and cut into rows by the hour.
+
+use std::time::Duration;
+
+use divvy_core::JobId;
+
+use super::{Cycle, Living};
+use crate::clock::{Instant, now};
+use crate::gpu::look::{Look, Seen};
+use crate::store::StoreError;
+use crate::usage::Metered;
+use crate::usage::meter::{Holder, metered};
+
+/// How often what was measured is journaled: what a crash may make unknown, and never what was held.
+const JOURNAL: Duration = Duration::from_secs(10);
+
+/// Use is taken to be even over one row, so that none is longer.
+const PAGE_US: i64 = 3600 * 1_000_000;
+
+/// When what was done last.
+pub(super) struct Pages {
+    journaled: Instant,
+    /// Hours since 1970.
+    hour: i64,
+}
+
+impl Pages {
+    pub(super) fn new() -> Self {
+        Self {
+            journaled: Instant::now(),
+            hour: hour(),
+        }
+    }
+}
+
+fn hour() -> i64 {
+    now().as_microsecond().div_euclid(PAGE_US)
+}
+
+/// What a job does with what it holds.
+pub(super) struct Work {
+    /// Measured and not yet journaled, by position in its holdings.
+    metered: Vec<Metered>,
+    /// When it was last seen to want its GPUs.
+    pub(super) last: Instant,
+    /// That it does nothing has been dealt with.
+    pub(super) told: bool,
+    /// Its launches are watched.
+    pub(super) closely: bool,
+}
+
+impl Work {
+    pub(super) fn new() -> Self {
+        Self {
+            metered: Vec::new(),
+            last: Instant::now(),
+            told: false,
+            closely: false,
+        }
+    }
+
+    /// It wants its GPUs, or cannot do anything about it.
+    pub(super) fn wants(&mut self, at: Instant) {
+        if at > self.last {
+            self.last = at;
+            self.told = false;
+        }
+    }
+}
+
+impl Cycle {
+    /// Takes over what was done on the GPUs.
+    pub(super) fn meter(&mut self, look: &Look) {
+        for seen in &look.gpus {
+            self.meter_gpu(look, seen);
+        }
+    }
+
+    fn meter_gpu(&mut self, look: &Look, seen: &Seen) {
+        let Some(worked) = &seen.observed.worked else {
+            return;
+        };
+        let gpu = &seen.observed.uuid;
+        // Positions in holdings, beside the holders.
+        let mut places = Vec::new();
+        let mut holders = Vec::new();
+        for (id, living) in &self.jobs {
+            let grants = living.job.life.grants();
+            if let Some(place) = grants.iter().position(|grant| grant.gpu == *gpu) {
+                places.push(place);
+                holders.push(Holder {
+                    job: *id,
+                    share: grants[place].share.thousandths(),
+                });
+            }
+        }
+        if holders.is_empty() {
+            return;
+        }
+        let of = |pid: u32| {
+            look.people
+                .get(&pid)
+                .and_then(|person| person.kinship.job())
+        };
+        let listed: Vec<(u32, Option<JobId>)> = seen
+            .observed
+            .processes
+            .iter()
+            .map(|process| (process.pid, of(process.pid)))
+            .collect();
+        for (job, metered) in metered(worked, &holders, &listed) {
+            let at = holders.iter().position(|holder| holder.job == job);
+            let place = at.and_then(|at| places.get(at));
+            if let (Some(place), Some(living)) = (place, self.jobs.get_mut(&job)) {
+                let work = &mut living.work;
+                if metered.used > 0 {
+                    work.wants(Instant::now());
+                }
+                let needed = work.metered.len().max(place + 1);
+                work.metered.resize(needed, Metered::default());
+                work.metered[*place].add(metered);
+            }
+        }
+    }
+
+    /// Journals what was measured of a job: before what it holds changes, and now and then.
+    pub(super) fn journal_metered(&mut self, id: JobId) -> Result<(), StoreError> {
+        let Some(living) = self.jobs.get_mut(&id) else {
+            return Ok(());
+        };
+        let metered = std::mem::take(&mut living.work.metered);
+        match metered.is_empty() {
+            true => Ok(()),
+            false => self.store.add_metered(id, &metered),
+        }
+    }
+
+    /// Counts what a job held up to now, and begins a new row: its amount or its being suspended changes now.
+    pub(super) fn turn_page(&mut self, id: JobId) -> Result<(), StoreError> {
+        self.journal_metered(id)?;
+        match self.jobs.get(&id) {
+            Some(living) if !living.job.holdings.is_empty() => {
+                self.store.turn_page(&living.job, now())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What the tick does about it.
+    pub(super) fn keep_books(&mut self) -> Result<(), StoreError> {
+        let hour = hour();
+        let is_new = self.pages.hour != hour;
+        if !is_new && self.pages.journaled.elapsed() < JOURNAL {
+            return Ok(());
+        }
+        self.pages = Pages {
+            journaled: Instant::now(),
+            hour,
+        };
+        let holds = |living: &&Living| !living.job.life.grants().is_empty();
+        let holding = self.jobs.values().filter(holds);
+        let holding: Vec<JobId> = holding.map(|living| living.job.id).collect();
+        for id in holding {
+            match is_new {
+                true => self.turn_page(id)?,
+                false => self.journal_metered(id)?,
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,69 @@
+//! What was had and used of the GPUs. Everybody sees their own; operators see everybody's.
+
+use axum::Extension;
+use axum::extract::State;
+use divvy_api::v1;
+use jiff::{SignedDuration, Timestamp};
+use serde::Deserialize;
+
+use super::body::{Failure, Query};
+use super::{Answer, Api, internal, list};
+use crate::access::{Caller, Role};
+use crate::clock::now;
+use crate::intake::usage;
+use crate::store;
+use crate::usage::{By, Report};
+
+/// The window of who names none: a month, as it is asked for most.
+const DAYS: i64 = 30;
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Which {
+    #[serde(default)]
+    by: Option<String>,
+    #[serde(default)]
+    since: Option<String>,
+    #[serde(default)]
+    until: Option<String>,
+}
+
+pub async fn usages(
+    State(api): State<Api>,
+    Extension(caller): Extension<Caller>,
+    Query(which): Query<Which>,
+) -> Answer<v1::Usage> {
+    let by = By::parse(which.by.as_deref().unwrap_or("user,project"))?;
+    let until = time("until", which.until.as_deref())?.unwrap_or_else(now);
+    let before = until.checked_sub(SignedDuration::from_hours(24 * DAYS));
+    let since = time("since", which.since.as_deref())?.or(before.ok());
+    let since = since.unwrap_or(Timestamp::MIN);
+    if since >= until {
+        return Err(usage(format!(
+            "the time since {since} until {until} has no length"
+        ))
+        .hint("`since` is the earlier one")
+        .into());
+    }
+    let uid = (caller.role < Role::Operator).then_some(caller.account.uid);
+    let database = api.home.database();
+    let read = tokio::task::spawn_blocking(move || {
+        let mut report = Report::new(by, (since, until));
+        // What has not been yet is held by nobody.
+        let window = (since, until.min(now()));
+        store::usage_between(&database, window, uid, |span| report.take(span))?;
+        Ok::<_, store::StoreError>(report.items())
+    });
+    let items = read.await.map_err(|error| internal(&error))?;
+    list("UsageList", items.map_err(|error| internal(&error))?)
+}
+
+fn time(name: &str, text: Option<&str>) -> Result<Option<Timestamp>, Failure> {
+    let Some(text) = text else { return Ok(None) };
+    match text.parse() {
+        Ok(time) => Ok(Some(time)),
+        Err(_) => Err(usage(format!("{name}={text} is not a time"))
+            .hint("write it as RFC 3339 has it: 2026-11-21T16:00:00Z")
+            .into()),
+    }
+}

@@ -1,0 +1,38 @@
+//! `daemon --clearml`: the words of the stock agent's `daemon` that are about its server.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+/// What is said about the server. All but the first take `--clearml`.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Tasks of a ClearML Server")]
+pub struct ClearMl {
+    /// Run the tasks that wait in the server's queues of these names, in containers with --docker, else as processes
+    #[arg(long)]
+    pub clearml: bool,
+    /// The server's address and keys, and what clearml-agent is told besides [default: ~/clearml.conf, CLEARML_CONFIG_FILE]
+    #[arg(long, value_name = "FILE", requires = "clearml")]
+    pub config_file: Option<PathBuf>,
+    /// Make queues that the server does not have
+    #[arg(long, requires = "clearml")]
+    pub create_queue: bool,
+    /// Take tasks only in these hours: `17-20 TUE`, `0-24 SAT,SUN`
+    #[arg(long, value_name = "HOURS", num_args = 1.., requires = "clearml")]
+    pub uptime: Vec<String>,
+    /// Take none in these
+    #[arg(long, value_name = "HOURS", num_args = 1.., requires = "clearml")]
+    pub downtime: Vec<String>,
+    /// Seconds between looks at the queues, 5 or more [default: 5]
+    #[arg(long, value_name = "SECONDS", requires = "clearml", value_parser = clap::value_parser!(u64).range(5..))]
+    pub polling_interval: Option<u64>,
+    /// Tags of the workers that run tasks
+    #[arg(long, value_name = "TAG", num_args = 1.., requires = "clearml")]
+    pub child_report_tags: Vec<String>,
+    /// Leave tasks running when the daemon is stopped; the next one finds them
+    #[arg(long, requires = "clearml")]
+    pub keep_children: bool,
+    /// What runs tasks without --docker [default: clearml-agent]
+    #[arg(long, value_name = "COMMAND", requires = "clearml")]
+    pub clearml_agent: Option<String>,
+}

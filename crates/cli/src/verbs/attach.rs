@@ -1,0 +1,122 @@
+//! `attach`: what a running job says, from now on; signals to its program; its exit code.
+//!
+//! Output is the job's log, so nothing of it depends on who listens. Input is not passed on: a job that the daemon started has none.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use divvy_api::client::{Client, WaitFor};
+use divvy_api::v1::{Error, ErrorCode, Job, JobState, Runner, Signal};
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::away::Away;
+use super::follow::Log;
+use super::{Outcome, client, reference, settle};
+use crate::args;
+use crate::output::{Stop, progress, say};
+
+/// How long one question for the end may take.
+const POLL: Duration = Duration::from_secs(20);
+
+pub async fn attach(args: args::Attach) -> Outcome {
+    let client = client()?;
+    let job = client.job(reference(&args.job)).await?;
+    check(&job)?;
+    let from = match args.from_start {
+        true => Log::from_start(),
+        false => Log::from_now(&client, &job.id).await?,
+    };
+    progress(&match args.no_signals {
+        true => format!("attached to #{}; Ctrl-C leaves it", job.id),
+        false => format!("attached to #{}; Ctrl-C goes to its program", job.id),
+    });
+    let output = from.follow(&client, &job.id);
+    tokio::pin!(output);
+    if args.no_signals {
+        output.await?;
+    } else {
+        let mut signals = Passed::new()?;
+        loop {
+            tokio::select! {
+                ended = &mut output => break ended?,
+                sent = signals.next() => match client.signal(&job.id, sent).await {
+                    // It has just ended, or the daemon is away: its output says so.
+                    Err(error) if matches!(error.code, ErrorCode::Conflict | ErrorCode::NoDaemon) => {
+                        say(&format!("{} was not passed on: {}", sent.name(), error.message));
+                    }
+                    sent => drop(sent?),
+                },
+            }
+        }
+    }
+    verdict(&client, &job.id).await
+}
+
+/// Whether there is anything to attach to.
+fn check(job: &Job) -> Result<(), Error> {
+    let refused = |why: String, hint: String| Err(Error::new(ErrorCode::Conflict, why).hint(hint));
+    match job.state {
+        _ if job.runner == Runner::Client => refused(
+            format!(
+                "#{} runs on its client's terminal, and says nothing elsewhere",
+                job.id
+            ),
+            format!("`divvy shell {}` opens a shell beside it", job.id),
+        ),
+        JobState::Ended => refused(
+            format!("#{} has ended", job.id),
+            format!("`divvy logs {}` shows what it said", job.id),
+        ),
+        _ => Ok(()),
+    }
+}
+
+/// How the job ended, as an exit code.
+async fn verdict(client: &Client, job: &str) -> Outcome {
+    let mut away = Away::default();
+    loop {
+        match client.wait(job, WaitFor::Ended, POLL).await {
+            Ok(job) if job.ended_at.is_some() => {
+                return Ok(ExitCode::from(settle::verdict(&job)?));
+            }
+            Ok(_) => away.back(),
+            Err(error) => away.forgive(error).await?,
+        }
+    }
+}
+
+/// The signals that are the job's. A closed terminal ends this client alone.
+struct Passed(Vec<(tokio::signal::unix::Signal, Signal)>);
+
+impl Passed {
+    fn new() -> Result<Self, Stop> {
+        let passed = [
+            Signal::Int,
+            Signal::Quit,
+            Signal::Term,
+            Signal::Usr1,
+            Signal::Usr2,
+        ];
+        let listen = |sent: Signal| {
+            let listened = signal(SignalKind::from_raw(i32::from(sent.number())));
+            listened.map(|heard| (heard, sent))
+        };
+        let all: Result<Vec<_>, _> = passed.into_iter().map(listen).collect();
+        all.map(Self).map_err(|error| {
+            let why = format!("cannot listen for signals: {error}");
+            Error::new(ErrorCode::Internal, why).into()
+        })
+    }
+
+    async fn next(&mut self) -> Signal {
+        std::future::poll_fn(|context| {
+            for (heard, sent) in &mut self.0 {
+                if heard.poll_recv(context).is_ready() {
+                    return std::task::Poll::Ready(*sent);
+                }
+            }
+            std::task::Poll::Pending
+        })
+        .await
+    }
+}

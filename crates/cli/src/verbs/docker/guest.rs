@@ -1,0 +1,192 @@
+//! `docker slice`: a slice for a container that somebody else's line of `docker run` starts.
+//!
+//! The line is judged as `divvy docker run` judges its own flags, and passed on as it is. Under a daemon this process becomes the
+//! `docker` of the line once there is a slice; the job's supervisor looks for the container by its label.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use divvy_api::home::Home;
+use divvy_api::v1::{Container, Error, ErrorCode, Runner, Starter, Submit};
+use divvy_core::docker::{self, Mount, paths};
+
+use super::super::run::{Turn, wait_for_turn};
+use super::super::{Outcome, block_on, client, submit};
+use super::{help, slice_flags};
+use crate::container::{self, Asked};
+use crate::failure::{Result, usage};
+use crate::output::{Stop, print};
+use crate::{Backend, Solo, args, ask};
+
+/// Flags of the line that say nothing of what the container may do.
+const OWN: &[(&str, bool)] = &[("--name", true), ("--cidfile", true)];
+
+/// A line of `docker run`, judged.
+#[derive(Debug)]
+struct Line {
+    /// `docker` or `podman`, and `run`.
+    program: [String; 2],
+    rest: Vec<String>,
+    asked: Asked,
+    /// The first word of the container's command.
+    first: Vec<String>,
+}
+
+pub fn run(words: &[String], backend: Backend) -> Outcome {
+    if matches!(words.first().map(String::as_str), None | Some("--help")) {
+        print(help("slice"))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let (own, line) = apart(words)?;
+    let args::Run { job, no_daemon } = slice_flags(own)?;
+    let line = judged(line)?;
+    let starter = Starter {
+        pid: std::process::id(),
+        start_time: None,
+    };
+    let asked = Asked {
+        container: Container {
+            starter: Some(starter),
+            ..line.asked.container
+        },
+        // They go into the container by the line itself.
+        env: BTreeMap::new(),
+        detach: false,
+    };
+    let submission = ask::contained(&job, asked, line.first, Runner::Supervisor)?;
+    if no_daemon {
+        let solo = Solo {
+            submit: submission,
+            docker: line.program.into_iter().chain(line.rest).collect(),
+            sim: job.sim.clone(),
+        };
+        return Ok(ExitCode::from((backend.solo)(solo)?));
+    }
+    let [program, verb] = &line.program;
+    match block_on(flags(submission, job.sim.as_deref()))? {
+        Ok(flags) => {
+            let error = Command::new(program)
+                .arg(verb)
+                .args(flags)
+                .args(&line.rest)
+                .exec();
+            let why = format!("{program} cannot be started: {error}");
+            Err(Stop::from(Error::new(ErrorCode::LaunchFailed, why)))
+        }
+        Err(code) => Ok(code),
+    }
+}
+
+/// Waits for the slice; what brings a container into it, or how it ended without.
+async fn flags(
+    submission: Submit,
+    sim: Option<&str>,
+) -> std::result::Result<std::result::Result<Vec<String>, ExitCode>, Stop> {
+    let client = client()?;
+    let job = submit::once(&client, submission, sim).await?;
+    Ok(match wait_for_turn(&client, job).await? {
+        Turn::Start(job) => Ok(client.docker_args(&job.id).await?.flags),
+        Turn::Over(code) => Err(ExitCode::from(code)),
+        Turn::Away(code) => Err(code),
+    })
+}
+
+/// The slice's flags, and the line behind `--`.
+fn apart(words: &[String]) -> Result<(&[String], &[String])> {
+    let at = words.iter().position(|word| word == "--");
+    let (own, line) = words.split_at(at.unwrap_or(words.len()));
+    match line {
+        [_, line @ ..] if !line.is_empty() => Ok((own, line)),
+        _ => Err(no_line("nothing is to be run")),
+    }
+}
+
+fn no_line(why: &str) -> Error {
+    usage(
+        why.to_owned(),
+        "put the line after `--`: divvy docker slice -g 0.5 -- docker run --rm my/image",
+    )
+}
+
+fn judged(words: &[String]) -> Result<Line> {
+    let [program, verb, rest @ ..] = words else {
+        return Err(no_line("no container is to be run"));
+    };
+    let name = Path::new(program)
+        .file_name()
+        .and_then(|name| name.to_str());
+    if !matches!(name, Some("docker" | "podman")) || verb != "run" {
+        return Err(no_line(&format!("`{program} {verb}` starts no container")));
+    }
+    let split = docker::split(rest, OWN).map_err(|refused| container::refusal(&refused))?;
+    let asked = container::asked(&split.image, &split.arguments)?;
+    let options = docker::options(&asked.container.arguments)
+        .map_err(|refused| container::refusal(&refused))?;
+    check_sources(&options.mounts)?;
+    Ok(Line {
+        program: [program.clone(), verb.clone()],
+        rest: rest.to_vec(),
+        asked,
+        first: split.command.into_iter().take(1).collect(),
+    })
+}
+
+/// Whether what is mounted of the host may be, wherever links lead.
+fn check_sources(mounts: &[Mount]) -> Result<()> {
+    let home = Home::to_call().map_err(|error| Error::from(&error))?;
+    let kept = [home.state().to_owned(), home.slices().to_owned()];
+    let here = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
+    for mount in mounts {
+        let Mount::Bind { source, .. } = mount else {
+            continue;
+        };
+        let path = paths::normal(&here.join(source));
+        let path = fs::canonicalize(&path).unwrap_or(path);
+        paths::source(&path, &kept).map_err(|kept| {
+            let why = format!("{source} may not be mounted: {}", kept.why);
+            Error::new(ErrorCode::NotAllowed, why).hint(kept.hint)
+        })?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(line: &str) -> Vec<String> {
+        line.split(' ').map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn a_line_of_the_stock_agents_is_taken_as_it_is() {
+        let line = "docker run -t -l clearml-worker-id=n:gpu2.25a -e CLEARML_TASK_ID=7 -v /srv/a.cfg:/tmp/clearml.conf --name x --rm u22 bash -c script";
+        let judged = judged(&words(line)).unwrap();
+        assert_eq!(judged.program, ["docker", "run"]);
+        assert_eq!(judged.asked.container.image, "u22");
+        assert_eq!(judged.first, ["bash"]);
+        assert_eq!(judged.rest, words(line)[2..]);
+        let kept = judged.asked.container.arguments.join(" ");
+        assert!(!kept.contains("CLEARML_TASK_ID"), "{kept}");
+    }
+
+    #[test]
+    fn what_would_let_it_out_of_its_slice_is_refused() {
+        for (line, code) in [
+            ("docker run --gpus all u22", 4),
+            ("docker run --privileged u22", 4),
+            ("docker run -e LD_PRELOAD=/x u22", 4),
+            ("docker run -v /run:/host u22", 4),
+            ("docker run --nonsense u22", 2),
+            ("docker exec x sh", 2),
+            ("sh run x", 2),
+        ] {
+            let refused = judged(&words(line)).unwrap_err();
+            assert_eq!(refused.code.exit_code(), code, "{line}");
+        }
+        assert!(apart(&words("-g 0.5 docker run x")).is_err());
+    }
+}

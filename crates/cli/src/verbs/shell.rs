@@ -1,0 +1,216 @@
+//! `shell`: an interactive shell with a slice. With a daemon of one's own it is the job's program, on this terminal; on the system's
+//! daemon the job only holds the slice, and the shell is opened in it.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use divvy_api::client::{Client, WaitFor};
+use divvy_api::v1::{Error, ErrorCode, JobState, Runner, Submit};
+
+use super::away::Away;
+use super::{Outcome, apart, block_on, client, exec, reference, run, settle, submit};
+use crate::failure::usage;
+use crate::output::{Stop, progress};
+use crate::{Backend, args, ask};
+
+/// Where nobody says which.
+const USUAL: &str = "/bin/sh";
+
+/// How long a slice is held for a shell that does not come, or does not come back.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Between two looks whether anybody is there.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// How long one question for the slice may take.
+const POLL: Duration = Duration::from_secs(20);
+
+pub fn shell(mut args: args::Shell, backend: Backend) -> Outcome {
+    if !args.job.command.is_empty() {
+        let hint = "a program of your own: divvy run -g 0.25 -- CMD, or divvy exec JOB -- CMD";
+        return Err(usage("shell opens a shell and takes no command", hint).into());
+    }
+    let shell = std::env::var("SHELL")
+        .ok()
+        .filter(|shell| !shell.is_empty());
+    let shell = command(shell.as_deref().unwrap_or(USUAL));
+    if let Some(job) = &args.in_job {
+        let code = block_on(async {
+            let client = client()?;
+            let job = client.job(reference(job)).await?;
+            // In a container the host's shell may not be there.
+            let shell = match job.container {
+                Some(_) => command(USUAL),
+                None => shell,
+            };
+            exec::inside(&client, &job.id, shell).await
+        });
+        return Ok(ExitCode::from(code?));
+    }
+    args.job.command = shell.iter().map(Into::into).collect();
+    args.job.name.get_or_insert_with(|| "shell".to_owned());
+    let submission = ask::submit(&args.job, Runner::Client)?;
+    let sim = args.job.sim.as_deref();
+    if block_on(async { Ok(apart::is_system(&client()?).await) })? {
+        return block_on(held(submission, sim, shell));
+    }
+    run::on_terminal(submission, sim, backend)
+}
+
+/// Has a job hold the slice, and opens the shell in it.
+async fn held(submission: Submit, sim: Option<&str>, shell: Vec<String>) -> Outcome {
+    let me = std::env::current_exe().ok();
+    let me = me.as_deref().and_then(Path::to_str).ok_or_else(|| {
+        Error::new(
+            ErrorCode::Internal,
+            "this program's own file cannot be named, and it is what holds the slice",
+        )
+    })?;
+    let submission = Submit {
+        runner: Runner::Supervisor,
+        command: vec![me.to_owned(), "hold-slice".to_owned()],
+        ..submission
+    };
+    let client = client()?;
+    let job = submit::once(&client, submission, sim).await?.id;
+    let ended = opened(&client, &job, shell).await;
+    // Gone by itself is just as well.
+    let _ = client.cancel(&job).await;
+    ended
+}
+
+async fn opened(client: &Client, id: &str, shell: Vec<String>) -> Outcome {
+    let mut said = None;
+    let mut away = Away::default();
+    let waiting = async {
+        loop {
+            match client.wait(id, WaitFor::Starting, POLL).await {
+                Ok(job) => match job.state {
+                    JobState::Running => return Ok::<_, Stop>(None),
+                    JobState::Ended => return Ok(Some(job)),
+                    JobState::Queued if said != job.reason => {
+                        said.clone_from(&job.reason);
+                        let reason = job.reason.unwrap_or_default();
+                        progress(&format!("#{id} waits in queue {}: {reason}", job.queue));
+                    }
+                    // It has its slice, and its supervisor is on its way.
+                    JobState::Starting => tokio::time::sleep(Duration::from_millis(10)).await,
+                    _ => {}
+                },
+                Err(error) => away.forgive(error).await?,
+            }
+            away.back();
+        }
+    };
+    let ended = tokio::select! {
+        ended = waiting => ended?,
+        _ = tokio::signal::ctrl_c() => return Ok(ExitCode::from(130)),
+    };
+    match ended {
+        Some(job) => Ok(ExitCode::from(settle::verdict(&job)?)),
+        None => Ok(ExitCode::from(exec::inside(client, id, shell).await?)),
+    }
+}
+
+/// `divvy hold-slice`: is the program of a job as long as others are in it. Its siblings are what its parent, the job's supervisor, has
+/// started, and what these left to it.
+pub fn hold() -> Outcome {
+    let mut last = Instant::now();
+    while last.elapsed() < PATIENCE {
+        if has_sibling() {
+            last = Instant::now();
+        }
+        std::thread::sleep(LOOK);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn has_sibling() -> bool {
+    let (me, parent) = (std::process::id(), std::os::unix::process::parent_id());
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let mut pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    pids.any(|pid| pid != me && parent_of(pid) == Some(parent))
+}
+
+/// The fourth field of `/proc/PID/stat`, counted from the bracket that ends the second (proc(5)).
+fn parent_of(pid: u32) -> Option<u32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, after) = stat.rsplit_once(')')?;
+    after.split_ascii_whitespace().nth(1)?.parse().ok()
+}
+
+/// A shell whose prompt says which job it is in. Variables are the shell's to look up: the job has its number only when it is there.
+fn command(shell: &str) -> Vec<String> {
+    const BASH: &str = r#"exec "$0" --rcfile <(printf '%s\n' '
+[ ! -f /etc/bash.bashrc ] || . /etc/bash.bashrc
+[ ! -f ~/.bashrc ] || . ~/.bashrc
+PS1="[divvy $DIVVY_JOB_ID] $PS1"') -i"#;
+    const ZSH: &str = r#"RPROMPT="[divvy $DIVVY_JOB_ID]" exec "$0" -i"#;
+    const FISH: &str = "functions --copy fish_prompt divvy_prompt; \
+                        function fish_prompt; echo -n \"[divvy $DIVVY_JOB_ID] \"; divvy_prompt; end";
+    const SH: &str = r#"PS1="[divvy $DIVVY_JOB_ID] \$ " exec "$0" -i"#;
+    let words: &[&str] = match Path::new(shell).file_name().and_then(|name| name.to_str()) {
+        Some("bash") => &[shell, "-c", BASH, shell],
+        Some("zsh") => &[shell, "-c", ZSH, shell],
+        Some("fish") => &[shell, "-i", "-C", FISH],
+        Some("sh" | "dash" | "ash" | "ksh") => &[shell, "-c", SH, shell],
+        _ => &[shell, "-i"],
+    };
+    words.iter().map(ToString::to_string).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    /// What a shell says when it is told this, with its prompts.
+    fn said(shell: &str, typed: &str) -> Option<String> {
+        let words = command(shell);
+        let home = tempfile::tempdir().unwrap();
+        let mut child = Command::new(&words[0])
+            .args(&words[1..])
+            .env("DIVVY_JOB_ID", "42")
+            .env("HOME", home.path())
+            .env_remove("ENV")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .ok()?;
+        let mut stdin = child.stdin.take().unwrap();
+        writeln!(stdin, "{typed}").unwrap();
+        drop(stdin);
+        let output = child.wait_with_output().unwrap();
+        let both = [output.stdout, output.stderr].concat();
+        Some(String::from_utf8_lossy(&both).into_owned())
+    }
+
+    #[test]
+    fn the_prompt_says_which_job_it_is() {
+        for shell in ["/bin/sh", "/bin/bash"] {
+            match said(shell, "echo and it works: $((6 * 7))") {
+                Some(said) => {
+                    assert!(said.contains("[divvy 42]"), "{shell}: {said}");
+                    assert!(said.contains("and it works: 42"), "{shell}: {said}");
+                }
+                None => eprintln!("SKIPPED: {shell} is not there"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_shell_that_is_not_known_is_started_as_it_is() {
+        assert_eq!(command("/opt/bin/xonsh"), ["/opt/bin/xonsh", "-i"]);
+    }
+
+    #[test]
+    fn a_process_has_the_parent_that_the_kernel_says() {
+        let parent = std::os::unix::process::parent_id();
+        assert_eq!(parent_of(std::process::id()), Some(parent));
+        assert_eq!(parent_of(0), None);
+    }
+}
