@@ -9,10 +9,11 @@ use crate::cargo::cargo;
 use crate::steps::answer;
 
 /// Crate → what it may use of ours. The reasons are in ARCHITECTURE.md.
-const ARROWS: [(&str, &[&str]); 17] = [
+const ARROWS: [(&str, &[&str]); 19] = [
     ("divvy-core", &[]),
     ("divvy-driver", &[]),
     ("divvy-ledger", &[]),
+    ("divvy-fork", &[]),
     ("divvy-shim", &["divvy-driver", "divvy-ledger"]),
     ("divvy-preload", &["divvy-shim"]),
     ("divvy-wrapper-cuda", &["divvy-driver", "divvy-shim"]),
@@ -21,11 +22,27 @@ const ARROWS: [(&str, &[&str]); 17] = [
     ("divvy-api", &["divvy-core"]),
     (
         "divvy-agent",
-        &["divvy-api", "divvy-core", "divvy-driver", "divvy-ledger"],
+        &[
+            "divvy-api",
+            "divvy-core",
+            "divvy-driver",
+            "divvy-fork",
+            "divvy-ledger",
+        ],
     ),
     ("divvy-clearml", &["divvy-api", "divvy-core"]),
     ("divvy-cli", &["divvy-api", "divvy-core"]),
-    ("divvy", &["divvy-agent", "divvy-cli"]),
+    ("divvy-k8s", &["divvy-core"]),
+    (
+        "divvy",
+        &[
+            "divvy-agent",
+            "divvy-api",
+            "divvy-clearml",
+            "divvy-cli",
+            "divvy-core",
+        ],
+    ),
     ("divvy-clients", &[]),
     ("divvy-clearml-stub", &[]),
     ("divvy-e2e", &["divvy-api", "divvy-clearml-stub"]),

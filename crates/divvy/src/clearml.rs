@@ -1,0 +1,153 @@
+//! `daemon --clearml`: the front end to a ClearML Server, in the daemon's own process and over its socket.
+
+use std::num::NonZeroU32;
+
+use divvy_agent::Beside;
+use divvy_agent::home::Home;
+use divvy_api::v1::{Error, ErrorCode, FrontEnd};
+use divvy_clearml::config::ConfigError;
+use divvy_clearml::slot::daemon_id;
+use divvy_clearml::{Mode, Options, Served, ServerQueue, Settings, Stop, container};
+use divvy_cli::ClearMl;
+use divvy_core::{Amount, QueueName, QueueSpec};
+
+/// What is to work beside the daemon. Everything that can be found wrong without the server is found wrong here.
+///
+/// # Errors
+/// [`ErrorCode::Usage`] for a configuration that cannot be used.
+pub fn beside(asked: ClearMl, queues: Vec<QueueSpec>) -> Result<Beside, Error> {
+    let settings = Settings::read(asked.config_file.as_deref()).map_err(|error| wrong(&error))?;
+    let mode = match (asked.dynamic, asked.gpus) {
+        (true, gpus) => Mode::Dynamic {
+            gpus: gpus.unwrap_or_else(|| "all".to_owned()),
+        },
+        (false, gpus) => Mode::Plain { gpus },
+    };
+    let run = container::Options {
+        docker: asked.docker,
+        ..match asked.agent {
+            Some(agent) => container::Options {
+                agent,
+                ..container::Options::default()
+            },
+            None => container::Options::default(),
+        }
+    };
+    // Read once here, so that what is wrong in it is said before anything serves.
+    container::Runner::read(&settings, &run).map_err(|error| wrong(&error))?;
+    let about = FrontEnd {
+        kind: "clearml".to_owned(),
+        worker: settings
+            .worker_id
+            .clone()
+            .unwrap_or_else(|| daemon_id(&settings.worker_name, &mode)),
+        server: settings.api.server.clone(),
+        queues: asked.queues.clone(),
+    };
+    let stop = Stop::new();
+    let told = stop.clone();
+    let work = move |home: &Home, gpus: u32| {
+        let options = Options {
+            socket: home.socket(),
+            records: home.state().join("clearml"),
+            settings,
+            queues: served(&asked.queues, &queues, gpus)?,
+            create_queue: asked.create_queue,
+            mode,
+            run,
+            uptime: asked.uptime,
+            downtime: asked.downtime,
+            slot_tags: asked.slot_tags,
+            polling_interval: asked.polling_interval,
+            keep_children: asked.keep_children,
+        };
+        divvy_clearml::run(options, stop).map_err(failed)
+    };
+    Ok(Beside {
+        about,
+        run: Box::new(work),
+        stop: Box::new(move || told.stop()),
+    })
+}
+
+/// The server's queues and what their tasks get: what the agent's queues of the same names do, all GPUs where those say
+/// nothing.
+fn served(names: &[String], queues: &[QueueSpec], gpus: u32) -> Result<Vec<Served>, Error> {
+    let all = || -> Result<Amount, Error> {
+        let why = "there is no GPU for tasks to run on";
+        let count = NonZeroU32::new(gpus).ok_or_else(|| Error::new(ErrorCode::NeverFits, why))?;
+        Ok(Amount::Whole(count))
+    };
+    if names.is_empty() {
+        return Ok(vec![Served {
+            server: ServerQueue::Default,
+            agent: QueueName::default_queue(),
+            amount: all()?,
+        }]);
+    }
+    let one = |queue: &QueueSpec| {
+        Ok(Served {
+            server: ServerQueue::Named(queue.name.to_string()),
+            agent: queue.name.clone(),
+            amount: queue.amount.map_or_else(all, Ok)?,
+        })
+    };
+    queues.iter().map(one).collect()
+}
+
+fn wrong(error: &ConfigError) -> Error {
+    Error::new(ErrorCode::Usage, chain(error)).hint(error.hint())
+}
+
+fn failed(error: divvy_clearml::Error) -> Error {
+    match error {
+        divvy_clearml::Error::Config(error) => wrong(&error),
+        divvy_clearml::Error::Agent(error) => error,
+        divvy_clearml::Error::NoQueue(_) => Error::new(ErrorCode::NotFound, chain(&error))
+            .hint("make it on the server, or have it made with --create-queue"),
+        other => Error::new(ErrorCode::Internal, chain(&other)),
+    }
+}
+
+/// What went wrong, and why.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_without_an_amount_has_the_whole_node() {
+        let spec = |text: &str, amount| QueueSpec {
+            name: text.parse().unwrap(),
+            amount,
+        };
+        let queues = [spec("a", None), spec("b", Some(Amount::ONE_GPU))];
+        let names = ["a", "b"].map(str::to_owned);
+        let amounts: Vec<_> = served(&names, &queues, 3)
+            .unwrap()
+            .into_iter()
+            .map(|served| (served.server, served.amount.to_string()))
+            .collect();
+        let named = |name: &str| ServerQueue::Named(name.to_owned());
+        assert_eq!(
+            amounts,
+            [(named("a"), "3".to_owned()), (named("b"), "1".to_owned())]
+        );
+        let default = served(&[], &[spec("default", None)], 2).unwrap();
+        assert_eq!(
+            (default.len(), &default[0].server),
+            (1, &ServerQueue::Default)
+        );
+        assert_eq!(served(&[], &[], 0).unwrap_err().code, ErrorCode::NeverFits);
+    }
+}
