@@ -5,10 +5,13 @@
 //! not fit is refused, as there is no queue to wait in. All of them hold the daemon's lock shared, so that no daemon
 //! serves the same GPUs behind their backs. Compute is not shared out between such runs: nobody keeps the leases.
 
+mod guest;
+
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::process::Child;
 
 use divvy_api::home::Home;
 use divvy_api::v1::{Error, ErrorCode, Submit};
@@ -19,6 +22,8 @@ use divvy_core::{
 };
 
 use crate::config::GRACE;
+use crate::container::driver::Part;
+use crate::cycle::container::{Machine, plan_on};
 use crate::daemon::{from_home, from_store, internal};
 use crate::environment::{Surroundings, for_job};
 use crate::gpu::roster::Entry;
@@ -38,6 +43,8 @@ const GRANTS: &str = "grants.json";
 #[derive(Clone, Debug)]
 pub struct SoloArgs {
     pub submit: Submit,
+    /// A line `docker run …` that is started in place of a program; the submission says what container it makes.
+    pub docker: Vec<String>,
     /// Simulated GPUs: `a100-80gb:3`.
     pub sim: Option<String>,
 }
@@ -59,10 +66,10 @@ pub fn solo(args: SoloArgs) -> Result<u8, Error> {
     let planning = planning_lock(&home)?;
     let runs = living_runs(&home);
     let node = Node::open(simulated, !runs.is_empty())?;
-    let run = prepare(args.submit, &home, &node, &runs)?;
+    let mut run = prepare(args, &home, &node, &runs)?;
     drop(planning);
 
-    let code = supervise::run_here(&run.dir);
+    let code = supervise::run_here(&run.dir).map(|code| run.starter_code().unwrap_or(code));
     if code.as_ref().is_ok_and(|code| *code != 0) {
         run.tell_refusal();
     }
@@ -83,10 +90,18 @@ struct Run {
 struct Prepared {
     dir: JobDir,
     slice: HeldSlice,
+    /// Who starts its container.
+    starter: Option<Child>,
     _lock: File,
 }
 
 impl Prepared {
+    /// What the starter of its container ended with, which says more than the container where there was none.
+    fn starter_code(&mut self) -> Option<i32> {
+        let status = self.starter.as_mut()?.wait().ok()?;
+        status.code()
+    }
+
     /// After a failure: what its last refused process met. Nothing of it is kept for later.
     fn tell_refusal(&self) {
         let last = self
@@ -112,7 +127,8 @@ impl Prepared {
     }
 }
 
-fn prepare(submit: Submit, home: &Home, node: &Node, runs: &[Run]) -> Result<Prepared, Error> {
+fn prepare(args: SoloArgs, home: &Home, node: &Node, runs: &[Run]) -> Result<Prepared, Error> {
+    let SoloArgs { submit, docker, .. } = args;
     let store = Store::open(&home.database()).map_err(|error| from_store(&error))?;
     // Instances outlive whoever made them, so they are for a daemon to make.
     let mode = |gpu: &Observed| match gpu.divided() {
@@ -165,6 +181,28 @@ fn prepare(submit: Submit, home: &Home, node: &Node, runs: &[Run]) -> Result<Pre
         preload: &node.programs.preload,
         simulated: node.simulated.as_ref(),
     };
+    let wish = node.programs.wish(&folder, node.simulated.as_ref());
+    let dir = JobDir::new(self::folder(home, number));
+    let guest = match &submit.container {
+        Some(container) => {
+            // Without a daemon nobody gets a MIG instance.
+            let part = |grant: &Grant| Part {
+                gpu: grant.gpu.clone(),
+                instance: None,
+            };
+            let parts: Vec<Part> = grants.iter().map(part).collect();
+            let machine = Machine {
+                divvy: &node.programs.divvy,
+                simulated: node.simulated.as_ref(),
+                driver_version: &node.driver_version,
+            };
+            let plan = plan_on(&machine, home, container, 0, &around, &parts, Some(&wish))
+                .map_err(|error| Error::new(ErrorCode::LaunchFailed, chain(&error)))?;
+            Some(guest::start(&dir, plan, &docker, &submit.cwd)?)
+        }
+        None => None,
+    };
+    let (container, starter) = guest.unzip();
     let mut env = submit.env;
     env.extend(submit.secrets);
     let spec = Spec {
@@ -173,15 +211,16 @@ fn prepare(submit: Submit, home: &Home, node: &Node, runs: &[Run]) -> Result<Pre
         cwd: submit.cwd.into(),
         env: for_job(env, &around),
         grace_ms: u64::try_from(GRACE.as_millis()).unwrap_or(u64::MAX),
-        limiter: Some(node.programs.wish(&folder, node.simulated.as_ref())),
-        container: None,
+        // Its output is its terminal's.
+        log_most: None,
+        limiter: Some(wish),
+        container,
         user: None,
         held: supervise::cgroup::Held {
             group: None,
             because: Some("it has no daemon".to_owned()),
         },
     };
-    let dir = JobDir::new(self::folder(home, number));
     let record = |error| Error::new(ErrorCode::Internal, chain(&error));
     dir.write_spec(&spec).map_err(record)?;
     let lock = dir.lock().map_err(record)?;
@@ -197,6 +236,7 @@ fn prepare(submit: Submit, home: &Home, node: &Node, runs: &[Run]) -> Result<Pre
     Ok(Prepared {
         dir,
         slice,
+        starter,
         _lock: lock,
     })
 }

@@ -1,5 +1,8 @@
 //! Jobs in containers, under a real Docker daemon: what holds them, what is refused, and what survives whom.
 
+#[path = "docker/guest.rs"]
+mod guest;
+
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;

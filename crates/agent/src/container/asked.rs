@@ -7,6 +7,7 @@ use divvy_core::docker::{self, Refused};
 
 use super::engine::{self, NoEngine};
 use crate::intake::usage;
+use crate::process::Process;
 
 /// Judges what a submission says of its container, gives it the daemon's own where it says nothing, and takes variables to where
 /// variables are kept.
@@ -44,6 +45,17 @@ pub fn asked(submit: &mut Submit, default: Option<&Container>) -> Result<(), Err
     }
     for name in submit.env.keys().chain(submit.secrets.keys()) {
         docker::env_name(name).map_err(|refused| refusal(&refused))?;
+    }
+    if let Some(starter) = &mut container.starter {
+        if submit.runner == Runner::Client {
+            return Err(usage("a container that its starter starts has no other client"));
+        }
+        let process = Process::with_pid(starter.pid).filter(|process| process.is_alive());
+        let process = process.ok_or_else(|| {
+            usage(format!("the container's starter, pid {}, is not there", starter.pid))
+                .hint("name a process of this machine, by the number that the machine's own processes have")
+        })?;
+        starter.start_time = Some(process.start_time);
     }
     container.arguments =
         docker::without_env(&container.arguments).map_err(|refused| refusal(&refused))?;

@@ -264,6 +264,7 @@ mod tests {
             held: added::installed(),
             on_unlimited: OnUnlimited::Deny,
             cdi: None,
+            starter: None,
         }
     }
 
@@ -274,6 +275,7 @@ mod tests {
             cwd: "/home/u".into(),
             env: [("A".to_owned(), "1".to_owned())].into(),
             grace_ms: 1,
+            log_most: None,
             limiter: None,
             container: None,
             user: None,

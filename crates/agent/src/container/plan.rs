@@ -7,11 +7,14 @@ use divvy_core::docker::Options;
 use serde::{Deserialize, Serialize};
 
 use super::driver::Driver;
+use crate::process::Process;
 use crate::supervise::form::Wish;
 
 /// Label whose value is the job's number, and label that names the instance whose job it is.
 pub const JOB: &str = "divvy.job";
 pub const INSTANCE: &str = "divvy.instance";
+/// Label of a container that somebody else has started in a job's slice: the name that the job's own would have.
+pub const JOINS: &str = "divvy.joins";
 
 /// A job's container, before there is one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,6 +34,9 @@ pub struct Plan {
     pub on_unlimited: OnUnlimited,
     /// Where the engine looks for CDI specifications, if the slice is to get in that way.
     pub cdi: Option<PathBuf>,
+    /// Who starts it, where that is not the supervisor.
+    #[serde(default)]
+    pub starter: Option<Process>,
 }
 
 /// What holds a container to its slice.
@@ -90,6 +96,11 @@ pub fn instance(state: &Path) -> String {
             (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
         });
     format!("{:08x}", hash >> 32 ^ hash & 0xffff_ffff)
+}
+
+/// The flag of `docker run` by which a job's supervisor knows the container of its starter.
+pub fn joins(name: &str) -> String {
+    format!("--label={JOINS}={name}")
 }
 
 /// The name of a job's container. `runs`: how often the job ran before; what is left of that run may not be gone yet.

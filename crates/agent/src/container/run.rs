@@ -5,6 +5,7 @@
 //! supervisors.
 
 mod follow;
+mod guest;
 mod make;
 mod output;
 mod signals;
@@ -16,6 +17,7 @@ use bollard::query_parameters::RemoveContainerOptions;
 
 use super::{Plan, cdi, engine};
 use crate::clock::now;
+use crate::failpoint::reach;
 use crate::process::Process;
 use crate::records::{Begun, JobDir, Outcome, Spec};
 use crate::supervise::{Place, SuperviseError, finish, report, say};
@@ -63,7 +65,11 @@ pub fn run(
     let outcome = runtime.block_on(async {
         // From here on a signal is heard and ends nobody.
         let mut signals = Signals::new().map_err(SuperviseError::Setup)?;
-        let (outcome, made) = job.live(&mut signals).await?;
+        let (outcome, made) = match plan.starter {
+            Some(starter) => (job.host(starter, &mut signals).await?, None),
+            None => job.live(&mut signals).await?,
+        };
+        reach("container.ended");
         finish(dir, place, &outcome);
         job.clear(made).await;
         Ok::<_, SuperviseError>(outcome)
@@ -86,10 +92,13 @@ impl Job<'_> {
             Ok(attached) => attached,
             Err(outcome) => return Ok((outcome, Some(made))),
         };
+        reach("container.made");
         self.dir.write_launch(&self.begun(self.me))?;
+        reach("container.launched");
         if let Err(error) = made.docker.start_container(&made.id, None).await {
             return Ok((start_failed(&error), Some(made)));
         }
+        reach("container.started");
         let outcome = self.follow(&made, attached, signals).await;
         Ok((outcome, Some(made)))
     }
@@ -202,7 +211,8 @@ fn start_failed(error: &bollard::errors::Error) -> Outcome {
     launch_failed(code(&why), why)
 }
 
-fn code(why: &str) -> i32 {
+/// What a shell would say of a start that the engine words so.
+pub fn code(why: &str) -> i32 {
     let says = |text: &str| why.contains(text);
     if says("executable file not found") || says("no such file or directory") {
         127

@@ -125,7 +125,7 @@ impl Job<'_> {
         let _ = wait.next().await;
     }
 
-    async fn signal(&self, made: &Made, signal: &str) {
+    pub(super) async fn signal(&self, made: &Made, signal: &str) {
         let options = KillContainerOptions {
             signal: signal.to_owned(),
         };
@@ -134,7 +134,7 @@ impl Job<'_> {
     }
 
     /// Asks it to end, in the way that its image wants.
-    async fn stop(&self, made: &Made) {
+    pub(super) async fn stop(&self, made: &Made) {
         let found = made.docker.inspect_container(&made.id, None).await.ok();
         let signal = found
             .and_then(|found| found.config?.stop_signal)

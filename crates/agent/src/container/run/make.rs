@@ -177,7 +177,7 @@ impl Job<'_> {
     }
 
     /// What has to be known of it before it runs: whether the limiter can hold it, as whom it runs, where its log begins.
-    async fn look(&self, made: &Made, config: &ImageConfig) -> Result<(), String> {
+    pub(super) async fn look(&self, made: &Made, config: &ImageConfig) -> Result<(), String> {
         if let Some(limiter) = &self.plan.held.limiter {
             self.look_inside(made, config, limiter).await?;
         }

@@ -12,6 +12,7 @@ use tokio::sync::mpsc;
 
 use super::{AGAIN, Job, Made, launch_failed};
 use crate::container::{engine, terminal};
+use crate::log::Bound;
 use crate::records::Outcome;
 use crate::supervise::{Place, say};
 
@@ -71,7 +72,16 @@ impl Job<'_> {
                 }
                 let _ = pour(words, 0).await;
             }
-            None => self.copy_log(made).await,
+            None => {
+                let mut bound = self.spec.log_most.map(Bound::new);
+                tokio::select! {
+                    () = self.copy_log(made) => {}
+                    () = keep_to(&mut bound) => {}
+                }
+                if let Some(bound) = &mut bound {
+                    bound.look(io::stdout());
+                }
+            }
         }
     }
 
@@ -103,6 +113,17 @@ impl Job<'_> {
                 _ => return,
             }
         }
+    }
+}
+
+/// Holds the log, which is standard output, to its bound.
+async fn keep_to(bound: &mut Option<Bound>) {
+    let Some(bound) = bound else {
+        return std::future::pending().await;
+    };
+    loop {
+        tokio::time::sleep(bound.patience()).await;
+        bound.attend(io::stdout());
     }
 }
 

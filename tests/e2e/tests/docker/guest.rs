@@ -1,0 +1,186 @@
+//! Containers that somebody else's `docker run` starts, in a slice: `divvy docker slice`.
+
+use std::path::Path;
+
+use divvy_api::v1::{EndReason, JobState, LimiterForm};
+use divvy_e2e::engine::IMAGE;
+use divvy_e2e::{GIB, Home, until};
+
+use super::{cancel, got, kill, pid_in, reports, scene};
+
+/// `divvy docker slice … -- docker run …` of this image.
+fn guest<'a>(slice: &[&'a str], container: &[&'a str]) -> Vec<&'a str> {
+    let line = ["--", "docker", "run", "--rm"];
+    [&["docker", "slice"], slice, &line, container].concat()
+}
+
+/// Once somebody's line has made the job, and its container runs.
+fn come(home: &Home) {
+    until("the job is there", || {
+        let jobs = home.items(&["ps"]);
+        jobs.iter().any(|job| job["name"] == "guest").then_some(())
+    });
+    home.running("guest");
+}
+
+const HOLD: [&str; 6] = [
+    "cudarc_probe",
+    "hold",
+    "--bytes",
+    "1073741824",
+    "--until-file",
+    "/never",
+];
+
+#[test]
+fn somebody_elses_docker_run_is_held_to_a_slice_and_its_code_is_the_jobs() {
+    let Some((_engine, home)) = scene("a100-80gb:2") else {
+        return;
+    };
+    let _daemon = home.daemon(&[]);
+    let slice = ["--gpu-memory", "4G", "--gpus-on", "1", "--name", "guest"];
+    let said = home.divvy(&guest(&slice, &[IMAGE])).ok();
+    let report = &reports(&said.stdout)[0];
+    assert!((3 * GIB..4 * GIB).contains(&got(report)), "{report}");
+    let job = home.ended("guest");
+    assert_eq!(job.end_reason, Some(EndReason::Completed), "{job:?}");
+    assert_eq!(job.slices[0].gpu_index, 1);
+
+    let _ = home
+        .divvy(&guest(&["-g", "0.5"], &[IMAGE, "sh", "-c", "exit 7"]))
+        .exits(7);
+    let job = home.ended("last");
+    assert_eq!(
+        (job.end_reason, job.exit_code),
+        (Some(EndReason::Failed), Some(7))
+    );
+
+    // Judged as our own: nothing is started, and nothing stored.
+    let said = home
+        .divvy(&guest(&["-g", "0.5"], &["--gpus", "all", IMAGE]))
+        .exits(4);
+    assert!(said.stderr.contains("past its slice"), "{}", said.stderr);
+    assert_eq!(home.job("last").id, job.id);
+}
+
+#[test]
+fn a_slice_lives_as_long_as_the_container_whatever_becomes_of_its_starter() {
+    let Some((engine, home)) = scene("a100-80gb:1") else {
+        return;
+    };
+    let daemon = home.daemon(&[]);
+    let words = guest(
+        &["-g", "0.75", "--name", "guest"],
+        &[&[IMAGE][..], &HOLD].concat(),
+    );
+    let mut starter = home.divvy_command(&words).spawn().expect("divvy starts");
+    come(&home);
+    until("it holds its memory, and is nobody's but the job's", || {
+        let slice = home.job("guest").slices.remove(0);
+        (slice.memory_used_bytes > GIB && slice.memory_mismatch_bytes == Some(0)).then_some(())
+    });
+    let limiter = home.job("guest").limiter;
+    let limiter = limiter.expect("its container was looked into");
+    assert_eq!(limiter.form, LimiterForm::Wrapper);
+
+    // Its starter, its supervisor and the daemon die; the next daemon has it as before.
+    starter.kill().expect("it is our child");
+    starter.wait().expect("a child can be waited for");
+    let old = pid_in(&home, "1", "launch.json");
+    daemon.crash();
+    kill(old);
+    let _daemon = home.daemon(&[]);
+    until("another supervisor has it", || {
+        (pid_in(&home, "1", "launch.json") != old).then_some(())
+    });
+    assert_eq!(home.job("guest").state, JobState::Running);
+    let _ = home
+        .divvy(&guest(&["-g", "0.5", "--no-wait"], &[IMAGE]))
+        .exits(6);
+
+    let label = "label=divvy.joins";
+    let id = engine.ask(&["ps", "--quiet", "--no-trunc", "--filter", label]);
+    let id = id
+        .lines()
+        .find(|id| {
+            let mounts = engine.ask(&["inspect", "--format", "{{.Mounts}}", id]);
+            mounts.contains(home.path().to_str().expect("a plain path"))
+        })
+        .expect("it runs")
+        .to_owned();
+    let _ = engine.ask(&["kill", &id]);
+    let ended = home.ended("guest");
+    assert_eq!(ended.exit_code, Some(137), "{ended:?}");
+    assert!(home.job("guest").slice_directory.is_none());
+}
+
+#[test]
+fn a_cancelled_guest_is_stopped_and_one_that_never_came_gives_its_slice_back() {
+    let Some((_engine, home)) = scene("a100-80gb:1") else {
+        return;
+    };
+    let _daemon = home.daemon(&["--grace", "1s"]);
+    let words = guest(
+        &["-g", "0.5", "--name", "guest"],
+        &[&[IMAGE][..], &HOLD].concat(),
+    );
+    let mut starter = home.divvy_command(&words).spawn().expect("divvy starts");
+    come(&home);
+    cancel(&home, "guest");
+    assert_eq!(home.ended("guest").end_reason, Some(EndReason::Cancelled));
+    assert!(!starter.wait().expect("a child").success());
+
+    // The engine refuses the line, so there is never a container.
+    let _ = home
+        .divvy(&guest(
+            &["-g", "0.5"],
+            &["--memory", "1k", IMAGE, "sh", "-c", "true"],
+        ))
+        .exits(125);
+    let job = home.ended("last");
+    assert!(
+        job.reason
+            .as_deref()
+            .is_some_and(|why| why.contains("has not started one")),
+        "{job:?}"
+    );
+}
+
+#[test]
+fn without_a_daemon_a_guest_is_held_too_and_several_add_up() {
+    let Some((_engine, home)) = scene("a100-80gb:1") else {
+        return;
+    };
+    let gates = Path::new(&home.gate("x")).parent().unwrap().to_owned();
+    let mount = format!("{}:/gates", gates.display());
+    let wait = [
+        "cudarc_probe",
+        "hold",
+        "--bytes",
+        "1073741824",
+        "--until-file",
+        "/gates/go",
+    ];
+    let words = guest(
+        &["--no-daemon", "-g", "0.75"],
+        &[&["-v", &mount, IMAGE][..], &wait].concat(),
+    );
+    let mut first = home.divvy_command(&words).spawn().expect("divvy starts");
+    until("the first has its slice", || {
+        let said = home.divvy(&guest(&["--no-daemon", "-g", "0.5"], &[IMAGE, "true"]));
+        said.stderr.contains("there is no room now").then_some(())
+    });
+    let said = home
+        .divvy(&guest(&["--no-daemon", "--gpu-memory", "4G"], &[IMAGE]))
+        .ok();
+    let report = &reports(&said.stdout)[0];
+    assert!((3 * GIB..4 * GIB).contains(&got(report)), "{report}");
+    home.open("go");
+    assert!(first.wait().expect("a child").success());
+    let _ = home
+        .divvy(&guest(
+            &["--no-daemon", "-g", "0.5"],
+            &[IMAGE, "sh", "-c", "exit 3"],
+        ))
+        .exits(3);
+}
