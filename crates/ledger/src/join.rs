@@ -101,6 +101,7 @@ impl Slice {
             contended: Default::default(),
             context: Default::default(),
             sharing: Mutex::default(),
+            let_in: Default::default(),
             reaped_at: AtomicU64::new(0),
             watch,
         };

@@ -36,6 +36,8 @@ pub struct Slot {
     pub(crate) contended: [AtomicBool; GPUS],
     /// Per GPU: whether this process's context is charged (`hold::context`).
     pub(crate) context: [AtomicU8; GPUS],
+    /// Per GPU: the word of the last grant that found this process at the gate with nothing there (`compute::gate`).
+    pub(crate) let_in: [AtomicU64; GPUS],
     /// One of this process's threads at a time changes the table of shared allocations.
     pub(crate) sharing: Mutex<()>,
     /// When this process last looked for dead ones.

@@ -3,6 +3,7 @@
 mod common;
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::thread;
 use std::time::Duration;
 
 use common::{Child, Place};
@@ -67,15 +68,30 @@ fn grants_that_nobody_stands_by_any_more_count_for_nothing() {
 }
 
 #[test]
-fn peers_are_let_in_only_where_they_have_nothing() {
+fn peers_are_let_in_only_where_they_have_nothing_and_stood_before() {
     let place = Place::new(&[100, 100]);
     let slot = place.slice().join().unwrap();
     let now = boot_time_ns();
-    place.control.grant(Grant::Peers(now + 1000), now);
+    let soon = now + 3_600_000_000_000;
+    place.control.grant(Grant::Peers(soon), now);
+    assert!(!slot.may_launch(0, now), "who comes now came too late");
+    place.control.grant(Grant::Closed, now);
+    thread::scope(|scope| {
+        let at_the_gate = scope.spawn(|| slot.wait_for_turn(0, || true));
+        await_demand(&mut Lookout::new(&place.slice()).unwrap(), |demand| {
+            demand.waiting
+        });
+        place.control.grant(Grant::Peers(soon), boot_time_ns());
+        at_the_gate.join().unwrap();
+    });
+    assert!(slot.may_launch(0, now), "and goes on while it lasts");
+    assert!(!slot.may_launch(1, now), "nobody stood there");
     slot.put_work(0, 50, now);
-    assert!(!slot.may_launch(0, now) && slot.may_launch(1, now));
+    assert!(!slot.may_launch(0, now), "it has something there");
     slot.work_done(0);
-    assert!(slot.may_launch(0, now) && !slot.may_launch(0, now + 1000));
+    assert!(slot.may_launch(0, now));
+    place.control.keep(soon);
+    assert!(!slot.may_launch(0, soon));
 }
 
 #[test]

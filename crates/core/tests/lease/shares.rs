@@ -366,3 +366,21 @@ fn a_strict_tenant_that_shares_gets_no_more_than_its_share() {
     assert!((0.05..=0.11).contains(&part(0)), "{:.3}", part(0));
     assert!(part(1) >= 0.22, "{:.3}", part(1));
 }
+
+#[test]
+fn work_that_is_late_lets_nobody_past_the_share_whose_own_work_has_only_just_ended() {
+    let mut world = World::new(1);
+    world.join(150, ComputeMode::None, &[(0, LIGHT)]);
+    let long = Load::Sync {
+        kernel: ms(50),
+        think: ms(0),
+    };
+    let short = Load::Sync {
+        kernel: us(200),
+        think: ms(0),
+    };
+    world.join(185, Strict, &[(0, long), (0, short)]);
+    world.run(Duration::from_secs(3));
+    let part = world.players[1].part(0..3);
+    assert!(part <= 0.2, "{part:.3}");
+}

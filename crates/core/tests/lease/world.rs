@@ -57,6 +57,10 @@ pub struct Process {
     ready_at: Duration,
     work_left: Duration,
     waiting: bool,
+    /// The change of its tenant's grant after which it was first seen at the gate with nothing on its GPU.
+    idle_at: Option<u64>,
+    /// The change of grant that found it so.
+    let_in: Option<u64>,
     asked_at: Duration,
     /// From asking to launch to the end of the kernel, one per kernel that had nothing before it.
     pub latencies: Vec<Duration>,
@@ -88,6 +92,8 @@ pub struct Player {
     pub terms: Terms,
     pub processes: Vec<Process>,
     pub grant: Grant,
+    /// How often that changed.
+    told: u64,
     /// Says that it waits and is busy, whatever it does.
     pub lies: bool,
     /// Reports no device time.
@@ -110,7 +116,7 @@ impl Player {
         }
     }
 
-    /// Whether a process with nothing on its GPU may launch what work of the others may wait for.
+    /// Whether a process that stood at the gate with nothing on its GPU may launch what work of the others may wait for.
     fn lets_peers_in(&self, now: Duration) -> bool {
         matches!(self.grant, Grant::Peers(end) if now < end)
     }
@@ -198,6 +204,8 @@ impl World {
                 _ => Duration::MAX,
             },
             waiting: false,
+            idle_at: None,
+            let_in: None,
             asked_at: self.now,
             latencies: Vec::new(),
             stopped: false,
@@ -207,6 +215,7 @@ impl World {
             terms,
             processes: processes.collect(),
             grant: Grant::Closed,
+            told: 0,
             lies: false,
             conceals: false,
             seen: Activity::default(),
@@ -276,6 +285,12 @@ impl World {
                 }
                 let was = process.waiting;
                 process.waiting = false;
+                let is_idle = was && process.queue.is_empty();
+                process.idle_at = is_idle.then(|| process.idle_at.unwrap_or(player.told));
+                if process.idle_at.is_some_and(|told| told != player.told) {
+                    process.let_in = Some(player.told);
+                }
+                let peers = peers && process.let_in == Some(player.told);
                 while let Some(kernel) = process.wants(now, window) {
                     if !was && !process.waiting && process.queue.is_empty() {
                         process.asked_at = now;
@@ -319,7 +334,8 @@ impl World {
         }
         let turn = self.keeper.turn(self.now);
         for (tenant, grant) in turn.grants {
-            self.players[tenant as usize].grant = grant;
+            let player = &mut self.players[tenant as usize];
+            (player.grant, player.told) = (grant, player.told + 1);
         }
         self.again = turn.again;
         self.check();

@@ -28,7 +28,8 @@ pub enum Grant {
     Bounded,
     /// Anything, until then.
     Until(u64),
-    /// Until then, only on a GPU where the process has nothing.
+    /// Until then, only on a GPU where the process has nothing, and only processes that stood at its gate with nothing there
+    /// before this was granted: work that is still there may wait for theirs.
     Peers(u64),
     /// Nothing.
     Closed,
@@ -106,10 +107,11 @@ impl Slot {
 
     /// Whether a launch on a GPU of the slice may go on. `now`: [`boot_time_ns`].
     pub fn may_launch(&self, gpu: usize, now: u64) -> bool {
-        let granted = match Grant::from_word(self.control.grant.load(Acquire)) {
+        let word = self.control.grant.load(Acquire);
+        let granted = match Grant::from_word(word) {
             Grant::Open | Grant::Bounded => true,
             Grant::Until(end) => now < end,
-            Grant::Peers(end) => now < end && !self.has_work(gpu),
+            Grant::Peers(end) => now < end && !self.has_work(gpu) && self.is_let_in(gpu, word),
             Grant::Closed => false,
         };
         granted || self.keeper_is_gone(now) || self.is_inherited()
@@ -120,12 +122,19 @@ impl Slot {
     pub fn wait_for_turn(&self, gpu: usize, mut has_drained: impl FnMut() -> bool) -> u64 {
         let start = boot_time_ns();
         let lines = self.own();
+        // The grant when this process was first seen here with nothing on the GPU; looked at before anybody is told.
+        let mut idle_at = self.idle_grant(gpu);
         lines.waiting.fetch_add(1, SeqCst);
         self.ask();
         let mut drained = false;
         loop {
             let told = self.control.told.load(SeqCst);
             let now = boot_time_ns();
+            if let Some(grant) = self.idle_grant(gpu)
+                && *idle_at.get_or_insert(grant) != grant
+            {
+                self.let_in(gpu, grant);
+            }
             if self.may_launch(gpu, now) {
                 break;
             }
@@ -148,6 +157,23 @@ impl Slot {
         let waited = boot_time_ns().saturating_sub(start);
         self.slots.throttled.fetch_add(waited, Relaxed);
         waited
+    }
+
+    /// Whether this grant came while this process stood at the gate with nothing on the GPU.
+    fn is_let_in(&self, gpu: usize, grant: u64) -> bool {
+        let let_in = self.let_in.get(gpu);
+        let_in.is_some_and(|let_in| let_in.load(Relaxed) == grant)
+    }
+
+    /// The grant as it stands; none while this process has something on the GPU.
+    fn idle_grant(&self, gpu: usize) -> Option<u64> {
+        (!self.has_work(gpu)).then(|| self.control.grant.load(Acquire))
+    }
+
+    fn let_in(&self, gpu: usize, grant: u64) {
+        if let Some(let_in) = self.let_in.get(gpu) {
+            let_in.store(grant, Relaxed);
+        }
     }
 
     /// Says that work of about `cost` nanoseconds goes to a GPU now. Returns when the slice's work on it should be done.
