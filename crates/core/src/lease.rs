@@ -123,7 +123,8 @@ pub enum Grant {
     Closed,
     /// Launch until then.
     Until(Duration),
-    /// Until then, launch only on a GPU where the process has nothing: what the work of others of its tenant may wait for.
+    /// Until then, launch only on a GPU where the process has nothing, and stood at the gate with nothing before: what the work
+    /// of others of its tenant may wait for.
     Peers(Duration),
     /// Launch until then, though another has its turn.
     Visit(Duration),

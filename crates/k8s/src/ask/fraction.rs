@@ -1,0 +1,153 @@
+//! A part of one GPU, as people write it for pods.
+
+use std::fmt;
+
+use crate::quantity::Quantity;
+
+/// A part of one GPU, between nothing and all of it, in millionths: a sixteenth is no whole number of thousandths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Fraction(u32);
+
+/// A whole GPU.
+const WHOLE: u32 = 1_000_000;
+
+/// Which parts may be asked for by label or limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Steps {
+    /// A sixteenth, and eighths: what ClearML's injector takes.
+    #[default]
+    Eighths,
+    /// Any part, to the millionth.
+    Any,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FractionError {
+    #[error("`{0}` is not a part of a GPU; write a number such as 0.5")]
+    NotANumber(String),
+    #[error("`{0}` is no part of a GPU; write more than 0")]
+    NotPositive(String),
+    #[error("`{0}` is more than one GPU and not whole; write a part below 1, or a whole number")]
+    MoreThanOne(String),
+    #[error(
+        "`{0}` is not a positive number smaller than 1.0; for a whole GPU ask for nvidia.com/gpu"
+    )]
+    NotBelowOne(String),
+    #[error(
+        "`{0}` is not one of 0.0625, 0.125, 0.250, 0.375, 0.500, 0.625, 0.750, 0.875, or a whole number"
+    )]
+    NotAStep(String),
+}
+
+/// A count of whole GPUs, or a part of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Portion {
+    Whole(u32),
+    Part(Fraction),
+}
+
+impl Fraction {
+    /// In millionths of a GPU.
+    pub fn millionths(self) -> u32 {
+        self.0
+    }
+
+    /// Of so many percent; `None` unless it is a part.
+    pub fn percent(percent: u64) -> Option<Self> {
+        let millionths = u32::try_from(percent.checked_mul(10_000)?).ok()?;
+        (0 < millionths && millionths < WHOLE).then_some(Self(millionths))
+    }
+
+    /// So much of this many bytes, in MiB, rounded down, and never nothing.
+    pub fn mib_of(self, bytes: u64) -> u64 {
+        let part = u128::from(bytes) * u128::from(self.0) / u128::from(WHOLE);
+        u64::try_from(part >> 20).unwrap_or(u64::MAX).max(1)
+    }
+
+    /// Of Run:ai's and KAI's annotation, which takes any part.
+    ///
+    /// # Errors
+    /// Not a number, or not between nothing and one.
+    pub fn between_none_and_one(text: &str) -> Result<Self, FractionError> {
+        match Portion::read(text, Steps::Any) {
+            Ok(Portion::Part(part)) => Ok(part),
+            Err(FractionError::NotANumber(text)) => Err(FractionError::NotANumber(text)),
+            _ => Err(FractionError::NotBelowOne(text.to_owned())),
+        }
+    }
+}
+
+impl Portion {
+    /// Of a label's or a limit's value.
+    ///
+    /// # Errors
+    /// Not a number, nothing, more than one and not whole, or none of the steps.
+    pub fn read(text: &str, steps: Steps) -> Result<Self, FractionError> {
+        let quantity: Quantity = text
+            .parse()
+            .map_err(|_| FractionError::NotANumber(text.to_owned()))?;
+        if let Some(count) = quantity.count().filter(|count| *count > 0) {
+            let count = u32::try_from(count);
+            let count = count.map_err(|_| FractionError::NotANumber(text.to_owned()))?;
+            return Ok(Self::Whole(count));
+        }
+        if quantity <= Quantity::ZERO {
+            return Err(FractionError::NotPositive(text.to_owned()));
+        }
+        let part = quantity
+            .millionths()
+            .and_then(|part| u32::try_from(part).ok());
+        match part {
+            Some(part) if part > WHOLE => Err(FractionError::MoreThanOne(text.to_owned())),
+            Some(part) if steps == Steps::Any || part % 125_000 == 0 || part == 62_500 => {
+                Ok(Self::Part(Fraction(part)))
+            }
+            _ => Err(FractionError::NotAStep(text.to_owned())),
+        }
+    }
+}
+
+impl fmt::Display for Fraction {
+    /// At least three decimals, as ClearML writes them: `0.500`, `0.0625`.
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let digits = format!("{:06}", self.0);
+        let decimals = digits.trim_end_matches('0');
+        write!(out, "0.{decimals:0<3}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sixteenth_and_eighths_are_parts_and_anything_else_is_named() {
+        for (text, shown) in [
+            ("0.0625", "0.0625"),
+            ("0.5", "0.500"),
+            ("0.250", "0.250"),
+            ("875m", "0.875"),
+        ] {
+            match Portion::read(text, Steps::Eighths) {
+                Ok(Portion::Part(part)) => assert_eq!(part.to_string(), shown),
+                other => panic!("{text}: {other:?}"),
+            }
+        }
+        assert_eq!(
+            Portion::read("1.000", Steps::Eighths),
+            Ok(Portion::Whole(1))
+        );
+        for text in ["0.3", "0", "-1", "abc", "1.25"] {
+            let error = Portion::read(text, Steps::Eighths).unwrap_err();
+            assert!(error.to_string().contains(text), "{error}");
+        }
+        assert!(Portion::read("0.3", Steps::Any).is_ok());
+    }
+
+    #[test]
+    fn a_part_of_the_memory_is_rounded_down_to_mib() {
+        let part = Fraction::between_none_and_one("0.25").unwrap();
+        assert_eq!(part.mib_of(80 << 30), 20 << 10);
+        assert_eq!(part.mib_of((1 << 20) + 1), 1, "never nothing");
+    }
+}

@@ -1,0 +1,289 @@
+//! The claim template that stands for what a pod asks.
+//!
+//! A fraction is a part of a GPU whose size nobody knows before it is placed, so the request has an alternative for each
+//! size of GPU in the cluster, and the scheduler takes the first that fits. A template is named after what it says: the
+//! same ask finds it, and another cluster, another inventory, gets another one.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use divvy_core::mig::MigProfile;
+use divvy_core::units::Bytes;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use crate::ask::Size;
+
+/// The driver's name, and the prefix of what it says of its devices.
+pub const DRIVER: &str = "gpu.divvy.dev";
+/// Parts of GPUs, and whole ones.
+pub const FRACTION_CLASS: &str = "fraction.gpu.divvy.dev";
+/// `firstAvailable` takes no more (`FirstAvailableDeviceRequestMaxSize`, resource.k8s.io/v1).
+const MOST_ALTERNATIVES: usize = 8;
+
+/// Which GPUs there are in a cluster, as far as a template depends on it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Inventory {
+    /// Usable memory of the GPUs that are shared, each size once.
+    pub sizes: BTreeSet<Bytes>,
+    /// MIG profiles that can be carved somewhere, and what an instance has.
+    pub profiles: BTreeMap<MigProfile, Bytes>,
+}
+
+/// A claim template.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Template {
+    pub name: String,
+    pub spec: Value,
+}
+
+/// Why there can be no template.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoTemplate {
+    #[error(
+        "no node offers parts of GPUs yet: is the node agent running, and are its ResourceSlices there?"
+    )]
+    NoGpus,
+    #[error("{asked} MiB of GPU memory is more than any GPU here has; the largest has {most}")]
+    TooMuch { asked: u64, most: Bytes },
+}
+
+impl Template {
+    /// Of these GPUs, each another one.
+    ///
+    /// # Errors
+    /// No GPU of the inventory could ever serve it.
+    pub fn of(gpus: &[Size], inventory: &Inventory) -> Result<Self, NoTemplate> {
+        let mut counts: BTreeMap<Size, usize> = BTreeMap::new();
+        for size in gpus {
+            *counts.entry(*size).or_default() += 1;
+        }
+        let requests = counts
+            .into_iter()
+            .enumerate()
+            .map(|(at, (size, count))| request(&format!("gpu-{at}"), size, count, inventory))
+            .collect::<Result<Vec<_>, _>>()?;
+        let mut devices = json!({ "requests": requests });
+        if gpus.len() > 1 {
+            devices["constraints"] = json!([{ "distinctAttribute": format!("{DRIVER}/uuid") }]);
+        }
+        let spec = json!({ "spec": { "devices": devices } });
+        Ok(Self {
+            name: format!("divvy-{}", hash(&spec)),
+            spec,
+        })
+    }
+
+    /// The object, for this namespace.
+    pub fn object(&self, namespace: &str) -> Value {
+        json!({
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaimTemplate",
+            "metadata": {
+                "name": self.name,
+                "namespace": namespace,
+                "labels": { "app.kubernetes.io/managed-by": "divvy" },
+            },
+            "spec": self.spec,
+        })
+    }
+}
+
+fn request(
+    name: &str,
+    size: Size,
+    count: usize,
+    inventory: &Inventory,
+) -> Result<Value, NoTemplate> {
+    match size {
+        Size::Whole => Ok(json!({
+            "name": name,
+            "exactly": { "deviceClassName": FRACTION_CLASS, "count": count },
+        })),
+        Size::Fraction(part) => {
+            // Smaller GPUs first: a part of one costs less.
+            let sizes = inventory.sizes.iter().take(MOST_ALTERNATIVES);
+            let alternatives: Vec<Value> = sizes
+                .map(|bytes| {
+                    let mut alternative = part_of_memory(part.mib_of(bytes.get()), count);
+                    alternative["name"] = json!(format!("of-{}mi", bytes.get() >> 20));
+                    alternative["selectors"] = json!([of_size(*bytes)]);
+                    alternative
+                })
+                .collect();
+            match alternatives.is_empty() {
+                true => Err(NoTemplate::NoGpus),
+                false => Ok(json!({ "name": name, "firstAvailable": alternatives })),
+            }
+        }
+        Size::Memory(mib) => by_memory(name, mib, count, inventory),
+    }
+}
+
+/// The smallest MIG profile that has so much, then the larger ones, then a part of a shared GPU.
+fn by_memory(
+    name: &str,
+    mib: u64,
+    count: usize,
+    inventory: &Inventory,
+) -> Result<Value, NoTemplate> {
+    let asked = Bytes::mib(mib);
+    let mut fitting: Vec<(Bytes, MigProfile)> = inventory
+        .profiles
+        .iter()
+        .filter(|(_, memory)| **memory >= asked)
+        .map(|(profile, memory)| (*memory, *profile))
+        .collect();
+    fitting.sort_unstable();
+    let shared = inventory
+        .sizes
+        .last()
+        .is_some_and(|largest| *largest >= asked);
+    let mut alternatives: Vec<Value> = fitting
+        .into_iter()
+        .take(MOST_ALTERNATIVES - usize::from(shared))
+        .map(|(_, profile)| {
+            json!({
+                "name": format!("mig-{}", word(profile)),
+                "deviceClassName": mig_class(profile),
+                "count": count,
+            })
+        })
+        .collect();
+    if shared {
+        let mut part = part_of_memory(mib, count);
+        part["name"] = json!("part");
+        alternatives.push(part);
+    }
+    if alternatives.is_empty() {
+        let most = inventory
+            .sizes
+            .iter()
+            .chain(inventory.profiles.values())
+            .max();
+        return Err(most.map_or(NoTemplate::NoGpus, |most| NoTemplate::TooMuch {
+            asked: mib,
+            most: *most,
+        }));
+    }
+    Ok(json!({ "name": name, "firstAvailable": alternatives }))
+}
+
+fn part_of_memory(mib: u64, count: usize) -> Value {
+    json!({
+        "deviceClassName": FRACTION_CLASS,
+        "count": count,
+        "capacity": { "requests": { "memory": format!("{mib}Mi") } },
+    })
+}
+
+/// Selects the GPUs of one size.
+fn of_size(bytes: Bytes) -> Value {
+    let mib = bytes.get() >> 20;
+    json!({ "cel": { "expression": format!(
+        "device.capacity['{DRIVER}'].memory.compareTo(quantity('{mib}Mi')) == 0"
+    ) } })
+}
+
+/// The device class of a MIG profile.
+pub fn mig_class(profile: MigProfile) -> String {
+    format!("mig-{}.gpu.divvy.dev", word(profile))
+}
+
+/// A profile's name as part of an object's: `1g-10gb`, `1g-5gb-with-me`.
+fn word(profile: MigProfile) -> String {
+    let name = profile.to_string();
+    name.replace('.', "-").replace('+', "-with-")
+}
+
+/// Of what a template says, short enough for a name.
+fn hash(spec: &Value) -> String {
+    let digest = Sha256::digest(spec.to_string().as_bytes());
+    digest[..6]
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ask::Fraction;
+
+    fn inventory() -> Inventory {
+        Inventory {
+            sizes: [Bytes::gib(24), Bytes::gib(80)].into(),
+            profiles: [("1g.10gb", 9728), ("2g.20gb", 19968), ("3g.40gb", 40448)]
+                .map(|(name, mib)| (name.parse().unwrap(), Bytes::mib(mib)))
+                .into(),
+        }
+    }
+
+    fn quarter() -> Size {
+        Size::Fraction(Fraction::between_none_and_one("0.25").unwrap())
+    }
+
+    #[test]
+    fn a_fraction_is_so_much_of_each_size_of_gpu() {
+        let template = Template::of(&[quarter()], &inventory()).unwrap();
+        let alternatives = &template.spec["spec"]["devices"]["requests"][0]["firstAvailable"];
+        let asked: Vec<&str> = alternatives
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|one| one["capacity"]["requests"]["memory"].as_str().unwrap())
+            .collect();
+        assert_eq!(asked, ["6144Mi", "20480Mi"]);
+        assert_eq!(template.spec["spec"]["devices"].get("constraints"), None);
+    }
+
+    #[test]
+    fn memory_is_the_smallest_profile_that_has_it_and_then_a_part() {
+        let template = Template::of(&[Size::Memory(15 << 10)], &inventory()).unwrap();
+        let alternatives = &template.spec["spec"]["devices"]["requests"][0]["firstAvailable"];
+        let names: Vec<&str> = alternatives
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|one| one["name"].as_str().unwrap())
+            .collect();
+        assert_eq!(names, ["mig-2g-20gb", "mig-3g-40gb", "part"]);
+    }
+
+    #[test]
+    fn several_gpus_are_different_ones() {
+        let template = Template::of(&[quarter(), quarter(), Size::Whole], &inventory()).unwrap();
+        let devices = &template.spec["spec"]["devices"];
+        assert_eq!(devices["requests"].as_array().unwrap().len(), 2);
+        assert_eq!(devices["requests"][1]["firstAvailable"][0]["count"], 2);
+        assert_eq!(
+            devices["constraints"][0]["distinctAttribute"],
+            "gpu.divvy.dev/uuid"
+        );
+    }
+
+    #[test]
+    fn the_name_is_what_it_says() {
+        let one = Template::of(&[quarter()], &inventory()).unwrap();
+        assert_eq!(one, Template::of(&[quarter()], &inventory()).unwrap());
+        let smaller = Inventory {
+            sizes: [Bytes::gib(24)].into(),
+            ..inventory()
+        };
+        assert_ne!(one.name, Template::of(&[quarter()], &smaller).unwrap().name);
+    }
+
+    #[test]
+    fn what_no_gpu_has_is_refused_with_the_most_there_is() {
+        assert_eq!(
+            Template::of(&[Size::Memory(90 << 10)], &inventory()),
+            Err(NoTemplate::TooMuch {
+                asked: 90 << 10,
+                most: Bytes::gib(80)
+            })
+        );
+        assert_eq!(
+            Template::of(&[quarter()], &Inventory::default()),
+            Err(NoTemplate::NoGpus)
+        );
+    }
+}

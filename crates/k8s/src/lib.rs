@@ -1,0 +1,15 @@
+//! Divvy on Kubernetes: what a pod asks for becomes a claim that the stock scheduler packs, and that no pod can edit.
+//!
+//! ```text
+//!   pod with a label, a limit or an annotation ──► ask ──► inject ──► the same pod with a claim
+//!                                                   └────► claim ──► the claim's template
+//! ```
+//!
+//! Pure: objects in, objects out, as JSON. What is understood: the label `clearml-injector/fraction`, limits
+//! `clear.ml/fraction-N`, the annotations `gpu-fraction` and `gpu-memory` of Run:ai and KAI, HAMi's `nvidia.com/gpumem`.
+//! `nvidia.com/gpu` and `nvidia.com/mig-*` alone need nothing from here: device classes serve them.
+
+pub mod ask;
+pub mod claim;
+pub mod inject;
+pub mod quantity;

@@ -1,0 +1,131 @@
+//! Kubernetes' quantities, exactly: `0.5`, `500m`, `62500u`, `3`, `2Gi`.
+//!
+//! The API server writes them in a form of its own before anybody else sees them (`0.5` becomes `500m`), so both forms are
+//! read everywhere.
+
+use std::str::FromStr;
+
+use serde_json::Value;
+
+/// An amount in thousand-millionths, the smallest unit that the API has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Quantity(i128);
+
+const ONE: i128 = 1_000_000_000;
+
+/// Suffix and what it stands for, in thousand-millionths.
+const SUFFIXES: [(&str, i128); 16] = [
+    ("n", 1),
+    ("u", 1_000),
+    ("m", 1_000_000),
+    ("", ONE),
+    ("k", ONE * 1_000),
+    ("M", ONE * 1_000_000),
+    ("G", ONE * 1_000_000_000),
+    ("T", ONE * 1_000_000_000_000),
+    ("P", ONE * 1_000_000_000_000_000),
+    ("E", ONE * 1_000_000_000_000_000_000),
+    ("Ki", ONE << 10),
+    ("Mi", ONE << 20),
+    ("Gi", ONE << 30),
+    ("Ti", ONE << 40),
+    ("Pi", ONE << 50),
+    ("Ei", ONE << 60),
+];
+
+/// The text is no quantity, or one with more digits than are kept.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not a quantity such as 1, 0.5 or 500m")]
+pub struct QuantityError(String);
+
+impl Quantity {
+    pub const ZERO: Self = Self(0);
+
+    /// Of a resource list: a text, or a number as YAML has it.
+    ///
+    /// # Errors
+    /// The value is neither, or no quantity.
+    pub fn of(value: &Value) -> Result<Self, QuantityError> {
+        match value {
+            Value::String(text) => text.parse(),
+            Value::Number(number) => number.to_string().parse(),
+            other => Err(QuantityError(other.to_string())),
+        }
+    }
+
+    /// In millionths; `None` where it is negative, too much, or not a whole number of them.
+    pub fn millionths(self) -> Option<u64> {
+        (self.0 % 1_000 == 0)
+            .then(|| u64::try_from(self.0 / 1_000).ok())
+            .flatten()
+    }
+
+    /// As a count; `None` where it is negative, too much, or not whole.
+    pub fn count(self) -> Option<u64> {
+        (self.0 % ONE == 0)
+            .then(|| u64::try_from(self.0 / ONE).ok())
+            .flatten()
+    }
+}
+
+impl FromStr for Quantity {
+    type Err = QuantityError;
+
+    fn from_str(text: &str) -> Result<Self, QuantityError> {
+        let error = || QuantityError(text.to_owned());
+        let end = text
+            .find(|c: char| !(c.is_ascii_digit() || matches!(c, '.' | '-' | '+')))
+            .unwrap_or(text.len());
+        let (number, suffix) = text.split_at(end);
+        let (_, unit) = SUFFIXES
+            .into_iter()
+            .find(|(name, _)| *name == suffix)
+            .ok_or_else(error)?;
+        let (sign, number) = match number.strip_prefix('-') {
+            Some(rest) => (-1, rest),
+            None => (1, number.strip_prefix('+').unwrap_or(number)),
+        };
+        let (whole, decimals) = number.split_once('.').unwrap_or((number, ""));
+        if whole.is_empty() && decimals.is_empty() || decimals.len() > 18 {
+            return Err(error());
+        }
+        let digits = |text: &str| match text {
+            "" => Ok(0),
+            text => text.parse::<u64>().map_err(|_| error()),
+        };
+        let scale = 10_i128.pow(u32::try_from(decimals.len()).map_err(|_| error())?);
+        let all = i128::from(digits(whole)?) * scale + i128::from(digits(decimals)?);
+        let all = all.checked_mul(unit).ok_or_else(error)?;
+        if all % scale != 0 {
+            return Err(error());
+        }
+        Ok(Self(sign * all / scale))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_forms_of_a_fraction_are_the_same() {
+        let quantity = |text: &str| text.parse::<Quantity>().unwrap();
+        assert_eq!(quantity("0.5"), quantity("500m"));
+        assert_eq!(quantity("0.0625"), quantity("62500u"));
+        assert_eq!(quantity("0.0625").millionths(), Some(62_500));
+        assert_eq!(Quantity::of(&1.into()).unwrap(), quantity("1.000"));
+        assert_eq!(quantity("2k").count(), Some(2000));
+        assert_eq!(quantity("1Ki").count(), Some(1024));
+        assert_eq!(quantity("500m").count(), None);
+        assert_eq!(quantity("-1").millionths(), None);
+    }
+
+    #[test]
+    fn what_is_no_quantity_is_refused_by_name() {
+        for text in ["", ".", "half", "1x", "--1", "1.2.3", "0.00000000001", "1 "] {
+            let error = text.parse::<Quantity>().unwrap_err();
+            assert!(error.to_string().contains(text), "{error}");
+        }
+        assert!(Quantity::of(&Value::Null).is_err());
+    }
+}

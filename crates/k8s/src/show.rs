@@ -1,0 +1,148 @@
+//! `divvy-k8s inject`: a dry run of the webhook.
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::path::PathBuf;
+
+use divvy_core::units::Bytes;
+use divvy_k8s::ask::{Refusal, Steps, Untouched};
+use divvy_k8s::claim::Inventory;
+use divvy_k8s::inject::{InjectError, inject, strip_template};
+use serde::Deserialize;
+use serde_json::Value;
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// YAML or JSON, several documents if you like; - for standard input
+    #[arg(short, long, value_name = "FILE")]
+    filename: PathBuf,
+    /// Memory of a kind of GPU that the cluster shares, such as 80GiB; once for each kind
+    #[arg(long = "gpu", value_name = "SIZE", required = true)]
+    gpus: Vec<Bytes>,
+    /// Takes any part of a GPU, not only a sixteenth and eighths
+    #[arg(long)]
+    any_fraction: bool,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    #[error("{path}: {error}")]
+    Read { path: PathBuf, error: io::Error },
+    #[error("{path}: document {number} is neither YAML nor JSON: {error}")]
+    Syntax {
+        path: PathBuf,
+        number: usize,
+        error: yaml_serde::Error,
+    },
+    #[error("{object} is refused: {error}")]
+    Refused { object: String, error: InjectError },
+    #[error("standard output: {0}")]
+    Write(#[from] io::Error),
+    #[error("the result is not printable: {0}")]
+    Print(#[from] yaml_serde::Error),
+}
+
+impl Failure {
+    /// As the command line's reference has it: 2 wrong input, 5 can never fit, 1 otherwise.
+    pub fn code(&self) -> u8 {
+        match self {
+            Self::Refused {
+                error: InjectError::NoTemplate(_),
+                ..
+            } => 5,
+            Self::Read { .. } | Self::Syntax { .. } | Self::Refused { .. } => 2,
+            Self::Write(_) | Self::Print(_) => 1,
+        }
+    }
+}
+
+pub fn show(args: &Args) -> Result<(), Failure> {
+    let inventory = Inventory {
+        sizes: args.gpus.iter().copied().collect(),
+        ..Inventory::default()
+    };
+    let steps = match args.any_fraction {
+        true => Steps::Any,
+        false => Steps::Eighths,
+    };
+    let mut out = io::stdout().lock();
+    for object in objects(args)? {
+        for shown in become_of(&object, &inventory, steps)? {
+            writeln!(out, "---")?;
+            out.write_all(yaml_serde::to_string(&shown)?.as_bytes())?;
+        }
+    }
+    Ok(())
+}
+
+fn objects(args: &Args) -> Result<Vec<Value>, Failure> {
+    let path = &args.filename;
+    let mut text = String::new();
+    let read = match path.as_os_str() == "-" {
+        true => io::stdin().read_to_string(&mut text).map(drop),
+        false => fs::read_to_string(path).map(|all| text = all),
+    };
+    read.map_err(|error| Failure::Read {
+        path: path.clone(),
+        error,
+    })?;
+    let mut objects = Vec::new();
+    for (at, document) in yaml_serde::Deserializer::from_str(&text).enumerate() {
+        let object = Value::deserialize(document).map_err(|error| Failure::Syntax {
+            path: path.clone(),
+            number: at + 1,
+            error,
+        })?;
+        match object["kind"].as_str() {
+            Some("List") => objects.extend(object["items"].as_array().cloned().unwrap_or_default()),
+            _ if object.is_null() => {}
+            _ => objects.push(object),
+        }
+    }
+    Ok(objects)
+}
+
+/// The object as it is to be, behind what it needs.
+fn become_of(object: &Value, inventory: &Inventory, steps: Steps) -> Result<Vec<Value>, Failure> {
+    let refused = |error| Failure::Refused {
+        object: called(object),
+        error,
+    };
+    if object["kind"] != "Pod" {
+        let stripped =
+            strip_template(object, steps).map_err(|error: Refusal| refused(error.into()))?;
+        return Ok(vec![stripped.unwrap_or_else(|| object.clone())]);
+    }
+    match inject(object, inventory, steps).map_err(refused)? {
+        Ok(injection) => {
+            for warning in &injection.warnings {
+                eprintln!("warning: {}: {warning}", called(object));
+            }
+            let namespace = object["metadata"]["namespace"].as_str();
+            let template = injection.template.object(namespace.unwrap_or("default"));
+            Ok(vec![template, injection.pod])
+        }
+        Err(untouched) => {
+            let why = match untouched {
+                Untouched::Unmarked => "it asks for no part of a GPU".to_owned(),
+                Untouched::Scheduler(name) => format!("it is for the scheduler {name}"),
+                Untouched::Done => "it has its claim already".to_owned(),
+            };
+            eprintln!("{} stays as it is: {why}", called(object));
+            Ok(vec![object.clone()])
+        }
+    }
+}
+
+/// `Pod train`.
+fn called(object: &Value) -> String {
+    let metadata = &object["metadata"];
+    let name = metadata["name"]
+        .as_str()
+        .or(metadata["generateName"].as_str());
+    format!(
+        "{} {}",
+        object["kind"].as_str().unwrap_or("object"),
+        name.unwrap_or("without a name")
+    )
+}
