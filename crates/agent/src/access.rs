@@ -57,11 +57,12 @@ pub enum Whose {
 pub fn needs(verb: Verb, whose: Whose) -> Role {
     match (verb, whose) {
         (Verb::Look, _) | (Verb::Read, Whose::Own) => Role::Viewer,
-        (Verb::Submit, _) | (Verb::Change, Whose::Own) => Role::User,
+        (Verb::Submit, _) | (Verb::Change | Verb::Enter, Whose::Own) => Role::User,
         (Verb::Read | Verb::Change, Whose::Others | Whose::None) | (Verb::Tidy, _) => {
             Role::Operator
         }
-        (Verb::Govern, _) => Role::Admin,
+        // An operator stops others' jobs, and is not their user.
+        (Verb::Enter, Whose::Others | Whose::None) | (Verb::Govern, _) => Role::Admin,
     }
 }
 
@@ -85,7 +86,7 @@ impl Caller {
         let Account { name, uid, .. } = &self.account;
         let what = match (verb, whose) {
             (Verb::Read, Whose::Others) => "this job is another user's: its output is theirs",
-            (Verb::Change, Whose::Others) => "this job is another user's",
+            (Verb::Change | Verb::Enter, Whose::Others) => "this job is another user's",
             (Verb::Submit, _) => "viewers submit no jobs",
             (Verb::Govern, _) => "this changes the node for everybody",
             _ => "this is about everybody's jobs",
@@ -148,6 +149,9 @@ mod tests {
         change  none    --oa
         change  own     -uoa
         change  others  --oa
+        enter   none    ---a
+        enter   own     -uoa
+        enter   others  ---a
         tidy    none    --oa
         tidy    own     --oa
         tidy    others  --oa

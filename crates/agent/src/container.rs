@@ -24,6 +24,7 @@ pub mod driver;
 pub mod edits;
 mod elf;
 pub mod engine;
+pub mod exec;
 mod image;
 pub mod plan;
 pub mod run;

@@ -48,6 +48,7 @@ use tokio::sync::broadcast;
 
 use crate::clock::{Instant, now};
 use crate::config::Config;
+use crate::counted::Counted;
 use crate::failpoint::reach;
 use crate::gpu::slice::HeldSlice;
 use crate::gpu::{Device, IDLE, Observer};
@@ -108,6 +109,7 @@ pub struct Cycle {
     /// GPUs that jobs hold and that were lost at the last look.
     lost: BTreeSet<GpuUuid>,
     pages: usage::Pages,
+    counted: Counted,
     round: Round,
 }
 
@@ -294,6 +296,7 @@ impl Cycle {
             blind: None,
             lost: BTreeSet::new(),
             pages: usage::Pages::new(),
+            counted: Counted::default(),
             round: Round {
                 replan: true,
                 ..Round::default()
@@ -363,9 +366,13 @@ impl Cycle {
     fn finish_round(&mut self) -> Result<(), StoreError> {
         self.release_followers()?;
         if std::mem::take(&mut self.round.replan) {
+            let began = Instant::now();
             self.plan()?;
+            self.counted.plans.add(began.elapsed());
         }
+        let began = Instant::now();
         self.store.commit()?;
+        self.counted.commits.add(began.elapsed());
         self.forget_those_ended();
         self.give_orders();
         self.carry_out_resizes()?;
@@ -567,6 +574,7 @@ impl Cycle {
 
     fn tell(&mut self, job: Option<JobId>, kind: &str, text: &str) -> Result<(), StoreError> {
         let event = self.store.tell(now(), job, kind, text)?;
+        *self.counted.told.entry(kind.to_owned()).or_default() += 1;
         self.round.events.push(event);
         Ok(())
     }

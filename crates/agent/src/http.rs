@@ -8,6 +8,7 @@ mod crowd;
 mod events;
 mod exec;
 mod gate;
+mod health;
 mod log;
 mod metrics;
 pub mod token;
@@ -42,7 +43,7 @@ use crate::supervise::chain;
 use crate::terms::check_priority;
 use body::{Body, Failure, Path, Query};
 use crowd::Crowd;
-pub use metrics::Page;
+pub use metrics::{Books, Page};
 use token::Token;
 
 /// A command line and an environment fit into this; Linux takes 2 MiB of them by default.
@@ -103,6 +104,8 @@ pub async fn serve(
         .route("/v1/advice", get(advice))
         .route("/v1/events", get(events::events))
         .route("/metrics", get(metrics::metrics))
+        .route("/healthz", get(health::alive))
+        .route("/readyz", get(health::ready))
         .fallback(missing)
         .method_not_allowed_fallback(wrong_method)
         .layer(DefaultBodyLimit::max(BODY_LIMIT))

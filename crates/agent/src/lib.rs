@@ -19,6 +19,7 @@ mod bypass;
 mod clock;
 mod config;
 mod container;
+mod counted;
 mod cycle;
 mod daemon;
 mod descriptors;

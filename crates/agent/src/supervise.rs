@@ -20,17 +20,17 @@
 pub mod cgroup;
 mod cover;
 pub mod form;
+mod host;
 pub mod identity;
 pub mod loader;
 mod lookup;
+pub mod started;
 
-use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -41,10 +41,15 @@ use signal_hook::iterator::exfiltrator::SignalOnly;
 
 use crate::clock::now;
 use crate::container;
+use crate::nursery;
+use crate::failpoint::reach;
+use crate::log::Bound;
 use crate::process::{self, Process};
 use crate::records::{Begun, Exit, JobDir, Outcome, RecordError, Spec};
-use cgroup::{Group, Held};
-use form::Form;
+use crate::guest::Word;
+use crate::guest::door::{self, Asked, Door};
+use cgroup::Group;
+use host::{Ends, Host};
 
 /// How often a stop looks again for processes that fork faster than they can be ended.
 const SWEEP: Duration = Duration::from_millis(20);
@@ -81,13 +86,22 @@ pub enum Place {
     Attached,
 }
 
-/// `divvy supervise DIR`: the agent starts it with the locked `run.lock` as standard input.
+/// `divvy supervise DIR`: the agent starts it with a socket as standard input, to be its [`nursery`](crate::nursery), of which the
+/// supervisors of its jobs are copies; or, for one job, with the locked `run.lock`.
 pub fn supervise(dir: &Path) -> ExitCode {
+    match nursery::is_asked_for() {
+        true => nursery::serve(),
+        false => supervise_one(dir).into(),
+    }
+}
+
+/// Supervises the job of this folder to its end, with the locked `run.lock` as standard input; answers this process's exit code.
+pub(crate) fn supervise_one(dir: &Path) -> u8 {
     match in_background(&JobDir::new(dir)) {
-        Ok(_) => ExitCode::SUCCESS,
+        Ok(_) => 0,
         Err(error) => {
             say(&chain(&error));
-            ExitCode::FAILURE
+            1
         }
     }
 }
@@ -170,6 +184,7 @@ fn run(dir: &JobDir, place: Place) -> Result<Outcome, SuperviseError> {
     if dir.launch()?.is_some() {
         return Err(SuperviseError::Spent(name()));
     }
+    reach("supervise.locked");
     let mut watch = Watch::new().map_err(SuperviseError::Setup)?;
     // Kernels without it (before 3.4) leave daemonised children to init.
     let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
@@ -179,22 +194,31 @@ fn run(dir: &JobDir, place: Place) -> Result<Outcome, SuperviseError> {
         process: me,
         at: now(),
     })?;
+    reach("supervise.launched");
     let outcome = match start(dir, &spec, place) {
-        Ok(pid) => {
+        Ok((pid, host)) => {
+            reach("supervise.spawned");
             let program = Process::with_pid(pid).unwrap_or(Process { pid, start_time: 0 });
             // Without the record the agent shows no pid, and learns of the end all the same.
             report(dir.write_started(&Begun {
                 process: program,
                 at: now(),
             }));
+            reach("supervise.started");
             let grace = Duration::from_millis(spec.grace_ms);
             let group = dir.group();
+            // Without it nobody else comes in, which is no reason not to run.
+            let door = Door::open(dir.path());
+            let door = door.map_err(|error| say(&format!("no guests: {error}"))).ok();
             let outcome = Tree {
                 pid,
                 place,
                 grace,
                 stop: None,
                 group: group.clone(),
+                host,
+                door,
+                bound: spec.log_most.filter(|_| place == Place::Background).map(Bound::new),
             }
             .see_to_the_end(&mut watch);
             if let Some(group) = group {
@@ -210,7 +234,9 @@ fn run(dir: &JobDir, place: Place) -> Result<Outcome, SuperviseError> {
             }
         }
     };
+    reach("supervise.ended");
     finish(dir, place, &outcome);
+    reach("supervise.recorded");
     Ok(outcome)
 }
 
@@ -242,129 +268,41 @@ fn write_exit_at_last(dir: &JobDir, exit: &Exit) {
     }
 }
 
-fn start(dir: &JobDir, spec: &Spec, place: Place) -> Result<u32, lookup::LaunchError> {
-    let (name, args) = spec
-        .command
-        .split_first()
-        .ok_or_else(lookup::LaunchError::empty)?;
-    let mut env = spec.env.clone();
-    let mut held = spec.held.clone();
-    let doors = held.group.clone().and_then(|path| {
-        let doors = Group::at(&path).make();
-        doors
-            .map_err(|error| held = without_group(&path, &error))
-            .ok()
-    });
-    if let Err(error) = limit(dir, spec, &mut env) {
-        if let Some(doors) = doors {
-            doors.give_up();
-        }
-        return Err(error);
-    }
-    let launch = || launch(spec, place, &env, name, args);
-    let launch = || match &spec.user {
-        // Found and started with the user's rights, and none but theirs.
-        Some(user) => user.run(launch).unwrap_or_else(|error| {
-            Err(lookup::LaunchError {
-                code: 125,
-                message: format!("cannot become uid {}: {error}", user.uid),
-            })
-        }),
-        None => launch(),
-    };
-    let started = match (doors, &spec.held.group) {
-        (Some(doors), Some(path)) => {
-            let mut started = None;
-            if let Err(error) = doors.start(|| started = Some(launch())) {
-                // Also when it came in and not out: then it is in there itself, and must not be killed with it.
-                held = without_group(path, &error);
-            }
-            started.unwrap_or_else(launch)
-        }
-        _ => launch(),
-    };
-    report(dir.write_held(&held));
-    started
-}
-
-fn without_group(path: &Path, error: &io::Error) -> Held {
-    Held {
-        group: None,
-        because: Some(format!("{}: {error}", path.display())),
-    }
-}
-
-/// Gets the job its limiter, if it is to have one.
-fn limit(
+/// Makes ready and starts the program; what guests are started with comes back, too.
+fn start<'a>(
     dir: &JobDir,
-    spec: &Spec,
-    env: &mut BTreeMap<String, String>,
-) -> Result<(), lookup::LaunchError> {
-    let Some(wish) = &spec.limiter else {
-        return Ok(());
-    };
-    let limiter = form::lay(wish, env, spec.user.as_ref())?;
-    // Without the record nobody can say which form it is, and it is that form all the same.
-    report(dir.write_limiter(&limiter));
-    match limiter.form {
-        Form::Preload => lookup::limiter(env),
-        Form::Wrapper => Ok(()),
-    }
-}
-
-fn launch(
-    spec: &Spec,
+    spec: &'a Spec,
     place: Place,
-    env: &BTreeMap<String, String>,
-    name: &str,
-    args: &[String],
-) -> Result<u32, lookup::LaunchError> {
-    let program = lookup::find(name, env.get("PATH").map(String::as_str), &spec.cwd)?;
-    let command = |path: &Path| {
-        let mut command = Command::new(path);
-        command.current_dir(&spec.cwd).env_clear().envs(env);
-        match place {
-            // Descriptor 0 is the run lock, which the program must not hold.
-            Place::Background => command.stdin(Stdio::null()).process_group(0),
-            Place::Attached => command.process_group(0),
-            Place::Foreground => &mut command,
-        };
-        command
-    };
-    let spawned = match command(&program).arg0(name).args(args).spawn() {
-        // A script without `#!` line: run it as execvp(3) and shells do.
-        Err(error)
-            if rustix::io::Errno::from_io_error(&error) == Some(rustix::io::Errno::NOEXEC) =>
-        {
-            command(Path::new("/bin/sh"))
-                .arg(&program)
-                .args(args)
-                .spawn()
-        }
-        other => other,
-    };
-    // The child is waited for by `Tree`, together with everything it leaves behind.
-    spawned
-        .map(|child| child.id())
-        .map_err(|error| lookup::LaunchError::spawn(name, &spec.cwd, &error))
+) -> Result<(u32, Host<'a>), lookup::LaunchError> {
+    let (mut host, mut held) = Host::prepare(dir, spec)?;
+    let started = host.start(place, &mut held);
+    report(dir.write_held(&held));
+    Ok((started?, host))
 }
 
 /// The program and all that descends from it.
-struct Tree {
+struct Tree<'a> {
     pid: u32,
     place: Place,
     grace: Duration,
     /// When SIGTERM was sent.
     stop: Option<Instant>,
     group: Option<Group>,
+    host: Host<'a>,
+    door: Option<Door>,
+    /// Of the log, which is standard output.
+    bound: Option<Bound>,
 }
 
-impl Tree {
+impl Tree<'_> {
     fn see_to_the_end(mut self, watch: &mut Watch) -> Outcome {
         let mut outcome = None;
         loop {
             let childless = self.reap(&mut outcome);
             if let (Some(outcome), true) = (&outcome, childless) {
+                if let Some(bound) = &mut self.bound {
+                    bound.look(io::stdout());
+                }
                 return outcome.clone();
             }
             if outcome.is_some() && self.stop.is_none() {
@@ -379,20 +317,35 @@ impl Tree {
                 Some(since) => Some(self.grace.saturating_sub(since.elapsed())),
                 None => None,
             };
-            for signal in watch.wait(timeout) {
+            let look = self.bound.as_ref().map(Bound::patience);
+            let timeout = match (timeout, look) {
+                (Some(timeout), Some(look)) => Some(timeout.min(look)),
+                (timeout, look) => timeout.or(look),
+            };
+            for signal in watch.wait(timeout, self.door.as_ref()) {
                 self.pass_on(signal);
+            }
+            self.attend();
+            if let Some(bound) = &mut self.bound {
+                bound.attend(io::stdout());
             }
         }
     }
 
     /// Collects what has ended; true when no child is left.
-    fn reap(&self, outcome: &mut Option<Outcome>) -> bool {
+    fn reap(&mut self, outcome: &mut Option<Outcome>) -> bool {
         loop {
             match rustix::process::wait(WaitOptions::NOHANG) {
                 Ok(Some((pid, status))) if Some(pid) == process::raw(self.pid) => {
                     *outcome = Some(ended(status))
                 }
-                Ok(Some(_)) | Err(rustix::io::Errno::INTR) => {}
+                Ok(Some((pid, status))) => {
+                    let pid = pid.as_raw_nonzero().get().unsigned_abs();
+                    if let (Some(door), Some(code)) = (&mut self.door, ended(status).code()) {
+                        door.ended(pid, code);
+                    }
+                }
+                Err(rustix::io::Errno::INTR) => {}
                 Ok(None) => return false,
                 Err(_) => {
                     // No child and no status: somebody else reaped it, which only a bug can do.
@@ -400,6 +353,57 @@ impl Tree {
                     return true;
                 }
             }
+        }
+    }
+
+    /// Lets guests in, and hears what their callers say.
+    fn attend(&mut self) {
+        let Some(mut door) = self.door.take() else {
+            return;
+        };
+        door.attend();
+        while let Some((asked, line)) = door.next_call() {
+            let mut line = Some(line);
+            match asked {
+                Asked::Signal(signal) => {
+                    self.signal(signal);
+                    door::answer(&mut line, &Word::Sent);
+                }
+                Asked::Enter {
+                    command,
+                    terminal,
+                    descriptors,
+                } => match self.admit(&command, Ends::of(terminal, descriptors), door.is_full()) {
+                    Ok(pid) => {
+                        if let Some(line) = line {
+                            door.admit(pid, line);
+                        }
+                    }
+                    Err(lookup::LaunchError { code, message }) => {
+                        let exit_code = code;
+                        door::answer(&mut line, &Word::Refused { exit_code, message });
+                    }
+                },
+            }
+        }
+        self.door = Some(door);
+    }
+
+    fn admit(
+        &mut self,
+        command: &[String],
+        ends: Option<Ends>,
+        is_full: bool,
+    ) -> Result<u32, lookup::LaunchError> {
+        let refused = |why: &str| lookup::LaunchError {
+            code: 125,
+            message: why.to_owned(),
+        };
+        match ends {
+            _ if self.stop.is_some() => Err(refused("the job is being stopped")),
+            _ if is_full => Err(refused("too many programs are in this job already")),
+            None => Err(refused("the descriptors of the call are not what it says")),
+            Some(ends) => self.host.admit(command, &ends),
         }
     }
 
@@ -418,6 +422,9 @@ impl Tree {
     /// Asks everything to end; the grace runs from the first time.
     fn stop(&mut self) {
         self.signal(Signal::TERM);
+        if let Some(door) = &self.door {
+            door.stop();
+        }
         // Whoever is suspended has to go on to hear it.
         for process in process::descendants(std::process::id()) {
             let _ = process.signal(Signal::CONT);
@@ -469,16 +476,20 @@ impl Watch {
         )?))
     }
 
-    fn wait(&mut self, timeout: Option<Duration>) -> impl Iterator<Item = i32> {
+    /// Waits for signals, and for whoever is at the door.
+    fn wait<'a>(
+        &'a mut self,
+        timeout: Option<Duration>,
+        door: Option<&Door>,
+    ) -> impl Iterator<Item = i32> + use<'a> {
         let timeout = timeout.and_then(|time| Timespec::try_from(time).ok());
+        let door = door.into_iter().flat_map(Door::descriptors);
+        let all = std::iter::once(self.0.get_read().as_fd()).chain(door);
+        let mut all: Vec<PollFd<'_>> = all
+            .map(|one| PollFd::from_borrowed_fd(one, PollFlags::IN))
+            .collect();
         // Interrupted or timed out, the answer is the same: look at what is pending.
-        let _ = poll(
-            &mut [PollFd::from_borrowed_fd(
-                self.0.get_read().as_fd(),
-                PollFlags::IN,
-            )],
-            timeout.as_ref(),
-        );
+        let _ = poll(&mut all, timeout.as_ref());
         self.0.pending()
     }
 }
@@ -497,6 +508,15 @@ pub(crate) fn report(result: Result<(), RecordError>) {
 /// Stderr may be a log on a full disk or a pipe that nobody reads, which `eprintln!` would panic over.
 pub(crate) fn say(text: &str) {
     let _ = writeln!(io::stderr(), "divvy: {text}");
+}
+
+/// All processes of a job but its supervisor, which may be gone.
+pub fn below(dir: &JobDir, supervisor: Process) -> Vec<Process> {
+    // Somebody else may have its pid by now.
+    match supervisor.is_alive() {
+        true => process::descendants(supervisor.pid),
+        false => survivors(dir, supervisor).unwrap_or_default(),
+    }
 }
 
 /// What is left of a job whose supervisor is gone.

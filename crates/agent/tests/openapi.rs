@@ -136,6 +136,21 @@ fn every_route_of_the_document_is_served_and_answers_what_it_says() {
 }
 
 #[test]
+fn health_readiness_and_metrics_are_served_beside_the_api() {
+    let home = Home::with(&["--sim", "l4-24gb:1"]);
+    let socket = home.path().join("divvy.sock");
+    let get = |path| call(&socket, "GET", path, "");
+    assert_eq!(get("/healthz"), (200, "ok\n".to_owned()));
+    assert_eq!(get("/readyz"), (200, "ready\n".to_owned()));
+    let (status, page) = get("/metrics");
+    assert_eq!(status, 200);
+    for line in ["divvy_gpu_health{gpu=\"0\"", "divvy_journal_fsync_duration_seconds_count "] {
+        assert!(page.contains(line), "{page}");
+    }
+    assert_eq!(call(&socket, "POST", "/readyz", "").0, 400);
+}
+
+#[test]
 fn what_is_no_route_or_no_body_fails_in_the_apis_own_form() {
     let home = Home::with(&["--sim", "l4-24gb:1"]);
     let socket = home.path().join("divvy.sock");

@@ -76,7 +76,7 @@ pub fn known(method: &str, path: &str) -> Option<Verb> {
     }
     let mut parts = path.split('/').skip(1);
     match (method, parts.next(), parts.next(), parts.next()) {
-        ("GET" | "HEAD", Some("metrics"), None, None) => Some(Verb::Look),
+        ("GET" | "HEAD", Some("metrics" | "healthz" | "readyz"), None, None) => Some(Verb::Look),
         (
             "GET" | "HEAD",
             Some("v1"),

@@ -12,6 +12,7 @@ use rustix::fs::{Access, access, statvfs};
 
 use super::{fail, ok, warn};
 use crate::config::loadable;
+use crate::log;
 use crate::supervise::chain;
 
 /// Below this the journal and the jobs' output soon have no room.
@@ -39,12 +40,25 @@ pub fn findings(home: &Result<Home, HomeError>) -> Vec<Finding> {
         folder("home.slices", home.slices(), "the slices' accounts"),
     ];
     findings.extend(room(home.state()));
+    findings.extend(holes(home.state()));
     findings.push(account(home.slices()));
     if let Err(error) = loadable(&home.sim_lib(), "LD_LIBRARY_PATH") {
         let means = "simulated GPUs cannot be used from there; real ones can";
         findings.push(warn("home.simulator", error.to_string(), means, PRIVATE));
     }
     findings
+}
+
+/// Whether what jobs say can be held to a bound.
+fn holes(state: &Path) -> Option<Finding> {
+    let error = log::can_be_cut(&standing(state)).err()?;
+    let found = format!(
+        "the file system of {} has no holes in files: {error}",
+        state.display()
+    );
+    let means = "jobs' logs grow as long as the jobs say something, whatever --log-size says";
+    let hint = "put the state on a local disk (ext4, XFS, Btrfs, ZFS), or have programs write less";
+    Some(warn("home.logs", found, means, hint))
 }
 
 /// Whether the folder is ours alone, or can be made.

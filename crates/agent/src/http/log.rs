@@ -1,4 +1,8 @@
 //! A job's output: the file as it is, and with `follow` what comes until the job has ended.
+//!
+//! An offset is a byte's place in all that the job has ever said. Where the beginning is not kept any more ([`crate::log`]) the answer
+//! starts with the first whole line that is, and a header says where that is. One that falls behind what is given back meanwhile is
+//! cut off, and asks again.
 
 use std::fs::File;
 use std::io;
@@ -8,7 +12,8 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::extract::State;
-use axum::http::header::CONTENT_TYPE;
+use axum::http::HeaderValue;
+use axum::http::header::{CONTENT_TYPE, HeaderName};
 use axum::response::{IntoResponse, Response};
 use divvy_api::v1::{Error, ErrorCode, JobState, Runner};
 use http_body_util::channel::{Channel, Sender};
@@ -18,8 +23,12 @@ use serde::Deserialize;
 
 use super::body::{Failure, Path, Query};
 use super::{Api, internal};
+use crate::log;
 use crate::mailbox::{Message, Milestone};
 use crate::records::{JobDir, UNMOVED};
+
+/// The place of the answer's first byte in all that the job has said.
+const LOG_FROM: HeaderName = HeaderName::from_static(divvy_api::route::LOG_FROM);
 
 /// Bytes read at a time.
 const PIECE: usize = 64 << 10;
@@ -34,6 +43,18 @@ pub struct Which {
     offset: u64,
     #[serde(default)]
     follow: bool,
+    #[serde(default)]
+    from: From,
+}
+
+/// Where to begin.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum From {
+    #[default]
+    Offset,
+    /// With what comes next.
+    End,
 }
 
 pub async fn log(
@@ -56,6 +77,12 @@ pub async fn log(
         file: None,
         offset: which.offset,
     };
+    match which.from {
+        From::Offset => tail.skip().await,
+        From::End => tail.skip_all().await,
+    }
+    .map_err(|error| internal(&error))?;
+    let from = tail.offset;
     let follow = which.follow && job.state != JobState::Ended;
     let (sender, body) = Channel::<Bytes, io::Error>::new(4);
     // A log that cannot be read at all is a failure of the call, not of the stream.
@@ -65,12 +92,19 @@ pub async fn log(
         let _ = send(api, job.id, tail, first, follow, sender).await;
     });
     Ok((
-        [(CONTENT_TYPE, "application/octet-stream")],
+        [
+            (
+                CONTENT_TYPE,
+                HeaderValue::from_static("application/octet-stream"),
+            ),
+            (LOG_FROM, from.into()),
+        ],
         Body::new(body),
     )
         .into_response())
 }
 
+/// Sends it, and breaks the answer off where what comes next has been given back.
 async fn send(
     api: Api,
     job: String,
@@ -82,7 +116,10 @@ async fn send(
     if let Some(first) = first {
         sender.send_data(first).await?;
     }
-    tail.drain(&mut sender).await?;
+    if let Err(error) = tail.drain(&mut sender).await? {
+        sender.abort(error);
+        return Ok(());
+    }
     if follow {
         let ended = api.mailbox.ask(|reply| Message::Wait {
             reference: job,
@@ -96,7 +133,10 @@ async fn send(
                 () = tokio::time::sleep(LOOK) => false,
             };
             // All was written before the job was seen to end.
-            tail.drain(&mut sender).await?;
+            if let Err(error) = tail.drain(&mut sender).await? {
+                sender.abort(error);
+                return Ok(());
+            }
             if over {
                 break;
             }
@@ -113,35 +153,78 @@ struct Tail {
 }
 
 impl Tail {
+    /// Sends all that is there now. The inner failure is the file's.
     async fn drain(
         &mut self,
         sender: &mut Sender<Bytes, io::Error>,
-    ) -> Result<(), http_body_util::channel::SendError> {
-        while let Ok(Some(piece)) = self.piece().await {
-            sender.send_data(piece).await?;
+    ) -> Result<io::Result<()>, http_body_util::channel::SendError> {
+        loop {
+            match self.piece().await {
+                Ok(Some(piece)) => sender.send_data(piece).await?,
+                Ok(None) => return Ok(Ok(())),
+                Err(error) => return Ok(Err(error)),
+            }
         }
+    }
+
+    /// Goes on to what is still there: the first whole line, where a beginning is missing.
+    async fn skip(&mut self) -> io::Result<()> {
+        let offset = self.offset;
+        let found = self.ask(move |file| {
+            let Some(begin) = log::begins(file, offset)?.filter(|begin| *begin > offset) else {
+                return Ok(offset);
+            };
+            let mut piece = vec![0; PIECE];
+            let length = file.read_at(&mut piece, begin)?;
+            let line = piece[..length].iter().position(|byte| *byte == b'\n');
+            Ok(begin + line.map_or(0, |at| at as u64 + 1))
+        });
+        self.offset = found.await?.unwrap_or(offset);
         Ok(())
     }
 
-    /// The next bytes, `None` when there are none now. Read on a thread that may wait, as the file is the job's user's.
+    async fn skip_all(&mut self) -> io::Result<()> {
+        let size = self.ask(|file| Ok(file.metadata()?.len())).await?;
+        self.offset = size.unwrap_or(0);
+        Ok(())
+    }
+
+    /// The next bytes, `None` when there are none now.
     async fn piece(&mut self) -> io::Result<Option<Bytes>> {
-        let (path, file, offset) = (self.path.clone(), self.file.take(), self.offset);
-        let read = move || -> io::Result<Option<(File, Vec<u8>)>> {
-            let Some(file) = file.map_or_else(|| open(&path), |file| Ok(Some(file)))? else {
-                return Ok(None);
-            };
+        let offset = self.offset;
+        let read = self.ask(move |file| {
             let mut piece = vec![0; PIECE];
             let length = file.read_at(&mut piece, offset)?;
             piece.truncate(length);
-            Ok(Some((file, piece)))
-        };
-        let read = tokio::task::spawn_blocking(read).await;
-        let Some((file, piece)) = read.map_err(io::Error::other)?? else {
-            return Ok(None);
-        };
-        self.file = Some(file);
+            // What is given back is given back from the beginning: what begins here now was whole when it was read.
+            if length > 0 && log::begins(file, offset)? != Some(offset) {
+                return Err(io::Error::other("what comes next is not kept any more"));
+            }
+            Ok(piece)
+        });
+        let piece = read.await?.unwrap_or_default();
         self.offset += piece.len() as u64;
         Ok((!piece.is_empty()).then(|| piece.into()))
+    }
+
+    /// Asks the file, once it is there. On a thread that may wait, as the file is the job's user's.
+    async fn ask<T: Send + 'static>(
+        &mut self,
+        question: impl FnOnce(&File) -> io::Result<T> + Send + 'static,
+    ) -> io::Result<Option<T>> {
+        let (path, file) = (self.path.clone(), self.file.take());
+        let ask = move || -> io::Result<Option<(File, T)>> {
+            let Some(file) = file.map_or_else(|| open(&path), |file| Ok(Some(file)))? else {
+                return Ok(None);
+            };
+            let answer = question(&file)?;
+            Ok(Some((file, answer)))
+        };
+        let asked = tokio::task::spawn_blocking(ask).await;
+        Ok(asked.map_err(io::Error::other)??.map(|(file, answer)| {
+            self.file = Some(file);
+            answer
+        }))
     }
 }
 
@@ -179,6 +262,50 @@ mod tests {
         assert_eq!(tail.piece().await.unwrap(), None);
         std::fs::write(&path, "one two").unwrap();
         assert_eq!(tail.piece().await.unwrap().unwrap(), " two");
+    }
+
+    #[tokio::test]
+    async fn what_is_not_kept_is_skipped_to_the_next_line_and_never_read_as_zeros() {
+        let dir = tempfile::tempdir().unwrap();
+        if log::can_be_cut(dir.path()).is_err() {
+            eprintln!("SKIPPED: no holes on this file system");
+            return;
+        }
+        let path = dir.path().join("log");
+        let lines: String = (0..300_000)
+            .map(|number| format!("{number:014}\n"))
+            .collect();
+        std::fs::write(&path, &lines).unwrap();
+        let tail = |offset| Tail {
+            path: path.clone(),
+            file: None,
+            offset,
+        };
+        let mut behind = tail(0);
+        behind.skip().await.unwrap();
+        assert_eq!(behind.offset, 0, "all is there");
+        assert!(behind.piece().await.unwrap().is_some());
+        let file = File::options().write(true).open(&path).unwrap();
+        log::Bound::new(1 << 20).look(&file);
+
+        assert!(behind.piece().await.is_err(), "it has fallen behind");
+        for start in [0, 20, behind.offset] {
+            let mut again = tail(start);
+            again.skip().await.unwrap();
+            assert_eq!(again.offset % 15, 0, "a whole line");
+            let piece = again.piece().await.unwrap().unwrap();
+            let at = again.offset - piece.len() as u64;
+            assert_eq!(
+                piece[..15],
+                lines.as_bytes()[usize::try_from(at).unwrap()..][..15]
+            );
+        }
+        let mut end = tail(0);
+        end.skip_all().await.unwrap();
+        assert_eq!(
+            (end.offset, end.piece().await.unwrap()),
+            (lines.len() as u64, None)
+        );
     }
 
     #[test]

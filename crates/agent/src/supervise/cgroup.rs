@@ -180,7 +180,7 @@ fn to_write(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).open(path)
 }
 
-/// The way into a group that nothing was started in, and back.
+/// The way into a group, and back.
 #[derive(Debug)]
 pub struct Doors {
     group: Group,
@@ -193,7 +193,7 @@ impl Doors {
     ///
     /// # Errors
     /// When this process cannot get in, and then nothing was done; or not out again.
-    pub fn start<T>(mut self, work: impl FnOnce() -> T) -> io::Result<T> {
+    pub fn start<T>(&mut self, work: impl FnOnce() -> T) -> io::Result<T> {
         if let Err(error) = self.into.write_all(b"0") {
             self.group.give_up();
             return Err(error);

@@ -1,0 +1,89 @@
+//! Where other programs get into a running job.
+
+use std::path::PathBuf;
+
+use divvy_api::v1::{Error, ErrorCode, Runner};
+use divvy_core::{Job as Life, JobId};
+
+use super::Cycle;
+use super::read::journal;
+use super::whose::identity;
+use crate::records::JobDir;
+use crate::supervise::identity::Identity;
+
+/// A running job, from inside.
+#[derive(Clone, Debug)]
+pub struct Inside {
+    pub job: JobId,
+    /// The folder of its present run.
+    pub dir: JobDir,
+    pub room: Room,
+    pub runs_on_client: bool,
+}
+
+#[derive(Clone, Debug)]
+pub enum Room {
+    Process {
+        /// As whom it runs, where that is not the agent's own user.
+        user: Option<Identity>,
+    },
+    Container {
+        /// The engine's socket.
+        socket: PathBuf,
+        name: String,
+    },
+}
+
+impl Cycle {
+    /// The inside of a job that runs.
+    ///
+    /// # Errors
+    /// [`ErrorCode::NotFound`] for no such job, [`ErrorCode::Conflict`] for one that does not run now.
+    pub fn inside(&mut self, reference: &str) -> Result<Inside, Error> {
+        let job = self.find(reference).map_err(journal)??;
+        let conflict = |why: String, hint: String| Error::new(ErrorCode::Conflict, why).hint(hint);
+        let Some(living) = self.jobs.get(&job) else {
+            let hint = format!("`divvy describe {job}` says how");
+            return Err(conflict(format!("job {job} has ended"), hint));
+        };
+        let (why, hint) = match &living.job.life {
+            Life::Running { .. } if living.job.course.suspended => (
+                "is suspended, and what came in would go on",
+                format!("divvy resume {job}"),
+            ),
+            Life::Running { .. } => {
+                let dir = self.job_dir(job);
+                return Ok(Inside {
+                    job,
+                    room: room(job, &dir, identity(&living.job))?,
+                    dir,
+                    runs_on_client: living.job.ask.runner == Runner::Client,
+                });
+            }
+            Life::Queued => ("waits", format!("`divvy why {job}` says what for")),
+            Life::Starting { .. } => ("is only starting", "try again in a moment".to_owned()),
+            Life::Stopping { .. } => ("is being stopped", format!("divvy wait {job}")),
+            Life::Ended { .. } => ("has ended", format!("`divvy describe {job}` says how")),
+        };
+        Err(conflict(format!("job {job} {why}"), hint))
+    }
+}
+
+fn room(job: JobId, dir: &JobDir, user: Option<Identity>) -> Result<Room, Error> {
+    let unread = |error| Error::new(ErrorCode::Internal, crate::supervise::chain(&error));
+    let plan = dir.spec().map_err(unread)?.and_then(|spec| spec.container);
+    let Some(plan) = plan else {
+        return Ok(Room::Process { user });
+    };
+    match dir.container().map_err(unread)? {
+        Some(placed) => Ok(Room::Container {
+            socket: plan.socket,
+            name: placed.id,
+        }),
+        None => Err(Error::new(
+            ErrorCode::Conflict,
+            format!("the container of job {job} is not there yet"),
+        )
+        .hint("try again in a moment")),
+    }
+}

@@ -1,0 +1,72 @@
+//! The agent's end: calls a job's supervisor. Everything here may wait for it for a while, so it is for threads that may wait.
+
+use std::io::{self, IoSlice, Read as _, Write as _};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd as _, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+
+use super::{Call, DOOR, Word};
+
+/// How long a supervisor may take to listen. It does little else.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Bytes of a word: a path or two are in it at most.
+const LONGEST: usize = 64 << 10;
+
+/// Calls the supervisor of the job in this folder; its answers are lines on the stream.
+///
+/// # Errors
+/// When nobody listens there, or nobody takes the call.
+pub fn knock(dir: &Path, call: &Call, descriptors: &[BorrowedFd<'_>]) -> io::Result<UnixStream> {
+    let mut stream = connect(dir)?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let body = serde_json::to_vec(call)?;
+    let length = u32::try_from(body.len()).map_err(io::Error::other)?;
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let head = length.to_be_bytes();
+    let sent = sendmsg(
+        &stream,
+        &[IoSlice::new(&head)],
+        &mut control,
+        SendFlags::NOSIGNAL,
+    )?;
+    if sent != head.len() {
+        return Err(io::ErrorKind::WriteZero.into());
+    }
+    stream.write_all(&body)?;
+    Ok(stream)
+}
+
+/// By the folder's descriptor: the path of a socket has at most 107 bytes (unix(7)), and that of a job's folder may have more.
+fn connect(dir: &Path) -> io::Result<UnixStream> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let folder = openat(CWD, dir, flags, Mode::empty())?;
+    UnixStream::connect(format!("/proc/self/fd/{}/{DOOR}", folder.as_raw_fd()))
+}
+
+/// The supervisor's next word.
+///
+/// # Errors
+/// When it says nothing, or nothing that is known.
+pub fn word(mut stream: &UnixStream) -> io::Result<Word> {
+    let mut line = Vec::new();
+    let mut byte = [0];
+    // Byte by byte: what follows is somebody else's to read.
+    while line.last() != Some(&b'\n') {
+        if line.len() > LONGEST || stream.read(&mut byte)? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        line.push(byte[0]);
+    }
+    Ok(serde_json::from_slice(&line)?)
+}

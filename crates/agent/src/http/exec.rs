@@ -1,0 +1,251 @@
+//! Another program inside of a running job: the call becomes a connection to it.
+
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::net::UnixStream;
+
+use axum::Extension;
+use axum::body::Body as HttpBody;
+use axum::extract::{FromRequest as _, Request, State};
+use axum::http::header::{CONNECTION, UPGRADE};
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::Response;
+use divvy_api::frame::{Frame, PROTOCOL};
+use divvy_api::v1::{self, Error, ErrorCode, ExecEnd};
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
+
+use super::body::{Body, Failure, Path};
+use super::{Answer, Api, internal, list};
+use crate::access::Caller;
+use crate::container::exec as container;
+use crate::cycle::{Inside, Room};
+use crate::guest::relay::{Ours, Ways, attend, relay, ways};
+use crate::guest::{Call, Word, knock, terminal};
+use crate::mailbox::Message;
+use crate::supervise::chain;
+use crate::supervise::identity::Identity;
+
+/// Bytes of a command: as for a job's own.
+const LARGEST: usize = 2 << 20;
+
+/// Bytes of a terminal's name; terminfo(5) has no longer ones.
+const LONGEST_TERM: usize = 64;
+
+/// Rows and columns of a terminal that does not say.
+const USUAL: (u16, u16) = (24, 80);
+
+pub async fn exec(
+    State(api): State<Api>,
+    Extension(caller): Extension<Caller>,
+    Path(reference): Path<String>,
+    mut request: Request,
+) -> Result<Response, Failure> {
+    let upgrade = request.extensions_mut().remove::<OnUpgrade>();
+    let asks = request.headers().get(UPGRADE) == Some(&HeaderValue::from_static(PROTOCOL));
+    let Body(exec) = Body::<v1::Exec>::from_request(request, &()).await?;
+    check(&exec)?;
+    let inside = api
+        .mailbox
+        .read(move |cycle| cycle.inside(&reference))
+        .await?;
+    let Some(upgrade) = upgrade.filter(|_| asks) else {
+        let why = "a program in a job is spoken with over the connection itself";
+        let hint = format!("send the headers `Connection: Upgrade` and `Upgrade: {PROTOCOL}`");
+        return Err(Error::new(ErrorCode::Usage, why).hint(hint).into());
+    };
+    let (told, said, mut ways) = ways();
+    let guest = guest(&inside, &exec, &mut ways).await?;
+    api.mailbox.post(Message::Tell {
+        job: inside.job,
+        kind: "entered",
+        text: entered(&exec, &caller),
+    });
+    tokio::spawn(async move {
+        let seen_to = tokio::spawn(see_to(guest, ways));
+        if let Ok(connection) = upgrade.await {
+            relay(TokioIo::new(connection), told, said).await;
+        } else {
+            drop((told, said));
+        }
+        // It ends by itself: what it is told by is gone.
+        let _ = seen_to.await;
+    });
+    let mut answer = Response::new(HttpBody::empty());
+    *answer.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    let headers = answer.headers_mut();
+    headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+    headers.insert(UPGRADE, HeaderValue::from_static(PROTOCOL));
+    Ok(answer)
+}
+
+/// The program alone: what it is given may be secret.
+fn entered(exec: &v1::Exec, caller: &Caller) -> String {
+    let program = exec.command.first().map_or("", String::as_str);
+    let account = &caller.account;
+    format!("{program}, for {} (uid {})", account.name, account.uid)
+}
+
+fn check(exec: &v1::Exec) -> Result<(), Error> {
+    let wrong = |why: &str, hint: &str| Err(Error::new(ErrorCode::Usage, why).hint(hint));
+    if exec.command.first().is_none_or(String::is_empty) {
+        return wrong("no command is given", "name a program and its arguments");
+    }
+    if exec.command.iter().any(|word| word.contains('\0')) {
+        return wrong(
+            "a word of the command holds a zero byte",
+            "programs cannot be given one",
+        );
+    }
+    let size: usize = exec.command.iter().map(|word| word.len() + 1).sum();
+    if size > LARGEST {
+        return wrong(
+            &format!("the command has {size} bytes, and {LARGEST} at most may be"),
+            "put what is large into a file, and its path into the command",
+        );
+    }
+    let kind = exec.terminal.as_ref().and_then(|one| one.kind.as_deref());
+    let is_name =
+        |kind: &str| kind.len() <= LONGEST_TERM && kind.bytes().all(|byte| byte.is_ascii_graphic());
+    if kind.is_some_and(|kind| !is_name(kind)) {
+        return wrong(
+            "the kind of the terminal is not a name",
+            "it is what TERM says: xterm-256color",
+        );
+    }
+    Ok(())
+}
+
+/// A program that has been started in a job, or why none was.
+enum Guest {
+    Process(UnixStream, Ours),
+    Container(container::Guest),
+    None(ExecEnd),
+}
+
+async fn see_to(guest: Guest, ways: Ways) {
+    match guest {
+        Guest::Process(line, ours) => {
+            if let Err(error) = attend(line, ours, ways).await {
+                tracing::warn!(%error, "a program in a job cannot be spoken with");
+            }
+        }
+        Guest::Container(guest) => guest.attend(ways).await,
+        // Who hung up wants no more.
+        Guest::None(end) => drop(ways.said.send(Frame::End(end)).await),
+    }
+}
+
+async fn guest(inside: &Inside, exec: &v1::Exec, _ways: &mut Ways) -> Result<Guest, Failure> {
+    match &inside.room {
+        Room::Container { socket, name } => {
+            let started = container::start(socket, name, exec).await?;
+            Ok(started.map_or_else(Guest::None, Guest::Container))
+        }
+        Room::Process { user } => {
+            let (dir, exec, user) = (inside.dir.path().to_owned(), exec.clone(), user.clone());
+            let called = tokio::task::spawn_blocking(move || call(&dir, &exec, user.as_ref()));
+            let called = called.await.map_err(|error| internal(&error))?;
+            let (line, ours, word) = called.map_err(|error| unheard(inside, &error))?;
+            Ok(match word {
+                Word::Refused { exit_code, message } => Guest::None(ExecEnd {
+                    exit_code,
+                    message: Some(message),
+                }),
+                _ => Guest::Process(line, ours),
+            })
+        }
+    }
+}
+
+/// Calls the job's supervisor with fresh descriptors, and hears whether it has started the program.
+fn call(
+    dir: &std::path::Path,
+    exec: &v1::Exec,
+    user: Option<&Identity>,
+) -> io::Result<(UnixStream, Ours, Word)> {
+    let (ours, theirs, kind) = match &exec.terminal {
+        Some(wanted) => {
+            let (rows, columns) = match (wanted.rows, wanted.columns) {
+                (0, _) | (_, 0) => USUAL,
+                size => size,
+            };
+            let (ours, theirs) = terminal::open(rows, columns)?;
+            if let Some(user) = user {
+                // So that what runs on it may open it by its name.
+                let uid = rustix::fs::Uid::from_raw(user.uid);
+                rustix::fs::fchown(&theirs, Some(uid), None)?;
+            }
+            let kind = wanted.kind.clone().unwrap_or_else(|| "dumb".to_owned());
+            (Ours::Terminal(ours), vec![theirs], Some(kind))
+        }
+        None => {
+            let (their_input, input) = io::pipe()?;
+            let (output, their_output) = io::pipe()?;
+            let (errors, their_errors) = io::pipe()?;
+            let ours = Ours::Pipes {
+                input: input.into(),
+                output: output.into(),
+                errors: errors.into(),
+            };
+            let theirs: Vec<OwnedFd> =
+                vec![their_input.into(), their_output.into(), their_errors.into()];
+            (ours, theirs, None)
+        }
+    };
+    let theirs: Vec<_> = theirs.iter().map(|end| end.as_fd()).collect();
+    let call = Call::Enter {
+        command: exec.command.clone(),
+        terminal: kind,
+    };
+    let line = knock::knock(dir, &call, &theirs)?;
+    let word = knock::word(&line)?;
+    Ok((line, ours, word))
+}
+
+/// The supervisor did not answer as it should.
+fn unheard(inside: &Inside, error: &io::Error) -> Failure {
+    let job = inside.job;
+    let why = format!(
+        "the supervisor of job {job} lets nobody in: {}",
+        chain(error)
+    );
+    let hint = format!(
+        "a job that an earlier version of Divvy started takes no other programs; `divvy describe {job}` says how it is"
+    );
+    Error::new(ErrorCode::Conflict, why).hint(hint).into()
+}
+
+pub async fn signal(
+    State(api): State<Api>,
+    Path(reference): Path<String>,
+    Body(v1::SignalJob { signal }): Body<v1::SignalJob>,
+) -> Answer<v1::Job> {
+    let inside = api
+        .mailbox
+        .read(move |cycle| cycle.inside(&reference))
+        .await?;
+    match &inside.room {
+        Room::Container { socket, name } => container::signal(socket, name, signal).await?,
+        Room::Process { .. } => {
+            if inside.runs_on_client {
+                let why = format!("job {} runs on its client's terminal", inside.job);
+                return Err(Error::new(ErrorCode::Conflict, why)
+                    .hint("press the key there")
+                    .into());
+            }
+            let dir = inside.dir.path().to_owned();
+            let call = Call::Signal {
+                number: signal.number(),
+            };
+            let called = tokio::task::spawn_blocking(move || {
+                knock::knock(&dir, &call, &[]).and_then(|line| knock::word(&line))
+            });
+            let called = called.await.map_err(|error| internal(&error))?;
+            called.map_err(|error| unheard(&inside, &error))?;
+        }
+    }
+    let reference = inside.job.to_string();
+    let job = api.mailbox.read(move |cycle| cycle.job(&reference));
+    list("JobList", vec![job.await?])
+}
