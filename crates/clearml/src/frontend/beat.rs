@@ -8,7 +8,7 @@ use divvy_api::v1::Gpu;
 use serde_json::{Value, json};
 use sysinfo::{Disks, Networks, System};
 
-use super::hand::{Hand, now_ms};
+use super::hand::{Hand, RunningSlot, now_ms};
 use crate::server::{Stats, StatusReport};
 
 /// The first report after the start, as the stock agent sends it.
@@ -53,27 +53,27 @@ pub async fn beat(hand: Arc<Hand>) {
     }
 }
 
-/// What each slot holds: its part of its GPUs, so that nobody adds them up to more than there are.
 fn of_slots(hand: &Hand) -> Vec<StatusReport> {
     let slots = hand.slots();
     let others = slots.iter().filter(|(_, slot)| slot.worker != hand.daemon);
-    let report = |(task, slot): (&String, &super::hand::RunningSlot)| {
-        let fractions: Vec<Value> = slot
-            .shares
-            .iter()
-            .map(|share| json!(f64::from(*share) / 1000.0))
-            .collect();
-        StatusReport {
-            worker: slot.worker.clone(),
-            timestamp: now_ms(),
-            task: Some(task.clone()),
-            queues: None,
-            machine_stats: Stats(BTreeMap::from([("gpu_fraction", Value::Array(fractions))])),
-            is_daemon: false,
-            tags: hand.slot_tags.clone(),
-        }
-    };
-    others.map(report).collect()
+    others
+        .map(|(task, slot)| of_slot(hand, task, slot))
+        .collect()
+}
+
+/// What a slot holds: its part of its GPUs, so that nobody adds them up to more than there are.
+pub fn of_slot(hand: &Hand, task: &str, slot: &RunningSlot) -> StatusReport {
+    let part = |share: &u16| json!(f64::from(*share) / 1000.0);
+    let parts = slot.shares.iter().map(part).collect();
+    StatusReport {
+        worker: slot.worker.clone(),
+        timestamp: now_ms(),
+        task: Some(task.to_owned()),
+        queues: None,
+        machine_stats: Stats(BTreeMap::from([("gpu_fraction", Value::Array(parts))])),
+        is_daemon: false,
+        tags: hand.slot_tags.clone(),
+    }
 }
 
 /// Figures of the GPUs. The daemon itself holds none of them, and says so with a fraction of 0 for each.

@@ -46,7 +46,7 @@ pub struct Desk {
     workers_seen: Option<Instant>,
     /// Part of the keys under which jobs are submitted: no key is used twice.
     nonce: u64,
-    tasks: watch::Sender<Option<Sight>>,
+    tasks: watch::Sender<Option<Arc<Sight>>>,
     said: (mpsc::UnboundedSender<Said>, mpsc::UnboundedReceiver<Said>),
     heads: (mpsc::UnboundedSender<Head>, mpsc::UnboundedReceiver<Head>),
     seen: (mpsc::UnboundedSender<Seen>, mpsc::UnboundedReceiver<Seen>),
@@ -268,7 +268,6 @@ impl Desk {
                 };
                 let view = &mut self.lines[queue].view;
                 view.claiming = false;
-                view.tasks.retain(|other| *other != task);
                 if popped {
                     self.gone.push((task, self.epoch));
                 }
@@ -382,6 +381,7 @@ impl Desk {
             return;
         }
         line.view.claiming = true;
+        line.view.tasks.retain(|task| *task != mirror.task);
         let record = Record {
             task: mirror.task,
             queue_id: line.facts.id.clone(),

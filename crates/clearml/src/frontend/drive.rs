@@ -11,6 +11,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
 use super::back::{Back, way};
+use super::beat::of_slot;
 use super::hand::{Hand, RunningSlot, now_ms};
 use super::life::{Action, Ending, Event, JobEnd, Life, Mark, Outcome, Seen, Why, Word};
 use super::log::events;
@@ -27,8 +28,14 @@ const LOOK_AGAIN: Duration = Duration::from_secs(2);
 /// One call that waits for a job's end; it also tells the agent that somebody stands by the job's slice.
 const WAIT: Duration = Duration::from_secs(10);
 
-/// Tasks that run as they were last seen; a task that is not in there has been deleted.
-pub type Sight = Arc<BTreeMap<String, Task>>;
+/// Tasks as they were seen in one look.
+#[derive(Debug)]
+pub struct Sight {
+    /// When the look began, on [`Hand::elapsed`]'s clock.
+    pub begun: Duration,
+    /// What became of each that was looked for: `None` where it has been deleted.
+    pub tasks: BTreeMap<String, Option<Task>>,
+}
 
 /// What the rest of the front end is told.
 #[derive(Debug)]
@@ -70,8 +77,12 @@ pub struct Driver {
     job: watch::Receiver<JobSight>,
     waiter: JoinHandle<()>,
     pump: Option<JoinHandle<()>>,
-    sight: watch::Receiver<Option<Sight>>,
+    sight: watch::Receiver<Option<Arc<Sight>>>,
     watcher: Watcher,
+    /// Since when it runs: what was seen before says nothing.
+    running_since: Option<Duration>,
+    /// Its worker is on the server's list.
+    reported: bool,
     stop: Stop,
     keep: bool,
     said: mpsc::UnboundedSender<Said>,
@@ -82,7 +93,7 @@ impl Driver {
         hand: Arc<Hand>,
         life: Life,
         record: Record,
-        sight: watch::Receiver<Option<Sight>>,
+        sight: watch::Receiver<Option<Arc<Sight>>>,
         stop: (Stop, bool),
         said: mpsc::UnboundedSender<Said>,
     ) -> Self {
@@ -96,6 +107,8 @@ impl Driver {
             confirmed: None,
             pump: None,
             watcher: Watcher::default(),
+            running_since: None,
+            reported: false,
             hand,
             life,
             record,
@@ -408,6 +421,8 @@ impl Driver {
                 worker,
             )));
         }
+        self.running_since
+            .get_or_insert_with(|| self.hand.elapsed());
         let ping = match self.hand.settings.ping {
             Duration::ZERO => Duration::MAX,
             ping => ping,
@@ -416,6 +431,7 @@ impl Driver {
             if let Some(event) = self.job_event() {
                 return Some(event);
             }
+            self.report().await;
             tokio::select! {
                 changed = self.job.changed() => if changed.is_err() {
                     return Some(Event::JobEnded(JobEnd::Lost));
@@ -435,13 +451,35 @@ impl Driver {
         }
     }
 
+    /// The slot's worker is on the server's list as soon as the task runs.
+    async fn report(&mut self) {
+        let slot = self.hand.slots().get(&self.record.task).cloned();
+        let Some(slot) = slot.filter(|_| !self.reported) else {
+            return;
+        };
+        self.reported = true;
+        if slot.worker != self.hand.daemon {
+            let report = of_slot(&self.hand, &self.record.task, &slot);
+            if let Err(error) = self.hand.server.report(&report).await {
+                tracing::debug!(worker = slot.worker, %error, "reporting a slot");
+            }
+        }
+    }
+
+    fn set_slot(&self, job: &Job) {
+        let slot = RunningSlot {
+            worker: self.record.worker.clone(),
+            shares: job.slices.iter().map(|slice| slice.share).collect(),
+        };
+        self.hand.set_slot(&self.record.task, Some(slot));
+    }
+
     fn job_event(&mut self) -> Option<Event> {
         let sight = self.job.borrow_and_update().clone();
         match sight {
             JobSight::NotYet => None,
             JobSight::Unknown => Some(Event::JobEnded(JobEnd::Lost)),
             JobSight::Is(job) => {
-                let shares = job.slices.iter().map(|slice| slice.share).collect();
                 if job.state == JobState::Ended {
                     self.trouble = job.reason.clone().unwrap_or_default();
                     return Some(Event::JobEnded(end_of(&job)));
@@ -451,9 +489,7 @@ impl Driver {
                 if again {
                     return Some(Event::GrantedAgain);
                 }
-                let worker = self.record.worker.clone();
-                self.hand
-                    .set_slot(&self.record.task, Some(RunningSlot { worker, shares }));
+                self.set_slot(&job);
                 None
             }
         }
@@ -461,7 +497,10 @@ impl Driver {
 
     async fn looked(&mut self) -> Option<Event> {
         let sight = self.sight.borrow_and_update().clone()?;
-        let task = sight.get(&self.record.task);
+        if self.running_since.is_none_or(|since| sight.begun < since) {
+            return None;
+        }
+        let task = sight.tasks.get(&self.record.task)?.as_ref();
         let most = self.hand.settings.abort_callback_max;
         match self.watcher.look(task, self.hand.elapsed(), most) {
             Step::Go => None,
@@ -591,7 +630,7 @@ impl Driver {
         let task = self.record.task.clone();
         self.hand.set_slot(&task, None);
         let worker = self.record.worker.clone();
-        if self.saved.is_some() && outcome != Outcome::NotOurs && worker != self.hand.daemon {
+        if self.may_be_listed(outcome) {
             let gone = self
                 .hand
                 .ask(async |server| server.unregister(&worker).await)
@@ -610,6 +649,12 @@ impl Driver {
             worker,
             outcome,
         });
+    }
+
+    /// Whether the slot's worker may be on the server's list: since it ran, here or before a restart.
+    fn may_be_listed(&self, outcome: Outcome) -> bool {
+        let ran = self.reported || self.running_since.is_some();
+        ran && outcome != Outcome::NotOurs && self.record.worker != self.hand.daemon
     }
 
     /// A piece of the task's log.

@@ -26,7 +26,7 @@ pub struct Ask {
 pub struct Seen {
     pub epoch: u64,
     pub queues: Vec<Option<QueueFacts>>,
-    pub tasks: Option<Sight>,
+    pub tasks: Option<Arc<Sight>>,
     pub workers: Option<Vec<Worker>>,
 }
 
@@ -43,12 +43,15 @@ pub async fn look(hand: Arc<Hand>, ask: Ask) -> Seen {
         }
         queues.push(found.ok());
     }
+    let begun = hand.elapsed();
     let tasks = match ask.tasks.is_empty() {
         true => None,
         false => match hand.server.tasks(&ask.tasks).await {
-            Ok(tasks) => {
-                let by_id = tasks.into_iter().map(|task| (task.id.clone(), task));
-                Some(Arc::new(by_id.collect::<BTreeMap<_, _>>()))
+            Ok(found) => {
+                let mut tasks: BTreeMap<_, _> =
+                    ask.tasks.into_iter().map(|id| (id, None)).collect();
+                tasks.extend(found.into_iter().map(|task| (task.id.clone(), Some(task))));
+                Some(Arc::new(Sight { begun, tasks }))
             }
             Err(error) => {
                 tracing::warn!(%error, "the tasks that run cannot be looked at");
