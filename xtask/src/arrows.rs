@@ -39,6 +39,7 @@ const ARROWS: [(&str, &[&str]); 19] = [
             "divvy-agent",
             "divvy-api",
             "divvy-clearml",
+            "divvy-clearml-stub",
             "divvy-cli",
             "divvy-core",
         ],

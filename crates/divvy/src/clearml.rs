@@ -6,6 +6,7 @@ use divvy_agent::Beside;
 use divvy_agent::home::Home;
 use divvy_api::v1::{Error, ErrorCode, FrontEnd};
 use divvy_clearml::config::ConfigError;
+use divvy_clearml::server::Subcode;
 use divvy_clearml::slot::daemon_id;
 use divvy_clearml::{Mode, Options, Served, ServerQueue, Settings, Stop, container};
 use divvy_cli::ClearMl;
@@ -105,6 +106,17 @@ fn failed(error: divvy_clearml::Error) -> Error {
         divvy_clearml::Error::Agent(error) => error,
         divvy_clearml::Error::NoQueue(_) => Error::new(ErrorCode::NotFound, chain(&error))
             .hint("make it on the server, or have it made with --create-queue"),
+        divvy_clearml::Error::Server(error) => {
+            let code = match error.refusal() {
+                Some(Subcode::Unauthorized | Subcode::Forbidden) => ErrorCode::NotAllowed,
+                _ => ErrorCode::Internal,
+            };
+            let failed = Error::new(code, chain(&error));
+            match error.hint() {
+                Some(hint) => failed.hint(hint),
+                None => failed,
+            }
+        }
         other => Error::new(ErrorCode::Internal, chain(&other)),
     }
 }

@@ -51,10 +51,6 @@ impl TaskFolder {
         Ok(Self(path))
     }
 
-    pub fn path(&self) -> &Path {
-        &self.0
-    }
-
     /// Writes the configuration that the task's agent reads; whoever the container runs as can read it there.
     ///
     /// # Errors
@@ -202,7 +198,7 @@ mod tests {
         fs::write(keys.join("sub/id"), "key").unwrap();
         for _ in 0..2 {
             let folder = TaskFolder::make(&below, "a1b2").unwrap();
-            let mode = fs::metadata(folder.path()).unwrap().permissions().mode();
+            let mode = fs::metadata(&folder.0).unwrap().permissions().mode();
             assert_eq!(mode & 0o777, 0o700);
             let copy = folder.copy_keys(&keys).unwrap();
             assert_eq!(fs::read_to_string(copy.join("sub/id")).unwrap(), "key");

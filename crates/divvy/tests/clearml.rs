@@ -1,0 +1,219 @@
+//! The daemon with a ClearML Server behind it: what is refused before anybody hears of it, and how it comes and goes.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use divvy_clearml_stub::Stub;
+use tempfile::TempDir;
+
+/// Longer than anything takes on a machine that is busy with something else.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// An instance of its own, with a clearml.conf. Dropping it ends its daemon.
+struct Home(TempDir);
+
+impl Home {
+    fn new(conf: &str) -> Self {
+        let home = Self(TempDir::new_in("/tmp").expect("a temporary folder"));
+        fs::write(home.conf(), conf).expect("a file");
+        home
+    }
+
+    fn conf(&self) -> PathBuf {
+        self.0.path().join("clearml.conf")
+    }
+
+    /// `divvy daemon` with these words, and the rest of the words that every one needs.
+    fn daemon(&self, line: &str) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_divvy"));
+        command.arg("daemon").args(line.split_whitespace());
+        for (name, _) in std::env::vars() {
+            if name.starts_with("CLEARML_") || name.starts_with("TRAINS_") || name == "DIVVY_SIM" {
+                command.env_remove(name);
+            }
+        }
+        command
+            .env("DIVVY_HOME", self.0.path().join("divvy"))
+            .env("HOME", self.0.path())
+            .env("CLEARML_CONFIG_FILE", self.conf())
+            .env("CLEARML_WORKER_NAME", "node1")
+            .stdin(Stdio::null())
+            .output()
+            .expect("divvy can be run")
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        self.daemon("--stop");
+    }
+}
+
+/// What it said, and its exit code.
+fn told(output: &Output) -> (Option<i32>, String) {
+    (
+        output.status.code(),
+        String::from_utf8_lossy(&output.stderr).into_owned(),
+    )
+}
+
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < deadline, "not in {PATIENCE:?}: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn what_can_never_work_is_refused_before_the_server_hears_of_it() {
+    let stub = Stub::start();
+    let home = Home::new(&stub.conf());
+    for (line, code, words) in [
+        (
+            "--dynamic-gpus --gpus 0-2 --queue dual",
+            2,
+            "queue must be in format <queue_name>=<num_gpus>",
+        ),
+        (
+            "--dynamic-gpus --gpus 0-2 --queue dual=0",
+            2,
+            "<= 0 is not allowed",
+        ),
+        (
+            "--dynamic-gpus --gpus 0-2 --queue dual=1.25",
+            2,
+            "fractional gpu cannot be > 1",
+        ),
+        ("--dynamic-gpus --gpus 0-2 --queue q=0.3", 2, "q=0.3"),
+        (
+            "--dynamic-gpus --gpus 0-2,x --queue q=1",
+            2,
+            "`x` in --gpus",
+        ),
+        ("--dynamic-gpus --queue q=1", 2, "--gpus must be provided"),
+        (
+            "--dynamic-gpus --gpus 0-3 --queue q=1",
+            2,
+            "there is no GPU 3 here",
+        ),
+        (
+            "--dynamic-gpus --gpus 0-1 --queue three=3",
+            5,
+            "queue three=3 could never start a job",
+        ),
+        (
+            "--dynamic-gpus --gpus 0-2 --queue q=1 --services-mode",
+            2,
+            "--services-mode",
+        ),
+    ] {
+        let (is, said) =
+            told(&home.daemon(&format!("--sim a100-80gb:3 --clearml --docker {line}")));
+        assert_eq!(is, Some(code), "{line}: {said}");
+        assert!(
+            said.contains(words) && said.contains("hint: "),
+            "{line}: {said}"
+        );
+    }
+    assert!(stub.calls().is_empty(), "{:?}", stub.calls());
+}
+
+#[test]
+fn a_configuration_that_cannot_be_used_is_named_with_its_key() {
+    for (conf, words) in [
+        ("", "api.api_server"),
+        (
+            "api.api_server: \"http://127.0.0.1:9\"",
+            "api.credentials.access_key",
+        ),
+        ("api {", "clearml.conf"),
+    ] {
+        let home = Home::new(conf);
+        let (code, said) = told(&home.daemon("--sim a100-80gb:1 --clearml --queue q"));
+        assert_eq!(code, Some(2), "{said}");
+        assert!(said.contains(words) && said.contains("hint: "), "{said}");
+        assert!(!home.0.path().join("divvy/divvy.sock").exists());
+    }
+    let home = Home::new("");
+    let (code, said) =
+        told(&home.daemon("--clearml --queue q --config-file /nonexistent/clearml.conf"));
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("/nonexistent/clearml.conf"), "{said}");
+}
+
+#[test]
+fn keys_that_the_server_refuses_and_queues_that_it_does_not_have_end_the_daemon() {
+    let stub = Stub::start();
+    let home = Home::new(
+        &stub
+            .conf()
+            .replace(divvy_clearml_stub::ACCESS_KEY, "NOBODY"),
+    );
+    let (code, said) = told(&home.daemon("--sim a100-80gb:1 --clearml --queue default"));
+    assert_eq!(code, Some(4), "{said}");
+    assert!(said.contains("hint: make new keys"), "{said}");
+    drop(home);
+    let home = Home::new(&stub.conf());
+    let (code, said) = told(&home.daemon("--sim a100-80gb:1 --clearml --queue nothing_here"));
+    assert_eq!(code, Some(3), "{said}");
+    assert!(
+        said.contains("nothing_here") && said.contains("--create-queue"),
+        "{said}"
+    );
+    assert!(stub.workers().is_empty());
+}
+
+#[test]
+fn a_daemon_says_which_worker_it_is_and_is_stopped_by_that_name_alone() {
+    let stub = Stub::start();
+    let home = Home::new(&stub.conf());
+    let started = home.daemon(
+        "--sim a100-80gb:3 --clearml --dynamic-gpus --gpus 0, 1 --queue dual_gpus=2 half_gpu=0.5 --create-queue --detached",
+    );
+    assert!(started.status.success(), "{}", told(&started).1);
+    until("it is registered", || {
+        stub.workers()
+            .iter()
+            .any(|worker| worker.id == "node1:dgpu0,1")
+    });
+    let status = home.daemon("--status");
+    let said = String::from_utf8_lossy(&status.stdout).into_owned();
+    for line in [
+        format!("worker   node1:dgpu0,1 of clearml at {}", stub.url()),
+        "queues   dual_gpus=2 half_gpu=0.5 default".to_owned(),
+        "runs     nothing".to_owned(),
+    ] {
+        assert!(said.lines().any(|is| is == line), "{line}: {said}");
+    }
+    let (code, said) = told(&home.daemon("--stop node1:dgpu0-2"));
+    assert_eq!(code, Some(3), "{said}");
+    assert!(said.contains("node1:dgpu0,1, not node1:dgpu0-2"), "{said}");
+
+    let (code, said) = told(&home.daemon("--stop node1:dgpu0,1"));
+    assert_eq!(code, Some(0), "{said}");
+    assert!(stub.workers().is_empty(), "it has taken leave");
+    let (code, _) = told(&home.daemon("--status"));
+    assert_eq!(code, Some(7));
+    assert!(stub.complaints().is_empty(), "{:?}", stub.complaints());
+}
+
+#[test]
+fn in_plain_form_each_task_has_all_gpus_that_are_given() {
+    let stub = Stub::start();
+    stub.queue("default");
+    let home = Home::new(&stub.conf());
+    let started = home.daemon(
+        "--sim a100-80gb:3 --clearml --gpus 0-1 --queue default --docker clearml/fractional-gpu:u22-cu12.3-8gb --detached",
+    );
+    assert!(started.status.success(), "{}", told(&started).1);
+    let status = home.daemon("--status");
+    let said = String::from_utf8_lossy(&status.stdout).into_owned();
+    assert!(
+        said.lines().any(|line| line == "queues   default=2"),
+        "{said}"
+    );
+    assert!(said.contains("worker   node1:gpu0-1 of clearml"), "{said}");
+}
