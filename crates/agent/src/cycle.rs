@@ -17,6 +17,7 @@ mod cancel;
 mod confirm;
 pub mod container;
 mod follow;
+pub mod foresight;
 mod forget;
 mod idle;
 mod inside;
@@ -31,6 +32,7 @@ mod projects;
 mod read;
 mod reconcile;
 mod resize;
+pub mod shown;
 mod start;
 mod submit;
 mod usage;
@@ -325,7 +327,10 @@ impl Cycle {
             if ticks {
                 tick = Instant::now();
             }
-            self.round(first.into_iter().chain(messages.try_iter().take(BATCH)), ticks)?;
+            self.round(
+                first.into_iter().chain(messages.try_iter().take(BATCH)),
+                ticks,
+            )?;
             if self.round.stop {
                 return Ok(());
             }
@@ -423,7 +428,14 @@ impl Cycle {
                         result: Err(error),
                     }),
                     // It would change nothing, so nothing needs to be durable first.
-                    submit::Submitted::Would(job) => drop(reply.send(Ok(*job))),
+                    submit::Submitted::Would(mut job, foresight) => {
+                        // That takes longer than a round should. Whoever asks when there are no more threads gets no answer.
+                        let tell = std::thread::Builder::new().name("foresee".into());
+                        let _ = tell.spawn(move || {
+                            foresight.tell(&mut job);
+                            let _ = reply.send(Ok(*job));
+                        });
+                    }
                 }
             }
             Message::Pause {

@@ -38,6 +38,7 @@ pub fn document() -> Value {
         add::<v1::Project>,
         add::<v1::ProjectChange>,
         add::<v1::Usage>,
+        add::<v1::DockerArgs>,
         add::<v1::ErrorBody>,
         // No call answers with these two: the command line prints them in the same envelope.
         add::<v1::Selftest>,
@@ -72,6 +73,7 @@ fn operation(route: &Route) -> Value {
     for (name, about) in [
         ("job", "A number, a name that one job has, or `last`"),
         ("gpu", "An index or a UUID"),
+        ("project", "A name"),
     ] {
         if route.path.contains(&format!("{{{name}}}")) {
             parameters.insert(

@@ -80,6 +80,19 @@ impl Cycle {
         Room(most.into_iter().map(left).collect())
     }
 
+    /// Who of its array has to end before it may be placed; more than need to, where several may run at once.
+    pub(super) fn ahead_in_its_array(&self, job: &Job) -> Vec<JobId> {
+        let Some((array, Some(_))) = job.array() else {
+            return Vec::new();
+        };
+        if job.life != Life::Queued || self.waits.contains_key(&job.id) {
+            return Vec::new();
+        }
+        let before = self.jobs.range(..job.id).map(|(_, living)| &living.job);
+        let its = before.filter(|other| other.array().is_some_and(|(of, _)| of == array));
+        its.map(|other| other.id).collect()
+    }
+
     /// Why a job waits whose array has all that may run at once.
     pub(super) fn held_by_its_array(&self, job: &Job) -> Option<String> {
         let (_, most) = job.array()?;

@@ -8,9 +8,8 @@ use rustix::process::Signal;
 use super::{Cycle, container};
 use crate::clock::{Instant, now};
 use crate::failpoint::reach;
-use crate::process;
 use crate::store::StoreError;
-use crate::supervise::chain;
+use crate::supervise::{below, chain};
 use crate::supervise::started::Started;
 
 impl Cycle {
@@ -19,7 +18,8 @@ impl Cycle {
             Ok(id) => id,
             Err(error) => return Ok(Err(error)),
         };
-        if !self.jobs.contains_key(&id) {
+        let living = self.jobs.get(&id).map(|living| &living.job.life);
+        if living.is_none_or(|life| life.outcome().is_some()) {
             let error = Error::new(ErrorCode::Conflict, format!("job {id} has ended already"));
             return Ok(Err(error.hint(format!("`divvy describe {id}` says how"))));
         }
@@ -125,20 +125,35 @@ impl Cycle {
 
     /// Ends what is left of a job whose supervisor did not, itself excepted: it has yet to write how the job ended.
     pub(super) fn kill(&self, id: JobId) {
-        let Some(launch) = self.job_dir(id).launch().ok().flatten() else {
+        let dir = self.job_dir(id);
+        let Some(launch) = dir.launch().ok().flatten() else {
             return;
         };
-        let dir = self.job_dir(id);
         if let Some(group) = dir.group() {
             // The supervisor is not in it.
             let _ = group.kill();
         }
-        let below = process::descendants(launch.process.pid);
+        let below = below(&dir, launch.process);
         for process in below.into_iter().chain(container::processes(&dir)) {
             tracing::warn!(job = %id, pid = process.pid, "still runs after its grace; killed");
             let _ = process.signal(Signal::KILL);
         }
         // A supervisor that was stopped goes on, and reaps.
         let _ = launch.process.signal(Signal::CONT);
+    }
+
+    /// Ends a job whose program was to be stopped before anybody heard of it, its supervisor included: that one may wait for a file
+    /// system of the user's that never answers, and hears of nothing. A container's supervisor waits for the engine, and hears.
+    pub(super) fn give_up(&self, id: JobId) {
+        self.kill(id);
+        let dir = self.job_dir(id);
+        let is_container = self.jobs.get(&id).is_some_and(|one| one.job.ask.container.is_some());
+        if let Ok(Some(launch)) = dir.launch()
+            && !is_container
+            && matches!((dir.started(), dir.exit()), (Ok(None), Ok(None)))
+        {
+            tracing::warn!(job = %id, pid = launch.process.pid, "its start hangs; its supervisor is killed");
+            let _ = launch.process.signal(Signal::KILL);
+        }
     }
 }

@@ -10,6 +10,7 @@
 //! confirmed for.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use divvy_api::v1::{Confirm, Confirmation, Error, ErrorCode, Submit};
@@ -106,9 +107,10 @@ impl Cycle {
         let Some(Living { job, .. }) = self.jobs.get_mut(&id) else {
             return Ok(Ok(id));
         };
-        job.ask.command = submit.command;
-        job.ask.container = submit.container;
-        job.ask.terms.labels = submit.labels;
+        let ask = Arc::make_mut(&mut job.ask);
+        ask.command = submit.command;
+        ask.container = submit.container;
+        ask.terms.labels = submit.labels;
         job.course.confirmed = Some(digest);
         let job = job.clone();
         self.store.save_amended(&job, &submit.env)?;
@@ -261,4 +263,117 @@ fn digest(confirm: &Confirm) -> String {
     };
     let said = serde_json::to_string(&said).expect("a confirmation can be written");
     sha1_smol::Sha1::from(said).digest().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use divvy_api::v1::Runner;
+    use divvy_core::{Amount, QueueName};
+
+    use super::*;
+    use crate::access::Role;
+    use crate::account::Account;
+    use crate::clock::now;
+    use crate::job::{Ask, NewJob, Submitter};
+    use crate::terms::Terms;
+
+    /// One that uid 1000 submitted, and that has its slice.
+    fn granted() -> Job {
+        let ask = Ask {
+            name: "train".into(),
+            user: "ana".into(),
+            by: Submitter {
+                uid: 1000,
+                gid: 1000,
+            },
+            project: None,
+            queue: QueueName::default_queue(),
+            request: Amount::ONE_GPU.into(),
+            runner: Runner::Supervisor,
+            command: vec!["true".into()],
+            container: None,
+            cwd: "/".into(),
+            terms: Terms {
+                confirm_within_s: Some(60),
+                ..Terms::default()
+            },
+            secrets: Vec::new(),
+        };
+        let new = NewJob {
+            ask,
+            env: BTreeMap::new(),
+            secrets: BTreeMap::new(),
+            key: None,
+            at: now(),
+        };
+        let mut job = Job::queued(JobId(1), &new);
+        job.place(Vec::new());
+        job
+    }
+
+    fn caller(uid: u32) -> Caller {
+        Caller {
+            account: Account {
+                uid,
+                gid: uid,
+                name: format!("u{uid}"),
+                groups: Vec::new(),
+            },
+            role: Role::Operator,
+            sees_all: false,
+        }
+    }
+
+    #[test]
+    fn an_operator_confirms_anothers_job_as_it_was_submitted_and_never_as_something_else() {
+        let command = Confirm {
+            command: Some(vec!["sh".into()]),
+            ..Confirm::default()
+        };
+        let env = Confirm {
+            env: BTreeMap::from([("LD_PRELOAD".into(), "/x.so".into())]),
+            ..Confirm::default()
+        };
+        for confirm in [command, env] {
+            let own = standing(&granted(), &confirm, &digest(&confirm), &caller(1000));
+            assert!(matches!(own, Ok(Standing::Wanted)));
+            let others = standing(&granted(), &confirm, &digest(&confirm), &caller(1001));
+            assert_eq!(
+                others.err().map(|error| error.code),
+                Some(ErrorCode::NotAllowed)
+            );
+        }
+        let plain = Confirm::default();
+        let others = standing(&granted(), &plain, &digest(&plain), &caller(1001));
+        assert!(matches!(others, Ok(Standing::Wanted)));
+    }
+
+    #[test]
+    fn a_job_is_confirmed_for_one_slice_and_asked_for_again_with_the_next() {
+        let mut job = granted();
+        assert_eq!(job.confirmation(), Some(Confirmation::Awaited));
+        job.course.confirmed = Some("digest".into());
+        assert!(!job.awaits_confirmation() && job.starts_where_it_is());
+        job.step(divvy_core::job::Event::NeverStarted);
+        assert_eq!(job.confirmation(), Some(Confirmation::Ahead));
+        job.place(Vec::new());
+        assert_eq!(job.confirmation(), Some(Confirmation::Awaited));
+    }
+
+    #[test]
+    fn a_digest_tells_confirmations_apart_and_says_nothing_of_secrets() {
+        let confirm = |value: &str| Confirm {
+            env: BTreeMap::from([("KEY".into(), value.into())]),
+            ..Confirm::default()
+        };
+        assert_eq!(digest(&confirm("a")), digest(&confirm("b")));
+        assert_ne!(digest(&confirm("a")), digest(&Confirm::default()));
+        let again = Confirm {
+            attempt: Some(2),
+            ..confirm("a")
+        };
+        assert_eq!(digest(&again), digest(&confirm("a")));
+    }
 }

@@ -267,7 +267,10 @@ impl Cycle {
         if living.job.ask.container.is_some() && dir.spec()?.is_some() {
             return Ok(Found::Unattended);
         }
-        let orphans = survivors(&dir, launch.process)?;
+        let mut orphans = survivors(&dir, launch.process)?;
+        orphans.extend(holders(living));
+        orphans.sort_unstable_by_key(|process| process.pid);
+        orphans.dedup();
         Ok(if orphans.is_empty() {
             Found::Lost
         } else {
@@ -374,16 +377,12 @@ impl Cycle {
         let Some(living) = self.jobs.get_mut(&id) else {
             return Ok(());
         };
-        // Whom the driver listed is the job's by the kernel's word or its own; a slot alone is only a word.
-        if living.members.iter().any(|member| member.is_alive()) {
+        if !holders(living).is_empty() {
             return Ok(());
         }
         if let Some(slice) = &living.slice
             && let Ok(snapshot) = slice.read()
         {
-            if !slice.living(&snapshot).is_empty() {
-                return Ok(());
-            }
             for (gpu, holding) in living.job.holdings.iter_mut().enumerate() {
                 holding.traces = slice::traces(&snapshot, gpu);
             }
@@ -536,6 +535,7 @@ impl Cycle {
         let mut unconfirmed = Vec::new();
         let mut active = Vec::new();
         let mut overdue = Vec::new();
+        let mut hung = Vec::new();
         for (id, living) in &mut self.jobs {
             match &living.job.life {
                 Life::Queued if living.job.ask.runner == Runner::Client => {
@@ -555,8 +555,11 @@ impl Cycle {
                         unconfirmed.push(*id);
                     }
                 }
-                Life::Stopping { .. } => {
+                Life::Stopping { process, .. } => {
                     active.push(*id);
+                    if process.is_none() && living.since.elapsed() > self.config.grace {
+                        hung.push(*id);
+                    }
                     // The supervisor has had its time; perhaps it is stopped itself.
                     if living.since.elapsed() > self.config.grace + CLIENT_START {
                         overdue.push(*id);
@@ -577,6 +580,9 @@ impl Cycle {
         }
         for id in overdue {
             self.kill(id);
+        }
+        for id in hung {
+            self.give_up(id);
         }
         for id in active {
             self.look(id)?;
@@ -624,6 +630,19 @@ fn in_words(ended: ExitStatus) -> String {
         (Some(signal), _) => format!("was killed by signal {signal}"),
         (None, code) => format!("ended with code {}", code.unwrap_or_default()),
     }
+}
+
+/// Whoever holds something of what the job was granted, wherever it has gone: whom the driver listed, which is the job's by the
+/// kernel's word or its own, and who has the slice mapped; a slot alone is only a word.
+fn holders(living: &Living) -> Vec<Process> {
+    let listed = living.members.iter().copied();
+    let mut holders: Vec<Process> = listed.filter(|member| member.is_alive()).collect();
+    if let Some(slice) = &living.slice
+        && let Ok(snapshot) = slice.read()
+    {
+        holders.extend(slice.living(&snapshot));
+    }
+    holders
 }
 
 /// What the records say that is not known.

@@ -3,15 +3,10 @@
 //! Counted from the start of the program's process by the clock that counts since boot: neither a daemon that was not
 //! there for a while nor a clock that was set changes anything.
 
-use std::collections::BTreeMap;
-
-use divvy_core::forecast::starts_in;
 use divvy_core::job::Stop;
-use divvy_core::{Job as Life, JobId, Snapshot};
-use jiff::{SignedDuration, Timestamp};
+use divvy_core::{Job as Life, JobId};
 
 use super::Cycle;
-use crate::clock::now;
 use crate::job::Job;
 use crate::process;
 use crate::store::StoreError;
@@ -32,24 +27,6 @@ impl Job {
 }
 
 impl Cycle {
-    /// When a waiting job of this snapshot starts at the latest, if nobody else comes: everybody before it runs for as long
-    /// as it may. `None` where somebody's time has no limit.
-    pub(super) fn expected_start(&self, snapshot: &Snapshot, id: JobId) -> Option<Timestamp> {
-        let left = |job: &Job| {
-            job.ask
-                .terms
-                .time_limit_s
-                .map(|limit| limit.saturating_sub(job.ran_s()))
-        };
-        let left: BTreeMap<JobId, u64> = self
-            .jobs
-            .values()
-            .filter_map(|living| Some((living.job.id, left(&living.job)?)))
-            .collect();
-        let seconds = i64::try_from(starts_in(snapshot, id, &left)?).ok()?;
-        now().checked_add(SignedDuration::from_secs(seconds)).ok()
-    }
-
     pub(super) fn enforce_time_limits(&mut self) -> Result<(), StoreError> {
         let overdue: Vec<(JobId, u64)> = self
             .jobs

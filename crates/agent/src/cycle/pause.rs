@@ -12,8 +12,8 @@ use rustix::process::Signal;
 use super::Cycle;
 use crate::clock::Instant;
 use crate::failpoint::reach;
-use crate::process;
 use crate::store::StoreError;
+use crate::supervise::below;
 
 /// How often processes are looked for that were started while others were being stopped.
 const PASSES: usize = 16;
@@ -88,10 +88,11 @@ impl Cycle {
 
     /// The pids of all processes of a job, after they have been sent this; its supervisor is spared.
     fn signal_all(&self, id: JobId, signal: Signal) -> BTreeSet<u32> {
-        let Some(launch) = self.job_dir(id).launch().ok().flatten() else {
+        let dir = self.job_dir(id);
+        let Some(launch) = dir.launch().ok().flatten() else {
             return BTreeSet::new();
         };
-        let processes = process::descendants(launch.process.pid);
+        let processes = below(&dir, launch.process);
         for process in &processes {
             // Gone by itself is just as well.
             let _ = process.signal(signal);

@@ -9,7 +9,7 @@ use divvy_core::{
 };
 
 use super::{Cycle, Living};
-use crate::clock::Instant;
+use crate::clock::{Instant, now};
 use crate::job::Job;
 use crate::store::StoreError;
 
@@ -40,6 +40,10 @@ impl Cycle {
                 continue;
             };
             living.job.place(start.grants);
+            let waited = Duration::try_from(now().duration_since(living.job.submitted_at));
+            let queue = living.job.ask.queue.to_string();
+            let waits = self.counted.waits.entry(queue).or_default();
+            waits.add(waited.unwrap_or_default());
             living.since = Instant::now();
             living.supervisor = None;
             let job = living.job.clone();
@@ -51,6 +55,7 @@ impl Cycle {
             }
         }
         for Preempt { job, by } in plan.preempts {
+            self.counted.preempted += 1;
             let words = format!("it is over quota, and #{by} is within its project's");
             self.stop_job(job, Stop::Preempt, &words)?;
         }
@@ -59,6 +64,15 @@ impl Cycle {
 
     /// Everything a plan depends on, now.
     pub(super) fn snapshot(&self) -> Snapshot {
+        self.snapshot_of(false)
+    }
+
+    /// The same with those who run after others, or whose array has all that may run at once: they stand where they will.
+    pub(super) fn everybody(&self) -> Snapshot {
+        self.snapshot_of(true)
+    }
+
+    fn snapshot_of(&self, everybody: bool) -> Snapshot {
         let mut waiting: BTreeMap<&QueueName, Vec<_>> = BTreeMap::new();
         let mut held = Vec::new();
         let mut room = self.array_room();
@@ -67,7 +81,7 @@ impl Cycle {
             let queue = &job.ask.queue;
             match &job.life {
                 Life::Queued if living.unasked => {}
-                Life::Queued if !after.is_empty() || !room.admits(job) => {}
+                Life::Queued if !everybody && (!after.is_empty() || !room.admits(job)) => {}
                 Life::Queued => {
                     let asks = Waiting {
                         owner: job.owner(),

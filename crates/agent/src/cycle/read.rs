@@ -1,23 +1,25 @@
 //! The state as the API shows it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use divvy_api::v1::{self, EndReason, Error, ErrorCode, JobState};
+use divvy_api::v1::{self, Error, ErrorCode, JobState};
 use divvy_core::{Bytes, Grant, Job as Life, JobId, Wait};
 use divvy_ledger::Snapshot;
 
-use super::mig::{self, is_divided};
+use super::foresight::Foresight;
+use super::mig;
 use super::reconcile::Ledger;
+use super::shown::Seen;
 use super::{Cycle, Living};
 use crate::bypass::Bypass;
-use crate::http::Page;
-use crate::idle::Rule;
+use crate::clock::now;
+use crate::counted;
+use crate::gpu::Device;
+use crate::http::{Books, Page};
 use crate::job::Job;
 use crate::keeper::Got;
 use crate::oom;
 use crate::store::StoreError;
-use crate::supervise::form::Form;
-use crate::terms;
 
 /// What holds memory limits, where the hardware does not.
 const ENFORCEMENT: &str = "interposer";
@@ -76,15 +78,19 @@ impl Cycle {
     /// [`ErrorCode::NotFound`], and [`ErrorCode::Conflict`] for a name that several have.
     pub fn job(&mut self, reference: &str) -> Result<v1::Job, Error> {
         let id = self.find(reference).map_err(journal)??;
+        self.show_any(id)
+    }
+
+    /// The same, with what there is to know about when it starts.
+    ///
+    /// # Errors
+    /// As [`Cycle::job`].
+    pub fn job_foreseen(&mut self, reference: &str) -> Result<(v1::Job, Option<Foresight>), Error> {
+        let id = self.find(reference).map_err(journal)??;
         let job = self.show_any(id)?;
-        let expected_start = match job.state {
-            JobState::Queued => self.expected_start(&self.snapshot(), id),
-            _ => None,
-        };
-        Ok(v1::Job {
-            expected_start,
-            ..job
-        })
+        let waits = job.state == JobState::Queued;
+        let foresight = waits.then(|| self.foresee(id, |_| {}));
+        Ok((job, foresight))
     }
 
     pub(super) fn show_any(&self, id: JobId) -> Result<v1::Job, Error> {
@@ -92,11 +98,14 @@ impl Cycle {
             return Ok(self.show_living(living));
         }
         match self.store.job(id).map_err(journal)? {
-            Some(job) => Ok(v1::Job {
-                limiter: self.limiter(id),
-                group: self.group(id),
-                ..self.show(&job, None, None)
-            }),
+            Some(job) => {
+                let records = Some(self.job_dir(id));
+                let seen = Seen {
+                    records,
+                    ..self.seen(&job, None, None)
+                };
+                Ok(seen.shown(&self.config.home))
+            }
             None => Err(Error::new(
                 ErrorCode::NotFound,
                 format!("there is no job {id}"),
@@ -105,11 +114,9 @@ impl Cycle {
     }
 
     /// Jobs that have not ended, oldest first.
-    pub fn living_jobs(&self) -> Vec<v1::Job> {
-        self.jobs
-            .values()
-            .map(|living| self.show_living(living))
-            .collect()
+    pub fn living_jobs(&self) -> Vec<Seen> {
+        let living = self.jobs.values();
+        living.map(|living| self.seen_living(living)).collect()
     }
 
     /// Numbers of the jobs that [`Cycle::living_jobs`] shows, for adding the others to them.
@@ -118,42 +125,29 @@ impl Cycle {
     }
 
     fn show_living(&self, living: &Living) -> v1::Job {
+        self.seen_living(living).shown(&self.config.home)
+    }
+
+    fn seen_living(&self, living: &Living) -> Seen {
+        let job = &living.job;
         let now = snapshot(living).map(|account| Now {
             account,
             ledgers: &living.ledgers,
         });
-        v1::Job {
-            limiter: self.limiter(living.job.id),
-            group: self.group(living.job.id),
+        Seen {
+            records: (job.life != Life::Queued).then(|| self.job_dir(job.id)),
             idle_s: living.idle_for().map(|idle| idle.as_secs()),
-            ..self.show(&living.job, now.as_ref(), self.waits.get(&living.job.id))
+            ..self.seen(job, now.as_ref(), self.waits.get(&job.id))
         }
-    }
-
-    /// What a job's supervisor wrote down of what holds its processes together.
-    fn group(&self, id: JobId) -> Option<v1::JobGroup> {
-        let held = self.job_dir(id).held().ok().flatten()?;
-        Some(v1::JobGroup {
-            path: held.group.map(|path| path.display().to_string()),
-            reason: held.because,
-        })
-    }
-
-    /// What a job's supervisor wrote down of its limiter.
-    fn limiter(&self, id: JobId) -> Option<v1::Limiter> {
-        let limiter = self.job_dir(id).limiter().ok().flatten()?;
-        Some(v1::Limiter {
-            form: match limiter.form {
-                Form::Preload => v1::LimiterForm::Preload,
-                Form::Wrapper => v1::LimiterForm::Wrapper,
-            },
-            reason: limiter.because,
-        })
     }
 
     /// A job in the API's words.
     pub fn show(&self, job: &Job, now: Option<&Now<'_>>, wait: Option<&Wait>) -> v1::Job {
-        let id = job.id.to_string();
+        self.seen(job, now, wait).shown(&self.config.home)
+    }
+
+    /// What the cycle knows of a job, living or not.
+    pub fn seen(&self, job: &Job, now: Option<&Now<'_>>, wait: Option<&Wait>) -> Seen {
         let holds = !job.life.grants().is_empty();
         let slices = job.holdings.iter().enumerate().map(|(gpu, holding)| {
             let usage = now.map(|now| now.account.usage(gpu));
@@ -197,111 +191,17 @@ impl Cycle {
                 share_target: holding.goal.map(|goal| goal.share.thousandths()),
             }
         });
-        let state = state(&job.life);
-        let wait = wait.filter(|_| state == JobState::Queued);
-        v1::Job {
-            name: job.ask.name.clone(),
-            user: job.ask.user.clone(),
-            uid: Some(job.ask.by.uid),
-            group: None,
-            redacted: false,
-            project: job.ask.project.clone(),
-            queue: job.ask.queue.to_string(),
-            state,
-            end_reason: job.life.outcome().map(EndReason::from),
-            exit_code: job.exit_code,
-            request: job.request().amount.into(),
-            isolation: job.ask.request.isolation.into(),
-            memory_exact: job.ask.request.exact,
-            compute: job.compute().to_string(),
-            compute_time: self.keeper.got(job.id).map(Got::shown),
+        let held_up = || self.held_up(job).or_else(|| self.unconfirmed(job));
+        Seen {
             slices: slices.collect(),
-            reason: wait
-                .map(|wait| wait.reason.to_string())
-                .or_else(|| self.held_up(job))
-                .or_else(|| self.unconfirmed(job))
-                .or_else(|| job.reason.clone()),
-            place: wait.and_then(|wait| u32::try_from(wait.place).ok()),
-            command: job.ask.command.clone(),
-            container: job.ask.container.clone(),
-            cwd: job.ask.cwd.clone(),
-            runner: job.ask.runner,
-            pid: job.life.process().map(|process| process.pid),
-            submitted_at: job.submitted_at,
-            started_at: job.started_at,
-            ended_at: job.ended_at,
-            directory: self.config.home.job(&id).display().to_string(),
-            slice_directory: (holds && !is_divided(job.life.grants()))
-                .then(|| self.config.home.slice(&id).display().to_string()),
-            bypasses: job.bypasses.iter().map(Bypass::shown).collect(),
-            limiter: None,
-            priority: job.ask.terms.priority,
-            preemptible: job.ask.terms.preemptible,
-            time_limit_s: job.ask.terms.time_limit_s,
-            after: job.ask.terms.after.iter().map(terms::shown).collect(),
-            retries: job.ask.terms.retries,
-            runs_before: job.course.runs,
-            suspended: job.course.suspended,
-            idle: self.idle_rule(job).map(Rule::shown),
+            compute_time: (holds.then(|| self.keeper.got(job.id)).flatten()).map(Got::shown),
+            wait: wait.cloned(),
+            held_up: wait.is_none().then(held_up).flatten(),
+            idle: self.idle_rule(job),
             idle_s: None,
-            array: job.ask.terms.array.map(|task| v1::ArrayTask {
-                array: task.array.unwrap_or(job.id).to_string(),
-                index: task.index,
-            }),
-            secrets: job.ask.secrets.clone(),
-            expected_start: None,
-            attempt: job.attempt,
-            confirmation: job.confirmation(),
-            labels: job.ask.terms.labels.clone(),
-            id,
+            records: None,
+            job: job.clone(),
         }
-    }
-
-    /// Why a job waits.
-    ///
-    /// # Errors
-    /// As [`Cycle::job`].
-    pub fn why(&mut self, reference: &str) -> Result<v1::Why, Error> {
-        let id = self.find(reference).map_err(journal)??;
-        let job = self.show_any(id)?;
-        let snapshot = self.snapshot();
-        let why = divvy_core::why(&snapshot, id).unwrap_or_default();
-        let gpu = |gpu: divvy_core::WhyGpu| v1::WhyGpu {
-            gpu_uuid: gpu.uuid.to_string(),
-            gpu_index: gpu.index,
-            failed: gpu.failed,
-            holders: gpu.holders,
-        };
-        let ended = || {
-            job.reason
-                .clone()
-                .unwrap_or_else(|| "it has ended".to_owned())
-        };
-        let living = self.jobs.get(&id);
-        let held_up = living.and_then(|living| {
-            let job = &living.job;
-            self.held_up(job).or_else(|| self.unconfirmed(job))
-        });
-        let after = living.map_or(&[][..], |living| &living.after);
-        Ok(v1::Why {
-            summary: match (job.state, held_up) {
-                (JobState::Ended, _) => ended(),
-                (_, Some(words)) => words,
-                (_, None) if self.awaits_nothing(id) => why.summary,
-                (_, None) => format!("{}, which is not ready yet", why.summary),
-            },
-            gpus: why.gpus.into_iter().map(gpu).collect(),
-            behind: after
-                .iter()
-                .chain(&why.behind)
-                .map(JobId::to_string)
-                .collect(),
-            sooner: why.sooner,
-            state: job.state,
-            queue: job.queue,
-            place: job.place,
-            job: job.id,
-        })
     }
 
     /// What a job's refusals of GPU memory looked like.
@@ -458,10 +358,45 @@ impl Cycle {
         Page {
             node: self.node(),
             gpus: self.gpus(),
-            jobs: self.living_jobs(),
+            jobs: Vec::new(),
+            seen: self.living_jobs(),
             queues: self.queues_shown(),
             bypasses: self.bypasses,
             migs: self.migs.counts,
+            books: self.books(),
+            lost: {
+                let lost = self.devices.iter().filter(|device| device.lost);
+                lost.map(|device| device.gpu.index).collect()
+            },
+            now: now(),
+        }
+    }
+
+    /// Why nothing can be given out; `None` where it can.
+    pub fn unready(&self) -> Option<String> {
+        if let Some(why) = &self.blind {
+            return Some(format!("the GPUs cannot be observed: {why}"));
+        }
+        let lost = |device: &&Device| device.managed && device.lost;
+        let served = self.devices.iter().filter(|device| device.managed).count();
+        let lost = self.devices.iter().filter(lost).count();
+        (lost > 0 && lost == served).then(|| "no GPU answers".to_owned())
+    }
+
+    fn books(&self) -> Books {
+        let mut pending = BTreeMap::new();
+        for wait in self.waits.values() {
+            *pending.entry(counted::word(&wait.reason)).or_default() += 1;
+        }
+        let held = self.jobs.iter();
+        Books {
+            projects: self.projects_shown(),
+            counted: self.counted.clone(),
+            held: held
+                .map(|(id, living)| (id.to_string(), living.work.held))
+                .filter(|(_, held)| *held > 0)
+                .collect(),
+            pending,
         }
     }
 
@@ -533,16 +468,6 @@ fn processes_on(ledger: &Snapshot, gpu: usize) -> u32 {
             .count(),
     )
     .unwrap_or(u32::MAX)
-}
-
-fn state(life: &Life) -> JobState {
-    match life {
-        Life::Queued => JobState::Queued,
-        Life::Starting { .. } => JobState::Starting,
-        Life::Running { .. } => JobState::Running,
-        Life::Stopping { .. } => JobState::Stopping,
-        Life::Ended { .. } => JobState::Ended,
-    }
 }
 
 pub(super) fn journal(error: StoreError) -> Error {

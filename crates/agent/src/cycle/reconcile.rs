@@ -11,9 +11,9 @@ use crate::clock::now;
 use crate::gpu::kin::Kinship;
 use crate::gpu::look::{Look, Seen};
 use crate::gpu::slice::HeldSlice;
-use crate::process::{self, Process, inside};
+use crate::process::{Process, inside};
 use crate::store::StoreError;
-use crate::supervise::survivors;
+use crate::supervise::below;
 
 /// What the last look found of one slice on one GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -377,10 +377,7 @@ impl Cycle {
         let Some(launch) = dir.launch().ok().flatten() else {
             return Vec::new();
         };
-        let mut tree = process::descendants(launch.process.pid);
-        if !launch.process.is_alive() {
-            tree = survivors(&dir, launch.process).unwrap_or_default();
-        }
+        let mut tree = below(&dir, launch.process);
         tree.extend(container::processes(&dir));
         tree.retain(|process| self.observer.job_of(*process) == Some(id));
         tree

@@ -2,8 +2,9 @@
 
 use divvy_api::v1::{self, Error, ErrorCode, Submit};
 use divvy_core::ids::IdError;
-use divvy_core::{Amount, Gpu, JobId, Mode, QueueName, Waiting};
+use divvy_core::{Amount, Gpu, JobId, Mode, QueueName, Snapshot, Waiting};
 
+use super::foresight::Foresight;
 use super::read::journal;
 use super::{Cycle, Living, after, array, key};
 use crate::access::Caller;
@@ -23,7 +24,7 @@ pub enum Submitted {
     Job(JobId),
     Refused(Error),
     /// A dry run: the job as it would be.
-    Would(Box<v1::Job>),
+    Would(Box<v1::Job>, Box<Foresight>),
 }
 
 impl Cycle {
@@ -52,13 +53,13 @@ impl Cycle {
             None => new,
         };
         if let Some(before) = before {
-            return Ok(key::repeated(&before, before.ask == new.ask));
+            return Ok(key::repeated(&before, *before.ask == new.ask));
         }
         new.ask.terms.digest = digest;
         if dry_run || no_wait {
-            let job = self.forecast(&new);
+            let (job, foresight) = self.forecast(&new);
             if dry_run {
-                return Ok(Submitted::Would(Box::new(job)));
+                return Ok(Submitted::Would(Box::new(job), Box::new(foresight)));
             }
             if job.state == v1::JobState::Queued {
                 return Ok(Submitted::Refused(would_wait(&job)));
@@ -277,8 +278,8 @@ impl Cycle {
         }
     }
 
-    /// What would become of the job now.
-    fn forecast(&self, new: &NewJob) -> v1::Job {
+    /// What would become of the job now, and what there is to know about when it would start.
+    fn forecast(&self, new: &NewJob) -> (v1::Job, Foresight) {
         let mut job = Job::queued(JobId(u64::MAX), new);
         let mut snapshot = self.snapshot();
         let (owner, request) = (job.owner(), job.ask.request.clone());
@@ -288,16 +289,17 @@ impl Cycle {
         };
         // Whoever comes back, and whoever runs after others, is no new job.
         let open = self.open(&new.ask.terms.after);
-        if let Some(queue) = snapshot
-            .queues
-            .iter_mut()
-            .find(|queue| queue.spec.name == job.ask.queue && open.is_empty())
-        {
-            let before = |other: &Waiting| other.owner.priority >= waiting.owner.priority;
-            let place = queue.waiting.partition_point(before);
-            queue.waiting.insert(place, waiting);
-        }
-        let expected = self.expected_start(&snapshot, job.id);
+        let add = |snapshot: &mut Snapshot| {
+            let mut queues = snapshot.queues.iter_mut();
+            let queue = queues.find(|queue| queue.spec.name == job.ask.queue && open.is_empty());
+            if let Some(queue) = queue {
+                let before = |other: &Waiting| other.owner.priority >= waiting.owner.priority;
+                let place = queue.waiting.partition_point(before);
+                queue.waiting.insert(place, waiting.clone());
+            }
+        };
+        add(&mut snapshot);
+        let foresight = self.foresee(job.id, add);
         let plan = divvy_core::plan(&snapshot);
         let start = plan.starts.into_iter().find(|start| start.job == job.id);
         let wait = plan.waits.into_iter().find(|wait| wait.job == job.id);
@@ -306,13 +308,12 @@ impl Cycle {
         }
         let mut shown = self.show(&job, None, wait.as_ref());
         shown.reason = after::words(&open).or(shown.reason);
-        shown.expected_start = expected.filter(|_| shown.state == v1::JobState::Queued);
         // It has no number and no folder, and will not get them by this.
         for text in [&mut shown.id, &mut shown.directory] {
             text.clear();
         }
         shown.slice_directory = None;
-        shown
+        (shown, foresight)
     }
 }
 

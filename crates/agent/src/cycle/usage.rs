@@ -6,6 +6,7 @@ use divvy_core::JobId;
 
 use super::{Cycle, Living};
 use crate::clock::{Instant, now};
+use crate::counted::{Counted, Spent};
 use crate::gpu::look::{Look, Seen};
 use crate::store::StoreError;
 use crate::usage::Metered;
@@ -14,12 +15,17 @@ use crate::usage::meter::{Holder, metered};
 /// How often what was measured is journaled: what a crash may make unknown, and never what was held.
 const JOURNAL: Duration = Duration::from_secs(10);
 
+/// Projects that are counted apart: more series than that nobody draws.
+const PROJECTS: usize = 256;
+
 /// Use is taken to be even over one row, so that none is longer.
 const PAGE_US: i64 = 3600 * 1_000_000;
 
 /// When what was done last.
 pub(super) struct Pages {
     journaled: Instant,
+    /// When time was last counted.
+    counted: Instant,
     /// Hours since 1970.
     hour: i64,
 }
@@ -28,6 +34,7 @@ impl Pages {
     pub(super) fn new() -> Self {
         Self {
             journaled: Instant::now(),
+            counted: Instant::now(),
             hour: hour(),
         }
     }
@@ -41,6 +48,8 @@ fn hour() -> i64 {
 pub(super) struct Work {
     /// Measured and not yet journaled, by position in its holdings.
     metered: Vec<Metered>,
+    /// GPU-nanoseconds that it was seen to hold.
+    pub(super) held: u64,
     /// When it was last seen to want its GPUs.
     pub(super) last: Instant,
     /// That it does nothing has been dealt with.
@@ -53,6 +62,7 @@ impl Work {
     pub(super) fn new() -> Self {
         Self {
             metered: Vec::new(),
+            held: 0,
             last: Instant::now(),
             told: false,
             closely: false,
@@ -68,11 +78,50 @@ impl Work {
     }
 }
 
+/// Adds to what a job's project has spent.
+fn spend(counted: &mut Counted, living: &Living, spent: Spent) {
+    let named = living.job.ask.project.as_deref().unwrap_or_default();
+    let is_one_too_many =
+        counted.projects.len() >= PROJECTS && !counted.projects.contains_key(named);
+    // Where there are no projects anybody may write anything.
+    let project = if is_one_too_many { "other" } else { named };
+    counted
+        .projects
+        .entry(project.to_owned())
+        .or_default()
+        .add(spent);
+}
+
 impl Cycle {
     /// Takes over what was done on the GPUs.
     pub(super) fn meter(&mut self, look: &Look) {
+        self.count_time();
         for seen in &look.gpus {
             self.meter_gpu(look, seen);
+        }
+    }
+
+    /// Counts what is held for whoever draws it; what is billed is in the journal.
+    fn count_time(&mut self) {
+        let now = Instant::now();
+        let passed = now.saturating_duration_since(self.pages.counted);
+        self.pages.counted = now;
+        let micros = u64::try_from(passed.as_micros()).unwrap_or(u64::MAX);
+        for living in self.jobs.values_mut() {
+            let grants = living.job.life.grants();
+            let shares: u64 = grants
+                .iter()
+                .map(|grant| u64::from(grant.share.thousandths()))
+                .sum();
+            if shares == 0 {
+                continue;
+            }
+            let spent = Spent {
+                allocated: micros.saturating_mul(shares),
+                ..Spent::default()
+            };
+            living.work.held = living.work.held.saturating_add(spent.allocated);
+            spend(&mut self.counted, living, spent);
         }
     }
 
@@ -119,6 +168,16 @@ impl Cycle {
                 let needed = work.metered.len().max(place + 1);
                 work.metered.resize(needed, Metered::default());
                 work.metered[*place].add(metered);
+                let within = metered.used - metered.loaned;
+                let share = holders.iter().find(|holder| holder.job == job);
+                let share = share.map_or(0, |holder| u64::from(holder.share));
+                let spent = Spent {
+                    allocated: 0,
+                    used: metered.used,
+                    idle: metered.micros.saturating_mul(share).saturating_sub(within),
+                    loaned: metered.loaned,
+                };
+                spend(&mut self.counted, living, spent);
             }
         }
     }
@@ -156,6 +215,7 @@ impl Cycle {
         self.pages = Pages {
             journaled: Instant::now(),
             hour,
+            ..self.pages
         };
         let holds = |living: &&Living| !living.job.life.grants().is_empty();
         let holding = self.jobs.values().filter(holds);

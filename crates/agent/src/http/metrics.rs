@@ -3,34 +3,54 @@
 //! Base units, ratios from 0 to 1, counters end in `_total`; GPU labels are spelled as dcgm-exporter spells them. Only jobs
 //! that have not ended have series.
 
+mod books;
+
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use divvy_api::v1::{Gpu, Job, MigState, Node, Queue, Slice};
 use divvy_core::reconcile::Way;
+use jiff::Timestamp;
 
 use super::body::Failure;
-use super::{Api, look};
+use super::{Api, aside, look};
 use crate::cycle::Counts;
+use crate::cycle::shown::Seen;
+pub use books::Books;
 
 /// Everything that a page shows.
 pub struct Page {
     pub node: Node,
     pub gpus: Vec<Gpu>,
     pub jobs: Vec<Job>,
+    /// Jobs that are still to be put into words.
+    pub seen: Vec<Seen>,
     pub queues: Vec<Queue>,
     /// Bypasses ever told, in the order of [`Way::ALL`].
     pub bypasses: [u64; 3],
     /// What was done to MIG instances.
     pub migs: Counts,
+    pub books: Books,
+    /// GPUs that do not answer, by index.
+    pub lost: Vec<u32>,
+    /// When this was so.
+    pub now: Timestamp,
 }
 
 pub async fn metrics(State(api): State<Api>) -> Result<Response, Failure> {
     look(&api).await;
-    let page = api.mailbox.read(|cycle| Ok(cycle.metrics())).await?;
+    let mut page = api.mailbox.read(|cycle| Ok(cycle.metrics())).await?;
+    let home = Arc::clone(&api.home);
+    let page = aside(move || {
+        let seen = std::mem::take(&mut page.seen).into_iter();
+        page.jobs = seen.map(|seen| seen.shown(&home)).collect();
+        page
+    })
+    .await?;
     let kind = [(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
     Ok((kind, text(&page)).into_response())
 }
@@ -40,8 +60,15 @@ struct Family {
     name: &'static str,
     kind: &'static str,
     help: &'static str,
-    /// Labels, and the value as it is printed.
-    samples: Vec<(Vec<(&'static str, String)>, String)>,
+    samples: Vec<Sample>,
+}
+
+struct Sample {
+    /// What comes behind the metric's name.
+    suffix: &'static str,
+    labels: Vec<(&'static str, String)>,
+    /// As it is printed.
+    value: String,
 }
 
 fn family(name: &'static str, kind: &'static str, help: &'static str) -> Family {
@@ -55,7 +82,20 @@ fn family(name: &'static str, kind: &'static str, help: &'static str) -> Family 
 
 impl Family {
     fn sample(&mut self, labels: Vec<(&'static str, String)>, value: impl ToString) {
-        self.samples.push((labels, value.to_string()));
+        self.suffixed("", labels, value);
+    }
+
+    fn suffixed(
+        &mut self,
+        suffix: &'static str,
+        labels: Vec<(&'static str, String)>,
+        value: impl ToString,
+    ) {
+        self.samples.push(Sample {
+            suffix,
+            labels,
+            value: value.to_string(),
+        });
     }
 }
 
@@ -65,14 +105,17 @@ pub fn text(page: &Page) -> String {
     families.extend(about_gpus(page));
     families.extend(about_jobs(page));
     families.extend(about_instances(page));
+    families.extend(books::about_books(page));
     let mut text = String::new();
     for family in families.iter().filter(|family| !family.samples.is_empty()) {
         let Family {
             name, kind, help, ..
         } = family;
         let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
-        for (labels, value) in &family.samples {
-            let labels: Vec<String> = labels
+        for sample in &family.samples {
+            let Sample { suffix, value, .. } = sample;
+            let labels: Vec<String> = sample
+                .labels
                 .iter()
                 .map(|(label, value)| format!("{label}=\"{}\"", escaped(value)))
                 .collect();
@@ -80,7 +123,7 @@ pub fn text(page: &Page) -> String {
                 true => String::new(),
                 false => format!("{{{}}}", labels.join(",")),
             };
-            let _ = writeln!(text, "{name}{labels} {value}");
+            let _ = writeln!(text, "{name}{suffix}{labels} {value}");
         }
     }
     text
@@ -200,7 +243,12 @@ fn about_gpus(page: &Page) -> Vec<Family> {
         }
         family
     };
-    std::iter::once(info)
+    let mut health = family("divvy_gpu_health", "gauge", "Whether the GPU answers.");
+    for gpu in &page.gpus {
+        health.sample(labels(gpu), u8::from(!page.lost.contains(&gpu.index)));
+    }
+    [info, health]
+        .into_iter()
         .chain(OF_GPUS.iter().map(read))
         .collect()
 }
@@ -266,14 +314,9 @@ fn about_jobs(page: &Page) -> Vec<Family> {
     let read = |(name, kind, help, read): &OfSlice| {
         let mut family = family(name, kind, help);
         for (job, slice) in holding() {
-            let labels = vec![
-                ("job", job.id.clone()),
-                ("name", job.name.clone()),
-                ("user", job.user.clone()),
-                ("queue", job.queue.clone()),
-                ("gpu", slice.gpu_index.to_string()),
-                ("UUID", slice.gpu_uuid.clone()),
-            ];
+            let mut labels = books::labels(job);
+            labels.push(("gpu", slice.gpu_index.to_string()));
+            labels.push(("UUID", slice.gpu_uuid.clone()));
             if let Some(value) = read(slice) {
                 family.sample(labels, value);
             }
@@ -377,6 +420,7 @@ mod tests {
             "exit_code": null, "request": { "kind": "share", "thousandths": 250 }, "compute": "fair", "reason": null,
             "place": null, "command": ["x"], "cwd": "/", "runner": "client", "pid": 1,
             "submitted_at": "2026-01-02T03:04:05Z", "started_at": null, "ended_at": null, "directory": "/",
+            "idle_s": 4, "compute_time": { "share_asked": 250, "share_used": 300, "throttled_ms": 1234 },
             "slice_directory": null,
             "slices": [{
                 "label": "gpu0.25a", "gpu_uuid": "GPU-1", "gpu_index": 0, "memory_limit_bytes": 50, "share": 250,
@@ -394,10 +438,46 @@ mod tests {
             node: serde_json::from_value(node).unwrap(),
             gpus: vec![serde_json::from_value(gpu).unwrap()],
             jobs: vec![serde_json::from_value(job).unwrap()],
+            seen: Vec::new(),
             queues: vec![serde_json::from_value(queue).unwrap()],
             bypasses: [4, 0, 1],
             migs,
+            books: books(),
+            lost: Vec::new(),
+            now: "2026-01-02T03:05:05Z".parse().unwrap(),
         }
+    }
+
+    fn books() -> Books {
+        let project = serde_json::json!({
+            "name": "vision", "quota": 2500, "quota_memory_bytes": null, "weight": null, "limit": 4000,
+            "limit_memory_bytes": null, "priority": 0, "min_runtime_s": 0, "members": [], "used": 3000,
+            "used_memory_bytes": 5, "over": 500, "fair_share": 2750, "running": 2, "waiting": 1,
+        });
+        let mut books = Books {
+            projects: vec![serde_json::from_value(project).unwrap()],
+            held: BTreeMap::from([("3".to_owned(), 1_500_000_000)]),
+            pending: BTreeMap::from([("short", 2)]),
+            ..Books::default()
+        };
+        let counted = &mut books.counted;
+        counted.told.insert("suspended".into(), 2);
+        counted.preempted = 3;
+        counted.plans.add(Duration::from_micros(1500));
+        counted.commits.add(Duration::from_millis(2));
+        counted
+            .waits
+            .entry("q".into())
+            .or_default()
+            .add(Duration::from_secs(7));
+        let spent = crate::counted::Spent {
+            allocated: 4_000_000_000,
+            used: 1,
+            idle: 2,
+            loaned: 3,
+        };
+        counted.projects.insert("vision".into(), spent);
+        books
     }
 
     #[test]
@@ -411,13 +491,108 @@ mod tests {
             r#"divvy_gpu_share_allocated_ratio{gpu="0",UUID="GPU-1",hostname="box"} 0.250"#,
             r#"divvy_gpu_sm_utilization_ratio{gpu="0",UUID="GPU-1",hostname="box"} 0.07"#,
             r#"divvy_gpu_bypass_processes{gpu="0",UUID="GPU-1",hostname="box"} 1"#,
+            r#"divvy_gpu_health{gpu="0",UUID="GPU-1",hostname="box"} 1"#,
+            r#"divvy_project_quota_gpus{project="vision"} 2.500"#,
+            r#"divvy_project_over_quota_gpus{project="vision"} 0.500"#,
+            r#"divvy_project_fair_share_gpus{project="vision"} 2.750"#,
+            r#"divvy_project_jobs{project="vision",state="queued"} 1"#,
+            r#"divvy_project_gpu_seconds_total{project="vision",kind="allocated"} 4.000000000"#,
+            r#"divvy_queue_wait_seconds_bucket{queue="q",le="5"} 0"#,
+            r#"divvy_queue_wait_seconds_bucket{queue="q",le="15"} 1"#,
+            r#"divvy_queue_wait_seconds_bucket{queue="q",le="+Inf"} 1"#,
+            r#"divvy_queue_wait_seconds_sum{queue="q"} 7.000000000"#,
+            r#"divvy_queue_oldest_pending_seconds{queue="q"} 0"#,
+            r#"divvy_pending_jobs{reason="short"} 2"#,
+            r#"divvy_job_gpu_seconds_total{job="3",name="a\\b",user="u",project="",queue="q"} 1.500000000"#,
+            r#"divvy_preemptions_total 3"#,
+            r#"divvy_suspends_total 2"#,
+            r#"divvy_scheduling_duration_seconds_sum 0.001500000"#,
             r#"divvy_mig_instances{gpu="0",UUID="GPU-1",profile="1g.5gb",state="idle"} 1"#,
             r#"divvy_mig_changes_total{change="created"} 2"#,
             r#"divvy_mig_change_seconds_total{change="created"} 1.234"#,
-            r#"divvy_job_memory_overhead_bytes{job="3",name="a\\b",user="u",queue="q",gpu="0",UUID="GPU-1"} 1"#,
-            r#"divvy_ledger_mismatch_bytes{job="3",name="a\\b",user="u",queue="q",gpu="0",UUID="GPU-1"} -4"#,
+            r#"divvy_job_memory_overhead_bytes{job="3",name="a\\b",user="u",project="",queue="q",gpu="0",UUID="GPU-1"} 1"#,
+            r#"divvy_ledger_mismatch_bytes{job="3",name="a\\b",user="u",project="",queue="q",gpu="0",UUID="GPU-1"} -4"#,
         ] {
             assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+        }
+    }
+
+    /// The names that were agreed on, and of those that are not told, why.
+    const AGREED: &[&str] = &[
+        "divvy_gpu_info",
+        "divvy_gpu_memory_total_bytes",
+        "divvy_gpu_memory_reserved_bytes",
+        "divvy_gpu_memory_used_bytes",
+        "divvy_gpu_memory_allocated_bytes",
+        "divvy_gpu_memory_unmanaged_bytes",
+        "divvy_gpu_sm_utilization_ratio",
+        "divvy_gpu_share_allocated_ratio",
+        "divvy_gpu_health",
+        "divvy_job_memory_limit_bytes",
+        "divvy_job_memory_used_bytes",
+        "divvy_job_memory_peak_bytes",
+        "divvy_job_memory_overhead_bytes",
+        "divvy_job_compute_request_ratio",
+        "divvy_job_compute_used_ratio",
+        "divvy_job_gpu_seconds_total",
+        "divvy_job_throttled_seconds_total",
+        "divvy_job_alloc_denied_total",
+        "divvy_job_last_kernel_age_seconds",
+        "divvy_job_state",
+        "divvy_queue_jobs",
+        "divvy_queue_wait_seconds",
+        "divvy_queue_oldest_pending_seconds",
+        "divvy_pending_jobs",
+        "divvy_project_quota_gpus",
+        "divvy_project_allocated_gpus",
+        "divvy_project_over_quota_gpus",
+        "divvy_project_gpu_seconds_total",
+        "divvy_ledger_mismatch_bytes",
+        "divvy_enforcement_info",
+        "divvy_suspends_total",
+        "divvy_resizes_total",
+        "divvy_preemptions_total",
+        "divvy_scheduling_duration_seconds",
+        "divvy_journal_fsync_duration_seconds",
+        "divvy_build_info",
+    ];
+
+    #[test]
+    fn every_name_that_was_agreed_on_is_told_with_the_labels_of_its_kind() {
+        let text = text(&page());
+        let has = |line: &str, label: &str| line.contains(&format!("{label}=\""));
+        for name in AGREED {
+            let mut lines = text.lines().filter(|line| {
+                let own = line.split(['{', ' ']).next().unwrap_or_default();
+                own.strip_prefix(name)
+                    .is_some_and(|rest| ["", "_bucket", "_sum", "_count"].contains(&rest))
+            });
+            let line = lines.next().unwrap_or_else(|| panic!("{name}\n{text}"));
+            let labels: &[&str] = match name.split('_').nth(1) {
+                Some("gpu") => &["gpu", "UUID", "hostname"],
+                Some("job") => &["job", "name", "user", "project", "queue"],
+                Some("queue") => &["queue"],
+                Some("project") => &["project"],
+                _ => &[],
+            };
+            for label in labels {
+                assert!(has(line, label), "{line} has no {label}");
+            }
+        }
+        let series = text.lines().filter(|line| !line.starts_with('#'));
+        for line in series {
+            assert!(line.starts_with("divvy_"), "{line}");
+            let value = line.rsplit(' ').next().unwrap_or_default();
+            assert!(value.parse::<f64>().is_ok(), "{line}");
+            let is_ratio = line
+                .split('{')
+                .next()
+                .unwrap_or_default()
+                .ends_with("_ratio");
+            assert!(
+                !is_ratio || value.parse::<f64>().is_ok_and(|ratio| ratio <= 1.0),
+                "{line}"
+            );
         }
     }
 

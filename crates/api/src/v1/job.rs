@@ -319,10 +319,14 @@ pub struct Job {
     /// Names of its secret variables.
     #[serde(default)]
     pub secrets: Vec<String>,
-    /// While it waits, where it is asked for alone: when it starts at the latest if nobody else comes, as everybody before it
-    /// runs for as long as it may. Absent where somebody's time has no limit.
+    /// While it waits, where it is asked for alone: when it starts if nobody else comes and everybody before it runs for as
+    /// long as it may. Absent where somebody's time has no limit.
     #[serde(default)]
     pub expected_start: Option<Timestamp>,
+    /// The same at the latest, whenever the others end before their time is over. Absent where somebody's time has no limit or who
+    /// comes next is not certain, as with projects, and where it is too much to work out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latest_start: Option<Timestamp>,
     /// How many times it was given a slice.
     #[serde(default)]
     pub attempt: u32,

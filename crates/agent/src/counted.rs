@@ -1,0 +1,103 @@
+//! What a daemon counts for whoever draws it: since its start, and never what anything is decided by.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use divvy_core::Reason;
+
+/// Upper bounds of waits, in seconds: from at once to a week.
+pub const BOUNDS: [u64; 10] = [1, 5, 15, 60, 300, 1800, 3600, 14_400, 86_400, 604_800];
+
+/// The counters.
+#[derive(Clone, Debug, Default)]
+pub struct Counted {
+    /// Events, by kind.
+    pub told: BTreeMap<String, u64>,
+    /// How long jobs waited before they were placed, by queue.
+    pub waits: BTreeMap<String, Waits>,
+    pub preempted: u64,
+    pub plans: Took,
+    pub commits: Took,
+    /// By project; of those without one under the empty name.
+    pub projects: BTreeMap<String, Spent>,
+}
+
+/// How often, and how long it took altogether.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Took {
+    pub times: u64,
+    pub took: Duration,
+}
+
+impl Took {
+    pub fn add(&mut self, took: Duration) {
+        self.times += 1;
+        self.took += took;
+    }
+}
+
+/// Waits of one queue's jobs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Waits {
+    /// So many were no longer than each of [`BOUNDS`].
+    pub within: [u64; BOUNDS.len()],
+    pub all: Took,
+}
+
+impl Waits {
+    pub fn add(&mut self, waited: Duration) {
+        for (count, bound) in self.within.iter_mut().zip(BOUNDS) {
+            *count += u64::from(waited <= Duration::from_secs(bound));
+        }
+        self.all.add(waited);
+    }
+}
+
+/// GPU-nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Spent {
+    pub allocated: u64,
+    pub used: u64,
+    pub idle: u64,
+    pub loaned: u64,
+}
+
+impl Spent {
+    pub fn add(&mut self, more: Self) {
+        self.allocated = self.allocated.saturating_add(more.allocated);
+        self.used = self.used.saturating_add(more.used);
+        self.idle = self.idle.saturating_add(more.idle);
+        self.loaned = self.loaned.saturating_add(more.loaned);
+    }
+}
+
+/// Why a job waits, in one of a few words.
+pub fn word(reason: &Reason) -> &'static str {
+    match reason {
+        Reason::Short(_) => "short",
+        Reason::Behind(_) => "behind",
+        Reason::Yields(_) => "yields",
+        Reason::Never(_) => "never",
+        Reason::Quota(_) => "quota",
+        Reason::BehindQuota(_) => "behind_quota",
+        Reason::Reclaims(_) => "reclaims",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_counts_in_every_bucket_that_it_fits_in() {
+        let mut waits = Waits::default();
+        for millis in [0, 1000, 1001, 700_000_000] {
+            waits.add(Duration::from_millis(millis));
+        }
+        assert_eq!(waits.within, [2, 3, 3, 3, 3, 3, 3, 3, 3, 3]);
+        assert_eq!(
+            (waits.all.times, waits.all.took.as_millis()),
+            (4, 700_002_001)
+        );
+    }
+}

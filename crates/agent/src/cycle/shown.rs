@@ -1,0 +1,126 @@
+//! Jobs in the API's words. What only the cycle knows of one is gathered there; it is put into words elsewhere, for a list of
+//! ten thousand takes longer than a round should.
+
+use divvy_api::home::Home;
+use divvy_api::v1::{self, EndReason, JobState};
+use divvy_core::{Job as Life, Wait};
+
+use super::mig::is_divided;
+use crate::bypass::Bypass;
+use crate::idle::Rule;
+use crate::job::Job;
+use crate::records::JobDir;
+use crate::supervise::form::Form;
+use crate::terms;
+
+/// A job as the cycle sees it.
+pub struct Seen {
+    pub(super) job: Job,
+    pub(super) slices: Vec<v1::Slice>,
+    pub(super) compute_time: Option<v1::ComputeTime>,
+    pub(super) wait: Option<Wait>,
+    /// Why it is not even in its queue's turn.
+    pub(super) held_up: Option<String>,
+    pub(super) idle: Option<Rule>,
+    pub(super) idle_s: Option<u64>,
+    /// Where its supervisor wrote down what it did, for one that has been placed.
+    pub(super) records: Option<JobDir>,
+}
+
+impl Seen {
+    /// The job in the API's words.
+    pub fn shown(self, home: &Home) -> v1::Job {
+        let job = self.job;
+        let id = job.id.to_string();
+        let holds = !job.life.grants().is_empty();
+        let state = state(&job.life);
+        let wait = self.wait.filter(|_| state == JobState::Queued);
+        let ask = &job.ask;
+        v1::Job {
+            name: ask.name.clone(),
+            user: ask.user.clone(),
+            uid: Some(ask.by.uid),
+            group: self.records.as_ref().and_then(group),
+            redacted: false,
+            project: ask.project.clone(),
+            queue: ask.queue.to_string(),
+            state,
+            end_reason: job.life.outcome().map(EndReason::from),
+            exit_code: job.exit_code,
+            request: job.request().amount.into(),
+            isolation: ask.request.isolation.into(),
+            memory_exact: ask.request.exact,
+            compute: job.compute().to_string(),
+            compute_time: self.compute_time,
+            slices: self.slices,
+            reason: (wait.as_ref().map(|wait| wait.reason.to_string()))
+                .or(self.held_up)
+                .or_else(|| job.reason.clone()),
+            place: wait.and_then(|wait| u32::try_from(wait.place).ok()),
+            command: ask.command.clone(),
+            container: ask.container.clone(),
+            cwd: ask.cwd.clone(),
+            runner: ask.runner,
+            pid: job.life.process().map(|process| process.pid),
+            submitted_at: job.submitted_at,
+            started_at: job.started_at,
+            ended_at: job.ended_at,
+            directory: home.job(&id).display().to_string(),
+            slice_directory: (holds && !is_divided(job.life.grants()))
+                .then(|| home.slice(&id).display().to_string()),
+            bypasses: job.bypasses.iter().map(Bypass::shown).collect(),
+            limiter: self.records.as_ref().and_then(limiter),
+            priority: ask.terms.priority,
+            preemptible: ask.terms.preemptible,
+            time_limit_s: ask.terms.time_limit_s,
+            after: ask.terms.after.iter().map(terms::shown).collect(),
+            retries: ask.terms.retries,
+            runs_before: job.course.runs,
+            suspended: job.course.suspended,
+            idle: self.idle.map(Rule::shown),
+            idle_s: self.idle_s,
+            array: ask.terms.array.map(|task| v1::ArrayTask {
+                array: task.array.unwrap_or(job.id).to_string(),
+                index: task.index,
+            }),
+            secrets: ask.secrets.clone(),
+            expected_start: None,
+            latest_start: None,
+            attempt: job.attempt,
+            confirmation: job.confirmation(),
+            labels: ask.terms.labels.clone(),
+            id,
+        }
+    }
+}
+
+/// What a job's supervisor wrote down of what holds its processes together.
+fn group(records: &JobDir) -> Option<v1::JobGroup> {
+    let held = records.held().ok().flatten()?;
+    Some(v1::JobGroup {
+        path: held.group.map(|path| path.display().to_string()),
+        reason: held.because,
+    })
+}
+
+/// What a job's supervisor wrote down of its limiter.
+fn limiter(records: &JobDir) -> Option<v1::Limiter> {
+    let limiter = records.limiter().ok().flatten()?;
+    Some(v1::Limiter {
+        form: match limiter.form {
+            Form::Preload => v1::LimiterForm::Preload,
+            Form::Wrapper => v1::LimiterForm::Wrapper,
+        },
+        reason: limiter.because,
+    })
+}
+
+fn state(life: &Life) -> JobState {
+    match life {
+        Life::Queued => JobState::Queued,
+        Life::Starting { .. } => JobState::Starting,
+        Life::Running { .. } => JobState::Running,
+        Life::Stopping { .. } => JobState::Stopping,
+        Life::Ended { .. } => JobState::Ended,
+    }
+}

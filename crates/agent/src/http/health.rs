@@ -1,0 +1,32 @@
+//! Whether the daemon lives, and whether it can do its work: for supervisors and monitors.
+
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use divvy_api::v1::Error;
+
+use super::Api;
+
+/// A round of the cycle takes milliseconds; one that takes longer than this is stuck in the journal or the driver.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The server answers.
+pub async fn alive() -> &'static str {
+    "ok\n"
+}
+
+/// The journal can be written, and GPUs be given out: an answer comes only after a round was made durable.
+pub async fn ready(State(api): State<Api>) -> (StatusCode, String) {
+    let asked = api.mailbox.read(|cycle| Ok::<_, Error>(cycle.unready()));
+    let why = match tokio::time::timeout(PATIENCE, asked).await {
+        Ok(Ok(None)) => return (StatusCode::OK, "ready\n".to_owned()),
+        Ok(Ok(Some(why))) => why,
+        Ok(Err(error)) => error.message,
+        Err(_) => format!(
+            "the daemon has not finished a round in {} s",
+            PATIENCE.as_secs()
+        ),
+    };
+    (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n"))
+}
