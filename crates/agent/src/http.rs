@@ -30,7 +30,7 @@ use divvy_api::home::Home;
 use divvy_api::v1::{self, Error, ErrorCode, List};
 use serde::Deserialize;
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
-use tokio::sync::broadcast;
+use tokio::sync::{Semaphore, broadcast};
 
 use crate::access::{Caller, Rules, Verb};
 use crate::account::Account;
@@ -51,6 +51,9 @@ const BODY_LIMIT: usize = 8 << 20;
 
 /// Longest long poll. Clients ask again.
 const POLL_LIMIT: Duration = Duration::from_secs(300);
+
+/// So many answers that take seconds are worked out at once: the machine is its jobs'.
+static HEAVY: Semaphore = Semaphore::const_new(2);
 
 /// What handlers share.
 #[derive(Clone)]
@@ -305,6 +308,9 @@ async fn jobs(State(api): State<Api>, Query(which): Query<Which>) -> Answer<v1::
         .mailbox
         .read(|cycle| Ok((cycle.living_jobs(), cycle.living_ids())))
         .await?;
+    let home = Arc::clone(&api.home);
+    let living: Vec<v1::Job> =
+        aside(move || living.into_iter().map(|seen| seen.shown(&home)).collect()).await?;
     if !which.all {
         return list("JobList", living);
     }
@@ -329,17 +335,36 @@ async fn jobs(State(api): State<Api>, Query(which): Query<Which>) -> Answer<v1::
 }
 
 async fn job(State(api): State<Api>, Path(reference): Path<String>) -> Answer<v1::Job> {
-    list(
-        "JobList",
-        vec![api.mailbox.read(move |cycle| cycle.job(&reference)).await?],
-    )
+    list("JobList", vec![foreseen(&api, reference).await?])
+}
+
+/// A job, and when it starts if it waits.
+async fn foreseen(api: &Api, reference: String) -> Result<v1::Job, Failure> {
+    let read = api
+        .mailbox
+        .read(move |cycle| cycle.job_foreseen(&reference));
+    let (mut job, foresight) = read.await?;
+    let Some(foresight) = foresight else {
+        return Ok(job);
+    };
+    let _turn = HEAVY.acquire().await;
+    aside(move || {
+        foresight.tell(&mut job);
+        job
+    })
+    .await
+}
+
+/// Does what takes longer than anybody else should wait for.
+async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Failure> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|error| internal(&error))
 }
 
 async fn why(State(api): State<Api>, Path(reference): Path<String>) -> Answer<v1::Why> {
-    list(
-        "Why",
-        vec![api.mailbox.read(move |cycle| cycle.why(&reference)).await?],
-    )
+    let inquiry = api.mailbox.read(move |cycle| cycle.why(&reference)).await?;
+    let _turn = HEAVY.acquire().await;
+    list("Why", vec![aside(move || inquiry.answer()).await?])
 }
 
 async fn submit(
@@ -552,7 +577,7 @@ async fn wait(
     });
     let job = match tokio::time::timeout(patience, wait).await {
         Ok(job) => job?,
-        Err(_) => api.mailbox.read(move |cycle| cycle.job(&reference)).await?,
+        Err(_) => foreseen(&api, reference).await?,
     };
     list("JobList", vec![job])
 }

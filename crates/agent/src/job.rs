@@ -1,6 +1,7 @@
 //! A job as the agent keeps it: what was asked, where it is in its life, when that happened.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use divvy_api::v1::{Container, Runner};
 use divvy_core::job::{Event, Stop};
@@ -16,7 +17,7 @@ use crate::terms::{Course, Terms};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Job {
     pub id: JobId,
-    pub ask: Ask,
+    pub ask: Arc<Ask>,
     /// What it asks for since it was resized.
     pub resized: Option<Amount>,
     /// How its compute time is divided since that was changed.
@@ -110,7 +111,7 @@ impl Job {
     pub fn queued(id: JobId, new: &NewJob) -> Self {
         Self {
             id,
-            ask: new.ask.clone(),
+            ask: Arc::new(new.ask.clone()),
             resized: None,
             redivided: None,
             life: Life::Queued,

@@ -239,26 +239,26 @@ fn attend() -> io::Result<()> {
     let socket = rustix::io::fcntl_dupfd_cloexec(io::stdin(), 3)?;
     // What is copied shall not have it as its input.
     rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
-    let mut children: BTreeMap<u32, OwnedFd> = BTreeMap::new();
-    loop {
-        let ready = ready(&socket, &children)?;
+    // Taken away from copies: one that held them would hear what is said here, and keep for ever what nobody hears any more.
+    let mut own = Some((socket, BTreeMap::new()));
+    while let Some((socket, children)) = &mut own {
+        let ready = ready(socket, children)?;
         for pid in ready.ended {
             children.remove(&pid);
             let waited = raw(pid).map(|pid| again(|| waitpid(Some(pid), WaitOptions::empty())));
             if let Some(Ok(Some((_, status)))) = waited {
                 let status = status.as_raw();
-                tell(&socket, &Said::Ended { pid, status })?;
+                tell(socket, &Said::Ended { pid, status })?;
             }
         }
         if !ready.asked {
             continue;
         }
-        let Some((folder, lock, log)) = request(&socket)? else {
+        let Some((folder, lock, log)) = request(socket)? else {
             return Ok(());
         };
         let born = divvy_fork::fork(|| {
-            // The agent's socket and everybody else's handles are no supervisor's.
-            drop(std::mem::take(&mut children));
+            drop(own.take());
             match become_supervisor(&folder, lock.as_fd(), log.as_fd()) {
                 Ok(code) => code,
                 Err(error) => {
@@ -267,21 +267,25 @@ fn attend() -> io::Result<()> {
                 }
             }
         });
+        let Some((socket, children)) = &mut own else {
+            return Ok(());
+        };
         match born {
             Ok(pid) => {
                 // Until it is waited for its pid is its own.
                 let process = Process::with_pid(pid).unwrap_or(Process { pid, start_time: 0 });
-                tell(&socket, &Said::Born { process })?;
+                tell(socket, &Said::Born { process })?;
                 if let Some(handle) = raw(pid) {
                     children.insert(pid, pidfd_open(handle, PidfdFlags::empty())?);
                 }
             }
             Err(error) => {
                 let errno = error.raw_os_error().unwrap_or(Errno::IO.raw_os_error());
-                tell(&socket, &Said::Failed { errno })?;
+                tell(socket, &Said::Failed { errno })?;
             }
         }
     }
+    Ok(())
 }
 
 /// What there is to do.

@@ -115,11 +115,14 @@ fn what_is_said_of_a_jobs_terms_is_described() {
     assert!(described.contains("TOKEN"), "{described}");
 
     let mut waits = fixtures::jobs().remove(3);
-    waits.expected_start = Some(fixtures::now() + jiff::SignedDuration::from_mins(90));
+    waits.latest_start = Some(fixtures::now() + jiff::SignedDuration::from_mins(90));
     let words = "would start in 1h30m at the latest, if nobody else comes";
     let told = render::submitted(&waits, true, fixtures::now());
     assert!(told.contains(words), "{told}");
     let words = "in 1h30m at the latest, if nobody else comes";
+    assert!(render::describe(&waits, view(80)).contains(words));
+    waits.expected_start = Some(fixtures::now() + jiff::SignedDuration::from_mins(40));
+    let words = "in about 40m, in 1h30m at the latest, if nobody else comes";
     assert!(render::describe(&waits, view(80)).contains(words));
 
     let mut held = fixtures::jobs().remove(0);

@@ -1,5 +1,7 @@
 //! Between database rows and the agent's types, at this one place.
 
+use std::sync::Arc;
+
 use divvy_api::v1::{Amount, Runner};
 use divvy_core::isolation::IsolationError;
 use divvy_core::job::{Outcome, Process, Stop};
@@ -171,7 +173,7 @@ impl RawJob {
         }
         Ok(Job {
             id,
-            ask: Ask {
+            ask: Arc::new(Ask {
                 name,
                 user,
                 project: self.project,
@@ -189,7 +191,7 @@ impl RawJob {
                 terms: parse(&terms).map_err(corrupt)?,
                 secrets: parse(&secrets).map_err(corrupt)?,
                 by: self.by,
-            },
+            }),
             course,
             resized,
             redivided,

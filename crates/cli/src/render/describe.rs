@@ -3,7 +3,8 @@
 use std::fmt::Write as _;
 
 use divvy_api::v1::{
-    Bypass, BypassAction, Confirmation, IdleAction, Isolation, Job, JobState, LimiterForm, Runner, Slice,
+    Bypass, BypassAction, Confirmation, IdleAction, Isolation, Job, JobState, LimiterForm, Runner,
+    Slice,
 };
 use jiff::Timestamp;
 
@@ -97,15 +98,9 @@ fn confirmation(job: &Job) -> &'static str {
     }
 }
 
-/// When it starts at the latest, where that is known.
+/// When it starts, where that is known.
 fn expected(job: &Job, now: Timestamp) -> String {
-    let Some(at) = job.expected_start else {
-        return String::new();
-    };
-    format!(
-        "in {} at the latest, if nobody else comes",
-        text::elapsed(now, at)
-    )
+    super::jobs::start(job, now).unwrap_or_default()
 }
 
 /// When, for how long and after whom it runs, as far as anything was said.

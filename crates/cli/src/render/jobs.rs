@@ -188,6 +188,21 @@ pub fn redivided(job: &Job) -> String {
     }
 }
 
+/// When a waiting job starts, as far as that is known: `in 1h30m at the latest, if nobody else comes`.
+pub fn start(job: &Job, now: Timestamp) -> Option<String> {
+    let wait = |at: Timestamp| text::elapsed(now, at);
+    let sooner = |at: &Timestamp| job.latest_start.is_none_or(|latest| *at < latest);
+    let words = match (job.expected_start.filter(sooner), job.latest_start) {
+        (Some(at), Some(latest)) => {
+            format!("in about {}, in {} at the latest", wait(at), wait(latest))
+        }
+        (None, Some(latest)) => format!("in {} at the latest", wait(latest)),
+        (Some(at), None) => format!("in about {}", wait(at)),
+        (None, None) => return None,
+    };
+    Some(format!("{words}, if nobody else comes"))
+}
+
 /// What became of a submitted job, in one line; `dry_run` says what would.
 pub fn submitted(job: &Job, dry_run: bool, now: Timestamp) -> String {
     let what = text::amount_in_words(&job.request);
@@ -199,11 +214,8 @@ pub fn submitted(job: &Job, dry_run: bool, now: Timestamp) -> String {
         (_, JobState::Stopping | JobState::Ended) => text::state(job),
     };
     // Only one who is asked alone is told when it starts.
-    let latest = job.expected_start.map(|at| {
-        let wait = text::elapsed(now, at);
-        format!(" (starts in {wait} at the latest, if nobody else comes)")
-    });
-    let fate = format!("{fate}{}", latest.unwrap_or_default());
+    let start = start(job, now).map(|start| format!(" (starts {start})"));
+    let fate = format!("{fate}{}", start.unwrap_or_default());
     if dry_run {
         format!(
             "{name} asks for {what} in queue {queue}; submitted now, it {}\n",
