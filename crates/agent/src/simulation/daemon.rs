@@ -35,6 +35,8 @@ thread_local! {
     static ROOM: Cell<Option<u32>> = const { Cell::new(None) };
     /// The agent is at work.
     static WORKS: Cell<bool> = const { Cell::new(false) };
+    /// A transaction has begun and not ended since the agent was called last.
+    static BEGUN: Cell<bool> = const { Cell::new(false) };
     /// The journal has been committed since the agent was called last.
     static COMMITTED: Cell<bool> = const { Cell::new(false) };
 }
@@ -56,8 +58,13 @@ pub fn reach(point: &str) {
     if !WORKS.get() {
         return;
     }
-    if point == "journal.committed" {
-        COMMITTED.set(true);
+    match point {
+        "journal.begin" => BEGUN.set(true),
+        "journal.committed" => {
+            COMMITTED.set(true);
+            BEGUN.set(false);
+        }
+        _ => {}
     }
     match FUSE.get() {
         Some(0) => resume_unwind(Box::new(Death(point.to_owned()))),
@@ -86,13 +93,16 @@ pub fn set_room(writes: Option<u32>) {
     ROOM.set(writes);
 }
 
-pub fn has_committed() -> bool {
-    COMMITTED.get()
+/// Whether the journal was committed in the last call; and whether that was outside of any transaction when it ended, so that what the
+/// agent remembers is what the journal has.
+pub fn has_committed() -> (bool, bool) {
+    (COMMITTED.get(), !BEGUN.get())
 }
 
 /// Has the agent do something, to the end or until it dies.
 pub fn call<T>(work: impl FnOnce() -> Result<T, StoreError>) -> Call<T> {
     COMMITTED.set(false);
+    BEGUN.set(false);
     WORKS.set(true);
     let done = catch_unwind(AssertUnwindSafe(work));
     WORKS.set(false);
@@ -172,6 +182,8 @@ pub struct Manner {
     pub order: Order,
     pub backfill: bool,
     pub preemption: Preemption,
+    /// In the end its jobs are cancelled.
+    pub cancels: bool,
 }
 
 fn config(home: &Home, manner: Manner) -> Config {
@@ -287,9 +299,8 @@ pub fn read(home: &Home) -> Result<BTreeMap<JobId, Kept>, StoreError> {
 }
 
 fn kept(jobs: Vec<Job>) -> BTreeMap<JobId, Kept> {
-    jobs.into_iter()
-        .map(|job| (job.id, Kept::of(job)))
-        .collect()
+    let living = jobs.into_iter().filter(|job| job.life.outcome().is_none());
+    living.map(|job| (job.id, Kept::of(job))).collect()
 }
 
 /// The daemon as a process, for its supervisors to be the children of.

@@ -8,9 +8,9 @@ use divvy_core::{Bytes, JobId};
 
 use super::daemon::difference;
 use super::gpus::{self, uuid};
-use super::kernel::Kind;
+use super::kernel::{Kind, Proc};
 use super::run::Run;
-use super::with;
+use super::{World, with};
 use crate::job::Job;
 
 impl Run {
@@ -105,6 +105,7 @@ impl Run {
         with(|world| {
             for (pid, proc) in &world.processes {
                 if let Kind::Program(program) = &proc.kind
+                    && !world.has_escaped(proc)
                     && living
                         .get(&JobId(program.job))
                         .is_none_or(|job| job.life.grants().is_empty())
@@ -186,8 +187,13 @@ impl Run {
         if !slices.is_empty() {
             return Err(format!("slices are left: {slices:?}"));
         }
-        let left =
-            with(|world| world.pids(|kind| !matches!(kind, Kind::Daemon))).unwrap_or_default();
+        let left = with(|world| {
+            let all = world.processes.values();
+            let held =
+                all.filter(|one| !matches!(one.kind, Kind::Daemon) && !world.has_escaped(one));
+            held.map(|one| one.process.pid).collect::<Vec<_>>()
+        })
+        .unwrap_or_default();
         if !left.is_empty() {
             return Err(format!("processes are left: {left:?}"));
         }
@@ -218,4 +224,28 @@ fn names(folder: &Path) -> Vec<String> {
     entries
         .filter_map(|entry| entry.file_name().into_string().ok())
         .collect()
+}
+
+impl World {
+    /// Whether nothing holds a process any more: its job's supervisor was killed, it has left the session, and no slice is its. Where
+    /// there are control groups nothing gets out; here there are none.
+    pub fn has_escaped(&self, proc: &Proc) -> bool {
+        let Kind::Program(program) = &proc.kind else {
+            return false;
+        };
+        let mut line = vec![proc];
+        while let Some(parent) = line
+            .last()
+            .and_then(|last| self.processes.get(&last.parent))
+        {
+            line.push(parent);
+        }
+        let is_known = |one: &&Proc| match &one.kind {
+            Kind::Supervisor(_) => true,
+            Kind::Program(program) => program.is_first,
+            Kind::Daemon | Kind::Stranger { .. } => false,
+        };
+        let is_found = line.iter().any(is_known) || proc.session == program.led_by;
+        !is_found && !program.has_joined()
+    }
 }

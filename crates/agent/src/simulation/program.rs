@@ -15,6 +15,10 @@ pub struct Program {
     /// The folder of the job's run that it is of.
     pub run: PathBuf,
     pub job: u64,
+    /// The supervisor that started it, or what started it; its session is that one's.
+    pub led_by: u32,
+    /// It is the one whose end is the job's.
+    pub is_first: bool,
     slot: Option<Slot>,
     /// What the driver gave it, by GPU.
     pub held: BTreeMap<usize, u64>,
@@ -26,7 +30,7 @@ pub struct Program {
 const STEP_MIB: u64 = 4096;
 
 impl Program {
-    pub fn of(dir: &JobDir, dice: &mut Dice) -> Self {
+    pub fn of(dir: &JobDir, led_by: u32, dice: &mut Dice) -> Self {
         let run = dir.path().to_owned();
         // `jobs/7`, or `jobs/7/run-1`.
         let mut names = run.iter().rev().filter_map(|name| name.to_str());
@@ -34,16 +38,24 @@ impl Program {
         Self {
             run,
             job,
+            led_by,
+            is_first: true,
             slot: None,
             held: BTreeMap::new(),
             stubborn: dice.once_in(4),
         }
     }
 
+    pub fn has_joined(&self) -> bool {
+        self.slot.is_some()
+    }
+
     fn child(&self) -> Self {
         Self {
             run: self.run.clone(),
             job: self.job,
+            led_by: self.led_by,
+            is_first: false,
             slot: None,
             held: BTreeMap::new(),
             stubborn: self.stubborn,
@@ -51,9 +63,19 @@ impl Program {
     }
 }
 
+/// What programs do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mood {
+    Free,
+    /// They end.
+    Leave,
+    /// They end when they are told to, but for the stubborn.
+    Obey,
+}
+
 impl World {
-    /// A program does something. In the calm at the end it only ends.
-    pub fn program_steps(&mut self, pid: u32, calm: bool, dice: &mut Dice) {
+    /// A program does something.
+    pub fn program_steps(&mut self, pid: u32, mood: Mood, dice: &mut Dice) {
         let Some(proc) = self.processes.get(&pid) else {
             return;
         };
@@ -61,12 +83,16 @@ impl World {
         let Kind::Program(program) = &proc.kind else {
             return;
         };
-        if calm || (told && (!program.stubborn || dice.once_in(20))) {
+        let hears = !program.stubborn || (mood == Mood::Free && dice.once_in(20));
+        if mood == Mood::Leave || (told && hears) {
             let status = match told && dice.once_in(2) {
                 true => SIGTERM,
                 false => 0,
             };
             return self.leave(pid, status);
+        }
+        if mood == Mood::Obey {
+            return;
         }
         match dice.below(8) {
             0 => {

@@ -15,6 +15,7 @@ use super::daemon::{self, Call, Daemon, Kept, Manner};
 use super::dice::Dice;
 use super::gpus::Health;
 use super::kernel::Kind;
+use super::program::Mood;
 use super::steps::{Step, What};
 use super::{WORLD, World, clock, with};
 use crate::access::{Caller, Role};
@@ -108,6 +109,7 @@ impl Run {
             preemption: dice
                 .one(&[Preemption::On, Preemption::Off])
                 .unwrap_or_default(),
+            cancels: dice.once_in(2),
         };
         let mut run = Self {
             folder,
@@ -215,12 +217,12 @@ impl Run {
                     }
                 }
             }
-            What::Supervisors => {
-                self.others(false, &mut dice, |kind| matches!(kind, Kind::Supervisor(_)))
-            }
-            What::Programs => {
-                self.others(false, &mut dice, |kind| matches!(kind, Kind::Program(_)))
-            }
+            What::Supervisors => self.others(Mood::Free, &mut dice, |kind| {
+                matches!(kind, Kind::Supervisor(_))
+            }),
+            What::Programs => self.others(Mood::Free, &mut dice, |kind| {
+                matches!(kind, Kind::Program(_))
+            }),
             What::KillSupervisor | What::KillProgram => {
                 let supervisors = step.what == What::KillSupervisor;
                 let mortal = move |kind: &Kind| match kind {
@@ -259,9 +261,11 @@ impl Run {
         };
         let messages = std::mem::take(&mut self.inbox);
         let called = daemon::call(|| daemon.round(messages, looks));
-        let now = daemon.kept();
-        if daemon::has_committed() {
-            self.committed = now;
+        match daemon::has_committed() {
+            (true, true) => self.committed = daemon.kept(),
+            // More was decided since.
+            (true, false) => self.committed = self.read_journal()?,
+            (false, _) => {}
         }
         match called {
             Call::Done(()) => self.answers(),
@@ -295,7 +299,7 @@ impl Run {
             }
             Call::Dead(how) => {
                 // How far it came is only in its journal.
-                if daemon::has_committed() {
+                if daemon::has_committed().0 {
                     self.committed = self.read_journal()?;
                 }
                 self.gone(&how);
@@ -424,15 +428,15 @@ impl Run {
     }
 
     /// Some of the other processes do something.
-    fn others(&mut self, calm: bool, dice: &mut Dice, who: impl Fn(&Kind) -> bool) {
+    fn others(&mut self, mood: Mood, dice: &mut Dice, who: impl Fn(&Kind) -> bool) {
         with(|world| {
             for pid in world.pids(&who) {
                 let awake = world.processes.get(&pid).is_some_and(|one| !one.stopped);
-                if !awake || !(calm || dice.once_in(2)) {
+                if !awake || (mood == Mood::Free && dice.once_in(2)) {
                     continue;
                 }
                 world.supervisor_steps(pid, dice);
-                world.program_steps(pid, calm, dice);
+                world.program_steps(pid, mood, dice);
             }
         });
     }
@@ -460,12 +464,16 @@ impl Run {
         let mut dice = Dice::new(0);
         for second in 0..CALM {
             if second % 20 == 0 {
-                self.lets_all_go_on();
+                self.ends_all();
             }
             self.round(true)?;
             self.hold()?;
             for _ in 0..3 {
-                self.others(true, &mut dice, |_| true);
+                let mood = match self.manner.cancels {
+                    true => Mood::Obey,
+                    false => Mood::Leave,
+                };
+                self.others(mood, &mut dice, |_| true);
                 self.hold()?;
             }
             clock::advance(Duration::from_secs(1));
@@ -486,13 +494,18 @@ impl Run {
         ))
     }
 
-    /// Whoever is suspended would not end.
-    fn lets_all_go_on(&mut self) {
+    /// Whoever is suspended would not end; and in half of the runs all are cancelled, where in the others they end by themselves.
+    fn ends_all(&mut self) {
         for id in self.keys.values() {
-            self.inbox.push(Message::Pause {
-                reference: id.to_string(),
-                suspend: false,
-                reply: oneshot::channel().0,
+            let reference = id.to_string();
+            let reply = oneshot::channel().0;
+            self.inbox.push(match self.manner.cancels {
+                true => Message::Cancel { reference, reply },
+                false => Message::Pause {
+                    reference,
+                    suspend: false,
+                    reply,
+                },
             });
         }
     }
