@@ -179,7 +179,7 @@ impl Settings {
                 .ok()
                 .filter(|s| s.is_finite() && *s > 0.0);
             value
-                .map(|s| Duration::from_secs_f64(s.max(least)))
+                .map(|s| Duration::from_secs_f64(s.clamp(least, tree::LONGEST)))
                 .ok_or_else(|| ConfigError::Value {
                     from: "the environment".to_owned(),
                     key: var.to_owned(),
@@ -248,9 +248,9 @@ impl Api {
             verify: verify(tree, vars)?,
             http: Http::of(tree)?,
             token_threshold: tree.seconds("api.auth.token_expiration_threshold_sec", 43_200.0)?,
-            token_expiration: match tree.number("api.auth.request_token_expiration_sec")? {
-                Some(seconds) => Some(Duration::from_secs_f64(seconds)),
+            token_expiration: match tree.get("api.auth.request_token_expiration_sec") {
                 None => None,
+                Some(_) => Some(tree.seconds("api.auth.request_token_expiration_sec", 0.0)?),
             },
         })
     }

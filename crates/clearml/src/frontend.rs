@@ -26,6 +26,7 @@ mod setup;
 mod watch;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use desk::Desk;
 
@@ -33,6 +34,9 @@ use crate::{Error, Options, Stop};
 
 /// How long a worker stays on the server's list unheard, seconds: the stock agent's.
 const TIMEOUT: u64 = 600;
+
+/// How long taking the worker off the list may take.
+const LAST_WORD: Duration = Duration::from_secs(5);
 
 /// Serves until told to stop.
 pub(crate) async fn serve(options: Options, stop: Stop) -> Result<(), Error> {
@@ -56,8 +60,9 @@ pub(crate) async fn serve(options: Options, stop: Stop) -> Result<(), Error> {
     let mut desk = Desk::new(Arc::clone(&hand), queues, gate, stop, options.keep_children);
     let served = desk.serve().await;
     beating.abort();
-    if let Err(error) = hand.server.unregister(&hand.daemon).await {
-        tracing::warn!(%error, "the worker stays on the server's list until its time is over");
+    let unregistering = tokio::time::timeout(LAST_WORD, hand.server.unregister(&hand.daemon));
+    if !matches!(unregistering.await, Ok(Ok(()))) {
+        tracing::warn!(worker = %hand.daemon, "the worker stays on the server's list until its time is over");
     }
     served
 }

@@ -15,6 +15,9 @@ const FILES: [&str; 2] = ["trains.conf", "clearml.conf"];
 /// Parts of a key that make its value a secret. The stock agent hides the same when it prints its configuration.
 const SECRET: [&str; 5] = ["secret", "pass", "token", "account_key", "contents"];
 
+/// Seconds of a century: as good as for ever, and no sum of times overflows.
+pub(super) const LONGEST: f64 = 3.2e9;
+
 /// The configuration; keys are paths, `api.http.max_req_size`.
 #[derive(Clone)]
 pub struct Tree {
@@ -177,8 +180,7 @@ impl Tree {
     /// # Errors
     /// As [`number`](Self::number).
     pub fn seconds(&self, key: &str, default: f64) -> Result<Duration, ConfigError> {
-        // A century is as good as for ever, and fits.
-        let seconds = self.number(key)?.unwrap_or(default).min(3.2e9);
+        let seconds = self.number(key)?.unwrap_or(default).min(LONGEST);
         Ok(Duration::from_secs_f64(seconds))
     }
 

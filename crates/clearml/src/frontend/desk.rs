@@ -21,8 +21,9 @@ use super::setup::Queue;
 use crate::slot::slot_id;
 use crate::{Error, Stop};
 
-/// A slot of ours that another daemon's may not be taken for: its worker may be on the list for a moment after its end.
-const OURS_STILL: Duration = Duration::from_secs(60);
+/// How long what is still to be said to the server may take once the daemon is told to stop. What is not said then is in its
+/// record, and said by the next daemon.
+const LEAVING: Duration = Duration::from_secs(60);
 
 pub struct Desk {
     hand: Arc<Hand>,
@@ -39,8 +40,8 @@ pub struct Desk {
     gone: Vec<(String, u64)>,
     looking: bool,
     look_again: bool,
-    /// Workers of ours that are no more.
-    ended: Vec<(String, Instant)>,
+    /// Every worker that a task of ours ran as: the server's list may show one for a while after its end, and before we say so.
+    ours: BTreeSet<String>,
     /// GPUs that other daemons of our name use.
     foreign: Vec<u32>,
     workers_seen: Option<Instant>,
@@ -62,7 +63,7 @@ impl Desk {
             gone: Vec::new(),
             looking: false,
             look_again: false,
-            ended: Vec::new(),
+            ours: BTreeSet::new(),
             foreign: Vec::new(),
             workers_seen: None,
             nonce: u64::try_from(now_ms()).unwrap_or_default(),
@@ -168,6 +169,7 @@ impl Desk {
 
     fn drive(&mut self, life: Life, record: Record, queue: Option<usize>) {
         self.driven.insert(record.task.clone(), queue);
+        self.ours.insert(record.worker.clone());
         let (stop, said) = ((self.stop.clone(), self.keep), self.said.0.clone());
         let sight = self.tasks.subscribe();
         let driver = Driver::new(Arc::clone(&self.hand), life, record, sight, stop, said);
@@ -234,18 +236,11 @@ impl Desk {
     }
 
     fn count_foreign(&mut self, workers: &[crate::server::Worker]) {
-        self.ended.retain(|(_, at)| at.elapsed() < OURS_STILL);
-        let running: BTreeSet<String> = self
-            .hand
-            .slots()
-            .values()
-            .map(|slot| slot.worker.clone())
-            .collect();
-        let ours = |id: &str| {
-            id == self.hand.daemon
-                || running.contains(id)
-                || self.ended.iter().any(|(worker, _)| worker == id)
-        };
+        let slots = self.hand.slots();
+        let running = slots.values().map(|slot| slot.worker.clone());
+        self.ours.extend(running);
+        drop(slots);
+        let ours = |id: &str| id == self.hand.daemon || self.ours.contains(id);
         let foreign = foreign(&self.hand.settings.worker_name, workers, ours);
         if foreign != self.foreign {
             tracing::warn!(gpus = ?foreign, "other daemons of this name use GPUs; they are left to them");
@@ -283,7 +278,7 @@ impl Desk {
                     tracing::info!(task, %worker, ?outcome, "ClearML task");
                 }
                 self.driven.remove(&task);
-                self.ended.push((worker, Instant::now()));
+                self.ours.insert(worker);
                 self.gone.push((task, self.epoch));
                 self.look();
             }
@@ -319,8 +314,6 @@ impl Desk {
         for mirror in over {
             cancel(&self.hand, mirror);
         }
-        // Submitted again with the next look, not sooner.
-        line.view.tasks.clear();
     }
 
     /// Brings the agent's jobs to what they ought to be.
@@ -404,8 +397,16 @@ impl Desk {
                     .await;
             }
         }
-        for driver in self.drivers.drain(..) {
-            let _ = driver.await;
+        let drivers = std::mem::take(&mut self.drivers);
+        let all = async {
+            for driver in drivers {
+                let _ = driver.await;
+            }
+        };
+        if tokio::time::timeout(LEAVING, all).await.is_err() {
+            tracing::warn!(
+                "the ClearML server does not answer; the next daemon tells it how tasks ended"
+            );
         }
     }
 }
