@@ -84,7 +84,7 @@ pub enum Verb {
     Logs(Logs),
     /// What a waiting job waits for, and what would start it now
     Why(ReadJob),
-    /// What refused a job GPU memory, who held it, and what would have passed
+    /// What refused a job GPU memory, and what would have passed
     Oom(ReadJob),
     /// How much memory to ask for, from what earlier runs used
     Advise(Advise),
@@ -102,17 +102,20 @@ pub enum Verb {
     Resume(Cancel),
     /// Serve queues on this machine's GPUs
     Daemon(Box<Daemon>),
-    /// Look at what is here, what will hold limits, and what to do about the rest
+    /// Look at what is here, what will hold limits, and what to do
     Doctor(Doctor),
-    /// Try to pass a memory limit in every way there is, here, and show what holds
+    /// Try to pass a memory limit in many ways, here, and show what holds
     Selftest(Selftest),
-    /// What ways to place MIG instances would do with requests to come, or with those of a trace
+    /// What ways to place MIG instances would do with requests to come
     Simulate(Box<Simulate>),
     /// Change how GPUs may be used, and look after MIG instances
     #[command(subcommand)]
     Admin(Admin),
     /// Print a completion script for a shell
     Completion(Completion),
+    /// Write the manual pages into a folder: for who packages this program
+    #[command(hide = true)]
+    Manual(Manual),
     /// Own one job's process: started by the daemon
     #[command(hide = true)]
     Supervise(Supervise),
@@ -136,6 +139,8 @@ pub enum Verb {
 /// What a job asks for and what it runs: the same for `run` and `submit`.
 #[derive(Clone, Debug, Default, Args)]
 pub struct JobArgs {
+    /// Part of a GPU (0.25), or GPUs: 2, 1-4, 8x0.5
+    ///
     /// Part of a GPU (0.25), whole GPUs (2 or 1-4), or parts of several (8x0.5)
     #[arg(short, long, value_name = "AMOUNT", allow_negative_numbers = true)]
     pub gpu: Option<String>,
@@ -147,15 +152,21 @@ pub struct JobArgs {
         allow_negative_numbers = true
     )]
     pub gpu_memory: Option<String>,
+    /// With MIG: what an instance has, not its name
+    ///
     /// With --gpu-memory: on a MIG GPU by what an instance has, and not by its name, which is rounded up
     #[arg(long, requires = "gpu_memory", conflicts_with_all = ["gpu", "mig_profile"])]
     pub gpu_memory_exact: bool,
     /// A MIG instance of this profile: 2g.10gb
     #[arg(long, value_name = "PROFILE", conflicts_with_all = ["gpu", "gpu_memory"])]
     pub mig_profile: Option<String>,
+    /// Held by: cooperative, driver, hardware, any
+    ///
     /// What is to hold the limit: cooperative (the limiter), driver or hardware (a MIG instance) [default: any]
     #[arg(long, value_name = "KIND")]
     pub isolation: Option<String>,
+    /// Compute time: fair, strict, none, or fair=0.5
+    ///
     /// Compute time among slices of one GPU: fair (by share, idle time to whoever wants it), strict (never more), or none;
     /// `fair=0.5` for a share other than the memory's
     #[arg(
@@ -165,6 +176,8 @@ pub struct JobArgs {
         hide_default_value = true
     )]
     pub compute: String,
+    /// Name of the job [default: the program's]
+    ///
     /// Name to show and to refer to the job by [default: the program's]
     #[arg(long)]
     pub name: Option<String>,
@@ -179,9 +192,13 @@ pub struct JobArgs {
     pub gpus_on: Option<String>,
     #[command(flatten)]
     pub terms: TermArgs,
+    /// Refuse (exit code 6) rather than wait
+    ///
     /// Refuse (exit code 6) where the job would have to wait
     #[arg(long)]
     pub no_wait: bool,
+    /// Simulated GPUs, if no daemon runs: l4-24gb:2
+    ///
     /// Simulate GPUs when a daemon has to be started: a100-80gb:3
     #[arg(long, value_name = "MODEL:N", value_parser = models)]
     pub sim: Option<String>,
@@ -191,23 +208,29 @@ pub struct JobArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(override_usage = "divvy run [-g AMOUNT | --gpu-memory SIZE | --mig-profile PROFILE] [OPTIONS] -- CMD…", after_help = help::RUN)]
+#[command(override_usage = "divvy run [-g AMOUNT | --gpu-memory SIZE | --mig-profile PROFILE]\n                 [OPTIONS] -- CMD…", after_help = help::RUN)]
 pub struct Run {
     #[command(flatten)]
     pub job: JobArgs,
+    /// Without any daemon
+    ///
     /// Without any daemon: a slice that only runs started this way know of
     #[arg(long, conflicts_with_all = ["queue", "project", "priority", "time", "after", "after_ok"])]
     pub no_daemon: bool,
 }
 
 #[derive(Debug, Args)]
-#[command(override_usage = "divvy submit [-g AMOUNT | --gpu-memory SIZE | --mig-profile PROFILE] [OPTIONS] -- CMD…", after_help = help::SUBMIT)]
+#[command(override_usage = "divvy submit [-g AMOUNT | --gpu-memory SIZE | --mig-profile PROFILE]\n                    [OPTIONS] -- CMD…", after_help = help::SUBMIT)]
 pub struct Submit {
     #[command(flatten)]
     pub job: JobArgs,
+    /// In a container of this image
+    ///
     /// Run the command in a container of this image; without a command, the image's own
     #[arg(long, value_name = "IMAGE")]
     pub docker: Option<String>,
+    /// Flags of `docker run` for it, in one word
+    ///
     /// Flags of `docker run` for it, in one word: '-v /data:/data --shm-size 8g'
     #[arg(
         long,
@@ -216,13 +239,19 @@ pub struct Submit {
         allow_hyphen_values = true
     )]
     pub docker_args: Option<String>,
+    /// May go over quota, and be stopped for others
+    ///
     /// Let the job be stopped, and started anew later, for one that is within its project's quota; until then it may use what
     /// other projects leave
     #[arg(long)]
     pub preemptible: bool,
+    /// A job for each index, N at once: 0-9, 0-99%4
+    ///
     /// Submit a job for each index, at most N of them at once: 0-9, 1,3,5-7, 0-99%4; each finds its own in DIVVY_ARRAY_INDEX
     #[arg(long, value_name = "LIST[%N]")]
     pub array: Option<String>,
+    /// Start it again if it fails, N times at most
+    ///
     /// Start the program again if it fails, so many times at most
     #[arg(long, value_name = "N")]
     pub retries: Option<u32>,
@@ -232,9 +261,13 @@ pub struct Submit {
     /// Print the job's id and nothing else
     #[arg(long, conflicts_with = "output")]
     pub parsable: bool,
+    /// The same key submits once
+    ///
     /// The same key submits once: a repeat answers with the first job
     #[arg(long, value_name = "KEY")]
     pub idempotency_key: Option<String>,
+    /// Print it as table, wide, json, ndjson, name
+    ///
     /// Print the job in this form: table, wide, json, ndjson or name
     #[arg(short, long, value_name = "FORMAT", hide_possible_values = true)]
     pub output: Option<Format>,
@@ -253,7 +286,7 @@ pub enum Docker {
 /// Flags of a slice, and a line that starts a container.
 #[derive(Debug, Args)]
 #[command(
-    override_usage = "divvy docker slice {-g AMOUNT | --gpu-memory SIZE} [SLICE FLAGS] [--no-daemon] -- docker run [FLAGS] IMAGE [CMD…]",
+    override_usage = "divvy docker slice {-g AMOUNT | --gpu-memory SIZE} [SLICE FLAGS]\n                          [--no-daemon] -- docker run [FLAGS] IMAGE [CMD…]",
     after_help = help::DOCKER_SLICE,
     disable_help_flag = true
 )]
@@ -270,7 +303,7 @@ pub struct DockerSlice {
 /// Flags of a slice that `docker run` has no other use for.
 #[derive(Debug, Args)]
 #[command(
-    override_usage = "divvy docker run {-g AMOUNT | --gpu-memory SIZE | --mig-profile PROFILE} [SLICE FLAGS] [DOCKER RUN FLAGS] IMAGE [CMD…]",
+    override_usage = "divvy docker run {-g AMOUNT | --gpu-memory SIZE | --mig-profile PROFILE}\n                        [SLICE FLAGS] [DOCKER RUN FLAGS] IMAGE [CMD…]",
     after_help = help::DOCKER_RUN,
     disable_help_flag = true
 )]
@@ -306,6 +339,8 @@ pub struct Ps {
 
 #[derive(Debug, Args)]
 pub struct Read {
+    /// Print it as table, wide, json, ndjson, name
+    ///
     /// Form of the answer: table, wide, json, ndjson or name
     #[arg(
         short,
@@ -370,10 +405,12 @@ pub struct Advise {
 }
 
 #[derive(Debug, Args)]
-#[command(override_usage = "divvy resize JOB {--gpu-memory SIZE | -g AMOUNT | --compute MODE} [OPTIONS]", after_help = help::RESIZE)]
+#[command(override_usage = "divvy resize JOB {--gpu-memory SIZE | -g AMOUNT | --compute MODE}\n                    [OPTIONS]", after_help = help::RESIZE)]
 pub struct Resize {
     /// Id, unique name, or `last`
     pub job: String,
+    /// Part of each GPU it has, or whole GPUs
+    ///
     /// Part of each GPU it has (0.25), or whole GPUs; while it waits, whatever can be asked for
     #[arg(short, long, value_name = "AMOUNT", allow_negative_numbers = true)]
     pub gpu: Option<String>,
@@ -385,9 +422,13 @@ pub struct Resize {
         allow_negative_numbers = true
     )]
     pub gpu_memory: Option<String>,
+    /// Compute time: fair, strict, none, or fair=0.5
+    ///
     /// Compute time from now on, alone or with an amount: fair, strict or none; `fair=0.5` for a share other than the memory's
     #[arg(long, value_name = "MODE")]
     pub compute: Option<String>,
+    /// Print it as table, wide, json, ndjson, name
+    ///
     /// Print the job in this form: table, wide, json, ndjson or name
     #[arg(short, long, value_name = "FORMAT", hide_possible_values = true)]
     pub output: Option<Format>,
@@ -418,49 +459,74 @@ pub struct Cancel {
 }
 
 #[derive(Debug, Args)]
-#[command(override_usage = "divvy daemon [--gpus LIST] [--dynamic-gpus --queue NAME=AMOUNT…] [OPTIONS]", after_help = help::DAEMON)]
+#[command(override_usage = "divvy daemon [--gpus LIST] [--dynamic-gpus --queue NAME=AMOUNT…] …", after_help = help::DAEMON)]
 pub struct Daemon {
+    /// Queues are NAME=AMOUNT: what jobs get
+    ///
     /// Read each queue as NAME=AMOUNT: what every one of its jobs gets
     #[arg(long)]
     pub dynamic_gpus: bool,
+    /// GPUs to serve: 0-2 [default: all]
+    ///
     /// GPUs to serve: 0-2, or 0,1, or all [default: all]
     #[arg(long, value_name = "LIST", num_args = 1..)]
     pub gpus: Vec<String>,
+    /// NAME or NAME=AMOUNT, first served first
+    ///
     /// Queues, the first served first: NAME, and with --dynamic-gpus NAME=0.25 (steps of 0.125), NAME=2, NAME=1-4 or NAME=2g.10gb
     #[arg(long, value_name = "QUEUE", num_args = 1..)]
     pub queue: Vec<String>,
     /// Serve the queues in turn, one job each
     #[arg(long)]
     pub order_fairness: bool,
+    /// Lower jobs start where that delays nobody
+    ///
     /// Let a lower job start when that cannot delay the one that waits first
     #[arg(long)]
     pub backfill: bool,
+    /// Stop no jobs that are over their quota
+    ///
     /// Never stop jobs that are over their project's quota for jobs that are within theirs; all may go over then
     #[arg(long)]
     pub no_preemption: bool,
+    /// Serve all users of this machine, as root
+    ///
     /// Serve every user of this machine on /run/divvy/divvy.sock; jobs run as who submitted them. Takes root
     #[arg(long)]
     pub system: bool,
+    /// With --system: who has which role
+    ///
     /// Who is viewer, user, operator or admin of the system's daemon [default: root is admin, all others are users]
     #[arg(long, value_name = "FILE")]
     pub access: Option<PathBuf>,
+    /// Answer over TCP, to who has the token
+    ///
     /// Answer on this address of this machine too, for callers with the token of --token-file
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub listen: Option<SocketAddr>,
+    /// With --listen: the file with the token
+    ///
     /// A file of mode 0600 with the token for --listen, at least 32 characters
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
+    /// Run jobs in containers, of this image
+    ///
     /// Run submitted jobs in containers: those that name no image in this one, with these flags of `docker run`
     #[arg(long, value_name = "IMAGE", num_args = 0..)]
     pub docker: Option<Vec<String>>,
+    /// If no limit holds: warn [default: deny]
+    ///
     /// What to do about an image whose programs the limiter cannot hold (musl, static): warn, or deny (it is not started)
     #[arg(
         long,
-        value_name = "POLICY",
+        value_name = "DO",
         default_value = "deny",
+        hide_default_value = true,
         hide_possible_values = true
     )]
     pub on_unlimited_image: OnUnlimitedImage,
+    /// Slices as CDI devices, files in DIR
+    ///
     /// Bring slices into containers as CDI devices, whose files are put into this folder [default: by plain flags]
     #[arg(long, value_name = "DIR")]
     pub cdi_dir: Option<PathBuf>,
@@ -470,44 +536,67 @@ pub struct Daemon {
     /// Stay in the foreground, which is the default
     #[arg(long, conflicts_with = "detached")]
     pub foreground: bool,
+    /// Return once it serves
+    ///
     /// Return once the daemon serves, and leave it running
     #[arg(short, long)]
     pub detached: bool,
+    /// Stop the daemon that serves; jobs go on
+    ///
     /// Stop the daemon that serves now, if a worker is named only that one; jobs that run go on, tasks of --clearml are stopped
     #[arg(long, value_name = "WORKER", num_args = 0..=1, conflicts_with_all = ["detached", "foreground"])]
     pub stop: Option<Option<String>>,
+    /// Say what serves now, and what it runs
+    ///
     /// Say what the daemon that serves now is, and what it runs
     #[arg(long, conflicts_with_all = ["stop", "detached", "foreground"])]
     pub status: bool,
     /// Serve simulated GPUs: a100-80gb:3
     #[arg(long, value_name = "MODEL:N", value_parser = models)]
     pub sim: Option<String>,
+    /// From SIGTERM to SIGKILL [default: 10s]
+    ///
     /// Time a job has to end when it is stopped, before it is killed [default: 10s]
     #[arg(long, value_name = "TIME")]
     pub grace: Option<String>,
+    /// Kept of a job's log [default: 256M]
+    ///
     /// What a job's log keeps of its output, the last of it; none: all [default: 256M]
     #[arg(long, value_name = "SIZE")]
     pub log_size: Option<String>,
+    /// Jobs whose GPUs are idle for so long
+    ///
     /// What to do with jobs that have done nothing with their GPUs for this long, unless they say it themselves: see --idle-action
     #[arg(long, value_name = "TIME")]
     pub idle_timeout: Option<String>,
+    /// notify, suspend or cancel
+    ///
     /// notify (an event), suspend or cancel [default: notify]
     #[arg(long, value_name = "ACTION", requires = "idle_timeout", hide_possible_values = true)]
     pub idle_action: Option<IdleWord>,
+    /// Forget ended jobs after
+    ///
     /// Forget ended jobs, their folders and events after this long
     #[arg(long, value_name = "TIME", default_value = "90d")]
     pub keep: String,
+    /// Ended jobs kept at most
+    ///
     /// Of ended jobs, keep the newest N at most
     #[arg(long, value_name = "N", default_value_t = 20_000)]
     pub keep_jobs: u32,
+    /// Forget usage after
+    ///
     /// Forget what was used after this long
     #[arg(long, value_name = "TIME", default_value = "400d")]
     pub keep_usage: String,
+    /// warn, deny or kill [default: warn]
+    ///
     /// What to do about a job that holds GPU memory past the limiter: warn, deny (its slice gets no more), kill
     #[arg(
         long,
         value_name = "POLICY",
         default_value = "warn",
+        hide_default_value = true,
         hide_possible_values = true
     )]
     pub on_bypass: OnBypass,
@@ -572,7 +661,13 @@ pub struct Selftest {
 #[derive(Debug, Args)]
 #[command(after_help = help::COMPLETION)]
 pub struct Completion {
-    pub shell: clap_complete::Shell,
+    #[arg(value_parser = clap::builder::PossibleValuesParser::new(crate::complete::shells()))]
+    pub shell: String,
+}
+
+#[derive(Debug, Args)]
+pub struct Manual {
+    pub folder: PathBuf,
 }
 
 #[derive(Debug, Args)]

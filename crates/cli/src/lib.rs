@@ -11,8 +11,10 @@
 
 pub mod args;
 mod ask;
+mod complete;
 mod container;
 pub mod failure;
+mod manual;
 mod output;
 pub mod render;
 mod serve;
@@ -61,6 +63,9 @@ pub struct Backend {
 /// The whole command: parses the words (the first is the program's name), acts, and gives the exit code.
 pub fn main(words: impl IntoIterator<Item = OsString>, backend: Backend) -> ExitCode {
     let words: Vec<OsString> = words.into_iter().collect();
+    if let Some(code) = complete::asked(&words) {
+        return code;
+    }
     let json = failure::asks_for_json(&words);
     let cli = match args::parse(&words) {
         Ok(cli) => cli,

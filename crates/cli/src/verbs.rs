@@ -24,7 +24,6 @@ mod usage;
 use std::future::Future;
 use std::process::ExitCode;
 
-use clap_complete::generate;
 use divvy_api::client::Client;
 use divvy_api::home::Home;
 use divvy_api::v1::{Error, ErrorCode};
@@ -33,6 +32,7 @@ use crate::Backend;
 use crate::args::{self, Verb};
 use crate::output::{self, Stop};
 use crate::serve;
+use crate::{complete, manual};
 
 type Outcome = Result<ExitCode, Stop>;
 
@@ -72,6 +72,7 @@ pub fn act(verb: Verb, backend: Backend) -> Outcome {
         Verb::Simulate(args) => simulate::simulate(&args),
         Verb::Admin(args) => block_on(admin::admin(args)),
         Verb::Completion(args) => completion(&args),
+        Verb::Manual(args) => manual(&args),
         Verb::Supervise(args) => Ok((backend.supervise)(&args.job_directory)),
         Verb::OnTerminal(args) => Ok((backend.on_terminal)(&args.words)),
         Verb::HoldSlice => shell::hold(),
@@ -116,17 +117,17 @@ fn daemon(args: &args::Daemon, backend: Backend) -> Outcome {
 }
 
 fn completion(args: &args::Completion) -> Outcome {
-    let all = args::command();
-    // Verbs that only the daemon uses are nobody's to complete.
-    let visible = all
-        .get_subcommands()
-        .filter(|verb| !verb.is_hide_set())
-        .cloned();
-    let mut command = clap::Command::new("divvy")
-        .version(env!("CARGO_PKG_VERSION"))
-        .subcommands(visible);
-    let mut script = Vec::new();
-    generate(args.shell, &mut command, "divvy", &mut script);
-    output::print(script)?;
+    output::print(complete::script(&args.shell)?)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn manual(args: &args::Manual) -> Outcome {
+    let pages = manual::write(&args.folder).map_err(|error| {
+        let why = format!("cannot write pages into {}: {error}", args.folder.display());
+        Error::new(ErrorCode::Internal, why)
+    })?;
+    for page in pages {
+        output::print(format!("{}\n", page.display()))?;
+    }
     Ok(ExitCode::SUCCESS)
 }

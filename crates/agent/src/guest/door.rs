@@ -309,6 +309,9 @@ mod tests {
     fn a_guest_is_told_of_and_sent_what_its_caller_sends_and_hung_up_with_him() {
         let dir = tempfile::tempdir().unwrap();
         let mut door = Door::open(dir.path()).unwrap();
+        // Who started this test may ignore it, and what is ignored stays so in programs; what has a handler does not.
+        let flag = std::sync::Arc::default();
+        signal_hook::flag::register(signal_hook::consts::SIGHUP, flag).unwrap();
         let started = |door: &mut Door| {
             use std::os::unix::process::CommandExt as _;
             let child = Command::new("sleep")

@@ -19,11 +19,13 @@ pub struct Exec {
 
 #[derive(Debug, Args)]
 #[command(
-    override_usage = "divvy shell JOB\n       divvy shell [-g AMOUNT | --gpu-memory SIZE | --mig-profile PROFILE] [OPTIONS]",
+    override_usage = "divvy shell JOB\n       divvy shell [-g AMOUNT | --gpu-memory SIZE | --mig-profile PROFILE]\n                   [OPTIONS]",
     after_help = help::SHELL
 )]
 pub struct Shell {
-    /// A running job to open it in: id, unique name, or `last`; without one, the shell gets a slice of its own
+    /// A running job to open it in; without one, a slice of its own
+    ///
+    /// Id, unique name, or `last`.
     #[arg(conflicts_with_all = [
         "gpu", "gpu_memory", "gpu_memory_exact", "mig_profile", "isolation", "compute", "name", "queue", "project", "gpus_on",
         "priority", "time", "after", "after_ok", "env", "env_file", "secret", "no_wait", "sim",

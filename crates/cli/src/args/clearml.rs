@@ -8,30 +8,44 @@ use clap::Args;
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Tasks of a ClearML Server")]
 pub struct ClearMl {
+    /// Run tasks of the server's queues
+    ///
     /// Run the tasks that wait in the server's queues of these names, in containers with --docker, else as processes
     #[arg(long)]
     pub clearml: bool,
+    /// Server, keys [default: ~/clearml.conf]
+    ///
     /// The server's address and keys, and what clearml-agent is told besides [default: ~/clearml.conf, CLEARML_CONFIG_FILE]
     #[arg(long, value_name = "FILE", requires = "clearml")]
     pub config_file: Option<PathBuf>,
     /// Make queues that the server does not have
     #[arg(long, requires = "clearml")]
     pub create_queue: bool,
+    /// Hours for tasks: `17-20 TUE`
+    ///
     /// Take tasks only in these hours: `17-20 TUE`, `0-24 SAT,SUN`
     #[arg(long, value_name = "HOURS", num_args = 1.., requires = "clearml")]
     pub uptime: Vec<String>,
+    /// Hours without
+    ///
     /// Take none in these
     #[arg(long, value_name = "HOURS", num_args = 1.., requires = "clearml")]
     pub downtime: Vec<String>,
+    /// Between looks at queues, 5 or more
+    ///
     /// Seconds between looks at the queues, 5 or more [default: 5]
     #[arg(long, value_name = "SECONDS", requires = "clearml", value_parser = clap::value_parser!(u64).range(5..))]
     pub polling_interval: Option<u64>,
     /// Tags of the workers that run tasks
     #[arg(long, value_name = "TAG", num_args = 1.., requires = "clearml")]
     pub child_report_tags: Vec<String>,
+    /// Leave tasks running when it is stopped
+    ///
     /// Leave tasks running when the daemon is stopped; the next one finds them
     #[arg(long, requires = "clearml")]
     pub keep_children: bool,
+    /// Instead of clearml-agent
+    ///
     /// What runs tasks without --docker [default: clearml-agent]
     #[arg(long, value_name = "COMMAND", requires = "clearml")]
     pub clearml_agent: Option<String>,

@@ -6,7 +6,10 @@ use clap::CommandFactory;
 
 /// Every visible verb, in one group.
 const GROUPS: &[(&str, &[&str])] = &[
-    ("Run programs", &["run", "submit", "docker", "shell", "exec", "attach"]),
+    (
+        "Run programs",
+        &["run", "submit", "docker", "shell", "exec", "attach"],
+    ),
     (
         "Look",
         &[
@@ -35,11 +38,11 @@ const GROUPS: &[(&str, &[&str])] = &[
 const EXAMPLES: &str = "\
 Examples:
   divvy run --gpu-memory 4G -- python train.py
-  divvy run --sim a100-80gb:3 -g 0.25 -- nvidia-smi -L      without a GPU
+  divvy run --sim a100-80gb:3 -g 0.25 -- nvidia-smi -L   without a GPU
   divvy submit -q half_gpu -- python train.py
   divvy why last
 
-Environment: DIVVY_HOME keeps a private instance in one directory; DIVVY_SIM=MODEL:N simulates GPUs.";
+Environment: DIVVY_HOME=DIR, a private instance; DIVVY_SIM=MODEL:N, no GPUs.";
 
 pub(super) const RUN: &str = "\
 Starts a per-user daemon when there is none. Ctrl-C while the job waits takes it out of the queue.
@@ -64,11 +67,11 @@ pub(super) const SUBMIT: &str = "\
 Prints what became of the job: it starts at once or says what it waits for. Starts a per-user daemon when there is none.
 
   divvy submit -q half_gpu -- python train.py
-  divvy submit --gpu-memory 4G --name eval --time 2h --after-ok train -- python eval.py
+  divvy submit --gpu-memory 4G --name eval --after-ok train -- python eval.py
   id=$(divvy submit --parsable -g 0.5 -- ./job.sh) && divvy wait $id";
 
 pub(super) const EXEC: &str = "\
-The program gets what the job's own has: limits, GPUs, user, variables, folder, container. It counts in the job's slice and ends with the
+The program gets what the job's own has: limits, GPUs, user, variables, folder, container. It counts in the job's slice and ends with the \
 job, or when the connection breaks. On a terminal it gets one of its own. Only the job's owner and admins may.
 Passes the program's exit code; 125, 126 and 127 as `divvy run`.
 
@@ -76,14 +79,14 @@ Passes the program's exit code; 125, 126 and 127 as `divvy run`.
   divvy exec 7 -- py-spy dump --pid 1234";
 
 pub(super) const SHELL: &str = "\
-The prompt says which job it is, in bash, zsh, fish and sh. The slice is given back when the shell ends. On the system's daemon and in
+The prompt says which job it is, in bash, zsh, fish and sh. The slice is given back when the shell ends. On the system's daemon and in \
 containers the shell is opened inside of the job as by `divvy exec`.
 
   divvy shell -g 0.25      a shell with a quarter of a GPU
   divvy shell train        a shell beside what job `train` runs";
 
 pub(super) const ATTACH: &str = "\
-Prints what the job says from now on. Ctrl-C and other signals go to its program; to leave it alone, close the terminal or use
+Prints what the job says from now on. Ctrl-C and other signals go to its program; to leave it alone, close the terminal or use \
 --no-signals. Input is not passed on: that of a submitted job is empty. `divvy shell JOB` opens a shell beside it.
 Passes the job's exit code.";
 
@@ -93,7 +96,7 @@ Slice flags: -g, --gpu, --gpu-memory, --gpu-memory-exact, --mig-profile, --isola
 let the container out of its slice (--gpus, --privileged, --device, …: exit code 4). The container is taken away when it has ended; \
 with -d it runs on its own, and its id is printed.
 
-  divvy docker run --gpu-memory 8G -it --rm nvidia/cuda:12.3.2-base-ubuntu22.04 nvidia-smi
+  divvy docker run --gpu-memory 8G -it --rm nvidia/cuda:12.3.2-base-ubuntu22.04
   divvy docker run -g 0.5 -v $PWD:/work -w /work my/image python train.py";
 
 pub(super) const DOCKER_SLICE: &str = "\
@@ -101,7 +104,7 @@ For whatever starts containers by itself. Waits for the slice, adds its flags be
 free when the container has ended. Slice flags are those of `divvy run`; with --no-daemon only runs started this way know of it. \
 What would let the container out of its slice is refused (exit code 4), also --gpus: say which GPUs with --gpus-on.
 
-  divvy docker slice -g 0.5 --gpus-on 2 -- docker run --rm my/image python train.py";
+  divvy docker slice -g 0.5 --gpus-on 2 -- docker run --rm my/image";
 
 pub(super) const DOCKER_ARGS: &str = "\
 For containers that something else starts: they are held to the slice of a job that is there, and Divvy does not see to them.
@@ -128,19 +131,19 @@ stays in use: the rest is given to others when the job uses no more than the new
   divvy resize train --compute strict=0.25";
 
 pub(super) const DAEMON: &str = "\
-Queues listed first are served first; jobs that name no queue wait in `default`, which comes last.
+Queues listed first are served first; `default`, for jobs that name none, is last.
 
-  divvy daemon --dynamic-gpus --gpus 0-2 --queue dual_gpus=2 quarter_gpu=0.25 half_gpu=0.5
-  divvy daemon --dynamic-gpus --gpus 0-2 --queue half_gpu=0.5 single_gpu=1 --docker --clearml
-  divvy daemon --sim a100-80gb:3 --detached
-  divvy daemon --stop";
+  divvy daemon --dynamic-gpus --gpus 0-2 --queue dual_gpus=2 half_gpu=0.5
+  divvy daemon --dynamic-gpus --gpus 0-2 --queue half_gpu=0.5 --docker --clearml
+  divvy daemon --sim a100-80gb:3 --detached";
 
 pub(super) const DOCTOR: &str = "\
 Changes nothing and needs no daemon and no GPU. Exits with 1 when something keeps jobs from running or from being held to their \
 limits, else with 0. Each finding is ok, warn or fail, with what it means and what to do.";
 
 pub(super) const SELFTEST: &str = "\
-A program in a slice of its own takes memory through every function there is, until it is refused. Exits with 0 when every \
+A program in a slice of its own takes memory through every function that gives it some of its own (that shared between processes is not \
+tried), until it is refused. Exits with 0 when every \
 function that this driver offers was refused at the limit and every view shows the slice, else with 1.
 
   divvy selftest                     on the GPU that a job would get
@@ -183,11 +186,11 @@ never will.
   divvy admin mig plan 1g.5gb 1g.5gb 3g.20gb";
 
 pub(super) const COMPLETION: &str = "\
-Write it where the shell looks for it:
+Completes verbs, flags, and the jobs, queues, projects and GPUs of the daemon that serves. Have the shell read it when it starts:
 
-  divvy completion bash > ~/.local/share/bash-completion/completions/divvy
-  divvy completion zsh > ~/.zfunc/_divvy
-  divvy completion fish > ~/.config/fish/completions/divvy.fish";
+  ~/.bashrc                    source <(divvy completion bash)
+  ~/.zshrc                     source <(divvy completion zsh)
+  ~/.config/fish/config.fish   divvy completion fish | source";
 
 /// The parser, with its help grouped.
 pub fn command() -> clap::Command {
@@ -207,7 +210,21 @@ pub fn command() -> clap::Command {
         template,
         "\nEvery verb has its own --help. Answers come as -o table|wide|json|ndjson|name.\n\n{EXAMPLES}\n"
     );
-    command.help_template(template).max_term_width(110)
+    short(command.help_template(template).max_term_width(110))
+}
+
+/// Has `--help` give each flag one line: all of them fit a screen then. Their whole text is in the manual pages.
+fn short(command: clap::Command) -> clap::Command {
+    let command = command.mut_subcommands(short);
+    if command.is_disable_help_flag_set() {
+        return command;
+    }
+    let help = clap::Arg::new("help")
+        .short('h')
+        .long("help")
+        .action(clap::ArgAction::HelpShort)
+        .help("Print help");
+    command.disable_help_flag(true).arg(help)
 }
 
 #[cfg(test)]
@@ -231,11 +248,28 @@ mod tests {
         assert_eq!(visible, grouped);
     }
 
+    /// A terminal's usual width, and the height that is left where it is twice as high as the usual 24 lines.
+    const SCREEN: (usize, usize) = (80, 50);
+
     #[test]
-    fn the_top_help_fits_a_screen() {
-        let help = command().render_help().to_string();
-        assert!(help.lines().count() <= 48, "{} lines", help.lines().count());
-        assert!(help.lines().all(|line| line.chars().count() <= 120));
+    fn every_help_fits_a_screen() {
+        fn look(command: &mut clap::Command, path: &str, wrong: &mut Vec<String>) {
+            let help = command.render_help().to_string();
+            let height = help.lines().count();
+            let width = help.lines().map(|line| line.chars().count()).max();
+            if width > Some(SCREEN.0) || height > SCREEN.1 {
+                wrong.push(format!("{path}: {width:?} × {height}\n{help}"));
+            }
+            for verb in command.get_subcommands_mut() {
+                let path = format!("{path} {}", verb.get_name());
+                look(verb, &path, wrong);
+            }
+        }
+        let mut command = command().term_width(SCREEN.0);
+        command.build();
+        let mut wrong = Vec::new();
+        look(&mut command, "divvy", &mut wrong);
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     }
 
     #[test]
