@@ -102,7 +102,14 @@ impl Keeper {
             standing.earn(passed);
             if passing.is_charged {
                 let own = u32::from(standing.terms.share.thousandths());
-                standing.charge(passed * own / passing.shares, &self.clocks);
+                let part = passed * own / passing.shares;
+                match passing.is_together {
+                    true => standing.charge_in_company(part, &self.clocks),
+                    false => standing.charge(part, &self.clocks),
+                }
+            }
+            if !passing.is_together {
+                standing.settle();
             }
             standing.duty.pass(passed, passing.is_alone);
             standing.together.pass(passed, passing.is_together);

@@ -39,6 +39,11 @@ impl Duty {
         }
     }
 
+    /// Whether what is used now counts.
+    pub fn counts(&self) -> bool {
+        self.counts
+    }
+
     /// In thousandths; none while it is not known.
     pub fn thousandths(&self) -> Option<u32> {
         self.thousandths

@@ -38,6 +38,9 @@ pub struct Standing {
     pub virtual_time: BTreeMap<u32, Virtual>,
     /// Nanoseconds that a strict tenant may still use; below zero after an overrun.
     earned: i128,
+    /// Nanoseconds that it used in company, by its own word, beyond those that it was charged for there by the clock; below
+    /// zero where it used less.
+    unpaid: i128,
     pub granted: Grant,
 }
 
@@ -79,6 +82,7 @@ impl Standing {
             together: Duty::default(),
             active: false,
             earned: nanos(STRICT_START),
+            unpaid: 0,
             granted: Grant::Closed,
         }
     }
@@ -97,13 +101,18 @@ impl Standing {
             .retain(|gpu, _| self.terms.gpus.contains(gpu));
     }
 
-    /// What its processes do now. For what they do on a visit they are charged.
+    /// What its processes do now. For what they do on a visit they are charged, and a strict one in company for what it uses
+    /// there beyond its part of the time.
     pub fn see(&mut self, activity: Activity, now: Duration, clocks: &BTreeMap<u32, Virtual>) {
         let used = activity.used.saturating_sub(self.activity.used) / self.gpus();
         self.duty.used(used);
         self.together.used(used);
         if matches!(self.phase, Phase::Visiting { .. }) {
             self.charge(used, clocks);
+        } else if self.together.counts() {
+            let before = self.unpaid.max(0);
+            self.unpaid += nanos(used);
+            self.spend(self.unpaid.max(0) - before);
         }
         if activity.busy || self.activity.busy {
             self.quiet_since = now;
@@ -177,7 +186,24 @@ impl Standing {
             let most = clocks.get(gpu).map_or(Virtual::MAX, |clock| clock + debt);
             *own = (*own + passed).min(most.max(*own));
         }
-        self.earned = (self.earned - nanos(time)).max(-nanos(LARGEST_DEBT));
+        self.spend(nanos(time));
+    }
+
+    /// Charges for a part of time in company; what was paid for by what it said it used is not paid for twice.
+    pub fn charge_in_company(&mut self, time: Duration, clocks: &BTreeMap<u32, Virtual>) {
+        let before = self.unpaid.max(0);
+        self.unpaid -= nanos(time);
+        self.spend(self.unpaid.max(0) - before);
+        self.charge(time, clocks);
+    }
+
+    /// It is in company no longer.
+    pub fn settle(&mut self) {
+        self.unpaid = 0;
+    }
+
+    fn spend(&mut self, nanos_used: i128) {
+        self.earned = (self.earned - nanos_used).max(-nanos(LARGEST_DEBT));
     }
 
     /// What a strict tenant gets for time that passed.

@@ -384,3 +384,15 @@ fn work_that_is_late_lets_nobody_past_the_share_whose_own_work_has_only_just_end
     let part = world.players[1].part(0..3);
     assert!(part <= 0.2, "{part:.3}");
 }
+
+#[test]
+fn a_strict_tenant_pays_in_company_for_what_it_uses_beyond_its_part_of_the_time() {
+    let sync = |kernel, think| [(0, Load::Sync { kernel, think })];
+    let mut world = World::new(1);
+    world.join(150, Strict, &sync(ms(50), ms(0)));
+    world.join(274, Fair, &sync(us(200), ms(1)));
+    world.join(150, ComputeMode::None, &sync(ms(3), ms(0)));
+    world.run(Duration::from_secs(10));
+    let part = world.players[0].part(0..10);
+    assert!((0.12..=0.157).contains(&part), "{part:.3}");
+}
