@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use divvy_core::JobId;
-use rusqlite::{Connection, OpenFlags, OptionalExtension, params};
+use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, params};
 
 use crate::failpoint;
 
@@ -45,6 +45,9 @@ const MIGRATIONS: &[&str] = &[
 
 /// How long a writer waits for a reader that holds the file, which in WAL mode is only while it opens.
 const BUSY: Duration = Duration::from_secs(5);
+
+/// How often a transaction is begun again while somebody else, a person with a shell of SQLite perhaps, has one: for a minute.
+const PATIENCE: u32 = 11;
 
 /// The store could not be opened or used.
 #[derive(Debug, thiserror::Error)]
@@ -136,6 +139,16 @@ impl Store {
             failpoint::write("journal.begin").map_err(full)?;
             self.db.execute_batch("BEGIN IMMEDIATE")
         };
+        for _ in 0..PATIENCE {
+            match begin() {
+                Err(error) if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) => {
+                    tracing::warn!(
+                        "another program holds the journal, and the daemon waits for it"
+                    );
+                }
+                begun => return begun.map_err(sql("begin a transaction")),
+            }
+        }
         begin().map_err(sql("begin a transaction"))
     }
 
@@ -203,6 +216,8 @@ fn sql(verb: &'static str) -> impl Fn(rusqlite::Error) -> StoreError {
     move |source| StoreError::Sql { verb, source }
 }
 
+#[cfg(test)]
+mod soak;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]

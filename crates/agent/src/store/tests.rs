@@ -15,7 +15,7 @@ use crate::bypass::Bypass;
 use crate::job::{Ask, Holding, Job, NewJob, Traces};
 use crate::usage::{Metered, Span};
 
-fn new(key: Option<&str>) -> NewJob {
+pub(super) fn new(key: Option<&str>) -> NewJob {
     NewJob {
         ask: Ask {
             name: "train".into(),
