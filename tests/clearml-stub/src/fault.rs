@@ -34,6 +34,12 @@ pub struct Fault {
     pub(crate) when: When,
     pub(crate) what: What,
     pub(crate) left: usize,
+    /// Matching calls that pass before it happens.
+    skip: usize,
+    /// Only calls whose body mentions this.
+    about: Option<String>,
+    /// Only calls that may change something.
+    changes: bool,
 }
 
 impl Fault {
@@ -43,6 +49,9 @@ impl Fault {
             when,
             what,
             left: 1,
+            skip: 0,
+            about: None,
+            changes: false,
         }
     }
 
@@ -80,7 +89,57 @@ impl Fault {
         }
     }
 
-    pub(crate) fn hold(endpoint: &str, when: When) -> (Self, Hold) {
+    /// How many calls pass before it happens.
+    #[must_use]
+    pub fn skip(self, skip: usize) -> Self {
+        Self { skip, ..self }
+    }
+
+    /// Happens only to calls whose body mentions `text`, a task's id say.
+    #[must_use]
+    pub fn about(self, text: &str) -> Self {
+        Self {
+            about: Some(text.to_owned()),
+            ..self
+        }
+    }
+
+    /// Happens only to calls that may change something.
+    #[must_use]
+    pub fn changes(self) -> Self {
+        Self {
+            changes: true,
+            ..self
+        }
+    }
+
+    /// Holds a call before anything of it is done.
+    #[must_use]
+    pub fn hold_before(endpoint: &str) -> (Self, Hold) {
+        Self::hold(endpoint, When::Before)
+    }
+
+    /// Holds the answer to a call when all of it has been done.
+    #[must_use]
+    pub fn hold_after(endpoint: &str) -> (Self, Hold) {
+        Self::hold(endpoint, When::After)
+    }
+
+    fn matches(&self, endpoint: &str, body: &[u8], when: When) -> bool {
+        let action = endpoint.split_once('.').map_or("", |(_, action)| action);
+        let only_reads = action != "get_next_task" && action.starts_with("get_");
+        let only_reads = only_reads || action == "peek_task" || action == "login";
+        let mentions = |text: &String| {
+            let mut windows = body.windows(text.len());
+            windows.any(|window| window == text.as_bytes())
+        };
+        self.when == when
+            && (self.endpoint == "*" || self.endpoint == endpoint)
+            && !(self.changes && only_reads)
+            && self.about.as_ref().is_none_or(mentions)
+    }
+
+    fn hold(endpoint: &str, when: When) -> (Self, Hold) {
         let (reached, watched) = watch::channel(false);
         let (release, released) = watch::channel(false);
         let fault = Self::new(endpoint, when, What::Hold { reached, released });
@@ -115,15 +174,24 @@ impl Hold {
 }
 
 /// The next fault of a call, one fewer of it left.
-pub(crate) fn due(faults: &mut Vec<Fault>, endpoint: &str, when: When) -> Option<What> {
-    let matches = |fault: &Fault| {
-        fault.when == when
-            && fault.left > 0
-            && (fault.endpoint == "*" || fault.endpoint == endpoint)
-    };
-    let fault = faults.iter_mut().find(|fault| matches(fault))?;
-    fault.left -= 1;
-    let what = fault.what.clone();
+pub(crate) fn due(
+    faults: &mut Vec<Fault>,
+    endpoint: &str,
+    body: &[u8],
+    when: When,
+) -> Option<What> {
+    let mut what = None;
+    for fault in faults
+        .iter_mut()
+        .filter(|fault| fault.matches(endpoint, body, when))
+    {
+        if fault.skip > 0 {
+            fault.skip -= 1;
+        } else if what.is_none() {
+            fault.left -= 1;
+            what = Some(fault.what.clone());
+        }
+    }
     faults.retain(|fault| fault.left > 0);
-    Some(what)
+    what
 }

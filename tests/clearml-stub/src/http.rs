@@ -86,7 +86,7 @@ async fn answer(
     let body = body.collect().await.map_err(|_| Dropped)?.to_bytes();
     let path = parts.uri.path().trim_start_matches('/').to_owned();
     let (version, endpoint) = split_version(&path);
-    let refused = strike(&shared, endpoint, When::Before).await?;
+    let refused = strike(&shared, endpoint, &body, When::Before).await?;
     let is_done = refused.is_none();
     let result = match refused {
         Some(refusal) => Err(refusal),
@@ -101,14 +101,19 @@ async fn answer(
         &result,
     );
     if is_done {
-        strike(&shared, endpoint, When::After).await?;
+        strike(&shared, endpoint, &body, When::After).await?;
     }
     Ok(envelope(&mut shared.world(), version, endpoint, result))
 }
 
 /// Does to a call what a test wants done to it.
-async fn strike(shared: &Shared, endpoint: &str, when: When) -> Result<Option<Refusal>, Dropped> {
-    let what = due(&mut shared.faults(), endpoint, when);
+async fn strike(
+    shared: &Shared,
+    endpoint: &str,
+    body: &[u8],
+    when: When,
+) -> Result<Option<Refusal>, Dropped> {
+    let what = due(&mut shared.faults(), endpoint, body, when);
     match what {
         None => Ok(None),
         Some(What::Drop) => Err(Dropped),

@@ -243,7 +243,7 @@ impl Stub {
     /// Holds the next call to an endpoint before anything of it is done.
     #[must_use]
     pub fn hold_before(&self, endpoint: &str) -> Hold {
-        let (fault, hold) = Fault::hold(endpoint, fault::When::Before);
+        let (fault, hold) = Fault::hold_before(endpoint);
         self.inject(fault);
         hold
     }
@@ -251,7 +251,7 @@ impl Stub {
     /// Holds the answer to the next call to an endpoint when all of it has been done.
     #[must_use]
     pub fn hold_after(&self, endpoint: &str) -> Hold {
-        let (fault, hold) = Fault::hold(endpoint, fault::When::After);
+        let (fault, hold) = Fault::hold_after(endpoint);
         self.inject(fault);
         hold
     }

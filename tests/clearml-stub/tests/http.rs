@@ -185,3 +185,23 @@ fn a_held_call_waits_and_the_others_do_not() {
         });
     }
 }
+
+#[test]
+fn a_fault_finds_the_call_that_is_meant() {
+    let stub = Stub::start();
+    let token = bearer(&stub);
+    let (task, other) = (
+        stub.enqueued("half_gpu", "train", json!({})),
+        stub.enqueued("half_gpu", "other", json!({})),
+    );
+    let call = |path: &str, task: &str| {
+        let body = json!({ "task": task }).to_string();
+        codes(send(&stub, "POST", path, &token, &body))
+    };
+    stub.inject(Fault::answer("*", 502).changes().about(&task).skip(1));
+    assert_eq!(call("tasks.started", &task), (200, 0));
+    assert_eq!(call("tasks.get_by_id", &task), (200, 0));
+    assert_eq!(call("tasks.ping", &other), (200, 0));
+    assert_eq!(call("tasks.ping", &task), (502, 0));
+    assert_eq!(call("tasks.ping", &task), (200, 0));
+}

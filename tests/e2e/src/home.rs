@@ -280,6 +280,15 @@ impl Home {
     /// When it does not start.
     #[must_use]
     pub fn daemon_unchecked(&self, words: &[&str]) -> Daemon {
+        self.daemon_with(words, &[])
+    }
+
+    /// The same with more variables.
+    ///
+    /// # Panics
+    /// When it does not start.
+    #[must_use]
+    pub fn daemon_with(&self, words: &[&str], variables: &[(&str, &str)]) -> Daemon {
         let log = File::options()
             .create(true)
             .append(true)
@@ -287,6 +296,7 @@ impl Home {
             .expect("the folder can be written");
         let child = self
             .divvy_command(&[&["daemon"], words].concat())
+            .envs(variables.iter().copied())
             .stdout(log.try_clone().expect("a file can be cloned"))
             .stderr(log)
             .spawn()

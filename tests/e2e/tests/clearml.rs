@@ -2,9 +2,17 @@
 //!
 //! The server is the stand-in of `tests/clearml-stub`; `real` has what also runs against a real one.
 
+#[path = "clearml/containers.rs"]
+mod containers;
+#[path = "clearml/crash.rs"]
+mod crash;
 #[path = "clearml/life.rs"]
 mod life;
 #[path = "clearml/peers.rs"]
 mod peers;
 #[path = "clearml/placement.rs"]
 mod placement;
+#[path = "clearml/real.rs"]
+mod real;
+#[path = "clearml/weak.rs"]
+mod weak;

@@ -206,7 +206,8 @@ pub(super) fn enqueue(world: &mut World, body: &Fields) -> Answer {
     queues::remove_from_all(world, task, &queue);
     answer["queued"] = json!(1);
     if flag(body, "verify_watched_queue") {
-        answer["queue_watched"] = json!(world.workers().any(|worker| worker.queues.contains(&queue)));
+        answer["queue_watched"] =
+            json!(world.workers().any(|worker| worker.queues.contains(&queue)));
     }
     answer["fields"]["execution.queue"] = json!(queue);
     Ok(answer)
@@ -324,7 +325,10 @@ fn change(world: &mut World, body: &Fields, to: Status) -> Answer {
     let fields = fields(world, body)?;
     fields.extend(said.clone());
     // What is queued is no longer in development.
-    if let Some(Value::Array(tags)) = fields.get_mut("system_tags").filter(|_| to == Status::Queued) {
+    if let Some(Value::Array(tags)) = fields
+        .get_mut("system_tags")
+        .filter(|_| to == Status::Queued)
+    {
         tags.retain(|tag| tag != "development");
     }
     Ok(updated(Value::Object(said)))

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use divvy_api::v1::{Job, JobState};
-use divvy_clearml_stub::Stub;
+use divvy_clearml_stub::{Status, Stub};
 use serde_json::{Value, json};
 
 use super::Server;
@@ -265,6 +265,34 @@ impl Scene {
         self.home.open(gate);
     }
 
+    /// Says what was called for each task that has not ended: the last of it is where something went wrong.
+    fn tell(&self, stub: &Stub) {
+        let calls = stub.calls();
+        let last: Vec<&str> = calls
+            .iter()
+            .rev()
+            .take(30)
+            .map(|call| call.endpoint.as_str())
+            .collect();
+        eprintln!("── the last of {} calls: {}", calls.len(), last.join(" "));
+        for task in self.tasks.borrow().iter() {
+            let status = stub.status(task);
+            if status.is_some_and(Status::is_terminal) {
+                continue;
+            }
+            eprintln!("── task {task} is {status:?}; calls for it:");
+            let changes = calls.iter().filter(|call| call.endpoint != "tasks.get_all");
+            for call in changes.filter(|call| call.body.to_string().contains(task)) {
+                let text = call.body.to_string();
+                let body: String = text.chars().take(300).collect();
+                eprintln!(
+                    "{} {} {}/{} {body}",
+                    call.at, call.endpoint, call.code, call.subcode
+                );
+            }
+        }
+    }
+
     /// What callers did that the stand-in is strict about.
     #[track_caller]
     pub fn assert_no_complaints(&self) {
@@ -275,7 +303,10 @@ impl Scene {
 
 impl Drop for Scene {
     fn drop(&mut self) {
-        if self.server.as_stub().is_some() {
+        if let Some(stub) = self.server.as_stub() {
+            if std::thread::panicking() {
+                self.tell(stub);
+            }
             return;
         }
         for task in self.tasks.take() {

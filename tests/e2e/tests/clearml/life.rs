@@ -10,9 +10,8 @@ use serde_json::json;
 
 const HALVES: [&str; 1] = ["half_gpu=0.5"];
 
-#[test]
-fn a_program_that_fails_makes_a_failed_task_and_a_free_slot() {
-    let scene = Scene::new("a100-80gb:1");
+/// A program that fails.
+pub fn a_failed_program_frees_its_slot(scene: &Scene) {
     scene.open("bad");
     let bad = scene
         .draft("bad", &scene.program("bad", 3), &json!({}))
@@ -22,6 +21,12 @@ fn a_program_that_fails_makes_a_failed_task_and_a_free_slot() {
     let fields = bad.becomes("failed");
     assert_eq!(fields["status_reason"], "worker execution exit code 3");
     assert_eq!(next.runs_on(), "gpu0");
+}
+
+#[test]
+fn a_program_that_fails_makes_a_failed_task_and_a_free_slot() {
+    let scene = Scene::new("a100-80gb:1");
+    a_failed_program_frees_its_slot(&scene);
     scene.assert_no_complaints();
 }
 
@@ -167,7 +172,11 @@ fn a_slot_whose_processes_are_killed_is_free_and_its_task_failed() {
 
 #[test]
 fn a_daemon_that_is_killed_and_started_again_knows_its_slots() {
-    let scene = Scene::new("a100-80gb:1");
+    a_killed_daemon_knows_its_slots(&Scene::new("a100-80gb:1"));
+}
+
+/// The daemon is killed and started again while its children run.
+pub fn a_killed_daemon_knows_its_slots(scene: &Scene) {
     let first = scene.enqueued("half_gpu", "first");
     let daemon = scene.daemon("0", &HALVES, &[]);
     assert_eq!(first.runs_on(), "gpu0.5a");

@@ -5,7 +5,7 @@ use divvy_e2e::until;
 use serde_json::json;
 
 /// The seed's queues, in its order.
-pub const SEED: [&str; 4] = [
+const SEED: [&str; 4] = [
     "dual_gpu=2",
     "quarter_gpu=0.25",
     "half_gpu=0.5",
@@ -14,10 +14,15 @@ pub const SEED: [&str; 4] = [
 
 /// The seed's example: one task in each of four queues, on three GPUs.
 pub fn seeds_example(scene: &Scene) {
+    seeds_example_with(scene, &[]);
+}
+
+/// The same with more flags for the daemon.
+pub fn seeds_example_with(scene: &Scene, flags: &[&str]) {
     // Put there in another order than that of the queues, before anybody looks.
     let [single, half, quarter, dual] = ["single", "half", "quarter", "dual"]
         .map(|size| scene.enqueued(&format!("{size}_gpu"), size));
-    let _daemon = scene.daemon("0-2", &SEED, &[]);
+    let _daemon = scene.daemon("0-2", &SEED, flags);
     assert_eq!(dual.runs_on(), "gpu0,1");
     assert_eq!(quarter.runs_on(), "gpu2.25a");
     assert_eq!(half.runs_on(), "gpu2.5a");

@@ -1,0 +1,218 @@
+//! `kill -9` of the daemon anywhere between claim and terminal state: every task runs once, or is back in its queue.
+
+use std::path::Path;
+
+use divvy_clearml_stub::{Fault, Hold};
+use divvy_e2e::clearml::{Scene, Task};
+use divvy_e2e::{Daemon, until};
+
+const QUEUES: [&str; 2] = ["half_gpu=0.5", "single_gpu=1"];
+
+/// Two tasks: one whose life the daemon is killed in, and one that needs what it leaves.
+fn tasks(scene: &Scene) -> [Task<'_>; 2] {
+    scene.open("task");
+    scene.open("next");
+    [
+        scene.enqueued("half_gpu", "task"),
+        scene.enqueued("single_gpu", "next"),
+    ]
+}
+
+/// After another start: both ran once, nobody is left over, and nothing is held for nobody.
+fn all_is_well(scene: &Scene, tasks: &[Task<'_>], at: &str) {
+    for task in tasks {
+        until(&format!("{at}: task {} is over", task.id()), || {
+            (task.status() == "completed").then_some(())
+        });
+        assert_eq!(task.runs(), 1, "{at}: {:?}", task.notes());
+    }
+    for queue in ["half_gpu", "single_gpu"] {
+        assert_eq!(scene.stub().waiting(queue), [] as [String; 0], "{at}");
+    }
+    until(&format!("{at}: no slot is registered"), || {
+        let workers = scene.stub().workers();
+        workers
+            .iter()
+            .all(|worker| worker.id == "node1:dgpu0")
+            .then_some(())
+    });
+    until(&format!("{at}: no slice is left"), || {
+        let jobs = scene.home.call(scene.home.client().jobs(false)).ok()?;
+        jobs.is_empty().then_some(())
+    });
+    until(&format!("{at}: no record is left"), || {
+        is_empty(&scene.home.path().join("clearml")).then_some(())
+    });
+    scene.assert_no_complaints();
+}
+
+fn is_empty(folder: &Path) -> bool {
+    let Ok(entries) = std::fs::read_dir(folder) else {
+        return true;
+    };
+    let mut names = entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().into_string().ok());
+    !names.any(|name| name.ends_with(".json"))
+}
+
+/// Kills the daemon at the call number `nth` that changes something about the task, for all of them from `first` on in steps.
+fn crash_at_calls(hold_at: fn(&str) -> (Fault, Hold), words: &str, first: usize, step: usize) {
+    for nth in (first..).step_by(step) {
+        let scene = Scene::new("a100-80gb:1");
+        let tasks = tasks(&scene);
+        let (fault, hold) = hold_at("*");
+        scene
+            .stub()
+            .inject(fault.changes().about(&tasks[0].id()).skip(nth));
+        let daemon = scene.daemon("0", &QUEUES, &[]);
+        until("the call comes, or never will", || {
+            (hold.is_reached() || tasks[1].status() == "completed").then_some(())
+        });
+        if !hold.is_reached() {
+            assert!(nth >= 10, "there are more calls than that: {nth}");
+            return;
+        }
+        daemon.crash();
+        hold.release();
+        let _daemon = scene.daemon("0", &QUEUES, &[]);
+        all_is_well(&scene, &tasks, &format!("{words} call {nth}"));
+    }
+}
+
+#[test]
+fn a_daemon_killed_before_its_call_is_done_loses_nothing() {
+    crash_at_calls(Fault::hold_before, "before", 0, 2);
+}
+
+#[test]
+fn a_daemon_killed_before_any_other_call_is_done_loses_nothing() {
+    crash_at_calls(Fault::hold_before, "before", 1, 2);
+}
+
+#[test]
+fn a_daemon_killed_when_its_call_is_done_and_not_answered_loses_nothing() {
+    crash_at_calls(Fault::hold_after, "after", 0, 2);
+}
+
+#[test]
+fn a_daemon_killed_when_any_other_call_is_done_and_not_answered_loses_nothing() {
+    crash_at_calls(Fault::hold_after, "after", 1, 2);
+}
+
+/// Points of the agent between two of the front end's calls, see `crates/agent/src/failpoint.rs`.
+const POINTS: [&str; 16] = [
+    "journal.commit:1",
+    "journal.commit:2",
+    "journal.commit:3",
+    "journal.commit:4",
+    "journal.commit:5",
+    "journal.commit:6",
+    "journal.commit:7",
+    "journal.commit:8",
+    "confirm.granted",
+    "confirm.intent",
+    "confirm.kept",
+    "confirm.answered",
+    "confirm.prepared",
+    "confirm.spawned",
+    "end.freed",
+    "end.forgotten",
+];
+
+/// Waits until the daemon has died, or everything is done without its having come to the point.
+fn dies(daemon: &Daemon, tasks: &[Task<'_>]) -> bool {
+    let stat = format!("/proc/{}/stat", daemon.pid());
+    until("the daemon dies, or all is done", || {
+        // A dead child that nobody has waited for is a zombie.
+        let stat = std::fs::read_to_string(&stat).unwrap_or_default();
+        let is_dead = stat
+            .rsplit_once(") ")
+            .is_none_or(|(_, state)| state.starts_with('Z'));
+        let is_done = tasks.iter().all(|task| task.status() == "completed");
+        (is_dead || is_done).then_some(is_dead)
+    })
+}
+
+fn crash_at_points(points: &[&str]) {
+    let mut died = 0;
+    for point in points {
+        let scene = Scene::new("a100-80gb:1");
+        let tasks = tasks(&scene);
+        let words = scene.words("0", &QUEUES);
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let daemon = scene.home.daemon_with(&words, &[("DIVVY_CRASH_AT", point)]);
+        if dies(&daemon, &tasks) {
+            died += 1;
+            drop(daemon);
+            let _daemon = scene.daemon("0", &QUEUES, &[]);
+            all_is_well(&scene, &tasks, point);
+        }
+    }
+    assert!(
+        died * 2 > points.len(),
+        "few of the points are ever reached: {died}"
+    );
+}
+
+#[test]
+fn a_daemon_that_dies_between_two_of_its_records_loses_nothing() {
+    crash_at_points(&POINTS[..8]);
+}
+
+#[test]
+fn a_daemon_that_dies_while_it_starts_or_ends_a_task_loses_nothing() {
+    crash_at_points(&POINTS[8..]);
+}
+
+#[test]
+fn a_server_that_is_away_for_a_while_loses_nothing() {
+    for (words, fault) in [
+        ("maintenance", Fault::answer("*", 503).times(12)),
+        ("too many requests", Fault::answer("*", 429).times(6)),
+        ("a gateway", Fault::answer("*", 502).times(6)),
+        ("dropped before", Fault::drop_before("*").times(6)),
+        ("dropped after", Fault::drop_after("*").changes().times(4)),
+    ] {
+        let scene = Scene::new("a100-80gb:1");
+        let tasks = tasks(&scene);
+        let daemon = scene.daemon("0", &QUEUES, &[]);
+        // From the claim on, so that it is in the middle of a task.
+        scene.stub().inject(fault.about(&tasks[0].id()));
+        all_is_well(&scene, &tasks, words);
+        drop(daemon);
+    }
+}
+
+#[test]
+fn a_token_that_counts_no_more_is_renewed() {
+    let scene = Scene::new("a100-80gb:1");
+    let tasks = tasks(&scene);
+    let hold = scene.stub().hold_after("queues.get_next_task");
+    let _daemon = scene.daemon("0", &QUEUES, &[]);
+    until("the task is claimed", || hold.is_reached().then_some(()));
+    scene.stub().with(|world| world.revoke_tokens());
+    hold.release();
+    all_is_well(&scene, &tasks, "a new token");
+}
+
+#[test]
+fn an_old_server_that_pops_whatever_is_first_gets_back_what_was_not_meant() {
+    let scene = Scene::new("a100-80gb:1");
+    scene.stub().with(|world| world.is_old = true);
+    let tasks = tasks(&scene);
+    // Somebody else takes the first one between the look and the claim.
+    let hold = scene.stub().hold_before("queues.get_next_task");
+    let _daemon = scene.daemon("0", &QUEUES, &[]);
+    until("the claim comes", || hold.is_reached().then_some(()));
+    scene.stub().must(
+        "queues.remove_task",
+        serde_json::json!({ "queue": scene.queue_id("half_gpu"), "task": tasks[0].id() }),
+    );
+    let other = scene.enqueued("half_gpu", "other");
+    scene.open("other");
+    hold.release();
+    other.becomes("completed");
+    assert_eq!(other.runs(), 1);
+    assert_eq!(tasks[0].runs(), 0, "it was somebody else's");
+}
