@@ -8,6 +8,7 @@ mod bench;
 mod cargo;
 mod demo;
 mod deny;
+mod dist;
 mod gpu;
 mod smi;
 mod soak;
@@ -45,6 +46,8 @@ enum Verb {
     Gpu(gpu::Args),
     /// Random programs against the limiter, for as long as you like
     Soak(soak::Args),
+    /// What a release ships, built, tried and summed: target/dist
+    Dist(dist::Args),
     /// Generate the tables of NVIDIA's exported symbols from NVIDIA's headers
     Symbols(symbols::Args),
 }
@@ -56,6 +59,7 @@ fn main() -> ExitCode {
         Verb::Bench(args) => bench::measure(&args),
         Verb::Gpu(args) => gpu::accept(&args),
         Verb::Soak(args) => soak::go_on(&args),
+        Verb::Dist(args) => dist::make(&args),
         Verb::Symbols(args) => symbols::run(&args),
     };
     match outcome {

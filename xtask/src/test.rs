@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 
 use crate::cargo::{self, cargo};
 use crate::steps::{answer, run, step};
-use crate::{allocators, deny, smi, tools, venv};
+use crate::{allocators, deny, dist, smi, tools, venv};
 
 /// End-to-end tests of what the limiter holds.
 const OF_THE_LIMITER: [&str; 10] = [
@@ -103,6 +103,11 @@ pub fn everything() -> Result<()> {
             || test(&OF_THE_LIMITER, Some("preload")),
         )?;
     }
+    step(
+        "release",
+        "what a release ships is made from this build, installed and used",
+        || dist::release(true),
+    )?;
     ensure!(tally.passed > 0, "no test ran");
     eprintln!();
     say_tally(tally);

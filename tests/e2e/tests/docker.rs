@@ -2,6 +2,10 @@
 
 #[path = "docker/guest.rs"]
 mod guest;
+#[path = "docker/inside.rs"]
+mod inside;
+#[path = "docker/stock.rs"]
+mod stock;
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
