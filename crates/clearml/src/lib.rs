@@ -19,6 +19,7 @@ pub mod slot;
 mod stop;
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use divvy_core::{Amount, QueueName};
 
@@ -103,15 +104,35 @@ pub enum Error {
     Runtime(#[source] std::io::Error),
 }
 
+/// Asks the server whether it takes the keys; for whoever starts the front end and goes away. A server that does not answer in
+/// ten seconds says nothing either way.
+///
+/// # Errors
+/// When it refuses them, or nothing can be asked at all.
+pub fn check(settings: &Settings) -> Result<(), Error> {
+    let server = server::Server::new(&settings.api, &settings.worker_name)?;
+    let login = async { tokio::time::timeout(CHECK, server.login()).await };
+    match runtime()?.block_on(login) {
+        Ok(Err(error)) if error.refusal().is_some() => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
+/// How long [`check`] waits.
+const CHECK: Duration = Duration::from_secs(10);
+
+fn runtime() -> Result<tokio::runtime::Runtime, Error> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(Error::Runtime)
+}
+
 /// Serves until `stop` says so; blocks its thread, and runs what it needs in it.
 ///
 /// # Errors
 /// Before it serves, for whatever keeps it from doing so: keys that the server refuses, queues that it does not have, an agent
 /// that does not answer. After that it goes on through every failure of server and agent that can pass.
 pub fn run(options: Options, stop: Stop) -> Result<(), Error> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(Error::Runtime)?;
-    tokio::task::LocalSet::new().block_on(&runtime, frontend::serve(options, stop))
+    tokio::task::LocalSet::new().block_on(&runtime()?, frontend::serve(options, stop))
 }

@@ -95,6 +95,33 @@ fn projects() {
 }
 
 #[test]
+fn where_a_job_stands_that_is_to_be_confirmed_is_described() {
+    use divvy_api::v1::{Confirmation, JobState};
+    let mut job = fixtures::jobs().remove(0);
+    assert!(!render::describe(&job, view(80)).contains("confirmed"));
+    job.labels = [("clearml.task".to_owned(), "4f2".to_owned())].into();
+    for (state, confirmation, words) in [
+        (
+            JobState::Queued,
+            Confirmation::Ahead,
+            "not before it has its slice",
+        ),
+        (JobState::Starting, Confirmation::Awaited, "not yet"),
+        (JobState::Running, Confirmation::Given, "yes"),
+        (JobState::Ended, Confirmation::Ahead, "no"),
+    ] {
+        (job.state, job.confirmation) = (state, Some(confirmation));
+        let described = render::describe(&job, view(80));
+        let line = described.lines().find(|line| line.starts_with("confirmed"));
+        assert!(
+            line.is_some_and(|line| line.ends_with(words)),
+            "{described}"
+        );
+        assert!(described.contains("clearml.task=4f2"), "{described}");
+    }
+}
+
+#[test]
 fn what_is_said_of_a_jobs_terms_is_described() {
     let mut job = fixtures::jobs().remove(0);
     job.priority = 5;

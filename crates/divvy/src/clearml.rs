@@ -12,11 +12,12 @@ use divvy_clearml::{Mode, Options, Served, ServerQueue, Settings, Stop, containe
 use divvy_cli::ClearMl;
 use divvy_core::{Amount, QueueName, QueueSpec};
 
-/// What is to work beside the daemon. Everything that can be found wrong without the server is found wrong here.
+/// What is to work beside the daemon. Everything that can be found wrong without the server is found wrong here; with
+/// `detached`, where nobody will see what the daemon says, also keys that the server refuses.
 ///
 /// # Errors
-/// [`ErrorCode::Usage`] for a configuration that cannot be used.
-pub fn beside(asked: ClearMl, queues: Vec<QueueSpec>) -> Result<Beside, Error> {
+/// [`ErrorCode::Usage`] for a configuration that cannot be used, [`ErrorCode::NotAllowed`] for those keys.
+pub fn beside(asked: ClearMl, queues: Vec<QueueSpec>, detached: bool) -> Result<Beside, Error> {
     let settings = Settings::read(asked.config_file.as_deref()).map_err(|error| wrong(&error))?;
     let mode = match (asked.dynamic, asked.gpus) {
         (true, gpus) => Mode::Dynamic {
@@ -36,6 +37,9 @@ pub fn beside(asked: ClearMl, queues: Vec<QueueSpec>) -> Result<Beside, Error> {
     };
     // Read once here, so that what is wrong in it is said before anything serves.
     container::Runner::read(&settings, &run).map_err(|error| wrong(&error))?;
+    if detached {
+        divvy_clearml::check(&settings).map_err(failed)?;
+    }
     let about = FrontEnd {
         kind: "clearml".to_owned(),
         worker: settings

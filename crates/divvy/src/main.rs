@@ -13,7 +13,8 @@ fn main() -> ExitCode {
     let backend = Backend {
         daemon: |mut asked| {
             let beside = asked.clearml.take();
-            let beside = beside.map(|clearml| clearml::beside(clearml, asked.queues.clone()));
+            let beside = beside
+                .map(|clearml| clearml::beside(clearml, asked.queues.clone(), asked.detached));
             divvy_agent::daemon(daemon(asked), beside.transpose()?)
         },
         supervise: divvy_agent::supervise,

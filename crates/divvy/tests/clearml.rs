@@ -152,9 +152,12 @@ fn keys_that_the_server_refuses_and_queues_that_it_does_not_have_end_the_daemon(
             .conf()
             .replace(divvy_clearml_stub::ACCESS_KEY, "NOBODY"),
     );
-    let (code, said) = told(&home.daemon("--sim a100-80gb:1 --clearml --queue default"));
-    assert_eq!(code, Some(4), "{said}");
-    assert!(said.contains("hint: make new keys"), "{said}");
+    for more in ["", " --detached"] {
+        let line = format!("--sim a100-80gb:1 --clearml --queue default{more}");
+        let (code, said) = told(&home.daemon(&line));
+        assert_eq!(code, Some(4), "{said}");
+        assert!(said.contains("hint: make new keys"), "{said}");
+    }
     drop(home);
     let home = Home::new(&stub.conf());
     let (code, said) = told(&home.daemon("--sim a100-80gb:1 --clearml --queue nothing_here"));
