@@ -55,6 +55,7 @@ pub struct Observed {
     pub reserved: Bytes,
     pub used: Bytes,
     pub utilization_percent: Option<u32>,
+    pub temperature_celsius: Option<u32>,
     /// What was done on it, where it was asked this time and is told.
     pub worked: Option<Worked>,
     pub processes: Vec<GpuProcess>,
@@ -83,6 +84,7 @@ pub struct Device {
     pub gpu: Gpu,
     pub used: Bytes,
     pub utilization_percent: Option<u32>,
+    pub temperature_celsius: Option<u32>,
     /// What a context costs each process before its first allocation.
     pub overhead: Bytes,
     /// Processes that use the GPU and belong to no slice.
@@ -125,6 +127,7 @@ impl Device {
             gpu,
             used: observed.used,
             utilization_percent: observed.utilization_percent,
+            temperature_celsius: observed.temperature_celsius,
             overhead,
             unmanaged: Vec::new(),
             mismatch: None,
@@ -162,6 +165,7 @@ impl Device {
         let Observed {
             used,
             utilization_percent,
+            temperature_celsius,
             processes,
             mig,
             ..
@@ -172,6 +176,7 @@ impl Device {
         let offers_another = self.offer != offer;
         self.offer = offer;
         self.utilization_percent = *utilization_percent;
+        self.temperature_celsius = *temperature_celsius;
         self.unmanaged.clone_from(&seen.strangers);
         self.says_who = processes.iter().all(|process| process.used.is_some());
         std::mem::replace(&mut self.gpu.foreign, foreign) != foreign || offers_another
@@ -197,6 +202,7 @@ mod tests {
             reserved: Bytes::ZERO,
             used: Bytes::ZERO,
             utilization_percent: None,
+            temperature_celsius: None,
             worked: None,
             processes: Vec::new(),
             mig: Some(Sight {

@@ -37,6 +37,7 @@ library! {
         nvmlDeviceGetMemoryInfo,
         nvmlDeviceGetMemoryInfo_v2,
         nvmlDeviceGetUtilizationRates,
+        nvmlDeviceGetTemperature,
         nvmlDeviceGetComputeRunningProcesses_v3,
         nvmlDeviceGetGraphicsRunningProcesses_v3,
         nvmlDeviceGetMPSComputeRunningProcesses_v3,
@@ -365,6 +366,20 @@ impl Device<'_> {
                 gpu: rates.gpu,
                 memory: rates.memory,
             })),
+            Err(error) if error.is_unsupported() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Degrees Celsius of the die; `None` where the GPU does not say.
+    pub fn temperature(&self) -> Result<Option<u32>, Error> {
+        let get = &self.nvml.functions.nvmlDeviceGetTemperature;
+        let mut celsius = 0;
+        // SAFETY: our own handle, and a number to write into.
+        match self.call(get, |get| unsafe {
+            get(self.handle, nvmlTemperatureSensors_t::GPU, &raw mut celsius)
+        }) {
+            Ok(()) => Ok(Some(celsius)),
             Err(error) if error.is_unsupported() => Ok(None),
             Err(error) => Err(error),
         }

@@ -337,6 +337,7 @@ impl Cycle {
             memory_unmanaged_bytes: gpu.foreign.get(),
             share_allocated: slices.iter().map(|slice| slice.share).sum(),
             utilization_percent: device.utilization_percent,
+            temperature_celsius: device.temperature_celsius,
             context_overhead_bytes: device.overhead.get(),
             slices,
             unmanaged_pids: device.unmanaged.clone(),

@@ -151,6 +151,7 @@ impl Source {
             utilization => utilization.ok().flatten(),
         };
         let utilization_percent = utilization.map(|utilization| utilization.gpu);
+        let temperature_celsius = device.temperature().ok().flatten();
         Ok(Observed {
             mig: self.sight(device, &uuid)?,
             worked: self.samples.of(device, &uuid, utilization_percent),
@@ -161,6 +162,7 @@ impl Source {
             reserved: Bytes::new(memory.reserved),
             used: Bytes::new(memory.used),
             utilization_percent,
+            temperature_celsius,
             processes: device.processes()?.into_iter().map(process).collect(),
         })
     }

@@ -75,6 +75,7 @@ impl World {
             reserved: RESERVED,
             used: Bytes::new(holders.values().sum()),
             utilization_percent: Some(0),
+            temperature_celsius: None,
             processes: holders.iter().map(process).collect(),
             mig: None,
             worked: None,

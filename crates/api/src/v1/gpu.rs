@@ -26,6 +26,9 @@ pub struct Gpu {
     pub share_allocated: u16,
     /// Percent of time a kernel was running, by the driver's account.
     pub utilization_percent: Option<u32>,
+    /// Degrees of its die; absent where the driver does not say.
+    #[serde(default)]
+    pub temperature_celsius: Option<u32>,
     /// What one process costs before its first allocation, as measured here.
     pub context_overhead_bytes: u64,
     pub slices: Vec<GpuSlice>,

@@ -88,6 +88,10 @@ fn of_gpus(gpus: &[Gpu]) -> BTreeMap<&'static str, Value> {
         "gpu_usage",
         list(&|gpu| json!(gpu.utilization_percent.unwrap_or(0))),
     );
+    stats.insert(
+        "gpu_temperature",
+        list(&|gpu| json!(gpu.temperature_celsius.unwrap_or(0))),
+    );
     stats.insert("gpu_memory_used", list(&|gpu| mib(gpu.memory_used_bytes)));
     stats.insert(
         "gpu_memory_free",

@@ -45,6 +45,8 @@ pub struct Desk {
     /// GPUs that other daemons of our name use.
     foreign: Vec<u32>,
     workers_seen: Option<Instant>,
+    /// The server did not answer when it was last looked at.
+    away: bool,
     /// Part of the keys under which jobs are submitted: no key is used twice.
     nonce: u64,
     tasks: watch::Sender<Option<Arc<Sight>>>,
@@ -66,6 +68,7 @@ impl Desk {
             ours: BTreeSet::new(),
             foreign: Vec::new(),
             workers_seen: None,
+            away: false,
             nonce: u64::try_from(now_ms()).unwrap_or_default(),
             tasks: watch::Sender::new(None),
             said: mpsc::unbounded_channel(),
@@ -212,6 +215,17 @@ impl Desk {
         if std::mem::take(&mut self.look_again) {
             self.look();
         }
+        match (&seen.trouble, self.away) {
+            (Some(error), false) => {
+                tracing::warn!(
+                    error,
+                    "the ClearML server cannot be looked at; trying again with each look"
+                );
+            }
+            (None, true) => tracing::info!("the ClearML server answers again"),
+            _ => {}
+        }
+        self.away = seen.trouble.is_some();
         let now = jiff::Zoned::now().datetime();
         self.gone.retain(|(_, epoch)| *epoch > seen.epoch);
         for (line, facts) in self.lines.iter_mut().zip(seen.queues) {
@@ -324,25 +338,33 @@ impl Desk {
             None => return,
         };
         for at in 0..self.lines.len() {
-            for step in steps(&self.lines[at].view) {
-                match step {
-                    Step::Cancel(mirror) => {
-                        self.lines[at].view.mirrors.retain(|other| *other != mirror);
-                        cancel(&self.hand, mirror);
-                    }
-                    Step::Submit(task) => {
-                        self.nonce += 1;
-                        let nonce = self.nonce;
-                        if !self.lines[at].submit(&self.hand, &task, nonce, &on).await {
-                            break;
-                        }
-                    }
-                    Step::Claim(mirror) => self.claim(at, mirror).await,
-                }
-            }
-            let line = &mut self.lines[at];
-            line.stand_by(at, &self.hand, &self.heads.0);
+            // A job may have its slice as soon as it is submitted.
+            while self.step(at, &on).await {}
+            self.lines[at].stand_by(at, &self.hand, &self.heads.0);
         }
+    }
+
+    /// Does what is to be done about a queue now; `true` if there may be more of it.
+    async fn step(&mut self, at: usize, on: &[u32]) -> bool {
+        let steps = steps(&self.lines[at].view);
+        let is_more = !steps.is_empty();
+        for step in steps {
+            match step {
+                Step::Cancel(mirror) => {
+                    self.lines[at].view.mirrors.retain(|other| *other != mirror);
+                    cancel(&self.hand, mirror);
+                }
+                Step::Submit(task) => {
+                    self.nonce += 1;
+                    let nonce = self.nonce;
+                    if !self.lines[at].submit(&self.hand, &task, nonce, on).await {
+                        return false;
+                    }
+                }
+                Step::Claim(mirror) => self.claim(at, mirror).await,
+            }
+        }
+        is_more
     }
 
     /// Indexes of GPUs that tasks may be on, empty for all of them; `None`: there is none.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::drive::Sight;
 use super::hand::Hand;
-use crate::server::{QueueFacts, Worker};
+use crate::server::{QueueFacts, ServerError, Worker};
 use crate::slot::is_slot_of;
 
 /// What one look is to look at.
@@ -28,47 +28,48 @@ pub struct Seen {
     pub queues: Vec<Option<QueueFacts>>,
     pub tasks: Option<Arc<Sight>>,
     pub workers: Option<Vec<Worker>>,
+    /// Why something was not said: then the rest was not asked for.
+    pub trouble: Option<String>,
 }
 
 /// How many seconds a worker may be unheard and still counts.
 const LAST_SEEN: u64 = 600;
 
-/// Looks once.
+/// Looks once. What fails ends the look: a server that does not answer is not asked three things.
 pub async fn look(hand: Arc<Hand>, ask: Ask) -> Seen {
-    let mut queues = Vec::new();
-    for (queue, most) in &ask.queues {
-        let found = hand.server.head(queue, *most).await;
-        if let Err(error) = &found {
-            tracing::warn!(queue, %error, "the queue cannot be looked at");
-        }
-        queues.push(found.ok());
-    }
-    let begun = hand.elapsed();
-    let tasks = match ask.tasks.is_empty() {
-        true => None,
-        false => match hand.server.tasks(&ask.tasks).await {
-            Ok(found) => {
-                let mut tasks: BTreeMap<_, _> =
-                    ask.tasks.into_iter().map(|id| (id, None)).collect();
-                tasks.extend(found.into_iter().map(|task| (task.id.clone(), Some(task))));
-                Some(Arc::new(Sight { begun, tasks }))
-            }
-            Err(error) => {
-                tracing::warn!(%error, "the tasks that run cannot be looked at");
-                None
-            }
-        },
-    };
-    let workers = match ask.workers {
-        false => None,
-        true => hand.server.workers(LAST_SEEN).await.ok(),
-    };
-    Seen {
+    let mut seen = Seen {
         epoch: ask.epoch,
-        queues,
-        tasks,
-        workers,
+        queues: vec![None; ask.queues.len()],
+        tasks: None,
+        workers: None,
+        trouble: None,
+    };
+    if let Err(error) = fill(&hand, ask, &mut seen).await {
+        seen.trouble = Some(error.to_string());
     }
+    seen
+}
+
+async fn fill(hand: &Hand, ask: Ask, seen: &mut Seen) -> Result<(), ServerError> {
+    for ((queue, most), place) in ask.queues.iter().zip(&mut seen.queues) {
+        match hand.server.head(queue, *most).await {
+            Ok(queue) => *place = Some(queue),
+            Err(error) if error.passes() => return Err(error),
+            // One that was deleted says nothing about the others.
+            Err(error) => seen.trouble = Some(error.to_string()),
+        }
+    }
+    if !ask.tasks.is_empty() {
+        let begun = hand.elapsed();
+        let found = hand.server.tasks(&ask.tasks).await?;
+        let mut tasks: BTreeMap<_, _> = ask.tasks.into_iter().map(|id| (id, None)).collect();
+        tasks.extend(found.into_iter().map(|task| (task.id.clone(), Some(task))));
+        seen.tasks = Some(Arc::new(Sight { begun, tasks }));
+    }
+    if ask.workers {
+        seen.workers = Some(hand.server.workers(LAST_SEEN).await?);
+    }
+    Ok(())
 }
 
 /// GPUs that slots of another daemon of our name are on. A worker's id says which: `node1:gpu2.25a`, `node1:gpu0,1`.

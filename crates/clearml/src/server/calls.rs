@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::body::{Event, Popped, QueueFacts, StatusReport, Task, Worker};
 use super::error::{ServerError, Subcode};
-use super::http::{JSON_LINES, Server};
+use super::http::{JSON_LINES, Request, Server};
 
 /// Fields of a task that are read before it runs.
 const BEFORE: [&str; 9] = [
@@ -90,17 +90,18 @@ impl Server {
         Ok(made.id)
     }
 
-    /// A queue with its first `most` tasks.
+    /// A queue with its first `most` tasks, asked once.
     pub async fn head(&self, queue: &str, most: usize) -> Result<QueueFacts, ServerError> {
         let body = json!({"queue": queue, "max_task_entries": most});
-        let found: OneQueue = self.call("queues.get_by_id", body).await?;
+        let found: OneQueue = self.call_once("queues.get_by_id", body).await?;
         Ok(found.queue)
     }
 
     /// Takes this task from its queue if it is the first there. A server older than API 2.21 takes the first, whichever it is.
     pub async fn pop(&self, queue: &str, task: &str) -> Result<Popped, ServerError> {
         let body = json!({"queue": queue, "task": task, "get_task_info": true});
-        self.call("queues.get_next_task", body).await
+        // Asked twice, it would say of a task that it has just given us that it is not there.
+        self.call_once("queues.get_next_task", body).await
     }
 
     /// Puts a task into a queue, last.
@@ -119,22 +120,17 @@ impl Server {
 
     /// A task with what is needed to run it.
     pub async fn task(&self, task: &str) -> Result<Option<Task>, ServerError> {
-        let found = self.tasks_with(&[task.to_owned()], &BEFORE).await?;
-        Ok(found.into_iter().next())
+        let found: Tasks = self
+            .call("tasks.get_all", of_tasks(&[task.to_owned()], &BEFORE))
+            .await?;
+        Ok(found.tasks.into_iter().next())
     }
 
-    /// What has become of these tasks; those that are gone are left out.
+    /// What has become of these tasks, asked once; those that are gone are left out.
     pub async fn tasks(&self, tasks: &[String]) -> Result<Vec<Task>, ServerError> {
-        self.tasks_with(tasks, &WHILE).await
-    }
-
-    async fn tasks_with(
-        &self,
-        tasks: &[String],
-        fields: &[&str],
-    ) -> Result<Vec<Task>, ServerError> {
-        let body = json!({"id": tasks, "only_fields": fields, "search_hidden": true});
-        let found: Tasks = self.call("tasks.get_all", body).await?;
+        let found: Tasks = self
+            .call_once("tasks.get_all", of_tasks(tasks, &WHILE))
+            .await?;
         Ok(found.tasks)
     }
 
@@ -231,17 +227,18 @@ impl Server {
             .map(drop)
     }
 
+    /// What a worker does and has, asked once: the next report says it again.
     pub async fn report(&self, report: &StatusReport) -> Result<(), ServerError> {
         let body = serde_json::to_value(report).unwrap_or_default();
-        self.call::<Unread>("workers.status_report", body)
+        self.call_once::<Unread>("workers.status_report", body)
             .await
             .map(drop)
     }
 
-    /// Workers that were heard of in the last `seconds`.
+    /// Workers that were heard of in the last `seconds`, asked once.
     pub async fn workers(&self, seconds: u64) -> Result<Vec<Worker>, ServerError> {
         let found: Workers = self
-            .call("workers.get_all", json!({"last_seen": seconds}))
+            .call_once("workers.get_all", json!({"last_seen": seconds}))
             .await?;
         Ok(found.workers)
     }
@@ -254,12 +251,20 @@ impl Server {
             .collect();
         for request in requests(&lines, MOST_REQUEST.min(self.most())) {
             let body = request.join("\n");
-            let _: Unread = self
-                .send("events.add_batch", Verb::POST, JSON_LINES, body)
-                .await?;
+            let what = Request {
+                endpoint: "events.add_batch",
+                verb: Verb::POST,
+                kind: JSON_LINES,
+                retries: self.retries(),
+            };
+            self.send::<Unread>(&what, body).await?;
         }
         Ok(())
     }
+}
+
+fn of_tasks(tasks: &[String], fields: &[&str]) -> Value {
+    json!({"id": tasks, "only_fields": fields, "search_hidden": true})
 }
 
 /// Bytes of one request of events, as the stock agent sends them.

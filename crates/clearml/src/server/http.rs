@@ -53,6 +53,16 @@ struct Meta {
     result_msg: String,
 }
 
+/// What a call is, but for its body.
+pub(super) struct Request {
+    pub endpoint: &'static str,
+    pub verb: Verb,
+    /// Type of the body.
+    pub kind: &'static str,
+    /// How often it is tried again.
+    pub retries: u32,
+}
+
 /// How one attempt went.
 enum Attempt {
     Answered(Value),
@@ -114,32 +124,59 @@ impl Server {
             .unwrap_or_default()
     }
 
+    pub(super) fn retries(&self) -> u32 {
+        self.api.http.retries
+    }
+
     pub(super) fn most(&self) -> usize {
         self.api.http.max_request
     }
 
-    /// A call with a JSON body.
+    /// A call with a JSON body, tried again as the configuration says.
     pub(super) async fn call<T: DeserializeOwned>(
         &self,
         endpoint: &'static str,
         body: Value,
+    ) -> Result<T, ServerError> {
+        self.call_with(endpoint, body, self.api.http.retries).await
+    }
+
+    /// The same, tried once: for what must not be done twice, and for what is asked again anyway.
+    pub(super) async fn call_once<T: DeserializeOwned>(
+        &self,
+        endpoint: &'static str,
+        body: Value,
+    ) -> Result<T, ServerError> {
+        self.call_with(endpoint, body, 0).await
+    }
+
+    async fn call_with<T: DeserializeOwned>(
+        &self,
+        endpoint: &'static str,
+        body: Value,
+        retries: u32,
     ) -> Result<T, ServerError> {
         let verb = match self.api.http.method {
             Method::Get => Verb::GET,
             Method::Post => Verb::POST,
             Method::Put => Verb::PUT,
         };
-        self.send(endpoint, verb, JSON, body.to_string()).await
+        let what = Request {
+            endpoint,
+            verb,
+            kind: JSON,
+            retries,
+        };
+        self.send(&what, body.to_string()).await
     }
 
-    /// A call with this body, of this type.
+    /// A call with this body.
     pub(super) async fn send<T: DeserializeOwned>(
         &self,
-        endpoint: &'static str,
-        verb: Verb,
-        kind: &'static str,
+        what: &Request,
         body: String,
     ) -> Result<T, ServerError> {
+        let endpoint = what.endpoint;
         if body.len() > self.most() {
             return Err(ServerError::TooLarge {
                 endpoint,
@@ -151,11 +188,11 @@ impl Server {
         loop {
             let bearer = self.bearer().await?;
             let answer = self
-                .repeat(endpoint, || {
+                .repeat(endpoint, what.retries, || {
                     self.http
-                        .request(verb.clone(), format!("{}/{endpoint}", self.api.server))
+                        .request(what.verb.clone(), format!("{}/{endpoint}", self.api.server))
                         .header(AUTHORIZATION, bearer.clone())
-                        .header(CONTENT_TYPE, kind)
+                        .header(CONTENT_TYPE, what.kind)
                         .body(body.clone())
                 })
                 .await;
@@ -188,7 +225,7 @@ impl Server {
         }
         let given = self.lock().as_ref().map(|token| token.text.clone());
         let data = self
-            .repeat(endpoint, || {
+            .repeat(endpoint, self.api.http.retries, || {
                 let request = self
                     .http
                     .post(format!("{}/{endpoint}", self.api.server))
@@ -243,6 +280,7 @@ impl Server {
     async fn repeat(
         &self,
         endpoint: &'static str,
+        retries: u32,
         request: impl Fn() -> reqwest::RequestBuilder,
     ) -> Result<Value, ServerError> {
         let http = &self.api.http;
@@ -253,8 +291,8 @@ impl Server {
                 Attempt::Answered(data) => return Ok(data),
                 Attempt::Failed(error) => return Err(error),
                 Attempt::Later(code, why) => {
-                    let for_ever = code == 503 && http.wait_on_maintenance;
-                    if attempt > http.retries && !for_ever {
+                    let for_ever = code == 503 && http.wait_on_maintenance && retries > 0;
+                    if attempt > retries && !for_ever {
                         return Err(ServerError::Unreachable {
                             endpoint,
                             server: self.api.server.clone(),

@@ -91,6 +91,7 @@ impl Scene {
             reserved: Bytes::gib(1),
             used: Bytes::gib(20),
             utilization_percent: None,
+            temperature_celsius: None,
             worked: None,
             processes: processes.collect(),
             mig: None,
