@@ -20,7 +20,7 @@ pub struct Args {
     /// With --counts: write down what is counted as what is expected
     #[arg(long, requires = "counts")]
     record: bool,
-    /// Only these parts: calls, usable, latency, throughput, shares, processes, ledger
+    /// Only these parts: calls, usable, latency, throughput, crowd, shares, processes, ledger
     #[arg(long, value_name = "PART", num_args = 1..)]
     only: Vec<String>,
 }
@@ -84,6 +84,9 @@ pub fn measure(args: &Args) -> Result<()> {
             // A quick run is not to be quoted.
             if !args.quick {
                 bench.arg("--page").arg(root().join("docs/compute.md"));
+                bench
+                    .arg("--queue-page")
+                    .arg(root().join("docs/performance.md"));
             }
             if args.quick {
                 bench.arg("--quick");

@@ -1,4 +1,7 @@
-//! `cargo xtask soak`: random programs against the limiter for as long as one likes (`crates/shim/tests/model`).
+//! `cargo xtask soak`: seeded runs, more than the tests have time for: of the whole agent on a simulated machine
+//! (`crates/agent/src/simulation.rs`), any number of jobs through planner and journal (`crates/agent/src/store/soak.rs`), then random programs against the limiter for as long as one likes (`crates/shim/tests/model`).
+
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 use clap::Args as Arguments;
@@ -8,18 +11,74 @@ use crate::steps::{run, step};
 
 #[derive(Arguments)]
 pub struct Args {
-    /// How long, in seconds
+    /// How many runs of the agent
+    #[arg(long, default_value_t = 10_000)]
+    runs: u64,
+    /// How many jobs pass through planner and journal
+    #[arg(long, default_value_t = 100_000)]
+    jobs: u64,
+    /// How long programs are run against the limiter, in seconds
     #[arg(long, default_value_t = 600)]
     seconds: u64,
-    /// How many steps each run has
+    /// How many steps each run against the limiter has
     #[arg(long, default_value_t = 400)]
     steps: u64,
-    /// Run this seed alone, as a failure names it
+    /// Run this seed of the limiter's alone, as a failure names it
     #[arg(long)]
     seed: Option<u64>,
+    /// Run this seed of the agent's alone, as a failure names it
+    #[arg(long, conflicts_with = "seed")]
+    agent_seed: Option<u64>,
 }
 
 pub fn go_on(args: &Args) -> Result<()> {
+    if args.seed.is_none() {
+        agent(args)?;
+    }
+    if args.seed.is_none() && args.agent_seed.is_none() {
+        journal(args)?;
+    }
+    match args.agent_seed {
+        Some(_) => Ok(()),
+        None => limiter(args),
+    }
+}
+
+fn agent(args: &Args) -> Result<()> {
+    // Fresh ones: those of the tests have been tried.
+    let fresh = || {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        now.map_or(1, |now| now.as_secs() << 20)
+    };
+    let (seed, runs) = match args.agent_seed {
+        Some(seed) => (seed, 1),
+        None => (fresh(), args.runs),
+    };
+    let mut command = cargo(&["test", "--package", "divvy-agent", "--lib", "simulation::whatever"]);
+    command
+        .args(["--", "--nocapture"])
+        .env("DIVVY_AGENT_SEED", seed.to_string())
+        .env("DIVVY_AGENT_RUNS", runs.to_string());
+    step(
+        "agent",
+        "jobs, crashes and faults on a simulated machine; after every step the laws of the design are checked",
+        || run(&mut command),
+    )
+}
+
+fn journal(args: &Args) -> Result<()> {
+    let mut command = cargo(&["test", "--package", "divvy-agent", "--lib", "store::soak"]);
+    command
+        .args(["--", "--nocapture"])
+        .env("DIVVY_SOAK_JOBS", args.jobs.to_string());
+    step(
+        "journal",
+        "jobs that come, run and are forgotten in virtual time: neither the journal nor the memory grows",
+        || run(&mut command),
+    )
+}
+
+fn limiter(args: &Args) -> Result<()> {
     let mut command = cargo(&["test", "--package", "divvy-shim", "--test", "model"]);
     command
         .args(["--", "--nocapture"])

@@ -5,6 +5,7 @@
 //! counts.rs     the instructions that the limiter adds to a call, compared with what they were
 //! processes.rs  the start of 300 processes in one slice; the ledger's own cost
 //! queue.rs      submit to start on an idle system; jobs a second, beside a bare spawn loop
+//! crowd.rs      ten thousand jobs that wait; a daemon that has nothing to do
 //! shares.rs     what tenants of one GPU get of its time, and what taking turns costs
 //! report.rs     rows, medians, the table, the JSON
 //! ```
@@ -12,6 +13,7 @@
 
 mod calls;
 mod counts;
+mod crowd;
 mod processes;
 mod queue;
 mod report;
@@ -43,6 +45,9 @@ struct Cli {
     /// Write the table of compute shares into this page
     #[arg(long, value_name = "FILE")]
     page: Option<PathBuf>,
+    /// Write the table of the queue into this page
+    #[arg(long, value_name = "FILE")]
+    queue_page: Option<PathBuf>,
     /// Only these parts
     #[arg(long, value_enum, num_args = 1..)]
     only: Vec<Part>,
@@ -56,6 +61,7 @@ enum Part {
     Usable,
     Latency,
     Throughput,
+    Crowd,
     Shares,
     Processes,
     Ledger,
@@ -97,11 +103,23 @@ fn main() -> Result<()> {
     if wanted(Part::Processes) {
         processes::measure(&programs, cli.quick, &mut report)?;
     }
+    let queue = report.count();
     if wanted(Part::Latency) {
         queue::latency(&programs, cli.quick, &mut report)?;
     }
     if wanted(Part::Throughput) {
         queue::throughput(&programs, cli.quick, &mut report)?;
+    }
+    if wanted(Part::Crowd) {
+        crowd::measure(&programs, cli.quick, &mut report)?;
+    }
+    let all = [Part::Latency, Part::Throughput, Part::Crowd];
+    if let Some(page) = cli
+        .queue_page
+        .as_deref()
+        .filter(|_| all.into_iter().all(wanted))
+    {
+        report.rewrite(queue, page)?;
     }
     if wanted(Part::Shares) {
         shares::measure(&programs, cli.quick, cli.page.as_deref(), &mut report)?;

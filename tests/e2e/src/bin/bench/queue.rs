@@ -6,16 +6,20 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
+use std::thread;
 use std::time::{Duration, SystemTime};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
+use divvy_api::client::Client;
 use divvy_api::v1::Submit;
 use divvy_e2e::{Home, Programs, until};
 
 use crate::report::{Report, Row, percentile};
 
-const QUEUE: [&str; 3] = ["--dynamic-gpus", "--queue", "eighth=0.125"];
+pub const QUEUE: [&str; 3] = ["--dynamic-gpus", "--queue", "eighth=0.125"];
 const WIDTH: u32 = 64;
+/// Clients that submit at once.
+const CONNECTIONS: usize = 8;
 
 /// A line of the job's log.
 struct Line {
@@ -89,7 +93,7 @@ pub fn latency(programs: &Programs, quick: bool, report: &mut Report) -> Result<
         let mut milliseconds = Vec::new();
         for _ in 0..jobs {
             // Idle means idle: the last job is settled and its records are on disk.
-            std::thread::sleep(Duration::from_millis(100));
+            thread::sleep(Duration::from_millis(100));
             let before = now();
             let id = if by_command {
                 home.submit(
@@ -150,12 +154,10 @@ pub fn throughput(programs: &Programs, quick: bool, report: &mut Report) -> Resu
         let log = home.scratch().join("throughput");
         let submit = job(&home, &log)?;
         let first = now();
-        for _ in 0..jobs {
-            home.call(home.client().submit(&submit))?;
-        }
+        submit_all(&home, &submit, jobs, CONNECTIONS)?;
         let lines = until("all jobs have run", || {
             // The log is looked at rather than the daemon, which has enough to do.
-            std::thread::sleep(Duration::from_millis(50));
+            thread::sleep(Duration::from_millis(50));
             let lines = read_log(&log);
             (lines.iter().filter(|line| !line.start).count() == jobs).then_some(lines)
         });
@@ -180,7 +182,7 @@ pub fn throughput(programs: &Programs, quick: bool, report: &mut Report) -> Resu
         floor.push(jobs as f64 / bare_loop(&home, jobs)?);
     }
     let note = format!(
-        "{jobs} jobs, 64 slots, at most {most} of 8 on a GPU, none misplaced, state on disk, slices in memory"
+        "{jobs} jobs from {CONNECTIONS} clients, 64 slots, at most {most} of 8 on a GPU, none misplaced, state on disk, slices in memory"
     );
     report.add(Row {
         name: "jobs through the durable queue".to_owned(),
@@ -197,6 +199,28 @@ pub fn throughput(programs: &Programs, quick: bool, report: &mut Report) -> Resu
         String::new(),
     ));
     Ok(())
+}
+
+/// Submits a job so many times, over several connections at once as several users would.
+pub fn submit_all(home: &Home, submit: &Submit, jobs: usize, connections: usize) -> Result<()> {
+    let socket = home.client().socket();
+    let one = |first: usize| -> Result<()> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let client = Client::new(socket);
+        for _ in (first..jobs).step_by(connections) {
+            runtime.block_on(client.submit(submit))?;
+        }
+        Ok(())
+    };
+    thread::scope(|scope| {
+        let all: Vec<_> = (0..connections)
+            .map(|first| scope.spawn(move || one(first)))
+            .collect();
+        all.into_iter()
+            .try_for_each(|one| one.join().map_err(|_| anyhow!("a client panicked"))?)
+    })
 }
 
 /// Seconds that the bare loop takes for the same programs.
@@ -232,7 +256,7 @@ fn widest(lines: &[Line]) -> i64 {
 }
 
 /// Processor seconds a process has used, its own and the system's on its behalf (proc(5), fields 14 and 15, in ticks of 10 ms).
-fn processor_seconds(pid: u32) -> Result<f64> {
+pub fn processor_seconds(pid: u32) -> Result<f64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let fields: Vec<&str> = stat
         .rsplit_once(')')

@@ -8,6 +8,10 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
+/// Between these lies the table of a page.
+const BEGIN: &str = "<!-- made by cargo xtask bench --only latency throughput crowd: begin -->\n\n";
+const END: &str = "<!-- made by cargo xtask bench --only latency throughput crowd: end -->";
+
 /// One measured thing. With a floor, each round measured both, and the ratio is the median of the rounds' ratios.
 pub struct Row {
     pub name: String,
@@ -106,6 +110,50 @@ impl Report {
             )?;
         }
         Ok(())
+    }
+
+    /// Puts a table of the rows from `first` on between the page's markers.
+    pub fn rewrite(&self, first: usize, page: &Path) -> Result<()> {
+        let rows = self.rows.iter().skip(first).map(|row| {
+            let floor = match row.floor.is_empty() {
+                true => String::new(),
+                false => format!("{} ({})", figure(median(&row.floor)), row.floor_is),
+            };
+            let (name, ours) = (&row.name, figure(median(&row.ours)));
+            format!(
+                "| {name} | {ours} {} | {floor} | {} |\n",
+                row.unit, row.note
+            )
+        });
+        let machine = machine();
+        let said = |what: &str| match &machine[what] {
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        };
+        let head = format!(
+            "Divvy {}, {}, {} cores, Linux {}, load {} before.\n\n| | | floor | |\n|---|---|---|---|\n",
+            env!("CARGO_PKG_VERSION"),
+            said("processor"),
+            said("cores"),
+            said("kernel"),
+            said("load_before"),
+        );
+        let text = fs::read_to_string(page).with_context(|| format!("read {}", page.display()))?;
+        let (before, rest) = text
+            .split_once(BEGIN)
+            .context("the page has the first marker")?;
+        let (_, after) = rest
+            .split_once(END)
+            .context("the page has the last marker")?;
+        let table = format!("{head}{}\n", rows.collect::<String>());
+        fs::write(page, [before, BEGIN, &table, END, after].concat())?;
+        eprintln!("   the table is in {}", page.display());
+        Ok(())
+    }
+
+    /// How many rows there are.
+    pub fn count(&self) -> usize {
+        self.rows.len()
     }
 
     /// Writes the JSON.
