@@ -62,6 +62,12 @@ pub fn request(amount: Amount, submit: &Submit, gpus: &[Gpu]) -> Result<Request,
         None => Compute::default(),
         Some(text) => compute(text)?,
     };
+    if matches!(amount, Amount::Mig(_)) && compute != Compute::default() {
+        let why = format!(
+            "a MIG instance has compute units of its own, and takes no turns: --compute {compute} means nothing there"
+        );
+        return Err(usage(why).hint("leave --compute out"));
+    }
     let on = &submit.gpus_on;
     if let Some(index) = on
         .iter()

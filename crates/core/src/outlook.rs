@@ -1,6 +1,8 @@
 //! Where several MIG instances would go together, as things are: for people who look ahead. Nothing is held by asking, and jobs
 //! that wait are not looked at.
 
+use std::collections::BTreeSet;
+
 use crate::board::{Board, Tile};
 use crate::ids::GpuUuid;
 use crate::mig::{MigProfile, Packing, Placement, Site, pack};
@@ -28,6 +30,9 @@ pub struct Laid {
 pub enum NoRoom {
     #[error("no GPU here is in MIG mode")]
     NoGpu,
+    /// Of these profiles.
+    #[error("no GPU here has the profile {}", names(.0))]
+    Unknown(Vec<MigProfile>),
     /// Whoever ends.
     #[error("{} can never be there at once{}", listed(.0), beside(.0, *.1))]
     Never(Vec<MigProfile>, usize),
@@ -49,6 +54,20 @@ pub fn outlook(
     let tiles = carved(&board, on);
     if tiles.is_empty() {
         return Err(NoRoom::NoGpu);
+    }
+    let is_offered = |name: &&MigProfile| {
+        let mut tables = tiles
+            .iter()
+            .filter_map(|tile| Some(tile.seats.as_ref()?.table()));
+        tables.any(|table| table.named(**name).is_some())
+    };
+    let unknown: BTreeSet<MigProfile> = wanted
+        .iter()
+        .filter(|name| !is_offered(name))
+        .copied()
+        .collect();
+    if !unknown.is_empty() {
+        return Err(NoRoom::Unknown(unknown.into_iter().collect()));
     }
     let packing = packed(&tiles, wanted);
     let left = left_over(&packing, wanted);
@@ -115,6 +134,11 @@ fn laid(tiles: &[&Tile<'_>], wanted: &[MigProfile], packing: &Packing) -> Vec<La
 }
 
 /// `2 of 1g.5gb and 3g.20gb`.
+fn names(profiles: &[MigProfile]) -> String {
+    let names: Vec<String> = profiles.iter().map(MigProfile::to_string).collect();
+    names.join(", ")
+}
+
 fn listed(profiles: &[MigProfile]) -> String {
     let mut kinds: Vec<(MigProfile, usize)> = Vec::new();
     for profile in profiles {
@@ -230,6 +254,10 @@ mod tests {
                 standing: Standing::Foreign,
             });
         }
+        assert_eq!(
+            laid(&held, &["9g.1gb", "1g.5gb"]).unwrap_err(),
+            "no GPU here has the profile 9g.1gb"
+        );
         assert_eq!(
             laid(&held, &["7g.40gb"]).unwrap_err(),
             "there is no room now for 7g.40gb"

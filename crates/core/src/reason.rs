@@ -52,7 +52,8 @@ pub struct Shortage {
     pub used: u64,
     /// How many GPUs could ever serve it.
     pub gpus: u32,
-    /// How many of them have room for its part.
+    /// How many of them have room for its part: of those in MIG mode, or of the others, whichever are more. The parts of one job are
+    /// of one kind.
     pub room: u32,
     /// The largest part of one of them that it could have, for a request of one part.
     pub most: Option<Amount>,
@@ -64,7 +65,8 @@ pub struct Shortage {
 
 impl Shortage {
     pub(crate) fn of(board: &Board<'_>, request: &Request) -> Self {
-        let (mut used, mut count, mut room) = (0, 0, 0);
+        let (mut used, mut count) = (0, 0);
+        let (mut divided, mut shared) = (0, 0);
         let (mut foreign, mut layout) = (Vec::new(), Vec::new());
         for tile in board
             .tiles
@@ -74,7 +76,8 @@ impl Shortage {
             used += tile.used_share();
             count += 1;
             match fit(tile, request) {
-                Ok(_) => room += 1,
+                Ok(_) if tile.seats.is_some() => divided += 1,
+                Ok(_) => shared += 1,
                 Err(misses) => {
                     for miss in misses {
                         match miss {
@@ -118,7 +121,7 @@ impl Shortage {
             isolation: request.isolation,
             used,
             gpus: count,
-            room,
+            room: u32::max(divided, shared),
             most,
             foreign,
             layout,

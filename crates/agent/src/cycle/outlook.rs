@@ -58,7 +58,7 @@ fn refusal(no_room: &NoRoom) -> Error {
             ErrorCode::NeverFits,
             "`divvy admin gpu INDEX --mode mig` puts one into it",
         ),
-        NoRoom::Never(..) => (
+        NoRoom::Unknown(_) | NoRoom::Never(..) => (
             ErrorCode::NeverFits,
             "`divvy gpus -o json` lists the profiles of each GPU",
         ),

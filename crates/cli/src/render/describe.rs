@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use divvy_api::v1::{
-    Bypass, BypassAction, Confirmation, IdleAction, Isolation, Job, JobState, LimiterForm, Runner,
-    Slice,
+    Amount, Bypass, BypassAction, Confirmation, IdleAction, Isolation, Job, JobState, LimiterForm,
+    Runner, Slice,
 };
 use jiff::Timestamp;
 
@@ -201,6 +201,11 @@ fn limiter(job: &Job) -> String {
 
 /// How its compute time is divided, and what it gets.
 fn compute(job: &Job) -> String {
+    if job.slices.iter().any(|slice| slice.mig.is_some())
+        || matches!(job.request, Amount::Mig { .. })
+    {
+        return "the instance's own multiprocessors; no turns are taken".to_owned();
+    }
     let mode = match job.compute.as_str() {
         "none" => "none: the driver's time-slicing",
         mode => mode,
@@ -210,11 +215,7 @@ fn compute(job: &Job) -> String {
             format!("{mode} · {}", text::compute_time(time))
         }
         (JobState::Running | JobState::Stopping, None) => {
-            let what = match job.slices.iter().any(|slice| slice.mig.is_some()) {
-                true => "its instance's multiprocessors are its own",
-                false => "it has its GPUs to itself",
-            };
-            format!("{mode} · {what}")
+            format!("{mode} · it has its GPUs to itself")
         }
         _ => mode.to_owned(),
     }

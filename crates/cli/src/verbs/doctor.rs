@@ -9,11 +9,19 @@ use crate::output::{print, view};
 use crate::{Backend, args, render};
 
 pub fn doctor(args: &args::Doctor, backend: Backend) -> Outcome {
-    let mut findings = (backend.doctor)(args.sim.as_deref());
     // Without a home there is nobody to ask, which is a finding already.
-    if let Ok(client) = client() {
-        findings.push(daemon(&block_on(async { Ok(client.node().await) })?));
-    }
+    let node = match client() {
+        Ok(client) => Some(block_on(async { Ok(client.node().await) })?),
+        Err(_) => None,
+    };
+    // What the daemon serves is what its jobs get: simulated GPUs need no driver here.
+    let served = node
+        .iter()
+        .flatten()
+        .find_map(|node| node.simulated.clone());
+    let sim = args.sim.clone().or(served);
+    let mut findings = (backend.doctor)(sim.as_deref());
+    findings.extend(node.as_ref().map(daemon));
     print(render::list(
         &findings,
         args.read.output,
@@ -41,7 +49,13 @@ fn daemon(node: &Result<Node, Error>) -> Finding {
     match node {
         Ok(node) if node.version == ours => finding(
             FindingStatus::Ok,
-            format!("pid {} serves, version {ours}", node.pid),
+            match &node.simulated {
+                None => format!("pid {} serves, version {ours}", node.pid),
+                Some(models) => format!(
+                    "pid {} serves, version {ours}; its GPUs are simulated ({models}), and such were looked at",
+                    node.pid
+                ),
+            },
             "",
             "",
         ),
