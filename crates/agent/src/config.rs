@@ -21,6 +21,10 @@ const FORM: &str = "DIVVY_FORM";
 /// Time between SIGTERM and SIGKILL unless told otherwise.
 pub const GRACE: Duration = Duration::from_secs(10);
 
+/// Jobs of one user that have not ended, unless a daemon says otherwise: ten of the largest arrays. One user's mistake in a loop is not to
+/// fill the memory that everybody's jobs are kept in.
+pub const MOST_JOBS: u32 = 100_000;
+
 #[derive(Clone, Debug)]
 pub struct Config {
     pub home: Home,
@@ -29,6 +33,8 @@ pub struct Config {
     pub order: Order,
     pub backfill: bool,
     pub preemption: Preemption,
+    /// So many jobs of one user that have not ended.
+    pub max_jobs: u32,
     pub grace: Duration,
     /// Bytes that a job's log may hold; `None`: as many as come.
     pub log_most: Option<u64>,

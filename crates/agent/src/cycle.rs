@@ -22,6 +22,7 @@ mod forget;
 mod idle;
 mod inside;
 mod key;
+mod left;
 mod limits;
 mod mig;
 mod observe;
@@ -132,6 +133,8 @@ struct Living {
     supervisor_end: Option<String>,
     /// When its container was last given another supervisor.
     relayed: Option<Instant>,
+    /// Since when it has ended and is waited for.
+    left: Option<Instant>,
     /// How often that process ended before it had started anything.
     false_starts: u32,
     /// MIG instances that it is to have and that are not ready.
@@ -218,6 +221,7 @@ impl Living {
             supervisor: None,
             supervisor_end: None,
             relayed: None,
+            left: None,
             false_starts: 0,
             awaits: BTreeSet::new(),
             refusals: 0,

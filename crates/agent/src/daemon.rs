@@ -29,7 +29,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{broadcast, oneshot};
 use tracing_subscriber::EnvFilter;
 
-use crate::config::{Config, Containers, GRACE, Simulated};
+use crate::config::{Config, Containers, GRACE, MOST_JOBS, Simulated};
 use crate::container::{OnUnlimited, engine, plan, sweep};
 use crate::cycle::{Cycle, Parts};
 use crate::log;
@@ -82,6 +82,8 @@ pub struct DaemonArgs {
     pub order: Order,
     pub backfill: bool,
     pub preemption: Preemption,
+    /// So many jobs of one user that have not ended; [`MOST_JOBS`] unless said.
+    pub max_jobs: Option<u32>,
     /// Return once it answers, and leave it running.
     pub detached: bool,
     pub doors: DoorArgs,
@@ -176,6 +178,7 @@ fn serve(
         order: args.order,
         backfill: args.backfill,
         preemption: args.preemption,
+        max_jobs: args.max_jobs.unwrap_or(MOST_JOBS),
         grace: args.grace.unwrap_or(GRACE),
         log_most: match args.log {
             LogSize::Usual => Some(log::USUAL),

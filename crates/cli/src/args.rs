@@ -489,6 +489,11 @@ pub struct Daemon {
     /// Never stop jobs that are over their project's quota for jobs that are within theirs; all may go over then
     #[arg(long)]
     pub no_preemption: bool,
+    /// So many living jobs a user at most [default: 100000]
+    ///
+    /// Refuse what a user submits beyond so many jobs that have not ended, those of arrays included [default: 100000]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_jobs: Option<u32>,
     /// Serve all users of this machine, as root
     ///
     /// Serve every user of this machine on /run/divvy/divvy.sock; jobs run as who submitted them. Takes root

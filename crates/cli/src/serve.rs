@@ -29,6 +29,8 @@ pub struct Daemon {
     pub backfill: bool,
     /// Whether jobs that are over quota give way to jobs that are within theirs.
     pub preemption: Preemption,
+    /// So many jobs of one user that have not ended.
+    pub max_jobs: Option<u32>,
     /// Jobs run in containers.
     pub docker: bool,
     /// The container of submitted jobs that name none.
@@ -105,6 +107,7 @@ pub fn daemon(args: &args::Daemon) -> Result<Daemon> {
             Order::Strict
         },
         backfill: args.backfill,
+        max_jobs: args.max_jobs,
         preemption: match args.no_preemption {
             true => Preemption::Off,
             false => Preemption::On,

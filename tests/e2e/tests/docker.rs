@@ -4,6 +4,8 @@
 mod guest;
 #[path = "docker/inside.rs"]
 mod inside;
+#[path = "docker/image.rs"]
+mod image;
 #[path = "docker/stock.rs"]
 mod stock;
 

@@ -168,3 +168,29 @@ fn a_program_that_closes_every_descriptor_keeps_its_own_and_its_limit() {
     let got = said["got_bytes"].as_u64().expect("a number");
     assert!((3 * GIB..=4 * GIB).contains(&got), "{said}");
 }
+
+#[test]
+fn one_user_has_so_many_jobs_and_an_array_counts_whole() {
+    let home = Home::new("a100-80gb:1");
+    let _daemon = home.daemon(&["--max-jobs", "3"]);
+    let job = home.submit_holder(&["-g", "0.5"], 1, "go");
+    let refused = |flags: &[&str]| {
+        let words = [&["submit", "-g", "0.5"], flags, &["--", "true"]].concat();
+        let said = home.divvy(&words).exits(4);
+        assert!(said.stderr.contains("--max-jobs"), "{}", said.stderr);
+        said.stderr
+    };
+    let why = refused(&["--array", "0-2"]);
+    assert!(
+        why.contains("1 jobs that have not ended, and this would make 4"),
+        "{why}"
+    );
+    for _ in 0..2 {
+        let _ = home.submit(&["-g", "1"], &["true"]);
+    }
+    let _ = refused(&[]);
+    home.open("go");
+    home.ended(&job);
+    // What has ended counts no more.
+    let _ = home.submit(&["-g", "0.5"], &["true"]);
+}

@@ -138,6 +138,10 @@ pub fn edits(held: &Held, files: &Files) -> Edits {
     for name in ["DIVVY_SLICE", "LD_PRELOAD", "LD_LIBRARY_PATH"] {
         variables.remove(name);
     }
+    // An image may bring variables of its own; this one would switch its limiter off.
+    if held.limiter.is_some() {
+        variables.insert("DIVVY_SHIM".to_owned(), "on".to_owned());
+    }
     Edits {
         variables,
         devices,
@@ -250,6 +254,7 @@ pub mod tests {
     fn a_simulated_slice_adds_these_flags() {
         let expected = "\
 --env=CUDA_VISIBLE_DEVICES=GPU-1
+--env=DIVVY_SHIM=on
 --env=DIVVY_SIM=a100-80gb:1
 --env=DIVVY_SIM_STATE=/run/divvy-job/sim-state
 --mount=type=bind,source=/state/jobs/7/container/mounts,target=/run/divvy-job,readonly

@@ -2,6 +2,8 @@
 //!
 //! Files are read through the engine, whatever its storage, with the job's own mounts in place. Nothing is run.
 
+use std::path::{Path, PathBuf};
+
 use bollard::Docker;
 use bollard::errors::Error;
 use bollard::models::ImageConfig;
@@ -176,6 +178,36 @@ fn uid(passwd: &str, name: &str) -> Option<u32> {
 }
 
 impl Files<'_> {
+    /// Where a path leads, link by link; what is not there leads nowhere else.
+    ///
+    /// # Errors
+    /// When the engine fails.
+    pub async fn leads(&self, path: &Path) -> Result<PathBuf, Error> {
+        let mut reached = PathBuf::from("/");
+        let mut rest = path.iter().skip(1);
+        for part in rest.by_ref() {
+            let next = reached.join(part);
+            let options = ContainerArchiveInfoOptions {
+                path: next.display().to_string(),
+            };
+            let answer = self
+                .docker
+                .get_container_archive_info(self.container, Some(options))
+                .await;
+            reached = match answer {
+                // The engine has followed all links of it.
+                Ok(found) if !found.link_target.is_empty() => PathBuf::from(found.link_target),
+                Ok(_) => next,
+                Err(error) if engine::status(&error) == Some(404) => {
+                    reached = next;
+                    break;
+                }
+                Err(error) => return Err(error),
+            };
+        }
+        Ok(reached.join(rest.collect::<PathBuf>()))
+    }
+
     /// Where a path leads, if it leads anywhere.
     async fn find(&self, path: &str) -> Result<Option<String>, Error> {
         let mut path = path.to_owned();

@@ -1,7 +1,7 @@
 //! From a job that asks for a container to the plan its supervisor makes one by.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use divvy_api::home::Home;
@@ -196,6 +196,18 @@ impl Config {
     }
 }
 
+/// What of the host no job may mount: Divvy's own, from where one could write limits or call the daemon as its user, and the engine.
+fn kept(home: &Home, socket: &Path) -> Vec<PathBuf> {
+    let runtime = home.socket();
+    let runtime = runtime.parent().unwrap_or(&runtime).to_owned();
+    vec![
+        home.state().to_owned(),
+        home.slices().to_owned(),
+        runtime,
+        socket.to_owned(),
+    ]
+}
+
 /// The same without a daemon, whose own wishes are left at what they are by default.
 pub fn plan_on(
     machine: &Machine<'_>,
@@ -216,11 +228,7 @@ pub fn plan_on(
         name: plan::name(&instance, around.job, runs),
         image: container.image.clone(),
         options: docker::options(&container.arguments)?,
-        kept: vec![
-            home.state().to_owned(),
-            home.slices().to_owned(),
-            socket.clone(),
-        ],
+        kept: kept(home, &socket),
         held: held(machine, around, parts, limiter)?,
         on_unlimited: OnUnlimited::default(),
         cdi: None,

@@ -11,6 +11,7 @@ use divvy_core::job::{Event, Gone, Stop};
 use divvy_core::{Job as Life, JobId};
 use jiff::Timestamp;
 
+use super::left::its_own;
 use super::mig::is_divided;
 use super::start::{Shortage, not_started, records};
 use super::{Cycle, Living, place};
@@ -268,7 +269,7 @@ impl Cycle {
             return Ok(Found::Unattended);
         }
         let mut orphans = survivors(&dir, launch.process)?;
-        orphans.extend(holders(living));
+        orphans.extend(its_own(living));
         orphans.sort_unstable_by_key(|process| process.pid);
         orphans.dedup();
         Ok(if orphans.is_empty() {
@@ -374,12 +375,12 @@ impl Cycle {
     /// Writes down how a job ended and frees its slice; `None` when nobody knows. Not before its last process is gone:
     /// until then it keeps its slice, and the next tick looks again.
     fn settle(&mut self, id: JobId, exit: Option<&Exit>) -> Result<(), StoreError> {
+        if self.is_held(id)? {
+            return Ok(());
+        }
         let Some(living) = self.jobs.get_mut(&id) else {
             return Ok(());
         };
-        if !holders(living).is_empty() {
-            return Ok(());
-        }
         if let Some(slice) = &living.slice
             && let Ok(snapshot) = slice.read()
         {
@@ -630,19 +631,6 @@ fn in_words(ended: ExitStatus) -> String {
         (Some(signal), _) => format!("was killed by signal {signal}"),
         (None, code) => format!("ended with code {}", code.unwrap_or_default()),
     }
-}
-
-/// Whoever holds something of what the job was granted, wherever it has gone: whom the driver listed, which is the job's by the
-/// kernel's word or its own, and who has the slice mapped; a slot alone is only a word.
-fn holders(living: &Living) -> Vec<Process> {
-    let listed = living.members.iter().copied();
-    let mut holders: Vec<Process> = listed.filter(|member| member.is_alive()).collect();
-    if let Some(slice) = &living.slice
-        && let Ok(snapshot) = slice.read()
-    {
-        holders.extend(slice.living(&snapshot));
-    }
-    holders
 }
 
 /// What the records say that is not known.

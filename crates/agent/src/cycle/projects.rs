@@ -5,11 +5,11 @@ use divvy_core::project::{Standing, refusal, standings};
 use divvy_core::{Bytes, Gpus, Job as Life, Owner, Project, ProjectName, Request};
 
 use super::Cycle;
+use crate::account::Account;
 use crate::intake::usage;
 use crate::mailbox::ProjectAct;
 use crate::store::StoreError;
 use crate::terms::LONGEST_S;
-use crate::user;
 
 impl Cycle {
     /// Every project and where it stands, by name.
@@ -167,24 +167,35 @@ impl Cycle {
         Ok(Ok(shown))
     }
 
-    /// Whether a user may have this on a project's account. Where there are no projects the word is a mere label.
-    pub(super) fn check_project(
-        &self,
-        owner: &Owner,
-        request: &Request,
-        user: &str,
-    ) -> Result<(), Error> {
-        let Some(name) = owner.project.as_ref().filter(|_| !self.projects.is_empty()) else {
+    /// Whether a user may submit on a project's account. Who calls was looked up, with the groups, before the call came in.
+    pub(super) fn check_member(&self, owner: &Owner, account: &Account) -> Result<(), Error> {
+        let Some(project) = self.project_of(owner)? else {
             return Ok(());
         };
-        let project = self.projects.iter().find(|project| project.name == *name);
-        let project = project.ok_or_else(|| self.no_project(name.as_str()))?;
-        let groups = user::groups(user);
-        if !project.admits(user, groups.iter().map(String::as_str)) {
-            let why = format!("{user} is not a member of the project {name}");
+        let user = &account.name;
+        if !project.admits(user, account.group_names()) {
+            let why = format!("{user} is not a member of the project {}", project.name);
             return Err(Error::new(ErrorCode::NotAllowed, why)
                 .hint(format!("its members are {}", project.members.join(", "))));
         }
+        Ok(())
+    }
+
+    /// The owner's project. Where there are no projects the word is a mere label.
+    fn project_of(&self, owner: &Owner) -> Result<Option<&Project>, Error> {
+        let Some(name) = owner.project.as_ref().filter(|_| !self.projects.is_empty()) else {
+            return Ok(None);
+        };
+        let project = self.projects.iter().find(|project| project.name == *name);
+        let project = project.ok_or_else(|| self.no_project(name.as_str()))?;
+        Ok(Some(project))
+    }
+
+    /// Whether this may be had on a project's account.
+    pub(super) fn check_project(&self, owner: &Owner, request: &Request) -> Result<(), Error> {
+        let Some(project) = self.project_of(owner)? else {
+            return Ok(());
+        };
         let preemption = self.config.preemption;
         refusal(&self.gpus_ever(), project, owner, request, preemption).map_err(|refused| {
             Error::new(ErrorCode::NeverFits, refused.to_string()).hint(refused.hint())

@@ -129,7 +129,7 @@ impl Cycle {
         if let Err(never) = can_ever_fit(&gpus, &asked) {
             return Ok(Err(never_fits(never)));
         }
-        if let Err(error) = self.check_project(&job.owner(), &asked, &job.ask.user) {
+        if let Err(error) = self.check_project(&job.owner(), &asked) {
             return Ok(Err(error));
         }
         let Some(Living { job, .. }) = self.jobs.get_mut(&id) else {

@@ -47,6 +47,10 @@ impl Cycle {
             Ok(new) => new,
             Err(error) => return Ok(Submitted::Refused(error)),
         };
+        let count = array.as_ref().map_or(1, |array| array.indices.len());
+        if let Err(error) = self.check_count(by, count) {
+            return Ok(Submitted::Refused(error));
+        }
         let alike = array.map(|array| (new.clone(), array));
         let mut new = match &alike {
             Some((alike, array)) => array::task(alike, array, array.indices[0], None),
@@ -82,6 +86,29 @@ impl Cycle {
             self.round.replan = true;
         }
         Ok(Submitted::Job(id))
+    }
+
+    /// Whether this user may have so many more jobs.
+    fn check_count(&self, by: &Caller, more: usize) -> Result<(), Error> {
+        let most = usize::try_from(self.config.max_jobs).unwrap_or(usize::MAX);
+        // Nobody has more than there are; counting is for the day when it matters.
+        if self.jobs.len() + more <= most {
+            return Ok(());
+        }
+        let uid = by.account.uid;
+        let own = |living: &&Living| living.job.ask.by.uid == uid;
+        let has = self.jobs.values().filter(own).count();
+        if has + more <= most {
+            return Ok(());
+        }
+        let name = &by.account.name;
+        let why = format!(
+            "{name} has {has} jobs that have not ended, and this would make {}",
+            has + more
+        );
+        Err(Error::new(ErrorCode::NotAllowed, why).hint(format!(
+            "a user may have {most} here (`divvy daemon --max-jobs`): wait for some to end, or cancel them"
+        )))
     }
 
     /// Stores a job and what belongs to it, all or nothing. `rest`: the others of its array, by the number of the first.
@@ -196,7 +223,8 @@ impl Cycle {
             let error = IdError::Project(project.clone());
             return Err(usage(error.to_string()).hint(error.hint()));
         }
-        self.check_project(&owner, &request, &by.account.name)?;
+        self.check_member(&owner, &by.account)?;
+        self.check_project(&owner, &request)?;
         Ok(NewJob {
             ask: Ask {
                 name: intake::name(

@@ -5,7 +5,6 @@ use divvy_core::JobId;
 
 use super::Cycle;
 use super::read::journal;
-use crate::account::groups;
 use crate::job::{Job, Submitter};
 use crate::store::StoreError;
 use crate::supervise::identity::Identity;
@@ -68,6 +67,6 @@ pub(super) fn identity(job: &Job) -> Option<Identity> {
     (uid != Submitter::me().uid).then(|| Identity {
         uid,
         gid,
-        groups: groups(uid, gid),
+        groups: None,
     })
 }

@@ -13,9 +13,10 @@ use divvy_api::v1::{Error, ErrorCode};
 
 use super::{from_home, internal};
 use crate::access::Rules;
-use crate::account::Account;
+use crate::account::{Account, NoAnswer};
 use crate::descriptors;
 use crate::http::token::{self, Token};
+use crate::supervise::chain;
 use crate::user;
 
 /// As the command line has it.
@@ -69,10 +70,15 @@ impl Doors {
                 );
             }
         };
-        let me = Account {
+        let unknown = |error: NoAnswer| Error::new(ErrorCode::Internal, chain(&error));
+        let mut me = Account {
             name: user::name(),
-            ..Account::of(uid, gid)
+            ..Account::of(uid, gid).map_err(unknown)?
         };
+        // Also those that this process was given by its caller alone.
+        let own = rustix::process::getgroups().unwrap_or_default();
+        me.join(own.into_iter().map(|gid| gid.as_raw()))
+            .map_err(unknown)?;
         let token = token(args, &rules, &me)?;
         Ok(Self {
             rules: Arc::new(rules),

@@ -141,10 +141,11 @@ impl HeldSlice {
     }
 
     /// Processes of the slice that live. A slot is the job's word, and a job could name anybody's pid in it: who has really
-    /// joined has the slice mapped.
+    /// joined has the slice mapped. So has this process, which holds nothing.
     pub fn living(&self, snapshot: &Snapshot) -> Vec<Process> {
         let slots = self.slots();
         processes(snapshot)
+            .filter(|process| process.pid != std::process::id())
             .filter(|process| process.is_alive() && has_mapped(process.pid, &slots))
             .collect()
     }

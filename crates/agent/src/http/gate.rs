@@ -15,6 +15,7 @@ use super::body::Failure;
 use super::{Api, Peer, internal};
 use crate::access::{Caller, Whose, verb};
 use crate::account::Account;
+use crate::supervise::chain;
 
 /// Answers about jobs are lists of them, whose commands take most of it.
 const ANSWER_LIMIT: usize = 1 << 30;
@@ -67,9 +68,12 @@ async fn caller(api: &Api, peer: &Peer, given: Option<&HeaderValue>) -> Result<C
         Peer::Local { uid, gid } => {
             // The user database may be on the network.
             let account = tokio::task::spawn_blocking(move || Account::of(uid, gid)).await;
-            Ok(api
-                .rules
-                .caller(account.map_err(|error| internal(&error))?)?)
+            // Whose groups are not known could be somebody whose role is less.
+            let account = account.map_err(|error| internal(&error))?.map_err(|error| {
+                Error::new(ErrorCode::Internal, chain(&error))
+                    .hint("`getent passwd` and `id` say what is wrong; nothing is allowed until it answers")
+            })?;
+            Ok(api.rules.caller(account)?)
         }
         Peer::Token => {
             let token = api.token.as_ref().filter(|token| token.is(given));

@@ -126,7 +126,7 @@ mod tests {
     use crate::account::Account;
 
     fn caller() -> Caller {
-        Rules::open(0).caller(Account::of(0, 0)).unwrap()
+        Rules::open(0).caller(Account::of(0, 0).unwrap()).unwrap()
     }
 
     fn file(text: &str, mode: u32) -> (tempfile::TempDir, PathBuf) {

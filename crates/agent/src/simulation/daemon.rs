@@ -200,6 +200,7 @@ fn config(home: &Home, manner: Manner) -> Config {
         order: manner.order,
         backfill: manner.backfill,
         preemption: manner.preemption,
+        max_jobs: crate::config::MOST_JOBS,
         grace: Duration::from_secs(2),
         idle: None,
         keep: crate::Keep::default(),

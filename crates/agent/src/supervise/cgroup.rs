@@ -5,7 +5,8 @@
 //! the agent's own group, delegated to it
 //!   divvy-INSTANCE-JOB/   the program and all that descends from it; the supervisor goes in to start it, and out again
 //! ```
-//! Nothing is limited by them: no controller is turned on, so that the agent may stay in a group that has others below it.
+//! Of what the kernel can limit by them only the number of processes is: `pids` is the one controller that may be turned on in a group
+//! that has processes of its own, and the agent stays in its group (cgroup-v2, "No Internal Process Constraint" and "Threads").
 //! Elsewhere a job is its session and what its supervisor, a subreaper, takes in.
 
 use std::fs::{self, File, OpenOptions};
@@ -24,6 +25,11 @@ const PROCS: &str = "cgroup.procs";
 
 /// Since Linux 5.14.
 const KILL: &str = "cgroup.kill";
+
+/// Controllers of the groups below, processes that one may have, and threads that the whole machine may.
+const CONTROLLERS: &str = "cgroup.subtree_control";
+const PIDS: &str = "pids.max";
+const THREADS: &str = "/proc/sys/kernel/threads-max";
 
 /// How long what was killed may take to be gone.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -68,6 +74,8 @@ pub fn stem(instance: &str) -> Result<PathBuf, String> {
     if !can_kill {
         return Err(format!("this kernel has no {KILL} (Linux 5.14 has)"));
     }
+    // Where it cannot be turned on, jobs have the bound of the service.
+    let _ = fs::write(own.join(CONTROLLERS), "+pids");
     // Groups of jobs that ended unseen; one that is in use cannot be removed.
     for left in fs::read_dir(&own).into_iter().flatten().flatten() {
         if left.file_name().as_bytes().starts_with(name.as_bytes()) {
@@ -133,6 +141,12 @@ impl Group {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
             _ => {}
         }
+        // A job that forks without end must not keep others from their start.
+        let threads = fs::read_to_string(THREADS).ok();
+        if let Some(most) = threads.as_deref().and_then(most_processes) {
+            let _ = to_write(&self.0.join(PIDS))
+                .and_then(|mut file| file.write_all(most.to_string().as_bytes()));
+        }
         let open = || {
             Ok(Doors {
                 group: self.clone(),
@@ -175,6 +189,12 @@ impl Group {
     }
 }
 
+/// Processes and threads that one job may have: as systemd bounds a service (`DefaultTasksMax=15%`, systemd-system.conf(5)).
+fn most_processes(threads: &str) -> Option<u64> {
+    let threads: u64 = threads.trim().parse().ok()?;
+    Some((threads.saturating_mul(15) / 100).max(1))
+}
+
 /// A file of the kernel's, which is there or not: neither made nor cut short.
 fn to_write(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).open(path)
@@ -213,6 +233,13 @@ impl Doors {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_job_has_a_part_of_the_machines_processes() {
+        assert_eq!(most_processes("192000\n"), Some(28_800));
+        assert_eq!(most_processes("3"), Some(1));
+        assert_eq!(most_processes("max"), None);
+    }
 
     #[test]
     fn the_own_group_is_found_under_whatever_is_mounted() {

@@ -201,7 +201,7 @@ mod tests {
         let user = Identity {
             uid: 60_105,
             gid: 60_105,
-            groups: Vec::new(),
+            groups: Some(Vec::new()),
         };
         let told = |user| format!("{:?}", cover(&wrapper(), &env, user));
         assert!(

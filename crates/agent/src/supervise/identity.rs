@@ -9,13 +9,17 @@ use rustix::process::{Gid, Uid};
 use rustix::thread::{set_no_new_privs, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use serde::{Deserialize, Serialize};
 
+use crate::account::groups;
+
 /// Whose program it is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
     pub uid: u32,
     pub gid: u32,
-    /// All groups of the program.
-    pub groups: Vec<u32>,
+    /// All groups of the program; where they are not named, those of the user database when it is started: asking it may take long,
+    /// and the agent's thread of work waits for nothing.
+    #[serde(default)]
+    pub groups: Option<Vec<u32>>,
 }
 
 impl Identity {
@@ -24,9 +28,13 @@ impl Identity {
     /// # Errors
     /// When this process may not become that user.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> io::Result<T> {
+        let groups = match &self.groups {
+            Some(groups) => groups.clone(),
+            None => groups(self.uid, self.gid).map_err(io::Error::other)?,
+        };
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
-                self.assume()?;
+                self.assume(&groups)?;
                 Ok(work())
             });
             thread
@@ -36,13 +44,12 @@ impl Identity {
     }
 
     /// Gives this thread's rights up. Groups first: without root they cannot be changed any more.
-    fn assume(&self) -> io::Result<()> {
+    fn assume(&self, groups: &[u32]) -> io::Result<()> {
         if self.uid == u32::MAX || self.gid == u32::MAX {
             // The kernel would take it for "as it is".
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        let groups: Vec<Gid> = self
-            .groups
+        let groups: Vec<Gid> = groups
             .iter()
             .filter(|gid| **gid != u32::MAX)
             .map(|gid| Gid::from_raw(*gid))
@@ -72,7 +79,7 @@ mod tests {
         may.then_some(Identity {
             uid: 65_534,
             gid: 65_533,
-            groups: vec![65_533, 60_001],
+            groups: Some(vec![65_533, 60_001]),
         })
     }
 
@@ -111,7 +118,7 @@ mod tests {
         let nobody = Identity {
             uid: u32::MAX,
             gid: 1,
-            groups: Vec::new(),
+            groups: Some(Vec::new()),
         };
         assert!(nobody.run(|| ()).is_err());
     }

@@ -189,8 +189,8 @@ pub const FLAGS: &[Flag] = &[
         set!(memory_swap: values::size_or_unlimited),
     ),
     valued("mount", None, set!(mounts: each values::mount)),
-    valued("network", None, set!(network: text)),
-    valued("net", None, set!(network: text)),
+    valued("network", None, Rule::Take(values::network)),
+    valued("net", None, Rule::Take(values::network)),
     switch("no-healthcheck", None, set!(no_healthcheck: flag)),
     valued(
         "pid",

@@ -199,6 +199,8 @@ const ESCAPES: &[&str] = &[
     "--env LD_LIBRARY_PATH=/x",
     "-e LD_AUDIT=/x",
     "-e DIVVY_SHIM=off",
+    "--network container:other",
+    "--net=container:0badcafe",
     "-e DIVVY_SLICE",
     "-e NVIDIA_VISIBLE_DEVICES=all",
     "-e CUDA_VISIBLE_DEVICES=0",

@@ -188,6 +188,18 @@ pub fn ipc(options: &mut Options, text: &str) -> Result<(), Fault> {
     }
 }
 
+/// Also a user's own network by name; whose container another one is nobody knows here.
+pub fn network(options: &mut Options, text: &str) -> Result<(), Fault> {
+    if text.starts_with("container:") {
+        return Err(Fault::Escape {
+            why: "it joins another container, which may be somebody else's",
+            hint: "make a network for both (`docker network create`) and name that",
+        });
+    }
+    options.network = Some(text.to_owned());
+    Ok(())
+}
+
 pub fn pull(options: &mut Options, text: &str) -> Result<(), Fault> {
     options.pull = match text {
         "always" => Pull::Always,

@@ -145,11 +145,17 @@ impl Job<'_> {
 
     /// Writes down the container's first process. One that is gone already leaves this supervisor's.
     async fn tell_start(&self, made: &Made) {
-        if let State::Running { pid: Some(pid) } = self.state(made).await {
-            self.started(Process::with_pid(pid).unwrap_or(self.me));
-        } else {
-            self.started(self.me);
-        }
+        self.started(self.first_process(made).await.unwrap_or(self.me));
+    }
+
+    /// The container's first process. The engine is asked again once it is looked up: by then its number may be another's.
+    pub(super) async fn first_process(&self, made: &Made) -> Option<Process> {
+        let before = self.state(made).await;
+        let State::Running { pid: Some(pid) } = before else {
+            return None;
+        };
+        let process = Process::with_pid(pid)?;
+        (self.state(made).await == before).then_some(process)
     }
 
     async fn tell_size(&self, made: &Made) {

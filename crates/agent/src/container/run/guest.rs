@@ -124,7 +124,7 @@ impl Job<'_> {
                     None => not_begun(sight.kill.is_some()),
                 });
             }
-            State::Running { pid } if !sight.runs => {
+            State::Running { .. } if !sight.runs => {
                 let made = sight.made.as_ref()?;
                 // What is not found in a container that has ended meanwhile says nothing.
                 if let Err(why) = self.look_at_guest(made).await
@@ -133,8 +133,8 @@ impl Job<'_> {
                     say(&why);
                     self.signal(made, "SIGKILL").await;
                 }
-                let first = pid.and_then(Process::with_pid).unwrap_or(self.me);
-                self.started(first);
+                let first = self.first_process(made).await;
+                self.started(first.unwrap_or(self.me));
                 sight.runs = true;
                 if self.dir.is_to_stop() {
                     self.end(docker, sight).await;

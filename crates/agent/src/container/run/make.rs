@@ -1,13 +1,14 @@
 //! Makes the container, and looks into it before anything runs: image, request, limiter, slice.
 
+use std::collections::HashMap;
 use std::fs;
 use std::os::unix::fs::chown;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use bollard::Docker;
 use bollard::models::{ContainerStateStatusEnum, ImageConfig, SystemInfo};
 use bollard::query_parameters::{CreateContainerOptions, CreateImageOptions};
-use divvy_core::docker::Pull;
+use divvy_core::docker::{Mount, Pull, paths};
 use futures_util::StreamExt as _;
 
 use super::signals::Signals;
@@ -63,6 +64,7 @@ impl Job<'_> {
         let edits = edits(&self.plan.held, &files);
         cover::lay(&edits, &files).map_err(|error| failed(chain(&error)))?;
         self.offer(&edits).map_err(failed)?;
+        self.look_at_volumes(&docker).await.map_err(failed)?;
         let id = self.create(&docker, &edits, &info).await.map_err(failed)?;
         let made = Made { docker, id };
         match self.look(&made, &config).await {
@@ -189,6 +191,59 @@ impl Job<'_> {
         Ok(())
     }
 
+    /// A volume may be a folder of the host by another name: what it is was said when it was made.
+    async fn look_at_volumes(&self, docker: &Docker) -> Result<(), String> {
+        for mount in &self.plan.options.mounts {
+            let Mount::Volume {
+                name: Some(name), ..
+            } = mount
+            else {
+                continue;
+            };
+            let volume = match docker.inspect_volume(name).await {
+                Ok(volume) => volume,
+                Err(error) if engine::status(&error) == Some(404) => continue,
+                Err(error) => return Err(engine::words(&error)),
+            };
+            if let Some(folder) = folder_of(&volume.options) {
+                let folder = fs::canonicalize(&folder).unwrap_or(folder);
+                paths::source(&folder, &self.plan.kept).map_err(|kept| {
+                    let folder = folder.display();
+                    format!(
+                        "the volume {name} may not be mounted: it is {folder}, and {}",
+                        kept.why
+                    )
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What is mounted by name may lie elsewhere: links of the image lead there.
+    async fn look_where_mounts_lead(
+        &self,
+        files: &image::Files<'_>,
+        config: &ImageConfig,
+    ) -> Result<(), String> {
+        let own = self.plan.options.mounts.iter().map(Mount::target);
+        let images = config.volumes.iter().flatten().map(String::as_str);
+        for target in own.chain(images) {
+            let plain = paths::normal(Path::new(target));
+            let leads = files.leads(&plain).await;
+            let leads = paths::normal(&leads.map_err(|error| engine::words(&error))?);
+            if leads != plain {
+                let leads = leads.display().to_string();
+                paths::target(&leads).map_err(|kept| {
+                    format!(
+                        "{target} may not be mounted: the image leads it to {leads}, where {}",
+                        kept.why
+                    )
+                })?;
+            }
+        }
+        Ok(())
+    }
+
     async fn look_inside(
         &self,
         made: &Made,
@@ -200,6 +255,7 @@ impl Job<'_> {
             docker: &made.docker,
             container: &made.id,
         };
+        self.look_where_mounts_lead(&files, config).await?;
         let library = fs::read(&limiter.preload).ok();
         let runs = Runs {
             image: config,
@@ -246,6 +302,17 @@ impl Job<'_> {
     }
 }
 
+/// The folder of the host that a volume of the local driver is (`docker volume create --opt o=bind --opt device=FOLDER`).
+fn folder_of(options: &HashMap<String, String>) -> Option<PathBuf> {
+    let says = |name: &str, word: &str| {
+        let words = options.get(name).map(String::as_str).unwrap_or_default();
+        words.split(',').any(|found| found == word)
+    };
+    let is_folder = says("o", "bind") || says("o", "rbind") || says("type", "none");
+    let device = options.get("device").filter(|_| is_folder)?;
+    Some(PathBuf::from(device))
+}
+
 /// Why no slice can be brought into this engine's containers.
 fn unfit(info: &SystemInfo) -> Option<String> {
     let options = info.security_options.iter().flatten();
@@ -285,6 +352,27 @@ mod tests {
         assert_eq!(plain_runtime(&info("nvidia")), Some("runc"));
         assert_eq!(plain_runtime(&info("runc")), None);
         assert_eq!(plain_runtime(&SystemInfo::default()), None);
+    }
+
+    #[test]
+    fn a_volume_that_is_a_folder_of_the_host_is_known_by_how_it_was_made() {
+        let of = |pairs: &[(&str, &str)]| {
+            let pairs = pairs.iter();
+            folder_of(
+                &pairs
+                    .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+                    .collect(),
+            )
+        };
+        let bind = [("type", "none"), ("o", "bind"), ("device", "/run")];
+        assert_eq!(of(&bind), Some("/run".into()));
+        assert_eq!(
+            of(&[("o", "ro,rbind"), ("device", "/x")]),
+            Some("/x".into())
+        );
+        let nfs = [("type", "nfs"), ("o", "addr=1.2.3.4,rw"), ("device", ":/x")];
+        assert_eq!(of(&nfs), None);
+        assert_eq!(of(&[]), None);
     }
 
     #[test]

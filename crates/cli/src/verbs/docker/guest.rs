@@ -137,7 +137,9 @@ fn judged(words: &[String]) -> Result<Line> {
 /// Whether what is mounted of the host may be, wherever links lead.
 fn check_sources(mounts: &[Mount]) -> Result<()> {
     let home = Home::to_call().map_err(|error| Error::from(&error))?;
-    let kept = [home.state().to_owned(), home.slices().to_owned()];
+    let socket = home.socket();
+    let runtime = socket.parent().unwrap_or(&socket).to_owned();
+    let kept = [home.state().to_owned(), home.slices().to_owned(), runtime];
     let here = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
     for mount in mounts {
         let Mount::Bind { source, .. } = mount else {

@@ -1,0 +1,77 @@
+//! Who is still there when a job has ended: its slice is free when the last of them is gone, and none of them keeps it for ever.
+//!
+//! A job writes its slots itself, so it could name anybody in them, and have any process of its user map the file. For the grace of a
+//! stop they are waited for. Then those that are the job's are killed: whom the driver lists is by the kernel's word, and whoever else has
+//! the slice mapped by its user. A process of another user that holds nothing of the GPUs is let be, and said.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+
+use divvy_core::JobId;
+use rustix::process::Signal;
+
+use super::{Cycle, Living};
+use crate::clock::Instant;
+use crate::process::{Process, about};
+use crate::store::StoreError;
+
+impl Cycle {
+    /// Whether an ended job's slice has to wait for somebody.
+    pub(super) fn is_held(&mut self, id: JobId) -> Result<bool, StoreError> {
+        let grace = self.config.grace;
+        let Some(living) = self.jobs.get_mut(&id) else {
+            return Ok(false);
+        };
+        let holders = holders(living);
+        if holders.is_empty() {
+            living.left = None;
+            return Ok(false);
+        }
+        let since = *living.left.get_or_insert_with(Instant::now);
+        if since.elapsed() < grace {
+            return Ok(true);
+        }
+        let its = its_own(living);
+        let strangers = holders.iter().filter(|process| !its.contains(process));
+        for process in &its {
+            // Gone by itself is as well; one that cannot be killed is waited for.
+            let _ = process.signal(Signal::KILL);
+        }
+        if its.is_empty() {
+            let pids: Vec<String> = strangers.map(|process| process.pid.to_string()).collect();
+            let words = format!(
+                "pid {} has its slice open and is another user's: the slice is given back all the same",
+                pids.join(", ")
+            );
+            tracing::warn!(job = %id, words);
+            self.tell(Some(id), "left", &words)?;
+        }
+        Ok(!its.is_empty())
+    }
+}
+
+/// Those of the holders that are the job's: of the driver's list, or its user's.
+pub(super) fn its_own(living: &Living) -> Vec<Process> {
+    let by = living.job.ask.by.uid;
+    let mut its = holders(living);
+    its.retain(|process| living.members.contains(process) || owner(*process) == Some(by));
+    its
+}
+
+fn owner(process: Process) -> Option<u32> {
+    let uid = fs::metadata(about(process.pid, "")).ok()?.uid();
+    process.is_alive().then_some(uid)
+}
+
+/// Whoever holds something of what the job was granted, wherever it has gone: whom the driver listed, which is the job's by the
+/// kernel's word or its own, and who has the slice mapped; a slot alone is only a word.
+fn holders(living: &Living) -> Vec<Process> {
+    let listed = living.members.iter().copied();
+    let mut holders: Vec<Process> = listed.filter(|member| member.is_alive()).collect();
+    if let Some(slice) = &living.slice
+        && let Ok(snapshot) = slice.read()
+    {
+        holders.extend(slice.living(&snapshot));
+    }
+    holders
+}
