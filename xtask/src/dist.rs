@@ -12,7 +12,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
@@ -170,8 +170,14 @@ fn gather(built: &Path, tree: &Path, quick: bool) -> Result<()> {
         fs::create_dir_all(to.parent().context("every place has a folder")?)?;
         fs::write(&to, script + "\n")?;
     }
-    Ok(())
+    run(Command::new(&divvy)
+        .arg("manual")
+        .arg(tree.join(PAGES))
+        .stdout(Stdio::null()))
 }
+
+/// Manual pages, without names of people or dates in them.
+const PAGES: &str = "share/man/man1";
 
 /// A file, or a folder with everything in it.
 fn copy(from: &Path, to: &Path) -> Result<()> {
