@@ -277,10 +277,19 @@ impl Scene {
         eprintln!("── the last of {} calls: {}", calls.len(), last.join(" "));
         for task in self.tasks.borrow().iter() {
             let status = stub.status(task);
+            if matches!(status, Some(Status::Completed)) {
+                continue;
+            }
+            let log = stub.log(task);
+            let lines: Vec<&str> = log.lines().rev().take(25).collect();
+            eprintln!("── task {task} is {status:?}; the end of its log:");
+            for line in lines.into_iter().rev() {
+                eprintln!("   {line}");
+            }
             if status.is_some_and(Status::is_terminal) {
                 continue;
             }
-            eprintln!("── task {task} is {status:?}; calls for it:");
+            eprintln!("── task {task} was called for:");
             let changes = calls.iter().filter(|call| call.endpoint != "tasks.get_all");
             for call in changes.filter(|call| call.body.to_string().contains(task)) {
                 let text = call.body.to_string();
