@@ -41,7 +41,7 @@ fn nothing_that_is_asked_of_the_api_ends_in_a_failure_of_its_own_or_an_answer_it
         .split(|c: char| c != '.' && c != ':' && !c.is_ascii_digit())
         .next()
         .expect("an address");
-    let job = home.submit(&["-g", "0.25", "--", "sleep", "1000"]);
+    let job = home.submit(&["-g", "0.25"], &["sleep", "1000"]);
     let configuration = home.scratch().join("schemathesis.toml");
     fs::write(&configuration, CONFIGURATION).expect("the folder can be written");
     let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../openapi/v1.json");
