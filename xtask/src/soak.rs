@@ -54,7 +54,13 @@ fn agent(args: &Args) -> Result<()> {
         Some(seed) => (seed, 1),
         None => (fresh(), args.runs),
     };
-    let mut command = cargo(&["test", "--package", "divvy-agent", "--lib", "simulation::whatever"]);
+    let mut command = cargo(&[
+        "test",
+        "--package",
+        "divvy-agent",
+        "--lib",
+        "simulation::whatever",
+    ]);
     command
         .args(["--", "--nocapture"])
         .env("DIVVY_AGENT_SEED", seed.to_string())

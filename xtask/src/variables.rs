@@ -9,7 +9,10 @@ use crate::cargo::root;
 
 const PREFIX: &str = "DIVVY_";
 /// Read by tests, by debug builds under test, and by the development commands only.
-const OURS: [&str; 4] = [
+const OURS: [&str; 7] = [
+    "DIVVY_AGENT_RUNS",
+    "DIVVY_AGENT_SEED",
+    "DIVVY_AGENT_STEPS",
     "DIVVY_CRASH_AT",
     "DIVVY_CUDA_INCLUDE",
     "DIVVY_CUDA_VERSION",

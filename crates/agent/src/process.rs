@@ -221,7 +221,7 @@ fn root() -> PathBuf {
 }
 
 /// What proc(5) has about a process under this name.
-fn about(pid: u32, name: &str) -> PathBuf {
+pub fn about(pid: u32, name: &str) -> PathBuf {
     let mut path = root();
     path.push(pid.to_string());
     path.push(name);

@@ -5,9 +5,12 @@ use divvy_core::job::Stop;
 use divvy_core::{Job as Life, JobId};
 use rustix::process::Signal;
 
+use super::left::its_own;
 use super::{Cycle, container};
 use crate::clock::{Instant, now};
 use crate::failpoint::reach;
+use crate::process::Process;
+use crate::records::JobDir;
 use crate::store::StoreError;
 use crate::supervise::{below, chain};
 use crate::supervise::started::Started;
@@ -133,13 +136,24 @@ impl Cycle {
             // The supervisor is not in it.
             let _ = group.kill();
         }
-        let below = below(&dir, launch.process);
-        for process in below.into_iter().chain(container::processes(&dir)) {
+        let all = self.all_of(id, &dir, launch.process);
+        for process in all.into_iter().chain(container::processes(&dir)) {
             tracing::warn!(job = %id, pid = process.pid, "still runs after its grace; killed");
             let _ = process.signal(Signal::KILL);
         }
         // A supervisor that was stopped goes on, and reaps.
         let _ = launch.process.signal(Signal::CONT);
+    }
+
+    /// All processes of a job but its supervisor; without that one also those that have left its session and use what the job holds.
+    pub(super) fn all_of(&self, id: JobId, dir: &JobDir, supervisor: Process) -> Vec<Process> {
+        let mut all = below(dir, supervisor);
+        if let Some(living) = self.jobs.get(&id).filter(|_| !supervisor.is_alive()) {
+            all.extend(its_own(living));
+            all.sort_unstable_by_key(|process| process.pid);
+            all.dedup();
+        }
+        all
     }
 
     /// Ends a job whose program was to be stopped before anybody heard of it, its supervisor included: that one may wait for a file

@@ -13,7 +13,6 @@ use super::Cycle;
 use crate::clock::Instant;
 use crate::failpoint::reach;
 use crate::store::StoreError;
-use crate::supervise::below;
 
 /// How often processes are looked for that were started while others were being stopped.
 const PASSES: usize = 16;
@@ -92,7 +91,7 @@ impl Cycle {
         let Some(launch) = dir.launch().ok().flatten() else {
             return BTreeSet::new();
         };
-        let processes = below(&dir, launch.process);
+        let processes = self.all_of(id, &dir, launch.process);
         for process in &processes {
             // Gone by itself is just as well.
             let _ = process.signal(signal);
