@@ -30,7 +30,10 @@ const ARROWS: [(&str, &[&str]); 19] = [
             "divvy-ledger",
         ],
     ),
-    ("divvy-clearml", &["divvy-api", "divvy-core"]),
+    (
+        "divvy-clearml",
+        &["divvy-api", "divvy-clearml-stub", "divvy-core"],
+    ),
     ("divvy-cli", &["divvy-api", "divvy-core"]),
     ("divvy-k8s", &["divvy-core"]),
     (
