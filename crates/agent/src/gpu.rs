@@ -17,9 +17,9 @@ use divvy_core::{Bytes, Gpu, GpuUuid, Mode};
 use divvy_driver::nvml::mig::MigMode;
 
 pub use observer::{IDLE, Observer};
+pub use source::Source;
 #[cfg(test)]
 pub use source::SourceError;
-pub use source::Source;
 
 use crate::mig::sight::Offer;
 use crate::mig::{Sight, Wanted};

@@ -12,8 +12,8 @@ use crate::failpoint::reach;
 use crate::process::Process;
 use crate::records::JobDir;
 use crate::store::StoreError;
-use crate::supervise::{below, chain};
 use crate::supervise::started::Started;
+use crate::supervise::{below, chain};
 
 impl Cycle {
     pub(super) fn cancel(&mut self, reference: &str) -> Result<Result<JobId, Error>, StoreError> {
@@ -161,7 +161,10 @@ impl Cycle {
     pub(super) fn give_up(&self, id: JobId) {
         self.kill(id);
         let dir = self.job_dir(id);
-        let is_container = self.jobs.get(&id).is_some_and(|one| one.job.ask.container.is_some());
+        let is_container = self
+            .jobs
+            .get(&id)
+            .is_some_and(|one| one.job.ask.container.is_some());
         if let Ok(Some(launch)) = dir.launch()
             && !is_container
             && matches!((dir.started(), dir.exit()), (Ok(None), Ok(None)))

@@ -75,6 +75,13 @@ impl Cycle {
         if visible.is_empty() {
             return Err(nothing());
         }
+        let asked = job.ask.container.as_ref();
+        let is_guest = asked.is_some_and(|asked| asked.starter.is_some());
+        // Its supervisor looks at what is to be started first.
+        if is_guest && !matches!(self.job_dir(id).launch(), Ok(Some(_))) {
+            let why = format!("job {id} is not ready for its container yet");
+            return Err(Error::new(ErrorCode::Conflict, why).hint("try again in a moment"));
+        }
         let (config, number) = (&self.config, id.to_string());
         let folder = config.home.slice(&number);
         // What one that is to be confirmed will have is known before it is there.
@@ -105,12 +112,7 @@ impl Cycle {
         let name = plan::name(&instance, &number, job.course.runs);
         let mut flags = edits.flags();
         // The job's supervisor knows the container by it.
-        if job
-            .ask
-            .container
-            .as_ref()
-            .is_some_and(|asked| asked.starter.is_some())
-        {
+        if is_guest {
             flags.push(plan::joins(&name));
         }
         Ok(v1::DockerArgs {
@@ -220,9 +222,11 @@ pub fn plan_on(
 ) -> Result<Plan, ContainerError> {
     let instance = plan::instance(home.state());
     let socket = engine::socket()?;
-    let starter = container.starter.map(|starter| Process {
-        pid: starter.pid,
-        start_time: starter.start_time.unwrap_or_default(),
+    let starter = container.starter.map(|starter| {
+        plan::Starter::Process(Process {
+            pid: starter.pid,
+            start_time: starter.start_time.unwrap_or_default(),
+        })
     });
     Ok(Plan {
         name: plan::name(&instance, around.job, runs),

@@ -66,7 +66,9 @@ impl Cycle {
                     true => ("gpu_back", format!("GPU {index} ({uuid}) answers again")),
                     false => (
                         "gpu_lost",
-                        format!("GPU {index} ({uuid}) does not answer and is given out no more{why}"),
+                        format!(
+                            "GPU {index} ({uuid}) does not answer and is given out no more{why}"
+                        ),
                     ),
                 });
             }
@@ -89,7 +91,8 @@ impl Cycle {
         let before = std::mem::replace(&mut self.lost, lost.keys().cloned().collect());
         let on = |living: &Living| {
             let mut grants = living.job.life.grants().iter();
-            let is_on = |grant: &&Grant| lost.contains_key(&grant.gpu) && before.contains(&grant.gpu);
+            let is_on =
+                |grant: &&Grant| lost.contains_key(&grant.gpu) && before.contains(&grant.gpu);
             grants.find(is_on).map(|grant| grant.index)
         };
         let ended: Vec<(JobId, u32)> = self

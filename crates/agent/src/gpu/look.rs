@@ -10,9 +10,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use divvy_core::mig::Placement;
 use divvy_core::reconcile::{self, Account, Of, ProcessSight, Sight, SliceSight};
 use divvy_core::{Bytes, JobId};
-use divvy_ledger::{
-    OpenError, Owner, ProcessState, ProcessUsage, SliceSpec, Snapshot, is_settled,
-};
+use divvy_ledger::{OpenError, Owner, ProcessState, ProcessUsage, SliceSpec, Snapshot, is_settled};
 
 use super::kin::{Kin, Kinship, Met, Person};
 use super::roster::{self, Roster};

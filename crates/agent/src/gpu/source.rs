@@ -26,7 +26,7 @@ pub struct Source {
 }
 
 enum Origin {
-    Driver(Nvml),
+    Driver(Box<Nvml>),
     /// What a simulation says there is.
     #[cfg(test)]
     Simulation,
@@ -69,7 +69,7 @@ impl Source {
     pub fn load(simulated: Option<&Path>) -> Result<Self, SourceError> {
         let nvml = simulated.map(|lib| simulated_libraries(lib).1);
         Ok(Self {
-            from: Origin::Driver(Nvml::load(nvml.as_deref())?),
+            from: Origin::Driver(Box::new(Nvml::load(nvml.as_deref())?)),
             epochs: Epochs::default(),
             offers: Mutex::default(),
             known: Mutex::default(),

@@ -167,6 +167,9 @@ pub fn difference(one: &BTreeMap<JobId, Kept>, other: &BTreeMap<JobId, Kept>) ->
     text
 }
 
+/// What an agent remembers, or its journal.
+pub type Memory = BTreeMap<JobId, Kept>;
+
 /// An agent that has been started.
 pub struct Daemon {
     pub cycle: Cycle,
@@ -225,10 +228,7 @@ fn config(home: &Home, manner: Manner) -> Config {
 impl Daemon {
     /// Starts one; it is what `crate::daemon` does, without doors. Answers what it read of the journal before it looked at the
     /// world as well; nothing where no GPU answers.
-    pub fn start(
-        home: &Home,
-        manner: Manner,
-    ) -> Result<Option<(Self, BTreeMap<JobId, Kept>)>, StoreError> {
+    pub fn start(home: &Home, manner: Manner) -> Result<Option<(Self, Memory)>, StoreError> {
         let store = Store::open(&home.database())?;
         store.number_after(&home.jobs())?;
         let observation = gpus::observe().unwrap_or_default();

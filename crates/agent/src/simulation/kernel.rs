@@ -36,7 +36,7 @@ pub enum Kind {
     /// The agent itself.
     Daemon,
     Supervisor(Box<Supervisor>),
-    Program(Program),
+    Program(Box<Program>),
     /// Somebody who uses a GPU and has nothing to do with us: so much of which.
     Stranger {
         gpu: usize,

@@ -103,7 +103,7 @@ impl World {
                 let child = program.child();
                 // Daemonised, or not: below the supervisor either way.
                 let session = (!dice.once_in(3)).then_some(session);
-                self.spawn(pid, session, Kind::Program(child));
+                self.spawn(pid, session, Kind::Program(Box::new(child)));
             }
             2 => self.frees(pid),
             _ => self.takes(pid, dice),
@@ -159,7 +159,7 @@ impl World {
             pid_namespace: Owner::me().pid_namespace,
         };
         // A slice that is damaged or gone grants nothing.
-        let slot = Slice::open(&folder).and_then(|slice| Ok(slice.join_as(owner).ok()));
+        let slot = Slice::open(&folder).map(|slice| slice.join_as(owner).ok());
         program.slot = slot.ok().flatten();
         let joined = program.slot.is_some();
         if joined {
@@ -169,7 +169,7 @@ impl World {
     }
 
     fn takes(&mut self, pid: u32, dice: &mut Dice) {
-        let wanted = (1 + dice.below(STEP_MIB / 2)) * 2 << 20;
+        let wanted = ((1 + dice.below(STEP_MIB / 2)) * 2) << 20;
         let which = dice.below(8);
         if !self.join(pid) {
             return;

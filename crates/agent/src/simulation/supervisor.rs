@@ -101,7 +101,7 @@ impl World {
                 supervisor.at = At::Spawned;
                 let program = Program::of(&dir, pid, dice);
                 self.ran(&program);
-                let program = self.spawn(pid, Some(session), Kind::Program(program));
+                let program = self.spawn(pid, Some(session), Kind::Program(Box::new(program)));
                 if let Some(supervisor) = self.supervisor(pid) {
                     supervisor.program = Some(program);
                 }
