@@ -2,10 +2,10 @@
 
 #[path = "docker/guest.rs"]
 mod guest;
-#[path = "docker/inside.rs"]
-mod inside;
 #[path = "docker/image.rs"]
 mod image;
+#[path = "docker/inside.rs"]
+mod inside;
 #[path = "docker/stock.rs"]
 mod stock;
 

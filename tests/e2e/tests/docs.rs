@@ -1,5 +1,5 @@
-//! The documentation shows only commands that exist: every `divvy VERB --flag` and every `cargo xtask VERB` in it is looked
-//! up in the program's own help.
+//! The documentation shows only commands that exist, and all of them: every `divvy VERB --flag` and every `cargo xtask VERB` in it is looked
+//! up in the program's own help, and every verb and flag of that in the pages.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -136,6 +136,68 @@ fn every_divvy_command_in_the_documentation_exists() {
             "no page shows `divvy {verb}`; was it read at all?"
         );
     }
+}
+
+/// Whether the pages have this word as it is typed: not as a part of a longer one.
+fn shows(typed: &str, word: &str) -> bool {
+    let is_part =
+        |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_lowercase() || byte == b'-');
+    typed.match_indices(word).any(|(at, _)| {
+        let before = at
+            .checked_sub(1)
+            .and_then(|at| typed.as_bytes().get(at).copied());
+        !is_part(before) && !is_part(typed.as_bytes().get(at + word.len()).copied())
+    })
+}
+
+/// The verbs and flags of a verb's help that the pages do not have.
+fn missing(home: &Home, verb: &str, typed: &str, wrong: &mut Vec<String>) {
+    let words: Vec<&str> = verb.split_whitespace().chain(["--help"]).collect();
+    let help = home.divvy(&words).ok().stdout;
+    if !shows(typed, verb) {
+        wrong.push(format!("`divvy {verb}`"));
+    }
+    for line in help.lines() {
+        let flag = line
+            .split_whitespace()
+            .take(2)
+            .find(|word| word.starts_with("--"));
+        let flag = flag.map(|flag| flag.trim_end_matches(|end: char| !end.is_ascii_lowercase()));
+        if let Some(flag) = flag.filter(|flag| line.starts_with("  ") && *flag != "--help")
+            && !shows(typed, flag)
+        {
+            wrong.push(format!("`divvy {verb} {flag}`"));
+        }
+    }
+    let below = help
+        .split_once("\nCommands:\n")
+        .map_or("", |(_, below)| below);
+    for line in below.lines().take_while(|line| !line.is_empty()) {
+        let name = line.split_whitespace().next().unwrap_or_default();
+        if line.starts_with("  ") && !line.starts_with("   ") && name != "help" {
+            missing(home, &format!("{verb} {name}"), typed, wrong);
+        }
+    }
+}
+
+#[test]
+fn every_verb_and_flag_is_in_the_documentation() {
+    let home = Home::new("a100-80gb:1");
+    let typed: Vec<String> = pages().iter().flat_map(|(_, page)| typed(page)).collect();
+    let typed = typed.join("\n");
+    let top = home.divvy(&["--help"]).ok().stdout;
+    let verbs = top.lines().filter_map(|line| {
+        let name = line.strip_prefix("  ")?.split(' ').next()?;
+        let is_verb = !name.is_empty() && name != "divvy";
+        (is_verb && name.bytes().all(|byte| byte.is_ascii_lowercase())).then_some(name)
+    });
+    let verbs: BTreeSet<&str> = verbs.collect();
+    assert!(verbs.len() > 20, "{verbs:?}");
+    let mut wrong = Vec::new();
+    for verb in verbs {
+        missing(&home, verb, &typed, &mut wrong);
+    }
+    assert!(wrong.is_empty(), "in no page: {}", wrong.join(", "));
 }
 
 #[test]
