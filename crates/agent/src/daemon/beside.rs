@@ -11,12 +11,15 @@ use divvy_api::home::Home;
 use divvy_api::v1::{Error, ErrorCode, FrontEnd};
 use tokio::sync::oneshot;
 
+/// What a front end does all the while.
+pub type Work = Box<dyn FnOnce(&Home, u32) -> Result<(), Error> + Send>;
+
 /// A front end.
 pub struct Beside {
     /// What the node says of it.
     pub about: FrontEnd,
     /// Works until it is told to stop, or cannot; given the daemon's home and how many GPUs it serves.
-    pub run: Box<dyn FnOnce(&Home, u32) -> Result<(), Error> + Send>,
+    pub run: Work,
     /// Tells it to stop.
     pub stop: Box<dyn Fn() + Send>,
 }
