@@ -9,14 +9,14 @@ use serde_json::json;
 
 /// A client with the stand-in's own configuration and these keys on top; it waits for nothing between two attempts.
 fn client(stub: &Stub, keys: &[(&str, &str)]) -> Server {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("clearml.conf");
     let conf = stub.conf() + "\napi.http.retries { total: 3, backoff_factor: 0 }\n";
-    std::fs::write(&file, conf).unwrap();
+    std::fs::write(&file, conf).expect("a file");
     let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
     let vars: BTreeMap<String, String> = keys.iter().map(owned).collect();
-    let settings = Settings::read_with(Some(&file), vars).unwrap();
-    Server::new(&settings.api, "node1").unwrap()
+    let settings = Settings::read_with(Some(&file), vars).expect("settings");
+    Server::new(&settings.api, "node1").expect("a client")
 }
 
 #[tokio::test]
