@@ -1,0 +1,46 @@
+//! What a real client does with its slice, as usage and the idle rule see it.
+
+use divvy_e2e::{Home, Tenant, until};
+
+fn last(home: &Home) -> serde_json::Value {
+    home.items(&["ps", "-a"]).pop().expect("a job")
+}
+
+#[test]
+fn what_a_program_does_is_used_and_keeps_its_job_from_being_idle_until_it_stops() {
+    let home = Home::new("a100-80gb:1");
+    let _daemon = home.daemon(&[]);
+    let flags = [
+        "-g",
+        "0.25",
+        "--idle-timeout",
+        "2s",
+        "--idle-action",
+        "cancel",
+    ];
+    let mut tenant = Tenant::run(&home, &flags);
+    // For longer than its time, and with pauses: half of what it does is thinking.
+    tenant.begin("loop 2000 2000", 5000);
+    tenant.hear();
+    assert_eq!(last(&home)["state"], "running");
+    until("it is found idle", || {
+        (last(&home)["state"] == "ended").then_some(())
+    });
+    assert_eq!(last(&home)["end_reason"], "idle_timeout");
+    let rows = home.items(&["usage", "--by", "job"]);
+    let [row] = &rows[..] else { panic!("{rows:?}") };
+    let figure = |name: &str| row[name].as_u64().expect("a figure");
+    let (held, used, loaned) = (
+        figure("allocated_gpu_ms"),
+        figure("used_gpu_ms"),
+        figure("loaned_gpu_ms"),
+    );
+    // Alone it may use the whole GPU; half of the time it does.
+    assert!(used > 500 && loaned > 0, "{row}");
+    assert!(figure("idle_gpu_ms") > 0, "{row}");
+    assert_eq!(
+        held,
+        used - loaned + figure("idle_gpu_ms") + figure("unknown_gpu_ms"),
+        "{row}"
+    );
+}
