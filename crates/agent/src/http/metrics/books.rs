@@ -68,6 +68,9 @@ const OF_PROJECTS: &[OfProject] = &[
     ),
 ];
 
+/// One figure of what was spent.
+type OfSpent = fn(&Spent) -> u64;
+
 fn of_projects(books: &Books) -> Vec<Family> {
     let named = |name: &str| vec![("project", name.to_owned())];
     let read = |(name, help, read): &OfProject| {
@@ -95,7 +98,7 @@ fn of_projects(books: &Books) -> Vec<Family> {
         "counter",
         "GPU time since the daemon started; that of jobs without a project has no name.",
     );
-    let kinds: [(&str, fn(&Spent) -> u64); 4] = [
+    let kinds: [(&str, OfSpent); 4] = [
         ("allocated", |spent| spent.allocated),
         ("used", |spent| spent.used),
         ("idle", |spent| spent.idle),
