@@ -11,7 +11,6 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Child;
 
 use divvy_api::home::Home;
 use divvy_api::v1::{Error, ErrorCode, Submit};
@@ -66,10 +65,10 @@ pub fn solo(args: SoloArgs) -> Result<u8, Error> {
     let planning = planning_lock(&home)?;
     let runs = living_runs(&home);
     let node = Node::open(simulated, !runs.is_empty())?;
-    let mut run = prepare(args, &home, &node, &runs)?;
+    let run = prepare(args, &home, &node, &runs)?;
     drop(planning);
 
-    let code = supervise::run_here(&run.dir).map(|code| run.starter_code().unwrap_or(code));
+    let code = supervise::run_here(&run.dir);
     if code.as_ref().is_ok_and(|code| *code != 0) {
         run.tell_refusal();
     }
@@ -90,18 +89,10 @@ struct Run {
 struct Prepared {
     dir: JobDir,
     slice: HeldSlice,
-    /// Who starts its container.
-    starter: Option<Child>,
     _lock: File,
 }
 
 impl Prepared {
-    /// What the starter of its container ended with, which says more than the container where there was none.
-    fn starter_code(&mut self) -> Option<i32> {
-        let status = self.starter.as_mut()?.wait().ok()?;
-        status.code()
-    }
-
     /// After a failure: what its last refused process met. Nothing of it is kept for later.
     fn tell_refusal(&self) {
         let last = self
@@ -183,7 +174,7 @@ fn prepare(args: SoloArgs, home: &Home, node: &Node, runs: &[Run]) -> Result<Pre
     };
     let wish = node.programs.wish(&folder, node.simulated.as_ref());
     let dir = JobDir::new(self::folder(home, number));
-    let guest = match &submit.container {
+    let container = match &submit.container {
         Some(container) => {
             // Without a daemon nobody gets a MIG instance.
             let part = |grant: &Grant| Part {
@@ -198,11 +189,10 @@ fn prepare(args: SoloArgs, home: &Home, node: &Node, runs: &[Run]) -> Result<Pre
             };
             let plan = plan_on(&machine, home, container, 0, &around, &parts, Some(&wish))
                 .map_err(|error| Error::new(ErrorCode::LaunchFailed, chain(&error)))?;
-            Some(guest::start(&dir, plan, &docker, &submit.cwd)?)
+            Some(guest::plan(&dir, plan, &docker))
         }
         None => None,
     };
-    let (container, starter) = guest.unzip();
     let mut env = submit.env;
     env.extend(submit.secrets);
     let spec = Spec {
@@ -236,7 +226,6 @@ fn prepare(args: SoloArgs, home: &Home, node: &Node, runs: &[Run]) -> Result<Pre
     Ok(Prepared {
         dir,
         slice,
-        starter,
         _lock: lock,
     })
 }

@@ -36,7 +36,17 @@ pub struct Plan {
     pub cdi: Option<PathBuf>,
     /// Who starts it, where that is not the supervisor.
     #[serde(default)]
-    pub starter: Option<Process>,
+    pub starter: Option<Starter>,
+}
+
+/// Who starts a container that its supervisor does not.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Starter {
+    /// This process, which asks what to add to its line.
+    Process(Process),
+    /// This line, which has everything; the supervisor starts it and takes no part.
+    Line(Vec<String>),
 }
 
 /// What holds a container to its slice.

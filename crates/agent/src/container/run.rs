@@ -65,7 +65,7 @@ pub fn run(
     let outcome = runtime.block_on(async {
         // From here on a signal is heard and ends nobody.
         let mut signals = Signals::new().map_err(SuperviseError::Setup)?;
-        let (outcome, made) = match plan.starter {
+        let (outcome, made) = match &plan.starter {
             Some(starter) => (job.host(starter, &mut signals).await?, None),
             None => job.live(&mut signals).await?,
         };

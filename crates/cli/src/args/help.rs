@@ -101,7 +101,8 @@ with -d it runs on its own, and its id is printed.
 
 pub(super) const DOCKER_SLICE: &str = "\
 For whatever starts containers by itself. Waits for the slice, adds its flags behind `run` and becomes `docker run`; the slice is \
-free when the container has ended. Slice flags are those of `divvy run`; with --no-daemon only runs started this way know of it. \
+free when the container has ended. Slice flags: -g, --gpu, --gpu-memory, --compute, --name, --queue, --project, --gpus-on, --no-wait, \
+--sim; as `divvy run` has them. With --no-daemon only runs started this way know of it. \
 What would let the container out of its slice is refused (exit code 4), also --gpus: say which GPUs with --gpus-on.
 
   divvy docker slice -g 0.5 --gpus-on 2 -- docker run --rm my/image";

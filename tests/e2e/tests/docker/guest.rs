@@ -1,9 +1,10 @@
 //! Containers that somebody else's `docker run` starts, in a slice: `divvy docker slice`.
 
+use std::fs;
 use std::path::Path;
 
 use divvy_api::v1::{EndReason, JobState, LimiterForm};
-use divvy_e2e::engine::IMAGE;
+use divvy_e2e::engine::{IMAGE, MUSL_IMAGE};
 use divvy_e2e::{GIB, Home, until};
 
 use super::{cancel, got, kill, pid_in, reports, scene};
@@ -130,13 +131,12 @@ fn a_cancelled_guest_is_stopped_and_one_that_never_came_gives_its_slice_back() {
     assert_eq!(home.ended("guest").end_reason, Some(EndReason::Cancelled));
     assert!(!starter.wait().expect("a child").success());
 
-    // The engine refuses the line, so there is never a container.
-    let _ = home
-        .divvy(&guest(
-            &["-g", "0.5"],
-            &["--memory", "1k", IMAGE, "sh", "-c", "true"],
-        ))
-        .exits(125);
+    // `docker` refuses the line by itself, so there is never a container.
+    let there = home.scratch().join("there");
+    fs::write(&there, "").expect("the folder is ours");
+    let there = there.to_str().expect("a plain path");
+    let line = ["--cidfile", there, IMAGE, "sh", "-c", "true"];
+    let _ = home.divvy(&guest(&["-g", "0.5"], &line)).exits(125);
     let job = home.ended("last");
     assert!(
         job.reason
@@ -153,23 +153,23 @@ fn without_a_daemon_a_guest_is_held_too_and_several_add_up() {
     };
     let gates = Path::new(&home.gate("x")).parent().unwrap().to_owned();
     let mount = format!("{}:/gates", gates.display());
-    let wait = [
-        "cudarc_probe",
-        "hold",
-        "--bytes",
-        "1073741824",
-        "--until-file",
-        "/gates/go",
-    ];
+    let wait = "touch /gates/here; exec cudarc_probe hold --bytes 1048576 --until-file /gates/go";
     let words = guest(
         &["--no-daemon", "-g", "0.75"],
-        &[&["-v", &mount, IMAGE][..], &wait].concat(),
+        &["-v", &mount, IMAGE, "sh", "-c", wait],
     );
     let mut first = home.divvy_command(&words).spawn().expect("divvy starts");
     until("the first has its slice", || {
-        let said = home.divvy(&guest(&["--no-daemon", "-g", "0.5"], &[IMAGE, "true"]));
-        said.stderr.contains("there is no room now").then_some(())
+        gates.join("here").exists().then_some(())
     });
+    let said = home
+        .divvy(&guest(&["--no-daemon", "-g", "0.5"], &[IMAGE]))
+        .exits(6);
+    assert!(
+        said.stderr.contains("there is no room now"),
+        "{}",
+        said.stderr
+    );
     let said = home
         .divvy(&guest(&["--no-daemon", "--gpu-memory", "4G"], &[IMAGE]))
         .ok();
@@ -183,4 +183,18 @@ fn without_a_daemon_a_guest_is_held_too_and_several_add_up() {
             &[IMAGE, "sh", "-c", "exit 3"],
         ))
         .exits(3);
+}
+
+#[test]
+fn an_image_that_cannot_be_held_is_found_out_before_its_line_runs() {
+    let Some((engine, home)) = scene("a100-80gb:1") else {
+        return;
+    };
+    for slice in [&["--no-daemon", "-g", "0.5"][..], &["-g", "0.5"]] {
+        let line = ["--name", "musl", MUSL_IMAGE, "x"];
+        let said = home.divvy(&guest(slice, &line)).exits(125);
+        assert!(said.stderr.contains("cannot hold"), "{}", said.stderr);
+        let filter = ["ps", "--all", "--quiet", "--filter", "name=^musl$"];
+        assert_eq!(engine.ask(&filter), "", "it was started");
+    }
 }

@@ -1,32 +1,37 @@
-//! A container that somebody else starts, in a job's slice: waits for it, sees that it can be held, writes down how it ended.
+//! A container that somebody else starts, in a job's slice: looks into one like it first, waits for it, writes down how it ended.
 //!
 //! ```text
 //! starter (`docker run`, not ours)            this supervisor                engine
+//!                                             makes one like it ────────────► created
+//!                                             looks into it, takes it away ──► gone
 //!                                             launch.json
 //! starts the container ────────────────────────────────────────────────────► created, with the label JOINS
-//!                                             sees it, looks into it ◄────── started
-//!                                             started.json
-//!                                             exit.json ◄─────────────────── ended, with its code
+//!                                             started.json ◄───────────────── started
+//!                                             exit.json ◄──────────────────── ended, with its code
 //! ```
-//! The job lives as long as the container, whatever becomes of the starter; without a container, as long as the starter. The container
-//! is never taken away here: it is its starter's. One that is gone by itself (`--rm`) has its code in the engine's events.
+//! The starter is told what to add when `launch.json` is there: what cannot be held is never started. Nobody looks into the container
+//! itself, as the engine could not take it away meanwhile (`--rm`). The job lives as long as the container, whatever becomes of the
+//! starter; without a container, as long as the starter. The container is never taken away here: it is its starter's. One that is gone by
+//! itself has its code in the engine's events.
 
 use std::collections::HashMap;
+use std::process::{Child, Command};
 use std::time::Duration;
 
 use bollard::Docker;
-use bollard::models::{EventMessage, ImageConfig};
+use bollard::models::EventMessage;
 use bollard::query_parameters::{EventsOptions, ListContainersOptions};
 use futures_util::StreamExt as _;
+use jiff::Timestamp;
 use tokio::time::Instant;
 
 use super::follow::State;
 use super::signals::{Signals, Told};
-use super::{AGAIN, Job, Made, lost};
-use crate::container::engine;
-use crate::container::plan::JOINS;
+use super::{AGAIN, Job, Made, launch_failed, lost};
+use crate::clock::now;
+use crate::container::plan::{JOINS, Starter};
 use crate::process::Process;
-use crate::records::Outcome;
+use crate::records::{Begun, Outcome};
 use crate::supervise::{SuperviseError, say};
 
 /// How often a container that is nowhere is looked for before it is believed: the engine's event of its end may be on its way.
@@ -48,16 +53,66 @@ impl Job<'_> {
     /// From the first supervisor or a later one to the end of the container.
     pub(super) async fn host(
         &self,
-        starter: Process,
+        starter: &Starter,
         signals: &mut Signals,
     ) -> Result<Outcome, SuperviseError> {
-        // It may start at any moment from here on, so nobody else is to be started for this job.
         let first = self.dir.launch()?;
-        let since = first.map_or_else(|| self.begun(self.me).at, |begun| begun.at);
-        self.dir.write_launch(&crate::records::Begun {
+        if first.is_none()
+            && let Err(outcome) = self.look_ahead(signals).await
+        {
+            return Ok(outcome);
+        }
+        // It may start at any moment from here on, so nobody else is to be started for this job.
+        let since = first.as_ref().map_or_else(now, |begun| begun.at);
+        self.dir.write_launch(&Begun {
             process: self.me,
             at: since,
         })?;
+        let line = match starter {
+            Starter::Process(process) => return self.attend(*process, since, signals).await,
+            Starter::Line(line) => line,
+        };
+        let mut child = match started(line) {
+            Ok(child) => child,
+            Err(why) => {
+                say(&why);
+                return Ok(launch_failed(125, why));
+            }
+        };
+        // One that has ended already is nobody's number any more, and is not waited for.
+        let process = Process::with_pid(child.id()).unwrap_or(Process {
+            pid: child.id(),
+            start_time: 0,
+        });
+        let outcome = self.attend(process, since, signals).await?;
+        let ended = tokio::task::spawn_blocking(move || child.wait()).await;
+        let code = ended
+            .ok()
+            .and_then(Result::ok)
+            .and_then(|status| status.code());
+        Ok(match (outcome, code) {
+            // Without a container the starter's own code says why.
+            (Outcome::Withdrawn { withdrawn }, Some(code)) => launch_failed(code, withdrawn),
+            (outcome, _) => outcome,
+        })
+    }
+
+    /// Makes a container as the starter's will be, looks into it, and takes it away again.
+    async fn look_ahead(&self, signals: &mut Signals) -> Result<(), Outcome> {
+        let (looked, made) = match self.make(signals).await {
+            Ok(made) => (Ok(()), Some(made)),
+            Err((outcome, made)) => (Err(outcome), made),
+        };
+        self.clear(made).await;
+        looked
+    }
+
+    async fn attend(
+        &self,
+        starter: Process,
+        since: Timestamp,
+        signals: &mut Signals,
+    ) -> Result<Outcome, SuperviseError> {
         let mut sight = Sight::default();
         loop {
             let Some(docker) = self.engine_again().await else {
@@ -126,13 +181,6 @@ impl Job<'_> {
             }
             State::Running { .. } if !sight.runs => {
                 let made = sight.made.as_ref()?;
-                // What is not found in a container that has ended meanwhile says nothing.
-                if let Err(why) = self.look_at_guest(made).await
-                    && matches!(self.state(made).await, State::Running { .. })
-                {
-                    say(&why);
-                    self.signal(made, "SIGKILL").await;
-                }
                 let first = self.first_process(made).await;
                 self.started(first.unwrap_or(self.me));
                 sight.runs = true;
@@ -182,15 +230,15 @@ impl Job<'_> {
         let label = format!("{JOINS}={}", self.plan.name);
         HashMap::from([("label".to_owned(), vec![label])])
     }
+}
 
-    async fn look_at_guest(&self, made: &Made) -> Result<(), String> {
-        let image = made.docker.inspect_image(&self.plan.image).await;
-        let config: ImageConfig = image
-            .map_err(|error| engine::words(&error))?
-            .config
-            .unwrap_or_default();
-        self.look(made, &config).await
-    }
+/// Starts the line, with this process's terminal and environment.
+fn started(line: &[String]) -> Result<Child, String> {
+    let [program, words @ ..] = line else {
+        return Err("there is no `docker run` to start".to_owned());
+    };
+    let child = Command::new(program).args(words).spawn();
+    child.map_err(|error| format!("{program} cannot be started: {error}"))
 }
 
 /// How the container ended, if that is what the engine tells.

@@ -8,21 +8,26 @@ use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use std::time::Duration;
 
+use divvy_api::client::Client;
 use divvy_api::home::Home;
-use divvy_api::v1::{Container, Error, ErrorCode, Runner, Starter, Submit};
+use divvy_api::v1::{Container, Error, ErrorCode, JobState, Runner, Starter, Submit};
 use divvy_core::docker::{self, Mount, paths};
 
 use super::super::run::{Turn, wait_for_turn};
-use super::super::{Outcome, block_on, client, submit};
+use super::super::{Outcome, block_on, client, settle, submit};
 use super::{help, slice_flags};
 use crate::container::{self, Asked};
 use crate::failure::{Result, usage};
-use crate::output::{Stop, print};
-use crate::{Backend, Solo, args, ask};
+use crate::output::{Stop, print, say};
+use crate::{Backend, Solo, args, ask, text};
 
 /// Flags of the line that say nothing of what the container may do.
 const OWN: &[(&str, bool)] = &[("--name", true), ("--cidfile", true)];
+
+/// Between two questions whether a container may come: making one to look into takes the engine a few of these.
+const BREATH: Duration = Duration::from_millis(50);
 
 /// A line of `docker run`, judged.
 #[derive(Debug)]
@@ -88,10 +93,37 @@ async fn flags(
     let client = client()?;
     let job = submit::once(&client, submission, sim).await?;
     Ok(match wait_for_turn(&client, job).await? {
-        Turn::Start(job) => Ok(client.docker_args(&job.id).await?.flags),
+        Turn::Start(job) => ready(&client, &job.id).await?,
         Turn::Over(code) => Err(ExitCode::from(code)),
         Turn::Away(code) => Err(code),
     })
+}
+
+/// Once the job's supervisor has seen that what is to be started can be held.
+async fn ready(
+    client: &Client,
+    job: &str,
+) -> std::result::Result<std::result::Result<Vec<String>, ExitCode>, Stop> {
+    loop {
+        match client.docker_args(job).await {
+            Ok(added) => return Ok(Ok(added.flags)),
+            Err(error) if error.code != ErrorCode::Conflict => return Err(error.into()),
+            Err(_) => {}
+        }
+        tokio::time::sleep(BREATH).await;
+        let now = client.job(job).await?;
+        if now.state == JobState::Ended {
+            // What its supervisor said is in its log.
+            if let Some(reason) = now.reason.as_deref().filter(|_| now.exit_code.is_some()) {
+                say(&format!(
+                    "#{} could not be started: {}",
+                    now.id,
+                    text::clean(reason)
+                ));
+            }
+            return Ok(Err(ExitCode::from(settle::verdict(&now)?)));
+        }
+    }
 }
 
 /// The slice's flags, and the line behind `--`.
