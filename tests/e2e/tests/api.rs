@@ -13,8 +13,7 @@ const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 /// For each call of the document, besides the cases that it finds at the edges of the schema.
 const EXAMPLES: &str = "15";
 
-const CHECKS: &str =
-    "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance";
+const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance";
 
 /// Streams go on until their reader has had enough, and a wait for as long as it is told: both are asked for their first answer.
 /// The job is the last one, of which there is always one.
