@@ -64,7 +64,7 @@ impl Cycle {
 /// As whom a job's program is started; nobody else's than the agent's own user is.
 pub(super) fn identity(job: &Job) -> Option<Identity> {
     let Submitter { uid, gid } = job.ask.by;
-    (uid != Submitter::me().uid).then(|| Identity {
+    (uid != Submitter::me().uid).then_some(Identity {
         uid,
         gid,
         groups: None,
