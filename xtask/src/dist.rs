@@ -87,7 +87,7 @@ pub fn release(quick: bool) -> Result<()> {
         wheel(&dist, &time)
     })?;
     step("archive", "one file to carry", || {
-        archive(&dist, &name, &time)
+        archive(&dist, &name, &time, quick)
     })?;
     step("sums", "what each file is", || sums(&dist))?;
     step(
@@ -214,7 +214,8 @@ fn wheel(dist: &Path, time: &str) -> Result<()> {
         .env("SOURCE_DATE_EPOCH", time))
 }
 
-fn archive(dist: &Path, name: &str, time: &str) -> Result<()> {
+fn archive(dist: &Path, name: &str, time: &str, quick: bool) -> Result<()> {
+    let effort = if quick { "--fast" } else { "--best" };
     let tar = format!("{name}.tar");
     run(Command::new("tar")
         .args([
@@ -228,7 +229,7 @@ fn archive(dist: &Path, name: &str, time: &str) -> Result<()> {
         .args(["--format=gnu", "--create", "--file", &tar, name])
         .current_dir(dist))?;
     run(Command::new("gzip")
-        .args(["--no-name", "--best", &tar])
+        .args(["--no-name", effort, &tar])
         .current_dir(dist))
 }
 
