@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use divvy_core::JobId;
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, params};
 
 use crate::failpoint;
@@ -126,6 +127,10 @@ impl Store {
             "PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON; PRAGMA secure_delete = ON;",
         )
         .map_err(open)?;
+        // Otherwise each new value of a parameter has its statement prepared anew, to see whether another index would be better
+        // (sqlite3_db_config, `SQLITE_DBCONFIG_ENABLE_QPSG`).
+        db.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)
+            .map_err(open)?;
         db.set_prepared_statement_cache_capacity(64);
         for (to, sql) in (1..).zip(MIGRATIONS).skip(found as usize) {
             migrate(&mut db, to, sql).map_err(|source| StoreError::Migrate { to, source })?;
