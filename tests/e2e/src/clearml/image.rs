@@ -20,19 +20,41 @@ const SHELL: &[&str] = &[
     "chmod", "chown", "which", "uname", "dirname", "basename", "head", "tail", "grep", "sed", "tr",
     "ps", "hostname", "true", "false",
 ];
+/// The image's pip: the stock agent's script calls it twice before it begins, and all that it wants is there.
+const NO_PIP: &str = "import sys\nprint('All of this is installed already:', *sys.argv[1:])\n";
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
-/// Packages of the tests' environment that are not the agent's, and large.
-const LEFT_OUT: &[&str] = &[
-    "clearml",
-    "cuda",
-    "llvmlite",
-    "numba",
-    "numba_cuda",
-    "numpy",
-    "numpy.libs",
-    "nvidia",
-    "PIL",
-    "pillow.libs",
+/// Packages that the agent needs, as its own description and theirs say. pip is none of them, see [`NO_PIP`].
+const PACKAGES: &[&str] = &[
+    "_distutils_hack",
+    "_yaml",
+    "attr",
+    "attrs",
+    "certifi",
+    "charset_normalizer",
+    "clearml_agent",
+    "dateutil",
+    "distlib",
+    "filelock",
+    "furl",
+    "idna",
+    "jsonschema",
+    "jsonschema_specifications",
+    "jwt",
+    "orderedmultidict",
+    "pathlib2",
+    "pkg_resources",
+    "platformdirs",
+    "psutil",
+    "pyparsing",
+    "referencing",
+    "requests",
+    "rpds",
+    "setuptools",
+    "six.py",
+    "typing_extensions.py",
+    "urllib3",
+    "virtualenv",
+    "yaml",
 ];
 /// Folders of the standard library that nothing here needs.
 const LEFT_OUT_OF_PYTHON: &[&str] = &[
@@ -42,7 +64,7 @@ const LEFT_OUT_OF_PYTHON: &[&str] = &[
     "lib2to3",
     "turtledemo",
     "site-packages",
-    "__pycache__",
+    "ensurepip",
 ];
 
 /// Makes the image in an engine that does not have it yet.
@@ -56,12 +78,7 @@ pub fn make(engine: &Engine) {
     }
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
     lay_root(folder.path());
-    // pip finds everything installed, and asks nobody.
-    engine.import(
-        folder.path(),
-        AGENT_IMAGE,
-        &["ENV PIP_NO_INDEX=1", "ENV HOME=/root"],
-    );
+    engine.import(folder.path(), AGENT_IMAGE, &["ENV HOME=/root"]);
 }
 
 fn lay_root(root: &Path) {
@@ -120,29 +137,47 @@ fn lay_python(root: &Path) {
         }
     }
     let library = path("library");
-    copy_tree(root, &library, &inside(&library), LEFT_OUT_OF_PYTHON);
-    let packages = library.join("site-packages");
-    copy_tree(root, &path("packages"), &inside(&packages), LEFT_OUT);
+    copy_tree(root, &library, &inside(&library), &|name| {
+        // The second is the interpreter once more, to be linked with.
+        !LEFT_OUT_OF_PYTHON.contains(&name) && !name.starts_with("config-")
+    });
+    let packages = inside(&library.join("site-packages"));
+    copy_tree(root, &path("packages"), &packages, &|name| {
+        PACKAGES.contains(&name) || name.ends_with(".dist-info") || name.contains("mypyc")
+    });
+    fs::create_dir(packages.join("pip")).expect("the folder is ours");
+    fs::write(packages.join("pip/__init__.py"), "").expect("the folder is ours");
+    fs::write(packages.join("pip/__main__.py"), NO_PIP).expect("the folder is ours");
 }
 
-/// Copies a folder but for some of its entries, with the libraries that its shared objects need.
-fn copy_tree(root: &Path, from: &Path, to: &Path, left_out: &[&str]) {
+/// Copies those entries of a folder that are wanted, with the libraries that its shared objects need.
+fn copy_tree(root: &Path, from: &Path, to: &Path, wanted: &dyn Fn(&str) -> bool) {
     fs::create_dir_all(to).expect("the folder is ours");
     for entry in fs::read_dir(from).expect("a folder of Python's") {
-        let entry = entry.expect("it can be read");
-        let (name, path) = (entry.file_name(), entry.path());
-        if name.to_str().is_none_or(|name| left_out.contains(&name)) {
+        let path = entry.expect("it can be read").path();
+        let name = path.file_name().and_then(|name| name.to_str());
+        let Some(name) = name.filter(|name| wanted(name)) else {
             continue;
-        }
-        let target = to.join(&name);
+        };
+        let target = to.join(name);
         match path.is_dir() {
-            true => copy_tree(root, &path, &target, &["__pycache__", "tests"]),
-            false if name.to_str().is_some_and(|name| name.contains(".so")) => {
-                copy_program(root, &path, &target)
-            }
-            false => drop(fs::copy(&path, &target)),
+            true => copy_tree(root, &path, &target, &|name| name != "tests"),
+            false if name.contains(".so") => copy_program(root, &path, &target),
+            false => copy_module(&path, &target),
         }
     }
+}
+
+/// Copies a file with its age, which is how Python knows that a compiled one is still good.
+fn copy_module(from: &Path, to: &Path) {
+    let age = fs::metadata(from).and_then(|found| found.modified());
+    fs::copy(from, to).expect("a module can be read");
+    let copy = fs::File::options()
+        .append(true)
+        .open(to)
+        .expect("it is ours");
+    copy.set_modified(age.expect("files have an age"))
+        .expect("it is ours");
 }
 
 /// Copies a program or library and what it is linked with.

@@ -1,6 +1,6 @@
 //! Tasks in containers under a real Docker daemon, with the stock agent inside.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use divvy_e2e::clearml::{Agent, Scene, Server, image};
 use divvy_e2e::engine::Engine;
@@ -10,8 +10,12 @@ use serde_json::json;
 use crate::placement;
 
 /// An engine with the image, and an instance that uses it; nothing where there can be no engine, which was said.
-fn scene(sim: &str) -> Option<(Arc<Engine>, Scene)> {
+fn scene(sim: &str) -> Option<(MutexGuard<'static, ()>, Arc<Engine>, Scene)> {
+    // One after the other: each has stock agents enough to keep a small machine busy.
+    static TURN: Mutex<()> = Mutex::new(());
+    // Whoever waits holds the engine, so that there is one for all.
     let engine = Engine::shared()?;
+    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     image::make(&engine);
     let home = Home::new(sim)
         .variable("DOCKER_HOST", &engine.host())
@@ -27,12 +31,12 @@ fn scene(sim: &str) -> Option<(Arc<Engine>, Scene)> {
          docker_init_bash_script: [\"export LOCAL_PYTHON=python3\"]\n}}\n",
         image::AGENT_IMAGE
     ));
-    Some((engine, scene))
+    Some((turn, engine, scene))
 }
 
 #[test]
 fn the_seeds_example_runs_in_containers_with_the_stock_agent_inside() {
-    let Some((_engine, scene)) = scene("a100-80gb:3") else {
+    let Some((_turn, _engine, scene)) = scene("a100-80gb:3") else {
         return;
     };
     placement::seeds_example_with(&scene, &["--docker"]);
@@ -41,7 +45,7 @@ fn the_seeds_example_runs_in_containers_with_the_stock_agent_inside() {
 
 #[test]
 fn a_container_that_is_killed_frees_its_slot() {
-    let Some((engine, scene)) = scene("a100-80gb:1") else {
+    let Some((_turn, engine, scene)) = scene("a100-80gb:1") else {
         return;
     };
     let [task, next] = ["task", "next"].map(|name| scene.enqueued("single_gpu", name));
@@ -61,7 +65,7 @@ fn a_container_that_is_killed_frees_its_slot() {
 
 #[test]
 fn a_container_whose_task_is_aborted_is_gone() {
-    let Some((engine, scene)) = scene("a100-80gb:1") else {
+    let Some((_turn, engine, scene)) = scene("a100-80gb:1") else {
         return;
     };
     let task = scene.enqueued("half_gpu", "task");
@@ -82,7 +86,7 @@ fn a_container_whose_task_is_aborted_is_gone() {
 
 #[test]
 fn a_tasks_own_arguments_do_not_let_it_out() {
-    let Some((_engine, scene)) = scene("a100-80gb:1") else {
+    let Some((_turn, _engine, scene)) = scene("a100-80gb:1") else {
         return;
     };
     scene.open("task");
@@ -99,7 +103,7 @@ fn a_tasks_own_arguments_do_not_let_it_out() {
         scene.program("task", 0)
     );
     let arguments = "--gpus all --privileged -v /:/host -e LD_PRELOAD=/x.so -e KEPT=yes --pid=host";
-    let container = json!({ "container": { "arguments": arguments } });
+    let container = json!({ "container": { "image": image::AGENT_IMAGE, "arguments": arguments } });
     let task = scene
         .draft("task", &script, &container)
         .enqueue("quarter_gpu");
@@ -125,7 +129,7 @@ fn a_tasks_own_arguments_do_not_let_it_out() {
 
 #[test]
 fn a_daemon_killed_while_containers_run_knows_them_again() {
-    let Some((_engine, scene)) = scene("a100-80gb:1") else {
+    let Some((_turn, _engine, scene)) = scene("a100-80gb:1") else {
         return;
     };
     let [first, second] = ["first", "second"].map(|name| scene.enqueued("half_gpu", name));
