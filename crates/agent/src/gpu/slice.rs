@@ -227,3 +227,28 @@ pub fn remove(folder: &Path) -> Result<(), SliceError> {
         _ => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_agent_that_a_job_names_in_its_slots_holds_nothing_of_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let spec = SliceSpec {
+            id: "3".into(),
+            generation: 1,
+            gpus: vec![GpuSpec::default()],
+            ..SliceSpec::default()
+        };
+        let folder = folder.path().join("3");
+        Control::create(&folder, &spec).unwrap();
+        let held = HeldSlice::adopt(&folder).unwrap();
+        let _slot = held.slice.join().unwrap();
+        let snapshot = held.read().unwrap();
+        let me = Process::this().unwrap();
+        assert!(processes(&snapshot).any(|process| process == me));
+        assert!(has_mapped(me.pid, &held.slots()), "as every agent has");
+        assert_eq!(held.living(&snapshot), []);
+    }
+}
