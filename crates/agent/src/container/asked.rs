@@ -48,7 +48,9 @@ pub fn asked(submit: &mut Submit, default: Option<&Container>) -> Result<(), Err
     }
     if let Some(starter) = &mut container.starter {
         if submit.runner == Runner::Client {
-            return Err(usage("a container that its starter starts has no other client"));
+            return Err(usage(
+                "a container that its starter starts has no other client",
+            ));
         }
         let process = Process::with_pid(starter.pid).filter(|process| process.is_alive());
         let process = process.ok_or_else(|| {

@@ -305,7 +305,12 @@ mod tests {
         );
         assert_eq!(
             body["Env"],
-            json!(["A=1", "CUDA_VISIBLE_DEVICES=GPU-1", "DIVVY_SHIM=on", "DIVVY_SIM=a100-80gb:1"])
+            json!([
+                "A=1",
+                "CUDA_VISIBLE_DEVICES=GPU-1",
+                "DIVVY_SHIM=on",
+                "DIVVY_SIM=a100-80gb:1"
+            ])
         );
         // Nobody sits there.
         assert_eq!(
