@@ -32,12 +32,12 @@ use tracing_subscriber::EnvFilter;
 use crate::config::{Config, Containers, GRACE, MOST_JOBS, Simulated};
 use crate::container::{OnUnlimited, engine, plan, sweep};
 use crate::cycle::{Cycle, Parts};
-use crate::log;
 use crate::gpu::{Device, Observation, Observed};
 use crate::http::{self, Api};
 use crate::idle::Rule;
 use crate::keep::Keep;
 use crate::keeper::Keeper;
+use crate::log;
 use crate::mailbox::{Mailbox, Message};
 use crate::mig::Workers;
 use crate::mig::mode::effective;
@@ -170,7 +170,8 @@ fn serve(
         ..
     } = node;
     if let Err(error) = log::can_be_cut(home.state()) {
-        let what = "the logs of jobs cannot be held to --log-size: the file system has no holes in files";
+        let what =
+            "the logs of jobs cannot be held to --log-size: the file system has no holes in files";
         tracing::warn!(%error, "{what}");
     }
     let config = Config {
@@ -274,7 +275,12 @@ fn serve(
     // Its calls wait in the socket until they are heard.
     let beside = Working::start(beside, &home, count)
         .map_err(|error| internal("cannot start a thread", &error))?;
-    let ended = runtime.block_on(until_told(api, (listener, tcp), mailbox, (cycle_end, beside)));
+    let ended = runtime.block_on(until_told(
+        api,
+        (listener, tcp),
+        mailbox,
+        (cycle_end, beside),
+    ));
     runtime.shutdown_background();
     // The name is ours while we hold the lock; the next daemon makes its own.
     let _ = fs::remove_file(home.socket());
@@ -317,7 +323,9 @@ async fn until_told(
     let notify = Notify::from_env();
     notify.ready();
     let stopped = |served: io::Result<()>| {
-        let error = served.err().unwrap_or_else(|| io::Error::other("no more connections"));
+        let error = served
+            .err()
+            .unwrap_or_else(|| io::Error::other("no more connections"));
         Err(internal("the server has stopped", &error))
     };
     let mut serving = std::pin::pin!(http::serve(api, listener, tcp));

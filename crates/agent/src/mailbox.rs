@@ -3,8 +3,8 @@
 use std::sync::mpsc::Sender;
 
 use divvy_api::v1::{
-    Confirm, Error, ErrorCode, GpuChange, GpuChanged, Job, MigGc, MigInstance, Project, ProjectChange,
-    Resize, Submit,
+    Confirm, Error, ErrorCode, GpuChange, GpuChanged, Job, MigGc, MigInstance, Project,
+    ProjectChange, Resize, Submit,
 };
 use divvy_core::JobId;
 use tokio::sync::oneshot;

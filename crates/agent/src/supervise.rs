@@ -41,13 +41,13 @@ use signal_hook::iterator::exfiltrator::SignalOnly;
 
 use crate::clock::now;
 use crate::container;
-use crate::nursery;
 use crate::failpoint::reach;
-use crate::log::Bound;
-use crate::process::{self, Process};
-use crate::records::{Begun, Exit, JobDir, Outcome, RecordError, Spec};
 use crate::guest::Word;
 use crate::guest::door::{self, Asked, Door};
+use crate::log::Bound;
+use crate::nursery;
+use crate::process::{self, Process};
+use crate::records::{Begun, Exit, JobDir, Outcome, RecordError, Spec};
 use cgroup::Group;
 use host::{Ends, Host};
 
@@ -209,7 +209,9 @@ fn run(dir: &JobDir, place: Place) -> Result<Outcome, SuperviseError> {
             let group = dir.group();
             // Without it nobody else comes in, which is no reason not to run.
             let door = Door::open(dir.path());
-            let door = door.map_err(|error| say(&format!("no guests: {error}"))).ok();
+            let door = door
+                .map_err(|error| say(&format!("no guests: {error}")))
+                .ok();
             let outcome = Tree {
                 pid,
                 place,
@@ -218,7 +220,10 @@ fn run(dir: &JobDir, place: Place) -> Result<Outcome, SuperviseError> {
                 group: group.clone(),
                 host,
                 door,
-                bound: spec.log_most.filter(|_| place == Place::Background).map(Bound::new),
+                bound: spec
+                    .log_most
+                    .filter(|_| place == Place::Background)
+                    .map(Bound::new),
             }
             .see_to_the_end(&mut watch);
             if let Some(group) = group {

@@ -85,7 +85,8 @@ fn every_route_of_the_document_is_served_and_answers_what_it_says() {
         // What needs a living job is asked for one that is not there: the one that is has come to its end. No GPU here can be
         // divided.
         let changes = [
-            "cancel", "confirm", "resize", "requeue", "suspend", "resume", "docker", "exec", "signal",
+            "cancel", "confirm", "resize", "requeue", "suspend", "resume", "docker", "exec",
+            "signal",
         ]
         .iter()
         .any(|verb| route.path.ends_with(verb));
@@ -144,7 +145,10 @@ fn health_readiness_and_metrics_are_served_beside_the_api() {
     assert_eq!(get("/readyz"), (200, "ready\n".to_owned()));
     let (status, page) = get("/metrics");
     assert_eq!(status, 200);
-    for line in ["divvy_gpu_health{gpu=\"0\"", "divvy_journal_fsync_duration_seconds_count "] {
+    for line in [
+        "divvy_gpu_health{gpu=\"0\"",
+        "divvy_journal_fsync_duration_seconds_count ",
+    ] {
         assert!(page.contains(line), "{page}");
     }
     assert_eq!(call(&socket, "POST", "/readyz", "").0, 400);

@@ -27,9 +27,9 @@ use tokio::net::UnixStream;
 use crate::frame::PROTOCOL;
 use crate::route::LOG_FROM;
 use crate::v1::{
-    Advice, Confirm, DockerArgs, Error, ErrorBody, ErrorCode, Event, Exec, Gpu, GpuChange, GpuChanged,
-    Job, List, MigGc, MigInstance, MigPlanned, MigWanted, Node, Oom, Project, ProjectChange, Queue,
-    Resize, Signal, SignalJob, Submit, Usage, Why,
+    Advice, Confirm, DockerArgs, Error, ErrorBody, ErrorCode, Event, Exec, Gpu, GpuChange,
+    GpuChanged, Job, List, MigGc, MigInstance, MigPlanned, MigWanted, Node, Oom, Project,
+    ProjectChange, Queue, Resize, Signal, SignalJob, Submit, Usage, Why,
 };
 
 pub use exec::{ExecInput, ExecOutput};
@@ -282,7 +282,9 @@ impl Client {
             return Err(self.failure(response, sender).await);
         }
         let connection = hyper::upgrade::on(response).await;
-        connection.map(exec::split).map_err(|error| self.lost(&error))
+        connection
+            .map(exec::split)
+            .map_err(|error| self.lost(&error))
     }
 
     /// The job's output from byte `offset`; with `follow` the stream ends when the job has ended and all was sent.

@@ -30,8 +30,8 @@ pub use error::{Error, ErrorBody, ErrorCode};
 pub use exec::{Exec, ExecEnd, Signal, SignalJob, Terminal};
 pub use gpu::{Gpu, GpuSlice};
 pub use job::{
-    After, Amount, Array, ArrayTask, ComputeTime, EndReason, Event, Idle, IdleAction, Isolation, Job, JobGroup,
-    JobState, Limiter, LimiterForm, Resize, Runner, Slice, Submit, Why, WhyGpu,
+    After, Amount, Array, ArrayTask, ComputeTime, EndReason, Event, Idle, IdleAction, Isolation,
+    Job, JobGroup, JobState, Limiter, LimiterForm, Resize, Runner, Slice, Submit, Why, WhyGpu,
 };
 pub use mig::{
     GpuChange, GpuChanged, GpuMode, Mig, MigGc, MigInstance, MigPlanned, MigProfile, MigSlice,

@@ -489,7 +489,7 @@ pub struct Daemon {
     /// Never stop jobs that are over their project's quota for jobs that are within theirs; all may go over then
     #[arg(long)]
     pub no_preemption: bool,
-    /// So many living jobs a user at most [default: 100000]
+    /// Living jobs of a user at most [default: 100000]
     ///
     /// Refuse what a user submits beyond so many jobs that have not ended, those of arrays included [default: 100000]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
@@ -577,7 +577,12 @@ pub struct Daemon {
     /// notify, suspend or cancel
     ///
     /// notify (an event), suspend or cancel [default: notify]
-    #[arg(long, value_name = "ACTION", requires = "idle_timeout", hide_possible_values = true)]
+    #[arg(
+        long,
+        value_name = "ACTION",
+        requires = "idle_timeout",
+        hide_possible_values = true
+    )]
     pub idle_action: Option<IdleWord>,
     /// Forget ended jobs after
     ///

@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use divvy_api::v1::{Container, Idle};
 use divvy_core::reconcile::Policy;
-use divvy_core::{Bytes, GpuSelection, Order, Preemption, QueueSpec, QueueName, parse_gpus, parse_queues};
+use divvy_core::{
+    Bytes, GpuSelection, Order, Preemption, QueueName, QueueSpec, parse_gpus, parse_queues,
+};
 
 use crate::args::{self, OnUnlimitedImage};
 use crate::ask::terms::{idle, seconds};

@@ -149,8 +149,9 @@ fn what_is_said_of_a_jobs_terms_is_described() {
     let words = "in 1h30m at the latest, if nobody else comes";
     assert!(render::describe(&waits, view(80)).contains(words));
     waits.expected_start = Some(fixtures::now() + jiff::SignedDuration::from_mins(40));
-    let words = "in about 40m, in 1h30m at the latest, if nobody else comes";
-    assert!(render::describe(&waits, view(80)).contains(words));
+    let words = "in about 40m00s, in 1h30m at the latest, if nobody else comes";
+    let described = render::describe(&waits, view(80));
+    assert!(described.contains(words), "{described}");
 
     let mut held = fixtures::jobs().remove(0);
     held.suspended = true;

@@ -68,13 +68,14 @@ fn commands(page: &str, program: &[&str]) -> Vec<(String, Vec<String>, Vec<Strin
     typed(page)
         .iter()
         .filter_map(|piece| {
-            let words: Vec<&str> = piece.split_whitespace().collect();
+            // What is quoted is one word, and often somebody else's flags.
+            let unquoted: String = piece.split('\'').step_by(2).collect();
+            let words: Vec<&str> = unquoted.split_whitespace().collect();
             let at = words
                 .windows(program.len())
                 .position(|window| window == program)?
                 + program.len();
             let rest = words[at..].iter().take_while(|word| **word != "--");
-
             let name = words
                 .get(at)
                 .filter(|word| verb(word) && !word.starts_with('-'))?;

@@ -65,10 +65,9 @@ pub fn known(method: &str, path: &str) -> Option<Verb> {
         return match (reads, rest) {
             (true, "" | "/why" | "/wait") => Some(Verb::Look),
             (true, "/log" | "/oom" | "/docker") => Some(Verb::Read),
-            (
-                false,
-                "/cancel" | "/confirm" | "/resize" | "/requeue" | "/suspend" | "/resume",
-            ) => Some(Verb::Change),
+            (false, "/cancel" | "/confirm" | "/resize" | "/requeue" | "/suspend" | "/resume") => {
+                Some(Verb::Change)
+            }
             (false, "/signal") => Some(Verb::Change),
             (false, "/exec") => Some(Verb::Enter),
             _ => None,

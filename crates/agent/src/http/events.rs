@@ -144,7 +144,8 @@ async fn is_kept(api: &Api, after: u64) -> Result<(), Failure> {
         return Ok(());
     }
     let oldest = forgotten + 1;
-    let why = format!("events up to {forgotten} are forgotten, and those after {after} were asked for");
+    let why =
+        format!("events up to {forgotten} are forgotten, and those after {after} were asked for");
     Err(Error::new(ErrorCode::Gone, why)
         .hint(format!(
             "without `after` they begin with the oldest that is kept, {oldest}; `divvy daemon --keep` says for how long that is"

@@ -132,7 +132,7 @@ stays in use: the rest is given to others when the job uses no more than the new
   divvy resize train --compute strict=0.25";
 
 pub(super) const DAEMON: &str = "\
-Queues listed first are served first; `default`, for jobs that name none, is last.
+Queues listed first are served first; `default`, for the rest, is last.
 
   divvy daemon --dynamic-gpus --gpus 0-2 --queue dual_gpus=2 half_gpu=0.5
   divvy daemon --dynamic-gpus --gpus 0-2 --queue half_gpu=0.5 --docker --clearml

@@ -23,7 +23,12 @@ pub struct TermArgs {
     /// then notify, suspend, cancel [default: notify]
     ///
     /// What to do then: notify (an event), suspend, or cancel [default: notify]
-    #[arg(long, value_name = "ACTION", requires = "idle_timeout", hide_possible_values = true)]
+    #[arg(
+        long,
+        value_name = "ACTION",
+        requires = "idle_timeout",
+        hide_possible_values = true
+    )]
     pub idle_action: Option<IdleWord>,
     /// Start when this job has ended; repeatable
     ///

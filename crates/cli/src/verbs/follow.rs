@@ -13,8 +13,8 @@ use super::{Outcome, client, reference};
 use crate::args::{Events, Format, Logs};
 use crate::failure::usage;
 use crate::output::{Stop, print, say, view};
-use crate::text;
 use crate::render::{self, Item as _};
+use crate::text;
 
 pub async fn logs(args: Logs) -> Outcome {
     let client = client()?;
@@ -71,7 +71,9 @@ impl Log {
         let gone = log.from().saturating_sub(self.offset);
         if gone > 0 {
             let gone = text::memory(gone);
-            say(&format!("{gone} of what #{job} said before are not kept any more"));
+            say(&format!(
+                "{gone} of what #{job} said before are not kept any more"
+            ));
             self.offset = log.from();
         }
         let before = self.offset;

@@ -109,7 +109,9 @@ pub fn measure(programs: &Programs, quick: bool, report: &mut Report) -> Result<
         note.clone(),
     ));
     let last = home.call(home.client().submit(&lasts))?.id;
-    let explained = times(asked, || home.call(home.client().why(&last)).map(drop))?;
+    let explained = times(asked, || {
+        Ok(home.call(home.client().why(&last)).map(drop)?)
+    })?;
     report.add(Row::alone(
         "why the last of them waits, p95",
         "ms",
