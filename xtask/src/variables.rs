@@ -9,7 +9,7 @@ use crate::cargo::root;
 
 const PREFIX: &str = "DIVVY_";
 /// Read by tests, by debug builds under test, and by the development commands only.
-const OURS: [&str; 7] = [
+const OURS: [&str; 8] = [
     "DIVVY_AGENT_RUNS",
     "DIVVY_AGENT_SEED",
     "DIVVY_AGENT_STEPS",
@@ -17,6 +17,7 @@ const OURS: [&str; 7] = [
     "DIVVY_CUDA_INCLUDE",
     "DIVVY_CUDA_VERSION",
     "DIVVY_RECORD",
+    "DIVVY_SOAK_JOBS",
 ];
 
 #[test]

@@ -32,7 +32,8 @@ fn exec_in_a_container_is_held_to_the_slice_and_passes_streams_and_codes() {
     let report = &reports(&said.stdout)[0];
     assert!((3 * GIB..4 * GIB).contains(&got(report)), "{report}");
     let said = home.divvy(&["exec", &id, "--", "no-such-program"]);
-    assert_eq!(said.code, 127, "{said:?}");
+    // Which of a shell's two codes it is differs between versions of the engine.
+    assert!(matches!(said.code, 126 | 127), "{said:?}");
     let _ = home.divvy(&["cancel", &id]).ok();
     home.ended(&id);
     let _ = home.divvy(&["exec", &id, "--", "true"]).exits(8);
