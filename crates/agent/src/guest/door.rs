@@ -233,7 +233,6 @@ fn named(number: u8) -> Option<Signal> {
 #[cfg(test)]
 mod tests {
     use std::io::{BufRead as _, BufReader};
-    use std::process::{Command, Stdio};
 
     use super::*;
     use crate::guest::knock::knock;
@@ -303,60 +302,5 @@ mod tests {
         assert!(matches!(asked, Asked::Signal(Signal::INT)), "{asked:?}");
         assert!(door.next_call().is_none());
         drop(kept);
-    }
-
-    #[test]
-    fn a_guest_is_told_of_and_sent_what_its_caller_sends_and_hung_up_with_him() {
-        let dir = tempfile::tempdir().unwrap();
-        let mut door = Door::open(dir.path()).unwrap();
-        // Who started this test may ignore it, and what is ignored stays so in programs; what has a handler does not.
-        let flag = std::sync::Arc::default();
-        signal_hook::flag::register(signal_hook::consts::SIGHUP, flag).unwrap();
-        let started = |door: &mut Door| {
-            use std::os::unix::process::CommandExt as _;
-            let child = Command::new("sleep")
-                .arg("1000")
-                .stdin(Stdio::null())
-                .process_group(0)
-                .spawn()
-                .unwrap();
-            let (mine, theirs) = UnixStream::pair().unwrap();
-            door.admit(child.id(), theirs);
-            (child, mine)
-        };
-        let ended = |mut child: std::process::Child, door: &mut Door| {
-            use std::os::unix::process::ExitStatusExt as _;
-            let pid = child.id();
-            // Programs that other tests are about to start may hold a dropped line's descriptor for a moment.
-            let status = loop {
-                door.attend();
-                if let Some(status) = child.try_wait().unwrap() {
-                    break status;
-                }
-                std::thread::sleep(std::time::Duration::from_millis(1));
-            };
-            let signal = status.signal().unwrap();
-            door.ended(pid, 128 + signal);
-            signal
-        };
-        let (child, mut line) = started(&mut door);
-        let pid = child.id();
-        // Nothing that may not be sent, and then what may.
-        line.write_all(&[9, 0, 15]).unwrap();
-        assert_eq!(ended(child, &mut door), 15);
-        let words: Vec<Word> = BufReader::new(line)
-            .lines()
-            .map(|line| serde_json::from_str(&line.unwrap()).unwrap())
-            .collect();
-        let expected = [Word::Started { pid }, Word::Ended { exit_code: 143 }];
-        assert_eq!(words, expected);
-
-        let (child, line) = started(&mut door);
-        drop(line);
-        assert_eq!(ended(child, &mut door), 1);
-        let (child, _line) = started(&mut door);
-        door.stop();
-        assert_eq!(ended(child, &mut door), 15);
-        assert!(door.guests.is_empty() && !door.is_full());
     }
 }
