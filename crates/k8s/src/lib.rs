@@ -9,7 +9,12 @@
 //! `clear.ml/fraction-N`, the annotations `gpu-fraction` and `gpu-memory` of Run:ai and KAI, HAMi's `nvidia.com/gpumem`.
 //! `nvidia.com/gpu` and `nvidia.com/mig-*` alone need nothing from here: device classes serve them.
 
+pub mod admin;
 pub mod ask;
+pub mod carrier;
 pub mod claim;
+pub mod cluster;
+pub mod edge;
 pub mod inject;
 pub mod quantity;
+pub mod role;

@@ -1,0 +1,129 @@
+//! `divvy-k8s admin`: which nodes may have their GPUs carved, and what every node publishes.
+//!
+//! A role is a label, so nothing here is remembered: what is decided comes from the nodes as they are now, and asking twice
+//! changes nothing twice. Carving itself is the node part's.
+
+pub mod nodes;
+pub mod roles;
+
+use std::process::ExitCode;
+
+use clap::{Args as ClapArgs, Subcommand};
+use divvy_api::v1::Error;
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::resource::v1::ResourceSlice;
+use kube::Client;
+use kube::api::{Api, ListParams, Patch, PatchParams};
+
+use crate::edge::{self, Format};
+
+#[derive(ClapArgs)]
+pub struct Args {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Gives nodes a role
+    Set(Role),
+    /// Takes a role from nodes
+    Remove(Role),
+    /// Lists the nodes: their role, their GPUs, and what they publish
+    Nodes(Read),
+}
+
+#[derive(ClapArgs)]
+struct Role {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand)]
+enum What {
+    /// What the GPUs of a node are for
+    NodeRole(NodeRole),
+}
+
+#[derive(ClapArgs)]
+struct NodeRole {
+    /// The GPUs of these nodes may be carved into MIG instances, as pods ask for them
+    #[arg(long, required = true)]
+    dynamic_mig_enabled: bool,
+    /// With `remove`: other products' labels that say the same go too
+    #[arg(long)]
+    all_labels: bool,
+    #[arg(required = true, value_name = "NODE")]
+    nodes: Vec<String>,
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Format,
+}
+
+#[derive(ClapArgs)]
+struct Read {
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Format,
+}
+
+impl Args {
+    pub fn is_json(&self) -> bool {
+        let output = match &self.verb {
+            Verb::Set(role) | Verb::Remove(role) => {
+                let What::NodeRole(role) = &role.what;
+                role.output
+            }
+            Verb::Nodes(read) => read.output,
+        };
+        output.is_json()
+    }
+}
+
+/// # Errors
+/// The cluster does not answer or does not allow it, or a node is not there; then nothing was changed.
+pub async fn run(args: &Args, client: &Client) -> Result<ExitCode, Error> {
+    match &args.verb {
+        Verb::Set(role) => change(role, true, client).await?,
+        Verb::Remove(role) => change(role, false, client).await?,
+        Verb::Nodes(read) => {
+            let slices = Api::<ResourceSlice>::all(client.clone())
+                .list(&ListParams::default())
+                .await
+                .map_err(|error| edge::of_kube(error, "list resource slices"))?;
+            let rows = nodes::rows(&all(client).await?, &slices.items);
+            edge::print(&nodes::shown(rows, read.output)?)?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn change(role: &Role, set: bool, client: &Client) -> Result<(), Error> {
+    let What::NodeRole(asked) = &role.what;
+    let wish = match (set, asked.all_labels) {
+        (true, false) => roles::Wish::Set,
+        (true, true) => {
+            return Err(edge::usage(
+                "--all-labels is for `remove`",
+                "`set` writes our own label alone",
+            ));
+        }
+        (false, all_labels) => roles::Wish::Remove { all_labels },
+    };
+    let changes = roles::changes(&all(client).await?, &asked.nodes, wish)?;
+    let api = Api::<Node>::all(client.clone());
+    for change in &changes {
+        if let Some(patch) = &change.patch {
+            api.patch(&change.node, &PatchParams::default(), &Patch::Merge(patch))
+                .await
+                .map_err(|error| edge::of_kube(error, &format!("label the node {}", change.node)))?;
+        }
+    }
+    edge::print(&roles::shown(&changes, asked.output)?)
+}
+
+async fn all(client: &Client) -> Result<Vec<Node>, Error> {
+    let nodes = Api::<Node>::all(client.clone())
+        .list(&ListParams::default())
+        .await
+        .map_err(|error| edge::of_kube(error, "list nodes"))?;
+    Ok(nodes.items)
+}

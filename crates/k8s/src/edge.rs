@@ -1,0 +1,232 @@
+//! The edge of the commands for people: data on stdout, talk on stderr, a failure as text or JSON with its exit code.
+//!
+//! A failure is the node API's own [`Error`], so that codes and exit codes are those of `divvy`. What a cluster says becomes
+//! one at a single place, [`of_kube`].
+
+use std::io::{self, Write as _};
+use std::process::ExitCode;
+
+use divvy_api::v1::{Error, ErrorBody, ErrorCode, List};
+use serde::Serialize;
+
+use crate::cluster;
+
+/// How data is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Format {
+    /// For people
+    #[default]
+    Table,
+    /// For programs
+    Json,
+}
+
+impl Format {
+    pub fn is_json(self) -> bool {
+        self == Self::Json
+    }
+}
+
+/// A failure of usage: exit code 2.
+pub fn usage(message: impl Into<String>, hint: impl Into<String>) -> Error {
+    Error::new(ErrorCode::Usage, message).hint(hint)
+}
+
+/// What a cluster's refusal is to whoever asked. `what` completes "cannot …": `list nodes`.
+pub fn of_kube(error: kube::Error, what: &str) -> Error {
+    let kube::Error::Api(status) = error else {
+        let message = format!("cannot {what}: {}", cluster::chain(&error));
+        return Error::new(ErrorCode::NoDaemon, message)
+            .hint("is the cluster of KUBECONFIG up, and reachable from here?");
+    };
+    let (code, hint) = match status.code {
+        401 => (ErrorCode::NotAllowed, "log in to the cluster again"),
+        403 => (
+            ErrorCode::NotAllowed,
+            "ask the cluster's admin for this right, or use a context of KUBECONFIG that has it",
+        ),
+        404 => (
+            ErrorCode::NotFound,
+            "see `kubectl api-resources`, and the names there are",
+        ),
+        409 => (
+            ErrorCode::Conflict,
+            "it is there already, or somebody changed it: look, then try again",
+        ),
+        400 | 422 => (
+            ErrorCode::Usage,
+            "the cluster's own words say what is wrong",
+        ),
+        _ => (
+            ErrorCode::Internal,
+            "try again; the API server's log says more",
+        ),
+    };
+    let refused_by_webhook = status.message.contains("admission webhook");
+    let code = match refused_by_webhook {
+        true => ErrorCode::Usage,
+        false => code,
+    };
+    let error = Error::new(code, format!("cannot {what}: {}", status.message))
+        .details(serde_json::json!({ "http_status": status.code, "reason": status.reason }));
+    match refused_by_webhook {
+        true => error,
+        false => error.hint(hint),
+    }
+}
+
+/// Data, at once.
+///
+/// # Errors
+/// stdout does not take it.
+pub fn print(text: &str) -> Result<(), Error> {
+    print_bytes(text.as_bytes())
+}
+
+/// Data of whatever kind, at once.
+///
+/// # Errors
+/// As [`print`].
+pub fn print_bytes(bytes: &[u8]) -> Result<(), Error> {
+    let mut out = io::stdout().lock();
+    out.write_all(bytes)
+        .and_then(|()| out.flush())
+        .map_err(|error| {
+            Error::new(
+                ErrorCode::Internal,
+                format!("cannot write to stdout: {error}"),
+            )
+        })
+}
+
+/// One line of talk.
+pub fn say(line: &str) {
+    // Nobody listens on a closed stderr, and the work goes on.
+    let _ = writeln!(io::stderr(), "divvy-k8s: {}", clean(line));
+}
+
+/// The items as one JSON document, as `divvy -o json` has them.
+///
+/// # Errors
+/// They cannot be written as JSON, which only a bug can cause.
+pub fn json<T: Serialize>(kind: &str, items: Vec<T>) -> Result<String, Error> {
+    let list = List::new(kind, items);
+    let text = serde_json::to_string_pretty(&list).map_err(|error| {
+        Error::new(
+            ErrorCode::Internal,
+            format!("cannot write the answer as JSON: {error}"),
+        )
+    })?;
+    Ok(text + "\n")
+}
+
+/// Two lines for people, or one document for programs, both without a trailing newline.
+pub fn failure(error: &Error, json: bool) -> String {
+    if json {
+        let body = ErrorBody {
+            error: error.clone(),
+        };
+        return serde_json::to_string(&body)
+            .unwrap_or_else(|_| format!("{{\"error\":{{\"message\":{:?}}}}}", error.message));
+    }
+    let message = clean(&error.message);
+    match &error.hint {
+        Some(hint) => format!("error: {message}\nhint: {}", clean(hint)),
+        None => format!("error: {message}"),
+    }
+}
+
+/// Tells a failure on stderr and gives its exit code.
+pub fn report(error: &Error, json: bool) -> ExitCode {
+    // A closed stderr must not hide the exit code.
+    let _ = writeln!(io::stderr(), "{}", failure(error, json));
+    ExitCode::from(error.code.exit_code())
+}
+
+/// Columns as wide as they need to be, two spaces between, no space at the end of a line.
+pub fn table<const N: usize>(titles: [&str; N], rows: &[[String; N]]) -> String {
+    let rows: Vec<[String; N]> = std::iter::once(titles.map(str::to_owned))
+        .chain(
+            rows.iter()
+                .map(|row| row.each_ref().map(|cell| clean(cell))),
+        )
+        .collect();
+    let mut widths = [0; N];
+    for row in &rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let mut text = String::new();
+    for row in &rows {
+        let cells = row.iter().zip(widths);
+        let line: Vec<String> = cells
+            .map(|(cell, width)| format!("{cell:width$}"))
+            .collect();
+        text.push_str(line.join("  ").trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+/// What others typed, on one line and without control characters.
+pub fn clean(text: &str) -> String {
+    text.chars()
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kube::core::Status;
+
+    fn answered(code: u16, reason: &str, message: &str) -> Error {
+        let status = Status::failure(message, reason).with_code(code);
+        of_kube(kube::Error::Api(status.boxed()), "list nodes")
+    }
+
+    #[test]
+    fn what_the_cluster_answers_has_the_exit_codes_of_divvy() {
+        for (http, exit) in [(401, 4), (403, 4), (404, 3), (409, 8), (422, 2), (500, 1)] {
+            let error = answered(http, "Why", "no");
+            assert_eq!(error.code.exit_code(), exit, "{http}");
+            assert_eq!(error.message, "cannot list nodes: no");
+        }
+        let denied = answered(
+            403,
+            "Forbidden",
+            "admission webhook \"x\" denied the request: 0.3",
+        );
+        assert_eq!(
+            denied.code.exit_code(),
+            2,
+            "the request is wrong, not the right to ask"
+        );
+    }
+
+    #[test]
+    fn a_failure_is_two_lines_or_one_document() {
+        let error = usage("`4` has no unit", "write `4G`");
+        assert_eq!(
+            failure(&error, false),
+            "error: `4` has no unit\nhint: write `4G`"
+        );
+        assert_eq!(
+            failure(&error, true),
+            r#"{"error":{"code":"usage","message":"`4` has no unit","hint":"write `4G`"}}"#
+        );
+    }
+
+    #[test]
+    fn a_table_is_as_wide_as_it_needs_and_what_was_typed_breaks_no_line() {
+        let rows = [
+            ["a\nb".to_owned(), String::new()],
+            ["long-name".to_owned(), "x".to_owned()],
+        ];
+        assert_eq!(
+            table(["NAME", "WHY"], &rows),
+            "NAME       WHY\na b\nlong-name  x\n"
+        );
+    }
+}
