@@ -1,0 +1,79 @@
+//! The cluster: the one client of all subcommands, and what its errors mean.
+//!
+//! Which cluster is `KUBECONFIG`'s, or `~/.kube/config`'s, word; in a pod without either, that of its service account.
+
+use std::error::Error;
+
+use kube::{Client, Config};
+
+/// Where our own objects lie, unless the client's context says otherwise.
+pub const NAMESPACE: &str = "divvy-system";
+/// Marks the objects that Divvy made, and may therefore change and remove.
+pub const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "divvy");
+
+/// Why there is no client.
+#[derive(Debug, thiserror::Error)]
+pub enum ClusterError {
+    #[error(
+        "no cluster is known: neither KUBECONFIG nor ~/.kube/config says how to reach one, and this is no pod with a service account"
+    )]
+    Unknown(#[source] Box<kube::config::InferConfigError>),
+    #[error("the cluster's configuration cannot be used")]
+    Unusable(#[source] Box<kube::Error>),
+}
+
+/// A client of the cluster that this process is told of.
+///
+/// # Errors
+/// None is told of, or not in a way that can be used. That nobody answers there is found out by the first call.
+pub async fn client() -> Result<Client, ClusterError> {
+    use_ring();
+    let config = Config::infer().await;
+    let config = config.map_err(|error| ClusterError::Unknown(Box::new(error)))?;
+    Client::try_from(config).map_err(|error| ClusterError::Unusable(Box::new(error)))
+}
+
+/// Makes ring the process's cryptography; whoever was first stays.
+pub fn use_ring() {
+    // Err says that there is one already.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+}
+
+/// What an error says, in one line, causes behind it.
+pub fn said(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) => {
+            format!("the API server answers {}: {}", status.code, status.message)
+        }
+        other => chain(other),
+    }
+}
+
+/// An error and its causes in one line; what a cause repeats is said once.
+pub fn chain(error: &dyn Error) -> String {
+    let mut all = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let text = error.to_string();
+        if !all.contains(&text) {
+            all = format!("{all}: {text}");
+        }
+        cause = error.source();
+    }
+    all
+}
+
+/// Whether it is not there.
+pub fn is_missing(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 404)
+}
+
+/// Whether somebody made it before.
+pub fn is_there_already(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 409 && status.reason == "AlreadyExists")
+}
+
+/// Whether somebody changed it meanwhile.
+pub fn is_conflict(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 409 && status.reason != "AlreadyExists")
+}
