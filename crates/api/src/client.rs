@@ -27,9 +27,9 @@ use tokio::net::UnixStream;
 use crate::frame::PROTOCOL;
 use crate::route::LOG_FROM;
 use crate::v1::{
-    Advice, Confirm, DockerArgs, Error, ErrorBody, ErrorCode, Event, Exec, Gpu, GpuChange,
-    GpuChanged, Job, List, MigGc, MigInstance, MigPlanned, MigWanted, Node, Oom, Project,
-    ProjectChange, Queue, Resize, Signal, SignalJob, Submit, Usage, Why,
+    Advice, Claim, Confirm, DockerArgs, Error, ErrorBody, ErrorCode, Event, Exec, Gpu, GpuChange,
+    GpuChanged, HeldClaim, Job, List, MigGc, MigInstance, MigPlacement, MigPlanned, MigWanted,
+    Node, Oom, Project, ProjectChange, Queue, Resize, Signal, SignalJob, Submit, Usage, Why,
 };
 
 pub use exec::{ExecInput, ExecOutput};
@@ -112,6 +112,31 @@ impl Client {
     /// Removes idle instances; answers those.
     pub async fn mig_gc(&self, gc: &MigGc) -> Result<Vec<MigInstance>, Error> {
         self.send(Method::POST, "/v1/mig/gc", gc).await
+    }
+
+    /// Where MIG instances may lie on a GPU (an index or a UUID) in MIG mode, whatever lies there now; those first that are taken
+    /// first. None for other GPUs.
+    pub async fn placements(&self, gpu: &str) -> Result<Vec<MigPlacement>, Error> {
+        self.list(&format!("/v1/gpus/{}/placements", encoded(gpu)))
+            .await
+    }
+
+    /// Claims that are held, oldest first.
+    pub async fn claims(&self) -> Result<Vec<HeldClaim>, Error> {
+        self.list("/v1/claims").await
+    }
+
+    /// Has exactly these devices held; answers once they can be used. The same again changes nothing.
+    pub async fn put_claim(&self, uid: &str, claim: &Claim) -> Result<HeldClaim, Error> {
+        only(self.send(Method::PUT, &claim_path(uid), claim).await?)
+    }
+
+    /// Gives a claim back; `None` for one that is not held. While something of it is left its state is `stopping`.
+    pub async fn delete_claim(&self, uid: &str) -> Result<Option<HeldClaim>, Error> {
+        let answer = self
+            .call(Method::DELETE, &claim_path(uid), Bytes::new())
+            .await?;
+        Ok(self.items(answer).await?.pop())
     }
 
     pub async fn queues(&self) -> Result<Vec<Queue>, Error> {
@@ -531,6 +556,10 @@ fn job_path(reference: &str, rest: &str) -> String {
 }
 
 /// Percent-encoded as one path segment or the value of a query.
+fn claim_path(uid: &str) -> String {
+    format!("/v1/claims/{}", encoded(uid))
+}
+
 fn project_path(name: &str) -> String {
     format!("/v1/projects/{}", encoded(name))
 }

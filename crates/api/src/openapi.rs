@@ -39,6 +39,9 @@ pub fn document() -> Value {
         add::<v1::ProjectChange>,
         add::<v1::Usage>,
         add::<v1::DockerArgs>,
+        add::<v1::Claim>,
+        add::<v1::HeldClaim>,
+        add::<v1::MigPlacement>,
         add::<v1::ErrorBody>,
         // No call answers with these two: the command line prints them in the same envelope.
         add::<v1::Selftest>,
@@ -74,6 +77,7 @@ fn operation(route: &Route) -> Value {
         ("job", "A number, a name that one job has, or `last`"),
         ("gpu", "An index or a UUID"),
         ("project", "A name"),
+        ("uid", "The claim's uid"),
     ] {
         if route.path.contains(&format!("{{{name}}}")) {
             parameters.insert(

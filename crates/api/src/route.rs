@@ -3,10 +3,10 @@
 /// One call.
 #[derive(Clone, Copy, Debug)]
 pub struct Route {
-    /// `GET`, `POST`, `PATCH` or `DELETE`.
+    /// `GET`, `POST`, `PUT`, `PATCH` or `DELETE`.
     pub method: &'static str,
     /// `{job}` stands for a reference: a number, a name that one job has, or `last`; `{gpu}` for an index or a UUID,
-    /// `{project}` for a name.
+    /// `{project}` for a name, `{uid}` for a claim's.
     pub path: &'static str,
     pub summary: &'static str,
     pub query: &'static [Parameter],
@@ -81,6 +81,10 @@ const INSTANCES: Answer = Answer::List {
     of: "MigInstance",
     kind: "MigInstanceList",
 };
+const CLAIMS: Answer = Answer::List {
+    of: "HeldClaim",
+    kind: "ClaimList",
+};
 const PROJECTS: Answer = Answer::List {
     of: "Project",
     kind: "ProjectList",
@@ -125,6 +129,14 @@ pub const ROUTES: &[Route] = &[
             },
         )
     },
+    get(
+        "/v1/gpus/{gpu}/placements",
+        "Where MIG instances may lie on a GPU in MIG mode, whatever lies there now; those first that are taken first",
+        Answer::List {
+            of: "MigPlacement",
+            kind: "MigPlacementList",
+        },
+    ),
     get("/v1/mig", "Every MIG instance", INSTANCES),
     Route {
         method: "POST",
@@ -151,6 +163,29 @@ pub const ROUTES: &[Route] = &[
             kind: "QueueList",
         },
     ),
+    get(
+        "/v1/claims",
+        "What another scheduler has given to somebody here and has not taken back, oldest first",
+        CLAIMS,
+    ),
+    Route {
+        method: "PUT",
+        body: Body::Json("Claim"),
+        ..get(
+            "/v1/claims/{uid}",
+            "Hold exactly these devices, or refuse it and make nothing; answered once the slice, its CDI device and MIG instances are \
+             there. The same again changes nothing and makes what is missing anew",
+            CLAIMS,
+        )
+    },
+    Route {
+        method: "DELETE",
+        ..get(
+            "/v1/claims/{uid}",
+            "Give a claim back; one that is not held is none",
+            CLAIMS,
+        )
+    },
     get("/v1/projects", "Projects, and where each stands", PROJECTS),
     Route {
         method: "POST",

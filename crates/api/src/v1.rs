@@ -5,6 +5,7 @@
 
 pub mod advice;
 pub mod bypass;
+pub mod claim;
 pub mod confirm;
 pub mod container;
 mod convert;
@@ -23,12 +24,13 @@ pub mod usage;
 
 pub use advice::Advice;
 pub use bypass::{Bypass, BypassAction, BypassWay};
+pub use claim::{Claim, ClaimDevice, ClaimInstance, HeldClaim, JobClaim, MigPlacement};
 pub use confirm::{Confirm, Confirmation};
 pub use container::{Container, DockerArgs, Starter};
 pub use doctor::{Finding, FindingStatus};
 pub use error::{Error, ErrorBody, ErrorCode};
 pub use exec::{Exec, ExecEnd, Signal, SignalJob, Terminal};
-pub use gpu::{Gpu, GpuSlice};
+pub use gpu::{Gpu, GpuLost, GpuSlice};
 pub use job::{
     After, Amount, Array, ArrayTask, ComputeTime, EndReason, Event, Idle, IdleAction, Isolation,
     Job, JobGroup, JobState, Limiter, LimiterForm, Resize, Runner, Slice, Submit, Why, WhyGpu,
@@ -55,7 +57,7 @@ pub const SCHEMA: &str = "divvy/v1";
 pub struct List<T> {
     pub schema: String,
     /// `JobList`, `GpuList`, `QueueList`, `EventList`, `Why`, `Node`, `Selftest`, `Doctor`, `Oom`, `AdviceList`,
-    /// `MigInstanceList`, `MigPlan`, `GpuChange`, `DockerArgs`, `ProjectList`, `UsageList`.
+    /// `MigInstanceList`, `MigPlan`, `GpuChange`, `DockerArgs`, `ProjectList`, `UsageList`, `ClaimList`, `MigPlacementList`.
     pub kind: String,
     pub items: Vec<T>,
 }

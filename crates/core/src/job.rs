@@ -13,6 +13,8 @@
 //!    └──────────────────┴────────┴────► ended ◄───┘
 //! ```
 //!
+//! What has no program of ours is `lent` where others are running: from `starting`, and to `stopping` when it is given back.
+//!
 //! A job ends once: nothing leads out of `ended`, and every state leads to it. It holds its grants from `Placed` until it
 //! is back in the queue or has ended. Its program runs again only where that was agreed on: after it was preempted or
 //! requeued, and after a failure that it has retries left for. What is done about a state (journal, supervisor, signals)
@@ -38,6 +40,8 @@ pub enum Job {
         grants: Vec<Grant>,
         process: Process,
     },
+    /// Others use what it holds, until they give it back.
+    Lent { grants: Vec<Grant> },
     /// Is to stop, and something of it may be left. No process yet when it was to stop while starting.
     Stopping {
         grants: Vec<Grant>,
@@ -63,18 +67,21 @@ pub enum Stop {
     TimeLimit,
     /// It did nothing with what it held for too long.
     Idle,
+    /// Whom it was lent to has given it back.
+    Release,
     /// Somebody wants it to end.
     #[default]
     Cancel,
 }
 
 impl Stop {
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::GpuLost,
         Self::Preempt,
         Self::Requeue,
         Self::TimeLimit,
         Self::Idle,
+        Self::Release,
         Self::Cancel,
     ];
 
@@ -86,6 +93,7 @@ impl Stop {
             Self::Requeue => "requeue",
             Self::TimeLimit => "time_limit",
             Self::Idle => "idle",
+            Self::Release => "release",
             Self::Cancel => "cancel",
         }
     }
@@ -99,6 +107,7 @@ impl Stop {
     fn end(self, gone: Gone) -> Job {
         let outcome = match (self, gone) {
             (Self::Cancel, _) => Outcome::Cancelled,
+            (Self::Release, _) => Outcome::Released,
             (Self::TimeLimit, _) => Outcome::TimeLimit,
             (Self::Idle, _) => Outcome::Idle,
             (Self::GpuLost, _) => Outcome::GpuLost,
@@ -142,6 +151,8 @@ pub enum Outcome {
     DependencyFailed(JobId),
     /// A GPU that it was on fell off the bus, or is not there any more.
     GpuLost,
+    /// It had no program of ours, and what it held was given back.
+    Released,
 }
 
 /// What the world tells about a job.
@@ -152,6 +163,8 @@ pub enum Event {
     Placed(Vec<Grant>),
     /// Its program runs.
     Spawned(Process),
+    /// It has no program of ours: what it holds is there for others' from now on.
+    Lent,
     /// Its program was never started, and will not be: its supervisor left no trace.
     NeverStarted,
     /// It holds these from now on.
@@ -199,6 +212,12 @@ impl Job {
             (Self::Starting { grants }, Event::Spawned(process)) => {
                 Ok(Self::Running { grants, process })
             }
+            (Self::Starting { grants }, Event::Lent) => Ok(Self::Lent { grants }),
+            (Self::Lent { grants }, Event::Stop(why)) => Ok(Self::Stopping {
+                grants,
+                process: None,
+                why,
+            }),
             (Self::Starting { .. }, Event::NeverStarted) => Ok(Self::Queued),
             (Self::Starting { grants }, Event::Stop(why)) => Ok(Self::Stopping {
                 grants,
@@ -281,6 +300,7 @@ impl Job {
         match self {
             Self::Starting { grants }
             | Self::Running { grants, .. }
+            | Self::Lent { grants }
             | Self::Stopping { grants, .. } => grants,
             Self::Queued | Self::Ended { .. } => &[],
         }
@@ -291,7 +311,7 @@ impl Job {
         match self {
             Self::Running { process, .. } => Some(*process),
             Self::Stopping { process, .. } => *process,
-            Self::Queued | Self::Starting { .. } | Self::Ended { .. } => None,
+            Self::Queued | Self::Starting { .. } | Self::Lent { .. } | Self::Ended { .. } => None,
         }
     }
 
@@ -303,12 +323,12 @@ impl Job {
         }
     }
 
-    /// The word for its state in JSON, tables and the journal.
+    /// The word for its state in tables and the journal. What is lent runs, as far as anybody can tell.
     pub fn state(&self) -> &'static str {
         match self {
             Self::Queued => "queued",
             Self::Starting { .. } => "starting",
-            Self::Running { .. } => "running",
+            Self::Running { .. } | Self::Lent { .. } => "running",
             Self::Stopping { .. } => "stopping",
             Self::Ended { .. } => "ended",
         }
@@ -339,6 +359,7 @@ impl fmt::Display for Outcome {
             Self::Bypass => out.write_str("killed: it held GPU memory past the limiter"),
             Self::TimeLimit => out.write_str("stopped: its time was over"),
             Self::Idle => out.write_str("stopped: it did nothing with its GPUs"),
+            Self::Released => out.write_str("given back"),
             Self::GpuLost => out.write_str("stopped: a GPU that it was on is lost"),
             Self::DependencyFailed(on) => {
                 write!(
@@ -355,9 +376,11 @@ impl Event {
         match self {
             Self::Placed(_) => "placed",
             Self::Spawned(_) => "spawned",
+            Self::Lent => "lent",
             Self::NeverStarted => "given up as never started",
             Self::Resized(_) => "resized",
             Self::Stop(Stop::Cancel) => "cancelled",
+            Self::Stop(Stop::Release) => "given back",
             Self::Stop(Stop::Preempt) => "preempted",
             Self::Stop(Stop::Requeue) => "requeued",
             Self::Stop(Stop::TimeLimit) => "stopped at the end of its time",
@@ -408,6 +431,7 @@ mod tests {
                 grants: grants(),
                 process: PROCESS,
             },
+            Job::Lent { grants: grants() },
             Job::Stopping {
                 grants: grants(),
                 process: None,
@@ -428,6 +452,7 @@ mod tests {
         vec![
             Event::Placed(grants()),
             Event::Spawned(PROCESS),
+            Event::Lent,
             Event::NeverStarted,
             Event::Resized(Vec::new()),
             Event::Stop(Stop::Cancel),
@@ -435,6 +460,7 @@ mod tests {
             Event::Stop(Stop::Requeue),
             Event::Stop(Stop::TimeLimit),
             Event::Stop(Stop::Idle),
+            Event::Stop(Stop::Release),
             Event::Stop(Stop::GpuLost),
             Event::GoneBefore(Gone::Exited(0)),
             Event::Failed,

@@ -141,6 +141,7 @@ impl From<&Outcome> for EndReason {
             Outcome::Idle => Self::IdleTimeout,
             Outcome::DependencyFailed(_) => Self::DependencyFailed,
             Outcome::GpuLost => Self::GpuLost,
+            Outcome::Released => Self::Released,
         }
     }
 }

@@ -54,6 +54,19 @@ pub struct Gpu {
     /// What keeps it from being given out as it was told to be: a reset that is to come, instances that cannot be read.
     #[serde(default)]
     pub trouble: Option<String>,
+    /// Present while it does not answer; its mode is `unmanaged` then, since it is given out no more.
+    #[serde(default)]
+    pub lost: Option<GpuLost>,
+}
+
+/// What became of a GPU that does not answer.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
+pub struct GpuLost {
+    /// The mode that it has again once it answers.
+    pub mode: String,
+    /// It has fallen off the bus or needs a reset: what was on it is lost. Otherwise it may answer again as it was.
+    pub for_good: bool,
 }
 
 /// A slice on a GPU.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::{Bypass, Confirmation, Container, MigSlice};
+use super::{Bypass, Confirmation, Container, JobClaim, MigSlice};
 
 /// How much GPU a job asks for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,6 +52,9 @@ pub enum Runner {
     Supervisor,
     /// The submitting client starts it, on its own terminal (`divvy run`).
     Client,
+    /// Nobody here: another scheduler has given what the job holds to others, who start theirs in it (`PUT /v1/claims/{uid}`). Not for
+    /// submissions.
+    Claim,
 }
 
 /// `POST /v1/jobs`.
@@ -229,6 +232,8 @@ pub enum EndReason {
     DependencyFailed,
     /// A GPU that it was on fell off the bus, or is not there any more.
     GpuLost,
+    /// A claim was given back, or the machine was started anew since.
+    Released,
 }
 
 /// One job.
@@ -335,6 +340,9 @@ pub struct Job {
     pub confirmation: Option<Confirmation>,
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
+    /// What it is the claim of, with the runner `claim`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claim: Option<JobClaim>,
 }
 
 /// What holds a job's processes together.
