@@ -30,8 +30,9 @@ use arguments::{Argument, merged, of_agent, of_task};
 pub use files::FileError;
 use files::{TaskFolder, config_inside, make_caches};
 use masking::listed;
-use script::{Asked, CONFIG, script};
-pub use setup::Setup;
+use script::CONFIG;
+pub use script::{Asked, script};
+pub use setup::{Lines, Setup};
 use setup::{expanded, joined, shell};
 use template::filled;
 
@@ -458,6 +459,7 @@ impl Runner {
                 git_copy: (!mounts.git.is_empty()).then_some(git.as_str()),
                 agent: wheel.as_deref().unwrap_or(&self.setup.script.agent),
                 visible: "all",
+                flags: "--full-monitoring",
             },
         )
     }

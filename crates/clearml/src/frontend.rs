@@ -7,23 +7,24 @@
 //!                             drive ◄── life (pure): look, pop, start, confirm, watch, tell
 //!  beat ──► machine and slots        pump ──► the task's log
 //! ```
-//! Decisions are in `mirror`, `life`, `watch`, `back`, `gate` and `log`, which are pure; the others do what those say.
+//! Decisions are in `mirror`, `life`, `watch`, `back`, `gate` and `log`, which are pure; the others do what those say. What of
+//! them holds for any front end is public: Kubernetes' has the same server before it.
 
-mod back;
+pub mod back;
 mod beat;
 mod desk;
 mod drive;
-mod gate;
+pub mod gate;
 mod hand;
-mod life;
-mod log;
+pub mod life;
+pub mod log;
 mod mirror;
 mod poll;
 mod pump;
 mod queue;
 mod record;
 mod setup;
-mod watch;
+pub mod watch;
 
 use std::sync::Arc;
 use std::time::Duration;

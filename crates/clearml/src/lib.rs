@@ -12,7 +12,7 @@
 
 pub mod config;
 pub mod container;
-mod frontend;
+pub mod frontend;
 pub mod secret;
 pub mod server;
 pub mod slot;

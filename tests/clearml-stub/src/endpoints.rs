@@ -27,6 +27,8 @@ const CHANGE: &str = "task!:string force:boolean status_reason:string status_mes
 const EDIT: &str = "task!:string force:boolean name:string tags:strings system_tags:strings type:string comment:string \
                     parent:string project:string output_dest:string execution:object script:object hyperparams:object \
                     configuration:object models:object container:object runtime:object ~input:object ~output:object";
+/// `status_message` is not in the server's schema; it takes it all the same, and the stock agent's glue sends it.
+const UPDATE: &str = "task!:string name:string tags:strings system_tags:strings comment:string project:string ~status_message:string";
 const CREATE: &str = "name!:string type!:string tags:strings system_tags:strings comment:string parent:string project:string \
                       output_dest:string execution:object script:object hyperparams:object configuration:object \
                       models:object container:object ~input:object";
@@ -75,6 +77,7 @@ endpoints! {
 
     "tasks.create" (CREATE) => tasks::create;
     "tasks.edit" (EDIT) => tasks::edit;
+    "tasks.update" (UPDATE) => tasks::update;
     "tasks.edit_runtime" ("task!:string force:boolean add_or_update:object remove:strings") => tasks::edit_runtime;
     "tasks.set_requirements" ("task!:string requirements!:object") => tasks::set_requirements;
     "tasks.get_all" (TASKS) => tasks::get_all;

@@ -22,6 +22,8 @@ pub struct Asked<'a> {
     pub agent: &'a str,
     /// What `NVIDIA_VISIBLE_DEVICES` says to the agent.
     pub visible: &'a str,
+    /// Flags of `execute`.
+    pub flags: &'a str,
 }
 
 /// The argument of `bash -c`.
@@ -56,8 +58,8 @@ pub fn script(lines: &Lines, asked: &Asked<'_>) -> String {
     parts.extend(own.into_iter().map(str::to_owned));
     parts.push(format!("cp {CONFIG} ~/default_clearml.conf"));
     parts.push(format!(
-        "NVIDIA_VISIBLE_DEVICES={} $LOCAL_PYTHON -u -m clearml_agent execute --full-monitoring --id {}",
-        asked.visible, asked.task
+        "NVIDIA_VISIBLE_DEVICES={} $LOCAL_PYTHON -u -m clearml_agent execute {} --id {}",
+        asked.visible, asked.flags, asked.task
     ));
     parts.retain(|part| !part.is_empty());
     parts.join(" ; ")

@@ -192,6 +192,12 @@ pub enum Found {
     Nothing,
 }
 
+impl Default for Life {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Life {
     /// Of a task whose job has just been given its slice.
     pub fn new() -> Self {

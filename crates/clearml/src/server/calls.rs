@@ -22,7 +22,13 @@ const BEFORE: [&str; 9] = [
 ];
 
 /// Fields that are watched while it runs.
-const WHILE: [&str; 4] = ["id", "status", "status_message", "runtime"];
+const WHILE: [&str; 5] = [
+    "id",
+    "status",
+    "status_message",
+    "runtime",
+    "execution.queue",
+];
 
 #[derive(Deserialize)]
 struct Queues {
@@ -180,6 +186,23 @@ impl Server {
     pub async fn failed(&self, task: &str, reason: &str, message: &str) -> Result<(), ServerError> {
         let body = json!({"task": task, "status_reason": reason, "status_message": message});
         self.call::<Unread>("tasks.failed", body).await.map(drop)
+    }
+
+    /// Fails a task that was never started: from `queued` there is no way to `failed` but force.
+    pub async fn failed_unstarted(
+        &self,
+        task: &str,
+        reason: &str,
+        message: &str,
+    ) -> Result<(), ServerError> {
+        let body = json!({"task": task, "status_reason": reason, "status_message": message, "force": true});
+        self.call::<Unread>("tasks.failed", body).await.map(drop)
+    }
+
+    /// Says something of a task in its status message, whatever its status is: why it waits.
+    pub async fn say_status(&self, task: &str, message: &str) -> Result<(), ServerError> {
+        let body = json!({"task": task, "status_message": message});
+        self.call::<Unread>("tasks.update", body).await.map(drop)
     }
 
     pub async fn stopped(

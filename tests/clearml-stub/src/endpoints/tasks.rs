@@ -65,6 +65,18 @@ pub(super) fn edit(world: &mut World, body: &Fields) -> Answer {
     Ok(updated(Value::Object(edits)))
 }
 
+/// An edit of few fields that asks for no status and changes none.
+pub(super) fn update(world: &mut World, body: &Fields) -> Answer {
+    existing(world, body)?;
+    let mut updates = body.clone();
+    updates.remove("task");
+    let now = world.stamp();
+    let fields = fields(world, body)?;
+    fields.extend(updates.clone());
+    put(fields, "last_change", now);
+    Ok(updated(Value::Object(updates)))
+}
+
 pub(super) fn edit_runtime(world: &mut World, body: &Fields) -> Answer {
     existing(world, body)?;
     let fields = fields(world, body)?;

@@ -1,0 +1,280 @@
+//! What of Kubernetes a glue touches: pods and Secrets of its own, in one namespace.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::{Pod, Secret};
+use kube::api::{
+    Api, DeleteParams, ListParams, LogParams, Patch, PatchParams, PostParams, Preconditions,
+};
+use serde_json::json;
+
+use super::record::{Record, name, selector};
+use crate::claim::NoTemplate;
+
+/// A glue's pods and Secrets.
+#[derive(Clone)]
+pub struct Objects {
+    pods: Api<Pod>,
+    secrets: Api<Secret>,
+    pub namespace: String,
+    /// As [`super::record::holder`] has it.
+    pub holder: String,
+}
+
+/// What is there of a task.
+#[derive(Clone, Debug)]
+pub struct Found {
+    pub record: Record,
+    pub pod: Option<Pod>,
+}
+
+/// What came of making a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Made {
+    /// It is there.
+    Made,
+    /// Not now, and why; the same may be taken later.
+    Later(String),
+    /// Such a pod is refused, and why.
+    Never(String),
+}
+
+impl Objects {
+    pub fn new(client: kube::Client, namespace: &str, holder: &str) -> Self {
+        Self {
+            pods: Api::namespaced(client.clone(), namespace),
+            secrets: Api::namespaced(client, namespace),
+            namespace: namespace.to_owned(),
+            holder: holder.to_owned(),
+        }
+    }
+
+    /// Everything that is ours, by task.
+    ///
+    /// # Errors
+    /// The API server's; so for every call here.
+    pub async fn found(&self) -> Result<BTreeMap<String, Found>, kube::Error> {
+        let ours = ListParams::default().labels(&selector(&self.holder));
+        // Records first: a pod is never there before its record.
+        let secrets = self.secrets.list(&ours).await?;
+        let pods = self.pods.list(&ours).await?;
+        let records = secrets.iter().filter_map(Record::of_secret);
+        let mut found: BTreeMap<String, Found> = records
+            .map(|record| (record.task.clone(), Found { record, pod: None }))
+            .collect();
+        for pod in pods {
+            if let Some(record) = Record::of_pod(&pod) {
+                let task = record.task.clone();
+                found.entry(task).or_insert(Found { record, pod: None }).pod = Some(pod);
+            }
+        }
+        Ok(found)
+    }
+
+    /// The pod of a task as it is now.
+    pub async fn pod(&self, task: &str) -> Result<Option<Pod>, kube::Error> {
+        self.pods.get_opt(&name(task)).await
+    }
+
+    /// Makes a record; `false`: there is one already.
+    pub async fn make_record(&self, record: &Record) -> Result<bool, kube::Error> {
+        match self
+            .secrets
+            .create(&PostParams::default(), &record.secret(&self.holder))
+            .await
+        {
+            Ok(_) => Ok(true),
+            Err(error) if is(&error, 409) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Writes how far a task is.
+    pub async fn write_mark(&self, record: &Record) -> Result<(), kube::Error> {
+        self.annotate(&record.task, record.mark_said()).await
+    }
+
+    /// Writes how much of its log was sent.
+    pub async fn write_logged(&self, record: &Record) -> Result<(), kube::Error> {
+        self.annotate(&record.task, record.logged_said()).await
+    }
+
+    async fn annotate(
+        &self,
+        task: &str,
+        (name_of, value): (String, String),
+    ) -> Result<(), kube::Error> {
+        let patch = json!({ "metadata": { "annotations": { name_of: value } } });
+        self.secrets
+            .patch(&name(task), &PatchParams::default(), &Patch::Merge(patch))
+            .await
+            .map(drop)
+    }
+
+    /// Puts what the pod is to read into its Secret, which is made anew where somebody has removed it.
+    pub async fn fill(
+        &self,
+        record: &Record,
+        data: BTreeMap<String, String>,
+    ) -> Result<(), kube::Error> {
+        self.make_record(record).await?;
+        let data: BTreeMap<String, ByteString> = data
+            .into_iter()
+            .map(|(key, text)| (key, ByteString(text.into_bytes())))
+            .collect();
+        let patch = json!({ "data": data });
+        self.secrets
+            .patch(
+                &name(&record.task),
+                &PatchParams::default(),
+                &Patch::Merge(patch),
+            )
+            .await
+            .map(drop)
+    }
+
+    pub async fn remove_record(&self, task: &str) -> Result<(), kube::Error> {
+        match self
+            .secrets
+            .delete(&name(task), &DeleteParams::default())
+            .await
+        {
+            Err(error) if !is(&error, 404) => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Makes a task's pod, once.
+    pub async fn make_pod(&self, pod: &Pod) -> Made {
+        match self.pods.create(&PostParams::default(), pod).await {
+            Ok(_) => Made::Made,
+            Err(error) if is(&error, 409) => self.is_ours(pod).await,
+            Err(error) => judged(&error),
+        }
+    }
+
+    /// A pod of this name is there: ours, if it says so.
+    async fn is_ours(&self, pod: &Pod) -> Made {
+        let name = pod.metadata.name.as_deref().unwrap_or_default();
+        match self.pods.get_opt(name).await {
+            Ok(Some(there)) if Record::of_pod(&there) == Record::of_pod(pod) => Made::Made,
+            Ok(Some(_)) => Made::Never(format!("there is another pod called {name}")),
+            Ok(None) => Made::Later("its pod has just gone".to_owned()),
+            Err(error) => Made::Later(error.to_string()),
+        }
+    }
+
+    /// Deletes this very pod; it is no error that it is gone.
+    pub async fn delete(&self, pod: &Pod) -> Result<(), kube::Error> {
+        let name = pod.metadata.name.as_deref().unwrap_or_default();
+        let only = Preconditions {
+            uid: pod.metadata.uid.clone(),
+            ..Preconditions::default()
+        };
+        let params = DeleteParams {
+            preconditions: Some(only),
+            ..DeleteParams::default()
+        };
+        match self.pods.delete(name, &params).await {
+            Err(error) if !is(&error, 404) && !is(&error, 409) => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// The log of a pod's container, with the time of each line, from `since` on and as it grows.
+    pub async fn log(
+        &self,
+        pod: &Pod,
+        since: Option<k8s_openapi::jiff::Timestamp>,
+    ) -> Result<impl futures_util::AsyncBufRead + use<>, kube::Error> {
+        let first = pod.spec.as_ref().and_then(|spec| spec.containers.first());
+        let params = LogParams {
+            container: first.map(|container| container.name.clone()),
+            follow: true,
+            timestamps: true,
+            since_time: since,
+            ..LogParams::default()
+        };
+        self.pods
+            .log_stream(pod.metadata.name.as_deref().unwrap_or_default(), &params)
+            .await
+    }
+}
+
+fn is(error: &kube::Error, code: u16) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == code)
+}
+
+/// Parts of what an API server says when admission refuses a pod for what it is: a webhook, a policy, pod security.
+const REFUSALS: [&str; 3] = [
+    "denied the request",
+    "denied request",
+    "violates PodSecurity",
+];
+
+/// Whether a pod that was not taken may be later.
+fn judged(error: &kube::Error) -> Made {
+    let kube::Error::Api(status) = error else {
+        return Made::Later(error.to_string());
+    };
+    let message = status.message.clone();
+    let passes = [NoTemplate::NoGpus.to_string().as_str(), "exceeded quota"]
+        .iter()
+        .any(|part| message.contains(part));
+    let refused = REFUSALS.iter().any(|part| message.contains(part));
+    match status.code {
+        _ if passes => Made::Later(message),
+        400 | 413 | 422 => Made::Never(message),
+        _ if refused => Made::Never(message),
+        _ => Made::Later(message),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answered(code: u16, message: &str) -> Made {
+        let status = json!({ "status": "Failure", "code": code, "message": message });
+        judged(&kube::Error::Api(serde_json::from_value(status).unwrap()))
+    }
+
+    #[test]
+    fn a_pod_that_is_refused_for_what_it_is_is_told_from_one_that_has_to_wait() {
+        for message in [
+            "admission webhook \"inject.gpu.divvy.dev\" denied the request: clearml-injector/fraction: 0.3",
+            "ValidatingAdmissionPolicy 'x' with binding 'y' denied request: no",
+            "pods \"p\" is forbidden: violates PodSecurity \"baseline:latest\": hostPath volumes",
+        ] {
+            assert!(
+                matches!(answered(403, message), Made::Never(_)),
+                "{message}"
+            );
+        }
+        assert!(matches!(
+            answered(422, "Pod \"p\" is invalid"),
+            Made::Never(_)
+        ));
+        for (code, message) in [
+            (403, "pods \"p\" is forbidden: exceeded quota: gpus"),
+            (
+                403,
+                "pods is forbidden: User \"system:serviceaccount:a:b\" cannot create resource \"pods\"",
+            ),
+            (404, "namespaces \"a\" not found"),
+            (429, "too many requests"),
+            (500, "Internal error occurred: failed calling webhook"),
+        ] {
+            assert!(
+                matches!(answered(code, message), Made::Later(_)),
+                "{message}"
+            );
+        }
+        let starting = format!(
+            "admission webhook denied the request: {}",
+            NoTemplate::NoGpus
+        );
+        assert!(matches!(answered(403, &starting), Made::Later(_)));
+    }
+}

@@ -1,0 +1,389 @@
+//! The values file: queues, and the pods that their tasks are run in. Pure.
+//!
+//! It has the shape of the values of ClearML's agent chart, `agentk8sglue`, so that a file that is there already can be used:
+//! keys that mean the stock agent's own deployment are passed over and said, any other that means nothing is an error.
+
+use serde_json::Value;
+use yaml_serde::Value as Yaml;
+
+use super::template::{self, File, Template};
+
+/// What is served, and how.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Values {
+    /// In the order they are served.
+    pub queues: Vec<Queue>,
+    /// What queues that say nothing of their own have.
+    pub base: Template,
+    /// `defaultContainerImage`: of tasks that name none.
+    pub image: Option<String>,
+    /// `createQueueIfNotExists`.
+    pub create_queues: bool,
+    /// Addresses of the server, by the variable that each stands for.
+    pub addresses: Vec<(&'static str, String)>,
+    /// What was read otherwise than it is written, or passed over; for whoever wrote it.
+    pub notes: Vec<String>,
+}
+
+/// A queue of the server.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Queue {
+    pub name: String,
+    /// `templateOverrides`.
+    pub overrides: Template,
+    /// `queueSettings.maxPods`: so many of its tasks have a pod at once.
+    pub max_pods: Option<u32>,
+}
+
+/// What is wrong with a values file, and where.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{at}: {why}")]
+pub struct Wrong {
+    pub at: String,
+    pub why: String,
+}
+
+impl Wrong {
+    pub fn new(at: &str, why: &str) -> Self {
+        Self {
+            at: at.to_owned(),
+            why: why.to_owned(),
+        }
+    }
+
+    /// A key that means nothing, among these that do.
+    pub fn unknown<'a>(at: &str, name: &str, known: impl Iterator<Item = &'a str>) -> Self {
+        let known: Vec<&str> = known.collect();
+        let near = known.iter().map(|one| (distance(name, one), *one)).min();
+        let why = match near {
+            Some((0..=2, one)) => format!("no such key here; did you mean `{one}`?"),
+            _ => format!("no such key here; there are {}", known.join(", ")),
+        };
+        Self::new(at, &why)
+    }
+}
+
+/// Letters that are to be put in, left out or changed, upper and lower case aside (Levenshtein's distance).
+fn distance(one: &str, other: &str) -> usize {
+    let (one, other) = (one.to_lowercase(), other.to_lowercase());
+    let mut row: Vec<usize> = (0..=other.chars().count()).collect();
+    for (i, a) in one.chars().enumerate() {
+        let mut corner = std::mem::replace(&mut row[0], i + 1);
+        for (j, b) in other.chars().enumerate() {
+            let change = corner + usize::from(a != b);
+            corner = row[j + 1];
+            row[j + 1] = change.min(corner + 1).min(row[j] + 1);
+        }
+    }
+    row.last().copied().unwrap_or_default()
+}
+
+const ROOT: &str = "agentk8sglue";
+
+/// Keys beside [`ROOT`] that are the chart's own.
+const BESIDE: [&str; 6] = [
+    "clearml",
+    "fullnameOverride",
+    "global",
+    "imageCredentials",
+    "nameOverride",
+    "sessions",
+];
+
+/// Keys of [`ROOT`] that are read.
+const READ: [&str; 10] = [
+    "apiServerUrlReference",
+    "basePodTemplate",
+    "clearmlcheckCertificate",
+    "createQueueIfNotExists",
+    "defaultContainerImage",
+    "fileServerUrlReference",
+    "nodeSelector",
+    "queue",
+    "queues",
+    "webServerUrlReference",
+];
+
+/// Keys of [`ROOT`] that are about the stock agent's own pod.
+const OF_THE_AGENT: [&str; 18] = [
+    "additionalClusterRoleBindings",
+    "additionalRoleBindings",
+    "affinity",
+    "annotations",
+    "containerSecurityContext",
+    "extraEnvs",
+    "fileMounts",
+    "image",
+    "initContainers",
+    "labels",
+    "podSecurityContext",
+    "replicaCount",
+    "resources",
+    "serviceAccountAnnotations",
+    "serviceExistingAccountName",
+    "tolerations",
+    "volumeMounts",
+    "volumes",
+];
+
+/// Keys with addresses, and the variables that mean the same to clearml.conf.
+const ADDRESSES: [(&str, &str); 3] = [
+    ("apiServerUrlReference", "CLEARML_API_HOST"),
+    ("webServerUrlReference", "CLEARML_WEB_HOST"),
+    ("fileServerUrlReference", "CLEARML_FILES_HOST"),
+];
+
+impl Values {
+    /// # Errors
+    /// Text that is no YAML, keys that mean nothing, values that their keys cannot have.
+    pub fn parse(text: &str) -> Result<Self, Wrong> {
+        let whole: Yaml = yaml_serde::from_str(text)
+            .map_err(|error| Wrong::new("the values file", &format!("no YAML: {error}")))?;
+        let whole = section("the values file", &whole)?;
+        let found = whole.iter().find(|(name, _)| name == ROOT);
+        let (_, root) = found.ok_or_else(|| match whole.first() {
+            Some((name, _)) => Wrong::unknown(name, name, [ROOT].into_iter()),
+            None => Wrong::new(ROOT, "it is missing"),
+        })?;
+        let root = section(ROOT, root)?;
+        let mut notes = Vec::new();
+        let stray = beside(&whole, &root, &mut notes)?;
+        let get = |key: &str| {
+            root.iter()
+                .find(|(name, _)| name == key)
+                .map(|(_, value)| value)
+        };
+        for (name, _) in &root {
+            if OF_THE_AGENT.contains(&name.as_str()) {
+                notes.push(format!(
+                    "{ROOT}.{name} is about the stock agent's own pod; it means nothing here"
+                ));
+            } else if !READ.contains(&name.as_str()) {
+                return Err(Wrong::unknown(
+                    &format!("{ROOT}.{name}"),
+                    name,
+                    READ.into_iter(),
+                ));
+            }
+        }
+        let mut base = template::check(
+            &format!("{ROOT}.basePodTemplate"),
+            &json(get("basePodTemplate"))?,
+        )?;
+        if let Some(selector) = get("nodeSelector") {
+            // In ClearML's guide the selector of tasks' pods stands here; in its chart it is that of the agent's pod.
+            let selector = serde_json::json!({ "nodeSelector": json(Some(selector))? });
+            let mut both = template::check(ROOT, &selector)?;
+            if !both
+                .get("nodeSelector")
+                .is_none_or(|of| of.is_null() || *of == serde_json::json!({}))
+            {
+                notes.push(format!(
+                    "{ROOT}.nodeSelector counts for tasks' pods, under basePodTemplate.nodeSelector"
+                ));
+                if let (Some(Value::Object(under)), Some(Value::Object(over))) =
+                    (both.get_mut("nodeSelector"), base.get("nodeSelector"))
+                {
+                    under.extend(over.clone());
+                }
+                base.extend(both);
+            }
+        }
+        let queues = queues(get("queue"), get("queues"), stray)?;
+        let mut addresses = Vec::new();
+        for (key, variable) in ADDRESSES {
+            if let Some(address) = one_text(key, get(key))? {
+                addresses.push((variable, address));
+            }
+        }
+        if flag("clearmlcheckCertificate", get("clearmlcheckCertificate"))? == Some(false) {
+            addresses.push(("CLEARML_API_HOST_VERIFY_CERT", "false".to_owned()));
+        }
+        let create = flag("createQueueIfNotExists", get("createQueueIfNotExists"))?;
+        Ok(Self {
+            queues,
+            base,
+            image: one_text("defaultContainerImage", get("defaultContainerImage"))?,
+            create_queues: create.unwrap_or(false),
+            addresses,
+            notes,
+        })
+    }
+
+    /// Layers of a queue's pods, the lowest first.
+    pub fn layers<'a>(&'a self, queue: &'a Queue) -> [&'a Template; 2] {
+        [&self.base, &queue.overrides]
+    }
+
+    /// Files that a queue's pods have.
+    pub fn files(&self, queue: &Queue) -> Vec<File> {
+        template::files(self.layers(queue))
+    }
+}
+
+/// A section of the file, in its order.
+type Section = Vec<(String, Yaml)>;
+
+fn section(at: &str, value: &Yaml) -> Result<Section, Wrong> {
+    match value {
+        Yaml::Null => Ok(Vec::new()),
+        Yaml::Mapping(fields) => {
+            let named = |(name, value): (&Yaml, &Yaml)| {
+                let name = match name {
+                    Yaml::String(name) => name.clone(),
+                    Yaml::Number(number) => number.to_string(),
+                    Yaml::Bool(flag) => flag.to_string(),
+                    _ => return Err(Wrong::new(at, "a key is no text")),
+                };
+                Ok((name, value.clone()))
+            };
+            fields.iter().map(named).collect()
+        }
+        _ => Err(Wrong::new(at, "a section is needed")),
+    }
+}
+
+/// Looks at what stands beside the root: the chart's own keys, and queues whose indentation was lost, as in ClearML's guide.
+fn beside(whole: &Section, root: &Section, notes: &mut Vec<String>) -> Result<Section, Wrong> {
+    let takes_strays = root
+        .iter()
+        .any(|(name, value)| name == "queues" && value.is_null());
+    let mut stray = Vec::new();
+    for (name, value) in whole.iter().filter(|(name, _)| name != ROOT) {
+        let is_queue = section(name, value).is_ok_and(|fields| {
+            let known =
+                |(key, _): &(String, Yaml)| key == "templateOverrides" || key == "queueSettings";
+            !fields.is_empty() && fields.iter().all(known)
+        });
+        if BESIDE.contains(&name.as_str()) {
+            notes.push(format!(
+                "{name} is for ClearML's own chart; it means nothing here"
+            ));
+        } else if takes_strays && is_queue {
+            notes.push(format!(
+                "{name} is read as {ROOT}.queues.{name}: indent it, to say so"
+            ));
+            stray.push((name.clone(), value.clone()));
+        } else {
+            return Err(Wrong::unknown(name, name, [ROOT].into_iter().chain(BESIDE)));
+        }
+    }
+    Ok(stray)
+}
+
+fn queues(one: Option<&Yaml>, several: Option<&Yaml>, stray: Section) -> Result<Vec<Queue>, Wrong> {
+    let at = format!("{ROOT}.queues");
+    let mut listed = section(&at, several.unwrap_or(&Yaml::Null))?;
+    listed.extend(stray);
+    let named = match one {
+        None | Some(Yaml::Null) => Vec::new(),
+        Some(Yaml::String(text)) => text.split(',').map(|name| name.trim().to_owned()).collect(),
+        Some(Yaml::Sequence(names)) => {
+            let name = |name: &Yaml| name.as_str().map(str::to_owned);
+            let names: Option<Vec<String>> = names.iter().map(name).collect();
+            names
+                .ok_or_else(|| Wrong::new(&format!("{ROOT}.queue"), "names of queues are needed"))?
+        }
+        Some(_) => {
+            return Err(Wrong::new(
+                &format!("{ROOT}.queue"),
+                "a queue's name is needed",
+            ));
+        }
+    };
+    let mut queues = Vec::new();
+    match (named.iter().any(|name| !name.is_empty()), listed.is_empty()) {
+        (true, false) => {
+            let why = format!("there is {ROOT}.queues too; give one of them");
+            return Err(Wrong::new(&format!("{ROOT}.queue"), &why));
+        }
+        (false, true) => {
+            return Err(Wrong::new(
+                &at,
+                "there is no queue, neither here nor in queue",
+            ));
+        }
+        (true, true) => queues.extend(named.into_iter().filter(|name| !name.is_empty()).map(
+            |name| Queue {
+                name,
+                overrides: Template::new(),
+                max_pods: None,
+            },
+        )),
+        (false, false) => {
+            for (name, value) in &listed {
+                queues.push(queue(&format!("{at}.{name}"), name, value)?);
+            }
+        }
+    }
+    for (index, queue) in queues.iter().enumerate() {
+        if queues[..index].iter().any(|other| other.name == queue.name) {
+            return Err(Wrong::new(
+                &format!("{at}.{}", queue.name),
+                "it is there twice",
+            ));
+        }
+    }
+    Ok(queues)
+}
+
+fn queue(at: &str, name: &str, value: &Yaml) -> Result<Queue, Wrong> {
+    let mut queue = Queue {
+        name: name.to_owned(),
+        overrides: Template::new(),
+        max_pods: None,
+    };
+    for (key, value) in section(at, value)? {
+        let at = format!("{at}.{key}");
+        match key.as_str() {
+            "templateOverrides" => queue.overrides = template::check(&at, &json(Some(&value))?)?,
+            "queueSettings" => {
+                for (key, value) in section(&at, &value)? {
+                    let at = format!("{at}.{key}");
+                    if key != "maxPods" {
+                        return Err(Wrong::unknown(&at, &key, ["maxPods"].into_iter()));
+                    }
+                    let most = value.as_u64().and_then(|most| u32::try_from(most).ok());
+                    let most = most.filter(|most| *most > 0);
+                    queue.max_pods = Some(
+                        most.ok_or_else(|| Wrong::new(&at, "a whole number above 0 is needed"))?,
+                    );
+                }
+            }
+            _ => {
+                let known = ["templateOverrides", "queueSettings"];
+                return Err(Wrong::unknown(&at, &key, known.into_iter()));
+            }
+        }
+    }
+    Ok(queue)
+}
+
+fn json(value: Option<&Yaml>) -> Result<Value, Wrong> {
+    let value = value.unwrap_or(&Yaml::Null);
+    serde_json::to_value(value).map_err(|error| Wrong::new(ROOT, &error.to_string()))
+}
+
+fn one_text(key: &str, value: Option<&Yaml>) -> Result<Option<String>, Wrong> {
+    match value {
+        None | Some(Yaml::Null) => Ok(None),
+        Some(Yaml::String(text)) => {
+            Ok(Some(text.trim().to_owned()).filter(|text| !text.is_empty()))
+        }
+        Some(_) => Err(Wrong::new(&format!("{ROOT}.{key}"), "a text is needed")),
+    }
+}
+
+fn flag(key: &str, value: Option<&Yaml>) -> Result<Option<bool>, Wrong> {
+    match value {
+        None | Some(Yaml::Null) => Ok(None),
+        Some(Yaml::Bool(flag)) => Ok(Some(*flag)),
+        Some(_) => Err(Wrong::new(
+            &format!("{ROOT}.{key}"),
+            "true or false is needed",
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,107 @@
+use super::*;
+
+fn refused(text: &str) -> String {
+    Values::parse(text).unwrap_err().to_string()
+}
+
+#[test]
+fn queues_are_served_in_the_order_of_the_file() {
+    let text = "agentk8sglue:\n  queues:\n    zeta: {}\n    alpha:\n      queueSettings: {maxPods: 3}\n    mid:\n";
+    let values = Values::parse(text).unwrap();
+    let names: Vec<(&str, Option<u32>)> = values
+        .queues
+        .iter()
+        .map(|queue| (queue.name.as_str(), queue.max_pods))
+        .collect();
+    assert_eq!(names, [("zeta", None), ("alpha", Some(3)), ("mid", None)]);
+    let one =
+        Values::parse("agentk8sglue: {queue: \"a, b\", createQueueIfNotExists: true}").unwrap();
+    assert_eq!(one.queues.len(), 2);
+    assert!(one.create_queues);
+}
+
+#[test]
+fn a_chart_s_own_keys_are_passed_over_and_said() {
+    let text = "global: {imageRegistry: docker.io}\nagentk8sglue:\n  replicaCount: 2\n  queue: default\n  \
+                apiServerUrlReference: https://api.example\n  clearmlcheckCertificate: false\n  \
+                defaultContainerImage: ubuntu:24.04\n  basePodTemplate: {}\n";
+    let values = Values::parse(text).unwrap();
+    assert_eq!(values.notes.len(), 2, "{:?}", values.notes);
+    assert!(
+        values
+            .notes
+            .iter()
+            .any(|note| note.starts_with("agentk8sglue.replicaCount is about"))
+    );
+    assert_eq!(values.image.as_deref(), Some("ubuntu:24.04"));
+    let set: Vec<&str> = values
+        .addresses
+        .iter()
+        .map(|(variable, _)| *variable)
+        .collect();
+    assert_eq!(set, ["CLEARML_API_HOST", "CLEARML_API_HOST_VERIFY_CERT"]);
+}
+
+#[test]
+fn what_means_nothing_is_named() {
+    for (text, said) in [
+        ("a: [1", "the values file: no YAML"),
+        ("- a", "the values file: a section is needed"),
+        ("", "agentk8sglue: it is missing"),
+        (
+            "agentk8sGlue: {queue: a}",
+            "agentk8sGlue: no such key here; did you mean `agentk8sglue`?",
+        ),
+        (
+            "devicePlugin: {config: {}}",
+            "devicePlugin: no such key here; there are agentk8sglue",
+        ),
+        (
+            "agentk8sglue: {}",
+            "agentk8sglue.queues: there is no queue, neither here nor in queue",
+        ),
+        (
+            "agentk8sglue: {queue: a, queues: {b: {}}}",
+            "agentk8sglue.queue: there is agentk8sglue.queues too",
+        ),
+        (
+            "agentk8sglue: {queue: \"a,a\"}",
+            "agentk8sglue.queues.a: it is there twice",
+        ),
+        (
+            "agentk8sglue: {queue: a, basePodTemplates: {}}",
+            "did you mean `basePodTemplate`?",
+        ),
+        (
+            "agentk8sglue: {queues: {a: {templateOverride: {}}}}",
+            "did you mean `templateOverrides`?",
+        ),
+        (
+            "agentk8sglue: {queues: {a: {queueSettings: {maxpods: 1}}}}",
+            "did you mean `maxPods`?",
+        ),
+        (
+            "agentk8sglue: {queues: {a: {queueSettings: {maxPods: 0}}}}",
+            "agentk8sglue.queues.a.queueSettings.maxPods: a whole number above 0 is needed",
+        ),
+        (
+            "agentk8sglue: {queues: {a: {templateOverrides: {labels: {x: 0.5}}}}}",
+            "agentk8sglue.queues.a.templateOverrides.labels.x: 0.5 has to stand in quotes",
+        ),
+        (
+            "agentk8sglue: {queues: {a: {}}}\nb: {templateOverrides: {}}",
+            "b: no such key here",
+        ),
+    ] {
+        let found = refused(text);
+        assert!(found.contains(said), "{text}: {found}");
+    }
+}
+
+#[test]
+fn the_nearest_key_is_offered_and_none_that_is_far() {
+    assert_eq!(distance("labels", "label"), 1);
+    assert_eq!(distance("NodeSelector", "nodeSelector"), 0);
+    assert_eq!(distance("", "abc"), 3);
+    assert!(!refused("agentk8sglue: {queue: a, something: 1}").contains("did you mean"));
+}
