@@ -99,6 +99,8 @@ pub struct Device {
     pub assigned: Mode,
     /// It does not answer.
     pub lost: bool,
+    /// And will not: at the last look it had fallen off the bus, or needed a reset.
+    pub gone: bool,
     /// It is one of those that the daemon serves; others are only seen.
     pub managed: bool,
     /// What an administrator made of it.
@@ -135,6 +137,7 @@ impl Device {
             says_who: true,
             assigned: mode,
             lost: false,
+            gone: false,
             managed: mode != Mode::Unmanaged,
             wanted: None,
             mig: observed.mig.as_ref().map(|mig| mig.mode),

@@ -49,6 +49,7 @@ impl Cycle {
         for device in &mut self.devices {
             let uuid = &device.gpu.uuid;
             let answers = look.gpus.iter().any(|seen| seen.observed.uuid == *uuid);
+            device.gone = is_lost(look, uuid);
             let mode = if answers {
                 device.assigned
             } else {

@@ -351,6 +351,10 @@ impl Cycle {
             bypass_pids,
             mig: self.mig_of(&gpu.uuid),
             trouble: self.trouble_of(device),
+            lost: device.lost.then(|| v1::GpuLost {
+                mode: device.assigned.name().to_owned(),
+                for_good: device.gone,
+            }),
         }
     }
 
