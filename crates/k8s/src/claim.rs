@@ -176,11 +176,13 @@ fn part_of_memory(mib: u64, count: usize) -> Value {
     })
 }
 
-/// Selects the GPUs of one size.
+/// Selects the GPUs of one size. By their type first: to ask a device that only goes whole for a capacity that it does not
+/// have would be an error, and end the search for a place altogether.
 fn of_size(bytes: Bytes) -> Value {
     let mib = bytes.get() >> 20;
     json!({ "cel": { "expression": format!(
-        "device.capacity['{DRIVER}'].memory.compareTo(quantity('{mib}Mi')) == 0"
+        "device.attributes['{DRIVER}'].type == 'fraction' && \
+         device.capacity['{DRIVER}'].memory.compareTo(quantity('{mib}Mi')) == 0"
     ) } })
 }
 

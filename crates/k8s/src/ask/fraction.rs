@@ -58,10 +58,12 @@ impl Fraction {
         (0 < millionths && millionths < WHOLE).then_some(Self(millionths))
     }
 
-    /// So much of this many bytes, in MiB, rounded down, and never nothing.
+    /// So much of this many bytes, in MiB, rounded down to a multiple of two, and never nothing: parts of GPUs are given out in
+    /// steps of 2 MiB, and what is no whole step would be rounded up to one, so that eight eighths were more than a GPU.
     pub fn mib_of(self, bytes: u64) -> u64 {
         let part = u128::from(bytes) * u128::from(self.0) / u128::from(WHOLE);
-        u64::try_from(part >> 20).unwrap_or(u64::MAX).max(1)
+        let steps = u64::try_from(part >> 21).unwrap_or(u64::MAX >> 1);
+        steps.max(1) * 2
     }
 
     /// Of Run:ai's and KAI's annotation, which takes any part.
@@ -145,9 +147,10 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_the_memory_is_rounded_down_to_mib() {
+    fn a_part_of_the_memory_is_rounded_down_to_what_is_given_out() {
         let part = Fraction::between_none_and_one("0.25").unwrap();
         assert_eq!(part.mib_of(80 << 30), 20 << 10);
-        assert_eq!(part.mib_of((1 << 20) + 1), 1, "never nothing");
+        assert_eq!(part.mib_of(81_558 << 20), 20_388, "of 20389.5 MiB");
+        assert_eq!(part.mib_of((1 << 20) + 1), 2, "never nothing");
     }
 }

@@ -1,0 +1,47 @@
+//! What a node publishes of its GPUs for the stock scheduler, and what it has to hold once something of that was given out.
+//!
+//! ```text
+//!   GET /v1/gpus ──► offer ──► order ──► device · counters ──► pool ──► change ──► publish
+//!                      │                                      (slices)  (what to   (the one shell)
+//!                      └──► held                                         write)
+//!                 (a device's name, and what a claim has of it, to what the node holds)
+//!   slices of all nodes ──► inventory ──► class
+//! ```
+//!
+//! One pool for each node, one device for each GPU that is given out in parts or whole, one for each place of a MIG instance.
+//! The scheduler takes the first device that fits, in the order of the slices' names and within a slice in the order of its
+//! devices (`structured/internal/incubating` of k8s.io/dynamic-resource-allocation 0.36.2): that order is the packing.
+//! Everything but [`publish`] is pure. Which pod gets what is the scheduler's; whether it is there to be had, at the moment it
+//! is wanted, is the node agent's.
+
+mod change;
+mod class;
+mod counters;
+mod device;
+mod held;
+mod inventory;
+mod name;
+mod offer;
+mod order;
+mod pool;
+pub mod publish;
+mod quantity;
+
+pub use change::{Step, steps};
+pub use class::classes;
+pub use held::{Held, NoDevice, held, names};
+pub use inventory::inventory_of;
+pub use offer::{Carving, Gpu, Health, Offer, Withheld, gpus};
+pub use pool::{Node, Pool, Taints, pool};
+pub use quantity::bytes;
+
+/// Of a device: what a claim is to know of it. In CEL `device.attributes['gpu.divvy.dev'].type`.
+pub const TYPE: &str = "type";
+/// A GPU in parts or whole.
+pub const FRACTION: &str = "fraction";
+/// A place of a MIG instance.
+pub const MIG: &str = "mig";
+/// A GPU that is given out whole alone.
+pub const WHOLE: &str = "whole";
+/// The capacity that claims consume.
+pub const MEMORY: &str = "memory";
