@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! target/dist
-//!   divvy-VERSION-x86_64-linux/      bin/divvy, lib/divvy/*.so, share/: units, images, completions, pages; as it is installed
+//!   divvy-VERSION-x86_64-linux/      bin/, lib/divvy/*.so, share/: units, images, chart, completions, pages; as it is installed
 //!   divvy-VERSION-x86_64-linux.tar.gz
 //!   clearml_agent_fractional_gpu-VERSION-py3-none-any.whl
 //!   SHA256SUMS
@@ -28,8 +28,9 @@ pub struct Args {
 }
 
 /// Packages, and the files that each builds.
-const BUILT: [(&str, &str, &str); 5] = [
+const BUILT: [(&str, &str, &str); 6] = [
     ("divvy", "divvy", "bin"),
+    ("divvy-k8s", "divvy-k8s", "bin"),
     ("divvy-preload", "libdivvy_preload.so", "lib/divvy"),
     ("divvy-wrapper-cuda", "libdivvy_cuda.so", "lib/divvy"),
     ("divvy-wrapper-nvml", "libdivvy_nvml.so", "lib/divvy"),
@@ -38,7 +39,8 @@ const BUILT: [(&str, &str, &str); 5] = [
 ];
 
 /// Folders and files of the repository, and where they lie when installed.
-const SHARED: [(&str, &str); 6] = [
+const SHARED: [(&str, &str); 7] = [
+    ("deploy/helm", "share/divvy/helm"),
     ("deploy/systemd", "lib/systemd"),
     ("deploy/images", "share/divvy/images"),
     ("docs", "share/doc/divvy/docs"),

@@ -10,6 +10,7 @@ mod demo;
 mod deny;
 mod dist;
 mod gpu;
+mod helm;
 mod smi;
 mod soak;
 mod steps;

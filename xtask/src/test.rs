@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 
 use crate::cargo::{self, cargo};
 use crate::steps::{answer, run, step};
-use crate::{allocators, deny, dist, smi, tools, venv};
+use crate::{allocators, deny, dist, helm, smi, tools, venv};
 
 /// End-to-end tests of what the limiter holds.
 const OF_THE_LIMITER: [&str; 10] = [
@@ -46,6 +46,11 @@ pub fn everything() -> Result<()> {
         "memory allocators that are preloaded beside the limiter, where they can be had",
         allocators::fetch,
     )?;
+    let helm = step(
+        "helm",
+        "renders the chart, which the tests hold against the API's types",
+        || Ok(helm::make()),
+    )?;
     step("format", "one way to lay out code", || {
         quietly(&["fmt", "--all", "--check"])
     })?;
@@ -80,6 +85,7 @@ pub fn everything() -> Result<()> {
             .env("DIVVY_TEST_PYTHON", venv.python())
             .env("DIVVY_CUDA_INCLUDE", &include)
             .envs(smi.iter().map(|program| ("DIVVY_TEST_NVIDIA_SMI", program)))
+            .envs(helm.iter().map(|found| ("DIVVY_TEST_HELM", &found.helm)))
             .envs(form.map(|form| ("DIVVY_TEST_FORM", form)));
         cargo::test(&mut command)
     };

@@ -1,0 +1,43 @@
+{{- define "divvy.name" -}}
+{{- if contains "divvy" .Release.Name }}{{ .Release.Name | trunc 40 | trimSuffix "-" }}{{ else }}{{ printf "%s-divvy" .Release.Name | trunc 40 | trimSuffix "-" }}{{ end }}
+{{- end }}
+
+{{- define "divvy.labels" -}}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+app.kubernetes.io/name: divvy
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- end }}
+
+{{/* What selects the pods of one piece; a dict of root and piece. */}}
+{{- define "divvy.selector" -}}
+app.kubernetes.io/name: divvy
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .piece }}
+{{- end }}
+
+{{- define "divvy.image" -}}
+{{- if .Values.image.digest }}{{ .Values.image.repository }}@{{ .Values.image.digest }}{{ else }}{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}{{ end }}
+{{- end }}
+
+{{- define "divvy.glueNamespace" -}}
+{{ .Values.glue.namespace | default .Release.Namespace }}
+{{- end }}
+
+{{- define "divvy.tlsSecret" -}}
+{{ .Values.webhook.tls.secretName | default (printf "%s-webhook-tls" (include "divvy.name" .)) }}
+{{- end }}
+
+{{/* A container that needs nothing of its node. */}}
+{{- define "divvy.restricted" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+runAsNonRoot: true
+runAsUser: 65532
+runAsGroup: 65532
+capabilities:
+  drop: [ALL]
+seccompProfile:
+  type: RuntimeDefault
+{{- end }}
