@@ -2,9 +2,13 @@
 
 mod show;
 
+use std::error::Error;
+use std::io;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use divvy_k8s::{admin, cluster, doctor, edge, glue, node, submit};
+use tracing_subscriber::EnvFilter;
 
 /// Fractions of GPUs for pods, on the stock scheduler
 #[derive(Parser)]
@@ -18,15 +22,67 @@ struct Args {
 enum Verb {
     /// Shows what the objects of a file become: what the webhook does to them, without a cluster
     Inject(show::Args),
+    /// Serves kubelet on a node: what was given to pods is held by the node's `divvy daemon`
+    Node(node::Args),
+    /// Makes a pod, or a Job, that asks for part of a GPU
+    Submit(submit::Args),
+    /// Says which nodes may have their GPUs carved, and what nodes publish
+    Admin(admin::Args),
+    /// Looks at what the cluster has that Divvy needs
+    Doctor(doctor::Args),
+    /// Runs the tasks of a ClearML Server's queues as pods
+    Glue(glue::Args),
 }
 
 fn main() -> ExitCode {
-    let Verb::Inject(args) = Args::parse().verb;
-    match show::show(&args) {
+    match edge::parse::<Args>().verb {
+        Verb::Inject(args) => match show::show(&args) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(failure) => {
+                eprintln!("divvy-k8s: {failure}");
+                ExitCode::from(failure.code())
+            }
+        },
+        Verb::Node(args) => serve(node::run(args)),
+        Verb::Submit(args) => edge::people(args.is_json(), async || {
+            let client = match args.needs_cluster() {
+                true => Some(edge::client().await?),
+                false => None,
+            };
+            submit::run(&args, client.as_ref()).await
+        }),
+        Verb::Admin(args) => edge::people(args.is_json(), async || {
+            admin::run(&args, &edge::client().await?).await
+        }),
+        Verb::Doctor(args) => edge::people(args.is_json(), async || {
+            doctor::run(&args, &edge::client().await?).await
+        }),
+        Verb::Glue(args) => glue::run(&args),
+    }
+}
+
+/// Runs a service until it is told to stop; its log goes to stderr.
+fn serve<E: Error>(service: impl Future<Output = Result<(), E>>) -> ExitCode {
+    let filter = EnvFilter::try_from_env("DIVVY_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt()
+        .with_writer(io::stderr)
+        .with_env_filter(filter)
+        .with_target(false)
+        .init();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let served = match runtime {
+        Ok(runtime) => runtime
+            .block_on(service)
+            .map_err(|error| cluster::chain(&error)),
+        Err(error) => Err(format!("cannot start: {error}")),
+    };
+    match served {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            eprintln!("divvy-k8s: {failure}");
-            ExitCode::from(failure.code())
+        Err(error) => {
+            eprintln!("divvy-k8s: {error}");
+            ExitCode::FAILURE
         }
     }
 }

@@ -1,0 +1,75 @@
+//! The node's agent, which may be away for a moment: it is updated and restarted beside this program, not with it.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use divvy_api::client::Client;
+use divvy_api::v1::{Claim, Error, ErrorCode, Gpu, HeldClaim};
+use tokio::time::{Instant, sleep};
+
+/// How long a call waits for an agent that is away. With the 30 s that the agent takes at most to make MIG instances that is
+/// less than the 45 s that kubelet waits for an answer (`defaultClientCallTimeout`); then kubelet tries again.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Between two tries to reach it.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// Calls the agent.
+#[derive(Debug)]
+pub struct Agent {
+    client: Client,
+    patience: Duration,
+}
+
+impl Agent {
+    /// The one that listens on `socket`.
+    pub fn new(socket: impl Into<PathBuf>) -> Self {
+        Self {
+            client: Client::new(socket),
+            patience: PATIENCE,
+        }
+    }
+
+    /// # Errors
+    /// As the agent says; [`ErrorCode::NoDaemon`] at once where it is away.
+    pub async fn gpus_now(&self) -> Result<Vec<Gpu>, Error> {
+        self.client.gpus().await
+    }
+
+    /// # Errors
+    /// As the agent says; so for every call here.
+    pub async fn gpus(&self) -> Result<Vec<Gpu>, Error> {
+        self.patiently(|| self.client.gpus()).await
+    }
+
+    /// Has the agent hold a claim; the same again is the same.
+    pub async fn hold(&self, uid: &str, claim: &Claim) -> Result<HeldClaim, Error> {
+        self.patiently(|| self.client.put_claim(uid, claim)).await
+    }
+
+    /// Lets a claim go; one that is not held is let go already.
+    pub async fn release(&self, uid: &str) -> Result<(), Error> {
+        let released = self.patiently(|| self.client.delete_claim(uid)).await;
+        released.map(drop)
+    }
+
+    /// Every claim that is held.
+    pub async fn held(&self) -> Result<Vec<HeldClaim>, Error> {
+        self.patiently(|| self.client.claims()).await
+    }
+
+    /// Calls again while nobody answers. Every call here says what is to be, so that none does harm twice.
+    async fn patiently<T, F>(&self, call: impl Fn() -> F) -> Result<T, Error>
+    where
+        F: Future<Output = Result<T, Error>>,
+    {
+        let until = Instant::now() + self.patience;
+        loop {
+            match call().await {
+                Err(error) if error.code == ErrorCode::NoDaemon && Instant::now() < until => {
+                    sleep(PAUSE).await;
+                }
+                answer => return answer,
+            }
+        }
+    }
+}

@@ -1,0 +1,370 @@
+//! What the scheduler has given a claim on this node: the agent's request, and what kubelet is told. Pure.
+//!
+//! Limits come from `status.allocation` and nowhere else: nobody who may write a claim may write its status. What a claim's
+//! author says to the driver (opaque configuration) is left out, and listed, so that it can be told.
+
+use std::collections::BTreeMap;
+
+use divvy_api::v1;
+use divvy_core::units::Bytes;
+use k8s_openapi::api::resource::v1::{DeviceRequestAllocationResult, ResourceClaim};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+
+use crate::claim::DRIVER;
+use crate::node::protocol::dra;
+use crate::slices::{self, Held, MEMORY, NoDevice};
+
+/// What a claim has on this node.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Allocation {
+    /// What the agent is to hold.
+    pub claim: v1::Claim,
+    /// What kubelet is told, without the CDI device, which the agent names.
+    devices: Vec<dra::Device>,
+    /// Where it has configuration for this driver, which counts for nothing: `FromClaim`, `FromClass`.
+    pub ignored: Vec<String>,
+}
+
+/// Why a claim cannot be prepared.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unprepared {
+    #[error("the claim has been replaced: its uid is {found}, kubelet asks for {asked}")]
+    Replaced { found: String, asked: String },
+    #[error("the claim is not allocated")]
+    NotAllocated,
+    #[error("nothing in the claim's allocation is of {DRIVER}")]
+    NotOurs,
+    #[error("device {device} is in pool {pool}, and this node's is {node}")]
+    Elsewhere {
+        device: String,
+        pool: String,
+        node: String,
+    },
+    #[error(
+        "request {0} asks for administrative access, which {DRIVER} does not give: `divvy` on the node shows all"
+    )]
+    Administrative(String),
+    #[error("device {device} has {quantity} of memory, which is no number of bytes")]
+    NoBytes { device: String, quantity: String },
+    #[error(transparent)]
+    NoDevice(#[from] NoDevice),
+}
+
+/// What `claim` has of this node's GPUs; `asked` is the uid that kubelet asks for.
+///
+/// # Errors
+/// It is another claim, it is not allocated here, or the node has not what it was given.
+pub fn of(
+    claim: &ResourceClaim,
+    asked: &str,
+    node: &str,
+    gpus: &[slices::Gpu],
+) -> Result<Allocation, Unprepared> {
+    let metadata = &claim.metadata;
+    let found = metadata.uid.as_deref().unwrap_or_default();
+    if found != asked {
+        return Err(Unprepared::Replaced {
+            found: found.to_owned(),
+            asked: asked.to_owned(),
+        });
+    }
+    let results = results(claim)?;
+    let mut held = Vec::new();
+    for result in &results {
+        held.push(of_device(result, node, gpus)?);
+    }
+    Ok(Allocation {
+        claim: v1::Claim {
+            namespace: metadata.namespace.clone().unwrap_or_default(),
+            name: metadata.name.clone().unwrap_or_default(),
+            pods: pods(claim),
+            devices: merged(held),
+            compute: None,
+        },
+        devices: results.into_iter().map(told).collect(),
+        ignored: ignored(claim),
+    })
+}
+
+impl Allocation {
+    /// What kubelet is told: the one CDI device of the claim, for each of its devices.
+    ///
+    /// A container that names several requests of a claim gets it once: kubelet's list has it several times, and what it
+    /// stands for is the same.
+    pub fn devices(&self, cdi_device: &str) -> Vec<dra::Device> {
+        let mut devices = self.devices.clone();
+        for device in &mut devices {
+            device.cdi_device_ids = vec![cdi_device.to_owned()];
+        }
+        devices
+    }
+}
+
+/// What the claim has of this driver, on whichever node.
+pub(super) fn results(
+    claim: &ResourceClaim,
+) -> Result<Vec<&DeviceRequestAllocationResult>, Unprepared> {
+    let allocation = claim.status.as_ref().and_then(|it| it.allocation.as_ref());
+    let devices = allocation.ok_or(Unprepared::NotAllocated)?.devices.as_ref();
+    let results = devices.and_then(|devices| devices.results.as_deref());
+    let ours: Vec<_> = results
+        .unwrap_or_default()
+        .iter()
+        .filter(|result| result.driver == DRIVER)
+        .collect();
+    match ours.is_empty() {
+        true => Err(Unprepared::NotOurs),
+        false => Ok(ours),
+    }
+}
+
+fn of_device(
+    result: &DeviceRequestAllocationResult,
+    node: &str,
+    gpus: &[slices::Gpu],
+) -> Result<Held, Unprepared> {
+    if result.pool != node {
+        return Err(Unprepared::Elsewhere {
+            device: result.device.clone(),
+            pool: result.pool.clone(),
+            node: node.to_owned(),
+        });
+    }
+    if result.admin_access == Some(true) {
+        return Err(Unprepared::Administrative(result.request.clone()));
+    }
+    let consumed = match result.consumed_capacity.as_ref() {
+        Some(consumed) => consumed.get(MEMORY).map(|memory| bytes(result, memory)),
+        None => None,
+    };
+    Ok(slices::held(&result.device, consumed.transpose()?, gpus)?)
+}
+
+fn bytes(result: &DeviceRequestAllocationResult, quantity: &Quantity) -> Result<Bytes, Unprepared> {
+    slices::bytes(quantity).ok_or_else(|| Unprepared::NoBytes {
+        device: result.device.clone(),
+        quantity: quantity.0.clone(),
+    })
+}
+
+/// One slice has one limit on each GPU, so parts of the same one are added up.
+fn merged(held: Vec<Held>) -> Vec<v1::ClaimDevice> {
+    let mut parts: BTreeMap<String, u64> = BTreeMap::new();
+    let mut devices = Vec::new();
+    for one in held {
+        match one {
+            Held::Part { gpu, memory } => *parts.entry(gpu).or_default() += memory.get(),
+            Held::Mig {
+                gpu,
+                profile,
+                start,
+            } => devices.push(v1::ClaimDevice::instance(gpu, profile.to_string(), start)),
+            Held::Whole { gpu } => devices.push(v1::ClaimDevice::whole(gpu)),
+        }
+    }
+    let parts = parts.into_iter();
+    devices.extend(parts.map(|(gpu, memory)| v1::ClaimDevice::part(gpu, memory)));
+    devices
+}
+
+fn told(result: &DeviceRequestAllocationResult) -> dra::Device {
+    // `gpu-0/of-24576mi`: which alternative it became is not what kubelet knows a request by.
+    let request = result.request.split('/').next().unwrap_or_default();
+    dra::Device {
+        request_names: vec![request.to_owned()],
+        pool_name: result.pool.clone(),
+        device_name: result.device.clone(),
+        cdi_device_ids: Vec::new(),
+        share_id: result.share_id.clone(),
+    }
+}
+
+/// Pods for which the claim is reserved, by uid.
+fn pods(claim: &ResourceClaim) -> Vec<String> {
+    let reserved = claim.status.as_ref();
+    let reserved = reserved.and_then(|status| status.reserved_for.as_deref());
+    let pods = reserved.unwrap_or_default().iter();
+    pods.filter(|consumer| consumer.resource == "pods")
+        .map(|consumer| consumer.uid.clone())
+        .collect()
+}
+
+fn ignored(claim: &ResourceClaim) -> Vec<String> {
+    let allocation = claim.status.as_ref().and_then(|it| it.allocation.as_ref());
+    let devices = allocation.and_then(|allocation| allocation.devices.as_ref());
+    let config = devices.and_then(|devices| devices.config.as_deref());
+    let ours = config.unwrap_or_default().iter().filter(|config| {
+        let opaque = config.opaque.as_ref();
+        opaque.is_some_and(|opaque| opaque.driver == DRIVER)
+    });
+    ours.map(|config| config.source.clone()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::slices::{Gpu, Health, Offer};
+
+    const A: &str = "gpu-aaaa";
+    const B: &str = "gpu-bbbb";
+
+    fn gpus() -> Vec<Gpu> {
+        let gpu = |uuid: &str, index, offer| Gpu {
+            uuid: uuid.to_owned(),
+            index,
+            model: "H100".to_owned(),
+            memory: Bytes::gib(80),
+            offer,
+            health: Health::Well,
+        };
+        vec![
+            gpu("GPU-AAAA", 0, Offer::Parts(None)),
+            gpu("GPU-bbbb", 1, Offer::Parts(None)),
+        ]
+    }
+
+    fn claim(results: Value) -> ResourceClaim {
+        serde_json::from_value(json!({
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaim",
+            "metadata": { "namespace": "team", "name": "train-fgpu", "uid": "1" },
+            "spec": {},
+            "status": {
+                "allocation": { "devices": { "results": results } },
+                "reservedFor": [
+                    { "resource": "pods", "name": "train", "uid": "pod-1" },
+                    { "apiGroup": "x.example", "resource": "robots", "name": "r", "uid": "r-1" },
+                ],
+            },
+        }))
+        .unwrap()
+    }
+
+    fn part(request: &str, device: &str, memory: &str) -> Value {
+        json!({
+            "request": request, "driver": DRIVER, "pool": "node-a", "device": device,
+            "shareID": "9", "consumedCapacity": { "memory": memory },
+        })
+    }
+
+    fn of_results(results: Value) -> Result<Allocation, Unprepared> {
+        of(&claim(results), "1", "node-a", &gpus())
+    }
+
+    #[test]
+    fn a_part_is_what_the_scheduler_consumed_and_kubelet_knows_the_request_without_its_alternative()
+    {
+        let allocation = of_results(json!([part("gpu-0/of-81920mi", A, "20Gi")])).unwrap();
+        assert_eq!(
+            allocation.claim,
+            v1::Claim {
+                namespace: "team".into(),
+                name: "train-fgpu".into(),
+                pods: vec!["pod-1".into()],
+                devices: vec![v1::ClaimDevice::part("GPU-AAAA", 20 << 30)],
+                compute: None,
+            }
+        );
+        assert_eq!(
+            allocation.devices("divvy.dev/slice=7"),
+            [dra::Device {
+                request_names: vec!["gpu-0".into()],
+                pool_name: "node-a".into(),
+                device_name: A.into(),
+                cdi_device_ids: vec!["divvy.dev/slice=7".into()],
+                share_id: Some("9".into()),
+            }]
+        );
+    }
+
+    #[test]
+    fn parts_of_one_gpu_are_one_limit_and_each_is_told() {
+        let results = json!([
+            part("a", B, "1Gi"),
+            part("b", A, "2Gi"),
+            part("c", B, "3Gi")
+        ]);
+        let allocation = of_results(results).unwrap();
+        assert_eq!(
+            allocation.claim.devices,
+            [
+                v1::ClaimDevice::part("GPU-AAAA", 2 << 30),
+                v1::ClaimDevice::part("GPU-bbbb", 4 << 30),
+            ]
+        );
+        assert_eq!(allocation.devices("x").len(), 3);
+    }
+
+    #[test]
+    fn all_of_a_gpu_is_a_whole_one() {
+        let allocation = of_results(json!([part("a", A, "80Gi")])).unwrap();
+        assert_eq!(
+            allocation.claim.devices,
+            [v1::ClaimDevice::whole("GPU-AAAA")]
+        );
+    }
+
+    #[test]
+    fn other_drivers_devices_are_theirs() {
+        let theirs =
+            json!({ "request": "nic", "driver": "nic.example", "pool": "node-b", "device": "n" });
+        let both = of_results(json!([theirs, part("a", A, "1Gi")])).unwrap();
+        assert_eq!(both.claim.devices.len(), 1);
+        assert_eq!(of_results(json!([theirs])), Err(Unprepared::NotOurs));
+    }
+
+    #[test]
+    fn what_a_claims_author_tells_the_driver_is_listed_and_changes_nothing() {
+        let mut claim = claim(json!([part("a", A, "1Gi")]));
+        let plain = of(&claim, "1", "node-a", &gpus()).unwrap();
+        let config = json!([
+            { "source": "FromClaim", "opaque": { "driver": DRIVER, "parameters": { "memory": "80Gi" } } },
+            { "source": "FromClass", "opaque": { "driver": DRIVER, "parameters": {} } },
+            { "source": "FromClaim", "opaque": { "driver": "nic.example", "parameters": {} } },
+        ]);
+        let status = claim.status.as_mut().unwrap();
+        let devices = status.allocation.as_mut().unwrap().devices.as_mut();
+        devices.unwrap().config = serde_json::from_value(config).unwrap();
+        let told = of(&claim, "1", "node-a", &gpus()).unwrap();
+        assert_eq!(told.ignored, ["FromClaim", "FromClass"]);
+        assert_eq!(told.claim, plain.claim);
+    }
+
+    #[test]
+    fn what_is_not_this_nodes_or_not_this_claims_is_refused() {
+        let good = claim(json!([part("a", A, "1Gi")]));
+        assert!(matches!(
+            of(&good, "2", "node-a", &gpus()),
+            Err(Unprepared::Replaced { .. })
+        ));
+        assert!(matches!(
+            of(&good, "1", "node-b", &gpus()),
+            Err(Unprepared::Elsewhere { .. })
+        ));
+        let mut unallocated = good;
+        unallocated.status = None;
+        assert_eq!(
+            of(&unallocated, "1", "node-a", &gpus()),
+            Err(Unprepared::NotAllocated)
+        );
+        let mut admin = part("a", A, "1Gi");
+        admin["adminAccess"] = json!(true);
+        assert_eq!(
+            of_results(json!([admin])),
+            Err(Unprepared::Administrative("a".into()))
+        );
+        assert!(matches!(
+            of_results(json!([part("a", "gpu-cccc", "1Gi")])),
+            Err(Unprepared::NoDevice(_))
+        ));
+        for memory in ["-1", "much", "100m"] {
+            let refused = of_results(json!([part("a", A, memory)]));
+            assert!(
+                matches!(refused, Err(Unprepared::NoBytes { .. })),
+                "{memory}: {refused:?}"
+            );
+        }
+    }
+}

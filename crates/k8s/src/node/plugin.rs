@@ -1,0 +1,200 @@
+//! Preparing and unpreparing claims, as kubelet asks.
+//!
+//! ```text
+//!   kubelet ── Prepare(namespace, name, uid) ──► the claim, from the API server ──► allocation ──► the agent holds it
+//!           ── Unprepare(uid) ─────────────────────────────────────────────────────────────────► the agent lets it go
+//! ```
+//! Nothing is kept here: the agent's journal is the record of what is held, and both calls may be made again at any time.
+
+use std::sync::Arc;
+
+use divvy_api::v1;
+use futures_util::future::join_all;
+use k8s_openapi::api::resource::v1::ResourceClaim;
+use kube::{Api, Client};
+use tonic::{Request, Response, Status};
+
+use crate::node::agent::Agent;
+use crate::node::allocation::{self, Unprepared};
+use crate::node::events::{About, Events};
+use crate::node::protocol::dra::dra_plugin_server::DraPlugin;
+use crate::node::protocol::dra::{
+    Claim, Device, NodePrepareResourceResponse, NodePrepareResourcesRequest,
+    NodePrepareResourcesResponse, NodeUnprepareResourceResponse, NodeUnprepareResourcesRequest,
+    NodeUnprepareResourcesResponse,
+};
+use crate::node::turns::Turns;
+use crate::slices;
+
+/// The driver on a node.
+pub struct Plugin {
+    node: String,
+    client: Client,
+    agent: Agent,
+    events: Events,
+    turns: Turns,
+}
+
+/// Why a claim is not prepared or unprepared; kubelet shows it in an event of the pod and tries again.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error("claim {0} does not exist")]
+    NoClaim(String),
+    #[error("the claim cannot be read: {0}")]
+    Unread(#[source] kube::Error),
+    #[error(transparent)]
+    Unprepared(#[from] Unprepared),
+    #[error("{}", spoken(.0))]
+    Agent(#[from] v1::Error),
+    #[error("the driver broke off: {0}")]
+    Broken(#[from] tokio::task::JoinError),
+}
+
+impl Plugin {
+    pub fn new(node: &str, client: Client, agent: Agent) -> Self {
+        Self {
+            node: node.to_owned(),
+            events: Events::new(client.clone(), node),
+            client,
+            agent,
+            turns: Turns::default(),
+        }
+    }
+
+    pub(super) fn node(&self) -> &str {
+        &self.node
+    }
+
+    pub(super) fn agent(&self) -> &Agent {
+        &self.agent
+    }
+
+    pub(super) fn events(&self) -> &Events {
+        &self.events
+    }
+
+    pub(super) fn turns(&self) -> &Turns {
+        &self.turns
+    }
+
+    /// The claim of that name, as the API server has it now.
+    pub(super) async fn claim(
+        &self,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<ResourceClaim>, kube::Error> {
+        Api::namespaced(self.client.clone(), namespace)
+            .get_opt(name)
+            .await
+    }
+
+    async fn prepare(&self, asked: &Claim) -> Result<Vec<Device>, Failure> {
+        let _turn = self.turns.of(&asked.uid).await;
+        let claim = self.claim(&asked.namespace, &asked.name).await;
+        let claim = claim
+            .map_err(Failure::Unread)?
+            .ok_or_else(|| Failure::NoClaim(format!("{}/{}", asked.namespace, asked.name)))?;
+        let gpus = slices::gpus(&self.agent.gpus().await?);
+        let allocation = allocation::of(&claim, &asked.uid, &self.node, &gpus)?;
+        for source in &allocation.ignored {
+            let about = About {
+                namespace: &asked.namespace,
+                name: &asked.name,
+                uid: &asked.uid,
+            };
+            let note = format!(
+                "configuration for this driver ({source}) counts for nothing: limits are what the scheduler allocated"
+            );
+            self.events
+                .warn(about, "ConfigIgnored", "Prepare", note)
+                .await;
+        }
+        let held = self.agent.hold(&asked.uid, &allocation.claim).await?;
+        tracing::info!(
+            "claim {}/{} is job {}: {}",
+            asked.namespace,
+            asked.name,
+            held.job,
+            held.cdi_device
+        );
+        Ok(allocation.devices(&held.cdi_device))
+    }
+
+    async fn unprepare(&self, asked: &Claim) -> Result<(), Failure> {
+        let _turn = self.turns.of(&asked.uid).await;
+        self.agent.release(&asked.uid).await?;
+        tracing::info!("claim {}/{} is let go", asked.namespace, asked.name);
+        Ok(())
+    }
+}
+
+/// What the agent says, with what to do about it.
+fn spoken(error: &v1::Error) -> String {
+    match &error.hint {
+        Some(hint) => format!("{} ({hint})", error.message),
+        None => error.message.clone(),
+    }
+}
+
+/// Kubelet's calls.
+pub struct Kubelet(pub Arc<Plugin>);
+
+#[tonic::async_trait]
+impl DraPlugin for Kubelet {
+    async fn node_prepare_resources(
+        &self,
+        request: Request<NodePrepareResourcesRequest>,
+    ) -> Result<Response<NodePrepareResourcesResponse>, Status> {
+        let claims = request.into_inner().claims.into_iter();
+        let prepared = claims.map(|claim| {
+            let plugin = Arc::clone(&self.0);
+            let uid = claim.uid.clone();
+            whole(uid, async move { plugin.prepare(&claim).await })
+        });
+        let answer = |(uid, prepared): (String, Result<Vec<Device>, Failure>)| {
+            let (devices, error) = match prepared {
+                Ok(devices) => (devices, String::new()),
+                Err(failure) => (Vec::new(), told("prepared", &uid, &failure)),
+            };
+            (uid, NodePrepareResourceResponse { devices, error })
+        };
+        let claims = join_all(prepared).await.into_iter().map(answer).collect();
+        Ok(Response::new(NodePrepareResourcesResponse { claims }))
+    }
+
+    async fn node_unprepare_resources(
+        &self,
+        request: Request<NodeUnprepareResourcesRequest>,
+    ) -> Result<Response<NodeUnprepareResourcesResponse>, Status> {
+        let claims = request.into_inner().claims.into_iter();
+        let unprepared = claims.map(|claim| {
+            let plugin = Arc::clone(&self.0);
+            let uid = claim.uid.clone();
+            whole(uid, async move { plugin.unprepare(&claim).await })
+        });
+        let answer = |(uid, unprepared): (String, Result<(), Failure>)| {
+            let failure = unprepared.err();
+            let error = failure.map(|failure| told("unprepared", &uid, &failure));
+            let error = error.unwrap_or_default();
+            (uid, NodeUnprepareResourceResponse { error })
+        };
+        let claims = join_all(unprepared).await.into_iter().map(answer).collect();
+        Ok(Response::new(NodeUnprepareResourcesResponse { claims }))
+    }
+}
+
+/// Work for a claim, to its end: in a task of its own, as a call that kubelet gives up waiting for is dropped where it stands.
+async fn whole<T: Send + 'static>(
+    uid: String,
+    work: impl Future<Output = Result<T, Failure>> + Send + 'static,
+) -> (String, Result<T, Failure>) {
+    let done = tokio::spawn(work).await;
+    (uid, done.unwrap_or_else(|error| Err(error.into())))
+}
+
+/// What kubelet is told, with the causes.
+fn told(done: &str, uid: &str, failure: &Failure) -> String {
+    let text = failure.to_string();
+    tracing::warn!("claim {uid} is not {done}: {text}");
+    text
+}

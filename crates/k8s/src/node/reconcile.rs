@@ -1,0 +1,162 @@
+//! Claims that the agent holds and nobody will ever unprepare: released, and told.
+//!
+//! Kubelet unprepares what it has prepared, over its own restarts and reboots. What it forgets (its checkpoint was lost, the
+//! node was taken out of the cluster and put back, a claim was deleted by force) is held by the agent for ever, and no pod
+//! gets it. So what is held is compared with the claims there are.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use divvy_api::v1::{HeldClaim, JobState};
+use k8s_openapi::api::resource::v1::ResourceClaim;
+use tokio::sync::watch;
+use tokio::time::sleep;
+
+use crate::node::allocation;
+use crate::node::events::About;
+use crate::node::plugin::Plugin;
+
+/// Between two comparisons. Nothing waits for them but what is leaked, and each costs a call for each claim that is held.
+const AGAIN: Duration = Duration::from_secs(60);
+
+/// Why nobody will unprepare a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Leak {
+    #[error("it does not exist any more")]
+    Gone,
+    #[error("another one has its name")]
+    Replaced,
+    #[error("it is not allocated any more")]
+    Deallocated,
+    #[error("it is allocated to another node")]
+    Moved,
+}
+
+/// Whether what is held for a claim is still the claim's; `claim` is what has its name now.
+pub fn judge(uid: &str, claim: Option<&ResourceClaim>, node: &str) -> Option<Leak> {
+    let Some(claim) = claim else {
+        return Some(Leak::Gone);
+    };
+    if claim.metadata.uid.as_deref() != Some(uid) {
+        return Some(Leak::Replaced);
+    }
+    match allocation::results(claim) {
+        Err(_) => Some(Leak::Deallocated),
+        Ok(results) if results.iter().all(|result| result.pool != node) => Some(Leak::Moved),
+        Ok(_) => None,
+    }
+}
+
+/// Compares at once, and then again and again.
+pub async fn run(plugin: Arc<Plugin>, mut stop: watch::Receiver<bool>) {
+    loop {
+        tokio::select! {
+            _ = stop.wait_for(|stop| *stop) => return,
+            () = async { compare(&plugin).await; sleep(AGAIN).await; } => {}
+        }
+    }
+}
+
+async fn compare(plugin: &Plugin) {
+    let held = match plugin.agent().held().await {
+        Ok(held) => held,
+        Err(error) => {
+            tracing::debug!("the claims that are held cannot be compared: {error}");
+            return;
+        }
+    };
+    // What is being let go of is nobody's any more.
+    let leaving = |held: &&HeldClaim| matches!(held.state, JobState::Stopping | JobState::Ended);
+    for one in held.iter().filter(|held| !leaving(held)) {
+        look_into(plugin, one).await;
+    }
+}
+
+async fn look_into(plugin: &Plugin, held: &HeldClaim) {
+    let HeldClaim {
+        uid,
+        namespace,
+        name,
+        ..
+    } = held;
+    // Whatever kubelet asks of this claim comes before or after.
+    let _turn = plugin.turns().of(uid).await;
+    let claim = match plugin.claim(namespace, name).await {
+        Ok(claim) => claim,
+        Err(error) => {
+            tracing::debug!("claim {namespace}/{name} cannot be compared: {error}");
+            return;
+        }
+    };
+    let Some(leak) = judge(uid, claim.as_ref(), plugin.node()) else {
+        return;
+    };
+    // As it is now: a process may have come since.
+    let now = plugin.agent().held().await.unwrap_or_default();
+    let Some(processes) = now
+        .iter()
+        .find(|now| now.uid == *uid)
+        .map(|now| now.processes)
+    else {
+        return;
+    };
+    let about = About {
+        namespace,
+        name,
+        uid,
+    };
+    let (reason, note) = match processes {
+        0 => match plugin.agent().release(uid).await {
+            Ok(()) => (
+                "LeakReleased",
+                format!(
+                    "what this node held for the claim is released: {leak}, and nothing runs in it"
+                ),
+            ),
+            Err(error) => {
+                tracing::warn!("claim {namespace}/{name} cannot be released: {error}");
+                return;
+            }
+        },
+        some => (
+            "LeakInUse",
+            format!("this node still holds the claim for {some} processes: {leak}"),
+        ),
+    };
+    plugin.events().warn(about, reason, "Reconcile", note).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::claim::DRIVER;
+
+    fn claim(status: serde_json::Value) -> ResourceClaim {
+        let claim = json!({
+            "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
+            "metadata": { "name": "c", "uid": "1" }, "spec": {}, "status": status,
+        });
+        serde_json::from_value(claim).unwrap()
+    }
+
+    fn on(driver: &str, node: &str) -> ResourceClaim {
+        let result = json!({ "request": "r", "driver": driver, "pool": node, "device": "d" });
+        claim(json!({ "allocation": { "devices": { "results": [result] } } }))
+    }
+
+    #[test]
+    fn what_is_allocated_here_is_no_leak_and_everything_else_is() {
+        assert_eq!(judge("1", Some(&on(DRIVER, "a")), "a"), None);
+        assert_eq!(judge("1", Some(&on(DRIVER, "b")), "a"), Some(Leak::Moved));
+        assert_eq!(
+            judge("2", Some(&on(DRIVER, "a")), "a"),
+            Some(Leak::Replaced)
+        );
+        assert_eq!(judge("1", None, "a"), Some(Leak::Gone));
+        for nothing in [claim(json!({})), on("nic.example", "a")] {
+            assert_eq!(judge("1", Some(&nothing), "a"), Some(Leak::Deallocated));
+        }
+    }
+}
