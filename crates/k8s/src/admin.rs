@@ -114,7 +114,9 @@ async fn change(role: &Role, set: bool, client: &Client) -> Result<(), Error> {
         if let Some(patch) = &change.patch {
             api.patch(&change.node, &PatchParams::default(), &Patch::Merge(patch))
                 .await
-                .map_err(|error| edge::of_kube(error, &format!("label the node {}", change.node)))?;
+                .map_err(|error| {
+                    edge::of_kube(error, &format!("label the node {}", change.node))
+                })?;
         }
     }
     edge::print(&roles::shown(&changes, asked.output)?)

@@ -27,6 +27,69 @@ impl Format {
     }
 }
 
+/// The command line, or what is wrong with it: as JSON where that was asked for.
+pub fn parse<P: clap::Parser>() -> P {
+    P::try_parse().unwrap_or_else(|error| {
+        let words: Vec<String> = std::env::args().take_while(|word| word != "--").collect();
+        match error.use_stderr() && asks_for_json(&words) {
+            // The text has the message first and advice below.
+            true => {
+                let text = error.to_string();
+                let mut parts = text.splitn(2, "\n\n");
+                let message = parts
+                    .next()
+                    .unwrap_or_default()
+                    .trim_start_matches("error: ");
+                let hint = parts.next().unwrap_or_default();
+                let error = usage(message, clean(hint.trim()));
+                report(&error, true);
+                std::process::exit(error.code.exit_code().into())
+            }
+            false => error.exit(),
+        }
+    })
+}
+
+fn asks_for_json(words: &[String]) -> bool {
+    words
+        .windows(2)
+        .any(|pair| matches!(pair[0].as_str(), "-o" | "--output") && pair[1] == "json")
+        || words
+            .iter()
+            .any(|word| matches!(word.as_str(), "-ojson" | "-o=json" | "--output=json"))
+}
+
+/// Runs a command for people to its exit code.
+pub fn people(json: bool, command: impl AsyncFnOnce() -> Result<ExitCode, Error>) -> ExitCode {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let done = match runtime {
+        Ok(runtime) => {
+            let done = runtime.block_on(command());
+            // What may still wait for the cluster has nobody to answer to.
+            runtime.shutdown_background();
+            done
+        }
+        Err(error) => Err(Error::new(
+            ErrorCode::Internal,
+            format!("cannot start: {error}"),
+        )),
+    };
+    done.unwrap_or_else(|error| report(&error, json))
+}
+
+/// The cluster that people mean.
+///
+/// # Errors
+/// None is told of.
+pub async fn client() -> Result<kube::Client, Error> {
+    cluster::client().await.map_err(|error| {
+        Error::new(ErrorCode::NoDaemon, cluster::chain(&error))
+            .hint("set KUBECONFIG to the file that says how to reach the cluster")
+    })
+}
+
 /// A failure of usage: exit code 2.
 pub fn usage(message: impl Into<String>, hint: impl Into<String>) -> Error {
     Error::new(ErrorCode::Usage, message).hint(hint)

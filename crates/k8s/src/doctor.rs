@@ -1,0 +1,229 @@
+//! `divvy-k8s doctor`: what a cluster has that Divvy needs, what it lacks, and what could not be looked at.
+//!
+//! ```text
+//!   facts: objects of the cluster, or why they could not be read ──► rows, one a check (pure) ──► table, JSON, exit code
+//! ```
+//! A row says what was read for it. What the API does not show is said to be unknown, with where to look; nothing is guessed.
+
+mod access;
+mod facts;
+mod nodes;
+mod pods;
+mod published;
+mod version;
+mod webhook;
+
+use std::process::ExitCode;
+
+use divvy_api::v1::Error;
+use kube::Client;
+use serde::Serialize;
+
+use crate::cluster;
+use crate::edge::{self, Format};
+pub use facts::{Facts, Probe, Right};
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// The namespace that Divvy is installed in
+    #[arg(short, long, default_value = cluster::NAMESPACE)]
+    namespace: String,
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Format,
+}
+
+impl Args {
+    pub fn is_json(&self) -> bool {
+        self.output.is_json()
+    }
+}
+
+/// How well it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Status {
+    Ok,
+    /// It could not be looked at.
+    Unknown,
+    /// Divvy works, and something is worse than it could be.
+    Warn,
+    /// Pods would not run, or would not be held to their limits.
+    Fail,
+}
+
+impl Status {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Unknown => "unknown",
+            Self::Warn => "warn",
+            Self::Fail => "fail",
+        }
+    }
+}
+
+/// One thing that was looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Row {
+    /// A stable name: `server.version`, `nodes.cdi`.
+    pub check: &'static str,
+    pub status: Status,
+    /// What was read for it.
+    pub read: &'static str,
+    /// What is so.
+    pub found: String,
+    /// What it means for pods; empty where all is well.
+    pub means: String,
+    /// What to do about it, or where to look; empty where nothing needs to be done.
+    pub fix: String,
+}
+
+impl Row {
+    pub(crate) fn ok(check: &'static str, read: &'static str, found: impl Into<String>) -> Self {
+        Self {
+            check,
+            status: Status::Ok,
+            read,
+            found: found.into(),
+            means: String::new(),
+            fix: String::new(),
+        }
+    }
+
+    /// The same check, not well.
+    pub(crate) fn but(
+        mut self,
+        status: Status,
+        means: impl Into<String>,
+        fix: impl Into<String>,
+    ) -> Self {
+        self.status = status;
+        self.means = means.into();
+        self.fix = fix.into();
+        self
+    }
+
+    pub(crate) fn unknown(check: &'static str, read: &'static str, why: &str) -> Self {
+        Self::ok(check, read, format!("could not be looked at: {why}")).but(
+            Status::Unknown,
+            "",
+            "a context of KUBECONFIG with more rights can look",
+        )
+    }
+}
+
+/// Every check, in the order in which things are set up.
+pub fn rows(facts: &Facts) -> Vec<Row> {
+    let mut rows = vec![version::server(&facts.version, &facts.gates)];
+    rows.extend(nodes::rows(facts));
+    rows.extend(published::rows(facts));
+    rows.extend(webhook::rows(facts));
+    rows.extend(pods::rows(facts));
+    rows.push(access::row(&facts.access));
+    rows
+}
+
+/// With exit code 1 where something fails.
+///
+/// # Errors
+/// The cluster does not answer at all.
+pub async fn run(args: &Args, client: &Client) -> Result<ExitCode, Error> {
+    let facts = facts::read(client, &args.namespace).await?;
+    let rows = rows(&facts);
+    let failed = rows.iter().any(|row| row.status == Status::Fail);
+    edge::print(&shown(rows, args.output)?)?;
+    Ok(match failed {
+        true => ExitCode::FAILURE,
+        false => ExitCode::SUCCESS,
+    })
+}
+
+/// A line a check, below it what is not well, then the sum.
+///
+/// # Errors
+/// As [`edge::json`].
+pub fn shown(rows: Vec<Row>, format: Format) -> Result<String, Error> {
+    if format.is_json() {
+        return edge::json("Doctor", rows);
+    }
+    let lines: Vec<[String; 3]> = rows
+        .iter()
+        .map(|row| {
+            [
+                row.status.word().to_owned(),
+                row.check.to_owned(),
+                row.found.clone(),
+            ]
+        })
+        .collect();
+    let mut text = edge::table(["STATUS", "CHECK", "FOUND"], &lines);
+    for row in rows.iter().filter(|row| row.status != Status::Ok) {
+        text.push_str(&format!("\n{}: {}\n", row.status.word(), row.check));
+        for (word, line) in [
+            ("read", row.read),
+            ("found", row.found.as_str()),
+            ("means", row.means.as_str()),
+            ("do", row.fix.as_str()),
+        ] {
+            if !line.is_empty() {
+                text.push_str(&format!("  {word:<6} {}\n", edge::clean(line)));
+            }
+        }
+    }
+    let count = |status| rows.iter().filter(|row| row.status == status).count();
+    text.push_str(&format!(
+        "\n{} ok, {} warn, {} fail, {} unknown: {}\n",
+        count(Status::Ok),
+        count(Status::Warn),
+        count(Status::Fail),
+        count(Status::Unknown),
+        match (count(Status::Fail), count(Status::Unknown)) {
+            (0, 0) => "pods can have parts of GPUs here",
+            (0, _) => "nothing is wrong in what could be looked at",
+            _ => "pods cannot have parts of GPUs here as they should",
+        }
+    ));
+    Ok(text)
+}
+
+/// The first few of many, and how many more.
+pub(crate) fn few<T: AsRef<str>>(all: &[T]) -> String {
+    const SHOWN: usize = 5;
+    let names: Vec<&str> = all.iter().take(SHOWN).map(AsRef::as_ref).collect();
+    match all.len().checked_sub(SHOWN) {
+        None | Some(0) => names.join(", "),
+        Some(more) => format!("{} and {more} more", names.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_well_is_said_in_full_and_what_is_unknown_is_not_called_well() {
+        let rows = vec![
+            Row::ok("a", "nodes", "all well"),
+            Row::unknown("b", "pods", "forbidden"),
+        ];
+        let text = shown(rows.clone(), Format::Table).unwrap();
+        assert_eq!(
+            text,
+            "STATUS   CHECK  FOUND\n\
+             ok       a      all well\n\
+             unknown  b      could not be looked at: forbidden\n\
+             \nunknown: b\n  read   pods\n  found  could not be looked at: forbidden\n  do     a context of KUBECONFIG with more rights can look\n\
+             \n1 ok, 0 warn, 0 fail, 1 unknown: nothing is wrong in what could be looked at\n"
+        );
+        let json: serde_json::Value =
+            serde_json::from_str(&shown(rows, Format::Json).unwrap()).unwrap();
+        assert_eq!(
+            (&json["kind"], &json["items"][1]["status"]),
+            (&"Doctor".into(), &"unknown".into())
+        );
+        assert_eq!(
+            few(&["a", "b", "c", "d", "e", "f", "g"]),
+            "a, b, c, d, e and 2 more"
+        );
+    }
+}

@@ -1,0 +1,50 @@
+//! What whoever asks may do, of what the other commands do.
+
+use super::{Right, Row, Status, few};
+
+const CHECK: &str = "caller.rights";
+const READ: &str = "SelfSubjectAccessReviews for what admin, submit and doctor do";
+
+pub fn row(access: &Result<Vec<(Right, bool)>, String>) -> Row {
+    let rights = match access {
+        Ok(rights) => rights,
+        Err(why) => return Row::unknown(CHECK, READ, why),
+    };
+    let denied: Vec<String> = rights
+        .iter()
+        .filter(|(_, allowed)| !allowed)
+        .map(|(right, _)| format!("{} {} ({})", right.verb, right.resource, right.needed_by))
+        .collect();
+    match denied.is_empty() {
+        true => Row::ok(CHECK, READ, "you may do all that the commands here do"),
+        false => Row::ok(CHECK, READ, format!("you may not: {}", few(&denied))).but(
+            Status::Warn,
+            "those commands end with 4 for you",
+            "ask the cluster's admin, if you need them",
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_right_that_is_missing_is_named_with_the_command_that_needs_it() {
+        let right = |verb| Right {
+            verb,
+            group: "",
+            resource: "nodes",
+            subresource: "",
+            needed_by: "admin set",
+        };
+        let row = super::row(&Ok(vec![(right("list"), true), (right("patch"), false)]));
+        assert_eq!(row.status, Status::Warn);
+        assert_eq!(row.found, "you may not: patch nodes (admin set)");
+        assert_eq!(
+            super::row(&Ok(vec![(right("list"), true)])).status,
+            Status::Ok
+        );
+        assert_eq!(super::row(&Err("no".to_owned())).status, Status::Unknown);
+    }
+}

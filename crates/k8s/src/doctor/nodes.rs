@@ -1,0 +1,472 @@
+//! Checks of the nodes: who else gives their GPUs out, and what their runtimes can.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::core::v1::{Container, Node, Pod};
+
+use super::facts::Facts;
+use super::version::parse;
+use super::{Row, Status, few};
+use crate::admin::nodes::{Pool, plugin_gpus};
+
+/// The first containerd that injects CDI devices without being told to (its release notes, 2.0).
+const CONTAINERD: (u32, u32) = (2, 0);
+/// The first CRI-O that does; kubelets hand CDI names over since the same minor release.
+const CRIO: (u32, u32) = (1, 28);
+/// The first kubelet with `resource.k8s.io/v1` on.
+const KUBELET: (u32, u32) = (1, 34);
+/// NVIDIA's DRA driver.
+const NVIDIA_DRIVER: &str = "gpu.nvidia.com";
+/// What decides whether any pod can take GPUs by a variable, in NVIDIA's container toolkit.
+const BY_VARIABLE: &str = "ACCEPT_NVIDIA_VISIBLE_DEVICES_ENVVAR_WHEN_UNPRIVILEGED";
+
+pub fn rows(facts: &Facts) -> Vec<Row> {
+    let ours = match ours(facts) {
+        Ok(ours) => ours,
+        Err(why) => {
+            let checks = [
+                "nodes.divvy",
+                "nodes.nvidia-plugin",
+                "nodes.kubelet",
+                "nodes.cdi",
+            ];
+            let unknown = checks.map(|check| Row::unknown(check, "nodes", &why));
+            return unknown.into_iter().chain([variable(facts)]).collect();
+        }
+    };
+    vec![
+        present(facts, &ours),
+        plugin(facts, &ours),
+        kubelets(&ours),
+        cdi(&ours),
+        variable(facts),
+    ]
+}
+
+/// Nodes that publish for us, or on which our node part runs.
+fn ours(facts: &Facts) -> Result<Vec<&Node>, String> {
+    let nodes = facts.nodes.as_ref().map_err(Clone::clone)?;
+    let slices = facts.slices.as_deref().unwrap_or_default();
+    let agents = node_parts(facts);
+    Ok(nodes
+        .iter()
+        .filter(|node| {
+            let name = name(node);
+            !Pool::of(name, slices).slices.is_empty() || agents.iter().any(|(on, _)| *on == name)
+        })
+        .collect())
+}
+
+fn name(node: &Node) -> &str {
+    node.metadata.name.as_deref().unwrap_or_default()
+}
+
+/// Our DaemonSet's pods: on which node, and whether ready.
+pub fn node_parts(facts: &Facts) -> Vec<(&str, bool)> {
+    let pods = facts.pods.as_deref().unwrap_or_default();
+    pods.iter()
+        .filter(|pod| is_part(pod, &facts.system, "node"))
+        .filter_map(|pod| Some((pod.spec.as_ref()?.node_name.as_deref()?, is_ready(pod))))
+        .collect()
+}
+
+/// Whether it is this piece of the installation.
+pub fn is_part(pod: &Pod, system: &str, component: &str) -> bool {
+    let label = |key: &str| {
+        let labels = pod.metadata.labels.as_ref();
+        labels
+            .and_then(|labels| labels.get(key))
+            .map(String::as_str)
+    };
+    pod.metadata.namespace.as_deref() == Some(system)
+        && label("app.kubernetes.io/name") == Some("divvy")
+        && label("app.kubernetes.io/component") == Some(component)
+}
+
+pub fn is_ready(pod: &Pod) -> bool {
+    let conditions = pod
+        .status
+        .as_ref()
+        .and_then(|status| status.conditions.as_ref());
+    let mut conditions = conditions.into_iter().flatten();
+    conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}
+
+fn present(facts: &Facts, ours: &[&Node]) -> Row {
+    const CHECK: &str = "nodes.divvy";
+    const READ: &str = "nodes, our DaemonSet's pods, our slices";
+    let parts = node_parts(facts);
+    let broken: Vec<&str> = parts
+        .iter()
+        .filter(|(_, ready)| !ready)
+        .map(|(node, _)| *node)
+        .collect();
+    let names: Vec<&str> = ours.iter().map(|node| name(node)).collect();
+    if ours.is_empty() {
+        return Row::ok(CHECK, READ, "Divvy runs on no node").but(
+            Status::Fail,
+            "no pod can have a part of a GPU",
+            format!(
+                "install the chart, and look at its DaemonSet in {}: its node selector and tolerations",
+                facts.system
+            ),
+        );
+    }
+    if !broken.is_empty() {
+        return Row::ok(CHECK, READ, format!("not ready on {}", few(&broken))).but(
+            Status::Fail,
+            "pods that run keep their limits; none starts or is cleared away there",
+            format!(
+                "kubectl -n {} logs -l app.kubernetes.io/component=node --all-containers",
+                facts.system
+            ),
+        );
+    }
+    match &facts.pods {
+        Err(why) => Row::unknown(CHECK, READ, why),
+        Ok(_) if parts.is_empty() => Row::ok(
+            CHECK,
+            READ,
+            format!("slices of {} are there, and no pod that keeps them", few(&names)),
+        )
+        .but(
+            Status::Fail,
+            "the slices may be of an installation that is gone: pods that are given them never start",
+            format!("is Divvy in another namespace than {}? (--namespace)", facts.system),
+        ),
+        Ok(_) => Row::ok(CHECK, READ, format!("Divvy runs on {} nodes: {}", ours.len(), few(&names))),
+    }
+}
+
+/// Whether NVIDIA's device plugin or DRA driver gives the same GPUs out.
+fn plugin(facts: &Facts, ours: &[&Node]) -> Row {
+    const CHECK: &str = "nodes.nvidia-plugin";
+    const READ: &str = "allocatable of our nodes, DaemonSets, slices of gpu.nvidia.com";
+    let slices = facts.slices.as_deref().unwrap_or_default();
+    let both: Vec<&str> = ours
+        .iter()
+        .filter(|node| {
+            let published = !Pool::of(name(node), slices).slices.is_empty();
+            let nvidias = slices.iter().any(|slice| {
+                slice.spec.driver == NVIDIA_DRIVER
+                    && slice.spec.node_name.as_deref() == Some(name(node))
+            });
+            published && (plugin_gpus(node) > 0 || nvidias)
+        })
+        .map(|node| name(node))
+        .collect();
+    if !both.is_empty() {
+        return Row::ok(
+            CHECK,
+            READ,
+            format!("NVIDIA's own device plugin or driver also gives out the GPUs of {}", few(&both)),
+        )
+        .but(
+            Status::Fail,
+            "one GPU can be given to a whole-GPU pod and to parts at the same time",
+            "keep NVIDIA's device plugin off these nodes (GPU Operator: label nvidia.com/gpu.deploy.device-plugin=false), or use carrier mode",
+        );
+    }
+    match &facts.daemon_sets {
+        Err(why) => Row::ok(
+            CHECK,
+            READ,
+            format!(
+                "no {} on our nodes; DaemonSets could not be read: {why}",
+                crate::ask::GPU
+            ),
+        ),
+        Ok(all) => {
+            let plugins: Vec<String> = all
+                .iter()
+                .filter(|set| is_plugin(set))
+                .map(called)
+                .collect();
+            let found = match plugins.is_empty() {
+                true => "NVIDIA's device plugin is not here".to_owned(),
+                false => format!(
+                    "{} is here, and gives out no GPU of our nodes",
+                    few(&plugins)
+                ),
+            };
+            Row::ok(CHECK, READ, found)
+        }
+    }
+}
+
+fn containers(set: &DaemonSet) -> &[Container] {
+    let spec = set
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.template.spec.as_ref());
+    spec.map_or(&[], |spec| &spec.containers)
+}
+
+fn has_image(set: &DaemonSet, words: &[&str]) -> bool {
+    let images = containers(set)
+        .iter()
+        .filter_map(|container| container.image.as_deref());
+    images
+        .into_iter()
+        .any(|image| words.iter().any(|word| image.contains(word)))
+}
+
+fn is_plugin(set: &DaemonSet) -> bool {
+    has_image(set, &["k8s-device-plugin", "nvidia-gpu-device-plugin"])
+}
+
+fn called(set: &DaemonSet) -> String {
+    let word = |text: &Option<String>| text.clone().unwrap_or_default();
+    format!(
+        "{}/{}",
+        word(&set.metadata.namespace),
+        word(&set.metadata.name)
+    )
+}
+
+fn kubelets(ours: &[&Node]) -> Row {
+    const CHECK: &str = "nodes.kubelet";
+    const READ: &str = "kubelet versions in the nodes' status";
+    let mut old = Vec::new();
+    for node in ours {
+        let version = info(node, |info| &info.kubelet_version);
+        if parse(version).is_none_or(|(major, minor, _)| (major, minor) < KUBELET) {
+            old.push(format!("{} ({})", name(node), or_none(version)));
+        }
+    }
+    match old.is_empty() {
+        true => Row::ok(CHECK, READ, "every kubelet of ours can prepare claims"),
+        false => Row::ok(CHECK, READ, format!("too old or unknown: {}", few(&old))).but(
+            Status::Fail,
+            "pods with claims do not start there",
+            "upgrade the nodes to 1.34 or newer (1.36 for all of it), or use carrier mode",
+        ),
+    }
+}
+
+/// Whether containers get what CDI files name; told by the runtime's version, for its configuration is not in the API.
+fn cdi(ours: &[&Node]) -> Row {
+    const CHECK: &str = "nodes.cdi";
+    const READ: &str = "container runtime versions in the nodes' status";
+    let (mut perhaps, mut never) = (Vec::new(), Vec::new());
+    for node in ours {
+        let version = info(node, |info| &info.container_runtime_version);
+        let said = format!("{} ({})", name(node), or_none(version));
+        let (runtime, number) = version.split_once("://").unwrap_or((version, ""));
+        let number = parse(number).map(|(major, minor, _)| (major, minor));
+        match (runtime, number) {
+            ("containerd", Some(number)) if number >= CONTAINERD => {}
+            ("cri-o", Some(number)) if number >= CRIO => {}
+            ("containerd", Some((1, 7..))) => perhaps.push(said),
+            _ => never.push(said),
+        }
+    }
+    let means = "where CDI is off, a pod with a claim does not start";
+    match (perhaps.is_empty(), never.is_empty()) {
+        (true, true) => Row::ok(
+            CHECK,
+            READ,
+            "on by default in the runtime of every node of ours",
+        ),
+        (false, true) => Row::ok(
+            CHECK,
+            READ,
+            format!("off unless configured: {}", few(&perhaps)),
+        )
+        .but(
+            Status::Warn,
+            means,
+            "enable_cdi = true in the cri section of /etc/containerd/config.toml, or containerd 2",
+        ),
+        (_, false) => Row::ok(
+            CHECK,
+            READ,
+            format!("too old, or not known to have it: {}", few(&never)),
+        )
+        .but(
+            Status::Fail,
+            means,
+            "containerd 2 or CRI-O 1.28 and newer have it on",
+        ),
+    }
+}
+
+fn info(node: &Node, which: fn(&k8s_openapi::api::core::v1::NodeSystemInfo) -> &String) -> &str {
+    let info = node
+        .status
+        .as_ref()
+        .and_then(|status| status.node_info.as_ref());
+    info.map_or("", |info| which(info).as_str())
+}
+
+fn or_none(text: &str) -> &str {
+    match text.is_empty() {
+        true => "not said",
+        false => text,
+    }
+}
+
+/// Whether any pod can take all GPUs by setting a variable.
+fn variable(facts: &Facts) -> Row {
+    const CHECK: &str = "nodes.gpus-by-variable";
+    const READ: &str = "environment of NVIDIA's container toolkit DaemonSets";
+    let means = "any pod that sets NVIDIA_VISIBLE_DEVICES=all reaches every GPU of its node, without a limit";
+    let sets = match &facts.daemon_sets {
+        Ok(sets) => sets,
+        Err(why) => return Row::unknown(CHECK, READ, why),
+    };
+    let toolkits: Vec<&DaemonSet> = sets
+        .iter()
+        .filter(|set| has_image(set, &["container-toolkit"]))
+        .collect();
+    if toolkits.is_empty() {
+        return Row::ok(
+            CHECK,
+            READ,
+            "no DaemonSet installs NVIDIA's toolkit, and its file on the nodes is not in the API",
+        )
+        .but(
+            Status::Unknown,
+            means,
+            "on each node: accept-nvidia-visible-devices-envvar-when-unprivileged = false in /etc/nvidia-container-runtime/config.toml",
+        );
+    }
+    let open: BTreeSet<String> = toolkits
+        .iter()
+        .filter(|set| {
+            let mut variables = containers(set)
+                .iter()
+                .flat_map(|container| container.env.iter().flatten());
+            !variables.any(|one| one.name == BY_VARIABLE && one.value.as_deref() == Some("false"))
+        })
+        .map(|set| called(set))
+        .collect();
+    match open.is_empty() {
+        true => Row::ok(CHECK, READ, "off in NVIDIA's container toolkit"),
+        false => {
+            let open: Vec<String> = open.into_iter().collect();
+            Row::ok(CHECK, READ, format!("not turned off in {}", few(&open))).but(
+                Status::Warn,
+                means,
+                format!("set {BY_VARIABLE}=false there (GPU Operator: toolkit.env)"),
+            )
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::facts::tests::{facts, node, node_part, slice};
+    use serde_json::{Value, json};
+
+    fn status(facts: &Facts, check: &str) -> Status {
+        found(facts, check).status
+    }
+
+    fn found(facts: &Facts, check: &str) -> Row {
+        rows(facts)
+            .into_iter()
+            .find(|row| row.check == check)
+            .unwrap()
+    }
+
+    fn set(name: &str, image: &str, env: Value) -> DaemonSet {
+        serde_json::from_value(json!({
+            "metadata": { "name": name, "namespace": "gpu-operator" },
+            "spec": { "selector": {}, "template": { "spec": { "containers": [
+                { "name": "c", "image": image, "env": env },
+            ] } } },
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_sound_cluster_has_nothing_to_say_but_what_the_api_does_not_show() {
+        let facts = facts();
+        for check in [
+            "nodes.divvy",
+            "nodes.nvidia-plugin",
+            "nodes.kubelet",
+            "nodes.cdi",
+        ] {
+            assert_eq!(status(&facts, check), Status::Ok, "{check}");
+        }
+        assert_eq!(status(&facts, "nodes.gpus-by-variable"), Status::Unknown);
+    }
+
+    #[test]
+    fn two_who_give_the_same_gpus_out_are_found_by_plugin_or_driver() {
+        let mut facts = facts();
+        facts.nodes = Ok(vec![node("a", "v1.36.2", "containerd://2.1.0", "2")]);
+        assert_eq!(status(&facts, "nodes.nvidia-plugin"), Status::Fail);
+        let mut facts = crate::doctor::facts::tests::facts();
+        facts
+            .slices
+            .as_mut()
+            .unwrap()
+            .push(slice("a", NVIDIA_DRIVER, 1, 1));
+        assert_eq!(status(&facts, "nodes.nvidia-plugin"), Status::Fail);
+        let mut facts = crate::doctor::facts::tests::facts();
+        facts.daemon_sets = Ok(vec![set(
+            "plugin",
+            "nvcr.io/nvidia/k8s-device-plugin:v0.18",
+            json!([]),
+        )]);
+        let row = found(&facts, "nodes.nvidia-plugin");
+        assert_eq!(row.status, Status::Ok);
+        assert!(
+            row.found.contains("gpu-operator/plugin is here"),
+            "{}",
+            row.found
+        );
+    }
+
+    #[test]
+    fn runtimes_are_told_by_their_versions() {
+        for (runtime, expected) in [
+            ("containerd://2.0.1", Status::Ok),
+            ("containerd://1.7.27", Status::Warn),
+            ("containerd://1.6.33", Status::Fail),
+            ("cri-o://1.33.0", Status::Ok),
+            ("docker://28.0.0", Status::Fail),
+            ("", Status::Fail),
+        ] {
+            let mut facts = facts();
+            facts.nodes = Ok(vec![node("a", "v1.36.2", runtime, "0")]);
+            assert_eq!(status(&facts, "nodes.cdi"), expected, "{runtime}");
+        }
+        let mut facts = facts();
+        facts.nodes = Ok(vec![node("a", "v1.33.4", "containerd://2.0.1", "0")]);
+        assert_eq!(status(&facts, "nodes.kubelet"), Status::Fail);
+    }
+
+    #[test]
+    fn the_variable_that_gives_every_gpu_is_off_only_where_it_is_said_to_be() {
+        let mut facts = facts();
+        let image = "nvcr.io/nvidia/k8s/container-toolkit:v1.18";
+        facts.daemon_sets = Ok(vec![set("toolkit", image, json!([]))]);
+        assert_eq!(status(&facts, "nodes.gpus-by-variable"), Status::Warn);
+        let off = json!([{ "name": BY_VARIABLE, "value": "false" }]);
+        facts.daemon_sets = Ok(vec![set("toolkit", image, off)]);
+        assert_eq!(status(&facts, "nodes.gpus-by-variable"), Status::Ok);
+    }
+
+    #[test]
+    fn a_node_part_that_is_down_or_gone_is_not_called_well() {
+        let mut facts = facts();
+        facts.pods = Ok(vec![node_part("a", false)]);
+        assert_eq!(status(&facts, "nodes.divvy"), Status::Fail);
+        facts.pods = Ok(Vec::new());
+        assert!(
+            found(&facts, "nodes.divvy")
+                .means
+                .contains("installation that is gone")
+        );
+        facts.slices = Ok(Vec::new());
+        assert_eq!(found(&facts, "nodes.divvy").found, "Divvy runs on no node");
+        facts.nodes = Err("forbidden".to_owned());
+        assert_eq!(status(&facts, "nodes.cdi"), Status::Unknown);
+    }
+}

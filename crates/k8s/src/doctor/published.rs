@@ -1,0 +1,151 @@
+//! Checks of what the scheduler chooses from: classes, and slices that somebody keeps.
+
+use std::collections::BTreeSet;
+
+use super::facts::Facts;
+use super::nodes::node_parts;
+use super::{Row, Status, few};
+use crate::admin::nodes::{Pool, is_ready};
+use crate::claim::{DRIVER, FRACTION_CLASS, mig_class};
+use crate::slices;
+
+pub fn rows(facts: &Facts) -> Vec<Row> {
+    vec![classes(facts), slices(facts)]
+}
+
+fn classes(facts: &Facts) -> Row {
+    const CHECK: &str = "published.classes";
+    const READ: &str = "device classes, and the slices they are for";
+    let (classes, slices) = match (&facts.classes, &facts.slices) {
+        (Ok(classes), Ok(slices)) => (classes, slices),
+        (Err(why), _) | (_, Err(why)) => return Row::unknown(CHECK, READ, why),
+    };
+    let there: BTreeSet<&str> = classes
+        .iter()
+        .filter_map(|class| class.metadata.name.as_deref())
+        .collect();
+    let profiles = slices::inventory_of(slices.iter()).profiles;
+    let wanted = profiles.keys().map(|profile| mig_class(*profile));
+    let wanted: Vec<String> = std::iter::once(FRACTION_CLASS.to_owned())
+        .chain(wanted)
+        .collect();
+    let missing: Vec<&String> = wanted
+        .iter()
+        .filter(|name| !there.contains(name.as_str()))
+        .collect();
+    match missing.is_empty() {
+        true => Row::ok(CHECK, READ, format!("all {} are there", wanted.len())),
+        false => Row::ok(CHECK, READ, format!("missing: {}", few(&missing))).but(
+            Status::Fail,
+            "pods that are to have such a device stay Pending",
+            format!(
+                "the controller makes them: kubectl -n {} logs -l app.kubernetes.io/component=controller",
+                facts.system
+            ),
+        ),
+    }
+}
+
+/// A slice stays when its driver dies, and pods are still given what it says.
+fn slices(facts: &Facts) -> Row {
+    const CHECK: &str = "published.slices";
+    const READ: &str = "resource slices of our driver, their nodes, our DaemonSet's pods";
+    let (slices, nodes) = match (&facts.slices, &facts.nodes) {
+        (Ok(slices), Ok(nodes)) => (slices, nodes),
+        (Err(why), _) | (_, Err(why)) => return Row::unknown(CHECK, READ, why),
+    };
+    let parts = node_parts(facts);
+    let mut troubles = Vec::new();
+    let named: BTreeSet<&str> = slices
+        .iter()
+        .filter(|slice| slice.spec.driver == DRIVER)
+        .filter_map(|slice| slice.spec.node_name.as_deref())
+        .collect();
+    for name in &named {
+        let node = nodes
+            .iter()
+            .find(|node| node.metadata.name.as_deref() == Some(*name));
+        let kept = parts.iter().any(|(on, ready)| on == name && *ready);
+        let trouble = match node {
+            None => Some("the node is gone"),
+            Some(node) if !is_ready(node) => Some("the node is not ready"),
+            Some(_) if !Pool::of(name, slices).complete => Some("not all of its pool"),
+            Some(_) if !kept && facts.pods.is_ok() => Some("nobody keeps them"),
+            Some(_) => None,
+        };
+        troubles.extend(trouble.map(|trouble| format!("{name} ({trouble})")));
+    }
+    for (name, ready) in &parts {
+        if *ready && !named.contains(name) {
+            troubles.push(format!("{name} (runs Divvy and publishes nothing)"));
+        }
+    }
+    if !troubles.is_empty() {
+        return Row::ok(
+            CHECK,
+            READ,
+            format!("not as they should be: {}", few(&troubles)),
+        )
+        .but(
+            Status::Warn,
+            "nothing of such a node is given out, or what is given out does not start",
+            "`divvy-k8s admin nodes`, and the node part's log",
+        );
+    }
+    let devices: usize = named
+        .iter()
+        .map(|name| Pool::of(name, slices).devices().count())
+        .sum();
+    match devices {
+        0 => Row::ok(CHECK, READ, "nothing is published").but(
+            Status::Fail,
+            "no pod can have a part of a GPU",
+            "the node part publishes what its agent has: `divvy gpus` on the node",
+        ),
+        count => Row::ok(
+            CHECK,
+            READ,
+            format!("{count} devices of {} nodes", named.len()),
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::facts::tests::{facts, node_part, slice};
+
+    #[test]
+    fn what_is_published_is_counted_and_a_missing_class_is_named() {
+        let mut facts = facts();
+        let statuses: Vec<Status> = rows(&facts).iter().map(|row| row.status).collect();
+        assert_eq!(statuses, [Status::Ok, Status::Ok]);
+        facts.classes = Ok(Vec::new());
+        let row = classes(&facts);
+        assert_eq!(
+            (row.status, row.found.as_str()),
+            (Status::Fail, "missing: fraction.gpu.divvy.dev")
+        );
+    }
+
+    #[test]
+    fn slices_that_nobody_keeps_are_told_from_those_of_a_living_node() {
+        let mut facts = facts();
+        facts.pods = Ok(Vec::new());
+        assert!(slices(&facts).found.contains("a (nobody keeps them)"));
+        let mut facts = crate::doctor::facts::tests::facts();
+        facts
+            .slices
+            .as_mut()
+            .unwrap()
+            .push(slice("gone", DRIVER, 1, 1));
+        assert!(slices(&facts).found.contains("gone (the node is gone)"));
+        let mut facts = crate::doctor::facts::tests::facts();
+        facts.slices = Ok(vec![slice("a", DRIVER, 1, 2)]);
+        assert!(slices(&facts).found.contains("a (not all of its pool)"));
+        facts.slices = Ok(Vec::new());
+        assert!(slices(&facts).found.contains("publishes nothing"));
+        facts.pods = Ok(vec![node_part("a", false)]);
+        assert_eq!(slices(&facts).status, Status::Fail);
+    }
+}

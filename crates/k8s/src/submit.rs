@@ -1,0 +1,340 @@
+//! `divvy-k8s submit`: a pod, or a Job, that asks for part of a GPU, and if wanted its output to the end.
+//!
+//! It writes nothing that one could not write by hand: what it makes asks by the annotations and limits that the webhook
+//! knows. Whether the webhook is there for the namespace is tried with a dry run first, for a pod whose annotation nobody reads
+//! would run without its limit.
+
+pub mod follow;
+pub mod object;
+pub mod stage;
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use divvy_api::v1::{Error, ErrorCode};
+use divvy_core::units::Bytes;
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::resource::v1::ResourceSlice;
+use kube::Client;
+use kube::api::{Api, ListParams, PostParams};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::ask::Steps;
+use crate::claim::Inventory;
+use crate::edge::{self, Format};
+use crate::inject::{InjectError, inject};
+use crate::slices;
+use object::{Amount, Kind, Wish};
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// Part of one GPU, such as 0.2, or a number of whole GPUs
+    #[arg(short = 'g', long, value_name = "AMOUNT")]
+    gpu: Option<String>,
+    /// So much of one GPU's memory, such as 4G: a MIG instance where nodes may be carved, or part of a shared GPU
+    #[arg(long, value_name = "SIZE")]
+    gpu_memory: Option<String>,
+    /// One MIG instance of this profile, such as 2g.10gb
+    #[arg(long, value_name = "PROFILE")]
+    mig_profile: Option<String>,
+    /// What to call it; otherwise the image's name and a few letters
+    #[arg(long)]
+    name: Option<String>,
+    /// Otherwise that of your kubeconfig's context
+    #[arg(short, long)]
+    namespace: Option<String>,
+    /// Makes a Job, which runs its pod anew where a node fails, instead of a pod
+    #[arg(long)]
+    job: bool,
+    /// NAME=VALUE in the container's environment; as often as you like
+    #[arg(short, long, value_name = "NAME=VALUE")]
+    env: Vec<String>,
+    /// CPU that it needs, in Kubernetes' units
+    #[arg(long, value_name = "QUANTITY")]
+    cpu: Option<String>,
+    /// Host memory that it needs and may have, in Kubernetes' units
+    #[arg(long, value_name = "QUANTITY")]
+    memory: Option<String>,
+    /// Runs as root, as some images need; namespaces of the restricted level refuse that
+    #[arg(long)]
+    root: bool,
+    /// Prints what would be made and what the webhook would make of it, and makes nothing
+    #[arg(long, conflicts_with = "follow")]
+    dry_run: bool,
+    /// With --dry-run: GPUs of this size instead of asking the cluster; once for each size
+    #[arg(long, value_name = "SIZE", requires = "dry_run")]
+    gpu_size: Vec<Bytes>,
+    /// Shows why it waits, then its output, and ends with its exit code
+    #[arg(short, long)]
+    follow: bool,
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Format,
+    image: String,
+    /// What to run instead of the image's own program
+    #[arg(last = true, value_name = "CMD")]
+    command: Vec<String>,
+}
+
+impl Args {
+    pub fn is_json(&self) -> bool {
+        self.output.is_json()
+    }
+
+    /// Whether a cluster has to be asked.
+    pub fn needs_cluster(&self) -> bool {
+        self.gpu_size.is_empty()
+    }
+}
+
+/// What was made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+struct Made {
+    object: &'static str,
+    name: String,
+    namespace: String,
+    uid: String,
+    asks: String,
+}
+
+/// `client` only where [`Args::needs_cluster`]. With `--follow`, the exit code is the program's.
+///
+/// # Errors
+/// What is asked for cannot be, or the cluster does not take it; then nothing was made.
+pub async fn run(args: &Args, client: Option<&Client>) -> Result<ExitCode, Error> {
+    let amount = Amount::read(
+        args.gpu.as_deref(),
+        args.gpu_memory.as_deref(),
+        args.mig_profile.as_deref(),
+    )?;
+    let namespace = match (&args.namespace, client) {
+        (Some(name), _) => name.clone(),
+        (None, Some(client)) => client.default_namespace().to_owned(),
+        (None, None) => "default".to_owned(),
+    };
+    let wish = Wish {
+        amount,
+        name: args.name.clone(),
+        namespace,
+        image: args.image.clone(),
+        command: args.command.clone(),
+        env: object::variables(&args.env)?,
+        cpu: args.cpu.clone(),
+        memory: args.memory.clone(),
+        root: args.root,
+    };
+    wish.check()?;
+    let inventory = match client {
+        None => Some(Inventory {
+            sizes: args.gpu_size.iter().copied().collect(),
+            ..Inventory::default()
+        }),
+        Some(client) => known(client).await,
+    };
+    let kind = match args.job {
+        true => Kind::Job,
+        false => Kind::Pod,
+    };
+    if args.dry_run {
+        let inventory = inventory.ok_or_else(|| {
+            Error::new(
+                ErrorCode::NotAllowed,
+                "cannot read which GPUs the cluster has",
+            )
+            .hint("say it: --gpu-size 80GiB")
+        })?;
+        return shown(&wish, kind, &inventory, args.output);
+    }
+    let Some(client) = client else {
+        return Err(edge::usage("there is no cluster", "set KUBECONFIG"));
+    };
+    if let Some(inventory) = &inventory {
+        never_fits(&wish, inventory)?;
+    }
+    try_out(&wish, client).await?;
+    let made = make(&wish, kind, client).await?;
+    match args.follow {
+        false => {
+            edge::print(&told(&made, args.output)?)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        true => {
+            edge::say(&format!(
+                "{}/{} in {}",
+                made.object, made.name, made.namespace
+            ));
+            follow::follow(client, kind, &made.namespace, &made.name).await
+        }
+    }
+}
+
+/// Which GPUs there are; `None` where the caller may not read it. Then the webhook judges alone.
+async fn known(client: &Client) -> Option<Inventory> {
+    let slices = Api::<ResourceSlice>::all(client.clone())
+        .list(&ListParams::default())
+        .await
+        .ok()?;
+    let inventory = slices::inventory_of(slices.items.iter());
+    let known = !inventory.sizes.is_empty() || !inventory.profiles.is_empty();
+    known.then_some(inventory)
+}
+
+/// Refuses what no GPU here could ever serve, with what there is.
+fn never_fits(wish: &Wish, inventory: &Inventory) -> Result<(), Error> {
+    if let Amount::Mig(profile) = wish.amount
+        && !inventory.profiles.contains_key(&profile)
+    {
+        let there: Vec<String> = inventory.profiles.keys().map(ToString::to_string).collect();
+        let hint = match there.is_empty() {
+            true => "no node's GPUs may be carved: `divvy-k8s admin set node-role --dynamic-mig-enabled NODE`".to_owned(),
+            false => format!("there are: {}", there.join(", ")),
+        };
+        let message = format!("no GPU here can be carved into a {profile} instance");
+        return Err(Error::new(ErrorCode::NeverFits, message).hint(hint));
+    }
+    match inject(&wish.pod(), inventory, Steps::Any) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(refused(&error)),
+    }
+}
+
+fn refused(error: &InjectError) -> Error {
+    match error {
+        InjectError::Refused(refusal) => {
+            edge::usage(refusal.to_string(), "ask for less, or otherwise")
+        }
+        InjectError::NoTemplate(reason) => Error::new(ErrorCode::NeverFits, reason.to_string())
+            .hint("`divvy-k8s admin nodes` lists the GPUs there are"),
+    }
+}
+
+/// What would be made, and behind it what the webhook would make of its pod.
+fn shown(
+    wish: &Wish,
+    kind: Kind,
+    inventory: &Inventory,
+    format: Format,
+) -> Result<ExitCode, Error> {
+    never_fits(wish, inventory)?;
+    let mut objects = vec![wish.object(kind)];
+    if let Ok(Ok(injection)) = inject(&wish.pod(), inventory, Steps::Any) {
+        for warning in &injection.warnings {
+            edge::say(warning);
+        }
+        objects.push(injection.template.object(&wish.namespace));
+        objects.push(injection.pod);
+        if kind == Kind::Pod {
+            objects.remove(0);
+        }
+    }
+    let text = match format {
+        Format::Json => edge::json("ObjectList", objects)?,
+        Format::Table => yaml(&objects)?,
+    };
+    edge::print(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn yaml(objects: &[Value]) -> Result<String, Error> {
+    let documents = objects.iter().map(|object| {
+        yaml_serde::to_string(object)
+            .map(|text| format!("---\n{text}"))
+            .map_err(|error| {
+                Error::new(
+                    ErrorCode::Internal,
+                    format!("the object is not printable: {error}"),
+                )
+            })
+    });
+    documents.collect()
+}
+
+/// Whether the pod would be admitted, and with its limit.
+async fn try_out(wish: &Wish, client: &Client) -> Result<(), Error> {
+    let pods = Api::<Pod>::namespaced(client.clone(), &wish.namespace);
+    let dry = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
+    let pod = pods
+        .create(&dry, &typed(wish.trial())?)
+        .await
+        .map_err(|error| edge::of_kube(error, &format!("make a pod in {}", wish.namespace)))?;
+    if wish.amount.needs_webhook() && !object::is_held(&pod) {
+        let message = format!(
+            "the namespace {} is not Divvy's: the pod would run without its part of a GPU; nothing was made",
+            wish.namespace
+        );
+        let hint = format!(
+            "kubectl label namespace {} divvy.dev/inject=enabled; `divvy-k8s doctor` looks at the rest",
+            wish.namespace
+        );
+        return Err(Error::new(ErrorCode::NotAllowed, message).hint(hint));
+    }
+    Ok(())
+}
+
+async fn make(wish: &Wish, kind: Kind, client: &Client) -> Result<Made, Error> {
+    let post = PostParams::default();
+    let what = format!("make the {} in {}", kind.word(), wish.namespace);
+    let metadata = match kind {
+        Kind::Pod => {
+            let pods = Api::<Pod>::namespaced(client.clone(), &wish.namespace);
+            let pod = pods.create(&post, &typed(wish.object(kind))?).await;
+            pod.map_err(|error| edge::of_kube(error, &what))?.metadata
+        }
+        Kind::Job => {
+            let jobs = Api::<Job>::namespaced(client.clone(), &wish.namespace);
+            let job = jobs.create(&post, &typed(wish.object(kind))?).await;
+            job.map_err(|error| edge::of_kube(error, &what))?.metadata
+        }
+    };
+    Ok(Made {
+        object: kind.word(),
+        name: metadata.name.unwrap_or_default(),
+        namespace: wish.namespace.clone(),
+        uid: metadata.uid.unwrap_or_default(),
+        asks: wish.amount.to_string(),
+    })
+}
+
+fn typed<T: DeserializeOwned>(object: Value) -> Result<T, Error> {
+    serde_json::from_value(object).map_err(|error| {
+        Error::new(
+            ErrorCode::Internal,
+            format!("the object is not what the API has: {error}"),
+        )
+    })
+}
+
+fn told(made: &Made, format: Format) -> Result<String, Error> {
+    match format {
+        Format::Json => edge::json("SubmissionList", vec![made.clone()]),
+        Format::Table => Ok(format!(
+            "{}/{} made in {}\n",
+            made.object, made.name, made.namespace
+        )),
+    }
+}
+
+/// The name of an image without registry, tag and digest, as a name of an object may be.
+pub(crate) fn stem(image: &str) -> String {
+    let last = Path::new(image).file_name().and_then(|name| name.to_str());
+    let name = last
+        .unwrap_or("job")
+        .split(['@', ':'])
+        .next()
+        .unwrap_or("job");
+    let word: String = name
+        .to_ascii_lowercase()
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
+        .collect();
+    let word = word.trim_matches('-');
+    match word.is_empty() {
+        true => "job".to_owned(),
+        false => word.chars().take(40).collect(),
+    }
+}

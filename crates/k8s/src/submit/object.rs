@@ -1,0 +1,531 @@
+//! The object that a submission is: pure, from words to a pod or a Job.
+
+use std::fmt;
+
+use divvy_api::v1::Error;
+use divvy_core::mig::MigProfile;
+use divvy_core::units::Bytes;
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::{Value, json};
+
+use super::stem;
+use crate::ask::{FRACTION, Fraction, GPU, MEMORY};
+use crate::carrier;
+use crate::edge::usage;
+use crate::inject::CLAIM;
+use crate::quantity::Quantity;
+
+/// The container's name, which logs are asked by.
+pub const CONTAINER: &str = "main";
+/// Whom a program is that need not be root; any number but 0 will do.
+const USER: u32 = 1000;
+/// What Kubernetes takes as a label, which most names have to be (RFC 1123).
+const LONGEST_NAME: usize = 63;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Pod,
+    Job,
+}
+
+impl Kind {
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Pod => "pod",
+            Self::Job => "job",
+        }
+    }
+}
+
+/// How much of the GPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Amount {
+    Part(Fraction),
+    Whole(u32),
+    /// MiB of one GPU's memory.
+    Memory(u64),
+    Mig(MigProfile),
+}
+
+impl Amount {
+    /// Of exactly one of the three flags.
+    ///
+    /// # Errors
+    /// None or several of them are there, or the one is no amount.
+    pub fn read(gpu: Option<&str>, memory: Option<&str>, mig: Option<&str>) -> Result<Self, Error> {
+        match (gpu, memory, mig) {
+            (Some(text), None, None) => gpus(text),
+            (None, Some(text), None) => {
+                let bytes: Bytes =
+                    text.parse()
+                        .map_err(|error: divvy_core::units::BytesError| {
+                            usage(format!("--gpu-memory: {error}"), error.hint())
+                        })?;
+                whole_mib(bytes)
+            }
+            (None, None, Some(text)) => text.parse().map(Self::Mig).map_err(|error| {
+                usage(
+                    format!("--mig-profile: {error}"),
+                    "a profile is such as 1g.5gb, 2g.10gb or 1g.10gb+me",
+                )
+            }),
+            (None, None, None) => Err(usage(
+                "nothing says how much of a GPU is wanted",
+                "add --gpu 0.2, --gpu-memory 4G or --mig-profile 2g.10gb",
+            )),
+            _ => Err(usage(
+                "several flags say how much of a GPU is wanted",
+                "one of --gpu, --gpu-memory and --mig-profile is enough",
+            )),
+        }
+    }
+
+    /// Whether it means something to Divvy's webhook alone.
+    pub fn needs_webhook(self) -> bool {
+        matches!(self, Self::Part(_) | Self::Memory(_))
+    }
+}
+
+fn gpus(text: &str) -> Result<Amount, Error> {
+    let wrong = |message: String| {
+        usage(
+            message,
+            "write a part below 1 such as 0.25, or a whole number of GPUs",
+        )
+    };
+    let quantity: Option<Quantity> = match text
+        .bytes()
+        .all(|byte| byte.is_ascii_digit() || byte == b'.')
+    {
+        true => text.parse().ok(),
+        false => None,
+    };
+    let quantity =
+        quantity.ok_or_else(|| wrong(format!("--gpu: `{text}` is not an amount of GPUs")))?;
+    if let Some(count) = quantity.count() {
+        let count = u32::try_from(count).ok().filter(|count| *count > 0);
+        return count
+            .map(Amount::Whole)
+            .ok_or_else(|| wrong(format!("--gpu: `{text}` is not a number of GPUs")));
+    }
+    Fraction::between_none_and_one(text)
+        .map(Amount::Part)
+        .map_err(|error| wrong(format!("--gpu: {error}")))
+}
+
+/// The annotation counts MiB, and nothing is rounded when read.
+fn whole_mib(bytes: Bytes) -> Result<Amount, Error> {
+    let (mib, rest) = (bytes.get() >> 20, bytes.get() & (Bytes::MIB.get() - 1));
+    match (mib, rest) {
+        (0, 0) => Err(usage(
+            "--gpu-memory: 0 is no amount of memory",
+            "write such as 4G",
+        )),
+        (mib, 0) => Ok(Amount::Memory(mib)),
+        (mib, _) => Err(usage(
+            format!("--gpu-memory: {bytes} is not a whole number of MiB, which pods ask in"),
+            format!("write `{}M`", mib + 1),
+        )),
+    }
+}
+
+impl fmt::Display for Amount {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Part(part) => write!(out, "{part} of a GPU"),
+            Self::Whole(1) => write!(out, "1 GPU"),
+            Self::Whole(count) => write!(out, "{count} GPUs"),
+            Self::Memory(mib) => write!(out, "{} of GPU memory", Bytes::mib(*mib)),
+            Self::Mig(profile) => write!(out, "a {profile} instance"),
+        }
+    }
+}
+
+/// The extended resource of a MIG profile, as NVIDIA's own device plugin names it: `+` may not be in such a name.
+pub fn mig_resource(profile: MigProfile) -> String {
+    format!("nvidia.com/mig-{}", profile.to_string().replace('+', "."))
+}
+
+/// A submission.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Wish {
+    pub amount: Amount,
+    pub name: Option<String>,
+    pub namespace: String,
+    pub image: String,
+    /// Empty for the image's own.
+    pub command: Vec<String>,
+    pub env: Vec<(String, String)>,
+    pub cpu: Option<String>,
+    pub memory: Option<String>,
+    pub root: bool,
+}
+
+impl Wish {
+    /// # Errors
+    /// A word is none that Kubernetes takes.
+    pub fn check(&self) -> Result<(), Error> {
+        let names = [
+            ("--name", self.name.as_deref()),
+            ("--namespace", Some(self.namespace.as_str())),
+        ];
+        for (flag, name) in names {
+            if let Some(name) = name
+                && !is_name(name)
+            {
+                return Err(usage(
+                    format!("{flag}: `{name}` is no name in Kubernetes"),
+                    "lower-case letters, digits and -, at most 63, no - at either end",
+                ));
+            }
+        }
+        for (flag, value) in [("--cpu", &self.cpu), ("--memory", &self.memory)] {
+            if let Some(text) = value {
+                text.parse::<Quantity>().map_err(|error| {
+                    usage(format!("{flag}: {error}"), "write such as 500m, 2 or 8Gi")
+                })?;
+            }
+        }
+        match self.image.trim().is_empty() {
+            true => Err(usage("the image has no name", "name it behind the flags")),
+            false => Ok(()),
+        }
+    }
+
+    /// The object to make.
+    pub fn object(&self, kind: Kind) -> Value {
+        match kind {
+            Kind::Pod => self.pod(),
+            Kind::Job => {
+                let mut template = json!({ "metadata": {}, "spec": self.spec() });
+                self.mark(&mut template["metadata"]);
+                json!({
+                    "apiVersion": "batch/v1",
+                    "kind": "Job",
+                    "metadata": self.metadata(),
+                    "spec": { "backoffLimit": 0, "template": template },
+                })
+            }
+        }
+    }
+
+    /// The pod, or what the Job's pod is made of.
+    pub fn pod(&self) -> Value {
+        let mut metadata = self.metadata();
+        self.mark(&mut metadata);
+        json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": self.spec() })
+    }
+
+    /// The same pod under no name, to be tried: the name may be taken.
+    pub fn trial(&self) -> Value {
+        let mut pod = self.pod();
+        pod["metadata"]["generateName"] = json!(format!("{}-", stem(&self.image)));
+        if let Some(metadata) = pod["metadata"].as_object_mut() {
+            metadata.remove("name");
+        }
+        pod
+    }
+
+    fn metadata(&self) -> Value {
+        let mut metadata = json!({ "namespace": self.namespace });
+        match &self.name {
+            Some(name) => metadata["name"] = json!(name),
+            None => metadata["generateName"] = json!(format!("{}-", stem(&self.image))),
+        }
+        metadata
+    }
+
+    /// What asks, where it is no limit.
+    fn mark(&self, metadata: &mut Value) {
+        match self.amount {
+            Amount::Part(part) => {
+                metadata["annotations"] = json!({ FRACTION: part.to_string() });
+            }
+            Amount::Memory(mib) => metadata["annotations"] = json!({ MEMORY: mib.to_string() }),
+            Amount::Whole(_) | Amount::Mig(_) => {}
+        }
+    }
+
+    fn spec(&self) -> Value {
+        let mut container = json!({ "name": CONTAINER, "image": self.image });
+        if !self.command.is_empty() {
+            container["command"] = json!(self.command);
+        }
+        if !self.env.is_empty() {
+            let each = self.env.iter();
+            container["env"] = each
+                .map(|(name, value)| json!({ "name": name, "value": value }))
+                .collect();
+        }
+        let resources = self.resources();
+        if resources != json!({}) {
+            container["resources"] = resources;
+        }
+        let mut security = json!({ "seccompProfile": { "type": "RuntimeDefault" } });
+        if !self.root {
+            security["runAsNonRoot"] = json!(true);
+            security["runAsUser"] = json!(USER);
+            container["securityContext"] = json!({
+                "allowPrivilegeEscalation": false,
+                "capabilities": { "drop": ["ALL"] },
+            });
+        }
+        json!({
+            "restartPolicy": "Never",
+            "automountServiceAccountToken": false,
+            "securityContext": security,
+            "containers": [container],
+        })
+    }
+
+    fn resources(&self) -> Value {
+        let mut resources = json!({});
+        match self.amount {
+            Amount::Whole(count) => resources["limits"][GPU] = json!(count),
+            Amount::Mig(profile) => resources["limits"][mig_resource(profile)] = json!(1),
+            Amount::Part(_) | Amount::Memory(_) => {}
+        }
+        if let Some(cpu) = &self.cpu {
+            resources["requests"]["cpu"] = json!(cpu);
+        }
+        if let Some(memory) = &self.memory {
+            resources["requests"]["memory"] = json!(memory);
+            resources["limits"]["memory"] = json!(memory);
+        }
+        resources
+    }
+}
+
+fn is_name(name: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    (1..=LONGEST_NAME).contains(&name.len())
+        && name.bytes().all(allowed)
+        && !name.starts_with('-')
+        && !name.ends_with('-')
+}
+
+/// `NAME=VALUE`, each name once.
+///
+/// # Errors
+/// A word without `=`, without a name, or a name twice.
+pub fn variables(words: &[String]) -> Result<Vec<(String, String)>, Error> {
+    let mut variables: Vec<(String, String)> = Vec::new();
+    for word in words {
+        let (name, value) = word
+            .split_once('=')
+            .filter(|(name, _)| !name.is_empty())
+            .ok_or_else(|| {
+                usage(
+                    format!("--env: `{word}` is not NAME=VALUE"),
+                    "write such as EPOCHS=3",
+                )
+            })?;
+        if variables.iter().any(|(other, _)| other == name) {
+            return Err(usage(
+                format!("--env: {name} is there twice"),
+                "leave one out",
+            ));
+        }
+        variables.push((name.to_owned(), value.to_owned()));
+    }
+    Ok(variables)
+}
+
+/// Whether the webhook saw to it that the pod's part of a GPU is held: a claim, or the gate of carrier mode.
+pub fn is_held(pod: &Pod) -> bool {
+    let Some(spec) = &pod.spec else {
+        return false;
+    };
+    let claims = spec.resource_claims.iter().flatten();
+    let gates = spec.scheduling_gates.iter().flatten();
+    claims.into_iter().any(|claim| claim.name == CLAIM)
+        || gates.into_iter().any(|gate| gate.name == carrier::GATE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ask::Steps;
+    use crate::claim::Inventory;
+    use crate::inject::inject;
+
+    fn wish(amount: Amount) -> Wish {
+        Wish {
+            amount,
+            name: Some("train".to_owned()),
+            namespace: "team".to_owned(),
+            image: "registry.example/ml/Train_GPU:1.2".to_owned(),
+            command: vec!["python".to_owned(), "train.py".to_owned()],
+            env: vec![("EPOCHS".to_owned(), "3".to_owned())],
+            cpu: None,
+            memory: Some("8Gi".to_owned()),
+            root: false,
+        }
+    }
+
+    fn read(gpu: Option<&str>, memory: Option<&str>, mig: Option<&str>) -> Result<Amount, String> {
+        Amount::read(gpu, memory, mig).map_err(|error| {
+            assert_eq!(error.code.exit_code(), 2);
+            format!("{} | {}", error.message, error.hint.unwrap_or_default())
+        })
+    }
+
+    #[test]
+    fn each_flag_is_an_amount_and_anything_else_says_what_to_write() {
+        let part = Fraction::between_none_and_one("0.2").unwrap();
+        assert_eq!(read(Some("0.2"), None, None), Ok(Amount::Part(part)));
+        assert_eq!(read(Some("2"), None, None), Ok(Amount::Whole(2)));
+        assert_eq!(read(None, Some("4G"), None), Ok(Amount::Memory(4096)));
+        let profile = "2g.10gb".parse().unwrap();
+        assert_eq!(read(None, None, Some("2g.10gb")), Ok(Amount::Mig(profile)));
+        for (gpu, memory, mig, said) in [
+            (None, None, None, "nothing says how much"),
+            (Some("1"), Some("4G"), None, "several flags"),
+            (Some("0"), None, None, "--gpu: `0` is not a number"),
+            (Some("1.5"), None, None, "--gpu: `1.5`"),
+            (Some("half"), None, None, "--gpu: `half` is not an amount"),
+            (Some("500m"), None, None, "--gpu: `500m` is not an amount"),
+            (Some("-1"), None, None, "--gpu: `-1` is not an amount"),
+            (None, Some("4"), None, "write `4G` or"),
+            (None, Some("4GB"), None, "write `4GiB`"),
+            (None, Some("100K"), None, "write `1M`"),
+            (None, Some("0G"), None, "no amount of memory"),
+            (None, None, Some("big"), "--mig-profile: "),
+        ] {
+            let error = read(gpu, memory, mig).unwrap_err();
+            assert!(error.contains(said), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_part_is_asked_for_by_annotation_and_the_webhook_understands_it() {
+        let amount = read(Some("0.25"), None, None).unwrap();
+        let inventory = Inventory {
+            sizes: [Bytes::gib(80)].into(),
+            ..Inventory::default()
+        };
+        let pod = wish(amount).pod();
+        let injection = inject(&pod, &inventory, Steps::Eighths).unwrap().unwrap();
+        assert!(injection.template.spec.to_string().contains("20480Mi"));
+        let typed: Pod = serde_json::from_value(injection.pod).unwrap();
+        assert!(is_held(&typed));
+        assert!(!is_held(&serde_json::from_value(pod).unwrap()));
+    }
+
+    #[test]
+    fn whole_gpus_and_instances_are_limits_that_need_no_webhook() {
+        let limits = |amount: Amount| {
+            assert!(!amount.needs_webhook());
+            let pod = wish(amount).pod();
+            assert_eq!(pod["metadata"].get("annotations"), None);
+            pod["spec"]["containers"][0]["resources"]["limits"].clone()
+        };
+        assert_eq!(
+            limits(Amount::Whole(2)),
+            json!({ "nvidia.com/gpu": 2, "memory": "8Gi" })
+        );
+        let profile = "1g.10gb+me".parse().unwrap();
+        assert_eq!(
+            limits(Amount::Mig(profile)),
+            json!({ "nvidia.com/mig-1g.10gb.me": 1, "memory": "8Gi" })
+        );
+    }
+
+    #[test]
+    fn a_pod_passes_the_restricted_level_unless_it_has_to_be_root() {
+        let spec = wish(Amount::Whole(1)).pod()["spec"].clone();
+        assert_eq!(spec["securityContext"]["runAsNonRoot"], true);
+        assert_eq!(
+            spec["containers"][0]["securityContext"]["capabilities"]["drop"],
+            json!(["ALL"])
+        );
+        assert_eq!(
+            spec["containers"][0]["securityContext"]["allowPrivilegeEscalation"],
+            false
+        );
+        assert_eq!(
+            spec["securityContext"]["seccompProfile"]["type"],
+            "RuntimeDefault"
+        );
+        for key in ["hostPID", "volumes", "nodeName", "schedulerName"] {
+            assert_eq!(spec.get(key), None);
+        }
+        let root = Wish {
+            root: true,
+            ..wish(Amount::Whole(1))
+        };
+        assert_eq!(
+            root.pod()["spec"]["securityContext"].get("runAsNonRoot"),
+            None
+        );
+    }
+
+    #[test]
+    fn a_job_marks_its_template_and_is_not_run_twice_by_itself() {
+        let job = wish(Amount::Memory(4096)).object(Kind::Job);
+        assert_eq!(job["spec"]["backoffLimit"], 0);
+        assert_eq!(
+            job["spec"]["template"]["metadata"]["annotations"]["gpu-memory"],
+            "4096"
+        );
+        assert_eq!(job["metadata"].get("annotations"), None);
+        let typed: k8s_openapi::api::batch::v1::Job = serde_json::from_value(job).unwrap();
+        assert_eq!(typed.metadata.name.as_deref(), Some("train"));
+    }
+
+    #[test]
+    fn without_a_name_it_is_called_after_its_image() {
+        for (image, name) in [
+            ("registry.example/ml/Train_GPU:1.2", "train-gpu-"),
+            ("ubuntu", "ubuntu-"),
+            ("host:5000/x@sha256:abc", "x-"),
+            ("___", "job-"),
+        ] {
+            let wish = Wish {
+                name: None,
+                image: image.to_owned(),
+                ..wish(Amount::Whole(1))
+            };
+            assert_eq!(wish.pod()["metadata"]["generateName"], name);
+            assert_eq!(wish.pod()["metadata"].get("name"), None);
+        }
+        assert_eq!(wish(Amount::Whole(1)).trial()["metadata"].get("name"), None);
+    }
+
+    #[test]
+    fn what_kubernetes_would_not_take_is_said_before_it_is_asked() {
+        let check = |wish: Wish| wish.check().unwrap_err().message;
+        let good = wish(Amount::Whole(1));
+        assert!(good.check().is_ok());
+        for name in ["Train", "-x", "x-", "", "a.b", &"x".repeat(64)] {
+            let wish = Wish {
+                name: Some((*name).to_owned()),
+                ..good.clone()
+            };
+            assert!(check(wish).starts_with("--name: "), "{name}");
+        }
+        let wish = Wish {
+            memory: Some("8 gigs".to_owned()),
+            ..good.clone()
+        };
+        assert!(check(wish).starts_with("--memory: "));
+        assert!(
+            check(Wish {
+                image: " ".to_owned(),
+                ..good
+            })
+            .contains("image")
+        );
+        for (words, said) in [
+            (vec!["A"], "`A` is not"),
+            (vec!["=1"], "`=1`"),
+            (vec!["A=1", "A=2"], "twice"),
+        ] {
+            let words: Vec<String> = words.into_iter().map(str::to_owned).collect();
+            assert!(variables(&words).unwrap_err().message.contains(said));
+        }
+        let words = ["A=b=c".to_owned(), "B=".to_owned()];
+        let read = variables(&words).unwrap();
+        assert_eq!(read[0], ("A".to_owned(), "b=c".to_owned()));
+    }
+}
