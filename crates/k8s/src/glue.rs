@@ -34,6 +34,7 @@ use divvy_clearml::frontend::gate::Gate;
 use divvy_clearml::server::{QueueFacts, Server, ServerError, Stats, StatusReport};
 use divvy_clearml::Settings;
 use serde_json::{Value, json};
+use tracing_subscriber::EnvFilter;
 
 use crate::ask::{Steps, ask};
 use desk::Desk;
@@ -127,6 +128,7 @@ impl GlueError {
 
 /// Serves until it is told to stop by SIGTERM or SIGINT. Pods and tasks are left as they are: the next glue goes on with them.
 pub fn run(args: &Args) -> ExitCode {
+    log_to_stderr();
     match prepared(args).and_then(|prepared| serve(args, prepared)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -137,6 +139,16 @@ pub fn run(args: &Args) -> ExitCode {
             ExitCode::from(error.code())
         }
     }
+}
+
+fn log_to_stderr() {
+    let filter = EnvFilter::try_from_env("DIVVY_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    // Fails only where a log is set already, and then that one is used.
+    let _ = tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_env_filter(filter)
+        .with_target(false)
+        .try_init();
 }
 
 /// What the files say.
