@@ -87,12 +87,12 @@ fn a_slice_lives_as_long_as_the_container_whatever_becomes_of_its_starter() {
     // Its starter, its supervisor and the daemon die; the next daemon has it as before.
     starter.kill().expect("it is our child");
     starter.wait().expect("a child can be waited for");
-    let old = pid_in(&home, "1", "launch.json");
+    let old = pid_in(&home, "1", "launch");
     daemon.crash();
     kill(old);
     let _daemon = home.daemon(&[]);
     until("another supervisor has it", || {
-        (pid_in(&home, "1", "launch.json") != old).then_some(())
+        (pid_in(&home, "1", "launch") != old).then_some(())
     });
     assert_eq!(home.job("guest").state, JobState::Running);
     let _ = home
@@ -177,12 +177,13 @@ fn without_a_daemon_a_guest_is_held_too_and_several_add_up() {
     assert!((3 * GIB..4 * GIB).contains(&got(report)), "{report}");
     home.open("go");
     assert!(first.wait().expect("a child").success());
-    let _ = home
-        .divvy(&guest(
-            &["--no-daemon", "-g", "0.5"],
-            &[IMAGE, "sh", "-c", "exit 3"],
-        ))
-        .exits(3);
+    // Each has its own code, also where the container of an earlier one still lies there, and its number is given again.
+    for code in [3, 5, 0] {
+        let line = format!("exit {code}");
+        let slice = ["docker", "slice", "--no-daemon", "-g", "0.5", "--"];
+        let container = ["docker", "run", IMAGE, "sh", "-c", &line];
+        let _ = home.divvy(&[&slice[..], &container].concat()).exits(code);
+    }
 }
 
 #[test]

@@ -4,12 +4,12 @@
 //! starter (`docker run`, not ours)            this supervisor                engine
 //!                                             makes one like it ────────────► created
 //!                                             looks into it, takes it away ──► gone
-//!                                             launch.json
+//!                                             launch
 //! starts the container ────────────────────────────────────────────────────► created, with the label JOINS
-//!                                             started.json ◄───────────────── started
-//!                                             exit.json ◄──────────────────── ended, with its code
+//!                                             started ◄────────────────────── started
+//!                                             exit ◄───────────────────────── ended, with its code
 //! ```
-//! The starter is told what to add when `launch.json` is there: what cannot be held is never started. Nobody looks into the container
+//! The starter is told what to add when `launch` is there: what cannot be held is never started. Nobody looks into the container
 //! itself, as the engine could not take it away meanwhile (`--rm`). The job lives as long as the container, whatever becomes of the
 //! starter; without a container, as long as the starter. The container is never taken away here: it is its starter's. One that is gone by
 //! itself has its code in the engine's events.
@@ -119,7 +119,7 @@ impl Job<'_> {
                 return Ok(lost());
             };
             let options = EventsOptions {
-                since: Some(since.as_second().to_string()),
+                since: Some(moment(since)),
                 filters: Some(self.mark()),
                 ..EventsOptions::default()
             };
@@ -232,6 +232,11 @@ impl Job<'_> {
     }
 }
 
+/// As the engine reads it: in whole seconds it would tell what came before, too.
+fn moment(at: Timestamp) -> String {
+    format!("{}.{:09}", at.as_second(), at.subsec_nanosecond())
+}
+
 /// Starts the line, with this process's terminal and environment.
 fn started(line: &[String]) -> Result<Child, String> {
     let [program, words @ ..] = line else {
@@ -288,5 +293,11 @@ mod tests {
         assert_eq!(told("start", "5"), None);
         assert_eq!(told("die", "?"), None);
         assert_eq!(ended(&event("die", &[])), None);
+    }
+
+    #[test]
+    fn the_engine_is_asked_for_events_from_a_moment_on_and_not_from_its_second() {
+        let at: Timestamp = "2026-01-02T03:04:05.000000678Z".parse().unwrap();
+        assert_eq!(moment(at), "1767323045.000000678");
     }
 }
