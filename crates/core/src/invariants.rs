@@ -57,8 +57,10 @@ fn check_jobs(snapshot: &Snapshot) -> Result<(), Violation> {
         if ![0, held.grants.len()].contains(&instances.count()) {
             return Err(Violation::BothKinds(held.job));
         }
+        // Instances are known by their places, of which a claim may have several on one GPU.
         let mut gpus = BTreeSet::new();
-        if let Some(twice) = held.grants.iter().find(|grant| !gpus.insert(&grant.gpu)) {
+        let mut parts = held.grants.iter().filter(|grant| grant.mig.is_none());
+        if let Some(twice) = parts.find(|grant| !gpus.insert(&grant.gpu)) {
             return Err(Violation::TwiceOnGpu {
                 job: held.job,
                 index: twice.index,

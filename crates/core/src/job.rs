@@ -508,9 +508,10 @@ mod tests {
     fn a_job_that_runs_can_be_resized_and_one_that_ends_cannot() {
         for job in states() {
             let (state, process) = (job.state(), job.process());
+            let is_lent = matches!(job, Job::Lent { .. });
             let resized = job.on(Event::Resized(Vec::new()));
             match state {
-                "starting" | "running" => {
+                "starting" | "running" if !is_lent => {
                     let resized = resized.unwrap();
                     assert_eq!((resized.state(), resized.process()), (state, process));
                     assert!(resized.grants().is_empty());
@@ -616,12 +617,9 @@ mod tests {
             let state = job.state();
             let given_up = job.clone().on(Event::DependencyFailed(JobId(1)));
             assert_eq!(given_up.is_ok(), state == "queued", "{state}");
+            let runs = matches!(state, "starting" | "running") && !matches!(job, Job::Lent { .. });
             let again = job.on(Event::Failed);
-            assert_eq!(
-                again.is_ok(),
-                matches!(state, "starting" | "running"),
-                "{state}"
-            );
+            assert_eq!(again.is_ok(), runs, "{state}");
         }
     }
 
@@ -649,6 +647,23 @@ mod tests {
                 "{before:?} to {after:?}"
             );
         }
+    }
+
+    #[test]
+    fn what_is_lent_ends_when_it_is_given_back_and_by_nothing_that_ends_programs() {
+        let lent = Job::Starting { grants: grants() }.on(Event::Lent).unwrap();
+        assert_eq!(
+            (lent.state(), lent.grants(), lent.process()),
+            ("running", &grants()[..], None)
+        );
+        for event in events() {
+            let is_stop = matches!(event, Event::Stop(_));
+            assert_eq!(lent.clone().on(event.clone()).is_ok(), is_stop, "{event:?}");
+        }
+        let stopping = lent.on(Event::Stop(Stop::Release)).unwrap();
+        assert_eq!(stopping.grants(), grants());
+        let ended = stopping.on(Event::Gone(Gone::Exited(0))).unwrap();
+        assert_eq!(ended.outcome(), Some(&Outcome::Released));
     }
 
     #[test]

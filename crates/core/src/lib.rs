@@ -12,7 +12,7 @@
 //!   waits)                        └──► capacity (can it ever fit?) · why (what would start it now?)
 //! ```
 //!
-//! [`job`] is the life of one job; [`lease`] says who may use a GPU's compute now; [`invariants`] is what must hold after
+//! [`exact`] holds what another scheduler has chosen, or refuses it; [`job`] is the life of one job; [`lease`] says who may use a GPU's compute now; [`invariants`] is what must hold after
 //! every step, whoever made it. [`simulate`] plays placement through, with numbers that follow from a seed it is given.
 #![forbid(unsafe_code)]
 
@@ -21,6 +21,7 @@ mod backfill;
 mod board;
 pub mod capacity;
 pub mod docker;
+pub mod exact;
 mod fit;
 pub mod forecast;
 pub mod gpu;

@@ -38,7 +38,7 @@ pub use choose::{Need, Size, smallest, sufficient};
 pub use known::{Model, models};
 pub use layout::{Layout, sets};
 pub use name::{Attribute, MigProfile, MigProfileError};
-pub use place::{Candidate, Policy, Rank, Site, place};
+pub use place::{Candidate, Policy, Rank, Site, everywhere, place};
 pub use repack::{Repack, fits, pool_fits};
 pub use table::{Profile, Table, TableError};
 pub use uuid::{MigUuid, MigUuidError};

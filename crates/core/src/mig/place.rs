@@ -186,6 +186,15 @@ pub fn place(
     best
 }
 
+/// Every place of every profile on an empty GPU: profile by profile, the smallest first, and of each the place first that would be
+/// taken first.
+pub fn everywhere(table: &Table) -> Vec<Placement> {
+    let site = Site::new(table, [], &[]);
+    let of = |profile: &super::Profile| site.candidates(profile.id, Policy::default());
+    let candidates = table.profiles.iter().flat_map(of);
+    candidates.map(|candidate| candidate.placement).collect()
+}
+
 impl Policy<'_> {
     fn measure(self, table: &Table, layout: &Layout) -> u64 {
         match self {

@@ -1,0 +1,459 @@
+//! Placing exactly: devices that another scheduler has chosen are held as they are, or refused with the reason. Nothing is chosen
+//! here but the share of compute that goes with a part, and nobody waits: whoever asks, asks again.
+
+use std::fmt;
+
+use crate::board::{Board, Given, Tile};
+use crate::fit::{Miss, Size, fit, part_misses, size};
+use crate::gpu::{GRANULE, Mode};
+use crate::ids::{GpuUuid, JobId, QueueName};
+use crate::isolation::Isolation;
+use crate::mig::{MigProfile, Placement, Profile};
+use crate::placement::{Offer, Seat};
+use crate::request::{Amount, Request};
+use crate::seats::Seats;
+use crate::slice::{Grant, MigGrant};
+use crate::snapshot::Snapshot;
+use crate::units::{Bytes, Share};
+
+/// One device, exactly.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Device {
+    /// So much memory of a shared GPU, rounded up to 2 MiB. Several parts of one GPU are one of their sum.
+    Part { gpu: GpuUuid, memory: Bytes },
+    /// A MIG instance at its place.
+    Instance {
+        gpu: GpuUuid,
+        profile: MigProfile,
+        /// The first memory slice.
+        start: u8,
+    },
+    /// All of a GPU.
+    Whole { gpu: GpuUuid },
+}
+
+impl Device {
+    pub fn gpu(&self) -> &GpuUuid {
+        match self {
+            Self::Part { gpu, .. } | Self::Instance { gpu, .. } | Self::Whole { gpu } => gpu,
+        }
+    }
+}
+
+/// What is held, in the order asked.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Placed {
+    pub grants: Vec<Grant>,
+    /// Idle MIG instances in the way: to be removed before.
+    pub reclaim: Vec<(GpuUuid, Placement)>,
+}
+
+/// Why devices cannot be held as they are.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Misfit {
+    #[error("no device is asked for")]
+    Nothing,
+    #[error(
+        "MIG instances and parts of GPUs are asked for together, and one slice is held by the hardware or by the limiter"
+    )]
+    Mixed,
+    #[error("there is no GPU {0} here")]
+    NoGpu(GpuUuid),
+    /// They are in each other's way.
+    #[error("the devices asked for do not fit beside each other on GPU {0}")]
+    Together(u32),
+    /// However much others give back.
+    #[error("GPU {index}: {why}")]
+    Never { index: u32, why: String },
+    #[error("GPU {index}: {why}")]
+    Now { index: u32, why: String },
+}
+
+/// Holds these devices beside everybody of the snapshot, all or none.
+///
+/// # Errors
+/// [`Misfit`], for the first that cannot be held.
+pub fn place_exactly(snapshot: &Snapshot, devices: &[Device]) -> Result<Placed, Misfit> {
+    let devices = added_up(devices);
+    let is_instance = |device: &&Device| matches!(device, Device::Instance { .. });
+    let instances = devices.iter().filter(is_instance).count();
+    if devices.is_empty() {
+        return Err(Misfit::Nothing);
+    }
+    if ![0, devices.len()].contains(&instances) {
+        return Err(Misfit::Mixed);
+    }
+    let others = Board::of(snapshot);
+    let mut board = others.clone();
+    let mut placed = Placed::default();
+    for device in &devices {
+        let offer = offer(&board, device).map_err(|misfit| match offer(&others, device) {
+            // It is not the others that are in the way.
+            Ok(offer) => Misfit::Together(others.tiles[offer.tile].gpu.index),
+            Err(_) => misfit,
+        })?;
+        let Given { grants, reclaim } =
+            board.give(OURSELVES, &QueueName::default_queue(), &[offer]);
+        placed.grants.extend(grants);
+        placed.reclaim.extend(reclaim);
+    }
+    Ok(placed)
+}
+
+/// Stands for whoever asks: nobody else has this number.
+const OURSELVES: JobId = JobId(u64::MAX);
+
+/// The devices, with the parts of one GPU as one.
+fn added_up(devices: &[Device]) -> Vec<Device> {
+    let mut all: Vec<Device> = Vec::new();
+    for device in devices {
+        let same = |other: &&mut Device| {
+            matches!(other, Device::Part { .. }) && other.gpu() == device.gpu()
+        };
+        match (device, all.iter_mut().find(same)) {
+            (Device::Part { memory: more, .. }, Some(Device::Part { memory, .. })) => {
+                *memory = memory.saturating_add(*more);
+            }
+            _ => all.push(device.clone()),
+        }
+    }
+    all
+}
+
+fn offer(board: &Board<'_>, device: &Device) -> Result<Offer, Misfit> {
+    let at = |tile: &Tile<'_>| tile.gpu.uuid == *device.gpu();
+    let place = board.tiles.iter().position(at);
+    let place = place.ok_or_else(|| Misfit::NoGpu(device.gpu().clone()))?;
+    let tile = &board.tiles[place];
+    let (size, seat) = match device {
+        Device::Part { memory, .. } => (part(tile, *memory)?, None),
+        Device::Whole { .. } => (whole(tile)?, None),
+        Device::Instance { profile, start, .. } => {
+            let (size, seat) = instance(tile, *profile, *start)?;
+            (size, Some(seat))
+        }
+    };
+    Ok(Offer {
+        tile: place,
+        size,
+        seat,
+    })
+}
+
+/// A part with as much of the share as there is: whatever memory fits is had, however shares have been rounded.
+fn part(tile: &Tile<'_>, memory: Bytes) -> Result<Size, Misfit> {
+    let gpu = tile.gpu;
+    if gpu.mode == Mode::Mig {
+        return Err(never(tile, "in MIG mode: its parts are MIG instances"));
+    }
+    let memory = memory.round_up(GRANULE);
+    let request = on(tile, Amount::Memory(memory));
+    size(tile, &request).map_err(|misses| of(tile, &misses))?;
+    // Rounded down, where a job's is rounded up: the sum over a full GPU is no more than 1.
+    let exact = u128::from(memory.get()) * 1000 / u128::from(gpu.usable().get().max(1));
+    let most = tile.free_share().min(999);
+    let thousandths = u64::try_from(exact).unwrap_or(most).clamp(1, most.max(1));
+    let share = u16::try_from(thousandths)
+        .ok()
+        .and_then(Share::from_thousandths);
+    let size = Size {
+        share: share.unwrap_or(Share::FULL),
+        memory,
+        profile: None,
+    };
+    match part_misses(tile, size) {
+        misses if misses.is_empty() => Ok(size),
+        misses => Err(now(tile, words(&misses))),
+    }
+}
+
+fn whole(tile: &Tile<'_>) -> Result<Size, Misfit> {
+    let request = on(tile, Amount::ONE_GPU);
+    size(tile, &request).map_err(|misses| of(tile, &misses))?;
+    fit(tile, &request).map_err(|misses| now(tile, words(&misses)))
+}
+
+fn instance(tile: &Tile<'_>, name: MigProfile, start: u8) -> Result<(Size, Seat), Misfit> {
+    let seats: &Seats<'_> = match (&tile.seats, tile.gpu.mode) {
+        (Some(seats), Mode::Mig) => seats,
+        (_, Mode::Unmanaged) => return Err(of(tile, &[Miss::Unmanaged])),
+        (_, Mode::Mig) => return Err(never(tile, "in MIG mode, and its profiles are not known")),
+        (_, Mode::Shared | Mode::Exclusive) => return Err(never(tile, "not in MIG mode")),
+    };
+    let table = seats.table();
+    let Some(profile) = table.named(name) else {
+        return Err(never(tile, format!("it has no MIG profile {name}")));
+    };
+    if !profile.starts.contains(&start) {
+        let starts: Vec<String> = profile.starts.iter().map(u8::to_string).collect();
+        let why = format!(
+            "{name} cannot begin at memory slice {start}, only at {}",
+            starts.join(", ")
+        );
+        return Err(never(tile, why));
+    }
+    if let Some(old) = tile.old_slice() {
+        return Err(now(tile, Miss::OldSlice(old).to_string()));
+    }
+    let candidates = seats.candidates(profile.id).into_iter();
+    let mut there = candidates.filter(|candidate| candidate.placement.start == start);
+    let Some(candidate) = there.next() else {
+        let only = Profile {
+            starts: vec![start],
+            ..profile.clone()
+        };
+        let obstacle = crate::obstacle::Obstacle {
+            // It is to lie there and nowhere else.
+            by_layout: false,
+            ..seats.obstacle(&only)
+        };
+        return Err(now(tile, obstacle.to_string()));
+    };
+    let size = Size {
+        share: table.share(profile),
+        memory: profile.memory.round_down(GRANULE),
+        profile: Some(profile.id),
+    };
+    let grant = MigGrant {
+        profile: profile.name,
+        placement: candidate.placement,
+    };
+    Ok((size, Seat { grant, candidate }))
+}
+
+/// A request for so much of this GPU.
+fn on(tile: &Tile<'_>, amount: Amount) -> Request {
+    Request {
+        on: vec![tile.gpu.index],
+        isolation: Isolation::Any,
+        ..amount.into()
+    }
+}
+
+/// What keeps it from being had whoever gives back what; one that is given to nobody now may come back.
+fn of(tile: &Tile<'_>, misses: &[Miss]) -> Misfit {
+    match misses.contains(&Miss::Unmanaged) {
+        true => now(tile, words(misses)),
+        false => never(tile, words(misses)),
+    }
+}
+
+fn words(misses: &[Miss]) -> String {
+    let all: Vec<String> = misses.iter().map(ToString::to_string).collect();
+    all.join("; ")
+}
+
+fn never(tile: &Tile<'_>, why: impl fmt::Display) -> Misfit {
+    Misfit::Never {
+        index: tile.gpu.index,
+        why: why.to_string(),
+    }
+}
+
+fn now(tile: &Tile<'_>, why: String) -> Misfit {
+    Misfit::Now {
+        index: tile.gpu.index,
+        why,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+
+    use super::*;
+    use crate::gpu::Gpu;
+    use crate::mig::{Carving, Instance, Standing, Table};
+    use crate::snapshot::Held;
+
+    fn uuid(index: u32) -> GpuUuid {
+        GpuUuid::from_bytes([u8::try_from(index).unwrap(); 16])
+    }
+
+    fn gpu(index: u32, mode: Mode) -> Gpu {
+        Gpu {
+            uuid: uuid(index),
+            index,
+            model: "A100".to_owned(),
+            mode,
+            total: Bytes::mib(40_960),
+            reserved: Bytes::ZERO,
+            foreign: Bytes::ZERO,
+            mig: (mode == Mode::Mig).then(|| Carving {
+                table: Table::of_model("a100-40gb").unwrap(),
+                instances: Vec::new(),
+            }),
+        }
+    }
+
+    fn node(modes: &[Mode]) -> Snapshot {
+        let gpus = (0..).zip(modes).map(|(index, mode)| gpu(index, *mode));
+        Snapshot {
+            gpus: gpus.collect(),
+            ..Snapshot::default()
+        }
+    }
+
+    fn part(index: u32, mib: u64) -> Device {
+        Device::Part {
+            gpu: uuid(index),
+            memory: Bytes::mib(mib),
+        }
+    }
+
+    fn instance(profile: &str, start: u8) -> Device {
+        Device::Instance {
+            gpu: uuid(0),
+            profile: profile.parse().unwrap(),
+            start,
+        }
+    }
+
+    fn hold(node: &mut Snapshot, devices: &[Device]) -> Placed {
+        let placed = place_exactly(node, devices).unwrap();
+        let job = JobId(node.held.len() as u64 + 1);
+        let held = Held::new(job, QueueName::default_queue(), placed.grants.clone());
+        node.held.push(held);
+        crate::invariants::check(node).unwrap();
+        placed
+    }
+
+    fn refused(node: &Snapshot, devices: &[Device]) -> String {
+        place_exactly(node, devices).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn thirds_of_a_gpu_fit_three_times_whatever_rounding_does_to_their_shares() {
+        let mut node = node(&[Mode::Shared]);
+        for _ in 0..3 {
+            let placed = hold(&mut node, &[part(0, 13_652)]);
+            assert_eq!(placed.grants[0].share.thousandths(), 333);
+            assert_eq!(placed.grants[0].memory, Bytes::mib(13_652));
+        }
+        assert_eq!(
+            refused(&node, &[part(0, 6)]),
+            "GPU 0: 4MiB free, 6MiB needed"
+        );
+        hold(&mut node, &[part(0, 3)]);
+        assert_eq!(
+            node.held[3].grants[0].memory,
+            Bytes::mib(4),
+            "in steps of 2MiB"
+        );
+    }
+
+    #[test]
+    fn all_of_the_memory_is_a_part_and_all_of_the_gpu_is_held_alone() {
+        let mut node = node(&[Mode::Shared, Mode::Exclusive]);
+        assert_eq!(
+            hold(&mut node, &[part(0, 40_960)]).grants[0].label,
+            "gpu0.999a"
+        );
+        let whole = Device::Whole { gpu: uuid(1) };
+        assert_eq!(hold(&mut node, &[whole.clone()]).grants[0].label, "gpu1");
+        assert_eq!(refused(&node, &[whole]), "GPU 1: held whole by #2");
+        assert_eq!(
+            refused(&node, &[part(1, 2)]),
+            "GPU 1: exclusive: whole jobs only"
+        );
+    }
+
+    #[test]
+    fn several_gpus_are_had_together_or_not_at_all_and_parts_of_one_are_added_up() {
+        let mut node = node(&[Mode::Shared, Mode::Shared]);
+        let placed = hold(&mut node, &[part(1, 100), part(0, 200), part(1, 100)]);
+        let got: Vec<_> = placed
+            .grants
+            .iter()
+            .map(|grant| (grant.index, grant.memory))
+            .collect();
+        assert_eq!(got, [(1, Bytes::mib(200)), (0, Bytes::mib(200))]);
+        let both = [part(0, 2), Device::Whole { gpu: uuid(1) }];
+        assert!(refused(&node, &both).starts_with("GPU 1: "));
+        let twice = [
+            Device::Whole { gpu: uuid(0) },
+            Device::Whole { gpu: uuid(0) },
+        ];
+        node.held.clear();
+        assert_eq!(
+            refused(&node, &twice),
+            "the devices asked for do not fit beside each other on GPU 0"
+        );
+    }
+
+    #[test]
+    fn an_instance_lies_where_it_is_to_lie_and_an_overlap_is_named() {
+        let mut node = node(&[Mode::Mig]);
+        let placed = hold(&mut node, &[instance("2g.10gb", 2)]);
+        assert_eq!(placed.grants[0].label, "gpu0.2g.10gb@2");
+        assert_eq!(
+            refused(&node, &[instance("1g.5gb", 3)]),
+            "GPU 0: 1g.5gb needs memory slice 3; #1 2g.10gb lies at 2-3"
+        );
+        // Several of one GPU in one claim.
+        let placed = hold(&mut node, &[instance("1g.5gb", 0), instance("1g.5gb", 1)]);
+        assert_eq!(placed.grants.len(), 2);
+        let among = [instance("1g.5gb", 6), instance("1g.5gb", 6)];
+        assert!(refused(&node, &among).contains("beside each other"));
+    }
+
+    #[test]
+    fn idle_instances_are_taken_as_they_lie_or_make_room() {
+        let mut node = node(&[Mode::Mig]);
+        let carving = node.gpus[0].mig.as_mut().unwrap();
+        let one = carving.table.named("1g.5gb".parse().unwrap()).unwrap().id;
+        let place = Placement {
+            profile: one,
+            start: 3,
+        };
+        carving.instances.push(Instance {
+            placement: place,
+            standing: Standing::Idle,
+        });
+        let reused = place_exactly(&node, &[instance("1g.5gb", 3)]).unwrap();
+        assert_eq!(reused.reclaim, []);
+        let over = place_exactly(&node, &[instance("2g.10gb", 2)]).unwrap();
+        assert_eq!(over.reclaim, [(uuid(0), place)]);
+        // A stranger's makes none.
+        node.gpus[0].mig.as_mut().unwrap().instances[0].standing = Standing::Foreign;
+        assert!(refused(&node, &[instance("2g.10gb", 2)]).contains("foreign 1g.5gb"));
+    }
+
+    #[test]
+    fn what_can_never_be_is_told_from_what_cannot_be_now() {
+        let of = |mode, device: Device| place_exactly(&node(&[mode]), &[device]).unwrap_err();
+        for (mode, device) in [
+            (Mode::Mig, part(0, 2)),
+            (Mode::Mig, Device::Whole { gpu: uuid(0) }),
+            (Mode::Shared, instance("1g.5gb", 0)),
+            (Mode::Mig, instance("3g.20gb", 2)),
+            (Mode::Mig, instance("1g.10gb+me", 0)),
+            (Mode::Shared, part(0, 40_962)),
+            (Mode::Shared, part(0, 0)),
+        ] {
+            let misfit = of(mode, device.clone());
+            assert!(
+                matches!(misfit, Misfit::Never { .. }),
+                "{device:?}: {misfit}"
+            );
+        }
+        for device in [part(0, 2), instance("1g.5gb", 0)] {
+            let misfit = of(Mode::Unmanaged, device);
+            assert!(matches!(misfit, Misfit::Now { .. }), "{misfit}");
+        }
+        assert_eq!(of(Mode::Shared, part(7, 2)), Misfit::NoGpu(uuid(7)));
+        let mixed = [part(0, 2), instance("1g.5gb", 0)];
+        let node = node(&[Mode::Shared]);
+        assert_eq!(place_exactly(&node, &mixed), Err(Misfit::Mixed));
+        assert_eq!(place_exactly(&node, &[]), Err(Misfit::Nothing));
+    }
+
+    #[test]
+    fn what_strangers_hold_is_not_given_away() {
+        let mut node = node(&[Mode::Shared]);
+        node.gpus[0].foreign = Bytes::mib(1024);
+        assert_eq!(
+            refused(&node, &[part(0, 40_000)]),
+            "GPU 0: 39GiB free, 40000MiB needed; processes outside Divvy hold 1GiB, 960MiB would be tolerated"
+        );
+    }
+}
