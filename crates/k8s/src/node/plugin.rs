@@ -11,9 +11,11 @@ use std::sync::Arc;
 use divvy_api::v1;
 use futures_util::future::join_all;
 use k8s_openapi::api::resource::v1::ResourceClaim;
+use kube::api::GetParams;
 use kube::{Api, Client};
 use tonic::{Request, Response, Status};
 
+use crate::cluster;
 use crate::node::agent::Agent;
 use crate::node::allocation::{self, Unprepared};
 use crate::node::events::{About, Events};
@@ -40,8 +42,8 @@ pub struct Plugin {
 enum Failure {
     #[error("claim {0} does not exist")]
     NoClaim(String),
-    #[error("the claim cannot be read: {0}")]
-    Unread(#[source] kube::Error),
+    #[error("the claim cannot be read: {}", cluster::said(.0))]
+    Unread(kube::Error),
     #[error(transparent)]
     Unprepared(#[from] Unprepared),
     #[error("{}", spoken(.0))]
@@ -88,6 +90,20 @@ impl Plugin {
             .await
     }
 
+    /// The same as the API server has it at hand: perhaps of a moment ago, and without a question to its store.
+    pub(super) async fn claim_at_hand(
+        &self,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<ResourceClaim>, kube::Error> {
+        let claims = Api::namespaced(self.client.clone(), namespace);
+        match claims.get_with(name, &GetParams::any()).await {
+            Ok(claim) => Ok(Some(claim)),
+            Err(error) if cluster::is_missing(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     async fn prepare(&self, asked: &Claim) -> Result<Vec<Device>, Failure> {
         let _turn = self.turns.of(&asked.uid).await;
         let claim = self.claim(&asked.namespace, &asked.name).await;
@@ -96,6 +112,14 @@ impl Plugin {
             .ok_or_else(|| Failure::NoClaim(format!("{}/{}", asked.namespace, asked.name)))?;
         let gpus = slices::gpus(&self.agent.gpus().await?);
         let allocation = allocation::of(&claim, &asked.uid, &self.node, &gpus)?;
+        let held = self.agent.hold(&asked.uid, &allocation.claim).await?;
+        tracing::info!(
+            "claim {}/{} is job {}: {}",
+            asked.namespace,
+            asked.name,
+            held.job,
+            held.cdi_device
+        );
         for source in &allocation.ignored {
             let about = About {
                 namespace: &asked.namespace,
@@ -109,14 +133,6 @@ impl Plugin {
                 .warn(about, "ConfigIgnored", "Prepare", note)
                 .await;
         }
-        let held = self.agent.hold(&asked.uid, &allocation.claim).await?;
-        tracing::info!(
-            "claim {}/{} is job {}: {}",
-            asked.namespace,
-            asked.name,
-            held.job,
-            held.cdi_device
-        );
         Ok(allocation.devices(&held.cdi_device))
     }
 

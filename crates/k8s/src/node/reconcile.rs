@@ -16,7 +16,7 @@ use crate::node::allocation;
 use crate::node::events::About;
 use crate::node::plugin::Plugin;
 
-/// Between two comparisons. Nothing waits for them but what is leaked, and each costs a call for each claim that is held.
+/// Between two comparisons: nothing waits for them but what is leaked.
 const AGAIN: Duration = Duration::from_secs(60);
 
 /// Why nobody will unprepare a claim.
@@ -79,16 +79,20 @@ async fn look_into(plugin: &Plugin, held: &HeldClaim) {
         name,
         ..
     } = held;
-    // Whatever kubelet asks of this claim comes before or after.
-    let _turn = plugin.turns().of(uid).await;
-    let claim = match plugin.claim(namespace, name).await {
-        Ok(claim) => claim,
+    let judged = |claim: Result<Option<ResourceClaim>, _>| match claim {
+        Ok(claim) => judge(uid, claim.as_ref(), plugin.node()),
         Err(error) => {
             tracing::debug!("claim {namespace}/{name} cannot be compared: {error}");
-            return;
+            None
         }
     };
-    let Some(leak) = judge(uid, claim.as_ref(), plugin.node()) else {
+    // Nearly all are well, and what the API server has at hand says so. Only who is not is looked at again, as it is now.
+    if judged(plugin.claim_at_hand(namespace, name).await).is_none() {
+        return;
+    }
+    // Whatever kubelet asks of this claim comes before or after.
+    let _turn = plugin.turns().of(uid).await;
+    let Some(leak) = judged(plugin.claim(namespace, name).await) else {
         return;
     };
     // As it is now: a process may have come since.
