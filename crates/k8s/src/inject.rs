@@ -3,11 +3,13 @@
 //! Nothing else is touched: labels and annotations stay for whoever counts by them; no hostPID, no hostPath, no preload and
 //! no limit in the environment, which the pod could change. The limit is what the claim was given, and the node reads it there.
 
+mod record;
 mod template;
 
 use json_patch::Patch;
 use serde_json::{Map, Value, json};
 
+pub use record::{ASKED, asked};
 pub use template::strip_template;
 
 use crate::ask::{
@@ -93,6 +95,8 @@ fn claim(pod: &mut Value, ask: &Ask, template: &str) {
             }
         }
     }
+    let metadata = entry(pod, "metadata", json!({}));
+    entry(metadata, "annotations", json!({}))[ASKED] = json!(record::record(&ask.gpus));
     let spec = &mut pod["spec"];
     push(
         spec,

@@ -14,6 +14,7 @@ pub mod ask;
 pub mod carrier;
 pub mod claim;
 pub mod cluster;
+pub mod controller;
 pub mod doctor;
 pub mod edge;
 pub mod glue;

@@ -7,7 +7,7 @@ use std::io;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use divvy_k8s::{admin, cluster, doctor, edge, glue, node, submit};
+use divvy_k8s::{admin, cluster, controller, doctor, edge, glue, node, submit};
 use tracing_subscriber::EnvFilter;
 
 /// Fractions of GPUs for pods, on the stock scheduler
@@ -24,6 +24,8 @@ enum Verb {
     Inject(show::Args),
     /// Serves kubelet on a node: what was given to pods is held by the node's `divvy daemon`
     Node(node::Args),
+    /// Answers the API server about pods that ask for parts of GPUs, and keeps device classes and claim templates
+    Controller(controller::Args),
     /// Makes a pod, or a Job, that asks for part of a GPU
     Submit(submit::Args),
     /// Says which nodes may have their GPUs carved, and what nodes publish
@@ -44,6 +46,7 @@ fn main() -> ExitCode {
             }
         },
         Verb::Node(args) => serve(node::run(args)),
+        Verb::Controller(args) => serve(controller::run(args)),
         Verb::Submit(args) => edge::people(args.is_json(), async || {
             let client = match args.needs_cluster() {
                 true => Some(edge::client().await?),

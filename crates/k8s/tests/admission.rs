@@ -116,6 +116,7 @@ kind: Pod
 metadata:
   name: task
   labels: {{required-resources: "0.5", clearml-injector/fraction: "0.500"}}
+  annotations: {{divvy.dev/gpus: "0.500"}}
 spec:
   schedulerName: default-scheduler
   containers:

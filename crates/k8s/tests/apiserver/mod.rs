@@ -232,7 +232,23 @@ impl ApiServer {
 
     /// Merges into an object, its status too.
     pub fn merge(&self, plural: &str, namespace: &str, name: &str, patch: &Value) -> Value {
-        let done = self.shared.change(|store| {
+        let done = self.merged(plural, namespace, name, patch);
+        done.unwrap_or_else(|fail| panic!("{}", fail.message))
+    }
+
+    /// The same where somebody else may remove it meanwhile; `false`: it is gone.
+    pub fn merge_if_there(&self, plural: &str, namespace: &str, name: &str, patch: &Value) -> bool {
+        self.merged(plural, namespace, name, patch).is_ok()
+    }
+
+    fn merged(
+        &self,
+        plural: &str,
+        namespace: &str,
+        name: &str,
+        patch: &Value,
+    ) -> Result<Value, Fail> {
+        self.shared.change(|store| {
             let mut at = at(store, plural, namespace, name)?;
             let done = store.patch(&at, &store::PatchKind::Merge, patch, false)?;
             if patch.get("status").is_none() {
@@ -240,8 +256,7 @@ impl ApiServer {
             }
             at.subresource = Some("status".to_owned());
             store.patch(&at, &store::PatchKind::Merge, patch, false)
-        });
-        done.unwrap_or_else(|fail| panic!("{}", fail.message))
+        })
     }
 
     /// Removes an object at once, finalizers and all.

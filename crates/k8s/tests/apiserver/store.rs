@@ -128,6 +128,7 @@ impl Store {
 
     /// Nobody can go on watching from before now.
     pub fn forget(&mut self) {
+        self.version += 1;
         self.forgotten = self.version;
         self.changes.clear();
     }

@@ -1,0 +1,309 @@
+//! `divvy-k8s controller`: the webhook that turns what pods ask for into claims, and what keeps the rest of the cluster ready for them.
+//!
+//! ```text
+//!   API server ──HTTPS──► server ──► webhook ──► review (pure) ──► inject
+//!                           │           └──► templates: makes the claim's template first
+//!                         tls ──► identity (Secret or files), certificate, registration (whom to trust)
+//!   slices, templates ──► world ──► inventory                                  every replica
+//!   pods, claims, classes ──► reconcile ──► classes · templates · reason       the holder of the lease
+//! ```
+//!
+//! Two replicas answer; one keeps the device classes and templates and tells pods why they wait. All state is the cluster's: any replica
+//! may die at any point, and the next call mends what was half done. Which pod goes where is the scheduler's; what a pod gets, the node's.
+
+mod certificate;
+mod classes;
+mod health;
+mod identity;
+mod inventory;
+mod lease;
+mod offered;
+mod owner;
+mod pending;
+mod reason;
+mod reconcile;
+mod registration;
+mod review;
+mod server;
+mod templates;
+mod tls;
+mod webhook;
+mod world;
+
+use std::io::{self, Write as _};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+use tracing::info;
+
+pub use registration::{OPT_IN, PATH, Registration};
+pub use review::{NoReview, Question, Refused, RefusedAs, Verdict, answer, judge, question};
+
+use crate::ask::Steps;
+use crate::cluster::{self, ClusterError};
+use crate::slices::inventory_of;
+use identity::Place;
+
+/// How often what nodes publish is noted as being there still.
+const NOTES: Duration = Duration::from_secs(60);
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// Where the API server's questions are answered, over HTTPS
+    #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:8443")]
+    listen: SocketAddr,
+    /// Where /healthz and /readyz are answered, over HTTP
+    #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:8080")]
+    health_listen: SocketAddr,
+    /// Where the controller's own objects lie; that of the client otherwise
+    #[arg(long, value_name = "NAME")]
+    namespace: Option<String>,
+    /// The Service by which the API server finds the webhook
+    #[arg(long, value_name = "NAME", default_value = "divvy-webhook")]
+    service: String,
+    /// The MutatingWebhookConfiguration
+    #[arg(long, value_name = "NAME", default_value = "divvy")]
+    webhook: String,
+    /// The Secret with the certificate, which is made and renewed by the controller
+    #[arg(long, value_name = "NAME", default_value = "divvy-webhook-tls")]
+    tls_secret: String,
+    /// Another name or address that the certificate is to be for
+    #[arg(long = "tls-name", value_name = "NAME", conflicts_with = "tls_cert")]
+    tls_names: Vec<String>,
+    /// A certificate that somebody else makes and renews, instead of the Secret
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// Its key
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// Who vouches for it, if the controller is to tell the API server
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_ca: Option<PathBuf>,
+    /// The Lease whose holder does what only one replica may
+    #[arg(long, value_name = "NAME", default_value = "divvy-controller")]
+    lease: String,
+    /// For how many seconds a silent holder is waited for
+    #[arg(long, value_name = "SECONDS", default_value_t = lease::LENGTH.as_secs(), value_parser = clap::value_parser!(u64).range(3..))]
+    lease_seconds: u64,
+    /// What this replica is called in the Lease; the host's name otherwise
+    #[arg(long, value_name = "NAME")]
+    identity: Option<String>,
+    /// Takes any part of a GPU, not only a sixteenth and eighths
+    #[arg(long)]
+    any_fraction: bool,
+    /// Serves plain nvidia.com/gpu requests too; not while NVIDIA's device plugin does
+    #[arg(long)]
+    nvidia_gpu: bool,
+    /// For how many seconds a replica that is to end goes on answering, until nobody sends to it any more
+    #[arg(long, value_name = "SECONDS", default_value_t = 5)]
+    drain_seconds: u64,
+    /// Prints the MutatingWebhookConfiguration, and ends
+    #[arg(long)]
+    print_webhook: bool,
+    /// Prints it for all namespaces, not only those with the label divvy.dev/inject=enabled
+    #[arg(long, requires = "print_webhook")]
+    all_namespaces: bool,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ControllerError {
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
+    #[error("{address}")]
+    Listen {
+        address: SocketAddr,
+        #[source]
+        error: io::Error,
+    },
+    #[error("signals cannot be waited for")]
+    Signals(#[source] io::Error),
+    #[error("TLS cannot be served")]
+    Tls(#[from] rustls::Error),
+    #[error("the configuration cannot be printed")]
+    Print(#[source] io::Error),
+}
+
+/// Runs until it is told to end by SIGTERM or SIGINT, and then until what was asked has been answered.
+///
+/// # Errors
+/// No cluster is known, or an address is taken. What fails later is logged, and tried again.
+pub async fn run(args: Args) -> Result<(), ControllerError> {
+    if args.print_webhook {
+        return print(&args);
+    }
+    let client = cluster::client().await?;
+    let namespace = args.namespace.clone();
+    let namespace = namespace.unwrap_or_else(|| client.default_namespace().to_owned());
+    let (door, address) = listen(args.listen).await?;
+    let (health, health_address) = listen(args.health_listen).await?;
+    info!(%address, health = %health_address, namespace, "listening");
+
+    let (stop, stopped) = watch::channel(false);
+    let (leads, leading) = watch::channel(false);
+    let bell = watch::Sender::new(0);
+    let ready = Arc::new(health::Ready::default());
+    let shown = Arc::new(server::Shown::default());
+    let owner = Arc::new(owner::Owner::default());
+    let known = Arc::new(inventory::Known::default());
+    let mut tasks = JoinSet::new();
+    let seen = Arc::new(world::Seen::watch(&client, &bell, &mut tasks));
+
+    let router = health::router(Arc::clone(&ready));
+    tasks.spawn(async move {
+        if let Err(error) = axum::serve(health, router).await {
+            tracing::error!(%error, "health is no longer told");
+        }
+    });
+    let keeper = tls::Keeper {
+        client: client.clone(),
+        place: place(&args, &namespace),
+        names: names(&args, &namespace),
+        configuration: args.webhook.clone(),
+        owner: Arc::clone(&owner),
+        shown: Arc::clone(&shown),
+        ready: Arc::clone(&ready),
+    };
+    tasks.spawn(keeper.keep());
+    tasks.spawn(note(
+        Arc::clone(&seen),
+        Arc::clone(&known),
+        bell.subscribe(),
+        Arc::clone(&ready),
+    ));
+    let identity = args.identity.clone().unwrap_or_else(host);
+    let work = reconcile::Work {
+        client: client.clone(),
+        seen: Arc::clone(&seen),
+        known: Arc::clone(&known),
+        owner: Arc::clone(&owner),
+        identity: identity.clone(),
+        nvidia_gpu: args.nvidia_gpu,
+    };
+    tasks.spawn(reconcile::lead(work, bell.clone(), leading));
+    let terms = lease::Terms {
+        namespace,
+        name: args.lease.clone(),
+        me: identity,
+        length: Duration::from_secs(args.lease_seconds),
+    };
+    let lease = tokio::spawn(lease::keep(client.clone(), terms, leads, stopped.clone()));
+    let webhook = webhook::Webhook {
+        known,
+        templates: templates::Templates {
+            client,
+            seen: seen.templates.clone(),
+            owner,
+        },
+        steps: match args.any_fraction {
+            true => Steps::Any,
+            false => Steps::Eighths,
+        },
+    };
+    let (close, closed) = watch::channel(false);
+    let serving = tokio::spawn(server::serve(door, shown, Arc::new(webhook), closed));
+
+    told_to_end().await?;
+    info!("ending");
+    ready.leave();
+    // Whoever is behind the Service learns of it a little later, and sends until then.
+    stop.send_replace(true);
+    sleep(Duration::from_secs(args.drain_seconds)).await;
+    close.send_replace(true);
+    // A task that panicked has said so.
+    let served = serving.await.unwrap_or(Ok(()));
+    let _ = lease.await;
+    tasks.shutdown().await;
+    Ok(served?)
+}
+
+fn print(args: &Args) -> Result<(), ControllerError> {
+    let registration = Registration {
+        name: &args.webhook,
+        namespace: args.namespace.as_deref().unwrap_or(cluster::NAMESPACE),
+        service: &args.service,
+        all_namespaces: args.all_namespaces,
+    };
+    let text = yaml_serde::to_string(&registration.object());
+    let text = text.map_err(|error| ControllerError::Print(io::Error::other(error)))?;
+    io::stdout()
+        .write_all(text.as_bytes())
+        .map_err(ControllerError::Print)
+}
+
+async fn listen(address: SocketAddr) -> Result<(TcpListener, SocketAddr), ControllerError> {
+    let failed = |error| ControllerError::Listen { address, error };
+    let listener = TcpListener::bind(address).await.map_err(failed)?;
+    let bound = listener.local_addr().map_err(failed)?;
+    Ok((listener, bound))
+}
+
+fn place(args: &Args, namespace: &str) -> Place {
+    match (&args.tls_cert, &args.tls_key) {
+        (Some(certificate), Some(key)) => Place::Files {
+            certificate: certificate.clone(),
+            key: key.clone(),
+            bundle: args.tls_ca.clone(),
+        },
+        _ => Place::Secret {
+            namespace: namespace.to_owned(),
+            name: args.tls_secret.clone(),
+        },
+    }
+}
+
+/// As the API server calls a Service's pods, and what else was wanted.
+fn names(args: &Args, namespace: &str) -> Vec<String> {
+    let service = format!("{}.{namespace}.svc", args.service);
+    std::iter::once(service)
+        .chain(args.tls_names.iter().cloned())
+        .collect()
+}
+
+/// A pod's host is called as the pod is, after a restart of its container as well.
+fn host() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname");
+    name.map_or_else(
+        |_| "divvy-controller".to_owned(),
+        |name| name.trim().to_owned(),
+    )
+}
+
+/// Keeps what is known of the cluster's GPUs up to what is published.
+async fn note(
+    seen: Arc<world::Seen>,
+    known: Arc<inventory::Known>,
+    mut rung: watch::Receiver<u64>,
+    ready: Arc<health::Ready>,
+) {
+    seen.complete().await;
+    loop {
+        rung.mark_unchanged();
+        let published = seen.slices.state();
+        known.see(
+            Instant::now(),
+            &inventory_of(published.iter().map(AsRef::as_ref)),
+        );
+        ready.cluster();
+        tokio::select! {
+            () = sleep(NOTES) => {}
+            rung = rung.changed() => if rung.is_err() { return },
+        }
+    }
+}
+
+async fn told_to_end() -> Result<(), ControllerError> {
+    let mut terminate = signal(SignalKind::terminate()).map_err(ControllerError::Signals)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(ControllerError::Signals)?;
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    Ok(())
+}

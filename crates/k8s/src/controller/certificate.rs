@@ -1,0 +1,238 @@
+//! The webhook's certificate: made here, and judged as a client would.
+//!
+//! An authority of its own signs one certificate and is then gone: its key is never written anywhere, so nobody can sign another. A
+//! renewal is another authority; the bundle has the one before it too, for as long as some replica may still show what that signed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::civil::Date;
+use jiff::{Timestamp, ToSpan as _};
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, date_time_ymd,
+};
+use rustls::RootCertStore;
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::ServerCertVerifier as _;
+use rustls::crypto::ring::default_provider;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::sign::CertifiedKey;
+
+/// How long a certificate is good for. It is renewed long before, by nobody's hand.
+const DAYS: i64 = 365;
+/// A certificate that is good for less than this is renewed.
+pub const MARGIN: Duration = Duration::from_secs(30 * 24 * 3600);
+
+/// What a webhook shows, and what vouches for it. All of it is PEM.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// The authorities that clients are to trust.
+    pub bundle: String,
+    pub certificate: String,
+    pub key: String,
+}
+
+/// Why an identity does not do.
+#[derive(Debug, thiserror::Error)]
+pub enum Unfit {
+    #[error("the certificate, its key or its authorities are not readable PEM: {0}")]
+    Pem(String),
+    #[error("the key does not belong to the certificate, or is of no kind that is known")]
+    Key(#[source] rustls::Error),
+    #[error("no client would take the certificate for `{name}`")]
+    Refused {
+        name: String,
+        #[source]
+        error: rustls::Error,
+    },
+}
+
+impl Identity {
+    /// A new one for these names, good from yesterday on.
+    ///
+    /// # Errors
+    /// There is no randomness, or a name is none that a certificate can have.
+    pub fn new(names: &[String], today: Date) -> Result<Self, rcgen::Error> {
+        let begins = today.saturating_sub(1.day());
+        let ends = today.saturating_add(DAYS.days());
+        let mut authority = CertificateParams::new(Vec::new())?;
+        let name = format!("divvy webhook authority of {today}");
+        authority.distinguished_name.push(DnType::CommonName, name);
+        authority.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        authority.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+        // A day more than what it signs, so that it never is what runs out first.
+        lasts(&mut authority, begins, ends.saturating_add(1.day()));
+        let authority_key = KeyPair::generate()?;
+        let bundle = authority.self_signed(&authority_key)?.pem();
+
+        let mut leaf = CertificateParams::new(names)?;
+        leaf.distinguished_name
+            .push(DnType::CommonName, "divvy webhook");
+        leaf.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        leaf.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        leaf.use_authority_key_identifier_extension = true;
+        lasts(&mut leaf, begins, ends);
+        let key = KeyPair::generate()?;
+        let issuer = Issuer::new(authority, authority_key);
+        Ok(Self {
+            bundle,
+            certificate: leaf.signed_by(&key, &issuer)?.pem(),
+            key: key.serialize_pem(),
+        })
+    }
+
+    /// The same with the newest authority of another behind its own, so that both are trusted.
+    #[must_use]
+    pub fn after(mut self, other: &Self) -> Self {
+        const END: &str = "-----END CERTIFICATE-----";
+        if let Some((first, _)) = other.bundle.split_once(END)
+            && !self.bundle.contains(first.trim())
+        {
+            self.bundle = format!("{}\n{}{END}\n", self.bundle.trim_end(), first.trim_start());
+        }
+        self
+    }
+
+    /// What a server shows of it.
+    ///
+    /// # Errors
+    /// It is not readable, or the key is another's.
+    pub fn certified(&self) -> Result<CertifiedKey, Unfit> {
+        let chain = certificates(&self.certificate)?;
+        let key = PrivateKeyDer::from_pem_slice(self.key.as_bytes())
+            .map_err(|error| Unfit::Pem(error.to_string()))?;
+        CertifiedKey::from_der(chain, key, &default_provider()).map_err(Unfit::Key)
+    }
+
+    /// Whether a client that trusts the bundle takes it for this name at a time.
+    ///
+    /// # Errors
+    /// It does not, or it is not readable.
+    pub fn serves(&self, name: &str, at: Timestamp) -> Result<(), Unfit> {
+        let certified = self.certified()?;
+        let mut roots = RootCertStore::empty();
+        for root in certificates(&self.bundle)? {
+            roots
+                .add(root)
+                .map_err(|error| Unfit::Pem(error.to_string()))?;
+        }
+        let refused = |error| Unfit::Refused {
+            name: name.to_owned(),
+            error,
+        };
+        let provider = Arc::new(default_provider());
+        let verifier =
+            WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build();
+        let verifier = verifier.map_err(|error| Unfit::Pem(error.to_string()))?;
+        let server = ServerName::try_from(name.to_owned());
+        let server = server.map_err(|error| Unfit::Pem(error.to_string()))?;
+        let (own, between) = certified
+            .cert
+            .split_first()
+            .ok_or_else(|| Unfit::Pem("nothing".into()))?;
+        let seconds = u64::try_from(at.as_second()).unwrap_or(0);
+        let at = UnixTime::since_unix_epoch(Duration::from_secs(seconds));
+        let verified = verifier.verify_server_cert(own, between, &server, &[], at);
+        verified.map(drop).map_err(refused)
+    }
+}
+
+fn certificates(pem: &str) -> Result<Vec<CertificateDer<'static>>, Unfit> {
+    let all = CertificateDer::pem_slice_iter(pem.as_bytes());
+    all.collect::<Result<_, _>>()
+        .map_err(|error| Unfit::Pem(error.to_string()))
+}
+
+fn lasts(params: &mut CertificateParams, begins: Date, ends: Date) {
+    let of = |date: Date| {
+        let part = |number: i8| u8::try_from(number).unwrap_or(1);
+        date_time_ymd(date.year().into(), part(date.month()), part(date.day()))
+    };
+    params.not_before = of(begins);
+    params.not_after = of(ends);
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::civil::date;
+
+    use super::*;
+
+    const NAME: &str = "divvy-webhook.divvy-system.svc";
+
+    fn on(day: Date) -> Timestamp {
+        day.to_zoned(jiff::tz::TimeZone::UTC).unwrap().timestamp()
+    }
+
+    fn identity() -> Identity {
+        Identity::new(&[NAME.to_owned()], date(2026, 11, 21)).unwrap()
+    }
+
+    #[test]
+    fn it_is_taken_for_its_name_and_its_year_and_for_nothing_else() {
+        let identity = identity();
+        identity.serves(NAME, on(date(2026, 11, 21))).unwrap();
+        identity.serves(NAME, on(date(2027, 11, 20))).unwrap();
+        for (name, day) in [
+            ("other.divvy-system.svc", date(2026, 11, 22)),
+            (NAME, date(2027, 11, 22)),
+            (NAME, date(2026, 11, 19)),
+        ] {
+            assert!(
+                matches!(identity.serves(name, on(day)), Err(Unfit::Refused { .. })),
+                "{name} {day}"
+            );
+        }
+    }
+
+    #[test]
+    fn anothers_authority_or_key_does_not_do() {
+        let (one, two) = (identity(), identity());
+        let now = on(date(2026, 11, 22));
+        let unsigned = Identity {
+            bundle: two.bundle.clone(),
+            ..one.clone()
+        };
+        assert!(matches!(
+            unsigned.serves(NAME, now),
+            Err(Unfit::Refused { .. })
+        ));
+        let stolen = Identity {
+            key: two.key,
+            ..one.clone()
+        };
+        assert!(matches!(stolen.serves(NAME, now), Err(Unfit::Key(_))));
+        let broken = Identity {
+            certificate: "none".into(),
+            ..one
+        };
+        assert!(broken.serves(NAME, now).is_err());
+    }
+
+    #[test]
+    fn a_renewals_bundle_vouches_for_both_and_holds_no_third() {
+        let (first, second, third) = (identity(), identity(), identity());
+        let now = on(date(2026, 11, 22));
+        let second = second.after(&first);
+        second.serves(NAME, now).unwrap();
+        let shown_still = Identity {
+            bundle: second.bundle.clone(),
+            ..first.clone()
+        };
+        shown_still.serves(NAME, now).unwrap();
+        let third = third.after(&second);
+        assert_eq!(third.bundle.matches("BEGIN CERTIFICATE").count(), 2);
+        let shown_still = Identity {
+            bundle: third.bundle.clone(),
+            ..second
+        };
+        shown_still.serves(NAME, now).unwrap();
+        let gone = Identity {
+            bundle: third.bundle,
+            ..first
+        };
+        assert!(gone.serves(NAME, now).is_err());
+    }
+}

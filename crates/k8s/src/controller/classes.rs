@@ -1,0 +1,221 @@
+//! Device classes: one for parts and whole GPUs, one for each MIG profile that the cluster has.
+//!
+//! What each of them says is `slices`'; here is which of them are written and which removed. A class goes when its profile is no longer
+//! offered and no claim names it.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::resource::v1::{
+    DeviceClass, DeviceRequest, ResourceClaim, ResourceClaimTemplate,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::api::{Api, DeleteParams, Patch, PatchParams};
+use kube::{Client, Resource as _, ResourceExt as _};
+
+use crate::cluster::{MANAGED_BY, is_missing};
+
+const MANAGER: &str = "divvy-controller";
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Step {
+    Write(Box<DeviceClass>),
+    Remove(String),
+    /// Somebody else's, by a name that is to be ours.
+    Leave(String),
+}
+
+/// What to do about the classes that there are.
+pub fn steps<'c>(
+    there: impl IntoIterator<Item = &'c DeviceClass>,
+    wanted: Vec<DeviceClass>,
+    named: &BTreeSet<String>,
+    owner: Option<&OwnerReference>,
+) -> Vec<Step> {
+    let there: Vec<&DeviceClass> = there.into_iter().collect();
+    let mut steps = Vec::new();
+    let mut names = BTreeSet::new();
+    for mut class in wanted {
+        class.meta_mut().owner_references = owner.map(|owner| vec![owner.clone()]);
+        let name = class.name_any();
+        names.insert(name.clone());
+        match there.iter().find(|one| one.name_any() == name) {
+            Some(one) if !is_ours(one) => steps.push(Step::Leave(name)),
+            Some(one) if one.spec == class.spec && owned(one, owner) => {}
+            _ => steps.push(Step::Write(Box::new(class))),
+        }
+    }
+    let others = there.iter().filter(|one| is_ours(one));
+    let others = others.map(|one| one.name_any());
+    steps.extend(
+        others
+            .filter(|name| !names.contains(name) && !named.contains(name))
+            .map(Step::Remove),
+    );
+    steps
+}
+
+fn is_ours(class: &DeviceClass) -> bool {
+    let (key, value) = MANAGED_BY;
+    class.labels().get(key).is_some_and(|found| found == value)
+}
+
+fn owned(class: &DeviceClass, owner: Option<&OwnerReference>) -> bool {
+    owner.is_none_or(|owner| {
+        class
+            .owner_references()
+            .iter()
+            .any(|one| one.uid == owner.uid)
+    })
+}
+
+/// The classes that claims and templates name.
+pub fn named<'c>(
+    claims: impl IntoIterator<Item = &'c ResourceClaim>,
+    templates: impl IntoIterator<Item = &'c ResourceClaimTemplate>,
+) -> BTreeSet<String> {
+    let claims = claims.into_iter().map(|claim| &claim.spec);
+    let templates = templates.into_iter().map(|template| &template.spec.spec);
+    let devices = claims
+        .chain(templates)
+        .filter_map(|spec| spec.devices.as_ref());
+    devices
+        .flat_map(|devices| devices.requests.iter().flatten())
+        .flat_map(classes_of)
+        .collect()
+}
+
+fn classes_of(request: &DeviceRequest) -> Vec<String> {
+    let exactly = request
+        .exactly
+        .iter()
+        .map(|exactly| exactly.device_class_name.clone());
+    let either = request.first_available.iter().flatten();
+    exactly
+        .chain(either.map(|one| one.device_class_name.clone()))
+        .collect()
+}
+
+impl Step {
+    /// # Errors
+    /// A call failed.
+    pub async fn run(&self, client: &Client) -> Result<(), kube::Error> {
+        let api: Api<DeviceClass> = Api::all(client.clone());
+        match self {
+            Self::Write(class) => {
+                let name = class.name_any();
+                tracing::info!(class = name, "written");
+                let params = PatchParams::apply(MANAGER).force();
+                api.patch(&name, &params, &Patch::Apply(class))
+                    .await
+                    .map(drop)
+            }
+            Self::Remove(name) => {
+                tracing::info!(class = name, "removed: nothing is offered in it");
+                match api.delete(name, &DeleteParams::default()).await {
+                    Err(error) if !is_missing(&error) => Err(error),
+                    _ => Ok(()),
+                }
+            }
+            Self::Leave(name) => {
+                tracing::warn!(
+                    class = name,
+                    "this DeviceClass is not Divvy's: delete it, and it is made"
+                );
+                Ok(())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use divvy_core::units::Bytes;
+    use serde_json::json;
+
+    use super::*;
+    use crate::claim::Inventory;
+    use crate::slices::classes;
+
+    fn wanted(profiles: &[&str]) -> Vec<DeviceClass> {
+        let profiles = profiles
+            .iter()
+            .map(|name| (name.parse().unwrap(), Bytes::gib(9)));
+        let inventory = Inventory {
+            profiles: profiles.collect(),
+            ..Inventory::default()
+        };
+        classes(&inventory, false)
+    }
+
+    fn owner() -> OwnerReference {
+        OwnerReference {
+            uid: "chart".into(),
+            ..OwnerReference::default()
+        }
+    }
+
+    /// As the first run of a controller leaves them.
+    fn written(profiles: &[&str]) -> Vec<DeviceClass> {
+        let steps = steps([], wanted(profiles), &BTreeSet::new(), Some(&owner()));
+        let written = steps.into_iter().map(|step| match step {
+            Step::Write(class) => *class,
+            other => panic!("{other:?}"),
+        });
+        written.collect()
+    }
+
+    #[test]
+    fn what_is_as_it_should_be_is_left() {
+        let there = written(&["1g.10gb"]);
+        assert_eq!(there.len(), 2);
+        assert_eq!(
+            steps(
+                &there,
+                wanted(&["1g.10gb"]),
+                &BTreeSet::new(),
+                Some(&owner())
+            ),
+            []
+        );
+    }
+
+    #[test]
+    fn what_was_changed_or_belongs_to_no_chart_is_written_again() {
+        let mut there = written(&[]);
+        there[0].spec.selectors = None;
+        let again = steps(&there, wanted(&[]), &BTreeSet::new(), Some(&owner()));
+        assert!(matches!(&again[..], [Step::Write(_)]), "{again:?}");
+        let mut there = written(&[]);
+        there[0].metadata.owner_references = None;
+        let again = steps(&there, wanted(&[]), &BTreeSet::new(), Some(&owner()));
+        assert!(matches!(&again[..], [Step::Write(_)]), "{again:?}");
+    }
+
+    #[test]
+    fn a_profile_that_is_gone_goes_once_no_claim_names_it() {
+        let there = written(&["1g.10gb"]);
+        let claim: ResourceClaim = serde_json::from_value(json!({
+            "metadata": { "name": "c" },
+            "spec": { "devices": { "requests": [{ "name": "r", "firstAvailable": [
+                { "name": "a", "deviceClassName": "mig-1g-10gb.gpu.divvy.dev" },
+            ] }] } },
+        }))
+        .unwrap();
+        let named = named([&claim], []);
+        assert_eq!(steps(&there, wanted(&[]), &named, Some(&owner())), []);
+        assert_eq!(
+            steps(&there, wanted(&[]), &BTreeSet::new(), Some(&owner())),
+            [Step::Remove("mig-1g-10gb.gpu.divvy.dev".into())]
+        );
+    }
+
+    #[test]
+    fn somebody_elses_class_is_neither_written_nor_removed() {
+        let mut there = written(&["1g.10gb"]);
+        for class in &mut there {
+            class.metadata.labels = None;
+        }
+        let left = steps(&there, wanted(&[]), &BTreeSet::new(), Some(&owner()));
+        assert_eq!(left, [Step::Leave("fraction.gpu.divvy.dev".into())]);
+    }
+}

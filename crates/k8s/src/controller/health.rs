@@ -1,0 +1,65 @@
+//! What kubelet asks of the controller: whether it lives, and whether the API server may be sent to it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::routing::get;
+
+/// What has to be for this replica to be asked.
+#[derive(Debug, Default)]
+pub struct Ready {
+    certificate: AtomicBool,
+    cluster: AtomicBool,
+    leaving: AtomicBool,
+    said: AtomicBool,
+}
+
+impl Ready {
+    /// A certificate is shown that the API server was told to trust.
+    pub fn certificate(&self, is: bool) {
+        self.certificate.store(is, Ordering::Release);
+        self.say();
+    }
+
+    /// What nodes publish, and which templates there are, has been seen.
+    pub fn cluster(&self) {
+        self.cluster.store(true, Ordering::Release);
+        self.say();
+    }
+
+    /// Nothing more is to be sent here.
+    pub fn leave(&self) {
+        self.leaving.store(true, Ordering::Release);
+    }
+
+    fn say(&self) {
+        if self.lacks().is_none() && !self.said.swap(true, Ordering::AcqRel) {
+            tracing::info!("ready");
+        }
+    }
+
+    /// What is lacking, in words.
+    fn lacks(&self) -> Option<&'static str> {
+        let is = |flag: &AtomicBool| flag.load(Ordering::Acquire);
+        match () {
+            () if is(&self.leaving) => Some("this replica is leaving\n"),
+            () if !is(&self.cluster) => Some("what the nodes publish has not been seen yet\n"),
+            () if !is(&self.certificate) => {
+                Some("no certificate is shown that the API server trusts\n")
+            }
+            () => None,
+        }
+    }
+}
+
+pub fn router(ready: Arc<Ready>) -> Router {
+    let readyz = async |State(ready): State<Arc<Ready>>| match ready.lacks() {
+        None => (StatusCode::OK, "ok\n"),
+        Some(lacks) => (StatusCode::SERVICE_UNAVAILABLE, lacks),
+    };
+    let router = Router::new().route("/healthz", get(async || "ok\n"));
+    router.route("/readyz", get(readyz)).with_state(ready)
+}

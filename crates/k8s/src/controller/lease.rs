@@ -1,0 +1,227 @@
+//! Who of the replicas does what only one may: the holder of a Lease.
+//!
+//! Times of others count for nothing: a Lease has expired when nobody has renewed it for its whole length on this replica's own clock. What
+//! the holder does is harmless when two do it for a moment, since every step is made against a version; the Lease saves work, not data.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use kube::Client;
+use kube::api::{Api, PostParams};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, timeout};
+use tracing::{info, warn};
+
+use crate::cluster::{is_conflict, is_missing, is_there_already, said};
+
+/// As client-go has them: a Lease of 15 s is renewed every 2 s, and given up when that has not worked for 10 s.
+pub const LENGTH: Duration = Duration::from_secs(15);
+const RENEWS: u32 = 15 / 2;
+
+#[derive(Clone, Debug)]
+pub struct Terms {
+    pub namespace: String,
+    pub name: String,
+    /// Nobody else has it, and a restart of the same replica has it again.
+    pub me: String,
+    pub length: Duration,
+}
+
+/// What to do about a Lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Move {
+    Take,
+    Renew,
+    Wait,
+}
+
+/// By who holds it, and for how long nothing has been heard of them.
+fn next(lease: &LeaseSpec, silent: Duration, me: &str) -> Move {
+    let length = lease
+        .lease_duration_seconds
+        .and_then(|seconds| u64::try_from(seconds).ok());
+    let length = length.map_or(LENGTH, Duration::from_secs);
+    match lease.holder_identity.as_deref() {
+        Some(holder) if holder == me => Move::Renew,
+        None | Some("") => Move::Take,
+        Some(_) if silent >= length => Move::Take,
+        Some(_) => Move::Wait,
+    }
+}
+
+/// Says over `leads` whether this replica leads, until it is told to stop; then the Lease is given back.
+pub async fn keep(
+    client: Client,
+    terms: Terms,
+    leads: watch::Sender<bool>,
+    mut stop: watch::Receiver<bool>,
+) {
+    let api: Api<Lease> = Api::namespaced(client, &terms.namespace);
+    let mut seen: Option<(LeaseSpec, Instant)> = None;
+    let mut renewed = Instant::now();
+    while !*stop.borrow() {
+        // A call that hangs must not outlive the Lease.
+        let tried = timeout(terms.length / 3, attempt(&api, &terms, &mut seen)).await;
+        let now = Instant::now();
+        match tried {
+            Ok(Ok(true)) => {
+                renewed = now;
+                set(&leads, true, &terms);
+            }
+            Ok(Ok(false)) => set(&leads, false, &terms),
+            Ok(Err(error)) => warn!(
+                lease = terms.name,
+                error = said(&error),
+                "the Lease could not be had"
+            ),
+            Err(_) => warn!(
+                lease = terms.name,
+                "the API server does not answer about the Lease"
+            ),
+        }
+        if now.duration_since(renewed) >= terms.length * 2 / 3 {
+            set(&leads, false, &terms);
+        }
+        tokio::select! {
+            () = sleep(terms.length / RENEWS) => {}
+            _ = stop.changed() => {}
+        }
+    }
+    if *leads.borrow() {
+        set(&leads, false, &terms);
+        if let Err(error) = give_back(&api, &terms).await {
+            warn!(
+                lease = terms.name,
+                error = said(&error),
+                "the Lease could not be given back"
+            );
+        }
+    }
+}
+
+fn set(leads: &watch::Sender<bool>, now: bool, terms: &Terms) {
+    let changed = leads.send_if_modified(|led| std::mem::replace(led, now) != now);
+    if changed {
+        info!(
+            lease = terms.name,
+            identity = terms.me,
+            leads = now,
+            "leadership"
+        );
+    }
+}
+
+/// Whether the Lease is ours after this.
+async fn attempt(
+    api: &Api<Lease>,
+    terms: &Terms,
+    seen: &mut Option<(LeaseSpec, Instant)>,
+) -> Result<bool, kube::Error> {
+    let there = match api.get(&terms.name).await {
+        Ok(lease) => Some(lease),
+        Err(error) if is_missing(&error) => None,
+        Err(error) => return Err(error),
+    };
+    let now = Instant::now();
+    let written = match there {
+        None => {
+            let mut lease = Lease::default();
+            lease.metadata.name = Some(terms.name.clone());
+            lease.spec = Some(ours(&LeaseSpec::default(), terms));
+            api.create(&PostParams::default(), &lease).await
+        }
+        Some(mut lease) => {
+            let spec = lease.spec.unwrap_or_default();
+            let since = match seen {
+                Some((before, since)) if *before == spec => *since,
+                _ => now,
+            };
+            *seen = Some((spec.clone(), since));
+            if next(&spec, now.duration_since(since), &terms.me) == Move::Wait {
+                return Ok(false);
+            }
+            lease.spec = Some(ours(&spec, terms));
+            api.replace(&terms.name, &PostParams::default(), &lease)
+                .await
+        }
+    };
+    match written {
+        Ok(_) => Ok(true),
+        // Somebody was faster.
+        Err(error) if is_conflict(&error) || is_there_already(&error) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+fn ours(before: &LeaseSpec, terms: &Terms) -> LeaseSpec {
+    let now = MicroTime(Timestamp::now());
+    let mine = before.holder_identity.as_deref() == Some(terms.me.as_str());
+    LeaseSpec {
+        holder_identity: Some(terms.me.clone()),
+        lease_duration_seconds: i32::try_from(terms.length.as_secs()).ok(),
+        renew_time: Some(now.clone()),
+        acquire_time: match mine {
+            true => before.acquire_time.clone(),
+            false => Some(now),
+        },
+        lease_transitions: match mine {
+            true => before.lease_transitions,
+            false => Some(before.lease_transitions.unwrap_or(0).saturating_add(1)),
+        },
+        ..before.clone()
+    }
+}
+
+async fn give_back(api: &Api<Lease>, terms: &Terms) -> Result<(), kube::Error> {
+    let mut lease = api.get(&terms.name).await?;
+    let spec = lease.spec.get_or_insert_default();
+    if spec.holder_identity.as_deref() == Some(terms.me.as_str()) {
+        spec.holder_identity = None;
+        api.replace(&terms.name, &PostParams::default(), &lease)
+            .await?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn held_by(holder: Option<&str>) -> LeaseSpec {
+        LeaseSpec {
+            holder_identity: holder.map(str::to_owned),
+            lease_duration_seconds: Some(15),
+            ..LeaseSpec::default()
+        }
+    }
+
+    #[test]
+    fn a_lease_is_taken_when_it_is_free_or_its_holder_silent_and_never_from_one_who_speaks() {
+        let seconds = Duration::from_secs;
+        assert_eq!(next(&held_by(None), seconds(0), "a"), Move::Take);
+        assert_eq!(next(&held_by(Some("")), seconds(0), "a"), Move::Take);
+        assert_eq!(next(&held_by(Some("b")), seconds(14), "a"), Move::Wait);
+        assert_eq!(next(&held_by(Some("b")), seconds(15), "a"), Move::Take);
+        assert_eq!(next(&held_by(Some("a")), seconds(99), "a"), Move::Renew);
+    }
+
+    #[test]
+    fn a_change_of_hands_is_counted_and_a_renewal_is_not() {
+        let terms = Terms {
+            namespace: "n".into(),
+            name: "l".into(),
+            me: "a".into(),
+            length: LENGTH,
+        };
+        let taken = ours(&held_by(Some("b")), &terms);
+        assert_eq!(
+            (taken.lease_transitions, taken.lease_duration_seconds),
+            (Some(1), Some(15))
+        );
+        let renewed = ours(&taken, &terms);
+        assert_eq!(renewed.lease_transitions, Some(1));
+        assert_eq!(renewed.acquire_time, taken.acquire_time);
+    }
+}

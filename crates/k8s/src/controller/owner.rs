@@ -1,0 +1,38 @@
+//! Whom what Divvy makes in the cluster belongs to: the webhook's configuration, which is the chart's. When that goes, the rest follows.
+
+use std::sync::RwLock;
+
+use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+
+/// Nobody, until the configuration has been seen.
+#[derive(Debug, Default)]
+pub struct Owner(RwLock<Option<OwnerReference>>);
+
+impl Owner {
+    pub fn is(&self, configuration: &MutatingWebhookConfiguration) {
+        let metadata = &configuration.metadata;
+        let (Some(name), Some(uid)) = (metadata.name.clone(), metadata.uid.clone()) else {
+            return;
+        };
+        let reference = OwnerReference {
+            api_version: "admissionregistration.k8s.io/v1".to_owned(),
+            kind: "MutatingWebhookConfiguration".to_owned(),
+            name,
+            uid,
+            ..OwnerReference::default()
+        };
+        *self
+            .0
+            .write()
+            .unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(reference);
+    }
+
+    pub fn reference(&self) -> Option<OwnerReference> {
+        let owner = self
+            .0
+            .read()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        owner.clone()
+    }
+}

@@ -1,0 +1,398 @@
+//! Why a pod waits for its GPU, in words for an event of the pod.
+//!
+//! Whose pods hold what is said of the pod's own namespace; of others it is said how many.
+
+use std::collections::BTreeMap;
+
+use divvy_core::units::Bytes;
+use k8s_openapi::api::resource::v1::ResourceClaim;
+
+use super::offered::{Gpu, Offered, Place};
+use super::pending::Pending;
+use crate::ask::Size;
+use crate::claim::{Inventory, Template};
+
+/// Holders that are named; an event has room for 1024 characters (`NoteLengthLimit`, events.k8s.io).
+const NAMED: usize = 5;
+
+/// `None` where the GPUs are not what it waits for, as far as can be seen.
+pub fn why(
+    pod: &Pending,
+    claim: Option<&ResourceClaim>,
+    offered: &Offered,
+    inventory: &Inventory,
+) -> Option<String> {
+    if pod.asked.is_empty() {
+        return None;
+    }
+    if let (None, Err(error)) = (&pod.claim, Template::of(&pod.asked, inventory)) {
+        return Some(error.to_string());
+    }
+    if !pod.has_no_place {
+        return None;
+    }
+    if offered.gpus.is_empty() && offered.places.is_empty() {
+        return Some(
+            "no node offers parts of GPUs at the moment: are the node agents running?".to_owned(),
+        );
+    }
+    let mut counts: BTreeMap<Size, usize> = BTreeMap::new();
+    for size in &pod.asked {
+        *counts.entry(*size).or_default() += 1;
+    }
+    let missing = counts
+        .iter()
+        .find_map(|(size, count)| lack(pod, *size, *count, offered));
+    missing.or_else(|| claim.and_then(|claim| outdated(claim, &counts, offered)))
+}
+
+/// What is lacking for so many GPUs of a size.
+fn lack(pod: &Pending, size: Size, count: usize, offered: &Offered) -> Option<String> {
+    let gpus = offered
+        .gpus
+        .iter()
+        .filter(|gpu| has_room(gpu, size))
+        .count();
+    let places = offered
+        .places
+        .iter()
+        .filter(|place| place.free && serves(place, size))
+        .count();
+    if gpus + places >= count {
+        return None;
+    }
+    let wanted = match (size, count) {
+        (Size::Whole, 1) => "a whole GPU".to_owned(),
+        (Size::Whole, count) => format!("{count} whole GPUs"),
+        (Size::Fraction(part), 1) => format!("{part} of a GPU"),
+        (Size::Fraction(part), count) => format!("{part} of each of {count} GPUs"),
+        (Size::Memory(mib), 1) => format!("{} of a GPU", Bytes::mib(mib)),
+        (Size::Memory(mib), count) => format!("{} of each of {count} GPUs", Bytes::mib(mib)),
+    };
+    let able = offered.gpus.iter().filter(|gpu| could(gpu, size));
+    let best = able.max_by_key(|gpu| (gpu.room(), std::cmp::Reverse(&gpu.device)));
+    let mut text = format!(
+        "waits for {wanted}: {} with room for it",
+        number(gpus + places)
+    );
+    match best {
+        Some(gpu) => text.push_str(&format!("; {}", described(gpu, size, &pod.namespace))),
+        None => text.push_str("; no GPU that is shared would be large enough"),
+    }
+    if let Size::Memory(mib) = size {
+        let places = offered
+            .places
+            .iter()
+            .filter(|place| serves(place, size))
+            .count();
+        if places > 0 {
+            text.push_str(&format!(
+                "; all places for MIG instances of {} or more are taken",
+                Bytes::mib(mib)
+            ));
+        }
+    }
+    Some(text)
+}
+
+fn number(gpus: usize) -> String {
+    match gpus {
+        0 => "there is no GPU".to_owned(),
+        1 => "there is one GPU".to_owned(),
+        count => format!("there are {count} GPUs"),
+    }
+}
+
+fn need(gpu: &Gpu, size: Size) -> Option<u64> {
+    let memory = gpu.memory?;
+    Some(match size {
+        Size::Whole => memory.get(),
+        Size::Fraction(part) => part.mib_of(memory.get()) << 20,
+        Size::Memory(mib) => mib << 20,
+    })
+}
+
+/// Whether it would do if it were empty.
+fn could(gpu: &Gpu, size: Size) -> bool {
+    let needed = need(gpu, size).zip(gpu.memory);
+    size == Size::Whole || needed.is_some_and(|(needed, memory)| needed <= memory.get())
+}
+
+fn has_room(gpu: &Gpu, size: Size) -> bool {
+    match size {
+        Size::Whole => gpu.is_empty(),
+        _ => !gpu.withdrawn && need(gpu, size).is_some_and(|needed| needed <= gpu.room()),
+    }
+}
+
+fn serves(place: &Place, size: Size) -> bool {
+    matches!(size, Size::Memory(mib) if place.memory >= Bytes::mib(mib))
+}
+
+/// `the most is free on node-a, gpu-1: 20GiB of 80GiB, where it needs 40GiB; team/train has 60GiB`.
+fn described(gpu: &Gpu, size: Size, namespace: &str) -> String {
+    let mut text = format!("the most is free on {}, {}", gpu.node, gpu.device);
+    if let (Some(memory), Some(needed)) = (gpu.memory, need(gpu, size)) {
+        let free = Bytes::new(gpu.room());
+        text.push_str(&format!(
+            ": {free} of {memory}, where it needs {}",
+            Bytes::new(needed)
+        ));
+    }
+    if gpu.withdrawn {
+        text.push_str("; that GPU takes nothing at the moment");
+    }
+    let own: Vec<_> = gpu
+        .held
+        .iter()
+        .filter(|held| held.namespace == namespace)
+        .collect();
+    let mut holders: Vec<String> = own
+        .iter()
+        .take(NAMED)
+        .map(|held| match gpu.memory {
+            Some(memory) => format!(
+                "{} has {}",
+                held.name,
+                Bytes::new(held.bytes.min(memory.get()))
+            ),
+            None => format!("{} has it", held.name),
+        })
+        .collect();
+    let others = gpu.held.len() - own.len().min(NAMED);
+    match others {
+        0 => {}
+        1 => holders.push("one more claim has some of it".to_owned()),
+        count => holders.push(format!("{count} more claims have some of it")),
+    }
+    if !holders.is_empty() {
+        text.push_str(&format!("; {}", holders.join(", ")));
+    }
+    text
+}
+
+/// A claim that was made before the GPUs came that have room now: it can never take them.
+fn outdated(
+    claim: &ResourceClaim,
+    counts: &BTreeMap<Size, usize>,
+    offered: &Offered,
+) -> Option<String> {
+    let requests = claim
+        .spec
+        .devices
+        .iter()
+        .flat_map(|devices| devices.requests.iter().flatten());
+    let alternatives = requests.flat_map(|request| request.first_available.iter().flatten());
+    let sizes: Vec<u64> = alternatives
+        .filter_map(|one| {
+            one.name
+                .strip_prefix("of-")?
+                .strip_suffix("mi")?
+                .parse()
+                .ok()
+        })
+        .collect();
+    if sizes.is_empty() {
+        return None;
+    }
+    let known = |gpu: &&Gpu| {
+        gpu.memory
+            .is_some_and(|memory| sizes.contains(&(memory.get() >> 20)))
+    };
+    let parts = counts
+        .iter()
+        .filter(|(size, _)| matches!(size, Size::Fraction(_)));
+    for (size, count) in parts {
+        let fitting: Vec<&Gpu> = offered
+            .gpus
+            .iter()
+            .filter(|gpu| has_room(gpu, *size))
+            .collect();
+        if fitting.iter().copied().filter(|gpu| known(gpu)).count() >= *count {
+            continue;
+        }
+        if let Some(memory) = fitting
+            .iter()
+            .find(|gpu| !known(gpu))
+            .and_then(|gpu| gpu.memory)
+        {
+            return Some(format!(
+                "its claim was made when the cluster had no GPUs of {memory}, on which there would be room: delete the pod and make it again, and the new claim takes those too"
+            ));
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::resource::v1::ResourceSlice;
+    use serde_json::{Value, json};
+
+    use super::super::offered::offered;
+    use super::*;
+    use crate::ask::Fraction;
+
+    fn part(device: &str, memory: &str) -> Value {
+        json!({
+            "name": device, "allowMultipleAllocations": true,
+            "attributes": { "type": { "string": "fraction" } },
+            "capacity": { "memory": { "value": memory } },
+        })
+    }
+
+    fn slice(devices: Value) -> ResourceSlice {
+        serde_json::from_value(json!({
+            "metadata": { "name": "a" },
+            "spec": {
+                "driver": "gpu.divvy.dev", "nodeName": "node-a", "devices": devices,
+                "pool": { "name": "node-a", "generation": 1, "resourceSliceCount": 1 },
+            },
+        }))
+        .unwrap()
+    }
+
+    fn claim(namespace: &str, pod: &str, device: &str, memory: &str) -> ResourceClaim {
+        serde_json::from_value(json!({
+            "metadata": { "name": "c", "namespace": namespace },
+            "spec": { "devices": { "requests": [
+                { "name": "gpu-0", "firstAvailable": [{ "name": "of-24576mi", "deviceClassName": "x" }] },
+            ] } },
+            "status": {
+                "reservedFor": [{ "resource": "pods", "name": pod, "uid": "u" }],
+                "allocation": { "devices": { "results": [{
+                    "driver": "gpu.divvy.dev", "pool": "node-a", "device": device, "request": "gpu-0",
+                    "consumedCapacity": { "memory": memory },
+                }] } },
+            },
+        }))
+        .unwrap()
+    }
+
+    fn half() -> Size {
+        Size::Fraction(Fraction::between_none_and_one("0.5").unwrap())
+    }
+
+    fn pod(asked: Vec<Size>) -> Pending {
+        Pending {
+            namespace: "team".into(),
+            name: "p".into(),
+            uid: "u".into(),
+            template: "divvy-abc".into(),
+            asked,
+            claim: Some("p-claim".into()),
+            has_no_place: true,
+        }
+    }
+
+    fn reason(
+        pod: &Pending,
+        own: Option<&ResourceClaim>,
+        slices: &[ResourceSlice],
+        claims: &[ResourceClaim],
+    ) -> Option<String> {
+        let inventory = crate::slices::inventory_of(slices);
+        why(pod, own, &offered(slices, claims), &inventory)
+    }
+
+    #[test]
+    fn a_full_gpu_is_told_with_its_figures_and_the_own_namespaces_holders() {
+        let slices = [slice(json!([part("gpu-0", "80Gi"), part("gpu-1", "24Gi")]))];
+        let claims = [
+            claim("team", "train", "gpu-0", "40Gi"),
+            claim("other", "secret", "gpu-0", "20Gi"),
+            claim("team", "b", "gpu-1", "20Gi"),
+        ];
+        let said = reason(&pod(vec![half()]), None, &slices, &claims).unwrap();
+        assert_eq!(
+            said,
+            "waits for 0.500 of a GPU: there is no GPU with room for it; the most is free on node-a, gpu-0: 20GiB of 80GiB, where it needs 40GiB; train has 40GiB, one more claim has some of it"
+        );
+    }
+
+    #[test]
+    fn a_pod_for_which_there_is_room_waits_for_something_else() {
+        let slices = [slice(json!([part("gpu-0", "80Gi")]))];
+        assert_eq!(reason(&pod(vec![half()]), None, &slices, &[]), None);
+        let unseen = Pending {
+            has_no_place: false,
+            ..pod(vec![half(), half()])
+        };
+        assert_eq!(
+            reason(&unseen, None, &slices, &[]),
+            None,
+            "the scheduler has not looked"
+        );
+        assert!(
+            reason(&pod(vec![half(), half()]), None, &slices, &[])
+                .unwrap()
+                .contains("each of 2 GPUs")
+        );
+    }
+
+    #[test]
+    fn a_claim_of_another_time_is_told_what_it_cannot_have() {
+        let slices = [slice(json!([part("gpu-0", "24Gi"), part("gpu-1", "80Gi")]))];
+        let old = claim("team", "p", "none", "0");
+        let full = [claim("team", "b", "gpu-0", "20Gi")];
+        let said = reason(&pod(vec![half()]), Some(&old), &slices, &full).unwrap();
+        assert!(
+            said.contains("80GiB") && said.contains("delete the pod"),
+            "{said}"
+        );
+    }
+
+    #[test]
+    fn what_the_cluster_has_lost_is_told_to_who_has_no_claim_yet() {
+        let unclaimed = Pending {
+            claim: None,
+            has_no_place: false,
+            ..pod(vec![Size::Memory(90 << 10)])
+        };
+        let slices = [slice(json!([part("gpu-0", "80Gi")]))];
+        assert!(
+            reason(&unclaimed, None, &slices, &[])
+                .unwrap()
+                .contains("80GiB")
+        );
+        assert!(
+            reason(&pod(vec![half()]), None, &[], &[])
+                .unwrap()
+                .contains("node agents")
+        );
+    }
+
+    #[test]
+    fn places_that_overlap_what_is_held_are_taken() {
+        let place = |name: &str, slices: &[u8]| {
+            let counters: BTreeMap<String, Value> = slices
+                .iter()
+                .map(|slice| (format!("m{slice}"), json!({ "value": "1" })))
+                .collect();
+            json!({
+                "name": name,
+                "attributes": { "type": { "string": "mig" }, "profile": { "string": "2g.20gb" } },
+                "capacity": { "memory": { "value": "19968Mi" } },
+                "consumesCounters": [{ "counterSet": "gpu-0", "counters": counters }],
+            })
+        };
+        let mut counted = slice(json!([]));
+        counted.spec.shared_counters = serde_json::from_value(json!([
+            { "name": "gpu-0", "counters": { "m0": { "value": "1" }, "m1": { "value": "1" }, "m2": { "value": "1" } } },
+        ]))
+        .unwrap();
+        let slices = [
+            counted,
+            slice(json!([place("a", &[0, 1]), place("b", &[1, 2])])),
+        ];
+        let waits = |claims: &[ResourceClaim]| {
+            reason(&pod(vec![Size::Memory(15_000)]), None, &slices, claims)
+        };
+        assert_eq!(waits(&[]), None);
+        let said = waits(&[claim("team", "train", "a", "0")]).unwrap();
+        assert!(
+            said.contains("MIG instances") && said.contains("are taken"),
+            "{said}"
+        );
+    }
+}

@@ -1,0 +1,183 @@
+//! What the leader keeps as it should be: device classes, claim templates, and what waiting pods are told.
+//!
+//! Level, not edge: whenever something has changed everything is looked at anew, and what is not as it should be is mended, one call at a
+//! time. A call that fails is made again next time.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::Client;
+use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use kube::runtime::reflector::ObjectRef;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout};
+use tracing::warn;
+
+use super::inventory::Known;
+use super::offered::offered;
+use super::owner::Owner;
+use super::pending::Pending;
+use super::reason::why;
+use super::world::{Bell, Seen, SeenByLeader};
+use super::{classes, templates};
+use crate::cluster::{chain, said};
+use crate::slices;
+
+/// Nothing is looked at more often than this, however much happens.
+const PAUSE: Duration = Duration::from_millis(500);
+/// And everything at least so often: time itself removes templates.
+const ROUND: Duration = Duration::from_secs(30);
+/// A pod is told another reason at most so often.
+const BETWEEN_EVENTS: Duration = Duration::from_secs(60);
+/// As events name who reports them.
+const REPORTER: &str = "gpu.divvy.dev/controller";
+
+/// What the leader works with.
+#[derive(Clone)]
+pub struct Work {
+    pub client: Client,
+    pub seen: Arc<Seen>,
+    pub known: Arc<Known>,
+    pub owner: Arc<Owner>,
+    pub identity: String,
+    /// Whether `nvidia.com/gpu` is served too.
+    pub nvidia_gpu: bool,
+}
+
+/// Works while this replica leads.
+pub async fn lead(work: Work, bell: Bell, mut leads: watch::Receiver<bool>) {
+    while leads.wait_for(|leads| *leads).await.is_ok() {
+        let mut tasks = JoinSet::new();
+        tokio::select! {
+            () = rounds(&work, &bell, &mut tasks) => {}
+            _ = leads.wait_for(|leads| !*leads) => {}
+        }
+        tasks.shutdown().await;
+    }
+}
+
+async fn rounds(work: &Work, bell: &Bell, tasks: &mut JoinSet<()>) {
+    let leaders = SeenByLeader::watch(&work.client, bell, tasks);
+    work.seen.complete().await;
+    leaders.complete().await;
+    let mut rung = bell.subscribe();
+    let reporter = Reporter {
+        controller: REPORTER.to_owned(),
+        instance: Some(work.identity.clone()),
+    };
+    let mut memory = Memory {
+        idle: templates::Idle::new(),
+        told: BTreeMap::new(),
+        recorder: Recorder::new(work.client.clone(), reporter),
+    };
+    loop {
+        rung.mark_unchanged();
+        round(work, &leaders, &mut memory).await;
+        sleep(PAUSE).await;
+        // Err says that nothing has rung.
+        let _ = timeout(ROUND, rung.changed()).await;
+    }
+}
+
+/// What is carried from one round to the next.
+struct Memory {
+    idle: templates::Idle,
+    /// What pods, by uid, were told last, and when.
+    told: BTreeMap<String, (String, Instant)>,
+    recorder: Recorder,
+}
+
+async fn round(work: &Work, leaders: &SeenByLeader, memory: &mut Memory) {
+    let (claims, templates) = (leaders.claims.state(), work.seen.templates.state());
+    let inventory = work.known.inventory();
+    let named = classes::named(
+        claims.iter().map(AsRef::as_ref),
+        templates.iter().map(AsRef::as_ref),
+    );
+    let wanted = slices::classes(&inventory, work.nvidia_gpu);
+    let there = leaders.classes.state();
+    let owner = work.owner.reference();
+    for step in classes::steps(
+        there.iter().map(AsRef::as_ref),
+        wanted,
+        &named,
+        owner.as_ref(),
+    ) {
+        if let Err(error) = step.run(&work.client).await {
+            warn!(error = said(&error), ?step, "a device class");
+        }
+    }
+    let pods = leaders.pods.state();
+    let pods: Vec<Pending> = pods.iter().filter_map(|pod| Pending::of(pod)).collect();
+    let templates = templates.iter().map(AsRef::as_ref);
+    for step in templates::steps(
+        templates,
+        &pods,
+        &inventory,
+        Timestamp::now(),
+        &mut memory.idle,
+    ) {
+        if let Err(error) = step.run(&work.client, &work.owner).await {
+            warn!(error = said(&error), ?step, "a claim template");
+        }
+    }
+    let published = work.seen.slices.state();
+    let offered = offered(
+        published.iter().map(AsRef::as_ref),
+        claims.iter().map(AsRef::as_ref),
+    );
+    memory
+        .told
+        .retain(|uid, _| pods.iter().any(|pod| pod.uid == *uid));
+    for pod in &pods {
+        let claim = pod.claim.as_ref();
+        let claim = claim.and_then(|name| {
+            leaders
+                .claims
+                .get(&ObjectRef::new(name).within(&pod.namespace))
+        });
+        if let Some(text) = why(pod, claim.as_deref(), &offered, &inventory) {
+            memory.tell(pod, text).await;
+        }
+    }
+}
+
+impl Memory {
+    async fn tell(&mut self, pod: &Pending, text: String) {
+        let now = Instant::now();
+        if let Some((told, when)) = self.told.get(&pod.uid)
+            && (*told == text || now.duration_since(*when) < BETWEEN_EVENTS)
+        {
+            return;
+        }
+        let event = Event {
+            type_: EventType::Warning,
+            reason: "WaitsForGpu".to_owned(),
+            note: Some(text.clone()),
+            action: "Scheduling".to_owned(),
+            secondary: None,
+        };
+        let regarding = ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Pod".to_owned()),
+            namespace: Some(pod.namespace.clone()),
+            name: Some(pod.name.clone()),
+            uid: Some(pod.uid.clone()),
+            ..ObjectReference::default()
+        };
+        match self.recorder.publish(&event, &regarding).await {
+            Ok(()) => {
+                self.told.insert(pod.uid.clone(), (text, now));
+            }
+            Err(error) => warn!(
+                pod = pod.name,
+                error = chain(&error),
+                "an event could not be written"
+            ),
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! One question of the API server and its answer: `admission.k8s.io/v1` AdmissionReview, as JSON. Pure.
+//!
+//! What a pod becomes is `inject`'s; here is which of its refusals is which kind of error, and what has to exist before the answer goes out.
+
+use json_patch::Patch;
+use k8s_openapi::ByteString;
+use serde_json::{Value, json};
+
+use crate::ask::{Refusal, Steps, Untouched};
+use crate::claim::{Inventory, NoTemplate, Template};
+use crate::inject::{InjectError, inject, strip_template};
+
+const VERSION: &str = "admission.k8s.io/v1";
+
+/// Why a body is no question.
+#[derive(Debug, thiserror::Error)]
+pub enum NoReview {
+    #[error("the body is no JSON: {0}")]
+    Json(#[from] serde_json::Error),
+    #[error("the body is no AdmissionReview of {VERSION}, but {kind} of {version}")]
+    Kind { kind: String, version: String },
+    #[error("the AdmissionReview has no request with an uid")]
+    NoRequest,
+}
+
+/// A question.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Question {
+    pub uid: String,
+    pub namespace: String,
+    /// `Pod train`, `Pod train-7d9f-…`: for the log.
+    pub object_name: String,
+    pub kind: String,
+    pub dry_run: bool,
+    pub object: Value,
+}
+
+/// What is answered.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Verdict {
+    pub refused: Option<Refused>,
+    pub patch: Option<Patch>,
+    pub warnings: Vec<String>,
+    /// What has to be in the question's namespace before the answer goes out.
+    pub template: Option<Template>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    pub kind: RefusedAs,
+    pub text: String,
+}
+
+/// The kinds of refusal, as the API has them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RefusedAs {
+    /// What is asked for cannot be.
+    Invalid,
+    /// It would go past its limit.
+    Forbidden,
+    /// It may be served later.
+    Unavailable,
+    /// It could be served, had a call not failed.
+    Failed,
+}
+
+impl RefusedAs {
+    fn code(self) -> (u16, &'static str) {
+        match self {
+            Self::Invalid => (422, "Invalid"),
+            Self::Forbidden => (403, "Forbidden"),
+            Self::Unavailable => (503, "ServiceUnavailable"),
+            Self::Failed => (500, "InternalError"),
+        }
+    }
+}
+
+impl Verdict {
+    pub fn refuse(kind: RefusedAs, text: String) -> Self {
+        let refused = Some(Refused { kind, text });
+        Self {
+            refused,
+            ..Self::default()
+        }
+    }
+}
+
+/// The question in a body.
+///
+/// # Errors
+/// There is none.
+pub fn question(body: &[u8]) -> Result<Question, NoReview> {
+    let mut review: Value = serde_json::from_slice(body)?;
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let (kind, version) = (text(&review["kind"]), text(&review["apiVersion"]));
+    if kind != "AdmissionReview" || version != VERSION {
+        return Err(NoReview::Kind { kind, version });
+    }
+    let request = &mut review["request"];
+    let uid = text(&request["uid"]);
+    if uid.is_empty() {
+        return Err(NoReview::NoRequest);
+    }
+    let metadata = &request["object"]["metadata"];
+    let name = metadata["name"]
+        .as_str()
+        .or(metadata["generateName"].as_str());
+    let kind = text(&request["kind"]["kind"]);
+    Ok(Question {
+        object_name: format!("{kind} {}", name.unwrap_or("without a name")),
+        uid,
+        namespace: text(&request["namespace"]),
+        kind,
+        dry_run: request["dryRun"] == true,
+        object: request["object"].take(),
+    })
+}
+
+/// What to answer, before anything is made.
+pub fn judge(question: &Question, inventory: &Inventory, steps: Steps) -> Verdict {
+    match question.kind.as_str() {
+        "Pod" => judge_pod(&question.object, inventory, steps),
+        _ => judge_template(&question.object, &question.kind, steps),
+    }
+}
+
+fn judge_pod(pod: &Value, inventory: &Inventory, steps: Steps) -> Verdict {
+    match inject(pod, inventory, steps) {
+        Ok(Ok(injection)) => Verdict {
+            refused: None,
+            patch: Some(injection.patch),
+            warnings: injection.warnings,
+            template: Some(injection.template),
+        },
+        Ok(Err(Untouched::Unmarked | Untouched::Scheduler(_) | Untouched::Done)) => {
+            Verdict::default()
+        }
+        Err(error) => Verdict::refuse(kind_of(&error), error.to_string()),
+    }
+}
+
+fn judge_template(object: &Value, kind: &str, steps: Steps) -> Verdict {
+    // The object of a review says its kind; what is without is of the kind that the question is about.
+    let mut object = object.clone();
+    if object["kind"].is_null() {
+        object["kind"] = json!(kind);
+    }
+    match strip_template(&object, steps) {
+        Ok(None) => Verdict::default(),
+        Ok(Some(stripped)) => Verdict {
+            patch: Some(json_patch::diff(&object, &stripped)),
+            ..Verdict::default()
+        },
+        Err(refusal) => {
+            let error = InjectError::Refused(refusal);
+            Verdict::refuse(kind_of(&error), error.to_string())
+        }
+    }
+}
+
+fn kind_of(error: &InjectError) -> RefusedAs {
+    match error {
+        InjectError::Refused(
+            Refusal::Privileged(_) | Refusal::NodeName | Refusal::Visible { .. },
+        ) => RefusedAs::Forbidden,
+        InjectError::NoTemplate(NoTemplate::NoGpus) => RefusedAs::Unavailable,
+        InjectError::Refused(_) | InjectError::NoTemplate(NoTemplate::TooMuch { .. }) => {
+            RefusedAs::Invalid
+        }
+    }
+}
+
+/// The AdmissionReview that answers.
+pub fn answer(uid: &str, verdict: &Verdict) -> Value {
+    let mut response = json!({ "uid": uid, "allowed": verdict.refused.is_none() });
+    if !verdict.warnings.is_empty() {
+        response["warnings"] = json!(verdict.warnings);
+    }
+    match &verdict.refused {
+        Some(Refused { kind, text }) => {
+            let (code, reason) = kind.code();
+            response["status"] = json!({
+                "status": "Failure", "code": code, "reason": reason, "message": text,
+            });
+        }
+        None => {
+            if let Some(patch) = verdict.patch.as_ref().filter(|patch| !patch.is_empty()) {
+                let text = json!(patch).to_string();
+                response["patchType"] = json!("JSONPatch");
+                response["patch"] = json!(ByteString(text.into_bytes()));
+            }
+        }
+    }
+    json!({ "apiVersion": VERSION, "kind": "AdmissionReview", "response": response })
+}

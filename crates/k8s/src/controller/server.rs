@@ -1,0 +1,187 @@
+//! The door for the API server: HTTPS, one path, bounded in time, size and number.
+
+use std::convert::Infallible;
+use std::pin::pin;
+use std::sync::{Arc, RwLock};
+use std::time::Duration;
+
+use axum::body::{Body, to_bytes};
+use axum::http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+use tracing::{debug, warn};
+
+use super::registration::{PATH, TIMEOUT_SECONDS};
+use super::webhook::Webhook;
+
+/// The API server takes requests of 3 MiB (`MaxRequestBodyBytes`); a review of an update has the object twice.
+const MOST_BYTES: usize = 8 << 20;
+/// For a TLS handshake, and then for the head of a request.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// More connections than API servers open; more wait to be accepted.
+const MOST_CONNECTIONS: usize = 512;
+
+/// The certificate that is shown, which may change while connections last.
+#[derive(Debug, Default)]
+pub struct Shown(RwLock<Option<Arc<CertifiedKey>>>);
+
+impl Shown {
+    pub fn show(&self, key: CertifiedKey) {
+        *self
+            .0
+            .write()
+            .unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(Arc::new(key));
+    }
+}
+
+impl ResolvesServerCert for Shown {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let shown = self
+            .0
+            .read()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        shown.clone()
+    }
+}
+
+/// Takes connections until it is told to stop, then lets those that are there finish.
+pub async fn serve(
+    listener: TcpListener,
+    shown: Arc<Shown>,
+    webhook: Arc<Webhook>,
+    mut stop: watch::Receiver<bool>,
+) -> Result<(), rustls::Error> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ServerConfig::builder_with_provider(provider);
+    let config = config.with_safe_default_protocol_versions()?;
+    let mut config = config.with_no_client_auth().with_cert_resolver(shown);
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    let acceptor = TlsAcceptor::from(Arc::new(config));
+    let room = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+    // Nobody sends: it closes when the last connection has gone.
+    let (alive, mut gone) = mpsc::channel::<Infallible>(1);
+    loop {
+        let taken = tokio::select! {
+            taken = accept(&listener, &room) => taken,
+            _ = stop.wait_for(|stop| *stop) => break,
+        };
+        let Some((stream, place)) = taken else {
+            continue;
+        };
+        let (acceptor, webhook, stop) = (acceptor.clone(), Arc::clone(&webhook), stop.clone());
+        let alive = alive.clone();
+        tokio::spawn(async move {
+            let _held = (place, alive);
+            match timeout(PATIENCE, acceptor.accept(stream)).await {
+                Ok(Ok(stream)) => converse(stream, &webhook, stop).await,
+                Ok(Err(error)) => debug!(%error, "no TLS came about"),
+                Err(_) => debug!("no TLS came about in time"),
+            }
+        });
+    }
+    drop((listener, alive));
+    let drained = timeout(Duration::from_secs(TIMEOUT_SECONDS), gone.recv()).await;
+    if drained.is_err() {
+        warn!("connections were cut that did not end");
+    }
+    Ok(())
+}
+
+async fn accept(
+    listener: &TcpListener,
+    room: &Arc<Semaphore>,
+) -> Option<(TcpStream, OwnedSemaphorePermit)> {
+    let place = Arc::clone(room).acquire_owned().await.ok()?;
+    match listener.accept().await {
+        Ok((stream, _)) => Some((stream, place)),
+        Err(error) => {
+            // Out of descriptors, most likely; asking again at once would not give any.
+            warn!(%error, "no connection could be taken");
+            sleep(Duration::from_millis(100)).await;
+            None
+        }
+    }
+}
+
+async fn converse(
+    stream: TlsStream<TcpStream>,
+    webhook: &Arc<Webhook>,
+    mut stop: watch::Receiver<bool>,
+) {
+    let service = service_fn(|request: Request<Incoming>| {
+        let webhook = Arc::clone(webhook);
+        async move { Ok::<_, Infallible>(answer(&webhook, request).await) }
+    });
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(PATIENCE);
+    let mut connection = pin!(http.serve_connection(TokioIo::new(stream), service));
+    let stopped = async {
+        // Err says that whoever would say so is gone.
+        let _ = stop.wait_for(|stop| *stop).await;
+    };
+    let ended = tokio::select! {
+        ended = connection.as_mut() => Some(ended),
+        () = stopped => None,
+    };
+    let ended = match ended {
+        Some(ended) => ended,
+        None => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = ended {
+        debug!(%error, "a connection broke off");
+    }
+}
+
+async fn answer(webhook: &Webhook, request: Request<Incoming>) -> Response<Body> {
+    let reply = |status: StatusCode, body: String| {
+        let mut response = Response::new(Body::from(body));
+        *response.status_mut() = status;
+        response
+    };
+    if request.uri().path() != PATH {
+        return reply(StatusCode::NOT_FOUND, "no such path\n".to_owned());
+    }
+    if request.method() != Method::POST {
+        return reply(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "reviews are posted\n".to_owned(),
+        );
+    }
+    let body = to_bytes(Body::new(request.into_body()), MOST_BYTES);
+    let body = match timeout(PATIENCE, body).await {
+        Ok(Ok(body)) => body,
+        Ok(Err(_)) => {
+            return reply(
+                StatusCode::PAYLOAD_TOO_LARGE,
+                "too large, or broken off\n".to_owned(),
+            );
+        }
+        Err(_) => {
+            return reply(
+                StatusCode::REQUEST_TIMEOUT,
+                "the body did not come\n".to_owned(),
+            );
+        }
+    };
+    match webhook.review(&body).await {
+        Ok(review) => {
+            let mut response = reply(StatusCode::OK, review.to_string());
+            let json = HeaderValue::from_static("application/json");
+            response.headers_mut().insert(header::CONTENT_TYPE, json);
+            response
+        }
+        Err(no) => reply(StatusCode::BAD_REQUEST, format!("{no}\n")),
+    }
+}

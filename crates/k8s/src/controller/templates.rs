@@ -1,0 +1,409 @@
+//! Claim templates over their life: made when a pod is admitted, made again when a pod lacks one, removed when nobody needs them.
+//!
+//! A template is only needed until the pod's claim has been made of it. It says nothing of the cluster as it is now: when other GPUs come,
+//! new pods get a template of another name, and those that were admitted keep theirs. When it was last of use stands in an annotation, so
+//! that none is removed between the admission of a pod and its claim, whichever replica did what.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::resource::v1::ResourceClaimTemplate;
+use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::runtime::reflector::{ObjectRef, Store};
+use kube::{Client, ResourceExt as _};
+use serde_json::{Value, json};
+
+use super::owner::Owner;
+use super::pending::Pending;
+use crate::claim::{Inventory, Template};
+use crate::cluster::{MANAGED_BY, is_missing, is_there_already, said};
+
+/// When a pod was last admitted with it, RFC 3339.
+const LAST_USED: &str = "divvy.dev/last-used";
+/// How long a template stays that nobody refers to: much longer than the controller manager takes to make a claim.
+const KEPT: Duration = Duration::from_secs(3600);
+/// A use is written down again when the last is older than this.
+const NOTED: Duration = Duration::from_secs(3600 / 4);
+/// All templates of ours are called so.
+const PREFIX: &str = "divvy-";
+
+#[derive(Debug, thiserror::Error)]
+pub enum TemplateError {
+    #[error("the claim template {name} could not be made: {}", said(error))]
+    Make {
+        name: String,
+        #[source]
+        error: Box<kube::Error>,
+    },
+    #[error(
+        "the ResourceClaimTemplate {name} in this namespace is not Divvy's: delete it, and make the pod again"
+    )]
+    Foreign { name: String },
+}
+
+/// What an existing template is to a pod that is admitted now.
+#[derive(Debug, PartialEq, Eq)]
+enum Found {
+    Fresh,
+    /// Its use is to be written down.
+    Stale,
+    Foreign,
+}
+
+/// The templates, as the webhook uses them.
+pub struct Templates {
+    pub client: Client,
+    pub seen: Store<ResourceClaimTemplate>,
+    pub owner: Arc<Owner>,
+}
+
+impl Templates {
+    /// Sees to it that the template is in this namespace, and stays for the time that a claim needs to be made.
+    ///
+    /// # Errors
+    /// A call failed, or there is another of its name.
+    pub async fn ensure(&self, namespace: &str, template: &Template) -> Result<(), TemplateError> {
+        let name = &template.name;
+        let failed = |error| TemplateError::Make {
+            name: name.clone(),
+            error: Box::new(error),
+        };
+        let api: Api<ResourceClaimTemplate> = Api::namespaced(self.client.clone(), namespace);
+        let seen = self.seen.get(&ObjectRef::new(name).within(namespace));
+        if let Some(seen) = seen
+            && self.keep(&api, &seen).await.map_err(failed)?
+        {
+            return Ok(());
+        }
+        match make(&api, template, namespace, &self.owner).await {
+            Ok(()) => Ok(()),
+            Err(error) if is_there_already(&error) => {
+                let there = api.get(name).await.map_err(failed)?;
+                match found(&there, Timestamp::now()) {
+                    Found::Foreign => Err(TemplateError::Foreign { name: name.clone() }),
+                    Found::Fresh => Ok(()),
+                    Found::Stale => note(&api, name).await.map_err(failed),
+                }
+            }
+            Err(error) => Err(failed(error)),
+        }
+    }
+
+    /// Whether a template that was seen is still there, and ours.
+    async fn keep(
+        &self,
+        api: &Api<ResourceClaimTemplate>,
+        seen: &ResourceClaimTemplate,
+    ) -> Result<bool, kube::Error> {
+        match found(seen, Timestamp::now()) {
+            Found::Fresh => Ok(true),
+            Found::Foreign => Ok(false),
+            Found::Stale => match note(api, &seen.name_any()).await {
+                Ok(()) => Ok(true),
+                Err(error) if is_missing(&error) => Ok(false),
+                Err(error) => Err(error),
+            },
+        }
+    }
+}
+
+fn is_ours(template: &ResourceClaimTemplate) -> bool {
+    let (key, value) = MANAGED_BY;
+    template
+        .labels()
+        .get(key)
+        .is_some_and(|found| found == value)
+}
+
+fn found(template: &ResourceClaimTemplate, now: Timestamp) -> Found {
+    if !is_ours(template) {
+        return Found::Foreign;
+    }
+    match last_used(template) {
+        Some(used) if now < used + NOTED => Found::Fresh,
+        _ => Found::Stale,
+    }
+}
+
+fn last_used(template: &ResourceClaimTemplate) -> Option<Timestamp> {
+    template.annotations().get(LAST_USED)?.parse().ok()
+}
+
+/// A use, now.
+async fn note(api: &Api<ResourceClaimTemplate>, name: &str) -> Result<(), kube::Error> {
+    let now = Timestamp::now().to_string();
+    let patch = json!({ "metadata": { "annotations": { LAST_USED: now } } });
+    let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
+    api.patch_metadata(name, &params, &patch).await.map(drop)
+}
+
+async fn make(
+    api: &Api<ResourceClaimTemplate>,
+    template: &Template,
+    namespace: &str,
+    owner: &Owner,
+) -> Result<(), kube::Error> {
+    let mut object: Value = template.object(namespace);
+    object["metadata"]["annotations"][LAST_USED] = json!(Timestamp::now().to_string());
+    if let Some(owner) = owner.reference() {
+        object["metadata"]["ownerReferences"] = json!([owner]);
+    }
+    let object = serde_json::from_value(object).map_err(kube::Error::SerdeError)?;
+    api.create(&PostParams::default(), &object).await.map(drop)
+}
+
+/// What is to be done about templates.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Step {
+    /// A pod refers to one that is not there.
+    Make {
+        namespace: String,
+        template: Template,
+    },
+    /// Nobody has needed it for a while; the version is the one that was looked at.
+    Remove {
+        namespace: String,
+        name: String,
+        uid: String,
+        version: String,
+    },
+}
+
+impl Step {
+    /// # Errors
+    /// A call failed. That somebody was faster, or has used the template meanwhile, is none.
+    pub async fn run(&self, client: &Client, owner: &Owner) -> Result<(), kube::Error> {
+        match self {
+            Self::Make {
+                namespace,
+                template,
+            } => {
+                let api = Api::namespaced(client.clone(), namespace);
+                tracing::info!(
+                    namespace,
+                    template = template.name,
+                    "made again: a pod waits for it"
+                );
+                match make(&api, template, namespace, owner).await {
+                    Err(error) if !is_there_already(&error) => Err(error),
+                    _ => Ok(()),
+                }
+            }
+            Self::Remove {
+                namespace,
+                name,
+                uid,
+                version,
+            } => {
+                let api: Api<ResourceClaimTemplate> = Api::namespaced(client.clone(), namespace);
+                let params = DeleteParams::default().preconditions(Preconditions {
+                    uid: Some(uid.clone()),
+                    resource_version: Some(version.clone()),
+                });
+                tracing::info!(namespace, template = name, "removed: nobody needs it");
+                match api.delete(name, &params).await {
+                    Err(error) if !is_missing(&error) && !crate::cluster::is_conflict(&error) => {
+                        Err(error)
+                    }
+                    _ => Ok(()),
+                }
+            }
+        }
+    }
+}
+
+/// Since when which templates, by namespace and name, have been of no use, as far as this replica has seen.
+pub type Idle = BTreeMap<(String, String), Timestamp>;
+
+/// What to do about the templates that there are, for the pods that wait; `idle` is carried from one time to the next.
+pub fn steps<'t>(
+    templates: impl IntoIterator<Item = &'t ResourceClaimTemplate>,
+    pods: &[Pending],
+    inventory: &Inventory,
+    now: Timestamp,
+    idle: &mut Idle,
+) -> Vec<Step> {
+    let waiting = pods.iter().filter(|pod| pod.claim.is_none());
+    let mut needed: BTreeSet<(String, String)> = BTreeSet::new();
+    let mut recorded: BTreeMap<(String, String), &Pending> = BTreeMap::new();
+    for pod in waiting {
+        let key = (pod.namespace.clone(), pod.template.clone());
+        if !pod.asked.is_empty() && pod.template.starts_with(PREFIX) {
+            recorded.insert(key.clone(), pod);
+        }
+        needed.insert(key);
+    }
+    let mut steps = Vec::new();
+    let mut still_idle = Idle::new();
+    let mut there = BTreeSet::new();
+    for template in templates {
+        let key = (
+            template.namespace().unwrap_or_default(),
+            template.name_any(),
+        );
+        there.insert(key.clone());
+        if needed.contains(&key) || !is_ours(template) || !key.1.starts_with(PREFIX) {
+            continue;
+        }
+        let since = *idle.get(&key).unwrap_or(&now);
+        let used = last_used(template).map_or(since, |used| used.max(since));
+        if now >= used + KEPT
+            && let (Some(uid), Some(version)) = (template.uid(), template.resource_version())
+        {
+            steps.push(Step::Remove {
+                namespace: key.0.clone(),
+                name: key.1.clone(),
+                uid,
+                version,
+            });
+        }
+        still_idle.insert(key, since);
+    }
+    *idle = still_idle;
+    for ((namespace, name), pod) in recorded {
+        if there.contains(&(namespace.clone(), name.clone())) {
+            continue;
+        }
+        // Under the name that the pod has, though the cluster may be another by now. What cannot be is told the pod as an event.
+        if let Ok(template) = Template::of(&pod.asked, inventory) {
+            let template = Template { name, ..template };
+            steps.push(Step::Make {
+                namespace,
+                template,
+            });
+        }
+    }
+    steps
+}
+
+#[cfg(test)]
+mod tests {
+    use divvy_core::units::Bytes;
+
+    use super::*;
+    use crate::ask::Size;
+
+    fn inventory() -> Inventory {
+        Inventory {
+            sizes: [Bytes::gib(80)].into(),
+            ..Inventory::default()
+        }
+    }
+
+    fn waiting(template: &str) -> Pending {
+        Pending {
+            namespace: "team".into(),
+            name: "p".into(),
+            uid: "u".into(),
+            template: template.into(),
+            asked: vec![Size::Memory(2000)],
+            claim: None,
+            has_no_place: false,
+        }
+    }
+
+    fn at(minutes: i64) -> Timestamp {
+        Timestamp::from_second(1_800_000_000 + minutes * 60).unwrap()
+    }
+
+    fn template(name: &str, used: Timestamp) -> ResourceClaimTemplate {
+        serde_json::from_value(json!({
+            "metadata": {
+                "name": name, "namespace": "team", "uid": "t", "resourceVersion": "7",
+                "labels": { "app.kubernetes.io/managed-by": "divvy" },
+                "annotations": { LAST_USED: used.to_string() },
+            },
+            "spec": { "spec": {} },
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_template_that_a_pod_lacks_is_made_again_under_its_name() {
+        let steps = steps(
+            [],
+            &[waiting("divvy-abc")],
+            &inventory(),
+            at(0),
+            &mut Idle::new(),
+        );
+        let [
+            Step::Make {
+                namespace,
+                template,
+            },
+        ] = &steps[..]
+        else {
+            panic!("{steps:?}");
+        };
+        let fresh = Template::of(&[Size::Memory(2000)], &inventory()).unwrap();
+        assert_eq!(
+            (namespace.as_str(), template.name.as_str()),
+            ("team", "divvy-abc")
+        );
+        assert_eq!(template.spec, fresh.spec);
+    }
+
+    #[test]
+    fn nothing_is_made_for_what_was_not_recorded_is_not_ours_or_has_its_claim() {
+        let unrecorded = Pending {
+            asked: Vec::new(),
+            ..waiting("divvy-abc")
+        };
+        let claimed = Pending {
+            claim: Some("p-xyz".into()),
+            ..waiting("divvy-abc")
+        };
+        let pods = [unrecorded, waiting("somebodys"), claimed];
+        assert_eq!(steps([], &pods, &inventory(), at(0), &mut Idle::new()), []);
+        let nowhere = steps(
+            [],
+            &[waiting("divvy-abc")],
+            &Inventory::default(),
+            at(0),
+            &mut Idle::new(),
+        );
+        assert_eq!(nowhere, [], "no GPU could serve it: that is told, not made");
+    }
+
+    #[test]
+    fn what_nobody_needs_goes_after_a_while_and_not_before() {
+        let (old, mut idle) = (template("divvy-abc", at(0)), Idle::new());
+        let mut at_minute =
+            |minute, pods: &[Pending]| steps([&old], pods, &inventory(), at(minute), &mut idle);
+        assert_eq!(
+            at_minute(500, &[]),
+            [],
+            "a replica that has just come waits for itself"
+        );
+        assert_eq!(at_minute(559, &[]), []);
+        let removed = Step::Remove {
+            namespace: "team".into(),
+            name: "divvy-abc".into(),
+            uid: "t".into(),
+            version: "7".into(),
+        };
+        assert_eq!(at_minute(560, &[]), [removed]);
+        assert_eq!(
+            at_minute(600, &[waiting("divvy-abc")]),
+            [],
+            "a pod waits for it"
+        );
+        assert_eq!(at_minute(601, &[]), [], "and the hour begins anew");
+    }
+
+    #[test]
+    fn what_was_used_lately_and_what_is_not_ours_stays() {
+        let mut idle = Idle::new();
+        let used = template("divvy-abc", at(550));
+        let mut foreign = template("divvy-abc", at(0));
+        foreign.metadata.labels = None;
+        let named = template("somebodys", at(0));
+        for minute in [500, 609] {
+            let all = [&used, &foreign, &named];
+            assert_eq!(steps(all, &[], &inventory(), at(minute), &mut idle), []);
+        }
+    }
+}

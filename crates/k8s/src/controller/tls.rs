@@ -1,0 +1,123 @@
+//! Keeps what the webhook shows, and what the API server is told to trust, in step.
+//!
+//! The order matters, for the API server asks with what it was told last: first it is told to trust the new certificate as well, and a
+//! while later the new one is shown. One that nobody would take any more is replaced at once.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use jiff::Timestamp;
+use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
+use kube::Client;
+use kube::api::Api;
+use kube::runtime::WatchStreamExt as _;
+use kube::runtime::watcher::watch_object;
+use tokio::time::sleep;
+use tracing::{error, info, warn};
+
+use super::certificate::Identity;
+use super::health::Ready;
+use super::identity::{Place, settle};
+use super::owner::Owner;
+use super::registration::vouch;
+use super::server::Shown;
+use crate::cluster::{chain, said};
+
+/// How often it is looked whether all is as it should be; whenever the configuration changes it is looked at once.
+const ROUND: Duration = Duration::from_secs(60);
+/// After a failure.
+const AGAIN: Duration = Duration::from_secs(2);
+/// For every API server to have seen whom to trust; they watch the configuration, so this is long. Inferred.
+const SPREADS: Duration = Duration::from_secs(10);
+
+pub struct Keeper {
+    pub client: Client,
+    pub place: Place,
+    /// What the certificate is for; first the name by which the API server calls.
+    pub names: Vec<String>,
+    /// The webhook's configuration.
+    pub configuration: String,
+    pub owner: Arc<Owner>,
+    pub shown: Arc<Shown>,
+    pub ready: Arc<Ready>,
+}
+
+impl Keeper {
+    /// For as long as the process lives.
+    pub async fn keep(self) {
+        let api: Api<MutatingWebhookConfiguration> = Api::all(self.client.clone());
+        let mut changes = pin!(watch_object(api, &self.configuration).default_backoff());
+        let mut shows: Option<Identity> = None;
+        loop {
+            let wait = match self.round(&mut shows).await {
+                true => ROUND,
+                false => AGAIN,
+            };
+            tokio::select! {
+                () = sleep(wait) => {}
+                change = changes.next() => if let Some(Err(error)) = change {
+                    warn!(error = chain(&error), "the webhook's configuration cannot be watched");
+                    sleep(AGAIN).await;
+                },
+            }
+        }
+    }
+
+    /// Whether all is as it should be after it.
+    async fn round(&self, shows: &mut Option<Identity>) -> bool {
+        let now = Timestamp::now();
+        let settled = settle(&self.client, &self.place, &self.names, shows.as_ref(), now).await;
+        let identity = match settled {
+            Ok(identity) => identity,
+            Err(error) => {
+                error!(error = chain(&error), "there is no certificate to show");
+                return false;
+            }
+        };
+        let bundle = Some(identity.bundle.as_str()).filter(|bundle| !bundle.is_empty());
+        let told = match vouch(&self.client, &self.configuration, bundle).await {
+            Ok(Some(configuration)) => {
+                self.owner.is(&configuration);
+                true
+            }
+            Ok(None) => {
+                let configuration = &self.configuration;
+                warn!(
+                    configuration,
+                    "there is no such MutatingWebhookConfiguration: no pod is seen"
+                );
+                false
+            }
+            Err(error) => {
+                warn!(
+                    error = said(&error),
+                    "the API server could not be told whom to trust"
+                );
+                false
+            }
+        };
+        if told && shows.as_ref() != Some(&identity) {
+            self.show(&identity, shows.as_ref(), now).await;
+            *shows = Some(identity);
+        }
+        self.ready.certificate(told);
+        told
+    }
+
+    async fn show(&self, identity: &Identity, before: Option<&Identity>, now: Timestamp) {
+        let host = self.names.first().map_or("", String::as_str);
+        // Files that come without their authority cannot be judged; whoever mounts them has seen to it.
+        if before.is_some_and(|before| before.serves(host, now).is_ok()) {
+            sleep(SPREADS).await;
+        }
+        match identity.certified() {
+            Ok(certified) => {
+                self.shown.show(certified);
+                info!(host, "the certificate is shown");
+            }
+            Err(error) => error!(error = chain(&error), "the certificate cannot be shown"),
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! What the controller sees of the cluster: stores that watches keep, and a bell that rings when one has changed.
+
+use std::fmt::Debug;
+use std::hash::Hash;
+use std::pin::pin;
+
+use futures_util::StreamExt as _;
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::resource::v1::{
+    DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice,
+};
+use kube::api::Api;
+use kube::runtime::reflector::{Store, store};
+use kube::runtime::watcher::{Config, watcher};
+use kube::runtime::{WatchStreamExt as _, reflector};
+use kube::{Client, Resource};
+use serde::de::DeserializeOwned;
+use tokio::sync::watch::Sender;
+use tokio::task::JoinSet;
+
+use crate::claim::DRIVER;
+use crate::cluster::{MANAGED_BY, chain};
+
+/// Rings when something has changed.
+pub type Bell = Sender<u64>;
+
+/// What every replica sees, to answer the API server.
+pub struct Seen {
+    pub slices: Store<ResourceSlice>,
+    pub templates: Store<ResourceClaimTemplate>,
+}
+
+/// What the leader sees as well.
+pub struct SeenByLeader {
+    pub pods: Store<Pod>,
+    pub claims: Store<ResourceClaim>,
+    pub classes: Store<DeviceClass>,
+}
+
+impl Seen {
+    pub fn watch(client: &Client, bell: &Bell, tasks: &mut JoinSet<()>) -> Self {
+        let (key, value) = MANAGED_BY;
+        let ours = Config::default().labels(&format!("{key}={value}"));
+        let drivers = Config::default().fields(&format!("spec.driver={DRIVER}"));
+        Self {
+            slices: keep(Api::all(client.clone()), drivers, bell, tasks),
+            templates: keep(Api::all(client.clone()), ours, bell, tasks),
+        }
+    }
+
+    /// Comes back when everything has been seen once.
+    pub async fn complete(&self) {
+        // Err says that the watch has ended, with the process.
+        let _ = self.slices.wait_until_ready().await;
+        let _ = self.templates.wait_until_ready().await;
+    }
+}
+
+impl SeenByLeader {
+    pub fn watch(client: &Client, bell: &Bell, tasks: &mut JoinSet<()>) -> Self {
+        let waiting = Config::default().fields("status.phase=Pending");
+        Self {
+            pods: keep(Api::all(client.clone()), waiting, bell, tasks),
+            claims: keep(Api::all(client.clone()), Config::default(), bell, tasks),
+            classes: keep(Api::all(client.clone()), Config::default(), bell, tasks),
+        }
+    }
+
+    pub async fn complete(&self) {
+        let _ = self.pods.wait_until_ready().await;
+        let _ = self.claims.wait_until_ready().await;
+        let _ = self.classes.wait_until_ready().await;
+    }
+}
+
+fn keep<K>(api: Api<K>, config: Config, bell: &Bell, tasks: &mut JoinSet<()>) -> Store<K>
+where
+    K: Resource + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
+    K::DynamicType: Default + Eq + Hash + Clone,
+{
+    let (seen, writer) = store();
+    let bell = bell.clone();
+    tasks.spawn(async move {
+        let mut changes = pin!(reflector(writer, watcher(api, config)).default_backoff());
+        while let Some(change) = changes.next().await {
+            match change {
+                Ok(_) => bell.send_modify(|rung| *rung += 1),
+                Err(error) => {
+                    let kind = K::kind(&K::DynamicType::default()).into_owned();
+                    tracing::warn!(
+                        kind,
+                        error = chain(&error),
+                        "the watch broke off, and is begun again"
+                    );
+                }
+            }
+        }
+    });
+    seen
+}

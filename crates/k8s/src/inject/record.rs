@@ -1,0 +1,56 @@
+//! What was understood of a pod, written into it: people see it, and a claim template that was lost is made again from it.
+
+use crate::ask::{Fraction, Size};
+
+/// The annotation of an admitted pod: `0.500`, `2000Mi`, or `1.000,1.000` for two whole GPUs.
+pub const ASKED: &str = "divvy.dev/gpus";
+
+/// As the annotation has it.
+pub(super) fn record(gpus: &[Size]) -> String {
+    let each = gpus.iter().map(|size| match size {
+        Size::Whole => WHOLE.to_owned(),
+        Size::Fraction(part) => part.to_string(),
+        Size::Memory(mib) => format!("{mib}Mi"),
+    });
+    each.collect::<Vec<_>>().join(",")
+}
+
+const WHOLE: &str = "1.000";
+
+/// What an annotation says; `None` where it is not one of ours.
+pub fn asked(text: &str) -> Option<Vec<Size>> {
+    text.split(',').map(size).collect()
+}
+
+fn size(text: &str) -> Option<Size> {
+    if text == WHOLE {
+        return Some(Size::Whole);
+    }
+    match text.strip_suffix("Mi") {
+        Some(mib) => mib.parse().ok().filter(|mib| *mib > 0).map(Size::Memory),
+        None => Fraction::between_none_and_one(text)
+            .ok()
+            .map(Size::Fraction),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_recorded_is_read_again_and_nothing_else_is() {
+        let part = |text| Size::Fraction(Fraction::between_none_and_one(text).unwrap());
+        for (gpus, text) in [
+            (vec![part("0.5"), part("0.0625")], "0.500,0.0625"),
+            (vec![Size::Whole, Size::Whole], "1.000,1.000"),
+            (vec![Size::Memory(2000)], "2000Mi"),
+        ] {
+            assert_eq!(record(&gpus), text);
+            assert_eq!(asked(text), Some(gpus));
+        }
+        for text in ["", "2", "0Mi", "0.5,", "half", "-1Mi", "1.5"] {
+            assert_eq!(asked(text), None, "{text}");
+        }
+    }
+}
