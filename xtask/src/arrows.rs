@@ -35,7 +35,15 @@ const ARROWS: [(&str, &[&str]); 19] = [
         &["divvy-api", "divvy-clearml-stub", "divvy-core"],
     ),
     ("divvy-cli", &["divvy-api", "divvy-core"]),
-    ("divvy-k8s", &["divvy-api", "divvy-clearml", "divvy-core"]),
+    (
+        "divvy-k8s",
+        &[
+            "divvy-api",
+            "divvy-clearml",
+            "divvy-clearml-stub",
+            "divvy-core",
+        ],
+    ),
     (
         "divvy",
         &[

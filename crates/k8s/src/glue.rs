@@ -10,9 +10,9 @@
 //! scheduler finds the GPU. It keeps nothing either: a task's record is a Secret in the cluster, written before what it speaks of
 //! is begun, and every look starts from what is there. Decisions are in `life`, `sight`, `pod` and `template`, which are pure.
 
-pub mod life;
 mod desk;
 mod hand;
+pub mod life;
 pub mod objects;
 pub mod pod;
 mod pump;
@@ -28,11 +28,11 @@ use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::Duration;
 
+use divvy_clearml::Settings;
 use divvy_clearml::config::{ConfigError, Credentials};
 use divvy_clearml::container::Setup;
 use divvy_clearml::frontend::gate::Gate;
 use divvy_clearml::server::{QueueFacts, Server, ServerError, Stats, StatusReport};
-use divvy_clearml::Settings;
 use serde_json::{Value, json};
 use tracing_subscriber::EnvFilter;
 
@@ -120,7 +120,11 @@ impl GlueError {
     /// As the command line's reference has it: 2 wrong input, 1 otherwise.
     fn code(&self) -> u8 {
         match self {
-            Self::Read { .. } | Self::Values { .. } | Self::Queue { .. } | Self::Config(_) | Self::Hours(_) => 2,
+            Self::Read { .. }
+            | Self::Values { .. }
+            | Self::Queue { .. }
+            | Self::Config(_)
+            | Self::Hours(_) => 2,
             _ => 1,
         }
     }
@@ -159,7 +163,10 @@ struct Prepared {
 
 fn prepared(args: &Args) -> Result<Prepared, GlueError> {
     let read = |path: &PathBuf| {
-        std::fs::read_to_string(path).map_err(|source| GlueError::Read { path: path.clone(), source })
+        std::fs::read_to_string(path).map_err(|source| GlueError::Read {
+            path: path.clone(),
+            source,
+        })
     };
     let wrong = |path: &PathBuf| {
         let path = path.clone();
@@ -177,10 +184,16 @@ fn prepared(args: &Args) -> Result<Prepared, GlueError> {
     for queue in &prepared.values.queues {
         let sample = prepared
             .sample(queue, "divvy-k8s", "IMAGE")
-            .map_err(|wrong| GlueError::Queue { queue: queue.name.clone(), wrong })?;
+            .map_err(|wrong| GlueError::Queue {
+                queue: queue.name.clone(),
+                wrong,
+            })?;
         // With Divvy's webhook every task of such a queue would fail; without it, it may be somebody else's language.
         if let Err(refusal) = ask(&sample, Steps::Any) {
-            eprintln!("warning: queue {}: its pods would be refused: {refusal}", queue.name);
+            eprintln!(
+                "warning: queue {}: its pods would be refused: {refusal}",
+                queue.name
+            );
         }
     }
     Ok(prepared)
@@ -215,11 +228,15 @@ impl Prepared {
     fn print(&self, worker: &str) -> Result<(), GlueError> {
         let mut out = std::io::stdout().lock();
         for queue in &self.values.queues {
-            let wrong = |wrong| GlueError::Queue { queue: queue.name.clone(), wrong };
+            let wrong = |wrong| GlueError::Queue {
+                queue: queue.name.clone(),
+                wrong,
+            };
             let pod = self.sample(queue, worker, "IMAGE").map_err(wrong)?;
             let text = yaml_serde::to_string(&pod)
                 .map_err(|error| wrong(Wrong::new("the pod", &error.to_string())))?;
-            write!(out, "---\n# a task of the queue {}\n{text}", queue.name).map_err(GlueError::Write)?;
+            write!(out, "---\n# a task of the queue {}\n{text}", queue.name)
+                .map_err(GlueError::Write)?;
         }
         Ok(())
     }
@@ -250,7 +267,10 @@ fn serve(args: &Args, prepared: Prepared) -> Result<(), GlueError> {
         beating.abort();
         let unregistering = tokio::time::timeout(LAST_WORD, hand.server.unregister(&hand.worker));
         if !matches!(unregistering.await, Ok(Ok(()))) {
-            tracing::warn!(worker = hand.worker, "the worker stays on the server's list until its time is over");
+            tracing::warn!(
+                worker = hand.worker,
+                "the worker stays on the server's list until its time is over"
+            );
         }
         Ok(())
     })
@@ -276,20 +296,32 @@ async fn set_up(args: &Args, prepared: Prepared) -> Result<(Hand, Gate), GlueErr
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
         .collect();
     for (variable, address) in &values.addresses {
-        vars.entry((*variable).to_owned()).or_insert_with(|| address.clone());
+        vars.entry((*variable).to_owned())
+            .or_insert_with(|| address.clone());
     }
     let settings = Settings::read_with(args.config_file.as_deref(), vars.clone())?;
     let asked: Vec<String> = values.image.iter().cloned().collect();
-    let (gate, both) = Gate::of(&settings.uptime, &settings.downtime).map_err(|error| GlueError::Hours(error.0))?;
+    let (gate, both) = Gate::of(&settings.uptime, &settings.downtime)
+        .map_err(|error| GlueError::Hours(error.0))?;
     if both {
-        tracing::warn!("both uptime and downtime were given, and only one of them can count: neither does");
+        tracing::warn!(
+            "both uptime and downtime were given, and only one of them can count: neither does"
+        );
     }
     let setup = Setup::read(&settings.tree, &asked, vars.clone())?;
 
-    let client = crate::cluster::client().await.map_err(|error| GlueError::Cluster(error.to_string()))?;
-    let namespace = args.namespace.clone().unwrap_or_else(|| client.default_namespace().to_owned());
+    let client = crate::cluster::client()
+        .await
+        .map_err(|error| GlueError::Cluster(error.to_string()))?;
+    let namespace = args
+        .namespace
+        .clone()
+        .unwrap_or_else(|| client.default_namespace().to_owned());
     // Not the machine's name: that of a pod changes, and what is ours would not be found again.
-    let worker = args.worker_id.clone().or_else(|| settings.worker_id.clone());
+    let worker = args
+        .worker_id
+        .clone()
+        .or_else(|| settings.worker_id.clone());
     let worker = worker.unwrap_or_else(|| format!("divvy-k8s:{namespace}"));
 
     let server = Server::new(&settings.api, &worker)?;
@@ -298,10 +330,15 @@ async fn set_up(args: &Args, prepared: Prepared) -> Result<(Hand, Gate), GlueErr
     let mut queues = Vec::new();
     for queue in &values.queues {
         let facts = find(&server, &queue.name, create).await?;
-        queues.push(Served { id: facts.id, queue: queue.clone() });
+        queues.push(Served {
+            id: facts.id,
+            queue: queue.clone(),
+        });
     }
     let ids: Vec<String> = queues.iter().map(|served| served.id.clone()).collect();
-    server.register(&worker, &ids, TIMEOUT, &settings.worker_tags).await?;
+    server
+        .register(&worker, &ids, TIMEOUT, &settings.worker_tags)
+        .await?;
     tracing::info!(%worker, queues = queues.len(), namespace, "serving queues of the ClearML server");
     let hand = Hand {
         objects: Objects::new(client, &namespace, &holder(&worker)),
@@ -328,7 +365,11 @@ async fn find(server: &Server, name: &str, create: bool) -> Result<QueueFacts, G
         None if create => {
             let id = server.create_queue(name).await?;
             tracing::info!(queue = name, "made a queue on the ClearML server");
-            Ok(QueueFacts { id, name: name.to_owned(), ..QueueFacts::default() })
+            Ok(QueueFacts {
+                id,
+                name: name.to_owned(),
+                ..QueueFacts::default()
+            })
         }
         None => Err(GlueError::NoQueue(name.to_owned())),
     }

@@ -229,7 +229,8 @@ fn check(pod: &mut Value) -> Result<Pod, Wrong> {
     for place in ["containers", "initContainers"] {
         for container in pod["spec"][place].as_array_mut().into_iter().flatten() {
             for kind in ["limits", "requests"] {
-                let quantities = container["resources"][kind].as_object_mut();
+                let section = container.pointer_mut(&format!("/resources/{kind}"));
+                let quantities = section.and_then(Value::as_object_mut);
                 for quantity in quantities.into_iter().flat_map(|all| all.values_mut()) {
                     if quantity.is_number() {
                         *quantity = json!(quantity.to_string());
