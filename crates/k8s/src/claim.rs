@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use divvy_core::mig::MigProfile;
+use divvy_core::mig::{Attribute, MigProfile};
 use divvy_core::units::Bytes;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -53,15 +53,16 @@ impl Template {
     /// # Errors
     /// No GPU of the inventory could ever serve it.
     pub fn of(gpus: &[Size], inventory: &Inventory) -> Result<Self, NoTemplate> {
-        let mut counts: BTreeMap<Size, usize> = BTreeMap::new();
-        for size in gpus {
-            *counts.entry(*size).or_default() += 1;
+        let mut sizes = gpus.to_vec();
+        // Whole ones first: the scheduler of 1.36 does not come back to a GPU of which it has tried to give a part.
+        sizes.sort_unstable();
+        // Of a request for several devices only the last is compared with other requests' (`distinctAttribute` in 1.36), so
+        // each part is a request. Who has a whole GPU shares it with nobody anyway.
+        let mut requests = Vec::new();
+        for same in sizes.chunk_by(|one, other| one == other && *one == Size::Whole) {
+            let name = format!("gpu-{}", requests.len());
+            requests.push(request(&name, same[0], same.len(), inventory)?);
         }
-        let requests = counts
-            .into_iter()
-            .enumerate()
-            .map(|(at, (size, count))| request(&format!("gpu-{at}"), size, count, inventory))
-            .collect::<Result<Vec<_>, _>>()?;
         let mut devices = json!({ "requests": requests });
         if gpus.len() > 1 {
             devices["constraints"] = json!([{ "distinctAttribute": format!("{DRIVER}/uuid") }]);
@@ -104,7 +105,7 @@ fn request(
             let sizes = inventory.sizes.iter().take(MOST_ALTERNATIVES);
             let alternatives: Vec<Value> = sizes
                 .map(|bytes| {
-                    let mut alternative = part_of_memory(part.mib_of(bytes.get()), count);
+                    let mut alternative = part_of_memory(part.mib_of(bytes.get()));
                     alternative["name"] = json!(format!("of-{}mi", bytes.get() >> 20));
                     alternative["selectors"] = json!([of_size(*bytes)]);
                     alternative
@@ -115,24 +116,23 @@ fn request(
                 false => Ok(json!({ "name": name, "firstAvailable": alternatives })),
             }
         }
-        Size::Memory(mib) => by_memory(name, mib, count, inventory),
+        Size::Memory(mib) => by_memory(name, mib, inventory),
     }
 }
 
 /// The smallest MIG profile that has so much, then the larger ones, then a part of a shared GPU.
-fn by_memory(
-    name: &str,
-    mib: u64,
-    count: usize,
-    inventory: &Inventory,
-) -> Result<Value, NoTemplate> {
+fn by_memory(name: &str, mib: u64, inventory: &Inventory) -> Result<Value, NoTemplate> {
     let asked = Bytes::mib(mib);
-    let mut fitting: Vec<(Bytes, MigProfile)> = inventory
+    // Those with media engines and the like are for who asks for them by name.
+    let plain = inventory
         .profiles
         .iter()
-        .filter(|(_, memory)| **memory >= asked)
-        .map(|(profile, memory)| (*memory, *profile))
-        .collect();
+        .filter(|(profile, _)| profile.attribute() == Attribute::None)
+        .map(|(profile, memory)| (*memory, *profile));
+    let most = plain.clone().map(|(memory, _)| memory);
+    let most = most.chain(inventory.sizes.iter().copied()).max();
+    let mut fitting: Vec<(Bytes, MigProfile)> =
+        plain.filter(|(memory, _)| *memory >= asked).collect();
     fitting.sort_unstable();
     let shared = inventory
         .sizes
@@ -145,33 +145,28 @@ fn by_memory(
             json!({
                 "name": format!("mig-{}", word(profile)),
                 "deviceClassName": mig_class(profile),
-                "count": count,
+                "count": 1,
             })
         })
         .collect();
     if shared {
-        let mut part = part_of_memory(mib, count);
+        let mut part = part_of_memory(mib);
         part["name"] = json!("part");
         alternatives.push(part);
     }
     if alternatives.is_empty() {
-        let most = inventory
-            .sizes
-            .iter()
-            .chain(inventory.profiles.values())
-            .max();
         return Err(most.map_or(NoTemplate::NoGpus, |most| NoTemplate::TooMuch {
             asked: mib,
-            most: *most,
+            most,
         }));
     }
     Ok(json!({ "name": name, "firstAvailable": alternatives }))
 }
 
-fn part_of_memory(mib: u64, count: usize) -> Value {
+fn part_of_memory(mib: u64) -> Value {
     json!({
         "deviceClassName": FRACTION_CLASS,
-        "count": count,
+        "count": 1,
         "capacity": { "requests": { "memory": format!("{mib}Mi") } },
     })
 }
@@ -253,10 +248,15 @@ mod tests {
 
     #[test]
     fn several_gpus_are_different_ones() {
-        let template = Template::of(&[quarter(), quarter(), Size::Whole], &inventory()).unwrap();
+        let asked = [quarter(), Size::Whole, quarter(), Size::Whole];
+        let template = Template::of(&asked, &inventory()).unwrap();
         let devices = &template.spec["spec"]["devices"];
-        assert_eq!(devices["requests"].as_array().unwrap().len(), 2);
-        assert_eq!(devices["requests"][1]["firstAvailable"][0]["count"], 2);
+        let requests = devices["requests"].as_array().unwrap();
+        assert_eq!(requests.len(), 3);
+        assert_eq!(requests[0]["exactly"]["count"], 2);
+        for part in &requests[1..] {
+            assert_eq!(part["firstAvailable"][0]["count"], 1);
+        }
         assert_eq!(
             devices["constraints"][0]["distinctAttribute"],
             "gpu.divvy.dev/uuid"

@@ -80,6 +80,11 @@ fn one(memory: &str) -> Vec<(String, u64)> {
     vec![(memory.to_owned(), 1)]
 }
 
+/// The same of two GPUs.
+fn two_of(memory: &str) -> Vec<(String, u64)> {
+    vec![(memory.to_owned(), 1); 2]
+}
+
 /// The pod of a queue `default0500`, as the API server hands it on: limits are requests too, and quantities in its own form.
 fn queue_pod() -> Value {
     yaml(
@@ -195,7 +200,7 @@ fn a5_a_label_and_a_limit_that_disagree_are_refused() {
 fn a6_several_limits_are_several_gpus() {
     let limits = json!({ "clear.ml/fraction-1": "0.5", "clear.ml/fraction-2": "500m" });
     let injection = injected(&limited(&limits));
-    assert_eq!(claimed(&injection), [("40960Mi".to_owned(), 2)]);
+    assert_eq!(claimed(&injection), two_of("40960Mi"));
     let constraint = &injection.template.spec["spec"]["devices"]["constraints"][0];
     assert_eq!(constraint["distinctAttribute"], "gpu.divvy.dev/uuid");
 }
@@ -277,7 +282,7 @@ fn a10_several_equal_parts_of_a_template_are_counted_and_unequal_ones_refused() 
         "2"
     );
     let pod = json!({ "kind": "Pod", "metadata": template["metadata"], "spec": template["spec"] });
-    assert_eq!(claimed(&injected(&pod)), [("40960Mi".to_owned(), 2)]);
+    assert_eq!(claimed(&injected(&pod)), two_of("40960Mi"));
     assert!(strip_template(&job("0.25"), Steps::Eighths).is_err());
 }
 
@@ -339,7 +344,7 @@ fn a15_two_ways_at_once_are_refused() {
 #[test]
 fn a16_so_many_devices_of_a_fraction() {
     let two = annotated(&json!({ "gpu-fraction": "0.5", "gpu-fraction-num-devices": "2" }));
-    assert_eq!(claimed(&injected(&two)), [("40960Mi".to_owned(), 2)]);
+    assert_eq!(claimed(&injected(&two)), two_of("40960Mi"));
     assert!(
         refused(&annotated(&json!({ "gpu-fraction-num-devices": "2" })))
             .contains("gpu-fraction-num-devices")
@@ -433,7 +438,7 @@ fn hamis_memory_is_so_much_of_each_gpu() {
         &json!({ "nvidia.com/gpu": 2, "nvidia.com/gpumem": 3000, "nvidia.com/gpucores": 30 }),
     );
     let injection = injected(&two);
-    assert_eq!(claimed(&injection), [("3000Mi".to_owned(), 2)]);
+    assert_eq!(claimed(&injection), two_of("3000Mi"));
     assert!(injection.warnings[0].contains("nvidia.com/gpucores"));
     assert_eq!(
         injection.pod["spec"]["containers"][0]["resources"],

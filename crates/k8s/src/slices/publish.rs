@@ -382,7 +382,7 @@ mod tests {
         // After a while without trouble it is quick again.
         now += LOOK_AGAIN * 2;
         pace.soon(now);
-        assert_eq!(pace.due, now);
+        assert!(pace.due <= now);
         pace.wrote(now);
         pace.soon(now);
         assert_eq!(pace.due - now, FIRST_PAUSE);
