@@ -9,7 +9,7 @@ use crate::cargo::root;
 
 const PREFIX: &str = "DIVVY_";
 /// Read by tests, by debug builds under test, and by the development commands only.
-const OURS: [&str; 8] = [
+const OURS: [&str; 9] = [
     "DIVVY_AGENT_RUNS",
     "DIVVY_AGENT_SEED",
     "DIVVY_AGENT_STEPS",
@@ -18,6 +18,7 @@ const OURS: [&str; 8] = [
     "DIVVY_CUDA_VERSION",
     "DIVVY_RECORD",
     "DIVVY_SOAK_JOBS",
+    "DIVVY_TEST_BOOT",
 ];
 
 #[test]

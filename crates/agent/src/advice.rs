@@ -37,6 +37,8 @@ pub fn advice(
     sufficient: &BTreeMap<JobId, Bytes>,
     gpus: &[Gpu],
 ) -> Vec<v1::Advice> {
+    // What a claim is used for is not known.
+    jobs.retain(|job| job.ask.terms.claim.is_none());
     jobs.retain(|job| job.life.outcome().is_some() && !job.holdings.is_empty() && runs.has(job));
     jobs.sort_by_key(|job| std::cmp::Reverse(job.id));
     let mut groups: Vec<((String, usize), Vec<&Job>)> = Vec::new();

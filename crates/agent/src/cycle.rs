@@ -14,6 +14,7 @@ mod after;
 mod array;
 mod back;
 mod cancel;
+mod claims;
 mod confirm;
 pub mod container;
 mod follow;
@@ -145,6 +146,8 @@ struct Living {
     shortage: Option<start::Shortage>,
     /// How its start failed, where its folder could not tell.
     failed: Option<Exit>,
+    /// What a claim is used through is there.
+    laid: bool,
     /// Nobody confirmed it or waited for it while it held its slice; it is not placed before somebody does.
     unasked: bool,
     /// Its slice could not be read, which was said.
@@ -193,6 +196,9 @@ struct Round {
         Reply<divvy_api::v1::Project>,
         Result<divvy_api::v1::Project, Error>,
     )>,
+    /// Claims that were asked for, and that were given back.
+    held: Vec<(Reply<JobId>, Result<JobId, Error>)>,
+    given_back: Vec<(Reply<Option<JobId>>, Option<JobId>)>,
     /// Changed GPUs, and idle instances given back.
     changes: Vec<(Reply<GpuChanged>, Result<GpuChanged, Error>)>,
     collected: Vec<(Reply<Vec<MigInstance>>, Vec<MigInstance>)>,
@@ -227,6 +233,7 @@ impl Living {
             refusals: 0,
             shortage: None,
             failed: None,
+            laid: false,
             unasked: false,
             damaged: false,
             ledgers: Vec::new(),
@@ -395,9 +402,14 @@ impl Cycle {
             let _ = self.events.send(event);
         }
         // A client must find its slice when it is told that its job starts; a supervisor is started after the answers.
-        let (clients, supervised): (Vec<JobId>, _) = std::mem::take(&mut self.round.starts)
+        let (claims, starts): (Vec<JobId>, Vec<_>) = std::mem::take(&mut self.round.starts)
             .into_iter()
-            .partition(|id| self.runs_on_client(*id));
+            .partition(|id| self.is_claim(*id));
+        let (clients, supervised): (Vec<JobId>, _) =
+            starts.into_iter().partition(|id| self.runs_on_client(*id));
+        for id in claims {
+            self.lend(id);
+        }
         for id in clients {
             self.prepare(id);
         }
@@ -471,6 +483,19 @@ impl Cycle {
                 let result = self.confirm(&reference, &confirm, &by)?;
                 self.round.answers.push(Answer { reply, result });
             }
+            Message::HoldClaim {
+                uid,
+                claim,
+                by,
+                reply,
+            } => {
+                let result = self.hold_claim(&uid, *claim, &by)?;
+                self.round.held.push((reply, result));
+            }
+            Message::ReleaseClaim { uid, reply } => {
+                let result = self.release_claim(&uid)?;
+                self.round.given_back.push((reply, result));
+            }
             Message::Resize {
                 reference,
                 resize,
@@ -539,17 +564,17 @@ impl Cycle {
             let Some(living) = self.jobs.get_mut(&id) else {
                 continue;
             };
-            let milestone = match &living.job.life {
-                divvy_core::Job::Queued => None,
-                // What it is to run on is not there yet.
-                divvy_core::Job::Starting { .. } if !living.awaits.is_empty() => None,
-                divvy_core::Job::Ended { .. } => Some(Milestone::Ended),
-                _ => Some(Milestone::Starting),
-            };
-            let arrived = |waiter: &mut Waiter| match milestone {
-                None => false,
-                Some(Milestone::Ended) => true,
-                Some(Milestone::Starting) => waiter.milestone == Milestone::Starting,
+            let (life, left) = (&living.job.life, living.left.is_some());
+            // What it is to run on may not be there yet.
+            let awaits_nothing = living.awaits.is_empty();
+            let arrived = |waiter: &mut Waiter| match (life, waiter.milestone) {
+                (divvy_core::Job::Ended { .. }, _) => true,
+                (divvy_core::Job::Queued, _) | (_, Milestone::Ended) => false,
+                (divvy_core::Job::Starting { .. }, Milestone::Starting) => awaits_nothing,
+                (_, Milestone::Starting) => true,
+                (divvy_core::Job::Stopping { .. }, Milestone::Released) => left,
+                (life, Milestone::Lent) => !matches!(life, divvy_core::Job::Starting { .. }),
+                (_, Milestone::Released) => false,
             };
             let waiters: Vec<Waiter> = living.waiters.extract_if(.., arrived).collect();
             for waiter in waiters {
@@ -577,6 +602,12 @@ impl Cycle {
         }
         for (reply, result) in std::mem::take(&mut self.round.changes) {
             let _ = reply.send(result);
+        }
+        for (reply, result) in std::mem::take(&mut self.round.held) {
+            let _ = reply.send(result);
+        }
+        for (reply, id) in std::mem::take(&mut self.round.given_back) {
+            let _ = reply.send(Ok(id));
         }
         for done in std::mem::take(&mut self.round.forgotten) {
             let _ = done.send(());

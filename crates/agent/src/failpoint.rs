@@ -66,6 +66,13 @@ pub const POINTS: &[&str] = &[
     "confirm.answered",
     "confirm.prepared",
     "confirm.spawned",
+    "claim.intent",
+    "claim.kept",
+    "claim.laid",
+    "claim.cdi",
+    "claim.lent",
+    "claim.released",
+    "claim.freed",
 ];
 
 /// Comes to a point.

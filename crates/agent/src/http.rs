@@ -4,6 +4,7 @@
 //! goes away its handler is dropped, and the cycle answers nobody.
 
 mod body;
+mod claims;
 mod crowd;
 mod events;
 mod exec;
@@ -24,7 +25,7 @@ use axum::Router;
 use axum::extract::connect_info::Connected;
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::middleware;
-use axum::routing::{get, patch, post};
+use axum::routing::{get, patch, post, put};
 use axum::serve::IncomingStream;
 use divvy_api::home::Home;
 use divvy_api::v1::{self, Error, ErrorCode, List};
@@ -79,6 +80,12 @@ pub async fn serve(
         .route("/v1/node", get(node))
         .route("/v1/gpus", get(gpus))
         .route("/v1/gpus/{gpu}", patch(change_gpu))
+        .route("/v1/gpus/{gpu}/placements", get(claims::placements))
+        .route("/v1/claims", get(claims::claims))
+        .route(
+            "/v1/claims/{uid}",
+            put(claims::hold).delete(claims::release),
+        )
         .route("/v1/mig", get(mig))
         .route("/v1/mig/plan", post(mig_plan))
         .route("/v1/mig/gc", post(mig_gc))

@@ -128,7 +128,7 @@ pub fn name(given: Option<String>, command: &[String]) -> Result<String, Error> 
 }
 
 /// As much of a name as a job's may have.
-fn beginning(name: &str) -> &str {
+pub fn beginning(name: &str) -> &str {
     let fits = |at: &usize| *at <= bounds::LONGEST_NAME;
     let ends = name.char_indices().map(|(at, one)| at + one.len_utf8());
     &name[..ends.take_while(fits).last().unwrap_or(0)]

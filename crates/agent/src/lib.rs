@@ -16,6 +16,7 @@ mod account;
 mod advice;
 mod ask;
 mod bypass;
+mod claim;
 mod clock;
 mod config;
 mod container;

@@ -3,7 +3,7 @@
 use std::sync::mpsc::Sender;
 
 use divvy_api::v1::{
-    Confirm, Error, ErrorCode, GpuChange, GpuChanged, Job, MigGc, MigInstance, Project,
+    Claim, Confirm, Error, ErrorCode, GpuChange, GpuChanged, Job, MigGc, MigInstance, Project,
     ProjectChange, Resize, Submit,
 };
 use divvy_core::JobId;
@@ -26,6 +26,10 @@ pub type Read = Box<dyn FnOnce(&mut Cycle) + Send>;
 pub enum Milestone {
     /// It holds its slice, or has ended.
     Starting,
+    /// It is a claim that can be used, or is one no more.
+    Lent,
+    /// It is a claim that has ended, or of which something is left.
+    Released,
     Ended,
 }
 
@@ -68,6 +72,18 @@ pub enum Message {
         confirm: Box<Confirm>,
         by: Box<Caller>,
         reply: Reply<Job>,
+    },
+    /// Holds what another scheduler has given away; answers the job that it is.
+    HoldClaim {
+        uid: String,
+        claim: Box<Claim>,
+        by: Box<Caller>,
+        reply: Reply<JobId>,
+    },
+    /// Takes it back; answers nothing for one that is not held.
+    ReleaseClaim {
+        uid: String,
+        reply: Reply<Option<JobId>>,
     },
     Resize {
         reference: String,

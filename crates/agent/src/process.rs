@@ -3,6 +3,7 @@
 //! Everything here reads `/proc` (proc(5)); signals go through a pidfd, which cannot hit a stranger.
 
 pub mod inside;
+pub mod mounts;
 
 use std::collections::HashMap;
 use std::fs;

@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::access::{Caller, Role};
+use crate::claim::Claim;
 use crate::idle::Rule;
 use crate::intake::usage;
 
@@ -75,6 +76,9 @@ pub struct Terms {
     /// Of the submit that made it, where that had an idempotency key.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
+    /// What it is the claim of, where it has no program of ours.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub claim: Option<Claim>,
 }
 
 /// A job that another runs after.
@@ -151,6 +155,7 @@ impl Terms {
             confirm_within_s: confirm_within(submit)?,
             labels: submit.labels.clone(),
             digest: None,
+            claim: None,
         })
     }
 

@@ -73,14 +73,28 @@ fn conforms(value: &Value, schema: &Value, all: &Value) {
 
 #[test]
 fn every_route_of_the_document_is_served_and_answers_what_it_says() {
-    let home = Home::with(&["--sim", "l4-24gb:1"]);
+    let mut home = Home::new();
+    let devices = home.path().join("cdi");
+    let devices = devices.to_str().unwrap().to_owned();
+    home.start(&["--sim", "l4-24gb:1", "--cdi-dir", &devices]);
     let socket = home.path().join("divvy.sock");
+    let (_, gpus) = call(&socket, "GET", "/v1/gpus", "");
+    let gpus: Value = serde_json::from_str(&gpus).unwrap();
+    let claim = serde_json::json!({
+        "namespace": "team",
+        "name": "train",
+        "devices": [{"gpu": gpus["items"][0]["uuid"], "memory_bytes": 1 << 30}],
+    });
+    let claim = claim.to_string();
     let submit = serde_json::to_string(&quarter(&["true"])).unwrap();
     let document = document();
     let schemas = &document["components"]["schemas"];
     // Jobs are submitted before they are asked for.
     let mut routes: Vec<_> = ROUTES.iter().collect();
-    routes.sort_by_key(|route| route.body == Body::None);
+    routes.sort_by_key(|route| {
+        let is_claims = route.path.starts_with("/v1/claims");
+        (is_claims, route.body == Body::None)
+    });
     for route in routes {
         // What needs a living job is asked for one that is not there: the one that is has come to its end. No GPU here can be
         // divided.
@@ -99,7 +113,8 @@ fn every_route_of_the_document_is_served_and_answers_what_it_says() {
             .path
             .replace("{job}", if changes { "nobody" } else { "1" })
             .replace("{gpu}", "0")
-            .replace("{project}", "vision");
+            .replace("{project}", "vision")
+            .replace("{uid}", "u-1");
         let body = match (route.method, route.body) {
             ("POST", Body::Json("Resize")) => r#"{"amount":{"kind":"memory","bytes":1073741824}}"#,
             (_, Body::Json("Confirm")) => r#"{"attempt":1,"labels":{"front.task":"t1"}}"#,
@@ -109,6 +124,7 @@ fn every_route_of_the_document_is_served_and_answers_what_it_says() {
             (_, Body::Json("GpuChange")) => r#"{"mode":"exclusive","dry_run":true}"#,
             (_, Body::Json("MigWanted")) => r#"{"profiles":["1g.5gb"]}"#,
             (_, Body::Json("MigGc")) => "{}",
+            (_, Body::Json("Claim")) => &claim,
             ("POST", _) => &submit,
             _ => "",
         };
@@ -200,6 +216,17 @@ fn what_is_no_route_or_no_body_fails_in_the_apis_own_form() {
             "usage",
         ),
         ("GET", "/v1/jobs/1/log?from=middle", "", 400, "usage"),
+        ("PUT", "/v1/claims/u", "{}", 400, "usage"),
+        (
+            "PUT",
+            "/v1/claims/u",
+            r#"{"namespace":"a","name":"b","devices":[{"gpu":"0","whole":true}]}"#,
+            400,
+            "usage",
+        ),
+        ("POST", "/v1/claims/u", "{}", 400, "usage"),
+        ("GET", "/v1/claims/u", "", 400, "usage"),
+        ("GET", "/v1/gpus/9/placements", "", 404, "not_found"),
         ("PATCH", "/v1/gpus/0", "{}", 400, "usage"),
         ("PATCH", "/v1/gpus/0", r#"{"mode":"whole"}"#, 400, "usage"),
         ("PATCH", "/v1/gpus/9", r#"{"mode":"mig"}"#, 404, "not_found"),

@@ -102,6 +102,7 @@ fn end_reason(reason: EndReason) -> &'static str {
         EndReason::IdleTimeout => "idle",
         EndReason::DependencyFailed => "given up",
         EndReason::GpuLost => "GPU lost",
+        EndReason::Released => "given back",
     }
 }
 

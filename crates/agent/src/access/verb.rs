@@ -86,6 +86,12 @@ pub fn known(method: &str, path: &str) -> Option<Verb> {
             None,
         )
         | ("POST", Some("v1"), Some("mig"), Some("plan")) => Some(Verb::Look),
+        ("GET" | "HEAD", Some("v1"), Some("gpus"), Some(_)) if path.ends_with("/placements") => {
+            Some(Verb::Look)
+        }
+        // Names of other schedulers' users are in them.
+        ("GET" | "HEAD", Some("v1"), Some("claims"), None) => Some(Verb::Read),
+        ("PUT" | "DELETE", Some("v1"), Some("claims"), Some(_)) => Some(Verb::Govern),
         ("POST", Some("v1"), Some("jobs"), None) => Some(Verb::Submit),
         ("POST", Some("v1"), Some("mig"), Some("gc")) => Some(Verb::Tidy),
         ("PATCH", Some("v1"), Some("gpus"), Some(_))

@@ -104,6 +104,36 @@ pub fn write(folder: &Path, name: &str, cdi: &Cdi) -> io::Result<()> {
     fs::rename(&draft, file(folder, name))
 }
 
+/// The same, unless it is there as it should be.
+///
+/// # Errors
+/// As [`write`].
+pub fn keep(folder: &Path, name: &str, cdi: &Cdi) -> io::Result<()> {
+    let text = serde_json::to_vec_pretty(cdi)?;
+    if fs::read(file(folder, name)).is_ok_and(|found| found == text) {
+        return Ok(());
+    }
+    write(folder, name, cdi)
+}
+
+/// Removes the files whose names, without the ending, are to go; also those that were never finished.
+///
+/// # Errors
+/// When one of them is there and stays.
+pub fn sweep(folder: &Path, goes: impl Fn(&str) -> bool) -> io::Result<()> {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let name = name.to_str().unwrap_or_default();
+        let draft = || name.strip_prefix('.')?.strip_suffix(".new");
+        if let Some(name) = name.strip_suffix(".json").or_else(draft)
+            && goes(name)
+        {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
 /// Removes it; nothing there is just as well.
 ///
 /// # Errors

@@ -21,6 +21,9 @@ impl Cycle {
             Ok(id) => id,
             Err(error) => return Ok(Err(error)),
         };
+        if let Some(error) = self.not_of_claims(id, "cancelled") {
+            return Ok(Err(error));
+        }
         let living = self.jobs.get(&id).map(|living| &living.job.life);
         if living.is_none_or(|life| life.outcome().is_some()) {
             let error = Error::new(ErrorCode::Conflict, format!("job {id} has ended already"));
@@ -36,6 +39,9 @@ impl Cycle {
             Ok(id) => id,
             Err(error) => return Ok(Err(error)),
         };
+        if let Some(error) = self.not_of_claims(id, "started anew") {
+            return Ok(Err(error));
+        }
         let conflict =
             |why: String, hint: String| Ok(Err(Error::new(ErrorCode::Conflict, why).hint(hint)));
         let Some(living) = self.jobs.get(&id) else {
@@ -79,7 +85,7 @@ impl Cycle {
                 return self.ended(id);
             }
             Life::Stopping { why: before, .. } => why > *before,
-            Life::Starting { .. } | Life::Running { .. } => {
+            Life::Starting { .. } | Life::Running { .. } | Life::Lent { .. } => {
                 living.since = Instant::now();
                 true
             }

@@ -247,9 +247,10 @@ fn standing(job: &Job, confirm: &Confirm, digest: &str, by: &Caller) -> Result<S
             "cancel it and submit another one",
         ),
         (Life::Starting { .. }, None) => Ok(Standing::Wanted),
-        (Life::Running { .. } | Life::Stopping { .. } | Life::Ended { .. }, None) => {
-            conflict(format!("job {id} is being stopped"), "submit it again")
-        }
+        (
+            Life::Running { .. } | Life::Lent { .. } | Life::Stopping { .. } | Life::Ended { .. },
+            None,
+        ) => conflict(format!("job {id} is being stopped"), "submit it again"),
     }
 }
 

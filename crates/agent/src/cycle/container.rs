@@ -189,7 +189,7 @@ pub struct Machine<'a> {
 }
 
 impl Config {
-    fn machine(&self) -> Machine<'_> {
+    pub(super) fn machine(&self) -> Machine<'_> {
         Machine {
             divvy: &self.programs.divvy,
             simulated: self.simulated.as_ref(),

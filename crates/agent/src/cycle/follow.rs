@@ -71,6 +71,7 @@ impl Cycle {
     pub fn resume(&mut self) -> Result<Resumed, StoreError> {
         let before: Vec<JobId> = self.jobs.keys().copied().collect();
         self.remove_orphaned_slices();
+        self.sweep_devices();
         self.secrets.sweep(|job| self.jobs.contains_key(&job));
         crate::records::sweep(&self.config.home.jobs(), |job| self.jobs.contains_key(&job));
         self.store.begin()?;
@@ -80,6 +81,10 @@ impl Cycle {
             };
             if living.job.life == Life::Queued {
                 self.follow(*id)?;
+                continue;
+            }
+            if living.job.claim().is_some() {
+                self.resume_claim(*id)?;
                 continue;
             }
             if living.job.awaits_confirmation() {
@@ -176,6 +181,10 @@ impl Cycle {
         let Some(living) = self.jobs.get(&id) else {
             return Ok(());
         };
+        if living.job.claim().is_some() {
+            // Nobody writes any.
+            return Ok(());
+        }
         let dir = self.job_dir(id);
         let found = match living.job.life {
             Life::Queued | Life::Ended { .. } => return Ok(()),
@@ -191,6 +200,9 @@ impl Cycle {
         };
         if living.job.life.grants().is_empty() {
             return Ok(());
+        }
+        if living.job.claim().is_some() {
+            return self.look_at_claim(id);
         }
         if let Some(exit) = living.failed.clone() {
             return self.settle(id, Some(&exit));
@@ -354,6 +366,11 @@ impl Cycle {
 
     /// Puts a job that nobody has started back into its queue, at the place that it had.
     pub(super) fn put_back(&mut self, id: JobId, why: &str) -> Result<(), StoreError> {
+        if self.is_claim(id) {
+            // It waits in no queue.
+            self.give_up_claim(id, why);
+            return Ok(());
+        }
         self.free_slice(id);
         self.let_go(id)?;
         let Some(living) = self.jobs.get_mut(&id) else {
@@ -378,23 +395,10 @@ impl Cycle {
         if self.is_held(id)? {
             return Ok(());
         }
+        self.keep_traces(id)?;
         let Some(living) = self.jobs.get_mut(&id) else {
             return Ok(());
         };
-        if let Some(slice) = &living.slice
-            && let Ok(snapshot) = slice.read()
-        {
-            for (gpu, holding) in living.job.holdings.iter_mut().enumerate() {
-                holding.traces = slice::traces(&snapshot, gpu);
-            }
-            if let Ok((denials, _)) = slice.denials() {
-                let records = oom::records(&denials, &living.job.holdings);
-                self.store.keep_denials(id, &records)?;
-            }
-        }
-        for (holding, ledger) in living.job.holdings.iter_mut().zip(&living.ledgers) {
-            holding.traces.mismatch_max = ledger.mismatch_max;
-        }
         let (gone, words) = match living.job.bypasses.iter().find(|found| found.is_killed()) {
             Some(bypass) => {
                 let words = format!("killed: {}: {}", bypass.what(), bypass.cause());
@@ -422,6 +426,7 @@ impl Cycle {
                 Stop::Idle => Some("stopped as it did nothing"),
                 Stop::GpuLost => Some("a GPU that it was on is lost"),
                 Stop::Preempt => Some("preempted"),
+                Stop::Release => Some("given back"),
                 Stop::Requeue | Stop::Cancel => Some("stopped to be started anew"),
             },
             _ => None,
@@ -454,6 +459,28 @@ impl Cycle {
             true => self.waits_again(id, "retried", &words),
             false => self.waits_again(id, "requeued", &words),
         }
+    }
+
+    /// Takes over what its slice remembers, before that goes.
+    pub(super) fn keep_traces(&mut self, id: JobId) -> Result<(), StoreError> {
+        let Some(living) = self.jobs.get_mut(&id) else {
+            return Ok(());
+        };
+        if let Some(slice) = &living.slice
+            && let Ok(snapshot) = slice.read()
+        {
+            for (gpu, holding) in living.job.holdings.iter_mut().enumerate() {
+                holding.traces = slice::traces(&snapshot, gpu);
+            }
+            if let Ok((denials, _)) = slice.denials() {
+                let records = oom::records(&denials, &living.job.holdings);
+                self.store.keep_denials(id, &records)?;
+            }
+        }
+        for (holding, ledger) in living.job.holdings.iter_mut().zip(&living.ledgers) {
+            holding.traces.mismatch_max = ledger.mismatch_max;
+        }
+        Ok(())
     }
 
     /// Journals a job that has just ended, and lets everybody know.
@@ -566,7 +593,9 @@ impl Cycle {
                         overdue.push(*id);
                     }
                 }
-                Life::Starting { .. } | Life::Running { .. } => active.push(*id),
+                Life::Starting { .. } | Life::Running { .. } | Life::Lent { .. } => {
+                    active.push(*id)
+                }
             }
         }
         for id in silent {

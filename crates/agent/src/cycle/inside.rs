@@ -42,6 +42,9 @@ impl Cycle {
     pub fn inside(&mut self, reference: &str) -> Result<Inside, Error> {
         let job = self.find(reference).map_err(journal)??;
         let conflict = |why: String, hint: String| Error::new(ErrorCode::Conflict, why).hint(hint);
+        if let Some(error) = self.not_of_claims(job, "entered or sent signals") {
+            return Err(error);
+        }
         let Some(living) = self.jobs.get(&job) else {
             let hint = format!("`divvy describe {job}` says how");
             return Err(conflict(format!("job {job} has ended"), hint));
@@ -60,6 +63,10 @@ impl Cycle {
                     runs_on_client: living.job.ask.runner == Runner::Client,
                 });
             }
+            Life::Lent { .. } => (
+                "has no program of Divvy's",
+                "`kubectl exec` runs a program in a pod".to_owned(),
+            ),
             Life::Queued => ("waits", format!("`divvy why {job}` says what for")),
             Life::Starting { .. } => ("is only starting", "try again in a moment".to_owned()),
             Life::Stopping { .. } => ("is being stopped", format!("divvy wait {job}")),

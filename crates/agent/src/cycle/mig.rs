@@ -46,7 +46,7 @@ const REFUSALS: u32 = 3;
 pub struct Migs {
     workers: Workers,
     /// The kernel's id of this boot.
-    boot: String,
+    pub(super) boot: String,
     /// As the journal has them.
     instances: BTreeMap<Slot, Instance>,
     /// Slots with an order under way: whoever holds one may let go of it meanwhile, and nobody else gets it before the report.

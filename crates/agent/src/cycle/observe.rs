@@ -100,8 +100,12 @@ impl Cycle {
             .jobs
             .iter()
             .filter(|(_, living)| !matches!(living.job.life, Life::Stopping { .. }))
+            .filter(|(_, living)| living.job.claim().is_none())
             .filter_map(|(id, living)| Some((*id, on(living)?)))
             .collect();
+        let mut still = lost;
+        still.retain(|gpu, _| before.contains(gpu));
+        self.claims_on_lost_gpus(&still)?;
         for (id, index) in ended {
             self.stop_job(id, Stop::GpuLost, &format!("GPU {index} is lost"))?;
         }

@@ -29,6 +29,9 @@ impl Cycle {
         };
         let conflict =
             |why: String, hint: String| Ok(Err(Error::new(ErrorCode::Conflict, why).hint(hint)));
+        if let Some(error) = self.not_of_claims(id, "suspended or resumed") {
+            return Ok(Err(error));
+        }
         let job = self.jobs.get(&id).map(|living| &living.job);
         let Some(job) = job.filter(|job| matches!(job.life, Life::Running { .. })) else {
             return conflict(

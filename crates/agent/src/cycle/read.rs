@@ -124,7 +124,7 @@ impl Cycle {
         self.jobs.keys().copied().collect()
     }
 
-    fn show_living(&self, living: &Living) -> v1::Job {
+    pub(super) fn show_living(&self, living: &Living) -> v1::Job {
         self.seen_living(living).shown(&self.config.home)
     }
 
@@ -200,6 +200,7 @@ impl Cycle {
             idle: self.idle_rule(job),
             idle_s: None,
             records: None,
+            claim: self.job_claim(job),
             job: job.clone(),
         }
     }
@@ -350,7 +351,10 @@ impl Cycle {
             memory_mismatch_max_bytes: device.mismatch_max.get(),
             bypass_pids,
             mig: self.mig_of(&gpu.uuid),
-            trouble: self.trouble_of(device),
+            trouble: match device.lost {
+                true => Some("it does not answer".to_owned()),
+                false => self.trouble_of(device),
+            },
             lost: device.lost.then(|| v1::GpuLost {
                 mode: device.assigned.name().to_owned(),
                 for_good: device.gone,

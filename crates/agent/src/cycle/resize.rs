@@ -51,6 +51,9 @@ impl Cycle {
                 error.hint(format!("`divvy describe {id}` says how it is"))
             ))
         };
+        if let Some(error) = self.not_of_claims(id, "resized") {
+            return Ok(Err(error));
+        }
         let living = self.jobs.get(&id);
         let unconfirmed = living.is_some_and(|living| living.job.awaits_confirmation());
         let done = match (living.map(|living| &living.job.life), amount) {
@@ -66,6 +69,7 @@ impl Cycle {
                 conflict("waits for its confirmation, which is for what it has")
             }
             (Some(Life::Queued), Some(amount)) => self.resize_waiting(id, amount),
+            (Some(Life::Lent { .. }), Some(_)) => conflict("has no program of Divvy's"),
             (Some(Life::Starting { .. } | Life::Running { .. }), Some(amount)) => {
                 self.resize_held(id, amount)
             }

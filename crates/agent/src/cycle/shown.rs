@@ -23,6 +23,7 @@ pub struct Seen {
     pub(super) held_up: Option<String>,
     pub(super) idle: Option<Rule>,
     pub(super) idle_s: Option<u64>,
+    pub(super) claim: Option<v1::JobClaim>,
     /// Where its supervisor wrote down what it did, for one that has been placed.
     pub(super) records: Option<JobDir>,
 }
@@ -89,6 +90,7 @@ impl Seen {
             attempt: job.attempt,
             confirmation: job.confirmation(),
             labels: ask.terms.labels.clone(),
+            claim: self.claim,
             id,
         }
     }
@@ -119,7 +121,7 @@ fn state(life: &Life) -> JobState {
     match life {
         Life::Queued => JobState::Queued,
         Life::Starting { .. } => JobState::Starting,
-        Life::Running { .. } => JobState::Running,
+        Life::Running { .. } | Life::Lent { .. } => JobState::Running,
         Life::Stopping { .. } => JobState::Stopping,
         Life::Ended { .. } => JobState::Ended,
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use divvy_api::home::Home;
 use divvy_api::v1::Runner;
-use divvy_core::{Bytes, JobId};
+use divvy_core::{Bytes, Grant, JobId};
 use divvy_ledger::{CreateError, OpenError};
 use rustix::io::Errno;
 
@@ -16,8 +16,10 @@ use super::container::{ContainerError, plan};
 use super::mig::is_divided;
 use super::whose::identity;
 use crate::clock::{Instant, now};
+use crate::container::cover::CoverError;
 use crate::environment::{Surroundings, for_job};
 use crate::failpoint::reach;
+use crate::gpu::Device;
 use crate::gpu::roster::Entry;
 use crate::gpu::slice::{Cut, HeldSlice, SliceError, hand_over};
 use crate::job::Job;
@@ -46,6 +48,10 @@ pub(super) enum StartError {
     NoInstance,
     #[error(transparent)]
     Container(#[from] ContainerError),
+    #[error(transparent)]
+    Cover(#[from] CoverError),
+    #[error("cannot write its CDI file")]
+    Cdi(#[source] io::Error),
     #[error("another process supervises it already")]
     Locked,
     #[error("cannot start its supervisor")]
@@ -147,15 +153,7 @@ impl Cycle {
         };
         let job = &living.job;
         let grants = job.life.grants();
-        let overheads: Vec<Bytes> = grants
-            .iter()
-            .map(|grant| {
-                self.devices
-                    .iter()
-                    .find(|device| device.gpu.uuid == grant.gpu)
-            })
-            .map(|device| device.map_or(Bytes::ZERO, |device| device.overhead))
-            .collect();
+        let overheads = overheads(&self.devices, grants);
         let (generation, compute) = (u64::from(job.attempt), job.compute());
         let slice = match is_divided(grants) {
             true => None,
@@ -300,6 +298,9 @@ impl Cycle {
 
     /// Gives up a job that could not be started; the next round journals it.
     pub(super) fn withdraw(&mut self, id: JobId, why: &str) {
+        if self.is_claim(id) {
+            return self.give_up_claim(id, why);
+        }
         tracing::error!(job = %id, why, "a job could not be started");
         let exit = Exit {
             outcome: not_started(why),
@@ -329,6 +330,16 @@ impl Cycle {
             tracing::warn!(job = %id, %error, "its folder cannot be watched; it is looked at with every tick");
         }
     }
+}
+
+/// What a context is taken to cost on each of these GPUs.
+pub(super) fn overheads(devices: &[Device], grants: &[Grant]) -> Vec<Bytes> {
+    let of = |grant: &Grant| {
+        let mut devices = devices.iter();
+        let device = devices.find(|device| device.gpu.uuid == grant.gpu);
+        device.map_or(Bytes::ZERO, |device| device.overhead)
+    };
+    grants.iter().map(of).collect()
 }
 
 /// The folder of a job's present run: its own for the first, one below that for each further one.

@@ -258,6 +258,10 @@ impl Cycle {
         if submit.container.is_some() || self.config.containers.default.is_some() {
             self.config.rules.may_contain(by)?;
         }
+        if submit.runner == v1::Runner::Claim {
+            return Err(usage("claims are not submitted")
+                .hint("another scheduler's are held by `PUT /v1/claims/{uid}`"));
+        }
         // Its client would write records that this agent trusts.
         if submit.runner == v1::Runner::Client && by.account.uid != Submitter::me().uid {
             let why =

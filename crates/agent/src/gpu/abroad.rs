@@ -1,7 +1,8 @@
 //! Processes that call themselves by the pids of another namespace, as those in containers do: which of them have ended?
 //!
 //! A slot says the pid that its process knows. From here such a process is found by that pid, its start time and its namespace, once;
-//! from then on by the pid it has here. Only namespaces that are seen from here are judged: those of a job's own first processes.
+//! from then on by the pid it has here. Only namespaces that are seen from here are judged: those of a job's own first processes, and
+//! others once a process was seen in them. From the machine's first namespace all are seen.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -18,19 +19,27 @@ const REST: Duration = Duration::from_secs(1);
 pub struct Abroad {
     known: HashMap<Owner, Process>,
     gone: HashSet<Owner>,
+    /// Namespaces in which somebody was seen.
+    peopled: BTreeSet<u64>,
     searched: Option<Instant>,
 }
 
+/// The inode of the machine's first PID namespace (`PROC_PID_INIT_INO`, include/linux/proc_ns.h).
+const FIRST: u64 = 0xEFFF_FFFC;
+
 impl Abroad {
-    /// Those of `owners` that have ended, of the namespaces in `seen`.
+    /// Those of `owners` that have ended, of the namespaces in `seen`, and of those in `met` that turn out to be seen from here.
     pub fn gone(
         &mut self,
         owners: impl Iterator<Item = Owner>,
         seen: &BTreeSet<u64>,
+        met: &BTreeSet<u64>,
     ) -> HashSet<Owner> {
+        let all: BTreeSet<u64> = seen.union(met).copied().collect();
         let owners: HashSet<Owner> = owners
-            .filter(|owner| seen.contains(&owner.pid_namespace))
+            .filter(|owner| all.contains(&owner.pid_namespace))
             .collect();
+        self.peopled.retain(|namespace| all.contains(namespace));
         self.known.retain(|owner, _| owners.contains(owner));
         self.gone.retain(|owner| owners.contains(owner));
         let is_new = |owner: &&Owner| !self.known.contains_key(owner) && !self.gone.contains(owner);
@@ -38,11 +47,19 @@ impl Abroad {
         let rested = self.searched.is_none_or(|last| last.elapsed() >= REST);
         if !new.is_empty() && rested {
             self.searched = Some(Instant::now());
-            let here = everybody(seen);
+            let here = everybody(&all);
+            let peopled = here.keys().map(|owner| owner.pid_namespace);
+            self.peopled.extend(peopled);
+            let sees_all = Owner::me().pid_namespace == FIRST;
             for owner in new {
+                let namespace = owner.pid_namespace;
+                let is_seen =
+                    sees_all || seen.contains(&namespace) || self.peopled.contains(&namespace);
                 match here.get(&owner) {
                     Some(process) => drop(self.known.insert(owner, *process)),
-                    None => drop(self.gone.insert(owner)),
+                    None if is_seen => drop(self.gone.insert(owner)),
+                    // It may live where nobody is seen from here.
+                    None => {}
                 }
             }
         }
@@ -100,12 +117,35 @@ mod tests {
         };
         let (mut abroad, seen) = (Abroad::default(), BTreeSet::from([namespace]));
         let all = || [owner, never, elsewhere].into_iter();
-        assert_eq!(abroad.gone(all(), &seen), HashSet::from([never]));
+        let none = BTreeSet::new();
+        assert_eq!(abroad.gone(all(), &seen, &none), HashSet::from([never]));
         child.kill().unwrap();
         child.wait().unwrap();
-        assert_eq!(abroad.gone(all(), &seen), HashSet::from([never, owner]));
-        assert_eq!(abroad.gone(std::iter::empty(), &seen), HashSet::new());
+        assert_eq!(
+            abroad.gone(all(), &seen, &none),
+            HashSet::from([never, owner])
+        );
+        assert_eq!(
+            abroad.gone(std::iter::empty(), &seen, &none),
+            HashSet::new()
+        );
         // It was searched a moment ago: whoever is new waits for the next search.
-        assert_eq!(abroad.gone(all(), &seen), HashSet::new());
+        assert_eq!(abroad.gone(all(), &seen, &none), HashSet::new());
+    }
+
+    #[test]
+    fn of_a_namespace_that_nobody_was_seen_in_only_the_machines_first_one_can_tell() {
+        let here = Owner::me().pid_namespace;
+        let of = |pid_namespace| Owner {
+            pid: 1,
+            start_time: u64::MAX,
+            pid_namespace,
+        };
+        // This test lives in the one, and nobody in the other.
+        let (peopled, empty) = (of(here), of(u64::from(u32::MAX) + 7));
+        let met = BTreeSet::from([here, empty.pid_namespace]);
+        let gone = Abroad::default().gone([peopled, empty].into_iter(), &BTreeSet::new(), &met);
+        assert!(gone.contains(&peopled));
+        assert_eq!(gone.contains(&empty), here == FIRST);
     }
 }

@@ -2,10 +2,11 @@
 //!
 //! Descent is the kernel's word. A job's supervisor is a subreaper, so whatever its program daemonises stays below it; once seen
 //! there, a process is the job's for as long as it lives, wherever it goes. So is whoever is in the PID namespace of a job's container,
-//! also one that the container engine started in it later. A slot in a slice is the job's word and counts only
+//! also one that the container engine started in it later. Where no supervisor is, as with the claims of another scheduler, it is what is
+//! mounted for the process. A slot in a slice is the job's word and counts only
 //! for a process that has that slice mapped, which nobody has who did not join it.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use divvy_core::{Bytes, JobId};
 use divvy_ledger::Owner;
@@ -13,7 +14,7 @@ use divvy_ledger::Owner;
 use super::abroad::Abroad;
 use super::roster::Roster;
 use crate::process::inside::{self, Inside, Marks, Own};
-use crate::process::{self, Process};
+use crate::process::{self, Process, mounts};
 
 /// A process that the driver lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,13 +126,15 @@ impl Kin {
         }
     }
 
-    /// Those of `owners` that were of a container and have ended.
+    /// Those of `owners` that were of a container and have ended. `met`: namespaces that may be a container's, of which no process
+    /// is known by itself.
     pub fn gone_abroad(
         &mut self,
         owners: impl Iterator<Item = Owner>,
+        met: &BTreeSet<u64>,
         roster: &Roster,
     ) -> HashSet<Owner> {
-        self.abroad.gone(owners, &roster.namespaces())
+        self.abroad.gone(owners, &roster.namespaces(), met)
     }
 
     /// Forgets everybody whom the driver does not list any more.
@@ -165,7 +168,11 @@ impl Kin {
                 .or(before)
                 .or_else(|| roster.led(member.session))
         });
-        by_blood.or_else(|| {
+        let by_mount = || {
+            let places = roster.has_mounted().then(|| mounts::above(process));
+            roster.mounted(&places?)
+        };
+        by_blood.or_else(by_mount).or_else(|| {
             let namespace = inside::own(process.pid).namespace?;
             // A process that has ended meanwhile has left its pid to anybody.
             line.first().and_then(|_| roster.of_namespace(namespace))

@@ -5,7 +5,7 @@
 //! ```
 //! The driver's figures are compared only with accounts that were the same before and after it was asked.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use divvy_core::mig::Placement;
 use divvy_core::reconcile::{self, Account, Of, ProcessSight, Sight, SliceSight};
@@ -95,7 +95,11 @@ pub fn put_together(
     marks: &Marks,
 ) -> Look {
     let owners = before.values().flatten().flat_map(Snapshot::processes);
-    let gone = kin.gone_abroad(owners.map(|process| process.owner), roster);
+    let gone = kin.gone_abroad(
+        owners.map(|process| process.owner),
+        &met(&before, roster),
+        roster,
+    );
     let mut look = Look {
         at,
         books: books(before, roster, &gone),
@@ -137,6 +141,16 @@ pub fn put_together(
     look.gpus = gpus;
     look.troubles = observation.troubles;
     look
+}
+
+/// PID namespaces that processes of jobs without a supervisor say they are in.
+fn met(before: &Before, roster: &Roster) -> BTreeSet<u64> {
+    let here = Owner::me().pid_namespace;
+    let lent = roster.iter().filter(|(_, entry)| entry.mounted.is_some());
+    let accounts = lent.filter_map(|(job, _)| before.get(&job)?.as_ref().ok());
+    let owners = accounts.flat_map(Snapshot::processes);
+    let namespaces = owners.map(|process| process.owner.pid_namespace);
+    namespaces.filter(|namespace| *namespace != here).collect()
 }
 
 /// Every process of a GPU; one that is listed for the GPU and for an instance of it comes twice.

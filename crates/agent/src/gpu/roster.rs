@@ -7,6 +7,7 @@ use divvy_ledger::{Owner, Slice};
 
 use crate::process::Process;
 use crate::process::inside::{self, Mark};
+use crate::process::mounts::Place;
 
 /// A job that holds something.
 #[derive(Clone, Debug)]
@@ -15,6 +16,8 @@ pub struct Entry {
     pub slice: Option<Account>,
     /// Its supervisor and its program, as far as they are known; also dead ones.
     pub roots: Vec<Process>,
+    /// What is mounted for its processes and for no others, where it has no supervisor.
+    pub mounted: Option<Place>,
 }
 
 impl Entry {
@@ -23,6 +26,7 @@ impl Entry {
         Self {
             slice: None,
             roots: Vec::new(),
+            mounted: None,
         }
     }
 }
@@ -97,6 +101,21 @@ impl Roster {
     /// The job in whose container one is that is in this PID namespace.
     pub fn of_namespace(&self, namespace: u64) -> Option<JobId> {
         self.namespaces.get(&namespace).copied()
+    }
+
+    /// Whether any job is known by what is mounted for its processes.
+    pub fn has_mounted(&self) -> bool {
+        self.entries.values().any(|entry| entry.mounted.is_some())
+    }
+
+    /// The job that one of these places is mounted for.
+    pub fn mounted(&self, places: &[Place]) -> Option<JobId> {
+        let is_its = |entry: &Entry| {
+            let mounted = entry.mounted.as_ref();
+            mounted.is_some_and(|place| places.contains(place))
+        };
+        let mut entries = self.iter();
+        entries.find(|(_, entry)| is_its(entry)).map(|(job, _)| job)
     }
 
     /// The job that a process is a root of.

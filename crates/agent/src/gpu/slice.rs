@@ -92,6 +92,13 @@ impl HeldSlice {
         })
     }
 
+    /// Whether both of its files lie there.
+    pub fn is_there(folder: &Path) -> bool {
+        ["control", "slots"]
+            .iter()
+            .all(|name| folder.join(name).is_file())
+    }
+
     /// Everything the ledger says now.
     pub fn read(&self) -> Result<Snapshot, OpenError> {
         self.slice.read()
@@ -130,6 +137,7 @@ impl HeldSlice {
                 slots: self.slots(),
             }),
             roots,
+            mounted: None,
         }
     }
 
@@ -214,6 +222,22 @@ pub fn hand_over(folder: &Path, user: &Identity) -> Result<(), SliceError> {
         path: folder.to_owned(),
         uid: user.uid,
         source,
+    })
+}
+
+/// Lets programs of any user use a slice of root's: they get at the account alone, where it is mounted for them, for nobody else passes
+/// through the folder. Only root's own may be writable by everybody.
+pub fn open_to_everybody(folder: &Path) -> Result<(), SliceError> {
+    let slots = folder.join("slots");
+    if !rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    fs::set_permissions(&slots, fs::Permissions::from_mode(0o666)).map_err(|source| {
+        SliceError::HandOver {
+            path: folder.to_owned(),
+            uid: u32::MAX,
+            source,
+        }
     })
 }
 

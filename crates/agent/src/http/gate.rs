@@ -203,6 +203,7 @@ impl Veil {
             ("secrets", Value::Array(Vec::new())),
             ("labels", Value::Object(serde_json::Map::new())),
             ("container", Value::Null),
+            ("claim", Value::Null),
             ("cwd", Value::String(String::new())),
             ("directory", Value::String(String::new())),
             ("slice_directory", Value::Null),

@@ -72,6 +72,15 @@ pub async fn log(
             .hint("`divvy submit` keeps a log")
             .into());
     }
+    if job.runner == Runner::Claim {
+        let why = format!(
+            "job {} is a claim of another scheduler's, and what its programs say is in their pods' logs",
+            job.id
+        );
+        return Err(Error::new(ErrorCode::NotFound, why)
+            .hint("kubectl logs POD")
+            .into());
+    }
     let mut tail = Tail {
         path: JobDir::new(&job.directory).log(),
         file: None,

@@ -154,6 +154,9 @@ impl RawJob {
                 grants: grants(),
                 process,
             },
+            ("running", None, _) if runner == runner_name(Runner::Claim) => {
+                Life::Lent { grants: grants() }
+            }
             ("stopping", process, _) => Life::Stopping {
                 grants: grants(),
                 process,
@@ -274,11 +277,12 @@ pub fn runner_name(runner: Runner) -> &'static str {
     match runner {
         Runner::Supervisor => "supervisor",
         Runner::Client => "client",
+        Runner::Claim => "claim",
     }
 }
 
 fn parse_runner(text: &str) -> Result<Runner, String> {
-    [Runner::Supervisor, Runner::Client]
+    [Runner::Supervisor, Runner::Client, Runner::Claim]
         .into_iter()
         .find(|runner| runner_name(*runner) == text)
         .ok_or_else(|| format!("{text:?} starts no programs"))

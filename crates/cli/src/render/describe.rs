@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use divvy_api::v1::{
-    Amount, Bypass, BypassAction, Confirmation, IdleAction, Isolation, Job, JobState, LimiterForm,
-    Runner, Slice,
+    Amount, Bypass, BypassAction, Confirmation, IdleAction, Isolation, Job, JobClaim, JobState,
+    LimiterForm, Runner, Slice,
 };
 use jiff::Timestamp;
 
@@ -24,7 +24,10 @@ pub fn describe(job: &Job, view: View) -> String {
     facts.add("compute", &compute(job));
     facts.add("image", &image(job));
     facts.add("command", &text::command_line(&job.command));
-    facts.add("in", &text::clean(&job.cwd));
+    match &job.claim {
+        None => facts.add("in", &text::clean(&job.cwd)),
+        Some(claim) => facts.add_claim(claim),
+    }
     facts.add("user", &text::clean(&job.user));
     facts.add(
         "project",
@@ -56,6 +59,7 @@ pub fn describe(job: &Job, view: View) -> String {
     let output = match job.runner {
         Runner::Supervisor => format!("divvy logs {}", job.id),
         Runner::Client => "on the terminal it was started from".to_owned(),
+        Runner::Claim => "in the logs of its pods".to_owned(),
     };
     facts.add("output", &output);
     facts.add(
@@ -326,6 +330,21 @@ impl Facts {
         if let Some(refusals) = jobs::refusals(std::slice::from_ref(slice)) {
             self.add("  refused", &refusals);
         }
+    }
+
+    /// Whose it is at another scheduler, and by what containers come into it.
+    fn add_claim(&mut self, claim: &JobClaim) {
+        let JobClaim {
+            uid,
+            namespace,
+            name,
+            pods,
+            cdi_device,
+        } = claim;
+        let whose = format!("{namespace}/{name}, uid {uid}");
+        self.add("claim", &text::clean(&whose));
+        self.add("pods", &text::clean(&pods.join(", ")));
+        self.add("device", &text::clean(cdi_device));
     }
 
     fn add_bypass(&mut self, bypass: &Bypass) {

@@ -33,7 +33,7 @@ pub fn verdict(job: &Job) -> Result<u8> {
     };
     match (job.exit_code, job.end_reason) {
         (Some(code), _) => Ok(u8::try_from(code).unwrap_or(u8::MAX)),
-        (None, Some(EndReason::Completed)) => Ok(0),
+        (None, Some(EndReason::Completed | EndReason::Released)) => Ok(0),
         (None, Some(EndReason::LaunchFailed)) => {
             Err(failed(ErrorCode::LaunchFailed, "could not be started"))
         }

@@ -75,6 +75,7 @@ fn entry(folder: &tempfile::TempDir, name: &str, roots: Vec<Process>) -> Entry {
             slots: Mark::of(&folder.join("slots")),
         }),
         roots,
+        mounted: None,
     }
 }
 

@@ -45,6 +45,7 @@ impl Scene {
                 slots: Mark::of(&slots),
             }),
             roots: Vec::new(),
+            mounted: None,
         };
         roster.enlist(JOB, entry);
         let stranger = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();

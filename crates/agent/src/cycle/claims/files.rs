@@ -1,0 +1,152 @@
+//! What a claim is used through: its slice, the files that its containers mount, and the CDI device that brings them in.
+
+use std::path::PathBuf;
+
+use divvy_core::JobId;
+
+use crate::clock::Instant;
+use crate::container::driver::Part;
+use crate::container::edits::{Edits, Files, edits};
+use crate::container::{cdi, cover, plan};
+use crate::cycle::Cycle;
+use crate::cycle::container::held;
+use crate::cycle::mig::is_divided;
+use crate::cycle::start::{StartError, overheads};
+use crate::environment::Surroundings;
+use crate::failpoint::reach;
+use crate::gpu::roster::Entry;
+use crate::gpu::slice::{Cut, HeldSlice, open_to_everybody};
+use crate::process::mounts::Place;
+
+/// Where container engines look for CDI devices unless told otherwise (the specification, "CDI Specs": files that come and go
+/// with the machine's run).
+const CDI_FOLDER: &str = "/var/run/cdi";
+
+/// What tells NVIDIA's container runtime, where it is the engine's, to add no GPU by itself: everything is in the CDI device (NVIDIA
+/// Container Toolkit, its own CDI specifications say the same).
+const NO_OTHERS: (&str, &str) = ("NVIDIA_VISIBLE_DEVICES", "void");
+
+impl Cycle {
+    /// Makes the slice, its files and its CDI device, or what is missing of them.
+    pub(in crate::cycle) fn lay(&mut self, id: JobId) -> Result<(), StartError> {
+        let folder = self.config.home.slice(&id.to_string());
+        let Some(living) = self.jobs.get(&id) else {
+            return Ok(());
+        };
+        let (job, grants) = (&living.job, living.job.life.grants());
+        let is_whole = living.slice.is_some() && HeldSlice::is_there(&folder);
+        if !is_divided(grants) && !is_whole {
+            let slice = HeldSlice::create(
+                &folder,
+                &Cut {
+                    job: &id.to_string(),
+                    generation: u64::from(job.attempt),
+                    compute: job.compute(),
+                    grants,
+                    overheads: &overheads(&self.devices, grants),
+                },
+            )?;
+            // Whoever a pod's programs run as: only its containers see the file.
+            open_to_everybody(&folder)?;
+            if let Some(living) = self.jobs.get_mut(&id) {
+                living.slice = Some(slice);
+                living.ledgers.clear();
+                living.since = Instant::now();
+            }
+        }
+        reach("start.slice");
+        let files = Files::of(self.job_dir(id).path());
+        let edits = self.edits_of_claim(id, &files)?;
+        cover::lay(&edits, &files)?;
+        reach("claim.laid");
+        let name = self.cdi_name(id);
+        cdi::keep(&self.cdi_folder(), &name, &cdi::cdi(&name, &edits)).map_err(StartError::Cdi)?;
+        reach("claim.cdi");
+        self.enlist_claim(id);
+        Ok(())
+    }
+
+    /// What is added to a container that uses the claim.
+    fn edits_of_claim(&self, id: JobId, files: &Files) -> Result<Edits, StartError> {
+        let folder = self.config.home.slice(&id.to_string());
+        let Some(living) = self.jobs.get(&id) else {
+            return Ok(Edits::default());
+        };
+        let (job, grants) = (&living.job, living.job.life.grants());
+        let visible = grants.iter().map(|grant| self.migs.visible_as(grant));
+        let visible: Vec<String> = visible
+            .collect::<Option<_>>()
+            .ok_or(StartError::NoInstance)?;
+        let (config, number) = (&self.config, id.to_string());
+        let has_slice = !is_divided(grants);
+        let around = Surroundings {
+            job: &number,
+            queue: &job.ask.queue,
+            visible: &visible,
+            slice: has_slice.then_some(folder.as_path()),
+            preload: &config.programs.preload,
+            simulated: config.simulated.as_ref(),
+        };
+        let wish = config.programs.wish(&folder, config.simulated.as_ref());
+        let parts: Vec<Part> = grants.iter().map(|grant| self.migs.part(grant)).collect();
+        let mut held = held(
+            &config.machine(),
+            &around,
+            &parts,
+            has_slice.then_some(&wish),
+        )?;
+        let (name, value) = NO_OTHERS;
+        held.variables.insert(name.to_owned(), value.to_owned());
+        Ok(edits(&held, files))
+    }
+
+    /// Has looks and the keeper of compute know of a claim whose files are there.
+    pub(in crate::cycle) fn enlist_claim(&mut self, id: JobId) {
+        let files = Files::of(self.job_dir(id).path());
+        let folder = self.config.home.slice(&id.to_string());
+        let Some(living) = self.jobs.get(&id) else {
+            return;
+        };
+        let entry = match &living.slice {
+            Some(slice) => {
+                let (limits, compute) = (living.job.limits(), living.job.compute());
+                self.keeper.keep(id, &folder, &limits, compute);
+                slice.entry(Vec::new())
+            }
+            None => Entry::without_account(),
+        };
+        self.observer.enlist(
+            id,
+            Entry {
+                mounted: Place::of(&files.folder),
+                ..entry
+            },
+        );
+    }
+
+    pub(in crate::cycle) fn cdi_folder(&self) -> PathBuf {
+        let said = self.config.containers.cdi.clone();
+        said.unwrap_or_else(|| CDI_FOLDER.into())
+    }
+
+    /// The name of its device, and of the file that defines it.
+    pub(in crate::cycle) fn cdi_name(&self, id: JobId) -> String {
+        let instance = plan::instance(self.config.home.state());
+        plan::name(&instance, &id.to_string(), 0)
+    }
+
+    /// CDI files of claims that ended while they were being removed.
+    pub(in crate::cycle) fn sweep_devices(&self) {
+        let instance = plan::instance(self.config.home.state());
+        let lives = |job: JobId| self.jobs.contains_key(&job);
+        let ours = |name: &str| {
+            let job = name.strip_prefix(&plan::name(&instance, "", 0))?;
+            job.split('.').next()?.parse::<JobId>().ok()
+        };
+        if let Err(error) = cdi::sweep(&self.cdi_folder(), |name| {
+            ours(name).is_some_and(|job| !lives(job))
+        }) {
+            tracing::warn!(%error, "CDI files of jobs that have ended stay");
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! Claims as the API shows them, and the places that they may ask for.
+
+use divvy_api::v1::{self, Error, ErrorCode};
+use divvy_core::{JobId, mig};
+
+use crate::container::cdi;
+use crate::cycle::Cycle;
+use crate::cycle::read::journal;
+use crate::gpu::Device;
+use crate::job::Job;
+
+impl Cycle {
+    /// Claims that are held, oldest first.
+    pub fn claims_shown(&self) -> Vec<v1::HeldClaim> {
+        let jobs = self.jobs.values().map(|living| &living.job);
+        jobs.filter_map(|job| self.held_claim(job)).collect()
+    }
+
+    /// The claim that a job is or was.
+    ///
+    /// # Errors
+    /// [`ErrorCode::NotFound`] where it is none.
+    pub fn claim_shown(&self, id: JobId) -> Result<v1::HeldClaim, Error> {
+        let none = || Error::new(ErrorCode::NotFound, format!("job {id} is no claim"));
+        match self.jobs.get(&id) {
+            Some(living) => self.held_claim(&living.job).ok_or_else(none),
+            None => {
+                let job = self.store.job(id).map_err(journal)?;
+                job.and_then(|job| self.held_claim(&job)).ok_or_else(none)
+            }
+        }
+    }
+
+    fn held_claim(&self, job: &Job) -> Option<v1::HeldClaim> {
+        let claim = job.claim()?;
+        let living = self.jobs.get(&job.id);
+        let shown = match living {
+            Some(living) => self.show_living(living),
+            None => self.show(job, None, None),
+        };
+        let members = living.map_or(0, |living| living.members.len());
+        let accounted = shown.slices.iter().map(|slice| slice.processes).max();
+        Some(v1::HeldClaim {
+            uid: claim.uid.clone(),
+            job: job.id.to_string(),
+            state: shown.state,
+            cdi_device: cdi::device(&self.cdi_name(job.id)),
+            namespace: claim.namespace.clone(),
+            name: claim.name.clone(),
+            pods: claim.pods.clone(),
+            devices: claim.devices.clone(),
+            slices: shown.slices,
+            processes: u32::try_from(members)
+                .unwrap_or(u32::MAX)
+                .max(accounted.unwrap_or_default()),
+            trouble: job.reason.clone(),
+            since: job.submitted_at,
+        })
+    }
+
+    /// What a job is the claim of, in the API's words.
+    pub(in crate::cycle) fn job_claim(&self, job: &Job) -> Option<v1::JobClaim> {
+        let device = cdi::device(&self.cdi_name(job.id));
+        Some(job.claim()?.shown(device))
+    }
+
+    /// Every place where an instance may lie on a GPU in MIG mode, those first that are taken first; none for other GPUs.
+    ///
+    /// # Errors
+    /// [`ErrorCode::NotFound`] for a GPU that is not here.
+    pub fn placements(&self, gpu: &str) -> Result<Vec<v1::MigPlacement>, Error> {
+        let index = gpu.parse::<u32>().ok();
+        let named =
+            |device: &&Device| Some(device.gpu.index) == index || device.gpu.uuid.as_str() == gpu;
+        let device = self.devices.iter().find(named).ok_or_else(|| {
+            Error::new(ErrorCode::NotFound, format!("there is no GPU {gpu}"))
+                .hint("`divvy gpus -o wide` lists those that are here")
+        })?;
+        let Some(table) = device.table() else {
+            return Ok(Vec::new());
+        };
+        let shown = |placement: mig::Placement| {
+            let profile = table.profile(placement.profile)?;
+            Some(v1::MigPlacement {
+                profile: profile.name.to_string(),
+                profile_id: profile.id,
+                memory_bytes: profile.memory.get(),
+                start: placement.start,
+                memory_slices: profile.memory_slices,
+                compute_slices: profile.compute_slices,
+            })
+        };
+        Ok(mig::everywhere(&table)
+            .into_iter()
+            .filter_map(shown)
+            .collect())
+    }
+}

@@ -1,0 +1,94 @@
+//! Claims of another scheduler: held, shown, given back. An answer waits for what has to be made.
+
+use std::time::Duration;
+
+use axum::Extension;
+use axum::extract::State;
+use divvy_api::v1::{self, Error, ErrorCode, JobState};
+use divvy_core::JobId;
+
+use super::body::{Body, Path};
+use super::{Answer, Api, list, look};
+use crate::access::Caller;
+use crate::mailbox::{Message, Milestone};
+
+/// How long an answer waits for MIG instances to be made, or for leftovers to go: less than the kubelet waits for its plugin
+/// (45 s, `PluginClientTimeout` of pkg/kubelet/cm/dra/plugin).
+const PATIENCE: Duration = Duration::from_secs(30);
+
+pub async fn claims(State(api): State<Api>) -> Answer<v1::HeldClaim> {
+    let claims = api.mailbox.read(|cycle| Ok(cycle.claims_shown()));
+    list("ClaimList", claims.await?)
+}
+
+pub async fn hold(
+    State(api): State<Api>,
+    Extension(caller): Extension<Caller>,
+    Path(uid): Path<String>,
+    Body(claim): Body<v1::Claim>,
+) -> Answer<v1::HeldClaim> {
+    // What strangers hold now decides whether there is room.
+    look(&api).await;
+    let (claim, by) = (Box::new(claim), Box::new(caller));
+    let held = api.mailbox.ask(|reply| Message::HoldClaim {
+        uid,
+        claim,
+        by,
+        reply,
+    });
+    let id = held.await?;
+    let held = reached(&api, id, Milestone::Lent).await?;
+    match held.state {
+        JobState::Running => list("ClaimList", vec![held]),
+        JobState::Queued | JobState::Starting => {
+            let seconds = PATIENCE.as_secs();
+            let why = format!("claim {} is not ready after {seconds} s", held.uid);
+            Err(Error::new(ErrorCode::TimedOut, why)
+                .hint("ask again: what was begun goes on")
+                .into())
+        }
+        JobState::Stopping | JobState::Ended => {
+            let why = held
+                .trouble
+                .unwrap_or_else(|| "it was given back meanwhile".to_owned());
+            let why = format!("claim {} is not held: {why}", held.uid);
+            Err(Error::new(ErrorCode::LaunchFailed, why)
+                .hint("nothing of it is left; ask again")
+                .into())
+        }
+    }
+}
+
+pub async fn release(State(api): State<Api>, Path(uid): Path<String>) -> Answer<v1::HeldClaim> {
+    let released = api
+        .mailbox
+        .ask(|reply| Message::ReleaseClaim { uid, reply });
+    let Some(id) = released.await? else {
+        return list("ClaimList", Vec::new());
+    };
+    list(
+        "ClaimList",
+        vec![reached(&api, id, Milestone::Released).await?],
+    )
+}
+
+pub async fn placements(
+    State(api): State<Api>,
+    Path(gpu): Path<String>,
+) -> Answer<v1::MigPlacement> {
+    let placements = api.mailbox.read(move |cycle| cycle.placements(&gpu));
+    list("MigPlacementList", placements.await?)
+}
+
+/// The claim once it is there, or as it is when that takes too long.
+async fn reached(api: &Api, id: JobId, milestone: Milestone) -> Result<v1::HeldClaim, Error> {
+    let wait = api.mailbox.ask(|reply| Message::Wait {
+        reference: id.to_string(),
+        milestone,
+        reply,
+    });
+    if let Ok(there) = tokio::time::timeout(PATIENCE, wait).await {
+        let _job: v1::Job = there?;
+    }
+    api.mailbox.read(move |cycle| cycle.claim_shown(id)).await
+}
