@@ -8,40 +8,35 @@
 //! ```
 //! It places nothing and limits nothing: a queue's template says what its pods ask of GPUs, the webhook makes that a claim, and the
 //! scheduler finds the GPU. It keeps nothing either: a task's record is a Secret in the cluster, written before what it speaks of
-//! is begun, and every look starts from what is there. Decisions are in `life`, `sight`, `pod` and `template`, which are pure.
+//! is begun, and every look starts from what is there. Decisions are in `life`, `sight`, `pod`, `template` and `values`, which are pure.
 
 mod desk;
 mod hand;
 pub mod life;
 pub mod objects;
 pub mod pod;
+mod prepared;
 mod pump;
 pub mod record;
+mod setup;
 pub mod sight;
 pub mod template;
 pub mod values;
 
-use std::collections::BTreeMap;
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::Duration;
 
-use divvy_clearml::Settings;
-use divvy_clearml::config::{ConfigError, Credentials};
-use divvy_clearml::container::Setup;
-use divvy_clearml::frontend::gate::Gate;
-use divvy_clearml::server::{QueueFacts, Server, ServerError, Stats, StatusReport};
-use serde_json::{Value, json};
+use divvy_clearml::config::ConfigError;
+use divvy_clearml::server::{ServerError, Stats, StatusReport};
 use tracing_subscriber::EnvFilter;
 
-use crate::ask::{Steps, ask};
 use desk::Desk;
-use hand::{Hand, Served, now_ms};
-use objects::Objects;
-use record::{Record, holder};
-use values::{Values, Wrong};
+use hand::{Hand, now_ms};
+use prepared::{Prepared, prepared};
+use setup::set_up;
+use values::Wrong;
 
 /// How long a worker stays on the server's list unheard, seconds: the stock agent's.
 const TIMEOUT: u64 = 600;
@@ -155,93 +150,6 @@ fn log_to_stderr() {
         .try_init();
 }
 
-/// What the files say.
-struct Prepared {
-    values: Values,
-    manifest: Value,
-}
-
-fn prepared(args: &Args) -> Result<Prepared, GlueError> {
-    let read = |path: &PathBuf| {
-        std::fs::read_to_string(path).map_err(|source| GlueError::Read {
-            path: path.clone(),
-            source,
-        })
-    };
-    let wrong = |path: &PathBuf| {
-        let path = path.clone();
-        move |wrong| GlueError::Values { path, wrong }
-    };
-    let values = Values::parse(&read(&args.values)?).map_err(wrong(&args.values))?;
-    for note in &values.notes {
-        eprintln!("note: {}: {note}", args.values.display());
-    }
-    let manifest = match &args.pod_template {
-        None => json!({}),
-        Some(path) => pod::manifest(&read(path)?).map_err(wrong(path))?,
-    };
-    let prepared = Prepared { values, manifest };
-    for queue in &prepared.values.queues {
-        let sample = prepared
-            .sample(queue, "divvy-k8s", "IMAGE")
-            .map_err(|wrong| GlueError::Queue {
-                queue: queue.name.clone(),
-                wrong,
-            })?;
-        // With Divvy's webhook every task of such a queue would fail; without it, it may be somebody else's language.
-        if let Err(refusal) = ask(&sample, Steps::Any) {
-            eprintln!(
-                "warning: queue {}: its pods would be refused: {refusal}",
-                queue.name
-            );
-        }
-    }
-    Ok(prepared)
-}
-
-impl Prepared {
-    /// The pod that a task of a queue would have.
-    fn sample(&self, queue: &values::Queue, worker: &str, image: &str) -> Result<Value, Wrong> {
-        let record = Record {
-            task: "TASK".to_owned(),
-            queue_id: "QUEUE".to_owned(),
-            queue_name: queue.name.clone(),
-            mark: life::Mark::Ours,
-            was_stopped: false,
-            logged: record::Logged::Nothing,
-        };
-        let asked = pod::Asked {
-            record: &record,
-            holder: &holder(worker),
-            image: None,
-            default_image: self.values.image.as_deref().unwrap_or(image),
-            env: &[],
-            worker: &format!("{worker}:TASK"),
-            files: &self.values.files(queue),
-            token: false,
-            pull: false,
-        };
-        let pod = pod::pod(&self.manifest, &self.values.layers(queue), &asked)?;
-        serde_json::to_value(pod).map_err(|error| Wrong::new("the pod", &error.to_string()))
-    }
-
-    fn print(&self, worker: &str) -> Result<(), GlueError> {
-        let mut out = std::io::stdout().lock();
-        for queue in &self.values.queues {
-            let wrong = |wrong| GlueError::Queue {
-                queue: queue.name.clone(),
-                wrong,
-            };
-            let pod = self.sample(queue, worker, "IMAGE").map_err(wrong)?;
-            let text = yaml_serde::to_string(&pod)
-                .map_err(|error| wrong(Wrong::new("the pod", &error.to_string())))?;
-            write!(out, "---\n# a task of the queue {}\n{text}", queue.name)
-                .map_err(GlueError::Write)?;
-        }
-        Ok(())
-    }
-}
-
 fn serve(args: &Args, prepared: Prepared) -> Result<(), GlueError> {
     if args.print {
         return prepared.print(args.worker_id.as_deref().unwrap_or("divvy-k8s"));
@@ -287,124 +195,6 @@ fn stop() -> Result<impl Future<Output = ()>, GlueError> {
             _ = interrupt.recv() => {}
         }
     })
-}
-
-/// Everything before the first task: configuration, login, queues, the cluster.
-async fn set_up(args: &Args, prepared: Prepared) -> Result<(Hand, Gate), GlueError> {
-    let Prepared { values, manifest } = prepared;
-    let mut vars: BTreeMap<String, String> = std::env::vars_os()
-        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-        .collect();
-    for (variable, address) in &values.addresses {
-        vars.entry((*variable).to_owned())
-            .or_insert_with(|| address.clone());
-    }
-    let settings = Settings::read_with(args.config_file.as_deref(), vars.clone())?;
-    let asked: Vec<String> = values.image.iter().cloned().collect();
-    let (gate, both) = Gate::of(&settings.uptime, &settings.downtime)
-        .map_err(|error| GlueError::Hours(error.0))?;
-    if both {
-        tracing::warn!(
-            "both uptime and downtime were given, and only one of them can count: neither does"
-        );
-    }
-    let setup = Setup::read(&settings.tree, &asked, vars.clone())?;
-
-    let client = crate::cluster::client()
-        .await
-        .map_err(|error| GlueError::Cluster(error.to_string()))?;
-    let namespace = args
-        .namespace
-        .clone()
-        .unwrap_or_else(|| client.default_namespace().to_owned());
-    // Not the machine's name: that of a pod changes, and what is ours would not be found again.
-    let worker = args
-        .worker_id
-        .clone()
-        .or_else(|| settings.worker_id.clone());
-    let worker = worker.unwrap_or_else(|| format!("divvy-k8s:{namespace}"));
-
-    let server = Server::new(&settings.api, &worker)?;
-    server.login().await?;
-    let create = args.create_queue || values.create_queues;
-    let mut queues = Vec::new();
-    for queue in &values.queues {
-        let facts = find(&server, &queue.name, create).await?;
-        queues.push(Served {
-            id: facts.id,
-            queue: queue.clone(),
-        });
-    }
-    let ids: Vec<String> = queues.iter().map(|served| served.id.clone()).collect();
-    server
-        .register(&worker, &ids, TIMEOUT, &settings.worker_tags)
-        .await?;
-    tracing::info!(%worker, queues = queues.len(), namespace, "serving queues of the ClearML server");
-    let hand = Hand {
-        objects: Objects::new(client, &namespace, &holder(&worker)),
-        config: config(&settings, &vars).to_string(),
-        token: match &settings.api.credentials {
-            Credentials::Token(token) => Some(token.clone()),
-            Credentials::Keys { .. } => None,
-        },
-        poll: settings.poll,
-        server,
-        settings,
-        setup,
-        values,
-        manifest,
-        worker,
-        queues,
-    };
-    Ok((hand, gate))
-}
-
-async fn find(server: &Server, name: &str, create: bool) -> Result<QueueFacts, GlueError> {
-    match server.queue(name).await? {
-        Some(queue) => Ok(queue),
-        None if create => {
-            let id = server.create_queue(name).await?;
-            tracing::info!(queue = name, "made a queue on the ClearML server");
-            Ok(QueueFacts {
-                id,
-                name: name.to_owned(),
-                ..QueueFacts::default()
-            })
-        }
-        None => Err(GlueError::NoQueue(name.to_owned())),
-    }
-}
-
-/// Variables of git's credentials, and the keys that mean the same.
-const GIT: [(&str, &str); 3] = [
-    ("CLEARML_AGENT_GIT_USER", "git_user"),
-    ("CLEARML_AGENT_GIT_PASS", "git_pass"),
-    ("CLEARML_AGENT_GIT_HOST", "git_host"),
-];
-
-/// The configuration as tasks get it: the glue's own, less its name; the image's packages count, as under the stock glue.
-fn config(settings: &Settings, vars: &BTreeMap<String, String>) -> Value {
-    let mut config = settings.tree.root().clone();
-    let agent = &mut config["agent"];
-    if !agent.is_object() {
-        *agent = json!({});
-    }
-    for name in ["worker_id", "worker_name"] {
-        agent.as_object_mut().map(|fields| fields.remove(name));
-    }
-    for (variable, key) in GIT {
-        if let Some(value) = vars.get(variable).filter(|value| !value.is_empty()) {
-            agent[key] = json!(value);
-        }
-    }
-    let manager = &mut agent["package_manager"];
-    if !manager.is_object() {
-        *manager = json!({});
-    }
-    if manager["system_site_packages"].is_null() {
-        manager["system_site_packages"] = json!(true);
-    }
-    config
 }
 
 /// The heartbeat: the glue is on the server's list of workers. It has no figures of a machine: its pods are on others.

@@ -1,4 +1,5 @@
 //! `divvy-k8s glue` between a ClearML server and a cluster: every task runs once and ends, whatever becomes of the glue.
+#![allow(clippy::unwrap_used)]
 
 #[path = "apiserver/mod.rs"]
 mod apiserver;
@@ -143,6 +144,24 @@ fn no_more_of_a_queues_tasks_have_pods_than_it_may_have_and_a_restart_changes_no
         scene.stub.workers().is_empty(),
         "it has left the server's list"
     );
+}
+
+#[test]
+fn two_glues_of_one_name_run_every_task_once() {
+    let scene = Scene::new(VALUES);
+    let tasks: Vec<String> = (0..12)
+        .map(|n| {
+            scene
+                .stub
+                .enqueued(["half", "whole"][n % 2], &format!("task {n}"), json!({}))
+        })
+        .collect();
+    let (_one, _other) = (scene.glue(), scene.glue());
+    for task in &tasks {
+        scene.becomes(task, "completed");
+        assert_eq!(scene.node.runs(task), 1);
+    }
+    scene.is_clean();
 }
 
 #[test]
@@ -393,7 +412,7 @@ fn a_queue_that_is_tagged_off_is_not_pulled() {
     let other = scene.stub.enqueued("whole", "other", json!({}));
     let _glue = scene.glue();
     scene.becomes(&other, "completed");
-    assert_eq!(scene.stub.waiting("half"), [task.clone()]);
+    assert_eq!(scene.stub.waiting("half"), std::slice::from_ref(&task));
     scene.must("queues.update", json!({ "queue": queue, "tags": [] }));
     scene.becomes(&task, "completed");
 }

@@ -1,4 +1,5 @@
 //! The values of ClearML's own guide to fractional GPUs, as they are printed there, and the pods that they say.
+#![allow(clippy::unwrap_used)]
 
 use std::io::Write as _;
 use std::process::{Command, Output};

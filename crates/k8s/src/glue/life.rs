@@ -43,7 +43,7 @@ pub struct Facts {
     pub elsewhere: bool,
     /// Its queue is one of those that are served.
     pub served: bool,
-    /// Looks that found it in nobody's hands.
+    /// Looks that found it so.
     pub looks: u8,
     /// What its user did to it says that its run is to end: see `divvy_clearml`'s watcher, which waits for abort callbacks.
     pub verdict: bool,
@@ -53,7 +53,7 @@ pub struct Facts {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     Nothing,
-    /// Nobody seems to have it; look again.
+    /// Nobody seems to go on with its claim; look again.
     LookAgain,
     /// Remove its record: nothing more.
     Forget,
@@ -81,7 +81,7 @@ pub enum Word {
     Stopped,
 }
 
-/// Looks at a task that nobody seems to have before it counts as ours: another agent that popped it says so within moments.
+/// Looks at a task whose claim nobody seems to go on with before that is believed: who does says so within moments.
 pub const LOOKS: u8 = 5;
 
 /// The next step.
@@ -95,8 +95,9 @@ pub fn next(facts: &Facts) -> Step {
 
 fn claiming(facts: &Facts) -> Step {
     match facts.status {
+        // Somebody may be about to claim it: a glue that ends as this one begins, another agent that has just popped it.
+        _ if facts.looks < LOOKS => Step::LookAgain,
         Some(Status::Queued) if facts.listed => Step::Forget,
-        Some(Status::Queued) if facts.looks < LOOKS => Step::LookAgain,
         // Nobody else started it: whoever took it, it would be lost.
         Some(Status::Queued) => Step::Return,
         _ => Step::Forget,

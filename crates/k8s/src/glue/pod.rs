@@ -278,10 +278,7 @@ fn lost(at: &str, given: &Value, back: &Value) -> Result<(), Wrong> {
                 match back.get(name) {
                     Some(back) => lost(&at, value, back)?,
                     None => {
-                        let known = back.keys().map(String::as_str);
-                        let near = known
-                            .filter(|known| known.eq_ignore_ascii_case(name))
-                            .next();
+                        let near = back.keys().find(|known| known.eq_ignore_ascii_case(name));
                         let why = match near {
                             Some(near) => {
                                 format!("a pod has no such field; did you mean `{near}`?")

@@ -3,6 +3,8 @@
 //! It has the shape of the values of ClearML's agent chart, `agentk8sglue`, so that a file that is there already can be used:
 //! keys that mean the stock agent's own deployment are passed over and said, any other that means nothing is an error.
 
+mod queues;
+
 use serde_json::Value;
 use yaml_serde::Value as Yaml;
 
@@ -189,7 +191,7 @@ impl Values {
                 base.extend(both);
             }
         }
-        let queues = queues(get("queue"), get("queues"), stray)?;
+        let queues = queues::queues(get("queue"), get("queues"), stray)?;
         let mut addresses = Vec::new();
         for (key, variable) in ADDRESSES {
             if let Some(address) = one_text(key, get(key))? {
@@ -269,94 +271,6 @@ fn beside(whole: &Section, root: &Section, notes: &mut Vec<String>) -> Result<Se
         }
     }
     Ok(stray)
-}
-
-fn queues(one: Option<&Yaml>, several: Option<&Yaml>, stray: Section) -> Result<Vec<Queue>, Wrong> {
-    let at = format!("{ROOT}.queues");
-    let mut listed = section(&at, several.unwrap_or(&Yaml::Null))?;
-    listed.extend(stray);
-    let named = match one {
-        None | Some(Yaml::Null) => Vec::new(),
-        Some(Yaml::String(text)) => text.split(',').map(|name| name.trim().to_owned()).collect(),
-        Some(Yaml::Sequence(names)) => {
-            let name = |name: &Yaml| name.as_str().map(str::to_owned);
-            let names: Option<Vec<String>> = names.iter().map(name).collect();
-            names
-                .ok_or_else(|| Wrong::new(&format!("{ROOT}.queue"), "names of queues are needed"))?
-        }
-        Some(_) => {
-            return Err(Wrong::new(
-                &format!("{ROOT}.queue"),
-                "a queue's name is needed",
-            ));
-        }
-    };
-    let mut queues = Vec::new();
-    match (named.iter().any(|name| !name.is_empty()), listed.is_empty()) {
-        (true, false) => {
-            let why = format!("there is {ROOT}.queues too; give one of them");
-            return Err(Wrong::new(&format!("{ROOT}.queue"), &why));
-        }
-        (false, true) => {
-            return Err(Wrong::new(
-                &at,
-                "there is no queue, neither here nor in queue",
-            ));
-        }
-        (true, true) => queues.extend(named.into_iter().filter(|name| !name.is_empty()).map(
-            |name| Queue {
-                name,
-                overrides: Template::new(),
-                max_pods: None,
-            },
-        )),
-        (false, false) => {
-            for (name, value) in &listed {
-                queues.push(queue(&format!("{at}.{name}"), name, value)?);
-            }
-        }
-    }
-    for (index, queue) in queues.iter().enumerate() {
-        if queues[..index].iter().any(|other| other.name == queue.name) {
-            return Err(Wrong::new(
-                &format!("{at}.{}", queue.name),
-                "it is there twice",
-            ));
-        }
-    }
-    Ok(queues)
-}
-
-fn queue(at: &str, name: &str, value: &Yaml) -> Result<Queue, Wrong> {
-    let mut queue = Queue {
-        name: name.to_owned(),
-        overrides: Template::new(),
-        max_pods: None,
-    };
-    for (key, value) in section(at, value)? {
-        let at = format!("{at}.{key}");
-        match key.as_str() {
-            "templateOverrides" => queue.overrides = template::check(&at, &json(Some(&value))?)?,
-            "queueSettings" => {
-                for (key, value) in section(&at, &value)? {
-                    let at = format!("{at}.{key}");
-                    if key != "maxPods" {
-                        return Err(Wrong::unknown(&at, &key, ["maxPods"].into_iter()));
-                    }
-                    let most = value.as_u64().and_then(|most| u32::try_from(most).ok());
-                    let most = most.filter(|most| *most > 0);
-                    queue.max_pods = Some(
-                        most.ok_or_else(|| Wrong::new(&at, "a whole number above 0 is needed"))?,
-                    );
-                }
-            }
-            _ => {
-                let known = ["templateOverrides", "queueSettings"];
-                return Err(Wrong::unknown(&at, &key, known.into_iter()));
-            }
-        }
-    }
-    Ok(queue)
 }
 
 fn json(value: Option<&Yaml>) -> Result<Value, Wrong> {

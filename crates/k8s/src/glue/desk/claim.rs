@@ -1,0 +1,100 @@
+//! Taking tasks from the front of their queues, the record first.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use divvy_clearml::server::{QueueFacts, Status};
+
+use super::{Desk, Trouble};
+use crate::glue::hand::Served;
+use crate::glue::life::Mark;
+use crate::glue::objects::Found;
+use crate::glue::record::{Logged, Record};
+use crate::glue::sight::{State, sight};
+
+impl Desk {
+    /// Claims a queue's first tasks while there is room for their pods; `true`: there is a new one.
+    pub(super) async fn claim(
+        &mut self,
+        served: &Served,
+        head: &QueueFacts,
+        found: &BTreeMap<String, Found>,
+    ) -> Result<bool, Trouble> {
+        if !self.gate.is_open(&head.tags, jiff::Zoned::now().datetime()) {
+            return Ok(false);
+        }
+        let lives = |found: &&Found| {
+            let pod = found.pod.as_ref().map(|pod| sight(pod).state);
+            found.record.queue_id == served.id && !matches!(pod, Some(State::Ended(_)))
+        };
+        let living = found.values().filter(lives).count();
+        let most = served
+            .queue
+            .max_pods
+            .map_or(usize::MAX, |most| most as usize);
+        let mut is_more = false;
+        for entry in head.entries.iter().take(most.saturating_sub(living)) {
+            if found.contains_key(&entry.task) || !self.pop(served, &entry.task).await? {
+                break;
+            }
+            is_more = true;
+        }
+        Ok(is_more)
+    }
+
+    /// Takes a task from the front of its queue; `true`: it is ours.
+    async fn pop(&mut self, served: &Served, id: &str) -> Result<bool, Trouble> {
+        let hand = Rc::clone(&self.hand);
+        let was = hand.server.task(id).await?.map(|task| task.status);
+        let record = Record {
+            task: id.to_owned(),
+            queue_id: served.id.clone(),
+            queue_name: served.queue.name.clone(),
+            mark: Mark::Claiming,
+            was_stopped: was == Some(Status::Stopped),
+            logged: Logged::Nothing,
+        };
+        if !hand.objects.make_record(&record).await? {
+            tracing::warn!(
+                task = id,
+                "there is a Secret of this task's name that is not ours; its queue is held up"
+            );
+            return Ok(false);
+        }
+        let popped = match hand.server.pop(&served.id, id).await {
+            Ok(popped) => popped,
+            // The record stays: whether it was claimed shows.
+            Err(error) if error.passes() => return Err(error.into()),
+            Err(error) => {
+                hand.objects.remove_record(id).await?;
+                return Err(error.into());
+            }
+        };
+        match popped.entry {
+            Some(entry) if entry.task == id => {
+                let record = Record {
+                    mark: Mark::Ours,
+                    ..record
+                };
+                hand.objects.write_mark(&record).await?;
+                Ok(true)
+            }
+            other => {
+                if let Some(other) = other {
+                    // A server older than API 2.21 gives its head, whichever was asked for.
+                    let back = hand
+                        .ask(async |server| server.add(&served.id, &other.task).await)
+                        .await;
+                    let front = hand
+                        .ask(async |server| server.move_to_front(&served.id, &other.task).await)
+                        .await;
+                    if let Err(error) = back.and(front) {
+                        tracing::error!(task = other.task, %error, "cannot put back a task that was not asked for");
+                    }
+                }
+                hand.objects.remove_record(id).await?;
+                Ok(false)
+            }
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! What the files say, before a server or a cluster is asked anything.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+
+use super::record::{Logged, Record, holder};
+use super::values::{Queue, Values, Wrong};
+use super::{Args, GlueError, life, pod};
+use crate::ask::{Steps, ask};
+
+/// What the files say.
+pub struct Prepared {
+    pub values: Values,
+    pub manifest: Value,
+}
+
+/// Reads them, and tries each queue's template.
+///
+/// # Errors
+/// A file that cannot be read, and what is wrong in it.
+pub fn prepared(args: &Args) -> Result<Prepared, GlueError> {
+    let read = |path: &PathBuf| {
+        std::fs::read_to_string(path).map_err(|source| GlueError::Read {
+            path: path.clone(),
+            source,
+        })
+    };
+    let wrong = |path: &PathBuf| {
+        let path = path.clone();
+        move |wrong| GlueError::Values { path, wrong }
+    };
+    let values = Values::parse(&read(&args.values)?).map_err(wrong(&args.values))?;
+    for note in &values.notes {
+        eprintln!("note: {}: {note}", args.values.display());
+    }
+    let manifest = match &args.pod_template {
+        None => json!({}),
+        Some(path) => pod::manifest(&read(path)?).map_err(wrong(path))?,
+    };
+    let prepared = Prepared { values, manifest };
+    for queue in &prepared.values.queues {
+        let sample = prepared
+            .sample(queue, "divvy-k8s", "IMAGE")
+            .map_err(|wrong| GlueError::Queue {
+                queue: queue.name.clone(),
+                wrong,
+            })?;
+        // With Divvy's webhook every task of such a queue would fail; without it, it may be somebody else's language.
+        if let Err(refusal) = ask(&sample, Steps::Any) {
+            eprintln!(
+                "warning: queue {}: its pods would be refused: {refusal}",
+                queue.name
+            );
+        }
+    }
+    Ok(prepared)
+}
+
+impl Prepared {
+    /// The pod that a task of a queue would have.
+    fn sample(&self, queue: &Queue, worker: &str, image: &str) -> Result<Value, Wrong> {
+        let record = Record {
+            task: "TASK".to_owned(),
+            queue_id: "QUEUE".to_owned(),
+            queue_name: queue.name.clone(),
+            mark: life::Mark::Ours,
+            was_stopped: false,
+            logged: Logged::Nothing,
+        };
+        let asked = pod::Asked {
+            record: &record,
+            holder: &holder(worker),
+            image: None,
+            default_image: self.values.image.as_deref().unwrap_or(image),
+            env: &[],
+            worker: &format!("{worker}:TASK"),
+            files: &self.values.files(queue),
+            token: false,
+            pull: false,
+        };
+        let pod = pod::pod(&self.manifest, &self.values.layers(queue), &asked)?;
+        serde_json::to_value(pod).map_err(|error| Wrong::new("the pod", &error.to_string()))
+    }
+
+    /// Prints the pod of a task of each queue.
+    ///
+    /// # Errors
+    /// Standard output does not take it.
+    pub fn print(&self, worker: &str) -> Result<(), GlueError> {
+        let mut out = std::io::stdout().lock();
+        for queue in &self.values.queues {
+            let wrong = |wrong| GlueError::Queue {
+                queue: queue.name.clone(),
+                wrong,
+            };
+            let pod = self.sample(queue, worker, "IMAGE").map_err(wrong)?;
+            let text = yaml_serde::to_string(&pod)
+                .map_err(|error| wrong(Wrong::new("the pod", &error.to_string())))?;
+            write!(out, "---\n# a task of the queue {}\n{text}", queue.name)
+                .map_err(GlueError::Write)?;
+        }
+        Ok(())
+    }
+}

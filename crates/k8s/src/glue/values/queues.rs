@@ -1,0 +1,102 @@
+//! Which queues are served, in which order, and what each says.
+
+use yaml_serde::Value as Yaml;
+
+use super::{Queue, ROOT, Section, Wrong, json, section};
+use crate::glue::template::{self, Template};
+
+/// Of `queue`, which gives the order, and of `queues`, which give each its pods; what `queue` does not name comes behind it.
+pub fn queues(
+    order: Option<&Yaml>,
+    listed: Option<&Yaml>,
+    stray: Section,
+) -> Result<Vec<Queue>, Wrong> {
+    let at = format!("{ROOT}.queues");
+    let mut listed = section(&at, listed.unwrap_or(&Yaml::Null))?;
+    listed.extend(stray);
+    let mut queues: Vec<Queue> = Vec::new();
+    for name in names(order)? {
+        if queues.iter().any(|other| other.name == name) {
+            return Err(Wrong::new(
+                &format!("{ROOT}.queue"),
+                &format!("{name} is there twice"),
+            ));
+        }
+        queues.push(bare(&name));
+    }
+    for (name, value) in &listed {
+        let queue = queue(&format!("{at}.{name}"), name, value)?;
+        match queues.iter_mut().find(|other| other.name == *name) {
+            Some(bare) => *bare = queue,
+            None => queues.push(queue),
+        }
+    }
+    match queues.is_empty() {
+        true => Err(Wrong::new(
+            &at,
+            "there is no queue, neither here nor in queue",
+        )),
+        false => Ok(queues),
+    }
+}
+
+/// `default`, `first,second`, or a list of them.
+fn names(value: Option<&Yaml>) -> Result<Vec<String>, Wrong> {
+    let wrong = || {
+        Wrong::new(
+            &format!("{ROOT}.queue"),
+            "a queue's name is needed, or several",
+        )
+    };
+    let names: Vec<&str> = match value {
+        None | Some(Yaml::Null) => Vec::new(),
+        Some(Yaml::String(text)) => text.split(',').collect(),
+        Some(Yaml::Sequence(names)) => {
+            let names: Option<Vec<&str>> = names.iter().map(Yaml::as_str).collect();
+            names.ok_or_else(wrong)?
+        }
+        Some(_) => return Err(wrong()),
+    };
+    let names = names.into_iter().map(str::trim);
+    Ok(names
+        .filter(|name| !name.is_empty())
+        .map(str::to_owned)
+        .collect())
+}
+
+/// A queue that says nothing of its own.
+fn bare(name: &str) -> Queue {
+    Queue {
+        name: name.to_owned(),
+        overrides: Template::new(),
+        max_pods: None,
+    }
+}
+
+fn queue(at: &str, name: &str, value: &Yaml) -> Result<Queue, Wrong> {
+    let mut queue = bare(name);
+    for (key, value) in section(at, value)? {
+        let at = format!("{at}.{key}");
+        match key.as_str() {
+            "templateOverrides" => queue.overrides = template::check(&at, &json(Some(&value))?)?,
+            "queueSettings" => {
+                for (key, value) in section(&at, &value)? {
+                    let at = format!("{at}.{key}");
+                    if key != "maxPods" {
+                        return Err(Wrong::unknown(&at, &key, ["maxPods"].into_iter()));
+                    }
+                    let most = value.as_u64().and_then(|most| u32::try_from(most).ok());
+                    let most = most.filter(|most| *most > 0);
+                    queue.max_pods = Some(
+                        most.ok_or_else(|| Wrong::new(&at, "a whole number above 0 is needed"))?,
+                    );
+                }
+            }
+            _ => {
+                let known = ["templateOverrides", "queueSettings"];
+                return Err(Wrong::unknown(&at, &key, known.into_iter()));
+            }
+        }
+    }
+    Ok(queue)
+}
