@@ -3,7 +3,13 @@
 use std::error::Error;
 
 /// In `proto`: only the messages that are used, with the names and numbers of Kubernetes' own.
-const PROTOCOLS: [&str; 3] = ["registration.proto", "dra.proto", "health.proto"];
+const PROTOCOLS: [&str; 5] = [
+    "registration.proto",
+    "dra.proto",
+    "health.proto",
+    "deviceplugin.proto",
+    "podresources.proto",
+];
 
 fn main() -> Result<(), Box<dyn Error>> {
     let files = protox::compile(PROTOCOLS, ["proto"])?;

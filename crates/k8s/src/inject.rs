@@ -114,7 +114,7 @@ fn claim(pod: &mut Value, ask: &Ask, template: &str) {
 }
 
 /// Takes what the claim stands for out of limits and requests.
-fn drop_ours(resources: &mut Value) {
+pub(crate) fn drop_ours(resources: &mut Value) {
     for key in ["limits", "requests"] {
         let Some(listed) = resources.get_mut(key).and_then(Value::as_object_mut) else {
             continue;
@@ -140,7 +140,7 @@ fn reported(gpus: &[Size]) -> Option<String> {
 }
 
 /// The value at a key, put there if there is none.
-fn entry<'v>(object: &'v mut Value, key: &str, empty: Value) -> &'v mut Value {
+pub(crate) fn entry<'v>(object: &'v mut Value, key: &str, empty: Value) -> &'v mut Value {
     if !object.is_object() {
         *object = Value::Object(Map::new());
     }
@@ -151,7 +151,7 @@ fn entry<'v>(object: &'v mut Value, key: &str, empty: Value) -> &'v mut Value {
     value
 }
 
-fn push(object: &mut Value, key: &str, value: Value) {
+pub(crate) fn push(object: &mut Value, key: &str, value: Value) {
     if let Some(list) = entry(object, key, json!([])).as_array_mut() {
         list.push(value);
     }

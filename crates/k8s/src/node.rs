@@ -10,7 +10,7 @@
 //! It has no state: the agent's journal says what is held, and it may be killed at any time. What is held stays held while it
 //! is away; pods that run have their limits from files that the agent made, and need neither.
 
-mod agent;
+pub(crate) mod agent;
 mod allocation;
 mod events;
 mod health;
@@ -19,7 +19,7 @@ mod plugin;
 pub mod protocol;
 mod reconcile;
 mod registration;
-mod sockets;
+pub(crate) mod sockets;
 mod survey;
 mod turns;
 

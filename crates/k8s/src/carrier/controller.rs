@@ -1,0 +1,306 @@
+//! The controller's loop in carrier mode: look, plan, take the steps; on whatever goes wrong, look again.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::Client;
+use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
+use kube::runtime::reflector::{self, Store};
+use kube::runtime::{WatchStreamExt as _, watcher};
+use serde::de::DeserializeOwned;
+use serde_json::json;
+use tokio::sync::Notify;
+
+use super::assign::{Step, is_empty, plan};
+use super::pod::{CARRIER, carrier, lifted};
+use super::share::{Assignment, GpuShare};
+use super::world::world;
+use super::{LABEL, NAMESPACE};
+use crate::cluster;
+
+/// At least so often it is looked, as time passes without events: a fraction of what an empty GPU lingers.
+const TICK: Duration = Duration::from_secs(10);
+/// After a step that failed: what was looked at is old, and the news is on its way.
+const AGAIN: Duration = Duration::from_millis(200);
+
+/// What cannot be done, and is tried again.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error("{what}: {}", cluster::said(source))]
+    Cluster { what: String, source: kube::Error },
+    #[error("{0} is not there any more")]
+    Gone(String),
+}
+
+/// What the loop sees.
+struct Sight {
+    pods: Store<Pod>,
+    carriers: Store<Pod>,
+    shares: Store<GpuShare>,
+    nodes: Store<Node>,
+    changed: Arc<Notify>,
+}
+
+/// Keeps carriers and assignments as pods want them, for good. `image` is what carriers run: this program's own.
+pub async fn run(client: Client, image: String) {
+    let changed = Arc::new(Notify::new());
+    let carriers = Api::namespaced(client.clone(), NAMESPACE);
+    let shares = Api::namespaced(client.clone(), NAMESPACE);
+    let labelled =
+        |(key, value): (&str, &str)| watcher::Config::default().labels(&format!("{key}={value}"));
+    let sight = Sight {
+        pods: watched(Api::all(client.clone()), labelled(LABEL), &changed),
+        carriers: watched(carriers, labelled(CARRIER), &changed),
+        shares: watched(shares, watcher::Config::default(), &changed),
+        nodes: watched(
+            Api::all(client.clone()),
+            watcher::Config::default(),
+            &changed,
+        ),
+        changed,
+    };
+    sight.ready().await;
+    let mut empty_since = BTreeMap::new();
+    loop {
+        let now = Timestamp::now();
+        let seen = world(
+            &sight.pods.state(),
+            &sight.carriers.state(),
+            &sight.shares.state(),
+            &sight.nodes.state(),
+        );
+        empty_since = seen
+            .shares
+            .iter()
+            .filter(|share| is_empty(share))
+            .map(|share| {
+                (
+                    share.name.clone(),
+                    *empty_since.get(&share.name).unwrap_or(&now),
+                )
+            })
+            .collect();
+        let steps = plan(&seen, &empty_since, now);
+        match take(&client, &sight, &steps, &image).await {
+            Ok(()) => {
+                tokio::select! {
+                    () = sight.changed.notified() => {}
+                    () = tokio::time::sleep(TICK) => {}
+                }
+            }
+            Err(error) => {
+                tracing::info!("{error}; looking again");
+                tokio::time::sleep(AGAIN).await;
+            }
+        }
+    }
+}
+
+impl Sight {
+    /// Waits until everything was listed once: what was not seen is not to be taken for gone.
+    async fn ready(&self) {
+        // An error says that the watch was dropped, and it never is.
+        let _ = self.pods.wait_until_ready().await;
+        let _ = self.carriers.wait_until_ready().await;
+        let _ = self.shares.wait_until_ready().await;
+        let _ = self.nodes.wait_until_ready().await;
+    }
+
+    fn pod(&self, uid: &str) -> Result<Arc<Pod>, Failure> {
+        let found = self
+            .pods
+            .find(|pod| pod.metadata.uid.as_deref() == Some(uid));
+        found.ok_or_else(|| Failure::Gone(format!("pod {uid}")))
+    }
+}
+
+fn watched<K>(api: Api<K>, config: watcher::Config, changed: &Arc<Notify>) -> Store<K>
+where
+    K: kube::Resource<DynamicType = ()>
+        + Clone
+        + std::fmt::Debug
+        + DeserializeOwned
+        + Send
+        + Sync
+        + 'static,
+{
+    let (store, writer) = reflector::store();
+    let changed = Arc::clone(changed);
+    let events = watcher(api, config).default_backoff().reflect(writer);
+    tokio::spawn(async move {
+        let mut events = std::pin::pin!(events);
+        while let Some(event) = events.next().await {
+            match event {
+                Ok(_) => changed.notify_one(),
+                Err(error) => tracing::warn!(
+                    "a watch broke off, and is begun again: {}",
+                    cluster::chain(&error)
+                ),
+            }
+        }
+    });
+    store
+}
+
+/// Takes the steps in their order, up to the first that fails.
+async fn take(client: &Client, sight: &Sight, steps: &[Step], image: &str) -> Result<(), Failure> {
+    // A share that was written here is newer than the one that was looked at.
+    let mut written: BTreeMap<String, GpuShare> = BTreeMap::new();
+    for step in steps {
+        tracing::info!("{step}");
+        match step {
+            Step::Drop { share, uid } => {
+                write(client, sight, &mut written, share, |spec| {
+                    spec.assignments.retain(|one| one.uid != *uid);
+                })
+                .await?;
+            }
+            Step::Assign { share, seeker } => {
+                let assignment = Assignment {
+                    uid: seeker.uid.clone(),
+                    namespace: seeker.namespace.clone(),
+                    name: seeker.name.clone(),
+                    units: i64::from(seeker.units),
+                };
+                write(client, sight, &mut written, share, |spec| {
+                    spec.assignments.push(assignment)
+                })
+                .await?;
+            }
+            Step::Drain { share, draining } => {
+                write(client, sight, &mut written, share, |spec| {
+                    spec.draining = *draining
+                })
+                .await?;
+            }
+            Step::Lift { seeker, node } => lift(client, &*sight.pod(&seeker.uid)?, node).await?,
+            Step::Carry { name, seeker } => {
+                let pod = sight.pod(&seeker.uid)?;
+                if let Some(spec) = &pod.spec {
+                    make(
+                        client,
+                        name,
+                        serde_json::from_value(carrier(name, spec, image)).ok(),
+                    )
+                    .await?;
+                }
+            }
+            Step::Forget { share } => {
+                let shares = Api::<GpuShare>::namespaced(client.clone(), NAMESPACE);
+                match shares.delete(share, &DeleteParams::default()).await {
+                    Err(error) if !cluster::is_missing(&error) => {
+                        return Err(failed(format!("cannot delete {share}"), error));
+                    }
+                    _ => {}
+                }
+            }
+            Step::Delete { carrier } => {
+                let pods = Api::<Pod>::namespaced(client.clone(), NAMESPACE);
+                match pods.delete(carrier, &DeleteParams::default()).await {
+                    Err(error) if !cluster::is_missing(&error) => {
+                        return Err(failed(format!("cannot delete {carrier}"), error));
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn failed(what: String, source: kube::Error) -> Failure {
+    Failure::Cluster { what, source }
+}
+
+/// Writes a share as it was looked at, changed; if anybody has written it since, that fails.
+async fn write(
+    client: &Client,
+    sight: &Sight,
+    written: &mut BTreeMap<String, GpuShare>,
+    name: &str,
+    change: impl FnOnce(&mut super::share::GpuShareSpec),
+) -> Result<(), Failure> {
+    let seen = || {
+        sight
+            .shares
+            .find(|share| share.metadata.name.as_deref() == Some(name))
+    };
+    let mut share = match written.remove(name) {
+        Some(share) => share,
+        None => (*seen().ok_or_else(|| Failure::Gone(name.to_owned()))?).clone(),
+    };
+    change(&mut share.spec);
+    let api = Api::<GpuShare>::namespaced(client.clone(), NAMESPACE);
+    let share = api.replace(name, &PostParams::default(), &share).await;
+    let share = share.map_err(|error| failed(format!("cannot write {name}"), error))?;
+    written.insert(name.to_owned(), share);
+    Ok(())
+}
+
+/// For this very pod, as it was looked at.
+async fn lift(client: &Client, pod: &Pod, node: &str) -> Result<(), Failure> {
+    let (namespace, name) = (pod.metadata.namespace.clone(), pod.metadata.name.clone());
+    let (namespace, name) = (namespace.unwrap_or_default(), name.unwrap_or_default());
+    let spec = lifted(pod, node).spec.unwrap_or_default();
+    let patch = json!({
+        "metadata": { "uid": pod.metadata.uid, "resourceVersion": pod.metadata.resource_version },
+        "spec": { "schedulingGates": spec.scheduling_gates, "affinity": spec.affinity },
+    });
+    let pods = Api::<Pod>::namespaced(client.clone(), &namespace);
+    let patched = pods
+        .patch(&name, &PatchParams::default(), &Patch::Merge(&patch))
+        .await;
+    patched
+        .map(drop)
+        .map_err(|error| failed(format!("cannot lift the gate of {namespace}/{name}"), error))
+}
+
+async fn make(client: &Client, name: &str, pod: Option<Pod>) -> Result<(), Failure> {
+    let Some(pod) = pod else {
+        return Err(Failure::Gone(format!("what {name} is made for")));
+    };
+    let pods = Api::<Pod>::namespaced(client.clone(), NAMESPACE);
+    match pods.create(&PostParams::default(), &pod).await {
+        Err(error) if !cluster::is_there_already(&error) => {
+            Err(failed(format!("cannot make {name}"), error))
+        }
+        _ => Ok(()),
+    }
+}
+
+impl std::fmt::Display for Step {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Drop { share, uid } => write!(out, "{share}: pod {uid} leaves"),
+            Self::Assign { share, seeker } => write!(
+                out,
+                "{share}: {} of 16 for {}/{}",
+                seeker.units, seeker.namespace, seeker.name
+            ),
+            Self::Lift { seeker, node } => {
+                write!(out, "{}/{} goes to {node}", seeker.namespace, seeker.name)
+            }
+            Self::Carry { name, seeker } => {
+                write!(
+                    out,
+                    "{name} is made for {}/{}",
+                    seeker.namespace, seeker.name
+                )
+            }
+            Self::Drain {
+                share,
+                draining: true,
+            } => write!(out, "{share} is given back"),
+            Self::Drain {
+                share,
+                draining: false,
+            } => write!(out, "{share} takes pods again"),
+            Self::Delete { carrier } => write!(out, "{carrier} goes"),
+            Self::Forget { share } => write!(out, "{share} is gone with its node"),
+        }
+    }
+}
