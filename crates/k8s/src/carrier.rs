@@ -32,6 +32,15 @@ pub mod world;
 mod plugin;
 mod register;
 
+use std::process::ExitCode;
+
+use divvy_api::v1::{Error, ErrorCode};
+use tokio::signal::unix::{SignalKind, signal};
+
+pub use register::plugin_socket;
+
+use crate::edge;
+
 /// The scheduling gate that a pod has until a GPU is found for it.
 pub const GATE: &str = "divvy.dev/carrier";
 /// Pods of carrier mode have it, so that others need not be listed. Taking it off a pod frees nothing: what the node holds counts.
@@ -43,3 +52,39 @@ pub const LEAST: &str = "divvy.dev/gpu-memory-mib";
 pub const NAMESPACE: &str = "divvy-carriers";
 /// What pods list: a sixteenth of one GPU.
 pub const RESOURCE: &str = "gpu.divvy.dev/sixteenth";
+
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(clap::Subcommand)]
+enum Verb {
+    /// Does nothing until it is told to end: what a carrier pod runs, to hold the GPU that it was given
+    Hold,
+    /// Prints the definition of GpuShare, which the cluster needs first
+    Crd,
+}
+
+/// # Errors
+/// Signals cannot be waited for, or stdout does not take it.
+pub async fn run(args: &Args) -> Result<ExitCode, Error> {
+    match args.verb {
+        Verb::Hold => {
+            let failed = |error: std::io::Error| Error::new(ErrorCode::Internal, error.to_string());
+            let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
+            let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+        }
+        Verb::Crd => {
+            let text = yaml_serde::to_string(&share::definition());
+            let text = text.map_err(|error| Error::new(ErrorCode::Internal, error.to_string()))?;
+            edge::print(&text)?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -47,9 +47,11 @@ pub use registration::{OPT_IN, PATH, Registration};
 pub use review::{NoReview, Question, Refused, RefusedAs, Verdict, answer, judge, question};
 
 use crate::ask::Steps;
+use crate::carrier;
 use crate::cluster::{self, ClusterError};
 use crate::slices::inventory_of;
 use identity::Place;
+use webhook::Way;
 
 /// How often what nodes publish is noted as being there still.
 const NOTES: Duration = Duration::from_secs(60);
@@ -101,6 +103,12 @@ pub struct Args {
     /// Serves plain nvidia.com/gpu requests too; not while NVIDIA's device plugin does
     #[arg(long)]
     nvidia_gpu: bool,
+    /// Has parts of GPUs by carrier pods instead of claims: for clusters before 1.36, or where GPUs stay with NVIDIA's device plugin
+    #[arg(long, requires = "carrier_image")]
+    carrier: bool,
+    /// With --carrier: what carrier pods run; this program's own image
+    #[arg(long, value_name = "IMAGE")]
+    carrier_image: Option<String>,
     /// For how many seconds a replica that is to end goes on answering, until nobody sends to it any more
     #[arg(long, value_name = "SECONDS", default_value_t = 5)]
     drain_seconds: u64,
@@ -147,13 +155,10 @@ pub async fn run(args: Args) -> Result<(), ControllerError> {
 
     let (stop, stopped) = watch::channel(false);
     let (leads, leading) = watch::channel(false);
-    let bell = watch::Sender::new(0);
     let ready = Arc::new(health::Ready::default());
     let shown = Arc::new(server::Shown::default());
     let owner = Arc::new(owner::Owner::default());
-    let known = Arc::new(inventory::Known::default());
     let mut tasks = JoinSet::new();
-    let seen = Arc::new(world::Seen::watch(&client, &bell, &mut tasks));
 
     let router = health::router(Arc::clone(&ready));
     tasks.spawn(async move {
@@ -171,36 +176,62 @@ pub async fn run(args: Args) -> Result<(), ControllerError> {
         ready: Arc::clone(&ready),
     };
     tasks.spawn(keeper.keep());
-    tasks.spawn(note(
-        Arc::clone(&seen),
-        Arc::clone(&known),
-        bell.subscribe(),
-        Arc::clone(&ready),
-    ));
     let identity = args.identity.clone().unwrap_or_else(host);
-    let work = reconcile::Work {
-        client: client.clone(),
-        seen: Arc::clone(&seen),
-        known: Arc::clone(&known),
-        owner: Arc::clone(&owner),
-        identity: identity.clone(),
-        nvidia_gpu: args.nvidia_gpu,
+    let way = match &args.carrier_image {
+        Some(image) if args.carrier => {
+            let (shares, seen) = (
+                carrier::controller::shares(&client, &mut tasks),
+                ready.clone(),
+            );
+            let listed = shares.clone();
+            tasks.spawn(async move {
+                // Err says that the watch has ended, with the process.
+                let _ = listed.wait_until_ready().await;
+                seen.cluster();
+            });
+            tasks.spawn(carrier::controller::lead(
+                client.clone(),
+                image.clone(),
+                leading,
+            ));
+            Way::Carriers(shares)
+        }
+        _ => {
+            let bell = watch::Sender::new(0);
+            let known = Arc::new(inventory::Known::default());
+            let seen = Arc::new(world::Seen::watch(&client, &bell, &mut tasks));
+            tasks.spawn(note(
+                Arc::clone(&seen),
+                Arc::clone(&known),
+                bell.subscribe(),
+                Arc::clone(&ready),
+            ));
+            let work = reconcile::Work {
+                client: client.clone(),
+                seen: Arc::clone(&seen),
+                known: Arc::clone(&known),
+                owner: Arc::clone(&owner),
+                identity: identity.clone(),
+                nvidia_gpu: args.nvidia_gpu,
+            };
+            tasks.spawn(reconcile::lead(work, bell, leading));
+            let templates = templates::Templates {
+                client: client.clone(),
+                seen: seen.templates.clone(),
+                owner,
+            };
+            Way::Claims { known, templates }
+        }
     };
-    tasks.spawn(reconcile::lead(work, bell.clone(), leading));
     let terms = lease::Terms {
         namespace,
         name: args.lease.clone(),
         me: identity,
         length: Duration::from_secs(args.lease_seconds),
     };
-    let lease = tokio::spawn(lease::keep(client.clone(), terms, leads, stopped.clone()));
+    let lease = tokio::spawn(lease::keep(client, terms, leads, stopped.clone()));
     let webhook = webhook::Webhook {
-        known,
-        templates: templates::Templates {
-            client,
-            seen: seen.templates.clone(),
-            owner,
-        },
+        way,
         steps: match args.any_fraction {
             true => Steps::Any,
             false => Steps::Eighths,

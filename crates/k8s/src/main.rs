@@ -7,7 +7,7 @@ use std::io;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use divvy_k8s::{admin, cluster, controller, doctor, edge, glue, node, submit};
+use divvy_k8s::{admin, carrier, cluster, controller, doctor, edge, glue, node, submit};
 use tracing_subscriber::EnvFilter;
 
 /// Fractions of GPUs for pods, on the stock scheduler
@@ -32,6 +32,8 @@ enum Verb {
     Admin(admin::Args),
     /// Looks at what the cluster has that Divvy needs
     Doctor(doctor::Args),
+    /// What carrier mode needs beside controller and node
+    Carrier(carrier::Args),
     /// Runs the tasks of a ClearML Server's queues as pods
     Glue(glue::Args),
 }
@@ -60,6 +62,7 @@ fn main() -> ExitCode {
         Verb::Doctor(args) => edge::people(args.is_json(), async || {
             doctor::run(&args, &edge::client().await?).await
         }),
+        Verb::Carrier(args) => edge::people(false, async || carrier::run(&args).await),
         Verb::Glue(args) => glue::run(&args),
     }
 }

@@ -35,6 +35,7 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 use tonic::service::Routes;
 
+use crate::carrier;
 use crate::cluster::{self, ClusterError};
 use crate::slices::publish::Publisher;
 use agent::Agent;
@@ -63,6 +64,9 @@ pub struct Args {
     /// The socket of this node's `divvy daemon`
     #[arg(long, value_name = "SOCKET", default_value = "/run/divvy/divvy.sock")]
     agent: PathBuf,
+    /// Gives out sixteenths of GPUs that carrier pods hold, instead of preparing claims
+    #[arg(long)]
+    carrier: bool,
     /// Answers GET /healthz here, for a liveness probe
     #[arg(long, value_name = "ADDRESS:PORT")]
     health_listen: Option<SocketAddr>,
@@ -99,6 +103,9 @@ pub async fn run(args: Args) -> Result<(), NodeError> {
         alone = alone(&driver) => alone?,
         () = told.end() => return Ok(()),
     };
+    if args.carrier {
+        return carry(args, client, told).await;
+    }
     let plugin = Arc::new(Plugin::new(
         &args.node_name,
         client.clone(),
@@ -124,6 +131,23 @@ pub async fn run(args: Args) -> Result<(), NodeError> {
         stop: stop.clone(),
     };
     serve(&args.kubelet_dir, plugin, teller, stop).await?;
+    Ok(())
+}
+
+/// Serves kubelet with sixteenths, in carrier mode.
+async fn carry(args: Args, client: kube::Client, mut told: Told) -> Result<(), NodeError> {
+    if let Some(address) = args.health_listen {
+        let sockets = [carrier::plugin_socket(&args.kubelet_dir)];
+        let source = healthz::listen(address, sockets).await;
+        source.map_err(|source| NodeError::Probes { address, source })?;
+    }
+    let (end, stop) = watch::channel(false);
+    tokio::spawn(async move {
+        told.end().await;
+        end.send_replace(true);
+    });
+    let agent = Agent::new(&args.agent);
+    carrier::node::run(client, agent, args.node_name, &args.kubelet_dir, stop).await?;
     Ok(())
 }
 

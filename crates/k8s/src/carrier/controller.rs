@@ -14,6 +14,7 @@ use kube::runtime::{WatchStreamExt as _, watcher};
 use serde::de::DeserializeOwned;
 use serde_json::json;
 use tokio::sync::Notify;
+use tokio::task::JoinSet;
 
 use super::assign::{Step, is_empty, plan};
 use super::pod::{CARRIER, carrier, lifted};
@@ -45,21 +46,44 @@ struct Sight {
     changed: Arc<Notify>,
 }
 
+/// The records of all GPUs, kept up to date.
+pub(crate) fn shares(client: &Client, tasks: &mut JoinSet<()>) -> Store<GpuShare> {
+    let api = Api::namespaced(client.clone(), NAMESPACE);
+    watched(api, watcher::Config::default(), &Arc::default(), tasks)
+}
+
+/// Works while this replica leads.
+pub(crate) async fn lead(
+    client: Client,
+    image: String,
+    mut leads: tokio::sync::watch::Receiver<bool>,
+) {
+    while leads.wait_for(|leads| *leads).await.is_ok() {
+        tokio::select! {
+            () = run(client.clone(), image.clone()) => {}
+            _ = leads.wait_for(|leads| !*leads) => {}
+        }
+    }
+}
+
 /// Keeps carriers and assignments as pods want them, for good. `image` is what carriers run: this program's own.
-pub async fn run(client: Client, image: String) {
+async fn run(client: Client, image: String) {
     let changed = Arc::new(Notify::new());
+    // What they watch for ends with this.
+    let tasks = &mut JoinSet::new();
     let carriers = Api::namespaced(client.clone(), NAMESPACE);
     let shares = Api::namespaced(client.clone(), NAMESPACE);
     let labelled =
         |(key, value): (&str, &str)| watcher::Config::default().labels(&format!("{key}={value}"));
     let sight = Sight {
-        pods: watched(Api::all(client.clone()), labelled(LABEL), &changed),
-        carriers: watched(carriers, labelled(CARRIER), &changed),
-        shares: watched(shares, watcher::Config::default(), &changed),
+        pods: watched(Api::all(client.clone()), labelled(LABEL), &changed, tasks),
+        carriers: watched(carriers, labelled(CARRIER), &changed, tasks),
+        shares: watched(shares, watcher::Config::default(), &changed, tasks),
         nodes: watched(
             Api::all(client.clone()),
             watcher::Config::default(),
             &changed,
+            tasks,
         ),
         changed,
     };
@@ -118,7 +142,12 @@ impl Sight {
     }
 }
 
-fn watched<K>(api: Api<K>, config: watcher::Config, changed: &Arc<Notify>) -> Store<K>
+fn watched<K>(
+    api: Api<K>,
+    config: watcher::Config,
+    changed: &Arc<Notify>,
+    tasks: &mut JoinSet<()>,
+) -> Store<K>
 where
     K: kube::Resource<DynamicType = ()>
         + Clone
@@ -131,7 +160,7 @@ where
     let (store, writer) = reflector::store();
     let changed = Arc::clone(changed);
     let events = watcher(api, config).default_backoff().reflect(writer);
-    tokio::spawn(async move {
+    tasks.spawn(async move {
         let mut events = std::pin::pin!(events);
         while let Some(event) = events.next().await {
             match event {

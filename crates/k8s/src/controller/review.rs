@@ -2,11 +2,15 @@
 //!
 //! What a pod becomes is `inject`'s; here is which of its refusals is which kind of error, and what has to exist before the answer goes out.
 
+use std::collections::BTreeSet;
+
+use divvy_core::units::Bytes;
 use json_patch::Patch;
 use k8s_openapi::ByteString;
 use serde_json::{Value, json};
 
 use crate::ask::{Refusal, Steps, Untouched};
+use crate::carrier::admission::{GateError, gate};
 use crate::claim::{Inventory, NoTemplate, Template};
 use crate::inject::{InjectError, inject, strip_template};
 
@@ -124,6 +128,31 @@ pub fn judge(question: &Question, inventory: &Inventory, steps: Steps) -> Verdic
     }
 }
 
+/// The same where parts of GPUs are had by carriers; `sizes` are the usable memory of the GPUs.
+pub fn judge_carried(question: &Question, sizes: &BTreeSet<Bytes>, steps: Steps) -> Verdict {
+    if question.kind != "Pod" {
+        return judge_template(&question.object, &question.kind, steps);
+    }
+    match gate(&question.object, sizes, steps) {
+        Ok(Ok(gated)) => Verdict {
+            patch: Some(gated.patch),
+            warnings: gated.warnings,
+            ..Verdict::default()
+        },
+        Ok(Err(Untouched::Unmarked | Untouched::Scheduler(_) | Untouched::Done)) => {
+            Verdict::default()
+        }
+        Err(error) => {
+            let kind = match &error {
+                GateError::Refused(refusal) => kind_of_refusal(refusal),
+                GateError::NoGpus => RefusedAs::Unavailable,
+                GateError::Several(_) | GateError::TooMuch { .. } => RefusedAs::Invalid,
+            };
+            Verdict::refuse(kind, error.to_string())
+        }
+    }
+}
+
 fn judge_pod(pod: &Value, inventory: &Inventory, steps: Steps) -> Verdict {
     match inject(pod, inventory, steps) {
         Ok(Ok(injection)) => Verdict {
@@ -160,13 +189,18 @@ fn judge_template(object: &Value, kind: &str, steps: Steps) -> Verdict {
 
 fn kind_of(error: &InjectError) -> RefusedAs {
     match error {
-        InjectError::Refused(
-            Refusal::Privileged(_) | Refusal::NodeName | Refusal::Visible { .. },
-        ) => RefusedAs::Forbidden,
+        InjectError::Refused(refusal) => kind_of_refusal(refusal),
         InjectError::NoTemplate(NoTemplate::NoGpus) => RefusedAs::Unavailable,
-        InjectError::Refused(_) | InjectError::NoTemplate(NoTemplate::TooMuch { .. }) => {
-            RefusedAs::Invalid
+        InjectError::NoTemplate(NoTemplate::TooMuch { .. }) => RefusedAs::Invalid,
+    }
+}
+
+fn kind_of_refusal(refusal: &Refusal) -> RefusedAs {
+    match refusal {
+        Refusal::Privileged(_) | Refusal::NodeName | Refusal::Visible { .. } => {
+            RefusedAs::Forbidden
         }
+        _ => RefusedAs::Invalid,
     }
 }
 

@@ -2,18 +2,33 @@
 
 use std::sync::Arc;
 
+use kube::runtime::reflector::Store;
 use serde_json::Value;
 use tracing::{info, warn};
 
 use super::inventory::Known;
-use super::review::{NoReview, Question, RefusedAs, Verdict, answer, judge, question};
+use super::review::{
+    NoReview, Question, RefusedAs, Verdict, answer, judge, judge_carried, question,
+};
 use super::templates::Templates;
 use crate::ask::Steps;
+use crate::carrier::share::GpuShare;
+use crate::carrier::world::sizes;
 
 pub struct Webhook {
-    pub known: Arc<Known>,
-    pub templates: Templates,
+    pub way: Way,
     pub steps: Steps,
+}
+
+/// How parts of GPUs are had in this cluster.
+pub enum Way {
+    /// By claims.
+    Claims {
+        known: Arc<Known>,
+        templates: Templates,
+    },
+    /// By carriers, of the GPUs that these are the records of.
+    Carriers(Store<GpuShare>),
 }
 
 impl Webhook {
@@ -23,7 +38,13 @@ impl Webhook {
     /// There is none in it.
     pub async fn review(&self, body: &[u8]) -> Result<Value, NoReview> {
         let question = question(body)?;
-        let judged = judge(&question, &self.known.inventory(), self.steps);
+        let judged = match &self.way {
+            Way::Claims { known, .. } => judge(&question, &known.inventory(), self.steps),
+            Way::Carriers(shares) => {
+                let sizes = sizes(shares.state().iter().map(AsRef::as_ref));
+                judge_carried(&question, &sizes, self.steps)
+            }
+        };
         let verdict = self.prepare(&question, judged).await;
         report(&question, &verdict);
         Ok(answer(&question.uid, &verdict))
@@ -31,10 +52,11 @@ impl Webhook {
 
     /// Makes the template that the pod is to claim by, unless nothing is meant to happen.
     async fn prepare(&self, question: &Question, verdict: Verdict) -> Verdict {
-        let Some(template) = verdict.template.as_ref().filter(|_| !question.dry_run) else {
+        let template = verdict.template.as_ref().filter(|_| !question.dry_run);
+        let (Some(template), Way::Claims { templates, .. }) = (template, &self.way) else {
             return verdict;
         };
-        match self.templates.ensure(&question.namespace, template).await {
+        match templates.ensure(&question.namespace, template).await {
             Ok(()) => verdict,
             Err(error) => Verdict::refuse(RefusedAs::Failed, error.to_string()),
         }

@@ -15,7 +15,8 @@ use tokio::net::{TcpListener, UnixStream};
 ///
 /// # Errors
 /// The address is taken.
-pub async fn listen(address: SocketAddr, sockets: [PathBuf; 2]) -> io::Result<()> {
+pub async fn listen(address: SocketAddr, sockets: impl Into<Vec<PathBuf>>) -> io::Result<()> {
+    let sockets = sockets.into();
     let listener = TcpListener::bind(address).await?;
     let answer = get(move || {
         let sockets = sockets.clone();
