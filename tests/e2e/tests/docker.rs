@@ -1,5 +1,7 @@
 //! Jobs in containers, under a real Docker daemon: what holds them, what is refused, and what survives whom.
 
+#[path = "docker/claim.rs"]
+mod claim;
 #[path = "docker/guest.rs"]
 mod guest;
 #[path = "docker/image.rs"]

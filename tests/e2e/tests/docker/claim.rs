@@ -1,0 +1,357 @@
+//! Claims of another scheduler, as a node of Kubernetes uses them: the agent holds one, its CDI device is injected by the library of
+//! the Container Device Interface, and runc runs what comes of that. Nothing else of Divvy's is in the container's way.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use container_device_interface::cache::{CdiOption, new_cache};
+use container_device_interface::spec_dirs::with_spec_dirs;
+use divvy_api::v1::{Claim, ClaimDevice, HeldClaim, JobState};
+use divvy_e2e::engine::{Engine, IMAGE};
+use divvy_e2e::{GIB, Home, until};
+use oci_spec::runtime::Spec;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::{got, reports, scene};
+
+/// A container of some pod: a root file system and what runc is told.
+struct Pod {
+    bundle: TempDir,
+    id: String,
+}
+
+/// What a pod's author says of its container.
+#[derive(Clone, Copy, Default)]
+struct Said<'a> {
+    variables: &'a [(&'a str, &'a str)],
+    uid: u32,
+}
+
+impl Pod {
+    /// A container of the engine's image with these devices, and what its author says.
+    fn new(
+        engine: &Engine,
+        devices: &Path,
+        names: &[&str],
+        said: Said<'_>,
+        words: &[&str],
+    ) -> Self {
+        let bundle = tempfile::Builder::new()
+            .prefix("divvy-pod-")
+            .tempdir()
+            .expect("a temporary folder can be made");
+        let root = bundle.path().join("rootfs");
+        fs::create_dir(&root).expect("the folder is ours");
+        let container = engine.ask(&["create", IMAGE]);
+        let mut export = engine
+            .docker(&["export", &container])
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("docker was found");
+        let status = Command::new("tar")
+            .arg("--directory")
+            .arg(&root)
+            .arg("--extract")
+            .stdin(export.stdout.take().expect("it is a pipe"))
+            .status();
+        assert!(status.expect("tar is there").success() && export.wait().is_ok());
+        let _ = engine.ask(&["rm", &container]);
+        let id = bundle.path().file_name().and_then(|name| name.to_str());
+        let pod = Self {
+            id: id.expect("a plain name").to_owned(),
+            bundle,
+        };
+        pod.write(devices, names, said, words);
+        pod
+    }
+
+    fn write(&self, devices: &Path, names: &[&str], said: Said<'_>, words: &[&str]) {
+        let made = Command::new("runc")
+            .args(["spec", "--bundle"])
+            .arg(self.bundle.path())
+            .status();
+        assert!(made.expect("runc comes with the engine").success());
+        let file = self.bundle.path().join("config.json");
+        let text = fs::read(&file).expect("runc has made it");
+        let mut config: Value = serde_json::from_slice(&text).expect("it is JSON");
+        config["process"]["terminal"] = json!(false);
+        config["process"]["args"] = json!(words);
+        config["process"]["user"] = json!({"uid": said.uid, "gid": said.uid});
+        config["root"]["readonly"] = json!(false);
+        let variables = [("PATH", "/usr/bin")].iter().chain(said.variables);
+        let variables: Vec<String> = variables
+            .map(|(name, value)| format!("{name}={value}"))
+            .collect();
+        config["process"]["env"] = json!(variables);
+        let mut spec: Spec = serde_json::from_value(config).expect("it is a specification");
+        let folder = devices.to_str().expect("a plain path");
+        let options: Vec<CdiOption> = vec![with_spec_dirs(&[folder])];
+        let cache = new_cache(options);
+        let names = names.iter().map(ToString::to_string).collect();
+        let mut cache = cache.lock().expect("nobody else has it");
+        cache
+            .inject_devices(Some(&mut spec), names)
+            .unwrap_or_else(|error| panic!("{error}: {:?}", cache.list_devices()));
+        spec.save(&file).expect("the folder is ours");
+    }
+
+    fn runc(&self, words: &[&str]) -> Command {
+        let mut runc = Command::new("runc");
+        runc.arg("--root")
+            .arg(self.bundle.path().join("state"))
+            .args(words)
+            .stdin(Stdio::null());
+        runc
+    }
+
+    fn command(&self) -> Command {
+        let bundle = self.bundle.path().to_str().expect("a plain path");
+        self.runc(&["run", "--bundle", bundle, &self.id])
+    }
+
+    fn start(&self) -> Child {
+        self.command()
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("runc comes with the engine")
+    }
+
+    /// Runs it to its end; what it said on its output.
+    #[track_caller]
+    fn run(&self) -> String {
+        let Output { stdout, stderr, .. } =
+            self.command().output().expect("runc comes with the engine");
+        let said = String::from_utf8_lossy(&stdout).into_owned();
+        assert!(!said.is_empty(), "{}", String::from_utf8_lossy(&stderr));
+        said
+    }
+}
+
+impl Drop for Pod {
+    fn drop(&mut self) {
+        let _ = self
+            .runc(&["delete", "--force", &self.id])
+            .stderr(Stdio::null())
+            .status();
+    }
+}
+
+/// Where the daemon of a home puts its CDI files.
+fn devices(home: &Home) -> PathBuf {
+    home.scratch().join("cdi")
+}
+
+fn claim(devices: Vec<ClaimDevice>) -> Claim {
+    Claim {
+        namespace: "team".into(),
+        name: "train".into(),
+        pods: vec!["pod-1".into()],
+        devices,
+        compute: None,
+    }
+}
+
+#[track_caller]
+fn put(home: &Home, uid: &str, gpu: usize, bytes: u64) -> HeldClaim {
+    let gpus = home.call(home.client().gpus()).expect("the daemon answers");
+    let body = claim(vec![ClaimDevice::part(&gpus[gpu].uuid, bytes)]);
+    home.call(home.client().put_claim(uid, &body))
+        .expect("there is room")
+}
+
+fn serve(home: &Home, words: &[&str]) -> divvy_e2e::Daemon {
+    let folder = devices(home);
+    let folder = folder.to_str().expect("a plain path");
+    home.daemon(&[&["--cdi-dir", folder], words].concat())
+}
+
+/// Attempts to be without the claim's limit, in turn; the last is on a GPU that is not the claim's.
+const ATTEMPTS: &str = r#"
+sim="DIVVY_SIM=$DIVVY_SIM DIVVY_SIM_STATE=$DIVVY_SIM_STATE"
+cudarc_probe fill --route linear
+env -i $sim CUDA_VISIBLE_DEVICES=$CUDA_VISIBLE_DEVICES /usr/bin/cudarc_probe fill --route async
+DIVVY_SLICE=/no/such/slice LD_PRELOAD= NVIDIA_VISIBLE_DEVICES=all CUDA_DISABLE_CONTROL=true cudarc_probe fill --route vmm
+env -i $sim /usr/bin/cudarc_probe fill --route linear
+"#;
+
+#[test]
+fn a_pod_is_held_to_its_claim_whatever_its_author_says_and_whoever_it_runs_as() {
+    let Some((engine, home)) = scene("a100-80gb:2") else {
+        return;
+    };
+    let _daemon = serve(&home, &[]);
+    let held = put(&home, "u-1", 1, 4 * GIB);
+    let variables = [
+        ("DIVVY_SHIM", "off"),
+        ("DIVVY_SLICE", "/nowhere"),
+        ("NVIDIA_VISIBLE_DEVICES", "all"),
+        ("CUDA_VISIBLE_DEVICES", "0"),
+        ("LD_PRELOAD", ""),
+        ("GPU_MEM_LIMIT", "80"),
+    ];
+    // Simulated GPUs are a file of the daemon's user.
+    let state = home.path().join("sim/state");
+    let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o666);
+    fs::set_permissions(state, everybody).expect("the file is ours");
+    for uid in [0, 1000] {
+        let said = Said {
+            variables: &variables,
+            uid,
+        };
+        // Whoever names the device for each of its requests names it twice.
+        let names = [held.cdi_device.as_str(), held.cdi_device.as_str()];
+        let script = ["sh", "-c", ATTEMPTS];
+        let pod = Pod::new(&engine, &devices(&home), &names, said, &script);
+        let text = pod.run();
+        let all = reports(&text);
+        assert_eq!(all.len(), 4, "uid {uid}: {text}");
+        assert_eq!(got(&all[3]), 0, "uid {uid}: {text}");
+        for report in &all[..3] {
+            assert!(
+                (3 * GIB..4 * GIB).contains(&got(report)),
+                "uid {uid}: {report}"
+            );
+            assert_eq!(
+                report["before"]["total_bytes"],
+                4 * GIB,
+                "uid {uid}: {report}"
+            );
+        }
+    }
+    // The claim says which GPU, and nobody was on the other.
+    let slice = home.job(&held.job).slices.remove(0);
+    assert_eq!(slice.gpu_index, 1);
+    assert!(slice.memory_peak_bytes > 3 * GIB, "{slice:?}");
+    let limits = "echo >/run/divvy-job/slice/control && echo written; rm -f /etc/ld.so.preload && echo gone; echo tried";
+    let script = ["sh", "-c", limits];
+    let device = [held.cdi_device.as_str()];
+    let pod = Pod::new(&engine, &devices(&home), &device, Said::default(), &script);
+    assert_eq!(pod.run(), "tried\n");
+}
+
+#[test]
+fn a_claims_processes_are_its_own_with_any_runtime_and_its_limit_holds_without_a_daemon() {
+    let Some((engine, home)) = scene("a100-80gb:1") else {
+        return;
+    };
+    let daemon = serve(&home, &[]);
+    let held = put(&home, "u-1", 0, 4 * GIB);
+    let device = [held.cdi_device.as_str()];
+    let hold = [
+        "cudarc_probe",
+        "hold",
+        "--bytes",
+        "1073741824",
+        "--until-file",
+        "/never",
+    ];
+    let holder = Pod::new(&engine, &devices(&home), &device, Said::default(), &hold);
+    let mut running = holder.start();
+    let agrees = || {
+        let slice = home.job(&held.job).slices.remove(0);
+        (slice.memory_used_bytes > GIB && slice.memory_mismatch_bytes == Some(0)).then_some(())
+    };
+    until("its account is the driver's", agrees);
+    let gpu = || {
+        home.call(home.client().gpus())
+            .expect("the daemon answers")
+            .remove(0)
+    };
+    assert_eq!(gpu().unmanaged_pids, [0_u32; 0], "nobody is called foreign");
+    let claims = || {
+        home.call(home.client().claims())
+            .expect("the daemon answers")
+    };
+    assert_eq!(claims()[0].processes, 1);
+
+    // Another container of the same claim shares what it has, also when nobody serves.
+    daemon.crash();
+    let fill = ["cudarc_probe", "fill", "--route", "linear"];
+    let other = Pod::new(&engine, &devices(&home), &device, Said::default(), &fill);
+    let report = &reports(&other.run())[0];
+    assert!((GIB..3 * GIB).contains(&got(report)), "{report}");
+
+    let _daemon = serve(&home, &[]);
+    assert_eq!(claims()[0].state, JobState::Running);
+    until("the next daemon knows them again", agrees);
+
+    // Its container ends as a kubelet ends it, and nothing stays charged, though nobody saw how it went.
+    let killed = holder.runc(&["kill", &holder.id, "KILL"]).status();
+    assert!(killed.expect("runc comes with the engine").success());
+    let _ = running.wait();
+    until("nothing is charged any more", || {
+        let slice = home.job(&held.job).slices.remove(0);
+        (slice.memory_used_bytes == 0).then_some(())
+    });
+    let next = Pod::new(&engine, &devices(&home), &device, Said::default(), &fill);
+    let report = &reports(&next.run())[0];
+    assert!((3 * GIB..4 * GIB).contains(&got(report)), "{report}");
+    let ended = home
+        .call(home.client().delete_claim("u-1"))
+        .expect("it answers");
+    assert_eq!(ended.map(|claim| claim.state), Some(JobState::Ended));
+    assert_eq!(
+        fs::read_dir(devices(&home)).expect("it is there").count(),
+        0
+    );
+}
+
+#[test]
+fn who_goes_past_the_limiter_in_a_claim_is_told_and_killed_where_that_is_the_policy() {
+    let Some((engine, home)) = scene("a100-80gb:1") else {
+        return;
+    };
+    let _daemon = serve(&home, &["--on-bypass", "kill", "--grace", "1s"]);
+    let held = put(&home, "u-1", 0, 2 * GIB);
+    let device = [held.cdi_device.as_str()];
+    let script =
+        "DIVVY_SHIM=off cudarc_probe hold --bytes 6442450944 --until-file /never; echo left";
+    let pod = Pod::new(
+        &engine,
+        &devices(&home),
+        &device,
+        Said::default(),
+        &["sh", "-c", script],
+    );
+    assert_eq!(
+        pod.run().lines().last(),
+        Some("left"),
+        "it was killed, and its container goes on"
+    );
+    let job = home.job(&held.job);
+    assert_eq!(
+        job.state,
+        JobState::Running,
+        "the claim is its pods' to end"
+    );
+    assert_eq!(job.bypasses.len(), 1, "{job:?}");
+
+    // What is left in a claim that is given back is ended as what is left of any job.
+    let hold = [
+        "cudarc_probe",
+        "hold",
+        "--bytes",
+        "1073741824",
+        "--until-file",
+        "/never",
+    ];
+    let pod = Pod::new(&engine, &devices(&home), &device, Said::default(), &hold);
+    let mut running = pod.start();
+    until("it holds memory", || {
+        let slice = home.job(&held.job).slices.remove(0);
+        (slice.memory_driver_bytes.unwrap_or_default() > GIB).then_some(())
+    });
+    let stopping = home
+        .call(home.client().delete_claim("u-1"))
+        .expect("it answers");
+    assert_eq!(stopping.map(|claim| claim.state), Some(JobState::Stopping));
+    let again = home.call(home.client().put_claim("u-1", &claim(held.devices)));
+    assert_eq!(
+        again.map_err(|error| error.code).err(),
+        Some(divvy_api::v1::ErrorCode::Conflict)
+    );
+    home.ended(&held.job);
+    assert!(!running.wait().expect("a child").success());
+}
