@@ -46,7 +46,8 @@ pub fn strip_template(object: &Value, steps: Steps) -> Result<Option<Value>, Ref
     };
     let mut any = false;
     for key in ["limits", "requests"] {
-        if let Some(listed) = container["resources"][key].as_object_mut() {
+        let listed = container.pointer_mut(&format!("/resources/{key}"));
+        if let Some(listed) = listed.and_then(Value::as_object_mut) {
             let before = listed.len();
             listed.retain(|name, _| !is_clearml_fraction(name));
             any |= listed.len() < before;

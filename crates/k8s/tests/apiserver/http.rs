@@ -101,7 +101,7 @@ async fn serve(
                     .get("timeoutSeconds")
                     .and_then(|text| text.parse().ok()),
             };
-            let body = watch_body(shared, at, selector, &wish)?;
+            let body = watch_body(shared, at, selector, &wish);
             let response = Response::builder().header(header::CONTENT_TYPE, "application/json");
             Ok(response.body(body).unwrap())
         }

@@ -1,0 +1,457 @@
+//! `divvy-k8s controller`, the program, beside an API server in memory that asks it over TLS as a real one does.
+
+mod apiserver;
+#[path = "controller/replica.rs"]
+mod replica;
+
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Api, PostParams};
+use rcgen::{CertificateParams, Issuer, KeyPair, date_time_ymd};
+use serde_json::{Value, json};
+
+use apiserver::Cut;
+use replica::{Cluster, HOST, NAMESPACE, Replica, marked, plain};
+
+const SECRET: &str = "divvy-webhook-tls";
+
+fn text(secret: &Value, key: &str) -> String {
+    let data: k8s_openapi::ByteString =
+        serde_json::from_value(secret["data"][key].clone()).unwrap();
+    String::from_utf8(data.0).unwrap()
+}
+
+#[tokio::test]
+async fn a_marked_pod_is_changed_over_tls_that_the_controller_saw_to_itself() {
+    let cluster = Cluster::new();
+    let replica = Replica::start(&cluster, "a", &[]);
+    replica.serves(&cluster.server);
+    let made = cluster.create(&marked("train")).await.unwrap();
+    let claims = &made.spec.as_ref().unwrap().resource_claims;
+    let claim = &claims.as_ref().unwrap()[0];
+    assert_eq!(claim.name, "fraction-gpu");
+    let template = claim.resource_claim_template_name.as_deref().unwrap();
+    let there = cluster
+        .server
+        .look(|view| view.get("resourceclaimtemplates", "team", template))
+        .unwrap();
+    let owner = &there["metadata"]["ownerReferences"][0];
+    assert_eq!(
+        owner["kind"], "MutatingWebhookConfiguration",
+        "it goes when the chart goes"
+    );
+    assert_eq!(
+        there["spec"]["spec"]["devices"]["requests"][0]["firstAvailable"][0]["capacity"]["requests"]
+            ["memory"],
+        "40960Mi"
+    );
+    // Another like it needs no other call, and one of no opted-in namespace is not looked at.
+    let writes = cluster.server.look(|view| {
+        view.calls()
+            .iter()
+            .filter(|call| call.path.contains("resourceclaimtemplates") && call.method != "GET")
+            .count()
+    });
+    cluster.create(&marked("train-2")).await.unwrap();
+    let after = cluster.server.look(|view| {
+        view.calls()
+            .iter()
+            .filter(|call| call.path.contains("resourceclaimtemplates") && call.method != "GET")
+            .count()
+    });
+    assert_eq!(writes, after);
+    let elsewhere: Api<Pod> = Api::namespaced(cluster.client(), "elsewhere");
+    let left = elsewhere
+        .create(&PostParams::default(), &marked("train"))
+        .await
+        .unwrap();
+    assert!(left.spec.unwrap().resource_claims.is_none());
+}
+
+#[tokio::test]
+async fn refusals_and_warnings_reach_whoever_makes_the_pod_and_a_dry_run_makes_nothing() {
+    let cluster = Cluster::new();
+    let replica = Replica::start(&cluster, "a", &[]);
+    replica.serves(&cluster.server);
+    let mut third = marked("third");
+    third.metadata.labels =
+        Some([("clearml-injector/fraction".to_owned(), "0.3".to_owned())].into());
+    let refused = cluster.create(&third).await.unwrap_err();
+    let refused = divvy_k8s::cluster::said(&refused);
+    assert!(refused.contains("`0.3` is not one of 0.0625"), "{refused}");
+    let dry = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
+    let made = cluster.pods().create(&dry, &marked("dry")).await.unwrap();
+    assert!(made.spec.unwrap().resource_claims.is_some());
+    assert!(
+        cluster
+            .server
+            .look(|view| view.all("resourceclaimtemplates"))
+            .is_empty()
+    );
+}
+
+#[tokio::test]
+async fn a_template_of_pods_keeps_what_it_asks_for_as_a_label() {
+    let cluster = Cluster::new();
+    let replica = Replica::start(&cluster, "a", &[]);
+    replica.serves(&cluster.server);
+    let limits = json!({ "clear.ml/fraction-1": "0.5" });
+    let deployment: Deployment = serde_json::from_value(json!({
+        "metadata": { "name": "d" },
+        "spec": {
+            "selector": { "matchLabels": { "app": "d" } },
+            "template": {
+                "metadata": { "labels": { "app": "d" } },
+                "spec": { "containers": [{ "name": "c", "resources": { "limits": limits } }] },
+            },
+        },
+    }))
+    .unwrap();
+    let api: Api<Deployment> = Api::namespaced(cluster.client(), "team");
+    let made = api
+        .create(&PostParams::default(), &deployment)
+        .await
+        .unwrap();
+    let template = made.spec.unwrap().template;
+    let labels = template.metadata.unwrap().labels.unwrap();
+    assert_eq!(labels["clearml-injector/fraction"], "0.500");
+    let resources = template.spec.unwrap().containers[0]
+        .resources
+        .clone()
+        .unwrap();
+    assert!(resources.limits.unwrap_or_default().is_empty());
+}
+
+/// F1: who is unreachable holds up marked pods, and those alone.
+#[tokio::test]
+async fn without_a_webhook_marked_pods_are_refused_by_its_name_and_others_made() {
+    let cluster = Cluster::new();
+    let replica = Replica::start(&cluster, "a", &[]);
+    replica.serves(&cluster.server);
+    drop(replica);
+    let refused = cluster.create(&marked("train")).await.unwrap_err();
+    let refused = divvy_k8s::cluster::said(&refused);
+    assert!(refused.contains("pods.inject.divvy.dev"), "{refused}");
+    cluster.create(&plain("web")).await.unwrap();
+    let mut theirs = marked("theirs");
+    theirs.spec.as_mut().unwrap().scheduler_name = Some("kai-scheduler".to_owned());
+    cluster.create(&theirs).await.unwrap();
+}
+
+#[tokio::test]
+async fn of_two_replicas_that_make_a_certificate_one_wins_and_both_show_it() {
+    let cluster = Cluster::new();
+    // Both are told that there is none.
+    cluster.server.fail("GET", "/secrets/", 404, 2);
+    let (one, two) = (
+        Replica::start(&cluster, "a", &[]),
+        Replica::start(&cluster, "b", &[]),
+    );
+    for (replica, name) in [(&one, "x"), (&two, "y")] {
+        replica.serves(&cluster.server);
+        cluster.create(&marked(name)).await.unwrap();
+    }
+    let made = cluster.server.look(|view| {
+        let calls = view.calls().iter();
+        calls
+            .filter(|call| call.method == "POST" && call.path.ends_with("/secrets"))
+            .count()
+    });
+    assert_eq!(made, 2, "both have tried");
+    let bundle = cluster.bundle();
+    assert_eq!(bundle.matches("BEGIN CERTIFICATE").count(), 1);
+}
+
+#[tokio::test]
+async fn an_empty_secret_of_a_chart_is_filled_and_one_that_has_expired_renewed() {
+    let cluster = Cluster::new();
+    cluster.server.create(json!({
+        "apiVersion": "v1", "kind": "Secret", "type": "Opaque",
+        "metadata": { "name": SECRET, "namespace": NAMESPACE, "labels": { "of": "chart" } },
+    }));
+    let replica = Replica::start(&cluster, "a", &[]);
+    replica.serves(&cluster.server);
+    cluster.create(&marked("one")).await.unwrap();
+    drop(replica);
+
+    let expired = expired();
+    cluster.server.merge("secrets", NAMESPACE, SECRET, &expired);
+    let before = cluster
+        .server
+        .look(|view| view.get("secrets", NAMESPACE, SECRET))
+        .unwrap();
+    let replica = Replica::start(&cluster, "a", &[]);
+    replica.serves(&cluster.server);
+    cluster.create(&marked("two")).await.unwrap();
+    let after = cluster
+        .server
+        .look(|view| view.get("secrets", NAMESPACE, SECRET))
+        .unwrap();
+    assert_ne!(text(&before, "tls.crt"), text(&after, "tls.crt"));
+    assert!(
+        !text(&after, "ca.crt").contains(text(&before, "ca.crt").trim()),
+        "nobody trusts what is over"
+    );
+    assert_eq!(after["metadata"]["labels"]["of"], "chart");
+}
+
+/// What a Secret has whose certificate was good in 2020.
+fn expired() -> Value {
+    let (begins, ends) = (date_time_ymd(2020, 1, 1), date_time_ymd(2021, 1, 1));
+    let mut authority = CertificateParams::new(Vec::new()).unwrap();
+    authority.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    (authority.not_before, authority.not_after) = (begins, ends);
+    let key = KeyPair::generate().unwrap();
+    let bundle = authority.self_signed(&key).unwrap().pem();
+    let issuer = Issuer::new(authority, key);
+    let mut leaf = CertificateParams::new(vec![HOST.to_owned()]).unwrap();
+    (leaf.not_before, leaf.not_after) = (begins, ends);
+    let key = KeyPair::generate().unwrap();
+    let certificate = leaf.signed_by(&key, &issuer).unwrap().pem();
+    let data = |text: String| json!(k8s_openapi::ByteString(text.into_bytes()));
+    json!({ "data": {
+        "ca.crt": data(bundle), "tls.crt": data(certificate), "tls.key": data(key.serialize_pem()),
+    } })
+}
+
+#[tokio::test]
+async fn files_that_somebody_else_renews_are_shown_and_their_authority_told() {
+    let cluster = Cluster::new();
+    let folder = tempfile::tempdir().unwrap();
+    let made = certificate();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    for (name, text) in [("crt", &made.0), ("key", &made.1), ("ca", &made.2)] {
+        std::fs::write(path(name), text).unwrap();
+    }
+    let (certificate, key, authority) = (path("crt"), path("key"), path("ca"));
+    let replica = Replica::start(
+        &cluster,
+        "a",
+        &[
+            "--tls-cert",
+            &certificate,
+            "--tls-key",
+            &key,
+            "--tls-ca",
+            &authority,
+        ],
+    );
+    replica.serves(&cluster.server);
+    cluster.create(&marked("train")).await.unwrap();
+    assert_eq!(cluster.bundle(), made.2);
+    assert!(
+        cluster
+            .server
+            .look(|view| view.get("secrets", NAMESPACE, SECRET))
+            .is_none()
+    );
+}
+
+/// Certificate, key and authority, as a first run of the controller makes them elsewhere.
+fn certificate() -> (String, String, String) {
+    let other = Cluster::new();
+    let replica = Replica::start(&other, "a", &[]);
+    replica.serves(&other.server);
+    let secret = other
+        .server
+        .look(|view| view.get("secrets", NAMESPACE, SECRET))
+        .unwrap();
+    (
+        text(&secret, "tls.crt"),
+        text(&secret, "tls.key"),
+        text(&secret, "ca.crt"),
+    )
+}
+
+#[tokio::test]
+async fn a_configuration_that_forgets_whom_to_trust_is_told_again() {
+    let cluster = Cluster::new();
+    let replica = Replica::start(&cluster, "a", &[]);
+    replica.serves(&cluster.server);
+    let bundle = cluster.bundle();
+    cluster.register();
+    cluster.server.until("the bundle", |view| {
+        let webhooks = replica::webhooks(view);
+        webhooks
+            .iter()
+            .all(|webhook| webhook["clientConfig"]["caBundle"].is_string())
+            .then_some(())
+    });
+    assert_eq!(cluster.bundle(), bundle);
+    cluster.create(&marked("train")).await.unwrap();
+}
+
+#[tokio::test]
+async fn classes_follow_what_nodes_publish_and_are_made_again_when_deleted() {
+    let cluster = Cluster::new();
+    let _replica = Replica::start(&cluster, "a", &[]);
+    let class = "mig-1g-10gb.gpu.divvy.dev";
+    cluster.server.until("both classes", |view| {
+        view.get("deviceclasses", "", "fraction.gpu.divvy.dev")?;
+        view.get("deviceclasses", "", class)
+    });
+    cluster.server.remove("deviceclasses", "", class);
+    let again = cluster.server.until("the class again", |view| {
+        view.get("deviceclasses", "", class)
+    });
+    assert_eq!(
+        again["spec"]["extendedResourceName"],
+        "nvidia.com/mig-1g.10gb"
+    );
+    assert_eq!(
+        again["metadata"]["ownerReferences"][0]["kind"],
+        "MutatingWebhookConfiguration"
+    );
+}
+
+#[tokio::test]
+async fn a_template_that_a_waiting_pod_lacks_is_made_again() {
+    let cluster = Cluster::new();
+    let replica = Replica::start(&cluster, "a", &[]);
+    replica.serves(&cluster.server);
+    cluster.create(&marked("train")).await.unwrap();
+    let find = |view: &apiserver::View<'_>| view.all("resourceclaimtemplates").pop();
+    let made = cluster.server.until("a template", find);
+    let name = made["metadata"]["name"].as_str().unwrap();
+    cluster
+        .server
+        .remove("resourceclaimtemplates", "team", name);
+    let again = cluster.server.until("it again", find);
+    assert_eq!(
+        (&again["metadata"]["name"], &again["spec"]),
+        (&made["metadata"]["name"], &made["spec"])
+    );
+    assert_ne!(again["metadata"]["uid"], made["metadata"]["uid"]);
+}
+
+#[tokio::test]
+async fn a_pod_that_finds_no_place_is_told_why_with_figures() {
+    let cluster = Cluster::new();
+    let replica = Replica::start(&cluster, "a", &[]);
+    replica.serves(&cluster.server);
+    cluster.hold("gpu-0", "60Gi");
+    cluster.create(&marked("train")).await.unwrap();
+    cluster.server.merge(
+        "pods",
+        "team",
+        "train",
+        &json!({ "status": {
+        "phase": "Pending",
+        "conditions": [{ "type": "PodScheduled", "status": "False", "reason": "Unschedulable" }],
+        "resourceClaimStatuses": [{ "name": "fraction-gpu", "resourceClaimName": "train-claim" }],
+    } }),
+    );
+    let event = cluster.server.until("an event", |view| {
+        let events = view.all("events").into_iter();
+        events
+            .into_iter()
+            .find(|event| event["regarding"]["name"] == "train")
+    });
+    let note = event["note"].as_str().unwrap();
+    assert_eq!(event["reason"], "WaitsForGpu");
+    assert!(
+        note.contains("20GiB of 80GiB") && note.contains("it needs 40GiB"),
+        "{note}"
+    );
+    assert!(note.contains("big has 60GiB"), "{note}");
+}
+
+#[tokio::test]
+async fn told_to_end_it_answers_on_for_a_while_gives_the_lease_back_and_ends_well() {
+    let cluster = Cluster::new();
+    let mut replica = Replica::start(&cluster, "a", &["--drain-seconds", "1"]);
+    replica.serves(&cluster.server);
+    let holder = |view: &apiserver::View<'_>| {
+        let lease = view.get("leases", NAMESPACE, "divvy-controller")?;
+        Some(lease["spec"]["holderIdentity"].clone())
+    };
+    cluster.server.until("a leader", |view| {
+        holder(view).filter(|holder| holder == "a")
+    });
+    replica.terminate();
+    cluster
+        .server
+        .until("no leader", |view| holder(view).filter(Value::is_null));
+    cluster.create(&marked("late")).await.unwrap();
+    assert_eq!(replica.ends(), Some(0));
+}
+
+#[tokio::test]
+async fn when_the_leader_dies_another_leads() {
+    let cluster = Cluster::new();
+    let quick = ["--lease-seconds", "3"];
+    let holder = |view: &apiserver::View<'_>, who: &str| {
+        let lease = view.get("leases", NAMESPACE, "divvy-controller")?;
+        (lease["spec"]["holderIdentity"] == who).then_some(())
+    };
+    let first = Replica::start(&cluster, "a", &quick);
+    cluster
+        .server
+        .until("the first to lead", |view| holder(view, "a"));
+    let second = Replica::start(&cluster, "b", &quick);
+    second.serves(&cluster.server);
+    drop(first);
+    cluster
+        .server
+        .until("the second to lead", |view| holder(view, "b"));
+    cluster
+        .server
+        .remove("deviceclasses", "", "fraction.gpu.divvy.dev");
+    cluster.server.until("its work", |view| {
+        view.get("deviceclasses", "", "fraction.gpu.divvy.dev")
+    });
+}
+
+/// Killed before or after each of its writes, the next start makes everything whole.
+#[tokio::test]
+async fn killed_between_any_two_writes_it_is_whole_after_a_restart() {
+    for cut in [Cut::Before, Cut::After] {
+        for nth in 1.. {
+            assert!(nth < 30, "it never came to an end");
+            let cluster = Cluster::new();
+            cluster.server.cut(nth, cut);
+            let replica = Replica::start(&cluster, "a", &[]);
+            cluster
+                .server
+                .set_service(NAMESPACE, "divvy-webhook", replica.address());
+            let was_held = cluster.runs_until_held(&replica);
+            drop(replica);
+            cluster.server.release();
+            let replica = Replica::start(&cluster, "a", &[]);
+            replica.serves(&cluster.server);
+            let made = cluster.create(&marked("after")).await.unwrap();
+            let claims = made.spec.unwrap().resource_claims.unwrap();
+            let template = claims[0].resource_claim_template_name.clone().unwrap();
+            cluster.server.until("everything", |view| {
+                view.get("resourceclaimtemplates", "team", &template)?;
+                view.get("deviceclasses", "", "fraction.gpu.divvy.dev")?;
+                view.get("deviceclasses", "", "mig-1g-10gb.gpu.divvy.dev")?;
+                let lease = view.get("leases", NAMESPACE, "divvy-controller")?;
+                (lease["spec"]["holderIdentity"] == "a").then_some(())
+            });
+            if !was_held {
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn the_configuration_can_be_printed_for_who_has_no_chart() {
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_divvy-k8s"))
+        .args(["controller", "--print-webhook", "--namespace", "n"])
+        .output()
+        .unwrap();
+    let printed: Value = yaml_serde::from_slice(&output.stdout).unwrap();
+    assert_eq!(printed["kind"], "MutatingWebhookConfiguration");
+    assert_eq!(
+        printed["webhooks"][0]["clientConfig"]["service"]["namespace"],
+        "n"
+    );
+    let api: Result<k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration, _> =
+        serde_json::from_value(printed);
+    assert!(api.is_ok());
+}
