@@ -59,7 +59,7 @@ impl Drop for Memory {
 enum Trouble {
     #[error(transparent)]
     Server(#[from] ServerError),
-    #[error("the Kubernetes API: {0}")]
+    #[error("the Kubernetes API: {}", crate::cluster::said(.0))]
     Cluster(#[from] kube::Error),
 }
 

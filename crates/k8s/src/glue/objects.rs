@@ -11,6 +11,7 @@ use serde_json::json;
 
 use super::record::{Record, name, selector};
 use crate::claim::NoTemplate;
+use crate::cluster::said;
 
 /// A glue's pods and Secrets.
 #[derive(Clone)]
@@ -161,7 +162,7 @@ impl Objects {
             Ok(Some(there)) if Record::of_pod(&there) == Record::of_pod(pod) => Made::Made,
             Ok(Some(_)) => Made::Never(format!("there is another pod called {name}")),
             Ok(None) => Made::Later("its pod has just gone".to_owned()),
-            Err(error) => Made::Later(error.to_string()),
+            Err(error) => Made::Later(said(&error)),
         }
     }
 
@@ -216,7 +217,7 @@ const REFUSALS: [&str; 3] = [
 /// Whether a pod that was not taken may be later.
 fn judged(error: &kube::Error) -> Made {
     let kube::Error::Api(status) = error else {
-        return Made::Later(error.to_string());
+        return Made::Later(said(error));
     };
     let message = status.message.clone();
     let passes = [NoTemplate::NoGpus.to_string().as_str(), "exceeded quota"]

@@ -73,7 +73,7 @@ async fn read(hand: &Hand, record: &mut Record, pod: &Pod) -> Read {
     };
     let stream = match hand.objects.log(pod, last).await {
         Ok(stream) => stream,
-        Err(error) => return Read::Failed(error.to_string()),
+        Err(error) => return Read::Failed(crate::cluster::said(&error)),
     };
     let mut stream = stream.lines();
     let mut lines = Lines::new(&record.task, 0, true);

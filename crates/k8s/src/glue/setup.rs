@@ -41,7 +41,7 @@ pub async fn set_up(args: &Args, prepared: Prepared) -> Result<(Hand, Gate), Glu
 
     let client = crate::cluster::client()
         .await
-        .map_err(|error| GlueError::Cluster(error.to_string()))?;
+        .map_err(|error| GlueError::Cluster(crate::cluster::chain(&error)))?;
     let namespace = args
         .namespace
         .clone()
