@@ -11,6 +11,7 @@ mod deny;
 mod dist;
 mod gpu;
 mod helm;
+mod kube;
 mod smi;
 mod soak;
 mod steps;
@@ -45,6 +46,8 @@ enum Verb {
     Bench(bench::Args),
     /// What is promised, tried on a real GPU, and what is believed of the driver, measured: target/gpu-report.json
     Gpu(gpu::Args),
+    /// The chart and what it installs, tried in the cluster that KUBECONFIG names; a control plane without nodes is enough
+    Kube(kube::Args),
     /// Random programs against the limiter, for as long as you like
     Soak(soak::Args),
     /// What a release ships, built, tried and summed: target/dist
@@ -59,6 +62,7 @@ fn main() -> ExitCode {
         Verb::Test => test::everything(),
         Verb::Bench(args) => bench::measure(&args),
         Verb::Gpu(args) => gpu::accept(&args),
+        Verb::Kube(args) => kube::accept(&args),
         Verb::Soak(args) => soak::go_on(&args),
         Verb::Dist(args) => dist::make(&args),
         Verb::Symbols(args) => symbols::run(&args),

@@ -22,7 +22,7 @@ app.kubernetes.io/component: {{ .piece }}
 {{- end }}
 
 {{- define "divvy.glueNamespace" -}}
-{{ .Values.glue.namespace | default .Release.Namespace }}
+{{ required "glue.namespace is needed: where the pods are made, a namespace for nothing else" .Values.glue.namespace }}
 {{- end }}
 
 {{- define "divvy.tlsSecret" -}}

@@ -1,0 +1,228 @@
+//! Divvy's part in Kubernetes, tried in the cluster that KUBECONFIG names; started by `cargo xtask kube`.
+//!
+//! ```text
+//! cluster.rs     the cluster, through kubectl
+//! stage.rs       the chart installed, and its pieces as processes of this machine, each with the rights of its own service account
+//! node.rs        nodes that are none: a Node object, a daemon over simulated GPUs, the driver that publishes them
+//! admission.rs   what becomes of pods
+//! schedule.rs    where they go
+//! rights.rs      what nobody may do; what happens while a piece is away
+//! seeds.rs       what the guides of ClearML and Run:ai print, typed
+//! report.rs      what came of it
+//! ```
+//! A control plane is enough: the suite brings its nodes, and where there are others it keeps off them. No container runs, so what a
+//! container gets is not tried here.
+#![forbid(unsafe_code)]
+
+mod admission;
+mod cluster;
+mod node;
+mod report;
+mod rights;
+mod schedule;
+mod seeds;
+mod stage;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, ensure};
+use clap::{Parser, ValueEnum};
+use divvy_e2e::Programs;
+use serde_json::{Value, json};
+
+use cluster::{Cluster, until};
+use node::{DYNAMIC_MIG, Machine};
+use report::{Came, Report};
+use stage::{Means, Stage};
+
+#[derive(Parser)]
+#[command(
+    about = "Tries Divvy in the cluster that KUBECONFIG names; started by `cargo xtask kube`"
+)]
+struct Cli {
+    #[arg(long, value_name = "PROGRAM")]
+    kubectl: PathBuf,
+    #[arg(long, value_name = "PROGRAM")]
+    helm: PathBuf,
+    /// The chart's folder
+    #[arg(long, value_name = "DIR")]
+    chart: PathBuf,
+    /// Where the API server finds this machine
+    #[arg(long, default_value = "127.0.0.1")]
+    address: String,
+    /// Only cases whose names begin with one of these
+    #[arg(long, value_name = "NAME", num_args = 1..)]
+    only: Vec<String>,
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Output,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+enum Output {
+    #[default]
+    Text,
+    Json,
+}
+
+fn main() -> ExitCode {
+    match try_it(Cli::parse()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[expect(clippy::print_stdout, reason = "the report is the program's data")]
+fn try_it(cli: Cli) -> Result<bool> {
+    let config = std::env::var_os("KUBECONFIG").context("KUBECONFIG names no cluster")?;
+    let cluster = Cluster::new(cli.kubectl, PathBuf::from(config));
+    let facts = facts(&cluster)?;
+    eprintln!("   cluster: {facts}");
+    let test = std::env::current_exe()?;
+    let programs = Programs::at(
+        test.parent()
+            .context("a program lies somewhere")?
+            .to_owned(),
+    );
+    let mut report = Report::new(&cli.only);
+    let stage = Stage::set(Means {
+        cluster: cluster.clone(),
+        programs,
+        helm: cli.helm,
+        chart: cli.chart,
+        address: cli.address,
+    })?;
+    let leftover = play(&mut report, &stage);
+    let (pods, system, aside) = (
+        stage.pods.clone(),
+        stage.system.clone(),
+        stage.aside.clone(),
+    );
+    drop(stage);
+    leftover?;
+    report.case("leave", "nothing of the run is left in the cluster", || {
+        until("the namespaces are gone", || {
+            let all = cluster.list("namespaces", "", "")?;
+            let ours = |namespace: &&Value| {
+                [&pods, &system, &aside]
+                    .iter()
+                    .any(|name| namespace["metadata"]["name"] == ***name)
+            };
+            Ok(all.iter().find(ours).is_none().then_some(()))
+        })?;
+        Ok(Came::Held(Value::Null))
+    });
+    match cli.output {
+        Output::Text => print!("{}", report.closing()),
+        Output::Json => println!("{:#}", report.summary(&facts)),
+    }
+    Ok(report.good())
+}
+
+/// What decides what can be tried.
+fn facts(cluster: &Cluster) -> Result<Value> {
+    let version = cluster.call(&["version", "-o", "json"], "")?;
+    let version = version.object().context("the cluster does not answer")?;
+    let nodes = cluster.list("nodes", "", "")?;
+    Ok(json!({ "version": version["serverVersion"]["gitVersion"], "nodes": nodes.len() }))
+}
+
+/// Whether the API server keeps what our slices say; without its gates it drops the fields.
+fn takes_shares(stage: &Stage) -> Result<()> {
+    let slice = json!({
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": { "name": format!("{}-probe", stage.release) },
+        "spec": { "driver": "suite.divvy.dev", "nodeName": "nowhere", "pool": { "name": "suite", "generation": 1, "resourceSliceCount": 1 },
+                  "devices": [{ "name": "a", "allowMultipleAllocations": true, "capacity": { "memory": { "value": "1Gi" } } }] },
+    });
+    let kept = stage.cluster.create(&slice, true)?.object()?;
+    ensure!(
+        kept["spec"]["devices"][0]["allowMultipleAllocations"] == true,
+        "this API server drops `allowMultipleAllocations`: the gate DRAConsumableCapacity is off, or it is older than 1.36; carrier mode is for those"
+    );
+    Ok(())
+}
+
+fn play(report: &mut Report, stage: &Stage) -> Result<()> {
+    takes_shares(stage)?;
+    stage.serve()?;
+    let machine = |name, gpus, carved, labels| Machine {
+        name,
+        gpus,
+        carved,
+        labels,
+    };
+    let carve = json!({ DYNAMIC_MIG: "true" });
+    let pair = stage.node(&machine("pair", "a100-80gb:2", false, json!({})))?;
+    stage.node(&machine("small", "l4-24gb:1", false, json!({})))?;
+    stage.node(&machine("middle", "a100-40gb:1", false, json!({})))?;
+    stage.node(&machine("carved", "a100-80gb:1", true, carve))?;
+    let product = json!({ DYNAMIC_MIG: "true", "nvidia.com/gpu.product": "A100-SXM4-40GB" });
+    stage.node(&machine("product", "a100-40gb:1", true, product))?;
+    let bare = stage.node(&machine("bare", "a100-80gb:1", true, json!({})))?;
+    until("the controller has seen every kind of device", || {
+        let classes = stage.cluster.list("deviceclasses", "", "")?;
+        let named = |name: &str| {
+            classes
+                .iter()
+                .any(|class| class["metadata"]["name"] == name)
+        };
+        Ok((named("fraction.gpu.divvy.dev")
+            && named("mig-1g-10gb.gpu.divvy.dev")
+            && named("mig-3g-20gb.gpu.divvy.dev"))
+        .then_some(()))
+    })
+    .with_context(|| stage.controller_said())?;
+    admission::all(report, stage);
+    report.case("clear", "pods and claims go when they are deleted", || {
+        stage.clear().map(|()| Came::Held(Value::Null))
+    });
+    schedule::all(report, stage);
+    rights::all(report, stage, &pair);
+    seeds::all(report, stage, &bare);
+    report.case("unchecked.node", "what a container gets of a claim", || {
+        Ok(Came::NotChecked(
+            "no kubelet runs here; the tests of divvy-k8s have one, and a Docker container"
+                .to_owned(),
+        ))
+    });
+    report.case(
+        "uninstall",
+        "helm uninstall takes everything out that was made for the release",
+        || uninstalled(stage),
+    );
+    Ok(())
+}
+
+fn uninstalled(stage: &Stage) -> Result<Came> {
+    // Before the controller, as its pods would be: the last that it makes goes too.
+    stage.uninstall()?;
+    stage.strike();
+    until("nothing of ours is left", || {
+        for kind in ["deviceclasses", "resourceclaimtemplates", "resourceclaims"] {
+            if !stage
+                .cluster
+                .list(kind, "", "app.kubernetes.io/managed-by=divvy")?
+                .is_empty()
+            {
+                return Ok(None);
+            }
+        }
+        let kinds = "all,secrets,configmaps,leases,roles,rolebindings,clusterroles,clusterrolebindings,mutatingwebhookconfigurations,validatingadmissionpolicies,validatingadmissionpolicybindings,serviceaccounts,poddisruptionbudgets";
+        let labelled = stage.cluster.list(
+            kinds,
+            "",
+            &format!("app.kubernetes.io/instance={}", stage.release),
+        )?;
+        let slices = stage.cluster.list("resourceslices", "", "")?;
+        let ours = slices
+            .iter()
+            .filter(|slice| slice["spec"]["driver"] == "gpu.divvy.dev")
+            .count();
+        Ok((labelled.is_empty() && ours == 0).then_some(()))
+    })?;
+    Ok(Came::Held(Value::Null))
+}
