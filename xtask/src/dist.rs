@@ -290,6 +290,11 @@ fn attempt(dist: &Path, name: &str) -> Result<()> {
     run(first
         .env("DIVVY_HOME", place.join("home"))
         .env_remove("DIVVY_LIB_DIR"))?;
+    let cluster = answer(Command::new(place.join(name).join("bin/divvy-k8s")).arg("--version"));
+    ensure!(
+        cluster.is_some_and(|said| said.contains(env!("CARGO_PKG_VERSION"))),
+        "divvy-k8s of the archive does not run"
+    );
     let shipped = shipped(dist)?;
     let wheel = shipped.iter().find(|file| file.ends_with(".whl"));
     let wheel = dist.join(wheel.context("no wheel was made")?);

@@ -1,0 +1,103 @@
+//! How a Kubernetes node's agent comes from its image onto the node: whole or not at all, and once.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use tempfile::TempDir;
+
+/// An image with the script and programs that say how they were called, a node's folder, and an `nsenter` that stays here.
+struct Node {
+    folder: TempDir,
+}
+
+impl Node {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a folder can be made");
+        let node = Self { folder };
+        let script =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/images/kubernetes/node-agent");
+        let script = fs::read_to_string(script).expect("the script is there");
+        node.program("image/lib/divvy/node-agent", &script);
+        node.program("image/bin/divvy", "#!/bin/sh\necho \"$0 $*\"\n");
+        node.program(
+            "path/nsenter",
+            "#!/bin/sh\n[ \"$1 $2 $3 $4\" = \"--target 1 --mount --\" ] || exit 9\nshift 4\nexec \"$@\"\n",
+        );
+        fs::write(node.at("image/lib/divvy/limiter.so"), "one").expect("written");
+        node
+    }
+
+    fn at(&self, path: &str) -> PathBuf {
+        self.folder.path().join(path)
+    }
+
+    fn program(&self, path: &str, text: &str) {
+        let path = self.at(path);
+        fs::create_dir_all(path.parent().expect("it lies somewhere")).expect("a folder is made");
+        fs::write(&path, text).expect("written");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("it is ours");
+    }
+
+    fn run(&self) -> Output {
+        let path = std::env::var("PATH").expect("there is a PATH");
+        Command::new(self.at("image/lib/divvy/node-agent"))
+            .arg(self.at("state"))
+            .args(["--on-bypass", "kill"])
+            .env("PATH", format!("{}:{path}", self.at("path").display()))
+            .output()
+            .expect("sh is there")
+    }
+
+    /// Where the daemon was run from.
+    #[track_caller]
+    fn place(&self) -> PathBuf {
+        let output = self.run();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let program = said
+            .strip_suffix(" daemon --system --on-bypass kill\n")
+            .unwrap_or_else(|| panic!("{said}{}", String::from_utf8_lossy(&output.stderr)));
+        let place = Path::new(program).ancestors().nth(2).expect("bin/divvy");
+        assert!(place.starts_with(self.at("state/node")), "{said}");
+        place.to_owned()
+    }
+
+    fn places(&self) -> usize {
+        fs::read_dir(self.at("state/node"))
+            .expect("it is made")
+            .count()
+    }
+}
+
+#[test]
+fn the_daemon_runs_from_the_nodes_disk_with_its_libraries_beside_it() {
+    let node = Node::new();
+    let place = node.place();
+    let library = fs::read_to_string(place.join("lib/divvy/limiter.so"));
+    assert_eq!(library.expect("copied"), "one");
+    // The library's place is the script's too, and of that the node has no use.
+    assert!(!place.join("lib/divvy/node-agent").exists());
+}
+
+#[test]
+fn the_same_programs_are_copied_once_and_others_beside_them() {
+    let node = Node::new();
+    let first = node.place();
+    fs::write(first.join("lib/divvy/limiter.so"), "still mounted").expect("written");
+    assert_eq!(node.place(), first);
+    let kept = fs::read_to_string(first.join("lib/divvy/limiter.so"));
+    assert_eq!(kept.expect("there"), "still mounted");
+    fs::write(node.at("image/lib/divvy/limiter.so"), "two").expect("written");
+    assert_ne!(node.place(), first);
+    assert_eq!(node.places(), 2, "slices may have the first one mounted");
+}
+
+#[test]
+fn what_a_copy_that_was_cut_off_left_is_never_run() {
+    let node = Node::new();
+    fs::create_dir_all(node.at("state/node/.draft/bin")).expect("made");
+    fs::write(node.at("state/node/.draft/bin/divvy"), "half").expect("written");
+    node.place();
+    assert_eq!(node.places(), 1, "the draft is gone");
+}
