@@ -1,5 +1,7 @@
 //! The client of the cluster, and the server in memory that the other tests believe.
 
+#![allow(clippy::unwrap_used)]
+
 mod apiserver;
 
 use std::collections::BTreeSet;

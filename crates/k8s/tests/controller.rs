@@ -1,16 +1,22 @@
 //! `divvy-k8s controller`, the program, beside an API server in memory that asks it over TLS as a real one does.
 
+#![allow(clippy::unwrap_used)]
+
 mod apiserver;
 #[path = "controller/replica.rs"]
 mod replica;
 
+use axum::body::Body;
+use axum::http::Request;
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, PostParams};
 use rcgen::{CertificateParams, Issuer, KeyPair, date_time_ymd};
 use serde_json::{Value, json};
 
-use apiserver::Cut;
+use apiserver::{Cut, admission};
 use replica::{Cluster, HOST, NAMESPACE, Replica, marked, plain};
 
 const SECRET: &str = "divvy-webhook-tls";
@@ -123,6 +129,43 @@ async fn a_template_of_pods_keeps_what_it_asks_for_as_a_label() {
         .clone()
         .unwrap();
     assert!(resources.limits.unwrap_or_default().is_empty());
+}
+
+#[tokio::test]
+async fn what_is_no_review_is_refused_and_no_body_is_read_without_bounds() {
+    let cluster = Cluster::new();
+    let replica = Replica::start(&cluster, "a", &[]);
+    replica.serves(&cluster.server);
+    let bundle = cluster.bundle();
+    let answered = async |method: &str, path: &str, body: Vec<u8>| {
+        let stream = admission::tls(replica.address(), bundle.as_bytes(), HOST)
+            .await
+            .unwrap();
+        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.unwrap();
+        tokio::spawn(connection);
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("host", HOST);
+        let request = request.body(Body::from(body)).unwrap();
+        sender
+            .send_request(request)
+            .await
+            .unwrap()
+            .status()
+            .as_u16()
+    };
+    assert_eq!(answered("GET", "/mutate", Vec::new()).await, 405);
+    assert_eq!(answered("POST", "/other", Vec::new()).await, 404);
+    assert_eq!(answered("POST", "/mutate", b"{}".to_vec()).await, 400);
+    assert_eq!(answered("POST", "/mutate", vec![b' '; 9 << 20]).await, 413);
+    let other = admission::tls(
+        replica.address(),
+        bundle.as_bytes(),
+        "other.divvy-system.svc",
+    )
+    .await;
+    assert!(other.is_err(), "it is for its own name alone");
 }
 
 /// F1: who is unreachable holds up marked pods, and those alone.

@@ -2,6 +2,8 @@
 //!
 //! `reviews/cases.yaml` has the questions, `reviews/*.snap` the answers; `INSTA_UPDATE=always` writes them anew.
 
+#![allow(clippy::unwrap_used)]
+
 #[path = "reviews/standards.rs"]
 mod standards;
 

@@ -1,12 +1,15 @@
 //! The webhook: judges what is asked, and makes what the answer needs before it goes out.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use kube::runtime::reflector::Store;
 use serde_json::Value;
+use tokio::time::timeout;
 use tracing::{info, warn};
 
 use super::inventory::Known;
+use super::registration::TIMEOUT_SECONDS;
 use super::review::{
     NoReview, Question, RefusedAs, Verdict, answer, judge, judge_carried, question,
 };
@@ -14,6 +17,9 @@ use super::templates::Templates;
 use crate::ask::Steps;
 use crate::carrier::share::GpuShare;
 use crate::carrier::world::sizes;
+
+/// For a template to be made: so that who asks hears why it was not, before they give up.
+const PATIENCE: Duration = Duration::from_secs(TIMEOUT_SECONDS - 2);
 
 pub struct Webhook {
     pub way: Way,
@@ -56,9 +62,17 @@ impl Webhook {
         let (Some(template), Way::Claims { templates, .. }) = (template, &self.way) else {
             return verdict;
         };
-        match templates.ensure(&question.namespace, template).await {
-            Ok(()) => verdict,
-            Err(error) => Verdict::refuse(RefusedAs::Failed, error.to_string()),
+        let made = templates.ensure(&question.namespace, template);
+        match timeout(PATIENCE, made).await {
+            Ok(Ok(())) => verdict,
+            Ok(Err(error)) => Verdict::refuse(RefusedAs::Failed, error.to_string()),
+            Err(_) => {
+                let text = format!(
+                    "the claim template {} could not be made: the API server does not answer",
+                    template.name
+                );
+                Verdict::refuse(RefusedAs::Failed, text)
+            }
         }
     }
 }

@@ -19,7 +19,7 @@ use super::kinds::Target;
 use super::selector::Selector;
 use super::store::{Fail, api_version};
 
-pub async fn admit(
+pub(super) async fn admit(
     shared: &Arc<Shared>,
     at: &Target,
     mut object: Value,

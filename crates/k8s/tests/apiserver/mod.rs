@@ -16,7 +16,7 @@
 
 #![allow(dead_code, clippy::unwrap_used)]
 
-mod admission;
+pub mod admission;
 mod http;
 mod kinds;
 mod logs;
