@@ -8,6 +8,7 @@ use k8s_openapi::api::resource::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
+use super::pool::managed;
 use super::{FRACTION, MIG, TYPE, WHOLE};
 use crate::claim::{DRIVER, FRACTION_CLASS, Inventory, mig_class};
 use divvy_core::mig::MigProfile;
@@ -45,13 +46,7 @@ fn class(name: String, resource: Option<String>, expression: &str) -> DeviceClas
     DeviceClass {
         metadata: ObjectMeta {
             name: Some(name),
-            labels: Some(
-                [(
-                    "app.kubernetes.io/managed-by".to_owned(),
-                    "divvy".to_owned(),
-                )]
-                .into(),
-            ),
+            labels: Some(managed()),
             ..ObjectMeta::default()
         },
         spec: DeviceClassSpec {

@@ -165,3 +165,108 @@ fn profile(listed: &v1::MigProfile) -> Result<Profile, MigProfileError> {
         starts: listed.starts.clone(),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn listed(mode: &str, more: Value) -> v1::Gpu {
+        let mut gpu = json!({
+            "uuid": "GPU-0", "index": 3, "model": "m", "mode": mode, "memory_total_bytes": 0,
+            "memory_usable_bytes": (5 << 20) + 1, "memory_allocated_bytes": 0, "memory_used_bytes": 0,
+            "memory_unmanaged_bytes": 0, "share_allocated": 0, "utilization_percent": null,
+            "context_overhead_bytes": 0, "slices": [], "unmanaged_pids": [], "enforcement": "",
+        });
+        let Value::Object(more) = more else {
+            panic!("more fields")
+        };
+        gpu.as_object_mut().unwrap().extend(more);
+        serde_json::from_value(gpu).unwrap()
+    }
+
+    fn mig(name: &str, starts: &[u8], instances: &Value) -> Value {
+        json!({ "mig": {
+            "memory_slices": 4, "compute_slices": 4, "instances": instances,
+            "profiles": [{
+                "name": name, "id": 14, "memory_bytes": 6_u64 << 30, "memory_slices": 1, "compute_slices": 1,
+                "multiprocessors": 14, "most": 4, "starts": starts, "room": 4,
+            }],
+        } })
+    }
+
+    fn one(gpu: v1::Gpu) -> Gpu {
+        gpus(&[gpu]).remove(0)
+    }
+
+    #[test]
+    fn a_gpu_is_given_out_as_its_mode_says() {
+        assert_eq!(one(listed("shared", json!({}))).offer, Offer::Parts(None));
+        assert_eq!(one(listed("exclusive", json!({}))).offer, Offer::Whole);
+        let nothing = |why| Offer::Nothing(why);
+        assert_eq!(
+            one(listed("mig", json!({}))).offer,
+            nothing(Withheld::NoTable)
+        );
+        let unmanaged = one(listed("unmanaged", json!({}))).offer;
+        assert_eq!(unmanaged, nothing(Withheld::Unmanaged(3)));
+        let new = one(listed("sliced", json!({}))).offer;
+        assert_eq!(new, nothing(Withheld::UnknownMode("sliced".to_owned())));
+    }
+
+    #[test]
+    fn memory_is_in_whole_steps() {
+        assert_eq!(one(listed("shared", json!({}))).memory, Bytes::mib(4));
+        let small = one(listed("shared", json!({ "memory_usable_bytes": 1 })));
+        assert_eq!(small.offer, Offer::Nothing(Withheld::NoMemory));
+    }
+
+    #[test]
+    fn what_is_others_or_given_to_nobody_is_in_the_way_and_what_is_ours_is_not() {
+        let instance = |state: &str, profile: &str, start: u8| {
+            json!({
+                "gpu_uuid": "GPU-0", "gpu_index": 3, "profile": profile, "start": start, "memory_slices": 1,
+                "memory_bytes": 0, "state": state, "job": null, "uuid": null,
+            })
+        };
+        let instances = json!([
+            instance("in_use", "1g.6gb", 0),
+            instance("idle", "1g.6gb", 1),
+            instance("foreign", "1g.6gb", 2),
+            instance("quarantined", "9g.9gb", 3),
+        ]);
+        let gpu = one(listed("mig", mig("1g.6gb", &[0, 1, 2, 3], &instances)));
+        let Offer::Instances(carving) = gpu.offer else {
+            panic!("{gpu:?}")
+        };
+        let taken: Vec<(u32, u8)> = carving.taken.iter().map(|p| (p.profile, p.start)).collect();
+        assert_eq!(taken, [(14, 2), (u32::MAX, 3)]);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_withheld_and_named() {
+        let offer = |name: &str, starts: &[u8]| {
+            let gpu = one(listed("mig", mig(name, starts, &json!([]))));
+            match gpu.offer {
+                Offer::Nothing(why) => why,
+                other => panic!("{other:?}"),
+            }
+        };
+        assert!(matches!(offer("large", &[0]), Withheld::Name(_)));
+        assert!(matches!(offer("1g.6gb", &[]), Withheld::Table(_)));
+        // 32 memory slices are 33 counters with the compute slices.
+        assert_eq!(offer("1g.6gb", &[31]), Withheld::Counters(33));
+    }
+
+    #[test]
+    fn one_that_does_not_answer_is_still_what_it_was() {
+        for (for_good, health) in [(false, Health::Silent), (true, Health::Lost)] {
+            let lost = json!({ "lost": { "mode": "shared", "for_good": for_good } });
+            let gpu = one(listed("unmanaged", lost));
+            assert_eq!((gpu.offer, gpu.health), (Offer::Parts(None), health));
+        }
+        let troubled = one(listed("shared", json!({ "trouble": "a reset" })));
+        assert_eq!(troubled.health, Health::Troubled);
+    }
+}

@@ -1,5 +1,7 @@
 //! A node's pool: which devices, in which slices.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::api::resource::v1::{
     CounterSet, Device, ResourcePool, ResourceSlice, ResourceSliceSpec,
 };
@@ -9,6 +11,7 @@ use sha2::{Digest, Sha256};
 use super::offer::{Gpu, Health, Offer, Withheld};
 use super::{counters, device, name, order};
 use crate::claim::DRIVER;
+use crate::cluster::MANAGED_BY;
 use crate::role::Role;
 
 /// `ResourceSliceMaxDevices` of resource.k8s.io/v1.
@@ -113,7 +116,7 @@ impl Pool {
         let slice = |(at, contents): (usize, Contents)| ResourceSlice {
             metadata: ObjectMeta {
                 name: Some(slice_name(&node.name, at)),
-                labels: Some([(MANAGED_BY.to_owned(), "divvy".to_owned())].into()),
+                labels: Some(managed()),
                 owner_references: Some(vec![owner(node)]),
                 ..ObjectMeta::default()
             },
@@ -134,7 +137,11 @@ impl Pool {
     }
 }
 
-const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
+/// The label of what this program makes.
+pub(super) fn managed() -> BTreeMap<String, String> {
+    let (key, value) = MANAGED_BY;
+    [(key.to_owned(), value.to_owned())].into()
+}
 
 struct Contents {
     devices: Option<Vec<Device>>,

@@ -10,9 +10,10 @@
 //! half a minute after a driver has gone, and anybody with the right may edit them; both show up here as events. Nothing is
 //! deleted at the end: the kubelet does that, and a driver that is only restarted goes on.
 
+mod pace;
+
 use std::fmt::Debug;
 use std::pin::pin;
-use std::time::Duration;
 
 use divvy_api::v1;
 use futures_util::{Stream, StreamExt};
@@ -26,17 +27,14 @@ use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
+use pace::Pace;
+
 use super::change::is_ours;
 use super::offer::{Gpu, Withheld, gpus};
 use super::{Node, Pool, Step, Taints, pool, steps};
 use crate::claim::DRIVER;
+use crate::cluster::{chain, is_missing};
 use crate::role::{self, Role};
-
-/// A watch can lose what it should have told. Chosen so that nobody waits long for it and nobody notices the list.
-const LOOK_AGAIN: Duration = Duration::from_secs(60);
-/// From one try to the next, while they fail or while somebody keeps undoing what is written: doubled each time.
-const FIRST_PAUSE: Duration = Duration::from_millis(250);
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// Publishes the slices of one node.
 pub struct Publisher {
@@ -219,7 +217,7 @@ impl Publisher {
         });
         match self.slices.delete(&name(slice), &seen).await {
             Ok(_) => Ok(()),
-            Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+            Err(gone) if is_missing(&gone) => Ok(()),
             Err(source) => Err(PublishError::Delete {
                 name: name(slice),
                 source,
@@ -241,57 +239,6 @@ impl Publisher {
     /// What of all slices these are, for the API server to choose by.
     fn of_node(&self) -> String {
         format!("spec.driver={DRIVER},spec.nodeName={}", self.name)
-    }
-}
-
-/// When to look next.
-struct Pace {
-    due: Instant,
-    /// Until then only a change of what is to be published is a reason to write.
-    quiet: Instant,
-    pause: Duration,
-}
-
-impl Pace {
-    fn new(now: Instant) -> Self {
-        Self {
-            due: now,
-            quiet: now,
-            pause: FIRST_PAUSE,
-        }
-    }
-
-    /// What is to be published has changed.
-    fn now(&mut self, now: Instant) {
-        self.due = now;
-    }
-
-    /// What is published has changed.
-    fn soon(&mut self, now: Instant) {
-        self.due = self.due.min(self.quiet.max(now));
-    }
-
-    fn settled(&mut self, now: Instant) {
-        self.due = now + LOOK_AGAIN;
-    }
-
-    fn wrote(&mut self, now: Instant) {
-        self.slow_down(now);
-        self.due = now + LOOK_AGAIN;
-    }
-
-    fn failed(&mut self, now: Instant) {
-        self.slow_down(now);
-        self.due = self.quiet;
-    }
-
-    fn slow_down(&mut self, now: Instant) {
-        let calm = self.quiet + LOOK_AGAIN < now;
-        self.pause = match calm {
-            true => FIRST_PAUSE,
-            false => (self.pause * 2).min(LONGEST_PAUSE),
-        };
-        self.quiet = now + self.pause;
     }
 }
 
@@ -346,55 +293,4 @@ fn dropped(sent: &ResourceSlice, kept: &ResourceSlice) -> Option<&'static str> {
 
 fn name(slice: &ResourceSlice) -> String {
     slice.metadata.name.clone().unwrap_or_default()
-}
-
-/// What went wrong, and why.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_somebody_keeps_undoing_is_put_back_ever_more_slowly() {
-        let start = Instant::now();
-        let mut pace = Pace::new(start);
-        let mut now = start;
-        let mut pauses = Vec::new();
-        for _ in 0..10 {
-            pace.wrote(now);
-            // Undone at once.
-            pace.soon(now);
-            pauses.push(pace.due - now);
-            now = pace.due;
-        }
-        assert!(pauses[0] < Duration::from_secs(1), "{pauses:?}");
-        assert!(pauses.windows(2).all(|two| two[0] <= two[1]), "{pauses:?}");
-        assert_eq!(pauses.last(), Some(&LONGEST_PAUSE));
-        // After a while without trouble it is quick again.
-        now += LOOK_AGAIN * 2;
-        pace.soon(now);
-        assert!(pace.due <= now);
-        pace.wrote(now);
-        pace.soon(now);
-        assert_eq!(pace.due - now, FIRST_PAUSE);
-    }
-
-    #[test]
-    fn what_is_to_be_published_does_not_wait() {
-        let now = Instant::now();
-        let mut pace = Pace::new(now);
-        pace.failed(now);
-        assert!(pace.due > now);
-        pace.now(now);
-        assert_eq!(pace.due, now);
-    }
 }

@@ -10,8 +10,8 @@ pub(super) fn of_bytes(bytes: Bytes) -> Quantity {
     let mib = bytes.get() >> 20;
     Quantity(match mib {
         0 => "0".to_owned(),
-        _ if mib % (1 << 20) == 0 => format!("{}Ti", mib >> 20),
-        _ if mib % (1 << 10) == 0 => format!("{}Gi", mib >> 10),
+        _ if mib.is_multiple_of(1 << 20) => format!("{}Ti", mib >> 20),
+        _ if mib.is_multiple_of(1 << 10) => format!("{}Gi", mib >> 10),
         _ => format!("{mib}Mi"),
     })
 }
