@@ -2,13 +2,13 @@
 //!
 //! ```text
 //! agent                         supervisor                                 engine (Docker, Podman)
-//! spec.json with a Plan ──────► finds the image, makes the container ─────► created, labelled
+//! a spec with a Plan ─────────► finds the image, makes the container ─────► created, labelled
 //!                               looks into it: can the limiter hold it?
-//!                               launch.json, synced
+//!                               launch, synced
 //!                               starts it ────────────────────────────────► runs
-//!                               started.json: the container's first process
+//!                               started: the container's first process
 //! SIGTERM to stop ────────────► the stop signal, after the grace SIGKILL ─► ends
-//!                               exit.json, synced; takes the container away
+//!                               exit, synced; takes the container away
 //! ```
 //! The supervisor is the one of [`crate::supervise`], with a container where others have a program. A container does not die with it:
 //! the agent starts another supervisor, which finds the container by its name and goes on. A container that was never started is

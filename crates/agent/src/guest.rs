@@ -5,7 +5,8 @@
 //! ```text
 //! agent                                   supervisor                                      guest
 //! opens a terminal, or pipes
-//! connects to JOB/enter ────────────────► takes calls of its own user's processes alone
+//! rings if JOB/enter is not there ──────► opens it (SIGUSR1)
+//! connects to it ───────────────────────► takes calls of its own user's processes alone
 //! a Call, and the guest's descriptors ──► finds and starts it as it did the program ────► runs on these descriptors
 //!        ◄─────────────────────────────── Started
 //! bytes to and from the client ◄────────────────────────────────────────────────────────► reads, writes

@@ -24,18 +24,21 @@ use axum::Extension;
 use axum::Router;
 use axum::extract::connect_info::Connected;
 use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::http::header;
 use axum::middleware;
+use axum::response::IntoResponse;
 use axum::routing::{get, patch, post, put};
 use axum::serve::IncomingStream;
 use divvy_api::home::Home;
 use divvy_api::v1::{self, Error, ErrorCode, List};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::{Semaphore, broadcast};
 
 use crate::access::{Caller, Rules, Verb};
 use crate::account::Account;
 use crate::advice::{self, Runs};
+use crate::cycle::shown::Seen;
 use crate::gpu::Observer;
 use crate::intake::bounds;
 use crate::mailbox::{Mailbox, Message, Milestone, ProjectAct};
@@ -308,19 +311,55 @@ struct Which {
     /// Also jobs that have ended.
     #[serde(default)]
     all: bool,
+    /// Of each only what a table shows.
+    #[serde(default)]
+    brief: bool,
 }
 
-async fn jobs(State(api): State<Api>, Query(which): Query<Which>) -> Answer<v1::Job> {
+async fn jobs(
+    State(api): State<Api>,
+    Query(which): Query<Which>,
+) -> Result<impl IntoResponse, Failure> {
+    let (ended, living) = listed(&api, which.all).await?;
+    let home = Arc::clone(&api.home);
+    let written = aside(move || {
+        let all = in_order(ended, living);
+        match which.brief {
+            true => write(all.iter().map(Seen::briefly)),
+            false => write(all.into_iter().map(|seen| seen.shown(&home))),
+        }
+    });
+    let text = written.await?.map_err(|error| internal(&error))?;
+    Ok(([(header::CONTENT_TYPE, "application/json")], text))
+}
+
+/// A list of jobs, written one by one: all of them at once would take a hundred times the room of what is written.
+fn write<T: Serialize>(jobs: impl Iterator<Item = T>) -> serde_json::Result<Vec<u8>> {
+    let mut text = serde_json::to_vec(&List::<()>::new("JobList", Vec::new()))?;
+    // `]}`
+    text.truncate(text.len() - 2);
+    for (at, job) in jobs.enumerate() {
+        if at > 0 {
+            text.push(b',');
+        }
+        serde_json::to_writer(&mut text, &job)?;
+    }
+    text.extend(b"]}");
+    Ok(text)
+}
+
+/// Jobs that have ended, if they are asked for, and jobs that have not.
+async fn listed(api: &Api, all: bool) -> Result<(Vec<Seen>, Vec<Seen>), Failure> {
     let (living, known) = api
         .mailbox
-        .read(|cycle| Ok((cycle.living_jobs(), cycle.living_ids())))
+        .read(move |cycle| {
+            let known = all.then(|| cycle.living_ids());
+            Ok((cycle.living_jobs(), known))
+        })
         .await?;
-    let home = Arc::clone(&api.home);
-    let living: Vec<v1::Job> =
-        aside(move || living.into_iter().map(|seen| seen.shown(&home)).collect()).await?;
-    if !which.all {
-        return list("JobList", living);
-    }
+    let Some(known) = known else {
+        return Ok((Vec::new(), living));
+    };
     let database = api.home.database();
     let ended = tokio::task::spawn_blocking(move || store::all_but(&database, &known)).await;
     let ended = ended
@@ -331,14 +370,24 @@ async fn jobs(State(api): State<Api>, Query(which): Query<Which>) -> Answer<v1::
         .read(move |cycle| {
             Ok(ended
                 .iter()
-                .map(|job| cycle.show(job, None, None))
+                .map(|job| cycle.seen(job, None, None))
                 .collect())
         })
         .await?;
-    let mut all: Vec<v1::Job> = ended;
-    all.extend(living);
-    all.sort_by_key(|job| job.id.parse::<u64>().unwrap_or(u64::MAX));
-    list("JobList", all)
+    Ok((ended, living))
+}
+
+/// Oldest first.
+fn in_order(ended: Vec<Seen>, living: Vec<Seen>) -> Vec<Seen> {
+    match ended.is_empty() {
+        true => living,
+        false => {
+            let mut all = ended;
+            all.extend(living);
+            all.sort_by_key(Seen::id);
+            all
+        }
+    }
 }
 
 async fn job(State(api): State<Api>, Path(reference): Path<String>) -> Answer<v1::Job> {

@@ -1,29 +1,32 @@
 //! A job's folder: the files through which agent and supervisor speak, so that either may die at any moment.
 //!
 //! ```text
-//! spec.json     agent       what to start
-//! run.lock      supervisor  held (flock) as long as the supervisor lives
-//! limiter.json  supervisor  in which form the limiter got into the program; atomic, not synced
-//! held.json     supervisor  what holds its processes together; atomic, not synced
-//! launch.json   supervisor  on disk before the program exists: from here on it may have run, so it never runs again
-//! started.json  supervisor  the program's pid; atomic, not synced, as it means nothing after a reboot
-//! container.json supervisor which container is the job's, where it has one
-//! stop          agent       the container is to be stopped, whoever supervises it by then
-//! exit.json     supervisor  how it ended, on disk; nothing of the job lives any more
-//! log           program     output of jobs that have no terminal
+//! record         agent       held (flock) by the supervisor as long as it lives; its first line is what to start
+//!   launch       supervisor  on disk before the program exists: from here on it may have run, so it never runs again
+//!   started      supervisor  the program's pid; not synced, as it means nothing after a reboot
+//!   limiter      supervisor  in which form the limiter got into the program; not synced
+//!   held         supervisor  what holds its processes together; not synced
+//!   container    supervisor  which container is the job's, where it has one
+//!   exit         supervisor  how it ended, on disk; nothing of the job lives any more
+//! stop           agent       the container is to be stopped, whoever supervises it by then
+//! log            program     output of jobs that have no terminal
 //! ```
-//! The agent writes `exit.json` itself, under the lock, for a job that it withdraws before anything was started.
+//! The record is one file of lines, each a JSON object of one member: a file for each of them costs a job more than all the rest, as
+//! file systems take longer to make one the more were deleted lately. Whoever holds the lock appends; of two lines of a kind the
+//! later counts. A line without an end was cut short, says nothing, and is taken away by whoever appends next. The first
+//! line, which holds the environment, is made blank when the job ends.
+//!
+//! The agent writes `exit` itself, under the lock, for a job that it withdraws before anything was started.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use divvy_core::JobId;
 use jiff::Timestamp;
-use rustix::fs::{Mode, OFlags};
-use serde::de::DeserializeOwned;
+use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate};
 use serde::{Deserialize, Serialize};
 
 use crate::container::Plan;
@@ -33,18 +36,9 @@ use crate::supervise::cgroup::{Group, Held};
 use crate::supervise::form::{Limiter, Wish};
 use crate::supervise::identity::Identity;
 
-/// Names in a job's folder whose appearance the agent watches for.
-pub const STARTED: &str = "started.json";
-pub const EXIT: &str = "exit.json";
-const SPEC: &str = "spec.json";
-/// What is left where [`JobDir::write_spec`] was killed.
-const SPEC_UNFINISHED: &str = "spec.json.tmp";
-const LAUNCH: &str = "launch.json";
-const LIMITER: &str = "limiter.json";
-const CONTAINER: &str = "container.json";
-const HELD: &str = "held.json";
+/// What the agent watches for changes.
+pub const RECORD: &str = "record";
 const STOP: &str = "stop";
-const LOCK: &str = "run.lock";
 const LOG: &str = "log";
 
 /// What a supervisor needs to know. Holds the job's environment, secrets included: mode 0600, deleted when the job ends.
@@ -74,7 +68,7 @@ pub struct Spec {
     pub held: Held,
 }
 
-/// `launch.json` (the supervisor) and `started.json` (the program).
+/// `launch` (the supervisor) and `started` (the program).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Begun {
     #[serde(flatten)]
@@ -82,7 +76,7 @@ pub struct Begun {
     pub at: Timestamp,
 }
 
-/// `container.json`.
+/// `container`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Placed {
     pub name: String,
@@ -92,12 +86,70 @@ pub struct Placed {
     pub log_from: u64,
 }
 
-/// `exit.json`.
+/// `exit`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exit {
     #[serde(flatten)]
     pub outcome: Outcome,
     pub at: Timestamp,
+}
+
+/// One line of a record.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Line {
+    Launch(Begun),
+    Started(Begun),
+    Limiter(Limiter),
+    Held(Held),
+    Container(Placed),
+    Exit(Exit),
+}
+
+/// All that was done, as far as it is written down.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Record {
+    pub launch: Option<Begun>,
+    pub started: Option<Begun>,
+    pub limiter: Option<Limiter>,
+    pub held: Option<Held>,
+    pub container: Option<Placed>,
+    pub exit: Option<Exit>,
+}
+
+impl Record {
+    fn take(&mut self, line: Line) {
+        match line {
+            Line::Launch(begun) => self.launch = Some(begun),
+            Line::Started(begun) => self.started = Some(begun),
+            Line::Limiter(limiter) => self.limiter = Some(limiter),
+            Line::Held(held) => self.held = Some(held),
+            Line::Container(placed) => self.container = Some(placed),
+            Line::Exit(exit) => self.exit = Some(exit),
+        }
+    }
+
+    /// What the lines behind the first say.
+    fn parse(text: &[u8]) -> serde_json::Result<Self> {
+        let mut record = Self::default();
+        for line in whole(text).split(|byte| *byte == b'\n').skip(1) {
+            if !line.is_empty() {
+                record.take(serde_json::from_slice(line)?);
+            }
+        }
+        Ok(record)
+    }
+}
+
+/// What is left of a spec that was forgotten: blanks, or a hole.
+fn is_blank(line: &[u8]) -> bool {
+    line.iter().all(|byte| matches!(byte, b' ' | 0))
+}
+
+/// The lines that have an end.
+fn whole(text: &[u8]) -> &[u8] {
+    let end = text.iter().rposition(|byte| *byte == b'\n');
+    &text[..end.map_or(0, |end| end + 1)]
 }
 
 /// How a program ended, or why there was none.
@@ -162,11 +214,25 @@ impl JobDir {
         self.0.join(LOG)
     }
 
-    /// Makes the folder if it is not there and writes the spec. Not synced: a job whose spec a power cut takes was not
-    /// launched, and the agent writes it again from its store.
+    /// Makes the folder if it is not there and begins its record with the spec. Not synced: a job whose spec a power cut takes was
+    /// not launched, and the agent writes it again from its store.
+    ///
+    /// # Errors
+    /// Also when somebody holds the lock: then it was started.
     pub fn write_spec(&self, spec: &Spec) -> Result<(), RecordError> {
-        self.make()?;
-        self.replace(SPEC, spec, false)
+        let mut line =
+            serde_json::to_vec(spec).map_err(|error| self.error("write", RECORD, error.into()))?;
+        line.push(b'\n');
+        let held = || self.error("begin", RECORD, io::ErrorKind::WouldBlock.into());
+        let mut file = self.lock()?.ok_or_else(held)?;
+        let mut write = || {
+            failpoint::write("record.new")?;
+            file.set_len(0)?;
+            file.write_all(&line)?;
+            failpoint::reach("record.there");
+            Ok(())
+        };
+        write().map_err(|error| self.error("write", RECORD, error))
     }
 
     /// Lets its user reach the log by its name. The records stay the agent's.
@@ -189,20 +255,47 @@ impl JobDir {
     }
 
     pub fn spec(&self) -> Result<Option<Spec>, RecordError> {
-        self.read(SPEC)
+        let text = self.text()?;
+        let mut lines = whole(&text).split(|byte| *byte == b'\n');
+        let first = lines.next().unwrap_or_default();
+        match is_blank(first) {
+            true => Ok(None),
+            false => serde_json::from_slice(first)
+                .map(Some)
+                .map_err(|error| self.error("understand", RECORD, error.into())),
+        }
     }
 
-    /// Removes the spec and with it the job's environment.
+    /// Makes the spec blank and with it the job's environment.
     pub fn forget_spec(&self) -> Result<(), RecordError> {
-        for name in [SPEC, SPEC_UNFINISHED] {
-            match fs::remove_file(self.0.join(name)) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    return Err(self.error("remove", name, error));
+        let forget = || {
+            let file = OpenOptions::new()
+                .read(true)
+                .write(true)
+                .open(self.0.join(RECORD))?;
+            let mut text = Vec::new();
+            (&file).read_to_end(&mut text)?;
+            let first = text.split(|byte| *byte == b'\n').next();
+            let first = first.unwrap_or_default();
+            // One that is not whole was never begun to be carried out, and nothing comes after it.
+            match first.len() == text.len() {
+                true => file.set_len(0),
+                false if is_blank(first) => Ok(()),
+                false => {
+                    file.write_all_at(&vec![b' '; first.len()], 0)?;
+                    // A large environment need not stay as blanks; where files have no holes it does.
+                    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                    let _ = fallocate(&file, flags, 0, first.len() as u64);
+                    Ok(())
                 }
-                _ => {}
             }
+        };
+        match forget() {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(self.error("forget the beginning of", RECORD, error))
+            }
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     /// Takes the run lock; `None` when another process holds it. Makes the folder if it is not there: an agent may die
@@ -218,7 +311,7 @@ impl JobDir {
         match file.try_lock() {
             Ok(()) => Ok(Some(file)),
             Err(TryLockError::WouldBlock) => Ok(None),
-            Err(TryLockError::Error(error)) => Err(self.error("lock", LOCK, error)),
+            Err(TryLockError::Error(error)) => Err(self.error("lock", RECORD, error)),
         }
     }
 
@@ -230,8 +323,8 @@ impl JobDir {
             .create(true)
             .truncate(false)
             .mode(0o600)
-            .open(self.0.join(LOCK))
-            .map_err(|error| self.error("open", LOCK, error))
+            .open(self.0.join(RECORD))
+            .map_err(|error| self.error("open", RECORD, error))
     }
 
     /// For a program to write to. It may be there from an earlier run, and is its user's then ([`UNMOVED`]).
@@ -246,50 +339,60 @@ impl JobDir {
         open().map_err(|error| self.error("open", LOG, error))
     }
 
+    /// All that is written down.
+    pub fn record(&self) -> Result<Record, RecordError> {
+        Record::parse(&self.text()?).map_err(|error| self.error("understand", RECORD, error.into()))
+    }
+
     pub fn launch(&self) -> Result<Option<Begun>, RecordError> {
-        self.read(LAUNCH)
+        Ok(self.record()?.launch)
     }
 
     /// On disk when this returns.
     pub fn write_launch(&self, begun: &Begun) -> Result<(), RecordError> {
-        self.replace(LAUNCH, begun, true)
+        self.append(&[Line::Launch(*begun)], true)
     }
 
     pub fn started(&self) -> Result<Option<Begun>, RecordError> {
-        self.read(STARTED)
+        Ok(self.record()?.started)
     }
 
     pub fn write_started(&self, begun: &Begun) -> Result<(), RecordError> {
-        self.replace(STARTED, begun, false)
+        self.append(&[Line::Started(*begun)], false)
+    }
+
+    /// The same, with how its limiter came in, if it has one, and what holds its processes together.
+    pub fn write_started_as(
+        &self,
+        begun: &Begun,
+        limiter: Option<&Limiter>,
+        held: &Held,
+    ) -> Result<(), RecordError> {
+        let limiter = limiter.cloned().map(Line::Limiter);
+        let lines = [Line::Held(held.clone()), Line::Started(*begun)];
+        let lines: Vec<Line> = limiter.into_iter().chain(lines).collect();
+        self.append(&lines, false)
     }
 
     pub fn limiter(&self) -> Result<Option<Limiter>, RecordError> {
-        self.read(LIMITER)
+        Ok(self.record()?.limiter)
     }
 
     pub fn write_limiter(&self, limiter: &Limiter) -> Result<(), RecordError> {
-        self.replace(LIMITER, limiter, false)
-    }
-
-    pub fn held(&self) -> Result<Option<Held>, RecordError> {
-        self.read(HELD)
-    }
-
-    pub fn write_held(&self, held: &Held) -> Result<(), RecordError> {
-        self.replace(HELD, held, false)
+        self.append(&[Line::Limiter(limiter.clone())], false)
     }
 
     /// The job's control group, where it has one.
     pub fn group(&self) -> Option<Group> {
-        Some(Group::at(self.held().ok()??.group?))
+        Some(Group::at(self.record().ok()?.held?.group?))
     }
 
     pub fn container(&self) -> Result<Option<Placed>, RecordError> {
-        self.read(CONTAINER)
+        Ok(self.record()?.container)
     }
 
     pub fn write_container(&self, placed: &Placed) -> Result<(), RecordError> {
-        self.replace(CONTAINER, placed, false)
+        self.append(&[Line::Container(placed.clone())], false)
     }
 
     /// Whether somebody wants its container to end. A signal can be lost with the supervisor that it was for; this cannot.
@@ -303,56 +406,73 @@ impl JobDir {
             .map_err(|error| self.error("write", STOP, error))
     }
 
+    /// It is the last that is ever written down, so nothing else is read for it.
     pub fn exit(&self) -> Result<Option<Exit>, RecordError> {
-        self.read(EXIT)
+        let text = self.text()?;
+        let mut lines = whole(&text).trim_ascii_end().rsplit(|byte| *byte == b'\n');
+        match lines.next().filter(|line| line.starts_with(b"{\"exit\":")) {
+            Some(line) => match serde_json::from_slice(line) {
+                Ok(Line::Exit(exit)) => Ok(Some(exit)),
+                Ok(_) => Ok(None),
+                Err(error) => Err(self.error("understand", RECORD, error.into())),
+            },
+            None => Ok(None),
+        }
     }
 
     /// On disk when this returns.
     pub fn write_exit(&self, exit: &Exit) -> Result<(), RecordError> {
-        self.replace(EXIT, exit, true)
+        self.append(&[Line::Exit(exit.clone())], true)
     }
 
-    /// Readers see the old file or the new one, whole.
-    fn replace(
-        &self,
-        name: &str,
-        value: &impl Serialize,
-        durable: bool,
-    ) -> Result<(), RecordError> {
-        let body =
-            serde_json::to_vec(value).map_err(|error| self.error("write", name, error.into()))?;
-        let write = || -> io::Result<()> {
+    /// Adds to what is written down; whoever calls holds the lock. Readers see a line whole or not at all.
+    fn append(&self, lines: &[Line], durable: bool) -> Result<(), RecordError> {
+        let append = || -> io::Result<()> {
+            let mut body = Vec::new();
+            for line in lines {
+                serde_json::to_writer(&mut body, line)?;
+                body.push(b'\n');
+            }
             failpoint::write("record.new")?;
-            let tmp = self.0.join(format!("{name}.tmp"));
             let mut file = OpenOptions::new()
-                .write(true)
+                .read(true)
+                .append(true)
                 .create(true)
-                .truncate(true)
                 .mode(0o600)
-                .open(&tmp)?;
-            file.write_all(&body)?;
+                .open(self.0.join(RECORD))?;
+            let mut text = Vec::new();
+            file.read_to_end(&mut text)?;
+            let (end, length) = (whole(&text).len(), text.len());
+            if end < length {
+                file.set_len(end as u64)?;
+            }
+            if end == 0 {
+                // Nothing is to be started any more; the first line is the spec's all the same.
+                body.insert(0, b'\n');
+            }
+            if let Err(error) = file.write_all(&body) {
+                // What the disk did not take whole it shall not keep in part.
+                let _ = file.set_len(end as u64);
+                return Err(error);
+            }
+            failpoint::reach("record.written");
             if durable {
                 file.sync_data()?;
+                let is_known = Record::parse(&text).is_ok_and(|record| record.launch.is_some());
+                if !is_known {
+                    File::open(&self.0)?.sync_data()?;
+                }
             }
-            drop(file);
-            failpoint::reach("record.written");
-            fs::rename(&tmp, self.0.join(name))?;
             failpoint::reach("record.there");
-            if durable {
-                File::open(&self.0)?.sync_data()?;
-            }
             Ok(())
         };
-        write().map_err(|error| self.error("write", name, error))
+        append().map_err(|error| self.error("write", RECORD, error))
     }
 
-    fn read<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>, RecordError> {
-        match fs::read(self.0.join(name)) {
-            Ok(body) => serde_json::from_slice(&body)
-                .map(Some)
-                .map_err(|error| self.error("understand", name, error.into())),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(self.error("read", name, error)),
+    fn text(&self) -> Result<Vec<u8>, RecordError> {
+        match fs::read(self.0.join(RECORD)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+            read => read.map_err(|error| self.error("read", RECORD, error)),
         }
     }
 
@@ -464,26 +584,72 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_temporary_file_is_not_a_record() {
+    fn a_line_that_was_cut_short_says_nothing_and_goes() {
         let (_root, dir) = dir();
-        fs::write(dir.path().join("exit.json.tmp"), b"{\"exit_").unwrap();
+        let cut_short = || {
+            let file = OpenOptions::new()
+                .append(true)
+                .open(dir.path().join(RECORD));
+            file.unwrap().write_all(b"{\"exit\":{").unwrap();
+        };
+        cut_short();
+        assert_eq!(dir.record().unwrap(), Record::default());
         assert_eq!(dir.exit().unwrap(), None);
+        let begun = Begun {
+            process: Process::this().unwrap(),
+            at: Timestamp::now(),
+        };
+        dir.write_launch(&begun).unwrap();
+        cut_short();
         let exit = Exit {
             outcome: Outcome::Exited { exit_code: 0 },
             at: Timestamp::now(),
         };
         dir.write_exit(&exit).unwrap();
-        assert_eq!(dir.exit().unwrap(), Some(exit));
+        assert_eq!(dir.exit().unwrap(), Some(exit.clone()));
+        let record = dir.record().unwrap();
+        assert_eq!((record.launch, record.exit), (Some(begun), Some(exit)));
+        assert!(dir.spec().unwrap().is_some());
+    }
+
+    #[test]
+    fn of_two_lines_of_a_kind_the_later_counts() {
+        let (_root, dir) = dir();
+        let begun = |pid| Begun {
+            process: Process { pid, start_time: 1 },
+            at: Timestamp::now(),
+        };
+        let held = Held::default();
+        for pid in [1, 2] {
+            dir.write_launch(&begun(pid)).unwrap();
+            dir.write_started_as(&begun(pid + 2), None, &held).unwrap();
+        }
+        let record = dir.record().unwrap();
+        assert_eq!(record.launch.map(|begun| begun.process.pid), Some(2));
+        assert_eq!(record.started.map(|begun| begun.process.pid), Some(4));
+        assert_eq!((record.held, record.exit), (Some(held), None));
+    }
+
+    #[test]
+    fn what_was_started_is_not_begun_again() {
+        let (_root, dir) = dir();
+        let spec = dir.spec().unwrap().unwrap();
+        let _lock = dir.lock().unwrap().expect("free");
+        dir.write_spec(&spec).unwrap_err();
     }
 
     #[test]
     fn a_forgotten_spec_leaves_no_secret() {
         let (_root, dir) = dir();
-        // Killed while it wrote.
-        fs::write(dir.path().join("spec.json.tmp"), "{\"KEY\":\"secret").unwrap();
+        let begun = Begun {
+            process: Process::this().unwrap(),
+            at: Timestamp::now(),
+        };
+        dir.write_launch(&begun).unwrap();
         dir.forget_spec().unwrap();
         dir.forget_spec().expect("a second time changes nothing");
         assert_eq!(dir.spec().unwrap(), None);
+        assert_eq!(dir.launch().unwrap(), Some(begun), "the rest stays");
         for file in fs::read_dir(dir.path()).unwrap() {
             assert!(
                 !fs::read_to_string(file.unwrap().path())
@@ -491,6 +657,10 @@ mod tests {
                     .contains("secret")
             );
         }
+        // Killed while it wrote.
+        fs::write(dir.path().join(RECORD), "{\"KEY\":\"secret").unwrap();
+        dir.forget_spec().unwrap();
+        assert_eq!(fs::read(dir.path().join(RECORD)).unwrap(), b"");
     }
 
     #[test]
@@ -498,13 +668,12 @@ mod tests {
         let (root, dir) = dir();
         let run = dir.path().join("run-1");
         fs::create_dir(&run).unwrap();
-        fs::write(run.join("spec.json"), "secret").unwrap();
-        fs::write(run.join("spec.json.tmp"), "secret").unwrap();
+        fs::write(run.join(RECORD), "secret").unwrap();
         sweep(root.path(), |job| job == JobId(7));
         assert!(dir.spec().unwrap().is_some(), "it lives");
         sweep(root.path(), |job| job == JobId(8));
         assert_eq!(dir.spec().unwrap(), None);
-        assert_eq!(fs::read_dir(run).unwrap().count(), 0);
+        assert_eq!(fs::read(run.join(RECORD)).unwrap(), b"");
     }
 
     #[test]

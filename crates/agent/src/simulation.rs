@@ -24,6 +24,8 @@ mod supervisor;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use divvy_api::home::Home;
 
@@ -161,20 +163,36 @@ fn whatever_fails_and_dies_no_job_is_lost_runs_twice_or_keeps_what_it_held() {
     }
     let first = seed.unwrap_or(1);
     let runs = number("DIVVY_AGENT_RUNS").unwrap_or(if seed.is_some() { 1 } else { RUNS });
-    let mut broken = Vec::new();
-    for seed in first..first + runs {
-        if let Err((what, _)) = outcome(seed, &steps::of(seed, STEPS)) {
-            eprintln!("seed {seed}: {}", what.lines().next().unwrap_or_default());
-            broken.push(seed);
-        }
-        if runs > RUNS && seed % 500 == 0 {
+    // Each machine is its thread's.
+    let (next, broken) = (AtomicU64::new(first), Mutex::new(BTreeSet::new()));
+    let broken_now = || broken.lock().unwrap_or_else(PoisonError::into_inner);
+    let run = || {
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= first + runs {
+                return;
+            }
+            if let Err((what, _)) = outcome(seed, &steps::of(seed, STEPS)) {
+                eprintln!("seed {seed}: {}", what.lines().next().unwrap_or_default());
+                broken_now().insert(seed);
+            }
             let done = seed + 1 - first;
-            eprintln!("{done} of {runs} runs, {} broken", broken.len());
+            if runs > RUNS && done % 500 == 0 {
+                eprintln!("{done} of {runs} runs, {} broken", broken_now().len());
+            }
         }
-    }
+    };
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 1..threads {
+            scope.spawn(run);
+        }
+        run();
+    });
     // The first is told in full.
-    if let Some(seed) = broken.first() {
-        check(*seed, steps::of(*seed, STEPS));
+    let first = broken_now().first().copied();
+    if let Some(seed) = first {
+        check(seed, steps::of(seed, STEPS));
     }
 }
 

@@ -2,15 +2,15 @@
 //!
 //! ```text
 //! agent                               supervisor                               program
-//! takes run.lock, spawns ───────────► keeps the lock (descriptor 0)
-//!                                     launch.json, synced
+//! locks the record, spawns ─────────► keeps the lock (descriptor 0)
+//!                                     launch, synced
 //!                                     spawns ─────────────────────────────────► runs
-//!                                     started.json
+//!                                     started
 //! SIGTERM to stop ──────────────────► SIGTERM, after the grace SIGKILL ───────► ends
 //!                                     ends what the program left behind
-//!                                     exit.json, synced; exits, lock drops
+//!                                     exit, synced; exits, lock drops
 //! ```
-//! No threads, no async, no memory of the agent: agent and supervisor can each die at any line. `launch.json` is the
+//! No threads, no async, no memory of the agent: agent and supervisor can each die at any line. `launch` is the
 //! line that is crossed once: before it the job may be put back, after it the program is never started again.
 //! It is a subreaper, so also what the program daemonises stays its descendant and ends with the job.
 //!
@@ -48,7 +48,7 @@ use crate::log::Bound;
 use crate::nursery;
 use crate::process::{self, Process};
 use crate::records::{Begun, Exit, JobDir, Outcome, RecordError, Spec};
-use cgroup::Group;
+use cgroup::{Group, Held};
 use host::{Ends, Host};
 
 /// How often a stop looks again for processes that fork faster than they can be ended.
@@ -60,7 +60,7 @@ const LOCK_PATIENCE: Duration = Duration::from_secs(1);
 /// How often a record that the disk did not take is written again.
 const AGAIN: Duration = Duration::from_millis(500);
 
-/// Why a supervisor gave up before it wrote `launch.json`.
+/// Why a supervisor gave up before it wrote `launch`.
 #[derive(Debug, thiserror::Error)]
 pub enum SuperviseError {
     #[error(transparent)]
@@ -87,7 +87,7 @@ pub enum Place {
 }
 
 /// `divvy supervise DIR`: the agent starts it with a socket as standard input, to be its [`nursery`](crate::nursery), of which the
-/// supervisors of its jobs are copies; or, for one job, with the locked `run.lock`.
+/// supervisors of its jobs are copies; or, for one job, with the locked record.
 pub fn supervise(dir: &Path) -> ExitCode {
     match nursery::is_asked_for() {
         true => nursery::serve(),
@@ -95,7 +95,7 @@ pub fn supervise(dir: &Path) -> ExitCode {
     }
 }
 
-/// Supervises the job of this folder to its end, with the locked `run.lock` as standard input; answers this process's exit code.
+/// Supervises the job of this folder to its end, with the locked record as standard input; answers this process's exit code.
 pub(crate) fn supervise_one(dir: &Path) -> u8 {
     match in_background(&JobDir::new(dir)) {
         Ok(_) => 0,
@@ -195,31 +195,28 @@ fn run(dir: &JobDir, place: Place) -> Result<Outcome, SuperviseError> {
         at: now(),
     })?;
     reach("supervise.launched");
-    let outcome = match start(dir, &spec, place) {
-        Ok((pid, host)) => {
+    let outcome = match start(&spec, place) {
+        Ok((pid, host, held)) => {
             reach("supervise.spawned");
             let program = Process::with_pid(pid).unwrap_or(Process { pid, start_time: 0 });
             // Without the record the agent shows no pid, and learns of the end all the same.
-            report(dir.write_started(&Begun {
+            let begun = Begun {
                 process: program,
                 at: now(),
-            }));
+            };
+            report(dir.write_started_as(&begun, host.limiter(), &held));
             reach("supervise.started");
             let grace = Duration::from_millis(spec.grace_ms);
-            let group = dir.group();
-            // Without it nobody else comes in, which is no reason not to run.
-            let door = Door::open(dir.path());
-            let door = door
-                .map_err(|error| say(&format!("no guests: {error}")))
-                .ok();
+            let group = held.group.map(Group::at);
             let outcome = Tree {
+                dir,
                 pid,
                 place,
                 grace,
                 stop: None,
                 group: group.clone(),
                 host,
-                door,
+                door: None,
                 bound: spec
                     .log_most
                     .filter(|_| place == Place::Background)
@@ -273,20 +270,23 @@ fn write_exit_at_last(dir: &JobDir, exit: &Exit) {
     }
 }
 
-/// Makes ready and starts the program; what guests are started with comes back, too.
-fn start<'a>(
-    dir: &JobDir,
-    spec: &'a Spec,
-    place: Place,
-) -> Result<(u32, Host<'a>), lookup::LaunchError> {
-    let (mut host, mut held) = Host::prepare(dir, spec)?;
-    let started = host.start(place, &mut held);
-    report(dir.write_held(&held));
-    Ok((started?, host))
+/// Makes ready and starts the program; what guests are started with comes back, too, and what holds the job together.
+fn start(spec: &Spec, place: Place) -> Result<(u32, Host<'_>, Held), lookup::LaunchError> {
+    let (mut host, mut held) = Host::prepare(spec)?;
+    match host.start(place, &mut held) {
+        Ok(pid) => Ok((pid, host, held)),
+        Err(error) => {
+            if let Some(group) = held.group.map(Group::at) {
+                group.remove();
+            }
+            Err(error)
+        }
+    }
 }
 
 /// The program and all that descends from it.
 struct Tree<'a> {
+    dir: &'a JobDir,
     pid: u32,
     place: Place,
     grace: Duration,
@@ -294,6 +294,7 @@ struct Tree<'a> {
     stop: Option<Instant>,
     group: Option<Group>,
     host: Host<'a>,
+    /// Open once somebody has rung.
     door: Option<Door>,
     /// Of the log, which is standard output.
     bound: Option<Bound>,
@@ -420,6 +421,11 @@ impl Tree<'_> {
             SIGINT => self.signal(Signal::INT),
             SIGQUIT => self.signal(Signal::QUIT),
             SIGHUP => self.signal(Signal::HUP),
+            door::BELL if self.door.is_none() => {
+                let opened = Door::open(self.dir.path());
+                let opened = opened.map_err(|error| say(&format!("no guests: {error}")));
+                self.door = opened.ok();
+            }
             _ => {}
         }
     }
@@ -475,7 +481,7 @@ struct Watch(SignalDelivery<UnixStream, SignalOnly>);
 impl Watch {
     fn new() -> io::Result<Self> {
         let (read, write) = UnixStream::pair()?;
-        let signals = [SIGCHLD, SIGTERM, SIGINT, SIGQUIT, SIGHUP];
+        let signals = [SIGCHLD, SIGTERM, SIGINT, SIGQUIT, SIGHUP, door::BELL];
         Ok(Self(SignalDelivery::with_pipe(
             read, write, SignalOnly, signals,
         )?))
@@ -503,7 +509,7 @@ fn setup(errno: rustix::io::Errno) -> SuperviseError {
     SuperviseError::Setup(errno.into())
 }
 
-/// After `launch.json` nothing may stop the supervisor, so what fails is said and survived.
+/// After `launch` nothing may stop the supervisor, so what fails is said and survived.
 pub(crate) fn report(result: Result<(), RecordError>) {
     if let Err(error) = result {
         say(&chain(&error));

@@ -1,10 +1,9 @@
 //! Says which job's folder has a new record, so that nobody polls jobs one by one.
 //!
-//! One inotify instance watches the folder of every job that is starting or running, and a thread turns its events into
-//! job ids. Records appear by renaming, so that is all it listens to. It only ever says "look again": a lost event costs time (the cycle looks by itself now and then), not truth.
+//! One inotify instance watches the record of every job that is starting or running, and a thread turns its events into
+//! job ids. It only ever says "look again": a lost event costs time (the cycle looks by itself now and then), not truth.
 
 use std::collections::HashMap;
-use std::ffi::CStr;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
@@ -14,9 +13,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use divvy_core::JobId;
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 
-use crate::records::{EXIT, STARTED};
+use crate::records::RECORD;
 
-/// The folders that are watched.
+/// The records that are watched.
 #[derive(Debug)]
 pub struct Watch {
     inotify: Arc<OwnedFd>,
@@ -49,7 +48,7 @@ impl Watch {
                     Ok(event) if event.events().contains(ReadFlags::QUEUE_OVERFLOW) => {
                         changed(None)
                     }
-                    Ok(event) if event.file_name().is_some_and(is_record) => {
+                    Ok(event) if event.events().contains(ReadFlags::MODIFY) => {
                         let job = lock(&table).job_of.get(&event.wd()).copied();
                         if job.is_some() {
                             changed(job);
@@ -69,14 +68,15 @@ impl Watch {
         Ok(watch)
     }
 
-    /// Watches the folder of `job` from now on; what is in it already is not told.
+    /// Watches the record of `job` in this folder from now on; what is in it already is not told.
     ///
     /// # Errors
-    /// When the user's watches are used up (`fs.inotify.max_user_watches`), or the folder is not there.
+    /// When the user's watches are used up (`fs.inotify.max_user_watches`), or the record is not there.
     pub fn add(&self, job: JobId, folder: &Path) -> io::Result<()> {
         // The thread must not look an event up before the table has its watch, hence the lock around both.
         let mut table = lock(&self.table);
-        let watch = inotify::add_watch(&*self.inotify, folder, WatchFlags::MOVED_TO)?;
+        let record = folder.join(RECORD);
+        let watch = inotify::add_watch(&*self.inotify, record, WatchFlags::MODIFY)?;
         table.job_of.insert(watch, job);
         table.watch_of.insert(job, watch);
         Ok(())
@@ -86,15 +86,10 @@ impl Watch {
         let mut table = lock(&self.table);
         if let Some(watch) = table.watch_of.remove(&job) {
             table.job_of.remove(&watch);
-            // The folder may be gone, and its watch with it.
+            // The record may be gone, and its watch with it.
             let _ = inotify::remove_watch(&*self.inotify, watch);
         }
     }
-}
-
-fn is_record(name: &CStr) -> bool {
-    let name = name.to_bytes();
-    name == STARTED.as_bytes() || name == EXIT.as_bytes()
 }
 
 fn lock(table: &Mutex<Table>) -> MutexGuard<'_, Table> {
@@ -104,37 +99,35 @@ fn lock(table: &Mutex<Table>) -> MutexGuard<'_, Table> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Write as _;
     use std::sync::mpsc;
     use std::time::Duration;
 
     #[test]
-    fn a_new_record_names_its_job_and_other_files_do_not() {
+    fn a_record_that_grows_names_its_job_and_other_files_do_not() {
         let root = tempfile::tempdir().unwrap();
+        let grow = |id: u64| {
+            let record = root.path().join(id.to_string()).join(RECORD);
+            let record = std::fs::OpenOptions::new().append(true).open(record);
+            record.unwrap().write_all(b"{}\n").unwrap();
+        };
         let (sender, changes) = mpsc::channel();
         let watch = Watch::start(move |job| sender.send(job).unwrap()).unwrap();
         for id in [1, 2] {
             let folder = root.path().join(id.to_string());
             std::fs::create_dir(&folder).unwrap();
+            std::fs::write(folder.join(RECORD), "").unwrap();
             watch.add(JobId(id), &folder).unwrap();
         }
         std::fs::write(root.path().join("1/log"), "noise").unwrap();
-        std::fs::write(root.path().join("2/x.tmp"), "{}").unwrap();
-        std::fs::rename(
-            root.path().join("2/x.tmp"),
-            root.path().join("2").join(EXIT),
-        )
-        .unwrap();
+        grow(2);
         assert_eq!(
             changes.recv_timeout(Duration::from_secs(5)),
             Ok(Some(JobId(2)))
         );
         watch.remove(JobId(2));
         watch.remove(JobId(2));
-        std::fs::rename(
-            root.path().join("1/log"),
-            root.path().join("1").join(STARTED),
-        )
-        .unwrap();
+        grow(1);
         assert_eq!(
             changes.recv_timeout(Duration::from_secs(5)),
             Ok(Some(JobId(1)))

@@ -53,14 +53,7 @@ async fn it_holds_its_slice_and_runs_nothing_before_it_is_confirmed() {
         ["submitted", "starting", "granted"]
     );
     assert_eq!(home.slices(), Vec::<String>::new());
-    assert!(
-        !home
-            .path()
-            .join("jobs")
-            .join(&id)
-            .join("launch.json")
-            .exists()
-    );
+    assert_eq!(home.recorded(&id, "launch"), None);
     // What a container would be brought into its slice by is known already.
     let flags = client.docker_args(&id).await.unwrap().flags.join(" ");
     assert!(flags.contains(&format!("slices/{id}")), "{flags}");

@@ -9,7 +9,7 @@ use std::fs;
 
 use divvy_api::client::Client;
 use divvy_api::v1::{Amount, Error, Job, JobState, Resize, Submit};
-use harness::{Home, ended, script, until};
+use harness::{Home, ended, has_spec, script, until};
 
 const SIM: [&str; 4] = ["--sim", "a100-80gb:2", "--grace", "1s"];
 
@@ -173,7 +173,7 @@ async fn all_is_well(home: &Home, acknowledged: &BTreeMap<&'static str, String>,
     );
     for folder in fs::read_dir(home.path().join("jobs")).unwrap().flatten() {
         assert!(
-            !folder.path().join("spec.json").exists(),
+            !has_spec(&folder.path()),
             "{point}: {folder:?}"
         );
     }

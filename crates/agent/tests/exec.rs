@@ -284,7 +284,7 @@ async fn a_guest_is_hung_up_with_its_client_and_with_the_daemon_and_the_job_goes
     let mut home = Home::with(&SEED);
     let client = home.client();
     let id = sleeper(&client).await;
-    let program = home.pid(&id, "started.json");
+    let program = home.pid(&id, "started");
     let says = "echo $$; exec sleep 1000";
     let mut guests = Vec::new();
     for exec in [shell(says), on_terminal(says)] {

@@ -365,8 +365,9 @@ async fn a_start_that_hangs_can_be_cancelled_and_holds_nobody_up() {
         .submit(&quarter(&[program.to_str().unwrap()]))
         .await
         .unwrap();
-    let launch = home.path().join("jobs").join(&hangs.id).join("launch.json");
-    until("its supervisor has come to the start", || launch.exists());
+    until("its supervisor has come to the start", || {
+        home.recorded(&hangs.id, "launch").is_some()
+    });
     // Others come and go meanwhile.
     let other = client.submit(&quarter(&["true"])).await.unwrap();
     assert_eq!(ended(&client, &other.id).await.exit_code, Some(0));

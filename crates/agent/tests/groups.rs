@@ -52,7 +52,7 @@ async fn what_a_job_daemonised_ends_with_it_and_so_does_its_group() {
         members.lines().any(|pid| pid == left.to_string()),
         "{members}"
     );
-    let supervisor = home.pid(&id, "launch.json").to_string();
+    let supervisor = home.pid(&id, "launch").to_string();
     assert!(
         !members.lines().any(|pid| pid == supervisor),
         "its supervisor is outside"
@@ -70,8 +70,8 @@ async fn what_was_daemonised_is_found_when_the_supervisor_and_the_program_are_go
     let Some((id, group, left)) = daemonised(&home).await else {
         return;
     };
-    signal(home.pid(&id, "launch.json"), "KILL");
-    signal(home.pid(&id, "started.json"), "KILL");
+    signal(home.pid(&id, "launch"), "KILL");
+    signal(home.pid(&id, "started"), "KILL");
     let client = home.client();
     client.cancel(&id).await.unwrap();
     ended(&client, &id).await;

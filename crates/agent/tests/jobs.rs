@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use divvy_api::client::WaitFor;
 use divvy_api::v1::{Amount, EndReason, ErrorCode, JobState, Submit};
-use harness::{Home, SEED, ended, in_state, is_alive, log, quarter, refused, script, until};
+use harness::{
+    Home, SEED, ended, has_spec, in_state, is_alive, log, quarter, refused, script, until,
+};
 
 #[tokio::test]
 async fn a_job_runs_with_its_slice_and_its_code_is_kept() {
@@ -36,8 +38,8 @@ async fn a_job_runs_with_its_slice_and_its_code_is_kept() {
     );
     assert!(job.started_at.unwrap() >= job.submitted_at && job.ended_at >= job.started_at);
     assert_eq!(home.slices(), [""; 0], "its slice is gone");
-    let spec = home.path().join("jobs/1/spec.json");
-    assert!(!spec.exists(), "and so is its environment");
+    let folder = home.path().join("jobs/1");
+    assert!(!has_spec(&folder), "and so is its environment");
     assert!(
         client
             .gpus()

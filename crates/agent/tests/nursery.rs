@@ -7,7 +7,7 @@ use harness::{Home, ended, in_state, is_alive, quarter, signal};
 
 /// The parent of a job's supervisor.
 fn nursery(home: &Home, job: &str) -> u32 {
-    let supervisor = home.pid(job, "launch.json");
+    let supervisor = home.pid(job, "launch");
     let parent = || {
         let stat = std::fs::read_to_string(format!("/proc/{supervisor}/stat")).ok()?;
         let (_, fields) = stat.rsplit_once(')')?;

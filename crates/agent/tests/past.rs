@@ -41,7 +41,7 @@ async fn what_a_job_held_is_counted_to_its_end_also_while_no_daemon_was_there() 
     };
     let job = client.submit(&submit).await.unwrap();
     in_state(&client, &job.id, JobState::Running).await;
-    let pid = home.pid(&job.id, "launch.json");
+    let pid = home.pid(&job.id, "launch");
     let [held] = &usage(&client, "job").await[..] else {
         panic!("one row")
     };

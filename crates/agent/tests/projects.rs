@@ -167,8 +167,9 @@ async fn what_ended_by_itself_before_it_was_told_has_ended() {
     in_state(&client, &over.id, JobState::Running).await;
     home.kill();
     fs::write(&go, "").unwrap();
-    let exit = home.path().join("jobs").join(&over.id).join("exit.json");
-    until("its supervisor has written how it ended", || exit.exists());
+    until("its supervisor has written how it ended", || {
+        home.recorded(&over.id, "exit").is_some()
+    });
     home.start(&["--sim", "l4-24gb:1"]);
     let end = ended(&home.client(), &over.id).await;
     assert_eq!(

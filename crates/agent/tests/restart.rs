@@ -68,7 +68,7 @@ async fn a_killed_daemon_finds_its_jobs_their_slices_and_its_queue_again() {
     home.kill();
     fs::write(&gate, "").unwrap();
     until("the job has ended", || {
-        home.path().join("jobs/3/exit.json").exists()
+        home.recorded("3", "exit").is_some()
     });
     home.start(&SEED);
     let client = home.client();
@@ -307,7 +307,7 @@ async fn a_job_without_its_supervisor_keeps_its_slice_until_its_program_is_gone(
     let mut home = Home::with(&["--sim", "l4-24gb:1"]);
     let client = home.client();
     let (id, program) = long_job(&client).await;
-    signal(home.pid(&id, "launch.json"), "KILL");
+    signal(home.pid(&id, "launch"), "KILL");
     // Several looks of the daemon later, and after a restart.
     tokio::time::sleep(Duration::from_millis(600)).await;
     assert_eq!(client.job(&id).await.unwrap().state, JobState::Running);
@@ -337,7 +337,7 @@ async fn how_a_supervisor_without_a_record_ended_is_said_as_far_as_it_is_known()
     let home = Home::with(&["--sim", "l4-24gb:1"]);
     let client = home.client();
     let (id, program) = long_job(&client).await;
-    signal(home.pid(&id, "launch.json"), "KILL");
+    signal(home.pid(&id, "launch"), "KILL");
     signal(program, "KILL");
     let job = ended(&client, &id).await;
     assert_eq!(job.end_reason, Some(EndReason::SupervisorLost));
@@ -355,7 +355,7 @@ async fn a_job_without_its_supervisor_can_still_be_cancelled() {
         .unwrap()
         .id;
     let program = in_state(&client, &id, JobState::Running).await.pid.unwrap();
-    signal(home.pid(&id, "launch.json"), "KILL");
+    signal(home.pid(&id, "launch"), "KILL");
     client.cancel(&id).await.unwrap();
     assert_eq!(
         ended(&client, &id).await.end_reason,

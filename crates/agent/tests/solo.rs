@@ -6,7 +6,7 @@ mod harness;
 use std::fs;
 use std::process::{Child, Output, Stdio};
 
-use harness::{Home, is_alive, signal, until};
+use harness::{Home, is_alive, recorded, signal, until};
 
 const SIM: &str = "l4-24gb:1";
 
@@ -143,8 +143,10 @@ fn what_a_killed_run_leaves_running_is_counted_until_it_is_gone() {
     let mut run = Run::start(&home, "run", "0.75");
     let (program, job, _) = run.said();
     // The program may speak before its supervisor has written down which one it is.
-    let started = home.path().join("solo/1/started.json");
-    until("the run is on record", || started.exists());
+    let folder = home.path().join("solo/1");
+    until("the run is on record", || {
+        recorded(&folder, "started").is_some()
+    });
     run.child.kill().unwrap();
     run.child.wait().unwrap();
     assert!(is_alive(program));

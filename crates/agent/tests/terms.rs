@@ -281,8 +281,9 @@ async fn retries_are_counted_across_a_crash() {
     in_state(&client, &job.id, JobState::Running).await;
     home.kill();
     fs::write(&go, "").unwrap();
-    let exit = home.path().join("jobs").join(&job.id).join("exit.json");
-    until("its supervisor has written how it ended", || exit.exists());
+    until("its supervisor has written how it ended", || {
+        home.recorded(&job.id, "exit").is_some()
+    });
     home.start(&SIM);
     let end = ended(&home.client(), &job.id).await;
     assert_eq!(
@@ -411,7 +412,7 @@ async fn a_secret_reaches_the_program_and_nothing_that_is_read() {
     // Its own file, and the spec of a job that has not ended; neither the journal nor a log.
     let path = |file: &str| home.path().join(file).display().to_string();
     let both = [
-        path(&format!("jobs/{}/spec.json", job.id)),
+        path(&format!("jobs/{}/record", job.id)),
         path(&format!("secrets/{}.json", job.id)),
     ];
     assert_eq!(files_with(home.path(), SECRET.as_bytes()), both);
@@ -582,7 +583,7 @@ async fn a_job_that_is_suspended_and_let_go_on_at_once_stands_as_is_said_of_it()
     let client = home.client();
     let job = client.submit(&quarter(&["sleep", "1000"])).await.unwrap();
     in_state(&client, &job.id, JobState::Running).await;
-    let pid = home.pid(&job.id, "started.json");
+    let pid = home.pid(&job.id, "started");
     // Both often come to the daemon together, in either order.
     for _ in 0..50 {
         let both = tokio::join!(client.suspend(&job.id), client.resume(&job.id));

@@ -27,9 +27,10 @@ use tokio::net::UnixStream;
 use crate::frame::PROTOCOL;
 use crate::route::LOG_FROM;
 use crate::v1::{
-    Advice, Claim, Confirm, DockerArgs, Error, ErrorBody, ErrorCode, Event, Exec, Gpu, GpuChange,
-    GpuChanged, HeldClaim, Job, List, MigGc, MigInstance, MigPlacement, MigPlanned, MigWanted,
-    Node, Oom, Project, ProjectChange, Queue, Resize, Signal, SignalJob, Submit, Usage, Why,
+    Advice, Brief, Claim, Confirm, DockerArgs, Error, ErrorBody, ErrorCode, Event, Exec, Gpu,
+    GpuChange, GpuChanged, HeldClaim, Job, List, MigGc, MigInstance, MigPlacement, MigPlanned,
+    MigWanted, Node, Oom, Project, ProjectChange, Queue, Resize, Signal, SignalJob, Submit, Usage,
+    Why,
 };
 
 pub use exec::{ExecInput, ExecOutput};
@@ -188,6 +189,16 @@ impl Client {
     pub async fn jobs(&self, all: bool) -> Result<Vec<Job>, Error> {
         self.list(if all { "/v1/jobs?all=true" } else { "/v1/jobs" })
             .await
+    }
+
+    /// The same, of each job only what a table shows.
+    pub async fn jobs_briefly(&self, all: bool) -> Result<Vec<Brief<'static>>, Error> {
+        self.list(if all {
+            "/v1/jobs?brief=true&all=true"
+        } else {
+            "/v1/jobs?brief=true"
+        })
+        .await
     }
 
     /// The job that `reference` means: an id, a unique name, or `last`.

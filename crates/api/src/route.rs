@@ -233,11 +233,18 @@ pub const ROUTES: &[Route] = &[
         )
     },
     Route {
-        query: &[Parameter {
-            name: "all",
-            about: "Also jobs that have ended",
-            kind: Kind::Flag,
-        }],
+        query: &[
+            Parameter {
+                name: "all",
+                about: "Also jobs that have ended",
+                kind: Kind::Flag,
+            },
+            Parameter {
+                name: "brief",
+                about: "Of each job only what a table shows, without fields that are null, false or empty; its folders are empty texts",
+                kind: Kind::Flag,
+            },
+        ],
         ..get("/v1/jobs", "Jobs that have not ended, oldest first", JOBS)
     },
     Route {

@@ -4,6 +4,7 @@
 //! strings. Every read answers `{"schema":"divvy/v1","kind":…,"items":[…]}`, every failure `{"error":{…}}`.
 
 pub mod advice;
+pub mod brief;
 pub mod bypass;
 pub mod claim;
 pub mod confirm;
@@ -23,6 +24,7 @@ pub mod selftest;
 pub mod usage;
 
 pub use advice::Advice;
+pub use brief::Brief;
 pub use bypass::{Bypass, BypassAction, BypassWay};
 pub use claim::{Claim, ClaimDevice, ClaimInstance, HeldClaim, JobClaim, MigPlacement};
 pub use confirm::{Confirm, Confirmation};

@@ -5,13 +5,17 @@
 //! so whatever another thread had locked would stay locked in it for ever, the allocator's own locks among it: a process
 //! that has others is refused.
 //!
-//! This crate is a fence: the one call is unsafe, and nothing else is here.
+//! This crate is a fence: the calls are unsafe, and nothing else is here.
 
 use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// What a child says that panicked: the code that Rust's own programs end with.
 const PANICKED: i32 = 101;
+
+/// linux/sched.h; libc's constant is an `int`, which it does not fit into.
+const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 
 /// Runs `child` in a copy of this process, which ends with the code that it answers; answers the copy's pid here.
 ///
@@ -21,22 +25,55 @@ const PANICKED: i32 = 101;
 /// # Errors
 /// When this process has more than one thread; `EAGAIN` when there may be no more processes, `ENOMEM`.
 pub fn fork(child: impl FnOnce() -> u8) -> io::Result<u32> {
-    let threads = std::fs::read_dir("/proc/self/task")?.count();
-    if threads != 1 {
-        return Err(io::Error::other(format!(
-            "a process with {threads} threads is not copied"
-        )));
-    }
+    only_thread()?;
     // SAFETY: fork(2) copies the calling thread. It is the only one, so no lock is held in the copy by a thread that is not
     // there, and all of the C library may be used in it. None can have come since they were counted: only this thread could
     // have made it.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
-        0 => {
-            let code = catch_unwind(AssertUnwindSafe(child)).map_or(PANICKED, i32::from);
-            // SAFETY: _exit(2) ends the process, and asks nothing of it.
-            unsafe { libc::_exit(code) }
-        }
+        0 => be(child),
         pid => Ok(pid.unsigned_abs()),
     }
+}
+
+/// The same, born in a control group (`CLONE_INTO_CGROUP`, Linux 5.7): `group` is its folder. Moving a process into one waits for
+/// every processor of the machine, which takes longer than all else about a short job; one that is born there waits for nobody.
+///
+/// The C library is not told of this copy, so it keeps its parent's number as its thread's: the copy shall not start threads or
+/// raise signals, but start another program or end.
+///
+/// # Errors
+/// As [`fork`]; `ENOSYS` and `EINVAL` of kernels that cannot, `EACCES` where the group is not this process's to use.
+pub fn fork_into(group: BorrowedFd<'_>, child: impl FnOnce() -> u8) -> io::Result<u32> {
+    only_thread()?;
+    // SAFETY: all of it is numbers, of which zero means "nothing of the kind".
+    let mut args: libc::clone_args = unsafe { std::mem::zeroed() };
+    args.flags = CLONE_INTO_CGROUP;
+    args.exit_signal = libc::SIGCHLD as u64;
+    args.cgroup = u64::from(group.as_raw_fd().unsigned_abs());
+    // SAFETY: without flags that share memory clone3(2) copies the process as fork(2) does, of which what is said there is true;
+    // `args` is as large as said and lives until the call returns.
+    match unsafe { libc::syscall(libc::SYS_clone3, &raw const args, size_of_val(&args)) } {
+        -1 => Err(io::Error::last_os_error()),
+        0 => be(child),
+        pid => u32::try_from(pid).map_err(io::Error::other),
+    }
+}
+
+/// # Errors
+/// When this process has another thread.
+fn only_thread() -> io::Result<()> {
+    match std::fs::read_dir("/proc/self/task")?.count() {
+        1 => Ok(()),
+        threads => Err(io::Error::other(format!(
+            "a process with {threads} threads is not copied"
+        ))),
+    }
+}
+
+/// Is the copy, to its end.
+fn be(child: impl FnOnce() -> u8) -> ! {
+    let code = catch_unwind(AssertUnwindSafe(child)).map_or(PANICKED, i32::from);
+    // SAFETY: _exit(2) ends the process, and asks nothing of it.
+    unsafe { libc::_exit(code) }
 }

@@ -317,6 +317,16 @@ impl Home {
         lines[lines.len().saturating_sub(60)..].join("\n")
     }
 
+    /// What the record of a job says last of this: `launch`, `started`, `exit`.
+    #[must_use]
+    pub fn recorded(&self, job: &str, what: &str) -> Option<Value> {
+        let record = self.path().join("jobs").join(job).join("record");
+        let text = fs::read_to_string(record).unwrap_or_default();
+        let lines = text.lines().skip(1);
+        let lines = lines.filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        lines.filter_map(|line| line.get(what).cloned()).last()
+    }
+
     /// Puts a job in a queue; its id.
     ///
     /// # Panics

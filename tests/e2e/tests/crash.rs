@@ -79,9 +79,9 @@ fn jobs_slices_exit_codes_and_the_queue_survive_the_daemon() {
     // While nobody looks, one job ends by itself and one is killed.
     home.open("seven");
     kill(before[2].pid.expect("a running job has a process"));
-    let exits = [&seven, &killed].map(|job| home.path().join("jobs").join(job).join("exit.json"));
     until("their ends are on disk", || {
-        exits.iter().all(|file| file.exists()).then_some(())
+        let is_there = |job: &&String| home.recorded(job, "exit").is_some();
+        [&seven, &killed].iter().all(is_there).then_some(())
     });
 
     let daemon = home.daemon(&QUEUES);

@@ -55,11 +55,9 @@ fn submit(home: &Home, flags: &[&str], command: &[&str]) -> String {
 }
 
 /// The process that a record of a job names.
-fn pid_in(home: &Home, job: &str, record: &str) -> i32 {
-    let path = home.path().join("jobs").join(job).join(record);
-    let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{record}: {error}"));
-    let record: Value = serde_json::from_str(&text).expect("records are JSON");
-    record["pid"]
+fn pid_in(home: &Home, job: &str, what: &str) -> i32 {
+    let said = home.recorded(job, what);
+    said.unwrap_or_else(|| panic!("there is no {what}"))["pid"]
         .as_i64()
         .and_then(|pid| i32::try_from(pid).ok())
         .expect("it names one")
@@ -231,20 +229,20 @@ fn a_container_outlives_supervisor_and_daemon_and_runs_once() {
     });
 
     // The supervisor dies; the daemon gives the container another.
-    let old = pid_in(&home, &job, "launch.json");
+    let old = pid_in(&home, &job, "launch");
     kill(old);
     until("another supervisor has it", || {
-        (pid_in(&home, &job, "launch.json") != old).then_some(())
+        (pid_in(&home, &job, "launch") != old).then_some(())
     });
     assert_eq!(home.job(&job).state, JobState::Running);
 
     // Both die, and a new daemon finds the container.
-    let second = pid_in(&home, &job, "launch.json");
+    let second = pid_in(&home, &job, "launch");
     daemon.crash();
     kill(second);
     let _daemon = home.daemon(&[]);
     until("a supervisor of the new daemon has it", || {
-        (pid_in(&home, &job, "launch.json") != second).then_some(())
+        (pid_in(&home, &job, "launch") != second).then_some(())
     });
     let now = home.job(&job);
     assert_eq!((now.state, now.pid), (JobState::Running, first.pid));
@@ -279,8 +277,8 @@ fn a_container_that_ends_while_nobody_looks_is_settled_by_the_next_daemon() {
     until("it has begun", || {
         gates.join("begun").exists().then_some(())
     });
-    let supervisor = pid_in(&home, &job, "launch.json");
-    let inside = pid_in(&home, &job, "started.json");
+    let supervisor = pid_in(&home, &job, "launch");
+    let inside = pid_in(&home, &job, "started");
     daemon.crash();
     kill(supervisor);
     home.open("go");

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use divvy_api::v1::{EndReason, JobState};
 use divvy_e2e::{GIB, Home, client_script, python, until};
+use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 /// A folder with copies of the two libraries, as another installation has them.
 fn installation(home: &Home, name: &str) -> std::path::PathBuf {
@@ -100,14 +101,21 @@ fn figures_of_any_size_end_no_daemon() {
 fn an_exit_code_that_the_disk_does_not_take_is_recorded_once_it_does() {
     let home = Home::new("a100-80gb:1");
     let _daemon = home.daemon(&[]);
-    // A folder where the record is drafted fails the write as a full disk does.
-    let script = "mkdir $DIVVY_HOME/jobs/$DIVVY_JOB_ID/exit.json.tmp; exit 5";
-    let job = home.submit(&["-g", "0.5"], &["sh", "-c", script]);
+    let script = format!("until test -e {}; do sleep 0.02; done; exit 5", home.gate("go"));
+    let job = home.submit(&["-g", "0.5"], &["sh", "-c", &script]);
+    home.running(&job);
+    // A folder where the record is fails the write as a full disk does.
+    let record = home.path().join("jobs").join(&job).join("record");
+    let aside = record.with_extension("aside");
+    fs::create_dir(&aside).unwrap();
+    let exchange = || renameat_with(CWD, &record, CWD, &aside, RenameFlags::EXCHANGE).unwrap();
+    exchange();
+    home.open("go");
     until("the supervisor says that it cannot write", || {
-        home.log(&job).contains("exit.json").then_some(())
+        home.log(&job).contains("cannot write").then_some(())
     });
     assert_ne!(home.job(&job).state, JobState::Ended);
-    fs::remove_dir(home.path().join("jobs").join(&job).join("exit.json.tmp")).unwrap();
+    exchange();
     assert_eq!(home.ended(&job).exit_code, Some(5));
 }
 

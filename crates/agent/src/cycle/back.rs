@@ -66,11 +66,11 @@ impl Cycle {
         kind: &str,
         words: &str,
     ) -> Result<(), StoreError> {
-        if let Err(error) = self.job_dir(id).forget_spec() {
-            tracing::warn!(job = %id, error = chain(&error), "its spec, with its environment, stays on disk");
-        }
         if let Some(watch) = &self.watch {
             watch.remove(id);
+        }
+        if let Err(error) = self.job_dir(id).forget_spec() {
+            tracing::warn!(job = %id, error = chain(&error), "its spec, with its environment, stays on disk");
         }
         let Some(living) = self.jobs.get_mut(&id) else {
             return Ok(());

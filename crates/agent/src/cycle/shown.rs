@@ -1,16 +1,19 @@
 //! Jobs in the API's words. What only the cycle knows of one is gathered there; it is put into words elsewhere, for a list of
 //! ten thousand takes longer than a round should.
 
+use std::borrow::Cow;
+
 use divvy_api::home::Home;
-use divvy_api::v1::{self, EndReason, JobState};
-use divvy_core::{Job as Life, Wait};
+use divvy_api::v1::{self, Brief, EndReason, JobState};
+use divvy_core::{Job as Life, JobId, Wait};
 
 use super::mig::is_divided;
 use crate::bypass::Bypass;
 use crate::idle::Rule;
 use crate::job::Job;
 use crate::records::JobDir;
-use crate::supervise::form::Form;
+use crate::supervise::cgroup::Held;
+use crate::supervise::form::{Form, Limiter};
 use crate::terms;
 
 /// A job as the cycle sees it.
@@ -37,11 +40,13 @@ impl Seen {
         let state = state(&job.life);
         let wait = self.wait.filter(|_| state == JobState::Queued);
         let ask = &job.ask;
+        let record = self.records.and_then(|records| records.record().ok());
+        let record = record.unwrap_or_default();
         v1::Job {
             name: ask.name.clone(),
             user: ask.user.clone(),
             uid: Some(ask.by.uid),
-            group: self.records.as_ref().and_then(group),
+            group: record.held.map(group),
             redacted: false,
             project: ask.project.clone(),
             queue: ask.queue.to_string(),
@@ -70,7 +75,7 @@ impl Seen {
             slice_directory: (holds && !is_divided(job.life.grants()))
                 .then(|| home.slice(&id).display().to_string()),
             bypasses: job.bypasses.iter().map(Bypass::shown).collect(),
-            limiter: self.records.as_ref().and_then(limiter),
+            limiter: record.limiter.map(limiter),
             priority: ask.terms.priority,
             preemptible: ask.terms.preemptible,
             time_limit_s: ask.terms.time_limit_s,
@@ -96,25 +101,65 @@ impl Seen {
     }
 }
 
+impl Seen {
+    pub fn id(&self) -> JobId {
+        self.job.id
+    }
+
+    /// The job in the API's words, for a list of many.
+    pub fn briefly(&self) -> Brief<'_> {
+        let (job, ask) = (&self.job, &self.job.ask);
+        let state = state(&job.life);
+        let wait = self.wait.as_ref().filter(|_| state == JobState::Queued);
+        let why = |wait: &Wait| Cow::from(wait.reason.to_string());
+        let otherwise = self.held_up.as_deref().or(job.reason.as_deref());
+        Brief {
+            id: job.id.to_string().into(),
+            name: ask.name.as_str().into(),
+            user: ask.user.as_str().into(),
+            uid: Some(ask.by.uid),
+            project: ask.project.as_deref().map(Cow::from),
+            queue: ask.queue.as_str().into(),
+            state,
+            end_reason: job.life.outcome().map(EndReason::from),
+            exit_code: job.exit_code,
+            request: job.request().amount.into(),
+            compute: job.compute().to_string().into(),
+            slices: (&self.slices).into(),
+            reason: wait.map(why).or_else(|| otherwise.map(Cow::from)),
+            place: wait.and_then(|wait| u32::try_from(wait.place).ok()),
+            command: (&ask.command).into(),
+            cwd: "".into(),
+            runner: ask.runner,
+            pid: job.life.process().map(|process| process.pid),
+            submitted_at: job.submitted_at,
+            started_at: job.started_at,
+            ended_at: job.ended_at,
+            directory: "".into(),
+            bypasses: job.bypasses.iter().map(Bypass::shown).collect(),
+            suspended: job.course.suspended,
+            redacted: false,
+        }
+    }
+}
+
 /// What a job's supervisor wrote down of what holds its processes together.
-fn group(records: &JobDir) -> Option<v1::JobGroup> {
-    let held = records.held().ok().flatten()?;
-    Some(v1::JobGroup {
+fn group(held: Held) -> v1::JobGroup {
+    v1::JobGroup {
         path: held.group.map(|path| path.display().to_string()),
         reason: held.because,
-    })
+    }
 }
 
 /// What a job's supervisor wrote down of its limiter.
-fn limiter(records: &JobDir) -> Option<v1::Limiter> {
-    let limiter = records.limiter().ok().flatten()?;
-    Some(v1::Limiter {
+fn limiter(limiter: Limiter) -> v1::Limiter {
+    v1::Limiter {
         form: match limiter.form {
             Form::Preload => v1::LimiterForm::Preload,
             Form::Wrapper => v1::LimiterForm::Wrapper,
         },
         reason: limiter.because,
-    })
+    }
 }
 
 fn state(life: &Life) -> JobState {

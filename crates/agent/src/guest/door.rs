@@ -14,6 +14,9 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg}
 use rustix::process::{Signal, kill_process, kill_process_group};
 
 use super::{Call, DOOR, LARGEST, Word};
+
+/// The signal on which a supervisor opens its door: few jobs have guests, and a socket is a file that is made and deleted.
+pub const BELL: i32 = signal_hook::consts::SIGUSR1;
 use crate::process;
 
 /// Guests of one job at once. Each is a descriptor of its supervisor, which has 1024 as a rule.

@@ -5,15 +5,21 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd as _, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use rustix::process::Signal;
 
+use super::door::BELL;
 use super::{Call, DOOR, Word};
+use crate::records::JobDir;
 
 /// How long a supervisor may take to listen. It does little else.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Between two looks for a door that is being opened.
+const LOOK: Duration = Duration::from_millis(1);
 
 /// Bytes of a word: a path or two are in it at most.
 const LONGEST: usize = 64 << 10;
@@ -23,7 +29,7 @@ const LONGEST: usize = 64 << 10;
 /// # Errors
 /// When nobody listens there, or nobody takes the call.
 pub fn knock(dir: &Path, call: &Call, descriptors: &[BorrowedFd<'_>]) -> io::Result<UnixStream> {
-    let mut stream = connect(dir)?;
+    let mut stream = enter(dir)?;
     stream.set_write_timeout(Some(PATIENCE))?;
     stream.set_read_timeout(Some(PATIENCE))?;
     let body = serde_json::to_vec(call)?;
@@ -45,6 +51,30 @@ pub fn knock(dir: &Path, call: &Call, descriptors: &[BorrowedFd<'_>]) -> io::Res
     }
     stream.write_all(&body)?;
     Ok(stream)
+}
+
+/// Through the door, which is opened on a signal to the job's supervisor.
+fn enter(dir: &Path) -> io::Result<UnixStream> {
+    let closed = match connect(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => error,
+        other => return other,
+    };
+    let launch = JobDir::new(dir).launch().map_err(io::Error::other)?;
+    let bell = Signal::from_named_raw(BELL);
+    let (Some(launch), Some(bell)) = (launch, bell) else {
+        return Err(closed);
+    };
+    // It hears signals before it writes down that it launches.
+    launch.process.signal(bell)?;
+    let until = Instant::now() + PATIENCE;
+    loop {
+        match connect(dir) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound && Instant::now() < until => {
+                std::thread::sleep(LOOK);
+            }
+            other => return other,
+        }
+    }
 }
 
 /// By the folder's descriptor: the path of a socket has at most 107 bytes (unix(7)), and that of a job's folder may have more.

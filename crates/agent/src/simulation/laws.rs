@@ -12,6 +12,7 @@ use super::kernel::{Kind, Proc};
 use super::run::Run;
 use super::{World, with};
 use crate::job::Job;
+use crate::records::JobDir;
 
 impl Run {
     /// Everything that holds at any moment.
@@ -207,7 +208,7 @@ impl Run {
         for folder in folders {
             let runs = names(&folder).into_iter().map(|run| folder.join(run));
             for folder in runs.chain([folder.clone()]) {
-                if folder.join("spec.json").exists() {
+                if folder.is_dir() && !matches!(JobDir::new(&folder).spec(), Ok(None)) {
                     return Err(format!("{} still holds an environment", folder.display()));
                 }
             }

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! the agent's own group, delegated to it
-//!   divvy-INSTANCE-JOB/   the program and all that descends from it; the supervisor goes in to start it, and out again
+//!   divvy-INSTANCE-JOB/   the program, born there, and all that descends from it; not the supervisor
 //! ```
 //! Of what the kernel can limit by them only the number of processes is: `pids` is the one controller that may be turned on in a group
 //! that has processes of its own, and the agent stays in its group (cgroup-v2, "No Internal Process Constraint" and "Threads").
@@ -11,6 +11,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -150,6 +151,7 @@ impl Group {
         let open = || {
             Ok(Doors {
                 group: self.clone(),
+                folder: File::open(&self.0)?,
                 into: to_write(&self.0.join(PROCS))?,
                 back: to_write(&before.join(PROCS))?,
             })
@@ -204,12 +206,18 @@ fn to_write(path: &Path) -> io::Result<File> {
 #[derive(Debug)]
 pub struct Doors {
     group: Group,
+    folder: File,
     into: File,
     back: File,
 }
 
 impl Doors {
-    /// Does this inside of the group, so that what it starts is born there.
+    /// The group, for whoever is to be born in it.
+    pub fn folder(&self) -> BorrowedFd<'_> {
+        self.folder.as_fd()
+    }
+
+    /// Does this inside of the group, so that what it starts is born there. Going in waits for every processor of the machine.
     ///
     /// # Errors
     /// When this process cannot get in, and then nothing was done; or not out again.

@@ -1,18 +1,23 @@
 //! Starting programs for a job: its own, and later its guests. All of them with the same environment, mounts, group and user.
 
 use std::collections::BTreeMap;
-use std::io;
-use std::os::fd::OwnedFd;
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use super::Place;
+use rustix::io::Errno;
+use rustix::process::{WaitOptions, waitpid};
+
 use super::cgroup::{Doors, Group, Held};
-use super::form::{self, Form};
+use super::form::{self, Form, Limiter};
+use super::identity::Identity;
 use super::lookup::{self, LaunchError};
-use super::{Place, report};
 use crate::guest::terminal;
-use crate::records::{JobDir, Spec};
+use crate::process;
+use crate::records::Spec;
 
 /// What the kernel calls the program of this very process, wherever its file is and whoever may reach it there.
 const THIS: &str = "/proc/self/exe";
@@ -22,6 +27,8 @@ const THIS: &str = "/proc/self/exe";
 pub struct Host<'a> {
     spec: &'a Spec,
     env: BTreeMap<String, String>,
+    /// How the job's limiter came in.
+    limiter: Option<Limiter>,
     /// The way into the job's group and back.
     doors: Option<Doors>,
 }
@@ -52,7 +59,7 @@ impl<'a> Host<'a> {
     ///
     /// # Errors
     /// When the job cannot have the limiter that it must have.
-    pub fn prepare(dir: &JobDir, spec: &'a Spec) -> Result<(Self, Held), LaunchError> {
+    pub fn prepare(spec: &'a Spec) -> Result<(Self, Held), LaunchError> {
         let mut held = spec.held.clone();
         let doors = held.group.clone().and_then(|path| {
             let doors = Group::at(&path).make();
@@ -63,9 +70,10 @@ impl<'a> Host<'a> {
         let mut host = Self {
             spec,
             env: spec.env.clone(),
+            limiter: None,
             doors,
         };
-        if let Err(error) = host.limit(dir) {
+        if let Err(error) = host.limit() {
             if let Some(doors) = host.doors {
                 doors.give_up();
             }
@@ -75,17 +83,21 @@ impl<'a> Host<'a> {
     }
 
     /// Gets the job its limiter, if it is to have one.
-    fn limit(&mut self, dir: &JobDir) -> Result<(), LaunchError> {
+    fn limit(&mut self) -> Result<(), LaunchError> {
         let Some(wish) = &self.spec.limiter else {
             return Ok(());
         };
         let limiter = form::lay(wish, &mut self.env, self.spec.user.as_ref())?;
-        // Without the record nobody can say which form it is, and it is that form all the same.
-        report(dir.write_limiter(&limiter));
-        match limiter.form {
-            Form::Preload => lookup::limiter(&self.env),
-            Form::Wrapper => Ok(()),
+        if limiter.form == Form::Preload {
+            lookup::limiter(&self.env)?;
         }
+        self.limiter = Some(limiter);
+        Ok(())
+    }
+
+    /// How the job's limiter came in, if it has one.
+    pub fn limiter(&self) -> Option<&Limiter> {
+        self.limiter.as_ref()
     }
 
     /// Starts the job's own program. `held` is what holds its processes together, as it came to be.
@@ -109,11 +121,16 @@ impl<'a> Host<'a> {
             }
             Ok(())
         };
-        let launch = || {
+        let launch = |go| {
             let file = find(spec, env, name)?;
-            launch(spec, env, &file, name, args, &dress)
+            launch(spec, env, &file, name, args, &dress, go)
         };
-        let launch = || as_user(spec, launch);
+        if let Some(doors) = &self.doors
+            && let Some(started) = born_in(doors.folder(), spec, launch)
+        {
+            return started;
+        }
+        let launch = || as_user(spec, || launch(SPAWN));
         match (&mut self.doors, &spec.held.group) {
             (Some(doors), Some(path)) => {
                 let mut started = None;
@@ -136,20 +153,23 @@ impl<'a> Host<'a> {
         let spec = self.spec;
         let (name, args) = command.split_first().ok_or_else(LaunchError::empty)?;
         let mut env = self.env.clone();
-        let launch = move || match ends {
+        if let Ends::Terminal(_, kind) = ends {
+            env.insert("TERM".to_owned(), kind.clone());
+        }
+        let launch = |go| match ends {
             Ends::Pipes([input, output, errors]) => {
                 let file = find(spec, &env, name)?;
-                launch(spec, &env, &file, name, args, &|command| {
+                let dress = |command: &mut Command| {
                     command
                         .stdin(Stdio::from(input.try_clone()?))
                         .stdout(Stdio::from(output.try_clone()?))
                         .stderr(Stdio::from(errors.try_clone()?))
                         .process_group(0);
                     Ok(())
-                })
+                };
+                launch(spec, &env, &file, name, args, &dress, go)
             }
-            Ends::Terminal(terminal, kind) => {
-                env.insert("TERM".to_owned(), kind.clone());
+            Ends::Terminal(terminal, _) => {
                 let file = find(spec, &env, name)?;
                 let file = file.to_str().ok_or_else(|| LaunchError {
                     code: 126,
@@ -157,16 +177,22 @@ impl<'a> Host<'a> {
                 })?;
                 let words = [terminal::VERB, file, name].map(str::to_owned);
                 let words: Vec<String> = words.into_iter().chain(args.to_vec()).collect();
-                launch(spec, &env, Path::new(THIS), "divvy", &words, &|command| {
+                let dress = |command: &mut Command| {
                     command
                         .stdin(Stdio::from(terminal.try_clone()?))
                         .stdout(Stdio::from(terminal.try_clone()?))
                         .stderr(Stdio::from(terminal.try_clone()?));
                     Ok(())
-                })
+                };
+                launch(spec, &env, Path::new(THIS), "divvy", &words, &dress, go)
             }
         };
-        let launch = || as_user(spec, launch);
+        if let Some(doors) = &self.doors
+            && let Some(started) = born_in(doors.folder(), spec, launch)
+        {
+            return started;
+        }
+        let launch = || as_user(spec, || launch(SPAWN));
         match &mut self.doors {
             Some(doors) => doors.start(launch).unwrap_or_else(|error| {
                 Err(LaunchError {
@@ -189,14 +215,70 @@ fn as_user<T: Send>(
     work: impl FnOnce() -> Result<T, LaunchError> + Send,
 ) -> Result<T, LaunchError> {
     match &spec.user {
-        Some(user) => user.run(work).unwrap_or_else(|error| {
-            Err(LaunchError {
-                code: 125,
-                message: format!("cannot become uid {}: {error}", user.uid),
-            })
-        }),
+        Some(user) => user
+            .run(work)
+            .unwrap_or_else(|error| Err(cannot_become(user, &error))),
         None => work(),
     }
+}
+
+fn cannot_become(user: &Identity, error: &io::Error) -> LaunchError {
+    LaunchError {
+        code: 125,
+        message: format!("cannot become uid {}: {error}", user.uid),
+    }
+}
+
+/// How a program is started: the child's pid, or no return.
+type Go = fn(&mut Command) -> io::Result<u32>;
+
+const SPAWN: Go = |command| Ok(command.spawn()?.id());
+
+/// This very process becomes it.
+const BECOME: Go = |command| Err(command.exec());
+
+/// Started by a copy of this process that is born in the job's group, becomes the user and then the program. `None` where there can
+/// be no such copy, and nothing was done.
+fn born_in(
+    group: BorrowedFd<'_>,
+    spec: &Spec,
+    launch: impl FnOnce(Go) -> Result<u32, LaunchError>,
+) -> Option<Result<u32, LaunchError>> {
+    let user = match &spec.user {
+        Some(user) => match user.groups() {
+            Ok(groups) => Some((user, groups)),
+            Err(error) => return Some(Err(cannot_become(user, &error))),
+        },
+        None => None,
+    };
+    let (mut said, mut say) = io::pipe().ok()?;
+    let born = divvy_fork::fork_into(group, || {
+        let assumed = match &user {
+            Some((user, groups)) => user
+                .assume(groups)
+                .map_err(|error| cannot_become(user, &error)),
+            None => Ok(()),
+        };
+        if let Err(error) = assumed.and_then(|()| launch(BECOME)) {
+            let _ = write!(say, "{} {}", error.code, error.message);
+        }
+        1
+    });
+    let pid = born.ok()?;
+    drop(say);
+    // Closed by the program's start, or by the end of who could not be it.
+    let mut text = String::new();
+    let _ = said.read_to_string(&mut text);
+    let Some((code, message)) = text.split_once(' ') else {
+        return Some(Ok(pid));
+    };
+    while let Some(pid) = process::raw(pid)
+        && matches!(waitpid(Some(pid), WaitOptions::empty()), Err(Errno::INTR))
+    {}
+    Some(Err(LaunchError {
+        code: code.parse().unwrap_or(125),
+        message: message.to_owned(),
+    }))
 }
 
 /// Starts a file that was found; `dress` says on which descriptors.
@@ -207,8 +289,9 @@ fn launch(
     name: &str,
     args: &[String],
     dress: &dyn Fn(&mut Command) -> io::Result<()>,
+    go: Go,
 ) -> Result<u32, LaunchError> {
-    let spawn = |path: &Path, before: &[&Path], arg0: Option<&str>| {
+    let start = |path: &Path, before: &[&Path], arg0: Option<&str>| {
         let mut command = Command::new(path);
         if let Some(name) = arg0 {
             command.arg0(name);
@@ -216,21 +299,17 @@ fn launch(
         command.args(before).args(args);
         command.current_dir(&spec.cwd).env_clear().envs(env);
         dress(&mut command)?;
-        command.spawn()
+        go(&mut command)
     };
-    let spawned = match spawn(file, &[], Some(name)) {
+    let started = match start(file, &[], Some(name)) {
         // A script without `#!` line: run it as execvp(3) and shells do.
-        Err(error)
-            if rustix::io::Errno::from_io_error(&error) == Some(rustix::io::Errno::NOEXEC) =>
-        {
-            spawn(Path::new("/bin/sh"), &[file], None)
+        Err(error) if Errno::from_io_error(&error) == Some(Errno::NOEXEC) => {
+            start(Path::new("/bin/sh"), &[file], None)
         }
         other => other,
     };
     // The child is waited for together with everything that the job leaves behind.
-    spawned
-        .map(|child| child.id())
-        .map_err(|error| LaunchError::spawn(name, &spec.cwd, &error))
+    started.map_err(|error| LaunchError::spawn(name, &spec.cwd, &error))
 }
 
 fn without_group(path: &Path, error: &io::Error) -> Held {

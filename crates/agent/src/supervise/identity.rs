@@ -28,10 +28,7 @@ impl Identity {
     /// # Errors
     /// When this process may not become that user.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> io::Result<T> {
-        let groups = match &self.groups {
-            Some(groups) => groups.clone(),
-            None => groups(self.uid, self.gid).map_err(io::Error::other)?,
-        };
+        let groups = self.groups()?;
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
                 self.assume(&groups)?;
@@ -43,8 +40,22 @@ impl Identity {
         })
     }
 
-    /// Gives this thread's rights up. Groups first: without root they cannot be changed any more.
-    fn assume(&self, groups: &[u32]) -> io::Result<()> {
+    /// Its groups, asked for if need be.
+    ///
+    /// # Errors
+    /// When the user database does not answer.
+    pub fn groups(&self) -> io::Result<Vec<u32>> {
+        match &self.groups {
+            Some(groups) => Ok(groups.clone()),
+            None => groups(self.uid, self.gid).map_err(io::Error::other),
+        }
+    }
+
+    /// Gives this thread's rights up, for good. Groups first: without root they cannot be changed any more.
+    ///
+    /// # Errors
+    /// When this process may not become that user.
+    pub fn assume(&self, groups: &[u32]) -> io::Result<()> {
         if self.uid == u32::MAX || self.gid == u32::MAX {
             // The kernel would take it for "as it is".
             return Err(io::ErrorKind::InvalidInput.into());

@@ -128,18 +128,19 @@ impl Home {
         Client::new(self.path().join("divvy.sock"))
     }
 
-    /// The supervisor's pid, or the program's: what a record says.
-    pub fn pid(&self, job: &str, record: &str) -> u32 {
-        let path = self.path().join("jobs").join(job).join(record);
-        let mut pid = None;
-        until("the record is there", || {
-            let text = fs::read_to_string(&path).ok();
-            pid = text
-                .and_then(|text| serde_json::from_str::<serde_json::Value>(&text).ok())
-                .map(|json| json["pid"].clone());
-            pid.is_some()
+    /// The supervisor's pid (`launch`), or the program's (`started`): what the record of a job says.
+    pub fn pid(&self, job: &str, what: &str) -> u32 {
+        let mut said = None;
+        until("it is written down", || {
+            said = self.recorded(job, what);
+            said.is_some()
         });
-        u32::try_from(pid.unwrap().as_u64().unwrap()).unwrap()
+        u32::try_from(said.unwrap()["pid"].as_u64().unwrap()).unwrap()
+    }
+
+    /// What the record of a job says last of `launch`, `started`, `exit`.
+    pub fn recorded(&self, job: &str, what: &str) -> Option<serde_json::Value> {
+        recorded(&self.path().join("jobs").join(job), what)
     }
 
     pub fn slices(&self) -> Vec<String> {
@@ -167,14 +168,29 @@ impl Drop for Home {
         let jobs = folders(&self.path().join("jobs"));
         // A job that ran several times has a folder below its own for each run but the first.
         for job in jobs.flat_map(|job| folders(&job.path()).chain([job])) {
-            for record in ["launch.json", "started.json"] {
-                let text = fs::read_to_string(job.path().join(record)).unwrap_or_default();
-                if let Ok(begun) = serde_json::from_str::<serde_json::Value>(&text) {
+            for what in ["launch", "started"] {
+                if let Some(begun) = recorded(&job.path(), what) {
                     kill_begun(&begun);
                 }
             }
         }
     }
+}
+
+/// What the record in a job's folder says last of this.
+pub fn recorded(folder: &Path, what: &str) -> Option<serde_json::Value> {
+    let text = fs::read_to_string(folder.join("record")).unwrap_or_default();
+    let lines = text.lines().skip(1);
+    let lines = lines.filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+    lines.filter_map(|line| line.get(what).cloned()).last()
+}
+
+/// Whether the record in a job's folder still says what was to be started, and with which environment.
+pub fn has_spec(folder: &Path) -> bool {
+    let text = fs::read_to_string(folder.join("record")).unwrap_or_default();
+    text.lines()
+        .next()
+        .is_some_and(|spec| !spec.trim_matches(['\0', ' ']).is_empty())
 }
 
 /// Ends a process by its record, unless its pid is somebody else's by now.
