@@ -78,9 +78,12 @@ pub fn asked(uid: &str, body: v1::Claim, boot: &str) -> Result<Asked, Error> {
         Some(text) => intake::compute(text)?,
     };
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
-    if uid.is_empty() || uid.len() > LONGEST_UID || !uid.bytes().all(is_plain) {
-        return Err(usage(format!("{uid:?} is no claim's uid"))
-            .hint(format!("1 to {LONGEST_UID} letters, digits and `-._`")));
+    let ends_well = uid.ends_with(|last: char| last.is_ascii_alphanumeric());
+    if uid.len() > LONGEST_UID || !uid.bytes().all(is_plain) || !ends_well {
+        // A device's name of CDI has these rules.
+        let rules =
+            format!("1 to {LONGEST_UID} letters, digits and `-._`, at its end a letter or digit");
+        return Err(usage(format!("{uid:?} is no claim's uid")).hint(rules));
     }
     for (what, text) in [("namespace", &body.namespace), ("name", &body.name)] {
         if text.is_empty() || text.len() > 2 * LONGEST_NAME || text.contains(char::is_control) {
@@ -249,6 +252,7 @@ mod tests {
         for (uid, body) in [
             ("", body(vec![part()])),
             ("a/b", body(vec![part()])),
+            ("a.", body(vec![part()])),
             ("u", unnamed),
             ("u", body(vec![both])),
             ("u", body(vec![neither])),

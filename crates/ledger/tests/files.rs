@@ -161,14 +161,30 @@ fn what_is_not_a_regular_file_is_not_opened() {
 
 #[test]
 fn a_file_that_others_may_write_is_not_trusted() {
+    // SAFETY: geteuid has no preconditions and cannot fail.
+    let is_root = unsafe { libc::geteuid() } == 0;
     for (name, mode) in [("control", 0o646), ("slots", 0o620)] {
         let broken = Broken::new();
-        fs::set_permissions(broken.path(name), Permissions::from_mode(mode)).unwrap();
+        let path = broken.path(name);
+        fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+        if name == "slots" && is_root {
+            // Root's account may be everybody's, and a user's may not.
+            std::os::unix::fs::chown(&path, Some(1), None).unwrap();
+        }
         assert_eq!(
             broken.message(),
             format!("{name} can be written by other users (mode {mode:04o})")
         );
     }
+}
+
+#[test]
+fn an_account_of_roots_may_be_written_by_everybody() {
+    let broken = Broken::new();
+    fs::set_permissions(broken.path("slots"), Permissions::from_mode(0o666)).unwrap();
+    // SAFETY: geteuid has no preconditions and cannot fail.
+    let is_root = unsafe { libc::geteuid() } == 0;
+    assert_eq!(Slice::open(broken.place.dir.path()).is_ok(), is_root);
 }
 
 #[test]

@@ -47,7 +47,7 @@ impl Cycle {
     }
 
     /// The living job that is this claim.
-    fn claimed(&self, uid: &str) -> Option<JobId> {
+    pub(super) fn claimed(&self, uid: &str) -> Option<JobId> {
         let mut jobs = self.jobs.values().map(|living| &living.job);
         let job = jobs.find(|job| job.claim().is_some_and(|claim| claim.uid == uid))?;
         Some(job.id)
@@ -234,9 +234,15 @@ impl Cycle {
         }
     }
 
+    /// The name of a claim's device.
+    pub(super) fn device_of(&self, id: JobId) -> Option<String> {
+        let claim = self.jobs.get(&id)?.job.claim()?;
+        Some(self.cdi_name_of(claim))
+    }
+
     /// Everything of it is there: it is the other scheduler's from here on.
     fn lent(&mut self, id: JobId) -> Result<(), StoreError> {
-        let device = cdi::device(&self.cdi_name(id));
+        let device = self.device_of(id).map(|name| cdi::device(&name));
         let Some(living) = self.jobs.get_mut(&id) else {
             return Ok(());
         };
@@ -246,6 +252,7 @@ impl Cycle {
         self.store.save(&job)?;
         self.round.reached.push(id);
         self.round.points.push("claim.lent");
+        let device = device.unwrap_or_default();
         let text = format!("{device} is {}", place::labels(&job));
         self.tell(Some(id), "running", &text)
     }
@@ -261,8 +268,9 @@ impl Cycle {
         living.job.step(event);
         living.awaits.clear();
         self.journal_metered(id)?;
-        let name = self.cdi_name(id);
-        if let Err(error) = cdi::remove(&self.cdi_folder(), &name) {
+        if let Some(name) = self.device_of(id)
+            && let Err(error) = cdi::remove(&self.cdi_folder(), &name)
+        {
             tracing::warn!(job = %id, %error, "its CDI file stays until the next start");
         }
         self.free_slice(id);

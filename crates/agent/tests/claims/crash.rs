@@ -203,11 +203,12 @@ async fn what_lies_in_the_devices_folder_of_a_job_that_is_no_more_is_swept_at_th
     let body = claim(vec![ClaimDevice::part(gpu(&client, 0).await, GIB)]);
     let held = client.put_claim("u-1", &body).await.unwrap();
     let (_, name) = held.cdi_device.split_once('=').unwrap();
-    let stem = name.strip_suffix(&held.job).unwrap();
+    let stem = name.strip_suffix("u-1.claim").unwrap();
     home.kill();
     let at = |name: &str| folder(&home).join(name);
     fs::write(at(&format!("{stem}99.json")), "{}").unwrap();
     fs::write(at(&format!(".{stem}98.new")), "{}").unwrap();
+    fs::write(at(&format!("{stem}u-2.claim.json")), "{}").unwrap();
     fs::write(at("nvidia.json"), "{}").unwrap();
     start(&mut home);
     let entries = fs::read_dir(folder(&home)).unwrap();

@@ -76,6 +76,10 @@ async fn the_same_claim_twice_is_one_and_what_is_missing_of_its_files_is_made_an
     // And once more, as for the next pod: another job.
     let next = client.put_claim("u-1", &body).await.unwrap();
     assert_ne!(next.job, held.job);
+    assert_eq!(
+        next.cdi_device, held.cdi_device,
+        "a kubelet may remember it"
+    );
 }
 
 #[tokio::test]

@@ -1,9 +1,11 @@
 //! What a claim is used through: its slice, the files that its containers mount, and the CDI device that brings them in.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use divvy_core::JobId;
 
+use crate::claim::Claim;
 use crate::clock::Instant;
 use crate::container::driver::Part;
 use crate::container::edits::{Edits, Files, edits};
@@ -25,6 +27,9 @@ const CDI_FOLDER: &str = "/var/run/cdi";
 /// What tells NVIDIA's container runtime, where it is the engine's, to add no GPU by itself: everything is in the CDI device (NVIDIA
 /// Container Toolkit, its own CDI specifications say the same).
 const NO_OTHERS: (&str, &str) = ("NVIDIA_VISIBLE_DEVICES", "void");
+
+/// What the names of claims' devices end in, after the claim's uid.
+const OF_CLAIM: &str = ".claim";
 
 impl Cycle {
     /// Makes the slice, its files and its CDI device, or what is missing of them.
@@ -59,7 +64,7 @@ impl Cycle {
         let edits = self.edits_of_claim(id, &files)?;
         cover::lay(&edits, &files)?;
         reach("claim.laid");
-        let name = self.cdi_name(id);
+        let name = self.device_of(id).unwrap_or_default();
         cdi::keep(&self.cdi_folder(), &name, &cdi::cdi(&name, &edits)).map_err(StartError::Cdi)?;
         reach("claim.cdi");
         self.enlist_claim(id);
@@ -129,23 +134,37 @@ impl Cycle {
         said.unwrap_or_else(|| CDI_FOLDER.into())
     }
 
-    /// The name of its device, and of the file that defines it.
-    pub(in crate::cycle) fn cdi_name(&self, id: JobId) -> String {
-        let instance = plan::instance(self.config.home.state());
-        plan::name(&instance, &id.to_string(), 0)
+    /// The name of its device, and of the file that defines it: the same for the same claim, whatever its number is here, since whoever was
+    /// told of it may remember it over a reboot.
+    pub(in crate::cycle) fn cdi_name_of(&self, claim: &Claim) -> String {
+        let uid = format!("{}{OF_CLAIM}", claim.uid);
+        plan::name(&self.cdi_instance(), &uid, 0)
+    }
+
+    fn cdi_instance(&self) -> String {
+        plan::instance(self.config.home.state())
     }
 
     /// CDI files of claims that ended while they were being removed.
     pub(in crate::cycle) fn sweep_devices(&self) {
-        let instance = plan::instance(self.config.home.state());
-        let lives = |job: JobId| self.jobs.contains_key(&job);
-        let ours = |name: &str| {
-            let job = name.strip_prefix(&plan::name(&instance, "", 0))?;
-            job.split('.').next()?.parse::<JobId>().ok()
+        let prefix = plan::name(&self.cdi_instance(), "", 0);
+        let claims: BTreeSet<&str> = self
+            .jobs
+            .values()
+            .filter_map(|living| Some(living.job.claim()?.uid.as_str()))
+            .collect();
+        let is_over = |name: &str| {
+            let rest = name.strip_prefix(&prefix)?;
+            Some(match rest.strip_suffix(OF_CLAIM) {
+                Some(uid) => !claims.contains(uid),
+                None => {
+                    let job: JobId = rest.split('.').next()?.parse().ok()?;
+                    !self.jobs.contains_key(&job)
+                }
+            })
         };
-        if let Err(error) = cdi::sweep(&self.cdi_folder(), |name| {
-            ours(name).is_some_and(|job| !lives(job))
-        }) {
+        let goes = |name: &str| is_over(name) == Some(true);
+        if let Err(error) = cdi::sweep(&self.cdi_folder(), goes) {
             tracing::warn!(%error, "CDI files of jobs that have ended stay");
         }
     }

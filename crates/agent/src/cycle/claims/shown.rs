@@ -44,7 +44,7 @@ impl Cycle {
             uid: claim.uid.clone(),
             job: job.id.to_string(),
             state: shown.state,
-            cdi_device: cdi::device(&self.cdi_name(job.id)),
+            cdi_device: cdi::device(&self.cdi_name_of(claim)),
             namespace: claim.namespace.clone(),
             name: claim.name.clone(),
             pods: claim.pods.clone(),
@@ -60,8 +60,8 @@ impl Cycle {
 
     /// What a job is the claim of, in the API's words.
     pub(in crate::cycle) fn job_claim(&self, job: &Job) -> Option<v1::JobClaim> {
-        let device = cdi::device(&self.cdi_name(job.id));
-        Some(job.claim()?.shown(device))
+        let claim = job.claim()?;
+        Some(claim.shown(cdi::device(&self.cdi_name_of(claim))))
     }
 
     /// Every place where an instance may lie on a GPU in MIG mode, those first that are taken first; none for other GPUs.
