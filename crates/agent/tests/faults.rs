@@ -174,6 +174,12 @@ async fn a_gpu_that_vanishes_takes_its_own_jobs_along_and_no_others() {
     let next = ended(&client, &next.id).await;
     assert_eq!((next.exit_code, next.slices[0].gpu_index), (Some(0), 0));
     assert_eq!(told(&client, "gpu_lost").await.len(), 1);
+    // Whoever publishes GPUs elsewhere is told what it was, and that it will not be again.
+    let gpus = client.gpus().await.unwrap();
+    assert!(gpus[0].lost.is_none());
+    let lost = gpus[1].lost.as_ref().expect("it does not answer");
+    assert_eq!((lost.mode.as_str(), lost.for_good), ("shared", true));
+    assert_eq!(gpus[1].mode, "unmanaged");
 }
 
 async fn until_on(client: &Client, id: &str, gpu: u32) {
