@@ -3,6 +3,7 @@
 //! The script that `divvy completion` prints has the shell call this program with the words so far. It answers at once: without a
 //! daemon, or with one that takes its time, there are no names, and nothing is said.
 
+use std::collections::HashMap;
 use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -96,12 +97,17 @@ fn candidate(value: impl Into<OsString>, about: String) -> CompletionCandidate {
     CompletionCandidate::new(value).help(Some(StyledStr::from(text::clean(&about))))
 }
 
+fn known(all: bool) -> Vec<Job> {
+    let jobs = ask(async |client| client.jobs_briefly(all).await).unwrap_or_default();
+    jobs.into_iter().map(Job::from).collect()
+}
+
 fn jobs() -> Vec<CompletionCandidate> {
-    offered(&ask(async |client| client.jobs(false).await).unwrap_or_default())
+    offered(&known(false))
 }
 
 fn all_jobs() -> Vec<CompletionCandidate> {
-    let mut jobs = ask(async |client| client.jobs(true).await).unwrap_or_default();
+    let mut jobs = known(true);
     let ended = jobs.iter().filter(|job| job.ended_at.is_some()).count();
     let mut old = ended.saturating_sub(ENDED);
     jobs.retain(|job| {
@@ -119,7 +125,11 @@ fn offered(jobs: &[Job]) -> Vec<CompletionCandidate> {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
         name.bytes().all(plain) && !name.starts_with('-') && name.parse::<u64>().is_err()
     };
-    let is_unique = |name: &str| jobs.iter().filter(|job| job.name == name).count() == 1;
+    let mut often: HashMap<&str, usize> = HashMap::new();
+    for job in jobs {
+        *often.entry(&job.name).or_default() += 1;
+    }
+    let is_unique = |name: &str| often.get(name) == Some(&1);
     let by_number = jobs.iter().rev().map(|job| candidate(&job.id, about(job)));
     let named = jobs
         .iter()

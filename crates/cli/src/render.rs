@@ -19,8 +19,8 @@ mod usage;
 mod why;
 
 use divvy_api::v1::{
-    Advice, Event, Finding, Gpu, GpuChanged, Job, List, MigInstance, MigPlanned, Oom, Project,
-    Queue, Selftest, Usage, Why,
+    Advice, Brief, Event, Finding, Gpu, GpuChanged, Job, List, MigInstance, MigPlanned, Oom,
+    Project, Queue, Selftest, Usage, Why,
 };
 use jiff::Timestamp;
 use serde::Serialize;
@@ -30,7 +30,7 @@ pub use describe::describe;
 pub use doctor::findings;
 pub use events::{event_line, events};
 pub use gpus::{gpus, gpus_footer};
-pub use jobs::{jobs, redivided, resized, submitted};
+pub use jobs::{briefs, jobs, redivided, resized, submitted};
 pub use mig::{changed, instances, planned};
 pub use oom::oom;
 pub use projects::{entitled, projects};
@@ -70,6 +70,14 @@ impl Item for Job {
 
     fn name(&self) -> String {
         self.id.clone()
+    }
+}
+
+impl Item for Brief<'static> {
+    const KIND: &'static str = "JobList";
+
+    fn name(&self) -> String {
+        self.id.clone().into_owned()
     }
 }
 

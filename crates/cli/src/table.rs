@@ -1,6 +1,8 @@
 //! Tables that fit the width they are given. The last column is the reason: it is the first to be made narrow, and is
 //! wrapped where others are cut.
 
+use std::borrow::Cow;
+
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
 /// Between two columns.
@@ -41,7 +43,7 @@ pub fn render(columns: &[Column], rows: &[Vec<String>], width: Option<usize>) ->
         .collect();
     for row in rows {
         for (width, cell) in widths.iter_mut().zip(row) {
-            *width = (*width).max(cell.width());
+            *width = (*width).max(taken(cell));
         }
     }
     if let Some(limit) = width {
@@ -51,40 +53,49 @@ pub fn render(columns: &[Column], rows: &[Vec<String>], width: Option<usize>) ->
         .iter()
         .map(|column| column.title().to_owned())
         .collect();
-    std::iter::once(&titles)
-        .chain(rows)
-        .map(|row| draw(columns, row, &widths))
-        .collect()
-}
-
-/// One row: its line, and one more for each that the last cell needs.
-fn draw(columns: &[Column], row: &[String], widths: &[usize]) -> String {
-    let Some(((last, before), last_width)) = row.split_last().zip(widths.last()) else {
-        return String::new();
-    };
-    let mut line = String::new();
-    for ((column, cell), width) in columns.iter().zip(before).zip(widths) {
-        let cell = cut(cell, *width);
-        let pad = " ".repeat(width - cell.width());
-        let parts = if matches!(column, Column::Right(_)) {
-            [&pad, &cell]
-        } else {
-            [&cell, &pad]
-        };
-        line.extend(parts.map(String::as_str));
-        line.push_str(&" ".repeat(GAP));
-    }
     let mut text = String::new();
-    for (at, piece) in wrap(last, *last_width).iter().enumerate() {
-        let before = if at == 0 {
-            line.clone()
-        } else {
-            " ".repeat(line.width())
-        };
-        text.push_str((before + piece).trim_end());
-        text.push('\n');
+    for row in std::iter::once(&titles).chain(rows) {
+        draw(columns, row, &widths, &mut text);
     }
     text
+}
+
+/// Adds one row: its line, and one more for each that the last cell needs.
+fn draw(columns: &[Column], row: &[String], widths: &[usize], text: &mut String) {
+    let Some(((last, before), last_width)) = row.split_last().zip(widths.last()) else {
+        return;
+    };
+    let pad = |text: &mut String, width| text.extend(std::iter::repeat_n(' ', width));
+    let mut indent = 0;
+    for ((column, cell), width) in columns.iter().zip(before).zip(widths) {
+        let cell = cut(cell, *width);
+        let rest = width - taken(&cell);
+        if matches!(column, Column::Right(_)) {
+            pad(text, rest);
+            text.push_str(&cell);
+        } else {
+            text.push_str(&cell);
+            pad(text, rest);
+        }
+        pad(text, GAP);
+        indent += width + GAP;
+    }
+    for (at, piece) in wrap(last, *last_width).iter().enumerate() {
+        if at > 0 {
+            pad(text, indent);
+        }
+        text.push_str(piece);
+        text.truncate(text.trim_end_matches(' ').len());
+        text.push('\n');
+    }
+}
+
+/// Columns of a terminal that the text takes. Most texts are plain, and of those it is their length.
+fn taken(text: &str) -> usize {
+    match text.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
+        true => text.len(),
+        false => text.width(),
+    }
 }
 
 /// Takes what is too much from the last column down to [`LAST_WANTS`], then from the widest text column down to
@@ -120,19 +131,19 @@ fn fit(columns: &[Column], widths: &mut [usize], limit: usize) {
 }
 
 /// The text in at most `width` columns, with `…` where something was left out.
-fn cut(text: &str, width: usize) -> String {
-    if text.width() <= width {
-        return text.to_owned();
+fn cut(text: &str, width: usize) -> Cow<'_, str> {
+    if taken(text) <= width {
+        return text.into();
     }
     let (kept, _) = text.split_at(split(text, width.saturating_sub(1)));
-    format!("{}…", kept.trim_end())
+    format!("{}…", kept.trim_end()).into()
 }
 
 /// The text in at most [`LINES`] lines of at most `width` columns, broken between words where there are any.
-fn wrap(text: &str, width: usize) -> Vec<String> {
+fn wrap(text: &str, width: usize) -> Vec<Cow<'_, str>> {
     let mut lines = Vec::new();
     let mut rest = text;
-    while rest.width() > width && lines.len() + 1 < LINES {
+    while taken(rest) > width && lines.len() + 1 < LINES {
         let most = split(rest, width).max(rest.chars().next().map_or(0, char::len_utf8));
         // A word that ends where the line does needs no break before it.
         let words = if rest[most..].starts_with(' ') {
@@ -141,7 +152,7 @@ fn wrap(text: &str, width: usize) -> Vec<String> {
             rest[..most].rfind(' ')
         };
         let (line, left) = rest.split_at(words.filter(|at| *at > 0).unwrap_or(most));
-        lines.push(line.trim_end().to_owned());
+        lines.push(line.trim_end().into());
         rest = left.trim_start();
     }
     lines.push(cut(rest, width));

@@ -1,6 +1,6 @@
 //! `ps`, and the line `submit` answers with.
 
-use divvy_api::v1::{Bypass, Job, JobState, Slice};
+use divvy_api::v1::{Brief, Bypass, Job, JobState, Slice};
 use jiff::Timestamp;
 
 use super::View;
@@ -9,7 +9,18 @@ use crate::text;
 
 /// One row a job.
 pub fn jobs(jobs: &[Job], view: View) -> String {
-    if jobs.is_empty() {
+    drawn(jobs.iter().map(|job| row(job, view)).collect(), view)
+}
+
+/// The same of jobs of which no more is known.
+pub fn briefs(jobs: &[Brief<'_>], view: View) -> String {
+    // One by one: ten thousand jobs in full take much more room than their rows.
+    let rows = jobs.iter().map(|job| row(&Job::from(job.clone()), view));
+    drawn(rows.collect(), view)
+}
+
+fn drawn(rows: Vec<Vec<String>>, view: View) -> String {
+    if rows.is_empty() {
         return String::new();
     }
     let mut columns = vec![
@@ -33,7 +44,6 @@ pub fn jobs(jobs: &[Job], view: View) -> String {
         columns.extend([Column::Right("PID"), Column::Text("COMMAND")]);
     }
     columns.push(Column::Text("REASON"));
-    let rows: Vec<Vec<String>> = jobs.iter().map(|job| row(job, view)).collect();
     table::render(&columns, &rows, view.width)
 }
 

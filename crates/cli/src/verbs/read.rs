@@ -8,9 +8,16 @@ use crate::output::{print, say, view};
 use crate::render;
 
 pub async fn jobs(args: Ps) -> Outcome {
-    let jobs = client()?.jobs(args.all).await?;
-    print(render::list(&jobs, args.read.output, view(), render::jobs)?)?;
-    if jobs.is_empty() && !args.read.output.is_json() {
+    let client = client()?;
+    let format = args.read.output;
+    if format.is_json() {
+        let jobs = client.jobs(args.all).await?;
+        print(render::list(&jobs, format, view(), render::jobs)?)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let jobs = client.jobs_briefly(args.all).await?;
+    print(render::list(&jobs, format, view(), render::briefs)?)?;
+    if jobs.is_empty() {
         say(if args.all {
             "there are no jobs yet"
         } else {
