@@ -6,6 +6,7 @@
 //! A row says what was read for it. What the API does not show is said to be unknown, with where to look; nothing is guessed.
 
 mod access;
+mod carriers;
 mod facts;
 mod nodes;
 mod pods;
@@ -114,9 +115,16 @@ impl Row {
 
 /// Every check, in the order in which things are set up.
 pub fn rows(facts: &Facts) -> Vec<Row> {
-    let mut rows = vec![version::server(&facts.version, &facts.gates)];
+    let mut rows = vec![version::server(
+        &facts.version,
+        &facts.gates,
+        facts.by_carriers(),
+    )];
     rows.extend(nodes::rows(facts));
-    rows.extend(published::rows(facts));
+    match facts.by_carriers() {
+        true => rows.extend(carriers::rows(facts)),
+        false => rows.extend(published::rows(facts)),
+    }
     rows.extend(webhook::rows(facts));
     rows.extend(pods::rows(facts));
     rows.push(access::row(&facts.access));

@@ -19,6 +19,7 @@ use serde_json::json;
 
 use super::version;
 use crate::ask::FRACTION;
+use crate::carrier::{self, share::GpuShare};
 use crate::cluster;
 use crate::edge;
 use crate::submit::object::is_held;
@@ -39,11 +40,20 @@ pub struct Facts {
     pub daemon_sets: Read<Vec<DaemonSet>>,
     pub pods: Read<Vec<Pod>>,
     pub slices: Read<Vec<ResourceSlice>>,
+    /// Of carrier mode; none where it is not installed.
+    pub shares: Read<Vec<GpuShare>>,
     pub classes: Read<Vec<DeviceClass>>,
     pub webhooks: Read<Vec<MutatingWebhookConfiguration>>,
     pub namespaces: Read<Vec<Namespace>>,
     pub probe: Probe,
     pub access: Read<Vec<(Right, bool)>>,
+}
+
+impl Facts {
+    /// Whether parts of GPUs are had by carriers here.
+    pub fn by_carriers(&self) -> bool {
+        self.shares.as_ref().is_ok_and(|shares| !shares.is_empty())
+    }
 }
 
 /// What became of a pod that was tried and not made.
@@ -135,6 +145,7 @@ pub async fn read(client: &Client, system: &str) -> Result<Facts, Error> {
         daemon_sets: list(client).await,
         pods: list(client).await,
         slices: list(client).await,
+        shares: shares(client).await,
         classes: list(client).await,
         webhooks: list(client).await,
         namespaces,
@@ -151,6 +162,15 @@ where
         .list(&ListParams::default())
         .await;
     all.map(|list| list.items).map_err(said)
+}
+
+async fn shares(client: &Client) -> Read<Vec<GpuShare>> {
+    let api = Api::<GpuShare>::namespaced(client.clone(), carrier::NAMESPACE);
+    match api.list(&ListParams::default()).await {
+        Ok(list) => Ok(list.items),
+        Err(error) if cluster::is_missing(&error) => Ok(Vec::new()),
+        Err(error) => Err(said(error)),
+    }
 }
 
 fn said(error: kube::Error) -> String {
@@ -316,6 +336,17 @@ pub(super) mod tests {
         .unwrap()
     }
 
+    /// A GPU of a node in carrier mode.
+    pub fn share(node: &str, carrier: Option<&str>) -> GpuShare {
+        serde_json::from_value(json!({
+            "apiVersion": "divvy.dev/v1alpha1", "kind": "GpuShare",
+            "metadata": { "name": format!("gpu-of-{node}") },
+            "spec": { "node": node, "gpu": format!("GPU-of-{node}") },
+            "status": { "memoryBytes": 80_u64 << 30, "carrier": carrier },
+        }))
+        .unwrap()
+    }
+
     pub fn webhook(bundle: &str, policy: &str) -> MutatingWebhookConfiguration {
         let mut object = json!({ "metadata": { "name": "divvy" }, "webhooks": [{
             "name": "pods.divvy.dev", "admissionReviewVersions": ["v1"], "sideEffects": "NoneOnDryRun",
@@ -339,6 +370,7 @@ pub(super) mod tests {
             daemon_sets: Ok(Vec::new()),
             pods: Ok(vec![node_part("a", true)]),
             slices: Ok(vec![slice("a", DRIVER, 1, 1)]),
+            shares: Ok(Vec::new()),
             classes: Ok(vec![
                 serde_json::from_value(json!({
                     "metadata": { "name": FRACTION_CLASS }, "spec": {},

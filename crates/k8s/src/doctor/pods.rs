@@ -11,7 +11,7 @@ pub fn rows(facts: &Facts) -> Vec<Row> {
     vec![host_pid(facts), past_the_claim(facts)]
 }
 
-fn called(pod: &Pod) -> String {
+pub fn called(pod: &Pod) -> String {
     let word = |text: &Option<String>| text.clone().unwrap_or_default();
     format!(
         "{}/{}",

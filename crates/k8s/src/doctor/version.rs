@@ -62,9 +62,11 @@ pub fn gates(metrics: &str) -> BTreeMap<String, bool> {
         .collect()
 }
 
+/// Whether the release has what is used: claims, or by carriers nothing of them.
 pub fn server(
     version: &Result<Info, String>,
     gates: &Result<BTreeMap<String, bool>, String>,
+    by_carriers: bool,
 ) -> Row {
     let info = match version {
         Ok(info) => info,
@@ -87,6 +89,9 @@ pub fn server(
     let emulates = minor.filter(|minor| *minor < real.1);
     let (major, minor, patch) = (real.0, emulates.unwrap_or(real.1), real.2);
     let emulating = emulates.map_or_else(String::new, |minor| format!(", emulating 1.{minor}"));
+    if by_carriers && (major, minor) >= FOR_CARRIERS {
+        return row(format!("{said}{emulating}: enough for carrier mode"));
+    }
     let off = gates.as_ref().ok().map(missing);
     let gates_said = match (gates, &off) {
         (Err(why), _) => format!("; its gates could not be read: {why}"),
@@ -177,7 +182,7 @@ mod tests {
 
     #[test]
     fn each_release_has_its_way_or_is_said_to_have_none() {
-        let status = |version: &str| server(&info(version), &unread()).status;
+        let status = |version: &str| server(&info(version), &unread(), false).status;
         assert_eq!(status("v1.36.2"), Status::Ok);
         assert_eq!(status("v1.37.0"), Status::Ok);
         assert_eq!(status("v1.36.1"), Status::Warn);
@@ -187,20 +192,29 @@ mod tests {
             ("v1.31.0", "carrier mode"),
             ("v1.29.0", "carrier mode needs 1.30"),
         ] {
-            let row = server(&info(version), &unread());
+            let row = server(&info(version), &unread(), false);
             assert_eq!(row.status, Status::Fail, "{version}");
             assert!(row.fix.contains(advice), "{version}: {}", row.fix);
         }
         assert_eq!(status("unknown"), Status::Unknown);
         assert_eq!(
-            server(&Err("no".to_owned()), &unread()).status,
+            server(&Err("no".to_owned()), &unread(), false).status,
             Status::Unknown
         );
     }
 
     #[test]
+    fn carriers_need_no_claims() {
+        assert_eq!(server(&info("v1.31.0"), &unread(), true).status, Status::Ok);
+        assert_eq!(
+            server(&info("v1.29.0"), &unread(), true).status,
+            Status::Fail
+        );
+    }
+
+    #[test]
     fn gates_that_can_be_read_count() {
-        let row = server(&info("v1.36.2"), &with(&["DRAConsumableCapacity"]));
+        let row = server(&info("v1.36.2"), &with(&["DRAConsumableCapacity"]), false);
         assert_eq!(row.status, Status::Fail);
         assert!(
             row.found
@@ -208,7 +222,10 @@ mod tests {
             "{}",
             row.found
         );
-        assert_eq!(server(&info("v1.34.2"), &with(&GATES)).status, Status::Warn);
+        assert_eq!(
+            server(&info("v1.34.2"), &with(&GATES), false).status,
+            Status::Warn
+        );
         let metrics = "# HELP x\nkubernetes_feature_enabled{name=\"A\",stage=\"BETA\"} 1\n\
                        kubernetes_feature_enabled{name=\"B\",stage=\"\"} 0\nother 1\n";
         assert_eq!(
@@ -223,7 +240,7 @@ mod tests {
             emulation_minor: Some("35".to_owned()),
             ..info("v1.36.2").unwrap()
         };
-        let row = server(&Ok(emulating), &unread());
+        let row = server(&Ok(emulating), &unread(), false);
         assert_eq!(row.status, Status::Fail);
         assert!(row.found.contains("emulating 1.35"));
     }
