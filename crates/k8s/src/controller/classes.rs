@@ -1,10 +1,12 @@
 //! Device classes: one for parts and whole GPUs, one for each MIG profile that the cluster has.
 //!
-//! What each of them says is `slices`'; here is which of them are written and which removed. A class goes when its profile is no longer
-//! offered and no claim names it.
+//! What each of them says is `slices`'; here is which of them are written and which removed. A class goes when its profile has not been
+//! offered for a while and no claim names it: nodes that start anew take their slices back, and a leader that has just come knows of no past.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
+use jiff::Timestamp;
 use k8s_openapi::api::resource::v1::{
     DeviceClass, DeviceRequest, ResourceClaim, ResourceClaimTemplate,
 };
@@ -24,12 +26,19 @@ pub enum Step {
     Leave(String),
 }
 
-/// What to do about the classes that there are.
+/// How long a class stays that is of no use.
+const KEPT: Duration = Duration::from_secs(3600);
+/// Since when which classes have been of no use, as far as this replica has seen.
+pub type Idle = BTreeMap<String, Timestamp>;
+
+/// What to do about the classes that there are; `idle` is carried from one time to the next.
 pub fn steps<'c>(
     there: impl IntoIterator<Item = &'c DeviceClass>,
     wanted: Vec<DeviceClass>,
     named: &BTreeSet<String>,
     owner: Option<&OwnerReference>,
+    now: Timestamp,
+    idle: &mut Idle,
 ) -> Vec<Step> {
     let there: Vec<&DeviceClass> = there.into_iter().collect();
     let mut steps = Vec::new();
@@ -44,13 +53,17 @@ pub fn steps<'c>(
             _ => steps.push(Step::Write(Box::new(class))),
         }
     }
-    let others = there.iter().filter(|one| is_ours(one));
-    let others = others.map(|one| one.name_any());
-    steps.extend(
-        others
-            .filter(|name| !names.contains(name) && !named.contains(name))
-            .map(Step::Remove),
-    );
+    let ours = there.iter().filter(|one| is_ours(one));
+    let useless = ours.map(|one| one.name_any());
+    let useless = useless.filter(|name| !names.contains(name) && !named.contains(name));
+    let since = |name: String| {
+        let since = *idle.get(&name).unwrap_or(&now);
+        (name, since)
+    };
+    let useless: Idle = useless.map(since).collect();
+    let over = useless.iter().filter(|(_, since)| now >= **since + KEPT);
+    steps.extend(over.map(|(name, _)| Step::Remove(name.clone())));
+    *idle = useless;
     steps
 }
 
@@ -154,9 +167,24 @@ mod tests {
         }
     }
 
+    /// At once, and an hour later.
+    fn steps(
+        there: &[DeviceClass],
+        wanted: Vec<DeviceClass>,
+        named: &BTreeSet<String>,
+    ) -> Vec<Step> {
+        let (owner, start, mut idle) = (owner(), Timestamp::UNIX_EPOCH, Idle::new());
+        let at = |now, idle: &mut Idle| {
+            super::steps(there, wanted.clone(), named, Some(&owner), now, idle)
+        };
+        let first = at(start, &mut idle);
+        assert!(!first.iter().any(|step| matches!(step, Step::Remove(_))));
+        at(start + KEPT, &mut idle)
+    }
+
     /// As the first run of a controller leaves them.
     fn written(profiles: &[&str]) -> Vec<DeviceClass> {
-        let steps = steps([], wanted(profiles), &BTreeSet::new(), Some(&owner()));
+        let steps = steps(&[], wanted(profiles), &BTreeSet::new());
         let written = steps.into_iter().map(|step| match step {
             Step::Write(class) => *class,
             other => panic!("{other:?}"),
@@ -168,26 +196,18 @@ mod tests {
     fn what_is_as_it_should_be_is_left() {
         let there = written(&["1g.10gb"]);
         assert_eq!(there.len(), 2);
-        assert_eq!(
-            steps(
-                &there,
-                wanted(&["1g.10gb"]),
-                &BTreeSet::new(),
-                Some(&owner())
-            ),
-            []
-        );
+        assert_eq!(steps(&there, wanted(&["1g.10gb"]), &BTreeSet::new()), []);
     }
 
     #[test]
     fn what_was_changed_or_belongs_to_no_chart_is_written_again() {
         let mut there = written(&[]);
         there[0].spec.selectors = None;
-        let again = steps(&there, wanted(&[]), &BTreeSet::new(), Some(&owner()));
+        let again = steps(&there, wanted(&[]), &BTreeSet::new());
         assert!(matches!(&again[..], [Step::Write(_)]), "{again:?}");
         let mut there = written(&[]);
         there[0].metadata.owner_references = None;
-        let again = steps(&there, wanted(&[]), &BTreeSet::new(), Some(&owner()));
+        let again = steps(&there, wanted(&[]), &BTreeSet::new());
         assert!(matches!(&again[..], [Step::Write(_)]), "{again:?}");
     }
 
@@ -202,9 +222,9 @@ mod tests {
         }))
         .unwrap();
         let named = named([&claim], []);
-        assert_eq!(steps(&there, wanted(&[]), &named, Some(&owner())), []);
+        assert_eq!(steps(&there, wanted(&[]), &named), []);
         assert_eq!(
-            steps(&there, wanted(&[]), &BTreeSet::new(), Some(&owner())),
+            steps(&there, wanted(&[]), &BTreeSet::new()),
             [Step::Remove("mig-1g-10gb.gpu.divvy.dev".into())]
         );
     }
@@ -215,7 +235,7 @@ mod tests {
         for class in &mut there {
             class.metadata.labels = None;
         }
-        let left = steps(&there, wanted(&[]), &BTreeSet::new(), Some(&owner()));
+        let left = steps(&there, wanted(&[]), &BTreeSet::new());
         assert_eq!(left, [Step::Leave("fraction.gpu.divvy.dev".into())]);
     }
 }

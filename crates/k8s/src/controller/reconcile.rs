@@ -70,7 +70,8 @@ async fn rounds(work: &Work, bell: &Bell, tasks: &mut JoinSet<()>) {
         instance: Some(work.identity.clone()),
     };
     let mut memory = Memory {
-        idle: templates::Idle::new(),
+        idle_classes: classes::Idle::new(),
+        idle_templates: templates::Idle::new(),
         told: BTreeMap::new(),
         recorder: Recorder::new(work.client.clone(), reporter),
     };
@@ -85,60 +86,51 @@ async fn rounds(work: &Work, bell: &Bell, tasks: &mut JoinSet<()>) {
 
 /// What is carried from one round to the next.
 struct Memory {
-    idle: templates::Idle,
+    idle_classes: classes::Idle,
+    idle_templates: templates::Idle,
     /// What pods, by uid, were told last, and when.
     told: BTreeMap<String, (String, Instant)>,
     recorder: Recorder,
 }
 
 async fn round(work: &Work, leaders: &SeenByLeader, memory: &mut Memory) {
+    let published = work.seen.slices.state();
+    let published = || published.iter().map(AsRef::as_ref);
+    work.known
+        .see(Instant::now(), &slices::inventory_of(published()));
     let (claims, templates) = (leaders.claims.state(), work.seen.templates.state());
-    let inventory = work.known.inventory();
-    let named = classes::named(
-        claims.iter().map(AsRef::as_ref),
-        templates.iter().map(AsRef::as_ref),
+    let (claims, templates) = (
+        || claims.iter().map(AsRef::as_ref),
+        || templates.iter().map(AsRef::as_ref),
     );
+    let (inventory, now) = (work.known.inventory(), Timestamp::now());
+
+    let named = classes::named(claims(), templates());
     let wanted = slices::classes(&inventory, work.nvidia_gpu);
-    let there = leaders.classes.state();
-    let owner = work.owner.reference();
-    for step in classes::steps(
-        there.iter().map(AsRef::as_ref),
-        wanted,
-        &named,
-        owner.as_ref(),
-    ) {
+    let (there, owner) = (leaders.classes.state(), work.owner.reference());
+    let there = there.iter().map(AsRef::as_ref);
+    let idle = &mut memory.idle_classes;
+    for step in classes::steps(there, wanted, &named, owner.as_ref(), now, idle) {
         if let Err(error) = step.run(&work.client).await {
             warn!(error = said(&error), ?step, "a device class");
         }
     }
+
     let pods = leaders.pods.state();
     let pods: Vec<Pending> = pods.iter().filter_map(|pod| Pending::of(pod)).collect();
-    let templates = templates.iter().map(AsRef::as_ref);
-    for step in templates::steps(
-        templates,
-        &pods,
-        &inventory,
-        Timestamp::now(),
-        &mut memory.idle,
-    ) {
+    let idle = &mut memory.idle_templates;
+    for step in templates::steps(templates(), &pods, &inventory, now, idle) {
         if let Err(error) = step.run(&work.client, &work.owner).await {
             warn!(error = said(&error), ?step, "a claim template");
         }
     }
-    let published = work.seen.slices.state();
-    let offered = offered(
-        published.iter().map(AsRef::as_ref),
-        claims.iter().map(AsRef::as_ref),
-    );
-    memory
-        .told
-        .retain(|uid, _| pods.iter().any(|pod| pod.uid == *uid));
+
+    let offered = offered(published(), claims());
+    memory.forget_others(&pods);
     for pod in &pods {
-        let claim = pod.claim.as_ref();
-        let claim = claim.and_then(|name| {
-            leaders
-                .claims
-                .get(&ObjectRef::new(name).within(&pod.namespace))
+        let claim = pod.claim.as_ref().and_then(|name| {
+            let claim = ObjectRef::new(name).within(&pod.namespace);
+            leaders.claims.get(&claim)
         });
         if let Some(text) = why(pod, claim.as_deref(), &offered, &inventory) {
             memory.tell(pod, text).await;
@@ -147,6 +139,11 @@ async fn round(work: &Work, leaders: &SeenByLeader, memory: &mut Memory) {
 }
 
 impl Memory {
+    fn forget_others(&mut self, pods: &[Pending]) {
+        let waits = |uid: &String| pods.iter().any(|pod| pod.uid == *uid);
+        self.told.retain(|uid, _| waits(uid));
+    }
+
     async fn tell(&mut self, pod: &Pending, text: String) {
         let now = Instant::now();
         if let Some((told, when)) = self.told.get(&pod.uid)
