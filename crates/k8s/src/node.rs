@@ -118,8 +118,8 @@ pub async fn run(args: Args) -> Result<(), NodeError> {
     tokio::spawn(reconcile::run(Arc::clone(&plugin), stop.clone()));
     if let Some(address) = args.health_listen {
         let sockets = [driver.clone(), registration_socket(&args.kubelet_dir)];
-        let source = healthz::listen(address, sockets).await;
-        source.map_err(|source| NodeError::Probes { address, source })?;
+        let listening = healthz::listen(address, sockets).await;
+        listening.map_err(|source| NodeError::Probes { address, source })?;
     }
     tokio::spawn(async move {
         told.end().await;
@@ -138,8 +138,8 @@ pub async fn run(args: Args) -> Result<(), NodeError> {
 async fn carry(args: Args, client: kube::Client, mut told: Told) -> Result<(), NodeError> {
     if let Some(address) = args.health_listen {
         let sockets = [carrier::plugin_socket(&args.kubelet_dir)];
-        let source = healthz::listen(address, sockets).await;
-        source.map_err(|source| NodeError::Probes { address, source })?;
+        let listening = healthz::listen(address, sockets).await;
+        listening.map_err(|source| NodeError::Probes { address, source })?;
     }
     let (end, stop) = watch::channel(false);
     tokio::spawn(async move {

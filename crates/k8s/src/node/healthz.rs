@@ -15,9 +15,13 @@ use tokio::net::{TcpListener, UnixStream};
 ///
 /// # Errors
 /// The address is taken.
-pub async fn listen(address: SocketAddr, sockets: impl Into<Vec<PathBuf>>) -> io::Result<()> {
+pub async fn listen(
+    address: SocketAddr,
+    sockets: impl Into<Vec<PathBuf>>,
+) -> io::Result<SocketAddr> {
     let sockets = sockets.into();
     let listener = TcpListener::bind(address).await?;
+    let address = listener.local_addr()?;
     let answer = get(move || {
         let sockets = sockets.clone();
         async move {
@@ -32,5 +36,37 @@ pub async fn listen(address: SocketAddr, sockets: impl Into<Vec<PathBuf>>) -> io
     });
     let app = Router::new().route("/healthz", answer);
     tokio::spawn(async { axum::serve(listener, app).await });
-    Ok(())
+    Ok(address)
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpStream, UnixListener};
+
+    use super::*;
+
+    async fn probe(address: SocketAddr) -> String {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let call = b"GET /healthz HTTP/1.1\r\nhost: node\r\nconnection: close\r\n\r\n";
+        stream.write_all(call).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        answer
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_socket_that_nobody_serves_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let sockets = ["a.sock", "b.sock"].map(|name| folder.path().join(name));
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        let address = listen(any, sockets.clone()).await.unwrap();
+        let _a = UnixListener::bind(&sockets[0]).unwrap();
+        let ill = probe(address).await;
+        assert!(ill.starts_with("HTTP/1.1 503"), "{ill}");
+        assert!(ill.ends_with("/b.sock\n"), "{ill}");
+        let _b = UnixListener::bind(&sockets[1]).unwrap();
+        let well = probe(address).await;
+        assert!(well.starts_with("HTTP/1.1 200"), "{well}");
+    }
 }

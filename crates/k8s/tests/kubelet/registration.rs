@@ -119,3 +119,20 @@ async fn kubelet_is_told_which_devices_are_well_and_when_nobody_knows() {
     })
     .await;
 }
+
+#[tokio::test(flavor = "current_thread")]
+async fn kubelet_is_told_of_a_gpu_that_fell_off_the_bus() {
+    let fault = "[[fault]]\nfunction = 'nvmlDeviceGetUtilizationRates'\ncall = 40\nlose_gpu = 1\n";
+    let (node, driver) = Node::simulated("a100-80gb:2", fault).serve().await;
+    let mut watch = driver.watch().await;
+    let gpus = node.gpus().await;
+    let name = |index: usize| gpus[index].uuid.to_lowercase();
+    let wanted = [
+        (name(0), HealthStatus::Healthy),
+        (name(1), HealthStatus::Unhealthy),
+    ];
+    until("one is ill", async || {
+        (watch.next().await? == wanted.clone().into()).then_some(())
+    })
+    .await;
+}

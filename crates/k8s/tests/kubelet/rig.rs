@@ -69,8 +69,12 @@ impl Node {
 
     /// The same, of which this one is in MIG mode from the beginning.
     pub fn divided(gpus: &'static str, gpu: u32) -> Self {
+        Self::simulated(gpus, &format!("[mig]\nenabled = [{gpu}]\n"))
+    }
+
+    /// The same, with this configuration of the simulator.
+    pub fn simulated(gpus: &'static str, config: &str) -> Self {
         let node = Self::new(gpus);
-        let config = format!("[mig]\nenabled = [{gpu}]\n");
         fs::write(node.path().join("sim.toml"), config).unwrap();
         node
     }
