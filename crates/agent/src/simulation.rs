@@ -207,3 +207,18 @@ fn the_same_seed_tells_the_same_story() {
         assert_eq!(story(seed), story(seed));
     }
 }
+
+#[test]
+fn claims_of_a_run_are_held_and_given_back() {
+    let steps = "claim:0 round:0 round:0 claim:1 round:0 round:0 crash:7 claim:2 round:0 round:0";
+    let steps = steps.split_whitespace().map(|step| step.parse().expect("a step"));
+    let mut run = Run::new(1);
+    run.all(&steps.collect::<Vec<_>>()).expect("nothing is broken");
+    let events = crate::store::events_after(&run.home.database(), 0, 1000).expect("a journal");
+    let told = |kind: &str, word: &str| {
+        let mut events = events.iter();
+        events.any(|event| event.kind == kind && event.text.contains(word))
+    };
+    assert!(told("claimed", "team/train") && told("running", "divvy.dev/slice="));
+    assert!(told("ended", "given back"));
+}

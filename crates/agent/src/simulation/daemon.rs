@@ -18,7 +18,7 @@ use super::kernel::Kind;
 use super::with;
 use crate::access::Rules;
 use crate::clock::Instant;
-use crate::config::{Config, Containers, Programs, WantedForm};
+use crate::config::{Config, Containers, Programs, Simulated, WantedForm};
 use crate::cycle::{Cycle, Parts};
 use crate::gpu::{Device, Observer, Source};
 use crate::job::{Job, Submitter};
@@ -212,14 +212,22 @@ fn config(home: &Home, manner: Manner) -> Config {
         on_bypass: Policy::Deny,
         hostname: "simulated".to_owned(),
         programs: Programs {
-            divvy: "/nowhere/divvy".into(),
+            // What claims are given of the simulated driver is beside it.
+            divvy: home.state().join("divvy"),
             preload,
             wrappers: Err("a simulation".to_owned()),
             form: WantedForm::Preload,
         },
-        simulated: None,
+        simulated: Some(Simulated {
+            models: "a100-80gb:3".to_owned(),
+            lib: home.state().join("lib"),
+            state: home.state().join("sim"),
+        }),
         driver_version: "simulated".to_owned(),
-        containers: Containers::default(),
+        containers: Containers {
+            cdi: Some(home.state().join("cdi")),
+            ..Containers::default()
+        },
         groups: Err("a simulation".to_owned()),
         rules: Arc::new(Rules::private(Submitter::me().uid)),
     }

@@ -198,6 +198,10 @@ impl Run {
         if !left.is_empty() {
             return Err(format!("processes are left: {left:?}"));
         }
+        let devices = names(&self.home.state().join("cdi"));
+        if !devices.is_empty() {
+            return Err(format!("devices of claims are left: {devices:?}"));
+        }
         let secrets = names(&self.home.state().join("secrets"));
         if !secrets.is_empty() {
             return Err(format!("secrets are left: {secrets:?}"));

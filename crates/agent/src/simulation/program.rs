@@ -1,7 +1,7 @@
 //! What jobs run: programs that join their slice in the ledger, take and give back memory, start others, end, or do not want to.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use divvy_ledger::{Owner, Slice, Slot};
 
@@ -20,6 +20,8 @@ pub struct Program {
     /// It is the one whose end is the job's.
     pub is_first: bool,
     slot: Option<Slot>,
+    /// Of its run's slice, where that could be read.
+    generation: Option<u64>,
     /// What the driver gave it, by GPU.
     pub held: BTreeMap<usize, u64>,
     /// It does not hear SIGTERM.
@@ -30,7 +32,7 @@ pub struct Program {
 const STEP_MIB: u64 = 4096;
 
 impl Program {
-    pub fn of(dir: &JobDir, led_by: u32, dice: &mut Dice) -> Self {
+    pub fn of(dir: &JobDir, slices: &Path, led_by: u32, dice: &mut Dice) -> Self {
         let run = dir.path().to_owned();
         // `jobs/7`, or `jobs/7/run-1`.
         let mut names = run.iter().rev().filter_map(|name| name.to_str());
@@ -41,13 +43,21 @@ impl Program {
             led_by,
             is_first: true,
             slot: None,
+            generation: Slice::open(&slices.join(job.to_string()))
+                .ok()
+                .map(|slice| slice.spec().generation),
             held: BTreeMap::new(),
             stubborn: dice.once_in(4),
         }
     }
 
+    /// Whether it is in the slice of its own run, and known by that. Who had got away from one run may join the slice of the next.
     pub fn has_joined(&self) -> bool {
-        self.slot.is_some()
+        let own = |slot: &Slot| {
+            let joined = slot.slice().spec().generation;
+            self.generation.is_none_or(|own| own == joined)
+        };
+        self.slot.as_ref().is_some_and(own)
     }
 
     fn child(&self) -> Self {
@@ -57,6 +67,7 @@ impl Program {
             led_by: self.led_by,
             is_first: false,
             slot: None,
+            generation: self.generation,
             held: BTreeMap::new(),
             stubborn: self.stubborn,
         }

@@ -5,7 +5,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use divvy_api::home::Home;
-use divvy_api::v1::{self, Amount, Error, JobState, ProjectChange, Resize, Runner, Submit};
+use divvy_api::v1::{
+    self, Amount, Claim, ClaimDevice, Error, JobState, ProjectChange, Resize, Runner, Submit,
+};
 use divvy_core::{JobId, Order, Preemption};
 use jiff::SignedDuration;
 use tempfile::TempDir;
@@ -13,7 +15,7 @@ use tokio::sync::oneshot;
 
 use super::daemon::{self, Call, Daemon, Kept, Manner};
 use super::dice::Dice;
-use super::gpus::Health;
+use super::gpus::{self, Health};
 use super::kernel::Kind;
 use super::program::Mood;
 use super::steps::{Step, What};
@@ -24,6 +26,9 @@ use crate::job::Submitter;
 use crate::mailbox::{Message, Milestone, ProjectAct};
 
 const GPUS: usize = 3;
+
+/// Claims that there may be, by uid.
+const CLAIMS: [&str; 3] = ["one", "two", "three"];
 
 /// Where a run's files are: in memory where the machine lets us, for a run syncs its journal some hundred times.
 fn folder() -> TempDir {
@@ -82,6 +87,7 @@ impl Run {
         std::fs::create_dir(&proc).expect("a folder");
         let preload = root.join("libdivvy_preload.so");
         std::fs::write(&preload, "").expect("a file");
+        std::fs::write(home.state().join("libdivvy_sim.so"), "").expect("a file");
         clock::set(Some(Duration::from_secs(1000)));
         daemon::set_fuse(None);
         daemon::set_room(None);
@@ -207,6 +213,12 @@ impl Run {
                 };
                 (wait, Asked::Other)
             }),
+            What::Claim => self.claims(gpu, &mut dice),
+            What::GiveBack => {
+                let uid = dice.one(&CLAIMS).unwrap_or_default().to_owned();
+                let reply = oneshot::channel().0;
+                self.inbox.push(Message::ReleaseClaim { uid, reply });
+            }
             What::Leave => {
                 let count = u64::try_from(self.pending.len()).unwrap_or(0);
                 if count > 0 {
@@ -394,6 +406,27 @@ impl Run {
         self.sends(key, submit);
     }
 
+    /// Another scheduler wants something held, perhaps once more, perhaps with another body.
+    fn claims(&mut self, gpu: usize, dice: &mut Dice) {
+        let gpu = gpus::uuid(gpu).to_string();
+        let device = match dice.one(&[4, 16, 40, 0]) {
+            Some(gib) if gib > 0 => ClaimDevice::part(gpu, gib << 30),
+            _ => ClaimDevice::whole(gpu),
+        };
+        self.inbox.push(Message::HoldClaim {
+            uid: dice.one(&CLAIMS).unwrap_or_default().to_owned(),
+            claim: Box::new(Claim {
+                namespace: "team".to_owned(),
+                name: "train".to_owned(),
+                pods: Vec::new(),
+                devices: vec![device],
+                compute: None,
+            }),
+            by: Box::new(caller()),
+            reply: oneshot::channel().0,
+        });
+    }
+
     fn sends(&mut self, key: String, submit: Submit) {
         self.unanswered.insert(key.clone(), submit.clone());
         let (reply, answer) = oneshot::channel();
@@ -496,6 +529,12 @@ impl Run {
 
     /// Whoever is suspended would not end; and in half of the runs all are cancelled, where in the others they end by themselves.
     fn ends_all(&mut self) {
+        for uid in CLAIMS {
+            self.inbox.push(Message::ReleaseClaim {
+                uid: uid.to_owned(),
+                reply: oneshot::channel().0,
+            });
+        }
         for id in self.keys.values() {
             let reference = id.to_string();
             let reply = oneshot::channel().0;

@@ -41,6 +41,9 @@ whats! {
     Resume = "resume", 4;
     Resize = "resize", 8;
     Wait = "wait", 4;
+    /// Another scheduler has something held, or has it held already.
+    Claim = "claim", 6;
+    GiveBack = "give-back", 5;
     /// A client that waits goes away.
     Leave = "leave", 3;
     Supervisors = "supervisors", 50;
