@@ -3,36 +3,34 @@
 //! It has no state that counts. Which carrier has which GPU and which pod has which sixteenths is kubelet's word
 //! (pod-resources); what is held is the agent's; who is to have what is the shares'. Each look puts the three together.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod report;
+mod sight;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use divvy_api::v1::{Claim, ClaimDevice, ErrorCode, Gpu, HeldClaim};
+use divvy_api::v1::{Claim, ClaimDevice, ErrorCode};
 use divvy_core::units::Bytes;
-use jiff::Timestamp;
 use kube::Client;
-use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::Api;
 use kube::runtime::reflector::{self, Store};
 use kube::runtime::{WatchStreamExt as _, watcher};
-use serde_json::json;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep};
 use tonic::service::Routes;
-use tonic::transport::Endpoint;
 
 use super::plugin::Plugin;
 use super::protocol::plugin::device_plugin_server::DevicePluginServer;
-use super::protocol::resources::pod_resources_lister_client::PodResourcesListerClient;
-use super::protocol::resources::{ListPodResourcesRequest, ListPodResourcesResponse};
 use super::seat::{self, Ids, PREFIX, Refused, Seat, Shown};
-use super::share::{GpuShare, GpuShareSpec, GpuShareStatus, Held, name};
-use super::units::{Unit, memory, of_gpu};
-use super::{NAMESPACE, RESOURCE, register};
-use crate::ask::GPU;
+use super::share::GpuShare;
+use super::units::{Unit, memory};
+use super::{NAMESPACE, register};
 use crate::cluster;
 use crate::node::agent::Agent;
 use crate::node::sockets::{self, SocketError};
+use report::{offers, statuses};
+use sight::{Seen, held, list, of_kubelet, seats};
 
 /// Between two looks: a carrier that has started is to be used soon, and a look is three local calls.
 const LOOK: Duration = Duration::from_secs(2);
@@ -52,18 +50,6 @@ pub struct Part {
     /// Claims are made and released by one at a time.
     turn: tokio::sync::Mutex<()>,
     again: Notify,
-}
-
-/// What there is, by who knows.
-#[derive(Clone, Debug, Default)]
-pub struct Seen {
-    pub gpus: Vec<Gpu>,
-    /// Of carrier mode.
-    pub claims: Vec<HeldClaim>,
-    /// Pods with sixteenths.
-    pub shown: Vec<Shown>,
-    /// Which pod of ours has which GPU, by UUID.
-    pub carriers: BTreeMap<String, String>,
 }
 
 /// Serves kubelet until told to stop. What is held stays held.
@@ -311,74 +297,6 @@ impl Part {
         }
         Ok(())
     }
-
-    async fn tell(
-        &self,
-        statuses: &BTreeMap<String, (String, GpuShareStatus)>,
-    ) -> Result<(), String> {
-        let api = Api::<GpuShare>::namespaced(self.client.clone(), NAMESPACE);
-        let said = |error: kube::Error| format!("shares: {}", cluster::said(&error));
-        let all = self.shares.state();
-        let find = |name: &str| {
-            all.iter()
-                .find(|share| share.metadata.name.as_deref() == Some(name))
-        };
-        for (name, (gpu, status)) in statuses {
-            match find(name) {
-                None => {
-                    let spec = GpuShareSpec {
-                        node: self.node.clone(),
-                        gpu: gpu.clone(),
-                        assignments: Vec::new(),
-                        draining: false,
-                    };
-                    match api
-                        .create(&PostParams::default(), &GpuShare::new(name, spec))
-                        .await
-                    {
-                        Err(error) if !cluster::is_there_already(&error) => {
-                            return Err(said(error));
-                        }
-                        // Its status comes with the next look, when it is seen.
-                        _ => continue,
-                    }
-                }
-                Some(share) if share.spec.node != self.node => {
-                    return Err(format!(
-                        "{name} is said to be in the node {}: is its record of another time?",
-                        share.spec.node
-                    ));
-                }
-                Some(share) if share.status.as_ref() == Some(status) => {}
-                Some(_) => {
-                    let patch = Patch::Merge(json!({ "status": status }));
-                    let done = api
-                        .patch_status(name, &PatchParams::default(), &patch)
-                        .await;
-                    done.map_err(said)?;
-                }
-            }
-        }
-        for share in self.mine() {
-            let name = share.metadata.name.clone().unwrap_or_default();
-            if !statuses.contains_key(&name) && share.spec.assignments.is_empty() {
-                let as_seen = DeleteParams {
-                    preconditions: Some(Preconditions {
-                        resource_version: share.metadata.resource_version.clone(),
-                        uid: share.metadata.uid.clone(),
-                    }),
-                    ..DeleteParams::default()
-                };
-                match api.delete(&name, &as_seen).await {
-                    Err(error) if !cluster::is_missing(&error) && !cluster::is_conflict(&error) => {
-                        return Err(said(error));
-                    }
-                    _ => {}
-                }
-            }
-        }
-        Ok(())
-    }
 }
 
 /// What keeps ids from being given out.
@@ -403,172 +321,5 @@ impl Trouble {
             passes: passes.contains(&error.code),
             text: format!("the node's agent: {}", error.message),
         }
-    }
-}
-
-fn seats(share: &GpuShare) -> Vec<Seat> {
-    let assignments = share.spec.assignments.iter();
-    assignments
-        .map(|one| Seat {
-            gpu: share.spec.gpu.clone(),
-            uid: one.uid.clone(),
-            namespace: one.namespace.clone(),
-            name: one.name.clone(),
-            units: u8::try_from(one.units).unwrap_or(0),
-        })
-        .collect()
-}
-
-fn held(seen: &Seen) -> Vec<seat::Held> {
-    let now = Timestamp::now();
-    let claims = seen.claims.iter();
-    claims
-        .map(|claim| {
-            let device = claim.devices.first();
-            let age = now.duration_since(claim.since);
-            seat::Held {
-                claim: claim.uid.clone(),
-                gpu: device.map(|device| device.gpu.clone()).unwrap_or_default(),
-                pod: claim.pods.first().cloned(),
-                processes: claim.processes,
-                // A clock that was set back makes nothing old.
-                age: Duration::try_from(age).unwrap_or_default(),
-            }
-        })
-        .collect()
-}
-
-async fn list(socket: &Path) -> Result<ListPodResourcesResponse, String> {
-    let endpoint = Endpoint::from_shared(format!("unix://{}", socket.display()));
-    let endpoint = endpoint.map_err(|error| cluster::chain(&error))?;
-    let channel = endpoint
-        .connect()
-        .await
-        .map_err(|error| cluster::chain(&error))?;
-    let answer = PodResourcesListerClient::new(channel)
-        .list(ListPodResourcesRequest {})
-        .await;
-    Ok(answer.map_err(|error| cluster::chain(&error))?.into_inner())
-}
-
-/// Pods with sixteenths, and the GPUs of our carriers.
-fn of_kubelet(listed: &ListPodResourcesResponse) -> (Vec<Shown>, BTreeMap<String, String>) {
-    let (mut shown, mut carriers) = (Vec::new(), BTreeMap::new());
-    for pod in &listed.pod_resources {
-        let devices = |resource: &str| -> Vec<String> {
-            let containers = pod
-                .containers
-                .iter()
-                .flat_map(|container| &container.devices);
-            let these = containers.filter(|devices| devices.resource_name == resource);
-            these
-                .flat_map(|devices| devices.device_ids.clone())
-                .collect()
-        };
-        let units: BTreeSet<Unit> = devices(RESOURCE)
-            .iter()
-            .filter_map(|id| id.parse().ok())
-            .collect();
-        if !units.is_empty() {
-            shown.push(Shown {
-                namespace: pod.namespace.clone(),
-                name: pod.name.clone(),
-                units,
-            });
-        }
-        if pod.namespace == NAMESPACE {
-            // `GPU-…::3` is a replica, which others have as well: such a GPU is not ours.
-            let whole = devices(GPU).into_iter().filter(|id| !id.contains("::"));
-            carriers.extend(whole.map(|gpu| (gpu, pod.name.clone())));
-        }
-    }
-    (shown, carriers)
-}
-
-/// Sixteenths of GPUs that a carrier holds, or that somebody still has parts of.
-fn offers(seen: &Seen) -> Vec<Unit> {
-    let ours = seen
-        .gpus
-        .iter()
-        .filter(|gpu| gpu.lost.is_none() && is_shared(gpu));
-    let carried = ours.filter(|gpu| {
-        let of_it = |claim: &HeldClaim| claim.devices.iter().any(|device| device.gpu == gpu.uuid);
-        seen.carriers.contains_key(&gpu.uuid) || seen.claims.iter().any(of_it)
-    });
-    carried.flat_map(|gpu| of_gpu(&gpu.uuid)).collect()
-}
-
-/// A GPU that the agent gives out in parts; others are none of carrier mode's.
-fn is_shared(gpu: &Gpu) -> bool {
-    gpu.mode == "shared"
-}
-
-/// What each share is to say, by its name, with its GPU's UUID.
-fn statuses(seen: &Seen, seats: &[Seat]) -> BTreeMap<String, (String, GpuShareStatus)> {
-    let all = held(seen);
-    let counted: BTreeMap<String, String> = seat::counted(seats, &all, &seen.shown)
-        .into_iter()
-        .collect();
-    let ours = seen
-        .gpus
-        .iter()
-        .filter(|gpu| is_shared(gpu) || gpu.lost.is_some());
-    ours.map(|gpu| {
-        let of_it = all.iter().filter(|held| held.gpu == gpu.uuid);
-        let held = of_it.map(|held| Held {
-            claim: held.claim.clone(),
-            uid: counted.get(&held.claim).cloned().unwrap_or_default(),
-            units: i64::from(seat::units_of(&held.claim)),
-        });
-        let status = GpuShareStatus {
-            memory_bytes: i64::try_from(gpu.memory_usable_bytes).unwrap_or(i64::MAX),
-            carrier: seen.carriers.get(&gpu.uuid).cloned(),
-            held: held.collect(),
-        };
-        (name(&gpu.uuid), (gpu.uuid.clone(), status))
-    })
-    .collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::carrier::protocol::resources::{ContainerDevices, ContainerResources, PodResources};
-
-    fn pod(namespace: &str, name: &str, resource: &str, ids: &[&str]) -> PodResources {
-        let devices = ContainerDevices {
-            resource_name: resource.to_owned(),
-            device_ids: ids.iter().map(|id| (*id).to_owned()).collect(),
-        };
-        PodResources {
-            name: name.to_owned(),
-            namespace: namespace.to_owned(),
-            containers: vec![ContainerResources {
-                name: "c".to_owned(),
-                devices: vec![devices],
-            }],
-        }
-    }
-
-    #[test]
-    fn a_carrier_is_a_pod_of_ours_with_a_whole_gpu_and_no_replica() {
-        let listed = ListPodResourcesResponse {
-            pod_resources: vec![
-                pod(NAMESPACE, "carrier-1", "nvidia.com/gpu", &["GPU-a"]),
-                pod(NAMESPACE, "carrier-2", "nvidia.com/gpu", &["GPU-b::3"]),
-                pod("team", "whole", "nvidia.com/gpu", &["GPU-c"]),
-                pod("team", "train", RESOURCE, &["GPU-a/0", "GPU-a/1"]),
-                pod("team", "other", "nvidia.com/mig-1g.10gb", &["MIG-1"]),
-            ],
-        };
-        let (shown, carriers) = of_kubelet(&listed);
-        assert_eq!(
-            carriers,
-            BTreeMap::from([("GPU-a".to_owned(), "carrier-1".to_owned())])
-        );
-        assert_eq!(
-            (shown.len(), shown[0].name.as_str(), shown[0].units.len()),
-            (1, "train", 2)
-        );
     }
 }
