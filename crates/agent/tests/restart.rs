@@ -288,6 +288,7 @@ async fn supervisors_killed_at_random_moments_never_make_a_job_run_twice() {
             | EndReason::TimeLimit
             | EndReason::IdleTimeout
             | EndReason::GpuLost
+            | EndReason::Released
             | EndReason::DependencyFailed => panic!("{job:#?}"),
         }
     }

@@ -349,7 +349,10 @@ mod tests {
             "gpu0.999a"
         );
         let whole = Device::Whole { gpu: uuid(1) };
-        assert_eq!(hold(&mut node, &[whole.clone()]).grants[0].label, "gpu1");
+        assert_eq!(
+            hold(&mut node, std::slice::from_ref(&whole)).grants[0].label,
+            "gpu1"
+        );
         assert_eq!(refused(&node, &[whole]), "GPU 1: held whole by #2");
         assert_eq!(
             refused(&node, &[part(1, 2)]),

@@ -21,7 +21,7 @@ async fn the_same_claim_twice_is_one_and_what_is_missing_of_its_files_is_made_an
     ]);
     let held = client.put_claim("u-1", &body).await.unwrap();
     assert_eq!(held.state, JobState::Running);
-    assert_eq!(devices(&home), [held.cdi_device.clone()]);
+    assert_eq!(devices(&home), [held.cdi_device.as_str()]);
     let limits: Vec<u64> = held
         .slices
         .iter()
@@ -57,7 +57,7 @@ async fn the_same_claim_twice_is_one_and_what_is_missing_of_its_files_is_made_an
     fs::remove_dir_all(home.path().join("jobs").join(&held.job)).unwrap();
     let anew = client.put_claim("u-1", &body).await.unwrap();
     assert_eq!(anew.cdi_device, held.cdi_device);
-    assert_eq!(devices(&home), [held.cdi_device.clone()]);
+    assert_eq!(devices(&home), [held.cdi_device.as_str()]);
     all_mounts_are_there(&home, &anew);
 
     // A daemon that comes after has it as it was.
