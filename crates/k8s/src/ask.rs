@@ -25,6 +25,10 @@ pub const HAMI_MEMORY: &str = "nvidia.com/gpumem";
 pub const HAMI_PERCENT: &str = "nvidia.com/gpumem-percentage";
 pub const HAMI_CORES: &str = "nvidia.com/gpucores";
 
+/// As many devices as one claim may ask for, and be given (`DeviceRequestsMaxSize`, `AllocationResultsMaxSize`,
+/// resource.k8s.io/v1).
+pub(crate) const MOST_GPUS: usize = 32;
+
 /// What a pod asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ask {
@@ -95,6 +99,8 @@ pub enum Refusal {
     Memory(String),
     #[error("{from}: `{value}` is not a positive whole number")]
     Count { from: String, value: String },
+    #[error("{from}: a pod can have parts of {MOST_GPUS} GPUs at most")]
+    TooMany { from: String },
     #[error(
         "{DEVICES}: cannot request multiple fractional devices without a fraction or memory; add {FRACTION} or {MEMORY}"
     )]

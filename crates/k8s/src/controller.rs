@@ -134,6 +134,8 @@ pub enum ControllerError {
     Signals(#[source] io::Error),
     #[error("TLS cannot be served")]
     Tls(#[from] rustls::Error),
+    #[error("a part of the controller has ended, which none does by itself")]
+    Broken,
     #[error("the configuration cannot be printed")]
     Print(#[source] io::Error),
 }
@@ -184,7 +186,7 @@ pub async fn run(args: Args) -> Result<(), ControllerError> {
                 ready.clone(),
             );
             let listed = shares.clone();
-            tasks.spawn(async move {
+            tokio::spawn(async move {
                 // Err says that the watch has ended, with the process.
                 let _ = listed.wait_until_ready().await;
                 seen.cluster();
@@ -229,7 +231,7 @@ pub async fn run(args: Args) -> Result<(), ControllerError> {
         me: identity,
         length: Duration::from_secs(args.lease_seconds),
     };
-    let lease = tokio::spawn(lease::keep(client, terms, leads, stopped.clone()));
+    let mut lease = tokio::spawn(lease::keep(client, terms, leads, stopped.clone()));
     let webhook = webhook::Webhook {
         way,
         steps: match args.any_fraction {
@@ -238,9 +240,15 @@ pub async fn run(args: Args) -> Result<(), ControllerError> {
         },
     };
     let (close, closed) = watch::channel(false);
-    let serving = tokio::spawn(server::serve(door, shown, Arc::new(webhook), closed));
+    let mut serving = tokio::spawn(server::serve(door, shown, Arc::new(webhook), closed));
 
-    told_to_end().await?;
+    tokio::select! {
+        told = told_to_end() => told?,
+        // None of them ends by itself: whoever starts this again starts it whole.
+        Some(_) = tasks.join_next() => return Err(ControllerError::Broken),
+        _ = &mut lease => return Err(ControllerError::Broken),
+        _ = &mut serving => return Err(ControllerError::Broken),
+    }
     info!("ending");
     ready.leave();
     // Whoever is behind the Service learns of it a little later, and sends until then.

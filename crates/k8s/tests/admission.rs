@@ -206,6 +206,31 @@ fn a6_several_limits_are_several_gpus() {
 }
 
 #[test]
+fn more_gpus_than_a_claim_can_have_are_refused_before_they_are_counted_out() {
+    for text in ["33", "4000000000"] {
+        let said = refused(&labelled(text));
+        assert!(said.contains("32 GPUs"), "{said}");
+        let said = refused(&limited(&json!({ "clear.ml/fraction-1": text })));
+        assert!(said.contains("32 GPUs"), "{said}");
+    }
+    let mut many = labelled("20");
+    many["metadata"]["annotations"]["gpu-fraction-num-devices"] = json!("2");
+    assert!(refused(&many).contains("32 GPUs"));
+    let limits = (1..=33).map(|number| (format!("clear.ml/fraction-{number}"), json!("0.5")));
+    assert!(refused(&limited(&limits.collect())).contains("32 GPUs"));
+    assert!(
+        refused(&limited(
+            &json!({ "nvidia.com/gpu": 33, "nvidia.com/gpumem": 1 })
+        ))
+        .contains("32 GPUs")
+    );
+    assert_eq!(
+        claimed(&injected(&labelled("32"))),
+        [("whole".to_owned(), 32)]
+    );
+}
+
+#[test]
 fn a7_replicas_asked_for_an_older_injector_are_not_counted() {
     let label = json!({ "clearml-injector/fraction": "0.500" });
     let four = pod(&label, &json!({}), &json!({ "nvidia.com/gpu": 4 }));
@@ -284,6 +309,56 @@ fn a10_several_equal_parts_of_a_template_are_counted_and_unequal_ones_refused() 
     let pod = json!({ "kind": "Pod", "metadata": template["metadata"], "spec": template["spec"] });
     assert_eq!(claimed(&injected(&pod)), two_of("40960Mi"));
     assert!(strip_template(&job("0.25"), Steps::Eighths).is_err());
+}
+
+#[test]
+fn a10_another_limit_in_a_template_is_another_label_and_a_label_of_its_authors_is_not_touched() {
+    let with = |object: &Value, limit: &str| {
+        let mut object = object.clone();
+        object["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"] =
+            json!({ "clear.ml/fraction-1": limit, "clear.ml/fraction-2": limit });
+        object
+    };
+    let strip = |object: &Value| strip_template(object, Steps::Eighths);
+    let job = json!({ "kind": "Job", "spec": { "template": { "spec": { "containers": [{ "name": "c" }] } } } });
+    let half = strip(&with(&job, "0.5")).unwrap().unwrap();
+    // As after `kubectl apply` of the same file with another limit.
+    let quarter = strip(&with(&half, "0.25")).unwrap().unwrap();
+    assert_eq!(quarter, strip(&with(&job, "0.25")).unwrap().unwrap());
+    let metadata = &quarter["spec"]["template"]["metadata"];
+    assert_eq!(metadata["labels"]["clearml-injector/fraction"], "0.250");
+
+    let mut labelled = job.clone();
+    labelled["spec"]["template"]["metadata"]["labels"] =
+        json!({ "clearml-injector/fraction": "0.5" });
+    let kept = strip(&with(&labelled, "0.5")).unwrap().unwrap();
+    let labels = &kept["spec"]["template"]["metadata"]["labels"];
+    assert_eq!(
+        labels["clearml-injector/fraction"], "0.5",
+        "as it was written"
+    );
+    assert!(
+        strip(&with(&kept, "0.25")).is_err(),
+        "they contradict each other"
+    );
+}
+
+#[test]
+fn a10_the_container_with_the_limit_is_the_one_that_gets_the_claim() {
+    let mut job = json!({ "kind": "Job", "spec": { "template": { "spec": {
+        "containers": [{ "name": "side" }, { "name": "train" }],
+    } } } });
+    let limits = json!({ "clear.ml/fraction-1": "0.5" });
+    job["spec"]["template"]["spec"]["containers"][1]["resources"]["limits"] = limits;
+    let stripped = strip_template(&job, Steps::Eighths).unwrap().unwrap();
+    let template = &stripped["spec"]["template"];
+    let pod = json!({ "kind": "Pod", "metadata": template["metadata"], "spec": template["spec"] });
+    let containers = injected(&pod).pod["spec"]["containers"].clone();
+    assert_eq!(containers[0], json!({ "name": "side" }));
+    assert_eq!(
+        containers[1]["resources"]["claims"][0]["name"],
+        "fraction-gpu"
+    );
 }
 
 #[test]

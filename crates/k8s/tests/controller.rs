@@ -351,6 +351,51 @@ async fn classes_follow_what_nodes_publish_and_are_made_again_when_deleted() {
 }
 
 #[tokio::test]
+async fn a_template_that_says_something_else_is_replaced_and_a_strangers_refused() {
+    let cluster = Cluster::new();
+    let replica = Replica::start(&cluster, "a", &[]);
+    replica.serves(&cluster.server);
+    cluster.create(&marked("train")).await.unwrap();
+    let find = |view: &apiserver::View<'_>| view.all("resourceclaimtemplates").pop();
+    let made = cluster.server.until("a template", find);
+    let name = made["metadata"]["name"].as_str().unwrap();
+    let mut poisoned = made.clone();
+    poisoned["metadata"] = json!({
+        "name": name, "namespace": "team", "labels": made["metadata"]["labels"],
+        "annotations": { "divvy.dev/last-used": "9999-12-30T22:00:00Z" },
+    });
+    poisoned["spec"]["spec"]["devices"]["requests"] = json!([
+        { "name": "gpu-0", "exactly": { "deviceClassName": "fraction.gpu.divvy.dev", "count": 1 } },
+    ]);
+    cluster.server.create(poisoned.clone());
+    // Until it has heard of the other, it believes in its own; one of the next pods is the first to differ.
+    for number in 0.. {
+        assert!(number < 1000, "it is never replaced");
+        let pod = marked(&format!("second-{number}"));
+        cluster.create(&pod).await.unwrap();
+        let there = cluster.server.look(find);
+        if there.is_some_and(|there| there["spec"] == made["spec"]) {
+            break;
+        }
+    }
+
+    poisoned["metadata"]["labels"] = json!({});
+    cluster.server.create(poisoned);
+    for number in 0.. {
+        assert!(number < 1000, "it is never refused");
+        let pod = marked(&format!("third-{number}"));
+        if let Err(refused) = cluster.create(&pod).await {
+            let refused = divvy_k8s::cluster::said(&refused);
+            assert!(
+                refused.contains(name) && refused.contains("not Divvy's"),
+                "{refused}"
+            );
+            break;
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_template_that_a_waiting_pod_lacks_is_made_again() {
     let cluster = Cluster::new();
     let replica = Replica::start(&cluster, "a", &[]);

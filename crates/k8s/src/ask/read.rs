@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::fraction::Portion;
 use super::{
     Ask, CONTAINER, DEVICES, FRACTION, FRACTION_LABEL, Fraction, GPU, HAMI_CORES, HAMI_MEMORY,
-    HAMI_PERCENT, MEMORY, Place, Refusal, Size, Steps, Untouched, text,
+    HAMI_PERCENT, MEMORY, MOST_GPUS, Place, Refusal, Size, Steps, Untouched, text,
 };
 use crate::inject::{CLAIM, is_clearml_fraction};
 use crate::quantity::Quantity;
@@ -186,9 +186,10 @@ fn sizes(
             let shown = value
                 .as_str()
                 .map_or_else(|| value.to_string(), str::to_owned);
-            let portion = read(&format!("the limit {key}"), &shown)?;
-            agrees(format!("the limit {key}"), &shown, portion)?;
-            sizes.extend(of_portion(portion));
+            let from = format!("the limit {key}");
+            let portion = read(&from, &shown)?;
+            agrees(from.clone(), &shown, portion)?;
+            add(&mut sizes, portion, 1, &from)?;
         }
         return Ok(sizes);
     }
@@ -209,8 +210,14 @@ fn sizes(
             (Some((from, _)), _) => return Err(Refusal::Both(FRACTION_LABEL, from)),
             (None, _) => {}
         }
-        let one = of_portion(label);
-        return Ok(one.repeat(devices));
+        let mut sizes = Vec::new();
+        add(
+            &mut sizes,
+            label,
+            devices,
+            &format!("the label {FRACTION_LABEL}"),
+        )?;
+        return Ok(sizes);
     }
     let (from, size) = annotated.ok_or(Refusal::DevicesAlone)?;
     if containers.iter().any(|one| one.resource(GPU).is_some()) {
@@ -219,11 +226,20 @@ fn sizes(
     Ok(vec![size; devices])
 }
 
-fn of_portion(portion: Portion) -> Vec<Size> {
-    match portion {
-        Portion::Whole(count) => vec![Size::Whole; usize::try_from(count).unwrap_or(usize::MAX)],
-        Portion::Part(part) => vec![Size::Fraction(part)],
+/// So many of a portion more; counted before there is room made for them, for a count can be anything.
+fn add(sizes: &mut Vec<Size>, portion: Portion, times: usize, from: &str) -> Result<(), Refusal> {
+    let (size, count) = match portion {
+        Portion::Whole(count) => (Size::Whole, usize::try_from(count).unwrap_or(usize::MAX)),
+        Portion::Part(part) => (Size::Fraction(part), 1),
+    };
+    let more = count.saturating_mul(times);
+    if sizes.len().saturating_add(more) > MOST_GPUS {
+        return Err(Refusal::TooMany {
+            from: from.to_owned(),
+        });
     }
+    sizes.extend(std::iter::repeat_n(size, more));
+    Ok(())
 }
 
 fn annotated_fraction(text: &str) -> Result<Fraction, Refusal> {
@@ -256,9 +272,6 @@ fn devices(pod: &Value, has_size: bool) -> Result<usize, Refusal> {
     })
 }
 
-/// As many devices as one claim may have been given (`AllocationResultsMaxSize`, resource.k8s.io/v1).
-const MOST_GPUS: usize = 32;
-
 /// HAMi's own: `nvidia.com/gpu` GPUs with so much memory of each.
 fn hami(container: &Container<'_>) -> Result<Option<Vec<Size>>, Refusal> {
     let count = |name: &str| match container.resource(name) {
@@ -289,9 +302,8 @@ fn hami(container: &Container<'_>) -> Result<Option<Vec<Size>>, Refusal> {
     };
     let gpus = count(GPU)?.unwrap_or(1);
     let gpus = usize::try_from(gpus).ok().filter(|gpus| *gpus <= MOST_GPUS);
-    let gpus = gpus.ok_or_else(|| Refusal::Count {
-        from: GPU.to_owned(),
-        value: "more than a claim can have".to_owned(),
+    let gpus = gpus.ok_or_else(|| Refusal::TooMany {
+        from: format!("the limit {GPU}"),
     })?;
     Ok(Some(vec![size; gpus]))
 }

@@ -10,7 +10,8 @@ use k8s_openapi::api::resource::v1::ResourceClaim;
 use super::offered::{Gpu, Offered, Place};
 use super::pending::Pending;
 use crate::ask::Size;
-use crate::claim::{Inventory, Template};
+use crate::claim::{Inventory, Kind, Template};
+use crate::slices;
 
 /// Holders that are named; an event has room for 1024 characters (`NoteLengthLimit`, events.k8s.io).
 const NAMED: usize = 5;
@@ -36,27 +37,29 @@ pub fn why(
             "no node offers parts of GPUs at the moment: are the node agents running?".to_owned(),
         );
     }
+    let kind = Kind::of(&pod.asked, inventory);
     let mut counts: BTreeMap<Size, usize> = BTreeMap::new();
     for size in &pod.asked {
         *counts.entry(*size).or_default() += 1;
     }
     let missing = counts
         .iter()
-        .find_map(|(size, count)| lack(pod, *size, *count, offered));
+        .find_map(|(size, count)| lack(pod, *size, *count, kind, offered));
     missing.or_else(|| claim.and_then(|claim| outdated(claim, &counts, offered)))
 }
 
 /// What is lacking for so many GPUs of a size.
-fn lack(pod: &Pending, size: Size, count: usize, offered: &Offered) -> Option<String> {
+fn lack(pod: &Pending, size: Size, count: usize, kind: Kind, offered: &Offered) -> Option<String> {
     let gpus = offered
         .gpus
         .iter()
-        .filter(|gpu| has_room(gpu, size))
+        .filter(|gpu| kind != Kind::Instances && has_room(gpu, size))
         .count();
+    let serves = |place: &&Place| kind != Kind::Parts && serves(place, size);
     let places = offered
         .places
         .iter()
-        .filter(|place| place.free && serves(place, size))
+        .filter(|place| place.free && serves(place))
         .count();
     if gpus + places >= count {
         return None;
@@ -80,11 +83,7 @@ fn lack(pod: &Pending, size: Size, count: usize, offered: &Offered) -> Option<St
         None => text.push_str("; no GPU that is shared would be large enough"),
     }
     if let Size::Memory(mib) = size {
-        let places = offered
-            .places
-            .iter()
-            .filter(|place| serves(place, size))
-            .count();
+        let places = offered.places.iter().filter(serves).count();
         if places > 0 {
             text.push_str(&format!(
                 "; all places for MIG instances of {} or more are taken",
@@ -105,10 +104,11 @@ fn number(gpus: usize) -> String {
 
 fn need(gpu: &Gpu, size: Size) -> Option<u64> {
     let memory = gpu.memory?;
+    let least = slices::least(memory).get();
     Some(match size {
         Size::Whole => memory.get(),
-        Size::Fraction(part) => part.mib_of(memory.get()) << 20,
-        Size::Memory(mib) => mib << 20,
+        Size::Fraction(part) => least.max(part.mib_of(memory.get()) << 20),
+        Size::Memory(mib) => least.max(mib << 20),
     })
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use axum::body::{Body, to_bytes};
 use axum::http::{HeaderValue, Method, Request, Response, StatusCode, header};
-use hyper::body::Incoming;
+use hyper::body::{Body as _, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -25,6 +25,9 @@ use super::webhook::Webhook;
 
 /// The API server takes requests of 3 MiB (`MaxRequestBodyBytes`); a review of an update has the object twice.
 const MOST_BYTES: usize = 8 << 20;
+/// Reviews of pods are some 10 KiB; of what is larger only so many are read at once, as memory is bounded.
+const SMALL_BYTES: u64 = 128 << 10;
+const MOST_LARGE: usize = 4;
 /// For a TLS handshake, and then for the head of a request.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// More connections than API servers open; more wait to be accepted.
@@ -67,6 +70,7 @@ pub async fn serve(
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     let acceptor = TlsAcceptor::from(Arc::new(config));
     let room = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+    let large = Arc::new(Semaphore::new(MOST_LARGE));
     // Nobody sends: it closes when the last connection has gone.
     let (alive, mut gone) = mpsc::channel::<Infallible>(1);
     loop {
@@ -78,11 +82,12 @@ pub async fn serve(
             continue;
         };
         let (acceptor, webhook, stop) = (acceptor.clone(), Arc::clone(&webhook), stop.clone());
+        let large = Arc::clone(&large);
         let alive = alive.clone();
         tokio::spawn(async move {
             let _held = (place, alive);
             match timeout(PATIENCE, acceptor.accept(stream)).await {
-                Ok(Ok(stream)) => converse(stream, &webhook, stop).await,
+                Ok(Ok(stream)) => converse(stream, &webhook, &large, stop).await,
                 Ok(Err(error)) => debug!(%error, "no TLS came about"),
                 Err(_) => debug!("no TLS came about in time"),
             }
@@ -115,11 +120,12 @@ async fn accept(
 async fn converse(
     stream: TlsStream<TcpStream>,
     webhook: &Arc<Webhook>,
+    large: &Arc<Semaphore>,
     mut stop: watch::Receiver<bool>,
 ) {
     let service = service_fn(|request: Request<Incoming>| {
-        let webhook = Arc::clone(webhook);
-        async move { Ok::<_, Infallible>(answer(&webhook, request).await) }
+        let (webhook, large) = (Arc::clone(webhook), Arc::clone(large));
+        async move { Ok::<_, Infallible>(answer(&webhook, &large, request).await) }
     });
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(PATIENCE);
@@ -144,7 +150,11 @@ async fn converse(
     }
 }
 
-async fn answer(webhook: &Webhook, request: Request<Incoming>) -> Response<Body> {
+async fn answer(
+    webhook: &Webhook,
+    large: &Semaphore,
+    request: Request<Incoming>,
+) -> Response<Body> {
     let reply = |status: StatusCode, body: String| {
         let mut response = Response::new(Body::from(body));
         *response.status_mut() = status;
@@ -159,6 +169,20 @@ async fn answer(webhook: &Webhook, request: Request<Incoming>) -> Response<Body>
             "reviews are posted\n".to_owned(),
         );
     }
+    let said = request.body().size_hint().upper();
+    let is_small = said.is_some_and(|bytes| bytes <= SMALL_BYTES);
+    let _place = match is_small {
+        true => None,
+        false => match timeout(PATIENCE, large.acquire()).await {
+            Ok(place) => place.ok(),
+            Err(_) => {
+                return reply(
+                    StatusCode::SERVICE_UNAVAILABLE,
+                    "too many at once\n".to_owned(),
+                );
+            }
+        },
+    };
     let body = to_bytes(Body::new(request.into_body()), MOST_BYTES);
     let body = match timeout(PATIENCE, body).await {
         Ok(Ok(body)) => body,

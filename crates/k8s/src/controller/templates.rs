@@ -18,7 +18,8 @@ use serde_json::{Value, json};
 use super::owner::Owner;
 use super::pending::Pending;
 use crate::claim::{Inventory, Template};
-use crate::cluster::{MANAGED_BY, is_missing, is_there_already, said};
+use crate::cluster::{MANAGED_BY, is_conflict, is_missing, is_there_already, said};
+use crate::quantity::Quantity;
 
 /// When a pod was last admitted with it, RFC 3339.
 const LAST_USED: &str = "divvy.dev/last-used";
@@ -26,6 +27,8 @@ const LAST_USED: &str = "divvy.dev/last-used";
 const KEPT: Duration = Duration::from_secs(3600);
 /// A use is written down again when the last is older than this.
 const NOTED: Duration = Duration::from_secs(3600 / 4);
+/// One for each way of asking that pods of a namespace have: a thousand is somebody who tries them all.
+const MOST: usize = 1000;
 /// All templates of ours are called so.
 const PREFIX: &str = "divvy-";
 
@@ -38,6 +41,10 @@ pub enum TemplateError {
         error: Box<kube::Error>,
     },
     #[error(
+        "the namespace {namespace} has {MOST} claim templates of Divvy's already, which go an hour after their last pod"
+    )]
+    TooMany { namespace: String },
+    #[error(
         "the ResourceClaimTemplate {name} in this namespace is not Divvy's: delete it, and make the pod again"
     )]
     Foreign { name: String },
@@ -49,6 +56,8 @@ enum Found {
     Fresh,
     /// Its use is to be written down.
     Stale,
+    /// It is called so, and says something else: somebody has made it, or it was made again for a cluster of other GPUs.
+    Wrong,
     Foreign,
 }
 
@@ -72,40 +81,53 @@ impl Templates {
         };
         let api: Api<ResourceClaimTemplate> = Api::namespaced(self.client.clone(), namespace);
         let seen = self.seen.get(&ObjectRef::new(name).within(namespace));
-        if let Some(seen) = seen
-            && self.keep(&api, &seen).await.map_err(failed)?
-        {
-            return Ok(());
+        let seen = seen.map(|seen| found(&seen, template, Timestamp::now()));
+        match seen {
+            Some(Found::Fresh) => return Ok(()),
+            Some(Found::Stale) => match note(&api, name).await {
+                Ok(()) => return Ok(()),
+                Err(error) if is_missing(&error) => {}
+                Err(error) => return Err(failed(error)),
+            },
+            Some(Found::Wrong | Found::Foreign) | None => {}
         }
-        match make(&api, template, namespace, &self.owner).await {
-            Ok(()) => Ok(()),
-            Err(error) if is_there_already(&error) => {
-                let there = api.get(name).await.map_err(failed)?;
-                match found(&there, Timestamp::now()) {
-                    Found::Foreign => Err(TemplateError::Foreign { name: name.clone() }),
-                    Found::Fresh => Ok(()),
-                    Found::Stale => note(&api, name).await.map_err(failed),
+        if self.count(namespace) >= MOST {
+            return Err(TemplateError::TooMany {
+                namespace: namespace.to_owned(),
+            });
+        }
+        // Twice, since one that is wrong goes first.
+        for _ in 0..2 {
+            match make(&api, template, namespace, &self.owner).await {
+                Ok(()) => return Ok(()),
+                Err(error) if is_there_already(&error) => {}
+                Err(error) => return Err(failed(error)),
+            }
+            let there = api.get(name).await.map_err(failed)?;
+            match found(&there, template, Timestamp::now()) {
+                Found::Foreign => return Err(TemplateError::Foreign { name: name.clone() }),
+                Found::Fresh => return Ok(()),
+                Found::Stale => return note(&api, name).await.map_err(failed),
+                Found::Wrong => {
+                    tracing::warn!(
+                        namespace,
+                        template = name,
+                        "replaced: it says something else"
+                    );
+                    remove(&api, &there).await.map_err(failed)?;
                 }
             }
-            Err(error) => Err(failed(error)),
         }
+        Err(TemplateError::Foreign { name: name.clone() })
     }
 
-    /// Whether a template that was seen is still there, and ours.
-    async fn keep(
-        &self,
-        api: &Api<ResourceClaimTemplate>,
-        seen: &ResourceClaimTemplate,
-    ) -> Result<bool, kube::Error> {
-        match found(seen, Timestamp::now()) {
-            Found::Fresh => Ok(true),
-            Found::Foreign => Ok(false),
-            Found::Stale => match note(api, &seen.name_any()).await {
-                Ok(()) => Ok(true),
-                Err(error) if is_missing(&error) => Ok(false),
-                Err(error) => Err(error),
-            },
-        }
+    /// How many of ours a namespace has.
+    fn count(&self, namespace: &str) -> usize {
+        let all = self.seen.state();
+        let inside = all
+            .iter()
+            .filter(|one| one.namespace().as_deref() == Some(namespace));
+        inside.count()
     }
 }
 
@@ -117,18 +139,49 @@ fn is_ours(template: &ResourceClaimTemplate) -> bool {
         .is_some_and(|found| found == value)
 }
 
-fn found(template: &ResourceClaimTemplate, now: Timestamp) -> Found {
-    if !is_ours(template) {
+fn found(there: &ResourceClaimTemplate, wanted: &Template, now: Timestamp) -> Found {
+    if !is_ours(there) {
         return Found::Foreign;
     }
-    match last_used(template) {
-        Some(used) if now < used + NOTED => Found::Fresh,
+    let says = serde_json::to_value(&there.spec).unwrap_or_default();
+    if !is_same(&wanted.spec, &says) {
+        return Found::Wrong;
+    }
+    match last_used(there, now) {
+        Some(ago) if ago < NOTED => Found::Fresh,
         _ => Found::Stale,
     }
 }
 
-fn last_used(template: &ResourceClaimTemplate) -> Option<Timestamp> {
-    template.annotations().get(LAST_USED)?.parse().ok()
+/// How long ago a pod was admitted with it. A time that is yet to come is nobody's.
+fn last_used(template: &ResourceClaimTemplate, now: Timestamp) -> Option<Duration> {
+    let used: Timestamp = template.annotations().get(LAST_USED)?.parse().ok()?;
+    Duration::try_from(now.duration_since(used)).ok()
+}
+
+/// Whether what is there is what was written, with what the API server adds to it and in its way of writing amounts.
+fn is_same(written: &Value, there: &Value) -> bool {
+    match (written, there) {
+        (Value::Object(written), Value::Object(there)) => {
+            let all = written.iter();
+            let mut more = there.iter().filter(|(key, _)| !written.contains_key(*key));
+            all.into_iter()
+                .all(|(key, value)| there.get(key).is_some_and(|there| is_same(value, there)))
+                && more.all(|(key, value)| match key.as_str() {
+                    "allocationMode" => value == "ExactCount",
+                    "count" => value == 1,
+                    _ => value.is_null(),
+                })
+        }
+        (Value::Array(written), Value::Array(there)) => {
+            let mut pairs = written.iter().zip(there);
+            written.len() == there.len() && pairs.all(|(written, there)| is_same(written, there))
+        }
+        (written, there) => {
+            let amounts = Quantity::of(written).ok().zip(Quantity::of(there).ok());
+            written == there || amounts.is_some_and(|(written, there)| written == there)
+        }
+    }
 }
 
 /// A use, now.
@@ -137,6 +190,21 @@ async fn note(api: &Api<ResourceClaimTemplate>, name: &str) -> Result<(), kube::
     let patch = json!({ "metadata": { "annotations": { LAST_USED: now } } });
     let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
     api.patch_metadata(name, &params, &patch).await.map(drop)
+}
+
+/// Just this one, unless somebody has changed it since.
+async fn remove(
+    api: &Api<ResourceClaimTemplate>,
+    template: &ResourceClaimTemplate,
+) -> Result<(), kube::Error> {
+    let params = DeleteParams::default().preconditions(Preconditions {
+        uid: template.uid(),
+        resource_version: template.resource_version(),
+    });
+    match api.delete(&template.name_any(), &params).await {
+        Err(error) if !is_missing(&error) && !is_conflict(&error) => Err(error),
+        _ => Ok(()),
+    }
 }
 
 async fn make(
@@ -204,9 +272,7 @@ impl Step {
                 });
                 tracing::info!(namespace, template = name, "removed: nobody needs it");
                 match api.delete(name, &params).await {
-                    Err(error) if !is_missing(&error) && !crate::cluster::is_conflict(&error) => {
-                        Err(error)
-                    }
+                    Err(error) if !is_missing(&error) && !is_conflict(&error) => Err(error),
                     _ => Ok(()),
                 }
             }
@@ -248,8 +314,9 @@ pub fn steps<'t>(
             continue;
         }
         let since = *idle.get(&key).unwrap_or(&now);
-        let used = last_used(template).map_or(since, |used| used.max(since));
-        if now >= used + KEPT
+        let idle_for = Duration::try_from(now.duration_since(since)).unwrap_or_default();
+        let unused_for = last_used(template, now).map_or(idle_for, |ago| ago.min(idle_for));
+        if unused_for >= KEPT
             && let (Some(uid), Some(version)) = (template.uid(), template.resource_version())
         {
             steps.push(Step::Remove {
@@ -392,6 +459,52 @@ mod tests {
             "a pod waits for it"
         );
         assert_eq!(at_minute(601, &[]), [], "and the hour begins anew");
+    }
+
+    #[test]
+    fn a_time_that_is_yet_to_come_keeps_nothing_and_breaks_nothing() {
+        let last: Timestamp = "9999-12-30T22:00:00Z".parse().unwrap();
+        let (old, mut idle) = (template("divvy-abc", last), Idle::new());
+        assert_eq!(steps([&old], &[], &inventory(), at(0), &mut idle), []);
+        let after = steps([&old], &[], &inventory(), at(60), &mut idle);
+        assert!(matches!(&after[..], [Step::Remove { .. }]), "{after:?}");
+        let wanted = Template {
+            name: "divvy-abc".into(),
+            spec: json!({ "spec": {} }),
+        };
+        assert_eq!(found(&old, &wanted, at(0)), Found::Stale);
+    }
+
+    #[test]
+    fn what_says_something_else_under_the_same_name_is_not_taken() {
+        let wanted = Template::of(&[Size::Memory(2048), Size::Whole], &inventory()).unwrap();
+        let there = |change: &dyn Fn(&mut Value)| {
+            let mut object = wanted.object("team");
+            object["metadata"]["annotations"][LAST_USED] = json!(at(0).to_string());
+            change(&mut object["spec"]["spec"]["devices"]["requests"]);
+            let there = serde_json::from_value(object).unwrap();
+            found(&there, &wanted, at(1))
+        };
+        assert_eq!(there(&|_| {}), Found::Fresh);
+        // As the API server writes it.
+        let written = |requests: &mut Value| {
+            requests[0]["exactly"]["allocationMode"] = json!("ExactCount");
+            requests[1]["firstAvailable"][0]["allocationMode"] = json!("ExactCount");
+            requests[1]["firstAvailable"][0]["capacity"]["requests"]["memory"] = json!("2Gi");
+        };
+        assert_eq!(there(&written), Found::Fresh);
+        for change in [
+            (|requests| requests[0]["exactly"]["deviceClassName"] = json!("other"))
+                as fn(&mut Value),
+            |requests| requests[0]["exactly"]["adminAccess"] = json!(true),
+            |requests| {
+                requests[1]["firstAvailable"][0]["capacity"]["requests"]["memory"] = json!("1Gi")
+            },
+            |requests| requests[0]["exactly"]["allocationMode"] = json!("All"),
+            |requests| drop(requests.as_array_mut().unwrap().pop()),
+        ] {
+            assert_eq!(there(&change), Found::Wrong);
+        }
     }
 
     #[test]

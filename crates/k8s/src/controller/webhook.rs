@@ -13,7 +13,7 @@ use super::registration::TIMEOUT_SECONDS;
 use super::review::{
     NoReview, Question, RefusedAs, Verdict, answer, judge, judge_carried, question,
 };
-use super::templates::Templates;
+use super::templates::{TemplateError, Templates};
 use crate::ask::Steps;
 use crate::carrier::share::GpuShare;
 use crate::carrier::world::sizes;
@@ -43,7 +43,7 @@ impl Webhook {
     /// # Errors
     /// There is none in it.
     pub async fn review(&self, body: &[u8]) -> Result<Value, NoReview> {
-        let question = question(body)?;
+        let mut question = question(body)?;
         let judged = match &self.way {
             Way::Claims { known, .. } => judge(&question, &known.inventory(), self.steps),
             Way::Carriers(shares) => {
@@ -51,6 +51,8 @@ impl Webhook {
                 judge_carried(&question, &sizes, self.steps)
             }
         };
+        // It may be large, and whoever waits for the API server below is not alone.
+        question.object = Value::Null;
         let verdict = self.prepare(&question, judged).await;
         report(&question, &verdict);
         Ok(answer(&question.uid, &verdict))
@@ -65,7 +67,14 @@ impl Webhook {
         let made = templates.ensure(&question.namespace, template);
         match timeout(PATIENCE, made).await {
             Ok(Ok(())) => verdict,
-            Ok(Err(error)) => Verdict::refuse(RefusedAs::Failed, error.to_string()),
+            Ok(Err(error)) => {
+                let kind = match &error {
+                    TemplateError::Make { .. } => RefusedAs::Failed,
+                    TemplateError::TooMany { .. } => RefusedAs::Unavailable,
+                    TemplateError::Foreign { .. } => RefusedAs::Forbidden,
+                };
+                Verdict::refuse(kind, error.to_string())
+            }
             Err(_) => {
                 let text = format!(
                     "the claim template {} could not be made: the API server does not answer",

@@ -1,6 +1,6 @@
 //! What was understood of a pod, written into it: people see it, and a claim template that was lost is made again from it.
 
-use crate::ask::{Fraction, Size};
+use crate::ask::{Fraction, MOST_GPUS, Size};
 
 /// The annotation of an admitted pod: `0.500`, `2000Mi`, or `1.000,1.000` for two whole GPUs.
 pub const ASKED: &str = "divvy.dev/gpus";
@@ -17,9 +17,11 @@ pub(super) fn record(gpus: &[Size]) -> String {
 
 const WHOLE: &str = "1.000";
 
-/// What an annotation says; `None` where it is not one of ours.
+/// What an annotation says; `None` where it is not one of ours, whoever wrote it.
 pub fn asked(text: &str) -> Option<Vec<Size>> {
-    text.split(',').map(size).collect()
+    let gpus = text.split(',').take(MOST_GPUS + 1);
+    let gpus: Vec<Size> = gpus.map(size).collect::<Option<_>>()?;
+    (gpus.len() <= MOST_GPUS).then_some(gpus)
 }
 
 fn size(text: &str) -> Option<Size> {
@@ -52,5 +54,7 @@ mod tests {
         for text in ["", "2", "0Mi", "0.5,", "half", "-1Mi", "1.5"] {
             assert_eq!(asked(text), None, "{text}");
         }
+        assert!(asked(&vec!["1Mi"; 32].join(",")).is_some());
+        assert_eq!(asked(&vec!["1Mi"; 65_536].join(",")), None);
     }
 }

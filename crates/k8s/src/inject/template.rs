@@ -3,10 +3,12 @@
 //! The API server refuses `clear.ml/fraction-1: "0.5"` in them: an extended resource "must be an integer". So it goes
 //! before that is looked at, and what it said stays, as the label; the pods that are made of the template are then injected.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Value, json};
 
 use super::is_clearml_fraction;
-use crate::ask::{DEVICES, FRACTION_LABEL, Refusal, Size, Steps, ask};
+use crate::ask::{CONTAINER, DEVICES, FRACTION_LABEL, GPU, Place, Refusal, Size, Steps, ask};
 
 /// Where a kind has its pod template, as JSON pointers; `None` for kinds without.
 fn place(kind: &str) -> Option<&'static str> {
@@ -22,7 +24,13 @@ fn place(kind: &str) -> Option<&'static str> {
     }
 }
 
+/// What was put into a template for its limits, as a JSON object: labels and annotations, and what they were set to.
+const MADE: &str = "divvy.dev/made-of-limits";
+
 /// The same object with its template's fractional limits as a label; `None` where there is nothing to do.
+///
+/// Who applies it again, with other limits, does not know of the label and leaves it there, so what was made of limits is
+/// made anew. Who takes the limits out takes the label out too: an object without limits may be any that was changed here.
 ///
 /// # Errors
 /// The template asks for something that cannot be: better said now than by each of its pods.
@@ -31,38 +39,91 @@ pub fn strip_template(object: &Value, steps: Steps) -> Result<Option<Value>, Ref
     let Some(at) = place(kind) else {
         return Ok(None);
     };
-    let Some(template) = object.pointer(at) else {
-        return Ok(None);
-    };
-    let Ok(found) = ask(template, steps)? else {
-        return Ok(None);
-    };
     let mut changed = object.clone();
     let Some(template) = changed.pointer_mut(at) else {
+        return Ok(None);
+    };
+    let has_limits = has_fractions(template);
+    if has_limits {
+        unmake(template);
+    }
+    let Ok(found) = ask(template, steps)? else {
         return Ok(None);
     };
     let Some(container) = template.pointer_mut(&found.container.pointer()) else {
         return Ok(None);
     };
-    let mut any = false;
+    if !has_limits {
+        return Ok(None);
+    }
+    drop_fractions(container);
+    let (label, devices) = words(&found.gpus)?;
+    let mut make = vec![("labels", FRACTION_LABEL, label)];
+    if devices > 1 {
+        make.push(("annotations", DEVICES, devices.to_string()));
+    }
+    // Without its limit nothing says any more which container it was, unless it lists whole GPUs.
+    if found.container != Place::Container(0)
+        && container["resources"]["limits"].get(GPU).is_none()
+        && let Some(name) = container["name"].as_str()
+    {
+        make.push(("annotations", CONTAINER, name.to_owned()));
+    }
+    let metadata = super::entry(template, "metadata", json!({}));
+    let mut made = BTreeMap::new();
+    for (map, key, value) in make {
+        let held = &mut super::entry(metadata, map, json!({}))[key];
+        // What somebody has written agrees, or it would have been refused.
+        if held.is_null() {
+            *held = json!(value);
+            made.insert(key, value);
+        }
+    }
+    if !made.is_empty() {
+        let text = json!(made).to_string();
+        super::entry(metadata, "annotations", json!({}))[MADE] = json!(text);
+    }
+    Ok(Some(changed))
+}
+
+fn has_fractions(template: &Value) -> bool {
+    let lists = ["containers", "initContainers"].map(|key| template["spec"][key].as_array());
+    let mut containers = lists.into_iter().flatten().flatten();
+    containers.any(|container| {
+        ["limits", "requests"].iter().any(|key| {
+            let listed = container["resources"][key].as_object();
+            listed.is_some_and(|listed| listed.keys().any(|name| is_clearml_fraction(name)))
+        })
+    })
+}
+
+fn drop_fractions(container: &mut Value) {
     for key in ["limits", "requests"] {
         let listed = container.pointer_mut(&format!("/resources/{key}"));
         if let Some(listed) = listed.and_then(Value::as_object_mut) {
-            let before = listed.len();
             listed.retain(|name, _| !is_clearml_fraction(name));
-            any |= listed.len() < before;
         }
     }
-    if !any {
-        return Ok(None);
+}
+
+/// Takes back what was made of earlier limits and has not been changed since.
+fn unmake(template: &mut Value) {
+    let Some(metadata) = template.get_mut("metadata").and_then(Value::as_object_mut) else {
+        return;
+    };
+    let mut maps = ["annotations", "labels"].map(|map| metadata.remove(map));
+    let [annotations, _] = &mut maps;
+    let text = annotations.as_mut().and_then(Value::as_object_mut);
+    let text = text.and_then(|annotations| annotations.remove(MADE));
+    let text = text.as_ref().and_then(Value::as_str).unwrap_or("{}");
+    let made: BTreeMap<String, String> = serde_json::from_str(text).unwrap_or_default();
+    for (name, map) in ["annotations", "labels"].into_iter().zip(maps) {
+        let Some(mut map) = map else { continue };
+        if let Some(map) = map.as_object_mut() {
+            map.retain(|key, value| made.get(key).is_none_or(|made| value != made));
+        }
+        metadata.insert(name.to_owned(), map);
     }
-    let (label, devices) = words(&found.gpus)?;
-    let metadata = super::entry(template, "metadata", json!({}));
-    super::entry(metadata, "labels", json!({}))[FRACTION_LABEL] = json!(label);
-    if devices > 1 {
-        super::entry(metadata, "annotations", json!({}))[DEVICES] = json!(devices.to_string());
-    }
-    Ok(Some(changed))
 }
 
 /// The label's value for these, and how many devices of it.
