@@ -327,6 +327,13 @@ fn values_that_mean_nothing_are_refused() {
             &["--set", "glue.enabled=true,glue.namespace=jobs"],
             "credentialsSecret",
         ),
+        (
+            &[
+                "--set",
+                "glue.enabled=true,glue.namespace=divvy-system,glue.credentialsSecret=x",
+            ],
+            "own namespace",
+        ),
     ] {
         let Some(said) = refusal(wrong) else { return };
         assert!(said.contains(word), "{wrong:?}: {said}");

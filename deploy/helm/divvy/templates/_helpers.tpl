@@ -22,6 +22,7 @@ app.kubernetes.io/component: {{ .piece }}
 {{- end }}
 
 {{- define "divvy.glueNamespace" -}}
+{{- if eq .Values.glue.namespace .Release.Namespace }}{{ fail "glue.namespace must not be the release's own namespace: whoever may make Secrets there may read the webhook's key" }}{{ end -}}
 {{ required "glue.namespace is needed: where the pods are made, a namespace for nothing else" .Values.glue.namespace }}
 {{- end }}
 

@@ -23,6 +23,7 @@ mod schedule;
 mod seeds;
 mod stage;
 
+use std::cell::RefCell;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -201,28 +202,36 @@ fn uninstalled(stage: &Stage) -> Result<Came> {
     // Before the controller, as its pods would be: the last that it makes goes too.
     stage.uninstall()?;
     stage.strike();
-    until("nothing of ours is left", || {
-        for kind in ["deviceclasses", "resourceclaimtemplates", "resourceclaims"] {
-            if !stage
+    // Pods of nodes without a kubelet are ended by nobody else.
+    let words = [
+        "delete",
+        "pods",
+        "--all",
+        "-n",
+        &stage.system,
+        "--force",
+        "--grace-period=0",
+    ];
+    stage.cluster.call(&words, "")?;
+    let kinds = "all,secrets,configmaps,leases,roles,rolebindings,clusterroles,clusterrolebindings,mutatingwebhookconfigurations,\
+                 validatingadmissionpolicies,validatingadmissionpolicybindings,serviceaccounts,poddisruptionbudgets";
+    let release = format!("app.kubernetes.io/instance={}", stage.release);
+    let left = RefCell::new(Vec::new());
+    let gone = until("nothing of ours is left", || {
+        let mut found = stage.cluster.list(kinds, "", &release)?;
+        let made = "deviceclasses,resourceclaimtemplates,resourceclaims";
+        found.extend(
+            stage
                 .cluster
-                .list(kind, "", "app.kubernetes.io/managed-by=divvy")?
-                .is_empty()
-            {
-                return Ok(None);
-            }
-        }
-        let kinds = "all,secrets,configmaps,leases,roles,rolebindings,clusterroles,clusterrolebindings,mutatingwebhookconfigurations,validatingadmissionpolicies,validatingadmissionpolicybindings,serviceaccounts,poddisruptionbudgets";
-        let labelled = stage.cluster.list(
-            kinds,
-            "",
-            &format!("app.kubernetes.io/instance={}", stage.release),
-        )?;
+                .list(made, "", "app.kubernetes.io/managed-by=divvy")?,
+        );
         let slices = stage.cluster.list("resourceslices", "", "")?;
-        let ours = slices
-            .iter()
-            .filter(|slice| slice["spec"]["driver"] == "gpu.divvy.dev")
-            .count();
-        Ok((labelled.is_empty() && ours == 0).then_some(()))
-    })?;
+        let ours = |slice: &Value| slice["spec"]["driver"] == "gpu.divvy.dev";
+        found.extend(slices.into_iter().filter(ours));
+        let called = |one: &Value| format!("{} {}", one["kind"], one["metadata"]["name"]);
+        *left.borrow_mut() = found.iter().map(called).collect();
+        Ok(found.is_empty().then_some(()))
+    });
+    gone.with_context(|| left.borrow().join(", "))?;
     Ok(Came::Held(Value::Null))
 }

@@ -171,6 +171,9 @@ fn guarded(stage: &Stage) -> Result<Came> {
         "/var/run/cdi",
         "/",
         "/data/../run/divvy",
+        "/run/",
+        "/var/./lib/divvy",
+        "//run/divvy",
     ] {
         refused(&path(hostile), "hostPath")?;
     }
@@ -183,12 +186,68 @@ fn guarded(stage: &Stage) -> Result<Came> {
     pod["spec"]["containers"][0]["env"] =
         json!([{ "name": "NVIDIA_VISIBLE_DEVICES", "value": "all" }]);
     refused(&pod, "NVIDIA_VISIBLE_DEVICES")?;
+    let mut pod = claimed();
+    pod["spec"]["volumes"] = json!([{ "name": "v", "emptyDir": {} }]);
+    pod["spec"]["containers"][0]["volumeMounts"] =
+        json!([{ "name": "v", "mountPath": "/var/run/nvidia-container-devices/all" }]);
+    refused(&pod, "nvidia-container-devices")?;
+    later(stage)?;
     // A claim that somebody wrote, which the webhook does not look at.
     let mut own = stage.pod("guarded", &json!({}), &json!({}), &json!({}));
     own["spec"]["resourceClaims"] = json!([{ "name": "mine", "resourceClaimName": "mine" }]);
     own["spec"]["containers"][0]["securityContext"] = json!({ "privileged": true });
     refused(&own, "privileged")?;
     Ok(Came::Held(Value::Null))
+}
+
+/// What comes to a pod that is there already.
+fn later(stage: &Stage) -> Result<()> {
+    let pod = stage.pod(
+        "later",
+        &json!({ FRACTION: "0.500" }),
+        &json!({}),
+        &json!({}),
+    );
+    stage.parked(&pod)?;
+    let patch = json!({ "spec": { "ephemeralContainers": [
+        { "name": "look", "image": "x", "securityContext": { "privileged": true } },
+    ] } });
+    let words = [
+        "patch",
+        "pod",
+        "later",
+        "-n",
+        &stage.pods,
+        "--subresource=ephemeralcontainers",
+    ];
+    let patch = patch.to_string();
+    let answer = stage
+        .cluster
+        .call(&[&words[..], &["-p", &patch]].concat(), "")?;
+    ensure!(
+        !answer.done && answer.stderr.contains("privileged"),
+        "an ephemeral container: {}",
+        answer.stderr
+    );
+    // One that was there before its namespace was served is let end: its finalizers can go.
+    let mut before = stage.pod("before", &json!({}), &json!({}), &json!({}));
+    before["metadata"]["namespace"] = json!(stage.aside);
+    before["metadata"]["finalizers"] = json!(["divvy.dev/suite"]);
+    before["spec"]["resourceClaims"] = json!([{ "name": "mine", "resourceClaimName": "mine" }]);
+    before["spec"]["containers"][0]["securityContext"] = json!({ "privileged": true });
+    stage.cluster.create(&before, false)?.object()?;
+    stage.namespace(&stage.aside, &json!({ "divvy.dev/inject": "enabled" }))?;
+    let freed = stage.cluster.patch(
+        "pod",
+        &stage.aside,
+        "before",
+        &json!({ "metadata": { "finalizers": null } }),
+    );
+    stage.namespace(&stage.aside, &json!({}))?;
+    freed?
+        .object()
+        .context("a pod of before cannot be changed any more")?;
+    stage.clear()
 }
 
 fn forged(stage: &Stage) -> Result<Came> {

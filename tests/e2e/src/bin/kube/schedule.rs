@@ -1,6 +1,7 @@
 //! Where the stock scheduler puts pods, from what the nodes publish.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
@@ -11,6 +12,8 @@ use crate::stage::Stage;
 
 const FRACTION: &str = "clearml-injector/fraction";
 const NODE: &str = "divvy.dev/suite-node";
+/// A pod that waits for so long does wait: the scheduler looks again within a second or two of something having become free.
+const GOES_ON: Duration = Duration::from_secs(4);
 
 /// What a pod was given: a device for each of its GPUs, or why it waits.
 #[derive(Clone, Debug)]
@@ -132,19 +135,19 @@ fn memory(stage: &Stage, name: &str, mib: u64, node: &str) -> Result<Given> {
     )
 }
 
-/// Waits until the scheduler has decided about a pod.
+/// Waits until the scheduler has decided about a pod. That it waits is believed when it goes on: what the case before had may not be free in
+/// the scheduler's own books yet, and then it looks again by itself.
 fn given(stage: &Stage, namespace: &str, name: &str) -> Result<Given> {
+    let mut waits_since = None;
     let decided = until(&format!("the scheduler has looked at {name}"), || {
         let pod = stage
             .cluster
             .get("pod", namespace, name)?
             .context("the pod is there")?;
-        let conditions = pod["status"]["conditions"]
-            .as_array()
-            .cloned()
-            .unwrap_or_default();
+        let conditions = pod["status"]["conditions"].as_array();
         let scheduled = conditions
             .into_iter()
+            .flatten()
             .find(|one| one["type"] == "PodScheduled");
         let Some(scheduled) = scheduled else {
             return Ok(None);
@@ -154,7 +157,10 @@ fn given(stage: &Stage, namespace: &str, name: &str) -> Result<Given> {
             Some("True") => Ok(Some(Ok(pod))),
             // Until its claim is made it waits for that alone.
             _ if why.contains("waiting for") || why.contains("not found") => Ok(None),
-            _ => Ok(Some(Err(why))),
+            _ => {
+                let since = waits_since.get_or_insert_with(Instant::now);
+                Ok((since.elapsed() > GOES_ON).then_some(Err(why)))
+            }
         }
     })?;
     let pod = match decided {
