@@ -59,9 +59,10 @@ impl Template {
         // Of a request for several devices only the last is compared with other requests' (`distinctAttribute` in 1.36), so
         // each part is a request. Who has a whole GPU shares it with nobody anyway.
         let mut requests = Vec::new();
+        let kind = Kind::of(gpus, inventory);
         for same in sizes.chunk_by(|one, other| one == other && *one == Size::Whole) {
             let name = format!("gpu-{}", requests.len());
-            requests.push(request(&name, same[0], same.len(), inventory)?);
+            requests.push(request(&name, same[0], same.len(), kind, inventory)?);
         }
         let mut devices = json!({ "requests": requests });
         if gpus.len() > 1 {
@@ -93,6 +94,7 @@ fn request(
     name: &str,
     size: Size,
     count: usize,
+    kind: Kind,
     inventory: &Inventory,
 ) -> Result<Value, NoTemplate> {
     match size {
@@ -116,28 +118,50 @@ fn request(
                 false => Ok(json!({ "name": name, "firstAvailable": alternatives })),
             }
         }
-        Size::Memory(mib) => by_memory(name, mib, inventory),
+        Size::Memory(mib) => by_memory(name, mib, kind, inventory),
+    }
+}
+
+/// What a request by memory may be served by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Either,
+    Parts,
+    Instances,
+}
+
+impl Kind {
+    /// One GPU is either. Of several all are of one kind, for a slice is held by the hardware or by the limiter and no node holds
+    /// a mixed claim: parts where they can serve every request, instances where they cannot.
+    pub(crate) fn of(gpus: &[Size], inventory: &Inventory) -> Self {
+        let largest = inventory.sizes.last().copied().unwrap_or_default();
+        let is_instance =
+            |size: &Size| matches!(size, Size::Memory(mib) if Bytes::mib(*mib) > largest);
+        let by_memory = |size: &Size| matches!(size, Size::Memory(_));
+        match gpus {
+            [] | [_] => Self::Either,
+            _ if gpus.iter().all(by_memory) && gpus.iter().any(is_instance) => Self::Instances,
+            _ => Self::Parts,
+        }
     }
 }
 
 /// The smallest MIG profile that has so much, then the larger ones, then a part of a shared GPU.
-fn by_memory(name: &str, mib: u64, inventory: &Inventory) -> Result<Value, NoTemplate> {
+fn by_memory(name: &str, mib: u64, kind: Kind, inventory: &Inventory) -> Result<Value, NoTemplate> {
     let asked = Bytes::mib(mib);
     // Those with media engines and the like are for who asks for them by name.
     let plain = inventory
         .profiles
         .iter()
-        .filter(|(profile, _)| profile.attribute() == Attribute::None)
+        .filter(|(profile, _)| kind != Kind::Parts && profile.attribute() == Attribute::None)
         .map(|(profile, memory)| (*memory, *profile));
     let most = plain.clone().map(|(memory, _)| memory);
     let most = most.chain(inventory.sizes.iter().copied()).max();
     let mut fitting: Vec<(Bytes, MigProfile)> =
         plain.filter(|(memory, _)| *memory >= asked).collect();
     fitting.sort_unstable();
-    let shared = inventory
-        .sizes
-        .last()
-        .is_some_and(|largest| *largest >= asked);
+    let largest = inventory.sizes.last();
+    let shared = kind != Kind::Instances && largest.is_some_and(|largest| *largest >= asked);
     let mut alternatives: Vec<Value> = fitting
         .into_iter()
         .take(MOST_ALTERNATIVES - usize::from(shared))
@@ -244,6 +268,39 @@ mod tests {
             .map(|one| one["name"].as_str().unwrap())
             .collect();
         assert_eq!(names, ["mig-2g-20gb", "mig-3g-40gb", "part"]);
+    }
+
+    #[test]
+    fn memory_of_several_gpus_is_parts_alone_or_instances_alone() {
+        let classes = |gpus: &[Size], inventory: &Inventory| {
+            let template = Template::of(gpus, inventory).unwrap();
+            let requests = template.spec["spec"]["devices"]["requests"].clone();
+            let alternatives = requests
+                .as_array()
+                .unwrap()
+                .iter()
+                .flat_map(|request| request["firstAvailable"].as_array().cloned())
+                .flatten();
+            let class = |one: Value| one["deviceClassName"].as_str().unwrap().to_owned();
+            alternatives.map(class).collect::<BTreeSet<_>>()
+        };
+        let [some, much] = [15 << 10, 30 << 10].map(Size::Memory);
+        let parts = BTreeSet::from([FRACTION_CLASS.to_owned()]);
+        assert_eq!(classes(&[some, much], &inventory()), parts);
+        let small = Inventory {
+            sizes: [Bytes::gib(24)].into(),
+            ..inventory()
+        };
+        let instances = ["mig-2g-20gb", "mig-3g-40gb"].map(|name| format!("{name}.{DRIVER}"));
+        assert_eq!(classes(&[some, much], &small), instances.into());
+        // The rest of such a claim is no instance.
+        assert_eq!(
+            Template::of(&[quarter(), much], &small),
+            Err(NoTemplate::TooMuch {
+                asked: 30 << 10,
+                most: Bytes::gib(24)
+            })
+        );
     }
 
     #[test]
