@@ -29,6 +29,7 @@ mod quantity;
 
 pub use change::{Step, steps};
 pub use class::classes;
+pub(crate) use device::least;
 pub use held::{Held, NoDevice, held, names};
 pub use inventory::inventory_of;
 pub use offer::{Carving, Gpu, Health, Offer, Withheld, gpus};

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use divvy_core::mig::{Placement, Profile};
+use divvy_core::units::Bytes;
 use k8s_openapi::api::resource::v1::{
     CapacityRequestPolicy, CapacityRequestPolicyRange, Device, DeviceAttribute, DeviceCapacity,
     DeviceTaint,
@@ -25,7 +26,7 @@ pub(super) fn fraction(gpu: &Gpu, name: &str, carving: Option<&Carving>) -> Devi
     let policy = CapacityRequestPolicy {
         default: Some(memory.clone()),
         valid_range: Some(CapacityRequestPolicyRange {
-            min: of_bytes(STEP),
+            min: of_bytes(least(gpu.memory)),
             max: Some(memory.clone()),
             step: Some(of_bytes(STEP)),
         }),
@@ -44,6 +45,14 @@ pub(super) fn fraction(gpu: &Gpu, name: &str, carving: Option<&Carving>) -> Devi
         }),
         ..of_gpu(gpu, name.to_owned(), FRACTION)
     }
+}
+
+/// The least part of a GPU with so much memory. A node gives every part at least a thousandth of the GPU's time (`Share`), so
+/// smaller parts would use the time up while the scheduler, which counts memory, still has room.
+pub fn least(memory: Bytes) -> Bytes {
+    // What is published is rounded down, by less than a step.
+    let all = memory.saturating_add(STEP);
+    Bytes::new(all.get().div_ceil(1000)).round_up(STEP)
 }
 
 /// A GPU that goes whole alone. It has no capacity by the name of memory: a claim for a part of one asks for that, and what a

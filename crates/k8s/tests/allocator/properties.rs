@@ -14,7 +14,7 @@ use crate::model::{Cluster, Given};
 #[derive(Clone, Debug)]
 enum Event {
     Fraction(u8, usize),
-    Memory(u16),
+    Memory(u16, usize),
     Whole(u8),
     Plain(u8),
     /// A profile of those that are there, by number.
@@ -26,7 +26,7 @@ enum Event {
 fn event() -> impl Strategy<Value = Event> {
     prop_oneof![
         4 => (1..8_u8, 1..4_usize).prop_map(|(eighths, count)| Event::Fraction(eighths, count)),
-        4 => (1..60_000_u16).prop_map(Event::Memory),
+        4 => (1..60_000_u16, 1..4_usize).prop_map(|(mib, count)| Event::Memory(mib, count)),
         1 => (1..3_u8).prop_map(Event::Whole),
         1 => (1..3_u8).prop_map(Event::Plain),
         6 => (any::<usize>(), 1..3_u8).prop_map(|(at, count)| Event::Mig(at, count)),
@@ -160,10 +160,12 @@ fn is_sound(gpus: &[Gpu], cluster: &Cluster) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// Different GPUs for what one pod asked for.
+/// Different GPUs for what one pod asked for, and instances or none: a node holds no other claim.
 fn is_apart(gpus: &[Gpu], given: &[Given]) -> Result<(), TestCaseError> {
     let loads = loads(gpus, given);
     prop_assert_eq!(loads.len(), given.len(), "{:?}", given);
+    let cut = loads.values().filter(|load| !load.instances.is_empty());
+    prop_assert!([0, loads.len()].contains(&cut.count()), "{:?}", given);
     Ok(())
 }
 
@@ -215,7 +217,7 @@ proptest! {
             let fraction = |eighths: u8| part(&format!("0.{:03}", u16::from(eighths) * 125));
             let sizes = match event {
                 Event::Fraction(eighths, count) => vec![fraction(*eighths); *count],
-                Event::Memory(mib) => vec![Size::Memory(u64::from(*mib))],
+                Event::Memory(mib, count) => vec![Size::Memory(u64::from(*mib)); *count],
                 Event::Whole(count) => vec![Size::Whole; usize::from(*count)],
                 Event::Several(all) => {
                     let size = |eighths: &u8| match eighths {

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use divvy_core::mig::{Layout, Placement, models};
 use divvy_core::units::Bytes;
+use divvy_core::{JobId, Mode, QueueName, Snapshot, exact, snapshot};
 use divvy_k8s::role::Role;
 use divvy_k8s::slices::{
     Carving, Gpu, Health, Held, NoDevice, Offer, Taints, Withheld, bytes, held, inventory_of,
@@ -111,6 +112,41 @@ fn what_sixteen_gpus_of_any_kind_are_keeps_within_what_slices_may_hold() {
     check(&slices);
     assert_eq!(slices.len(), 3);
     assert_eq!(slices[0].spec.devices.as_ref().unwrap().len(), 128);
+}
+
+#[test]
+fn a_node_holds_as_many_of_the_smallest_parts_as_the_scheduler_gives_out() {
+    // The most that is published as so much: memory is in whole steps there.
+    for published in [Bytes::mib(2004), Bytes::mib(82_000)] {
+        let device = &pool_of(&[gpu(0, published, Offer::Parts(None))]).devices[0];
+        let memory = &device.capacity.as_ref().unwrap()["memory"];
+        let policy = memory.request_policy.as_ref().unwrap();
+        let least = bytes(&policy.valid_range.as_ref().unwrap().min).unwrap();
+        let there = exact::Device::Part {
+            gpu: "GPU-00000000-0000-4000-8000-000000000000".parse().unwrap(),
+            memory: least,
+        };
+        let mut node = Snapshot {
+            gpus: vec![divvy_core::Gpu {
+                uuid: there.gpu().clone(),
+                index: 0,
+                model: String::new(),
+                mode: Mode::Shared,
+                total: Bytes::new(published.get() + (2 << 20) - 1),
+                reserved: Bytes::ZERO,
+                foreign: Bytes::ZERO,
+                mig: None,
+            }],
+            ..Snapshot::default()
+        };
+        for job in 1..=published.get() / least.get() {
+            let placed = exact::place_exactly(&node, std::slice::from_ref(&there));
+            let placed = placed.unwrap_or_else(|why| panic!("part {job} of {least}: {why}"));
+            let queue = QueueName::default_queue();
+            node.held
+                .push(snapshot::Held::new(JobId(job), queue, placed.grants));
+        }
+    }
 }
 
 #[test]
