@@ -379,6 +379,56 @@ fn a_pod_that_admission_refuses_ends_its_task_with_the_reason_and_a_full_quota_d
 }
 
 #[test]
+fn a_task_that_does_not_fit_into_a_secret_fails_with_the_reason() {
+    let scene = Scene::new(VALUES);
+    let script = "x".repeat(1 << 20);
+    let large = json!({ "container": { "setup_shell_script": script } });
+    let task = scene.stub.enqueued("half", "large", large);
+    let _glue = scene.glue();
+    scene.becomes(&task, "failed");
+    let said = scene.said(&task, "status_reason");
+    assert!(said.contains("Too long"), "{said}");
+    scene.is_clean();
+}
+
+#[test]
+fn what_is_refused_for_one_task_holds_up_no_other() {
+    let scene = Scene::new(VALUES);
+    let bad = scene.stub.enqueued("half", "bad", json!({}));
+    let of_bad = format!("secrets/clearml-id-{bad}");
+    scene.api.fail("PATCH", &of_bad, 403, usize::MAX);
+    let _glue = scene.glue();
+    // One as it is claimed, the others in looks at it.
+    until("it is refused at each look", || {
+        let calls = scene.api.look(|view| {
+            let calls = view.calls().iter();
+            let of_bad = calls.filter(|call| call.method == "PATCH" && call.path.contains(&of_bad));
+            of_bad.count()
+        });
+        (calls > 2).then_some(())
+    });
+    for queue in ["half", "whole"] {
+        let good = scene.stub.enqueued(queue, "good", json!({}));
+        scene.becomes(&good, "completed");
+    }
+    assert_eq!(scene.status(&bad), "queued");
+}
+
+#[test]
+fn a_queue_that_is_deleted_holds_up_no_other() {
+    let scene = Scene::new(VALUES);
+    let first = scene.stub.enqueued("whole", "first", json!({}));
+    let _glue = scene.glue();
+    scene.becomes(&first, "completed");
+    scene.must(
+        "queues.delete",
+        json!({ "queue": scene.stub.queue("half"), "force": true }),
+    );
+    let next = scene.stub.enqueued("whole", "next", json!({}));
+    scene.becomes(&next, "completed");
+}
+
+#[test]
 fn a_task_whose_queue_is_served_no_more_goes_back_to_its_front() {
     let scene = Scene::new(VALUES);
     let (task, next) = (

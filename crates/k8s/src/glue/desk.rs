@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use divvy_clearml::frontend::gate::Gate;
 use divvy_clearml::frontend::watch::{Step as Verdict, Watcher, is_stopping};
-use divvy_clearml::server::{QueueFacts, ServerError, Status, Task};
+use divvy_clearml::server::{QueueFacts, ServerError, Status, Subcode, Task};
 use tokio::task::JoinHandle;
 
 use super::hand::Hand;
@@ -23,6 +23,12 @@ use super::sight::{State, sight};
 /// Tasks of a queue that one look asks for, beyond those that are known.
 const HEAD: usize = 64;
 
+/// What went wrong, in words, by the id of the task or queue that it was with.
+type Troubles = BTreeMap<String, String>;
+
+/// What a trouble is of that is no one task's or queue's.
+const EVERYTHING: &str = "";
+
 /// Between two looks while one thing follows another.
 const BREATH: Duration = Duration::from_millis(20);
 
@@ -31,8 +37,8 @@ pub struct Desk {
     gate: Gate,
     started: Instant,
     tasks: BTreeMap<String, Memory>,
-    /// The last trouble, so that each is said once.
-    trouble: Option<String>,
+    /// Those of the last look, so that each is said once.
+    troubles: Troubles,
 }
 
 /// What is known of a task beyond what can be seen; nothing of it has to be.
@@ -63,6 +69,19 @@ enum Trouble {
     Cluster(#[from] kube::Error),
 }
 
+impl Trouble {
+    /// Whether it is what somebody said to this one call; otherwise the next would have no answer either.
+    fn is_answer(&self) -> bool {
+        match self {
+            Self::Server(error) => !matches!(
+                error,
+                ServerError::Unreachable { .. } | ServerError::NotClearml { .. }
+            ),
+            Self::Cluster(error) => matches!(error, kube::Error::Api(_)),
+        }
+    }
+}
+
 impl Desk {
     pub fn new(hand: Rc<Hand>, gate: Gate) -> Self {
         Self {
@@ -70,7 +89,7 @@ impl Desk {
             gate,
             started: Instant::now(),
             tasks: BTreeMap::new(),
-            trouble: None,
+            troubles: Troubles::new(),
         }
     }
 
@@ -78,18 +97,10 @@ impl Desk {
     pub async fn serve(&mut self) {
         loop {
             let is_more = match self.look().await {
-                Ok(is_more) => {
-                    if self.trouble.take().is_some() {
-                        tracing::info!("server and cluster answer again");
-                    }
-                    is_more
-                }
+                Ok(is_more) => is_more,
                 Err(trouble) => {
-                    let text = trouble.to_string();
-                    if self.trouble.as_ref() != Some(&text) {
-                        tracing::warn!(error = text, "trying again with each look");
-                        self.trouble = Some(text);
-                    }
+                    let text = self.said(EVERYTHING, &trouble);
+                    self.troubles.insert(EVERYTHING.to_owned(), text);
                     false
                 }
             };
@@ -117,23 +128,68 @@ impl Desk {
             .map(|task| (task.id.clone(), task))
             .collect();
         let mut heads = BTreeMap::new();
+        let mut troubles = Troubles::new();
         for served in &hand.queues {
-            heads.insert(
-                served.id.clone(),
-                hand.server.head(&served.id, HEAD + ids.len()).await?,
-            );
+            let head = hand.server.head(&served.id, HEAD + ids.len()).await;
+            let is_gone = |error: &ServerError| error.refusal() == Some(Subcode::NoQueue);
+            // A queue that was deleted holds nothing any more.
+            let gone = head.as_ref().is_err_and(is_gone);
+            let head = self.taken(&mut troubles, &served.id, head.map_err(Trouble::from))?;
+            let head = head.or_else(|| gone.then(QueueFacts::default));
+            heads.extend(head.map(|head| (served.id.clone(), head)));
         }
         let mut is_more = false;
         for (id, found) in &found {
+            let queue = &found.record.queue_id;
+            if hand.served(queue).is_some() && !heads.contains_key(queue) {
+                // Whether it is still in its queue cannot be said.
+                continue;
+            }
             let facts = self.facts(found, tasks.get(id), &heads).await;
-            is_more |= self.step(found, &facts, tasks.get(id)).await?;
+            let done = self.step(found, &facts, tasks.get(id)).await;
+            is_more |= self.taken(&mut troubles, id, done)?.unwrap_or_default();
         }
         for served in &hand.queues {
             if let Some(head) = heads.get(&served.id) {
-                is_more |= self.claim(served, head, &found).await?;
+                let done = self.claim(served, head, &found).await;
+                let done = self.taken(&mut troubles, &served.id, done)?;
+                is_more |= done.unwrap_or_default();
             }
         }
+        if self.troubles.contains_key(EVERYTHING) {
+            tracing::info!("server and cluster answer again");
+        }
+        self.troubles = troubles;
         Ok(is_more)
+    }
+
+    /// What came of a task's or a queue's turn; nothing where just that was refused, and the others' turns go on.
+    ///
+    /// # Errors
+    /// Nobody answers, whoever's turn it is.
+    fn taken<T>(
+        &self,
+        troubles: &mut Troubles,
+        of: &str,
+        done: Result<T, Trouble>,
+    ) -> Result<Option<T>, Trouble> {
+        match done {
+            Ok(done) => Ok(Some(done)),
+            Err(trouble) if trouble.is_answer() => {
+                troubles.insert(of.to_owned(), self.said(of, &trouble));
+                Ok(None)
+            }
+            Err(trouble) => Err(trouble),
+        }
+    }
+
+    /// A trouble in words, which are logged unless the last look had the same.
+    fn said(&self, of: &str, trouble: &Trouble) -> String {
+        let text = trouble.to_string();
+        if self.troubles.get(of) != Some(&text) {
+            tracing::warn!(of, error = text, "trying again with each look");
+        }
+        text
     }
 
     async fn facts(

@@ -113,26 +113,31 @@ impl Objects {
             .map(drop)
     }
 
-    /// Puts what the pod is to read into its Secret, which is made anew where somebody has removed it.
+    /// Puts what the pod is to read into its Secret, which is made anew where somebody has removed it. [`Made::Never`]: it is
+    /// nothing that a Secret takes, as more than 1 MiB is (`MaxSecretSize`, core/v1).
     pub async fn fill(
         &self,
         record: &Record,
         data: BTreeMap<String, String>,
-    ) -> Result<(), kube::Error> {
+    ) -> Result<Made, kube::Error> {
         self.make_record(record).await?;
         let data: BTreeMap<String, ByteString> = data
             .into_iter()
             .map(|(key, text)| (key, ByteString(text.into_bytes())))
             .collect();
         let patch = json!({ "data": data });
-        self.secrets
-            .patch(
-                &name(&record.task),
-                &PatchParams::default(),
-                &Patch::Merge(patch),
-            )
+        let (name, params) = (name(&record.task), PatchParams::default());
+        match self
+            .secrets
+            .patch(&name, &params, &Patch::Merge(patch))
             .await
-            .map(drop)
+        {
+            Ok(_) => Ok(Made::Made),
+            Err(kube::Error::Api(status)) if matches!(status.code, 400 | 413 | 422) => {
+                Ok(Made::Never(status.message))
+            }
+            Err(error) => Err(error),
+        }
     }
 
     pub async fn remove_record(&self, task: &str) -> Result<(), kube::Error> {
@@ -226,6 +231,8 @@ fn judged(error: &kube::Error) -> Made {
     let refused = REFUSALS.iter().any(|part| message.contains(part));
     match status.code {
         _ if passes => Made::Later(message),
+        // Of whoever was asked, not of the pod: a webhook's answer of such a code is called a denial as well.
+        429 | 500..=599 => Made::Later(message),
         400 | 413 | 422 => Made::Never(message),
         _ if refused => Made::Never(message),
         _ => Made::Later(message),
@@ -266,6 +273,14 @@ mod tests {
             (404, "namespaces \"a\" not found"),
             (429, "too many requests"),
             (500, "Internal error occurred: failed calling webhook"),
+            (
+                500,
+                "admission webhook \"inject.gpu.divvy.dev\" denied the request: the claim template could not be made",
+            ),
+            (
+                429,
+                "admission webhook \"x\" denied the request: too many requests",
+            ),
         ] {
             assert!(
                 matches!(answered(code, message), Made::Later(_)),

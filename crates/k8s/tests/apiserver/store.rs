@@ -189,6 +189,7 @@ impl Store {
             }
             _ => {}
         }
+        fits(&object)?;
         match dry {
             true => Ok(object),
             false => Ok(self.put(key, object)),
@@ -249,6 +250,7 @@ impl Store {
             }
         }
         object["metadata"]["resourceVersion"] = before["metadata"]["resourceVersion"].clone();
+        fits(&object)?;
         if dry || object == before {
             return Ok(object);
         }
@@ -440,6 +442,21 @@ fn clear_version(object: &mut Value) {
     if let Some(metadata) = object["metadata"].as_object_mut() {
         metadata.remove("resourceVersion");
     }
+}
+
+/// A Secret has 1 MiB at most (`MaxSecretSize`, core/v1).
+fn fits(object: &Value) -> Result<(), Fail> {
+    let values = object["data"].as_object().into_iter().flatten();
+    // Four letters of base64 are three bytes.
+    let bytes: usize = values
+        .map(|(_, value)| value.as_str().map_or(0, str::len) / 4 * 3)
+        .sum();
+    if object["kind"] == "Secret" && bytes > 1 << 20 {
+        return Err(Fail::invalid(
+            "Secret is invalid: data: Too long: may not be more than 1048576 bytes".into(),
+        ));
+    }
+    Ok(())
 }
 
 fn merge_by_name(object: &mut Value, patch: &Value) {

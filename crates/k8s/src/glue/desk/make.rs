@@ -10,7 +10,6 @@ use crate::glue::hand::Served;
 use crate::glue::objects::Made;
 use crate::glue::pod::{self, Asked, arguments, secret_data};
 use crate::glue::record::{Record, name};
-use crate::glue::values::Wrong;
 
 impl Desk {
     /// Makes a task's pod, behind the Secret that it reads.
@@ -24,7 +23,7 @@ impl Desk {
         };
         let made = match self.dress(record, served, &task).await? {
             Ok(pod) => hand.objects.make_pod(&pod).await,
-            Err(wrong) => Made::Never(wrong.to_string()),
+            Err(why) => Made::Never(why),
         };
         match made {
             Made::Made => {
@@ -55,13 +54,13 @@ impl Desk {
         }
     }
 
-    /// The pod of a task; its Secret is there when this returns.
+    /// The pod of a task, and its Secret is there; or why there can be none.
     async fn dress(
         &self,
         record: &Record,
         served: &Served,
         task: &Task,
-    ) -> Result<Result<Pod, Wrong>, Trouble> {
+    ) -> Result<Result<Pod, String>, Trouble> {
         let (hand, setup) = (&self.hand, &self.hand.setup);
         let wants = task.container.clone().unwrap_or_default();
         let own = wants
@@ -88,16 +87,14 @@ impl Desk {
         };
         let pod = match pod::pod(&hand.manifest, &hand.values.layers(&served.queue), &asked) {
             Ok(pod) => pod,
-            Err(wrong) => return Ok(Err(wrong)),
+            Err(wrong) => return Ok(Err(wrong.to_string())),
         };
         let script = hand.script(&record.task, wants.setup_shell_script.as_deref());
         let token = hand.token.as_ref().map(|token| token.expose());
-        hand.objects
-            .fill(
-                record,
-                secret_data(script, hand.config.clone(), token, &files),
-            )
-            .await?;
+        let data = secret_data(script, hand.config.clone(), token, &files);
+        if let Made::Never(why) = hand.objects.fill(record, data).await? {
+            return Ok(Err(format!("what it is to read: {why}")));
+        }
         let image = pod
             .spec
             .as_ref()
