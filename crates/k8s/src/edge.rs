@@ -125,7 +125,8 @@ pub fn of_kube(error: kube::Error, what: &str) -> Error {
             "try again; the API server's log says more",
         ),
     };
-    let refused_by_webhook = status.message.contains("admission webhook");
+    // One that could not decide is to be asked again.
+    let refused_by_webhook = status.code < 500 && status.message.contains("admission webhook");
     let code = match refused_by_webhook {
         true => ErrorCode::Usage,
         false => code,
@@ -261,6 +262,12 @@ mod tests {
             "Forbidden",
             "admission webhook \"x\" denied the request: 0.3",
         );
+        let later = answered(
+            503,
+            "ServiceUnavailable",
+            "admission webhook \"x\" denied the request: no node offers parts of GPUs yet",
+        );
+        assert_eq!(later.code.exit_code(), 1, "it may be taken later");
         assert_eq!(
             denied.code.exit_code(),
             2,

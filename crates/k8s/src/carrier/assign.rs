@@ -4,7 +4,8 @@
 //!   a pod     gated ── Assign ──► in a share's list ── Lift ──► the scheduler's ──► over, or gone ── Drop ──► out of the list
 //!   a GPU     nobody's ── Carry ──► a carrier waits ──► the share names it ──► empty for a while ── Drain ──► Delete
 //! ```
-//! Steps are to be taken in their order, and none after one that failed: then it is looked again. Each can be taken twice. An
+//! Steps are to be taken in their order; after one that failed, none for the same pod or of the same share ([`Failed`]), and it
+//! is looked again. Each can be taken twice. An
 //! assignment is written before its gate is lifted, so a pod that runs always has one; a share is drained before its carrier
 //! is deleted, so nobody is assigned to a GPU that is being given back. Writes to a share are for the version that was looked
 //! at. Memory is not given out again before the node has let go of it.
@@ -103,6 +104,56 @@ pub enum Step {
     Delete { carrier: String },
     /// Deletes the record of a GPU whose node is gone.
     Forget { share: String },
+}
+
+/// What must not be done any more of steps one of which failed: what it was done for, and what counted on it.
+#[derive(Clone, Debug, Default)]
+pub struct Failed {
+    shares: BTreeSet<String>,
+    pods: BTreeSet<String>,
+}
+
+impl Failed {
+    pub fn add(&mut self, step: &Step) {
+        self.shares.extend(step.share().map(str::to_owned));
+        self.pods.extend(step.pod().map(str::to_owned));
+    }
+
+    /// Whether a step must not be taken; then it has failed too.
+    pub fn stops(&mut self, step: &Step) -> bool {
+        let stops = step
+            .share()
+            .is_some_and(|share| self.shares.contains(share))
+            || step.pod().is_some_and(|pod| self.pods.contains(pod));
+        if stops {
+            self.add(step);
+        }
+        stops
+    }
+}
+
+impl Step {
+    /// The record that it writes.
+    fn share(&self) -> Option<&str> {
+        match self {
+            Self::Drop { share, .. }
+            | Self::Assign { share, .. }
+            | Self::Drain { share, .. }
+            | Self::Forget { share } => Some(share),
+            Self::Lift { .. } | Self::Carry { .. } | Self::Delete { .. } => None,
+        }
+    }
+
+    /// The uid of the pod that it is for.
+    fn pod(&self) -> Option<&str> {
+        match self {
+            Self::Drop { uid, .. } => Some(uid),
+            Self::Assign { seeker, .. }
+            | Self::Lift { seeker, .. }
+            | Self::Carry { seeker, .. } => Some(&seeker.uid),
+            Self::Drain { .. } | Self::Delete { .. } | Self::Forget { .. } => None,
+        }
+    }
 }
 
 impl Share {

@@ -16,7 +16,7 @@ use serde_json::json;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-use super::assign::{Step, is_empty, plan};
+use super::assign::{Failed, Step, is_empty, plan};
 use super::pod::{CARRIER, carrier, lifted};
 use super::share::{Assignment, GpuShare};
 use super::world::world;
@@ -25,7 +25,7 @@ use crate::cluster;
 
 /// At least so often it is looked, as time passes without events: a fraction of what an empty GPU lingers.
 const TICK: Duration = Duration::from_secs(10);
-/// After a step that failed: what was looked at is old, and the news is on its way.
+/// After a step that failed; longer each time.
 const AGAIN: Duration = Duration::from_millis(200);
 
 /// What cannot be done, and is tried again.
@@ -89,6 +89,7 @@ async fn run(client: Client, image: String) {
     };
     sight.ready().await;
     let mut empty_since = BTreeMap::new();
+    let mut pause = AGAIN;
     loop {
         let now = Timestamp::now();
         let seen = world(
@@ -109,17 +110,21 @@ async fn run(client: Client, image: String) {
             })
             .collect();
         let steps = plan(&seen, &empty_since, now);
-        match take(&client, &sight, &steps, &image).await {
-            Ok(()) => {
-                tokio::select! {
-                    () = sight.changed.notified() => {}
-                    () = tokio::time::sleep(TICK) => {}
-                }
+        let wait = match take(&client, &sight, &steps, &image).await {
+            true => {
+                pause = AGAIN;
+                TICK
             }
-            Err(error) => {
-                tracing::info!("{error}; looking again");
+            false => {
+                // What was looked at is old, and the news is on its way; or it is refused for good.
                 tokio::time::sleep(AGAIN).await;
+                pause = (pause * 2).min(TICK);
+                pause
             }
+        };
+        tokio::select! {
+            () = sight.changed.notified() => {}
+            () = tokio::time::sleep(wait) => {}
         }
     }
 }
@@ -175,66 +180,86 @@ where
     store
 }
 
-/// Takes the steps in their order, up to the first that fails.
-async fn take(client: &Client, sight: &Sight, steps: &[Step], image: &str) -> Result<(), Failure> {
+/// Takes the steps in their order, but for those that one that failed stops; whether none failed.
+async fn take(client: &Client, sight: &Sight, steps: &[Step], image: &str) -> bool {
     // A share that was written here is newer than the one that was looked at.
-    let mut written: BTreeMap<String, GpuShare> = BTreeMap::new();
+    let mut written = BTreeMap::new();
+    let mut failed = Failed::default();
+    let mut whole = true;
     for step in steps {
+        if failed.stops(step) {
+            continue;
+        }
         tracing::info!("{step}");
-        match step {
-            Step::Drop { share, uid } => {
-                write(client, sight, &mut written, share, |spec| {
-                    spec.assignments.retain(|one| one.uid != *uid);
-                })
+        if let Err(error) = do_it(client, sight, &mut written, step, image).await {
+            tracing::info!("{error}; looking again");
+            failed.add(step);
+            whole = false;
+        }
+    }
+    whole
+}
+
+async fn do_it(
+    client: &Client,
+    sight: &Sight,
+    written: &mut BTreeMap<String, GpuShare>,
+    step: &Step,
+    image: &str,
+) -> Result<(), Failure> {
+    match step {
+        Step::Drop { share, uid } => {
+            write(client, sight, written, share, |spec| {
+                spec.assignments.retain(|one| one.uid != *uid);
+            })
+            .await?;
+        }
+        Step::Assign { share, seeker } => {
+            let assignment = Assignment {
+                uid: seeker.uid.clone(),
+                namespace: seeker.namespace.clone(),
+                name: seeker.name.clone(),
+                units: i64::from(seeker.units),
+            };
+            write(client, sight, written, share, |spec| {
+                spec.assignments.push(assignment)
+            })
+            .await?;
+        }
+        Step::Drain { share, draining } => {
+            write(client, sight, written, share, |spec| {
+                spec.draining = *draining
+            })
+            .await?;
+        }
+        Step::Lift { seeker, node } => lift(client, &*sight.pod(&seeker.uid)?, node).await?,
+        Step::Carry { name, seeker } => {
+            let pod = sight.pod(&seeker.uid)?;
+            if let Some(spec) = &pod.spec {
+                make(
+                    client,
+                    name,
+                    serde_json::from_value(carrier(name, spec, image)).ok(),
+                )
                 .await?;
             }
-            Step::Assign { share, seeker } => {
-                let assignment = Assignment {
-                    uid: seeker.uid.clone(),
-                    namespace: seeker.namespace.clone(),
-                    name: seeker.name.clone(),
-                    units: i64::from(seeker.units),
-                };
-                write(client, sight, &mut written, share, |spec| {
-                    spec.assignments.push(assignment)
-                })
-                .await?;
-            }
-            Step::Drain { share, draining } => {
-                write(client, sight, &mut written, share, |spec| {
-                    spec.draining = *draining
-                })
-                .await?;
-            }
-            Step::Lift { seeker, node } => lift(client, &*sight.pod(&seeker.uid)?, node).await?,
-            Step::Carry { name, seeker } => {
-                let pod = sight.pod(&seeker.uid)?;
-                if let Some(spec) = &pod.spec {
-                    make(
-                        client,
-                        name,
-                        serde_json::from_value(carrier(name, spec, image)).ok(),
-                    )
-                    .await?;
+        }
+        Step::Forget { share } => {
+            let shares = Api::<GpuShare>::namespaced(client.clone(), NAMESPACE);
+            match shares.delete(share, &DeleteParams::default()).await {
+                Err(error) if !cluster::is_missing(&error) => {
+                    return Err(failed(format!("cannot delete {share}"), error));
                 }
+                _ => {}
             }
-            Step::Forget { share } => {
-                let shares = Api::<GpuShare>::namespaced(client.clone(), NAMESPACE);
-                match shares.delete(share, &DeleteParams::default()).await {
-                    Err(error) if !cluster::is_missing(&error) => {
-                        return Err(failed(format!("cannot delete {share}"), error));
-                    }
-                    _ => {}
+        }
+        Step::Delete { carrier } => {
+            let pods = Api::<Pod>::namespaced(client.clone(), NAMESPACE);
+            match pods.delete(carrier, &DeleteParams::default()).await {
+                Err(error) if !cluster::is_missing(&error) => {
+                    return Err(failed(format!("cannot delete {carrier}"), error));
                 }
-            }
-            Step::Delete { carrier } => {
-                let pods = Api::<Pod>::namespaced(client.clone(), NAMESPACE);
-                match pods.delete(carrier, &DeleteParams::default()).await {
-                    Err(error) if !cluster::is_missing(&error) => {
-                        return Err(failed(format!("cannot delete {carrier}"), error));
-                    }
-                    _ => {}
-                }
+                _ => {}
             }
         }
     }

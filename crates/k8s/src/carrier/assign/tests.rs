@@ -225,6 +225,33 @@ fn who_took_another_seat_of_his_node_is_assigned_there() {
 }
 
 #[test]
+fn a_pod_for_which_a_step_fails_stops_nobody_else() {
+    let look = world(
+        vec![seeker("1", 4), seeker("2", 4)],
+        vec![share("gpu-1", "a", Some("c1"))],
+        vec![carrier("c1")],
+    );
+    let steps = now(&look);
+    let left = |failing: usize| -> usize {
+        let mut failed = Failed::default();
+        failed.add(&steps[failing]);
+        let rest = steps[failing + 1..].iter();
+        rest.filter(|step| !failed.stops(step)).count()
+    };
+    assert_eq!(steps.len(), 4, "{steps:?}");
+    assert_eq!(
+        left(1),
+        2,
+        "a gate that may not be lifted is its pod's alone"
+    );
+    assert_eq!(
+        left(0),
+        0,
+        "what comes after it in that record counted on it"
+    );
+}
+
+#[test]
 fn an_empty_gpu_is_kept_for_a_while_then_drained_then_given_back() {
     let look = |draining| {
         world(
@@ -293,6 +320,8 @@ struct Model {
     versions: BTreeMap<String, u64>,
     /// What each controller saw last, and what it has yet to do.
     controllers: [(BTreeMap<String, u64>, Vec<Step>); 2],
+    /// Which of their steps failed.
+    failed: [Failed; 2],
     empty_since: BTreeMap<String, Timestamp>,
     clock: i64,
     made: usize,
@@ -310,6 +339,7 @@ enum Event {
     Look(usize),
     Act(usize),
     Crash(usize),
+    Fail(usize),
     Later,
 }
 
@@ -326,6 +356,7 @@ fn event() -> impl Strategy<Value = Event> {
         5 => (0_usize..2).prop_map(Event::Look),
         9 => (0_usize..2).prop_map(Event::Act),
         1 => (0_usize..2).prop_map(Event::Crash),
+        2 => (0_usize..2).prop_map(Event::Fail),
         1 => Just(Event::Later),
     ]
 }
@@ -337,6 +368,7 @@ impl Model {
             versions: shares.iter().map(|share| (share.name.clone(), 0)).collect(),
             world: world(vec![], shares, vec![]),
             controllers: Default::default(),
+            failed: Default::default(),
             empty_since: BTreeMap::new(),
             clock: 0,
             made: 0,
@@ -377,6 +409,7 @@ impl Model {
             Event::Look(at) => self.look(*at),
             Event::Act(at) => self.act(*at),
             Event::Crash(at) => self.controllers[*at].1.clear(),
+            Event::Fail(at) => self.fail(*at),
             Event::Later => self.clock += 60,
         }
     }
@@ -468,16 +501,25 @@ impl Model {
             self.versions.clone(),
             plan(&self.world, &self.empty_since, now),
         );
+        self.failed[at] = Failed::default();
     }
 
-    /// Takes one step; one that fails is the last.
+    /// Takes one step, unless one that failed stops it.
     fn act(&mut self, at: usize) {
         if self.controllers[at].1.is_empty() {
             return;
         }
         let step = self.controllers[at].1.remove(0);
-        if !self.take(at, &step) {
-            self.controllers[at].1.clear();
+        if !self.failed[at].stops(&step) && !self.take(at, &step) {
+            self.failed[at].add(&step);
+        }
+    }
+
+    /// The same, when the API server has a hiccup.
+    fn fail(&mut self, at: usize) {
+        if !self.controllers[at].1.is_empty() {
+            let step = self.controllers[at].1.remove(0);
+            self.failed[at].add(&step);
         }
     }
 
