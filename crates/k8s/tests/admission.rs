@@ -327,6 +327,13 @@ fn a10_another_limit_in_a_template_is_another_label_and_a_label_of_its_authors_i
     assert_eq!(quarter, strip(&with(&job, "0.25")).unwrap().unwrap());
     let metadata = &quarter["spec"]["template"]["metadata"];
     assert_eq!(metadata["labels"]["clearml-injector/fraction"], "0.250");
+    // One part after two is not two.
+    let mut one = half.clone();
+    one["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"] =
+        json!({ "clear.ml/fraction-1": "0.5" });
+    let one = strip(&one).unwrap().unwrap();
+    let annotations = &one["spec"]["template"]["metadata"]["annotations"];
+    assert_eq!(annotations.get("gpu-fraction-num-devices"), None);
 
     let mut labelled = job.clone();
     labelled["spec"]["template"]["metadata"]["labels"] =
