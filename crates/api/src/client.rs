@@ -14,7 +14,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Full};
-use hyper::body::{Bytes, Incoming};
+use hyper::body::{Body as _, Bytes, Incoming};
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper::header::{ACCEPT, CONNECTION, CONTENT_TYPE, HOST, UPGRADE};
 use hyper::{Method, Request, Response, StatusCode};
@@ -26,6 +26,7 @@ use tokio::net::UnixStream;
 
 use crate::frame::PROTOCOL;
 use crate::route::LOG_FROM;
+use crate::v1::brief;
 use crate::v1::{
     Advice, Brief, Claim, Confirm, DockerArgs, Error, ErrorBody, ErrorCode, Event, Exec, Gpu,
     GpuChange, GpuChanged, HeldClaim, Job, List, MigGc, MigInstance, MigPlacement, MigPlanned,
@@ -62,6 +63,9 @@ pub struct Client {
     socket: PathBuf,
     idle: Mutex<Vec<SendRequest<Full<Bytes>>>>,
 }
+
+/// Room is made at once for so many bytes of an answer, and for what is beyond as it comes.
+const FORESEEN: usize = 64 << 20;
 
 /// An answer whose status said success, with the connection it came over.
 struct Answer {
@@ -191,14 +195,16 @@ impl Client {
             .await
     }
 
-    /// The same, of each job only what a table shows.
-    pub async fn jobs_briefly(&self, all: bool) -> Result<Vec<Brief<'static>>, Error> {
-        self.list(if all {
+    /// The same one by one, of each job only what a table shows.
+    pub async fn jobs_briefly(&self, all: bool, take: impl FnMut(Brief<'_>)) -> Result<(), Error> {
+        let path = if all {
             "/v1/jobs?brief=true&all=true"
         } else {
             "/v1/jobs?brief=true"
-        })
-        .await
+        };
+        let answer = self.get(path).await?;
+        let text = self.text(answer).await?;
+        brief::each(&text, take).map_err(|error| unexpected(&error))
     }
 
     /// The job that `reference` means: an id, a unique name, or `last`.
@@ -403,20 +409,22 @@ impl Client {
     }
 
     async fn items<T: DeserializeOwned>(&self, answer: Answer) -> Result<Vec<T>, Error> {
-        let Answer { response, sender } = answer;
-        let body = response
-            .into_body()
-            .collect()
-            .await
-            .map_err(|error| self.lost(&error))?
-            .to_bytes();
-        self.put_back(sender);
-        let list: List<T> = serde_json::from_slice(&body).map_err(|error| {
-            internal(format!(
-                "the daemon's answer is not what version 1 of its API says: {error}"
-            ))
-        })?;
+        let text = self.text(answer).await?;
+        let list: List<T> = serde_json::from_slice(&text).map_err(|error| unexpected(&error))?;
         Ok(list.items)
+    }
+
+    async fn text(&self, answer: Answer) -> Result<Vec<u8>, Error> {
+        let Answer { response, sender } = answer;
+        let mut body = response.into_body();
+        let length = usize::try_from(body.size_hint().lower()).unwrap_or(0);
+        let mut text = Vec::with_capacity(length.min(FORESEEN));
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|error| self.lost(&error))?;
+            text.extend_from_slice(frame.data_ref().map_or(&[], |data| data));
+        }
+        self.put_back(sender);
+        Ok(text)
     }
 
     async fn call(&self, method: Method, path: &str, body: Bytes) -> Result<Answer, Error> {
@@ -548,6 +556,12 @@ fn lost(socket: &Path, error: &hyper::Error) -> Error {
     );
     Error::new(ErrorCode::NoDaemon, message)
         .hint("its jobs keep running; start it again with `divvy daemon`")
+}
+
+fn unexpected(error: &serde_json::Error) -> Error {
+    internal(format!(
+        "the daemon's answer is not what version 1 of its API says: {error}"
+    ))
 }
 
 fn internal(message: String) -> Error {

@@ -98,8 +98,13 @@ fn candidate(value: impl Into<OsString>, about: String) -> CompletionCandidate {
 }
 
 fn known(all: bool) -> Vec<Job> {
-    let jobs = ask(async |client| client.jobs_briefly(all).await).unwrap_or_default();
-    jobs.into_iter().map(Job::from).collect()
+    let mut jobs = Vec::new();
+    let _ = ask(async |client| {
+        client
+            .jobs_briefly(all, |job| jobs.push(Job::from(job)))
+            .await
+    });
+    jobs
 }
 
 fn jobs() -> Vec<CompletionCandidate> {

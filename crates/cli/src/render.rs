@@ -19,8 +19,8 @@ mod usage;
 mod why;
 
 use divvy_api::v1::{
-    Advice, Brief, Event, Finding, Gpu, GpuChanged, Job, List, MigInstance, MigPlanned, Oom,
-    Project, Queue, Selftest, Usage, Why,
+    Advice, Event, Finding, Gpu, GpuChanged, Job, List, MigInstance, MigPlanned, Oom, Project,
+    Queue, Selftest, Usage, Why,
 };
 use jiff::Timestamp;
 use serde::Serialize;
@@ -30,7 +30,7 @@ pub use describe::describe;
 pub use doctor::findings;
 pub use events::{event_line, events};
 pub use gpus::{gpus, gpus_footer};
-pub use jobs::{briefs, jobs, redivided, resized, submitted};
+pub use jobs::{Rows, jobs, redivided, resized, submitted};
 pub use mig::{changed, instances, planned};
 pub use oom::oom;
 pub use projects::{entitled, projects};
@@ -70,14 +70,6 @@ impl Item for Job {
 
     fn name(&self) -> String {
         self.id.clone()
-    }
-}
-
-impl Item for Brief<'static> {
-    const KIND: &'static str = "JobList";
-
-    fn name(&self) -> String {
-        self.id.clone().into_owned()
     }
 }
 
@@ -191,6 +183,20 @@ impl Item for Selftest {
     }
 }
 
+impl Format {
+    /// How tables are drawn in it.
+    fn of(self, view: View) -> View {
+        match self {
+            Self::Wide => View {
+                wide: true,
+                width: None,
+                ..view
+            },
+            _ => view,
+        }
+    }
+}
+
 /// The items in the form asked for; `table` draws the two forms for people.
 ///
 /// # Errors
@@ -203,14 +209,7 @@ pub fn list<T: Item>(
 ) -> serde_json::Result<String> {
     Ok(match format {
         Format::Table => table(items, view),
-        Format::Wide => table(
-            items,
-            View {
-                wide: true,
-                width: None,
-                ..view
-            },
-        ),
+        Format::Wide => table(items, format.of(view)),
         Format::Json => serde_json::to_string_pretty(&List::new(T::KIND, items.to_vec()))? + "\n",
         Format::Ndjson => items
             .iter()

@@ -2,9 +2,11 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::fmt;
 
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
+use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::{Amount, Bypass, EndReason, Isolation, Job, JobState, Runner, Slice};
 
@@ -12,13 +14,17 @@ use super::{Amount, Bypass, EndReason, Isolation, Job, JobState, Runner, Slice};
 /// the words of a job, and read as one it is one, whose folders are not told. Of ten thousand jobs it is a third of the text.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Brief<'a> {
+    #[serde(borrow)]
     pub id: Cow<'a, str>,
+    #[serde(borrow)]
     pub name: Cow<'a, str>,
+    #[serde(borrow)]
     pub user: Cow<'a, str>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub project: Option<Cow<'a, str>>,
+    #[serde(borrow)]
     pub queue: Cow<'a, str>,
     pub state: JobState,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -26,6 +32,7 @@ pub struct Brief<'a> {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
     pub request: Amount,
+    #[serde(borrow)]
     pub compute: Cow<'a, str>,
     pub slices: Cow<'a, [Slice]>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -34,6 +41,7 @@ pub struct Brief<'a> {
     pub place: Option<u32>,
     pub command: Cow<'a, [String]>,
     /// Always empty: every job has one.
+    #[serde(borrow)]
     pub cwd: Cow<'a, str>,
     pub runner: Runner,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -44,6 +52,7 @@ pub struct Brief<'a> {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<Timestamp>,
     /// As `cwd`.
+    #[serde(borrow)]
     pub directory: Cow<'a, str>,
     #[serde(default, skip_serializing_if = "<[_]>::is_empty")]
     pub bypasses: Cow<'a, [Bypass]>,
@@ -52,6 +61,59 @@ pub struct Brief<'a> {
     /// Somebody else's, and the caller may not see what it runs.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub redacted: bool,
+}
+
+/// Reads the answer to `GET /v1/jobs?brief=true` job by job: all of them at once would take several times the room of the text.
+///
+/// # Errors
+/// When it is another answer.
+pub fn each<'a>(text: &'a [u8], take: impl FnMut(Brief<'a>)) -> serde_json::Result<()> {
+    serde_json::Deserializer::from_slice(text).deserialize_map(Envelope(take))
+}
+
+struct Envelope<F>(F);
+
+impl<'a, F: FnMut(Brief<'a>)> Visitor<'a> for Envelope<F> {
+    type Value = ();
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a list of jobs")
+    }
+
+    fn visit_map<A: MapAccess<'a>>(mut self, mut map: A) -> Result<(), A::Error> {
+        while let Some(key) = map.next_key::<Cow<'_, str>>()? {
+            match &*key {
+                "items" => map.next_value_seed(Items(&mut self.0))?,
+                _ => drop(map.next_value::<IgnoredAny>()?),
+            }
+        }
+        Ok(())
+    }
+}
+
+struct Items<'f, F>(&'f mut F);
+
+impl<'a, F: FnMut(Brief<'a>)> DeserializeSeed<'a> for Items<'_, F> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'a>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_seq(self)
+    }
+}
+
+impl<'a, F: FnMut(Brief<'a>)> Visitor<'a> for Items<'_, F> {
+    type Value = ();
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("jobs")
+    }
+
+    fn visit_seq<A: SeqAccess<'a>>(self, mut seq: A) -> Result<(), A::Error> {
+        while let Some(brief) = seq.next_element()? {
+            (self.0)(brief);
+        }
+        Ok(())
+    }
 }
 
 impl<'a> From<&'a Job> for Brief<'a> {
@@ -139,5 +201,34 @@ impl From<Brief<'_>> for Job {
             labels: BTreeMap::new(),
             claim: None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::v1::List;
+
+    #[test]
+    fn a_brief_job_is_read_as_a_job_and_a_job_as_a_brief_one() {
+        let brief = serde_json::json!({
+            "id": "7", "name": "a \"b\"", "user": "ana", "queue": "q", "state": "queued",
+            "request": {"kind": "share", "thousandths": 250}, "compute": "fair", "slices": [],
+            "command": ["true"], "cwd": "", "directory": "", "runner": "supervisor",
+            "submitted_at": "2026-01-02T03:04:05Z", "place": 3,
+        });
+        let job: Job = serde_json::from_value(brief.clone()).unwrap();
+        assert_eq!((job.name.as_str(), job.place), ("a \"b\"", Some(3)));
+        assert_eq!(serde_json::to_value(Brief::from(&job)).unwrap(), brief);
+        for jobs in [vec![], vec![job.clone()], vec![job.clone(), job]] {
+            let list = List::new("JobList", jobs);
+            let text = serde_json::to_string(&list).unwrap();
+            let mut names = Vec::new();
+            each(text.as_bytes(), |brief| names.push(Job::from(brief).name)).unwrap();
+            let expected: Vec<String> = list.items.into_iter().map(|job| job.name).collect();
+            assert_eq!(names, expected);
+        }
+        each(b"{\"items\":[{}]}", |_| {}).unwrap_err();
+        each(b"[]", |_| {}).unwrap_err();
     }
 }

@@ -1,9 +1,10 @@
 //! `ps`, and the line `submit` answers with.
 
-use divvy_api::v1::{Brief, Bypass, Job, JobState, Slice};
+use divvy_api::v1::{Bypass, Job, JobState, Slice};
 use jiff::Timestamp;
 
 use super::View;
+use crate::args::Format;
 use crate::table::{self, Column};
 use crate::text;
 
@@ -12,11 +13,35 @@ pub fn jobs(jobs: &[Job], view: View) -> String {
     drawn(jobs.iter().map(|job| row(job, view)).collect(), view)
 }
 
-/// The same of jobs of which no more is known.
-pub fn briefs(jobs: &[Brief<'_>], view: View) -> String {
-    // One by one: ten thousand jobs in full take much more room than their rows.
-    let rows = jobs.iter().map(|job| row(&Job::from(job.clone()), view));
-    drawn(rows.collect(), view)
+/// The same of jobs that come one by one, or their names: ten thousand jobs take much more room than their rows.
+pub struct Rows {
+    format: Format,
+    view: View,
+    rows: Vec<Vec<String>>,
+}
+
+impl Rows {
+    pub fn new(format: Format, view: View) -> Self {
+        Self {
+            format,
+            view: format.of(view),
+            rows: Vec::new(),
+        }
+    }
+
+    pub fn add(&mut self, job: &Job) {
+        self.rows.push(match self.format {
+            Format::Name => vec![job.id.clone()],
+            _ => row(job, self.view),
+        });
+    }
+
+    pub fn drawn(self) -> String {
+        match self.format {
+            Format::Name => self.rows.iter().map(|row| row.concat() + "\n").collect(),
+            _ => drawn(self.rows, self.view),
+        }
+    }
 }
 
 fn drawn(rows: Vec<Vec<String>>, view: View) -> String {

@@ -2,6 +2,8 @@
 
 use std::process::ExitCode;
 
+use divvy_api::v1::Job;
+
 use super::{Outcome, client, reference};
 use crate::args::{Format, Ps, ReadJob};
 use crate::output::{print, say, view};
@@ -15,9 +17,13 @@ pub async fn jobs(args: Ps) -> Outcome {
         print(render::list(&jobs, format, view(), render::jobs)?)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let jobs = client.jobs_briefly(args.all).await?;
-    print(render::list(&jobs, format, view(), render::briefs)?)?;
-    if jobs.is_empty() {
+    let mut rows = render::Rows::new(format, view());
+    client
+        .jobs_briefly(args.all, |job| rows.add(&Job::from(job)))
+        .await?;
+    let text = rows.drawn();
+    print(&text)?;
+    if text.is_empty() {
         say(if args.all {
             "there are no jobs yet"
         } else {
