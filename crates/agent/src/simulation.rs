@@ -177,7 +177,7 @@ fn whatever_fails_and_dies_no_job_is_lost_runs_twice_or_keeps_what_it_held() {
                 broken_now().insert(seed);
             }
             let done = seed + 1 - first;
-            if runs > RUNS && done % 500 == 0 {
+            if runs > RUNS && done.is_multiple_of(500) {
                 eprintln!("{done} of {runs} runs, {} broken", broken_now().len());
             }
         }
@@ -211,9 +211,12 @@ fn the_same_seed_tells_the_same_story() {
 #[test]
 fn claims_of_a_run_are_held_and_given_back() {
     let steps = "claim:0 round:0 round:0 claim:1 round:0 round:0 crash:7 claim:2 round:0 round:0";
-    let steps = steps.split_whitespace().map(|step| step.parse().expect("a step"));
+    let steps = steps
+        .split_whitespace()
+        .map(|step| step.parse().expect("a step"));
     let mut run = Run::new(1);
-    run.all(&steps.collect::<Vec<_>>()).expect("nothing is broken");
+    run.all(&steps.collect::<Vec<_>>())
+        .expect("nothing is broken");
     let events = crate::store::events_after(&run.home.database(), 0, 1000).expect("a journal");
     let told = |kind: &str, word: &str| {
         let mut events = events.iter();

@@ -172,10 +172,7 @@ async fn all_is_well(home: &Home, acknowledged: &BTreeMap<&'static str, String>,
         "{point}: {gpus:#?}"
     );
     for folder in fs::read_dir(home.path().join("jobs")).unwrap().flatten() {
-        assert!(
-            !has_spec(&folder.path()),
-            "{point}: {folder:?}"
-        );
+        assert!(!has_spec(&folder.path()), "{point}: {folder:?}");
     }
 }
 

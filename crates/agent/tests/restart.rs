@@ -67,9 +67,7 @@ async fn a_killed_daemon_finds_its_jobs_their_slices_and_its_queue_again() {
     // Ends while no daemon runs: the code is on disk, and the next daemon finds it.
     home.kill();
     fs::write(&gate, "").unwrap();
-    until("the job has ended", || {
-        home.recorded("3", "exit").is_some()
-    });
+    until("the job has ended", || home.recorded("3", "exit").is_some());
     home.start(&SEED);
     let client = home.client();
     let job = ended(&client, "3").await;

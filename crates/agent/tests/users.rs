@@ -84,10 +84,7 @@ fn a_program_runs_as_who_submitted_it_and_cannot_become_another() {
     assert_eq!((job.uid, job.user), (Some(ANA), ana));
     let folder = home.path().join("jobs").join(&job.id);
     let owner = |name: &str| fs::metadata(folder.join(name)).unwrap().uid();
-    assert_eq!(
-        (owner("log"), owner("record")),
-        (ANA, 0)
-    );
+    assert_eq!((owner("log"), owner("record")), (ANA, 0));
     assert_eq!(
         fs::metadata(folder.join("log")).unwrap().mode() & 0o777,
         0o600
