@@ -99,7 +99,7 @@ impl World {
             }
             At::Launched => {
                 supervisor.at = At::Spawned;
-                let program = Program::of(&dir, &self.home.slices(), pid, dice);
+                let program = Program::of(&dir, self.home.slices(), pid, dice);
                 self.ran(&program);
                 let program = self.spawn(pid, Some(session), Kind::Program(Box::new(program)));
                 if let Some(supervisor) = self.supervisor(pid) {
