@@ -229,6 +229,7 @@ impl JobDir {
             failpoint::write("record.new")?;
             file.set_len(0)?;
             file.write_all(&line)?;
+            failpoint::reach("record.written");
             failpoint::reach("record.there");
             Ok(())
         };
