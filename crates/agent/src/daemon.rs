@@ -236,6 +236,14 @@ fn serve(
         workers,
     };
     let mut cycle = Cycle::new(parts).map_err(|error| from_store(&error))?;
+    if let Some(job) = cycle.earlier() {
+        let why = format!(
+            "job {job} was started by an earlier build of Divvy, whose records this one does not read, and still runs"
+        );
+        return Err(Error::new(ErrorCode::Conflict, why).hint(
+            "let the jobs of the earlier build end, or cancel them with it; then start this one",
+        ));
+    }
     let listener = doors.bind(&home)?;
     let tcp = doors.bind_tcp()?;
     let resumed = cycle.resume().map_err(|error| from_store(&error))?;

@@ -40,6 +40,9 @@ use crate::supervise::identity::Identity;
 pub const RECORD: &str = "record";
 const STOP: &str = "stop";
 const LOG: &str = "log";
+/// Of builds that kept a file for each thing: made before the program existed, and locked by its supervisor.
+const EARLIER_LAUNCH: &str = "launch.json";
+const EARLIER_LOCK: &str = "run.lock";
 
 /// What a supervisor needs to know. Holds the job's environment, secrets included: mode 0600, deleted when the job ends.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -343,6 +346,18 @@ impl JobDir {
     /// All that is written down.
     pub fn record(&self) -> Result<Record, RecordError> {
         Record::parse(&self.text()?).map_err(|error| self.error("understand", RECORD, error.into()))
+    }
+
+    /// Whether a build that kept other records has started the job: what it wrote is not read, and the job never started again.
+    pub fn is_earlier(&self) -> bool {
+        self.0.join(EARLIER_LAUNCH).exists()
+    }
+
+    /// Whether the supervisor that such a build gave it lives.
+    pub fn is_attended_earlier(&self) -> bool {
+        let lock = File::open(self.0.join(EARLIER_LOCK));
+        self.is_earlier()
+            && lock.is_ok_and(|lock| matches!(lock.try_lock(), Err(TryLockError::WouldBlock)))
     }
 
     pub fn launch(&self) -> Result<Option<Begun>, RecordError> {

@@ -83,6 +83,59 @@ async fn a_killed_daemon_finds_its_jobs_their_slices_and_its_queue_again() {
     assert_eq!(client.job("5").await.unwrap().place, Some(1));
 }
 
+#[tokio::test]
+async fn a_job_of_a_build_with_other_records_keeps_its_supervisor_and_is_never_started_again() {
+    let mut home = Home::with(&SEED);
+    let client = home.client();
+    let ran = home.path().join("ran");
+    let line = format!("echo >> {}; sleep 1000", ran.display());
+    client.submit(&script("half_gpu", &line)).await.unwrap();
+    in_state(&client, "1", JobState::Running).await;
+    until("it has said so", || ran.exists());
+    let pids = ["launch", "started"].map(|what| home.pid("1", what));
+    home.kill();
+    // As such a build would have left it.
+    let folder = home.path().join("jobs/1");
+    fs::write(folder.join("launch.json"), "{}").unwrap();
+    let lock = fs::File::create(folder.join("run.lock")).unwrap();
+    lock.lock().unwrap();
+    for pid in pids {
+        signal(pid, "KILL");
+    }
+    until("both are gone", || !pids.into_iter().any(is_alive));
+    fs::remove_file(folder.join("record")).unwrap();
+
+    let refused = home.run(&[&["daemon"], &SEED[..]].concat());
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success(), "{said}");
+    assert!(
+        said.contains("job 1 was started by an earlier build"),
+        "{said}"
+    );
+
+    drop(lock);
+    home.start(&SEED);
+    let client = home.client();
+    let job = ended(&client, "1").await;
+    assert_eq!(job.end_reason, Some(EndReason::SupervisorLost), "{job:?}");
+    assert_eq!(fs::read(&ran).unwrap().len(), 1, "it ran again");
+
+    // Nor one whose record somebody took away.
+    client.submit(&script("half_gpu", &line)).await.unwrap();
+    in_state(&client, "2", JobState::Running).await;
+    let pids = ["launch", "started"].map(|what| home.pid("2", what));
+    home.kill();
+    for pid in pids {
+        signal(pid, "KILL");
+    }
+    until("both are gone", || !pids.into_iter().any(is_alive));
+    fs::remove_dir_all(home.path().join("jobs/2")).unwrap();
+    home.start(&SEED);
+    let job = ended(&home.client(), "2").await;
+    assert_eq!(job.end_reason, Some(EndReason::SupervisorLost), "{job:?}");
+    assert_eq!(fs::read(&ran).unwrap().len(), 2, "it ran again");
+}
+
 /// Whether the daemon has gone away under the call, which may be made again.
 fn gone<T>(answer: &Result<T, divvy_api::v1::Error>) -> bool {
     matches!(answer, Err(error) if error.code == ErrorCode::NoDaemon)

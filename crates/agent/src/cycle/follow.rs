@@ -64,6 +64,12 @@ enum Found {
 }
 
 impl Cycle {
+    /// A job that a build with other records has started, and that still runs.
+    pub fn earlier(&self) -> Option<JobId> {
+        let mut jobs = self.jobs.keys().copied();
+        jobs.find(|id| self.job_dir(*id).is_attended_earlier())
+    }
+
     /// Compares the journal with the world after a start: adopts, settles, puts back.
     ///
     /// # Errors
@@ -274,7 +280,15 @@ impl Cycle {
             return Ok(Found::Ended(exit));
         }
         let Some(launch) = dir.launch()? else {
-            return Ok(Found::NeverStarted(lock));
+            // What ran once is not started again, whatever became of its record.
+            let is_new = matches!(
+                living.job.life,
+                Life::Starting { .. } | Life::Stopping { process: None, .. }
+            );
+            return Ok(match is_new && !dir.is_earlier() {
+                true => Found::NeverStarted(lock),
+                false => Found::Lost,
+            });
         };
         // A container does not die with its supervisor, and the engine knows what has become of it.
         if living.job.ask.container.is_some() && dir.spec()?.is_some() {
@@ -343,6 +357,10 @@ impl Cycle {
             let exit = Exit { outcome, at: now() };
             self.mark_spent(id, &exit, &lock);
             return self.settle(id, Some(&exit));
+        }
+        // Who had got away from an earlier run may have come into the slice of this one.
+        if self.is_held(id)? {
+            return Ok(());
         }
         let mut why = "its supervisor ended before it started the program".to_owned();
         if let Some(living) = self.jobs.get_mut(&id) {
