@@ -14,10 +14,10 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg}
 use rustix::process::{Signal, kill_process, kill_process_group};
 
 use super::{Call, DOOR, LARGEST, Word};
+use crate::process;
 
 /// The signal on which a supervisor opens its door: few jobs have guests, and a socket is a file that is made and deleted.
 pub const BELL: i32 = signal_hook::consts::SIGUSR1;
-use crate::process;
 
 /// Guests of one job at once. Each is a descriptor of its supervisor, which has 1024 as a rule.
 const MOST: usize = 128;
@@ -236,6 +236,7 @@ fn named(number: u8) -> Option<Signal> {
 #[cfg(test)]
 mod tests {
     use std::io::{BufRead as _, BufReader};
+    use std::process::{Command, Stdio};
 
     use super::*;
     use crate::guest::knock::knock;
@@ -305,5 +306,61 @@ mod tests {
         assert!(matches!(asked, Asked::Signal(Signal::INT)), "{asked:?}");
         assert!(door.next_call().is_none());
         drop(kept);
+    }
+
+    #[test]
+    fn a_guest_is_told_of_and_sent_what_its_caller_sends_and_hung_up_with_him() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut door = Door::open(dir.path()).unwrap();
+        // Who started this test may ignore it, and what is ignored stays so in programs; what has a handler does not.
+        let flag = std::sync::Arc::default();
+        signal_hook::flag::register(signal_hook::consts::SIGHUP, flag).unwrap();
+        let started = |door: &mut Door| {
+            use std::os::unix::process::CommandExt as _;
+            let child = Command::new("sleep")
+                .arg("1000")
+                .stdin(Stdio::null())
+                .process_group(0)
+                .spawn()
+                .unwrap();
+            let (mine, theirs) = UnixStream::pair().unwrap();
+            door.admit(child.id(), theirs);
+            (child, mine)
+        };
+        let ended = |mut child: std::process::Child, door: &mut Door| {
+            use std::os::unix::process::ExitStatusExt as _;
+            let pid = child.id();
+            let status = loop {
+                door.attend();
+                if let Some(status) = child.try_wait().unwrap() {
+                    break status;
+                }
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            };
+            let signal = status.signal().unwrap();
+            door.ended(pid, 128 + signal);
+            signal
+        };
+        let (child, mut line) = started(&mut door);
+        let pid = child.id();
+        // Nothing that may not be sent, and then what may.
+        line.write_all(&[9, 0, 15]).unwrap();
+        assert_eq!(ended(child, &mut door), 15);
+        let words: Vec<Word> = BufReader::new(line)
+            .lines()
+            .take(2)
+            .map(|line| serde_json::from_str(&line.unwrap()).unwrap())
+            .collect();
+        let expected = [Word::Started { pid }, Word::Ended { exit_code: 143 }];
+        assert_eq!(words, expected);
+
+        let (child, line) = started(&mut door);
+        // As if closed, also where a process that another test has forked holds a copy.
+        line.shutdown(std::net::Shutdown::Both).unwrap();
+        assert_eq!(ended(child, &mut door), 1);
+        let (child, _line) = started(&mut door);
+        door.stop();
+        assert_eq!(ended(child, &mut door), 15);
+        assert!(door.guests.is_empty() && !door.is_full());
     }
 }
