@@ -78,6 +78,7 @@ impl Published {
         let (says, hears) = watch::channel(gpus);
         let url = self.server.url();
         let publish = async move {
+            divvy_k8s::cluster::use_ring();
             let config = kube::Config::new(url.parse().unwrap());
             let client = kube::Client::try_from(config).unwrap();
             Publisher::new(client, "a").run(hears).await;
