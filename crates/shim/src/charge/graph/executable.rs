@@ -199,17 +199,19 @@ impl Executable {
             return Some(growths);
         }
         let start = boot_time_ns();
-        while self.needs.iter().all(Need::could_fit)
-            && boot_time_ns().saturating_sub(start) < RETURN_TIME_NS
-            && is_busy()
-        {
-            std::thread::sleep(PATIENCE);
+        while self.needs.iter().all(Need::could_fit) {
+            // Asked before looking: what ends after that is found below, or in the next round.
+            let waits = boot_time_ns().saturating_sub(start) < RETURN_TIME_NS && is_busy();
             for need in &self.needs {
                 graphs.give_back_cached(need.stock.place().gpu);
             }
             if self.needs.iter().all(Need::fits) {
                 return self.begin_now();
             }
+            if !waits {
+                break;
+            }
+            std::thread::sleep(PATIENCE);
         }
         None
     }
