@@ -19,6 +19,7 @@ use crate::clock::{Instant, now};
 use crate::failpoint::reach;
 use crate::gpu::roster::Entry;
 use crate::gpu::slice;
+use crate::job::Job;
 use crate::oom;
 use crate::process::Process;
 use crate::records::{Begun, Exit, JobDir, Outcome, RecordError};
@@ -30,6 +31,10 @@ const CLIENT_SILENCE: Duration = Duration::from_secs(30);
 
 /// How long a client may take to start its job once it has its slice.
 const CLIENT_START: Duration = Duration::from_secs(10);
+
+/// How long a nursery may take to say how a supervisor ended. It says it as soon as it runs; one that somebody has stopped does
+/// not.
+const UNHEARD: Duration = Duration::from_secs(30);
 
 /// How often a supervisor may end before it has started anything, under one agent: an agent that was killed before it
 /// started one is no reason to give the job up.
@@ -231,7 +236,10 @@ impl Cycle {
                 Ok(())
             }
             Ok(Found::Unattended) => self.relay(id),
-            Ok(Found::Lost) => self.settle(id, None),
+            Ok(Found::Lost) => match self.has_heard(id) {
+                true => self.settle(id, None),
+                false => Ok(()),
+            },
             Ok(Found::NeverStarted(lock)) => self.never_started(id, lock),
             Err(error) => {
                 tracing::warn!(job = %id, error = chain(&error), "its records cannot be read");
@@ -321,11 +329,7 @@ impl Cycle {
         self.take_roots(id);
         self.store.save(&job)?;
         if news {
-            self.tell(
-                Some(id),
-                "running",
-                &format!("pid {} on {}", process.pid, place::labels(&job)),
-            )?;
+            self.tell(Some(id), "running", &running(process, &job))?;
         } else {
             // Asked to stop before it ran: the supervisor is there to hear it now.
             self.round.stops.push(id);
@@ -455,10 +459,16 @@ impl Cycle {
             (None, words) => words,
         };
         living.job.ended_at = Some(exit.map_or_else(now, |exit| exit.at));
-        if living.job.started_at.is_none() {
-            // A short program has come and gone between two looks.
-            living.job.started_at = dir_started(&records(&self.config.home, id, &living.job));
+        // A short program has come and gone between two looks.
+        let unseen = living.job.started_at.is_none();
+        let dir = records(&self.config.home, id, &living.job);
+        let ran = dir.started().ok().flatten().filter(|_| unseen);
+        if let Some(ran) = ran {
+            living.job.started_at = Some(ran.at);
         }
+        let starting = matches!(living.job.life, Life::Starting { .. });
+        let ran = ran.filter(|_| starting);
+        let ran = ran.map(|ran| running(ran.process, &living.job));
         let (event, failed) = living.job.leaving(gone, exit);
         living.job.course.failures += u32::from(failed);
         living.job.course.requeued |= !failed;
@@ -468,6 +478,12 @@ impl Cycle {
         self.free_slice(id);
         self.let_go(id)?;
         self.close_bypasses(id)?;
+        if unseen {
+            self.warn_of_the_weaker_form(id);
+        }
+        if let Some(ran) = ran {
+            self.tell(Some(id), "running", &ran)?;
+        }
         let job = &self.jobs[&id].job;
         if job.life != Life::Queued {
             return self.ended(id);
@@ -662,6 +678,22 @@ impl Cycle {
         }
     }
 
+    /// Whether it is known how the supervisor of a lost job ended, as far as it will be: its lock is free some time before its
+    /// nursery has said so.
+    fn has_heard(&mut self, id: JobId) -> bool {
+        self.reap_supervisors();
+        let Some(living) = self.jobs.get_mut(&id) else {
+            return true;
+        };
+        let children = &self.children;
+        let is_unheard = |pid| children.iter().any(|child| child.id() == pid);
+        if !living.supervisor.is_some_and(is_unheard) {
+            return true;
+        }
+        let since = *living.unheard.get_or_insert_with(Instant::now);
+        since.elapsed() >= UNHEARD
+    }
+
     /// Tells the observer from which processes the job's tree grows, as far as the records say.
     fn take_roots(&self, id: JobId) {
         let dir = self.job_dir(id);
@@ -740,6 +772,7 @@ fn is_failure(gone: &Gone) -> bool {
     }
 }
 
-fn dir_started(dir: &JobDir) -> Option<Timestamp> {
-    dir.started().ok().flatten().map(|begun| begun.at)
+/// `pid 4242 on gpu0.25a`.
+fn running(process: Process, job: &Job) -> String {
+    format!("pid {} on {}", process.pid, place::labels(job))
 }
