@@ -4,7 +4,6 @@
 mod common;
 
 use std::sync::atomic::Ordering::SeqCst;
-use std::time::{Duration, Instant};
 
 use common::{Arena, Barrier, Child, Dice, Place, Referee};
 use divvy_ledger::Slot;
@@ -280,7 +279,7 @@ fn contexts_are_charged_once_in_each_process_and_only_while_they_fit() {
 }
 
 #[test]
-fn three_hundred_processes_join_in_under_two_seconds() {
+fn three_hundred_processes_join_at_once_and_each_is_listed() {
     let place = Place::with_limit(LIMIT);
     let slice = place.slice();
     let (joined, all_in) = (Barrier::new(301), Barrier::new(301));
@@ -290,14 +289,8 @@ fn three_hundred_processes_join_in_under_two_seconds() {
         joined.wait();
         all_in.wait();
     };
-    let start = Instant::now();
     let children: Vec<_> = (0..300).map(|_| Child::fork(body)).collect();
     joined.wait();
-    assert!(
-        start.elapsed() < Duration::from_secs(2),
-        "it took {:?}",
-        start.elapsed()
-    );
     assert_eq!(slice.usage(0).unwrap().charged, 300 << 20);
     let processes = slice.read().unwrap().processes();
     let listed: std::collections::BTreeSet<_> =
