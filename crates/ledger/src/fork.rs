@@ -83,17 +83,20 @@ impl Drop for Opening {
 /// Longest wait for another thread, in nanoseconds: on a busy machine one that was interrupted comes back within some tens of milliseconds.
 const PATIENCE: u64 = 300_000_000;
 
-/// Tries again and again, for a bounded time. Fit for a fork handler.
+/// Tries again and again, for a bounded time, and once after it. Fit for a fork handler.
 fn wait_until(mut done: impl FnMut() -> bool) -> bool {
     let start = clock(libc::CLOCK_MONOTONIC);
-    while clock(libc::CLOCK_MONOTONIC).saturating_sub(start) < PATIENCE {
+    loop {
+        let late = clock(libc::CLOCK_MONOTONIC).saturating_sub(start) >= PATIENCE;
         if done() {
             return true;
+        }
+        if late {
+            return false;
         }
         // SAFETY: no preconditions.
         unsafe { libc::sched_yield() };
     }
-    false
 }
 
 fn page() -> io::Result<&'static AtomicU64> {

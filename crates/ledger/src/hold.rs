@@ -365,6 +365,7 @@ pub(crate) struct Patience {
     rounds: Local<u32>,
     since: Local<u64>,
     looked: Local<u64>,
+    ended: Local<bool>,
 }
 
 impl Patience {
@@ -375,8 +376,12 @@ impl Patience {
     /// After this much, a rival has been stopped in the very middle; its bytes count as taken.
     const END_NS: u64 = 1_000_000_000;
 
-    /// Waits a little. `look` is called now and then in a long wait. `false` when the wait has been long enough.
+    /// Waits a little. `look` is called now and then in a long wait. `false`, without waiting, when the wait has been long enough: between
+    /// the two everybody looks once more, for what was waited for may have come last, and on a machine that stood still nobody else ran.
     pub fn pause(&self, look: impl FnOnce()) -> bool {
+        if self.ended.get() {
+            return false;
+        }
         let rounds = self.rounds.get();
         self.rounds.set(rounds.saturating_add(1));
         if rounds < Self::SPINS {
@@ -403,6 +408,23 @@ impl Patience {
             // SAFETY: a valid duration; what is left of it after a signal is of no interest.
             unsafe { libc::nanosleep(&time, std::ptr::null_mut()) };
         }
-        waited < Self::END_NS
+        self.ended.set(waited >= Self::END_NS);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_waited_long_enough_looks_once_more() {
+        let patience = Patience::default();
+        patience.rounds.set(Patience::SPINS + 1);
+        patience
+            .since
+            .set(clock(libc::CLOCK_MONOTONIC).saturating_sub(Patience::END_NS));
+        assert!(patience.pause(|| {}));
+        assert!(!patience.pause(|| unreachable!("it does not wait")));
     }
 }
