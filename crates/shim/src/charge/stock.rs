@@ -10,12 +10,13 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+use std::time::Duration;
 
 use divvy_driver::sys::cuda::{
     CUdevice, CUgraphMem_attribute, CUmemPool_attribute, CUmemoryPool, CUresult,
     CUstreamCaptureMode,
 };
-use divvy_ledger::Hold;
+use divvy_ledger::{Hold, RETURN_TIME_NS, boot_time_ns};
 
 use crate::account::Place;
 use crate::forensics;
@@ -28,8 +29,9 @@ use crate::table::real;
 const SEGMENT: u64 = 32 << 20;
 /// How often a settlement starts over because another thread's came between. The last to finish settles for all.
 const TRIES: usize = 8;
-/// How often a call lets other threads' calls finish before it counts what they hold as taken.
+/// How often a call lets other threads run before it sleeps between two looks whether their calls have finished.
 const YIELDS: usize = 1000;
+const PATIENCE: Duration = Duration::from_millis(1);
 
 /// Whose figures the driver is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,16 +117,31 @@ struct Balance {
     reserved: u64,
     /// Counts everything that may have changed what the driver reserves.
     changes: u64,
+    /// How often the charge had to grow after the driver.
+    forced: u64,
 }
 
 /// What a call holds of a stock while the driver is at it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use = "what is begun has to be finished"]
-pub enum Growth {
+enum Part {
     /// Charged: the most that the stock may grow by.
     Reserved(u64),
     /// Not charged: there is room for so much, and the stock should not grow.
     Promised(u64),
+}
+
+/// A call that the driver is at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "what is begun has to be finished"]
+pub struct Growth {
+    part: Part,
+    /// [`Balance::forced`] when it began.
+    forced: u64,
+}
+
+/// The most that a stock grows by when so many bytes of it are needed.
+pub fn most(bytes: u64) -> u64 {
+    bytes.checked_next_multiple_of(SEGMENT).unwrap_or(u64::MAX)
 }
 
 /// What to do so that the charge agrees with the driver.
@@ -136,15 +153,18 @@ enum Correction {
 }
 
 impl Balance {
-    /// The driver reserves `reserved`, read when `changes` was `seen`. A stale figure never lowers the charge.
-    fn settle(&mut self, reserved: u64, seen: u64) -> Correction {
+    /// The driver reserves `reserved`, read when `changes` was `seen`. A stale figure is worth another look: it never lowers the charge, and
+    /// raises it only when it is the last that there is.
+    fn settle(&mut self, reserved: u64, seen: u64, is_last: bool) -> Correction {
         let reserved = reserved.saturating_sub(self.lent);
         let most = reserved.saturating_add(self.in_flight);
-        if self.charged < reserved {
+        let is_fresh = self.changes == seen;
+        if self.charged < reserved && (is_fresh || is_last) {
             let missing = reserved - self.charged;
             self.charged = reserved;
+            self.forced += 1;
             Correction::Force(missing)
-        } else if self.charged > most && self.changes == seen {
+        } else if self.charged > most && is_fresh {
             let excess = self.charged - most;
             self.charged = most;
             Correction::Release(excess)
@@ -153,23 +173,31 @@ impl Balance {
         }
     }
 
-    fn begin(&mut self, growth: Growth) {
-        match growth {
-            Growth::Reserved(bytes) => {
+    fn begin(&mut self, part: Part) -> Growth {
+        match part {
+            Part::Reserved(bytes) => {
                 self.charged += bytes;
                 self.in_flight += bytes;
             }
-            Growth::Promised(bytes) => self.promised += bytes,
+            Part::Promised(bytes) => self.promised += bytes,
+        }
+        self.changes += 1;
+        let forced = self.forced;
+        Growth { part, forced }
+    }
+
+    fn finish(&mut self, growth: Growth) {
+        match growth.part {
+            Part::Reserved(bytes) => self.in_flight -= bytes,
+            Part::Promised(bytes) => self.promised -= bytes,
         }
         self.changes += 1;
     }
 
-    fn finish(&mut self, growth: Growth) {
-        match growth {
-            Growth::Reserved(bytes) => self.in_flight -= bytes,
-            Growth::Promised(bytes) => self.promised -= bytes,
-        }
-        self.changes += 1;
+    /// Whether the driver was found to have taken more than was charged since the call began, by whichever thread: of what several
+    /// are at, nobody can say whose it is.
+    fn has_outgrown(&self, growth: Growth) -> bool {
+        self.forced != growth.forced
     }
 }
 
@@ -208,35 +236,29 @@ impl Stock {
         (!*closed).then_some(closed)
     }
 
-    /// Agrees with the driver. Returns whether the charge had to grow.
-    pub fn settle(&self) -> bool {
+    /// Agrees with the driver.
+    pub fn settle(&self) {
         let place = &self.place;
-        for _ in 0..TRIES {
+        for tries_left in (0..TRIES).rev() {
             let seen = self.balance().changes;
             let Some(_open) = self.open() else {
-                return false;
+                return;
             };
             let Some(reserved) = self.source.reserved() else {
-                place.slot.alarm();
-                return false;
+                return place.slot.alarm();
             };
             let mut balance = self.balance();
             if reserved < balance.reserved {
                 self.shrinks.fetch_add(1, SeqCst);
             }
             balance.reserved = reserved;
-            match balance.settle(reserved, seen) {
-                Correction::Force(bytes) => {
-                    place.slot.force(place.gpu, bytes);
-                    return true;
-                }
-                Correction::Release(bytes) => place.slot.release(place.gpu, bytes),
-                Correction::None if balance.changes != seen => continue,
-                Correction::None => {}
+            match balance.settle(reserved, seen, tries_left == 0) {
+                Correction::Force(bytes) => return place.slot.force(place.gpu, bytes),
+                Correction::Release(bytes) => return place.slot.release(place.gpu, bytes),
+                Correction::None if balance.changes != seen => {}
+                Correction::None => return,
             }
-            return false;
         }
-        false
     }
 
     /// Something happened that may have changed what the driver reserves: agrees with it.
@@ -292,33 +314,39 @@ impl Stock {
 
     /// Charges as much as a call that needs `bytes` may make the stock grow; `None` when that cannot be had.
     pub fn begin(&self, bytes: u64) -> Option<Growth> {
-        let growth = bytes.checked_next_multiple_of(SEGMENT).unwrap_or(u64::MAX);
+        let growth = most(bytes);
         self.reserve(growth)?.commit();
-        let growth = Growth::Reserved(growth);
-        self.balance().begin(growth);
-        Some(growth)
+        Some(self.balance().begin(Part::Reserved(growth)))
     }
 
     /// When the slice has nothing left, what the stock has left may do: charging nothing then relies on the driver to use
     /// that. Should it grow all the same, [`Stock::finish`] tells, and the call is to be undone.
     pub fn begin_within(&self, bytes: u64) -> Option<Growth> {
-        let open = self.open()?;
-        let (reserved, used) = (self.source.reserved()?, self.source.used()?);
-        drop(open);
-        let mut balance = self.balance();
-        let taken = [used, balance.in_flight, balance.promised, bytes];
-        let fits = taken.into_iter().fold(0, u64::saturating_add) <= reserved;
-        fits.then(|| {
+        let mut tries_left = TRIES;
+        loop {
+            let seen = self.balance().changes;
+            let open = self.open()?;
+            let (reserved, used) = (self.source.reserved()?, self.source.used()?);
+            drop(open);
+            let mut balance = self.balance();
+            tries_left -= 1;
+            // Another thread's call may have taken what was free, or freed what was taken, since the driver was asked.
+            if balance.changes != seen && tries_left > 0 {
+                continue;
+            }
+            let taken = [used, balance.in_flight, balance.promised, bytes];
+            if taken.into_iter().fold(0, u64::saturating_add) > reserved {
+                return None;
+            }
             // What was refused is not needed after all.
             forensics::forget();
-            let growth = Growth::Promised(bytes);
-            balance.begin(growth);
-            growth
-        })
+            return Some(balance.begin(Part::Promised(bytes)));
+        }
     }
 
-    /// Reserves, if need be after other threads' calls: each holds more than it will take, for a moment. Those who wait
-    /// do so one by one, and look before they reserve, for refused reservations get in each other's way.
+    /// Reserves, if need be after other threads' calls: each holds more than it will take, for a moment, which on a busy machine may be
+    /// a long one. Those who wait do so one by one, and look before they reserve, for refused reservations get in each other's
+    /// way. They wait as long as what the others hold would do, two seconds at most.
     fn reserve(&self, growth: u64) -> Option<Hold<'static>> {
         let Place { slot, gpu, .. } = self.place;
         forensics::asked(&self.place, growth);
@@ -330,14 +358,23 @@ impl Stock {
             return Some(hold);
         }
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        for _ in 0..YIELDS {
+        let start = boot_time_ns();
+        for looks in 0.. {
+            // Asked before looking: what a call has given back since is found free.
+            let in_flight = self.balance().in_flight;
             if let Some(hold) = attempt() {
                 return Some(hold);
             }
-            if self.balance().in_flight == 0 {
+            // And after it: what a call has taken since is not free, but held by it.
+            let in_flight = in_flight.max(self.balance().in_flight);
+            let would_do = in_flight > 0 && slot.free(gpu).saturating_add(in_flight) >= growth;
+            if !would_do || boot_time_ns().saturating_sub(start) > RETURN_TIME_NS {
                 break;
             }
-            std::thread::yield_now();
+            match looks < YIELDS {
+                true => std::thread::yield_now(),
+                false => std::thread::sleep(PATIENCE),
+            }
         }
         self.place.reserve(growth).ok()
     }
@@ -345,11 +382,9 @@ impl Stock {
     /// Ends what was begun. Returns whether the driver took more than could be charged within the limit.
     pub fn finish(&self, growth: Growth) -> bool {
         self.balance().finish(growth);
-        if !self.settle() {
-            return false;
-        }
+        self.settle();
         let Place { slot, gpu, .. } = self.place;
-        let over = slot.used(gpu) > slot.limit(gpu);
+        let over = self.balance().has_outgrown(growth) && slot.used(gpu) > slot.limit(gpu);
         if over {
             forensics::over();
         }
@@ -396,58 +431,94 @@ pub fn relaxed<T>(call: impl FnOnce() -> T) -> T {
 mod tests {
     use super::*;
 
+    impl Balance {
+        /// What a call does that the driver gives everything it was charged for, or promised.
+        fn call(&mut self, part: Part) {
+            let growth = self.begin(part);
+            self.finish(growth);
+        }
+
+        fn settle_now(&mut self, reserved: u64) -> Correction {
+            self.settle(reserved, self.changes, false)
+        }
+    }
+
     #[test]
     fn a_stock_is_charged_what_the_driver_reserves() {
         let mut stock = Balance::default();
-        stock.begin(Growth::Reserved(4));
-        stock.finish(Growth::Reserved(4));
-        assert_eq!(stock.settle(2, stock.changes), Correction::Release(2));
-        assert_eq!(stock.settle(5, stock.changes), Correction::Force(3));
-        assert_eq!(stock.settle(5, stock.changes), Correction::None);
+        stock.call(Part::Reserved(4));
+        assert_eq!(stock.settle_now(2), Correction::Release(2));
+        assert_eq!(stock.settle_now(5), Correction::Force(3));
+        assert_eq!(stock.settle_now(5), Correction::None);
     }
 
     #[test]
     fn a_figure_read_before_another_call_lowers_nothing() {
         let mut stock = Balance::default();
         let seen = stock.changes;
-        stock.begin(Growth::Reserved(4));
-        assert_eq!(stock.settle(0, seen), Correction::None);
-        stock.finish(Growth::Reserved(4));
-        assert_eq!(stock.settle(0, seen), Correction::None);
+        let growth = stock.begin(Part::Reserved(4));
+        assert_eq!(stock.settle(0, seen, false), Correction::None);
+        stock.finish(growth);
+        assert_eq!(stock.settle(0, seen, true), Correction::None);
         assert_eq!(stock.charged, 4);
+    }
+
+    #[test]
+    fn a_figure_read_before_another_call_raises_nothing_while_there_may_be_a_newer_one() {
+        let mut stock = Balance::default();
+        stock.call(Part::Reserved(4));
+        let seen = stock.changes;
+        // Another thread has the driver give all of it back.
+        stock.changes += 1;
+        assert_eq!(stock.settle_now(0), Correction::Release(4));
+        assert_eq!(stock.settle(4, seen, false), Correction::None);
+        assert_eq!((stock.charged, stock.forced), (0, 0));
+        assert_eq!(stock.settle(4, seen, true), Correction::Force(4));
     }
 
     #[test]
     fn what_is_in_flight_stays_charged_until_its_own_call_settles() {
         let mut stock = Balance::default();
-        stock.begin(Growth::Reserved(4));
-        stock.begin(Growth::Reserved(8));
-        stock.finish(Growth::Reserved(4));
-        assert_eq!(stock.settle(4, stock.changes), Correction::None);
-        stock.finish(Growth::Reserved(8));
-        assert_eq!(stock.settle(12, stock.changes), Correction::None);
-        assert_eq!(stock.settle(0, stock.changes), Correction::Release(12));
+        let [small, large] = [4, 8].map(|bytes| stock.begin(Part::Reserved(bytes)));
+        stock.finish(small);
+        assert_eq!(stock.settle_now(4), Correction::None);
+        stock.finish(large);
+        assert_eq!(stock.settle_now(12), Correction::None);
+        assert_eq!(stock.settle_now(0), Correction::Release(12));
     }
 
     #[test]
     fn what_is_lent_is_not_charged_twice() {
         let mut stock = Balance::default();
-        stock.begin(Growth::Reserved(8));
-        stock.finish(Growth::Reserved(8));
+        stock.call(Part::Reserved(8));
         (stock.charged, stock.lent) = (5, 3);
-        assert_eq!(stock.settle(8, stock.changes), Correction::None);
-        assert_eq!(stock.settle(4, stock.changes), Correction::Release(4));
+        assert_eq!(stock.settle_now(8), Correction::None);
+        assert_eq!(stock.settle_now(4), Correction::Release(4));
         stock.lent = 0;
-        assert_eq!(stock.settle(4, stock.changes), Correction::Force(3));
+        assert_eq!(stock.settle_now(4), Correction::Force(3));
     }
 
     #[test]
     fn a_promise_charges_nothing() {
         let mut stock = Balance::default();
-        stock.begin(Growth::Promised(4));
+        let growth = stock.begin(Part::Promised(4));
         assert_eq!((stock.charged, stock.promised), (0, 4));
-        stock.finish(Growth::Promised(4));
-        assert_eq!(stock.settle(0, stock.changes), Correction::None);
+        stock.finish(growth);
+        assert_eq!(stock.settle_now(0), Correction::None);
         assert_eq!(stock.promised, 0);
+    }
+
+    #[test]
+    fn a_call_hears_that_the_driver_took_more_whoever_was_first_to_notice() {
+        let mut stock = Balance::default();
+        let growth = stock.begin(Part::Promised(4));
+        assert!(!stock.has_outgrown(growth));
+        // Another thread looks after the driver has done the call, and before the call is finished.
+        assert_eq!(stock.settle_now(4), Correction::Force(4));
+        stock.finish(growth);
+        assert_eq!(stock.settle_now(4), Correction::None);
+        assert!(stock.has_outgrown(growth));
+        let next = stock.begin(Part::Promised(1));
+        assert!(!stock.has_outgrown(next));
     }
 }
