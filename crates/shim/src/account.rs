@@ -8,6 +8,7 @@ use divvy_ledger::{
     Denied, Hold, Kind, ProcessState, RETURN_TIME_NS, Slice, Slot, Usage, boot_time_ns,
 };
 
+use crate::charge::awaited::awaited;
 use crate::charge::graph::Graphs;
 use crate::charge::holding::{Holding, Shares};
 use crate::charge::mappings::Mappings;
@@ -130,10 +131,10 @@ impl Account {
         self.contexts.tell(gpu, self.joined(), tally);
     }
 
-    /// Has the driver give back what it keeps without need. Returns whether that changed the charge.
-    fn give_back_cached(&self, gpu: usize) -> bool {
-        let by_pools = self.pools.give_back_cached(gpu);
-        self.graphs.give_back_cached(gpu) || by_pools
+    /// Has the driver give back what it keeps without need.
+    fn give_back_cached(&self, gpu: usize) {
+        self.pools.give_back_cached(gpu);
+        self.graphs.give_back_cached(gpu);
     }
 
     /// Forgets allocations that died with their context, and gives their bytes back.
@@ -187,38 +188,25 @@ impl Place {
         if bytes > denied.limit {
             return Err(denied);
         }
-        if self.account.give_back_cached(self.gpu)
-            && let Ok(hold) = self.slot.reserve(self.gpu, bytes)
-        {
-            return Ok(hold);
-        }
+        self.account.give_back_cached(self.gpu);
         self.after_the_dead(denied, || self.slot.reserve(self.gpu, bytes))
     }
 
-    /// Tries again while dead processes' memory comes back, which the ledger awaits for [`RETURN_TIME_NS`] at most.
+    /// Tries again, and again while dead processes' memory comes back, which the ledger awaits for [`RETURN_TIME_NS`] at most.
     pub fn after_the_dead<T>(
         &self,
         denied: Denied,
         again: impl Fn() -> Result<T, Denied>,
     ) -> Result<T, Denied> {
         let start = boot_time_ns();
-        let mut waited = false;
-        loop {
-            let Ok(reaped) = self.slot.reap(boot_time_ns()) else {
-                return Err(denied);
-            };
-            if (waited || reaped.freed > 0)
-                && let Ok(granted) = again()
-            {
-                return Ok(granted);
-            }
-            let late = boot_time_ns().saturating_sub(start) > 2 * RETURN_TIME_NS;
-            if late || reaped.waiting == 0 || !self.would_fit_without_the_dead(denied.asked) {
-                return Err(denied);
-            }
-            waited = true;
-            std::thread::sleep(PATIENCE);
-        }
+        let waits = || {
+            let now = boot_time_ns();
+            let reaped = self.slot.reap(now).unwrap_or_default();
+            reaped.waiting > 0
+                && now.saturating_sub(start) <= 2 * RETURN_TIME_NS
+                && self.would_fit_without_the_dead(denied.asked)
+        };
+        awaited(PATIENCE, waits, again).map_err(|_| denied)
     }
 
     fn would_fit_without_the_dead(&self, bytes: u64) -> bool {

@@ -2,6 +2,7 @@
 //! `mappings` remember what was charged for what, `holding` what ends with the last of several.
 
 pub mod arrays;
+pub mod awaited;
 pub mod binding;
 pub mod extent;
 pub mod external;

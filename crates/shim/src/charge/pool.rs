@@ -71,10 +71,9 @@ impl Pools {
         fading.push((pool, mark));
     }
 
-    /// Gives back the charges of those that are gone by now. Returns whether there were any.
-    fn bury(&self) -> bool {
+    /// Gives back the charges of those that are gone by now.
+    fn bury(&self) {
         let mut fading = self.fading.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = fading.len();
         fading.retain(|(pool, mark)| {
             let gone = mark.is_reached();
             if gone {
@@ -82,7 +81,6 @@ impl Pools {
             }
             !gone
         });
-        fading.len() < before
     }
 
     /// Brings the charges of a GPU's pools up to date.
@@ -93,15 +91,14 @@ impl Pools {
         }
     }
 
-    /// Has the driver give back what the pools on a GPU keep without need. Returns whether that changed their charge.
-    pub fn give_back_cached(&self, gpu: usize) -> bool {
-        let pools = self.on(gpu);
-        let charged = || pools.iter().map(|pool| pool.stock.charged()).sum::<u64>();
-        let before = charged();
-        if before > 0 {
-            pools.iter().for_each(|pool| pool.stock.trim());
+    /// Has the driver give back what the pools on a GPU keep without need.
+    pub fn give_back_cached(&self, gpu: usize) {
+        for pool in self.on(gpu) {
+            if pool.stock.charged() > 0 {
+                pool.stock.trim();
+            }
         }
-        self.bury() || charged() < before
+        self.bury();
     }
 
     /// Says what the pools on a GPU are charged.

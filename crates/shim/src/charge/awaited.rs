@@ -1,0 +1,61 @@
+//! Waiting for memory that is about to come back: what dead processes held, what the run before has in its stream.
+
+use std::time::Duration;
+
+/// Tries until it succeeds, or until there is nothing to wait for. Whether there is, is asked *before* each try: what comes back after the
+/// question, whoever sees to it, is found by the try or by the next one. Asked after it, "nothing" may be the word for what has just come back.
+pub fn awaited<T, E>(
+    nap: Duration,
+    mut waits: impl FnMut() -> bool,
+    mut attempt: impl FnMut() -> Result<T, E>,
+) -> Result<T, E> {
+    loop {
+        let waits = waits();
+        match attempt() {
+            Err(_) if waits => std::thread::sleep(nap),
+            result => return result,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    /// Tries while memory comes back just before the look or try of that number; says after how many of them it was had.
+    fn had(moment: u32) -> Option<u32> {
+        let looks = Cell::new(0);
+        let is_back = || {
+            let before = looks.replace(looks.get() + 1);
+            before >= moment
+        };
+        let attempt = || match is_back() {
+            true => Ok(looks.get()),
+            false => Err(()),
+        };
+        awaited(Duration::ZERO, || !is_back(), attempt).ok()
+    }
+
+    #[test]
+    fn what_comes_back_at_whatever_moment_is_had() {
+        for moment in 0..6 {
+            let looks = had(moment);
+            assert!(
+                looks.is_some_and(|looks| looks <= moment + 2),
+                "{moment}: {looks:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn where_nothing_comes_back_it_is_tried_once() {
+        let tries = Cell::new(0);
+        let attempt = || {
+            tries.set(tries.get() + 1);
+            Err::<(), _>("full")
+        };
+        assert_eq!(awaited(Duration::ZERO, || false, attempt), Err("full"));
+        assert_eq!(tries.get(), 1);
+    }
+}
