@@ -186,6 +186,7 @@ fn run<F>(
         return real.call();
     }
     let identity = flavour.identity(stream);
+    let leaving = graphs.launching(&executable);
     let result = if let Some(_launching) = graphs.steady(&executable, identity) {
         let result = real.call();
         executable.settle();
@@ -205,6 +206,7 @@ fn run<F>(
     if result == CUresult::SUCCESS {
         done(graphs, &executable);
     }
+    drop(leaving);
     result
 }
 

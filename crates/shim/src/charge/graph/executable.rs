@@ -10,18 +10,23 @@ use std::sync::atomic::{
     AtomicU64, AtomicUsize,
     Ordering::{Relaxed, SeqCst},
 };
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{
+    Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError,
+};
 use std::time::Duration;
 
 use divvy_driver::sys::cuda::{CUdevice, CUgraphExec};
 use divvy_ledger::{Kind, RETURN_TIME_NS, boot_time_ns};
 
 use crate::account::Place;
-use crate::charge::stock::{Growth, Source, Stock};
+use crate::charge::awaited::awaited;
+use crate::charge::stock::{self, Growth, Source, Stock};
 use crate::charge::tally::Tally;
 
 /// Between two looks whether a stream's work has come to its end.
 const PATIENCE: Duration = Duration::from_millis(1);
+/// How often other threads' steady launches are let come to their end.
+const YIELDS: usize = 1000;
 
 /// How many executable graphs take memory: all that a launch looks at in a program whose graphs take none. A fork child begins
 /// with its parent's figure, which only costs it a look.
@@ -39,8 +44,9 @@ pub struct Graphs {
     known: RwLock<HashMap<usize, Arc<Executable>>>,
     /// By the GPU's place in the slice.
     stocks: Mutex<HashMap<usize, Arc<Stock>>>,
-    /// How often a graph was launched that leaves allocations behind.
+    /// How often a graph was launched that leaves allocations behind, and how many such launches are under way.
     leavings: AtomicU64,
+    leaving: AtomicUsize,
     /// Held shared by steady launches, for memory that is given back meanwhile would have to be taken again uncharged.
     steady: RwLock<()>,
 }
@@ -108,19 +114,26 @@ impl Graphs {
         }
     }
 
-    /// Has the driver give back what no graph uses. Returns whether that changed the charge. Not while a steady launch is
-    /// under way: it needs what it has.
-    pub fn give_back_cached(&self, gpu: usize) -> bool {
-        let Some(stock) = self.on(gpu) else {
-            return false;
-        };
-        let before = stock.charged();
-        if before > 0
-            && let Ok(_alone) = self.steady.try_write()
+    /// Has the driver give back what no graph uses. Not while a steady launch is under way: it needs what it has.
+    pub fn give_back_cached(&self, gpu: usize) {
+        if let Some(stock) = self.on(gpu)
+            && stock.charged() > 0
+            && let Some(_alone) = self.between_launches()
         {
             stock.trim();
         }
-        stock.charged() < before
+    }
+
+    /// Waits until no steady launch is under way; not for one that the driver keeps, for it may wait for what this thread has yet to do.
+    fn between_launches(&self) -> Option<RwLockWriteGuard<'_, ()>> {
+        for _ in 0..YIELDS {
+            match self.steady.try_write() {
+                Ok(alone) => return Some(alone),
+                Err(TryLockError::Poisoned(alone)) => return Some(alone.into_inner()),
+                Err(TryLockError::WouldBlock) => std::thread::yield_now(),
+            }
+        }
+        None
     }
 
     /// Runs a call that gives memory back, between steady launches.
@@ -132,7 +145,8 @@ impl Graphs {
         result
     }
 
-    /// Leave to launch without charging, if the graph's memory is where its last run in that stream left it.
+    /// Leave to launch without charging, if the graph's memory is where its last run in that stream left it, and no other launch is under
+    /// way that may put something else there.
     pub fn steady(
         &self,
         executable: &Executable,
@@ -143,7 +157,19 @@ impl Graphs {
             stream: stream?,
             era: self.era(executable),
         };
-        (*executable.mapped() == Some(now)).then_some(launching)
+        let own = usize::from(executable.leaves_allocations);
+        let is_steady = *executable.mapped() == Some(now) && self.leaving.load(SeqCst) <= own;
+        is_steady.then_some(launching)
+    }
+
+    /// A launch begins. One that leaves allocations behind is not to meet steady ones: those under way come to their end first, and none begins
+    /// until the guard is dropped.
+    pub fn launching(&self, executable: &Executable) -> Option<Leaving<'_>> {
+        executable.leaves_allocations.then(|| {
+            self.leaving.fetch_add(1, SeqCst);
+            drop(self.between_launches());
+            Leaving(self)
+        })
     }
 
     /// Counts everything that may have parted the graph from its memory; each makes it higher.
@@ -183,6 +209,15 @@ impl Graphs {
     }
 }
 
+/// A launch under way that leaves allocations behind.
+pub struct Leaving<'a>(&'a Graphs);
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        self.0.leaving.fetch_sub(1, SeqCst);
+    }
+}
+
 impl Executable {
     pub fn new(needs: Vec<Need>, leaves_allocations: bool) -> Arc<Self> {
         Arc::new(Executable {
@@ -198,22 +233,23 @@ impl Executable {
         if let Some(growths) = self.begin_now() {
             return Some(growths);
         }
+        if !self.needs.iter().all(Need::is_within_limit) {
+            return None;
+        }
         let start = boot_time_ns();
-        while self.needs.iter().all(Need::could_fit) {
-            // Asked before looking: what ends after that is found below, or in the next round.
-            let waits = boot_time_ns().saturating_sub(start) < RETURN_TIME_NS && is_busy();
+        let waits = || {
+            boot_time_ns().saturating_sub(start) < RETURN_TIME_NS
+                && self.needs.iter().all(Need::could_fit)
+                && is_busy()
+        };
+        let again = || {
             for need in &self.needs {
                 graphs.give_back_cached(need.stock.place().gpu);
             }
-            if self.needs.iter().all(Need::fits) {
-                return self.begin_now();
-            }
-            if !waits {
-                break;
-            }
-            std::thread::sleep(PATIENCE);
-        }
-        None
+            let fits = self.needs.iter().all(Need::fits);
+            fits.then(|| self.begin_now()).flatten().ok_or(())
+        };
+        awaited(PATIENCE, waits, again).ok()
     }
 
     fn begin_now(&self) -> Option<Vec<Growth>> {
@@ -250,17 +286,63 @@ impl Executable {
 }
 
 impl Need {
-    /// Whether it would fit if nothing but other graphs' memory were given back.
+    fn is_within_limit(&self) -> bool {
+        let Place { slot, gpu, .. } = *self.stock.place();
+        stock::most(self.bytes) <= slot.limit(gpu)
+    }
+
+    /// Whether it would fit if nothing but other graphs' memory were given back. What is charged is looked at first: what is given back then is
+    /// counted twice and not missed.
     fn could_fit(&self) -> bool {
-        self.free().saturating_add(self.stock.charged()) >= self.bytes
+        let charged = self.stock.charged();
+        self.free().saturating_add(charged) >= stock::most(self.bytes)
     }
 
     fn fits(&self) -> bool {
-        self.free() >= self.bytes
+        self.free() >= stock::most(self.bytes)
     }
 
     fn free(&self) -> u64 {
         let Place { slot, gpu, .. } = *self.stock.place();
         slot.free(gpu)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_launch_is_steady_while_another_leaves_allocations_behind_or_after_it_has() {
+        let graphs = Graphs::default();
+        let [steady, leaves] = [false, true].map(|leaves| Executable::new(vec![], leaves));
+        let is_steady = |graph: &Executable| graphs.steady(graph, Some(7)).is_some();
+        for graph in [&steady, &leaves] {
+            assert!(!is_steady(graph), "not launched yet");
+            graphs.mapped(graph, Some(7), graphs.era(graph));
+            assert!(is_steady(graph));
+        }
+        assert!(graphs.launching(&steady).is_none());
+        let leaving = graphs.launching(&leaves);
+        assert!(!is_steady(&steady));
+        assert!(
+            is_steady(&leaves),
+            "it does not part itself from its memory"
+        );
+        graphs.launched(&leaves);
+        drop(leaving);
+        assert!(!is_steady(&steady) && is_steady(&leaves));
+        graphs.mapped(&steady, Some(7), graphs.era(&steady));
+        assert!(is_steady(&steady));
+    }
+
+    #[test]
+    fn a_steady_launch_that_the_driver_keeps_holds_nobody_up_for_good() {
+        let graphs = Graphs::default();
+        let [steady, leaves] = [false, true].map(|leaves| Executable::new(vec![], leaves));
+        graphs.mapped(&steady, Some(7), 0);
+        let kept = graphs.steady(&steady, Some(7));
+        assert!(kept.is_some() && graphs.between_launches().is_none());
+        assert!(graphs.launching(&leaves).is_some());
     }
 }
