@@ -32,6 +32,8 @@ const ID: [u8; 16] = [
 
 /// More words than the table has.
 const MOST_WORDS: usize = 4096;
+/// How often lists are compared before they are found to differ: programs may start and end between two.
+const TRIES: usize = 8;
 /// More entries than nvidia-smi has room for; it offers 250 or 500.
 const MOST_ROOM: c_uint = 1 << 16;
 
@@ -278,15 +280,18 @@ fn is_room(count: *const c_uint, rows: *const Row) -> bool {
 }
 
 /// Whether the rows are laid out as described: read so, they are about processes that the public lists have as well. Those
-/// are asked for before and after, for processes come and go.
+/// are asked for before and after, and all of it several times, for processes come and go.
 fn rows_are_as_known(list: List<Row>, device: nvmlDevice_t) -> bool {
-    let before = public(device);
-    // SAFETY: room for `count` rows of the known layout.
-    let Ok(rows) = everyone(|count, rows| unsafe { list(device, count, rows) }) else {
-        return true;
+    let agree = || {
+        let before = public(device);
+        // SAFETY: room for `count` rows of the known layout.
+        let Ok(rows) = everyone(|count, rows| unsafe { list(device, count, rows) }) else {
+            return true;
+        };
+        let known: Vec<u32> = before.into_iter().chain(public(device)).collect();
+        rows.iter().all(|row: &Row| known.contains(&row.pid))
     };
-    let known: Vec<u32> = before.into_iter().chain(public(device)).collect();
-    rows.iter().all(|row: &Row| known.contains(&row.pid))
+    (0..TRIES).any(|_| agree())
 }
 
 /// The processes on a GPU by the public lists of all kinds.
