@@ -3,8 +3,7 @@
 use std::process::Command;
 
 use crate::support::{
-    CONTEXT, Form, MIB, OUT_OF_MEMORY, Probe, ROOM, Rig, Way, compiled, deep_library,
-    driver_folder, preload,
+    CONTEXT, Form, MIB, OUT_OF_MEMORY, Probe, ROOM, Rig, Way, compiled, deep_library, preload,
 };
 
 /// The probe may have `ROOM` bytes and no more.
@@ -30,23 +29,6 @@ fn is_limited(rig: &Rig, mut command: Command, what: &str) {
     rig.settle_the_dead();
 }
 
-fn program(way: Way) -> std::path::PathBuf {
-    match way {
-        Way::Linked => {
-            let folder = format!("-L{}", driver_folder().display());
-            let flags = [
-                "-DLINKED",
-                &folder,
-                "-Wl,--no-as-needed",
-                "-lcuda",
-                "-Wl,-z,lazy",
-            ];
-            compiled("probe.c", "probe-linked", &flags)
-        }
-        _ => Probe::handle_program(),
-    }
-}
-
 #[test]
 fn beside_another_preload_that_stands_in_front_of_dlsym() {
     let rig = Rig::new(1, ROOM);
@@ -57,12 +39,12 @@ fn beside_another_preload_that_stands_in_front_of_dlsym() {
             second.display().to_string(),
         );
         for way in [Way::Handle, Way::Linked] {
-            let mut command = rig.limited(&program(way));
+            let mut command = rig.limited(&way.program());
             command.env("LD_PRELOAD", format!("{ours}:{second}"));
             is_limited(&rig, command, &format!("{way:?}, before {name}"));
         }
         // Linked programs meet the other one's cuMemAlloc_v2 first, which finds ours behind it by RTLD_NEXT.
-        let mut command = rig.limited(&program(Way::Linked));
+        let mut command = rig.limited(&Way::Linked.program());
         command.env("LD_PRELOAD", format!("{second}:{ours}"));
         is_limited(&rig, command, &format!("linked, behind {name}"));
     }

@@ -150,16 +150,26 @@ fn a_graph_waits_for_the_one_before_it_in_its_stream_and_for_no_other() {
     let mut watcher = rig.outside();
     assert_eq!(watcher.ask("watch 0"), [0]);
     let mut probe = rig.ready(Way::Handle);
-    for number in 0..2 {
-        graph(&mut probe, number, ROOM, true);
-    }
-    for stream in 1..3 {
-        assert_eq!(probe.ask(&format!("stream {stream}")), [0]);
-    }
+    let prepare = |probe: &mut Probe| {
+        for number in 0..2 {
+            graph(probe, number, ROOM, true);
+        }
+        for stream in 1..3 {
+            assert_eq!(probe.ask(&format!("stream {stream}")), [0]);
+        }
+    };
+    prepare(&mut probe);
+    // What runs elsewhere keeps its memory. It runs for an hour: until the process is killed.
+    assert_eq!(probe.ask("busy 1 3600000"), [0]);
+    assert_eq!(probe.ask("launch 0 1"), [0]);
+    assert_eq!(probe.ask("launch 1 2"), [OUT_OF_MEMORY]);
+    is_charged(&rig, ROOM);
+    probe.kill();
+    rig.settle_the_dead();
+    let mut probe = rig.ready(Way::Handle);
+    prepare(&mut probe);
     assert_eq!(probe.ask("busy 1 200"), [0]);
     assert_eq!(probe.ask("launch 0 1"), [0]);
-    // What runs elsewhere keeps its memory.
-    assert_eq!(probe.ask("launch 1 2"), [OUT_OF_MEMORY]);
     assert_eq!(probe.ask("launch 1 1"), [0]);
     is_charged(&rig, ROOM);
     assert!(rig.peak(&mut watcher) <= rig.limit);

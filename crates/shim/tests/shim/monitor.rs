@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::sync::LazyLock;
 
 use divvy_ledger::Slot;
 
@@ -23,6 +24,17 @@ fn refused_functions() -> Vec<String> {
     names.map(str::to_owned).collect()
 }
 
+/// A header with a line for each of them, once for all tests of this run.
+static SETTERS: LazyLock<PathBuf> = LazyLock::new(|| {
+    let setters = driver_folder().join("setters.h");
+    let lines: String = refused_functions()
+        .iter()
+        .map(|name| format!("S({name})\n"))
+        .collect();
+    std::fs::write(&setters, lines).expect("a header");
+    setters
+});
+
 /// A machine with the fake NVML, and a slice of which this very process is a member that holds 10 MiB.
 struct Scene {
     rig: Rig,
@@ -33,15 +45,7 @@ struct Scene {
 impl Scene {
     fn new() -> Self {
         let rig = Rig::new(1, 512 * MIB);
-        let setters = driver_folder().join("setters.h");
-        let lines = refused_functions()
-            .iter()
-            .map(|name| format!("S({name})\n"))
-            .collect::<String>();
-        if !setters.exists() {
-            std::fs::write(&setters, lines).expect("a header");
-        }
-        let define = format!("-DSETTERS=\"{}\"", setters.display());
+        let define = format!("-DSETTERS=\"{}\"", SETTERS.display());
         let fake = compiled(
             "fake_nvml.c",
             "fake_nvml.so",

@@ -1,9 +1,6 @@
 //! Compute time: launches stand at the gate while it is closed, and everything else goes on.
 
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use divvy_ledger::{Bell, Control, Demand, Grant, Lookout, boot_time_ns, wait_for_demand};
@@ -16,33 +13,24 @@ fn tenant() -> PathBuf {
 
 /// The slice's gate, kept by this process.
 struct Gate {
-    control: Arc<Control>,
+    control: Control,
     lookout: Lookout,
-    over: Arc<AtomicBool>,
-    keeper: Option<JoinHandle<()>>,
 }
+
+/// Longer than any test, in nanoseconds.
+const HOUR: u64 = 3_600_000_000_000;
 
 impl Gate {
     fn of(rig: &Rig) -> Self {
-        let control = Arc::new(Control::open_writable(&rig.slice_folder()).expect("a slice"));
-        let over = Arc::new(AtomicBool::new(false));
-        let (kept, until) = (Arc::clone(&control), Arc::clone(&over));
-        let keeper = std::thread::spawn(move || {
-            while !until.load(SeqCst) {
-                kept.keep(boot_time_ns());
-                std::thread::park_timeout(Duration::from_millis(50));
-            }
-        });
         Gate {
-            control,
+            control: Control::open_writable(&rig.slice_folder()).expect("a slice"),
             lookout: Lookout::new(&rig.slice()).expect("a slice"),
-            over,
-            keeper: Some(keeper),
         }
     }
 
+    /// Grants something, and stands by it for as long as a test may take.
     fn set(&self, grant: Grant) {
-        self.control.grant(grant, boot_time_ns());
+        self.control.grant(grant, boot_time_ns() + HOUR);
     }
 
     fn await_demand(&mut self, will_do: impl Fn(&Demand) -> bool) {
@@ -50,16 +38,6 @@ impl Gate {
         while !will_do(&self.lookout.demand(boot_time_ns()).expect("a sound slice")) {
             let eyes = [&self.lookout].into_iter();
             wait_for_demand(&bell, bell.seen(), eyes, Duration::from_secs(1));
-        }
-    }
-}
-
-impl Drop for Gate {
-    fn drop(&mut self) {
-        self.over.store(true, SeqCst);
-        if let Some(keeper) = self.keeper.take() {
-            keeper.thread().unpark();
-            let _ = keeper.join();
         }
     }
 }
