@@ -132,6 +132,8 @@ struct Living {
     supervisor: Option<u32>,
     /// How that one ended, once it has.
     supervisor_end: Option<String>,
+    /// Since when it is lost, and how that one ended not said.
+    unheard: Option<Instant>,
     /// When its container was last given another supervisor.
     relayed: Option<Instant>,
     /// Since when it has ended and is waited for.
@@ -226,6 +228,7 @@ impl Living {
             heard: now,
             supervisor: None,
             supervisor_end: None,
+            unheard: None,
             relayed: None,
             left: None,
             false_starts: 0,

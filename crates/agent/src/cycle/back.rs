@@ -84,6 +84,7 @@ impl Cycle {
         (living.since, living.heard) = (now, now);
         living.supervisor = None;
         living.supervisor_end = None;
+        living.unheard = None;
         living.failed = None;
         living.false_starts = 0;
         living.refusals = 0;
