@@ -66,7 +66,7 @@ fn the_real_clock_passes_while_kernels_run() {
     );
 }
 
-/// The table of the design between three processes on a virtual clock: a minute of simulated time, in far less.
+/// The table of the design between three processes on a virtual clock.
 #[test]
 fn three_processes_share_a_gpu_as_in_the_design_table() {
     let machine = Machine::new("l4-24gb:1");
@@ -84,7 +84,6 @@ fn three_processes_share_a_gpu_as_in_the_design_table() {
         );
         client.ok(&["cuEventRecord $begin 0"]);
     }
-    let start = Instant::now();
     let bursts = 400;
     let work: [Vec<String>; 3] = [
         vec![format!(
@@ -119,11 +118,6 @@ fn three_processes_share_a_gpu_as_in_the_design_table() {
     let share = 100.0 * (5 * bursts) as f32 / third;
     assert!((share - 8.2).abs() < 1.0, "{share} %");
     clients.into_iter().for_each(Client::kill);
-    assert!(
-        start.elapsed().as_millis() < third as u128,
-        "{third} simulated ms took {:?}",
-        start.elapsed()
-    );
 }
 
 #[test]
