@@ -29,7 +29,7 @@ mod tenant;
 pub use dialog::Dialog;
 pub use home::{Daemon, Home};
 pub use patience::until;
-pub use programs::{Programs, client_script, python};
+pub use programs::{Programs, client_script, python, write_program};
 pub use said::Said;
 pub use sweep::kill_all_that_mention;
 pub use tenant::{Tenant, part};

@@ -1,7 +1,8 @@
 //! Where the programs lie that are run: ours, and the Python of the private environment.
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
 /// A folder of built programs and libraries: `target/debug` or `target/release`.
@@ -85,6 +86,25 @@ pub fn python() -> PathBuf {
         );
     };
     python
+}
+
+/// Makes a program of these bytes, with the folders above it. Another process writes it: what this one has open for writing, a program
+/// that another thread starts at that moment has open too, and a file that is open for writing cannot be started (ETXTBSY).
+///
+/// # Panics
+/// When it cannot be made.
+pub fn write_program(path: &Path, bytes: impl AsRef<[u8]>) {
+    let mut install = Command::new("install")
+        .args(["-D", "--mode", "755", "/dev/stdin"])
+        .arg(path)
+        .stdin(Stdio::piped())
+        .spawn()
+        .expect("install(1) is there");
+    let mut input = install.stdin.take().expect("it is a pipe");
+    input.write_all(bytes.as_ref()).expect("install(1) reads");
+    drop(input);
+    let status = install.wait().expect("a child can be waited for");
+    assert!(status.success(), "{} cannot be made", path.display());
 }
 
 /// Path of a Python client in `tests/e2e/clients`, as an argument.

@@ -1,10 +1,10 @@
 //! How a Kubernetes node's agent comes from its image onto the node: whole or not at all, and once.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use divvy_e2e::write_program;
 use tempfile::TempDir;
 
 /// An image with the script and programs that say how they were called, a node's folder, and an `nsenter` that stays here.
@@ -19,10 +19,10 @@ impl Node {
         let script =
             Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/images/kubernetes/node-agent");
         let script = fs::read_to_string(script).expect("the script is there");
-        node.program("image/lib/divvy/node-agent", &script);
-        node.program("image/bin/divvy", "#!/bin/sh\necho \"$0 $*\"\n");
-        node.program(
-            "path/nsenter",
+        write_program(&node.at("image/lib/divvy/node-agent"), script);
+        write_program(&node.at("image/bin/divvy"), "#!/bin/sh\necho \"$0 $*\"\n");
+        write_program(
+            &node.at("path/nsenter"),
             "#!/bin/sh\n[ \"$1 $2 $3 $4\" = \"--target 1 --mount --\" ] || exit 9\nshift 4\nexec \"$@\"\n",
         );
         fs::write(node.at("image/lib/divvy/limiter.so"), "one").expect("written");
@@ -31,13 +31,6 @@ impl Node {
 
     fn at(&self, path: &str) -> PathBuf {
         self.folder.path().join(path)
-    }
-
-    fn program(&self, path: &str, text: &str) {
-        let path = self.at(path);
-        fs::create_dir_all(path.parent().expect("it lies somewhere")).expect("a folder is made");
-        fs::write(&path, text).expect("written");
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("it is ours");
     }
 
     fn run(&self) -> Output {

@@ -3,7 +3,6 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -14,7 +13,7 @@ use serde_json::{Value, json};
 use super::Server;
 use crate::home::Daemon;
 use crate::patience::until;
-use crate::{Home, client_script, python};
+use crate::{Home, client_script, python, write_program};
 
 /// How often the front end looks at its queues, in seconds; tests do not want the stock agent's 5.
 const POLL: &str = "0.1";
@@ -87,8 +86,7 @@ impl Scene {
             Agent::Quick => format!("exec {} {script} \"$@\"", python.display()),
         };
         let path = folder.join("bin/clearml-agent");
-        fs::write(&path, format!("#!/bin/sh\n{program}\n")).expect("the folder is ours");
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("the file is ours");
+        write_program(&path, format!("#!/bin/sh\n{program}\n"));
         let search = format!(
             "{}:{}:{}",
             folder.join("bin").display(),
