@@ -3,14 +3,13 @@
 //! Its `docker` is a script that writes down its words and has the real one run a probe where the agent's script would run.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
 use divvy_clearml_stub::{Status, Stub};
 use divvy_e2e::engine::{Engine, IMAGE};
-use divvy_e2e::{GIB, Home, python, until};
+use divvy_e2e::{GIB, Home, python, until, write_program};
 use serde_json::json;
 
 use super::{got, reports, scene};
@@ -37,14 +36,16 @@ impl Stock {
     fn new(sim: &str) -> Option<Self> {
         let (engine, home) = scene(sim)?;
         let bin = home.scratch().join("bin");
-        fs::create_dir(&bin).expect("the folder is ours");
-        program(&bin.join("docker"), &docker(&home));
+        for folder in [&bin, &home.scratch().join("docker.log")] {
+            fs::create_dir(folder).expect("the folder is ours");
+        }
+        write_program(&bin.join("docker"), docker(&home));
         let divvy = format!(
             "#!/bin/sh\n[ -e {} ] && {{ echo 'error: not now' >&2; exit 1; }}\nexec {} \"$@\"\n",
             home.scratch().join("gates/refuse").display(),
             home.program("divvy")
         );
-        program(&bin.join("divvy"), &divvy);
+        write_program(&bin.join("divvy"), divvy);
         let stub = Stub::start();
         let more = "agent { worker_name: \"node1\" }\nagent.disable_agent_update_check: true\n";
         let conf = format!("{}{more}", stub.conf());
@@ -99,19 +100,14 @@ impl Stock {
         self.stub.log(task)
     }
 
-    /// The words of each `docker run` so far.
+    /// The words of each `docker run` so far, in no order: two may come at once.
     fn lines(&self) -> Vec<Vec<String>> {
-        let log = fs::read_to_string(self.home.scratch().join("docker.log")).unwrap_or_default();
-        let lines = log.split("--end--\n").filter(|line| !line.is_empty());
-        lines
-            .map(|line| line.lines().map(str::to_owned).collect())
-            .collect()
+        let calls = fs::read_dir(self.home.scratch().join("docker.log")).expect("it was made");
+        let read = |call: fs::DirEntry| fs::read_to_string(call.path()).expect("it was written");
+        let words = |text: String| text.lines().map(str::to_owned).collect();
+        let calls = calls.map(|call| call.expect("a folder of ours"));
+        calls.map(read).map(words).collect()
     }
-}
-
-fn program(path: &Path, script: &str) {
-    fs::write(path, script).expect("the folder is ours");
-    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("it is ours");
 }
 
 /// `docker` as the agent finds it.
@@ -124,8 +120,7 @@ fn docker(home: &Home) -> String {
     format!(
         "#!/bin/sh\n\
          [ \"$1\" = run ] || exec {real} \"$@\"\n\
-         for word; do printf '%s\\n' \"$word\" | head -n 1 >>{log}; done\n\
-         echo --end-- >>{log}\n\
+         for word; do printf '%s\\n' \"$word\" | head -n 1; done >{log}/$$\n\
          words=\n\
          while [ \"$1\" != {IMAGE} ]; do words=\"$words '$1'\"; shift; done\n\
          eval exec {real} \"$words\" {IMAGE} cudarc_probe fill --route linear\n"
@@ -198,7 +193,11 @@ fn the_stock_agents_fractions_reach_docker_run_with_our_mounts_and_their_limit()
     }
     let lines = stock.lines();
     assert_eq!(lines.len(), 2, "{lines:?}");
-    for (line, task) in lines.iter().zip([&quarter, &half]) {
+    for task in [&quarter, &half] {
+        let its = format!("CLEARML_TASK_ID={task}");
+        let is_its = |line: &&Vec<String>| line.iter().any(|word| word.contains(&its));
+        let line = lines.iter().find(is_its);
+        let line = line.unwrap_or_else(|| panic!("{its}: {lines:?}"));
         let says = |part: &str| line.iter().any(|word| word.contains(part));
         assert!(
             says("target=/run/divvy-job/slice/control,readonly"),
@@ -208,13 +207,14 @@ fn the_stock_agents_fractions_reach_docker_run_with_our_mounts_and_their_limit()
         assert!(says("--label=divvy.joins="), "{line:?}");
         // What the agent itself has put there.
         assert!(says("clearml-parent-worker-id=node1:dgpu0-1"), "{line:?}");
-        assert!(says(&format!("CLEARML_TASK_ID={task}")), "{line:?}");
         assert!(!says("--gpus"), "{line:?}");
     }
     // Each was a job of Divvy's, on the GPU that the agent chose.
     let jobs = stock.home.items(&["ps", "--all"]);
-    for (job, task) in jobs.iter().zip([&quarter, &half]) {
-        assert_eq!(job["name"], format!("clearml-{task}"), "{job}");
+    assert_eq!(jobs.len(), 2, "{jobs:?}");
+    for task in [&quarter, &half] {
+        let name = format!("clearml-{task}");
+        assert!(jobs.iter().any(|job| job["name"] == name), "{jobs:?}");
     }
     // The open server was asked for runtime properties, and has none.
     assert!(
