@@ -2,15 +2,13 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Instant;
 
 use divvy_e2e::Programs;
 use serde_json::Value;
 
 #[test]
-fn the_demo_observes_all_it_shows_in_under_a_minute() {
+fn the_demo_observes_all_it_shows() {
     let _ = Programs::of_this_test(); // brought up to date
-    let started = Instant::now();
     let output = Command::new(env!("CARGO_BIN_EXE_demo"))
         .stdin(Stdio::null())
         .output()
@@ -20,11 +18,6 @@ fn the_demo_observes_all_it_shows_in_under_a_minute() {
         output.status.success(),
         "{text}\n{}",
         String::from_utf8_lossy(&output.stderr)
-    );
-    assert!(
-        started.elapsed().as_secs() < 60,
-        "it took {:?}",
-        started.elapsed()
     );
     for fact in [
         "2.75 of 3 GPUs are in use",
