@@ -303,7 +303,7 @@ fn who_goes_past_the_limiter_in_a_claim_is_told_and_killed_where_that_is_the_pol
     let Some((engine, home)) = scene("a100-80gb:1") else {
         return;
     };
-    let _daemon = serve(&home, &["--on-bypass", "kill", "--grace", "1s"]);
+    let daemon = serve(&home, &["--on-bypass", "kill", "--grace", "1h"]);
     let held = put(&home, "u-1", 0, 2 * GIB);
     let device = [held.cdi_device.as_str()];
     let script =
@@ -352,6 +352,9 @@ fn who_goes_past_the_limiter_in_a_claim_is_told_and_killed_where_that_is_the_pol
         again.map_err(|error| error.code).err(),
         Some(divvy_api::v1::ErrorCode::Conflict)
     );
+    // The next daemon goes on with that, and has less patience.
+    daemon.crash();
+    let _daemon = serve(&home, &["--grace", "1s"]);
     home.ended(&held.job);
     assert!(!running.wait().expect("a child").success());
 }
