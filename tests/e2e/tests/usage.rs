@@ -2,6 +2,9 @@
 
 use divvy_e2e::{Home, Tenant, until};
 
+/// Long enough for a busy machine to come round to a program that wants to work.
+const IDLE: &str = "4s";
+
 fn last(home: &Home) -> serde_json::Value {
     home.items(&["ps", "-a"]).pop().expect("a job")
 }
@@ -14,15 +17,14 @@ fn what_a_program_does_is_used_and_keeps_its_job_from_being_idle_until_it_stops(
         "-g",
         "0.25",
         "--idle-timeout",
-        "2s",
+        IDLE,
         "--idle-action",
         "cancel",
     ];
     let mut tenant = Tenant::run(&home, &flags);
-    // For longer than its time, and with pauses: half of what it does is thinking.
-    tenant.begin("loop 2000 2000", 5000);
+    // For longer than its time, and with pauses. It comes to its end, so nobody has ended it.
+    tenant.begin("loop 50000 20000", 6000);
     tenant.hear();
-    assert_eq!(last(&home)["state"], "running");
     until("it is found idle", || {
         (last(&home)["state"] == "ended").then_some(())
     });
@@ -35,7 +37,7 @@ fn what_a_program_does_is_used_and_keeps_its_job_from_being_idle_until_it_stops(
         figure("used_gpu_ms"),
         figure("loaned_gpu_ms"),
     );
-    // Alone it may use the whole GPU; half of the time it does.
+    // Alone it may use the whole GPU; most of the time it does.
     assert!(used > 500 && loaned > 0, "{row}");
     assert!(figure("idle_gpu_ms") > 0, "{row}");
     assert_eq!(
