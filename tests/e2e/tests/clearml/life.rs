@@ -3,12 +3,20 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use divvy_e2e::clearml::{Agent, Scene, Server};
+use divvy_e2e::clearml::{Agent, Scene, Server, Task};
 use divvy_e2e::{Home, until};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
 const HALVES: [&str; 1] = ["half_gpu=0.5"];
+
+/// The process that runs a task, once the agent knows it: the task's program may have begun before.
+#[track_caller]
+fn process(scene: &Scene, task: &Task<'_>) -> Pid {
+    let job = task.jobs().pop().expect("it runs");
+    let pid = scene.home.running(&job.id).pid.expect("it runs");
+    Pid::from_raw(pid.cast_signed()).expect("a pid")
+}
 
 /// A program that fails.
 pub fn a_failed_program_frees_its_slot(scene: &Scene) {
@@ -141,14 +149,9 @@ fn a_slot_whose_processes_are_killed_is_free_and_its_task_failed() {
     );
     let _daemon = scene.daemon("0", &["single_gpu=1"], &[]);
     assert_eq!(task.runs_on(), "gpu0");
-    let job = task.jobs().pop().expect("it runs");
-    let pid = job.pid.expect("it runs");
+    let pid = process(&scene, &task);
     // The agent inside dies and says nothing to the server.
-    kill_process(
-        Pid::from_raw(pid.cast_signed()).expect("a pid"),
-        Signal::KILL,
-    )
-    .expect("it lives");
+    kill_process(pid, Signal::KILL).expect("it lives");
     let fields = task.becomes("failed");
     assert!(
         fields["status_reason"]
@@ -195,17 +198,12 @@ fn a_task_that_ends_while_the_daemon_is_gone_is_settled_when_it_is_back() {
     let scene = Scene::new("a100-80gb:1");
     let tasks = ["ends", "dies"].map(|name| scene.enqueued("half_gpu", name));
     let daemon = scene.daemon("0", &HALVES, &[]);
-    let jobs = tasks.map(|task| {
+    let processes = tasks.map(|task| {
         task.runs_on();
-        task.jobs().pop().expect("it runs")
+        process(&scene, &task)
     });
     daemon.crash();
-    let pid = jobs[1].pid.expect("it runs");
-    kill_process(
-        Pid::from_raw(pid.cast_signed()).expect("a pid"),
-        Signal::KILL,
-    )
-    .expect("it lives");
+    kill_process(processes[1], Signal::KILL).expect("it lives");
     tasks[0].completes("ends");
     assert_eq!(tasks[1].status(), "in_progress");
     let _daemon = scene.daemon("0", &HALVES, &[]);
