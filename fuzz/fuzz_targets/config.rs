@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 
 #[path = "../bodies/config.rs"]
 mod config;
+#[allow(dead_code, reason = "shared with the other bodies")]
 #[path = "../bodies/input.rs"]
 mod input;
 #[path = "../bodies/text.rs"]

@@ -1,6 +1,7 @@
 //! `cargo +nightly fuzz run queues`: words of the command line.
 #![no_main]
 
+#[allow(dead_code, reason = "shared with the other bodies")]
 #[path = "../bodies/input.rs"]
 mod input;
 #[path = "../bodies/queues.rs"]

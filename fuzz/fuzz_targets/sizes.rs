@@ -1,6 +1,7 @@
 //! `cargo +nightly fuzz run sizes`: words of the command line.
 #![no_main]
 
+#[allow(dead_code, reason = "shared with the other bodies")]
 #[path = "../bodies/input.rs"]
 mod input;
 #[path = "../bodies/sizes.rs"]
