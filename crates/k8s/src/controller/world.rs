@@ -15,6 +15,7 @@ use kube::runtime::watcher::{Config, watcher};
 use kube::runtime::{WatchStreamExt as _, reflector};
 use kube::{Client, Resource};
 use serde::de::DeserializeOwned;
+use tokio::sync::Mutex;
 use tokio::sync::watch::Sender;
 use tokio::task::JoinSet;
 
@@ -28,6 +29,8 @@ pub type Bell = Sender<u64>;
 pub struct Seen {
     pub slices: Store<ResourceSlice>,
     pub templates: Store<ResourceClaimTemplate>,
+    /// Held by who waits for them: of several who wait for a store at once, kube wakes only the one who came last.
+    waits: Mutex<()>,
 }
 
 /// What the leader sees as well.
@@ -45,11 +48,13 @@ impl Seen {
         Self {
             slices: keep(Api::all(client.clone()), drivers, bell, tasks),
             templates: keep(Api::all(client.clone()), ours, bell, tasks),
+            waits: Mutex::default(),
         }
     }
 
-    /// Comes back when everything has been seen once.
+    /// Comes back when everything has been seen once, for all who wait.
     pub async fn complete(&self) {
+        let _turn = self.waits.lock().await;
         // Err says that the watch has ended, with the process.
         let _ = self.slices.wait_until_ready().await;
         let _ = self.templates.wait_until_ready().await;
@@ -97,4 +102,37 @@ where
         }
     });
     seen
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use kube::runtime::watcher::Event;
+    use tokio::task::yield_now;
+
+    use super::*;
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn all_who_wait_are_told_that_everything_was_seen() {
+        let (slices, mut of_slices) = store();
+        let (templates, mut of_templates) = store();
+        let seen = Arc::new(Seen {
+            slices,
+            templates,
+            waits: Mutex::default(),
+        });
+        let waiting = [(); 3].map(|()| {
+            let seen = Arc::clone(&seen);
+            tokio::spawn(async move { seen.complete().await })
+        });
+        yield_now().await;
+        of_slices.apply_watcher_event(&Event::InitDone);
+        of_templates.apply_watcher_event(&Event::InitDone);
+        // One after the other.
+        for _ in &waiting {
+            yield_now().await;
+        }
+        assert!(waiting.iter().all(|one| one.is_finished()));
+    }
 }
