@@ -39,7 +39,7 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
-use tokio::task::JoinSet;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep};
 use tracing::info;
 
@@ -244,10 +244,7 @@ pub async fn run(args: Args) -> Result<(), ControllerError> {
 
     tokio::select! {
         told = told_to_end() => told?,
-        // None of them ends by itself: whoever starts this again starts it whole.
-        Some(_) = tasks.join_next() => return Err(ControllerError::Broken),
-        _ = &mut lease => return Err(ControllerError::Broken),
-        _ = &mut serving => return Err(ControllerError::Broken),
+        broken = one_breaks(&mut tasks, &mut lease, &mut serving) => return Err(broken),
     }
     info!("ending");
     ready.leave();
@@ -260,6 +257,20 @@ pub async fn run(args: Args) -> Result<(), ControllerError> {
     let _ = lease.await;
     tasks.shutdown().await;
     Ok(served?)
+}
+
+/// Comes back when one of its parts has ended, which none does by itself: whoever starts this again starts it whole.
+async fn one_breaks<A, B>(
+    tasks: &mut JoinSet<()>,
+    lease: &mut JoinHandle<A>,
+    serving: &mut JoinHandle<B>,
+) -> ControllerError {
+    tokio::select! {
+        Some(_) = tasks.join_next() => {}
+        _ = lease => {}
+        _ = serving => {}
+    }
+    ControllerError::Broken
 }
 
 fn print(args: &Args) -> Result<(), ControllerError> {
@@ -345,4 +356,39 @@ async fn told_to_end() -> Result<(), ControllerError> {
         _ = interrupt.recv() => {}
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use futures_util::FutureExt as _;
+
+    use super::*;
+
+    /// Parts of which the one of this number ends, or panics where it is to.
+    async fn breaks(which: usize, panics: bool) -> ControllerError {
+        let part = |number| async move {
+            match number == which {
+                true => assert!(!panics, "as a bug would"),
+                false => pending().await,
+            }
+        };
+        let mut tasks = JoinSet::new();
+        tasks.spawn(part(0));
+        tasks.spawn(part(1));
+        let (mut lease, mut serving) = (tokio::spawn(part(2)), tokio::spawn(part(3)));
+        one_breaks(&mut tasks, &mut lease, &mut serving).await
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn any_part_that_ends_ends_it_all() {
+        for which in 0..4 {
+            for panics in [false, true] {
+                let broken = breaks(which, panics).await;
+                assert!(matches!(broken, ControllerError::Broken), "{which}");
+            }
+        }
+        assert!(breaks(4, false).now_or_never().is_none());
+    }
 }
