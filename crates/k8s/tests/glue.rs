@@ -261,6 +261,12 @@ fn what_its_user_does_to_a_task_ends_its_pod() {
                 _ => scene.said(&task, "status_message").contains("no room"),
             };
             until("it is where it is to be", || is_there().then_some(()));
+            // What was seen before is over: two queues are looked at in each look, and its steps follow.
+            let looked = || scene.stub.calls_to("queues.get_by_id").len();
+            let before = looked();
+            until("the glue has looked again", || {
+                (looked() > before + 2).then_some(())
+            });
             let (endpoint, body) = act(&task);
             scene.must(endpoint, body);
             scene.is_clean();

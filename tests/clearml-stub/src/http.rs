@@ -88,18 +88,23 @@ async fn answer(
     let (version, endpoint) = split_version(&path);
     let refused = strike(&shared, endpoint, &body, When::Before).await?;
     let is_done = refused.is_none();
-    let result = match refused {
-        Some(refusal) => Err(refusal),
-        None => perform(&shared, &parts.headers, endpoint, &body),
+    let result = {
+        // Whoever sees what a call has done sees the call.
+        let mut world = shared.world();
+        let result = match refused {
+            Some(refusal) => Err(refusal),
+            None => perform(&mut world, &parts.headers, endpoint, &body),
+        };
+        note(
+            &mut world,
+            &parts.headers,
+            parts.method.as_str(),
+            endpoint,
+            &body,
+            &result,
+        );
+        result
     };
-    note(
-        &shared,
-        &parts.headers,
-        parts.method.as_str(),
-        endpoint,
-        &body,
-        &result,
-    );
     if is_done {
         strike(&shared, endpoint, &body, When::After).await?;
     }
@@ -135,15 +140,14 @@ async fn strike(
 }
 
 fn perform(
-    shared: &Shared,
+    world: &mut World,
     headers: &HeaderMap,
     endpoint: &str,
     body: &[u8],
 ) -> Result<Value, Refusal> {
-    let mut world = shared.world();
-    let guest = role(&world, headers)? == "guest";
+    let guest = role(world, headers)? == "guest";
     if endpoint == endpoints::ADD_BATCH && !guest {
-        return endpoints::add_batch(&mut world, &String::from_utf8_lossy(body));
+        return endpoints::add_batch(world, &String::from_utf8_lossy(body));
     }
     let action = endpoint.split_once('.').map_or("", |(_, action)| action);
     let only_reads = action.starts_with("get_") && action != "get_next_task";
@@ -155,7 +159,7 @@ fn perform(
         body => serde_json::from_slice(body)
             .map_err(|error| Refusal::invalid(format!("malformed body: {error}")))?,
     };
-    endpoints::perform(&mut world, endpoint, &body)
+    endpoints::perform(world, endpoint, &body)
 }
 
 /// The role of whoever is calling, by key and secret or by token.
@@ -220,7 +224,7 @@ fn split_version(path: &str) -> (&str, &str) {
 }
 
 fn note(
-    shared: &Shared,
+    world: &mut World,
     headers: &HeaderMap,
     method: &str,
     endpoint: &str,
@@ -236,7 +240,6 @@ fn note(
         agent => agent,
     };
     let refusal = result.as_ref().err();
-    let mut world = shared.world();
     let call = Call {
         endpoint: endpoint.to_owned(),
         method: method.to_owned(),

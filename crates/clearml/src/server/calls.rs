@@ -140,7 +140,8 @@ impl Server {
         Ok(found.tasks)
     }
 
-    /// Says that a task runs. Without force: from `queued` it is legal, and nothing that a user did meanwhile is overwritten.
+    /// Says that a task runs. Without force, and all the same a server takes it of a task that its user has stopped or reset: it is to
+    /// be looked at right before.
     pub async fn started(&self, task: &str, message: &str) -> Result<(), ServerError> {
         let body =
             json!({"task": task, "status_reason": "pulled by agent", "status_message": message});

@@ -146,7 +146,7 @@ impl Desk {
                 continue;
             }
             let facts = self.facts(found, tasks.get(id), &heads).await;
-            let done = self.step(found, &facts, tasks.get(id)).await;
+            let done = self.step(found, &facts).await;
             is_more |= self.taken(&mut troubles, id, done)?.unwrap_or_default();
         }
         for served in &hand.queues {
@@ -255,12 +255,7 @@ impl Desk {
     }
 
     /// Does the next step of a task; `true`: another may follow at once.
-    async fn step(
-        &mut self,
-        found: &Found,
-        facts: &Facts,
-        task: Option<&Task>,
-    ) -> Result<bool, Trouble> {
+    async fn step(&mut self, found: &Found, facts: &Facts) -> Result<bool, Trouble> {
         let (hand, record) = (Rc::clone(&self.hand), &found.record);
         let id = record.task.as_str();
         let Some(memory) = self.tasks.get_mut(id) else {
@@ -282,12 +277,12 @@ impl Desk {
                 return Ok(false);
             }
             Step::Forget => {
-                hand.objects.remove_record(id).await?;
                 if record.mark == Mark::Ours {
-                    // Its agent has done so itself, unless it was killed.
+                    // Its agent has done so itself, unless it was killed. While the record is there: behind it nobody comes back.
                     let _ = hand.server.unregister(&hand.child(id)).await;
                     tracing::info!(task = id, status = ?facts.status, "ClearML task: over");
                 }
+                hand.objects.remove_record(id).await?;
             }
             Step::Return => {
                 let record = Record {
@@ -312,11 +307,14 @@ impl Desk {
                 return Ok(false);
             }
             Step::Start => {
+                // What its user has done to it since it was looked at would be undone.
+                let now = hand.server.task(id).await?;
+                let Some(task) = now.filter(|task| task.status == Status::Queued) else {
+                    return Ok(true);
+                };
                 let message = format!("pulled by {}", hand.worker);
                 hand.server.started(id, &message).await?;
-                if let Some(task) = task {
-                    self.show(task).await;
-                }
+                self.show(&task).await;
             }
             Step::Tell(word) => return self.tell(id, facts, &word).await,
         }
