@@ -7,7 +7,7 @@ mod harness;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use divvy_api::client::{Client, WaitFor};
@@ -88,10 +88,11 @@ async fn a_job_of_a_build_with_other_records_keeps_its_supervisor_and_is_never_s
     let mut home = Home::with(&SEED);
     let client = home.client();
     let ran = home.path().join("ran");
-    let line = format!("echo >> {}; sleep 1000", ran.display());
+    let line = format!("echo >> {}; exec sleep 1000", ran.display());
+    let times = || fs::read(&ran).map_or(0, |lines| lines.len());
     client.submit(&script("half_gpu", &line)).await.unwrap();
     in_state(&client, "1", JobState::Running).await;
-    until("it has said so", || ran.exists());
+    until("it has said so", || times() == 1);
     let pids = ["launch", "started"].map(|what| home.pid("1", what));
     home.kill();
     // As such a build would have left it.
@@ -118,11 +119,12 @@ async fn a_job_of_a_build_with_other_records_keeps_its_supervisor_and_is_never_s
     let client = home.client();
     let job = ended(&client, "1").await;
     assert_eq!(job.end_reason, Some(EndReason::SupervisorLost), "{job:?}");
-    assert_eq!(fs::read(&ran).unwrap().len(), 1, "it ran again");
+    assert_eq!(times(), 1, "it ran again");
 
     // Nor one whose record somebody took away.
     client.submit(&script("half_gpu", &line)).await.unwrap();
     in_state(&client, "2", JobState::Running).await;
+    until("it has said so", || times() == 2);
     let pids = ["launch", "started"].map(|what| home.pid("2", what));
     home.kill();
     for pid in pids {
@@ -133,7 +135,7 @@ async fn a_job_of_a_build_with_other_records_keeps_its_supervisor_and_is_never_s
     home.start(&SEED);
     let job = ended(&home.client(), "2").await;
     assert_eq!(job.end_reason, Some(EndReason::SupervisorLost), "{job:?}");
-    assert_eq!(fs::read(&ran).unwrap().len(), 2, "it ran again");
+    assert_eq!(times(), 2, "it ran again");
 }
 
 /// Whether the daemon has gone away under the call, which may be made again.
@@ -184,7 +186,11 @@ impl Dice {
 
 #[tokio::test(flavor = "current_thread")]
 async fn killed_at_random_moments_a_daemon_runs_every_job_exactly_once() {
+    /// So many at least, and then until it was killed so often. After the most it is left alone, so that jobs come to their end
+    /// however little gets done between two kills.
     const JOBS: u64 = 24;
+    const FEWEST_KILLS: u32 = 4;
+    const MOST_KILLS: u32 = 40;
     let seed = std::env::var("SEED")
         .ok()
         .and_then(|seed| seed.parse().ok());
@@ -193,25 +199,27 @@ async fn killed_at_random_moments_a_daemon_runs_every_job_exactly_once() {
     let mut home = Home::with(&SEED);
     let ran = home.path().join("ran");
     let client = home.client();
-    let done = Arc::new(AtomicBool::new(false));
+    let (done, kills) = (Arc::new(AtomicBool::new(false)), Arc::default());
     let killer = {
-        let done = Arc::clone(&done);
+        let (done, kills) = (Arc::clone(&done), Arc::<AtomicU32>::clone(&kills));
         let mut dice = Dice(seed);
         std::thread::spawn(move || {
-            let mut kills = 0;
-            while !done.load(Ordering::SeqCst) {
+            while !done.load(Ordering::SeqCst) && kills.load(Ordering::SeqCst) < MOST_KILLS {
                 std::thread::sleep(Duration::from_millis(dice.below(250)));
                 home.kill();
-                kills += 1;
+                kills.fetch_add(1, Ordering::SeqCst);
                 home.start(&SEED);
             }
-            (home, kills)
+            home
         })
     };
 
     let queues = ["quarter_gpu", "half_gpu", "single_gpu", "dual_gpus"];
     let mut jobs = Vec::new();
-    for number in 0..JOBS {
+    for number in 0.. {
+        if number >= JOBS && kills.load(Ordering::SeqCst) >= FEWEST_KILLS {
+            break;
+        }
         let code = number % 5;
         let text = format!(
             "echo $DIVVY_JOB_ID >> {}; sleep 0.0{}; exit {code}",
@@ -230,9 +238,10 @@ async fn killed_at_random_moments_a_daemon_runs_every_job_exactly_once() {
         told.push((wait_until_heard(&client, id).await, *code));
     }
     done.store(true, Ordering::SeqCst);
-    let (home, kills) = killer.join().unwrap();
-    println!("{kills} kills");
-    assert!(kills > 3, "{kills} kills prove little");
+    let home = killer.join().unwrap();
+    let kills = kills.load(Ordering::SeqCst);
+    let count = jobs.len() as u64;
+    println!("{count} jobs, {kills} kills");
 
     for (job, code) in told {
         assert_eq!(
@@ -249,11 +258,11 @@ async fn killed_at_random_moments_a_daemon_runs_every_job_exactly_once() {
     lines.sort_unstable();
     assert_eq!(
         lines,
-        (1..=JOBS).collect::<Vec<_>>(),
+        (1..=count).collect::<Vec<_>>(),
         "each once, after {kills} kills"
     );
     let all = home.client().jobs(true).await.unwrap();
-    assert_eq!(all.len() as u64, JOBS, "no key submitted twice");
+    assert_eq!(all.len() as u64, count, "no key submitted twice");
     let ends = home
         .client()
         .events(0)
@@ -262,10 +271,10 @@ async fn killed_at_random_moments_a_daemon_runs_every_job_exactly_once() {
         .into_iter()
         .filter(|event| event.kind == "ended");
     let ends: Vec<String> = ends.filter_map(|event| event.job).collect();
-    assert_eq!(ends.len() as u64, JOBS);
+    assert_eq!(ends.len() as u64, count);
     assert_eq!(
         ends.iter().collect::<BTreeSet<_>>().len() as u64,
-        JOBS,
+        count,
         "each ended once"
     );
     assert_eq!(home.slices(), [""; 0]);
@@ -316,8 +325,16 @@ async fn supervisors_killed_at_random_moments_never_make_a_job_run_twice() {
             .unwrap()
             .id;
         std::thread::sleep(Duration::from_micros(dice.below(12_000)));
-        for supervisor in children(daemon) {
+        // They are their nursery's children, and now and then it goes with them.
+        let nurseries = children(daemon);
+        let supervisors = nurseries.iter().flat_map(|nursery| children(*nursery));
+        for supervisor in supervisors {
             signal(supervisor, "KILL");
+        }
+        if dice.below(4) == 0 {
+            for nursery in nurseries {
+                signal(nursery, "KILL");
+            }
         }
         let job = ended(&client, &id).await;
         let text = fs::read_to_string(&ran).unwrap_or_default();
@@ -394,6 +411,29 @@ async fn how_a_supervisor_without_a_record_ended_is_said_as_far_as_it_is_known()
     let job = ended(&client, &id).await;
     assert_eq!(job.end_reason, Some(EndReason::SupervisorLost));
     let reason = job.reason.unwrap();
+    assert!(reason.contains("was killed by signal 9"), "{reason}");
+}
+
+#[tokio::test]
+async fn how_a_supervisor_ended_is_waited_for_where_it_will_be_known() {
+    let home = Home::with(&["--sim", "l4-24gb:1"]);
+    let client = home.client();
+    let (id, program) = long_job(&client).await;
+    let supervisor = home.pid(&id, "launch");
+    // Whose child it is hears of its end some time after its lock is free.
+    let nursery = children(home.daemon.as_ref().unwrap().id());
+    assert_eq!(nursery.len(), 1, "{nursery:?}");
+    signal(nursery[0], "STOP");
+    for pid in [supervisor, program] {
+        signal(pid, "KILL");
+    }
+    until("both are gone", || {
+        !is_alive(supervisor) && !is_alive(program)
+    });
+    // Several looks of the daemon later.
+    tokio::time::sleep(Duration::from_millis(600)).await;
+    signal(nursery[0], "CONT");
+    let reason = ended(&client, &id).await.reason.unwrap();
     assert!(reason.contains("was killed by signal 9"), "{reason}");
 }
 
