@@ -165,6 +165,27 @@ async fn a_job_that_there_are_no_descriptors_for_waits_and_is_not_ended() {
     assert_eq!(end.end_reason, Some(EndReason::Completed), "{end:?}");
 }
 
+#[test]
+fn a_daemon_whose_address_is_taken_is_never_there() {
+    let home = Home::new();
+    let token = home.path().join("token");
+    fs::write(&token, TOKEN).unwrap();
+    fs::set_permissions(&token, PermissionsExt::from_mode(0o600)).unwrap();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let sim = ["daemon", "--detached", "--sim", "a100-80gb:1"];
+    let listen = [
+        "--listen",
+        &address,
+        "--token-file",
+        token.to_str().unwrap(),
+    ];
+    let said = home.run(&[&sim[..], &listen].concat());
+    let text = String::from_utf8_lossy(&said.stderr);
+    assert!(!said.status.success() && text.contains(&address), "{text}");
+    assert!(!home.path().join("divvy.sock").exists());
+}
+
 #[tokio::test]
 async fn a_submit_that_brings_too_much_is_refused_with_its_size() {
     let home = Home::with(&["--sim", "a100-80gb:1"]);
