@@ -95,11 +95,14 @@ async fn a_program_ended_by_a_signal_has_128_and_its_number() {
 async fn what_a_program_leaves_behind_ends_with_it() {
     let home = Home::with(&SEED);
     let client = home.client();
-    // A daemonised child: another session, its parent gone.
-    let leave =
-        "setsid sh -c 'echo $$; exec sleep 1000' & wait_for() { sleep 0.2; }; wait_for; exit 0";
+    // A daemonised child: another session, its parent gone once it has said who it is.
+    let left = home.path().join("left");
+    let leave = format!(
+        "setsid sh -c 'echo $$; : > {0}; exec sleep 1000' & until test -e {0}; do sleep 0.01; done; exit 0",
+        left.display()
+    );
     let id = client
-        .submit(&quarter(&["sh", "-c", leave]))
+        .submit(&quarter(&["sh", "-c", &leave]))
         .await
         .unwrap()
         .id;

@@ -115,11 +115,9 @@ async fn what_is_held_after_a_resize_counts_by_the_new_amount_and_a_suspended_jo
     };
     client.resize(&job.id, &half).await.unwrap();
     client.suspend(&job.id).await.unwrap();
+    let since = Timestamp::now();
     until("it was suspended for a while", || {
-        Timestamp::now()
-            .duration_since(job.submitted_at)
-            .as_millis()
-            > 300
+        Timestamp::now().duration_since(since).as_millis() > 300
     });
     client.resume(&job.id).await.unwrap();
     client.cancel(&job.id).await.unwrap();

@@ -10,7 +10,9 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::process::Command;
 
 use divvy_api::client::{Client, Runs};
-use divvy_api::v1::{Amount, ErrorCode, GpuChange, Job, JobState, MigGc, Resize, Runner, Submit};
+use divvy_api::v1::{
+    Amount, Brief, ErrorCode, GpuChange, Job, JobState, MigGc, Resize, Runner, Submit,
+};
 use harness::{Home, ended, in_state, log, quarter, refused, signal, until};
 use rustix::process::{Gid, Uid, geteuid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
@@ -187,6 +189,9 @@ fn of_anothers_job_one_sees_that_it_is_there_and_no_more() {
         assert!(why.summary.contains("/no/s3cret"), "{}", why.summary);
         let id = client.submit(&submit).await.unwrap().id;
         in_state(&client, &id, JobState::Running).await;
+        // It runs before it has said anything.
+        let mut said = client.log(&id, 0, true).await.unwrap();
+        assert_eq!(said.next().await.unwrap().unwrap(), "s3cret-output\n");
         assert!(client.job(&id).await.unwrap().limiter.is_some());
         (failed, id)
     });
@@ -198,7 +203,11 @@ fn of_anothers_job_one_sees_that_it_is_there_and_no_more() {
         );
         let all = serde_json::to_string(&(client.jobs(true).await.unwrap(), shown)).unwrap();
         let events = serde_json::to_string(&client.events(0).await.unwrap()).unwrap();
-        for told in [all, events] {
+        let mut brief = String::new();
+        let take = |job: Brief<'_>| brief += &serde_json::to_string(&job).unwrap();
+        client.jobs_briefly(true, take).await.unwrap();
+        assert!(brief.contains("train"), "{brief}");
+        for told in [all, brief, events] {
             assert!(!told.contains("s3cret"), "{told}");
         }
         let resize = Resize {
@@ -448,4 +457,37 @@ fn values_of_the_environment_are_in_nothing_that_stays() {
         "",
         "files that keep it"
     );
+}
+
+#[test]
+fn who_has_a_slice_open_and_is_another_users_is_said_and_keeps_it_from_nobody() {
+    let Some(home) = system(&["--grace", "1s"]) else {
+        return;
+    };
+    let id = as_user(&home, ANA, async |client| {
+        let id = client.submit(&shell("sleep 1000")).await.unwrap().id;
+        in_state(&client, &id, JobState::Running).await;
+        id
+    });
+    // This process is root's, and holds nothing of the GPU.
+    let slice = divvy_ledger::Slice::open(&home.path().join("slices").join(&id)).unwrap();
+    let _slot = slice.join().unwrap();
+    let events = as_user(&home, 0, async |client| {
+        client.cancel(&id).await.unwrap();
+        ended(&client, &id).await;
+        client.events(0).await.unwrap()
+    });
+    let its = events
+        .iter()
+        .filter(|event| event.job.as_ref() == Some(&id));
+    let said: Vec<&str> = its
+        .filter(|event| event.kind == "left")
+        .map(|event| event.text.as_str())
+        .collect();
+    let pid = format!("pid {} ", std::process::id());
+    assert!(
+        matches!(said[..], [said] if said.starts_with(&pid)),
+        "{said:?}"
+    );
+    until("the slice is gone", || home.slices().is_empty());
 }
