@@ -244,8 +244,9 @@ fn serve(
             "let the jobs of the earlier build end, or cancel them with it; then start this one",
         ));
     }
-    let listener = doors.bind(&home)?;
+    // Whoever reaches the socket finds all else there.
     let tcp = doors.bind_tcp()?;
+    let listener = doors.bind(&home)?;
     let resumed = cycle.resume().map_err(|error| from_store(&error))?;
     sweep_containers(&cycle, &home)?;
     tracing::info!(
