@@ -1,6 +1,6 @@
 //! `divvy-k8s inject` as people type it.
 
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::process::{Command, Output, Stdio};
 
 const POD: &str = r#"
@@ -26,7 +26,11 @@ fn inject(args: &[&str], input: &str) -> Output {
         .spawn()
         .expect("it starts");
     let mut stdin = child.stdin.take().expect("a pipe");
-    stdin.write_all(input.as_bytes()).expect("it reads");
+    match stdin.write_all(input.as_bytes()) {
+        // Whose words are refused has read nothing, and may have ended.
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
+        written => written.expect("it reads"),
+    }
     drop(stdin);
     child.wait_with_output().expect("it ends")
 }

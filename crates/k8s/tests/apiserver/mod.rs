@@ -198,7 +198,10 @@ impl ApiServer {
             "users": [{ "name": "test", "user": {} }],
             "contexts": [{ "name": "test", "context": { "cluster": "test", "user": "test", "namespace": "divvy-system" } }],
         });
-        std::fs::write(&path, config.to_string()).unwrap();
+        // Whole at every moment: a program that was started before may be reading it.
+        let mut file = tempfile::NamedTempFile::new_in(folder).unwrap();
+        std::io::Write::write_all(&mut file, config.to_string().as_bytes()).unwrap();
+        file.persist(&path).unwrap();
         path
     }
 
@@ -324,6 +327,11 @@ impl ApiServer {
         state
             .faults
             .push((method.to_owned(), part.to_owned(), fail, times));
+    }
+
+    /// Answers as it should again.
+    pub fn heal(&self) {
+        self.shared.state.lock().unwrap().faults.clear();
     }
 
     /// Ends all watches, as a restart of the server does.

@@ -1,7 +1,7 @@
 //! A cluster with a node and the chart's objects, and replicas of the controller beside it.
 
-use std::io::{BufRead as _, BufReader};
-use std::net::SocketAddr;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex};
@@ -192,6 +192,7 @@ pub struct Replica {
     child: Child,
     log: Arc<Log>,
     address: SocketAddr,
+    health: SocketAddr,
 }
 
 impl Replica {
@@ -222,17 +223,34 @@ impl Replica {
                 kept.more.notify_all();
             }
         });
+        let none = SocketAddr::from(([0, 0, 0, 0], 0));
         let mut replica = Self {
             child,
             log,
-            address: SocketAddr::from(([0, 0, 0, 0], 0)),
+            address: none,
+            health: none,
         };
         let line = replica
             .hears(|line| line.contains("listening"), || false)
             .unwrap();
-        let address = line.split_once("address=").unwrap().1;
-        replica.address = address.split(' ').next().unwrap().parse().unwrap();
+        let said = |key: &str| {
+            let (_, address) = line.split_once(key).unwrap();
+            address.split(' ').next().unwrap().parse().unwrap()
+        };
+        (replica.address, replica.health) = (said("address="), said("health="));
         replica
+    }
+
+    /// What it answers kubelet: status and text.
+    pub fn told(&self, path: &str) -> (u16, String) {
+        let mut stream = TcpStream::connect(self.health).unwrap();
+        let call = format!("GET {path} HTTP/1.1\r\nhost: pod\r\nconnection: close\r\n\r\n");
+        stream.write_all(call.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let (head, text) = answer.split_once("\r\n\r\n").unwrap();
+        let code = head.split(' ').nth(1).unwrap().parse().unwrap();
+        (code, text.to_owned())
     }
 
     pub fn address(&self) -> SocketAddr {

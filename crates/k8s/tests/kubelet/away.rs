@@ -9,21 +9,30 @@ use crate::rig::Node;
 #[tokio::test(flavor = "current_thread")]
 async fn without_an_agent_the_driver_registers_and_kubelets_calls_wait_for_it() {
     let mut node = Node::new("a100-80gb:1");
-    node.start_driver(&node.agent_socket());
+    let gate = Gate::new(node.path(), &node.agent_socket());
+    node.start_driver(&gate.socket);
     let driver = node.kubelet.driver().await;
     node.start_daemon(&[]).await;
     let gpu = node.gpu(0).await;
     let claim = node.allocate("a", &[(&gpu, Some("60Gi"))]);
-    node.kill_daemon();
+    let comes_back = async || {
+        // Twice, as one may be the driver's own look of every few seconds.
+        gate.missed().await;
+        gate.missed().await;
+        gate.is_away(false);
+    };
     // One call of kubelet's, which ends well although nobody was there when it began.
-    let prepare = driver.prepare(&claim);
-    let (devices, ()) = tokio::join!(prepare, node.start_daemon(&[]));
+    gate.is_away(true);
+    node.kill_daemon();
+    node.start_daemon(&[]).await;
+    let (devices, ()) = tokio::join!(driver.prepare(&claim), comes_back());
     let devices = devices.unwrap();
     let cdi = node.cdi();
+    gate.is_away(true);
     node.kill_daemon();
     assert_eq!(node.cdi(), cdi, "who has a slice has it without the agent");
-    let unprepare = driver.unprepare(&claim);
-    let (unprepared, ()) = tokio::join!(unprepare, node.start_daemon(&[]));
+    node.start_daemon(&[]).await;
+    let (unprepared, ()) = tokio::join!(driver.unprepare(&claim), comes_back());
     unprepared.unwrap();
     node.is_sound(&[]).await;
     assert_eq!(devices.len(), 1);

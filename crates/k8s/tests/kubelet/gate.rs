@@ -2,6 +2,7 @@
 //! or before the driver has heard the answer, until the gate is opened or the driver hangs up.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -21,6 +22,9 @@ pub struct Gate {
     cut: Arc<Mutex<Option<(&'static str, Cut)>>>,
     held: watch::Sender<bool>,
     open: watch::Sender<u64>,
+    is_away: Arc<AtomicBool>,
+    /// How often somebody found nobody.
+    missed: watch::Sender<u64>,
     listening: JoinHandle<()>,
 }
 
@@ -32,12 +36,19 @@ impl Gate {
         let cut = Arc::new(Mutex::new(None));
         let (held, _) = watch::channel(false);
         let (open, _) = watch::channel(0);
+        let (is_away, missed) = (Arc::new(AtomicBool::new(false)), watch::Sender::new(0));
         let listening = tokio::spawn({
             let (cut, held, agent) = (Arc::clone(&cut), held.clone(), agent.to_owned());
             let open = open.clone();
+            let (is_away, missed) = (Arc::clone(&is_away), missed.clone());
             async move {
                 loop {
                     let (driver, _) = listener.accept().await.unwrap();
+                    if is_away.load(Ordering::SeqCst) {
+                        drop(driver);
+                        missed.send_modify(|times| *times += 1);
+                        continue;
+                    }
                     let (cut, held, agent) = (Arc::clone(&cut), held.clone(), agent.clone());
                     let opened = open.subscribe();
                     tokio::spawn(async move {
@@ -54,8 +65,20 @@ impl Gate {
             cut,
             held,
             open,
+            is_away,
+            missed,
             listening,
         }
+    }
+
+    /// From now on, or no longer, who calls finds nobody here.
+    pub fn is_away(&self, is: bool) {
+        self.is_away.store(is, Ordering::SeqCst);
+    }
+
+    /// Waits until another call has found nobody.
+    pub async fn missed(&self) {
+        self.missed.subscribe().changed().await.unwrap();
     }
 
     /// Holds the next call that begins like this: `PUT /v1/claims/`.

@@ -46,15 +46,21 @@ async fn a_swept_registry_and_a_restarted_kubelet_find_the_driver_again() {
     // Kubelet starts anew: what it finds is what was there.
     let again = node.kubelet.driver().await;
     assert_eq!(again.prepare(&claim).await.unwrap(), devices);
-    for folder in ["kubelet/plugins_registry", "kubelet/plugins/gpu.divvy.dev"] {
-        fs::remove_dir_all(node.path().join(folder)).unwrap();
+    for (number, folder) in ["kubelet/plugins_registry", "kubelet/plugins/gpu.divvy.dev"]
+        .into_iter()
+        .enumerate()
+    {
+        // In one step: the driver may be looking just now, and puts back what is missing.
+        let swept = node.path().join(format!("swept-{number}"));
+        fs::rename(node.path().join(folder), swept).unwrap();
         let again = node.kubelet.driver().await;
         assert_eq!(again.prepared(&claim).await, devices);
     }
     // And one that was put there by somebody else is replaced.
     let socket = registration_socket(&node.path().join("kubelet"));
-    fs::remove_file(&socket).unwrap();
-    let _other = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    let elsewhere = node.path().join("other.sock");
+    let _other = std::os::unix::net::UnixListener::bind(&elsewhere).unwrap();
+    fs::rename(&elsewhere, &socket).unwrap();
     assert_eq!(node.kubelet.driver().await.prepared(&claim).await, devices);
     node.is_sound(&[&claim]).await;
 }
