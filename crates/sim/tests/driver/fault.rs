@@ -61,6 +61,20 @@ fn a_lost_gpu_is_lost_to_everyone_and_reported() {
 }
 
 #[test]
+fn a_gpu_falls_off_the_bus_when_it_is_told_to() {
+    let machine = Machine::new("l4-24gb:2");
+    let mut client = machine.client();
+    client.ok(&[
+        "nvmlInit_v2",
+        "nvmlDeviceGetHandleByIndex_v2 0 &device",
+        "nvmlDeviceGetHandleByIndex_v2 1 &other",
+        "divvy_sim_control \"lose:1\"",
+        "nvmlDeviceGetMemoryInfo $device &memory",
+    ]);
+    assert_eq!(client.call("nvmlDeviceGetMemoryInfo $other &memory"), 15);
+}
+
+#[test]
 fn the_log_has_one_line_a_call_with_arguments_and_result() {
     let machine = Machine::new("l4-24gb:1");
     let log = machine.path("calls.log");

@@ -167,6 +167,8 @@ fn orders_that_mean_nothing_are_invalid() {
         "reboot:0",
         "hold:0/1",
         "hold:x",
+        "lose:1",
+        "lose:0/1/0",
         "sleep:0",
     ] {
         let answer = client.call(&format!("divvy_sim_control \"{order}\""));

@@ -1,4 +1,4 @@
-//! What happens to a machine beside its API: resets, restarts, and users of a GPU that are no processes of the machine. One function that no driver
+//! What happens to a machine beside its API: resets, restarts, GPUs that fall off the bus, and users of a GPU that are no processes of the machine. One function that no driver
 //! has, for tests; docs/simulator.md says what it understands.
 
 use super::{Place, refused};
@@ -45,6 +45,10 @@ fn obey(order: &str) -> Done {
         ("reload" | "reboot", None) if object.is_empty() => locked.restart(kept),
         ("hold", Some((gpu, place))) => locked.hold(gpu, place, true),
         ("release", Some((gpu, place))) => locked.hold(gpu, place, false),
+        ("lose", Some((gpu, None))) => {
+            state.gpus()[gpu].lose();
+            Ok(())
+        }
         _ => return Err(nvmlReturn_t::INVALID_ARGUMENT),
     };
     done.map_err(refused)
