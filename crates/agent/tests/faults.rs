@@ -3,6 +3,9 @@
 
 #![allow(clippy::unwrap_used, reason = "what goes wrong here fails the test")]
 
+#[path = "mig/driver.rs"]
+#[allow(dead_code, reason = "each test program asks its part")]
+mod driver;
 mod harness;
 
 use std::collections::BTreeMap;
@@ -67,29 +70,23 @@ async fn sleeper(client: &Client, gpu: u32) -> Job {
 async fn no_error_of_the_driver_ends_a_daemon_or_a_job_or_hides_the_other_gpu() {
     // Each function fails once with each code, some looks apart, all functions at once, each in a home of its own. At the end of it GPU 1
     // falls off the bus for good, by which the end is known.
-    let homes: Vec<(&str, Home)> = ASKED
-        .into_iter()
-        .map(|function| {
-            // A look asks each GPU; an odd step, so that both are met. The first calls are the start's.
-            let step = if is_of_all(function) { 2 } else { 7 };
-            let fault = |(nth, what): (usize, String)| {
-                let call = 41 + nth * step;
-                format!("[[fault]]\nfunction = '{function}'\ncall = {call}\n{what}\n")
-            };
-            let codes = CODES.iter().map(|code| format!("code = {code}"));
-            let faults = codes.chain(["lose_gpu = 1".to_owned()]);
-            (
-                function,
-                faulty(&faults.enumerate().map(fault).collect::<String>()),
-            )
-        })
-        .collect();
-    let mut jobs = Vec::new();
-    for (_, home) in &homes {
+    let mut homes: Vec<(&str, Home, [Job; 2])> = Vec::new();
+    for function in ASKED {
+        // A look asks each GPU; an odd step, so that both are met. The first calls are the start's.
+        let step = if is_of_all(function) { 2 } else { 7 };
+        let fault = |(nth, what): (usize, String)| {
+            let call = 41 + nth * step;
+            format!("[[fault]]\nfunction = '{function}'\ncall = {call}\n{what}\n")
+        };
+        let codes = CODES.iter().map(|code| format!("code = {code}"));
+        let faults = codes.chain(["lose_gpu = 1".to_owned()]);
+        let home = faulty(&faults.enumerate().map(fault).collect::<String>());
+        // At once, before any look that fails.
         let client = home.client();
-        jobs.push([sleeper(&client, 0).await, sleeper(&client, 1).await]);
+        let jobs = [sleeper(&client, 0).await, sleeper(&client, 1).await];
+        homes.push((function, home, jobs));
     }
-    for ((function, home), [stays, goes]) in homes.iter().zip(&jobs) {
+    for (function, home, [stays, goes]) in &homes {
         let client = home.client();
         let lost = ended(&client, &goes.id).await;
         assert_eq!(
@@ -134,8 +131,9 @@ fn is_of_all(function: &str) -> bool {
 
 #[tokio::test]
 async fn a_gpu_that_vanishes_takes_its_own_jobs_along_and_no_others() {
-    let home =
-        faulty("[[fault]]\nfunction = 'nvmlDeviceGetUtilizationRates'\ncall = 60\nlose_gpu = 1\n");
+    let mut home = Home::new();
+    home.env.insert("DIVVY_TEST_GPUS", GPUS.to_owned());
+    home.start(&["--sim", GPUS]);
     let client = home.client();
     let stays = sleeper(&client, 0).await;
     let goes = sleeper(&client, 1).await;
@@ -159,6 +157,8 @@ async fn a_gpu_that_vanishes_takes_its_own_jobs_along_and_no_others() {
         .await
         .unwrap();
     let was_on = in_state(&client, &again.id, JobState::Running).await.slices[0].gpu_index;
+    in_state(&client, &both.id, JobState::Running).await;
+    driver::happen(&home, "lose:1");
     for id in [&goes.id, &both.id] {
         let job = ended(&client, id).await;
         assert_eq!(job.end_reason, Some(EndReason::GpuLost), "{job:#?}");
@@ -289,7 +289,11 @@ async fn a_journal_that_somebody_else_holds_is_waited_for() {
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
     let submit = tokio::spawn(async move { client.submit(&quarter(&["true"])).await });
     // It answers nothing that is not in the journal.
-    until("it says what it waits for", || home.log().contains("waits"));
+    let deadline = Instant::now() + PATIENCE;
+    while !home.log().contains("waits") {
+        assert!(Instant::now() < deadline, "it says nothing");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
     assert!(!submit.is_finished());
     other.execute_batch("COMMIT").unwrap();
     let job = submit.await.unwrap().unwrap();

@@ -307,12 +307,12 @@ async fn instances_lie_where_the_claim_says_and_are_kept_for_the_next_that_says_
 
 #[tokio::test]
 async fn a_claim_on_a_gpu_that_is_lost_is_kept_and_says_so() {
-    let lost = "[[fault]]\nfunction = 'nvmlDeviceGetUtilizationRates'\ncall = 80\nlose_gpu = 1\n";
-    let mut home = machine("a100-80gb:2", lost);
+    let mut home = machine("a100-80gb:2", "");
     start(&mut home);
     let client = home.client();
     let body = claim(vec![ClaimDevice::part(gpu(&client, 1).await, GIB)]);
     let held = client.put_claim("u-1", &body).await.unwrap();
+    driver::happen(&home, "lose:1");
     let deadline = std::time::Instant::now() + harness::PATIENCE;
     let trouble = loop {
         if let Some(trouble) = client.claims().await.unwrap().remove(0).trouble {

@@ -59,7 +59,7 @@ pub fn destroy(home: &Home, gpu: usize, profile: u32, start: u32) {
     ask(home, &format!("destroy {gpu} {profile} {start}"));
 }
 
-/// Something happens to the machine: `hold:0/1/0`, `release:0`, `reboot`.
+/// Something happens to the machine: `hold:0/1/0`, `release:0`, `lose:1`, `reboot`.
 pub fn happen(home: &Home, what: &str) {
     ask(home, &format!("happen {what}"));
 }

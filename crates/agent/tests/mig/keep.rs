@@ -108,10 +108,9 @@ async fn an_instance_that_is_made_anew_is_nobodys_until_it_is_made() {
     let changed = db.execute("UPDATE mig_instance SET user = 'somebody'", []);
     assert_eq!(changed.unwrap(), 1);
     drop(db);
-    let slow = "[[fault]]\nfunction = 'nvmlDeviceCreateGpuInstanceWithPlacement'\ntimes = 0\ndelay_ms = 4000\n";
-    std::fs::write(home.path().join("sim.toml"), format!("{ENABLED}{slow}")).unwrap();
     home.start(&["--sim", "a100-40gb:1"]);
     let client = home.client();
+    let lock = held_up(&home).await;
     let first = client.submit(&on("7g.40gb", &["true"])).await.unwrap();
     client.cancel(&first.id).await.unwrap();
     let first = ended(&client, &first.id).await;
@@ -122,6 +121,7 @@ async fn an_instance_that_is_made_anew_is_nobodys_until_it_is_made() {
     let second = client.submit(&on("7g.40gb", &["true"])).await.unwrap();
     let waits = client.job(&second.id).await.unwrap();
     assert_eq!(waits.state, JobState::Queued, "{waits:#?}");
+    drop(lock);
     let second = ended(&client, &second.id).await;
     assert_eq!(second.exit_code, Some(0), "{second:#?}");
     assert_eq!(
@@ -195,9 +195,9 @@ async fn a_job_cancelled_while_its_instance_is_made_ends_at_once_and_the_instanc
     if !is_root() {
         return;
     }
-    let slow = "[[fault]]\nfunction = 'nvmlDeviceCreateGpuInstanceWithPlacement'\ntimes = 0\ndelay_ms = 1500\n";
-    let home = served("a100-40gb:1", &format!("{ENABLED}{slow}"));
+    let home = served("a100-40gb:1", ENABLED);
     let client = home.client();
+    let lock = held_up(&home).await;
     let job = client
         .submit(&on("1g.5gb", &["touch", "/nowhere/at/all"]))
         .await
@@ -207,6 +207,7 @@ async fn a_job_cancelled_while_its_instance_is_made_ends_at_once_and_the_instanc
     let job = ended(&client, &job.id).await;
     assert_eq!(job.started_at, None, "{job:#?}");
     assert!(story(&client).await.is_empty());
+    drop(lock);
     let idle = |all: &Vec<(String, u8, MigState)>| all.iter().any(|one| one.2 == MigState::Idle);
     until("the instance is idle", || shown(&client), idle).await;
     assert_eq!(driver::layout(&home, 0).len(), 1);

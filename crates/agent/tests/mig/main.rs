@@ -61,6 +61,16 @@ fn on(profile: &str, command: &[&str]) -> Submit {
     }
 }
 
+/// Keeps what is ordered for GPU 0 from being done while it is held: whoever changes a GPU takes its lock first.
+async fn held_up(home: &Home) -> std::fs::File {
+    let gpu = home.client().gpus().await.unwrap().remove(0).uuid;
+    let folder = home.path().join("mig");
+    std::fs::create_dir_all(&folder).unwrap();
+    let lock = std::fs::File::create(folder.join(format!("{gpu}.lock"))).unwrap();
+    lock.lock().unwrap();
+    lock
+}
+
 /// Runs a job to its end.
 async fn run(client: &Client, profile: &str) -> Job {
     let job = client.submit(&on(profile, &["true"])).await.unwrap();
