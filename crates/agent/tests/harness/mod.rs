@@ -173,6 +173,11 @@ impl Drop for Home {
                     kill_begun(&begun);
                 }
             }
+            let held = recorded(&job.path(), "held");
+            let group = held.and_then(|held| Some(PathBuf::from(held["group"].as_str()?)));
+            if let Some(group) = group {
+                remove_group(&group);
+            }
         }
     }
 }
@@ -206,6 +211,15 @@ fn kill_begun(begun: &serde_json::Value) {
         .map(str::to_owned);
     if started == Some(begun["start_time"].to_string()) {
         signal(u32::try_from(pid).unwrap(), "KILL");
+    }
+}
+
+/// Ends what else is left of a job, and takes its group away.
+fn remove_group(group: &Path) {
+    let deadline = Instant::now() + PATIENCE;
+    while fs::remove_dir(group).is_err() && group.is_dir() && Instant::now() < deadline {
+        let _ = fs::write(group.join("cgroup.kill"), "1");
+        std::thread::sleep(Duration::from_millis(2));
     }
 }
 
