@@ -88,6 +88,8 @@ pub struct Home {
     sim: Option<String>,
     variables: Vec<(String, String)>,
     memory: Option<TempDir>,
+    /// What is started here comes before whatever else the machine does.
+    first: bool,
     client: Client,
     runtime: tokio::runtime::Runtime,
 }
@@ -128,6 +130,7 @@ impl Home {
                 .into_iter()
                 .collect(),
             memory: None,
+            first: false,
             client,
             runtime,
         }
@@ -159,6 +162,14 @@ impl Home {
         self
     }
 
+    /// Has the machine do what is started here before anything else, where it may be told to (root): what is measured of a simulated GPU is
+    /// then the GPU's time and nobody's want of a processor.
+    #[must_use]
+    pub fn before_others(mut self) -> Self {
+        self.first = true;
+        self
+    }
+
     /// `DIVVY_HOME`.
     #[must_use]
     pub fn path(&self) -> PathBuf {
@@ -184,7 +195,13 @@ impl Home {
     /// A command with this instance's environment and none of the caller's.
     #[must_use]
     pub fn command(&self, program: &str) -> Command {
-        let mut command = Command::new(program);
+        let mut command = match self.first {
+            true => Command::new("nice"),
+            false => Command::new(program),
+        };
+        if self.first {
+            command.args(["--adjustment=-20", program]);
+        }
         for (name, _) in std::env::vars_os() {
             if name
                 .to_str()

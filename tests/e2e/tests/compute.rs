@@ -1,8 +1,18 @@
 //! Shares of compute time, through the daemon, the limiter and the simulated GPU's own time. The machine is shared with
 //! whatever else runs: bounds are on what tenants get of what the GPU did, and wide. `cargo xtask bench` has the figures.
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use divvy_e2e::{Home, Tenant, part, until};
 use rustix::process::{Pid, Signal, kill_process};
+
+/// Simulated GPUs, for one test at a time: what is measured is who waits for whom at the GPU, and not for a processor. For the same reason
+/// all that is started there comes before whatever else the machine does.
+fn alone(gpus: usize) -> (MutexGuard<'static, ()>, Home) {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    (one, Home::new(&format!("a100-40gb:{gpus}")).before_others())
+}
 
 /// Tenants beside each other on one GPU; the part of it that each used, after a second to settle.
 fn beside(home: &Home, tenants: &[(&[&str], &str)]) -> Vec<f64> {
@@ -31,7 +41,7 @@ fn signal(home: &Home, job: &str, signal: Signal) {
 
 #[test]
 fn two_floods_get_what_their_shares_say() {
-    let home = Home::new("a100-40gb:1");
+    let (_alone, home) = alone(1);
     let _daemon = home.daemon(&[]);
     let used = beside(
         &home,
@@ -49,7 +59,7 @@ fn two_floods_get_what_their_shares_say() {
 
 #[test]
 fn what_one_does_not_use_the_other_gets() {
-    let home = Home::new("a100-40gb:1");
+    let (_alone, home) = alone(1);
     let _daemon = home.daemon(&[]);
     let idle = Tenant::run(&home, &["-g", "0.75"]);
     let used = beside(&home, &[(&["-g", "0.25"], "flood 200")]);
@@ -59,7 +69,7 @@ fn what_one_does_not_use_the_other_gets() {
 
 #[test]
 fn a_strict_share_is_never_exceeded_on_an_idle_gpu() {
-    let home = Home::new("a100-40gb:1");
+    let (_alone, home) = alone(1);
     let _daemon = home.daemon(&[]);
     for flags in [
         &["-g", "0.25", "--compute", "strict"][..],
@@ -72,7 +82,7 @@ fn a_strict_share_is_never_exceeded_on_an_idle_gpu() {
 
 #[test]
 fn a_share_of_compute_of_its_own_counts_instead_of_the_memorys() {
-    let home = Home::new("a100-40gb:1");
+    let (_alone, home) = alone(1);
     let _daemon = home.daemon(&[]);
     let used = beside(
         &home,
@@ -93,7 +103,7 @@ fn a_share_of_compute_of_its_own_counts_instead_of_the_memorys() {
 
 #[test]
 fn shares_follow_a_resize_while_programs_run() {
-    let home = Home::new("a100-40gb:1");
+    let (_alone, home) = alone(1);
     let _daemon = home.daemon(&[]);
     let mut tenants = [(); 2].map(|()| Tenant::run(&home, &["-g", "0.5"]));
     let start = tenants[0].clock();
@@ -134,7 +144,7 @@ fn shares_follow_a_resize_while_programs_run() {
 
 #[test]
 fn what_a_slice_asked_and_used_is_shown() {
-    let home = Home::new("a100-40gb:1");
+    let (_alone, home) = alone(1);
     let _daemon = home.daemon(&[]);
     let mut tenants = [("0.25", "flood 200"), ("0.5", "flood 200")]
         .map(|(share, what)| (Tenant::run(&home, &["-g", share]), what));
@@ -157,7 +167,7 @@ fn what_a_slice_asked_and_used_is_shown() {
 
 #[test]
 fn a_stopped_or_killed_tenant_does_not_hold_the_others_up() {
-    let home = Home::new("a100-40gb:1");
+    let (_alone, home) = alone(1);
     let _daemon = home.daemon(&[]);
     let mut other = Tenant::run(&home, &["-g", "0.5"]);
     let mut victim = Tenant::run(&home, &["-g", "0.5"]);
@@ -199,7 +209,7 @@ fn tenths_since(start: u64) -> u64 {
 
 #[test]
 fn tenants_go_on_without_a_daemon_and_take_turns_again_under_the_next() {
-    let home = Home::new("a100-40gb:1");
+    let (_alone, home) = alone(1);
     let daemon = home.daemon(&[]);
     let mut tenants = ["0.2", "0.8"].map(|share| Tenant::run(&home, &["-g", share]));
     for tenant in &mut tenants {
@@ -227,7 +237,7 @@ fn tenants_go_on_without_a_daemon_and_take_turns_again_under_the_next() {
 
 #[test]
 fn ranks_that_wait_for_each_other_get_on_beside_a_flood() {
-    let home = Home::new("a100-40gb:2");
+    let (_alone, home) = alone(2);
     let _daemon = home.daemon(&[]);
     let mut flood = Tenant::run(&home, &["-g", "0.5", "--gpus-on", "0"]);
     let mut ranks = Tenant::run(&home, &["-g", "2x0.5"]);
