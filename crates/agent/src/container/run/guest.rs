@@ -34,7 +34,7 @@ use crate::process::Process;
 use crate::records::{Begun, Outcome};
 use crate::supervise::{SuperviseError, say};
 
-/// How often a container that is nowhere is looked for before it is believed: the engine's event of its end may be on its way.
+/// How often a container that is nowhere is looked for before it is believed: it may be about to be there.
 const LOOKS: u32 = 3;
 
 /// What is known of the container.
@@ -144,7 +144,7 @@ impl Job<'_> {
                     },
                     () = tokio::time::sleep(AGAIN / 2) => {}
                 }
-                if let Some(outcome) = self.glance(&docker, starter, &mut sight).await {
+                if let Some(outcome) = self.glance(&docker, (starter, since), &mut sight).await {
                     return Ok(outcome);
                 }
             }
@@ -156,7 +156,7 @@ impl Job<'_> {
     async fn glance(
         &self,
         docker: &Docker,
-        starter: Process,
+        (starter, since): (Process, Timestamp),
         sight: &mut Sight,
     ) -> Option<Outcome> {
         if self.is_forsaken() {
@@ -174,9 +174,13 @@ impl Job<'_> {
             State::Ended(outcome) => return Some(outcome),
             State::Gone => {
                 sight.missed += 1;
-                return (sight.missed >= LOOKS).then(|| match sight.made {
-                    Some(_) => lost(),
-                    None => not_begun(sight.kill.is_some()),
+                if sight.missed < LOOKS {
+                    return None;
+                }
+                return Some(match (self.written(docker, since).await, &sight.made) {
+                    (Some(outcome), _) => outcome,
+                    (None, Some(_)) => lost(),
+                    (None, None) => not_begun(sight.kill.is_some()),
                 });
             }
             State::Running { .. } if !sight.runs => {
@@ -195,6 +199,23 @@ impl Job<'_> {
             && let Some(made) = &sight.made
         {
             self.signal(made, "SIGKILL").await;
+        }
+        None
+    }
+
+    /// How the container ended, by the events that there have been: the engine writes down the end before it takes a container away,
+    /// and those who follow its events may hear of it later.
+    async fn written(&self, docker: &Docker, since: Timestamp) -> Option<Outcome> {
+        let options = EventsOptions {
+            since: Some(moment(since)),
+            until: Some(moment(now())),
+            filters: Some(self.mark()),
+        };
+        let mut events = docker.events(Some(options));
+        while let Some(Ok(event)) = events.next().await {
+            if let Some(outcome) = ended(&event) {
+                return Some(outcome);
+            }
         }
         None
     }
