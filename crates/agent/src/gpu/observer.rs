@@ -40,6 +40,17 @@ struct Pace {
     hurry: bool,
 }
 
+impl Pace {
+    /// From one look to the next.
+    fn due(self) -> Duration {
+        match self {
+            Self { hurry: true, .. } => AGAIN,
+            Self { busy: true, .. } => INTERVAL,
+            Self { busy: false, .. } => IDLE,
+        }
+    }
+}
+
 impl Observer {
     pub fn new(source: Arc<Source>, marks: Marks) -> Self {
         Self {
@@ -141,12 +152,7 @@ impl Observer {
     fn wait(&self, last: Instant) {
         let mut pace = lock(&self.pace);
         loop {
-            let due = match *pace {
-                Pace { hurry: true, .. } => AGAIN,
-                Pace { busy: true, .. } => INTERVAL,
-                Pace { busy: false, .. } => IDLE,
-            };
-            let left = due.saturating_sub(last.elapsed());
+            let left = pace.due().saturating_sub(last.elapsed());
             if left.is_zero() {
                 pace.hurry = false;
                 return;
@@ -159,4 +165,19 @@ impl Observer {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Who is past the limiter is told at the second look that finds him so, and that is promised within a second of the first.
+    #[test]
+    fn while_there_are_jobs_a_second_look_comes_well_within_a_second() {
+        for hurry in [true, false] {
+            let pace = Pace { busy: true, hurry };
+            assert!(pace.due() * 2 < Duration::from_secs(1), "{pace:?}");
+        }
+        assert!(AGAIN < INTERVAL, "and sooner where something is suspicious");
+    }
 }
