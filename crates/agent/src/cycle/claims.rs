@@ -311,7 +311,9 @@ impl Cycle {
                 }
                 self.enlist_claim(id);
                 self.apply_limits(id);
-                self.look_at_claim(id)
+                // Who is still there is known once the driver has been asked.
+                self.round.again.push(id);
+                Ok(())
             }
             Life::Queued | Life::Running { .. } | Life::Ended { .. } => Ok(()),
         }
