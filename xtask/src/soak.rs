@@ -1,6 +1,7 @@
 //! `cargo xtask soak`: seeded runs, more than the tests have time for: of the whole agent on a simulated machine
 //! (`crates/agent/src/simulation.rs`), any number of jobs through planner and journal (`crates/agent/src/store/soak.rs`), then random programs against the limiter for as long as one likes (`crates/shim/tests/model`).
 
+use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
@@ -54,15 +55,8 @@ fn agent(args: &Args) -> Result<()> {
         Some(seed) => (seed, 1),
         None => (fresh(), args.runs),
     };
-    let mut command = cargo(&[
-        "test",
-        "--package",
-        "divvy-agent",
-        "--lib",
-        "simulation::whatever",
-    ]);
+    let mut command = agents_tests("simulation::whatever");
     command
-        .args(["--", "--nocapture"])
         .env("DIVVY_AGENT_SEED", seed.to_string())
         .env("DIVVY_AGENT_RUNS", runs.to_string());
     step(
@@ -72,11 +66,23 @@ fn agent(args: &Args) -> Result<()> {
     )
 }
 
-fn journal(args: &Args) -> Result<()> {
-    let mut command = cargo(&["test", "--package", "divvy-agent", "--lib", "store::soak"]);
+/// Tests of the agent, compiled to be fast and with every assertion: `profile.soak` in Cargo.toml.
+fn agents_tests(which: &str) -> Command {
+    let mut command = cargo(&[
+        "test",
+        "--profile",
+        "soak",
+        "--package",
+        "divvy-agent",
+        "--lib",
+    ]);
+    command.args([which, "--", "--nocapture"]);
     command
-        .args(["--", "--nocapture"])
-        .env("DIVVY_SOAK_JOBS", args.jobs.to_string());
+}
+
+fn journal(args: &Args) -> Result<()> {
+    let mut command = agents_tests("store::soak");
+    command.env("DIVVY_SOAK_JOBS", args.jobs.to_string());
     step(
         "journal",
         "jobs that come, run and are forgotten in virtual time: neither the journal nor the memory grows",

@@ -645,6 +645,11 @@ impl Cycle {
         self.jobs.values().map(|living| &living.job)
     }
 
+    /// The MIG instances that it knows of as its own.
+    pub fn instances(&self) -> &BTreeMap<Slot, crate::mig::Instance> {
+        self.migs.instances()
+    }
+
     pub fn journal(&self) -> &Store {
         &self.store
     }

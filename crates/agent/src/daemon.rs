@@ -307,8 +307,9 @@ fn sweep_containers(cycle: &Cycle, home: &Home) -> Result<(), Error> {
     let Ok(socket) = engine::socket() else {
         return Ok(());
     };
-    let living = cycle.living_ids().iter().map(ToString::to_string).collect();
-    sweep::start(socket, plan::instance(home.state()), living)
+    let sweep = cycle.sweep_of_containers();
+    let sweep = sweep.map_err(|error| from_store(&error))?;
+    sweep::start(socket, plan::instance(home.state()), sweep)
         .map_err(|error| internal("cannot start a thread", &error))
 }
 

@@ -147,18 +147,26 @@ impl Keeper {
 
     /// Looks from now on whether a slice launches anything, also one that takes no turns.
     pub fn watch(&self, job: JobId, folder: &Path) {
+        #[cfg(test)]
+        crate::simulation::watch(job, true);
         let folder = folder.to_owned();
         self.order(Order::Watch { job, folder });
     }
 
     /// Looks no more, and leaves the slice as if nobody ever had.
     pub fn unwatch(&self, job: JobId, folder: &Path) {
+        #[cfg(test)]
+        crate::simulation::watch(job, false);
         let folder = folder.to_owned();
         self.order(Order::Unwatch { job, folder });
     }
 
     /// When a slice that is watched was last seen to want something.
     pub fn wanted(&self, job: JobId) -> Option<Instant> {
+        #[cfg(test)]
+        if self.thread.is_none() {
+            return crate::simulation::wanted(job);
+        }
         lock(&self.wanted).get(&job).copied()
     }
 

@@ -8,14 +8,17 @@
 //! ```
 //! A step is a word and a number and depends on no step before it, so that a list of them that breaks a law is made shorter by leaving
 //! steps out. A failure prints its seed and the shortest list found; `DIVVY_AGENT_SEED=N` and `DIVVY_AGENT_STEPS='submit:1f …'` run them
-//! again, `DIVVY_AGENT_RUNS=N` goes on with fresh seeds. MIG has no part in it: `tests/mig/crash.rs` in this crate has its own.
+//! again, `DIVVY_AGENT_RUNS=N` goes on with fresh seeds.
 
 pub mod clock;
+mod contained;
 pub mod daemon;
 mod dice;
+pub mod engine;
 pub mod gpus;
 pub mod kernel;
 mod laws;
+pub mod mig;
 mod program;
 mod run;
 mod steps;
@@ -26,11 +29,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use divvy_api::home::Home;
+use divvy_core::JobId;
+use divvy_core::mig::MigUuid;
 
+use engine::Engine;
 use gpus::Health;
 use kernel::Proc;
+use mig::Divided;
 use program::Program;
 use run::Run;
 use steps::Step;
@@ -47,13 +55,33 @@ pub struct World {
     zombies: BTreeMap<u32, i32>,
     spawned: u32,
     daemon: Option<u32>,
+    /// The next supervisor is not born, or nobody hears that it was.
+    nursery_dies: bool,
+    engine: Engine,
     gpus: Vec<Health>,
+    /// Their MIG sides.
+    divided: Vec<Divided>,
+    /// Devices that somebody else has taken away.
+    meddled: BTreeSet<MigUuid>,
+    /// When the driver was asked last what was done on each.
+    sampled: BTreeMap<usize, Duration>,
+    /// When each job was last at work.
+    worked: BTreeMap<JobId, Duration>,
+    /// Jobs whose launches the keeper looks at, and when it saw one.
+    watched: BTreeSet<JobId>,
+    wanted: BTreeMap<JobId, clock::Instant>,
     /// Not even the number of GPUs is told.
     driver_is_ill: bool,
     /// fork(2) says EAGAIN.
     no_processes: bool,
+    /// No more faults.
+    is_calm: bool,
     /// Runs whose program was started.
     started: BTreeSet<PathBuf>,
+    /// How programs ended, by run, as wait(2) has it.
+    ends: BTreeMap<PathBuf, i32>,
+    /// What jobs were confirmed as, by whoever asked.
+    confirmations: BTreeMap<u64, BTreeSet<String>>,
     /// What did not hold, as soon as it was seen.
     broken: Option<String>,
     /// What happened, for whoever reads of a failure.
@@ -97,11 +125,41 @@ impl World {
                 "job {job} is started again while pid {pid} of it lives"
             ));
         }
+        if let Some(device) = &program.device {
+            self.has_its_device(job, device);
+        }
+        if let Some((_, said)) = &program.confirmed {
+            let asked = self.confirmations.get(&job);
+            let is_asked = |said: &String| asked.is_some_and(|asked| asked.contains(said));
+            if !said.as_ref().is_some_and(is_asked) {
+                self.broken(format!(
+                    "job {job} runs as {said:?}, and was confirmed as {asked:?}"
+                ));
+            }
+        }
+        let now = clock::boot().unwrap_or_default();
+        self.worked.insert(JobId(job), now);
     }
 }
 
+/// A keeper looks at a job's launches, or no more.
+pub fn watch(job: JobId, closely: bool) {
+    with(|world| match closely {
+        true => drop(world.watched.insert(job)),
+        false => {
+            world.watched.remove(&job);
+            world.wanted.remove(&job);
+        }
+    });
+}
+
+/// When it last saw one.
+pub fn wanted(job: JobId) -> Option<clock::Instant> {
+    with(|world| world.wanted.get(&job).copied()).flatten()
+}
+
 /// How many steps a run has.
-const STEPS: usize = 160;
+const STEPS: usize = 220;
 
 /// Runs that the tests try: enough that each kind of fault meets each kind of step many times.
 const RUNS: u64 = 150;

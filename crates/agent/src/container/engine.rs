@@ -35,6 +35,10 @@ impl NoEngine {
 /// # Errors
 /// [`NoEngine`].
 pub fn socket() -> Result<PathBuf, NoEngine> {
+    #[cfg(test)]
+    if let Some(socket) = crate::simulation::engine::socket() {
+        return Ok(socket);
+    }
     let host = std::env::var("DOCKER_HOST").ok();
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     find(host.as_deref(), runtime.as_deref(), &|path| path.exists())

@@ -17,6 +17,7 @@ use crate::container::driver::{Driver, DriverError, Part};
 use crate::container::edits::{Files, edits};
 use crate::container::engine::{self, NoEngine};
 use crate::container::plan::{self, Held, Limiter, OnUnlimited, Plan};
+use crate::container::sweep::Sweep;
 use crate::container::{cdi, cover};
 use crate::environment::{Surroundings, for_job};
 use crate::process::{self, Process};
@@ -30,6 +31,17 @@ use crate::supervise::form::Wish;
 const REST: Duration = Duration::from_secs(2);
 
 impl Cycle {
+    /// Which containers are left over from before, as of now.
+    ///
+    /// # Errors
+    /// When the journal cannot be read.
+    pub fn sweep_of_containers(&self) -> Result<Sweep, StoreError> {
+        Ok(Sweep {
+            living: self.living_ids(),
+            newest: self.store.last_numbered()?,
+        })
+    }
+
     /// Gives a container that has lost its supervisor another one, which goes on where that one was.
     pub(super) fn relay(&mut self, id: JobId) -> Result<(), StoreError> {
         let Some(living) = self.jobs.get_mut(&id) else {

@@ -162,6 +162,11 @@ impl Migs {
     fn gpu(&mut self, gpu: &GpuUuid) -> &mut OfGpu {
         self.gpus.entry(gpu.clone()).or_default()
     }
+
+    #[cfg(test)]
+    pub(super) fn instances(&self) -> &BTreeMap<Slot, Instance> {
+        &self.instances
+    }
 }
 
 /// Whether a job's GPUs are MIG instances: it has no slice in the ledger then, and no limiter. Nobody is given both.

@@ -5,10 +5,11 @@
 //! others once a process was seen in them. From the machine's first namespace all are seen.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use divvy_ledger::Owner;
 
+use crate::clock::Instant;
 use crate::process::{self, Process, inside};
 
 /// Between two searches through all processes: a job can write any number of owners who never were.

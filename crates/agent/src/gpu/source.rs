@@ -113,7 +113,7 @@ impl Source {
     pub fn observe(&self) -> Result<Observation, SourceError> {
         #[cfg(test)]
         if let Origin::Simulation = self.from {
-            return crate::simulation::gpus::observe();
+            return crate::simulation::gpus::observe(&self.epochs);
         }
         let mut observation = Observation::default();
         for (index, device) in (0..).zip(self.nvml().devices()?) {

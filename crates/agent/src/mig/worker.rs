@@ -154,7 +154,8 @@ impl Epochs {
         epoch.is_multiple_of(2).then_some(epoch)
     }
 
-    fn step(&self, gpu: &GpuUuid) -> u64 {
+    /// A change begins, or ends; the epoch from then on.
+    pub fn step(&self, gpu: &GpuUuid) -> u64 {
         let mut epochs = self.lock();
         let epoch = epochs.entry(gpu.clone()).or_default();
         *epoch += 1;
@@ -187,6 +188,10 @@ impl Workers {
 
     /// Has an order carried out; the mailbox gets its report.
     pub fn give(&mut self, order: Order) {
+        #[cfg(test)]
+        if crate::simulation::mig::give(&order) {
+            return;
+        }
         let Order { gpu, task } = order;
         let thread = match self.threads.entry(gpu.clone()) {
             Entry::Occupied(thread) => thread.into_mut(),

@@ -9,22 +9,25 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use divvy_api::home::Home;
+use divvy_api::v1::Event;
 use divvy_core::reconcile::Policy;
-use divvy_core::{JobId, Mode, Order, Preemption, QueueName, QueueSpec};
+use divvy_core::{JobId, Order, Preemption, QueueName, QueueSpec};
 use tokio::sync::broadcast;
 
-use super::gpus::{self, CONTEXT};
+use super::gpus::CONTEXT;
 use super::kernel::Kind;
 use super::with;
 use crate::access::Rules;
 use crate::clock::Instant;
 use crate::config::{Config, Containers, Programs, Simulated, WantedForm};
+use crate::container::sweep::Sweep;
 use crate::cycle::{Cycle, Parts};
 use crate::gpu::{Device, Observer, Source};
 use crate::job::{Job, Submitter};
 use crate::keeper::Keeper;
 use crate::mailbox::{Mailbox, Message};
-use crate::mig::Workers;
+use crate::mig::mode::effective;
+use crate::mig::{Instance, Slot, Workers};
 use crate::process::inside::{Mark, Marks};
 use crate::store::{Store, StoreError};
 
@@ -173,9 +176,14 @@ pub type Memory = BTreeMap<JobId, Kept>;
 /// An agent that has been started.
 pub struct Daemon {
     pub cycle: Cycle,
+    pub source: Arc<Source>,
     observer: Arc<Observer>,
     ticked: Instant,
-    /// What the thread of MIG would say, if it had anything to do.
+    /// What it has told since it was asked last.
+    pub told: broadcast::Receiver<Event>,
+    /// What it does to containers that it found.
+    pub sweep: Option<Sweep>,
+    /// Threads of MIG would report here: [`super::mig`] does.
     _reports: mpsc::Receiver<Message>,
 }
 
@@ -239,15 +247,25 @@ impl Daemon {
     pub fn start(home: &Home, manner: Manner) -> Result<Option<(Self, Memory)>, StoreError> {
         let store = Store::open(&home.database())?;
         store.number_after(&home.jobs())?;
-        let observation = gpus::observe().unwrap_or_default();
+        let source = Arc::new(Source::simulated());
+        let observation = source.observe().unwrap_or_default();
         if observation.gpus.is_empty() {
             return Ok(None);
         }
+        let wishes = store.modes()?;
         let devices = observation.gpus.iter();
         let devices = devices
-            .map(|gpu| Device::new(gpu, Mode::Shared, CONTEXT))
+            .map(|gpu| {
+                let wanted = wishes.get(&gpu.uuid).copied();
+                let mig = gpu.mig.as_ref().map(|mig| mig.mode);
+                let mode = effective(wanted.map(|wanted| wanted.mode), mig);
+                Device {
+                    wanted,
+                    managed: true,
+                    ..Device::new(gpu, mode, CONTEXT)
+                }
+            })
             .collect();
-        let source = Arc::new(Source::simulated());
         let preload = with(|world| world.preload.clone()).expect("a simulation");
         let marks = Marks {
             limiters: vec![Mark::of(&preload)],
@@ -255,24 +273,29 @@ impl Daemon {
         };
         let observer = Arc::new(Observer::new(Arc::clone(&source), marks));
         let (sender, reports) = mpsc::channel();
+        let (events, told) = broadcast::channel(4096);
         let cycle = Cycle::new(Parts {
             config: config(home, manner),
             store,
             watch: None,
-            events: broadcast::Sender::new(16),
+            events,
             devices,
             observer: Arc::clone(&observer),
             keeper: Keeper::idle(),
-            workers: Workers::new(source, Mailbox::new(sender), home.migs()),
+            workers: Workers::new(Arc::clone(&source), Mailbox::new(sender), home.migs()),
         })?;
         let mut daemon = Self {
             cycle,
+            source,
             observer,
             ticked: Instant::now(),
+            told,
+            sweep: None,
             _reports: reports,
         };
         let before = daemon.kept();
         daemon.cycle.resume()?;
+        daemon.sweep = Some(daemon.cycle.sweep_of_containers()?);
         Ok(Some((daemon, before)))
     }
 
@@ -296,10 +319,20 @@ impl Daemon {
         kept(self.cycle.remembered().cloned().collect())
     }
 
+    /// No MIG instance is its.
+    pub fn has_no_instances(&self) -> bool {
+        self.cycle.instances().is_empty()
+    }
+
     /// What its journal says.
     pub fn journaled(&self) -> Result<BTreeMap<JobId, Kept>, StoreError> {
         Ok(kept(self.cycle.journal().living()?))
     }
+}
+
+/// Which MIG instances the journal of an agent that is dead has.
+pub fn migs(home: &Home) -> Result<BTreeMap<Slot, Instance>, StoreError> {
+    Store::open(&home.database())?.migs()
 }
 
 /// What the journal of an agent that is dead says.

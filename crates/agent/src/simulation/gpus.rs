@@ -1,12 +1,15 @@
 //! The driver of a simulated machine: what it has given to whom, which is the truth that everything is held against.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use divvy_core::{Bytes, GpuUuid};
 
 use super::kernel::Kind;
-use super::{World, with};
+use super::{World, clock, with};
 use crate::gpu::{GpuProcess, Observation, Observed, SourceError, Trouble};
+use crate::mig::Epochs;
+use crate::usage::meter::{Who, Worked};
 
 /// Of every GPU.
 pub const TOTAL: Bytes = Bytes::gib(80);
@@ -14,6 +17,9 @@ const RESERVED: Bytes = Bytes::gib(1);
 
 /// What a context takes.
 pub const CONTEXT: Bytes = Bytes::mib(300);
+
+/// How often there are new samples of what was done (nvml.h, `nvmlUtilization_t`).
+const SAMPLE: Duration = Duration::from_secs(1);
 
 /// How a GPU is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,21 +41,24 @@ pub fn usable() -> u64 {
     TOTAL.saturating_sub(RESERVED).get()
 }
 
-/// What NVML would answer.
-pub fn observe() -> Result<Observation, SourceError> {
+/// What NVML would answer. `epochs`: when the agent has changed what.
+pub fn observe(epochs: &Epochs) -> Result<Observation, SourceError> {
     with(|world| {
         if world.driver_is_ill {
             return Err(SourceError::Simulated);
         }
         let mut observation = Observation::default();
-        for (gpu, health) in world.gpus.iter().enumerate() {
+        for (gpu, health) in world.gpus.clone().into_iter().enumerate() {
             let index = u32::try_from(gpu).unwrap_or(u32::MAX);
             match health {
-                Health::Well => observation.gpus.push(world.observed(gpu, index)),
+                Health::Well => {
+                    let observed = world.observed(gpu, index, epochs);
+                    observation.gpus.push(observed);
+                }
                 Health::Ill | Health::Lost => observation.troubles.push(Trouble {
                     index,
                     uuid: Some(uuid(gpu)),
-                    lost: *health == Health::Lost,
+                    lost: health == Health::Lost,
                     what: "simulated".to_owned(),
                 }),
                 Health::Absent => {}
@@ -61,8 +70,10 @@ pub fn observe() -> Result<Observation, SourceError> {
 }
 
 impl World {
-    fn observed(&self, gpu: usize, index: u32) -> Observed {
+    fn observed(&mut self, gpu: usize, index: u32, epochs: &Epochs) -> Observed {
+        let worked = self.samples(gpu);
         let holders = self.holders(gpu);
+        let is_divided = self.divided[gpu].mode.current;
         let process = |(pid, used): (&u32, &u64)| GpuProcess {
             pid: *pid,
             used: Some(Bytes::new(*used)),
@@ -76,10 +87,39 @@ impl World {
             used: Bytes::new(holders.values().sum()),
             utilization_percent: Some(0),
             temperature_celsius: None,
-            processes: holders.iter().map(process).collect(),
-            mig: None,
-            worked: None,
+            // Who is in an instance is listed there.
+            processes: match is_divided {
+                true => Vec::new(),
+                false => holders.iter().map(process).collect(),
+            },
+            mig: Some(self.sight(gpu, epochs)),
+            worked,
         }
+    }
+
+    /// What was done since the samples were asked for last, which is not more often than they are made.
+    fn samples(&mut self, gpu: usize) -> Option<Worked> {
+        let now = clock::boot()?;
+        let before = self.sampled.get(&gpu).copied();
+        let passed = before.map(|before| now.saturating_sub(before));
+        if passed.is_some_and(|passed| passed < SAMPLE) {
+            return None;
+        }
+        self.sampled.insert(gpu, now);
+        let (before, passed) = (before?, passed?);
+        let mut work = BTreeMap::new();
+        for (pid, proc) in &self.processes {
+            if let Kind::Program(program) = &proc.kind
+                && program.held.contains_key(&gpu)
+                && program.worked.is_some_and(|at| at >= before)
+            {
+                work.insert(*pid, 50);
+            }
+        }
+        Some(Worked {
+            micros: u64::try_from(passed.as_micros()).unwrap_or(u64::MAX),
+            who: Who::Processes(work),
+        })
     }
 
     /// Who holds how much of a GPU.

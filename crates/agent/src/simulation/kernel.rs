@@ -2,12 +2,13 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{MetadataExt, symlink};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 
 use divvy_ledger::Owner;
+use rustix::fs::{major, minor};
 use rustix::io::Errno;
 use rustix::process::Signal;
 
@@ -18,7 +19,7 @@ use crate::process::Process;
 
 /// Above the most that a kernel gives out (PID_MAX_LIMIT, 2^22): nobody on the machine that simulates has such a pid.
 const FIRST_PID: u32 = 5_000_000;
-const SIGKILL: i32 = 9;
+pub const SIGKILL: i32 = 9;
 pub const SIGTERM: i32 = 15;
 
 /// A process.
@@ -29,7 +30,18 @@ pub struct Proc {
     pub stopped: bool,
     /// Has been told to end, and has not heard it yet.
     pub told: bool,
+    /// It is in a container.
+    pub within: Option<Within>,
     pub kind: Kind,
+}
+
+/// Where a process of a container is, and what it calls itself there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Within {
+    /// Inode of its PID namespace.
+    pub namespace: u64,
+    /// 1 for the first, with whom all others end.
+    pub pid: u32,
 }
 
 pub enum Kind {
@@ -42,6 +54,18 @@ pub enum Kind {
         gpu: usize,
         bytes: u64,
     },
+}
+
+impl Proc {
+    /// As it writes itself into a slice.
+    pub fn owner(&self) -> Owner {
+        let within = self.within;
+        Owner {
+            pid: within.map_or(self.process.pid, |within| within.pid),
+            start_time: self.process.start_time,
+            pid_namespace: within.map_or(Owner::me().pid_namespace, |within| within.namespace),
+        }
+    }
 }
 
 /// The folder of processes, while there is a simulation.
@@ -68,8 +92,15 @@ pub fn supervise(dir: &Path, lock: &fs::File) -> Option<io::Result<u32>> {
         }
         let lock = lock.try_clone()?;
         let parent = world.daemon.ok_or(io::ErrorKind::NotFound)?;
-        let supervisor = Supervisor::new(dir, lock);
-        Ok(world.spawn(parent, None, Kind::Supervisor(Box::new(supervisor))))
+        let supervisor = Kind::Supervisor(Box::new(Supervisor::new(dir, lock)));
+        if std::mem::take(&mut world.nursery_dies) {
+            // Before it was copied, or after that.
+            if world.spawned.is_multiple_of(2) {
+                world.spawn(1, None, supervisor);
+            }
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        Ok(world.spawn(parent, None, supervisor))
     })
 }
 
@@ -85,6 +116,17 @@ pub fn wait(pid: u32) -> Option<ExitStatus> {
 impl World {
     /// A new process; one that is to lead a session of its own has none yet.
     pub fn spawn(&mut self, parent: u32, session: Option<u32>, kind: Kind) -> u32 {
+        self.spawn_within(parent, session, kind, None)
+    }
+
+    /// The same in a container.
+    pub fn spawn_within(
+        &mut self,
+        parent: u32,
+        session: Option<u32>,
+        kind: Kind,
+        within: Option<Within>,
+    ) -> u32 {
         let pid = FIRST_PID + self.spawned;
         self.spawned += 1;
         let boot = clock::boot().unwrap_or_default();
@@ -96,15 +138,21 @@ impl World {
             session: session.unwrap_or(pid),
             stopped: false,
             told: false,
+            within,
             kind,
         };
         let folder = self.proc.join(pid.to_string());
-        let namespace = format!("pid:[{}]", Owner::me().pid_namespace);
+        let owner = proc.owner();
+        let namespace = format!("pid:[{}]", owner.pid_namespace);
+        let pids = match within {
+            Some(within) => format!("{pid}\t{}", within.pid),
+            None => pid.to_string(),
+        };
         let make = || -> io::Result<()> {
             fs::create_dir_all(folder.join("ns"))?;
             fs::create_dir(folder.join("fd"))?;
             symlink(namespace, folder.join("ns/pid"))?;
-            fs::write(folder.join("status"), format!("NSpid:\t{pid}\n"))?;
+            fs::write(folder.join("status"), format!("NSpid:\t{pids}\n"))?;
             fs::write(folder.join("maps"), "")?;
             fs::write(folder.join("comm"), "sim\n")
         };
@@ -132,12 +180,21 @@ impl World {
         fs::write(path, stat).expect("the state of a simulated process");
     }
 
-    /// What a process has mapped, from now on.
+    /// What a process has mapped, from now on. In a container the files have other names.
     pub fn map(&self, pid: u32, files: &[&Path]) {
-        let lines: String = files
-            .iter()
-            .map(|file| format!("7f0-7f1 rw-s 00000000 00:00 0 {}\n", file.display()))
-            .collect();
+        let is_within = self
+            .processes
+            .get(&pid)
+            .is_some_and(|one| one.within.is_some());
+        let line = |file: &&Path| match fs::metadata(file) {
+            Ok(there) if is_within => {
+                let (major, minor) = (major(there.dev()), minor(there.dev()));
+                let inode = there.ino();
+                format!("7f0-7f1 rw-s 00000000 {major:x}:{minor:x} {inode} /mounted\n")
+            }
+            _ => format!("7f0-7f1 rw-s 00000000 00:00 0 {}\n", file.display()),
+        };
+        let lines: String = files.iter().map(line).collect();
         let path = self.proc.join(pid.to_string()).join("maps");
         fs::write(path, lines).expect("the maps of a simulated process");
     }
@@ -167,9 +224,24 @@ impl World {
 
     /// Ends a process, with a status as wait(2) has it.
     pub fn die(&mut self, pid: u32, status: i32) {
+        let within = self.processes.get(&pid).and_then(|one| one.within);
+        if let Some(Within { namespace, pid: 1 }) = within {
+            let is_there = |one: &&Proc| one.within.is_some_and(|one| one.namespace == namespace);
+            let all = self.processes.values().filter(is_there);
+            let all: Vec<u32> = all.map(|one| one.process.pid).collect();
+            for other in all.into_iter().filter(|other| *other != pid) {
+                self.die(other, SIGKILL);
+            }
+            self.engine.ended(namespace, status);
+        }
         let Some(proc) = self.processes.get_mut(&pid) else {
             return;
         };
+        if let Kind::Program(program) = &proc.kind
+            && program.is_first
+        {
+            self.ends.insert(program.run.clone(), status);
+        }
         let parent = proc.parent;
         // Its descriptors close and its locks with them; its memory is the driver's again.
         let was_supervisor = matches!(proc.kind, Kind::Supervisor(_));
@@ -180,7 +252,11 @@ impl World {
             .filter(|other| other.parent == pid)
             .map(|other| other.process.pid)
             .collect();
-        let heir = self.reaper_above(parent);
+        let heir = match within {
+            // Of their namespace.
+            Some(within) => self.first_of(within.namespace).unwrap_or(1),
+            None => self.reaper_above(parent),
+        };
         for orphan in orphans {
             if let Some(orphan) = self.processes.get_mut(&orphan) {
                 orphan.parent = heir;
@@ -212,6 +288,20 @@ impl World {
         1
     }
 
+    /// For one more process in a namespace.
+    pub fn next_within(&self, namespace: u64) -> Within {
+        // No other has it: every process of the machine adds one.
+        let pid = self.spawned + 2;
+        Within { namespace, pid }
+    }
+
+    fn first_of(&self, namespace: u64) -> Option<u32> {
+        let first = Some(Within { namespace, pid: 1 });
+        let mut all = self.processes.values();
+        all.find(|one| one.within == first)
+            .map(|one| one.process.pid)
+    }
+
     fn vanish(&mut self, pid: u32) {
         self.processes.remove(&pid);
         let _ = fs::remove_dir_all(self.proc.join(pid.to_string()));
@@ -226,6 +316,7 @@ impl World {
             self.vanish(pid);
         }
         self.die(daemon, SIGKILL);
+        self.orders_are_lost();
     }
 
     /// All processes below one, those of other sessions too.

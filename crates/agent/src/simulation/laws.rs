@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
+use divvy_core::job::Outcome;
 use divvy_core::{Bytes, JobId};
 
 use super::daemon::difference;
+use super::engine::shell;
 use super::gpus::{self, uuid};
 use super::kernel::{Kind, Proc};
 use super::run::Run;
@@ -38,6 +40,7 @@ impl Run {
         self.ends_are_final(&living)?;
         if self.steps.is_multiple_of(8) {
             self.the_journal_says_what_is_remembered()?;
+            self.others_instances_are_theirs()?;
         }
         Ok(())
     }
@@ -152,7 +155,8 @@ impl Run {
                     job.life.state()
                 ));
             };
-            if self.cancelled.contains(id) && *outcome != divvy_core::job::Outcome::Cancelled {
+            said_as_it_was(&self.home.job(&id.to_string()), &job)?;
+            if self.cancelled.contains(id) && *outcome != Outcome::Cancelled {
                 return Err(format!("job {id} was cancelled, and has {outcome}"));
             }
             let words = format!("{outcome} {:?} {:?}", job.exit_code, job.ended_at);
@@ -179,6 +183,21 @@ impl Run {
         }
     }
 
+    fn others_instances_are_theirs(&self) -> Result<(), String> {
+        let Some(daemon) = &self.daemon else {
+            return Ok(());
+        };
+        let journaled = daemon.cycle.journal().migs();
+        let journaled = journaled.map_err(|error| error.to_string())?;
+        let remembered = daemon.cycle.instances();
+        if journaled != *remembered {
+            return Err(format!(
+                "the journal has the instances {journaled:#?}, and the agent {remembered:#?}"
+            ));
+        }
+        with(|world| world.knows_its_own(remembered)).unwrap_or(Ok(()))
+    }
+
     /// Everybody has ended: no slice, no process, no secret is left, and every GPU is whole.
     ///
     /// # Errors
@@ -202,6 +221,15 @@ impl Run {
         if !devices.is_empty() {
             return Err(format!("devices of claims are left: {devices:?}"));
         }
+        let containers = with(|world| world.engine.containers.keys().cloned().collect());
+        let containers: Vec<String> = containers.unwrap_or_default();
+        if !containers.is_empty() {
+            return Err(format!("containers are left: {containers:?}"));
+        }
+        let instances = with(|world| world.instances_of_ours()).unwrap_or_default();
+        if !instances.is_empty() {
+            return Err(format!("MIG instances are left: {instances:?}"));
+        }
         let secrets = names(&self.home.state().join("secrets"));
         if !secrets.is_empty() {
             return Err(format!("secrets are left: {secrets:?}"));
@@ -224,6 +252,27 @@ impl Run {
     }
 }
 
+/// How a job is said to have ended is how the program of its last run did.
+fn said_as_it_was(folder: &Path, job: &Job) -> Result<(), String> {
+    let run = match job.course.runs {
+        0 => folder.to_owned(),
+        run => folder.join(format!("run-{run}")),
+    };
+    let status = with(|world| world.ends.get(&run).copied()).flatten();
+    let said = match job.life.outcome() {
+        Some(Outcome::Exited(code)) => *code,
+        Some(Outcome::Signaled(signal)) => 128 + signal,
+        _ => return Ok(()),
+    };
+    match status.map(shell) {
+        Some(code) if code == said => Ok(()),
+        code => Err(format!(
+            "job {} is said to have ended with {said}, and its program did with {code:?}",
+            job.id
+        )),
+    }
+}
+
 fn names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries
@@ -238,6 +287,10 @@ impl World {
         let Kind::Program(program) = &proc.kind else {
             return false;
         };
+        // A container ends as a whole.
+        if proc.within.is_some() {
+            return false;
+        }
         let mut line = vec![proc];
         while let Some(parent) = line
             .last()

@@ -2,13 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use divvy_ledger::{Owner, Slice, Slot};
+use divvy_core::JobId;
+use divvy_core::mig::MigUuid;
+use divvy_ledger::{Slice, Slot};
 
-use super::World;
 use super::dice::Dice;
 use super::gpus::{CONTEXT, Health, uuid};
 use super::kernel::{Kind, Proc, SIGTERM};
+use super::{World, clock};
 use crate::records::JobDir;
 
 pub struct Program {
@@ -24,9 +27,19 @@ pub struct Program {
     generation: Option<u64>,
     /// What the driver gave it, by GPU.
     pub held: BTreeMap<usize, u64>,
+    /// Its MIG device, where its job has one.
+    pub device: Option<MigUuid>,
+    /// What the job's environment says under these names: that somebody has to confirm it, and what who did says.
+    pub confirmed: Option<(String, Option<String>)>,
+    /// When it last had a GPU do something.
+    pub worked: Option<Duration>,
     /// It does not hear SIGTERM.
     stubborn: bool,
 }
+
+/// Variables of jobs that are to be confirmed, and of those that were.
+pub const TO_CONFIRM: &str = "TO_CONFIRM";
+pub const CONFIRMED: &str = "CONFIRMED";
 
 /// What a program asks for at once, in MiB.
 const STEP_MIB: u64 = 4096;
@@ -37,6 +50,14 @@ impl Program {
         // `jobs/7`, or `jobs/7/run-1`.
         let mut names = run.iter().rev().filter_map(|name| name.to_str());
         let job = names.find_map(|name| name.parse().ok()).unwrap_or(0);
+        let spec = dir.spec().ok().flatten();
+        let variable = |name: &str| {
+            let spec = spec.as_ref()?;
+            let contained = spec.container.as_ref();
+            let own = contained.and_then(|plan| plan.held.variables.get(name));
+            own.or_else(|| spec.env.get(name)).cloned()
+        };
+        let visible = variable("CUDA_VISIBLE_DEVICES");
         Self {
             run,
             job,
@@ -47,6 +68,9 @@ impl Program {
                 .ok()
                 .map(|slice| slice.spec().generation),
             held: BTreeMap::new(),
+            device: visible.and_then(|visible| visible.parse().ok()),
+            confirmed: variable(TO_CONFIRM).map(|job| (job, variable(CONFIRMED))),
+            worked: None,
             stubborn: dice.once_in(4),
         }
     }
@@ -60,7 +84,7 @@ impl Program {
         self.slot.as_ref().is_some_and(own)
     }
 
-    fn child(&self) -> Self {
+    pub fn child(&self) -> Self {
         Self {
             run: self.run.clone(),
             job: self.job,
@@ -69,6 +93,9 @@ impl Program {
             slot: None,
             generation: self.generation,
             held: BTreeMap::new(),
+            device: self.device.clone(),
+            confirmed: None,
+            worked: None,
             stubborn: self.stubborn,
         }
     }
@@ -90,7 +117,7 @@ impl World {
         let Some(proc) = self.processes.get(&pid) else {
             return;
         };
-        let (told, session) = (proc.told, proc.session);
+        let (told, session, within) = (proc.told, proc.session, proc.within);
         let Kind::Program(program) = &proc.kind else {
             return;
         };
@@ -114,7 +141,8 @@ impl World {
                 let child = program.child();
                 // Daemonised, or not: below the supervisor either way.
                 let session = (!dice.once_in(3)).then_some(session);
-                self.spawn(pid, session, Kind::Program(Box::new(child)));
+                let within = within.map(|within| self.next_within(within.namespace));
+                self.spawn_within(pid, session, Kind::Program(Box::new(child)), within);
             }
             2 => self.frees(pid),
             _ => self.takes(pid, dice),
@@ -150,25 +178,16 @@ impl World {
 
     /// Its place in the slice, taken when it first needs one.
     fn join(&mut self, pid: u32) -> bool {
-        let folder = self.home.slices();
+        let folder = self.home.slices().to_owned();
         let preload = self.preload.clone();
-        let Some(Proc {
-            process,
-            kind: Kind::Program(program),
-            ..
-        }) = self.processes.get_mut(&pid)
-        else {
+        let owner = self.processes.get(&pid).map(Proc::owner);
+        let (Some(program), Some(owner)) = (self.program(pid), owner) else {
             return false;
         };
         if program.slot.is_some() {
             return true;
         }
         let folder = folder.join(program.job.to_string());
-        let owner = Owner {
-            pid,
-            start_time: process.start_time,
-            pid_namespace: Owner::me().pid_namespace,
-        };
         // A slice that is damaged or gone grants nothing.
         let slot = Slice::open(&folder).map(|slice| slice.join_as(owner).ok());
         program.slot = slot.ok().flatten();
@@ -182,6 +201,9 @@ impl World {
     fn takes(&mut self, pid: u32, dice: &mut Dice) {
         let wanted = ((1 + dice.below(STEP_MIB / 2)) * 2) << 20;
         let which = dice.below(8);
+        if let Some(device) = self.program(pid).and_then(|program| program.device.clone()) {
+            return self.takes_of_device(pid, &device, wanted);
+        }
         if !self.join(pid) {
             return;
         }
@@ -193,7 +215,7 @@ impl World {
         };
         let job = program.job;
         let Some(slot) = &program.slot else { return };
-        let specs = slot.slice().gpus();
+        let specs = slot.slice().gpus().to_vec();
         let Some(at) = usize::try_from(which)
             .ok()
             .and_then(|which| which.checked_rem(specs.len()))
@@ -206,6 +228,16 @@ impl World {
         if gpus[gpu] != Health::Well {
             return;
         }
+        if self.divided[gpu].mode.current {
+            self.broken(format!(
+                "job {job} has a part of GPU {gpu}, which is divided"
+            ));
+            return;
+        }
+        let Some(program) = self.program(pid) else {
+            return;
+        };
+        let Some(slot) = &program.slot else { return };
         // The context first, as cuCtxCreate does; then the memory. Granted by the limiter is one thing, given by the driver another.
         let context = match program.held.contains_key(&gpu) {
             true => 0,
@@ -228,6 +260,54 @@ impl World {
         }
         hold.commit();
         *program.held.entry(gpu).or_default() += wanted;
+        self.works(pid);
+    }
+
+    /// The same in a MIG instance, where the hardware is the limiter.
+    fn takes_of_device(&mut self, pid: u32, device: &MigUuid, wanted: u64) {
+        // Whose supervisor was killed, and who has left its session, is nobody's to the agent: it may give the instance to others.
+        let held = self
+            .processes
+            .get(&pid)
+            .filter(|one| !self.has_escaped(one));
+        let job = held.and_then(|one| match &one.kind {
+            Kind::Program(program) => Some(program.job),
+            _ => None,
+        });
+        if let Some(job) = job {
+            self.has_its_device(job, device);
+        }
+        let Some((gpu, total)) = self.device(device) else {
+            return;
+        };
+        if self.gpus[gpu] != Health::Well {
+            return;
+        }
+        let left = total.saturating_sub(self.inside(gpu, device).values().sum());
+        let Some(program) = self.program(pid) else {
+            return;
+        };
+        let context = match program.held.contains_key(&gpu) {
+            true => 0,
+            false => CONTEXT.get(),
+        };
+        if context + wanted <= left {
+            *program.held.entry(gpu).or_default() += context + wanted;
+        }
+    }
+
+    /// It has a GPU do something, which a keeper sees that looks closely.
+    fn works(&mut self, pid: u32) {
+        let now = clock::boot();
+        let Some(program) = self.program(pid) else {
+            return;
+        };
+        program.worked = now;
+        let job = JobId(program.job);
+        self.worked.insert(job, now.unwrap_or_default());
+        if self.watched.contains(&job) {
+            self.wanted.insert(job, clock::Instant::now());
+        }
     }
 
     /// The limiter has granted what the driver does not have: too much was promised, unless somebody else has it.
@@ -244,6 +324,11 @@ impl World {
         let Some(program) = self.program(pid) else {
             return;
         };
+        if program.device.is_some() {
+            for held in program.held.values_mut() {
+                *held = (*held).min(CONTEXT.get());
+            }
+        }
         let Some(slot) = &program.slot else { return };
         for (at, spec) in slot.slice().gpus().iter().enumerate() {
             for (gpu, held) in &mut program.held {

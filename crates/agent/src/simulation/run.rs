@@ -1,12 +1,13 @@
 //! One run: steps are done to the machine and to the agent, and after each everything is held against the laws.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use divvy_api::home::Home;
 use divvy_api::v1::{
-    self, Amount, Claim, ClaimDevice, Error, JobState, ProjectChange, Resize, Runner, Submit,
+    self, Amount, Claim, ClaimDevice, Confirm, Container, Error, GpuChange, GpuMode, Idle,
+    IdleAction, JobState, MigGc, ProjectChange, Resize, Runner, Submit,
 };
 use divvy_core::{JobId, Order, Preemption};
 use jiff::SignedDuration;
@@ -15,17 +16,23 @@ use tokio::sync::oneshot;
 
 use super::daemon::{self, Call, Daemon, Kept, Manner};
 use super::dice::Dice;
+use super::engine::{Called, Engine, State};
 use super::gpus::{self, Health};
 use super::kernel::Kind;
-use super::program::Mood;
+use super::mig::Divided;
+use super::program::{CONFIRMED, Mood, TO_CONFIRM};
 use super::steps::{Step, What};
 use super::{WORLD, World, clock, with};
 use crate::access::{Caller, Role};
 use crate::account::Account;
+use crate::cycle::Room;
 use crate::job::Submitter;
 use crate::mailbox::{Message, Milestone, ProjectAct};
 
 const GPUS: usize = 3;
+
+/// The GPU that may be in MIG mode.
+const DIVIDED: usize = 2;
 
 /// Claims that there may be, by uid.
 const CLAIMS: [&str; 3] = ["one", "two", "three"];
@@ -74,6 +81,12 @@ pub struct Run {
     pub ended: BTreeMap<JobId, String>,
     /// What the agent remembered when its journal was last committed, and what it would remember if that happened now.
     committed: BTreeMap<JobId, Kept>,
+    /// Under which rule about doing nothing they are, in seconds.
+    rules: BTreeMap<String, u64>,
+    /// Which of them start once they are confirmed.
+    to_confirm: BTreeSet<String>,
+    /// Which want MIG instances.
+    wants_mig: BTreeSet<String>,
     pub steps: u64,
 }
 
@@ -99,10 +112,21 @@ impl Run {
             zombies: BTreeMap::new(),
             spawned: 0,
             daemon: None,
+            nursery_dies: false,
+            engine: Engine::default(),
             gpus: vec![Health::Well; GPUS],
+            divided: (0..GPUS).map(|_| Divided::default()).collect(),
+            meddled: BTreeSet::new(),
+            sampled: BTreeMap::new(),
+            worked: BTreeMap::new(),
+            watched: BTreeSet::new(),
+            wanted: BTreeMap::new(),
             driver_is_ill: false,
             no_processes: false,
+            is_calm: false,
             started: BTreeSet::new(),
+            ends: BTreeMap::new(),
+            confirmations: BTreeMap::new(),
             broken: None,
             told: Vec::new(),
         }));
@@ -131,6 +155,9 @@ impl Run {
             cancelled: BTreeSet::new(),
             ended: BTreeMap::new(),
             committed: BTreeMap::new(),
+            rules: BTreeMap::new(),
+            to_confirm: BTreeSet::new(),
+            wants_mig: BTreeSet::new(),
             steps: 0,
         };
         for name in ["red", "blue"] {
@@ -256,6 +283,16 @@ impl Run {
             }
             What::DiskFull => daemon::set_room(u32::try_from(dice.below(12)).ok()),
             What::DiskFree => daemon::set_room(None),
+            What::SubmitMore => self.submits_more(&mut dice),
+            What::Confirm => self.confirms(&mut dice),
+            What::Enter => self.enters(&mut dice),
+            What::Sweep => self.sweeps(),
+            What::Mig => self.mig_works(&mut dice),
+            What::Divide => {
+                let mode = dice.one(&[GpuMode::Mig, GpuMode::Mig, GpuMode::Shared]);
+                self.divides(mode.unwrap_or(GpuMode::Shared));
+            }
+            What::Collect => self.collects(),
             other => {
                 with(|world| world.suffers(other, gpu, &mut dice));
             }
@@ -280,7 +317,10 @@ impl Run {
             (false, _) => {}
         }
         match called {
-            Call::Done(()) => self.answers(),
+            Call::Done(()) => {
+                self.nobody_who_works_is_idle()?;
+                self.answers()
+            }
             Call::Dead(how) => {
                 // What was answered before it died was answered.
                 self.answers()?;
@@ -293,6 +333,9 @@ impl Run {
     }
 
     fn start(&mut self) -> Result<(), String> {
+        if let Ok(records) = daemon::migs(&self.home) {
+            with(|world| world.takes_for_its_own(&records));
+        }
         daemon::appears();
         let (home, manner) = (self.home.clone(), self.manner);
         match daemon::call(|| Daemon::start(&home, manner)) {
@@ -321,6 +364,33 @@ impl Run {
         }
     }
 
+    /// What the agent says of jobs that do nothing is so.
+    fn nobody_who_works_is_idle(&mut self) -> Result<(), String> {
+        let Some(daemon) = &mut self.daemon else {
+            return Ok(());
+        };
+        let now = clock::boot().unwrap_or_default();
+        while let Ok(event) = daemon.told.try_recv() {
+            let is_idle = event.text.starts_with("it has done nothing");
+            let job = event.job.as_deref().and_then(|job| job.parse().ok());
+            let Some(id) = job.filter(|_| is_idle) else {
+                continue;
+            };
+            let key = self.keys.iter().find(|(_, known)| **known == id);
+            let after = key.and_then(|(key, _)| self.rules.get(key)).copied();
+            let Some(worked) = with(|world| world.worked.get(&id).copied()).flatten() else {
+                return Err(format!("job {id} has not begun, and is called idle"));
+            };
+            // The second half of its time is looked at closely.
+            let half = Duration::from_secs(after.unwrap_or_default()) / 2;
+            if now.saturating_sub(worked) < half {
+                let ago = now.saturating_sub(worked);
+                return Err(format!("job {id} is called idle, and worked {ago:?} ago"));
+            }
+        }
+        Ok(())
+    }
+
     fn read_journal(&self) -> Result<BTreeMap<JobId, Kept>, String> {
         daemon::read(&self.home).map_err(|error| error.to_string())
     }
@@ -329,6 +399,9 @@ impl Run {
     fn gone(&mut self, how: &str) {
         daemon::set_fuse(None);
         with(|world| {
+            // Its keeper is gone with it.
+            world.watched.clear();
+            world.wanted.clear();
             world.say(|| format!("  the agent is gone: {how}"));
             world.daemon_died();
         });
@@ -406,6 +479,118 @@ impl Run {
         self.sends(key, submit);
     }
 
+    /// A job of one of the kinds that [`submission`] has not.
+    fn submits_more(&mut self, dice: &mut Dice) {
+        self.submitted += 1;
+        let key = format!("key-{}", self.submitted);
+        let mut submit = submission(key.clone(), Runner::Supervisor, dice, &self.keys);
+        let kind = dice.below(8);
+        if kind < 4 {
+            submit.container = Some(Container {
+                image: "image".to_owned(),
+                arguments: Vec::new(),
+                starter: None,
+            });
+        }
+        if (3..7).contains(&kind) {
+            let profiles = ["1g.10gb", "1g.10gb", "2g.20gb", "3g.40gb", "7g.80gb"];
+            submit.queue = None;
+            self.wants_mig.insert(key.clone());
+            submit.amount = Some(Amount::Mig {
+                profile: dice.one(&profiles).unwrap_or_default().to_owned(),
+            });
+        }
+        if dice.once_in(3) {
+            submit.confirm = true;
+            submit.confirm_within_s = Some(10);
+            submit.env.insert(TO_CONFIRM.to_owned(), "yes".to_owned());
+            self.to_confirm.insert(key.clone());
+        }
+        if dice.once_in(3) {
+            let after_s = dice.one(&[1, 2, 4]).unwrap_or(1);
+            let actions = [IdleAction::Notify, IdleAction::Suspend, IdleAction::Cancel];
+            let action = dice.one(&actions).unwrap_or(IdleAction::Notify);
+            submit.idle = Some(Idle { after_s, action });
+            self.rules.insert(key.clone(), after_s);
+        }
+        self.sends(key, submit);
+    }
+
+    /// Somebody confirms a job, as something.
+    fn confirms(&mut self, dice: &mut Dice) {
+        let word = format!("word-{}", dice.below(3));
+        let mut asked = None;
+        self.asks(dice, |reference, id, reply| {
+            asked = Some(id);
+            let env = BTreeMap::from([(CONFIRMED.to_owned(), word.clone())]);
+            let confirm = Confirm {
+                env,
+                ..Confirm::default()
+            };
+            let confirm = Message::Confirm {
+                reference,
+                confirm: Box::new(confirm),
+                by: Box::new(caller()),
+                reply,
+            };
+            (confirm, Asked::Other)
+        });
+        if let Some(JobId(job)) = asked {
+            with(|world| world.confirmations.entry(job).or_default().insert(word));
+        }
+    }
+
+    /// Somebody starts another program inside of a job: its supervisor does, or the engine.
+    fn enters(&mut self, dice: &mut Dice) {
+        let known: Vec<JobId> = self.keys.values().copied().collect();
+        let (Some(id), Some(daemon)) = (dice.one(&known), &mut self.daemon) else {
+            return;
+        };
+        if let Ok(inside) = daemon.cycle.inside(&id.to_string()) {
+            with(|world| match &inside.room {
+                Room::Process { .. } => world.guest_comes(inside.dir.path()),
+                Room::Container { name, .. } => world.guest_comes_into(name),
+            });
+        }
+    }
+
+    fn sweeps(&mut self) {
+        let sweep = self.daemon.as_mut().and_then(|daemon| daemon.sweep.take());
+        if let Some(sweep) = sweep {
+            with(|world| world.swept(&sweep));
+        }
+    }
+
+    /// The threads of MIG do something each.
+    fn mig_works(&mut self, dice: &mut Dice) {
+        let Some(daemon) = &self.daemon else { return };
+        for gpu in 0..GPUS {
+            let report = with(|world| world.mig_steps(gpu, &daemon.source.epochs, dice));
+            if let Some(report) = report.flatten() {
+                self.inbox.push(Message::Mig(Box::new(report)));
+            }
+        }
+    }
+
+    /// The one GPU that may be, so that there are always two for who wants two.
+    fn divides(&mut self, mode: GpuMode) {
+        self.inbox.push(Message::GpuMode {
+            gpu: DIVIDED.to_string(),
+            change: GpuChange {
+                mode,
+                dry_run: false,
+            },
+            reply: oneshot::channel().0,
+        });
+    }
+
+    fn collects(&mut self) {
+        self.inbox.push(Message::MigGc {
+            gc: MigGc::default(),
+            reply: oneshot::channel().0,
+        });
+    }
+
     /// Another scheduler wants something held, perhaps once more, perhaps with another body.
     fn claims(&mut self, gpu: usize, dice: &mut Dice) {
         let gpu = gpus::uuid(gpu).to_string();
@@ -480,7 +665,12 @@ impl Run {
             world.say(|| "calm".to_owned());
             world.driver_is_ill = false;
             world.no_processes = false;
+            world.nursery_dies = false;
+            world.is_calm = true;
+            world.engine.is_away = false;
+            world.engine.breaks = false;
             world.gpus = vec![Health::Well; GPUS];
+            world.others_give_up(DIVIDED);
             for pid in world.pids(|kind| matches!(kind, Kind::Stranger { .. })) {
                 world.kill(pid);
             }
@@ -497,7 +687,10 @@ impl Run {
         let mut dice = Dice::new(0);
         for second in 0..CALM {
             if second % 20 == 0 {
-                self.ends_all();
+                self.ends_all(second % 40 == 0);
+            }
+            if !self.manner.cancels {
+                self.confirms_all();
             }
             self.round(true)?;
             self.hold()?;
@@ -508,15 +701,23 @@ impl Run {
                 };
                 self.others(mood, &mut dice, |_| true);
                 self.hold()?;
+                self.mig_works(&mut dice);
+                self.hold()?;
             }
             clock::advance(Duration::from_secs(1));
             let done = self
                 .daemon
                 .as_ref()
-                .is_some_and(|one| one.kept().is_empty());
-            if done && self.unanswered.is_empty() && self.inbox.is_empty() {
+                .is_some_and(|one| one.kept().is_empty() && one.has_no_instances());
+            let waits = with(|world| world.has_orders()).unwrap_or(false);
+            if done && !waits && self.unanswered.is_empty() && self.inbox.is_empty() {
                 self.round(true)?;
                 self.hold()?;
+                // The next agent finds what the last supervisors left.
+                self.daemon = None;
+                self.gone("SIGTERM");
+                self.round(true)?;
+                self.sweeps();
                 return self.nothing_is_left();
             }
         }
@@ -527,8 +728,48 @@ impl Run {
         ))
     }
 
+    /// Whoever has jobs that are to be confirmed waits for them and confirms them.
+    fn confirms_all(&mut self) {
+        let ended = &self.ended;
+        let waits = |(key, id): (&String, &JobId)| {
+            let id = (!ended.contains_key(id)).then_some(*id);
+            id.filter(|_| self.to_confirm.contains(key))
+        };
+        let all: Vec<JobId> = self.keys.iter().filter_map(waits).collect();
+        for id in all {
+            let word = "at last".to_owned();
+            let env = BTreeMap::from([(CONFIRMED.to_owned(), word.clone())]);
+            with(|world| world.confirmations.entry(id.0).or_default().insert(word));
+            self.inbox.push(Message::Confirm {
+                reference: id.to_string(),
+                confirm: Box::new(Confirm {
+                    env,
+                    ..Confirm::default()
+                }),
+                by: Box::new(caller()),
+                reply: oneshot::channel().0,
+            });
+            self.inbox.push(Message::Wait {
+                reference: id.to_string(),
+                milestone: Milestone::Starting,
+                reply: oneshot::channel().0,
+            });
+        }
+    }
+
     /// Whoever is suspended would not end; and in half of the runs all are cancelled, where in the others they end by themselves.
-    fn ends_all(&mut self) {
+    /// `divides`: whoever wants MIG instances has his turn; else whoever wants all GPUs whole.
+    fn ends_all(&mut self, divides: bool) {
+        self.collects();
+        let waits = |key: &&String| {
+            let id = self.keys.get(*key);
+            id.is_none_or(|id| !self.ended.contains_key(id))
+        };
+        let mode = match divides && self.wants_mig.iter().any(|key| waits(&key)) {
+            true => GpuMode::Mig,
+            false => GpuMode::Shared,
+        };
+        self.divides(mode);
         for uid in CLAIMS {
             self.inbox.push(Message::ReleaseClaim {
                 uid: uid.to_owned(),
@@ -565,6 +806,58 @@ impl Drop for Run {
 }
 
 impl World {
+    /// A job's supervisor starts another program in it.
+    fn guest_comes(&mut self, dir: &Path) {
+        let its = self.pids(|kind| match kind {
+            Kind::Supervisor(supervisor) => {
+                supervisor.dir.path() == dir && supervisor.takes_guests()
+            }
+            _ => false,
+        });
+        let (Some(supervisor), Some(guest)) = (its.first(), self.guest_of(dir)) else {
+            return;
+        };
+        // It leads a session of its own.
+        self.spawn(*supervisor, None, guest);
+    }
+
+    /// The engine starts another program in a container.
+    fn guest_comes_into(&mut self, container: &str) {
+        let Some(name) = container.strip_prefix("id-") else {
+            return;
+        };
+        let Some((dir, namespace)) = self.room_of(name) else {
+            return;
+        };
+        if self.engine.call() != Called::Away
+            && let Some(guest) = self.guest_of(&dir)
+        {
+            let within = self.next_within(namespace);
+            self.spawn_within(1, None, guest, Some(within));
+        }
+    }
+
+    /// The run and the namespace of a container that runs.
+    fn room_of(&self, name: &str) -> Option<(PathBuf, u64)> {
+        let State::Running(first) = self.engine.state(name)? else {
+            return None;
+        };
+        let first = self.processes.get(&first)?;
+        match &first.kind {
+            Kind::Program(program) => Some((program.run.clone(), first.within?.namespace)),
+            _ => None,
+        }
+    }
+
+    fn guest_of(&self, run: &Path) -> Option<Kind> {
+        self.processes.values().find_map(|one| match &one.kind {
+            Kind::Program(program) if program.run == run && program.is_first => {
+                Some(Kind::Program(Box::new(program.child())))
+            }
+            _ => None,
+        })
+    }
+
     pub fn pids(&self, who: impl Fn(&Kind) -> bool) -> Vec<u32> {
         let living = self
             .processes
@@ -586,7 +879,7 @@ impl World {
             What::DriverWell => self.driver_is_ill = false,
             What::Stranger => {
                 let bytes = self.left(gpu).min((1 + dice.below(30)) << 30);
-                if bytes > 0 {
+                if bytes > 0 && !self.divided[gpu].mode.current {
                     self.spawn(1, None, Kind::Stranger { gpu, bytes });
                 }
             }
@@ -596,6 +889,22 @@ impl World {
                     self.kill(pid);
                 }
             }
+            What::NurseryDies => self.nursery_dies = true,
+            What::EngineGoes => self.engine_goes(dice.once_in(2)),
+            What::EngineBreaks => self.engine.breaks = true,
+            What::EngineBack => self.engine.is_away = false,
+            What::ContainerGoes => {
+                let names: Vec<String> = self.engine.containers.keys().cloned().collect();
+                let at = dice.below(u64::try_from(names.len()).unwrap_or(0).max(1));
+                let name = usize::try_from(at).ok().and_then(|at| names.get(at));
+                if let Some(name) = name
+                    && self.engine.call() == Called::Answered
+                {
+                    self.say(|| format!("  somebody takes {name} away"));
+                    self.container_goes(name);
+                }
+            }
+            What::Meddle => self.meddles(DIVIDED, dice),
             What::ClockJump => {
                 let seconds = dice.one(&[-86_400, -60, 60, 86_400]).unwrap_or(60);
                 clock::jump(SignedDuration::from_secs(seconds));

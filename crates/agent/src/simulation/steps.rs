@@ -67,6 +67,29 @@ whats! {
     Stranger = "stranger", 3;
     StrangerLeaves = "stranger-leaves", 3;
     ClockJump = "clock-jump", 2;
+    /// A job in a container, in a MIG instance, to be confirmed, or under a rule of its own.
+    SubmitMore = "submit-more", 24;
+    Confirm = "confirm", 10;
+    /// Somebody starts another program in a job.
+    Enter = "enter", 4;
+    /// The process of which supervisors are copies ends.
+    NurseryDies = "nursery-dies", 2;
+    EngineGoes = "engine-goes", 3;
+    /// The engine goes away in the middle of its next call.
+    EngineBreaks = "engine-breaks", 4;
+    EngineBack = "engine-back", 8;
+    /// Somebody else takes a container away.
+    ContainerGoes = "container-goes", 1;
+    /// What the agent does about containers when it starts is done.
+    Sweep = "sweep", 4;
+    /// The threads of MIG.
+    Mig = "mig", 40;
+    /// A GPU is to be divided, or not any more.
+    Divide = "divide", 3;
+    /// Somebody else makes instances, or takes them away.
+    Meddle = "meddle", 4;
+    /// Idle instances are to go.
+    Collect = "collect", 2;
 }
 
 impl fmt::Display for Step {
@@ -111,7 +134,12 @@ pub fn of(seed: u64, count: usize) -> Vec<Step> {
             number: dice.next() >> 32,
         }
     };
-    (0..count).map(|_| one()).collect()
+    let mut steps: Vec<Step> = (0..count).map(|_| one()).collect();
+    // A GPU that is in use is not divided: in half of the runs it is before anybody comes.
+    if let Some(first) = steps.first_mut().filter(|_| dice.once_in(2)) {
+        first.what = What::Divide;
+    }
+    steps
 }
 
 #[test]

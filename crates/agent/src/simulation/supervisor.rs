@@ -6,34 +6,42 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
+use super::contained::Stage;
 use super::dice::Dice;
+use super::engine::Called;
 use super::kernel::{Kind, SIGTERM};
 use super::program::Program;
 use super::{World, clock};
 use crate::clock::now;
 use crate::process::Process;
-use crate::records::{Begun, Exit, JobDir, Outcome};
+use crate::records::{Begun, Exit, JobDir, Outcome, Spec};
 
 pub struct Supervisor {
     pub dir: JobDir,
     lock: Option<File>,
-    at: At,
-    grace: Duration,
+    pub(super) at: At,
+    pub(super) grace: Duration,
     program: Option<u32>,
-    outcome: Option<Outcome>,
+    pub(super) outcome: Option<Outcome>,
     told_at: Option<Duration>,
+    /// The name of its container, where its job has one.
+    pub(super) container: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum At {
+pub(super) enum At {
     Begin,
     Launched,
     Spawned,
     Watches,
+    /// To a container.
+    Attends(Stage),
     Ends,
+    /// Its container is to go.
+    Clears,
 }
 
-/// As wait(2) has it.
+/// From what wait(2) says.
 fn outcome(status: i32) -> Outcome {
     match status & 0x7f {
         0 => Outcome::Exited {
@@ -53,7 +61,13 @@ impl Supervisor {
             program: None,
             outcome: None,
             told_at: None,
+            container: None,
         }
+    }
+
+    /// It lets others into its job.
+    pub fn takes_guests(&self) -> bool {
+        self.at == At::Watches && self.told_at.is_none() && self.outcome.is_none()
     }
 
     /// A child of its has ended.
@@ -80,9 +94,23 @@ impl World {
             // Its signal handlers are not there yet.
             At::Begin if told => self.die(pid, SIGTERM),
             At::Begin => {
-                let spent = !matches!((dir.exit(), dir.launch()), (Ok(None), Ok(None)));
-                let spec = dir.spec().ok().flatten().filter(|_| !spent);
-                match spec {
+                let spec = dir.spec().ok().flatten();
+                let launched = !matches!(dir.launch(), Ok(None));
+                let plan = spec.as_ref().and_then(|spec| spec.container.as_ref());
+                let spent = !matches!(dir.exit(), Ok(None)) || (launched && plan.is_none());
+                match spec.filter(|_| !spent) {
+                    Some(Spec {
+                        container: Some(plan),
+                        grace_ms,
+                        ..
+                    }) => {
+                        supervisor.grace = Duration::from_millis(grace_ms);
+                        supervisor.container = Some(plan.name);
+                        supervisor.at = At::Attends(match launched {
+                            true => Stage::Again,
+                            false => Stage::Make,
+                        });
+                    }
                     Some(spec) if dir.write_launch(&begun(process)).is_ok() => {
                         supervisor.grace = Duration::from_millis(spec.grace_ms);
                         supervisor.at = At::Launched;
@@ -116,6 +144,16 @@ impl World {
                 }
             }
             At::Watches => self.watches(pid, told),
+            At::Attends(stage) => self.attends(pid, stage, dice),
+            At::Clears => {
+                let name = supervisor.container.clone().unwrap_or_default();
+                match self.engine.call() {
+                    Called::Away => return,
+                    Called::Unanswered => return self.container_goes(&name),
+                    Called::Answered => self.container_goes(&name),
+                }
+                self.die(pid, 0);
+            }
             At::Ends => {
                 let exit = Exit {
                     outcome: supervisor
@@ -125,7 +163,10 @@ impl World {
                     at: now(),
                 };
                 // A full disk is waited out.
-                if dir.write_exit(&exit).is_ok() {
+                let written = dir.write_exit(&exit).is_ok();
+                if written && supervisor.container.is_some() {
+                    supervisor.at = At::Clears;
+                } else if written {
                     supervisor.lock = None;
                     self.die(pid, 0);
                 }

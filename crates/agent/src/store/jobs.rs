@@ -256,6 +256,11 @@ impl Store {
         self.newest_where("SELECT max(id) FROM job", [])
     }
 
+    /// The last job that was given a number, forgotten or not.
+    pub fn last_numbered(&self) -> Result<Option<JobId>, StoreError> {
+        self.newest_where("SELECT max(seq) FROM sqlite_sequence WHERE name = 'job'", [])
+    }
+
     /// The newest job of this user.
     pub fn newest_of(&self, by: Submitter) -> Result<Option<JobId>, StoreError> {
         let me = Submitter::me().uid;

@@ -1,0 +1,211 @@
+//! What `crate::container::run` does, one step at a time: the supervisor of a job that has a container. The records are the real ones,
+//! the engine is [`super::engine`].
+
+use std::time::Duration;
+
+use super::dice::Dice;
+use super::engine::{Called, State};
+use super::kernel::Kind;
+use super::supervisor::{At, Supervisor};
+use super::{World, clock};
+use crate::clock::now;
+use crate::process::Process;
+use crate::records::{Begun, Outcome, Placed};
+
+/// How far it has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    Make,
+    Place,
+    Launch,
+    Start,
+    /// Another supervisor made it, or the engine did not say whether it started: who supervises it now is written down.
+    Again,
+    /// The engine is asked what has become of it.
+    Seek,
+    /// Its start is told.
+    Tell,
+    Follow {
+        /// When it is to be killed.
+        kill: Option<Duration>,
+    },
+}
+
+fn failed(why: &str, exit_code: i32) -> Outcome {
+    Outcome::Launch {
+        launch_error: why.to_owned(),
+        exit_code,
+    }
+}
+
+fn lost() -> Outcome {
+    Outcome::Lost {
+        lost: "its container was taken away by somebody else; the exit code is unknown".to_owned(),
+    }
+}
+
+impl Supervisor {
+    fn goes(&mut self, stage: Stage) {
+        self.at = At::Attends(stage);
+    }
+
+    fn ends(&mut self, outcome: Outcome) {
+        self.outcome = Some(outcome);
+        self.at = At::Ends;
+    }
+}
+
+impl World {
+    /// The next thing that it has to do.
+    pub fn attends(&mut self, pid: u32, stage: Stage, dice: &mut Dice) {
+        let Some(proc) = self.processes.get_mut(&pid) else {
+            return;
+        };
+        let (me, told) = (proc.process, proc.told);
+        let slices = self.home.slices().to_owned();
+        let Kind::Supervisor(supervisor) = &mut proc.kind else {
+            return;
+        };
+        let Some(name) = supervisor.container.clone() else {
+            return;
+        };
+        let dir = supervisor.dir.clone();
+        let begun = |process: Process| Begun { process, at: now() };
+        match stage {
+            Stage::Make | Stage::Place if told => supervisor.ends(Outcome::Withdrawn {
+                withdrawn: "it was stopped before it was started".to_owned(),
+            }),
+            Stage::Make => {
+                let job = dir.spec().ok().flatten().map(|spec| spec.job);
+                let job = job.and_then(|job| job.parse().ok()).unwrap_or(0);
+                let called = self.engine.call();
+                let before = self.engine.state(&name);
+                if called != Called::Away && matches!(before, None | Some(State::Created)) {
+                    self.engine.create(&name, job);
+                }
+                match (called, before) {
+                    // An engine that is away is waited for, and then all is done anew.
+                    (Called::Away | Called::Unanswered, _) => {}
+                    (Called::Answered, None | Some(State::Created)) => {
+                        self.goes(pid, Stage::Place);
+                    }
+                    (Called::Answered, Some(_)) => {
+                        let why = "there is a container of that name already";
+                        self.ends(pid, failed(why, 125));
+                    }
+                }
+            }
+            Stage::Place => {
+                let placed = Placed {
+                    id: format!("id-{name}"),
+                    name,
+                    log_from: 0,
+                };
+                // Without the line nobody gets in, and all else works.
+                let _ = dir.write_container(&placed);
+                supervisor.goes(Stage::Launch);
+            }
+            Stage::Launch => match dir.write_launch(&begun(me)) {
+                Ok(()) => supervisor.goes(Stage::Start),
+                Err(_) => self.die(pid, 1 << 8),
+            },
+            Stage::Start => {
+                let called = self.engine.call();
+                let is_there = self.engine.state(&name).is_some();
+                if called == Called::Answered && !is_there {
+                    return self.ends(pid, failed("no such container", 125));
+                }
+                if called == Called::Answered && dice.once_in(12) {
+                    return self.ends(pid, failed("no such program", 127));
+                }
+                if called != Called::Away && is_there {
+                    self.container_starts(&name, &dir, &slices, dice);
+                }
+                // Who has no answer does not know whether it runs.
+                self.goes(
+                    pid,
+                    match called {
+                        Called::Answered => Stage::Tell,
+                        Called::Unanswered | Called::Away => Stage::Again,
+                    },
+                );
+            }
+            Stage::Again => match dir.write_launch(&begun(me)) {
+                Ok(()) => supervisor.goes(Stage::Seek),
+                Err(_) => self.die(pid, 1 << 8),
+            },
+            Stage::Seek => {
+                if self.engine.call() != Called::Answered {
+                    return;
+                }
+                match self.engine.state(&name) {
+                    None => self.ends(pid, lost()),
+                    Some(State::Created) => self.goes(pid, Stage::Start),
+                    Some(State::Running(_) | State::Exited(_)) => self.goes(pid, Stage::Tell),
+                }
+            }
+            Stage::Tell => {
+                if self.engine.call() != Called::Answered {
+                    return;
+                }
+                let first = match self.engine.state(&name) {
+                    Some(State::Running(first)) => {
+                        self.processes.get(&first).map(|one| one.process)
+                    }
+                    _ => None,
+                };
+                let _ = dir.write_started(&begun(first.unwrap_or(me)));
+                let kill = dir.is_to_stop().then(|| self.asks_to_end(pid, &name));
+                self.goes(pid, Stage::Follow { kill });
+            }
+            Stage::Follow { kill } => {
+                let time = clock::boot().unwrap_or_default();
+                match self.engine.state(&name).filter(|_| !self.engine.is_away) {
+                    Some(State::Exited(exit_code)) => {
+                        return self.ends(pid, Outcome::Exited { exit_code });
+                    }
+                    None if !self.engine.is_away => return self.ends(pid, lost()),
+                    _ => {}
+                }
+                match kill {
+                    None if told => {
+                        let kill = Some(self.asks_to_end(pid, &name));
+                        self.goes(pid, Stage::Follow { kill });
+                    }
+                    Some(at) if time >= at => {
+                        if self.engine.call() != Called::Away
+                            && let Some(State::Running(first)) = self.engine.state(&name)
+                        {
+                            self.kill(first);
+                        }
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// SIGTERM, which is lost where nobody passes it on; answers when it is to be killed.
+    fn asks_to_end(&mut self, pid: u32, name: &str) -> Duration {
+        if self.engine.call() != Called::Away
+            && let Some(State::Running(first)) = self.engine.state(name)
+            && let Some(first) = self.processes.get_mut(&first)
+        {
+            first.told = true;
+        }
+        let grace = self.supervisor(pid).map(|one| one.grace);
+        clock::boot().unwrap_or_default() + grace.unwrap_or_default()
+    }
+
+    fn goes(&mut self, pid: u32, stage: Stage) {
+        if let Some(supervisor) = self.supervisor(pid) {
+            supervisor.goes(stage);
+        }
+    }
+
+    fn ends(&mut self, pid: u32, outcome: Outcome) {
+        if let Some(supervisor) = self.supervisor(pid) {
+            supervisor.ends(outcome);
+        }
+    }
+}
