@@ -103,6 +103,9 @@ impl Door {
         let line = line.set_nonblocking(true).map(|()| line).ok();
         let mut guest = Guest { pid, line };
         guest.tell(&Word::Started { pid });
+        if guest.line.is_none() {
+            guest.hang_up();
+        }
         self.guests.push(guest);
     }
 
@@ -146,20 +149,24 @@ impl Guest {
         let mut said = [0; 64];
         while let Some(line) = &mut self.line {
             match line.read(&mut said) {
-                Ok(0) => {
-                    self.line = None;
-                    self.signal(Signal::HUP);
-                    self.signal(Signal::CONT);
-                }
+                Ok(0) => self.hang_up(),
                 Ok(length) => {
                     let signals = said.iter().take(length).filter_map(|number| named(*number));
                     signals.for_each(|signal| self.signal(signal));
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                Err(_) => self.line = None,
+                // Whoever dies before he has read all that he was told leaves ECONNRESET behind.
+                Err(_) => self.hang_up(),
             }
         }
+    }
+
+    /// Its caller is gone.
+    fn hang_up(&mut self) {
+        self.line = None;
+        self.signal(Signal::HUP);
+        self.signal(Signal::CONT);
     }
 
     /// To all of its group. It leads one, or is about to.
@@ -315,14 +322,14 @@ mod tests {
         // Who started this test may ignore it, and what is ignored stays so in programs; what has a handler does not.
         let flag = std::sync::Arc::default();
         signal_hook::flag::register(signal_hook::consts::SIGHUP, flag).unwrap();
-        let started = |door: &mut Door| {
+        let sleeps = || {
             use std::os::unix::process::CommandExt as _;
-            let child = Command::new("sleep")
-                .arg("1000")
-                .stdin(Stdio::null())
-                .process_group(0)
-                .spawn()
-                .unwrap();
+            let mut sleep = Command::new("sleep");
+            sleep.arg("1000").stdin(Stdio::null()).process_group(0);
+            sleep.spawn().unwrap()
+        };
+        let started = |door: &mut Door| {
+            let child = sleeps();
             let (mine, theirs) = UnixStream::pair().unwrap();
             door.admit(child.id(), theirs);
             (child, mine)
@@ -357,6 +364,15 @@ mod tests {
         let (child, line) = started(&mut door);
         // As if closed, also where a process that another test has forked holds a copy.
         line.shutdown(std::net::Shutdown::Both).unwrap();
+        assert_eq!(ended(child, &mut door), 1);
+        // Died before it heard that the guest was started; and before it could be told.
+        let (child, line) = started(&mut door);
+        drop(line);
+        assert_eq!(ended(child, &mut door), 1);
+        let (mine, theirs) = UnixStream::pair().unwrap();
+        mine.shutdown(std::net::Shutdown::Both).unwrap();
+        let child = sleeps();
+        door.admit(child.id(), theirs);
         assert_eq!(ended(child, &mut door), 1);
         let (child, _line) = started(&mut door);
         door.stop();
