@@ -29,12 +29,14 @@ pub struct Abroad {
 const FIRST: u64 = 0xEFFF_FFFC;
 
 impl Abroad {
-    /// Those of `owners` that have ended, of the namespaces in `seen`, and of those in `met` that turn out to be seen from here.
+    /// Those of `owners` that have ended by `now`, of the namespaces in `seen`, and of those in `met` that turn out to be seen from
+    /// here.
     pub fn gone(
         &mut self,
         owners: impl Iterator<Item = Owner>,
         seen: &BTreeSet<u64>,
         met: &BTreeSet<u64>,
+        now: Instant,
     ) -> HashSet<Owner> {
         let all: BTreeSet<u64> = seen.union(met).copied().collect();
         let owners: HashSet<Owner> = owners
@@ -45,9 +47,11 @@ impl Abroad {
         self.gone.retain(|owner| owners.contains(owner));
         let is_new = |owner: &&Owner| !self.known.contains_key(owner) && !self.gone.contains(owner);
         let new: Vec<Owner> = owners.iter().filter(is_new).copied().collect();
-        let rested = self.searched.is_none_or(|last| last.elapsed() >= REST);
+        let rested = self
+            .searched
+            .is_none_or(|last| now.saturating_duration_since(last) >= REST);
         if !new.is_empty() && rested {
-            self.searched = Some(Instant::now());
+            self.searched = Some(now);
             let here = everybody(&all);
             let peopled = here.keys().map(|owner| owner.pid_namespace);
             self.peopled.extend(peopled);
@@ -117,21 +121,16 @@ mod tests {
             ..owner
         };
         let (mut abroad, seen) = (Abroad::default(), BTreeSet::from([namespace]));
-        let all = || [owner, never, elsewhere].into_iter();
-        let none = BTreeSet::new();
-        assert_eq!(abroad.gone(all(), &seen, &none), HashSet::from([never]));
+        let all = [owner, never, elsewhere];
+        let (none, now) = (BTreeSet::new(), Instant::now());
+        let mut gone = |owners: &[Owner]| abroad.gone(owners.iter().copied(), &seen, &none, now);
+        assert_eq!(gone(&all), HashSet::from([never]));
         child.kill().unwrap();
         child.wait().unwrap();
-        assert_eq!(
-            abroad.gone(all(), &seen, &none),
-            HashSet::from([never, owner])
-        );
-        assert_eq!(
-            abroad.gone(std::iter::empty(), &seen, &none),
-            HashSet::new()
-        );
+        assert_eq!(gone(&all), HashSet::from([never, owner]));
+        assert_eq!(gone(&[]), HashSet::new());
         // It was searched a moment ago: whoever is new waits for the next search.
-        assert_eq!(abroad.gone(all(), &seen, &none), HashSet::new());
+        assert_eq!(gone(&all), HashSet::new());
     }
 
     #[test]
@@ -145,7 +144,8 @@ mod tests {
         // This test lives in the one, and nobody in the other.
         let (peopled, empty) = (of(here), of(u64::from(u32::MAX) + 7));
         let met = BTreeSet::from([here, empty.pid_namespace]);
-        let gone = Abroad::default().gone([peopled, empty].into_iter(), &BTreeSet::new(), &met);
+        let owners = [peopled, empty].into_iter();
+        let gone = Abroad::default().gone(owners, &BTreeSet::new(), &met, Instant::now());
         assert!(gone.contains(&peopled));
         assert_eq!(gone.contains(&empty), here == FIRST);
     }

@@ -13,6 +13,7 @@ use divvy_ledger::Owner;
 
 use super::abroad::Abroad;
 use super::roster::Roster;
+use crate::clock::Instant;
 use crate::process::inside::{self, Inside, Marks, Own};
 use crate::process::{self, Process, mounts};
 
@@ -134,7 +135,8 @@ impl Kin {
         met: &BTreeSet<u64>,
         roster: &Roster,
     ) -> HashSet<Owner> {
-        self.abroad.gone(owners, &roster.namespaces(), met)
+        self.abroad
+            .gone(owners, &roster.namespaces(), met, Instant::now())
     }
 
     /// Forgets everybody whom the driver does not list any more.

@@ -1,4 +1,5 @@
 use std::fs;
+use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -48,7 +49,15 @@ impl Scene {
             mounted: None,
         };
         roster.enlist(JOB, entry);
-        let stranger = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let mut stranger = Command::new("cat")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // The kernel lays a program out some time after `spawn` returns; who answers has been.
+        stranger.stdin.as_mut().unwrap().write_all(b"x").unwrap();
+        let answer = stranger.stdout.as_mut().unwrap();
+        answer.read_exact(&mut [0]).unwrap();
         Self {
             folder,
             stranger,
