@@ -374,19 +374,13 @@ async fn a_job_that_waits_cannot_be_requeued_and_a_cancel_is_the_last_word() {
     );
 }
 
-/// Every file below a folder that holds these bytes.
-fn files_with(folder: &Path, bytes: &[u8]) -> Vec<String> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-        let path = entry.path();
-        if path.is_dir() {
-            found.extend(files_with(&path, bytes));
-        } else if fs::read(&path)
-            .is_ok_and(|body| body.windows(bytes.len()).any(|part| part == bytes))
-        {
-            found.push(path.display().to_string());
-        }
-    }
+/// Every file below a folder that holds this; some are of hundreds of megabytes.
+fn files_with(folder: &Path, text: &str) -> Vec<String> {
+    let mut grep = std::process::Command::new("grep");
+    let found = grep.env("LC_ALL", "C").args(["-rlF", text]).arg(folder);
+    let found = found.output().unwrap();
+    let found = String::from_utf8(found.stdout).unwrap();
+    let mut found: Vec<String> = found.lines().map(str::to_owned).collect();
     found.sort();
     found
 }
@@ -415,7 +409,7 @@ async fn a_secret_reaches_the_program_and_nothing_that_is_read() {
         path(&format!("jobs/{}/record", job.id)),
         path(&format!("secrets/{}.json", job.id)),
     ];
-    assert_eq!(files_with(home.path(), SECRET.as_bytes()), both);
+    assert_eq!(files_with(home.path(), SECRET), both);
     for json in [
         serde_json::to_string(&client.job(&job.id).await.unwrap()).unwrap(),
         serde_json::to_string(&client.events(0).await.unwrap()).unwrap(),
@@ -431,7 +425,7 @@ async fn a_secret_reaches_the_program_and_nothing_that_is_read() {
         Some(EndReason::Completed)
     );
     assert_eq!(log(&client, &job.id).await, "it is there\n");
-    assert_eq!(files_with(home.path(), SECRET.as_bytes()), [""; 0]);
+    assert_eq!(files_with(home.path(), SECRET), [""; 0]);
 
     let wrong = Submit {
         secrets: BTreeMap::from([("A=B".to_owned(), SECRET.to_owned())]),
@@ -664,7 +658,7 @@ async fn an_array_whose_secrets_cannot_all_be_kept_is_refused_as_a_whole() {
     assert!(client.jobs(true).await.unwrap().is_empty());
     let events = client.events(0).await.unwrap();
     assert!(events.iter().all(|event| event.job.is_none()), "{events:?}");
-    assert_eq!(files_with(home.path(), SECRET.as_bytes()), [""; 0]);
+    assert_eq!(files_with(home.path(), SECRET), [""; 0]);
 
     fs::remove_dir(&in_the_way).unwrap();
     client.submit(&submit).await.unwrap();
@@ -674,7 +668,7 @@ async fn an_array_whose_secrets_cannot_all_be_kept_is_refused_as_a_whole() {
         let end = ended(&client, &job.id).await;
         assert_eq!(end.end_reason, Some(EndReason::Completed));
     }
-    assert_eq!(files_with(home.path(), SECRET.as_bytes()), [""; 0]);
+    assert_eq!(files_with(home.path(), SECRET), [""; 0]);
 }
 
 #[tokio::test]
