@@ -20,6 +20,7 @@ pub mod container;
 mod follow;
 pub mod foresight;
 mod forget;
+pub mod glance;
 mod idle;
 mod inside;
 mod key;
@@ -94,8 +95,8 @@ pub struct Cycle {
     bypasses: [u64; 3],
     /// GPUs whose driver was said not to tell whose memory is whose.
     unspoken: HashSet<GpuUuid>,
-    /// Jobs that have not ended.
-    jobs: BTreeMap<JobId, Living>,
+    /// Jobs that have not ended. Boxed, as the map keeps room for nearly as many again.
+    jobs: BTreeMap<JobId, Box<Living>>,
     /// The last plan's reasons, by job.
     waits: HashMap<JobId, Wait>,
     /// With fairness, the queue whose turn it is.
@@ -120,7 +121,7 @@ pub struct Cycle {
 /// A job that has not ended, and what belongs to it while the agent lives.
 struct Living {
     job: Job,
-    slice: Option<HeldSlice>,
+    slice: Option<Box<HeldSlice>>,
     waiters: Vec<Waiter>,
     /// Whom it runs after and who has not ended.
     after: Vec<JobId>,
@@ -217,9 +218,9 @@ struct Answer {
 }
 
 impl Living {
-    fn new(job: Job) -> Self {
+    fn new(job: Job) -> Box<Self> {
         let now = Instant::now();
-        Self {
+        Box::new(Self {
             job,
             slice: None,
             waiters: Vec::new(),
@@ -242,7 +243,7 @@ impl Living {
             ledgers: Vec::new(),
             members: Vec::new(),
             work: usage::Work::new(),
-        }
+        })
     }
 }
 

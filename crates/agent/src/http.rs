@@ -10,10 +10,12 @@ mod events;
 mod exec;
 mod gate;
 mod health;
+mod listing;
 mod log;
 mod metrics;
 pub mod token;
 mod usage;
+mod veil;
 
 use std::collections::BTreeSet;
 use std::future::IntoFuture;
@@ -24,21 +26,18 @@ use axum::Extension;
 use axum::Router;
 use axum::extract::connect_info::Connected;
 use axum::extract::{DefaultBodyLimit, Request, State};
-use axum::http::header;
 use axum::middleware;
-use axum::response::IntoResponse;
 use axum::routing::{get, patch, post, put};
 use axum::serve::IncomingStream;
 use divvy_api::home::Home;
 use divvy_api::v1::{self, Error, ErrorCode, List};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::{Semaphore, broadcast};
 
 use crate::access::{Caller, Rules, Verb};
 use crate::account::Account;
 use crate::advice::{self, Runs};
-use crate::cycle::shown::Seen;
 use crate::gpu::Observer;
 use crate::intake::bounds;
 use crate::mailbox::{Mailbox, Message, Milestone, ProjectAct};
@@ -99,7 +98,7 @@ pub async fn serve(
             "/v1/projects/{project}",
             post(add_project).patch(set_project).delete(remove_project),
         )
-        .route("/v1/jobs", get(jobs).post(submit))
+        .route("/v1/jobs", get(listing::jobs).post(submit))
         .route("/v1/jobs/{job}", get(job))
         .route("/v1/jobs/{job}/why", get(why))
         .route("/v1/jobs/{job}/wait", get(wait))
@@ -303,91 +302,6 @@ async fn set_project(
 
 async fn remove_project(State(api): State<Api>, Path(name): Path<String>) -> Answer<v1::Project> {
     tend(&api, name, ProjectAct::Remove).await
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Which {
-    /// Also jobs that have ended.
-    #[serde(default)]
-    all: bool,
-    /// Of each only what a table shows.
-    #[serde(default)]
-    brief: bool,
-}
-
-async fn jobs(
-    State(api): State<Api>,
-    Query(which): Query<Which>,
-) -> Result<impl IntoResponse, Failure> {
-    let (ended, living) = listed(&api, which.all).await?;
-    let home = Arc::clone(&api.home);
-    let written = aside(move || {
-        let all = in_order(ended, living);
-        match which.brief {
-            true => write(all.iter().map(Seen::briefly)),
-            false => write(all.into_iter().map(|seen| seen.shown(&home))),
-        }
-    });
-    let text = written.await?.map_err(|error| internal(&error))?;
-    Ok(([(header::CONTENT_TYPE, "application/json")], text))
-}
-
-/// A list of jobs, written one by one: all of them at once would take a hundred times the room of what is written.
-fn write<T: Serialize>(jobs: impl Iterator<Item = T>) -> serde_json::Result<Vec<u8>> {
-    let mut text = serde_json::to_vec(&List::<()>::new("JobList", Vec::new()))?;
-    // `]}`
-    text.truncate(text.len() - 2);
-    for (at, job) in jobs.enumerate() {
-        if at > 0 {
-            text.push(b',');
-        }
-        serde_json::to_writer(&mut text, &job)?;
-    }
-    text.extend(b"]}");
-    Ok(text)
-}
-
-/// Jobs that have ended, if they are asked for, and jobs that have not.
-async fn listed(api: &Api, all: bool) -> Result<(Vec<Seen>, Vec<Seen>), Failure> {
-    let (living, known) = api
-        .mailbox
-        .read(move |cycle| {
-            let known = all.then(|| cycle.living_ids());
-            Ok((cycle.living_jobs(), known))
-        })
-        .await?;
-    let Some(known) = known else {
-        return Ok((Vec::new(), living));
-    };
-    let database = api.home.database();
-    let ended = tokio::task::spawn_blocking(move || store::all_but(&database, &known)).await;
-    let ended = ended
-        .map_err(|error| internal(&error))?
-        .map_err(|error| internal(&error))?;
-    let ended = api
-        .mailbox
-        .read(move |cycle| {
-            Ok(ended
-                .iter()
-                .map(|job| cycle.seen(job, None, None))
-                .collect())
-        })
-        .await?;
-    Ok((ended, living))
-}
-
-/// Oldest first.
-fn in_order(ended: Vec<Seen>, living: Vec<Seen>) -> Vec<Seen> {
-    match ended.is_empty() {
-        true => living,
-        false => {
-            let mut all = ended;
-            all.extend(living);
-            all.sort_by_key(Seen::id);
-            all
-        }
-    }
 }
 
 async fn job(State(api): State<Api>, Path(reference): Path<String>) -> Answer<v1::Job> {

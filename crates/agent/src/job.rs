@@ -109,14 +109,19 @@ pub struct NewJob {
 impl Job {
     /// The job that was just stored under `id`.
     pub fn queued(id: JobId, new: &NewJob) -> Self {
+        Self::waiting(id, Arc::new(new.ask.clone()), new.at)
+    }
+
+    /// A job with which nothing was done since it was submitted.
+    pub fn waiting(id: JobId, ask: Arc<Ask>, submitted_at: Timestamp) -> Self {
         Self {
             id,
-            ask: Arc::new(new.ask.clone()),
+            ask,
             resized: None,
             redivided: None,
             life: Life::Queued,
             attempt: 0,
-            submitted_at: new.at,
+            submitted_at,
             started_at: None,
             ended_at: None,
             exit_code: None,
@@ -150,11 +155,15 @@ impl Job {
 
     /// What it asks for now.
     pub fn request(&self) -> Request {
-        let amount = self.resized.unwrap_or(self.ask.request.amount);
         Request {
             compute: self.compute(),
-            ..self.ask.request.with_amount(amount)
+            ..self.ask.request.with_amount(self.amount())
         }
+    }
+
+    /// How much of a GPU that is.
+    pub fn amount(&self) -> Amount {
+        self.resized.unwrap_or(self.ask.request.amount)
     }
 
     /// How its compute time is divided now.

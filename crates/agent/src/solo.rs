@@ -88,7 +88,7 @@ struct Run {
 /// This run.
 struct Prepared {
     dir: JobDir,
-    slice: HeldSlice,
+    slice: Box<HeldSlice>,
     _lock: File,
 }
 

@@ -78,7 +78,7 @@ pub struct Terms {
     pub digest: Option<String>,
     /// What it is the claim of, where it has no program of ours.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub claim: Option<Claim>,
+    pub claim: Option<Box<Claim>>,
 }
 
 /// A job that another runs after.

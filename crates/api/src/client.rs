@@ -26,7 +26,7 @@ use tokio::net::UnixStream;
 
 use crate::frame::PROTOCOL;
 use crate::route::LOG_FROM;
-use crate::v1::brief;
+use crate::v1::brief::Lines;
 use crate::v1::{
     Advice, Brief, Claim, Confirm, DockerArgs, Error, ErrorBody, ErrorCode, Event, Exec, Gpu,
     GpuChange, GpuChanged, HeldClaim, Job, List, MigGc, MigInstance, MigPlacement, MigPlanned,
@@ -196,15 +196,30 @@ impl Client {
     }
 
     /// The same one by one, of each job only what a table shows.
-    pub async fn jobs_briefly(&self, all: bool, take: impl FnMut(Brief<'_>)) -> Result<(), Error> {
+    pub async fn jobs_briefly(
+        &self,
+        all: bool,
+        mut take: impl FnMut(Brief<'_>),
+    ) -> Result<(), Error> {
         let path = if all {
             "/v1/jobs?brief=true&all=true"
         } else {
             "/v1/jobs?brief=true"
         };
-        let answer = self.get(path).await?;
-        let text = self.text(answer).await?;
-        brief::each(&text, take).map_err(|error| unexpected(&error))
+        let Answer { response, sender } = self.get(path).await?;
+        let mut body = response.into_body();
+        let mut lines = Lines::default();
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|error| self.lost(&error))?;
+            let piece = frame.data_ref().map_or(&[][..], |data| data);
+            let taken = lines.take(piece, &mut take);
+            taken.map_err(|error| unexpected(&error))?;
+        }
+        self.put_back(sender);
+        match lines.is_whole() {
+            true => Ok(()),
+            false => Err(internal("the daemon's list of jobs ends in the middle of one".to_owned())),
+        }
     }
 
     /// The job that `reference` means: an id, a unique name, or `last`.

@@ -20,6 +20,7 @@ pub fn document() -> Value {
         add::<v1::Gpu>,
         add::<v1::Queue>,
         add::<v1::Job>,
+        add::<v1::Brief<'_>>,
         add::<v1::Why>,
         add::<v1::Event>,
         add::<v1::Submit>,
@@ -131,6 +132,13 @@ fn answer(answer: Answer) -> Value {
             "content": {
                 "application/json": { "schema": list("Event", "EventList") },
                 "text/event-stream": { "schema": bytes },
+            },
+        }),
+        Answer::Jobs => json!({
+            "description": "JobList; with `brief`, one Brief a line",
+            "content": {
+                "application/json": { "schema": list("Job", "JobList") },
+                "application/x-ndjson": { "schema": bytes },
             },
         }),
         Answer::Frames => json!({

@@ -56,6 +56,8 @@ pub enum Answer {
     },
     /// The same, or server-sent events of it with `follow`.
     Events,
+    /// [`JOBS`], or with `brief` a [`crate::v1::Brief`] a line.
+    Jobs,
     /// Bytes as a program wrote them.
     Bytes,
     /// Another protocol on the same connection: [`crate::frame`].
@@ -241,11 +243,15 @@ pub const ROUTES: &[Route] = &[
             },
             Parameter {
                 name: "brief",
-                about: "Of each job only what a table shows, without fields that are null, false or empty; its folders are empty texts",
+                about: "A line for each job (`Brief`), with what a table shows and without fields that are null, false or empty",
                 kind: Kind::Flag,
             },
         ],
-        ..get("/v1/jobs", "Jobs that have not ended, oldest first", JOBS)
+        ..get(
+            "/v1/jobs",
+            "Jobs that have not ended, oldest first",
+            Answer::Jobs,
+        )
     },
     Route {
         method: "POST",

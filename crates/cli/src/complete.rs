@@ -3,6 +3,7 @@
 //! The script that `divvy completion` prints has the shell call this program with the words so far. It answers at once: without a
 //! daemon, or with one that takes its time, there are no names, and nothing is said.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -13,7 +14,7 @@ use clap_complete::engine::{ArgValueCandidates, CompletionCandidate};
 use clap_complete::env::{CompleteEnv, Shells};
 use divvy_api::client::Client;
 use divvy_api::home::Home;
-use divvy_api::v1::Job;
+use divvy_api::v1::{Brief, JobState};
 
 use crate::{args, text};
 
@@ -97,13 +98,28 @@ fn candidate(value: impl Into<OsString>, about: String) -> CompletionCandidate {
     CompletionCandidate::new(value).help(Some(StyledStr::from(text::clean(&about))))
 }
 
-fn known(all: bool) -> Vec<Job> {
+/// What is offered of a job.
+struct Known {
+    id: String,
+    name: String,
+    state: Cow<'static, str>,
+    has_ended: bool,
+}
+
+impl From<Brief<'_>> for Known {
+    fn from(job: Brief<'_>) -> Self {
+        Self {
+            state: text::state_of(&job),
+            has_ended: job.state == JobState::Ended,
+            id: job.id.into_owned(),
+            name: job.name.into_owned(),
+        }
+    }
+}
+
+fn known(all: bool) -> Vec<Known> {
     let mut jobs = Vec::new();
-    let _ = ask(async |client| {
-        client
-            .jobs_briefly(all, |job| jobs.push(Job::from(job)))
-            .await
-    });
+    let _ = ask(async |client| client.jobs_briefly(all, |job| jobs.push(job.into())).await);
     jobs
 }
 
@@ -113,10 +129,10 @@ fn jobs() -> Vec<CompletionCandidate> {
 
 fn all_jobs() -> Vec<CompletionCandidate> {
     let mut jobs = known(true);
-    let ended = jobs.iter().filter(|job| job.ended_at.is_some()).count();
+    let ended = jobs.iter().filter(|job| job.has_ended).count();
     let mut old = ended.saturating_sub(ENDED);
     jobs.retain(|job| {
-        let is_old = job.ended_at.is_some() && old > 0;
+        let is_old = job.has_ended && old > 0;
         old -= usize::from(is_old);
         !is_old
     });
@@ -124,8 +140,8 @@ fn all_jobs() -> Vec<CompletionCandidate> {
 }
 
 /// By number, the newest first; by name where only one has it; and `last`.
-fn offered(jobs: &[Job]) -> Vec<CompletionCandidate> {
-    let about = |job: &Job| format!("{}, {}", job.name, text::state(job));
+fn offered(jobs: &[Known]) -> Vec<CompletionCandidate> {
+    let about = |job: &Known| format!("{}, {}", job.name, job.state);
     let is_plain = |name: &str| {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
         name.bytes().all(plain) && !name.starts_with('-') && name.parse::<u64>().is_err()
@@ -140,8 +156,7 @@ fn offered(jobs: &[Job]) -> Vec<CompletionCandidate> {
         .iter()
         .rev()
         .filter(|job| is_plain(&job.name) && is_unique(&job.name));
-    let by_name =
-        named.map(|job| candidate(&job.name, format!("#{}, {}", job.id, text::state(job))));
+    let by_name = named.map(|job| candidate(&job.name, format!("#{}, {}", job.id, job.state)));
     let last = jobs.last().map(|job| candidate("last", about(job)));
     let all = by_number.chain(by_name).chain(last).enumerate();
     all.map(|(order, one)| one.display_order(Some(order)))

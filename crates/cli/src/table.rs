@@ -37,37 +37,100 @@ impl Column {
 ///
 /// `width` is in terminal columns; `None` cuts nothing. Fixed columns are never cut, so a table may still be wider.
 pub fn render(columns: &[Column], rows: &[Vec<String>], width: Option<usize>) -> String {
-    let mut widths: Vec<usize> = columns
-        .iter()
-        .map(|column| column.title().width())
-        .collect();
+    let mut cells = Cells::default();
     for row in rows {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = (*width).max(taken(cell));
+        row.iter().for_each(|cell| cells.add(cell));
+        cells.end_row();
+    }
+    cells.render(columns, width)
+}
+
+/// Cells, row by row, as one text: of a long table a text for each would take longer to make than the table.
+#[derive(Debug, Default)]
+pub struct Cells {
+    text: String,
+    /// Where each cell ends in the text.
+    ends: Vec<usize>,
+    /// How many cells there are at the end of each row.
+    rows: Vec<usize>,
+}
+
+impl Cells {
+    pub fn add(&mut self, cell: &str) {
+        self.text.push_str(cell);
+        self.ends.push(self.text.len());
+    }
+
+    pub fn end_row(&mut self) {
+        self.rows.push(self.ends.len());
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// The rows, each with its cells.
+    fn rows(&self) -> impl Iterator<Item = impl ExactSizeIterator<Item = &str>> {
+        let cell = |at: usize| {
+            let start = at.checked_sub(1).map_or(0, |before| self.ends[before]);
+            &self.text[start..self.ends[at]]
+        };
+        let starts = std::iter::once(0).chain(self.rows.iter().copied());
+        (starts.zip(&self.rows)).map(move |(start, end)| (start..*end).map(cell))
+    }
+
+    /// Each row in a line, one cell after the other, without columns.
+    pub fn lines(&self) -> String {
+        let mut text = String::with_capacity(self.text.len() + self.rows.len());
+        for row in self.rows() {
+            text.extend(row);
+            text.push('\n');
         }
+        text
     }
-    if let Some(limit) = width {
-        fit(columns, &mut widths, limit);
+
+    /// The table, as [`render`] draws it.
+    pub fn render(&self, columns: &[Column], width: Option<usize>) -> String {
+        let titles = || columns.iter().map(|column| column.title());
+        let mut widths: Vec<usize> = titles().map(|title| title.width()).collect();
+        for row in self.rows() {
+            for (width, cell) in widths.iter_mut().zip(row) {
+                *width = (*width).max(taken(cell));
+            }
+        }
+        if let Some(limit) = width {
+            fit(columns, &mut widths, limit);
+        }
+        let mut text = String::with_capacity(self.text.len() * 2);
+        draw(columns, titles(), &widths, &mut text);
+        for row in self.rows() {
+            draw(columns, row, &widths, &mut text);
+        }
+        text
     }
-    let titles: Vec<String> = columns
-        .iter()
-        .map(|column| column.title().to_owned())
-        .collect();
-    let mut text = String::new();
-    for row in std::iter::once(&titles).chain(rows) {
-        draw(columns, row, &widths, &mut text);
-    }
-    text
 }
 
 /// Adds one row: its line, and one more for each that the last cell needs.
-fn draw(columns: &[Column], row: &[String], widths: &[usize], text: &mut String) {
-    let Some(((last, before), last_width)) = row.split_last().zip(widths.last()) else {
-        return;
-    };
-    let pad = |text: &mut String, width| text.extend(std::iter::repeat_n(' ', width));
+fn draw<'a>(
+    columns: &[Column],
+    cells: impl ExactSizeIterator<Item = &'a str>,
+    widths: &[usize],
+    text: &mut String,
+) {
+    let last = cells.len().saturating_sub(1);
     let mut indent = 0;
-    for ((column, cell), width) in columns.iter().zip(before).zip(widths) {
+    for (at, ((column, cell), width)) in columns.iter().zip(cells).zip(widths).enumerate() {
+        if at == last {
+            for (line, piece) in wrap(cell, *width).iter().enumerate() {
+                if line > 0 {
+                    pad(text, indent);
+                }
+                text.push_str(piece);
+                text.truncate(text.trim_end_matches(' ').len());
+                text.push('\n');
+            }
+            return;
+        }
         let cell = cut(cell, *width);
         let rest = width - taken(&cell);
         if matches!(column, Column::Right(_)) {
@@ -80,13 +143,14 @@ fn draw(columns: &[Column], row: &[String], widths: &[usize], text: &mut String)
         pad(text, GAP);
         indent += width + GAP;
     }
-    for (at, piece) in wrap(last, *last_width).iter().enumerate() {
-        if at > 0 {
-            pad(text, indent);
-        }
-        text.push_str(piece);
-        text.truncate(text.trim_end_matches(' ').len());
-        text.push('\n');
+}
+
+fn pad(text: &mut String, mut width: usize) {
+    const BLANKS: &str = "                                                                ";
+    while width > 0 {
+        let some = width.min(BLANKS.len());
+        text.push_str(&BLANKS[..some]);
+        width -= some;
     }
 }
 

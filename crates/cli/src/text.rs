@@ -1,6 +1,8 @@
 //! Figures and times in words: the one place where sizes, durations and amounts become text for people.
 
-use divvy_api::v1::{Amount, ComputeTime, EndReason, Job, JobState};
+use std::borrow::Cow;
+
+use divvy_api::v1::{Amount, Brief, ComputeTime, EndReason, Job, JobState};
 use divvy_core::Bytes;
 use jiff::Timestamp;
 
@@ -75,18 +77,26 @@ pub fn elapsed(since: Timestamp, now: Timestamp) -> String {
 
 /// `queued`, `running`, and for an ended job how: `completed`, `failed (3)`, `cancelled`.
 pub fn state(job: &Job) -> String {
-    match (job.state, job.end_reason) {
-        (JobState::Queued, _) => "queued".to_owned(),
-        (JobState::Starting, _) => "starting".to_owned(),
-        (JobState::Running, _) if job.suspended => "suspended".to_owned(),
-        (JobState::Running, _) => "running".to_owned(),
-        (JobState::Stopping, _) => "stopping".to_owned(),
-        (JobState::Ended, None) => "ended".to_owned(),
+    state_of(&Brief::from(job)).into_owned()
+}
+
+/// The same of a job in a table.
+pub fn state_of(job: &Brief<'_>) -> Cow<'static, str> {
+    let state = match (job.state, job.end_reason) {
+        (JobState::Queued, _) => "queued",
+        (JobState::Starting, _) => "starting",
+        (JobState::Running, _) if job.suspended => "suspended",
+        (JobState::Running, _) => "running",
+        (JobState::Stopping, _) => "stopping",
+        (JobState::Ended, None) => "ended",
         (JobState::Ended, Some(reason)) => match (end_reason(reason), job.exit_code) {
-            (text, Some(code)) if reason != EndReason::Completed => format!("{text} ({code})"),
-            (text, _) => text.to_owned(),
+            (text, Some(code)) if reason != EndReason::Completed => {
+                return format!("{text} ({code})").into();
+            }
+            (text, _) => text,
         },
-    }
+    };
+    state.into()
 }
 
 fn end_reason(reason: EndReason) -> &'static str {
@@ -108,8 +118,13 @@ fn end_reason(reason: EndReason) -> &'static str {
 
 /// A text of somebody else's without what would move the cursor: control characters as `\n`, `\u{1b}`.
 pub fn clean(text: &str) -> String {
+    cleaned(text).into_owned()
+}
+
+/// The same, without a copy of what is clean.
+pub fn cleaned(text: &str) -> Cow<'_, str> {
     if !text.chars().any(char::is_control) {
-        return text.to_owned();
+        return text.into();
     }
     text.chars()
         .map(|c| {

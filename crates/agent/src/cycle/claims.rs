@@ -36,7 +36,7 @@ use crate::terms::Terms;
 impl Job {
     /// What it is the claim of, where it is one.
     pub(super) fn claim(&self) -> Option<&Claim> {
-        self.ask.terms.claim.as_ref()
+        self.ask.terms.claim.as_deref()
     }
 }
 
@@ -101,7 +101,7 @@ impl Cycle {
                 container: None,
                 cwd: "/".to_owned(),
                 terms: Terms {
-                    claim: Some(claim),
+                    claim: Some(Box::new(claim)),
                     ..Terms::default()
                 },
                 secrets: Vec::new(),
@@ -150,10 +150,10 @@ impl Cycle {
         }
         if claim.pods != asked.claim.pods {
             let ask = Arc::make_mut(&mut job.ask);
-            ask.terms.claim = Some(Claim {
+            ask.terms.claim = Some(Box::new(Claim {
                 boot: self.migs.boot.clone(),
                 ..asked.claim.clone()
-            });
+            }));
             let job = job.clone();
             self.store.save_amended(&job, &BTreeMap::new())?;
         }

@@ -104,7 +104,7 @@ impl Cycle {
             Err(error) => return Ok(Err(error)),
         };
         let ready = living.awaits.is_empty();
-        let Some(Living { job, .. }) = self.jobs.get_mut(&id) else {
+        let Some(Living { job, .. }) = self.jobs.get_mut(&id).map(Box::as_mut) else {
             return Ok(Ok(id));
         };
         let ask = Arc::make_mut(&mut job.ask);

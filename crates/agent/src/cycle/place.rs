@@ -77,7 +77,7 @@ impl Cycle {
         let mut held = Vec::new();
         let mut room = self.array_room();
         for living in self.jobs.values() {
-            let Living { job, after, .. } = living;
+            let Living { job, after, .. } = &**living;
             let queue = &job.ask.queue;
             match &job.life {
                 Life::Queued if living.unasked => {}

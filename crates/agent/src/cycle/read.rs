@@ -113,13 +113,7 @@ impl Cycle {
         }
     }
 
-    /// Jobs that have not ended, oldest first.
-    pub fn living_jobs(&self) -> Vec<Seen> {
-        let living = self.jobs.values();
-        living.map(|living| self.seen_living(living)).collect()
-    }
-
-    /// Numbers of the jobs that [`Cycle::living_jobs`] shows, for adding the others to them.
+    /// Numbers of the jobs that [`Cycle::glances`] shows, for adding the others to them.
     pub fn living_ids(&self) -> BTreeSet<JobId> {
         self.jobs.keys().copied().collect()
     }
@@ -128,7 +122,7 @@ impl Cycle {
         self.seen_living(living).shown(&self.config.home)
     }
 
-    fn seen_living(&self, living: &Living) -> Seen {
+    pub(super) fn seen_living(&self, living: &Living) -> Seen {
         let job = &living.job;
         let now = snapshot(living).map(|account| Now {
             account,
@@ -256,7 +250,7 @@ impl Cycle {
             .jobs
             .values()
             .filter(|living| !living.job.life.grants().is_empty())
-            .map(|living| (living, snapshot(living)))
+            .map(|living| (&**living, snapshot(living)))
             .collect();
         self.devices
             .iter()
@@ -368,7 +362,7 @@ impl Cycle {
             node: self.node(),
             gpus: self.gpus(),
             jobs: Vec::new(),
-            seen: self.living_jobs(),
+            glances: self.glances(),
             queues: self.queues_shown(),
             bypasses: self.bypasses,
             migs: self.migs.counts,

@@ -115,7 +115,7 @@ impl Cycle {
             self.observer.hurry();
         }
         // What a dying tree has started meanwhile.
-        let dying = |(id, living): (&JobId, &Living)| living.is_killed().then_some(*id);
+        let dying = |(id, living): (&JobId, &Box<Living>)| living.is_killed().then_some(*id);
         self.round.kills.extend(self.jobs.iter().filter_map(dying));
         Ok(())
     }

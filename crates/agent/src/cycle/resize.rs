@@ -81,7 +81,7 @@ impl Cycle {
     }
 
     fn redivide(&mut self, id: JobId, compute: Compute) -> Result<(), StoreError> {
-        let Some(Living { job, .. }) = self.jobs.get_mut(&id) else {
+        let Some(Living { job, .. }) = self.jobs.get_mut(&id).map(Box::as_mut) else {
             return Ok(());
         };
         let before = job.compute();
@@ -107,7 +107,7 @@ impl Cycle {
         amount: Amount,
     ) -> Result<Result<(), Error>, StoreError> {
         let gpus = self.gpus_ever();
-        let Some(Living { job, .. }) = self.jobs.get(&id) else {
+        let Some(Living { job, .. }) = self.jobs.get(&id).map(Box::as_ref) else {
             return Ok(Ok(()));
         };
         let fixed = self
@@ -136,7 +136,7 @@ impl Cycle {
         if let Err(error) = self.check_project(&job.owner(), &asked) {
             return Ok(Err(error));
         }
-        let Some(Living { job, .. }) = self.jobs.get_mut(&id) else {
+        let Some(Living { job, .. }) = self.jobs.get_mut(&id).map(Box::as_mut) else {
             return Ok(Ok(()));
         };
         job.resized = Some(amount);
@@ -161,7 +161,7 @@ impl Cycle {
                 error.hint("`divvy projects` shows what each may have and has")
             ));
         }
-        let Some(Living { job, .. }) = self.jobs.get_mut(&id) else {
+        let Some(Living { job, .. }) = self.jobs.get_mut(&id).map(Box::as_mut) else {
             return Ok(Ok(()));
         };
         let is_so = |(one, holding): (&Resized, &crate::job::Holding)| {
@@ -185,7 +185,7 @@ impl Cycle {
 
     /// Writes the journal's limits into a job's slice, and tells the keeper of compute.
     pub(super) fn apply_limits(&self, id: JobId) {
-        let Some(Living { job, slice, .. }) = self.jobs.get(&id) else {
+        let Some(Living { job, slice, .. }) = self.jobs.get(&id).map(Box::as_ref) else {
             return;
         };
         // One that has none yet gets it with the journal's limits.

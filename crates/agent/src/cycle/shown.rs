@@ -1,10 +1,8 @@
 //! Jobs in the API's words. What only the cycle knows of one is gathered there; it is put into words elsewhere, for a list of
 //! ten thousand takes longer than a round should.
 
-use std::borrow::Cow;
-
 use divvy_api::home::Home;
-use divvy_api::v1::{self, Brief, EndReason, JobState};
+use divvy_api::v1::{self, EndReason, JobState};
 use divvy_core::{Job as Life, JobId, Wait};
 
 use super::mig::is_divided;
@@ -105,42 +103,6 @@ impl Seen {
     pub fn id(&self) -> JobId {
         self.job.id
     }
-
-    /// The job in the API's words, for a list of many.
-    pub fn briefly(&self) -> Brief<'_> {
-        let (job, ask) = (&self.job, &self.job.ask);
-        let state = state(&job.life);
-        let wait = self.wait.as_ref().filter(|_| state == JobState::Queued);
-        let why = |wait: &Wait| Cow::from(wait.reason.to_string());
-        let otherwise = self.held_up.as_deref().or(job.reason.as_deref());
-        Brief {
-            id: job.id.to_string().into(),
-            name: ask.name.as_str().into(),
-            user: ask.user.as_str().into(),
-            uid: Some(ask.by.uid),
-            project: ask.project.as_deref().map(Cow::from),
-            queue: ask.queue.as_str().into(),
-            state,
-            end_reason: job.life.outcome().map(EndReason::from),
-            exit_code: job.exit_code,
-            request: job.request().amount.into(),
-            compute: job.compute().to_string().into(),
-            slices: (&self.slices).into(),
-            reason: wait.map(why).or_else(|| otherwise.map(Cow::from)),
-            place: wait.and_then(|wait| u32::try_from(wait.place).ok()),
-            command: (&ask.command).into(),
-            cwd: "".into(),
-            runner: ask.runner,
-            pid: job.life.process().map(|process| process.pid),
-            submitted_at: job.submitted_at,
-            started_at: job.started_at,
-            ended_at: job.ended_at,
-            directory: "".into(),
-            bypasses: job.bypasses.iter().map(Bypass::shown).collect(),
-            suspended: job.course.suspended,
-            redacted: false,
-        }
-    }
 }
 
 /// What a job's supervisor wrote down of what holds its processes together.
@@ -162,7 +124,7 @@ fn limiter(limiter: Limiter) -> v1::Limiter {
     }
 }
 
-fn state(life: &Life) -> JobState {
+pub(super) fn state(life: &Life) -> JobState {
     match life {
         Life::Queued => JobState::Queued,
         Life::Starting { .. } => JobState::Starting,

@@ -96,7 +96,7 @@ impl Cycle {
             return Ok(());
         }
         let uid = by.account.uid;
-        let own = |living: &&Living| living.job.ask.by.uid == uid;
+        let own = |living: &&Box<Living>| living.job.ask.by.uid == uid;
         let has = self.jobs.values().filter(own).count();
         if has + more <= most {
             return Ok(());
@@ -302,7 +302,8 @@ impl Cycle {
                 "queue {name} gives each of its jobs {fixed}, and {asked} was asked for"
             ))
             .hint("leave the amount out, or submit to the queue `default`")),
-            (Some(amount), _) | (None, Some(amount)) => Ok((name, amount)),
+            // Jobs of one queue share its name.
+            (Some(amount), _) | (None, Some(amount)) => Ok((spec.name.clone(), amount)),
             (None, None) => Err(usage(format!(
                 "queue {name} has no amount of its own, and the job asks for none"
             ))

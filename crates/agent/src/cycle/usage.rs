@@ -217,7 +217,7 @@ impl Cycle {
             hour,
             ..self.pages
         };
-        let holds = |living: &&Living| !living.job.life.grants().is_empty();
+        let holds = |living: &&Box<Living>| !living.job.life.grants().is_empty();
         let holding = self.jobs.values().filter(holds);
         let holding: Vec<JobId> = holding.map(|living| living.job.id).collect();
         for id in holding {

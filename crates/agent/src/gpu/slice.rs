@@ -55,7 +55,7 @@ pub struct Cut<'a> {
 
 impl HeldSlice {
     /// Makes the slice anew; what an attempt cut short has left there is replaced.
-    pub fn create(folder: &Path, cut: &Cut<'_>) -> Result<Self, SliceError> {
+    pub fn create(folder: &Path, cut: &Cut<'_>) -> Result<Box<Self>, SliceError> {
         remove(folder)?;
         let gpu = |(grant, overhead): (&Grant, &Bytes)| {
             let (weight, cap) = weight_and_cap(grant, cut.compute);
@@ -75,21 +75,21 @@ impl HeldSlice {
             gpus: cut.grants.iter().zip(cut.overheads).map(gpu).collect(),
         };
         let control = Control::create(folder, &spec)?;
-        Ok(Self {
+        Ok(Box::new(Self {
             folder: folder.to_owned(),
             control,
             slice: Slice::open(folder)?,
-        })
+        }))
     }
 
     /// Takes over a slice that an earlier agent made.
-    pub fn adopt(folder: &Path) -> Result<Self, SliceError> {
+    pub fn adopt(folder: &Path) -> Result<Box<Self>, SliceError> {
         let control = Control::open_writable(folder)?;
-        Ok(Self {
+        Ok(Box::new(Self {
             folder: folder.to_owned(),
             control,
             slice: Slice::open(folder)?,
-        })
+        }))
     }
 
     /// Whether both of its files lie there.

@@ -2,23 +2,19 @@
 //!
 //! A job is named by its number from here on: what `last` or a name means is decided once, for the check and for the call.
 
-use axum::body::{Body, to_bytes};
 use axum::extract::{ConnectInfo, Request, State};
 use axum::http::uri::{PathAndQuery, Uri};
 use axum::http::{HeaderValue, header};
 use axum::middleware::Next;
 use axum::response::Response;
 use divvy_api::v1::{Error, ErrorCode};
-use serde_json::Value;
 
 use super::body::Failure;
+use super::veil::{Drawn, Sight, Veil};
 use super::{Api, Peer, internal};
 use crate::access::{Caller, Whose, verb};
 use crate::account::Account;
 use crate::supervise::chain;
-
-/// Answers about jobs are lists of them, whose commands take most of it.
-const ANSWER_LIMIT: usize = 1 << 30;
 
 /// Lets a call through that its caller may make.
 pub async fn gate(
@@ -102,10 +98,12 @@ async fn pass(
     next: Next,
 ) -> Result<Response, Failure> {
     let veiled = Veil::of(&request, &caller, owner);
+    request.extensions_mut().insert(Sight::of(&caller));
     request.extensions_mut().insert(caller);
     let response = next.run(request).await;
+    let is_drawn = response.extensions().get::<Drawn>().is_some();
     match veiled {
-        Some(veil) if is_json(&response) => veil.over(response).await,
+        Some(veil) if is_json(&response) && !is_drawn => veil.over(response).await,
         _ => Ok(response),
     }
 }
@@ -148,140 +146,11 @@ fn is_json(response: &Response) -> bool {
     kind == Some(&HeaderValue::from_static("application/json"))
 }
 
-/// Takes out of answers about jobs what is only their owners' to see.
-struct Veil {
-    caller: Caller,
-    /// Whose job the call is about.
-    owner: Option<u32>,
-}
-
-impl Veil {
-    fn of(request: &Request, caller: &Caller, owner: Option<u32>) -> Option<Self> {
-        let is_job = request.uri().path().starts_with("/v1/jobs");
-        (is_job && !caller.sees_everybody()).then(|| Self {
-            caller: caller.clone(),
-            owner,
-        })
-    }
-
-    async fn over(&self, response: Response) -> Result<Response, Failure> {
-        let (mut parts, body) = response.into_parts();
-        let body = to_bytes(body, ANSWER_LIMIT)
-            .await
-            .map_err(|error| internal(&error))?;
-        let mut answer: Value = serde_json::from_slice(&body).map_err(|error| internal(&error))?;
-        let draw: fn(&Self, &mut Value) = match answer["kind"].as_str() {
-            Some("JobList") => Self::draw,
-            Some("Why") => Self::mute,
-            _ => |_, _| {},
-        };
-        if let Some(items) = answer["items"].as_array_mut() {
-            items.iter_mut().for_each(|item| draw(self, item));
-        }
-        let body = serde_json::to_vec(&answer).map_err(|error| internal(&error))?;
-        parts.headers.remove(header::CONTENT_LENGTH);
-        Ok(Response::from_parts(parts, Body::from(body)))
-    }
-
-    /// Why one waits is everybody's business; what went wrong in a program is its owner's.
-    fn mute(&self, why: &mut Value) {
-        if self.owner.is_none_or(|owner| !self.caller.sees(owner)) && why["state"] == "ended" {
-            why["summary"] = "it has ended".into();
-        }
-    }
-
-    fn draw(&self, job: &mut Value) {
-        let owner = job["uid"].as_u64().and_then(|uid| u32::try_from(uid).ok());
-        if owner.is_some_and(|owner| self.caller.sees(owner)) {
-            return;
-        }
-        let Some(job) = job.as_object_mut() else {
-            return;
-        };
-        for (field, nothing) in [
-            ("command", Value::Array(Vec::new())),
-            ("secrets", Value::Array(Vec::new())),
-            ("labels", Value::Object(serde_json::Map::new())),
-            ("container", Value::Null),
-            ("claim", Value::Null),
-            ("cwd", Value::String(String::new())),
-            ("directory", Value::String(String::new())),
-            ("slice_directory", Value::Null),
-            // How they came about names files.
-            ("limiter", Value::Null),
-            ("group", Value::Null),
-        ] {
-            if let Some(value) = job.get_mut(field) {
-                *value = nothing;
-            }
-        }
-        // As in [`Self::mute`].
-        if job.get("state").is_some_and(|state| state == "ended") {
-            job.insert("reason".into(), Value::Null);
-        }
-        job.insert("redacted".into(), Value::Bool(true));
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use axum::body::Body;
+
     use super::*;
-    use crate::access::Role;
-
-    fn veil() -> Veil {
-        Veil {
-            caller: Caller {
-                account: Account {
-                    uid: 1000,
-                    gid: 1000,
-                    name: "ana".into(),
-                    groups: Vec::new(),
-                },
-                role: Role::User,
-                sees_all: false,
-            },
-            owner: None,
-        }
-    }
-
-    #[test]
-    fn of_anothers_job_nothing_is_left_of_what_it_runs() {
-        let job = serde_json::json!({
-            "id": "7", "uid": 1001, "name": "train", "state": "ended", "reason": "cannot start /secret/x",
-            "command": ["/secret/x"], "cwd": "/secret", "directory": "/secret/7", "slice_directory": "/secret/s",
-            "container": {"image": "secret"}, "secrets": ["SECRET"], "labels": {"task": "secret"},
-            "limiter": {"form": "preload", "reason": "cannot open /secret/libcuda.so.1"}, "group": {"path": "/secret/g"},
-        });
-        let mut shown = job.clone();
-        veil().draw(&mut shown);
-        let text = shown.to_string().to_lowercase().replace("\"secrets\"", "");
-        assert!(!text.contains("secret"), "{text}");
-        assert_eq!(shown["name"], "train");
-        assert_eq!(shown["redacted"], true);
-        let mut own = job.clone();
-        own["uid"] = 1000.into();
-        let before = own.clone();
-        veil().draw(&mut own);
-        assert_eq!(own, before);
-        // A job of which it is not said whose it is, is not shown.
-        let mut stray = job;
-        stray.as_object_mut().unwrap().remove("uid");
-        veil().draw(&mut stray);
-        assert_eq!(stray["command"], Value::Array(Vec::new()));
-    }
-
-    #[test]
-    fn why_anothers_job_ended_is_not_told_and_why_it_waits_is() {
-        let told = |owner, state: &str| {
-            let mut why = serde_json::json!({"state": state, "summary": "cannot start /secret/x"});
-            Veil { owner, ..veil() }.mute(&mut why);
-            why["summary"].to_string().contains("secret")
-        };
-        assert!(told(Some(1000), "ended"), "one's own");
-        assert!(!told(Some(1001), "ended"));
-        assert!(!told(None, "ended"));
-        assert!(told(Some(1001), "queued"));
-    }
 
     #[test]
     fn encoded_references_are_read_as_clients_write_them() {

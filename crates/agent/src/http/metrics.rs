@@ -6,29 +6,29 @@
 mod books;
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
-use divvy_api::v1::{Gpu, Job, MigState, Node, Queue, Slice};
+use divvy_api::v1::{ComputeTime, Gpu, Job, JobState, MigState, Node, Queue, Slice};
 use divvy_core::reconcile::Way;
 use jiff::Timestamp;
 
 use super::body::Failure;
 use super::{Api, aside, look};
 use crate::cycle::Counts;
-use crate::cycle::shown::Seen;
+use crate::cycle::glance::Glance;
 pub use books::Books;
 
 /// Everything that a page shows.
 pub struct Page {
     pub node: Node,
     pub gpus: Vec<Gpu>,
-    pub jobs: Vec<Job>,
+    pub jobs: Vec<Told>,
     /// Jobs that are still to be put into words.
-    pub seen: Vec<Seen>,
+    pub glances: Vec<Glance>,
     pub queues: Vec<Queue>,
     /// Bypasses ever told, in the order of [`Way::ALL`].
     pub bypasses: [u64; 3],
@@ -41,13 +41,45 @@ pub struct Page {
     pub now: Timestamp,
 }
 
+/// What a page shows of a job; all that there is to say of ten thousand would take ten times the room.
+pub struct Told {
+    id: String,
+    name: String,
+    user: String,
+    project: String,
+    queue: String,
+    state: JobState,
+    submitted_at: Timestamp,
+    idle_s: Option<u64>,
+    compute_time: Option<ComputeTime>,
+    slices: Vec<Slice>,
+}
+
+impl From<Job> for Told {
+    fn from(job: Job) -> Self {
+        Self {
+            id: job.id,
+            name: job.name,
+            user: job.user,
+            project: job.project.unwrap_or_default(),
+            queue: job.queue,
+            state: job.state,
+            submitted_at: job.submitted_at,
+            idle_s: job.idle_s,
+            compute_time: job.compute_time,
+            slices: job.slices,
+        }
+    }
+}
+
 pub async fn metrics(State(api): State<Api>) -> Result<Response, Failure> {
     look(&api).await;
     let mut page = api.mailbox.read(|cycle| Ok(cycle.metrics())).await?;
     let home = Arc::clone(&api.home);
     let page = aside(move || {
-        let seen = std::mem::take(&mut page.seen).into_iter();
-        page.jobs = seen.map(|seen| seen.shown(&home)).collect();
+        let glances = std::mem::take(&mut page.glances).into_iter();
+        let told = glances.map(|glance| glance.seen().shown(&home).into());
+        page.jobs = told.collect();
         page
     })
     .await?;
@@ -60,15 +92,8 @@ struct Family {
     name: &'static str,
     kind: &'static str,
     help: &'static str,
-    samples: Vec<Sample>,
-}
-
-struct Sample {
-    /// What comes behind the metric's name.
-    suffix: &'static str,
-    labels: Vec<(&'static str, String)>,
-    /// As it is printed.
-    value: String,
+    /// A line each.
+    samples: String,
 }
 
 fn family(name: &'static str, kind: &'static str, help: &'static str) -> Family {
@@ -76,26 +101,30 @@ fn family(name: &'static str, kind: &'static str, help: &'static str) -> Family 
         name,
         kind,
         help,
-        samples: Vec::new(),
+        samples: String::new(),
     }
 }
 
 impl Family {
-    fn sample(&mut self, labels: Vec<(&'static str, String)>, value: impl ToString) {
+    fn sample(&mut self, labels: Vec<(&'static str, String)>, value: impl fmt::Display) {
         self.suffixed("", labels, value);
     }
 
+    /// `suffix` comes behind the metric's name.
     fn suffixed(
         &mut self,
         suffix: &'static str,
         labels: Vec<(&'static str, String)>,
-        value: impl ToString,
+        value: impl fmt::Display,
     ) {
-        self.samples.push(Sample {
-            suffix,
-            labels,
-            value: value.to_string(),
-        });
+        let Self { name, samples, .. } = self;
+        let _ = write!(samples, "{name}{suffix}");
+        for (at, (label, value)) in labels.iter().enumerate() {
+            let before = if at == 0 { '{' } else { ',' };
+            let _ = write!(samples, "{before}{label}=\"{}\"", escaped(value));
+        }
+        let after = if labels.is_empty() { "" } else { "}" };
+        let _ = writeln!(samples, "{after} {value}");
     }
 }
 
@@ -112,19 +141,7 @@ pub fn text(page: &Page) -> String {
             name, kind, help, ..
         } = family;
         let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
-        for sample in &family.samples {
-            let Sample { suffix, value, .. } = sample;
-            let labels: Vec<String> = sample
-                .labels
-                .iter()
-                .map(|(label, value)| format!("{label}=\"{}\"", escaped(value)))
-                .collect();
-            let labels = match labels.is_empty() {
-                true => String::new(),
-                false => format!("{{{}}}", labels.join(",")),
-            };
-            let _ = writeln!(text, "{name}{suffix}{labels} {value}");
-        }
+        text.push_str(&family.samples);
     }
     text
 }
@@ -437,8 +454,8 @@ mod tests {
         Page {
             node: serde_json::from_value(node).unwrap(),
             gpus: vec![serde_json::from_value(gpu).unwrap()],
-            jobs: vec![serde_json::from_value(job).unwrap()],
-            seen: Vec::new(),
+            jobs: vec![serde_json::from_value::<Job>(job).unwrap().into()],
+            glances: Vec::new(),
             queues: vec![serde_json::from_value(queue).unwrap()],
             bypasses: [4, 0, 1],
             migs,

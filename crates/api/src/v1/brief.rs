@@ -1,205 +1,134 @@
-//! A job in a list of many: what a table shows of it.
+//! A job in a table of many: its columns and nothing else.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
-use std::fmt;
 
 use jiff::Timestamp;
-use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 
-use super::{Amount, Bypass, EndReason, Isolation, Job, JobState, Runner, Slice};
+use super::{Bypass, EndReason, Job, JobState, Slice};
 
-/// A [`Job`] without what no table shows, and without what would say nothing: fields that are null, false or empty. It is written in
-/// the words of a job, and read as one it is one, whose folders are not told. Of ten thousand jobs it is a third of the text.
+/// What `GET /v1/jobs?brief=true` says of a job, in a line of its own: what a table shows of it, without fields that are null, false
+/// or empty. Of ten thousand jobs that wait it is less than a quarter of the text.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct Brief<'a> {
     #[serde(borrow)]
     pub id: Cow<'a, str>,
     #[serde(borrow)]
     pub name: Cow<'a, str>,
     #[serde(borrow)]
-    pub user: Cow<'a, str>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub uid: Option<u32>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub project: Option<Cow<'a, str>>,
-    #[serde(borrow)]
     pub queue: Cow<'a, str>,
+    /// How much it asks for, as it is typed: `0.25`, `4GiB`, `2`, `1-4`, `8x0.5`, `2g.10gb`.
+    #[serde(borrow)]
+    pub ask: Cow<'a, str>,
     pub state: JobState,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end_reason: Option<EndReason>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
-    pub request: Amount,
-    #[serde(borrow)]
-    pub compute: Cow<'a, str>,
-    pub slices: Cow<'a, [Slice]>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reason: Option<Cow<'a, str>>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub place: Option<u32>,
-    pub command: Cow<'a, [String]>,
-    /// Always empty: every job has one.
-    #[serde(borrow)]
-    pub cwd: Cow<'a, str>,
-    pub runner: Runner,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pid: Option<u32>,
-    pub submitted_at: Timestamp,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub started_at: Option<Timestamp>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ended_at: Option<Timestamp>,
-    /// As `cwd`.
-    #[serde(borrow)]
-    pub directory: Cow<'a, str>,
-    #[serde(default, skip_serializing_if = "<[_]>::is_empty")]
-    pub bypasses: Cow<'a, [Bypass]>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub suspended: bool,
-    /// Somebody else's, and the caller may not see what it runs.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub redacted: bool,
+    /// When it came into its state: the last time known of it.
+    pub since: Timestamp,
+    #[serde(default, skip_serializing_if = "<[_]>::is_empty")]
+    pub slices: Cow<'a, [Slice]>,
+    /// While queued: what it waits for. After a failure: what went wrong, to those who see what it runs.
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<Cow<'a, str>>,
+    #[serde(default, skip_serializing_if = "<[_]>::is_empty")]
+    pub bypasses: Cow<'a, [Bypass]>,
 }
 
-/// Reads the answer to `GET /v1/jobs?brief=true` job by job: all of them at once would take several times the room of the text.
-///
-/// # Errors
-/// When it is another answer.
-pub fn each<'a>(text: &'a [u8], take: impl FnMut(Brief<'a>)) -> serde_json::Result<()> {
-    serde_json::Deserializer::from_slice(text).deserialize_map(Envelope(take))
+/// Reads such lines, which come in pieces of any length: a job is given on as soon as its line is there, and all of them are never
+/// held at once.
+#[derive(Debug, Default)]
+pub struct Lines {
+    /// The beginning of a line whose end has not come yet.
+    begun: Vec<u8>,
 }
 
-struct Envelope<F>(F);
-
-impl<'a, F: FnMut(Brief<'a>)> Visitor<'a> for Envelope<F> {
-    type Value = ();
-
-    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("a list of jobs")
-    }
-
-    fn visit_map<A: MapAccess<'a>>(mut self, mut map: A) -> Result<(), A::Error> {
-        while let Some(key) = map.next_key::<Cow<'_, str>>()? {
-            match &*key {
-                "items" => map.next_value_seed(Items(&mut self.0))?,
-                _ => drop(map.next_value::<IgnoredAny>()?),
-            }
+impl Lines {
+    /// Takes the next piece and gives on every job whose line it ends.
+    ///
+    /// # Errors
+    /// When a line is something else.
+    pub fn take(
+        &mut self,
+        piece: &[u8],
+        mut give: impl FnMut(Brief<'_>),
+    ) -> serde_json::Result<()> {
+        let Some(end) = piece.iter().rposition(|byte| *byte == b'\n') else {
+            self.begun.extend(piece);
+            return Ok(());
+        };
+        let (ended, begun) = piece.split_at(end + 1);
+        if self.begun.is_empty() {
+            each(ended, &mut give)?;
+        } else {
+            self.begun.extend(ended);
+            each(&self.begun, &mut give)?;
+            self.begun.clear();
         }
+        self.begun.extend(begun);
         Ok(())
     }
-}
 
-struct Items<'f, F>(&'f mut F);
-
-impl<'a, F: FnMut(Brief<'a>)> DeserializeSeed<'a> for Items<'_, F> {
-    type Value = ();
-
-    fn deserialize<D: Deserializer<'a>>(self, deserializer: D) -> Result<(), D::Error> {
-        deserializer.deserialize_seq(self)
+    /// Whether nothing is left of which the end is missing.
+    pub fn is_whole(&self) -> bool {
+        self.begun.is_empty()
     }
 }
 
-impl<'a, F: FnMut(Brief<'a>)> Visitor<'a> for Items<'_, F> {
-    type Value = ();
-
-    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("jobs")
+fn each<'a>(lines: &'a [u8], give: &mut impl FnMut(Brief<'a>)) -> serde_json::Result<()> {
+    let briefs = serde_json::Deserializer::from_slice(lines).into_iter();
+    for brief in briefs {
+        give(brief?);
     }
-
-    fn visit_seq<A: SeqAccess<'a>>(self, mut seq: A) -> Result<(), A::Error> {
-        while let Some(brief) = seq.next_element()? {
-            (self.0)(brief);
-        }
-        Ok(())
-    }
+    Ok(())
 }
 
 impl<'a> From<&'a Job> for Brief<'a> {
     fn from(job: &'a Job) -> Self {
+        // An amount that the core would not take is shown as it is: an agent newer than this program may know more.
+        let ask = divvy_core::Amount::try_from(job.request.clone())
+            .map_or_else(|_| format!("{:?}", job.request), |ask| ask.to_string());
         Self {
             id: job.id.as_str().into(),
             name: job.name.as_str().into(),
-            user: job.user.as_str().into(),
-            uid: job.uid,
-            project: job.project.as_deref().map(Cow::from),
             queue: job.queue.as_str().into(),
+            ask: ask.into(),
             state: job.state,
             end_reason: job.end_reason,
             exit_code: job.exit_code,
-            request: job.request.clone(),
-            compute: job.compute.as_str().into(),
+            suspended: job.suspended,
+            since: job.since(),
             slices: (&job.slices).into(),
             reason: job.reason.as_deref().map(Cow::from),
-            place: job.place,
-            command: (&job.command).into(),
-            cwd: "".into(),
-            runner: job.runner,
-            pid: job.pid,
-            submitted_at: job.submitted_at,
-            started_at: job.started_at,
-            ended_at: job.ended_at,
-            directory: "".into(),
             bypasses: (&job.bypasses).into(),
-            suspended: job.suspended,
-            redacted: job.redacted,
         }
     }
 }
 
-/// What is not told is as it is with most jobs.
-impl From<Brief<'_>> for Job {
-    fn from(brief: Brief<'_>) -> Self {
-        Self {
-            id: brief.id.into_owned(),
-            name: brief.name.into_owned(),
-            user: brief.user.into_owned(),
-            uid: brief.uid,
-            redacted: brief.redacted,
-            group: None,
-            project: brief.project.map(Cow::into_owned),
-            queue: brief.queue.into_owned(),
-            state: brief.state,
-            end_reason: brief.end_reason,
-            exit_code: brief.exit_code,
-            request: brief.request,
-            isolation: Isolation::default(),
-            memory_exact: false,
-            compute: brief.compute.into_owned(),
-            compute_time: None,
-            slices: brief.slices.into_owned(),
-            reason: brief.reason.map(Cow::into_owned),
-            place: brief.place,
-            command: brief.command.into_owned(),
-            container: None,
-            cwd: brief.cwd.into_owned(),
-            runner: brief.runner,
-            pid: brief.pid,
-            submitted_at: brief.submitted_at,
-            started_at: brief.started_at,
-            ended_at: brief.ended_at,
-            directory: brief.directory.into_owned(),
-            slice_directory: None,
-            bypasses: brief.bypasses.into_owned(),
-            limiter: None,
-            priority: 0,
-            preemptible: false,
-            time_limit_s: None,
-            after: Vec::new(),
-            retries: 0,
-            runs_before: 0,
-            suspended: brief.suspended,
-            idle: None,
-            idle_s: None,
-            array: None,
-            secrets: Vec::new(),
-            expected_start: None,
-            latest_start: None,
-            attempt: 0,
-            confirmation: None,
-            labels: BTreeMap::new(),
-            claim: None,
+impl Job {
+    /// When it came into the state it is in: the last time known of it.
+    pub fn since(&self) -> Timestamp {
+        self.state
+            .since(self.submitted_at, self.started_at, self.ended_at)
+    }
+}
+
+impl JobState {
+    /// When a job with these times came into this state.
+    pub fn since(
+        self,
+        submitted: Timestamp,
+        started: Option<Timestamp>,
+        ended: Option<Timestamp>,
+    ) -> Timestamp {
+        match self {
+            Self::Queued | Self::Starting => submitted,
+            Self::Running | Self::Stopping => started.unwrap_or(submitted),
+            Self::Ended => ended.or(started).unwrap_or(submitted),
         }
     }
 }
@@ -207,28 +136,64 @@ impl From<Brief<'_>> for Job {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::v1::List;
+
+    fn waiting(id: u32) -> Brief<'static> {
+        Brief {
+            id: id.to_string().into(),
+            name: "train \"ü\" \n".into(),
+            queue: "q".into(),
+            ask: "0.25".into(),
+            state: JobState::Queued,
+            end_reason: None,
+            exit_code: None,
+            suspended: false,
+            since: "2026-01-02T03:04:05.678901Z".parse().unwrap(),
+            slices: Cow::Borrowed(&[]),
+            reason: Some("behind #1 in queue q, which needs 0.25 of a GPU".into()),
+            bypasses: Cow::Borrowed(&[]),
+        }
+    }
 
     #[test]
-    fn a_brief_job_is_read_as_a_job_and_a_job_as_a_brief_one() {
-        let brief = serde_json::json!({
-            "id": "7", "name": "a \"b\"", "user": "ana", "queue": "q", "state": "queued",
-            "request": {"kind": "share", "thousandths": 250}, "compute": "fair", "slices": [],
-            "command": ["true"], "cwd": "", "directory": "", "runner": "supervisor",
-            "submitted_at": "2026-01-02T03:04:05Z", "place": 3,
-        });
-        let job: Job = serde_json::from_value(brief.clone()).unwrap();
-        assert_eq!((job.name.as_str(), job.place), ("a \"b\"", Some(3)));
-        assert_eq!(serde_json::to_value(Brief::from(&job)).unwrap(), brief);
-        for jobs in [vec![], vec![job.clone()], vec![job.clone(), job]] {
-            let list = List::new("JobList", jobs);
-            let text = serde_json::to_string(&list).unwrap();
-            let mut names = Vec::new();
-            each(text.as_bytes(), |brief| names.push(Job::from(brief).name)).unwrap();
-            let expected: Vec<String> = list.items.into_iter().map(|job| job.name).collect();
-            assert_eq!(names, expected);
+    fn of_a_job_that_waits_nothing_is_said_but_what_the_columns_show() {
+        let said = serde_json::to_value(waiting(7)).unwrap();
+        let said: Vec<&str> = said
+            .as_object()
+            .unwrap()
+            .keys()
+            .map(String::as_str)
+            .collect();
+        let shown = ["ask", "id", "name", "queue", "reason", "since", "state"];
+        assert_eq!(said, shown);
+    }
+
+    #[test]
+    fn jobs_are_read_whole_wherever_the_pieces_are_cut() {
+        let jobs: Vec<Brief<'_>> = (1..=5).map(waiting).collect();
+        let line = |job| serde_json::to_string(job).unwrap() + "\n";
+        let text: String = jobs.iter().map(line).collect();
+        for length in [1, 2, 3, 7, 64, 200, 1000, text.len()] {
+            let (mut lines, mut read) = (Lines::default(), String::new());
+            for piece in text.as_bytes().chunks(length) {
+                lines.take(piece, |job| read.push_str(&line(&job))).unwrap();
+            }
+            assert!(lines.is_whole(), "{length}");
+            assert_eq!(read, text, "{length}");
         }
-        each(b"{\"items\":[{}]}", |_| {}).unwrap_err();
-        each(b"[]", |_| {}).unwrap_err();
+    }
+
+    #[test]
+    fn a_line_without_an_end_and_a_line_of_something_else_are_noticed() {
+        let text = serde_json::to_string(&waiting(1)).unwrap();
+        let mut lines = Lines::default();
+        lines
+            .take(text.as_bytes(), |_| panic!("not whole"))
+            .unwrap();
+        assert!(!lines.is_whole());
+        let mut given = 0;
+        lines.take(b"\n", |_| given += 1).unwrap();
+        assert_eq!((given, lines.is_whole()), (1, true));
+        Lines::default().take(b"{}\n", |_| {}).unwrap_err();
+        Lines::default().take(b"[]\n", |_| {}).unwrap_err();
     }
 }

@@ -70,7 +70,7 @@ pub fn describe(job: &Job, view: View) -> String {
 }
 
 fn state(job: &Job, now: Timestamp) -> String {
-    let since = text::elapsed(jobs::in_state_since(job), now);
+    let since = text::elapsed(job.since(), now);
     let pid = job
         .pid
         .map(|pid| format!(", pid {pid}"))

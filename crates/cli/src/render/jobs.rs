@@ -1,110 +1,117 @@
 //! `ps`, and the line `submit` answers with.
 
-use divvy_api::v1::{Bypass, Job, JobState, Slice};
+use std::borrow::Cow;
+
+use divvy_api::v1::{Brief, Bypass, Job, JobState, Slice};
 use jiff::Timestamp;
 
 use super::View;
 use crate::args::Format;
-use crate::table::{self, Column};
+use crate::table::{Cells, Column};
 use crate::text;
 
 /// One row a job.
 pub fn jobs(jobs: &[Job], view: View) -> String {
-    drawn(jobs.iter().map(|job| row(job, view)).collect(), view)
+    let mut rows = Rows::in_view(Format::Table, view);
+    jobs.iter().for_each(|job| rows.add_whole(job));
+    rows.drawn()
 }
 
 /// The same of jobs that come one by one, or their names: ten thousand jobs take much more room than their rows.
 pub struct Rows {
     format: Format,
     view: View,
-    rows: Vec<Vec<String>>,
+    cells: Cells,
 }
 
 impl Rows {
     pub fn new(format: Format, view: View) -> Self {
+        Self::in_view(format, format.of(view))
+    }
+
+    fn in_view(format: Format, view: View) -> Self {
         Self {
             format,
-            view: format.of(view),
-            rows: Vec::new(),
+            view,
+            cells: Cells::default(),
         }
     }
 
-    pub fn add(&mut self, job: &Job) {
-        self.rows.push(match self.format {
-            Format::Name => vec![job.id.clone()],
-            _ => row(job, self.view),
-        });
+    /// Adds a job of which only the columns of the plain table are known.
+    pub fn add(&mut self, job: &Brief<'_>) {
+        self.put(job, None);
     }
 
-    pub fn drawn(self) -> String {
+    pub fn add_whole(&mut self, job: &Job) {
+        self.put(&Brief::from(job), Some(job));
+    }
+
+    fn put(&mut self, job: &Brief<'_>, whole: Option<&Job>) {
         match self.format {
-            Format::Name => self.rows.iter().map(|row| row.concat() + "\n").collect(),
-            _ => drawn(self.rows, self.view),
+            Format::Name => self.cells.add(&text::cleaned(&job.id)),
+            _ => row(
+                &mut self.cells,
+                job,
+                whole.filter(|_| self.view.wide),
+                self.view.now,
+            ),
+        }
+        self.cells.end_row();
+    }
+
+    pub fn drawn(&self) -> String {
+        if self.cells.is_empty() {
+            return String::new();
+        }
+        match self.format {
+            Format::Name => self.cells.lines(),
+            _ => self.cells.render(&columns(self.view.wide), self.view.width),
         }
     }
 }
 
-fn drawn(rows: Vec<Vec<String>>, view: View) -> String {
-    if rows.is_empty() {
-        return String::new();
-    }
+fn columns(wide: bool) -> Vec<Column> {
     let mut columns = vec![
         Column::Right("ID"),
         Column::Text("NAME"),
         Column::Text("QUEUE"),
         Column::Fixed("ASK"),
-    ];
-    columns.extend([
         Column::Fixed("STATE"),
         Column::Right("FOR"),
         Column::Right("USED/LIMIT"),
-    ]);
-    if view.wide {
+    ];
+    if wide {
         columns.extend([
             Column::Fixed("SLICE"),
             Column::Fixed("COMPUTE"),
             Column::Fixed("USER"),
             Column::Text("PROJECT"),
+            Column::Right("PID"),
+            Column::Text("COMMAND"),
         ]);
-        columns.extend([Column::Right("PID"), Column::Text("COMMAND")]);
     }
     columns.push(Column::Text("REASON"));
-    table::render(&columns, &rows, view.width)
+    columns
 }
 
-fn row(job: &Job, view: View) -> Vec<String> {
-    let mut cells = vec![
-        job.id.clone(),
-        text::clean(&job.name),
-        text::clean(&job.queue),
-        text::amount(&job.request),
-    ];
-    cells.extend([
-        text::state(job),
-        text::elapsed(in_state_since(job), view.now),
-        memory(job),
-    ]);
-    if view.wide {
-        cells.extend([
-            labels(&job.slices),
-            job.compute.clone(),
-            text::clean(&job.user),
-        ]);
-        cells.push(text::clean(job.project.as_deref().unwrap_or_default()));
-        cells.push(job.pid.map(|pid| pid.to_string()).unwrap_or_default());
-        cells.push(text::command_line(&job.command));
+/// Adds the cells of a job. `whole`: it, where the wide table is drawn.
+fn row(cells: &mut Cells, job: &Brief<'_>, whole: Option<&Job>, now: Timestamp) {
+    cells.add(&job.id);
+    cells.add(&text::cleaned(&job.name));
+    cells.add(&text::cleaned(&job.queue));
+    cells.add(&text::cleaned(&job.ask));
+    cells.add(&text::state_of(job));
+    cells.add(&text::elapsed(job.since, now));
+    cells.add(&memory(job));
+    if let Some(job) = whole {
+        cells.add(&labels(&job.slices));
+        cells.add(&job.compute);
+        cells.add(&text::cleaned(&job.user));
+        cells.add(&text::cleaned(job.project.as_deref().unwrap_or_default()));
+        cells.add(&job.pid.map(|pid| pid.to_string()).unwrap_or_default());
+        cells.add(&text::command_line(&job.command));
     }
-    cells.push(reason(job));
-    cells
-}
-
-/// When the job came into the state it is in: the last time known of it.
-pub(super) fn in_state_since(job: &Job) -> Timestamp {
-    match job.state {
-        JobState::Queued | JobState::Starting => job.submitted_at,
-        JobState::Running | JobState::Stopping => job.started_at.unwrap_or(job.submitted_at),
-        JobState::Ended => job.ended_at.or(job.started_at).unwrap_or(job.submitted_at),
-    }
+    cells.add(&reason(job));
 }
 
 /// `gpu0,gpu1`.
@@ -117,7 +124,7 @@ pub(super) fn labels(slices: &[Slice]) -> String {
 }
 
 /// Used and limit, over all GPUs, while it holds them.
-fn memory(job: &Job) -> String {
+fn memory(job: &Brief<'_>) -> String {
     let slices = &job.slices;
     if job.state == JobState::Ended || slices.is_empty() {
         return String::new();
@@ -149,17 +156,26 @@ fn shrinking(slices: &[Slice]) -> Option<String> {
 }
 
 /// Where it runs, why it waits or failed, what its limit refused.
-fn reason(job: &Job) -> String {
+fn reason<'a>(job: &'a Brief<'_>) -> Cow<'a, str> {
+    let said = job.reason.as_deref().map(text::cleaned);
+    if job.slices.is_empty() && job.bypasses.is_empty() {
+        return said.unwrap_or_default();
+    }
     let holds = job.state != JobState::Ended && !job.slices.is_empty();
     let place = holds.then(|| format!("on {}", labels(&job.slices)));
     let parts = [
         place,
         shrinking(&job.slices),
-        job.reason.as_deref().map(text::clean),
+        said.map(Cow::into_owned),
         bypass(&job.bypasses),
         refusals(&job.slices),
     ];
-    parts.into_iter().flatten().collect::<Vec<_>>().join("; ")
+    parts
+        .into_iter()
+        .flatten()
+        .collect::<Vec<_>>()
+        .join("; ")
+        .into()
 }
 
 /// `bypass: the limiter is not loaded in pid 4711`: of the last that goes on, how.

@@ -2,8 +2,6 @@
 
 use std::process::ExitCode;
 
-use divvy_api::v1::Job;
-
 use super::{Outcome, client, reference};
 use crate::args::{Format, Ps, ReadJob};
 use crate::output::{print, say, view};
@@ -18,9 +16,13 @@ pub async fn jobs(args: Ps) -> Outcome {
         return Ok(ExitCode::SUCCESS);
     }
     let mut rows = render::Rows::new(format, view());
-    client
-        .jobs_briefly(args.all, |job| rows.add(&Job::from(job)))
-        .await?;
+    match format {
+        Format::Wide => {
+            let jobs = client.jobs(args.all).await?;
+            jobs.iter().for_each(|job| rows.add_whole(job));
+        }
+        _ => client.jobs_briefly(args.all, |job| rows.add(&job)).await?,
+    }
     let text = rows.drawn();
     print(&text)?;
     if text.is_empty() {

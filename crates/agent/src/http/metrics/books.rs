@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use divvy_api::v1::{Job, JobState, Project};
+use divvy_api::v1::{JobState, Project};
 
-use super::{Family, Page, family, ratio};
+use super::{Family, Page, Told, family, ratio};
 use crate::counted::{BOUNDS, Spent, Took};
 
 /// What of the state a page shows besides what the API has.
@@ -156,12 +156,12 @@ fn of_queues(page: &Page) -> Vec<Family> {
 }
 
 /// Of a job as a whole, whatever GPUs it has.
-pub(super) fn labels(job: &Job) -> Vec<(&'static str, String)> {
+pub(super) fn labels(job: &Told) -> Vec<(&'static str, String)> {
     vec![
         ("job", job.id.clone()),
         ("name", job.name.clone()),
         ("user", job.user.clone()),
-        ("project", job.project.clone().unwrap_or_default()),
+        ("project", job.project.clone()),
         ("queue", job.queue.clone()),
     ]
 }

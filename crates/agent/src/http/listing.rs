@@ -1,0 +1,264 @@
+//! Lists of jobs, written piece by piece: as text ten thousand of them take much more room than the cycle's state does, and whoever
+//! reads begins with the first while the next are written.
+//!
+//! A list that fits into one piece is an answer like any other.
+
+use std::sync::Arc;
+use std::vec;
+
+use axum::Extension;
+use axum::body::{Body as HttpBody, Bytes};
+use axum::extract::State;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use divvy_api::v1::List;
+use http_body_util::channel::{Channel, Sender};
+use serde::Deserialize;
+
+use super::body::{Failure, Query};
+use super::veil::{Drawn, Sight};
+use super::{Api, aside, internal};
+use crate::cycle::glance::{Glance, Said};
+use crate::store;
+
+/// So many bytes are written at once, and what is left of the last job in them.
+const PIECE: usize = 256 << 10;
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Which {
+    /// Also jobs that have ended.
+    #[serde(default)]
+    all: bool,
+    /// Of each only what a table shows, in a line of its own.
+    #[serde(default)]
+    brief: bool,
+}
+
+pub async fn jobs(
+    State(api): State<Api>,
+    Extension(sight): Extension<Sight>,
+    Query(which): Query<Which>,
+) -> Result<Response, Failure> {
+    let jobs = listed(&api, which.all).await?;
+    if which.brief {
+        let mut said = Said::default();
+        let write = move |job: Glance, text: &mut Vec<u8>| {
+            let sees = sight.sees(job.owner());
+            serde_json::to_writer(&mut *text, &job.briefly(sees, &mut said))?;
+            text.push(b'\n');
+            Ok(())
+        };
+        return answer(Form::Lines, jobs, write).await;
+    }
+    let home = Arc::clone(&api.home);
+    let write = move |job: Glance, text: &mut Vec<u8>| {
+        let mut job = job.seen().shown(&home);
+        sight.draw(&mut job);
+        serde_json::to_writer(text, &job)
+    };
+    answer(Form::List, jobs, write).await
+}
+
+/// Jobs that have not ended, and those that have if they are asked for; oldest first.
+async fn listed(api: &Api, all: bool) -> Result<Vec<Glance>, Failure> {
+    let read = api.mailbox.read(move |cycle| {
+        let known = all.then(|| cycle.living_ids());
+        Ok((cycle.glances(), known))
+    });
+    let (mut jobs, known) = read.await?;
+    let Some(known) = known else {
+        return Ok(jobs);
+    };
+    let database = api.home.database();
+    let ended = aside(move || store::all_but(&database, &known)).await?;
+    let ended = ended.map_err(|error| internal(&error))?;
+    let read = api.mailbox.read(move |cycle| {
+        let seen = ended.iter().map(|job| cycle.seen(job, None, None));
+        Ok(seen.map(Glance::from).collect::<Vec<_>>())
+    });
+    jobs.extend(read.await?);
+    jobs.sort_by_key(Glance::id);
+    Ok(jobs)
+}
+
+/// How jobs follow each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    /// [`List`].
+    List,
+    /// Each ends its own line.
+    Lines,
+}
+
+impl Form {
+    fn content_type(self) -> &'static str {
+        match self {
+            Self::List => "application/json",
+            Self::Lines => "application/x-ndjson",
+        }
+    }
+
+    /// What comes before the first job and after the last.
+    fn ends(self) -> serde_json::Result<(Vec<u8>, &'static [u8])> {
+        const END: &[u8] = b"]}";
+        match self {
+            Self::Lines => Ok((Vec::new(), b"")),
+            Self::List => {
+                let mut empty = serde_json::to_vec(&List::<()>::new("JobList", Vec::new()))?;
+                empty.truncate(empty.len() - END.len());
+                Ok((empty, END))
+            }
+        }
+    }
+}
+
+/// What is still to be written.
+struct Scribe<T, W> {
+    form: Form,
+    jobs: vec::IntoIter<T>,
+    write: W,
+    is_begun: bool,
+}
+
+impl<T, W: FnMut(T, &mut Vec<u8>) -> serde_json::Result<()>> Scribe<T, W> {
+    fn is_done(&self) -> bool {
+        self.is_begun && self.jobs.len() == 0
+    }
+
+    /// The next piece.
+    fn piece(&mut self) -> serde_json::Result<Vec<u8>> {
+        let (begin, end) = self.form.ends()?;
+        let mut text = Vec::new();
+        let mut between = self.form == Form::List && self.is_begun;
+        if !std::mem::replace(&mut self.is_begun, true) {
+            text.extend(begin);
+        }
+        while text.len() < PIECE
+            && let Some(job) = self.jobs.next()
+        {
+            if std::mem::replace(&mut between, self.form == Form::List) {
+                text.push(b',');
+            }
+            (self.write)(job, &mut text)?;
+        }
+        if self.is_done() {
+            text.extend(end);
+        }
+        Ok(text)
+    }
+}
+
+/// Writes the jobs, the first piece before it answers: most lists are no longer.
+async fn answer<T, W>(form: Form, jobs: Vec<T>, write: W) -> Result<Response, Failure>
+where
+    T: Send + 'static,
+    W: FnMut(T, &mut Vec<u8>) -> serde_json::Result<()> + Send + 'static,
+{
+    let scribe = Scribe {
+        form,
+        jobs: jobs.into_iter(),
+        write,
+        is_begun: false,
+    };
+    let (scribe, first) = next(scribe).await?;
+    let first = Bytes::from(first.map_err(|error| internal(&error))?);
+    let body = if scribe.is_done() {
+        HttpBody::from(first)
+    } else {
+        let (mut sender, body) = Channel::<Bytes, String>::new(1);
+        tokio::spawn(async move {
+            // Whoever hung up wants no more.
+            if sender.send_data(first).await.is_ok() {
+                go_on(scribe, sender).await;
+            }
+        });
+        HttpBody::new(body)
+    };
+    let said = [(CONTENT_TYPE, form.content_type())];
+    Ok((said, Extension(Drawn), body).into_response())
+}
+
+async fn go_on<T, W>(mut scribe: Scribe<T, W>, mut sender: Sender<Bytes, String>)
+where
+    T: Send + 'static,
+    W: FnMut(T, &mut Vec<u8>) -> serde_json::Result<()> + Send + 'static,
+{
+    while !scribe.is_done() {
+        // What ends in the middle must not look whole.
+        let piece = match next(scribe).await {
+            Ok((after, Ok(piece))) => {
+                scribe = after;
+                piece
+            }
+            Ok((_, Err(error))) => return sender.abort(error.to_string()),
+            Err(_) => return sender.abort("the list cannot be written".to_owned()),
+        };
+        if sender.send_data(piece.into()).await.is_err() {
+            return;
+        }
+    }
+}
+
+type Piece<T, W> = (Scribe<T, W>, serde_json::Result<Vec<u8>>);
+
+async fn next<T, W>(mut scribe: Scribe<T, W>) -> Result<Piece<T, W>, Failure>
+where
+    T: Send + 'static,
+    W: FnMut(T, &mut Vec<u8>) -> serde_json::Result<()> + Send + 'static,
+{
+    aside(move || {
+        let piece = scribe.piece();
+        (scribe, piece)
+    })
+    .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The pieces of a list of texts.
+    fn pieces(form: Form, jobs: &[String]) -> Vec<Vec<u8>> {
+        let mut scribe = Scribe {
+            form,
+            jobs: jobs.to_vec().into_iter(),
+            write: |job: String, text: &mut Vec<u8>| {
+                serde_json::to_writer(&mut *text, &job)?;
+                text.extend((form == Form::Lines).then_some(b'\n'));
+                Ok(())
+            },
+            is_begun: false,
+        };
+        let mut pieces = Vec::new();
+        while !scribe.is_done() {
+            pieces.push(scribe.piece().unwrap());
+        }
+        pieces
+    }
+
+    #[test]
+    fn a_list_is_the_same_in_one_piece_and_in_many() {
+        let long = "x".repeat(PIECE / 3);
+        for count in [0, 1, 2, 3, 7] {
+            let jobs: Vec<String> = (0..count).map(|at| format!("{at}{long}")).collect();
+            let list = pieces(Form::List, &jobs);
+            assert_eq!(list.len(), usize::max(1, jobs.len().div_ceil(3)), "{count}");
+            let whole = serde_json::to_vec(&List::new("JobList", jobs.clone())).unwrap();
+            assert!(list.concat() == whole, "{count}");
+            let lines = pieces(Form::Lines, &jobs).concat();
+            let read = serde_json::Deserializer::from_slice(&lines).into_iter::<String>();
+            assert_eq!(read.collect::<Result<Vec<_>, _>>().unwrap(), jobs);
+        }
+    }
+
+    #[test]
+    fn no_piece_is_much_longer_than_another_however_long_the_list() {
+        let jobs = vec!["a job".to_owned(); PIECE / 2];
+        for form in [Form::List, Form::Lines] {
+            let all = pieces(form, &jobs);
+            assert!(all.len() > 3);
+            assert!(all.iter().all(|piece| piece.len() < PIECE + 64));
+        }
+    }
+}
