@@ -65,6 +65,26 @@ async fn what_a_job_daemonised_ends_with_it_and_so_does_its_group() {
 }
 
 #[tokio::test]
+async fn a_jobs_group_is_bounded_where_the_kernel_counts_its_processes() {
+    let home = Home::with(&["--sim", "a100-80gb:1", "--grace", "1s"]);
+    let Some((id, group, _)) = daemonised(&home).await else {
+        return;
+    };
+    match std::fs::read_to_string(Path::new(&group).join("pids.max")) {
+        Err(_) => eprintln!("SKIPPED: the pids controller is not this hierarchy's here"),
+        Ok(most) => {
+            let threads = std::fs::read_to_string("/proc/sys/kernel/threads-max").unwrap();
+            let threads: u64 = threads.trim().parse().unwrap();
+            // 15 %, as systemd bounds a service.
+            assert_eq!(most.trim(), (threads * 15 / 100).to_string());
+        }
+    }
+    let client = home.client();
+    client.cancel(&id).await.unwrap();
+    ended(&client, &id).await;
+}
+
+#[tokio::test]
 async fn what_was_daemonised_is_found_when_the_supervisor_and_the_program_are_gone() {
     let home = Home::with(&["--sim", "a100-80gb:1", "--grace", "1s"]);
     let Some((id, group, left)) = daemonised(&home).await else {

@@ -44,9 +44,12 @@ impl Cycle {
                 pids.join(", ")
             );
             tracing::warn!(job = %id, words);
+            // Whoever is there when another run of it has ended is given a grace of his own.
+            living.left = None;
             self.tell(Some(id), "left", &words)?;
+            return Ok(false);
         }
-        Ok(!its.is_empty())
+        Ok(true)
     }
 }
 

@@ -142,12 +142,7 @@ impl Group {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
             _ => {}
         }
-        // A job that forks without end must not keep others from their start.
-        let threads = fs::read_to_string(THREADS).ok();
-        if let Some(most) = threads.as_deref().and_then(most_processes) {
-            let _ = to_write(&self.0.join(PIDS))
-                .and_then(|mut file| file.write_all(most.to_string().as_bytes()));
-        }
+        self.bound(&fs::read_to_string(THREADS).unwrap_or_default());
         let open = || {
             Ok(Doors {
                 group: self.clone(),
@@ -157,6 +152,14 @@ impl Group {
             })
         };
         open().inspect_err(|_| self.give_up())
+    }
+
+    /// A job that forks without end must not keep others from their start. `threads`: how many the machine may have.
+    fn bound(&self, threads: &str) {
+        if let Some(most) = most_processes(threads) {
+            let _ = to_write(&self.0.join(PIDS))
+                .and_then(|mut file| file.write_all(most.to_string().as_bytes()));
+        }
     }
 
     /// Removes it if nothing is in it.
@@ -247,6 +250,20 @@ mod tests {
         assert_eq!(most_processes("192000\n"), Some(28_800));
         assert_eq!(most_processes("3"), Some(1));
         assert_eq!(most_processes("max"), None);
+    }
+
+    #[test]
+    fn a_group_whose_processes_the_kernel_counts_is_bounded_and_another_is_let_be() {
+        let folder = tempfile::tempdir().unwrap();
+        let group = Group::at(folder.path());
+        let file = folder.path().join(PIDS);
+        group.bound("1000");
+        assert!(!file.exists(), "the controller is not on");
+        fs::write(&file, "max").unwrap();
+        group.bound("not a number");
+        assert_eq!(fs::read_to_string(&file).unwrap(), "max");
+        group.bound("1000\n");
+        assert_eq!(fs::read_to_string(&file).unwrap(), "150");
     }
 
     #[test]
