@@ -3,6 +3,8 @@
 //! No network, no registry: an image is a few programs and what they are linked with. The engine needs root and `dockerd`; where root
 //! may install it, it is installed.
 
+pub mod door;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};

@@ -2,6 +2,8 @@
 
 #[path = "docker/claim.rs"]
 mod claim;
+#[path = "docker/down.rs"]
+mod down;
 #[path = "docker/guest.rs"]
 mod guest;
 #[path = "docker/image.rs"]

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use bollard::errors::Error;
 use bollard::{API_DEFAULT_VERSION, Docker};
 
 /// Seconds that one answer of the engine may take. Streams that are open for longer are asked for again.
@@ -68,27 +69,72 @@ fn find(
 ///
 /// # Errors
 /// When it does not answer.
-pub async fn connect(socket: &Path) -> Result<Docker, bollard::errors::Error> {
+pub async fn connect(socket: &Path) -> Result<Docker, Error> {
     let path = socket.to_string_lossy();
     let docker = Docker::connect_with_unix(&path, TIMEOUT, API_DEFAULT_VERSION)?;
     docker.negotiate_version().await
 }
 
+/// What an engine did not do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// Nobody answers, or breaks off in the middle: it may be back.
+    Away(String),
+    /// It answers that it does not, or something else stands in the way.
+    Refused(String),
+}
+
+impl Trouble {
+    pub fn words(&self) -> &str {
+        match self {
+            Self::Away(words) | Self::Refused(words) => words,
+        }
+    }
+}
+
+impl From<String> for Trouble {
+    fn from(words: String) -> Self {
+        Self::Refused(words)
+    }
+}
+
+impl From<Error> for Trouble {
+    fn from(error: Error) -> Self {
+        match is_away(&error) {
+            true => Self::Away(words(&error)),
+            false => Self::Refused(words(&error)),
+        }
+    }
+}
+
+/// Whether nobody knows what has become of a call: there was no answer, or not all of one.
+pub fn is_away(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::HyperResponseError { .. }
+            | Error::HyperLegacyError { .. }
+            | Error::IOError { .. }
+            | Error::RequestTimeoutError
+            | Error::SocketNotFoundError(_)
+    )
+}
+
 /// The engine's own words, without the library's.
-pub fn words(error: &bollard::errors::Error) -> String {
+pub fn words(error: &Error) -> String {
     match error {
-        bollard::errors::Error::DockerResponseServerError { message, .. } => {
+        // An answer to HEAD has none.
+        Error::DockerResponseServerError { message, .. } if !message.trim().is_empty() => {
             message.trim().to_owned()
         }
-        bollard::errors::Error::DockerStreamError { error } => error.trim().to_owned(),
+        Error::DockerStreamError { error } => error.trim().to_owned(),
         other => crate::supervise::chain(other),
     }
 }
 
 /// What the engine answered, where it did answer.
-pub fn status(error: &bollard::errors::Error) -> Option<u16> {
+pub fn status(error: &Error) -> Option<u16> {
     match error {
-        bollard::errors::Error::DockerResponseServerError { status_code, .. } => Some(*status_code),
+        Error::DockerResponseServerError { status_code, .. } => Some(*status_code),
         _ => None,
     }
 }

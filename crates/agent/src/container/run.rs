@@ -21,6 +21,7 @@ use crate::failpoint::reach;
 use crate::process::Process;
 use crate::records::{Begun, JobDir, Outcome, Spec};
 use crate::supervise::{Place, SuperviseError, finish, report, say};
+use output::Attached;
 use signals::Signals;
 
 /// Between two questions to an engine that does not answer.
@@ -95,11 +96,17 @@ impl Job<'_> {
         reach("container.made");
         self.dir.write_launch(&self.begun(self.me))?;
         reach("container.launched");
-        if let Err(error) = made.docker.start_container(&made.id, None).await {
-            return Ok((start_failed(&error), Some(made)));
-        }
-        reach("container.started");
-        let outcome = self.follow(&made, attached, signals).await;
+        let outcome = match made.docker.start_container(&made.id, None).await {
+            Ok(()) => {
+                reach("container.started");
+                self.follow(&made, attached, signals).await
+            }
+            // It may have been heard, and its answer lost.
+            Err(error) if engine::is_away(&error) => {
+                self.start_unless_started(&made, attached, signals).await
+            }
+            Err(error) => start_failed(&error),
+        };
         Ok((outcome, Some(made)))
     }
 
@@ -117,15 +124,34 @@ impl Job<'_> {
             docker,
             id: self.plan.name.clone(),
         };
-        let outcome = match self.state(&made).await {
-            follow::State::Fresh => match made.docker.start_container(&made.id, None).await {
-                Ok(()) => self.follow(&made, None, signals).await,
-                Err(error) => start_failed(&error),
-            },
-            follow::State::Gone => lost(),
-            _ => self.follow(&made, None, signals).await,
-        };
+        let outcome = self.start_unless_started(&made, None, signals).await;
         Ok((outcome, Some(made)))
+    }
+
+    /// From wherever the container is to its end: whether it was started is the engine's to say.
+    async fn start_unless_started(
+        &self,
+        made: &Made,
+        attached: Option<Attached>,
+        signals: &mut Signals,
+    ) -> Outcome {
+        loop {
+            match self.state(made).await {
+                follow::State::Fresh => match made.docker.start_container(&made.id, None).await {
+                    Ok(()) => break,
+                    Err(error) if engine::is_away(&error) => {}
+                    Err(error) => return start_failed(&error),
+                },
+                follow::State::Unknown => {}
+                follow::State::Gone => return lost(),
+                follow::State::Running { .. } | follow::State::Ended(_) => break,
+            }
+            if self.is_forsaken() {
+                return lost();
+            }
+            tokio::time::sleep(AGAIN).await;
+        }
+        self.follow(made, attached, signals).await
     }
 
     /// The engine, once it answers, as long as anybody wants to know.
@@ -144,20 +170,31 @@ impl Job<'_> {
         !self.dir.path().is_dir()
     }
 
+    /// Whether an engine that is away may be waited for: nobody sits before this job, and it is still wanted.
+    fn may_wait(&self) -> bool {
+        self.place == Place::Background && !self.is_forsaken()
+    }
+
     fn begun(&self, process: Process) -> Begun {
         Begun { process, at: now() }
     }
 
     /// Takes the container away, and what was made for it.
     async fn clear(&self, made: Option<Made>) {
-        if let Some(made) = made
+        while let Some(made) = &made
             && let Err(error) = remove(&made.docker, &made.id).await
         {
+            // Nobody waits for a supervisor in the background.
+            if engine::is_away(&error) && self.may_wait() {
+                tokio::time::sleep(AGAIN).await;
+                continue;
+            }
             self.tell(&format!(
                 "the container {} stays: {}",
                 self.plan.name,
                 engine::words(&error)
             ));
+            break;
         }
         if let Some(folder) = &self.plan.cdi
             && let Err(error) = cdi::remove(folder, &self.plan.name)

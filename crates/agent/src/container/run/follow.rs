@@ -17,7 +17,7 @@ use crate::process::Process;
 use crate::records::Outcome;
 
 /// How long the last words of a container may take to come, once it has ended.
-const LAST_WORDS: Duration = Duration::from_secs(5);
+const LAST_WORDS: Duration = Duration::from_secs(30);
 
 /// What the engine says of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,7 +69,6 @@ impl Job<'_> {
         attached: Option<Attached>,
         signals: &mut Signals,
     ) -> Outcome {
-        let is_attached = attached.is_some();
         let words = self.copy(made, attached);
         tokio::pin!(words);
         let mut said_all = false;
@@ -108,15 +107,14 @@ impl Job<'_> {
             }
         };
         if !said_all {
-            // A process outside the container may hold an attached stream open; a log ends by itself.
-            let patience = if is_attached { AGAIN } else { LAST_WORDS };
-            let _ = tokio::time::timeout(patience, &mut words).await;
+            // They end by themselves, but where a process outside the container holds its output open.
+            let _ = tokio::time::timeout(LAST_WORDS, &mut words).await;
         }
         outcome
     }
 
     /// Returns when the container has probably ended.
-    async fn ended(&self, made: &Made) {
+    pub(super) async fn ended(&self, made: &Made) {
         let options = WaitContainerOptions {
             condition: "not-running".to_owned(),
         };
@@ -150,12 +148,24 @@ impl Job<'_> {
 
     /// The container's first process. The engine is asked again once it is looked up: by then its number may be another's.
     pub(super) async fn first_process(&self, made: &Made) -> Option<Process> {
-        let before = self.state(made).await;
-        let State::Running { pid: Some(pid) } = before else {
-            return None;
-        };
-        let process = Process::with_pid(pid)?;
-        (self.state(made).await == before).then_some(process)
+        let mut state = self.state(made).await;
+        loop {
+            match state {
+                State::Running { pid: Some(pid) } => {
+                    let process = Process::with_pid(pid);
+                    let before = std::mem::replace(&mut state, self.state(made).await);
+                    if state == before {
+                        return process;
+                    }
+                }
+                // By it alone the container's processes are known for the job's.
+                State::Unknown if !self.is_forsaken() => {
+                    tokio::time::sleep(AGAIN).await;
+                    state = self.state(made).await;
+                }
+                _ => return None,
+            }
+        }
     }
 
     async fn tell_size(&self, made: &Made) {

@@ -12,9 +12,10 @@ use divvy_core::docker::{Mount, Pull, paths};
 use futures_util::StreamExt as _;
 
 use super::signals::Signals;
-use super::{Job, Made, launch_failed, remove};
+use super::{AGAIN, Job, Made, launch_failed, remove};
 use crate::container::body::{Around, body};
 use crate::container::edits::{Edits, Files, edits};
+use crate::container::engine::Trouble;
 use crate::container::image::{self, Runs};
 use crate::container::plan::{self, INSTANCE, JOB, OnUnlimited};
 use crate::container::{cdi, cover, elf, engine};
@@ -28,7 +29,7 @@ type Ended = (Outcome, Option<Made>);
 impl Job<'_> {
     /// A container that only has to be started.
     pub(super) async fn make(&self, signals: &mut Signals) -> Result<Made, Ended> {
-        let work = self.make_unless_told();
+        let work = self.make_at_last();
         tokio::select! {
             made = work => made,
             () = signals.stop() => {
@@ -41,48 +42,82 @@ impl Job<'_> {
         }
     }
 
-    async fn make_unless_told(&self) -> Result<Made, Ended> {
-        let failed = |why: String| {
-            say(&why);
-            (launch_failed(125, why), None)
-        };
-        let docker = engine::connect(&self.plan.socket).await.map_err(|error| {
-            failed(format!(
-                "the container engine at {} does not answer: {}",
-                self.plan.socket.display(),
-                engine::words(&error)
-            ))
-        })?;
-        let said = |error: bollard::errors::Error| failed(engine::words(&error));
-        let info = docker.info().await.map_err(said)?;
-        if let Some(why) = unfit(&info) {
-            return Err(failed(why));
-        }
-        self.clear_leftover(&docker).await.map_err(failed)?;
-        let config = self.image(&docker).await.map_err(failed)?;
-        let files = Files::of(self.dir.path());
-        let edits = edits(&self.plan.held, &files);
-        cover::lay(&edits, &files).map_err(|error| failed(chain(&error)))?;
-        self.offer(&edits).map_err(failed)?;
-        self.look_at_volumes(&docker).await.map_err(failed)?;
-        let id = self.create(&docker, &edits, &info).await.map_err(failed)?;
-        let made = Made { docker, id };
-        match self.look(&made, &config).await {
-            Ok(()) => Ok(made),
-            Err(why) => {
-                say(&why);
-                Err((launch_failed(125, why), Some(made)))
+    /// The same with an engine that may be away for a while. What was begun before is found by its name, and begun anew.
+    async fn make_at_last(&self) -> Result<Made, Ended> {
+        let mut told = false;
+        loop {
+            let (trouble, made) = match self.make_once().await {
+                Ok(made) => return Ok(made),
+                Err(failed) => failed,
+            };
+            let why = trouble.words();
+            if matches!(trouble, Trouble::Away(_)) && self.may_wait() {
+                if !told {
+                    say(&format!("{why}; waiting for the container engine"));
+                    told = true;
+                }
+                tokio::time::sleep(AGAIN).await;
+                continue;
             }
+            say(why);
+            return Err((launch_failed(125, why), made));
         }
     }
 
+    async fn make_once(&self) -> Result<Made, (Trouble, Option<Made>)> {
+        let (docker, config, created) = self.create_anew().await.map_err(|why| (why, None))?;
+        let id = match created {
+            Ok(made) => made,
+            // It may be there without anybody knowing its number.
+            Err(away @ Trouble::Away(_)) => {
+                let id = self.plan.name.clone();
+                return Err((away, Some(Made { docker, id })));
+            }
+            Err(refused) => return Err((refused, None)),
+        };
+        let made = Made { docker, id };
+        match self.look(&made, &config).await {
+            Ok(()) => Ok(made),
+            Err(why) => Err((why, Some(made))),
+        }
+    }
+
+    /// The engine, what the image says of itself, and the new container's number unless that failed.
+    async fn create_anew(&self) -> Result<(Docker, ImageConfig, Result<String, Trouble>), Trouble> {
+        let docker = engine::connect(&self.plan.socket).await;
+        let docker = docker.map_err(|error| {
+            let why = format!(
+                "the container engine at {} does not answer: {}",
+                self.plan.socket.display(),
+                engine::words(&error)
+            );
+            match engine::is_away(&error) {
+                true => Trouble::Away(why),
+                false => Trouble::Refused(why),
+            }
+        })?;
+        let info = docker.info().await?;
+        if let Some(why) = unfit(&info) {
+            return Err(why.into());
+        }
+        self.clear_leftover(&docker).await?;
+        let config = self.image(&docker).await?;
+        let files = Files::of(self.dir.path());
+        let edits = edits(&self.plan.held, &files);
+        cover::lay(&edits, &files).map_err(|error| chain(&error))?;
+        self.offer(&edits)?;
+        self.look_at_volumes(&docker).await?;
+        let created = self.create(&docker, &edits, &info).await;
+        Ok((docker, config, created))
+    }
+
     /// What a supervisor left that died before it started anything. A container that has run is nobody's to remove here.
-    async fn clear_leftover(&self, docker: &Docker) -> Result<(), String> {
+    async fn clear_leftover(&self, docker: &Docker) -> Result<(), Trouble> {
         let name = &self.plan.name;
         let found = match docker.inspect_container(name, None).await {
             Ok(found) => found,
             Err(error) if engine::status(&error) == Some(404) => return Ok(()),
-            Err(error) => return Err(engine::words(&error)),
+            Err(error) => return Err(error.into()),
         };
         let labels = found
             .config
@@ -92,17 +127,16 @@ impl Job<'_> {
         let is_ours = is(JOB, &self.spec.job) && is(INSTANCE, &self.plan.instance);
         let status = found.state.and_then(|state| state.status);
         if !is_ours || status != Some(ContainerStateStatusEnum::CREATED) {
-            return Err(format!(
+            let why = format!(
                 "there is a container named {name} already, and it is not this job's to take away"
-            ));
+            );
+            return Err(why.into());
         }
-        remove(docker, name)
-            .await
-            .map_err(|error| engine::words(&error))
+        Ok(remove(docker, name).await?)
     }
 
     /// What the image says of itself, fetched where it is not here.
-    async fn image(&self, docker: &Docker) -> Result<ImageConfig, String> {
+    async fn image(&self, docker: &Docker) -> Result<ImageConfig, Trouble> {
         let image = &self.plan.image;
         let pull = self.plan.options.pull;
         if pull == Pull::Always {
@@ -115,11 +149,10 @@ impl Job<'_> {
             }
             found => found,
         };
-        let found = found.map_err(|error| engine::words(&error))?;
-        Ok(found.config.unwrap_or_default())
+        Ok(found?.config.unwrap_or_default())
     }
 
-    async fn fetch(&self, docker: &Docker) -> Result<(), String> {
+    async fn fetch(&self, docker: &Docker) -> Result<(), Trouble> {
         let image = &self.plan.image;
         say(&format!("fetching the image {image}"));
         // Without a tag the engine would fetch every one there is.
@@ -134,10 +167,11 @@ impl Job<'_> {
         while let Some(step) = progress.next().await {
             let failed = match step {
                 Ok(step) => step.error_detail.and_then(|error| error.message),
+                Err(error) if engine::is_away(&error) => return Err(error.into()),
                 Err(error) => Some(engine::words(&error)),
             };
             if let Some(why) = failed {
-                return Err(format!("the image {image} cannot be had: {why}"));
+                return Err(format!("the image {image} cannot be had: {why}").into());
             }
         }
         Ok(())
@@ -158,7 +192,7 @@ impl Job<'_> {
         docker: &Docker,
         edits: &Edits,
         info: &SystemInfo,
-    ) -> Result<String, String> {
+    ) -> Result<String, Trouble> {
         let around = Around {
             attached: self.place != Place::Background,
             runtime: plain_runtime(info),
@@ -171,7 +205,7 @@ impl Job<'_> {
             ..CreateContainerOptions::default()
         };
         let answer = docker.create_container(Some(options), body).await;
-        let made = answer.map_err(|error| engine::words(&error))?;
+        let made = answer?;
         for warning in made.warnings {
             say(&warning);
         }
@@ -179,7 +213,7 @@ impl Job<'_> {
     }
 
     /// What has to be known of it before it runs: whether the limiter can hold it, as whom it runs, where its log begins.
-    pub(super) async fn look(&self, made: &Made, config: &ImageConfig) -> Result<(), String> {
+    pub(super) async fn look(&self, made: &Made, config: &ImageConfig) -> Result<(), Trouble> {
         if let Some(limiter) = &self.plan.held.limiter {
             self.look_inside(made, config, limiter).await?;
         }
@@ -192,7 +226,7 @@ impl Job<'_> {
     }
 
     /// A volume may be a folder of the host by another name: what it is was said when it was made.
-    async fn look_at_volumes(&self, docker: &Docker) -> Result<(), String> {
+    async fn look_at_volumes(&self, docker: &Docker) -> Result<(), Trouble> {
         for mount in &self.plan.options.mounts {
             let Mount::Volume {
                 name: Some(name), ..
@@ -203,7 +237,7 @@ impl Job<'_> {
             let volume = match docker.inspect_volume(name).await {
                 Ok(volume) => volume,
                 Err(error) if engine::status(&error) == Some(404) => continue,
-                Err(error) => return Err(engine::words(&error)),
+                Err(error) => return Err(error.into()),
             };
             if let Some(folder) = folder_of(&volume.options) {
                 let folder = fs::canonicalize(&folder).unwrap_or(folder);
@@ -224,13 +258,12 @@ impl Job<'_> {
         &self,
         files: &image::Files<'_>,
         config: &ImageConfig,
-    ) -> Result<(), String> {
+    ) -> Result<(), Trouble> {
         let own = self.plan.options.mounts.iter().map(Mount::target);
         let images = config.volumes.iter().flatten().map(String::as_str);
         for target in own.chain(images) {
             let plain = paths::normal(Path::new(target));
-            let leads = files.leads(&plain).await;
-            let leads = paths::normal(&leads.map_err(|error| engine::words(&error))?);
+            let leads = paths::normal(&files.leads(&plain).await?);
             if leads != plain {
                 let leads = leads.display().to_string();
                 paths::target(&leads).map_err(|kept| {
@@ -249,7 +282,7 @@ impl Job<'_> {
         made: &Made,
         config: &ImageConfig,
         limiter: &plan::Limiter,
-    ) -> Result<(), String> {
+    ) -> Result<(), Trouble> {
         let options = &self.plan.options;
         let files = image::Files {
             docker: &made.docker,
@@ -265,9 +298,7 @@ impl Job<'_> {
             workdir: options.workdir.as_deref(),
             needs: library.and_then(|library| elf::glibc(&library)),
         };
-        let seen = image::look(&files, &runs)
-            .await
-            .map_err(|error| engine::words(&error))?;
+        let seen = image::look(&files, &runs).await?;
         if let Some(why) = &seen.unlimited {
             let why = format!(
                 "the limiter cannot hold a container of {}: {why}",
@@ -275,9 +306,10 @@ impl Job<'_> {
             );
             match self.plan.on_unlimited {
                 OnUnlimited::Deny => {
-                    return Err(format!(
+                    let why = format!(
                         "{why}; `divvy daemon --on-unlimited-image warn` starts it all the same"
-                    ));
+                    );
+                    return Err(why.into());
                 }
                 OnUnlimited::Warn => say(&format!("{why}; its GPU memory is not limited")),
             }

@@ -10,6 +10,7 @@ use futures_util::{Stream, StreamExt as _};
 use tokio::io::{AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::mpsc;
 
+use super::follow::State;
 use super::{AGAIN, Job, Made, launch_failed};
 use crate::container::{engine, terminal};
 use crate::log::Bound;
@@ -108,11 +109,21 @@ impl Job<'_> {
             };
             let words = made.docker.logs(&made.id, Some(options));
             match pour(Box::pin(words), self.log_size().saturating_sub(from)).await {
-                // A removed container has no log either.
-                Err(error) if engine::status(&error).is_none() => tokio::time::sleep(AGAIN).await,
-                _ => return,
+                Ok(()) if self.has_ended(made).await => return,
+                // An engine that stops closes its logs as if they were at their end.
+                Ok(()) => {}
+                // A removed container has no log either, nor one whose log goes elsewhere.
+                Err(error) if matches!(engine::status(&error), Some(404 | 409 | 501)) => return,
+                Err(_) => {}
             }
+            tokio::time::sleep(AGAIN).await;
         }
+    }
+
+    /// Whether the container whose log is at its end is, too, or will be in a moment.
+    async fn has_ended(&self, made: &Made) -> bool {
+        let _ = tokio::time::timeout(AGAIN, self.ended(made)).await;
+        matches!(self.state(made).await, State::Ended(_) | State::Gone)
     }
 }
 

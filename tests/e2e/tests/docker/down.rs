@@ -1,0 +1,214 @@
+//! An engine that goes away, or fails, at each call of a container job's life: nothing is lost, nothing runs twice, nothing stays.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use divvy_api::v1::{EndReason, Job};
+use divvy_e2e::engine::Engine;
+use divvy_e2e::engine::door::{Call, Door, Fault, WORDS};
+use divvy_e2e::{Daemon, Home, until};
+
+use super::cancel;
+
+/// An instance whose engine is behind a door.
+struct Scene {
+    daemon: Option<Daemon>,
+    home: Home,
+    door: Door,
+    engine: Arc<Engine>,
+}
+
+impl Scene {
+    fn new() -> Option<Self> {
+        let engine = Engine::shared()?;
+        let door = Door::before(&engine);
+        let home = Home::new("a100-80gb:1")
+            .variable("DOCKER_HOST", &door.host())
+            .variable("DIVVY_FORM", "");
+        let mut scene = Self {
+            daemon: None,
+            home,
+            door,
+            engine,
+        };
+        scene.start();
+        Some(scene)
+    }
+
+    /// Starts the daemon anew, and waits until it has looked for containers that nobody needs any more: those calls are its own.
+    fn start(&mut self) {
+        if let Some(daemon) = self.daemon.take() {
+            assert_eq!(daemon.stop(), 0);
+        }
+        self.door.fail(None);
+        self.daemon = Some(self.home.daemon(&[]));
+        until("it has looked for what is left", || {
+            let kinds = self.door.kinds();
+            kinds
+                .iter()
+                .any(|call| call.what == "GET /containers/json")
+                .then_some(())
+        });
+    }
+
+    fn begun(&self, name: &str) -> PathBuf {
+        PathBuf::from(self.home.gate(name))
+    }
+
+    /// Runs a job to its end, with this fault on its way; every run of its program adds a line to its gate.
+    fn run(&self, name: &str, fault: Option<(&Call, Fault)>) -> Job {
+        self.door.fail(fault);
+        let id = self.submit(name);
+        let job = self.home.ended(&id);
+        if let Some((call, fault)) = fault {
+            until(&format!("{fault:?}: {call} comes"), || {
+                self.door.has_failed().then_some(())
+            });
+        }
+        job
+    }
+
+    fn submit(&self, name: &str) -> String {
+        let gate = self.begun(name);
+        let mount = format!("-v {}:/gates", gate.parent().unwrap().display());
+        let script = format!("echo begun >>/gates/{name}; echo before; echo after; exit 5");
+        super::submit(
+            &self.home,
+            &["--docker-args", &mount],
+            &["sh", "-c", &script],
+        )
+    }
+
+    /// The kinds of calls that a job makes when nothing goes wrong.
+    fn calls(&self) -> Vec<Call> {
+        let job = self.run("plain", None);
+        self.ran_once(&job, "plain", "no fault");
+        let calls = self.door.kinds();
+        for what in ["create", "*/start", "*/wait", "*/logs"] {
+            let is = |call: &Call| call.what.ends_with(what);
+            assert!(calls.iter().any(is), "{what} is not among {calls:?}");
+        }
+        calls
+    }
+
+    fn ran_once(&self, job: &Job, name: &str, what: &str) {
+        let ended = (job.end_reason, job.exit_code);
+        assert_eq!(ended, (Some(EndReason::Failed), Some(5)), "{what}: {job:?}");
+        let begun = fs::read_to_string(self.begun(name)).unwrap();
+        assert_eq!(begun, "begun\n", "{what}");
+        let log = self.home.log(&job.id);
+        assert!(log.ends_with("before\nafter\n"), "{what}: {log}");
+        let firsts = log.lines().filter(|line| *line == "before");
+        assert_eq!(firsts.count(), 1, "{what}: {log}");
+        self.nothing_stays(job, what);
+    }
+
+    fn nothing_stays(&self, job: &Job, what: &str) {
+        until(&format!("{what}: its container is gone"), || {
+            self.containers(job).is_empty().then_some(())
+        });
+    }
+
+    fn containers(&self, job: &Job) -> Vec<String> {
+        self.engine.containers_of(&job.id, &self.home.path())
+    }
+
+    /// The whole GPU can be had.
+    fn all_is_free(&self) {
+        let _ = self.home.divvy(&["run", "-g", "1", "--", "true"]).ok();
+    }
+}
+
+/// A job whose engine breaks off at each of its calls in turn.
+fn breaks_off(fault: Fault) {
+    let Some(scene) = Scene::new() else { return };
+    for (number, call) in scene.calls().iter().enumerate() {
+        let name = number.to_string();
+        let job = scene.run(&name, Some((call, fault)));
+        scene.ran_once(&job, &name, &call.to_string());
+    }
+    scene.all_is_free();
+}
+
+#[test]
+fn whatever_call_the_engine_does_not_hear_a_job_runs_once_to_its_end() {
+    breaks_off(Fault::Unheard);
+}
+
+#[test]
+fn whatever_answer_of_the_engine_is_lost_a_job_runs_once_to_its_end() {
+    breaks_off(Fault::Unanswered);
+}
+
+#[test]
+fn at_whatever_call_the_engine_goes_away_for_a_while_a_job_runs_once_to_its_end() {
+    breaks_off(Fault::Gone);
+}
+
+#[test]
+fn whatever_the_engine_refuses_is_said_and_what_was_begun_is_taken_away() {
+    let Some(mut scene) = Scene::new() else {
+        return;
+    };
+    let mut kept = Vec::new();
+    for (number, call) in scene.calls().iter().enumerate() {
+        let name = number.to_string();
+        let job = scene.run(&name, Some((call, Fault::Refused)));
+        let what = call.to_string();
+        if call.once_started {
+            if call.what == "DELETE /containers/*" {
+                kept.push(job);
+                continue;
+            }
+            scene.ran_once(&job, &name, &what);
+            continue;
+        }
+        let ended = (job.end_reason, job.exit_code);
+        assert_eq!(
+            ended,
+            (Some(EndReason::LaunchFailed), Some(125)),
+            "{what}: {job:?}"
+        );
+        assert!(!scene.begun(&name).exists(), "{what}: it ran");
+        // An answer to HEAD has no words.
+        let said = if call.what.starts_with("HEAD") {
+            "500"
+        } else {
+            WORDS
+        };
+        let reason = job.reason.clone().unwrap_or_default();
+        assert!(reason.contains(said), "{what}: {reason}");
+        scene.nothing_stays(&job, &what);
+    }
+    scene.all_is_free();
+    // One that could not be taken away is, by the next daemon.
+    assert_eq!(kept.len(), 1, "{kept:?}");
+    assert_eq!(
+        scene.containers(&kept[0]).len(),
+        1,
+        "it was taken away after all"
+    );
+    scene.start();
+    scene.nothing_stays(&kept[0], "after a restart");
+}
+
+#[test]
+fn a_job_that_waits_for_its_engine_says_so_and_can_be_cancelled() {
+    let Some(scene) = Scene::new() else { return };
+    let first = &scene.calls()[0];
+    scene.door.fail(Some((first, Fault::GoneForGood)));
+    let id = scene.submit("waits");
+    until("it says that it waits", || {
+        scene
+            .home
+            .log(&id)
+            .contains("waiting for the container engine")
+            .then_some(())
+    });
+    cancel(&scene.home, &id);
+    let job = scene.home.ended(&id);
+    assert_eq!(job.end_reason, Some(EndReason::Cancelled), "{job:?}");
+    assert!(!scene.begun("waits").exists());
+    scene.all_is_free();
+}
