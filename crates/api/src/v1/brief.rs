@@ -170,7 +170,7 @@ mod tests {
     #[test]
     fn jobs_are_read_whole_wherever_the_pieces_are_cut() {
         let jobs: Vec<Brief<'_>> = (1..=5).map(waiting).collect();
-        let line = |job| serde_json::to_string(job).unwrap() + "\n";
+        let line = |job: &Brief<'_>| serde_json::to_string(job).unwrap() + "\n";
         let text: String = jobs.iter().map(line).collect();
         for length in [1, 2, 3, 7, 64, 200, 1000, text.len()] {
             let (mut lines, mut read) = (Lines::default(), String::new());
