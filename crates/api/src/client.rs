@@ -218,7 +218,9 @@ impl Client {
         self.put_back(sender);
         match lines.is_whole() {
             true => Ok(()),
-            false => Err(internal("the daemon's list of jobs ends in the middle of one".to_owned())),
+            false => Err(internal(
+                "the daemon's list of jobs ends in the middle of one".to_owned(),
+            )),
         }
     }
 

@@ -115,8 +115,8 @@ impl Cycle {
             self.observer.hurry();
         }
         // What a dying tree has started meanwhile.
-        let dying = |(id, living): (&JobId, &Box<Living>)| living.is_killed().then_some(*id);
-        self.round.kills.extend(self.jobs.iter().filter_map(dying));
+        let dying = self.jobs.iter().filter(|(_, living)| living.is_killed());
+        self.round.kills.extend(dying.map(|(id, _)| *id));
         Ok(())
     }
 

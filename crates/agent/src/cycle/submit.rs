@@ -96,8 +96,8 @@ impl Cycle {
             return Ok(());
         }
         let uid = by.account.uid;
-        let own = |living: &&Box<Living>| living.job.ask.by.uid == uid;
-        let has = self.jobs.values().filter(own).count();
+        let living = self.jobs.values();
+        let has = living.filter(|living| living.job.ask.by.uid == uid).count();
         if has + more <= most {
             return Ok(());
         }

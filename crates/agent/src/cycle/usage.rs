@@ -217,9 +217,9 @@ impl Cycle {
             hour,
             ..self.pages
         };
-        let holds = |living: &&Box<Living>| !living.job.life.grants().is_empty();
-        let holding = self.jobs.values().filter(holds);
-        let holding: Vec<JobId> = holding.map(|living| living.job.id).collect();
+        let jobs = self.jobs.values().map(|living| &living.job);
+        let holding = jobs.filter(|job| !job.life.grants().is_empty());
+        let holding: Vec<JobId> = holding.map(|job| job.id).collect();
         for id in holding {
             match is_new {
                 true => self.turn_page(id)?,

@@ -219,10 +219,10 @@ mod tests {
     use super::*;
 
     /// The pieces of a list of texts.
-    fn pieces(form: Form, jobs: &[String]) -> Vec<Vec<u8>> {
+    fn pieces(form: Form, jobs: Vec<String>) -> Vec<Vec<u8>> {
         let mut scribe = Scribe {
             form,
-            jobs: jobs.to_vec().into_iter(),
+            jobs: jobs.into_iter(),
             write: |job: String, text: &mut Vec<u8>| {
                 serde_json::to_writer(&mut *text, &job)?;
                 text.extend((form == Form::Lines).then_some(b'\n'));
@@ -242,11 +242,11 @@ mod tests {
         let long = "x".repeat(PIECE / 3);
         for count in [0, 1, 2, 3, 7] {
             let jobs: Vec<String> = (0..count).map(|at| format!("{at}{long}")).collect();
-            let list = pieces(Form::List, &jobs);
+            let list = pieces(Form::List, jobs.clone());
             assert_eq!(list.len(), usize::max(1, jobs.len().div_ceil(3)), "{count}");
             let whole = serde_json::to_vec(&List::new("JobList", jobs.clone())).unwrap();
             assert!(list.concat() == whole, "{count}");
-            let lines = pieces(Form::Lines, &jobs).concat();
+            let lines = pieces(Form::Lines, jobs.clone()).concat();
             let read = serde_json::Deserializer::from_slice(&lines).into_iter::<String>();
             assert_eq!(read.collect::<Result<Vec<_>, _>>().unwrap(), jobs);
         }
@@ -256,7 +256,7 @@ mod tests {
     fn no_piece_is_much_longer_than_another_however_long_the_list() {
         let jobs = vec!["a job".to_owned(); PIECE / 2];
         for form in [Form::List, Form::Lines] {
-            let all = pieces(form, &jobs);
+            let all = pieces(form, jobs.clone());
             assert!(all.len() > 3);
             assert!(all.iter().all(|piece| piece.len() < PIECE + 64));
         }
