@@ -5,6 +5,7 @@
 //! counts.rs     the instructions that the limiter adds to a call, compared with what they were
 //! processes.rs  the start of 300 processes in one slice; the ledger's own cost
 //! queue.rs      submit to start on an idle system; jobs a second, beside a bare spawn loop
+//! peers.rs      other queues beside it, where they are installed
 //! crowd.rs      ten thousand jobs that wait; a daemon that has nothing to do
 //! shares.rs     what tenants of one GPU get of its time, and what taking turns costs
 //! report.rs     rows, medians, the table, the JSON
@@ -14,6 +15,7 @@
 mod calls;
 mod counts;
 mod crowd;
+mod peers;
 mod processes;
 mod queue;
 mod report;

@@ -14,6 +14,7 @@ use divvy_api::client::Client;
 use divvy_api::v1::Submit;
 use divvy_e2e::{Home, Programs, until};
 
+use crate::peers::Peers;
 use crate::report::{Report, Row, percentile};
 
 pub const QUEUE: [&str; 3] = ["--dynamic-gpus", "--queue", "eighth=0.125"];
@@ -22,13 +23,13 @@ const WIDTH: u32 = 64;
 const CONNECTIONS: usize = 8;
 
 /// A line of the job's log.
-struct Line {
-    start: bool,
-    nanoseconds: u128,
+pub struct Line {
+    pub start: bool,
+    pub nanoseconds: u128,
     gpu: String,
 }
 
-fn read_log(path: &Path) -> Vec<Line> {
+pub fn read_log(path: &Path) -> Vec<Line> {
     let text = fs::read_to_string(path).unwrap_or_default();
     let parse = |line: &str| {
         let words: Vec<&str> = line.split(' ').collect();
@@ -144,9 +145,12 @@ pub fn latency(programs: &Programs, quick: bool, report: &mut Report) -> Result<
     Ok(())
 }
 
-/// Jobs a second, first submit to last exit, beside the bare loop; checks that no GPU ever ran more than eight.
+/// Jobs a second, first submit to last exit, beside the bare loop and what other queues there are; checks that no GPU ever ran more
+/// than eight.
 pub fn throughput(programs: &Programs, quick: bool, report: &mut Report) -> Result<()> {
     let (rounds, jobs) = if quick { (1, 200) } else { (3, 2000) };
+    let peers = Peers::find();
+    let (mut slurm, mut hyperqueue) = (Vec::new(), Vec::new());
     let (mut ours, mut floor, mut cpu, mut most) = (Vec::new(), Vec::new(), Vec::new(), 0);
     for _ in 0..rounds {
         let home = Home::with(programs.clone(), Some("a100-80gb:8")).slices_in_memory();
@@ -180,6 +184,10 @@ pub fn throughput(programs: &Programs, quick: bool, report: &mut Report) -> Resu
             .count();
         ensure!(failed == 0, "{failed} of {jobs} jobs did not end with 0");
         floor.push(jobs as f64 / bare_loop(&home, jobs)?);
+        drop(daemon);
+        // A quarter shows its rate as well.
+        slurm.extend(peers.slurm(&home, jobs / 4)?);
+        hyperqueue.extend(peers.hyperqueue(&home, jobs)?);
     }
     let note = format!(
         "{jobs} jobs from {CONNECTIONS} clients, 64 slots, at most {most} of 8 on a GPU, none misplaced, state on disk, slices in memory"
@@ -187,11 +195,36 @@ pub fn throughput(programs: &Programs, quick: bool, report: &mut Report) -> Resu
     report.add(Row {
         name: "jobs through the durable queue".to_owned(),
         unit: "jobs/s",
-        ours,
+        ours: ours.clone(),
         floor,
         floor_is: "posix_spawn loop, 64 wide",
         note,
     });
+    for (name, floor, floor_is, note) in [
+        (
+            "the same, beside Slurm",
+            slurm,
+            "its shards",
+            "one array of a quarter of the jobs; shards are counted, and hold nobody",
+        ),
+        (
+            "the same, beside HyperQueue",
+            hyperqueue,
+            "HyperQueue",
+            "eighths of processors; it keeps nothing on disk",
+        ),
+    ] {
+        if !floor.is_empty() {
+            report.add(Row {
+                name: name.to_owned(),
+                unit: "jobs/s",
+                ours: ours.clone(),
+                floor,
+                floor_is,
+                note: note.to_owned(),
+            });
+        }
+    }
     report.add(Row::alone(
         "the daemon's processor time a job",
         "ms",
