@@ -258,7 +258,10 @@ impl Store {
 
     /// The last job that was given a number, forgotten or not.
     pub fn last_numbered(&self) -> Result<Option<JobId>, StoreError> {
-        self.newest_where("SELECT max(seq) FROM sqlite_sequence WHERE name = 'job'", [])
+        self.newest_where(
+            "SELECT max(seq) FROM sqlite_sequence WHERE name = 'job'",
+            [],
+        )
     }
 
     /// The newest job of this user.

@@ -71,7 +71,10 @@ impl Scene {
 
     fn submit(&self, name: &str) -> String {
         let gate = self.begun(name);
-        let mount = format!("-v {}:/gates", gate.parent().unwrap().display());
+        let mount = format!(
+            "-v {}:/gates",
+            gate.parent().expect("it is in a folder").display()
+        );
         let script = format!("echo begun >>/gates/{name}; echo before; echo after; exit 5");
         super::submit(
             &self.home,
@@ -95,7 +98,8 @@ impl Scene {
     fn ran_once(&self, job: &Job, name: &str, what: &str) {
         let ended = (job.end_reason, job.exit_code);
         assert_eq!(ended, (Some(EndReason::Failed), Some(5)), "{what}: {job:?}");
-        let begun = fs::read_to_string(self.begun(name)).unwrap();
+        let begun =
+            fs::read_to_string(self.begun(name)).expect("the container has told when it began");
         assert_eq!(begun, "begun\n", "{what}");
         let log = self.home.log(&job.id);
         assert!(log.ends_with("before\nafter\n"), "{what}: {log}");
