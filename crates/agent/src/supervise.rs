@@ -60,7 +60,7 @@ const LOCK_PATIENCE: Duration = Duration::from_secs(1);
 /// How often a record that the disk did not take is written again.
 const AGAIN: Duration = Duration::from_millis(500);
 
-/// Why a supervisor gave up before it wrote `launch`.
+/// Why a supervisor gave up: before it wrote `launch`, but where it says otherwise.
 #[derive(Debug, thiserror::Error)]
 pub enum SuperviseError {
     #[error(transparent)]
@@ -73,6 +73,11 @@ pub enum SuperviseError {
     Spent(String),
     #[error("cannot prepare to supervise")]
     Setup(#[source] io::Error),
+    /// After it did: the next supervisor goes on from there.
+    #[error(
+        "nobody knows whether the container {0} was started, as its engine does not answer; it is to end where it was"
+    )]
+    Unsaid(String),
 }
 
 /// Where the program's terminal and signals come from.

@@ -1,5 +1,6 @@
 //! The container engine of this machine: where it listens, and how it is spoken to.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
 use bollard::errors::Error;
@@ -109,14 +110,26 @@ impl From<Error> for Trouble {
 
 /// Whether nobody knows what has become of a call: there was no answer, or not all of one.
 pub fn is_away(error: &Error) -> bool {
-    matches!(
+    let is_broken_off = matches!(
         error,
         Error::HyperResponseError { .. }
             | Error::HyperLegacyError { .. }
             | Error::IOError { .. }
             | Error::RequestTimeoutError
             | Error::SocketNotFoundError(_)
-    )
+    );
+    let cause: &(dyn std::error::Error + 'static) = match error {
+        // It hides itself among its causes.
+        Error::IOError { err } => err,
+        other => other,
+    };
+    is_broken_off && !is_denied(cause)
+}
+
+/// Whether somebody is there who does not let this user in: waiting changes nothing about that.
+fn is_denied(error: &(dyn std::error::Error + 'static)) -> bool {
+    let denied = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
+    error.downcast_ref().is_some_and(denied) || error.source().is_some_and(is_denied)
 }
 
 /// The engine's own words, without the library's.
@@ -142,6 +155,13 @@ pub fn status(error: &Error) -> Option<u16> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_is_not_let_in_does_not_wait_to_be() {
+        let of = |kind: io::ErrorKind| Error::from(io::Error::from(kind));
+        assert!(is_away(&of(io::ErrorKind::ConnectionRefused)));
+        assert!(!is_away(&of(io::ErrorKind::PermissionDenied)));
+    }
 
     #[test]
     fn the_engine_is_where_docker_says_or_where_engines_listen() {

@@ -22,7 +22,7 @@ use crate::process::Process;
 use crate::records::{Begun, JobDir, Outcome, Spec};
 use crate::supervise::{Place, SuperviseError, finish, report, say};
 use output::Attached;
-use signals::Signals;
+use signals::{Signals, Told};
 
 /// Between two questions to an engine that does not answer.
 const AGAIN: Duration = Duration::from_millis(500);
@@ -94,6 +94,9 @@ impl Job<'_> {
             Err(outcome) => return Ok((outcome, Some(made))),
         };
         reach("container.made");
+        if self.dir.is_to_stop() {
+            return Ok((withdrawn(), Some(made)));
+        }
         self.dir.write_launch(&self.begun(self.me))?;
         reach("container.launched");
         let outcome = match made.docker.start_container(&made.id, None).await {
@@ -103,7 +106,11 @@ impl Job<'_> {
             }
             // It may have been heard, and its answer lost.
             Err(error) if engine::is_away(&error) => {
-                self.start_unless_started(&made, attached, signals).await
+                self.tell(&format!(
+                    "{}; waiting to hear whether the container was started",
+                    engine::words(&error)
+                ));
+                self.start_unless_started(&made, attached, signals).await?
             }
             Err(error) => start_failed(&error),
         };
@@ -124,34 +131,62 @@ impl Job<'_> {
             docker,
             id: self.plan.name.clone(),
         };
-        let outcome = self.start_unless_started(&made, None, signals).await;
+        let outcome = self.start_unless_started(&made, None, signals).await?;
         Ok((outcome, Some(made)))
     }
 
-    /// From wherever the container is to its end: whether it was started is the engine's to say.
+    /// From wherever the container is to its end: whether it was started is the engine's to say. Who is told to stop before it has said
+    /// so leaves word for the next supervisor, as nobody may have what a container may run in.
+    ///
+    /// # Errors
+    /// When whoever sits before it gave up.
     async fn start_unless_started(
         &self,
         made: &Made,
         attached: Option<Attached>,
         signals: &mut Signals,
-    ) -> Outcome {
+    ) -> Result<Outcome, SuperviseError> {
         loop {
             match self.state(made).await {
+                follow::State::Fresh if self.dir.is_to_stop() => return Ok(withdrawn()),
+                // The terminal's streams to it broke off as well.
+                follow::State::Fresh if self.place != Place::Background => {
+                    let why = "the container engine went away before it started the container";
+                    return Ok(launch_failed(125, why));
+                }
                 follow::State::Fresh => match made.docker.start_container(&made.id, None).await {
                     Ok(()) => break,
                     Err(error) if engine::is_away(&error) => {}
-                    Err(error) => return start_failed(&error),
+                    Err(error) => return Ok(start_failed(&error)),
                 },
                 follow::State::Unknown => {}
-                follow::State::Gone => return lost(),
+                follow::State::Gone => return Ok(lost()),
                 follow::State::Running { .. } | follow::State::Ended(_) => break,
             }
             if self.is_forsaken() {
-                return lost();
+                return Ok(lost());
             }
-            tokio::time::sleep(AGAIN).await;
+            tokio::select! {
+                () = tokio::time::sleep(AGAIN) => {}
+                told = signals.next() => self.is_given_up(told)?,
+            }
         }
-        self.follow(made, attached, signals).await
+        Ok(self.follow(made, attached, signals).await)
+    }
+
+    /// What a signal means before anybody knows whether there is something to pass it on to.
+    fn is_given_up(&self, told: Told) -> Result<(), SuperviseError> {
+        let is_before_it = self.place != Place::Background;
+        match told {
+            Told::Pass(_) if is_before_it => {}
+            Told::Stop => {}
+            Told::Pass(_) | Told::Resized => return Ok(()),
+        }
+        self.dir.mark_to_stop()?;
+        match is_before_it {
+            true => Err(SuperviseError::Unsaid(self.plan.name.clone())),
+            false => Ok(()),
+        }
     }
 
     /// The engine, once it answers, as long as anybody wants to know.
@@ -230,6 +265,13 @@ pub async fn remove(docker: &Docker, id: &str) -> Result<(), bollard::errors::Er
         // 409: somebody else is at it.
         Err(error) if !matches!(engine::status(&error), Some(404 | 409)) => Err(error),
         _ => Ok(()),
+    }
+}
+
+/// It was to end before anything of it ran.
+fn withdrawn() -> Outcome {
+    Outcome::Withdrawn {
+        withdrawn: "it was stopped before it was started".to_owned(),
     }
 }
 

@@ -222,7 +222,8 @@ impl Cycle {
                 self.end_claim(id, gone, &why)
             }
             (Life::Starting { .. }, None) if living.laid => self.lent(id),
-            (Life::Stopping { .. }, _) => match self.is_held(id)? {
+            // Without a look at the driver nobody knows who is still there.
+            (Life::Stopping { .. }, _) => match self.blind.is_some() || self.is_held(id)? {
                 true => {
                     self.round.reached.push(id);
                     Ok(())

@@ -38,6 +38,12 @@ fn failed(why: &str, exit_code: i32) -> Outcome {
     }
 }
 
+fn withdrawn() -> Outcome {
+    Outcome::Withdrawn {
+        withdrawn: "it was stopped before it was started".to_owned(),
+    }
+}
+
 fn lost() -> Outcome {
     Outcome::Lost {
         lost: "its container was taken away by somebody else; the exit code is unknown".to_owned(),
@@ -72,9 +78,9 @@ impl World {
         let dir = supervisor.dir.clone();
         let begun = |process: Process| Begun { process, at: now() };
         match stage {
-            Stage::Make | Stage::Place if told => supervisor.ends(Outcome::Withdrawn {
-                withdrawn: "it was stopped before it was started".to_owned(),
-            }),
+            Stage::Make | Stage::Place | Stage::Launch if told || dir.is_to_stop() => {
+                supervisor.ends(withdrawn());
+            }
             Stage::Make => {
                 let job = dir.spec().ok().flatten().map(|spec| spec.job);
                 let job = job.and_then(|job| job.parse().ok()).unwrap_or(0);
@@ -140,6 +146,7 @@ impl World {
                 }
                 match self.engine.state(&name) {
                     None => self.ends(pid, lost()),
+                    Some(State::Created) if dir.is_to_stop() => self.ends(pid, withdrawn()),
                     Some(State::Created) => self.goes(pid, Stage::Start),
                     Some(State::Running(_) | State::Exited(_)) => self.goes(pid, Stage::Tell),
                 }

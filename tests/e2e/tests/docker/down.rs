@@ -118,6 +118,15 @@ impl Scene {
         self.engine.containers_of(&job.id, &self.home.path())
     }
 
+    /// It was cancelled, and nothing of it ran.
+    fn is_cancelled(&self, id: &str, name: &str) {
+        let job = self.home.ended(id);
+        assert_eq!(job.end_reason, Some(EndReason::Cancelled), "{job:?}");
+        assert!(!self.begun(name).exists(), "it ran: {job:?}");
+        self.nothing_stays(&job, name);
+        self.all_is_free();
+    }
+
     /// The whole GPU can be had.
     fn all_is_free(&self) {
         let _ = self.home.divvy(&["run", "-g", "1", "--", "true"]).ok();
@@ -211,8 +220,42 @@ fn a_job_that_waits_for_its_engine_says_so_and_can_be_cancelled() {
             .then_some(())
     });
     cancel(&scene.home, &id);
-    let job = scene.home.ended(&id);
-    assert_eq!(job.end_reason, Some(EndReason::Cancelled), "{job:?}");
-    assert!(!scene.begun("waits").exists());
-    scene.all_is_free();
+    scene.is_cancelled(&id, "waits");
+}
+
+#[test]
+fn a_job_that_waits_for_its_engine_can_be_cancelled_by_another_daemon() {
+    let Some(mut scene) = Scene::new() else {
+        return;
+    };
+    let first = &scene.calls()[0];
+    scene.door.fail(Some((first, Fault::GoneForGood)));
+    let id = scene.submit("waits");
+    until("it says that it waits", || {
+        scene
+            .home
+            .log(&id)
+            .contains("waiting for the container engine")
+            .then_some(())
+    });
+    scene.daemon.take().expect("it runs").crash();
+    scene.daemon = Some(scene.home.daemon(&[]));
+    cancel(&scene.home, &id);
+    scene.is_cancelled(&id, "waits");
+}
+
+#[test]
+fn a_job_that_is_cancelled_before_its_engine_has_heard_of_its_start_is_not_started() {
+    let Some(scene) = Scene::new() else { return };
+    let calls = scene.calls();
+    let start = calls.iter().find(|call| call.what.ends_with("*/start"));
+    let start = start.expect("it is started");
+    scene.door.fail(Some((start, Fault::GoneForGood)));
+    let id = scene.submit("unheard");
+    until("it is about to start", || {
+        scene.door.has_failed().then_some(())
+    });
+    cancel(&scene.home, &id);
+    scene.door.fail(None);
+    scene.is_cancelled(&id, "unheard");
 }

@@ -12,7 +12,7 @@ use divvy_core::docker::{Mount, Pull, paths};
 use futures_util::StreamExt as _;
 
 use super::signals::Signals;
-use super::{AGAIN, Job, Made, launch_failed, remove};
+use super::{AGAIN, Job, Made, launch_failed, remove, withdrawn};
 use crate::container::body::{Around, body};
 use crate::container::edits::{Edits, Files, edits};
 use crate::container::engine::Trouble;
@@ -32,12 +32,23 @@ impl Job<'_> {
         let work = self.make_at_last();
         tokio::select! {
             made = work => made,
-            () = signals.stop() => {
+            () = self.is_unwanted(signals) => {
                 // It may be half made; its name is all that is needed.
                 let docker = engine::connect(&self.plan.socket).await;
                 let made = docker.ok().map(|docker| Made { docker, id: self.plan.name.clone() });
-                let why = "it was stopped before it was started".to_owned();
-                Err((Outcome::Withdrawn { withdrawn: why }, made))
+                Err((withdrawn(), made))
+            }
+        }
+    }
+
+    /// Returns once it is to stop. A daemon that has not started this supervisor leaves word, and has nobody to send a signal to.
+    async fn is_unwanted(&self, signals: &mut Signals) {
+        let told = signals.stop();
+        tokio::pin!(told);
+        while !self.dir.is_to_stop() {
+            tokio::select! {
+                () = &mut told => return,
+                () = tokio::time::sleep(AGAIN) => {}
             }
         }
     }
