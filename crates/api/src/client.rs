@@ -206,7 +206,15 @@ impl Client {
         } else {
             "/v1/jobs?brief=true"
         };
-        let Answer { response, sender } = self.get(path).await?;
+        let answer = self.get(path).await?;
+        let said = answer.response.headers().get(CONTENT_TYPE);
+        if said.is_none_or(|said| said != Lines::CONTENT_TYPE) {
+            // A daemon that knows of no lines.
+            let jobs: Vec<Job> = self.items(answer).await?;
+            jobs.iter().for_each(|job| take(Brief::from(job)));
+            return Ok(());
+        }
+        let Answer { response, sender } = answer;
         let mut body = response.into_body();
         let mut lines = Lines::default();
         while let Some(frame) = body.frame().await {

@@ -119,8 +119,9 @@ impl From<Brief<'_>> for Known {
 
 fn known(all: bool) -> Vec<Known> {
     let mut jobs = Vec::new();
-    let _ = ask(async |client| client.jobs_briefly(all, |job| jobs.push(job.into())).await);
-    jobs
+    let asked = ask(async |client| client.jobs_briefly(all, |job| jobs.push(job.into())).await);
+    // Some of them would look like all.
+    asked.map_or_else(Vec::new, |()| jobs)
 }
 
 fn jobs() -> Vec<CompletionCandidate> {

@@ -12,6 +12,7 @@ use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use divvy_api::v1::List;
+use divvy_api::v1::brief::Lines;
 use http_body_util::channel::{Channel, Sender};
 use serde::Deserialize;
 
@@ -95,7 +96,7 @@ impl Form {
     fn content_type(self) -> &'static str {
         match self {
             Self::List => "application/json",
-            Self::Lines => "application/x-ndjson",
+            Self::Lines => Lines::CONTENT_TYPE,
         }
     }
 

@@ -48,6 +48,8 @@ pub struct Lines {
 }
 
 impl Lines {
+    pub const CONTENT_TYPE: &str = "application/x-ndjson";
+
     /// Takes the next piece and gives on every job whose line it ends.
     ///
     /// # Errors
