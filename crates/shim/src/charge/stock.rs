@@ -357,8 +357,8 @@ impl Stock {
         if let Some(hold) = attempt() {
             return Some(hold);
         }
-        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let start = boot_time_ns();
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         for looks in 0.. {
             // Asked before looking: what a call has given back since is found free.
             let in_flight = self.balance().in_flight;
