@@ -114,6 +114,8 @@ pub struct Cycle {
     /// GPUs that jobs hold and that were lost at the last look.
     lost: BTreeSet<GpuUuid>,
     pages: usage::Pages,
+    /// When it was last looked for those who do nothing.
+    idle_looked: Instant,
     counted: Counted,
     round: Round,
 }
@@ -313,6 +315,7 @@ impl Cycle {
             blind: None,
             lost: BTreeSet::new(),
             pages: usage::Pages::new(),
+            idle_looked: Instant::now(),
             counted: Counted::default(),
             round: Round {
                 replan: true,

@@ -254,9 +254,9 @@ fn whatever_fails_and_dies_no_job_is_lost_runs_twice_or_keeps_what_it_held() {
     }
 }
 
-/// Lists that broke a law once, with their seeds: who had left its session and lost its supervisor came into the slice of the job's next
+/// Lists that broke a law once, with their seeds. Where nothing else is said: who had left its session and lost its supervisor came into the slice of the job's next
 /// run, which began, or was put back, with it inside.
-const BROKE: [(u64, &str); 3] = [
+const BROKE: [(u64, &str); 4] = [
     (
         88_003_996,
         "submit:b84483a2 leave:15d20215 submit:64228688 round:b641c08b submit:901e46fb submit:a0094d3d supervisors:c6ca4b94 \
@@ -278,6 +278,12 @@ const BROKE: [(u64, &str); 3] = [
          cancel:70aead8b round:2152ddc9 supervisors:7840483c time:a4b2ebe3 round:bfa29a1d kill-supervisor:6ca9144c \
          resize:7acab5df disk-full:d9027014 round:a7b8e15 stranger:f1d7b2e4 time:7af4d808 programs:605af8de disk-free:64ba4aee \
          round:4a7e2a4e",
+    ),
+    // Nobody looked for a long time, and at the first look a job that worked was idle.
+    (
+        1_882_518_002_337_159,
+        "submit-more:b160f041 round:c8385764 supervisors:497eb2d5 supervisors:20827599 supervisors:ae0ca7e8 time:84740e94 \
+         blindfold:cbfa1246 time:244001b2 programs:d12d7f6b blindfold:53e27ba3",
     ),
 ];
 

@@ -2,7 +2,8 @@
 //!
 //! Who does something is known from two sides. The driver's samples say whose kernels ran. A launch itself is seen only by the
 //! limiter, and only while it is told to look: so a job that has done nothing for half of its time is looked at more closely
-//! from then on. What is in a MIG instance is seen by neither, and nothing is done about it.
+//! from then on, and is idle when it was for as long. Time in which nobody looked, as the agent was stopped or the machine
+//! slept, counts for nothing. What is in a MIG instance is seen by neither, and nothing is done about it.
 
 use std::time::Duration;
 
@@ -10,11 +11,14 @@ use divvy_api::v1::IdleAction;
 use divvy_core::job::Stop;
 use divvy_core::{Job as Life, JobId};
 
-use super::{Cycle, Living};
+use super::{Cycle, Living, TICK};
 use crate::clock::Instant;
 use crate::idle::{Rule, rule};
 use crate::job::Job;
 use crate::store::StoreError;
+
+/// What passes between two looks of an agent that has much to do: longer than that, nobody looked.
+const LATE: Duration = TICK.saturating_mul(4);
 
 impl Living {
     /// It runs, and whether it does anything can be seen.
@@ -40,10 +44,13 @@ impl Cycle {
     pub(super) fn look_for_idle(&mut self) -> Result<(), StoreError> {
         let mut due = Vec::new();
         let daemons = self.config.idle;
+        let before = std::mem::replace(&mut self.idle_looked, Instant::now());
+        let missed = before.elapsed().saturating_sub(LATE);
         for (id, living) in &mut self.jobs {
             let Some(rule) = rule(living.job.ask.terms.idle, daemons) else {
                 continue;
             };
+            living.work.skips(missed);
             if !living.is_seen() {
                 // It waits, is being started, or is suspended: its time begins with its next run.
                 living.work.wants(Instant::now());
@@ -53,17 +60,20 @@ impl Cycle {
             }
             let idle = living.work.last.elapsed();
             let after = Duration::from_secs(rule.after_s);
-            if idle >= after && !living.work.told && living.is_seen() {
+            let closely = living.work.closely;
+            let was_watched = closely.is_some_and(|since| since.elapsed() >= after / 2);
+            if idle >= after && was_watched && !living.work.told && living.is_seen() {
                 living.work.told = true;
                 due.push((*id, rule));
             }
-            let closely = living.is_seen() && idle >= after / 2;
-            if std::mem::replace(&mut living.work.closely, closely) != closely {
+            let wanted = living.is_seen() && idle >= after / 2;
+            if closely.is_some() != wanted {
                 let folder = self.config.home.slice(&id.to_string());
-                match closely {
+                match wanted {
                     true => self.keeper.watch(*id, &folder),
                     false => self.keeper.unwatch(*id, &folder),
                 }
+                living.work.closely = wanted.then(Instant::now);
             }
         }
         for (id, rule) in due {
@@ -75,7 +85,7 @@ impl Cycle {
     /// Its slice is going away.
     pub(super) fn watch_no_more(&mut self, id: JobId) {
         if let Some(living) = self.jobs.get_mut(&id)
-            && std::mem::take(&mut living.work.closely)
+            && living.work.closely.take().is_some()
         {
             let folder = self.config.home.slice(&id.to_string());
             self.keeper.unwatch(id, &folder);

@@ -54,8 +54,8 @@ pub(super) struct Work {
     pub(super) last: Instant,
     /// That it does nothing has been dealt with.
     pub(super) told: bool,
-    /// Its launches are watched.
-    pub(super) closely: bool,
+    /// Since when its launches are watched.
+    pub(super) closely: Option<Instant>,
 }
 
 impl Work {
@@ -65,7 +65,15 @@ impl Work {
             held: 0,
             last: Instant::now(),
             told: false,
-            closely: false,
+            closely: None,
+        }
+    }
+
+    /// Nobody looked for so long, which says nothing of it.
+    pub(super) fn skips(&mut self, missed: Duration) {
+        let now = Instant::now();
+        for since in self.closely.iter_mut().chain([&mut self.last]) {
+            *since = (*since + missed).min(now);
         }
     }
 
