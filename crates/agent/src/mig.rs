@@ -4,6 +4,7 @@
 //!             plan                     driver (worker)                 journal
 //! create      grant at a placement     GPU instance, compute instance  creating ─► ready
 //! reuse       grant on an idle one     is it clean?                    ready
+//! anew        grant on an unclean one  as reclaimed, then created      destroying ─► creating ─► ready
 //! let go      the job's end            –                               ready, nobody's: idle
 //! reclaim     needed by another        compute instance, GPU instance  destroying ─► no row
 //! ```

@@ -256,7 +256,7 @@ fn whatever_fails_and_dies_no_job_is_lost_runs_twice_or_keeps_what_it_held() {
 
 /// Lists that broke a law once, with their seeds. Where nothing else is said: who had left its session and lost its supervisor came into the slice of the job's next
 /// run, which began, or was put back, with it inside.
-const BROKE: [(u64, &str); 4] = [
+const BROKE: [(u64, &str); 5] = [
     (
         88_003_996,
         "submit:b84483a2 leave:15d20215 submit:64228688 round:b641c08b submit:901e46fb submit:a0094d3d supervisors:c6ca4b94 \
@@ -284,6 +284,13 @@ const BROKE: [(u64, &str); 4] = [
         1_882_518_002_337_159,
         "submit-more:b160f041 round:c8385764 supervisors:497eb2d5 supervisors:20827599 supervisors:ae0ca7e8 time:84740e94 \
          blindfold:cbfa1246 time:244001b2 programs:d12d7f6b blindfold:53e27ba3",
+    ),
+    // A MIG instance that was found destroyed by hand was made anew under its old record, and was nobody's when the agent died before it heard.
+    (
+        1_882_600_000_005_840,
+        "divide:4333f4dd submit-more:8c32c9d1 round:2df75523 mig:41de04a3 submit:15281053 mig:31ab6d29 round:8aacfa36 mig:689dd1e5 \
+         mig:4e6d29 crash:3f4d087d mig:1c033356 mig:7b7e66cb round:fd3ea45a round:1a088dbd meddle:c080d51b mig:d873b839 mig:5d1c623f \
+         mig:aa44fff0",
     ),
 ];
 

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! plan ─► claim ─► journal ─► order ─► worker ─► report ─► journal ─► the job's program
-//!                                                  │
+//!                     ▲                            │
+//!                     ├── not clean: made anew ────┤
 //! end  ─► let go ─► journal: idle                  └─ refused: back into the queue
 //! ```
 //! A job that waits for its instances is `starting`. What lies on the GPUs besides is compared with the journal by
@@ -17,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use divvy_core::mig::recover::Stage;
-use divvy_core::mig::{self, Carving, Placement, Standing, Table};
+use divvy_core::mig::{self, Carving, MigProfile, Placement, Standing, Table};
 use divvy_core::{Gpu, GpuUuid, Grant, Job as Life, JobId, Mode};
 
 use super::Cycle;
@@ -206,33 +207,10 @@ impl Cycle {
             let (Some(slot), Some(mig)) = (slot(grant), grant.mig) else {
                 continue;
             };
-            let size = self.size(&slot);
             let there = self.migs.instances.get(&slot);
             let idle = there.is_some_and(|instance| self.migs.is_idle(instance));
-            let task = match self.migs.instances.get_mut(&slot) {
-                None => {
-                    let generation = self.migs.generation;
-                    self.migs.generation += 1;
-                    let instance = Instance {
-                        slot: slot.clone(),
-                        name: mig.profile,
-                        stage: Stage::Creating,
-                        generation,
-                        boot: self.migs.boot.clone(),
-                        job: Some(id),
-                        user: None,
-                        made: None,
-                        since: now(),
-                        reason: None,
-                    };
-                    self.store.save_mig(&instance)?;
-                    self.migs.instances.insert(slot.clone(), instance);
-                    Task::Make {
-                        slot: slot.clone(),
-                        generation,
-                        size,
-                    }
-                }
+            match self.migs.instances.get_mut(&slot) {
+                None => self.make(&slot, mig.profile, id)?,
                 Some(instance) => {
                     let Some(made) = instance.made.clone().filter(|_| idle) else {
                         let what = format!(
@@ -244,23 +222,34 @@ impl Cycle {
                         return Ok(false);
                     };
                     instance.job = Some(id);
-                    self.store.save_mig(instance)?;
-                    Task::Reuse {
-                        slot: slot.clone(),
-                        generation: instance.generation,
-                        size,
-                        made,
-                        // What the driver does with memory that another user has left is not documented.
-                        anew: instance.user.as_ref().is_some_and(|before| *before != user),
+                    // What the driver does with memory that another user has left is not documented.
+                    match instance.user.as_ref().is_some_and(|before| *before != user) {
+                        true => self.destroy(&slot)?,
+                        false => {
+                            self.store.save_mig(instance)?;
+                            let task = Task::Check {
+                                slot: slot.clone(),
+                                generation: instance.generation,
+                                made,
+                            };
+                            self.order(&slot.gpu, task);
+                        }
                     }
                 }
-            };
-            self.order(&slot.gpu, task);
+            }
             if let Some(living) = self.jobs.get_mut(&id) {
                 living.awaits.insert(slot);
             }
         }
         Ok(self.awaits_nothing(id))
+    }
+
+    /// Whether a job that starts waits for what is to be in a slot.
+    fn awaits(&self, id: JobId, slot: &Slot) -> bool {
+        let starts = |job: &Life| matches!(job, Life::Starting { .. });
+        self.jobs
+            .get(&id)
+            .is_some_and(|living| starts(&living.job.life) && living.awaits.contains(slot))
     }
 
     /// Whether everything that a job runs on is there.
@@ -281,7 +270,34 @@ impl Cycle {
         self.tell(Some(id), "mig_reclaimed", &format!("{label} makes room"))
     }
 
-    /// Journals that an instance is to go, and orders it.
+    /// Journals that an instance is to be made for a job, and orders it.
+    fn make(&mut self, slot: &Slot, name: MigProfile, job: JobId) -> Result<(), StoreError> {
+        let generation = self.migs.generation;
+        self.migs.generation += 1;
+        let instance = Instance {
+            slot: slot.clone(),
+            name,
+            stage: Stage::Creating,
+            generation,
+            boot: self.migs.boot.clone(),
+            job: Some(job),
+            user: None,
+            made: None,
+            since: now(),
+            reason: None,
+        };
+        self.store.save_mig(&instance)?;
+        self.migs.instances.insert(slot.clone(), instance);
+        let task = Task::Make {
+            slot: slot.clone(),
+            generation,
+            size: self.size(slot),
+        };
+        self.order(&slot.gpu, task);
+        Ok(())
+    }
+
+    /// Journals that an instance is to go, and orders it. For a job that waits for it another is made once it is gone.
     fn destroy(&mut self, slot: &Slot) -> Result<(), StoreError> {
         let Some(instance) = self.migs.instances.get_mut(slot) else {
             return Ok(());
@@ -318,7 +334,7 @@ impl Cycle {
         for order in std::mem::take(&mut self.round.orders) {
             reach(match &order.task {
                 Task::Make { .. } => "mig.create.intent",
-                Task::Reuse { .. } => "mig.reuse.intent",
+                Task::Check { .. } => "mig.reuse.intent",
                 Task::Unmake { .. } => "mig.destroy.intent",
                 Task::Mode { .. } => "mig.mode.intent",
             });
@@ -342,9 +358,18 @@ impl Cycle {
                 slot,
                 generation,
                 result,
-                reused,
             } if self.is_of(&slot, generation) => match result {
-                Ok(made) => self.made(&slot, made, reused, report.took),
+                Ok(made) => self.made(&slot, made, report.took),
+                Err(failure) => self.not_made(&slot, &failure),
+            },
+            Outcome::Checked {
+                slot,
+                generation,
+                result,
+            } if self.is_of(&slot, generation) => match result {
+                Ok(true) => self.reused(&slot, report.took),
+                // Whoever was to have it may have let go of it meanwhile: it is of no use to the next, either.
+                Ok(false) => self.destroy(&slot),
                 Err(failure) => self.not_made(&slot, &failure),
             },
             Outcome::Unmade {
@@ -354,7 +379,9 @@ impl Cycle {
             } if self.is_of(&slot, generation) => {
                 self.unmade(&slot, generation, result, report.took)
             }
-            Outcome::Made { slot, .. } | Outcome::Unmade { slot, .. } => {
+            Outcome::Made { slot, .. }
+            | Outcome::Checked { slot, .. }
+            | Outcome::Unmade { slot, .. } => {
                 tracing::error!(%slot, "a report about an instance that is not known");
                 Ok(())
             }
@@ -367,32 +394,36 @@ impl Cycle {
         instance.is_some_and(|instance| instance.generation == generation)
     }
 
-    fn made(
+    fn made(&mut self, slot: &Slot, made: Made, took: Duration) -> Result<(), StoreError> {
+        reach("mig.create.done");
+        self.round.points.push("mig.create.kept");
+        if let Some(instance) = self.migs.instances.get_mut(slot) {
+            instance.stage = Stage::Ready;
+            instance.made = Some(made);
+            instance.since = now();
+        }
+        self.migs.counts.created.add(took);
+        self.handed_over(slot, "mig_created", "made", took)
+    }
+
+    fn reused(&mut self, slot: &Slot, took: Duration) -> Result<(), StoreError> {
+        reach("mig.reuse.done");
+        self.round.points.push("mig.reuse.kept");
+        self.migs.counts.reused.add(took);
+        self.handed_over(slot, "mig_reused", "was there", took)
+    }
+
+    /// An instance is there for its job, if it still has one.
+    fn handed_over(
         &mut self,
         slot: &Slot,
-        made: Made,
-        reused: bool,
+        kind: &str,
+        verb: &str,
         took: Duration,
     ) -> Result<(), StoreError> {
-        reach(if reused {
-            "mig.reuse.done"
-        } else {
-            "mig.create.done"
-        });
-        self.round.points.push(if reused {
-            "mig.reuse.kept"
-        } else {
-            "mig.create.kept"
-        });
         let Some(instance) = self.migs.instances.get_mut(slot) else {
             return Ok(());
         };
-        instance.stage = Stage::Ready;
-        instance.made = Some(made);
-        if !reused {
-            instance.since = now();
-            instance.user = None;
-        }
         let (label, job) = (instance.label(), instance.job);
         let mut ready = None;
         let heir = job.and_then(|job| self.jobs.get_mut(&job));
@@ -408,11 +439,6 @@ impl Cycle {
         }
         self.store.save_mig(instance)?;
         self.migs.gpu(&slot.gpu).in_use = 0;
-        let (kind, verb, count) = match reused {
-            true => ("mig_reused", "was there", &mut self.migs.counts.reused),
-            false => ("mig_created", "made", &mut self.migs.counts.created),
-        };
-        count.add(took);
         let text = format!(
             "{label} of GPU {} {verb} in {} ms",
             self.index(&slot.gpu),
@@ -457,11 +483,7 @@ impl Cycle {
         why: &str,
         failure: &Failure,
     ) -> Result<(), StoreError> {
-        let Some(living) = self.jobs.get_mut(&id) else {
-            return Ok(());
-        };
-        let starting = matches!(living.job.life, Life::Starting { .. });
-        if !starting || !living.awaits.contains(slot) {
+        if !self.awaits(id, slot) {
             return Ok(());
         }
         match failure.is_in_use() {
@@ -495,7 +517,7 @@ impl Cycle {
         self.round.points.push("mig.destroy.kept");
         let reclaimed = self.migs.reclaimed.remove(&generation);
         if let Err(failure) = result {
-            return self.quarantine(slot, &failure.to_string());
+            return self.not_unmade(slot, &failure);
         }
         let Some(instance) = self.migs.instances.remove(slot) else {
             return Ok(());
@@ -513,7 +535,19 @@ impl Cycle {
             took.as_millis()
         );
         tracing::info!("{text}");
-        self.tell(instance.job, "mig_destroyed", &text)
+        self.tell(instance.job, "mig_destroyed", &text)?;
+        let heir = instance.job.filter(|job| self.awaits(*job, slot));
+        heir.map_or(Ok(()), |job| self.make(slot, instance.name, job))
+    }
+
+    fn not_unmade(&mut self, slot: &Slot, failure: &Failure) -> Result<(), StoreError> {
+        let instance = self.migs.instances.get_mut(slot);
+        let Some((label, job)) = instance.map(|one| (one.label(), one.job.take())) else {
+            return Ok(());
+        };
+        self.quarantine(slot, &failure.to_string())?;
+        let text = format!("{label} of GPU {}: {failure}", self.index(&slot.gpu));
+        job.map_or(Ok(()), |job| self.deprived(job, slot, &text, failure))
     }
 
     /// Nobody gets it until it is as it should be, or gone.

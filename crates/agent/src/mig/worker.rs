@@ -45,13 +45,11 @@ pub enum Task {
         generation: u64,
         size: u8,
     },
-    /// Looks whether an idle one is clean; one that is not, or is to be new, is made again.
-    Reuse {
+    /// Looks whether an idle one is clean, and changes nothing.
+    Check {
         slot: Slot,
         generation: u64,
-        size: u8,
         made: Made,
-        anew: bool,
     },
     Unmake {
         slot: Slot,
@@ -66,7 +64,7 @@ impl Task {
     /// Which slot it is about; `None` where it is about the whole GPU.
     pub fn slot(&self) -> Option<&Slot> {
         match self {
-            Self::Make { slot, .. } | Self::Reuse { slot, .. } | Self::Unmake { slot, .. } => {
+            Self::Make { slot, .. } | Self::Check { slot, .. } | Self::Unmake { slot, .. } => {
                 Some(slot)
             }
             Self::Mode { .. } => None,
@@ -78,14 +76,17 @@ impl Task {
         match self {
             Self::Make {
                 slot, generation, ..
-            }
-            | Self::Reuse {
-                slot, generation, ..
             } => Outcome::Made {
                 slot,
                 generation,
                 result: Err(failure),
-                reused: false,
+            },
+            Self::Check {
+                slot, generation, ..
+            } => Outcome::Checked {
+                slot,
+                generation,
+                result: Err(failure),
             },
             Self::Unmake {
                 slot, generation, ..
@@ -114,12 +115,16 @@ pub struct Report {
 
 #[derive(Debug)]
 pub enum Outcome {
-    /// `reused`: it was there and clean.
     Made {
         slot: Slot,
         generation: u64,
         result: Result<Made, Failure>,
-        reused: bool,
+    },
+    /// Whether it is as it was made, with nobody and nothing in it.
+    Checked {
+        slot: Slot,
+        generation: u64,
+        result: Result<bool, Failure>,
     },
     Unmade {
         slot: Slot,
@@ -137,7 +142,9 @@ impl Outcome {
     /// Which slot it is about; `None` where it is about the whole GPU.
     pub fn slot(&self) -> Option<&Slot> {
         match self {
-            Self::Made { slot, .. } | Self::Unmade { slot, .. } => Some(slot),
+            Self::Made { slot, .. } | Self::Checked { slot, .. } | Self::Unmade { slot, .. } => {
+                Some(slot)
+            }
             Self::Mode { .. } => None,
         }
     }
@@ -268,32 +275,22 @@ impl Worker {
                     slot,
                     generation,
                     result,
-                    reused: false,
                 }
             }
-            Task::Reuse {
+            Task::Check {
                 slot,
                 generation,
-                size,
                 made,
-                anew,
             } => {
-                let reuse = |_lock| -> Result<(Made, bool), Failure> {
+                let check = |_lock| {
                     reach("mig.reuse.begin");
-                    let device = device()?;
-                    if !anew && work::is_clean(&device, slot.placement, &made)? {
-                        return Ok((made, true));
-                    }
-                    work::unmake(&device, slot.placement, Some(&made))?;
-                    Ok((work::make(&device, slot.placement, size)?, false))
+                    work::is_clean(&device()?, slot.placement, &made)
                 };
-                let result = lock.and_then(reuse);
-                let reused = matches!(result, Ok((_, true)));
-                Outcome::Made {
+                let result = lock.and_then(check);
+                Outcome::Checked {
                     slot,
                     generation,
-                    result: result.map(|(made, _)| made),
-                    reused,
+                    result,
                 }
             }
             Task::Unmake {

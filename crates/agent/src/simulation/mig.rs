@@ -227,7 +227,7 @@ impl World {
     /// The agent gives an order: never one that takes away what a job's program runs in.
     fn ordered(&mut self, order: &Order) {
         let gpu = self.gpu_of(&order.gpu);
-        if let Task::Unmake { slot, .. } | Task::Reuse { slot, .. } = &order.task {
+        if let Task::Unmake { slot, .. } | Task::Check { slot, .. } = &order.task {
             let device = device_at(gpu, slot.placement);
             let inside = self.processes.values().find_map(|one| match &one.kind {
                 Kind::Program(program) if program.device.as_ref() == Some(&device) => {
@@ -312,28 +312,21 @@ impl World {
             }
             (_, Next::Begin) if !answers => done(Err(stuck("no answer"))),
             (Task::Make { .. }, Next::Begin) => Err(Next::Make),
-            (Task::Reuse { made, anew, .. }, Next::Begin) => {
+            (Task::Check { made, .. }, Next::Begin) => {
                 let placement = placement.expect("an order for a slot");
-                let there = self.divided[gpu].at(placement);
-                let clean = there == Some(made.id)
-                    && self.divided[gpu].instances[&made.id].has_device
-                    && self
-                        .inside(gpu, &self.divided[gpu].instances[&made.id].uuid)
-                        .is_empty();
-                if clean && !anew {
-                    return done(Ok((Some(made.clone()), true)));
-                }
-                match self.unmakes(gpu, placement, Some(made), Next::Make) {
-                    Err(Next::Take) => done(Err(stuck("somebody is in it"))),
-                    other => other,
-                }
+                let divided = &self.divided[gpu];
+                let lies = divided.at(placement).filter(|id| *id == made.id);
+                let lies = lies.map(|id| &divided.instances[&id]);
+                let clean = lies
+                    .is_some_and(|one| one.has_device && self.inside(gpu, &one.uuid).is_empty());
+                done(Ok(clean.then(|| made.clone())))
             }
             (Task::Unmake { made, .. }, Next::Begin) => {
                 let placement = placement.expect("an order for a slot");
-                match self.unmakes(gpu, placement, made.as_ref(), Next::Begin) {
-                    Err(Next::Begin) => done(Ok((None, false))),
-                    Err(Next::Take) => done(Err(stuck("somebody is in it"))),
-                    other => other,
+                match self.unmakes(gpu, placement, made.as_ref()) {
+                    None => done(Ok(None)),
+                    Some(Next::Take) => done(Err(stuck("somebody is in it"))),
+                    Some(next) => Err(next),
                 }
             }
             (_, Next::Empty(id)) => {
@@ -342,16 +335,13 @@ impl World {
                 }
                 Err(Next::Destroy(id))
             }
-            (task, Next::Destroy(id)) => {
+            (_, Next::Destroy(id)) => {
                 if self.has_fault(dice, 24) {
                     self.sticks(gpu, id);
                     return done(Err(stuck("somebody has it open")));
                 }
                 self.divided[gpu].instances.remove(&id);
-                match task {
-                    Task::Reuse { .. } => Err(Next::Make),
-                    _ => done(Ok((None, false))),
-                }
+                done(Ok(None))
             }
             (_, Next::Make) => {
                 let placement = placement.expect("an order for a slot");
@@ -381,25 +371,17 @@ impl World {
                     uuid,
                     baseline: BASELINE,
                 };
-                done(Ok((Some(made), false)))
+                done(Ok(Some(made)))
             }
             (_, Next::Take) => Err(Next::Begin),
         }
     }
 
-    /// How what lies there is destroyed: `then` where there is nothing to be destroyed, [`Next::Take`] where somebody is in it.
-    fn unmakes(
-        &mut self,
-        gpu: usize,
-        placement: Placement,
-        made: Option<&Made>,
-        then: Next,
-    ) -> Result<Outcome, Next> {
-        let Some(id) = self.divided[gpu].at(placement) else {
-            return Err(then);
-        };
+    /// How what lies there is destroyed: `None` where there is nothing to be destroyed, [`Next::Take`] where somebody is in it.
+    fn unmakes(&mut self, gpu: usize, placement: Placement, made: Option<&Made>) -> Option<Next> {
+        let id = self.divided[gpu].at(placement)?;
         if made.is_some_and(|made| made.id != id) {
-            return Err(then);
+            return None;
         }
         let lies = self.divided[gpu].instances[&id].clone();
         if !lies.is_ours && made.is_some() {
@@ -409,11 +391,11 @@ impl World {
             ));
         }
         match self.inside(gpu, &lies.uuid).is_empty() {
-            true if lies.has_device => Err(Next::Empty(id)),
-            true => Err(Next::Destroy(id)),
+            true if lies.has_device => Some(Next::Empty(id)),
+            true => Some(Next::Destroy(id)),
             false => {
                 self.sticks(gpu, id);
-                Err(Next::Take)
+                Some(Next::Take)
             }
         }
     }
@@ -580,8 +562,8 @@ impl World {
     }
 }
 
-/// What has become of an order about a slot: what was made of it, and whether it was there before.
-fn ended(task: &Task, result: Result<(Option<Made>, bool), Failure>) -> Outcome {
+/// What has become of an order about a slot, and what is there then.
+fn ended(task: &Task, result: Result<Option<Made>, Failure>) -> Outcome {
     let slot = task.slot().expect("an order for a slot").clone();
     match task {
         Task::Unmake { generation, .. } => Outcome::Unmade {
@@ -589,15 +571,16 @@ fn ended(task: &Task, result: Result<(Option<Made>, bool), Failure>) -> Outcome 
             generation: *generation,
             result: result.map(drop),
         },
-        Task::Make { generation, .. } | Task::Reuse { generation, .. } => {
-            let reused = matches!(result, Ok((_, true)));
-            Outcome::Made {
-                slot,
-                generation: *generation,
-                result: result.map(|(made, _)| made.expect("it was made")),
-                reused,
-            }
-        }
+        Task::Make { generation, .. } => Outcome::Made {
+            slot,
+            generation: *generation,
+            result: result.map(|made| made.expect("it was made")),
+        },
+        Task::Check { generation, .. } => Outcome::Checked {
+            slot,
+            generation: *generation,
+            result: result.map(|clean| clean.is_some()),
+        },
         Task::Mode { .. } => unreachable!("it is about no slot"),
     }
 }

@@ -10,10 +10,10 @@ use crate::harness::ended;
 const FOREIGN: (u32, u32, u32) = (THREE, 4, 4);
 
 /// Starts a daemon that dies at `point`, and has it die.
-async fn dies_at(home: &mut Home, gpus: &str, point: &str, tease: impl AsyncFnOnce(&Client)) {
+async fn dies_at(home: &mut Home, gpus: &str, point: &str, tease: impl AsyncFnOnce(&Home)) {
     home.env.insert("DIVVY_CRASH_AT", point.to_owned());
     home.start(&["--sim", gpus]);
-    tease(&home.client()).await;
+    tease(home).await;
     let mut daemon = home.daemon.take().unwrap();
     let deadline = std::time::Instant::now() + harness::PATIENCE;
     loop {
@@ -86,9 +86,9 @@ async fn after_every_step_of_making_one() {
         "mig.create.kept",
     ] {
         let mut home = a100();
-        dies_at(&mut home, A100, point, async |client| {
+        dies_at(&mut home, A100, point, async |home| {
             // The daemon may die before it answers.
-            let _ = client.submit(&on("1g.5gb", &["true"])).await;
+            let _ = home.client().submit(&on("1g.5gb", &["true"])).await;
         })
         .await;
         home.start(&["--sim", A100]);
@@ -116,8 +116,8 @@ async fn after_every_step_of_handing_one_on() {
         home.start(&["--sim", A100]);
         run(&home.client(), "1g.5gb").await;
         home.kill();
-        dies_at(&mut home, A100, point, async |client| {
-            let _ = client.submit(&on("1g.5gb", &["true"])).await;
+        dies_at(&mut home, A100, point, async |home| {
+            let _ = home.client().submit(&on("1g.5gb", &["true"])).await;
         })
         .await;
         home.start(&["--sim", A100]);
@@ -130,6 +130,64 @@ async fn after_every_step_of_handing_one_on() {
         );
         nothing_is_leaked(&home, &client, point).await;
         assert_eq!(times(&client, "mig_created").await, 1, "{point}");
+    }
+}
+
+/// Who had it before was another user, or somebody destroyed it just before it is looked at.
+#[tokio::test]
+async fn after_every_step_of_making_one_anew() {
+    if !is_root() {
+        return;
+    }
+    for point in [
+        "mig.destroy.intent",
+        "mig.destroy.begin",
+        "mig.destroy.ci",
+        "mig.destroy.gi",
+        "mig.destroy.done",
+        "mig.destroy.kept",
+        "mig.create.intent",
+        "mig.create.begin",
+        "mig.create.gi",
+        "mig.create.ci",
+        "mig.create.done",
+        "mig.create.kept",
+    ] {
+        for by_hand in [false, true] {
+            if by_hand && ["mig.destroy.ci", "mig.destroy.gi"].contains(&point) {
+                // Nothing is left to be destroyed.
+                continue;
+            }
+            let mut home = a100();
+            home.start(&["--sim", A100]);
+            run(&home.client(), "1g.5gb").await;
+            home.kill();
+            if !by_hand {
+                was_somebodys(&home);
+            }
+            dies_at(&mut home, A100, point, async |home| {
+                let lock = held_up(home).await;
+                let _ = home.client().submit(&on("1g.5gb", &["true"])).await;
+                if by_hand {
+                    let there = driver::places(home, 0);
+                    let (profile, start) = *there.iter().find(|one| one.0 == ONE).unwrap();
+                    driver::destroy(home, 0, profile, start);
+                }
+                drop(lock);
+            })
+            .await;
+            home.start(&["--sim", A100]);
+            let client = home.client();
+            let job = ended(&client, "last").await;
+            let story = format!("{point}, by hand: {by_hand}");
+            assert_eq!(
+                (job.id.as_str(), job.exit_code),
+                ("2", Some(0)),
+                "{story}: {job:#?}"
+            );
+            nothing_is_leaked(&home, &client, &story).await;
+            assert_eq!(driver::layout(&home, 0).len(), 2, "{story}");
+        }
     }
 }
 
@@ -150,8 +208,8 @@ async fn after_every_step_of_making_room() {
         home.start(&["--sim", A100]);
         run(&home.client(), "1g.5gb").await;
         home.kill();
-        dies_at(&mut home, A100, point, async |client| {
-            let _ = client.submit(&on("4g.20gb", &["true"])).await;
+        dies_at(&mut home, A100, point, async |home| {
+            let _ = home.client().submit(&on("4g.20gb", &["true"])).await;
         })
         .await;
         home.start(&["--sim", A100]);
@@ -187,8 +245,8 @@ async fn after_every_step_of_giving_one_back() {
         home.start(&["--sim", A100]);
         run(&home.client(), "1g.5gb").await;
         home.kill();
-        dies_at(&mut home, A100, point, async |client| {
-            let _ = client.mig_gc(&divvy_api::v1::MigGc::default()).await;
+        dies_at(&mut home, A100, point, async |home| {
+            let _ = home.client().mig_gc(&divvy_api::v1::MigGc::default()).await;
         })
         .await;
         home.start(&["--sim", A100]);
@@ -218,12 +276,12 @@ async fn after_every_step_of_dividing_a_gpu_and_of_making_it_whole() {
     for (from, to, on) in [("", GpuMode::Mig, true), (ENABLED, GpuMode::Shared, false)] {
         for point in points {
             let mut home = machine(gpus, from);
-            dies_at(&mut home, gpus, point, async |client| {
+            dies_at(&mut home, gpus, point, async |home| {
                 let change = GpuChange {
                     mode: to,
                     dry_run: false,
                 };
-                let _ = client.change_gpu("0", &change).await;
+                let _ = home.client().change_gpu("0", &change).await;
             })
             .await;
             home.start(&["--sim", gpus]);

@@ -85,14 +85,14 @@ async fn another_users_instance_is_made_anew() {
     let mut home = served("a100-40gb:1", ENABLED);
     run(&home.client(), "1g.5gb").await;
     home.kill();
-    let db = rusqlite::Connection::open(home.path().join("state.db")).unwrap();
-    let changed = db.execute("UPDATE mig_instance SET user = 'somebody'", []);
-    assert_eq!(changed.unwrap(), 1);
-    drop(db);
+    was_somebodys(&home);
     home.start(&["--sim", "a100-40gb:1"]);
     let client = home.client();
     run(&client, "1g.5gb").await;
-    assert_eq!(story(&client).await, ["mig_created", "mig_created"]);
+    assert_eq!(
+        story(&client).await,
+        ["mig_created", "mig_destroyed", "mig_created"]
+    );
     assert_eq!(driver::layout(&home, 0).len(), 1);
 }
 
@@ -104,10 +104,7 @@ async fn an_instance_that_is_made_anew_is_nobodys_until_it_is_made() {
     let mut home = served("a100-40gb:1", ENABLED);
     run(&home.client(), "7g.40gb").await;
     home.kill();
-    let db = rusqlite::Connection::open(home.path().join("state.db")).unwrap();
-    let changed = db.execute("UPDATE mig_instance SET user = 'somebody'", []);
-    assert_eq!(changed.unwrap(), 1);
-    drop(db);
+    was_somebodys(&home);
     home.start(&["--sim", "a100-40gb:1"]);
     let client = home.client();
     let lock = held_up(&home).await;
@@ -115,7 +112,7 @@ async fn an_instance_that_is_made_anew_is_nobodys_until_it_is_made() {
     client.cancel(&first.id).await.unwrap();
     let first = ended(&client, &first.id).await;
     assert_eq!(first.started_at, None, "{first:#?}");
-    assert_eq!(shown(&client).await[0].2, MigState::Coming);
+    assert_eq!(shown(&client).await[0].2, MigState::Leaving);
     assert!(client.mig_gc(&MigGc::default()).await.unwrap().is_empty());
     // There is no other place for the second.
     let second = client.submit(&on("7g.40gb", &["true"])).await.unwrap();
@@ -126,7 +123,7 @@ async fn an_instance_that_is_made_anew_is_nobodys_until_it_is_made() {
     assert_eq!(second.exit_code, Some(0), "{second:#?}");
     assert_eq!(
         story(&client).await,
-        ["mig_created", "mig_created", "mig_reused"]
+        ["mig_created", "mig_destroyed", "mig_created"]
     );
 }
 

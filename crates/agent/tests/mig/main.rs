@@ -18,7 +18,8 @@ use harness::{Home, quarter};
 /// GPU 0 is divided from the beginning.
 const ENABLED: &str = "[mig]\nenabled = [0]\n";
 
-/// Profile ids of an A100: 2g.10gb, 3g.20gb, 4g.20gb.
+/// Profile ids of an A100: 1g.5gb, 2g.10gb, 3g.20gb, 4g.20gb.
+const ONE: u32 = 19;
 const TWO: u32 = 14;
 const THREE: u32 = 9;
 const FOUR: u32 = 5;
@@ -69,6 +70,13 @@ async fn held_up(home: &Home) -> std::fs::File {
     let lock = std::fs::File::create(folder.join(format!("{gpu}.lock"))).unwrap();
     lock.lock().unwrap();
     lock
+}
+
+/// Has the only instance remember another user, while no daemon runs.
+fn was_somebodys(home: &Home) {
+    let db = rusqlite::Connection::open(home.path().join("state.db")).unwrap();
+    let changed = db.execute("UPDATE mig_instance SET user = 'somebody'", []);
+    assert_eq!(changed.unwrap(), 1);
 }
 
 /// Runs a job to its end.

@@ -136,6 +136,11 @@ impl Cycle {
             }
             Action::Remove => {
                 self.round.replan = true;
+                // A job that waits for others of its instances gets another of this, too.
+                let holder = instance.job.and_then(|job| self.jobs.get_mut(&job));
+                if let Some(living) = holder.filter(|one| !one.awaits.is_empty()) {
+                    living.awaits.insert(slot.clone());
+                }
                 self.destroy(slot)
             }
             Action::Drop => self.forget(slot, None, "is not there any more"),
