@@ -132,7 +132,7 @@ impl Account {
     }
 
     /// Has the driver give back what it keeps without need.
-    fn give_back_cached(&self, gpu: usize) {
+    pub fn give_back_cached(&self, gpu: usize) {
         self.pools.give_back_cached(gpu);
         self.graphs.give_back_cached(gpu);
     }

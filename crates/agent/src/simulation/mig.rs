@@ -310,7 +310,14 @@ impl World {
             (Task::Make { .. }, Next::Begin) if !answers => {
                 done(Err(stuck("no answer").before_anything()))
             }
-            (_, Next::Begin) if !answers => done(Err(stuck("no answer"))),
+            (task, Next::Begin) if !answers => {
+                if let (Task::Unmake { .. }, Some(id)) =
+                    (task, placement.and_then(|at| self.divided[gpu].at(at)))
+                {
+                    self.sticks(gpu, id);
+                }
+                done(Err(stuck("no answer")))
+            }
             (Task::Make { .. }, Next::Begin) => Err(Next::Make),
             (Task::Check { made, .. }, Next::Begin) => {
                 let placement = placement.expect("an order for a slot");

@@ -186,28 +186,40 @@ fn run<F>(
         return real.call();
     }
     let identity = flavour.identity(stream);
-    let leaving = graphs.launching(&executable);
-    let result = if let Some(_launching) = graphs.steady(&executable, identity) {
-        let result = real.call();
-        executable.settle();
-        result
-    } else {
-        let Some(growths) = executable.begin(graphs, || flavour.is_busy(stream)) else {
-            return CUresult::OUT_OF_MEMORY;
-        };
-        let era = graphs.era(&executable);
-        let result = real.call();
-        executable.finish(growths);
-        if result == CUresult::SUCCESS {
-            graphs.mapped(&executable, identity, era);
-        }
-        result
+    if let Some(result) = run_steady(real, graphs, &executable, identity, &done) {
+        return result;
+    }
+    // It may wait for its own stream, and keeps nobody from launching meanwhile.
+    let Some(growths) = executable.begin(graphs, || flavour.is_busy(stream)) else {
+        return CUresult::OUT_OF_MEMORY;
     };
+    let _leaving = graphs.launching(&executable);
+    let era = graphs.era(&executable);
+    let result = real.call();
+    executable.finish(growths);
     if result == CUresult::SUCCESS {
+        graphs.mapped(&executable, identity, era);
         done(graphs, &executable);
     }
-    drop(leaving);
     result
+}
+
+/// The same for a graph that has its memory from the last time; `None` where it may not.
+fn run_steady<F>(
+    real: &Real<'_, F>,
+    graphs: &Graphs,
+    executable: &Executable,
+    stream: Option<usize>,
+    done: impl Fn(&Graphs, &Executable),
+) -> Option<CUresult> {
+    let _leaving = graphs.launching(executable);
+    let _launching = graphs.steady(executable, stream)?;
+    let result = real.call();
+    executable.settle();
+    if result == CUresult::SUCCESS {
+        done(graphs, executable);
+    }
+    Some(result)
 }
 
 pub fn update<F>(

@@ -16,7 +16,7 @@ use divvy_driver::sys::cuda::{
     CUdevice, CUgraphMem_attribute, CUmemPool_attribute, CUmemoryPool, CUresult,
     CUstreamCaptureMode,
 };
-use divvy_ledger::{Hold, RETURN_TIME_NS, boot_time_ns};
+use divvy_ledger::{RETURN_TIME_NS, boot_time_ns};
 
 use crate::account::Place;
 use crate::forensics;
@@ -314,9 +314,20 @@ impl Stock {
 
     /// Charges as much as a call that needs `bytes` may make the stock grow; `None` when that cannot be had.
     pub fn begin(&self, bytes: u64) -> Option<Growth> {
-        let growth = most(bytes);
-        self.reserve(growth)?.commit();
-        Some(self.balance().begin(Part::Reserved(growth)))
+        let most = most(bytes);
+        forensics::asked(&self.place, most);
+        self.begin_now(most).or_else(|| self.begin_in_turn(most))
+    }
+
+    /// Charges it if it fits now. Whoever sees that it is not free any more sees that it is in flight, too.
+    fn begin_now(&self, most: u64) -> Option<Growth> {
+        let Place { slot, gpu, .. } = self.place;
+        if slot.free(gpu) < most {
+            return None;
+        }
+        let mut balance = self.balance();
+        slot.reserve(gpu, most).ok()?.commit();
+        Some(balance.begin(Part::Reserved(most)))
     }
 
     /// When the slice has nothing left, what the stock has left may do: charging nothing then relies on the driver to use
@@ -344,39 +355,34 @@ impl Stock {
         }
     }
 
-    /// Reserves, if need be after other threads' calls: each holds more than it will take, for a moment, which on a busy machine may be
+    /// Charges it after other threads' calls: each holds more than it will take, for a moment, which on a busy machine may be
     /// a long one. Those who wait do so one by one, and look before they reserve, for refused reservations get in each other's
-    /// way. They wait as long as what the others hold would do, two seconds at most.
-    fn reserve(&self, growth: u64) -> Option<Hold<'static>> {
-        let Place { slot, gpu, .. } = self.place;
-        forensics::asked(&self.place, growth);
-        let attempt = || match slot.free(gpu) >= growth {
-            true => slot.reserve(gpu, growth).ok(),
-            false => None,
-        };
-        if let Some(hold) = attempt() {
-            return Some(hold);
-        }
+    /// way. They wait as long as what the others hold would do, two seconds at most; before they sleep, what is only cached is
+    /// given back.
+    fn begin_in_turn(&self, most: u64) -> Option<Growth> {
+        let Place { slot, gpu, account } = self.place;
         let start = boot_time_ns();
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         for looks in 0.. {
             // Asked before looking: what a call has given back since is found free.
             let in_flight = self.balance().in_flight;
-            if let Some(hold) = attempt() {
-                return Some(hold);
+            if let Some(growth) = self.begin_now(most) {
+                return Some(growth);
             }
             // And after it: what a call has taken since is not free, but held by it.
             let in_flight = in_flight.max(self.balance().in_flight);
-            let would_do = in_flight > 0 && slot.free(gpu).saturating_add(in_flight) >= growth;
+            let would_do = in_flight > 0 && slot.free(gpu).saturating_add(in_flight) >= most;
             if !would_do || boot_time_ns().saturating_sub(start) > RETURN_TIME_NS {
                 break;
             }
-            match looks < YIELDS {
-                true => std::thread::yield_now(),
-                false => std::thread::sleep(PATIENCE),
+            match looks {
+                ..YIELDS => std::thread::yield_now(),
+                YIELDS => account.give_back_cached(gpu),
+                _ => std::thread::sleep(PATIENCE),
             }
         }
-        self.place.reserve(growth).ok()
+        self.place.reserve(most).ok()?.commit();
+        Some(self.balance().begin(Part::Reserved(most)))
     }
 
     /// Ends what was begun. Returns whether the driver took more than could be charged within the limit.

@@ -22,7 +22,8 @@ pub fn measure(programs: &Programs, quick: bool, report: &mut Report) -> Result<
     let (waiting, asked) = if quick { (500, 5) } else { (WAITING, 40) };
     let home = Home::with(programs.clone(), Some("a100-80gb:8")).slices_in_memory();
     let daemon = home.daemon(&QUEUE);
-    let idle = resting(&home, daemon.pid(), quick)?;
+    drop(home.items(&["ps"]));
+    let idle = resting(daemon.pid(), quick)?;
     report.add(Row::alone(
         "idle daemon, part of a core",
         "%",
@@ -83,6 +84,18 @@ pub fn measure(programs: &Programs, quick: bool, report: &mut Report) -> Result<
     ));
 
     let note = format!("{waiting} jobs wait, {SLOTS} run");
+    report.add(Row::alone(
+        "the daemon that nobody asks, part of a core",
+        "%",
+        vec![resting(daemon.pid(), quick)?],
+        note.clone(),
+    ));
+    report.add(Row::alone(
+        "the daemon that nobody has asked, memory",
+        "MB",
+        vec![megabytes(daemon.pid())?],
+        note.clone(),
+    ));
     let listed = times(asked, || {
         let jobs = home.call(home.client().jobs(false))?;
         ensure!(
@@ -134,7 +147,7 @@ pub fn measure(programs: &Programs, quick: bool, report: &mut Report) -> Result<
         note.clone(),
     ));
     report.add(Row::alone(
-        "the daemon's memory",
+        "the daemon after all of this, memory",
         "MB",
         vec![megabytes(daemon.pid())?],
         note,
@@ -154,10 +167,9 @@ fn times(count: usize, mut call: impl FnMut() -> Result<()>) -> Result<Vec<f64>>
 }
 
 /// Which part of a core the daemon takes while nothing happens, in percent.
-fn resting(home: &Home, daemon: u32, quick: bool) -> Result<f64> {
+fn resting(daemon: u32, quick: bool) -> Result<f64> {
     let pause = Duration::from_secs(if quick { 2 } else { 20 });
-    // What the start left to do is done by then.
-    drop(home.items(&["ps"]));
+    // What was begun is done by then.
     thread::sleep(Duration::from_secs(1));
     let before = processor_seconds(daemon)?;
     thread::sleep(pause);

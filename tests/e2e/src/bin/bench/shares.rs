@@ -84,27 +84,33 @@ fn scenes(quick: bool) -> Vec<Scene> {
             all.push(scene(name, vec![part(one, a), part(other, b)]));
         }
     }
-    all.push(Scene {
-        seconds: long * 3,
-        ..scene(
-            "50:50 kernels of 500 ms, a flood".to_owned(),
-            vec![part(500, HUGE), part(500, FLOOD)],
-        )
-    });
-    all.push(scene(
-        "50:50 four processes, one process".to_owned(),
-        vec![
-            Part {
-                processes: 4,
-                ..part(500, FLOOD)
-            },
-            part(500, FLOOD),
-        ],
-    ));
-    all.push(scene(
-        "8 × 12.5 floods".to_owned(),
-        vec![part(125, FLOOD); 8],
-    ));
+    for (one, other) in [(100, 900), (250, 750), (500, 500)] {
+        all.push(Scene {
+            seconds: long * 3,
+            ..scene(
+                format!("{}:{} kernels of 500 ms, a flood", one / 10, other / 10),
+                vec![part(one, HUGE), part(other, FLOOD)],
+            )
+        });
+    }
+    for (one, other) in [(100, 900), (250, 750), (500, 500)] {
+        let four = Part {
+            processes: 4,
+            ..part(one, FLOOD)
+        };
+        all.push(scene(
+            format!("{}:{} four processes, one process", one / 10, other / 10),
+            vec![four, part(other, FLOOD)],
+        ));
+    }
+    for (name, load) in [
+        ("floods", FLOOD),
+        ("synchronous loops of 0.2 ms", SYNC),
+        ("kernels of 50 ms", LONG),
+        ("graphs of ten kernels", GRAPHS),
+    ] {
+        all.push(scene(format!("8 × 12.5 {name}"), vec![part(125, load); 8]));
+    }
     for (name, parts) in [
         (
             "50:50 bursts of 20 ms in 200, a flood",
@@ -333,13 +339,15 @@ pub fn measure(
         parts: vec![part(250, REQUESTS), part(750, FLOOD)],
         ..alone(REQUESTS)
     };
-    let own = play(programs, &requests, "strict", requests.seconds)?.p99 / 1000.0;
-    let shared = play(programs, &beside, "fair", beside.seconds)?.p99 / 1000.0;
-    let without = play(programs, &beside, "none", beside.seconds)?.p99 / 1000.0;
+    let p99 = |scene: &Scene, mode| -> Result<f64> {
+        Ok(play(programs, scene, mode, scene.seconds)?.p99 / 1000.0)
+    };
+    let (own, whole) = (p99(&requests, "strict")?, p99(&requests, "fair")?);
+    let (shared, without) = (p99(&beside, "fair")?, p99(&beside, "none")?);
     lines.push(String::new());
     lines.push(format!(
-        "Requests of 1 ms, one every 4 ms, at a share of 0.25: p99 {own:.1} ms alone with `strict`, {shared:.1} ms beside a flooding neighbour \
-         ({without:.1} ms without turns)."
+        "Requests of 1 ms, one every 4 ms, at a share of 0.25: p99 {own:.1} ms alone with `strict`, which holds it to the quarter, and {whole:.1} ms \
+         alone with `fair`, which leaves it the whole GPU; {shared:.1} ms beside a flooding neighbour ({without:.1} ms without turns)."
     ));
     report.add(Row {
         name: "p99 of 0.25 beside a flood".to_owned(),
