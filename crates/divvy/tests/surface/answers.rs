@@ -51,6 +51,7 @@ fn every_error_code_has_its_exit_code() {
         ("internal", 500, 1),
         ("usage", 400, 2),
         ("not_found", 404, 3),
+        ("gone", 410, 3),
         ("not_allowed", 403, 4),
         ("never_fits", 422, 5),
         ("would_wait", 409, 6),
