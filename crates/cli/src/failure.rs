@@ -8,7 +8,7 @@ use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
-use divvy_api::v1::{Error, ErrorBody, ErrorCode};
+use divvy_api::v1::{Error, ErrorCode};
 
 use crate::text::clean;
 
@@ -19,20 +19,9 @@ pub fn usage(message: impl Into<String>, hint: impl Into<String>) -> Error {
     Error::new(ErrorCode::Usage, message).hint(hint)
 }
 
-/// Two lines for people, or one document for programs, both without a trailing newline.
+/// What [`report`] tells: two lines for people, or one document for programs.
 pub fn render(error: &Error, json: bool) -> String {
-    if json {
-        let body = ErrorBody {
-            error: error.clone(),
-        };
-        return serde_json::to_string(&body)
-            .unwrap_or_else(|_| format!("{{\"error\":{{\"message\":{:?}}}}}", error.message));
-    }
-    let message = clean(&error.message);
-    match &error.hint {
-        Some(hint) => format!("error: {message}\nhint: {}", clean(hint)),
-        None => format!("error: {message}"),
-    }
+    error.render(json, clean)
 }
 
 /// Tells the failure on stderr and gives its exit code.

@@ -6,7 +6,7 @@
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
-use divvy_api::v1::{Error, ErrorBody, ErrorCode, List};
+use divvy_api::v1::{Error, ErrorCode, List};
 use serde::Serialize;
 
 use crate::cluster;
@@ -184,26 +184,10 @@ pub fn json<T: Serialize>(kind: &str, items: Vec<T>) -> Result<String, Error> {
     Ok(text + "\n")
 }
 
-/// Two lines for people, or one document for programs, both without a trailing newline.
-pub fn failure(error: &Error, json: bool) -> String {
-    if json {
-        let body = ErrorBody {
-            error: error.clone(),
-        };
-        return serde_json::to_string(&body)
-            .unwrap_or_else(|_| format!("{{\"error\":{{\"message\":{:?}}}}}", error.message));
-    }
-    let message = clean(&error.message);
-    match &error.hint {
-        Some(hint) => format!("error: {message}\nhint: {}", clean(hint)),
-        None => format!("error: {message}"),
-    }
-}
-
 /// Tells a failure on stderr and gives its exit code.
 pub fn report(error: &Error, json: bool) -> ExitCode {
     // A closed stderr must not hide the exit code.
-    let _ = writeln!(io::stderr(), "{}", failure(error, json));
+    let _ = writeln!(io::stderr(), "{}", error.render(json, clean));
     ExitCode::from(error.code.exit_code())
 }
 
@@ -272,19 +256,6 @@ mod tests {
             denied.code.exit_code(),
             2,
             "the request is wrong, not the right to ask"
-        );
-    }
-
-    #[test]
-    fn a_failure_is_two_lines_or_one_document() {
-        let error = usage("`4` has no unit", "write `4G`");
-        assert_eq!(
-            failure(&error, false),
-            "error: `4` has no unit\nhint: write `4G`"
-        );
-        assert_eq!(
-            failure(&error, true),
-            r#"{"error":{"code":"usage","message":"`4` has no unit","hint":"write `4G`"}}"#
         );
     }
 

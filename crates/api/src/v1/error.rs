@@ -44,6 +44,23 @@ impl Error {
         self.details = details;
         self
     }
+
+    /// As commands tell it: two lines for people, or one document for programs, both without a trailing newline. `clean` makes
+    /// what others wrote fit to be shown.
+    pub fn render(&self, json: bool, clean: impl Fn(&str) -> String) -> String {
+        if json {
+            let body = ErrorBody {
+                error: self.clone(),
+            };
+            return serde_json::to_string(&body)
+                .unwrap_or_else(|_| format!("{{\"error\":{{\"message\":{:?}}}}}", self.message));
+        }
+        let message = clean(&self.message);
+        match &self.hint {
+            Some(hint) => format!("error: {message}\nhint: {}", clean(hint)),
+            None => format!("error: {message}"),
+        }
+    }
 }
 
 /// The closed set of failures a caller can branch on.
@@ -109,5 +126,24 @@ impl ErrorCode {
             Self::NoDaemon => 503,
             Self::TimedOut => 408,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_is_two_lines_or_one_document() {
+        let error = Error::new(ErrorCode::Usage, "`4` has no\tunit").hint("write `4G`");
+        let clean = |text: &str| text.replace('\t', " ");
+        assert_eq!(
+            error.render(false, clean),
+            "error: `4` has no unit\nhint: write `4G`"
+        );
+        assert_eq!(
+            error.render(true, clean),
+            r#"{"error":{"code":"usage","message":"`4` has no\tunit","hint":"write `4G`"}}"#
+        );
     }
 }
