@@ -5,6 +5,9 @@
 #[path = "../apiserver/mod.rs"]
 mod apiserver;
 mod kubelet;
+#[path = "../kubelet/machine.rs"]
+#[allow(dead_code, reason = "not all of it is needed here")]
+mod machine;
 #[path = "../kubelet/patience.rs"]
 #[allow(dead_code, reason = "not all of it is needed here")]
 mod patience;
@@ -17,9 +20,10 @@ use divvy_k8s::carrier::{GATE, NAMESPACE, RESOURCE};
 use serde_json::{Value, json};
 
 use apiserver::Cut;
+use machine::NODE;
 use patience::until;
 use replica::{Replica, marked};
-use rig::{IMAGE, NODE, Rig};
+use rig::{IMAGE, Rig};
 
 /// What a controller is started with here.
 const ARGS: [&str; 3] = ["--carrier", "--carrier-image", IMAGE];
@@ -48,15 +52,15 @@ async fn a_part_of_a_gpu_is_had_from_the_webhook_to_the_cdi_device_and_given_bac
     let carrier = until("a carrier is made", async || rig.pods(NAMESPACE).pop()).await;
     assert_eq!(carrier["spec"]["containers"][0]["image"], IMAGE);
     let device = rig.runs("train").await;
-    let claims = rig.held().await;
+    let claims = rig.machine.held().await;
     let [claim] = &claims[..] else {
         panic!("{claims:#?}");
     };
     assert_eq!(claim.cdi_device, device);
-    let gpu = rig.gpus().await.remove(0);
+    let gpu = rig.machine.gpus().await.remove(0);
     let half = gpu.memory_usable_bytes / 2 / (2 << 20) * (2 << 20);
     assert_eq!(claim.devices[0].memory_bytes, Some(half));
-    let files: Vec<_> = std::fs::read_dir(rig.path().join("cdi")).unwrap().collect();
+    let files: Vec<_> = std::fs::read_dir(rig.machine.cdi_dir()).unwrap().collect();
     assert_eq!(files.len(), 1, "one for the claim");
     let pod = rig.pod("train");
     let terms =
@@ -84,7 +88,7 @@ async fn a_part_of_a_gpu_is_had_from_the_webhook_to_the_cdi_device_and_given_bac
         let empty = |share: &Value| {
             share["spec"]["assignments"] == json!([]) && share["status"]["held"] == json!([])
         };
-        (rig.held().await.is_empty() && rig.shares().iter().all(empty)).then_some(())
+        (rig.machine.held().await.is_empty() && rig.shares().iter().all(empty)).then_some(())
     })
     .await;
     assert_eq!(rig.pods(NAMESPACE).len(), 1, "the GPU lingers");
@@ -94,7 +98,13 @@ async fn a_part_of_a_gpu_is_had_from_the_webhook_to_the_cdi_device_and_given_bac
 async fn ids_of_two_gpus_and_ids_that_nobody_is_assigned_are_refused_and_nothing_is_held() {
     let mut rig = Rig::new("h100-80gb:2").await;
     rig.start_node().await;
-    let gpus: Vec<String> = rig.gpus().await.into_iter().map(|gpu| gpu.uuid).collect();
+    let gpus: Vec<String> = rig
+        .machine
+        .gpus()
+        .await
+        .into_iter()
+        .map(|gpu| gpu.uuid)
+        .collect();
     for (at, gpu) in gpus.iter().enumerate() {
         rig.kubelet.give_gpu(&format!("carrier-{at}"), gpu);
     }
@@ -121,7 +131,7 @@ async fn ids_of_two_gpus_and_ids_that_nobody_is_assigned_are_refused_and_nothing
         refused.contains("no pod is assigned 1 sixteenths"),
         "{refused}"
     );
-    assert!(rig.held().await.is_empty());
+    assert!(rig.machine.held().await.is_empty());
 }
 
 #[tokio::test]
@@ -132,7 +142,7 @@ async fn whatever_is_restarted_pods_keep_what_they_have() {
     rig.start_node().await;
     rig.cluster.create(&marked("train")).await.unwrap();
     let device = rig.runs("train").await;
-    let uid = rig.held().await[0].uid.clone();
+    let uid = rig.machine.held().await[0].uid.clone();
 
     rig.kill_node();
     rig.start_node().await;
@@ -143,13 +153,13 @@ async fn whatever_is_restarted_pods_keep_what_they_have() {
             .then_some(())
     })
     .await;
-    assert_eq!(rig.held().await[0].uid, uid);
+    assert_eq!(rig.machine.held().await[0].uid, uid);
 
     // As after a reboot: kubelet starts the container again with the ids that it had.
-    rig.agent().delete_claim(&uid).await.unwrap();
+    rig.machine.agent().delete_claim(&uid).await.unwrap();
     let ids = rig.kubelet.ids("team", "train");
     rig.kubelet.plugin().pre_start(&ids).await.unwrap();
-    let held = rig.held().await;
+    let held = rig.machine.held().await;
     assert_eq!(
         (held[0].uid.as_str(), held[0].cdi_device.as_str()),
         (uid.as_str(), device.as_str())

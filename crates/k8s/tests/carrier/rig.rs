@@ -1,32 +1,24 @@
 //! A cluster with one node in carrier mode, and what a scheduler and a kubelet do in it, done by the test.
 
-use std::fs::File;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-
-use divvy_api::client::Client;
-use divvy_api::v1::{Gpu, HeldClaim};
 use divvy_k8s::carrier::share::definition;
 use divvy_k8s::carrier::{GATE, LABEL, NAMESPACE, RESOURCE};
 use serde_json::{Value, json};
-use tempfile::TempDir;
-use tokio::net::UnixStream;
 
 use crate::kubelet::Kubelet;
+use crate::machine::{Machine, NODE, Program};
 use crate::patience::until;
 use crate::replica::Cluster;
 
-pub const NODE: &str = "node-a";
 pub const IMAGE: &str = "registry.example/divvy:test";
 /// The GPU of the node that the test plays itself.
 const PLAYED: &str = "GPU-played";
 
 pub struct Rig {
+    node: Option<Program>,
+    daemon: Option<Program>,
     pub cluster: Cluster,
     pub kubelet: Kubelet,
-    folder: TempDir,
-    daemon: Option<Child>,
-    node: Option<Child>,
+    pub machine: Machine,
 }
 
 /// A pod of a namespace that opted in, as the webhook makes it.
@@ -45,35 +37,13 @@ impl Rig {
     /// With a daemon over these GPUs.
     pub async fn new(gpus: &str) -> Self {
         let mut rig = Self::without_node().await;
-        let home = rig.path().join("home");
-        std::fs::create_dir_all(&home).unwrap();
-        let mut command = Command::new(beside("divvy"));
-        command
-            .args(["daemon", "--sim", gpus, "--cdi-dir"])
-            .arg(rig.path().join("cdi"));
-        for name in [
-            "DIVVY_SIM",
-            "DIVVY_SIM_STATE",
-            "DIVVY_SLICE",
-            "LD_PRELOAD",
-            "CUDA_VISIBLE_DEVICES",
-            "NVIDIA_VISIBLE_DEVICES",
-        ] {
-            command.env_remove(name);
-        }
-        rig.daemon = Some(rig.spawn(command.env("DIVVY_HOME", &home), "daemon.log"));
-        let socket = rig.socket();
-        until("the daemon answers", async || {
-            UnixStream::connect(&socket).await.ok()
-        })
-        .await;
+        rig.daemon = Some(rig.machine.daemon(gpus, &[]).await);
         rig
     }
 
     /// With a node that the test plays, and no daemon.
     pub async fn without_node() -> Self {
-        // Paths of sockets are short: 108 bytes at most.
-        let folder = TempDir::with_prefix_in("c", "/tmp").unwrap();
+        let machine = Machine::new();
         let cluster = Cluster::new();
         cluster
             .server
@@ -82,46 +52,23 @@ impl Rig {
             .server
             .create(json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": NODE } }));
         Self {
-            kubelet: Kubelet::start(&folder.path().join("kubelet")),
-            cluster,
-            folder,
-            daemon: None,
             node: None,
+            daemon: None,
+            cluster,
+            kubelet: Kubelet::start(&machine.kubelet_dir()),
+            machine,
         }
-    }
-
-    pub fn path(&self) -> &Path {
-        self.folder.path()
-    }
-
-    fn socket(&self) -> PathBuf {
-        self.path().join("home/divvy.sock")
-    }
-
-    pub fn agent(&self) -> Client {
-        Client::new(self.socket())
-    }
-
-    pub async fn held(&self) -> Vec<HeldClaim> {
-        self.agent().claims().await.unwrap()
-    }
-
-    pub async fn gpus(&self) -> Vec<Gpu> {
-        self.agent().gpus().await.unwrap()
     }
 
     /// Starts the node part; returns once kubelet knows of it and its GPUs have records.
     pub async fn start_node(&mut self) {
         let registered = self.kubelet.registrations();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_divvy-k8s"));
-        command
-            .args(["node", "--carrier", "--node-name", NODE, "--kubelet-dir"])
-            .arg(self.path().join("kubelet"))
-            .arg("--agent")
-            .arg(self.socket())
-            .env("KUBECONFIG", self.cluster.server.kubeconfig(self.path()));
-        self.node = Some(self.spawn(&mut command, "node.log"));
-        let gpus = self.gpus().await.len();
+        let agent = self.machine.agent_socket();
+        let node = self
+            .machine
+            .node(&["--carrier"], &agent, &self.cluster.server);
+        self.node = Some(node);
+        let gpus = self.machine.gpus().await.len();
         until("the node part is known", async || {
             let told = self
                 .shares()
@@ -135,20 +82,7 @@ impl Rig {
 
     /// SIGKILL, at once.
     pub fn kill_node(&mut self) {
-        kill(self.node.take().unwrap());
-    }
-
-    fn spawn(&self, command: &mut Command, log: &str) -> Child {
-        let log = File::options()
-            .create(true)
-            .append(true)
-            .open(self.path().join(log))
-            .unwrap();
-        let child = command
-            .stdin(Stdio::null())
-            .stdout(log.try_clone().unwrap())
-            .stderr(log);
-        child.spawn().unwrap()
+        drop(self.node.take().unwrap());
     }
 
     pub fn pods(&self, namespace: &str) -> Vec<Value> {
@@ -175,7 +109,13 @@ impl Rig {
 
     /// What scheduler, NVIDIA's plugin and kubelet do for carriers.
     async fn carries(&self) {
-        let gpus: Vec<String> = self.gpus().await.into_iter().map(|gpu| gpu.uuid).collect();
+        let gpus: Vec<String> = self
+            .machine
+            .gpus()
+            .await
+            .into_iter()
+            .map(|gpu| gpu.uuid)
+            .collect();
         for carrier in self.pods(NAMESPACE) {
             let given = self.kubelet.given();
             let free = gpus.iter().find(|gpu| !given.contains(gpu));
@@ -240,35 +180,4 @@ impl Rig {
             }
         }
     }
-}
-
-impl Drop for Rig {
-    fn drop(&mut self) {
-        for child in [self.node.take(), self.daemon.take()] {
-            child.into_iter().for_each(kill);
-        }
-        if std::thread::panicking() {
-            for log in ["daemon.log", "node.log"] {
-                let text = std::fs::read_to_string(self.path().join(log)).unwrap_or_default();
-                eprintln!("{log}:\n{text}");
-            }
-        }
-    }
-}
-
-fn kill(mut child: Child) {
-    let _ = child.kill();
-    let _ = child.wait();
-}
-
-/// A program that was built beside the test.
-fn beside(name: &str) -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    let program = test.parent().and_then(Path::parent).unwrap().join(name);
-    assert!(
-        program.is_file(),
-        "{} is not there: cargo build -p divvy -p divvy-sim -p divvy-preload",
-        program.display()
-    );
-    program
 }

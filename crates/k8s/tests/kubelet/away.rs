@@ -9,7 +9,7 @@ use crate::rig::Node;
 #[tokio::test(flavor = "current_thread")]
 async fn without_an_agent_the_driver_registers_and_kubelets_calls_wait_for_it() {
     let mut node = Node::new("a100-80gb:1");
-    let gate = Gate::new(node.path(), &node.agent_socket());
+    let gate = Gate::new(node.machine.path(), &node.machine.agent_socket());
     node.start_driver(&gate.socket);
     let driver = node.kubelet.driver().await;
     node.start_daemon(&[]).await;
@@ -46,7 +46,7 @@ async fn without_the_driver_kubelet_tries_again_until_it_is_back() {
     driver.prepare(&old).await.unwrap();
     node.kill_driver();
     driver.unprepare(&old).await.unwrap_err();
-    node.start_driver(&node.agent_socket());
+    node.start_driver(&node.machine.agent_socket());
     driver.unprepared(&old).await;
     driver.prepared(&new).await;
     node.is_sound(&[&new]).await;
@@ -56,7 +56,7 @@ async fn without_the_driver_kubelet_tries_again_until_it_is_back() {
 async fn an_unprepare_comes_after_the_prepare_that_kubelet_gave_up_waiting_for() {
     let mut node = Node::new("a100-80gb:1");
     node.start_daemon(&[]).await;
-    let gate = Gate::new(node.path(), &node.agent_socket());
+    let gate = Gate::new(node.machine.path(), &node.machine.agent_socket());
     node.start_driver(&gate.socket);
     let driver = node.kubelet.driver().await;
     let claim = node.allocate("a", &[(&node.gpu(0).await, Some("60Gi"))]);
@@ -91,7 +91,7 @@ async fn without_an_api_server_nothing_is_prepared_and_everything_can_be_given_b
     node.is_sound(&[]).await;
     driver.prepare(&new).await.unwrap();
     until("only the new one is held", async || {
-        let held = node.held().await;
+        let held = node.machine.held().await;
         (held.len() == 1 && held[0].uid == new.uid).then_some(())
     })
     .await;

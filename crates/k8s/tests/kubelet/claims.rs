@@ -4,8 +4,9 @@ use divvy_api::v1::{ClaimDevice, MigState};
 use divvy_k8s::node::protocol::dra::Claim;
 use serde_json::json;
 
+use crate::machine::NODE;
 use crate::patience::until;
-use crate::rig::{NODE, Node};
+use crate::rig::Node;
 
 #[tokio::test(flavor = "current_thread")]
 async fn the_same_claim_prepared_twice_is_the_same_devices_and_one_cdi_file() {
@@ -16,10 +17,10 @@ async fn the_same_claim_prepared_twice_is_the_same_devices_and_one_cdi_file() {
     let cdi = node.cdi();
     assert_eq!(driver.prepare(&claim).await.unwrap(), devices);
     assert_eq!(node.cdi(), cdi);
-    let [held] = &node.held().await[..] else {
+    let [held] = &node.machine.held().await[..] else {
         panic!("one claim is held");
     };
-    let gpus = node.gpus().await;
+    let gpus = node.machine.gpus().await;
     let mut parts = [
         ClaimDevice::part(&*gpus[0].uuid, 20 << 30),
         ClaimDevice::part(&*gpus[1].uuid, 40 << 30),
@@ -73,7 +74,7 @@ async fn a_whole_gpu_and_a_part_of_it_are_never_held_together() {
     let whole = node.allocate("whole", &[(&gpu, all.as_str())]);
     let part = node.allocate("part", &[(&gpu, Some("2Mi"))]);
     driver.prepare(&whole).await.unwrap();
-    assert!(node.held().await[0].devices[0].whole);
+    assert!(node.machine.held().await[0].devices[0].whole);
     driver.prepare(&part).await.unwrap_err();
     driver.unprepare(&whole).await.unwrap();
     driver.prepared(&part).await;
@@ -110,13 +111,15 @@ async fn an_instance_is_kept_for_the_next_and_carved_anew_for_another_profile() 
     let first = node.allocate("first", &[(&two, None)]);
     driver.prepare(&first).await.unwrap();
     let instance = async || {
-        let instances = node.agent().mig_instances().await.unwrap();
+        let instances = node.machine.agent().mig_instances().await.unwrap();
         let [one] = &instances[..] else {
             return None;
         };
         Some((one.profile.clone(), one.state))
     };
-    let made = node.agent().mig_instances().await.unwrap()[0].uuid.clone();
+    let made = node.machine.agent().mig_instances().await.unwrap()[0]
+        .uuid
+        .clone();
     driver.unprepare(&first).await.unwrap();
     until("the instance is idle", async || {
         (instance().await? == ("2g.20gb".to_owned(), MigState::Idle)).then_some(())
@@ -124,7 +127,10 @@ async fn an_instance_is_kept_for_the_next_and_carved_anew_for_another_profile() 
     .await;
     let same = node.allocate("same", &[(&two, None)]);
     driver.prepare(&same).await.unwrap();
-    assert_eq!(node.agent().mig_instances().await.unwrap()[0].uuid, made);
+    assert_eq!(
+        node.machine.agent().mig_instances().await.unwrap()[0].uuid,
+        made
+    );
     driver.unprepare(&same).await.unwrap();
     let other = node.allocate("other", &[(&three, None)]);
     driver.prepared(&other).await;
@@ -163,7 +169,10 @@ async fn what_a_claims_author_configures_counts_for_nothing_and_is_told() {
     let gpu = node.gpu(0).await;
     let claim = node.allocate_with("greedy", &[(&gpu, Some("2Gi"))], &config);
     driver.prepare(&claim).await.unwrap();
-    assert_eq!(node.held().await[0].devices[0].memory_bytes, Some(2 << 30));
+    assert_eq!(
+        node.machine.held().await[0].devices[0].memory_bytes,
+        Some(2 << 30)
+    );
     until("it is told", async || {
         let events = node.api.look(|view| view.all("events"));
         events.into_iter().find(|event| {
@@ -186,7 +195,7 @@ async fn a_claim_of_two_pods_is_one_budget_and_more_pods_change_nothing() {
     ] } });
     node.api.merge("resourceclaims", "team", "shared", &pods);
     assert_eq!(driver.prepare(&claim).await.unwrap(), devices);
-    let [held] = &node.held().await[..] else {
+    let [held] = &node.machine.held().await[..] else {
         panic!("one claim is held");
     };
     assert_eq!(held.devices[0].memory_bytes, Some(8 << 30));

@@ -98,7 +98,7 @@ async fn a_daemon_that_dies_at_any_step_of_an_instance_makes_it_once_or_not_at_a
         })
         .await;
         node.is_sound(&[&second]).await;
-        let instances = node.agent().mig_instances().await.unwrap();
+        let instances = node.machine.agent().mig_instances().await.unwrap();
         let there: Vec<_> = instances
             .iter()
             .map(|one| (&*one.profile, one.start))
@@ -115,7 +115,7 @@ async fn a_driver_that_is_killed_between_any_two_calls_holds_what_it_has_prepare
         eprintln!("killed at {call}, {cut:?}");
         let mut node = Node::new("a100-80gb:1");
         node.start_daemon(&[]).await;
-        let gate = Gate::new(node.path(), &node.agent_socket());
+        let gate = Gate::new(node.machine.path(), &node.machine.agent_socket());
         node.start_driver(&gate.socket);
         let driver = node.kubelet.driver().await;
         let gpu = node.gpu(0).await;
@@ -151,7 +151,7 @@ async fn both_may_be_killed_at_any_time_and_what_is_held_stays_held() {
         "containers that start meanwhile have their limits"
     );
     node.start_daemon(&[]).await;
-    node.start_driver(&node.agent_socket());
+    node.start_driver(&node.machine.agent_socket());
     node.kubelet.register().await;
     assert_eq!(driver.prepared(&claim).await, devices);
     node.is_sound(&[&claim]).await;
@@ -163,7 +163,7 @@ async fn both_may_be_killed_at_any_time_and_what_is_held_stays_held() {
 async fn after_a_reboot_claims_are_prepared_anew() {
     let mut node = Node::divided("a100-80gb:2", 1);
     node.start_daemon(&[("DIVVY_TEST_BOOT", "first")]).await;
-    node.start_driver(&node.agent_socket());
+    node.start_driver(&node.machine.agent_socket());
     let driver = node.kubelet.driver().await;
     let [part, place] = [node.gpu(0).await, node.place("2g.20gb", 0).await];
     let part = node.allocate("part", &[(&part, Some("60Gi"))]);
@@ -173,11 +173,11 @@ async fn after_a_reboot_claims_are_prepared_anew() {
     node.start_daemon(&[("DIVVY_TEST_BOOT", "second")]).await;
     // Their containers are gone, and kubelet has not asked yet.
     until("nothing is held", async || {
-        node.held().await.is_empty().then_some(())
+        node.machine.held().await.is_empty().then_some(())
     })
     .await;
     node.is_sound(&[]).await;
-    node.start_driver(&node.agent_socket());
+    node.start_driver(&node.machine.agent_socket());
     node.kubelet.register().await;
     // Kubelet has what it was told on its disk: the same claim has the same CDI device.
     assert_eq!(driver.prepared(&place).await, devices[1]);

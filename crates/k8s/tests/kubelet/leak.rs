@@ -27,9 +27,9 @@ async fn what_is_held_for_claims_that_are_gone_or_moved_is_released_and_told() {
     }] } } } });
     node.api
         .merge("resourceclaims", "team", "moved", &elsewhere);
-    node.start_driver(&node.agent_socket());
+    node.start_driver(&node.machine.agent_socket());
     until("only one is held", async || {
-        (node.held().await.len() == 1).then_some(())
+        (node.machine.held().await.len() == 1).then_some(())
     })
     .await;
     node.is_sound(&[kept]).await;

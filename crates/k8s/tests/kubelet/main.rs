@@ -10,6 +10,7 @@ mod crash;
 mod fake;
 mod gate;
 mod leak;
+mod machine;
 mod patience;
 mod raw;
 mod registration;

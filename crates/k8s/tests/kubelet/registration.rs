@@ -12,9 +12,9 @@ use crate::rig::Node;
 #[tokio::test(flavor = "current_thread")]
 async fn kubelets_percent_encoded_authority_is_taken_because_of_the_at_in_the_sockets_name() {
     let mut node = Node::new("a100-80gb:1");
-    node.start_driver(&node.agent_socket());
+    node.start_driver(&node.machine.agent_socket());
     node.kubelet.register().await;
-    let socket = registration_socket(&node.path().join("kubelet"));
+    let socket = registration_socket(&node.machine.kubelet_dir());
     let kubelets = authority(&socket);
     assert!(kubelets.starts_with("%2Ftmp%2F") && kubelets.ends_with("%2Fgpu.divvy.dev@reg.sock"));
     let Answer::Info(info) = get_info(&socket, &kubelets).await else {
@@ -51,14 +51,14 @@ async fn a_swept_registry_and_a_restarted_kubelet_find_the_driver_again() {
         .enumerate()
     {
         // In one step: the driver may be looking just now, and puts back what is missing.
-        let swept = node.path().join(format!("swept-{number}"));
-        fs::rename(node.path().join(folder), swept).unwrap();
+        let swept = node.machine.path().join(format!("swept-{number}"));
+        fs::rename(node.machine.path().join(folder), swept).unwrap();
         let again = node.kubelet.driver().await;
         assert_eq!(again.prepared(&claim).await, devices);
     }
     // And one that was put there by somebody else is replaced.
-    let socket = registration_socket(&node.path().join("kubelet"));
-    let elsewhere = node.path().join("other.sock");
+    let socket = registration_socket(&node.machine.kubelet_dir());
+    let elsewhere = node.machine.path().join("other.sock");
     let _other = std::os::unix::net::UnixListener::bind(&elsewhere).unwrap();
     fs::rename(&elsewhere, &socket).unwrap();
     assert_eq!(node.kubelet.driver().await.prepared(&claim).await, devices);
@@ -97,7 +97,7 @@ async fn a_clean_end_takes_the_sockets_away_and_leaves_what_is_held() {
     driver.prepare(&claim).await.unwrap_err();
     assert_eq!(node.cdi(), cdi);
     node.is_sound(&[&claim]).await;
-    node.start_driver(&node.agent_socket());
+    node.start_driver(&node.machine.agent_socket());
     let driver = node.kubelet.driver().await;
     assert_eq!(driver.prepare(&claim).await.unwrap(), devices);
     driver.unprepare(&claim).await.unwrap();
@@ -131,7 +131,7 @@ async fn kubelet_is_told_of_a_gpu_that_fell_off_the_bus() {
     let fault = "[[fault]]\nfunction = 'nvmlDeviceGetUtilizationRates'\ncall = 40\nlose_gpu = 1\n";
     let (node, driver) = Node::simulated("a100-80gb:2", fault).serve().await;
     let mut watch = driver.watch().await;
-    let gpus = node.gpus().await;
+    let gpus = node.machine.gpus().await;
     let name = |index: usize| gpus[index].uuid.to_lowercase();
     let wanted = [
         (name(0), HealthStatus::Healthy),

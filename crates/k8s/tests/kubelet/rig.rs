@@ -1,52 +1,34 @@
-//! A node of a cluster: kubelet, an API server, a daemon over simulated GPUs, and the driver between them. Daemon and driver are
-//! processes of the built programs, which may be killed: `cargo build -p divvy -p divvy-sim -p divvy-preload`.
+//! A node of a cluster: kubelet, an API server, and on the node's machine a daemon and the driver between them.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::fs;
+use std::path::Path;
+use std::process::ExitStatus;
 
-use divvy_api::client::Client;
-use divvy_api::v1::{Gpu, HeldClaim};
 use divvy_k8s::claim::DRIVER;
 use divvy_k8s::node::protocol::dra::Claim;
-use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
-use tempfile::TempDir;
-use tokio::net::UnixStream;
 
 use crate::apiserver::ApiServer;
 use crate::fake::{Driver, Kubelet};
+use crate::machine::{Machine, NODE, Program};
 use crate::patience::until;
 
-pub const NODE: &str = "node-a";
 const NAMESPACE: &str = "team";
 
-/// Variables of whoever runs the test that would leak into what is tested.
-const FOREIGN: [&str; 7] = [
-    "CUDA_VISIBLE_DEVICES",
-    "DIVVY_SIM",
-    "DIVVY_SIM_STATE",
-    "DIVVY_SLICE",
-    "LD_PRELOAD",
-    "NVIDIA_VISIBLE_DEVICES",
-    "XDG_RUNTIME_DIR",
-];
-
 pub struct Node {
-    pub dir: TempDir,
+    driver: Option<Program>,
+    daemon: Option<Program>,
     pub api: ApiServer,
     pub kubelet: Kubelet,
     gpus: &'static str,
-    daemon: Option<Child>,
-    driver: Option<Child>,
+    pub machine: Machine,
 }
 
 impl Node {
     /// With these GPUs, and nothing running yet.
     pub fn new(gpus: &'static str) -> Self {
-        // Paths of sockets are short: 108 bytes at most.
-        let dir = TempDir::with_prefix_in("k", "/tmp").unwrap();
+        let machine = Machine::new();
         let api = ApiServer::start();
         api.create(json!({
             "apiVersion": "v1", "kind": "Node",
@@ -55,15 +37,15 @@ impl Node {
         api.create(json!({
             "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": NAMESPACE },
         }));
-        let kubelet = Kubelet::new(&dir.path().join("kubelet"));
-        fs::write(dir.path().join("sim.toml"), "").unwrap();
+        let kubelet = Kubelet::new(&machine.kubelet_dir());
+        fs::write(machine.path().join("sim.toml"), "").unwrap();
         Self {
+            driver: None,
+            daemon: None,
             api,
             kubelet,
-            dir,
             gpus,
-            daemon: None,
-            driver: None,
+            machine,
         }
     }
 
@@ -75,7 +57,7 @@ impl Node {
     /// The same, with this configuration of the simulator.
     pub fn simulated(gpus: &'static str, config: &str) -> Self {
         let node = Self::new(gpus);
-        fs::write(node.path().join("sim.toml"), config).unwrap();
+        fs::write(node.machine.path().join("sim.toml"), config).unwrap();
         node
     }
 
@@ -87,111 +69,58 @@ impl Node {
     pub async fn serve(self) -> (Self, Driver) {
         let mut node = self;
         node.start_daemon(&[]).await;
-        node.start_driver(&node.agent_socket());
+        node.start_driver(&node.machine.agent_socket());
         let driver = node.kubelet.driver().await;
         (node, driver)
     }
 
-    pub fn path(&self) -> &Path {
-        self.dir.path()
-    }
-
-    pub fn agent_socket(&self) -> PathBuf {
-        self.path().join("home/divvy.sock")
-    }
-
-    pub fn agent(&self) -> Client {
-        Client::new(self.agent_socket())
-    }
-
     /// Starts the daemon, with these variables besides; returns once it answers.
     pub async fn start_daemon(&mut self, env: &[(&str, &str)]) {
-        let home = self.path().join("home");
-        fs::create_dir_all(&home).unwrap();
-        let mut command = Command::new(beside("divvy"));
-        command
-            .args(["daemon", "--sim", self.gpus, "--cdi-dir"])
-            .arg(self.cdi_dir())
-            .env("DIVVY_HOME", &home)
-            .env("DIVVY_SIM_CONFIG", self.path().join("sim.toml"))
-            .envs(env.iter().copied());
-        self.daemon = Some(self.spawn(command, "daemon.log"));
-        let socket = self.agent_socket();
-        let daemon = self.daemon.as_mut().unwrap();
-        until("the daemon takes connections", async || {
-            let ended = daemon.try_wait().unwrap();
-            assert_eq!(ended, None, "the daemon ended");
-            UnixStream::connect(&socket).await.ok()
-        })
-        .await;
+        let config = self.machine.path().join("sim.toml");
+        let config = ("DIVVY_SIM_CONFIG", config.to_str().unwrap());
+        let env = [env, &[config]].concat();
+        self.daemon = Some(self.machine.daemon(self.gpus, &env).await);
     }
 
     /// Starts the driver, which finds the agent there. It need not be there.
     pub fn start_driver(&mut self, agent: &Path) {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_divvy-k8s"));
-        command
-            .args(["node", "--node-name", NODE, "--kubelet-dir"])
-            .arg(self.path().join("kubelet"))
-            .arg("--agent")
-            .arg(agent)
-            .env("KUBECONFIG", self.api.kubeconfig(self.path()));
-        self.driver = Some(self.spawn(command, "driver.log"));
-    }
-
-    fn spawn(&self, mut command: Command, log: &str) -> Child {
-        let log = File::options()
-            .create(true)
-            .append(true)
-            .open(self.path().join(log))
-            .unwrap();
-        for name in FOREIGN {
-            command.env_remove(name);
-        }
-        let child = command
-            .stdin(Stdio::null())
-            .stdout(log.try_clone().unwrap())
-            .stderr(log);
-        child.spawn().unwrap()
+        self.driver = Some(self.machine.node(&[], agent, &self.api));
     }
 
     /// SIGKILL, at once.
     pub fn kill_daemon(&mut self) {
-        kill(self.daemon.take().unwrap());
+        drop(self.daemon.take().unwrap());
     }
 
     /// SIGKILL, at once.
     pub fn kill_driver(&mut self) {
-        kill(self.driver.take().unwrap());
+        drop(self.driver.take().unwrap());
     }
 
     /// SIGTERM, and its end.
     pub async fn stop_driver(&mut self) -> ExitStatus {
         let mut driver = self.driver.take().unwrap();
-        kill_process(Pid::from_child(&driver), Signal::TERM).unwrap();
-        until("the driver ends", async || driver.try_wait().unwrap()).await
+        driver.terminate();
+        until("the driver ends", async || driver.end()).await
     }
 
     /// Both, and what a GPU forgets when the machine is started again.
     pub fn power_off(&mut self) {
         self.kill_driver();
         self.kill_daemon();
-        fs::remove_file(self.path().join("home/sim/state")).unwrap();
-        fs::remove_dir_all(self.cdi_dir()).unwrap();
+        fs::remove_file(self.machine.path().join("home/sim/state")).unwrap();
+        fs::remove_dir_all(self.machine.cdi_dir()).unwrap();
     }
 
     /// Waits until the daemon has died by itself.
     pub async fn daemon_dies(&mut self) {
         let mut daemon = self.daemon.take().unwrap();
-        until("the daemon dies", async || daemon.try_wait().unwrap()).await;
-    }
-
-    fn cdi_dir(&self) -> PathBuf {
-        self.path().join("cdi")
+        until("the daemon dies", async || daemon.end()).await;
     }
 
     /// The CDI files there are, by name, and what is in them.
     pub fn cdi(&self) -> Vec<(String, String)> {
-        let entries = fs::read_dir(self.cdi_dir()).into_iter().flatten();
+        let entries = fs::read_dir(self.machine.cdi_dir()).into_iter().flatten();
         let mut files: Vec<_> = entries
             .map(|entry| {
                 let path = entry.unwrap().path();
@@ -284,19 +213,10 @@ impl Node {
         self.api.remove("resourceclaims", NAMESPACE, &claim.name);
     }
 
-    /// Claims that the agent holds.
-    pub async fn held(&self) -> Vec<HeldClaim> {
-        self.agent().claims().await.unwrap()
-    }
-
-    pub async fn gpus(&self) -> Vec<Gpu> {
-        self.agent().gpus().await.unwrap()
-    }
-
     /// What no law allows: a device given twice, a slice or a file of a claim that is not held, or none of one that is.
     pub async fn is_sound(&self, held: &[&Claim]) {
         let wanted: BTreeSet<&str> = held.iter().map(|claim| claim.uid.as_str()).collect();
-        let claims = self.held().await;
+        let claims = self.machine.held().await;
         let is: BTreeSet<&str> = claims.iter().map(|claim| claim.uid.as_str()).collect();
         assert_eq!(is, wanted, "{claims:#?}");
         assert_eq!(self.cdi().len(), held.len(), "{:?}", self.cdi());
@@ -304,9 +224,9 @@ impl Node {
         let limited = claims
             .iter()
             .filter(|claim| claim.devices.iter().any(|one| one.mig.is_none()));
-        let slices = fs::read_dir(self.path().join("home/slices"));
+        let slices = fs::read_dir(self.machine.path().join("home/slices"));
         assert_eq!(slices.into_iter().flatten().count(), limited.count());
-        for gpu in self.gpus().await {
+        for gpu in self.machine.gpus().await {
             assert!(
                 gpu.memory_allocated_bytes <= gpu.memory_usable_bytes,
                 "{gpu:#?}"
@@ -322,37 +242,4 @@ impl Node {
             }
         }
     }
-}
-
-impl Drop for Node {
-    fn drop(&mut self) {
-        for child in [self.driver.take(), self.daemon.take()] {
-            child.into_iter().for_each(kill);
-        }
-        if std::thread::panicking() {
-            for log in ["daemon.log", "driver.log"] {
-                let text = fs::read_to_string(self.path().join(log)).unwrap_or_default();
-                let lines: Vec<&str> = text.lines().collect();
-                let last = lines[lines.len().saturating_sub(40)..].join("\n");
-                eprintln!("the end of {log}:\n{last}");
-            }
-        }
-    }
-}
-
-fn kill(mut child: Child) {
-    let _ = child.kill();
-    let _ = child.wait();
-}
-
-/// A program that was built beside the test.
-fn beside(name: &str) -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    let program = test.parent().and_then(Path::parent).unwrap().join(name);
-    assert!(
-        program.is_file(),
-        "{} is not there: cargo build -p divvy -p divvy-sim -p divvy-preload",
-        program.display()
-    );
-    program
 }
