@@ -5,9 +5,12 @@
 use std::time::Duration;
 
 use divvy_core::Bytes;
+use divvy_core::mig::recover::Oddity;
 use divvy_core::mig::{MigUuidError, Placement};
-use divvy_driver::nvml::Device;
-use divvy_driver::nvml::mig::{self as nvml, ComputeInstance, GpuInstance, Refusal};
+use divvy_driver::nvml::mig::{
+    self as nvml, ComputeInstance, ComputeInstanceInfo, GpuInstance, Refusal,
+};
+use divvy_driver::nvml::{Device, Memory};
 
 use super::Made;
 use crate::failpoint::reach;
@@ -87,10 +90,12 @@ pub fn make(gpu: &Device<'_>, placement: Placement, size: u8) -> Result<Made, Fa
     match made {
         Ok(made) => Ok(made),
         // Half of it is of no use to anybody.
-        Err(error) => match clear(&instance) {
-            Ok(()) => Err(error),
-            Err(left) => Err(Failure::Stuck(format!("{error}; {left}"))),
-        },
+        Err(error) => {
+            match filling(&instance, None, None).and_then(|inside| clear(&instance, inside)) {
+                Ok(()) => Err(error),
+                Err(left) => Err(Failure::Stuck(format!("{error}; {left}"))),
+            }
+        }
     }
 }
 
@@ -112,24 +117,49 @@ fn fill(instance: &GpuInstance<'_>) -> Result<Made, Failure> {
 }
 
 /// Destroys what lies at the placement; what is not there need not be. `made`: what it was when it was made, if it ever was: what
-/// is another is left alone.
+/// is another is left alone, and so is one that somebody divided.
 pub fn unmake(gpu: &Device<'_>, placement: Placement, made: Option<&Made>) -> Result<(), Failure> {
     reach("mig.destroy.begin");
-    let Some((instance, id)) = find(gpu, placement)? else {
+    let Some(there) = find(gpu, placement)? else {
         return Ok(());
     };
-    if made.is_some_and(|made| made.id != id) {
+    if made.is_some_and(|made| made.id != there.id) {
         return Ok(());
     }
-    clear(&instance)
+    let inside = filling(&there.instance, there.slices, made)?;
+    clear(&there.instance, inside)
 }
 
-/// Destroys an instance and what is in it, unless it is used.
-fn clear(instance: &GpuInstance<'_>) -> Result<(), Failure> {
-    let computes = instance
+type Inside<'a> = (ComputeInstance<'a>, ComputeInstanceInfo);
+
+/// The compute instance that we made in an instance, if it is there. `slices`: how many compute slices it has, where that is known.
+/// Its UUID says where it begins, and not how long it is (inferred).
+///
+/// # Errors
+/// [`Failure::Stuck`] where there is another, or more than one: what is in it is somebody else's then.
+fn filling<'a>(
+    instance: &GpuInstance<'a>,
+    slices: Option<u32>,
+    made: Option<&Made>,
+) -> Result<Option<Inside<'a>>, Failure> {
+    let mut computes = instance
         .compute_instances()
         .map_err(|error| Failure::stuck(&error))?;
-    for (compute, info) in computes {
+    let last = computes.pop();
+    let ours = last.as_ref().is_none_or(|(_, info)| {
+        computes.is_empty()
+            && slices.is_none_or(|slices| info.placement.size >= slices)
+            && made.is_none_or(|made| info.uuid == made.uuid.as_str())
+    });
+    match ours {
+        true => Ok(last),
+        false => Err(Failure::Stuck(Oddity::Divided.words().to_owned())),
+    }
+}
+
+/// Destroys an instance and what of ours is in it, unless it is used.
+fn clear(instance: &GpuInstance<'_>, inside: Option<Inside<'_>>) -> Result<(), Failure> {
+    if let Some((compute, info)) = inside {
         let pids = pids(&compute)?;
         if !pids.is_empty() {
             let pids = pids.iter().map(u32::to_string).collect::<Vec<_>>();
@@ -160,21 +190,27 @@ fn patiently(destroy: impl Fn() -> Result<(), divvy_driver::Error>) -> Result<()
 }
 
 /// Whether an instance is as it was when it was made: the same, nobody in it, and nothing left in its memory.
+///
+/// # Errors
+/// As [`unmake`], where it is not for us to make it anew.
 pub fn is_clean(gpu: &Device<'_>, placement: Placement, made: &Made) -> Result<bool, Failure> {
-    let Some((instance, id)) = find(gpu, placement)? else {
+    let there = find(gpu, placement)?;
+    let Some(there) = there.filter(|there| there.id == made.id) else {
         return Ok(false);
     };
-    let computes = instance
-        .compute_instances()
-        .map_err(|error| Failure::stuck(&error))?;
-    let [(compute, info)] = &computes[..] else {
+    let Some((compute, _)) = filling(&there.instance, there.slices, Some(made))? else {
         return Ok(false);
     };
-    if id != made.id || info.uuid != made.uuid.as_str() || !pids(compute)?.is_empty() {
+    if !pids(&compute)?.is_empty() {
         return Ok(false);
     }
     let memory = compute.device().and_then(|device| device.memory());
-    Ok(memory.is_ok_and(|memory| memory.used <= made.baseline.get()))
+    Ok(is_empty(memory, made.baseline))
+}
+
+/// Whether nothing is left in the memory of an instance that nobody is in. What cannot be read may be anything.
+fn is_empty<E>(memory: Result<Memory, E>, baseline: Bytes) -> bool {
+    memory.is_ok_and(|memory| memory.used <= baseline.get())
 }
 
 fn pids(compute: &ComputeInstance<'_>) -> Result<Vec<u32>, Failure> {
@@ -183,17 +219,30 @@ fn pids(compute: &ComputeInstance<'_>) -> Result<Vec<u32>, Failure> {
     Ok(processes.iter().map(|process| process.pid).collect())
 }
 
-fn find<'a>(
-    gpu: &Device<'a>,
-    placement: Placement,
-) -> Result<Option<(GpuInstance<'a>, u32)>, Failure> {
-    let instances = gpu
-        .gpu_instances()
-        .map_err(|error| Failure::stuck(&error))?;
+/// A GPU instance in its place.
+struct There<'a> {
+    instance: GpuInstance<'a>,
+    id: u32,
+    /// Compute slices of its profile, where the driver describes that.
+    slices: Option<u32>,
+}
+
+fn find<'a>(gpu: &Device<'a>, placement: Placement) -> Result<Option<There<'a>>, Failure> {
+    let stuck = |error: divvy_driver::Error| Failure::stuck(&error);
+    let profiles = gpu.gpu_instance_profiles().map_err(stuck)?;
+    let ids: Vec<u32> = profiles.iter().map(|(profile, _)| profile.id).collect();
+    let instances = gpu.gpu_instances_of(&ids).map_err(stuck)?;
     let there = instances.into_iter().find(|(_, info)| {
         info.profile == placement.profile && info.placement.start == u32::from(placement.start)
     });
-    Ok(there.map(|(instance, info)| (instance, info.id)))
+    let its = profiles
+        .iter()
+        .find(|(profile, _)| profile.id == placement.profile);
+    Ok(there.map(|(instance, info)| There {
+        instance,
+        id: info.id,
+        slices: its.map(|(profile, _)| profile.slices),
+    }))
 }
 
 /// Turns MIG on or off, and says how it is then: the driver may have taken the order and not done it.
@@ -214,4 +263,27 @@ pub fn set_mode(
         gpu.set_mig_mode(!on).map_err(refused)?;
     }
     Ok((activation, gpu.mig_mode().map_err(refused)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_that_is_left_or_cannot_be_read_makes_an_instance_unclean() {
+        let used = |used: u64| {
+            let total = 4864 << 20;
+            Ok::<_, ()>(Memory {
+                total,
+                reserved: 0,
+                used,
+                free: total - used,
+            })
+        };
+        let baseline = Bytes::mib(20);
+        assert!(is_empty(used(20 << 20), baseline));
+        assert!(is_empty(used(0), baseline));
+        assert!(!is_empty(used((20 << 20) + 1), baseline));
+        assert!(!is_empty(Err(()), baseline));
+    }
 }

@@ -2,7 +2,11 @@
 //!
 //! The simulator reads its environment once in a process, so each question is asked by this test program, run once more.
 
+use std::ffi::c_void;
+use std::mem::transmute;
+use std::path::Path;
 use std::process::{Command, Stdio};
+use std::ptr::null_mut;
 
 use divvy_driver::nvml::Nvml;
 use divvy_driver::nvml::mig::{GpuInstance, Placement};
@@ -57,6 +61,18 @@ pub fn make(home: &Home, gpu: usize, profile: u32, start: u32, size: u32, whole:
 /// An administrator destroys one by hand.
 pub fn destroy(home: &Home, gpu: usize, profile: u32, start: u32) {
     ask(home, &format!("destroy {gpu} {profile} {start}"));
+}
+
+/// An administrator empties one by hand, and makes so many compute instances of one slice in it.
+pub fn divide(home: &Home, gpu: usize, profile: u32, start: u32, parts: u32) {
+    ask(home, &format!("divide {gpu} {profile} {start} {parts}"));
+}
+
+/// The compute slices of each compute instance in an instance.
+pub fn parts(home: &Home, gpu: usize, profile: u32, start: u32) -> Vec<u32> {
+    let text = ask(home, &format!("parts {gpu} {profile} {start}"));
+    let parts = text.lines().filter_map(|line| line.strip_prefix("part "));
+    parts.map(|part| part.parse().unwrap()).collect()
 }
 
 /// Something happens to the machine: `hold:0/1/0`, `release:0`, `lose:1`, `reboot`.
@@ -124,13 +140,24 @@ fn answers() {
                 made.create_full_compute_instance().unwrap();
             }
         }
-        "destroy" => {
+        "destroy" | "divide" | "parts" => {
             let gpu = devices.remove(number(1) as usize).unwrap();
             let all = gpu.gpu_instances().unwrap();
             let there = all
                 .iter()
                 .find(|(_, info)| info.profile == number(2) && info.placement.start == number(3));
-            clear(&there.unwrap().0);
+            let (instance, info) = there.unwrap();
+            if words[0] == "parts" {
+                for (_, info) in instance.compute_instances().unwrap() {
+                    println!("part {}", info.placement.size);
+                }
+                return;
+            }
+            empty(instance);
+            match words[0] {
+                "divide" => add_parts(&library, number(1), info.id, number(4)),
+                _ => instance.destroy().unwrap(),
+            }
         }
         "modes" => {
             for gpu in devices {
@@ -142,14 +169,47 @@ fn answers() {
     }
 }
 
-fn clear(instance: &GpuInstance<'_>) {
+fn empty(instance: &GpuInstance<'_>) {
     for (compute, _) in instance.compute_instances().unwrap() {
         compute.destroy().unwrap();
     }
-    instance.destroy().unwrap();
 }
 
-fn control(library: &std::path::Path, order: &str) {
+/// Makes compute instances of the smallest profile. What the product is made of makes none but whole ones, so the library itself is asked.
+fn add_parts(library: &Path, gpu: u32, instance: u32, parts: u32) {
+    use divvy_driver::load::Library;
+    use divvy_driver::sys::nvml::{nvmlReturn_t, pfn};
+    let library = Library::open(Some(library), "libdivvy_sim.so").unwrap();
+    let at = |name| library.address(name).unwrap();
+    // SAFETY: the simulator exports them with these signatures.
+    let (gpu_of, instance_of, make) = unsafe {
+        (
+            transmute::<*mut c_void, pfn::nvmlDeviceGetHandleByIndex_v2>(at(
+                c"nvmlDeviceGetHandleByIndex_v2",
+            )),
+            transmute::<*mut c_void, pfn::nvmlDeviceGetGpuInstanceById>(at(
+                c"nvmlDeviceGetGpuInstanceById",
+            )),
+            transmute::<*mut c_void, pfn::nvmlGpuInstanceCreateComputeInstance>(at(
+                c"nvmlGpuInstanceCreateComputeInstance",
+            )),
+        )
+    };
+    let (mut device, mut within, mut made) = (null_mut(), null_mut(), null_mut());
+    // SAFETY: NVML is initialised; each writes a handle.
+    unsafe {
+        assert_eq!(gpu_of(gpu, &raw mut device), nvmlReturn_t::SUCCESS);
+        let found = instance_of(device, instance, &raw mut within);
+        assert_eq!(found, nvmlReturn_t::SUCCESS);
+    }
+    for _ in 0..parts {
+        // SAFETY: the handle of an instance that is there; writes a handle. Profile 0 has one slice (data/mig.toml).
+        let done = unsafe { make(within, 0, &raw mut made) };
+        assert_eq!(done, nvmlReturn_t::SUCCESS);
+    }
+}
+
+fn control(library: &Path, order: &str) {
     use divvy_driver::load::Library;
     let library = Library::open(Some(library), "libdivvy_sim.so").unwrap();
     let address = library.address(c"divvy_sim_control").unwrap();

@@ -7,6 +7,7 @@ mod driver;
 #[path = "../harness/mod.rs"]
 mod harness;
 mod keep;
+mod kinds;
 mod mode;
 mod trouble;
 

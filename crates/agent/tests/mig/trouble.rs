@@ -1,5 +1,7 @@
 //! What others did, and what the driver refuses.
 
+mod aside;
+
 use divvy_api::v1::{EndReason, JobState, MigGc, MigState};
 
 use super::*;
@@ -212,36 +214,6 @@ fn machine_made(home: &Home) -> Home {
 }
 
 #[tokio::test]
-async fn an_instance_that_cannot_be_destroyed_is_set_aside_and_goes_when_it_can() {
-    if !is_root() {
-        return;
-    }
-    let home = served("a100-40gb:1", ENABLED);
-    let client = home.client();
-    run(&client, "1g.5gb").await;
-    let id = instance_id(&home).await;
-    driver::happen(&home, &format!("hold:0/{id}/0"));
-    client.mig_gc(&MigGc::default()).await.unwrap();
-    let aside =
-        |all: &Vec<(String, u8, MigState)>| all.iter().any(|one| one.2 == MigState::Quarantined);
-    until("it is set aside", || shown(&client), aside).await;
-    // The next job gets another.
-    run(&client, "1g.5gb").await;
-    assert_eq!(driver::layout(&home, 0).len(), 2);
-    driver::happen(&home, &format!("release:0/{id}/0"));
-    client.mig_gc(&MigGc::default()).await.unwrap();
-    until("both are gone", || shown(&client), Vec::is_empty).await;
-    assert!(driver::layout(&home, 0).is_empty());
-}
-
-/// The driver's id of the only instance.
-async fn instance_id(home: &Home) -> u32 {
-    let db = rusqlite::Connection::open(home.path().join("state.db")).unwrap();
-    db.query_row("SELECT gi FROM mig_instance", [], |row| row.get(0))
-        .unwrap()
-}
-
-#[tokio::test]
 async fn a_machine_that_was_started_again_has_no_instances_and_its_journal_follows() {
     if !is_root() {
         return;
@@ -257,44 +229,6 @@ async fn a_machine_that_was_started_again_has_no_instances_and_its_journal_follo
     assert!(shown(&client).await.is_empty());
     let job = run(&client, "1g.5gb").await;
     assert_eq!(job.exit_code, Some(0));
-}
-
-#[tokio::test]
-async fn an_idle_instance_that_cannot_make_room_keeps_its_place_and_the_job_its_turn() {
-    if !is_root() {
-        return;
-    }
-    let home = served("a100-40gb:1", ENABLED);
-    let client = home.client();
-    let neighbour = client
-        .submit(&on("3g.20gb", &["sleep", "600"]))
-        .await
-        .unwrap();
-    in_state(&client, &neighbour.id, JobState::Running).await;
-    run(&client, "1g.5gb").await;
-    let db = rusqlite::Connection::open(home.path().join("state.db")).unwrap();
-    let idle = "SELECT gi FROM mig_instance WHERE job IS NULL";
-    let id: u32 = db.query_row(idle, [], |row| row.get(0)).unwrap();
-    driver::happen(&home, &format!("hold:0/{id}/0"));
-    let job = client.submit(&on("4g.20gb", &["true"])).await.unwrap();
-    let aside =
-        |all: &Vec<(String, u8, MigState)>| all.iter().any(|one| one.2 == MigState::Quarantined);
-    until("it is set aside", || shown(&client), aside).await;
-    until(
-        "the job waits again",
-        || told(&client, "requeued"),
-        |all| !all.is_empty(),
-    )
-    .await;
-    let waits = in_state(&client, &job.id, JobState::Queued).await;
-    assert!(waits.slices.is_empty(), "{waits:#?}");
-    driver::happen(&home, &format!("release:0/{id}/0"));
-    client.mig_gc(&MigGc::default()).await.unwrap();
-    let job = ended(&client, &job.id).await;
-    assert_eq!(job.exit_code, Some(0), "{job:#?}");
-    let after = client.job(&neighbour.id).await.unwrap();
-    assert_eq!(after.state, JobState::Running);
-    client.cancel(&neighbour.id).await.unwrap();
 }
 
 #[tokio::test]

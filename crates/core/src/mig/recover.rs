@@ -8,8 +8,11 @@
 //! a record is somebody else's, and is in no action here. Nothing survives a reboot, and what lies in a recorded place then is
 //! somebody else's too: a UUID does not tell, for the slot's next instance has the same.
 //!
-//! One thing cannot be told apart: an instance that somebody else made in the very place of a `creating` record, between
-//! its writing and its making, while the agent was dead. It is taken for ours.
+//! Two things cannot be told apart, and are taken for ours:
+//! - what somebody else made in the very place of a record that does not say what was made: while we were about to make one there,
+//!   or after that, or destroying its half, had failed. What is divided is not ours, as we never divide any.
+//! - what somebody else made in the place of one of ours that he had destroyed, when nobody looked in between: ids and UUIDs are
+//!   of the place, so it has those that are on record.
 
 use std::collections::BTreeMap;
 
@@ -181,7 +184,7 @@ fn is_of(record: &Record, seen: &Seen, boot: &str) -> bool {
     }
     let Some(made) = &record.made else {
         // We never divide one, so it was not us who made this.
-        return record.stage != Stage::Creating || seen.inside != Inside::Divided;
+        return seen.inside != Inside::Divided;
     };
     let same_device = match &seen.inside {
         Inside::Whole(uuid) => *uuid == made.uuid,
@@ -363,11 +366,19 @@ mod tests {
             let found = action(&record(stage), &divided, None);
             assert_eq!(found, Action::Quarantine(Oddity::Divided));
         }
-        // We never got as far as to make one.
-        assert_eq!(
-            action(&record(Stage::Creating), &divided, None),
-            Action::Drop
-        );
+    }
+
+    #[test]
+    fn what_is_divided_in_a_place_where_nothing_is_known_to_be_made_is_somebody_elses() {
+        for stage in Stage::ALL {
+            let record = Record {
+                made: None,
+                ..record(stage)
+            };
+            let found = recover(&[record], &[seen(Inside::Divided)], BOOT, &BTreeMap::new());
+            assert_eq!(found.actions[&AT], Action::Drop, "{stage:?}");
+            assert_eq!(found.foreign, [AT]);
+        }
     }
 
     #[test]
@@ -500,12 +511,17 @@ mod tests {
             let (_, there) = carried_out(&records, &seen, &found);
             for seen in &seen {
                 let ours = records.iter().any(|record| {
-                    let same = record.made.as_ref().is_none_or(|made| made.id == seen.id);
+                    let same = match (&record.made, &seen.inside) {
+                        (None, inside) => *inside != Inside::Divided,
+                        (Some(made), Inside::Whole(uuid)) => made.id == seen.id && made.uuid == *uuid,
+                        (Some(made), Inside::Nothing | Inside::Divided) => made.id == seen.id,
+                    };
                     record.placement == seen.placement && record.boot == BOOT && same
                 });
                 let foreign = found.foreign.contains(&seen.placement);
-                prop_assert!(ours || (foreign && there.contains(seen)));
-                prop_assert!(!foreign || there.contains(seen));
+                prop_assert_eq!(ours, !foreign);
+                let stays = foreign || seen.inside == Inside::Divided;
+                prop_assert!(!stays || there.contains(seen));
             }
         }
 
