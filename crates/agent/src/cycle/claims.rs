@@ -38,6 +38,15 @@ impl Job {
     pub(super) fn claim(&self) -> Option<&Claim> {
         self.ask.terms.claim.as_deref()
     }
+
+    /// Whose programs run in what it holds. Whoever brings claims is one account for everybody, so of a claim it is its namespace,
+    /// in a form that no account's name has.
+    pub(super) fn tenant(&self) -> String {
+        match self.claim() {
+            Some(claim) => format!("{}/", claim.namespace),
+            None => self.ask.user.clone(),
+        }
+    }
 }
 
 impl Cycle {

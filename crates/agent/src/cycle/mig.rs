@@ -27,7 +27,7 @@ use crate::container::driver::Part;
 use crate::failpoint::reach;
 use crate::mig::sight::Found;
 use crate::mig::{
-    self as instances, Failure, Instance, Made, Order, Outcome, Report, Slot, Task, Workers,
+    self as instances, Failure, Instance, Made, Order, Outcome, Report, Sight, Slot, Task, Workers,
 };
 use crate::store::StoreError;
 pub use mode::Switch;
@@ -55,8 +55,8 @@ pub struct Migs {
     gpus: BTreeMap<GpuUuid, OfGpu>,
     /// For the next instance.
     generation: u64,
-    /// Instances that are destroyed for another's sake, by generation.
-    reclaimed: BTreeSet<u64>,
+    /// Why instances are being destroyed, by generation.
+    leaving: BTreeMap<u64, Why>,
     /// Processes where they do not belong, that were told of.
     told: BTreeSet<(Slot, u32)>,
     pub counts: Counts,
@@ -75,12 +75,44 @@ struct OfGpu {
     epoch: u64,
     /// Nothing is made here until then; in all of it, or in one place.
     barred: BTreeMap<Option<Placement>, Instant>,
-    /// How many instances were refused one after the other because somebody has the GPU open.
+    /// How many instances could not be had one after the other because somebody has the GPU open, or because nobody could say
+    /// whether they are clean.
     in_use: u32,
     /// When a quarantined instance was tried to be destroyed last.
     tried: BTreeMap<Placement, Instant>,
     trouble: Option<String>,
     switch: Option<Switch>,
+}
+
+/// Why an instance of ours is destroyed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Why {
+    /// Another needs its place.
+    Room,
+    /// Somebody else's program was in it last.
+    Tenant,
+    /// It is not as it was made.
+    Unclean,
+    /// Idle instances are to go.
+    Collected,
+    /// The GPU is to be in another mode.
+    Mode,
+    /// It was begun, or set aside.
+    Remains,
+}
+
+impl Why {
+    /// For people, behind "destroyed".
+    fn words(self) -> &'static str {
+        match self {
+            Self::Room => "to make room",
+            Self::Tenant => "as another user's program was in it",
+            Self::Unclean => "as it was not clean",
+            Self::Collected => "as idle ones are to go",
+            Self::Mode => "for another mode of the GPU",
+            Self::Remains => "as it was of no use to anybody",
+        }
+    }
 }
 
 /// What was done, ever.
@@ -108,6 +140,14 @@ impl Done {
     }
 }
 
+impl OfGpu {
+    /// Whether a look shows the GPU as it is now: no order was carried out since, nor is on its way.
+    fn can_be_compared(&self, sight: &Sight) -> bool {
+        let is_current = sight.epoch.is_some_and(|epoch| epoch >= self.epoch);
+        is_current && self.outstanding == 0
+    }
+}
+
 impl Migs {
     pub fn new(workers: Workers, instances: BTreeMap<Slot, Instance>) -> Self {
         let generations = instances.values().map(|instance| instance.generation);
@@ -118,7 +158,7 @@ impl Migs {
             instances,
             busy: BTreeSet::new(),
             gpus: BTreeMap::new(),
-            reclaimed: BTreeSet::new(),
+            leaving: BTreeMap::new(),
             told: BTreeSet::new(),
             counts: Counts::default(),
         }
@@ -194,7 +234,7 @@ impl Cycle {
         let Some(living) = self.jobs.get(&id) else {
             return Ok(false);
         };
-        let user = living.job.ask.user.clone();
+        let tenant = living.job.tenant();
         let grants = living.job.life.grants().to_vec();
         for (gpu, placement) in reclaim {
             let slot = Slot {
@@ -223,8 +263,9 @@ impl Cycle {
                     };
                     instance.job = Some(id);
                     // What the driver does with memory that another user has left is not documented.
-                    match instance.user.as_ref().is_some_and(|before| *before != user) {
-                        true => self.destroy(&slot)?,
+                    let before = instance.user.as_ref();
+                    match before.is_some_and(|before| *before != tenant) {
+                        true => self.destroy(&slot, Why::Tenant)?,
                         false => {
                             self.store.save_mig(instance)?;
                             let task = Task::Check {
@@ -252,6 +293,12 @@ impl Cycle {
             .is_some_and(|living| starts(&living.job.life) && living.awaits.contains(slot))
     }
 
+    /// The job that waits for what is to be in a slot: nobody, where it was stopped or given up meanwhile.
+    fn heir(&self, slot: &Slot) -> Option<JobId> {
+        let job = self.migs.instances.get(slot)?.job?;
+        self.awaits(job, slot).then_some(job)
+    }
+
     /// Whether everything that a job runs on is there.
     pub(super) fn awaits_nothing(&self, id: JobId) -> bool {
         let living = self.jobs.get(&id);
@@ -265,8 +312,7 @@ impl Cycle {
             return Ok(());
         };
         let label = instance.label();
-        self.migs.reclaimed.insert(instance.generation);
-        self.destroy(slot)?;
+        self.destroy(slot, Why::Room)?;
         self.tell(Some(id), "mig_reclaimed", &format!("{label} makes room"))
     }
 
@@ -298,10 +344,11 @@ impl Cycle {
     }
 
     /// Journals that an instance is to go, and orders it. For a job that waits for it another is made once it is gone.
-    fn destroy(&mut self, slot: &Slot) -> Result<(), StoreError> {
+    fn destroy(&mut self, slot: &Slot, why: Why) -> Result<(), StoreError> {
         let Some(instance) = self.migs.instances.get_mut(slot) else {
             return Ok(());
         };
+        self.migs.leaving.insert(instance.generation, why);
         instance.stage = Stage::Destroying;
         instance.since = now();
         self.store.save_mig(instance)?;
@@ -369,8 +416,8 @@ impl Cycle {
             } if self.is_of(&slot, generation) => match result {
                 Ok(true) => self.reused(&slot, report.took),
                 // Whoever was to have it may have let go of it meanwhile: it is of no use to the next, either.
-                Ok(false) => self.destroy(&slot),
-                Err(failure) => self.not_made(&slot, &failure),
+                Ok(false) => self.destroy(&slot, Why::Unclean),
+                Err(failure) => self.not_checked(&slot, &failure),
             },
             Outcome::Unmade {
                 slot,
@@ -409,6 +456,10 @@ impl Cycle {
     fn reused(&mut self, slot: &Slot, took: Duration) -> Result<(), StoreError> {
         reach("mig.reuse.done");
         self.round.points.push("mig.reuse.kept");
+        if self.heir(slot).is_none() {
+            // It is as idle as it was.
+            return Ok(());
+        }
         self.migs.counts.reused.add(took);
         self.handed_over(slot, "mig_reused", "was there", took)
     }
@@ -421,20 +472,19 @@ impl Cycle {
         verb: &str,
         took: Duration,
     ) -> Result<(), StoreError> {
+        let heir = self.heir(slot);
         let Some(instance) = self.migs.instances.get_mut(slot) else {
             return Ok(());
         };
         let (label, job) = (instance.label(), instance.job);
         let mut ready = None;
-        let heir = job.and_then(|job| self.jobs.get_mut(&job));
-        if let Some(living) = heir {
+        if let Some(living) = heir.and_then(|job| self.jobs.get_mut(&job)) {
             living.awaits.remove(slot);
-            // From here on a program of this user may run in it.
-            instance.user = Some(living.job.ask.user.clone());
-            let starting = matches!(living.job.life, Life::Starting { .. });
-            if starting && living.awaits.is_empty() {
+            // From here on a program of this tenant may run in it.
+            instance.user = Some(living.job.tenant());
+            if living.awaits.is_empty() {
                 living.refusals = 0;
-                ready = Some(living.job.id);
+                ready = heir;
             }
         }
         self.store.save_mig(instance)?;
@@ -450,6 +500,9 @@ impl Cycle {
     }
 
     fn not_made(&mut self, slot: &Slot, failure: &Failure) -> Result<(), StoreError> {
+        // Whoever is in the way goes some day.
+        let waits = failure.is_in_use() || (!failure.is_final() && self.is_blocked(slot));
+        let heir = self.heir(slot);
         let Some(instance) = self.migs.instances.get_mut(slot) else {
             return Ok(());
         };
@@ -460,36 +513,55 @@ impl Cycle {
                 self.migs.instances.remove(slot);
                 self.store.forget_mig(slot)?;
                 let place = (!failure.is_in_use()).then_some(slot.placement);
-                let of_gpu = self.migs.gpu(&slot.gpu);
-                let until = Instant::now() + bar(of_gpu.in_use);
-                of_gpu.in_use += u32::from(failure.is_in_use());
-                of_gpu.barred.insert(place, until);
+                self.keep_off(&slot.gpu, place, failure.is_in_use());
                 tracing::warn!(?job, "{text}");
                 self.tell(job, "mig_refused", &text)?;
             }
             Failure::Stuck(why) => self.quarantine(slot, &why.clone())?,
         }
-        match job {
-            Some(job) => self.deprived(job, slot, &text, failure),
+        match heir {
+            Some(job) if waits => self.put_back(job, &text),
+            Some(job) => self.set_back(job, &text, failure.is_final()),
             None => Ok(()),
         }
     }
 
-    /// A job does not get what it was to have.
-    fn deprived(
-        &mut self,
-        id: JobId,
-        slot: &Slot,
-        why: &str,
-        failure: &Failure,
-    ) -> Result<(), StoreError> {
-        if !self.awaits(id, slot) {
+    /// Whether one of ours that cannot be destroyed lies where another was to be. It is in every plan, so nobody is sent there again
+    /// before it is gone.
+    fn is_blocked(&self, slot: &Slot) -> bool {
+        let sized = |slot: &Slot| (slot.placement, self.size(slot));
+        let mut ours = self.migs.instances.values();
+        ours.any(|other| {
+            other.stage == Stage::Quarantined
+                && other.slot.gpu == slot.gpu
+                && overlap(sized(&other.slot), sized(slot))
+        })
+    }
+
+    /// Nothing is made or handed on in a place for a time, or anywhere on the GPU: longer each time, where the same `grows`.
+    fn keep_off(&mut self, gpu: &GpuUuid, place: Option<Placement>, grows: bool) {
+        let of_gpu = self.migs.gpu(gpu);
+        let until = Instant::now() + bar(of_gpu.in_use);
+        of_gpu.in_use += u32::from(grows);
+        of_gpu.barred.insert(place, until);
+    }
+
+    /// Nobody knows whether an instance is clean, and nothing was done to it: it stays as it is, and is given to nobody for a time.
+    fn not_checked(&mut self, slot: &Slot, failure: &Failure) -> Result<(), StoreError> {
+        let heir = self.heir(slot);
+        let Some(instance) = self.migs.instances.get_mut(slot) else {
             return Ok(());
-        }
-        match failure.is_in_use() {
-            true => self.put_back(id, why),
-            false => self.set_back(id, why, failure.is_final()),
-        }
+        };
+        instance.job = None;
+        self.store.save_mig(instance)?;
+        let label = instance.label();
+        self.keep_off(&slot.gpu, Some(slot.placement), true);
+        let text = format!(
+            "{label} of GPU {} cannot be looked at: {failure}",
+            self.index(&slot.gpu)
+        );
+        tracing::warn!(job = ?heir, "{text}");
+        heir.map_or(Ok(()), |job| self.put_back(job, &text))
     }
 
     /// Puts a job back that cannot have what it was to have, or gives it up: where that is final, or has come too often.
@@ -510,44 +582,52 @@ impl Cycle {
         &mut self,
         slot: &Slot,
         generation: u64,
-        result: Result<(), Failure>,
+        result: Result<bool, Failure>,
         took: Duration,
     ) -> Result<(), StoreError> {
         reach("mig.destroy.done");
         self.round.points.push("mig.destroy.kept");
-        let reclaimed = self.migs.reclaimed.remove(&generation);
-        if let Err(failure) = result {
-            return self.not_unmade(slot, &failure);
-        }
-        let Some(instance) = self.migs.instances.remove(slot) else {
+        let why = self.migs.leaving.remove(&generation);
+        let heir = self.heir(slot);
+        let Some(instance) = self.migs.instances.get(slot) else {
             return Ok(());
         };
-        self.store.forget_mig(slot)?;
-        let counts = &mut self.migs.counts;
-        match reclaimed {
-            true => counts.reclaimed.add(took),
-            false => counts.destroyed.add(took),
+        let (job, name, label) = (instance.job, instance.name, instance.label());
+        match result {
+            Err(failure) => return self.not_unmade(slot, &failure),
+            Ok(false) => self.forget(slot, job, "is not there any more")?,
+            Ok(true) => {
+                self.migs.instances.remove(slot);
+                self.store.forget_mig(slot)?;
+                let counts = &mut self.migs.counts;
+                match why {
+                    Some(Why::Room) => counts.reclaimed.add(took),
+                    _ => counts.destroyed.add(took),
+                }
+                let text = format!(
+                    "{label} of GPU {} destroyed in {} ms, {}",
+                    self.index(&slot.gpu),
+                    took.as_millis(),
+                    why.unwrap_or(Why::Remains).words()
+                );
+                tracing::info!("{text}");
+                self.tell(job, "mig_destroyed", &text)?;
+            }
         }
-        let label = instance.label();
-        let text = format!(
-            "{label} of GPU {} destroyed in {} ms",
-            self.index(&slot.gpu),
-            took.as_millis()
-        );
-        tracing::info!("{text}");
-        self.tell(instance.job, "mig_destroyed", &text)?;
-        let heir = instance.job.filter(|job| self.awaits(*job, slot));
-        heir.map_or(Ok(()), |job| self.make(slot, instance.name, job))
+        heir.map_or(Ok(()), |job| self.make(slot, name, job))
     }
 
+    /// Whoever was to have the place gets another, or waits: nobody is sent here again before it is gone.
     fn not_unmade(&mut self, slot: &Slot, failure: &Failure) -> Result<(), StoreError> {
-        let instance = self.migs.instances.get_mut(slot);
-        let Some((label, job)) = instance.map(|one| (one.label(), one.job.take())) else {
+        let heir = self.heir(slot);
+        let Some(instance) = self.migs.instances.get_mut(slot) else {
             return Ok(());
         };
+        instance.job = None;
+        let label = instance.label();
         self.quarantine(slot, &failure.to_string())?;
         let text = format!("{label} of GPU {}: {failure}", self.index(&slot.gpu));
-        job.map_or(Ok(()), |job| self.deprived(job, slot, &text, failure))
+        heir.map_or(Ok(()), |job| self.put_back(job, &text))
     }
 
     /// Nobody gets it until it is as it should be, or gone.
@@ -644,6 +724,10 @@ impl Cycle {
                 });
             }
         };
+        let of_gpu = self.migs.gpus.get(gpu);
+        let barred = |placement: Placement| {
+            of_gpu.is_some_and(|of_gpu| of_gpu.barred.contains_key(&Some(placement)))
+        };
         let ours = self.migs.instances.values();
         let ours = ours.filter(|one| one.slot.gpu == *gpu && one.job.is_none());
         // In this order, so that what is coming hides what leaves for it.
@@ -657,10 +741,15 @@ impl Cycle {
             let these = ours.clone();
             for instance in these.filter(|one| self.migs.standing(one) == standing) {
                 let placement = instance.slot.placement;
+                let standing = match barred(placement) {
+                    // It could not be looked at.
+                    true => Standing::Quarantined,
+                    false => standing,
+                };
                 list(placement, size_in(&table, placement), standing);
             }
         }
-        if let Some(of_gpu) = self.migs.gpus.get(gpu) {
+        if let Some(of_gpu) = of_gpu {
             for (placement, size) in &of_gpu.foreign {
                 for placement in known_as(&table, *placement, *size) {
                     list(placement, size_in(&table, placement), Standing::Foreign);

@@ -94,7 +94,10 @@ impl Cycle {
         for seen in &look.gpus {
             match seen.observed.divided() {
                 Some(_) => self.divided(seen)?,
-                None => self.weigh(look, seen)?,
+                None => {
+                    self.undivided(seen)?;
+                    self.weigh(look, seen)?;
+                }
             }
         }
         let gone = self

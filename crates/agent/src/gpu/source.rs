@@ -169,13 +169,15 @@ impl Source {
 
     /// The GPU's instances; nothing of them while they are being changed.
     fn sight(&self, device: &Device<'_>, uuid: &GpuUuid) -> Result<Option<Sight>, SourceError> {
+        // Before anything is asked: an answer is of this epoch, or of a later one.
+        let epoch = self.epochs.settled(uuid);
         let Some(mode) = device.mig_mode()? else {
             return Ok(None);
         };
         let mut sight = Sight {
             mode,
             offer: None,
-            epoch: self.epochs.settled(uuid),
+            epoch,
             instances: Vec::new(),
             trouble: None,
         };

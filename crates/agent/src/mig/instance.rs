@@ -32,7 +32,7 @@ pub struct Instance {
     pub boot: String,
     /// Who holds it.
     pub job: Option<JobId>,
-    /// Whose program was in it last.
+    /// Whose program was in it last: a user's, or `team/` for those of a namespace's claims.
     pub user: Option<String>,
     /// Once it is made.
     pub made: Option<Made>,

@@ -11,6 +11,16 @@ pub struct Wanted {
     pub pending: bool,
 }
 
+impl Wanted {
+    /// The driver has been told, or will not be.
+    pub fn settled(self) -> Self {
+        Self {
+            pending: false,
+            ..self
+        }
+    }
+}
+
 /// How a GPU is given out. The driver's word counts for more than the wish: whole memory cannot be had of a GPU in MIG mode, nor
 /// instances of one that is not. One that is to be in MIG mode and is not, or that waits for the reset that takes it out of MIG
 /// mode, is given out to nobody.

@@ -116,18 +116,22 @@ fn fill(instance: &GpuInstance<'_>) -> Result<Made, Failure> {
     })
 }
 
-/// Destroys what lies at the placement; what is not there need not be. `made`: what it was when it was made, if it ever was: what
-/// is another is left alone, and so is one that somebody divided.
-pub fn unmake(gpu: &Device<'_>, placement: Placement, made: Option<&Made>) -> Result<(), Failure> {
+/// Destroys what lies at the placement; false where nothing of it was there. `made`: what it was when it was made, if it ever was:
+/// what is another is left alone, and so is one that somebody divided.
+pub fn unmake(
+    gpu: &Device<'_>,
+    placement: Placement,
+    made: Option<&Made>,
+) -> Result<bool, Failure> {
     reach("mig.destroy.begin");
     let Some(there) = find(gpu, placement)? else {
-        return Ok(());
+        return Ok(false);
     };
     if made.is_some_and(|made| made.id != there.id) {
-        return Ok(());
+        return Ok(false);
     }
     let inside = filling(&there.instance, there.slices, made)?;
-    clear(&there.instance, inside)
+    clear(&there.instance, inside).map(|()| true)
 }
 
 type Inside<'a> = (ComputeInstance<'a>, ComputeInstanceInfo);

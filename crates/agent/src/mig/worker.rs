@@ -126,10 +126,11 @@ pub enum Outcome {
         generation: u64,
         result: Result<bool, Failure>,
     },
+    /// Whether anything of it was there.
     Unmade {
         slot: Slot,
         generation: u64,
-        result: Result<(), Failure>,
+        result: Result<bool, Failure>,
     },
     /// The driver's word on the order, and the mode as it is now.
     Mode {

@@ -576,7 +576,7 @@ fn ended(task: &Task, result: Result<Option<Made>, Failure>) -> Outcome {
         Task::Unmake { generation, .. } => Outcome::Unmade {
             slot,
             generation: *generation,
-            result: result.map(drop),
+            result: result.map(|_| true),
         },
         Task::Make { generation, .. } => Outcome::Made {
             slot,

@@ -306,6 +306,41 @@ async fn instances_lie_where_the_claim_says_and_are_kept_for_the_next_that_says_
 }
 
 #[tokio::test]
+async fn an_instance_is_handed_on_within_a_namespace_and_made_anew_for_anybody_else() {
+    if !is_root() {
+        return;
+    }
+    let mut home = machine("a100-40gb:1", "[mig]\nenabled = [0]\n");
+    start(&mut home);
+    let client = home.client();
+    let uuid = gpu(&client, 0).await;
+    // The account of whoever brings the claims is called as the last.
+    for (uid, namespace) in [("a", "blue"), ("b", "blue"), ("c", "root")] {
+        let body = Claim {
+            namespace: namespace.to_owned(),
+            ..claim(vec![ClaimDevice::instance(&uuid, "2g.10gb", 2)])
+        };
+        client.put_claim(uid, &body).await.unwrap();
+        client.delete_claim(uid).await.unwrap();
+    }
+    let job = Submit {
+        amount: Some(Amount::Mig {
+            profile: "2g.10gb".to_owned(),
+        }),
+        ..quarter(&["true"])
+    };
+    let job = client.submit(&job).await.unwrap();
+    let job = harness::ended(&client, &job.id).await;
+    assert_eq!((job.user.as_str(), job.exit_code), ("root", Some(0)));
+    let events = client.events(0).await.unwrap().into_iter();
+    let kinds = events.map(|event| event.kind);
+    let story: Vec<String> = kinds.filter(|kind| kind.starts_with("mig_")).collect();
+    let anew = ["mig_destroyed", "mig_created"];
+    let told = [&["mig_created", "mig_reused"][..], &anew, &anew].concat();
+    assert_eq!(story, told);
+}
+
+#[tokio::test]
 async fn a_claim_on_a_gpu_that_is_lost_is_kept_and_says_so() {
     let mut home = machine("a100-80gb:2", "");
     start(&mut home);

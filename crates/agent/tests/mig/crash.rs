@@ -10,7 +10,7 @@ use crate::harness::ended;
 const FOREIGN: (u32, u32, u32) = (THREE, 4, 4);
 
 /// Starts a daemon that dies at `point`, and has it die.
-async fn dies_at(home: &mut Home, gpus: &str, point: &str, tease: impl AsyncFnOnce(&Home)) {
+pub async fn dies_at(home: &mut Home, gpus: &str, point: &str, tease: impl AsyncFnOnce(&Home)) {
     home.env.insert("DIVVY_CRASH_AT", point.to_owned());
     home.start(&["--sim", gpus]);
     tease(home).await;
@@ -187,6 +187,8 @@ async fn after_every_step_of_making_one_anew() {
             );
             nothing_is_leaked(&home, &client, &story).await;
             assert_eq!(driver::layout(&home, 0).len(), 2, "{story}");
+            // The first job's, the second's, and at most once more.
+            assert!(times(&client, "mig_created").await <= 3, "{story}");
         }
     }
 }
@@ -291,5 +293,46 @@ async fn after_every_step_of_dividing_a_gpu_and_of_making_it_whole() {
             until("it is as it was wanted", mode, |mode| mode == word).await;
             assert_eq!(driver::modes(&home), [on], "{point}");
         }
+    }
+}
+
+/// The wish is written down together with the end of what is idle, and comes after it.
+#[tokio::test]
+async fn after_every_step_of_making_a_gpu_whole_on_which_something_idle_lies() {
+    if !is_root() {
+        return;
+    }
+    let gpus = "h100-80gb:1";
+    for point in [
+        "mig.destroy.intent",
+        "mig.destroy.begin",
+        "mig.destroy.ci",
+        "mig.destroy.gi",
+        "mig.destroy.done",
+        "mig.destroy.kept",
+    ] {
+        let mut home = machine(gpus, ENABLED);
+        home.start(&["--sim", gpus]);
+        run(&home.client(), "1g.10gb").await;
+        home.kill();
+        let change = |mode| GpuChange {
+            mode,
+            dry_run: false,
+        };
+        dies_at(&mut home, gpus, point, async |home| {
+            let to = change(GpuMode::Shared);
+            let _ = home.client().change_gpu("0", &to).await;
+        })
+        .await;
+        home.start(&["--sim", gpus]);
+        let client = home.client();
+        let mode = || async { client.gpus().await.unwrap()[0].mode.clone() };
+        until("it is whole", mode, |mode| mode == "shared").await;
+        assert_eq!(driver::modes(&home), [false], "{point}");
+        // Nothing that is remembered of it is in the way of another change.
+        let to = change(GpuMode::Mig);
+        client.change_gpu("0", &to).await.expect(point);
+        assert!(driver::layout(&home, 0).is_empty(), "{point}");
+        assert!(shown(&client).await.is_empty(), "{point}");
     }
 }

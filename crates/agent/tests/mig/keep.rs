@@ -93,6 +93,8 @@ async fn another_users_instance_is_made_anew() {
         story(&client).await,
         ["mig_created", "mig_destroyed", "mig_created"]
     );
+    let why = &told(&client, "mig_destroyed").await[0];
+    assert!(why.text.contains("another user's program"), "{why:?}");
     assert_eq!(driver::layout(&home, 0).len(), 1);
 }
 

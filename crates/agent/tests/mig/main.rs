@@ -10,6 +10,7 @@ mod keep;
 mod kinds;
 mod mode;
 mod trouble;
+mod way;
 
 use divvy_api::client::Client;
 use divvy_api::v1::{Amount, Event, Job, MigInstance, MigState, Submit};
@@ -73,11 +74,11 @@ async fn held_up(home: &Home) -> std::fs::File {
     lock
 }
 
-/// Has the only instance remember another user, while no daemon runs.
+/// Has all instances remember another user, while no daemon runs.
 fn was_somebodys(home: &Home) {
     let db = rusqlite::Connection::open(home.path().join("state.db")).unwrap();
     let changed = db.execute("UPDATE mig_instance SET user = 'somebody'", []);
-    assert_eq!(changed.unwrap(), 1);
+    assert!(changed.unwrap() > 0);
 }
 
 /// Runs a job to its end.

@@ -185,6 +185,39 @@ async fn a_gpu_that_somebody_unseen_holds_stays_as_it_is() {
 }
 
 #[tokio::test]
+async fn a_change_that_cannot_be_brought_to_its_end_is_given_up_and_comes_true_at_no_later_start() {
+    if !is_root() {
+        return;
+    }
+    let gpus = "h100-80gb:1";
+    for is_seen in [false, true] {
+        let mut home = machine(gpus, ENABLED);
+        crash::dies_at(&mut home, gpus, "mig.mode.intent", async |home| {
+            let to = change(GpuMode::Shared);
+            let _ = home.client().change_gpu("0", &to).await;
+        })
+        .await;
+        match is_seen {
+            true => driver::make(&home, 0, TWO, 2, 2, true),
+            false => driver::happen(&home, "hold:0"),
+        }
+        home.start(&["--sim", gpus]);
+        let client = home.client();
+        let is_told = |all: &Vec<Event>| all.iter().any(|one| one.text.contains("turned off"));
+        until("it is told", || told(&client, "gpu_mode"), is_told).await;
+        until("it is divided", || mode(&client), |mode| mode == "mig").await;
+        match is_seen {
+            true => driver::destroy(&home, 0, TWO, 2),
+            false => driver::happen(&home, "release:0"),
+        }
+        home.kill();
+        home.start(&["--sim", gpus]);
+        assert_eq!(mode(&home.client()).await, "mig", "seen: {is_seen}");
+        assert_eq!(driver::modes(&home), [true], "seen: {is_seen}");
+    }
+}
+
+#[tokio::test]
 async fn a_gpu_that_knows_no_mig_says_so() {
     let home = served("l4-24gb:1", "");
     let refused = home

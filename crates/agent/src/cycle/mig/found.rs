@@ -7,9 +7,9 @@ use divvy_core::mig::Placement;
 use divvy_core::mig::recover::{self, Action, Holder, Inside, Record, Recovered, Stage};
 use divvy_core::{Bytes, GpuUuid, Job as Life, JobId};
 
-use super::slot;
+use super::{Why, slot};
 use crate::clock::Instant;
-use crate::cycle::Cycle;
+use crate::cycle::{Cycle, Living};
 use crate::gpu::look::Seen;
 use crate::mig::sight::Found;
 use crate::mig::{Made, Sight, Slot};
@@ -18,6 +18,13 @@ use crate::store::StoreError;
 /// How often an instance in quarantine is tried to be destroyed. Whoever leaked a handle of it does not let go of it until he is
 /// restarted.
 const AGAIN: Duration = Duration::from_secs(30);
+
+impl Living {
+    /// Its program was started, or is about to be.
+    fn is_launched(&self) -> bool {
+        self.awaits.is_empty() && !self.job.awaits_confirmation()
+    }
+}
 
 impl Cycle {
     /// Takes over what a look shows of a GPU in MIG mode.
@@ -32,14 +39,29 @@ impl Cycle {
         };
         self.trouble(&uuid, sight)?;
         let of_gpu = self.migs.gpu(&uuid);
-        let current = sight.epoch.is_some_and(|epoch| epoch >= of_gpu.epoch);
-        if !current || of_gpu.outstanding > 0 {
+        if !of_gpu.can_be_compared(sight) {
             return Ok(());
         }
         of_gpu.found.clone_from(&sight.instances);
         self.remember_peaks(&uuid);
         self.match_instances(&uuid, &sight.instances)?;
         self.tenants(seen)
+    }
+
+    /// Takes over that a GPU is not in MIG mode: nothing lies on it, whatever is known of it.
+    pub(in crate::cycle) fn undivided(&mut self, seen: &Seen) -> Result<(), StoreError> {
+        let uuid = &seen.observed.uuid;
+        let Some(sight) = &seen.observed.mig else {
+            return Ok(());
+        };
+        let has_records = self.migs.instances.keys().any(|slot| slot.gpu == *uuid);
+        let of_gpu = self.migs.gpu(uuid);
+        let is_known = has_records || !of_gpu.foreign.is_empty();
+        if !is_known || !of_gpu.can_be_compared(sight) {
+            return Ok(());
+        }
+        of_gpu.found.clear();
+        self.match_instances(uuid, &[])
     }
 
     /// Says once why instances cannot be read.
@@ -90,7 +112,7 @@ impl Cycle {
                 if let Some(slot) = slot(grant).filter(|slot| slot.gpu == *uuid) {
                     let holder = Holder {
                         job: living.job.id,
-                        launched: living.awaits.is_empty(),
+                        launched: living.is_launched(),
                     };
                     holders.insert(slot.placement, holder);
                 }
@@ -136,12 +158,12 @@ impl Cycle {
             }
             Action::Remove => {
                 self.round.replan = true;
-                // A job that waits for others of its instances gets another of this, too.
+                // A job that has not begun, as it waits for others of its instances or to be confirmed, gets another.
                 let holder = instance.job.and_then(|job| self.jobs.get_mut(&job));
-                if let Some(living) = holder.filter(|one| !one.awaits.is_empty()) {
+                if let Some(living) = holder.filter(|one| !one.is_launched()) {
                     living.awaits.insert(slot.clone());
                 }
-                self.destroy(slot)
+                self.destroy(slot, Why::Remains)
             }
             Action::Drop => self.forget(slot, None, "is not there any more"),
             Action::Recreate(job) => {
@@ -163,7 +185,12 @@ impl Cycle {
         }
     }
 
-    fn forget(&mut self, slot: &Slot, job: Option<JobId>, what: &str) -> Result<(), StoreError> {
+    pub(super) fn forget(
+        &mut self,
+        slot: &Slot,
+        job: Option<JobId>,
+        what: &str,
+    ) -> Result<(), StoreError> {
         let Some(instance) = self.migs.instances.remove(slot) else {
             return Ok(());
         };
@@ -199,7 +226,7 @@ impl Cycle {
             return Ok(());
         }
         of_gpu.tried.insert(slot.placement, Instant::now());
-        self.destroy(slot)
+        self.destroy(slot, Why::Remains)
     }
 
     fn foreign(

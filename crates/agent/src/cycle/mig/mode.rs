@@ -10,6 +10,7 @@ use divvy_core::mig::Standing;
 use divvy_core::{GpuUuid, Mode};
 use divvy_driver::nvml::mig::{Activation, MigMode};
 
+use super::Why;
 use crate::cycle::Cycle;
 use crate::failpoint::reach;
 use crate::gpu::Device;
@@ -140,6 +141,8 @@ impl Cycle {
             let label = instance.label();
             blockers.extend(match self.migs.standing(instance) {
                 Standing::Idle | Standing::Foreign => None,
+                // Whatever is ordered comes after it.
+                Standing::Leaving if self.migs.busy.contains(&instance.slot) => None,
                 Standing::Coming => Some(format!("{label} is being made")),
                 Standing::Leaving => Some(format!("{label} is being destroyed")),
                 Standing::Quarantined => Some(format!(
@@ -191,7 +194,7 @@ impl Cycle {
         self.assign(uuid)?;
         if !on {
             for slot in self.idle_on(uuid) {
-                self.destroy(&slot)?;
+                self.destroy(&slot, Why::Mode)?;
             }
         }
         self.migs.gpu(uuid).switch = Some(Switch { asked, before });
@@ -232,10 +235,7 @@ impl Cycle {
         let turned = if on { "on" } else { "off" };
         let (wanted, text) = match &refused {
             Ok(left) => {
-                let wanted = device.wanted.map(|wanted| Wanted {
-                    pending: false,
-                    ..wanted
-                });
+                let wanted = device.wanted.map(Wanted::settled);
                 let text = match left {
                     Some(left) => format!("MIG mode of GPU {index} is to be {turned}: {left}"),
                     None => format!("MIG mode of GPU {index} is {turned}"),
@@ -243,9 +243,10 @@ impl Cycle {
                 (wanted, text)
             }
             Err(why) => {
+                // What a start brings to its end was wanted before: it is not to come true at some other start.
                 let before = switch.as_ref().and_then(|switch| switch.before);
                 (
-                    before,
+                    before.map(Wanted::settled),
                     format!("MIG mode of GPU {index} cannot be turned {turned}: {why}"),
                 )
             }
@@ -288,22 +289,47 @@ impl Cycle {
         self.tell(None, "gpu_mode", &text)
     }
 
-    /// After a start: brings to its end what was begun, once, and only on a GPU that nobody uses.
+    /// After a start: brings to its end what was begun, once, and only on a GPU that nobody uses. What cannot be is given up: at
+    /// some later start nobody thinks of it any more.
     pub(in crate::cycle) fn finish_switches(&mut self) -> Result<(), StoreError> {
-        let due: Vec<(GpuUuid, Mode)> = self
-            .devices
-            .iter()
-            .filter_map(|device| {
-                let wanted = device.wanted.filter(|_| device.managed)?;
-                let on = unfinished(Some(wanted), device.mig)?;
-                let free = self.blockers(device, wanted.mode, Some(on)).is_empty();
-                free.then(|| (device.gpu.uuid.clone(), wanted.mode))
-            })
-            .collect();
-        for (uuid, mode) in due {
-            self.switch(&uuid, mode, None)?;
+        let mut due = Vec::new();
+        for device in self.devices.iter().filter(|device| device.managed) {
+            let (Some(wanted), Some(_)) = (device.wanted, device.mig) else {
+                continue;
+            };
+            let on = unfinished(Some(wanted), device.mig);
+            let blockers =
+                on.map_or_else(Vec::new, |on| self.blockers(device, wanted.mode, Some(on)));
+            due.push((device.gpu.uuid.clone(), wanted, on, blockers));
+        }
+        for (uuid, wanted, on, blockers) in due {
+            match on {
+                Some(_) if blockers.is_empty() => self.switch(&uuid, wanted.mode, None)?,
+                Some(on) => {
+                    self.settle_wish(&uuid, wanted)?;
+                    let text = format!(
+                        "MIG mode of GPU {} was to be turned {}, and is not: {}",
+                        self.index(&uuid),
+                        if on { "on" } else { "off" },
+                        blockers.join("; ")
+                    );
+                    tracing::warn!("{text}");
+                    self.tell(None, "gpu_mode", &text)?;
+                }
+                None if wanted.pending => self.settle_wish(&uuid, wanted)?,
+                None => {}
+            }
         }
         Ok(())
+    }
+
+    /// Journals that the driver is not going to be told of a wish.
+    fn settle_wish(&mut self, uuid: &GpuUuid, wanted: Wanted) -> Result<(), StoreError> {
+        let wanted = Some(wanted.settled());
+        if let Some(device) = self.devices.iter_mut().find(|one| one.gpu.uuid == *uuid) {
+            device.wanted = wanted;
+        }
+        self.store.set_mode(uuid, wanted)
     }
 
     /// Destroys idle instances, and those in quarantine that can be.
@@ -326,7 +352,7 @@ impl Cycle {
             .collect();
         if !gc.dry_run {
             for slot in &slots {
-                self.destroy(slot)?;
+                self.destroy(slot, Why::Collected)?;
             }
             self.round.replan |= !slots.is_empty();
         }
