@@ -8,6 +8,16 @@ use divvy_core::Reason;
 /// Upper bounds of waits, in seconds: from at once to a week.
 pub const BOUNDS: [u64; 10] = [1, 5, 15, 60, 300, 1800, 3600, 14_400, 86_400, 604_800];
 
+/// Directions of resizes, and what comes of them: only for more there may be no room, and what is refused otherwise has none.
+pub const RESIZES: [(&str, &str); 6] = [
+    ("more", "done"),
+    ("less", "done"),
+    ("waiting", "done"),
+    ("compute", "done"),
+    ("more", "refused"),
+    ("none", "refused"),
+];
+
 /// The counters.
 #[derive(Clone, Debug, Default)]
 pub struct Counted {
@@ -15,11 +25,29 @@ pub struct Counted {
     pub told: BTreeMap<String, u64>,
     /// How long jobs waited before they were placed, by queue.
     pub waits: BTreeMap<String, Waits>,
+    /// Jobs that were told to give way, and those of them that have.
     pub preempted: u64,
+    pub given_way: u64,
+    /// How long it took to stop all processes of suspended jobs.
+    pub stills: Took,
+    /// Jobs that were to be suspended and could not be.
+    pub unsuspended: u64,
+    /// Sizes that were asked for, by direction and result.
+    pub resizes: BTreeMap<(&'static str, &'static str), u64>,
+    /// What was found after the start: jobs that run on, and jobs that had ended.
+    pub adopted: u64,
+    pub settled: u64,
     pub plans: Took,
     pub commits: Took,
     /// By project; of those without one under the empty name.
     pub projects: BTreeMap<String, Spent>,
+}
+
+impl Counted {
+    /// How many events of this kind there were.
+    pub fn times_told(&self, kind: &str) -> u64 {
+        self.told.get(kind).copied().unwrap_or_default()
+    }
 }
 
 /// How often, and how long it took altogether.

@@ -11,6 +11,7 @@
 //! A journal that cannot be written ends the agent: what was answered is on disk, and jobs need no agent to run.
 
 mod after;
+mod alarm;
 mod array;
 mod back;
 mod cancel;
@@ -157,6 +158,8 @@ struct Living {
     unasked: bool,
     /// Its slice could not be read, which was said.
     damaged: bool,
+    /// Its limiter could not count something, which was said.
+    alarmed: bool,
     /// By position in its holdings.
     ledgers: Vec<Ledger>,
     /// Processes of it that the driver listed last.
@@ -242,6 +245,7 @@ impl Living {
             laid: false,
             unasked: false,
             damaged: false,
+            alarmed: false,
             ledgers: Vec::new(),
             members: Vec::new(),
             work: usage::Work::new(),
@@ -402,7 +406,9 @@ impl Cycle {
         self.check();
         self.carry_out();
         for id in std::mem::take(&mut self.round.pauses) {
+            let began = Instant::now();
             self.hold_still(id);
+            self.counted.stills.add(began.elapsed());
         }
         for event in self.round.events.drain(..) {
             // Nobody listening is no failure.
@@ -467,6 +473,7 @@ impl Cycle {
                 reply,
             } => {
                 let result = self.pause(&reference, suspend)?;
+                self.counted.unsuspended += u64::from(suspend && result.is_err());
                 self.round.answers.push(Answer { reply, result });
             }
             Message::Requeue { reference, reply } => {

@@ -51,6 +51,8 @@ pub struct Observed {
     pub uuid: GpuUuid,
     pub index: u32,
     pub model: String,
+    /// Where it is on the PCI bus: `00000000:07:00.0`.
+    pub bus: String,
     pub total: Bytes,
     pub reserved: Bytes,
     pub used: Bytes,
@@ -78,10 +80,20 @@ pub struct GpuProcess {
     pub used: Option<Bytes>,
 }
 
+/// What a GPU draws, where it says so.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Power {
+    pub milliwatts: Option<u32>,
+    /// Since the driver was loaded.
+    pub millijoules: Option<u64>,
+}
+
 /// A GPU as the cycle keeps it.
 #[derive(Clone, Debug)]
 pub struct Device {
     pub gpu: Gpu,
+    /// As [`Observed::bus`].
+    pub bus: String,
     pub used: Bytes,
     pub utilization_percent: Option<u32>,
     pub temperature_celsius: Option<u32>,
@@ -127,6 +139,7 @@ impl Device {
         };
         Self {
             gpu,
+            bus: observed.bus.clone(),
             used: observed.used,
             utilization_percent: observed.utilization_percent,
             temperature_celsius: observed.temperature_celsius,
@@ -201,6 +214,7 @@ mod tests {
             uuid: GpuUuid::from_bytes([1; 16]),
             index: 0,
             model: "A100".into(),
+            bus: "00000000:07:00.0".into(),
             total: Bytes::gib(40),
             reserved: Bytes::ZERO,
             used: Bytes::ZERO,

@@ -164,6 +164,10 @@ fn health_readiness_and_metrics_are_served_beside_the_api() {
     assert_eq!(status, 200);
     for line in [
         "divvy_gpu_health{gpu=\"0\"",
+        "divvy_gpu_temperature_celsius{gpu=\"0\"",
+        "divvy_gpu_power_watts{gpu=\"0\"",
+        "divvy_gpu_energy_joules_total{gpu=\"0\"",
+        "pci_bus_id=\"00000000:",
         "divvy_journal_fsync_duration_seconds_count ",
     ] {
         assert!(page.contains(line), "{page}");

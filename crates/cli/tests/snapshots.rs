@@ -153,6 +153,15 @@ fn what_is_said_of_a_jobs_terms_is_described() {
     let described = render::describe(&waits, view(80));
     assert!(described.contains(words), "{described}");
 
+    let mut newer = fixtures::jobs().remove(0);
+    assert!(!render::describe(&newer, view(80)).contains("uncounted"));
+    newer.uncounted_calls = Some(3);
+    let described = render::describe(&newer, view(80));
+    assert!(
+        described.contains("uncounted:   3 times the limiter passed on what it could not count"),
+        "{described}"
+    );
+
     let mut held = fixtures::jobs().remove(0);
     held.suspended = true;
     assert!(list(&[held], Format::Table, 120, render::jobs).contains("suspended"));

@@ -38,6 +38,8 @@ library! {
         nvmlDeviceGetMemoryInfo_v2,
         nvmlDeviceGetUtilizationRates,
         nvmlDeviceGetTemperature,
+        nvmlDeviceGetPowerUsage,
+        nvmlDeviceGetTotalEnergyConsumption,
         nvmlDeviceGetComputeRunningProcesses_v3,
         nvmlDeviceGetGraphicsRunningProcesses_v3,
         nvmlDeviceGetMPSComputeRunningProcesses_v3,
@@ -383,6 +385,18 @@ impl Device<'_> {
             Err(error) if error.is_unsupported() => Ok(None),
             Err(error) => Err(error),
         }
+    }
+
+    /// Milliwatts that the board draws: now, or over the last second, as the GPU has it (nvml.h, nvmlDeviceGetPowerUsage). `None`
+    /// where it does not say.
+    pub fn power(&self) -> Result<Option<u32>, Error> {
+        offered(self.read(&self.nvml.functions.nvmlDeviceGetPowerUsage, 0))
+    }
+
+    /// Millijoules since the driver was loaded; `None` where the GPU does not say.
+    pub fn energy(&self) -> Result<Option<u64>, Error> {
+        let get = &self.nvml.functions.nvmlDeviceGetTotalEnergyConsumption;
+        offered(self.read(get, 0))
     }
 
     /// The samples that were taken after `since` (as [`ProcessUse::at_us`]; 0: all that are kept), of the processes that had

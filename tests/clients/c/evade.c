@@ -4,6 +4,7 @@
  *   evade plain GIB FILE            opens libcuda.so.1 as a program would: what everybody is compared with
  *   evade deepbind GIB FILE LIB     calls from a library opened with RTLD_DEEPBIND
  *   evade dlmopen GIB FILE LIB      calls from a library in a namespace of its own
+ *   evade newer GIB FILE LIB        as plain, once it has looked up a function that is newer than the limiter in that library
  *   evade copy GIB FILE CUDA        finds the functions of a copy of the driver in that file's own symbol table
  *   evade forge GIB FILE            is charged, and then wipes out whatever looks like an amount of memory in its slice
  *   evade frame GIB PID             is charged, writes PID's process into its own place in its slice, and is gone
@@ -59,6 +60,12 @@ int hold_from_here(unsigned gib)
 {
     struct cuda cuda = {cuInit, cuDevicePrimaryCtxRetain, cuCtxSetCurrent, cuMemAlloc_v2};
     return hold(&cuda, gib);
+}
+
+/* No driver has it yet. */
+int cuMemAlloc_v3(uint64_t *address, size_t size)
+{
+    return cuMemAlloc_v2(address, size);
 }
 
 #else
@@ -192,6 +199,11 @@ int main(int count, char **words)
     unsigned gib = (unsigned)atoi(words[2]);
     const char *library = count > 4 ? words[4] : "libcuda.so.1";
     int result;
+    if (strcmp(way, "newer") == 0) {
+        void *newer = must(dlopen(library, RTLD_NOW | RTLD_LOCAL), library);
+        must(dlsym(newer, "cuMemAlloc_v3"), "cuMemAlloc_v3");
+        library = "libcuda.so.1";
+    }
     if (strcmp(way, "deepbind") == 0) {
         result = by_library(dlopen(library, RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND), gib);
     } else if (strcmp(way, "dlmopen") == 0) {

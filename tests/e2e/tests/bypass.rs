@@ -173,16 +173,70 @@ fn a_process_without_the_limiter_is_told() {
 /// A figure of the metrics page.
 #[track_caller]
 fn count(home: &Home, name: &str) -> u64 {
+    let page = metrics(home);
+    let value = page
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
+    value.unwrap_or_else(|| panic!("{name} is not in\n{page}"))
+}
+
+/// The metrics page.
+#[track_caller]
+fn metrics(home: &Home) -> String {
     let mut stream = UnixStream::connect(home.path().join("divvy.sock")).expect("a daemon serves");
     stream
         .write_all(b"GET /metrics HTTP/1.1\r\nhost: divvy\r\nconnection: close\r\n\r\n")
         .expect("the socket takes it");
     let mut page = String::new();
     stream.read_to_string(&mut page).expect("the page is text");
-    let value = page
-        .lines()
-        .find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
-    value.unwrap_or_else(|| panic!("{name} is not in\n{page}"))
+    page
+}
+
+#[test]
+fn a_function_that_is_newer_than_the_limiter_is_counted_and_told_of_once() {
+    let home = preloaded("a100-80gb:1");
+    let daemon = home.daemon(&[]);
+    let evader = Evader::build(&home);
+    let helper = evader.helper();
+    let job = evader.submit("newer", Some(&helper));
+    let plain = evader.submit("plain", None);
+    let told = || -> Vec<serde_json::Value> {
+        let mut events = home.items(&["events"]);
+        events.retain(|event| event["kind"] == "uncounted");
+        events
+    };
+    let events = until("the alarm is told", || {
+        Some(told()).filter(|events| !events.is_empty())
+    });
+    assert_eq!(events[0]["job"], job.as_str(), "{events:?}");
+    let is_shown = || {
+        let _ = home.first_words(&plain);
+        // Asking for the GPUs is a look at them.
+        let _ = home.items(&["gpus"]);
+        assert_eq!(home.job(&job).uncounted_calls, Some(1));
+        assert_eq!(home.job(&plain).uncounted_calls, None);
+        let said = home.divvy(&["describe", &job]).ok().stdout;
+        assert!(said.contains("uncounted:   once"), "{said}");
+        let page = metrics(&home);
+        for (job, count) in [(&job, 1), (&plain, 0)] {
+            let begins = format!("divvy_hook_uncounted_calls_total{{job=\"{job}\",");
+            let mut lines = page.lines();
+            let line = lines.find(|line| line.starts_with(&begins));
+            let ends = format!(" {count}");
+            assert!(line.is_some_and(|line| line.ends_with(&ends)), "{line:?}");
+        }
+        assert_eq!(told().len(), 1, "{:?}", told());
+    };
+    is_shown();
+    drop(daemon);
+    let _daemon = home.daemon(&[]);
+    is_shown();
+    for (way, job) in [("newer", &job), ("plain", &plain)] {
+        home.open(way);
+        let ended = home.ended(job);
+        assert_eq!(ended.end_reason, Some(EndReason::Completed), "{ended:?}");
+    }
+    assert_eq!(told().len(), 1, "{:?}", told());
 }
 
 #[test]

@@ -159,6 +159,8 @@ impl Cycle {
             adopted: count(|life| !life.grants().is_empty()),
             settled: count(|life| life.outcome().is_some()),
         };
+        self.counted.adopted = u64::try_from(resumed.adopted).unwrap_or(u64::MAX);
+        self.counted.settled = u64::try_from(resumed.settled).unwrap_or(u64::MAX);
         self.finish_round()?;
         Ok(resumed)
     }
@@ -438,6 +440,14 @@ impl Cycle {
             _ => (gone, words),
         };
         living.job.exit_code = exit.and_then(|exit| exit.outcome.code());
+        let preempted = matches!(
+            &living.job.life,
+            Life::Stopping {
+                why: Stop::Preempt,
+                ..
+            }
+        );
+        self.counted.given_way += u64::from(preempted);
         let had_left = living.job.had_left(exit);
         let told = match &living.job.life {
             Life::Stopping {
@@ -500,9 +510,11 @@ impl Cycle {
         let Some(living) = self.jobs.get_mut(&id) else {
             return Ok(());
         };
+        let mut alarms = 0;
         if let Some(slice) = &living.slice
             && let Ok(snapshot) = slice.read()
         {
+            alarms = snapshot.alarms();
             for (gpu, holding) in living.job.holdings.iter_mut().enumerate() {
                 holding.traces = slice::traces(&snapshot, gpu);
             }
@@ -514,7 +526,7 @@ impl Cycle {
         for (holding, ledger) in living.job.holdings.iter_mut().zip(&living.ledgers) {
             holding.traces.mismatch_max = ledger.mismatch_max;
         }
-        Ok(())
+        self.alarmed(id, alarms)
     }
 
     /// Journals a job that has just ended, and lets everybody know.

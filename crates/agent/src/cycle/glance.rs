@@ -115,6 +115,7 @@ impl Glance {
                 },
                 slices: Vec::new(),
                 compute_time: None,
+                uncounted: None,
                 held_up: None,
                 idle,
                 idle_s: None,

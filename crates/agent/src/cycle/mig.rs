@@ -204,7 +204,6 @@ impl Migs {
         self.gpus.entry(gpu.clone()).or_default()
     }
 
-    #[cfg(test)]
     pub(super) fn instances(&self) -> &BTreeMap<Slot, Instance> {
         &self.instances
     }

@@ -22,6 +22,7 @@ impl Cycle {
                 tend(*id, living, look, book);
             }
         }
+        self.hear(look)?;
         self.reconcile(look)?;
         self.meter(look);
         self.take_what_is_given_up()?;

@@ -189,6 +189,9 @@ impl Cycle {
         Seen {
             slices: slices.collect(),
             compute_time: (holds.then(|| self.keeper.got(job.id)).flatten()).map(Got::shown),
+            uncounted: now
+                .map(|now| now.account.alarms())
+                .filter(|count| *count > 0),
             wait: wait.cloned(),
             held_up: wait.is_none().then(held_up).flatten(),
             idle: self.idle_rule(job),
@@ -366,6 +369,18 @@ impl Cycle {
             queues: self.queues_shown(),
             bypasses: self.bypasses,
             migs: self.migs.counts,
+            buses: {
+                let devices = self.devices.iter();
+                devices
+                    .map(|device| (device.gpu.index, device.bus.clone()))
+                    .collect()
+            },
+            instances: {
+                let made = self.migs.instances().values();
+                let made = made.filter_map(|instance| instance.made.as_ref());
+                made.map(|made| (made.uuid.to_string(), made.id)).collect()
+            },
+            power: BTreeMap::new(),
             books: self.books(),
             lost: {
                 let lost = self.devices.iter().filter(|device| device.lost);

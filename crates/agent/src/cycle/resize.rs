@@ -9,6 +9,8 @@
 //! last thing an agent does: the next one writes the limits of the journal into every slice it adopts, and looks again.
 //! Compute time is divided anew as soon as that is in the journal; it needs no room.
 
+use std::cmp::Ordering;
+
 use divvy_api::v1::{self, Error, ErrorCode};
 use divvy_core::project::outgrown;
 use divvy_core::resize::{ResizeError, Resized, reached, resize};
@@ -31,13 +33,38 @@ impl Cycle {
     ) -> Result<(), StoreError> {
         let result = match checked(resize) {
             Ok(asked) => match self.find(reference)? {
-                Ok(id) => self.resize_job(id, asked)?.map(|()| id),
+                Ok(id) => {
+                    let before = self.size_of(id);
+                    let result = self.resize_job(id, asked)?;
+                    let counted = match &result {
+                        Ok(()) => {
+                            let way = direction(before.as_ref(), self.size_of(id).as_ref());
+                            way.map(|way| (way, "done"))
+                        }
+                        Err(error) => Some((refused(error.code), "refused")),
+                    };
+                    if let Some(counted) = counted {
+                        *self.counted.resizes.entry(counted).or_default() += 1;
+                    }
+                    result.map(|()| id)
+                }
                 Err(error) => Err(error),
             },
             Err(error) => Err(error),
         };
         self.round.answers.push(Answer { reply, result });
         Ok(())
+    }
+
+    /// What a job has, or is to have; `None` where it is not there.
+    fn size_of(&self, id: JobId) -> Option<Size> {
+        let job = &self.jobs.get(&id)?.job;
+        let limits = job.limits();
+        Some(Size {
+            held: (!limits.is_empty()).then(|| limits.iter().map(|limit| limit.memory).sum()),
+            asked: job.request().amount,
+            compute: job.compute(),
+        })
     }
 
     fn resize_job(
@@ -288,6 +315,34 @@ impl Cycle {
     }
 }
 
+/// What a job has: to tell a larger one from a smaller one.
+#[derive(Clone, Debug, PartialEq)]
+struct Size {
+    /// Its limits together, once it holds something.
+    held: Option<Bytes>,
+    asked: Amount,
+    compute: Compute,
+}
+
+/// What a resize made of a job; `None` where it changed nothing.
+fn direction(before: Option<&Size>, now: Option<&Size>) -> Option<&'static str> {
+    let (before, now) = (before?, now?);
+    match now.held.cmp(&before.held) {
+        Ordering::Greater => Some("more"),
+        Ordering::Less => Some("less"),
+        Ordering::Equal if now.held.is_none() && now.asked != before.asked => Some("waiting"),
+        Ordering::Equal => (now.compute != before.compute).then_some("compute"),
+    }
+}
+
+/// What was refused: only for more there is no room.
+fn refused(code: ErrorCode) -> &'static str {
+    match code {
+        ErrorCode::WouldWait | ErrorCode::NeverFits => "more",
+        _ => "none",
+    }
+}
+
 /// What is asked for: an amount, a division of compute time, or both.
 fn checked(resize: v1::Resize) -> Result<(Option<Amount>, Option<Compute>), Error> {
     let amount = resize.amount.map(Amount::try_from).transpose()?;
@@ -344,4 +399,36 @@ fn refusal(error: &ResizeError) -> Error {
         ResizeError::NoRoom { .. } => ErrorCode::WouldWait,
     };
     Error::new(code, error.to_string()).hint(error.hint())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_resize_is_counted_by_what_it_made_of_the_job() {
+        let size = |held: Option<u64>, gib, compute: &str| {
+            Some(Size {
+                held: held.map(Bytes::gib),
+                asked: Amount::Memory(Bytes::gib(gib)),
+                compute: compute.parse().unwrap(),
+            })
+        };
+        let runs = size(Some(4), 4, "fair");
+        for (now, way) in [
+            (size(Some(8), 8, "fair"), Some("more")),
+            (size(Some(2), 2, "strict"), Some("less")),
+            (size(Some(4), 4, "strict"), Some("compute")),
+            (size(Some(4), 4, "fair"), None),
+            (None, None),
+        ] {
+            assert_eq!(direction(runs.as_ref(), now.as_ref()), way, "{now:?}");
+        }
+        let waits = size(None, 4, "fair");
+        let other = size(None, 2, "fair");
+        assert_eq!(direction(waits.as_ref(), other.as_ref()), Some("waiting"));
+        assert_eq!(direction(waits.as_ref(), waits.as_ref()), None);
+        assert_eq!(refused(ErrorCode::NeverFits), "more");
+        assert_eq!(refused(ErrorCode::Conflict), "none");
+    }
 }

@@ -19,6 +19,8 @@ pub struct Seen {
     pub(super) job: Job,
     pub(super) slices: Vec<v1::Slice>,
     pub(super) compute_time: Option<v1::ComputeTime>,
+    /// Alarms that its slice counts.
+    pub(super) uncounted: Option<u64>,
     pub(super) wait: Option<Wait>,
     /// Why it is not even in its queue's turn.
     pub(super) held_up: Option<String>,
@@ -74,6 +76,7 @@ impl Seen {
                 .then(|| home.slice(&id).display().to_string()),
             bypasses: job.bypasses.iter().map(Bypass::shown).collect(),
             limiter: record.limiter.map(limiter),
+            uncounted_calls: self.uncounted,
             priority: ask.terms.priority,
             preemptible: ask.terms.preemptible,
             time_limit_s: ask.terms.time_limit_s,

@@ -212,6 +212,11 @@ impl Pages {
         }
     }
 
+    /// How often the limiter came upon what it could not count, or should not be.
+    pub fn alarms(&self) -> u64 {
+        self.after.alarms()
+    }
+
     /// The slot of a process.
     fn slot(&self, person: &Person) -> Option<&ProcessUsage> {
         self.now.iter().find(|slot| owns(&slot.owner, person))

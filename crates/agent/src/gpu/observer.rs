@@ -1,10 +1,12 @@
 //! Looks by itself: often while there are jobs, seldom while there are none, and soon again when something was suspicious.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use divvy_core::JobId;
 
+use super::Power;
 use super::kin::Kin;
 use super::look::{self, Look};
 use super::roster::{Entry, Roster};
@@ -90,6 +92,11 @@ impl Observer {
     /// When the driver cannot be asked.
     pub fn look(&self) -> Result<Look, SourceError> {
         self.look_with(&mut lock(&self.kin))
+    }
+
+    /// What GPUs draw, by index.
+    pub fn power(&self) -> BTreeMap<u32, Power> {
+        self.source.power()
     }
 
     /// Looks now and tells the cycle.

@@ -8,7 +8,7 @@ use divvy_core::{Bytes, GpuUuid};
 use divvy_driver::nvml::{Device, Nvml};
 
 use super::work::Samples;
-use super::{GpuProcess, Observation, Observed, Trouble};
+use super::{GpuProcess, Observation, Observed, Power, Trouble};
 use crate::mig::sight::{self, Offer, SightError};
 use crate::mig::{Epochs, Sight};
 use crate::supervise::chain;
@@ -158,6 +158,7 @@ impl Source {
             uuid,
             index: identity.index,
             model: identity.name,
+            bus: identity.pci_bus_id,
             total: Bytes::new(memory.total),
             reserved: Bytes::new(memory.reserved),
             used: Bytes::new(memory.used),
@@ -165,6 +166,19 @@ impl Source {
             temperature_celsius,
             processes: device.processes()?.into_iter().map(process).collect(),
         })
+    }
+
+    /// What GPUs draw, by index: of those that answer and say so. For whoever wants to know, so that no look takes longer for it.
+    pub fn power(&self) -> BTreeMap<u32, Power> {
+        let devices = self.nvml().devices().unwrap_or_default();
+        let power = |device: Device<'_>| {
+            let power = Power {
+                milliwatts: device.power().ok().flatten(),
+                millijoules: device.energy().ok().flatten(),
+            };
+            (device.index(), power)
+        };
+        devices.into_iter().flatten().map(power).collect()
     }
 
     /// The GPU's instances; nothing of them while they are being changed.

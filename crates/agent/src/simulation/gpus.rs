@@ -82,6 +82,7 @@ impl World {
             uuid: uuid(gpu),
             index,
             model: "simulated".to_owned(),
+            bus: format!("00000000:{:02X}:00.0", index + 1),
             total: TOTAL,
             reserved: RESERVED,
             used: Bytes::new(holders.values().sum()),

@@ -39,6 +39,14 @@ impl Store {
             text: text.to_owned(),
         })
     }
+
+    /// Whether there is an event of this kind about a job. Reads all that are kept.
+    pub fn has_told(&self, job: JobId, kind: &str) -> Result<bool, StoreError> {
+        let query = "SELECT EXISTS (SELECT 1 FROM event WHERE job = ?1 AND kind = ?2)";
+        self.db
+            .query_row(query, params![job.0, kind], |row| row.get(0))
+            .map_err(sql("look for an event"))
+    }
 }
 
 /// Events after `after`, oldest first, at most `limit`; through a connection of its own, so that no reader holds up the

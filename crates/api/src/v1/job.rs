@@ -295,6 +295,10 @@ pub struct Job {
     /// How the limiter got into its program; absent before it was started, and in lists of ended jobs.
     #[serde(default)]
     pub limiter: Option<Limiter>,
+    /// How often its limiter passed on what it could not count or hold up, or came upon an error of its own, in the slice that it
+    /// holds. Absent where that never was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uncounted_calls: Option<u64>,
     #[serde(default)]
     pub priority: i32,
     #[serde(default)]

@@ -50,6 +50,7 @@ pub fn describe(job: &Job, view: View) -> String {
         facts.add_bypass(bypass);
     }
     facts.add("limiter", &limiter(job));
+    facts.add("uncounted", &uncounted(job));
     facts.add("processes", &processes(job));
     facts.add(
         "slice files",
@@ -201,6 +202,18 @@ fn limiter(job: &Job) -> String {
         Some(reason) => format!("{form} ({})", text::clean(reason)),
         None => form.to_owned(),
     }
+}
+
+/// What its limiter could not count.
+fn uncounted(job: &Job) -> String {
+    let times = match job.uncounted_calls {
+        None => return String::new(),
+        Some(1) => "once".to_owned(),
+        Some(count) => format!("{count} times"),
+    };
+    format!(
+        "{times} the limiter passed on what it could not count or hold up, or came upon an error of its own"
+    )
 }
 
 /// How its compute time is divided, and what it gets.

@@ -97,6 +97,7 @@ impl Scene {
             uuid: GpuUuid::from_bytes(UUID),
             index: 0,
             model: "A100".into(),
+            bus: "00000000:07:00.0".into(),
             total: Bytes::gib(80),
             reserved: Bytes::gib(1),
             used: Bytes::gib(20),

@@ -1,12 +1,12 @@
-//! Metrics of jobs, queues and projects: who is due what, who had what, how long it takes.
+//! Metrics of queues and projects, and of the daemon's own work: who is due what, who had what, how long it takes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use divvy_api::v1::{JobState, Project};
 
-use super::{Family, Page, Told, family, ratio};
-use crate::counted::{BOUNDS, Spent, Took};
+use super::{Family, Page, family, ratio};
+use crate::counted::{BOUNDS, Counted, RESIZES, Spent, Took};
 
 /// What of the state a page shows besides what the API has.
 #[derive(Clone, Debug, Default)]
@@ -20,19 +20,20 @@ pub struct Books {
 }
 
 /// Seconds, exact: from nanoseconds.
-fn seconds(nanos: u128) -> String {
+pub(super) fn seconds(nanos: u128) -> String {
     ratio(u64::try_from(nanos).unwrap_or(u64::MAX), 9)
 }
 
-fn lasted(took: Duration) -> String {
+pub(super) fn lasted(took: Duration) -> String {
     seconds(took.as_nanos())
 }
 
 pub(super) fn about_books(page: &Page) -> Vec<Family> {
     let mut families = of_projects(&page.books);
     families.extend(of_queues(page));
-    families.extend(of_jobs(page));
     families.extend(of_work(&page.books));
+    let reclaimed = page.migs.reclaimed.times;
+    families.push(of_reclaims(&page.books.counted, reclaimed));
     families
 }
 
@@ -155,82 +156,32 @@ fn of_queues(page: &Page) -> Vec<Family> {
     vec![waits, oldest, pending]
 }
 
-/// Of a job as a whole, whatever GPUs it has.
-pub(super) fn labels(job: &Told) -> Vec<(&'static str, String)> {
-    vec![
-        ("job", job.id.clone()),
-        ("name", job.name.clone()),
-        ("user", job.user.clone()),
-        ("project", job.project.clone()),
-        ("queue", job.queue.clone()),
-    ]
-}
-
-fn of_jobs(page: &Page) -> Vec<Family> {
-    let mut state = family(
-        "divvy_job_state",
-        "gauge",
-        "A job that has not ended, and its state.",
-    );
-    let mut held = family(
-        "divvy_job_gpu_seconds_total",
-        "counter",
-        "GPU time that the job has held, since the daemon knows it.",
-    );
-    let mut idle = family(
-        "divvy_job_last_kernel_age_seconds",
-        "gauge",
-        "For how long the job was not seen to do anything with its GPUs.",
-    );
-    let mut throttled = family(
-        "divvy_job_throttled_seconds_total",
-        "counter",
-        "How long threads of the job have waited for their turn, all together.",
-    );
-    let mut asked = family(
-        "divvy_job_compute_request_ratio",
-        "gauge",
-        "The job's share in the division of its GPUs' time.",
-    );
-    let mut used = family(
-        "divvy_job_compute_used_ratio",
-        "gauge",
-        "What it used of each GPU over the last ten seconds, by its own measure, while others want it too.",
-    );
-    for job in &page.jobs {
-        let mut stated = labels(job);
-        let word = serde_json::to_value(job.state).unwrap_or_default();
-        stated.push(("state", word.as_str().unwrap_or_default().to_owned()));
-        state.sample(stated, 1);
-        if let Some(nanos) = page.books.held.get(&job.id) {
-            held.sample(labels(job), seconds((*nanos).into()));
-        }
-        if let Some(age) = job.idle_s {
-            idle.sample(labels(job), age);
-        }
-        if let Some(time) = job.compute_time {
-            throttled.sample(labels(job), ratio(time.throttled_ms, 3));
-            asked.sample(labels(job), ratio(time.share_asked.into(), 3));
-            if let Some(share) = time.share_used {
-                used.sample(labels(job), ratio(share.into(), 3));
-            }
-        }
-    }
-    vec![state, held, idle, throttled, asked, used]
-}
-
 fn of_work(books: &Books) -> Vec<Family> {
     let counted = &books.counted;
     let mut events = family("divvy_events_total", "counter", "What happened, by kind.");
     for (kind, count) in &counted.told {
         events.sample(vec![("kind", kind.clone())], count);
     }
-    let told = |kind: &str| counted.told.get(kind).copied().unwrap_or_default();
-    let counter = |name, help, count: u64| {
-        let mut family = family(name, "counter", help);
-        family.sample(Vec::new(), count);
-        family
-    };
+    let mut preemptions = family(
+        "divvy_preemptions_total",
+        "counter",
+        "Jobs that were stopped for others within quota.",
+    );
+    preemptions.sample(Vec::new(), counted.preempted);
+    let mut resizes = family(
+        "divvy_resizes_total",
+        "counter",
+        "Resizes, by what they made of the job and by what came of them.",
+    );
+    for way in RESIZES {
+        let (direction, result) = way;
+        let count = counted.resizes.get(&way).copied().unwrap_or_default();
+        let labels = vec![
+            ("direction", direction.to_owned()),
+            ("result", result.to_owned()),
+        ];
+        resizes.sample(labels, count);
+    }
     let summary = |name, help, took: Took| {
         let mut family = family(name, "summary", help);
         family.suffixed("_sum", Vec::new(), lasted(took.took));
@@ -239,21 +190,15 @@ fn of_work(books: &Books) -> Vec<Family> {
     };
     vec![
         events,
-        counter(
-            "divvy_preemptions_total",
-            "Jobs that were stopped for others within quota.",
-            counted.preempted,
+        preemptions,
+        resizes,
+        of_suspends(counted),
+        summary(
+            "divvy_suspend_duration_seconds",
+            "How long it took to stop all processes of a suspended job.",
+            counted.stills,
         ),
-        counter(
-            "divvy_suspends_total",
-            "Jobs that were suspended.",
-            told("suspended"),
-        ),
-        counter(
-            "divvy_resizes_total",
-            "Jobs that were resized.",
-            told("resized"),
-        ),
+        of_recovery(counted),
         summary(
             "divvy_scheduling_duration_seconds",
             "How long plans took.",
@@ -265,4 +210,55 @@ fn of_work(books: &Books) -> Vec<Family> {
             counted.commits,
         ),
     ]
+}
+
+fn of_suspends(counted: &Counted) -> Family {
+    let mut suspends = family(
+        "divvy_suspends_total",
+        "counter",
+        "Jobs that were suspended, and that were to be and could not.",
+    );
+    let done = counted.times_told("suspended");
+    for (result, count) in [("done", done), ("refused", counted.unsuspended)] {
+        suspends.sample(vec![("result", result.to_owned())], count);
+    }
+    suspends
+}
+
+/// What was taken from one for another's sake. `reclaimed`: instances that made room.
+fn of_reclaims(counted: &Counted, reclaimed: u64) -> Family {
+    let mut reclaims = family(
+        "divvy_reclaims_total",
+        "counter",
+        "What was taken back because another needs it: asked for, and had.",
+    );
+    let instances = counted.times_told("mig_reclaimed");
+    for (step, result, count) in [
+        ("idle_instance", "asked", instances),
+        ("idle_instance", "done", reclaimed),
+        ("preemption", "asked", counted.preempted),
+        ("preemption", "done", counted.given_way),
+    ] {
+        let labels = vec![("step", step.to_owned()), ("result", result.to_owned())];
+        reclaims.sample(labels, count);
+    }
+    reclaims
+}
+
+fn of_recovery(counted: &Counted) -> Family {
+    let mut recovery = family(
+        "divvy_recovery_actions_total",
+        "counter",
+        "What was put right after a restart, or after something was lost.",
+    );
+    for (action, count) in [
+        ("job_adopted", counted.adopted),
+        ("job_settled", counted.settled),
+        ("container_adopted", counted.times_told("adopted")),
+        ("instance_adopted", counted.times_told("mig_adopted")),
+        ("instance_dropped", counted.times_told("mig_gone")),
+    ] {
+        recovery.sample(vec![("action", action.to_owned())], count);
+    }
+    recovery
 }
