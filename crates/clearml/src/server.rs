@@ -8,12 +8,15 @@
 
 mod body;
 mod calls;
+mod clock;
 mod error;
 mod http;
+mod patience;
 mod token;
 
 pub use body::{
     Container, Entry, Event, Popped, QueueFacts, Stats, Status, StatusReport, Task, Worker,
 };
+pub use clock::now_ms;
 pub use error::{ServerError, Subcode};
 pub use http::Server;

@@ -29,11 +29,11 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use divvy_clearml::config::ConfigError;
-use divvy_clearml::server::{ServerError, Stats, StatusReport};
+use divvy_clearml::server::{ServerError, Stats, StatusReport, now_ms};
 use tracing_subscriber::EnvFilter;
 
 use desk::Desk;
-use hand::{Hand, now_ms};
+use hand::Hand;
 use prepared::{Prepared, prepared};
 use setup::set_up;
 use values::Wrong;

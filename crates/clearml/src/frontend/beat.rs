@@ -8,8 +8,8 @@ use divvy_api::v1::Gpu;
 use serde_json::{Value, json};
 use sysinfo::{Disks, Networks, System};
 
-use super::hand::{Hand, RunningSlot, now_ms};
-use crate::server::{Stats, StatusReport};
+use super::hand::{Hand, RunningSlot};
+use crate::server::{Stats, StatusReport, now_ms};
 
 /// The first report after the start, as the stock agent sends it.
 const FIRST: Duration = Duration::from_secs(3);

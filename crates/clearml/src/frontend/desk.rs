@@ -11,13 +11,14 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::drive::{Driver, Said, Sight, found};
 use super::gate::Gate;
-use super::hand::{Hand, now_ms};
+use super::hand::Hand;
 use super::life::{Life, Mark, Outcome};
 use super::mirror::{Mirror, Step, steps};
 use super::poll::{Ask, Seen, foreign, look};
 use super::queue::{Head, Line, QUEUE, TASK, is_granted};
 use super::record::Record;
 use super::setup::Queue;
+use crate::server::now_ms;
 use crate::slot::slot_id;
 use crate::{Error, Stop};
 

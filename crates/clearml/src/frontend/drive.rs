@@ -12,14 +12,14 @@ use tokio::task::JoinHandle;
 
 use super::back::{Back, way};
 use super::beat::of_slot;
-use super::hand::{Hand, RunningSlot, now_ms};
+use super::hand::{Hand, RunningSlot};
 use super::life::{Action, Ending, Event, JobEnd, Life, Mark, Outcome, Seen, Why, Word};
 use super::log::events;
 use super::pump::pump;
 use super::record::Record;
 use super::watch::{Step, Watcher, is_stopping};
 use crate::Stop;
-use crate::server::{Subcode, Task};
+use crate::server::{Subcode, Task, now_ms};
 use crate::slot::{Slot, share_text, slot_id};
 
 /// Between two looks at a task that nobody seems to have.
@@ -191,7 +191,11 @@ impl Driver {
     async fn see(&mut self, with_queue: bool) -> (Seen, bool) {
         let listed = with_queue && self.is_listed().await;
         let id = self.record.task.clone();
-        let found = self.hand.ask(async |server| server.task(&id).await).await;
+        let found = self
+            .hand
+            .server
+            .ask(async |server| server.task(&id).await)
+            .await;
         let task = match found {
             Ok(task) => task,
             Err(error) => {
@@ -215,6 +219,7 @@ impl Driver {
         let queue = &self.record.queue_id;
         let found = self
             .hand
+            .server
             .ask(async |server| server.head(queue, usize::from(u16::MAX)).await)
             .await;
         let is_it = |entry: &crate::server::Entry| entry.task == self.record.task;
@@ -232,8 +237,9 @@ impl Driver {
             Ok(popped) => match popped.entry {
                 Some(entry) if entry.task == task => Some(Event::Popped),
                 Some(other) => {
-                    // A server older than API 2.21 gives its head, whichever was asked for.
-                    self.give_back(&queue, &other.task).await;
+                    let back = self.hand.server.add_first(&queue, &other.task).await;
+                    let what = "put back a task that was not asked for";
+                    self.hand.try_to(what, &other.task, back).await;
                     Some(Event::NotPopped)
                 }
                 None => Some(Event::NotPopped),
@@ -249,30 +255,12 @@ impl Driver {
         }
     }
 
-    /// Another task than was asked for goes back to where it was.
-    async fn give_back(&self, queue: &str, task: &str) {
-        let added = self
-            .hand
-            .ask(async |server| server.add(queue, task).await)
-            .await;
-        let moved = self
-            .hand
-            .ask(async |server| server.move_to_front(queue, task).await)
-            .await;
-        self.hand
-            .try_to(
-                "put back a task that was not asked for",
-                task,
-                added.and(moved),
-            )
-            .await;
-    }
-
     async fn start(&mut self) -> Option<Event> {
         let (id, worker) = (self.record.task.clone(), self.record.worker.clone());
         let message = format!("pulled by {worker}");
         let started = self
             .hand
+            .server
             .ask(async |server| server.started(&id, &message).await)
             .await;
         if let Err(error) = started {
@@ -290,6 +278,7 @@ impl Driver {
             runtime.extend(facts(&job));
             let set = self
                 .hand
+                .server
                 .ask(async |server| server.set_runtime(&id, &runtime).await)
                 .await;
             self.hand
@@ -325,6 +314,7 @@ impl Driver {
             let old = std::mem::replace(&mut self.record.worker, slot.worker.clone());
             let gone = self
                 .hand
+                .server
                 .ask(async |server| server.unregister(&old).await)
                 .await;
             self.hand
@@ -345,6 +335,7 @@ impl Driver {
             let id = &self.record.task;
             let set = self
                 .hand
+                .server
                 .ask(async |server| server.set_container(id, container).await)
                 .await;
             self.hand
@@ -444,7 +435,7 @@ impl Driver {
                 () = self.stop.said() => return None,
                 () = tokio::time::sleep(ping) => {
                     let id = self.record.task.clone();
-                    let pinged = self.hand.ask(async |server| server.ping(&id).await).await;
+                    let pinged = self.hand.server.ask(async |server| server.ping(&id).await).await;
                     self.hand.try_to("ping", &id, pinged).await;
                 }
             }
@@ -569,7 +560,7 @@ impl Driver {
         let trouble = std::mem::take(&mut self.trouble);
         let (line, reason) = said(ending, word, &trouble);
         self.say("DEBUG", &format!("{line}\n")).await;
-        let told = self.hand.ask(async |server| match word {
+        let told = self.hand.server.ask(async |server| match word {
             Word::Completed => server.completed(&id, &reason, &message).await,
             Word::Failed => server.failed(&id, &reason, &message).await,
             Word::Stopped => server.stopped(&id, &reason, &message).await,
@@ -591,7 +582,7 @@ impl Driver {
         let (queue, task) = (self.record.queue_id.clone(), self.record.task.clone());
         let (seen, listed) = self.see(true).await;
         for step in way(seen, listed) {
-            let done = self.hand.ask(async |server| match step {
+            let done = self.hand.server.ask(async |server| match step {
                 Back::Add => server.add(&queue, &task).await,
                 Back::Reset => server.reset(&task).await,
                 Back::Enqueue => server.enqueue(&queue, &task).await,
@@ -633,6 +624,7 @@ impl Driver {
         if self.may_be_listed(outcome) {
             let gone = self
                 .hand
+                .server
                 .ask(async |server| server.unregister(&worker).await)
                 .await;
             // A worker that never was on the list cannot be taken off it.
@@ -666,6 +658,7 @@ impl Driver {
         }
         let sent = self
             .hand
+            .server
             .ask(async |server| server.add_events(&events).await)
             .await;
         self.hand

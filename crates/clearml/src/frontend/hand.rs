@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use divvy_api::client::Client;
 use divvy_api::v1;
@@ -12,10 +12,7 @@ use crate::container::Runner;
 use crate::server::{Server, ServerError};
 use crate::{Mode, Settings};
 
-/// How long to wait before something is tried again that can pass.
-const AGAIN: Duration = Duration::from_secs(1);
-
-/// The same for the agent, in whose process we are.
+/// How long to wait before the agent, in whose process we are, is asked again.
 const AGENT_AGAIN: Duration = Duration::from_millis(200);
 
 #[derive(Debug)]
@@ -99,22 +96,6 @@ impl Hand {
         self.started.elapsed()
     }
 
-    /// Asks the server until it says yes, or no for good.
-    pub async fn ask<T>(
-        &self,
-        call: impl AsyncFn(&Server) -> Result<T, ServerError>,
-    ) -> Result<T, ServerError> {
-        loop {
-            match call(&self.server).await {
-                Err(error) if error.passes() => {
-                    tracing::warn!(%error, "asking the ClearML server again");
-                    tokio::time::sleep(AGAIN).await;
-                }
-                answer => return answer,
-            }
-        }
-    }
-
     /// Asks the agent until it answers.
     pub async fn agent<T>(
         &self,
@@ -154,12 +135,4 @@ impl Hand {
     pub fn slots(&self) -> MutexGuard<'_, BTreeMap<String, RunningSlot>> {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Milliseconds since 1970, as the server counts.
-pub fn now_ms() -> i64 {
-    let now = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    i64::try_from(now.as_millis()).unwrap_or(i64::MAX)
 }

@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::hand::{Hand, now_ms};
+use super::hand::Hand;
 use super::log::{Lines, events};
 use super::record::Sent;
+use crate::server::now_ms;
 
 /// Bytes that are not kept back for the next beat.
 const MUCH: usize = 1 << 20;
@@ -46,6 +47,7 @@ pub async fn pump(hand: Arc<Hand>, task: String, job: String, worker: String) {
             if !text.is_empty() {
                 let events = events(&task, &worker, "DEBUG", &text, now_ms());
                 if let Err(error) = hand
+                    .server
                     .ask(async |server| server.add_events(&events).await)
                     .await
                 {

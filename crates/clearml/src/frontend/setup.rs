@@ -123,17 +123,6 @@ async fn find(server: &Server, wanted: &ServerQueue, create: bool) -> Result<Que
             Err(error) => return Err(error.into()),
         },
     };
-    match server.queue(name).await? {
-        Some(queue) => Ok(queue),
-        None if create => {
-            let id = server.create_queue(name).await?;
-            tracing::info!(queue = name, "made a queue on the ClearML server");
-            Ok(QueueFacts {
-                id,
-                name: name.to_owned(),
-                ..QueueFacts::default()
-            })
-        }
-        None => Err(Error::NoQueue(name.to_owned())),
-    }
+    let found = server.find_queue(name, create).await?;
+    found.ok_or_else(|| Error::NoQueue(name.to_owned()))
 }

@@ -96,6 +96,25 @@ impl Server {
         Ok(made.id)
     }
 
+    /// The queue of this name or id; where there is none it is made, if `create` says so.
+    pub async fn find_queue(
+        &self,
+        name: &str,
+        create: bool,
+    ) -> Result<Option<QueueFacts>, ServerError> {
+        let found = self.queue(name).await?;
+        if found.is_some() || !create {
+            return Ok(found);
+        }
+        let id = self.create_queue(name).await?;
+        tracing::info!(queue = name, "made a queue on the ClearML server");
+        Ok(Some(QueueFacts {
+            id,
+            name: name.to_owned(),
+            ..QueueFacts::default()
+        }))
+    }
+
     /// A queue with its first `most` tasks, asked once.
     pub async fn head(&self, queue: &str, most: usize) -> Result<QueueFacts, ServerError> {
         let body = json!({"queue": queue, "max_task_entries": most});

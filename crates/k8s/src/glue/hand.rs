@@ -1,18 +1,15 @@
 //! What everybody here works with: the server, the cluster, and what the configuration says.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use divvy_clearml::container::{self, Setup};
 use divvy_clearml::frontend::log::events;
-use divvy_clearml::server::{Server, ServerError};
+use divvy_clearml::server::{Server, now_ms};
 use divvy_clearml::{Settings, secret::Secret};
 use serde_json::Value;
 
 use super::objects::Objects;
 use super::values::{Queue, Values};
-
-/// How long to wait before something is tried again that can pass.
-const AGAIN: Duration = Duration::from_secs(1);
 
 pub struct Hand {
     pub server: Server,
@@ -49,22 +46,6 @@ impl Hand {
         self.queues.iter().find(|served| served.id == queue_id)
     }
 
-    /// Asks the server until it says yes, or no for good.
-    pub async fn ask<T>(
-        &self,
-        call: impl AsyncFn(&Server) -> Result<T, ServerError>,
-    ) -> Result<T, ServerError> {
-        loop {
-            match call(&self.server).await {
-                Err(error) if error.passes() => {
-                    tracing::warn!(%error, "asking the ClearML server again");
-                    tokio::time::sleep(AGAIN).await;
-                }
-                answer => return answer,
-            }
-        }
-    }
-
     /// A line for a task's log. One that cannot be sent is said here.
     pub async fn say(&self, task: &str, level: &'static str, text: &str) {
         let events = events(task, &self.worker, level, text, now_ms());
@@ -88,12 +69,4 @@ impl Hand {
         };
         container::script(&self.setup.script, &asked) + "\n"
     }
-}
-
-/// Milliseconds since 1970, as the server counts.
-pub fn now_ms() -> i64 {
-    let now = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    i64::try_from(now.as_millis()).unwrap_or(i64::MAX)
 }

@@ -7,12 +7,13 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use divvy_clearml::frontend::log::{Lines, events};
+use divvy_clearml::server::now_ms;
 use futures_util::{AsyncBufReadExt, TryStreamExt};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::Timestamp;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
-use super::hand::{Hand, now_ms};
+use super::hand::Hand;
 use super::record::{Logged, Record};
 use super::sight::{State, sight};
 
@@ -111,6 +112,7 @@ async fn read(hand: &Hand, record: &mut Record, pod: &Pod) -> Read {
                 now_ms(),
             );
             if let Err(error) = hand
+                .server
                 .ask(async |server| server.add_events(&events).await)
                 .await
             {

@@ -6,7 +6,7 @@ use divvy_clearml::Settings;
 use divvy_clearml::config::Credentials;
 use divvy_clearml::container::Setup;
 use divvy_clearml::frontend::gate::Gate;
-use divvy_clearml::server::{QueueFacts, Server};
+use divvy_clearml::server::Server;
 use serde_json::{Value, json};
 
 use super::hand::{Hand, Served};
@@ -58,7 +58,8 @@ pub async fn set_up(args: &Args, prepared: Prepared) -> Result<(Hand, Gate), Glu
     let create = args.create_queue || values.create_queues;
     let mut queues = Vec::new();
     for queue in &values.queues {
-        let facts = find(&server, &queue.name, create).await?;
+        let facts = server.find_queue(&queue.name, create).await?;
+        let facts = facts.ok_or_else(|| GlueError::NoQueue(queue.name.clone()))?;
         queues.push(Served {
             id: facts.id,
             queue: queue.clone(),
@@ -86,22 +87,6 @@ pub async fn set_up(args: &Args, prepared: Prepared) -> Result<(Hand, Gate), Glu
         queues,
     };
     Ok((hand, gate))
-}
-
-async fn find(server: &Server, name: &str, create: bool) -> Result<QueueFacts, GlueError> {
-    match server.queue(name).await? {
-        Some(queue) => Ok(queue),
-        None if create => {
-            let id = server.create_queue(name).await?;
-            tracing::info!(queue = name, "made a queue on the ClearML server");
-            Ok(QueueFacts {
-                id,
-                name: name.to_owned(),
-                ..QueueFacts::default()
-            })
-        }
-        None => Err(GlueError::NoQueue(name.to_owned())),
-    }
 }
 
 /// Variables of git's credentials, and the keys that mean the same.

@@ -81,14 +81,8 @@ impl Desk {
             }
             other => {
                 if let Some(other) = other {
-                    // A server older than API 2.21 gives its head, whichever was asked for.
-                    let back = hand
-                        .ask(async |server| server.add(&served.id, &other.task).await)
-                        .await;
-                    let front = hand
-                        .ask(async |server| server.move_to_front(&served.id, &other.task).await)
-                        .await;
-                    if let Err(error) = back.and(front) {
+                    let back = hand.server.add_first(&served.id, &other.task).await;
+                    if let Err(error) = back {
                         tracing::error!(task = other.task, %error, "cannot put back a task that was not asked for");
                     }
                 }
