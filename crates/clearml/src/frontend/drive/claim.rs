@@ -1,0 +1,109 @@
+//! Taking the task from its queue, and putting it back.
+
+use super::{Driver, LOOK_AGAIN};
+use crate::frontend::back::{Back, way};
+use crate::frontend::life::{Event, Mark, Seen};
+use crate::frontend::watch::is_stopping;
+use crate::server::{Entry, Subcode};
+
+impl Driver {
+    pub(super) async fn look(&mut self, with_queue: bool) -> Option<Event> {
+        let (seen, listed) = self.see(with_queue).await;
+        Some(Event::Seen { seen, listed })
+    }
+
+    pub(super) async fn see(&mut self, with_queue: bool) -> (Seen, bool) {
+        let listed = with_queue && self.is_listed().await;
+        let id = self.record.task.clone();
+        let found = self
+            .hand
+            .server
+            .ask(async |server| server.task(&id).await)
+            .await;
+        let task = match found {
+            Ok(task) => task,
+            Err(error) => {
+                if error.refusal() != Some(Subcode::NoTask) {
+                    tracing::warn!(task = %id, %error, "the task cannot be read");
+                }
+                None
+            }
+        };
+        let seen = Seen {
+            status: task.as_ref().map(|task| task.status),
+            stopping: task.as_ref().is_some_and(is_stopping),
+        };
+        if let Some(task) = task {
+            self.task = task;
+        }
+        (seen, listed)
+    }
+
+    async fn is_listed(&self) -> bool {
+        let queue = &self.record.queue_id;
+        let found = self
+            .hand
+            .server
+            .ask(async |server| server.head(queue, usize::from(u16::MAX)).await)
+            .await;
+        let is_it = |entry: &Entry| entry.task == self.record.task;
+        found.is_ok_and(|queue| queue.entries.iter().any(is_it))
+    }
+
+    pub(super) async fn pop(&mut self) -> Option<Event> {
+        if self.saved != Some(Mark::Claiming) {
+            // Without its record the task could be lost.
+            tokio::time::sleep(LOOK_AGAIN).await;
+            return None;
+        }
+        let (queue, task) = (self.record.queue_id.clone(), self.record.task.clone());
+        match self.hand.server.pop(&queue, &task).await {
+            Ok(popped) => match popped.entry {
+                Some(entry) if entry.task == task => Some(Event::Popped),
+                Some(other) => {
+                    let back = self.hand.server.add_first(&queue, &other.task).await;
+                    let what = "put back a task that was not asked for";
+                    self.hand.try_to(what, &other.task, back).await;
+                    Some(Event::NotPopped)
+                }
+                None => Some(Event::NotPopped),
+            },
+            Err(error) if error.passes() => {
+                tracing::warn!(task, %error, "whether the task was claimed is not known");
+                Some(Event::PopLost)
+            }
+            Err(error) => {
+                tracing::warn!(task, %error, "the task cannot be claimed");
+                Some(Event::NotPopped)
+            }
+        }
+    }
+
+    pub(super) async fn put_back(&mut self) -> Option<Event> {
+        let (queue, task) = (self.record.queue_id.clone(), self.record.task.clone());
+        let (seen, listed) = self.see(true).await;
+        for step in way(seen, listed) {
+            let done = self.hand.server.ask(async |server| match step {
+                Back::Add => server.add(&queue, &task).await,
+                Back::Reset => server.reset(&task).await,
+                Back::Enqueue => server.enqueue(&queue, &task).await,
+                Back::Front => server.move_to_front(&queue, &task).await,
+                Back::Stop => {
+                    let message = format!("Changed by divvy {}", self.record.worker);
+                    server
+                        .stopped(&task, "task was stopped by tasks.stop", &message)
+                        .await
+                }
+            });
+            match done.await {
+                Err(error) if error.refusal() == Some(Subcode::AlreadyQueued) => {}
+                done => {
+                    self.hand
+                        .try_to("put the task back into its queue", &task, done)
+                        .await
+                }
+            }
+        }
+        Some(Event::PutBack)
+    }
+}

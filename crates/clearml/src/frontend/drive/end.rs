@@ -1,0 +1,153 @@
+//! The end of a run: the job is cancelled, the server told, and what was kept of the task taken away.
+
+use divvy_api::v1::{ErrorCode, JobState};
+
+use super::job::{JobSight, end_of};
+use super::{Driver, Said};
+use crate::frontend::life::{Ending, Event, JobEnd, Outcome, Why, Word};
+use crate::server::Subcode;
+
+impl Driver {
+    pub(super) async fn cancel(&mut self) -> Option<Event> {
+        let id = self.record.job.clone();
+        match self
+            .hand
+            .agent(async |client| client.cancel(&id).await)
+            .await
+        {
+            // It ends, or has.
+            Ok(_) => {}
+            Err(error) if error.code == ErrorCode::NotFound => {
+                return Some(Event::JobEnded(JobEnd::Lost));
+            }
+            Err(error) => tracing::debug!(job = %id, %error, "cancelling"),
+        }
+        loop {
+            let sight = self.job.borrow_and_update().clone();
+            match sight {
+                JobSight::Unknown => return Some(Event::JobEnded(JobEnd::Lost)),
+                JobSight::Is(job) if job.state == JobState::Ended => {
+                    return Some(Event::JobEnded(end_of(&job)));
+                }
+                _ => {}
+            }
+            if self.job.changed().await.is_err() {
+                return Some(Event::JobEnded(JobEnd::Lost));
+            }
+        }
+    }
+
+    pub(super) async fn tell(&mut self, ending: Ending) -> Option<Event> {
+        // What the job wrote last comes before what is said about it.
+        if let Some(pump) = self.pump.take() {
+            let _ = pump.await;
+        }
+        let (seen, _) = self.see(false).await;
+        let Some(word) = ending.word(seen) else {
+            return Some(Event::Told);
+        };
+        let id = self.record.task.clone();
+        let message = format!("Changed by divvy {}", self.record.worker);
+        let trouble = std::mem::take(&mut self.trouble);
+        let (line, reason) = said(ending, word, &trouble);
+        self.say("DEBUG", &format!("{line}\n")).await;
+        let told = self.hand.server.ask(async |server| match word {
+            Word::Completed => server.completed(&id, &reason, &message).await,
+            Word::Failed => server.failed(&id, &reason, &message).await,
+            Word::Stopped => server.stopped(&id, &reason, &message).await,
+        });
+        match told.await {
+            // Somebody else was faster, and that is as well.
+            Err(error)
+                if matches!(
+                    error.refusal(),
+                    Some(Subcode::StatusChange | Subcode::NoTask)
+                ) => {}
+            Err(error) => tracing::error!(task = %id, %error, "how the task ended cannot be said"),
+            Ok(()) => {}
+        }
+        Some(Event::Told)
+    }
+
+    pub(super) async fn finish(&mut self, outcome: Outcome) {
+        let id = self.record.job.clone();
+        if !matches!(&*self.job.borrow(), JobSight::Is(job) if job.state == JobState::Ended) {
+            // An error says that it has ended, or is gone.
+            let _ = self
+                .hand
+                .agent(async |client| client.cancel(&id).await)
+                .await;
+        }
+        if let Some(pump) = self.pump.take() {
+            pump.abort();
+        }
+        let task = self.record.task.clone();
+        self.hand.set_slot(&task, None);
+        let worker = self.record.worker.clone();
+        if self.may_be_listed(outcome) {
+            let gone = self
+                .hand
+                .server
+                .ask(async |server| server.unregister(&worker).await)
+                .await;
+            // A worker that never was on the list cannot be taken off it.
+            if let Err(error) = gone {
+                tracing::debug!(%worker, %error, "unregistering");
+            }
+        }
+        if let Err(error) = self.hand.runner.clear(&task) {
+            tracing::warn!(task, %error, "files of a task that is over stay");
+        }
+        self.hand.records.remove(&task);
+        let _ = self.said.send(Said::Done {
+            task,
+            worker,
+            outcome,
+        });
+    }
+
+    /// Whether the slot's worker may be on the server's list: since it ran, here or before a restart.
+    fn may_be_listed(&self, outcome: Outcome) -> bool {
+        let ran = self.reported || self.running_since.is_some();
+        ran && outcome != Outcome::NotOurs && self.record.worker != self.hand.daemon
+    }
+}
+
+/// The task's log and its status at the end of a run: a line, and the reason.
+fn said(ending: Ending, word: Word, trouble: &str) -> (String, String) {
+    let failed = |what: &str| (format!("Process failed: {what}"), what.to_owned());
+    let because = |what: &str| match trouble {
+        "" => what.to_owned(),
+        trouble => format!("{what}: {trouble}"),
+    };
+    match (word, ending) {
+        (Word::Completed, _) => (
+            "Process completed successfully".to_owned(),
+            "worker execution done".to_owned(),
+        ),
+        (Word::Stopped, Ending::Stopped(Why::Shutdown)) => (
+            "Process aborted: the agent stops".to_owned(),
+            "the agent was stopped".to_owned(),
+        ),
+        (Word::Stopped, Ending::Job(JobEnd::Cancelled)) => (
+            "Process aborted: its job was cancelled on the worker's machine".to_owned(),
+            "its job was cancelled on the worker's machine".to_owned(),
+        ),
+        (Word::Stopped, _) => (
+            "Process aborted by user".to_owned(),
+            "task was stopped by tasks.stop".to_owned(),
+        ),
+        (Word::Failed, Ending::Job(JobEnd::Exited(code))) => (
+            format!("Process failed, exit code {code}"),
+            format!("worker execution exit code {code}"),
+        ),
+        (Word::Failed, Ending::Job(JobEnd::NotLaunched)) => {
+            failed(&because("worker could not start the task"))
+        }
+        (Word::Failed, Ending::Job(JobEnd::Lost)) => {
+            failed(&because("worker lost the task's process"))
+        }
+        (Word::Failed, Ending::Unfit) => failed(&because("worker cannot run the task")),
+        (Word::Failed, _) => failed(&because("worker stopped the task")),
+    }
+}

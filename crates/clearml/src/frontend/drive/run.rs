@@ -1,0 +1,136 @@
+//! While the task runs: its job, its user, its worker, its log.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use divvy_api::v1::{Confirmation, Job, JobState};
+
+use super::Driver;
+use super::job::{JobSight, end_of};
+use crate::frontend::beat::of_slot;
+use crate::frontend::hand::RunningSlot;
+use crate::frontend::life::{Event, JobEnd, Why};
+use crate::frontend::pump::pump;
+use crate::frontend::watch::Step;
+
+impl Driver {
+    /// Waits for whatever comes first.
+    pub(super) async fn watch(&mut self) -> Option<Event> {
+        if self.pump.is_none() {
+            let (task, job, worker) = (
+                self.record.task.clone(),
+                self.record.job.clone(),
+                self.record.worker.clone(),
+            );
+            self.pump = Some(tokio::task::spawn_local(pump(
+                Arc::clone(&self.hand),
+                task,
+                job,
+                worker,
+            )));
+        }
+        self.running_since
+            .get_or_insert_with(|| self.hand.elapsed());
+        let ping = match self.hand.settings.ping {
+            Duration::ZERO => Duration::MAX,
+            ping => ping,
+        };
+        loop {
+            if let Some(event) = self.job_event() {
+                return Some(event);
+            }
+            self.report().await;
+            tokio::select! {
+                changed = self.job.changed() => if changed.is_err() {
+                    return Some(Event::JobEnded(JobEnd::Lost));
+                },
+                Ok(()) = self.sight.changed() => {
+                    if let Some(event) = self.looked().await {
+                        return Some(event);
+                    }
+                }
+                () = self.stop.said() => return None,
+                () = tokio::time::sleep(ping) => {
+                    let id = self.record.task.clone();
+                    let pinged = self.hand.server.ask(async |server| server.ping(&id).await).await;
+                    self.hand.try_to("ping", &id, pinged).await;
+                }
+            }
+        }
+    }
+
+    /// The slot's worker is on the server's list as soon as the task runs.
+    async fn report(&mut self) {
+        let slot = self.hand.slots().get(&self.record.task).cloned();
+        let Some(slot) = slot.filter(|_| !self.reported) else {
+            return;
+        };
+        self.reported = true;
+        if slot.worker != self.hand.daemon {
+            let report = of_slot(&self.hand, &self.record.task, &slot);
+            if let Err(error) = self.hand.server.report(&report).await {
+                tracing::debug!(worker = slot.worker, %error, "reporting a slot");
+            }
+        }
+    }
+
+    fn set_slot(&self, job: &Job) {
+        let slot = RunningSlot {
+            worker: self.record.worker.clone(),
+            shares: job.slices.iter().map(|slice| slice.share).collect(),
+        };
+        self.hand.set_slot(&self.record.task, Some(slot));
+    }
+
+    fn job_event(&mut self) -> Option<Event> {
+        let sight = self.job.borrow_and_update().clone();
+        match sight {
+            JobSight::NotYet => None,
+            JobSight::Unknown => Some(Event::JobEnded(JobEnd::Lost)),
+            JobSight::Is(job) => {
+                if job.state == JobState::Ended {
+                    self.trouble = job.reason.clone().unwrap_or_default();
+                    return Some(Event::JobEnded(end_of(&job)));
+                }
+                let again = job.confirmation == Some(Confirmation::Awaited)
+                    && self.confirmed.is_none_or(|attempt| attempt < job.attempt);
+                if again {
+                    return Some(Event::GrantedAgain);
+                }
+                self.set_slot(&job);
+                None
+            }
+        }
+    }
+
+    async fn looked(&mut self) -> Option<Event> {
+        let sight = self.sight.borrow_and_update().clone()?;
+        if self.running_since.is_none_or(|since| sight.begun < since) {
+            return None;
+        }
+        let task = sight.tasks.get(&self.record.task)?.as_ref();
+        let most = self.hand.settings.abort_callback_max;
+        match self.watcher.look(task, self.hand.elapsed(), most) {
+            Step::Go => None,
+            Step::Wait(line) => {
+                self.say("DEBUG", &format!("{line}\n")).await;
+                None
+            }
+            Step::Stop(why, line) => {
+                if let Some(line) = line {
+                    self.say("DEBUG", &format!("{line}\n")).await;
+                }
+                if why != Why::Gone {
+                    let reason = match why {
+                        Why::Abort => "the task was stopped",
+                        Why::Reset => "the task was reset",
+                        _ => "the task's status was changed",
+                    };
+                    self.say("ERROR", &format!("User aborted: stopping task: {reason}\n"))
+                        .await;
+                }
+                Some(Event::Verdict(why))
+            }
+        }
+    }
+}

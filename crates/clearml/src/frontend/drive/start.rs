@@ -1,0 +1,177 @@
+//! From a task that is ours to a program: the task is said to run, and the job is told what it runs.
+
+use std::collections::BTreeMap;
+
+use divvy_api::v1::{Confirm, Confirmation, ErrorCode, Job, JobState, Slice};
+use serde_json::{Value, json};
+
+use super::Driver;
+use crate::frontend::life::Event;
+use crate::slot::{Slot, share_text, slot_id};
+
+impl Driver {
+    pub(super) async fn start(&mut self) -> Option<Event> {
+        let (id, worker) = (self.record.task.clone(), self.record.worker.clone());
+        let message = format!("pulled by {worker}");
+        let started = self
+            .hand
+            .server
+            .ask(async |server| server.started(&id, &message).await)
+            .await;
+        if let Err(error) = started {
+            tracing::warn!(task = %id, %error, "the task cannot be started");
+            return Some(Event::StartRefused);
+        }
+        let line = format!(
+            "task {id} pulled from {} by worker {worker}\n",
+            self.record.queue_id
+        );
+        self.say("INFO", &line).await;
+        if let Some(job) = self.fresh_job().await {
+            let mut runtime = self.task.runtime.clone().unwrap_or_default();
+            runtime.insert("_exec_agent_hostname".into(), json!(self.hand.host));
+            runtime.extend(facts(&job));
+            let set = self
+                .hand
+                .server
+                .ask(async |server| server.set_runtime(&id, &runtime).await)
+                .await;
+            self.hand
+                .try_to("write the task's runtime properties", &id, set)
+                .await;
+        }
+        Some(Event::Started)
+    }
+
+    /// The job as the agent has it now.
+    async fn fresh_job(&self) -> Option<Job> {
+        let id = &self.record.job;
+        self.hand
+            .agent(async |client| client.job(id).await)
+            .await
+            .ok()
+    }
+
+    pub(super) async fn confirm(&mut self) -> Option<Event> {
+        let Some(job) = self.fresh_job().await else {
+            return Some(Event::NoSlice);
+        };
+        match (job.state, job.confirmation) {
+            (JobState::Starting, Some(Confirmation::Awaited)) => {}
+            (JobState::Starting | JobState::Running, _) => {
+                self.confirmed = Some(job.attempt);
+                return Some(Event::Confirmed);
+            }
+            _ => return Some(Event::NoSlice),
+        }
+        let slot = self.slot(&job);
+        if slot.worker != self.record.worker {
+            let old = std::mem::replace(&mut self.record.worker, slot.worker.clone());
+            let gone = self
+                .hand
+                .server
+                .ask(async |server| server.unregister(&old).await)
+                .await;
+            self.hand
+                .try_to("take a worker off the list", &slot.worker, gone)
+                .await;
+            self.saved = None;
+            self.save();
+        }
+        let launch = match self.hand.runner.launch(&self.task, &slot) {
+            Ok(launch) => launch,
+            Err(error) => {
+                self.trouble = error.to_string();
+                return Some(Event::Unfit);
+            }
+        };
+        self.say("INFO", &launch.lines.concat()).await;
+        if let Some(container) = &launch.write_back {
+            let id = &self.record.task;
+            let set = self
+                .hand
+                .server
+                .ask(async |server| server.set_container(id, container).await)
+                .await;
+            self.hand
+                .try_to("write the task's container", id, set)
+                .await;
+        }
+        let added = match &launch.container {
+            Some(_) => {
+                let id = &self.record.job;
+                let args = self
+                    .hand
+                    .agent(async |client| client.docker_args(id).await)
+                    .await;
+                args.map(|args| args.flags).unwrap_or_default()
+            }
+            None => Vec::new(),
+        };
+        self.say("INFO", &launch.executing(&added)).await;
+        let confirm = Confirm {
+            attempt: Some(job.attempt),
+            command: Some(launch.command),
+            container: launch.container,
+            env: launch.env,
+            labels: BTreeMap::new(),
+        };
+        let id = &self.record.job;
+        match self
+            .hand
+            .agent(async |client| client.confirm(id, &confirm).await)
+            .await
+        {
+            Ok(_) => {
+                self.confirmed = Some(job.attempt);
+                Some(Event::Confirmed)
+            }
+            Err(error) if matches!(error.code, ErrorCode::Conflict | ErrorCode::NotFound) => {
+                tracing::warn!(task = %self.record.task, %error, "the task's slice is gone");
+                Some(Event::NoSlice)
+            }
+            Err(error) => {
+                self.trouble = error.to_string();
+                Some(Event::Unfit)
+            }
+        }
+    }
+
+    fn slot(&self, job: &Job) -> Slot {
+        Slot {
+            worker: slot_id(
+                &self.hand.settings.worker_name,
+                &self.hand.mode,
+                &job.slices,
+            ),
+            parent: self.hand.daemon.clone(),
+            queue_id: self.record.queue_id.clone(),
+            queue_name: self.record.queue_name.clone(),
+            job: job.id.clone(),
+            slices: job.slices.clone(),
+        }
+    }
+}
+
+/// What the task's page shows of its slot.
+fn facts(job: &Job) -> impl Iterator<Item = (String, Value)> {
+    let list =
+        |of: &dyn Fn(&Slice) -> String| job.slices.iter().map(of).collect::<Vec<_>>().join(",");
+    [
+        ("_divvy_job", json!(job.id)),
+        (
+            "_divvy_gpu",
+            json!(list(&|slice| slice.gpu_index.to_string())),
+        ),
+        (
+            "_divvy_gpu_fraction",
+            json!(list(&|slice| share_text(slice.share))),
+        ),
+        (
+            "_divvy_gpu_memory_limit_bytes",
+            json!(list(&|slice| slice.memory_limit_bytes.to_string())),
+        ),
+    ]
+    .map(|(name, value)| (name.to_owned(), value))
+    .into_iter()
+}
