@@ -1,6 +1,17 @@
 //! Faults by configuration, and the call log.
 
-use crate::machine::Machine;
+use crate::machine::{Client, Machine};
+
+/// A client of a machine with two GPUs that holds both, as `device` and `other`.
+fn with_both(machine: &Machine) -> Client {
+    let mut client = machine.client();
+    client.ok(&[
+        "nvmlInit_v2",
+        "nvmlDeviceGetHandleByIndex_v2 0 &device",
+        "nvmlDeviceGetHandleByIndex_v2 1 &other",
+    ]);
+    client
+}
 
 #[test]
 fn the_chosen_call_fails_and_the_others_do_not() {
@@ -34,12 +45,7 @@ fn initialisation_can_be_made_to_fail() {
 #[test]
 fn a_lost_gpu_is_lost_to_everyone_and_reported() {
     let machine = Machine::new("l4-24gb:2");
-    let mut watcher = machine.client();
-    watcher.ok(&[
-        "nvmlInit_v2",
-        "nvmlDeviceGetHandleByIndex_v2 0 &device",
-        "nvmlDeviceGetHandleByIndex_v2 1 &other",
-    ]);
+    let mut watcher = with_both(&machine);
     watcher.ok(&[
         "nvmlEventSetCreate &set",
         "nvmlDeviceRegisterEvents $device 8 $set",
@@ -63,11 +69,8 @@ fn a_lost_gpu_is_lost_to_everyone_and_reported() {
 #[test]
 fn a_gpu_falls_off_the_bus_when_it_is_told_to() {
     let machine = Machine::new("l4-24gb:2");
-    let mut client = machine.client();
+    let mut client = with_both(&machine);
     client.ok(&[
-        "nvmlInit_v2",
-        "nvmlDeviceGetHandleByIndex_v2 0 &device",
-        "nvmlDeviceGetHandleByIndex_v2 1 &other",
         "divvy_sim_control \"lose:1\"",
         "nvmlDeviceGetMemoryInfo $device &memory",
     ]);

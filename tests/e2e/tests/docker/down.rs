@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use divvy_api::v1::{EndReason, Job};
-use divvy_e2e::engine::Engine;
 use divvy_e2e::engine::door::{Call, Door, Fault, WORDS};
+use divvy_e2e::engine::{Engine, IMAGE};
 use divvy_e2e::{Daemon, Home, until};
 
 use super::cancel;
@@ -42,7 +42,8 @@ impl Scene {
             assert_eq!(daemon.stop(), 0);
         }
         self.door.fail(None);
-        self.daemon = Some(self.home.daemon(&[]));
+        // Whoever answers when it is asked to end is given all the time that it may take here.
+        self.daemon = Some(self.home.daemon(&["--grace", "1m"]));
         until("it has looked for what is left", || {
             let kinds = self.door.kinds();
             kinds
@@ -69,17 +70,39 @@ impl Scene {
         job
     }
 
+    /// Submits a job that comes to wait for its engine, and says so.
+    fn waits(&self, name: &str) -> String {
+        let first = &self.calls()[0];
+        self.waits_at(first, Fault::GoneForGood, name)
+    }
+
+    fn waits_at(&self, call: &Call, fault: Fault, name: &str) -> String {
+        self.door.fail(Some((call, fault)));
+        let id = self.submit(name);
+        until("it says that it waits", || {
+            let log = self.home.log(&id);
+            log.contains("waiting for the container engine")
+                .then_some(())
+        });
+        id
+    }
+
     fn submit(&self, name: &str) -> String {
-        let gate = self.begun(name);
+        self.submit_script(&format!(
+            "echo begun >>/gates/{name}; echo before; echo after; exit 5"
+        ))
+    }
+
+    fn submit_script(&self, script: &str) -> String {
+        let gate = self.begun("x");
         let mount = format!(
             "-v {}:/gates",
             gate.parent().expect("it is in a folder").display()
         );
-        let script = format!("echo begun >>/gates/{name}; echo before; echo after; exit 5");
         super::submit(
             &self.home,
             &["--docker-args", &mount],
-            &["sh", "-c", &script],
+            &["sh", "-c", script],
         )
     }
 
@@ -209,16 +232,7 @@ fn whatever_the_engine_refuses_is_said_and_what_was_begun_is_taken_away() {
 #[test]
 fn a_job_that_waits_for_its_engine_says_so_and_can_be_cancelled() {
     let Some(scene) = Scene::new() else { return };
-    let first = &scene.calls()[0];
-    scene.door.fail(Some((first, Fault::GoneForGood)));
-    let id = scene.submit("waits");
-    until("it says that it waits", || {
-        scene
-            .home
-            .log(&id)
-            .contains("waiting for the container engine")
-            .then_some(())
-    });
+    let id = scene.waits("waits");
     cancel(&scene.home, &id);
     scene.is_cancelled(&id, "waits");
 }
@@ -228,16 +242,7 @@ fn a_job_that_waits_for_its_engine_can_be_cancelled_by_another_daemon() {
     let Some(mut scene) = Scene::new() else {
         return;
     };
-    let first = &scene.calls()[0];
-    scene.door.fail(Some((first, Fault::GoneForGood)));
-    let id = scene.submit("waits");
-    until("it says that it waits", || {
-        scene
-            .home
-            .log(&id)
-            .contains("waiting for the container engine")
-            .then_some(())
-    });
+    let id = scene.waits("waits");
     scene.daemon.take().expect("it runs").crash();
     scene.daemon = Some(scene.home.daemon(&[]));
     cancel(&scene.home, &id);
@@ -258,4 +263,103 @@ fn a_job_that_is_cancelled_before_its_engine_has_heard_of_its_start_is_not_start
     cancel(&scene.home, &id);
     scene.door.fail(None);
     scene.is_cancelled(&id, "unheard");
+}
+
+/// A kind of calls, by what it does.
+fn call(what: &str, once_started: bool) -> Call {
+    Call {
+        what: what.to_owned(),
+        once_started,
+    }
+}
+
+#[test]
+fn a_container_that_nobody_was_told_of_goes_with_its_cancelled_job() {
+    let Some(scene) = Scene::new() else { return };
+    let create = call("POST /containers/create", false);
+    let id = scene.waits_at(&create, Fault::GoneUnanswered, "untold");
+    cancel(&scene.home, &id);
+    let job = scene.home.ended(&id);
+    assert_eq!(scene.containers(&job).len(), 1, "the engine is away");
+    scene.door.fail(None);
+    scene.is_cancelled(&id, "untold");
+}
+
+#[test]
+fn a_container_that_is_made_late_is_known_for_the_jobs_own() {
+    let Some(scene) = Scene::new() else { return };
+    let create = call("POST /containers/create", false);
+    let job = scene.run("late", Some((&create, Fault::Late)));
+    scene.ran_once(&job, "late", "a late create");
+    scene.all_is_free();
+}
+
+#[test]
+fn a_log_that_the_engine_does_not_give_holds_up_no_end() {
+    let Some(scene) = Scene::new() else { return };
+    let logs = call("GET /containers/*/logs", true);
+    let job = scene.run("mute", Some((&logs, Fault::RefusedForGood)));
+    let ended = (job.end_reason, job.exit_code);
+    assert_eq!(ended, (Some(EndReason::Failed), Some(5)), "{job:?}");
+    scene.nothing_stays(&job, "mute");
+    // Once the end is known it is asked for one time more.
+    let heard = scene.door.heard();
+    let known = heard
+        .iter()
+        .rposition(|call| call.what == "GET /containers/*/json");
+    let since = known.expect("the engine was asked whether it has ended");
+    let asked = heard[since..].iter().filter(|call| **call == logs).count();
+    assert!(asked <= 1, "{heard:?}");
+}
+
+#[test]
+fn a_cancel_is_heard_while_the_engine_does_not_say_which_process_was_started() {
+    let Some(scene) = Scene::new() else { return };
+    let look = call("GET /containers/*/json", true);
+    for fault in [Fault::RefusedForGood, Fault::GoneForGood] {
+        let name = format!("{fault:?}");
+        scene.door.fail(Some((&look, fault)));
+        let id = scene.submit_script(&format!(
+            "trap 'echo bye >/gates/{name}-bye; exit 0' TERM; echo begun >/gates/{name}; while :; do sleep 0.05; done"
+        ));
+        until("it waits for the engine's word", || {
+            (scene.begun(&name).exists() && scene.door.has_failed()).then_some(())
+        });
+        cancel(&scene.home, &id);
+        // An engine that passes signals on is asked to, whatever else it does not do.
+        if fault == Fault::RefusedForGood {
+            until("its program was told", || {
+                scene.begun(&format!("{name}-bye")).exists().then_some(())
+            });
+        }
+        scene.door.fail(None);
+        let job = scene.home.ended(&id);
+        let ended = (job.end_reason, job.exit_code);
+        assert_eq!(ended, (Some(EndReason::Cancelled), Some(0)), "{job:?}");
+        scene.nothing_stays(&job, &name);
+    }
+    scene.all_is_free();
+}
+
+#[test]
+fn a_guest_that_is_cancelled_before_its_container_may_start_waits_for_no_engine() {
+    let Some(scene) = Scene::new() else { return };
+    let looked_into = call("DELETE /containers/*", false);
+    scene.door.fail(Some((&looked_into, Fault::GoneForGood)));
+    let slice = ["docker", "slice", "-g", "0.5", "--name", "guest", "--"];
+    let line = ["docker", "run", "--rm", IMAGE, "true"];
+    let words = [&slice[..], &line].concat();
+    let starter = scene.home.divvy_command(&words).spawn();
+    let mut starter = starter.expect("divvy starts");
+    until("one like its container was looked into", || {
+        scene.door.has_failed().then_some(())
+    });
+    cancel(&scene.home, "guest");
+    let job = scene.home.ended("guest");
+    assert_eq!(job.end_reason, Some(EndReason::Cancelled), "{job:?}");
+    assert!(!starter.wait().expect("it is our child").success());
+    assert_eq!(scene.containers(&job).len(), 1, "the engine is away");
+    scene.door.fail(None);
+    scene.nothing_stays(&job, "guest");
+    scene.all_is_free();
 }
