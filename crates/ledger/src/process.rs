@@ -31,6 +31,8 @@ pub struct Owner {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
     Alive,
+    /// Alive, and stopped by a signal: none of its threads gets on.
+    Stopped,
     Gone,
     /// Of another PID namespace, or not to be found out: only somebody else can know.
     Unknown,
@@ -69,6 +71,7 @@ impl Owner {
         let mut path = [0; 32];
         match Stat::read(stat_path(self.pid, &mut path)) {
             Some(stat) if stat.start_time != self.start_time || stat.finished => Fate::Gone,
+            Some(stat) if stat.stopped => Fate::Stopped,
             _ => Fate::Alive,
         }
     }
@@ -80,6 +83,8 @@ struct Stat {
     start_time: u64,
     /// A zombie without other threads: its files are closed, only its parent's wait is missing.
     finished: bool,
+    /// By a signal (proc(5): `T`; `t`, a debugger's, comes and goes with every system call that is traced).
+    stopped: bool,
 }
 
 impl Stat {
@@ -102,6 +107,7 @@ impl Stat {
         Some(Self {
             start_time,
             finished: matches!(state, b'Z' | b'X') && threads <= 1,
+            stopped: state == b'T',
         })
     }
 }
@@ -188,9 +194,21 @@ mod tests {
             Stat::parse(line),
             Some(Stat {
                 start_time: 991,
-                finished: false
+                finished: false,
+                stopped: false
             })
         );
+    }
+
+    #[test]
+    fn a_process_that_a_signal_has_stopped_is_told_from_one_that_is_traced() {
+        let is_stopped = |state| {
+            let line = format!("7 (a) {state} 1 7 7 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 3 0 991 1");
+            Stat::parse(line.as_bytes()).map(|stat| stat.stopped)
+        };
+        let found = ["T", "t", "S", "R", "D", "Z"].map(is_stopped);
+        assert_eq!(found[0], Some(true));
+        assert_eq!(found[1..], [Some(false); 5]);
     }
 
     #[test]
@@ -201,14 +219,16 @@ mod tests {
             Stat::parse(line(1).as_bytes()),
             Some(Stat {
                 start_time: 991,
-                finished: true
+                finished: true,
+                stopped: false
             })
         );
         assert_eq!(
             Stat::parse(line(2).as_bytes()),
             Some(Stat {
                 start_time: 991,
-                finished: false
+                finished: false,
+                stopped: false
             })
         );
     }

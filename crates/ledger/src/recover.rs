@@ -113,7 +113,7 @@ impl SlotFile<'_> {
         }
         Ok(match seen.owner.fate() {
             // The process itself knows what it was before it ran another program.
-            Fate::Alive => seen.owner == Owner::me() && was_replaced(seen.image),
+            Fate::Alive | Fate::Stopped => seen.owner == Owner::me() && was_replaced(seen.image),
             Fate::Gone => true,
             Fate::Unknown => listed(&seen.owner) == Listed::No,
         })

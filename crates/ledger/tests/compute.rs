@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread;
 use std::time::Duration;
 
-use common::{Child, Place};
+use common::{Barrier, Child, Place};
 use divvy_ledger::{
     Bell, Demand, Grant, KEEPER_GONE_NS, Lookout, Slot, boot_time_ns, wait_for_demand,
 };
@@ -163,6 +163,49 @@ fn work_that_nobody_watches_is_done_when_it_should_be_and_watched_work_is_not() 
     drop(watching);
     slot.work_done(0);
     assert_eq!(at(end), (false, false));
+}
+
+/// Who says that it waits for its work, or stands at the gate with it, and is stopped then, or killed, never takes that back.
+#[test]
+fn what_a_stopped_or_killed_process_watches_is_done_when_it_should_be() {
+    for at_gate in [false, true] {
+        let place = Place::with_limit(100);
+        grant(&place, Grant::Closed);
+        let (slice, ready) = (place.slice(), Barrier::new(2));
+        let mut lookout = Lookout::new(&slice).unwrap();
+        let start = boot_time_ns();
+        let mut child = Child::fork(|| {
+            let slot = slice.join().unwrap();
+            slot.put_work(0, 1_000_000, boot_time_ns());
+            let watching = slot.watch_work();
+            ready.wait();
+            if at_gate {
+                drop(watching);
+                slot.wait_for_turn(0, || false);
+            }
+            loop {
+                // SAFETY: no preconditions.
+                unsafe { libc::pause() };
+            }
+        });
+        ready.wait();
+        if at_gate {
+            await_demand(&mut lookout, |demand| demand.waiting);
+        }
+        let late = boot_time_ns() + 1_000_000_000;
+        let mut at = |time| {
+            let demand = lookout.demand(time).unwrap();
+            (demand.busy, demand.overdue)
+        };
+        assert_eq!(at(late), (true, true));
+        child.stop();
+        assert_eq!(at(late), (false, false), "stopped, at the gate: {at_gate}");
+        assert_eq!(at(start), (true, false), "its work goes on without it");
+        child.go_on();
+        assert_eq!(at(late), (true, true));
+        child.kill();
+        assert_eq!(at(late), (false, false), "killed, at the gate: {at_gate}");
+    }
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::meter::Duty;
-use super::{Activity, GRACE, Grant, HALF_QUANTUM, Terms, WAKING};
+use super::{Activity, GRACE, Grant, HALF_QUANTUM, LARGEST_DEBT, Terms, WAKING};
 use crate::units::ComputeMode;
 
 /// Time divided by share: nanoseconds on a GPU for a tenant that has all of it.
@@ -14,8 +14,6 @@ pub type Virtual = i128;
 const STRICT_START: Duration = HALF_QUANTUM;
 /// The most that one which is kept waiting keeps, so that it can catch up.
 const STRICT_ARREARS: Duration = Duration::from_millis(250);
-/// The most that an overrun is waited out for, in the tenant's own time on the GPU.
-const LARGEST_DEBT: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub struct Standing {

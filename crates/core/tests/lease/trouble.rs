@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use divvy_core::ComputeMode::{Fair, Strict};
-use divvy_core::lease::{Grant, LONGEST_DRAIN, LONGEST_HOLD};
+use divvy_core::lease::{Grant, HALF_QUANTUM, LARGEST_DEBT, LONGEST_DRAIN, LONGEST_HOLD};
 
 use crate::world::{Load, World, ms, us};
 
@@ -24,21 +24,65 @@ fn until_served(world: &mut World, player: usize) -> Duration {
     world.now - start
 }
 
-#[test]
-fn a_holder_that_dies_frees_its_lease_at_once() {
+/// What becomes of a tenant that has the turn, and work on the GPU, while another waits.
+#[derive(Clone, Copy, Debug)]
+enum End {
+    Dies,
+    Stops,
+    Sleeps,
+}
+
+/// The other's longest time without a kernel of its own, from the so manieth moment of the holder's turns on.
+fn longest_wait(load: Load, end: End, moment: u32) -> Duration {
     let mut world = World::new(1);
-    let dies = world.join(500, Fair, &[(0, SMALL)]);
+    let holder = world.join(500, Fair, &[(0, load)]);
     let waits = world.join(500, Fair, &[(0, SMALL)]);
     world.run(seconds(1));
-    while world.players[waits].grant != Grant::Closed {
+    let mut moments = 0;
+    while moments < moment {
         world.step();
+        let has_turn = world.players[holder].holds(world.now) && world.is_waiting(waits);
+        moments += u32::from(has_turn && world.is_used_by(holder));
     }
-    world.leave(dies);
-    assert!(until_served(&mut world, waits) <= ms(1));
+    match end {
+        End::Dies => world.leave(holder),
+        End::Stops => world.players[holder].processes[0].stopped = true,
+        End::Sleeps => world.fall_asleep(holder),
+    }
+    let (over, mut longest) = (world.now + seconds(1), Duration::ZERO);
+    while world.now < over {
+        longest = longest.max(until_served(&mut world, waits));
+    }
+    longest
 }
 
 #[test]
-fn a_holder_that_is_stopped_is_not_waited_for() {
+fn a_holder_that_dies_or_stops_or_sleeps_blocks_the_others_for_a_turn_and_its_kernel_at_most() {
+    for kernel in [us(200), ms(50), ms(500)] {
+        let sync = Load::Sync {
+            kernel,
+            think: Duration::ZERO,
+        };
+        for load in [sync, Load::Flood { kernel }] {
+            for end in [End::Dies, End::Stops, End::Sleeps] {
+                for moment in [1, 50, 190, 333] {
+                    let longest = longest_wait(load, end, moment);
+                    let most = match end {
+                        End::Dies => ms(1),
+                        End::Stops | End::Sleeps => LONGEST_HOLD + kernel,
+                    };
+                    assert!(
+                        longest <= most,
+                        "{load:?} {end:?} at moment {moment} of its turns: {longest:?}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_holder_that_is_stopped_leaves_the_whole_gpu_to_the_others() {
     let mut world = World::new(1);
     let stops = world.join(500, Fair, &[(0, SMALL)]);
     let waits = world.join(500, Fair, &[(0, SMALL)]);
@@ -47,10 +91,56 @@ fn a_holder_that_is_stopped_is_not_waited_for() {
         world.step();
     }
     world.players[stops].processes[0].stopped = true;
-    assert!(until_served(&mut world, waits) <= LONGEST_HOLD);
     let from = world.now.as_secs() as usize + 1;
-    world.run(seconds(3));
+    world.run(seconds(4));
     assert!(world.players[waits].part(from..from + 2) >= 0.99);
+}
+
+/// While nobody is there to end its turn, a tenant is charged for all of it.
+#[test]
+fn a_long_overrun_is_waited_out_for_the_largest_debt_and_no_longer() {
+    for (own, other) in [(500_u16, 500_u16), (250, 750), (750, 250)] {
+        for overrun in [2, 5, 20] {
+            let mut world = World::new(1);
+            let overruns = world.join(own, Fair, &[(0, SMALL)]);
+            let waits = world.join(other, Fair, &[(0, SMALL)]);
+            world.run(seconds(1));
+            while !world.players[overruns].holds(world.now) || !world.is_waiting(waits) {
+                world.step();
+            }
+            world.run_without_keeper(seconds(overrun));
+            let waited = until_served(&mut world, overruns);
+            // The other's time for the debt, by their shares; each may have been half a quantum before or behind the other, and is let
+            // as far ahead.
+            let debt = LARGEST_DEBT * u32::from(other) / u32::from(own);
+            let leeway = 2 * (HALF_QUANTUM + HALF_QUANTUM * u32::from(other) / u32::from(own));
+            let is_due = debt - leeway..=debt + leeway;
+            assert!(
+                is_due.contains(&waited),
+                "{own}:{other}, {overrun} s over: waited {waited:?} of {debt:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_strict_tenants_overrun_is_earned_back_for_the_largest_debt_and_no_longer() {
+    for overrun in [5, 20] {
+        let mut world = World::new(1);
+        let overruns = world.join(250, Strict, &[(0, SMALL)]);
+        world.run(seconds(1));
+        while !world.players[overruns].holds(world.now) {
+            world.step();
+        }
+        world.run_without_keeper(seconds(overrun));
+        let waited = until_served(&mut world, overruns);
+        // It begins again with half a quantum earned.
+        let due = (LARGEST_DEBT + HALF_QUANTUM) * 4;
+        assert!(
+            due - ms(10) <= waited && waited <= due + ms(10),
+            "{overrun} s over: waited {waited:?} of {due:?}"
+        );
+    }
 }
 
 #[test]

@@ -108,7 +108,8 @@ pub struct Player {
 }
 
 impl Player {
-    fn holds(&self, now: Duration) -> bool {
+    /// Whether its grant lets it launch.
+    pub fn holds(&self, now: Duration) -> bool {
         match self.grant {
             Grant::Open | Grant::Bounded => true,
             Grant::Until(end) | Grant::Visit(end) => now < end,
@@ -163,6 +164,8 @@ pub struct World {
     pub turns: u64,
     /// Without leases: everybody launches at will.
     pub ungated: bool,
+    /// Until then nobody asks the keeper, or tells it anything.
+    deaf_until: Duration,
 }
 
 impl World {
@@ -175,6 +178,7 @@ impl World {
             again: None,
             turns: 0,
             ungated: false,
+            deaf_until: Duration::ZERO,
         }
     }
 
@@ -233,6 +237,20 @@ impl World {
         self.turn();
     }
 
+    /// A tenant launches nothing any more; what it has on the GPUs stays there.
+    pub fn fall_asleep(&mut self, number: usize) {
+        for process in &mut self.players[number].processes {
+            process.ready_at = Duration::MAX;
+        }
+    }
+
+    /// Time passes without the keeper, as when its process is stopped or the machine sleeps: what was granted is not taken back.
+    pub fn run_without_keeper(&mut self, time: Duration) {
+        self.deaf_until = self.now + time;
+        self.run(time);
+        self.turn();
+    }
+
     pub fn run(&mut self, time: Duration) {
         let end = self.now + time;
         while self.now < end {
@@ -262,6 +280,9 @@ impl World {
 
     /// Tells the keeper what the driver says of each GPU.
     fn look(&mut self) {
+        if self.now < self.deaf_until {
+            return;
+        }
         for (gpu, state) in self.gpus.iter_mut().enumerate() {
             let busy = std::mem::take(&mut state.busy).as_nanos() * 1000 / LOOK.as_nanos();
             let used = Event::Used(gpu as u32, busy as u32);
@@ -321,6 +342,9 @@ impl World {
 
     fn turn(&mut self) {
         let now = self.now;
+        if now < self.deaf_until {
+            return;
+        }
         self.turns += 1;
         for (number, player) in self.players.iter_mut().enumerate() {
             let mut activity = player.activity(now);

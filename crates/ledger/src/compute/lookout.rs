@@ -13,9 +13,11 @@ use std::time::Duration;
 use crate::futex::{self, Awaited};
 use crate::layout::{GPUS, SLOTS, SliceGpu, SlotLines, SlotsFile, state};
 use crate::map::{self, OpenError, word};
+use crate::process::{Fate, Owner};
 use crate::slice::Slice;
 
-/// Work whose end nobody watches is taken for done this long after it should have been, in nanoseconds.
+/// Work whose end nobody watches is taken for done this long after it should have been, in nanoseconds; so is that of a process
+/// which is stopped or gone.
 const SLACK_NS: u64 = 2_000_000;
 /// Work that is watched is overdue this long after it should have been done.
 const OVERDUE_NS: u64 = 3_000_000;
@@ -110,16 +112,30 @@ impl Demand {
         self.asked = self
             .asked
             .wrapping_add(word(line, offset_of!(SlotLines, asked)));
-        let watched =
+        let says =
             half(offset_of!(SlotLines, watching)) != 0 || half(offset_of!(SlotLines, waiting)) != 0;
-        for gpu in 0..gpus {
-            let end = word(line, offset_of!(SlotLines, work_end) + gpu * 8);
-            if end != 0 {
-                self.busy |= watched || now < end.saturating_add(SLACK_NS);
-                self.overdue |= watched && now > end.saturating_add(OVERDUE_NS);
-            }
+        let ends = || {
+            let end = |gpu| word(line, offset_of!(SlotLines, work_end) + gpu * 8);
+            (0..gpus).map(end).filter(|end| *end != 0)
+        };
+        let is_late = |end: u64| now >= end.saturating_add(SLACK_NS);
+        let watched = says && !(ends().any(is_late) && stands_still(line));
+        for end in ends() {
+            self.busy |= watched || !is_late(end);
+            self.overdue |= watched && now > end.saturating_add(OVERDUE_NS);
         }
     }
+}
+
+/// Whether the owner of a slot is stopped or gone, and takes nothing back of what it said. Of a process of another PID namespace
+/// nobody here can tell.
+fn stands_still(line: &[u8]) -> bool {
+    let owner = Owner {
+        pid: word(line, offset_of!(SlotLines, pid)) as u32,
+        start_time: word(line, offset_of!(SlotLines, start_time)),
+        pid_namespace: word(line, offset_of!(SlotLines, pid_namespace)),
+    };
+    matches!(owner.fate(), Fate::Stopped | Fate::Gone)
 }
 
 /// Ends [`wait_for_demand`] from another thread.

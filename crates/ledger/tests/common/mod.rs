@@ -101,6 +101,26 @@ impl Child {
         }
     }
 
+    /// Stops it and waits until it has stopped.
+    pub fn stop(&self) {
+        // SAFETY: our own child, not waited for yet, so the pid is still its own.
+        let waited = unsafe {
+            libc::kill(self.0, libc::SIGSTOP);
+            libc::waitpid(self.0, std::ptr::null_mut(), libc::WUNTRACED)
+        };
+        assert_eq!(waited, self.0, "a child was to stop");
+    }
+
+    /// Has it go on, and waits until it does.
+    pub fn go_on(&self) {
+        // SAFETY: as above.
+        let waited = unsafe {
+            libc::kill(self.0, libc::SIGCONT);
+            libc::waitpid(self.0, std::ptr::null_mut(), libc::WCONTINUED)
+        };
+        assert_eq!(waited, self.0, "a child was to go on");
+    }
+
     /// Waits for its end; panics unless its closure returned.
     pub fn finish(mut self) {
         let mut status = 0;
