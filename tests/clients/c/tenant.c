@@ -1,19 +1,24 @@
-/* A tenant of a GPU: gives it work in one of several ways, on commands from stdin, one a line; answers one line each, of
- * numbers, and one when it is ready. Kernels are the simulator's: named after the time they take.
+/* tenant [GPU]: a tenant of its first GPU, or of that one. Gives it work in one of several ways, on commands from stdin, one a line;
+ * answers one line each, of numbers, and one when it is ready. Kernels are the simulator's: named after the time they take.
  *
  *   launch US N          N kernels of US microseconds, without waiting                     -> 0
+ *   hold US              one kernel                                  -> 0 when it is launched, and 0 when it has ended
  *   sync                 waits for all of them                                             -> 0
  *   captured US N        N kernels captured into a graph, which is then launched           -> 0
  *   loop US THINK T      one kernel, wait, think for THINK microseconds; for T ms          -> kernels, p50 us, p99 us
- *   flood US T           kernels as fast as they are taken; for T ms, and not until they end -> kernels
+ *   flood US T           kernels as fast as they are taken; for T ms, or with 0 until the next line; not until they end -> kernels
  *   graphs US NODES T    a graph of NODES kernels in a row, launched as a flood; for T ms  -> kernels
  *   burst US WORK REST T a flood of WORK ms of kernels, a rest of REST ms; for T ms        -> kernels
  *   ranks US T           a collective of two ranks, one a GPU, the second US microseconds late; for T ms  -> collectives
+ *   meet US N            N times a kernel of US microseconds, then a collective with another process that does so -> ms
  *   buckets START        how many kernels were made in each tenth of a second since START  -> numbers
+ *   gap FROM TO          the longest time without a kernel made between these moments, in ms    -> us
  *   clock                                                                                  -> milliseconds of CLOCK_BOOTTIME
+ *   stop                 (nothing: it ends what goes on until the next line)
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <poll.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,9 +44,12 @@ static int (*launch_graph)(void *, void *);
 
 static void *stream;
 
-enum { TENTHS = 10 * 3600 };
+enum { TENTHS = 10 * 3600, LATEST = 1 << 20 };
 static uint64_t opened;
 static uint32_t made[TENTHS];
+/* When the latest kernels were made, in microseconds since it was opened. */
+static uint32_t made_at[LATEST];
+static size_t made_in_all;
 
 static uint64_t now_us(void) {
     struct timespec t;
@@ -52,6 +60,19 @@ static uint64_t now_us(void) {
 static void count(unsigned kernels) {
     uint64_t tenth = (now_us() - opened) / 100000;
     if (tenth < TENTHS) made[tenth] += kernels;
+    made_at[made_in_all++ % LATEST] = now_us() - opened;
+}
+
+static void gap(uint64_t from, uint64_t to) {
+    uint64_t last = from * 1000, longest = 0;
+    for (size_t i = made_in_all > LATEST ? made_in_all - LATEST : 0; i < made_in_all; i++) {
+        uint64_t at = opened + made_at[i % LATEST];
+        if (at < last || at > to * 1000) continue;
+        if (at - last > longest) longest = at - last;
+        last = at;
+    }
+    if (to * 1000 > last + longest) longest = to * 1000 - last;
+    printf("%lu\n", (unsigned long)longest);
 }
 
 static void sleep_us(uint64_t us) {
@@ -109,9 +130,14 @@ static void loop(unsigned us, unsigned think, unsigned long ms) {
     printf("%zu %u %u\n", n, n ? took[n / 2] : 0, n ? took[n * 99 / 100] : 0);
 }
 
+static int next_line_is_there(void) {
+    struct pollfd in = {.fd = 0, .events = POLLIN};
+    return poll(&in, 1, 0) != 0;
+}
+
 static void flood(unsigned us, unsigned long ms) {
     unsigned long n = 0;
-    for (uint64_t stop = now_us() + ms * 1000; now_us() < stop; n++) one(us), count(1);
+    for (uint64_t stop = now_us() + ms * 1000; ms ? now_us() < stop : !next_line_is_there(); n++) one(us), count(1);
     printf("%lu\n", n);
 }
 
@@ -165,7 +191,19 @@ static void ranks(void *first, unsigned late, unsigned long ms) {
     printf("%lu\n", n);
 }
 
-int main(void) {
+/* One rank of a collective; the other is a process of its own, on another GPU. */
+static void meet(void *context, unsigned us, unsigned n) {
+    void *own, *function = rank(context, &own);
+    uint64_t start = now_us();
+    for (kernel(us); n--; count(1)) {
+        CHECK(launch(kernel(us), 1, 1, 1, 1, 1, 1, 0, own, NULL, NULL));
+        CHECK(launch(function, 1, 1, 1, 1, 1, 1, 0, own, NULL, NULL));
+        CHECK(synchronise(own));
+    }
+    printf("%lu\n", (unsigned long)((now_us() - start) / 1000));
+}
+
+int main(int words, char **word) {
     void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL), *context;
     if (!library) return fprintf(stderr, "tenant: %s\n", dlerror()), 1;
     init = function(library, "cuInit");
@@ -181,7 +219,7 @@ int main(void) {
     instantiate = function(library, "cuGraphInstantiateWithFlags");
     launch_graph = function(library, "cuGraphLaunch");
     CHECK(init(0));
-    CHECK(retain(&context, 0));
+    CHECK(retain(&context, words > 1 ? atoi(word[1]) : 0));
     CHECK(set_current(context));
     CHECK(stream_create(&stream, 1));
     opened = now_us();
@@ -192,10 +230,18 @@ int main(void) {
     while (fgets(line, sizeof line, stdin)) {
         unsigned us, a, b;
         unsigned long t;
-        uint64_t from;
+        uint64_t from, to;
         if (sscanf(line, "launch %u %u", &us, &a) == 2) {
             while (a--) one(us), count(1);
             puts("0");
+        } else if (sscanf(line, "hold %u", &us) == 1) {
+            one(us), count(1);
+            puts("0");
+            fflush(stdout);
+            CHECK(synchronise(stream));
+            puts("0");
+        } else if (!strncmp(line, "stop", 4)) {
+            continue;
         } else if (!strncmp(line, "sync", 4)) {
             CHECK(synchronise(stream));
             puts("0");
@@ -210,6 +256,10 @@ int main(void) {
             graphs(us, a, t);
         } else if (sscanf(line, "ranks %u %lu", &a, &t) == 2) {
             ranks(context, a, t);
+        } else if (sscanf(line, "meet %u %u", &us, &a) == 2) {
+            meet(context, us, a);
+        } else if (sscanf(line, "gap %lu %lu", &from, &to) == 2) {
+            gap(from, to);
         } else if (sscanf(line, "burst %u %u %u %lu", &us, &a, &b, &t) == 4) {
             burst(us, a, b, t);
         } else if (sscanf(line, "buckets %lu", &from) == 1) {

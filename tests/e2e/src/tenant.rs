@@ -25,6 +25,16 @@ impl Tenant {
         Self::start(&mut home.divvy_command(&words))
     }
 
+    /// Starts one in the slice of a job that runs, on so manieth of its GPUs.
+    ///
+    /// # Panics
+    /// When it does not start.
+    #[must_use]
+    pub fn inside(home: &Home, job: &str, gpu: usize) -> Self {
+        let (program, gpu) = (program(home), gpu.to_string());
+        Self::start(&mut home.divvy_command(&["exec", job, "--", &program, &gpu]))
+    }
+
     /// Starts one that sees the GPUs from outside every slice.
     ///
     /// # Panics
@@ -49,7 +59,8 @@ impl Tenant {
         self.dialog.pid()
     }
 
-    /// Begins to do something for `ms` milliseconds: `loop US THINK`, `flood US`, `graphs US NODES` or `burst US WORK REST`.
+    /// Begins to do something for `ms` milliseconds: `loop US THINK`, `flood US`, `graphs US NODES` or `burst US WORK REST`. A flood of 0
+    /// goes on until [`Tenant::stop`].
     ///
     /// # Panics
     /// When it has ended.
@@ -59,6 +70,22 @@ impl Tenant {
             .and_then(|us| us.parse().ok())
             .expect("a kernel's microseconds");
         self.dialog.say(&format!("{what} {ms}"));
+    }
+
+    /// Ends a flood of 0; its answer.
+    ///
+    /// # Panics
+    /// When it has ended.
+    pub fn stop(&mut self) -> Vec<u64> {
+        self.ask("stop")
+    }
+
+    /// The longest time without a kernel launched between two moments of [`Tenant::clock`], in milliseconds.
+    ///
+    /// # Panics
+    /// When it has ended.
+    pub fn gap(&mut self, from: u64, to: u64) -> u64 {
+        self.ask(&format!("gap {from} {to}"))[0] / 1000
     }
 
     /// The answer to the next command that was not answered yet.
