@@ -65,7 +65,7 @@ hooks! { $
     cuda cuMemFreeAsync_ptsz(dptr: CUdeviceptr, stream: CUstream) -> CUresult => stream_ordered::free_ptsz;
     /// Remembers where the pool's memory is.
     cuda cuMemPoolCreate(pool: *mut CUmemoryPool, props: *const CUmemPoolProps) -> CUresult => stream_ordered::create;
-    /// Gives back the pool's charge, with its last allocation if there are any.
+    /// Gives back the pool's charge: at once where all its allocations were freed, else with the last of them.
     cuda cuMemPoolDestroy(pool: CUmemoryPool) -> CUresult => stream_ordered::destroy;
     /// Settles the pool's charge with what the driver still reserves.
     cuda cuMemPoolTrimTo(pool: CUmemoryPool, keep: usize) -> CUresult => stream_ordered::trim_to;
@@ -155,9 +155,9 @@ hooks! { $
     cuda cuGraphUpload(exec: CUgraphExec, stream: CUstream) -> CUresult => graph::upload;
     /// Charges what the driver reserves for the graph's memory nodes; nothing for graphs without, or while the stream is captured.
     cuda cuGraphUpload_ptsz(exec: CUgraphExec, stream: CUstream) -> CUresult => graph::upload_ptsz;
-    /// Charges what the driver reserves for the graph's memory nodes; nothing for graphs without, or while the stream is captured.
+    /// Charges as an upload does; waits for the slice's turn, as a launch of a kernel does.
     cuda cuGraphLaunch(exec: CUgraphExec, stream: CUstream) -> CUresult => graph::launch, graph::is_open;
-    /// Charges what the driver reserves for the graph's memory nodes; nothing for graphs without, or while the stream is captured.
+    /// Charges as an upload does; waits for the slice's turn, as a launch of a kernel does.
     cuda cuGraphLaunch_ptsz(exec: CUgraphExec, stream: CUstream) -> CUresult => graph::launch_ptsz, graph::is_open;
     /// Finds out again what a graph with memory nodes can take.
     cuda cuGraphExecUpdate(exec: CUgraphExec, graph: CUgraph, error: *mut CUgraphNode, outcome: *mut CUgraphExecUpdateResult) -> CUresult => graph::update;

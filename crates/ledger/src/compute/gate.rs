@@ -119,7 +119,11 @@ impl Slot {
 
     /// Waits until a launch on a GPU of the slice may go on; returns for how many nanoseconds. `has_drained` is asked now and
     /// then, until it says that none of this process's work is left on the GPU.
-    pub fn wait_for_turn(&self, gpu: usize, mut has_drained: impl FnMut() -> bool) -> u64 {
+    pub fn wait_for_turn(&self, gpu: usize, has_drained: impl FnMut() -> bool) -> u64 {
+        self.wait_at_most(LONGEST_WAIT_NS, gpu, has_drained)
+    }
+
+    fn wait_at_most(&self, longest: u64, gpu: usize, mut has_drained: impl FnMut() -> bool) -> u64 {
         let start = boot_time_ns();
         let lines = self.own();
         // The grant when this process was first seen here with nothing on the GPU; looked at before anybody is told.
@@ -138,7 +142,7 @@ impl Slot {
             if self.may_launch(gpu, now) {
                 break;
             }
-            if now.saturating_sub(start) > LONGEST_WAIT_NS {
+            if now.saturating_sub(start) > longest {
                 self.alarm();
                 break;
             }
@@ -255,6 +259,7 @@ pub(crate) fn forget(lines: &SlotLines) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{GpuSpec, Mode, Slice, SliceSpec};
 
     #[test]
     fn a_grant_survives_its_word_and_none_at_all_is_open() {
@@ -272,5 +277,32 @@ mod tests {
             Grant::Until(u64::MAX).to_word(),
             Grant::Until(TIME - 1).to_word()
         );
+    }
+
+    #[test]
+    fn whoever_has_waited_too_long_goes_on_and_that_is_counted() {
+        const LONGEST: u64 = 5_000_000;
+        let folder = tempfile::tempdir().unwrap();
+        let spec = SliceSpec {
+            id: "job-1".into(),
+            generation: 1,
+            mode: Mode::Fair,
+            gpus: vec![GpuSpec {
+                uuid: [1; 16],
+                limit: 1 << 30,
+                weight: 1000,
+                ..GpuSpec::default()
+            }],
+        };
+        let control = Control::create(folder.path(), &spec).unwrap();
+        let slice = Slice::open(folder.path()).unwrap();
+        let slot = slice.join().unwrap();
+        let now = boot_time_ns();
+        // A keeper that stands by it for good.
+        control.grant(Grant::Closed, now + LONGEST_WAIT_NS * 60);
+        assert!(slot.wait_at_most(LONGEST, 0, || true) > LONGEST);
+        let seen = slice.read().unwrap();
+        assert_eq!(seen.alarms(), 1);
+        assert!(!slot.may_launch(0, now), "the gate is still closed");
     }
 }

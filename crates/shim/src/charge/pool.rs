@@ -1,7 +1,9 @@
 //! The memory pools of this process: where each one's memory is, and when one is gone.
 //!
-//! What a pool is charged is `stock`'s business. A destroyed pool stays charged until its last allocation is freed and the
-//! stream in which that happens has come so far, for only then does the driver give it up.
+//! What a pool is charged is `stock`'s business. A pool that is destroyed while the program has allocations of it stays charged until
+//! the last of them is freed and the stream in which that happens has come so far, for only then does the driver give it up. Where all
+//! were freed before, the charge ends at once: in which streams they were, and how far those have come, is not kept for living pools,
+//! as it would cost each free an event.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

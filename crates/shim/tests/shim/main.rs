@@ -2,6 +2,7 @@
 //! them to. Everything here runs without a GPU.
 
 mod binding;
+mod calls;
 mod damage;
 mod exports;
 mod forms;

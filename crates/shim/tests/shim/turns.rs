@@ -12,7 +12,7 @@ fn tenant() -> PathBuf {
 }
 
 /// The slice's gate, kept by this process.
-struct Gate {
+pub struct Gate {
     control: Control,
     lookout: Lookout,
 }
@@ -21,7 +21,7 @@ struct Gate {
 const HOUR: u64 = 3_600_000_000_000;
 
 impl Gate {
-    fn of(rig: &Rig) -> Self {
+    pub fn of(rig: &Rig) -> Self {
         Gate {
             control: Control::open_writable(&rig.slice_folder()).expect("a slice"),
             lookout: Lookout::new(&rig.slice()).expect("a slice"),
@@ -29,16 +29,22 @@ impl Gate {
     }
 
     /// Grants something, and stands by it for as long as a test may take.
-    fn set(&self, grant: Grant) {
+    pub fn set(&self, grant: Grant) {
         self.control.grant(grant, boot_time_ns() + HOUR);
     }
 
-    fn await_demand(&mut self, will_do: impl Fn(&Demand) -> bool) {
+    pub fn await_demand(&mut self, will_do: impl Fn(&Demand) -> bool) {
         let bell = Bell::default();
         while !will_do(&self.lookout.demand(boot_time_ns()).expect("a sound slice")) {
             let eyes = [&self.lookout].into_iter();
             wait_for_demand(&bell, bell.seen(), eyes, Duration::from_secs(1));
         }
+    }
+
+    /// For how long the slice's calls have stood here, in nanoseconds.
+    pub fn waited(&mut self) -> u64 {
+        let demand = self.lookout.demand(boot_time_ns());
+        demand.expect("a sound slice").throttled
     }
 }
 
@@ -80,10 +86,11 @@ fn a_turn_that_ends_closes_the_gate_by_itself() {
 fn waiting_for_the_gpu_is_never_held_up() {
     let rig = Rig::new(1, ROOM);
     let mut tenant = started(&rig);
-    let gate = Gate::of(&rig);
+    let mut gate = Gate::of(&rig);
     assert_eq!(tenant.ask("launch 20000 2"), [0]);
     gate.set(Grant::Closed);
     assert_eq!(tenant.ask("sync"), [0]);
+    assert_eq!(gate.waited(), 0);
     tenant.ends_silently();
 }
 
