@@ -44,13 +44,14 @@ mod submit;
 mod tick;
 mod usage;
 mod whose;
+pub mod why;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
-use divvy_api::v1::{Error, Event, GpuChanged, MigInstance};
+use divvy_api::v1::{Error, ErrorCode, Event, GpuChanged, MigInstance};
 use divvy_core::reconcile::Watchlist;
 use divvy_core::{GpuUuid, JobId, Project, Wait};
 use tokio::sync::broadcast;
@@ -476,7 +477,8 @@ impl Cycle {
                 reply,
             } => {
                 let result = self.pause(&reference, suspend)?;
-                self.counted.unsuspended += u64::from(suspend && result.is_err());
+                let refused = |error: &Error| suspend && error.code == ErrorCode::Conflict;
+                self.counted.unsuspended += u64::from(result.as_ref().is_err_and(refused));
                 self.round.answers.push(Answer { reply, result });
             }
             Message::Requeue { reference, reply } => {
