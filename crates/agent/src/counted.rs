@@ -3,8 +3,6 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use divvy_core::Reason;
-
 /// Upper bounds of waits, in seconds: from at once to a week.
 pub const BOUNDS: [u64; 10] = [1, 5, 15, 60, 300, 1800, 3600, 14_400, 86_400, 604_800];
 
@@ -96,19 +94,6 @@ impl Spent {
         self.used = self.used.saturating_add(more.used);
         self.idle = self.idle.saturating_add(more.idle);
         self.loaned = self.loaned.saturating_add(more.loaned);
-    }
-}
-
-/// Why a job waits, in one of a few words.
-pub fn word(reason: &Reason) -> &'static str {
-    match reason {
-        Reason::Short(_) => "short",
-        Reason::Behind(_) => "behind",
-        Reason::Yields(_) => "yields",
-        Reason::Never(_) => "never",
-        Reason::Quota(_) => "quota",
-        Reason::BehindQuota(_) => "behind_quota",
-        Reason::Reclaims(_) => "reclaims",
     }
 }
 

@@ -48,6 +48,7 @@ use body::{Body, Failure, Path, Query};
 use crowd::Crowd;
 pub use metrics::{Books, Page};
 use token::Token;
+use veil::Sight;
 
 /// A command line and an environment fit into this; Linux takes 2 MiB of them by default.
 const BODY_LIMIT: usize = 8 << 20;
@@ -331,10 +332,15 @@ async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> 
     done.map_err(|error| internal(&error))
 }
 
-async fn why(State(api): State<Api>, Path(reference): Path<String>) -> Answer<v1::Why> {
+async fn why(
+    State(api): State<Api>,
+    Extension(sight): Extension<Sight>,
+    Path(reference): Path<String>,
+) -> Answer<v1::Why> {
     let inquiry = api.mailbox.read(move |cycle| cycle.why(&reference)).await?;
     let _turn = HEAVY.acquire().await;
-    list("Why", vec![aside(move || inquiry.answer()).await?])
+    let why = aside(move || inquiry.answer(|owner| sight.sees(owner))).await?;
+    list("Why", vec![why.map_err(|error| internal(&error))?])
 }
 
 async fn submit(

@@ -35,6 +35,7 @@ mod intake;
 mod job;
 mod keep;
 mod keeper;
+mod kin;
 mod log;
 mod mailbox;
 mod mig;

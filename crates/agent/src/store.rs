@@ -7,6 +7,7 @@ mod bypasses;
 mod denials;
 mod events;
 mod jobs;
+mod lengths;
 mod migs;
 mod past;
 mod projects;
@@ -27,6 +28,7 @@ use crate::failpoint;
 pub use denials::sufficient;
 pub use events::events_after;
 pub use jobs::all_but;
+pub use lengths::Lengths;
 pub use past::{Beyond, UpTo, events_beyond, events_forgotten, jobs_beyond, usage_beyond};
 pub use usage::usage_between;
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use divvy_api::client::{Client, WaitFor};
 use divvy_api::v1::{
-    Amount, Confirm, Confirmation, EndReason, ErrorCode, Job, JobState, Runner, Submit,
+    Amount, Confirm, Confirmation, EndReason, ErrorCode, Job, JobState, ReasonCode, Runner, Submit,
 };
 use harness::{Home, PATIENCE, ended, in_state, log, quarter, until};
 
@@ -44,6 +44,7 @@ async fn it_holds_its_slice_and_runs_nothing_before_it_is_confirmed() {
     let job = granted(&client, &id).await;
     assert_eq!(job.confirmation, Some(Confirmation::Awaited));
     assert_eq!((job.attempt, job.slices[0].label.as_str()), (1, "gpu0.25a"));
+    assert_eq!(job.reason_code, Some(ReasonCode::Confirmation));
     let reason = job.reason.unwrap();
     assert!(reason.contains("waits for its confirmation"), "{reason}");
     let why = client.why(&id).await.unwrap();

@@ -252,6 +252,49 @@ fn of_anothers_job_one_sees_that_it_is_there_and_no_more() {
 }
 
 #[test]
+fn earlier_runs_of_others_are_told_apart_by_nothing_but_what_everybody_sees() {
+    let Some(home) = system(&[]) else { return };
+    let script = tempfile::tempdir_in("/tmp").unwrap();
+    fs::set_permissions(script.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    let script = script.path().join("s3cret.sh");
+    fs::write(&script, "exec sleep 1000\n").unwrap();
+    fs::set_permissions(&script, PermissionsExt::from_mode(0o644)).unwrap();
+    let whole = |command: &[&str]| Submit {
+        amount: Some(Amount::Whole { count: 1 }),
+        ..quarter(command)
+    };
+    for _ in 0..3 {
+        let (job, _) = run(&home, ANA, &whole(&["sh", "-c", "exit 0 # s3cret"]));
+        assert_eq!((job.name.as_str(), job.exit_code), ("sh", Some(0)));
+    }
+    // The same name, which was taken from the command, and another program.
+    let holder = as_user(&home, ANA, async |client| {
+        let submit = whole(&["sh", script.to_str().unwrap()]);
+        let id = client.submit(&submit).await.unwrap().id;
+        in_state(&client, &id, JobState::Running).await;
+        let waits = client.submit(&whole(&["true"])).await.unwrap().id;
+        let why = client.why(&waits).await.unwrap();
+        assert_eq!(why.gpus[0].held_by[0].usual_run, None, "{why:#?}");
+        client.cancel(&waits).await.unwrap();
+        id
+    });
+    as_user(&home, LEE, async |client| {
+        let waits = client.submit(&whole(&["true"])).await.unwrap().id;
+        let why = client.why(&waits).await.unwrap();
+        let held_by = &why.gpus[0].held_by[0];
+        assert_eq!(held_by.job, holder);
+        let usual = held_by.usual_run.unwrap();
+        assert_eq!(usual.runs, 3);
+        let told = serde_json::to_string(&why).unwrap();
+        assert!(!told.contains("s3cret"), "{told}");
+        client.cancel(&waits).await.unwrap();
+    });
+    as_user(&home, ANA, async |client| {
+        drop(client.cancel(&holder).await.unwrap());
+    });
+}
+
+#[test]
 fn roles_are_as_the_file_says() {
     if !geteuid().is_root() {
         eprintln!("SKIPPED: only root can start a daemon for every user");

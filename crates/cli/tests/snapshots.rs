@@ -228,7 +228,12 @@ fn describe() {
 
 #[test]
 fn why() {
-    assert_snapshot!("why_waiting", render::why(&fixtures::why()));
+    let waits = fixtures::why();
+    assert_snapshot!("why_waiting", render::why(&waits, view(80)));
+    assert_snapshot!(
+        "why_waiting_json",
+        list(&[waits], Format::Json, 80, |_, _| String::new())
+    );
     let running = Why {
         state: divvy_api::v1::JobState::Running,
         place: None,
@@ -239,13 +244,61 @@ fn why() {
         gpus: Vec::new(),
         behind: Vec::new(),
         sooner: Vec::new(),
+        reason_code: None,
         ..running
     };
-    assert_snapshot!("why_running", render::why(&running));
+    assert_snapshot!("why_running", render::why(&running, view(80)));
     assert_snapshot!(
         "why_json",
         list(&[running], Format::Json, 80, |_, _| String::new())
     );
+}
+
+#[test]
+fn why_says_when_as_far_as_it_is_known() {
+    let starts = |expected: Option<i64>, latest: Option<i64>, usual: Option<i64>| {
+        let at = |minutes| fixtures::now() + jiff::SignedDuration::from_mins(minutes);
+        let why = Why {
+            expected_start: expected.map(at),
+            latest_start: latest.map(at),
+            usual_start: usual.map(at),
+            ..fixtures::why()
+        };
+        let told = render::why(&why, view(80));
+        let lines = told
+            .lines()
+            .skip_while(|line| !line.starts_with("  starts"));
+        let lines = lines.take_while(|line| !line.starts_with("  behind"));
+        lines.collect::<Vec<_>>().join("\n")
+    };
+    assert_eq!(starts(None, None, None), "");
+    let certain = "in about 40m00s, in 1h30m at the latest, if nobody else comes";
+    assert_eq!(
+        starts(Some(40), Some(90), None),
+        format!("  starts  {certain}")
+    );
+    let usual = "in about 12m00s, if nobody else comes and those before it take what is usual";
+    assert_eq!(starts(None, None, Some(12)), format!("  starts  {usual}"));
+    assert_eq!(
+        starts(Some(40), Some(90), Some(12)),
+        format!("  starts  {usual}\n          {certain}")
+    );
+    // What is no sooner says nothing.
+    assert_eq!(
+        starts(Some(40), Some(90), Some(40)),
+        format!("  starts  {certain}")
+    );
+}
+
+#[test]
+fn why_names_few_of_those_of_whom_nobody_knows() {
+    let mut why = fixtures::why();
+    why.gpus.truncate(1);
+    let many = (1..=20).map(|job| fixtures::holder(&job.to_string(), "q", 50));
+    why.gpus[0].held_by = many.collect();
+    let told = render::why(&why, view(80));
+    let words = "nobody knows of #1, #2, #3, #4, #5, #6, #7, #8 and 12 more\n";
+    assert!(told.contains(words), "{told}");
 }
 
 #[test]

@@ -49,6 +49,7 @@ pub mod slice;
 mod smaller;
 pub mod snapshot;
 pub mod units;
+pub mod usual;
 pub mod why;
 
 pub use capacity::{NeverFits, can_ever_fit};
@@ -66,4 +67,4 @@ pub use selection::{GpuSelection, parse_gpus};
 pub use slice::{Grant, MigGrant};
 pub use snapshot::{Held, Preemption, Queue, Snapshot, Waiting};
 pub use units::{Bytes, Compute, ComputeMode, Gpus, Share};
-pub use why::{Why, WhyGpu, why};
+pub use why::{Why, WhyGpu, WhyHolder, why};

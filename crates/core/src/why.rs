@@ -6,10 +6,11 @@
 use std::cell::Cell;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
 use crate::board::{Board, Holder, Tile};
 use crate::fit::{Need, fit, size};
-use crate::ids::{GpuUuid, JobId};
+use crate::ids::{GpuUuid, JobId, QueueName};
 use crate::isolation::Isolation;
 use crate::mig::Standing;
 use crate::mig::{MigProfile, Placement};
@@ -44,9 +45,33 @@ pub struct WhyGpu {
     pub uuid: GpuUuid,
     /// Every cause that rules it out: `0.75 in use, a whole GPU is needed`; empty when the job would fit there.
     pub failed: Vec<String>,
-    /// Who holds it: `#2 quarter_gpu 0.25`.
-    pub holders: Vec<String>,
+    pub holders: Vec<WhyHolder>,
 }
+
+/// Who holds a GPU or a part of it. `Display` is `#2 quarter_gpu 0.25`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WhyHolder {
+    pub job: JobId,
+    pub queue: QueueName,
+    pub grant: Grant,
+}
+
+impl WhyHolder {
+    /// How much it holds there: `0.25`, `1g.5gb@3`.
+    pub fn size(&self) -> String {
+        match &self.grant.mig {
+            Some(mig) => format!("{}@{}", mig.profile, mig.placement.start),
+            None => self.grant.share.to_string(),
+        }
+    }
+}
+
+impl fmt::Display for WhyHolder {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "#{} {} {}", self.job, self.queue, self.size())
+    }
+}
+
 
 /// Explains a job, as things stand once the plan for this snapshot is carried out; `None` for a job that is not in it.
 pub fn why(snapshot: &Snapshot, job: JobId) -> Option<Why> {
@@ -134,12 +159,11 @@ fn why_gpu(tile: &Tile<'_>, request: &Request, reason: &Reason) -> WhyGpu {
         (Ok(_), Reason::Yields(ahead)) => vec![format!("kept free for #{}", ahead.job)],
         (Ok(_), _) => Vec::new(),
     };
-    let held = |grant: &Grant| match &grant.mig {
-        Some(mig) => format!("{}@{}", mig.profile, mig.placement.start),
-        None => grant.share.to_string(),
+    let holder = |holder: &Holder| WhyHolder {
+        job: holder.job,
+        queue: holder.queue.clone(),
+        grant: holder.grant.clone(),
     };
-    let holder =
-        |holder: &Holder| format!("#{} {} {}", holder.job, holder.queue, held(&holder.grant));
     WhyGpu {
         index: tile.gpu.index,
         uuid: tile.gpu.uuid.clone(),

@@ -378,7 +378,8 @@ fn show_why(snapshot: &Snapshot, job: JobId) -> String {
         let holders = if gpu.holders.is_empty() {
             String::new()
         } else {
-            format!(" [{}]", gpu.holders.join(", "))
+            let holders: Vec<String> = gpu.holders.iter().map(ToString::to_string).collect();
+            format!(" [{}]", holders.join(", "))
         };
         writeln!(text, "    GPU {}: {failed}{holders}", gpu.index).expect("text");
     }

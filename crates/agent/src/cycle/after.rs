@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use divvy_api::v1::{self, Error, ErrorCode};
+use divvy_api::v1::{self, Error, ErrorCode, ReasonCode};
 use divvy_core::job::{Event, Outcome};
 use divvy_core::{Job as Life, JobId};
 
@@ -12,6 +12,13 @@ use crate::job::Job;
 use crate::store::StoreError;
 use crate::supervise::chain;
 use crate::terms::After;
+
+/// Why a job does not go on that stands in no queue's turn.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeldUp {
+    pub code: ReasonCode,
+    pub words: String,
+}
 
 /// What became of a job that another runs after.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,10 +111,12 @@ impl Cycle {
     }
 
     /// Why a job is not even in its queue's turn.
-    pub(super) fn held_up(&self, job: &Job) -> Option<String> {
+    pub(super) fn held_up(&self, job: &Job) -> Option<HeldUp> {
         let waits = job.life == Life::Queued;
         let after = &self.jobs.get(&job.id).filter(|_| waits)?.after;
-        words(after).or_else(|| self.held_by_its_array(job))
+        let by = |code: ReasonCode| move |words: String| HeldUp { code, words };
+        let after = words(after).map(by(ReasonCode::After));
+        after.or_else(|| self.held_by_its_array(job).map(by(ReasonCode::Array)))
     }
 
     /// Compares what a job runs after with what has become of that.

@@ -13,9 +13,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use divvy_api::v1::{Confirm, Confirmation, Error, ErrorCode, Submit};
+use divvy_api::v1::{Confirm, Confirmation, Error, ErrorCode, ReasonCode, Submit};
 use divvy_core::{Job as Life, JobId};
 
+use super::after::HeldUp;
 use super::mig::is_divided;
 use super::{Cycle, Living, place};
 use crate::access::Caller;
@@ -191,16 +192,21 @@ impl Cycle {
     }
 
     /// What is said of one that waits for its confirmation, or was not confirmed.
-    pub(super) fn unconfirmed(&self, job: &Job) -> Option<String> {
-        if job.awaits_confirmation() {
-            return Some("waits for its confirmation".to_owned());
-        }
+    pub(super) fn unconfirmed(&self, job: &Job) -> Option<HeldUp> {
         let unasked = self.jobs.get(&job.id).is_some_and(|living| living.unasked);
-        (unasked && job.life == Life::Queued).then(|| {
+        let words = if job.awaits_confirmation() {
+            "waits for its confirmation".to_owned()
+        } else if unasked && job.life == Life::Queued {
             let within = job.patience().as_secs();
             format!(
                 "nobody confirmed it within {within} s; it goes on once its front end asks for it"
             )
+        } else {
+            return None;
+        };
+        Some(HeldUp {
+            code: ReasonCode::Confirmation,
+            words,
         })
     }
 }

@@ -1,27 +1,25 @@
-//! Questions about waiting jobs: what the cycle knows is copied out of it, and the answer is worked out elsewhere, however long
-//! that takes.
+//! When waiting jobs start: what the cycle knows is copied out of it, and the answer is worked out elsewhere, however long that takes.
 
-use divvy_api::v1::{self, Error, JobState};
+use divvy_api::v1::{self, JobState};
 use divvy_core::forecast::starts_in;
 use divvy_core::latest::{Known, starts_by};
 use divvy_core::{Job as Life, JobId, Snapshot};
 use jiff::{SignedDuration, Timestamp};
 
 use super::Cycle;
-use super::read::journal;
 use crate::clock::now;
 use crate::job::Job;
 
 /// When a waiting job starts: what there is to know.
 pub struct Foresight {
-    id: JobId,
+    pub(super) id: JobId,
     at: Timestamp,
     /// As the planner has it, with how long each job runs if it runs as long as it may.
-    snapshot: Snapshot,
-    runs: Known,
+    pub(super) snapshot: Snapshot,
+    pub(super) runs: Known,
     /// With everybody who will stand in a queue, and by when each is gone whatever happens.
     everybody: Snapshot,
-    known: Known,
+    pub(super) known: Known,
 }
 
 impl Foresight {
@@ -30,81 +28,26 @@ impl Foresight {
         if job.state != JobState::Queued {
             return;
         }
-        let moment = |seconds: u64| {
-            let seconds = SignedDuration::from_secs(i64::try_from(seconds).ok()?);
-            self.at.checked_add(seconds).ok()
-        };
         let expected = starts_in(&self.snapshot, self.id, &self.runs.left);
         let latest = starts_by(&self.everybody, self.id, &self.known);
-        (job.expected_start, job.latest_start) =
-            (expected.and_then(moment), latest.and_then(moment));
+        job.expected_start = expected.and_then(|seconds| self.after(seconds));
+        job.latest_start = latest.and_then(|seconds| self.after(seconds));
     }
-}
 
-/// Why a job waits: what there is to know.
-pub struct Inquiry {
-    id: JobId,
-    job: v1::Job,
-    snapshot: Snapshot,
-    held_up: Option<String>,
-    after: Vec<JobId>,
-    is_ready: bool,
-}
+    /// So many seconds from now.
+    pub(super) fn after(&self, seconds: u64) -> Option<Timestamp> {
+        let seconds = SignedDuration::from_secs(i64::try_from(seconds).ok()?);
+        self.at.checked_add(seconds).ok()
+    }
 
-impl Inquiry {
-    /// Takes up to seconds.
-    pub fn answer(self) -> v1::Why {
-        let why = divvy_core::why(&self.snapshot, self.id).unwrap_or_default();
-        let gpu = |gpu: divvy_core::WhyGpu| v1::WhyGpu {
-            gpu_uuid: gpu.uuid.to_string(),
-            gpu_index: gpu.index,
-            failed: gpu.failed,
-            holders: gpu.holders,
-        };
-        let job = self.job;
-        let ended = || (job.reason.clone()).unwrap_or_else(|| "it has ended".to_owned());
-        v1::Why {
-            summary: match (job.state, self.held_up) {
-                (JobState::Ended, _) => ended(),
-                (_, Some(words)) => words,
-                (_, None) if self.is_ready => why.summary,
-                (_, None) => format!("{}, which is not ready yet", why.summary),
-            },
-            gpus: why.gpus.into_iter().map(gpu).collect(),
-            behind: (self.after.iter().chain(&why.behind))
-                .map(JobId::to_string)
-                .collect(),
-            sooner: why.sooner,
-            state: job.state,
-            queue: job.queue,
-            place: job.place,
-            job: job.id,
-        }
+    /// So many seconds ago.
+    pub(super) fn before(&self, seconds: u64) -> Option<Timestamp> {
+        let seconds = SignedDuration::from_secs(i64::try_from(seconds).ok()?);
+        self.at.checked_sub(seconds).ok()
     }
 }
 
 impl Cycle {
-    /// Why a job waits.
-    ///
-    /// # Errors
-    /// As [`Cycle::job`].
-    pub fn why(&mut self, reference: &str) -> Result<Inquiry, Error> {
-        let id = self.find(reference).map_err(journal)??;
-        let living = self.jobs.get(&id);
-        let held_up = living.and_then(|living| {
-            let job = &living.job;
-            self.held_up(job).or_else(|| self.unconfirmed(job))
-        });
-        Ok(Inquiry {
-            id,
-            job: self.show_any(id)?,
-            snapshot: self.snapshot(),
-            held_up,
-            after: living.map_or_else(Vec::new, |living| living.after.clone()),
-            is_ready: self.awaits_nothing(id),
-        })
-    }
-
     /// What is needed to say when a waiting job starts. `add`: puts a job there that has not been submitted.
     pub(super) fn foresee(&self, id: JobId, add: impl Fn(&mut Snapshot)) -> Foresight {
         let [mut snapshot, mut everybody] = [self.snapshot(), self.everybody()];

@@ -181,7 +181,8 @@ fn of(seen: &Seen, sees: bool) -> Brief<'_> {
     let job = &seen.job;
     let state = state(&job.life);
     let wait = seen.wait.as_ref().filter(|_| state == JobState::Queued);
-    let otherwise = seen.held_up.as_deref().or(job.reason.as_deref());
+    let held_up = seen.held_up.as_ref().map(|held_up| held_up.words.as_str());
+    let otherwise = held_up.or(job.reason.as_deref());
     let reason = wait.map(|wait| Cow::from(wait.reason.to_string()));
     // Why a job waits is everybody's business; what went wrong in a program is its owner's.
     let is_told = sees || state != JobState::Ended;

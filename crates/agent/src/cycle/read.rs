@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use divvy_api::v1::{self, Error, ErrorCode, JobState};
+use divvy_api::v1::{self, Error, ErrorCode, JobState, ReasonCode};
 use divvy_core::{Bytes, Grant, Job as Life, JobId, Wait};
 use divvy_ledger::Snapshot;
 
@@ -13,7 +13,6 @@ use super::shown::Seen;
 use super::{Cycle, Living};
 use crate::bypass::Bypass;
 use crate::clock::now;
-use crate::counted;
 use crate::gpu::Device;
 use crate::http::{Books, Page};
 use crate::job::Job;
@@ -404,7 +403,8 @@ impl Cycle {
     fn books(&self) -> Books {
         let mut pending = BTreeMap::new();
         for wait in self.waits.values() {
-            *pending.entry(counted::word(&wait.reason)).or_default() += 1;
+            let word = ReasonCode::from(&wait.reason).name();
+            *pending.entry(word).or_default() += 1;
         }
         let held = self.jobs.iter();
         Books {

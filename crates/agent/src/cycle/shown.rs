@@ -2,9 +2,10 @@
 //! ten thousand takes longer than a round should.
 
 use divvy_api::home::Home;
-use divvy_api::v1::{self, EndReason, JobState};
+use divvy_api::v1::{self, EndReason, JobState, ReasonCode};
 use divvy_core::{Job as Life, JobId, Wait};
 
+use super::after::HeldUp;
 use super::mig::is_divided;
 use crate::bypass::Bypass;
 use crate::idle::Rule;
@@ -23,7 +24,7 @@ pub struct Seen {
     pub(super) uncounted: Option<u64>,
     pub(super) wait: Option<Wait>,
     /// Why it is not even in its queue's turn.
-    pub(super) held_up: Option<String>,
+    pub(super) held_up: Option<HeldUp>,
     pub(super) idle: Option<Rule>,
     pub(super) idle_s: Option<u64>,
     pub(super) claim: Option<v1::JobClaim>,
@@ -39,6 +40,7 @@ impl Seen {
         let holds = !job.life.grants().is_empty();
         let state = state(&job.life);
         let wait = self.wait.filter(|_| state == JobState::Queued);
+        let code = wait.as_ref().map(|wait| ReasonCode::from(&wait.reason));
         let ask = &job.ask;
         let record = self.records.and_then(|records| records.record().ok());
         let record = record.unwrap_or_default();
@@ -60,8 +62,9 @@ impl Seen {
             compute_time: self.compute_time,
             slices: self.slices,
             reason: (wait.as_ref().map(|wait| wait.reason.to_string()))
-                .or(self.held_up)
+                .or_else(|| self.held_up.as_ref().map(|held_up| held_up.words.clone()))
                 .or_else(|| job.reason.clone()),
+            reason_code: code.or(self.held_up.map(|held_up| held_up.code)),
             place: wait.and_then(|wait| u32::try_from(wait.place).ok()),
             command: ask.command.clone(),
             container: ask.container.clone(),

@@ -1,6 +1,6 @@
 //! Taking in a job: everything that can be refused is refused here, before anything is stored.
 
-use divvy_api::v1::{self, Error, ErrorCode, Submit};
+use divvy_api::v1::{self, Error, ErrorCode, ReasonCode, Submit};
 use divvy_core::ids::IdError;
 use divvy_core::{Amount, Gpu, JobId, Mode, QueueName, Snapshot, Waiting};
 
@@ -340,7 +340,9 @@ impl Cycle {
             job.place(start.grants);
         }
         let mut shown = self.show(&job, None, wait.as_ref());
-        shown.reason = after::words(&open).or(shown.reason);
+        if let Some(words) = after::words(&open) {
+            (shown.reason, shown.reason_code) = (Some(words), Some(ReasonCode::After));
+        }
         // It has no number and no folder, and will not get them by this.
         for text in [&mut shown.id, &mut shown.directory] {
             text.clear();

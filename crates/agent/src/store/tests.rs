@@ -41,7 +41,7 @@ pub(super) fn new(key: Option<&str>) -> NewJob {
     }
 }
 
-fn place(job: &mut Job, label: &str) {
+pub(super) fn place(job: &mut Job, label: &str) {
     let grant = Grant {
         gpu: GpuUuid::from_bytes([7; 16]),
         index: 0,

@@ -5,10 +5,10 @@ use std::num::NonZeroU32;
 use divvy_core::mig::MigProfile;
 use divvy_core::reconcile::Way;
 use divvy_core::{
-    Amount as CoreAmount, Bytes, Isolation as CoreIsolation, Mode, Share, job::Outcome,
+    Amount as CoreAmount, Bytes, Isolation as CoreIsolation, Mode, Reason, Share, job::Outcome,
 };
 
-use super::{Amount, BypassWay, EndReason, Error, ErrorCode, GpuMode, Isolation};
+use super::{Amount, BypassWay, EndReason, Error, ErrorCode, GpuMode, Isolation, ReasonCode};
 
 impl From<CoreAmount> for Amount {
     fn from(amount: CoreAmount) -> Self {
@@ -146,6 +146,20 @@ impl From<&Outcome> for EndReason {
     }
 }
 
+impl From<&Reason> for ReasonCode {
+    fn from(reason: &Reason) -> Self {
+        match reason {
+            Reason::Short(_) => Self::Short,
+            Reason::Behind(_) => Self::Behind,
+            Reason::Yields(_) => Self::Yields,
+            Reason::Never(_) => Self::Never,
+            Reason::Quota(_) => Self::Quota,
+            Reason::BehindQuota(_) => Self::BehindQuota,
+            Reason::Reclaims(_) => Self::Reclaims,
+        }
+    }
+}
+
 impl From<Way> for BypassWay {
     fn from(way: Way) -> Self {
         match way {
@@ -188,6 +202,13 @@ mod tests {
             let wire = GpuMode::from(mode);
             assert_eq!(Mode::from(wire), mode);
             assert_eq!(serde_json::to_value(wire).unwrap(), mode.name());
+        }
+    }
+
+    #[test]
+    fn every_code_of_a_wait_is_the_word_for_it() {
+        for code in ReasonCode::ALL {
+            assert_eq!(serde_json::to_value(code).unwrap(), code.name());
         }
     }
 

@@ -236,6 +236,64 @@ pub enum EndReason {
     Released,
 }
 
+/// What a job waits for, in one word. `short` to `reclaims` are those of the metric `divvy_pending_jobs`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum ReasonCode {
+    /// It is its turn, and it does not fit.
+    Short,
+    /// It waits for its turn.
+    Behind,
+    /// It would fit, and starting it now might delay a job ahead.
+    Yields,
+    /// The GPUs that it needs are not there any more.
+    Never,
+    /// Its project may not take so much.
+    Quota,
+    /// A job of its project waits for that.
+    BehindQuota,
+    /// It is within its project's quota, and others make room for it.
+    Reclaims,
+    /// A job that it runs after has not ended.
+    After,
+    /// Its array has as many jobs at once as it may.
+    Array,
+    /// It was not confirmed yet.
+    Confirmation,
+}
+
+impl ReasonCode {
+    pub const ALL: [Self; 10] = [
+        Self::Short,
+        Self::Behind,
+        Self::Yields,
+        Self::Never,
+        Self::Quota,
+        Self::BehindQuota,
+        Self::Reclaims,
+        Self::After,
+        Self::Array,
+        Self::Confirmation,
+    ];
+
+    /// As JSON and metrics have it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Short => "short",
+            Self::Behind => "behind",
+            Self::Yields => "yields",
+            Self::Never => "never",
+            Self::Quota => "quota",
+            Self::BehindQuota => "behind_quota",
+            Self::Reclaims => "reclaims",
+            Self::After => "after",
+            Self::Array => "array",
+            Self::Confirmation => "confirmation",
+        }
+    }
+}
+
 /// One job.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
@@ -272,6 +330,9 @@ pub struct Job {
     pub slices: Vec<Slice>,
     /// While queued: what it waits for. After a failure: what went wrong.
     pub reason: Option<String>,
+    /// What it waits for in one word, for programs; absent where `reason` is about something else.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason_code: Option<ReasonCode>,
     /// Place in its queue, from 1, while queued.
     pub place: Option<u32>,
     pub command: Vec<String>,
@@ -468,6 +529,19 @@ pub struct Why {
     pub behind: Vec<String>,
     /// Changes that would start it now, cheapest first, as text.
     pub sooner: Vec<String>,
+    /// As of the job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason_code: Option<ReasonCode>,
+    /// As of the job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expected_start: Option<Timestamp>,
+    /// As of the job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latest_start: Option<Timestamp>,
+    /// An estimate: when it starts if nobody else comes and everybody before it runs for as long as such runs usually take, or for as
+    /// long as it may where that is less. Absent where neither is known of somebody, and where nothing is known but time limits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usual_start: Option<Timestamp>,
 }
 
 /// One GPU seen from a waiting job.
@@ -480,6 +554,43 @@ pub struct WhyGpu {
     pub failed: Vec<String>,
     /// `#2 quarter_gpu 0.25`: who holds it.
     pub holders: Vec<String>,
+    /// The same for programs, in the same order, with what is known of their ends.
+    #[serde(default)]
+    pub held_by: Vec<WhyHolder>,
+}
+
+/// A job that holds a GPU or a part of it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
+pub struct WhyHolder {
+    pub job: String,
+    pub queue: String,
+    /// `0.25`, `1g.5gb@3`: how much it holds of this GPU.
+    pub size: String,
+    /// Thousandths of the GPU.
+    pub share: u16,
+    pub memory_bytes: u64,
+    /// When it is gone at the latest, by its time limit and the grace to go. Absent where it has no limit, may be started again, or is
+    /// not confirmed yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ends_by: Option<Timestamp>,
+    /// An estimate: when it ends if it takes what such runs usually take. In the past where it has taken longer already. Absent where too
+    /// few are known, and while it is suspended or being stopped.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usually_ends: Option<Timestamp>,
+    /// What that is from; absent with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usual_run: Option<UsualRun>,
+}
+
+/// How long runs took that are like a job's: of the same user, name and amount, the newest that ended with exit code 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
+pub struct UsualRun {
+    /// The middle one of their lengths, in seconds.
+    pub median_s: u64,
+    /// How many they were, at least 3.
+    pub runs: u32,
 }
 
 /// Something that happened, in journal order.

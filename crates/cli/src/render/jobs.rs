@@ -241,9 +241,18 @@ pub fn redivided(job: &Job) -> String {
 
 /// When a waiting job starts, as far as that is known: `in 1h30m at the latest, if nobody else comes`.
 pub fn start(job: &Job, now: Timestamp) -> Option<String> {
+    starts(job.expected_start, job.latest_start, now)
+}
+
+/// The same of one of which only that is known.
+pub(super) fn starts(
+    expected: Option<Timestamp>,
+    latest: Option<Timestamp>,
+    now: Timestamp,
+) -> Option<String> {
     let wait = |at: Timestamp| text::elapsed(now, at);
-    let sooner = |at: &Timestamp| job.latest_start.is_none_or(|latest| *at < latest);
-    let words = match (job.expected_start.filter(sooner), job.latest_start) {
+    let sooner = |at: &Timestamp| latest.is_none_or(|latest| *at < latest);
+    let words = match (expected.filter(sooner), latest) {
         (Some(at), Some(latest)) => {
             format!("in about {}, in {} at the latest", wait(at), wait(latest))
         }

@@ -1,13 +1,19 @@
-//! `why`: one sentence, then GPU by GPU, then what would help.
+//! `why`: one sentence, then GPU by GPU, who ends when, when it starts, what would help.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use divvy_api::v1::{JobState, Why, WhyGpu};
+use divvy_api::v1::{JobState, Why, WhyGpu, WhyHolder};
+use jiff::Timestamp;
 
+use super::{View, jobs};
 use crate::text;
 
+/// So many of whose end nothing is known are named.
+const MOST_NAMED: usize = 8;
+
 /// The explanation as lines.
-pub fn why(why: &Why) -> String {
+pub fn why(why: &Why, view: View) -> String {
     let (queue, summary) = (text::clean(&why.queue), text::clean(&why.summary));
     let mut lines = match (why.state, why.place) {
         (JobState::Queued, Some(place)) => format!(
@@ -18,26 +24,28 @@ pub fn why(why: &Why) -> String {
         _ => format!("#{} does not wait: {summary}\n", why.job),
     };
     for gpu in &why.gpus {
-        let _ = writeln!(
-            lines,
-            "  {:<7} {}",
-            format!("gpu {}", gpu.gpu_index),
-            one_gpu(gpu)
+        add(
+            &mut lines,
+            &format!("gpu {}", gpu.gpu_index),
+            [one_gpu(gpu)],
         );
     }
-    if !why.behind.is_empty() {
-        let ahead: Vec<String> = why.behind.iter().map(|id| format!("#{id}")).collect();
-        let _ = writeln!(lines, "  {:<7} {}", "behind", ahead.join(", "));
-    }
-    for (at, change) in why.sooner.iter().enumerate() {
-        let _ = writeln!(
-            lines,
-            "  {:<7} {}",
-            if at == 0 { "sooner" } else { "" },
-            text::clean(change)
-        );
-    }
+    add(&mut lines, "ends", ends(&why.gpus, view.now));
+    add(&mut lines, "starts", starts(why, view.now));
+    let ahead: Vec<String> = why.behind.iter().map(|id| format!("#{id}")).collect();
+    let behind = (!ahead.is_empty()).then(|| ahead.join(", "));
+    add(&mut lines, "behind", behind);
+    let sooner = why.sooner.iter().map(|change| text::clean(change));
+    add(&mut lines, "sooner", sooner);
     lines
+}
+
+/// Adds lines, the first of them with its lead.
+fn add(lines: &mut String, lead: &str, about: impl IntoIterator<Item = String>) {
+    for (at, line) in about.into_iter().enumerate() {
+        let lead = if at == 0 { lead } else { "" };
+        let _ = writeln!(lines, "  {lead:<7} {line}");
+    }
 }
 
 fn one_gpu(gpu: &WhyGpu) -> String {
@@ -50,4 +58,57 @@ fn one_gpu(gpu: &WhyGpu) -> String {
         [] => failed,
         holders => format!("{failed} ({})", text::clean(&holders.join(", "))),
     }
+}
+
+/// What is known of the ends of those who hold something, and of whom nothing is.
+fn ends(gpus: &[WhyGpu], now: Timestamp) -> Vec<String> {
+    let mut seen = BTreeSet::new();
+    let holders = gpus.iter().flat_map(|gpu| &gpu.held_by);
+    let holders = holders.filter(|holder| seen.insert(holder.job.as_str()));
+    let (mut lines, mut unknown) = (Vec::new(), Vec::new());
+    for holder in holders {
+        match end(holder, now) {
+            Some(words) => lines.push(format!("#{} {words}", text::clean(&holder.job))),
+            None => unknown.push(format!("#{}", text::clean(&holder.job))),
+        }
+    }
+    if !unknown.is_empty() {
+        let more = unknown.len().saturating_sub(MOST_NAMED);
+        unknown.truncate(MOST_NAMED);
+        let named = unknown.join(", ");
+        let more = (more > 0).then(|| format!(" and {more} more"));
+        lines.push(format!(
+            "nobody knows of {named}{}",
+            more.unwrap_or_default()
+        ));
+    }
+    lines
+}
+
+/// `usually runs 42m (median of 7), so in about 12m03s; in 1h00m at the latest`.
+fn end(holder: &WhyHolder, now: Timestamp) -> Option<String> {
+    let usual = holder.usual_run.zip(holder.usually_ends).map(|(run, at)| {
+        let so = match at > now {
+            true => format!("so in about {}", text::elapsed(now, at)),
+            false => "and has run longer".to_owned(),
+        };
+        let (length, runs) = (text::seconds(run.median_s), run.runs);
+        format!("usually runs {length} (median of {runs}), {so}")
+    });
+    let latest = holder
+        .ends_by
+        .map(|at| format!("in {} at the latest", text::elapsed(now, at)));
+    let words: Vec<String> = usual.into_iter().chain(latest).collect();
+    (!words.is_empty()).then(|| words.join("; "))
+}
+
+/// When the job itself starts, by time limits and by what is usual.
+fn starts(why: &Why, now: Timestamp) -> Vec<String> {
+    let certain = jobs::starts(why.expected_start, why.latest_start, now);
+    let sooner = |at: &Timestamp| why.expected_start.is_none_or(|expected| *at < expected);
+    let usual = why.usual_start.filter(sooner).map(|at| {
+        let wait = text::elapsed(now, at);
+        format!("in about {wait}, if nobody else comes and those before it take what is usual")
+    });
+    usual.into_iter().chain(certain).collect()
 }

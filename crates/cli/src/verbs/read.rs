@@ -60,7 +60,7 @@ pub async fn describe(args: ReadJob) -> Outcome {
 
 pub async fn why(args: ReadJob) -> Outcome {
     let why = client()?.why(reference(&args.job)).await?;
-    let draw = |whys: &[_], _| whys.iter().map(render::why).collect();
+    let draw = |whys: &[_], view| whys.iter().map(|why| render::why(why, view)).collect();
     print(render::list(&[why], args.read.output, view(), draw)?)?;
     Ok(ExitCode::SUCCESS)
 }

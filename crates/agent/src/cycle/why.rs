@@ -1,0 +1,210 @@
+//! Why a job waits, who holds what it waits for, and what is known of their ends.
+//!
+//! ```text
+//! time limits ──► ends_by ──────► latest_start, expected_start   what may be built on
+//! earlier runs ─► usually_ends ─► usual_start                    an estimate, for people
+//! ```
+//! As with [`Foresight`] the cycle only copies what it knows; what is asked of the journal's past is asked elsewhere, too.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use divvy_api::v1::{self, Error, JobState};
+use divvy_core::forecast::starts_in;
+use divvy_core::usual::{RUNS, Usual, usual};
+use divvy_core::{Job as Life, JobId, WhyHolder};
+use jiff::Timestamp;
+
+use super::Cycle;
+use super::after::HeldUp;
+use super::foresight::Foresight;
+use super::read::journal;
+use crate::job::{Ask, Job};
+use crate::kin::Kin;
+use crate::store::{Lengths, StoreError};
+
+/// Why a job waits: what there is to know.
+pub struct Inquiry {
+    job: v1::Job,
+    foresight: Foresight,
+    /// Everybody who has not ended.
+    living: BTreeMap<JobId, Run>,
+    database: PathBuf,
+    held_up: Option<HeldUp>,
+    after: Vec<JobId>,
+    is_ready: bool,
+}
+
+/// One that runs, or will.
+struct Run {
+    ask: Arc<Ask>,
+    ran_s: u64,
+    /// Nothing keeps it from ending when it usually does.
+    goes_on: bool,
+}
+
+impl Run {
+    fn of(job: &Job) -> Self {
+        Self {
+            ask: Arc::clone(&job.ask),
+            ran_s: job.ran_s(),
+            goes_on: !job.course.suspended && !matches!(job.life, Life::Stopping { .. }),
+        }
+    }
+}
+
+/// What is usual for those of whom it is known.
+type Usuals = BTreeMap<JobId, Usual>;
+
+impl Inquiry {
+    /// Takes up to seconds. `sees`: whether whoever asks sees what this user's jobs run.
+    ///
+    /// # Errors
+    /// When the journal's past cannot be read.
+    pub fn answer(mut self, sees: impl Fn(u32) -> bool) -> Result<v1::Why, StoreError> {
+        let why = divvy_core::why(&self.foresight.snapshot, self.foresight.id).unwrap_or_default();
+        self.foresight.tell(&mut self.job);
+        let usuals = self.usuals(&why, sees)?;
+        let usual_start = self.usual_start(&usuals);
+        let gpu = |gpu: &divvy_core::WhyGpu| v1::WhyGpu {
+            gpu_uuid: gpu.uuid.to_string(),
+            gpu_index: gpu.index,
+            failed: gpu.failed.clone(),
+            holders: gpu.holders.iter().map(ToString::to_string).collect(),
+            held_by: (gpu.holders.iter())
+                .map(|holder| self.holder(holder, &usuals))
+                .collect(),
+        };
+        let gpus = why.gpus.iter().map(gpu).collect();
+        let job = self.job;
+        let ended = || (job.reason.clone()).unwrap_or_else(|| "it has ended".to_owned());
+        Ok(v1::Why {
+            summary: match (job.state, self.held_up) {
+                (JobState::Ended, _) => ended(),
+                (_, Some(held_up)) => held_up.words,
+                (_, None) if self.is_ready => why.summary,
+                (_, None) => format!("{}, which is not ready yet", why.summary),
+            },
+            gpus,
+            behind: (self.after.iter().chain(&why.behind))
+                .map(JobId::to_string)
+                .collect(),
+            sooner: why.sooner,
+            state: job.state,
+            queue: job.queue,
+            place: job.place,
+            reason_code: job.reason_code,
+            expected_start: job.expected_start,
+            latest_start: job.latest_start,
+            usual_start,
+            job: job.id,
+        })
+    }
+
+    /// What is usual for those who hold what the job waits for, and for those who wait with it.
+    fn usuals(
+        &self,
+        why: &divvy_core::Why,
+        sees: impl Fn(u32) -> bool,
+    ) -> Result<Usuals, StoreError> {
+        let mut usuals = Usuals::new();
+        if why.gpus.is_empty() {
+            return Ok(usuals);
+        }
+        let holders = why.gpus.iter().flat_map(|gpu| &gpu.holders);
+        let queues = self.foresight.snapshot.queues.iter();
+        let waiting = queues.flat_map(|queue| &queue.waiting);
+        let others = waiting.filter(|waiting| waiting.job != self.foresight.id);
+        let jobs = (holders.map(|holder| holder.job)).chain(others.map(|waiting| waiting.job));
+        let mut past = Lengths::open(&self.database)?;
+        let mut known: BTreeMap<Kin, Option<Usual>> = BTreeMap::new();
+        for job in jobs {
+            let Some(run) = self.living.get(&job).filter(|run| run.goes_on) else {
+                continue;
+            };
+            let Some(kin) = Kin::of(&run.ask, sees(run.ask.by.uid)) else {
+                continue;
+            };
+            let found = match known.get(&kin) {
+                Some(found) => *found,
+                None => {
+                    let found = usual(past.like(&kin, RUNS)?);
+                    known.insert(kin, found);
+                    found
+                }
+            };
+            usuals.extend(found.map(|usual| (job, usual)));
+        }
+        Ok(usuals)
+    }
+
+    fn holder(&self, holder: &WhyHolder, usuals: &Usuals) -> v1::WhyHolder {
+        let foresight = &self.foresight;
+        let left = foresight.known.left.get(&holder.job);
+        let ran_s = self.living.get(&holder.job).map_or(0, |run| run.ran_s);
+        let usual = usuals.get(&holder.job);
+        v1::WhyHolder {
+            job: holder.job.to_string(),
+            queue: holder.queue.to_string(),
+            size: holder.size(),
+            share: holder.grant.share.thousandths(),
+            memory_bytes: holder.grant.memory.get(),
+            ends_by: left.and_then(|left| foresight.after(*left)),
+            usually_ends: usual.and_then(|usual| match usual.left_s(ran_s) {
+                Some(left) => foresight.after(left),
+                None => foresight.before(ran_s - usual.median_s),
+            }),
+            usual_run: usual.map(|usual| v1::UsualRun {
+                median_s: usual.median_s,
+                runs: u32::try_from(usual.runs).unwrap_or(u32::MAX),
+            }),
+        }
+    }
+
+    /// When it starts if everybody takes what is usual. Who has taken longer already may take as long as he may.
+    fn usual_start(&self, usuals: &Usuals) -> Option<Timestamp> {
+        if usuals.is_empty() || self.job.state != JobState::Queued {
+            return None;
+        }
+        let Foresight { runs, known, .. } = &self.foresight;
+        let mut left = known.left.clone();
+        left.extend(&runs.left);
+        for (job, usual) in usuals {
+            let ran_s = self.living.get(job).map_or(0, |run| run.ran_s);
+            if let Some(usually) = usual.left_s(ran_s) {
+                let left = left.entry(*job).or_insert(usually);
+                *left = usually.min(*left);
+            }
+        }
+        let start = starts_in(&self.foresight.snapshot, self.foresight.id, &left);
+        start.and_then(|seconds| self.foresight.after(seconds))
+    }
+}
+
+impl Cycle {
+    /// Why a job waits.
+    ///
+    /// # Errors
+    /// As [`Cycle::job`].
+    pub fn why(&mut self, reference: &str) -> Result<Inquiry, Error> {
+        let id = self.find(reference).map_err(journal)??;
+        let living = self.jobs.get(&id);
+        let held_up = living.and_then(|living| {
+            let job = &living.job;
+            self.held_up(job).or_else(|| self.unconfirmed(job))
+        });
+        let everybody = self.jobs.iter();
+        Ok(Inquiry {
+            job: self.show_any(id)?,
+            foresight: self.foresee(id, |_| {}),
+            living: everybody
+                .map(|(id, living)| (*id, Run::of(&living.job)))
+                .collect(),
+            database: self.config.home.database(),
+            held_up,
+            after: living.map_or_else(Vec::new, |living| living.after.clone()),
+            is_ready: self.awaits_nothing(id),
+        })
+    }
+}

@@ -1,0 +1,148 @@
+//! Which earlier runs a job is like, as far as how long they took says how long it will take.
+//!
+//! Same user, same name, same amount: that is what everybody sees of a job. A name that was only taken from the command says little
+//! (`python`), so then it is also the same program, as `divvy advise` has it (`python train.py`); but not for somebody who does not see
+//! what the job runs, who would learn of it by what is counted.
+
+use divvy_core::Amount;
+use divvy_core::advise::program;
+
+use crate::intake;
+use crate::job::Ask;
+
+/// What runs have in common.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Kin {
+    pub owner: u32,
+    pub name: Name,
+    pub amount: Amount,
+    /// What they run; `None` where that is not asked.
+    pub program: Option<String>,
+}
+
+/// What runs are called.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Name {
+    Plain(String),
+    /// `NAME[…]`: any job of arrays of this name.
+    Array(String),
+}
+
+impl Kin {
+    /// Those of a job; `None` for one that runs nothing of ours. `sees`: whether whoever asks sees what it runs.
+    pub fn of(ask: &Ask, sees: bool) -> Option<Self> {
+        if ask.terms.claim.is_some() {
+            return None;
+        }
+        let index = ask.terms.array.map(|task| format!("[{}]", task.index));
+        let array = index.and_then(|index| ask.name.strip_suffix(&index));
+        let name = array.unwrap_or(&ask.name);
+        let is_taken = intake::name(None, &ask.command).is_ok_and(|taken| taken == name);
+        Some(Self {
+            owner: ask.by.uid,
+            name: match array {
+                Some(name) => Name::Array(name.to_owned()),
+                None => Name::Plain(name.to_owned()),
+            },
+            amount: ask.request.amount,
+            program: (sees && is_taken).then(|| program(&ask.command)),
+        })
+    }
+
+    /// Whether this command is theirs.
+    pub fn runs(&self, command: &[String]) -> bool {
+        let wanted = self.program.as_deref();
+        wanted.is_none_or(|wanted| program(command) == wanted)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use divvy_api::v1::Runner;
+    use divvy_core::{Bytes, QueueName};
+
+    use super::*;
+    use crate::job::Submitter;
+    use crate::terms::{ArrayTask, Terms};
+
+    fn ask(name: &str, command: &[&str]) -> Ask {
+        Ask {
+            name: name.to_owned(),
+            user: "ana".to_owned(),
+            by: Submitter {
+                uid: 1000,
+                gid: 100,
+            },
+            project: None,
+            queue: QueueName::default_queue(),
+            request: Amount::Memory(Bytes::gib(4)).into(),
+            runner: Runner::Supervisor,
+            command: command.iter().map(|word| (*word).to_owned()).collect(),
+            container: None,
+            cwd: "/".to_owned(),
+            terms: Terms::default(),
+            secrets: Vec::new(),
+        }
+    }
+
+    fn kin(ask: &Ask) -> Kin {
+        Kin::of(ask, true).unwrap()
+    }
+
+    #[test]
+    fn a_name_that_somebody_gave_is_what_counts_whatever_the_options_are() {
+        let [one, other] = ["1", "2"].map(|lr| ask("train", &["python", "t.py", "--lr", lr]));
+        assert_eq!(kin(&one), kin(&other));
+        assert!(kin(&one).runs(&["sh".to_owned()]));
+        let bigger = Ask {
+            request: Amount::Memory(Bytes::gib(8)).into(),
+            ..one.clone()
+        };
+        assert_ne!(kin(&one), kin(&bigger), "it may take less time with more");
+        let mut anothers = one.clone();
+        anothers.by.uid += 1;
+        assert_ne!(kin(&one), kin(&anothers));
+    }
+
+    #[test]
+    fn a_name_that_was_taken_from_the_command_counts_only_with_the_program() {
+        let train = ask(
+            "python",
+            &["/usr/bin/python", "-u", "train.py", "--lr", "1"],
+        );
+        let eval = ask("python", &["/usr/bin/python", "eval.py"]);
+        assert_ne!(kin(&train), kin(&eval));
+        assert!(kin(&train).runs(&ask("", &["python", "train.py", "--lr", "2"]).command));
+        assert!(!kin(&train).runs(&eval.command));
+    }
+
+    #[test]
+    fn of_what_one_does_not_see_nothing_depends() {
+        let train = ask("python", &["python", "train.py"]);
+        let eval = ask("python", &["sh", "-c", "secret"]);
+        let [one, other] = [&train, &eval].map(|ask| Kin::of(ask, false).unwrap());
+        assert_eq!(one, other);
+        assert_eq!(one.program, None);
+    }
+
+    #[test]
+    fn jobs_of_an_array_are_like_each_other_and_like_those_of_the_next_time() {
+        let task = |index| {
+            let mut task = ask(&format!("sweep[{index}]"), &["python", "sweep.py"]);
+            task.terms.array = Some(ArrayTask {
+                array: None,
+                index,
+                most: None,
+            });
+            task
+        };
+        assert_eq!(kin(&task(0)), kin(&task(11)));
+        assert_eq!(kin(&task(0)).name, Name::Array("sweep".to_owned()));
+        // Whoever is called so without being of an array is on their own.
+        let alone = ask("sweep[0]", &["true"]);
+        assert_eq!(kin(&alone).name, Name::Plain("sweep[0]".to_owned()));
+        let mut taken = task(3);
+        taken.name = "python[3]".to_owned();
+        assert_eq!(kin(&taken).program.as_deref(), Some("python sweep.py"));
+    }
+}

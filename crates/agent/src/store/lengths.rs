@@ -1,0 +1,245 @@
+//! How long earlier runs took, for whoever wonders how long one will take. Read through a connection of its own.
+
+use std::path::Path;
+
+use divvy_api::v1::Amount;
+use divvy_core::job::Outcome;
+use rusqlite::{Connection, OptionalExtension, params};
+
+use super::{StoreError, events, rows, sql};
+use crate::job::Submitter;
+use crate::kin::{Kin, Name};
+
+/// So many jobs are looked at for one question, over all that is asked for it: it bounds the time that it takes to some tenths of a
+/// second, however long the past is.
+const MOST_LOOKED: usize = 50_000;
+
+/// The jobs of a name, newest first. The index is named, so that a long past is never read from one end to the other.
+const PLAIN: &str = "SELECT id FROM job INDEXED BY job_name WHERE name = ?1 ORDER BY id DESC";
+
+/// Those whose names begin with `?1`, which ends in `[`. Names are compared byte by byte, and `\` comes after `[`.
+const ARRAY: &str = "SELECT id FROM job INDEXED BY job_name \
+                     WHERE name >= ?1 AND name < substr(?1, 1, length(?1) - 1) || '\\' ORDER BY id DESC";
+
+/// Earlier runs, for one question.
+pub struct Lengths {
+    db: Connection,
+    left: usize,
+}
+
+impl Lengths {
+    pub fn open(database: &Path) -> Result<Self, StoreError> {
+        let db = events::reader(database).map_err(sql("open the database for reading"))?;
+        Ok(Self {
+            db,
+            left: MOST_LOOKED,
+        })
+    }
+
+    /// How long runs took that ended with exit code 0, in seconds, the newest first, at most so many. Fewer, or none, once enough was
+    /// looked at.
+    pub fn like(&mut self, kin: &Kin, most: usize) -> Result<Vec<u64>, StoreError> {
+        let mut left = self.left;
+        let lengths = self.read(kin, most, &mut left);
+        self.left = left;
+        lengths.map_err(sql("read how long runs took"))
+    }
+
+    fn read(&self, kin: &Kin, most: usize, left: &mut usize) -> rusqlite::Result<Vec<u64>> {
+        let (named, name) = match &kin.name {
+            Name::Plain(name) => (PLAIN, name.clone()),
+            Name::Array(name) => (ARRAY, format!("{name}[")),
+        };
+        let mut named = self.db.prepare_cached(named)?;
+        let mut look = self.db.prepare_cached(
+            "SELECT (ended_at - started_at) / 1000000, command FROM job \
+             WHERE id = ?1 AND outcome = ?2 AND coalesce(uid, ?3) = ?4 AND amount = ?5 AND started_at <= ended_at",
+        )?;
+        let (well, amount) = (
+            rows::json(&Outcome::Exited(0))?,
+            rows::json(&Amount::from(kin.amount))?,
+        );
+        let me = Submitter::me().uid;
+        let mut lengths = Vec::new();
+        for id in named.query_map([name], |row| row.get::<_, i64>(0))? {
+            if lengths.len() == most || *left == 0 {
+                break;
+            }
+            *left -= 1;
+            let ran = look.query_row(params![id?, well, me, kin.owner, amount], |row| {
+                Ok((row.get::<_, u64>(0)?, row.get::<_, String>(1)?))
+            });
+            let Some((length, command)) = ran.optional()? else {
+                continue;
+            };
+            // What cannot be read keeps its daemon from starting, and is no matter of this.
+            let command: Vec<String> = serde_json::from_str(&command).unwrap_or_default();
+            if kin.runs(&command) {
+                lengths.push(length);
+            }
+        }
+        Ok(lengths)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use divvy_core::JobId;
+    use divvy_core::job::{Event, Gone, Process};
+    use jiff::SignedDuration;
+
+    use super::*;
+    use crate::job::NewJob;
+    use crate::store::Store;
+    use crate::store::tests::{new, place};
+    use crate::terms::ArrayTask;
+
+    struct Past {
+        dir: tempfile::TempDir,
+        store: Store,
+    }
+
+    impl Past {
+        fn new() -> Self {
+            let dir = tempfile::tempdir().unwrap();
+            let store = Store::open(&dir.path().join("state.db")).unwrap();
+            Self { dir, store }
+        }
+
+        /// Stores a run that took so many seconds and ended so.
+        fn ran(&self, new: &NewJob, seconds: i64, gone: Gone) -> JobId {
+            let mut job = self.store.insert(new).unwrap();
+            place(&mut job, "gpu0.052a");
+            self.store.hold(&job).unwrap();
+            let process = Process {
+                pid: 7,
+                start_time: 42,
+            };
+            job.life = job.life.on(Event::Spawned(process)).unwrap();
+            job.life = job.life.on(Event::Gone(gone)).unwrap();
+            job.started_at = Some(job.submitted_at);
+            job.ended_at = Some(job.submitted_at + SignedDuration::from_secs(seconds));
+            self.store.release(&job).unwrap();
+            self.store.save(&job).unwrap();
+            job.id
+        }
+
+        fn well(&self, new: &NewJob, seconds: i64) {
+            self.ran(new, seconds, Gone::Exited(0));
+        }
+
+        fn lengths(&self) -> Lengths {
+            Lengths::open(&self.dir.path().join("state.db")).unwrap()
+        }
+
+        fn like(&self, new: &NewJob) -> Vec<u64> {
+            let kin = Kin::of(&new.ask, true).unwrap();
+            self.lengths().like(&kin, 3).unwrap()
+        }
+    }
+
+    fn named(name: &str) -> NewJob {
+        let mut new = new(None);
+        new.ask.name = name.to_owned();
+        new
+    }
+
+    fn task(name: &str, index: u32) -> NewJob {
+        let mut new = named(&format!("{name}[{index}]"));
+        new.ask.terms.array = Some(ArrayTask {
+            array: None,
+            index,
+            most: None,
+        });
+        new
+    }
+
+    #[test]
+    fn the_newest_runs_that_ended_well_are_found() {
+        let past = Past::new();
+        assert!(past.like(&named("train")).is_empty());
+        for seconds in [10, 20, 30, 40] {
+            past.well(&named("train"), seconds);
+            past.ran(&named("train"), 7, Gone::Exited(1));
+            past.ran(&named("train"), 7, Gone::Signaled(9));
+            past.well(&named("training"), 7);
+            past.store.insert(&named("train")).unwrap();
+        }
+        assert_eq!(past.like(&named("train")), [40, 30, 20]);
+    }
+
+    #[test]
+    fn runs_of_others_of_other_sizes_and_of_other_programs_are_none() {
+        let past = Past::new();
+        let python = |script: &str| {
+            let mut new = named("python");
+            new.ask.command = vec!["python".to_owned(), script.to_owned()];
+            new
+        };
+        past.well(&python("train.py"), 10);
+        past.well(&python("eval.py"), 20);
+        let mut anothers = python("train.py");
+        anothers.ask.by.uid += 1;
+        past.well(&anothers, 30);
+        let mut bigger = python("train.py");
+        bigger.ask.request = divvy_core::Amount::ONE_GPU.into();
+        past.well(&bigger, 40);
+        assert_eq!(past.like(&python("train.py")), [10]);
+        assert_eq!(past.like(&python("eval.py")), [20]);
+        assert_eq!(past.like(&anothers), [30]);
+        assert_eq!(past.like(&bigger), [40]);
+        // Who does not see the commands is told of both.
+        let seen = Kin::of(&python("train.py").ask, false).unwrap();
+        assert_eq!(past.lengths().like(&seen, 3).unwrap(), [20, 10]);
+    }
+
+    #[test]
+    fn jobs_of_an_array_are_found_by_what_is_before_the_index() {
+        let past = Past::new();
+        for (index, seconds) in [(0, 10), (10, 20), (2, 30)] {
+            past.well(&task("sweep", index), seconds);
+        }
+        for other in ["sweep", "sweeper[0]", "sweep\\0", "sweepZ", "sweep]"] {
+            past.well(&named(other), 7);
+        }
+        assert_eq!(past.like(&task("sweep", 11)), [30, 20, 10]);
+        assert!(past.like(&task("größe%_", 11)).is_empty());
+    }
+
+    #[test]
+    fn a_clock_that_was_set_back_meanwhile_makes_no_length() {
+        let past = Past::new();
+        past.well(&named("train"), -5);
+        past.well(&named("train"), 0);
+        assert_eq!(past.like(&named("train")), [0]);
+    }
+
+    #[test]
+    fn no_more_is_looked_at_than_was_said() {
+        let past = Past::new();
+        for seconds in [10, 20, 30] {
+            past.well(&named("train"), seconds);
+        }
+        let kin = Kin::of(&named("train").ask, true).unwrap();
+        let mut lengths = past.lengths();
+        lengths.left = 4;
+        assert_eq!(lengths.like(&kin, 3).unwrap(), [30, 20, 10]);
+        assert_eq!(lengths.like(&kin, 3).unwrap(), [30]);
+        assert!(lengths.like(&kin, 3).unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_past_that_cannot_be_read_is_said_to_be() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("state.db");
+        assert!(matches!(Lengths::open(&path), Err(StoreError::Sql { .. })));
+        // A file without the tables.
+        Connection::open(&path)
+            .unwrap()
+            .execute_batch("CREATE TABLE other (a INTEGER)")
+            .unwrap();
+        let kin = Kin::of(&named("train").ask, true).unwrap();
+        let read = Lengths::open(&path).unwrap().like(&kin, 3);
+        assert!(matches!(read, Err(StoreError::Sql { .. })), "{read:?}");
+    }
+}

@@ -1,0 +1,77 @@
+//! How long a run usually takes, from earlier ones that are like it.
+//!
+//! An estimate, for people to read. Nothing rests on it: who may pass whom (`backfill`) and by when a job starts at the latest
+//! (`latest`) know time limits alone.
+
+/// So many runs are looked at, the newest: what somebody runs changes with time. Our choice.
+pub const RUNS: usize = 20;
+
+/// From fewer nothing follows: of two nobody can say which was the odd one. Our choice.
+const LEAST: usize = 3;
+
+/// What earlier runs took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Usual {
+    /// The middle one of their lengths, in seconds; of the two in the middle the shorter.
+    pub median_s: u64,
+    /// How many they were.
+    pub runs: usize,
+}
+
+impl Usual {
+    /// In how many seconds one ends that has run for so long and takes what is usual; `None` where it has taken longer already.
+    pub fn left_s(self, ran_s: u64) -> Option<u64> {
+        self.median_s.checked_sub(ran_s)
+    }
+}
+
+/// What is usual, from the lengths of runs in seconds, the newest first; `None` where there are too few.
+pub fn usual(lengths: impl IntoIterator<Item = u64>) -> Option<Usual> {
+    let mut lengths: Vec<u64> = lengths.into_iter().take(RUNS).collect();
+    lengths.sort_unstable();
+    let runs = lengths.len();
+    (runs >= LEAST).then(|| Usual {
+        median_s: lengths[(runs - 1) / 2],
+        runs,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_middle_one_is_usual_whatever_the_order_and_however_long_the_longest() {
+        for lengths in [[60, 90, 7000], [7000, 60, 90], [90, 7000, 60]] {
+            let (median_s, runs) = (90, 3);
+            assert_eq!(usual(lengths), Some(Usual { median_s, runs }));
+        }
+        let even = usual([10, 40, 20, 30]).map(|usual| usual.median_s);
+        assert_eq!(even, Some(20), "the shorter of the two in the middle");
+    }
+
+    #[test]
+    fn from_two_runs_nothing_follows() {
+        assert_eq!(usual([]), None);
+        assert_eq!(usual([60, 60]), None);
+        assert!(usual([60, 60, 60]).is_some());
+    }
+
+    #[test]
+    fn runs_of_long_ago_count_for_nothing() {
+        let new = std::iter::repeat_n(60, RUNS);
+        let old = std::iter::repeat_n(7000, 10 * RUNS);
+        let (median_s, runs) = (60, RUNS);
+        assert_eq!(usual(new.chain(old)), Some(Usual { median_s, runs }));
+    }
+
+    #[test]
+    fn of_one_that_has_taken_longer_nothing_is_said() {
+        let usual = Usual {
+            median_s: 60,
+            runs: 3,
+        };
+        let left = [0, 59, 60, 61].map(|ran| usual.left_s(ran));
+        assert_eq!(left, [Some(60), Some(1), Some(0), None]);
+    }
+}
