@@ -1,6 +1,6 @@
 //! `gpus`.
 
-use divvy_api::v1::{Gpu, GpuSlice, Node};
+use divvy_api::v1::{ComputeTime, Gpu, GpuSlice, Node};
 
 use super::{COMPUTE, View, mig};
 use crate::table::{self, Column};
@@ -79,7 +79,7 @@ fn row(gpu: &Gpu, maps: bool, view: View) -> Vec<String> {
         }
         cells.push(gpu.uuid.clone());
     }
-    cells.push(note(gpu));
+    cells.push(note(gpu, view));
     cells
 }
 
@@ -100,11 +100,18 @@ fn free(gpu: &Gpu) -> String {
     format!("{}, {}", text::share(share), text::memory(memory))
 }
 
-/// `#3 gpu0.25a`, with what it uses of the GPU's time where that is measured.
-fn slice(slice: &GpuSlice) -> String {
-    let used = slice.compute_time.and_then(|time| time.share_used);
-    let used = used.map(|used| format!(" (uses {})", text::share(used)));
-    format!("#{} {}{}", slice.job, slice.label, used.unwrap_or_default())
+/// `#3 gpu0.25a`, with what it uses of the GPU's time where that is measured; wide, with its share and how long it has waited, too.
+fn slice(slice: &GpuSlice, view: View) -> String {
+    let uses = |time: ComputeTime| {
+        let used = time.share_used?;
+        Some(format!("uses {}", text::share(used)))
+    };
+    let time = slice.compute_time.and_then(|time| match view.wide {
+        true => Some(text::compute_time(&time)),
+        false => uses(time),
+    });
+    let time = time.map(|time| format!(" ({time})")).unwrap_or_default();
+    format!("#{} {}{time}", slice.job, slice.label)
 }
 
 /// By how much the accounts are off the driver's figures, now and at most.
@@ -117,8 +124,9 @@ fn mismatch(gpu: &Gpu) -> String {
 }
 
 /// Who holds slices, who uses the GPU beside them, and who past them.
-fn note(gpu: &Gpu) -> String {
-    let slices: Vec<String> = gpu.slices.iter().map(slice).collect();
+fn note(gpu: &Gpu, view: View) -> String {
+    let slices = gpu.slices.iter().map(|held| slice(held, view));
+    let slices: Vec<String> = slices.collect();
     let pids: Vec<String> = gpu.unmanaged_pids.iter().map(u32::to_string).collect();
     let outside = match (pids.as_slice(), gpu.memory_unmanaged_bytes) {
         ([], 0) => String::new(),
