@@ -184,10 +184,12 @@ const ENDS: [(&str, Option<Signal>); 3] = [
 fn a_holder_that_is_killed_or_stopped_or_sleeps_blocks_the_others_no_longer_than_usual() {
     let (_alone, home) = alone(1);
     let _daemon = home.daemon(&[]);
-    let mut other = Tenant::run(&home, &["-g", "0.25"]);
+    let mut other = Tenant::run(&home, &["-g", "0.2"]);
+    // With one beside it nobody is alone, to leave hundreds of kernels on the GPU for a newcomer to wait for.
+    let _idle = Tenant::run(&home, &["-g", "0.2"]);
     let mut holders = Vec::new();
-    for ((what, signal), job) in ENDS.into_iter().zip(["2", "3", "4"]) {
-        let mut holder = Tenant::run(&home, &["-g", "0.25"]);
+    for ((what, signal), job) in ENDS.into_iter().zip(["3", "4", "5"]) {
+        let mut holder = Tenant::run(&home, &["-g", "0.2"]);
         let process = pid(&home, job);
         // Turns as they should be: the other waits for one of these kernels at a time.
         let start = holder.clock();
