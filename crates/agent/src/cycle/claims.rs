@@ -155,7 +155,8 @@ impl Cycle {
         }
         if !claim.is_like(&asked.claim) || job.ask.request.compute != asked.request.compute {
             let why = format!("claim {uid} is held already, and as something else");
-            return conflict(why, "give it back first: DELETE /v1/claims/{uid}");
+            let hint = format!("give it back first: DELETE /v1/claims/{uid}");
+            return conflict(why, &hint);
         }
         if claim.pods != asked.claim.pods {
             let ask = Arc::make_mut(&mut job.ask);

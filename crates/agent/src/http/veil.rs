@@ -7,8 +7,9 @@ use axum::body::{Body, to_bytes};
 use axum::extract::Request;
 use axum::http::header;
 use axum::response::Response;
-use divvy_api::v1::{self, JobState};
-use serde_json::Value;
+use divvy_api::v1::{self, JobState, List};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
 use super::body::Failure;
 use super::internal;
@@ -57,16 +58,22 @@ impl Sight {
 
 /// Takes out of answers about jobs what is only their owners' to see.
 pub struct Veil {
-    caller: Caller,
+    sight: Sight,
     /// Whose job the call is about.
     owner: Option<u32>,
+}
+
+/// What an answer is a list of; failures are none.
+#[derive(Deserialize)]
+struct Kind {
+    kind: Option<String>,
 }
 
 impl Veil {
     pub fn of(request: &Request, caller: &Caller, owner: Option<u32>) -> Option<Self> {
         let is_job = request.uri().path().starts_with("/v1/jobs");
         (is_job && !caller.sees_everybody()).then(|| Self {
-            caller: caller.clone(),
+            sight: Sight::of(caller),
             owner,
         })
     }
@@ -76,148 +83,144 @@ impl Veil {
         let body = to_bytes(body, ANSWER_LIMIT)
             .await
             .map_err(|error| internal(&error))?;
-        let mut answer: Value = serde_json::from_slice(&body).map_err(|error| internal(&error))?;
-        let draw: fn(&Self, &mut Value) = match answer["kind"].as_str() {
-            Some("JobList") => Self::draw,
-            Some("Why") => Self::mute,
-            _ => |_, _| {},
+        let body = match self.drawn_over(&body).map_err(|error| internal(&error))? {
+            Some(drawn) => Body::from(drawn),
+            None => Body::from(body),
         };
-        if let Some(items) = answer["items"].as_array_mut() {
-            items.iter_mut().for_each(|item| draw(self, item));
-        }
-        let body = serde_json::to_vec(&answer).map_err(|error| internal(&error))?;
         parts.headers.remove(header::CONTENT_LENGTH);
-        Ok(Response::from_parts(parts, Body::from(body)))
+        Ok(Response::from_parts(parts, body))
+    }
+
+    /// The same answer without what is not to be seen; `None` for one that has nothing of the kind.
+    fn drawn_over(&self, answer: &[u8]) -> serde_json::Result<Option<Vec<u8>>> {
+        let Kind { kind } = serde_json::from_slice(answer)?;
+        match kind.as_deref() {
+            Some("JobList") => each(answer, |job: &mut v1::Job| self.sight.draw(job)).map(Some),
+            Some("Why") => each(answer, |why: &mut v1::Why| self.mute(why)).map(Some),
+            _ => Ok(None),
+        }
     }
 
     /// Why one waits is everybody's business; what went wrong in a program is its owner's.
-    fn mute(&self, why: &mut Value) {
-        if self.owner.is_none_or(|owner| !self.caller.sees(owner)) && why["state"] == "ended" {
-            why["summary"] = "it has ended".into();
+    fn mute(&self, why: &mut v1::Why) {
+        let is_seen = self.owner.is_some_and(|owner| self.sight.sees(owner));
+        if !is_seen && why.state == JobState::Ended {
+            why.summary = "it has ended".to_owned();
         }
     }
+}
 
-    fn draw(&self, job: &mut Value) {
-        let owner = job["uid"].as_u64().and_then(|uid| u32::try_from(uid).ok());
-        if owner.is_some_and(|owner| self.caller.sees(owner)) {
-            return;
-        }
-        let Some(job) = job.as_object_mut() else {
-            return;
-        };
-        for (field, nothing) in [
-            ("command", Value::Array(Vec::new())),
-            ("secrets", Value::Array(Vec::new())),
-            ("labels", Value::Object(serde_json::Map::new())),
-            ("container", Value::Null),
-            ("claim", Value::Null),
-            ("cwd", Value::String(String::new())),
-            ("directory", Value::String(String::new())),
-            ("slice_directory", Value::Null),
-            // How they came about names files.
-            ("limiter", Value::Null),
-            ("group", Value::Null),
-        ] {
-            if let Some(value) = job.get_mut(field) {
-                *value = nothing;
-            }
-        }
-        // As in [`Self::mute`].
-        if job.get("state").is_some_and(|state| state == "ended") {
-            job.insert("reason".into(), Value::Null);
-        }
-        job.insert("redacted".into(), Value::Bool(true));
-    }
+/// A list, with this done to each of it.
+fn each<T>(list: &[u8], draw: impl FnMut(&mut T)) -> serde_json::Result<Vec<u8>>
+where
+    T: DeserializeOwned + Serialize,
+{
+    let mut list: List<T> = serde_json::from_slice(list)?;
+    list.items.iter_mut().for_each(draw);
+    serde_json::to_vec(&list)
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
     use crate::access::Role;
     use crate::account::Account;
 
-    fn veil() -> Veil {
-        Veil {
-            caller: Caller {
-                account: Account {
-                    uid: 1000,
-                    gid: 1000,
-                    name: "ana".into(),
-                    groups: Vec::new(),
-                },
-                role: Role::User,
-                sees_all: false,
+    /// What user 1000 sees of a call about a job of this owner's.
+    fn veil(owner: Option<u32>) -> Veil {
+        let caller = Caller {
+            account: Account {
+                uid: 1000,
+                gid: 1000,
+                name: "ana".into(),
+                groups: Vec::new(),
             },
-            owner: None,
+            role: Role::User,
+            sees_all: false,
+        };
+        Veil {
+            sight: Sight::of(&caller),
+            owner,
         }
+    }
+
+    fn job(uid: Option<u32>, state: &str) -> v1::Job {
+        let job = json!({
+            "id": "7", "name": "train", "user": "lee", "uid": uid, "redacted": false, "project": "p", "queue": "q",
+            "state": state, "end_reason": null, "exit_code": 127, "request": {"kind": "whole", "count": 1},
+            "compute": "fair", "slices": [], "reason": "cannot start /secret/x", "place": null,
+            "command": ["/secret/x"], "cwd": "/secret", "directory": "/secret/7", "slice_directory": "/secret/s",
+            "container": {"image": "secret"}, "secrets": ["SECRET"], "labels": {"task": "secret"},
+            "limiter": {"form": "preload", "reason": "cannot open /secret/libcuda.so.1"},
+            "group": {"path": "/secret/g", "reason": null}, "runner": "supervisor", "pid": 7,
+            "submitted_at": "2026-01-02T03:04:05Z", "started_at": null, "ended_at": null,
+            "claim": {"uid": "secret", "namespace": "secret", "name": "secret", "pods": ["secret"], "cdi_device": "secret"},
+        });
+        serde_json::from_value(job).unwrap()
     }
 
     #[test]
     fn of_anothers_job_nothing_is_left_of_what_it_runs() {
-        let job = serde_json::json!({
-            "id": "7", "uid": 1001, "name": "train", "state": "ended", "reason": "cannot start /secret/x",
-            "command": ["/secret/x"], "cwd": "/secret", "directory": "/secret/7", "slice_directory": "/secret/s",
-            "container": {"image": "secret"}, "secrets": ["SECRET"], "labels": {"task": "secret"},
-            "limiter": {"form": "preload", "reason": "cannot open /secret/libcuda.so.1"}, "group": {"path": "/secret/g"},
-        });
-        let mut shown = job.clone();
-        veil().draw(&mut shown);
-        let text = shown.to_string().to_lowercase().replace("\"secrets\"", "");
-        assert!(!text.contains("secret"), "{text}");
-        assert_eq!(shown["name"], "train");
-        assert_eq!(shown["redacted"], true);
-        let mut own = job.clone();
-        own["uid"] = 1000.into();
-        let before = own.clone();
-        veil().draw(&mut own);
-        assert_eq!(own, before);
+        let seen = |job: &v1::Job| {
+            let mut job = job.clone();
+            veil(None).sight.draw(&mut job);
+            serde_json::to_value(&job).unwrap()
+        };
         // A job of which it is not said whose it is, is not shown.
-        let mut stray = job;
-        stray.as_object_mut().unwrap().remove("uid");
-        veil().draw(&mut stray);
-        assert_eq!(stray["command"], Value::Array(Vec::new()));
+        for uid in [None, Some(1001)] {
+            let shown = seen(&job(uid, "ended"));
+            let text = shown.to_string().to_lowercase().replace("\"secrets\"", "");
+            assert!(!text.contains("secret"), "{text}");
+            assert_eq!(
+                (&shown["name"], &shown["redacted"]),
+                (&json!("train"), &json!(true))
+            );
+            let waits = seen(&job(uid, "queued"));
+            assert_eq!(waits["reason"], "cannot start /secret/x");
+        }
+        let own = job(Some(1000), "ended");
+        assert_eq!(seen(&own), serde_json::to_value(&own).unwrap());
     }
 
     #[test]
     fn why_anothers_job_ended_is_not_told_and_why_it_waits_is() {
-        let told = |owner, state: &str| {
-            let mut why = serde_json::json!({"state": state, "summary": "cannot start /secret/x"});
-            Veil { owner, ..veil() }.mute(&mut why);
-            why["summary"].to_string().contains("secret")
+        let told = |owner, state: JobState| {
+            let why = json!({
+                "job": "7", "state": state, "queue": "q", "place": null, "summary": "cannot start /secret/x",
+                "gpus": [], "behind": [], "sooner": [],
+            });
+            let answer = serde_json::to_vec(&List::new("Why", vec![why])).unwrap();
+            let drawn = veil(owner).drawn_over(&answer).unwrap().unwrap();
+            String::from_utf8(drawn).unwrap().contains("secret")
         };
-        assert!(told(Some(1000), "ended"), "one's own");
-        assert!(!told(Some(1001), "ended"));
-        assert!(!told(None, "ended"));
-        assert!(told(Some(1001), "queued"));
+        assert!(told(Some(1000), JobState::Ended), "one's own");
+        assert!(!told(Some(1001), JobState::Ended));
+        assert!(!told(None, JobState::Ended));
+        assert!(told(Some(1001), JobState::Queued));
     }
 
     #[test]
-    fn a_job_is_drawn_over_before_it_is_written_as_it_is_afterwards() {
-        let full = |uid: Option<u32>, state: &str| {
-            serde_json::json!({
-                "id": "7", "name": "train", "user": "lee", "uid": uid, "redacted": false, "project": "p", "queue": "q",
-                "state": state, "end_reason": null, "exit_code": 127, "request": {"kind": "whole", "count": 1},
-                "compute": "fair", "slices": [], "reason": "cannot start /secret/x", "place": null,
-                "command": ["/secret/x"], "cwd": "/secret", "directory": "/secret/7", "slice_directory": "/secret/s",
-                "container": {"image": "secret"}, "secrets": ["SECRET"], "labels": {"task": "secret"},
-                "limiter": {"form": "preload", "reason": "cannot open /secret/libcuda.so.1"},
-                "group": {"path": "/secret/g", "reason": null}, "runner": "supervisor", "pid": 7,
-                "submitted_at": "2026-01-02T03:04:05Z", "started_at": null, "ended_at": null,
-                "claim": {"uid": "secret", "namespace": "secret", "name": "secret", "pods": ["secret"], "cdi_device": "secret"},
-            })
-        };
+    fn a_job_is_the_same_text_drawn_over_before_it_is_written_and_afterwards() {
         for uid in [None, Some(1000), Some(1001)] {
             for state in ["queued", "running", "ended"] {
-                let mut job: v1::Job = serde_json::from_value(full(uid, state)).unwrap();
-                let mut written = serde_json::to_value(&job).unwrap();
-                veil().draw(&mut written);
-                let written: v1::Job = serde_json::from_value(written).unwrap();
-                Sight(veil().caller).draw(&mut job);
-                let [before, after] =
-                    [&job, &written].map(|job| serde_json::to_value(job).unwrap());
-                assert_eq!(before, after);
+                let mut job = job(uid, state);
+                let written = serde_json::to_vec(&List::new("JobList", vec![job.clone()])).unwrap();
+                let after = veil(uid).drawn_over(&written).unwrap().unwrap();
+                veil(uid).sight.draw(&mut job);
                 assert_eq!(job.redacted, uid != Some(1000));
+                let before = serde_json::to_vec(&List::new("JobList", vec![job])).unwrap();
+                assert_eq!(String::from_utf8(after), String::from_utf8(before));
             }
+        }
+    }
+
+    #[test]
+    fn an_answer_about_something_else_is_left_as_it_is() {
+        for other in [json!({"kind": "Oom", "items": []}), json!({"error": {}})] {
+            let text = serde_json::to_vec(&other).unwrap();
+            assert!(veil(None).drawn_over(&text).unwrap().is_none());
         }
     }
 }
