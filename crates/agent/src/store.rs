@@ -44,6 +44,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../migrations/0008_users.sql"),
     include_str!("../migrations/0009_usage.sql"),
     include_str!("../migrations/0010_retention.sql"),
+    include_str!("../migrations/0011_name.sql"),
 ];
 
 /// How long a writer waits for a reader that holds the file, which in WAL mode is only while it opens.
@@ -168,6 +169,11 @@ impl Store {
         commit().map_err(sql("commit to the journal"))?;
         failpoint::reach("journal.committed");
         Ok(())
+    }
+
+    /// The journal's own name, which no other one in its place has.
+    pub fn name(&self) -> Result<Option<String>, StoreError> {
+        self.setting("name")
     }
 
     pub fn setting(&self, name: &str) -> Result<Option<String>, StoreError> {

@@ -295,6 +295,41 @@ fn a_container_that_ends_while_nobody_looks_is_settled_by_the_next_daemon() {
 }
 
 #[test]
+fn what_is_left_of_a_journal_that_is_no_more_is_taken_away() {
+    let Some((engine, home)) = scene("a100-80gb:1") else {
+        return;
+    };
+    let daemon = home.daemon(&[]);
+    let gates = Path::new(&home.gate("x")).parent().unwrap().to_owned();
+    let mount = format!("-v {}:/gates", gates.display());
+    let flags = ["--docker-args", &mount];
+    let job = submit(&home, &flags, &["sh", "-c", ONCE]);
+    home.running(&job);
+    until("it has begun", || {
+        gates.join("begun").exists().then_some(())
+    });
+    let left = engine.containers_of(&job, &home.path());
+    daemon.crash();
+    kill(pid_in(&home, &job, "launch"));
+    fs::remove_dir_all(home.path()).unwrap();
+    home.open("go");
+    until("the container has ended", || {
+        let state = engine.ask(&["inspect", "--format", "{{.State.Status}}", &left[0]]);
+        (state == "exited").then_some(())
+    });
+    let _daemon = home.daemon(&[]);
+    until("it is gone", || {
+        engine
+            .containers_of(&job, &home.path())
+            .is_empty()
+            .then_some(())
+    });
+    // Its number is another job's now, and its name another container's.
+    assert_eq!(submit(&home, &flags, &["sh", "-c", ONCE]), job);
+    assert_eq!(home.ended(&job).exit_code, Some(5));
+}
+
+#[test]
 fn cancelling_asks_first_and_kills_after_the_grace() {
     let Some((engine, home)) = scene("a100-80gb:1") else {
         return;

@@ -12,7 +12,7 @@ use divvy_core::docker::{self, Mount, Options};
 
 use super::cdi;
 use super::edits::Edits;
-use super::plan::{INSTANCE, JOB, Plan};
+use super::plan::{INSTANCE, JOB, JOURNAL, Plan};
 use crate::records::Spec;
 
 /// How a container differs by who starts it and where.
@@ -77,6 +77,7 @@ pub fn body(
     let mut labels: HashMap<String, String> = options.labels.clone().into_iter().collect();
     labels.insert(JOB.to_owned(), spec.job.clone());
     labels.insert(INSTANCE.to_owned(), plan.instance.clone());
+    labels.extend(plan.journal.clone().map(|name| (JOURNAL.to_owned(), name)));
     let interactive = around.attached && options.interactive;
     let host = HostConfig {
         mounts: Some(mounts),
@@ -245,7 +246,7 @@ fn text(path: &Path) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use divvy_core::docker::{options, words};
     use serde_json::{Value, json};
 
@@ -253,11 +254,13 @@ mod tests {
     use crate::container::edits::{edits, tests as added};
     use crate::container::plan::OnUnlimited;
 
-    fn plan(line: &str) -> Plan {
+    /// Of job 7.
+    pub fn plan(line: &str) -> Plan {
         Plan {
             socket: "/run/docker.sock".into(),
             name: "divvy-0badcafe-7".into(),
             instance: "0badcafe".into(),
+            journal: Some("11".into()),
             image: "u22".into(),
             options: options(&words::split(line).unwrap()).unwrap(),
             kept: vec!["/state".into()],
@@ -301,7 +304,7 @@ mod tests {
         assert_eq!(body["User"], "7");
         assert_eq!(
             body["Labels"],
-            json!({"a": "b", "divvy.job": "7", "divvy.instance": "0badcafe"})
+            json!({"a": "b", "divvy.job": "7", "divvy.instance": "0badcafe", "divvy.journal": "11"})
         );
         assert_eq!(
             body["Env"],

@@ -13,6 +13,8 @@ use crate::supervise::form::Wish;
 /// Label whose value is the job's number, and label that names the instance whose job it is.
 pub const JOB: &str = "divvy.job";
 pub const INSTANCE: &str = "divvy.instance";
+/// Label that names the journal that has the job: one that was begun anew gives the same numbers again.
+pub const JOURNAL: &str = "divvy.journal";
 /// Label of a container that somebody else has started in a job's slice: the name that the job's own would have.
 pub const JOINS: &str = "divvy.joins";
 
@@ -25,6 +27,9 @@ pub struct Plan {
     pub name: String,
     /// [`INSTANCE`]'s value.
     pub instance: String,
+    /// [`JOURNAL`]'s value; none without a daemon.
+    #[serde(default)]
+    pub journal: Option<String>,
     pub image: String,
     /// What the job asks for besides; judged.
     pub options: Options,

@@ -10,11 +10,13 @@ mod make;
 mod output;
 mod signals;
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use bollard::Docker;
 use bollard::query_parameters::RemoveContainerOptions;
 
+use super::engine::Trouble;
 use super::{Plan, cdi, engine};
 use crate::clock::now;
 use crate::failpoint::reach;
@@ -27,6 +29,9 @@ use signals::{Signals, Told};
 /// Between two questions to an engine that does not answer.
 const AGAIN: Duration = Duration::from_millis(500);
 
+/// How often a container that is nowhere is looked for before it is believed: it may be about to be there.
+const LOOKS: u32 = 3;
+
 /// One job, for as long as this process supervises it.
 struct Job<'a> {
     dir: &'a JobDir,
@@ -34,6 +39,8 @@ struct Job<'a> {
     plan: &'a Plan,
     place: Place,
     me: Process,
+    /// The engine was asked for its container, and there may be one whose number nobody was told.
+    asked: Cell<bool>,
 }
 
 /// A container, and the engine that has it.
@@ -62,17 +69,18 @@ pub fn run(
         plan,
         place,
         me: Process::this().map_err(SuperviseError::Setup)?,
+        asked: Cell::new(false),
     };
     let outcome = runtime.block_on(async {
         // From here on a signal is heard and ends nobody.
         let mut signals = Signals::new().map_err(SuperviseError::Setup)?;
         let (outcome, made) = match &plan.starter {
-            Some(starter) => (job.host(starter, &mut signals).await?, None),
+            Some(starter) => job.host(starter, &mut signals).await?,
             None => job.live(&mut signals).await?,
         };
         reach("container.ended");
         finish(dir, place, &outcome);
-        job.clear(made).await;
+        job.clear(made.as_ref()).await;
         Ok::<_, SuperviseError>(outcome)
     })?;
     // A thread may be waiting for a key that nobody will press.
@@ -215,20 +223,15 @@ impl Job<'_> {
     }
 
     /// Takes the container away, and what was made for it.
-    async fn clear(&self, made: Option<Made>) {
-        while let Some(made) = &made
-            && let Err(error) = remove(&made.docker, &made.id).await
-        {
+    async fn clear(&self, made: Option<&Made>) {
+        while let Err(trouble) = self.take_away(made).await {
             // Nobody waits for a supervisor in the background.
-            if engine::is_away(&error) && self.may_wait() {
+            if matches!(trouble, Trouble::Away(_)) && self.may_wait() {
                 tokio::time::sleep(AGAIN).await;
                 continue;
             }
-            self.tell(&format!(
-                "the container {} stays: {}",
-                self.plan.name,
-                engine::words(&error)
-            ));
+            let (name, why) = (&self.plan.name, trouble.words());
+            self.tell(&format!("the container {name} stays: {why}"));
             break;
         }
         if let Some(folder) = &self.plan.cdi
@@ -236,6 +239,23 @@ impl Job<'_> {
         {
             self.tell(&format!("its CDI file stays: {error}"));
         }
+    }
+
+    /// The container, or what became of asking for one.
+    async fn take_away(&self, made: Option<&Made>) -> Result<(), Trouble> {
+        if let Some(made) = made {
+            remove(&made.docker, &made.id).await?;
+        } else if self.asked.get() {
+            let docker = engine::connect(&self.plan.socket).await?;
+            for _ in 0..LOOKS {
+                if self.clear_leftover(&docker).await? {
+                    break;
+                }
+                tokio::time::sleep(AGAIN).await;
+            }
+        }
+        self.asked.set(false);
+        Ok(())
     }
 
     /// Says something to whoever sits at the terminal. What a job's log holds after its start is the container's alone: it is how

@@ -37,6 +37,7 @@ impl Cycle {
     /// When the journal cannot be read.
     pub fn sweep_of_containers(&self) -> Result<Sweep, StoreError> {
         Ok(Sweep {
+            journal: self.store.name()?,
             living: self.living_ids(),
             newest: self.store.last_numbered()?,
         })
@@ -250,6 +251,7 @@ pub fn plan_on(
         cdi: None,
         starter,
         instance,
+        journal: None,
         socket,
     })
 }

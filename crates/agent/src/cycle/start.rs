@@ -16,6 +16,7 @@ use super::container::{ContainerError, plan};
 use super::mig::is_divided;
 use super::whose::identity;
 use crate::clock::{Instant, now};
+use crate::container::Plan;
 use crate::container::cover::CoverError;
 use crate::environment::{Surroundings, for_job};
 use crate::failpoint::reach;
@@ -195,14 +196,11 @@ impl Cycle {
                 let parts: Vec<_> = grants.iter().map(|grant| self.migs.part(grant)).collect();
                 let config = &self.config;
                 let runs = job.course.runs;
-                Some(plan(
-                    config,
-                    container,
-                    runs,
-                    &around,
-                    &parts,
-                    limiter.as_ref(),
-                )?)
+                let limiter = limiter.as_ref();
+                Some(Plan {
+                    journal: self.store.name()?,
+                    ..plan(config, container, runs, &around, &parts, limiter)?
+                })
             }
             None => None,
         };

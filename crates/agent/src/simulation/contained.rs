@@ -82,12 +82,13 @@ impl World {
                 supervisor.ends(withdrawn());
             }
             Stage::Make => {
-                let job = dir.spec().ok().flatten().map(|spec| spec.job);
-                let job = job.and_then(|job| job.parse().ok()).unwrap_or(0);
+                let spec = dir.spec().ok().flatten();
+                let job = spec.as_ref().and_then(|spec| spec.job.parse().ok());
+                let journal = spec.and_then(|spec| spec.container?.journal);
                 let called = self.engine.call();
                 let before = self.engine.state(&name);
                 if called != Called::Away && matches!(before, None | Some(State::Created)) {
-                    self.engine.create(&name, job);
+                    self.engine.create(&name, job.unwrap_or(0), journal);
                 }
                 match (called, before) {
                     // An engine that is away is waited for, and then all is done anew.

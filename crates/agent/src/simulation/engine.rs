@@ -25,6 +25,7 @@ pub struct Engine {
 
 pub struct Container {
     pub job: u64,
+    journal: Option<String>,
     pub state: State,
     /// Its first process's namespace, once it was started.
     namespace: Option<u64>,
@@ -69,9 +70,10 @@ impl Engine {
         }
     }
 
-    pub fn create(&mut self, name: &str, job: u64) {
+    pub fn create(&mut self, name: &str, job: u64, journal: Option<String>) {
         let container = Container {
             job,
+            journal,
             state: State::Created,
             namespace: None,
         };
@@ -149,7 +151,8 @@ impl World {
                 State::Running(_) => Standing::Runs,
                 State::Created | State::Exited(_) => Standing::Rests,
             };
-            sweep.takes(Some(&container.job.to_string()), standing)
+            let job = container.job.to_string();
+            sweep.takes(container.journal.as_deref(), Some(&job), standing)
         };
         let all = self.engine.containers.iter();
         let strays = all.filter(|(_, one)| stray(one));

@@ -95,6 +95,8 @@ fn a_journal_of_every_earlier_version_says_what_it_said() {
             (Some(3), 2)
         );
         assert_eq!(store.setting("cursor").unwrap().as_deref(), Some("1"));
+        let name = store.name().unwrap();
+        assert!(name.is_some());
         assert_eq!(store.overhead("A100", "570").unwrap(), Some(314_572_800));
         assert_eq!(store.projects().unwrap().len(), usize::from(wrote(6)));
         assert_eq!(store.modes().unwrap().len(), usize::from(wrote(5)));
@@ -104,11 +106,10 @@ fn a_journal_of_every_earlier_version_says_what_it_said() {
         job.reason = Some("seen".to_owned());
         store.save(&job).unwrap();
         store.hold(&job).unwrap();
-        let reason = |store: &Store| store.job(JobId(2)).unwrap().unwrap().reason;
-        assert_eq!(
-            reason(&Store::open(&path).unwrap()).as_deref(),
-            Some("seen")
-        );
+        let again = Store::open(&path).unwrap();
+        let seen = again.job(JobId(2)).unwrap().unwrap();
+        assert_eq!(seen.reason.as_deref(), Some("seen"));
+        assert_eq!(again.name().unwrap(), name);
     }
 }
 

@@ -33,8 +33,14 @@ pub enum Fault {
     Gone,
     /// The same, and it is not back.
     GoneForGood,
+    /// The engine does it, and is gone before it answers, for good.
+    GoneUnanswered,
+    /// Nobody answers, and the engine hears of it when the next of its kind comes: just before that.
+    Late,
     /// The engine answers that it cannot: status 500, and [`WORDS`].
     Refused,
+    /// The same, to this and to all of its kind.
+    RefusedForGood,
 }
 
 /// A call, without what differs from job to job: `POST /containers/*/start`.
@@ -62,6 +68,9 @@ struct State {
     heard: Vec<Call>,
     once_started: bool,
     armed: Option<(Call, Fault)>,
+    refused: Option<Call>,
+    /// A request that the engine is yet to hear of.
+    late: Option<(String, Vec<u8>)>,
     /// Connections that are still to be refused.
     refusals: u32,
     open: Vec<UnixStream>,
@@ -124,13 +133,19 @@ impl Door {
         self.shared.state().armed.is_none()
     }
 
-    /// The kinds of calls since the test began to listen, in the order in which they first came.
+    /// Every call since the test began to listen.
+    #[must_use]
+    pub fn heard(&self) -> Vec<Call> {
+        self.shared.state().heard.clone()
+    }
+
+    /// Their kinds, in the order in which they first came.
     #[must_use]
     pub fn kinds(&self) -> Vec<Call> {
         let mut kinds = Vec::new();
-        for call in &self.shared.state().heard {
-            if !kinds.contains(call) {
-                kinds.push(call.clone());
+        for call in self.heard() {
+            if !kinds.contains(&call) {
+                kinds.push(call);
             }
         }
         kinds
@@ -175,12 +190,19 @@ impl State {
             once_started: self.once_started,
         };
         let armed = self.armed.take_if(|(armed, _)| *armed == call);
-        let fault = armed.map(|(_, fault)| fault);
+        let is_refused = self.refused.as_ref() == Some(&call);
+        let refused = is_refused.then_some(Fault::Refused);
+        let fault = armed.map(|(_, fault)| fault).or(refused);
+        if fault == Some(Fault::RefusedForGood) {
+            self.refused = Some(call.clone());
+        }
         self.heard.push(call);
         self.once_started |= starts && matches!(fault, None | Some(Fault::Unanswered));
         match fault {
             Some(Fault::Gone) => self.shut(REFUSALS),
             Some(Fault::GoneForGood) => self.shut(u32::MAX),
+            // This call is on its way.
+            Some(Fault::GoneUnanswered) => self.refusals = u32::MAX,
             _ => {}
         }
         fault
@@ -204,10 +226,22 @@ impl Shared {
         let (head, rest) = read_head(caller)?;
         let fault = self.state().hear(name(&head));
         match fault {
-            None => self.pass(caller, &head, &rest, true),
-            Some(Fault::Unanswered) => self.pass(caller, &head, &rest, false),
+            None => {
+                let is_next = |late: &mut (String, Vec<u8>)| name(&late.0) == name(&head);
+                let late = self.state().late.take_if(is_next);
+                late.map_or(Ok(()), |late| self.deliver(&late))?;
+                self.pass(caller, &head, &rest, true)
+            }
+            Some(Fault::Unanswered | Fault::GoneUnanswered) => {
+                self.pass(caller, &head, &rest, false)
+            }
+            Some(Fault::Late) => {
+                let body = read_body(caller, &head, rest)?;
+                self.state().late = Some((head, body));
+                Ok(())
+            }
             Some(Fault::Unheard | Fault::Gone | Fault::GoneForGood) => Ok(()),
-            Some(Fault::Refused) => {
+            Some(Fault::Refused | Fault::RefusedForGood) => {
                 let body = format!(r#"{{"message":"{WORDS}"}}"#);
                 write!(
                     caller,
@@ -220,6 +254,14 @@ impl Shared {
                 io::copy(caller, &mut io::sink()).map(drop)
             }
         }
+    }
+
+    /// A request that nobody waits for any more.
+    fn deliver(&self, (head, body): &(String, Vec<u8>)) -> io::Result<()> {
+        let mut engine = UnixStream::connect(&self.engine)?;
+        engine.write_all(for_one_call(head).as_bytes())?;
+        engine.write_all(body)?;
+        io::copy(&mut engine, &mut io::sink()).map(drop)
     }
 
     /// The call to the engine, and its answer to the caller, who may not get to see it.
@@ -258,6 +300,19 @@ fn read_head(caller: &mut UnixStream) -> io::Result<(String, Vec<u8>)> {
             count => read.extend_from_slice(&buffer[..count]),
         }
     }
+}
+
+/// The body of a request of which this much has come.
+fn read_body(caller: &mut UnixStream, head: &str, mut body: Vec<u8>) -> io::Result<Vec<u8>> {
+    let head = head.to_ascii_lowercase();
+    let mut lengths = head
+        .lines()
+        .filter_map(|line| line.strip_prefix("content-length:"));
+    let length = lengths.next().and_then(|length| length.trim().parse().ok());
+    let read = body.len();
+    body.resize(read.max(length.unwrap_or(0)), 0);
+    caller.read_exact(&mut body[read..])?;
+    Ok(body)
 }
 
 /// The same request, after whose answer the connection ends; one that turns into a stream ends by itself.

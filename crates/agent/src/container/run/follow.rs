@@ -73,13 +73,14 @@ impl Job<'_> {
         tokio::pin!(words);
         let mut said_all = false;
         self.tell_size(made).await;
-        self.tell_start(made).await;
+        let begins = self.tell_start(made);
+        tokio::pin!(begins);
+        let mut is_told = false;
         let grace = Duration::from_millis(self.spec.grace_ms);
-        // When it is to be killed, once it was asked to end.
-        let mut kill: Option<Instant> = None;
+        // When it is to be asked to end, until the engine has heard that, and when it is to be killed.
+        let (mut ask, mut kill) = (None, None);
         if self.dir.is_to_stop() {
-            self.stop(made).await;
-            kill = Some(Instant::now() + grace);
+            (ask, kill) = (Some(Instant::now()), Some(Instant::now() + grace));
         }
         let outcome = loop {
             tokio::select! {
@@ -90,22 +91,27 @@ impl Job<'_> {
                     // The engine comes back, or has not yet noticed.
                     State::Unknown | State::Running { .. } | State::Fresh => tokio::time::sleep(AGAIN).await,
                 },
+                () = &mut begins, if !is_told => is_told = true,
                 () = &mut words, if !said_all => said_all = true,
                 told = signals.next() => match told {
                     Told::Stop if kill.is_some() => {}
-                    Told::Stop => {
-                        self.stop(made).await;
-                        kill = Some(Instant::now() + grace);
-                    }
-                    Told::Pass(signal) => self.signal(made, signal).await,
+                    Told::Stop => (ask, kill) = (Some(Instant::now()), Some(Instant::now() + grace)),
+                    Told::Pass(signal) => { self.signal(made, signal).await; }
                     Told::Resized => self.tell_size(made).await,
                 },
-                () = tokio::time::sleep_until(kill.unwrap_or_else(Instant::now)), if kill.is_some() => {
+                () = until(ask) => {
+                    let is_heard = self.stop(made).await;
+                    ask = (!is_heard).then(|| Instant::now() + AGAIN);
+                }
+                () = until(kill) => {
                     self.signal(made, "SIGKILL").await;
                     kill = Some(Instant::now() + AGAIN);
                 }
             }
         };
+        if !is_told {
+            self.started(self.me);
+        }
         if !said_all {
             // They end by themselves, but where a process outside the container holds its output open.
             let _ = tokio::time::timeout(LAST_WORDS, &mut words).await;
@@ -123,47 +129,48 @@ impl Job<'_> {
         let _ = wait.next().await;
     }
 
-    pub(super) async fn signal(&self, made: &Made, signal: &str) {
+    /// Whether the engine has heard of it. Gone by itself is just as well.
+    pub(super) async fn signal(&self, made: &Made, signal: &str) -> bool {
         let options = KillContainerOptions {
             signal: signal.to_owned(),
         };
-        // Gone by itself is just as well.
-        let _ = made.docker.kill_container(&made.id, Some(options)).await;
+        let sent = made.docker.kill_container(&made.id, Some(options)).await;
+        !sent.is_err_and(|error| engine::is_away(&error))
     }
 
-    /// Asks it to end, in the way that its image wants.
-    pub(super) async fn stop(&self, made: &Made) {
+    /// Asks it to end, in the way that its image wants; whether the engine has heard of it.
+    pub(super) async fn stop(&self, made: &Made) -> bool {
         let found = made.docker.inspect_container(&made.id, None).await.ok();
         let signal = found
             .and_then(|found| found.config?.stop_signal)
             .filter(|signal| !signal.is_empty());
         self.signal(made, signal.as_deref().unwrap_or("SIGTERM"))
-            .await;
+            .await
     }
 
-    /// Writes down the container's first process. One that is gone already leaves this supervisor's.
+    /// Writes down the container's first process, once the engine has said which it is: by it alone the container's processes are known
+    /// for the job's.
     async fn tell_start(&self, made: &Made) {
-        self.started(self.first_process(made).await.unwrap_or(self.me));
+        loop {
+            match self.first_process(made).await {
+                Some(first) => return self.started(first),
+                None => tokio::time::sleep(AGAIN).await,
+            }
+        }
     }
 
-    /// The container's first process. The engine is asked again once it is looked up: by then its number may be another's.
+    /// The container's first process; this one for one that is gone already, none where the engine does not say. It is asked again once
+    /// the process is looked up: by then its number may be another's.
     pub(super) async fn first_process(&self, made: &Made) -> Option<Process> {
-        let mut state = self.state(made).await;
-        loop {
-            match state {
-                State::Running { pid: Some(pid) } => {
-                    let process = Process::with_pid(pid);
-                    let before = std::mem::replace(&mut state, self.state(made).await);
-                    if state == before {
-                        return process;
-                    }
-                }
-                // By it alone the container's processes are known for the job's.
-                State::Unknown if !self.is_forsaken() => {
-                    tokio::time::sleep(AGAIN).await;
-                    state = self.state(made).await;
-                }
-                _ => return None,
+        let state = self.state(made).await;
+        match state {
+            State::Running { pid: Some(pid) } => {
+                let process = Process::with_pid(pid).unwrap_or(self.me);
+                (self.state(made).await == state).then_some(process)
+            }
+            State::Unknown => None,
+            State::Running { pid: None } | State::Fresh | State::Ended(_) | State::Gone => {
+                Some(self.me)
             }
         }
     }
@@ -176,5 +183,13 @@ impl Job<'_> {
             // It has another size then, and works.
             let _ = made.docker.resize_container_tty(&made.id, options).await;
         }
+    }
+}
+
+/// Returns at that moment; where there is none, never.
+async fn until(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => tokio::time::sleep_until(moment).await,
+        None => std::future::pending().await,
     }
 }

@@ -26,16 +26,14 @@ use jiff::Timestamp;
 use tokio::time::Instant;
 
 use super::follow::State;
+use super::make::Ended;
 use super::signals::{Signals, Told};
-use super::{AGAIN, Job, Made, launch_failed, lost};
+use super::{AGAIN, Job, LOOKS, Made, launch_failed, lost, withdrawn};
 use crate::clock::now;
 use crate::container::plan::{JOINS, Starter};
 use crate::process::Process;
 use crate::records::{Begun, Outcome};
 use crate::supervise::{SuperviseError, say};
-
-/// How often a container that is nowhere is looked for before it is believed: it may be about to be there.
-const LOOKS: u32 = 3;
 
 /// What is known of the container.
 #[derive(Default)]
@@ -50,17 +48,17 @@ struct Sight {
 }
 
 impl Job<'_> {
-    /// From the first supervisor or a later one to the end of the container.
+    /// From the first supervisor or a later one to the end of the container; what is left of one that was only looked into.
     pub(super) async fn host(
         &self,
         starter: &Starter,
         signals: &mut Signals,
-    ) -> Result<Outcome, SuperviseError> {
+    ) -> Result<(Outcome, Option<Made>), SuperviseError> {
         let first = self.dir.launch()?;
         if first.is_none()
-            && let Err(outcome) = self.look_ahead(signals).await
+            && let Err(ended) = self.look_ahead(signals).await
         {
-            return Ok(outcome);
+            return Ok(ended);
         }
         // It may start at any moment from here on, so nobody else is to be started for this job.
         let since = first.as_ref().map_or_else(now, |begun| begun.at);
@@ -69,14 +67,16 @@ impl Job<'_> {
             at: since,
         })?;
         let line = match starter {
-            Starter::Process(process) => return self.attend(*process, since, signals).await,
+            Starter::Process(process) => {
+                return Ok((self.attend(*process, since, signals).await?, None));
+            }
             Starter::Line(line) => line,
         };
         let mut child = match started(line) {
             Ok(child) => child,
             Err(why) => {
                 say(&why);
-                return Ok(launch_failed(125, why));
+                return Ok((launch_failed(125, why), None));
             }
         };
         // One that has ended already is nobody's number any more, and is not waited for.
@@ -90,21 +90,21 @@ impl Job<'_> {
             .ok()
             .and_then(Result::ok)
             .and_then(|status| status.code());
-        Ok(match (outcome, code) {
+        let outcome = match (outcome, code) {
             // Without a container the starter's own code says why.
             (Outcome::Withdrawn { withdrawn }, Some(code)) => launch_failed(code, withdrawn),
             (outcome, _) => outcome,
-        })
+        };
+        Ok((outcome, None))
     }
 
     /// Makes a container as the starter's will be, looks into it, and takes it away again.
-    async fn look_ahead(&self, signals: &mut Signals) -> Result<(), Outcome> {
-        let (looked, made) = match self.make(signals).await {
-            Ok(made) => (Ok(()), Some(made)),
-            Err((outcome, made)) => (Err(outcome), made),
-        };
-        self.clear(made).await;
-        looked
+    async fn look_ahead(&self, signals: &mut Signals) -> Result<(), Ended> {
+        let made = self.make(signals).await?;
+        tokio::select! {
+            () = self.clear(Some(&made)) => Ok(()),
+            () = self.is_unwanted(signals) => Err((withdrawn(), Some(made))),
+        }
     }
 
     async fn attend(
@@ -185,11 +185,13 @@ impl Job<'_> {
             }
             State::Running { .. } if !sight.runs => {
                 let made = sight.made.as_ref()?;
-                let first = self.first_process(made).await;
-                self.started(first.unwrap_or(self.me));
-                sight.runs = true;
-                if self.dir.is_to_stop() {
-                    self.end(docker, sight).await;
+                // Asked again at the next look, where the engine does not say.
+                if let Some(first) = self.first_process(made).await {
+                    self.started(first);
+                    sight.runs = true;
+                    if self.dir.is_to_stop() {
+                        self.end(docker, sight).await;
+                    }
                 }
             }
             State::Running { .. } | State::Fresh | State::Unknown => {}

@@ -17,32 +17,26 @@ use crate::container::body::{Around, body};
 use crate::container::edits::{Edits, Files, edits};
 use crate::container::engine::Trouble;
 use crate::container::image::{self, Runs};
-use crate::container::plan::{self, INSTANCE, JOB, OnUnlimited};
+use crate::container::plan::{self, INSTANCE, JOB, JOURNAL, OnUnlimited, Plan};
 use crate::container::{cdi, cover, elf, engine};
 use crate::records::{Outcome, Placed};
 use crate::supervise::form::{Form, Limiter};
 use crate::supervise::{Place, chain, report, say};
 
 /// How it ended before it began, and what was made by then.
-type Ended = (Outcome, Option<Made>);
+pub(super) type Ended = (Outcome, Option<Made>);
 
 impl Job<'_> {
     /// A container that only has to be started.
     pub(super) async fn make(&self, signals: &mut Signals) -> Result<Made, Ended> {
-        let work = self.make_at_last();
         tokio::select! {
-            made = work => made,
-            () = self.is_unwanted(signals) => {
-                // It may be half made; its name is all that is needed.
-                let docker = engine::connect(&self.plan.socket).await;
-                let made = docker.ok().map(|docker| Made { docker, id: self.plan.name.clone() });
-                Err((withdrawn(), made))
-            }
+            made = self.make_at_last() => made,
+            () = self.is_unwanted(signals) => Err((withdrawn(), None)),
         }
     }
 
     /// Returns once it is to stop. A daemon that has not started this supervisor leaves word, and has nobody to send a signal to.
-    async fn is_unwanted(&self, signals: &mut Signals) {
+    pub(super) async fn is_unwanted(&self, signals: &mut Signals) {
         let told = signals.stop();
         tokio::pin!(told);
         while !self.dir.is_to_stop() {
@@ -76,25 +70,15 @@ impl Job<'_> {
     }
 
     async fn make_once(&self) -> Result<Made, (Trouble, Option<Made>)> {
-        let (docker, config, created) = self.create_anew().await.map_err(|why| (why, None))?;
-        let id = match created {
-            Ok(made) => made,
-            // It may be there without anybody knowing its number.
-            Err(away @ Trouble::Away(_)) => {
-                let id = self.plan.name.clone();
-                return Err((away, Some(Made { docker, id })));
-            }
-            Err(refused) => return Err((refused, None)),
-        };
-        let made = Made { docker, id };
+        let (made, config) = self.create_anew().await.map_err(|why| (why, None))?;
         match self.look(&made, &config).await {
             Ok(()) => Ok(made),
             Err(why) => Err((why, Some(made))),
         }
     }
 
-    /// The engine, what the image says of itself, and the new container's number unless that failed.
-    async fn create_anew(&self) -> Result<(Docker, ImageConfig, Result<String, Trouble>), Trouble> {
+    /// The new container, and what its image says of itself.
+    async fn create_anew(&self) -> Result<(Made, ImageConfig), Trouble> {
         let docker = engine::connect(&self.plan.socket).await;
         let docker = docker.map_err(|error| {
             let why = format!(
@@ -118,32 +102,34 @@ impl Job<'_> {
         cover::lay(&edits, &files).map_err(|error| chain(&error))?;
         self.offer(&edits)?;
         self.look_at_volumes(&docker).await?;
-        let created = self.create(&docker, &edits, &info).await;
-        Ok((docker, config, created))
+        let id = self.create(&docker, &edits, &info).await?;
+        Ok((Made { docker, id }, config))
     }
 
-    /// What a supervisor left that died before it started anything. A container that has run is nobody's to remove here.
-    async fn clear_leftover(&self, docker: &Docker) -> Result<(), Trouble> {
+    /// Takes away what there is by the container's name and is left over; whether there was something.
+    pub(super) async fn clear_leftover(&self, docker: &Docker) -> Result<bool, Trouble> {
         let name = &self.plan.name;
         let found = match docker.inspect_container(name, None).await {
             Ok(found) => found,
-            Err(error) if engine::status(&error) == Some(404) => return Ok(()),
+            Err(error) if engine::status(&error) == Some(404) => return Ok(false),
             Err(error) => return Err(error.into()),
         };
-        let labels = found
-            .config
-            .and_then(|config| config.labels)
-            .unwrap_or_default();
-        let is = |label: &str, value: &str| labels.get(label).is_some_and(|found| found == value);
-        let is_ours = is(JOB, &self.spec.job) && is(INSTANCE, &self.plan.instance);
+        let labels = found.config.and_then(|config| config.labels);
         let status = found.state.and_then(|state| state.status);
-        if !is_ours || status != Some(ContainerStateStatusEnum::CREATED) {
+        if !is_left_over(
+            &labels.unwrap_or_default(),
+            status,
+            &self.spec.job,
+            self.plan,
+        ) {
             let why = format!(
                 "there is a container named {name} already, and it is not this job's to take away"
             );
             return Err(why.into());
         }
-        Ok(remove(docker, name).await?)
+        // By its number: the name may be another's by now.
+        remove(docker, found.id.as_ref().unwrap_or(name)).await?;
+        Ok(true)
     }
 
     /// What the image says of itself, fetched where it is not here.
@@ -215,8 +201,18 @@ impl Job<'_> {
             name: Some(self.plan.name.clone()),
             ..CreateContainerOptions::default()
         };
-        let answer = docker.create_container(Some(options), body).await;
-        let made = answer?;
+        let was_asked = self.asked.replace(true);
+        let made = match docker.create_container(Some(options), body).await {
+            Ok(made) => made,
+            // 409: the name is given. The engine has heard what it did not answer, and is about to have made it.
+            Err(error) if was_asked && engine::status(&error) == Some(409) => {
+                return Err(Trouble::Away(engine::words(&error)));
+            }
+            Err(error) => {
+                self.asked.set(engine::is_away(&error));
+                return Err(error.into());
+            }
+        };
         for warning in made.warnings {
             say(&warning);
         }
@@ -345,6 +341,25 @@ impl Job<'_> {
     }
 }
 
+/// Whether what has the name of this job's container is nobody's: what a supervisor left that died before it started anything, and what
+/// has come to rest of a job with the same number in a journal that is no more. Anything else that has run is not to be removed here.
+fn is_left_over(
+    labels: &HashMap<String, String>,
+    status: Option<ContainerStateStatusEnum>,
+    job: &str,
+    plan: &Plan,
+) -> bool {
+    let says = |label: &str| labels.get(label).map(String::as_str);
+    let is_ours = says(JOB) == Some(job) && says(INSTANCE) == Some(plan.instance.as_str());
+    let journals = says(JOURNAL).zip(plan.journal.as_deref());
+    let has_run = match status {
+        Some(ContainerStateStatusEnum::CREATED) => false,
+        Some(ContainerStateStatusEnum::EXITED | ContainerStateStatusEnum::DEAD) => true,
+        _ => return false,
+    };
+    is_ours && (!has_run || journals.is_some_and(|(its, ours)| its != ours))
+}
+
 /// The folder of the host that a volume of the local driver is (`docker volume create --opt o=bind --opt device=FOLDER`).
 fn folder_of(options: &HashMap<String, String>) -> Option<PathBuf> {
     let says = |name: &str, word: &str| {
@@ -380,6 +395,43 @@ fn plain_runtime(info: &SystemInfo) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_what_has_the_containers_name_only_what_is_nobodys_goes() {
+        use ContainerStateStatusEnum as Status;
+        let plan = crate::container::body::tests::plan("");
+        let goes = |job: &str, instance: &str, journal: Option<&str>, status| {
+            let journal = journal.map(|journal| (JOURNAL, journal));
+            let labels = [(JOB, job), (INSTANCE, instance)]
+                .into_iter()
+                .chain(journal);
+            let labels = labels.map(|(name, value)| (name.to_owned(), value.to_owned()));
+            is_left_over(&labels.collect(), Some(status), "7", &plan)
+        };
+        let (ours, another) = (plan.journal.as_deref(), Some("another"));
+        let instance = plan.instance.as_str();
+        for (journal, status, expected) in [
+            (ours, Status::CREATED, true),
+            (another, Status::CREATED, true),
+            (None, Status::CREATED, true),
+            (ours, Status::EXITED, false),
+            (another, Status::EXITED, true),
+            (None, Status::EXITED, false),
+            (another, Status::RUNNING, false),
+            (another, Status::PAUSED, false),
+        ] {
+            let gone = goes("7", instance, journal, status);
+            assert_eq!(gone, expected, "{journal:?} {status:?}");
+            assert!(!goes("7", "0badf00d", journal, status), "another daemon's");
+            assert!(!goes("8", instance, journal, status), "another job's");
+        }
+        assert!(!is_left_over(
+            &HashMap::new(),
+            Some(Status::CREATED),
+            "7",
+            &plan
+        ));
+    }
 
     #[test]
     fn nvidias_runtime_is_not_used_and_others_stay() {

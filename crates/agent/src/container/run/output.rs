@@ -99,6 +99,8 @@ impl Job<'_> {
     async fn copy_log(&self, made: &Made) {
         let from = self.dir.container().ok().flatten();
         let from = from.map_or(0, |placed| placed.log_from);
+        // Its end was known when the log was asked for last.
+        let mut is_over = false;
         loop {
             let options = LogsOptions {
                 follow: true,
@@ -114,7 +116,10 @@ impl Job<'_> {
                 Ok(()) => {}
                 // A removed container has no log either, nor one whose log goes elsewhere.
                 Err(error) if matches!(engine::status(&error), Some(404 | 409 | 501)) => return,
-                Err(_) => {}
+                Err(error) if engine::is_away(&error) => {}
+                // What the engine does not give it gives later, perhaps; of what is over it is asked once more.
+                Err(_) if is_over => return,
+                Err(_) => is_over = matches!(self.state(made).await, State::Ended(_) | State::Gone),
             }
             tokio::time::sleep(AGAIN).await;
         }
