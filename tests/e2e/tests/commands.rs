@@ -37,7 +37,7 @@ fn the_bench_measures_each_figure_beside_its_floor() {
     let _ = Programs::of_this_test();
     let bench = PathBuf::from(env!("CARGO_BIN_EXE_bench"));
     let folder = bench.parent().expect("a program lies in a folder");
-    for probe in ["call_cost", "job_start", "spawn_floor"] {
+    for probe in ["call_cost", "job_start", "spawn_floor", "tenant"] {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../clients/c/{probe}.c"));
         let mut cc = Command::new("cc");
         cc.args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-o"])
@@ -51,11 +51,20 @@ fn the_bench_measures_each_figure_beside_its_floor() {
     }
     let scratch = tempfile::tempdir().expect("a temporary folder can be made");
     let json = scratch.path().join("bench.json");
-    let parts = ["--only", "calls", "processes", "latency", "throughput"];
+    let parts = [
+        "calls",
+        "processes",
+        "latency",
+        "throughput",
+        "crowd",
+        "shares",
+    ];
     let output = Command::new(&bench)
         .arg("--quick")
         .arg("--json")
         .arg(&json)
+        .args(["--scene", "25:75 a synchronous loop, a flood"])
+        .arg("--only")
         .args(parts)
         .output()
         .expect("the bench starts");
@@ -76,6 +85,9 @@ fn the_bench_measures_each_figure_beside_its_floor() {
         ("start of 300 processes, each with a context", true),
         ("API submit to start, idle, p99", false),
         ("jobs through the durable queue", true),
+        ("list all through the API, p95", false),
+        ("deciding who starts, mean", false),
+        ("25:75 a synchronous loop, a flood", false),
     ] {
         let row = rows
             .iter()

@@ -53,6 +53,9 @@ struct Cli {
     /// Only these parts
     #[arg(long, value_enum, num_args = 1..)]
     only: Vec<Part>,
+    /// Of the shares, only scenes whose names begin so: to see that it works
+    #[arg(long, value_name = "NAME", hide = true, conflicts_with = "page")]
+    scene: Option<String>,
     #[command(subcommand)]
     inside: Option<Inside>,
 }
@@ -124,7 +127,12 @@ fn main() -> Result<()> {
         report.rewrite(queue, page)?;
     }
     if wanted(Part::Shares) {
-        shares::measure(&programs, cli.quick, cli.page.as_deref(), &mut report)?;
+        let wish = shares::Wish {
+            quick: cli.quick,
+            scene: cli.scene.as_deref(),
+            page: cli.page.as_deref(),
+        };
+        shares::measure(&programs, &wish, &mut report)?;
     }
     report.print()?;
     report.write(&cli.json)

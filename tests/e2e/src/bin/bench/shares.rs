@@ -181,6 +181,12 @@ fn play(programs: &Programs, scene: &Scene, compute: &str, seconds: usize) -> Re
         let sum = |tenth: usize| kernels.iter().map(|each| each[tenth]).sum::<f64>() * one;
         used.push((0..tenths).map(sum).collect());
     }
+    let has_worked = |parts: &Vec<f64>| parts.iter().any(|part| *part > 0.0);
+    ensure!(
+        used.iter().all(has_worked),
+        "{}: a tenant did nothing",
+        scene.name
+    );
     Ok(Outcome { used, p99 })
 }
 
@@ -247,18 +253,30 @@ fn in_turns(programs: &Programs, scene: &Scene, rounds: usize) -> Result<(Vec<f6
     Ok(used.into())
 }
 
-/// Plays every scene; with `page`, writes the table into it.
-pub fn measure(
-    programs: &Programs,
-    quick: bool,
-    page: Option<&Path>,
-    report: &mut Report,
-) -> Result<()> {
+/// What is to be measured.
+pub struct Wish<'a> {
+    pub quick: bool,
+    /// Only scenes whose names begin so.
+    pub scene: Option<&'a str>,
+    /// Where the table goes, too.
+    pub page: Option<&'a Path>,
+}
+
+impl Wish<'_> {
+    fn includes(&self, name: &str) -> bool {
+        self.scene.is_none_or(|scene| name.starts_with(scene))
+    }
+}
+
+/// Plays the scenes, one after the other.
+pub fn measure(programs: &Programs, wish: &Wish<'_>, report: &mut Report) -> Result<()> {
+    let quick = wish.quick;
     let mut lines = vec![
         "| tenants | share error over 10 s | over 1 s | Jain's index | of the throughput without turns |".to_owned(),
         "|---|---|---|---|---|".to_owned(),
     ];
-    for scene in scenes(quick) {
+    let wanted = |scene: &Scene| wish.includes(&scene.name);
+    for scene in scenes(quick).into_iter().filter(wanted) {
         let (with, without) = (
             play(programs, &scene, "fair", scene.seconds)?,
             play(programs, &scene, "none", scene.seconds.min(5))?,
@@ -307,22 +325,26 @@ pub fn measure(
         };
         report.add(Row::alone(scene.name.clone(), unit, vec![row], note));
     }
-    let alone = |load| Scene {
-        name: String::new(),
+    let alone = |name: &str, load| Scene {
+        name: name.to_owned(),
         parts: vec![part(250, load)],
         is_saturated: true,
         seconds: if quick { 2 } else { 5 },
     };
-    for (name, load) in [("a flood", FLOOD), ("a synchronous loop", SYNC)] {
+    let lone = [
+        alone("alone, a flood", FLOOD),
+        alone("alone, a synchronous loop", SYNC),
+    ];
+    for scene in lone.iter().filter(|scene| wanted(scene)) {
         let rounds = if quick { 1 } else { ALONE };
-        let (with, without) = in_turns(programs, &alone(load), rounds)?;
+        let (with, without) = in_turns(programs, scene, rounds)?;
         let ratio = |(with, without): (&f64, &f64)| with / without * 100.0;
         let mut ratios: Vec<f64> = with.iter().zip(&without).map(ratio).collect();
         ratios.sort_by(f64::total_cmp);
         let (least, half, most) = (ratios[0], ratios[rounds / 2], ratios[rounds - 1]);
-        lines.push(format!("| alone, {name} | | | | {half:.1} % |"));
+        lines.push(format!("| {} | | | | {half:.1} % |", scene.name));
         report.add(Row {
-            name: format!("alone, {name}"),
+            name: scene.name.clone(),
             unit: "of the GPU",
             ours: with,
             floor: without,
@@ -331,36 +353,42 @@ pub fn measure(
         });
     }
 
-    let requests = Scene {
-        parts: vec![part(250, REQUESTS)],
-        ..alone(REQUESTS)
-    };
+    let requests = alone("p99 of 0.25 beside a flood", REQUESTS);
+    if wanted(&requests) {
+        lines.push(String::new());
+        lines.push(beside_a_flood(programs, requests, report)?);
+    }
+    match wish.page {
+        Some(page) => rewrite(page, &lines),
+        None => Ok(()),
+    }
+}
+
+/// How long requests take, alone and beside a flood; says it in a sentence.
+fn beside_a_flood(programs: &Programs, requests: Scene, report: &mut Report) -> Result<String> {
     let beside = Scene {
+        name: requests.name.clone(),
         parts: vec![part(250, REQUESTS), part(750, FLOOD)],
-        ..alone(REQUESTS)
+        ..requests
     };
     let p99 = |scene: &Scene, mode| -> Result<f64> {
         Ok(play(programs, scene, mode, scene.seconds)?.p99 / 1000.0)
     };
     let (own, whole) = (p99(&requests, "strict")?, p99(&requests, "fair")?);
     let (shared, without) = (p99(&beside, "fair")?, p99(&beside, "none")?);
-    lines.push(String::new());
-    lines.push(format!(
+    let sentence = format!(
         "Requests of 1 ms, one every 4 ms, at a share of 0.25: p99 {own:.1} ms alone with `strict`, which holds it to the quarter, and {whole:.1} ms \
          alone with `fair`, which leaves it the whole GPU; {shared:.1} ms beside a flooding neighbour ({without:.1} ms without turns)."
-    ));
+    );
     report.add(Row {
-        name: "p99 of 0.25 beside a flood".to_owned(),
+        name: requests.name,
         unit: "ms",
         ours: vec![shared],
         floor: vec![own],
         floor_is: "the same alone at strict 0.25",
         note: format!("{without:.1} ms without turns"),
     });
-    match page {
-        Some(page) => rewrite(page, &lines),
-        None => Ok(()),
-    }
+    Ok(sentence)
 }
 
 /// Puts the table between the page's markers.
