@@ -72,7 +72,6 @@ impl fmt::Display for WhyHolder {
     }
 }
 
-
 /// Explains a job, as things stand once the plan for this snapshot is carried out; `None` for a job that is not in it.
 pub fn why(snapshot: &Snapshot, job: JobId) -> Option<Why> {
     if let Some(held) = snapshot.held.iter().find(|held| held.job == job) {
