@@ -176,7 +176,7 @@ static void ranks(void *first, unsigned late, unsigned long ms) {
     void *contexts[2] = {first, second};
     for (int i = 0; i < 2; i++) kernels[i] = rank(contexts[i], &streams[i]);
     unsigned long n = 0;
-    for (uint64_t stop = now_us() + ms * 1000; now_us() < stop; n++) {
+    for (uint64_t stop = now_us() + ms * 1000; now_us() < stop; n++, count(1)) {
         for (int i = 0; i < 2; i++) {
             CHECK(set_current(contexts[i]));
             CHECK(launch(kernels[i], 1, 1, 1, 1, 1, 1, 0, streams[i], NULL, NULL));
