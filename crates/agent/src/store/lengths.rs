@@ -36,8 +36,8 @@ impl Lengths {
         })
     }
 
-    /// How long runs took that ended with exit code 0, in seconds, the newest first, at most so many. Fewer, or none, once enough was
-    /// looked at.
+    /// How long runs took that ended with exit code 0, in seconds to the nearest, the newest first, at most so many. Fewer, or none,
+    /// once enough was looked at.
     pub fn like(&mut self, kin: &Kin, most: usize) -> Result<Vec<u64>, StoreError> {
         let mut left = self.left;
         let lengths = self.read(kin, most, &mut left);
@@ -52,7 +52,7 @@ impl Lengths {
         };
         let mut named = self.db.prepare_cached(named)?;
         let mut look = self.db.prepare_cached(
-            "SELECT (ended_at - started_at) / 1000000, command FROM job \
+            "SELECT (ended_at - started_at + 500000) / 1000000, command FROM job \
              WHERE id = ?1 AND outcome = ?2 AND coalesce(uid, ?3) = ?4 AND amount = ?5 AND started_at <= ended_at",
         )?;
         let (well, amount) = (
@@ -84,7 +84,6 @@ impl Lengths {
 
 #[cfg(test)]
 mod tests {
-    use divvy_core::JobId;
     use divvy_core::job::{Event, Gone, Process};
     use jiff::SignedDuration;
 
@@ -106,8 +105,8 @@ mod tests {
             Self { dir, store }
         }
 
-        /// Stores a run that took so many seconds and ended so.
-        fn ran(&self, new: &NewJob, seconds: i64, gone: Gone) -> JobId {
+        /// Stores a run that took so long and ended so.
+        fn ran(&self, new: &NewJob, took: SignedDuration, gone: Gone) {
             let mut job = self.store.insert(new).unwrap();
             place(&mut job, "gpu0.052a");
             self.store.hold(&job).unwrap();
@@ -118,14 +117,13 @@ mod tests {
             job.life = job.life.on(Event::Spawned(process)).unwrap();
             job.life = job.life.on(Event::Gone(gone)).unwrap();
             job.started_at = Some(job.submitted_at);
-            job.ended_at = Some(job.submitted_at + SignedDuration::from_secs(seconds));
+            job.ended_at = Some(job.submitted_at + took);
             self.store.release(&job).unwrap();
             self.store.save(&job).unwrap();
-            job.id
         }
 
         fn well(&self, new: &NewJob, seconds: i64) {
-            self.ran(new, seconds, Gone::Exited(0));
+            self.ran(new, SignedDuration::from_secs(seconds), Gone::Exited(0));
         }
 
         fn lengths(&self) -> Lengths {
@@ -160,8 +158,9 @@ mod tests {
         assert!(past.like(&named("train")).is_empty());
         for seconds in [10, 20, 30, 40] {
             past.well(&named("train"), seconds);
-            past.ran(&named("train"), 7, Gone::Exited(1));
-            past.ran(&named("train"), 7, Gone::Signaled(9));
+            for gone in [Gone::Exited(1), Gone::Signaled(9)] {
+                past.ran(&named("train"), SignedDuration::from_secs(7), gone);
+            }
             past.well(&named("training"), 7);
             past.store.insert(&named("train")).unwrap();
         }
@@ -204,6 +203,16 @@ mod tests {
         }
         assert_eq!(past.like(&task("sweep", 11)), [30, 20, 10]);
         assert!(past.like(&task("größe%_", 11)).is_empty());
+    }
+
+    #[test]
+    fn what_took_nearly_a_second_took_one() {
+        let past = Past::new();
+        for millis in [999, 1499, 1500] {
+            let took = SignedDuration::from_millis(millis);
+            past.ran(&named("train"), took, Gone::Exited(0));
+        }
+        assert_eq!(past.like(&named("train")), [2, 1, 1]);
     }
 
     #[test]
