@@ -243,6 +243,17 @@ fn whoever_is_first_at_a_meeting_keeps_the_gpu_in_its_turns_until_the_last_has_c
 }
 
 #[test]
+fn who_meets_on_a_gpu_that_was_looked_at_last_is_met_on_one_that_was_not() {
+    let [ahead, behind] = [Bench::new(1), Bench::new(1)];
+    let tickets = [&ahead, &behind].map(|bench| bench.push(0, meeting(2, 0)));
+    ahead.advance(5 * MS);
+    advance(&[ahead.part(), behind.part()], 6 * MS);
+    for (bench, ticket) in [&ahead, &behind].into_iter().zip(tickets) {
+        assert_eq!(bench.queues[0].ended_at(ticket), Some(5 * MS));
+    }
+}
+
+#[test]
 fn nobody_is_released_by_a_meeting_of_another_key_or_size() {
     let bench = Bench::new(3);
     let meetings = [meeting(2, 1), meeting(2, 2), meeting(3, 1)];

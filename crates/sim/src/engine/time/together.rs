@@ -116,8 +116,8 @@ fn meet(part: &Part<'_>, all: &[Part<'_>]) -> bool {
             lane.queue.finish_head(part.engine.now());
             true
         }
-        Stage::Arrived => false,
-        Stage::Expected => {
+        // One that had come alone, while its GPU was brought to the others' time, finds them now.
+        Stage::Arrived | Stage::Expected => {
             lane.queue.set_stage_of_head(Stage::Arrived);
             let arrived = Kind::Meet {
                 key,
