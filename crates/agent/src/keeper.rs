@@ -381,8 +381,10 @@ impl Round {
         }
         if now >= self.told_at + KEEP {
             self.told_at = now;
+            // The time by now: looking may have taken some, and who hears nothing for a second goes on ungated.
+            let now = boot_time_ns();
             for kept in self.kept.values() {
-                kept.control.keep(nanos(now));
+                kept.control.keep(now);
             }
         }
         let mut got = lock(&self.got);

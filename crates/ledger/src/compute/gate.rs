@@ -14,6 +14,8 @@ use crate::slot::Slot;
 pub const KEEPER_GONE_NS: u64 = 1_000_000_000;
 /// How long a process at the gate sleeps before it asks again, in case it was overlooked.
 const ASK_AGAIN: Duration = Duration::from_millis(20);
+/// A process that looks so often and was away for longer, in nanoseconds, was stopped meanwhile, or its machine slept.
+const AWAY_NS: u64 = 1_000_000_000;
 /// How often it looks whether its work has left the GPU.
 const LOOK: Duration = Duration::from_micros(200);
 /// Nobody is kept longer than this, in nanoseconds, whatever the grant says: an error of ours must not hang a program.
@@ -87,6 +89,29 @@ impl Control {
     }
 }
 
+/// How long somebody stands at the gate, without the time in which he could not look.
+struct Stood {
+    nanos: u64,
+    then: u64,
+}
+
+impl Stood {
+    fn since(now: u64) -> Self {
+        Self {
+            nanos: 0,
+            then: now,
+        }
+    }
+
+    /// In nanoseconds, up to now.
+    fn until(&mut self, now: u64) -> u64 {
+        let passed = now.saturating_sub(self.then);
+        self.nanos += passed.min(AWAY_NS);
+        self.then = now;
+        self.nanos
+    }
+}
+
 impl Slot {
     /// Whether everything may be launched and nothing need be said about it: one load.
     #[inline]
@@ -124,7 +149,7 @@ impl Slot {
     }
 
     fn wait_at_most(&self, longest: u64, gpu: usize, mut has_drained: impl FnMut() -> bool) -> u64 {
-        let start = boot_time_ns();
+        let mut time = Stood::since(boot_time_ns());
         let lines = self.own();
         // The grant when this process was first seen here with nothing on the GPU; looked at before anybody is told.
         let mut idle_at = self.idle_grant(gpu);
@@ -134,6 +159,7 @@ impl Slot {
         loop {
             let told = self.control.told.load(SeqCst);
             let now = boot_time_ns();
+            let stood = time.until(now);
             if let Some(grant) = self.idle_grant(gpu)
                 && *idle_at.get_or_insert(grant) != grant
             {
@@ -142,7 +168,7 @@ impl Slot {
             if self.may_launch(gpu, now) {
                 break;
             }
-            if now.saturating_sub(start) > longest {
+            if stood > longest {
                 self.alarm();
                 break;
             }
@@ -158,7 +184,7 @@ impl Slot {
             }
         }
         lines.waiting.fetch_sub(1, SeqCst);
-        let waited = boot_time_ns().saturating_sub(start);
+        let waited = time.until(boot_time_ns());
         self.slots.throttled.fetch_add(waited, Relaxed);
         waited
     }
@@ -260,6 +286,15 @@ pub(crate) fn forget(lines: &SlotLines) {
 mod tests {
     use super::*;
     use crate::{GpuSpec, Mode, Slice, SliceSpec};
+
+    #[test]
+    fn who_was_stopped_at_the_gate_has_not_stood_there_all_the_time() {
+        let mut time = Stood::since(5);
+        assert_eq!(time.until(7), 2);
+        let hour = 3_600 * AWAY_NS;
+        assert_eq!(time.until(7 + hour), 2 + AWAY_NS);
+        assert_eq!(time.until(8 + hour), 3 + AWAY_NS);
+    }
 
     #[test]
     fn a_grant_survives_its_word_and_none_at_all_is_open() {

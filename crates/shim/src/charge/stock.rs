@@ -221,7 +221,7 @@ impl Stock {
         self.balance().charged
     }
 
-    /// How often the driver was seen to have given something back.
+    /// How often the driver was seen to have given something back, or told to.
     pub fn shrinks(&self) -> u64 {
         self.shrinks.load(SeqCst)
     }
@@ -261,6 +261,12 @@ impl Stock {
         }
     }
 
+    /// The driver was told to give back what is not in use. It may have taken as much again for another call by the time it is asked.
+    pub fn gave_back(&self) {
+        self.shrinks.fetch_add(1, SeqCst);
+        self.balance().changes += 1;
+    }
+
     /// Something happened that may have changed what the driver reserves: agrees with it.
     pub fn changed(&self) {
         self.balance().changes += 1;
@@ -294,7 +300,8 @@ impl Stock {
         if let Some(open) = self.open() {
             self.source.trim();
             drop(open);
-            self.changed();
+            self.gave_back();
+            self.settle();
         }
     }
 

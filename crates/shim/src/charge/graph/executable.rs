@@ -118,9 +118,11 @@ impl Graphs {
     pub fn give_back_cached(&self, gpu: usize) {
         if let Some(stock) = self.on(gpu)
             && stock.charged() > 0
-            && let Some(_alone) = self.between_launches()
         {
-            stock.trim();
+            match self.between_launches() {
+                Some(_alone) => stock.trim(),
+                None => stock.settle(),
+            }
         }
     }
 
@@ -139,10 +141,16 @@ impl Graphs {
     /// Runs a call that gives memory back, between steady launches where that can be had: what a launch that the driver keeps has taken is
     /// in use, and stays.
     pub fn giving_back<T>(&self, call: impl FnOnce() -> T) -> T {
-        let _alone = self.between_launches();
+        let alone = self.between_launches();
         let result = call();
         let stocks: Vec<_> = self.stocks().values().cloned().collect();
-        stocks.iter().for_each(|stock| stock.changed());
+        for stock in &stocks {
+            stock.gave_back();
+            // What such a launch is about to take again stays charged; it settles when it returns.
+            if alone.is_some() {
+                stock.settle();
+            }
+        }
         result
     }
 
