@@ -23,6 +23,7 @@ use divvy_core::JobId;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, params};
 
+use crate::clock::now;
 use crate::failpoint;
 
 pub use denials::sufficient;
@@ -138,7 +139,11 @@ impl Store {
         for (to, sql) in (1..).zip(MIGRATIONS).skip(found as usize) {
             migrate(&mut db, to, sql).map_err(|source| StoreError::Migrate { to, source })?;
         }
-        Ok(Self { db })
+        let store = Self { db };
+        if found == 0 {
+            store.set_setting("began", &now().as_second().to_string())?;
+        }
+        Ok(store)
     }
 
     /// Starts a group of changes.
@@ -174,6 +179,12 @@ impl Store {
     /// The journal's own name, which no other one in its place has.
     pub fn name(&self) -> Result<Option<String>, StoreError> {
         self.setting("name")
+    }
+
+    /// When the journal began, in seconds since 1970. One that is older than this record does not know.
+    pub fn began(&self) -> Result<Option<i64>, StoreError> {
+        let began = self.setting("began")?;
+        Ok(began.and_then(|began| began.parse().ok()))
     }
 
     pub fn setting(&self, name: &str) -> Result<Option<String>, StoreError> {

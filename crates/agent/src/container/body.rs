@@ -261,6 +261,7 @@ pub mod tests {
             name: "divvy-0badcafe-7".into(),
             instance: "0badcafe".into(),
             journal: Some("11".into()),
+            began: Some(1_767_323_045),
             image: "u22".into(),
             options: options(&words::split(line).unwrap()).unwrap(),
             kept: vec!["/state".into()],

@@ -30,6 +30,9 @@ pub struct Plan {
     /// [`JOURNAL`]'s value; none without a daemon.
     #[serde(default)]
     pub journal: Option<String>,
+    /// When that journal began, in seconds since 1970, where it is known.
+    #[serde(default)]
+    pub began: Option<i64>,
     pub image: String,
     /// What the job asks for besides; judged.
     pub options: Options,
@@ -126,6 +129,25 @@ pub fn name(instance: &str, job: &str, runs: u32) -> String {
     }
 }
 
+/// Whether a container may be a job's by its name. Labels go along into an image that somebody makes of one; the name does not.
+pub fn is_name_of(name: &str, instance: &str, job: &str) -> bool {
+    let Some(rest) = name.strip_prefix(&self::name(instance, job, 0)) else {
+        return false;
+    };
+    // Of a later run, or of one without a daemon, which has the time in its name.
+    let mark = rest.strip_prefix(['.', '-']).unwrap_or_default();
+    let is_mark = !mark.is_empty() && mark.bytes().all(|byte| byte.is_ascii_hexdigit());
+    rest.is_empty() || is_mark
+}
+
+/// Whether a container of another journal is left over from before this one. Two daemons that have the same path for their states, each
+/// in namespaces of its own, are one instance to the engine and have two journals that both live.
+pub fn is_from_before(created: Option<i64>, began: Option<i64>) -> bool {
+    created
+        .zip(began)
+        .is_some_and(|(created, began)| created < began)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -137,5 +159,33 @@ mod tests {
         assert_ne!(instance(Path::new("/a")), instance(Path::new("/b")));
         assert_eq!(name("0badcafe", "7", 0), "divvy-0badcafe-7");
         assert_eq!(name("0badcafe", "7", 1), "divvy-0badcafe-7.2");
+    }
+
+    #[test]
+    fn a_container_is_a_jobs_by_its_name_as_well() {
+        let is = |name: &str| is_name_of(name, "0badcafe", "7");
+        for runs in [0, 1, 11] {
+            assert!(is(&name("0badcafe", "7", runs)));
+        }
+        assert!(is("divvy-0badcafe-7-18a1b2c3d4e5f607"));
+        for other in [
+            "quirky_curie",
+            "divvy-0badcafe-71",
+            "divvy-0badcafe-7.",
+            "divvy-0badcafe-7-mine",
+            "divvy-0badf00d-7",
+            "my-divvy-0badcafe-7",
+        ] {
+            assert!(!is(other), "{other}");
+        }
+    }
+
+    #[test]
+    fn only_what_was_made_before_a_journal_began_is_from_before() {
+        assert!(is_from_before(Some(6), Some(7)));
+        for (created, began) in [(7, 7), (8, 7)] {
+            assert!(!is_from_before(Some(created), Some(began)));
+        }
+        assert!(!is_from_before(None, Some(7)) && !is_from_before(Some(6), None));
     }
 }

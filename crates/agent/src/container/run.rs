@@ -41,6 +41,8 @@ struct Job<'a> {
     me: Process,
     /// The engine was asked for its container, and there may be one whose number nobody was told.
     asked: Cell<bool>,
+    /// So often in a row the engine said that the name is given, since it was asked without an answer.
+    given: Cell<u32>,
 }
 
 /// A container, and the engine that has it.
@@ -70,6 +72,7 @@ pub fn run(
         place,
         me: Process::this().map_err(SuperviseError::Setup)?,
         asked: Cell::new(false),
+        given: Cell::new(0),
     };
     let outcome = runtime.block_on(async {
         // From here on a signal is heard and ends nobody.
@@ -275,7 +278,7 @@ impl Job<'_> {
 ///
 /// # Errors
 /// When it stays; that it is gone already is no failure.
-pub async fn remove(docker: &Docker, id: &str) -> Result<(), bollard::errors::Error> {
+async fn remove(docker: &Docker, id: &str) -> Result<(), bollard::errors::Error> {
     let options = RemoveContainerOptions {
         v: true,
         force: true,

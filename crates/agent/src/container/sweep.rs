@@ -6,21 +6,34 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use bollard::models::ContainerSummaryStateEnum as State;
-use bollard::query_parameters::ListContainersOptions;
+use bollard::query_parameters::{ListContainersOptions, RemoveContainerOptions};
 use divvy_core::JobId;
 
-use super::plan::{INSTANCE, JOB, JOURNAL};
-use super::{engine, run};
+use super::engine;
+use super::plan::{INSTANCE, JOB, JOURNAL, is_from_before, is_name_of};
 
 /// Whose containers are to stay, as of the start of a daemon.
 #[derive(Clone, Debug)]
 pub struct Sweep {
     /// The journal's name.
     pub journal: Option<String>,
+    /// When it began, in seconds since 1970, where it is known.
+    pub began: Option<i64>,
     /// Jobs that had not ended.
     pub living: BTreeSet<JobId>,
     /// The last that there was. An engine may take long to answer, and has containers of later ones by then.
     pub newest: Option<JobId>,
+}
+
+/// A container that says that it is of this instance.
+#[derive(Clone, Copy, Debug)]
+pub struct Found<'a> {
+    /// What its labels say.
+    pub journal: Option<&'a str>,
+    pub job: Option<&'a str>,
+    /// When the engine made it, in seconds since 1970.
+    pub created: Option<i64>,
+    pub standing: Standing,
 }
 
 /// What a container does.
@@ -42,14 +55,16 @@ impl From<Option<State>> for Standing {
 }
 
 impl Sweep {
-    /// Whether a container of this journal's job, by its labels, is left over. Builds before this one gave no journal.
-    pub fn takes(&self, journal: Option<&str>, job: Option<&str>, standing: Standing) -> bool {
-        let is_known = journal.is_none() || journal == self.journal.as_deref();
-        let job = job.filter(|_| is_known);
-        let job = job.and_then(|job| job.parse::<JobId>().ok());
-        let is_kept = job.is_some_and(|job| Some(job) > self.newest || self.living.contains(&job));
+    /// Whether a container of this instance is left over. Builds before this one gave no journal.
+    pub fn takes(&self, found: Found<'_>) -> bool {
+        let is_known = found.journal.is_none() || found.journal == self.journal.as_deref();
+        let job = found.job.and_then(|job| job.parse::<JobId>().ok());
+        let is_kept = match is_known {
+            true => job.is_some_and(|job| Some(job) > self.newest || self.living.contains(&job)),
+            false => !is_from_before(found.created, self.began),
+        };
         // One that runs may be somebody's work, whatever became of the journal.
-        standing == Standing::Rests && !is_kept
+        found.standing == Standing::Rests && !is_kept
     }
 }
 
@@ -99,13 +114,32 @@ async fn carry_out(
     for container in docker.list_containers(Some(options)).await? {
         let labels = container.labels.unwrap_or_default();
         let says = |label: &str| labels.get(label).map(String::as_str);
-        let is_left_over = sweep.takes(says(JOURNAL), says(JOB), container.state.into());
-        let (Some(id), true) = (container.id, is_left_over) else {
+        let is_left_over = sweep.takes(Found {
+            journal: says(JOURNAL),
+            job: says(JOB),
+            created: container.created,
+            standing: container.state.into(),
+        });
+        let names = container.names.iter().flatten();
+        let mut names = names.map(|name| name.trim_start_matches('/'));
+        let name = says(JOB).and_then(|job| names.find(|name| is_name_of(name, instance, job)));
+        let (Some(id), Some(name), true) = (container.id, name, is_left_over) else {
             continue;
         };
-        let name = container.names.unwrap_or_default().join(" ");
-        run::remove(&docker, &id).await?;
-        removed.push(name.trim_start_matches('/').to_owned());
+        // Without force: one that was started since it was listed runs on.
+        let options = RemoveContainerOptions {
+            v: true,
+            ..RemoveContainerOptions::default()
+        };
+        match docker.remove_container(&id, Some(options)).await {
+            Ok(()) => removed.push(name.to_owned()),
+            // 409: it runs, or somebody else is at it.
+            Err(error) if matches!(engine::status(&error), Some(404 | 409)) => {}
+            // The others can go all the same.
+            Err(error) => {
+                tracing::warn!(name, error = engine::words(&error), "a container stays");
+            }
+        }
     }
     Ok(removed)
 }
@@ -117,8 +151,19 @@ mod tests {
     fn sweep() -> Sweep {
         Sweep {
             journal: Some("ours".to_owned()),
+            began: Some(100),
             living: BTreeSet::from([JobId(3)]),
             newest: Some(JobId(5)),
+        }
+    }
+
+    /// What rests since before the journal began.
+    fn found<'a>(journal: Option<&'a str>, job: Option<&'a str>) -> Found<'a> {
+        Found {
+            journal,
+            job,
+            created: Some(99),
+            standing: Standing::Rests,
         }
     }
 
@@ -126,22 +171,38 @@ mod tests {
     fn what_belongs_to_a_job_that_came_later_is_not_left_over() {
         // Containers of earlier builds do not say of which journal they are.
         for journal in [Some("ours"), None] {
-            let takes = |job: &str| sweep().takes(journal, Some(job), Standing::Rests);
+            let takes = |job: &str| sweep().takes(found(journal, Some(job)));
             assert_eq!(["3", "4", "5", "6"].map(takes), [false, true, true, false]);
-            assert!(sweep().takes(journal, None, Standing::Rests));
+            assert!(sweep().takes(found(journal, None)));
         }
     }
 
     #[test]
     fn of_a_journal_that_is_no_more_everything_is_left_over() {
-        let takes = |job: &str| sweep().takes(Some("another"), Some(job), Standing::Rests);
+        let takes = |job: &str| sweep().takes(found(Some("another"), Some(job)));
         assert_eq!(["3", "4", "5", "6"].map(takes), [true; 4]);
+    }
+
+    #[test]
+    fn of_another_journal_that_may_live_nothing_is_left_over() {
+        let another = found(Some("another"), Some("4"));
+        for created in [Some(100), Some(101), None] {
+            assert!(!sweep().takes(Found { created, ..another }));
+        }
+        let older = Sweep {
+            began: None,
+            ..sweep()
+        };
+        assert!(!older.takes(another));
+        assert!(older.takes(found(Some("ours"), Some("4"))));
     }
 
     #[test]
     fn what_runs_stays_whosever_it_was() {
         for journal in [Some("ours"), Some("another"), None] {
-            assert!(!sweep().takes(journal, Some("4"), Standing::Runs));
+            let standing = Standing::Runs;
+            let rests = found(journal, Some("4"));
+            assert!(!sweep().takes(Found { standing, ..rests }));
         }
         let rests = [State::CREATED, State::EXITED, State::DEAD];
         assert!(rests.map(|state| Standing::from(Some(state))) == [Standing::Rests; 3]);

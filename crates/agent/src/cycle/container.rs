@@ -38,6 +38,7 @@ impl Cycle {
     pub fn sweep_of_containers(&self) -> Result<Sweep, StoreError> {
         Ok(Sweep {
             journal: self.store.name()?,
+            began: self.store.began()?,
             living: self.living_ids(),
             newest: self.store.last_numbered()?,
         })
@@ -252,6 +253,7 @@ pub fn plan_on(
         starter,
         instance,
         journal: None,
+        began: None,
         socket,
     })
 }

@@ -199,6 +199,7 @@ impl Cycle {
                 let limiter = limiter.as_ref();
                 Some(Plan {
                     journal: self.store.name()?,
+                    began: self.store.began()?,
                     ..plan(config, container, runs, &around, &parts, limiter)?
                 })
             }

@@ -8,7 +8,7 @@ use super::dice::Dice;
 use super::kernel::{Kind, SIGKILL, Within};
 use super::program::Program;
 use super::{World, with};
-use crate::container::sweep::{Standing, Sweep};
+use crate::container::sweep::{Found, Standing, Sweep};
 use crate::records::JobDir;
 
 /// The engine, and what it knows.
@@ -152,7 +152,12 @@ impl World {
                 State::Created | State::Exited(_) => Standing::Rests,
             };
             let job = container.job.to_string();
-            sweep.takes(container.journal.as_deref(), Some(&job), standing)
+            sweep.takes(Found {
+                journal: container.journal.as_deref(),
+                job: Some(&job),
+                created: None,
+                standing,
+            })
         };
         let all = self.engine.containers.iter();
         let strays = all.filter(|(_, one)| stray(one));

@@ -395,6 +395,16 @@ fn figures_beyond_the_databases_integers_stop_nothing() {
 }
 
 #[test]
+fn a_journal_knows_when_it_began() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("state.db");
+    let before = crate::clock::now().as_second();
+    let began = Store::open(&path).unwrap().began().unwrap();
+    assert!(began.is_some_and(|began| (before..before + 60).contains(&began)));
+    assert_eq!(Store::open(&path).unwrap().began().unwrap(), began);
+}
+
+#[test]
 fn a_new_journal_gives_no_number_whose_folder_is_there() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(&dir.path().join("state.db")).unwrap();

@@ -97,6 +97,11 @@ fn a_journal_of_every_earlier_version_says_what_it_said() {
         assert_eq!(store.setting("cursor").unwrap().as_deref(), Some("1"));
         let name = store.name().unwrap();
         assert!(name.is_some());
+        assert_eq!(
+            store.began().unwrap(),
+            None,
+            "{version}: it began before that"
+        );
         assert_eq!(store.overhead("A100", "570").unwrap(), Some(314_572_800));
         assert_eq!(store.projects().unwrap().len(), usize::from(wrote(6)));
         assert_eq!(store.modes().unwrap().len(), usize::from(wrote(5)));

@@ -10,6 +10,7 @@ use bollard::models::{ContainerStateStatusEnum, ImageConfig, SystemInfo};
 use bollard::query_parameters::{CreateContainerOptions, CreateImageOptions};
 use divvy_core::docker::{Mount, Pull, paths};
 use futures_util::StreamExt as _;
+use jiff::Timestamp;
 
 use super::signals::Signals;
 use super::{AGAIN, Job, Made, launch_failed, remove, withdrawn};
@@ -17,11 +18,14 @@ use crate::container::body::{Around, body};
 use crate::container::edits::{Edits, Files, edits};
 use crate::container::engine::Trouble;
 use crate::container::image::{self, Runs};
-use crate::container::plan::{self, INSTANCE, JOB, JOURNAL, OnUnlimited, Plan};
+use crate::container::plan::{self, INSTANCE, JOB, JOURNAL, OnUnlimited, Plan, is_from_before};
 use crate::container::{cdi, cover, elf, engine};
 use crate::records::{Outcome, Placed};
 use crate::supervise::form::{Form, Limiter};
 use crate::supervise::{Place, chain, report, say};
+
+/// How often a name may be given to what an unanswered call has made, [`AGAIN`] apart: a minute. An engine may keep a name for nothing.
+const GIVEN: u32 = 120;
 
 /// How it ended before it began, and what was made by then.
 pub(super) type Ended = (Outcome, Option<Made>);
@@ -116,9 +120,11 @@ impl Job<'_> {
         };
         let labels = found.config.and_then(|config| config.labels);
         let status = found.state.and_then(|state| state.status);
+        let created = found.created.and_then(|at| at.parse::<Timestamp>().ok());
         if !is_left_over(
             &labels.unwrap_or_default(),
             status,
+            created.map(Timestamp::as_second),
             &self.spec.job,
             self.plan,
         ) {
@@ -206,10 +212,16 @@ impl Job<'_> {
             Ok(made) => made,
             // 409: the name is given. The engine has heard what it did not answer, and is about to have made it.
             Err(error) if was_asked && engine::status(&error) == Some(409) => {
-                return Err(Trouble::Away(engine::words(&error)));
+                self.given.set(self.given.get() + 1);
+                return Err(is_given(self.given.get(), engine::words(&error)));
             }
             Err(error) => {
-                self.asked.set(engine::is_away(&error));
+                let is_away = engine::is_away(&error);
+                if is_away {
+                    self.given.set(0);
+                }
+                // What became of an earlier call nobody knows yet.
+                self.asked.set(was_asked || is_away);
                 return Err(error.into());
             }
         };
@@ -341,11 +353,20 @@ impl Job<'_> {
     }
 }
 
+/// What is to be thought of an engine that gave the name away in a call it did not answer, and has said so that often.
+fn is_given(times: u32, why: String) -> Trouble {
+    match times < GIVEN {
+        true => Trouble::Away(why),
+        false => Trouble::Refused(why),
+    }
+}
+
 /// Whether what has the name of this job's container is nobody's: what a supervisor left that died before it started anything, and what
-/// has come to rest of a job with the same number in a journal that is no more. Anything else that has run is not to be removed here.
+/// has come to rest of a job with the same number in a journal that was there before. Anything else that has run is not to be removed here.
 fn is_left_over(
     labels: &HashMap<String, String>,
     status: Option<ContainerStateStatusEnum>,
+    created: Option<i64>,
     job: &str,
     plan: &Plan,
 ) -> bool {
@@ -357,7 +378,11 @@ fn is_left_over(
         Some(ContainerStateStatusEnum::EXITED | ContainerStateStatusEnum::DEAD) => true,
         _ => return false,
     };
-    is_ours && (!has_run || journals.is_some_and(|(its, ours)| its != ours))
+    is_ours
+        && match journals.is_some_and(|(its, ours)| its != ours) {
+            true => is_from_before(created, plan.began),
+            false => !has_run,
+        }
 }
 
 /// The folder of the host that a volume of the local driver is (`docker volume create --opt o=bind --opt device=FOLDER`).
@@ -400,13 +425,17 @@ mod tests {
     fn of_what_has_the_containers_name_only_what_is_nobodys_goes() {
         use ContainerStateStatusEnum as Status;
         let plan = crate::container::body::tests::plan("");
-        let goes = |job: &str, instance: &str, journal: Option<&str>, status| {
+        let began = plan.began.unwrap();
+        let made = |created, job: &str, instance: &str, journal: Option<&str>, status| {
             let journal = journal.map(|journal| (JOURNAL, journal));
             let labels = [(JOB, job), (INSTANCE, instance)]
                 .into_iter()
                 .chain(journal);
             let labels = labels.map(|(name, value)| (name.to_owned(), value.to_owned()));
-            is_left_over(&labels.collect(), Some(status), "7", &plan)
+            is_left_over(&labels.collect(), Some(status), created, "7", &plan)
+        };
+        let goes = |job: &str, instance: &str, journal: Option<&str>, status| {
+            made(Some(began - 1), job, instance, journal, status)
         };
         let (ours, another) = (plan.journal.as_deref(), Some("another"));
         let instance = plan.instance.as_str();
@@ -425,12 +454,28 @@ mod tests {
             assert!(!goes("7", "0badf00d", journal, status), "another daemon's");
             assert!(!goes("8", instance, journal, status), "another job's");
         }
+        // Another daemon may be about to start it, or to read its log.
+        for created in [Some(began), None] {
+            assert!(!made(created, "7", instance, another, Status::CREATED));
+            assert!(!made(created, "7", instance, another, Status::EXITED));
+            assert!(made(created, "7", instance, ours, Status::CREATED));
+        }
         assert!(!is_left_over(
             &HashMap::new(),
             Some(Status::CREATED),
+            Some(began - 1),
             "7",
             &plan
         ));
+    }
+
+    #[test]
+    fn a_name_that_is_given_for_a_minute_is_not_waited_for_any_longer() {
+        let why = || "the name is in use".to_owned();
+        assert_eq!(is_given(1, why()), Trouble::Away(why()));
+        assert_eq!(is_given(GIVEN - 1, why()), Trouble::Away(why()));
+        assert_eq!(is_given(GIVEN, why()), Trouble::Refused(why()));
+        assert_eq!(super::AGAIN * GIVEN, std::time::Duration::from_secs(60));
     }
 
     #[test]
