@@ -27,7 +27,7 @@ use crate::clock::now;
 use crate::failpoint;
 
 pub use denials::sufficient;
-pub use events::events_after;
+pub use events::{UNCOUNTED, events_after};
 pub use jobs::all_but;
 pub use lengths::Lengths;
 pub use past::{Beyond, UpTo, events_beyond, events_forgotten, jobs_beyond, usage_beyond};
@@ -46,6 +46,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../migrations/0009_usage.sql"),
     include_str!("../migrations/0010_retention.sql"),
     include_str!("../migrations/0011_name.sql"),
+    include_str!("../migrations/0012_uncounted.sql"),
 ];
 
 /// How long a writer waits for a reader that holds the file, which in WAL mode is only while it opens.

@@ -5,10 +5,7 @@ use divvy_core::JobId;
 
 use super::Cycle;
 use crate::gpu::look::{Book, Look};
-use crate::store::StoreError;
-
-/// The event's kind.
-const KIND: &str = "uncounted";
+use crate::store::{StoreError, UNCOUNTED};
 
 impl Cycle {
     /// Takes over what a look found in the accounts.
@@ -28,7 +25,7 @@ impl Cycle {
         };
         living.alarmed = true;
         // What an earlier agent has started, that one may have told of.
-        let is_news = living.supervisor.is_some() || !self.store.has_told(id, KIND)?;
+        let is_news = living.supervisor.is_some() || !self.store.told_uncounted(id)?;
         if !is_news {
             return Ok(());
         }
@@ -37,6 +34,6 @@ impl Cycle {
              memory of that is seen in what the driver says alone"
         );
         tracing::warn!(job = %id, "{text}");
-        self.tell(Some(id), KIND, &text)
+        self.tell(Some(id), UNCOUNTED, &text)
     }
 }

@@ -9,6 +9,13 @@ use rusqlite::{Connection, OpenFlags, params};
 
 use super::{BUSY, Store, StoreError, sql};
 
+/// The kind of the event that tells of calls that a job's limiter did not count.
+pub const UNCOUNTED: &str = "uncounted";
+
+/// The index has those of this kind, so the kind is no parameter.
+const TOLD_UNCOUNTED: &str =
+    "SELECT EXISTS (SELECT 1 FROM event WHERE job = ?1 AND kind = 'uncounted')";
+
 impl Store {
     /// Appends an event and gives it as the API tells it.
     pub fn tell(
@@ -40,11 +47,10 @@ impl Store {
         })
     }
 
-    /// Whether there is an event of this kind about a job. Reads all that are kept.
-    pub fn has_told(&self, job: JobId, kind: &str) -> Result<bool, StoreError> {
-        let query = "SELECT EXISTS (SELECT 1 FROM event WHERE job = ?1 AND kind = ?2)";
+    /// Whether there is an event [`UNCOUNTED`] about a job.
+    pub fn told_uncounted(&self, job: JobId) -> Result<bool, StoreError> {
         self.db
-            .query_row(query, params![job.0, kind], |row| row.get(0))
+            .query_row(TOLD_UNCOUNTED, [job.0], |row| row.get(0))
             .map_err(sql("look for an event"))
     }
 }
@@ -75,4 +81,37 @@ pub(super) fn reader(database: &Path) -> rusqlite::Result<Connection> {
     let db = Connection::open_with_flags(database, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
     db.busy_timeout(BUSY)?;
     Ok(db)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_told_of_a_job_is_known_by_kind() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(&dir.path().join("state.db")).unwrap();
+        let at = Timestamp::from_second(1).unwrap();
+        store.tell(at, Some(JobId(3)), UNCOUNTED, "").unwrap();
+        store.tell(at, Some(JobId(4)), "bypass", "").unwrap();
+        store.tell(at, None, UNCOUNTED, "").unwrap();
+        for (job, told) in [(3, true), (4, false), (5, false)] {
+            assert_eq!(store.told_uncounted(JobId(job)).unwrap(), told, "{job}");
+        }
+    }
+
+    #[test]
+    fn whether_a_job_was_told_of_is_asked_of_an_index() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(&dir.path().join("state.db")).unwrap();
+        let explain = format!("EXPLAIN QUERY PLAN {TOLD_UNCOUNTED}");
+        let mut plan = store.db.prepare(&explain).unwrap();
+        let steps = plan.query_map([3], |row| row.get(3)).unwrap();
+        let steps: Vec<String> = steps.map(Result::unwrap).collect();
+        let served = |step: &String| {
+            step.starts_with("SEARCH event") && step.contains("INDEX event_uncounted (job=?)")
+        };
+        assert!(steps.iter().any(served), "{steps:?}");
+        assert!(!steps.iter().any(|step| step.starts_with("SCAN event")));
+    }
 }

@@ -683,26 +683,6 @@ fn bypasses_that_are_forgotten_with_their_jobs_were_all_the_same() {
 }
 
 #[test]
-fn what_was_told_of_a_job_is_known_by_kind() {
-    let dir = tempfile::tempdir().unwrap();
-    let store = Store::open(&dir.path().join("state.db")).unwrap();
-    let at = Timestamp::from_second(1).unwrap();
-    store.tell(at, Some(JobId(3)), "uncounted", "").unwrap();
-    store.tell(at, None, "gpu_error", "").unwrap();
-    for (job, kind, told) in [
-        (3, "uncounted", true),
-        (3, "gpu_error", false),
-        (4, "uncounted", false),
-    ] {
-        assert_eq!(
-            store.has_told(JobId(job), kind).unwrap(),
-            told,
-            "{job} {kind}"
-        );
-    }
-}
-
-#[test]
 fn events_and_usage_go_in_steps_and_what_went_is_known() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("state.db");
