@@ -318,8 +318,7 @@ async fn foreseen(api: &Api, reference: String) -> Result<v1::Job, Failure> {
     let Some(foresight) = foresight else {
         return Ok(job);
     };
-    let _turn = HEAVY.acquire().await;
-    aside(move || {
+    in_turn(move || {
         foresight.tell(&mut job);
         job
     })
@@ -332,15 +331,26 @@ async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> 
     done.map_err(|error| internal(&error))
 }
 
+/// The same for what is heavy. Its turn lasts until it is done, whether or not anybody still waits for that.
+async fn in_turn<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Failure> {
+    let turn = HEAVY.acquire().await;
+    aside(move || {
+        let _turn = turn;
+        work()
+    })
+    .await
+}
+
 async fn why(
     State(api): State<Api>,
     Extension(sight): Extension<Sight>,
     Path(reference): Path<String>,
 ) -> Answer<v1::Why> {
     let inquiry = api.mailbox.read(move |cycle| cycle.why(&reference)).await?;
-    let _turn = HEAVY.acquire().await;
-    let why = aside(move || inquiry.answer(|owner| sight.sees(owner))).await?;
-    list("Why", vec![why.map_err(|error| internal(&error))?])
+    let why = in_turn(move || inquiry.answer(|owner| sight.sees(owner))).await?;
+    list("Why", vec![why])
 }
 
 async fn submit(
@@ -560,4 +570,29 @@ async fn wait(
 
 fn internal(error: &dyn std::error::Error) -> Failure {
     Error::new(ErrorCode::Internal, chain(error)).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn heavy_work_keeps_its_turn_when_whoever_asked_for_it_is_gone() {
+        let turns = HEAVY.available_permits();
+        let (begin, begun) = oneshot::channel();
+        let (end, ended) = oneshot::channel::<()>();
+        let asks = tokio::spawn(in_turn(move || {
+            begin.send(()).unwrap();
+            ended.blocking_recv().unwrap();
+        }));
+        begun.await.unwrap();
+        asks.abort();
+        assert!(asks.await.unwrap_err().is_cancelled());
+        assert_eq!(HEAVY.available_permits(), turns - 1);
+        end.send(()).unwrap();
+        let all = u32::try_from(turns).unwrap();
+        drop(HEAVY.acquire_many(all).await.unwrap());
+    }
 }

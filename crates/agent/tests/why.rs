@@ -142,6 +142,14 @@ async fn what_earlier_runs_took_is_an_estimate_and_no_promise() {
     let shown = client.job(&waits.id).await.unwrap();
     assert_eq!((shown.expected_start, shown.latest_start), (None, None));
 
+    // A past that cannot be read keeps nobody from the rest.
+    let (path, moved) = (home.path().join("state.db"), home.path().join("moved.db"));
+    std::fs::rename(&path, &moved).unwrap();
+    let (unread, holder) = asked(&client, &waits).await;
+    std::fs::rename(&moved, &path).unwrap();
+    assert_eq!((holder.usual_run, unread.usual_start), (None, None));
+    assert_eq!(unread.summary, why.summary);
+
     // One that stands still does not take what is usual.
     client.suspend(&first.id).await.unwrap();
     let (why, holder) = asked(&client, &waits).await;

@@ -23,6 +23,7 @@ use super::read::journal;
 use crate::job::{Ask, Job};
 use crate::kin::Kin;
 use crate::store::{Lengths, StoreError};
+use crate::supervise::chain;
 
 /// Why a job waits: what there is to know.
 pub struct Inquiry {
@@ -58,14 +59,16 @@ impl Run {
 type Usuals = BTreeMap<JobId, Usual>;
 
 impl Inquiry {
-    /// Takes up to seconds. `sees`: whether whoever asks sees what this user's jobs run.
-    ///
-    /// # Errors
-    /// When the journal's past cannot be read.
-    pub fn answer(mut self, sees: impl Fn(u32) -> bool) -> Result<v1::Why, StoreError> {
+    /// Takes up to seconds. `sees`: whether whoever asks sees what this user's jobs run. Where the journal's past cannot be read, nothing
+    /// is usual.
+    pub fn answer(mut self, sees: impl Fn(u32) -> bool) -> v1::Why {
         let why = divvy_core::why(&self.foresight.snapshot, self.foresight.id).unwrap_or_default();
         self.foresight.tell(&mut self.job);
-        let usuals = self.usuals(&why, sees)?;
+        let usuals = self.usuals(&why, sees).unwrap_or_else(|error| {
+            let told = chain(&error);
+            tracing::warn!(job = %self.foresight.id, "it is not told how long runs usually take: {told}");
+            Usuals::new()
+        });
         let usual_start = self.usual_start(&usuals);
         let gpu = |gpu: &divvy_core::WhyGpu| v1::WhyGpu {
             gpu_uuid: gpu.uuid.to_string(),
@@ -79,7 +82,7 @@ impl Inquiry {
         let gpus = why.gpus.iter().map(gpu).collect();
         let job = self.job;
         let ended = || (job.reason.clone()).unwrap_or_else(|| "it has ended".to_owned());
-        Ok(v1::Why {
+        v1::Why {
             summary: match (job.state, self.held_up) {
                 (JobState::Ended, _) => ended(),
                 (_, Some(held_up)) => held_up.words,
@@ -99,7 +102,7 @@ impl Inquiry {
             latest_start: job.latest_start,
             usual_start,
             job: job.id,
-        })
+        }
     }
 
     /// What is usual for those who hold what the job waits for, and for those who wait with it.
