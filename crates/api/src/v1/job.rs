@@ -294,6 +294,14 @@ impl ReasonCode {
     }
 }
 
+/// A word of a later version is as good as none to whoever does not know it.
+fn known<'de, D: serde::Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<ReasonCode>, D::Error> {
+    let word = Option::<String>::deserialize(deserializer)?;
+    Ok(word.and_then(|word| (ReasonCode::ALL.into_iter()).find(|code| code.name() == word)))
+}
+
 /// One job.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
@@ -331,7 +339,11 @@ pub struct Job {
     /// While queued: what it waits for. After a failure: what went wrong.
     pub reason: Option<String>,
     /// What it waits for in one word, for programs; absent where `reason` is about something else.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        deserialize_with = "known",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub reason_code: Option<ReasonCode>,
     /// Place in its queue, from 1, while queued.
     pub place: Option<u32>,
@@ -530,7 +542,11 @@ pub struct Why {
     /// Changes that would start it now, cheapest first, as text.
     pub sooner: Vec<String>,
     /// As of the job.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        deserialize_with = "known",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub reason_code: Option<ReasonCode>,
     /// As of the job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -604,4 +620,46 @@ pub struct Event {
     /// `submitted`, `starting`, `running`, `ended`, …
     pub kind: String,
     pub text: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_word_of_a_later_version_for_what_a_job_waits_for_is_none() {
+        let mut job = json!({
+            "id": "4", "name": "train", "user": "ana", "queue": "single_gpu", "state": "queued",
+            "request": {"kind": "whole", "count": 1}, "compute": "fair", "slices": [],
+            "command": ["true"], "cwd": "/", "runner": "supervisor",
+            "submitted_at": "2026-01-02T03:04:05Z", "directory": "/",
+        });
+        let mut why = json!({
+            "job": "4", "state": "queued", "queue": "single_gpu", "summary": "", "gpus": [],
+            "behind": [], "sooner": [],
+        });
+        let known = ReasonCode::ALL.map(|code| (json!(code), Some(code)));
+        let others = [(json!("of_tomorrow"), None), (json!(null), None)];
+        for (word, code) in known.into_iter().chain(others) {
+            job["reason_code"] = word.clone();
+            why["reason_code"] = word;
+            let read: Job = serde_json::from_value(job.clone()).unwrap();
+            assert_eq!(read.reason_code, code);
+            let read: Why = serde_json::from_value(why.clone()).unwrap();
+            assert_eq!(read.reason_code, code);
+        }
+        for text in [&mut job, &mut why] {
+            text.as_object_mut().unwrap().remove("reason_code");
+        }
+        assert_eq!(
+            serde_json::from_value::<Job>(job).unwrap().reason_code,
+            None
+        );
+        assert_eq!(
+            serde_json::from_value::<Why>(why).unwrap().reason_code,
+            None
+        );
+    }
 }
