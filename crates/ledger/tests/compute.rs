@@ -209,6 +209,26 @@ fn what_a_stopped_or_killed_process_watches_is_done_when_it_should_be() {
 }
 
 #[test]
+fn whoever_stands_at_the_gate_asks_again_with_work_on_the_gpu_too() {
+    let place = Place::with_limit(100);
+    grant(&place, Grant::Closed);
+    let slice = place.slice();
+    let mut lookout = Lookout::new(&slice).unwrap();
+    let child = Child::fork(|| {
+        let slot = slice.join().unwrap();
+        slot.put_work(0, 1_000_000, boot_time_ns());
+        slot.wait_for_turn(0, || false);
+    });
+    let asked = await_demand(&mut lookout, |demand| demand.waiting).asked;
+    for more in 1..5 {
+        let seen = await_demand(&mut lookout, |demand| demand.asked >= asked + more);
+        assert!(seen.waiting);
+    }
+    grant(&place, Grant::Open);
+    child.finish();
+}
+
+#[test]
 fn what_is_left_on_the_gpu_is_looked_at_while_waiting() {
     let place = Place::with_limit(100);
     grant(&place, Grant::Closed);

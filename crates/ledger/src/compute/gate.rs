@@ -12,8 +12,8 @@ use crate::slot::Slot;
 
 /// Grants of an agent that has not been heard of for this long count for nothing, in nanoseconds.
 pub const KEEPER_GONE_NS: u64 = 1_000_000_000;
-/// How long a process at the gate sleeps before it asks again, in case it was overlooked.
-const ASK_AGAIN: Duration = Duration::from_millis(20);
+/// How often a process at the gate asks, in case it was overlooked, and to show that it goes on.
+pub(super) const ASK_AGAIN: Duration = Duration::from_millis(20);
 /// A process that looks so often and was away for longer, in nanoseconds, was stopped meanwhile, or its machine slept.
 const AWAY_NS: u64 = 1_000_000_000;
 /// How often it looks whether its work has left the GPU.
@@ -155,7 +155,7 @@ impl Slot {
         let mut idle_at = self.idle_grant(gpu);
         lines.waiting.fetch_add(1, SeqCst);
         self.ask();
-        let mut drained = false;
+        let (mut drained, mut asked_at) = (false, time.then);
         loop {
             let told = self.control.told.load(SeqCst);
             let now = boot_time_ns();
@@ -176,11 +176,15 @@ impl Slot {
                 drained = true;
                 self.work_done(gpu);
                 self.ask();
+                asked_at = now;
             }
             let nap = if drained { ASK_AGAIN } else { LOOK };
             futex::wait(&self.control.told, told, nap);
-            if drained && self.control.told.load(SeqCst) == told {
+            // Whoever stands here and does not ask is taken to be stopped.
+            let is_due = boot_time_ns().saturating_sub(asked_at) >= ASK_AGAIN.as_nanos() as u64;
+            if is_due && self.control.told.load(SeqCst) == told {
                 self.ask();
+                asked_at = boot_time_ns();
             }
         }
         lines.waiting.fetch_sub(1, SeqCst);
@@ -284,8 +288,10 @@ pub(crate) fn forget(lines: &SlotLines) {
 
 #[cfg(test)]
 mod tests {
+    use tempfile::TempDir;
+
     use super::*;
-    use crate::{GpuSpec, Mode, Slice, SliceSpec};
+    use crate::{GpuSpec, Lookout, Mode, Slice, SliceSpec};
 
     #[test]
     fn who_was_stopped_at_the_gate_has_not_stood_there_all_the_time() {
@@ -314,9 +320,50 @@ mod tests {
         );
     }
 
+    /// As in a container, where nobody outside can tell whose process it is and whether it is stopped.
     #[test]
-    fn whoever_has_waited_too_long_goes_on_and_that_is_counted() {
-        const LONGEST: u64 = 5_000_000;
+    fn whoever_stands_at_the_gate_and_does_not_ask_is_not_waited_for_until_it_asks() {
+        const LOOK: u64 = ASK_AGAIN.as_nanos() as u64;
+        let (_folder, _control, slice) = slice();
+        let (slot, other) = (slice.join().unwrap(), slice.join().unwrap());
+        let mut lookout = Lookout::new(&slice).unwrap();
+        let start = boot_time_ns();
+        let mut looks = (1_u64..).map(|look| start + TIME / 2 + look * LOOK);
+        slot.own().pid_namespace.fetch_add(1, SeqCst);
+        slot.put_work(0, LOOK, start);
+        slot.own().waiting.store(1, SeqCst);
+        let mut look = |what: &dyn Fn()| {
+            what();
+            let demand = lookout.demand(looks.next().unwrap()).unwrap();
+            (demand.waiting, demand.busy)
+        };
+        for _ in 0..50 {
+            let seen = look(&|| slot.ask());
+            assert_eq!(seen, (true, true), "it asks, and is believed");
+        }
+        // That another of the slice asks is not its own word.
+        let seen: Vec<_> = (0..50).map(|_| look(&|| other.ask())).collect();
+        let silent_from = seen.iter().position(|seen| *seen == (false, false));
+        assert_eq!(silent_from, Some(9), "{seen:?}");
+        assert!(seen[9..].iter().all(|seen| *seen == (false, false)));
+        assert_eq!(look(&|| slot.ask()), (true, true), "and it is back");
+    }
+
+    #[test]
+    fn a_looker_that_slept_takes_nobody_for_silent() {
+        let (_folder, _control, slice) = slice();
+        let slot = slice.join().unwrap();
+        let mut lookout = Lookout::new(&slice).unwrap();
+        slot.put_work(0, 1, boot_time_ns());
+        slot.own().waiting.store(1, SeqCst);
+        for hour in 1..4 {
+            let now = boot_time_ns() + hour * 3_600 * AWAY_NS;
+            let demand = lookout.demand(now).unwrap();
+            assert!(demand.waiting && demand.busy);
+        }
+    }
+
+    fn slice() -> (TempDir, Control, Slice) {
         let folder = tempfile::tempdir().unwrap();
         let spec = SliceSpec {
             id: "job-1".into(),
@@ -331,6 +378,13 @@ mod tests {
         };
         let control = Control::create(folder.path(), &spec).unwrap();
         let slice = Slice::open(folder.path()).unwrap();
+        (folder, control, slice)
+    }
+
+    #[test]
+    fn whoever_has_waited_too_long_goes_on_and_that_is_counted() {
+        const LONGEST: u64 = 5_000_000;
+        let (_folder, control, slice) = slice();
         let slot = slice.join().unwrap();
         let now = boot_time_ns();
         // A keeper that stands by it for good.

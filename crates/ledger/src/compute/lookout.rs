@@ -1,8 +1,9 @@
 //! The agent's side: what the processes of a slice want, read and not believed.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
-use std::mem::offset_of;
+use std::mem::{self, offset_of};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::ptr;
@@ -10,17 +11,23 @@ use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
+use super::gate::ASK_AGAIN;
 use crate::futex::{self, Awaited};
-use crate::layout::{GPUS, SLOTS, SliceGpu, SlotLines, SlotsFile, state};
+use crate::layout::{GPUS, SliceGpu, SlotLines, SlotsFile, state};
 use crate::map::{self, OpenError, word};
 use crate::process::{Fate, Owner};
-use crate::slice::Slice;
+use crate::slice::{Slice, live};
 
 /// Work whose end nobody watches is taken for done this long after it should have been, in nanoseconds; so is that of a process
 /// which is stopped or gone.
 const SLACK_NS: u64 = 2_000_000;
 /// Work that is watched is overdue this long after it should have been done.
 const OVERDUE_NS: u64 = 3_000_000;
+/// Whoever stands at the gate asks ten times meanwhile ([`ASK_AGAIN`]); who does not is stopped, and is
+/// not waited for until it asks again. In nanoseconds.
+const SILENT_NS: u64 = 10 * ASK_AGAIN.as_nanos() as u64;
+/// At most so much of the time between two looks counts as silence, in nanoseconds: the looker may have slept, and the machine.
+const SLEPT_NS: u64 = 2 * ASK_AGAIN.as_nanos() as u64;
 /// So many owners are looked up in one look: slots hold what their job writes, and nobody's keep the other slices waiting. Those
 /// beyond are believed.
 const LOOKED_UP: u32 = 16;
@@ -53,6 +60,32 @@ pub struct Lookout {
     /// The file's first page, for the address of a word to wait for. Never read through: the job may cut the file short.
     page: Page,
     seen: u32,
+    /// Those at the gate, by slot.
+    standing: BTreeMap<usize, Standing>,
+}
+
+/// A process at the gate.
+#[derive(Clone, Copy)]
+struct Standing {
+    asked: u64,
+    seen: u64,
+    /// For how long it has not asked again, in nanoseconds.
+    silent: u64,
+}
+
+impl Standing {
+    /// The same process at this look, having asked so often.
+    fn at(before: Option<&Self>, asked: u64, now: u64) -> Self {
+        let before = before.filter(|before| before.asked == asked);
+        let silent = before.map_or(0, |before| {
+            before.silent + now.saturating_sub(before.seen).min(SLEPT_NS)
+        });
+        Self {
+            asked,
+            seen: now,
+            silent,
+        }
+    }
 }
 
 impl Lookout {
@@ -67,6 +100,7 @@ impl Lookout {
             file,
             page,
             seen: 0,
+            standing: BTreeMap::new(),
         })
     }
 
@@ -76,7 +110,7 @@ impl Lookout {
     /// The file is too short: a job cut it.
     pub fn demand(&mut self, now: u64) -> Result<Demand, OpenError> {
         let failed = |error| map::failed(&self.slice.slots, "read", error);
-        let mut head = vec![0; offset_of!(SlotsFile, shared_live)];
+        let mut head = [0; offset_of!(SlotsFile, shared_live)];
         self.file.read_exact_at(&mut head, 0).map_err(failed)?;
         let gpus = self.slice.gpus().len();
         let mut demand = Demand {
@@ -89,17 +123,22 @@ impl Lookout {
             let end = word(&head, at + offset_of!(SliceGpu, work_end));
             demand.put = demand.put.wrapping_add(end);
         }
-        let is_live = |slot: &usize| {
-            word(&head, offset_of!(SlotsFile, live) + slot / 64 * 8) >> (slot % 64) & 1 == 1
-        };
         let mut line = [0; offset_of!(SlotLines, gpus)];
         let mut left = LOOKED_UP;
-        for slot in (0..SLOTS).filter(is_live) {
+        let stood = mem::take(&mut self.standing);
+        for slot in live(&head) {
             let at = offset_of!(SlotsFile, slots) + slot * size_of::<SlotLines>();
             self.file
                 .read_exact_at(&mut line, at as u64)
                 .map_err(failed)?;
-            demand.add(&line, gpus, now, &mut left);
+            let mut is_silent = false;
+            if half(&line, offset_of!(SlotLines, waiting)) != 0 {
+                let asked = word(&line, offset_of!(SlotLines, asked));
+                let standing = Standing::at(stood.get(&slot), asked, now);
+                is_silent = standing.silent >= SILENT_NS;
+                self.standing.insert(slot, standing);
+            }
+            demand.add(&line, gpus, now, is_silent, &mut left);
         }
         self.seen = word(&head, offset_of!(SlotsFile, asked)) as u32;
         Ok(demand)
@@ -107,18 +146,17 @@ impl Lookout {
 }
 
 impl Demand {
-    /// `left`: how many owners may still be looked up.
-    fn add(&mut self, line: &[u8], gpus: usize, now: u64, left: &mut u32) {
+    /// `is_silent`: it stands at the gate and does not ask. `left`: how many owners may still be looked up.
+    fn add(&mut self, line: &[u8], gpus: usize, now: u64, is_silent: bool, left: &mut u32) {
         if state::of(word(line, offset_of!(SlotLines, state))) != state::LIVE {
             return;
         }
-        let half = |offset| word(line, offset) as u32;
-        self.waiting |= half(offset_of!(SlotLines, waiting)) != 0;
+        let waits = half(line, offset_of!(SlotLines, waiting)) != 0;
+        self.waiting |= waits && !is_silent;
         self.asked = self
             .asked
             .wrapping_add(word(line, offset_of!(SlotLines, asked)));
-        let says =
-            half(offset_of!(SlotLines, watching)) != 0 || half(offset_of!(SlotLines, waiting)) != 0;
+        let says = waits || half(line, offset_of!(SlotLines, watching)) != 0;
         let ends = || {
             let end = |gpu| word(line, offset_of!(SlotLines, work_end) + gpu * 8);
             (0..gpus).map(end).filter(|end| *end != 0)
@@ -131,12 +169,16 @@ impl Demand {
             *left -= u32::from(asks);
             asks && stands_still(line)
         };
-        let watched = says && !looked_up();
+        let watched = says && !is_silent && !looked_up();
         for end in ends() {
             self.busy |= watched || !is_late(end);
             self.overdue |= watched && now > end.saturating_add(OVERDUE_NS);
         }
     }
+}
+
+fn half(line: &[u8], offset: usize) -> u32 {
+    word(line, offset) as u32
 }
 
 /// Whether the owner of a slot is stopped or gone, and takes nothing back of what it said. Of a process of another PID namespace
