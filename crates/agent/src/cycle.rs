@@ -121,6 +121,8 @@ pub struct Cycle {
     pages: usage::Pages,
     /// When it was last looked for those who do nothing.
     idle_looked: Instant,
+    /// When it is to be looked for what is left of containers.
+    leftovers: Option<Instant>,
     counted: Counted,
     round: Round,
 }
@@ -324,6 +326,7 @@ impl Cycle {
             lost: BTreeSet::new(),
             pages: usage::Pages::new(),
             idle_looked: Instant::now(),
+            leftovers: None,
             counted: Counted::default(),
             round: Round {
                 replan: true,

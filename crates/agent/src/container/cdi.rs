@@ -3,6 +3,7 @@
 //! One file for each slice, made before its container and removed after it. The version is the lowest that has all that is used
 //! here (0.6.0 of the specification, SPEC.md "Released versions"), and there are no hooks.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,6 +14,9 @@ use super::edits::Edits;
 
 const VERSION: &str = "0.6.0";
 const KIND: &str = "divvy.dev/slice";
+
+/// What the names of claims' devices end in, after the claim's uid.
+pub const OF_CLAIM: &str = ".claim";
 
 /// The file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -134,6 +138,18 @@ pub fn sweep(folder: &Path, goes: impl Fn(&str) -> bool) -> io::Result<()> {
     Ok(())
 }
 
+/// Whether a file is of an instance whose names begin with `prefix`, and of nothing that it holds: it is one's of a job (`7`, `7.2`) or of
+/// a claim, and none of those that are held.
+pub fn is_over(name: &str, prefix: &str, held: &BTreeSet<String>) -> bool {
+    let is_number = |text: &str| text.parse::<u64>().is_ok();
+    let is_job = |rest: &str| match rest.split_once('.') {
+        Some((job, run)) => is_number(job) && is_number(run),
+        None => is_number(rest),
+    };
+    let rest = name.strip_prefix(prefix);
+    rest.is_some_and(|rest| rest.ends_with(OF_CLAIM) || is_job(rest)) && !held.contains(name)
+}
+
 /// Removes it; nothing there is just as well.
 ///
 /// # Errors
@@ -181,6 +197,32 @@ mod tests {
         }
         container_device_interface::schema::validate_builtin(br#"{"cdiVersion":"0.6.0"}"#)
             .expect_err("the schema refuses what lacks its fields");
+    }
+
+    #[test]
+    fn of_an_instances_files_those_go_of_which_nothing_is_held() {
+        let held = ["divvy-0badcafe-7.2", "divvy-0badcafe-u-1.claim"];
+        let held: BTreeSet<String> = held.map(str::to_owned).into();
+        let goes = |name: &str| is_over(name, "divvy-0badcafe-", &held);
+        for name in [
+            // An earlier run of the job, a number of an earlier journal's, a claim that was given back.
+            "divvy-0badcafe-7",
+            "divvy-0badcafe-7.3",
+            "divvy-0badcafe-8",
+            "divvy-0badcafe-u-2.claim",
+        ] {
+            assert!(goes(name), "{name}");
+        }
+        for name in [
+            "divvy-0badcafe-7.2",
+            "divvy-0badcafe-u-1.claim",
+            "divvy-0badcafe-mine",
+            "divvy-0badcafe-7.mine",
+            "divvy-0badf00d-7",
+            "nvidia",
+        ] {
+            assert!(!goes(name), "{name}");
+        }
     }
 
     #[test]

@@ -140,14 +140,6 @@ pub fn is_name_of(name: &str, instance: &str, job: &str) -> bool {
     rest.is_empty() || is_mark
 }
 
-/// Whether a container of another journal is left over from before this one. Two daemons that have the same path for their states, each
-/// in namespaces of its own, are one instance to the engine and have two journals that both live.
-pub fn is_from_before(created: Option<i64>, began: Option<i64>) -> bool {
-    created
-        .zip(began)
-        .is_some_and(|(created, began)| created < began)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -178,14 +170,5 @@ mod tests {
         ] {
             assert!(!is(other), "{other}");
         }
-    }
-
-    #[test]
-    fn only_what_was_made_before_a_journal_began_is_from_before() {
-        assert!(is_from_before(Some(6), Some(7)));
-        for (created, began) in [(7, 7), (8, 7)] {
-            assert!(!is_from_before(Some(created), Some(began)));
-        }
-        assert!(!is_from_before(None, Some(7)) && !is_from_before(Some(6), None));
     }
 }

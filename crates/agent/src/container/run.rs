@@ -4,13 +4,14 @@
 //! it by its name. What the container says is copied into the job's log from the engine's own, so nothing of it is lost between two
 //! supervisors.
 
+mod ending;
 mod follow;
 mod guest;
 mod make;
 mod output;
 mod signals;
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
 use bollard::Docker;
@@ -43,6 +44,8 @@ struct Job<'a> {
     asked: Cell<bool>,
     /// So often in a row the engine said that the name is given, since it was asked without an answer.
     given: Cell<u32>,
+    /// The signal that ends its container, once the engine has said which.
+    stop_signal: RefCell<Option<String>>,
 }
 
 /// A container, and the engine that has it.
@@ -73,6 +76,7 @@ pub fn run(
         me: Process::this().map_err(SuperviseError::Setup)?,
         asked: Cell::new(false),
         given: Cell::new(0),
+        stop_signal: RefCell::default(),
     };
     let outcome = runtime.block_on(async {
         // From here on a signal is heard and ends nobody.

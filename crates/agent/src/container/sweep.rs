@@ -1,16 +1,16 @@
-//! Takes away containers of this instance that belong to no job any more: a supervisor died between its last record and that, or the
-//! journal that had the job is gone.
+//! Takes away containers of this instance that belong to no job any more: a supervisor died before it did, or the journal that had the
+//! job is gone. It is looked for them when a daemon starts, and after jobs in containers have ended.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use bollard::models::ContainerSummaryStateEnum as State;
+use bollard::models::{ContainerStateStatusEnum as Status, ContainerSummaryStateEnum as State};
 use bollard::query_parameters::{ListContainersOptions, RemoveContainerOptions};
 use divvy_core::JobId;
 
 use super::engine;
-use super::plan::{INSTANCE, JOB, JOURNAL, is_from_before, is_name_of};
+use super::plan::{INSTANCE, JOB, JOURNAL, is_name_of};
 
 /// Whose containers are to stay, as of the start of a daemon.
 #[derive(Clone, Debug)]
@@ -23,6 +23,14 @@ pub struct Sweep {
     pub living: BTreeSet<JobId>,
     /// The last that there was. An engine may take long to answer, and has containers of later ones by then.
     pub newest: Option<JobId>,
+}
+
+/// A journal of this instance, to tell its containers from those of others by.
+#[derive(Clone, Copy, Debug)]
+pub struct Journal<'a> {
+    pub name: Option<&'a str>,
+    /// When it began, in seconds since 1970, where it is known.
+    pub began: Option<i64>,
 }
 
 /// A container that says that it is of this instance.
@@ -54,22 +62,55 @@ impl From<Option<State>> for Standing {
     }
 }
 
+impl From<Option<Status>> for Standing {
+    fn from(status: Option<Status>) -> Self {
+        match status {
+            Some(Status::CREATED | Status::EXITED | Status::DEAD) => Self::Rests,
+            _ => Self::Runs,
+        }
+    }
+}
+
+impl Found<'_> {
+    /// Whether a container of another journal is left over from before this one; `None` for this journal's own, and for those of builds
+    /// that gave none. Two daemons that have the same path for their states, each in namespaces of its own, are one instance to the
+    /// engine and have two journals that both live: so only what was made before this one began is, and it rests. What runs may be
+    /// somebody's work, whatever became of the journal.
+    pub fn is_left_by_another(&self, journal: Journal<'_>) -> Option<bool> {
+        let its = self.journal.filter(|its| Some(*its) != journal.name);
+        its.map(|_| {
+            let times = self.created.zip(journal.began);
+            let is_from_before = times.is_some_and(|(created, began)| created < began);
+            is_from_before && self.standing == Standing::Rests
+        })
+    }
+}
+
 impl Sweep {
-    /// Whether a container of this instance is left over. Builds before this one gave no journal.
+    /// Whether a container of this instance is left over: one of another journal, or of a job of this one that has ended.
     pub fn takes(&self, found: Found<'_>) -> bool {
-        let is_known = found.journal.is_none() || found.journal == self.journal.as_deref();
-        let job = found.job.and_then(|job| job.parse::<JobId>().ok());
-        let is_kept = match is_known {
-            true => job.is_some_and(|job| Some(job) > self.newest || self.living.contains(&job)),
-            false => !is_from_before(found.created, self.began),
+        let journal = Journal {
+            name: self.journal.as_deref(),
+            began: self.began,
         };
-        // One that runs may be somebody's work, whatever became of the journal.
-        found.standing == Standing::Rests && !is_kept
+        found.is_left_by_another(journal).unwrap_or_else(|| {
+            let job = found.job.and_then(|job| job.parse::<JobId>().ok());
+            let lives =
+                job.is_some_and(|job| Some(job) > self.newest || self.living.contains(&job));
+            found.standing == Standing::Rests && !lives
+        })
     }
 }
 
 /// Takes away what is left over, in a thread of its own: an engine may take its time, and nothing waits for it.
+///
+/// # Errors
+/// When there are no more threads.
 pub fn start(socket: PathBuf, instance: String, sweep: Sweep) -> io::Result<()> {
+    #[cfg(test)]
+    if crate::simulation::engine::is_swept(&sweep) {
+        return Ok(());
+    }
     let work = move || {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -198,6 +239,33 @@ mod tests {
     }
 
     #[test]
+    fn only_what_was_made_before_a_journal_began_is_left_by_another() {
+        let left = |created, began| {
+            let rests = found(Some("another"), Some("4"));
+            let journal = Journal {
+                name: Some("ours"),
+                began,
+            };
+            Found { created, ..rests }.is_left_by_another(journal)
+        };
+        assert_eq!(left(Some(6), Some(7)), Some(true));
+        for (created, began) in [
+            (Some(7), Some(7)),
+            (Some(8), Some(7)),
+            (None, Some(7)),
+            (Some(6), None),
+        ] {
+            assert_eq!(left(created, began), Some(false));
+        }
+        let nameless = Journal {
+            name: None,
+            began: Some(7),
+        };
+        let before = |journal| found(journal, Some("4")).is_left_by_another(nameless);
+        assert_eq!((before(None), before(Some("ours"))), (None, Some(false)));
+    }
+
+    #[test]
     fn what_runs_stays_whosever_it_was() {
         for journal in [Some("ours"), Some("another"), None] {
             let standing = Standing::Runs;
@@ -208,6 +276,11 @@ mod tests {
         assert!(rests.map(|state| Standing::from(Some(state))) == [Standing::Rests; 3]);
         for state in [Some(State::RUNNING), Some(State::PAUSED), None] {
             assert_eq!(Standing::from(state), Standing::Runs);
+        }
+        let rests = [Status::CREATED, Status::EXITED, Status::DEAD];
+        assert!(rests.map(|status| Standing::from(Some(status))) == [Standing::Rests; 3]);
+        for status in [Some(Status::RUNNING), Some(Status::PAUSED), None] {
+            assert_eq!(Standing::from(status), Standing::Runs);
         }
     }
 }

@@ -17,7 +17,7 @@ use crate::container::driver::{Driver, DriverError, Part};
 use crate::container::edits::{Files, edits};
 use crate::container::engine::{self, NoEngine};
 use crate::container::plan::{self, Held, Limiter, OnUnlimited, Plan};
-use crate::container::sweep::Sweep;
+use crate::container::sweep::{self, Sweep};
 use crate::container::{cdi, cover};
 use crate::environment::{Surroundings, for_job};
 use crate::process::{self, Process};
@@ -30,18 +30,47 @@ use crate::supervise::form::Wish;
 /// Between two supervisors of one container: one that dies at once is not to be followed by the next at once.
 const REST: Duration = Duration::from_secs(2);
 
+/// How long after the end of a job in a container it is looked for what is left of it: who takes that away has done so by then, or died.
+pub(super) const AFTERWARDS: Duration = Duration::from_secs(60);
+
 impl Cycle {
     /// Which containers are left over from before, as of now.
     ///
     /// # Errors
     /// When the journal cannot be read.
     pub fn sweep_of_containers(&self) -> Result<Sweep, StoreError> {
+        // Those that have ended in this round are still there.
+        let living = self.jobs.values();
+        let living = living.filter(|living| living.job.life.outcome().is_none());
         Ok(Sweep {
             journal: self.store.name()?,
             began: self.store.began()?,
-            living: self.living_ids(),
+            living: living.map(|living| living.job.id).collect(),
             newest: self.store.last_numbered()?,
         })
+    }
+
+    /// Something may be left of a container, or of a CDI file, and is to be looked for this long from now at the latest.
+    pub(super) fn may_be_left(&mut self, after: Duration) {
+        let due = Instant::now() + after;
+        self.leftovers = Some(self.leftovers.map_or(due, |before| before.min(due)));
+    }
+
+    /// Looks for what is left of jobs in containers, once it is time.
+    pub(super) fn clear_leftovers(&mut self) -> Result<(), StoreError> {
+        if self.leftovers.is_none_or(|due| due > Instant::now()) {
+            return Ok(());
+        }
+        self.leftovers = None;
+        self.sweep_devices();
+        let Ok(socket) = engine::socket() else {
+            return Ok(());
+        };
+        let instance = plan::instance(self.config.home.state());
+        if let Err(error) = sweep::start(socket, instance, self.sweep_of_containers()?) {
+            tracing::warn!(%error, "no containers looked for");
+        }
+        Ok(())
     }
 
     /// Gives a container that has lost its supervisor another one, which goes on where that one was.

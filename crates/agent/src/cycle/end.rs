@@ -4,6 +4,7 @@ use divvy_core::job::{Gone, Stop};
 use divvy_core::{Job as Life, JobId};
 
 use super::Cycle;
+use super::container::AFTERWARDS;
 use super::follow::running;
 use super::start::records;
 use crate::clock::now;
@@ -137,6 +138,9 @@ impl Cycle {
             return Ok(());
         };
         let job = living.job.clone();
+        if job.ask.container.is_some() {
+            self.may_be_left(AFTERWARDS);
+        }
         self.store.release(&job)?;
         self.store.save(&job)?;
         let text = match (job.life.outcome(), job.exit_code) {

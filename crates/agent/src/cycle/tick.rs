@@ -22,6 +22,7 @@ impl Cycle {
         self.enforce_time_limits()?;
         self.keep_books()?;
         self.look_for_idle()?;
+        self.clear_leftovers()?;
         // Somebody has run for its minimum by now.
         self.round.replan |= self.again_at.is_some_and(|at| at <= Instant::now());
         let mut silent = Vec::new();

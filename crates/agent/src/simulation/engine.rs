@@ -58,6 +58,11 @@ pub fn socket() -> Option<PathBuf> {
     with(|world| world.home.state().join("engine.sock"))
 }
 
+/// Takes away what is left over of a simulation's containers; whether there is a simulation.
+pub fn is_swept(sweep: &Sweep) -> bool {
+    with(|world| world.swept(sweep)).is_some()
+}
+
 impl Engine {
     pub fn call(&mut self) -> Called {
         match () {

@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
+use bollard::errors::Error;
 use bollard::models::ContainerStateStatusEnum;
 use bollard::query_parameters::{
     KillContainerOptions, ResizeContainerTTYOptions, WaitContainerOptions,
 };
 use futures_util::StreamExt as _;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
+use super::ending::{Ending, Urge, named};
 use super::output::Attached;
 use super::signals::{Signals, Told};
 use super::{AGAIN, Job, Made, lost};
@@ -18,6 +20,9 @@ use crate::records::Outcome;
 
 /// How long the last words of a container may take to come, once it has ended.
 const LAST_WORDS: Duration = Duration::from_secs(30);
+
+/// How long an engine may take to pass on what is urgent. It is less than what an agent waits beyond a job's grace.
+const PROMPT: Duration = Duration::from_secs(4);
 
 /// What the engine says of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +47,10 @@ impl Job<'_> {
             Err(error) if engine::status(&error) == Some(404) => return State::Gone,
             Err(_) => return State::Unknown,
         };
+        let signal = found.config.and_then(|config| config.stop_signal);
+        let signal = signal.filter(|signal| !signal.is_empty());
+        let signal = signal.unwrap_or_else(|| "SIGTERM".to_owned());
+        self.stop_signal.replace(Some(signal));
         let Some(state) = found.state else {
             return State::Unknown;
         };
@@ -76,37 +85,23 @@ impl Job<'_> {
         let begins = self.tell_start(made);
         tokio::pin!(begins);
         let mut is_told = false;
-        let grace = Duration::from_millis(self.spec.grace_ms);
-        // When it is to be asked to end, until the engine has heard that, and when it is to be killed.
-        let (mut ask, mut kill) = (None, None);
+        let ends = self.outcome(made);
+        tokio::pin!(ends);
+        let mut ending = Ending::new(self.grace());
         if self.dir.is_to_stop() {
-            (ask, kill) = (Some(Instant::now()), Some(Instant::now() + grace));
+            ending.want(Instant::now());
         }
         let outcome = loop {
             tokio::select! {
-                () = self.ended(made) => match self.state(made).await {
-                    State::Ended(outcome) => break outcome,
-                    State::Gone => break lost(),
-                    State::Unknown if self.is_forsaken() => break lost(),
-                    // The engine comes back, or has not yet noticed.
-                    State::Unknown | State::Running { .. } | State::Fresh => tokio::time::sleep(AGAIN).await,
-                },
+                outcome = &mut ends => break outcome,
                 () = &mut begins, if !is_told => is_told = true,
                 () = &mut words, if !said_all => said_all = true,
                 told = signals.next() => match told {
-                    Told::Stop if kill.is_some() => {}
-                    Told::Stop => (ask, kill) = (Some(Instant::now()), Some(Instant::now() + grace)),
+                    Told::Stop => ending.want(Instant::now()),
                     Told::Pass(signal) => { self.signal(made, signal).await; }
                     Told::Resized => self.tell_size(made).await,
                 },
-                () = until(ask) => {
-                    let is_heard = self.stop(made).await;
-                    ask = (!is_heard).then(|| Instant::now() + AGAIN);
-                }
-                () = until(kill) => {
-                    self.signal(made, "SIGKILL").await;
-                    kill = Some(Instant::now() + AGAIN);
-                }
+                () = until(ending.due()) => self.urge(made, &mut ending).await,
             }
         };
         if !is_told {
@@ -114,9 +109,25 @@ impl Job<'_> {
         }
         if !said_all {
             // They end by themselves, but where a process outside the container holds its output open.
-            let _ = tokio::time::timeout(LAST_WORDS, &mut words).await;
+            let _ = timeout(LAST_WORDS, &mut words).await;
         }
         outcome
+    }
+
+    /// How it ended, once it has. An engine that goes away comes back.
+    async fn outcome(&self, made: &Made) -> Outcome {
+        loop {
+            self.ended(made).await;
+            match self.state(made).await {
+                State::Ended(outcome) => return outcome,
+                State::Gone => return lost(),
+                State::Unknown if self.is_forsaken() => return lost(),
+                // Or has not yet noticed.
+                State::Unknown | State::Running { .. } | State::Fresh => {
+                    tokio::time::sleep(AGAIN).await;
+                }
+            }
+        }
     }
 
     /// Returns when the container has probably ended.
@@ -129,23 +140,60 @@ impl Job<'_> {
         let _ = wait.next().await;
     }
 
-    /// Whether the engine has heard of it. Gone by itself is just as well.
+    pub(super) fn grace(&self) -> Duration {
+        Duration::from_millis(self.spec.grace_ms)
+    }
+
+    /// Does what is due to bring it to its end.
+    pub(super) async fn urge(&self, made: &Made, ending: &mut Ending) {
+        match ending.urge(Instant::now()) {
+            Some(Urge::Ask) => {
+                let is_heard = self.stop(made).await;
+                ending.asked(is_heard, Instant::now());
+            }
+            Some(Urge::Kill) => {
+                self.signal(made, "SIGKILL").await;
+                ending.killed(Instant::now());
+            }
+            None => {}
+        }
+    }
+
+    /// Asks it to end, in the way that its image wants; whether it has heard of it.
+    async fn stop(&self, made: &Made) -> bool {
+        if self.stop_signal.borrow().is_none() {
+            // It learns which.
+            let _ = timeout(PROMPT, self.state(made)).await;
+        }
+        let signal = self.stop_signal.borrow().clone();
+        self.signal(made, signal.as_deref().unwrap_or("SIGTERM"))
+            .await
+    }
+
+    /// Has the engine send it a signal; whether it has heard of that. Gone by itself is just as well. What an engine that does not
+    /// answer, or cannot, does not pass on its first process is sent from here: a signal of the host's is the same to it.
     pub(super) async fn signal(&self, made: &Made, signal: &str) -> bool {
         let options = KillContainerOptions {
             signal: signal.to_owned(),
         };
-        let sent = made.docker.kill_container(&made.id, Some(options)).await;
-        !sent.is_err_and(|error| engine::is_away(&error))
+        let sent = made.docker.kill_container(&made.id, Some(options));
+        let sent = timeout(PROMPT, sent)
+            .await
+            .unwrap_or(Err(Error::RequestTimeoutError));
+        match sent {
+            Ok(()) => true,
+            Err(error) if matches!(engine::status(&error), Some(404 | 409)) => true,
+            Err(error) => self.signal_directly(signal) || !engine::is_away(&error),
+        }
     }
 
-    /// Asks it to end, in the way that its image wants; whether the engine has heard of it.
-    pub(super) async fn stop(&self, made: &Made) -> bool {
-        let found = made.docker.inspect_container(&made.id, None).await.ok();
-        let signal = found
-            .and_then(|found| found.config?.stop_signal)
-            .filter(|signal| !signal.is_empty());
-        self.signal(made, signal.as_deref().unwrap_or("SIGTERM"))
-            .await
+    fn signal_directly(&self, signal: &str) -> bool {
+        let started = self.dir.started().ok().flatten();
+        let first = started.map(|begun| begun.process);
+        match (first.filter(|first| *first != self.me), named(signal)) {
+            (Some(first), Some(signal)) => first.signal(signal).is_ok(),
+            _ => false,
+        }
     }
 
     /// Writes down the container's first process, once the engine has said which it is: by it alone the container's processes are known
@@ -181,13 +229,13 @@ impl Job<'_> {
         {
             let options = ResizeContainerTTYOptions { h, w };
             // It has another size then, and works.
-            let _ = made.docker.resize_container_tty(&made.id, options).await;
+            let _ = timeout(PROMPT, made.docker.resize_container_tty(&made.id, options)).await;
         }
     }
 }
 
 /// Returns at that moment; where there is none, never.
-async fn until(moment: Option<Instant>) {
+pub(super) async fn until(moment: Option<Instant>) {
     match moment {
         Some(moment) => tokio::time::sleep_until(moment).await,
         None => std::future::pending().await,

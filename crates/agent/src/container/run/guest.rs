@@ -11,40 +11,68 @@
 //! ```
 //! The starter is told what to add when `launch` is there: what cannot be held is never started. Nobody looks into the container
 //! itself, as the engine could not take it away meanwhile (`--rm`). The job lives as long as the container, whatever becomes of the
-//! starter; without a container, as long as the starter. The container is never taken away here: it is its starter's. One that is gone by
+//! starter; without a container that was started, as long as the starter. The container is never taken away here: it is its starter's. One that is gone by
 //! itself has its code in the engine's events.
 
 use std::collections::HashMap;
 use std::process::{Child, Command};
-use std::time::Duration;
 
 use bollard::Docker;
-use bollard::models::EventMessage;
+use bollard::errors::Error;
+use bollard::models::ContainerSummaryStateEnum::CREATED;
+use bollard::models::{ContainerSummary, EventMessage, EventMessageTypeEnum};
 use bollard::query_parameters::{EventsOptions, ListContainersOptions};
 use futures_util::StreamExt as _;
 use jiff::Timestamp;
 use tokio::time::Instant;
 
-use super::follow::State;
+use super::ending::Ending;
+use super::follow::{State, until};
 use super::make::Ended;
 use super::signals::{Signals, Told};
 use super::{AGAIN, Job, LOOKS, Made, launch_failed, lost, withdrawn};
 use crate::clock::now;
 use crate::container::plan::{JOINS, Starter};
+use crate::container::sweep::Standing;
 use crate::process::Process;
-use crate::records::{Begun, Outcome};
-use crate::supervise::{SuperviseError, say};
+use crate::records::{Begun, Outcome, Placed};
+use crate::supervise::{SuperviseError, report, say};
 
 /// What is known of the container.
-#[derive(Default)]
 struct Sight {
     made: Option<Made>,
     /// Its first process is written down.
     runs: bool,
-    /// So many looks in a row found nothing.
+    /// So many looks in a row found nothing that runs or has run.
     missed: u32,
-    /// When it is to be killed, once the job was asked to end.
-    kill: Option<Instant>,
+    ending: Ending,
+}
+
+/// What the engine's events say, from the launch on. The label alone does not make a container the job's: it goes along into images
+/// that somebody makes of it, and a line may be started twice. The first that was started is the one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Story {
+    /// Which that is, once one was.
+    id: Option<String>,
+}
+
+impl Story {
+    /// Takes the next event; how the container ended, if that is what it tells.
+    fn hear(&mut self, event: &EventMessage) -> Option<Outcome> {
+        let action = event.action.as_deref()?;
+        if event.typ != Some(EventMessageTypeEnum::CONTAINER) || !["start", "die"].contains(&action)
+        {
+            return None;
+        }
+        let actor = event.actor.as_ref()?;
+        let id = actor.id.as_ref()?;
+        if self.id.get_or_insert_with(|| id.clone()) != id || action != "die" {
+            return None;
+        }
+        let exit_code = actor.attributes.as_ref()?.get("exitCode")?;
+        let exit_code = exit_code.parse().ok()?;
+        Some(Outcome::Exited { exit_code })
+    }
 }
 
 impl Job<'_> {
@@ -113,23 +141,24 @@ impl Job<'_> {
         since: Timestamp,
         signals: &mut Signals,
     ) -> Result<Outcome, SuperviseError> {
-        let mut sight = Sight::default();
+        let mut sight = Sight {
+            made: None,
+            runs: false,
+            missed: 0,
+            ending: Ending::new(self.grace()),
+        };
+        let mut story = Story { id: self.known() };
         loop {
-            let Some(docker) = self.engine_again().await else {
+            let Some(docker) = self.engine_meanwhile(&mut sight, signals).await else {
                 return Ok(lost());
             };
-            let options = EventsOptions {
-                since: Some(moment(since)),
-                filters: Some(self.mark()),
-                ..EventsOptions::default()
-            };
-            let mut events = docker.events(Some(options));
+            let mut events = docker.events(Some(self.events(since, None)));
             loop {
                 // Events first: what they say of a container that is gone comes before the looks that do not find it.
                 tokio::select! {
                     biased;
                     event = events.next() => match event {
-                        Some(Ok(event)) => match ended(&event) {
+                        Some(Ok(event)) => match story.hear(&event) {
                             Some(outcome) => return Ok(outcome),
                             None if event.action.as_deref() == Some("start") => {}
                             None => continue,
@@ -137,116 +166,153 @@ impl Job<'_> {
                         // The engine has gone away; what happens meanwhile is in its events when it is back.
                         Some(Err(_)) | None => break,
                     },
-                    told = signals.next() => match told {
-                        Told::Stop => self.end(&docker, &mut sight).await,
-                        // The starter is in the foreground, and passes on what it hears.
-                        Told::Pass(_) | Told::Resized => {}
-                    },
+                    told = signals.next() => sight.told(told),
                     () = tokio::time::sleep(AGAIN / 2) => {}
                 }
-                if let Some(outcome) = self.glance(&docker, (starter, since), &mut sight).await {
-                    return Ok(outcome);
+                let look = self.glance(&docker, (starter, since), &mut story, &mut sight);
+                tokio::select! {
+                    outcome = look => if let Some(outcome) = outcome {
+                        return Ok(outcome);
+                    },
+                    // Whatever the engine takes its time for.
+                    told = signals.next() => sight.told(told),
+                }
+                if let Some(made) = &sight.made {
+                    self.urge(made, &mut sight.ending).await;
                 }
             }
             tokio::time::sleep(AGAIN).await;
         }
     }
 
-    /// Looks where the container is; how it ended, if it has.
+    /// The engine, once it answers. What is to be done about the container meanwhile is done.
+    async fn engine_meanwhile(&self, sight: &mut Sight, signals: &mut Signals) -> Option<Docker> {
+        let engine = self.engine_again();
+        tokio::pin!(engine);
+        loop {
+            let due = sight.made.as_ref().and_then(|_| sight.ending.due());
+            tokio::select! {
+                docker = &mut engine => return docker,
+                told = signals.next() => sight.told(told),
+                () = until(due) => if let Some(made) = &sight.made {
+                    self.urge(made, &mut sight.ending).await;
+                },
+            }
+        }
+    }
+
+    /// Looks where the container is; how it ended, if it has. One that was made and not started is as good as none.
     async fn glance(
         &self,
         docker: &Docker,
         (starter, since): (Process, Timestamp),
+        story: &mut Story,
         sight: &mut Sight,
     ) -> Option<Outcome> {
         if self.is_forsaken() {
             return Some(lost());
         }
+        if self.dir.is_to_stop() {
+            sight.ending.want(Instant::now());
+        }
+        let is_to_come = starter.is_alive() && !sight.ending.is_wanted();
         if sight.made.is_none() {
-            sight.made = self.find(docker).await;
+            // An engine that does not say what there is has not said that there is nothing.
+            sight.made = self.find(docker, since, story).await.ok()?;
         }
         let state = match &sight.made {
             Some(made) => self.state(made).await,
-            None if starter.is_alive() && sight.kill.is_none() => return None,
             None => State::Gone,
         };
         match state {
             State::Ended(outcome) => return Some(outcome),
-            State::Gone => {
+            State::Unknown => return None,
+            State::Gone | State::Fresh if story.id.is_none() && is_to_come => return None,
+            State::Gone | State::Fresh => {
                 sight.missed += 1;
                 if sight.missed < LOOKS {
                     return None;
                 }
-                return Some(match (self.written(docker, since).await, &sight.made) {
-                    (Some(outcome), _) => outcome,
-                    (None, Some(_)) => lost(),
-                    (None, None) => not_begun(sight.kill.is_some()),
+                let written = self.written(docker, since, story.clone()).await.ok()?;
+                return Some(match written {
+                    Some(outcome) => outcome,
+                    None if story.id.is_some() => lost(),
+                    None => not_begun(sight.ending.is_wanted()),
                 });
             }
-            State::Running { .. } if !sight.runs => {
-                let made = sight.made.as_ref()?;
-                // Asked again at the next look, where the engine does not say.
-                if let Some(first) = self.first_process(made).await {
-                    self.started(first);
-                    sight.runs = true;
-                    if self.dir.is_to_stop() {
-                        self.end(docker, sight).await;
-                    }
-                }
-            }
-            State::Running { .. } | State::Fresh | State::Unknown => {}
+            State::Running { .. } => {}
         }
         sight.missed = 0;
-        if sight.kill.is_some_and(|kill| kill <= Instant::now())
-            && let Some(made) = &sight.made
-        {
-            self.signal(made, "SIGKILL").await;
+        if !sight.runs {
+            // Asked again at the next look, where the engine does not say.
+            let first = self.first_process(sight.made.as_ref()?).await?;
+            self.started(first);
+            sight.runs = true;
         }
         None
     }
 
     /// How the container ended, by the events that there have been: the engine writes down the end before it takes a container away,
     /// and those who follow its events may hear of it later.
-    async fn written(&self, docker: &Docker, since: Timestamp) -> Option<Outcome> {
-        let options = EventsOptions {
-            since: Some(moment(since)),
-            until: Some(moment(now())),
-            filters: Some(self.mark()),
-        };
-        let mut events = docker.events(Some(options));
-        while let Some(Ok(event)) = events.next().await {
-            if let Some(outcome) = ended(&event) {
-                return Some(outcome);
+    async fn written(
+        &self,
+        docker: &Docker,
+        since: Timestamp,
+        mut story: Story,
+    ) -> Result<Option<Outcome>, Error> {
+        let mut events = docker.events(Some(self.events(since, Some(now()))));
+        while let Some(event) = events.next().await {
+            if let Some(outcome) = story.hear(&event?) {
+                return Ok(Some(outcome));
             }
         }
-        None
+        Ok(None)
     }
 
-    /// Asks the container to end; one that is not there yet will find its slice gone, and does not start.
-    async fn end(&self, docker: &Docker, sight: &mut Sight) {
-        if sight.kill.is_some() {
-            return;
-        }
-        sight.kill = Some(Instant::now() + Duration::from_millis(self.spec.grace_ms));
-        if sight.made.is_none() {
-            sight.made = self.find(docker).await;
-        }
-        if let Some(made) = &sight.made {
-            self.stop(made).await;
+    fn events(&self, since: Timestamp, until: Option<Timestamp>) -> EventsOptions {
+        EventsOptions {
+            since: Some(moment(since)),
+            until: until.map(moment),
+            filters: Some(self.mark()),
         }
     }
 
-    /// The container that has the job's mark.
-    async fn find(&self, docker: &Docker) -> Option<Made> {
+    /// The job's container, among those that have its mark. Where it is written down, others get in.
+    async fn find(
+        &self,
+        docker: &Docker,
+        since: Timestamp,
+        story: &mut Story,
+    ) -> Result<Option<Made>, Error> {
         let options = ListContainersOptions {
             all: true,
             filters: Some(self.mark()),
             ..ListContainersOptions::default()
         };
-        let found = docker.list_containers(Some(options)).await.ok()?;
-        let id = found.into_iter().find_map(|container| container.id)?;
+        let all = docker.list_containers(Some(options)).await?;
+        let found = its(&all, story.id.as_deref(), since);
+        let Some((id, found)) = found.and_then(|one| Some((one.id.clone()?, one))) else {
+            return Ok(None);
+        };
+        if self.known().as_ref() != Some(&id) {
+            let mut names = found.names.iter().flatten();
+            let name = names.next().map(|name| name.trim_start_matches('/'));
+            report(self.dir.write_container(&Placed {
+                name: name.unwrap_or(&id).to_owned(),
+                id: id.clone(),
+                log_from: self.log_size(),
+            }));
+        }
+        story.id = Some(id.clone());
         let docker = docker.clone();
-        Some(Made { docker, id })
+        Ok(Some(Made { docker, id }))
+    }
+
+    /// The container that was found before, by this supervisor or another; not the one that was only looked into.
+    fn known(&self) -> Option<String> {
+        let placed = self.dir.container().ok().flatten();
+        let found = placed.filter(|placed| placed.name != self.plan.name);
+        found.map(|placed| placed.id)
     }
 
     fn mark(&self) -> HashMap<String, Vec<String>> {
@@ -269,14 +335,35 @@ fn started(line: &[String]) -> Result<Child, String> {
     child.map_err(|error| format!("{program} cannot be started: {error}"))
 }
 
-/// How the container ended, if that is what the engine tells.
-fn ended(event: &EventMessage) -> Option<Outcome> {
-    if event.action.as_deref() != Some("die") {
-        return None;
+/// Which of those that have the job's mark is its container: the one that is known, or the first that was made since the launch and was
+/// started. Where the clock was set back since, it is one that runs.
+fn its<'a>(
+    all: &'a [ContainerSummary],
+    known: Option<&str>,
+    since: Timestamp,
+) -> Option<&'a ContainerSummary> {
+    if known.is_some() {
+        return all.iter().find(|one| one.id.as_deref() == known);
     }
-    let told = event.actor.as_ref()?.attributes.as_ref()?.get("exitCode")?;
-    let exit_code = told.parse().ok()?;
-    Some(Outcome::Exited { exit_code })
+    let made_since = |one: &&ContainerSummary| {
+        one.created >= Some(since.as_second()) && one.state != Some(CREATED)
+    };
+    let runs = |one: &&ContainerSummary| Standing::from(one.state) == Standing::Runs;
+    // The engine lists the newest first.
+    let oldest_first = || all.iter().rev();
+    let first = oldest_first()
+        .filter(made_since)
+        .min_by_key(|one| one.created);
+    first.or_else(|| oldest_first().find(runs))
+}
+
+impl Sight {
+    /// The starter is in the foreground, and passes on what it hears.
+    fn told(&mut self, told: Told) {
+        if told == Told::Stop {
+            self.ending.want(Instant::now());
+        }
+    }
 }
 
 fn not_begun(told: bool) -> Outcome {
@@ -295,27 +382,91 @@ mod tests {
 
     use super::*;
 
-    fn event(action: &str, attributes: &[(&str, &str)]) -> EventMessage {
+    fn event(id: &str, action: &str, attributes: &[(&str, &str)]) -> EventMessage {
         let attributes = attributes
             .iter()
             .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
         EventMessage {
+            typ: Some(EventMessageTypeEnum::CONTAINER),
             action: Some(action.to_owned()),
             actor: Some(EventActor {
-                id: None,
+                id: Some(id.to_owned()),
                 attributes: Some(attributes.collect()),
             }),
             ..EventMessage::default()
         }
     }
 
+    fn dies(id: &str, code: &str) -> EventMessage {
+        event(id, "die", &[("exitCode", code)])
+    }
+
     #[test]
     fn a_container_that_is_gone_already_has_its_code_in_the_engines_events() {
-        let told = |action: &str, code| ended(&event(action, &[("exitCode", code)]));
-        assert_eq!(told("die", "5"), Some(Outcome::Exited { exit_code: 5 }));
-        assert_eq!(told("start", "5"), None);
-        assert_eq!(told("die", "?"), None);
-        assert_eq!(ended(&event("die", &[])), None);
+        let told = |event: &EventMessage| Story::default().hear(event);
+        let exited = |exit_code| Some(Outcome::Exited { exit_code });
+        assert_eq!(told(&dies("a", "5")), exited(5));
+        assert_eq!(told(&event("a", "start", &[("exitCode", "5")])), None);
+        assert_eq!(told(&dies("a", "?")), None);
+        assert_eq!(told(&event("a", "die", &[])), None);
+    }
+
+    #[test]
+    fn the_end_of_another_container_with_the_same_mark_is_not_the_guests() {
+        let mut story = Story::default();
+        let of_image = EventMessage {
+            typ: Some(EventMessageTypeEnum::IMAGE),
+            ..event("image", "create", &[])
+        };
+        for event in [
+            // A program in it has ended, and an image was made of it.
+            of_image,
+            // It could not be started, and is tried again.
+            event("c", "create", &[]),
+            event("a", "create", &[]),
+            event("a", "start", &[]),
+            event("a", "exec_die", &[("exitCode", "3")]),
+            event("a", "commit", &[]),
+            event("b", "create", &[]),
+            event("b", "start", &[]),
+            dies("b", "7"),
+        ] {
+            assert_eq!(story.hear(&event), None, "{event:?}");
+        }
+        let exited = Outcome::Exited { exit_code: 5 };
+        assert_eq!(story.hear(&dies("a", "5")), Some(exited));
+        // Who was found in another way counts as well.
+        let id = Some("b".to_owned());
+        assert_eq!(Story { id }.hear(&dies("a", "5")), None);
+    }
+
+    #[test]
+    fn the_guest_is_the_first_with_its_mark_since_the_launch() {
+        use bollard::models::ContainerSummaryStateEnum as State;
+        let one = |id: &str, created, state| ContainerSummary {
+            id: Some(id.to_owned()),
+            created: Some(created),
+            state: Some(state),
+            ..ContainerSummary::default()
+        };
+        let since = Timestamp::from_second(100).unwrap();
+        let ids =
+            |all: &[ContainerSummary], known| its(all, known, since).and_then(|one| one.id.clone());
+        // The newest first, as engines list them: of an image that was made of it, of a line that was started twice, and of a job with
+        // the same number in an earlier journal.
+        let all = [
+            one("image", 130, State::RUNNING),
+            one("twice", 101, State::RUNNING),
+            one("guest", 101, State::EXITED),
+            one("unstarted", 100, State::CREATED),
+            one("earlier", 99, State::EXITED),
+        ];
+        assert_eq!(ids(&all, None).as_deref(), Some("guest"));
+        assert_eq!(ids(&all, Some("image")).as_deref(), Some("image"));
+        assert_eq!(ids(&all, Some("gone")), None);
+        assert_eq!(ids(&all[3..], None), None);
+        let set_back = [one("guest", 40, State::RUNNING), all[4].clone()];
+        assert_eq!(ids(&set_back, None).as_deref(), Some("guest"));
     }
 
     #[test]

@@ -18,7 +18,8 @@ use crate::container::body::{Around, body};
 use crate::container::edits::{Edits, Files, edits};
 use crate::container::engine::Trouble;
 use crate::container::image::{self, Runs};
-use crate::container::plan::{self, INSTANCE, JOB, JOURNAL, OnUnlimited, Plan, is_from_before};
+use crate::container::plan::{self, INSTANCE, JOB, JOURNAL, OnUnlimited, Plan};
+use crate::container::sweep::{Found, Journal};
 use crate::container::{cdi, cover, elf, engine};
 use crate::records::{Outcome, Placed};
 use crate::supervise::form::{Form, Limiter};
@@ -372,17 +373,18 @@ fn is_left_over(
 ) -> bool {
     let says = |label: &str| labels.get(label).map(String::as_str);
     let is_ours = says(JOB) == Some(job) && says(INSTANCE) == Some(plan.instance.as_str());
-    let journals = says(JOURNAL).zip(plan.journal.as_deref());
-    let has_run = match status {
-        Some(ContainerStateStatusEnum::CREATED) => false,
-        Some(ContainerStateStatusEnum::EXITED | ContainerStateStatusEnum::DEAD) => true,
-        _ => return false,
+    let found = Found {
+        journal: says(JOURNAL),
+        job: says(JOB),
+        created,
+        standing: status.into(),
     };
-    is_ours
-        && match journals.is_some_and(|(its, ours)| its != ours) {
-            true => is_from_before(created, plan.began),
-            false => !has_run,
-        }
+    let journal = Journal {
+        name: plan.journal.as_deref(),
+        began: plan.began,
+    };
+    let is_fresh = status == Some(ContainerStateStatusEnum::CREATED);
+    is_ours && found.is_left_by_another(journal).unwrap_or(is_fresh)
 }
 
 /// The folder of the host that a volume of the local driver is (`docker volume create --opt o=bind --opt device=FOLDER`).

@@ -28,9 +28,6 @@ const CDI_FOLDER: &str = "/var/run/cdi";
 /// Container Toolkit, its own CDI specifications say the same).
 const NO_OTHERS: (&str, &str) = ("NVIDIA_VISIBLE_DEVICES", "void");
 
-/// What the names of claims' devices end in, after the claim's uid.
-const OF_CLAIM: &str = ".claim";
-
 impl Cycle {
     /// Makes the slice, its files and its CDI device, or what is missing of them.
     pub(in crate::cycle) fn lay(&mut self, id: JobId) -> Result<(), StartError> {
@@ -137,7 +134,7 @@ impl Cycle {
     /// The name of its device, and of the file that defines it: the same for the same claim, whatever its number is here, since whoever was
     /// told of it may remember it over a reboot.
     pub(in crate::cycle) fn cdi_name_of(&self, claim: &Claim) -> String {
-        let uid = format!("{}{OF_CLAIM}", claim.uid);
+        let uid = format!("{}{}", claim.uid, cdi::OF_CLAIM);
         plan::name(&self.cdi_instance(), &uid, 0)
     }
 
@@ -145,27 +142,20 @@ impl Cycle {
         plan::instance(self.config.home.state())
     }
 
-    /// CDI files of claims that ended while they were being removed.
+    /// CDI files of what is not held any more: whoever was to remove them died, or could not.
     pub(in crate::cycle) fn sweep_devices(&self) {
-        let prefix = plan::name(&self.cdi_instance(), "", 0);
-        let claims: BTreeSet<&str> = self
-            .jobs
-            .values()
-            .filter_map(|living| Some(living.job.claim()?.uid.as_str()))
-            .collect();
-        let is_over = |name: &str| {
-            let rest = name.strip_prefix(&prefix)?;
-            Some(match rest.strip_suffix(OF_CLAIM) {
-                Some(uid) => !claims.contains(uid),
-                None => {
-                    let job: JobId = rest.split('.').next()?.parse().ok()?;
-                    !self.jobs.contains_key(&job)
-                }
-            })
-        };
-        let goes = |name: &str| is_over(name) == Some(true);
+        let instance = self.cdi_instance();
+        let prefix = plan::name(&instance, "", 0);
+        let jobs = self.jobs.values().map(|living| &living.job);
+        let holds = jobs.filter(|job| job.claim().is_some() || !job.life.grants().is_empty());
+        let held = holds.map(|job| match job.claim() {
+            Some(claim) => self.cdi_name_of(claim),
+            None => plan::name(&instance, &job.id.to_string(), job.course.runs),
+        });
+        let held: BTreeSet<String> = held.collect();
+        let goes = |name: &str| cdi::is_over(name, &prefix, &held);
         if let Err(error) = cdi::sweep(&self.cdi_folder(), goes) {
-            tracing::warn!(%error, "CDI files of jobs that have ended stay");
+            tracing::warn!(%error, "CDI files of what is not held any more stay");
         }
     }
 }
