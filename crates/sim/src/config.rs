@@ -22,6 +22,7 @@ pub struct Config {
     /// This process may change nothing that only root may change, whoever it runs as.
     pub unprivileged: bool,
     pub mig: MigConfig,
+    pub checkpoint: CheckpointConfig,
     /// Durations of kernels by name; the first match counts.
     #[serde(rename = "kernel")]
     pub kernels: Vec<KernelTime>,
@@ -71,6 +72,16 @@ pub struct MigConfig {
     /// Profiles that this driver has otherwise, or beside those of data/mig.toml: rows as there.
     #[serde(rename = "profile")]
     pub profiles: Vec<GpuProfile>,
+}
+
+/// How the driver puts processes aside.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct CheckpointConfig {
+    /// The driver does not know how, as before 570: its functions are not found, and not supported where they are called all the same.
+    pub unknown: bool,
+    /// A restore that was out of memory was the last: every later one fails too.
+    pub failed_restore_is_final: bool,
 }
 
 /// A GPU instance, with one compute instance that has all of it.

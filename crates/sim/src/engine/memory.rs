@@ -232,6 +232,9 @@ impl Process {
             id: self.next_id(),
             charged,
         });
+        if kind == Kind::Managed {
+            self.standing().add_managed();
+        }
         Ok(base)
     }
 
@@ -262,6 +265,9 @@ impl Process {
         let Some(allocation) = objects.memory.remove(base) else {
             return;
         };
+        if allocation.kind == Kind::Managed {
+            self.standing().remove_managed();
+        }
         match allocation.kind {
             Kind::Registered(_) => {}
             Kind::Pooled(pool) => self.give_back_piece(objects, pool, &allocation),

@@ -24,6 +24,20 @@ pub fn start_of(pid: impl std::fmt::Display) -> Option<u64> {
     after_name.split_whitespace().nth(19)?.parse().ok()
 }
 
+/// The letter of a process's state in `/proc/PID/stat`: `T` is stopped by a signal, `t` by a debugger (proc_pid_stat(5)).
+pub fn state_of(pid: u32) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let after_name = stat.rsplit(')').next()?;
+    after_name.trim_start().chars().next()
+}
+
+/// The process that a thread or process id belongs to.
+pub fn leader_of(pid: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let leader = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?;
+    leader.trim().parse().ok()
+}
+
 /// The last of the pids that a process has, one in each namespace that it is in: its own.
 fn innermost(pid: u32) -> Option<u32> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
@@ -50,5 +64,16 @@ mod tests {
     #[test]
     fn a_process_that_is_not_to_be_seen_has_none() {
         assert_eq!(as_seen_here(std::process::id(), 1), None);
+    }
+
+    #[test]
+    fn a_thread_belongs_to_its_process_which_runs() {
+        // SAFETY: no arguments, no memory.
+        let thread = || unsafe { libc::gettid() } as u32;
+        let other = std::thread::spawn(move || leader_of(thread()));
+        let own = std::process::id();
+        assert_eq!(other.join().expect("no panic"), Some(own));
+        assert!(matches!(state_of(own), Some('R' | 'S' | 'D')));
+        assert_eq!(leader_of(u32::MAX), None);
     }
 }

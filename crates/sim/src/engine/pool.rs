@@ -341,6 +341,9 @@ impl Process {
             place,
         });
         pool.reserved.add(size);
+        if matches!(pool.home, Home::Managed { .. }) {
+            self.standing().add_managed();
+        }
         self.account_for_pool(pool, size, 0);
         Ok(())
     }
@@ -365,6 +368,10 @@ impl Process {
         for (base, size, place) in given {
             let again = match (&mut pool.home, place) {
                 (Home::Shareable(home), Some(place)) => home.leave(base, size, place),
+                (Home::Managed { .. }, _) => {
+                    self.standing().remove_managed();
+                    true
+                }
                 _ => true,
             };
             if again {

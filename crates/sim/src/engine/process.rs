@@ -11,6 +11,7 @@ use super::module::{Function, Library, Module};
 use super::pool::Pools;
 use super::seat::{SEATS, gpu_of};
 use super::sharing::Sharing;
+use super::standing::Standing;
 use super::state::State;
 use super::stream::{Event, Issue, Stream};
 use super::texture::Textures;
@@ -200,6 +201,10 @@ impl Process {
         } else {
             Ok(())
         }
+    }
+
+    pub(super) fn standing(&self) -> &Standing {
+        &self.state().slots()[self.slot].standing
     }
 
     /// Takes device memory for this process.

@@ -123,6 +123,12 @@ impl Locked<'_> {
             .is_some_and(|share| share.is_held_beside(slot))
     }
 
+    /// Whether a slot holds any memory that was exported, its own or others'.
+    pub fn shares_anything(&self, slot: usize) -> bool {
+        let mut shares = self.shares().iter();
+        shares.any(|share| share.gpu().is_some() && share.is_held_by(slot))
+    }
+
     pub(super) fn drop_shares_of(&self, slot: usize) {
         for share in self.shares() {
             share.set_held(slot, false);

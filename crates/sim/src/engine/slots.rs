@@ -8,6 +8,7 @@ use super::mig::Place;
 use super::pids;
 use super::seat::{SEATS, gpu_of, instance_of};
 use super::settings::ComputeMode;
+use super::standing::Standing;
 use super::state::{Locked, State};
 use crate::model::MAX_GPUS;
 use std::io;
@@ -43,6 +44,7 @@ pub struct Slot {
     awaited_slot: AtomicU64,
     /// Whether it has entered GPU instances at all.
     in_instances: AtomicU64,
+    pub standing: Standing,
     /// By seat.
     gpus: [Holding; SEATS],
 }
@@ -71,8 +73,22 @@ impl Slot {
         pids::as_seen_here(self.pid.load(SeqCst), self.start_time.load(SeqCst))
     }
 
+    /// Bytes that it takes alone.
     pub fn used(&self, gpu: usize) -> u64 {
+        match self.standing.is_checkpointed() {
+            true => 0,
+            false => self.put_aside(gpu),
+        }
+    }
+
+    /// Bytes that it takes, or would take if it were not checkpointed.
+    pub(super) fn put_aside(&self, gpu: usize) -> u64 {
         self.gpus[gpu].used.load(SeqCst)
+    }
+
+    /// Whether it has anything on a GPU, or would have.
+    pub(super) fn has_put_aside(&self, gpu: usize) -> bool {
+        self.put_aside(gpu) != 0 || self.gpus[gpu].contexts.load(SeqCst) != 0
     }
 
     pub(super) fn change_used(&self, gpu: usize, more: u64, less: u64) {
@@ -83,8 +99,9 @@ impl Slot {
         self.gpus[gpu].peak.fetch_max(now, SeqCst);
     }
 
+    /// Whether it has a context there that is not put aside.
     pub fn has_context(&self, gpu: usize) -> bool {
-        self.gpus[gpu].contexts.load(SeqCst) != 0
+        !self.standing.is_checkpointed() && self.gpus[gpu].contexts.load(SeqCst) != 0
     }
 
     fn has_any_context(&self) -> bool {
@@ -93,14 +110,26 @@ impl Slot {
 
     /// All whole GPUs, and GPU instances where it has entered any.
     pub(super) fn seats(&self) -> Range<usize> {
-        let in_instances = self.in_instances.load(SeqCst) != 0;
-        0..if in_instances { SEATS } else { MAX_GPUS }
+        0..if self.is_in_instances() {
+            SEATS
+        } else {
+            MAX_GPUS
+        }
+    }
+
+    pub(super) fn is_in_instances(&self) -> bool {
+        self.in_instances.load(SeqCst) != 0
     }
 
     /// The compute instance it uses on a seat (0 on a whole GPU), once it has initialised CUDA there.
     pub fn entered(&self, seat: usize) -> Option<u32> {
         let entered = self.gpus[seat].entered.load(SeqCst);
         entered.checked_sub(1).map(|compute| compute as u32)
+    }
+
+    /// When it began, in clock ticks after boot.
+    pub(super) fn start_time(&self) -> u64 {
+        self.start_time.load(SeqCst)
     }
 
     /// The process's id as it has it itself.
@@ -159,6 +188,7 @@ impl Slot {
             holding.began_us.store(0, SeqCst);
         }
         self.in_instances.store(0, SeqCst);
+        self.standing.clear();
         self.set_awaited(None);
     }
 }
@@ -226,12 +256,9 @@ impl Locked<'_> {
         if mode == ComputeMode::ExclusiveProcess {
             self.reap();
         }
-        let mut slots = self.slots().iter().enumerate();
-        let taken =
-            slots.any(|(other, held)| other != slot && held.is_live() && held.has_context(gpu));
         match mode {
             ComputeMode::Prohibited => return Err(NotAllowed),
-            ComputeMode::ExclusiveProcess if taken => return Err(NotAllowed),
+            ComputeMode::ExclusiveProcess if self.has_others(slot, gpu) => return Err(NotAllowed),
             _ => {}
         }
         let holding = &self.slots()[slot].gpus[gpu];
@@ -240,6 +267,12 @@ impl Locked<'_> {
             holding.began_us.store(wall_clock_us(), SeqCst);
         }
         Ok(())
+    }
+
+    /// Whether a process other than the slot's has a context there.
+    pub(super) fn has_others(&self, slot: usize, gpu: usize) -> bool {
+        let mut slots = self.slots().iter().enumerate();
+        slots.any(|(other, held)| other != slot && held.is_live() && held.has_context(gpu))
     }
 
     pub fn remove_context(&self, slot: usize, gpu: usize) {
@@ -290,7 +323,7 @@ impl Locked<'_> {
         self.sum_up();
     }
 
-    /// Whether every process with a context waits for work that is not done: then a virtual clock may jump.
+    /// Whether every process with a context waits for work that is not done, or can do nothing as it is locked: then a virtual clock may jump.
     pub(super) fn all_wait(&self) -> bool {
         let live = self
             .slots()
@@ -298,8 +331,10 @@ impl Locked<'_> {
             .enumerate()
             .filter(|(_, slot)| slot.is_live() && slot.has_any_context());
         live.into_iter().all(|(_, slot)| {
-            slot.awaited()
-                .is_some_and(|at| !self.queue(at.slot, at.gpu).is_done(at.ticket))
+            slot.standing.is_still()
+                || slot
+                    .awaited()
+                    .is_some_and(|at| !self.queue(at.slot, at.gpu).is_done(at.ticket))
         })
     }
 }

@@ -62,7 +62,7 @@ impl State {
 
 impl Locked<'_> {
     /// Lets a virtual clock jump to the next event on any GPU, if every process with a context waits. False when there is nothing to jump to.
-    fn jump(&self) -> bool {
+    pub(super) fn jump(&self) -> bool {
         self.reap();
         if !self.all_wait() {
             return false;

@@ -3,6 +3,7 @@
 mod array;
 mod array_copy;
 mod capture;
+mod checkpoint;
 mod context;
 mod copy;
 mod device;

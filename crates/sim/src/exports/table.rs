@@ -61,8 +61,13 @@ macro_rules! exports {
         ) -> <divvy_driver::sys::$api::pfn::$name as $crate::exports::table::Signature>::Answer {
             let call = || $crate::trace::call(
                 stringify!($name),
-                // SAFETY: the caller's arguments, which the API's documentation vouches for.
-                || unsafe { self::$handler($($parameter),*) },
+                || {
+                    // A locked process's calls wait, and those under way are waited for.
+                    let _inside = const { $crate::engine::door::is_locked_out(stringify!($name)) }
+                        .then($crate::engine::door::enter);
+                    // SAFETY: the caller's arguments, which the API's documentation vouches for.
+                    unsafe { self::$handler($($parameter),*) }
+                },
                 |_line| { $(_line.argument($parameter);)* },
             );
             if const { $crate::exports::table::is_per_thread(stringify!($name)) } {

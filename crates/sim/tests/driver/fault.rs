@@ -87,7 +87,7 @@ fn the_log_has_one_line_a_call_with_arguments_and_result() {
     client.start();
     client.ok(&["cuGetProcAddress_v2 \"cuMemFree\" &pfn 12000 0 0"]);
     client.call("cuMemAlloc_v2 &a 0");
-    client.call("cuCheckpointProcessLock &graph 0");
+    client.call("cuCoredumpGetAttribute 0 0 0");
     let (pid, text) = (client.pid(), std::fs::read_to_string(log).expect("written"));
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines.len(), 6, "{text}");
@@ -104,7 +104,7 @@ fn the_log_has_one_line_a_call_with_arguments_and_result() {
     );
     assert_eq!(
         lines[5],
-        format!("{pid} cuCheckpointProcessLock() = CUDA_ERROR_NOT_SUPPORTED (801)")
+        format!("{pid} cuCoredumpGetAttribute() = CUDA_ERROR_NOT_SUPPORTED (801)")
     );
 }
 

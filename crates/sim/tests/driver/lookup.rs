@@ -137,6 +137,6 @@ fn every_name_of_both_libraries_is_exported_and_nothing_else() {
 fn what_is_not_implemented_says_so() {
     let machine = Machine::new("l4-24gb:1");
     let mut client = machine.client();
-    assert_eq!(client.call("cuCheckpointProcessLock 0 0"), 801);
+    assert_eq!(client.call("cuCoredumpGetAttribute 0 0 0"), 801);
     assert_eq!(client.call("nvmlDeviceGetGspFirmwareMode 0 0 0"), 3);
 }

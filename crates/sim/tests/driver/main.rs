@@ -2,6 +2,7 @@
 
 mod array;
 mod capture;
+mod checkpoint;
 mod copy;
 mod external;
 mod fault;

@@ -61,10 +61,10 @@ impl Locked<'_> {
         capabilities::follow(self);
     }
 
-    /// Whether a process has the seat among its CUDA devices. The dead must have been collected.
+    /// Whether a process has the seat among its CUDA devices, and is not put aside. The dead must have been collected.
     pub(super) fn anyone_in(&self, seat: usize) -> bool {
         let mut live = self.slots().iter().filter(|slot| slot.is_live());
-        live.any(|slot| slot.entered(seat).is_some())
+        live.any(|slot| slot.entered(seat).is_some() && !slot.standing.is_checkpointed())
     }
 
     fn anyone_at(&self, seat: usize, compute_instance: u32) -> bool {

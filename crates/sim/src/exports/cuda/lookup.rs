@@ -3,6 +3,7 @@
 use super::{VERSION, name, out, set_if_wanted};
 use crate::engine::process::Done;
 use crate::exports::address;
+use crate::machine::machine;
 use divvy_driver::sys::cuda::{
     CUdriverProcAddress_flags, CUdriverProcAddressQueryResult, CUresult, CUuuid,
 };
@@ -30,7 +31,11 @@ fn get(
     }
     let per_thread = flags == u64::from(CUdriverProcAddress_flags::PER_THREAD_DEFAULT_STREAM.0);
     let version = u32::try_from(version).unwrap_or(0).min(VERSION);
-    let (found, outcome) = match symbols::proc_address(symbol, version, per_thread) {
+    let found = match is_unknown(symbol) {
+        true => ProcAddress::NotFound,
+        false => symbols::proc_address(symbol, version, per_thread),
+    };
+    let (found, outcome) = match found {
         ProcAddress::Symbol(symbol) => (address(symbol), CUdriverProcAddressQueryResult::SUCCESS),
         ProcAddress::NotFound => (None, CUdriverProcAddressQueryResult::SYMBOL_NOT_FOUND),
         ProcAddress::VersionTooLow => {
@@ -39,6 +44,12 @@ fn get(
     };
     set_if_wanted(status, outcome);
     pfn.set(found.map_or(null_mut(), |address| address.cast_mut().cast()))
+}
+
+/// Whether the driver that is simulated is too old for a function, as far as the configuration says so.
+fn is_unknown(symbol: &str) -> bool {
+    let without = || machine().is_some_and(|machine| machine.config.checkpoint.unknown);
+    symbol.starts_with("cuCheckpoint") && without()
 }
 
 /// The form of CUDA 11.3 has no status: what is not found is an error.
