@@ -25,6 +25,17 @@ impl Tenant {
         Self::start(&mut home.divvy_command(&words))
     }
 
+    /// As [`Tenant::run`], in a PID namespace of its own, as in a container.
+    ///
+    /// # Panics
+    /// When it does not start.
+    #[must_use]
+    pub fn apart(home: &Home, flags: &[&str]) -> Self {
+        let program = program(home);
+        let apart = ["--", "unshare", "--pid", "--fork", &program];
+        Self::start(&mut home.divvy_command(&[&["run"], flags, &apart].concat()))
+    }
+
     /// Starts one in the slice of a job that runs, on so manieth of its GPUs.
     ///
     /// # Panics

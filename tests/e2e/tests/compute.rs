@@ -3,6 +3,7 @@
 //! the same ones got when nothing was amiss, and kernels are long enough for the GPU, and not a processor, to be what is wanted.
 //! `cargo xtask bench` has the figures, also for short kernels.
 
+use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use divvy_e2e::{Home, Tenant, part, until};
@@ -223,6 +224,44 @@ fn a_holder_that_is_killed_or_stopped_or_sleeps_blocks_the_others_no_longer_than
         );
         holders.push(holder);
     }
+}
+
+/// As in a container: whether it is stopped is seen by nobody outside, and it stands at the gate with a kernel on the GPU.
+#[test]
+fn one_that_is_stopped_in_a_namespace_of_its_own_is_waited_for_once() {
+    let may = Command::new("unshare")
+        .args(["--pid", "--fork", "true"])
+        .status();
+    if !may.is_ok_and(|status| status.success()) {
+        eprintln!("skipped: this machine lets nobody have a PID namespace");
+        return;
+    }
+    let (_alone, home) = alone(1);
+    let _daemon = home.daemon(&[]);
+    let mut other = Tenant::run(&home, &["-g", "0.5"]);
+    let mut apart = Tenant::apart(&home, &["-g", "0.5"]);
+    let start = other.clock();
+    other.begin(FLOOD, 0);
+    apart.begin("flood 50000", 0);
+    turns_are_taken(&home, "2", 500);
+    // Nearly all the time it waits for its turn, beside a kernel of its own.
+    let process = only_child(pid(&home, "2"));
+    kill_process(process, Signal::STOP).expect("it is ours");
+    let stopped = tenths_since(start) as usize;
+    until("time passes", || {
+        (tenths_since(start) as usize > stopped + 45).then_some(())
+    });
+    let _ = other.stop();
+    let used = part(&other.used(start), stopped + 15..stopped + 45);
+    assert!(used >= 0.8, "{used} of the GPU beside one that is stopped");
+    kill_process(process, Signal::CONT).expect("it is ours");
+}
+
+fn only_child(of: Pid) -> Pid {
+    let pid = of.as_raw_nonzero();
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+    let child = children.expect("it lives").trim().parse();
+    Pid::from_raw(child.expect("one child")).expect("not zero")
 }
 
 /// Tenths of a second since a moment on the tenants' clock, which is the machine's uptime.
