@@ -26,7 +26,7 @@ pub(crate) struct Tile<'a> {
     pub(crate) holders: Vec<Holder>,
     /// What lies where, in MIG mode; `None` also where the driver does not say what it can be cut into.
     pub(crate) seats: Option<Seats<'a>>,
-    /// Sums over the holders.
+    /// Sums over the holders, those who are to go on among them: they may come to more than there is.
     used_share: u64,
     used_memory: Bytes,
     /// What the holders could give back, once somebody has asked.
@@ -42,6 +42,8 @@ pub(crate) struct Holder {
     pub(crate) job: JobId,
     pub(crate) queue: QueueName,
     pub(crate) grant: Grant,
+    /// It is kept for the job, which is to go on.
+    pub(crate) due: bool,
 }
 
 /// What a job gets, and the idle MIG instances that are removed for it.
@@ -80,11 +82,15 @@ impl<'a> Board<'a> {
             }
         }
         for Held {
-            job, queue, grants, ..
+            job,
+            queue,
+            grants,
+            due,
+            ..
         } in &snapshot.held
         {
             for grant in grants {
-                board.hold(*job, queue, grant.clone());
+                board.hold(*job, queue, grant.clone(), due.is_some());
             }
         }
         board
@@ -120,7 +126,7 @@ impl<'a> Board<'a> {
             given.grants.push(grant);
         }
         for grant in &given.grants {
-            self.hold(job, queue, grant.clone());
+            self.hold(job, queue, grant.clone(), false);
         }
         given
     }
@@ -137,9 +143,15 @@ impl<'a> Board<'a> {
             }
             stay.append(&mut tile.holders);
         }
-        for Holder { job, queue, grant } in stay {
+        for Holder {
+            job,
+            queue,
+            grant,
+            due,
+        } in stay
+        {
             if !gone.contains(&job) {
-                board.hold(job, &queue, grant);
+                board.hold(job, &queue, grant, due);
             }
         }
         board
@@ -152,7 +164,7 @@ impl<'a> Board<'a> {
         its.map(|holder| holder.grant.clone()).collect()
     }
 
-    fn hold(&mut self, job: JobId, queue: &QueueName, grant: Grant) {
+    fn hold(&mut self, job: JobId, queue: &QueueName, grant: Grant, due: bool) {
         if let Some(tile) = self
             .tiles
             .iter_mut()
@@ -168,15 +180,29 @@ impl<'a> Board<'a> {
                 job,
                 queue: queue.clone(),
                 grant,
+                due,
             });
         }
     }
 }
 
 impl Tile<'_> {
-    /// Thousandths of the GPU that are held.
+    /// Thousandths of the GPU that are held, or kept for who is to go on.
     pub(crate) fn used_share(&self) -> u64 {
-        self.used_share
+        self.used_share.min(1000)
+    }
+
+    /// Thousandths that are held.
+    pub(crate) fn held_share(&self) -> u64 {
+        let held = self.holders.iter().filter(|holder| !holder.due);
+        held.map(|holder| u64::from(holder.grant.share.thousandths()))
+            .sum()
+    }
+
+    /// For whom room is kept.
+    pub(crate) fn due(&self) -> impl Iterator<Item = JobId> {
+        let due = self.holders.iter().filter(|holder| holder.due);
+        due.map(|holder| holder.job)
     }
 
     /// Thousandths of the GPU that nobody holds.

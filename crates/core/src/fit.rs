@@ -110,6 +110,8 @@ pub(crate) enum Miss {
     },
     /// One job holds all of it.
     Held(JobId),
+    /// Room is kept for this job, which is to go on.
+    Due(JobId),
     /// A whole GPU is needed, and something is held.
     InUse {
         used: u64,
@@ -243,20 +245,19 @@ pub(crate) fn fit(tile: &Tile<'_>, request: &Request) -> Result<Size, Vec<Miss>>
 }
 
 fn held_whole(tile: &Tile<'_>) -> Option<Miss> {
-    let holder = tile
-        .holders
-        .iter()
-        .find(|holder| holder.grant.share == Share::FULL)?;
+    let mut holders = tile.holders.iter().filter(|holder| !holder.due);
+    let holder = holders.find(|holder| holder.grant.share == Share::FULL)?;
     Some(Miss::Held(holder.job))
 }
 
-fn whole_misses(tile: &Tile<'_>) -> Vec<Miss> {
+pub(crate) fn whole_misses(tile: &Tile<'_>) -> Vec<Miss> {
     let mut misses = Vec::new();
-    if !tile.holders.is_empty() {
+    if tile.holders.iter().any(|holder| !holder.due) {
         misses.push(held_whole(tile).unwrap_or(Miss::InUse {
-            used: tile.used_share(),
+            used: tile.held_share(),
         }));
     }
+    misses.extend(tile.due().map(Miss::Due));
     let (foreign, tolerated) = (tile.foreign, tile.gpu.foreign_tolerated());
     if foreign > tolerated {
         misses.push(Miss::Foreign { foreign, tolerated });
@@ -306,6 +307,9 @@ pub(crate) fn part_misses(tile: &Tile<'_>, size: Size) -> Vec<Miss> {
             });
         }
     }
+    if !misses.is_empty() {
+        misses.extend(tile.due().map(Miss::Due));
+    }
     misses
 }
 
@@ -352,6 +356,7 @@ impl fmt::Display for Miss {
             } => out.write_str("so small a share of it is less than 2MiB"),
             Self::Size { needs, usable } => write!(out, "{usable} in all, {needs} needed"),
             Self::Held(job) => write!(out, "held whole by #{job}"),
+            Self::Due(job) => write!(out, "room is kept for #{job}, which is to go on"),
             Self::InUse { used } => write!(out, "{} in use, a whole GPU is needed", gpus(*used)),
             Self::Share { free, needs } => write!(out, "{} free, {needs} needed", gpus(*free)),
             Self::Memory { free, needs } => write!(out, "{free} free, {needs} needed"),

@@ -23,7 +23,9 @@ pub fn check(snapshot: &Snapshot) -> Result<(), Violation> {
     }
     check_jobs(snapshot)?;
     let mut held: BTreeMap<&GpuUuid, Vec<&Grant>> = BTreeMap::new();
-    for grant in snapshot.held.iter().flat_map(|held| &held.grants) {
+    // Who is to go on holds nothing yet, and others may still be where it was.
+    let holders = snapshot.held.iter().filter(|held| held.due.is_none());
+    for grant in holders.flat_map(|held| &held.grants) {
         held.entry(&grant.gpu).or_default().push(grant);
     }
     for (uuid, grants) in held {

@@ -12,6 +12,7 @@
 //!   waits)                        └──► capacity (can it ever fit?) · why (what would start it now?)
 //! ```
 //!
+//! [`memory`] says where the memory of a suspended job is, [`comeback`] when it may be on its GPUs again.
 //! [`exact`] holds what another scheduler has chosen, or refuses it; [`job`] is the life of one job; [`lease`] says who may use a GPU's compute now; [`invariants`] is what must hold after
 //! every step, whoever made it. [`simulate`] plays placement through, with numbers that follow from a seed it is given.
 #![forbid(unsafe_code)]
@@ -20,6 +21,7 @@ pub mod advise;
 mod backfill;
 mod board;
 pub mod capacity;
+pub mod comeback;
 pub mod docker;
 pub mod exact;
 mod fit;
@@ -31,6 +33,7 @@ pub mod isolation;
 pub mod job;
 pub mod latest;
 pub mod lease;
+pub mod memory;
 pub mod mig;
 pub mod obstacle;
 pub mod outlook;

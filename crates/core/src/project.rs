@@ -35,6 +35,7 @@ pub use books::{Standing, standings};
 pub use owner::Owner;
 pub use reason::{OutOfQuota, Overdraft, QuotaAhead, Reclaims, Rule};
 pub(crate) use reclaim::{Claimant, Found, reclaim};
+pub(crate) use rules::beyond;
 pub use rules::{outgrown, refusal};
 pub(crate) use turns::{Turns, hinders};
 

@@ -57,6 +57,8 @@ pub struct Shortage {
     pub room: u32,
     /// The largest part of one of them that it could have, for a request of one part.
     pub most: Option<Amount>,
+    /// Jobs that are to go on, for whom room is kept on them.
+    pub due: Vec<JobId>,
     /// GPUs where it would fit, were it not for memory held outside Divvy: index and that memory.
     pub foreign: Vec<(u32, Bytes)>,
     /// GPUs in MIG mode where it would fit if instances lay otherwise, or some that are nobody's were gone.
@@ -68,6 +70,7 @@ impl Shortage {
         let (mut used, mut count) = (0, 0);
         let (mut divided, mut shared) = (0, 0);
         let (mut foreign, mut layout) = (Vec::new(), Vec::new());
+        let mut due = Vec::new();
         for tile in board
             .tiles
             .iter()
@@ -75,6 +78,7 @@ impl Shortage {
         {
             used += tile.used_share();
             count += 1;
+            due.extend(tile.due());
             match fit(tile, request) {
                 Ok(_) if tile.seats.is_some() => divided += 1,
                 Ok(_) => shared += 1,
@@ -115,7 +119,10 @@ impl Shortage {
                 .map(|profile| Amount::Mig(profile.name)),
             Need::Parts { .. } | Need::Whole { .. } => None,
         };
+        due.sort_unstable();
+        due.dedup();
         Self {
+            due,
             amount: request.amount,
             on: request.on.clone(),
             isolation: request.isolation,
@@ -181,6 +188,9 @@ impl fmt::Display for Shortage {
             Some(most) => write!(out, ", at most {most} free on one")?,
             None if self.room > 0 => write!(out, ", room on {}", self.room)?,
             None => {}
+        }
+        for job in &self.due {
+            write!(out, "; room is kept for #{job}, which is to go on")?;
         }
         for (index, memory) in &self.foreign {
             write!(

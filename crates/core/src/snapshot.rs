@@ -14,7 +14,8 @@ use crate::slice::Grant;
 pub struct Snapshot {
     /// In any order; the planner goes by index.
     pub gpus: Vec<Gpu>,
-    /// Every job from the moment it was placed until its program is gone.
+    /// Every job from the moment it was placed until its program is gone, but for those whose memory is aside; those of them that are
+    /// to go on are there again.
     pub held: Vec<Held>,
     /// In priority order, first served first.
     pub queues: Vec<Queue>,
@@ -59,6 +60,10 @@ pub struct Held {
     /// It is being stopped.
     #[serde(default)]
     pub leaving: bool,
+    /// It holds nothing of this now: its memory is in the host's, and it is to have its GPUs again before anybody else. Who has waited
+    /// longer for that has the smaller number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub due: Option<i64>,
 }
 
 impl Held {
@@ -71,6 +76,7 @@ impl Held {
             owner: Owner::default(),
             ran_s: 0,
             leaving: false,
+            due: None,
         }
     }
 }

@@ -54,6 +54,8 @@ pub struct WhyHolder {
     pub job: JobId,
     pub queue: QueueName,
     pub grant: Grant,
+    /// It holds nothing yet: the room is kept for it, as it is to go on.
+    pub due: bool,
 }
 
 impl WhyHolder {
@@ -68,7 +70,8 @@ impl WhyHolder {
 
 impl fmt::Display for WhyHolder {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "#{} {} {}", self.job, self.queue, self.size())
+        let due = if self.due { ", to go on" } else { "" };
+        write!(out, "#{} {} {}{due}", self.job, self.queue, self.size())
     }
 }
 
@@ -162,6 +165,7 @@ fn why_gpu(tile: &Tile<'_>, request: &Request, reason: &Reason) -> WhyGpu {
         job: holder.job,
         queue: holder.queue.clone(),
         grant: holder.grant.clone(),
+        due: holder.due,
     };
     WhyGpu {
         index: tile.gpu.index,

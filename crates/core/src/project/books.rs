@@ -48,7 +48,7 @@ pub(crate) struct Member {
     pub(crate) ran_s: u64,
     /// It is being stopped.
     pub(crate) leaving: bool,
-    /// It starts by the plan that is being made.
+    /// It starts by the plan that is being made, or is to go on: there is nothing to be stopped.
     pub(crate) starts: bool,
 }
 
@@ -77,7 +77,7 @@ impl<'a> Books<'a> {
                 used: Use::of(&held.grants),
                 ran_s: held.ran_s,
                 leaving: held.leaving,
-                starts: false,
+                starts: held.due.is_some(),
             });
         }
         let mut wanted = vec![(0, 0); books.accounts.len()];

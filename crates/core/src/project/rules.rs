@@ -49,14 +49,24 @@ pub fn outgrown(snapshot: &Snapshot, job: JobId, grants: &[Grant]) -> Option<Ove
     if then.gpus <= now.gpus && then.memory <= now.memory {
         return None;
     }
+    beyond(snapshot, job, &held.owner, then)
+}
+
+/// The rule of its project that keeps a job from holding so much; `None` where there is none.
+pub(crate) fn beyond(
+    snapshot: &Snapshot,
+    job: JobId,
+    owner: &Owner,
+    then: Use,
+) -> Option<Overdraft> {
     let empty = Board::empty(&snapshot.gpus);
     let books = Books::of(snapshot, &empty)?;
-    let account = &books.accounts()[books.account(&held.owner)];
+    let account = &books.accounts()[books.account(owner)];
     let project = account.project?;
     let others = account.used_by(|member| member.job != job);
     Overdraft::of(project, Rule::Limit, project.limit, others, then).or_else(|| {
         let fixed = account.used_by(|member| member.job != job && !member.owner.preemptible);
         Overdraft::of(project, Rule::Quota, project.quota.into(), fixed, then)
-            .filter(|_| books.is_bound(&held.owner))
+            .filter(|_| books.is_bound(owner))
     })
 }

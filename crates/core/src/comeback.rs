@@ -1,0 +1,353 @@
+//! Whether a job whose memory is aside may have its GPUs again: by the same arithmetic as a placement, on the GPUs that it had.
+//!
+//! Its memory can go back only where it was. So nobody else gets the room meanwhile, those who hold it are not stopped for it, and who
+//! has waited longer comes first.
+
+use std::fmt;
+
+use crate::board::{Board, Tile};
+use crate::fit::{Miss, Size, part_misses, whole_misses};
+use crate::gpu::Mode;
+use crate::ids::JobId;
+use crate::project::{Overdraft, Use, beyond};
+use crate::slice::{Grant, label};
+use crate::snapshot::Snapshot;
+use crate::units::{Bytes, Share};
+
+/// What a job that is to go on waits for. `Display` goes on after `waits for`: `room on GPU 0: 0.25 free, 0.5 needed; held by #7`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Lacks {
+    Room(Vec<Full>),
+    Quota(Overdraft),
+}
+
+/// A GPU that has no room for what the job had there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Full {
+    pub index: u32,
+    /// Every cause.
+    pub why: Vec<String>,
+    /// Who holds something there, or goes on before.
+    pub by: Vec<JobId>,
+}
+
+/// What a job that is to go on holds from now on; `uses`: what its memory comes to, by position in its grants. Labels that others have
+/// taken meanwhile are new ones.
+///
+/// # Errors
+/// [`Lacks`], for one that has no room yet; without a cause for one that is not to go on.
+pub fn come_back(snapshot: &Snapshot, job: JobId, uses: &[Bytes]) -> Result<Vec<Grant>, Lacks> {
+    let held = snapshot.held.iter().find(|held| held.job == job);
+    let Some((held, since)) = held.and_then(|held| Some((held, held.due?))) else {
+        return Err(Lacks::Room(Vec::new()));
+    };
+    let mut others = snapshot.clone();
+    others.held.retain(|other| {
+        let is_before = |theirs| (theirs, other.job) < (since, job);
+        other.job != job && other.due.is_none_or(is_before)
+    });
+    let board = Board::of(&others);
+    let mut full = Vec::new();
+    let mut grants = Vec::new();
+    for (nth, grant) in held.grants.iter().enumerate() {
+        let uses = uses.get(nth).copied().unwrap_or(grant.memory);
+        let tile = board.tiles.iter().find(|tile| tile.gpu.uuid == grant.gpu);
+        match misses(tile, grant, uses) {
+            None => grants.push(named(tile, grant)),
+            Some(why) => full.push(Full {
+                index: grant.index,
+                why,
+                by: tile.map(holders).unwrap_or_default(),
+            }),
+        }
+    }
+    if !full.is_empty() {
+        return Err(Lacks::Room(full));
+    }
+    match beyond(&others, job, &held.owner, Use::of(&grants)) {
+        Some(overdraft) => Err(Lacks::Quota(overdraft)),
+        None => Ok(grants),
+    }
+}
+
+/// Why this GPU does not take it back.
+fn misses(tile: Option<&Tile<'_>>, grant: &Grant, uses: Bytes) -> Option<Vec<String>> {
+    let unserved = || Some(vec!["it is not given out any more".to_owned()]);
+    let Some(tile) = tile else { return unserved() };
+    let is_whole = grant.share == Share::FULL;
+    let misses = match tile.gpu.mode {
+        Mode::Unmanaged | Mode::Mig => return unserved(),
+        Mode::Exclusive if !is_whole => vec![Miss::Exclusive],
+        Mode::Exclusive | Mode::Shared if is_whole => {
+            let mut misses = whole_misses(tile);
+            // Of a whole GPU it had what was free then, and has to have what it uses.
+            if misses.is_empty() && uses > tile.free_memory() {
+                misses.push(Miss::Memory {
+                    free: tile.free_memory(),
+                    needs: uses,
+                });
+            }
+            misses
+        }
+        Mode::Exclusive | Mode::Shared => part_misses(
+            tile,
+            Size {
+                share: grant.share,
+                memory: grant.memory,
+                profile: None,
+            },
+        ),
+    };
+    let words = || misses.iter().map(Miss::to_string).collect();
+    (!misses.is_empty()).then(words)
+}
+
+fn holders(tile: &Tile<'_>) -> Vec<JobId> {
+    let mut jobs: Vec<JobId> = tile.holders.iter().map(|holder| holder.job).collect();
+    jobs.sort_unstable();
+    jobs
+}
+
+fn named(tile: Option<&Tile<'_>>, grant: &Grant) -> Grant {
+    let holders = tile.map_or(&[][..], |tile| &tile.holders);
+    let taken = |label: &str| holders.iter().any(|holder| holder.grant.label == label);
+    let label = match taken(&grant.label) {
+        true => label(grant.index, grant.share, taken),
+        false => grant.label.clone(),
+    };
+    Grant {
+        label,
+        ..grant.clone()
+    }
+}
+
+impl fmt::Display for Lacks {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Quota(overdraft) => write!(out, "its project: {overdraft}"),
+            Self::Room(full) => {
+                let words: Vec<String> = full.iter().map(Full::to_string).collect();
+                out.write_str(&words.join("; "))
+            }
+        }
+    }
+}
+
+impl fmt::Display for Full {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "room on GPU {}: {}", self.index, self.why.join(", "))?;
+        let by: Vec<String> = self.by.iter().map(|job| format!("#{job}")).collect();
+        match by[..] {
+            [] => Ok(()),
+            _ => write!(out, " (there: {})", by.join(", ")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gpu::Gpu;
+    use crate::ids::{GpuUuid, QueueName};
+    use crate::invariants;
+    use crate::plan::plan;
+    use crate::project::{Owner, Project, Quota};
+    use crate::queue::QueueSpec;
+    use crate::request::{Amount, Request};
+    use crate::snapshot::{Held, Queue, Waiting};
+    use crate::units::Gpus;
+    use crate::why::why;
+
+    fn gpu(index: u8) -> Gpu {
+        Gpu {
+            uuid: GpuUuid::from_bytes([index; 16]),
+            index: index.into(),
+            model: "A100 80GB".to_owned(),
+            mode: Mode::Shared,
+            total: Bytes::gib(80),
+            reserved: Bytes::ZERO,
+            foreign: Bytes::ZERO,
+            mig: None,
+        }
+    }
+
+    /// Two GPUs, a job for each `GPU:SHARE`, and those that wait.
+    fn node(held: &[&str], waiting: &[&str]) -> Snapshot {
+        let gpus = vec![gpu(0), gpu(1)];
+        let grant = |text: &str| {
+            let (index, share) = text.split_once(':').unwrap();
+            let share: Share = share.parse().unwrap();
+            let gpu = &gpus[index.parse::<usize>().unwrap()];
+            Grant {
+                gpu: gpu.uuid.clone(),
+                index: gpu.index,
+                memory: gpu.memory_of(share),
+                share,
+                label: label(gpu.index, share, |_| false),
+                mig: None,
+            }
+        };
+        let queue = QueueName::default_queue();
+        let held = (1..).zip(held).map(|(job, text)| {
+            let grants = text.split(',').map(grant).collect();
+            Held::new(JobId(job), queue.clone(), grants)
+        });
+        let held = held.collect();
+        let asks = |(job, text): (u64, &&str)| {
+            Waiting::new(JobId(job), Amount::from_gpu_flag(text).unwrap().into())
+        };
+        Snapshot {
+            gpus,
+            held,
+            queues: vec![Queue {
+                spec: QueueSpec::open(queue),
+                waiting: (11..).zip(waiting).map(asks).collect(),
+            }],
+            ..Snapshot::default()
+        }
+    }
+
+    /// The same with these jobs to go on, in this order.
+    fn due(mut node: Snapshot, jobs: &[u64]) -> Snapshot {
+        for (since, job) in (0..).zip(jobs) {
+            let mut held = node.held.iter_mut();
+            held.find(|held| held.job.0 == *job).unwrap().due = Some(since);
+        }
+        node
+    }
+
+    fn comes_back(node: &Snapshot, job: u64) -> Result<String, String> {
+        let grants = come_back(node, JobId(job), &[]).map_err(|lacks| lacks.to_string())?;
+        let labels: Vec<&str> = grants.iter().map(|grant| grant.label.as_str()).collect();
+        Ok(labels.join(" "))
+    }
+
+    #[test]
+    fn a_job_has_its_gpus_again_once_all_of_them_have_room() {
+        let node = due(node(&["0:0.5,1:0.5", "0:0.75"], &[]), &[1]);
+        assert_eq!(
+            comes_back(&node, 1).unwrap_err(),
+            "room on GPU 0: 0.25 free, 0.5 needed, 20GiB free, 40GiB needed (there: #2)"
+        );
+        let mut ended = node.clone();
+        ended.held.pop();
+        assert_eq!(comes_back(&ended, 1).unwrap(), "gpu0.5a gpu1.5a");
+        assert_eq!(invariants::check(&node), Ok(()), "it holds nothing yet");
+    }
+
+    #[test]
+    fn a_label_that_is_taken_meanwhile_becomes_another() {
+        let node = due(node(&["0:0.5", "0:0.5"], &[]), &[1]);
+        assert_eq!(comes_back(&node, 1).unwrap(), "gpu0.5b");
+    }
+
+    #[test]
+    fn nothing_new_starts_where_room_is_kept_and_it_is_said_for_whom() {
+        let full = node(&["0:0.5", "1:1", "0:0.75"], &["0.25", "1"]);
+        assert_eq!(
+            plan(&due(full.clone(), &[])).starts.len(),
+            0,
+            "it is over-full"
+        );
+        let one = due(full, &[1]);
+        assert!(plan(&one).starts.is_empty());
+        let why_not = why(&one, JobId(11)).unwrap();
+        assert_eq!(
+            why_not.summary,
+            "needs 0.25 of a GPU; 2 of 2 GPUs in use; room is kept for #1, which is to go on"
+        );
+        assert_eq!(
+            why_not.gpus[0].failed.last().unwrap(),
+            "room is kept for #1, which is to go on"
+        );
+        let holders: Vec<String> =
+            (why_not.gpus[0].holders.iter().map(ToString::to_string)).collect();
+        assert_eq!(holders, ["#1 default 0.5, to go on", "#3 default 0.75"]);
+        assert_eq!(why_not.gpus[1].failed, ["held whole by #2"]);
+        // Where only its place is kept, nothing is in use.
+        let kept = due(node(&["0:0.5"], &["1"]), &[1]);
+        let whole = Request::from(Amount::ONE_GPU);
+        let board = Board::of(&kept);
+        assert_eq!(
+            crate::fit::fit(&board.tiles[0], &whole).unwrap_err(),
+            [Miss::Due(JobId(1))]
+        );
+        assert_eq!(plan(&kept).starts[0].grants[0].index, 1);
+    }
+
+    #[test]
+    fn who_has_waited_longer_comes_first_and_none_waits_for_another_for_ever() {
+        let both = due(node(&["0:0.75", "0:0.5"], &[]), &[2, 1]);
+        assert_eq!(comes_back(&both, 2).unwrap(), "gpu0.5a");
+        assert_eq!(
+            comes_back(&both, 1).unwrap_err(),
+            "room on GPU 0: 0.5 free, 0.75 needed, 40GiB free, 60GiB needed, room is kept for #2, which is to go on (there: #2)"
+        );
+    }
+
+    #[test]
+    fn memory_of_strangers_is_in_the_way() {
+        let mut node = due(node(&["0:0.5", "1:1"], &[]), &[1, 2]);
+        node.gpus[0].foreign = Bytes::gib(50);
+        assert!(
+            comes_back(&node, 1)
+                .unwrap_err()
+                .contains("outside Divvy hold 50GiB")
+        );
+        node.gpus[0].foreign = Bytes::ZERO;
+        // Of a whole GPU the job has to have what it used, and may come to less than it had.
+        node.gpus[1].foreign = Bytes::gib(2);
+        let uses = |gib| come_back(&node, JobId(2), &[Bytes::gib(gib)]).is_ok();
+        assert!(uses(78) && !uses(79));
+    }
+
+    #[test]
+    fn a_gpu_that_is_used_otherwise_by_now_does_not_take_it_back() {
+        let parked = due(node(&["0:0.5"], &[]), &[1]);
+        let mode = |mode| {
+            let mut changed = parked.clone();
+            changed.gpus[0].mode = mode;
+            comes_back(&changed, 1)
+        };
+        for unserved in [Mode::Unmanaged, Mode::Mig] {
+            let said = mode(unserved).unwrap_err();
+            assert_eq!(said, "room on GPU 0: it is not given out any more");
+        }
+        assert!(
+            mode(Mode::Exclusive)
+                .unwrap_err()
+                .contains("whole jobs only")
+        );
+        assert!(mode(Mode::Shared).is_ok());
+        let mut gone = parked;
+        gone.gpus.remove(0);
+        assert!(comes_back(&gone, 1).is_err());
+    }
+
+    #[test]
+    fn what_its_project_may_have_counts_and_nobody_is_stopped_in_its_place() {
+        let mut node = node(&["0:0.5", "1:1"], &["1"]);
+        let mut vision = Project::new("vision".parse().unwrap());
+        vision.quota = Quota {
+            gpus: Gpus::whole(1),
+            memory: None,
+        };
+        vision.limit.gpus = Some(Gpus::whole(1));
+        node.projects = vec![vision];
+        let owner = Owner {
+            project: Some("vision".parse().unwrap()),
+            preemptible: true,
+            ..Owner::default()
+        };
+        for held in &mut node.held {
+            held.owner = owner.clone();
+        }
+        let parked = due(node, &[1]);
+        assert_eq!(
+            comes_back(&parked, 1).unwrap_err(),
+            "its project: vision's limit is 1 GPU; 1 in use, 0.5 more needed"
+        );
+        let stopped: Vec<u64> = plan(&parked).preempts.iter().map(|one| one.job.0).collect();
+        assert!(!stopped.contains(&1), "{stopped:?}");
+    }
+}
