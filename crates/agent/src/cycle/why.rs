@@ -6,7 +6,7 @@
 //! ```
 //! As with [`Foresight`] the cycle only copies what it knows; what is asked of the journal's past is asked elsewhere, too.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -120,12 +120,12 @@ impl Inquiry {
         let waiting = queues.flat_map(|queue| &queue.waiting);
         let others = waiting.filter(|waiting| waiting.job != self.foresight.id);
         let jobs = (holders.map(|holder| holder.job)).chain(others.map(|waiting| waiting.job));
-        let mut past = Lengths::open(&self.database)?;
+        let goes_on = |job| Some((job, self.living.get(&job).filter(|run| run.goes_on)?));
+        let runs: Vec<(JobId, &Run)> = jobs.filter_map(goes_on).collect();
+        let owners: BTreeSet<u32> = runs.iter().map(|(_, run)| run.ask.by.uid).collect();
+        let mut past = Lengths::open(&self.database, owners.len())?;
         let mut known: BTreeMap<Kin, Option<Usual>> = BTreeMap::new();
-        for job in jobs {
-            let Some(run) = self.living.get(&job).filter(|run| run.goes_on) else {
-                continue;
-            };
+        for (job, run) in runs {
             let Some(kin) = Kin::of(&run.ask, sees(run.ask.by.uid)) else {
                 continue;
             };

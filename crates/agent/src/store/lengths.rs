@@ -1,5 +1,6 @@
 //! How long earlier runs took, for whoever wonders how long one will take. Read through a connection of its own.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use divvy_api::v1::Amount;
@@ -11,45 +12,69 @@ use crate::job::Submitter;
 use crate::kin::{Kin, Name};
 
 /// So many jobs are looked at for one question, over all that is asked for it: it bounds the time that it takes to some tenths of a
-/// second, however long the past is.
+/// second, however long the past is. Each account whose jobs are asked of has an equal part.
 const MOST_LOOKED: usize = 50_000;
 
-/// The jobs of a name, newest first. The index is named, so that a long past is never read from one end to the other.
-const PLAIN: &str = "SELECT id FROM job INDEXED BY job_name WHERE name = ?1 ORDER BY id DESC";
+/// An owner's jobs of a name, newest first. The index is named, so that a long past, or one of others with jobs of this name, is never
+/// read from one end to the other.
+const PLAIN: &str =
+    "SELECT id FROM job INDEXED BY job_name WHERE name = ?1 AND uid IS ?2 ORDER BY id DESC";
 
 /// Those whose names begin with `?1`, which ends in `[`. Names are compared byte by byte, and `\` comes after `[`. All of them are sorted
 /// before the first one is looked at, so only the newest 200,000 of all jobs are asked.
 const ARRAY: &str = "SELECT id FROM job INDEXED BY job_name \
-                     WHERE name >= ?1 AND name < substr(?1, 1, length(?1) - 1) || '\\' \
+                     WHERE name >= ?1 AND name < substr(?1, 1, length(?1) - 1) || '\\' AND uid IS ?2 \
                      AND id > (SELECT max(id) FROM job) - 200000 ORDER BY id DESC";
 
 /// Earlier runs, for one question.
 pub struct Lengths {
     db: Connection,
-    left: usize,
+    /// So many jobs are looked at for each account.
+    each: usize,
+    looked: BTreeMap<u32, usize>,
 }
 
 impl Lengths {
-    pub fn open(database: &Path) -> Result<Self, StoreError> {
+    /// For a question about jobs of so many accounts.
+    pub fn open(database: &Path, accounts: usize) -> Result<Self, StoreError> {
         let db = events::reader(database).map_err(sql("open the database for reading"))?;
         Ok(Self {
             db,
-            left: MOST_LOOKED,
+            each: MOST_LOOKED / accounts.clamp(1, MOST_LOOKED),
+            looked: BTreeMap::new(),
         })
     }
 
     /// How long runs took that ended with exit code 0, in seconds to the nearest, the newest first, at most so many. Fewer, or none,
-    /// once enough was looked at.
+    /// once enough was looked at for their owner.
     pub fn like(&mut self, kin: &Kin, most: usize) -> Result<Vec<u64>, StoreError> {
-        let mut left = self.left;
+        let looked = self.looked.get(&kin.owner).copied().unwrap_or_default();
+        let mut left = self.each.saturating_sub(looked);
         let lengths = self.read(kin, most, &mut left);
-        self.left = left;
+        self.looked.insert(kin.owner, self.each - left);
         lengths.map_err(sql("read how long runs took"))
     }
 
     fn read(&self, kin: &Kin, most: usize, left: &mut usize) -> rusqlite::Result<Vec<u64>> {
+        let mut lengths = Vec::new();
+        // What was submitted before there were other users has no owner, and is older than all that has.
+        let nobody = (kin.owner == Submitter::me().uid).then_some(None);
+        for owner in [Some(kin.owner)].into_iter().chain(nobody) {
+            self.read_of(owner, kin, most, left, &mut lengths)?;
+        }
+        Ok(lengths)
+    }
+
+    fn read_of(
+        &self,
+        owner: Option<u32>,
+        kin: &Kin,
+        most: usize,
+        left: &mut usize,
+        lengths: &mut Vec<u64>,
+    ) -> rusqlite::Result<()> {
         if *left == 0 {
-            return Ok(Vec::new());
+            return Ok(());
         }
         let (named, name) = match &kin.name {
             Name::Plain(name) => (PLAIN, name.clone()),
@@ -58,20 +83,18 @@ impl Lengths {
         let mut named = self.db.prepare_cached(named)?;
         let mut look = self.db.prepare_cached(
             "SELECT (ended_at - started_at + 500000) / 1000000, command FROM job \
-             WHERE id = ?1 AND outcome = ?2 AND coalesce(uid, ?3) = ?4 AND amount = ?5 AND started_at <= ended_at",
+             WHERE id = ?1 AND outcome = ?2 AND amount = ?3 AND started_at <= ended_at",
         )?;
         let (well, amount) = (
             rows::json(&Outcome::Exited(0))?,
             rows::json(&Amount::from(kin.amount))?,
         );
-        let me = Submitter::me().uid;
-        let mut lengths = Vec::new();
-        for id in named.query_map([name], |row| row.get::<_, i64>(0))? {
+        for id in named.query_map(params![name, owner], |row| row.get::<_, i64>(0))? {
             if lengths.len() == most || *left == 0 {
                 break;
             }
             *left -= 1;
-            let ran = look.query_row(params![id?, well, me, kin.owner, amount], |row| {
+            let ran = look.query_row(params![id?, well, amount], |row| {
                 Ok((row.get::<_, u64>(0)?, row.get::<_, String>(1)?))
             });
             let Some((length, command)) = ran.optional()? else {
@@ -83,7 +106,7 @@ impl Lengths {
                 lengths.push(length);
             }
         }
-        Ok(lengths)
+        Ok(())
     }
 }
 
@@ -132,7 +155,7 @@ mod tests {
         }
 
         fn lengths(&self) -> Lengths {
-            Lengths::open(&self.dir.path().join("state.db")).unwrap()
+            Lengths::open(&self.dir.path().join("state.db"), 1).unwrap()
         }
 
         fn like(&self, new: &NewJob) -> Vec<u64> {
@@ -251,28 +274,112 @@ mod tests {
         }
         let kin = Kin::of(&named("train").ask, true).unwrap();
         let mut lengths = past.lengths();
-        lengths.left = 4;
+        lengths.each = 4;
         assert_eq!(lengths.like(&kin, 3).unwrap(), [30, 20, 10]);
         assert_eq!(lengths.like(&kin, 3).unwrap(), [30]);
         assert!(lengths.like(&kin, 3).unwrap().is_empty());
+    }
+
+    fn anothers(name: &str) -> NewJob {
+        let mut new = named(name);
+        new.ask.by.uid += 1;
+        new
+    }
+
+    #[test]
+    fn who_has_run_much_takes_nothing_of_what_is_looked_at_for_others() {
+        let past = Past::new();
+        past.well(&named("train"), 10);
+        past.well(&task("sweep", 0), 20);
+        // Of the same name, newer, and more than is looked at.
+        for index in 0..20 {
+            past.well(&anothers("train"), 30);
+            let mut theirs = task("sweep", index);
+            theirs.ask.by.uid += 1;
+            past.well(&theirs, 40);
+        }
+        let kin = |new: &NewJob| Kin::of(&new.ask, true).unwrap();
+        let mut lengths = past.lengths();
+        lengths.each = 5;
+        for _ in 0..2 {
+            let theirs = lengths.like(&kin(&anothers("train")), 3).unwrap();
+            assert!(theirs.iter().all(|length| *length == 30), "{theirs:?}");
+        }
+        assert!(
+            lengths
+                .like(&kin(&anothers("train")), 3)
+                .unwrap()
+                .is_empty()
+        );
+        assert_eq!(lengths.like(&kin(&named("train")), 3).unwrap(), [10]);
+        assert_eq!(lengths.like(&kin(&task("sweep", 1)), 3).unwrap(), [20]);
+    }
+
+    #[test]
+    fn what_is_looked_at_is_divided_among_the_accounts() {
+        let past = Past::new();
+        let each = |accounts| {
+            let database = past.dir.path().join("state.db");
+            Lengths::open(&database, accounts).unwrap().each
+        };
+        assert_eq!([0, 1, 2, 20].map(each), [50_000, 50_000, 25_000, 2_500]);
+        assert_eq!(each(1_000_000), 1, "nobody goes without");
+    }
+
+    #[test]
+    fn what_has_no_owner_is_the_daemons_own_and_older_than_the_rest() {
+        let past = Past::new();
+        let mut mine = named("train");
+        mine.ask.by = Submitter::me();
+        past.well(&mine, 10);
+        let old = "UPDATE job SET uid = NULL, gid = NULL";
+        let path = past.dir.path().join("state.db");
+        Connection::open(path).unwrap().execute(old, []).unwrap();
+        past.well(&mine, 20);
+        assert_eq!(past.like(&mine), [20, 10]);
+        let mut others = mine.clone();
+        others.ask.by.uid += 1;
+        assert!(past.like(&others).is_empty());
+    }
+
+    #[test]
+    fn jobs_of_others_are_passed_over_by_the_index() {
+        let past = Past::new();
+        let lengths = past.lengths();
+        for (query, used) in [
+            (PLAIN, "(name=? AND uid=?)"),
+            (ARRAY, "(name>? AND name<?)"),
+        ] {
+            let mut plan = lengths
+                .db
+                .prepare(&format!("EXPLAIN QUERY PLAN {query}"))
+                .unwrap();
+            let steps = plan.query_map(params!["x[", 7], |row| row.get::<_, String>(3));
+            let steps: Vec<String> = steps.unwrap().map(Result::unwrap).collect();
+            let covered = format!("SEARCH job USING COVERING INDEX job_name {used}");
+            assert!(steps.contains(&covered), "{steps:?}");
+        }
     }
 
     #[test]
     fn a_past_that_cannot_be_read_is_said_to_be() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("state.db");
-        assert!(matches!(Lengths::open(&path), Err(StoreError::Sql { .. })));
+        assert!(matches!(
+            Lengths::open(&path, 1),
+            Err(StoreError::Sql { .. })
+        ));
         // A file without the tables.
         Connection::open(&path)
             .unwrap()
             .execute_batch("CREATE TABLE other (a INTEGER)")
             .unwrap();
         let kin = Kin::of(&named("train").ask, true).unwrap();
-        let read = Lengths::open(&path).unwrap().like(&kin, 3);
+        let read = Lengths::open(&path, 1).unwrap().like(&kin, 3);
         assert!(matches!(read, Err(StoreError::Sql { .. })), "{read:?}");
         // With nothing left to look at, nothing is asked.
-        let mut lengths = Lengths::open(&path).unwrap();
-        lengths.left = 0;
+        let mut lengths = Lengths::open(&path, 1).unwrap();
+        lengths.each = 0;
         assert!(lengths.like(&kin, 3).unwrap().is_empty());
     }
 }
