@@ -104,12 +104,12 @@ fn run(job: &Job, sufficient: &BTreeMap<JobId, Bytes>) -> Run {
 
 #[cfg(test)]
 mod tests {
-    use divvy_api::v1::Runner;
     use divvy_core::job::{Event, Gone};
-    use divvy_core::{Amount, Grant, Mode, QueueName, Share};
+    use divvy_core::{Amount, Grant, Mode, Share};
 
     use super::*;
-    use crate::job::{Ask, NewJob};
+    use crate::job::Ask;
+    use crate::store;
 
     const GPU: u64 = 80;
 
@@ -128,26 +128,13 @@ mod tests {
 
     /// An ended run on so many GPUs, of which it used so much each.
     fn ran(id: u64, name: &str, command: &str, gpus: u8, used: u64) -> Job {
-        let ask = Ask {
+        let mut new = store::tests::new(None);
+        new.ask = Ask {
             name: name.into(),
-            user: "me".into(),
             by: crate::job::Submitter::me(),
-            project: None,
-            queue: QueueName::default_queue(),
             request: Amount::ONE_GPU.into(),
-            runner: Runner::Supervisor,
             command: command.split(' ').map(str::to_owned).collect(),
-            cwd: "/".into(),
-            container: None,
-            terms: crate::terms::Terms::default(),
-            secrets: Vec::new(),
-        };
-        let new = NewJob {
-            ask,
-            env: BTreeMap::new(),
-            secrets: BTreeMap::new(),
-            key: None,
-            at: jiff::Timestamp::UNIX_EPOCH,
+            ..new.ask
         };
         let mut job = Job::queued(JobId(id), &new);
         let grant = |index: u8| Grant {

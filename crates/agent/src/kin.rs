@@ -58,30 +58,17 @@ impl Kin {
 
 #[cfg(test)]
 mod tests {
-    use divvy_api::v1::Runner;
-    use divvy_core::{Bytes, QueueName};
+    use divvy_core::Bytes;
 
     use super::*;
-    use crate::job::Submitter;
-    use crate::terms::{ArrayTask, Terms};
+    use crate::store;
+    use crate::terms::ArrayTask;
 
     fn ask(name: &str, command: &[&str]) -> Ask {
         Ask {
             name: name.to_owned(),
-            user: "ana".to_owned(),
-            by: Submitter {
-                uid: 1000,
-                gid: 100,
-            },
-            project: None,
-            queue: QueueName::default_queue(),
-            request: Amount::Memory(Bytes::gib(4)).into(),
-            runner: Runner::Supervisor,
             command: command.iter().map(|word| (*word).to_owned()).collect(),
-            container: None,
-            cwd: "/".to_owned(),
-            terms: Terms::default(),
-            secrets: Vec::new(),
+            ..store::tests::new(None).ask
         }
     }
 

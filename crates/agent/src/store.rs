@@ -245,6 +245,6 @@ fn sql(verb: &'static str) -> impl Fn(rusqlite::Error) -> StoreError {
 #[cfg(test)]
 mod soak;
 #[cfg(test)]
-mod tests;
+pub mod tests;
 #[cfg(test)]
 mod upgrade;

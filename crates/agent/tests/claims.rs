@@ -31,6 +31,17 @@ fn machine(gpus: &str, config: &str) -> Home {
     home
 }
 
+/// GPU 0 is divided from the beginning.
+const ENABLED: &str = "[mig]\nenabled = [0]\n";
+
+/// A daemon over an A100 that is divided; `None` where this test may not divide one, which was said.
+fn divided() -> Option<(Home, Client)> {
+    let mut home = is_root().then(|| machine("a100-40gb:1", ENABLED))?;
+    start(&mut home);
+    let client = home.client();
+    Some((home, client))
+}
+
 fn start(home: &mut Home) {
     let devices = folder(home);
     let gpus = home.env["DIVVY_TEST_GPUS"].clone();

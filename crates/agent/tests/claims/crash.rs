@@ -9,21 +9,7 @@ async fn dies_at(home: &mut Home, point: &str, tease: impl AsyncFnOnce(&Client))
     home.env.insert("DIVVY_CRASH_AT", point.to_owned());
     start(home);
     tease(&home.client()).await;
-    let mut daemon = home.daemon.take().unwrap();
-    let deadline = std::time::Instant::now() + harness::PATIENCE;
-    loop {
-        if let Some(status) = daemon.try_wait().unwrap() {
-            use std::os::unix::process::ExitStatusExt;
-            assert_eq!(status.signal(), Some(9), "{point}: {status}");
-            break;
-        }
-        assert!(
-            std::time::Instant::now() < deadline,
-            "it never came to {point}"
-        );
-        tokio::time::sleep(std::time::Duration::from_millis(2)).await;
-    }
-    home.env.remove("DIVVY_CRASH_AT");
+    home.dies(point).await;
 }
 
 /// One claim is held, and what it holds is all there is.
@@ -117,7 +103,7 @@ async fn killed_while_an_instance_is_made_or_destroyed_for_one_nothing_is_leaked
         "mig.destroy.done",
     ];
     for point in points {
-        let mut home = machine("a100-40gb:1", "[mig]\nenabled = [0]\n");
+        let mut home = machine("a100-40gb:1", ENABLED);
         let at = async |client: &Client, profile: &str, start| {
             claim(vec![ClaimDevice::instance(
                 gpu(client, 0).await,
@@ -165,7 +151,7 @@ async fn after_a_reboot_claims_are_gone_and_their_instances_made_again_for_whoev
     if !is_root() {
         return;
     }
-    let mut home = machine("a100-40gb:2", "[mig]\nenabled = [0]\n");
+    let mut home = machine("a100-40gb:2", ENABLED);
     home.env.insert("DIVVY_TEST_BOOT", "first".to_owned());
     start(&mut home);
     let client = home.client();

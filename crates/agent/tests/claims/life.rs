@@ -237,12 +237,9 @@ async fn the_account_of_a_claim_is_open_to_every_user_of_a_pod_and_its_limits_to
 
 #[tokio::test]
 async fn instances_lie_where_the_claim_says_and_are_kept_for_the_next_that_says_the_same() {
-    if !is_root() {
+    let Some((home, client)) = divided() else {
         return;
-    }
-    let mut home = machine("a100-40gb:1", "[mig]\nenabled = [0]\n");
-    start(&mut home);
-    let client = home.client();
+    };
     let uuid = gpu(&client, 0).await;
     let at = |profile: &str, start| claim(vec![ClaimDevice::instance(&uuid, profile, start)]);
     let held = client.put_claim("a", &at("2g.10gb", 2)).await.unwrap();
@@ -307,12 +304,9 @@ async fn instances_lie_where_the_claim_says_and_are_kept_for_the_next_that_says_
 
 #[tokio::test]
 async fn an_instance_is_handed_on_within_a_namespace_and_made_anew_for_anybody_else() {
-    if !is_root() {
+    let Some((_home, client)) = divided() else {
         return;
-    }
-    let mut home = machine("a100-40gb:1", "[mig]\nenabled = [0]\n");
-    start(&mut home);
-    let client = home.client();
+    };
     let uuid = gpu(&client, 0).await;
     // The account of whoever brings the claims is called as the last.
     for (uid, namespace) in [("a", "blue"), ("b", "blue"), ("c", "root")] {

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -117,6 +118,21 @@ impl Home {
         let mut daemon = self.daemon.take().unwrap();
         daemon.kill().unwrap();
         daemon.wait().unwrap();
+    }
+
+    /// Waits until the daemon has died at this point, where `DIVVY_CRASH_AT` has it die. The next one does not.
+    pub async fn dies(&mut self, point: &str) {
+        let mut daemon = self.daemon.take().unwrap();
+        let deadline = Instant::now() + PATIENCE;
+        let status = loop {
+            if let Some(status) = daemon.try_wait().unwrap() {
+                break status;
+            }
+            assert!(Instant::now() < deadline, "it never came to {point}");
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        };
+        assert_eq!(status.signal(), Some(9), "{point}: {status}");
+        self.env.remove("DIVVY_CRASH_AT");
     }
 
     /// What the daemon has logged.

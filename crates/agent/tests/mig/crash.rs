@@ -9,26 +9,30 @@ use crate::harness::ended;
 /// What somebody else has on the GPU all the while.
 const FOREIGN: (u32, u32, u32) = (THREE, 4, 4);
 
+/// Where the daemon dies while an instance is made and while one is destroyed (`agent::failpoint`).
+const CREATING: [&str; 6] = [
+    "mig.create.intent",
+    "mig.create.begin",
+    "mig.create.gi",
+    "mig.create.ci",
+    "mig.create.done",
+    "mig.create.kept",
+];
+const DESTROYING: [&str; 6] = [
+    "mig.destroy.intent",
+    "mig.destroy.begin",
+    "mig.destroy.ci",
+    "mig.destroy.gi",
+    "mig.destroy.done",
+    "mig.destroy.kept",
+];
+
 /// Starts a daemon that dies at `point`, and has it die.
 pub async fn dies_at(home: &mut Home, gpus: &str, point: &str, tease: impl AsyncFnOnce(&Home)) {
     home.env.insert("DIVVY_CRASH_AT", point.to_owned());
     home.start(&["--sim", gpus]);
     tease(home).await;
-    let mut daemon = home.daemon.take().unwrap();
-    let deadline = std::time::Instant::now() + harness::PATIENCE;
-    loop {
-        if let Some(status) = daemon.try_wait().unwrap() {
-            use std::os::unix::process::ExitStatusExt;
-            assert_eq!(status.signal(), Some(9), "{point}: {status}");
-            break;
-        }
-        assert!(
-            std::time::Instant::now() < deadline,
-            "it never came to {point}"
-        );
-        tokio::time::sleep(std::time::Duration::from_millis(2)).await;
-    }
-    home.env.remove("DIVVY_CRASH_AT");
+    home.dies(point).await;
 }
 
 /// Every instance that the driver has is the stranger's, or one that the daemon shows as idle; and the reverse.
@@ -77,14 +81,7 @@ async fn after_every_step_of_making_one() {
     if !is_root() {
         return;
     }
-    for point in [
-        "mig.create.intent",
-        "mig.create.begin",
-        "mig.create.gi",
-        "mig.create.ci",
-        "mig.create.done",
-        "mig.create.kept",
-    ] {
+    for point in CREATING {
         let mut home = a100();
         dies_at(&mut home, A100, point, async |home| {
             // The daemon may die before it answers.
@@ -139,20 +136,7 @@ async fn after_every_step_of_making_one_anew() {
     if !is_root() {
         return;
     }
-    for point in [
-        "mig.destroy.intent",
-        "mig.destroy.begin",
-        "mig.destroy.ci",
-        "mig.destroy.gi",
-        "mig.destroy.done",
-        "mig.destroy.kept",
-        "mig.create.intent",
-        "mig.create.begin",
-        "mig.create.gi",
-        "mig.create.ci",
-        "mig.create.done",
-        "mig.create.kept",
-    ] {
+    for point in DESTROYING.into_iter().chain(CREATING) {
         for by_hand in [false, true] {
             if by_hand && ["mig.destroy.ci", "mig.destroy.gi"].contains(&point) {
                 // Nothing is left to be destroyed.
@@ -198,14 +182,7 @@ async fn after_every_step_of_making_room() {
     if !is_root() {
         return;
     }
-    for point in [
-        "mig.destroy.intent",
-        "mig.destroy.begin",
-        "mig.destroy.ci",
-        "mig.destroy.gi",
-        "mig.destroy.done",
-        "mig.destroy.kept",
-    ] {
+    for point in DESTROYING {
         let mut home = a100();
         home.start(&["--sim", A100]);
         run(&home.client(), "1g.5gb").await;
@@ -235,14 +212,7 @@ async fn after_every_step_of_giving_one_back() {
     if !is_root() {
         return;
     }
-    for point in [
-        "mig.destroy.intent",
-        "mig.destroy.begin",
-        "mig.destroy.ci",
-        "mig.destroy.gi",
-        "mig.destroy.done",
-        "mig.destroy.kept",
-    ] {
+    for point in DESTROYING {
         let mut home = a100();
         home.start(&["--sim", A100]);
         run(&home.client(), "1g.5gb").await;
@@ -303,14 +273,7 @@ async fn after_every_step_of_making_a_gpu_whole_on_which_something_idle_lies() {
         return;
     }
     let gpus = "h100-80gb:1";
-    for point in [
-        "mig.destroy.intent",
-        "mig.destroy.begin",
-        "mig.destroy.ci",
-        "mig.destroy.gi",
-        "mig.destroy.done",
-        "mig.destroy.kept",
-    ] {
+    for point in DESTROYING {
         let mut home = machine(gpus, ENABLED);
         home.start(&["--sim", gpus]);
         run(&home.client(), "1g.10gb").await;

@@ -7,11 +7,9 @@ use crate::harness::{ended, in_state, log};
 
 #[tokio::test]
 async fn a_job_sees_its_instance_alone_and_no_limiter() {
-    if !is_root() {
+    let Some((home, client)) = divided() else {
         return;
-    }
-    let home = served("a100-40gb:1", ENABLED);
-    let client = home.client();
+    };
     let script = "echo ${CUDA_VISIBLE_DEVICES} ${NVIDIA_VISIBLE_DEVICES} ${LD_PRELOAD-none} ${DIVVY_SLICE-none}";
     let job = client
         .submit(&on("3g.20gb", &["sh", "-c", script]))
@@ -34,11 +32,9 @@ async fn a_job_sees_its_instance_alone_and_no_limiter() {
 
 #[tokio::test]
 async fn an_instance_stays_for_the_next_job_of_its_size() {
-    if !is_root() {
+    let Some((home, client)) = divided() else {
         return;
-    }
-    let home = served("a100-40gb:1", ENABLED);
-    let client = home.client();
+    };
     run(&client, "1g.5gb").await;
     let kept = driver::layout(&home, 0);
     assert_eq!(kept.len(), 1);
@@ -51,11 +47,9 @@ async fn an_instance_stays_for_the_next_job_of_its_size() {
 /// Reports of instances and looks at all jobs come in one round again and again.
 #[tokio::test]
 async fn of_many_short_jobs_each_is_started_once() {
-    if !is_root() {
+    let Some((home, client)) = divided() else {
         return;
-    }
-    let home = served("a100-40gb:1", ENABLED);
-    let client = home.client();
+    };
     let mut jobs = Vec::new();
     for _ in 0..120 {
         let command = ["sh", "-c", "echo $DIVVY_JOB_ID >> started"];
@@ -131,11 +125,9 @@ async fn an_instance_that_is_made_anew_is_nobodys_until_it_is_made() {
 
 #[tokio::test]
 async fn idle_instances_go_when_their_place_is_needed_and_neighbours_run_on() {
-    if !is_root() {
+    let Some((home, client)) = divided() else {
         return;
-    }
-    let home = served("a100-40gb:1", ENABLED);
-    let client = home.client();
+    };
     let neighbour = client
         .submit(&on("3g.20gb", &["sleep", "600"]))
         .await
@@ -191,11 +183,9 @@ async fn a_share_and_an_instance_live_on_one_node() {
 
 #[tokio::test]
 async fn a_job_cancelled_while_its_instance_is_made_ends_at_once_and_the_instance_is_kept() {
-    if !is_root() {
+    let Some((home, client)) = divided() else {
         return;
-    }
-    let home = served("a100-40gb:1", ENABLED);
-    let client = home.client();
+    };
     let lock = held_up(&home).await;
     let job = client
         .submit(&on("1g.5gb", &["touch", "/nowhere/at/all"]))
@@ -214,11 +204,9 @@ async fn a_job_cancelled_while_its_instance_is_made_ends_at_once_and_the_instanc
 
 #[tokio::test]
 async fn what_a_restarted_daemon_finds_is_what_it_left() {
-    if !is_root() {
+    let Some((mut home, client)) = divided() else {
         return;
-    }
-    let mut home = served("a100-40gb:1", ENABLED);
-    let client = home.client();
+    };
     let job = client
         .submit(&on("2g.10gb", &["sleep", "600"]))
         .await
@@ -241,11 +229,9 @@ async fn what_a_restarted_daemon_finds_is_what_it_left() {
 
 #[tokio::test]
 async fn idle_instances_are_given_back_when_asked() {
-    if !is_root() {
+    let Some((home, client)) = divided() else {
         return;
-    }
-    let home = served("a100-40gb:1", ENABLED);
-    let client = home.client();
+    };
     let job = client
         .submit(&on("2g.10gb", &["sleep", "600"]))
         .await

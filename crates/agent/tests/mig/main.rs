@@ -54,6 +54,13 @@ fn served(gpus: &str, config: &str) -> Home {
     home
 }
 
+/// A daemon over an A100 that is divided; `None` where these tests may not divide one, which was said.
+fn divided() -> Option<(Home, Client)> {
+    let home = is_root().then(|| served("a100-40gb:1", ENABLED))?;
+    let client = home.client();
+    Some((home, client))
+}
+
 /// A job on an instance of a profile.
 fn on(profile: &str, command: &[&str]) -> Submit {
     Submit {

@@ -15,11 +15,9 @@ const CREATE: &str = "nvmlDeviceCreateGpuInstanceWithPlacement";
 
 #[tokio::test]
 async fn what_somebody_else_made_is_left_alone_and_its_place_given_to_nobody() {
-    if !is_root() {
+    let Some((home, client)) = divided() else {
         return;
-    }
-    let home = served("a100-40gb:1", ENABLED);
-    let client = home.client();
+    };
     // One with a device, and one without, which no walk over devices would find.
     driver::make(&home, 0, THREE, 4, 4, true);
     driver::make(&home, 0, TWO, 0, 2, false);
@@ -43,11 +41,9 @@ async fn what_somebody_else_made_is_left_alone_and_its_place_given_to_nobody() {
 
 #[tokio::test]
 async fn an_idle_instance_that_somebody_destroys_is_forgotten_and_made_again() {
-    if !is_root() {
+    let Some((home, client)) = divided() else {
         return;
-    }
-    let home = served("a100-40gb:1", ENABLED);
-    let client = home.client();
+    };
     run(&client, "1g.5gb").await;
     let (profile, start) = driver::places(&home, 0)[0];
     driver::destroy(&home, 0, profile, start);
@@ -105,11 +101,9 @@ async fn refusals_of_an_earlier_run_do_not_count_for_the_next() {
 
 #[tokio::test]
 async fn a_gpu_whose_bare_device_somebody_holds_is_tried_again_later() {
-    if !is_root() {
+    let Some((home, client)) = divided() else {
         return;
-    }
-    let home = served("a100-40gb:1", ENABLED);
-    let client = home.client();
+    };
     driver::happen(&home, "hold:0");
     let job = client.submit(&on("1g.5gb", &["true"])).await.unwrap();
     let back = until(
@@ -233,11 +227,9 @@ async fn a_machine_that_was_started_again_has_no_instances_and_its_journal_follo
 
 #[tokio::test]
 async fn a_job_in_anothers_instance_is_told_of() {
-    if !is_root() {
+    let Some((home, client)) = divided() else {
         return;
-    }
-    let home = served("a100-40gb:1", ENABLED);
-    let client = home.client();
+    };
     let victim = client
         .submit(&on("1g.5gb", &["sleep", "600"]))
         .await
@@ -274,11 +266,9 @@ async fn a_job_in_anothers_instance_is_told_of() {
 
 #[tokio::test]
 async fn a_stranger_in_a_jobs_instance_is_told_of() {
-    if !is_root() {
+    let Some((home, client)) = divided() else {
         return;
-    }
-    let home = served("a100-40gb:1", ENABLED);
-    let client = home.client();
+    };
     let job = client
         .submit(&on("1g.5gb", &["sleep", "600"]))
         .await

@@ -41,11 +41,9 @@ async fn leave(client: &Client, count: usize) {
 
 #[tokio::test]
 async fn a_job_waits_while_somebody_keeps_idle_instances_from_making_room_for_it() {
-    if !is_root() {
+    let Some((home, client)) = divided() else {
         return;
-    }
-    let home = served("a100-40gb:1", ENABLED);
-    let client = home.client();
+    };
     leave(&client, 7).await;
     // One in each place where a 2g.10gb may lie.
     let stuck = ids(&home, &[0, 2, 4]);
@@ -87,11 +85,9 @@ async fn instances_of_another_user_that_cannot_be_destroyed_cost_a_job_nothing_b
 
 #[tokio::test]
 async fn an_instance_that_cannot_be_looked_at_stays_as_it_is_and_is_taken_later() {
-    if !is_root() {
+    let Some((home, client)) = divided() else {
         return;
-    }
-    let home = served("a100-40gb:1", ENABLED);
-    let client = home.client();
+    };
     run(&client, "7g.40gb").await;
     // Nobody can take the GPU's lock.
     let gpu = client.gpus().await.unwrap().remove(0).uuid;
@@ -148,11 +144,9 @@ async fn a_job_that_is_to_be_confirmed_gets_another_instance_for_one_that_somebo
 
 #[tokio::test]
 async fn what_was_looked_at_for_a_job_that_was_cancelled_meanwhile_is_not_told_as_reused() {
-    if !is_root() {
+    let Some((home, client)) = divided() else {
         return;
-    }
-    let home = served("a100-40gb:1", ENABLED);
-    let client = home.client();
+    };
     run(&client, "7g.40gb").await;
     let lock = held_up(&home).await;
     let first = client.submit(&on("7g.40gb", &["true"])).await.unwrap();
@@ -165,11 +159,9 @@ async fn what_was_looked_at_for_a_job_that_was_cancelled_meanwhile_is_not_told_a
 
 #[tokio::test]
 async fn what_somebody_else_has_destroyed_is_not_told_as_destroyed_by_the_daemon() {
-    if !is_root() {
+    let Some((home, client)) = divided() else {
         return;
-    }
-    let home = served("a100-40gb:1", ENABLED);
-    let client = home.client();
+    };
     run(&client, "1g.5gb").await;
     let lock = held_up(&home).await;
     let job = client.submit(&on("1g.5gb", &["true"])).await.unwrap();

@@ -16,11 +16,9 @@ async fn set_aside(client: &Client) {
 
 #[tokio::test]
 async fn an_instance_that_cannot_be_destroyed_is_set_aside_and_goes_when_it_can() {
-    if !is_root() {
+    let Some((home, client)) = divided() else {
         return;
-    }
-    let home = served("a100-40gb:1", ENABLED);
-    let client = home.client();
+    };
     run(&client, "1g.5gb").await;
     let id = instance_id(&home).await;
     driver::happen(&home, &format!("hold:0/{id}/0"));
@@ -44,11 +42,9 @@ async fn instance_id(home: &Home) -> u32 {
 
 #[tokio::test]
 async fn an_idle_instance_that_cannot_make_room_keeps_its_place_and_the_job_its_turn() {
-    if !is_root() {
+    let Some((home, client)) = divided() else {
         return;
-    }
-    let home = served("a100-40gb:1", ENABLED);
-    let client = home.client();
+    };
     let neighbour = client
         .submit(&on("3g.20gb", &["sleep", "600"]))
         .await
@@ -80,11 +76,9 @@ async fn an_idle_instance_that_cannot_make_room_keeps_its_place_and_the_job_its_
 
 #[tokio::test]
 async fn what_is_set_aside_is_so_for_the_next_daemon_and_goes_by_itself_when_it_can() {
-    if !is_root() {
+    let Some((mut home, client)) = divided() else {
         return;
-    }
-    let mut home = served("a100-40gb:1", ENABLED);
-    let client = home.client();
+    };
     run(&client, "1g.5gb").await;
     let held = driver::places(&home, 0);
     let id = instance_id(&home).await;
@@ -113,11 +107,9 @@ async fn what_is_set_aside_is_so_for_the_next_daemon_and_goes_by_itself_when_it_
 
 #[tokio::test]
 async fn an_idle_instance_that_somebody_divides_is_told_of_and_left_alone() {
-    if !is_root() {
+    let Some((home, client)) = divided() else {
         return;
-    }
-    let home = served("a100-40gb:1", ENABLED);
-    let client = home.client();
+    };
     run(&client, "2g.10gb").await;
     let (profile, start) = driver::places(&home, 0)[0];
     // The daemon may look while it is empty, and would take that away.
@@ -180,11 +172,9 @@ async fn an_instance_that_is_divided_while_an_order_is_on_its_way_is_left_to_who
 
 #[tokio::test]
 async fn an_instance_that_is_emptied_while_it_is_looked_at_for_a_job_is_made_anew() {
-    if !is_root() {
+    let Some((home, client)) = divided() else {
         return;
-    }
-    let home = served("a100-40gb:1", ENABLED);
-    let client = home.client();
+    };
     run(&client, "2g.10gb").await;
     let (profile, start) = driver::places(&home, 0)[0];
     let lock = held_up(&home).await;
@@ -202,11 +192,9 @@ async fn an_instance_that_is_emptied_while_it_is_looked_at_for_a_job_is_made_ane
 
 #[tokio::test]
 async fn what_was_done_to_instances_is_counted() {
-    if !is_root() {
+    let Some((home, client)) = divided() else {
         return;
-    }
-    let home = served("a100-40gb:1", ENABLED);
-    let client = home.client();
+    };
     run(&client, "1g.5gb").await;
     run(&client, "1g.5gb").await;
     let id = instance_id(&home).await;
