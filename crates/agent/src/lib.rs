@@ -63,6 +63,9 @@ use std::process::ExitCode;
 
 use divvy_api::v1::{Error, ErrorCode};
 
+pub use access::rules::RulesError;
+pub use access::{Caller, Role, Rules};
+pub use account::{Account, Group};
 pub use daemon::{Beside, DaemonArgs, DoorArgs, LogSize, daemon};
 pub use divvy_api::home;
 pub use doctor::doctor;
