@@ -383,11 +383,10 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<SliceSpec, &'static str> {
     })
 }
 
-/// Reads a control file as one consistent whole, and the agent's last heartbeat.
-pub(crate) fn read(path: &Path) -> Result<(SliceSpec, u64), OpenError> {
+/// Reads a control file that is open, whatever it is by now, as one consistent whole, and the agent's last heartbeat.
+pub(crate) fn read_from(path: &Path, file: &File) -> Result<(SliceSpec, u64), OpenError> {
     use std::mem::offset_of;
-    let (file, _) = map::open(path, map::CONTROL, false)?;
-    let mut bytes = vec![0; layout::CONTROL_SIZE];
+    let mut bytes = [0; layout::CONTROL_SIZE];
     let sequence = offset_of!(ControlFile, sequence);
     // A writer holds the sequence odd for some ten nanoseconds; one that died there has left every word whole.
     for _ in 0..1000 {
@@ -401,6 +400,7 @@ pub(crate) fn read(path: &Path) -> Result<(SliceSpec, u64), OpenError> {
             break;
         }
     }
+    map::generation(path, map::CONTROL, &bytes, layout::CONTROL_SIZE as u64)?;
     let spec = parse(&bytes).map_err(|field| OpenError::Garbled {
         path: path.into(),
         field,

@@ -1,11 +1,12 @@
 //! Opening a slice's files with every doubt checked, and laying the layout over them.
 //!
-//! Members of a slice map the files. The agent reads `slots` with `pread` only (see [`crate::Slice::read`]): a job may
+//! Members of a slice map the files. The agent reads `slots` with `pread` only (see [`crate::Reader::read`]): a job may
 //! truncate that file at any moment, which turns a mapping into SIGBUS and a `pread` into a short read.
 
 use std::fmt;
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io;
+use std::iter;
 use std::ops::Deref;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
@@ -159,9 +160,46 @@ pub(crate) const SLOTS: Kind = Kind {
     size: layout::SLOTS_SIZE,
 };
 
+/// What a file is by the file system's word: another one in its place, or one that was changed in any way that matters to who
+/// opens it, is another identity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    device: u64,
+    inode: u64,
+    mode: u32,
+    owner: u32,
+    size: u64,
+}
+
+impl Identity {
+    /// What lies at a path now, links not followed.
+    pub fn at(path: &Path) -> io::Result<Self> {
+        fs::symlink_metadata(path).map(|status| Self::of(&status))
+    }
+
+    fn of(status: &fs::Metadata) -> Self {
+        Self {
+            device: status.dev(),
+            inode: status.ino(),
+            mode: status.mode(),
+            owner: status.uid(),
+            size: status.size(),
+        }
+    }
+}
+
 /// Opens a ledger file and checks type, owner, mode, magic, version and size, in the order that gives the truest
 /// message. Returns the file and the generation of the slice it names.
 pub(crate) fn open(path: &Path, kind: Kind, write: bool) -> Result<(File, u64), OpenError> {
+    open_as(path, kind, write).map(|(file, generation, _)| (file, generation))
+}
+
+/// The same, and what the file was when it was looked at.
+pub(crate) fn open_as(
+    path: &Path,
+    kind: Kind,
+    write: bool,
+) -> Result<(File, u64, Identity), OpenError> {
     // SAFETY: geteuid has no preconditions and cannot fail.
     let user = unsafe { libc::geteuid() };
     // O_NONBLOCK: a pipe put in the file's place must not hang its opener.
@@ -203,33 +241,47 @@ pub(crate) fn open(path: &Path, kind: Kind, write: bool) -> Result<(File, u64), 
         });
     }
     let mut header = [0; size_of::<layout::Header>()];
-    let expected = kind.size as u64;
-    let wrong_size = |found| OpenError::WrongSize {
-        path: path.into(),
-        found,
-        expected,
-    };
     match file.read_exact_at(&mut header, 0) {
         Ok(()) => {}
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-            return Err(wrong_size(status.size()));
+            return Err(wrong_size(path, kind, status.size()));
         }
         Err(error) => return Err(failed(path, "read", error)),
     }
-    if word(&header, 0) != kind.magic {
+    let generation = generation(path, kind, &header, status.size())?;
+    Ok((file, generation, Identity::of(&status)))
+}
+
+/// The generation that a file of this size names which begins so.
+pub(crate) fn generation(
+    path: &Path,
+    kind: Kind,
+    header: &[u8],
+    size: u64,
+) -> Result<u64, OpenError> {
+    let expected = kind.size as u64;
+    if word(header, 0) != kind.magic {
         return Err(OpenError::NotALedger { path: path.into() });
     }
-    let version = word(&header, 8) as u32;
+    let version = word(header, 8) as u32;
     if version != layout::VERSION {
         return Err(OpenError::OtherVersion {
             path: path.into(),
             found: version,
         });
     }
-    if status.size() != expected || word(&header, 16) != expected {
-        return Err(wrong_size(status.size()));
+    if size != expected || word(header, 16) != expected {
+        return Err(wrong_size(path, kind, size));
     }
-    Ok((file, word(&header, 24)))
+    Ok(word(header, 24))
+}
+
+fn wrong_size(path: &Path, kind: Kind, found: u64) -> OpenError {
+    OpenError::WrongSize {
+        path: path.into(),
+        found,
+        expected: kind.size as u64,
+    }
 }
 
 /// Whether a user's limits may come from a file of this owner: root's, or the user's own. Root takes anybody's, so that
@@ -245,6 +297,18 @@ pub(crate) fn word(bytes: &[u8], offset: usize) -> u64 {
         .get(offset..end)
         .and_then(|eight| eight.try_into().ok())
         .map_or(0, u64::from_ne_bytes)
+}
+
+/// The numbers of the bits that are set in these words, the lowest bit of the first being 0.
+pub(crate) fn bits(words: impl Iterator<Item = u64>) -> impl Iterator<Item = usize> {
+    words.enumerate().flat_map(|(at, word)| {
+        let mut left = word;
+        iter::from_fn(move || {
+            let bit = (left != 0).then(|| at * 64 + left.trailing_zeros() as usize)?;
+            left &= left - 1;
+            Some(bit)
+        })
+    })
 }
 
 pub(crate) fn failed(path: &Path, operation: &'static str, source: io::Error) -> OpenError {
@@ -333,6 +397,16 @@ mod tests {
     fn limits_come_from_root_or_from_oneself() {
         assert!(may_own(0, 1000) && may_own(1000, 1000) && may_own(1000, 0));
         assert!(!may_own(1001, 1000));
+    }
+
+    #[test]
+    fn bits_are_numbered_through_all_words() {
+        let words = [1 << 63 | 1, 0, 0b110];
+        assert_eq!(
+            bits(words.into_iter()).collect::<Vec<_>>(),
+            [0, 63, 129, 130]
+        );
+        assert_eq!(bits([u64::MAX].into_iter()).count(), 64);
     }
 
     #[test]

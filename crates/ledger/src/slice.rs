@@ -1,7 +1,7 @@
 //! A slice seen from outside: its files are read, never mapped, and what they hold is not believed.
 //!
 //! This is the agent's view, and that of a tool that only looks. A process that allocates joins ([`Slice::join`]) and
-//! from then on uses its [`crate::Slot`]. No descriptor is kept between calls.
+//! from then on uses its [`crate::Slot`]. No descriptor is kept between calls; who looks often has a [`crate::Reader`].
 
 use std::fs::File;
 use std::mem::offset_of;
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use crate::account::Word;
 use crate::control::{self, CONTROL_NAME, GpuSpec, SLOTS_NAME, SliceSpec};
 use crate::layout::{
-    Cell, GPUS, SHARED, SHARED_WORDS, SLOTS, SharedLine, SliceGpu, SlotLines, SlotsFile, state,
+    Cell, GPUS, LIVE_WORDS, SHARED_WORDS, SLOTS, SharedLine, SliceGpu, SlotLines, SlotsFile, state,
 };
 use crate::map::{self, OpenError, word};
 use crate::process::Owner;
@@ -102,16 +102,22 @@ impl Slice {
     /// One of the two files is missing, not permitted, not a regular file, another user's, writable by others, of the wrong
     /// size, not a ledger, of another version, or of another slice than its pair.
     pub fn open(dir: &Path) -> Result<Self, OpenError> {
-        let control = dir.join(CONTROL_NAME);
-        let slots = dir.join(SLOTS_NAME);
-        let (spec, _) = control::read(&control)?;
-        let slice = Self {
-            control,
-            slots,
-            spec,
-        };
+        let (slice, _) = Self::found(dir)?;
         slice.open_slots(true)?;
         Ok(slice)
+    }
+
+    /// The slice as its control file has it, and that file.
+    pub(crate) fn found(dir: &Path) -> Result<(Self, (File, map::Identity)), OpenError> {
+        let path = dir.join(CONTROL_NAME);
+        let (file, _, was) = map::open_as(&path, map::CONTROL, false)?;
+        let (spec, _) = control::read_from(&path, &file)?;
+        let slice = Self {
+            control: path,
+            slots: dir.join(SLOTS_NAME),
+            spec,
+        };
+        Ok((slice, (file, was)))
     }
 
     /// The slice as it was when opened; limits may have changed since ([`Slice::read`]).
@@ -134,8 +140,13 @@ impl Slice {
     /// # Errors
     /// As [`Slice::open`], for a job may have damaged its files since.
     pub fn read(&self) -> Result<Snapshot, OpenError> {
-        let (spec, heartbeat) = control::read(&self.control)?;
-        let file = self.open_slots(false)?;
+        let (control, _) = map::open(&self.control, map::CONTROL, false)?;
+        self.read_from(&control, &self.open_slots(false)?)
+    }
+
+    /// The same of files that are open, of whatever they are by now.
+    pub(crate) fn read_from(&self, control: &File, file: &File) -> Result<Snapshot, OpenError> {
+        let (spec, heartbeat) = control::read_from(&self.control, control)?;
         let read = |offset: usize, size: usize| {
             let mut bytes = vec![0; size];
             file.read_exact_at(&mut bytes, offset as u64)
@@ -143,17 +154,12 @@ impl Slice {
                 .map_err(|error| map::failed(&self.slots, "read", error))
         };
         let head = read(0, offset_of!(SlotsFile, slots))?;
-        let is_live = |slot: &usize| {
-            let at = offset_of!(SlotsFile, live) + slot / 64 * size_of::<u64>();
-            word(&head, at) >> (slot % 64) & 1 == 1
-        };
-        let slots = (0..SLOTS)
-            .filter(is_live)
+        let generation = map::generation(&self.slots, map::SLOTS, &head, map::SLOTS.size as u64)?;
+        self.is_of_ours(generation)?;
+        let slots = live(&head)
             .map(|slot| Ok((slot, read(slot_offset(slot), size_of::<SlotLines>())?)))
             .collect::<Result<_, OpenError>>()?;
-        let is_shared = |line: &usize| (0..GPUS).any(|gpu| counts(&head, gpu, *line));
-        let shared = (0..SHARED)
-            .filter(is_shared)
+        let shared = shared_lines(&head)
             .map(|line| Ok((line, read(shared::line_at(line), size_of::<SharedLine>())?)))
             .collect::<Result<_, OpenError>>()?;
         Ok(Snapshot {
@@ -187,15 +193,20 @@ impl Slice {
 
     pub(crate) fn open_slots(&self, write: bool) -> Result<File, OpenError> {
         let (file, generation) = map::open(&self.slots, map::SLOTS, write)?;
+        self.is_of_ours(generation).map(|()| file)
+    }
+
+    /// Whether a slots file of this generation belongs to the control file.
+    pub(crate) fn is_of_ours(&self, generation: u64) -> Result<(), OpenError> {
         let expected = self.spec.generation;
-        if generation != expected {
-            return Err(OpenError::Unmatched {
-                path: self.slots.clone(),
-                found: generation,
-                expected,
-            });
+        if generation == expected {
+            return Ok(());
         }
-        Ok(file)
+        Err(OpenError::Unmatched {
+            path: self.slots.clone(),
+            found: generation,
+            expected,
+        })
     }
 }
 
@@ -215,6 +226,11 @@ pub struct Snapshot {
 impl Snapshot {
     pub fn spec(&self) -> &SliceSpec {
         &self.spec
+    }
+
+    /// Whether nobody is in the slice and nothing of it is charged.
+    pub fn is_empty(&self) -> bool {
+        self.slots.is_empty() && self.shared.is_empty()
     }
 
     /// When the agent last beat (CLOCK_BOOTTIME, nanoseconds); 0 for never.
@@ -331,6 +347,22 @@ impl Snapshot {
 /// Whether a [`Snapshot::word`] has no reservation that is still being decided.
 pub fn is_settled(word: u64) -> bool {
     Word(word).undecided() == 0
+}
+
+/// The slots that the bitmap names, in order.
+pub(crate) fn live(head: &[u8]) -> impl Iterator<Item = usize> {
+    map::bits((0..LIVE_WORDS).map(|at| word(head, offset_of!(SlotsFile, live) + at * 8)))
+}
+
+/// The shared allocations that count against any GPU, in order.
+fn shared_lines(head: &[u8]) -> impl Iterator<Item = usize> {
+    let of = |gpu: usize, at: usize| {
+        word(
+            head,
+            offset_of!(SlotsFile, shared_live) + (gpu * SHARED_WORDS + at) * 8,
+        )
+    };
+    map::bits((0..SHARED_WORDS).map(move |at| (0..GPUS).fold(0, |all, gpu| all | of(gpu, at))))
 }
 
 /// Whether a shared allocation counts against a GPU, by the bytes before the first slot.

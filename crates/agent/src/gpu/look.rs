@@ -3,7 +3,8 @@
 //! ```text
 //! accounts ──► driver ──► accounts ──► /proc ──► a sight of each GPU, for `divvy_core::reconcile`
 //! ```
-//! The driver's figures are compared only with accounts that were the same before and after it was asked.
+//! The driver's figures are compared only with accounts that were the same before and after it was asked. Where nobody was in a slice and the
+//! driver lists nobody on its GPUs there is nothing to compare, and the account is read once.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -102,7 +103,7 @@ pub fn put_together(
     );
     let mut look = Look {
         at,
-        books: books(before, roster, &gone),
+        books: books(before, roster, &gone, &inhabited(&observation)),
         gone,
         ..Look::default()
     };
@@ -167,14 +168,37 @@ pub fn now() -> reconcile::Moment {
     boot_ns()
 }
 
-fn books(mut before: Before, roster: &Roster, gone: &HashSet<Owner>) -> BTreeMap<JobId, Book> {
+/// The GPUs on which the driver lists somebody.
+fn inhabited(observation: &Observation) -> HashSet<[u8; 16]> {
+    let gpus = observation.gpus.iter();
+    gpus.filter(|gpu| inhabitants(gpu).next().is_some())
+        .map(|gpu| gpu.uuid.to_bytes())
+        .collect()
+}
+
+/// Whether an account can be compared with nothing: nobody was in it, and nobody is on its GPUs.
+fn is_deserted(before: &Snapshot, inhabited: &HashSet<[u8; 16]>) -> bool {
+    let mut gpus = before.spec().gpus.iter();
+    before.is_empty() && !gpus.any(|gpu| inhabited.contains(&gpu.uuid))
+}
+
+fn books(
+    mut before: Before,
+    roster: &Roster,
+    gone: &HashSet<Owner>,
+    inhabited: &HashSet<[u8; 16]>,
+) -> BTreeMap<JobId, Book> {
     let mut book = |(job, account): (JobId, &roster::Account)| {
-        let after = account.slice.read();
+        let before = before.remove(&job);
+        let after = match &before {
+            Some(Ok(before)) if is_deserted(before, inhabited) => Ok(before.clone()),
+            _ => account.slice.read(),
+        };
         let spec = match &after {
             Ok(after) => after.spec().clone(),
-            Err(_) => account.slice.spec().clone(),
+            Err(_) => account.slice.slice().spec().clone(),
         };
-        let pages = match (before.remove(&job), after) {
+        let pages = match (before, after) {
             (Some(Ok(before)), Ok(after)) => Ok(Pages::new(before, after, gone)),
             (_, Err(error)) | (Some(Err(error)), _) => Err(error.to_string()),
             (None, _) => Err("it was not there yet".to_owned()),

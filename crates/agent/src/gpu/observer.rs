@@ -29,7 +29,8 @@ const AGAIN: Duration = Duration::from_millis(25);
 pub struct Observer {
     source: Arc<Source>,
     marks: Marks,
-    roster: Mutex<Roster>,
+    /// Copied only by who changes it while somebody looks.
+    roster: Mutex<Arc<Roster>>,
     /// Held for a whole look, so that looks reach the cycle in their order.
     kin: Mutex<Kin>,
     pace: Mutex<Pace>,
@@ -67,22 +68,22 @@ impl Observer {
 
     /// A slice is to be looked at from now on.
     pub fn enlist(&self, job: JobId, entry: Entry) {
-        lock(&self.roster).enlist(job, entry);
+        Arc::make_mut(&mut *lock(&self.roster)).enlist(job, entry);
     }
 
     /// A process that the job's tree grows from.
     pub fn root(&self, job: JobId, root: Process) {
-        lock(&self.roster).root(job, root);
+        Arc::make_mut(&mut *lock(&self.roster)).root(job, root);
     }
 
     /// A slice is no more.
     pub fn strike(&self, job: JobId) {
-        lock(&self.roster).strike(job);
+        Arc::make_mut(&mut *lock(&self.roster)).strike(job);
     }
 
     /// The nearest job above a living process, by the kernel's word.
     pub fn job_of(&self, process: Process) -> Option<JobId> {
-        let roster = lock(&self.roster).clone();
+        let roster = Arc::clone(&lock(&self.roster));
         lock(&self.kin).descent(process, &roster)
     }
 
@@ -109,7 +110,7 @@ impl Observer {
     }
 
     fn look_with(&self, kin: &mut Kin) -> Result<Look, SourceError> {
-        let roster = lock(&self.roster).clone();
+        let roster = Arc::clone(&lock(&self.roster));
         let before = look::before(&roster);
         let at = look::now();
         let observation = self.source.observe()?;

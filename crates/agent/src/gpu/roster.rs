@@ -1,9 +1,10 @@
 //! The jobs that are looked at, their slices, and the processes that each job's tree grows from.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use divvy_core::JobId;
-use divvy_ledger::{Owner, Slice};
+use divvy_ledger::{Owner, Reader};
 
 use crate::process::Process;
 use crate::process::inside::{self, Mark};
@@ -34,7 +35,7 @@ impl Entry {
 /// A job's slice in the ledger.
 #[derive(Clone, Debug)]
 pub struct Account {
-    pub slice: Slice,
+    pub slice: Arc<Reader>,
     /// Its slots file, which every process that has joined has mapped.
     pub slots: Mark,
 }

@@ -4,10 +4,11 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::{PermissionsExt, lchown};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use divvy_core::{Bytes, Compute, ComputeMode, Grant};
 use divvy_ledger::{
-    Control, CreateError, Denial, GpuSpec, Listed, Mode, OpenError, Owner, Slice, SliceSpec,
+    Control, CreateError, Denial, GpuSpec, Listed, Mode, OpenError, Owner, Reader, SliceSpec,
     Snapshot,
 };
 
@@ -22,7 +23,9 @@ use crate::supervise::identity::Identity;
 pub struct HeldSlice {
     folder: PathBuf,
     control: Control,
-    slice: Slice,
+    reader: Arc<Reader>,
+    /// Its slots file, which every process that has joined has mapped.
+    slots: Mark,
 }
 
 /// Why a slice cannot be made or adopted.
@@ -75,20 +78,21 @@ impl HeldSlice {
             gpus: cut.grants.iter().zip(cut.overheads).map(gpu).collect(),
         };
         let control = Control::create(folder, &spec)?;
-        Ok(Box::new(Self {
-            folder: folder.to_owned(),
-            control,
-            slice: Slice::open(folder)?,
-        }))
+        Ok(Self::with(folder, control)?)
     }
 
     /// Takes over a slice that an earlier agent made.
     pub fn adopt(folder: &Path) -> Result<Box<Self>, SliceError> {
         let control = Control::open_writable(folder)?;
+        Ok(Self::with(folder, control)?)
+    }
+
+    fn with(folder: &Path, control: Control) -> Result<Box<Self>, OpenError> {
         Ok(Box::new(Self {
             folder: folder.to_owned(),
             control,
-            slice: Slice::open(folder)?,
+            reader: Arc::new(Reader::open(folder)?),
+            slots: Mark::of(&folder.join("slots")),
         }))
     }
 
@@ -101,7 +105,7 @@ impl HeldSlice {
 
     /// Everything the ledger says now.
     pub fn read(&self) -> Result<Snapshot, OpenError> {
-        self.slice.read()
+        self.reader.read()
     }
 
     /// Tells the slice's processes that the agent lives.
@@ -121,7 +125,7 @@ impl HeldSlice {
 
     /// What its refused processes wrote down, and how many records there were.
     pub fn denials(&self) -> Result<(Vec<Denial>, u64), OpenError> {
-        self.slice.denials()
+        self.reader.slice().denials()
     }
 
     /// What the limit of one of its GPUs counts besides what is charged.
@@ -133,8 +137,8 @@ impl HeldSlice {
     pub fn entry(&self, roots: Vec<Process>) -> Entry {
         Entry {
             slice: Some(Account {
-                slice: self.slice.clone(),
-                slots: self.slots(),
+                slice: Arc::clone(&self.reader),
+                slots: self.slots.clone(),
             }),
             roots,
             mounted: None,
@@ -145,21 +149,16 @@ impl HeldSlice {
     /// is a dead one.
     pub fn reap(&self, listed: &dyn Fn(&Owner) -> Listed) -> Result<(), OpenError> {
         let now = boot_ns();
-        self.slice.reap(now, listed).map(drop)
+        self.reader.slice().reap(now, listed).map(drop)
     }
 
     /// Processes of the slice that live. A slot is the job's word, and a job could name anybody's pid in it: who has really
     /// joined has the slice mapped. So has this process, which holds nothing.
     pub fn living(&self, snapshot: &Snapshot) -> Vec<Process> {
-        let slots = self.slots();
         processes(snapshot)
             .filter(|process| process.pid != std::process::id())
-            .filter(|process| process.is_alive() && has_mapped(process.pid, &slots))
+            .filter(|process| process.is_alive() && has_mapped(process.pid, &self.slots))
             .collect()
-    }
-
-    fn slots(&self) -> Mark {
-        Mark::of(&self.folder.join("slots"))
     }
 
     pub fn remove(self) -> Result<(), SliceError> {
@@ -268,11 +267,11 @@ mod tests {
         let folder = folder.path().join("3");
         Control::create(&folder, &spec).unwrap();
         let held = HeldSlice::adopt(&folder).unwrap();
-        let _slot = held.slice.join().unwrap();
+        let _slot = held.reader.slice().join().unwrap();
         let snapshot = held.read().unwrap();
         let me = Process::this().unwrap();
         assert!(processes(&snapshot).any(|process| process == me));
-        assert!(has_mapped(me.pid, &held.slots()), "as every agent has");
+        assert!(has_mapped(me.pid, &held.slots), "as every agent has");
         assert_eq!(held.living(&snapshot), []);
     }
 }

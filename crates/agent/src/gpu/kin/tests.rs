@@ -2,7 +2,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
 use divvy_core::Bytes;
-use divvy_ledger::{Control, GpuSpec, Slice, SliceSpec};
+use divvy_ledger::{Control, GpuSpec, Reader, SliceSpec};
 use rustix::process::Signal;
 
 use super::*;
@@ -71,7 +71,7 @@ fn entry(folder: &tempfile::TempDir, name: &str, roots: Vec<Process>) -> Entry {
     Control::create(&folder, &spec).unwrap();
     Entry {
         slice: Some(Account {
-            slice: Slice::open(&folder).unwrap(),
+            slice: Reader::open(&folder).unwrap().into(),
             slots: Mark::of(&folder.join("slots")),
         }),
         roots,

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 
 use divvy_core::GpuUuid;
 use divvy_core::reconcile::{Limiter, balance};
-use divvy_ledger::{Control, GpuSpec, Slice, SliceSpec};
+use divvy_ledger::{Control, GpuSpec, Reader, Slice, SliceSpec};
 
 use super::*;
 use crate::process::inside::Mark;
@@ -42,7 +42,7 @@ impl Scene {
         let mut roster = Roster::default();
         let entry = roster::Entry {
             slice: Some(roster::Account {
-                slice: Slice::open(&folder.path().join("3")).unwrap(),
+                slice: Reader::open(&folder.path().join("3")).unwrap().into(),
                 slots: Mark::of(&slots),
             }),
             roots: Vec::new(),
@@ -195,6 +195,35 @@ fn an_account_that_grew_while_the_driver_was_asked_is_not_steady_though_it_looks
     };
     assert!(!account.steady);
     assert_eq!(balance(&look.gpus[0].sight).suspects, []);
+}
+
+#[test]
+fn an_account_is_read_a_second_time_only_where_somebody_is_or_was() {
+    let (mut scene, me) = (Scene::new(), std::process::id());
+    let charged = |look: &Look| look.gpus[0].sight.slices[0].charged;
+    let deserted = before(&scene.roster);
+    let slot = scene.join();
+    slot.force(0, Bytes::gib(2).get());
+    let look = scene.look_after(deserted, &[]);
+    assert_eq!(charged(&look), Bytes::ZERO, "read before it was charged");
+    let inhabited = before(&scene.roster);
+    slot.force(0, Bytes::gib(2).get());
+    let look = scene.look_after(inhabited, &[]);
+    assert_eq!(charged(&look), Bytes::gib(4), "read after that");
+    let mut scene = Scene::new();
+    let deserted = before(&scene.roster);
+    let slot = scene.join();
+    slot.force(0, Bytes::gib(2).get());
+    let look = scene.look_after(deserted, &[(me, 2)]);
+    let Of::Job {
+        account: Some(account),
+        ..
+    } = look.gpus[0].sight.processes[0].of
+    else {
+        panic!("{look:?}");
+    };
+    let charged = account.charged;
+    assert_eq!((charged, account.steady), (Bytes::gib(2), false));
 }
 
 #[test]
