@@ -14,6 +14,7 @@ mod after;
 mod alarm;
 mod array;
 mod back;
+mod busy;
 mod cancel;
 mod claims;
 mod confirm;
@@ -72,7 +73,7 @@ use crate::records::Exit;
 use crate::secrets::Secrets;
 use crate::store::{Store, StoreError};
 use crate::supervise::started::Started;
-use crate::watch::Watch;
+use crate::watch::{News, Watch};
 pub use inside::{Inside, Room};
 pub use mig::Counts;
 use mig::Migs;
@@ -102,6 +103,7 @@ pub struct Cycle {
     unspoken: HashSet<GpuUuid>,
     /// Jobs that have not ended. Boxed, as the map keeps room for nearly as many again.
     jobs: BTreeMap<JobId, Box<Living>>,
+    busy: busy::Busy,
     /// The last plan's reasons, by job.
     waits: HashMap<JobId, Wait>,
     /// With fairness, the queue whose turn it is.
@@ -146,6 +148,8 @@ struct Living {
     unheard: Option<Instant>,
     /// When its container was last given another supervisor.
     relayed: Option<Instant>,
+    /// When it was last looked at, while an end of its supervisor is told ([`Watch::attend`]).
+    attended: Option<Instant>,
     /// Since when it has ended and is waited for.
     left: Option<Instant>,
     /// How often that process ended before it had started anything.
@@ -242,6 +246,7 @@ impl Living {
             supervisor_end: None,
             unheard: None,
             relayed: None,
+            attended: None,
             left: None,
             false_starts: 0,
             awaits: BTreeSet::new(),
@@ -315,6 +320,7 @@ impl Cycle {
             bypasses,
             unspoken: HashSet::new(),
             jobs,
+            busy: busy::Busy::default(),
             waits: HashMap::new(),
             cursor,
             head,
@@ -530,8 +536,9 @@ impl Cycle {
             } => self.wait(&reference, milestone, reply)?,
             Message::Tell { job, kind, text } => self.tell(Some(job), kind, &text)?,
             Message::Read(read) => self.round.reads.push(read),
-            Message::Records(Some(id)) => self.news(id)?,
-            Message::Records(None) => {
+            Message::News(News::Record(id)) => self.news(id)?,
+            Message::News(News::Unattended(id)) => self.look(id)?,
+            Message::News(News::Lost) => {
                 for id in self.jobs.keys().copied().collect::<Vec<_>>() {
                     self.news(id)?;
                 }
@@ -637,8 +644,7 @@ impl Cycle {
         for (reply, gone) in std::mem::take(&mut self.round.collected) {
             let _ = reply.send(Ok(gone));
         }
-        self.jobs
-            .retain(|_, living| living.job.life.outcome().is_none());
+        self.drop_ended();
     }
 
     fn tell(&mut self, job: Option<JobId>, kind: &str, text: &str) -> Result<(), StoreError> {
@@ -653,6 +659,7 @@ impl Cycle {
         if cfg!(debug_assertions) {
             let broken = divvy_core::invariants::check(&self.snapshot());
             assert!(broken.is_ok(), "an invariant does not hold: {broken:?}");
+            self.check_busy();
         }
     }
 }

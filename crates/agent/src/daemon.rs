@@ -214,7 +214,7 @@ fn serve(
     let mailbox = Mailbox::new(sender);
     let events = broadcast::Sender::new(EVENT_BACKLOG);
     let news = mailbox.clone();
-    let watch = Watch::start(move |job| news.post(Message::Records(job)));
+    let watch = Watch::start(move |told| news.post(Message::News(told)));
     let watch = watch
         .inspect_err(
             |error| tracing::warn!(%error, "job folders cannot be watched; ends are seen later"),

@@ -34,6 +34,9 @@ const PAST: Duration = Duration::from_secs(10);
 const SAMPLE: Duration = Duration::from_secs(1);
 /// How often slices are looked at whose launches are watched: a small part of any time after which a job is idle.
 const LOOK: Duration = Duration::from_secs(1);
+/// Orders alone are no reason to look at slices of which nobody wants anything more often than this: who comes to want something wakes the
+/// thread.
+const AT_REST: Duration = Duration::from_millis(10);
 /// How long the thread sleeps when nothing is due.
 const SLEEP: Duration = Duration::from_secs(60);
 
@@ -78,10 +81,8 @@ enum Order {
     Release {
         job: JobId,
     },
-    Used {
-        gpu: u32,
-        thousandths: u32,
-    },
+    /// GPUs, and thousandths of the time.
+    Used(Vec<(u32, u32)>),
     Watch {
         job: JobId,
         folder: PathBuf,
@@ -108,6 +109,7 @@ impl Keeper {
             law: lease::Keeper::default(),
             kept: BTreeMap::new(),
             told_at: Duration::ZERO,
+            observed_at: None,
         };
         let thread = std::thread::Builder::new()
             .name("keeper".to_owned())
@@ -175,11 +177,11 @@ impl Keeper {
         self.order(Order::Release { job });
     }
 
-    /// So much of the time the driver saw a GPU in use lately.
-    pub fn used(&self, gpu: u32, percent: u32) {
-        if !lock(&self.got).is_empty() {
-            let thousandths = percent * 10;
-            self.order(Order::Used { gpu, thousandths });
+    /// So many percent of the time the driver saw these GPUs in use lately.
+    pub fn used(&self, gpus: &[(u32, u32)]) {
+        if !gpus.is_empty() && !lock(&self.got).is_empty() {
+            let thousandths = |(gpu, percent): &(u32, u32)| (*gpu, percent * 10);
+            self.order(Order::Used(gpus.iter().map(thousandths).collect()));
         }
     }
 
@@ -248,17 +250,23 @@ struct Round {
     watched: Watched,
     /// When the slices were last told that their grants count.
     told_at: Duration,
+    /// When they were last looked at.
+    observed_at: Option<Duration>,
 }
 
 impl Round {
     fn run(mut self) {
+        // By somebody who has orders, and perhaps by nobody else.
+        let mut is_called = false;
         loop {
             let seen = self.bell.seen();
             if !self.take_orders() {
                 break;
             }
             let now = now();
-            self.observe(now);
+            if !is_called || self.is_to_look(now) {
+                self.observe(now);
+            }
             let turn = self.law.turn(now);
             self.apply(&turn, now);
             self.look(now);
@@ -267,6 +275,7 @@ impl Round {
             let patience = due.map_or(longest, |due| due.saturating_sub(self::now()).min(longest));
             let lookouts = self.kept.values().map(|kept| &kept.lookout);
             wait_for_demand(&self.bell, seen, lookouts, patience);
+            is_called = self.bell.seen() != seen;
         }
         let now = boot_time_ns();
         for kept in self.kept.values() {
@@ -310,8 +319,10 @@ impl Round {
                 }
             },
             Order::Release { job } => self.forget(job),
-            Order::Used { gpu, thousandths } => {
-                self.law.on(now(), Event::Used(gpu, thousandths));
+            Order::Used(gpus) => {
+                for (gpu, thousandths) in gpus {
+                    self.law.on(now(), Event::Used(gpu, thousandths));
+                }
             }
             Order::Watch { job, folder } => self.watched.begin(job, &folder),
             Order::Unwatch { job, folder } => self.unwatch(job, &folder),
@@ -345,7 +356,14 @@ impl Round {
         lock(&self.got).remove(&job);
     }
 
+    /// Whether the slices are to be looked at though nobody of them may have called.
+    fn is_to_look(&self, now: Duration) -> bool {
+        let is_at_rest = |kept: &Kept| kept.activity.is_idle();
+        !self.kept.values().all(is_at_rest) || self.observed_at.is_none_or(|at| now >= at + AT_REST)
+    }
+
     fn observe(&mut self, now: Duration) {
+        self.observed_at = Some(now);
         let mut damaged = Vec::new();
         for (job, kept) in &mut self.kept {
             match kept.lookout.demand(nanos(now)) {

@@ -14,6 +14,7 @@ use crate::cycle::Cycle;
 use crate::gpu::look::Look;
 use crate::mig::Report;
 use crate::pruner::{Forgotten, Past};
+use crate::watch::News;
 
 /// Where an answer goes; whoever asked may be gone.
 pub type Reply<T> = oneshot::Sender<Result<T, Error>>;
@@ -114,8 +115,8 @@ pub enum Message {
         kind: &'static str,
         text: String,
     },
-    /// There is news in the folder of this job; `None`: perhaps of any.
-    Records(Option<JobId>),
+    /// Something has happened to a job.
+    News(News),
     Looked(Box<Look>),
     /// What has become of an order about MIG.
     Mig(Box<Report>),

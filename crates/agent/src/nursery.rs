@@ -84,6 +84,8 @@ struct Nursery {
     process: Child,
     /// Those that have ended, and whom nobody has asked for yet.
     ended: BTreeMap<u32, ExitStatus>,
+    /// It says nothing any more.
+    silent: bool,
 }
 
 /// A supervisor from the nursery.
@@ -120,7 +122,7 @@ impl Fledgling {
         })
     }
 
-    /// How it ended, once it has.
+    /// How it ended, as far as was heard ([`hear`]).
     ///
     /// # Errors
     /// When its nursery is gone, and nobody will know.
@@ -130,14 +132,19 @@ impl Fledgling {
             .as_mut()
             .filter(|nursery| nursery.process.id() == self.nursery)
             .ok_or(io::ErrorKind::NotFound)?;
-        if let Some(status) = nursery.ended.remove(&self.process.pid) {
-            return Ok(Some(status));
-        }
-        let heard = nursery.listen();
         match nursery.ended.remove(&self.process.pid) {
             Some(status) => Ok(Some(status)),
-            None => heard.map(|()| None),
+            None if nursery.silent => Err(io::ErrorKind::UnexpectedEof.into()),
+            None => Ok(None),
         }
+    }
+}
+
+/// Takes in what the nursery has said, of all supervisors at once.
+pub fn hear() {
+    let mut ours = OURS.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(nursery) = &mut *ours {
+        nursery.silent = nursery.listen().is_err();
     }
 }
 
@@ -166,6 +173,7 @@ impl Nursery {
             socket,
             process,
             ended: BTreeMap::new(),
+            silent: false,
         })
     }
 

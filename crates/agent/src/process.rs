@@ -7,7 +7,7 @@ pub mod mounts;
 
 use std::collections::HashMap;
 use std::fs;
-use std::io;
+use std::io::{self, Read};
 use std::path::PathBuf;
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -230,17 +230,24 @@ pub fn about(pid: u32, name: &str) -> PathBuf {
 }
 
 fn stat(pid: u32) -> Option<Stat> {
-    parse(&fs::read(about(pid, "stat")).ok()?)
+    // proc(5): the name has 64 bytes at most, and each of the 50 numbers 20 digits. The kernel gives such a file whole to whoever has
+    // room for it.
+    let mut line = [0; 2048];
+    let mut file = fs::File::open(about(pid, "stat")).ok()?;
+    let length = file.read(&mut line).ok()?;
+    parse(line.get(..length)?)
 }
 
 /// The second field is the program's name in brackets and may hold anything, so fields are counted from its last bracket.
 fn parse(line: &[u8]) -> Option<Stat> {
     let after = line.iter().rposition(|byte| *byte == b')')? + 2;
-    let fields: Vec<&str> = std::str::from_utf8(line.get(after..)?)
-        .ok()?
-        .split_ascii_whitespace()
-        .collect();
-    let field = |number: usize| fields.get(number - 3).copied();
+    let text = std::str::from_utf8(line.get(after..)?).ok()?;
+    let mut fields = (3..).zip(text.split_ascii_whitespace());
+    let mut field = |wanted| {
+        fields
+            .find(|(number, _)| *number == wanted)
+            .map(|(_, field)| field)
+    };
     Some(Stat {
         state: *field(3)?.as_bytes().first()?,
         parent: field(4)?.parse().ok()?,

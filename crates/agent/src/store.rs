@@ -178,6 +178,11 @@ impl Store {
         Ok(())
     }
 
+    /// Rows that this connection has changed so far.
+    pub fn changes(&self) -> u64 {
+        self.db.total_changes()
+    }
+
     /// The journal's own name, which no other one in its place has.
     pub fn name(&self) -> Result<Option<String>, StoreError> {
         self.setting("name")

@@ -1,7 +1,10 @@
-//! Says which job's folder has a new record, so that nobody polls jobs one by one.
+//! Says which job's folder has a new record, and whose supervisor has ended, so that nobody polls jobs one by one.
 //!
-//! One inotify instance watches the record of every job that is starting or running, and a thread turns its events into
-//! job ids. It only ever says "look again": a lost event costs time (the cycle looks by itself now and then), not truth.
+//! ```text
+//! inotify: records of jobs that are starting or running ──┐
+//! pidfd_open(2): supervisors of running jobs ─────────────┴─► epoll ──► one thread ──► news of a job
+//! ```
+//! It only ever says "look again": a lost event costs time (the cycle looks by itself now and then), not truth.
 
 use std::collections::HashMap;
 use std::io;
@@ -11,14 +14,34 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use divvy_core::JobId;
-use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
+use rustix::buffer::spare_capacity;
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::fs::inotify::{self, ReadFlags, WatchFlags};
+use rustix::io::Errno;
+use rustix::process::{PidfdFlags, pidfd_open};
 
+use crate::process::{Process, raw};
 use crate::records::RECORD;
 
-/// The records that are watched.
+/// What the thread tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum News {
+    /// There is a new record of this job.
+    Record(JobId),
+    /// The supervisor of this job has ended.
+    Unattended(JobId),
+    /// Events were lost: look at all.
+    Lost,
+}
+
+/// Marks the watch of records among what is waited for; jobs are numbered from 1.
+const RECORDS: u64 = 0;
+
+/// The records and the supervisors that are watched.
 #[derive(Debug)]
 pub struct Watch {
     inotify: Arc<OwnedFd>,
+    epoll: Arc<OwnedFd>,
     table: Arc<Mutex<Table>>,
 }
 
@@ -26,39 +49,54 @@ pub struct Watch {
 struct Table {
     job_of: HashMap<i32, JobId>,
     watch_of: HashMap<JobId, i32>,
+    /// Closed when taken away, by which it is waited for no more.
+    supervisors: HashMap<JobId, OwnedFd>,
+    /// Nothing is told any more.
+    is_deaf: bool,
 }
 
 impl Watch {
-    /// Starts the thread; it calls `changed` with the job to look at, or with `None` when events were lost: look at all.
+    /// Starts the thread, which calls `tell`.
     ///
     /// # Errors
     /// When the user's inotify instances are used up (`fs.inotify.max_user_instances`).
-    pub fn start(changed: impl Fn(Option<JobId>) + Send + 'static) -> io::Result<Self> {
-        let inotify = Arc::new(inotify::init(CreateFlags::CLOEXEC)?);
+    pub fn start(tell: impl Fn(News) + Send + 'static) -> io::Result<Self> {
+        let flags = inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK;
+        let inotify = Arc::new(inotify::init(flags)?);
+        let epoll = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
+        epoll::add(
+            &epoll,
+            &*inotify,
+            EventData::new_u64(RECORDS),
+            EventFlags::IN,
+        )?;
         let table = Arc::new(Mutex::new(Table::default()));
         let watch = Self {
             inotify: Arc::clone(&inotify),
+            epoll: Arc::clone(&epoll),
             table: Arc::clone(&table),
         };
         let listen = move || {
-            let mut buffer = [MaybeUninit::uninit(); 16 * 1024];
-            let mut reader = inotify::Reader::new(&*inotify, &mut buffer);
+            let mut ready = Vec::with_capacity(64);
             loop {
-                match reader.next() {
-                    Ok(event) if event.events().contains(ReadFlags::QUEUE_OVERFLOW) => {
-                        changed(None)
-                    }
-                    Ok(event) if event.events().contains(ReadFlags::MODIFY) => {
-                        let job = lock(&table).job_of.get(&event.wd()).copied();
-                        if job.is_some() {
-                            changed(job);
+                ready.clear();
+                let heard = match epoll::wait(&epoll, spare_capacity(&mut ready), None) {
+                    Err(Errno::INTR) => Ok(()),
+                    Err(error) => Err(error),
+                    Ok(_) => ready.iter().try_for_each(|event| match event.data.u64() {
+                        RECORDS => read(&inotify, &table, &tell),
+                        job => {
+                            // It stays readable for ever.
+                            lock(&table).supervisors.remove(&JobId(job));
+                            tell(News::Unattended(JobId(job)));
+                            Ok(())
                         }
-                    }
-                    Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                    Err(error) => {
-                        tracing::error!(%error, "job folders are not watched any more; jobs are seen to end more slowly");
-                        return;
-                    }
+                    }),
+                };
+                if let Err(error) = heard {
+                    tracing::error!(%error, "jobs are not watched any more; they are seen to end more slowly");
+                    lock(&table).is_deaf = true;
+                    return tell(News::Lost);
                 }
             }
         };
@@ -82,12 +120,62 @@ impl Watch {
         Ok(())
     }
 
+    /// Tells from now on when this process, which supervises the job, has ended. False where it will not be told of everything that
+    /// happens to the job: its record is not watched, its supervisor has ended by now, or there are no descriptors left.
+    pub fn attend(&self, job: JobId, supervisor: Process) -> bool {
+        let mut table = lock(&self.table);
+        table.supervisors.remove(&job);
+        if table.is_deaf || !table.watch_of.contains_key(&job) {
+            return false;
+        }
+        let open = || {
+            let pid = raw(supervisor.pid).ok_or(Errno::SRCH)?;
+            let handle = pidfd_open(pid, PidfdFlags::empty())?;
+            // The handle is fixed on whoever has the pid now; if he began when the supervisor did, that is who is meant.
+            if !supervisor.is_alive() {
+                return Err(Errno::SRCH);
+            }
+            let data = EventData::new_u64(job.0);
+            epoll::add(&self.epoll, &handle, data, EventFlags::IN)?;
+            Ok(handle)
+        };
+        let handle = open();
+        handle.is_ok_and(|handle| table.supervisors.insert(job, handle).is_none())
+    }
+
+    /// Whether the end of the job's supervisor will be told.
+    pub fn is_attended(&self, job: JobId) -> bool {
+        let table = lock(&self.table);
+        !table.is_deaf && table.supervisors.contains_key(&job)
+    }
+
     pub fn remove(&self, job: JobId) {
         let mut table = lock(&self.table);
+        table.supervisors.remove(&job);
         if let Some(watch) = table.watch_of.remove(&job) {
             table.job_of.remove(&watch);
             // The record may be gone, and its watch with it.
             let _ = inotify::remove_watch(&*self.inotify, watch);
+        }
+    }
+}
+
+/// Tells of all records that have news now.
+fn read(inotify: &OwnedFd, table: &Mutex<Table>, tell: &impl Fn(News)) -> Result<(), Errno> {
+    let mut buffer = [MaybeUninit::uninit(); 16 * 1024];
+    let mut reader = inotify::Reader::new(inotify, &mut buffer);
+    loop {
+        match reader.next() {
+            Ok(event) if event.events().contains(ReadFlags::QUEUE_OVERFLOW) => tell(News::Lost),
+            Ok(event) if event.events().contains(ReadFlags::MODIFY) => {
+                let job = lock(table).job_of.get(&event.wd()).copied();
+                if let Some(job) = job {
+                    tell(News::Record(job));
+                }
+            }
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => return Ok(()),
+            Err(error) => return Err(error),
         }
     }
 }
@@ -100,11 +188,19 @@ fn lock(table: &Mutex<Table>) -> MutexGuard<'_, Table> {
 mod tests {
     use super::*;
     use std::io::Write as _;
+    use std::process::{Command, Stdio};
     use std::sync::mpsc;
     use std::time::Duration;
 
     /// Longer than the kernel takes on a machine that is busy with something else.
     const PATIENCE: Duration = Duration::from_secs(60);
+
+    fn folder(root: &Path, id: u64) -> std::path::PathBuf {
+        let folder = root.join(id.to_string());
+        std::fs::create_dir(&folder).unwrap();
+        std::fs::write(folder.join(RECORD), "").unwrap();
+        folder
+    }
 
     #[test]
     fn a_record_that_grows_names_its_job_and_other_files_do_not() {
@@ -115,19 +211,63 @@ mod tests {
             record.unwrap().write_all(b"{}\n").unwrap();
         };
         let (sender, changes) = mpsc::channel();
-        let watch = Watch::start(move |job| sender.send(job).unwrap()).unwrap();
+        let watch = Watch::start(move |news| sender.send(news).unwrap()).unwrap();
         for id in [1, 2] {
-            let folder = root.path().join(id.to_string());
-            std::fs::create_dir(&folder).unwrap();
-            std::fs::write(folder.join(RECORD), "").unwrap();
-            watch.add(JobId(id), &folder).unwrap();
+            watch.add(JobId(id), &folder(root.path(), id)).unwrap();
         }
         std::fs::write(root.path().join("1/log"), "noise").unwrap();
         grow(2);
-        assert_eq!(changes.recv_timeout(PATIENCE), Ok(Some(JobId(2))));
+        let told = |id| Ok(News::Record(JobId(id)));
+        assert_eq!(changes.recv_timeout(PATIENCE), told(2));
         watch.remove(JobId(2));
         watch.remove(JobId(2));
         grow(1);
-        assert_eq!(changes.recv_timeout(PATIENCE), Ok(Some(JobId(1))));
+        assert_eq!(changes.recv_timeout(PATIENCE), told(1));
+    }
+
+    #[test]
+    fn the_end_of_a_supervisor_names_its_job_once() {
+        let root = tempfile::tempdir().unwrap();
+        let (sender, changes) = mpsc::channel();
+        let watch = Watch::start(move |news| sender.send(news).unwrap()).unwrap();
+        let mut supervisors: Vec<_> = [1, 2]
+            .map(|id| {
+                watch.add(JobId(id), &folder(root.path(), id)).unwrap();
+                let cat = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+                let process = Process::with_pid(cat.id()).unwrap();
+                assert!(watch.attend(JobId(id), process));
+                (cat, process)
+            })
+            .into();
+        for id in [2, 1] {
+            let (mut cat, process) = supervisors.pop().unwrap();
+            drop(cat.stdin.take());
+            let told = changes.recv_timeout(PATIENCE);
+            assert_eq!(told, Ok(News::Unattended(JobId(id))));
+            assert!(!watch.is_attended(JobId(id)));
+            assert!(!watch.attend(JobId(id), process), "it has ended");
+            cat.wait().unwrap();
+        }
+        assert_eq!(changes.try_recv(), Err(mpsc::TryRecvError::Empty));
+    }
+
+    #[test]
+    fn nobody_relies_on_what_is_not_told() {
+        let root = tempfile::tempdir().unwrap();
+        let watch = Watch::start(|_| {}).unwrap();
+        let me = Process::this().unwrap();
+        let earlier = Process {
+            start_time: me.start_time - 1,
+            ..me
+        };
+        assert!(!watch.attend(JobId(3), me), "its record is not watched");
+        watch.add(JobId(3), &folder(root.path(), 3)).unwrap();
+        assert!(!watch.attend(JobId(3), earlier), "somebody else's pid");
+        assert!(watch.attend(JobId(3), me));
+        assert!(watch.attend(JobId(3), me), "as often as one likes");
+        assert!(watch.is_attended(JobId(3)));
+        watch.remove(JobId(3));
+        assert!(!watch.is_attended(JobId(3)));
+        assert!(!watch.attend(JobId(3), me));
     }
 }

@@ -336,9 +336,9 @@ impl Cycle {
         lost: &BTreeMap<GpuUuid, u32>,
     ) -> Result<(), StoreError> {
         let mut news = Vec::new();
-        for living in self.jobs.values_mut() {
+        self.each_busy(|_, living| {
             let Life::Lent { grants } = &living.job.life else {
-                continue;
+                return;
             };
             let mut on = grants.iter().filter_map(|grant| lost.get(&grant.gpu));
             let trouble = on.next().map(|index| format!("GPU {index} is lost"));
@@ -346,7 +346,7 @@ impl Cycle {
                 living.job.reason.clone_from(&trouble);
                 news.push((living.job.clone(), trouble));
             }
-        }
+        });
         for (job, trouble) in news {
             self.store.save(&job)?;
             let (kind, text) = match trouble {

@@ -15,9 +15,11 @@ use jiff::Timestamp;
 
 use super::left::its_own;
 use super::start::{Shortage, not_started};
+use super::tick::ATTENDED;
 use super::{Cycle, Living, place};
 use crate::clock::{Instant, now};
 use crate::job::Job;
+use crate::nursery;
 use crate::process::Process;
 use crate::records::{Begun, Exit, JobDir, Outcome, RecordError};
 use crate::store::StoreError;
@@ -85,11 +87,35 @@ impl Cycle {
             return self.settle(id, Some(&exit));
         }
         let found = self.found(id, living);
+        self.attend(id, &found);
         self.draw(id, found)
+    }
+
+    /// Has the end of a running job's supervisor told, so that it need not be looked for. It is the one that holds the lock: `found` says that
+    /// somebody does, and who lives that wrote `launch` does it to his end.
+    fn attend(&mut self, id: JobId, found: &Result<Found, RecordError>) {
+        let dir = self.job_dir(id);
+        let (Some(living), Some(watch)) = (self.jobs.get_mut(&id), &self.watch) else {
+            return;
+        };
+        if !matches!(found, Ok(Found::Nothing)) || !matches!(living.job.life, Life::Running { .. })
+        {
+            return;
+        }
+        let is_attended = watch.is_attended(id) || {
+            let launch = dir.launch().ok().flatten();
+            launch.is_some_and(|launch| watch.attend(id, launch.process))
+        };
+        living.attended = is_attended.then(Instant::now);
     }
 
     /// Draws the consequences of what was found.
     fn draw(&mut self, id: JobId, found: Result<Found, RecordError>) -> Result<(), StoreError> {
+        if !matches!(found, Ok(Found::Nothing))
+            && let Some(living) = self.jobs.get_mut(&id)
+        {
+            living.attended = None;
+        }
         match found {
             Ok(Found::Nothing) => Ok(()),
             Ok(Found::Ended(exit)) => self.settle(id, Some(&exit)),
@@ -189,6 +215,7 @@ impl Cycle {
             _ => return Ok(()),
         };
         living.job.step(Event::Spawned(process.into()));
+        living.attended = None;
         living.job.started_at = Some(at);
         living.work.wants(Instant::now());
         let job = living.job.clone();
@@ -270,6 +297,7 @@ impl Cycle {
             return Ok(());
         };
         living.job.step(Event::NeverStarted);
+        living.members.clear();
         living.awaits.clear();
         living.since = Instant::now();
         let mut job = living.job.clone();
@@ -302,6 +330,10 @@ impl Cycle {
 
     /// Waits for the supervisors that have ended, and notes how they did: one that leaves no record leaves at least that.
     pub(super) fn reap_supervisors(&mut self) {
+        if self.children.is_empty() {
+            return;
+        }
+        nursery::hear();
         let mut ended = HashMap::new();
         self.children.retain_mut(|child| match child.try_wait() {
             Ok(None) => true,
@@ -353,6 +385,13 @@ fn in_words(ended: ExitStatus) -> String {
     match (ended.signal(), ended.code()) {
         (Some(signal), _) => format!("was killed by signal {signal}"),
         (None, code) => format!("ended with code {}", code.unwrap_or_default()),
+    }
+}
+
+impl Living {
+    /// It is time for another look, as nobody would tell what it would find, or has not for a while.
+    pub(super) fn is_due(&self) -> bool {
+        self.attended.is_none_or(|at| at.elapsed() >= ATTENDED)
     }
 }
 

@@ -46,7 +46,10 @@ impl Cycle {
         let daemons = self.config.idle;
         let before = std::mem::replace(&mut self.idle_looked, Instant::now());
         let missed = before.elapsed().saturating_sub(LATE);
-        for (id, living) in &mut self.jobs {
+        for id in self.busy() {
+            let Some(living) = self.jobs.get_mut(&id) else {
+                continue;
+            };
             let Some(rule) = rule(living.job.ask.terms.idle, daemons) else {
                 continue;
             };
@@ -55,7 +58,7 @@ impl Cycle {
                 // It waits, is being started, or is suspended: its time begins with its next run.
                 living.work.wants(Instant::now());
             }
-            if let Some(at) = self.keeper.wanted(*id) {
+            if let Some(at) = self.keeper.wanted(id) {
                 living.work.wants(at);
             }
             let idle = living.work.last.elapsed();
@@ -64,14 +67,14 @@ impl Cycle {
             let was_watched = closely.is_some_and(|since| since.elapsed() >= after / 2);
             if idle >= after && was_watched && !living.work.told && living.is_seen() {
                 living.work.told = true;
-                due.push((*id, rule));
+                due.push((id, rule));
             }
             let wanted = living.is_seen() && idle >= after / 2;
             if closely.is_some() != wanted {
                 let folder = self.config.home.slice(&id.to_string());
                 match wanted {
-                    true => self.keeper.watch(*id, &folder),
-                    false => self.keeper.unwatch(*id, &folder),
+                    true => self.keeper.watch(id, &folder),
+                    false => self.keeper.unwatch(id, &folder),
                 }
                 living.work.closely = wanted.then(Instant::now);
             }

@@ -28,17 +28,12 @@ impl Job {
 
 impl Cycle {
     pub(super) fn enforce_time_limits(&mut self) -> Result<(), StoreError> {
-        let overdue: Vec<(JobId, u64)> = self
-            .jobs
-            .values()
-            .filter(|living| living.job.is_overdue())
-            .map(|living| {
-                (
-                    living.job.id,
-                    living.job.ask.terms.time_limit_s.unwrap_or(0),
-                )
-            })
-            .collect();
+        let mut overdue: Vec<(JobId, u64)> = Vec::new();
+        self.each_busy(|id, living| {
+            if living.job.is_overdue() {
+                overdue.push((id, living.job.ask.terms.time_limit_s.unwrap_or(0)));
+            }
+        });
         for (id, limit) in overdue {
             let words = format!("it has run for the {limit} s that it was given");
             self.stop_job(id, Stop::TimeLimit, &words)?;

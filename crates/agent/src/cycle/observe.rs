@@ -17,8 +17,8 @@ impl Cycle {
     /// When the journal fails.
     pub fn observed(&mut self, look: &Look) -> Result<(), StoreError> {
         self.blind = None;
-        for (id, living) in &mut self.jobs {
-            if let Some(book) = look.books.get(id) {
+        for (id, book) in &look.books {
+            if let Some(living) = self.jobs.get_mut(id) {
                 tend(*id, living, look, book);
             }
         }
@@ -85,11 +85,16 @@ impl Cycle {
 
     /// What was on a GPU that has fallen off the bus is gone, and whoever waits for it waits for ever. Two looks have to say so.
     fn end_those_on_lost_gpus(&mut self, look: &Look) -> Result<(), StoreError> {
-        let held = self.jobs.values().flat_map(|one| one.job.life.grants());
+        let busy = self.busy();
+        let living = || busy.iter().filter_map(|id| self.jobs.get(id));
+        let held = living().flat_map(|one| one.job.life.grants());
         let lost: BTreeMap<GpuUuid, u32> = held
             .filter(|grant| is_lost(look, &grant.gpu))
             .map(|grant| (grant.gpu.clone(), grant.index))
             .collect();
+        if lost.is_empty() && self.lost.is_empty() {
+            return self.claims_on_lost_gpus(&lost);
+        }
         let before = std::mem::replace(&mut self.lost, lost.keys().cloned().collect());
         let on = |living: &Living| {
             let mut grants = living.job.life.grants().iter();

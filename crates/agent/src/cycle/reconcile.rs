@@ -82,13 +82,20 @@ impl Living {
 impl Cycle {
     /// Compares every GPU's processes with the accounts, and draws the consequences.
     pub(super) fn reconcile(&mut self, look: &Look) -> Result<(), StoreError> {
-        for living in self.jobs.values_mut() {
-            living.members.clear();
+        self.each_busy(|_, living| living.members.clear());
+        let whose = || {
+            let people = look.people.values();
+            people.filter_map(|person| Some((person.kinship.job()?, person.process)))
+        };
+        // Also of a job that waits again.
+        for (job, _) in whose() {
+            if let Some(living) = self.jobs.get_mut(&job) {
+                living.members.clear();
+            }
         }
-        for person in look.people.values() {
-            let living = person.kinship.job().and_then(|job| self.jobs.get_mut(&job));
-            if let Some(living) = living {
-                living.members.push(person.process);
+        for (job, process) in whose() {
+            if let Some(living) = self.jobs.get_mut(&job) {
+                living.members.push(process);
             }
         }
         for seen in &look.gpus {
@@ -100,27 +107,42 @@ impl Cycle {
                 }
             }
         }
+        self.keeper.used(&self.percentages(look));
         let gone = self
             .watchlist
             .retain(|gpu| look.gpus.iter().any(|seen| seen.observed.uuid == *gpu));
         for change in gone {
             self.changed(look, 0, change)?;
         }
-        for living in self.jobs.values_mut() {
+        let mut dying = Vec::new();
+        self.each_busy(|id, living| {
+            if living.is_killed() {
+                dying.push(id);
+            }
             let denied = living.is_denied();
-            let Some(slice) = &living.slice else { continue };
+            let Some(slice) = &living.slice else { return };
             let ledgers = living.ledgers.iter_mut().zip(&living.job.holdings);
             for (gpu, (ledger, holding)) in ledgers.enumerate() {
                 ledger.tell(slice, gpu, holding.grant.memory, denied);
             }
-        }
+        });
         if self.watchlist.is_curious() {
             self.observer.hurry();
         }
         // What a dying tree has started meanwhile.
-        let dying = self.jobs.iter().filter(|(_, living)| living.is_killed());
-        self.round.kills.extend(dying.map(|(id, _)| *id));
+        self.round.kills.extend(dying);
         Ok(())
+    }
+
+    /// What the driver saw of each GPU's use, where it is shared in slices.
+    fn percentages(&self, look: &Look) -> Vec<(u32, u32)> {
+        let of = |seen: &Seen| {
+            let mut devices = self.devices.iter();
+            let device = devices.find(|device| device.gpu.uuid == seen.observed.uuid)?;
+            Some((device.gpu.index, device.utilization_percent?))
+        };
+        let shared = |seen: &&Seen| seen.observed.divided().is_none();
+        look.gpus.iter().filter(shared).filter_map(of).collect()
     }
 
     fn weigh(&mut self, look: &Look, seen: &Seen) -> Result<(), StoreError> {
@@ -150,9 +172,6 @@ impl Cycle {
             .find(|device| device.gpu.uuid == *uuid)
         {
             self.round.replan |= device.update(seen, balance.foreign);
-            if let Some(percent) = device.utilization_percent {
-                self.keeper.used(device.gpu.index, percent);
-            }
             let error = errors
                 .iter()
                 .map(|(error, _)| Bytes::new(error.unsigned_abs()));

@@ -1,4 +1,7 @@
 //! What is done every tick, whatever has happened or not.
+//!
+//! A running job whose record is watched and whose supervisor's end is told needs no look to be seen to end: it is looked at now and then all
+//! the same, as what is told is no more than a hint.
 
 use std::time::Duration;
 
@@ -13,6 +16,9 @@ use crate::store::StoreError;
 
 /// How long a client may be silent while its job waits.
 const CLIENT_SILENCE: Duration = Duration::from_secs(30);
+
+/// Between two looks at a job of which it would be told that something has happened.
+pub(super) const ATTENDED: Duration = Duration::from_secs(2);
 
 impl Cycle {
     /// Looks at every active job, at silent clients, at supervisors that have ended.
@@ -30,14 +36,17 @@ impl Cycle {
         let mut active = Vec::new();
         let mut overdue = Vec::new();
         let mut hung = Vec::new();
-        for (id, living) in &mut self.jobs {
+        for id in self.busy() {
+            let Some(living) = self.jobs.get_mut(&id) else {
+                continue;
+            };
             match &living.job.life {
                 Life::Queued if living.job.ask.runner == Runner::Client => {
                     living.waiters.retain(|waiter| !waiter.reply.is_closed());
                     if !living.waiters.is_empty() {
                         living.heard = Instant::now();
                     } else if living.heard.elapsed() > CLIENT_SILENCE {
-                        silent.push(*id);
+                        silent.push(id);
                     }
                 }
                 Life::Queued | Life::Ended { .. } => {}
@@ -46,22 +55,21 @@ impl Cycle {
                     if !living.waiters.is_empty() || !living.awaits.is_empty() {
                         living.heard = Instant::now();
                     } else if living.heard.elapsed() > living.job.patience() {
-                        unconfirmed.push(*id);
+                        unconfirmed.push(id);
                     }
                 }
                 Life::Stopping { process, .. } => {
-                    active.push(*id);
+                    active.push(id);
                     if process.is_none() && living.since.elapsed() > self.config.grace {
-                        hung.push(*id);
+                        hung.push(id);
                     }
                     // The supervisor has had its time; perhaps it is stopped itself.
                     if living.since.elapsed() > self.config.grace + CLIENT_START {
-                        overdue.push(*id);
+                        overdue.push(id);
                     }
                 }
-                Life::Starting { .. } | Life::Running { .. } | Life::Lent { .. } => {
-                    active.push(*id)
-                }
+                Life::Running { .. } if !living.is_due() => {}
+                Life::Starting { .. } | Life::Running { .. } | Life::Lent { .. } => active.push(id),
             }
         }
         for id in silent {

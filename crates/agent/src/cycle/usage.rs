@@ -115,7 +115,10 @@ impl Cycle {
         let passed = now.saturating_duration_since(self.pages.counted);
         self.pages.counted = now;
         let micros = u64::try_from(passed.as_micros()).unwrap_or(u64::MAX);
-        for living in self.jobs.values_mut() {
+        for id in self.busy() {
+            let Some(living) = self.jobs.get_mut(&id) else {
+                continue;
+            };
             let grants = living.job.life.grants();
             let shares: u64 = grants
                 .iter()
@@ -141,12 +144,15 @@ impl Cycle {
         // Positions in holdings, beside the holders.
         let mut places = Vec::new();
         let mut holders = Vec::new();
-        for (id, living) in &self.jobs {
+        for id in self.busy() {
+            let Some(living) = self.jobs.get(&id) else {
+                continue;
+            };
             let grants = living.job.life.grants();
             if let Some(place) = grants.iter().position(|grant| grant.gpu == *gpu) {
                 places.push(place);
                 holders.push(Holder {
-                    job: *id,
+                    job: id,
                     share: grants[place].share.thousandths(),
                 });
             }
@@ -225,10 +231,11 @@ impl Cycle {
             hour,
             ..self.pages
         };
-        let jobs = self.jobs.values().map(|living| &living.job);
-        let holding = jobs.filter(|job| !job.life.grants().is_empty());
-        let holding: Vec<JobId> = holding.map(|job| job.id).collect();
-        for id in holding {
+        for id in self.busy() {
+            let living = self.jobs.get(&id);
+            if living.is_none_or(|living| living.job.life.grants().is_empty()) {
+                continue;
+            }
             match is_new {
                 true => self.turn_page(id)?,
                 false => self.journal_metered(id)?,
