@@ -247,6 +247,7 @@ fn attend() -> io::Result<()> {
     let socket = rustix::io::fcntl_dupfd_cloexec(io::stdin(), 3)?;
     // What is copied shall not have it as its input.
     rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
+    supervise::cgroup::look_around();
     // Taken away from copies: one that held them would hear what is said here, and keep for ever what nobody hears any more.
     let mut own = Some((socket, BTreeMap::new()));
     while let Some((socket, children)) = &mut own {

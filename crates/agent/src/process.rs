@@ -9,7 +9,9 @@ use std::collections::HashMap;
 use std::fs;
 use std::io::{self, Read};
 use std::path::PathBuf;
+use std::sync::OnceLock;
 
+use divvy_ledger::Owner;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 
@@ -180,6 +182,13 @@ pub fn session_members(leader: Process) -> Vec<Process> {
     members.map(|(process, _)| process).collect()
 }
 
+/// The PID namespace of this process (inode of `/proc/self/ns/pid`, 0 where that cannot be found out). It is the same as long as it lives
+/// (pid_namespaces(7)), and that of copies of it.
+pub fn here() -> u64 {
+    static HERE: OnceLock<u64> = OnceLock::new();
+    *HERE.get_or_init(|| Owner::me().pid_namespace)
+}
+
 /// Every living process that is seen from here.
 pub fn everybody() -> impl Iterator<Item = Process> {
     living().map(|(process, _)| process)
@@ -279,6 +288,14 @@ mod tests {
         };
         assert_eq!(parse(line), Some(expected));
         assert_eq!(parse(b"77 (cut"), None);
+    }
+
+    #[test]
+    fn what_a_process_is_called_does_not_change_where_it_is() {
+        let me = std::process::id();
+        assert_eq!(Some(here()), inside::namespace(me));
+        assert_eq!(Process::with_pid(me), Process::this().ok());
+        assert!(everybody().any(|process| process.pid == me));
     }
 
     #[test]

@@ -40,6 +40,8 @@ use crate::supervise::identity::Identity;
 pub const RECORD: &str = "record";
 const STOP: &str = "stop";
 const LOG: &str = "log";
+/// Less than a block of most file systems leaves no hole.
+const BLOCK: usize = 4096;
 /// Of builds that kept a file for each thing: made before the program existed, and locked by its supervisor.
 const EARLIER_LAUNCH: &str = "launch.json";
 const EARLIER_LOCK: &str = "run.lock";
@@ -259,8 +261,11 @@ impl JobDir {
     }
 
     pub fn spec(&self) -> Result<Option<Spec>, RecordError> {
-        let text = self.text()?;
-        let mut lines = whole(&text).split(|byte| *byte == b'\n');
+        self.spec_in(&self.text()?)
+    }
+
+    fn spec_in(&self, text: &[u8]) -> Result<Option<Spec>, RecordError> {
+        let mut lines = whole(text).split(|byte| *byte == b'\n');
         let first = lines.next().unwrap_or_default();
         match is_blank(first) {
             true => Ok(None),
@@ -287,9 +292,11 @@ impl JobDir {
                 false if is_blank(first) => Ok(()),
                 false => {
                     file.write_all_at(&vec![b' '; first.len()], 0)?;
-                    // A large environment need not stay as blanks; where files have no holes it does.
-                    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-                    let _ = fallocate(&file, flags, 0, first.len() as u64);
+                    if first.len() >= BLOCK {
+                        // A large environment need not stay as blanks; where files have no holes it does.
+                        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                        let _ = fallocate(&file, flags, 0, first.len() as u64);
+                    }
                     Ok(())
                 }
             }
@@ -343,9 +350,19 @@ impl JobDir {
         open().map_err(|error| self.error("open", LOG, error))
     }
 
+    /// All that is written down, and what is to be started, at once.
+    pub fn whole(&self) -> Result<(Option<Spec>, Record), RecordError> {
+        let text = self.text()?;
+        Ok((self.spec_in(&text)?, self.record_in(&text)?))
+    }
+
     /// All that is written down.
     pub fn record(&self) -> Result<Record, RecordError> {
-        Record::parse(&self.text()?).map_err(|error| self.error("understand", RECORD, error.into()))
+        self.record_in(&self.text()?)
+    }
+
+    fn record_in(&self, text: &[u8]) -> Result<Record, RecordError> {
+        Record::parse(text).map_err(|error| self.error("understand", RECORD, error.into()))
     }
 
     /// Whether a build that kept other records has started the job: what it wrote is not read, and the job never started again.
@@ -424,8 +441,20 @@ impl JobDir {
 
     /// It is the last that is ever written down, so nothing else is read for it.
     pub fn exit(&self) -> Result<Option<Exit>, RecordError> {
+        self.exit_in(&self.text()?)
+    }
+
+    /// How it ended, or that it runs.
+    pub fn progress(&self) -> Result<(Option<Exit>, Option<Begun>), RecordError> {
         let text = self.text()?;
-        let mut lines = whole(&text).trim_ascii_end().rsplit(|byte| *byte == b'\n');
+        match self.exit_in(&text)? {
+            Some(exit) => Ok((Some(exit), None)),
+            None => Ok((None, self.record_in(&text)?.started)),
+        }
+    }
+
+    fn exit_in(&self, text: &[u8]) -> Result<Option<Exit>, RecordError> {
+        let mut lines = whole(text).trim_ascii_end().rsplit(|byte| *byte == b'\n');
         match lines.next().filter(|line| line.starts_with(b"{\"exit\":")) {
             Some(line) => match serde_json::from_slice(line) {
                 Ok(Line::Exit(exit)) => Ok(Some(exit)),

@@ -179,14 +179,15 @@ fn in_foreground() -> bool {
 
 fn run(dir: &JobDir, place: Place) -> Result<Outcome, SuperviseError> {
     let name = || dir.path().display().to_string();
-    if dir.exit()?.is_some() {
+    let (spec, record) = dir.whole()?;
+    if record.exit.is_some() {
         return Err(SuperviseError::Spent(name()));
     }
-    let spec = dir.spec()?.ok_or_else(|| SuperviseError::NoSpec(name()))?;
+    let spec = spec.ok_or_else(|| SuperviseError::NoSpec(name()))?;
     if let Some(plan) = &spec.container {
         return container::run::run(dir, &spec, plan, place);
     }
-    if dir.launch()?.is_some() {
+    if record.launch.is_some() {
         return Err(SuperviseError::Spent(name()));
     }
     reach("supervise.locked");

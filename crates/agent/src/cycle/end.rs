@@ -75,7 +75,7 @@ impl Cycle {
         // A short program has come and gone between two looks.
         let unseen = living.job.started_at.is_none();
         let dir = records(&self.config.home, id, &living.job);
-        let ran = dir.started().ok().flatten().filter(|_| unseen);
+        let ran = unseen.then(|| dir.started().ok().flatten()).flatten();
         if let Some(ran) = ran {
             living.job.started_at = Some(ran.at);
         }

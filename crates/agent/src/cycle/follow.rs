@@ -372,9 +372,10 @@ impl Cycle {
 
     /// Tells the observer from which processes the job's tree grows, as far as the records say.
     pub(super) fn take_roots(&self, id: JobId) {
-        let dir = self.job_dir(id);
-        let roots = [dir.launch(), dir.started()];
-        for begun in roots.into_iter().flatten().flatten() {
+        let Ok(record) = self.job_dir(id).record() else {
+            return;
+        };
+        for begun in [record.launch, record.started].into_iter().flatten() {
             self.observer.root(id, begun.process);
         }
     }
@@ -397,13 +398,15 @@ impl Living {
 
 /// What the records say that is not known.
 fn news(dir: &JobDir, living: &Living) -> Result<Found, RecordError> {
-    if let Some(exit) = dir.exit()? {
-        return Ok(Found::Ended(exit));
-    }
     if living.job.life.process().is_some() {
-        return Ok(Found::Nothing);
+        let exit = dir.exit()?;
+        return Ok(exit.map_or(Found::Nothing, Found::Ended));
     }
-    Ok(dir.started()?.map_or(Found::Nothing, Found::Runs))
+    Ok(match dir.progress()? {
+        (Some(exit), _) => Found::Ended(exit),
+        (None, Some(begun)) => Found::Runs(begun),
+        (None, None) => Found::Nothing,
+    })
 }
 
 /// Whether a client has yet to come for its job. Trying the lock then might be what makes it fail to take it.

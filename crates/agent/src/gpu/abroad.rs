@@ -55,7 +55,7 @@ impl Abroad {
             let here = everybody(&all);
             let peopled = here.keys().map(|owner| owner.pid_namespace);
             self.peopled.extend(peopled);
-            let sees_all = Owner::me().pid_namespace == FIRST;
+            let sees_all = process::here() == FIRST;
             for owner in new {
                 let namespace = owner.pid_namespace;
                 let is_seen =
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn of_a_namespace_that_nobody_was_seen_in_only_the_machines_first_one_can_tell() {
-        let here = Owner::me().pid_namespace;
+        let here = process::here();
         let of = |pid_namespace| Owner {
             pid: 1,
             start_time: u64::MAX,

@@ -175,7 +175,7 @@ impl Kin {
             roster.mounted(&places?)
         };
         by_blood.or_else(by_mount).or_else(|| {
-            let namespace = inside::own(process.pid).namespace?;
+            let namespace = inside::namespace(process.pid)?;
             // A process that has ended meanwhile has left its pid to anybody.
             line.first().and_then(|_| roster.of_namespace(namespace))
         })

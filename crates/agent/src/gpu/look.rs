@@ -146,7 +146,7 @@ pub fn put_together(
 
 /// PID namespaces that processes of jobs without a supervisor say they are in.
 fn met(before: &Before, roster: &Roster) -> BTreeSet<u64> {
-    let here = Owner::me().pid_namespace;
+    let here = process::here();
     let lent = roster.iter().filter(|(_, entry)| entry.mounted.is_some());
     let accounts = lent.filter_map(|(job, _)| before.get(&job)?.as_ref().ok());
     let owners = accounts.flat_map(Snapshot::processes);
@@ -211,7 +211,7 @@ fn books(
 impl Pages {
     fn new(before: Snapshot, after: Snapshot, gone: &HashSet<Owner>) -> Self {
         let (then, mut now) = (before.processes(), after.processes());
-        let here = Owner::me().pid_namespace;
+        let here = process::here();
         let lives = |process: &ProcessUsage| {
             let Owner {
                 pid,
@@ -428,7 +428,7 @@ impl Look {
 
     /// Whether a slot names this pid: somebody of ours who has ended.
     fn has_slot(&self, pid: u32) -> bool {
-        let here = Owner::me().pid_namespace;
+        let here = process::here();
         let names = |slot: &ProcessUsage| slot.owner.pid == pid && slot.owner.pid_namespace == here;
         let pages = self.books.values().flat_map(|book| &book.pages);
         pages.flat_map(|pages| &pages.then).any(names)
@@ -441,7 +441,7 @@ impl Look {
     /// Whether the driver lists the owner of a slot.
     pub fn lists(&self, owner: &Owner) -> divvy_ledger::Listed {
         use divvy_ledger::Listed;
-        let here = Owner::me().pid_namespace;
+        let here = process::here();
         if owner.pid_namespace == here {
             let pid = |process: &GpuProcess| process.pid == owner.pid;
             let listed = |gpu: &Seen| inhabitants(&gpu.observed).any(pid);

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use divvy_core::JobId;
-use divvy_ledger::{Owner, Reader};
+use divvy_ledger::Reader;
 
-use crate::process::Process;
 use crate::process::inside::{self, Mark};
 use crate::process::mounts::Place;
+use crate::process::{self, Process};
 
 /// A job that holds something.
 #[derive(Clone, Debug)]
@@ -62,8 +62,8 @@ impl Roster {
         {
             entry.roots.push(root);
             self.version += 1;
-            let here = Owner::me().pid_namespace;
-            let own = inside::own(root.pid).namespace;
+            let here = process::here();
+            let own = inside::namespace(root.pid);
             if let Some(namespace) = own.filter(|namespace| *namespace != here && root.is_alive()) {
                 self.namespaces.insert(namespace, job);
             }

@@ -15,8 +15,8 @@ use divvy_ledger::{
 use super::roster::{Account, Entry};
 use crate::clock::boot_ns;
 use crate::job::Traces;
-use crate::process::Process;
 use crate::process::inside::{Mark, has_mapped};
+use crate::process::{self, Process};
 use crate::supervise::identity::Identity;
 
 /// A slice that the agent holds open.
@@ -185,7 +185,7 @@ fn weight_and_cap(grant: &Grant, compute: Compute) -> (u16, u16) {
 
 /// Processes of this PID namespace that hold a slot, dead or alive.
 fn processes(snapshot: &Snapshot) -> impl Iterator<Item = Process> {
-    let here = Owner::me().pid_namespace;
+    let here = process::here();
     let owners = snapshot
         .processes()
         .into_iter()
@@ -242,7 +242,12 @@ pub fn open_to_everybody(folder: &Path) -> Result<(), SliceError> {
 
 /// Removes a slice folder, also one that is not there.
 pub fn remove(folder: &Path) -> Result<(), SliceError> {
-    match fs::remove_dir_all(folder) {
+    // Its two files are nearly always all that is in it.
+    let removed = ["control", "slots"]
+        .iter()
+        .try_for_each(|name| fs::remove_file(folder.join(name)))
+        .and_then(|()| fs::remove_dir(folder));
+    match removed.or_else(|_| fs::remove_dir_all(folder)) {
         Err(source) if source.kind() != io::ErrorKind::NotFound => Err(SliceError::Remove {
             path: folder.to_owned(),
             source,

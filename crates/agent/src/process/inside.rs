@@ -4,11 +4,14 @@
 //! from showing is only what the kernel itself writes down. So nothing here is proof of innocence; it is evidence.
 
 use std::fs;
+use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use divvy_core::reconcile::Limiter;
+use rustix::fs::{CWD, Mode, OFlags, openat};
 
 use super::about;
 
@@ -31,13 +34,26 @@ pub struct Mark {
 
 impl Mark {
     pub fn of(path: &Path) -> Self {
-        let id = fs::metadata(path).ok().map(|file| {
-            let device = file.dev();
-            let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
-            (major, minor, file.ino())
-        });
-        let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-        Self { path, id }
+        Self::found(path).unwrap_or_else(|_| Self {
+            path: path.to_owned(),
+            id: None,
+        })
+    }
+
+    fn found(path: &Path) -> io::Result<Self> {
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let file = fs::File::from(openat(CWD, path, flags, Mode::empty())?);
+        let status = file.metadata()?;
+        let device = status.dev();
+        Ok(Self {
+            // As the kernel has it in `maps`: links are followed.
+            path: fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))?,
+            id: Some((
+                rustix::fs::major(device),
+                rustix::fs::minor(device),
+                status.ino(),
+            )),
+        })
     }
 
     fn is(&self, mapping: &Mapping<'_>) -> bool {
@@ -126,16 +142,18 @@ pub fn own(pid: u32) -> Own {
         .find_map(|line| line.strip_prefix("NSpid:"))
         .and_then(|pids| pids.split_ascii_whitespace().next_back())
         .and_then(|innermost| innermost.parse().ok());
-    let link = fs::read_link(about(pid, "ns/pid")).ok();
-    // `pid:[4026531836]`
-    let namespace = link
-        .as_deref()
-        .and_then(Path::to_str)
-        .and_then(|text| text.strip_prefix("pid:[")?.strip_suffix(']')?.parse().ok());
     Own {
         pid: own.unwrap_or(pid),
-        namespace,
+        namespace: namespace(pid),
     }
+}
+
+/// Inode of a process's PID namespace; `None` where that cannot be seen.
+pub fn namespace(pid: u32) -> Option<u64> {
+    let link = fs::read_link(about(pid, "ns/pid")).ok()?;
+    // `pid:[4026531836]`
+    let number = link.to_str()?.strip_prefix("pid:[")?.strip_suffix(']')?;
+    number.parse().ok()
 }
 
 fn maps(pid: u32) -> Option<Vec<u8>> {

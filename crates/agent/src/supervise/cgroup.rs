@@ -14,6 +14,7 @@ use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use divvy_core::JobId;
@@ -86,6 +87,17 @@ pub fn stem(instance: &str) -> Result<PathBuf, String> {
     Ok(own.join(name))
 }
 
+/// The group that this process is in, or its nursery was when it was asked first: nobody moves either.
+fn mine() -> Option<PathBuf> {
+    static MINE: OnceLock<Option<PathBuf>> = OnceLock::new();
+    MINE.get_or_init(own).clone()
+}
+
+/// Finds out once for all copies of this process which group it is in: what the kernel says of all mounts is long.
+pub fn look_around() {
+    let _ = mine();
+}
+
 /// The group that this process is in, as a folder.
 fn own() -> Option<PathBuf> {
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
@@ -137,12 +149,12 @@ impl Group {
     /// # Errors
     /// When it cannot be made or opened.
     pub fn make(&self) -> io::Result<Doors> {
-        let before = own().ok_or(io::ErrorKind::Unsupported)?;
+        let before = mine().ok_or(io::ErrorKind::Unsupported)?;
         match fs::create_dir(&self.0) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
             _ => {}
         }
-        self.bound(&fs::read_to_string(THREADS).unwrap_or_default());
+        self.bound(|| fs::read_to_string(THREADS).unwrap_or_default());
         let open = || {
             Ok(Doors {
                 group: self.clone(),
@@ -155,10 +167,11 @@ impl Group {
     }
 
     /// A job that forks without end must not keep others from their start. `threads`: how many the machine may have.
-    fn bound(&self, threads: &str) {
-        if let Some(most) = most_processes(threads) {
-            let _ = to_write(&self.0.join(PIDS))
-                .and_then(|mut file| file.write_all(most.to_string().as_bytes()));
+    fn bound(&self, threads: impl FnOnce() -> String) {
+        if let Ok(mut file) = to_write(&self.0.join(PIDS))
+            && let Some(most) = most_processes(&threads())
+        {
+            let _ = file.write_all(most.to_string().as_bytes());
         }
     }
 
@@ -257,12 +270,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let group = Group::at(folder.path());
         let file = folder.path().join(PIDS);
-        group.bound("1000");
+        group.bound(|| panic!("nothing is asked for that"));
         assert!(!file.exists(), "the controller is not on");
         fs::write(&file, "max").unwrap();
-        group.bound("not a number");
+        group.bound(|| "not a number".to_owned());
         assert_eq!(fs::read_to_string(&file).unwrap(), "max");
-        group.bound("1000\n");
+        group.bound(|| "1000\n".to_owned());
         assert_eq!(fs::read_to_string(&file).unwrap(), "150");
     }
 

@@ -83,7 +83,9 @@ impl Cover {
     /// # Errors
     /// [`CoverError::NotRoot`], [`CoverError::NoDriver`].
     pub fn find(wrapper: &Wrapper, library_path: Option<&str>) -> Result<Self, CoverError> {
-        Self::among(wrapper, |name| loader::files(name, library_path))
+        Self::among(wrapper, |cache, name| {
+            loader::files_by(cache, name, library_path)
+        })
     }
 
     /// Finds the driver's files for a job of another user: those that are installed, whatever that user's environment says, as
@@ -92,19 +94,23 @@ impl Cover {
     /// # Errors
     /// [`CoverError::NotRoot`], [`CoverError::NoDriver`].
     pub fn installed(wrapper: &Wrapper) -> Result<Self, CoverError> {
-        Self::among(wrapper, |name| match &wrapper.simulated {
+        Self::among(wrapper, |cache, name| match &wrapper.simulated {
             // The daemon's own folder.
-            Some(folder) => loader::files(name, folder.to_str()),
-            None => loader::installed(name),
+            Some(folder) => loader::files_by(cache, name, folder.to_str()),
+            None => loader::installed(cache, name),
         })
     }
 
-    fn among(wrapper: &Wrapper, files: impl Fn(&str) -> Vec<PathBuf>) -> Result<Self, CoverError> {
+    fn among(
+        wrapper: &Wrapper,
+        files: impl Fn(&loader::Cache, &str) -> Vec<PathBuf>,
+    ) -> Result<Self, CoverError> {
         if !rustix::process::geteuid().is_root() {
             return Err(CoverError::NotRoot);
         }
+        let cache = loader::Cache::read();
         let library = |name, behind, file: &Path| {
-            let over = files(name);
+            let over = files(&cache, name);
             let real = taken_from(&over, behind)?;
             Some(Library {
                 wrapper: file.to_owned(),

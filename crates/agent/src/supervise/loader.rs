@@ -6,16 +6,29 @@ use std::path::{Path, PathBuf};
 
 const CACHE: &str = "/etc/ld.so.cache";
 
+/// The loader's cache, as it was when it was read.
+pub struct Cache(Vec<u8>);
+
+impl Cache {
+    pub fn read() -> Self {
+        Self(fs::read(CACHE).unwrap_or_default())
+    }
+}
+
 /// Every file that the loader has for `name` in a program with that `LD_LIBRARY_PATH`, the one that it takes first. Links
 /// are followed, and a file that several lead to is named once.
 pub fn files(name: &str, library_path: Option<&str>) -> Vec<PathBuf> {
+    files_by(&Cache::read(), name, library_path)
+}
+
+/// The same by a cache that has been read.
+pub fn files_by(cache: &Cache, name: &str, library_path: Option<&str>) -> Vec<PathBuf> {
     let folders = library_path.unwrap_or_default().split([':', ';']);
     let on_path = folders
         .filter(|folder| !folder.is_empty())
         .map(|folder| Path::new(folder).join(name));
-    let cache = fs::read(CACHE).unwrap_or_default();
     let mut found = Vec::new();
-    for path in on_path.chain(cached(&cache, name)) {
+    for path in on_path.chain(cached(&cache.0, name)) {
         if let Ok(file) = fs::canonicalize(path)
             && !found.contains(&file)
         {
@@ -27,8 +40,8 @@ pub fn files(name: &str, library_path: Option<&str>) -> Vec<PathBuf> {
 
 /// The same of the cache alone, and of that what only root can have put there: regular files of root's that are called what `name`
 /// is, whatever follows it (`libcuda.so.1` is a link to `libcuda.so.580.65.06`). For what is mounted over with root's rights.
-pub fn installed(name: &str) -> Vec<PathBuf> {
-    let mut found = files(name, None);
+pub fn installed(cache: &Cache, name: &str) -> Vec<PathBuf> {
+    let mut found = files_by(cache, name, None);
     found.retain(|file| is_installed(file, name));
     found
 }
@@ -44,7 +57,7 @@ fn is_installed(file: &Path, name: &str) -> bool {
 /// Every name that the cache has, with its path.
 pub fn every() -> Vec<(String, PathBuf)> {
     let cache = fs::read(CACHE).unwrap_or_default();
-    let entries = entries(&cache);
+    let entries = entries(&cache, |_| true);
     entries
         .map(|(name, path)| (name.to_owned(), PathBuf::from(path)))
         .collect()
@@ -52,14 +65,16 @@ pub fn every() -> Vec<(String, PathBuf)> {
 
 /// What the cache has under `name`.
 fn cached(cache: &[u8], name: &str) -> Vec<PathBuf> {
-    let named = entries(cache).filter(|(found, _)| *found == name);
+    let named = entries(cache, |found| found == name.as_bytes());
     named.map(|(_, path)| PathBuf::from(path)).collect()
 }
 
 /// Names and paths of the cache for 64-bit x86 with glibc. Its format is glibc's `elf/cache.h` (`struct cache_file_new`):
 /// 48 bytes of header, of which bytes 20 to 24 count the entries; 24 bytes an entry: flags, offset of the name, offset of
 /// the path, and what does not matter here.
-fn entries(cache: &[u8]) -> impl Iterator<Item = (&str, &str)> {
+///
+/// `wanted`: by name, as most are looked at for nothing.
+fn entries(cache: &[u8], wanted: impl Fn(&[u8]) -> bool) -> impl Iterator<Item = (&str, &str)> {
     const MAGIC: &[u8] = b"glibc-ld.so.cache1.1";
     const HEADER: usize = 48;
     const ENTRY: usize = 24;
@@ -70,10 +85,7 @@ fn entries(cache: &[u8]) -> impl Iterator<Item = (&str, &str)> {
         let bytes = cache.get(at..at + 4)?;
         Some(u32::from_le_bytes(bytes.try_into().ok()?))
     };
-    let text = |at: u32| {
-        let bytes = cache.get(at as usize..)?;
-        std::str::from_utf8(bytes.split(|byte| *byte == 0).next()?).ok()
-    };
+    let text = |at: u32| cache.get(at as usize..)?.split(|byte| *byte == 0).next();
     let count = match cache.starts_with(MAGIC) {
         true => number(MAGIC.len()).unwrap_or(0) as usize,
         false => 0,
@@ -81,8 +93,15 @@ fn entries(cache: &[u8]) -> impl Iterator<Item = (&str, &str)> {
     let places = (0..count).map(|index| HEADER + index * ENTRY);
     let places = places.take_while(|at| at + ENTRY <= cache.len());
     places.filter_map(move |at| {
-        let is_ours = number(at)? == OURS;
-        is_ours.then(|| Some((text(number(at + 4)?)?, text(number(at + 8)?)?)))?
+        let name = text(number(at + 4)?)?;
+        if number(at)? != OURS || !wanted(name) {
+            return None;
+        }
+        let path = text(number(at + 8)?)?;
+        Some((
+            std::str::from_utf8(name).ok()?,
+            std::str::from_utf8(path).ok()?,
+        ))
     })
 }
 
@@ -150,8 +169,9 @@ mod tests {
 
     #[test]
     fn what_is_installed_is_a_file_of_roots_under_its_own_name() {
-        assert_eq!(installed("libc.so.6"), files("libc.so.6", None));
-        assert!(installed("libnosuch.so.1").is_empty());
+        let cache = Cache::read();
+        assert_eq!(installed(&cache, "libc.so.6"), files("libc.so.6", None));
+        assert!(installed(&cache, "libnosuch.so.1").is_empty());
         let dir = tempfile::tempdir().unwrap();
         let file = |name: &str| {
             let file = dir.path().join(name);
