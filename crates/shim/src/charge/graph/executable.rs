@@ -154,6 +154,23 @@ impl Graphs {
         result
     }
 
+    /// Waits until no memory is being given back, as long as that may take; not for longer, for whoever gives it back may wait for what this
+    /// thread has yet to do.
+    fn between_trims(&self) -> Option<RwLockReadGuard<'_, ()>> {
+        let leave = || match self.steady.try_read() {
+            Ok(launching) => Ok(launching),
+            Err(TryLockError::Poisoned(launching)) => Ok(launching.into_inner()),
+            Err(TryLockError::WouldBlock) => Err(()),
+        };
+        leave()
+            .or_else(|()| {
+                let start = boot_time_ns();
+                let waits = || boot_time_ns().saturating_sub(start) < RETURN_TIME_NS;
+                awaited(PATIENCE, waits, leave)
+            })
+            .ok()
+    }
+
     /// Leave to launch without charging, if the graph's memory is where its last run in that stream left it, and no other launch is under
     /// way that may put something else there.
     pub fn steady(
@@ -161,7 +178,7 @@ impl Graphs {
         executable: &Executable,
         stream: Option<usize>,
     ) -> Option<RwLockReadGuard<'_, ()>> {
-        let launching = self.steady.read().unwrap_or_else(PoisonError::into_inner);
+        let launching = self.between_trims()?;
         let now = Mapped {
             stream: stream?,
             era: self.era(executable),
@@ -343,6 +360,17 @@ mod tests {
         assert!(!is_steady(&steady) && is_steady(&leaves));
         graphs.mapped(&steady, Some(7), graphs.era(&steady));
         assert!(is_steady(&steady));
+    }
+
+    #[test]
+    fn memory_that_is_given_back_for_ever_holds_no_launch_up_for_good() {
+        let graphs = Graphs::default();
+        let steady = Executable::new(vec![], false);
+        graphs.mapped(&steady, Some(7), graphs.era(&steady));
+        let trim = graphs.between_launches();
+        assert!(trim.is_some() && graphs.steady(&steady, Some(7)).is_none());
+        drop(trim);
+        assert!(graphs.steady(&steady, Some(7)).is_some());
     }
 
     #[test]
