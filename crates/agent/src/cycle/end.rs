@@ -1,5 +1,7 @@
 //! The end of a job, or of one run of it: what is written down of how it went, and what is freed.
 
+use std::time::Duration;
+
 use divvy_core::job::{Gone, Stop};
 use divvy_core::{Job as Life, JobId};
 
@@ -138,8 +140,15 @@ impl Cycle {
             return Ok(());
         };
         let job = living.job.clone();
-        if job.ask.container.is_some() {
-            self.may_be_left(AFTERWARDS);
+        let folder = self.config.home.job(&id.to_string());
+        if job.ask.container.is_some() && folder.is_dir() {
+            // Whoever has it takes away what was made for it.
+            let dir = self.job_dir(id);
+            let is_attended = dir.path().is_dir() && !matches!(dir.lock(), Ok(Some(_)));
+            self.may_be_left(match is_attended {
+                true => AFTERWARDS,
+                false => Duration::ZERO,
+            });
         }
         self.store.release(&job)?;
         self.store.save(&job)?;

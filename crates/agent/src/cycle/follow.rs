@@ -234,7 +234,6 @@ impl Cycle {
         let Some(living) = self.jobs.get(&id) else {
             return Ok(());
         };
-        let is_container = living.job.ask.container.is_some();
         let outcome = if matches!(living.job.life, Life::Stopping { .. }) {
             Some(Outcome::Withdrawn {
                 withdrawn: "before it was started".into(),
@@ -254,10 +253,8 @@ impl Cycle {
         if let Some(outcome) = outcome {
             let exit = Exit { outcome, at: now() };
             self.mark_spent(id, &exit, &lock);
-            // Nobody supervises it any more who could take away what was made.
-            if is_container {
-                self.may_be_left(Duration::ZERO);
-            }
+            // Spent, it is nobody's to start. Who looks at its end is to see that nobody has it.
+            drop(lock);
             return self.settle(id, Some(&exit));
         }
         // Who had got away from an earlier run may have come into the slice of this one.
