@@ -19,6 +19,12 @@ use crate::store::StoreError;
 /// restarted.
 const AGAIN: Duration = Duration::from_secs(30);
 
+/// Whether nobody is in an instance, and nobody has divided it: it is left as it is otherwise.
+pub(super) fn is_deserted(found: &Found) -> bool {
+    let mut devices = found.devices.iter();
+    found.seen().inside != Inside::Divided && devices.all(|device| device.processes.is_empty())
+}
+
 impl Living {
     /// Its program was started, or is about to be.
     fn is_launched(&self) -> bool {
@@ -212,11 +218,7 @@ impl Cycle {
             .instances
             .get(slot)
             .is_some_and(|one| one.job.is_some());
-        let deserted = found.is_some_and(|found| {
-            let mut devices = found.devices.iter();
-            found.seen().inside != Inside::Divided
-                && devices.all(|device| device.processes.is_empty())
-        });
+        let deserted = found.is_some_and(is_deserted);
         let of_gpu = self.migs.gpu(&slot.gpu);
         let due = of_gpu
             .tried

@@ -11,12 +11,13 @@ use divvy_core::{GpuUuid, Mode};
 use divvy_driver::nvml::mig::{Activation, MigMode};
 
 use super::Why;
+use super::found::is_deserted;
 use crate::cycle::Cycle;
 use crate::failpoint::reach;
 use crate::gpu::Device;
 use crate::mailbox::Reply;
 use crate::mig::mode::{effective, unfinished};
-use crate::mig::{Failure, Slot, Task, Wanted};
+use crate::mig::{Failure, Instance, Slot, Task, Wanted};
 use crate::store::StoreError;
 
 /// A change on its way.
@@ -332,21 +333,29 @@ impl Cycle {
         self.store.set_mode(uuid, wanted)
     }
 
-    /// Destroys idle instances, and those in quarantine that can be.
+    /// Destroys idle instances, and those in quarantine that can be: in which nobody is, and which nobody has divided.
     pub(in crate::cycle) fn collect(
         &mut self,
         gc: &MigGc,
     ) -> Result<Vec<v1::MigInstance>, StoreError> {
         let chosen = |index: u32| gc.gpus_on.is_empty() || gc.gpus_on.contains(&index);
+        let can_go = |instance: &Instance| match self.migs.standing(instance) {
+            Standing::Idle => true,
+            Standing::Quarantined => {
+                let of_gpu = self.migs.gpus.get(&instance.slot.gpu);
+                let mut found = of_gpu.into_iter().flat_map(|of_gpu| &of_gpu.found);
+                let found = found.find(|found| found.placement == instance.slot.placement);
+                found.is_none_or(is_deserted)
+            }
+            Standing::Coming | Standing::Leaving | Standing::Foreign => false,
+        };
         let slots: Vec<Slot> = self
             .migs
             .instances
             .values()
             .filter(|instance| {
-                let standing = self.migs.standing(instance);
-                instance.job.is_none()
-                    && matches!(standing, Standing::Idle | Standing::Quarantined)
-                    && chosen(self.index(&instance.slot.gpu))
+                let index = self.index(&instance.slot.gpu);
+                instance.job.is_none() && can_go(instance) && chosen(index)
             })
             .map(|instance| instance.slot.clone())
             .collect();

@@ -120,7 +120,15 @@ async fn an_idle_instance_that_somebody_divides_is_told_of_and_left_alone() {
     let why = told(&client, "mig_quarantined").await;
     assert!(why[0].text.contains("divided"), "{why:?}");
 
-    client.mig_gc(&MigGc::default()).await.unwrap();
+    // What will be left as it is, is not said to go.
+    for dry_run in [true, false] {
+        let gc = MigGc {
+            dry_run,
+            ..MigGc::default()
+        };
+        let goes = client.mig_gc(&gc).await.unwrap();
+        assert!(goes.is_empty(), "{goes:?}");
+    }
     set_aside(&client).await;
     assert_eq!(driver::parts(&home, 0, profile, start), [1, 1]);
     assert_eq!(told(&client, "mig_quarantined").await.len(), 1);
