@@ -33,11 +33,11 @@ impl Gate {
         self.control.grant(grant, boot_time_ns() + HOUR);
     }
 
-    pub fn await_demand(&mut self, will_do: impl Fn(&Demand) -> bool) {
+    pub fn await_demand(&mut self, mut will_do: impl FnMut(&Demand) -> bool) {
         let bell = Bell::default();
         while !will_do(&self.lookout.demand(boot_time_ns()).expect("a sound slice")) {
             let eyes = [&self.lookout].into_iter();
-            wait_for_demand(&bell, bell.seen(), eyes, Duration::from_secs(1));
+            wait_for_demand(&bell, bell.seen(), eyes, Duration::from_millis(20));
         }
     }
 
