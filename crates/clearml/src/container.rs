@@ -172,20 +172,8 @@ impl Runner {
                 None => None,
             },
         };
-        let apt = mounts
-            .apt
-            .as_ref()
-            .map(|apt| apt.of_slot(own_suffix(slot).as_deref()));
-        let caches = [
-            apt.as_ref(),
-            mounts.pip.as_ref(),
-            mounts.poetry.as_ref(),
-            mounts.pip_download.as_ref(),
-            mounts.cache.as_ref(),
-            mounts.vcs.as_ref(),
-            mounts.venvs.as_ref(),
-        ];
-        make_caches(caches.into_iter().flatten().map(|one| one.host.as_path()));
+        let caches = mounts.caches(own_suffix(slot).as_deref());
+        make_caches(caches.iter().map(|one| one.host.as_path()));
         self.contained(task, slot, &made)
     }
 
@@ -418,20 +406,7 @@ impl Runner {
         if let Some(ssh) = &made.ssh {
             mount(joined(ssh, &mounts.ssh_copy), &mounts.ssh_copy);
         }
-        let apt = mounts
-            .apt
-            .as_ref()
-            .map(|apt| apt.of_slot(own_suffix(slot).as_deref()));
-        let caches = [
-            apt.as_ref(),
-            mounts.pip.as_ref(),
-            mounts.poetry.as_ref(),
-            mounts.pip_download.as_ref(),
-            mounts.cache.as_ref(),
-            mounts.vcs.as_ref(),
-            mounts.venvs.as_ref(),
-        ];
-        for folder in caches.into_iter().flatten() {
+        for folder in mounts.caches(own_suffix(slot).as_deref()) {
             mount(folder.joined(), &folder.inside);
         }
         if setup.pull {

@@ -363,14 +363,23 @@ async fn classes_follow_what_nodes_publish_and_are_made_again_when_deleted() {
     );
 }
 
-#[tokio::test]
-async fn a_template_that_says_something_else_is_replaced_and_a_strangers_refused() {
+/// A cluster with a controller, in which a pod was made, and the template that was made for it.
+async fn with_a_template() -> (Cluster, Replica, Value) {
     let cluster = Cluster::new();
     let replica = Replica::start(&cluster, "a", &[]);
     replica.serves(&cluster.server);
     cluster.create(&marked("train")).await.unwrap();
-    let find = |view: &View<'_>| view.all("resourceclaimtemplates").pop();
-    let made = cluster.server.until("a template", find);
+    let made = cluster.server.until("a template", a_template);
+    (cluster, replica, made)
+}
+
+fn a_template(view: &View<'_>) -> Option<Value> {
+    view.all("resourceclaimtemplates").pop()
+}
+
+#[tokio::test]
+async fn a_template_that_says_something_else_is_replaced_and_a_strangers_refused() {
+    let (cluster, _replica, made) = with_a_template().await;
     let name = made["metadata"]["name"].as_str().unwrap();
     let mut poisoned = made.clone();
     poisoned["metadata"] = json!({
@@ -386,7 +395,7 @@ async fn a_template_that_says_something_else_is_replaced_and_a_strangers_refused
         assert!(number < 1000, "it is never replaced");
         let pod = marked(&format!("second-{number}"));
         cluster.create(&pod).await.unwrap();
-        let there = cluster.server.look(find);
+        let there = cluster.server.look(a_template);
         if there.is_some_and(|there| there["spec"] == made["spec"]) {
             break;
         }
@@ -410,17 +419,12 @@ async fn a_template_that_says_something_else_is_replaced_and_a_strangers_refused
 
 #[tokio::test]
 async fn a_template_that_a_waiting_pod_lacks_is_made_again() {
-    let cluster = Cluster::new();
-    let replica = Replica::start(&cluster, "a", &[]);
-    replica.serves(&cluster.server);
-    cluster.create(&marked("train")).await.unwrap();
-    let find = |view: &View<'_>| view.all("resourceclaimtemplates").pop();
-    let made = cluster.server.until("a template", find);
+    let (cluster, _replica, made) = with_a_template().await;
     let name = made["metadata"]["name"].as_str().unwrap();
     cluster
         .server
         .remove("resourceclaimtemplates", "team", name);
-    let again = cluster.server.until("it again", find);
+    let again = cluster.server.until("it again", a_template);
     assert_eq!(
         (&again["metadata"]["name"], &again["spec"]),
         (&made["metadata"]["name"], &made["spec"])

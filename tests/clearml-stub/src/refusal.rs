@@ -33,6 +33,12 @@ impl Refusal {
         }
     }
 
+    /// Somebody else is called so.
+    pub(crate) fn taken(name: &str) -> Self {
+        let message = format!("Value combination already exists: name={name}");
+        Self::new(400, 801, message)
+    }
+
     pub(crate) fn invalid(message: impl Into<String>) -> Self {
         Self::complaint(400, 12, format!("Validation error ({})", message.into()))
     }

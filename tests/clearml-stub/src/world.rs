@@ -141,6 +141,21 @@ impl World {
         format!("{spread:032x}")
     }
 
+    /// A new id, and what is made under it of what a caller said.
+    pub(crate) fn made(&mut self, body: &Fields) -> (String, Fields) {
+        let id = self.id();
+        let mut fields = body.clone();
+        for (field, value) in [
+            ("id", json!(id)),
+            ("company", json!(COMPANY)),
+            ("user", json!(USER)),
+            ("created", self.stamp()),
+        ] {
+            fields.insert(field.to_owned(), value);
+        }
+        (id, fields)
+    }
+
     /// Id of the queue of this name.
     #[must_use]
     pub fn queue_named(&self, name: &str) -> Option<String> {

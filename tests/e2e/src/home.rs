@@ -453,6 +453,29 @@ impl Home {
         })
     }
 
+    /// Waits until the planner has looked at the job and left it waiting; why.
+    ///
+    /// # Panics
+    /// When it does not wait.
+    #[track_caller]
+    pub fn waits(&self, id: &str) -> String {
+        until(&format!("job {id} is told why it waits"), || {
+            let job = self.job(id);
+            assert_eq!(job.state, JobState::Queued, "{job:?}");
+            job.reason
+        })
+    }
+
+    /// Opens a job's gate, and has it end well.
+    ///
+    /// # Panics
+    /// When it does not.
+    #[track_caller]
+    pub fn end(&self, id: &str, gate: &str) {
+        self.open(gate);
+        assert_eq!(self.ended(id).exit_code, Some(0), "{}", self.log(id));
+    }
+
     /// What the job has written so far.
     #[must_use]
     pub fn log(&self, id: &str) -> String {

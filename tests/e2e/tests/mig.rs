@@ -26,25 +26,10 @@ fn put(home: &Home, flags: &[&str], gate: &str) -> String {
     home.submit_holder(flags, 2 * MIB, gate)
 }
 
-#[track_caller]
-fn end(home: &Home, job: &str, gate: &str) {
-    home.open(gate);
-    assert_eq!(home.ended(job).exit_code, Some(0), "{}", home.log(job));
-}
-
 /// The label of what the job holds, once it runs.
 #[track_caller]
 fn label(home: &Home, job: &str) -> String {
     home.running(job).slices[0].label.clone()
-}
-
-#[track_caller]
-fn waits(home: &Home, job: &str) -> String {
-    until(&format!("job {job} is told why it waits"), || {
-        let job = home.job(job);
-        assert_eq!(job.state, JobState::Queued, "{job:?}");
-        job.reason
-    })
 }
 
 /// Instances as `PROFILE@START STATE`, by place.
@@ -116,7 +101,7 @@ fn four_gibibytes_get_the_smallest_instance_while_neighbours_run() {
         assert_eq!(now.slices[0].mig, before.slices[0].mig);
     }
     for (job, gate) in [(&small, "small"), (&quarter, "quarter"), (&large, "large")] {
-        end(&home, job, gate);
+        home.end(job, gate);
     }
 }
 
@@ -143,7 +128,7 @@ fn an_instance_stays_for_the_next_job_and_goes_when_its_place_is_needed() {
     let _daemon = home.daemon(&[]);
     let first = put(&home, &["--mig-profile", "1g.5gb"], "first");
     let uuid = instance_uuid(&home.running(&first));
-    end(&home, &first, "first");
+    home.end(&first, "first");
     until("the instance is idle", || {
         (instances(&home) == ["1g.5gb@6 idle"]).then_some(())
     });
@@ -151,13 +136,13 @@ fn an_instance_stays_for_the_next_job_and_goes_when_its_place_is_needed() {
     let second = put(&home, &["--gpu-memory", "5G"], "second");
     assert_eq!(instance_uuid(&home.running(&second)), uuid);
     assert_eq!(instances(&home), ["1g.5gb@6 in_use"]);
-    end(&home, &second, "second");
+    home.end(&second, "second");
 
     // All of the GPU is needed, so what is idle goes.
     let all = put(&home, &["--mig-profile", "7g.40gb"], "all");
     assert_eq!(label(&home, &all), "gpu0.7g.40gb@0");
     assert_eq!(instances(&home), ["7g.40gb@0 in_use"]);
-    end(&home, &all, "all");
+    home.end(&all, "all");
 
     until("the large one is idle", || {
         (instances(&home) == ["7g.40gb@0 idle"]).then_some(())
@@ -211,7 +196,7 @@ fn parts_and_instances_stand_side_by_side() {
         (&more, "more"),
         (&rest, "rest"),
     ] {
-        end(&home, job, gate);
+        home.end(job, gate);
     }
 }
 
@@ -250,16 +235,16 @@ fn a_queues_quarter_is_an_instance_where_the_gpu_is_cut() {
     starts.sort_unstable();
     assert_eq!(starts, ["0", "2", "4", "6"]);
     let half = put(&home, &["-q", "half_gpu"], "half");
-    let reason = waits(&home, &half);
+    let reason = home.waits(&half);
     assert!(
         reason.contains("needs 0.5 of a GPU; 1 of 1 GPU in use"),
         "{reason}"
     );
     for (nth, job) in jobs.iter().enumerate() {
-        end(&home, job, &format!("gate{nth}"));
+        home.end(job, &format!("gate{nth}"));
     }
     assert_eq!(label(&home, &half), "gpu0.3g.20gb@4");
-    end(&home, &half, "half");
+    home.end(&half, "half");
 }
 
 #[test]
@@ -277,7 +262,7 @@ fn a_wait_names_the_slices_and_who_lies_there() {
     let keep = ["gpu0.1g.5gb@1", "gpu0.1g.5gb@5"];
     for (nth, (job, label)) in jobs.iter().zip(&labels).enumerate() {
         if !keep.contains(&label.as_str()) {
-            end(&home, job, &format!("gate{nth}"));
+            home.end(job, &format!("gate{nth}"));
         }
     }
     let holder = |label: &str| {
@@ -287,7 +272,7 @@ fn a_wait_names_the_slices_and_who_lies_there() {
     let [low, high] = keep.map(holder);
 
     let job = put(&home, &["--mig-profile", "3g.20gb"], "large");
-    let reason = waits(&home, &job);
+    let reason = home.waits(&job);
     let why = home.divvy(&["why", &job]).ok().stdout;
     let lies = format!(
         "3g.20gb needs memory slices 0-3 or 4-7; #{} 1g.5gb lies at 1, #{} 1g.5gb at 5; there would be room if they lay otherwise",
@@ -312,10 +297,10 @@ fn a_wait_names_the_slices_and_who_lies_there() {
     let fits = home.items(&["admin", "mig", "plan", "2g.10gb", "1g.5gb"]);
     assert_eq!(fits.len(), 2, "{fits:?}");
 
-    end(&home, &jobs[high], &format!("gate{high}"));
+    home.end(&jobs[high], &format!("gate{high}"));
     assert_eq!(label(&home, &job), "gpu0.3g.20gb@4");
-    end(&home, &jobs[low], &format!("gate{low}"));
-    end(&home, &job, "large");
+    home.end(&jobs[low], &format!("gate{low}"));
+    home.end(&job, "large");
 }
 
 #[test]
@@ -343,7 +328,7 @@ fn a_change_of_mode_names_what_is_in_the_way() {
     let no_mode = home.divvy(&["admin", "gpu", "1", "--mode", "whole"]);
     assert_eq!(no_mode.code, 2, "{}", no_mode.stderr);
 
-    end(&home, &job, "job");
+    home.end(&job, "job");
     let done = home
         .divvy(&["admin", "gpu", "1", "--mode", "mig"])
         .ok()

@@ -106,6 +106,26 @@ impl Race {
         now
     }
 
+    /// The driver, the racers and the ledger say the same, and nothing is left that anybody could have had.
+    #[track_caller]
+    fn all_agree(&self, round: u64, held: u64, answer: &Value) {
+        assert_eq!(
+            held,
+            got(answer) + self.contexts(),
+            "round {round}: the driver and the racers disagree"
+        );
+        assert!(
+            held + GRANULE > self.limit,
+            "round {round}: all were refused with {} bytes left",
+            self.limit - held
+        );
+        assert_eq!(
+            self.ledger(),
+            held,
+            "round {round}: the ledger and the driver disagree"
+        );
+    }
+
     fn contexts(&self) -> u64 {
         PROCESSES * self.overhead
     }
@@ -133,21 +153,7 @@ fn race_to_the_limit(route: &str) {
     for round in 0..ROUNDS {
         let answer = race.racers.ask(&format!("go {round}"));
         let held = race.never_over(round);
-        assert_eq!(
-            held,
-            got(&answer) + race.contexts(),
-            "round {round}: the driver and the racers disagree"
-        );
-        assert!(
-            held + GRANULE > race.limit,
-            "round {round}: all were refused with {} bytes left",
-            race.limit - held
-        );
-        assert_eq!(
-            race.ledger(),
-            held,
-            "round {round}: the ledger and the driver disagree"
-        );
+        race.all_agree(round, held, &answer);
         race.racers.ask("free");
         assert_eq!(
             race.never_over(round),
@@ -194,21 +200,7 @@ fn with_random_kills_not_one_byte_is_over_and_none_leaks() {
         let answer = race.racers.ask(&command);
         let held = race.never_over(round);
         if !kills {
-            assert_eq!(
-                held,
-                got(&answer) + race.contexts(),
-                "round {round}: the driver and the racers disagree"
-            );
-            assert!(
-                held + GRANULE > race.limit,
-                "round {round}: the dead still hold {} bytes",
-                race.limit - held
-            );
-            assert_eq!(
-                race.ledger(),
-                held,
-                "round {round}: the ledger and the driver disagree"
-            );
+            race.all_agree(round, held, &answer);
         }
         race.racers.ask("free");
         race.never_over(round);

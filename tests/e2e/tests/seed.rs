@@ -22,22 +22,6 @@ fn place(home: &Home, job: &str) -> Vec<String> {
         .collect()
 }
 
-/// Waits until the planner has looked at the job and left it waiting; why.
-#[track_caller]
-fn waits(home: &Home, job: &str) -> String {
-    until(&format!("job {job} is told why it waits"), || {
-        let job = home.job(job);
-        assert_eq!(job.state, JobState::Queued, "{job:?}");
-        job.reason
-    })
-}
-
-#[track_caller]
-fn end(home: &Home, job: &str, gate: &str) {
-    home.open(gate);
-    assert_eq!(home.ended(job).exit_code, Some(0), "{}", home.log(job));
-}
-
 /// The queues of the example, in their order of priority.
 const QUEUES: [&str; 4] = [
     "dual_gpus=2",
@@ -72,19 +56,19 @@ fn the_seeds_example_ends_with_two_and_three_quarters_of_three_gpus_in_use() {
     assert_eq!(place(&home, &dual), ["gpu0", "gpu1"]);
     assert_eq!(place(&home, &quarter), ["gpu2.25a"]);
     assert_eq!(place(&home, &half), ["gpu2.5a"]);
-    let reason = waits(&home, &single);
+    let reason = home.waits(&single);
     assert!(reason.contains("2.75 of 3"), "{reason}");
     assert_eq!(share_in_use(&home), [1000, 1000, 750]);
 
-    end(&home, &quarter, "quarter");
+    home.end(&quarter, "quarter");
     until("the plan has seen that the quarter is gone", || {
-        waits(&home, &single).contains("2.5 of 3").then_some(())
+        home.waits(&single).contains("2.5 of 3").then_some(())
     });
-    end(&home, &half, "half");
+    home.end(&half, "half");
     assert_eq!(place(&home, &single), ["gpu2"]);
     assert_eq!(home.job(&dual).state, JobState::Running);
-    end(&home, &single, "single");
-    end(&home, &dual, "dual");
+    home.end(&single, "single");
+    home.end(&dual, "dual");
     assert_eq!(share_in_use(&home), [0, 0, 0]);
 }
 
@@ -100,13 +84,13 @@ fn the_order_of_the_queues_decides_and_not_the_order_of_submission() {
     let quarter = put(&home, &["-q", "quarter_gpu"], "quarter");
     let dual = put(&home, &["-q", "dual_gpus"], "dual");
     for job in [&single, &half, &quarter, &dual] {
-        waits(&home, job);
+        home.waits(job);
     }
-    end(&home, &all, "all");
+    home.end(&all, "all");
     assert_eq!(place(&home, &dual), ["gpu0", "gpu1"]);
     assert_eq!(place(&home, &quarter), ["gpu2.25a"]);
     assert_eq!(place(&home, &half), ["gpu2.5a"]);
-    waits(&home, &single);
+    home.waits(&single);
 }
 
 #[test]
@@ -155,14 +139,14 @@ fn a_higher_queue_that_does_not_fit_stops_the_lower_ones() {
     let running = put(&home, &["-q", "half"], "running");
     assert_eq!(place(&home, &running), ["gpu0.5a"]);
     let single = put(&home, &["-q", "single"], "single");
-    waits(&home, &single);
+    home.waits(&single);
     let half = put(&home, &["-q", "half"], "half");
-    let reason = waits(&home, &half);
+    let reason = home.waits(&half);
     assert!(reason.contains(&format!("#{single}")), "{reason}");
-    end(&home, &running, "running");
+    home.end(&running, "running");
     assert_eq!(place(&home, &single), ["gpu0"]);
-    waits(&home, &half);
-    end(&home, &single, "single");
+    home.waits(&half);
+    home.end(&single, "single");
     assert_eq!(place(&home, &half), ["gpu0.5a"]);
 }
 
@@ -176,9 +160,9 @@ fn eight_eighths_fill_a_gpu_and_the_ninth_waits() {
     for (job, letter) in jobs.iter().zip("abcdefgh".chars()) {
         assert_eq!(place(&home, job), [format!("gpu0.125{letter}")]);
     }
-    waits(&home, &jobs[8]);
+    home.waits(&jobs[8]);
     // Whose place is freed, that place is taken.
-    end(&home, &jobs[2], "gate2");
+    home.end(&jobs[2], "gate2");
     assert_eq!(place(&home, &jobs[8]), ["gpu0.125c"]);
 }
 
@@ -214,10 +198,10 @@ fn two_whole_gpus_wait_while_a_quarter_of_one_is_in_use() {
     let blocker = put(&home, &["-g", "0.25", "--gpus-on", "1"], "blocker");
     assert_eq!(place(&home, &blocker), ["gpu1.25a"]);
     let dual = put(&home, &["-q", "dual"], "dual");
-    waits(&home, &dual);
+    home.waits(&dual);
     let why: Value = home.items(&["why", &dual]).remove(0);
     let failed = |gpu: usize| why["gpus"][gpu]["failed"].as_array().map_or(0, Vec::len);
     assert_eq!((failed(0), failed(1)), (0, 1), "{why}");
-    end(&home, &blocker, "blocker");
+    home.end(&blocker, "blocker");
     assert_eq!(place(&home, &dual), ["gpu0", "gpu1"]);
 }

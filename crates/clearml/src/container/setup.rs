@@ -107,6 +107,22 @@ pub struct Mounts {
     pub tasks: PathBuf,
 }
 
+impl Mounts {
+    /// The folders that containers of a slot keep from one task to the next.
+    pub fn caches(&self, slot: Option<&str>) -> Vec<Folder> {
+        let shared = [
+            &self.pip,
+            &self.poetry,
+            &self.pip_download,
+            &self.cache,
+            &self.vcs,
+            &self.venvs,
+        ];
+        let own = self.apt.iter().map(|apt| apt.of_slot(slot));
+        own.chain(shared.into_iter().flatten().cloned()).collect()
+    }
+}
+
 /// A folder of the host, and its place in the container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Folder {
@@ -407,7 +423,7 @@ impl Folder {
     }
 
     /// The same folder for one slot: what two containers at once would lock against each other.
-    pub fn of_slot(&self, slot: Option<&str>) -> Self {
+    fn of_slot(&self, slot: Option<&str>) -> Self {
         match slot {
             None => self.clone(),
             Some(slot) => Self {

@@ -98,13 +98,7 @@ async fn a_part_of_a_gpu_is_had_from_the_webhook_to_the_cdi_device_and_given_bac
 async fn ids_of_two_gpus_and_ids_that_nobody_is_assigned_are_refused_and_nothing_is_held() {
     let mut rig = Rig::new("h100-80gb:2").await;
     rig.start_node().await;
-    let gpus: Vec<String> = rig
-        .machine
-        .gpus()
-        .await
-        .into_iter()
-        .map(|gpu| gpu.uuid)
-        .collect();
+    let gpus = rig.machine.uuids().await;
     for (at, gpu) in gpus.iter().enumerate() {
         rig.kubelet.give_gpu(&format!("carrier-{at}"), gpu);
     }

@@ -109,13 +109,7 @@ impl Rig {
 
     /// What scheduler, NVIDIA's plugin and kubelet do for carriers.
     async fn carries(&self) {
-        let gpus: Vec<String> = self
-            .machine
-            .gpus()
-            .await
-            .into_iter()
-            .map(|gpu| gpu.uuid)
-            .collect();
+        let gpus = self.machine.uuids().await;
         for carrier in self.pods(NAMESPACE) {
             let given = self.kubelet.given();
             let free = gpus.iter().find(|gpu| !given.contains(gpu));

@@ -71,6 +71,12 @@ impl Machine {
         self.agent().gpus().await.unwrap()
     }
 
+    /// UUIDs of the GPUs, by index.
+    pub async fn uuids(&self) -> Vec<String> {
+        let gpus = self.gpus().await.into_iter();
+        gpus.map(|gpu| gpu.uuid).collect()
+    }
+
     /// Starts a daemon over these GPUs, with these variables besides; returns once it takes connections.
     pub async fn daemon(&self, gpus: &str, env: &[(&str, &str)]) -> Program {
         let home = self.path().join("home");

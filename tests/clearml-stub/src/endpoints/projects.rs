@@ -5,7 +5,7 @@ use serde_json::json;
 use super::{Answer, queues};
 use crate::json::{Fields, projected, string, strings};
 use crate::refusal::Refusal;
-use crate::world::{COMPANY, USER, World};
+use crate::world::World;
 
 pub(super) fn get_all(world: &mut World, body: &Fields) -> Answer {
     let name = queues::pattern(body)?;
@@ -39,22 +39,9 @@ pub(super) fn create(world: &mut World, body: &Fields) -> Answer {
         .values()
         .any(|project| string(project, "name") == name)
     {
-        return Err(Refusal::new(
-            400,
-            801,
-            format!("Value combination already exists: name={name}"),
-        ));
+        return Err(Refusal::taken(name));
     }
-    let id = world.id();
-    let mut fields = body.clone();
-    for (field, value) in [
-        ("id", json!(id)),
-        ("company", json!(COMPANY)),
-        ("user", json!(USER)),
-        ("created", world.stamp()),
-    ] {
-        fields.insert(field.to_owned(), value);
-    }
+    let (id, fields) = world.made(body);
     world.projects.insert(id.clone(), fields);
     Ok(json!({ "id": id }))
 }

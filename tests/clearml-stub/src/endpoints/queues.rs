@@ -7,7 +7,7 @@ use super::{Answer, updated};
 use crate::json::{Fields, flag, projected, put, string, strings, take};
 use crate::refusal::Refusal;
 use crate::status::Status;
-use crate::world::{COMPANY, Queue, USER, World, stamp};
+use crate::world::{COMPANY, Queue, World, stamp};
 
 /// The server refuses shorter names.
 const SHORTEST_NAME: usize = 3;
@@ -60,23 +60,10 @@ pub(super) fn create(world: &mut World, body: &Fields) -> Answer {
         )));
     }
     if world.queue_named(name).is_some() {
-        return Err(Refusal::new(
-            400,
-            801,
-            format!("Value combination already exists: name={name}"),
-        ));
+        return Err(Refusal::taken(name));
     }
-    let id = world.id();
-    let mut fields = body.clone();
-    for (field, value) in [
-        ("id", json!(id)),
-        ("company", json!(COMPANY)),
-        ("user", json!(USER)),
-        ("created", world.stamp()),
-        ("last_update", world.stamp()),
-    ] {
-        fields.insert(field.to_owned(), value);
-    }
+    let (id, mut fields) = world.made(body);
+    fields.insert("last_update".to_owned(), world.stamp());
     for tags in ["tags", "system_tags"] {
         fields.entry(tags).or_insert_with(|| json!([]));
     }
