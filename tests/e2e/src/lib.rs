@@ -10,6 +10,7 @@
 //! Dialog     a program that is spoken to line by line
 //! Tenant     one of those that gives its GPU work
 //! Engine     a Docker daemon, and images of this machine's files
+//! help       every verb that `--help` lists, and its flags
 //! clearml    a ClearML server, its user, and an instance that serves its queues
 //! ```
 //!
@@ -19,6 +20,7 @@
 pub mod clearml;
 mod dialog;
 pub mod engine;
+pub mod help;
 mod home;
 mod patience;
 mod programs;

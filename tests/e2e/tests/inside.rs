@@ -1,10 +1,11 @@
 //! Getting into running jobs by the command line: `exec`, `shell`, `attach`, and completion of what is there.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use divvy_api::v1::JobState;
-use divvy_e2e::{GIB, Home, Said, until};
+use divvy_e2e::{GIB, Home, Said, help, until};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// A user that no user database has.
@@ -245,11 +246,58 @@ fn a_shell_completes_what_is_there_and_starts_no_daemon_for_it() {
 }
 
 #[test]
+fn bash_offers_what_is_there_by_the_script_that_it_is_given() {
+    let home = Home::new("a100-80gb:1");
+    let program = home.program("divvy");
+    let folder = Path::new(&program).parent().expect("a file");
+    let path = format!(
+        "{}:{}",
+        folder.display(),
+        std::env::var("PATH").unwrap_or_default()
+    );
+    let home = home.variable("PATH", &path);
+    let _daemon = home.daemon(&[]);
+    let id = holder(&home, &["-g", "0.25", "--name", "train"]);
+    // What bash does when somebody types this and the key.
+    let offered = |typed: &str| {
+        let script = format!(
+            "source <(divvy completion bash)\nCOMP_WORDS=(divvy {typed} '') COMP_CWORD=2 COMP_TYPE=9\n\
+             _clap_complete_divvy\nprintf '%s\\n' \"${{COMPREPLY[@]}}\""
+        );
+        let mut bash = home.command("bash");
+        let output = bash.args(["--norc", "-c", &script]).output();
+        let output = output.expect("bash is there");
+        let offered = String::from_utf8_lossy(&output.stdout).into_owned();
+        let words = offered.lines().map(|word| word.trim().to_owned());
+        words.collect::<Vec<_>>()
+    };
+    let offers = |typed: &str, word: &str| {
+        until(&format!("bash offers {word} for {typed}"), || {
+            let offered = offered(typed);
+            offered.contains(&word.to_owned()).then_some(())
+        });
+    };
+    for verb in ["attach", "cancel", "exec", "logs", "why"] {
+        offers(verb, &id);
+        offers(verb, "train");
+    }
+    offers("docker", "slice");
+}
+
+#[test]
 fn manual_pages_are_written_where_one_says() {
     let home = Home::new("a100-80gb:1");
     let folder = home.scratch().join("man1");
     let said = home.divvy(&["manual", &folder.display().to_string()]).ok();
     assert!(said.stdout.lines().count() > 30, "{}", said.stdout);
-    assert!(folder.join("divvy-exec.1").is_file());
+    for verb in help::verbs(&home) {
+        let name = format!("divvy-{}.1", verb.replace(' ', "-"));
+        let page = std::fs::read_to_string(folder.join(&name));
+        let page = page.unwrap_or_else(|error| panic!("{name}: {error}"));
+        let page = page.replace("\\-", "-");
+        for (flag, _) in help::flags(&home, &verb) {
+            assert!(page.contains(&flag), "{name} has no {flag}");
+        }
+    }
     let _ = home.divvy(&["manual", "/proc/no"]).exits(1);
 }
