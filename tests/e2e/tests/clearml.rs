@@ -6,6 +6,8 @@
 mod containers;
 #[path = "clearml/crash.rs"]
 mod crash;
+#[path = "clearml/flags.rs"]
+mod flags;
 #[path = "clearml/life.rs"]
 mod life;
 #[path = "clearml/peers.rs"]
