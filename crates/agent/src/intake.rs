@@ -41,6 +41,11 @@ pub fn check_texts(submit: &Submit) -> Result<(), Error> {
             "{name:?} cannot name an environment variable"
         )));
     }
+    // Of a variable that is not set, more often than not: then all jobs would be one.
+    if submit.idempotency_key.as_deref() == Some("") {
+        return Err(usage("the idempotency key is empty")
+            .hint("leave it out, or name what is to be submitted once"));
+    }
     if !Path::new(&submit.cwd).is_absolute() {
         return Err(usage(format!(
             "the working directory {:?} is not absolute",
@@ -109,7 +114,8 @@ pub fn never_fits(never: NeverFits) -> Error {
 pub fn name(given: Option<String>, command: &[String]) -> Result<String, Error> {
     match given {
         Some(name) if name.trim().is_empty() || name.contains(char::is_control) => {
-            Err(usage(format!("{name:?} cannot name a job")))
+            Err(usage(format!("{name:?} cannot name a job"))
+                .hint("leave the name out, and it is the program's; or write a word"))
         }
         Some(name) if name == "last" || name.trim_start_matches('#').parse::<u64>().is_ok() => {
             let why =

@@ -127,7 +127,10 @@ impl Terms {
             )));
         }
         match submit.time_limit_s {
-            Some(0) => return Err(usage("a job cannot run for no time at all")),
+            Some(0) => {
+                return Err(usage("a job cannot run for no time at all")
+                    .hint("leave the limit out, or write how long it may run: 30m, 2h"));
+            }
             Some(limit) if limit > LONGEST_S => {
                 return Err(usage("nothing runs for a hundred years"));
             }
