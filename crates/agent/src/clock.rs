@@ -3,6 +3,8 @@
 //!
 //! A simulation has all of them to itself; that is what [`Instant`] is for here.
 
+use std::time::Duration;
+
 use jiff::{Timestamp, Unit};
 
 #[cfg(test)]
@@ -27,4 +29,13 @@ pub fn boot_ns() -> u64 {
         return u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
     }
     divvy_ledger::boot_time_ns()
+}
+
+/// Waits. In a simulation nobody sees that time passes.
+pub fn sleep(time: Duration) {
+    #[cfg(test)]
+    if crate::simulation::clock::boot().is_some() {
+        return;
+    }
+    std::thread::sleep(time);
 }

@@ -11,6 +11,7 @@
 //! What is to be given to whom is decided in the core; when it is journaled, and what a report means, in `cycle::mig`. What has no
 //! row is somebody else's and is never touched.
 
+pub mod driver;
 mod instance;
 pub mod mode;
 pub mod nodes;

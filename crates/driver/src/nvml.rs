@@ -80,6 +80,7 @@ pub struct Nvml {
 }
 
 /// A GPU that NVML has a handle of.
+#[derive(Clone, Copy)]
 pub struct Device<'a> {
     nvml: &'a Nvml,
     handle: nvmlDevice_t,

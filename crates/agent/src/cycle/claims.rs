@@ -232,8 +232,7 @@ impl Cycle {
                 self.end_claim(id, gone, &why)
             }
             (Life::Starting { .. }, None) if living.laid => self.lent(id),
-            // Without a look at the driver nobody knows who is still there.
-            (Life::Stopping { .. }, _) => match self.blind.is_some() || self.is_held(id)? {
+            (Life::Stopping { .. }, _) => match self.is_not_seen(id) || self.is_held(id)? {
                 true => {
                     self.round.reached.push(id);
                     Ok(())
@@ -243,6 +242,17 @@ impl Cycle {
             (Life::Queued | Life::Starting { .. } | Life::Running { .. }, _)
             | (Life::Lent { .. } | Life::Ended { .. }, _) => Ok(()),
         }
+    }
+
+    /// Without a look at its GPUs nobody knows who is still there. On one that is lost is nobody.
+    fn is_not_seen(&self, id: JobId) -> bool {
+        let living = self.jobs.get(&id);
+        let on = |gpu: &GpuUuid| {
+            let mut grants = living.into_iter().flat_map(|one| one.job.life.grants());
+            grants.any(|grant| grant.gpu == *gpu)
+        };
+        let mut silent = self.devices.iter().filter(|one| one.lost && !one.gone);
+        self.blind.is_some() || silent.any(|device| on(&device.gpu.uuid))
     }
 
     /// The name of a claim's device.

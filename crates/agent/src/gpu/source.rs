@@ -9,6 +9,7 @@ use divvy_driver::nvml::{Device, Nvml};
 
 use super::work::Samples;
 use super::{GpuProcess, Observation, Observed, Power, Trouble};
+use crate::mig::driver::Gpu;
 use crate::mig::sight::{self, Offer, SightError};
 use crate::mig::{Epochs, Sight};
 use crate::supervise::chain;
@@ -101,9 +102,13 @@ impl Source {
     }
 
     /// The GPU itself, for whoever changes it.
-    pub fn device(&self, gpu: &GpuUuid) -> Result<Device<'_>, SourceError> {
+    pub fn device(&self, gpu: &GpuUuid) -> Result<Gpu<'_>, SourceError> {
+        #[cfg(test)]
+        if let Origin::Simulation = self.from {
+            return Ok(Gpu::Simulated(crate::simulation::gpus::index(gpu)));
+        }
         let uuid = divvy_driver::Uuid(gpu.to_bytes());
-        Ok(self.nvml().device_by_uuid(uuid)?)
+        Ok(Gpu::Driver(self.nvml().device_by_uuid(uuid)?))
     }
 
     /// Everything about every GPU that answers, and what those say that do not: one that is in trouble hides no other.
@@ -113,7 +118,9 @@ impl Source {
     pub fn observe(&self) -> Result<Observation, SourceError> {
         #[cfg(test)]
         if let Origin::Simulation = self.from {
-            return crate::simulation::gpus::observe(&self.epochs);
+            return crate::simulation::gpus::observe(|gpu, uuid, total| {
+                self.sight(&Gpu::Simulated(gpu), uuid, total)
+            });
         }
         let mut observation = Observation::default();
         for (index, device) in (0..).zip(self.nvml().devices()?) {
@@ -145,6 +152,7 @@ impl Source {
             used: process.used.map(Bytes::new),
         };
         let uuid = identity.uuid.parse()?;
+        let total = Bytes::new(memory.total);
         // Nothing is decided by it, so that it is missing where the driver does not tell.
         let utilization = match device.utilization() {
             Err(error) if error.is_lost() => return Err(error.into()),
@@ -153,13 +161,13 @@ impl Source {
         let utilization_percent = utilization.map(|utilization| utilization.gpu);
         let temperature_celsius = device.temperature().ok().flatten();
         Ok(Observed {
-            mig: self.sight(device, &uuid)?,
+            mig: self.sight(&Gpu::Driver(*device), &uuid, total)?,
             worked: self.samples.of(device, &uuid, utilization_percent),
             uuid,
             index: identity.index,
             model: identity.name,
             bus: identity.pci_bus_id,
-            total: Bytes::new(memory.total),
+            total,
             reserved: Bytes::new(memory.reserved),
             used: Bytes::new(memory.used),
             utilization_percent,
@@ -182,10 +190,15 @@ impl Source {
     }
 
     /// The GPU's instances; nothing of them while they are being changed.
-    fn sight(&self, device: &Device<'_>, uuid: &GpuUuid) -> Result<Option<Sight>, SourceError> {
+    fn sight(
+        &self,
+        gpu: &Gpu<'_>,
+        uuid: &GpuUuid,
+        total: Bytes,
+    ) -> Result<Option<Sight>, SourceError> {
         // Before anything is asked: an answer is of this epoch, or of a later one.
         let epoch = self.epochs.settled(uuid);
-        let Some(mode) = device.mig_mode()? else {
+        let Some(mode) = gpu.mig_mode()? else {
             return Ok(None);
         };
         let mut sight = Sight {
@@ -202,12 +215,12 @@ impl Source {
         let offer = match self.known_offer(uuid) {
             Some(offer) => offer,
             None => {
-                let offer = Arc::new(sight::offer(device).map_err(SightError::Driver)?);
+                let offer = Arc::new(sight::offer(gpu, total).map_err(SightError::Driver)?);
                 lock(&self.offers).insert(uuid.clone(), Arc::clone(&offer));
                 offer
             }
         };
-        let looked = sight::look(device, &offer);
+        let looked = sight::look(gpu, &offer);
         sight.offer = Some(offer);
         if self.epochs.settled(uuid) != sight.epoch {
             // What it met half-way is no error either.

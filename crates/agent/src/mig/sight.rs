@@ -5,9 +5,9 @@ use std::sync::Arc;
 use divvy_core::Bytes;
 use divvy_core::mig::recover::{Inside, Seen};
 use divvy_core::mig::{Attribute, MigProfile, MigUuid, MigUuidError, Placement, Profile, Table};
-use divvy_driver::nvml::Device;
-use divvy_driver::nvml::mig::{self as nvml, GpuInstance, GpuInstanceInfo, MigMode, Refusal};
+use divvy_driver::nvml::mig::{self as nvml, GpuInstanceInfo, MigMode, Refusal};
 
+use super::driver::{Gpu, Instance};
 use crate::gpu::GpuProcess;
 
 /// A GPU that knows MIG.
@@ -101,8 +101,8 @@ impl Found {
 ///
 /// # Errors
 /// When one instance cannot be read: it must not be taken for one that is not there.
-pub fn look(gpu: &Device<'_>, offer: &Offer) -> Result<Vec<Found>, SightError> {
-    let instances = gpu.gpu_instances_of(&offer.ids)?;
+pub fn look(gpu: &Gpu<'_>, offer: &Offer) -> Result<Vec<Found>, SightError> {
+    let instances = gpu.instances(&offer.ids)?;
     let mut all = Vec::new();
     for (instance, info) in instances {
         match found(&instance, info, offer) {
@@ -115,16 +115,15 @@ pub fn look(gpu: &Device<'_>, offer: &Offer) -> Result<Vec<Found>, SightError> {
 }
 
 fn found(
-    instance: &GpuInstance<'_>,
+    instance: &Instance<'_>,
     info: GpuInstanceInfo,
     offer: &Offer,
 ) -> Result<Found, SightError> {
     let slice = |slice: u32| u8::try_from(slice).map_err(|_| SightError::Slice(slice));
     let mut devices = Vec::new();
     let mut slices = 0;
-    for (compute, within) in instance.compute_instances()? {
-        let device = compute.device()?;
-        let memory = device.memory()?;
+    for (compute, within) in instance.computes()? {
+        let memory = compute.memory()?;
         let process = |process: divvy_driver::nvml::Process| GpuProcess {
             pid: process.pid,
             used: process.used.map(Bytes::new),
@@ -134,7 +133,7 @@ fn found(
             uuid: within.uuid.parse()?,
             total: Bytes::new(memory.total),
             used: Bytes::new(memory.used),
-            processes: device.processes()?.into_iter().map(process).collect(),
+            processes: compute.processes()?.into_iter().map(process).collect(),
         });
         slices += within.placement.size;
     }
@@ -154,13 +153,12 @@ fn found(
     })
 }
 
-/// What a GPU offers. A profile that makes no sense is left out, so that it takes none of the others with it.
+/// What a GPU with so much memory offers. A profile that makes no sense is left out, so that it takes none of the others with it.
 ///
 /// # Errors
 /// When the driver lists no profile at all.
-pub fn offer(gpu: &Device<'_>) -> Result<Offer, divvy_driver::Error> {
-    let listed = gpu.gpu_instance_profiles()?;
-    let total = Bytes::new(gpu.memory()?.total);
+pub fn offer(gpu: &Gpu<'_>, total: Bytes) -> Result<Offer, divvy_driver::Error> {
+    let listed = gpu.profiles()?;
     let ids = listed.iter().map(|(profile, _)| profile.id).collect();
     let profiles: Vec<Profile> = listed
         .iter()

@@ -7,12 +7,12 @@ use std::time::Duration;
 use divvy_core::Bytes;
 use divvy_core::mig::recover::Oddity;
 use divvy_core::mig::{MigUuidError, Placement};
-use divvy_driver::nvml::mig::{
-    self as nvml, ComputeInstance, ComputeInstanceInfo, GpuInstance, Refusal,
-};
-use divvy_driver::nvml::{Device, Memory};
+use divvy_driver::nvml::Memory;
+use divvy_driver::nvml::mig::{self as nvml, ComputeInstanceInfo, Refusal};
 
 use super::Made;
+use super::driver::{Compute, Gpu, Instance};
+use crate::clock::sleep;
 use crate::failpoint::reach;
 use crate::supervise::chain;
 
@@ -76,35 +76,38 @@ impl Failure {
 }
 
 /// Makes an instance: `size` memory slices at the placement, and all of it as one device.
-pub fn make(gpu: &Device<'_>, placement: Placement, size: u8) -> Result<Made, Failure> {
+pub fn make(gpu: &Gpu<'_>, placement: Placement, size: u8) -> Result<Made, Failure> {
     reach("mig.create.begin");
     let at = nvml::Placement {
         start: placement.start.into(),
         size: size.into(),
     };
     let instance = gpu
-        .create_gpu_instance(placement.profile, at)
+        .create(placement.profile, at)
         .map_err(|error| Failure::refused(&error))?;
     reach("mig.create.gi");
-    let made = fill(&instance);
-    match made {
-        Ok(made) => Ok(made),
-        // Half of it is of no use to anybody.
-        Err(error) => {
-            match filling(&instance, None, None).and_then(|inside| clear(&instance, inside)) {
-                Ok(()) => Err(error),
-                Err(left) => Err(Failure::Stuck(format!("{error}; {left}"))),
-            }
-        }
+    let compute = match instance.fill() {
+        Ok(compute) => compute,
+        Err(error) => return Err(undone(&instance, None, Failure::refused(&error))),
+    };
+    reach("mig.create.ci");
+    made_of(&instance, &compute).map_err(|error| undone(&instance, Some(&compute), error))
+}
+
+/// Half of an instance is of no use to anybody: it goes, with the compute instance that was made in it and no other. What has become of
+/// that.
+fn undone(instance: &Instance<'_>, compute: Option<&Compute<'_>>, error: Failure) -> Failure {
+    let emptied = compute.map_or(Ok(()), |compute| patiently(|| compute.destroy()));
+    match emptied.and_then(|()| patiently(|| instance.destroy())) {
+        Ok(()) => error,
+        Err(left) => Failure::Stuck(format!("{error}; {left}")),
     }
 }
 
-fn fill(instance: &GpuInstance<'_>) -> Result<Made, Failure> {
+fn made_of(instance: &Instance<'_>, compute: &Compute<'_>) -> Result<Made, Failure> {
     let refused = |error: divvy_driver::Error| Failure::refused(&error);
-    let compute = instance.create_full_compute_instance().map_err(refused)?;
-    reach("mig.create.ci");
     let info = compute.info().map_err(refused)?;
-    let memory = compute.device().and_then(|device| device.memory());
+    let memory = compute.memory();
     Ok(Made {
         id: instance.info().map_err(refused)?.id,
         compute: info.id,
@@ -118,11 +121,7 @@ fn fill(instance: &GpuInstance<'_>) -> Result<Made, Failure> {
 
 /// Destroys what lies at the placement; false where nothing of it was there. `made`: what it was when it was made, if it ever was:
 /// what is another is left alone, and so is one that somebody divided.
-pub fn unmake(
-    gpu: &Device<'_>,
-    placement: Placement,
-    made: Option<&Made>,
-) -> Result<bool, Failure> {
+pub fn unmake(gpu: &Gpu<'_>, placement: Placement, made: Option<&Made>) -> Result<bool, Failure> {
     reach("mig.destroy.begin");
     let Some(there) = find(gpu, placement)? else {
         return Ok(false);
@@ -134,7 +133,7 @@ pub fn unmake(
     clear(&there.instance, inside).map(|()| true)
 }
 
-type Inside<'a> = (ComputeInstance<'a>, ComputeInstanceInfo);
+type Inside<'a> = (Compute<'a>, ComputeInstanceInfo);
 
 /// The compute instance that we made in an instance, if it is there. `slices`: how many compute slices it has, where that is known.
 /// Its UUID says where it begins, and not how long it is (inferred).
@@ -142,12 +141,12 @@ type Inside<'a> = (ComputeInstance<'a>, ComputeInstanceInfo);
 /// # Errors
 /// [`Failure::Stuck`] where there is another, or more than one: what is in it is somebody else's then.
 fn filling<'a>(
-    instance: &GpuInstance<'a>,
+    instance: &Instance<'a>,
     slices: Option<u32>,
     made: Option<&Made>,
 ) -> Result<Option<Inside<'a>>, Failure> {
     let mut computes = instance
-        .compute_instances()
+        .computes()
         .map_err(|error| Failure::stuck(&error))?;
     let last = computes.pop();
     let ours = last.as_ref().is_none_or(|(_, info)| {
@@ -162,7 +161,7 @@ fn filling<'a>(
 }
 
 /// Destroys an instance and what of ours is in it, unless it is used.
-fn clear(instance: &GpuInstance<'_>, inside: Option<Inside<'_>>) -> Result<(), Failure> {
+fn clear(instance: &Instance<'_>, inside: Option<Inside<'_>>) -> Result<(), Failure> {
     if let Some((compute, info)) = inside {
         let pids = pids(&compute)?;
         if !pids.is_empty() {
@@ -182,7 +181,7 @@ fn clear(instance: &GpuInstance<'_>, inside: Option<Inside<'_>>) -> Result<(), F
 fn patiently(destroy: impl Fn() -> Result<(), divvy_driver::Error>) -> Result<(), Failure> {
     for _ in 1..TRIES {
         match destroy() {
-            Err(error) if error.refusal() == Some(Refusal::InUse) => std::thread::sleep(PAUSE),
+            Err(error) if error.refusal() == Some(Refusal::InUse) => sleep(PAUSE),
             Err(error) if error.refusal() == Some(Refusal::Gone) => return Ok(()),
             done => return done.map_err(|error| Failure::stuck(&error)),
         }
@@ -197,7 +196,7 @@ fn patiently(destroy: impl Fn() -> Result<(), divvy_driver::Error>) -> Result<()
 ///
 /// # Errors
 /// As [`unmake`], where it is not for us to make it anew.
-pub fn is_clean(gpu: &Device<'_>, placement: Placement, made: &Made) -> Result<bool, Failure> {
+pub fn is_clean(gpu: &Gpu<'_>, placement: Placement, made: &Made) -> Result<bool, Failure> {
     let there = find(gpu, placement)?;
     let Some(there) = there.filter(|there| there.id == made.id) else {
         return Ok(false);
@@ -208,7 +207,7 @@ pub fn is_clean(gpu: &Device<'_>, placement: Placement, made: &Made) -> Result<b
     if !pids(&compute)?.is_empty() {
         return Ok(false);
     }
-    let memory = compute.device().and_then(|device| device.memory());
+    let memory = compute.memory();
     Ok(is_empty(memory, made.baseline))
 }
 
@@ -217,25 +216,25 @@ fn is_empty<E>(memory: Result<Memory, E>, baseline: Bytes) -> bool {
     memory.is_ok_and(|memory| memory.used <= baseline.get())
 }
 
-fn pids(compute: &ComputeInstance<'_>) -> Result<Vec<u32>, Failure> {
-    let processes = compute.device().and_then(|device| device.processes());
+fn pids(compute: &Compute<'_>) -> Result<Vec<u32>, Failure> {
+    let processes = compute.processes();
     let processes = processes.map_err(|error| Failure::stuck(&error))?;
     Ok(processes.iter().map(|process| process.pid).collect())
 }
 
 /// A GPU instance in its place.
 struct There<'a> {
-    instance: GpuInstance<'a>,
+    instance: Instance<'a>,
     id: u32,
     /// Compute slices of its profile, where the driver describes that.
     slices: Option<u32>,
 }
 
-fn find<'a>(gpu: &Device<'a>, placement: Placement) -> Result<Option<There<'a>>, Failure> {
+fn find<'a>(gpu: &Gpu<'a>, placement: Placement) -> Result<Option<There<'a>>, Failure> {
     let stuck = |error: divvy_driver::Error| Failure::stuck(&error);
-    let profiles = gpu.gpu_instance_profiles().map_err(stuck)?;
+    let profiles = gpu.profiles().map_err(stuck)?;
     let ids: Vec<u32> = profiles.iter().map(|(profile, _)| profile.id).collect();
-    let instances = gpu.gpu_instances_of(&ids).map_err(stuck)?;
+    let instances = gpu.instances(&ids).map_err(stuck)?;
     let there = instances.into_iter().find(|(_, info)| {
         info.profile == placement.profile && info.placement.start == u32::from(placement.start)
     });
@@ -251,7 +250,7 @@ fn find<'a>(gpu: &Device<'a>, placement: Placement) -> Result<Option<There<'a>>,
 
 /// Turns MIG on or off, and says how it is then: the driver may have taken the order and not done it.
 pub fn set_mode(
-    gpu: &Device<'_>,
+    gpu: &Gpu<'_>,
     on: bool,
 ) -> Result<(nvml::Activation, Option<nvml::MigMode>), Failure> {
     let refused = |error: divvy_driver::Error| Failure::refused(&error);

@@ -20,9 +20,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use divvy_core::GpuUuid;
-use divvy_driver::nvml::Device;
 use divvy_driver::nvml::mig::{Activation, MigMode};
 
+use super::driver::Gpu;
 use super::work::{self, Failure};
 use super::{Made, Slot};
 use crate::failpoint::reach;
@@ -204,12 +204,7 @@ impl Workers {
         let thread = match self.threads.entry(gpu.clone()) {
             Entry::Occupied(thread) => thread.into_mut(),
             Entry::Vacant(none) => {
-                let worker = Worker {
-                    lock: self.locks.join(format!("{gpu}.lock")),
-                    gpu,
-                    source: Arc::clone(&self.source),
-                    mailbox: self.mailbox.clone(),
-                };
+                let worker = Worker::new(gpu, &self.source, &self.mailbox, &self.locks);
                 let (sender, tasks) = channel();
                 none.insert(match worker.start(tasks) {
                     Ok(()) => sender,
@@ -221,6 +216,12 @@ impl Workers {
         // The thread ends only with this.
         let _ = thread.send(task);
     }
+
+    /// Carries an order out at once, as its thread would.
+    #[cfg(test)]
+    pub fn carry_out(&self, Order { gpu, task }: Order) -> Outcome {
+        Worker::new(gpu, &self.source, &self.mailbox, &self.locks).carry_out(task)
+    }
 }
 
 struct Worker {
@@ -231,6 +232,15 @@ struct Worker {
 }
 
 impl Worker {
+    fn new(gpu: GpuUuid, source: &Arc<Source>, mailbox: &Mailbox, locks: &Path) -> Self {
+        Self {
+            lock: locks.join(format!("{gpu}.lock")),
+            gpu,
+            source: Arc::clone(source),
+            mailbox: mailbox.clone(),
+        }
+    }
+
     fn start(self, tasks: Receiver<Task>) -> io::Result<()> {
         std::thread::Builder::new()
             .name("mig".to_owned())
@@ -258,7 +268,7 @@ impl Worker {
         let lock = lock(&self.lock).map_err(|error| {
             Failure::Stuck(format!("cannot lock {}: {error}", self.lock.display()))
         });
-        let device = || -> Result<Device<'_>, Failure> {
+        let device = || -> Result<Gpu<'_>, Failure> {
             let device = self.source.device(&self.gpu);
             device.map_err(|error| Failure::Stuck(chain(&error)))
         };

@@ -75,6 +75,11 @@ impl Engine {
         }
     }
 
+    pub fn next_namespace(&mut self) -> u64 {
+        self.namespaces += 1;
+        FIRST_NAMESPACE + self.namespaces
+    }
+
     pub fn create(&mut self, name: &str, job: u64, journal: Option<String>) {
         let container = Container {
             job,
@@ -109,8 +114,7 @@ pub fn shell(status: i32) -> i32 {
 impl World {
     /// Starts a container that was made; its program is the job's.
     pub fn container_starts(&mut self, name: &str, dir: &JobDir, slices: &Path, dice: &mut Dice) {
-        self.engine.namespaces += 1;
-        let namespace = FIRST_NAMESPACE + self.engine.namespaces;
+        let namespace = self.engine.next_namespace();
         let program = Program::of(dir, slices, 0, dice);
         self.ran(&program);
         let within = Within { namespace, pid: 1 };

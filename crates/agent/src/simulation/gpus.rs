@@ -8,7 +8,7 @@ use divvy_core::{Bytes, GpuUuid};
 use super::kernel::Kind;
 use super::{World, clock, with};
 use crate::gpu::{GpuProcess, Observation, Observed, SourceError, Trouble};
-use crate::mig::Epochs;
+use crate::mig::Sight;
 use crate::usage::meter::{Who, Worked};
 
 /// Of every GPU.
@@ -41,8 +41,22 @@ pub fn usable() -> u64 {
     TOTAL.saturating_sub(RESERVED).get()
 }
 
-/// What NVML would answer. `epochs`: when the agent has changed what.
-pub fn observe(epochs: &Epochs) -> Result<Observation, SourceError> {
+pub fn index(gpu: &GpuUuid) -> usize {
+    usize::from(gpu.to_bytes()[0]).saturating_sub(1)
+}
+
+/// What NVML would answer. `sight`: of the MIG side of a GPU with so much memory.
+pub fn observe(
+    sight: impl Fn(usize, &GpuUuid, Bytes) -> Result<Option<Sight>, SourceError>,
+) -> Result<Observation, SourceError> {
+    let mut observation = observe_all()?;
+    for gpu in &mut observation.gpus {
+        gpu.mig = sight(index(&gpu.uuid), &gpu.uuid, gpu.total)?;
+    }
+    Ok(observation)
+}
+
+fn observe_all() -> Result<Observation, SourceError> {
     with(|world| {
         if world.driver_is_ill {
             return Err(SourceError::Simulated);
@@ -52,7 +66,7 @@ pub fn observe(epochs: &Epochs) -> Result<Observation, SourceError> {
             let index = u32::try_from(gpu).unwrap_or(u32::MAX);
             match health {
                 Health::Well => {
-                    let observed = world.observed(gpu, index, epochs);
+                    let observed = world.observed(gpu, index);
                     observation.gpus.push(observed);
                 }
                 Health::Ill | Health::Lost => observation.troubles.push(Trouble {
@@ -70,9 +84,10 @@ pub fn observe(epochs: &Epochs) -> Result<Observation, SourceError> {
 }
 
 impl World {
-    fn observed(&mut self, gpu: usize, index: u32, epochs: &Epochs) -> Observed {
+    fn observed(&mut self, gpu: usize, index: u32) -> Observed {
         let worked = self.samples(gpu);
         let holders = self.holders(gpu);
+        self.listed.extend(holders.keys());
         let is_divided = self.divided[gpu].mode.current;
         let process = |(pid, used): (&u32, &u64)| GpuProcess {
             pid: *pid,
@@ -93,7 +108,7 @@ impl World {
                 true => Vec::new(),
                 false => holders.iter().map(process).collect(),
             },
-            mig: Some(self.sight(gpu, epochs)),
+            mig: None,
             worked,
         }
     }

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::{MetadataExt, symlink};
+use std::os::unix::fs::{MetadataExt, chown, symlink};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
@@ -113,6 +113,13 @@ pub fn wait(pid: u32) -> Option<ExitStatus> {
     })?
 }
 
+/// Says in a process's folder which mount namespace it is in, and that this is mounted there.
+pub fn mount(folder: &Path, namespace: &str, what: &Path) -> io::Result<()> {
+    symlink(namespace, folder.join("ns/mnt"))?;
+    let line = format!("2 1 0:1 {} / rw - tmpfs tmpfs rw\n", what.display());
+    fs::write(folder.join("mountinfo"), line)
+}
+
 impl World {
     /// A new process; one that is to lead a session of its own has none yet.
     pub fn spawn(&mut self, parent: u32, session: Option<u32>, kind: Kind) -> u32 {
@@ -157,6 +164,15 @@ impl World {
             fs::write(folder.join("comm"), "sim\n")
         };
         make().expect("a folder for a simulated process");
+        if let Kind::Program(program) = &proc.kind {
+            if let Some(uid) = program.uid {
+                chown(&folder, Some(uid), None).expect("a folder that is another's");
+            }
+            if let Some(mounted) = &program.mounted {
+                mount(&folder, "mnt:[2]", mounted)
+                    .expect("what is mounted for a simulated process");
+            }
+        }
         self.processes.insert(pid, proc);
         self.show(pid);
         pid

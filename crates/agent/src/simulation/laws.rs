@@ -4,15 +4,17 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
+use divvy_api::v1::ClaimDevice;
 use divvy_core::job::Outcome;
-use divvy_core::{Bytes, JobId};
+use divvy_core::{Bytes, Job as Life, JobId};
+use divvy_ledger::Slice;
 
 use super::daemon::difference;
 use super::engine::shell;
 use super::gpus::{self, uuid};
 use super::kernel::{Kind, Proc};
 use super::run::Run;
-use super::{World, with};
+use super::{World, claims, with};
 use crate::job::Job;
 use crate::records::JobDir;
 
@@ -26,17 +28,14 @@ impl Run {
             return Err(broken);
         }
         self.no_gpu_is_overfull()?;
-        let Some(daemon) = &self.daemon else {
+        if self.daemon.is_none() {
             return Ok(());
-        };
-        let living: BTreeMap<JobId, Job> = daemon
-            .cycle
-            .remembered()
-            .map(|job| (job.id, job.clone()))
-            .collect();
+        }
+        let living = self.living();
         self.everybody_keeps_to_what_was_granted(&living)?;
         self.slices_are_of_those_who_hold(&living)?;
         self.nobody_who_has_ended_lives(&living)?;
+        self.claims_hold_what_was_asked(&living)?;
         self.ends_are_final(&living)?;
         if self.steps.is_multiple_of(8) {
             self.the_journal_says_what_is_remembered()?;
@@ -105,11 +104,126 @@ impl Run {
         Ok(())
     }
 
+    /// To the byte and to the place.
+    fn claims_hold_what_was_asked(&self, living: &BTreeMap<JobId, Job>) -> Result<(), String> {
+        for job in living.values() {
+            let (Some(claim), grants) = (&job.ask.terms.claim, job.life.grants()) else {
+                continue;
+            };
+            let is_held = |asked: &ClaimDevice| {
+                let mut there = grants
+                    .iter()
+                    .filter(|grant| grant.gpu.to_string() == asked.gpu);
+                there.any(|grant| match (&asked.mig, asked.memory_bytes, grant.mig) {
+                    (Some(asked), _, Some(mig)) => {
+                        let profile = mig.profile.to_string();
+                        (profile, mig.placement.start) == (asked.profile.clone(), asked.start)
+                    }
+                    (None, Some(bytes), None) => grant.memory.get() >= bytes,
+                    (None, None, None) => grant.memory.get() == gpus::usable(),
+                    _ => false,
+                })
+            };
+            let left = claim.devices.iter().find(|asked| !is_held(asked));
+            if let Some(left) = left.filter(|_| !grants.is_empty()) {
+                return Err(format!(
+                    "claim {} asked for {left:?}, and holds {grants:?}",
+                    claim.uid
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// After a round: a suspended job's processes are stopped, and nobody else's are.
+    ///
+    /// # Errors
+    /// Which is not.
+    pub fn who_is_suspended_is_still(&self) -> Result<(), String> {
+        let living = self.living();
+        with(|world| {
+            for (pid, proc) in &world.processes {
+                let Kind::Program(program) = &proc.kind else {
+                    continue;
+                };
+                let Some(job) = living.get(&JobId(program.job)) else {
+                    continue;
+                };
+                let is_held = job.course.suspended && job.ask.container.is_none();
+                let runs = matches!(job.life, Life::Running { .. });
+                if runs && !world.has_escaped(proc) && proc.stopped != is_held {
+                    return Err(match is_held {
+                        true => format!("job {} is suspended, and pid {pid} goes on", job.id),
+                        false => format!("job {} runs, and pid {pid} is stopped", job.id),
+                    });
+                }
+            }
+            Ok(())
+        })
+        .unwrap_or(Ok(()))
+    }
+
+    /// After a round: what the limiter lets a job have is what it holds, or is to shrink to.
+    ///
+    /// # Errors
+    /// Where it is not.
+    pub fn slices_say_what_is_held(&self) -> Result<(), String> {
+        for (id, job) in self.living() {
+            let is_used = matches!(job.life, Life::Running { .. } | Life::Lent { .. });
+            let slice = Slice::open(&self.home.slice(&id.to_string())).ok();
+            let snapshot = slice
+                .filter(|_| is_used)
+                .and_then(|slice| slice.read().ok());
+            let Some(snapshot) = snapshot else { continue };
+            let said: Vec<u64> = snapshot.spec().gpus.iter().map(|gpu| gpu.limit).collect();
+            let limits = job.limits();
+            let limits: Vec<u64> = limits.iter().map(|grant| grant.memory.get()).collect();
+            if said != limits {
+                return Err(format!(
+                    "the slice of job {id} says {said:?}, and it is to have {limits:?}"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// After a round: the device of a claim that is lent is there, and brings in what it holds and nothing else. Of one that was given
+    /// back to an agent that died of it the device may be gone: it is given back again.
+    ///
+    /// # Errors
+    /// Where it does not.
+    pub fn devices_bring_in_what_is_lent(&self) -> Result<(), String> {
+        for job in self.living().values() {
+            let (Some(claim), Life::Lent { grants }) = (&job.ask.terms.claim, &job.life) else {
+                continue;
+            };
+            if self.given_back.contains(&claim.uid) {
+                continue;
+            }
+            let there = claims::visible(&self.home, &claim.uid);
+            let held = World::visible(grants).join(",");
+            if there.as_ref() != Some(&held) {
+                return Err(format!(
+                    "the device of claim {} brings in {there:?}, and it holds {held}",
+                    claim.uid
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// What the agent remembers, while there is one.
+    pub fn living(&self) -> BTreeMap<JobId, Job> {
+        let all = self.daemon.iter().flat_map(|one| one.cycle.remembered());
+        all.map(|job| (job.id, job.clone())).collect()
+    }
+
     fn nobody_who_has_ended_lives(&self, living: &BTreeMap<JobId, Job>) -> Result<(), String> {
         with(|world| {
             for (pid, proc) in &world.processes {
                 if let Kind::Program(program) = &proc.kind
                     && !world.has_escaped(proc)
+                    && !program.is_idle_pod()
                     && living
                         .get(&JobId(program.job))
                         .is_none_or(|job| job.life.grants().is_empty())

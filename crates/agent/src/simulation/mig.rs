@@ -1,26 +1,22 @@
-//! MIG on a simulated machine: what lies on its GPUs, what the threads of MIG do to it, one step at a time, and what others do.
-//!
-//! The steps are those of `crate::mig::worker` and `crate::mig::work`. A thread dies with its agent, between any two of them.
+//! MIG on a simulated machine: what lies on its GPUs, the orders of the threads of MIG, and what others do. What a thread does is the
+//! real code (`crate::mig::worker`), over [`super::driver`]; it dies with its agent, at any point.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
-use divvy_core::Bytes;
 use divvy_core::mig::recover::Stage;
 use divvy_core::mig::{Layout, MigUuid, Placement, Table};
-use divvy_driver::nvml::mig::{Activation, MigMode, Refusal};
+use divvy_core::{Bytes, Grant};
+use divvy_driver::nvml::mig::MigMode;
 
 use super::dice::Dice;
-use super::gpus::{Health, uuid};
-use super::kernel::Kind;
+use super::gpus::Health;
+use super::kernel::{Kind, Proc};
 use super::{World, with};
-use crate::gpu::GpuProcess;
-use crate::mig::sight::{Found, Offer, Within};
-use crate::mig::{Epochs, Failure, Instance, Made, Order, Outcome, Report, Sight, Slot, Task};
+use crate::mig::{Epochs, Instance, Order, Outcome, Slot, Task};
 
 /// What an instance has in use of it while nobody uses it.
-const BASELINE: Bytes = Bytes::mib(20);
+pub const BASELINE: Bytes = Bytes::mib(20);
 
 /// A GPU's MIG side.
 pub struct Divided {
@@ -28,8 +24,9 @@ pub struct Divided {
     /// By the driver's number of the GPU instance. No number comes twice.
     pub instances: BTreeMap<u32, Lies>,
     numbers: u32,
-    /// Of the thread of this GPU.
-    orders: VecDeque<Under>,
+    /// Of the thread of this GPU; with the first it has begun.
+    orders: VecDeque<Order>,
+    has_begun: bool,
 }
 
 /// A GPU instance.
@@ -37,33 +34,39 @@ pub struct Divided {
 pub struct Lies {
     pub placement: Placement,
     /// In memory slices.
-    size: u8,
-    memory: Bytes,
+    pub size: u8,
+    pub memory: Bytes,
+    /// Of the device that has all of it, or begins where it does.
     pub uuid: MigUuid,
-    /// It has its compute instance.
-    pub has_device: bool,
-    /// The agent made it, or cannot be told that it did not.
+    /// In compute slices.
+    slices: u8,
+    /// Its compute instances, by the driver's number.
+    pub computes: BTreeMap<u32, Part>,
+    /// The agent made it.
+    pub is_made_by_us: bool,
+    /// And knows that it did, or cannot tell that it did not.
     pub is_ours: bool,
-    /// The agent tried to be rid of it and could not.
+    /// The agent was told that it is made.
+    is_known: bool,
+    /// The agent tried to be rid of it and could not, or others have done something to it.
     is_stuck: bool,
+    /// Somebody has a handle of it, and is not listed.
+    pub is_open: bool,
+    /// Whose programs were in it since it was made.
+    pub tenants: Vec<String>,
 }
 
-/// An order that a thread has.
-struct Under {
-    order: Order,
-    next: Next,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Next {
-    /// The change begins.
-    Take,
-    Begin,
-    /// The compute instance of this goes, then it.
-    Empty(u32),
-    Destroy(u32),
-    Make,
-    Fill(u32),
+/// A compute instance.
+#[derive(Clone, Debug)]
+pub struct Part {
+    pub id: u32,
+    /// No other has it.
+    pub serial: u32,
+    pub uuid: MigUuid,
+    /// In compute slices of its GPU instance.
+    pub start: u8,
+    pub size: u8,
+    pub is_ours: bool,
 }
 
 impl Default for Divided {
@@ -76,31 +79,22 @@ impl Default for Divided {
             instances: BTreeMap::new(),
             numbers: 0,
             orders: VecDeque::new(),
+            has_begun: false,
         }
     }
 }
 
-fn offer() -> Arc<Offer> {
-    static OFFER: OnceLock<Arc<Offer>> = OnceLock::new();
-    let offer = OFFER.get_or_init(|| {
-        let table = Table::of_model("a100-80gb").expect("a model of data/mig.toml");
-        let ids = table.profiles.iter().map(|profile| profile.id).collect();
-        Arc::new(Offer {
-            table: Ok(table),
-            ids,
-        })
-    });
-    Arc::clone(offer)
+pub fn table() -> Arc<Table> {
+    static TABLE: OnceLock<Arc<Table>> = OnceLock::new();
+    let table =
+        TABLE.get_or_init(|| Table::of_model("a100-80gb").expect("a model of data/mig.toml"));
+    Arc::clone(table)
 }
 
-fn table() -> Arc<Table> {
-    offer().table.clone().expect("it was made with one")
-}
-
-/// It says where, and nothing of what lay there before.
-fn device_at(gpu: usize, placement: Placement) -> MigUuid {
+/// It says where it begins, and nothing of what lay there before.
+fn device_at(gpu: usize, placement: Placement, compute: u8) -> MigUuid {
     let Placement { profile, start } = placement;
-    let text = format!("MIG-{gpu:08x}-0000-5000-8000-{profile:08x}{start:04x}");
+    let text = format!("MIG-{gpu:08x}-{compute:04x}-5000-8000-{profile:08x}{start:04x}");
     text.parse().expect("a UUID")
 }
 
@@ -115,13 +109,17 @@ impl Divided {
         Layout::of(&table(), placements)
     }
 
+    pub fn has_room(&self, placement: Placement) -> bool {
+        self.layout().allows(&table(), placement)
+    }
+
     fn at(&self, placement: Placement) -> Option<u32> {
         let mut all = self.instances.iter();
         all.find(|(_, one)| one.placement == placement)
             .map(|(id, _)| *id)
     }
 
-    fn make(&mut self, gpu: usize, placement: Placement, is_ours: bool) -> Option<u32> {
+    pub fn make(&mut self, gpu: usize, placement: Placement, is_ours: bool) -> Option<u32> {
         let table = table();
         let profile = table.profile(placement.profile)?;
         self.numbers += 1;
@@ -129,64 +127,54 @@ impl Divided {
             placement,
             size: profile.memory_slices,
             memory: profile.memory,
-            uuid: device_at(gpu, placement),
-            has_device: false,
+            uuid: device_at(gpu, placement, 0),
+            slices: profile.compute_slices,
+            computes: BTreeMap::new(),
+            is_made_by_us: is_ours,
             is_ours,
+            is_known: false,
             is_stuck: false,
+            is_open: false,
+            tenants: Vec::new(),
         };
         self.instances.insert(self.numbers, lies);
+        Some(self.numbers)
+    }
+
+    /// Makes one compute instance of all of an empty instance, or two of its halves; answers the last one's serial.
+    pub fn fill(&mut self, instance: u32, parts: u8) -> Option<u32> {
+        let lies = self.instances.get_mut(&instance)?;
+        let size = lies.slices / parts;
+        if !lies.computes.is_empty() || size == 0 {
+            return None;
+        }
+        // Named by the place alone, so that the first of two has the name that the one of all has.
+        let name = lies.uuid.to_string();
+        for part in 0..parts {
+            self.numbers += 1;
+            let start = part * size;
+            let part = Part {
+                id: part.into(),
+                serial: self.numbers,
+                uuid: name
+                    .replacen("-0000-", &format!("-{start:04x}-"), 1)
+                    .parse()
+                    .expect("a UUID"),
+                start,
+                size,
+                is_ours: lies.is_ours && parts == 1,
+            };
+            lies.computes.insert(part.id, part);
+        }
         Some(self.numbers)
     }
 }
 
 impl World {
-    /// What NVML would say of a GPU's MIG side.
-    pub fn sight(&self, gpu: usize, epochs: &Epochs) -> Sight {
-        let divided = &self.divided[gpu];
-        let mut sight = Sight {
-            mode: divided.mode,
-            offer: divided.mode.current.then(offer),
-            epoch: epochs.settled(&uuid(gpu)),
-            instances: Vec::new(),
-            trouble: None,
-        };
-        if divided.mode.current && sight.epoch.is_some() {
-            let all = divided.instances.iter();
-            sight.instances = all.map(|(id, one)| self.found(gpu, *id, one)).collect();
-        }
-        sight
-    }
-
-    fn found(&self, gpu: usize, id: u32, one: &Lies) -> Found {
-        let inside = self.inside(gpu, &one.uuid);
-        let device = Within {
-            id: 0,
-            uuid: one.uuid.clone(),
-            total: one.memory,
-            used: BASELINE.saturating_add(Bytes::new(inside.values().sum())),
-            processes: inside
-                .iter()
-                .map(|(pid, held)| GpuProcess {
-                    pid: *pid,
-                    used: Some(Bytes::new(*held)),
-                })
-                .collect(),
-        };
-        Found {
-            placement: one.placement,
-            size: one.size,
-            id,
-            devices: one.has_device.then_some(device).into_iter().collect(),
-            is_whole: one.has_device,
-        }
-    }
-
-    /// Who holds how much of an instance.
-    pub fn inside(&self, gpu: usize, device: &MigUuid) -> BTreeMap<u32, u64> {
+    /// Who holds how much of a device.
+    pub fn inside(&self, device: &MigUuid) -> BTreeMap<u32, u64> {
         let held = |kind: &Kind| match kind {
-            Kind::Program(program) if program.device.as_ref() == Some(device) => {
-                program.held.get(&gpu).copied()
-            }
+            Kind::Program(program) => program.inside.get(device).map(|(_, bytes)| *bytes),
             _ => None,
         };
         let all = self.processes.iter();
@@ -196,42 +184,62 @@ impl World {
 
     /// The GPU and the bytes of a device, where it is there.
     pub fn device(&self, device: &MigUuid) -> Option<(usize, u64)> {
-        let all = self.divided.iter().enumerate();
-        let mut all = all.flat_map(|(gpu, one)| one.instances.values().map(move |one| (gpu, one)));
-        let found = all.find(|(_, one)| one.uuid == *device && one.has_device);
-        found.map(|(gpu, one)| (gpu, one.memory.saturating_sub(BASELINE).get()))
+        let (gpu, lies) = self.instance_of(device)?;
+        let memory = self.divided[gpu].instances[&lies].memory;
+        Some((gpu, memory.saturating_sub(BASELINE).get()))
     }
 
-    /// A program starts in its device, or goes on to use it: it is there, and nobody else's.
-    pub fn has_its_device(&mut self, job: u64, device: &MigUuid) {
-        let other = self.processes.values().find_map(|one| match &one.kind {
-            Kind::Program(program)
-                if program.device.as_ref() == Some(device)
-                    && program.job != job
-                    && !self.has_escaped(one) =>
-            {
-                Some(program.job)
+    /// The GPU and the GPU instance of a device.
+    fn instance_of(&self, device: &MigUuid) -> Option<(usize, u32)> {
+        let all = self.divided.iter().enumerate();
+        let mut all = all.flat_map(|(gpu, one)| one.instances.iter().map(move |one| (gpu, one)));
+        let has = |lies: &Lies| lies.computes.values().any(|part| part.uuid == *device);
+        let (gpu, (id, _)) = all.find(|(_, (_, lies))| has(lies))?;
+        Some((gpu, *id))
+    }
+
+    /// A program starts in its device, or goes on to use it: it is there, nobody else's, and as nobody else has left it.
+    pub fn has_its_device(&mut self, job: u64, tenant: &str, device: &MigUuid) {
+        let is_in = |one: &Proc| match &one.kind {
+            Kind::Program(program) if program.devices.contains(device) && program.job != job => {
+                (!self.has_escaped(one)).then_some(program.job)
             }
             _ => None,
-        });
-        if let Some(other) = other {
+        };
+        if let Some(other) = self.processes.values().find_map(is_in) {
             self.broken(format!("jobs {other} and {job} are both in {device}"));
         }
-        if self.device(device).is_none() && !self.meddled.contains(device) {
-            self.broken(format!(
-                "job {job} was given {device}, which is not there, and nobody else took it away"
-            ));
+        let Some((gpu, id)) = self.instance_of(device) else {
+            if !self.meddled.contains(device) {
+                self.broken(format!(
+                    "job {job} was given {device}, which is not there, and nobody else took it away"
+                ));
+            }
+            return;
+        };
+        let Some(lies) = self.divided[gpu].instances.get_mut(&id) else {
+            return;
+        };
+        let before = lies.tenants.clone();
+        if !lies.tenants.iter().any(|known| known == tenant) {
+            lies.tenants.push(tenant.to_owned());
+        }
+        if let Some(other) = before.iter().find(|other| *other != tenant) {
+            let what = format!("job {job} of {tenant} is in {device} as {other} has left it");
+            if lies.is_ours {
+                self.broken(what);
+            }
         }
     }
 
     /// The agent gives an order: never one that takes away what a job's program runs in.
     fn ordered(&mut self, order: &Order) {
-        let gpu = self.gpu_of(&order.gpu);
+        let gpu = super::gpus::index(&order.gpu);
         if let Task::Unmake { slot, .. } | Task::Check { slot, .. } = &order.task {
-            let device = device_at(gpu, slot.placement);
+            let device = device_at(gpu, slot.placement, 0);
             let inside = self.processes.values().find_map(|one| match &one.kind {
-                Kind::Program(program) if program.device.as_ref() == Some(&device) => {
-                    (!self.has_escaped(one)).then_some(program.job)
+                Kind::Program(program) if program.devices.contains(&device) => {
+                    (!self.has_escaped(one) && !program.is_idle_pod()).then_some(program.job)
                 }
                 _ => None,
             });
@@ -243,22 +251,14 @@ impl World {
             }
         }
         self.say(|| format!("  ordered of GPU {gpu}: {:?}", order.task));
-        self.divided[gpu].orders.push_back(Under {
-            order: order.clone(),
-            next: Next::Take,
-        });
-    }
-
-    fn gpu_of(&self, gpu: &divvy_core::GpuUuid) -> usize {
-        let mut all = 0..self.gpus.len();
-        all.find(|index| uuid(*index) == *gpu)
-            .expect("a GPU of this machine")
+        self.divided[gpu].orders.push_back(order.clone());
     }
 
     /// The agent's threads are gone, and what is on its way stays half done.
     pub fn orders_are_lost(&mut self) {
         for divided in &mut self.divided {
             divided.orders.clear();
+            divided.has_begun = false;
         }
     }
 
@@ -266,276 +266,190 @@ impl World {
         self.divided.iter().any(|one| !one.orders.is_empty())
     }
 
-    /// The thread of a GPU does one thing; a report once an order has come to its end.
-    pub fn mig_steps(&mut self, gpu: usize, epochs: &Epochs, dice: &mut Dice) -> Option<Report> {
-        let mut under = self.divided[gpu].orders.pop_front()?;
-        let result = match under.next {
-            Next::Take => {
-                epochs.step(&uuid(gpu));
-                Err(Next::Begin)
-            }
-            _ => self.carry_out(gpu, &under, dice),
-        };
-        match result {
-            Err(next) => {
-                under.next = next;
-                self.divided[gpu].orders.push_front(under);
-                None
-            }
-            Ok(result) => {
-                self.say(|| format!("  GPU {gpu} reports: {result:?}"));
-                Some(Report {
-                    gpu: uuid(gpu),
-                    result,
-                    took: Duration::ZERO,
-                    epoch: epochs.step(&uuid(gpu)),
-                })
-            }
-        }
-    }
-
-    /// What comes of a step: the end of the order, or what is next.
-    fn carry_out(&mut self, gpu: usize, under: &Under, dice: &mut Dice) -> Result<Outcome, Next> {
-        let next = under.next;
-        let answers = self.gpus[gpu] == Health::Well && !self.driver_is_ill;
-        let done = |result| Ok(ended(&under.order.task, result));
-        let stuck = |what: &str| Failure::Stuck(what.to_owned());
-        let placement = under.order.task.slot().map(|slot| slot.placement);
-        match (&under.order.task, next) {
-            (Task::Mode { on }, _) if !answers => Ok(Outcome::Mode {
-                on: *on,
-                result: Err(stuck("no answer")),
-            }),
-            (Task::Mode { on }, _) => Ok(self.turns(gpu, *on, dice)),
-            (Task::Make { .. }, Next::Begin) if !answers => {
-                done(Err(stuck("no answer").before_anything()))
-            }
-            (task, Next::Begin) if !answers => {
-                if let (Task::Unmake { .. }, Some(id)) =
-                    (task, placement.and_then(|at| self.divided[gpu].at(at)))
-                {
-                    self.sticks(gpu, id);
-                }
-                done(Err(stuck("no answer")))
-            }
-            (Task::Make { .. }, Next::Begin) => Err(Next::Make),
-            (Task::Check { made, .. }, Next::Begin) => {
-                let placement = placement.expect("an order for a slot");
-                let divided = &self.divided[gpu];
-                let lies = divided.at(placement).filter(|id| *id == made.id);
-                let lies = lies.map(|id| &divided.instances[&id]);
-                let clean = lies
-                    .is_some_and(|one| one.has_device && self.inside(gpu, &one.uuid).is_empty());
-                done(Ok(clean.then(|| made.clone())))
-            }
-            (Task::Unmake { made, .. }, Next::Begin) => {
-                let placement = placement.expect("an order for a slot");
-                match self.unmakes(gpu, placement, made.as_ref()) {
-                    None => done(Ok(None)),
-                    Some(Next::Take) => done(Err(stuck("somebody is in it"))),
-                    Some(next) => Err(next),
-                }
-            }
-            (_, Next::Empty(id)) => {
-                if let Some(lies) = self.divided[gpu].instances.get_mut(&id) {
-                    lies.has_device = false;
-                }
-                Err(Next::Destroy(id))
-            }
-            (_, Next::Destroy(id)) => {
-                if self.has_fault(dice, 24) {
-                    self.sticks(gpu, id);
-                    return done(Err(stuck("somebody has it open")));
-                }
-                self.divided[gpu].instances.remove(&id);
-                done(Ok(None))
-            }
-            (_, Next::Make) => {
-                let placement = placement.expect("an order for a slot");
-                match self.makes(gpu, placement, dice) {
-                    Ok(id) => Err(Next::Fill(id)),
-                    Err(failure) => done(Err(failure)),
-                }
-            }
-            (_, Next::Fill(id)) if self.has_fault(dice, 24) => {
-                if dice.once_in(2) {
-                    self.divided[gpu].instances.remove(&id);
-                    return done(Err(refused(None)));
-                }
-                self.sticks(gpu, id);
-                done(Err(stuck("no compute instance, and it does not go")))
-            }
-            (_, Next::Fill(id)) => {
-                let Some(lies) = self.divided[gpu].instances.get_mut(&id) else {
-                    return done(Err(refused(Some(Refusal::Gone))));
-                };
-                lies.has_device = true;
-                let uuid = lies.uuid.clone();
-                self.meddled.remove(&uuid);
-                let made = Made {
-                    id,
-                    compute: 0,
-                    uuid,
-                    baseline: BASELINE,
-                };
-                done(Ok(Some(made)))
-            }
-            (_, Next::Take) => Err(Next::Begin),
-        }
-    }
-
-    /// How what lies there is destroyed: `None` where there is nothing to be destroyed, [`Next::Take`] where somebody is in it.
-    fn unmakes(&mut self, gpu: usize, placement: Placement, made: Option<&Made>) -> Option<Next> {
-        let id = self.divided[gpu].at(placement)?;
-        if made.is_some_and(|made| made.id != id) {
+    /// The order that the thread of a GPU carries out now: first it takes one, so that looks see that it does something.
+    pub fn to_carry_out(&mut self, gpu: usize, epochs: &Epochs) -> Option<Order> {
+        let divided = &mut self.divided[gpu];
+        let order = divided.orders.front()?.clone();
+        if !divided.has_begun {
+            divided.has_begun = true;
+            epochs.step(&order.gpu);
             return None;
         }
-        let lies = self.divided[gpu].instances[&id].clone();
-        if !lies.is_ours && made.is_some() {
-            self.broken(format!(
-                "{} is somebody else's, and is destroyed",
-                lies.uuid
-            ));
+        divided.has_begun = false;
+        divided.orders.pop_front();
+        // What lies in the place of a record that says nothing of what was made cannot be told from what was.
+        if let Task::Unmake {
+            slot, made: None, ..
+        } = &order.task
+        {
+            self.takes_for_its_own(gpu, slot.placement);
         }
-        match self.inside(gpu, &lies.uuid).is_empty() {
-            true if lies.has_device => Some(Next::Empty(id)),
-            true => Some(Next::Destroy(id)),
-            false => {
-                self.sticks(gpu, id);
-                Some(Next::Take)
+        Some(order)
+    }
+
+    /// What has become of an order.
+    pub fn carried_out(&mut self, gpu: usize, outcome: &Outcome) {
+        self.say(|| format!("  GPU {gpu} reports: {outcome:?}"));
+        let (slot, is_left) = match outcome {
+            Outcome::Made { slot, result, .. } => (slot, result.is_err()),
+            Outcome::Checked { slot, result, .. } | Outcome::Unmade { slot, result, .. } => {
+                (slot, result.is_err())
             }
-        }
-    }
-
-    fn sticks(&mut self, gpu: usize, id: u32) {
-        if let Some(lies) = self.divided[gpu].instances.get_mut(&id) {
-            lies.is_stuck = true;
-        }
-    }
-
-    fn makes(&mut self, gpu: usize, placement: Placement, dice: &mut Dice) -> Result<u32, Failure> {
-        if self.has_fault(dice, 16) {
-            return Err(refused(Some(Refusal::InUse)));
-        }
-        let divided = &self.divided[gpu];
-        if !divided.mode.current {
-            self.broken(format!(
-                "GPU {gpu} is to be divided, and is not in MIG mode"
-            ));
-            return Err(refused(Some(Refusal::NotSupported)));
-        }
-        if !divided.layout().allows(&table(), placement) {
-            // What is others', or stays against the agent's will, is in its way without its fault.
-            let all: Vec<&Lies> = divided.instances.values().collect();
-            let own = all.iter().all(|one| one.is_ours && !one.is_stuck);
-            if own {
-                let what =
-                    format!("{placement} of GPU {gpu} is to be made where no room is: {all:?}");
-                self.broken(what);
-            }
-            return Err(refused(Some(Refusal::NoRoom)));
-        }
-        let made = self.divided[gpu].make(gpu, placement, true);
-        made.ok_or_else(|| refused(Some(Refusal::NotSupported)))
-    }
-
-    fn turns(&mut self, gpu: usize, on: bool, dice: &mut Dice) -> Outcome {
-        let result = |activation, mode| Outcome::Mode {
-            on,
-            result: Ok((activation, Some(mode))),
+            Outcome::Mode { .. } => return,
         };
-        let in_use = !self.holders(gpu).is_empty() || !self.divided[gpu].instances.is_empty();
-        let needs_reset = self.has_fault(dice, 8);
-        let mode = &mut self.divided[gpu].mode;
-        if mode.current == on && mode.pending == on {
-            return result(Activation::Done, *mode);
+        if let Outcome::Made {
+            result: Ok(made), ..
+        } = outcome
+        {
+            self.meddled.remove(&made.uuid);
         }
-        if in_use {
-            mode.pending = !on;
-            return result(Activation::InUse, *mode);
+        let divided = &mut self.divided[gpu];
+        if let Some(id) = divided.at(slot.placement)
+            && let Some(lies) = divided.instances.get_mut(&id)
+        {
+            lies.is_stuck |= is_left;
+            lies.is_known |= matches!(outcome, Outcome::Made { .. }) && !is_left;
         }
-        mode.pending = on;
-        if needs_reset {
-            return result(Activation::ResetRequired, *mode);
-        }
-        mode.current = on;
-        result(Activation::Done, *mode)
     }
 
-    /// The driver refuses, once in so often, for a reason of its own.
-    fn has_fault(&self, dice: &mut Dice, times: u64) -> bool {
-        !self.is_calm && dice.once_in(times)
+    /// The agent makes an instance where none can be. What is others', or stays against the agent's will, is in its way without its
+    /// fault.
+    pub fn room_was_expected(&mut self, gpu: usize, placement: Placement) {
+        let all: Vec<&Lies> = self.divided[gpu].instances.values().collect();
+        if all.iter().all(|one| one.is_ours && !one.is_stuck) {
+            let what = format!("{placement} of GPU {gpu} is to be made where no room is: {all:?}");
+            self.broken(what);
+        }
     }
 
-    /// Somebody else makes an instance, or takes one away that nobody is in.
+    /// Once in so often, while there are faults.
+    pub fn has_fault(&mut self, times: u64) -> bool {
+        !self.is_calm && self.luck.once_in(times)
+    }
+
+    /// Somebody else makes an instance, divides one, leaks a handle of one, or takes one away that nobody is in.
     pub fn meddles(&mut self, gpu: usize, dice: &mut Dice) {
         if !self.divided[gpu].mode.current || self.gpus[gpu] != Health::Well {
             return;
         }
-        let divided = &self.divided[gpu];
         if dice.once_in(2) {
-            let table = table();
-            let profile = dice.below(u64::try_from(table.profiles.len()).unwrap_or(1));
-            let profile = usize::try_from(profile).ok();
-            let profile = profile.and_then(|at| table.profiles.get(at));
-            let Some(profile) = profile.map(|profile| profile.id) else {
-                return;
-            };
-            let starts: Vec<u8> = divided.layout().starts(&table, profile).collect();
-            if let Some(start) = dice.one(&starts) {
-                let placement = Placement { profile, start };
-                self.say(|| format!("  somebody else makes {placement} on GPU {gpu}"));
-                if let Some(id) = self.divided[gpu].make(gpu, placement, false)
-                    && let Some(lies) = self.divided[gpu].instances.get_mut(&id)
-                {
-                    lies.has_device = true;
-                    // A job that has the name from before has nothing.
-                    self.meddled.insert(device_at(gpu, placement));
-                }
-            }
-            return;
+            return self.meddler_makes(gpu, dice);
         }
         let takes_ours = dice.once_in(3);
-        let free = divided.instances.iter().filter(|(_, one)| {
-            (!one.is_ours || takes_ours) && self.inside(gpu, &one.uuid).is_empty()
-        });
+        let is_empty = |lies: &Lies| {
+            let mut parts = lies.computes.values();
+            parts.all(|part| self.inside(&part.uuid).is_empty())
+        };
+        let all = self.divided[gpu].instances.iter();
+        let free = all.filter(|(_, one)| (!one.is_ours || takes_ours) && is_empty(one));
         let free: Vec<u32> = free.map(|(id, _)| *id).collect();
-        if let Some(id) = dice.one(&free) {
-            let whole = dice.once_in(2);
-            let divided = &mut self.divided[gpu];
-            if let Some(lies) = divided.instances.get_mut(&id) {
-                let words = format!("  somebody else takes {} from GPU {gpu}", lies.placement);
-                self.meddled.insert(lies.uuid.clone());
-                lies.has_device = false;
-                if whole {
-                    divided.instances.remove(&id);
-                }
-                self.say(|| words);
-            }
+        let Some(id) = dice.one(&free) else { return };
+        let kind = dice.below(5);
+        let divided = &mut self.divided[gpu];
+        let Some(lies) = divided.instances.get_mut(&id) else {
+            return;
+        };
+        let (placement, uuid) = (lies.placement, lies.uuid.clone());
+        lies.is_stuck = true;
+        if kind == 0 {
+            lies.is_open = true;
+            return self.say(|| format!("  somebody leaks a handle of {placement} of GPU {gpu}"));
         }
+        if lies.is_open {
+            return;
+        }
+        lies.computes.clear();
+        // What is divided before it is known is taken for somebody else's.
+        lies.is_ours &= kind != 1 || lies.is_known;
+        let what = match kind {
+            1 => "divides",
+            2 | 3 => "takes",
+            _ => "empties",
+        };
+        match kind {
+            1 => {
+                divided.fill(id, 2);
+                // Perhaps nobody has the other half.
+                if let Some(lies) = divided.instances.get_mut(&id).filter(|_| dice.once_in(2)) {
+                    lies.computes.remove(&1);
+                }
+            }
+            2 | 3 => drop(divided.instances.remove(&id)),
+            _ => {}
+        }
+        self.meddled.insert(uuid);
+        self.say(|| format!("  somebody else {what} {placement} of GPU {gpu}"));
     }
 
-    /// What others made goes, and the GPU is reset if it waits for that.
-    pub fn others_give_up(&mut self, gpu: usize) {
-        let in_use = !self.holders(gpu).is_empty();
+    fn meddler_makes(&mut self, gpu: usize, dice: &mut Dice) {
+        let table = table();
+        let profiles: Vec<u32> = table.profiles.iter().map(|profile| profile.id).collect();
+        let Some(profile) = dice.one(&profiles) else {
+            return;
+        };
         let divided = &mut self.divided[gpu];
-        divided.instances.retain(|_, one| one.is_ours);
-        if !in_use && divided.instances.is_empty() {
-            divided.mode.current = divided.mode.pending;
+        let starts: Vec<u8> = divided.layout().starts(&table, profile).collect();
+        let Some(start) = dice.one(&starts) else {
+            return;
+        };
+        let placement = Placement { profile, start };
+        let parts = dice.one(&[0, 1, 1, 1, 2]).unwrap_or(1);
+        let Some(id) = divided.make(gpu, placement, false) else {
+            return;
+        };
+        if parts > 0 {
+            divided.fill(id, parts);
+        }
+        // A job that has the name from before has nothing.
+        self.meddled.insert(device_at(gpu, placement, 0));
+        self.say(|| format!("  somebody else makes {placement} on GPU {gpu}, in {parts} parts"));
+    }
+
+    /// What others made goes, also what they made in ours; nobody has a handle of anything, and a GPU is reset if it waits for that.
+    pub fn others_give_up(&mut self) {
+        for gpu in 0..self.gpus.len() {
+            let in_use = !self.holders(gpu).is_empty();
+            let divided = &mut self.divided[gpu];
+            divided.instances.retain(|_, one| one.is_ours);
+            for lies in divided.instances.values_mut() {
+                lies.is_open = false;
+                lies.computes.retain(|_, part| part.is_ours);
+            }
+            if !in_use && divided.instances.is_empty() {
+                divided.mode.current = divided.mode.pending;
+            }
         }
     }
 
     /// What the records of a dead agent do not tell from what it has made itself: what lies in the place of one that says nothing of what
     /// was made (`divvy_core::mig::recover`).
-    pub fn takes_for_its_own(&mut self, records: &BTreeMap<Slot, Instance>) {
+    pub fn takes_what_is_recorded(&mut self, records: &BTreeMap<Slot, Instance>) {
         for record in records.values().filter(|one| one.made.is_none()) {
-            let gpu = self.gpu_of(&record.slot.gpu);
-            if let Some(id) = self.divided[gpu].at(record.slot.placement)
-                && let Some(lies) = self.divided[gpu].instances.get_mut(&id)
-            {
-                lies.is_ours = true;
+            let gpu = super::gpus::index(&record.slot.gpu);
+            self.takes_for_its_own(gpu, record.slot.placement);
+        }
+    }
+
+    /// But what is divided is taken for somebody else's, for the agent never divides any.
+    fn takes_for_its_own(&mut self, gpu: usize, placement: Placement) {
+        if let Some(id) = self.divided[gpu].at(placement)
+            && let Some(lies) = self.divided[gpu].instances.get_mut(&id)
+        {
+            let slices = lies.slices;
+            lies.is_ours = lies.computes.values().all(|part| part.size >= slices);
+            for part in lies.computes.values_mut() {
+                part.is_ours = lies.is_ours;
             }
         }
+    }
+
+    /// The names by which programs see what a job was granted, in its order.
+    pub fn visible(grants: &[Grant]) -> Vec<String> {
+        let name = |grant: &Grant| match grant.mig {
+            Some(mig) => device_at(super::gpus::index(&grant.gpu), mig.placement, 0).to_string(),
+            None => grant.gpu.to_string(),
+        };
+        grants.iter().map(name).collect()
     }
 
     /// What there is of ours.
@@ -551,7 +465,7 @@ impl World {
     /// What is not ours and is taken for that.
     pub fn knows_its_own(&self, records: &BTreeMap<Slot, Instance>) -> Result<(), String> {
         for record in records.values() {
-            let gpu = self.gpu_of(&record.slot.gpu);
+            let gpu = super::gpus::index(&record.slot.gpu);
             let Some(made) = record.made.as_ref() else {
                 continue;
             };
@@ -566,36 +480,5 @@ impl World {
             }
         }
         Ok(())
-    }
-}
-
-/// What has become of an order about a slot, and what is there then.
-fn ended(task: &Task, result: Result<Option<Made>, Failure>) -> Outcome {
-    let slot = task.slot().expect("an order for a slot").clone();
-    match task {
-        Task::Unmake { generation, .. } => Outcome::Unmade {
-            slot,
-            generation: *generation,
-            result: result.map(|_| true),
-        },
-        Task::Make { generation, .. } => Outcome::Made {
-            slot,
-            generation: *generation,
-            result: result.map(|made| made.expect("it was made")),
-        },
-        Task::Check { generation, .. } => Outcome::Checked {
-            slot,
-            generation: *generation,
-            result: result.map(|clean| clean.is_some()),
-        },
-        Task::Mode { .. } => unreachable!("it is about no slot"),
-    }
-}
-
-fn refused(refusal: Option<Refusal>) -> Failure {
-    Failure::Refused {
-        refusal,
-        what: "simulated".to_owned(),
-        hint: "none",
     }
 }

@@ -27,8 +27,17 @@ pub struct Program {
     generation: Option<u64>,
     /// What the driver gave it, by GPU.
     pub held: BTreeMap<usize, u64>,
-    /// Its MIG device, where its job has one.
-    pub device: Option<MigUuid>,
+    /// Its MIG devices, where its job has such, and the GPU and the bytes of those that it uses.
+    pub devices: Vec<MigUuid>,
+    pub inside: BTreeMap<MigUuid, (usize, u64)>,
+    /// Whose it is: an account, or `team/` for the pods of a namespace.
+    pub tenant: String,
+    /// The account that it runs on, where that is not the agent's.
+    pub uid: Option<u32>,
+    /// What its environment has that is only its owner's to see.
+    pub secret: Option<String>,
+    /// What is mounted for it: it is of a pod that uses a claim.
+    pub mounted: Option<PathBuf>,
     /// What the job's environment says under these names: that somebody has to confirm it, and what who did says.
     pub confirmed: Option<(String, Option<String>)>,
     /// When it last had a GPU do something.
@@ -36,6 +45,10 @@ pub struct Program {
     /// It does not hear SIGTERM.
     stubborn: bool,
 }
+
+/// Variables of all jobs: whose they are; and of some, a secret.
+pub const OWNER: &str = "OWNER";
+pub const SECRET: &str = "TOKEN";
 
 /// Variables of jobs that are to be confirmed, and of those that were.
 pub const TO_CONFIRM: &str = "TO_CONFIRM";
@@ -68,7 +81,12 @@ impl Program {
                 .ok()
                 .map(|slice| slice.spec().generation),
             held: BTreeMap::new(),
-            device: visible.and_then(|visible| visible.parse().ok()),
+            devices: devices_of(&visible.unwrap_or_default()),
+            inside: BTreeMap::new(),
+            tenant: variable(OWNER).unwrap_or_default(),
+            uid: spec.as_ref().and_then(|spec| Some(spec.user.as_ref()?.uid)),
+            secret: variable(SECRET),
+            mounted: None,
             confirmed: variable(TO_CONFIRM).map(|job| (job, variable(CONFIRMED))),
             worked: None,
             stubborn: dice.once_in(4),
@@ -84,6 +102,33 @@ impl Program {
         self.slot.as_ref().is_some_and(own)
     }
 
+    /// Of a pod that uses the claim of a job.
+    pub fn of_pod(job: u64, namespace: &str, mounted: &Path, visible: &str) -> Self {
+        Self {
+            run: PathBuf::new(),
+            job,
+            led_by: 0,
+            is_first: false,
+            slot: None,
+            generation: None,
+            held: BTreeMap::new(),
+            devices: devices_of(visible),
+            inside: BTreeMap::new(),
+            tenant: format!("{namespace}/"),
+            uid: None,
+            secret: None,
+            mounted: Some(mounted.to_owned()),
+            confirmed: None,
+            worked: None,
+            stubborn: true,
+        }
+    }
+
+    /// It is of a pod, and uses nothing: nobody but the kubelet knows of it.
+    pub fn is_idle_pod(&self) -> bool {
+        self.mounted.is_some() && self.held.is_empty()
+    }
+
     pub fn child(&self) -> Self {
         Self {
             run: self.run.clone(),
@@ -93,12 +138,23 @@ impl Program {
             slot: None,
             generation: self.generation,
             held: BTreeMap::new(),
-            device: self.device.clone(),
+            devices: self.devices.clone(),
+            inside: BTreeMap::new(),
+            tenant: self.tenant.clone(),
+            uid: self.uid,
+            secret: None,
+            mounted: self.mounted.clone(),
             confirmed: None,
             worked: None,
             stubborn: self.stubborn,
         }
     }
+}
+
+/// The MIG devices that CUDA_VISIBLE_DEVICES names.
+fn devices_of(visible: &str) -> Vec<MigUuid> {
+    let all = visible.split(',').map(str::parse);
+    all.filter_map(Result::ok).collect()
 }
 
 /// What programs do.
@@ -201,8 +257,13 @@ impl World {
     fn takes(&mut self, pid: u32, dice: &mut Dice) {
         let wanted = ((1 + dice.below(STEP_MIB / 2)) * 2) << 20;
         let which = dice.below(8);
-        if let Some(device) = self.program(pid).and_then(|program| program.device.clone()) {
-            return self.takes_of_device(pid, &device, wanted);
+        let devices = self.program(pid).map(|program| program.devices.clone());
+        let device = devices.unwrap_or_default();
+        let device = usize::try_from(which)
+            .ok()
+            .and_then(|which| device.get(which.checked_rem(device.len())?));
+        if let Some(device) = device {
+            return self.takes_of_device(pid, device, wanted);
         }
         if !self.join(pid) {
             return;
@@ -270,12 +331,12 @@ impl World {
             .processes
             .get(&pid)
             .filter(|one| !self.has_escaped(one));
-        let job = held.and_then(|one| match &one.kind {
-            Kind::Program(program) => Some(program.job),
+        let its = held.and_then(|one| match &one.kind {
+            Kind::Program(program) => Some((program.job, program.tenant.clone())),
             _ => None,
         });
-        if let Some(job) = job {
-            self.has_its_device(job, device);
+        if let Some((job, tenant)) = its {
+            self.has_its_device(job, &tenant, device);
         }
         let Some((gpu, total)) = self.device(device) else {
             return;
@@ -283,16 +344,18 @@ impl World {
         if self.gpus[gpu] != Health::Well {
             return;
         }
-        let left = total.saturating_sub(self.inside(gpu, device).values().sum());
+        let left = total.saturating_sub(self.inside(device).values().sum());
         let Some(program) = self.program(pid) else {
             return;
         };
-        let context = match program.held.contains_key(&gpu) {
+        let context = match program.inside.contains_key(device) {
             true => 0,
             false => CONTEXT.get(),
         };
         if context + wanted <= left {
             *program.held.entry(gpu).or_default() += context + wanted;
+            let (_, inside) = program.inside.entry(device.clone()).or_insert((gpu, 0));
+            *inside += context + wanted;
         }
     }
 
@@ -324,9 +387,11 @@ impl World {
         let Some(program) = self.program(pid) else {
             return;
         };
-        if program.device.is_some() {
-            for held in program.held.values_mut() {
-                *held = (*held).min(CONTEXT.get());
+        for (gpu, inside) in program.inside.values_mut() {
+            let freed = inside.saturating_sub(CONTEXT.get());
+            *inside -= freed;
+            if let Some(held) = program.held.get_mut(gpu) {
+                *held -= freed;
             }
         }
         let Some(slot) = &program.slot else { return };

@@ -6,36 +6,34 @@ use std::time::Duration;
 
 use divvy_api::home::Home;
 use divvy_api::v1::{
-    self, Amount, Claim, ClaimDevice, Confirm, Container, Error, GpuChange, GpuMode, Idle,
-    IdleAction, JobState, MigGc, ProjectChange, Resize, Runner, Submit,
+    self, Amount, Confirm, Error, GpuChange, GpuMode, JobState, MigGc, ProjectChange, Resize,
+    Runner, Submit,
 };
 use divvy_core::{JobId, Order, Preemption};
 use jiff::SignedDuration;
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 
+use super::accounts::{self, ME};
+use super::claims;
 use super::daemon::{self, Call, Daemon, Kept, Manner};
 use super::dice::Dice;
 use super::engine::{Called, Engine, State};
 use super::gpus::{self, Health};
-use super::kernel::Kind;
+use super::kernel::{self, Kind};
 use super::mig::Divided;
-use super::program::{CONFIRMED, Mood, TO_CONFIRM};
+use super::program::{CONFIRMED, Mood};
 use super::steps::{Step, What};
+use super::wishes;
 use super::{WORLD, World, clock, with};
-use crate::access::{Caller, Role};
-use crate::account::Account;
 use crate::cycle::Room;
-use crate::job::Submitter;
 use crate::mailbox::{Message, Milestone, ProjectAct};
+use crate::mig::Report;
 
 const GPUS: usize = 3;
 
-/// The GPU that may be in MIG mode.
-const DIVIDED: usize = 2;
-
-/// Claims that there may be, by uid.
-const CLAIMS: [&str; 3] = ["one", "two", "three"];
+/// The GPUs that may be in MIG mode; the first is, more often.
+pub const DIVIDED: [usize; 2] = [2, 1];
 
 /// Where a run's files are: in memory where the machine lets us, for a run syncs its journal some hundred times.
 fn folder() -> TempDir {
@@ -67,13 +65,15 @@ pub struct Run {
     pub home: Home,
     manner: Manner,
     pub daemon: Option<Daemon>,
-    inbox: Vec<Message>,
+    pub inbox: Vec<Message>,
     pending: Vec<Pending>,
-    /// What was submitted, and has not been answered.
-    unanswered: BTreeMap<String, Submit>,
-    /// Keys of acknowledged jobs.
+    /// What was submitted, by whom, and has not been answered.
+    unanswered: BTreeMap<String, (&'static str, Submit)>,
+    /// Keys of acknowledged jobs. Those of accounts are alike but for their names.
     pub keys: BTreeMap<String, JobId>,
-    submitted: u64,
+    /// Whose they are.
+    owners: BTreeMap<JobId, &'static str>,
+    submitted: BTreeMap<&'static str, u64>,
     clients: BTreeSet<JobId>,
     /// Whose cancelling was acknowledged.
     pub cancelled: BTreeSet<JobId>,
@@ -85,6 +85,8 @@ pub struct Run {
     rules: BTreeMap<String, u64>,
     /// Which of them start once they are confirmed.
     to_confirm: BTreeSet<String>,
+    /// Claims that were given back, by uid, and that nobody has asked for since.
+    pub given_back: BTreeSet<String>,
     /// Which want MIG instances.
     wants_mig: BTreeSet<String>,
     pub steps: u64,
@@ -97,7 +99,9 @@ impl Run {
         let home = Home::under(root.join("home")).expect("a short path");
         home.create().expect("a home");
         let proc = root.join("proc");
-        std::fs::create_dir(&proc).expect("a folder");
+        let own = proc.join(std::process::id().to_string());
+        std::fs::create_dir_all(own.join("ns")).expect("a folder");
+        kernel::mount(&own, "mnt:[1]", Path::new("/")).expect("a folder");
         let preload = root.join("libdivvy_preload.so");
         std::fs::write(&preload, "").expect("a file");
         std::fs::write(home.state().join("libdivvy_sim.so"), "").expect("a file");
@@ -117,6 +121,9 @@ impl Run {
             gpus: vec![Health::Well; GPUS],
             divided: (0..GPUS).map(|_| Divided::default()).collect(),
             meddled: BTreeSet::new(),
+            at_work: false,
+            listed: BTreeSet::new(),
+            luck: Dice::new(seed),
             sampled: BTreeMap::new(),
             worked: BTreeMap::new(),
             watched: BTreeSet::new(),
@@ -150,13 +157,15 @@ impl Run {
             pending: Vec::new(),
             unanswered: BTreeMap::new(),
             keys: BTreeMap::new(),
-            submitted: 0,
+            owners: BTreeMap::new(),
+            submitted: BTreeMap::new(),
             clients: BTreeSet::new(),
             cancelled: BTreeSet::new(),
             ended: BTreeMap::new(),
             committed: BTreeMap::new(),
             rules: BTreeMap::new(),
             to_confirm: BTreeSet::new(),
+            given_back: BTreeSet::new(),
             wants_mig: BTreeSet::new(),
             steps: 0,
         };
@@ -242,9 +251,8 @@ impl Run {
             }),
             What::Claim => self.claims(gpu, &mut dice),
             What::GiveBack => {
-                let uid = dice.one(&CLAIMS).unwrap_or_default().to_owned();
-                let reply = oneshot::channel().0;
-                self.inbox.push(Message::ReleaseClaim { uid, reply });
+                let uid = dice.one(&claims::UIDS).unwrap_or_default();
+                self.gives_back(uid);
             }
             What::Leave => {
                 let count = u64::try_from(self.pending.len()).unwrap_or(0);
@@ -285,12 +293,14 @@ impl Run {
             What::DiskFree => daemon::set_room(None),
             What::SubmitMore => self.submits_more(&mut dice),
             What::Confirm => self.confirms(&mut dice),
-            What::Enter => self.enters(&mut dice),
+            What::Enter => self.enters(&mut dice)?,
             What::Sweep => self.sweeps(),
-            What::Mig => self.mig_works(&mut dice),
+            What::Mig => self.mig_works(&mut dice)?,
+            What::Pod => self.pod(&mut dice),
             What::Divide => {
                 let mode = dice.one(&[GpuMode::Mig, GpuMode::Mig, GpuMode::Shared]);
-                self.divides(mode.unwrap_or(GpuMode::Shared));
+                let which = usize::from(dice.once_in(3));
+                self.divides(DIVIDED[which], mode.unwrap_or(GpuMode::Shared));
             }
             What::Collect => self.collects(),
             other => {
@@ -319,6 +329,9 @@ impl Run {
         match called {
             Call::Done(()) => {
                 self.nobody_who_works_is_idle()?;
+                self.who_is_suspended_is_still()?;
+                self.slices_say_what_is_held()?;
+                self.devices_bring_in_what_is_lent()?;
                 self.answers()
             }
             Call::Dead(how) => {
@@ -334,7 +347,7 @@ impl Run {
 
     fn start(&mut self) -> Result<(), String> {
         if let Ok(records) = daemon::migs(&self.home) {
-            with(|world| world.takes_for_its_own(&records));
+            with(|world| world.takes_what_is_recorded(&records));
         }
         daemon::appears();
         let (home, manner) = (self.home.clone(), self.manner);
@@ -445,12 +458,23 @@ impl Run {
             .parse()
             .map_err(|_| "a job without a number".to_owned())?;
         let submit = self.unanswered.remove(&key);
+        if let Some((who, _)) = &submit {
+            let before = self.owners.insert(id, who);
+            if job.user != *who || before.is_some_and(|before| before != *who) {
+                return Err(format!(
+                    "{who} was given job {id} for {key}, which is {}'s",
+                    job.user
+                ));
+            }
+        }
         if let Some(before) = self.keys.insert(key.clone(), id)
             && before != id
         {
             return Err(format!("the key {key} stands for jobs {before} and {id}"));
         }
-        if submit.is_some_and(|submit| submit.runner == Runner::Client) && self.clients.insert(id) {
+        if submit.is_some_and(|(_, submit)| submit.runner == Runner::Client)
+            && self.clients.insert(id)
+        {
             let (reply, answer) = oneshot::channel();
             self.inbox.push(Message::Wait {
                 reference: id.to_string(),
@@ -468,90 +492,77 @@ impl Run {
     fn submits(&mut self, runner: Runner, dice: &mut Dice) {
         // Who has not been answered asks again.
         let again = dice.once_in(3).then(|| self.unanswered.iter().next());
-        let (key, submit) = match again.flatten() {
-            Some((key, submit)) => (key.clone(), submit.clone()),
-            None => {
-                self.submitted += 1;
-                let key = format!("key-{}", self.submitted);
-                (key.clone(), submission(key, runner, dice, &self.keys))
-            }
-        };
-        self.sends(key, submit);
+        if let Some((key, (who, submit))) = again.flatten() {
+            return self.sends(key.clone(), who, submit.clone());
+        }
+        let submit = wishes::plain(runner, dice, &self.keys);
+        let (key, who) = self.next_key(dice);
+        self.sends(key, who, submit);
     }
 
-    /// A job of one of the kinds that [`submission`] has not.
+    /// A job of one of the other kinds.
     fn submits_more(&mut self, dice: &mut Dice) {
-        self.submitted += 1;
-        let key = format!("key-{}", self.submitted);
-        let mut submit = submission(key.clone(), Runner::Supervisor, dice, &self.keys);
-        let kind = dice.below(8);
-        if kind < 4 {
-            submit.container = Some(Container {
-                image: "image".to_owned(),
-                arguments: Vec::new(),
-                starter: None,
-            });
-        }
-        if (3..7).contains(&kind) {
-            let profiles = ["1g.10gb", "1g.10gb", "2g.20gb", "3g.40gb", "7g.80gb"];
-            submit.queue = None;
+        let wish = wishes::other(dice, &self.keys);
+        let (key, who) = self.next_key(dice);
+        if wish.wants_mig {
             self.wants_mig.insert(key.clone());
-            submit.amount = Some(Amount::Mig {
-                profile: dice.one(&profiles).unwrap_or_default().to_owned(),
-            });
         }
-        if dice.once_in(3) {
-            submit.confirm = true;
-            submit.confirm_within_s = Some(10);
-            submit.env.insert(TO_CONFIRM.to_owned(), "yes".to_owned());
+        if wish.to_confirm {
             self.to_confirm.insert(key.clone());
         }
-        if dice.once_in(3) {
-            let after_s = dice.one(&[1, 2, 4]).unwrap_or(1);
-            let actions = [IdleAction::Notify, IdleAction::Suspend, IdleAction::Cancel];
-            let action = dice.one(&actions).unwrap_or(IdleAction::Notify);
-            submit.idle = Some(Idle { after_s, action });
+        if let Some(after_s) = wish.rule {
             self.rules.insert(key.clone(), after_s);
         }
-        self.sends(key, submit);
+        self.sends(key, who, wish.submit);
+    }
+
+    /// Somebody, and a key that he has not used.
+    fn next_key(&mut self, dice: &mut Dice) -> (String, &'static str) {
+        let who = dice.one(accounts::all()).unwrap_or(ME);
+        let submitted = self.submitted.entry(who).or_default();
+        *submitted += 1;
+        (format!("{who}/key-{submitted}"), who)
     }
 
     /// Somebody confirms a job, as something.
     fn confirms(&mut self, dice: &mut Dice) {
         let word = format!("word-{}", dice.below(3));
+        let who = dice.one(accounts::all()).unwrap_or(ME);
         let mut asked = None;
         self.asks(dice, |reference, id, reply| {
             asked = Some(id);
-            let env = BTreeMap::from([(CONFIRMED.to_owned(), word.clone())]);
-            let confirm = Confirm {
-                env,
-                ..Confirm::default()
-            };
-            let confirm = Message::Confirm {
-                reference,
-                confirm: Box::new(confirm),
-                by: Box::new(caller()),
-                reply,
-            };
-            (confirm, Asked::Other)
+            (confirmation(reference, who, &word, reply), Asked::Other)
         });
-        if let Some(JobId(job)) = asked {
-            with(|world| world.confirmations.entry(job).or_default().insert(word));
+        // Only its owner says as what it runs.
+        if let Some(id) = asked.filter(|id| self.owners.get(id) == Some(&who)) {
+            with(|world| world.confirmations.entry(id.0).or_default().insert(word));
         }
     }
 
     /// Somebody starts another program inside of a job: its supervisor does, or the engine.
-    fn enters(&mut self, dice: &mut Dice) {
+    fn enters(&mut self, dice: &mut Dice) -> Result<(), String> {
         let known: Vec<JobId> = self.keys.values().copied().collect();
         let (Some(id), Some(daemon)) = (dice.one(&known), &mut self.daemon) else {
-            return;
+            return Ok(());
         };
+        for who in accounts::all() {
+            let uid = accounts::uid(who);
+            let has_some = self.owners.values().any(|owner| owner == who);
+            if let (true, Ok((id, owner))) = (has_some, daemon.cycle.job_of("last", uid))
+                && owner != uid
+            {
+                return Err(format!(
+                    "the last job of {who} is {id}, which is uid {owner}'s"
+                ));
+            }
+        }
         if let Ok(inside) = daemon.cycle.inside(&id.to_string()) {
             with(|world| match &inside.room {
                 Room::Process { .. } => world.guest_comes(inside.dir.path()),
                 Room::Container { name, .. } => world.guest_comes_into(name),
             });
         }
+        Ok(())
     }
 
     fn sweeps(&mut self) {
@@ -562,20 +573,42 @@ impl Run {
     }
 
     /// The threads of MIG do something each.
-    fn mig_works(&mut self, dice: &mut Dice) {
-        let Some(daemon) = &self.daemon else { return };
+    fn mig_works(&mut self, dice: &mut Dice) -> Result<(), String> {
         for gpu in 0..GPUS {
-            let report = with(|world| world.mig_steps(gpu, &daemon.source.epochs, dice));
-            if let Some(report) = report.flatten() {
-                self.inbox.push(Message::Mig(Box::new(report)));
-            }
+            let Some(daemon) = &self.daemon else {
+                return Ok(());
+            };
+            let epochs = &daemon.source.epochs;
+            let Some(order) = with(|world| world.to_carry_out(gpu, epochs)).flatten() else {
+                continue;
+            };
+            with(|world| (world.at_work, world.luck) = (true, Dice::new(dice.next())));
+            let called = daemon::call(|| Ok(daemon.workers.carry_out(order)));
+            with(|world| world.at_work = false);
+            let result = match called {
+                Call::Done(result) => result,
+                Call::Dead(how) => {
+                    self.daemon = None;
+                    self.gone(&how);
+                    return Ok(());
+                }
+                Call::Bug(what) => return Err(what),
+            };
+            with(|world| world.carried_out(gpu, &result));
+            let gpu = gpus::uuid(gpu);
+            self.inbox.push(Message::Mig(Box::new(Report {
+                epoch: epochs.step(&gpu),
+                gpu,
+                result,
+                took: Duration::ZERO,
+            })));
         }
+        Ok(())
     }
 
-    /// The one GPU that may be, so that there are always two for who wants two.
-    fn divides(&mut self, mode: GpuMode) {
+    fn divides(&mut self, gpu: usize, mode: GpuMode) {
         self.inbox.push(Message::GpuMode {
-            gpu: DIVIDED.to_string(),
+            gpu: gpu.to_string(),
             change: GpuChange {
                 mode,
                 dry_run: false,
@@ -591,33 +624,15 @@ impl Run {
         });
     }
 
-    /// Another scheduler wants something held, perhaps once more, perhaps with another body.
-    fn claims(&mut self, gpu: usize, dice: &mut Dice) {
-        let gpu = gpus::uuid(gpu).to_string();
-        let device = match dice.one(&[4, 16, 40, 0]) {
-            Some(gib) if gib > 0 => ClaimDevice::part(gpu, gib << 30),
-            _ => ClaimDevice::whole(gpu),
-        };
-        self.inbox.push(Message::HoldClaim {
-            uid: dice.one(&CLAIMS).unwrap_or_default().to_owned(),
-            claim: Box::new(Claim {
-                namespace: "team".to_owned(),
-                name: "train".to_owned(),
-                pods: Vec::new(),
-                devices: vec![device],
-                compute: None,
-            }),
-            by: Box::new(caller()),
-            reply: oneshot::channel().0,
-        });
-    }
-
-    fn sends(&mut self, key: String, submit: Submit) {
-        self.unanswered.insert(key.clone(), submit.clone());
+    fn sends(&mut self, key: String, who: &'static str, mut submit: Submit) {
+        self.unanswered.insert(key.clone(), (who, submit.clone()));
+        wishes::owned(&mut submit, who);
+        // Others' may be the same.
+        submit.idempotency_key = key.split_once('/').map(|(_, key)| key.to_owned());
         let (reply, answer) = oneshot::channel();
         self.inbox.push(Message::Submit {
             submit: Box::new(submit),
-            by: Box::new(caller()),
+            by: Box::new(accounts::caller(who)),
             reply,
         });
         self.pending.push(Pending {
@@ -670,7 +685,7 @@ impl Run {
             world.engine.is_away = false;
             world.engine.breaks = false;
             world.gpus = vec![Health::Well; GPUS];
-            world.others_give_up(DIVIDED);
+            world.others_give_up();
             for pid in world.pids(|kind| matches!(kind, Kind::Stranger { .. })) {
                 world.kill(pid);
             }
@@ -681,8 +696,8 @@ impl Run {
             // It serves the GPUs that answered when it was started.
             self.gone("SIGTERM");
         }
-        for (key, submit) in self.unanswered.clone() {
-            self.sends(key, submit);
+        for (key, (who, submit)) in self.unanswered.clone() {
+            self.sends(key, who, submit);
         }
         let mut dice = Dice::new(0);
         for second in 0..CALM {
@@ -701,7 +716,7 @@ impl Run {
                 };
                 self.others(mood, &mut dice, |_| true);
                 self.hold()?;
-                self.mig_works(&mut dice);
+                self.mig_works(&mut dice)?;
                 self.hold()?;
             }
             clock::advance(Duration::from_secs(1));
@@ -737,18 +752,12 @@ impl Run {
         };
         let all: Vec<JobId> = self.keys.iter().filter_map(waits).collect();
         for id in all {
+            let who = self.owners.get(&id).copied().unwrap_or(ME);
             let word = "at last".to_owned();
-            let env = BTreeMap::from([(CONFIRMED.to_owned(), word.clone())]);
+            let reply = oneshot::channel().0;
+            let confirm = confirmation(id.to_string(), who, &word, reply);
+            self.inbox.push(confirm);
             with(|world| world.confirmations.entry(id.0).or_default().insert(word));
-            self.inbox.push(Message::Confirm {
-                reference: id.to_string(),
-                confirm: Box::new(Confirm {
-                    env,
-                    ..Confirm::default()
-                }),
-                by: Box::new(caller()),
-                reply: oneshot::channel().0,
-            });
             self.inbox.push(Message::Wait {
                 reference: id.to_string(),
                 milestone: Milestone::Starting,
@@ -769,12 +778,12 @@ impl Run {
             true => GpuMode::Mig,
             false => GpuMode::Shared,
         };
-        self.divides(mode);
-        for uid in CLAIMS {
-            self.inbox.push(Message::ReleaseClaim {
-                uid: uid.to_owned(),
-                reply: oneshot::channel().0,
-            });
+        for gpu in DIVIDED {
+            self.divides(gpu, mode);
+        }
+        with(World::pods_end);
+        for uid in claims::UIDS {
+            self.gives_back(uid);
         }
         for id in self.keys.values() {
             let reference = id.to_string();
@@ -788,6 +797,24 @@ impl Run {
                 },
             });
         }
+    }
+}
+
+fn confirmation(
+    reference: String,
+    who: &str,
+    word: &str,
+    reply: oneshot::Sender<Result<v1::Job, Error>>,
+) -> Message {
+    let env = BTreeMap::from([(CONFIRMED.to_owned(), word.to_owned())]);
+    Message::Confirm {
+        reference,
+        confirm: Box::new(Confirm {
+            env,
+            ..Confirm::default()
+        }),
+        by: Box::new(accounts::caller(who)),
+        reply,
     }
 }
 
@@ -904,81 +931,19 @@ impl World {
                     self.container_goes(name);
                 }
             }
-            What::Meddle => self.meddles(DIVIDED, dice),
+            What::Meddle => {
+                let divided = DIVIDED
+                    .into_iter()
+                    .filter(|gpu| self.divided[*gpu].mode.current);
+                if let Some(gpu) = dice.one(&divided.collect::<Vec<_>>()) {
+                    self.meddles(gpu, dice);
+                }
+            }
             What::ClockJump => {
                 let seconds = dice.one(&[-86_400, -60, 60, 86_400]).unwrap_or(60);
                 clock::jump(SignedDuration::from_secs(seconds));
             }
             _ => {}
         }
-    }
-}
-
-fn caller() -> Caller {
-    let Submitter { uid, gid } = Submitter::me();
-    Caller {
-        account: Account {
-            uid,
-            gid,
-            name: "ana".to_owned(),
-            groups: Vec::new(),
-        },
-        role: Role::Admin,
-        sees_all: true,
-    }
-}
-
-fn submission(
-    key: String,
-    runner: Runner,
-    dice: &mut Dice,
-    known: &BTreeMap<String, JobId>,
-) -> Submit {
-    let amounts = [
-        None,
-        Some(Amount::Share { thousandths: 125 }),
-        Some(Amount::Share { thousandths: 400 }),
-        Some(Amount::Memory { bytes: 20 << 30 }),
-        Some(Amount::Whole { count: 1 }),
-        Some(Amount::Range { min: 1, max: 3 }),
-        Some(Amount::Shares {
-            count: 2,
-            thousandths: 300,
-        }),
-    ];
-    let amount = usize::try_from(dice.below(7)).unwrap_or(0);
-    let amount = amounts.into_iter().nth(amount).flatten();
-    let queue = dice.one(&["dual", "half", "quarter"]);
-    let before = known.values().copied().collect::<Vec<_>>();
-    let after = dice.once_in(8).then(|| dice.one(&before)).flatten();
-    Submit {
-        command: vec!["true".to_owned()],
-        // A queue with an amount has its own.
-        queue: queue.filter(|_| amount.is_none()).map(str::to_owned),
-        amount,
-        project: dice
-            .one(&[None, Some("red"), Some("blue")])
-            .flatten()
-            .map(str::to_owned),
-        cwd: "/".to_owned(),
-        env: BTreeMap::from([("PATH".to_owned(), "/usr/bin".to_owned())]),
-        runner,
-        idempotency_key: Some(key),
-        priority: dice.one(&[0, 0, 1]).unwrap_or(0),
-        preemptible: dice.once_in(2),
-        time_limit_s: dice.once_in(5).then_some(20),
-        retries: u32::try_from(dice.below(3)).unwrap_or(0),
-        secrets: match dice.once_in(4) {
-            true => BTreeMap::from([("TOKEN".to_owned(), "hush".to_owned())]),
-            false => BTreeMap::new(),
-        },
-        after: after
-            .map(|job| v1::After {
-                job: job.to_string(),
-                ok: dice.once_in(2),
-            })
-            .into_iter()
-            .collect(),
-        ..Submit::default()
     }
 }

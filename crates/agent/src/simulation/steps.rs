@@ -44,6 +44,8 @@ whats! {
     /// Another scheduler has something held, or has it held already.
     Claim = "claim", 6;
     GiveBack = "give-back", 5;
+    /// A pod that uses a claim starts.
+    Pod = "pod", 6;
     /// A client that waits goes away.
     Leave = "leave", 3;
     Supervisors = "supervisors", 50;
@@ -83,11 +85,11 @@ whats! {
     /// What the agent does about containers when it starts is done.
     Sweep = "sweep", 4;
     /// The threads of MIG.
-    Mig = "mig", 40;
+    Mig = "mig", 50;
     /// A GPU is to be divided, or not any more.
     Divide = "divide", 3;
     /// Somebody else makes instances, or takes them away.
-    Meddle = "meddle", 4;
+    Meddle = "meddle", 8;
     /// Idle instances are to go.
     Collect = "collect", 2;
 }
@@ -118,29 +120,65 @@ impl FromStr for Step {
     }
 }
 
-/// The steps of a seed.
+/// Without these nothing goes on, or nothing is ever well again.
+const STEADY: [What; 11] = [
+    What::Round,
+    What::Time,
+    What::Supervisors,
+    What::Programs,
+    What::Mig,
+    What::DiskFree,
+    What::Processes,
+    What::GpuWell,
+    What::DriverWell,
+    What::EngineBack,
+    What::StrangerLeaves,
+];
+
+/// The steps of a seed. Each has some kinds more often than others have and leaves some out, so that what is rare is met in numbers, and
+/// without what would hide it (Groce et al., Swarm Testing, 2012).
 pub fn of(seed: u64, count: usize) -> Vec<Step> {
     let mut dice = Dice::new(seed);
-    let all: u64 = What::ALL.iter().map(|(.., weight)| weight).sum();
+    let mut often = |(what, _, weight): &(What, &str, u64)| {
+        let times = dice.one(&[0, 1, 1, 1, 4]).unwrap_or(1);
+        let times = if STEADY.contains(what) { 1 } else { times };
+        (*what, weight * times)
+    };
+    let swarm: Vec<(What, u64)> = What::ALL.iter().map(&mut often).collect();
+    let all: u64 = swarm.iter().map(|(_, weight)| weight).sum();
     let mut one = || {
         let mut left = dice.below(all);
-        let what = What::ALL.iter().find(|(.., weight)| {
+        let what = swarm.iter().find(|(_, weight)| {
             let here = left < *weight;
             left = left.saturating_sub(*weight);
             here
         });
         Step {
-            what: what.map_or(What::Round, |(what, ..)| *what),
+            what: what.map_or(What::Round, |(what, _)| *what),
             number: dice.next() >> 32,
         }
     };
     let mut steps: Vec<Step> = (0..count).map(|_| one()).collect();
     // A GPU that is in use is not divided: in half of the runs it is before anybody comes.
-    if let Some(first) = steps.first_mut().filter(|_| dice.once_in(2)) {
-        first.what = What::Divide;
+    if dice.once_in(2) {
+        for (step, what) in steps.iter_mut().zip(DIVIDES) {
+            step.what = what;
+        }
     }
     steps
 }
+
+/// The agent starts, is told, and a thread of MIG does it.
+const DIVIDES: [What; 8] = [
+    What::Round,
+    What::Divide,
+    What::Round,
+    What::Mig,
+    What::Mig,
+    What::Round,
+    What::Divide,
+    What::Round,
+];
 
 #[test]
 fn a_step_is_read_back_as_it_was_written() {

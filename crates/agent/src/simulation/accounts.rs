@@ -1,0 +1,42 @@
+//! Who has jobs on a simulated machine: whoever started the agent, and somebody else, where files may be given to him.
+
+use crate::access::{Caller, Role};
+use crate::account::Account;
+use crate::job::Submitter;
+
+/// Whoever started the agent, and is its admin.
+pub const ME: &str = "ana";
+/// Somebody who may run jobs.
+pub const OTHER: &str = "lee";
+/// No account of a distribution has it.
+const OTHER_UID: u32 = 40_001;
+
+/// Only root gives files away, and an agent that is not root's serves its own user alone.
+pub fn all() -> &'static [&'static str] {
+    match Submitter::me().uid {
+        0 => &[ME, OTHER],
+        _ => &[ME],
+    }
+}
+
+pub fn uid(name: &str) -> u32 {
+    match name == OTHER {
+        true => OTHER_UID,
+        false => Submitter::me().uid,
+    }
+}
+
+pub fn caller(name: &str) -> Caller {
+    let is_other = name == OTHER;
+    let uid = uid(name);
+    Caller {
+        account: Account {
+            uid,
+            gid: if is_other { uid } else { Submitter::me().gid },
+            name: name.to_owned(),
+            groups: Vec::new(),
+        },
+        role: if is_other { Role::User } else { Role::Admin },
+        sees_all: !is_other,
+    }
+}
