@@ -16,6 +16,7 @@
 //!
 //! [`edits`] says what is added, as plain data; [`body`], [`cdi`] and `divvy docker args` write that down in three ways.
 
+mod archive;
 pub mod asked;
 mod body;
 pub mod cdi;

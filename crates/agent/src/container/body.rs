@@ -20,6 +20,8 @@ use crate::records::Spec;
 pub struct Around<'a> {
     /// Somebody sits at its input and output.
     pub attached: bool,
+    /// The slice gets in as a device of the plan's CDI folder, and not by flags of the engine's.
+    pub by_cdi: bool,
     /// The runtime to name, where the engine's own choice would be one that adds GPUs.
     pub runtime: Option<&'a str>,
 }
@@ -51,7 +53,7 @@ pub fn body(
         .map(|(name, value)| joined(name, value))
         .collect();
     let (mut devices, mut requests) = (None, None);
-    if plan.cdi.is_some() {
+    if around.by_cdi {
         requests = Some(vec![DeviceRequest {
             driver: Some("cdi".to_owned()),
             device_ids: Some(vec![cdi::device(&plan.name)]),
@@ -361,6 +363,7 @@ pub mod tests {
         let around = Around {
             attached: true,
             runtime: Some("runc"),
+            by_cdi: false,
         };
         let body = asked(&plan("-it"), &[], around).unwrap();
         assert!(body.get("Cmd").is_none() && body.get("Entrypoint").is_none());
@@ -400,7 +403,11 @@ pub mod tests {
     fn by_cdi_the_slice_is_one_device_and_nothing_else_is_said() {
         let mut plan = plan("");
         plan.cdi = Some("/run/cdi".into());
-        let body = asked(&plan, &["true"], Around::default()).unwrap();
+        let around = |by_cdi| Around {
+            by_cdi,
+            ..Around::default()
+        };
+        let body = asked(&plan, &["true"], around(true)).unwrap();
         let host = &body["HostConfig"];
         assert_eq!(
             host["DeviceRequests"],
@@ -409,5 +416,12 @@ pub mod tests {
         assert_eq!(host["Mounts"], json!([]));
         assert_eq!(body["Env"], json!(["A=1"]));
         assert!(host.get("Devices").is_none());
+
+        // An engine that would pass over that is told the rest.
+        let body = asked(&plan, &["true"], around(false)).unwrap();
+        let host = &body["HostConfig"];
+        assert!(host.get("DeviceRequests").is_none());
+        assert!(!host["Mounts"].as_array().unwrap().is_empty());
+        assert!(host["Devices"].is_array());
     }
 }

@@ -4,10 +4,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use bollard::errors::Error;
+use bollard::models::SystemVersion;
 use bollard::{API_DEFAULT_VERSION, Docker};
 
 /// Seconds that one answer of the engine may take. Streams that are open for longer are asked for again.
-const TIMEOUT: u64 = 120;
+pub const TIMEOUT: u64 = 120;
 
 /// Where Docker and Podman listen, the ones for everybody first.
 const SOCKETS: [&str; 2] = ["/run/docker.sock", "/run/podman/podman.sock"];
@@ -152,8 +153,32 @@ pub fn status(error: &Error) -> Option<u16> {
     }
 }
 
+/// Whether what was to be made has a name that is given. Podman's own words count as well: with them it answers 500, in releases before
+/// it answered 409.
+pub fn is_name_given(error: &Error) -> bool {
+    status(error) == Some(409) || words(error).contains("that name is already in use")
+}
+
+/// The release of Podman, its first two numbers, by the answer to `GET /version`; `None` for other engines.
+pub fn podman(version: &SystemVersion) -> Option<(u32, u32)> {
+    let mut components = version.components.iter().flatten();
+    let engine = components.find(|component| component.name == "Podman Engine")?;
+    let mut numbers = engine.version.split('.').map(|number| number.parse().ok());
+    // One that cannot be read is taken for an old one.
+    let mut next = || numbers.next().flatten().unwrap_or(0);
+    Some((next(), next()))
+}
+
+/// Whether the engine knows CDI devices by the request that asks for one; Podman passed over such requests before 5.5.0 and made the
+/// container without. Docker refuses what it does not know.
+pub fn takes_cdi(version: &SystemVersion) -> bool {
+    podman(version).is_none_or(|release| release >= (5, 5))
+}
+
 #[cfg(test)]
 mod tests {
+    use bollard::models::SystemVersionComponents;
+
     use super::*;
 
     #[test]
@@ -161,6 +186,46 @@ mod tests {
         let of = |kind: io::ErrorKind| Error::from(io::Error::from(kind));
         assert!(is_away(&of(io::ErrorKind::ConnectionRefused)));
         assert!(!is_away(&of(io::ErrorKind::PermissionDenied)));
+    }
+
+    #[test]
+    fn podman_is_known_by_its_name_and_an_old_one_is_not_asked_for_cdi() {
+        let of = |name: &str, version: &str| SystemVersion {
+            components: Some(vec![SystemVersionComponents {
+                name: name.to_owned(),
+                version: version.to_owned(),
+                details: None,
+            }]),
+            ..SystemVersion::default()
+        };
+        for (version, release, takes) in [
+            ("4.3.1", (4, 3), false),
+            ("5.4.2", (5, 4), false),
+            ("5.5.0", (5, 5), true),
+            ("5.10.1-rc1", (5, 10), true),
+            ("6.0.0-dev", (6, 0), true),
+            ("", (0, 0), false),
+        ] {
+            let version = of("Podman Engine", version);
+            assert_eq!(podman(&version), Some(release));
+            assert_eq!(takes_cdi(&version), takes, "{release:?}");
+        }
+        assert_eq!(podman(&of("Engine", "20.10.24")), None);
+        assert!(takes_cdi(&of("Engine", "20.10.24")));
+        assert!(takes_cdi(&SystemVersion::default()));
+    }
+
+    #[test]
+    fn a_name_that_is_given_is_known_by_either_engines_answer() {
+        let of = |status_code, message: &str| Error::DockerResponseServerError {
+            status_code,
+            message: message.to_owned(),
+        };
+        let podmans = "creating container storage: the container name \"x\" is already in use by 12. You have to remove that \
+                       container to be able to reuse that name: that name is already in use";
+        assert!(is_name_given(&of(409, "Conflict.")));
+        assert!(is_name_given(&of(500, podmans)));
+        assert!(!is_name_given(&of(500, "no space left on device")));
     }
 
     #[test]

@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 use bollard::Docker;
 use bollard::errors::Error;
 use bollard::models::ImageConfig;
-use bollard::query_parameters::{ContainerArchiveInfoOptions, DownloadFromContainerOptions};
+use bollard::query_parameters::DownloadFromContainerOptions;
 use futures_util::StreamExt as _;
 
+use super::archive::{There, there};
 use super::elf::{self, Program};
 use super::engine;
 
@@ -59,6 +60,8 @@ pub struct Runs<'a> {
 
 /// A container whose files can be read.
 pub struct Files<'a> {
+    /// Where the engine listens.
+    pub socket: &'a Path,
     pub docker: &'a Docker,
     pub container: &'a str,
 }
@@ -187,22 +190,13 @@ impl Files<'_> {
         let mut rest = path.iter().skip(1);
         for part in rest.by_ref() {
             let next = reached.join(part);
-            let options = ContainerArchiveInfoOptions {
-                path: next.display().to_string(),
-            };
-            let answer = self
-                .docker
-                .get_container_archive_info(self.container, Some(options))
-                .await;
-            reached = match answer {
-                // The engine has followed all links of it.
-                Ok(found) if !found.link_target.is_empty() => PathBuf::from(found.link_target),
-                Ok(_) => next,
-                Err(error) if engine::status(&error) == Some(404) => {
+            reached = match self.there(&next.display().to_string()).await? {
+                There::Link(target) => PathBuf::from(target),
+                There::Itself => next,
+                There::Nothing => {
                     reached = next;
                     break;
                 }
-                Err(error) => return Err(error),
             };
         }
         Ok(reached.join(rest.collect::<PathBuf>()))
@@ -212,20 +206,17 @@ impl Files<'_> {
     async fn find(&self, path: &str) -> Result<Option<String>, Error> {
         let mut path = path.to_owned();
         for _ in 0..LINKS {
-            let options = ContainerArchiveInfoOptions { path: path.clone() };
-            let answer = self
-                .docker
-                .get_container_archive_info(self.container, Some(options))
-                .await;
-            match answer {
-                Ok(found) if found.link_target.is_empty() => return Ok(Some(path)),
-                // The engine answers with a path from the container's root.
-                Ok(found) => path = found.link_target,
-                Err(error) if engine::status(&error) == Some(404) => return Ok(None),
-                Err(error) => return Err(error),
+            match self.there(&path).await? {
+                There::Itself => return Ok(Some(path)),
+                There::Link(target) => path = target,
+                There::Nothing => return Ok(None),
             }
         }
         Ok(None)
+    }
+
+    async fn there(&self, path: &str) -> Result<There, Error> {
+        there(self.socket, self.docker, self.container, path).await
     }
 
     /// The beginning of a file.

@@ -320,7 +320,11 @@ fn start_failed(error: &bollard::errors::Error) -> Outcome {
 /// What a shell would say of a start that the engine words so.
 pub fn code(why: &str) -> i32 {
     let says = |text: &str| why.contains(text);
-    if says("executable file not found") || says("no such file or directory") {
+    // Podman's words are the second, whatever runtime it has.
+    if says("executable file not found")
+        || says("invoke a command that was not found")
+        || says("no such file or directory")
+    {
         127
     } else if says("permission denied") {
         126
@@ -343,6 +347,8 @@ mod tests {
     fn a_start_that_fails_has_the_code_of_a_shell() {
         let missing = "OCI runtime create failed: exec: \"nope\": executable file not found in $PATH: unknown";
         assert_eq!(code(missing), 127);
+        let podmans = "crun: executable file `nope` not found in $PATH: OCI runtime attempted to invoke a command that was not found";
+        assert_eq!(code(podmans), 127);
         assert_eq!(code("exec: \"/etc/passwd\": permission denied"), 126);
         assert_eq!(code("invalid mount config"), 125);
     }

@@ -158,11 +158,8 @@ fn containers() -> Finding {
         found.push("CDI devices");
     }
     let found = match found.as_slice() {
-        [] => "none; not needed: jobs are plain processes in this version".to_owned(),
-        found => format!(
-            "{}; jobs are plain processes in this version",
-            found.join(", ")
-        ),
+        [] => "none: jobs can run as processes, and not in containers".to_owned(),
+        found => found.join(", "),
     };
     ok("system.containers", found)
 }

@@ -105,9 +105,16 @@ impl Job<'_> {
         let files = Files::of(self.dir.path());
         let edits = edits(&self.plan.held, &files);
         cover::lay(&edits, &files).map_err(|error| chain(&error))?;
-        self.offer(&edits)?;
+        let around = Around {
+            attached: self.place != Place::Background,
+            by_cdi: self.plan.cdi.is_some() && engine::takes_cdi(&docker.version().await?),
+            runtime: plain_runtime(&info),
+        };
+        if around.by_cdi {
+            self.offer(&edits)?;
+        }
         self.look_at_volumes(&docker).await?;
-        let id = self.create(&docker, &edits, &info).await?;
+        let id = self.create(&docker, &edits, around).await?;
         Ok((Made { docker, id }, config))
     }
 
@@ -195,12 +202,8 @@ impl Job<'_> {
         &self,
         docker: &Docker,
         edits: &Edits,
-        info: &SystemInfo,
+        around: Around<'_>,
     ) -> Result<String, Trouble> {
-        let around = Around {
-            attached: self.place != Place::Background,
-            runtime: plain_runtime(info),
-        };
         let resolve = |path: &Path| fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         let body =
             body(self.spec, self.plan, edits, around, &resolve).map_err(|kept| kept.to_string())?;
@@ -211,8 +214,8 @@ impl Job<'_> {
         let was_asked = self.asked.replace(true);
         let made = match docker.create_container(Some(options), body).await {
             Ok(made) => made,
-            // 409: the name is given. The engine has heard what it did not answer, and is about to have made it.
-            Err(error) if was_asked && engine::status(&error) == Some(409) => {
+            // The engine has heard what it did not answer, and is about to have made it.
+            Err(error) if was_asked && engine::is_name_given(&error) => {
                 self.given.set(self.given.get() + 1);
                 return Err(is_given(self.given.get(), engine::words(&error)));
             }
@@ -279,6 +282,16 @@ impl Job<'_> {
         files: &image::Files<'_>,
         config: &ImageConfig,
     ) -> Result<(), Trouble> {
+        if let Some((inner, outer)) = nested(&self.plan.options.mounts, config)
+            && engine::podman(&files.docker.version().await?).is_some()
+        {
+            let why = format!(
+                "{} may not be mounted: it lies in what is mounted at {}, and Podman does not say where links lead there",
+                inner.display(),
+                outer.display()
+            );
+            return Err(why.into());
+        }
         let own = self.plan.options.mounts.iter().map(Mount::target);
         let images = config.volumes.iter().flatten().map(String::as_str);
         for target in own.chain(images) {
@@ -305,6 +318,7 @@ impl Job<'_> {
     ) -> Result<(), Trouble> {
         let options = &self.plan.options;
         let files = image::Files {
+            socket: &self.plan.socket,
             docker: &made.docker,
             container: &made.id,
         };
@@ -352,6 +366,29 @@ impl Job<'_> {
         }));
         Ok(())
     }
+}
+
+/// A mount that lies in a folder or volume which is mounted as well, and that one: links in there may lead it elsewhere.
+fn nested(mounts: &[Mount], config: &ImageConfig) -> Option<(PathBuf, PathBuf)> {
+    let normal = |target: &str| paths::normal(Path::new(target));
+    let images = || config.volumes.iter().flatten().map(|at| normal(at));
+    let filled = mounts
+        .iter()
+        .filter(|mount| !matches!(mount, Mount::Tmpfs { .. }));
+    let outer: Vec<PathBuf> = filled
+        .map(|mount| normal(mount.target()))
+        .chain(images())
+        .collect();
+    let mut inner = mounts
+        .iter()
+        .map(|mount| normal(mount.target()))
+        .chain(images());
+    inner.find_map(|inner| {
+        let around = outer
+            .iter()
+            .find(|outer| inner != **outer && inner.starts_with(outer))?;
+        Some((inner.clone(), around.clone()))
+    })
 }
 
 /// What is to be thought of an engine that gave the name away in a call it did not answer, and has said so that often.
@@ -421,6 +458,8 @@ fn plain_runtime(info: &SystemInfo) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
+    use divvy_core::docker::{options, words};
+
     use super::*;
 
     #[test]
@@ -469,6 +508,34 @@ mod tests {
             "7",
             &plan
         ));
+    }
+
+    #[test]
+    fn a_mount_in_another_is_found_whoever_asks_for_either() {
+        let of = |line: &str, volumes: &[&str]| {
+            let options = options(&words::split(line).unwrap()).unwrap();
+            let config = ImageConfig {
+                volumes: Some(volumes.iter().map(ToString::to_string).collect()),
+                ..ImageConfig::default()
+            };
+            nested(&options.mounts, &config)
+        };
+        let found = |inner: &str, outer: &str| Some((inner.into(), outer.into()));
+        assert_eq!(of("-v /a:/data -v /b:/data2", &["/srv"]), None);
+        assert_eq!(
+            of("-v /a:/data -v /b:/data/./x/", &[]),
+            found("/data/x", "/data")
+        );
+        assert_eq!(
+            of("-v vol:/data --tmpfs /data/x", &[]),
+            found("/data/x", "/data")
+        );
+        assert_eq!(of("-v /a:/srv/x", &["/srv"]), found("/srv/x", "/srv"));
+        assert_eq!(of("-v /a:/srv", &["/srv/x"]), found("/srv/x", "/srv"));
+        // Nobody has put a link into what is new.
+        assert_eq!(of("--tmpfs /data -v /b:/data/x", &[]), None);
+        // The same place twice is for the engine to judge.
+        assert_eq!(of("-v /a:/srv", &["/srv"]), None);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use tokio::io::{AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::mpsc;
 
 use super::follow::State;
-use super::{AGAIN, Job, Made, launch_failed};
+use super::{AGAIN, Job, Made, code, launch_failed};
 use crate::container::{engine, terminal};
 use crate::log::Bound;
 use crate::records::Outcome;
@@ -41,18 +41,23 @@ impl Job<'_> {
             stderr: true,
             ..AttachContainerOptions::default()
         };
-        let failed = |why: String| {
+        let failed = |code: i32, why: String| {
             say(&why);
-            launch_failed(125, why)
+            launch_failed(code, why)
+        };
+        // Podman makes the program ready when somebody takes its streams, and says then what other engines say at its start.
+        let refused = |error| {
+            let why = engine::words(&error);
+            failed(code(&why), why)
         };
         let attached = made
             .docker
             .attach_container(&made.id, Some(streams))
             .await
-            .map_err(|error| failed(engine::words(&error)))?;
+            .map_err(refused)?;
         let raw = match options.tty && options.interactive {
             true => terminal::Raw::enter()
-                .map_err(|error| failed(format!("the terminal cannot be used: {error}")))?,
+                .map_err(|error| failed(125, format!("the terminal cannot be used: {error}")))?,
             false => None,
         };
         Ok(Some(Attached {
