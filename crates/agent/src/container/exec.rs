@@ -12,11 +12,13 @@ use bollard::query_parameters::KillContainerOptions;
 use divvy_api::frame::{Frame, LARGEST};
 use divvy_api::v1::{Error, ErrorCode, Exec, ExecEnd, Signal};
 use futures_util::{Stream, StreamExt as _};
-use tokio::io::{AsyncWrite, AsyncWriteExt as _};
+use tokio::io::AsyncWrite;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 
 use super::engine;
 use super::run::code;
-use crate::guest::relay::Ways;
+use crate::guest::relay::{QUEUE, Ways, room, type_in};
 use crate::process::Process;
 
 /// Between two questions whether a program has ended; the engine tells nobody by itself.
@@ -128,9 +130,17 @@ impl Guest {
         let Self {
             program,
             mut words,
-            mut keys,
+            keys,
         } = self;
+        // A program that says something before it reads on is heard meanwhile. It ends with this function, whichever way that ends.
+        let (typed, input) = mpsc::channel(QUEUE);
+        let mut typing = JoinSet::new();
+        typing.spawn(type_in(keys, input));
+        let mut typed = Some(typed);
+        // What it has not taken yet. Until it has, nothing else is heard of its client but that he is gone.
+        let mut waiting = None;
         loop {
+            let keys = typed.clone();
             tokio::select! {
                 word = words.next() => match word {
                     Some(Ok(word)) => {
@@ -147,14 +157,15 @@ impl Guest {
                     Some(Err(_)) | None => break,
                 },
                 () = said.closed() => return program.hang_up().await,
-                frame = told.recv() => match frame {
+                room = room(keys.as_ref()), if waiting.is_some() => match (room, waiting.take()) {
+                    (Some(room), Some(bytes)) => room.send(bytes),
+                    // Who reads nothing any more gets nothing any more.
+                    _ => typed = None,
+                },
+                frame = told.recv(), if waiting.is_none() => match frame {
                     None => return program.hang_up().await,
-                    Some(Frame::Input(bytes)) => {
-                        // Who reads nothing any more gets nothing any more.
-                        let _ = keys.write_all(&bytes).await;
-                        let _ = keys.flush().await;
-                    }
-                    Some(Frame::InputEnd) => drop(keys.shutdown().await),
+                    Some(Frame::Input(bytes)) => waiting = Some(bytes),
+                    Some(Frame::InputEnd) => typed = None,
                     Some(Frame::Size { rows, columns }) => program.resize(rows, columns).await,
                     Some(Frame::Signal(number)) => program.signal(number).await,
                     Some(Frame::Output(_) | Frame::Errors(_) | Frame::End(_)) => {}
@@ -213,5 +224,67 @@ impl Program {
             // Gone by itself is just as well.
             let _ = process.signal(signal);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use tokio::io::AsyncReadExt as _;
+
+    use super::*;
+    use crate::guest::relay::ways;
+
+    #[tokio::test]
+    async fn a_program_that_answers_before_it_reads_on_is_given_all_and_heard_to_its_end() {
+        // An engine that is not there is asked for nothing before the end.
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("sock");
+        drop(UnixListener::bind(&socket).unwrap());
+        let path = socket.to_str().unwrap();
+        let docker = Docker::connect_with_unix(path, 1, bollard::API_DEFAULT_VERSION).unwrap();
+        // As `cat` does: it takes a little, and no more before that was taken from it.
+        let (keys, mut reads) = tokio::io::duplex(4);
+        let (says, words) = mpsc::channel(1);
+        tokio::spawn(async move {
+            let mut piece = [0; 4];
+            while let Ok(length @ 1..) = reads.read(&mut piece).await {
+                let message = piece[..length].to_vec().into();
+                if says.send(Ok(LogOutput::StdOut { message })).await.is_err() {
+                    return;
+                }
+            }
+        });
+        let words = futures_util::stream::unfold(words, |mut words| async move {
+            Some((words.recv().await?, words))
+        });
+        let id = "exec".to_owned();
+        let guest = Guest {
+            program: Program { docker, id },
+            words: Box::pin(words),
+            keys: Box::pin(keys),
+        };
+        let (told, mut said, ways) = ways();
+        let attended = tokio::spawn(guest.attend(ways));
+        let given: Vec<u8> = (0..=255).cycle().take(64 << 10).collect();
+        let input = given.clone();
+        tokio::spawn(async move {
+            for piece in input.chunks(1 << 10) {
+                told.send(Frame::Input(piece.to_vec())).await.unwrap();
+            }
+            // Whoever types is there to the end.
+            std::future::pending::<()>().await;
+        });
+        let mut heard = Vec::new();
+        while heard.len() < given.len() {
+            match said.recv().await {
+                Some(Frame::Output(bytes)) => heard.extend(bytes),
+                other => panic!("{other:?}"),
+            }
+        }
+        assert!(heard == given);
+        drop(said);
+        attended.await.unwrap();
     }
 }

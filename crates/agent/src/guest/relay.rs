@@ -26,7 +26,7 @@ use super::Word;
 use super::terminal::resize;
 
 /// Frames that may be on their way to a guest, or from it.
-const QUEUE: usize = 16;
+pub const QUEUE: usize = 16;
 
 /// How long silence means that a guest has said all, after it has ended: somebody in the background may hold its output open. What it
 /// wrote itself lies in the pipe or terminal by then.
@@ -210,7 +210,7 @@ pub async fn attend(line: Line, ours: Ours, ways: Ways) -> io::Result<()> {
 }
 
 /// Room for more input; `None` where nobody reads any.
-async fn room(typed: Option<&mpsc::Sender<Vec<u8>>>) -> Option<mpsc::Permit<'_, Vec<u8>>> {
+pub async fn room(typed: Option<&mpsc::Sender<Vec<u8>>>) -> Option<mpsc::Permit<'_, Vec<u8>>> {
     typed?.reserve().await.ok()
 }
 
@@ -240,11 +240,13 @@ async fn pump(
     }
 }
 
-/// Writes what is typed, until there is no more or nobody reads. Dropping the end of a pipe is the end of the input.
-async fn type_in(mut input: pipe::Sender, mut keys: mpsc::Receiver<Vec<u8>>) {
+/// Writes what is typed, until there is no more or nobody reads. Dropping the end of a pipe is the end of the input; that of a connection
+/// is said.
+pub async fn type_in(mut input: impl AsyncWrite + Unpin + Send, mut keys: mpsc::Receiver<Vec<u8>>) {
     while let Some(bytes) = keys.recv().await {
-        if input.write_all(&bytes).await.is_err() {
+        if input.write_all(&bytes).await.is_err() || input.flush().await.is_err() {
             return;
         }
     }
+    let _ = input.shutdown().await;
 }
