@@ -191,6 +191,18 @@ mod tests {
     }
 
     #[test]
+    fn who_may_list_claims_sees_what_everybody_runs() {
+        // Nothing is veiled in the list: of others' claims it says what the veil takes out of their jobs.
+        let lists = verb::known("GET", "/v1/claims").unwrap();
+        for role in Role::ALL {
+            let caller = caller(role);
+            let may = caller.may(lists, Whose::None).is_ok();
+            assert_eq!(may, role >= Role::Operator, "{role:?}");
+            assert!(!may || caller.sees_everybody());
+        }
+    }
+
+    #[test]
     fn commands_are_shown_to_their_owner_and_to_operators() {
         assert!(caller(Role::Viewer).sees(1000));
         assert!(!caller(Role::User).sees(1001));

@@ -2,14 +2,15 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::process::Child;
 use std::sync::Arc;
 
-use divvy_api::v1::{EndReason, Job};
+use divvy_api::v1::{EndReason, Job, JobState};
 use divvy_e2e::engine::door::{Call, Door, Fault, WORDS};
 use divvy_e2e::engine::{Engine, IMAGE};
 use divvy_e2e::{Daemon, Home, until};
 
-use super::cancel;
+use super::{ENGINE, cancel};
 
 /// An instance whose engine is behind a door.
 struct Scene {
@@ -218,13 +219,8 @@ fn whatever_the_engine_refuses_is_said_and_what_was_begun_is_taken_away() {
         scene.nothing_stays(&job, &what);
     }
     scene.all_is_free();
-    // One that could not be taken away is, by the next daemon.
+    // One that could not be taken away is, by the next daemon if not by this one.
     assert_eq!(kept.len(), 1, "{kept:?}");
-    assert_eq!(
-        scene.containers(&kept[0]).len(),
-        1,
-        "it was taken away after all"
-    );
     scene.start();
     scene.nothing_stays(&kept[0], "after a restart");
 }
@@ -361,5 +357,128 @@ fn a_guest_that_is_cancelled_before_its_container_may_start_waits_for_no_engine(
     assert_eq!(scene.containers(&job).len(), 1, "the engine is away");
     scene.door.fail(None);
     scene.nothing_stays(&job, "guest");
+    scene.all_is_free();
+}
+
+#[test]
+fn what_was_made_for_a_job_that_then_lost_its_supervisor_is_taken_away_by_the_same_daemon() {
+    let Some((engine, home)) = super::scene("a100-80gb:1") else {
+        return;
+    };
+    let devices = home.scratch().join("cdi");
+    let by_device = ["--cdi-dir", devices.to_str().expect("a plain path")];
+    // Each of its supervisors dies before it has written down that it begins.
+    let dies = [("DIVVY_CRASH_AT", "container.made")];
+    for words in [&[][..], &by_device] {
+        let daemon = home.daemon_with(words, &dies);
+        let id = super::submit(&home, &[], &["true"]);
+        let job = home.ended(&id);
+        assert_eq!(job.end_reason, Some(EndReason::LaunchFailed), "{job:?}");
+        let why = job.reason.clone().unwrap_or_default();
+        assert!(why.contains("its supervisor ended 3 times"), "{why}");
+        until("its container is gone", || {
+            engine
+                .containers_of(&id, &home.path())
+                .is_empty()
+                .then_some(())
+        });
+        until("its device is gone", || {
+            let files = fs::read_dir(&devices).into_iter().flatten();
+            (files.count() == 0).then_some(())
+        });
+        assert_eq!(devices.exists(), !words.is_empty(), "it was put there");
+        assert_eq!(daemon.stop(), 0);
+    }
+}
+
+impl Scene {
+    /// The program that somebody else's line starts in a slice, with the gates; whoever starts it.
+    fn starts_guest(&self, script: &str) -> Child {
+        let gate = self.begun("x");
+        let folder = gate.parent().expect("it is in a folder");
+        let mount = format!("{}:/gates", folder.display());
+        let slice = ["docker", "slice", "-g", "0.5", "--name", "guest", "--"];
+        let line = [
+            "docker", "run", "--rm", "-v", &mount, IMAGE, "sh", "-c", script,
+        ];
+        let words = [&slice[..], &line].concat();
+        let mut starter = self.home.divvy_command(&words);
+        starter.spawn().expect("divvy starts")
+    }
+}
+
+/// Ends when it is asked to, and says that it was.
+fn says_bye(name: &str) -> String {
+    format!("trap 'echo bye >/gates/{name}; exit 0' TERM; while :; do sleep 0.05; done")
+}
+
+#[test]
+fn a_cancel_reaches_a_container_whose_engine_has_gone_away() {
+    let Some(scene) = Scene::new() else { return };
+    let kill = call("POST /containers/*/kill", false);
+    for is_guest in [false, true] {
+        let name = format!("bye-{is_guest}");
+        let (id, starter) = match is_guest {
+            false => (scene.submit_script(&says_bye(&name)), None),
+            true => {
+                let starter = scene.starts_guest(&says_bye(&name));
+                until("the job is there", || {
+                    let jobs = scene.home.items(&["ps"]);
+                    jobs.iter().any(|job| job["name"] == "guest").then_some(())
+                });
+                ("guest".to_owned(), Some(starter))
+            }
+        };
+        scene.home.running(&id);
+        scene.door.fail(Some((&kill, Fault::GoneForGood)));
+        cancel(&scene.home, &id);
+        until("its program was told", || {
+            scene.begun(&name).exists().then_some(())
+        });
+        assert!(scene.door.has_failed(), "the engine was asked first");
+        scene.door.fail(None);
+        let job = scene.home.ended(&id);
+        let ended = (job.end_reason, job.exit_code);
+        assert_eq!(ended, (Some(EndReason::Cancelled), Some(0)), "{job:?}");
+        scene.nothing_stays(&job, &name);
+        if let Some(mut starter) = starter {
+            starter.wait().expect("it is our child");
+        }
+    }
+    scene.all_is_free();
+}
+
+#[test]
+fn a_guest_of_which_the_engine_does_not_say_whether_it_is_there_is_not_given_up() {
+    let Some(scene) = Scene::new() else { return };
+    let list = call("GET /containers/json", true);
+    scene.door.fail(Some((&list, Fault::RefusedForGood)));
+    let script = "echo begun >/gates/begun; until test -e /gates/go; do sleep 0.05; done; exit 5";
+    let mut starter = scene.starts_guest(script);
+    until("its program runs", || {
+        scene.begun("begun").exists().then_some(())
+    });
+    starter.kill().expect("it is our child");
+    starter.wait().expect("a child can be waited for");
+    let asked = || {
+        scene
+            .door
+            .heard()
+            .iter()
+            .filter(|one| **one == list)
+            .count()
+    };
+    let before = asked();
+    until("it was looked for again and again", || {
+        (asked() > before + 8).then_some(())
+    });
+    let state = scene.home.job("guest").state;
+    assert_ne!(state, JobState::Ended, "its container runs");
+    scene.door.fail(None);
+    scene.home.running("guest");
+    scene.home.open("go");
+    let job = scene.home.ended("guest");
+    let ended = (job.end_reason, job.exit_code);
+    assert_eq!(ended, (Some(EndReason::Failed), Some(5)), "{job:?}");
     scene.all_is_free();
 }

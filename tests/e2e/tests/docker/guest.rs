@@ -4,14 +4,14 @@ use std::fs;
 use std::path::Path;
 
 use divvy_api::v1::{EndReason, JobState, LimiterForm};
-use divvy_e2e::engine::{IMAGE, MUSL_IMAGE};
+use divvy_e2e::engine::{Engine, IMAGE, MUSL_IMAGE};
 use divvy_e2e::{GIB, Home, until};
 
-use super::{cancel, got, kill, pid_in, reports, scene};
+use super::{ENGINE, cancel, got, kill, pid_in, reports, scene};
 
 /// `divvy docker slice … -- docker run …` of this image.
 fn guest<'a>(slice: &[&'a str], container: &[&'a str]) -> Vec<&'a str> {
-    let line = ["--", "docker", "run", "--rm"];
+    let line = ["--", ENGINE.program(), "run", "--rm"];
     [&["docker", "slice"], slice, &line, container].concat()
 }
 
@@ -22,6 +22,18 @@ fn come(home: &Home) {
         jobs.iter().any(|job| job["name"] == "guest").then_some(())
     });
     home.running("guest");
+}
+
+/// The container that somebody's line has started in a slice of this instance.
+#[track_caller]
+fn found(engine: &Engine, home: &Home) -> String {
+    let label = "label=divvy.joins";
+    let all = engine.ask(&["ps", "--quiet", "--no-trunc", "--filter", label]);
+    let its = |id: &&str| {
+        let mounts = engine.ask(&["inspect", "--format", "{{.Mounts}}", id]);
+        mounts.contains(home.path().to_str().expect("a plain path"))
+    };
+    all.lines().find(its).expect("it runs").to_owned()
 }
 
 const HOLD: [&str; 6] = [
@@ -99,16 +111,7 @@ fn a_slice_lives_as_long_as_the_container_whatever_becomes_of_its_starter() {
         .divvy(&guest(&["-g", "0.5", "--no-wait"], &[IMAGE]))
         .exits(6);
 
-    let label = "label=divvy.joins";
-    let id = engine.ask(&["ps", "--quiet", "--no-trunc", "--filter", label]);
-    let id = id
-        .lines()
-        .find(|id| {
-            let mounts = engine.ask(&["inspect", "--format", "{{.Mounts}}", id]);
-            mounts.contains(home.path().to_str().expect("a plain path"))
-        })
-        .expect("it runs")
-        .to_owned();
+    let id = found(&engine, &home);
     let _ = engine.ask(&["kill", &id]);
     let ended = home.ended("guest");
     assert_eq!(ended.exit_code, Some(137), "{ended:?}");
@@ -131,7 +134,7 @@ fn a_cancelled_guest_is_stopped_and_one_that_never_came_gives_its_slice_back() {
     assert_eq!(home.ended("guest").end_reason, Some(EndReason::Cancelled));
     assert!(!starter.wait().expect("a child").success());
 
-    // `docker` refuses the line by itself, so there is never a container.
+    // The engine's program refuses the line by itself, so there is never a container.
     let there = home.scratch().join("there");
     fs::write(&there, "").expect("the folder is ours");
     let there = there.to_str().expect("a plain path");
@@ -144,6 +147,57 @@ fn a_cancelled_guest_is_stopped_and_one_that_never_came_gives_its_slice_back() {
             .is_some_and(|why| why.contains("has not started one")),
         "{job:?}"
     );
+}
+
+#[test]
+fn a_container_that_bears_a_guests_mark_is_not_the_guest() {
+    let Some((engine, home)) = scene("a100-80gb:1") else {
+        return;
+    };
+    let _daemon = home.daemon(&[]);
+    let gates = Path::new(&home.gate("x")).parent().unwrap().to_owned();
+    let mount = format!("{}:/gates", gates.display());
+    let script = "until test -e /gates/go; do sleep 0.05; done; exit 5";
+    let words = guest(
+        &["-g", "0.5", "--name", "guest"],
+        &["-v", &mount, IMAGE, "sh", "-c", script],
+    );
+    let mut starter = home.divvy_command(&words).spawn().expect("divvy starts");
+    come(&home);
+    // Others get into it.
+    let said = home.divvy(&["exec", "guest", "--", "echo", "inside"]).ok();
+    assert_eq!(said.stdout, "inside\n");
+
+    let label = "{{index .Config.Labels \"divvy.joins\"}}";
+    let label = engine.ask(&["inspect", "--format", label, &found(&engine, &home)]);
+    let label = format!("divvy.joins={label}");
+    // As of an image that was made of it.
+    let _ = engine.ask(&[
+        "run", "--rm", "--label", &label, IMAGE, "sh", "-c", "exit 0",
+    ]);
+    home.open("go");
+    assert_eq!(starter.wait().expect("a child").code(), Some(5));
+    let job = home.ended("guest");
+    let ended = (job.end_reason, job.exit_code);
+    assert_eq!(ended, (Some(EndReason::Failed), Some(5)), "{job:?}");
+}
+
+#[test]
+fn a_guest_that_cannot_be_started_ends_with_its_starter() {
+    let Some((_engine, home)) = scene("a100-80gb:1") else {
+        return;
+    };
+    // Its container stays, as nobody said otherwise.
+    let line = [ENGINE.program(), "run", IMAGE, "/no/such/program"];
+    let slice = ["docker", "slice", "-g", "0.5"];
+    let words = [&slice[..], &["--no-daemon", "--"], &line].concat();
+    let code = home.divvy(&words).exits(127).code;
+    let _daemon = home.daemon(&[]);
+    let words = [&slice[..], &["--"], &line].concat();
+    assert_eq!(home.divvy(&words).code, code);
+    let job = home.ended("last");
+    let why = job.reason.as_deref().unwrap_or_default();
+    assert!(why.contains("has not started one"), "{job:?}");
 }
 
 #[test]
@@ -181,7 +235,7 @@ fn without_a_daemon_a_guest_is_held_too_and_several_add_up() {
     for code in [3, 5, 0] {
         let line = format!("exit {code}");
         let slice = ["docker", "slice", "--no-daemon", "-g", "0.5", "--"];
-        let container = ["docker", "run", IMAGE, "sh", "-c", &line];
+        let container = [ENGINE.program(), "run", IMAGE, "sh", "-c", &line];
         let _ = home.divvy(&[&slice[..], &container].concat()).exits(code);
     }
 }
