@@ -181,7 +181,9 @@ impl Keeper {
     pub fn used(&self, gpus: &[(u32, u32)]) {
         if !gpus.is_empty() && !lock(&self.got).is_empty() {
             let thousandths = |(gpu, percent): &(u32, u32)| (*gpu, percent * 10);
-            self.order(Order::Used(gpus.iter().map(thousandths).collect()));
+            let order = Order::Used(gpus.iter().map(thousandths).collect());
+            // Nothing follows from it at once: it is taken with whatever else wakes the thread, which while anybody is gated is `KEEP`.
+            let _ = self.orders.send(order);
         }
     }
 

@@ -243,18 +243,13 @@ impl Cycle {
 
     /// Looks at every job with a goal, and takes what it does not use any more.
     pub(super) fn take_what_is_given_up(&mut self) -> Result<(), StoreError> {
-        let shrinking: Vec<JobId> = self
-            .jobs
-            .values()
-            .filter(|living| {
-                living
-                    .job
-                    .holdings
-                    .iter()
-                    .any(|holding| holding.goal.is_some())
-            })
-            .map(|living| living.job.id)
-            .collect();
+        let mut shrinking: Vec<JobId> = Vec::new();
+        self.each_busy(|id, living| {
+            let mut holdings = living.job.holdings.iter();
+            if holdings.any(|holding| holding.goal.is_some()) {
+                shrinking.push(id);
+            }
+        });
         for id in shrinking {
             self.take_from(id)?;
         }
