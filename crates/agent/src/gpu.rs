@@ -16,10 +16,8 @@ use divvy_core::mig::{Carving, Table};
 use divvy_core::{Bytes, Gpu, GpuUuid, Mode};
 use divvy_driver::nvml::mig::MigMode;
 
-pub use observer::{IDLE, Observer};
-pub use source::Source;
-#[cfg(test)]
-pub use source::SourceError;
+pub use observer::{IDLE, INTERVAL, Observer};
+pub use source::{Source, SourceError};
 
 use crate::mig::sight::Offer;
 use crate::mig::{Sight, Wanted};

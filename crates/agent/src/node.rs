@@ -9,7 +9,9 @@ use divvy_core::Mode;
 
 use crate::config::{LibraryMissing, Programs, Simulated, WantedForm, Wrappers, library, loadable};
 use crate::daemon::{from_store, internal};
-use crate::gpu::{Device, Observation, Observed, Observer, Source, overhead};
+use crate::gpu::{
+    Device, INTERVAL, Observation, Observed, Observer, Source, SourceError, Trouble, overhead,
+};
 use crate::process::inside::{Mark, Marks};
 use crate::simulated;
 use crate::store::Store;
@@ -69,11 +71,12 @@ impl Node {
             None => no_driver(error),
         };
         let source = source.map_err(|error| unusable(&error))?;
-        let observation = source.observe().map_err(|error| unusable(&error))?;
+        let observation = look(&source).map_err(|error| unusable(&error))?;
         if observation.gpus.is_empty() {
-            return Err(
-                Error::new(ErrorCode::Internal, "the NVIDIA driver lists no GPU").hint(offer_sim()),
-            );
+            return Err(none(&observation.troubles));
+        }
+        for Trouble { index, what, .. } in &observation.troubles {
+            tracing::warn!("GPU {index} does not answer, and is not served by this daemon: {what}");
         }
         let driver_version = source.driver_version().map_err(|error| no_driver(&error))?;
         Ok(Self {
@@ -129,6 +132,43 @@ impl Node {
             |((gpu, mode), overhead): (&(&Observed, Mode), _)| Device::new(gpu, *mode, overhead);
         Ok(seen.iter().zip(overheads).map(device).collect())
     }
+}
+
+/// So often GPUs are looked at, at the pace of later, where one does not answer: what is in the way is most often somebody who looks at
+/// it or changes it just then. One that is lost stays so.
+const LOOKS: u32 = 3;
+
+fn look(source: &Source) -> Result<Observation, SourceError> {
+    let may_again = |looked: &Result<Observation, SourceError>| match looked {
+        Ok(observation) => observation.troubles.iter().any(|trouble| !trouble.lost),
+        Err(_) => true,
+    };
+    let mut looked = source.observe();
+    for _ in 1..LOOKS {
+        if !may_again(&looked) {
+            break;
+        }
+        std::thread::sleep(INTERVAL);
+        looked = source.observe();
+    }
+    looked
+}
+
+/// No GPU, or none that answers.
+fn none(troubles: &[Trouble]) -> Error {
+    if troubles.is_empty() {
+        return Error::new(ErrorCode::Internal, "the NVIDIA driver lists no GPU").hint(offer_sim());
+    }
+    let told = |Trouble { index, what, .. }: &Trouble| match what.starts_with("GPU ") {
+        true => what.clone(),
+        false => format!("GPU {index}: {what}"),
+    };
+    let all: Vec<String> = troubles.iter().map(told).collect();
+    Error::new(
+        ErrorCode::Internal,
+        format!("no GPU answers: {}", all.join("; ")),
+    )
+    .hint("`nvidia-smi` and the kernel's log (Xid) say more; one that is lost comes back with a reset or a reboot")
 }
 
 /// The simulator says on stderr what it does not like about them.

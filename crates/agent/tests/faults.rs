@@ -27,6 +27,9 @@ const CODES: [u32; 31] = [
     27, 28, 29, 30, 999,
 ];
 
+/// Of these: the GPU is lost, needs a reset, or is not found.
+const LOST: [u32; 3] = [15, 16, 28];
+
 /// What a look asks the driver.
 const ASKED: [&str; 9] = [
     "nvmlDeviceGetCount_v2",
@@ -121,6 +124,110 @@ async fn no_error_of_the_driver_ends_a_daemon_or_a_job_or_hides_the_other_gpu() 
             Some(0),
             "{function}"
         );
+    }
+}
+
+/// Starts a daemon over one GPU that meets this fault, and has it end or serve the GPU: what it says where it ends.
+fn starts(fault: &str) -> Result<(), String> {
+    let mut home = Home::new();
+    let file = home.path().join("faults.toml");
+    fs::write(&file, format!("[[fault]]\n{fault}\n")).unwrap();
+    home.env
+        .insert("DIVVY_SIM_CONFIG", file.to_str().unwrap().to_owned());
+    let log = fs::File::create(home.path().join("test.log")).unwrap();
+    let mut daemon = home.command(&["daemon", "--sim", "l4-24gb:1"]);
+    let daemon = daemon.stdin(Stdio::null()).stderr(log).spawn().unwrap();
+    let socket = home.path().join("divvy.sock");
+    let mut ended = None;
+    let daemon = home.daemon.insert(daemon);
+    until("it ends or answers", || {
+        ended = daemon.try_wait().unwrap();
+        ended.is_some() || UnixStream::connect(&socket).is_ok()
+    });
+    let said = home.log();
+    assert!(!said.contains("panicked"), "{fault}: {said}");
+    if let Some(status) = ended {
+        assert!(matches!(status.code(), Some(1 | 2)), "{fault}: {status}");
+        // The fault by name, and what to do.
+        let is_clear = said.contains("error: ") && said.contains("hint: ") && said.contains("nvml");
+        assert!(is_clear, "{fault}: {said}");
+        return Err(said);
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let client = home.client();
+    // A later look may have met it.
+    until("its GPU is served", || {
+        let gpus = runtime.block_on(client.gpus()).unwrap();
+        matches!(&gpus[..], [gpu] if gpu.mode == "shared")
+    });
+    Ok(())
+}
+
+/// What came of each fault, several tried at a time.
+fn all_starts(faults: &[String]) -> Vec<Result<(), String>> {
+    std::thread::scope(|scope| {
+        let part = |faults: &[String]| {
+            let faults = faults.to_vec();
+            scope.spawn(move || Vec::from_iter(faults.iter().map(|fault| starts(fault))))
+        };
+        let parts: Vec<_> = faults.chunks(faults.len().div_ceil(4)).map(part).collect();
+        let joined = parts.into_iter().map(|part| part.join().unwrap());
+        joined.flatten().collect()
+    })
+}
+
+#[test]
+fn an_error_of_the_driver_at_the_start_is_told_or_the_next_look_is_better() {
+    // Of each code the first calls fail, which load the driver and count GPUs, and one of those after them.
+    let calls = |(nth, code): (usize, &u32)| {
+        let calls = [1, 2, 3, 4 + nth % 26];
+        calls.map(|call| format!("function = 'nvml*'\ncall = {call}\ncode = {code}"))
+    };
+    let faults: Vec<String> = CODES.iter().enumerate().flat_map(calls).collect();
+    let mut served = 0;
+    for (fault, came) in faults.iter().zip(all_starts(&faults)) {
+        match came {
+            // A GPU that fails is asked again, but one that is lost.
+            Ok(()) => served += 1,
+            Err(said) => {
+                // What is asked once, and a GPU that is lost, where there is no other.
+                let is_lost = LOST
+                    .iter()
+                    .any(|code| fault.ends_with(&format!("= {code}")));
+                let is_once = ["nvmlInit_v2", "nvmlSystemGetDriverVersion"]
+                    .iter()
+                    .any(|call| said.contains(call));
+                let is_clear = is_once || is_lost && said.contains("no GPU answers");
+                assert!(is_clear, "{fault}: {said}");
+            }
+        }
+    }
+    assert!(served > CODES.len() * 2, "{served}");
+}
+
+#[test]
+fn a_driver_that_never_answers_something_is_told_of_or_not_needed() {
+    let faults: Vec<String> = ASKED
+        .iter()
+        .chain(&[
+            "nvmlInit_v2",
+            "nvmlSystemGetDriverVersion",
+            "nvmlDeviceGetPciInfo_v3",
+        ])
+        .flat_map(|function| {
+            // Not supported, lost, and what has no name.
+            let of = |code| format!("function = '{function}'\ntimes = 0\ncode = {code}");
+            [3, 15, 999].map(of)
+        })
+        .collect();
+    for (fault, came) in faults.iter().zip(all_starts(&faults)) {
+        if let Err(said) = came {
+            let function = fault.split('\'').nth(1).unwrap();
+            assert!(said.contains(function), "{fault}: {said}");
+        }
     }
 }
 
