@@ -1,16 +1,17 @@
-//! A container engine of the tests' own: a Docker daemon in a folder of its own, with images made of this machine's files.
+//! A container engine of the tests' own: Docker or Podman in a folder of its own, with images made of this machine's files.
 //!
-//! No network, no registry: an image is a few programs and what they are linked with. The engine needs root and `dockerd`; where root
-//! may install it, it is installed.
+//! No network, no registry: an image is a few programs and what they are linked with. Either is spoken to with `docker`. The engine
+//! needs root and its programs; where root may install them, they are installed.
 
 pub mod door;
+mod podman;
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
@@ -31,11 +32,60 @@ const SHELL: &[&str] = &[
 const PROBES: &[&str] = &["cudarc_probe", "nvml_probe"];
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 
-/// A Docker daemon; gone when dropped, with its containers.
+/// Which engine: they answer the same calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Docker,
+    Podman,
+}
+
+impl Kind {
+    /// The engine of the test program `name`, which is named after it.
+    #[must_use]
+    pub const fn of(name: &str) -> Self {
+        match name.as_bytes() {
+            b"podman" => Self::Podman,
+            _ => Self::Docker,
+        }
+    }
+
+    /// Its own program, with which a person starts containers.
+    #[must_use]
+    pub const fn program(self) -> &'static str {
+        match self {
+            Self::Docker => "docker",
+            Self::Podman => "podman",
+        }
+    }
+
+    /// The programs that it takes, `docker` to speak to it among them, and the packages that bring them.
+    fn needs(self) -> (&'static [&'static str], &'static [&'static str]) {
+        match self {
+            Self::Docker => (&["dockerd", "docker"], &["docker.io", "iptables"]),
+            // runc comes with Docker's, and takes every arrangement of control groups.
+            Self::Podman => (
+                &["podman", "runc", "docker"],
+                &["podman", "docker.io", "iptables"],
+            ),
+        }
+    }
+
+    /// The engine in this folder, ready to start.
+    fn service(self, folder: &Path) -> Command {
+        match self {
+            Self::Docker => dockerd(folder),
+            Self::Podman => podman::service(folder),
+        }
+    }
+}
+
+/// An engine; gone when dropped, with its containers.
 #[derive(Debug)]
 pub struct Engine {
+    kind: Kind,
     folder: TempDir,
-    daemon: Child,
+    /// None while it is stopped.
+    daemon: Mutex<Option<Child>>,
 }
 
 impl Engine {
@@ -44,65 +94,101 @@ impl Engine {
     /// # Panics
     /// When it starts and does not work.
     #[must_use]
-    pub fn shared() -> Option<Arc<Self>> {
+    pub fn shared(kind: Kind) -> Option<Arc<Self>> {
         static SHARED: Mutex<Weak<Engine>> = Mutex::new(Weak::new());
-        static REFUSED: OnceLock<Option<String>> = OnceLock::new();
-        if let Some(why) = REFUSED.get_or_init(|| available().err()) {
-            eprintln!("SKIPPED, NOT TESTED: containers. {why}");
+        if !is_available(kind) {
             return None;
         }
         let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(engine) = shared.upgrade() {
+            assert_eq!(engine.kind, kind, "a test program has one engine");
             return Some(engine);
         }
-        let engine = Arc::new(Self::start());
+        let engine = Arc::new(Self::start(kind));
         *shared = Arc::downgrade(&engine);
         Some(engine)
     }
 
-    fn start() -> Self {
+    /// An engine of one test's own, which it may stop. `None`, said loudly, where there can be none.
+    ///
+    /// # Panics
+    /// When it starts and does not work.
+    #[must_use]
+    pub fn alone(kind: Kind) -> Option<Self> {
+        is_available(kind).then(|| Self::start(kind))
+    }
+
+    fn start(kind: Kind) -> Self {
         let folder = tempfile::Builder::new()
-            .prefix("divvy-docker-")
+            .prefix("divvy-engine-")
             .tempdir()
             .expect("a temporary folder can be made");
-        let log = fs::File::create(folder.path().join("log")).expect("the folder is new");
-        let at = |name: &str| folder.path().join(name);
-        let daemon = Command::new("dockerd")
-            .arg("--data-root")
-            .arg(at("data"))
-            .arg("--exec-root")
-            .arg(at("exec"))
-            .arg("--pidfile")
-            .arg(at("pid"))
-            .arg("--host")
-            .arg(format!("unix://{}", at("sock").display()))
-            // Works on any file system, and needs no right of the kernel's.
-            .args(["--storage-driver", "vfs"])
-            .args(["--bridge", "none", "--iptables=false", "--ip6tables=false"])
+        let engine = Self {
+            kind,
+            folder,
+            daemon: Mutex::default(),
+        };
+        engine.serve();
+        engine.make_images();
+        engine
+    }
+
+    /// Starts it, or starts it again, and waits until it answers.
+    ///
+    /// # Panics
+    /// When it does not.
+    pub fn serve(&self) {
+        let log = fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(self.folder.path().join("log"))
+            .expect("the folder is ours");
+        let mut daemon = self
+            .kind
+            .service(self.folder.path())
             .stdin(Stdio::null())
             .stdout(log.try_clone().expect("a file can be cloned"))
             .stderr(log)
             .spawn()
-            .expect("dockerd was found");
-        let mut engine = Self { folder, daemon };
+            .expect("its program was found");
         until("the container engine answers", || {
-            if let Ok(Some(status)) = engine.daemon.try_wait() {
-                panic!("dockerd ended with {status}:\n{}", engine.said());
+            if let Ok(Some(status)) = daemon.try_wait() {
+                panic!("the engine ended with {status}:\n{}", self.said());
             }
-            engine
-                .docker(&["version"])
+            self.docker(&["version"])
                 .status()
                 .is_ok_and(|status| status.success())
                 .then_some(())
         });
-        engine.make_images();
-        engine
+        *self.daemon() = Some(daemon);
+    }
+
+    /// Asks it to end, and waits until it has. Containers outlive Podman's service, and not Docker's.
+    pub fn stop(&self) {
+        if let Some(mut daemon) = self.daemon().take() {
+            let _ = kill_process(Pid::from_child(&daemon), Signal::TERM);
+            let _ = daemon.wait();
+        }
+    }
+
+    fn daemon(&self) -> MutexGuard<'_, Option<Child>> {
+        self.daemon.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// `DOCKER_HOST`.
     #[must_use]
     pub fn host(&self) -> String {
         format!("unix://{}", self.socket().display())
+    }
+
+    /// What has to be in the environment of whoever is to use it, by its socket or by its own program.
+    #[must_use]
+    pub fn variables(&self) -> Vec<(&'static str, String)> {
+        let mut all = vec![("DOCKER_HOST", self.host())];
+        if self.kind == Kind::Podman {
+            all.extend(podman::variables(self.folder.path()));
+        }
+        all
     }
 
     /// The engine's socket.
@@ -131,18 +217,19 @@ impl Engine {
     #[must_use]
     #[track_caller]
     pub fn ask(&self, words: &[&str]) -> String {
-        let output = self
-            .docker(words)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .output()
-            .expect("docker was found");
-        assert!(
-            output.status.success(),
-            "docker {words:?}: {}",
-            String::from_utf8_lossy(&output.stderr)
-        );
-        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+        answer(self.docker(words))
+    }
+
+    /// What its own program prints, where `docker` and it do not understand each other.
+    ///
+    /// # Panics
+    /// When it fails.
+    #[must_use]
+    #[track_caller]
+    pub fn own(&self, words: &[&str]) -> String {
+        let mut command = Command::new(self.kind.program());
+        command.args(words).envs(self.variables());
+        answer(command)
     }
 
     /// Names of the containers of an instance's job, running or not.
@@ -218,24 +305,71 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        // It ends its containers, and what it has mounted.
-        let _ = kill_process(Pid::from_child(&self.daemon), Signal::TERM);
-        let _ = self.daemon.wait();
+        // Docker ends its containers, and what it has mounted.
+        self.stop();
+        if self.kind == Kind::Podman {
+            podman::clear(self.folder.path());
+        }
         if std::thread::panicking() {
             let said = self.said();
             let lines: Vec<&str> = said.lines().collect();
             let last = &lines[lines.len().saturating_sub(20)..];
-            eprintln!("── what dockerd said last\n{}", last.join("\n"));
+            eprintln!("── what the engine said last\n{}", last.join("\n"));
         }
     }
 }
 
-/// Whether there is an engine to be started, installed where that is possible.
-fn available() -> Result<(), String> {
-    if !rustix::process::geteuid().is_root() {
-        return Err("A Docker daemon of the tests' own needs root.".to_owned());
+#[track_caller]
+fn answer(mut command: Command) -> String {
+    let output = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .output()
+        .expect("the engine's program was found");
+    assert!(
+        output.status.success(),
+        "{command:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8_lossy(&output.stdout).trim().to_owned()
+}
+
+/// Docker's daemon in this folder.
+fn dockerd(folder: &Path) -> Command {
+    let at = |name: &str| folder.join(name);
+    let mut command = Command::new("dockerd");
+    command
+        .arg("--data-root")
+        .arg(at("data"))
+        .arg("--exec-root")
+        .arg(at("exec"))
+        .arg("--pidfile")
+        .arg(at("pid"))
+        .arg("--host")
+        .arg(format!("unix://{}", at("sock").display()))
+        // Works on any file system, and needs no right of the kernel's.
+        .args(["--storage-driver", "vfs"])
+        .args(["--bridge", "none", "--iptables=false", "--ip6tables=false"]);
+    command
+}
+
+/// Whether this test program, which has one kind of engine, can have it; if not, that is said.
+fn is_available(kind: Kind) -> bool {
+    static REFUSED: OnceLock<Option<String>> = OnceLock::new();
+    let refused = REFUSED.get_or_init(|| available(kind).err());
+    if let Some(why) = refused {
+        eprintln!("SKIPPED, NOT TESTED: containers with {kind:?}. {why}");
     }
-    let has = |program: &str| {
+    refused.is_none()
+}
+
+/// Whether there is an engine to be started, installed where that is possible.
+fn available(kind: Kind) -> Result<(), String> {
+    if !rustix::process::geteuid().is_root() {
+        return Err("A container engine of the tests' own needs root.".to_owned());
+    }
+    let has = |program: &&str| {
         let found = Command::new(program)
             .arg("--version")
             .stdout(Stdio::null())
@@ -243,17 +377,13 @@ fn available() -> Result<(), String> {
             .status();
         found.is_ok_and(|status| status.success())
     };
-    if has("dockerd") && has("docker") {
+    let (programs, packages) = kind.needs();
+    if programs.iter().all(has) {
         return Ok(());
     }
-    eprintln!("dockerd is not there: installing it");
-    let install = [
-        "install",
-        "--yes",
-        "--no-install-recommends",
-        "docker.io",
-        "iptables",
-    ];
+    let (programs_are, packages_are) = (programs.join(", "), packages.join(" "));
+    eprintln!("of {programs_are} not all are there: installing {packages_are}");
+    let install = [&["install", "--yes", "--no-install-recommends"], packages].concat();
     let apt = |words: &[&str]| {
         Command::new("apt-get")
             .args(words)
@@ -266,12 +396,11 @@ fn available() -> Result<(), String> {
         // The lists may be old or not there.
         let _ = apt(&["update"]) && apt(&install);
     }
-    match has("dockerd") && has("docker") {
+    match programs.iter().all(has) {
         true => Ok(()),
-        false => Err(
-            "There is no dockerd here, and `apt-get install docker.io iptables` does not bring one."
-                .to_owned(),
-        ),
+        false => Err(format!(
+            "Of {programs_are} not all are here, and `apt-get install {packages_are}` does not bring them."
+        )),
     }
 }
 

@@ -9,7 +9,7 @@
 //! Said       what a command answered: exit code, stdout, stderr
 //! Dialog     a program that is spoken to line by line
 //! Tenant     one of those that gives its GPU work
-//! Engine     a Docker daemon, and images of this machine's files
+//! Engine     Docker or Podman, and images of this machine's files
 //! help       every verb that `--help` lists, and its flags
 //! clearml    a ClearML server, its user, and an instance that serves its queues
 //! ```

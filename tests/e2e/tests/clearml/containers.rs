@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use divvy_e2e::clearml::{Agent, Scene, Server, image};
-use divvy_e2e::engine::Engine;
+use divvy_e2e::engine::{Engine, Kind};
 use divvy_e2e::{Home, until};
 use serde_json::json;
 
@@ -14,7 +14,7 @@ fn scene(sim: &str) -> Option<(MutexGuard<'static, ()>, Arc<Engine>, Scene)> {
     // One after the other: each has stock agents enough to keep a small machine busy.
     static TURN: Mutex<()> = Mutex::new(());
     // Whoever waits holds the engine, so that there is one for all.
-    let engine = Engine::shared()?;
+    let engine = Engine::shared(Kind::Docker)?;
     let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     image::make(&engine);
     let home = Home::new(sim)

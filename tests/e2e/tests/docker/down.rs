@@ -22,7 +22,7 @@ struct Scene {
 
 impl Scene {
     fn new() -> Option<Self> {
-        let engine = Engine::shared()?;
+        let engine = Engine::shared(ENGINE)?;
         let door = Door::before(&engine);
         let home = Home::new("a100-80gb:1")
             .variable("DOCKER_HOST", &door.host())
