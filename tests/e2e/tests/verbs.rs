@@ -4,16 +4,27 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
+use std::process::{Output, Stdio};
 
 use divvy_api::v1::Job;
-use divvy_e2e::{Home, Said, until};
+use divvy_e2e::engine::{Engine, IMAGE, Kind, MUSL_IMAGE};
+use divvy_e2e::{Home, Said, help, until};
+
+/// Where lines are said, by the heading of their text, and what says them: `None`, and why on stderr, where that cannot be.
+const SCENES: [(&str, fn() -> Option<String>); 3] = [
+    ("One GPU", one_gpu),
+    ("A GPU in MIG mode", divided_gpu),
+    ("Containers", containers),
+];
 
 /// Words, in the order in which they are said to one daemon. Its jobs: `first` has ended, `holder` runs, `waits` runs after it.
 const LINES: &[&str] = &[
     "run -g 0.25 -- sh -c 'echo out; echo err >&2; exit 3'",
     "run -g 0.25 -- true",
     "run -g 9 -- true",
+    "run -g 0.25 --name taker -- PROBE hold --bytes 64M --until-file /",
     "submit -g 0.25 --name short -- true",
     "submit -g 9 -- true",
     "wait short",
@@ -38,6 +49,7 @@ const LINES: &[&str] = &[
     "oom nobody",
     "usage --by none --since 1h",
     "usage --by nothing",
+    "advise taker",
     "advise nobody",
     "resize waits -g 0.25",
     "resize waits -g 9",
@@ -45,6 +57,8 @@ const LINES: &[&str] = &[
     "exec waits -- true",
     "exec holder -- no-such-program",
     "attach first",
+    "submit -g 0.25 --name talker -- sh -c 'echo begun; until test -e GATE; do sleep 0.01; done; echo done'",
+    "attach --from-start talker",
     "shell nobody",
     "shell holder",
     "docker args holder",
@@ -70,27 +84,48 @@ const LINES: &[&str] = &[
     "admin mig ls",
     "admin mig ls extra",
     "admin mig plan 1g.5gb",
-    "admin mig gc --dry-run",
+    "admin mig gc",
     "admin mig gc --gpus-on x",
     "simulate --gpus a100-40gb:1 --arrivals 100 --runs 1 -o name",
     "simulate --gpus nothing:1",
     "completion bash",
     "completion tcsh",
+    "doctor -o name",
     "doctor --sim nothing",
+    "selftest",
     "selftest --gpu-memory lots",
     "daemon",
     "daemon --status",
+    "daemon --stop",
+    "daemon --status",
+    "daemon --detached --queue night",
+    "daemon --stop",
 ];
 
-/// Verbs whose success is not here, and where it is: it takes an engine, or a machine says much that is its own.
-const ELSEWHERE: &[&str] = &[
-    "docker run",     // docker.rs
-    "docker slice",   // docker.rs
-    "doctor",         // doctor.rs
-    "selftest",       // selftest.rs
-    "advise",         // memory.rs
-    "attach",         // inside.rs
-    "admin mig plan", // mig.rs
+/// The same to a daemon whose GPU is in MIG mode.
+const DIVIDED: &[&str] = &[
+    "run --mig-profile 1g.5gb -- true",
+    "run --mig-profile 7g.5gb -- true",
+    "admin mig ls",
+    "admin mig plan 1g.5gb 3g.20gb",
+    "admin mig plan 7g.40gb 7g.40gb",
+    "admin mig gc --dry-run",
+    "admin mig gc",
+    "admin mig ls",
+    "gpus",
+];
+
+/// The same to a daemon that has a container engine.
+const CONTAINED: &[&str] = &[
+    "docker run --gpu-memory 1G --rm IMAGE sh -c 'echo inside; exit 3'",
+    "docker run --gpu-memory 1G --rm IMAGE echo inside",
+    "docker run --gpu-memory 1G MUSL echo inside",
+    "docker slice --gpu-memory 1G -- docker run --rm IMAGE echo inside",
+    "docker slice --gpu-memory 1G -- docker run --rm MUSL echo inside",
+    "submit --gpu-memory 1G --docker IMAGE --name contained -- echo inside",
+    "wait contained",
+    "logs contained",
+    "describe contained",
 ];
 
 /// Words as a shell takes them: blanks part them, but within '…'.
@@ -103,20 +138,27 @@ fn words(line: &str) -> Vec<&str> {
     words.collect()
 }
 
-/// What is the same every time: figures and lengths of time are not, nor is how wide a column is.
+/// What is the same every time: figures and lengths of time are not, nor is how wide a column is, nor where things lie.
 fn plain(text: &str, home: &Home) -> String {
     let shown = |path: &Path| path.display().to_string();
+    let programs = PathBuf::from(home.program("divvy"));
     let text = text
         .replace(&shown(&home.path()), "HOME")
-        .replace(&shown(home.scratch()), "SCRATCH");
+        .replace(&shown(home.scratch()), "SCRATCH")
+        .replace(&shown(programs.parent().expect("a file")), "PROGRAMS");
     let path = std::env::var("PATH").unwrap_or_default();
     let text = text.replace(&path, "PATH");
+    // What holds a job here is root's to choose.
+    let text = text.replace("(wrapper)", "(FORM)");
+    let text = without_uuids(&text.replace("(preload)", "(FORM)"));
     let mut plain = String::new();
-    // Whose tests these are is their own.
-    let lines = text
-        .lines()
-        .filter(|line| !line.trim_start().starts_with("user:"));
-    for line in lines {
+    // Whose tests these are is their own, and so is which of NVIDIA's programs are there.
+    let is_own = |line: &&str| {
+        ["user:", "nvidia-smi"]
+            .iter()
+            .any(|own| line.starts_with(own))
+    };
+    for line in text.lines().filter(|line| !is_own(&line.trim_start())) {
         for word in line.split_whitespace() {
             let mut shown = String::new();
             for letter in word.chars() {
@@ -137,10 +179,59 @@ fn plain(text: &str, home: &Home) -> String {
     plain
 }
 
+/// The text with `UUID` for every UUID.
+fn without_uuids(text: &str) -> String {
+    const LONG: usize = "00000000-0000-0000-0000-000000000000".len();
+    let is_uuid = |text: &str| {
+        let dashes = text.bytes().filter(|byte| *byte == b'-').count();
+        let is_hex = |byte: u8| byte.is_ascii_hexdigit() || byte == b'-';
+        dashes == 4 && text.bytes().all(is_hex)
+    };
+    let mut parts = text.split("GPU-");
+    let mut without = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let _ = match part.split_at_checked(LONG).filter(|(id, _)| is_uuid(id)) {
+            Some((_, rest)) => write!(without, "GPU-UUID{rest}"),
+            None => write!(without, "GPU-{part}"),
+        };
+    }
+    without
+}
+
+/// Runs a line to its end, with what stands for this machine's own filled in.
+fn said(home: &Home, line: &str) -> Said {
+    let line = line
+        .replace("PROBE", &home.program("cudarc_probe"))
+        .replace("GATE", &home.gate("talk"))
+        .replace("IMAGE", IMAGE)
+        .replace("MUSL", MUSL_IMAGE);
+    let words = words(&line);
+    match line.starts_with("attach --from-start") {
+        true => attached(home, &words),
+        false => home.divvy(&words),
+    }
+}
+
+/// `attach` ends with its job, and that goes on once its first words have come through.
+fn attached(home: &Home, words: &[&str]) -> Said {
+    let mut command = home.divvy_command(words);
+    let piped = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = piped.spawn().expect("divvy starts");
+    let mut passed_on = BufReader::new(child.stdout.take().expect("piped"));
+    let mut stdout = String::new();
+    passed_on.read_line(&mut stdout).expect("text");
+    home.open("talk");
+    passed_on.read_to_string(&mut stdout).expect("text");
+    let output = child.wait_with_output().expect("it is our child");
+    let stdout = stdout.into_bytes();
+    Said::new(words.join(" "), &Output { stdout, ..output })
+}
+
 /// Where a line leaves something that goes on after it, waits until that is done: what the next lines say is not to depend on how fast
 /// the daemon is.
-fn settled(home: &Home, line: &str, holder: &str) {
-    if line.starts_with("run ") {
+fn settled(home: &Home, line: &str) {
+    let is_run = ["run ", "docker run", "docker slice", "attach --from-start"];
+    if is_run.iter().any(|run| line.starts_with(run)) {
         until("the job's end is known and its part is free", || {
             let jobs = home.call(home.client().jobs(false)).ok()?;
             let lasts = |job: &Job| ["holder", "waits"].contains(&&*job.name);
@@ -148,43 +239,33 @@ fn settled(home: &Home, line: &str, holder: &str) {
         });
     }
     if line == "requeue holder" {
-        home.running(holder);
+        home.running("holder");
+    }
+    if line == "admin mig gc" {
+        until("they are gone", || {
+            home.items(&["admin", "mig", "ls"]).is_empty().then_some(())
+        });
     }
 }
 
-fn recorded() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/verbs.txt")
-}
-
-/// Every verb below one, as it is typed.
-fn verbs_of(home: &Home, path: &str, all: &mut BTreeSet<String>) {
-    let mut ask: Vec<&str> = path.split_whitespace().collect();
-    ask.push("--help");
-    let help = home.divvy(&ask).ok().stdout;
-    let below: Vec<&str> = match (path, help.split_once("\nCommands:")) {
-        ("", _) => help.lines().skip(3).collect(),
-        (_, Some((_, commands))) => commands
-            .lines()
-            .skip(1)
-            .take_while(|line| !line.is_empty())
-            .collect(),
-        _ => {
-            all.insert(path.to_owned());
-            return;
-        }
-    };
-    for line in below {
-        let name = line.strip_prefix("  ").unwrap_or(" ");
-        let verb = name.split(' ').next().unwrap_or_default();
-        let is_verb = !verb.is_empty() && verb != "help" && verb != "divvy";
-        if is_verb && verb.bytes().all(|byte| byte.is_ascii_lowercase()) {
-            verbs_of(home, format!("{path} {verb}").trim(), all);
-        }
+/// Says the lines in turn: what came of each.
+fn scene(home: &Home, lines: &[&str]) -> String {
+    let mut text = String::new();
+    for line in lines {
+        let Said {
+            code,
+            stdout,
+            stderr,
+            ..
+        } = said(home, line);
+        settled(home, line);
+        let (stdout, stderr) = (plain(&stdout, home), plain(&stderr, home));
+        let _ = writeln!(text, "$ divvy {line}\n{stdout}--- {code}\n{stderr}");
     }
+    text
 }
 
-#[test]
-fn every_verb_says_what_it_did_and_what_it_could_not_do() {
+fn one_gpu() -> Option<String> {
     let home = Home::new("a100-80gb:1")
         .variable("SHELL", "/bin/sh")
         .variable("COLUMNS", "")
@@ -198,49 +279,76 @@ fn every_verb_says_what_it_did_and_what_it_could_not_do() {
         &["-g", "0.125", "--name", "waits", "--after", &holder],
         &["true"],
     );
+    Some(scene(&home, LINES))
+}
 
+fn divided_gpu() -> Option<String> {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIPPED: only root divides a GPU");
+        return None;
+    }
+    let home = Home::new("a100-40gb:1").variable("COLUMNS", "");
+    let file = home.scratch().join("sim.toml");
+    fs::write(&file, "[mig]\nenabled = [0]\n").expect("the folder is ours");
+    let home = home.variable("DIVVY_SIM_CONFIG", &file.display().to_string());
+    let _daemon = home.daemon(&[]);
+    Some(scene(&home, DIVIDED))
+}
+
+fn containers() -> Option<String> {
+    let engine = Engine::shared(Kind::Docker)?;
+    let home = Home::new("a100-80gb:1")
+        .variable("COLUMNS", "")
+        .variable("DOCKER_HOST", &engine.host())
+        .variable("DIVVY_FORM", "");
+    let _daemon = home.daemon(&[]);
+    Some(scene(&home, CONTAINED))
+}
+
+fn recorded() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/verbs.txt")
+}
+
+/// What was recorded of a scene.
+fn recorded_of(text: &str, heading: &str) -> String {
+    let text = format!("\n{text}# ");
+    let mut scenes = text.split("\n# ").filter_map(|one| one.split_once("\n\n"));
+    let found = scenes.find(|(name, _)| *name == heading);
+    found.map_or_else(String::new, |(_, lines)| lines.to_owned())
+}
+
+#[test]
+fn every_verb_says_what_it_did_and_what_it_could_not_do() {
+    let mut before = fs::read_to_string(recorded()).unwrap_or_default();
     let mut text = String::new();
+    for (heading, say) in SCENES {
+        // What cannot be tried here is as it was where it could.
+        let now = say().unwrap_or_else(|| recorded_of(&before, heading));
+        let _ = write!(text, "# {heading}\n\n{now}\n");
+    }
+
+    if std::env::var_os("DIVVY_RECORD").is_some() {
+        fs::write(recorded(), &text).expect("the text can be written");
+        before.clone_from(&text);
+    }
+
+    let all = help::verbs(&Home::new("a100-80gb:1"));
     let (mut done, mut refused) = (BTreeSet::new(), BTreeSet::new());
-    let mut all = BTreeSet::new();
-    verbs_of(&home, "", &mut all);
-    for line in LINES {
-        let Said {
-            code,
-            stdout,
-            stderr,
-            ..
-        } = home.divvy(&words(line));
-        settled(&home, line, &holder);
-        let verb = all.iter().filter(|verb| line.starts_with(&***verb));
+    for shown in text.split("$ divvy ").skip(1) {
+        let verb = all.iter().filter(|verb| shown.starts_with(&***verb));
         let verb = verb.max_by_key(|verb| verb.len()).cloned();
-        match code {
-            0 => done.extend(verb),
-            _ => refused.extend(verb),
-        };
-        // A script, and what names this machine's folders, are long and held elsewhere.
-        let is_long = line.starts_with("completion") || line.starts_with("docker args");
-        let stdout = match is_long {
-            true => String::new(),
-            false => stdout,
-        };
-        let (stdout, stderr) = (plain(&stdout, &home), plain(&stderr, &home));
-        let _ = writeln!(text, "$ divvy {line}\n{stdout}--- {code}\n{stderr}");
+        match shown.contains("\n--- 0\n") {
+            true => done.extend(verb),
+            false => refused.extend(verb),
+        }
     }
     for verb in &all {
-        let elsewhere = ELSEWHERE.contains(&&**verb);
-        assert!(
-            done.contains(verb) || elsewhere,
-            "`divvy {verb}` is not shown to work"
-        );
+        assert!(done.contains(verb), "`divvy {verb}` is not shown to work");
         assert!(
             refused.contains(verb),
             "`divvy {verb}` is not shown to fail"
         );
     }
-    if std::env::var_os("DIVVY_RECORD").is_some() {
-        fs::write(recorded(), &text).expect("the text can be written");
-    }
-    let before = fs::read_to_string(recorded()).expect("it was recorded");
     for (now, then) in text.split("$ divvy").zip(before.split("$ divvy")) {
         assert_eq!(
             now, then,
