@@ -29,6 +29,7 @@ mod inside;
 mod key;
 mod left;
 mod limits;
+mod memory;
 mod mig;
 mod observe;
 mod outlook;
@@ -49,7 +50,7 @@ pub mod why;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::time::Duration;
 
 use divvy_api::v1::{Error, ErrorCode, Event, GpuChanged, MigInstance};
@@ -57,6 +58,7 @@ use divvy_core::reconcile::Watchlist;
 use divvy_core::{GpuUuid, JobId, Project, Wait};
 use tokio::sync::broadcast;
 
+use crate::aside::Errands;
 use crate::clock::{Instant, now};
 use crate::config::Config;
 use crate::counted::Counted;
@@ -95,6 +97,7 @@ pub struct Cycle {
     observer: Arc<Observer>,
     keeper: Keeper,
     migs: Migs,
+    errands: Errands,
     /// Processes that may be past the limiter.
     watchlist: Watchlist,
     /// How many were, by way.
@@ -175,6 +178,8 @@ struct Living {
     /// Processes of it that the driver listed last.
     members: Vec<Process>,
     work: usage::Work,
+    /// What is under way for its memory.
+    trip: memory::Trip,
 }
 
 struct Waiter {
@@ -194,6 +199,10 @@ struct Round {
     resizes: Vec<JobId>,
     /// Jobs whose processes are all to be stopped.
     pauses: Vec<JobId>,
+    /// Jobs whose memory is to be copied.
+    trips: Vec<JobId>,
+    /// Who waits until what it says is journaled.
+    journaled: Vec<SyncSender<()>>,
     /// Processes to be killed.
     shots: Vec<Process>,
     /// Jobs whose processes are all to be killed.
@@ -260,6 +269,7 @@ impl Living {
             ledgers: Vec::new(),
             members: Vec::new(),
             work: usage::Work::new(),
+            trip: memory::Trip::default(),
         })
     }
 }
@@ -306,6 +316,13 @@ impl Cycle {
         let bypasses = store.bypass_counts()?;
         let projects = store.projects()?;
         let secrets = Secrets::below(config.home.state());
+        let errands = Errands::new(
+            workers.mailbox(),
+            Arc::clone(&observer),
+            config.programs.divvy.clone(),
+            (config.simulated.as_ref())
+                .map(|simulated| simulated.lib.join(divvy_driver::load::CUDA)),
+        );
         let migs = Migs::new(workers, store.migs()?);
         Ok(Self {
             config,
@@ -316,6 +333,7 @@ impl Cycle {
             observer,
             keeper,
             migs,
+            errands,
             watchlist: Watchlist::default(),
             bypasses,
             unspoken: HashSet::new(),
@@ -423,6 +441,11 @@ impl Cycle {
             self.hold_still(id);
             self.counted.stills.add(began.elapsed());
         }
+        self.make_trips();
+        for journaled in std::mem::take(&mut self.round.journaled) {
+            // It waits, unless it has given up.
+            let _ = journaled.try_send(());
+        }
         for event in self.round.events.drain(..) {
             // Nobody listening is no failure.
             let _ = self.events.send(event);
@@ -490,6 +513,7 @@ impl Cycle {
                 self.counted.unsuspended += u64::from(result.as_ref().is_err_and(refused));
                 self.round.answers.push(Answer { reply, result });
             }
+            Message::Release { reference, reply } => self.release(&reference, reply)?,
             Message::Requeue { reference, reply } => {
                 let result = self.requeue(&reference)?;
                 self.round.answers.push(Answer { reply, result });
@@ -549,6 +573,7 @@ impl Cycle {
                 self.round.collected.push((reply, gone));
             }
             Message::Mig(report) => self.reported(*report)?,
+            Message::Aside(report) => self.trip_news(*report)?,
             Message::Looked(look) => self.observed(&look)?,
             Message::Blind(why) => self.blinded(why)?,
             Message::Forget { past, done } => self.forget_past(past, done)?,
@@ -596,8 +621,12 @@ impl Cycle {
             let (life, left) = (&living.job.life, living.left.is_some());
             // What it is to run on may not be there yet.
             let awaits_nothing = living.awaits.is_empty();
+            let settled = Self::is_settled(living);
             let arrived = |waiter: &mut Waiter| match (life, waiter.milestone) {
                 (divvy_core::Job::Ended { .. }, _) => true,
+                (life, Milestone::Settled) => {
+                    settled || !matches!(life, divvy_core::Job::Running { .. })
+                }
                 (divvy_core::Job::Queued, _) | (_, Milestone::Ended) => false,
                 (divvy_core::Job::Starting { .. }, Milestone::Starting) => awaits_nothing,
                 (_, Milestone::Starting) => true,

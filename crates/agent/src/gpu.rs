@@ -78,6 +78,15 @@ pub struct GpuProcess {
     pub used: Option<Bytes>,
 }
 
+/// What is on a GPU, and nothing else of it: for whoever asks between two looks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Occupied {
+    pub uuid: GpuUuid,
+    pub index: u32,
+    pub free: Bytes,
+    pub processes: Vec<GpuProcess>,
+}
+
 /// What a GPU draws, where it says so.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Power {

@@ -402,8 +402,20 @@ async fn confirm(
     list("JobList", vec![confirm.await?])
 }
 
-async fn suspend(State(api): State<Api>, Path(reference): Path<String>) -> Answer<v1::Job> {
-    pause(&api, reference, true).await
+/// Whoever sends nothing wants nothing besides.
+async fn suspend(
+    State(api): State<Api>,
+    Path(reference): Path<String>,
+    how: Option<Body<v1::Suspend>>,
+) -> Answer<v1::Job> {
+    let how = how.map(|Body(how)| how).unwrap_or_default();
+    if !how.release_memory {
+        return pause(&api, reference, true).await;
+    }
+    let release = api
+        .mailbox
+        .ask(|reply| Message::Release { reference, reply });
+    list("JobList", vec![release.await?])
 }
 
 async fn resume(State(api): State<Api>, Path(reference): Path<String>) -> Answer<v1::Job> {

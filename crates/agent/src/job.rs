@@ -180,11 +180,24 @@ impl Job {
         self.step(Event::Resized(grants));
     }
 
-    /// What its processes may have of each GPU from now on: what it holds, or less where that is the goal.
+    /// Has what it holds go by these labels; a bug where it does not run.
+    pub fn relabel(&mut self, grants: Vec<Grant>) {
+        for (holding, grant) in self.holdings.iter_mut().zip(&grants) {
+            holding.grant = grant.clone();
+        }
+        self.step(Event::Resized(grants));
+    }
+
+    /// What its processes may have of each GPU from now on: what it holds, or less where that is the goal. Nothing while its memory is
+    /// aside, whatever wakes them.
     pub fn limits(&self) -> Vec<Grant> {
+        let aside = !self.course.aside.memory.holds();
         let limit = |holding: &Holding| {
             let mut grant = holding.grant.clone();
-            if let Some(goal) = holding.goal {
+            if aside {
+                grant.memory = Bytes::ZERO;
+            }
+            if let Some(goal) = holding.goal.filter(|_| !aside) {
                 (grant.memory, grant.share) = (goal.memory, goal.share);
             }
             grant

@@ -14,6 +14,7 @@
 mod access;
 mod account;
 mod advice;
+mod aside;
 mod ask;
 mod bypass;
 mod claim;
@@ -60,6 +61,7 @@ mod watch;
 
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use divvy_api::v1::{Error, ErrorCode};
 
@@ -96,6 +98,16 @@ pub fn probe_context(uuid: &str) -> ExitCode {
         uuid,
         simulated.as_ref().map(|simulated| simulated.lib.as_path()),
     )
+}
+
+/// `divvy checkpoint ACT PID START`: one call of the driver about another process; prints what it says.
+pub fn checkpoint(
+    act: &str,
+    process: (u32, u64),
+    within_ms: u64,
+    library: Option<&Path>,
+) -> ExitCode {
+    aside::helper::checkpoint(act, process, Duration::from_millis(within_ms), library)
 }
 
 /// Indices of this machine's GPUs, or of the simulated ones that `sim` (or the environment) names.

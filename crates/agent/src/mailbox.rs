@@ -10,6 +10,7 @@ use divvy_core::JobId;
 use tokio::sync::oneshot;
 
 use crate::access::Caller;
+use crate::aside;
 use crate::cycle::Cycle;
 use crate::gpu::look::Look;
 use crate::mig::Report;
@@ -31,6 +32,8 @@ pub enum Milestone {
     Lent,
     /// It is a claim that has ended, or of which something is left.
     Released,
+    /// Its memory is not on its way anywhere.
+    Settled,
     Ended,
 }
 
@@ -52,6 +55,11 @@ pub enum Message {
     Pause {
         reference: String,
         suspend: bool,
+        reply: Reply<Job>,
+    },
+    /// Stops all of a job's processes and has its GPU memory put aside; answers once that is so, or is not to be.
+    Release {
+        reference: String,
         reply: Reply<Job>,
     },
     Requeue {
@@ -118,6 +126,8 @@ pub enum Message {
     /// Something has happened to a job.
     News(News),
     Looked(Box<Look>),
+    /// What has become of an errand about a job's memory.
+    Aside(Box<aside::Report>),
     /// What has become of an order about MIG.
     Mig(Box<Report>),
     /// The GPUs could not be observed.

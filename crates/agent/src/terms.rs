@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::access::{Caller, Role};
+use crate::aside::Aside;
 use crate::claim::Claim;
 use crate::idle::Rule;
 use crate::intake::usage;
@@ -204,6 +205,9 @@ pub struct Course {
     pub requeued: bool,
     /// Its processes are stopped until somebody lets them go on.
     pub suspended: bool,
+    /// Where its GPU memory is.
+    #[serde(skip_serializing_if = "Aside::is_untouched")]
+    pub aside: Aside,
     /// Digest of the confirmation for the slice that it has, or had last.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub confirmed: Option<String>,

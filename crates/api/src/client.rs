@@ -30,8 +30,8 @@ use crate::v1::brief::Lines;
 use crate::v1::{
     Advice, Brief, Claim, Confirm, DockerArgs, Error, ErrorBody, ErrorCode, Event, Exec, Gpu,
     GpuChange, GpuChanged, HeldClaim, Job, List, MigGc, MigInstance, MigPlacement, MigPlanned,
-    MigWanted, Node, Oom, Project, ProjectChange, Queue, Resize, Signal, SignalJob, Submit, Usage,
-    Why,
+    MigWanted, Node, Oom, Project, ProjectChange, Queue, Resize, Signal, SignalJob, Submit,
+    Suspend, Usage, Why,
 };
 
 pub use exec::{ExecInput, ExecOutput};
@@ -282,6 +282,14 @@ impl Client {
     pub async fn suspend(&self, reference: &str) -> Result<Job, Error> {
         self.post(&job_path(reference, "/suspend"), &serde_json::json!({}))
             .await
+    }
+
+    /// The same, and has its GPU memory put into the host's memory; answers once that is done or given up.
+    pub async fn release(&self, reference: &str) -> Result<Job, Error> {
+        let suspend = Suspend {
+            release_memory: true,
+        };
+        self.post(&job_path(reference, "/suspend"), &suspend).await
     }
 
     /// Lets a suspended job go on.

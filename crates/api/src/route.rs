@@ -344,9 +344,10 @@ pub const ROUTES: &[Route] = &[
     },
     Route {
         method: "POST",
+        body: Body::Json("Suspend"),
         ..get(
             "/v1/jobs/{job}/suspend",
-            "Stop every process of a job that runs; its memory stays charged",
+            "Stop every process of a job that runs; its memory stays charged, or is released",
             JOBS,
         )
     },

@@ -35,8 +35,8 @@ pub use exec::{Exec, ExecEnd, Signal, SignalJob, Terminal};
 pub use gpu::{Gpu, GpuLost, GpuSlice};
 pub use job::{
     After, Amount, Array, ArrayTask, ComputeTime, EndReason, Event, Idle, IdleAction, Isolation,
-    Job, JobGroup, JobState, Limiter, LimiterForm, ReasonCode, Resize, Runner, Slice, Submit,
-    UsualRun, Why, WhyGpu, WhyHolder,
+    Job, JobGroup, JobMemory, JobState, Limiter, LimiterForm, MemoryPlace, ReasonCode, Resize,
+    Runner, Slice, Submit, Suspend, UsualRun, Why, WhyGpu, WhyHolder,
 };
 pub use mig::{
     GpuChange, GpuChanged, GpuMode, Mig, MigGc, MigInstance, MigPlanned, MigProfile, MigSlice,

@@ -97,7 +97,8 @@ pub enum Verb {
     /// Stop jobs and put them back into their queue, to be started anew
     Requeue(Cancel),
     /// Stop all processes of jobs that run; they keep their memory
-    Suspend(Cancel),
+    #[command(after_help = help::SUSPEND)]
+    Suspend(Suspend),
     /// Let suspended jobs go on
     Resume(Cancel),
     /// Serve queues on this machine's GPUs
@@ -128,6 +129,9 @@ pub enum Verb {
     /// Measure what a CUDA context costs: started by the daemon
     #[command(hide = true)]
     ProbeContext(ProbeContext),
+    /// One call of the driver about another process: started by the daemon
+    #[command(hide = true)]
+    Checkpoint(Checkpoint),
     /// Print what a program meets of the driver: started by `doctor`
     #[command(hide = true)]
     ProbeDriver,
@@ -459,6 +463,15 @@ pub struct Cancel {
 }
 
 #[derive(Debug, Args)]
+pub struct Suspend {
+    #[command(flatten)]
+    pub jobs: Cancel,
+    /// Put their GPU memory into the host's, for others
+    #[arg(long)]
+    pub release_memory: bool,
+}
+
+#[derive(Debug, Args)]
 #[command(override_usage = "divvy daemon [--gpus LIST] [--dynamic-gpus --queue NAME=AMOUNT…] …", after_help = help::DAEMON)]
 pub struct Daemon {
     /// Queues are NAME=AMOUNT: what jobs get
@@ -695,6 +708,22 @@ pub struct OnTerminal {
 #[derive(Debug, Args)]
 pub struct ProbeContext {
     pub gpu_uuid: String,
+}
+
+#[derive(Debug, Args)]
+pub struct Checkpoint {
+    /// What is to be done: state, lock, save, restore, unlock
+    pub act: String,
+    pub pid: u32,
+    /// When the process started, in clock ticks since boot
+    #[arg(value_name = "START")]
+    pub start_time: u64,
+    /// It ends itself after so long
+    #[arg(long, value_name = "MS")]
+    pub within_ms: u64,
+    /// The driver's library, unless the loader's own
+    #[arg(long, value_name = "FILE")]
+    pub library: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

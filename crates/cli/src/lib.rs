@@ -50,6 +50,8 @@ pub struct Backend {
     pub solo: fn(Solo) -> Result<u8, Error>,
     /// Measures what a context costs on the GPU of this UUID and prints it: started by the daemon.
     pub probe_context: fn(&str) -> ExitCode,
+    /// Makes one call of the driver about the process of this pid and start time, and prints what it says: started by the daemon.
+    pub checkpoint: fn(&str, (u32, u64), u64, Option<&Path>) -> ExitCode,
     /// Tries to take more than so many bytes of GPU memory, as the words say, and prints what came of it: started by `selftest`.
     pub probe_limits: fn(u64, &[String]) -> ExitCode,
     /// Looks at the machine and the installation, or at simulated GPUs (`a100-80gb:3`).

@@ -77,6 +77,12 @@ pub fn act(verb: Verb, backend: Backend) -> Outcome {
         Verb::OnTerminal(args) => Ok((backend.on_terminal)(&args.words)),
         Verb::HoldSlice => shell::hold(),
         Verb::ProbeContext(args) => Ok((backend.probe_context)(&args.gpu_uuid)),
+        Verb::Checkpoint(args) => Ok((backend.checkpoint)(
+            &args.act,
+            (args.pid, args.start_time),
+            args.within_ms,
+            args.library.as_deref(),
+        )),
         Verb::ProbeDriver => Ok((backend.probe_driver)()),
         Verb::ProbeLimits(args) => Ok((backend.probe_limits)(args.limit, &args.words)),
     }

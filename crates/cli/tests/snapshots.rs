@@ -168,6 +168,41 @@ fn what_is_said_of_a_jobs_terms_is_described() {
 }
 
 #[test]
+fn where_the_memory_of_a_suspended_job_is_is_described_and_who_waits_sees_for_whom_room_is_kept() {
+    use divvy_api::v1::{JobMemory, MemoryPlace};
+    let mut held = fixtures::jobs().remove(0);
+    assert!(!render::describe(&held, view(80)).contains("gpu memory"));
+    held.suspended = true;
+    for (place, words) in [
+        (
+            MemoryPlace::Gpu,
+            "on its GPUs, from which it could not be released",
+        ),
+        (MemoryPlace::Leaving, "leaving its GPUs"),
+        (MemoryPlace::Host, "in the host's memory; it holds no GPU"),
+        (
+            MemoryPlace::Due,
+            "in the host's memory; room on its GPUs is kept for it",
+        ),
+        (MemoryPlace::Returning, "coming back to its GPUs"),
+    ] {
+        let since = fixtures::now() - jiff::SignedDuration::from_mins(5);
+        held.gpu_memory = Some(JobMemory { place, since });
+        let described = render::describe(&held, view(80));
+        let line = format!("gpu memory:  {words}, for 5m00s");
+        assert!(described.lines().any(|one| one == line), "{described}");
+    }
+    held.slices.clear();
+    held.reason = Some("holds no GPU: its 4GiB of gpu0.25a is in the host's memory since …".into());
+    let row = list(&[held], Format::Table, 160, render::jobs);
+    assert!(
+        row.contains("suspended") && row.contains("holds no GPU"),
+        "{row}"
+    );
+    assert!(!row.contains("on gpu"), "{row}");
+}
+
+#[test]
 fn queues() {
     let queues = fixtures::queues();
     assert_snapshot!(

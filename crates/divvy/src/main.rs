@@ -22,6 +22,7 @@ fn main() -> ExitCode {
         run_here: divvy_agent::run_client_job,
         solo: |asked| divvy_agent::solo(solo(asked)),
         probe_context: divvy_agent::probe_context,
+        checkpoint: divvy_agent::checkpoint,
         probe_limits: divvy_agent::probe_limits,
         doctor: divvy_agent::doctor,
         probe_driver: divvy_agent::probe_driver,

@@ -16,7 +16,8 @@ use crate::terms::After;
 /// Why a job does not go on that stands in no queue's turn.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeldUp {
-    pub code: ReasonCode,
+    /// `None` for one that holds something, and waits for no turn.
+    pub code: Option<ReasonCode>,
     pub words: String,
 }
 
@@ -114,7 +115,12 @@ impl Cycle {
     pub(super) fn held_up(&self, job: &Job) -> Option<HeldUp> {
         let waits = job.life == Life::Queued;
         let after = &self.jobs.get(&job.id).filter(|_| waits)?.after;
-        let by = |code: ReasonCode| move |words: String| HeldUp { code, words };
+        let by = |code: ReasonCode| {
+            move |words: String| HeldUp {
+                code: Some(code),
+                words,
+            }
+        };
         let after = words(after).map(by(ReasonCode::After));
         after.or_else(|| self.held_by_its_array(job).map(by(ReasonCode::Array)))
     }

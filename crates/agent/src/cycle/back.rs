@@ -7,6 +7,7 @@ use divvy_core::job::{Event, Gone, Stop};
 use divvy_core::{Job as Life, JobId};
 
 use super::Cycle;
+use crate::aside::Aside;
 use crate::clock::Instant;
 use crate::job::Job;
 use crate::records::{Exit, Outcome};
@@ -95,6 +96,7 @@ impl Cycle {
         job.course.runs += 1;
         job.course.stop = None;
         job.course.suspended = false;
+        job.course.aside = Aside::default();
         let released = job.clone();
         (job.started_at, job.ended_at, job.exit_code) = (None, None, None);
         job.holdings.clear();

@@ -92,6 +92,7 @@ impl Cycle {
         };
         if news {
             let goes_on = living.job.course.suspended;
+            living.trip.withdraw();
             living.job.stop(why);
             let job = living.job.clone();
             if goes_on {

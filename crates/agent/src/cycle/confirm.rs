@@ -205,7 +205,7 @@ impl Cycle {
             return None;
         };
         Some(HeldUp {
-            code: ReasonCode::Confirmation,
+            code: Some(ReasonCode::Confirmation),
             words,
         })
     }

@@ -3,6 +3,7 @@
 use divvy_api::v1::{self, JobState};
 use divvy_core::forecast::starts_in;
 use divvy_core::latest::{Known, starts_by};
+use divvy_core::memory::Memory;
 use divvy_core::{Job as Life, JobId, Snapshot};
 use jiff::{SignedDuration, Timestamp};
 
@@ -20,6 +21,8 @@ pub struct Foresight {
     /// With everybody who will stand in a queue, and by when each is gone whatever happens.
     everybody: Snapshot,
     pub(super) known: Known,
+    /// Nobody who holds nothing now can come and take what he had.
+    is_certain: bool,
 }
 
 impl Foresight {
@@ -29,9 +32,9 @@ impl Foresight {
             return;
         }
         let expected = starts_in(&self.snapshot, self.id, &self.runs.left);
-        let latest = starts_by(&self.everybody, self.id, &self.known);
+        let latest = (self.is_certain).then(|| starts_by(&self.everybody, self.id, &self.known));
         job.expected_start = expected.and_then(|seconds| self.after(seconds));
-        job.latest_start = latest.and_then(|seconds| self.after(seconds));
+        job.latest_start = latest.flatten().and_then(|seconds| self.after(seconds));
     }
 
     /// So many seconds from now.
@@ -76,6 +79,10 @@ impl Cycle {
             runs,
             everybody,
             known,
+            is_certain: self
+                .jobs
+                .values()
+                .all(|living| living.job.course.aside.memory != Memory::Aside),
         }
     }
 

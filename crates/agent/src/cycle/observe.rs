@@ -87,7 +87,9 @@ impl Cycle {
     fn end_those_on_lost_gpus(&mut self, look: &Look) -> Result<(), StoreError> {
         let busy = self.busy();
         let living = || busy.iter().filter_map(|id| self.jobs.get(id));
-        let held = living().flat_map(|one| one.job.life.grants());
+        // What is aside is on none, and waits for it to be back.
+        let held = living().filter(|one| one.job.holds());
+        let held = held.flat_map(|one| one.job.life.grants());
         let lost: BTreeMap<GpuUuid, u32> = held
             .filter(|grant| is_lost(look, &grant.gpu))
             .map(|grant| (grant.gpu.clone(), grant.index))
@@ -106,7 +108,7 @@ impl Cycle {
             .jobs
             .iter()
             .filter(|(_, living)| !matches!(living.job.life, Life::Stopping { .. }))
-            .filter(|(_, living)| living.job.claim().is_none())
+            .filter(|(_, living)| living.job.claim().is_none() && living.job.holds())
             .filter_map(|(id, living)| Some((*id, on(living)?)))
             .collect();
         let mut still = lost;

@@ -10,6 +10,7 @@ use divvy_core::{Job as Life, JobId};
 use rustix::process::Signal;
 
 use super::Cycle;
+use crate::aside::Aside;
 use crate::clock::Instant;
 use crate::failpoint::reach;
 use crate::store::StoreError;
@@ -23,6 +24,22 @@ impl Cycle {
         reference: &str,
         suspend: bool,
     ) -> Result<Result<JobId, Error>, StoreError> {
+        let id = match self.pausable(reference)? {
+            Ok(id) => id,
+            Err(error) => return Ok(Err(error)),
+        };
+        let suspended = self.jobs.get(&id).map(|living| living.job.course.suspended);
+        if !self.pause_memory(id, suspend)? && suspended != Some(suspend) {
+            if !suspend {
+                self.signal_all(id, Signal::CONT);
+            }
+            self.set_suspended(id, suspend)?;
+        }
+        Ok(Ok(id))
+    }
+
+    /// A job that can be suspended, or let go on.
+    pub(super) fn pausable(&self, reference: &str) -> Result<Result<JobId, Error>, StoreError> {
         let id = match self.find(reference)? {
             Ok(id) => id,
             Err(error) => return Ok(Err(error)),
@@ -45,24 +62,11 @@ impl Cycle {
                 "the container engine pauses containers: docker pause".to_owned(),
             );
         }
-        if job.course.suspended != suspend {
-            if !suspend {
-                self.signal_all(id, Signal::CONT);
-            }
-            self.set_suspended(id, suspend)?;
-        }
         Ok(Ok(id))
     }
 
     pub(super) fn set_suspended(&mut self, id: JobId, suspended: bool) -> Result<(), StoreError> {
-        let Some(living) = self.jobs.get_mut(&id) else {
-            return Ok(());
-        };
-        living.job.course.suspended = suspended;
-        living.work.wants(Instant::now());
-        let job = living.job.clone();
-        self.turn_page(id)?;
-        self.store.save(&job)?;
+        self.mark(id, suspended)?;
         if suspended {
             self.round.pauses.push(id);
             self.tell(Some(id), "suspended", "its memory stays its own")
@@ -71,10 +75,30 @@ impl Cycle {
         }
     }
 
-    /// Stops every process of a suspended job, those included that it starts meanwhile. One that was let go on since is none.
+    /// Journals that a job is suspended; its processes are stopped by somebody else.
+    pub(super) fn mark_suspended(&mut self, id: JobId) -> Result<(), StoreError> {
+        self.mark(id, true)
+    }
+
+    fn mark(&mut self, id: JobId, suspended: bool) -> Result<(), StoreError> {
+        let Some(living) = self.jobs.get_mut(&id) else {
+            return Ok(());
+        };
+        living.job.course.suspended = suspended;
+        if !suspended {
+            living.job.course.aside = Aside::default();
+        }
+        living.work.wants(Instant::now());
+        let job = living.job.clone();
+        self.turn_page(id)?;
+        self.store.save(&job)
+    }
+
+    /// Stops every process of a suspended job, those included that it starts meanwhile. One that was let go on since is none, and nobody
+    /// whose memory is being copied can be stopped.
     pub(super) fn hold_still(&self, id: JobId) {
         let living = self.jobs.get(&id);
-        if !living.is_some_and(|living| living.job.course.suspended) {
+        if !living.is_some_and(|living| living.job.course.suspended && living.stands_still()) {
             return;
         }
         let mut before = BTreeSet::new();
@@ -89,7 +113,7 @@ impl Cycle {
     }
 
     /// The pids of all processes of a job, after they have been sent this; its supervisor is spared.
-    fn signal_all(&self, id: JobId, signal: Signal) -> BTreeSet<u32> {
+    pub(super) fn signal_all(&self, id: JobId, signal: Signal) -> BTreeSet<u32> {
         let dir = self.job_dir(id);
         let Some(launch) = dir.launch().ok().flatten() else {
             return BTreeSet::new();

@@ -4,9 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use divvy_core::job::Stop;
-use divvy_core::{
-    Held, Job as Life, Preempt, Queue, QueueName, QueueSpec, Snapshot, Waiting, plan,
-};
+use divvy_core::{Job as Life, Preempt, Queue, QueueName, QueueSpec, Snapshot, Waiting, plan};
 
 use super::{Cycle, Living};
 use crate::clock::{Instant, now};
@@ -16,6 +14,7 @@ use crate::store::StoreError;
 impl Cycle {
     /// Decides, and journals every start; acting on them is the round's end.
     pub(super) fn plan(&mut self) -> Result<(), StoreError> {
+        self.come_back()?;
         let plan = plan(&self.snapshot());
         if plan.cursor != self.cursor {
             self.cursor = plan.cursor;
@@ -91,12 +90,7 @@ impl Cycle {
                     waiting.entry(queue).or_default().push((turn, asks));
                 }
                 Life::Ended { .. } => {}
-                life => held.push(Held {
-                    owner: job.owner(),
-                    ran_s: job.ran_s(),
-                    leaving: matches!(life, Life::Stopping { .. }),
-                    ..Held::new(job.id, queue.clone(), life.grants().to_vec())
-                }),
+                _ => held.extend(job.held()),
             }
         }
         let mut waiting: BTreeMap<_, _> = waiting

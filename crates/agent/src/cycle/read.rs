@@ -142,7 +142,9 @@ impl Cycle {
     /// What the cycle knows of a job, living or not.
     pub fn seen(&self, job: &Job, now: Option<&Now<'_>>, wait: Option<&Wait>) -> Seen {
         let holds = !job.life.grants().is_empty();
-        let slices = job.holdings.iter().enumerate().map(|(gpu, holding)| {
+        let is_away = holds && !job.holds();
+        let holdings = job.holdings.iter().filter(|_| !is_away);
+        let slices = holdings.enumerate().map(|(gpu, holding)| {
             let usage = now.map(|now| now.account.usage(gpu));
             let ledger = now.and_then(|now| now.ledgers.get(gpu)).copied();
             let traces = holding.traces;
@@ -185,6 +187,7 @@ impl Cycle {
             }
         });
         let held_up = || self.held_up(job).or_else(|| self.unconfirmed(job));
+        let held_up = || held_up().or_else(|| self.away(job));
         Seen {
             slices: slices.collect(),
             compute_time: (holds.then(|| self.keeper.got(job.id)).flatten()).map(Got::shown),
@@ -251,7 +254,7 @@ impl Cycle {
         let ledgers: Vec<(&Living, Option<Snapshot>)> = self
             .jobs
             .values()
-            .filter(|living| !living.job.life.grants().is_empty())
+            .filter(|living| living.job.holds())
             .map(|living| (&**living, snapshot(living)))
             .collect();
         self.devices

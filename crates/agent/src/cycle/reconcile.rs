@@ -1,5 +1,6 @@
 //! What a look means for each job: errors of its account, what its limit counts besides, and who got past the limiter.
 
+use divvy_core::memory::Memory;
 use divvy_core::reconcile::{self, Change, Limiter, Policy, SliceBalance, Suspect, Way, balance};
 use divvy_core::{Bytes, GpuUuid, JobId};
 use jiff::SignedDuration;
@@ -49,6 +50,12 @@ impl Ledger {
         };
     }
 
+    /// Its memory is elsewhere, or on its way: the account is compared with nothing.
+    fn leave(&mut self, found: &SliceBalance) {
+        self.driver = found.driver;
+        self.mismatch = None;
+    }
+
     /// Tells the slice's processes what to count besides; where memory is denied, all there is.
     fn tell(&mut self, slice: &HeldSlice, gpu: usize, limit: Bytes, denied: bool) {
         let unseen = if denied {
@@ -96,6 +103,15 @@ impl Cycle {
         for (job, process) in whose() {
             if let Some(living) = self.jobs.get_mut(&job) {
                 living.members.push(process);
+            }
+        }
+        for id in self.busy() {
+            let awake = self.jobs.get(&id).is_some_and(|living| {
+                !living.job.course.aside.memory.holds() && !living.members.is_empty()
+            });
+            if awake {
+                // Somebody has woken what is not to use a GPU now.
+                self.round.pauses.push(id);
             }
         }
         for seen in &look.gpus {
@@ -162,7 +178,11 @@ impl Cycle {
                 .iter()
                 .position(|holding| holding.grant.gpu == *uuid);
             if let Some(ledger) = place.and_then(|place| living.ledgers.get_mut(place)) {
-                ledger.update(found);
+                match living.job.course.aside.memory {
+                    Memory::Kept => ledger.update(found),
+                    // The account keeps what the GPU does not hold.
+                    _ => ledger.leave(found),
+                }
                 errors.extend(ledger.mismatch.map(|error| (error, ledger.mismatch_max)));
             }
         }

@@ -12,6 +12,7 @@
 use std::cmp::Ordering;
 
 use divvy_api::v1::{self, Error, ErrorCode};
+use divvy_core::memory::Memory;
 use divvy_core::project::outgrown;
 use divvy_core::resize::{ResizeError, Resized, reached, resize};
 use divvy_core::{Amount, Bytes, Compute, Grant, Job as Life, JobId, can_ever_fit};
@@ -82,6 +83,9 @@ impl Cycle {
             return Ok(Err(error));
         }
         let living = self.jobs.get(&id);
+        if living.is_some_and(|living| living.job.course.aside.memory != Memory::Kept) {
+            return conflict("is suspended without its GPUs, and is resized once it goes on");
+        }
         let unconfirmed = living.is_some_and(|living| living.job.awaits_confirmation());
         let done = match (living.map(|living| &living.job.life), amount) {
             (Some(Life::Stopping { .. }), _) => conflict("is being stopped"),
@@ -220,7 +224,10 @@ impl Cycle {
         let (limits, compute) = (job.limits(), job.compute());
         slice.resize(&limits, compute);
         let folder = self.config.home.slice(&id.to_string());
-        self.keeper.keep(id, &folder, &limits, compute);
+        match job.holds() {
+            true => self.keeper.keep(id, &folder, &limits, compute),
+            false => self.keeper.release(id),
+        }
     }
 
     /// Carries out what this round has resized: the limits, and what jobs give up because they do not use it.
@@ -264,6 +271,9 @@ impl Cycle {
         let (Life::Starting { .. } | Life::Running { .. }) = living.job.life else {
             return Ok(());
         };
+        if living.job.course.aside.memory != Memory::Kept {
+            return Ok(());
+        }
         let Some(account) = living.slice.as_ref().and_then(|slice| slice.read().ok()) else {
             return Ok(());
         };

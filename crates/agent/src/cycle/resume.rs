@@ -57,9 +57,14 @@ impl Cycle {
                 }
                 continue;
             }
-            if living.job.course.suspended {
+            let memory = living.job.course.aside.memory;
+            if living.job.course.suspended && !memory.moves() {
                 // It may not have been stopped.
                 self.round.pauses.push(*id);
+            }
+            if memory.moves() {
+                // Nobody knows how far it came.
+                self.round.trips.push(*id);
             }
             if matches!(living.job.life, Life::Stopping { .. }) {
                 // It may not have been told.

@@ -64,7 +64,7 @@ impl Seen {
             reason: (wait.as_ref().map(|wait| wait.reason.to_string()))
                 .or_else(|| self.held_up.as_ref().map(|held_up| held_up.words.clone()))
                 .or_else(|| job.reason.clone()),
-            reason_code: code.or(self.held_up.map(|held_up| held_up.code)),
+            reason_code: code.or_else(|| self.held_up?.code),
             place: wait.and_then(|wait| u32::try_from(wait.place).ok()),
             command: ask.command.clone(),
             container: ask.container.clone(),
@@ -87,6 +87,7 @@ impl Seen {
             retries: ask.terms.retries,
             runs_before: job.course.runs,
             suspended: job.course.suspended,
+            gpu_memory: job.memory(),
             idle: self.idle.map(Rule::shown),
             idle_s: self.idle_s,
             array: ask.terms.array.map(|task| v1::ArrayTask {

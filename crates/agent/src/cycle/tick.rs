@@ -28,6 +28,7 @@ impl Cycle {
         self.enforce_time_limits()?;
         self.keep_books()?;
         self.look_for_idle()?;
+        self.look_for_trips();
         self.clear_leftovers()?;
         // Somebody has run for its minimum by now.
         self.round.replan |= self.again_at.is_some_and(|at| at <= Instant::now());

@@ -119,6 +119,9 @@ impl Cycle {
             let Some(living) = self.jobs.get_mut(&id) else {
                 continue;
             };
+            if !living.job.holds() {
+                continue;
+            }
             let grants = living.job.life.grants();
             let shares: u64 = grants
                 .iter()
@@ -145,7 +148,7 @@ impl Cycle {
         let mut places = Vec::new();
         let mut holders = Vec::new();
         for id in self.busy() {
-            let Some(living) = self.jobs.get(&id) else {
+            let Some(living) = self.jobs.get(&id).filter(|one| one.job.holds()) else {
                 continue;
             };
             let grants = living.job.life.grants();

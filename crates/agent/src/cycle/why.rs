@@ -153,6 +153,7 @@ impl Inquiry {
             size: holder.size(),
             share: holder.grant.share.thousandths(),
             memory_bytes: holder.grant.memory.get(),
+            due: holder.due,
             ends_by: left.and_then(|left| foresight.after(*left)),
             usually_ends: usual.and_then(|usual| match usual.left_s(ran_s) {
                 Some(left) => foresight.after(left),
@@ -195,7 +196,7 @@ impl Cycle {
         let living = self.jobs.get(&id);
         let held_up = living.and_then(|living| {
             let job = &living.job;
-            self.held_up(job).or_else(|| self.unconfirmed(job))
+            (self.held_up(job).or_else(|| self.unconfirmed(job))).or_else(|| self.away(job))
         });
         let everybody = self.jobs.iter();
         Ok(Inquiry {

@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use divvy_core::JobId;
 
-use super::Power;
 use super::kin::Kin;
 use super::look::{self, Look};
 use super::roster::{Entry, Roster};
 use super::source::{Source, SourceError};
+use super::{Occupied, Power};
 use crate::mailbox::{Mailbox, Message};
 use crate::process::Process;
 use crate::process::inside::Marks;
@@ -98,6 +98,14 @@ impl Observer {
     /// What GPUs draw, by index.
     pub fn power(&self) -> BTreeMap<u32, Power> {
         self.source.power()
+    }
+
+    /// What is on the GPUs now.
+    ///
+    /// # Errors
+    /// When the driver cannot be asked.
+    pub fn occupied(&self) -> Result<Vec<Occupied>, SourceError> {
+        self.source.occupied()
     }
 
     /// Looks now and tells the cycle.

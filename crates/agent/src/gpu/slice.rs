@@ -108,6 +108,11 @@ impl HeldSlice {
         self.reader.read()
     }
 
+    /// Its account, for whoever reads it elsewhere.
+    pub fn account(&self) -> Arc<Reader> {
+        Arc::clone(&self.reader)
+    }
+
     /// Tells the slice's processes that the agent lives.
     pub fn beat(&self) {
         self.control.heartbeat(boot_ns());

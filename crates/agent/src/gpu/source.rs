@@ -8,7 +8,7 @@ use divvy_core::{Bytes, GpuUuid};
 use divvy_driver::nvml::{Device, Nvml};
 
 use super::work::Samples;
-use super::{GpuProcess, Observation, Observed, Power, Trouble};
+use super::{GpuProcess, Observation, Observed, Occupied, Power, Trouble};
 use crate::mig::driver::Gpu;
 use crate::mig::sight::{self, Offer, SightError};
 use crate::mig::{Epochs, Sight};
@@ -174,6 +174,31 @@ impl Source {
             temperature_celsius,
             processes: device.processes()?.into_iter().map(process).collect(),
         })
+    }
+
+    /// What is on the GPUs that answer; takes nothing from the looks' own figures.
+    ///
+    /// # Errors
+    /// When not even the number of GPUs can be told.
+    pub fn occupied(&self) -> Result<Vec<Occupied>, SourceError> {
+        let one = |device: Device<'_>| -> Result<Occupied, SourceError> {
+            let (identity, memory) = (device.identity()?, device.memory()?);
+            let process = |process: divvy_driver::nvml::Process| GpuProcess {
+                pid: process.pid,
+                used: process.used.map(Bytes::new),
+            };
+            let free = memory.total.saturating_sub(memory.reserved);
+            Ok(Occupied {
+                uuid: identity.uuid.parse()?,
+                index: identity.index,
+                free: Bytes::new(free.saturating_sub(memory.used)),
+                processes: device.processes()?.into_iter().map(process).collect(),
+            })
+        };
+        let devices = self.nvml().devices()?.into_iter();
+        Ok(devices
+            .filter_map(|device| one(device.ok()?).ok())
+            .collect())
     }
 
     /// What GPUs draw, by index: of those that answer and say so. For whoever wants to know, so that no look takes longer for it.

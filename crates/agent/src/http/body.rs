@@ -2,7 +2,7 @@
 
 use axum::Json;
 use axum::extract::rejection::{JsonRejection, PathRejection, QueryRejection};
-use axum::extract::{FromRequest, FromRequestParts, Request};
+use axum::extract::{FromRequest, FromRequestParts, OptionalFromRequest, Request};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
@@ -47,10 +47,21 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
     type Rejection = Failure;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Failure> {
-        let Json(body) = Json::from_request(request, state)
+        let Json(body) = <Json<T> as FromRequest<S>>::from_request(request, state)
             .await
             .map_err(|error: JsonRejection| refused(&error))?;
         Ok(Self(body))
+    }
+}
+
+/// None where nothing is sent.
+impl<T: DeserializeOwned, S: Send + Sync> OptionalFromRequest<S> for Body<T> {
+    type Rejection = Failure;
+
+    async fn from_request(request: Request, state: &S) -> Result<Option<Self>, Failure> {
+        let body = <Json<T> as OptionalFromRequest<S>>::from_request(request, state).await;
+        let body = body.map_err(|error: JsonRejection| refused(&error))?;
+        Ok(body.map(|Json(body)| Self(body)))
     }
 }
 

@@ -194,6 +194,11 @@ impl Workers {
         }
     }
 
+    /// Where reports go.
+    pub fn mailbox(&self) -> Mailbox {
+        self.mailbox.clone()
+    }
+
     /// Has an order carried out; the mailbox gets its report.
     pub fn give(&mut self, order: Order) {
         #[cfg(test)]

@@ -57,6 +57,19 @@ impl Store {
         turn().map(drop).map_err(sql("count what a job held"))
     }
 
+    /// Counts what a job holds up to now: from here on it holds nothing, and has it all still to come back to.
+    pub fn put_aside(&self, job: &Job) -> Result<(), StoreError> {
+        let put = || -> rusqlite::Result<usize> {
+            self.count_up_to(job.id, now())?;
+            self.db
+                .prepare_cached("UPDATE holding SET held = 0 WHERE job = ?1")?
+                .execute([job.id.0])
+        };
+        put()
+            .map(drop)
+            .map_err(sql("store that a job's memory is aside"))
+    }
+
     /// Adds to what was measured of a job's holdings, by position.
     pub fn add_metered(&self, job: JobId, metered: &[Metered]) -> Result<(), StoreError> {
         let add = || -> rusqlite::Result<()> {

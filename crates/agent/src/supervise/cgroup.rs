@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use divvy_core::JobId;
 use serde::{Deserialize, Serialize};
 
-use crate::process::Process;
+use crate::process::{Process, about};
 
 /// Members of the process; `0` written to it means the writer.
 const PROCS: &str = "cgroup.procs";
@@ -87,6 +87,11 @@ pub fn stem(instance: &str) -> Result<PathBuf, String> {
     Ok(own.join(name))
 }
 
+/// The group that a process is in, as a folder.
+pub fn of(pid: u32) -> Option<PathBuf> {
+    seen(&about(pid, "cgroup"))
+}
+
 /// The group that this process is in, or its nursery was when it was asked first: nobody moves either.
 fn mine() -> Option<PathBuf> {
     static MINE: OnceLock<Option<PathBuf>> = OnceLock::new();
@@ -100,7 +105,11 @@ pub fn look_around() {
 
 /// The group that this process is in, as a folder.
 fn own() -> Option<PathBuf> {
-    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
+    seen(Path::new("/proc/self/cgroup"))
+}
+
+fn seen(groups: &Path) -> Option<PathBuf> {
+    let groups = fs::read_to_string(groups).ok()?;
     let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
     find(&groups, &mounts)
 }

@@ -389,6 +389,9 @@ pub struct Job {
     /// Its processes are stopped until somebody lets them go on; its memory stays charged.
     #[serde(default)]
     pub suspended: bool,
+    /// Where its GPU memory is, while it is suspended and that was to be released; absent for others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu_memory: Option<JobMemory>,
     /// What is done when it does nothing with its GPUs; absent: nothing.
     #[serde(default)]
     pub idle: Option<Idle>,
@@ -420,6 +423,30 @@ pub struct Job {
     /// What it is the claim of, with the runner `claim`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claim: Option<JobClaim>,
+}
+
+/// Where the GPU memory of a suspended job is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
+pub struct JobMemory {
+    pub place: MemoryPlace,
+    pub since: Timestamp,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum MemoryPlace {
+    /// It could not be released and stays on its GPUs: the job's `reason` says why.
+    Gpu,
+    /// It is being copied to the host's memory.
+    Leaving,
+    /// In the host's memory: the job holds nothing.
+    Host,
+    /// There too; the job is to go on, and room on its GPUs is kept for it.
+    Due,
+    /// It is being copied back.
+    Returning,
 }
 
 /// What holds a job's processes together.
@@ -512,6 +539,17 @@ pub struct Slice {
     pub share_target: Option<u16>,
 }
 
+/// `POST /v1/jobs/{id}/suspend`.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Suspend {
+    /// Have the driver put its GPU memory into the host's memory and give its GPUs to others meanwhile. The answer comes once that is so,
+    /// or is not to be: the job is suspended all the same then, and `gpu_memory` is `gpu`.
+    #[serde(default)]
+    pub release_memory: bool,
+}
+
 /// `POST /v1/jobs/{id}/resize`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
@@ -586,6 +624,9 @@ pub struct WhyHolder {
     /// Thousandths of the GPU.
     pub share: u16,
     pub memory_bytes: u64,
+    /// It holds nothing of it now: its memory is in the host's memory, and the room is kept for it, as it is to go on.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub due: bool,
     /// When it is gone at the latest, by its time limit and the grace to go. Absent where it has no limit, may be started again, or is
     /// not confirmed yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]

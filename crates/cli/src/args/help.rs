@@ -131,6 +131,13 @@ stays in use: the rest is given to others when the job uses no more than the new
   divvy resize train -g 0.5
   divvy resize train --compute strict=0.25";
 
+pub(super) const SUSPEND: &str = "\
+With --release-memory the driver copies what a job has on its GPUs into the host's memory (from driver 570; not verified on \
+hardware). The job gets its own GPUs back, as soon as they have room. What cannot be released stays, and `divvy describe` says why.
+
+  divvy suspend --release-memory train
+  divvy resume train";
+
 pub(super) const DAEMON: &str = "\
 Queues listed first are served first; `default`, for the rest, is last.
 

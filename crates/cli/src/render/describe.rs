@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use divvy_api::v1::{
     Amount, Bypass, BypassAction, Confirmation, IdleAction, Isolation, Job, JobClaim, JobState,
-    LimiterForm, Runner, Slice,
+    LimiterForm, MemoryPlace, Runner, Slice,
 };
 use jiff::Timestamp;
 
@@ -42,6 +42,7 @@ pub fn describe(job: &Job, view: View) -> String {
     facts.add("starts", &expected(job, view.now));
     facts.add_time("started", job.started_at);
     facts.add_time("ended", job.ended_at);
+    facts.add("gpu memory", &memory(job, view.now));
     facts.add("granted", &mig::asked_and_got(job));
     for slice in &job.slices {
         facts.add_slice(slice, job.state == JobState::Ended);
@@ -81,6 +82,21 @@ fn state(job: &Job, now: Timestamp) -> String {
         (JobState::Ended, _) => text::state(job),
         _ => format!("{} for {since}{pid}", text::state(job)),
     }
+}
+
+/// Where the memory of a suspended job is, if that was to be released.
+fn memory(job: &Job, now: Timestamp) -> String {
+    let Some(memory) = &job.gpu_memory else {
+        return String::new();
+    };
+    let place = match memory.place {
+        MemoryPlace::Gpu => "on its GPUs, from which it could not be released",
+        MemoryPlace::Leaving => "leaving its GPUs",
+        MemoryPlace::Host => "in the host's memory; it holds no GPU",
+        MemoryPlace::Due => "in the host's memory; room on its GPUs is kept for it",
+        MemoryPlace::Returning => "coming back to its GPUs",
+    };
+    format!("{place}, for {}", text::elapsed(memory.since, now))
 }
 
 /// `clearml.task=4f2, clearml.queue=half`.

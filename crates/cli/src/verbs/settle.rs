@@ -8,7 +8,7 @@ use divvy_api::v1::{EndReason, Error, ErrorCode, Job, JobState};
 
 use super::away::Away;
 use super::{Outcome, client, reference};
-use crate::args::{Cancel, Wait};
+use crate::args::{Cancel, Suspend, Wait};
 use crate::failure::{self, Result, usage};
 use crate::output::{self, print, view};
 use crate::{render, text};
@@ -134,14 +134,26 @@ pub async fn requeue(args: Cancel) -> Outcome {
     each(args, async |name| client.requeue(name).await).await
 }
 
-pub async fn suspend(args: Cancel) -> Outcome {
+pub async fn suspend(args: Suspend) -> Outcome {
     let client = client()?;
-    each(args, async |name| client.suspend(name).await).await
+    match args.release_memory {
+        true => each(args.jobs, async |name| client.release(name).await).await,
+        false => each(args.jobs, async |name| client.suspend(name).await).await,
+    }
 }
 
 pub async fn resume(args: Cancel) -> Outcome {
     let client = client()?;
     each(args, async |name| client.resume(name).await).await
+}
+
+/// `#3 train is suspended`, with where its memory is if that was to be released.
+fn said(job: &Job) -> String {
+    let state = format!("#{} {} is {}", job.id, job.name, text::state(job));
+    match job.reason.as_deref().filter(|_| job.gpu_memory.is_some()) {
+        Some(reason) => format!("{state}: {}", text::clean(reason)),
+        None => state,
+    }
 }
 
 /// Does the same to several jobs, and says how each is now.
@@ -158,9 +170,7 @@ async fn each(args: Cancel, act: impl AsyncFn(&str) -> Result<Job>) -> Outcome {
     changed.reverse();
     match args.output {
         Some(format) => print(render::list(&changed, format, view(), render::jobs)?)?,
-        None => changed.iter().for_each(|job| {
-            output::say(&format!("#{} {} is {}", job.id, job.name, text::state(job)))
-        }),
+        None => changed.iter().for_each(|job| output::say(&said(job))),
     }
     Ok(outcome)
 }

@@ -129,8 +129,12 @@ impl Cycle {
         for living in self.jobs.values() {
             let held = living.job.life.grants().iter();
             let labels = held.filter(|grant| grant.gpu == *uuid);
-            blockers
-                .extend(labels.map(|grant| format!("#{} holds {}", living.job.id, grant.label)));
+            let what = match living.job.holds() {
+                true => "holds",
+                false => "is suspended, and goes on with",
+            };
+            let id = living.job.id;
+            blockers.extend(labels.map(|grant| format!("#{id} {what} {}", grant.label)));
         }
         if !turns {
             return blockers;

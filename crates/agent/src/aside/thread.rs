@@ -1,0 +1,447 @@
+//! One errand, from its first look to its report.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::sync_channel;
+use std::time::{Duration, Instant};
+
+use divvy_core::memory::{ProcessState, Step, bring_back, put_aside};
+use divvy_core::{Bytes, GpuUuid};
+use divvy_ledger::{Owner, ProcessState as SlotState, ProcessUsage, Snapshot};
+use rustix::process::Signal;
+
+use super::helper::{Act, Helper};
+use super::{Errand, News, Outcome, Report, Way, room};
+use crate::failpoint::reach;
+use crate::gpu::{Observer, Occupied};
+use crate::mailbox::{Mailbox, Message};
+use crate::process::Process;
+use crate::supervise::{below, chain};
+
+/// How often it is looked for processes that have come to use a GPU, or were started, meanwhile.
+const PASSES: usize = 16;
+
+/// How long the driver may go on listing a process whose memory is aside.
+const LISTED: Duration = Duration::from_secs(5);
+
+const LOOK: Duration = Duration::from_millis(20);
+
+pub struct Runner {
+    errand: Errand,
+    helper: Helper,
+    observer: Arc<Observer>,
+    mailbox: Mailbox,
+}
+
+/// Why it comes to no good end.
+enum Trouble {
+    Refused(String),
+    Failed(String),
+    Withdrawn,
+}
+
+impl Trouble {
+    fn outcome(self, way: Way) -> Outcome {
+        match (self, way) {
+            (Self::Withdrawn, _) => Outcome::Withdrawn,
+            (Self::Refused(why), Way::Out) => Outcome::Refused(why),
+            (Self::Failed(why), Way::Out) => Outcome::Failed(why),
+            (Self::Refused(why) | Self::Failed(why), Way::Back) => Outcome::NotRestored(why),
+        }
+    }
+}
+
+type Done<T = ()> = Result<T, Trouble>;
+
+/// By pid.
+type States = BTreeMap<u32, ProcessState>;
+
+fn failed(why: impl ToString) -> Trouble {
+    Trouble::Failed(why.to_string())
+}
+
+impl Runner {
+    pub fn new(errand: Errand, helper: Helper, observer: Arc<Observer>, mailbox: Mailbox) -> Self {
+        Self {
+            errand,
+            helper,
+            observer,
+            mailbox,
+        }
+    }
+
+    /// Carries it out, and reports whatever happens.
+    pub fn run(self) {
+        let way = self.errand.way;
+        let carried_out = catch_unwind(AssertUnwindSafe(|| match way {
+            Way::Out => self.out().map(|()| Outcome::Saved),
+            Way::Back => self.back().map(|()| Outcome::Restored),
+        }));
+        let ended = match carried_out {
+            Ok(Ok(outcome)) => outcome,
+            Ok(Err(trouble)) => trouble.outcome(way),
+            // Its words are in the log already.
+            Err(_) => failed("an error of ours ended it halfway").outcome(way),
+        };
+        self.report(News::Ended(ended));
+    }
+
+    fn report(&self, what: News) {
+        self.mailbox.post(Message::Aside(Box::new(Report {
+            job: self.errand.job,
+            attempt: self.errand.attempt,
+            what,
+        })));
+    }
+
+    fn out(&self) -> Done {
+        // It may have been stopped, and then nobody could ask it.
+        self.signal_all(Signal::CONT, &[]);
+        let mut parts = self.alive(&self.errand.parts);
+        let is_new = parts.is_empty();
+        let mut states = BTreeMap::new();
+        for pass in 0..PASSES {
+            self.goes_on()?;
+            let snapshot = self.account()?;
+            let using = self.using(&snapshot).map_err(|why| match pass {
+                0 if is_new => Trouble::Refused(why),
+                _ => Trouble::Failed(why),
+            })?;
+            let fresh: Vec<Process> = using
+                .into_iter()
+                .filter(|process| !parts.contains(process))
+                .collect();
+            if pass == 0 && is_new {
+                states = self.may_begin(&fresh, &snapshot)?;
+            }
+            if !fresh.is_empty() {
+                parts.extend(fresh);
+                self.note(&parts)?;
+            }
+            self.save(&mut parts, &mut states)?;
+            self.stop_all();
+            reach("aside.stopped");
+            if self.is_still(&parts)? {
+                return self.goes_on().inspect_err(|_| {
+                    // Whoever told it to end did so before it was stopped, and it has to hear that.
+                    self.signal_all(Signal::CONT, &[]);
+                });
+            }
+            self.signal_all(Signal::CONT, &parts);
+        }
+        Err(failed(
+            "others of its processes come to use a GPU all the time",
+        ))
+    }
+
+    /// Whether it can be done at all, before anything is; answers how they are.
+    fn may_begin(&self, using: &[Process], snapshot: &Snapshot) -> Done<States> {
+        if using.is_empty() {
+            let why = "no process of it has anything on a GPU";
+            return Err(Trouble::Refused(why.to_owned()));
+        }
+        let need = (0..self.errand.gpus.len())
+            .map(|gpu| Bytes::new(snapshot.usage(gpu).used()))
+            .sum();
+        if let Some(why) = room::lacks(need, using) {
+            return Err(Trouble::Refused(why));
+        }
+        let ask = |process: &Process| {
+            let asked = self.helper.act(Act::State, *process, Bytes::ZERO);
+            let state = asked.map_err(|refusal| Trouble::Refused(refusal.what))?;
+            Ok((process.pid, state))
+        };
+        using.iter().map(ask).collect()
+    }
+
+    /// Has the journal know whom the driver is about to be told to lock.
+    fn note(&self, parts: &[Process]) -> Done {
+        let (journaled, answer) = sync_channel(1);
+        self.report(News::Met(parts.to_vec(), journaled));
+        // The daemon is stopping, or the job is to end.
+        answer.recv().map_err(|_| Trouble::Withdrawn)?;
+        reach("aside.noted");
+        self.goes_on()
+    }
+
+    /// Puts the memory of all of these aside, and stops each once its own is: a call that it makes meanwhile could end it (reported).
+    fn save(&self, parts: &mut Vec<Process>, states: &mut States) -> Done {
+        for process in parts.iter() {
+            if states.contains_key(&process.pid) {
+                continue;
+            }
+            let asked = self.helper.act(Act::State, *process, Bytes::ZERO);
+            if asked == Ok(ProcessState::Checkpointed) {
+                let _ = process.signal(Signal::STOP);
+            }
+            let state = asked.or_else(|refusal| match process.is_alive() {
+                true => Err(failed(refusal)),
+                false => Ok(ProcessState::Checkpointed),
+            })?;
+            states.insert(process.pid, state);
+        }
+        // Each is locked and saved once, or something is wrong.
+        for _ in 0..=2 * parts.len() {
+            parts.retain(|process| process.is_alive());
+            let now: Vec<Option<ProcessState>> = parts
+                .iter()
+                .map(|process| states.get(&process.pid).copied())
+                .collect();
+            let (at, act) = match put_aside(&now) {
+                Step::Lock(at) => (at, Act::Lock),
+                Step::Save(at) => (at, Act::Save),
+                Step::Done => return Ok(()),
+                Step::Restore(at) | Step::Unlock(at) | Step::Stuck(at) => {
+                    let pid = parts[at].pid;
+                    return Err(failed(format!("pid {pid} has failed, the driver says")));
+                }
+            };
+            self.goes_on()?;
+            let process = parts[at];
+            match self.helper.act(act, process, self.memory_of(process)) {
+                Ok(state) => states.insert(process.pid, state),
+                Err(_) if !process.is_alive() => continue,
+                Err(refusal) => return Err(failed(refusal)),
+            };
+            if act == Act::Save {
+                let _ = process.signal(Signal::STOP);
+                reach("aside.saved");
+            } else {
+                reach("aside.locked");
+            }
+        }
+        Err(failed("the driver does not do what it says"))
+    }
+
+    /// Whether nobody of the job has anything on a GPU any more, now that all are stopped. False where somebody has come to use one.
+    fn is_still(&self, parts: &[Process]) -> Done<bool> {
+        let deadline = Instant::now() + LISTED;
+        loop {
+            let using = self.using(&self.account()?).map_err(failed)?;
+            if using.iter().any(|process| !parts.contains(process)) {
+                return Ok(false);
+            }
+            let occupied = self.occupied()?;
+            let answers = |gpu: &GpuUuid| occupied.iter().any(|one| one.uuid == *gpu);
+            if let Some(gpu) = self.errand.gpus.iter().find(|gpu| !answers(gpu)) {
+                return Err(failed(format!("GPU {gpu} does not answer")));
+            }
+            let listed = self.listed(&occupied);
+            let Some(process) = listed.first() else {
+                return Ok(true);
+            };
+            if Instant::now() > deadline {
+                let why = format!("the driver still lists pid {} on a GPU", process.pid);
+                return Err(failed(why));
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    fn back(&self) -> Done {
+        let parts = self.alive(&self.errand.parts);
+        self.has_room()?;
+        let mut states = Vec::new();
+        for process in &parts {
+            self.goes_on()?;
+            let _ = process.signal(Signal::CONT);
+            reach("back.woken");
+            let asked = self.helper.act(Act::State, *process, Bytes::ZERO);
+            let state = match asked {
+                // At once: a call that it makes before could end it (reported).
+                Ok(ProcessState::Checkpointed) => self.restore(*process).map(Some)?,
+                Ok(state) => Some(state),
+                Err(_) if !process.is_alive() => Some(ProcessState::Running),
+                Err(refusal) => {
+                    tracing::warn!(job = %self.errand.job, "{refusal}");
+                    None
+                }
+            };
+            states.push(state);
+        }
+        for _ in 0..=2 * parts.len() {
+            match bring_back(&states) {
+                Step::Done => {
+                    reach("back.done");
+                    return Ok(());
+                }
+                Step::Restore(at) => states[at] = Some(self.restore(parts[at])?),
+                Step::Unlock(at) => {
+                    let unlocked = self.helper.act(Act::Unlock, parts[at], Bytes::ZERO);
+                    states[at] = Some(match unlocked {
+                        Ok(state) => state,
+                        Err(_) if !parts[at].is_alive() => ProcessState::Running,
+                        Err(refusal) => return Err(failed(refusal)),
+                    });
+                    reach("back.unlocked");
+                }
+                Step::Stuck(at) if states[at].is_none() => {
+                    let asked = self.helper.act(Act::State, parts[at], Bytes::ZERO);
+                    states[at] = Some(asked.map_err(failed)?);
+                }
+                Step::Stuck(at) | Step::Lock(at) | Step::Save(at) => {
+                    let pid = parts[at].pid;
+                    return Err(failed(format!("pid {pid} has failed, the driver says")));
+                }
+            }
+        }
+        Err(failed("the driver does not do what it says"))
+    }
+
+    fn restore(&self, process: Process) -> Done<ProcessState> {
+        match self
+            .helper
+            .act(Act::Restore, process, self.memory_of(process))
+        {
+            Ok(state) => {
+                reach("back.restored");
+                Ok(state)
+            }
+            Err(_) if !process.is_alive() => Ok(ProcessState::Running),
+            Err(refusal) => {
+                let _ = process.signal(Signal::STOP);
+                Err(failed(refusal))
+            }
+        }
+    }
+
+    /// A restore that fails for want of memory may never succeed again, so it is not tried before the driver says that there is room.
+    fn has_room(&self) -> Done {
+        let (snapshot, occupied) = (self.account()?, self.occupied()?);
+        let tree = self.tree();
+        for (at, gpu) in self.errand.gpus.iter().enumerate() {
+            let Some(there) = occupied.iter().find(|one| one.uuid == *gpu) else {
+                return Err(failed(format!("GPU {gpu} does not answer")));
+            };
+            let has = there
+                .processes
+                .iter()
+                .filter(|listed| tree.iter().any(|process| process.pid == listed.pid))
+                .filter_map(|listed| listed.used)
+                .sum();
+            let need = Bytes::new(snapshot.usage(at).used()).saturating_sub(has);
+            if need > there.free {
+                let (index, free) = (there.index, there.free);
+                let why = format!("GPU {index} has {free} free, and {need} is needed");
+                return Err(failed(why));
+            }
+        }
+        Ok(())
+    }
+
+    fn goes_on(&self) -> Done {
+        match self.errand.withdrawn.load(Ordering::SeqCst) {
+            true => Err(Trouble::Withdrawn),
+            false => Ok(()),
+        }
+    }
+
+    fn account(&self) -> Done<Snapshot> {
+        let read = self.errand.slice.read();
+        read.map_err(|error| failed(format!("its slice cannot be read: {}", chain(&error))))
+    }
+
+    fn occupied(&self) -> Done<Vec<Occupied>> {
+        let asked = self.observer.occupied();
+        asked.map_err(|error| failed(chain(&error)))
+    }
+
+    /// All processes of the job but its supervisor.
+    fn tree(&self) -> Vec<Process> {
+        below(&self.errand.dir, self.errand.supervisor)
+    }
+
+    fn alive(&self, processes: &[Process]) -> Vec<Process> {
+        let alive = processes.iter().filter(|process| process.is_alive());
+        alive.copied().collect()
+    }
+
+    /// Those of the job that have something on a GPU: by the slice's account, which they write, or by the driver's list.
+    fn using(&self, snapshot: &Snapshot) -> Result<Vec<Process>, String> {
+        let tree = self.tree();
+        let here = Owner::me().pid_namespace;
+        let mut using = Vec::new();
+        for slot in snapshot.processes() {
+            let Owner {
+                pid,
+                start_time,
+                pid_namespace,
+            } = slot.owner;
+            if slot.state != SlotState::Live || !is_charged(&slot) {
+                continue;
+            }
+            if pid_namespace != here {
+                return Err("a process of it is in a PID namespace of its own".to_owned());
+            }
+            let process = Process { pid, start_time };
+            match tree.contains(&process) {
+                true => using.push(process),
+                false if !process.is_alive() => {}
+                false => return Err(format!("pid {pid} uses its slice from elsewhere")),
+            }
+        }
+        let occupied = self.observer.occupied().map_err(|error| chain(&error))?;
+        for process in self.listed(&occupied) {
+            if !using.contains(&process) {
+                using.push(process);
+            }
+        }
+        Ok(using)
+    }
+
+    /// Those of the job that the driver lists. What programs of it have started as jobs of their own is not its.
+    fn listed(&self, occupied: &[Occupied]) -> Vec<Process> {
+        let mut tree = self.tree();
+        let is_listed = |process: &Process| {
+            let mut all = occupied.iter().flat_map(|gpu| &gpu.processes);
+            all.any(|listed| listed.pid == process.pid)
+        };
+        tree.retain(|process| {
+            is_listed(process) && self.observer.job_of(*process) == Some(self.errand.job)
+        });
+        tree
+    }
+
+    /// What a process is charged for, on all GPUs.
+    fn memory_of(&self, process: Process) -> Bytes {
+        let snapshot = self.errand.slice.read();
+        let slots = snapshot.iter().flat_map(Snapshot::processes);
+        let its = slots.filter(|slot| slot.owner.pid == process.pid);
+        its.flat_map(|slot| slot.gpus)
+            .map(|gpu| Bytes::new(gpu.charged.saturating_add(gpu.overhead)))
+            .sum()
+    }
+
+    /// Stops every process, those included that it starts meanwhile.
+    fn stop_all(&self) {
+        let mut before = Vec::new();
+        for _ in 0..PASSES {
+            let tree = self.tree();
+            for process in &tree {
+                // Gone by itself is just as well.
+                let _ = process.signal(Signal::STOP);
+            }
+            if tree == before {
+                return;
+            }
+            before = tree;
+        }
+    }
+
+    fn signal_all(&self, signal: Signal, but: &[Process]) {
+        for process in self.tree() {
+            if !but.contains(&process) {
+                // Gone by itself is just as well.
+                let _ = process.signal(signal);
+            }
+        }
+    }
+}
+
+fn is_charged(slot: &ProcessUsage) -> bool {
+    slot.gpus
+        .iter()
+        .any(|gpu| gpu.charged > 0 || gpu.overhead > 0)
+}
