@@ -163,6 +163,17 @@ impl World {
         }
     }
 
+    /// What they had on a GPU that is lost is gone, and they end of it.
+    pub fn pods_fail(&mut self, gpu: usize) {
+        let is_on = |kind: &Kind| match kind {
+            Kind::Program(program) => program.mounted.is_some() && program.held.contains_key(&gpu),
+            _ => false,
+        };
+        for pid in self.pids(is_on) {
+            self.kill(pid);
+        }
+    }
+
     /// The kubelet has ended all of them.
     pub fn pods_end(&mut self) {
         for pid in

@@ -267,7 +267,7 @@ impl World {
     }
 
     /// The order that the thread of a GPU carries out now: first it takes one, so that looks see that it does something.
-    pub fn to_carry_out(&mut self, gpu: usize, epochs: &Epochs) -> Option<Order> {
+    pub fn next_order(&mut self, gpu: usize, epochs: &Epochs) -> Option<Order> {
         let divided = &mut self.divided[gpu];
         let order = divided.orders.front()?.clone();
         if !divided.has_begun {

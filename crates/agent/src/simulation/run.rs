@@ -579,7 +579,7 @@ impl Run {
                 return Ok(());
             };
             let epochs = &daemon.source.epochs;
-            let Some(order) = with(|world| world.to_carry_out(gpu, epochs)).flatten() else {
+            let Some(order) = with(|world| world.next_order(gpu, epochs)).flatten() else {
                 continue;
             };
             with(|world| (world.at_work, world.luck) = (true, Dice::new(dice.next())));
@@ -899,8 +899,14 @@ impl World {
             What::NoProcesses => self.no_processes = true,
             What::Processes => self.no_processes = false,
             What::GpuIll => self.gpus[gpu] = Health::Ill,
-            What::GpuLost => self.gpus[gpu] = Health::Lost,
-            What::GpuAbsent => self.gpus[gpu] = Health::Absent,
+            What::GpuLost => {
+                self.gpus[gpu] = Health::Lost;
+                self.pods_fail(gpu);
+            }
+            What::GpuAbsent => {
+                self.gpus[gpu] = Health::Absent;
+                self.pods_fail(gpu);
+            }
             What::GpuWell => self.gpus[gpu] = Health::Well,
             What::DriverIll => self.driver_is_ill = true,
             What::DriverWell => self.driver_is_ill = false,
