@@ -183,6 +183,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("--isolation", "mig.rs"),
     ("--sim", "run.rs"),
     ("--cdi", "docker/scenes.rs"),
+    ("--release-memory", "aside.rs"),
     ("--from-start", "inside.rs"),
     ("--all", "errors.rs"),
     ("--by", "usage.rs"),

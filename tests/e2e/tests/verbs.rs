@@ -12,8 +12,11 @@ use divvy_api::v1::Job;
 use divvy_e2e::engine::{Engine, IMAGE, Kind, MUSL_IMAGE};
 use divvy_e2e::{Home, Said, help, until};
 
-/// Where lines are said, by the heading of their text, and what says them: `None`, and why on stderr, where that cannot be.
-const SCENES: [(&str, fn() -> Option<String>); 3] = [
+/// Says its lines: what came of them, or `None`, and why on stderr, where they cannot be said.
+type Scene = fn() -> Option<String>;
+
+/// Where lines are said, by the heading of their text.
+const SCENES: [(&str, Scene); 3] = [
     ("One GPU", one_gpu),
     ("A GPU in MIG mode", divided_gpu),
     ("Containers", containers),
