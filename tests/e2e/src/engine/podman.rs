@@ -17,6 +17,10 @@ pub fn service(folder: &Path) -> Command {
 
 /// Takes all containers away: nothing else does.
 pub fn clear(folder: &Path) {
+    // Without its settings it would be somebody else's.
+    if !folder.join("containers.conf").is_file() || !folder.join("storage.conf").is_file() {
+        return;
+    }
     let _ = podman(folder)
         .args(["rm", "--all", "--force", "--time", "0"])
         .stdin(Stdio::null())
