@@ -20,10 +20,10 @@ async fn the_same_claim_prepared_twice_is_the_same_devices_and_one_cdi_file() {
     let [held] = &node.machine.held().await[..] else {
         panic!("one claim is held");
     };
-    let gpus = node.machine.gpus().await;
+    let gpus = node.machine.uuids().await;
     let mut parts = [
-        ClaimDevice::part(&*gpus[0].uuid, 20 << 30),
-        ClaimDevice::part(&*gpus[1].uuid, 40 << 30),
+        ClaimDevice::part(&*gpus[0], 20 << 30),
+        ClaimDevice::part(&*gpus[1], 40 << 30),
     ];
     parts.sort_by(|one, other| one.gpu.cmp(&other.gpu));
     assert_eq!(held.devices, parts);

@@ -131,8 +131,8 @@ async fn kubelet_is_told_of_a_gpu_that_fell_off_the_bus() {
     let fault = "[[fault]]\nfunction = 'nvmlDeviceGetUtilizationRates'\ncall = 40\nlose_gpu = 1\n";
     let (node, driver) = Node::simulated("a100-80gb:2", fault).serve().await;
     let mut watch = driver.watch().await;
-    let gpus = node.machine.gpus().await;
-    let name = |index: usize| gpus[index].uuid.to_lowercase();
+    let gpus = node.machine.uuids().await;
+    let name = |index: usize| gpus[index].to_lowercase();
     let wanted = [
         (name(0), HealthStatus::Healthy),
         (name(1), HealthStatus::Unhealthy),
