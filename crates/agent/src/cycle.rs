@@ -123,6 +123,8 @@ pub struct Cycle {
     blind: Option<String>,
     /// GPUs that jobs hold and that were lost at the last look.
     lost: BTreeSet<GpuUuid>,
+    /// GPUs that jobs hold, that did not answer at the last look, and that may again.
+    silent: BTreeSet<GpuUuid>,
     pages: usage::Pages,
     /// When it was last looked for those who do nothing.
     idle_looked: Instant,
@@ -348,6 +350,7 @@ impl Cycle {
             children: Vec::new(),
             blind: None,
             lost: BTreeSet::new(),
+            silent: BTreeSet::new(),
             pages: usage::Pages::new(),
             idle_looked: Instant::now(),
             leftovers: None,

@@ -65,6 +65,8 @@ pub struct World {
     nursery_dies: bool,
     engine: Engine,
     gpus: Vec<Health>,
+    /// Those that have answered this daemon.
+    known: BTreeSet<usize>,
     /// Their MIG sides.
     divided: Vec<Divided>,
     /// Devices that somebody else has taken away.
@@ -326,7 +328,7 @@ const MET: [&str; 9] = [
 
 /// Lists that broke a law once, with their seeds. Where nothing else is said: who had left its session and lost its supervisor came into the slice of the job's next
 /// run, which began, or was put back, with it inside.
-const BROKE: [(u64, &str); 7] = [
+const BROKE: [(u64, &str); 8] = [
     (
         88_003_996,
         "submit:b84483a2 leave:15d20215 submit:64228688 round:b641c08b submit:901e46fb submit:a0094d3d supervisors:c6ca4b94 \
@@ -372,6 +374,12 @@ const BROKE: [(u64, &str); 7] = [
         30_660,
         "divide:a97ffeca round:73f519c5 mig:871e80f7 divide:e999b9a6 round:6cf8eda9 mig:cf561fff mig:3a2375cd round:8af50434 \
          submit:35279149 round:4472f99 mig:c0a5e2e5 mig:efa783d0",
+    ),
+    // A claim was given back while its GPU was silent, and the next daemon, which does not serve that GPU, ended it with a pod on it.
+    (
+        101_242,
+        "claim:e25e456a blindfold:ba80970e round:2687c278 pod:df7c1a33 programs:40d0587b round:9ba15806 give-back:61c87b3f \
+         gpu-ill:f64e471f round:395d27dd stop:6e748790 round:562204ef",
     ),
 ];
 

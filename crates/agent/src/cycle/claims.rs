@@ -246,13 +246,10 @@ impl Cycle {
 
     /// Without a look at its GPUs nobody knows who is still there. On one that is lost is nobody.
     fn is_not_seen(&self, id: JobId) -> bool {
-        let living = self.jobs.get(&id);
-        let on = |gpu: &GpuUuid| {
-            let mut grants = living.into_iter().flat_map(|one| one.job.life.grants());
-            grants.any(|grant| grant.gpu == *gpu)
-        };
-        let mut silent = self.devices.iter().filter(|one| one.lost && !one.gone);
-        self.blind.is_some() || silent.any(|device| on(&device.gpu.uuid))
+        let living = self.jobs.get(&id).into_iter();
+        let mut held = living.flat_map(|one| one.job.life.grants());
+        // One that is silent since this daemon started is none of its devices.
+        self.blind.is_some() || held.any(|grant| self.silent.contains(&grant.gpu))
     }
 
     /// The name of a claim's device.

@@ -1,6 +1,6 @@
 //! Taking over what the driver says: what is ours, what is a stranger's, what is gone.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use divvy_core::job::Stop;
 use divvy_core::{GpuUuid, Grant, Job as Life, JobId, Mode};
@@ -49,7 +49,7 @@ impl Cycle {
         let mut news = Vec::new();
         for device in &mut self.devices {
             let uuid = &device.gpu.uuid;
-            let answers = look.gpus.iter().any(|seen| seen.observed.uuid == *uuid);
+            let answers = answers(look, uuid);
             device.gone = is_lost(look, uuid);
             let mode = if answers {
                 device.assigned
@@ -80,7 +80,22 @@ impl Cycle {
             self.tell(None, kind, &text)?;
             self.round.replan = true;
         }
+        self.silent = match look.troubles.is_empty() {
+            true => BTreeSet::new(),
+            false => self.held_and_silent(look),
+        };
         self.end_those_on_lost_gpus(look)
+    }
+
+    /// GPUs that somebody holds, that do not answer, and that may again.
+    fn held_and_silent(&mut self, look: &Look) -> BTreeSet<GpuUuid> {
+        let mut silent = BTreeSet::new();
+        self.each_busy(|_, living| {
+            let held = living.job.life.grants().iter().map(|grant| &grant.gpu);
+            let held = held.filter(|gpu| !answers(look, gpu) && !is_lost(look, gpu));
+            silent.extend(held.cloned());
+        });
+        silent
     }
 
     /// What was on a GPU that has fallen off the bus is gone, and whoever waits for it waits for ever. Two looks have to say so.
@@ -127,14 +142,19 @@ fn trouble<'a>(look: &'a Look, uuid: &GpuUuid) -> Option<&'a Trouble> {
     troubles.find(|trouble| trouble.uuid.as_ref() == Some(uuid))
 }
 
+fn answers(look: &Look, uuid: &GpuUuid) -> bool {
+    look.gpus.iter().any(|seen| seen.observed.uuid == *uuid)
+}
+
 /// Whether a GPU is not there any more: it does not answer, and is none of those that may again.
 fn is_lost(look: &Look, uuid: &GpuUuid) -> bool {
-    let answers = look.gpus.iter().any(|seen| seen.observed.uuid == *uuid);
-    let may_again = |trouble: &Trouble| {
-        // One that never answered since this agent started may be any.
-        !trouble.lost && trouble.uuid.as_ref().is_none_or(|one| one == uuid)
+    // One that never answered since this agent started has no name, and may be any that nothing else is said of.
+    let nameless = |trouble: &Trouble| !trouble.lost && trouble.uuid.is_none();
+    let may_again = match trouble(look, uuid) {
+        Some(said) => !said.lost,
+        None => look.troubles.iter().any(nameless),
     };
-    !answers && !look.troubles.iter().any(may_again)
+    !answers(look, uuid) && !may_again
 }
 
 /// Shows the slice's processes that the agent lives, and gives back what the dead among them held.
@@ -152,5 +172,35 @@ fn tend(id: JobId, living: &mut Living, look: &Look, book: &Book) {
         && !std::mem::replace(&mut living.damaged, true)
     {
         tracing::error!(job = %id, error, "its slice cannot be read");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_of_a_gpu_decides_and_otherwise_a_nameless_one_may_be_it() {
+        let gpu: GpuUuid = "GPU-00000000-0000-0000-0000-000000000001".parse().unwrap();
+        let trouble = |uuid: Option<&GpuUuid>, lost| Trouble {
+            index: 0,
+            uuid: uuid.cloned(),
+            what: "unknown error".to_owned(),
+            lost,
+        };
+        let lost = |troubles: &[Trouble]| {
+            let look = Look {
+                troubles: troubles.to_vec(),
+                ..Look::default()
+            };
+            is_lost(&look, &gpu)
+        };
+        assert!(lost(&[]), "the driver lists it no more");
+        assert!(lost(&[trouble(Some(&gpu), true)]));
+        assert!(!lost(&[trouble(Some(&gpu), false)]));
+        assert!(!lost(&[trouble(None, false)]));
+        assert!(lost(&[trouble(None, true)]));
+        let other_is_ill = trouble(None, false);
+        assert!(lost(&[other_is_ill, trouble(Some(&gpu), true)]));
     }
 }

@@ -25,10 +25,17 @@ pub enum Stage {
     Seek,
     /// Its start is told.
     Tell,
-    Follow {
-        /// When it is to be killed.
-        kill: Option<Duration>,
-    },
+    Follow(Ending),
+}
+
+/// How far its end has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    Unwanted,
+    /// It is asked until it has heard.
+    Asked,
+    /// It has, and is killed then.
+    Heard(Duration),
 }
 
 fn failed(why: &str, exit_code: i32) -> Outcome {
@@ -163,10 +170,13 @@ impl World {
                     _ => None,
                 };
                 let _ = dir.write_started(&begun(first.unwrap_or(me)));
-                let kill = dir.is_to_stop().then(|| self.asks_to_end(pid, &name));
-                self.goes(pid, Stage::Follow { kill });
+                let ending = match dir.is_to_stop() {
+                    true => self.asks_to_end(pid, &name),
+                    false => Ending::Unwanted,
+                };
+                self.goes(pid, Stage::Follow(ending));
             }
-            Stage::Follow { kill } => {
+            Stage::Follow(ending) => {
                 let time = clock::boot().unwrap_or_default();
                 match self.engine.state(&name).filter(|_| !self.engine.is_away) {
                     Some(State::Exited(exit_code)) => {
@@ -175,34 +185,39 @@ impl World {
                     None if !self.engine.is_away => return self.ends(pid, lost()),
                     _ => {}
                 }
-                match kill {
-                    None if told => {
-                        let kill = Some(self.asks_to_end(pid, &name));
-                        self.goes(pid, Stage::Follow { kill });
+                match ending {
+                    Ending::Unwanted if !told => {}
+                    Ending::Unwanted | Ending::Asked => {
+                        let ending = self.asks_to_end(pid, &name);
+                        self.goes(pid, Stage::Follow(ending));
                     }
-                    Some(at) if time >= at => {
+                    Ending::Heard(kill) if time >= kill => {
                         if self.engine.call() != Called::Away
                             && let Some(State::Running(first)) = self.engine.state(&name)
                         {
                             self.kill(first);
                         }
                     }
-                    _ => {}
+                    Ending::Heard(_) => {}
                 }
             }
         }
     }
 
-    /// SIGTERM, which is lost where nobody passes it on; answers when it is to be killed.
-    fn asks_to_end(&mut self, pid: u32, name: &str) -> Duration {
-        if self.engine.call() != Called::Away
+    /// SIGTERM, which is lost where nobody passes it on. Its grace begins when the engine has said that it was sent.
+    fn asks_to_end(&mut self, pid: u32, name: &str) -> Ending {
+        let called = self.engine.call();
+        if called != Called::Away
             && let Some(State::Running(first)) = self.engine.state(name)
             && let Some(first) = self.processes.get_mut(&first)
         {
             first.told = true;
         }
+        if called != Called::Answered {
+            return Ending::Asked;
+        }
         let grace = self.supervisor(pid).map(|one| one.grace);
-        clock::boot().unwrap_or_default() + grace.unwrap_or_default()
+        Ending::Heard(clock::boot().unwrap_or_default() + grace.unwrap_or_default())
     }
 
     fn goes(&mut self, pid: u32, stage: Stage) {

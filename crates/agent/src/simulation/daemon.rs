@@ -371,5 +371,6 @@ pub fn appears() {
     with(|world| {
         let pid = world.spawn(1, None, Kind::Daemon);
         world.daemon = Some(pid);
+        world.known.clear();
     });
 }

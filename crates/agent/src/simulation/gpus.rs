@@ -66,12 +66,13 @@ fn observe_all() -> Result<Observation, SourceError> {
             let index = u32::try_from(gpu).unwrap_or(u32::MAX);
             match health {
                 Health::Well => {
+                    world.known.insert(gpu);
                     let observed = world.observed(gpu, index);
                     observation.gpus.push(observed);
                 }
                 Health::Ill | Health::Lost => observation.troubles.push(Trouble {
                     index,
-                    uuid: Some(uuid(gpu)),
+                    uuid: world.known.contains(&gpu).then(|| uuid(gpu)),
                     lost: health == Health::Lost,
                     what: "simulated".to_owned(),
                 }),

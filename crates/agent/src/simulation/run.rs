@@ -119,6 +119,7 @@ impl Run {
             nursery_dies: false,
             engine: Engine::default(),
             gpus: vec![Health::Well; GPUS],
+            known: BTreeSet::new(),
             divided: (0..GPUS).map(|_| Divided::default()).collect(),
             meddled: BTreeSet::new(),
             at_work: false,
