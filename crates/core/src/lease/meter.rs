@@ -71,6 +71,8 @@ impl Meter {
     const TOLERANCE: u128 = 250;
     /// So often in a row is no accident of timing.
     const EXCESSES: u32 = 4;
+    /// Over a shorter time nothing can be compared: what is told at once is one word, however often it was said.
+    const SHORTEST: Duration = Duration::from_millis(100);
     /// For so long there are only turns then.
     const DOUBT: Duration = Duration::from_secs(10);
 
@@ -80,10 +82,11 @@ impl Meter {
             now.saturating_sub(self.at),
             reported.saturating_sub(self.reported),
         );
-        (self.at, self.reported) = (now, reported);
-        let Some(said) = (used.as_nanos() * 1000).checked_div(passed.as_nanos()) else {
+        if passed < Self::SHORTEST {
             return;
-        };
+        }
+        (self.at, self.reported) = (now, reported);
+        let said = used.as_nanos() * 1000 / passed.as_nanos();
         let is_excess = u128::from(thousandths) > said + Self::TOLERANCE;
         self.excesses = if is_excess { self.excesses + 1 } else { 0 };
         if self.excesses >= Self::EXCESSES {
@@ -138,5 +141,16 @@ mod tests {
         meter.read(now, reported, 900);
         assert!(!meter.is_believed(now));
         assert!(meter.is_believed(now + Meter::DOUBT));
+    }
+
+    #[test]
+    fn what_the_driver_said_several_times_and_is_told_at_once_is_one_word() {
+        let mut meter = Meter::default();
+        let now = QUARTER;
+        for nanos in 0..10 {
+            let now = now + Duration::from_nanos(nanos);
+            meter.read(now, QUARTER / 5, 900);
+            assert!(meter.is_believed(now));
+        }
     }
 }
