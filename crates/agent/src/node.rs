@@ -138,20 +138,29 @@ impl Node {
 /// it or changes it just then. One that is lost stays so.
 const LOOKS: u32 = 3;
 
+/// The look in which most of them answered.
 fn look(source: &Source) -> Result<Observation, SourceError> {
     let may_again = |looked: &Result<Observation, SourceError>| match looked {
         Ok(observation) => observation.troubles.iter().any(|trouble| !trouble.lost),
         Err(_) => true,
     };
-    let mut looked = source.observe();
+    let mut best = source.observe();
     for _ in 1..LOOKS {
-        if !may_again(&looked) {
+        if !may_again(&best) {
             break;
         }
         std::thread::sleep(INTERVAL);
-        looked = source.observe();
+        let looked = source.observe();
+        if answered(&looked) >= answered(&best) {
+            best = looked;
+        }
     }
-    looked
+    best
+}
+
+/// How many GPUs did; none where not even their list could be had.
+fn answered(looked: &Result<Observation, SourceError>) -> Option<usize> {
+    looked.as_ref().ok().map(|seen| seen.gpus.len())
 }
 
 /// No GPU, or none that answers.

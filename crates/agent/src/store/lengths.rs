@@ -347,8 +347,8 @@ mod tests {
         let past = Past::new();
         let lengths = past.lengths();
         for (query, used) in [
-            (PLAIN, "(name=? AND uid=?)"),
-            (ARRAY, "(name>? AND name<?)"),
+            (PLAIN, "(uid=? AND name=?)"),
+            (ARRAY, "(uid=? AND name>? AND name<?)"),
         ] {
             let mut plan = lengths
                 .db
