@@ -53,7 +53,7 @@ impl Run {
         } else if dice.once_in(4) {
             devices.push(ClaimDevice::part(gpus::uuid(0).to_string(), 4 << 30));
         }
-        self.given_back.remove(&uid);
+        self.asked_again.insert(uid.clone());
         self.inbox.push(Message::HoldClaim {
             uid,
             claim: Box::new(Claim {
@@ -77,9 +77,19 @@ impl Run {
             }
         });
         self.given_back.insert(uid.to_owned());
+        self.asked_again.remove(uid);
         self.inbox.push(Message::ReleaseClaim {
             uid: uid.to_owned(),
             reply: oneshot::channel().0,
+        });
+    }
+
+    /// What was given back and is asked for once more counts again when its device is there.
+    pub fn has_again(&mut self) {
+        let (home, given_back) = (&self.home, &mut self.given_back);
+        self.asked_again.retain(|uid| {
+            let is_there = visible(home, uid).is_some();
+            given_back.contains(uid) && !(is_there && given_back.remove(uid))
         });
     }
 

@@ -87,6 +87,8 @@ pub struct Run {
     to_confirm: BTreeSet<String>,
     /// Claims that were given back, by uid, and that nobody has asked for since.
     pub given_back: BTreeSet<String>,
+    /// Those of them that this agent was asked for since.
+    pub asked_again: BTreeSet<String>,
     /// Which want MIG instances.
     wants_mig: BTreeSet<String>,
     pub steps: u64,
@@ -167,6 +169,7 @@ impl Run {
             rules: BTreeMap::new(),
             to_confirm: BTreeSet::new(),
             given_back: BTreeSet::new(),
+            asked_again: BTreeSet::new(),
             wants_mig: BTreeSet::new(),
             steps: 0,
         };
@@ -332,6 +335,7 @@ impl Run {
                 self.nobody_who_works_is_idle()?;
                 self.who_is_suspended_is_still()?;
                 self.slices_say_what_is_held()?;
+                self.has_again();
                 self.devices_bring_in_what_is_lent()?;
                 self.answers()
             }
@@ -420,6 +424,7 @@ impl Run {
             world.daemon_died();
         });
         self.inbox.clear();
+        self.asked_again.clear();
         self.pending.clear();
         // A client that lost the agent does not come.
         self.clients.clear();
