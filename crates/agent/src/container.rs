@@ -19,6 +19,7 @@
 mod archive;
 pub mod asked;
 mod body;
+mod call;
 pub mod cdi;
 pub mod cover;
 pub mod driver;
@@ -26,7 +27,9 @@ pub mod edits;
 mod elf;
 pub mod engine;
 pub mod exec;
+mod found;
 mod image;
+mod leads;
 pub mod plan;
 pub mod run;
 pub mod sweep;

@@ -5,24 +5,17 @@
 //! the library does not pass on: so the call is made here. Docker names a target of links alone, Podman one of everything.
 
 use std::path::Path;
-use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bollard::Docker;
 use bollard::container::PathStatResponse;
 use bollard::errors::Error;
-use http_body_util::Empty;
-use hyper::body::Bytes;
-use hyper::client::conn::http1::handshake;
-use hyper::header::{CONNECTION, HOST};
-use hyper::{HeaderMap, Request, StatusCode};
-use hyper_util::rt::TokioIo;
-use tokio::net::UnixStream;
+use hyper::{HeaderMap, Method, StatusCode};
 
-use super::engine::TIMEOUT;
+use super::call::{call, escaped};
 
-/// The header: JSON in base64.
+/// The header: JSON in base64, of Docker with the usual letters, of Podman with those for addresses (RFC 4648, 5).
 const STAT: &str = "X-Docker-Container-Path-Stat";
 
 /// The bit of a mode that says link (`ModeSymlink` of Go's io/fs, in whose numbers engines speak).
@@ -48,36 +41,25 @@ pub async fn there(
     container: &str,
     path: &str,
 ) -> Result<There, Error> {
-    let version = docker.client_version();
-    let target = format!(
-        "/v{}.{}/containers/{container}/archive?path={}",
-        version.major_version,
-        version.minor_version,
-        escaped(path)
-    );
-    let asked = tokio::time::timeout(Duration::from_secs(TIMEOUT), ask(socket, &target)).await;
-    let (status, headers) = asked.unwrap_or(Err(Error::RequestTimeoutError))?;
-    read(status, &headers)
+    let target = format!("/containers/{container}/archive?path={}", escaped(path));
+    let answer = call(socket, docker, Method::HEAD, &target).await?;
+    read(answer.status, &answer.headers)
 }
 
-/// A call on a connection of its own.
-async fn ask(socket: &Path, target: &str) -> Result<(StatusCode, HeaderMap), Error> {
-    let stream = UnixStream::connect(socket).await?;
-    let (mut sender, connection) = handshake(TokioIo::new(stream)).await?;
-    let request = Request::head(target)
-        .header(HOST, "engine")
-        .header(CONNECTION, "close")
-        .body(Empty::<Bytes>::new())?;
-    let answer = async {
-        let answer = sender.send_request(request).await?;
-        Ok::<_, Error>((answer.status(), answer.headers().clone()))
-    };
-    let mut answer = std::pin::pin!(answer);
-    tokio::select! {
-        answer = &mut answer => answer,
-        // It ends with the answer, which is there then, or without.
-        _ = connection => answer.await,
-    }
+/// Whether Podman takes a path for a pattern of many (Go's path/filepath, `Match`), and answers about another, or that nothing is there.
+pub fn is_pattern(path: &str) -> bool {
+    path.contains(['*', '?', '[', '\\'])
+}
+
+/// A pattern of this path alone: one letter of its last part in brackets. Podman, which answers about the source of a mount when asked
+/// for the very path of one, looks into the image then. `None` where the last part has no letter that can stand there.
+pub fn bracketed(path: &str) -> Option<String> {
+    let last = path.rfind('/').map_or(0, |slash| slash + 1);
+    let usual = |letter: char| !matches!(letter, ']' | '-' | '^');
+    let at = last + path[last..].rfind(usual)?;
+    let letter = path[at..].chars().next()?;
+    let after = &path[at + letter.len_utf8()..];
+    (!is_pattern(path)).then(|| format!("{}[{letter}]{after}", &path[..at]))
 }
 
 fn read(status: StatusCode, headers: &HeaderMap) -> Result<There, Error> {
@@ -88,7 +70,13 @@ fn read(status: StatusCode, headers: &HeaderMap) -> Result<There, Error> {
         });
     }
     let stat = headers.get(STAT).map(|value| {
-        let text = STANDARD.decode(value.as_bytes()).ok();
+        let usual = |letter: &u8| match letter {
+            b'-' => b'+',
+            b'_' => b'/',
+            letter => *letter,
+        };
+        let letters: Vec<u8> = value.as_bytes().iter().map(usual).collect();
+        let text = STANDARD.decode(letters).ok();
         let stat = text.and_then(|text| serde_json::from_slice(&text).ok());
         stat.ok_or_else(|| Error::HttpHeaderNotFoundError(STAT.to_owned()))
     });
@@ -104,22 +92,9 @@ fn read(status: StatusCode, headers: &HeaderMap) -> Result<There, Error> {
     }
 }
 
-/// A path as a value of a query (RFC 3986, 2.1 and 3.4).
-fn escaped(path: &str) -> String {
-    let mut text = String::with_capacity(path.len());
-    for byte in path.bytes() {
-        match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' => {
-                text.push(char::from(byte));
-            }
-            _ => text.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
+    use base64::engine::general_purpose::URL_SAFE;
     use hyper::header::HeaderValue;
 
     use super::*;
@@ -172,10 +147,32 @@ mod tests {
     }
 
     #[test]
-    fn a_path_is_one_value_of_the_query() {
-        assert_eq!(
-            escaped("/a b/ü&c=%.x-y_z~"),
-            "/a%20b/%C3%BC%26c%3D%25.x-y_z~"
-        );
+    fn either_engines_letters_are_read() {
+        let mut headers = HeaderMap::new();
+        let link = stat(134_218_239, "/???~~~");
+        for engine in [STANDARD.encode(&link), URL_SAFE.encode(&link)] {
+            headers.insert(
+                "x-docker-container-path-stat",
+                HeaderValue::from_str(&engine).unwrap(),
+            );
+            let found = read(StatusCode::OK, &headers).unwrap();
+            assert_eq!(found, There::Link("/???~~~".to_owned()));
+        }
+        assert_ne!(STANDARD.encode(&link), URL_SAFE.encode(&link));
+    }
+
+    #[test]
+    fn a_path_is_asked_for_by_a_pattern_of_its_own() {
+        for (path, pattern) in [
+            ("/etc/ld.so.preload", "/etc/ld.so.preloa[d]"),
+            ("/x/数据", "/x/数[据]"),
+            ("/x/a-", "/x/[a]-"),
+            ("/x/a^]", "/x/[a]^]"),
+        ] {
+            assert_eq!(bracketed(path).as_deref(), Some(pattern));
+        }
+        for none in ["/x/-", "/x/", "/x/a*", "/x?/a", "/x/a[b", "/x/a\\b"] {
+            assert_eq!(bracketed(none), None, "{none}");
+        }
     }
 }

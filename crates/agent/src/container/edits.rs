@@ -30,7 +30,7 @@ const PRELOAD: &str = "libdivvy_preload.so";
 const SIM_STATE: &str = "sim-state";
 
 /// The loader's list of libraries that come before all others (ld.so(8)).
-const LD_SO_PRELOAD: &str = "/etc/ld.so.preload";
+pub const LD_SO_PRELOAD: &str = "/etc/ld.so.preload";
 
 /// The name by which some programs ask for the CUDA driver.
 const CUDA_UNVERSIONED: &str = "libcuda.so";

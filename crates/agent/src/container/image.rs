@@ -2,7 +2,7 @@
 //!
 //! Files are read through the engine, whatever its storage, with the job's own mounts in place. Nothing is run.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use bollard::Docker;
 use bollard::errors::Error;
@@ -10,9 +10,10 @@ use bollard::models::ImageConfig;
 use bollard::query_parameters::DownloadFromContainerOptions;
 use futures_util::StreamExt as _;
 
-use super::archive::{There, there};
+use super::archive::{There, bracketed, is_pattern, there};
 use super::elf::{self, Program};
 use super::engine;
+use super::leads::{Leads, Of, Way};
 
 /// Where glibc and its companions lie.
 const FOLDERS: [&str; 6] = [
@@ -63,6 +64,7 @@ pub struct Files<'a> {
     /// Where the engine listens.
     pub socket: &'a Path,
     pub docker: &'a Docker,
+    pub podman: bool,
     pub container: &'a str,
 }
 
@@ -181,25 +183,27 @@ fn uid(passwd: &str, name: &str) -> Option<u32> {
 }
 
 impl Files<'_> {
-    /// Where a path leads, link by link; what is not there leads nowhere else.
+    /// Where the path of a mount leads, link by link; what is not there leads nowhere else.
     ///
     /// # Errors
-    /// When the engine fails.
-    pub async fn leads(&self, path: &Path) -> Result<PathBuf, Error> {
-        let mut reached = PathBuf::from("/");
-        let mut rest = path.iter().skip(1);
-        for part in rest.by_ref() {
-            let next = reached.join(part);
-            reached = match self.there(&next.display().to_string()).await? {
-                There::Link(target) => PathBuf::from(target),
-                There::Itself => next,
-                There::Nothing => {
-                    reached = next;
-                    break;
+    /// When the engine fails, or would answer about something else.
+    pub async fn leads(&self, path: &Path, is_alone: bool) -> Result<Leads, Error> {
+        let podman = self.podman;
+        let mut way = Way::new(path, Of { podman, is_alone });
+        while let Some((next, is_own)) = way.next() {
+            let next = next.display().to_string();
+            let there = match podman && is_own {
+                true => {
+                    let pattern = bracketed(&next).ok_or_else(|| unsaid(&next))?;
+                    there(self.socket, self.docker, self.container, &pattern).await?
                 }
+                false => self.there(&next).await?,
             };
+            if let Some(leads) = way.hear(there) {
+                return Ok(leads);
+            }
         }
-        Ok(reached.join(rest.collect::<PathBuf>()))
+        Ok(Leads::Itself)
     }
 
     /// Where a path leads, if it leads anywhere.
@@ -216,6 +220,9 @@ impl Files<'_> {
     }
 
     async fn there(&self, path: &str) -> Result<There, Error> {
+        if self.podman && is_pattern(path) {
+            return Err(unsaid(path));
+        }
         there(self.socket, self.docker, self.container, path).await
     }
 
@@ -261,6 +268,14 @@ impl Files<'_> {
             }
         }
         Ok(None)
+    }
+}
+
+/// Podman's answer would be about other paths, or that there is nothing.
+fn unsaid(path: &str) -> Error {
+    Error::DockerResponseServerError {
+        status_code: 400,
+        message: format!("Podman takes {path} for a pattern, and does not say what lies there"),
     }
 }
 

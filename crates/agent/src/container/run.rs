@@ -335,7 +335,7 @@ pub fn code(why: &str) -> i32 {
 
 fn lost() -> Outcome {
     Outcome::Lost {
-        lost: "its container was taken away by somebody else; the exit code is unknown".to_owned(),
+        lost: "its container was taken away by somebody else, or the engine has forgotten how it ended; the exit code is unknown".to_owned(),
     }
 }
 

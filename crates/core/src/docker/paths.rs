@@ -64,8 +64,8 @@ const RELATIVE: Kept = Kept {
     hint: "write it from the root: /data",
 };
 
-/// The path without `.`, `..` and double slashes, as text alone; `/var/run` is `/run`.
-pub fn normal(path: &Path) -> PathBuf {
+/// The path without `.`, `..` and double slashes, as text alone.
+pub fn plain(path: &Path) -> PathBuf {
     let mut plain = PathBuf::from("/");
     for part in path.components() {
         match part {
@@ -76,6 +76,12 @@ pub fn normal(path: &Path) -> PathBuf {
             Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
         }
     }
+    plain
+}
+
+/// The same where `/var/run` is `/run`, as it is nearly everywhere.
+pub fn normal(path: &Path) -> PathBuf {
+    let plain = plain(path);
     match plain.strip_prefix("/var/run") {
         Ok(rest) => Path::new("/run").join(rest),
         Err(_) => plain,
@@ -142,6 +148,8 @@ mod tests {
         ] {
             assert_eq!(normal(Path::new(path)), Path::new(plain), "{path}");
         }
+        let unlinked = plain(Path::new("/var//run/../run/x"));
+        assert_eq!(unlinked, Path::new("/var/run/x"));
     }
 
     #[test]

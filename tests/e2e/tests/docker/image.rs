@@ -1,5 +1,6 @@
 //! What an image itself brings along: variables, links, volumes.
 
+use std::fs;
 use std::path::Path;
 
 use divvy_e2e::GIB;
@@ -86,12 +87,9 @@ fn a_link_of_the_image_leads_no_mount_over_the_limiter() {
         );
     };
     refused("divvy-test-links", "/free/slice");
-    // Podman shows what is to be mounted there, and not the link below.
-    if ENGINE == Kind::Docker {
-        refused("divvy-test-links", "/conf");
-    }
+    refused("divvy-test-links", "/conf");
     refused("divvy-test-volume", "/data");
-    let mount = format!("{}:/harmless", gates.display());
+    let mount = format!("{}:/harmless/x", gates.display());
     let words = [
         "docker",
         "run",
@@ -105,6 +103,54 @@ fn a_link_of_the_image_leads_no_mount_over_the_limiter() {
         "exit 0",
     ];
     let _ = home.divvy(&words).ok();
+}
+
+#[test]
+fn an_image_that_leads_our_own_files_elsewhere_has_no_mounts() {
+    let Some((engine, home)) = scene("a100-80gb:1") else {
+        return;
+    };
+    let _daemon = home.daemon(&[]);
+    let links = "mkdir -p /run /a/b/c/d; ln -s /a/b/c/d /run/divvy-job";
+    image(&engine, "divvy-test-ours", links, &[]);
+    let gates = Path::new(&home.gate("x")).parent().unwrap().to_owned();
+    let run = |target: &str, image: &str| {
+        let mount = format!("{}:{target}", gates.display());
+        let flags = ["docker", "run", "--gpu-memory", "4G", "-v"];
+        home.divvy(&[&flags[..], &[&mount, image, "sh", "-c", "exit 0"]].concat())
+    };
+    let said = run("/a/b/c/d/slice", "divvy-test-ours").exits(125);
+    let why = "a link on the way to /run/divvy-job";
+    assert!(said.stderr.contains(why), "{}", said.stderr);
+}
+
+#[test]
+fn a_file_is_mounted_where_the_image_has_one_and_where_it_has_none() {
+    let Some((engine, home)) = scene("a100-80gb:1") else {
+        return;
+    };
+    let _daemon = home.daemon(&[]);
+    let own = "mkdir -p /conf '/w/a*b'; echo theirs >/conf/app; echo >'/conf/~数据'; ln -s /tmp/none /conf/link";
+    image(&engine, "divvy-test-file", own, &[]);
+    let file = home.scratch().join("~数据?");
+    fs::write(&file, "ours\n").unwrap();
+    let run = |target: &str| {
+        let mount = format!("{}:{target}", file.display());
+        let script = format!("cat '{target}'");
+        let flags = ["docker", "run", "--gpu-memory", "4G", "-v"];
+        let words = [&mount, "divvy-test-file", "sh", "-c", &script];
+        home.divvy(&[&flags[..], &words].concat())
+    };
+    for target in ["/conf/app", "/conf/new", "/conf/~数据"] {
+        assert_eq!(run(target).ok().stdout, "ours\n", "{target}");
+    }
+    // Podman names no target of a link in whose place something is to be mounted, and takes the other for a pattern.
+    if ENGINE == Kind::Podman {
+        for (target, why) in [("/conf/link", "is a link"), ("/w/a*b/x", "for a pattern")] {
+            let said = run(target).exits(125);
+            assert!(said.stderr.contains(why), "{target}: {}", said.stderr);
+        }
+    }
 }
 
 #[test]

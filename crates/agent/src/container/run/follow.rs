@@ -14,7 +14,7 @@ use super::ending::{Ending, Urge, named};
 use super::output::Attached;
 use super::signals::{Signals, Told};
 use super::{AGAIN, Job, Made, lost};
-use crate::container::{engine, terminal};
+use crate::container::{engine, found, terminal};
 use crate::process::Process;
 use crate::records::Outcome;
 
@@ -23,6 +23,9 @@ const LAST_WORDS: Duration = Duration::from_secs(30);
 
 /// How long an engine may take to pass on what is urgent. It is less than what an agent waits beyond a job's grace.
 const PROMPT: Duration = Duration::from_secs(4);
+
+/// How long the engine is believed that a container has not ended: Podman does not say so where nobody cleared up after it.
+const BELIEVED: Duration = Duration::from_secs(60);
 
 /// What the engine says of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,7 +37,7 @@ pub enum State {
         pid: Option<u32>,
     },
     Ended(Outcome),
-    /// It is not there.
+    /// It is not there, or the engine has forgotten how it ended.
     Gone,
     /// The engine does not answer.
     Unknown,
@@ -42,7 +45,7 @@ pub enum State {
 
 impl Job<'_> {
     pub(super) async fn state(&self, made: &Made) -> State {
-        let found = match made.docker.inspect_container(&made.id, None).await {
+        let found = match found::inspect(&self.plan.socket, &made.docker, &made.id).await {
             Ok(found) => found,
             Err(error) if engine::status(&error) == Some(404) => return State::Gone,
             Err(_) => return State::Unknown,
@@ -54,6 +57,14 @@ impl Job<'_> {
         let Some(state) = found.state else {
             return State::Unknown;
         };
+        // It ended with the machine, and with which code nobody knows; or it is the engine alone that has forgotten it.
+        if found::has_run_before(&state) {
+            let first = self.dir.started().ok().flatten().map(|begun| begun.process);
+            let first = first.filter(|first| *first != self.me && first.is_alive());
+            return first.map_or(State::Gone, |first| State::Running {
+                pid: Some(first.pid),
+            });
+        }
         match state.status {
             Some(ContainerStateStatusEnum::CREATED) => State::Fresh,
             Some(ContainerStateStatusEnum::EXITED | ContainerStateStatusEnum::DEAD) => {
@@ -130,14 +141,14 @@ impl Job<'_> {
         }
     }
 
-    /// Returns when the container has probably ended.
+    /// Returns when the container has probably ended, or is to be looked at again.
     pub(super) async fn ended(&self, made: &Made) {
         let options = WaitContainerOptions {
             condition: "not-running".to_owned(),
         };
         let mut wait = std::pin::pin!(made.docker.wait_container(&made.id, Some(options)));
         // Whatever the answer: the state is asked for.
-        let _ = wait.next().await;
+        let _ = timeout(BELIEVED, wait.next()).await;
     }
 
     pub(super) fn grace(&self) -> Duration {

@@ -21,7 +21,7 @@ use bollard::Docker;
 use bollard::errors::Error;
 use bollard::models::ContainerSummaryStateEnum::CREATED;
 use bollard::models::{ContainerSummary, EventMessage, EventMessageTypeEnum};
-use bollard::query_parameters::{EventsOptions, ListContainersOptions};
+use bollard::query_parameters::EventsOptions;
 use futures_util::StreamExt as _;
 use jiff::Timestamp;
 use tokio::time::Instant;
@@ -32,6 +32,7 @@ use super::make::Ended;
 use super::signals::{Signals, Told};
 use super::{AGAIN, Job, LOOKS, Made, launch_failed, lost, withdrawn};
 use crate::clock::now;
+use crate::container::found;
 use crate::container::plan::{JOINS, Starter};
 use crate::container::sweep::Standing;
 use crate::process::Process;
@@ -273,7 +274,7 @@ impl Job<'_> {
         EventsOptions {
             since: Some(moment(since)),
             until: until.map(moment),
-            filters: Some(self.mark()),
+            filters: Some(HashMap::from([("label".to_owned(), vec![self.mark()])])),
         }
     }
 
@@ -284,12 +285,7 @@ impl Job<'_> {
         since: Timestamp,
         story: &mut Story,
     ) -> Result<Option<Made>, Error> {
-        let options = ListContainersOptions {
-            all: true,
-            filters: Some(self.mark()),
-            ..ListContainersOptions::default()
-        };
-        let all = docker.list_containers(Some(options)).await?;
+        let all = found::labelled(&self.plan.socket, docker, self.mark()).await?;
         let found = its(&all, story.id.as_deref(), since);
         let Some((id, found)) = found.and_then(|one| Some((one.id.clone()?, one))) else {
             return Ok(None);
@@ -315,9 +311,8 @@ impl Job<'_> {
         found.map(|placed| placed.id)
     }
 
-    fn mark(&self) -> HashMap<String, Vec<String>> {
-        let label = format!("{JOINS}={}", self.plan.name);
-        HashMap::from([("label".to_owned(), vec![label])])
+    fn mark(&self) -> String {
+        format!("{JOINS}={}", self.plan.name)
     }
 }
 

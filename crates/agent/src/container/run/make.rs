@@ -9,18 +9,20 @@ use bollard::Docker;
 use bollard::models::{ContainerStateStatusEnum, ImageConfig, SystemInfo};
 use bollard::query_parameters::{CreateContainerOptions, CreateImageOptions};
 use divvy_core::docker::{Mount, Pull, paths};
+use divvy_driver::load::BEHIND;
 use futures_util::StreamExt as _;
 use jiff::Timestamp;
 
 use super::signals::Signals;
 use super::{AGAIN, Job, Made, launch_failed, remove, withdrawn};
 use crate::container::body::{Around, body};
-use crate::container::edits::{Edits, Files, edits};
+use crate::container::edits::{Edits, Files, LD_SO_PRELOAD, edits};
 use crate::container::engine::Trouble;
 use crate::container::image::{self, Runs};
+use crate::container::leads::Leads;
 use crate::container::plan::{self, INSTANCE, JOB, JOURNAL, OnUnlimited, Plan};
 use crate::container::sweep::{Found, Journal};
-use crate::container::{cdi, cover, elf, engine};
+use crate::container::{cdi, cover, elf, engine, found};
 use crate::records::{Outcome, Placed};
 use crate::supervise::form::{Form, Limiter};
 use crate::supervise::{Place, chain, report, say};
@@ -121,13 +123,20 @@ impl Job<'_> {
     /// Takes away what there is by the container's name and is left over; whether there was something.
     pub(super) async fn clear_leftover(&self, docker: &Docker) -> Result<bool, Trouble> {
         let name = &self.plan.name;
-        let found = match docker.inspect_container(name, None).await {
+        let found = match found::inspect(&self.plan.socket, docker, name).await {
             Ok(found) => found,
             Err(error) if engine::status(&error) == Some(404) => return Ok(false),
             Err(error) => return Err(error.into()),
         };
         let labels = found.config.and_then(|config| config.labels);
+        let has_run = found.state.as_ref().is_some_and(found::has_run_before);
         let status = found.state.and_then(|state| state.status);
+        // As it is after a restart of the machine by what newer releases of Podman say.
+        let status = if has_run {
+            Some(ContainerStateStatusEnum::EXITED)
+        } else {
+            status
+        };
         let created = found.created.and_then(|at| at.parse::<Timestamp>().ok());
         if !is_left_over(
             &labels.unwrap_or_default(),
@@ -282,8 +291,15 @@ impl Job<'_> {
         files: &image::Files<'_>,
         config: &ImageConfig,
     ) -> Result<(), Trouble> {
-        if let Some((inner, outer)) = nested(&self.plan.options.mounts, config)
-            && engine::podman(&files.docker.version().await?).is_some()
+        let mounts = &self.plan.options.mounts;
+        let own = mounts.iter().map(Mount::target);
+        let images = config.volumes.iter().flatten().map(String::as_str);
+        let all: Vec<&str> = own.chain(images).collect();
+        if all.is_empty() {
+            return Ok(());
+        }
+        if files.podman
+            && let Some((inner, outer)) = nested(mounts, config)
         {
             let why = format!(
                 "{} may not be mounted: it lies in what is mounted at {}, and Podman does not say where links lead there",
@@ -292,20 +308,21 @@ impl Job<'_> {
             );
             return Err(why.into());
         }
-        let own = self.plan.options.mounts.iter().map(Mount::target);
-        let images = config.volumes.iter().flatten().map(String::as_str);
-        for target in own.chain(images) {
-            let plain = paths::normal(Path::new(target));
-            let leads = paths::normal(&files.leads(&plain).await?);
-            if leads != plain {
-                let leads = leads.display().to_string();
-                paths::target(&leads).map_err(|kept| {
-                    format!(
-                        "{target} may not be mounted: the image leads it to {leads}, where {}",
-                        kept.why
-                    )
-                })?;
+        // Where they led elsewhere, a mount could lie over that.
+        for ours in [BEHIND, LD_SO_PRELOAD] {
+            if files.leads(Path::new(ours), true).await? != Leads::Itself {
+                let why = format!(
+                    "no container of {} can be held beside mounts and volumes: the image has a link on the way to {ours}",
+                    self.plan.image
+                );
+                return Err(why.into());
             }
+        }
+        let filled = filled(mounts, config);
+        for target in all {
+            let plain = paths::plain(Path::new(target));
+            let is_alone = filled.iter().all(|other| *other == plain);
+            judge(target, files.leads(&plain, is_alone).await?)?;
         }
         Ok(())
     }
@@ -320,6 +337,7 @@ impl Job<'_> {
         let files = image::Files {
             socket: &self.plan.socket,
             docker: &made.docker,
+            podman: engine::podman(&made.docker.version().await?).is_some(),
             container: &made.id,
         };
         self.look_where_mounts_lead(&files, config).await?;
@@ -368,21 +386,55 @@ impl Job<'_> {
     }
 }
 
+/// Whether something may be mounted at a path that leads there.
+///
+/// # Errors
+/// Why not.
+fn judge(target: &str, leads: Leads) -> Result<(), String> {
+    match leads {
+        Leads::Itself => Ok(()),
+        Leads::To(path) => {
+            let path = path.display().to_string();
+            paths::target(&path).map_err(|kept| {
+                format!(
+                    "{target} may not be mounted: the image leads it to {path}, where {}",
+                    kept.why
+                )
+            })
+        }
+        Leads::Unsaid(None) => Err(format!(
+            "{target} may not be mounted: it is a link of the image, and Podman does not say where the image leads it; \
+             mount it at the path that the link leads to"
+        )),
+        Leads::Unsaid(Some(path)) => Err(format!(
+            "{target} may not be mounted beside other mounts and volumes: the image leads it to {path}, and Podman does not say \
+             where the others lie; mount it at {path}",
+            path = path.display()
+        )),
+    }
+}
+
+/// What is mounted and may have links in it.
+fn filled(mounts: &[Mount], config: &ImageConfig) -> Vec<PathBuf> {
+    let own = mounts
+        .iter()
+        .filter(|mount| !matches!(mount, Mount::Tmpfs { .. }))
+        .map(Mount::target);
+    let images = config.volumes.iter().flatten().map(String::as_str);
+    own.chain(images)
+        .map(|target| paths::plain(Path::new(target)))
+        .collect()
+}
+
 /// A mount that lies in a folder or volume which is mounted as well, and that one: links in there may lead it elsewhere.
 fn nested(mounts: &[Mount], config: &ImageConfig) -> Option<(PathBuf, PathBuf)> {
-    let normal = |target: &str| paths::normal(Path::new(target));
-    let images = || config.volumes.iter().flatten().map(|at| normal(at));
-    let filled = mounts
-        .iter()
-        .filter(|mount| !matches!(mount, Mount::Tmpfs { .. }));
-    let outer: Vec<PathBuf> = filled
-        .map(|mount| normal(mount.target()))
-        .chain(images())
-        .collect();
+    let outer = filled(mounts, config);
+    let images = config.volumes.iter().flatten().map(String::as_str);
     let mut inner = mounts
         .iter()
-        .map(|mount| normal(mount.target()))
-        .chain(images());
+        .map(Mount::target)
+        .chain(images)
+        .map(|target| paths::plain(Path::new(target)));
     inner.find_map(|inner| {
         let around = outer
             .iter()
@@ -536,6 +588,17 @@ mod tests {
         assert_eq!(of("--tmpfs /data -v /b:/data/x", &[]), None);
         // The same place twice is for the engine to judge.
         assert_eq!(of("-v /a:/srv", &["/srv"]), None);
+    }
+
+    #[test]
+    fn where_the_image_leads_it_decides_and_what_nobody_says_is_refused() {
+        let to = |path: &str| judge("/x", Leads::To(path.into()));
+        assert_eq!(judge("/x", Leads::Itself), Ok(()));
+        assert_eq!(to("/usr/lib/mine"), Ok(()));
+        assert!(to("/run/divvy-job/slice").unwrap_err().contains("limiter"));
+        assert!(judge("/x", Leads::Unsaid(None)).is_err());
+        let beside = judge("/lib/a", Leads::Unsaid(Some("/usr/lib/a".into())));
+        assert!(beside.unwrap_err().ends_with("mount it at /usr/lib/a"));
     }
 
     #[test]
