@@ -1,16 +1,22 @@
 //! Takes away containers of this instance that belong to no job any more: a supervisor died before it did, or the journal that had the
 //! job is gone. It is looked for them when a daemon starts, and after jobs in containers have ended.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use bollard::models::{ContainerStateStatusEnum as Status, ContainerSummaryStateEnum as State};
-use bollard::query_parameters::{ListContainersOptions, RemoveContainerOptions};
+use bollard::query_parameters::RemoveContainerOptions;
 use divvy_core::JobId;
 
-use super::engine;
 use super::plan::{INSTANCE, JOB, JOURNAL, is_name_of};
+use super::{engine, found};
+
+/// How often an engine that is away is asked before the next job in a container has to end for it, or the daemon to start, and how long
+/// after the last time: a quarter of an hour, in which most updates of an engine are over.
+const TRIES: u32 = 15;
+const BETWEEN: Duration = Duration::from_secs(60);
 
 /// Whose containers are to stay, as of the start of a daemon.
 #[derive(Clone, Debug)]
@@ -115,7 +121,8 @@ pub fn start(socket: PathBuf, instance: String, sweep: Sweep) -> io::Result<()> 
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build();
-        let swept = runtime.map(|runtime| runtime.block_on(carry_out(&sweep, &socket, &instance)));
+        let swept =
+            runtime.map(|runtime| runtime.block_on(carry_out_at_last(&sweep, &socket, &instance)));
         match swept {
             Ok(Ok(removed)) if removed.is_empty() => {}
             Ok(Ok(removed)) => {
@@ -135,6 +142,21 @@ pub fn start(socket: PathBuf, instance: String, sweep: Sweep) -> io::Result<()> 
         .map(drop)
 }
 
+/// The same with an engine that may be away for a while.
+async fn carry_out_at_last(
+    sweep: &Sweep,
+    socket: &Path,
+    instance: &str,
+) -> Result<Vec<String>, bollard::errors::Error> {
+    for _ in 1..TRIES {
+        match carry_out(sweep, socket, instance).await {
+            Err(error) if engine::is_away(&error) => tokio::time::sleep(BETWEEN).await,
+            swept => return swept,
+        }
+    }
+    carry_out(sweep, socket, instance).await
+}
+
 /// Removes containers of `instance` that are left over; what was removed, by name.
 ///
 /// # Errors
@@ -145,14 +167,9 @@ async fn carry_out(
     instance: &str,
 ) -> Result<Vec<String>, bollard::errors::Error> {
     let docker = engine::connect(socket).await?;
-    let ours = vec![format!("{INSTANCE}={instance}")];
-    let options = ListContainersOptions {
-        all: true,
-        filters: Some(HashMap::from([("label".to_owned(), ours)])),
-        ..ListContainersOptions::default()
-    };
     let mut removed = Vec::new();
-    for container in docker.list_containers(Some(options)).await? {
+    let ours = format!("{INSTANCE}={instance}");
+    for container in found::labelled(socket, &docker, ours).await? {
         let labels = container.labels.unwrap_or_default();
         let says = |label: &str| labels.get(label).map(String::as_str);
         let is_left_over = sweep.takes(Found {
