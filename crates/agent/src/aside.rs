@@ -27,7 +27,6 @@ use serde::{Deserialize, Serialize};
 use crate::gpu::Observer;
 use crate::mailbox::{Mailbox, Message};
 use crate::process::Process;
-use crate::records::JobDir;
 use helper::Helper;
 
 /// What is journaled of a job's memory.
@@ -63,7 +62,6 @@ pub struct Errand {
     /// Which of its runs it is for.
     pub attempt: u32,
     pub way: Way,
-    pub dir: JobDir,
     pub supervisor: Process,
     pub slice: Arc<Reader>,
     /// By position in its slice.
@@ -141,11 +139,16 @@ impl Errands {
                 Way::Out => Outcome::Refused(why),
                 Way::Back => Outcome::NotRestored(why),
             };
-            self.mailbox.post(Message::Aside(Box::new(Report {
-                job,
-                attempt,
-                what: News::Ended(ended),
-            })));
+            self.give_up(job, attempt, ended);
         }
+    }
+
+    /// Nobody can be sent: the mailbox gets this as the report.
+    pub fn give_up(&self, job: JobId, attempt: u32, ended: Outcome) {
+        self.mailbox.post(Message::Aside(Box::new(Report {
+            job,
+            attempt,
+            what: News::Ended(ended),
+        })));
     }
 }

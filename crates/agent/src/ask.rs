@@ -7,6 +7,9 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
+/// How long a child is waited for that is killed: longer only where the kernel does not let it go.
+const KILLED: Duration = Duration::from_secs(5);
+
 /// Runs `command` to its end and answers everything it said, which must fit into pipes (64 KiB each).
 ///
 /// # Errors
@@ -27,7 +30,14 @@ pub fn ask(command: &mut Command, patience: Duration) -> io::Result<Output> {
 pub fn answer(mut child: Child, patience: Duration) -> io::Result<Output> {
     if !ends_within(&child, patience)? {
         child.kill()?;
-        child.wait()?;
+        if ends_within(&child, KILLED)? {
+            child.wait()?;
+        } else {
+            // It is in the kernel, in a driver perhaps, and ends whenever it comes out.
+            std::thread::Builder::new()
+                .name("reaper".to_owned())
+                .spawn(move || child.wait())?;
+        }
         let late = format!("it did not end within {} s", patience.as_secs());
         return Err(io::Error::new(io::ErrorKind::TimedOut, late));
     }

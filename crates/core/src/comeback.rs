@@ -27,8 +27,21 @@ pub struct Full {
     pub index: u32,
     /// Every cause.
     pub why: Vec<String>,
+    /// It is given to nobody, or is not there.
+    pub unserved: bool,
     /// Who holds something there, or goes on before.
     pub by: Vec<JobId>,
+}
+
+impl Lacks {
+    /// Whether only room is wanting, on GPUs that will have it: then it is kept. For who waits for something else, perhaps without end,
+    /// nothing is.
+    pub fn keeps_room(&self) -> bool {
+        match self {
+            Self::Quota(_) => false,
+            Self::Room(full) => full.iter().all(|gpu| !gpu.unserved),
+        }
+    }
 }
 
 /// What a job that is to go on holds from now on; `uses`: what its memory comes to, by position in its grants. Labels that others have
@@ -46,6 +59,9 @@ pub fn come_back(snapshot: &Snapshot, job: JobId, uses: &[Bytes]) -> Result<Vec<
         let is_before = |theirs| (theirs, other.job) < (since, job);
         other.job != job && other.due.is_none_or(is_before)
     });
+    if let Some(overdraft) = beyond(&others, job, &held.owner, Use::of(&held.grants)) {
+        return Err(Lacks::Quota(overdraft));
+    }
     let board = Board::of(&others);
     let mut full = Vec::new();
     let mut grants = Vec::new();
@@ -57,16 +73,14 @@ pub fn come_back(snapshot: &Snapshot, job: JobId, uses: &[Bytes]) -> Result<Vec<
             Some(why) => full.push(Full {
                 index: grant.index,
                 why,
+                unserved: !tile.is_some_and(is_served),
                 by: tile.map(holders).unwrap_or_default(),
             }),
         }
     }
-    if !full.is_empty() {
-        return Err(Lacks::Room(full));
-    }
-    match beyond(&others, job, &held.owner, Use::of(&grants)) {
-        Some(overdraft) => Err(Lacks::Quota(overdraft)),
-        None => Ok(grants),
+    match full.is_empty() {
+        true => Ok(grants),
+        false => Err(Lacks::Room(full)),
     }
 }
 
@@ -100,6 +114,10 @@ fn misses(tile: Option<&Tile<'_>>, grant: &Grant, uses: Bytes) -> Option<Vec<Str
     };
     let words = || misses.iter().map(Miss::to_string).collect();
     (!misses.is_empty()).then(words)
+}
+
+fn is_served(tile: &Tile<'_>) -> bool {
+    !matches!(tile.gpu.mode, Mode::Unmanaged | Mode::Mig)
 }
 
 fn holders(tile: &Tile<'_>) -> Vec<JobId> {
@@ -229,6 +247,8 @@ mod tests {
             comes_back(&node, 1).unwrap_err(),
             "room on GPU 0: 0.25 free, 0.5 needed, 20GiB free, 40GiB needed (there: #2)"
         );
+        let lacks = come_back(&node, JobId(1), &[]).unwrap_err();
+        assert!(lacks.keeps_room());
         let mut ended = node.clone();
         ended.held.pop();
         assert_eq!(comes_back(&ended, 1).unwrap(), "gpu0.5a gpu1.5a");
@@ -312,6 +332,10 @@ mod tests {
         for unserved in [Mode::Unmanaged, Mode::Mig] {
             let said = mode(unserved).unwrap_err();
             assert_eq!(said, "room on GPU 0: it is not given out any more");
+            let mut changed = parked.clone();
+            changed.gpus[0].mode = unserved;
+            let lacks = come_back(&changed, JobId(1), &[]).unwrap_err();
+            assert!(!lacks.keeps_room());
         }
         assert!(
             mode(Mode::Exclusive)
@@ -347,6 +371,8 @@ mod tests {
             comes_back(&parked, 1).unwrap_err(),
             "its project: vision's limit is 1 GPU; 1 in use, 0.5 more needed"
         );
+        let lacks = come_back(&parked, JobId(1), &[]).unwrap_err();
+        assert!(!lacks.keeps_room(), "it may lack that without end");
         let stopped: Vec<u64> = plan(&parked).preempts.iter().map(|one| one.job.0).collect();
         assert!(!stopped.contains(&1), "{stopped:?}");
     }

@@ -3,18 +3,54 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use divvy_core::Bytes;
 
 use crate::process::Process;
 use crate::supervise::cgroup;
 
-/// Why so much does not fit, for these processes; `None` where it does, as far as anybody says.
-pub fn lacks(need: Bytes, processes: &[Process]) -> Option<String> {
+/// What errands are about to copy, all together: the kernel does not know of it yet.
+static PENDING: Mutex<Bytes> = Mutex::new(Bytes::ZERO);
+
+/// This part of the host's memory stays free, so that a copy does not bring anybody near the kernel's OOM killer: ours.
+const MARGIN: u64 = 16;
+
+/// Room for a copy that no other errand counts on, until it is dropped.
+#[derive(Debug)]
+pub struct Kept(Bytes);
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        let mut pending = pending();
+        *pending = pending.saturating_sub(self.0);
+    }
+}
+
+fn pending() -> MutexGuard<'static, Bytes> {
+    PENDING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Keeps room for so much of these processes, as far as anybody says that there is some.
+///
+/// # Errors
+/// Why it does not fit.
+pub fn keep(need: Bytes, processes: &[Process]) -> Result<Kept, String> {
+    let mut pending = pending();
+    if need > Bytes::ZERO
+        && let Some(why) = lacks(need, *pending, processes)
+    {
+        return Err(why);
+    }
+    *pending = pending.saturating_add(need);
+    Ok(Kept(need))
+}
+
+fn lacks(need: Bytes, pending: Bytes, processes: &[Process]) -> Option<String> {
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    if let Some(free) = available(&meminfo).filter(|free| *free < need) {
+    if let Some(free) = spare(&meminfo, pending).filter(|free| *free < need) {
         return Some(format!(
-            "the host has {free} of memory available, and {need} is needed"
+            "the host has {free} of memory to spare, and {need} is needed"
         ));
     }
     for process in processes {
@@ -33,11 +69,17 @@ pub fn lacks(need: Bytes, processes: &[Process]) -> Option<String> {
     None
 }
 
+/// What may be copied besides what is about to be.
+fn spare(meminfo: &str, pending: Bytes) -> Option<Bytes> {
+    let total = line_of(meminfo, "MemTotal:").unwrap_or(Bytes::ZERO);
+    let margin = Bytes::new(total.get() / MARGIN);
+    let available = line_of(meminfo, "MemAvailable:")?;
+    Some(available.saturating_sub(margin).saturating_sub(pending))
+}
+
 /// Of `/proc/meminfo` (proc(5)), in KiB there.
-fn available(meminfo: &str) -> Option<Bytes> {
-    let line = meminfo
-        .lines()
-        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
+fn line_of(meminfo: &str, name: &str) -> Option<Bytes> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix(name))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(Bytes::new(kib.checked_mul(1024)?))
 }
@@ -66,9 +108,12 @@ mod tests {
 
     #[test]
     fn what_the_kernel_says_is_read_in_its_units() {
-        let meminfo = "MemTotal:       16000000 kB\nMemAvailable:    1048576 kB\n";
-        assert_eq!(available(meminfo), Some(Bytes::gib(1)));
-        assert_eq!(available("MemTotal: 1 kB\n"), None);
+        let meminfo = "MemTotal:       8388608 kB\nMemAvailable:    2097152 kB\n";
+        let half = Bytes::mib(512);
+        assert_eq!(spare(meminfo, Bytes::ZERO), Some(Bytes::mib(1536)));
+        assert_eq!(spare(meminfo, half), Some(Bytes::gib(1)));
+        assert_eq!(spare(meminfo, Bytes::gib(3)), Some(Bytes::ZERO));
+        assert_eq!(spare("MemTotal: 1 kB\n", half), None);
         let stat = "anon 5\ninactive_file 100\nactive_file 7\n";
         assert_eq!(within(1000, 300, stat), Bytes::new(800));
         assert_eq!(within(1000, 1300, ""), Bytes::ZERO);
@@ -76,8 +121,19 @@ mod tests {
 
     #[test]
     fn what_no_machine_has_is_not_there_and_nothing_always_is() {
-        let said = lacks(Bytes::gib(1 << 30), &[]).unwrap();
+        let said = keep(Bytes::gib(1 << 30), &[]).unwrap_err();
         assert!(said.contains("the host has"), "{said}");
-        assert_eq!(lacks(Bytes::ZERO, &[Process::this().unwrap()]), None);
+        assert!(keep(Bytes::ZERO, &[Process::this().unwrap()]).is_ok());
+    }
+
+    #[test]
+    fn what_is_kept_for_one_copy_nobody_else_gets_until_it_is_over() {
+        let most = spare(&fs::read_to_string("/proc/meminfo").unwrap(), Bytes::ZERO).unwrap();
+        let most_of_it = Bytes::new(most.get() / 4 * 3);
+        let kept = keep(most_of_it, &[]).unwrap();
+        let said = keep(most_of_it, &[]).unwrap_err();
+        assert!(said.contains("to spare"), "{said}");
+        drop(kept);
+        assert!(keep(most_of_it, &[]).is_ok());
     }
 }

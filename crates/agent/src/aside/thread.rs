@@ -17,8 +17,8 @@ use super::{Errand, News, Outcome, Report, Way, room};
 use crate::failpoint::reach;
 use crate::gpu::{Observer, Occupied};
 use crate::mailbox::{Mailbox, Message};
-use crate::process::Process;
-use crate::supervise::{below, chain};
+use crate::process::{self, Process};
+use crate::supervise::chain;
 
 /// How often it is looked for processes that have come to use a GPU, or were started, meanwhile.
 const PASSES: usize = 16;
@@ -85,6 +85,10 @@ impl Runner {
             // Its words are in the log already.
             Err(_) => failed("an error of ours ended it halfway").outcome(way),
         };
+        if self.goes_on().is_err() {
+            // Whoever told it to end may have done so before it was stopped, and it has to hear that.
+            self.signal_all(Signal::CONT, &[]);
+        }
         self.report(News::Ended(ended));
     }
 
@@ -102,6 +106,8 @@ impl Runner {
         let mut parts = self.alive(&self.errand.parts);
         let is_new = parts.is_empty();
         let mut states = BTreeMap::new();
+        // Until it is over: what is copied already is not available any more, and counts twice for a moment.
+        let mut kept = Vec::new();
         for pass in 0..PASSES {
             self.goes_on()?;
             let snapshot = self.account()?;
@@ -114,20 +120,27 @@ impl Runner {
                 .filter(|process| !parts.contains(process))
                 .collect();
             if pass == 0 && is_new {
-                states = self.may_begin(&fresh, &snapshot)?;
+                kept.push(self.has_host(self.all_of_it(&snapshot), &fresh, Trouble::Refused)?);
+                states = self.may_begin(&fresh)?;
+            } else {
+                let mut to_copy = fresh.clone();
+                if pass == 0 {
+                    // The others are in the host's memory already.
+                    let listed = self.listed(&self.occupied()?);
+                    to_copy.extend(parts.iter().filter(|one| listed.contains(one)));
+                }
+                let need = to_copy.iter().map(|one| self.memory_of(*one)).sum();
+                kept.push(self.has_host(need, &to_copy, Trouble::Failed)?);
             }
             if !fresh.is_empty() {
                 parts.extend(fresh);
                 self.note(&parts)?;
             }
             self.save(&mut parts, &mut states)?;
-            self.stop_all();
+            self.stop_all()?;
             reach("aside.stopped");
             if self.is_still(&parts)? {
-                return self.goes_on().inspect_err(|_| {
-                    // Whoever told it to end did so before it was stopped, and it has to hear that.
-                    self.signal_all(Signal::CONT, &[]);
-                });
+                return self.goes_on();
             }
             self.signal_all(Signal::CONT, &parts);
         }
@@ -137,16 +150,10 @@ impl Runner {
     }
 
     /// Whether it can be done at all, before anything is; answers how they are.
-    fn may_begin(&self, using: &[Process], snapshot: &Snapshot) -> Done<States> {
+    fn may_begin(&self, using: &[Process]) -> Done<States> {
         if using.is_empty() {
             let why = "no process of it has anything on a GPU";
             return Err(Trouble::Refused(why.to_owned()));
-        }
-        let need = (0..self.errand.gpus.len())
-            .map(|gpu| Bytes::new(snapshot.usage(gpu).used()))
-            .sum();
-        if let Some(why) = room::lacks(need, using) {
-            return Err(Trouble::Refused(why));
         }
         let ask = |process: &Process| {
             let asked = self.helper.act(Act::State, *process, Bytes::ZERO);
@@ -154,6 +161,22 @@ impl Runner {
             Ok((process.pid, state))
         };
         using.iter().map(ask).collect()
+    }
+
+    /// What the job has on all GPUs.
+    fn all_of_it(&self, snapshot: &Snapshot) -> Bytes {
+        let gpus = 0..self.errand.gpus.len();
+        gpus.map(|gpu| Bytes::new(snapshot.usage(gpu).used())).sum()
+    }
+
+    /// Room in the host's memory for so much of these processes, which no other errand gets meanwhile.
+    fn has_host(
+        &self,
+        need: Bytes,
+        of: &[Process],
+        or: impl FnOnce(String) -> Trouble,
+    ) -> Done<room::Kept> {
+        room::keep(need, of).map_err(or)
     }
 
     /// Has the journal know whom the driver is about to be told to lock.
@@ -242,7 +265,7 @@ impl Runner {
 
     fn back(&self) -> Done {
         let parts = self.alive(&self.errand.parts);
-        self.has_room()?;
+        self.has_room(&parts)?;
         let mut states = Vec::new();
         for process in &parts {
             self.goes_on()?;
@@ -308,20 +331,14 @@ impl Runner {
     }
 
     /// A restore that fails for want of memory may never succeed again, so it is not tried before the driver says that there is room.
-    fn has_room(&self) -> Done {
+    fn has_room(&self, parts: &[Process]) -> Done {
         let (snapshot, occupied) = (self.account()?, self.occupied()?);
-        let tree = self.tree();
         for (at, gpu) in self.errand.gpus.iter().enumerate() {
             let Some(there) = occupied.iter().find(|one| one.uuid == *gpu) else {
                 return Err(failed(format!("GPU {gpu} does not answer")));
             };
-            let has = there
-                .processes
-                .iter()
-                .filter(|listed| tree.iter().any(|process| process.pid == listed.pid))
-                .filter_map(|listed| listed.used)
-                .sum();
-            let need = Bytes::new(snapshot.usage(at).used()).saturating_sub(has);
+            let listed: Vec<u32> = there.processes.iter().map(|one| one.pid).collect();
+            let need = not_there(at, &snapshot, parts, &listed);
             if need > there.free {
                 let (index, free) = (there.index, there.free);
                 let why = format!("GPU {index} has {free} free, and {need} is needed");
@@ -348,9 +365,13 @@ impl Runner {
         asked.map_err(|error| failed(chain(&error)))
     }
 
-    /// All processes of the job but its supervisor.
+    /// All processes of the job but its supervisor. None where that is gone: what is left of such a job is ended by others, and what is
+    /// in its control group may be its next run.
     fn tree(&self) -> Vec<Process> {
-        below(&self.errand.dir, self.errand.supervisor)
+        match self.errand.supervisor.is_alive() {
+            true => process::descendants(self.errand.supervisor.pid),
+            false => Vec::new(),
+        }
     }
 
     fn alive(&self, processes: &[Process]) -> Vec<Process> {
@@ -415,19 +436,21 @@ impl Runner {
     }
 
     /// Stops every process, those included that it starts meanwhile.
-    fn stop_all(&self) {
+    fn stop_all(&self) -> Done {
         let mut before = Vec::new();
         for _ in 0..PASSES {
+            self.goes_on()?;
             let tree = self.tree();
             for process in &tree {
                 // Gone by itself is just as well.
                 let _ = process.signal(Signal::STOP);
             }
             if tree == before {
-                return;
+                break;
             }
             before = tree;
         }
+        Ok(())
     }
 
     fn signal_all(&self, signal: Signal, but: &[Process]) {
@@ -438,6 +461,29 @@ impl Runner {
             }
         }
     }
+}
+
+/// What of the account at this position is not on the GPU, on which the driver lists these pids: whoever is listed has all of its memory
+/// there, whether or not the driver says how much. What nobody is charged for has left with all of them.
+fn not_there(at: usize, snapshot: &Snapshot, parts: &[Process], listed: &[u32]) -> Bytes {
+    let is_away = |slot: &ProcessUsage| {
+        let Owner {
+            pid, start_time, ..
+        } = slot.owner;
+        parts.contains(&Process { pid, start_time }) && !listed.contains(&pid)
+    };
+    let away: u64 = snapshot
+        .processes()
+        .into_iter()
+        .filter(is_away)
+        .map(|slot| slot.gpus[at].charged.saturating_add(slot.gpus[at].overhead))
+        .sum();
+    let is_nobody_there = !parts.iter().any(|part| listed.contains(&part.pid));
+    let unseen = match is_nobody_there && !parts.is_empty() {
+        true => snapshot.usage(at).unseen,
+        false => 0,
+    };
+    Bytes::new(away.saturating_add(unseen))
 }
 
 fn is_charged(slot: &ProcessUsage) -> bool {

@@ -94,6 +94,8 @@ impl Cycle {
             let goes_on = living.job.course.suspended;
             living.trip.withdraw();
             living.job.stop(why);
+            // Nobody waits any more until its memory is elsewhere.
+            self.round.reached.push(id);
             let job = living.job.clone();
             if goes_on {
                 self.turn_page(id)?;

@@ -14,7 +14,7 @@ use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
 use divvy_api::v1::{self, ErrorCode, JobMemory, MemoryPlace};
-use divvy_core::comeback::come_back;
+use divvy_core::comeback::{Lacks, come_back};
 use divvy_core::memory::{Memory, Move};
 use divvy_core::{Bytes, Held, Job as Life, JobId};
 use rustix::process::Signal;
@@ -44,7 +44,7 @@ pub(super) struct Trip {
     /// What the last one failed for.
     stuck: Option<String>,
     /// What a job that is to go on waits for.
-    lacks: Option<String>,
+    lacks: Option<Lacks>,
 }
 
 impl Trip {
@@ -53,6 +53,11 @@ impl Trip {
         if let Some(withdrawn) = &self.withdrawn {
             withdrawn.store(true, Ordering::SeqCst);
         }
+    }
+
+    /// Whether a job that is to go on has its room kept until then.
+    pub(super) fn keeps_room(&self) -> bool {
+        self.lacks.as_ref().is_none_or(Lacks::keeps_room)
     }
 
     fn fails(&mut self, why: String) {
@@ -264,13 +269,16 @@ impl Cycle {
             .collect();
         due.sort_unstable();
         for (_, id) in due {
-            let uses = self.jobs.get(&id).map(|living| uses(living));
-            let back = come_back(&self.snapshot(), id, &uses.unwrap_or_default());
+            let mut snapshot = self.snapshot();
             let Some(living) = self.jobs.get_mut(&id) else {
                 continue;
             };
-            match back {
-                Err(lacks) => living.trip.lacks = Some(lacks.to_string()),
+            if !living.trip.keeps_room() {
+                // It keeps its turn.
+                snapshot.held.extend(living.job.held());
+            }
+            match come_back(&snapshot, id, &uses(living)) {
+                Err(lacks) => living.trip.lacks = Some(lacks),
                 Ok(grants) => {
                     living.job.relabel(grants);
                     self.move_memory(id, Move::Fits)?;
@@ -323,10 +331,14 @@ impl Cycle {
         }
         let launch = dir.launch().ok().flatten();
         let (Some(launch), Some(slice)) = (launch, &living.slice) else {
-            living
-                .trip
-                .fails("its records or its slice cannot be read".to_owned());
-            return;
+            let why = "its records or its slice cannot be read".to_owned();
+            let ended = match way {
+                Way::Out if aside.parts.is_empty() => Outcome::Refused(why),
+                Way::Out => Outcome::Failed(why),
+                Way::Back => Outcome::NotRestored(why),
+            };
+            let attempt = living.job.attempt;
+            return self.errands.give_up(id, attempt, ended);
         };
         let withdrawn = Arc::new(AtomicBool::new(false));
         living.trip.withdrawn = Some(Arc::clone(&withdrawn));
@@ -339,7 +351,6 @@ impl Cycle {
             slice: slice.account(),
             gpus: grants.map(|grant| grant.gpu.clone()).collect(),
             parts: aside.parts.clone(),
-            dir,
             withdrawn,
         });
     }
@@ -363,6 +374,8 @@ impl Cycle {
             },
             News::Ended(outcome) => {
                 living.trip.withdrawn = None;
+                // Who waits for its end may not have to any more.
+                self.round.reached.push(id);
                 if living.job.course.aside.memory.moves() {
                     // Something else may have been asked for meanwhile.
                     self.round.trips.push(id);

@@ -90,7 +90,10 @@ impl Cycle {
                     waiting.entry(queue).or_default().push((turn, asks));
                 }
                 Life::Ended { .. } => {}
-                _ => held.extend(job.held()),
+                // Nothing is kept for who is to go on and cannot, however much room there is.
+                _ => held.extend(
+                    (job.held()).filter(|held| held.due.is_none() || living.trip.keeps_room()),
+                ),
             }
         }
         let mut waiting: BTreeMap<_, _> = waiting
