@@ -5,12 +5,15 @@
 mod harness;
 
 use std::fs;
+use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 
 use divvy_api::client::Client;
-use divvy_api::v1::{Amount, EndReason, ErrorCode, Job, JobState, MemoryPlace, Resize, Submit};
+use divvy_api::v1::{
+    Amount, EndReason, ErrorCode, Job, JobState, MemoryPlace, ProjectChange, Resize, Submit,
+};
 use harness::{Home, PATIENCE, ended, in_state, quarter, refused, until};
 
 const GIB: u64 = 1 << 30;
@@ -292,20 +295,126 @@ async fn memory_that_does_not_come_back_is_tried_again() {
     goes_on_to_its_end(&home, &client, &first.id, "first").await;
 }
 
+/// Keeps so much until its gate is opened, and Divvy knows nothing of it.
+fn stranger(home: &Home, bytes: u64) -> Child {
+    let stranger = Command::new(keep())
+        .args([&bytes.to_string(), &gate(home, "stranger")])
+        .env("LD_LIBRARY_PATH", home.path().join("sim/lib"))
+        .env("DIVVY_SIM", ONE[1])
+        .env("DIVVY_SIM_STATE", home.path().join("sim/state"))
+        .stdout(Stdio::piped())
+        .spawn();
+    let mut stranger = stranger.unwrap();
+    let mut said = String::new();
+    let words = BufReader::new(stranger.stdout.take().unwrap()).read_line(&mut said);
+    assert_eq!((words.unwrap(), said.trim()), (5, "kept"));
+    stranger
+}
+
+#[tokio::test]
+async fn memory_that_never_left_needs_no_room_though_nobody_says_how_much_it_is() {
+    let home = with_faults();
+    let client = home.client();
+    let config = home.path().join("sim.toml");
+    let hidden = "hide_process_memory = true\n";
+    fs::write(&config, hidden).unwrap();
+    let first = kept(&home, &keeper(&home, "first", 500, 2), 2).await;
+    let gpu = &client.gpus().await.unwrap()[0];
+    // With what the stranger's context takes, less than the job has with its two contexts.
+    let left = 5 * EACH;
+    let bytes = gpu.memory_total_bytes - gpu.memory_used_bytes - left;
+    let mut stranger = stranger(&home, bytes);
+    let fault =
+        "[[fault]]\nfunction = \"cuCheckpointProcessLock\"\ncall = 1\ntimes = 0\ncode = 999\n";
+    fs::write(&config, format!("{hidden}{fault}")).unwrap();
+    let stays = tokio::time::timeout(PATIENCE, client.release(&first.id)).await;
+    let stays = stays.expect("it is asked for room").unwrap();
+    assert_eq!(place(&stays), Some(MemoryPlace::Gpu), "{stays:#?}");
+    assert!(
+        reason(&stays).contains("cuCheckpointProcessLock"),
+        "{stays:#?}"
+    );
+    fs::write(&config, hidden).unwrap();
+    client.resume(&first.id).await.unwrap();
+    goes_on_to_its_end(&home, &client, &first.id, "first").await;
+    fs::write(gate(&home, "stranger"), "").unwrap();
+    assert!(stranger.wait().unwrap().success());
+}
+
+#[tokio::test]
+async fn whoever_waits_for_memory_to_leave_is_answered_when_the_job_is_to_start_anew() {
+    let home = with_faults();
+    let client = home.client();
+    let first = kept(&home, &keeper(&home, "first", 500, 2), 2).await;
+    let fault = |step: &str| {
+        format!(
+            "[[fault]]\nfunction = \"cuCheckpointProcess{step}\"\ncall = 1\ntimes = 0\ncode = 999\n"
+        )
+    };
+    let faults = fault("Checkpoint") + &fault("Unlock");
+    fs::write(home.path().join("sim.toml"), faults).unwrap();
+    let (waits, id) = (home.client(), first.id.clone());
+    let released = tokio::spawn(async move { waits.release(&id).await });
+    until_job(&client, &first.id, "it is said", |job| {
+        place(job) == Some(MemoryPlace::Returning) && reason(job).contains("Unlock")
+    })
+    .await;
+    assert!(!released.is_finished());
+    client.requeue(&first.id).await.unwrap();
+    let answered = tokio::time::timeout(PATIENCE, released).await;
+    let job = answered.expect("nobody answers").unwrap().unwrap();
+    assert_eq!(job.gpu_memory, None, "{job:#?}");
+    client.cancel(&first.id).await.unwrap();
+    ended(&client, &first.id).await;
+}
+
+#[tokio::test]
+async fn no_room_is_kept_for_who_lacks_something_else_and_its_turn_is() {
+    let home = Home::with(&ONE);
+    let client = home.client();
+    let vision = ProjectChange {
+        quota: Some(500),
+        limit: Some(Some(500)),
+        ..ProjectChange::default()
+    };
+    client.add_project("vision", &vision).await.unwrap();
+    let of_vision = |submit: Submit| Submit {
+        project: Some("vision".to_owned()),
+        ..submit
+    };
+    let first = kept(&home, &of_vision(keeper(&home, "first", 500, 1)), 1).await;
+    client.release(&first.id).await.unwrap();
+    let second = kept(&home, &of_vision(keeper(&home, "second", 250, 1)), 1).await;
+    client.resume(&first.id).await.unwrap();
+    until_job(&client, &first.id, "it lacks quota", |job| {
+        reason(job).contains("vision's limit is 0.5 GPU")
+    })
+    .await;
+    let other = kept(&home, &keeper(&home, "other", 750, 1), 1).await;
+    // Now it lacks room alone, which is kept.
+    fs::write(gate(&home, "second"), "").unwrap();
+    ended(&client, &second.id).await;
+    until_job(&client, &first.id, "it lacks room", |job| {
+        reason(job).contains(&format!("(there: #{})", other.id))
+    })
+    .await;
+    let new = client.submit(&quarter(&["true"])).await.unwrap();
+    let why = client.why(&new.id).await.unwrap();
+    let for_whom = format!("room is kept for #{}, which is to go on", first.id);
+    assert!(why.summary.contains(&for_whom), "{}", why.summary);
+    fs::write(gate(&home, "other"), "").unwrap();
+    ended(&client, &other.id).await;
+    goes_on_to_its_end(&home, &client, &first.id, "first").await;
+    assert_eq!(ended(&client, &new.id).await.exit_code, Some(0));
+}
+
 #[tokio::test]
 async fn a_stranger_who_took_the_memory_is_waited_for() {
     let home = Home::with(&ONE);
     let client = home.client();
     let first = kept(&home, &keeper(&home, "first", 500, 1), 1).await;
     client.release(&first.id).await.unwrap();
-    let stranger = Command::new(keep())
-        .args([&(30 * GIB).to_string(), &gate(&home, "stranger")])
-        .env("LD_LIBRARY_PATH", home.path().join("sim/lib"))
-        .env("DIVVY_SIM", ONE[1])
-        .env("DIVVY_SIM_STATE", home.path().join("sim/state"))
-        .stdout(Stdio::null())
-        .spawn();
-    let mut stranger = stranger.unwrap();
+    let mut stranger = stranger(&home, 30 * GIB);
     let deadline = std::time::Instant::now() + PATIENCE;
     while client.gpus().await.unwrap()[0].memory_unmanaged_bytes < 30 * GIB {
         assert!(std::time::Instant::now() < deadline, "nobody sees it");
