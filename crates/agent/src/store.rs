@@ -48,6 +48,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../migrations/0011_name.sql"),
     include_str!("../migrations/0012_uncounted.sql"),
     include_str!("../migrations/0013_owner.sql"),
+    include_str!("../migrations/0014_aside.sql"),
 ];
 
 /// How long a writer waits for a reader that holds the file, which in WAL mode is only while it opens.

@@ -1,0 +1,2 @@
+-- A job may hold nothing of what it was granted, by its course: whoever does not know that would count it as a holder, and let it go on
+-- without its memory. So nothing is changed but the number.
