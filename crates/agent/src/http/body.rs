@@ -1,9 +1,11 @@
 //! Bodies, paths and queries, with failures in the API's own form whoever found them.
 
 use axum::Json;
-use axum::extract::rejection::{JsonRejection, PathRejection, QueryRejection};
+use axum::body::Bytes;
+use axum::extract::rejection::{BytesRejection, JsonRejection, PathRejection, QueryRejection};
 use axum::extract::{FromRequest, FromRequestParts, OptionalFromRequest, Request};
 use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
 use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
 use divvy_api::v1::{Error, ErrorBody, ErrorCode};
@@ -54,14 +56,21 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
     }
 }
 
-/// None where nothing is sent.
+/// None where nothing is sent, or something that is no JSON by its type: forms, as which `curl -d` sends even nothing.
 impl<T: DeserializeOwned, S: Send + Sync> OptionalFromRequest<S> for Body<T> {
     type Rejection = Failure;
 
     async fn from_request(request: Request, state: &S) -> Result<Option<Self>, Failure> {
-        let body = <Json<T> as OptionalFromRequest<S>>::from_request(request, state).await;
-        let body = body.map_err(|error: JsonRejection| refused(&error))?;
-        Ok(body.map(|Json(body)| Self(body)))
+        let named = request.headers().get(CONTENT_TYPE);
+        let is_json = named.is_some_and(|named| is_json(named.as_bytes()));
+        let sent = Bytes::from_request(request, state).await;
+        let sent = sent.map_err(|error: BytesRejection| refused(&error))?;
+        if sent.is_empty() || !is_json {
+            return Ok(None);
+        }
+        let body = Json::from_bytes(&sent).map_err(|error: JsonRejection| refused(&error))?;
+        let Json(body) = body;
+        Ok(Some(Self(body)))
     }
 }
 
@@ -86,7 +95,51 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {
     }
 }
 
+/// Whether this is a media type of JSON (RFC 8259, RFC 6839), whatever its parameters.
+fn is_json(content_type: &[u8]) -> bool {
+    let essence = content_type.split(|byte| *byte == b';').next();
+    let essence = essence
+        .unwrap_or_default()
+        .trim_ascii()
+        .to_ascii_lowercase();
+    essence == b"application/json" || essence.ends_with(b"+json")
+}
+
 /// What axum refuses is a mistake in the request.
 fn refused(error: &dyn std::error::Error) -> Failure {
     Error::new(ErrorCode::Usage, crate::supervise::chain(error)).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn sent(content_type: Option<&str>, body: &'static str) -> Result<Option<bool>, u16> {
+        let mut request = Request::builder();
+        if let Some(named) = content_type {
+            request = request.header(CONTENT_TYPE, named);
+        }
+        let request = request.body(axum::body::Body::from(body)).unwrap();
+        let extracted = <Body<bool> as OptionalFromRequest<()>>::from_request(request, &()).await;
+        match extracted {
+            Ok(body) => Ok(body.map(|Body(body)| body)),
+            Err(Failure(error)) => Err(error.code.http_status()),
+        }
+    }
+
+    #[tokio::test]
+    async fn whoever_sends_nothing_or_a_form_has_sent_nothing() {
+        let json = Some("application/json; charset=utf-8");
+        assert_eq!(sent(json, "true").await, Ok(Some(true)));
+        assert_eq!(
+            sent(Some("application/problem+json"), "true").await,
+            Ok(Some(true))
+        );
+        assert_eq!(sent(json, "").await, Ok(None));
+        assert_eq!(sent(None, "").await, Ok(None));
+        let form = Some("application/x-www-form-urlencoded");
+        assert_eq!(sent(form, "").await, Ok(None));
+        assert_eq!(sent(form, "a=b").await, Ok(None));
+        assert_eq!(sent(json, "sorry").await, Err(400));
+    }
 }

@@ -137,7 +137,12 @@ pub async fn requeue(args: Cancel) -> Outcome {
 pub async fn suspend(args: Suspend) -> Outcome {
     let client = client()?;
     match args.release_memory {
-        true => each(args.jobs, async |name| client.release(name).await).await,
+        true => {
+            each(args.jobs, async |name| {
+                released(client.release(name).await?)
+            })
+            .await
+        }
         false => each(args.jobs, async |name| client.suspend(name).await).await,
     }
 }
@@ -145,6 +150,17 @@ pub async fn suspend(args: Suspend) -> Outcome {
 pub async fn resume(args: Cancel) -> Outcome {
     let client = client()?;
     each(args, async |name| client.resume(name).await).await
+}
+
+/// A daemon that does not know what was asked for suspends a job, and says nothing of its memory.
+fn released(job: Job) -> Result<Job> {
+    if job.suspended && job.gpu_memory.is_none() {
+        let id = &job.id;
+        output::say(&format!(
+            "#{id} keeps its GPUs: the daemon is older than this divvy, and releases no memory"
+        ));
+    }
+    Ok(job)
 }
 
 /// `#3 train is suspended`, with where its memory is if that was to be released.
