@@ -6,7 +6,7 @@ use std::path::Path;
 
 use divvy_api::v1::ClaimDevice;
 use divvy_core::job::Outcome;
-use divvy_core::{Bytes, Job as Life, JobId};
+use divvy_core::{Bytes, Job as Life, JobId, Share};
 use divvy_ledger::Slice;
 
 use super::daemon::difference;
@@ -120,7 +120,10 @@ impl Run {
                         (profile, mig.placement.start) == (asked.profile.clone(), asked.start)
                     }
                     (None, Some(bytes), None) => grant.memory.get() >= bytes,
-                    (None, None, None) => grant.memory.get() == gpus::usable(),
+                    // What strangers hold of a whole GPU is nobody's to give.
+                    (None, None, None) => {
+                        grant.share == Share::FULL && grant.memory.get() <= gpus::usable()
+                    }
                     _ => false,
                 })
             };
@@ -135,13 +138,14 @@ impl Run {
         Ok(())
     }
 
-    /// After a round: a suspended job's processes are stopped, and nobody else's are.
+    /// After a round: a suspended job's processes are stopped unless they are to end, and nobody else's are.
     ///
     /// # Errors
     /// Which is not.
     pub fn who_is_suspended_is_still(&self) -> Result<(), String> {
         let living = self.living();
         with(|world| {
+            let ending = world.are_to_end();
             for (pid, proc) in &world.processes {
                 let Kind::Program(program) = &proc.kind else {
                     continue;
@@ -151,7 +155,9 @@ impl Run {
                 };
                 let is_held = job.course.suspended && job.ask.container.is_none();
                 let runs = matches!(job.life, Life::Running { .. });
-                if runs && !world.has_escaped(proc) && proc.stopped != is_held {
+                // What a program has left is told to end, and goes on to do so.
+                let may_be_either = world.has_escaped(proc) || is_held && ending.contains(pid);
+                if runs && !may_be_either && proc.stopped != is_held {
                     return Err(match is_held {
                         true => format!("job {} is suspended, and pid {pid} goes on", job.id),
                         false => format!("job {} runs, and pid {pid} is stopped", job.id),

@@ -13,7 +13,7 @@ use super::dice::Dice;
 use super::gpus::Health;
 use super::kernel::{Kind, Proc};
 use super::{World, with};
-use crate::mig::{Epochs, Instance, Order, Outcome, Slot, Task};
+use crate::mig::{Epochs, Instance, Made, Order, Outcome, Slot, Task};
 
 /// What an instance has in use of it while nobody uses it.
 pub const BASELINE: Bytes = Bytes::mib(20);
@@ -297,18 +297,26 @@ impl World {
             }
             Outcome::Mode { .. } => return,
         };
-        if let Outcome::Made {
-            result: Ok(made), ..
-        } = outcome
-        {
-            self.meddled.remove(&made.uuid);
-        }
+        let made = match outcome {
+            Outcome::Made { result, .. } => result.as_ref().ok(),
+            _ => None,
+        };
         let divided = &mut self.divided[gpu];
         if let Some(id) = divided.at(slot.placement)
             && let Some(lies) = divided.instances.get_mut(&id)
         {
             lies.is_stuck |= is_left;
-            lies.is_known |= matches!(outcome, Outcome::Made { .. }) && !is_left;
+            // Somebody may have divided it before anybody heard of it: it is the agent's all the same.
+            let is_made = made.is_some_and(|made| made.id == id);
+            lies.is_known |= is_made;
+            lies.is_ours |= is_made;
+            let is_as_made = |made: &&Made| {
+                let mut parts = lies.computes.values();
+                parts.any(|part| part.is_ours && part.uuid == made.uuid)
+            };
+            if let Some(made) = made.filter(is_as_made) {
+                self.meddled.remove(&made.uuid);
+            }
         }
     }
 
@@ -463,16 +471,20 @@ impl World {
     ///
     /// # Errors
     /// What is not ours and is taken for that.
-    pub fn knows_its_own(&self, records: &BTreeMap<Slot, Instance>) -> Result<(), String> {
+    pub fn knows_its_own(&mut self, records: &BTreeMap<Slot, Instance>) -> Result<(), String> {
         for record in records.values() {
             let gpu = super::gpus::index(&record.slot.gpu);
             let Some(made) = record.made.as_ref() else {
                 continue;
             };
-            let lies = self.divided[gpu].instances.get(&made.id);
-            if record.stage == Stage::Ready
-                && lies.is_some_and(|lies| !lies.is_ours && lies.placement == record.slot.placement)
-            {
+            let lies = self.divided[gpu].instances.get_mut(&made.id);
+            let at = record.slot.placement;
+            let Some(lies) = lies.filter(|lies| lies.placement == at) else {
+                continue;
+            };
+            // An agent that was started anew may have found it made.
+            lies.is_known |= lies.is_ours && record.stage == Stage::Ready;
+            if record.stage == Stage::Ready && !lies.is_ours {
                 return Err(format!(
                     "{} is somebody else's, and is taken for ours",
                     record.label()

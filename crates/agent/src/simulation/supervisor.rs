@@ -1,5 +1,6 @@
 //! What `crate::supervise` does, one step at a time, so that it can be killed between any two of them. The records are the real ones.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -200,6 +201,15 @@ impl World {
                 self.kill(pid);
             }
         }
+    }
+
+    /// Everybody whose supervisor has told them to end.
+    pub fn are_to_end(&self) -> BTreeSet<u32> {
+        let told = self.processes.iter().filter(|(_, one)| match &one.kind {
+            Kind::Supervisor(supervisor) => supervisor.told_at.is_some(),
+            _ => false,
+        });
+        told.flat_map(|(pid, _)| self.below(*pid)).collect()
     }
 
     fn send(&mut self, pid: u32, signal: Signal) {
