@@ -3,6 +3,7 @@
 //! the same ones got when nothing was amiss, and kernels are long enough for the GPU, and not a processor, to be what is wanted.
 //! `cargo xtask bench` has the figures, also for short kernels.
 
+use std::path::Path;
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -246,7 +247,7 @@ fn one_that_is_stopped_in_a_namespace_of_its_own_is_waited_for_once() {
     turns_are_taken(&home, "2", 500);
     // Nearly all the time it waits for its turn, beside a kernel of its own.
     let process = only_child(pid(&home, "2"));
-    kill_process(process, Signal::STOP).expect("it is ours");
+    stop_asleep(process);
     let stopped = tenths_since(start) as usize;
     until("time passes", || {
         (tenths_since(start) as usize > stopped + 45).then_some(())
@@ -256,6 +257,34 @@ fn one_that_is_stopped_in_a_namespace_of_its_own_is_waited_for_once() {
     assert!(used >= 0.8, "{used} of the GPU beside one that is stopped");
     kill_process(process, Signal::CONT).expect("it is ours");
 }
+
+/// Stops a process where all of its threads sleep in the kernel: the simulated driver's locks are all its processes', and whoever is
+/// stopped with one stops everybody.
+fn stop_asleep(process: Pid) {
+    let pid = process.as_raw_nonzero();
+    let is_asleep = |task: &Path| {
+        let call = std::fs::read_to_string(task.join("syscall")).unwrap_or_default();
+        call.split(' ').next().is_some_and(|number| number == FUTEX)
+    };
+    until("it is stopped asleep", || {
+        kill_process(process, Signal::STOP).expect("it is ours");
+        let stat = || std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        until("it is stopped", || stat().contains(") T ").then_some(()));
+        let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("it lives");
+        if tasks.flatten().all(|task| is_asleep(&task.path())) {
+            return Some(());
+        }
+        kill_process(process, Signal::CONT).expect("it is ours");
+        None
+    });
+}
+
+/// futex(2), as `/proc/PID/syscall` has it.
+const FUTEX: &str = if cfg!(target_arch = "x86_64") {
+    "202"
+} else {
+    "98"
+};
 
 fn only_child(of: Pid) -> Pid {
     let pid = of.as_raw_nonzero();
