@@ -259,7 +259,9 @@ fn a_claims_processes_are_its_own_with_any_runtime_and_its_limit_holds_without_a
             .expect("the daemon answers")
             .remove(0)
     };
-    assert_eq!(gpu().unmanaged_pids, [0_u32; 0], "nobody is called foreign");
+    until("nobody is called foreign", || {
+        gpu().unmanaged_pids.is_empty().then_some(())
+    });
     let claims = || {
         home.call(home.client().claims())
             .expect("the daemon answers")
