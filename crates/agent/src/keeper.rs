@@ -372,8 +372,9 @@ impl Round {
                 Ok(demand) => {
                     kept.note(&demand, now);
                     let mut activity = activity(&demand);
-                    // One that launches, waits and launches again is seen between the two every other time.
-                    activity.busy |= std::mem::replace(&mut kept.put, demand.put) != demand.put;
+                    let has_put = std::mem::replace(&mut kept.put, demand.put) != demand.put;
+                    // One that launches, waits and launches again is seen between the two every other time; at the gate it has said what is left.
+                    activity.busy |= has_put && !activity.waiting;
                     if activity != kept.activity {
                         tracing::trace!(%job, ?activity, ?now);
                         kept.activity = activity;

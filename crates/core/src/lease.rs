@@ -64,6 +64,8 @@ pub const WAKING: Duration = Duration::from_millis(5);
 pub const VISIT: Duration = SHORTEST_HOLD;
 /// How often holders are looked at while somebody waits for them.
 pub const POLL: Duration = Duration::from_millis(1);
+/// The same for one that uses its GPUs nearly all the time: who looks needs a processor, which may be the one that its program launches from.
+pub const STEADY_POLL: Duration = Duration::from_millis(2);
 /// The most that an overrun is waited out for, in the tenant's own time on the GPU.
 pub const LARGEST_DEBT: Duration = Duration::from_secs(1);
 /// How long the others wait for work that was begun inside a turn, after its end. Longer kernels overlap with the next

@@ -365,7 +365,8 @@ impl Keeper {
 
     fn again(&self) -> Option<Duration> {
         let moments = self.tenants.iter().filter_map(|(tenant, standing)| {
-            let watched = self.is_waited_for(*tenant).then(|| self.now + POLL);
+            let is_waited_for = self.is_waited_for(*tenant);
+            let watched = is_waited_for.then(|| self.now + standing.looked_at_every());
             match standing.phase {
                 Phase::Holding {
                     until: Some(until), ..

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::meter::Duty;
-use super::{Activity, GRACE, Grant, HALF_QUANTUM, LARGEST_DEBT, Terms, WAKING};
+use super::{Activity, GRACE, Grant, HALF_QUANTUM, LARGEST_DEBT, POLL, STEADY_POLL, Terms, WAKING};
 use crate::units::ComputeMode;
 
 /// Time divided by share: nanoseconds on a GPU for a tenant that has all of it.
@@ -14,6 +14,8 @@ pub type Virtual = i128;
 const STRICT_START: Duration = HALF_QUANTUM;
 /// The most that one which is kept waiting keeps, so that it can catch up.
 const STRICT_ARREARS: Duration = Duration::from_millis(250);
+/// Who uses so much of its GPUs, in thousandths, while they are its own, does so without pause.
+const STEADY: u32 = 900;
 
 #[derive(Debug)]
 pub struct Standing {
@@ -138,6 +140,15 @@ impl Standing {
             false => GRACE,
         };
         (!self.activity.busy).then(|| self.quiet_since + patience)
+    }
+
+    /// How long between two looks at a holder that another waits for.
+    pub fn looked_at_every(&self) -> Duration {
+        let is_steady = self.duty.thousandths().is_some_and(|used| used >= STEADY);
+        match self.activity.busy && is_steady {
+            true => STEADY_POLL,
+            false => POLL,
+        }
     }
 
     /// Ends its turn because it did nothing.

@@ -396,3 +396,14 @@ fn a_strict_tenant_pays_in_company_for_what_it_uses_beyond_its_part_of_the_time(
     let part = world.players[0].part(0..10);
     assert!((0.12..=0.157).contains(&part), "{part:.3}");
 }
+
+/// Whoever looks needs a processor, and may need the one that a program launches from.
+#[test]
+fn who_uses_all_of_its_turns_is_looked_at_every_other_millisecond() {
+    for load in [SMALL, SYNC] {
+        let world = beside(Fair, &[(500, &[load]), (500, &[load])], WARM_UP + WINDOW);
+        // Half of them as whoever waits asks, which a step of 100 us makes ten times of one.
+        let looks = world.turns / (WARM_UP + WINDOW) as u64;
+        assert!(looks <= 1200, "{load:?}: {looks} in a second");
+    }
+}

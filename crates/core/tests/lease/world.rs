@@ -348,8 +348,8 @@ impl World {
         self.turns += 1;
         for (number, player) in self.players.iter_mut().enumerate() {
             let mut activity = player.activity(now);
-            // One that launches, waits and launches again is seen between the two every other time.
-            activity.busy |= activity.used != player.seen.used;
+            // One that launches, waits and launches again is seen between the two every other time; at the gate it has said what is left.
+            activity.busy |= activity.used != player.seen.used && !activity.waiting;
             if activity != player.seen {
                 player.seen = activity;
                 self.keeper
