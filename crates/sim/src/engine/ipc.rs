@@ -4,7 +4,7 @@
 //! open stays when it is gone. Inferred: a handle of an address inside an allocation is one of the whole allocation.
 
 use super::memory::{Kind, backing::Found};
-use super::pids;
+use super::pids::Own;
 use super::process::{Done, Objects, Process};
 use super::sharing::Piece;
 use divvy_driver::sys::cuda::{CU_IPC_HANDLE_SIZE, CUdeviceptr, CUipcMemHandle, CUresult};
@@ -24,7 +24,7 @@ struct MemHandle {
     inode: u64,
     offset: u64,
     size: u64,
-    _unused: u64,
+    namespace: u64,
 }
 
 const _: () = assert!(size_of::<MemHandle>() == CU_IPC_HANDLE_SIZE);
@@ -42,7 +42,12 @@ impl MemHandle {
 
     /// The exporter's file, if the exporter is there and it is that file.
     fn file(&self) -> Option<File> {
-        let pid = pids::as_seen_here(self.pid, self.start_time)?;
+        let exporter = Own {
+            pid: self.pid,
+            start_time: self.start_time,
+            namespace: self.namespace,
+        };
+        let pid = exporter.pid_here()?;
         let path = format!("/proc/{pid}/fd/{}", self.descriptor);
         let file = OpenOptions::new().read(true).write(true).open(path).ok()?;
         (file.metadata().ok()?.ino() == self.inode).then_some(file)
@@ -82,16 +87,21 @@ impl Process {
             inode,
             offset,
         } = file;
+        let Own {
+            pid,
+            start_time,
+            namespace,
+        } = Own::of_this_process();
         let handle = MemHandle {
             machine: self.machine_mark(),
             key,
-            pid: std::process::id(),
+            pid,
             descriptor,
-            start_time: pids::start_of("self").unwrap_or_default(),
+            start_time,
             inode,
             offset,
             size: allocation.size,
-            _unused: 0,
+            namespace,
         };
         Ok(handle.to_bytes())
     }

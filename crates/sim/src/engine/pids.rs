@@ -1,20 +1,53 @@
 //! Process ids as a reader in another PID namespace has them.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 
-/// The pid that this process's namespace gives to a process which calls itself `pid` and started at `start_time` (clock ticks
-/// after boot); `None` when it is in no namespace that is seen from here. What cannot be found out is taken for the same.
-pub fn as_seen_here(pid: u32, start_time: u64) -> Option<u32> {
-    if start_time == 0 || start_of(pid) == Some(start_time) {
-        return Some(pid);
+/// A process as it knows itself.
+#[derive(Clone, Copy)]
+pub struct Own {
+    pub pid: u32,
+    /// Clock ticks after boot; 0 where it cannot be found out.
+    pub start_time: u64,
+    /// Inode of its PID namespace; 0 where it cannot be found out.
+    pub namespace: u64,
+}
+
+impl Own {
+    pub fn of_this_process() -> Self {
+        Self {
+            pid: std::process::id(),
+            start_time: start_of("self").unwrap_or_default(),
+            namespace: namespace_of("self").unwrap_or_default(),
+        }
     }
-    let Ok(folder) = fs::read_dir("/proc") else {
-        return Some(pid);
-    };
-    let here = folder.flatten();
-    let pids = here.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    pids.into_iter()
-        .find(|here| start_of(*here) == Some(start_time) && innermost(*here) == Some(pid))
+
+    /// The pid that this process's namespace gives to it; `None` when it is in no namespace that is seen from here. What cannot be found
+    /// out is taken for the same.
+    pub fn pid_here(self) -> Option<u32> {
+        if self.start_time == 0 || self.is_at(self.pid) {
+            return Some(self.pid);
+        }
+        let Ok(folder) = fs::read_dir("/proc") else {
+            return Some(self.pid);
+        };
+        let here = folder.flatten();
+        let mut pids = here.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+        pids.find(|here| self.is_at(*here) && innermost(*here) == Some(self.pid))
+    }
+
+    /// Containers that start in one tick of the clock have first processes of the same pid and time, in namespaces of their own.
+    fn is_at(self, here: u32) -> bool {
+        let namespace = || namespace_of(here).filter(|_| self.namespace != 0);
+        start_of(here) == Some(self.start_time)
+            && namespace().is_none_or(|namespace| namespace == self.namespace)
+    }
+}
+
+/// The inode of a process's PID namespace; `None` where that is not to be seen.
+fn namespace_of(pid: impl std::fmt::Display) -> Option<u64> {
+    let namespace = fs::metadata(format!("/proc/{pid}/ns/pid")).ok()?;
+    Some(namespace.ino())
 }
 
 /// Field 22 of `/proc/PID/stat`, counted behind the name, which may hold anything.
@@ -53,17 +86,32 @@ mod tests {
 
     #[test]
     fn a_process_of_the_same_namespace_has_the_pid_it_knows() {
-        let (me, start) = (
-            std::process::id(),
-            start_of("self").expect("/proc is there"),
-        );
-        assert_eq!(as_seen_here(me, start), Some(me));
-        assert_eq!(as_seen_here(me, 0), Some(me), "not to be found out");
+        let me = Own::of_this_process();
+        assert_eq!(me.pid, std::process::id());
+        assert!(me.start_time != 0 && me.namespace != 0, "/proc is there");
+        assert_eq!(me.pid_here(), Some(me.pid));
+        let unknown = Own {
+            start_time: 0,
+            ..me
+        };
+        assert_eq!(unknown.pid_here(), Some(me.pid), "not to be found out");
+        let unknown = Own { namespace: 0, ..me };
+        assert_eq!(unknown.pid_here(), Some(me.pid), "not to be found out");
     }
 
     #[test]
     fn a_process_that_is_not_to_be_seen_has_none() {
-        assert_eq!(as_seen_here(std::process::id(), 1), None);
+        let me = Own::of_this_process();
+        let other = Own {
+            start_time: 1,
+            ..me
+        };
+        assert_eq!(other.pid_here(), None);
+        let elsewhere = Own {
+            namespace: me.namespace + 1,
+            ..me
+        };
+        assert_eq!(elsewhere.pid_here(), None, "of another container");
     }
 
     #[test]

@@ -5,7 +5,7 @@
 
 use super::accounting::wall_clock_us;
 use super::mig::Place;
-use super::pids;
+use super::pids::Own;
 use super::seat::{SEATS, gpu_of, instance_of};
 use super::settings::ComputeMode;
 use super::standing::Standing;
@@ -38,6 +38,7 @@ pub struct Slot {
     live: AtomicU32,
     pid: AtomicU32,
     start_time: AtomicU64,
+    pid_namespace: AtomicU64,
     /// What the process waits for on a virtual clock: ticket (0 is nothing), GPU and slot.
     awaited: AtomicU64,
     awaited_gpu: AtomicU64,
@@ -70,7 +71,12 @@ impl Slot {
 
     /// The process's id as the process that asks has it; `None` when it cannot be seen from there.
     pub fn pid_here(&self) -> Option<u32> {
-        pids::as_seen_here(self.pid.load(SeqCst), self.start_time.load(SeqCst))
+        let own = Own {
+            pid: self.pid.load(SeqCst),
+            start_time: self.start_time.load(SeqCst),
+            namespace: self.pid_namespace.load(SeqCst),
+        };
+        own.pid_here()
     }
 
     /// Bytes that it takes alone.
@@ -196,7 +202,7 @@ impl Slot {
 impl State {
     /// Gives this process a slot of its own.
     pub fn claim_slot(&self) -> io::Result<usize> {
-        let start_time = pids::start_of("self").unwrap_or_default();
+        let own = Own::of_this_process();
         let locked = self.lock();
         locked.reap();
         let descriptor = self.descriptor()?;
@@ -213,8 +219,9 @@ impl State {
             for gpu in 0..self.gpu_count() {
                 self.queue(index, gpu).clear();
             }
-            slot.pid.store(std::process::id(), SeqCst);
-            slot.start_time.store(start_time, SeqCst);
+            slot.pid.store(own.pid, SeqCst);
+            slot.start_time.store(own.start_time, SeqCst);
+            slot.pid_namespace.store(own.namespace, SeqCst);
             self.raise_high_water(index);
             slot.live.store(1, SeqCst);
             self.set_own_slot(Some(index));

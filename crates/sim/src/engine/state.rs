@@ -34,7 +34,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering::
 use std::time::Duration;
 
 const MAGIC: [u8; 8] = *b"divvysim";
-const VERSION: u32 = 7;
+const VERSION: u32 = 8;
 const PAGE: usize = 4096;
 /// Where a virtual clock begins, in nanoseconds: later than 0, so that 0 can mean "not yet".
 const VIRTUAL_BEGINNING: u64 = 1_000_000_000;
