@@ -502,15 +502,7 @@ async fn a_daemon_that_dies_at_any_step_finds_where_the_memory_is() {
         // Cut short by the daemon's end.
         let _ = client.release(&first.id).await;
         let _ = client.resume(&first.id).await;
-        let mut daemon = home.daemon.take().unwrap();
-        let mut status = None;
-        until(&format!("it comes to {point}"), || {
-            status = daemon.try_wait().unwrap();
-            status.is_some()
-        });
-        use std::os::unix::process::ExitStatusExt;
-        assert_eq!(status.unwrap().signal(), Some(9), "{point}");
-        home.env.remove("DIVVY_CRASH_AT");
+        home.dies(point).await;
         home.start(&ONE);
         let client = home.client();
         // What it was about to do is done, and what was not asked for any more is asked for again.

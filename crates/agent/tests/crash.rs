@@ -184,15 +184,7 @@ async fn a_daemon_that_dies_at_any_step_loses_nothing_and_starts_nothing_twice()
         home.start(&SIM);
         let mut acknowledged = BTreeMap::new();
         let _ = everything(&home, &home.client(), &mut acknowledged).await;
-        let mut daemon = home.daemon.take().unwrap();
-        let mut status = None;
-        until(&format!("it comes to {point}"), || {
-            status = daemon.try_wait().unwrap();
-            status.is_some()
-        });
-        use std::os::unix::process::ExitStatusExt;
-        assert_eq!(status.unwrap().signal(), Some(9), "{point}");
-        home.env.remove("DIVVY_CRASH_AT");
+        home.dies(point).await;
         home.start(&SIM);
         all_is_well(&home, &acknowledged, point).await;
     }

@@ -179,16 +179,7 @@ mod tests {
     }
 
     fn gpu(gib: u64) -> Gpu {
-        Gpu {
-            uuid: GpuUuid::from_bytes([0; 16]),
-            index: 0,
-            model: "small".to_owned(),
-            mode: Mode::Shared,
-            total: Bytes::gib(gib),
-            reserved: Bytes::ZERO,
-            foreign: Bytes::ZERO,
-            mig: None,
-        }
+        Gpu::sample(0, Bytes::gib(gib))
     }
 
     #[test]

@@ -98,14 +98,8 @@ mod tests {
             Err(_) => Amount::from_gpu_flag(text).unwrap().into(),
         };
         let gpu = Gpu {
-            uuid: GpuUuid::from_bytes([0; 16]),
-            index: 0,
-            model: "A100 80GB".to_owned(),
-            mode: Mode::Shared,
-            total: Bytes::gib(80),
-            reserved: Bytes::ZERO,
             foreign,
-            mig: None,
+            ..Gpu::sample(0, Bytes::gib(80))
         };
         let gpus = [gpu];
         let mut board = Board::empty(&gpus);

@@ -176,22 +176,11 @@ mod tests {
     use crate::units::Gpus;
     use crate::why::why;
 
-    fn gpu(index: u8) -> Gpu {
-        Gpu {
-            uuid: GpuUuid::from_bytes([index; 16]),
-            index: index.into(),
-            model: "A100 80GB".to_owned(),
-            mode: Mode::Shared,
-            total: Bytes::gib(80),
-            reserved: Bytes::ZERO,
-            foreign: Bytes::ZERO,
-            mig: None,
-        }
-    }
-
     /// Two GPUs, a job for each `GPU:SHARE`, and those that wait.
     fn node(held: &[&str], waiting: &[&str]) -> Snapshot {
-        let gpus = vec![gpu(0), gpu(1)];
+        let gpus = [0, 1]
+            .map(|index| Gpu::sample(index, Bytes::gib(80)))
+            .to_vec();
         let grant = |text: &str| {
             let (index, share) = text.split_once(':').unwrap();
             let share: Share = share.parse().unwrap();

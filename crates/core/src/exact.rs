@@ -271,17 +271,12 @@ mod tests {
 
     fn gpu(index: u32, mode: Mode) -> Gpu {
         Gpu {
-            uuid: uuid(index),
-            index,
-            model: "A100".to_owned(),
             mode,
-            total: Bytes::mib(40_960),
-            reserved: Bytes::ZERO,
-            foreign: Bytes::ZERO,
             mig: (mode == Mode::Mig).then(|| Carving {
                 table: Table::of_model("a100-40gb").unwrap(),
                 instances: Vec::new(),
             }),
+            ..Gpu::sample(u8::try_from(index).unwrap(), Bytes::mib(40_960))
         }
     }
 

@@ -118,20 +118,31 @@ impl ModeError {
 }
 
 #[cfg(test)]
+impl Gpu {
+    /// One for tests: shared, all of it to be had.
+    pub(crate) fn sample(index: u8, total: Bytes) -> Self {
+        Self {
+            uuid: GpuUuid::from_bytes([index; 16]),
+            index: index.into(),
+            model: "A100 80GB".to_owned(),
+            mode: Mode::Shared,
+            total,
+            reserved: Bytes::ZERO,
+            foreign: Bytes::ZERO,
+            mig: None,
+        }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
     /// 80999 MiB usable, and some bytes.
     fn gpu() -> Gpu {
         Gpu {
-            uuid: GpuUuid::from_bytes([1; 16]),
-            index: 0,
-            model: "A100 80GB".to_owned(),
-            mode: Mode::Shared,
-            total: Bytes::new((81_559 << 20) + 123),
             reserved: Bytes::mib(560),
-            foreign: Bytes::ZERO,
-            mig: None,
+            ..Gpu::sample(0, Bytes::new((81_559 << 20) + 123))
         }
     }
 

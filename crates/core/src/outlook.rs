@@ -185,17 +185,12 @@ mod tests {
             standing: Standing::Idle,
         };
         let gpu = Gpu {
-            uuid: GpuUuid::from_bytes([0; 16]),
-            index: 0,
-            model: "A100 40GB".to_owned(),
             mode: Mode::Mig,
-            total: Bytes::gib(40),
-            reserved: Bytes::ZERO,
-            foreign: Bytes::ZERO,
             mig: Some(Carving {
                 table: Table::of_model("a100-40gb").unwrap(),
                 instances: idle.iter().map(instance).collect(),
             }),
+            ..Gpu::sample(0, Bytes::gib(40))
         };
         Snapshot {
             gpus: vec![gpu],

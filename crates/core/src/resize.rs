@@ -311,16 +311,7 @@ mod tests {
 
     /// GPUs of 80 GiB and one job for each text, `GPU:SHARE` or several joined by commas.
     fn node(gpus: u8, jobs: &[&str]) -> Snapshot {
-        let gpu = |index: u8| Gpu {
-            uuid: GpuUuid::from_bytes([index; 16]),
-            index: index.into(),
-            model: "A100 80GB".to_owned(),
-            mode: Mode::Shared,
-            total: Bytes::gib(80),
-            reserved: Bytes::ZERO,
-            foreign: Bytes::ZERO,
-            mig: None,
-        };
+        let gpu = |index: u8| Gpu::sample(index, Bytes::gib(80));
         let gpus: Vec<Gpu> = (0..gpus).map(gpu).collect();
         let mut letters = b'a'..;
         let mut grant = |text: &str| {

@@ -286,6 +286,13 @@ impl Engine {
             .collect()
     }
 
+    /// Waits until no container of an instance's job is left.
+    #[track_caller]
+    pub fn is_rid_of(&self, job: &str, home: &Path) {
+        let is_rid = || self.containers_of(job, home).is_empty().then_some(());
+        until("its container is gone", is_rid);
+    }
+
     fn said(&self) -> String {
         fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }

@@ -2,9 +2,9 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use divvy_e2e::Home;
 use divvy_e2e::clearml::{Agent, Scene, Server, image};
 use divvy_e2e::engine::{Engine, Kind};
-use divvy_e2e::{Home, until};
 use serde_json::json;
 
 use crate::placement;
@@ -76,12 +76,7 @@ fn a_container_whose_task_is_aborted_is_gone() {
         .server
         .must("tasks.stop", json!({ "task": task.id() }));
     task.becomes("stopped");
-    until("its container is gone", || {
-        engine
-            .containers_of(&job.id, &scene.home.path())
-            .is_empty()
-            .then_some(())
-    });
+    engine.is_rid_of(&job.id, &scene.home.path());
 }
 
 #[test]

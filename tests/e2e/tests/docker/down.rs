@@ -376,12 +376,7 @@ fn what_was_made_for_a_job_that_then_lost_its_supervisor_is_taken_away_by_the_sa
         assert_eq!(job.end_reason, Some(EndReason::LaunchFailed), "{job:?}");
         let why = job.reason.clone().unwrap_or_default();
         assert!(why.contains("its supervisor ended 3 times"), "{why}");
-        until("its container is gone", || {
-            engine
-                .containers_of(&id, &home.path())
-                .is_empty()
-                .then_some(())
-        });
+        engine.is_rid_of(&id, &home.path());
         until("its device is gone", || {
             let files = fs::read_dir(&devices).into_iter().flatten();
             (files.count() == 0).then_some(())

@@ -263,12 +263,7 @@ fn a_container_outlives_supervisor_and_daemon_and_runs_once() {
     );
     assert_eq!(fs::read_to_string(gates.join("begun")).unwrap(), "begun\n");
     assert_eq!(home.log(&job), "before\nafter\n");
-    until("its container is gone", || {
-        engine
-            .containers_of(&job, &home.path())
-            .is_empty()
-            .then_some(())
-    });
+    engine.is_rid_of(&job, &home.path());
 }
 
 #[test]
@@ -353,12 +348,7 @@ fn cancelling_asks_first_and_kills_after_the_grace() {
         assert_eq!(ended.end_reason, Some(EndReason::Cancelled), "{ended:?}");
         assert_eq!(ended.exit_code, Some(code), "{script}");
         assert!(home.log(&job).ends_with(last), "{}", home.log(&job));
-        until("its container is gone", || {
-            engine
-                .containers_of(&job, &home.path())
-                .is_empty()
-                .then_some(())
-        });
+        engine.is_rid_of(&job, &home.path());
     }
 }
 
@@ -621,8 +611,7 @@ fn memory_past_the_limiter_in_a_container_ends_its_job_where_that_is_the_policy(
     let job = submit(&home, &[], &["sh", "-c", script]);
     let ended = home.ended(&job);
     assert_eq!(ended.end_reason, Some(EndReason::Bypass), "{ended:?}");
-    let gone = |job: &str| engine.containers_of(job, &home.path()).is_empty();
-    until("its container is gone", || gone(&job).then_some(()));
+    engine.is_rid_of(&job, &home.path());
 
     // What the engine starts in it later descends from nobody of the job's, and is the job's all the same.
     let job = submit(&home, &[], &["sleep", "1000"]);
@@ -640,7 +629,7 @@ fn memory_past_the_limiter_in_a_container_ends_its_job_where_that_is_the_policy(
     let _ = engine.ask(&[&exec[..], &hold].concat());
     let ended = home.ended(&job);
     assert_eq!(ended.end_reason, Some(EndReason::Bypass), "{ended:?}");
-    until("its container is gone", || gone(&job).then_some(()));
+    engine.is_rid_of(&job, &home.path());
 }
 
 #[test]
