@@ -123,8 +123,9 @@ pub struct Cycle {
     blind: Option<String>,
     /// GPUs that jobs hold and that were lost at the last look.
     lost: BTreeSet<GpuUuid>,
-    /// GPUs that jobs hold, that did not answer at the last look, and that may again.
-    silent: BTreeSet<GpuUuid>,
+    /// GPUs that jobs hold of which the last look does not show who is on them: they did not answer, and may again, or their instances
+    /// were being changed or could not be read.
+    unseen: BTreeSet<GpuUuid>,
     pages: usage::Pages,
     /// When it was last looked for those who do nothing.
     idle_looked: Instant,
@@ -350,7 +351,7 @@ impl Cycle {
             children: Vec::new(),
             blind: None,
             lost: BTreeSet::new(),
-            silent: BTreeSet::new(),
+            unseen: BTreeSet::new(),
             pages: usage::Pages::new(),
             idle_looked: Instant::now(),
             leftovers: None,

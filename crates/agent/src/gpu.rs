@@ -68,6 +68,11 @@ impl Observed {
     pub fn divided(&self) -> Option<&Sight> {
         self.mig.as_ref().filter(|mig| mig.mode.current)
     }
+
+    /// Whether it is in MIG mode and its instances were not read: who is in them is listed with them.
+    pub fn hides_who_is_there(&self) -> bool {
+        self.divided().is_some_and(|mig| mig.epoch.is_none())
+    }
 }
 
 /// A process that has a context on a GPU.

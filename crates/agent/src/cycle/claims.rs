@@ -244,14 +244,6 @@ impl Cycle {
         }
     }
 
-    /// Without a look at its GPUs nobody knows who is still there. On one that is lost is nobody.
-    fn is_not_seen(&self, id: JobId) -> bool {
-        let living = self.jobs.get(&id).into_iter();
-        let mut held = living.flat_map(|one| one.job.life.grants());
-        // One that is silent since this daemon started is none of its devices.
-        self.blind.is_some() || held.any(|grant| self.silent.contains(&grant.gpu))
-    }
-
     /// The name of a claim's device.
     pub(super) fn device_of(&self, id: JobId) -> Option<String> {
         let claim = self.jobs.get(&id)?.job.claim()?;

@@ -3,6 +3,9 @@
 //! A job writes its slots itself, so it could name anybody in them, and have any process of its user map the file. For the grace of a
 //! stop they are waited for. Then those that are the job's are killed: whom the driver lists is by the kernel's word, and whoever else has
 //! the slice mapped by its user. A process of another user that holds nothing of the GPUs is let be, and said.
+//!
+//! Whoever is in a MIG instance has no slice, and only the driver's list shows him. Where the last look could not read it, the next is
+//! waited for, as long as for anybody.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -10,6 +13,7 @@ use std::os::unix::fs::MetadataExt;
 use divvy_core::JobId;
 use rustix::process::Signal;
 
+use super::mig::is_divided;
 use super::{Cycle, Living};
 use crate::clock::Instant;
 use crate::process::{Process, about};
@@ -19,17 +23,27 @@ impl Cycle {
     /// Whether an ended job's slice has to wait for somebody.
     pub(super) fn is_held(&mut self, id: JobId) -> Result<bool, StoreError> {
         let grace = self.config.grace;
+        let is_not_seen = self.is_not_seen(id);
         let Some(living) = self.jobs.get_mut(&id) else {
             return Ok(false);
         };
         let holders = holders(living);
-        if holders.is_empty() {
+        // Of who is in an instance nothing else tells.
+        let may_have = is_not_seen && living.is_launched() && is_divided(living.job.life.grants());
+        if holders.is_empty() && !may_have {
             living.left = None;
             return Ok(false);
         }
         let since = *living.left.get_or_insert_with(Instant::now);
         if since.elapsed() < grace {
+            if may_have {
+                self.observer.hurry();
+            }
             return Ok(true);
+        }
+        if holders.is_empty() {
+            living.left = None;
+            return Ok(false);
         }
         let its = its_own(living);
         let strangers = holders.iter().filter(|process| !its.contains(process));

@@ -17,6 +17,7 @@ impl Cycle {
     /// When the journal fails.
     pub fn observed(&mut self, look: &Look) -> Result<(), StoreError> {
         self.blind = None;
+        self.unseen = self.held_and_unseen(look);
         for (id, book) in &look.books {
             if let Some(living) = self.jobs.get_mut(id) {
                 tend(*id, living, look, book);
@@ -80,22 +81,33 @@ impl Cycle {
             self.tell(None, kind, &text)?;
             self.round.replan = true;
         }
-        self.silent = match look.troubles.is_empty() {
-            true => BTreeSet::new(),
-            false => self.held_and_silent(look),
-        };
         self.end_those_on_lost_gpus(look)
     }
 
-    /// GPUs that somebody holds, that do not answer, and that may again.
-    fn held_and_silent(&mut self, look: &Look) -> BTreeSet<GpuUuid> {
-        let mut silent = BTreeSet::new();
+    /// GPUs that somebody holds of which a look does not show who is on them. On one that is lost is nobody.
+    fn held_and_unseen(&mut self, look: &Look) -> BTreeSet<GpuUuid> {
+        let mut unseen = BTreeSet::new();
+        if look.troubles.is_empty()
+            && !look
+                .gpus
+                .iter()
+                .any(|seen| seen.observed.hides_who_is_there())
+        {
+            return unseen;
+        }
         self.each_busy(|_, living| {
             let held = living.job.life.grants().iter().map(|grant| &grant.gpu);
-            let held = held.filter(|gpu| !answers(look, gpu) && !is_lost(look, gpu));
-            silent.extend(held.cloned());
+            let held = held.filter(|gpu| !shows_who_is_there(look, gpu) && !is_lost(look, gpu));
+            unseen.extend(held.cloned());
         });
-        silent
+        unseen
+    }
+
+    /// Whether nobody knows who is on what a job holds. Of what no look has shown since this daemon started it is none of its devices.
+    pub(super) fn is_not_seen(&self, id: JobId) -> bool {
+        let living = self.jobs.get(&id).into_iter();
+        let mut held = living.flat_map(|one| one.job.life.grants());
+        self.blind.is_some() || held.any(|grant| self.unseen.contains(&grant.gpu))
     }
 
     /// What was on a GPU that has fallen off the bus is gone, and whoever waits for it waits for ever. Two looks have to say so.
@@ -144,6 +156,11 @@ fn trouble<'a>(look: &'a Look, uuid: &GpuUuid) -> Option<&'a Trouble> {
 
 fn answers(look: &Look, uuid: &GpuUuid) -> bool {
     look.gpus.iter().any(|seen| seen.observed.uuid == *uuid)
+}
+
+fn shows_who_is_there(look: &Look, uuid: &GpuUuid) -> bool {
+    let mut there = look.gpus.iter().map(|seen| &seen.observed);
+    there.any(|gpu| gpu.uuid == *uuid && !gpu.hides_who_is_there())
 }
 
 /// Whether a GPU is not there any more: it does not answer, and is none of those that may again.

@@ -89,7 +89,16 @@ impl Living {
 impl Cycle {
     /// Compares every GPU's processes with the accounts, and draws the consequences.
     pub(super) fn reconcile(&mut self, look: &Look) -> Result<(), StoreError> {
-        self.each_busy(|_, living| living.members.clear());
+        let unseen = self.unseen.clone();
+        let forget = |living: &mut Living| {
+            let mut held = living.job.life.grants().iter();
+            match held.any(|grant| unseen.contains(&grant.gpu)) {
+                // Whom the look before has shown is there until he is gone, or one shows that he is not.
+                true => living.members.retain(|member| member.is_alive()),
+                false => living.members.clear(),
+            }
+        };
+        self.each_busy(|_, living| forget(living));
         let whose = || {
             let people = look.people.values();
             people.filter_map(|person| Some((person.kinship.job()?, person.process)))
@@ -97,11 +106,13 @@ impl Cycle {
         // Also of a job that waits again.
         for (job, _) in whose() {
             if let Some(living) = self.jobs.get_mut(&job) {
-                living.members.clear();
+                forget(living);
             }
         }
         for (job, process) in whose() {
-            if let Some(living) = self.jobs.get_mut(&job) {
+            if let Some(living) = self.jobs.get_mut(&job)
+                && !living.members.contains(&process)
+            {
                 living.members.push(process);
             }
         }

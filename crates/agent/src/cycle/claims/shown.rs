@@ -1,7 +1,7 @@
 //! Claims as the API shows them, and the places that they may ask for.
 
 use divvy_api::v1::{self, Error, ErrorCode};
-use divvy_core::{JobId, mig};
+use divvy_core::{Job as Life, JobId, mig};
 
 use crate::container::cdi;
 use crate::cycle::Cycle;
@@ -53,9 +53,16 @@ impl Cycle {
             processes: u32::try_from(members)
                 .unwrap_or(u32::MAX)
                 .max(accounted.unwrap_or_default()),
-            trouble: job.reason.clone(),
+            trouble: job.reason.clone().or_else(|| self.waits_for_a_look(job)),
             since: job.submitted_at,
         })
+    }
+
+    /// Why one that is given back is held all the same, where nobody knows whether somebody is left.
+    fn waits_for_a_look(&self, job: &Job) -> Option<String> {
+        let is_given_back = matches!(job.life, Life::Stopping { .. });
+        let why = "the driver does not show who is on its GPUs; it is held until it does";
+        (is_given_back && self.is_not_seen(job.id)).then(|| why.to_owned())
     }
 
     /// What a job is the claim of, in the API's words.

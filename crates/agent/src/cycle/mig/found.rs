@@ -27,7 +27,7 @@ pub(super) fn is_deserted(found: &Found) -> bool {
 
 impl Living {
     /// Its program was started, or is about to be.
-    fn is_launched(&self) -> bool {
+    pub(in crate::cycle) fn is_launched(&self) -> bool {
         self.awaits.is_empty() && !self.job.awaits_confirmation()
     }
 }
