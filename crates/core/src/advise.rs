@@ -167,8 +167,6 @@ pub fn matches(pattern: &str, name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::Mode;
-    use crate::ids::GpuUuid;
 
     fn run(limit: u64, peak: u64) -> Run {
         Run {

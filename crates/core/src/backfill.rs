@@ -86,8 +86,8 @@ fn releases(tile: &Tile<'_>) -> Option<Releases> {
 mod tests {
     use super::*;
     use crate::board::Board;
-    use crate::gpu::{Gpu, Mode};
-    use crate::ids::{GpuUuid, JobId, QueueName};
+    use crate::gpu::Gpu;
+    use crate::ids::{JobId, QueueName};
     use crate::placement::place;
     use crate::request::Amount;
 

@@ -166,7 +166,7 @@ impl fmt::Display for Full {
 mod tests {
     use super::*;
     use crate::gpu::Gpu;
-    use crate::ids::{GpuUuid, QueueName};
+    use crate::ids::QueueName;
     use crate::invariants;
     use crate::plan::plan;
     use crate::project::{Owner, Project, Quota};

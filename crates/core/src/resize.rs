@@ -306,7 +306,7 @@ fn count(gpus: u32) -> String {
 mod tests {
     use super::*;
     use crate::gpu::Gpu;
-    use crate::ids::{GpuUuid, QueueName};
+    use crate::ids::QueueName;
     use crate::snapshot::Held;
 
     /// GPUs of 80 GiB and one job for each text, `GPU:SHARE` or several joined by commas.
