@@ -124,8 +124,8 @@ pub struct Cycle {
     /// GPUs that jobs hold and that were lost at the last look.
     lost: BTreeSet<GpuUuid>,
     /// GPUs that jobs hold of which the last look does not show who is on them: they did not answer, and may again, or their instances
-    /// were being changed or could not be read.
-    unseen: BTreeSet<GpuUuid>,
+    /// were being changed or could not be read. `None` before the first look.
+    unseen: Option<BTreeSet<GpuUuid>>,
     pages: usage::Pages,
     /// When it was last looked for those who do nothing.
     idle_looked: Instant,
@@ -351,7 +351,7 @@ impl Cycle {
             children: Vec::new(),
             blind: None,
             lost: BTreeSet::new(),
-            unseen: BTreeSet::new(),
+            unseen: None,
             pages: usage::Pages::new(),
             idle_looked: Instant::now(),
             leftovers: None,

@@ -17,7 +17,7 @@ impl Cycle {
     /// When the journal fails.
     pub fn observed(&mut self, look: &Look) -> Result<(), StoreError> {
         self.blind = None;
-        self.unseen = self.held_and_unseen(look);
+        self.unseen = Some(self.held_and_unseen(look));
         for (id, book) in &look.books {
             if let Some(living) = self.jobs.get_mut(id) {
                 tend(*id, living, look, book);
@@ -107,7 +107,11 @@ impl Cycle {
     pub(super) fn is_not_seen(&self, id: JobId) -> bool {
         let living = self.jobs.get(&id).into_iter();
         let mut held = living.flat_map(|one| one.job.life.grants());
-        self.blind.is_some() || held.any(|grant| self.unseen.contains(&grant.gpu))
+        self.blind.is_some()
+            || self
+                .unseen
+                .as_ref()
+                .is_none_or(|unseen| held.any(|grant| unseen.contains(&grant.gpu)))
     }
 
     /// What was on a GPU that has fallen off the bus is gone, and whoever waits for it waits for ever. Two looks have to say so.

@@ -89,7 +89,7 @@ impl Living {
 impl Cycle {
     /// Compares every GPU's processes with the accounts, and draws the consequences.
     pub(super) fn reconcile(&mut self, look: &Look) -> Result<(), StoreError> {
-        let unseen = self.unseen.clone();
+        let unseen = self.unseen.clone().unwrap_or_default();
         let forget = |living: &mut Living| {
             let mut held = living.job.life.grants().iter();
             match held.any(|grant| unseen.contains(&grant.gpu)) {
