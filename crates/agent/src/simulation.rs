@@ -328,7 +328,7 @@ const MET: [&str; 9] = [
 
 /// Lists that broke a law once, with their seeds. Where nothing else is said: who had left its session and lost its supervisor came into the slice of the job's next
 /// run, which began, or was put back, with it inside.
-const BROKE: [(u64, &str); 8] = [
+const BROKE: [(u64, &str); 10] = [
     (
         88_003_996,
         "submit:b84483a2 leave:15d20215 submit:64228688 round:b641c08b submit:901e46fb submit:a0094d3d supervisors:c6ca4b94 \
@@ -380,6 +380,20 @@ const BROKE: [(u64, &str); 8] = [
         101_242,
         "claim:e25e456a blindfold:ba80970e round:2687c278 pod:df7c1a33 programs:40d0587b round:9ba15806 give-back:61c87b3f \
          gpu-ill:f64e471f round:395d27dd stop:6e748790 round:562204ef",
+    ),
+    // A look that could not read the instances of a GPU showed nobody in them, and a claim was given back with a pod in its own.
+    (
+        7_400_004_047,
+        "divide:5ebfa1c0 round:dd92e6c7 mig:133d1b9a mig:8aae0d3c round:a42bbf09 claim:ea81dc18 blindfold:2fcf07b9 mig:f10967e5 \
+         mig:e6bbd79b round:43ed92b2 blindfold:8da814f0 pod:cb2fec76 round:fa784d7f programs:89695be9 round:d6f13978 give-back:3d0292c1 \
+         blindfold:904dc562 round:9ca8cc95",
+    ),
+    // A daemon ended a job before its first look, whose supervisor was dead and whose program was in an instance.
+    (
+        7_400_008_837,
+        "divide:67330114 round:431e7d25 mig:6683b366 mig:2dbffec3 round:d21cdce3 submit-more:2a2dba41 claim:97d3b7d9 round:fae303fe \
+         mig:8b26c6b3 mig:9c5b096 round:3e429647 supervisors:5d0079bd supervisors:53458243 pod:6d156620 kill-supervisor:921e2c38 \
+         programs:1329e5d1 programs:556dedfe",
     ),
 ];
 

@@ -70,9 +70,10 @@ impl Run {
 
     /// It is given back: the kubelet has seen all its pods end, but for one that hangs in the driver, where looks have shown it.
     pub fn gives_back(&mut self, uid: &str) {
-        let job = self.lent().find(|(_, known)| known == uid);
+        // The pods end whether there is an agent or not.
+        let job = self.pods.remove(uid);
         with(|world| {
-            for pid in job.map(|(id, _)| world.pods_of(id)).unwrap_or_default() {
+            for pid in job.map(|id| world.pods_of(id)).unwrap_or_default() {
                 world.ends_pod(pid);
             }
         });
@@ -108,6 +109,7 @@ impl Run {
         let dir = JobDir::new(self.home.job(&id.to_string()));
         let mounted = Files::of(dir.path()).folder;
         let program = Program::of_pod(id.0, &claim.namespace, &mounted, &visible);
+        self.pods.insert(claim.uid.clone(), id);
         with(|world| world.pod_comes(program));
     }
 

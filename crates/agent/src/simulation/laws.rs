@@ -39,9 +39,9 @@ impl Run {
         self.ends_are_final(&living)?;
         if self.steps.is_multiple_of(8) {
             self.the_journal_says_what_is_remembered()?;
-            self.others_instances_are_theirs()?;
+            self.the_journal_knows_the_instances()?;
         }
-        Ok(())
+        self.others_instances_are_theirs()
     }
 
     fn no_gpu_is_overfull(&self) -> Result<(), String> {
@@ -62,17 +62,21 @@ impl Run {
         &self,
         living: &BTreeMap<JobId, Job>,
     ) -> Result<(), String> {
-        let mut held: BTreeMap<(JobId, usize), u64> = BTreeMap::new();
+        let mut held: BTreeMap<(JobId, usize), (u64, Vec<u32>)> = BTreeMap::new();
         with(|world| {
-            for proc in world.processes.values() {
+            for (pid, proc) in &world.processes {
                 if let Kind::Program(program) = &proc.kind {
-                    for (gpu, bytes) in &program.held {
-                        *held.entry((JobId(program.job), *gpu)).or_default() += bytes;
+                    // Of whom nothing holds, nothing tells whose he is who is in an instance and so in no slice.
+                    let is_nobodys = world.has_escaped(proc) && !program.inside.is_empty();
+                    for (gpu, bytes) in program.held.iter().filter(|_| !is_nobodys) {
+                        let (sum, who) = held.entry((JobId(program.job), *gpu)).or_default();
+                        *sum += bytes;
+                        who.push(*pid);
                     }
                 }
             }
         });
-        for ((id, gpu), bytes) in held {
+        for ((id, gpu), (bytes, who)) in held {
             let granted: Bytes = living
                 .get(&id)
                 .into_iter()
@@ -82,7 +86,7 @@ impl Run {
                 .sum();
             if bytes > granted.get() {
                 return Err(format!(
-                    "job {id} has {bytes} bytes of GPU {gpu}, and was granted {}",
+                    "job {id} has {bytes} bytes of GPU {gpu} as {who:?}, and was granted {}",
                     granted.get()
                 ));
             }
@@ -303,19 +307,26 @@ impl Run {
         }
     }
 
-    fn others_instances_are_theirs(&self) -> Result<(), String> {
+    fn the_journal_knows_the_instances(&self) -> Result<(), String> {
         let Some(daemon) = &self.daemon else {
             return Ok(());
         };
         let journaled = daemon.cycle.journal().migs();
         let journaled = journaled.map_err(|error| error.to_string())?;
         let remembered = daemon.cycle.instances();
-        if journaled != *remembered {
-            return Err(format!(
+        match journaled == *remembered {
+            true => Ok(()),
+            false => Err(format!(
                 "the journal has the instances {journaled:#?}, and the agent {remembered:#?}"
-            ));
+            )),
         }
-        with(|world| world.knows_its_own(remembered)).unwrap_or(Ok(()))
+    }
+
+    fn others_instances_are_theirs(&self) -> Result<(), String> {
+        let Some(daemon) = &self.daemon else {
+            return Ok(());
+        };
+        with(|world| world.knows_its_own(daemon.cycle.instances())).unwrap_or(Ok(()))
     }
 
     /// Everybody has ended: no slice, no process, no secret is left, and every GPU is whole.
@@ -401,6 +412,19 @@ fn names(folder: &Path) -> Vec<String> {
 }
 
 impl World {
+    /// Whoever is in an instance, and of whom nothing tells whose he is, ends of himself.
+    pub fn strays_end(&mut self) {
+        let is_stray = |proc: &&Proc| match &proc.kind {
+            Kind::Program(program) => !program.inside.is_empty() && self.has_escaped(proc),
+            _ => false,
+        };
+        let strays = self.processes.values().filter(is_stray);
+        let strays: Vec<u32> = strays.map(|proc| proc.process.pid).collect();
+        for pid in strays {
+            self.kill(pid);
+        }
+    }
+
     /// Whether nothing holds a process any more: its job's supervisor was killed, it has left the session, and no slice is its. Where
     /// there are control groups nothing gets out; here there are none.
     pub fn has_escaped(&self, proc: &Proc) -> bool {

@@ -87,6 +87,8 @@ pub struct Run {
     to_confirm: BTreeSet<String>,
     /// Claims that were given back, by uid, and that nobody has asked for since.
     pub given_back: BTreeSet<String>,
+    /// Claims that pods were started with, by uid.
+    pub pods: BTreeMap<String, JobId>,
     /// Those of them that this agent was asked for since.
     pub asked_again: BTreeSet<String>,
     /// Which want MIG instances.
@@ -169,6 +171,7 @@ impl Run {
             rules: BTreeMap::new(),
             to_confirm: BTreeSet::new(),
             given_back: BTreeSet::new(),
+            pods: BTreeMap::new(),
             asked_again: BTreeSet::new(),
             wants_mig: BTreeSet::new(),
             steps: 0,
@@ -709,6 +712,7 @@ impl Run {
         for second in 0..CALM {
             if second % 20 == 0 {
                 self.ends_all(second % 40 == 0);
+                with(World::strays_end);
             }
             if !self.manner.cancels {
                 self.confirms_all();
