@@ -58,7 +58,8 @@ pub const LEAD: Duration = Duration::from_millis(1);
 /// How long a holder may have nothing to do before it loses its turn to one that waits. A program that launches, waits for the
 /// result and launches again has gaps far below this.
 pub const GRACE: Duration = Duration::from_millis(1);
-/// How long a holder that stood at the gate may take to begin. One that is stopped never does: it has to ask again.
+/// How long a holder that stood at the gate may take to begin; twice as long after each time that it did not, up to [`LONGEST_HOLD`], as
+/// processes wake late where the processors are busy. One that is stopped never does: it has to ask again.
 pub const WAKING: Duration = Duration::from_millis(5);
 /// How long a visit lasts at most: what a turn lasts at least.
 pub const VISIT: Duration = SHORTEST_HOLD;

@@ -279,7 +279,17 @@ impl Home {
     #[must_use]
     #[track_caller]
     pub fn daemon(&self, words: &[&str]) -> Daemon {
-        let mut daemon = self.daemon_unchecked(words);
+        let mut daemon = self.daemon_with(words, &[]);
+        self.is_served_by(&mut daemon);
+        daemon
+    }
+
+    /// Waits until this daemon answers. Before, a client that finds none may start another.
+    ///
+    /// # Panics
+    /// When it ends instead.
+    #[track_caller]
+    pub fn is_served_by(&self, daemon: &mut Daemon) {
         until("the daemon answers", || {
             if let Some(code) = daemon.ended() {
                 panic!("the daemon ended with {code}:\n{}", self.daemon_said());
@@ -288,19 +298,9 @@ impl Home {
                 .ok()
                 .filter(|node| node.pid == daemon.pid())
         });
-        daemon
     }
 
-    /// Starts `divvy daemon WORDS…` and does not wait.
-    ///
-    /// # Panics
-    /// When it does not start.
-    #[must_use]
-    pub fn daemon_unchecked(&self, words: &[&str]) -> Daemon {
-        self.daemon_with(words, &[])
-    }
-
-    /// The same with more variables.
+    /// Starts `divvy daemon WORDS…` with more variables, and does not wait: [`Self::is_served_by`] does.
     ///
     /// # Panics
     /// When it does not start.

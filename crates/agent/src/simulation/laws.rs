@@ -65,10 +65,10 @@ impl Run {
         let mut held: BTreeMap<(JobId, usize), (u64, Vec<u32>)> = BTreeMap::new();
         with(|world| {
             for (pid, proc) in &world.processes {
-                if let Kind::Program(program) = &proc.kind {
-                    // Of whom nothing holds, nothing tells whose he is who is in an instance and so in no slice.
-                    let is_nobodys = world.has_escaped(proc) && !program.inside.is_empty();
-                    for (gpu, bytes) in program.held.iter().filter(|_| !is_nobodys) {
+                if let Kind::Program(program) = &proc.kind
+                    && !world.is_nobodys(proc)
+                {
+                    for (gpu, bytes) in &program.held {
                         let (sum, who) = held.entry((JobId(program.job), *gpu)).or_default();
                         *sum += bytes;
                         who.push(*pid);
@@ -412,17 +412,19 @@ fn names(folder: &Path) -> Vec<String> {
 }
 
 impl World {
-    /// Whoever is in an instance, and of whom nothing tells whose he is, ends of himself.
+    /// Those who are nobody's end of themselves.
     pub fn strays_end(&mut self) {
-        let is_stray = |proc: &&Proc| match &proc.kind {
-            Kind::Program(program) => !program.inside.is_empty() && self.has_escaped(proc),
-            _ => false,
-        };
-        let strays = self.processes.values().filter(is_stray);
+        let strays = self.processes.values().filter(|proc| self.is_nobodys(proc));
         let strays: Vec<u32> = strays.map(|proc| proc.process.pid).collect();
         for pid in strays {
             self.kill(pid);
         }
+    }
+
+    /// Whether nothing tells whose a process is: nothing holds it any more, and it is in an instance and so in no slice.
+    fn is_nobodys(&self, proc: &Proc) -> bool {
+        matches!(&proc.kind, Kind::Program(program) if !program.inside.is_empty())
+            && self.has_escaped(proc)
     }
 
     /// Whether nothing holds a process any more: its job's supervisor was killed, it has left the session, and no slice is its. Where

@@ -169,7 +169,9 @@ impl Keeper {
                         && activity.waiting
                         && open_until.is_none_or(|until| until + LONGEST_HOLD <= now)
                     {
-                        let open_until = Some(now + SHORTEST_HOLD);
+                        // The longer it goes on, the later they wake whom it waits for.
+                        let time = ((now - since) / 2).clamp(SHORTEST_HOLD, LONGEST_HOLD);
+                        let open_until = Some(now + time);
                         Some(Phase::Draining { since, open_until })
                     } else {
                         None

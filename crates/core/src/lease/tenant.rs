@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::meter::Duty;
-use super::{Activity, GRACE, Grant, HALF_QUANTUM, LARGEST_DEBT, POLL, STEADY_POLL, Terms, WAKING};
+use super::{
+    Activity, GRACE, Grant, HALF_QUANTUM, LARGEST_DEBT, LONGEST_HOLD, POLL, STEADY_POLL, Terms,
+    WAKING,
+};
 use crate::units::ComputeMode;
 
 /// Time divided by share: nanoseconds on a GPU for a tenant that has all of it.
@@ -25,6 +28,8 @@ pub struct Standing {
     pub quiet_since: Duration,
     /// It was given its GPUs and did not come, though it stood at the gate when this was its last time to ask.
     pub absent: Option<u64>,
+    /// So often in a row it did not come.
+    misses: u32,
     pub phase: Phase,
     /// It comes and goes: its last turn, or visit, ended because it wanted nothing more.
     pub visits: bool,
@@ -76,6 +81,7 @@ impl Standing {
             activity: Activity::default(),
             quiet_since: now,
             absent: None,
+            misses: 0,
             phase: Phase::Closed,
             visits: false,
             duty: Duty::default(),
@@ -117,6 +123,9 @@ impl Standing {
         if activity.busy || self.activity.busy {
             self.quiet_since = now;
         }
+        if activity.busy && self.has_turn() {
+            self.misses = 0;
+        }
         if self.absent != Some(activity.asked) {
             self.absent = None;
         }
@@ -135,7 +144,7 @@ impl Standing {
     /// When a holder that does nothing loses its turn to another; none while it does something.
     pub fn loses_turn_at(&self) -> Option<Duration> {
         let patience = match self.activity.waiting {
-            true => WAKING,
+            true => (WAKING * 2_u32.saturating_pow(self.misses)).min(LONGEST_HOLD),
             false if self.visits => Duration::ZERO,
             false => GRACE,
         };
@@ -156,6 +165,9 @@ impl Standing {
         self.phase = Phase::Closed;
         self.visits = !self.activity.waiting;
         self.absent = self.activity.waiting.then_some(self.activity.asked);
+        if self.activity.waiting {
+            self.misses = self.misses.saturating_add(1);
+        }
     }
 
     /// Has a turn, or work of one on its GPUs.

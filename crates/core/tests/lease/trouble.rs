@@ -268,6 +268,52 @@ fn ranks_that_wait_for_each_other_on_two_gpus_are_never_held_apart() {
     assert!(made * 10 >= most * 9, "{made} collectives of {most}");
 }
 
+/// On a machine whose processors are all taken a process may wake far later than a turn lasts at least.
+#[test]
+fn who_wakes_late_is_served_too() {
+    for wakes_in in [ms(3), ms(6), ms(12), ms(30)] {
+        let mut world = World::new(1);
+        let tenants = [0, 1].map(|_| world.join(500, Fair, &[(0, SMALL)]));
+        for late in tenants {
+            world.players[late].wakes_in = wakes_in;
+        }
+        world.run(seconds(12));
+        for late in tenants {
+            let part = world.players[late].part(2..12);
+            assert!(
+                part >= 0.27,
+                "awake in {wakes_in:?} it gets {:.1} %",
+                part * 100.0
+            );
+        }
+    }
+}
+
+#[test]
+fn ranks_that_wake_late_get_on_beside_a_flood() {
+    let [early, late] = [0, 300].map(|think| Load::Collective {
+        kernel: us(400),
+        think: us(think),
+    });
+    for wakes_in in [ms(3), ms(6), ms(12), ms(30)] {
+        let mut world = World::new(2);
+        let gang = world.join(500, Fair, &[(0, early), (1, late)]);
+        world.join(500, Fair, &[(0, SMALL)]);
+        world.players[gang].wakes_in = wakes_in;
+        let (mut before, mut since, mut longest) = (0, Duration::ZERO, Duration::ZERO);
+        while world.now < seconds(12) {
+            world.step();
+            let made = world.finished(gang);
+            if made != before {
+                longest = longest.max(world.now - since);
+                (before, since) = (made, world.now);
+            }
+        }
+        longest = longest.max(world.now - since);
+        assert!(longest <= ms(400), "awake in {wakes_in:?}: {longest:?}");
+    }
+}
+
 #[test]
 fn two_gangs_that_overlap_in_one_gpu_both_get_on() {
     let mut world = World::new(3);

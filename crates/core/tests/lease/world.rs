@@ -94,6 +94,10 @@ pub struct Player {
     pub grant: Grant,
     /// How often that changed.
     told: u64,
+    /// When it last did.
+    told_at: Duration,
+    /// How long its processes take to wake when it does, as on a machine whose processors are all taken.
+    pub wakes_in: Duration,
     /// Says that it waits and is busy, whatever it does.
     pub lies: bool,
     /// Reports no device time.
@@ -120,6 +124,11 @@ impl Player {
     /// Whether a process that stood at the gate with nothing on its GPU may launch what work of the others may wait for.
     fn lets_peers_in(&self, now: Duration) -> bool {
         matches!(self.grant, Grant::Peers(end) if now < end)
+    }
+
+    /// Whether it knows its grant by now.
+    fn is_awake(&self, now: Duration) -> bool {
+        now >= self.told_at + self.wakes_in
     }
 
     fn activity(&self, now: Duration) -> Activity {
@@ -220,6 +229,8 @@ impl World {
             processes: processes.collect(),
             grant: Grant::Closed,
             told: 0,
+            told_at: Duration::ZERO,
+            wakes_in: Duration::ZERO,
             lies: false,
             conceals: false,
             seen: Activity::default(),
@@ -295,7 +306,9 @@ impl World {
         let (now, ungated) = (self.now, self.ungated);
         let mut wake = false;
         for player in &mut self.players {
-            let (open, peers) = (ungated || player.holds(now), player.lets_peers_in(now));
+            let awake = player.is_awake(now);
+            let open = ungated || awake && player.holds(now);
+            let peers = awake && player.lets_peers_in(now);
             let window = match player.grant {
                 Grant::Open => OPEN_WINDOW,
                 _ => WINDOW,
@@ -359,7 +372,7 @@ impl World {
         let turn = self.keeper.turn(self.now);
         for (tenant, grant) in turn.grants {
             let player = &mut self.players[tenant as usize];
-            (player.grant, player.told) = (grant, player.told + 1);
+            (player.grant, player.told, player.told_at) = (grant, player.told + 1, now);
         }
         self.again = turn.again;
         self.check();

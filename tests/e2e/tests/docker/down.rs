@@ -370,7 +370,8 @@ fn what_was_made_for_a_job_that_then_lost_its_supervisor_is_taken_away_by_the_sa
     // Each of its supervisors dies before it has written down that it begins.
     let dies = [("DIVVY_CRASH_AT", "container.made")];
     for words in [&[][..], &by_device] {
-        let daemon = home.daemon_with(words, &dies);
+        let mut daemon = home.daemon_with(words, &dies);
+        home.is_served_by(&mut daemon);
         let id = super::submit(&home, &[], &["true"]);
         let job = home.ended(&id);
         assert_eq!(job.end_reason, Some(EndReason::LaunchFailed), "{job:?}");
