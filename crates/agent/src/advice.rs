@@ -119,6 +119,7 @@ mod tests {
             index: 0,
             model: "A100 80GB".to_owned(),
             mode: Mode::Shared,
+            away: false,
             total: Bytes::gib(GPU),
             reserved: Bytes::ZERO,
             foreign: Bytes::ZERO,

@@ -144,6 +144,7 @@ impl Device {
             index: observed.index,
             model: observed.model.clone(),
             mode,
+            away: false,
             total: observed.total,
             reserved: observed.reserved,
             foreign: Bytes::ZERO,

@@ -210,7 +210,7 @@ async fn node(State(api): State<Api>) -> Answer<v1::Node> {
 }
 
 async fn gpus(State(api): State<Api>) -> Answer<v1::Gpu> {
-    look(&api).await;
+    api.observer.fresh().await;
     list("GpuList", api.mailbox.read(|cycle| Ok(cycle.gpus())).await?)
 }
 
@@ -220,7 +220,7 @@ async fn change_gpu(
     Body(change): Body<v1::GpuChange>,
 ) -> Answer<v1::GpuChanged> {
     // Who uses the GPU now decides whether it can be done.
-    look(&api).await;
+    api.observer.fresh().await;
     let changed = api
         .mailbox
         .ask(|reply| Message::GpuMode { gpu, change, reply });
@@ -228,7 +228,7 @@ async fn change_gpu(
 }
 
 async fn mig(State(api): State<Api>) -> Answer<v1::MigInstance> {
-    look(&api).await;
+    api.observer.fresh().await;
     list(
         "MigInstanceList",
         api.mailbox.read(|cycle| Ok(cycle.mig_instances())).await?,
@@ -239,7 +239,7 @@ async fn mig_plan(
     State(api): State<Api>,
     Body(wanted): Body<v1::MigWanted>,
 ) -> Answer<v1::MigPlanned> {
-    look(&api).await;
+    api.observer.fresh().await;
     list(
         "MigPlan",
         api.mailbox
@@ -255,13 +255,6 @@ async fn mig_gc(State(api): State<Api>, Body(gc): Body<v1::MigGc>) -> Answer<v1:
             .ask(|reply| Message::MigGc { gc, reply })
             .await?,
     )
-}
-
-/// A fresh look, so that what was allocated before the question is in the answer.
-async fn look(api: &Api) {
-    let (observer, mailbox) = (Arc::clone(&api.observer), api.mailbox.clone());
-    // It panics only if the looking does.
-    let _ = tokio::task::spawn_blocking(move || observer.tell(&mailbox)).await;
 }
 
 async fn queues(State(api): State<Api>) -> Answer<v1::Queue> {
@@ -362,7 +355,7 @@ async fn submit(
     check_priority(submit.priority, &caller)?;
     // Without jobs looks are seldom, and the first one must not be placed by what strangers held two seconds ago.
     if !api.observer.is_busy() {
-        look(&api).await;
+        api.observer.fresh().await;
     }
     let (submit, by) = (Box::new(submit), Box::new(caller));
     list(
@@ -444,7 +437,7 @@ async fn resize(
     Body(resize): Body<v1::Resize>,
 ) -> Answer<v1::Job> {
     // What others hold now decides whether there is room.
-    look(&api).await;
+    api.observer.fresh().await;
     let resize = api.mailbox.ask(|reply| Message::Resize {
         reference,
         resize,

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use divvy_api::client::Client;
 use divvy_api::v1::{Amount, EndReason, Job, JobState, Submit};
-use harness::{Home, PATIENCE, ended, in_state, quarter, script, signal, until};
+use harness::{Home, PATIENCE, call, ended, in_state, quarter, script, signal, until};
 
 const GPUS: &str = "a100-80gb:2";
 
@@ -234,6 +234,47 @@ fn a_driver_that_never_answers_something_is_told_of_or_not_needed() {
 /// Without it nothing is known of any GPU.
 fn is_of_all(function: &str) -> bool {
     function == "nvmlDeviceGetCount_v2"
+}
+
+#[tokio::test]
+async fn a_driver_that_stops_answering_holds_nobody_up_and_nothing_is_given_out() {
+    // The call of some look, after those of the start.
+    let fault = "[[fault]]\nfunction = 'nvmlDeviceGetMemoryInfo_v2'\ncall = 41\ndelay_ms = 30000\n";
+    let home = faulty(fault);
+    let client = home.client();
+    let [cancelled, ends] = [0, 1].map(|gpu| sleeper(&client, gpu));
+    let (cancelled, ends) = (cancelled.await, ends.await);
+    let socket = home.path().join("divvy.sock");
+    let get = |path| call(&socket, "GET", path, "");
+    let silent = "the driver has not answered for 5 s";
+    until("it is found out", || get("/readyz").0 != 200);
+    let (status, said) = get("/readyz");
+    assert_eq!(status, 503);
+    assert!(said.contains(silent), "{said}");
+
+    // What asks for a look, what ends jobs, and what starts them.
+    assert_eq!(client.gpus().await.unwrap().len(), 2);
+    assert_eq!(get("/metrics").0, 200);
+    client.cancel(&cancelled.id).await.unwrap();
+    let over = ended(&client, &cancelled.id).await;
+    assert_eq!(over.end_reason, Some(EndReason::Cancelled), "{over:#?}");
+    signal(ends.pid.unwrap(), "KILL");
+    let over = ended(&client, &ends.id).await;
+    assert_eq!(over.exit_code, Some(137), "{over:#?}");
+    let waits = client.submit(&quarter(&["true"])).await.unwrap();
+    let waits = client.job(&waits.id).await.unwrap();
+    assert_eq!(waits.state, JobState::Queued, "{waits:#?}");
+    let why = waits.reason.unwrap();
+    assert!(why.contains("answer"), "{why}");
+    // All of that before it has answered again.
+    assert_eq!(told(&client, "gpu_back").await, [""; 0]);
+
+    assert_eq!(ended(&client, &waits.id).await.exit_code, Some(0));
+    assert_eq!(get("/readyz"), (200, "ready\n".to_owned()));
+    assert_eq!(told(&client, "gpu_error").await, [silent]);
+    for kind in ["gpu_lost", "gpu_back"] {
+        assert_eq!(told(&client, kind).await.len(), 2, "{kind}");
+    }
 }
 
 #[tokio::test]

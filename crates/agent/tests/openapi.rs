@@ -4,13 +4,11 @@
 mod harness;
 
 use std::collections::BTreeSet;
-use std::io::{Read, Write};
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use divvy_api::openapi::document;
 use divvy_api::route::{Answer, Body, ROUTES};
-use harness::{Home, quarter};
+use harness::{Home, call, quarter};
 use serde_json::Value;
 
 fn committed() -> PathBuf {
@@ -29,25 +27,6 @@ fn the_committed_document_is_the_one_that_the_code_makes() {
         made == committed,
         "openapi/v1.json has drifted: UPDATE_OPENAPI=1 cargo test -p divvy-agent --test openapi"
     );
-}
-
-/// Status line and body of one call over a connection of its own.
-fn call(socket: &Path, method: &str, path: &str, body: &str) -> (u16, String) {
-    let mut stream = UnixStream::connect(socket).unwrap();
-    let length = body.len();
-    let head = format!(
-        "{method} {path} HTTP/1.1\r\nhost: divvy\r\nconnection: close\r\ncontent-type: application/json\r\n"
-    );
-    stream
-        .write_all(format!("{head}content-length: {length}\r\n\r\n{body}").as_bytes())
-        .unwrap();
-    let mut text = String::new();
-    stream.read_to_string(&mut text).unwrap();
-    let (head, body) = text.split_once("\r\n\r\n").unwrap();
-    (
-        head.split(' ').nth(1).unwrap().parse().unwrap(),
-        body.to_owned(),
-    )
 }
 
 /// Every key of the answer is in the schema, and every required key of the schema is in the answer.

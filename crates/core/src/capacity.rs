@@ -1,6 +1,6 @@
 //! Whether a request can ever be served by these GPUs, once everybody else is gone.
 
-use crate::board::Board;
+use crate::board::{Board, Tile};
 use crate::fit::{Need, Part};
 use crate::gpu::{Gpu, Mode};
 use crate::isolation::Isolation;
@@ -144,7 +144,18 @@ fn message(empty: &Board<'_>, request: &Request) -> String {
         Isolation::Any => String::new(),
         wish => format!(" with {wish} isolation"),
     };
-    format!("{}{with} can never be had: {cause}", request.amount.words())
+    let what = request.amount.words();
+    let away = |tile: &&Tile<'_>| tile.gpu.mode == Mode::Unmanaged && tile.gpu.away;
+    let asked_for = empty.tiles.iter();
+    let away = asked_for.filter(|tile| request.allows(tile.gpu.index) && away(tile));
+    match away.map(|tile| tile.gpu.index).collect::<Vec<_>>()[..] {
+        [] => format!("{what}{with} can never be had: {cause}"),
+        [one] => format!("{what}{with} cannot be had while GPU {one} does not answer"),
+        ref some => format!(
+            "{what}{with} cannot be had while GPUs {} do not answer",
+            indices(some)
+        ),
+    }
 }
 
 /// What profiles there are instead.
@@ -211,20 +222,13 @@ impl NeverFits {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::GpuUuid;
     use crate::request::Amount;
     use crate::units::Bytes;
 
     fn refusal(usable: Bytes, amount: &str) -> (String, String) {
         let gpu = Gpu {
-            uuid: GpuUuid::from_bytes([0; 16]),
-            index: 0,
-            model: "small".to_owned(),
-            mode: Mode::Shared,
-            total: usable,
-            reserved: Bytes::ZERO,
             foreign: usable, // Of no account: processes end.
-            mig: None,
+            ..Gpu::sample(0, usable)
         };
         let amount = Amount::from_memory_flag(amount)
             .or_else(|_| Amount::from_gpu_flag(amount))

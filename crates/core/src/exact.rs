@@ -4,7 +4,7 @@
 use std::fmt;
 
 use crate::board::{Board, Given, Tile};
-use crate::fit::{Miss, Size, fit, part_misses, size};
+use crate::fit::{Miss, Size, fit, part_misses, size, unmanaged};
 use crate::gpu::{GRANULE, Mode};
 use crate::ids::{GpuUuid, JobId, QueueName};
 use crate::isolation::Isolation;
@@ -176,7 +176,7 @@ fn whole(tile: &Tile<'_>) -> Result<Size, Misfit> {
 fn instance(tile: &Tile<'_>, name: MigProfile, start: u8) -> Result<(Size, Seat), Misfit> {
     let seats: &Seats<'_> = match (&tile.seats, tile.gpu.mode) {
         (Some(seats), Mode::Mig) => seats,
-        (_, Mode::Unmanaged) => return Err(of(tile, &[Miss::Unmanaged])),
+        (_, Mode::Unmanaged) => return Err(of(tile, &[unmanaged(tile.gpu)])),
         (_, Mode::Mig) => return Err(never(tile, "in MIG mode, and its profiles are not known")),
         (_, Mode::Shared | Mode::Exclusive) => return Err(never(tile, "not in MIG mode")),
     };
@@ -232,7 +232,7 @@ fn on(tile: &Tile<'_>, amount: Amount) -> Request {
 
 /// What keeps it from being had whoever gives back what; one that is given to nobody now may come back.
 fn of(tile: &Tile<'_>, misses: &[Miss]) -> Misfit {
-    match misses.contains(&Miss::Unmanaged) {
+    match misses.contains(&unmanaged(tile.gpu)) {
         true => now(tile, words(misses)),
         false => never(tile, words(misses)),
     }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::board::Tile;
-use crate::gpu::{GRANULE, Mode};
+use crate::gpu::{GRANULE, Gpu, Mode};
 use crate::ids::JobId;
 use crate::isolation::Isolation;
 use crate::mig::{MigProfile, Profile};
@@ -84,6 +84,8 @@ pub(crate) enum Miss {
     /// The request names other GPUs.
     NotAskedFor,
     Unmanaged,
+    /// It does not answer.
+    Away,
     /// Exclusive, and the request is for a part.
     Exclusive,
     /// In MIG mode, and the request is for whole GPUs; the largest instance there is.
@@ -144,7 +146,7 @@ pub(crate) fn size(tile: &Tile<'_>, request: &Request) -> Result<Size, Vec<Miss>
     }
     let wish = request.isolation;
     match (gpu.mode, need) {
-        (Mode::Unmanaged, _) => misses.push(Miss::Unmanaged),
+        (Mode::Unmanaged, _) => misses.push(unmanaged(gpu)),
         (Mode::Exclusive, Need::Parts { .. }) => misses.push(Miss::Exclusive),
         (Mode::Mig, Need::Whole { .. }) => misses.push(Miss::Carved {
             largest: largest(tile.seats.as_ref()).map(|profile| profile.name),
@@ -197,6 +199,14 @@ pub(crate) fn size(tile: &Tile<'_>, request: &Request) -> Result<Size, Vec<Miss>
         }),
     }
     Err(misses)
+}
+
+/// Why one that is unmanaged is given to nobody.
+pub(crate) fn unmanaged(gpu: &Gpu) -> Miss {
+    match gpu.away {
+        true => Miss::Away,
+        false => Miss::Unmanaged,
+    }
 }
 
 /// The smallest instance that gives so much.
@@ -318,6 +328,7 @@ impl fmt::Display for Miss {
         match self {
             Self::NotAskedFor => out.write_str("not among the GPUs asked for"),
             Self::Unmanaged => out.write_str("unmanaged: never given out"),
+            Self::Away => out.write_str("it does not answer"),
             Self::Exclusive => out.write_str("exclusive: whole jobs only"),
             Self::Carved { largest: None } => out.write_str("in MIG mode: never given whole"),
             Self::Carved {

@@ -17,6 +17,9 @@ pub struct Gpu {
     pub index: u32,
     pub model: String,
     pub mode: Mode,
+    /// It is unmanaged only because it does not answer.
+    #[serde(default)]
+    pub away: bool,
     /// NVML's total.
     pub total: Bytes,
     /// What the driver keeps for itself of the total (NVML memory info v2).
@@ -126,6 +129,7 @@ impl Gpu {
             index: index.into(),
             model: "A100 80GB".to_owned(),
             mode: Mode::Shared,
+            away: false,
             total,
             reserved: Bytes::ZERO,
             foreign: Bytes::ZERO,

@@ -202,6 +202,7 @@ mod tests {
             index,
             model: "small".to_owned(),
             mode: Mode::Shared,
+            away: false,
             total: Bytes::mib(100),
             reserved: Bytes::ZERO,
             foreign: Bytes::ZERO,

@@ -36,6 +36,7 @@ fn node(modes: &[Mode]) -> Snapshot {
         index,
         model: "A100".to_owned(),
         mode: *mode,
+        away: false,
         total: Bytes::mib(40_537),
         reserved: Bytes::mib(7),
         foreign: Bytes::ZERO,

@@ -34,6 +34,7 @@ scenarios! {
     p_rules_of_the_command_line,
     r_backfill_passes_only_where_it_cannot_delay,
     r_reasons_and_what_is_sooner,
+    r_what_does_not_answer,
     r_requests_beyond_the_node,
     r_round_robin_with_order_fairness,
     r_the_fewest_ends_that_start_it,
@@ -159,8 +160,14 @@ fn answer(node: &mut Node, command: &str) -> String {
             node.snapshot.gpus.remove(place(index));
             String::new()
         }
+        ["gpu", index, "is", "away"] => {
+            let gpu = &mut node.snapshot.gpus[place(index)];
+            (gpu.mode, gpu.away) = (Mode::Unmanaged, true);
+            String::new()
+        }
         ["gpu", index, "is", mode] => {
-            node.snapshot.gpus[place(index)].mode = mode.parse::<Mode>().expect("a mode");
+            let gpu = &mut node.snapshot.gpus[place(index)];
+            (gpu.mode, gpu.away) = (mode.parse().expect("a mode"), false);
             String::new()
         }
         ["order", "fairness"] => {

@@ -1,6 +1,7 @@
 //! Taking over what the driver says: what is ours, what is a stranger's, what is gone.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use divvy_core::job::Stop;
 use divvy_core::{GpuUuid, Grant, Job as Life, JobId, Mode};
@@ -9,6 +10,9 @@ use super::{Cycle, Living};
 use crate::gpu::Trouble;
 use crate::gpu::look::{Book, Look};
 use crate::store::StoreError;
+
+/// How long the driver may take over one look. It takes milliseconds, and seconds where a GPU has to be woken for it.
+const SILENCE: Duration = Duration::from_secs(5);
 
 impl Cycle {
     /// Takes over a look: tends the slices, weighs their accounts, sees what GPUs there are.
@@ -34,14 +38,38 @@ impl Cycle {
         Ok(())
     }
 
-    /// The GPUs cannot be observed.
+    /// The GPUs cannot be observed: none is given out, and jobs keep what they hold.
     pub(super) fn blinded(&mut self, why: String) -> Result<(), StoreError> {
         if self.blind.as_ref() != Some(&why) {
             tracing::error!(%why, "the GPUs cannot be observed");
             self.tell(None, "gpu_error", &why)?;
+            let trouble = Trouble {
+                index: 0,
+                uuid: None,
+                what: why.clone(),
+                lost: false,
+            };
             self.blind = Some(why);
+            self.lost_and_found(&Look {
+                troubles: vec![trouble],
+                ..Look::default()
+            })?;
         }
         Ok(())
+    }
+
+    /// Does not wait for a driver that does not answer.
+    ///
+    /// # Errors
+    /// When the journal fails.
+    pub(super) fn look_for_silence(&mut self) -> Result<(), StoreError> {
+        match self.observer.silent_for() {
+            Some(silent) if silent > SILENCE => {
+                let seconds = SILENCE.as_secs();
+                self.blinded(format!("the driver has not answered for {seconds} s"))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// A GPU that does not answer is given out no more. Jobs on one that is lost are ended; on one that only makes trouble they
@@ -59,7 +87,7 @@ impl Cycle {
             };
             if device.lost == answers {
                 device.lost = !answers;
-                device.gpu.mode = mode;
+                (device.gpu.mode, device.gpu.away) = (mode, !answers);
                 let index = device.gpu.index;
                 let why = match trouble(look, uuid) {
                     Some(trouble) => format!(": {}", trouble.what),

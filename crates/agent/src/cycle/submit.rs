@@ -177,11 +177,14 @@ impl Cycle {
     }
 
     /// The GPUs as they are when nothing is in the way for a moment, by which it is judged whether a request can ever be
-    /// served: one in MIG mode that somebody holds just now comes back, and one that is being switched has its new mode soon.
-    /// What an administrator has to see to first is in the way for longer.
+    /// served: one in MIG mode that somebody holds just now comes back, as does one that does not answer and is not lost for good, and one
+    /// that is being switched has its new mode soon. What an administrator has to see to first is in the way for longer.
     pub(super) fn gpus_ever(&self) -> Vec<Gpu> {
         let ever = |device: &Device| {
             let mut gpu = device.empty();
+            if device.lost && !device.gone {
+                (gpu.mode, gpu.away) = (device.assigned, false);
+            }
             if let Some(wanted) = device.wanted.filter(|_| device.managed && device.switching) {
                 gpu.mode = wanted.mode;
             } else if gpu.mode == Mode::Mig && self.trouble_of(device).is_some() {

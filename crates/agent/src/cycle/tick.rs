@@ -25,6 +25,7 @@ impl Cycle {
     pub(super) fn sweep(&mut self) -> Result<(), StoreError> {
         self.reap_supervisors();
         self.unbar();
+        self.look_for_silence()?;
         self.enforce_time_limits()?;
         self.keep_books()?;
         self.look_for_idle()?;

@@ -1,10 +1,13 @@
-//! Looks by itself: often while there are jobs, seldom while there are none, and soon again when something was suspicious.
+//! Looks by itself: often while there are jobs, seldom while there are none, and soon again when something was suspicious or somebody asks.
+//!
+//! One thread asks the driver, and nobody waits for it without a bound: a driver may never answer, as one whose GPU has gone may not.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use divvy_core::JobId;
+use tokio::sync::watch;
 
 use super::kin::Kin;
 use super::look::{self, Look};
@@ -25,28 +28,40 @@ pub const IDLE: Duration = Duration::from_secs(2);
 /// After a look that made somebody suspect: long enough for a process that is just leaving to have left.
 const AGAIN: Duration = Duration::from_millis(25);
 
+/// How long who asks for a fresh look waits for it; then what the last one showed has to do.
+const PATIENCE: Duration = Duration::from_secs(2);
+
 /// Who looks, and at what.
 pub struct Observer {
     source: Arc<Source>,
     marks: Marks,
     /// Copied only by who changes it while somebody looks.
     roster: Mutex<Arc<Roster>>,
-    /// Held for a whole look, so that looks reach the cycle in their order.
+    /// Never held while the driver is asked.
     kin: Mutex<Kin>,
     pace: Mutex<Pace>,
     changed: Condvar,
+    /// How many of the looks that were asked for the cycle has been told of.
+    told: watch::Sender<u64>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Pace {
     busy: bool,
     hurry: bool,
+    /// How many looks were asked for, ever.
+    asked: u64,
+    /// How many of them a look was begun for.
+    begun: u64,
+    /// Since when the driver is asked.
+    since: Option<Instant>,
 }
 
 impl Pace {
     /// From one look to the next.
     fn due(self) -> Duration {
         match self {
+            Self { asked, begun, .. } if asked > begun => Duration::ZERO,
             Self { hurry: true, .. } => AGAIN,
             Self { busy: true, .. } => INTERVAL,
             Self { busy: false, .. } => IDLE,
@@ -63,6 +78,7 @@ impl Observer {
             kin: Mutex::default(),
             pace: Mutex::default(),
             changed: Condvar::new(),
+            told: watch::Sender::default(),
         }
     }
 
@@ -92,7 +108,40 @@ impl Observer {
     /// # Errors
     /// When the driver cannot be asked.
     pub fn look(&self) -> Result<Look, SourceError> {
-        self.look_with(&mut lock(&self.kin))
+        let roster = Arc::clone(&lock(&self.roster));
+        let before = look::before(&roster);
+        let at = look::now();
+        let observation = self.source.observe()?;
+        let mut kin = lock(&self.kin);
+        Ok(look::put_together(
+            at,
+            observation,
+            before,
+            &roster,
+            &mut kin,
+            &self.marks,
+        ))
+    }
+
+    /// Waits until the cycle has been told of a look that began after this call; of a driver that does not answer, not for long.
+    pub async fn fresh(&self) {
+        if self.silent_for().is_some_and(|silent| silent > PATIENCE) {
+            return;
+        }
+        let mut told = self.told.subscribe();
+        let asked = {
+            let mut pace = lock(&self.pace);
+            pace.asked += 1;
+            self.changed.notify_all();
+            pace.asked
+        };
+        // Late is as good as never here: who asked goes by the look before.
+        let _ = tokio::time::timeout(PATIENCE, told.wait_for(|told| *told >= asked)).await;
+    }
+
+    /// For how long the driver has been asked without an answer.
+    pub fn silent_for(&self) -> Option<Duration> {
+        lock(&self.pace).since.map(|since| since.elapsed())
     }
 
     /// What GPUs draw, by index.
@@ -106,30 +155,6 @@ impl Observer {
     /// When the driver cannot be asked.
     pub fn occupied(&self) -> Result<Vec<Occupied>, SourceError> {
         self.source.occupied()
-    }
-
-    /// Looks now and tells the cycle.
-    pub fn tell(&self, mailbox: &Mailbox) {
-        let mut kin = lock(&self.kin);
-        mailbox.post(match self.look_with(&mut kin) {
-            Ok(look) => Message::Looked(Box::new(look)),
-            Err(error) => Message::Blind(chain(&error)),
-        });
-    }
-
-    fn look_with(&self, kin: &mut Kin) -> Result<Look, SourceError> {
-        let roster = Arc::clone(&lock(&self.roster));
-        let before = look::before(&roster);
-        let at = look::now();
-        let observation = self.source.observe()?;
-        Ok(look::put_together(
-            at,
-            observation,
-            before,
-            &roster,
-            kin,
-            &self.marks,
-        ))
     }
 
     /// Whether there is anything to look at often.
@@ -154,8 +179,14 @@ impl Observer {
     pub fn report(self: Arc<Self>, mailbox: Mailbox) -> std::io::Result<()> {
         let run = move || {
             loop {
-                self.wait(Instant::now());
-                self.tell(&mailbox);
+                let begun = self.wait(Instant::now());
+                let message = match self.look() {
+                    Ok(look) => Message::Looked(Box::new(look)),
+                    Err(error) => Message::Blind(chain(&error)),
+                };
+                lock(&self.pace).since = None;
+                mailbox.post(message);
+                self.told.send_replace(begun);
             }
         };
         std::thread::Builder::new()
@@ -164,14 +195,16 @@ impl Observer {
             .map(drop)
     }
 
-    /// Waits until the next look is due, after one that was at `last`.
-    fn wait(&self, last: Instant) {
+    /// Waits until the next look is due, after one that was at `last`; for how many that were asked for it is.
+    fn wait(&self, last: Instant) -> u64 {
         let mut pace = lock(&self.pace);
         loop {
             let left = pace.due().saturating_sub(last.elapsed());
             if left.is_zero() {
                 pace.hurry = false;
-                return;
+                pace.begun = pace.asked;
+                pace.since = Some(Instant::now());
+                return pace.begun;
             }
             let waited = self.changed.wait_timeout(pace, left);
             pace = waited.unwrap_or_else(PoisonError::into_inner).0;
@@ -191,7 +224,11 @@ mod tests {
     #[test]
     fn while_there_are_jobs_a_second_look_comes_well_within_a_second() {
         for hurry in [true, false] {
-            let pace = Pace { busy: true, hurry };
+            let pace = Pace {
+                busy: true,
+                hurry,
+                ..Pace::default()
+            };
             assert!(pace.due() * 2 < Duration::from_secs(1), "{pace:?}");
         }
         assert!(AGAIN < INTERVAL, "and sooner where something is suspicious");

@@ -8,7 +8,7 @@ use divvy_api::v1::{self, Error, ErrorCode, JobState};
 use divvy_core::JobId;
 
 use super::body::{Body, Path};
-use super::{Answer, Api, list, look};
+use super::{Answer, Api, list};
 use crate::access::Caller;
 use crate::mailbox::{Message, Milestone};
 
@@ -28,7 +28,7 @@ pub async fn hold(
     Body(claim): Body<v1::Claim>,
 ) -> Answer<v1::HeldClaim> {
     // What strangers hold now decides whether there is room.
-    look(&api).await;
+    api.observer.fresh().await;
     let (claim, by) = (Box::new(claim), Box::new(caller));
     let held = api.mailbox.ask(|reply| Message::HoldClaim {
         uid,

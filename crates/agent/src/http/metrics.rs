@@ -10,6 +10,7 @@ mod jobs;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
@@ -19,13 +20,17 @@ use divvy_core::Mode;
 use divvy_core::reconcile::Way;
 use jiff::Timestamp;
 use serde::Serialize;
+use tokio::sync::Semaphore;
 
 use super::body::Failure;
-use super::{Api, aside, look};
+use super::{Api, aside};
 use crate::cycle::Counts;
 use crate::cycle::glance::Glance;
-use crate::gpu::Power;
+use crate::gpu::{Observer, Power};
 pub use books::Books;
+
+/// How long a page waits for what only the driver knows.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Everything that a page shows.
 pub struct Page {
@@ -92,19 +97,34 @@ impl From<Job> for Told {
 }
 
 pub async fn metrics(State(api): State<Api>) -> Result<Response, Failure> {
-    look(&api).await;
+    api.observer.fresh().await;
     let mut page = api.mailbox.read(|cycle| Ok(cycle.metrics())).await?;
-    let (home, observer) = (Arc::clone(&api.home), Arc::clone(&api.observer));
+    page.power = power(Arc::clone(&api.observer)).await;
+    let home = Arc::clone(&api.home);
     let page = aside(move || {
         let glances = std::mem::take(&mut page.glances).into_iter();
         let told = glances.map(|glance| glance.seen().shown(&home).into());
         page.jobs = told.collect();
-        page.power = observer.power();
         page
     })
     .await?;
     let kind = [(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
     Ok((kind, text(&page)).into_response())
+}
+
+/// What GPUs draw, by index; nothing of a driver that does not answer. Whoever waits for it for ever is one thread.
+async fn power(observer: Arc<Observer>) -> BTreeMap<u32, Power> {
+    static ASKING: Semaphore = Semaphore::const_new(1);
+    let told = async {
+        let turn = ASKING.acquire().await;
+        let ask = move || {
+            let _turn = turn;
+            observer.power()
+        };
+        aside(ask).await
+    };
+    let told = tokio::time::timeout(PATIENCE, told).await;
+    told.ok().and_then(Result::ok).unwrap_or_default()
 }
 
 /// One metric with its samples.

@@ -28,6 +28,7 @@ fn gpu(index: u8) -> Gpu {
         index: index.into(),
         model: "A100 80GB".to_owned(),
         mode: Mode::Shared,
+        away: false,
         total: divvy_core::Bytes::gib(80),
         reserved: divvy_core::Bytes::ZERO,
         foreign: divvy_core::Bytes::ZERO,

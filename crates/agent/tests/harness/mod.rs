@@ -5,6 +5,8 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -253,6 +255,25 @@ pub fn is_alive(pid: u32) -> bool {
         .next()
         .and_then(|rest| rest.split_whitespace().next())
         .is_some_and(|state| state != "Z")
+}
+
+/// Status and body of one call over a connection of its own.
+pub fn call(socket: &Path, method: &str, path: &str, body: &str) -> (u16, String) {
+    let mut stream = UnixStream::connect(socket).unwrap();
+    let length = body.len();
+    let head = format!(
+        "{method} {path} HTTP/1.1\r\nhost: divvy\r\nconnection: close\r\ncontent-type: application/json\r\n"
+    );
+    stream
+        .write_all(format!("{head}content-length: {length}\r\n\r\n{body}").as_bytes())
+        .unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    let (head, body) = text.split_once("\r\n\r\n").unwrap();
+    (
+        head.split(' ').nth(1).unwrap().parse().unwrap(),
+        body.to_owned(),
+    )
 }
 
 /// Looks until it holds; there is nothing to wait on for what other programs do.

@@ -51,6 +51,7 @@ fn node(gpus: &[&[Placement]]) -> Snapshot {
             index: u32::from(index),
             model: "A100 40GB".to_owned(),
             mode: Mode::Mig,
+            away: false,
             total: Bytes::gib(40),
             reserved: Bytes::ZERO,
             foreign: Bytes::ZERO,

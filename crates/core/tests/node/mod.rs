@@ -22,6 +22,7 @@ pub fn gpu(index: u32) -> Gpu {
         index,
         model: "A100 80GB".to_owned(),
         mode: Mode::Shared,
+        away: false,
         total: Bytes::gib(80),
         reserved: Bytes::ZERO,
         foreign: Bytes::ZERO,
