@@ -16,7 +16,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use divvy_api::client::Client;
-use divvy_api::v1::{Amount, EndReason, Job, JobState, Submit};
+use divvy_api::v1::{Amount, EndReason, GpuChange, GpuMode, Job, JobState, Submit};
 use harness::{Home, PATIENCE, call, ended, in_state, quarter, script, signal, until};
 
 const GPUS: &str = "a100-80gb:2";
@@ -43,14 +43,14 @@ const ASKED: [&str; 9] = [
     "nvmlDeviceGetMigMode",
 ];
 
-/// A home whose daemon meets these faults of the driver.
-fn faulty(faults: &str) -> Home {
+/// A home whose daemon meets these faults of the driver of these GPUs.
+fn faulty(gpus: &str, faults: &str) -> Home {
     let mut home = Home::new();
     let file = home.path().join("faults.toml");
     fs::write(&file, faults).unwrap();
     home.env
         .insert("DIVVY_SIM_CONFIG", file.to_str().unwrap().to_owned());
-    home.start(&["--sim", GPUS]);
+    home.start(&["--sim", gpus]);
     home
 }
 
@@ -83,7 +83,7 @@ async fn no_error_of_the_driver_ends_a_daemon_or_a_job_or_hides_the_other_gpu() 
         };
         let codes = CODES.iter().map(|code| format!("code = {code}"));
         let faults = codes.chain(["lose_gpu = 1".to_owned()]);
-        let home = faulty(&faults.enumerate().map(fault).collect::<String>());
+        let home = faulty(GPUS, &faults.enumerate().map(fault).collect::<String>());
         // At once, before any look that fails.
         let client = home.client();
         let jobs = [sleeper(&client, 0).await, sleeper(&client, 1).await];
@@ -240,7 +240,7 @@ fn is_of_all(function: &str) -> bool {
 async fn a_driver_that_stops_answering_holds_nobody_up_and_nothing_is_given_out() {
     // The call of some look, after those of the start.
     let fault = "[[fault]]\nfunction = 'nvmlDeviceGetMemoryInfo_v2'\ncall = 41\ndelay_ms = 30000\n";
-    let home = faulty(fault);
+    let home = faulty("h100-80gb:2", fault);
     let client = home.client();
     let [cancelled, ends] = [0, 1].map(|gpu| sleeper(&client, gpu));
     let (cancelled, ends) = (cancelled.await, ends.await);
@@ -266,6 +266,13 @@ async fn a_driver_that_stops_answering_holds_nobody_up_and_nothing_is_given_out(
     assert_eq!(waits.state, JobState::Queued, "{waits:#?}");
     let why = waits.reason.unwrap();
     assert!(why.contains("answer"), "{why}");
+    let change = GpuChange {
+        mode: GpuMode::Mig,
+        dry_run: true,
+    };
+    let would = client.change_gpu("0", &change).await.unwrap();
+    let unseen = "it does not answer, and nobody can tell by whom";
+    assert!(would.blockers.iter().any(|one| one == unseen), "{would:?}");
     // All of that before it has answered again.
     assert_eq!(told(&client, "gpu_back").await, [""; 0]);
 

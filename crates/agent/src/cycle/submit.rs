@@ -182,8 +182,9 @@ impl Cycle {
     pub(super) fn gpus_ever(&self) -> Vec<Gpu> {
         let ever = |device: &Device| {
             let mut gpu = device.empty();
+            gpu.away = false;
             if device.lost && !device.gone {
-                (gpu.mode, gpu.away) = (device.assigned, false);
+                gpu.mode = device.assigned;
             }
             if let Some(wanted) = device.wanted.filter(|_| device.managed && device.switching) {
                 gpu.mode = wanted.mode;

@@ -125,7 +125,7 @@ impl Observer {
 
     /// Waits until the cycle has been told of a look that began after this call; of a driver that does not answer, not for long.
     pub async fn fresh(&self) {
-        if self.silent_for().is_some_and(|silent| silent > PATIENCE) {
+        if self.is_silent() {
             return;
         }
         let mut told = self.told.subscribe();
@@ -137,6 +137,11 @@ impl Observer {
         };
         // Late is as good as never here: who asked goes by the look before.
         let _ = tokio::time::timeout(PATIENCE, told.wait_for(|told| *told >= asked)).await;
+    }
+
+    /// Whether what is known of the GPUs is older than who asked for a fresh look has waited for one.
+    pub fn is_silent(&self) -> bool {
+        self.silent_for().is_some_and(|silent| silent >= PATIENCE)
     }
 
     /// For how long the driver has been asked without an answer.

@@ -139,6 +139,9 @@ impl Cycle {
         if !turns {
             return blockers;
         }
+        if device.lost || self.observer.is_silent() {
+            blockers.push("it does not answer, and nobody can tell by whom".to_owned());
+        }
         let strangers = device.unmanaged.iter();
         blockers.extend(strangers.map(|pid| format!("pid {pid}, which is of no job, uses it")));
         let ours = self.migs.instances.values();
