@@ -121,9 +121,7 @@ pub struct Device {
     pub says_who: bool,
     /// The mode it has while it answers.
     pub assigned: Mode,
-    /// It does not answer.
-    pub lost: bool,
-    /// And will not: at the last look it had fallen off the bus, or needed a reset.
+    /// It does not answer ([`Gpu::away`]) and will not: at the last look it had fallen off the bus, or needed a reset.
     pub gone: bool,
     /// It is one of those that the daemon serves; others are only seen.
     pub managed: bool,
@@ -162,7 +160,6 @@ impl Device {
             mismatch_max: Bytes::ZERO,
             says_who: true,
             assigned: mode,
-            lost: false,
             gone: false,
             managed: mode != Mode::Unmanaged,
             wanted: None,

@@ -1,6 +1,6 @@
 //! Whether a request can ever be served by these GPUs, once everybody else is gone.
 
-use crate::board::{Board, Tile};
+use crate::board::Board;
 use crate::fit::{Need, Part};
 use crate::gpu::{Gpu, Mode};
 use crate::isolation::Isolation;
@@ -82,23 +82,18 @@ fn message(empty: &Board<'_>, request: &Request) -> String {
             "asked for",
         ),
     };
-    let asked_for = empty
-        .tiles
-        .iter()
-        .filter(|tile| request.allows(tile.gpu.index));
-    let managed = asked_for
+    let asked_for = || {
+        let tiles = empty.tiles.iter();
+        tiles.filter(|tile| request.allows(tile.gpu.index))
+    };
+    let managed = asked_for()
         .filter(|tile| tile.gpu.mode != Mode::Unmanaged)
         .count();
     let only = |count: usize, mode: &str| match count {
         1 => format!("only 1 GPU {some} is {mode}"),
         _ => format!("only {count} GPUs {some} are {mode}"),
     };
-    let in_mode = |mode: Mode| {
-        let tiles = empty.tiles.iter();
-        tiles
-            .filter(|tile| request.allows(tile.gpu.index) && tile.gpu.mode == mode)
-            .count()
-    };
+    let in_mode = |mode: Mode| asked_for().filter(|tile| tile.gpu.mode == mode).count();
     let (parts, instances) = (
         shared(empty, request).count(),
         carved(empty, request).count(),
@@ -145,9 +140,7 @@ fn message(empty: &Board<'_>, request: &Request) -> String {
         wish => format!(" with {wish} isolation"),
     };
     let what = request.amount.words();
-    let away = |tile: &&Tile<'_>| tile.gpu.mode == Mode::Unmanaged && tile.gpu.away;
-    let asked_for = empty.tiles.iter();
-    let away = asked_for.filter(|tile| request.allows(tile.gpu.index) && away(tile));
+    let away = asked_for().filter(|tile| tile.gpu.away);
     match away.map(|tile| tile.gpu.index).collect::<Vec<_>>()[..] {
         [] => format!("{what}{with} can never be had: {cause}"),
         [one] => format!("{what}{with} cannot be had while GPU {one} does not answer"),

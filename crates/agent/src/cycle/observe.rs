@@ -85,8 +85,7 @@ impl Cycle {
             } else {
                 Mode::Unmanaged
             };
-            if device.lost == answers {
-                device.lost = !answers;
+            if device.gpu.away == answers {
                 (device.gpu.mode, device.gpu.away) = (mode, !answers);
                 let index = device.gpu.index;
                 let why = match trouble(look, uuid) {

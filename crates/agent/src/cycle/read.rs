@@ -350,11 +350,11 @@ impl Cycle {
             memory_mismatch_max_bytes: device.mismatch_max.get(),
             bypass_pids,
             mig: self.mig_of(&gpu.uuid),
-            trouble: match device.lost {
+            trouble: match device.gpu.away {
                 true => Some("it does not answer".to_owned()),
                 false => self.trouble_of(device),
             },
-            lost: device.lost.then(|| v1::GpuLost {
+            lost: device.gpu.away.then(|| v1::GpuLost {
                 mode: device.assigned.name().to_owned(),
                 for_good: device.gone,
             }),
@@ -385,7 +385,7 @@ impl Cycle {
             power: BTreeMap::new(),
             books: self.books(),
             lost: {
-                let lost = self.devices.iter().filter(|device| device.lost);
+                let lost = self.devices.iter().filter(|device| device.gpu.away);
                 lost.map(|device| device.gpu.index).collect()
             },
             now: now(),
@@ -397,7 +397,7 @@ impl Cycle {
         if let Some(why) = &self.blind {
             return Some(format!("the GPUs cannot be observed: {why}"));
         }
-        let lost = |device: &&Device| device.managed && device.lost;
+        let lost = |device: &&Device| device.managed && device.gpu.away;
         let served = self.devices.iter().filter(|device| device.managed).count();
         let lost = self.devices.iter().filter(lost).count();
         (lost > 0 && lost == served).then(|| "no GPU answers".to_owned())

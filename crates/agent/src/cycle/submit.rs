@@ -182,8 +182,7 @@ impl Cycle {
     pub(super) fn gpus_ever(&self) -> Vec<Gpu> {
         let ever = |device: &Device| {
             let mut gpu = device.empty();
-            gpu.away = false;
-            if device.lost && !device.gone {
+            if std::mem::take(&mut gpu.away) && !device.gone {
                 gpu.mode = device.assigned;
             }
             if let Some(wanted) = device.wanted.filter(|_| device.managed && device.switching) {

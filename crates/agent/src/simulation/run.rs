@@ -85,10 +85,10 @@ pub struct Run {
     rules: BTreeMap<String, u64>,
     /// Which of them start once they are confirmed.
     to_confirm: BTreeSet<String>,
-    /// Claims that were given back, by uid, and that nobody has asked for since.
-    pub given_back: BTreeSet<String>,
     /// Claims that pods were started with, by uid.
     pub pods: BTreeMap<String, JobId>,
+    /// Claims that were given back, by uid, and that nobody has asked for since.
+    pub given_back: BTreeSet<String>,
     /// Those of them that this agent was asked for since.
     pub asked_again: BTreeSet<String>,
     /// Which want MIG instances.
@@ -170,8 +170,8 @@ impl Run {
             committed: BTreeMap::new(),
             rules: BTreeMap::new(),
             to_confirm: BTreeSet::new(),
-            given_back: BTreeSet::new(),
             pods: BTreeMap::new(),
+            given_back: BTreeSet::new(),
             asked_again: BTreeSet::new(),
             wants_mig: BTreeSet::new(),
             steps: 0,

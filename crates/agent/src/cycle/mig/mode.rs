@@ -139,7 +139,7 @@ impl Cycle {
         if !turns {
             return blockers;
         }
-        if device.lost || self.observer.is_silent() {
+        if device.gpu.away || self.observer.is_silent() {
             blockers.push("it does not answer, and nobody can tell by whom".to_owned());
         }
         let strangers = device.unmanaged.iter();
@@ -288,7 +288,7 @@ impl Cycle {
         if std::mem::replace(&mut device.assigned, mode) == mode {
             return Ok(());
         }
-        if !device.lost {
+        if !device.gpu.away {
             device.gpu.mode = mode;
         }
         self.round.replan = true;

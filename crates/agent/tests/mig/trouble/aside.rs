@@ -1,8 +1,7 @@
 //! Instances that are set aside: those that cannot be destroyed, and those that somebody divided.
 
-use std::io::{Read, Write};
-
 use super::*;
+use crate::harness::call;
 
 /// Waits until one is.
 async fn set_aside(client: &Client) {
@@ -227,10 +226,5 @@ async fn what_was_done_to_instances_is_counted() {
 
 fn metrics(home: &Home) -> String {
     let socket = home.path().join("divvy.sock");
-    let mut stream = std::os::unix::net::UnixStream::connect(socket).unwrap();
-    let question = "GET /metrics HTTP/1.1\r\nhost: divvy\r\nconnection: close\r\n\r\n";
-    stream.write_all(question.as_bytes()).unwrap();
-    let mut page = String::new();
-    stream.read_to_string(&mut page).unwrap();
-    page
+    call(&socket, "GET", "/metrics", "").1
 }
