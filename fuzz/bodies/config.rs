@@ -5,8 +5,8 @@ use std::path::Path;
 
 use divvy_clearml::Settings;
 
-use crate::input::Input;
-use crate::text::text;
+use super::input::Input;
+use super::text::text;
 
 const PIECES: &[&str] = &[
     "api",

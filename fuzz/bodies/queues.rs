@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 
 use divvy_core::{GpuSelection, QueueSpec, parse_gpus, parse_queues};
 
-use crate::input::Input;
-use crate::text::text;
+use super::input::Input;
+use super::text::text;
 
 const PIECES: &[&str] = &[
     "a",

@@ -7,8 +7,8 @@ use std::path::Path;
 
 use divvy_agent::{Account, Group, Role, Rules};
 
-use crate::input::Input;
-use crate::text::text;
+use super::input::Input;
+use super::text::text;
 
 const PIECES: &[&str] = &[
     "admin",

@@ -5,8 +5,8 @@ use std::str::FromStr;
 
 use divvy_core::{Amount, Bytes, Compute, GpuUuid, Gpus, Isolation, JobId, MigProfile, Share};
 
-use crate::input::Input;
-use crate::text::text;
+use super::input::Input;
+use super::text::text;
 
 const PIECES: &[&str] = &[
     "0",

@@ -1,6 +1,6 @@
 //! Random bytes, read as text that looks like what a grammar reads: pieces of its words, and now and then anything at all.
 
-use crate::input::Input;
+use super::input::Input;
 
 /// Longest text, in pieces.
 const MOST: u64 = 24;

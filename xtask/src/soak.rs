@@ -1,5 +1,5 @@
 //! `cargo xtask soak`: seeded runs, more than the tests have time for: of the whole agent on a simulated machine
-//! (`crates/agent/src/simulation.rs`), any number of jobs through planner and journal (`crates/agent/src/store/soak.rs`), then random programs against the limiter for as long as one likes (`crates/shim/tests/model`).
+//! (`crates/agent/src/simulation.rs`), any number of jobs through planner and journal (`crates/agent/src/store/soak.rs`), then random programs against the limiter for as long as one likes (`crates/shim/tests/it/model`).
 
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -91,9 +91,9 @@ fn journal(args: &Args) -> Result<()> {
 }
 
 fn limiter(args: &Args) -> Result<()> {
-    let mut command = cargo(&["test", "--package", "divvy-shim", "--test", "model"]);
+    let mut command = cargo(&["test", "--package", "divvy-shim", "--test", "it"]);
     command
-        .args(["--", "--nocapture"])
+        .args(["model::", "--", "--nocapture"])
         .env("DIVVY_MODEL_STEPS", args.steps.to_string())
         .env("DIVVY_MODEL_SECONDS", args.seconds.to_string());
     if let Some(seed) = args.seed {

@@ -40,15 +40,6 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The engine of the test program `name`, which is named after it.
-    #[must_use]
-    pub const fn of(name: &str) -> Self {
-        match name.as_bytes() {
-            b"podman" => Self::Podman,
-            _ => Self::Docker,
-        }
-    }
-
     /// Its own program, with which a person starts containers.
     #[must_use]
     pub const fn program(self) -> &'static str {

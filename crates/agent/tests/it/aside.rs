@@ -1,0 +1,526 @@
+//! Jobs that are suspended without their GPUs: others have the room, and their memory comes back with what was in it.
+
+#![allow(clippy::unwrap_used, reason = "what goes wrong here fails the test")]
+
+use crate::harness;
+
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+
+use divvy_api::client::Client;
+use divvy_api::v1::{
+    Amount, EndReason, ErrorCode, Job, JobState, MemoryPlace, ProjectChange, Resize, Submit,
+};
+use harness::{Home, PATIENCE, ended, in_state, quarter, refused, until};
+
+const GIB: u64 = 1 << 30;
+/// What each process keeps: the host, which is not simulated, has to have room for it.
+const EACH: u64 = 320 << 20;
+const ONE: [&str; 4] = ["--sim", "a100-40gb:1", "--grace", "1s"];
+
+/// `tests/clients/c/keep.c`, compiled once for each run of the tests.
+fn keep() -> &'static Path {
+    static KEEP: OnceLock<(tempfile::TempDir, PathBuf)> = OnceLock::new();
+    let (_, program) = KEEP.get_or_init(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join("keep");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/clients/c/keep.c");
+        let compiled = Command::new("cc")
+            .args(["-std=gnu11", "-O2", "-Wall", "-Wextra", "-o"])
+            .args([&program, &source])
+            .arg("-ldl")
+            .status();
+        assert!(compiled.unwrap().success(), "keep.c does not compile");
+        (folder, program)
+    });
+    program
+}
+
+/// A job of so many thousandths of the GPU that keeps so much memory until its gate is opened, by so many processes.
+fn keeper(home: &Home, name: &str, thousandths: u16, processes: u32) -> Submit {
+    let (bytes, processes) = (EACH.to_string(), processes.to_string());
+    let gate = gate(home, name);
+    let words = [keep().to_str().unwrap(), &bytes, &gate, &processes];
+    Submit {
+        name: Some(name.to_owned()),
+        amount: Some(match thousandths {
+            1000 => Amount::Whole { count: 1 },
+            thousandths => Amount::Share { thousandths },
+        }),
+        ..quarter(&words)
+    }
+}
+
+fn gate(home: &Home, name: &str) -> String {
+    let gate = home.path().join(format!("gate-{name}"));
+    gate.to_str().unwrap().to_owned()
+}
+
+/// Submits it, and waits until all of its processes keep theirs.
+async fn kept(home: &Home, submit: &Submit, processes: usize) -> Job {
+    let client = home.client();
+    let id = client.submit(submit).await.unwrap().id;
+    let job = in_state(&client, &id, JobState::Running).await;
+    until_kept(&job, processes);
+    job
+}
+
+fn until_kept(job: &Job, processes: usize) {
+    let log = Path::new(&job.directory).join("log");
+    until("they keep theirs", || {
+        let said = fs::read_to_string(&log).unwrap_or_default();
+        assert!(!said.contains("keep:"), "{said}");
+        said.matches("kept").count() == processes
+    });
+}
+
+/// Waits until this is so of a job.
+async fn until_job(client: &Client, id: &str, what: &str, is_so: impl Fn(&Job) -> bool) -> Job {
+    let deadline = std::time::Instant::now() + PATIENCE;
+    loop {
+        let job = client.job(id).await.unwrap();
+        if is_so(&job) {
+            return job;
+        }
+        let late = std::time::Instant::now() > deadline;
+        assert!(!late && job.state != JobState::Ended, "{what}: {job:#?}");
+        tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+    }
+}
+
+fn place(job: &Job) -> Option<MemoryPlace> {
+    job.gpu_memory.map(|memory| memory.place)
+}
+
+fn reason(job: &Job) -> &str {
+    job.reason.as_deref().unwrap_or_default()
+}
+
+/// Used and given out of the only GPU.
+async fn gpu(client: &Client) -> (u64, u16) {
+    let gpu = &client.gpus().await.unwrap()[0];
+    (gpu.memory_used_bytes, gpu.share_allocated)
+}
+
+async fn goes_on_to_its_end(home: &Home, client: &Client, id: &str, name: &str) {
+    until_job(client, id, "it goes on", |job| !job.suspended).await;
+    fs::write(gate(home, name), "").unwrap();
+    let end = ended(client, id).await;
+    assert_eq!(end.exit_code, Some(0), "{end:#?}");
+}
+
+async fn kinds(client: &Client, id: &str) -> Vec<String> {
+    let events = client.events(0).await.unwrap().into_iter();
+    let its = events.filter(|event| event.job.as_deref() == Some(id));
+    its.map(|event| event.kind).collect()
+}
+
+fn is_stopped(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat.rsplit(')').next().unwrap_or_default();
+    state.trim_start().starts_with('T')
+}
+
+#[tokio::test]
+async fn a_job_gives_its_gpu_to_another_and_goes_on_with_what_it_had_there() {
+    let home = Home::with(&ONE);
+    let client = home.client();
+    let first = kept(&home, &keeper(&home, "first", 750, 2), 2).await;
+    let second = keeper(&home, "second", 500, 1);
+    let second = client.submit(&second).await.unwrap();
+    assert_eq!(second.state, JobState::Queued);
+    let (used, share) = gpu(&client).await;
+    assert!(used > 2 * EACH && share == 750, "{used} {share}");
+    let before = used;
+
+    let aside = client.release(&first.id).await.unwrap();
+    assert_eq!(place(&aside), Some(MemoryPlace::Host), "{aside:#?}");
+    assert!(aside.suspended && aside.slices.is_empty(), "{aside:#?}");
+    assert!(
+        reason(&aside).contains("in the host's memory since"),
+        "{aside:#?}"
+    );
+    assert!(is_stopped(first.pid.unwrap()));
+    let second = in_state(&client, &second.id, JobState::Running).await;
+    until_kept(&second, 1);
+    let (used, share) = gpu(&client).await;
+    assert!(
+        (EACH..before).contains(&used) && share == 500,
+        "{used} {share}"
+    );
+    assert_eq!(client.gpus().await.unwrap()[0].slices.len(), 1);
+
+    // It is to go on, and has to wait for the other; nobody new gets in its way.
+    let due = client.resume(&first.id).await.unwrap();
+    assert_eq!(place(&due), Some(MemoryPlace::Due), "{due:#?}");
+    let why = client.why(&first.id).await.unwrap();
+    let other = format!("(there: #{})", second.id);
+    assert!(why.summary.contains(&other), "{}", why.summary);
+    let third = client.submit(&quarter(&["true"])).await.unwrap();
+    let why = client.why(&third.id).await.unwrap();
+    let for_whom = format!("room is kept for #{}, which is to go on", first.id);
+    assert!(why.summary.contains(&for_whom), "{}", why.summary);
+    let holders = &why.gpus[0].held_by;
+    let due: Vec<&str> = holders
+        .iter()
+        .filter(|one| one.due)
+        .map(|one| &*one.job)
+        .collect();
+    assert_eq!(due, [&first.id]);
+
+    fs::write(gate(&home, "second"), "").unwrap();
+    assert_eq!(ended(&client, &second.id).await.exit_code, Some(0));
+    goes_on_to_its_end(&home, &client, &first.id, "first").await;
+    assert_eq!(ended(&client, &third.id).await.exit_code, Some(0));
+    let told = kinds(&client, &first.id).await;
+    let of_memory: Vec<&str> = (told.iter().map(String::as_str))
+        .filter(|kind| kind.starts_with("memory") || ["suspended", "resumed"].contains(kind))
+        .collect();
+    let expected = [
+        "suspended",
+        "memory_released",
+        "memory_due",
+        "memory_returning",
+        "memory_restored",
+        "resumed",
+    ];
+    assert_eq!(of_memory, expected);
+}
+
+#[tokio::test]
+async fn what_cannot_be_released_stays_and_the_job_is_suspended_all_the_same() {
+    let mut home = Home::new();
+    let config = home.path().join("sim.toml");
+    fs::write(&config, "[checkpoint]\nunknown = true\n").unwrap();
+    let path = config.to_str().unwrap().to_owned();
+    home.env.insert("DIVVY_SIM_CONFIG", path);
+    home.start(&ONE);
+    let client = home.client();
+    let idle = client.submit(&quarter(&["sleep", "1000"])).await.unwrap();
+    let idle = in_state(&client, &idle.id, JobState::Running).await;
+    let first = kept(&home, &keeper(&home, "first", 500, 1), 1).await;
+    for (job, why) in [
+        (&idle, "no process of it has anything on a GPU"),
+        (&first, "cuCheckpointProcessGetState"),
+    ] {
+        let stays = client.release(&job.id).await.unwrap();
+        assert_eq!(place(&stays), Some(MemoryPlace::Gpu), "{stays:#?}");
+        assert!(
+            stays.suspended && reason(&stays).contains(why),
+            "{stays:#?}"
+        );
+        assert_eq!(stays.slices.len(), 1);
+        let pid = job.pid.unwrap();
+        until("it stands still", || is_stopped(pid));
+        let on = client.resume(&job.id).await.unwrap();
+        assert!(!on.suspended && on.gpu_memory.is_none() && on.reason.is_none());
+        until("it goes on", || !is_stopped(pid));
+    }
+    goes_on_to_its_end(&home, &client, &first.id, "first").await;
+    let gone = refused(client.release(&first.id).await);
+    assert_eq!(gone.code, ErrorCode::Conflict);
+}
+
+/// Has the driver fail whoever calls this.
+fn fault(home: &Home, function: &str) {
+    let config = home.path().join("sim.toml");
+    let fault = format!("[[fault]]\nfunction = \"{function}\"\ncall = 1\ntimes = 0\ncode = 999\n");
+    fs::write(config, fault).unwrap();
+}
+
+fn no_fault(home: &Home) {
+    fs::write(home.path().join("sim.toml"), "").unwrap();
+}
+
+fn with_faults() -> Home {
+    let mut home = Home::new();
+    no_fault(&home);
+    let path = home.path().join("sim.toml").to_str().unwrap().to_owned();
+    home.env.insert("DIVVY_SIM_CONFIG", path);
+    home.start(&ONE);
+    home
+}
+
+#[tokio::test]
+async fn a_step_that_fails_is_undone_and_nothing_is_lost() {
+    let home = with_faults();
+    let client = home.client();
+    let first = kept(&home, &keeper(&home, "first", 500, 2), 2).await;
+    for step in ["GetState", "Lock", "Checkpoint"] {
+        let function = format!("cuCheckpointProcess{step}");
+        fault(&home, &function);
+        // Where nobody can say how the processes are, it is asked until somebody does.
+        let released = client.release(&first.id);
+        let stays = released.await.unwrap();
+        no_fault(&home);
+        assert_eq!(place(&stays), Some(MemoryPlace::Gpu), "{step}: {stays:#?}");
+        assert!(reason(&stays).contains(&function), "{step}: {stays:#?}");
+        let pid = first.pid.unwrap();
+        until("it stands still", || is_stopped(pid));
+        assert_eq!(gpu(&client).await.1, 500, "{step}");
+        client.resume(&first.id).await.unwrap();
+        until_job(&client, &first.id, "it goes on", |job| !job.suspended).await;
+    }
+    // And once nothing fails any more, it can be released.
+    let aside = client.release(&first.id).await.unwrap();
+    assert_eq!(place(&aside), Some(MemoryPlace::Host), "{aside:#?}");
+    client.resume(&first.id).await.unwrap();
+    goes_on_to_its_end(&home, &client, &first.id, "first").await;
+}
+
+#[tokio::test]
+async fn memory_that_does_not_come_back_is_tried_again() {
+    let home = with_faults();
+    let client = home.client();
+    let first = kept(&home, &keeper(&home, "first", 500, 2), 2).await;
+    for step in ["Restore", "Unlock"] {
+        let aside = client.release(&first.id).await.unwrap();
+        assert_eq!(place(&aside), Some(MemoryPlace::Host), "{aside:#?}");
+        let function = format!("cuCheckpointProcess{step}");
+        fault(&home, &function);
+        client.resume(&first.id).await.unwrap();
+        let stuck = until_job(&client, &first.id, "it is said", |job| {
+            reason(job).contains(&function)
+        });
+        let stuck = stuck.await;
+        assert_eq!(place(&stuck), Some(MemoryPlace::Returning));
+        assert!(stuck.suspended, "{stuck:#?}");
+        assert_eq!(gpu(&client).await.1, 500, "its GPU is its own again");
+        no_fault(&home);
+        until_job(&client, &first.id, "it goes on", |job| !job.suspended).await;
+    }
+    goes_on_to_its_end(&home, &client, &first.id, "first").await;
+}
+
+/// Keeps so much until its gate is opened, and Divvy knows nothing of it.
+fn stranger(home: &Home, bytes: u64) -> Child {
+    let stranger = Command::new(keep())
+        .args([&bytes.to_string(), &gate(home, "stranger")])
+        .env("LD_LIBRARY_PATH", home.path().join("sim/lib"))
+        .env("DIVVY_SIM", ONE[1])
+        .env("DIVVY_SIM_STATE", home.path().join("sim/state"))
+        .stdout(Stdio::piped())
+        .spawn();
+    let mut stranger = stranger.unwrap();
+    let mut said = String::new();
+    let words = BufReader::new(stranger.stdout.take().unwrap()).read_line(&mut said);
+    assert_eq!((words.unwrap(), said.trim()), (5, "kept"));
+    stranger
+}
+
+#[tokio::test]
+async fn memory_that_never_left_needs_no_room_though_nobody_says_how_much_it_is() {
+    let home = with_faults();
+    let client = home.client();
+    let config = home.path().join("sim.toml");
+    let hidden = "hide_process_memory = true\n";
+    fs::write(&config, hidden).unwrap();
+    let first = kept(&home, &keeper(&home, "first", 500, 2), 2).await;
+    let gpu = &client.gpus().await.unwrap()[0];
+    // With what the stranger's context takes, less than the job has with its two contexts.
+    let left = 5 * EACH;
+    let bytes = gpu.memory_total_bytes - gpu.memory_used_bytes - left;
+    let mut stranger = stranger(&home, bytes);
+    let fault =
+        "[[fault]]\nfunction = \"cuCheckpointProcessLock\"\ncall = 1\ntimes = 0\ncode = 999\n";
+    fs::write(&config, format!("{hidden}{fault}")).unwrap();
+    let stays = tokio::time::timeout(PATIENCE, client.release(&first.id)).await;
+    let stays = stays.expect("it is asked for room").unwrap();
+    assert_eq!(place(&stays), Some(MemoryPlace::Gpu), "{stays:#?}");
+    assert!(
+        reason(&stays).contains("cuCheckpointProcessLock"),
+        "{stays:#?}"
+    );
+    fs::write(&config, hidden).unwrap();
+    client.resume(&first.id).await.unwrap();
+    goes_on_to_its_end(&home, &client, &first.id, "first").await;
+    fs::write(gate(&home, "stranger"), "").unwrap();
+    assert!(stranger.wait().unwrap().success());
+}
+
+#[tokio::test]
+async fn whoever_waits_for_memory_to_leave_is_answered_when_the_job_is_to_start_anew() {
+    let home = with_faults();
+    let client = home.client();
+    let first = kept(&home, &keeper(&home, "first", 500, 2), 2).await;
+    let fault = |step: &str| {
+        format!(
+            "[[fault]]\nfunction = \"cuCheckpointProcess{step}\"\ncall = 1\ntimes = 0\ncode = 999\n"
+        )
+    };
+    let faults = fault("Checkpoint") + &fault("Unlock");
+    fs::write(home.path().join("sim.toml"), faults).unwrap();
+    let (waits, id) = (home.client(), first.id.clone());
+    let released = tokio::spawn(async move { waits.release(&id).await });
+    until_job(&client, &first.id, "it is said", |job| {
+        place(job) == Some(MemoryPlace::Returning) && reason(job).contains("Unlock")
+    })
+    .await;
+    assert!(!released.is_finished());
+    client.requeue(&first.id).await.unwrap();
+    let answered = tokio::time::timeout(PATIENCE, released).await;
+    let job = answered.expect("nobody answers").unwrap().unwrap();
+    assert_eq!(job.gpu_memory, None, "{job:#?}");
+    client.cancel(&first.id).await.unwrap();
+    ended(&client, &first.id).await;
+}
+
+#[tokio::test]
+async fn no_room_is_kept_for_who_lacks_something_else_and_its_turn_is() {
+    let home = Home::with(&ONE);
+    let client = home.client();
+    let vision = ProjectChange {
+        quota: Some(500),
+        limit: Some(Some(500)),
+        ..ProjectChange::default()
+    };
+    client.add_project("vision", &vision).await.unwrap();
+    let of_vision = |submit: Submit| Submit {
+        project: Some("vision".to_owned()),
+        ..submit
+    };
+    let first = kept(&home, &of_vision(keeper(&home, "first", 500, 1)), 1).await;
+    client.release(&first.id).await.unwrap();
+    let second = kept(&home, &of_vision(keeper(&home, "second", 250, 1)), 1).await;
+    client.resume(&first.id).await.unwrap();
+    until_job(&client, &first.id, "it lacks quota", |job| {
+        reason(job).contains("vision's limit is 0.5 GPU")
+    })
+    .await;
+    let other = kept(&home, &keeper(&home, "other", 750, 1), 1).await;
+    // Now it lacks room alone, which is kept.
+    fs::write(gate(&home, "second"), "").unwrap();
+    ended(&client, &second.id).await;
+    until_job(&client, &first.id, "it lacks room", |job| {
+        reason(job).contains(&format!("(there: #{})", other.id))
+    })
+    .await;
+    let new = client.submit(&quarter(&["true"])).await.unwrap();
+    let why = client.why(&new.id).await.unwrap();
+    let for_whom = format!("room is kept for #{}, which is to go on", first.id);
+    assert!(why.summary.contains(&for_whom), "{}", why.summary);
+    fs::write(gate(&home, "other"), "").unwrap();
+    ended(&client, &other.id).await;
+    goes_on_to_its_end(&home, &client, &first.id, "first").await;
+    assert_eq!(ended(&client, &new.id).await.exit_code, Some(0));
+}
+
+#[tokio::test]
+async fn a_stranger_who_took_the_memory_is_waited_for() {
+    let home = Home::with(&ONE);
+    let client = home.client();
+    let first = kept(&home, &keeper(&home, "first", 500, 1), 1).await;
+    client.release(&first.id).await.unwrap();
+    let mut stranger = stranger(&home, 30 * GIB);
+    let deadline = std::time::Instant::now() + PATIENCE;
+    while client.gpus().await.unwrap()[0].memory_unmanaged_bytes < 30 * GIB {
+        assert!(std::time::Instant::now() < deadline, "nobody sees it");
+    }
+    client.resume(&first.id).await.unwrap();
+    let waits = until_job(&client, &first.id, "it is said", |job| {
+        reason(job).contains("processes outside Divvy hold")
+    });
+    assert_eq!(place(&waits.await), Some(MemoryPlace::Due));
+    fs::write(gate(&home, "stranger"), "").unwrap();
+    assert!(stranger.wait().unwrap().success());
+    goes_on_to_its_end(&home, &client, &first.id, "first").await;
+}
+
+#[tokio::test]
+async fn a_job_whose_memory_is_aside_can_be_stopped_started_anew_and_let_be() {
+    let home = Home::with(&ONE);
+    let client = home.client();
+    let first = kept(&home, &keeper(&home, "first", 1000, 1), 1).await;
+    client.release(&first.id).await.unwrap();
+    // Asked again, it changes nothing; and resized it is later.
+    let again = client.release(&first.id).await.unwrap();
+    assert_eq!(place(&again), Some(MemoryPlace::Host));
+    let resize = Resize {
+        amount: Some(Amount::Share { thousandths: 500 }),
+        compute: None,
+    };
+    let error = refused(client.resize(&first.id, &resize).await);
+    assert!(error.message.contains("without its GPUs"), "{error}");
+
+    let second = kept(&home, &keeper(&home, "second", 1000, 1), 1).await;
+    client.resume(&first.id).await.unwrap();
+    let let_be = client.suspend(&first.id).await.unwrap();
+    assert_eq!(place(&let_be), Some(MemoryPlace::Host), "{let_be:#?}");
+    client.cancel(&second.id).await.unwrap();
+    ended(&client, &second.id).await;
+    assert_eq!(gpu(&client).await.1, 0, "nobody asked it to go on");
+
+    client.requeue(&first.id).await.unwrap();
+    let anew = until_job(&client, &first.id, "it starts anew", |job| {
+        job.runs_before == 1 && job.state == JobState::Running
+    });
+    let anew = anew.await;
+    assert!(!anew.suspended && anew.gpu_memory.is_none(), "{anew:#?}");
+    until_kept(&anew, 2);
+    client.release(&first.id).await.unwrap();
+    client.cancel(&first.id).await.unwrap();
+    let end = ended(&client, &first.id).await;
+    assert_eq!(end.end_reason, Some(EndReason::Cancelled));
+    let (used, share) = gpu(&client).await;
+    assert!(used < EACH && share == 0, "{used} {share}");
+    assert!(home.slices().is_empty());
+}
+
+/// Where the daemon dies on the way out and on the way back.
+const POINTS: &[&str] = &[
+    "aside.intent",
+    "aside.noted",
+    "aside.locked",
+    "aside.locked:2",
+    "aside.saved",
+    "aside.saved:2",
+    "aside.stopped",
+    "aside.kept",
+    "back.due",
+    "back.intent",
+    "back.woken",
+    "back.woken:2",
+    "back.restored",
+    "back.restored:2",
+    "back.unlocked",
+    "back.unlocked:2",
+    "back.done",
+    "back.kept",
+];
+
+#[tokio::test]
+async fn a_daemon_that_dies_at_any_step_finds_where_the_memory_is() {
+    for point in POINTS {
+        let mut home = Home::new();
+        home.env.insert("DIVVY_CRASH_AT", (*point).to_owned());
+        home.start(&ONE);
+        let client = home.client();
+        let first = kept(&home, &keeper(&home, "first", 750, 2), 2).await;
+        // Cut short by the daemon's end.
+        let _ = client.release(&first.id).await;
+        let _ = client.resume(&first.id).await;
+        home.dies(point).await;
+        home.start(&ONE);
+        let client = home.client();
+        // What it was about to do is done, and what was not asked for any more is asked for again.
+        let settled = until_job(&client, &first.id, point, |job| {
+            let moves = [Some(MemoryPlace::Leaving), Some(MemoryPlace::Returning)];
+            !moves.contains(&place(job))
+        });
+        let settled = settled.await;
+        match place(&settled) {
+            Some(MemoryPlace::Host) => assert_eq!(gpu(&client).await.1, 0, "{point}"),
+            Some(MemoryPlace::Due) => {}
+            None => assert!(!settled.suspended, "{point}: {settled:#?}"),
+            elsewhere => panic!("{point}: {elsewhere:?}: {settled:#?}"),
+        }
+        client.resume(&first.id).await.unwrap();
+        until_job(&client, &first.id, point, |job| !job.suspended).await;
+        assert_eq!(gpu(&client).await.1, 750, "{point}");
+        goes_on_to_its_end(&home, &client, &first.id, "first").await;
+        assert!(home.slices().is_empty(), "{point}");
+    }
+}

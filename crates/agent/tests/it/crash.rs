@@ -1,0 +1,206 @@
+//! `kill -9` of a daemon and of supervisors at every step between the journal and the world, in all that a job can go through.
+
+#![allow(clippy::unwrap_used, reason = "what goes wrong here fails the test")]
+
+use crate::harness;
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use divvy_api::client::Client;
+use divvy_api::v1::{Amount, Error, Job, JobState, Resize, Submit};
+use harness::{Home, ended, has_spec, script, until};
+
+const SIM: [&str; 4] = ["--sim", "a100-80gb:2", "--grace", "1s"];
+
+/// The daemon's points, and the how manieth time that it comes to them: at first, and in the middle of it all.
+const OF_THE_DAEMON: &[&str] = &[
+    "journal.begin:2",
+    "journal.begin:12",
+    "journal.commit:2",
+    "journal.commit:5",
+    "journal.commit:12",
+    "journal.committed:2",
+    "journal.committed:5",
+    "journal.committed:12",
+    "start.slice",
+    "start.slice:3",
+    "start.prepared",
+    "start.locked",
+    "start.spawned",
+    "start.spawned:3",
+    "round.answered:2",
+    "round.answered:9",
+    "stop.told",
+    "stop.told:2",
+    "resize.told",
+    "pause.held",
+    "end.freed",
+    "end.freed:2",
+    "end.forgotten",
+    "record.new",
+    "record.written",
+    "record.there",
+    "record.there:2",
+];
+
+const OF_A_SUPERVISOR: &[&str] = &[
+    "supervise.locked",
+    "supervise.launched",
+    "supervise.spawned",
+    "supervise.started",
+    "supervise.ended",
+    "supervise.recorded",
+];
+
+/// A job that says that it runs, once for each time.
+fn job(home: &Home, key: &str, then: &str) -> Submit {
+    let ran = home.path().join("ran");
+    Submit {
+        idempotency_key: Some(key.to_owned()),
+        amount: Some(Amount::Share { thousandths: 250 }),
+        ..script(
+            "default",
+            &format!("echo {key} >> {}; {then}", ran.display()),
+        )
+    }
+}
+
+/// Waits until a job's program runs or has run; an error when the daemon is gone. One whose supervisor dies before it has written down that
+/// it runs is never said to.
+async fn runs(home: &Home, client: &Client, key: &str, id: &str) -> Result<(), Error> {
+    loop {
+        let job = client.job(id).await?;
+        let ran = fs::read_to_string(home.path().join("ran")).unwrap_or_default();
+        let is_said = matches!(job.state, JobState::Running | JobState::Ended);
+        let is_silent = home.env.values().any(|at| at == "supervise.spawned");
+        if is_said || (is_silent && ran.lines().any(|line| line == key)) {
+            return Ok(());
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+    }
+}
+
+/// Everything that a job can go through; cut short by the first call that a daemon does not answer.
+async fn everything(
+    home: &Home,
+    client: &Client,
+    acknowledged: &mut BTreeMap<&'static str, String>,
+) -> Result<(), Error> {
+    let gate = home.path().join("gate");
+    let gated = format!(
+        "until test -e {}; do sleep 0.01; done; exit 3",
+        gate.display()
+    );
+    let first = client.submit(&job(home, "first", &gated)).await?.id;
+    acknowledged.insert("first", first.clone());
+    runs(home, client, "first", &first).await?;
+    let resize = |thousandths| Resize {
+        amount: Some(Amount::Share { thousandths }),
+        compute: None,
+    };
+    // It may be at its end already, where its supervisor was killed: then it is refused, which is an answer.
+    let _ = gone(client.resize(&first, &resize(500)).await)?;
+    let _ = gone(client.suspend(&first).await)?;
+    let _ = gone(client.resume(&first).await)?;
+    let second = client
+        .submit(&job(home, "second", "exec sleep 1000"))
+        .await?
+        .id;
+    acknowledged.insert("second", second.clone());
+    runs(home, client, "second", &second).await?;
+    let _ = gone(client.requeue(&second).await)?;
+    let _ = gone(client.cancel(&second).await)?;
+    let third = client
+        .submit(&job(home, "third", "exec sleep 1000"))
+        .await?
+        .id;
+    acknowledged.insert("third", third.clone());
+    let _ = gone(client.cancel(&third).await)?;
+    fs::write(&gate, "").unwrap();
+    loop {
+        let jobs = client.jobs(false).await?;
+        if jobs.is_empty() {
+            return Ok(());
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+    }
+}
+
+/// An answer that is no is an answer.
+fn gone(answer: Result<Job, Error>) -> Result<Option<Job>, Error> {
+    match answer {
+        Err(error) if error.code == divvy_api::v1::ErrorCode::NoDaemon => Err(error),
+        answer => Ok(answer.ok()),
+    }
+}
+
+/// With nobody being killed any more everything that was acknowledged comes to its end, and nothing is left.
+async fn all_is_well(home: &Home, acknowledged: &BTreeMap<&'static str, String>, point: &str) {
+    let client = home.client();
+    fs::write(home.path().join("gate"), "").unwrap();
+    for job in client.jobs(false).await.unwrap() {
+        match acknowledged.get("first") == Some(&job.id) {
+            // Killed between the two, it is suspended still.
+            true => drop(client.resume(&job.id).await),
+            false => drop(client.cancel(&job.id).await),
+        }
+    }
+    for job in client.jobs(false).await.unwrap() {
+        ended(&client, &job.id).await;
+    }
+    let all = client.jobs(true).await.unwrap();
+    let ran = fs::read_to_string(home.path().join("ran")).unwrap_or_default();
+    for (key, id) in acknowledged {
+        let job = all.iter().find(|job| job.id == *id);
+        let job = job.unwrap_or_else(|| panic!("{point}: {key} is lost"));
+        assert_eq!(job.state, JobState::Ended, "{point}: {job:#?}");
+        let times = ran.lines().filter(|line| line == key).count();
+        // The second may be told to start anew.
+        assert!(
+            times <= if *key == "second" { 2 } else { 1 },
+            "{point}: {key} ran {times} times"
+        );
+        if job.exit_code == Some(3) {
+            assert_eq!((*key, times), ("first", 1), "{point}");
+        }
+    }
+    until("no slice is left", || home.slices().is_empty());
+    let gpus = client.gpus().await.unwrap();
+    assert!(
+        gpus.iter().all(|gpu| gpu.share_allocated == 0),
+        "{point}: {gpus:#?}"
+    );
+    for folder in fs::read_dir(home.path().join("jobs")).unwrap().flatten() {
+        assert!(!has_spec(&folder.path()), "{point}: {folder:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_daemon_that_dies_at_any_step_loses_nothing_and_starts_nothing_twice() {
+    for point in OF_THE_DAEMON {
+        let mut home = Home::new();
+        home.env.insert("DIVVY_CRASH_AT", (*point).to_owned());
+        home.start(&SIM);
+        let mut acknowledged = BTreeMap::new();
+        let _ = everything(&home, &home.client(), &mut acknowledged).await;
+        home.dies(point).await;
+        home.start(&SIM);
+        all_is_well(&home, &acknowledged, point).await;
+    }
+}
+
+#[tokio::test]
+async fn supervisors_that_die_at_any_step_leave_jobs_that_end_once() {
+    for point in OF_A_SUPERVISOR {
+        let mut home = Home::new();
+        home.env.insert("DIVVY_CRASH_AT", (*point).to_owned());
+        home.start(&SIM);
+        let mut acknowledged = BTreeMap::new();
+        let client = home.client();
+        everything(&home, &client, &mut acknowledged)
+            .await
+            .unwrap_or_else(|error| panic!("{point}: {error:?}"));
+        all_is_well(&home, &acknowledged, point).await;
+    }
+}

@@ -1,0 +1,288 @@
+//! What a daemon is reached through besides its socket, and how it tells systemd of itself.
+
+#![allow(clippy::unwrap_used, reason = "what goes wrong here fails the test")]
+
+use crate::harness;
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::process::Command;
+
+use divvy_api::v1::{EndReason, ErrorCode, JobState, Submit};
+use harness::{Home, PATIENCE, divvy, ended, log, quarter, refused, signal, until};
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit, setrlimit};
+
+const TOKEN: &str = "0123456789abcdef0123456789abcdef";
+
+/// A daemon that listens on TCP, and where.
+fn listening(more: &[&str]) -> (Home, String) {
+    let mut home = Home::new();
+    let token = home.path().join("token");
+    fs::write(&token, TOKEN).unwrap();
+    fs::set_permissions(&token, PermissionsExt::from_mode(0o600)).unwrap();
+    let token = token.to_str().unwrap().to_owned();
+    let listen = [
+        "--sim",
+        "a100-80gb:1",
+        "--listen",
+        "127.0.0.1:0",
+        "--token-file",
+        &token,
+    ];
+    home.env.insert("NO_COLOR", "1".into());
+    home.start(&[&listen[..], more].concat());
+    let log = home.log();
+    let at = log.find("127.0.0.1:").expect("it says where it listens");
+    let end = log[at..].find(char::is_whitespace).unwrap();
+    (home, log[at..at + end].to_owned())
+}
+
+/// The status of an answer, and all of it.
+fn call(address: &str, method: &str, path: &str, token: Option<&str>) -> (u16, String) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let authorization = token.map_or_else(String::new, |token| {
+        format!("Authorization: Bearer {token}\r\n")
+    });
+    let body = "{}";
+    let request = format!(
+        "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {}\r\n{authorization}\r\n{body}",
+        body.len()
+    );
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let status = answer.split(' ').nth(1).unwrap().parse().unwrap();
+    (status, answer)
+}
+
+#[test]
+fn over_tcp_nothing_is_answered_without_the_token() {
+    let (home, address) = listening(&[]);
+    for token in [None, Some(""), Some("wrong"), Some(&TOKEN[1..])] {
+        for path in ["/v1/node", "/v1/jobs", "/metrics", "/no/such/path"] {
+            let (status, answer) = call(&address, "GET", path, token);
+            assert_eq!(status, 403, "{path} {token:?}: {answer}");
+            assert!(answer.contains("not_allowed") && !answer.contains("hostname"));
+        }
+    }
+    let (status, answer) = call(&address, "GET", "/v1/node", Some(TOKEN));
+    assert_eq!(status, 200, "{answer}");
+    assert!(answer.contains("hostname"));
+    assert!(!home.log().contains(TOKEN));
+}
+
+#[test]
+fn on_the_systems_daemon_the_token_only_looks() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIPPED: only root can start a daemon for every user");
+        return;
+    }
+    let (_home, address) = listening(&["--system"]);
+    let (status, _) = call(&address, "GET", "/v1/gpus", Some(TOKEN));
+    assert_eq!(status, 200);
+    for (method, path) in [
+        ("POST", "/v1/jobs"),
+        ("POST", "/v1/mig/gc"),
+        ("PATCH", "/v1/gpus/0"),
+    ] {
+        let (status, answer) = call(&address, method, path, Some(TOKEN));
+        assert_eq!(status, 403, "{path}: {answer}");
+    }
+}
+
+/// The daemon's process: the first line of its lock.
+fn daemon(home: &Home) -> Pid {
+    let lock = fs::read_to_string(home.path().join("daemon.lock")).unwrap();
+    let pid = lock.lines().next().unwrap().parse().unwrap();
+    Pid::from_raw(pid).unwrap()
+}
+
+/// Sets how many files it may have open; how many it might.
+fn open_files(pid: Pid, current: Option<u64>, maximum: Option<u64>) -> Rlimit {
+    prlimit(Some(pid), Resource::Nofile, Rlimit { current, maximum }).unwrap()
+}
+
+#[tokio::test]
+async fn the_daemon_has_as_many_files_as_it_may_and_its_jobs_as_many_as_before() {
+    // The usual limit, which is enough for the tests beside this one too.
+    let few = Rlimit {
+        current: Some(1024),
+        ..getrlimit(Resource::Nofile)
+    };
+    setrlimit(Resource::Nofile, few).unwrap();
+    let home = Home::with(&["--sim", "a100-80gb:1"]);
+    let client = home.client();
+    let pid = daemon(&home).as_raw_pid();
+    let limits = fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
+    let files = limits
+        .lines()
+        .find(|line| line.starts_with("Max open files"));
+    let files: Vec<&str> = files.unwrap().split_whitespace().collect();
+    assert_eq!(files[3], files[4], "soft and hard");
+    let ask = quarter(&["sh", "-c", "ulimit -Sn"]);
+    let job = client.submit(&ask).await.unwrap();
+    ended(&client, &job.id).await;
+    assert_eq!(log(&client, &job.id).await, "1024\n");
+}
+
+#[tokio::test]
+async fn a_job_that_there_are_no_descriptors_for_waits_and_is_not_ended() {
+    let home = Home::with(&["--sim", "a100-80gb:1"]);
+    let client = home.client();
+    // Its connection is there before, and stays.
+    client.node().await.unwrap();
+    let pid = daemon(&home);
+    let used = fs::read_dir(format!("/proc/{}/fd", pid.as_raw_pid())).unwrap();
+    let used: Vec<u64> = used
+        .map(|entry| {
+            entry
+                .unwrap()
+                .file_name()
+                .to_str()
+                .unwrap()
+                .parse()
+                .unwrap()
+        })
+        .collect();
+    let free = (0..).find(|number| !used.contains(number)).unwrap();
+    let before = open_files(pid, Some(free), getrlimit(Resource::Nofile).maximum);
+    let job = client.submit(&quarter(&["true"])).await.unwrap();
+    until("its start has failed", || {
+        home.log().contains("cannot be started now")
+    });
+    let now = client.job(&job.id).await.unwrap().state;
+    assert!(
+        matches!(now, JobState::Queued | JobState::Starting),
+        "{now:?}"
+    );
+    open_files(pid, before.current, before.maximum);
+    let end = ended(&client, &job.id).await;
+    assert_eq!(end.end_reason, Some(EndReason::Completed), "{end:?}");
+}
+
+#[test]
+fn a_daemon_whose_address_is_taken_is_never_there() {
+    let home = Home::new();
+    let token = home.path().join("token");
+    fs::write(&token, TOKEN).unwrap();
+    fs::set_permissions(&token, PermissionsExt::from_mode(0o600)).unwrap();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let sim = ["daemon", "--detached", "--sim", "a100-80gb:1"];
+    let listen = [
+        "--listen",
+        &address,
+        "--token-file",
+        token.to_str().unwrap(),
+    ];
+    let said = home.run(&[&sim[..], &listen].concat());
+    let text = String::from_utf8_lossy(&said.stderr);
+    assert!(!said.status.success() && text.contains(&address), "{text}");
+    assert!(!home.path().join("divvy.sock").exists());
+}
+
+#[tokio::test]
+async fn a_submit_that_brings_too_much_is_refused_with_its_size() {
+    let home = Home::with(&["--sim", "a100-80gb:1"]);
+    let client = home.client();
+    let large = Submit {
+        env: [("LARGE".into(), "x".repeat(3 << 20))].into(),
+        ..quarter(&["true"])
+    };
+    let error = refused(client.submit(&large).await);
+    assert_eq!(error.code, ErrorCode::Usage);
+    assert!(error.message.contains("2097152"), "{}", error.message);
+    assert!(error.hint.is_some());
+}
+
+#[test]
+fn a_token_that_others_can_read_starts_no_daemon() {
+    let home = Home::new();
+    let token = home.path().join("token");
+    fs::write(&token, TOKEN).unwrap();
+    fs::set_permissions(&token, PermissionsExt::from_mode(0o644)).unwrap();
+    let token = token.to_str().unwrap();
+    let said = home.run(&[
+        "daemon",
+        "--sim",
+        "a100-80gb:1",
+        "--listen",
+        "127.0.0.1:0",
+        "--token-file",
+        token,
+    ]);
+    let text = String::from_utf8_lossy(&said.stderr);
+    assert_eq!(said.status.code(), Some(2), "{text}");
+    assert!(text.contains("644") && text.contains("hint:"), "{text}");
+}
+
+#[test]
+fn systemd_is_told_when_it_serves_that_it_lives_and_when_it_stops() {
+    let mut home = Home::new();
+    let path = home.path().join("notify");
+    let listener = UnixDatagram::bind(&path).unwrap();
+    listener.set_read_timeout(Some(PATIENCE)).unwrap();
+    home.env
+        .insert("NOTIFY_SOCKET", path.to_str().unwrap().to_owned());
+    home.env.insert("WATCHDOG_USEC", "100000".into());
+    home.start(&["--sim", "a100-80gb:1"]);
+    let hear = || {
+        let mut told = [0; 256];
+        let length = listener.recv(&mut told).unwrap();
+        String::from_utf8(told[..length].to_vec()).unwrap()
+    };
+    assert!(hear().starts_with("READY=1"));
+    assert_eq!((hear(), hear()), ("WATCHDOG=1".into(), "WATCHDOG=1".into()));
+    let mut daemon = home.daemon.take().unwrap();
+    signal(daemon.id(), "TERM");
+    until("it says that it stops", || hear() == "STOPPING=1");
+    assert!(daemon.wait().unwrap().success());
+}
+
+/// Has systemd judge a unit of ours, with the program where it was built.
+fn verify(unit: &str, more: &[&str]) {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../deploy/systemd")
+        .join(unit);
+    let text = fs::read_to_string(&file).unwrap();
+    let program = "/usr/bin/divvy";
+    assert!(text.contains(&format!("ExecStart={program} daemon")));
+    for line in [
+        "Type=notify",
+        "KillMode=process",
+        "WatchdogSec=",
+        "Delegate=yes",
+    ] {
+        assert!(text.contains(line), "{unit} has no {line}");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let copy = dir.path().join("divvy.service");
+    fs::write(&copy, text.replace(program, divvy().to_str().unwrap())).unwrap();
+    let mut command = Command::new("systemd-analyze");
+    command.args(more).args(["verify", "--man=no"]).arg(&copy);
+    command.env("XDG_RUNTIME_DIR", dir.path());
+    match command.output() {
+        Err(error) => eprintln!("SKIPPED: {unit} is not verified: systemd-analyze: {error}"),
+        Ok(said) => {
+            let text = String::from_utf8_lossy(&said.stderr);
+            // What it says of other units of this machine is not about ours.
+            let ours: Vec<&str> = text.lines().filter(|line| line.contains("divvy")).collect();
+            assert!(said.status.success() && ours.is_empty(), "{unit}: {text}");
+        }
+    }
+}
+
+#[test]
+fn systemd_takes_the_systems_unit() {
+    verify("divvy.service", &[]);
+}
+
+#[test]
+fn systemd_takes_the_users_unit() {
+    verify("user/divvy.service", &["--user"]);
+}

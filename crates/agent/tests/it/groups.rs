@@ -1,0 +1,103 @@
+//! A job's control group: what holds a job together that lets go of its own children.
+
+#![allow(clippy::unwrap_used, reason = "what goes wrong here fails the test")]
+
+use crate::harness;
+
+use std::path::Path;
+
+use divvy_api::v1::JobState;
+use harness::{Home, ended, in_state, is_alive, quarter, signal, until};
+
+/// Leaves a process behind that is in another session and whose parent is gone, and names it in a file.
+const DAEMONISE: &str =
+    "setsid sh -c 'sleep 1000 & echo $! > PID.new; mv PID.new PID' & wait; exec sleep 1000";
+
+/// Starts such a job; its number, its group, and the process that it left behind.
+async fn daemonised(home: &Home) -> Option<(String, String, u32)> {
+    let client = home.client();
+    let file = home.path().join("pid");
+    let script = DAEMONISE.replace("PID", file.to_str().unwrap());
+    let id = client
+        .submit(&quarter(&["sh", "-c", &script]))
+        .await
+        .unwrap()
+        .id;
+    let job = in_state(&client, &id, JobState::Running).await;
+    let mut left = None;
+    until("it has let go of a child", || {
+        left = std::fs::read_to_string(&file).ok();
+        left.is_some()
+    });
+    let left = left.unwrap().trim().parse().unwrap();
+    let group = job.group.expect("it is said what holds its processes");
+    assert_eq!(group.path.is_some(), group.reason.is_none());
+    let Some(path) = group.path else {
+        eprintln!("SKIPPED: no control groups here: {}", group.reason.unwrap());
+        client.cancel(&id).await.unwrap();
+        ended(&client, &id).await;
+        return None;
+    };
+    Some((id, path, left))
+}
+
+#[tokio::test]
+async fn what_a_job_daemonised_ends_with_it_and_so_does_its_group() {
+    let home = Home::with(&["--sim", "a100-80gb:1", "--grace", "1s"]);
+    let Some((id, group, left)) = daemonised(&home).await else {
+        return;
+    };
+    let members = std::fs::read_to_string(Path::new(&group).join("cgroup.procs")).unwrap();
+    assert!(
+        members.lines().any(|pid| pid == left.to_string()),
+        "{members}"
+    );
+    let supervisor = home.pid(&id, "launch").to_string();
+    assert!(
+        !members.lines().any(|pid| pid == supervisor),
+        "its supervisor is outside"
+    );
+    let client = home.client();
+    client.cancel(&id).await.unwrap();
+    ended(&client, &id).await;
+    assert!(!is_alive(left));
+    until("the group is gone", || !Path::new(&group).exists());
+}
+
+#[tokio::test]
+async fn a_jobs_group_is_bounded_where_the_kernel_counts_its_processes() {
+    let home = Home::with(&["--sim", "a100-80gb:1", "--grace", "1s"]);
+    let Some((id, group, _)) = daemonised(&home).await else {
+        return;
+    };
+    match std::fs::read_to_string(Path::new(&group).join("pids.max")) {
+        Err(_) => eprintln!("SKIPPED: the pids controller is not this hierarchy's here"),
+        Ok(most) => {
+            let threads = std::fs::read_to_string("/proc/sys/kernel/threads-max").unwrap();
+            let threads: u64 = threads.trim().parse().unwrap();
+            // 15 %, as systemd bounds a service.
+            assert_eq!(most.trim(), (threads * 15 / 100).to_string());
+        }
+    }
+    let client = home.client();
+    client.cancel(&id).await.unwrap();
+    ended(&client, &id).await;
+}
+
+#[tokio::test]
+async fn what_was_daemonised_is_found_when_the_supervisor_and_the_program_are_gone() {
+    let home = Home::with(&["--sim", "a100-80gb:1", "--grace", "1s"]);
+    let Some((id, group, left)) = daemonised(&home).await else {
+        return;
+    };
+    signal(home.pid(&id, "launch"), "KILL");
+    signal(home.pid(&id, "started"), "KILL");
+    let client = home.client();
+    client.cancel(&id).await.unwrap();
+    ended(&client, &id).await;
+    assert!(
+        !is_alive(left),
+        "nothing of the job lives when it is said to have ended"
+    );
+    until("the group is gone", || !Path::new(&group).exists());
+}

@@ -1,0 +1,26 @@
+//! The integration tests of this crate, in one program: one link, and one pool of tests.
+
+mod aside;
+mod claims;
+mod confirm;
+mod crash;
+mod doors;
+mod exec;
+mod faults;
+mod grammar;
+mod groups;
+mod harness;
+mod jobs;
+mod lists;
+mod mig;
+mod nursery;
+mod oom;
+mod openapi;
+mod past;
+mod projects;
+mod resize;
+mod restart;
+mod solo;
+mod terms;
+mod users;
+mod why;

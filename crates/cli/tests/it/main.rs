@@ -1,0 +1,8 @@
+//! The integration tests of this crate, in one program: one link, and one pool of tests.
+
+mod fixtures;
+mod health;
+mod memory;
+mod mig;
+mod simulate;
+mod snapshots;

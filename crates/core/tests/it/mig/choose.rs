@@ -1,0 +1,110 @@
+//! Which profile a request gets.
+
+use divvy_core::mig::{Attribute, Need, Size, smallest};
+use divvy_core::{Bytes, Share};
+
+use crate::mig::rules::table;
+
+fn chosen(model: &str, need: impl Into<Need>) -> Option<(String, u64)> {
+    let table = table(model);
+    let profile = smallest(&table, need)?;
+    Some((profile.name.to_string(), profile.memory.get() >> 20))
+}
+
+fn named(model: &str, need: impl Into<Need>) -> String {
+    chosen(model, need).map_or("none".to_owned(), |(name, _)| name)
+}
+
+#[test]
+fn ten_gigabytes_by_name_are_a_little_less_in_fact_and_exactly_that_much_is_the_next_profile() {
+    // Case C22.
+    let ten = Bytes::gib(10);
+    assert_eq!(
+        chosen("a100-40gb", Size::Memory(ten)),
+        Some(("1g.10gb".to_owned(), 9856))
+    );
+    assert_eq!(
+        chosen("a100-40gb", Size::Exact(ten)),
+        Some(("3g.20gb".to_owned(), 19968))
+    );
+}
+
+#[test]
+fn a_name_that_promises_more_than_there_is_does_not_count_when_memory_is_exact() {
+    // Case C23.
+    let wanted = Bytes::mib(22 * 1024 + 512);
+    assert_eq!(named("b200-180gb", Size::Exact(wanted)), "1g.45gb");
+    assert_eq!(named("b200-180gb", Size::Memory(wanted)), "1g.23gb");
+}
+
+#[test]
+fn a_share_gets_the_smallest_profile_with_that_part_of_the_memory() {
+    let share = |text: &str| Size::Share(text.parse::<Share>().unwrap());
+    assert_eq!(named("a100-40gb", share("0.25")), "1g.10gb");
+    assert_eq!(named("a30-24gb", share("0.25")), "1g.6gb");
+    assert_eq!(named("rtxpro6000-96gb", share("0.25")), "1g.24gb");
+    assert_eq!(named("a100-40gb", share("0.125")), "1g.5gb");
+    assert_eq!(named("a100-40gb", share("0.126")), "1g.10gb");
+    assert_eq!(named("a100-40gb", share("0.5")), "3g.20gb");
+    assert_eq!(named("a100-40gb", share("0.501")), "7g.40gb");
+    assert_eq!(named("h200-141gb", share("1")), "7g.141gb");
+}
+
+#[test]
+fn the_share_that_comes_with_a_profile_is_its_part_of_the_memory_slices() {
+    let share = |model: &str, id: u32| {
+        let table = table(model);
+        table.share(table.profile(id).unwrap()).thousandths()
+    };
+    assert_eq!(
+        [19, 15, 9, 0].map(|id| share("a100-40gb", id)),
+        [125, 250, 500, 1000]
+    );
+    assert_eq!(
+        [14, 5, 0].map(|id| share("rtxpro6000-96gb", id)),
+        [250, 500, 1000]
+    );
+}
+
+#[test]
+fn multiprocessors_may_be_asked_for_beside_memory() {
+    let need = |multiprocessors| Need {
+        multiprocessors,
+        ..Need::from(Size::Memory(Bytes::gib(10)))
+    };
+    assert_eq!(named("a100-40gb", need(14)), "1g.10gb");
+    assert_eq!(named("a100-40gb", need(15)), "2g.10gb");
+    assert_eq!(named("a100-40gb", need(98)), "7g.40gb");
+    assert_eq!(named("a100-40gb", need(99)), "none");
+    // Those of a 3g.90gb are not known.
+    assert_eq!(named("b200-180gb", need(40)), "none");
+}
+
+#[test]
+fn profiles_with_an_attribute_are_for_those_who_ask_for_it() {
+    let need = |attribute| Need {
+        attribute,
+        ..Need::from(Size::Memory(Bytes::gib(30)))
+    };
+    let rtx = |attribute| named("rtxpro6000-96gb", need(attribute));
+    assert_eq!(rtx(Attribute::None), "2g.48gb");
+    assert_eq!(rtx(Attribute::Graphics), "2g.48gb+gfx");
+    assert_eq!(rtx(Attribute::NoMedia), "2g.48gb-me");
+    assert_eq!(rtx(Attribute::AllMedia), "2g.48gb+me.all");
+    assert_eq!(rtx(Attribute::Media), "none");
+}
+
+#[test]
+fn a_name_gets_that_profile_and_no_other() {
+    let size = |name: &str| Size::Named(name.parse().unwrap());
+    assert_eq!(named("a100-40gb", size("2g.10gb")), "2g.10gb");
+    assert_eq!(named("a100-40gb", size("1g.5gb+me")), "1g.5gb+me");
+    assert_eq!(named("a100-40gb", size("1g.6gb")), "none");
+}
+
+#[test]
+fn what_no_profile_has_is_not_given() {
+    assert_eq!(named("a100-40gb", Size::Memory(Bytes::gib(40))), "7g.40gb");
+    assert_eq!(named("a100-40gb", Size::Exact(Bytes::gib(40))), "none");
+    assert_eq!(named("a100-40gb", Size::Memory(Bytes::gib(41))), "none");
+}

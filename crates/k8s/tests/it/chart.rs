@@ -1,0 +1,339 @@
+//! The chart, rendered by Helm with several values: every object is one of the API's, and what it says fits together.
+//!
+//! `cargo xtask test` fetches Helm; without it (`DIVVY_TEST_HELM`) these tests say so and check nothing.
+
+pub mod render;
+mod typed;
+
+use std::collections::BTreeSet;
+
+use divvy_k8s::controller::Registration;
+use serde_json::Value;
+
+use render::{Chart, chart, refusal};
+
+/// Values that between them reach every branch of the templates.
+const WAYS: [&[&str]; 8] = [
+    &[],
+    &["--set", "carrier.enabled=true"],
+    &[
+        "--set",
+        "node.enabled=false",
+        "--set",
+        "policies.pods=false",
+    ],
+    &[
+        "--set",
+        "webhook.tls.mode=certManager",
+        "--set",
+        "webhook.tls.issuerRef.name=ca,webhook.tls.issuerRef.kind=ClusterIssuer",
+    ],
+    &[
+        "--set",
+        "webhook.tls.mode=secret,webhook.tls.secretName=mine,webhook.tls.caBundle=Y2E=",
+    ],
+    &[
+        "--set",
+        "image.digest=sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef",
+        "--set",
+        "imagePullSecrets[0].name=pull,controller.anyFraction=true,controller.replicas=1",
+    ],
+    &[
+        "--set-json",
+        r#"node={"nodeSelector":{"nvidia.com/gpu.present":"true"},"kubeletDir":"/data/kubelet","agent":{"args":["--on-bypass","kill"],"env":[{"name":"A","value":"b"}]},"plugin":{"env":[{"name":"A","value":"b"}]},"affinity":{"nodeAffinity":{}}}"#,
+        "--set-json",
+        r#"controller={"affinity":{"podAntiAffinity":{}},"tolerations":[{"operator":"Exists"}],"nodeSelector":{"a":"b"},"env":[{"name":"A","value":"b"}]}"#,
+    ],
+    GLUE,
+];
+
+/// A glue with the shape of the seeds' values.
+const GLUE: &[&str] = &[
+    "--set",
+    "glue.enabled=true,glue.credentialsSecret=clearml,glue.namespace=jobs",
+    "--set-json",
+    r#"glue.agentk8sglue={"queues":{"default0500":{"templateOverrides":{"labels":{"clearml-injector/fraction":"0.500"}},"queueSettings":{"maxPods":10}}}}"#,
+];
+
+#[test]
+fn every_object_is_one_of_the_api_and_no_field_is_unknown_to_it() {
+    for way in WAYS {
+        let Some(chart) = chart(way) else { return };
+        for object in &chart.objects {
+            if let Err(why) = typed::check(object) {
+                panic!("{} with {way:?}: {why}", render::called(object));
+            }
+        }
+    }
+}
+
+#[test]
+fn no_object_is_there_twice_and_everything_namespaced_says_where() {
+    for way in WAYS {
+        let Some(chart) = chart(way) else { return };
+        let mut seen = BTreeSet::new();
+        for object in &chart.objects {
+            let namespace = object.pointer("/metadata/namespace");
+            assert_eq!(
+                namespace.is_some(),
+                !typed::CLUSTER_WIDE.contains(&object["kind"].as_str().unwrap_or_default()),
+                "{}",
+                render::called(object)
+            );
+            assert!(
+                seen.insert((render::called(object), namespace.map(Value::to_string))),
+                "{} twice",
+                render::called(object)
+            );
+            assert_eq!(
+                object["metadata"]["labels"]["app.kubernetes.io/instance"],
+                "divvy",
+                "{} does not say whose it is",
+                render::called(object)
+            );
+        }
+    }
+}
+
+#[test]
+fn what_is_named_is_there() {
+    for way in WAYS {
+        let Some(chart) = chart(way) else { return };
+        for (from, kind, namespace, name) in references(&chart) {
+            // What the values name, and what cert-manager makes, is not the chart's.
+            let foreign = ["mine", "pull", "clearml"].contains(&name.as_str())
+                || (kind == "Secret" && chart.has("Certificate"));
+            assert!(
+                foreign || chart.find(&kind, namespace.as_deref(), &name).is_some(),
+                "{from} names the {kind} {name}, which is not there with {way:?}"
+            );
+        }
+    }
+}
+
+/// Objects that objects name: service accounts, roles, policies, services, secrets.
+fn references(chart: &Chart) -> Vec<(String, String, Option<String>, String)> {
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    let mut found = Vec::new();
+    for object in &chart.objects {
+        let from = render::called(object);
+        let namespace = text(&object["metadata"]["namespace"]);
+        let mut name = |kind: &str, namespace: Option<String>, name: &Value| {
+            if let Some(name) = text(name) {
+                found.push((from.clone(), kind.to_owned(), namespace, name));
+            }
+        };
+        let pod = &object["spec"]["template"]["spec"];
+        name(
+            "ServiceAccount",
+            namespace.clone(),
+            &pod["serviceAccountName"],
+        );
+        for volume in pod["volumes"].as_array().into_iter().flatten() {
+            name("Secret", namespace.clone(), &volume["secret"]["secretName"]);
+            name("ConfigMap", namespace.clone(), &volume["configMap"]["name"]);
+        }
+        if let Some(kind) = text(&object["roleRef"]["kind"]) {
+            let place = namespace.clone().filter(|_| kind == "Role");
+            name(&kind, place, &object["roleRef"]["name"]);
+        }
+        for subject in object["subjects"].as_array().into_iter().flatten() {
+            name(
+                "ServiceAccount",
+                text(&subject["namespace"]),
+                &subject["name"],
+            );
+        }
+        for webhook in object["webhooks"].as_array().into_iter().flatten() {
+            let service = &webhook["clientConfig"]["service"];
+            name("Service", text(&service["namespace"]), &service["name"]);
+        }
+        name(
+            "ValidatingAdmissionPolicy",
+            None,
+            &object["spec"]["policyName"],
+        );
+    }
+    found
+}
+
+#[test]
+fn selectors_find_their_pods_and_ports_are_those_of_containers() {
+    for way in WAYS {
+        let Some(chart) = chart(way) else { return };
+        let pods: Vec<&Value> = chart
+            .objects
+            .iter()
+            .map(|object| &object["spec"]["template"])
+            .filter(|template| template.is_object())
+            .collect();
+        for object in &chart.objects {
+            let selector = match object["kind"].as_str() {
+                Some("Service") => &object["spec"]["selector"],
+                Some("Deployment" | "DaemonSet" | "PodDisruptionBudget") => {
+                    &object["spec"]["selector"]["matchLabels"]
+                }
+                _ => continue,
+            };
+            let wanted = selector.as_object().expect("a selector has labels");
+            let finds = |template: &&&Value| {
+                let labels = &template["metadata"]["labels"];
+                wanted.iter().all(|(key, value)| &labels[key] == value)
+            };
+            let found: Vec<&&Value> = pods.iter().filter(finds).collect();
+            assert_eq!(found.len(), 1, "{}", render::called(object));
+            for port in object["spec"]["ports"].as_array().into_iter().flatten() {
+                let containers = found[0]["spec"]["containers"].as_array().expect("a list");
+                let mut names = containers
+                    .iter()
+                    .flat_map(|container| container["ports"].as_array().into_iter().flatten());
+                assert!(
+                    names.any(|open| open["name"] == port["targetPort"]),
+                    "{}",
+                    render::called(object)
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn only_the_agent_is_privileged_and_only_its_pod_sees_the_node() {
+    for way in WAYS {
+        let Some(chart) = chart(way) else { return };
+        for object in &chart.objects {
+            let pod = &object["spec"]["template"]["spec"];
+            let node = object["kind"] == "DaemonSet";
+            assert_eq!(pod["hostPID"].as_bool().unwrap_or(false), node);
+            for container in pod["containers"].as_array().into_iter().flatten() {
+                let context = &container["securityContext"];
+                let agent = node && container["name"] == "agent";
+                assert_eq!(context["privileged"].as_bool().unwrap_or(false), agent);
+                if !agent {
+                    assert_eq!(context["allowPrivilegeEscalation"], false);
+                    assert_eq!(context["readOnlyRootFilesystem"], true);
+                    assert_eq!(context["capabilities"]["drop"][0], "ALL");
+                }
+                assert_eq!(
+                    context["runAsNonRoot"].as_bool().unwrap_or(false),
+                    object["kind"] == "Deployment"
+                );
+            }
+            for volume in pod["volumes"].as_array().into_iter().flatten() {
+                let Some(path) = volume["hostPath"]["path"].as_str() else {
+                    continue;
+                };
+                assert!(
+                    node && [
+                        "/var/lib/divvy",
+                        "/run/divvy",
+                        "kubelet/plugins",
+                        "kubelet/plugins_registry",
+                        "kubelet/device-plugins",
+                        "kubelet/pod-resources"
+                    ]
+                    .iter()
+                    .any(|end| path.ends_with(end)),
+                    "{path}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn no_role_is_wider_than_what_the_pieces_do() {
+    for way in WAYS {
+        let Some(chart) = chart(way) else { return };
+        for object in &chart.objects {
+            for rule in object["rules"].as_array().into_iter().flatten() {
+                let words = ["apiGroups", "resources", "verbs"]
+                    .iter()
+                    .flat_map(|key| rule[*key].as_array().into_iter().flatten());
+                assert!(
+                    words.clone().all(|word| word != "*"),
+                    "{}: {rule}",
+                    render::called(object)
+                );
+                let writes = rule["verbs"].as_array().expect("verbs").iter().any(|verb| {
+                    [
+                        "create",
+                        "update",
+                        "patch",
+                        "delete",
+                        "escalate",
+                        "bind",
+                        "impersonate",
+                    ]
+                    .contains(&verb.as_str().unwrap_or_default())
+                });
+                let resources = rule["resources"].as_array().expect("resources");
+                // Secrets, leases and webhooks: the chart's own ones, by name. The glue's records have names that nobody knows before,
+                // and a namespace of their own.
+                let records = object["kind"] == "Role" && object["metadata"]["namespace"] == "jobs";
+                for named in ["secrets", "leases", "mutatingwebhookconfigurations"] {
+                    assert!(
+                        !resources.iter().any(|resource| resource == named)
+                            || rule["resourceNames"].is_array()
+                            || records,
+                        "{}: {rule}",
+                        render::called(object)
+                    );
+                }
+                // A limit is what the status of a claim says, and nobody of ours writes that.
+                assert!(
+                    !writes
+                        || !resources
+                            .iter()
+                            .any(|resource| resource == "resourceclaims/status"),
+                    "{}: {rule}",
+                    render::called(object)
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn the_api_server_asks_about_what_the_webhook_answers() {
+    let Some(chart) = chart(&[]) else { return };
+    let registration = Registration {
+        name: "divvy",
+        namespace: "divvy-system",
+        service: "divvy-webhook",
+        all_namespaces: false,
+    };
+    let told = chart.find("MutatingWebhookConfiguration", None, "divvy");
+    assert_eq!(
+        told.expect("the chart has one")["webhooks"],
+        registration.object()["webhooks"]
+    );
+}
+
+#[test]
+fn values_that_mean_nothing_are_refused() {
+    for (wrong, word) in [
+        (&["--set", "nodes.enabled=true"][..], "nodes"),
+        (&["--set", "controller.replicas=0"], "replicas"),
+        (&["--set", "webhook.tls.mode=none"], "mode"),
+        (&["--set", "image.digest=latest"], "digest"),
+        (&["--set", "webhook.tls.mode=secret"], "caBundle"),
+        (&["--set", "webhook.tls.mode=certManager"], "issuerRef"),
+        (&["--set", "webhook.timeoutSeconds=60"], "timeoutSeconds"),
+        (&["--set", "glue.enabled=true"], "glue.namespace"),
+        (
+            &["--set", "glue.enabled=true,glue.namespace=jobs"],
+            "credentialsSecret",
+        ),
+        (
+            &[
+                "--set",
+                "glue.enabled=true,glue.namespace=divvy-system,glue.credentialsSecret=x",
+            ],
+            "own namespace",
+        ),
+    ] {
+        let Some(said) = refusal(wrong) else { return };
+        assert!(said.contains(word), "{wrong:?}: {said}");
+    }
+}

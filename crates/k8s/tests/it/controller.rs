@@ -1,0 +1,573 @@
+//! `divvy-k8s controller`, the program, beside an API server in memory that asks it over TLS as a real one does.
+
+#![allow(clippy::unwrap_used)]
+
+use crate::apiserver;
+mod health;
+pub mod replica;
+
+use std::convert::Infallible;
+use std::future::ready;
+
+use axum::body::Body;
+use axum::http::Request;
+use futures_util::{StreamExt as _, stream};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Api, PostParams};
+use rcgen::{CertificateParams, Issuer, KeyPair, date_time_ymd};
+use serde_json::{Value, json};
+
+use apiserver::{Cut, View, admission};
+use replica::{Cluster, HOST, NAMESPACE, Replica, marked, plain};
+
+const SECRET: &str = "divvy-webhook-tls";
+
+fn text(secret: &Value, key: &str) -> String {
+    let data: k8s_openapi::ByteString =
+        serde_json::from_value(secret["data"][key].clone()).unwrap();
+    String::from_utf8(data.0).unwrap()
+}
+
+#[tokio::test]
+async fn a_marked_pod_is_changed_over_tls_that_the_controller_saw_to_itself() {
+    let cluster = Cluster::new();
+    let replica = Replica::start(&cluster, "a", &[]);
+    replica.serves(&cluster.server);
+    let made = cluster.create(&marked("train")).await.unwrap();
+    let claims = &made.spec.as_ref().unwrap().resource_claims;
+    let claim = &claims.as_ref().unwrap()[0];
+    assert_eq!(claim.name, "fraction-gpu");
+    let template = claim.resource_claim_template_name.as_deref().unwrap();
+    let there = cluster
+        .server
+        .look(|view| view.get("resourceclaimtemplates", "team", template))
+        .unwrap();
+    let owner = &there["metadata"]["ownerReferences"][0];
+    assert_eq!(
+        owner["kind"], "MutatingWebhookConfiguration",
+        "it goes when the chart goes"
+    );
+    assert_eq!(
+        there["spec"]["spec"]["devices"]["requests"][0]["firstAvailable"][0]["capacity"]["requests"]
+            ["memory"],
+        "40960Mi"
+    );
+    let writes = |view: &View<'_>| {
+        view.calls()
+            .iter()
+            .filter(|call| call.path.contains("resourceclaimtemplates") && call.method != "GET")
+            .count()
+    };
+    // Others like it need no other call, from when the replica has heard of what it made.
+    for number in 0.. {
+        assert!(number < 1000, "each of them needs one");
+        let before = cluster.server.look(writes);
+        let pod = marked(&format!("like-it-{number}"));
+        cluster.create(&pod).await.unwrap();
+        if cluster.server.look(writes) == before {
+            break;
+        }
+    }
+    // One of no opted-in namespace is not looked at.
+    let elsewhere: Api<Pod> = Api::namespaced(cluster.client(), "elsewhere");
+    let left = elsewhere
+        .create(&PostParams::default(), &marked("train"))
+        .await
+        .unwrap();
+    assert!(left.spec.unwrap().resource_claims.is_none());
+}
+
+#[tokio::test]
+async fn refusals_and_warnings_reach_whoever_makes_the_pod_and_a_dry_run_makes_nothing() {
+    let cluster = Cluster::new();
+    let replica = Replica::start(&cluster, "a", &[]);
+    replica.serves(&cluster.server);
+    let mut third = marked("third");
+    third.metadata.labels =
+        Some([("clearml-injector/fraction".to_owned(), "0.3".to_owned())].into());
+    let refused = cluster.create(&third).await.unwrap_err();
+    let refused = divvy_k8s::cluster::said(&refused);
+    assert!(refused.contains("`0.3` is not one of 0.0625"), "{refused}");
+    let dry = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
+    let made = cluster.pods().create(&dry, &marked("dry")).await.unwrap();
+    assert!(made.spec.unwrap().resource_claims.is_some());
+    assert!(
+        cluster
+            .server
+            .look(|view| view.all("resourceclaimtemplates"))
+            .is_empty()
+    );
+}
+
+#[tokio::test]
+async fn a_template_of_pods_keeps_what_it_asks_for_as_a_label() {
+    let cluster = Cluster::new();
+    let replica = Replica::start(&cluster, "a", &[]);
+    replica.serves(&cluster.server);
+    let limits = json!({ "clear.ml/fraction-1": "0.5" });
+    let deployment: Deployment = serde_json::from_value(json!({
+        "metadata": { "name": "d" },
+        "spec": {
+            "selector": { "matchLabels": { "app": "d" } },
+            "template": {
+                "metadata": { "labels": { "app": "d" } },
+                "spec": { "containers": [{ "name": "c", "resources": { "limits": limits } }] },
+            },
+        },
+    }))
+    .unwrap();
+    let api: Api<Deployment> = Api::namespaced(cluster.client(), "team");
+    let made = api
+        .create(&PostParams::default(), &deployment)
+        .await
+        .unwrap();
+    let template = made.spec.unwrap().template;
+    let labels = template.metadata.unwrap().labels.unwrap();
+    assert_eq!(labels["clearml-injector/fraction"], "0.500");
+    let resources = template.spec.unwrap().containers[0]
+        .resources
+        .clone()
+        .unwrap();
+    assert!(resources.limits.unwrap_or_default().is_empty());
+}
+
+#[tokio::test]
+async fn what_is_no_review_is_refused_and_no_body_is_read_without_bounds() {
+    let cluster = Cluster::new();
+    let replica = Replica::start(&cluster, "a", &[]);
+    replica.serves(&cluster.server);
+    let bundle = cluster.bundle();
+    let answered = async |method: &str, path: &str, length: usize, body: Body| {
+        let stream = admission::tls(replica.address(), bundle.as_bytes(), HOST)
+            .await
+            .unwrap();
+        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.unwrap();
+        tokio::spawn(connection);
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("host", HOST)
+            .header("content-length", length);
+        let request = request.body(body).unwrap();
+        sender
+            .send_request(request)
+            .await
+            .unwrap()
+            .status()
+            .as_u16()
+    };
+    assert_eq!(answered("GET", "/mutate", 0, Body::empty()).await, 405);
+    assert_eq!(answered("POST", "/other", 0, Body::empty()).await, 404);
+    assert_eq!(answered("POST", "/mutate", 2, Body::from("{}")).await, 400);
+    // No byte is sent behind the first that is too many: what a server leaves unread breaks off its answer.
+    let too_many = Ok::<_, Infallible>(vec![b' '; (8 << 20) + 1]);
+    let more = stream::once(ready(too_many)).chain(stream::pending());
+    let more = Body::from_stream(more);
+    assert_eq!(answered("POST", "/mutate", 9 << 20, more).await, 413);
+    let other = admission::tls(
+        replica.address(),
+        bundle.as_bytes(),
+        "other.divvy-system.svc",
+    )
+    .await;
+    assert!(other.is_err(), "it is for its own name alone");
+}
+
+/// F1: who is unreachable holds up marked pods, and those alone.
+#[tokio::test]
+async fn without_a_webhook_marked_pods_are_refused_by_its_name_and_others_made() {
+    let cluster = Cluster::new();
+    let replica = Replica::start(&cluster, "a", &[]);
+    replica.serves(&cluster.server);
+    drop(replica);
+    let refused = cluster.create(&marked("train")).await.unwrap_err();
+    let refused = divvy_k8s::cluster::said(&refused);
+    assert!(refused.contains("pods.inject.divvy.dev"), "{refused}");
+    cluster.create(&plain("web")).await.unwrap();
+    let mut theirs = marked("theirs");
+    theirs.spec.as_mut().unwrap().scheduler_name = Some("kai-scheduler".to_owned());
+    cluster.create(&theirs).await.unwrap();
+}
+
+#[tokio::test]
+async fn of_two_replicas_that_make_a_certificate_one_wins_and_both_show_it() {
+    let cluster = Cluster::new();
+    // Both are told that there is none.
+    cluster.server.fail("GET", "/secrets/", 404, 2);
+    let (one, two) = (
+        Replica::start(&cluster, "a", &[]),
+        Replica::start(&cluster, "b", &[]),
+    );
+    for (replica, name) in [(&one, "x"), (&two, "y")] {
+        replica.serves(&cluster.server);
+        cluster.create(&marked(name)).await.unwrap();
+    }
+    let made = cluster.server.look(|view| {
+        let calls = view.calls().iter();
+        calls
+            .filter(|call| call.method == "POST" && call.path.ends_with("/secrets"))
+            .count()
+    });
+    assert_eq!(made, 2, "both have tried");
+    let bundle = cluster.bundle();
+    assert_eq!(bundle.matches("BEGIN CERTIFICATE").count(), 1);
+}
+
+#[tokio::test]
+async fn an_empty_secret_of_a_chart_is_filled_and_one_that_has_expired_renewed() {
+    let cluster = Cluster::new();
+    cluster.server.create(json!({
+        "apiVersion": "v1", "kind": "Secret", "type": "Opaque",
+        "metadata": { "name": SECRET, "namespace": NAMESPACE, "labels": { "of": "chart" } },
+    }));
+    let replica = Replica::start(&cluster, "a", &[]);
+    replica.serves(&cluster.server);
+    cluster.create(&marked("one")).await.unwrap();
+    drop(replica);
+
+    let expired = expired();
+    cluster.server.merge("secrets", NAMESPACE, SECRET, &expired);
+    let before = cluster
+        .server
+        .look(|view| view.get("secrets", NAMESPACE, SECRET))
+        .unwrap();
+    let replica = Replica::start(&cluster, "a", &[]);
+    replica.serves(&cluster.server);
+    cluster.create(&marked("two")).await.unwrap();
+    let after = cluster
+        .server
+        .look(|view| view.get("secrets", NAMESPACE, SECRET))
+        .unwrap();
+    assert_ne!(text(&before, "tls.crt"), text(&after, "tls.crt"));
+    assert!(
+        !text(&after, "ca.crt").contains(text(&before, "ca.crt").trim()),
+        "nobody trusts what is over"
+    );
+    assert_eq!(after["metadata"]["labels"]["of"], "chart");
+}
+
+/// What a Secret has whose certificate was good in 2020.
+fn expired() -> Value {
+    let (begins, ends) = (date_time_ymd(2020, 1, 1), date_time_ymd(2021, 1, 1));
+    let mut authority = CertificateParams::new(Vec::new()).unwrap();
+    authority.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    (authority.not_before, authority.not_after) = (begins, ends);
+    let key = KeyPair::generate().unwrap();
+    let bundle = authority.self_signed(&key).unwrap().pem();
+    let issuer = Issuer::new(authority, key);
+    let mut leaf = CertificateParams::new(vec![HOST.to_owned()]).unwrap();
+    (leaf.not_before, leaf.not_after) = (begins, ends);
+    let key = KeyPair::generate().unwrap();
+    let certificate = leaf.signed_by(&key, &issuer).unwrap().pem();
+    let data = |text: String| json!(k8s_openapi::ByteString(text.into_bytes()));
+    json!({ "data": {
+        "ca.crt": data(bundle), "tls.crt": data(certificate), "tls.key": data(key.serialize_pem()),
+    } })
+}
+
+#[tokio::test]
+async fn files_that_somebody_else_renews_are_shown_and_their_authority_told() {
+    let cluster = Cluster::new();
+    let folder = tempfile::tempdir().unwrap();
+    let made = certificate();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    for (name, text) in [("crt", &made.0), ("key", &made.1), ("ca", &made.2)] {
+        std::fs::write(path(name), text).unwrap();
+    }
+    let (certificate, key, authority) = (path("crt"), path("key"), path("ca"));
+    let replica = Replica::start(
+        &cluster,
+        "a",
+        &[
+            "--tls-cert",
+            &certificate,
+            "--tls-key",
+            &key,
+            "--tls-ca",
+            &authority,
+        ],
+    );
+    replica.serves(&cluster.server);
+    cluster.create(&marked("train")).await.unwrap();
+    assert_eq!(cluster.bundle(), made.2);
+    assert!(
+        cluster
+            .server
+            .look(|view| view.get("secrets", NAMESPACE, SECRET))
+            .is_none()
+    );
+}
+
+/// Certificate, key and authority, as a first run of the controller makes them elsewhere.
+fn certificate() -> (String, String, String) {
+    let other = Cluster::new();
+    let replica = Replica::start(&other, "a", &[]);
+    replica.serves(&other.server);
+    let secret = other
+        .server
+        .look(|view| view.get("secrets", NAMESPACE, SECRET))
+        .unwrap();
+    (
+        text(&secret, "tls.crt"),
+        text(&secret, "tls.key"),
+        text(&secret, "ca.crt"),
+    )
+}
+
+#[tokio::test]
+async fn a_configuration_that_forgets_whom_to_trust_is_told_again() {
+    let cluster = Cluster::new();
+    let replica = Replica::start(&cluster, "a", &[]);
+    replica.serves(&cluster.server);
+    let bundle = cluster.bundle();
+    cluster.register();
+    cluster.server.until("the bundle", |view| {
+        let webhooks = replica::webhooks(view);
+        webhooks
+            .iter()
+            .all(|webhook| webhook["clientConfig"]["caBundle"].is_string())
+            .then_some(())
+    });
+    assert_eq!(cluster.bundle(), bundle);
+    cluster.create(&marked("train")).await.unwrap();
+}
+
+#[tokio::test]
+async fn classes_follow_what_nodes_publish_and_are_made_again_when_deleted() {
+    let cluster = Cluster::new();
+    let _replica = Replica::start(&cluster, "a", &[]);
+    let class = "mig-1g-10gb.gpu.divvy.dev";
+    cluster.server.until("both classes", |view| {
+        view.get("deviceclasses", "", "fraction.gpu.divvy.dev")?;
+        view.get("deviceclasses", "", class)
+    });
+    cluster.server.remove("deviceclasses", "", class);
+    let again = cluster.server.until("the class again", |view| {
+        view.get("deviceclasses", "", class)
+    });
+    assert_eq!(
+        again["spec"]["extendedResourceName"],
+        "nvidia.com/mig-1g.10gb"
+    );
+    assert_eq!(
+        again["metadata"]["ownerReferences"][0]["kind"],
+        "MutatingWebhookConfiguration"
+    );
+}
+
+/// A cluster with a controller, in which a pod was made, and the template that was made for it.
+async fn with_a_template() -> (Cluster, Replica, Value) {
+    let cluster = Cluster::new();
+    let replica = Replica::start(&cluster, "a", &[]);
+    replica.serves(&cluster.server);
+    cluster.create(&marked("train")).await.unwrap();
+    let made = cluster.server.until("a template", a_template);
+    (cluster, replica, made)
+}
+
+fn a_template(view: &View<'_>) -> Option<Value> {
+    view.all("resourceclaimtemplates").pop()
+}
+
+#[tokio::test]
+async fn a_template_that_says_something_else_is_replaced_and_a_strangers_refused() {
+    let (cluster, _replica, made) = with_a_template().await;
+    let name = made["metadata"]["name"].as_str().unwrap();
+    let mut poisoned = made.clone();
+    poisoned["metadata"] = json!({
+        "name": name, "namespace": "team", "labels": made["metadata"]["labels"],
+        "annotations": { "divvy.dev/last-used": "9999-12-30T22:00:00Z" },
+    });
+    poisoned["spec"]["spec"]["devices"]["requests"] = json!([
+        { "name": "gpu-0", "exactly": { "deviceClassName": "fraction.gpu.divvy.dev", "count": 1 } },
+    ]);
+    cluster.server.create(poisoned.clone());
+    // Until it has heard of the other, it believes in its own; one of the next pods is the first to differ.
+    for number in 0.. {
+        assert!(number < 1000, "it is never replaced");
+        let pod = marked(&format!("second-{number}"));
+        cluster.create(&pod).await.unwrap();
+        let there = cluster.server.look(a_template);
+        if there.is_some_and(|there| there["spec"] == made["spec"]) {
+            break;
+        }
+    }
+
+    poisoned["metadata"]["labels"] = json!({});
+    cluster.server.create(poisoned);
+    for number in 0.. {
+        assert!(number < 1000, "it is never refused");
+        let pod = marked(&format!("third-{number}"));
+        if let Err(refused) = cluster.create(&pod).await {
+            let refused = divvy_k8s::cluster::said(&refused);
+            assert!(
+                refused.contains(name) && refused.contains("not Divvy's"),
+                "{refused}"
+            );
+            break;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_template_that_a_waiting_pod_lacks_is_made_again() {
+    let (cluster, _replica, made) = with_a_template().await;
+    let name = made["metadata"]["name"].as_str().unwrap();
+    cluster
+        .server
+        .remove("resourceclaimtemplates", "team", name);
+    let again = cluster.server.until("it again", a_template);
+    assert_eq!(
+        (&again["metadata"]["name"], &again["spec"]),
+        (&made["metadata"]["name"], &made["spec"])
+    );
+    assert_ne!(again["metadata"]["uid"], made["metadata"]["uid"]);
+}
+
+#[tokio::test]
+async fn a_pod_that_finds_no_place_is_told_why_with_figures() {
+    let cluster = Cluster::new();
+    // Before the start: what it lists is of several moments, and another word comes a minute after the first.
+    cluster.hold("gpu-0", "60Gi");
+    let replica = Replica::start(&cluster, "a", &[]);
+    replica.serves(&cluster.server);
+    cluster.create(&marked("train")).await.unwrap();
+    cluster.server.merge(
+        "pods",
+        "team",
+        "train",
+        &json!({ "status": {
+        "phase": "Pending",
+        "conditions": [{ "type": "PodScheduled", "status": "False", "reason": "Unschedulable" }],
+        "resourceClaimStatuses": [{ "name": "fraction-gpu", "resourceClaimName": "train-claim" }],
+    } }),
+    );
+    let event = cluster.server.until("an event", |view| {
+        let events = view.all("events").into_iter();
+        events
+            .into_iter()
+            .find(|event| event["regarding"]["name"] == "train")
+    });
+    let note = event["note"].as_str().unwrap();
+    assert_eq!(event["reason"], "WaitsForGpu");
+    assert!(
+        note.contains("20GiB of 80GiB") && note.contains("it needs 40GiB"),
+        "{note}"
+    );
+    assert!(note.contains("big has 60GiB"), "{note}");
+}
+
+/// Who leads, null where nobody does.
+fn holder(view: &View<'_>) -> Option<Value> {
+    let lease = view.get("leases", NAMESPACE, "divvy-controller")?;
+    Some(lease["spec"]["holderIdentity"].clone())
+}
+
+fn leads(view: &View<'_>, who: &str) -> Option<()> {
+    (holder(view)? == who).then_some(())
+}
+
+#[tokio::test]
+async fn told_to_end_it_gives_the_lease_back_and_answers_on_for_a_while() {
+    let cluster = Cluster::new();
+    // It is not waited for.
+    let replica = Replica::start(&cluster, "a", &["--drain-seconds", "3600"]);
+    replica.serves(&cluster.server);
+    cluster.server.until("a leader", |view| leads(view, "a"));
+    replica.terminate();
+    cluster
+        .server
+        .until("no leader", |view| holder(view).filter(Value::is_null));
+    cluster.create(&marked("late")).await.unwrap();
+}
+
+#[tokio::test]
+async fn told_to_end_it_ends_well_and_leads_no_more() {
+    let cluster = Cluster::new();
+    let mut replica = Replica::start(&cluster, "a", &["--drain-seconds", "0"]);
+    replica.serves(&cluster.server);
+    cluster.server.until("a leader", |view| leads(view, "a"));
+    replica.terminate();
+    assert_eq!(replica.ends(), Some(0));
+    assert_eq!(cluster.server.look(holder), Some(Value::Null));
+}
+
+#[tokio::test]
+async fn when_the_leader_dies_another_leads() {
+    let cluster = Cluster::new();
+    let quick = ["--lease-seconds", "3"];
+    let class = |view: &View<'_>| view.get("deviceclasses", "", "fraction.gpu.divvy.dev");
+    let first = Replica::start(&cluster, "a", &quick);
+    cluster
+        .server
+        .until("the first to lead", |view| leads(view, "a"));
+    cluster.server.until("its work", class);
+    let second = Replica::start(&cluster, "b", &quick);
+    second.serves(&cluster.server);
+    drop(first);
+    cluster
+        .server
+        .until("the second to lead", |view| leads(view, "b"));
+    cluster
+        .server
+        .remove("deviceclasses", "", "fraction.gpu.divvy.dev");
+    cluster.server.until("its work", class);
+}
+
+/// Killed before or after each of its writes, the next start makes everything whole.
+#[tokio::test]
+async fn killed_between_any_two_writes_it_is_whole_after_a_restart() {
+    // Who leads writes that down again and again, and the longer the Lease the more seldom.
+    let lease = ["--lease-seconds", "60"];
+    for cut in [Cut::Before, Cut::After] {
+        for nth in 1.. {
+            assert!(nth < 30, "it never came to an end");
+            let cluster = Cluster::new();
+            cluster.server.cut(nth, cut);
+            let replica = Replica::start(&cluster, "a", &lease);
+            cluster
+                .server
+                .set_service(NAMESPACE, "divvy-webhook", replica.address());
+            let was_held = cluster.runs_until_held(&replica);
+            drop(replica);
+            cluster.server.release();
+            let replica = Replica::start(&cluster, "a", &lease);
+            replica.serves(&cluster.server);
+            let made = cluster.create(&marked("after")).await.unwrap();
+            let claims = made.spec.unwrap().resource_claims.unwrap();
+            let template = claims[0].resource_claim_template_name.clone().unwrap();
+            cluster.server.until("everything", |view| {
+                view.get("resourceclaimtemplates", "team", &template)?;
+                view.get("deviceclasses", "", "fraction.gpu.divvy.dev")?;
+                view.get("deviceclasses", "", "mig-1g-10gb.gpu.divvy.dev")?;
+                leads(view, "a")
+            });
+            if !was_held {
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn the_configuration_can_be_printed_for_who_has_no_chart() {
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_divvy-k8s"))
+        .args(["controller", "--print-webhook", "--namespace", "n"])
+        .output()
+        .unwrap();
+    let printed: Value = yaml_serde::from_slice(&output.stdout).unwrap();
+    assert_eq!(printed["kind"], "MutatingWebhookConfiguration");
+    assert_eq!(
+        printed["webhooks"][0]["clientConfig"]["service"]["namespace"],
+        "n"
+    );
+    let api: Result<k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration, _> =
+        serde_json::from_value(printed);
+    assert!(api.is_ok());
+}

@@ -1,0 +1,16 @@
+//! The driver on a node, under a kubelet that speaks real gRPC over unix sockets, a real daemon over simulated GPUs, and an API
+//! server in memory. Daemon and driver are processes, and are killed: `cargo build -p divvy -p divvy-sim -p divvy-preload`.
+#![allow(clippy::unwrap_used, reason = "what goes wrong here fails the test")]
+
+use crate::apiserver;
+mod away;
+mod claims;
+mod crash;
+mod fake;
+mod gate;
+mod leak;
+pub mod machine;
+pub mod patience;
+mod raw;
+mod registration;
+mod rig;

@@ -1,0 +1,17 @@
+//! The integration tests of this crate, in one program: one link, and one pool of tests.
+
+mod admission;
+mod allocator;
+mod apiserver;
+mod carrier;
+mod chart;
+mod cluster;
+mod command;
+mod controller;
+mod glue;
+mod glue_seeds;
+mod kubelet;
+mod people;
+mod publisher;
+mod reviews;
+mod rights;

@@ -1,0 +1,411 @@
+//! The webhook's answers to AdmissionReviews, case by case, and which objects it is asked about at all.
+//!
+//! `reviews/cases.yaml` has the questions, `reviews/*.snap` the answers; `INSTA_UPDATE=always` writes them anew.
+
+#![allow(clippy::unwrap_used)]
+
+mod standards;
+
+use divvy_core::units::Bytes;
+use divvy_k8s::ask::{Steps, Untouched, ask};
+use divvy_k8s::claim::Inventory;
+use divvy_k8s::controller::{NoReview, Registration, Verdict, answer, judge, question};
+use divvy_k8s::inject::strip_template;
+use k8s_openapi::ByteString;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use standards::{Level, violations};
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Case {
+    case: String,
+    #[serde(default = "a_pod")]
+    kind: String,
+    #[serde(default)]
+    dry_run: bool,
+    object: Value,
+}
+
+fn a_pod() -> String {
+    "Pod".to_owned()
+}
+
+fn cases() -> Vec<Case> {
+    yaml_serde::from_str(include_str!("reviews/cases.yaml")).expect("the cases are YAML")
+}
+
+fn inventory() -> Inventory {
+    Inventory {
+        sizes: [Bytes::gib(24), Bytes::gib(80)].into(),
+        profiles: [("1g.10gb", 9728), ("2g.20gb", 19968)]
+            .map(|(name, mib)| (name.parse().unwrap(), Bytes::mib(mib)))
+            .into(),
+    }
+}
+
+/// As the API server asks.
+fn review(case: &Case) -> Value {
+    let mut object = case.object.clone();
+    object["kind"] = json!(case.kind);
+    json!({
+        "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
+        "request": {
+            "uid": "u-1", "kind": { "version": "v1", "kind": case.kind }, "namespace": "team",
+            "operation": "CREATE", "object": object, "oldObject": null, "dryRun": case.dry_run,
+        },
+    })
+}
+
+fn judged(review: &Value) -> (Verdict, Value) {
+    let question = question(review.to_string().as_bytes()).expect("a question");
+    let verdict = judge(&question, &inventory(), Steps::Eighths);
+    let answer = answer(&question.uid, &verdict);
+    (verdict, answer)
+}
+
+/// The patch of an answer, out of its wrapping.
+fn patch(answer: &Value) -> Option<json_patch::Patch> {
+    let text = answer["response"].get("patch")?;
+    assert_eq!(answer["response"]["patchType"], "JSONPatch");
+    let bytes: ByteString = serde_json::from_value(text.clone()).expect("base64");
+    Some(serde_json::from_slice(&bytes.0).expect("a JSON patch"))
+}
+
+/// The answer as people read it.
+fn shown(review: &Value) -> String {
+    let (verdict, answer) = judged(review);
+    let mut response = answer["response"].clone();
+    if let Some(patch) = patch(&answer) {
+        response["patch"] = json!(patch);
+    }
+    let template = verdict
+        .template
+        .map(|template| json!({ "name": template.name, "spec": template.spec["spec"] }));
+    yaml_serde::to_string(&json!({ "response": response, "template": template })).expect("YAML")
+}
+
+#[test]
+fn every_question_has_its_answer() {
+    let mut settings = insta::Settings::clone_current();
+    settings.set_snapshot_path("reviews");
+    settings.set_prepend_module_to_snapshot(false);
+    settings.set_omit_expression(true);
+    settings.bind(|| {
+        for case in cases() {
+            insta::assert_snapshot!(case.case.replace(' ', "_"), shown(&review(&case)));
+        }
+        let recorded: Value = serde_json::from_str(include_str!("reviews/recorded.json")).unwrap();
+        insta::assert_snapshot!("a01_as_a_1.36.2_asked", shown(&recorded));
+    });
+}
+
+#[test]
+fn what_is_no_question_is_no_answer() {
+    assert!(matches!(question(b"{"), Err(NoReview::Json(_))));
+    let other = json!({ "apiVersion": "admission.k8s.io/v1beta1", "kind": "AdmissionReview" });
+    assert!(matches!(
+        question(other.to_string().as_bytes()),
+        Err(NoReview::Kind { .. })
+    ));
+    let empty = json!({ "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview" });
+    assert!(matches!(
+        question(empty.to_string().as_bytes()),
+        Err(NoReview::NoRequest)
+    ));
+}
+
+/// A8: what the API server sends back after our patch, and after others have changed something, is not changed again.
+#[test]
+fn a_second_round_changes_nothing() {
+    for case in cases() {
+        let mut review = review(&case);
+        let (_, first) = judged(&review);
+        let Some(patch) = patch(&first) else { continue };
+        json_patch::patch(&mut review["request"]["object"], &patch).expect("the patch fits");
+        let (_, second) = judged(&review);
+        assert_eq!(
+            second["response"],
+            json!({ "uid": "u-1", "allowed": true }),
+            "{}",
+            case.case
+        );
+    }
+}
+
+/// A20: a pod passes the level afterwards that it passed before.
+#[test]
+fn what_is_added_is_allowed_at_every_level_of_pod_security() {
+    let mut passed = 0;
+    for case in cases().iter().filter(|case| case.kind == "Pod") {
+        let (_, answer) = judged(&review(case));
+        let Some(patch) = patch(&answer) else {
+            continue;
+        };
+        let mut pod = case.object.clone();
+        pod["kind"] = json!("Pod");
+        for level in [Level::Baseline, Level::Restricted] {
+            let before = violations(&pod, level);
+            let mut changed = pod.clone();
+            json_patch::patch(&mut changed, &patch).expect("the patch fits");
+            assert_eq!(before, violations(&changed, level), "{}", case.case);
+            passed += usize::from(before.is_empty() && level == Level::Restricted);
+        }
+    }
+    assert!(passed > 0, "some pod is restricted");
+}
+
+#[test]
+fn the_table_of_pod_security_sees_what_each_control_is_about() {
+    let restricted = cases()
+        .into_iter()
+        .find(|case| case.case.starts_with("a20"));
+    let pod = restricted.expect("a restricted pod").object;
+    assert_eq!(violations(&pod, Level::Restricted), Vec::<&str>::new());
+    let at = |path: &str, value: Value| {
+        let mut pod = pod.clone();
+        let merged = path
+            .rsplit('/')
+            .fold(value, |inner, key| json!({ key: inner }));
+        json_patch::merge(&mut pod["spec"], &merged);
+        violations(&pod, Level::Restricted)
+    };
+    let container = |path: &str, value: Value| {
+        let mut pod = pod.clone();
+        let merged = path
+            .rsplit('/')
+            .fold(value, |inner, key| json!({ key: inner }));
+        json_patch::merge(&mut pod["spec"]["containers"][0], &merged);
+        violations(&pod, Level::Restricted)
+    };
+    for (found, control) in [
+        (
+            at("securityContext/windowsOptions/hostProcess", json!(true)),
+            "host process",
+        ),
+        (at("hostPID", json!(true)), "host namespaces"),
+        (
+            container("securityContext/privileged", json!(true)),
+            "privileged containers",
+        ),
+        (
+            container("securityContext/capabilities/add", json!(["SYS_ADMIN"])),
+            "capabilities",
+        ),
+        (
+            at(
+                "volumes",
+                json!([{ "name": "v", "hostPath": { "path": "/" } }]),
+            ),
+            "host path volumes",
+        ),
+        (
+            container("ports", json!([{ "containerPort": 1, "hostPort": 1 }])),
+            "host ports",
+        ),
+        (
+            container("livenessProbe/httpGet/host", json!("other")),
+            "probes and hooks of other hosts",
+        ),
+        (
+            container("securityContext/appArmorProfile/type", json!("Unconfined")),
+            "AppArmor",
+        ),
+        (
+            container("securityContext/seLinuxOptions/type", json!("spc_t")),
+            "SELinux",
+        ),
+        (
+            container("securityContext/procMount", json!("Unmasked")),
+            "/proc mount type",
+        ),
+        (
+            container("securityContext/seccompProfile/type", json!("Unconfined")),
+            "seccomp unconfined",
+        ),
+        (
+            at(
+                "securityContext/sysctls",
+                json!([{ "name": "kernel.msgmax", "value": "1" }]),
+            ),
+            "sysctls",
+        ),
+        (
+            at("volumes", json!([{ "name": "v", "nfs": {} }])),
+            "volume types",
+        ),
+        (
+            container("securityContext/allowPrivilegeEscalation", json!(null)),
+            "privilege escalation",
+        ),
+        (
+            at("securityContext/runAsNonRoot", json!(null)),
+            "running as non-root",
+        ),
+        (at("securityContext/seccompProfile", json!(null)), "seccomp"),
+        (
+            container("securityContext/capabilities/drop", json!(null)),
+            "capabilities dropped",
+        ),
+    ] {
+        assert!(found.contains(&control), "{control}: {found:?}");
+    }
+}
+
+/// The conditions of one webhook of the registration, ready to be asked.
+struct Conditions(Vec<cel::Program>);
+
+impl Conditions {
+    fn of(webhook: &str) -> Self {
+        let registration = Registration {
+            name: "divvy",
+            namespace: "divvy-system",
+            service: "divvy-webhook",
+            all_namespaces: false,
+        };
+        let object = registration.object();
+        let webhooks = object["webhooks"].as_array().unwrap();
+        let found = webhooks
+            .iter()
+            .find(|one| one["name"] == format!("{webhook}.inject.divvy.dev"));
+        let conditions = found.unwrap()["matchConditions"].as_array().unwrap();
+        let text = |condition: &Value| condition["expression"].as_str().unwrap().to_owned();
+        Self(
+            conditions
+                .iter()
+                .map(|one| cel::Program::compile(&text(one)).unwrap())
+                .collect(),
+        )
+    }
+
+    fn take(&self, object: &Value) -> bool {
+        self.0.iter().all(|program| {
+            let mut context = cel::Context::default();
+            context.add_variable("object", object).unwrap();
+            match program.execute(&context) {
+                Ok(cel::Value::Bool(answer)) => answer,
+                other => panic!("{other:?} of {object}"),
+            }
+        })
+    }
+}
+
+/// Whether a pod is for the webhook, as Rust says it: refused or not.
+fn is_marked(pod: &Value) -> bool {
+    !matches!(
+        ask(pod, Steps::Eighths),
+        Ok(Err(Untouched::Unmarked | Untouched::Scheduler(_)))
+    )
+}
+
+#[test]
+fn the_api_server_asks_about_marked_pods_and_no_others() {
+    let conditions = Conditions::of("pods");
+    let mut asked = [0; 2];
+    let labels = [
+        json!(null),
+        json!({ "a": "b" }),
+        json!({ "clearml-injector/fraction": "0.500" }),
+    ];
+    let annotations = [
+        "",
+        "a",
+        "gpu-fraction",
+        "gpu-memory",
+        "gpu-fraction-num-devices",
+        "gpu-fraction-container-name",
+    ];
+    let limits = [
+        "",
+        "cpu",
+        "nvidia.com/gpu",
+        "clear.ml/fraction",
+        "clear.ml/fraction-1",
+        "nvidia.com/gpumem",
+        "nvidia.com/gpumem-percentage",
+        "nvidia.com/gpucores",
+        "nvidia.com/mig-1g.10gb",
+    ];
+    let schedulers = [
+        None,
+        Some(""),
+        Some("default-scheduler"),
+        Some("kai-scheduler"),
+    ];
+    for label in &labels {
+        for annotation in annotations {
+            for limit in limits {
+                for place in [
+                    "containers/limits",
+                    "containers/requests",
+                    "initContainers/limits",
+                ] {
+                    for scheduler in schedulers {
+                        let pod = pod_with(label, annotation, limit, place, scheduler);
+                        let marked = is_marked(&pod);
+                        assert_eq!(conditions.take(&pod), marked, "{pod}");
+                        asked[usize::from(marked)] += 1;
+                    }
+                }
+            }
+        }
+    }
+    assert!(asked.iter().all(|count| *count > 100), "{asked:?}");
+}
+
+fn pod_with(
+    label: &Value,
+    annotation: &str,
+    limit: &str,
+    place: &str,
+    scheduler: Option<&str>,
+) -> Value {
+    let mut pod =
+        json!({ "metadata": { "name": "p" }, "spec": { "containers": [{ "name": "c" }] } });
+    if !label.is_null() {
+        pod["metadata"]["labels"] = label.clone();
+    }
+    if !annotation.is_empty() {
+        pod["metadata"]["annotations"] = json!({ annotation: "1" });
+    }
+    if let Some(scheduler) = scheduler {
+        pod["spec"]["schedulerName"] = json!(scheduler);
+    }
+    let (list, kind) = place.split_once('/').unwrap();
+    if !limit.is_empty() {
+        let container = json!({ "name": "l", "resources": { kind: { limit: "1" } } });
+        match pod["spec"][list].as_array_mut() {
+            Some(containers) => containers.push(container),
+            None => pod["spec"][list] = json!([container]),
+        }
+    }
+    pod
+}
+
+#[test]
+fn the_api_server_asks_about_templates_whose_limits_it_would_refuse() {
+    for (webhook, kind) in [
+        ("templates", "Deployment"),
+        ("templates", "Job"),
+        ("cronjobs", "CronJob"),
+    ] {
+        let conditions = Conditions::of(webhook);
+        for limit in [
+            "",
+            "nvidia.com/gpu",
+            "nvidia.com/gpumem",
+            "clear.ml/fraction-1",
+        ] {
+            for place in ["containers/limits", "initContainers/limits"] {
+                let pod = pod_with(&json!(null), "", limit, place, None);
+                let mut object = json!({ "kind": kind, "spec": {} });
+                match kind {
+                    "CronJob" => object["spec"]["jobTemplate"]["spec"]["template"] = pod,
+                    _ => object["spec"]["template"] = pod,
+                }
+                let stripped = strip_template(&object, Steps::Any).expect("not refused");
+                assert_eq!(conditions.take(&object), stripped.is_some(), "{object}");
+            }
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! What the pieces ask the API server for, and what the chart's roles let them: a call that no rule allows fails in a cluster, and nowhere
+//! else. `cargo xtask kube` tries the same with a real API server.
+
+#![allow(clippy::unwrap_used)]
+
+use crate::apiserver;
+use crate::chart::render;
+use crate::controller::replica;
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use apiserver::Call;
+use render::{Chart, chart};
+use replica::{Cluster, NAMESPACE, Replica, marked};
+
+/// A call as an access rule sees it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Asked {
+    verb: &'static str,
+    group: String,
+    resource: String,
+    namespace: String,
+    name: String,
+}
+
+/// `None` of what is no resource: discovery, health.
+fn asked(call: &Call) -> Option<Asked> {
+    let mut parts = call
+        .path
+        .trim_matches('/')
+        .split('/')
+        .collect::<Vec<_>>()
+        .into_iter();
+    let group = match parts.next()? {
+        "api" => String::new(),
+        "apis" => parts.next()?.to_owned(),
+        _ => return None,
+    };
+    parts.next()?;
+    let mut rest: Vec<&str> = parts.collect();
+    let namespace = match rest.as_slice() {
+        ["namespaces", namespace, _, ..] => {
+            let namespace = (*namespace).to_owned();
+            rest.drain(..2);
+            namespace
+        }
+        _ => String::new(),
+    };
+    let name = rest.get(1).copied().unwrap_or_default().to_owned();
+    let resource = match rest.get(2) {
+        Some(door) => format!("{}/{door}", rest[0]),
+        None => (*rest.first()?).to_owned(),
+    };
+    let watches = call
+        .query
+        .get("watch")
+        .is_some_and(|value| value == "true" || value == "1");
+    let verb = match (call.method.as_str(), name.is_empty()) {
+        ("GET", _) if watches => "watch",
+        ("GET", true) => "list",
+        ("GET", false) => "get",
+        ("POST", _) => "create",
+        ("PUT", _) => "update",
+        ("PATCH", _) => "patch",
+        ("DELETE", _) => "delete",
+        other => panic!("a call that is none: {other:?}"),
+    };
+    // A list of one by its name is judged by that name.
+    let one = call
+        .query
+        .get("fieldSelector")
+        .and_then(|text| text.strip_prefix("metadata.name="));
+    Some(Asked {
+        verb,
+        group,
+        resource,
+        namespace,
+        name: one.map_or(name, str::to_owned),
+    })
+}
+
+fn has(rule: &Value, key: &str, word: &str) -> bool {
+    rule[key]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .any(|one| one == word)
+}
+
+/// Whether the roles of a piece let it do that.
+fn allowed(chart: &Chart, piece: &str, asked: &Asked) -> bool {
+    let account = format!("divvy-{piece}");
+    let everywhere = chart.find("ClusterRole", None, &account);
+    let here = chart.find("Role", Some(&asked.namespace), &account);
+    let rules = [everywhere, here]
+        .into_iter()
+        .flatten()
+        .flat_map(|role| role["rules"].as_array().into_iter().flatten());
+    rules.into_iter().any(|rule| {
+        has(rule, "apiGroups", &asked.group)
+            && has(rule, "resources", &asked.resource)
+            && has(rule, "verbs", asked.verb)
+            && (rule["resourceNames"].is_null() || has(rule, "resourceNames", &asked.name))
+    })
+}
+
+#[tokio::test]
+async fn the_controllers_roles_allow_what_it_does() {
+    let Some(chart) = chart(&[]) else { return };
+    let cluster = Cluster::new();
+    // As the chart ships them: empty.
+    let empty = |version: &str, kind: &str, name: &str| json!({ "apiVersion": version, "kind": kind, "metadata": { "name": name, "namespace": NAMESPACE } });
+    cluster
+        .server
+        .create(empty("v1", "Secret", "divvy-webhook-tls"));
+    cluster
+        .server
+        .create(empty("coordination.k8s.io/v1", "Lease", "divvy-controller"));
+    let replica = Replica::start(&cluster, "a", &["--namespace", NAMESPACE]);
+    replica.serves(&cluster.server);
+    cluster.create(&marked("train")).await.unwrap();
+    cluster.server.until("the device classes", |view| {
+        view.get("deviceclasses", "", "mig-1g-10gb.gpu.divvy.dev")
+    });
+    let calls = cluster.server.until("a call of every verb", |view| {
+        let mine = |asked: &Asked| asked.verb == "create" && asked.resource == "pods";
+        let asked = view.calls().iter().filter_map(asked);
+        let calls: BTreeSet<Asked> = asked.filter(|asked| !mine(asked)).collect();
+        let mut verbs = ["list", "watch", "get", "create", "update", "patch"].into_iter();
+        let all = verbs.all(|verb| calls.iter().any(|asked| asked.verb == verb));
+        all.then_some(calls)
+    });
+    for asked in &calls {
+        assert!(allowed(&chart, "controller", asked), "{asked:?}");
+    }
+}

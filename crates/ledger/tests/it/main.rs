@@ -1,0 +1,13 @@
+//! The integration tests of this crate, in one program: one link, and one pool of tests.
+
+mod allocation;
+mod common;
+mod compute;
+mod crash;
+mod denials;
+mod files;
+mod fork;
+mod hostile;
+mod one_process;
+mod shared;
+mod two_processes;

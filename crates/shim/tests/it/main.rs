@@ -1,0 +1,26 @@
+//! The preload library over the simulated driver: C programs that use the driver as programs do, and a slice to hold
+//! them to. Everything here runs without a GPU.
+
+mod aside;
+mod binding;
+mod calls;
+mod damage;
+mod exports;
+mod forms;
+mod fuzz;
+mod graphs;
+mod life;
+mod limits;
+mod matrix;
+mod mig;
+mod model;
+mod monitor;
+mod programs;
+mod races;
+mod refusals;
+mod routing;
+mod sharing;
+mod standing;
+mod support;
+mod turns;
+mod views;

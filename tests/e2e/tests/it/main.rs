@@ -1,0 +1,36 @@
+//! The integration tests of this crate, in one program: one link, and one pool of tests.
+
+mod api;
+mod aside;
+mod bypass;
+mod clearml;
+mod commands;
+mod compute;
+mod crash;
+mod docker;
+mod docs;
+mod doctor;
+mod errors;
+mod flags;
+mod form;
+mod gpu;
+mod graph;
+mod hardening;
+mod inside;
+mod left;
+mod limit;
+mod memory;
+mod mig;
+mod mig_clients;
+mod mig_health;
+mod node_agent;
+mod podman;
+mod race;
+mod run;
+mod seed;
+mod selftest;
+mod simulate;
+mod smi;
+mod usage;
+mod users;
+mod verbs;
