@@ -9,16 +9,19 @@ use crate::cargo::cargo;
 use crate::steps::answer;
 
 /// Crate → what it may use of ours. The reasons are in ARCHITECTURE.md.
-const ARROWS: [(&str, &[&str]); 19] = [
+const ARROWS: [(&str, &[&str]); 20] = [
     ("divvy-core", &[]),
-    ("divvy-driver", &[]),
-    ("divvy-ledger", &[]),
-    ("divvy-fork", &[]),
-    ("divvy-shim", &["divvy-driver", "divvy-ledger"]),
+    ("divvy-driver", &["divvy-test-support"]),
+    ("divvy-ledger", &["divvy-test-support"]),
+    ("divvy-fork", &["divvy-test-support"]),
+    (
+        "divvy-shim",
+        &["divvy-driver", "divvy-ledger", "divvy-test-support"],
+    ),
     ("divvy-preload", &["divvy-shim"]),
     ("divvy-wrapper-cuda", &["divvy-driver", "divvy-shim"]),
     ("divvy-wrapper-nvml", &["divvy-driver", "divvy-shim"]),
-    ("divvy-sim", &["divvy-driver"]),
+    ("divvy-sim", &["divvy-driver", "divvy-test-support"]),
     ("divvy-api", &["divvy-core"]),
     (
         "divvy-agent",
@@ -28,6 +31,7 @@ const ARROWS: [(&str, &[&str]); 19] = [
             "divvy-driver",
             "divvy-fork",
             "divvy-ledger",
+            "divvy-test-support",
         ],
     ),
     (
@@ -42,6 +46,7 @@ const ARROWS: [(&str, &[&str]); 19] = [
             "divvy-clearml",
             "divvy-clearml-stub",
             "divvy-core",
+            "divvy-test-support",
         ],
     ),
     (
@@ -53,11 +58,16 @@ const ARROWS: [(&str, &[&str]); 19] = [
             "divvy-clearml-stub",
             "divvy-cli",
             "divvy-core",
+            "divvy-test-support",
         ],
     ),
     ("divvy-clients", &[]),
-    ("divvy-clearml-stub", &[]),
-    ("divvy-e2e", &["divvy-api", "divvy-clearml-stub"]),
+    ("divvy-clearml-stub", &["divvy-test-support"]),
+    (
+        "divvy-e2e",
+        &["divvy-api", "divvy-clearml-stub", "divvy-test-support"],
+    ),
+    ("divvy-test-support", &[]),
     ("xtask", &[]),
 ];
 

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use crate::cargo::{cargo, root, target};
+use crate::cargo::{LIMITER, Optimised, root, target};
 use crate::steps::{run, step};
 use crate::{cargo as crates, tools};
 
@@ -36,21 +36,13 @@ pub fn measure(args: &Args) -> Result<()> {
         "the Rust libraries that Cargo.lock names",
         crates::fetch,
     )?;
-    let folder = target().join("release");
-    step(
+    let folder = step(
         "build",
         "an optimised build: what is measured is what would be installed",
         || {
-            run(&mut cargo(&[
-                "build",
-                "--workspace",
-                "--release",
-                "--locked",
-                "--offline",
-                "--examples",
-                "--bins",
-                "--lib",
-            ]))
+            let all = ["--workspace", "--examples", "--bins", "--lib"];
+            let without = LIMITER.map(|(package, _)| ["--exclude", package]);
+            Optimised::here().build(&[&[&all, without.as_flattened()].concat()])
         },
     )?;
     step(

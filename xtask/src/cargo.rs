@@ -1,12 +1,12 @@
 //! Calling cargo on this workspace.
 
-use std::io::{BufRead, BufReader, Write};
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 
-use crate::steps::{answer, run, shown};
+use crate::steps::{answer, run};
 
 /// Root of the workspace.
 pub fn root() -> PathBuf {
@@ -32,6 +32,60 @@ pub fn cargo(words: &[&str]) -> Command {
     command
 }
 
+/// Crates of the limiter's libraries, and the library that each builds.
+pub const LIMITER: [(&str, &str); 3] = [
+    ("divvy-preload", "libdivvy_preload.so"),
+    ("divvy-wrapper-cuda", "libdivvy_cuda.so"),
+    ("divvy-wrapper-nvml", "libdivvy_nvml.so"),
+];
+
+/// Optimised builds of packages, the limiter's libraries with their own profile, which they alone gain from.
+pub struct Optimised {
+    /// Cargo's target folder.
+    pub target: PathBuf,
+    /// Variables of the build.
+    pub variables: Vec<(&'static str, String)>,
+}
+
+impl Optimised {
+    /// Builds in the usual target folder.
+    pub fn here() -> Self {
+        Self {
+            target: target(),
+            variables: Vec::new(),
+        }
+    }
+
+    /// Runs `cargo build --release WORDS…`, then builds the limiter and puts its libraries beside the programs; the folder of all of them.
+    pub fn build(&self, words: &[&[&str]]) -> Result<PathBuf> {
+        for words in words {
+            self.cargo(&["--release"], words)?;
+        }
+        let limiter = LIMITER.map(|(package, _)| ["--package", package]);
+        self.cargo(&["--profile", "limiter"], limiter.as_flattened())?;
+        let built = self.target.join("release");
+        for (_, library) in LIMITER {
+            let (from, to) = (
+                self.target.join("limiter").join(library),
+                built.join(library),
+            );
+            // What lies there may be a link to Cargo's own file, which is not to be written.
+            let _ = fs::remove_file(&to);
+            fs::copy(&from, &to)
+                .with_context(|| format!("copy {} to {}", from.display(), to.display()))?;
+        }
+        Ok(built)
+    }
+
+    fn cargo(&self, profile: &[&str], words: &[&str]) -> Result<()> {
+        let mut build = cargo(&["build", "--locked", "--offline"]);
+        build.args(profile).args(words);
+        build.env("CARGO_TARGET_DIR", &self.target);
+        build.envs(self.variables.iter().map(|(name, value)| (name, value)));
+        run(&mut build)
+    }
+}
+
 /// Sees to it that every crate of the lockfile is on this machine. The network is used only when one is missing.
 pub fn fetch() -> Result<()> {
     if answer(&mut cargo(&["fetch", "--locked", "--offline", "--quiet"])).is_some() {
@@ -39,96 +93,4 @@ pub fn fetch() -> Result<()> {
         return Ok(());
     }
     run(&mut cargo(&["fetch", "--locked"]))
-}
-
-/// Tests that passed, failed and were left out, over all test programs of a run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
-    pub passed: u64,
-    pub failed: u64,
-    pub ignored: u64,
-}
-
-impl std::ops::AddAssign for Tally {
-    fn add_assign(&mut self, other: Self) {
-        self.passed += other.passed;
-        self.failed += other.failed;
-        self.ignored += other.ignored;
-    }
-}
-
-impl Tally {
-    /// Adds the figures of `test result: ok. 12 passed; 0 failed; 1 ignored; …`; other lines count nothing.
-    fn count(&mut self, line: &str) {
-        let Some((_, figures)) = line
-            .strip_prefix("test result: ")
-            .and_then(|rest| rest.split_once(". "))
-        else {
-            return;
-        };
-        for figure in figures.split("; ") {
-            match figure.split_once(' ') {
-                Some((number, "passed")) => self.passed += number.parse().unwrap_or(0),
-                Some((number, "failed")) => self.failed += number.parse().unwrap_or(0),
-                Some((number, "ignored")) => self.ignored += number.parse().unwrap_or(0),
-                _ => {}
-            }
-        }
-    }
-}
-
-/// Runs `cargo test` as `command` says, passes its stdout on as it comes, and adds up its summaries.
-///
-/// # Errors
-/// When a test failed, or when none ran.
-pub fn test(command: &mut Command) -> Result<Tally> {
-    eprintln!("   $ {}", shown(command));
-    let mut child = command
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .spawn()
-        .with_context(|| format!("start {}", shown(command)))?;
-    let mut tally = Tally::default();
-    let mut stdout = std::io::stdout().lock();
-    for line in BufReader::new(child.stdout.take().context("stdout is piped")?).split(b'\n') {
-        let line = line?;
-        stdout.write_all(&line)?;
-        stdout.write_all(b"\n")?;
-        tally.count(&String::from_utf8_lossy(&line));
-    }
-    stdout.flush()?;
-    let status = child.wait()?;
-    ensure!(
-        status.success(),
-        "{} tests passed, {} failed; `{}` ended with {status}",
-        tally.passed,
-        tally.failed,
-        shown(command)
-    );
-    Ok(tally)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::Tally;
-
-    #[test]
-    fn the_summaries_of_all_test_programs_are_added_up() {
-        let mut tally = Tally::default();
-        for line in [
-            "running 3 tests",
-            "test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s",
-            "test result: FAILED. 4 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s",
-        ] {
-            tally.count(line);
-        }
-        assert_eq!(
-            tally,
-            Tally {
-                passed: 7,
-                failed: 2,
-                ignored: 1
-            }
-        );
-    }
 }

@@ -1,20 +1,36 @@
 //! What may come from outside: cargo-deny holds every dependency to `deny.toml` (licences, sources, no wildcards).
 //!
-//! Its list of advisories is left out: it comes over the network, and a test must give the same answer twice.
+//! Its list of advisories is left out: it comes over the network, and a test must give the same answer twice. So the result depends on the
+//! manifests, the lockfile and `deny.toml` alone: `deny.lock` records for which of them cargo-deny found nothing, and the program is built (a
+//! minute and a half) only after one of them has changed.
 
+use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
+use sha2::{Digest, Sha256};
 
-use crate::cargo::{cargo, root, target};
+use crate::cargo::{root, target};
 use crate::steps::{answer, run};
+use crate::tools;
 
 const VERSION: &str = "0.20.2";
 
-/// Checks the workspace; installs cargo-deny into `target/tools` when the machine has none.
+/// Name of the record, in the root.
+const RECORD: &str = "deny.lock";
+
+/// Checks the workspace, unless the record says that it was checked as it is.
 pub fn check() -> Result<()> {
-    let program = find().map_or_else(install, Ok)?;
+    let record = root().join(RECORD);
+    let fingerprint = fingerprint()?;
+    if fs::read_to_string(&record).is_ok_and(|recorded| recorded == fingerprint) {
+        eprintln!(
+            "   cargo-deny {VERSION} has found nothing in these manifests and this Cargo.lock ({RECORD})"
+        );
+        return Ok(());
+    }
+    let program = find().map_or_else(|| tools::install_crate("cargo-deny", VERSION, &[]), Ok)?;
     run(Command::new(program)
         .args([
             "--offline",
@@ -26,7 +42,30 @@ pub fn check() -> Result<()> {
             "licenses",
             "sources",
         ])
-        .current_dir(root()))
+        .current_dir(root()))?;
+    fs::write(&record, fingerprint).with_context(|| format!("write {}", record.display()))?;
+    eprintln!("   {RECORD} is written anew: commit it");
+    Ok(())
+}
+
+/// What the result depends on, as text: the version of cargo-deny, and one hash over all files.
+fn fingerprint() -> Result<String> {
+    let list = ["ls-files", "Cargo.lock", "deny.toml", "*Cargo.toml"];
+    let list = answer(Command::new("git").args(list).current_dir(root()));
+    let list = list.context("git lists the manifests")?;
+    let mut hash = Sha256::new();
+    for name in list.lines() {
+        let text = fs::read(root().join(name)).with_context(|| format!("read {name}"))?;
+        hash.update(name);
+        hash.update((text.len() as u64).to_le_bytes());
+        hash.update(text);
+    }
+    let hash: String = hash
+        .finalize()
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    Ok(format!("cargo-deny {VERSION}\nsha256 {hash}\n"))
 }
 
 fn find() -> Option<PathBuf> {
@@ -36,27 +75,4 @@ fn find() -> Option<PathBuf> {
         .find(|path| {
             answer(Command::new(path).arg("--version")).is_some_and(|said| said.contains(VERSION))
         })
-}
-
-fn install() -> Result<PathBuf> {
-    let tools = target().join("tools");
-    let mut install = cargo(&[
-        "install",
-        "cargo-deny",
-        "--version",
-        VERSION,
-        "--locked",
-        "--debug",
-        "--quiet",
-        "--root",
-    ]);
-    // Without optimisation it is built in two minutes rather than six, and checks in two seconds all the same.
-    install
-        .arg(&tools)
-        .arg("--target-dir")
-        .arg(target().join("tools-build"));
-    install.env("CARGO_PROFILE_DEV_DEBUG", "0");
-    run(&mut install)?;
-    std::fs::remove_dir_all(target().join("tools-build"))?;
-    Ok(tools.join("bin/cargo-deny"))
 }

@@ -16,7 +16,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::cargo::{cargo, root, target};
+use crate::cargo::{LIMITER, Optimised, cargo, root, target};
 use crate::steps::{answer, run, step};
 use crate::{cargo as crates, tools, venv};
 
@@ -56,7 +56,7 @@ const COMPLETIONS: [(&str, &str); 3] = [
     ("fish", "share/fish/vendor_completions.d/divvy.fish"),
 ];
 
-const WHEEL: &str = "python/clearml-agent-fractional-gpu";
+pub const WHEEL: &str = "python/clearml-agent-fractional-gpu";
 
 pub fn make(args: &Args) -> Result<()> {
     step("tools", "what the machine has to bring", tools::all)?;
@@ -122,13 +122,16 @@ fn optimised() -> Result<PathBuf> {
             ))
         })
         .collect();
-    let mut build = cargo(&["build", "--release", "--locked", "--offline", "--quiet"]);
-    build
-        .args(packages())
-        .env("CARGO_TARGET_DIR", &folder)
-        .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"));
-    run(&mut build)?;
-    Ok(folder.join("release"))
+    let is_limiter = |package: &str| LIMITER.iter().any(|(limiter, _)| *limiter == package);
+    let others = BUILT.iter().filter(|(package, ..)| !is_limiter(package));
+    let others: Vec<&str> = others
+        .flat_map(|(package, ..)| ["--package", package])
+        .collect();
+    let build = Optimised {
+        target: folder,
+        variables: vec![("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"))],
+    };
+    build.build(&[&others])
 }
 
 fn packages() -> impl Iterator<Item = &'static str> {

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use crate::cargo::{cargo, root, target};
+use crate::cargo::{Optimised, root, target};
 use crate::steps::{run, step};
 use crate::{cargo as crates, tools, venv};
 
@@ -53,13 +53,13 @@ pub fn accept(args: &Args) -> Result<()> {
         crates::fetch,
     )?;
     let kit = target().join("gpu-kit");
-    step(
+    let built = step(
         "build",
         "an optimised build, as it would be installed",
         build,
     )?;
     step("kit", "everything that is run, in one folder", || {
-        gather(&kit)
+        gather(&built, &kit)
     })?;
     if args.kit {
         eprintln!("   carry {} to the GPU and run `gpu` in it", kit.display());
@@ -86,25 +86,18 @@ pub fn accept(args: &Args) -> Result<()> {
     )
 }
 
-fn build() -> Result<()> {
-    let common = ["build", "--release", "--locked", "--offline"];
-    let packages = [
-        "divvy",
-        "divvy-preload",
-        "divvy-wrapper-cuda",
-        "divvy-wrapper-nvml",
-        "divvy-sim",
-        "divvy-clients",
-    ];
-    let packages = packages.iter().flat_map(|package| ["--package", package]);
-    run(cargo(&common).args(packages))?;
-    run(cargo(&common).args(["--package", "divvy-e2e", "--bin", "gpu"]))?;
-    run(cargo(&common).args(["--package", "divvy-driver", "--example", "gpu_facts"]))
+fn build() -> Result<PathBuf> {
+    let packages = ["divvy", "divvy-sim", "divvy-clients"];
+    let packages = packages.map(|package| ["--package", package]);
+    Optimised::here().build(&[
+        packages.as_flattened(),
+        &["--package", "divvy-e2e", "--bin", "gpu"],
+        &["--package", "divvy-driver", "--example", "gpu_facts"],
+    ])
 }
 
 /// Copies what was built, without its debugging information: the folder is to be carried.
-fn gather(kit: &Path) -> Result<()> {
-    let built = target().join("release");
+fn gather(built: &Path, kit: &Path) -> Result<()> {
     fs::create_dir_all(kit.join("examples")).with_context(|| format!("make {}", kit.display()))?;
     for name in PROGRAMS {
         let (from, to) = (built.join(name), kit.join(name));

@@ -12,11 +12,13 @@ mod dist;
 mod gpu;
 mod helm;
 mod kube;
+mod nextest;
 mod smi;
 mod soak;
 mod steps;
 mod symbols;
 mod test;
+mod tiers;
 mod tools;
 mod variables;
 mod venv;
@@ -40,8 +42,8 @@ struct Cli {
 enum Verb {
     /// Three GPUs shared by four queues, live, in under a minute after the build
     Demo,
-    /// Everything the project checks; installs what it needs
-    Test,
+    /// Checks and tests, at most a few minutes; --all adds the second tier. Installs what it needs
+    Test(test::Args),
     /// What an interposed call and a queued job cost: a table, and target/bench.json
     Bench(bench::Args),
     /// What is promised, tried on a real GPU, and what is believed of the driver, measured: target/gpu-report.json
@@ -59,7 +61,7 @@ enum Verb {
 fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Verb::Demo => demo::show(),
-        Verb::Test => test::everything(),
+        Verb::Test(args) => test::run_tiers(&args),
         Verb::Bench(args) => bench::measure(&args),
         Verb::Gpu(args) => gpu::accept(&args),
         Verb::Kube(args) => kube::accept(&args),

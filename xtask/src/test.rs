@@ -1,29 +1,40 @@
-//! `cargo xtask test`: everything the project checks, in the order in which a mistake is cheapest to see.
+//! `cargo xtask test`: the checks of the project, in the order in which a mistake is cheapest to see.
+//!
+//! ```text
+//! first tier    format, dependencies, lints, build, every promise once, one real crash of each kind
+//! --all         and the tests in modules named `exhaustive`, the scenes under Podman, the limiter's other form, the release
+//! ```
+//! CONTRIBUTING.md has a table of the second tier, and of the tests of the first tier that cover the same promises.
 
-use std::process::Command;
+use std::io::{BufRead as _, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, Command, Stdio};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result};
 
-use crate::cargo::{self, cargo};
+use crate::cargo::{self, cargo, root, target};
+use crate::nextest::{self, Run, Tally};
 use crate::steps::{answer, run, step};
 use crate::{allocators, deny, dist, helm, smi, tools, venv};
 
-/// End-to-end tests of what the limiter holds.
-const OF_THE_LIMITER: [&str; 9] = [
-    "--package",
-    "divvy-e2e",
-    "--test",
-    "it",
-    "--",
-    "limit::",
-    "run::",
-    "race::",
-    "bypass::",
-];
+#[derive(clap::Args)]
+pub struct Args {
+    /// Both tiers: also every crash point over real daemons, Podman, the limiter's other form, and the release
+    #[arg(long)]
+    all: bool,
+}
 
-/// The whole run; nothing is checked anywhere else.
-pub fn everything() -> Result<()> {
+/// End-to-end tests of what the limiter holds, which the second tier runs in the limiter's other form too.
+const OF_THE_LIMITER: &str = "test(/^(limit|run|race|bypass)::/)";
+
+/// Runs one tier or both.
+pub fn run_tiers(args: &Args) -> Result<()> {
     step("tools", "what the machine has to bring", tools::all)?;
+    let nextest = step(
+        "nextest",
+        "runs the tests, each in a process of its own",
+        nextest::program,
+    )?;
     step(
         "crates",
         "the Rust libraries that Cargo.lock names",
@@ -51,61 +62,91 @@ pub fn everything() -> Result<()> {
         || Ok(helm::make()),
     )?;
     step("format", "one way to lay out code", || {
-        quietly(&["fmt", "--all", "--check"])
+        run(&mut cargo(&["fmt", "--all", "--check"]))
     })?;
     step(
         "dependencies",
         "licences and sources of what comes from outside, by cargo-deny",
         deny::check,
     )?;
-    step("lints", "clippy, every warning an error", || {
-        quietly(&[
-            "clippy",
-            "--workspace",
-            "--all-targets",
-            "--locked",
-            "--offline",
-            "--quiet",
-            "--",
-            "-D",
-            "warnings",
-        ])
-    })?;
+    step("lints", "clippy, every warning an error", lint)?;
     step(
         "build",
         "the programs and libraries that the end-to-end tests run",
-        || quietly(&["build", "--workspace", "--locked", "--offline", "--quiet"]),
+        build,
     )?;
-    let test = |words: &[&str], form: Option<&str>| {
-        let mut command = cargo(&["test", "--locked", "--offline", "--no-fail-fast"]);
-        command.args(words);
-        command
-            .env("CARGO_NET_OFFLINE", "true")
-            .env("DIVVY_TEST_PYTHON", venv.python())
-            .env("DIVVY_CUDA_INCLUDE", &include)
-            .envs(smi.iter().map(|program| ("DIVVY_TEST_NVIDIA_SMI", program)))
-            .envs(helm.iter().map(|found| ("DIVVY_TEST_HELM", &found.helm)))
-            .envs(form.map(|form| ("DIVVY_TEST_FORM", form)));
-        cargo::test(&mut command)
-    };
+
     step(
-        "examples in the documentation",
-        "what the comments show compiles and holds",
-        || test(&["--workspace", "--doc", "--quiet"], None),
+        "python",
+        "the package for the stock ClearML agent, by its own tests",
+        || {
+            run(Command::new(venv.python())
+                .args(["-W", "error", "-m", "unittest", "--quiet"])
+                .args(["tests.test_check", "tests.test_command"])
+                .env("PYTHONDONTWRITEBYTECODE", "1")
+                .env("PYTHONPATH", "src")
+                .current_dir(root().join(dist::WHEEL)))
+        },
     )?;
+
+    let programs = target().join("debug");
+    let mut variables = vec![
+        ("DIVVY_TEST_PROGRAMS", programs.clone()),
+        ("DIVVY_TEST_PYTHON", venv.python()),
+        ("DIVVY_CUDA_INCLUDE", include),
+    ];
+    variables.extend(smi.map(|program| ("DIVVY_TEST_NVIDIA_SMI", program)));
+    variables.extend(helm.map(|found| ("DIVVY_TEST_HELM", found.helm)));
+    let engine = step(
+        "container engine",
+        "one Docker daemon with its images for all tests; needs root",
+        || Engine::start("docker"),
+    )?;
+    variables.extend(
+        engine
+            .iter()
+            .map(|engine| ("DIVVY_TEST_DOCKER", engine.folder.clone())),
+    );
+
+    let profile = if args.all { "all" } else { "default" };
+    let test = |profile, words: &[&str], more: Option<(&'static str, &str)>| {
+        let mut variables = variables.clone();
+        variables.extend(more.map(|(name, value)| (name, PathBuf::from(value))));
+        let program = &nextest;
+        Run {
+            program,
+            profile,
+            words,
+            variables,
+        }
+        .run()
+    };
     let mut tally = step(
         "tests",
         "unit, property, scenario, crash and end-to-end tests, the last with real clients over the simulated driver",
-        || {
-            let all = ["--workspace", "--lib", "--bins", "--tests", "--examples"];
-            test(&all, None)
-        },
+        || test(profile, &["--workspace"], None),
     )?;
+    if args.all {
+        tally += second_tier(test)?;
+    }
+    drop(engine);
+    report(&tally, args.all);
+    Ok(())
+}
+
+/// What the second tier runs beside more tests.
+fn second_tier(
+    test: impl Fn(&'static str, &[&str], Option<(&'static str, &str)>) -> Result<Tally>,
+) -> Result<Tally> {
+    let mut tally = Tally::default();
     if answer(Command::new("id").arg("-u")).as_deref() == Some("0") {
         tally += step(
             "tests of the other form",
-            "root's jobs get the limiter as a wrapper, everybody else's as a preload",
-            || test(&OF_THE_LIMITER, Some("preload")),
+            "root's jobs get the limiter as a wrapper, all other users' as a preload",
+            || {
+                let words = ["--package", "divvy-e2e", "--filterset", OF_THE_LIMITER];
+                test("form", &words, Some(("DIVVY_TEST_FORM", "preload")))
+            },
         )?;
     }
     step(
@@ -113,20 +154,85 @@ pub fn everything() -> Result<()> {
         "what a release ships is made from this build, installed and used",
         || dist::release(true),
     )?;
-    ensure!(tally.passed > 0, "no test ran");
-    eprintln!();
-    say_tally(tally);
-    Ok(())
+    Ok(tally)
 }
 
-fn quietly(words: &[&str]) -> Result<()> {
-    run(&mut cargo(words))
+fn lint() -> Result<()> {
+    run(&mut cargo(&[
+        "clippy",
+        "--workspace",
+        "--all-targets",
+        "--locked",
+        "--offline",
+        "--quiet",
+        "--",
+        "-D",
+        "warnings",
+    ]))
+}
+
+fn build() -> Result<()> {
+    run(&mut cargo(&[
+        "build",
+        "--workspace",
+        "--lib",
+        "--bins",
+        "--examples",
+        "--locked",
+        "--offline",
+        "--quiet",
+    ]))
+}
+
+/// A container engine that one process serves for all test processes: `tests/e2e/src/bin/engine.rs`. Gone when dropped.
+struct Engine {
+    folder: PathBuf,
+    process: Child,
+    /// The process ends with it.
+    input: Option<ChildStdin>,
+}
+
+impl Engine {
+    /// `None` where this machine has no engine, which the program explains.
+    fn start(kind: &str) -> Result<Option<Self>> {
+        let mut process = Command::new(target().join("debug/engine"))
+            .arg(kind)
+            .env("DIVVY_TEST_PROGRAMS", target().join("debug"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("start the program `engine`")?;
+        let output = process.stdout.take().context("stdout is piped")?;
+        let mut folder = String::new();
+        BufReader::new(output).read_line(&mut folder)?;
+        let folder = folder.trim_end();
+        if folder.is_empty() {
+            process.wait()?;
+            return Ok(None);
+        }
+        eprintln!("   {folder}");
+        Ok(Some(Self {
+            folder: folder.into(),
+            input: process.stdin.take(),
+            process,
+        }))
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.input = None;
+        let _ = self.process.wait();
+    }
 }
 
 #[expect(clippy::print_stdout, reason = "the run's result is its data")]
-fn say_tally(tally: cargo::Tally) {
-    println!(
-        "{} passed, {} failed, {} skipped",
-        tally.passed, tally.failed, tally.ignored
-    );
+fn report(tally: &Tally, all: bool) {
+    println!("\nthe slowest tests:");
+    for line in tally.slowest() {
+        println!("{line}");
+    }
+    let (passed, failed, skipped) = (tally.passed, tally.failed, tally.skipped);
+    let tiers = if all { "both tiers" } else { "first tier" };
+    println!("\n{tiers}: {passed} passed, {failed} failed, {skipped} skipped");
 }

@@ -61,6 +61,7 @@ pub enum Runs {
 #[derive(Debug)]
 pub struct Client {
     socket: PathBuf,
+    deadline: Option<Duration>,
     idle: Mutex<Vec<SendRequest<Full<Bytes>>>>,
 }
 
@@ -78,8 +79,16 @@ impl Client {
     pub fn new(socket: impl Into<PathBuf>) -> Self {
         Self {
             socket: socket.into(),
+            deadline: None,
             idle: Mutex::new(Vec::new()),
         }
+    }
+
+    /// Fails a call whose answer does not begin within `deadline`. Calls that wait, such as [`Client::wait`], need a shorter wait than that.
+    #[must_use]
+    pub fn answered_within(mut self, deadline: Duration) -> Self {
+        self.deadline = Some(deadline);
+        self
     }
 
     pub fn socket(&self) -> &Path {
@@ -461,6 +470,17 @@ impl Client {
     }
 
     async fn call(&self, method: Method, path: &str, body: Bytes) -> Result<Answer, Error> {
+        let Some(deadline) = self.deadline else {
+            return self.ask(&method, path, &body).await;
+        };
+        let answer = tokio::time::timeout(deadline, self.ask(&method, path, &body));
+        answer.await.unwrap_or_else(|_| {
+            let late = format!("{method} {path} had no answer within {deadline:?}");
+            Err(Error::new(ErrorCode::NoDaemon, late))
+        })
+    }
+
+    async fn ask(&self, method: &Method, path: &str, body: &Bytes) -> Result<Answer, Error> {
         loop {
             let (mut sender, used_before) = match self.take_idle() {
                 Some(sender) => (sender, true),

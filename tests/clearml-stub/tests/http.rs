@@ -1,5 +1,7 @@
 //! What goes over the wire: paths, keys and tokens, the envelope, the list of calls, and calls that go wrong.
 
+#![warn(clippy::disallowed_methods)]
+
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::thread;
@@ -8,6 +10,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use divvy_clearml_stub::{ACCESS_KEY, Fault, SECRET_KEY, Status, Stub};
+use divvy_test_support::{PATIENCE, until};
 use serde_json::{Value, json};
 
 /// One request on a connection of its own; nothing where the connection ended without an answer.
@@ -22,6 +25,8 @@ fn send(stub: &Stub, method: &str, path: &str, authorization: &str, body: &str) 
     stream
         .write_all(format!("{head}{body}").as_bytes())
         .expect("it reads");
+    let timeout = stream.set_read_timeout(Some(PATIENCE));
+    timeout.expect("the limit is not zero");
     let mut said = String::new();
     stream.read_to_string(&mut said).ok()?;
     let (_, body) = said.split_once("\r\n\r\n")?;
@@ -175,9 +180,7 @@ fn a_held_call_waits_and_the_others_do_not() {
         };
         thread::scope(|scope| {
             let call = scope.spawn(|| codes(send(&stub, "POST", path, &token, &body)));
-            while !hold.is_reached() {
-                thread::yield_now();
-            }
+            until("the call is held", || hold.is_reached().then_some(()));
             assert_eq!(stub.status(&task), Some(held_at));
             assert_eq!(login(), (200, 0));
             hold.release();

@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
+use divvy_test_support::{Bounded as _, bounded};
 use serde_json::Value;
 
 /// A running program that answers each line with one line of JSON. Killed when dropped.
@@ -46,7 +47,8 @@ impl Dialog {
     /// When the program has closed its stdout.
     pub fn line(&mut self) -> String {
         let mut line = String::new();
-        let length = self.stdout.read_line(&mut line).expect("stdout is text");
+        let what = format!("process {} answers", self.child.id());
+        let length = bounded(what, || self.stdout.read_line(&mut line)).expect("stdout is text");
         assert!(
             length > 0,
             "the program ended where an answer was due: {:?}",
@@ -91,7 +93,7 @@ impl Dialog {
     pub fn finish(mut self) -> i32 {
         drop(self.stdin.take());
         self.child
-            .wait()
+            .wait_bounded()
             .expect("a child can be waited for")
             .code()
             .expect("the program ended by itself")
@@ -101,6 +103,6 @@ impl Dialog {
 impl Drop for Dialog {
     fn drop(&mut self) {
         let _ = self.child.kill();
-        let _ = self.child.wait();
+        let _ = self.child.wait_bounded();
     }
 }

@@ -13,11 +13,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
+use divvy_test_support::{Bounded as _, until};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use crate::Programs;
-use crate::patience::until;
 
 /// An image with glibc, a shell and the probes. Its command is a probe.
 pub const IMAGE: &str = "divvy-test";
@@ -61,6 +61,14 @@ impl Kind {
         }
     }
 
+    /// Names the folder of an engine that another process serves for all tests of a run: the program `engine`.
+    fn variable(self) -> &'static str {
+        match self {
+            Self::Docker => "DIVVY_TEST_DOCKER",
+            Self::Podman => "DIVVY_TEST_PODMAN",
+        }
+    }
+
     /// The engine in this folder, ready to start.
     fn service(self, folder: &Path) -> Command {
         match self {
@@ -70,23 +78,34 @@ impl Kind {
     }
 }
 
-/// An engine; gone when dropped, with its containers.
+/// An engine; gone when dropped, with its containers, unless another process serves it.
 #[derive(Debug)]
 pub struct Engine {
     kind: Kind,
-    folder: TempDir,
+    folder: PathBuf,
+    /// The same folder, where this process has made it.
+    own: Option<TempDir>,
     /// None while it is stopped.
     daemon: Mutex<Option<Child>>,
 }
 
 impl Engine {
-    /// The engine of this test program, started by whoever needs it first. `None`, said loudly, where there can be none.
+    /// The engine that another process serves for this run; without one, the engine of this test program, started by the first test that needs
+    /// it. `None`, said loudly, where there can be none.
     ///
     /// # Panics
     /// When it starts and does not work.
     #[must_use]
     pub fn shared(kind: Kind) -> Option<Arc<Self>> {
         static SHARED: Mutex<Weak<Engine>> = Mutex::new(Weak::new());
+        if let Some(folder) = std::env::var_os(kind.variable()) {
+            return Some(Arc::new(Self {
+                kind,
+                folder: folder.into(),
+                own: None,
+                daemon: Mutex::default(),
+            }));
+        }
         if !is_available(kind) {
             return None;
         }
@@ -121,7 +140,8 @@ impl Engine {
             .expect("a temporary folder can be made");
         let engine = Self {
             kind,
-            folder,
+            folder: folder.path().to_owned(),
+            own: Some(folder),
             daemon: Mutex::default(),
         };
         if UNFIT.get().is_none() {
@@ -148,7 +168,7 @@ impl Engine {
         let output = self
             .docker(&["run", IMAGE, "sh", "-c", "exit 0"])
             .stderr(Stdio::piped())
-            .output()
+            .output_bounded()
             .expect("docker was found");
         match output.status.success() {
             true => Ok(()),
@@ -164,11 +184,11 @@ impl Engine {
         let log = fs::OpenOptions::new()
             .create(true)
             .append(true)
-            .open(self.folder.path().join("log"))
+            .open(self.folder.join("log"))
             .expect("the folder is ours");
         let mut daemon = self
             .kind
-            .service(self.folder.path())
+            .service(&self.folder)
             .stdin(Stdio::null())
             .stdout(log.try_clone().expect("a file can be cloned"))
             .stderr(log)
@@ -179,7 +199,7 @@ impl Engine {
                 panic!("the engine ended with {status}:\n{}", self.said());
             }
             self.docker(&["version"])
-                .status()
+                .wait_bounded()
                 .is_ok_and(|status| status.success())
                 .then_some(())
         });
@@ -190,12 +210,18 @@ impl Engine {
     pub fn stop(&self) {
         if let Some(mut daemon) = self.daemon().take() {
             let _ = kill_process(Pid::from_child(&daemon), Signal::TERM);
-            let _ = daemon.wait();
+            let _ = daemon.wait_bounded();
         }
     }
 
     fn daemon(&self) -> MutexGuard<'_, Option<Child>> {
         self.daemon.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Its folder.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.folder
     }
 
     /// `DOCKER_HOST`.
@@ -209,7 +235,7 @@ impl Engine {
     pub fn variables(&self) -> Vec<(&'static str, String)> {
         let mut all = vec![("DOCKER_HOST", self.host())];
         if self.kind == Kind::Podman {
-            all.extend(podman::variables(self.folder.path()));
+            all.extend(podman::variables(&self.folder));
         }
         all
     }
@@ -217,7 +243,7 @@ impl Engine {
     /// The engine's socket.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
-        self.folder.path().join("sock")
+        self.folder.join("sock")
     }
 
     /// `docker WORDS…` of this engine, ready to start; what it says is not shown.
@@ -285,11 +311,11 @@ impl Engine {
     }
 
     fn said(&self) -> String {
-        fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
+        fs::read_to_string(self.folder.join("log")).unwrap_or_default()
     }
 
     fn make_images(&self) {
-        let root = self.folder.path().join("root");
+        let root = self.folder.join("root");
         lay_root(&root);
         self.import(
             &root,
@@ -324,21 +350,28 @@ impl Engine {
         let status = import
             .args(["-", name])
             .stdin(tar.stdout.take().expect("it is a pipe"))
-            .status();
+            .wait_bounded();
         assert!(
             status.expect("docker was found").success(),
             "{name} cannot be imported"
         );
-        assert!(tar.wait().expect("a child can be waited for").success());
+        assert!(
+            tar.wait_bounded()
+                .expect("a child can be waited for")
+                .success()
+        );
     }
 }
 
 impl Drop for Engine {
     fn drop(&mut self) {
+        if self.own.is_none() {
+            return;
+        }
         // Docker ends its containers, and what it has mounted.
         self.stop();
         if self.kind == Kind::Podman {
-            podman::clear(self.folder.path());
+            podman::clear(&self.folder);
         }
         if std::thread::panicking() {
             let said = self.said();
@@ -355,7 +388,7 @@ fn answer(mut command: Command) -> String {
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
-        .output()
+        .output_bounded()
         .expect("the engine's program was found");
     assert!(
         output.status.success(),
@@ -378,8 +411,6 @@ fn dockerd(folder: &Path) -> Command {
         .arg(at("pid"))
         .arg("--host")
         .arg(format!("unix://{}", at("sock").display()))
-        // Works on any file system, and needs no right of the kernel's.
-        .args(["--storage-driver", "vfs"])
         .args(["--bridge", "none", "--iptables=false", "--ip6tables=false"]);
     command
 }
@@ -404,7 +435,7 @@ fn available(kind: Kind) -> Result<(), String> {
             .arg("--version")
             .stdout(Stdio::null())
             .stderr(Stdio::null())
-            .status();
+            .wait_bounded();
         found.is_ok_and(|status| status.success())
     };
     let (programs, packages) = kind.needs();
@@ -419,7 +450,7 @@ fn available(kind: Kind) -> Result<(), String> {
             .args(words)
             .env("DEBIAN_FRONTEND", "noninteractive")
             .stdout(Stdio::null())
-            .status()
+            .wait_bounded()
             .is_ok_and(|status| status.success())
     };
     if !apt(&install) {
@@ -478,7 +509,7 @@ fn lay_root(root: &Path) {
 pub(crate) fn linked(program: &Path) -> Vec<PathBuf> {
     let output = Command::new("ldd")
         .arg(program)
-        .output()
+        .output_bounded()
         .expect("ldd is there");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let words = text.split_ascii_whitespace();

@@ -2,19 +2,19 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::{DirBuilderExt, symlink};
+use std::panic::Location;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
 use divvy_api::client::{Client, WaitFor};
 use divvy_api::v1::{Error, Job, JobState};
+use divvy_test_support::{Bounded as _, PATIENCE, signals, until};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::patience::{DEADLINE, until};
 use crate::{Programs, Said, kill_all_that_mention};
 
 /// Variables of the caller that would leak into what is tested.
@@ -40,7 +40,9 @@ impl Daemon {
     /// When it cannot be waited for.
     pub fn crash(mut self) {
         let _ = self.child.kill();
-        self.child.wait().expect("a child can be waited for");
+        self.child
+            .wait_bounded()
+            .expect("a child can be waited for");
     }
 
     /// Asks it to stop (SIGTERM) and waits; its exit code.
@@ -51,7 +53,7 @@ impl Daemon {
     pub fn stop(mut self) -> i32 {
         kill_process(Pid::from_child(&self.child), Signal::TERM).expect("the daemon is our child");
         self.child
-            .wait()
+            .wait_bounded()
             .expect("a child can be waited for")
             .code()
             .expect("the daemon ends by itself when asked")
@@ -76,7 +78,7 @@ impl Daemon {
 impl Drop for Daemon {
     fn drop(&mut self) {
         let _ = self.child.kill();
-        let _ = self.child.wait();
+        let _ = self.child.wait_bounded();
     }
 }
 
@@ -111,6 +113,7 @@ impl Home {
     /// When its folder cannot be made.
     #[must_use]
     pub fn with(programs: Programs, sim: Option<&str>) -> Self {
+        signals::reset_for_children();
         let folder = tempfile::Builder::new()
             .prefix("divvy-")
             .tempdir()
@@ -403,8 +406,20 @@ impl Home {
     ///
     /// # Errors
     /// The call's.
+    ///
+    /// # Panics
+    /// When the daemon does not answer within [`PATIENCE`].
+    #[track_caller]
     pub fn call<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
-        self.runtime.block_on(call)
+        let at = Location::caller();
+        let answered = async { tokio::time::timeout(PATIENCE, call).await };
+        let answered = self.runtime.block_on(answered);
+        answered.unwrap_or_else(|_| {
+            panic!(
+                "waited {} s in vain: the daemon answers {at}",
+                PATIENCE.as_secs()
+            )
+        })
     }
 
     /// The job, as the API has it now.
@@ -424,7 +439,7 @@ impl Home {
     /// When it ends instead, or does not start.
     #[track_caller]
     pub fn running(&self, id: &str) -> Job {
-        until(&format!("job {id} runs"), || {
+        until(format!("job {id} runs"), || {
             let job = self.job(id);
             assert_ne!(
                 job.state,
@@ -442,7 +457,7 @@ impl Home {
     /// When it does not.
     #[track_caller]
     pub fn ended(&self, id: &str) -> Job {
-        until(&format!("job {id} ends"), || {
+        until(format!("job {id} ends"), || {
             let job = self
                 .call(
                     self.client
@@ -459,7 +474,7 @@ impl Home {
     /// When it does not wait.
     #[track_caller]
     pub fn waits(&self, id: &str) -> String {
-        until(&format!("job {id} is told why it waits"), || {
+        until(format!("job {id} is told why it waits"), || {
             let job = self.job(id);
             assert_eq!(job.state, JobState::Queued, "{job:?}");
             job.reason
@@ -486,7 +501,7 @@ impl Home {
     #[must_use]
     #[track_caller]
     pub fn first_words(&self, id: &str) -> Value {
-        until(&format!("job {id} says something"), || {
+        until(format!("job {id} says something"), || {
             let log = self.log(id);
             let line = log.lines().find(|line| line.starts_with('{'))?;
             log.contains(&format!("{line}\n"))
@@ -513,17 +528,11 @@ impl Drop for Home {
 #[track_caller]
 fn run(command: &mut Command) -> Said {
     let words = format!("{command:?}").replace('"', "");
-    let child = command
+    let mut child = command
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .unwrap_or_else(|error| panic!("{words} does not start: {error}"));
-    let pid = Pid::from_child(&child);
-    let (done, finished) = mpsc::channel();
-    thread::spawn(move || done.send(child.wait_with_output()));
-    let Ok(output) = finished.recv_timeout(DEADLINE) else {
-        let _ = kill_process(pid, Signal::KILL);
-        panic!("{words} did not end within {} s", DEADLINE.as_secs());
-    };
+    let output = child.output_bounded();
     Said::new(words, &output.expect("a child can be waited for"))
 }

@@ -22,15 +22,14 @@ mod dialog;
 pub mod engine;
 pub mod help;
 mod home;
-mod patience;
 mod programs;
 mod said;
 mod sweep;
 mod tenant;
 
 pub use dialog::Dialog;
+pub use divvy_test_support::until;
 pub use home::{Daemon, Home};
-pub use patience::until;
 pub use programs::{Programs, client_script, python, write_program};
 pub use said::Said;
 pub use sweep::kill_all_that_mention;

@@ -3,7 +3,8 @@
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::OnceLock;
+
+use divvy_test_support::Bounded as _;
 
 /// A folder of built programs and libraries: `target/debug` or `target/release`.
 #[derive(Clone, Debug)]
@@ -19,44 +20,7 @@ impl Programs {
     /// When they do not build.
     #[must_use]
     pub fn of_this_test() -> Self {
-        static BUILT: OnceLock<PathBuf> = OnceLock::new();
-        let folder = BUILT.get_or_init(|| {
-            if let Some(named) = std::env::var_os("DIVVY_TEST_PROGRAMS") {
-                return PathBuf::from(named);
-            }
-            let test = std::env::current_exe().expect("a running program has a path");
-            // target/debug/deps/limit-0123456789abcdef
-            let folder = test
-                .parent()
-                .and_then(Path::parent)
-                .expect("cargo puts tests two levels down")
-                .to_owned();
-            let mut build = Command::new(env!("CARGO"));
-            build
-                .args(["build", "--quiet"])
-                .current_dir(env!("CARGO_MANIFEST_DIR"));
-            for package in [
-                "divvy",
-                "divvy-preload",
-                "divvy-wrapper-cuda",
-                "divvy-wrapper-nvml",
-                "divvy-sim",
-                "divvy-clients",
-            ] {
-                build.args(["--package", package]);
-            }
-            if folder.ends_with("release") {
-                build.arg("--release");
-            }
-            assert!(
-                build.status().expect("cargo starts").success(),
-                "the programs under test do not build"
-            );
-            folder
-        });
-        Self {
-            folder: folder.clone(),
-        }
+        Self::at(divvy_test_support::programs::folder().to_owned())
     }
 
     /// The ones in `folder`, as they are.
@@ -103,7 +67,7 @@ pub fn write_program(path: &Path, bytes: impl AsRef<[u8]>) {
     let mut input = install.stdin.take().expect("it is a pipe");
     input.write_all(bytes.as_ref()).expect("install(1) reads");
     drop(input);
-    let status = install.wait().expect("a child can be waited for");
+    let status = install.wait_bounded().expect("a child can be waited for");
     assert!(status.success(), "{} cannot be made", path.display());
 }
 

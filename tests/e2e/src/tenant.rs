@@ -1,8 +1,7 @@
 //! A program that gives its GPU work on command and says how much was done when: what compute shares are measured with.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
-use std::sync::Mutex;
 
 use crate::{Dialog, Home};
 
@@ -20,7 +19,7 @@ impl Tenant {
     /// When it does not start.
     #[must_use]
     pub fn run(home: &Home, flags: &[&str]) -> Self {
-        let program = program(home);
+        let program = program();
         let words = [&["run"], flags, &["--", &program]].concat();
         Self::start(&mut home.divvy_command(&words))
     }
@@ -31,7 +30,7 @@ impl Tenant {
     /// When it does not start.
     #[must_use]
     pub fn apart(home: &Home, flags: &[&str]) -> Self {
-        let program = program(home);
+        let program = program();
         let apart = ["--", "unshare", "--pid", "--fork", &program];
         Self::start(&mut home.divvy_command(&[&["run"], flags, &apart].concat()))
     }
@@ -42,7 +41,7 @@ impl Tenant {
     /// When it does not start.
     #[must_use]
     pub fn inside(home: &Home, job: &str, gpu: usize) -> Self {
-        let (program, gpu) = (program(home), gpu.to_string());
+        let (program, gpu) = (program(), gpu.to_string());
         Self::start(&mut home.divvy_command(&["exec", job, "--", &program, &gpu]))
     }
 
@@ -52,7 +51,7 @@ impl Tenant {
     /// When it does not start.
     #[must_use]
     pub fn outside(home: &Home) -> Self {
-        Self::start(&mut home.outside(&program(home)))
+        Self::start(&mut home.outside(&program()))
     }
 
     fn start(command: &mut Command) -> Self {
@@ -141,28 +140,12 @@ impl Tenant {
     }
 }
 
-/// The tenant, compiled beside the other programs unless it is there.
-fn program(home: &Home) -> String {
-    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-    let _one = ONE_AT_A_TIME.lock();
-    let program = PathBuf::from(home.program("tenant"));
+/// The tenant's program.
+fn program() -> String {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../clients/c/tenant.c");
-    let changed = |path: &Path| path.metadata().and_then(|status| status.modified()).ok();
-    if changed(&program) < changed(&source) {
-        // Another test program may run it: a new file takes its place.
-        let fresh = program.with_extension(std::process::id().to_string());
-        let compiled = Command::new("cc")
-            .args(["-std=gnu11", "-O2", "-Wall", "-Wextra", "-o"])
-            .args([&fresh, &source])
-            .arg("-ldl")
-            .status();
-        assert!(
-            compiled.is_ok_and(|status| status.success()),
-            "the tenant does not compile"
-        );
-        std::fs::rename(&fresh, &program).expect("the programs' folder can be written");
-    }
-    home.program("tenant")
+    let flags = ["-std=gnu11", "-O2", "-Wextra"];
+    let program = divvy_test_support::compiled(&source, "tenant", &flags);
+    program.display().to_string()
 }
 
 /// The mean of some of the tenths of a second that [`Tenant::used`] tells.

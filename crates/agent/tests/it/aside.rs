@@ -8,12 +8,12 @@ use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::OnceLock;
 
 use divvy_api::client::Client;
 use divvy_api::v1::{
     Amount, EndReason, ErrorCode, Job, JobState, MemoryPlace, ProjectChange, Resize, Submit,
 };
+use divvy_test_support::{Bounded as _, until_async};
 use harness::{Home, PATIENCE, ended, in_state, quarter, refused, until};
 
 const GIB: u64 = 1 << 30;
@@ -21,29 +21,18 @@ const GIB: u64 = 1 << 30;
 const EACH: u64 = 320 << 20;
 const ONE: [&str; 4] = ["--sim", "a100-40gb:1", "--grace", "1s"];
 
-/// `tests/clients/c/keep.c`, compiled once for each run of the tests.
-fn keep() -> &'static Path {
-    static KEEP: OnceLock<(tempfile::TempDir, PathBuf)> = OnceLock::new();
-    let (_, program) = KEEP.get_or_init(|| {
-        let folder = tempfile::tempdir().unwrap();
-        let program = folder.path().join("keep");
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/clients/c/keep.c");
-        let compiled = Command::new("cc")
-            .args(["-std=gnu11", "-O2", "-Wall", "-Wextra", "-o"])
-            .args([&program, &source])
-            .arg("-ldl")
-            .status();
-        assert!(compiled.unwrap().success(), "keep.c does not compile");
-        (folder, program)
-    });
-    program
+/// `tests/clients/c/keep.c`, compiled.
+fn keep() -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/clients/c/keep.c");
+    divvy_test_support::compiled(&source, "keep", &["-std=gnu11", "-O2", "-Wextra"])
 }
 
 /// A job of so many thousandths of the GPU that keeps so much memory until its gate is opened, by so many processes.
 fn keeper(home: &Home, name: &str, thousandths: u16, processes: u32) -> Submit {
     let (bytes, processes) = (EACH.to_string(), processes.to_string());
     let gate = gate(home, name);
-    let words = [keep().to_str().unwrap(), &bytes, &gate, &processes];
+    let program = keep();
+    let words = [program.to_str().unwrap(), &bytes, &gate, &processes];
     Submit {
         name: Some(name.to_owned()),
         amount: Some(match thousandths {
@@ -79,16 +68,15 @@ fn until_kept(job: &Job, processes: usize) {
 
 /// Waits until this is so of a job.
 async fn until_job(client: &Client, id: &str, what: &str, is_so: impl Fn(&Job) -> bool) -> Job {
-    let deadline = std::time::Instant::now() + PATIENCE;
-    loop {
+    until_async(what, async || {
         let job = client.job(id).await.unwrap();
         if is_so(&job) {
-            return job;
+            return Some(job);
         }
-        let late = std::time::Instant::now() > deadline;
-        assert!(!late && job.state != JobState::Ended, "{what}: {job:#?}");
-        tokio::time::sleep(std::time::Duration::from_millis(2)).await;
-    }
+        assert_ne!(job.state, JobState::Ended, "{what}: {job:#?}");
+        None
+    })
+    .await
 }
 
 fn place(job: &Job) -> Option<MemoryPlace> {
@@ -338,7 +326,7 @@ async fn memory_that_never_left_needs_no_room_though_nobody_says_how_much_it_is(
     client.resume(&first.id).await.unwrap();
     goes_on_to_its_end(&home, &client, &first.id, "first").await;
     fs::write(gate(&home, "stranger"), "").unwrap();
-    assert!(stranger.wait().unwrap().success());
+    assert!(stranger.wait_bounded().unwrap().success());
 }
 
 #[tokio::test]
@@ -425,7 +413,7 @@ async fn a_stranger_who_took_the_memory_is_waited_for() {
     });
     assert_eq!(place(&waits.await), Some(MemoryPlace::Due));
     fs::write(gate(&home, "stranger"), "").unwrap();
-    assert!(stranger.wait().unwrap().success());
+    assert!(stranger.wait_bounded().unwrap().success());
     goes_on_to_its_end(&home, &client, &first.id, "first").await;
 }
 
@@ -491,9 +479,21 @@ const POINTS: &[&str] = &[
     "back.kept",
 ];
 
+/// One step of each way.
 #[tokio::test]
-async fn a_daemon_that_dies_at_any_step_finds_where_the_memory_is() {
-    for point in POINTS {
+async fn a_daemon_that_dies_on_the_way_out_or_back_finds_where_the_memory_is() {
+    finds_where_the_memory_is(&["aside.saved", "back.restored"]).await;
+}
+
+mod exhaustive {
+    #[tokio::test]
+    async fn a_daemon_that_dies_at_any_step_finds_where_the_memory_is() {
+        super::finds_where_the_memory_is(super::POINTS).await;
+    }
+}
+
+async fn finds_where_the_memory_is(points: &[&str]) {
+    for point in points {
         let mut home = Home::new();
         home.env.insert("DIVVY_CRASH_AT", (*point).to_owned());
         home.start(&ONE);

@@ -11,6 +11,7 @@ use divvy_api::client::{Client, WaitFor};
 use divvy_api::v1::{
     Amount, Confirm, Confirmation, EndReason, ErrorCode, Job, JobState, ReasonCode, Runner, Submit,
 };
+use divvy_test_support::until_async;
 use harness::{Home, PATIENCE, ended, in_state, log, quarter, until};
 
 const ONE: [&str; 2] = ["--sim", "a100-80gb:1"];
@@ -323,8 +324,10 @@ async fn one_that_nobody_asks_for_gives_its_slice_back_until_somebody_does() {
         (job.attempt, job.confirmation),
         (2, Some(Confirmation::Awaited))
     );
-    // Longer than it is kept for nobody.
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    // For longer than an unconfirmed grant is kept.
+    let other = client.submit(&quarter(&["sleep", "1000"])).await.unwrap();
+    let other = client.wait(&other.id, WaitFor::Ended, Duration::from_secs(2));
+    assert_ne!(other.await.unwrap().state, JobState::Ended);
     let waits = client.job(&id).await.unwrap();
     assert_eq!((waits.state, waits.attempt), (JobState::Starting, 2));
     client
@@ -369,14 +372,10 @@ async fn one_that_starts_anew_is_confirmed_anew() {
 }
 
 async fn until_attempt(client: &Client, id: &str, attempt: u32) {
-    let deadline = std::time::Instant::now() + PATIENCE;
-    while client.job(id).await.unwrap().attempt < attempt {
-        assert!(
-            std::time::Instant::now() < deadline,
-            "it is not placed again"
-        );
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
+    until_async(format!("attempt {attempt} of job {id}"), async || {
+        (client.job(id).await.unwrap().attempt >= attempt).then_some(())
+    })
+    .await;
 }
 
 /// The daemon dies by SIGKILL at every step between the grant and the supervisor, and another goes on.

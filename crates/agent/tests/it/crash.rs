@@ -9,6 +9,7 @@ use std::fs;
 
 use divvy_api::client::Client;
 use divvy_api::v1::{Amount, Error, Job, JobState, Resize, Submit};
+use divvy_test_support::until_async;
 use harness::{Home, ended, has_spec, script, until};
 
 const SIM: [&str; 4] = ["--sim", "a100-80gb:2", "--grace", "1s"];
@@ -69,16 +70,17 @@ fn job(home: &Home, key: &str, then: &str) -> Submit {
 /// Waits until a job's program runs or has run; an error when the daemon is gone. One whose supervisor dies before it has written down that
 /// it runs is never said to.
 async fn runs(home: &Home, client: &Client, key: &str, id: &str) -> Result<(), Error> {
-    loop {
-        let job = client.job(id).await?;
+    until_async(format!("the {key} job runs"), async || {
+        let job = match client.job(id).await {
+            Ok(job) => job,
+            Err(error) => return Some(Err(error)),
+        };
         let ran = fs::read_to_string(home.path().join("ran")).unwrap_or_default();
         let is_said = matches!(job.state, JobState::Running | JobState::Ended);
         let is_silent = home.env.values().any(|at| at == "supervise.spawned");
-        if is_said || (is_silent && ran.lines().any(|line| line == key)) {
-            return Ok(());
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(2)).await;
-    }
+        (is_said || (is_silent && ran.lines().any(|line| line == key))).then_some(Ok(()))
+    })
+    .await
 }
 
 /// Everything that a job can go through; cut short by the first call that a daemon does not answer.
@@ -118,13 +120,13 @@ async fn everything(
     acknowledged.insert("third", third.clone());
     let _ = gone(client.cancel(&third).await)?;
     fs::write(&gate, "").unwrap();
-    loop {
-        let jobs = client.jobs(false).await?;
-        if jobs.is_empty() {
-            return Ok(());
+    until_async("every job has ended", async || {
+        match client.jobs(false).await {
+            Ok(jobs) => jobs.is_empty().then_some(Ok(())),
+            Err(error) => Some(Err(error)),
         }
-        tokio::time::sleep(std::time::Duration::from_millis(2)).await;
-    }
+    })
+    .await
 }
 
 /// An answer that is no is an answer.
@@ -176,9 +178,39 @@ async fn all_is_well(home: &Home, acknowledged: &BTreeMap<&'static str, String>,
     }
 }
 
+/// One point of each kind: before and after a commit, between journal and start, after an answer, while a job stops and when it is freed.
 #[tokio::test]
-async fn a_daemon_that_dies_at_any_step_loses_nothing_and_starts_nothing_twice() {
-    for point in OF_THE_DAEMON {
+async fn a_daemon_that_dies_loses_nothing_and_starts_nothing_twice() {
+    let points = [
+        "journal.commit:5",
+        "journal.committed:2",
+        "start.spawned",
+        "round.answered:9",
+        "stop.told",
+        "end.freed",
+    ];
+    loses_nothing(&points).await;
+}
+
+#[tokio::test]
+async fn a_supervisor_that_dies_leaves_jobs_that_end_once() {
+    leaves_jobs_that_end_once(&["supervise.launched", "supervise.spawned"]).await;
+}
+
+mod exhaustive {
+    #[tokio::test]
+    async fn a_daemon_that_dies_at_any_step_loses_nothing_and_starts_nothing_twice() {
+        super::loses_nothing(super::OF_THE_DAEMON).await;
+    }
+
+    #[tokio::test]
+    async fn supervisors_that_die_at_any_step_leave_jobs_that_end_once() {
+        super::leaves_jobs_that_end_once(super::OF_A_SUPERVISOR).await;
+    }
+}
+
+async fn loses_nothing(points: &[&str]) {
+    for point in points {
         let mut home = Home::new();
         home.env.insert("DIVVY_CRASH_AT", (*point).to_owned());
         home.start(&SIM);
@@ -190,9 +222,8 @@ async fn a_daemon_that_dies_at_any_step_loses_nothing_and_starts_nothing_twice()
     }
 }
 
-#[tokio::test]
-async fn supervisors_that_die_at_any_step_leave_jobs_that_end_once() {
-    for point in OF_A_SUPERVISOR {
+async fn leaves_jobs_that_end_once(points: &[&str]) {
+    for point in points {
         let mut home = Home::new();
         home.env.insert("DIVVY_CRASH_AT", (*point).to_owned());
         home.start(&SIM);

@@ -13,6 +13,7 @@ use std::path::Path;
 use std::process::Command;
 
 use divvy_api::v1::{EndReason, ErrorCode, JobState, Submit};
+use divvy_test_support::Bounded as _;
 use harness::{Home, PATIENCE, divvy, ended, log, quarter, refused, signal, until};
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit, setrlimit};
 
@@ -241,7 +242,7 @@ fn systemd_is_told_when_it_serves_that_it_lives_and_when_it_stops() {
     let mut daemon = home.daemon.take().unwrap();
     signal(daemon.id(), "TERM");
     until("it says that it stops", || hear() == "STOPPING=1");
-    assert!(daemon.wait().unwrap().success());
+    assert!(daemon.wait_bounded().unwrap().success());
 }
 
 /// Has systemd judge a unit of ours, with the program where it was built.
@@ -266,7 +267,7 @@ fn verify(unit: &str, more: &[&str]) {
     let mut command = Command::new("systemd-analyze");
     command.args(more).args(["verify", "--man=no"]).arg(&copy);
     command.env("XDG_RUNTIME_DIR", dir.path());
-    match command.output() {
+    match command.output_bounded() {
         Err(error) => eprintln!("SKIPPED: {unit} is not verified: systemd-analyze: {error}"),
         Ok(said) => {
             let text = String::from_utf8_lossy(&said.stderr);

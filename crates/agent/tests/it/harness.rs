@@ -1,6 +1,4 @@
-//! A private daemon over simulated GPUs, and its API. It runs the built program, so build that first:
-//! `cargo build -p divvy -p divvy-preload -p divvy-sim`.
-#![allow(dead_code, reason = "each test file uses its part")]
+//! A private daemon over simulated GPUs, and its API. It runs the built program.
 #![allow(clippy::unwrap_used, reason = "what goes wrong here fails the test")]
 
 use std::collections::BTreeMap;
@@ -10,14 +8,13 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use divvy_api::client::{Client, WaitFor};
 use divvy_api::v1::{Amount, Error, Job, JobState, Runner, Submit};
+pub use divvy_test_support::PATIENCE;
+use divvy_test_support::{Bounded as _, until_async};
 use tempfile::TempDir;
-
-/// Longer than anything takes on a machine that is busy with something else.
-pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The seed's example: three GPUs and four queues.
 pub const SEED: [&str; 8] = [
@@ -31,15 +28,9 @@ pub const SEED: [&str; 8] = [
     "single_gpu=1",
 ];
 
+/// The program under test.
 pub fn divvy() -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    let divvy = test.parent().and_then(Path::parent).unwrap().join("divvy");
-    assert!(
-        divvy.is_file(),
-        "{} is not there: cargo build -p divvy -p divvy-preload -p divvy-sim",
-        divvy.display()
-    );
-    divvy
+    divvy_test_support::programs::folder().join("divvy")
 }
 
 /// A home, and perhaps a daemon in it. Dropping it ends the daemon and every job.
@@ -52,6 +43,7 @@ pub struct Home {
 
 impl Home {
     pub fn new() -> Self {
+        divvy_test_support::signals::reset_for_children();
         Self {
             dir: TempDir::new_in("/tmp").unwrap(),
             daemon: None,
@@ -87,7 +79,10 @@ impl Home {
     }
 
     pub fn run(&self, args: &[&str]) -> Output {
-        self.command(args).stdin(Stdio::null()).output().unwrap()
+        self.command(args)
+            .stdin(Stdio::null())
+            .output_bounded()
+            .unwrap()
     }
 
     /// Starts the daemon; returns once its socket takes connections.
@@ -119,20 +114,14 @@ impl Home {
     pub fn kill(&mut self) {
         let mut daemon = self.daemon.take().unwrap();
         daemon.kill().unwrap();
-        daemon.wait().unwrap();
+        daemon.wait_bounded().unwrap();
     }
 
     /// Waits until the daemon has died at this point, where `DIVVY_CRASH_AT` has it die. The next one does not.
     pub async fn dies(&mut self, point: &str) {
         let mut daemon = self.daemon.take().unwrap();
-        let deadline = Instant::now() + PATIENCE;
-        let status = loop {
-            if let Some(status) = daemon.try_wait().unwrap() {
-                break status;
-            }
-            assert!(Instant::now() < deadline, "it never came to {point}");
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        };
+        let what = format!("the daemon comes to {point}");
+        let status = until_async(what, async || daemon.try_wait().unwrap()).await;
         assert_eq!(status.signal(), Some(9), "{point}: {status}");
         self.env.remove("DIVVY_CRASH_AT");
     }
@@ -143,7 +132,7 @@ impl Home {
     }
 
     pub fn client(&self) -> Client {
-        Client::new(self.path().join("divvy.sock"))
+        Client::new(self.path().join("divvy.sock")).answered_within(PATIENCE)
     }
 
     /// The supervisor's pid (`launch`), or the program's (`started`): what the record of a job says.
@@ -177,7 +166,7 @@ impl Drop for Home {
     fn drop(&mut self) {
         if let Some(mut daemon) = self.daemon.take() {
             let _ = daemon.kill();
-            let _ = daemon.wait();
+            let _ = daemon.wait_bounded();
         }
         if std::thread::panicking() {
             eprintln!("the daemon's log:\n{}", self.log());
@@ -234,18 +223,18 @@ fn kill_begun(begun: &serde_json::Value) {
 
 /// Ends what else is left of a job, and takes its group away.
 fn remove_group(group: &Path) {
-    let deadline = Instant::now() + PATIENCE;
-    while fs::remove_dir(group).is_err() && group.is_dir() && Instant::now() < deadline {
+    let what = format!("the control group {} is empty", group.display());
+    divvy_test_support::until(what, || {
         let _ = fs::write(group.join("cgroup.kill"), "1");
-        std::thread::sleep(Duration::from_millis(2));
-    }
+        (fs::remove_dir(group).is_ok() || !group.is_dir()).then_some(())
+    });
 }
 
 pub fn signal(pid: u32, signal: &str) {
     let status = Command::new("kill")
         .args([&format!("-{signal}"), &pid.to_string()])
         .stderr(Stdio::null())
-        .status();
+        .wait_bounded();
     let _ = status.unwrap();
 }
 
@@ -267,8 +256,11 @@ pub fn call(socket: &Path, method: &str, path: &str, body: &str) -> (u16, String
     stream
         .write_all(format!("{head}content-length: {length}\r\n\r\n{body}").as_bytes())
         .unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut text = String::new();
-    stream.read_to_string(&mut text).unwrap();
+    stream
+        .read_to_string(&mut text)
+        .unwrap_or_else(|error| panic!("no whole answer to {method} {path}: {error}"));
     let (head, body) = text.split_once("\r\n\r\n").unwrap();
     (
         head.split(' ').nth(1).unwrap().parse().unwrap(),
@@ -279,11 +271,7 @@ pub fn call(socket: &Path, method: &str, path: &str, body: &str) -> (u16, String
 /// Looks until it holds; there is nothing to wait on for what other programs do.
 #[track_caller]
 pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !holds() {
-        assert!(Instant::now() < deadline, "not in {PATIENCE:?}: {what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
+    divvy_test_support::until(what, || holds().then_some(()));
 }
 
 /// A job of a shell script in a queue.
@@ -335,41 +323,35 @@ pub async fn ended(client: &Client, job: &str) -> Job {
 
 /// Waits through the API until the job is in a state, and panics when it ends before that.
 pub async fn in_state(client: &Client, id: &str, state: JobState) -> Job {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
+    until_async(format!("job {id} comes to {state:?}"), async || {
         let job = client.job(id).await.unwrap();
         if job.state == state {
-            return job;
+            return Some(job);
         }
-        assert!(
-            job.state != JobState::Ended && Instant::now() < deadline,
-            "it does not come to {state:?}: {job:#?}"
-        );
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
+        assert_ne!(job.state, JobState::Ended, "{job:#?}");
+        None
+    })
+    .await
 }
 
 async fn reached(client: &Client, job: &str, what: WaitFor, there: fn(&Job) -> bool) -> Job {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        let job = client
-            .wait(job, what, Duration::from_secs(10))
-            .await
-            .unwrap();
-        if there(&job) {
-            return job;
-        }
-        assert!(Instant::now() < deadline, "it does not get there: {job:#?}");
-    }
+    until_async(format!("job {job} is {what:?}"), async || {
+        let job = client.wait(job, what, Duration::from_secs(10)).await;
+        Some(job.unwrap()).filter(there)
+    })
+    .await
 }
 
 pub async fn log(client: &Client, job: &str) -> String {
-    let mut stream = client.log(job, 0, true).await.unwrap();
-    let mut text = Vec::new();
-    while let Some(piece) = stream.next().await.unwrap() {
-        text.extend_from_slice(&piece);
-    }
-    String::from_utf8(text).unwrap()
+    until_async(format!("the log of job {job} ends"), async || {
+        let mut stream = client.log(job, 0, true).await.unwrap();
+        let mut text = Vec::new();
+        while let Some(piece) = stream.next().await.unwrap() {
+            text.extend_from_slice(&piece);
+        }
+        Some(String::from_utf8(text).unwrap())
+    })
+    .await
 }
 
 pub fn refused<T: std::fmt::Debug>(answer: Result<T, Error>) -> Error {

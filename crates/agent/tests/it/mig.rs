@@ -1,5 +1,4 @@
-//! MIG through the daemon: instances made for jobs, kept, handed on, given up; what others made; what goes wrong. Two tests run a
-//! CUDA program: `cargo build -p divvy-clients`.
+//! MIG through the daemon: instances made for jobs, kept, handed on, given up; what others made; what goes wrong.
 #![allow(clippy::unwrap_used, reason = "what goes wrong here fails the test")]
 
 mod crash;
@@ -13,6 +12,7 @@ mod way;
 
 use divvy_api::client::Client;
 use divvy_api::v1::{Amount, Event, Job, MigInstance, MigState, Submit};
+use divvy_test_support::until_async;
 
 use harness::{Home, quarter};
 
@@ -121,13 +121,5 @@ async fn until<T, F: Future<Output = T>>(
     ask: impl Fn() -> F,
     is: impl Fn(&T) -> bool,
 ) -> T {
-    let deadline = std::time::Instant::now() + harness::PATIENCE;
-    loop {
-        let answer = ask().await;
-        if is(&answer) {
-            return answer;
-        }
-        assert!(std::time::Instant::now() < deadline, "not so: {what}");
-        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-    }
+    until_async(what, async || Some(ask().await).filter(&is)).await
 }

@@ -3,6 +3,7 @@
 use crate::harness;
 
 use divvy_api::v1::JobState;
+use divvy_test_support::Bounded as _;
 use harness::{Home, ended, in_state, is_alive, quarter, signal};
 
 /// The parent of a job's supervisor.
@@ -25,7 +26,7 @@ async fn supervisors_of_all_jobs_are_copies_of_one_process_and_live_on_without_i
     job.cwd = home.path().display().to_string();
     let fifo = std::process::Command::new("mkfifo")
         .arg(home.path().join("go"))
-        .status();
+        .wait_bounded();
     assert!(fifo.unwrap().success());
     let first = client.submit(&job).await.unwrap().id;
     in_state(&client, &first, JobState::Running).await;

@@ -6,10 +6,10 @@ use crate::harness;
 
 use std::fs;
 use std::path::Path;
-use std::time::Duration;
 
 use divvy_api::client::Client;
 use divvy_api::v1::{After, EndReason, ErrorCode, Idle, IdleAction, Job, JobState, Submit, Usage};
+use divvy_test_support::until_async;
 use harness::{Home, ended, in_state, quarter, refused, until};
 use jiff::Timestamp;
 
@@ -146,15 +146,14 @@ async fn kinds(client: &Client, job: &Job) -> Vec<String> {
 }
 
 async fn until_told(client: &Client, job: &Job, kind: &str, times: usize) {
-    let deadline = std::time::Instant::now() + harness::PATIENCE;
-    loop {
-        let told = kinds(client, job).await;
-        if told.iter().filter(|told| *told == kind).count() >= times {
-            return;
-        }
-        assert!(std::time::Instant::now() < deadline, "{told:?}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    until_async(
+        format!("{times} events {kind} of job {}", job.id),
+        async || {
+            let told = kinds(client, job).await;
+            (told.iter().filter(|told| *told == kind).count() >= times).then_some(())
+        },
+    )
+    .await;
 }
 
 #[tokio::test]

@@ -9,7 +9,8 @@ use std::time::Duration;
 use divvy_api::client::Client;
 use divvy_api::v1::{Amount, Error, ErrorCode, Job, JobState, Resize, Submit};
 use divvy_ledger::{Mode, Slice, Slot};
-use harness::{Home, PATIENCE, in_state, quarter, refused, until};
+use divvy_test_support::{let_pass, until_async};
+use harness::{Home, in_state, quarter, refused, until};
 
 const GIB: u64 = 1 << 30;
 /// One GPU whose usable memory is no round number.
@@ -327,14 +328,10 @@ async fn compute_time_is_divided_anew_also_for_the_next_daemon() {
     );
     assert_eq!(weight(&home, &id), (125, 125, Mode::Strict));
     // The keeper is a thread of its own, and hears of it when it comes to it.
-    let deadline = std::time::Instant::now() + PATIENCE;
-    let kept = loop {
-        if let Some(kept) = client.job(&id).await.unwrap().compute_time {
-            break kept;
-        }
-        assert!(std::time::Instant::now() < deadline, "it takes no turns");
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    };
+    let kept = until_async("the job takes turns", async || {
+        client.job(&id).await.unwrap().compute_time
+    })
+    .await;
     assert_eq!(kept.share_asked, 125);
     // The key still stands for what was submitted.
     assert_eq!(client.submit(&submit).await.unwrap().id, id);
@@ -381,7 +378,7 @@ async fn a_daemon_killed_at_any_moment_of_a_resize_promises_nothing_twice() {
                 }
             }
         });
-        tokio::time::sleep(Duration::from_micros(random(&mut seed, 30_000))).await;
+        let_pass(Duration::from_micros(random(&mut seed, 30_000)));
         home.kill();
         asker.await.unwrap();
         home.start(&ONE);
@@ -409,15 +406,12 @@ async fn a_daemon_killed_at_any_moment_of_a_resize_promises_nothing_twice() {
     slots.iter().for_each(|slot| slot.release(0, 8 * GIB));
     // Every goal is reached now.
     let client = home.client();
-    let deadline = std::time::Instant::now() + PATIENCE;
     for id in &jobs {
-        while client.job(id).await.unwrap().slices[0]
-            .memory_target_bytes
-            .is_some()
-        {
-            assert!(std::time::Instant::now() < deadline, "#{id} still shrinks");
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
+        until_async(format!("job {id} has reached its goal"), async || {
+            let held = &client.job(id).await.unwrap().slices[0];
+            held.memory_target_bytes.is_none().then_some(())
+        })
+        .await;
     }
 }
 

@@ -8,11 +8,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use divvy_api::client::{Client, WaitFor};
 use divvy_api::v1::{EndReason, ErrorCode, Job, JobState, Submit};
-use harness::{Home, PATIENCE, SEED, ended, in_state, is_alive, quarter, script, signal, until};
+use divvy_test_support::{Bounded as _, join, let_pass, until_async};
+use harness::{Home, SEED, ended, in_state, is_alive, quarter, script, signal, until};
 
 fn holds(jobs: &[Job]) -> BTreeMap<String, Vec<String>> {
     let labels = |job: &Job| {
@@ -144,30 +145,28 @@ fn gone<T>(answer: &Result<T, divvy_api::v1::Error>) -> bool {
 }
 
 async fn submit_until_heard(client: &Client, submit: &Submit) -> String {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
+    until_async("a daemon takes the job", async || {
         let answer = client.submit(submit).await;
-        if !gone(&answer) {
-            return answer.unwrap().id;
-        }
-        assert!(Instant::now() < deadline, "{answer:?}");
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
+        (!gone(&answer)).then(|| answer.unwrap().id)
+    })
+    .await
 }
 
 async fn wait_until_heard(client: &Client, id: &str) -> Job {
-    let deadline = Instant::now() + 2 * PATIENCE;
-    loop {
-        let answer = client
-            .wait(id, WaitFor::Ended, Duration::from_secs(5))
-            .await;
-        match answer {
-            Ok(job) if job.state == JobState::Ended => return job,
-            Err(error) if error.code != ErrorCode::NoDaemon => panic!("{error:?}"),
-            answer => assert!(Instant::now() < deadline, "{answer:?}"),
-        }
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
+    until_async(
+        format!("a daemon says that job {id} has ended"),
+        async || {
+            let answer = client
+                .wait(id, WaitFor::Ended, Duration::from_secs(5))
+                .await;
+            match answer {
+                Ok(job) if job.state == JobState::Ended => Some(job),
+                Err(error) if error.code != ErrorCode::NoDaemon => panic!("{error:?}"),
+                _ => None,
+            }
+        },
+    )
+    .await
 }
 
 /// A number below `limit` that looks random, from a seed that a failure prints.
@@ -205,7 +204,7 @@ async fn killed_at_random_moments_a_daemon_runs_every_job_exactly_once() {
         let mut dice = Dice(seed);
         std::thread::spawn(move || {
             while !done.load(Ordering::SeqCst) && kills.load(Ordering::SeqCst) < MOST_KILLS {
-                std::thread::sleep(Duration::from_millis(dice.below(250)));
+                let_pass(Duration::from_millis(dice.below(250)));
                 home.kill();
                 kills.fetch_add(1, Ordering::SeqCst);
                 home.start(&SEED);
@@ -238,7 +237,7 @@ async fn killed_at_random_moments_a_daemon_runs_every_job_exactly_once() {
         told.push((wait_until_heard(&client, id).await, *code));
     }
     done.store(true, Ordering::SeqCst);
-    let home = killer.join().unwrap();
+    let home = join("the killer of daemons", killer);
     let kills = kills.load(Ordering::SeqCst);
     let count = jobs.len() as u64;
     println!("{count} jobs, {kills} kills");
@@ -324,7 +323,7 @@ async fn supervisors_killed_at_random_moments_never_make_a_job_run_twice() {
             .await
             .unwrap()
             .id;
-        std::thread::sleep(Duration::from_micros(dice.below(12_000)));
+        let_pass(Duration::from_micros(dice.below(12_000)));
         // They are their nursery's children, and now and then it goes with them.
         let nurseries = children(daemon);
         let supervisors = nurseries.iter().flat_map(|nursery| children(*nursery));
@@ -371,6 +370,14 @@ async fn long_job(client: &Client) -> (String, u32) {
     (job.id, running.pid.unwrap())
 }
 
+/// Asks the daemon to answer once the job has ended: after a second, in which it looks at its jobs several times, the job has not.
+async fn has_not_ended(client: &Client, id: &str) {
+    let job = client
+        .wait(id, WaitFor::Ended, Duration::from_secs(1))
+        .await;
+    assert_ne!(job.unwrap().state, JobState::Ended);
+}
+
 #[tokio::test]
 async fn a_job_without_its_supervisor_keeps_its_slice_until_its_program_is_gone() {
     let mut home = Home::with(&["--sim", "l4-24gb:1"]);
@@ -378,7 +385,7 @@ async fn a_job_without_its_supervisor_keeps_its_slice_until_its_program_is_gone(
     let (id, program) = long_job(&client).await;
     signal(home.pid(&id, "launch"), "KILL");
     // Several looks of the daemon later, and after a restart.
-    tokio::time::sleep(Duration::from_millis(600)).await;
+    has_not_ended(&client, &id).await;
     assert_eq!(client.job(&id).await.unwrap().state, JobState::Running);
     home.kill();
     home.start(&["--sim", "l4-24gb:1"]);
@@ -431,7 +438,7 @@ async fn how_a_supervisor_ended_is_waited_for_where_it_will_be_known() {
         !is_alive(supervisor) && !is_alive(program)
     });
     // Several looks of the daemon later.
-    tokio::time::sleep(Duration::from_millis(600)).await;
+    has_not_ended(&client, &id).await;
     signal(nursery[0], "CONT");
     let reason = ended(&client, &id).await.reason.unwrap();
     assert!(reason.contains("was killed by signal 9"), "{reason}");
@@ -491,7 +498,7 @@ async fn a_daemon_that_is_told_to_stop_leaves_its_jobs_running_and_says_so() {
     until("the daemon has stopped", || {
         daemon.try_wait().unwrap().is_some()
     });
-    assert!(daemon.wait().unwrap().success());
+    assert!(daemon.wait_bounded().unwrap().success());
     assert_eq!(poll.await.unwrap().unwrap_err().code, ErrorCode::NoDaemon);
     assert!(home.log().contains("running jobs go on"), "{}", home.log());
     assert!(is_alive(program));

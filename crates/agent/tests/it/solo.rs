@@ -6,6 +6,7 @@ use crate::harness;
 use std::fs;
 use std::process::{Child, Output, Stdio};
 
+use divvy_test_support::Bounded as _;
 use harness::{Home, is_alive, recorded, signal, until};
 
 const SIM: &str = "l4-24gb:1";
@@ -58,7 +59,7 @@ impl Run {
 
     fn finish(mut self) -> Option<i32> {
         fs::write(&self.gate, "").unwrap();
-        self.child.wait().unwrap().code()
+        self.child.wait_bounded().unwrap().code()
     }
 }
 
@@ -79,7 +80,7 @@ fn a_secret_reaches_the_program() {
     let args = ["run", "--no-daemon", "--sim", SIM, "-g", "0.25", "--secret"];
     let command = ["TOKEN", "--", "sh", "-c", script];
     let mut run = home.command(&[&args[..], &command[..]].concat());
-    assert!(run.env("TOKEN", "hush").status().unwrap().success());
+    assert!(run.env("TOKEN", "hush").wait_bounded().unwrap().success());
 }
 
 #[test]
@@ -148,7 +149,7 @@ fn what_a_killed_run_leaves_running_is_counted_until_it_is_gone() {
         recorded(&folder, "started").is_some()
     });
     run.child.kill().unwrap();
-    run.child.wait().unwrap();
+    run.child.wait_bounded().unwrap();
     assert!(is_alive(program));
     assert_eq!(
         solo(&home, "0.5", &["true"]).status.code(),
@@ -187,7 +188,7 @@ fn what_is_wrong_is_refused_before_anything_is_made() {
             "--",
             "true",
         ])
-        .output()
+        .output_bounded()
         .unwrap();
     let said = String::from_utf8_lossy(&strict.stderr);
     assert_eq!(strict.status.code(), Some(2), "{said}");

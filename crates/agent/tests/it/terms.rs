@@ -10,6 +10,7 @@ use std::path::Path;
 
 use divvy_api::client::Client;
 use divvy_api::v1::{After, Array, EndReason, ErrorCode, Job, JobState, Runner, Submit};
+use divvy_test_support::Bounded as _;
 use harness::{Home, ended, in_state, log, quarter, refused, until};
 
 const SIM: [&str; 2] = ["--sim", "l4-24gb:1"];
@@ -378,7 +379,7 @@ async fn a_job_that_waits_cannot_be_requeued_and_a_cancel_is_the_last_word() {
 fn files_with(folder: &Path, text: &str) -> Vec<String> {
     let mut grep = std::process::Command::new("grep");
     let found = grep.env("LC_ALL", "C").args(["-rlF", text]).arg(folder);
-    let found = found.output().unwrap();
+    let found = found.output_bounded().unwrap();
     let found = String::from_utf8(found.stdout).unwrap();
     let mut found: Vec<String> = found.lines().map(str::to_owned).collect();
     found.sort();

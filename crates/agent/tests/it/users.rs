@@ -13,6 +13,7 @@ use divvy_api::client::{Client, Runs};
 use divvy_api::v1::{
     Amount, Brief, ErrorCode, GpuChange, Job, JobState, MigGc, Resize, Runner, Submit,
 };
+use divvy_test_support::Bounded as _;
 use harness::{Home, ended, in_state, log, quarter, refused, signal, until};
 use rustix::process::{Gid, Uid, geteuid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
@@ -502,11 +503,11 @@ fn values_of_the_environment_are_in_nothing_that_stays() {
     assert!(!shown.contains("s3cret"), "{shown}");
     let mut daemon = home.daemon.take().unwrap();
     signal(daemon.id(), "TERM");
-    daemon.wait().unwrap();
+    daemon.wait_bounded().unwrap();
     let found = Command::new("grep")
         .args(["-rlaF", "s3cret"])
         .arg(home.path())
-        .output()
+        .output_bounded()
         .unwrap();
     assert_eq!(
         String::from_utf8_lossy(&found.stdout),

@@ -1,5 +1,7 @@
 //! The integration tests of this crate, in one program: one link, and one pool of tests.
 
+#![warn(clippy::disallowed_methods)]
+
 mod fixtures;
 mod health;
 mod memory;

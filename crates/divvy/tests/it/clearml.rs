@@ -3,13 +3,10 @@
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
 use divvy_clearml_stub::Stub;
+use divvy_test_support::Bounded as _;
 use tempfile::TempDir;
-
-/// Longer than anything takes on a machine that is busy with something else.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// An instance of its own, with a clearml.conf. Dropping it ends its daemon.
 struct Home(TempDir);
@@ -40,7 +37,7 @@ impl Home {
             .env("CLEARML_CONFIG_FILE", self.conf())
             .env("CLEARML_WORKER_NAME", "node1")
             .stdin(Stdio::null())
-            .output()
+            .output_bounded()
             .expect("divvy can be run")
     }
 }
@@ -60,11 +57,7 @@ fn told(output: &Output) -> (Option<i32>, String) {
 }
 
 fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !holds() {
-        assert!(Instant::now() < deadline, "not in {PATIENCE:?}: {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    divvy_test_support::until(what, || holds().then_some(()));
 }
 
 #[test]

@@ -1,4 +1,6 @@
 //! The integration tests of this crate, in one program: one link, and one pool of tests.
 
+#![warn(clippy::disallowed_methods)]
+
 mod clearml;
 mod surface;

@@ -1,7 +1,6 @@
 //! The safe layers over a driver whose GPUs misbehave: `fake_driver.c`, built by the C compiler when the test runs.
 
-use std::path::PathBuf;
-use std::process::Command;
+use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
 use divvy_driver::cuda::{ContextOverhead, Source, context_overhead};
@@ -12,23 +11,9 @@ use divvy_driver::{Error, Uuid};
 const CONTEXT: u64 = 432 << 20;
 
 static LIBRARY: LazyLock<PathBuf> = LazyLock::new(|| {
-    let library = PathBuf::from(concat!(env!("CARGO_TARGET_TMPDIR"), "/libfake_driver.so"));
-    let compiled = Command::new("cc")
-        .args([
-            "-std=gnu11",
-            "-Wall",
-            "-Wextra",
-            "-Werror",
-            "-shared",
-            "-fPIC",
-            "-o",
-        ])
-        .arg(&library)
-        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fake_driver.c"))
-        .status()
-        .expect("a C compiler named cc");
-    assert!(compiled.success(), "fake_driver.c does not compile");
-    library
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fake_driver.c");
+    let flags = ["-std=gnu11", "-Wextra", "-Werror"];
+    divvy_test_support::compiled(&source, "libfake_driver.so", &flags)
 });
 
 fn nvml() -> Nvml {

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
 use divvy_driver::sys::{Enum, Signature, Struct, cuda, nvml, symbols};
+use divvy_test_support::Bounded as _;
 
 /// Asks both headers for every revision of every function under its exported name.
 const PRELUDE: &str = "\
@@ -47,7 +48,7 @@ fn cc(include: &PathBuf, mode: &[&str], source: &str) -> Output {
     std::io::Write::write_all(&mut stdin, format!("{PRELUDE}{source}").as_bytes())
         .expect("the compiler reads its input");
     drop(stdin);
-    cc.wait_with_output().expect("the compiler ends")
+    cc.output_bounded().expect("the compiler ends")
 }
 
 /// What the compiler says against these assertions; nothing when all of them hold.

@@ -1,4 +1,4 @@
-//! The safe layer over MIG, on simulated GPUs. It loads the built simulator, so build that first: `cargo build -p divvy-sim`.
+//! The safe layer over MIG, on simulated GPUs. It loads the built simulator.
 //!
 //! The simulator reads its environment once in a process, so each test runs itself in a process of its own.
 #![allow(clippy::unwrap_used, reason = "what goes wrong here fails the test")]
@@ -9,6 +9,7 @@ use std::process::Command;
 
 use divvy_driver::nvml::mig::{Activation, GpuInstance, MigMode, Placement, Refusal};
 use divvy_driver::nvml::{Device, Nvml};
+use divvy_test_support::Bounded as _;
 
 const ENABLED: &str = "[mig]\nenabled = [0]\n";
 
@@ -16,14 +17,7 @@ const ENABLED: &str = "[mig]\nenabled = [0]\n";
 const INSIDE: &str = "DIVVY_TEST_MIG";
 
 fn simulator() -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    let library = test.ancestors().nth(2).unwrap().join("libdivvy_sim.so");
-    assert!(
-        library.is_file(),
-        "{} is not there: cargo build -p divvy-sim",
-        library.display()
-    );
-    library
+    divvy_test_support::programs::folder().join("libdivvy_sim.so")
 }
 
 /// Runs `body` on the first GPU of a machine with one of this model; `test` is the name of the test that asks for it.
@@ -49,7 +43,7 @@ fn on(model: &str, config: &str, test: &str, body: impl FnOnce(Device<'_>)) {
         .env("DIVVY_SIM", format!("{model}:1"))
         .env("DIVVY_SIM_STATE", folder.0.join("state"))
         .env("DIVVY_SIM_CONFIG", file)
-        .output()
+        .output_bounded()
         .unwrap();
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{text}");

@@ -33,6 +33,7 @@ use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::http::Method;
+use divvy_test_support::join;
 use serde_json::{Value, json};
 use tokio::sync::watch as channel;
 
@@ -409,7 +410,7 @@ impl Drop for ApiServer {
             let _ = stop.send(());
         }
         if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
+            join("the API server", thread);
         }
     }
 }

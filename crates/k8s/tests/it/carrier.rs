@@ -1,19 +1,19 @@
 //! Carrier mode from a pod to a claim: the controller and the node part as programs, a kubelet that speaks real gRPC, a real daemon
-//! over simulated GPUs, an API server in memory. Programs are killed: `cargo build -p divvy -p divvy-sim -p divvy-preload`.
+//! over simulated GPUs, an API server in memory. Programs are killed.
 #![allow(clippy::unwrap_used, reason = "what goes wrong here fails the test")]
 
 use crate::apiserver;
 use crate::controller::replica;
-use crate::kubelet::{machine, patience};
+use crate::kubelet::machine;
 mod kubelet;
 mod rig;
 
 use divvy_k8s::carrier::{GATE, NAMESPACE, RESOURCE};
+use divvy_test_support::{Bounded as _, until_async as until};
 use serde_json::{Value, json};
 
 use apiserver::Cut;
 use machine::NODE;
-use patience::until;
 use replica::{Replica, marked};
 use rig::{IMAGE, Rig};
 
@@ -228,7 +228,7 @@ const CHARTS: &str = include_str!("../../../../deploy/helm/divvy/templates/carri
 fn the_definition_is_printed_as_yaml_and_the_charts_is_the_same() {
     let output = std::process::Command::new(env!("CARGO_BIN_EXE_divvy-k8s"))
         .args(["carrier", "crd"])
-        .output()
+        .output_bounded()
         .unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     let definition: Value = yaml_serde::from_str(&text).unwrap();

@@ -6,6 +6,7 @@ use crate::apiserver;
 
 use std::collections::BTreeSet;
 
+use divvy_test_support::Bounded as _;
 use futures_util::StreamExt as _;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
@@ -61,7 +62,7 @@ async fn a_cluster_that_nobody_tells_of_is_said_to_be_unknown() {
         .args(["controller"])
         .env("KUBECONFIG", folder.path().join("none"))
         .env_remove("KUBERNETES_SERVICE_HOST")
-        .output()
+        .output_bounded()
         .unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(

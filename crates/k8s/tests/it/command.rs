@@ -3,6 +3,8 @@
 use std::io::{ErrorKind, Write};
 use std::process::{Command, Output, Stdio};
 
+use divvy_test_support::Bounded as _;
+
 const POD: &str = r#"
 apiVersion: v1
 kind: Pod
@@ -32,7 +34,7 @@ fn inject(args: &[&str], input: &str) -> Output {
         written => written.expect("it reads"),
     }
     drop(stdin);
-    child.wait_with_output().expect("it ends")
+    child.output_bounded().expect("it ends")
 }
 
 #[test]

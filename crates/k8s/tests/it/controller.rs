@@ -11,6 +11,7 @@ use std::future::ready;
 
 use axum::body::Body;
 use axum::http::Request;
+use divvy_test_support::Bounded as _;
 use futures_util::{StreamExt as _, stream};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
@@ -559,7 +560,7 @@ async fn killed_between_any_two_writes_it_is_whole_after_a_restart() {
 fn the_configuration_can_be_printed_for_who_has_no_chart() {
     let output = std::process::Command::new(env!("CARGO_BIN_EXE_divvy-k8s"))
         .args(["controller", "--print-webhook", "--namespace", "n"])
-        .output()
+        .output_bounded()
         .unwrap();
     let printed: Value = yaml_serde::from_slice(&output.stdout).unwrap();
     assert_eq!(printed["kind"], "MutatingWebhookConfiguration");

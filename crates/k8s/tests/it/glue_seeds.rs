@@ -8,6 +8,7 @@ use divvy_core::units::Bytes;
 use divvy_k8s::ask::{Steps, Untouched};
 use divvy_k8s::claim::Inventory;
 use divvy_k8s::inject::inject;
+use divvy_test_support::Bounded as _;
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 
@@ -137,7 +138,7 @@ fn print(values: &str, template: Option<&str>) -> Output {
             .arg("--pod-template")
             .arg(file("pod.yaml", template));
     }
-    command.output().unwrap()
+    command.output_bounded().unwrap()
 }
 
 fn pods(values: &str, template: Option<&str>) -> (Vec<Value>, String) {

@@ -1,5 +1,5 @@
 //! The driver on a node, under a kubelet that speaks real gRPC over unix sockets, a real daemon over simulated GPUs, and an API
-//! server in memory. Daemon and driver are processes, and are killed: `cargo build -p divvy -p divvy-sim -p divvy-preload`.
+//! server in memory. Daemon and driver are processes, and are killed.
 #![allow(clippy::unwrap_used, reason = "what goes wrong here fails the test")]
 
 use crate::apiserver;
@@ -10,7 +10,6 @@ mod fake;
 mod gate;
 mod leak;
 pub mod machine;
-pub mod patience;
 mod raw;
 mod registration;
 mod rig;

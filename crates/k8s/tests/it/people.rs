@@ -11,6 +11,7 @@ use divvy_core::units::Bytes;
 use divvy_k8s::ask::Steps;
 use divvy_k8s::claim::{DRIVER, FRACTION_CLASS, Inventory};
 use divvy_k8s::inject::inject;
+use divvy_test_support::Bounded as _;
 use serde_json::{Value, json};
 
 use apiserver::ApiServer;
@@ -61,7 +62,7 @@ impl Cluster {
     }
 
     fn run(&self, words: &[&str]) -> Said {
-        self.command(words).output().unwrap().into()
+        self.command(words).output_bounded().unwrap().into()
     }
 
     fn node(&self, name: &str, labels: &Value) {
@@ -229,7 +230,7 @@ fn an_unknown_node_a_missing_flag_and_a_missing_cluster_have_their_own_exit_code
         .args(["admin", "nodes"])
         .env("KUBECONFIG", cluster.folder.path().join("none"))
         .env_remove("KUBERNETES_SERVICE_HOST")
-        .output()
+        .output_bounded()
         .unwrap();
     assert_eq!(nobody.status.code(), Some(7));
     cluster.server.fail("GET", "/api/v1/nodes", 500, 9);
@@ -379,7 +380,7 @@ fn a_dry_run_shows_what_the_webhook_would_make_of_it_without_a_cluster() {
         ])
         .args(["--", "python", "x.py"])
         .env("KUBECONFIG", "/nowhere/at/all")
-        .output()
+        .output_bounded()
         .unwrap();
     let said = Said::from(output);
     assert_eq!(said.code, Some(0), "{}", said.err);
@@ -466,7 +467,7 @@ impl Followed {
             .read_to_string(&mut out)
             .unwrap();
         self.err.read_to_string(&mut err).unwrap();
-        (self.child.wait().unwrap().code(), out, err)
+        (self.child.wait_bounded().unwrap().code(), out, err)
     }
 }
 
@@ -640,7 +641,7 @@ fn the_doctor_names_the_way_for_an_older_cluster_and_what_it_may_not_look_at() {
         .args(["doctor", "-o", "json"])
         .env("KUBECONFIG", "/nowhere/at/all")
         .env_remove("KUBERNETES_SERVICE_HOST")
-        .output()
+        .output_bounded()
         .unwrap();
     assert_eq!(nobody.status.code(), Some(7));
 }

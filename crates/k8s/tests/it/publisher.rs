@@ -10,6 +10,7 @@ use std::thread::JoinHandle;
 
 use divvy_api::v1;
 use divvy_k8s::slices::publish::Publisher;
+use divvy_test_support::join;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -102,8 +103,9 @@ impl Published {
     /// Ends it, as its pod ends; the cluster goes on.
     fn end(&mut self) {
         self.says = None;
-        let ended = self.thread.take().map(JoinHandle::join);
-        ended.into_iter().for_each(|ended| ended.unwrap());
+        if let Some(thread) = self.thread.take() {
+            join("the publisher", thread);
+        }
     }
 }
 

@@ -12,6 +12,7 @@ use common::{Child, Place};
 use divvy_ledger::{
     Control, CreateError, Damage, GpuSpec, Listed, Mode, OpenError, Slice, SliceSpec, boot_time_ns,
 };
+use divvy_test_support::Bounded as _;
 use proptest::prelude::*;
 
 struct Broken {
@@ -517,7 +518,7 @@ fn a_slice_for_which_there_is_no_room_is_not_made() {
         let script = format!("mount -t tmpfs -o size=64k none \"${FULL}\" && {then}");
         let mut command = Command::new("unshare");
         command.args(["-rm", "sh", "-c", &script]);
-        command.env(FULL, folder.path()).output()
+        command.env(FULL, folder.path()).output_bounded()
     };
     if !mounted("true").is_ok_and(|output| output.status.success()) {
         eprintln!("SKIPPED: no mount namespace may be made here");

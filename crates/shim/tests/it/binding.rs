@@ -2,6 +2,8 @@
 
 use std::process::Command;
 
+use divvy_test_support::Bounded as _;
+
 use crate::support::{
     CONTEXT, Form, MIB, OUT_OF_MEMORY, Probe, ROOM, Rig, Way, compiled, deep_library, preload,
 };
@@ -77,7 +79,7 @@ fn a_library_opened_with_deepbind_goes_past_the_preload() {
             .limited(&main)
             .arg(&deep)
             .arg(deepbind)
-            .output()
+            .output_bounded()
             .expect("it runs");
         rig.settle_the_dead();
         String::from_utf8(output.stdout)
@@ -121,7 +123,7 @@ fn sixty_four_threads_look_up_and_allocate_at_once() {
 fn a_driver_that_is_closed_and_opened_again_is_still_the_same() {
     let rig = Rig::new(1, ROOM);
     let program = compiled("reopen.c", "reopen", &[]);
-    let output = rig.limited(&program).output().expect("it runs");
+    let output = rig.limited(&program).output_bounded().expect("it runs");
     assert_eq!(String::from_utf8_lossy(&output.stdout), "5\n");
     rig.settle_the_dead();
     assert_eq!(rig.charged(), 0);
@@ -132,6 +134,6 @@ fn a_driver_that_is_closed_and_opened_again_is_still_the_same() {
 fn a_driver_in_a_namespace_of_its_own_is_left_alone() {
     let rig = Rig::new(1, ROOM);
     let program = compiled("namespace.c", "namespace", &[]);
-    let output = rig.limited(&program).output().expect("it runs");
+    let output = rig.limited(&program).output_bounded().expect("it runs");
     assert_eq!(String::from_utf8_lossy(&output.stdout), "own driver\n");
 }

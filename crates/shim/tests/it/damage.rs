@@ -4,6 +4,8 @@
 use std::fs::OpenOptions;
 use std::process::Command;
 
+use divvy_test_support::Bounded as _;
+
 use crate::support::{CONTEXT, MIB, OUT_OF_MEMORY, Probe, ROOM, Rig, Way, preload};
 
 /// What is wrong is looked for every 4 ms at most, in nanoseconds; what is cut short kills who uses it sooner.
@@ -91,7 +93,7 @@ fn replaced_by_another_slice_while_in_use() {
 fn may_mount() -> bool {
     let tried = Command::new("unshare")
         .args(["-rm", "mount", "-t", "tmpfs", "none", "/mnt"])
-        .output();
+        .output_bounded();
     let may = tried.is_ok_and(|output| output.status.success());
     if !may {
         eprintln!("SKIPPED: no mount namespace may be made here");

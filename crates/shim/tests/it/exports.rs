@@ -4,13 +4,15 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
+use divvy_test_support::Bounded as _;
+
 use crate::support::{documented_hooks, preload, wrappers};
 
 fn lines(program: &str, flags: &[&str], file: &Path) -> Vec<String> {
     let output = Command::new(program)
         .args(flags)
         .arg(file)
-        .output()
+        .output_bounded()
         .expect("binutils are there");
     assert!(output.status.success());
     String::from_utf8(output.stdout)

@@ -9,6 +9,8 @@ mod input;
 use std::ffi::{CString, c_void};
 use std::path::{Path, PathBuf};
 
+use divvy_test_support::Bounded as _;
+
 use crate::model::random::Random;
 use crate::support::{Form, ROOM, Rig};
 
@@ -64,7 +66,7 @@ fn arguments_that_make_no_sense_harm_nobody() {
             "--nocapture",
         ])
         .env(NOTE, &note)
-        .output()
+        .output_bounded()
         .expect("it runs");
     let seed = std::fs::read_to_string(&note).expect("the note is there");
     let said = String::from_utf8_lossy(&output.stderr);

@@ -1,6 +1,8 @@
 //! The preload library over the simulated driver: C programs that use the driver as programs do, and a slice to hold
 //! them to. Everything here runs without a GPU.
 
+#![warn(clippy::disallowed_methods)]
+
 mod aside;
 mod binding;
 mod calls;

@@ -9,6 +9,9 @@ use std::process::Command;
 
 use std::sync::LazyLock;
 
+use divvy_test_support::Bounded as _;
+use divvy_test_support::{filled, programs};
+
 use crate::support::{
     CONTEXT, Form, MIB, ROOM, Rig, compiled, deep_library, driver_folder, preload, wrapper_folder,
     wrappers,
@@ -58,18 +61,20 @@ impl Way {
 }
 
 /// The driver as it is installed: a file with its version in its name, and links to it.
-static INSTALLED: LazyLock<PathBuf> = LazyLock::new(|| {
-    let folder = driver_folder().join("installed");
-    std::fs::create_dir(&folder).expect("a folder");
-    let file = std::fs::canonicalize(driver_folder().join("libcuda.so.1"));
-    let file = file.expect("the simulator is built");
-    std::fs::copy(file, folder.join(VERSIONED)).expect("a copy");
-    for (link, target) in [("libcuda.so.1", VERSIONED), ("libcuda.so", "libcuda.so.1")] {
-        std::os::unix::fs::symlink(target, folder.join(link)).expect("a link");
-    }
-    folder
-});
+fn installed() -> PathBuf {
+    let simulator = programs::folder().join("libdivvy_sim.so");
+    let built = simulator.metadata().and_then(|file| file.modified());
+    let built = built.expect("the simulator is built");
+    filled("installed", (&simulator, built), |folder| {
+        std::fs::copy(&simulator, folder.join(VERSIONED)).expect("a copy");
+        std::fs::copy(&simulator, folder.join(COPIED)).expect("a copy");
+        for (link, target) in [("libcuda.so.1", VERSIONED), ("libcuda.so", "libcuda.so.1")] {
+            std::os::unix::fs::symlink(target, folder.join(link)).expect("a link");
+        }
+    })
+}
 const VERSIONED: &str = "libcuda.so.99.1";
+const COPIED: &str = "libcuda.so.2";
 
 /// Where `divvy` puts the driver's file and the slice, and what it mounts.
 const MOUNTS: &str = r#"
@@ -86,7 +91,7 @@ static MAY_MOUNT: LazyLock<bool> = LazyLock::new(|| {
         "mount --make-rslave / && mkdir -p /run/divvy-job && mount -t tmpfs divvy /run/divvy-job";
     let tried = Command::new("unshare")
         .args(["--mount", "sh", "-c", script])
-        .output();
+        .output_bounded();
     let may = tried.is_ok_and(|tried| tried.status.success());
     if !may {
         eprintln!(
@@ -97,16 +102,12 @@ static MAY_MOUNT: LazyLock<bool> = LazyLock::new(|| {
 });
 
 fn driver_file() -> String {
-    INSTALLED.join(VERSIONED).display().to_string()
+    installed().join(VERSIONED).display().to_string()
 }
 
 /// A file of its own, as a container or a package may bring one.
 fn copied_driver() -> String {
-    let copy = driver_folder().join("libcuda.so.2");
-    if !copy.exists() {
-        std::fs::copy(driver_folder().join("libcuda.so.1"), &copy).expect("a copy");
-    }
-    copy.display().to_string()
+    installed().join(COPIED).display().to_string()
 }
 
 /// In a preload's process there is no such file, and the driver's own is as good.
@@ -214,7 +215,7 @@ fn held(rig: &Rig, program: &Path, form: Form) -> Command {
             None => command.env_remove(name),
         };
     }
-    command.env("LD_LIBRARY_PATH", &*INSTALLED);
+    command.env("LD_LIBRARY_PATH", installed());
     command
 }
 
@@ -237,7 +238,11 @@ fn with_second(mut command: Command, flags: &[&str], form: Form, behind: bool) -
 
 /// How a row comes out.
 fn measured(rig: &Rig, row: &Row, form: Form) -> Cell {
-    let output = row.way.command(rig, form).output().expect("it runs");
+    let output = row
+        .way
+        .command(rig, form)
+        .output_bounded()
+        .expect("it runs");
     rig.settle_the_dead();
     let said = String::from_utf8_lossy(&output.stdout);
     let problem = || {

@@ -3,11 +3,13 @@
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::sync::LazyLock;
 
 use divvy_ledger::Slot;
+use divvy_test_support::Bounded as _;
 
-use crate::support::{Form, MIB, Rig, compiled, driver_folder, wrappers};
+use divvy_test_support::written;
+
+use crate::support::{Form, MIB, Rig, compiled, wrappers};
 
 /// A pid that no process of the slice has: that of the machine's first program.
 const STRANGER: u32 = 1;
@@ -24,16 +26,14 @@ fn refused_functions() -> Vec<String> {
     names.map(str::to_owned).collect()
 }
 
-/// A header with a line for each of them, once for all tests of this run.
-static SETTERS: LazyLock<PathBuf> = LazyLock::new(|| {
-    let setters = driver_folder().join("setters.h");
+/// A header with a line for each of them.
+fn setters() -> PathBuf {
     let lines: String = refused_functions()
         .iter()
         .map(|name| format!("S({name})\n"))
         .collect();
-    std::fs::write(&setters, lines).expect("a header");
-    setters
-});
+    written("setters.h", &lines)
+}
 
 /// A machine with the fake NVML, and a slice of which this very process is a member that holds 10 MiB.
 struct Scene {
@@ -45,7 +45,7 @@ struct Scene {
 impl Scene {
     fn new() -> Self {
         let rig = Rig::new(1, 512 * MIB);
-        let define = format!("-DSETTERS=\"{}\"", SETTERS.display());
+        let define = format!("-DSETTERS=\"{}\"", setters().display());
         let fake = compiled(
             "fake_nvml.c",
             "fake_nvml.so",
@@ -108,7 +108,7 @@ fn ask(mut command: Command, lines: &[&str]) -> (Vec<String>, String) {
     let mut input = child.stdin.take().expect("a pipe");
     writeln!(input, "{}", lines.join("\n")).expect("the monitor listens");
     drop(input);
-    let output = child.wait_with_output().expect("the monitor ends");
+    let output = child.output_bounded().expect("the monitor ends");
     let errors = String::from_utf8(output.stderr).expect("text");
     assert!(output.status.success(), "{}: {errors}", output.status);
     let said = String::from_utf8(output.stdout).expect("text");
@@ -231,7 +231,7 @@ fn compute_processes_that_the_driver_does_not_list_are_listed() {
 fn processes_of_inner_pid_namespaces_are_listed_by_their_numbers_here() {
     if !Command::new("unshare")
         .args(["--pid", "--fork", "true"])
-        .status()
+        .wait_bounded()
         .is_ok_and(|done| done.success())
     {
         eprintln!("skipped: this machine lets nobody make a PID namespace");

@@ -5,6 +5,8 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
+use divvy_test_support::Bounded as _;
+
 use crate::support::{CONTEXT, MIB, OUT_OF_MEMORY, Probe, ROOM, Rig, Way, compiled, preload};
 
 fn crowd() -> PathBuf {
@@ -25,7 +27,7 @@ fn is_withstood(rig: &Rig, mut command: Command, what: &str) {
     output.read_line(&mut said).expect("the crowd speaks");
     let (charged, truth) = (rig.charged(), rig.truth());
     child.stdin.take().expect("a pipe").write_all(b"\n").ok();
-    let ended = child.wait_with_output().expect("it is our child");
+    let ended = child.output_bounded().expect("it is our child");
     let errors = String::from_utf8_lossy(&ended.stderr);
     assert!(
         ended.status.success(),
@@ -116,9 +118,9 @@ fn in_a_program_built_with_the_address_sanitizer() {
 fn calls_from_exit_handlers_and_destructors_are_answered() {
     let rig = Rig::new(1, ROOM);
     let program = compiled("ending.c", "ending", &[]);
-    let bare = rig.bare(&program).output().expect("it runs");
+    let bare = rig.bare(&program).output_bounded().expect("it runs");
     rig.settle_the_dead();
-    let limited = rig.limited(&program).output().expect("it runs");
+    let limited = rig.limited(&program).output_bounded().expect("it runs");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     assert_eq!(text(&limited.stderr), "");
     assert!(limited.status.success(), "{:?}", limited.status);
@@ -213,7 +215,7 @@ fn over_old_driver(rig: &Rig, name: &str, flags: &[&str]) -> (String, u64) {
     let run = |command: &mut Command| {
         let output = command
             .env("LD_LIBRARY_PATH", &folder)
-            .output()
+            .output_bounded()
             .expect("it runs");
         assert!(output.status.success(), "{name}: {:?}", output.status);
         assert_eq!(String::from_utf8_lossy(&output.stderr), "", "{name}");
@@ -277,7 +279,7 @@ fn opened_and_closed_as_a_plugin_it_stays() {
     let output = command
         .env_remove("LD_PRELOAD")
         .arg(preload())
-        .output()
+        .output_bounded()
         .expect("it runs");
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
     assert_eq!(

@@ -5,6 +5,7 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 
 use divvy_driver::sys::symbols::{self, ProcAddress};
+use divvy_test_support::{Bounded as _, join};
 
 use crate::support::{Form, ROOM, Rig, compiled, documented_hooks};
 
@@ -22,8 +23,8 @@ fn ask(command: &mut Command, questions: &str) -> Vec<Vec<String>> {
             .write_all(questions.as_bytes())
             .expect("the probe reads")
     });
-    let output = child.wait_with_output().expect("the probe ends");
-    writer.join().expect("all was written");
+    let output = child.output_bounded().expect("the probe ends");
+    join("the writer of questions", writer);
     let answers = String::from_utf8(output.stdout).expect("text");
     answers
         .lines()
@@ -136,7 +137,7 @@ fn nulls_are_the_drivers_to_judge_and_the_lookup_may_look_itself_up() {
     let rig = Rig::new(1, ROOM);
     let program = compiled("routes.c", "routes", &[]);
     let corners = |mut command: Command| {
-        let output = command.arg("corners").output().expect("it runs");
+        let output = command.arg("corners").output_bounded().expect("it runs");
         assert!(output.status.success(), "{}", output.status);
         String::from_utf8(output.stdout).expect("text")
     };

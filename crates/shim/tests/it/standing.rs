@@ -2,6 +2,8 @@
 
 use std::process::Command;
 
+use divvy_test_support::Bounded as _;
+
 use crate::support::{CONTEXT, MIB, OUT_OF_MEMORY, Probe, ROOM, Rig, Way, preload};
 
 /// Runs a probe whose environment `change` spoils; allocations must fail, with one line that says all of `words`.
@@ -116,7 +118,7 @@ fn a_program_that_allocates_nothing_hears_nothing() {
             .args(["-c", script])
             .env("LD_PRELOAD", preload())
             .env_remove("DIVVY_SLICE")
-            .output()
+            .output_bounded()
             .unwrap()
     };
     let output = run("echo hello; ls / > /dev/null; (echo child)");

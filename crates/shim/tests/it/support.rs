@@ -1,12 +1,12 @@
 //! What every test needs: the two libraries, a simulated machine, a slice on it, and a probe to talk to.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::{LazyLock, Mutex, PoisonError};
 
 use divvy_ledger::{Control, GpuSpec, Listed, Slice, SliceSpec, Usage, boot_time_ns};
+use divvy_test_support::{Bounded as _, bounded, links, programs};
 use tempfile::TempDir;
 
 pub const MIB: u64 = 1 << 20;
@@ -16,53 +16,13 @@ pub const CONTEXT: u64 = 256 * MIB;
 pub const ROOM: u64 = 512 * MIB;
 pub const OUT_OF_MEMORY: u64 = 2;
 
-/// Where cargo puts this build's results, brought up to date; or the folder that `DIVVY_TEST_PROGRAMS` names, as it is.
-static BUILT: LazyLock<PathBuf> = LazyLock::new(|| {
-    if let Some(named) = std::env::var_os("DIVVY_TEST_PROGRAMS") {
-        return PathBuf::from(named);
-    }
-    let test = std::env::current_exe().expect("a test knows its own path");
-    let profile = test
-        .ancestors()
-        .nth(2)
-        .expect("tests lie in PROFILE/deps")
-        .to_owned();
-    let target = profile
-        .parent()
-        .expect("the profile lies in the target folder");
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo
-        .args([
-            "build",
-            "--quiet",
-            "--package",
-            "divvy-preload",
-            "--package",
-            "divvy-wrapper-cuda",
-            "--package",
-            "divvy-wrapper-nvml",
-            "--package",
-            "divvy-sim",
-            "--target-dir",
-        ])
-        .arg(target);
-    if profile.file_name().is_some_and(|name| name == "release") {
-        cargo.arg("--release");
-    }
-    assert!(
-        cargo.status().expect("cargo runs").success(),
-        "the libraries do not build"
-    );
-    profile
-});
-
 pub fn preload() -> PathBuf {
-    BUILT.join("libdivvy_preload.so")
+    programs::folder().join("libdivvy_preload.so")
 }
 
 /// The files of the other form.
 pub fn wrappers() -> [PathBuf; 2] {
-    ["libdivvy_cuda.so", "libdivvy_nvml.so"].map(|name| BUILT.join(name))
+    ["libdivvy_cuda.so", "libdivvy_nvml.so"].map(|name| programs::folder().join(name))
 }
 
 /// How the limiter gets into a program.
@@ -107,74 +67,38 @@ pub fn documented_as(is_meant: impl Fn(&str) -> bool) -> BTreeSet<String> {
         .collect()
 }
 
-/// Where compiled probes and the links to the simulator lie, once for all tests of this run.
-static WORKSHOP: LazyLock<TempDir> = LazyLock::new(|| {
-    let folder = TempDir::new().expect("a temporary folder");
-    for name in [
+/// The folder whose libraries are the simulated driver.
+pub fn driver_folder() -> PathBuf {
+    let simulator = programs::folder().join("libdivvy_sim.so");
+    let names = [
         "libcuda.so.1",
         "libcuda.so",
         "libnvidia-ml.so.1",
         "libnvidia-ml.so",
-    ] {
-        std::os::unix::fs::symlink(BUILT.join("libdivvy_sim.so"), folder.path().join(name))
-            .expect("a link");
-    }
-    folder
-});
-
-/// The folder whose libraries are the simulated driver.
-pub fn driver_folder() -> &'static Path {
-    WORKSHOP.path()
+    ];
+    links("driver", &names.map(|name| (name, &*simulator)))
 }
 
 /// The folder whose libraries are the wrappers, with the simulated driver behind them.
-pub fn wrapper_folder() -> &'static Path {
-    static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {
-        let folder = driver_folder().join("wrapper");
-        std::fs::create_dir(&folder).expect("a folder");
-        let [cuda, nvml] = wrappers();
-        let simulator = BUILT.join("libdivvy_sim.so");
-        for (name, file) in [
-            ("libcuda.so.1", &cuda),
+pub fn wrapper_folder() -> PathBuf {
+    let [cuda, nvml] = wrappers();
+    let simulator = programs::folder().join("libdivvy_sim.so");
+    links(
+        "wrapper",
+        &[
+            ("libcuda.so.1", &*cuda),
             ("libcuda.so", &cuda),
             ("libnvidia-ml.so.1", &nvml),
             ("libcuda_real.so.1", &simulator),
             ("libnvidia-ml_real.so.1", &simulator),
-        ] {
-            std::os::unix::fs::symlink(file, folder.join(name)).expect("a link");
-        }
-        folder
-    });
-    &FOLDER
+        ],
+    )
 }
 
 /// Compiles one of `tests/probes` with the given flags, once. Libraries end in `.so`.
 pub fn compiled(source: &str, name: &str, flags: &[&str]) -> PathBuf {
-    static DONE: LazyLock<Mutex<HashMap<String, PathBuf>>> = LazyLock::new(Mutex::default);
-    let mut done = DONE.lock().unwrap_or_else(PoisonError::into_inner);
-    done.entry(name.to_owned())
-        .or_insert_with(|| {
-            let folder = driver_folder();
-            let program = folder.join(name);
-            let source = Path::new(env!("CARGO_MANIFEST_DIR"))
-                .join("tests/probes")
-                .join(source);
-            let mut cc = Command::new("cc");
-            cc.args(["-O1", "-Wall", "-pthread", "-o"])
-                .arg(&program)
-                .arg(source)
-                .arg("-ldl")
-                .args(flags);
-            if name.ends_with(".so") {
-                cc.args(["-shared", "-fPIC"]);
-            }
-            assert!(
-                cc.status().expect("cc runs").success(),
-                "{name} does not compile"
-            );
-            program
-        })
-        .clone()
+    let probes = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/probes");
+    divvy_test_support::compiled(&probes.join(source), name, &[&["-O1"], flags].concat())
 }
 
 /// A library that calls the driver itself; opened with RTLD_DEEPBIND it does so past every preload.
@@ -443,7 +367,8 @@ impl Probe {
     #[track_caller]
     pub fn hear(&mut self) -> Vec<u64> {
         let mut line = String::new();
-        self.output.read_line(&mut line).expect("the probe speaks");
+        bounded("the probe answers", || self.output.read_line(&mut line))
+            .expect("the probe speaks");
         let numbers: Result<Vec<i64>, _> = line.split_whitespace().map(str::parse).collect();
         match numbers {
             Ok(numbers) if !numbers.is_empty() => {
@@ -472,7 +397,7 @@ impl Probe {
 
     pub fn kill(&mut self) {
         self.child.kill().expect("it is our child");
-        self.child.wait().expect("it is our child");
+        self.child.wait_bounded().expect("it is our child");
     }
 
     /// Ends it and gives what it said on stderr.
@@ -480,7 +405,8 @@ impl Probe {
         self.input = None;
         let mut text = String::new();
         if let Some(mut errors) = self.errors.take() {
-            std::io::Read::read_to_string(&mut errors, &mut text).expect("stderr is text");
+            let read = || std::io::Read::read_to_string(&mut errors, &mut text);
+            bounded("the probe closes its stderr", read).expect("stderr is text");
         }
         text
     }
@@ -489,7 +415,12 @@ impl Probe {
     #[track_caller]
     pub fn ends_silently(mut self) {
         assert_eq!(self.last_words(), "");
-        assert!(self.child.wait().expect("it is our child").success());
+        assert!(
+            self.child
+                .wait_bounded()
+                .expect("it is our child")
+                .success()
+        );
     }
 }
 
@@ -500,6 +431,6 @@ impl Drop for Probe {
         if std::thread::panicking() {
             let _ = self.child.kill();
         }
-        let _ = self.child.wait();
+        let _ = self.child.wait_bounded();
     }
 }

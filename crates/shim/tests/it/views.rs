@@ -1,5 +1,7 @@
 //! CUDA and NVML show the slice, and agree.
 
+use divvy_test_support::Bounded as _;
+
 use crate::support::{CONTEXT, Form, MIB, ROOM, Rig, Way, compiled, documented_hooks};
 
 const INSUFFICIENT_SIZE: u64 = 7;
@@ -154,7 +156,7 @@ fn what_a_device_is_stays_what_the_driver_says() {
     let rig = Rig::new(1, ROOM);
     let program = compiled("identity.c", "identity", &[]);
     let said = |mut command: std::process::Command| {
-        let output = command.output().expect("it runs");
+        let output = command.output_bounded().expect("it runs");
         assert!(output.status.success(), "{}", output.status);
         String::from_utf8(output.stdout).expect("text")
     };

@@ -1,6 +1,8 @@
 //! `cuGetProcAddress` as observed on driver 535, and the library's exports.
 
-use crate::machine::{Client, Machine, built};
+use divvy_test_support::{Bounded as _, programs};
+
+use crate::machine::{Client, Machine};
 use divvy_driver::sys::symbols;
 
 const FOUND: u32 = 0;
@@ -114,11 +116,11 @@ fn export_tables_are_not_served() {
 
 #[test]
 fn every_name_of_both_libraries_is_exported_and_nothing_else() {
-    let library = built().join("libdivvy_sim.so");
+    let library = programs::folder().join("libdivvy_sim.so");
     let output = std::process::Command::new("nm")
         .args(["-D", "--defined-only"])
         .arg(library)
-        .output()
+        .output_bounded()
         .expect("binutils");
     let text = String::from_utf8(output.stdout).expect("text");
     let mut exported: Vec<&str> = text

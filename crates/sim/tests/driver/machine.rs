@@ -3,38 +3,9 @@
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::OnceLock;
-use tempfile::TempDir;
 
-/// The folder with the built library and the client.
-pub fn built() -> &'static Path {
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        let mut build = Command::new(env!("CARGO"));
-        build.args([
-            "build",
-            "--quiet",
-            "--package",
-            "divvy-sim",
-            "--lib",
-            "--example",
-            "client",
-        ]);
-        if !cfg!(debug_assertions) {
-            build.arg("--release");
-        }
-        assert!(
-            build.status().expect("cargo runs").success(),
-            "the simulator does not build"
-        );
-        let test = std::env::current_exe().expect("this program has a path");
-        // target/PROFILE/deps/TEST
-        test.ancestors()
-            .nth(2)
-            .expect("tests lie two folders below the profile's")
-            .to_owned()
-    })
-}
+use divvy_test_support::{Bounded as _, bounded, programs};
+use tempfile::TempDir;
 
 /// A state file of its own and the folder that stands for the system's libraries.
 pub struct Machine {
@@ -46,8 +17,11 @@ impl Machine {
     pub fn new(spec: &str) -> Machine {
         let folder = TempDir::new().expect("a temporary folder");
         for name in ["libcuda.so.1", "libcuda.so", "libnvidia-ml.so.1"] {
-            std::os::unix::fs::symlink(built().join("libdivvy_sim.so"), folder.path().join(name))
-                .expect("a link");
+            std::os::unix::fs::symlink(
+                programs::folder().join("libdivvy_sim.so"),
+                folder.path().join(name),
+            )
+            .expect("a link");
         }
         let text = |path: &Path| path.to_str().expect("the path is text").to_owned();
         let environment = vec![
@@ -109,7 +83,7 @@ impl Environment<'_> {
     }
 
     pub fn command(&self) -> Command {
-        let mut command = Command::new(built().join("examples/client"));
+        let mut command = Command::new(programs::folder().join("examples/client"));
         for name in [
             "CUDA_VISIBLE_DEVICES",
             "CUDA_DEVICE_ORDER",
@@ -156,9 +130,8 @@ impl Client {
 
     pub fn answer(&mut self) -> String {
         let mut line = String::new();
-        self.answers
-            .read_line(&mut line)
-            .expect("the client answers");
+        let read = || self.answers.read_line(&mut line);
+        bounded("the client answers", read).expect("the client answers");
         line.trim_end().to_owned()
     }
 
@@ -254,7 +227,7 @@ impl Client {
 
     /// Waits for the program to end by itself; the code it ends with.
     pub fn exit_code(mut self) -> Option<i32> {
-        self.child.wait().expect("a child of ours").code()
+        self.child.wait_bounded().expect("a child of ours").code()
     }
 
     pub fn kill(mut self) {
@@ -264,14 +237,14 @@ impl Client {
     /// Kills the program; its standard input stays open until the client is dropped.
     pub fn stop(&mut self) {
         self.child.kill().expect("alive until now");
-        self.child.wait().expect("a child of ours");
+        self.child.wait_bounded().expect("a child of ours");
     }
 }
 
 impl Drop for Client {
     fn drop(&mut self) {
         let _ = self.child.kill();
-        let _ = self.child.wait();
+        let _ = self.child.wait_bounded();
     }
 }
 

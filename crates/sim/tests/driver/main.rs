@@ -1,5 +1,7 @@
 //! The built library under programs in processes of their own.
 
+#![warn(clippy::disallowed_methods)]
+
 mod array;
 mod capture;
 mod checkpoint;

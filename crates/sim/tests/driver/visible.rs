@@ -1,5 +1,7 @@
 //! Which GPUs a process sees.
 
+use divvy_test_support::Bounded as _;
+
 use crate::machine::Machine;
 
 /// The UUIDs of the devices a process sees, in its order.
@@ -109,7 +111,7 @@ fn a_bad_description_of_the_machine_is_one_line_on_stderr_and_an_error_code() {
             b"cuInit 0\nnvmlInit_v2\ncuInit 0\n",
         )
         .expect("listens");
-        let output = child.wait_with_output().expect("ends");
+        let output = child.output_bounded().expect("ends");
         assert_eq!(String::from_utf8_lossy(&output.stdout), "100\n9\n100\n");
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(text.lines().count(), 1, "{text}");

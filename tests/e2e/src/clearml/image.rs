@@ -6,6 +6,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use divvy_test_support::Bounded as _;
 use serde_json::Value;
 
 use crate::engine::{Engine, linked};
@@ -72,7 +73,9 @@ const LEFT_OUT_OF_PYTHON: &[&str] = &[
 /// # Panics
 /// When it cannot be made.
 pub fn make(engine: &Engine) {
-    let there = engine.docker(&["image", "inspect", AGENT_IMAGE]).status();
+    let there = engine
+        .docker(&["image", "inspect", AGENT_IMAGE])
+        .wait_bounded();
     if there.is_ok_and(|status| status.success()) {
         return;
     }
@@ -122,7 +125,7 @@ fn lay_python(root: &Path) {
                'version': sysconfig.get_python_version()}))";
     let said = Command::new(python())
         .args(["-c", ask])
-        .output()
+        .output_bounded()
         .expect("Python starts");
     let said: Value = serde_json::from_slice(&said.stdout).expect("it prints JSON");
     let path = |name: &str| PathBuf::from(said[name].as_str().expect("a path"));

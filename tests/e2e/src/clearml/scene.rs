@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 
 use super::Server;
 use crate::home::Daemon;
-use crate::patience::until;
 use crate::{Home, client_script, python, write_program};
+use divvy_test_support::until;
 
 /// How often the front end looks at its queues, in seconds; tests do not want the stock agent's 5.
 const POLL: &str = "0.1";
@@ -393,7 +393,7 @@ impl<'a> Task<'a> {
     /// When it ends instead, or nothing comes.
     #[track_caller]
     pub fn runs_on(&self) -> String {
-        until(&format!("task {} runs", self.id()), || {
+        until(format!("task {} runs", self.id()), || {
             let status = self.status();
             assert!(
                 !["failed", "stopped", "completed"].contains(&status.as_str()),
@@ -414,7 +414,7 @@ impl<'a> Task<'a> {
     /// When it does not come.
     #[track_caller]
     pub fn becomes(&self, status: &str) -> Value {
-        until(&format!("task {} is {status}", self.id()), || {
+        until(format!("task {} is {status}", self.id()), || {
             let fields = self.fields();
             (fields["status"] == status).then_some(fields)
         })
@@ -438,7 +438,7 @@ impl<'a> Task<'a> {
     #[track_caller]
     pub fn waits(&self) -> Job {
         until(
-            &format!("task {} waits in the agent's queue", self.id()),
+            format!("task {} waits in the agent's queue", self.id()),
             || {
                 self.jobs()
                     .into_iter()

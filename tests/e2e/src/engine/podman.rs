@@ -5,6 +5,8 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use divvy_test_support::Bounded as _;
+
 /// `podman system service` on the folder's socket.
 pub fn service(folder: &Path) -> Command {
     write_settings(folder);
@@ -26,7 +28,7 @@ pub fn clear(folder: &Path) {
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
-        .status();
+        .wait_bounded();
 }
 
 fn podman(folder: &Path) -> Command {

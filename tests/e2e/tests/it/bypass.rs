@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 
 use divvy_api::v1::{Bypass, BypassAction, BypassWay, EndReason, Job, JobState};
 use divvy_e2e::{GIB, Home, MIB, until};
+use divvy_test_support::Bounded as _;
 
 /// What the evading program takes.
 const TAKEN: u64 = 3 * GIB;
@@ -68,7 +69,7 @@ fn path(path: &Path) -> String {
 }
 
 fn cc(words: &[&str]) {
-    let status = Command::new("cc").args(words).status();
+    let status = Command::new("cc").args(words).wait_bounded();
     assert!(
         status.expect("a C compiler is there").success(),
         "cc {}",
@@ -79,7 +80,7 @@ fn cc(words: &[&str]) {
 /// Waits for the first bypass that is told of a job.
 #[track_caller]
 fn told(home: &Home, job: &str) -> Bypass {
-    until(&format!("a bypass of job {job} is told"), || {
+    until(format!("a bypass of job {job} is told"), || {
         home.job(job).bypasses.first().cloned()
     })
 }
@@ -418,7 +419,7 @@ impl Bystander {
 impl Drop for Bystander {
     fn drop(&mut self) {
         let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.0.wait_bounded();
     }
 }
 
@@ -528,7 +529,7 @@ fn a_bypass_in_a_namespace_of_its_own_is_told_under_the_pid_that_it_has_here() {
         "--mount-proc",
     ];
     let mut try_it = Command::new(unshare[0]);
-    let possible = try_it.args(&unshare[1..]).arg("true").status();
+    let possible = try_it.args(&unshare[1..]).arg("true").wait_bounded();
     if !possible.is_ok_and(|status| status.success()) {
         eprintln!("SKIPPED: this machine lets nobody make PID namespaces");
         return;

@@ -2,8 +2,10 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use divvy_e2e::Programs;
+use divvy_test_support::{Bounded as _, bounded_for};
 use serde_json::Value;
 
 #[test]
@@ -11,7 +13,7 @@ fn the_demo_observes_all_it_shows() {
     let _ = Programs::of_this_test(); // brought up to date
     let output = Command::new(env!("CARGO_BIN_EXE_demo"))
         .stdin(Stdio::null())
-        .output()
+        .output_bounded()
         .expect("the demo starts");
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(
@@ -32,8 +34,37 @@ fn the_demo_observes_all_it_shows() {
     }
 }
 
-#[test]
-fn the_bench_measures_each_figure_beside_its_floor() {
+mod exhaustive {
+    #[test]
+    fn the_bench_measures_each_figure_beside_its_floor() {
+        super::measures(
+            &[
+                "calls",
+                "processes",
+                "latency",
+                "throughput",
+                "crowd",
+                "shares",
+            ],
+            &[
+                ("allocate and free 2 MiB", true),
+                ("cuMemGetInfo", true),
+                ("launch of an empty kernel", true),
+                ("cuCtxGetDevice, not hooked", true),
+                ("four at once, allocate and free, p99", true),
+                ("start of 300 processes, each with a context", true),
+                ("API submit to start, idle, p99", false),
+                ("jobs through the durable queue", true),
+                ("list all through the API, p95", false),
+                ("deciding who starts, mean", false),
+                ("25:75 a synchronous loop, a flood", false),
+            ],
+        );
+    }
+}
+
+/// Runs these parts of the bench; each of these rows is there, beside a floor or not.
+fn measures(parts: &[&str], expected: &[(&str, bool)]) {
     let _ = Programs::of_this_test();
     let bench = PathBuf::from(env!("CARGO_BIN_EXE_bench"));
     let folder = bench.parent().expect("a program lies in a folder");
@@ -45,29 +76,28 @@ fn the_bench_measures_each_figure_beside_its_floor() {
             .arg(source)
             .arg("-ldl");
         assert!(
-            cc.status().expect("cc starts").success(),
+            cc.wait_bounded().expect("cc starts").success(),
             "{probe} does not compile"
         );
     }
     let scratch = tempfile::tempdir().expect("a temporary folder can be made");
     let json = scratch.path().join("bench.json");
-    let parts = [
-        "calls",
-        "processes",
-        "latency",
-        "throughput",
-        "crowd",
-        "shares",
-    ];
-    let output = Command::new(&bench)
+    let mut bench = Command::new(&bench);
+    bench
         .arg("--quick")
         .arg("--json")
         .arg(&json)
         .args(["--scene", "25:75 a synchronous loop, a flood"])
         .arg("--only")
-        .args(parts)
-        .output()
-        .expect("the bench starts");
+        .args(parts);
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a run of many programs, bounded by more than the usual minute"
+    )]
+    let output = bounded_for(Duration::from_secs(300), "the bench ends", || {
+        bench.output()
+    });
+    let output = output.expect("the bench starts");
     assert!(
         output.status.success(),
         "{}",
@@ -76,19 +106,7 @@ fn the_bench_measures_each_figure_beside_its_floor() {
     let written: Value =
         serde_json::from_slice(&std::fs::read(&json).expect("it was written")).expect("it is JSON");
     let rows = written["rows"].as_array().expect("rows");
-    for (name, has_floor) in [
-        ("allocate and free 2 MiB", true),
-        ("cuMemGetInfo", true),
-        ("launch of an empty kernel", true),
-        ("cuCtxGetDevice, not hooked", true),
-        ("four at once, allocate and free, p99", true),
-        ("start of 300 processes, each with a context", true),
-        ("API submit to start, idle, p99", false),
-        ("jobs through the durable queue", true),
-        ("list all through the API, p95", false),
-        ("deciding who starts, mean", false),
-        ("25:75 a synchronous loop, a flood", false),
-    ] {
+    for &(name, has_floor) in expected {
         let row = rows
             .iter()
             .find(|row| row["name"] == name)

@@ -5,17 +5,15 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use divvy_e2e::{Home, Tenant, part, until};
+use divvy_test_support::Bounded as _;
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Simulated GPUs, for one test at a time: what is measured is who waits for whom at the GPU, and not for a processor. For the same reason
-/// all that is started there comes before whatever else the machine does.
-fn alone(gpus: usize) -> (MutexGuard<'static, ()>, Home) {
-    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-    let one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    (one, Home::new(&format!("a100-40gb:{gpus}")).before_others())
+/// Simulated GPUs whose programs come before whatever else the machine does: what is measured is who waits for whom at the GPU, and not for a
+/// processor. For the same reason `.config/nextest.toml` runs one of these tests at a time.
+fn alone(gpus: usize) -> Home {
+    Home::new(&format!("a100-40gb:{gpus}")).before_others()
 }
 
 /// Keeps five kernels on the GPU.
@@ -60,7 +58,7 @@ fn turns_are_taken(home: &Home, job: &str, ms: u64) {
 
 #[test]
 fn two_floods_get_what_their_shares_say() {
-    let (_alone, home) = alone(1);
+    let home = alone(1);
     let _daemon = home.daemon(&[]);
     let used = beside(&home, &[(&["-g", "0.25"], FLOOD), (&["-g", "0.75"], FLOOD)]);
     let share = used[0] / (used[0] + used[1]);
@@ -72,7 +70,7 @@ fn two_floods_get_what_their_shares_say() {
 
 #[test]
 fn what_one_does_not_use_the_other_gets() {
-    let (_alone, home) = alone(1);
+    let home = alone(1);
     let _daemon = home.daemon(&[]);
     let _idle = Tenant::run(&home, &["-g", "0.5"]);
     let mut tenants =
@@ -95,7 +93,7 @@ fn what_one_does_not_use_the_other_gets() {
 
 #[test]
 fn a_strict_share_is_never_exceeded_on_an_idle_gpu() {
-    let (_alone, home) = alone(1);
+    let home = alone(1);
     let _daemon = home.daemon(&[]);
     for flags in [
         &["-g", "0.25", "--compute", "strict"][..],
@@ -108,7 +106,7 @@ fn a_strict_share_is_never_exceeded_on_an_idle_gpu() {
 
 #[test]
 fn a_share_of_compute_of_its_own_counts_instead_of_the_memorys() {
-    let (_alone, home) = alone(1);
+    let home = alone(1);
     let _daemon = home.daemon(&[]);
     let used = beside(
         &home,
@@ -126,7 +124,7 @@ fn a_share_of_compute_of_its_own_counts_instead_of_the_memorys() {
 
 #[test]
 fn shares_follow_a_resize_while_programs_run() {
-    let (_alone, home) = alone(1);
+    let home = alone(1);
     let _daemon = home.daemon(&[]);
     let mut tenants = [(); 2].map(|()| Tenant::run(&home, &["-g", "0.5"]));
     let start = tenants[0].clock();
@@ -155,7 +153,7 @@ fn shares_follow_a_resize_while_programs_run() {
 
 #[test]
 fn what_a_slice_asked_and_used_is_shown() {
-    let (_alone, home) = alone(1);
+    let home = alone(1);
     let _daemon = home.daemon(&[]);
     let mut tenants = ["0.25", "0.5"].map(|share| Tenant::run(&home, &["-g", share]));
     for tenant in &mut tenants {
@@ -184,7 +182,7 @@ const ENDS: [(&str, Option<Signal>); 3] = [
 
 #[test]
 fn a_holder_that_is_killed_or_stopped_or_sleeps_blocks_the_others_no_longer_than_usual() {
-    let (_alone, home) = alone(1);
+    let home = alone(1);
     let _daemon = home.daemon(&[]);
     let mut other = Tenant::run(&home, &["-g", "0.2"]);
     // With one beside it nobody is alone, to leave hundreds of kernels on the GPU for a newcomer to wait for.
@@ -232,12 +230,12 @@ fn a_holder_that_is_killed_or_stopped_or_sleeps_blocks_the_others_no_longer_than
 fn one_that_is_stopped_in_a_namespace_of_its_own_is_waited_for_once() {
     let may = Command::new("unshare")
         .args(["--pid", "--fork", "true"])
-        .status();
+        .wait_bounded();
     if !may.is_ok_and(|status| status.success()) {
         eprintln!("skipped: this machine lets nobody have a PID namespace");
         return;
     }
-    let (_alone, home) = alone(1);
+    let home = alone(1);
     let _daemon = home.daemon(&[]);
     let mut other = Tenant::run(&home, &["-g", "0.5"]);
     let mut apart = Tenant::apart(&home, &["-g", "0.5"]);
@@ -306,7 +304,7 @@ fn tenths_since(start: u64) -> u64 {
 
 #[test]
 fn tenants_go_on_without_a_daemon_and_take_turns_again_under_the_next() {
-    let (_alone, home) = alone(1);
+    let home = alone(1);
     let daemon = home.daemon(&[]);
     let mut tenants = ["0.2", "0.8"].map(|share| Tenant::run(&home, &["-g", share]));
     let start = tenants[0].clock();
@@ -365,7 +363,7 @@ fn get_on(part: f64, longest: u64) {
 
 #[test]
 fn ranks_that_wait_for_each_other_get_on_beside_a_flood() {
-    let (_alone, home) = alone(2);
+    let home = alone(2);
     let _daemon = home.daemon(&[]);
     let mut flood = Tenant::run(&home, &["-g", "0.5", "--gpus-on", "0"]);
     let mut ranks = Tenant::run(&home, &["-g", "2x0.5"]);
@@ -397,7 +395,7 @@ fn meet(ranks: &mut [Tenant; 2], times: u64) -> (u64, u64) {
 
 #[test]
 fn ranks_in_two_processes_get_on_beside_a_flood_on_each_of_their_gpus() {
-    let (_alone, home) = alone(2);
+    let home = alone(2);
     let _daemon = home.daemon(&[]);
     let first = Tenant::run(&home, &["-g", "2x0.5"]);
     let mut ranks = [first, Tenant::inside(&home, "1", 1)];

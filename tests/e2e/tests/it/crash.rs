@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use divvy_api::v1::{EndReason, Job, JobState, Runner, Submit};
 use divvy_e2e::{GIB, Home, until};
+use divvy_test_support::let_pass;
 use rustix::process::{Pid, Signal, kill_process};
 
 const QUEUES: [&str; 5] = [
@@ -227,7 +228,7 @@ fn killed_at_random_moments_it_runs_every_job_once_and_never_overbooks() {
         for _ in 0..CRASHES {
             let daemon = home.daemon(&QUEUES);
             // Any moment of its work: this pause is the experiment, nothing is waited for.
-            thread::sleep(Duration::from_millis(random.below(250)));
+            let_pass(Duration::from_millis(random.below(250)));
             daemon.crash();
         }
         let daemon = home.daemon(&QUEUES);

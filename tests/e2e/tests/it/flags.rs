@@ -10,6 +10,7 @@ use std::process::Stdio;
 
 use divvy_api::v1::{EndReason, IdleAction, JobState};
 use divvy_e2e::{Home, MIB, help, until};
+use divvy_test_support::Bounded as _;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
@@ -717,7 +718,7 @@ fn without_signals_attach_ends_alone_and_what_is_followed_is_told_to_its_end() {
     let (mut attached, _, first) = begin(&["attach", "--from-start", "--no-signals", &id]);
     assert_eq!(first, "begun");
     kill_process(Pid::from_child(&attached), Signal::INT).expect("it is our child");
-    assert!(!attached.wait().expect("it is our child").success());
+    assert!(!attached.wait_bounded().expect("it is our child").success());
     assert_eq!(home.job(&id).state, JobState::Running);
 
     let (mut log, rest, first) = begin(&["logs", "--follow", &id]);
@@ -726,7 +727,7 @@ fn without_signals_attach_ends_alone_and_what_is_followed_is_told_to_its_end() {
     home.open("go");
     let rest: Vec<String> = rest.map(|line| line.expect("text")).collect();
     assert_eq!(rest, ["done"]);
-    assert!(log.wait().expect("it is our child").success());
+    assert!(log.wait_bounded().expect("it is our child").success());
     let is_end = |line: &str| {
         let event: Value = serde_json::from_str(line).expect("a line of JSON");
         event["kind"] == "ended" && event["job"] == json!(id)
@@ -734,7 +735,7 @@ fn without_signals_attach_ends_alone_and_what_is_followed_is_told_to_its_end() {
     let mut told = told.map(|line| line.expect("text"));
     assert!(told.any(|line| is_end(&line)), "its end is told");
     events.kill().expect("it is our child");
-    events.wait().expect("it is our child");
+    events.wait_bounded().expect("it is our child");
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 
 use divvy_api::v1::LimiterForm;
 use divvy_e2e::{GIB, Home, until};
+use divvy_test_support::Bounded as _;
 use serde_json::Value;
 
 /// Whether jobs started by this process can have the wrapper; without that these tests say so and check nothing.
@@ -13,7 +14,7 @@ fn may_mount() -> bool {
     let tried = Command::new("unshare")
         .args(["--mount", "mount", "--make-rslave", "/"])
         .stderr(Stdio::null())
-        .status();
+        .wait_bounded();
     let may = rustix::process::geteuid().is_root() && tried.is_ok_and(|status| status.success());
     if !may {
         eprintln!("skipped: this machine lets nobody mount, so no job can have the wrapper");
@@ -73,7 +74,7 @@ fn as_root_a_job_gets_the_wrapper_and_its_own_preloads_stay() {
     let output = home
         .divvy_command(&submit)
         .env("LD_PRELOAD", own)
-        .output()
+        .output_bounded()
         .unwrap();
     let id = String::from_utf8(output.stdout).unwrap().trim().to_owned();
     let job = home.ended(&id);
@@ -194,7 +195,9 @@ fn where_the_mounts_fail_a_job_gets_the_preload_and_that_is_told() {
         "--route",
         "linear",
     ];
-    let output = without_the_right_to_mount(&home, &run).output().unwrap();
+    let output = without_the_right_to_mount(&home, &run)
+        .output_bounded()
+        .unwrap();
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
     let bytes = got(&String::from_utf8(output.stdout).unwrap());
     assert!((3 * GIB..4 * GIB).contains(&bytes), "{bytes}");
@@ -215,7 +218,9 @@ fn where_the_mounts_fail_a_job_gets_the_preload_and_that_is_told() {
     // Who insists on the wrapper is not started without.
     let home = self::home().variable("DIVVY_FORM", "wrapper");
     let run = ["run", "--no-daemon", "-g", "0.5", "--", "echo", "started"];
-    let output = without_the_right_to_mount(&home, &run).output().unwrap();
+    let output = without_the_right_to_mount(&home, &run)
+        .output_bounded()
+        .unwrap();
     assert_eq!(output.status.code(), Some(125));
     assert_eq!(String::from_utf8_lossy(&output.stdout), "");
 }
@@ -234,9 +239,9 @@ fn of_a_job_too_short_to_be_seen_it_is_told_too() {
     until("the end of the job", || home.recorded("1", "exit"));
     let going_on = Command::new("kill")
         .args(["-CONT", &daemon.pid().to_string()])
-        .status();
+        .wait_bounded();
     assert!(going_on.unwrap().success());
-    assert!(run.wait().unwrap().success());
+    assert!(run.wait_bounded().unwrap().success());
     home.ended("1");
     assert!(
         home.daemon_said().contains("easier to go past"),
@@ -262,7 +267,7 @@ fn who_is_not_root_gets_the_preload_and_hears_why() {
         .command("setpriv")
         .args(nobody)
         .arg("--version")
-        .output()
+        .output_bounded()
         .unwrap();
     if !reachable.status.success() {
         eprintln!("skipped: another user cannot run {divvy}");
@@ -270,7 +275,7 @@ fn who_is_not_root_gets_the_preload_and_hears_why() {
     }
     let output = command
         .args(["run", "-g", "0.5", "--", "sh", "-c", "echo \"$LD_PRELOAD\""])
-        .output()
+        .output_bounded()
         .unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     assert_eq!(
@@ -287,7 +292,11 @@ fn who_is_not_root_gets_the_preload_and_hears_why() {
         "describe",
         "last",
     ];
-    let output = home.command("setpriv").args(describe).output().unwrap();
+    let output = home
+        .command("setpriv")
+        .args(describe)
+        .output_bounded()
+        .unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(
         said.contains("limiter:     preload (only root may mount"),
@@ -352,7 +361,7 @@ fn a_job_sees_what_is_mounted_outside_later() {
         "sh",
         &home.program("divvy"),
     ]);
-    let output = command.arg(&folder).output().unwrap();
+    let output = command.arg(&folder).output_bounded().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!(
         (&*String::from_utf8_lossy(&output.stdout), &*errors),

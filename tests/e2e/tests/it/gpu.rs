@@ -1,28 +1,14 @@
 //! The program that tries a real GPU runs over the simulated one to its end, and says that it is one.
 
-use std::process::Command;
+use std::time::Duration;
 
 use divvy_e2e::{Home, Programs, python};
+use divvy_test_support::bounded_for;
 use serde_json::Value;
 
 #[test]
 fn over_simulated_gpus_every_item_works_or_says_what_it_lacks() {
     let home = Home::with(Programs::of_this_test(), None);
-    if std::env::var_os("DIVVY_TEST_PROGRAMS").is_none() {
-        let mut build = Command::new(env!("CARGO"));
-        build.args([
-            "build",
-            "--quiet",
-            "--package",
-            "divvy-driver",
-            "--example",
-            "gpu_facts",
-        ]);
-        if home.program("gpu").contains("/release/") {
-            build.arg("--release");
-        }
-        assert!(build.status().expect("cargo starts").success());
-    }
     let path = home.scratch().join("report.json");
     let mut gpu = home.command(&home.program("gpu"));
     gpu.args(["--sim", "a100-80gb:1", "--quick", "--json"])
@@ -30,7 +16,13 @@ fn over_simulated_gpus_every_item_works_or_says_what_it_lacks() {
     gpu.arg("--python").arg(python());
     // A busy machine leaves nothing out.
     gpu.args(["--seconds", "3600"]);
-    let output = gpu.output().expect("the program starts");
+    let what = "the acceptance program has tried every item";
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "bounded by more than the usual minute"
+    )]
+    let output = bounded_for(Duration::from_secs(300), what, || gpu.output());
+    let output = output.expect("the program starts");
     let told = String::from_utf8_lossy(&output.stdout);
     assert!(
         told.contains("nothing here was measured on hardware"),

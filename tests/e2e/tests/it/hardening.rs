@@ -5,6 +5,7 @@ use std::path::Path;
 
 use divvy_api::v1::{EndReason, JobState};
 use divvy_e2e::{GIB, Home, client_script, python, until};
+use divvy_test_support::Bounded as _;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 /// A folder with copies of the two libraries, as another installation has them.
@@ -136,7 +137,7 @@ fn a_stderr_that_takes_nothing_changes_no_exit_code() {
         let status = home
             .command("sh")
             .args(["-c", &script])
-            .status()
+            .wait_bounded()
             .expect("a shell starts");
         assert_eq!(status.code(), Some(127), "{script}");
     }

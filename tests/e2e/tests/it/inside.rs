@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 
 use divvy_api::v1::JobState;
 use divvy_e2e::{GIB, Home, Said, help, until};
+use divvy_test_support::Bounded as _;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// A user that no user database has.
@@ -19,7 +20,7 @@ fn as_other(home: &Home, words: &[&str]) -> Said {
     command.arg(home.program("divvy")).args(words);
     let output = command
         .stdin(Stdio::null())
-        .output()
+        .output_bounded()
         .expect("setpriv starts");
     Said::new(words.join(" "), &output)
 }
@@ -62,7 +63,12 @@ fn what_exec_starts_is_held_to_the_jobs_slice_together_with_its_program() {
 #[test]
 fn on_the_systems_daemon_only_the_owner_and_admins_come_in_and_as_its_user() {
     let is_root = rustix::process::geteuid().is_root();
-    if !is_root || Command::new("setpriv").arg("--version").output().is_err() {
+    if !is_root
+        || Command::new("setpriv")
+            .arg("--version")
+            .output_bounded()
+            .is_err()
+    {
         eprintln!("SKIPPED: it takes root and setpriv to be two users");
         return;
     }
@@ -95,7 +101,7 @@ fn on_the_systems_daemon_only_the_owner_and_admins_come_in_and_as_its_user() {
         .command("script")
         .args(["-qec", &typed, "/dev/null"])
         .stdin(Stdio::null())
-        .output();
+        .output_bounded();
     if let Ok(output) = output {
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(
@@ -129,7 +135,7 @@ fn on_the_systems_daemon_only_the_owner_and_admins_come_in_and_as_its_user() {
         .read_to_string(&mut said)
         .expect("text");
     assert!(said.contains(UID) && said.contains("in 3"), "{said}");
-    assert_eq!(shell.wait().expect("it ends").code(), Some(6));
+    assert_eq!(shell.wait_bounded().expect("it ends").code(), Some(6));
     home.ended("3");
 }
 
@@ -151,7 +157,7 @@ fn a_shell_has_a_slice_of_its_own_or_the_jobs_and_passes_its_code() {
             .expect("piped")
             .write_all(keys.as_bytes())
             .expect("it listens");
-        let output = shell.wait_with_output().expect("it ends");
+        let output = shell.output_bounded().expect("it ends");
         Said::new(words.join(" "), &output)
     };
     let said = typed(&["shell", "-g", "0.25"], "echo job $DIVVY_JOB_ID\nexit 4\n").exits(4);
@@ -190,7 +196,7 @@ fn attach_says_what_comes_passes_signals_and_the_code_and_outlives_the_daemon() 
     let pid = Pid::from_raw(i32::try_from(attached.id()).expect("a pid")).expect("a pid");
     kill_process(pid, Signal::INT).expect("it is there");
     assert_eq!(next(), "caught");
-    assert_eq!(attached.wait().expect("it ends").code(), Some(7));
+    assert_eq!(attached.wait_bounded().expect("it ends").code(), Some(7));
     assert_eq!(home.ended(&id).exit_code, Some(7));
     let said = home.divvy(&["attach", &id]).exits(8);
     assert!(said.stderr.contains("divvy logs"), "{}", said.stderr);
@@ -209,7 +215,7 @@ fn a_shell_completes_what_is_there_and_starts_no_daemon_for_it() {
             .env("_CLAP_COMPLETE_COMP_TYPE", "9")
             .env("_CLAP_COMPLETE_SPACE", "true")
             .env("_CLAP_IFS", "\n")
-            .output()
+            .output_bounded()
             .expect("it starts");
         let said = Said::new(words.join(" "), &output).ok();
         assert!(said.stderr.is_empty(), "{}", said.stderr);
@@ -265,14 +271,14 @@ fn bash_offers_what_is_there_by_the_script_that_it_is_given() {
              _clap_complete_divvy\nprintf '%s\\n' \"${{COMPREPLY[@]}}\""
         );
         let mut bash = home.command("bash");
-        let output = bash.args(["--norc", "-c", &script]).output();
+        let output = bash.args(["--norc", "-c", &script]).output_bounded();
         let output = output.expect("bash is there");
         let offered = String::from_utf8_lossy(&output.stdout).into_owned();
         let words = offered.lines().map(|word| word.trim().to_owned());
         words.collect::<Vec<_>>()
     };
     let offers = |typed: &str, word: &str| {
-        until(&format!("bash offers {word} for {typed}"), || {
+        until(format!("bash offers {word} for {typed}"), || {
             let offered = offered(typed);
             offered.contains(&word.to_owned()).then_some(())
         });

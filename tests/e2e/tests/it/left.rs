@@ -5,6 +5,7 @@ use std::process::{Child, Stdio};
 
 use divvy_api::v1::{EndReason, JobState};
 use divvy_e2e::{GIB, Home, until};
+use divvy_test_support::Bounded as _;
 
 /// A program of the same user, no child of the job's, in the job's slice: it has a GiB of its memory until its gate opens.
 fn come_in(home: &Home, job: &str, gate: &str) -> Child {
@@ -62,7 +63,7 @@ fn who_leaves_a_slice_within_the_grace_is_let_be() {
     let _ = home.divvy(&["run", "-g", "0.25", "--", "true"]).ok();
     assert_eq!(home.job(&job).state, JobState::Stopping);
     home.open("leave");
-    let end = guest.wait().expect("it is our child");
+    let end = guest.wait_bounded().expect("it is our child");
     assert!(end.success(), "{end}");
     assert_eq!(home.ended(&job).end_reason, Some(EndReason::Cancelled));
     all_is_free(&home, &job);

@@ -25,7 +25,7 @@ fn submit_grower(home: &Home, bytes: u64) -> String {
 
 /// The line of the job's program that says so.
 fn says(home: &Home, id: &str, what: &str) -> Value {
-    until(&format!("the program says {what:?}"), || {
+    until(format!("the program says {what:?}"), || {
         let log = home.log(id);
         let mut lines = log
             .lines()

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use divvy_e2e::{Dialog, GIB, MIB, Programs, client_script, python};
+use divvy_test_support::Bounded as _;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -53,7 +54,7 @@ impl Machine {
     /// What a program says that must succeed.
     #[track_caller]
     fn said(&self, program: &str, words: &[&str]) -> String {
-        let output = self.command(program).args(words).output();
+        let output = self.command(program).args(words).output_bounded();
         let output = output.unwrap_or_else(|error| panic!("{program}: {error}"));
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
         let complaint = String::from_utf8_lossy(&output.stderr);
@@ -267,7 +268,7 @@ fn nvidia_smi_lists_makes_and_destroys_instances() {
     let refused = machine
         .command(smi)
         .args(["mig", "-i", "0", "-dci", "-gi", "8"])
-        .output()
+        .output_bounded()
         .expect("it runs");
     let said = String::from_utf8_lossy(&refused.stdout);
     assert!(

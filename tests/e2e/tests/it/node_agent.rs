@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use divvy_e2e::write_program;
+use divvy_test_support::Bounded as _;
 use tempfile::TempDir;
 
 /// An image with the script and programs that say how they were called, a node's folder, and an `nsenter` that stays here.
@@ -39,7 +40,7 @@ impl Node {
             .arg(self.at("state"))
             .args(["--on-bypass", "kill"])
             .env("PATH", format!("{}:{path}", self.at("path").display()))
-            .output()
+            .output_bounded()
             .expect("sh is there")
     }
 

@@ -4,7 +4,9 @@ use divvy_e2e::{Daemon, Dialog, GIB, Home, MIB, until};
 use serde_json::Value;
 
 const PROCESSES: u64 = 8;
-const ROUNDS: u64 = 1000;
+/// Rounds in the first tier and in the second.
+const FEW: u64 = 150;
+const MANY: u64 = 1000;
 const GRANULE: u64 = 2 * MIB;
 
 /// A race under way: the racers in their slice, and NVML outside.
@@ -148,9 +150,9 @@ fn got(answer: &Value) -> u64 {
         .sum()
 }
 
-fn race_to_the_limit(route: &str) {
+fn race_to_the_limit(route: &str, rounds: u64) {
     let mut race = Race::start(route);
-    for round in 0..ROUNDS {
+    for round in 0..rounds {
         let answer = race.racers.ask(&format!("go {round}"));
         let held = race.never_over(round);
         race.all_agree(round, held, &answer);
@@ -170,20 +172,43 @@ fn race_to_the_limit(route: &str) {
 }
 
 #[test]
-fn in_a_thousand_rounds_of_plain_allocations_not_one_byte_is_over_and_none_leaks() {
-    race_to_the_limit("linear");
+fn in_many_rounds_of_plain_allocations_not_one_byte_is_over_and_none_leaks() {
+    race_to_the_limit("linear", FEW);
 }
 
 #[test]
-fn in_a_thousand_rounds_of_physical_handles_not_one_byte_is_over_and_none_leaks() {
-    race_to_the_limit("vmm");
+fn in_many_rounds_of_physical_handles_not_one_byte_is_over_and_none_leaks() {
+    race_to_the_limit("vmm", FEW);
 }
 
 #[test]
 fn with_random_kills_not_one_byte_is_over_and_none_leaks() {
+    race_with_kills(FEW);
+}
+
+mod exhaustive {
+    use super::{MANY, race_to_the_limit, race_with_kills};
+
+    #[test]
+    fn in_a_thousand_rounds_of_plain_allocations_not_one_byte_is_over_and_none_leaks() {
+        race_to_the_limit("linear", MANY);
+    }
+
+    #[test]
+    fn in_a_thousand_rounds_of_physical_handles_not_one_byte_is_over_and_none_leaks() {
+        race_to_the_limit("vmm", MANY);
+    }
+
+    #[test]
+    fn in_a_thousand_rounds_with_random_kills_not_one_byte_is_over_and_none_leaks() {
+        race_with_kills(MANY);
+    }
+}
+
+fn race_with_kills(rounds: u64) {
     let mut race = Race::start("linear");
     let mut random = 0x9E37_79B9_7F4A_7C15_u64;
-    for round in 0..ROUNDS {
+    for round in 0..rounds {
         random = random
             .wrapping_mul(6_364_136_223_846_793_005)
             .wrapping_add(1_442_695_040_888_963_407);

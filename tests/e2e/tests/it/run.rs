@@ -8,6 +8,7 @@ use std::process::Stdio;
 
 use divvy_api::v1::{EndReason, JobState};
 use divvy_e2e::{Dialog, Home, Programs, until};
+use divvy_test_support::Bounded as _;
 use rustix::process::{Pid, Signal, kill_process, kill_process_group, test_kill_process};
 
 /// Runs the body with a daemon and without one, each in a home of its own; `flags` is what `run` needs there.
@@ -113,7 +114,7 @@ fn stdin_stdout_and_stderr_are_the_programs_own() {
             .unwrap()
             .write_all(b"data\0\xff\n")
             .unwrap();
-        let output = child.wait_with_output().unwrap();
+        let output = child.output_bounded().unwrap();
         assert_eq!(
             output.stdout,
             b"data\0\xff\n",
@@ -144,7 +145,7 @@ fn the_program_gets_its_folder_its_variables_and_its_slice() {
     let output = command
         .current_dir(&folder)
         .env("MINE", "a b")
-        .output()
+        .output_bounded()
         .unwrap();
     let id = String::from_utf8(output.stdout).unwrap().trim().to_owned();
     assert_eq!(home.ended(&id).exit_code, Some(0));
@@ -206,7 +207,7 @@ fn control_c_while_waiting_takes_the_job_out_of_its_queue() {
     let whole = home.submit_holder(&["-g", "1"], 0, "whole");
     home.running(&whole);
     let mut waiting = home.divvy_command(&["run", "-g", "0.5", "--", "true"]);
-    let child = waiting
+    let mut child = waiting
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .process_group(0)
@@ -220,7 +221,7 @@ fn control_c_while_waiting_takes_the_job_out_of_its_queue() {
     .clone()["id"]
         .clone();
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
-    let output = child.wait_with_output().unwrap();
+    let output = child.output_bounded().unwrap();
     let code = output
         .status
         .code()
@@ -279,8 +280,8 @@ fn two_first_runs_at_once_start_one_daemon() {
                 .unwrap()
         })
         .collect();
-    for child in children {
-        let output = child.wait_with_output().unwrap();
+    for mut child in children {
+        let output = child.output_bounded().unwrap();
         assert!(
             output.status.success(),
             "{}",

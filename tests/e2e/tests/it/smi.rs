@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use divvy_e2e::{Dialog, GIB, Home};
+use divvy_test_support::Bounded as _;
 
 fn nvidia_smi() -> Option<PathBuf> {
     let program = std::env::var_os("DIVVY_TEST_NVIDIA_SMI").map(PathBuf::from);
@@ -20,7 +21,7 @@ fn homes() -> Vec<(&'static str, Home)> {
     let may_mount = Command::new("unshare")
         .args(["--mount", "mount", "--make-rslave", "/"])
         .stderr(Stdio::null())
-        .status()
+        .wait_bounded()
         .is_ok_and(|status| status.success());
     if !may_mount {
         eprintln!(
@@ -179,7 +180,11 @@ fn in_a_slice_nvidia_smi_shows_the_slice_and_outside_it_shows_all() {
 
         // Outside, everything.
         let look = |words: &[&str]| {
-            let output = home.outside(smi).args(words).output().expect("it runs");
+            let output = home
+                .outside(smi)
+                .args(words)
+                .output_bounded()
+                .expect("it runs");
             String::from_utf8(output.stdout).expect("text")
         };
         let apps = look(&[

@@ -3,6 +3,7 @@
 use std::process::Command;
 
 use divvy_e2e::{GIB, Home, Said};
+use divvy_test_support::Bounded as _;
 
 /// A user that no user database has.
 const UID: &str = "60104";
@@ -10,7 +11,10 @@ const UID: &str = "60104";
 /// A daemon for everybody, or why there is none.
 fn system() -> Option<(Home, divvy_e2e::Daemon)> {
     let is_root = rustix::process::geteuid().is_root();
-    let can_change = Command::new("setpriv").arg("--version").output().is_ok();
+    let can_change = Command::new("setpriv")
+        .arg("--version")
+        .output_bounded()
+        .is_ok();
     if !is_root || !can_change {
         eprintln!(
             "SKIPPED: it takes root and setpriv to be two users; nothing of the system's daemon is tested here"
@@ -28,7 +32,7 @@ fn divvy(home: &Home, words: &[&str]) -> Said {
     let ids = [format!("--reuid={UID}"), format!("--regid={UID}")];
     command.args(ids).args(["--clear-groups", "--no-new-privs"]);
     command.arg(home.program("divvy")).args(words);
-    let output = command.output().expect("setpriv starts");
+    let output = command.output_bounded().expect("setpriv starts");
     Said::new(words.join(" "), &output)
 }
 

@@ -11,6 +11,7 @@ use std::process::{Output, Stdio};
 use divvy_api::v1::Job;
 use divvy_e2e::engine::{Engine, IMAGE, Kind, MUSL_IMAGE};
 use divvy_e2e::{Home, Said, help, until};
+use divvy_test_support::Bounded as _;
 
 /// Says its lines: what came of them, or `None`, and why on stderr, where they cannot be said.
 type Scene = fn() -> Option<String>;
@@ -225,7 +226,7 @@ fn attached(home: &Home, words: &[&str]) -> Said {
     passed_on.read_line(&mut stdout).expect("text");
     home.open("talk");
     passed_on.read_to_string(&mut stdout).expect("text");
-    let output = child.wait_with_output().expect("it is our child");
+    let output = child.output_bounded().expect("it is our child");
     let stdout = stdout.into_bytes();
     Said::new(words.join(" "), &Output { stdout, ..output })
 }

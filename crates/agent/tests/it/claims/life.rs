@@ -4,6 +4,7 @@ use divvy_api::v1::{
     Amount, EndReason, ErrorCode, Exec, GpuChange, GpuMode, JobState, MigState, Resize, Runner,
     Signal, Submit,
 };
+use divvy_test_support::until_async;
 use std::os::unix::fs::PermissionsExt;
 
 use super::*;
@@ -342,14 +343,10 @@ async fn a_claim_on_a_gpu_that_is_lost_is_kept_and_says_so() {
     let body = claim(vec![ClaimDevice::part(gpu(&client, 1).await, GIB)]);
     let held = client.put_claim("u-1", &body).await.unwrap();
     driver::happen(&home, "lose:1");
-    let deadline = std::time::Instant::now() + harness::PATIENCE;
-    let trouble = loop {
-        if let Some(trouble) = client.claims().await.unwrap().remove(0).trouble {
-            break trouble;
-        }
-        assert!(std::time::Instant::now() < deadline, "it is never told");
-        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-    };
+    let trouble = until_async("the claim reports the lost GPU", async || {
+        client.claims().await.unwrap().remove(0).trouble
+    })
+    .await;
     assert_eq!(trouble, "GPU 1 is lost");
     let job = client.job(&held.job).await.unwrap();
     assert_eq!(

@@ -99,115 +99,6 @@ async fn after_every_step_of_making_one() {
 }
 
 #[tokio::test]
-async fn after_every_step_of_handing_one_on() {
-    if !is_root() {
-        return;
-    }
-    for point in [
-        "mig.reuse.intent",
-        "mig.reuse.begin",
-        "mig.reuse.done",
-        "mig.reuse.kept",
-    ] {
-        let mut home = a100();
-        home.start(&["--sim", A100]);
-        run(&home.client(), "1g.5gb").await;
-        home.kill();
-        dies_at(&mut home, A100, point, async |home| {
-            let _ = home.client().submit(&on("1g.5gb", &["true"])).await;
-        })
-        .await;
-        home.start(&["--sim", A100]);
-        let client = home.client();
-        let job = ended(&client, "last").await;
-        assert_eq!(
-            (job.id.as_str(), job.exit_code),
-            ("2", Some(0)),
-            "{point}: {job:#?}"
-        );
-        nothing_is_leaked(&home, &client, point).await;
-        assert_eq!(times(&client, "mig_created").await, 1, "{point}");
-    }
-}
-
-/// Who had it before was another user, or somebody destroyed it just before it is looked at.
-#[tokio::test]
-async fn after_every_step_of_making_one_anew() {
-    if !is_root() {
-        return;
-    }
-    for point in DESTROYING.into_iter().chain(CREATING) {
-        for by_hand in [false, true] {
-            if by_hand && ["mig.destroy.ci", "mig.destroy.gi"].contains(&point) {
-                // Nothing is left to be destroyed.
-                continue;
-            }
-            let mut home = a100();
-            home.start(&["--sim", A100]);
-            run(&home.client(), "1g.5gb").await;
-            home.kill();
-            if !by_hand {
-                was_somebodys(&home);
-            }
-            dies_at(&mut home, A100, point, async |home| {
-                let lock = held_up(home).await;
-                let _ = home.client().submit(&on("1g.5gb", &["true"])).await;
-                if by_hand {
-                    let there = driver::places(home, 0);
-                    let (profile, start) = *there.iter().find(|one| one.0 == ONE).unwrap();
-                    driver::destroy(home, 0, profile, start);
-                }
-                drop(lock);
-            })
-            .await;
-            home.start(&["--sim", A100]);
-            let client = home.client();
-            let job = ended(&client, "last").await;
-            let story = format!("{point}, by hand: {by_hand}");
-            assert_eq!(
-                (job.id.as_str(), job.exit_code),
-                ("2", Some(0)),
-                "{story}: {job:#?}"
-            );
-            nothing_is_leaked(&home, &client, &story).await;
-            assert_eq!(driver::layout(&home, 0).len(), 2, "{story}");
-            // The first job's, the second's, and at most once more.
-            assert!(times(&client, "mig_created").await <= 3, "{story}");
-        }
-    }
-}
-
-#[tokio::test]
-async fn after_every_step_of_making_room() {
-    if !is_root() {
-        return;
-    }
-    for point in DESTROYING {
-        let mut home = a100();
-        home.start(&["--sim", A100]);
-        run(&home.client(), "1g.5gb").await;
-        home.kill();
-        dies_at(&mut home, A100, point, async |home| {
-            let _ = home.client().submit(&on("4g.20gb", &["true"])).await;
-        })
-        .await;
-        home.start(&["--sim", A100]);
-        let client = home.client();
-        let job = ended(&client, "last").await;
-        assert_eq!(
-            (job.id.as_str(), job.exit_code),
-            ("2", Some(0)),
-            "{point}: {job:#?}"
-        );
-        nothing_is_leaked(&home, &client, point).await;
-        let mut places = driver::places(&home, 0);
-        places.sort_unstable();
-        assert_eq!(places, [(FOUR, 0), (FOREIGN.0, FOREIGN.1)], "{point}");
-        assert!(times(&client, "mig_created").await <= 3, "{point}");
-    }
-}
-
-#[tokio::test]
 async fn after_every_step_of_giving_one_back() {
     if !is_root() {
         return;
@@ -232,70 +123,183 @@ async fn after_every_step_of_giving_one_back() {
     }
 }
 
-#[tokio::test]
-async fn after_every_step_of_dividing_a_gpu_and_of_making_it_whole() {
-    if !is_root() {
-        return;
+mod exhaustive {
+    use super::*;
+
+    #[tokio::test]
+    async fn after_every_step_of_handing_one_on() {
+        if !is_root() {
+            return;
+        }
+        for point in [
+            "mig.reuse.intent",
+            "mig.reuse.begin",
+            "mig.reuse.done",
+            "mig.reuse.kept",
+        ] {
+            let mut home = a100();
+            home.start(&["--sim", A100]);
+            run(&home.client(), "1g.5gb").await;
+            home.kill();
+            dies_at(&mut home, A100, point, async |home| {
+                let _ = home.client().submit(&on("1g.5gb", &["true"])).await;
+            })
+            .await;
+            home.start(&["--sim", A100]);
+            let client = home.client();
+            let job = ended(&client, "last").await;
+            assert_eq!(
+                (job.id.as_str(), job.exit_code),
+                ("2", Some(0)),
+                "{point}: {job:#?}"
+            );
+            nothing_is_leaked(&home, &client, point).await;
+            assert_eq!(times(&client, "mig_created").await, 1, "{point}");
+        }
     }
-    let gpus = "h100-80gb:1";
-    let points = [
-        "mig.mode.intent",
-        "mig.mode.begin",
-        "mig.mode.set",
-        "mig.mode.done",
-        "mig.mode.kept",
-    ];
-    for (from, to, on) in [("", GpuMode::Mig, true), (ENABLED, GpuMode::Shared, false)] {
-        for point in points {
-            let mut home = machine(gpus, from);
+
+    /// Who had it before was another user, or somebody destroyed it just before it is looked at.
+    #[tokio::test]
+    async fn after_every_step_of_making_one_anew() {
+        if !is_root() {
+            return;
+        }
+        for point in DESTROYING.into_iter().chain(CREATING) {
+            for by_hand in [false, true] {
+                if by_hand && ["mig.destroy.ci", "mig.destroy.gi"].contains(&point) {
+                    // Nothing is left to be destroyed.
+                    continue;
+                }
+                let mut home = a100();
+                home.start(&["--sim", A100]);
+                run(&home.client(), "1g.5gb").await;
+                home.kill();
+                if !by_hand {
+                    was_somebodys(&home);
+                }
+                dies_at(&mut home, A100, point, async |home| {
+                    let lock = held_up(home).await;
+                    let _ = home.client().submit(&on("1g.5gb", &["true"])).await;
+                    if by_hand {
+                        let there = driver::places(home, 0);
+                        let (profile, start) = *there.iter().find(|one| one.0 == ONE).unwrap();
+                        driver::destroy(home, 0, profile, start);
+                    }
+                    drop(lock);
+                })
+                .await;
+                home.start(&["--sim", A100]);
+                let client = home.client();
+                let job = ended(&client, "last").await;
+                let story = format!("{point}, by hand: {by_hand}");
+                assert_eq!(
+                    (job.id.as_str(), job.exit_code),
+                    ("2", Some(0)),
+                    "{story}: {job:#?}"
+                );
+                nothing_is_leaked(&home, &client, &story).await;
+                assert_eq!(driver::layout(&home, 0).len(), 2, "{story}");
+                // The first job's, the second's, and at most once more.
+                assert!(times(&client, "mig_created").await <= 3, "{story}");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn after_every_step_of_making_room() {
+        if !is_root() {
+            return;
+        }
+        for point in DESTROYING {
+            let mut home = a100();
+            home.start(&["--sim", A100]);
+            run(&home.client(), "1g.5gb").await;
+            home.kill();
+            dies_at(&mut home, A100, point, async |home| {
+                let _ = home.client().submit(&on("4g.20gb", &["true"])).await;
+            })
+            .await;
+            home.start(&["--sim", A100]);
+            let client = home.client();
+            let job = ended(&client, "last").await;
+            assert_eq!(
+                (job.id.as_str(), job.exit_code),
+                ("2", Some(0)),
+                "{point}: {job:#?}"
+            );
+            nothing_is_leaked(&home, &client, point).await;
+            let mut places = driver::places(&home, 0);
+            places.sort_unstable();
+            assert_eq!(places, [(FOUR, 0), (FOREIGN.0, FOREIGN.1)], "{point}");
+            assert!(times(&client, "mig_created").await <= 3, "{point}");
+        }
+    }
+
+    #[tokio::test]
+    async fn after_every_step_of_dividing_a_gpu_and_of_making_it_whole() {
+        if !is_root() {
+            return;
+        }
+        let gpus = "h100-80gb:1";
+        let points = [
+            "mig.mode.intent",
+            "mig.mode.begin",
+            "mig.mode.set",
+            "mig.mode.done",
+            "mig.mode.kept",
+        ];
+        for (from, to, on) in [("", GpuMode::Mig, true), (ENABLED, GpuMode::Shared, false)] {
+            for point in points {
+                let mut home = machine(gpus, from);
+                dies_at(&mut home, gpus, point, async |home| {
+                    let change = GpuChange {
+                        mode: to,
+                        dry_run: false,
+                    };
+                    let _ = home.client().change_gpu("0", &change).await;
+                })
+                .await;
+                home.start(&["--sim", gpus]);
+                let client = home.client();
+                let word = if on { "mig" } else { "shared" };
+                let mode = || async { client.gpus().await.unwrap()[0].mode.clone() };
+                until("it is as it was wanted", mode, |mode| mode == word).await;
+                assert_eq!(driver::modes(&home), [on], "{point}");
+            }
+        }
+    }
+
+    /// The wish is written down together with the end of what is idle, and comes after it.
+    #[tokio::test]
+    async fn after_every_step_of_making_a_gpu_whole_on_which_something_idle_lies() {
+        if !is_root() {
+            return;
+        }
+        let gpus = "h100-80gb:1";
+        for point in DESTROYING {
+            let mut home = machine(gpus, ENABLED);
+            home.start(&["--sim", gpus]);
+            run(&home.client(), "1g.10gb").await;
+            home.kill();
+            let change = |mode| GpuChange {
+                mode,
+                dry_run: false,
+            };
             dies_at(&mut home, gpus, point, async |home| {
-                let change = GpuChange {
-                    mode: to,
-                    dry_run: false,
-                };
-                let _ = home.client().change_gpu("0", &change).await;
+                let to = change(GpuMode::Shared);
+                let _ = home.client().change_gpu("0", &to).await;
             })
             .await;
             home.start(&["--sim", gpus]);
             let client = home.client();
-            let word = if on { "mig" } else { "shared" };
             let mode = || async { client.gpus().await.unwrap()[0].mode.clone() };
-            until("it is as it was wanted", mode, |mode| mode == word).await;
-            assert_eq!(driver::modes(&home), [on], "{point}");
+            until("it is whole", mode, |mode| mode == "shared").await;
+            assert_eq!(driver::modes(&home), [false], "{point}");
+            // Nothing that is remembered of it is in the way of another change.
+            let to = change(GpuMode::Mig);
+            client.change_gpu("0", &to).await.expect(point);
+            assert!(driver::layout(&home, 0).is_empty(), "{point}");
+            assert!(shown(&client).await.is_empty(), "{point}");
         }
-    }
-}
-
-/// The wish is written down together with the end of what is idle, and comes after it.
-#[tokio::test]
-async fn after_every_step_of_making_a_gpu_whole_on_which_something_idle_lies() {
-    if !is_root() {
-        return;
-    }
-    let gpus = "h100-80gb:1";
-    for point in DESTROYING {
-        let mut home = machine(gpus, ENABLED);
-        home.start(&["--sim", gpus]);
-        run(&home.client(), "1g.10gb").await;
-        home.kill();
-        let change = |mode| GpuChange {
-            mode,
-            dry_run: false,
-        };
-        dies_at(&mut home, gpus, point, async |home| {
-            let to = change(GpuMode::Shared);
-            let _ = home.client().change_gpu("0", &to).await;
-        })
-        .await;
-        home.start(&["--sim", gpus]);
-        let client = home.client();
-        let mode = || async { client.gpus().await.unwrap()[0].mode.clone() };
-        until("it is whole", mode, |mode| mode == "shared").await;
-        assert_eq!(driver::modes(&home), [false], "{point}");
-        // Nothing that is remembered of it is in the way of another change.
-        let to = change(GpuMode::Mig);
-        client.change_gpu("0", &to).await.expect(point);
-        assert!(driver::layout(&home, 0).is_empty(), "{point}");
-        assert!(shown(&client).await.is_empty(), "{point}");
     }
 }

@@ -10,6 +10,7 @@ use std::ptr::null_mut;
 
 use divvy_driver::nvml::Nvml;
 use divvy_driver::nvml::mig::{GpuInstance, Placement};
+use divvy_test_support::Bounded as _;
 
 use crate::mig::harness::Home;
 
@@ -95,7 +96,7 @@ fn ask(home: &Home, question: &str) -> String {
         .env("DIVVY_SIM_STATE", home.path().join("sim/state"))
         .env_remove("DIVVY_SIM_CONFIG")
         .stdin(Stdio::null())
-        .output()
+        .output_bounded()
         .unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -109,8 +110,7 @@ fn answers() {
     let Ok(question) = std::env::var(QUESTION) else {
         return;
     };
-    let test = std::env::current_exe().unwrap();
-    let library = test.ancestors().nth(2).unwrap().join("libdivvy_sim.so");
+    let library = divvy_test_support::programs::folder().join("libdivvy_sim.so");
     let words: Vec<&str> = question.split_whitespace().collect();
     if let ["happen", what] = words[..] {
         return control(&library, what);

@@ -1,6 +1,7 @@
 //! Instances from job to job.
 
 use divvy_api::v1::{JobState, MigGc, MigState, Resize, Submit};
+use divvy_test_support::Bounded as _;
 
 use super::*;
 use crate::mig::harness::{ended, in_state, log};
@@ -259,7 +260,10 @@ async fn a_client_run_job_waits_for_its_instance() {
     }
     let home = served("a100-40gb:1", ENABLED);
     let mut program = home.command(&["run", "--mig-profile", "1g.5gb", "--", "sh", "-c"]);
-    let output = program.arg("echo $CUDA_VISIBLE_DEVICES").output().unwrap();
+    let output = program
+        .arg("echo $CUDA_VISIBLE_DEVICES")
+        .output_bounded()
+        .unwrap();
     assert!(output.status.success(), "{output:?}");
     let said = String::from_utf8(output.stdout).unwrap();
     assert!(said.starts_with("MIG-"), "{said}");

@@ -3,6 +3,7 @@
 mod aside;
 
 use divvy_api::v1::{EndReason, JobState, MigGc, MigState};
+use divvy_test_support::Bounded as _;
 
 use super::*;
 use crate::mig::harness::{ended, in_state};
@@ -315,5 +316,5 @@ async fn a_stranger_in_a_jobs_instance_is_told_of() {
         job.slices[0].mig.as_ref().unwrap().start
     );
     std::fs::write(home.path().join("enough"), "").unwrap();
-    assert!(stranger.wait().unwrap().success());
+    assert!(stranger.wait_bounded().unwrap().success());
 }

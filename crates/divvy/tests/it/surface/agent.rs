@@ -7,6 +7,8 @@ use std::process::{Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
+use divvy_test_support::Bounded as _;
+
 /// What was asked: method, path with its query, body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Asked {
@@ -82,7 +84,7 @@ impl Home {
 
     /// Runs it to its end: exit code, stdout, stderr, as text to record.
     pub fn said(&self, words: &[&str]) -> String {
-        let output = self.command(words).output().expect("divvy starts");
+        let output = self.command(words).output_bounded().expect("divvy starts");
         let text = format!("$ divvy {}\n{}", words.join(" "), told(&output));
         text.replace(self.path().to_str().expect("a readable folder"), "HOME")
     }

@@ -2,6 +2,8 @@
 
 use std::process::Stdio;
 
+use divvy_test_support::Bounded as _;
+
 use crate::surface::agent::Home;
 use insta::assert_snapshot;
 
@@ -165,7 +167,7 @@ fn a_reader_that_goes_away_is_no_error() {
         .spawn()
         .unwrap();
     drop(child.stdout.take());
-    let output = child.wait_with_output().unwrap();
+    let output = child.output_bounded().unwrap();
     assert_eq!((output.status.code(), output.stderr), (Some(0), Vec::new()));
 }
 
@@ -179,7 +181,7 @@ fn a_full_disk_is_an_error() {
     let output = home
         .command(&["completion", "bash"])
         .stdout(full)
-        .output()
+        .output_bounded()
         .unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(

@@ -2,11 +2,11 @@
 
 use divvy_k8s::carrier::share::definition;
 use divvy_k8s::carrier::{GATE, LABEL, NAMESPACE, RESOURCE};
+use divvy_test_support::until_async as until;
 use serde_json::{Value, json};
 
 use crate::carrier::kubelet::Kubelet;
 use crate::carrier::machine::{Machine, NODE, Program};
-use crate::carrier::patience::until;
 use crate::carrier::replica::Cluster;
 
 pub const IMAGE: &str = "registry.example/divvy:test";

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use divvy_test_support::Bounded as _;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -64,7 +65,7 @@ fn helm(values: &[&str]) -> Option<Output> {
         .args(values)
         .env("HOME", home.path())
         .env_remove("KUBECONFIG");
-    Some(command.output().expect("helm starts"))
+    Some(command.output_bounded().expect("helm starts"))
 }
 
 /// `Deployment divvy-controller`.

@@ -8,6 +8,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use divvy_k8s::controller::Registration;
+use divvy_test_support::Bounded as _;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, PostParams};
@@ -296,7 +297,7 @@ impl Replica {
 
     /// Its exit code, once it has ended.
     pub fn ends(&mut self) -> Option<i32> {
-        self.child.wait().unwrap().code()
+        self.child.wait_bounded().unwrap().code()
     }
 }
 
@@ -304,6 +305,6 @@ impl Drop for Replica {
     fn drop(&mut self) {
         // Err says that it has ended by itself.
         let _ = self.child.kill();
-        let _ = self.child.wait();
+        let _ = self.child.wait_bounded();
     }
 }

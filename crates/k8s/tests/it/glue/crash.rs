@@ -16,7 +16,7 @@ fn tasks(scene: &Scene) -> [String; 2] {
 fn all_is_well(scene: &Scene, tasks: &[String], at: &str) {
     for task in tasks {
         until(
-            &format!("{at}: {task} is over; it is {}", scene.status(task)),
+            format!("{at}: {task} is over; it is {}", scene.status(task)),
             || (scene.status(task) == "completed").then_some(()),
         );
         assert_eq!(scene.node.runs(task), 1, "{at}");

@@ -7,6 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use divvy_clearml_stub::Stub;
+use divvy_test_support::{join, let_pass};
 use serde_json::{Value, json};
 
 use super::apiserver::ApiServer;
@@ -108,7 +109,7 @@ impl Kubelet {
         let thread = std::thread::spawn(move || {
             while !flag.load(Ordering::Relaxed) {
                 worker.look();
-                std::thread::sleep(LOOK);
+                let_pass(LOOK);
             }
         });
         Self {
@@ -122,7 +123,7 @@ impl Drop for Kubelet {
     fn drop(&mut self) {
         self.over.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
+            join("the kubelet", thread);
         }
     }
 }

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
 
 use divvy_clearml_stub::{Status, Stub};
+use divvy_test_support::Bounded as _;
 use serde_json::Value;
 
 use super::apiserver::ApiServer;
@@ -13,9 +13,6 @@ use super::kubelet::{Kubelet, Node};
 
 /// The namespace of the fake server's kubeconfig.
 pub const NAMESPACE: &str = "divvy-system";
-
-/// How long a test waits for what should happen at once.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 pub struct Scene {
     pub stub: Arc<Stub>,
@@ -76,7 +73,7 @@ impl Scene {
     /// Waits for a status.
     pub fn becomes(&self, task: &str, status: &str) {
         until(
-            &format!("{task} is {status}; it is {}", self.status(task)),
+            format!("{task} is {status}; it is {}", self.status(task)),
             || (self.status(task) == status).then_some(()),
         );
     }
@@ -118,14 +115,14 @@ impl Glue {
     /// `kill -9`.
     pub fn crash(mut self) {
         self.0.kill().unwrap();
-        self.0.wait().unwrap();
+        self.0.wait_bounded().unwrap();
     }
 
     /// SIGTERM; with what it ends.
     pub fn terminate(mut self) -> Option<i32> {
         let pid = rustix::process::Pid::from_child(&self.0);
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
-        self.0.wait().unwrap().code()
+        self.0.wait_bounded().unwrap().code()
     }
 }
 
@@ -133,19 +130,8 @@ impl Drop for Glue {
     fn drop(&mut self) {
         // Err says that it has ended.
         let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.0.wait_bounded();
     }
 }
 
-/// Waits for what another process does.
-#[track_caller]
-pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let ends = Instant::now() + PATIENCE;
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(Instant::now() < ends, "waited in vain until {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
+pub use divvy_test_support::until;

@@ -1,9 +1,9 @@
 //! A piece is away, and comes back: what kubelet asks waits, and what runs does not notice.
 
+use divvy_test_support::until_async as until;
 use futures_util::FutureExt;
 
 use crate::kubelet::gate::{Cut, Gate};
-use crate::kubelet::patience::until;
 use crate::kubelet::rig::Node;
 
 #[tokio::test(flavor = "current_thread")]

@@ -2,10 +2,10 @@
 
 use divvy_api::v1::{ClaimDevice, MigState};
 use divvy_k8s::node::protocol::dra::Claim;
+use divvy_test_support::until_async as until;
 use serde_json::json;
 
 use crate::kubelet::machine::NODE;
-use crate::kubelet::patience::until;
 use crate::kubelet::rig::Node;
 
 #[tokio::test(flavor = "current_thread")]

@@ -2,9 +2,10 @@
 
 use divvy_k8s::node::protocol::dra::Claim;
 
+use divvy_test_support::until_async as until;
+
 use crate::kubelet::fake::Driver;
 use crate::kubelet::gate::{Cut, Gate};
-use crate::kubelet::patience::until;
 use crate::kubelet::rig::Node;
 
 /// Where the daemon dies while a claim is prepared or unprepared (`agent::failpoint`), and how often it comes there before.

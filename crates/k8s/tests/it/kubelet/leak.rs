@@ -1,8 +1,8 @@
 //! What nobody will ever give back.
 
+use divvy_test_support::until_async as until;
 use serde_json::json;
 
-use crate::kubelet::patience::until;
 use crate::kubelet::rig::Node;
 
 #[tokio::test(flavor = "current_thread")]

@@ -1,5 +1,5 @@
 //! The machine of a node: a folder with all that is on it, a daemon over simulated GPUs, and the node part of `divvy-k8s`. Both are
-//! processes of the built programs, which may be killed: `cargo build -p divvy -p divvy-sim -p divvy-preload`.
+//! processes of the built programs, which may be killed.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -7,12 +7,12 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 
 use divvy_api::client::Client;
 use divvy_api::v1::{Gpu, HeldClaim};
+use divvy_test_support::{Bounded as _, programs, until_async as until};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use tokio::net::UnixStream;
 
 use crate::apiserver::ApiServer;
-use crate::kubelet::patience::until;
 
 /// The node's name.
 pub const NODE: &str = "node-a";
@@ -81,7 +81,7 @@ impl Machine {
     pub async fn daemon(&self, gpus: &str, env: &[(&str, &str)]) -> Program {
         let home = self.path().join("home");
         fs::create_dir_all(&home).unwrap();
-        let mut command = Command::new(beside("divvy"));
+        let mut command = Command::new(programs::folder().join("divvy"));
         command
             .args(["daemon", "--sim", gpus, "--cdi-dir"])
             .arg(self.cdi_dir())
@@ -160,18 +160,6 @@ impl Program {
 impl Drop for Program {
     fn drop(&mut self) {
         let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.0.wait_bounded();
     }
-}
-
-/// A program that was built beside the test.
-fn beside(name: &str) -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    let program = test.parent().and_then(Path::parent).unwrap().join(name);
-    assert!(
-        program.is_file(),
-        "{} is not there: cargo build -p divvy -p divvy-sim -p divvy-preload",
-        program.display()
-    );
-    program
 }

@@ -7,12 +7,12 @@ use std::process::ExitStatus;
 
 use divvy_k8s::claim::DRIVER;
 use divvy_k8s::node::protocol::dra::Claim;
+use divvy_test_support::until_async as until;
 use serde_json::{Value, json};
 
 use crate::kubelet::apiserver::ApiServer;
 use crate::kubelet::fake::{Driver, Kubelet};
 use crate::kubelet::machine::{Machine, NODE, Program};
-use crate::kubelet::patience::until;
 
 const NAMESPACE: &str = "team";
 

@@ -21,7 +21,7 @@ fn tasks(scene: &Scene) -> [Task<'_>; 2] {
 /// After another start: both ran once, nobody is left over, and nothing is held for nobody.
 fn all_is_well(scene: &Scene, tasks: &[Task<'_>], at: &str) {
     for task in tasks {
-        until(&format!("{at}: task {} is over", task.id()), || {
+        until(format!("{at}: task {} is over", task.id()), || {
             (task.status() == "completed").then_some(())
         });
         assert_eq!(task.runs(), 1, "{at}: {:?}", task.notes());
@@ -29,18 +29,18 @@ fn all_is_well(scene: &Scene, tasks: &[Task<'_>], at: &str) {
     for queue in ["half_gpu", "single_gpu"] {
         assert_eq!(scene.stub().waiting(queue), [] as [String; 0], "{at}");
     }
-    until(&format!("{at}: no slot is registered"), || {
+    until(format!("{at}: no slot is registered"), || {
         let workers = scene.stub().workers();
         workers
             .iter()
             .all(|worker| worker.id == "node1:dgpu0")
             .then_some(())
     });
-    until(&format!("{at}: no slice is left"), || {
+    until(format!("{at}: no slice is left"), || {
         let jobs = scene.home.call(scene.home.client().jobs(false)).ok()?;
         jobs.is_empty().then_some(())
     });
-    until(&format!("{at}: no record is left"), || {
+    until(format!("{at}: no record is left"), || {
         is_empty(&scene.home.path().join("clearml")).then_some(())
     });
     scene.assert_no_complaints();
@@ -56,48 +56,37 @@ fn is_empty(folder: &Path) -> bool {
     !names.any(|name| name.ends_with(".json"))
 }
 
-/// Kills the daemon at the call number `nth` that changes something about the task, for all of them from `first` on in steps.
-fn crash_at_calls(hold_at: fn(&str) -> (Fault, Hold), words: &str, first: usize, step: usize) {
-    for nth in (first..).step_by(step) {
-        let scene = Scene::new("a100-80gb:1");
-        let tasks = tasks(&scene);
-        let (fault, hold) = hold_at("*");
-        scene
-            .stub()
-            .inject(fault.changes().about(&tasks[0].id()).skip(nth));
-        let daemon = scene.daemon("0", &QUEUES, &[]);
-        until("the call comes, or never will", || {
-            (hold.is_reached() || tasks[1].status() == "completed").then_some(())
-        });
-        if !hold.is_reached() {
-            assert!(nth >= 10, "there are more calls than that: {nth}");
-            return;
-        }
-        daemon.crash();
-        hold.release();
-        let _daemon = scene.daemon("0", &QUEUES, &[]);
-        all_is_well(&scene, &tasks, &format!("{words} call {nth}"));
+/// Kills the daemon at the call number `nth` that changes something about the task; whether there are so many.
+fn crash_at_call(hold_at: fn(&str) -> (Fault, Hold), words: &str, nth: usize) -> bool {
+    let scene = Scene::new("a100-80gb:1");
+    let tasks = tasks(&scene);
+    let (fault, hold) = hold_at("*");
+    scene
+        .stub()
+        .inject(fault.changes().about(&tasks[0].id()).skip(nth));
+    let daemon = scene.daemon("0", &QUEUES, &[]);
+    until("the call comes, or never will", || {
+        (hold.is_reached() || tasks[1].status() == "completed").then_some(())
+    });
+    if !hold.is_reached() {
+        return false;
     }
+    daemon.crash();
+    hold.release();
+    let _daemon = scene.daemon("0", &QUEUES, &[]);
+    all_is_well(&scene, &tasks, &format!("{words} call {nth}"));
+    true
 }
 
+/// A call of the start, in the middle.
 #[test]
 fn a_daemon_killed_before_its_call_is_done_loses_nothing() {
-    crash_at_calls(Fault::hold_before, "before", 0, 2);
-}
-
-#[test]
-fn a_daemon_killed_before_any_other_call_is_done_loses_nothing() {
-    crash_at_calls(Fault::hold_before, "before", 1, 2);
+    assert!(crash_at_call(Fault::hold_before, "before", 3));
 }
 
 #[test]
 fn a_daemon_killed_when_its_call_is_done_and_not_answered_loses_nothing() {
-    crash_at_calls(Fault::hold_after, "after", 0, 2);
-}
-
-#[test]
-fn a_daemon_killed_when_any_other_call_is_done_and_not_answered_loses_nothing() {
-    crash_at_calls(Fault::hold_after, "after", 1, 2);
+    assert!(crash_at_call(Fault::hold_after, "after", 2));
 }
 
 /// Points of the agent between two of the front end's calls, see `crates/agent/src/failpoint.rs`.
@@ -156,29 +145,74 @@ fn crash_at_points(points: &[&str]) {
 }
 
 #[test]
-fn a_daemon_that_dies_between_two_of_its_records_loses_nothing() {
-    crash_at_points(&POINTS[..8]);
+fn a_daemon_that_dies_between_two_records_or_at_a_start_loses_nothing() {
+    crash_at_points(&["journal.commit:3", "confirm.kept"]);
 }
 
 #[test]
-fn a_daemon_that_dies_while_it_starts_or_ends_a_task_loses_nothing() {
-    crash_at_points(&POINTS[8..]);
+fn a_server_that_drops_answers_for_a_while_loses_nothing() {
+    is_away(&[("dropped after", Fault::drop_after("*").changes().times(4))]);
 }
 
-#[test]
-fn a_server_that_is_away_for_a_while_loses_nothing() {
-    for (words, fault) in [
-        ("maintenance", Fault::answer("*", 503).times(12)),
-        ("too many requests", Fault::answer("*", 429).times(6)),
-        ("a gateway", Fault::answer("*", 502).times(6)),
-        ("dropped before", Fault::drop_before("*").times(6)),
-        ("dropped after", Fault::drop_after("*").changes().times(4)),
-    ] {
+mod exhaustive {
+    use super::*;
+
+    /// Each call from `first` on, in steps of two: the other half is another test.
+    fn crash_at_calls(hold_at: fn(&str) -> (Fault, Hold), words: &str, first: usize) {
+        let calls = (first..).step_by(2);
+        let tried = calls.take_while(|nth| crash_at_call(hold_at, words, *nth));
+        let tried = tried.count();
+        assert!(tried >= 5, "there are more calls than that: {tried}");
+    }
+
+    #[test]
+    fn a_daemon_killed_before_any_even_call_is_done_loses_nothing() {
+        crash_at_calls(Fault::hold_before, "before", 0);
+    }
+
+    #[test]
+    fn a_daemon_killed_before_any_odd_call_is_done_loses_nothing() {
+        crash_at_calls(Fault::hold_before, "before", 1);
+    }
+
+    #[test]
+    fn a_daemon_killed_when_any_even_call_is_done_and_not_answered_loses_nothing() {
+        crash_at_calls(Fault::hold_after, "after", 0);
+    }
+
+    #[test]
+    fn a_daemon_killed_when_any_odd_call_is_done_and_not_answered_loses_nothing() {
+        crash_at_calls(Fault::hold_after, "after", 1);
+    }
+
+    #[test]
+    fn a_daemon_that_dies_between_any_two_of_its_records_loses_nothing() {
+        crash_at_points(&POINTS[..8]);
+    }
+
+    #[test]
+    fn a_daemon_that_dies_at_any_step_of_a_start_or_an_end_loses_nothing() {
+        crash_at_points(&POINTS[8..]);
+    }
+
+    #[test]
+    fn a_server_that_is_away_in_any_way_for_a_while_loses_nothing() {
+        is_away(&[
+            ("maintenance", Fault::answer("*", 503).times(12)),
+            ("too many requests", Fault::answer("*", 429).times(6)),
+            ("a gateway", Fault::answer("*", 502).times(6)),
+            ("dropped before", Fault::drop_before("*").times(6)),
+        ]);
+    }
+}
+
+fn is_away(faults: &[(&str, Fault)]) {
+    for (words, fault) in faults {
         let scene = Scene::new("a100-80gb:1");
         let tasks = tasks(&scene);
         let daemon = scene.daemon("0", &QUEUES, &[]);
         // From the claim on, so that it is in the middle of a task.
-        scene.stub().inject(fault.about(&tasks[0].id()));
+        scene.stub().inject(fault.clone().about(&tasks[0].id()));
         all_is_well(&scene, &tasks, words);
         drop(daemon);
     }

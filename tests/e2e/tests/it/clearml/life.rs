@@ -240,11 +240,22 @@ fn two_daemons_on_one_queue_run_every_task_once() {
 }
 
 #[test]
-fn a_hundred_quarters_that_start_slowly_are_never_more_than_four_a_gpu() {
+fn quarters_that_start_slowly_are_never_more_than_four_a_gpu() {
+    are_never_more_than_four_a_gpu(24);
+}
+
+mod exhaustive {
+    #[test]
+    fn a_hundred_quarters_that_start_slowly_are_never_more_than_four_a_gpu() {
+        super::are_never_more_than_four_a_gpu(100);
+    }
+}
+
+fn are_never_more_than_four_a_gpu(count: usize) {
     let home = Home::new("a100-80gb:2").variable("QUICK_AGENT_DELAY", "0.3");
     let server = Arc::new(Server::stub());
     let scene = Scene::around(server, home, "node1", Agent::Quick);
-    let tasks: Vec<_> = (0..100)
+    let tasks: Vec<_> = (0..count)
         .map(|number| {
             scene.open(&format!("t{number}"));
             scene.enqueued("quarter_gpu", &format!("t{number}"))

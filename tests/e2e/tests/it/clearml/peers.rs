@@ -7,6 +7,7 @@ use std::sync::Arc;
 use divvy_clearml_stub::Call;
 use divvy_e2e::clearml::{Agent, Scene, Server};
 use divvy_e2e::{client_script, python, until};
+use divvy_test_support::Bounded as _;
 use serde_json::{Value, json};
 
 /// The words that start the stock agent, with a scene's environment.
@@ -25,7 +26,7 @@ struct Running(Child);
 impl Drop for Running {
     fn drop(&mut self) {
         let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.0.wait_bounded();
     }
 }
 
@@ -52,7 +53,7 @@ fn the_stock_sdk_queues_a_task_and_the_stock_agent_runs_it_to_its_end() {
         .args([&client_script("clearml_sdk.py"), "quarter_gpu", "quarter"])
         .arg(&script)
         .env("CLEARML_CONFIG_FILE", scene.conf())
-        .output()
+        .output_bounded()
         .expect("Python starts");
     let said = String::from_utf8_lossy(&sdk.stdout);
     let made = said.lines().find(|line| line.starts_with('{'));
@@ -71,7 +72,7 @@ fn the_stock_sdk_queues_a_task_and_the_stock_agent_runs_it_to_its_end() {
     let worker = "node1:gpu2.25a";
     let output = stock(&scene, &["execute", "--full-monitoring", "--id", task])
         .env("CLEARML_WORKER_ID", worker)
-        .output()
+        .output_bounded()
         .expect("Python starts");
     assert!(
         output.status.success(),
@@ -130,7 +131,7 @@ fn the_stock_agent_marks_a_task_failed_whose_program_fails() {
     let status = stock(&scene, &["execute", "--full-monitoring", "--id", &id])
         .stdout(Stdio::null())
         .stderr(Stdio::null())
-        .status();
+        .wait_bounded();
     assert!(
         status.expect("Python starts").success(),
         "its own exit code says nothing of the task's"

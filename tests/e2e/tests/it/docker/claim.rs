@@ -10,6 +10,7 @@ use container_device_interface::spec_dirs::with_spec_dirs;
 use divvy_api::v1::{Claim, ClaimDevice, HeldClaim, JobState};
 use divvy_e2e::engine::{Engine, IMAGE};
 use divvy_e2e::{GIB, Home, until};
+use divvy_test_support::Bounded as _;
 use oci_spec::runtime::Spec;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -55,8 +56,8 @@ impl Pod {
             .arg(&root)
             .arg("--extract")
             .stdin(export.stdout.take().expect("it is a pipe"))
-            .status();
-        assert!(status.expect("tar is there").success() && export.wait().is_ok());
+            .wait_bounded();
+        assert!(status.expect("tar is there").success() && export.wait_bounded().is_ok());
         let _ = engine.ask(&["rm", &container]);
         let id = bundle.path().file_name().and_then(|name| name.to_str());
         let pod = Self {
@@ -71,7 +72,7 @@ impl Pod {
         let made = Command::new("runc")
             .args(["spec", "--bundle"])
             .arg(self.bundle.path())
-            .status();
+            .wait_bounded();
         assert!(made.expect("runc comes with the engine").success());
         let file = self.bundle.path().join("config.json");
         let text = fs::read(&file).expect("runc has made it");
@@ -121,8 +122,10 @@ impl Pod {
     /// Runs it to its end; what it said on its output.
     #[track_caller]
     fn run(&self) -> String {
-        let Output { stdout, stderr, .. } =
-            self.command().output().expect("runc comes with the engine");
+        let Output { stdout, stderr, .. } = self
+            .command()
+            .output_bounded()
+            .expect("runc comes with the engine");
         let said = String::from_utf8_lossy(&stdout).into_owned();
         assert!(!said.is_empty(), "{}", String::from_utf8_lossy(&stderr));
         said
@@ -134,7 +137,7 @@ impl Drop for Pod {
         let _ = self
             .runc(&["delete", "--force", &self.id])
             .stderr(Stdio::null())
-            .status();
+            .wait_bounded();
     }
 }
 
@@ -280,9 +283,9 @@ fn a_claims_processes_are_its_own_with_any_runtime_and_its_limit_holds_without_a
     until("the next daemon knows them again", agrees);
 
     // Its container ends as a kubelet ends it, and nothing stays charged, though nobody saw how it went.
-    let killed = holder.runc(&["kill", &holder.id, "KILL"]).status();
+    let killed = holder.runc(&["kill", &holder.id, "KILL"]).wait_bounded();
     assert!(killed.expect("runc comes with the engine").success());
-    let _ = running.wait();
+    let _ = running.wait_bounded();
     until("nothing is charged any more", || {
         let slice = home.job(&held.job).slices.remove(0);
         (slice.memory_used_bytes == 0).then_some(())
@@ -358,5 +361,5 @@ fn who_goes_past_the_limiter_in_a_claim_is_told_and_killed_where_that_is_the_pol
     daemon.crash();
     let _daemon = serve(&home, &["--grace", "1s"]);
     home.ended(&held.job);
-    assert!(!running.wait().expect("a child").success());
+    assert!(!running.wait_bounded().expect("a child").success());
 }

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use divvy_e2e::GIB;
 use divvy_e2e::engine::{Engine, IMAGE};
+use divvy_test_support::Bounded as _;
 
 use super::{got, reports, scene};
 
@@ -34,7 +35,7 @@ fn build(engine: &Engine, dockerfile: &str, context: &Path, name: &str, argument
         .env("DOCKER_BUILDKIT", "0")
         .stdout(std::process::Stdio::piped())
         .stderr(std::process::Stdio::piped())
-        .output()
+        .output_bounded()
         .unwrap();
     let said = [output.stdout, output.stderr].concat();
     assert!(

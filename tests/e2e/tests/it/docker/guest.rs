@@ -6,6 +6,7 @@ use std::path::Path;
 use divvy_api::v1::{EndReason, JobState, LimiterForm};
 use divvy_e2e::engine::{Engine, IMAGE, MUSL_IMAGE};
 use divvy_e2e::{GIB, Home, until};
+use divvy_test_support::Bounded as _;
 
 use super::{ENGINE, cancel, got, kill, pid_in, reports, scene};
 
@@ -98,7 +99,7 @@ fn a_slice_lives_as_long_as_the_container_whatever_becomes_of_its_starter() {
 
     // Its starter, its supervisor and the daemon die; the next daemon has it as before.
     starter.kill().expect("it is our child");
-    starter.wait().expect("a child can be waited for");
+    starter.wait_bounded().expect("a child can be waited for");
     let old = pid_in(&home, "1", "launch");
     daemon.crash();
     kill(old);
@@ -132,7 +133,7 @@ fn a_cancelled_guest_is_stopped_and_one_that_never_came_gives_its_slice_back() {
     come(&home);
     cancel(&home, "guest");
     assert_eq!(home.ended("guest").end_reason, Some(EndReason::Cancelled));
-    assert!(!starter.wait().expect("a child").success());
+    assert!(!starter.wait_bounded().expect("a child").success());
 
     // The engine's program refuses the line by itself, so there is never a container.
     let there = home.scratch().join("there");
@@ -176,7 +177,7 @@ fn a_container_that_bears_a_guests_mark_is_not_the_guest() {
         "run", "--rm", "--label", &label, IMAGE, "sh", "-c", "exit 0",
     ]);
     home.open("go");
-    assert_eq!(starter.wait().expect("a child").code(), Some(5));
+    assert_eq!(starter.wait_bounded().expect("a child").code(), Some(5));
     let job = home.ended("guest");
     let ended = (job.end_reason, job.exit_code);
     assert_eq!(ended, (Some(EndReason::Failed), Some(5)), "{job:?}");
@@ -230,7 +231,7 @@ fn without_a_daemon_a_guest_is_held_too_and_several_add_up() {
     let report = &reports(&said.stdout)[0];
     assert!((3 * GIB..4 * GIB).contains(&got(report)), "{report}");
     home.open("go");
-    assert!(first.wait().expect("a child").success());
+    assert!(first.wait_bounded().expect("a child").success());
     // Each has its own code, also where the container of an earlier one still lies there, and its number is given again.
     for code in [3, 5, 0] {
         let line = format!("exit {code}");

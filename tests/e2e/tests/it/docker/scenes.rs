@@ -16,6 +16,7 @@ use std::sync::Arc;
 use divvy_api::v1::{EndReason, Job, JobState, LimiterForm};
 use divvy_e2e::engine::{Engine, IMAGE, MUSL_IMAGE, USERS_IMAGE};
 use divvy_e2e::{GIB, Home, MIB, until, write_program};
+use divvy_test_support::Bounded as _;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -510,7 +511,7 @@ fn a_daemon_with_an_image_runs_each_queues_jobs_in_containers() {
     ]);
     let output = submission
         .env("HOSTNAME_OF_HOST", "secret")
-        .output()
+        .output_bounded()
         .unwrap();
     let job = String::from_utf8(output.stdout).unwrap().trim().to_owned();
     let running = home.running(&job);
@@ -580,7 +581,7 @@ fn a_container_that_something_else_starts_can_be_brought_into_a_slice() {
     let output = Command::new("sh")
         .args(["-c", &script])
         .envs(engine.variables())
-        .output()
+        .output_bounded()
         .unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(
@@ -646,7 +647,7 @@ fn input_and_output_are_the_terminals_and_signals_reach_the_container() {
     // What is typed in arrives, and so does its end; the two outputs stay apart.
     let mut child = start(&["-i", IMAGE, "sh", "-c", "cat; echo problem >&2"]);
     child.stdin.take().unwrap().write_all(b"typed\n").unwrap();
-    let output = child.wait_with_output().unwrap();
+    let output = child.output_bounded().unwrap();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     assert_eq!(text(&output.stdout), "typed\n", "{}", text(&output.stderr));
     assert_eq!(text(&output.stderr), "problem\n");
@@ -657,7 +658,7 @@ fn input_and_output_are_the_terminals_and_signals_reach_the_container() {
     assert_eq!(lines.next().unwrap().unwrap(), "ready");
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     assert_eq!(lines.next().unwrap().unwrap(), "interrupted");
-    assert_eq!(child.wait().unwrap().code(), Some(9));
+    assert_eq!(child.wait_bounded().unwrap().code(), Some(9));
 }
 
 #[test]

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use divvy_clearml_stub::{Status, Stub};
 use divvy_e2e::engine::{Engine, IMAGE};
 use divvy_e2e::{GIB, Home, python, until, write_program};
+use divvy_test_support::Bounded as _;
 use serde_json::json;
 
 use super::{got, reports, scene};
@@ -28,7 +29,7 @@ struct Running(Child);
 impl Drop for Running {
     fn drop(&mut self) {
         let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.0.wait_bounded();
     }
 }
 
@@ -94,7 +95,7 @@ impl Stock {
     /// Once the task is in this state; what its console says.
     #[track_caller]
     fn becomes(&self, task: &str, status: Status) -> String {
-        until(&format!("task {task} is {status:?}"), || {
+        until(format!("task {task} is {status:?}"), || {
             (self.stub.status(task) == Some(status)).then_some(())
         });
         self.stub.log(task)
@@ -134,7 +135,7 @@ fn environment(folder: &Path) -> PathBuf {
         let output = Command::new(&clients)
             .args(words)
             .stdin(Stdio::null())
-            .output()
+            .output_bounded()
             .expect("Python starts");
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{words:?}: {said}");
@@ -145,7 +146,7 @@ fn environment(folder: &Path) -> PathBuf {
     let packages = "import sysconfig; print(sysconfig.get_path('purelib'))";
     let theirs = clients_run(&["-c", packages]);
     let own = folder.join("bin/python");
-    let output = Command::new(&own).args(["-c", packages]).output();
+    let output = Command::new(&own).args(["-c", packages]).output_bounded();
     let ours = output.expect("Python starts").stdout;
     let ours = String::from_utf8_lossy(&ours).trim().to_owned();
     fs::write(Path::new(&ours).join("clients.pth"), format!("{theirs}\n")).expect("it is ours");
@@ -226,48 +227,53 @@ fn the_stock_agents_fractions_reach_docker_run_with_our_mounts_and_their_limit()
     );
 }
 
-#[test]
-fn what_cannot_be_given_is_said_before_a_task_is_taken_and_what_fails_late_fails_its_task_alone() {
-    let Some(stock) = Stock::new("a100-80gb:1") else {
-        return;
-    };
-    let _daemon = stock.home.daemon(&[]);
-    let task = stock.task("half_gpu", "first");
-    let refused = |gpus: &str, queues: &[&str], docker: &[&str], why: &str| {
-        let output = stock.agent(gpus, queues, docker).output();
-        let output = output.expect("Python starts");
-        let said = format!(
-            "{}{}",
-            String::from_utf8_lossy(&output.stdout),
-            String::from_utf8_lossy(&output.stderr)
-        );
-        assert!(!output.status.success() && said.contains(why), "{said}");
-        assert_eq!(stock.stub.status(&task), Some(Status::Queued), "{why}");
-    };
-    let _ = stock.stub.queue("single_gpu");
-    let (half, single) = ("half_gpu=0.5", "single_gpu=1");
-    refused(
-        "0",
-        &["half_gpu=0.3"],
-        &["--docker"],
-        "no multiple of 0.125",
-    );
-    refused("3", &[half], &["--docker"], "does not serve GPU 3");
-    // The agent by itself looks at its last queue alone.
-    refused("0", &[half, single], &[], "only supported in docker-mode");
+mod exhaustive {
+    use super::*;
 
-    let hold = stock.stub.hold_before("queues.get_next_task");
-    let agent = stock.agent("0", &[half], &["--docker"]).spawn();
-    let _agent = Running(agent.expect("Python starts"));
-    until("a task is asked for", || hold.is_reached().then_some(()));
-    stock.home.open("refuse");
-    hold.release();
-    let log = stock.becomes(&task, Status::Failed);
-    assert!(
-        log.contains("clearml-agent-fractional-gpu: ") && log.contains("not now"),
-        "{log}"
-    );
-    fs::remove_file(stock.home.gate("refuse")).expect("it was made here");
-    let next = stock.task("half_gpu", "next");
-    let _ = stock.becomes(&next, Status::Completed);
+    #[test]
+    fn what_cannot_be_given_is_said_before_a_task_is_taken_and_what_fails_late_fails_its_task_alone()
+     {
+        let Some(stock) = Stock::new("a100-80gb:1") else {
+            return;
+        };
+        let _daemon = stock.home.daemon(&[]);
+        let task = stock.task("half_gpu", "first");
+        let refused = |gpus: &str, queues: &[&str], docker: &[&str], why: &str| {
+            let output = stock.agent(gpus, queues, docker).output_bounded();
+            let output = output.expect("Python starts");
+            let said = format!(
+                "{}{}",
+                String::from_utf8_lossy(&output.stdout),
+                String::from_utf8_lossy(&output.stderr)
+            );
+            assert!(!output.status.success() && said.contains(why), "{said}");
+            assert_eq!(stock.stub.status(&task), Some(Status::Queued), "{why}");
+        };
+        let _ = stock.stub.queue("single_gpu");
+        let (half, single) = ("half_gpu=0.5", "single_gpu=1");
+        refused(
+            "0",
+            &["half_gpu=0.3"],
+            &["--docker"],
+            "no multiple of 0.125",
+        );
+        refused("3", &[half], &["--docker"], "does not serve GPU 3");
+        // The agent by itself looks at its last queue alone.
+        refused("0", &[half, single], &[], "only supported in docker-mode");
+
+        let hold = stock.stub.hold_before("queues.get_next_task");
+        let agent = stock.agent("0", &[half], &["--docker"]).spawn();
+        let _agent = Running(agent.expect("Python starts"));
+        until("a task is asked for", || hold.is_reached().then_some(()));
+        stock.home.open("refuse");
+        hold.release();
+        let log = stock.becomes(&task, Status::Failed);
+        assert!(
+            log.contains("clearml-agent-fractional-gpu: ") && log.contains("not now"),
+            "{log}"
+        );
+        fs::remove_file(stock.home.gate("refuse")).expect("it was made here");
+        let next = stock.task("half_gpu", "next");
+        let _ = stock.becomes(&next, Status::Completed);
+    }
 }
