@@ -29,7 +29,19 @@ pub fn target() -> PathBuf {
 pub fn cargo(words: &[&str]) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(words).current_dir(root());
+    forget_this_package(&mut command);
     command
+}
+
+/// Removes what `cargo run` says of this package from a command's environment. Build scripts that depend on such a variable (ring's) would run
+/// anew, and all that depends on them, each time `cargo xtask` comes after `cargo` by hand.
+pub fn forget_this_package(command: &mut Command) {
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
+            command.env_remove(name);
+        }
+    }
 }
 
 /// Crates of the limiter's libraries, and the library that each builds.

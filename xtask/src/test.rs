@@ -77,6 +77,21 @@ pub fn run_tiers(args: &Args) -> Result<()> {
     )?;
 
     step(
+        "examples in the documentation",
+        "what the comments of the one crate that has examples show compiles and holds",
+        || {
+            run(&mut cargo(&[
+                "test",
+                "--locked",
+                "--offline",
+                "--quiet",
+                "--package",
+                "divvy-ledger",
+                "--doc",
+            ]))
+        },
+    )?;
+    step(
         "python",
         "the package for the stock ClearML agent, by its own tests",
         || {

@@ -104,7 +104,7 @@ fn every_group_of_the_second_tier_names_tests_of_the_first_that_are_there() {
     assert_eq!(named, groups());
 }
 
-/// rustdoc would run an example in a comment, and building for that takes minutes: there are none, and so it is not run.
+/// Building all crates for rustdoc takes minutes, so `cargo xtask test` runs the examples of one crate, and no other has any.
 #[test]
 fn no_comment_has_an_example_that_nothing_runs() {
     let mut sources = Vec::new();
@@ -124,7 +124,12 @@ fn no_comment_has_an_example_that_nothing_runs() {
             };
             is_open = !is_open;
             let is_run = is_open && !["text", "toml"].contains(&language);
-            assert!(!is_run, "{}: an example that no test runs", path.display());
+            let is_tested = path.starts_with(root().join("crates/ledger"));
+            assert!(
+                !is_run || is_tested,
+                "{}: an example that no test runs",
+                path.display()
+            );
         }
     }
 }
