@@ -1,4 +1,4 @@
-//! `openapi/v1.json` says what the agent does. To write it anew: `UPDATE_OPENAPI=1 cargo test -p divvy-agent --test openapi`.
+//! `openapi/v1.json` says what the agent does. To write it anew: `UPDATE_OPENAPI=1 cargo test -p divvy-agent --test it openapi`.
 #![allow(clippy::unwrap_used, reason = "what goes wrong here fails the test")]
 
 use crate::harness;
@@ -25,7 +25,7 @@ fn the_committed_document_is_the_one_that_the_code_makes() {
     let committed = std::fs::read_to_string(committed()).unwrap();
     assert!(
         made == committed,
-        "openapi/v1.json has drifted: UPDATE_OPENAPI=1 cargo test -p divvy-agent --test openapi"
+        "openapi/v1.json has drifted: UPDATE_OPENAPI=1 cargo test -p divvy-agent --test it openapi"
     );
 }
 

@@ -1,7 +1,7 @@
 //! Scenarios: commands in, recorded text out. Each `scenarios/NAME.txt` holds both: lines with `> ` are commands, the
 //! lines after each are what it answered when it was recorded, `#` is a remark.
 //!
-//! `DIVVY_RECORD=1 cargo test -p divvy-core --test scenarios` records anew; review the diff.
+//! `DIVVY_RECORD=1 cargo test -p divvy-core --test it scenarios` records anew; review the diff.
 
 use crate::node;
 

@@ -275,7 +275,7 @@ fn pools_of_eight_refuse_what_was_measured_before() {
     }
 }
 
-/// As many arrivals as the earlier program had: `cargo test --release -p divvy-core --test simulate -- --ignored --nocapture`.
+/// As many arrivals as the earlier program had: `cargo test --release -p divvy-core --test it simulate -- --ignored --nocapture`.
 #[test]
 #[ignore = "some minutes of an optimised build"]
 fn pools_refuse_what_was_measured_before_in_as_many_arrivals() {

@@ -1,5 +1,5 @@
 //! Every verb that is shown, once where it works and once where it does not: what it says on which stream, and its exit code. The text is
-//! recorded in `verbs.txt`, with every number as `N`; `DIVVY_RECORD=1 cargo test -p divvy-e2e --test verbs` writes it anew.
+//! recorded in `verbs.txt`, with every number as `N`; `DIVVY_RECORD=1 cargo test -p divvy-e2e --test it verbs` writes it anew.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -356,7 +356,7 @@ fn every_verb_says_what_it_did_and_what_it_could_not_do() {
     for (now, then) in text.split("$ divvy").zip(before.split("$ divvy")) {
         assert_eq!(
             now, then,
-            "DIVVY_RECORD=1 cargo test -p divvy-e2e --test verbs"
+            "DIVVY_RECORD=1 cargo test -p divvy-e2e --test it verbs"
         );
     }
     assert_eq!(text.len(), before.len());
