@@ -33,6 +33,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use divvy_api::inherited::ignores;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, WaitOptions, WaitStatus, kill_process_group};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM};
@@ -191,7 +192,7 @@ fn run(dir: &JobDir, place: Place) -> Result<Outcome, SuperviseError> {
         return Err(SuperviseError::Spent(name()));
     }
     reach("supervise.locked");
-    let mut watch = Watch::new().map_err(SuperviseError::Setup)?;
+    let mut watch = Watch::new(place).map_err(SuperviseError::Setup)?;
     // Kernels without it (before 3.4) leave daemonised children to init.
     let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
     let me = Process::this().map_err(SuperviseError::Setup)?;
@@ -485,9 +486,12 @@ fn ended(status: WaitStatus) -> Outcome {
 struct Watch(SignalDelivery<UnixStream, SignalOnly>);
 
 impl Watch {
-    fn new() -> io::Result<Self> {
+    /// On a terminal, signals that the caller ignores stay ignored. The daemon's jobs get the default, whatever the daemon was started with.
+    fn new(place: Place) -> io::Result<Self> {
         let (read, write) = UnixStream::pair()?;
-        let signals = [SIGCHLD, SIGTERM, SIGINT, SIGQUIT, SIGHUP, door::BELL];
+        let stays = |signal: &i32| place == Place::Background || !ignores(*signal);
+        let inherited = [SIGINT, SIGQUIT, SIGHUP].into_iter().filter(stays);
+        let signals = [SIGCHLD, SIGTERM, door::BELL].into_iter().chain(inherited);
         Ok(Self(SignalDelivery::with_pipe(
             read, write, SignalOnly, signals,
         )?))

@@ -8,6 +8,7 @@
 pub mod client;
 pub mod frame;
 pub mod home;
+pub mod inherited;
 #[cfg(feature = "openapi")]
 pub mod openapi;
 pub mod route;

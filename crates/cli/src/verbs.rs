@@ -15,6 +15,7 @@ mod run;
 mod selftest;
 mod settle;
 mod shell;
+mod signals;
 mod simulate;
 mod size;
 mod stop;

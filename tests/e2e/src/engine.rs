@@ -12,8 +12,9 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::Duration;
 
-use divvy_test_support::{Bounded as _, until};
+use divvy_test_support::{Bounded as _, bounded_for, until};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -31,6 +32,9 @@ const SHELL: &[&str] = &[
 ];
 const PROBES: &[&str] = &["cudarc_probe", "nvml_probe"];
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
+
+/// How long packages may take to come over the network.
+const INSTALL: Duration = Duration::from_secs(600);
 
 /// Which engine: they answer the same calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -368,10 +372,17 @@ impl Drop for Engine {
         if self.own.is_none() {
             return;
         }
-        // Docker ends its containers, and what it has mounted.
+        // Docker ends its containers.
         self.stop();
-        if self.kind == Kind::Podman {
-            podman::clear(&self.folder);
+        match self.kind {
+            // It leaves the host's network namespace mounted, and the folder could not be removed.
+            Kind::Docker => {
+                let _ = Command::new("umount")
+                    .arg(self.folder.join("exec/netns/default"))
+                    .stderr(Stdio::null())
+                    .wait_bounded();
+            }
+            Kind::Podman => podman::clear(&self.folder),
         }
         if std::thread::panicking() {
             let said = self.said();
@@ -446,12 +457,14 @@ fn available(kind: Kind) -> Result<(), String> {
     eprintln!("of {programs_are} not all are there: installing {packages_are}");
     let install = [&["install", "--yes", "--no-install-recommends"], packages].concat();
     let apt = |words: &[&str]| {
-        Command::new("apt-get")
-            .args(words)
+        let mut apt = Command::new("apt-get");
+        apt.args(words)
             .env("DEBIAN_FRONTEND", "noninteractive")
-            .stdout(Stdio::null())
-            .wait_bounded()
-            .is_ok_and(|status| status.success())
+            .stdout(Stdio::null());
+        let ended = bounded_for(INSTALL, format!("apt-get {}", words.join(" ")), || {
+            apt.spawn().and_then(|mut apt| apt.wait())
+        });
+        ended.is_ok_and(|status| status.success())
     };
     if !apt(&install) {
         // The lists may be old or not there.

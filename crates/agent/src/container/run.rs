@@ -80,7 +80,7 @@ pub fn run(
     };
     let outcome = runtime.block_on(async {
         // From here on a signal is heard and ends nobody.
-        let mut signals = Signals::new().map_err(SuperviseError::Setup)?;
+        let mut signals = Signals::new(place).map_err(SuperviseError::Setup)?;
         let (outcome, made) = match &plan.starter {
             Some(starter) => job.host(starter, &mut signals).await?,
             None => job.live(&mut signals).await?,

@@ -6,13 +6,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use divvy_api::client::{Client, WaitFor};
-use divvy_api::v1::{Error, ErrorCode, Runner, Submit};
-use tokio::signal::unix::{SignalKind, signal};
+use divvy_api::v1::{ErrorCode, Runner, Submit};
 
 use super::away::Away;
 use super::follow::Log;
+use super::signals::Signals;
 use super::{Outcome, settle, submit};
-use crate::output::Stop;
 
 /// How long one question for the end may take.
 const POLL: Duration = Duration::from_secs(20);
@@ -28,15 +27,7 @@ pub async fn run(client: &Client, submission: Submit, sim: Option<&str>) -> Outc
         ..submission
     };
     let job = submit::once(client, submission, sim).await?;
-    let watch = |kind| {
-        signal(kind).map_err(|error| {
-            let why = format!("cannot listen for signals: {error}");
-            Stop::from(Error::new(ErrorCode::Internal, why))
-        })
-    };
-    let mut interrupt = watch(SignalKind::interrupt())?;
-    let mut terminate = watch(SignalKind::terminate())?;
-    let mut hangup = watch(SignalKind::hangup())?;
+    let mut signals = Signals::new()?;
     let output = Log::from_start().follow(client, &job.id);
     tokio::pin!(output);
     loop {
@@ -45,9 +36,7 @@ pub async fn run(client: &Client, submission: Submit, sim: Option<&str>) -> Outc
                 ended?;
                 break;
             }
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
-            _ = hangup.recv() => {}
+            _ = signals.next() => {}
         }
         // A second one cancels again, which changes nothing: the grace runs.
         match client.cancel(&job.id).await {

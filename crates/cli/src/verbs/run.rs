@@ -8,10 +8,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use divvy_api::client::{Client, WaitFor};
-use divvy_api::v1::{EndReason, Error, ErrorCode, Job, JobState, Runner, Submit};
-use tokio::signal::unix::{SignalKind, signal};
+use divvy_api::v1::{EndReason, Error, Job, JobState, Runner, Submit};
 
 use super::away::Away;
+use super::signals::Signals;
 use super::{Outcome, apart, block_on, client, settle, submit};
 use crate::output;
 use crate::{Backend, Solo, args, ask, text};
@@ -144,39 +144,5 @@ fn tell_causes(id: &str) {
             "#{id} ran out of GPU memory: {size} refused on GPU {}, with up to {figures} in use; `divvy oom {id}` says more",
             slice.gpu_index
         ));
-    }
-}
-
-/// The signals that ask a waiting `run` to stop.
-struct Signals {
-    interrupt: tokio::signal::unix::Signal,
-    terminate: tokio::signal::unix::Signal,
-    hangup: tokio::signal::unix::Signal,
-}
-
-impl Signals {
-    fn new() -> Result<Self, Error> {
-        let listen = |kind| {
-            signal(kind).map_err(|error| {
-                Error::new(
-                    ErrorCode::Internal,
-                    format!("cannot listen for signals: {error}"),
-                )
-            })
-        };
-        Ok(Self {
-            interrupt: listen(SignalKind::interrupt())?,
-            terminate: listen(SignalKind::terminate())?,
-            hangup: listen(SignalKind::hangup())?,
-        })
-    }
-
-    /// The number of the next one.
-    async fn next(&mut self) -> u8 {
-        tokio::select! {
-            _ = self.interrupt.recv() => 2,
-            _ = self.terminate.recv() => 15,
-            _ = self.hangup.recv() => 1,
-        }
     }
 }

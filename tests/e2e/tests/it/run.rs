@@ -4,7 +4,7 @@
 use std::fs;
 use std::io::Write;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use divvy_api::v1::{EndReason, JobState};
 use divvy_e2e::{Dialog, Home, Programs, until};
@@ -198,6 +198,81 @@ fn a_signal_to_divvy_run_alone_is_passed_to_the_program() {
             "the program was left behind"
         );
     });
+}
+
+/// A command that is started with these signals ignored, as by `nohup` or by a script's `&`.
+fn ignoring(signals: &str, command: &Command) -> Command {
+    let mut ignoring = Command::new("env");
+    ignoring
+        .arg(format!("--ignore-signal={signals}"))
+        .arg(command.get_program())
+        .args(command.get_args())
+        .stdin(Stdio::null());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => ignoring.env(name, value),
+            None => ignoring.env_remove(name),
+        };
+    }
+    if let Some(folder) = command.get_current_dir() {
+        ignoring.current_dir(folder);
+    }
+    ignoring
+}
+
+#[test]
+fn signals_that_the_caller_ignores_stay_ignored() {
+    with_and_without_a_daemon(|home, flags| {
+        let script = r#"echo "{\"pid\":$$}"; read line; exit 5"#;
+        let words = [&["run"], flags, &["--", "sh", "-c", script]].concat();
+        let run = home.divvy_command(&words);
+        let mut dialog = Dialog::start(ignoring("HUP,INT", &run).process_group(0));
+        dialog.listen();
+        let group = Pid::from_raw(dialog.pid().cast_signed()).unwrap();
+        for signal in [Signal::HUP, Signal::INT] {
+            kill_process_group(group, signal).unwrap();
+        }
+        dialog.say("go on");
+        assert_eq!(dialog.finish(), 5);
+    });
+}
+
+#[test]
+fn a_waiting_run_outlives_its_terminal_where_the_caller_ignores_the_hangup() {
+    let home = Home::new("a100-80gb:1");
+    let _daemon = home.daemon(&[]);
+    let holder = home.submit(&["-g", "1"], &["sleep", "600"]);
+    let _ = home.running(&holder);
+    let run = home.divvy_command(&["run", "-g", "1", "--", "true"]);
+    let mut waiting = ignoring("HUP", &run).spawn().unwrap();
+    let is_queued = || {
+        let jobs = home.items(&["ps"]);
+        jobs.iter()
+            .any(|job| job["state"] == "queued")
+            .then_some(())
+    };
+    until("the second job waits", is_queued);
+    kill_process(Pid::from_child(&waiting), Signal::HUP).unwrap();
+    let _ = home.divvy(&["cancel", &holder]).ok();
+    assert!(waiting.wait_bounded().unwrap().success());
+}
+
+#[test]
+fn a_daemons_jobs_have_default_signals_whatever_the_daemon_ignores() {
+    let home = Home::new("a100-80gb:1");
+    let daemon = home.divvy_command(&["daemon"]);
+    let mut daemon = ignoring("HUP,INT,QUIT", &daemon)
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    until("the daemon answers", || {
+        home.call(home.client().node()).ok()
+    });
+    let script = "kill -INT $$; exit 9";
+    let id = home.submit(&["-g", "0.5"], &["sh", "-c", script]);
+    assert_eq!(home.ended(&id).exit_code, Some(130));
+    kill_process(Pid::from_child(&daemon), Signal::TERM).unwrap();
+    assert!(daemon.wait_bounded().unwrap().success());
 }
 
 #[test]

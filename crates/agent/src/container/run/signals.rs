@@ -2,7 +2,10 @@
 
 use std::io;
 
+use divvy_api::inherited::ignores;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::supervise::Place;
 
 /// What was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,21 +18,27 @@ pub enum Told {
     Resized,
 }
 
+/// `None` is a signal that stays ignored.
 pub struct Signals {
     terminate: Signal,
-    interrupt: Signal,
-    quit: Signal,
-    hangup: Signal,
+    interrupt: Option<Signal>,
+    quit: Option<Signal>,
+    hangup: Option<Signal>,
     resized: Signal,
 }
 
 impl Signals {
-    pub fn new() -> io::Result<Self> {
+    /// Listens from now on. On a terminal, signals that the caller ignores stay ignored.
+    pub fn new(place: Place) -> io::Result<Self> {
+        let inherited = |kind: SignalKind| {
+            let is_heard = place == Place::Background || !ignores(kind.as_raw_value());
+            is_heard.then(|| signal(kind)).transpose()
+        };
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-            quit: signal(SignalKind::quit())?,
-            hangup: signal(SignalKind::hangup())?,
+            interrupt: inherited(SignalKind::interrupt())?,
+            quit: inherited(SignalKind::quit())?,
+            hangup: inherited(SignalKind::hangup())?,
             resized: signal(SignalKind::window_change())?,
         })
     }
@@ -37,9 +46,9 @@ impl Signals {
     pub async fn next(&mut self) -> Told {
         tokio::select! {
             _ = self.terminate.recv() => Told::Stop,
-            _ = self.interrupt.recv() => Told::Pass("SIGINT"),
-            _ = self.quit.recv() => Told::Pass("SIGQUIT"),
-            _ = self.hangup.recv() => Told::Pass("SIGHUP"),
+            () = heard(&mut self.interrupt) => Told::Pass("SIGINT"),
+            () = heard(&mut self.quit) => Told::Pass("SIGQUIT"),
+            () = heard(&mut self.hangup) => Told::Pass("SIGHUP"),
             _ = self.resized.recv() => Told::Resized,
         }
     }
@@ -47,5 +56,13 @@ impl Signals {
     /// Returns once somebody wants the job to end; for the time before there is anything to pass a signal on to.
     pub async fn stop(&mut self) {
         while self.next().await == Told::Resized {}
+    }
+}
+
+/// Returns at the next such signal; never for one that stays ignored.
+async fn heard(signal: &mut Option<Signal>) {
+    match signal {
+        Some(signal) => drop(signal.recv().await),
+        None => std::future::pending().await,
     }
 }
