@@ -4,7 +4,7 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use crate::cargo::{LIMITER, Optimised, root, target};
+use crate::cargo::{LOADED, Optimised, root, target};
 use crate::steps::{run, step};
 use crate::{cargo as crates, tools};
 
@@ -41,7 +41,7 @@ pub fn measure(args: &Args) -> Result<()> {
         "an optimised build: what is measured is what would be installed",
         || {
             let all = ["--workspace", "--examples", "--bins", "--lib"];
-            let without = LIMITER.map(|(package, _)| ["--exclude", package]);
+            let without = LOADED.map(|(package, _)| ["--exclude", package]);
             Optimised::here().build(&[&[&all, without.as_flattened()].concat()])
         },
     )?;

@@ -44,14 +44,16 @@ pub fn forget_this_package(command: &mut Command) {
     }
 }
 
-/// Crates of the limiter's libraries, and the library that each builds.
-pub const LIMITER: [(&str, &str); 3] = [
+/// Crates whose library is loaded into programs, and that library: the limiter in its forms, and the simulated driver, whose instructions the
+/// bench counts too.
+pub const LOADED: [(&str, &str); 4] = [
     ("divvy-preload", "libdivvy_preload.so"),
     ("divvy-wrapper-cuda", "libdivvy_cuda.so"),
     ("divvy-wrapper-nvml", "libdivvy_nvml.so"),
+    ("divvy-sim", "libdivvy_sim.so"),
 ];
 
-/// Optimised builds of packages, the limiter's libraries with their own profile, which they alone gain from.
+/// Optimised builds of packages. The libraries that are loaded into programs have the profile `limiter`, which they alone gain from.
 pub struct Optimised {
     /// Cargo's target folder.
     pub target: PathBuf,
@@ -68,15 +70,15 @@ impl Optimised {
         }
     }
 
-    /// Runs `cargo build --release WORDS…`, then builds the limiter and puts its libraries beside the programs; the folder of all of them.
+    /// Runs `cargo build --release WORDS…`, then builds the loaded libraries and puts them beside the programs; the folder of all of them.
     pub fn build(&self, words: &[&[&str]]) -> Result<PathBuf> {
         for words in words {
             self.cargo(&["--release"], words)?;
         }
-        let limiter = LIMITER.map(|(package, _)| ["--package", package]);
-        self.cargo(&["--profile", "limiter"], limiter.as_flattened())?;
+        let loaded = LOADED.map(|(package, _)| ["--package", package]);
+        self.cargo(&["--profile", "limiter"], loaded.as_flattened())?;
         let built = self.target.join("release");
-        for (_, library) in LIMITER {
+        for (_, library) in LOADED {
             let (from, to) = (
                 self.target.join("limiter").join(library),
                 built.join(library),

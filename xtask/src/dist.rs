@@ -16,7 +16,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::cargo::{LIMITER, Optimised, cargo, root, target};
+use crate::cargo::{LOADED, Optimised, cargo, root, target};
 use crate::steps::{answer, run, step};
 use crate::{cargo as crates, tools, venv};
 
@@ -122,8 +122,8 @@ fn optimised() -> Result<PathBuf> {
             ))
         })
         .collect();
-    let is_limiter = |package: &str| LIMITER.iter().any(|(limiter, _)| *limiter == package);
-    let others = BUILT.iter().filter(|(package, ..)| !is_limiter(package));
+    let is_loaded = |package: &str| LOADED.iter().any(|(loaded, _)| *loaded == package);
+    let others = BUILT.iter().filter(|(package, ..)| !is_loaded(package));
     let others: Vec<&str> = others
         .flat_map(|(package, ..)| ["--package", package])
         .collect();

@@ -87,7 +87,7 @@ pub fn accept(args: &Args) -> Result<()> {
 }
 
 fn build() -> Result<PathBuf> {
-    let packages = ["divvy", "divvy-sim", "divvy-clients"];
+    let packages = ["divvy", "divvy-clients"];
     let packages = packages.map(|package| ["--package", package]);
     Optimised::here().build(&[
         packages.as_flattened(),
