@@ -100,6 +100,23 @@ impl Optimised {
     }
 }
 
+/// Builds what the end-to-end tests run. Of the whole workspace: a package alone has other features, and would be built anew.
+///
+/// # Errors
+/// When it does not compile.
+pub fn build_programs() -> Result<()> {
+    run(&mut cargo(&[
+        "build",
+        "--workspace",
+        "--lib",
+        "--bins",
+        "--examples",
+        "--locked",
+        "--offline",
+        "--quiet",
+    ]))
+}
+
 /// Sees to it that every crate of the lockfile is on this machine. The network is used only when one is missing.
 pub fn fetch() -> Result<()> {
     if answer(&mut cargo(&["fetch", "--locked", "--offline", "--quiet"])).is_some() {

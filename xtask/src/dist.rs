@@ -16,7 +16,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::cargo::{LOADED, Optimised, cargo, root, target};
+use crate::cargo::{LOADED, Optimised, build_programs, root, target};
 use crate::steps::{answer, run, step};
 use crate::{cargo as crates, tools, venv};
 
@@ -101,9 +101,9 @@ pub fn release(quick: bool) -> Result<()> {
     Ok(())
 }
 
+/// The build of the tests.
 fn quickly() -> Result<PathBuf> {
-    let mut build = cargo(&["build", "--locked", "--offline", "--quiet"]);
-    run(build.args(packages()))?;
+    build_programs()?;
     Ok(target().join("debug"))
 }
 
@@ -132,12 +132,6 @@ fn optimised() -> Result<PathBuf> {
         variables: vec![("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"))],
     };
     build.build(&[&others])
-}
-
-fn packages() -> impl Iterator<Item = &'static str> {
-    BUILT
-        .iter()
-        .flat_map(|(package, ..)| ["--package", package])
 }
 
 /// Seconds since 1970 of the commit, which every file has; of a tree without one, a day long ago.

@@ -25,7 +25,7 @@ pub struct Args {
 }
 
 /// End-to-end tests of what the limiter holds, which the second tier runs in the limiter's other form too.
-const OF_THE_LIMITER: &str = "test(/^(limit|run|race|bypass)::/)";
+const OF_THE_LIMITER: &str = "package(divvy-e2e) & test(/^(limit|run|race|bypass)::/)";
 
 /// Runs one tier or both.
 pub fn run_tiers(args: &Args) -> Result<()> {
@@ -73,7 +73,7 @@ pub fn run_tiers(args: &Args) -> Result<()> {
     step(
         "build",
         "the programs and libraries that the end-to-end tests run",
-        build,
+        cargo::build_programs,
     )?;
 
     step(
@@ -159,7 +159,8 @@ fn second_tier(
             "tests of the other form",
             "root's jobs get the limiter as a wrapper, all other users' as a preload",
             || {
-                let words = ["--package", "divvy-e2e", "--filterset", OF_THE_LIMITER];
+                // Of the whole workspace, as before: a package alone has other features, and is built anew.
+                let words = ["--workspace", "--filterset", OF_THE_LIMITER];
                 test("form", &words, Some(("DIVVY_TEST_FORM", "preload")))
             },
         )?;
@@ -183,19 +184,6 @@ fn lint() -> Result<()> {
         "--",
         "-D",
         "warnings",
-    ]))
-}
-
-fn build() -> Result<()> {
-    run(&mut cargo(&[
-        "build",
-        "--workspace",
-        "--lib",
-        "--bins",
-        "--examples",
-        "--locked",
-        "--offline",
-        "--quiet",
     ]))
 }
 
