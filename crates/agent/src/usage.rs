@@ -212,12 +212,9 @@ fn key(by: &[By], span: &Span) -> Key {
 fn item(key: Key, sum: &Sum) -> v1::Usage {
     let shown = |figure: u128, unit: u128| u64::try_from(figure / unit).unwrap_or(u64::MAX);
     let ms = |gpu_ns: u128| shown(gpu_ns, 1_000_000);
-    let (allocated, used, loaned, idle) = (
-        ms(sum.allocated),
-        ms(sum.used),
-        ms(sum.loaned),
-        ms(sum.idle),
-    );
+    let (allocated, used, idle) = (ms(sum.allocated), ms(sum.used), ms(sum.idle));
+    // By the part that is no loan: each rounded down, the figures add up to no more than what was allocated.
+    let within = ms(sum.used.saturating_sub(sum.loaned));
     let (gpu_index, gpu_uuid) = key.gpu.unzip();
     let (job, name) = key.job.unzip();
     v1::Usage {
@@ -231,10 +228,10 @@ fn item(key: Key, sum: &Sum) -> v1::Usage {
         jobs: u64::try_from(sum.jobs.len()).unwrap_or(u64::MAX),
         allocated_gpu_ms: allocated,
         used_gpu_ms: used,
-        loaned_gpu_ms: loaned,
+        loaned_gpu_ms: used - within,
         idle_gpu_ms: idle,
         // What is left, so that the figures that are shown add up.
-        unknown_gpu_ms: allocated.saturating_sub(used - loaned).saturating_sub(idle),
+        unknown_gpu_ms: allocated.saturating_sub(within).saturating_sub(idle),
         suspended_gpu_ms: ms(sum.suspended),
         memory_mib_s: shown(sum.memory, (1 << 20) * 1_000_000),
     }
@@ -312,6 +309,28 @@ mod tests {
         assert_eq!((item.idle_gpu_ms, item.unknown_gpu_ms), (6250, 2500));
         assert_eq!((item.suspended_gpu_ms, item.jobs), (12_500, 1));
         assert_eq!((&item.user, &item.job), (&None, &None));
+    }
+
+    #[test]
+    fn parts_of_a_millisecond_do_not_make_more_of_it_than_was_allocated() {
+        // Measured all the time: 25,000.6 ms allocated, 2.1 used, 0.8 of them a loan.
+        let mut held = span(1, "ana", 250, (0, 100));
+        held.ended += 2_400;
+        held.metered = Metered {
+            micros: 100_002_400,
+            used: 2_100_000,
+            loaned: 800_000,
+        };
+        let mut report = Report::new(Vec::new(), window(0, 101));
+        report.take(held);
+        let [item] = &report.items()[..] else {
+            panic!("one row")
+        };
+        assert_eq!((item.allocated_gpu_ms, item.used_gpu_ms), (25_000, 2));
+        assert_eq!(
+            item.used_gpu_ms - item.loaned_gpu_ms + item.idle_gpu_ms + item.unknown_gpu_ms,
+            item.allocated_gpu_ms
+        );
     }
 
     #[test]

@@ -45,6 +45,7 @@ scenarios! {
     t5_eight_eighths_fill_a_gpu,
     t6_three_times_three_eighths_need_two_gpus,
     t7_two_gpus_are_not_one_and_three_quarters,
+    t8_rounded_shares_never_overfill_a_gpu,
     w7_letters_go_on_after_z,
 }
 
