@@ -56,7 +56,7 @@ pub fn knock(dir: &Path, call: &Call, descriptors: &[BorrowedFd<'_>]) -> io::Res
 /// Through the door, which is opened on a signal to the job's supervisor.
 fn enter(dir: &Path) -> io::Result<UnixStream> {
     let closed = match connect(dir) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => error,
+        Err(error) if is_closed(&error) => error,
         other => return other,
     };
     let launch = JobDir::new(dir).launch().map_err(io::Error::other)?;
@@ -69,12 +69,20 @@ fn enter(dir: &Path) -> io::Result<UnixStream> {
     let until = Instant::now() + PATIENCE;
     loop {
         match connect(dir) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound && Instant::now() < until => {
+            Err(error) if is_closed(&error) && Instant::now() < until => {
                 std::thread::sleep(LOOK);
             }
             other => return other,
         }
     }
+}
+
+/// Whether there is no socket, or none that listens: between bind(2) and listen(2), and after its supervisor's death.
+fn is_closed(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
+    )
 }
 
 /// By the folder's descriptor: the path of a socket has at most 107 bytes (unix(7)), and that of a job's folder may have more.
@@ -99,4 +107,35 @@ pub fn word(mut stream: &UnixStream) -> io::Result<Word> {
         line.push(byte[0]);
     }
     Ok(serde_json::from_slice(&line)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, listen, socket};
+
+    use super::*;
+    use crate::clock::now;
+    use crate::process::Process;
+    use crate::records::Begun;
+
+    #[test]
+    fn a_socket_that_does_not_listen_yet_is_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let rung = std::sync::Arc::default();
+        signal_hook::flag::register(BELL, std::sync::Arc::clone(&rung)).unwrap();
+        let process = Process::this().unwrap();
+        let begun = Begun { process, at: now() };
+        JobDir::new(dir.path()).write_launch(&begun).unwrap();
+        let door = socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
+        bind(&door, &SocketAddrUnix::new(dir.path().join(DOOR)).unwrap()).unwrap();
+        std::thread::scope(|scope| {
+            let call = scope.spawn(|| knock(dir.path(), &Call::Signal { number: 2 }, &[]));
+            // The caller rings once it has found the socket closed.
+            while !rung.load(std::sync::atomic::Ordering::SeqCst) && !call.is_finished() {
+                std::thread::sleep(LOOK);
+            }
+            listen(&door, 1).unwrap();
+            let _line = call.join().unwrap().unwrap();
+        });
+    }
 }
