@@ -3,7 +3,7 @@
 use crate::common;
 
 use common::{Place, uuid};
-use divvy_ledger::{Denied, Slice, Usage};
+use divvy_ledger::{Denied, Listed, Owner, Reaped, Slice, Usage, boot_time_ns};
 
 const GIB: u64 = 1 << 30;
 
@@ -31,6 +31,20 @@ fn the_limit_is_granted_to_the_byte_and_not_beyond() {
     );
     slot.release(0, 4 * GIB);
     slot.reserve(0, 4 * GIB).unwrap().commit();
+}
+
+/// Of a process in a container nothing is known but its lock, until the driver lists it.
+#[test]
+fn a_process_is_alive_as_long_as_it_locks_its_slot() {
+    let place = Place::with_limit(100);
+    let mut elsewhere = Owner::me();
+    elsewhere.pid_namespace += 1;
+    let slot = place.slice().join_as(elsewhere).unwrap();
+    slot.reserve(0, 60).unwrap().commit();
+    let reap = || place.slice().reap(boot_time_ns(), &|_| Listed::No).unwrap();
+    assert_eq!(reap(), Reaped::default());
+    assert_eq!(slot.usage(0).charged, 60);
+    assert!(slot.reserve(0, 41).is_err(), "60 of 100 are held");
 }
 
 #[test]
