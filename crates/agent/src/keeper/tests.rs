@@ -96,6 +96,15 @@ struct Stage {
     running: AtomicUsize,
 }
 
+/// Stops the processes of a stage when dropped: also where the test fails, which waits for their end.
+struct Stops<'a>(&'a Stage);
+
+impl Drop for Stops<'_> {
+    fn drop(&mut self) {
+        self.0.is_over.store(true, SeqCst);
+    }
+}
+
 /// A kernel was run for this slice, beside another or not.
 type Ran = (usize, bool);
 
@@ -123,8 +132,13 @@ fn kernels_until(
     counts: impl Fn(&Ran) -> bool,
 ) -> Vec<Ran> {
     let (mut ran, mut changes, mut last) = (Vec::new(), 0, None);
+    let start = Instant::now();
     while changes < hand_overs {
-        let one = told.recv_timeout(PATIENCE).unwrap();
+        let one = told.recv_timeout(PATIENCE).expect("a kernel is run");
+        assert!(
+            start.elapsed() < PATIENCE,
+            "waited in vain for {hand_overs} turns of different slices: {changes}"
+        );
         if counts(&one) {
             changes += usize::from(last.is_some_and(|last| last != one.0));
             last = Some(one.0);
@@ -150,8 +164,8 @@ fn slices_that_both_want_the_gpu_take_turns() {
     std::thread::scope(|scope| {
         // Where both run at will for once, they do so in turn as well.
         let alone = |(_, beside): &Ran| !beside;
+        let _stops = Stops(&stage);
         let ran = kernels_until(&flood(scope, &slots, &stage), 10, alone);
-        stage.is_over.store(true, SeqCst);
         // At will, nearly all would run beside another.
         let beside = ran.iter().filter(|(_, beside)| *beside).count();
         assert!(beside * 2 <= ran.len(), "{beside} of {}", ran.len());
@@ -220,8 +234,8 @@ fn a_slice_whose_file_was_cut_takes_no_more_turns_and_the_others_do() {
     file.set_len(100).unwrap();
     let (slots, stage) = (places.each_ref().map(Place::slot), Stage::default());
     std::thread::scope(|scope| {
+        let _stops = Stops(&stage);
         kernels_until(&flood(scope, &slots, &stage), 6, |_| true);
-        stage.is_over.store(true, SeqCst);
     });
     assert_eq!(keeper.got(cut.job), None);
     assert_eq!(cut.control.granted(), Grant::Open);
