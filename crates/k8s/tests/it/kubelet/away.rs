@@ -52,6 +52,20 @@ async fn without_the_driver_kubelet_tries_again_until_it_is_back() {
     node.is_sound(&[&new]).await;
 }
 
+/// Kubelet forgets a claim whose unprepare ended well, and its slice would be held for ever.
+#[tokio::test(flavor = "current_thread")]
+async fn an_unprepare_that_the_daemon_never_hears_is_an_error_and_tried_again() {
+    let (mut node, driver) = Node::served("a100-80gb:1").await;
+    let claim = node.allocate("a", &[(&node.gpu(0).await, Some("60Gi"))]);
+    driver.prepare(&claim).await.unwrap();
+    node.kill_daemon();
+    let said = driver.unprepare(&claim).await.unwrap_err();
+    assert!(said.contains("daemon"), "{said}");
+    node.start_daemon(&[]).await;
+    driver.unprepared(&claim).await;
+    node.is_sound(&[]).await;
+}
+
 #[tokio::test(flavor = "current_thread")]
 async fn an_unprepare_comes_after_the_prepare_that_kubelet_gave_up_waiting_for() {
     let mut node = Node::new("a100-80gb:1");
