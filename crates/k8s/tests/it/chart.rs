@@ -55,6 +55,54 @@ const GLUE: &[&str] = &[
     r#"glue.agentk8sglue={"queues":{"default0500":{"templateOverrides":{"labels":{"clearml-injector/fraction":"0.500"}},"queueSettings":{"maxPods":10}}}}"#,
 ];
 
+/// Written down apart from the templates: one that is deleted takes a promise with it, the policies among them.
+const OBJECTS: &[&str] = &[
+    "ClusterRole divvy-controller",
+    "ClusterRole divvy-node",
+    "ClusterRoleBinding divvy-controller",
+    "ClusterRoleBinding divvy-node",
+    "DaemonSet divvy-node",
+    "Deployment divvy-controller",
+    "Lease divvy-controller",
+    "MutatingWebhookConfiguration divvy",
+    "PodDisruptionBudget divvy-controller",
+    "Role divvy-controller",
+    "RoleBinding divvy-controller",
+    "Secret divvy-webhook-tls",
+    "Service divvy-webhook",
+    "ServiceAccount divvy-controller",
+    "ServiceAccount divvy-node",
+    "ValidatingAdmissionPolicy divvy-pods",
+    "ValidatingAdmissionPolicy divvy-slices",
+    "ValidatingAdmissionPolicyBinding divvy-pods",
+    "ValidatingAdmissionPolicyBinding divvy-slices",
+];
+
+#[test]
+fn every_way_of_the_chart_makes_its_objects() {
+    let carrier = [
+        "CustomResourceDefinition gpushares.divvy.dev",
+        "Namespace divvy-carriers",
+    ];
+    let glue = [
+        "ConfigMap divvy-glue",
+        "Deployment divvy-glue",
+        "Role divvy-glue",
+        "RoleBinding divvy-glue",
+        "ServiceAccount divvy-glue",
+    ];
+    for (way, more) in [
+        (WAYS[0], &[][..]),
+        (WAYS[1], &carrier[..]),
+        (GLUE, &glue[..]),
+    ] {
+        let Some(chart) = chart(way) else { return };
+        let made: BTreeSet<String> = chart.objects.iter().map(render::called).collect();
+        let named = OBJECTS.iter().chain(more).map(|name| (*name).to_owned());
+        assert_eq!(made, named.collect(), "{way:?}");
+    }
+}
+
 #[test]
 fn every_object_is_one_of_the_api_and_no_field_is_unknown_to_it() {
     for way in WAYS {
