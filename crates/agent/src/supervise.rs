@@ -33,7 +33,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use divvy_api::inherited::ignores;
+use divvy_api::disposition::is_ignored;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, WaitOptions, WaitStatus, kill_process_group};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM};
@@ -90,6 +90,14 @@ pub enum Place {
     Foreground,
     /// The caller's standard streams without a terminal: signals to us are passed on.
     Attached,
+}
+
+impl Place {
+    /// Whether the supervisor listens for SIGINT, SIGQUIT or SIGHUP. In front of its caller a signal that the caller ignores stays ignored,
+    /// for the program too; the daemon's jobs have default signals, whatever the daemon was started with.
+    pub fn hears(self, signal: i32) -> bool {
+        self == Self::Background || !is_ignored(signal)
+    }
 }
 
 /// `divvy supervise DIR`: the agent starts it with a socket as standard input, to be its [`nursery`](crate::nursery), of which the
@@ -486,12 +494,11 @@ fn ended(status: WaitStatus) -> Outcome {
 struct Watch(SignalDelivery<UnixStream, SignalOnly>);
 
 impl Watch {
-    /// On a terminal, signals that the caller ignores stay ignored. The daemon's jobs get the default, whatever the daemon was started with.
     fn new(place: Place) -> io::Result<Self> {
         let (read, write) = UnixStream::pair()?;
-        let stays = |signal: &i32| place == Place::Background || !ignores(*signal);
-        let inherited = [SIGINT, SIGQUIT, SIGHUP].into_iter().filter(stays);
-        let signals = [SIGCHLD, SIGTERM, door::BELL].into_iter().chain(inherited);
+        let heard = |signal: &i32| place.hears(*signal);
+        let heard = [SIGINT, SIGQUIT, SIGHUP].into_iter().filter(heard);
+        let signals = [SIGCHLD, SIGTERM, door::BELL].into_iter().chain(heard);
         Ok(Self(SignalDelivery::with_pipe(
             read, write, SignalOnly, signals,
         )?))

@@ -461,9 +461,8 @@ fn available(kind: Kind) -> Result<(), String> {
         apt.args(words)
             .env("DEBIAN_FRONTEND", "noninteractive")
             .stdout(Stdio::null());
-        let ended = bounded_for(INSTALL, format!("apt-get {}", words.join(" ")), || {
-            apt.spawn().and_then(|mut apt| apt.wait())
-        });
+        let what = format!("apt-get {} ends", words.join(" "));
+        let ended = bounded_for(INSTALL, what, || apt.status());
         ended.is_ok_and(|status| status.success())
     };
     if !apt(&install) {

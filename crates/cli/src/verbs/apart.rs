@@ -27,7 +27,7 @@ pub async fn run(client: &Client, submission: Submit, sim: Option<&str>) -> Outc
         ..submission
     };
     let job = submit::once(client, submission, sim).await?;
-    let mut signals = Signals::new()?;
+    let mut signals = Signals::that_end()?;
     let output = Log::from_start().follow(client, &job.id);
     tokio::pin!(output);
     loop {

@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use divvy_api::client::{Client, WaitFor};
 use divvy_api::v1::{Error, ErrorCode, Job, JobState, Runner, Signal};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::SignalKind;
 
 use super::away::Away;
 use super::follow::Log;
+use super::signals::Signals;
 use super::{Outcome, client, reference, settle};
 use crate::args;
-use crate::output::{Stop, progress, say};
+use crate::output::{progress, say};
 
 /// How long one question for the end may take.
 const POLL: Duration = Duration::from_secs(20);
@@ -35,7 +36,7 @@ pub async fn attach(args: args::Attach) -> Outcome {
     if args.no_signals {
         output.await?;
     } else {
-        let mut signals = Passed::new()?;
+        let mut signals = passed()?;
         loop {
             tokio::select! {
                 ended = &mut output => break ended?,
@@ -86,37 +87,13 @@ async fn verdict(client: &Client, job: &str) -> Outcome {
 }
 
 /// The signals that are the job's. A closed terminal ends this client alone.
-struct Passed(Vec<(tokio::signal::unix::Signal, Signal)>);
-
-impl Passed {
-    fn new() -> Result<Self, Stop> {
-        let passed = [
-            Signal::Int,
-            Signal::Quit,
-            Signal::Term,
-            Signal::Usr1,
-            Signal::Usr2,
-        ];
-        let listen = |sent: Signal| {
-            let listened = signal(SignalKind::from_raw(i32::from(sent.number())));
-            listened.map(|heard| (heard, sent))
-        };
-        let all: Result<Vec<_>, _> = passed.into_iter().map(listen).collect();
-        all.map(Self).map_err(|error| {
-            let why = format!("cannot listen for signals: {error}");
-            Error::new(ErrorCode::Internal, why).into()
-        })
-    }
-
-    async fn next(&mut self) -> Signal {
-        std::future::poll_fn(|context| {
-            for (heard, sent) in &mut self.0 {
-                if heard.poll_recv(context).is_ready() {
-                    return std::task::Poll::Ready(*sent);
-                }
-            }
-            std::task::Poll::Pending
-        })
-        .await
-    }
+fn passed() -> Result<Signals<Signal>, Error> {
+    let passed = [
+        Signal::Int,
+        Signal::Quit,
+        Signal::Term,
+        Signal::Usr1,
+        Signal::Usr2,
+    ];
+    Signals::listen(passed.map(|sent| (SignalKind::from_raw(i32::from(sent.number())), sent)))
 }

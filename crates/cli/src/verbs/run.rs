@@ -68,7 +68,7 @@ pub fn on_terminal(submission: Submit, sim: Option<&str>, backend: Backend) -> O
 
 /// Waits until the job may start, and says why it waits.
 pub(super) async fn wait_for_turn(client: &Client, mut job: Job) -> Result<Turn, Error> {
-    let mut signals = Signals::new()?;
+    let mut signals = Signals::that_end()?;
     let (mut said, mut away) = (None, Away::default());
     let poll = if output::is_watched() {
         POLL_WATCHED

@@ -1,49 +1,56 @@
-//! The signals that end a job whose client waits for it.
+//! Signal handling of a client that waits for a job: the signals to it, as a stream of what each stands for.
 
 use std::task::Poll;
 
-use divvy_api::inherited::ignores;
+use divvy_api::disposition::is_ignored;
 use divvy_api::v1::{Error, ErrorCode};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// SIGINT, SIGTERM and SIGHUP, without those that this process was started with ignored.
-pub struct Signals(Vec<(Signal, u8)>);
+/// The signals that are listened for, and what each stands for.
+pub struct Signals<T>(Vec<(Signal, T)>);
 
-impl Signals {
+impl<T: Copy> Signals<T> {
     /// Listens from now on.
     ///
     /// # Errors
     /// When a handler cannot be installed.
-    pub fn new() -> Result<Self, Error> {
-        let ends = [
-            SignalKind::interrupt(),
-            SignalKind::terminate(),
-            SignalKind::hangup(),
-        ];
-        let heard = ends.iter().map(SignalKind::as_raw_value);
-        let heard = heard.filter(|number| !ignores(*number));
-        let listen = |number: i32| {
-            let listened = signal(SignalKind::from_raw(number));
-            let code = u8::try_from(number).unwrap_or_default();
-            listened.map(|signal| (signal, code))
-        };
-        let all: Result<Vec<_>, _> = heard.map(listen).collect();
-        all.map(Self).map_err(|error| {
+    pub fn listen(signals: impl IntoIterator<Item = (SignalKind, T)>) -> Result<Self, Error> {
+        let signals = signals.into_iter();
+        let all: Result<_, _> = signals
+            .map(|(kind, stands_for)| Ok((signal(kind)?, stands_for)))
+            .collect();
+        all.map(Self).map_err(|error: std::io::Error| {
             let why = format!("cannot listen for signals: {error}");
             Error::new(ErrorCode::Internal, why)
         })
     }
 
-    /// The number of the next one.
-    pub async fn next(&mut self) -> u8 {
+    /// What the next one stands for.
+    pub async fn next(&mut self) -> T {
         std::future::poll_fn(|context| {
-            for (signal, number) in &mut self.0 {
+            for (signal, stands_for) in &mut self.0 {
                 if signal.poll_recv(context).is_ready() {
-                    return Poll::Ready(*number);
+                    return Poll::Ready(*stands_for);
                 }
             }
             Poll::Pending
         })
         .await
+    }
+}
+
+impl Signals<u8> {
+    /// Those that end what `run` waits for, by number: SIGINT, SIGTERM and SIGHUP, without those that this process was started with ignored.
+    ///
+    /// # Errors
+    /// As [`Self::listen`].
+    pub fn that_end() -> Result<Self, Error> {
+        let all = [
+            (SignalKind::interrupt(), 2),
+            (SignalKind::terminate(), 15),
+            (SignalKind::hangup(), 1),
+        ];
+        let heard = |(kind, _): &(SignalKind, u8)| !is_ignored(kind.as_raw_value());
+        Self::listen(all.into_iter().filter(heard))
     }
 }

@@ -200,33 +200,22 @@ fn a_signal_to_divvy_run_alone_is_passed_to_the_program() {
     });
 }
 
-/// A command that is started with these signals ignored, as by `nohup` or by a script's `&`.
-fn ignoring(signals: &str, command: &Command) -> Command {
-    let mut ignoring = Command::new("env");
-    ignoring
+/// `divvy WORDS…`, started with these signals ignored, as by `nohup` or by a script's `&`.
+fn ignoring(home: &Home, signals: &str, words: &[&str]) -> Command {
+    let mut command = home.command("env");
+    command
         .arg(format!("--ignore-signal={signals}"))
-        .arg(command.get_program())
-        .args(command.get_args())
-        .stdin(Stdio::null());
-    for (name, value) in command.get_envs() {
-        match value {
-            Some(value) => ignoring.env(name, value),
-            None => ignoring.env_remove(name),
-        };
-    }
-    if let Some(folder) = command.get_current_dir() {
-        ignoring.current_dir(folder);
-    }
-    ignoring
+        .arg(home.program("divvy"))
+        .args(words);
+    command
 }
 
 #[test]
 fn signals_that_the_caller_ignores_stay_ignored() {
     with_and_without_a_daemon(|home, flags| {
-        let script = r#"echo "{\"pid\":$$}"; read line; exit 5"#;
+        let script = "echo '{}'; read line; exit 5";
         let words = [&["run"], flags, &["--", "sh", "-c", script]].concat();
-        let run = home.divvy_command(&words);
-        let mut dialog = Dialog::start(ignoring("HUP,INT", &run).process_group(0));
+        let mut dialog = Dialog::start(ignoring(home, "HUP,INT", &words).process_group(0));
         dialog.listen();
         let group = Pid::from_raw(dialog.pid().cast_signed()).unwrap();
         for signal in [Signal::HUP, Signal::INT] {
@@ -243,8 +232,8 @@ fn a_waiting_run_outlives_its_terminal_where_the_caller_ignores_the_hangup() {
     let _daemon = home.daemon(&[]);
     let holder = home.submit(&["-g", "1"], &["sleep", "600"]);
     let _ = home.running(&holder);
-    let run = home.divvy_command(&["run", "-g", "1", "--", "true"]);
-    let mut waiting = ignoring("HUP", &run).spawn().unwrap();
+    let run = ["run", "-g", "1", "--", "true"];
+    let mut waiting = ignoring(&home, "HUP", &run).spawn().unwrap();
     let is_queued = || {
         let jobs = home.items(&["ps"]);
         jobs.iter()
@@ -260,8 +249,7 @@ fn a_waiting_run_outlives_its_terminal_where_the_caller_ignores_the_hangup() {
 #[test]
 fn a_daemons_jobs_have_default_signals_whatever_the_daemon_ignores() {
     let home = Home::new("a100-80gb:1");
-    let daemon = home.divvy_command(&["daemon"]);
-    let mut daemon = ignoring("HUP,INT,QUIT", &daemon)
+    let mut daemon = ignoring(&home, "HUP,INT,QUIT", &["daemon"])
         .stderr(Stdio::null())
         .spawn()
         .unwrap();

@@ -2,7 +2,6 @@
 
 use std::io;
 
-use divvy_api::inherited::ignores;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::supervise::Place;
@@ -18,7 +17,7 @@ pub enum Told {
     Resized,
 }
 
-/// `None` is a signal that stays ignored.
+/// `None` is a signal for which [`Place::hears`] says no.
 pub struct Signals {
     terminate: Signal,
     interrupt: Option<Signal>,
@@ -28,17 +27,16 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Listens from now on. On a terminal, signals that the caller ignores stay ignored.
     pub fn new(place: Place) -> io::Result<Self> {
-        let inherited = |kind: SignalKind| {
-            let is_heard = place == Place::Background || !ignores(kind.as_raw_value());
+        let if_heard = |kind: SignalKind| {
+            let is_heard = place.hears(kind.as_raw_value());
             is_heard.then(|| signal(kind)).transpose()
         };
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
-            interrupt: inherited(SignalKind::interrupt())?,
-            quit: inherited(SignalKind::quit())?,
-            hangup: inherited(SignalKind::hangup())?,
+            interrupt: if_heard(SignalKind::interrupt())?,
+            quit: if_heard(SignalKind::quit())?,
+            hangup: if_heard(SignalKind::hangup())?,
             resized: signal(SignalKind::window_change())?,
         })
     }

@@ -1,4 +1,4 @@
-//! Signals that this process was started with ignored: SIGHUP by `nohup`, SIGINT and SIGQUIT by a script's `&`.
+//! Inherited signal dispositions: `nohup` starts a program with SIGHUP ignored, a script's `&` with SIGINT and SIGQUIT ignored.
 //!
 //! `divvy run` stands in front of a program as `env` and `timeout` do, so it leaves them ignored, for itself and for the program.
 
@@ -9,14 +9,10 @@ use std::sync::OnceLock;
 ///
 /// The first call reads all of them, and has to come before the first handler: a handler takes the place of the inherited disposition.
 #[must_use]
-pub fn ignores(signal: i32) -> bool {
+pub fn is_ignored(signal: i32) -> bool {
     static IGNORED: OnceLock<u64> = OnceLock::new();
-    let mask = IGNORED
-        .get_or_init(|| ignored(&fs::read_to_string("/proc/self/status").unwrap_or_default()));
-    let bit = signal
-        .checked_sub(1)
-        .and_then(|bit| mask.checked_shr(bit.try_into().ok()?));
-    bit.is_some_and(|bits| bits & 1 == 1)
+    let read = || ignored(&fs::read_to_string("/proc/self/status").unwrap_or_default());
+    (1..=64).contains(&signal) && IGNORED.get_or_init(read) >> (signal - 1) & 1 == 1
 }
 
 /// The line `SigIgn` of a process's status: a bit for each signal, signal 1 the lowest (proc_pid_status(5)).
@@ -41,7 +37,7 @@ mod tests {
     #[test]
     fn no_number_of_a_signal_is_out_of_range() {
         for signal in [i32::MIN, -1, 0, 65, i32::MAX] {
-            assert!(!ignores(signal), "{signal}");
+            assert!(!is_ignored(signal), "{signal}");
         }
     }
 }
