@@ -24,6 +24,7 @@ use std::mem::offset_of;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::sync::PoisonError;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::SeqCst;
 
 use crate::account::Word;
@@ -62,10 +63,7 @@ impl Slot {
                     line
                 }
                 None => {
-                    let unused = |line: &SharedLine| {
-                        line.key.load(SeqCst) == 0 && Word(line.used.load(SeqCst)).bytes() == 0
-                    };
-                    let line = self.slots.shared.iter().position(unused)?;
+                    let line = (0..SHARED).find(|line| self.is_unused(*line))?;
                     self.begin(line, gpu, key, bytes);
                     line
                 }
@@ -85,6 +83,15 @@ impl Slot {
             self.hold_line(line);
             Some(self.shared(line))
         })?
+    }
+
+    /// The GPU of the allocation that a process of this slice shares under that key, if one does.
+    pub fn gpu_of_shared(&self, key: u64) -> Option<usize> {
+        let key = valid(key);
+        let mut lines = self.slots.shared.iter();
+        let line = lines.find(|line| line.key.load(SeqCst) == key)?;
+        let gpu = usize::try_from(line.gpu.load(SeqCst)).ok()?;
+        self.cell(gpu).map(|_| gpu)
     }
 
     /// Ends this process's hold. With the last one the bytes are the slice's again.
@@ -172,6 +179,14 @@ impl Slot {
         })
     }
 
+    /// Whether a line has no key and counts against no GPU. A process that is killed while it begins or ends a line may leave
+    /// bytes in such a line, which count for nothing.
+    fn is_unused(&self, at: usize) -> bool {
+        let counts =
+            |live: &[AtomicU64; SHARED_WORDS]| live[at / 64].load(SeqCst) >> (at % 64) & 1 == 1;
+        self.slots.shared[at].key.load(SeqCst) == 0 && !self.slots.shared_live.iter().any(counts)
+    }
+
     fn shared(&self, line: usize) -> Shared {
         let claim = self.slots.shared[line].claim.load(SeqCst);
         Shared { line, claim }
@@ -194,7 +209,10 @@ impl Slot {
         line.owner.store(self.index as u64, SeqCst);
         line.claim.fetch_add(1, SeqCst);
         self.hold_line(at);
-        self.change(at, |word| word.publish(bytes).unwrap_or(word.force(bytes)));
+        self.change(at, |word| {
+            let empty = word.empty();
+            empty.publish(bytes).unwrap_or(empty.force(bytes))
+        });
         self.slots.shared_live[gpu][at / 64].fetch_or(1 << (at % 64), SeqCst);
         line.key.store(key, SeqCst);
     }

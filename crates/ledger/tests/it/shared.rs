@@ -196,6 +196,42 @@ fn a_full_table_leaves_an_allocation_with_its_process() {
 }
 
 #[test]
+fn lines_that_were_left_half_way_are_used_again() {
+    let place = Place::with_limit(1 << 20);
+    let slice = place.slice();
+    let slot = slice.join().unwrap();
+    // Each line as a process leaves it that is killed while it begins or ends one: bytes, but neither key nor GPU.
+    let slots = OpenOptions::new()
+        .write(true)
+        .open(place.dir.path().join("slots"))
+        .unwrap();
+    const LINES: u64 = 1_388_608;
+    for line in 0..SHARED as u64 {
+        let used = LINES + line * 192 + 8;
+        slots.write_all_at(&77u64.to_ne_bytes(), used).unwrap();
+    }
+    assert_eq!(charged(&slice), 0);
+    for key in 1..=SHARED as u64 {
+        slot.reserve(0, 10).unwrap().commit();
+        assert!(slot.export(0, key, 10).is_some(), "line {key}");
+    }
+    assert_eq!(charged(&slice), 10 * SHARED as u64);
+}
+
+#[test]
+fn what_is_shared_is_found_by_its_key_alone() {
+    let place = Place::new(&[100, 100]);
+    let slice = place.slice();
+    let (first, second) = (slice.join().unwrap(), slice.join().unwrap());
+    assert_eq!(second.gpu_of_shared(7), None);
+    first.reserve(1, 60).unwrap().commit();
+    let shared = first.export(1, 7, 60).unwrap();
+    assert_eq!(second.gpu_of_shared(7), Some(1));
+    first.let_go(shared);
+    assert_eq!(second.gpu_of_shared(7), None);
+}
+
+#[test]
 fn letting_go_twice_takes_nothing_from_others() {
     let place = Place::with_limit(100);
     let slice = place.slice();

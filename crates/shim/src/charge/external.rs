@@ -38,7 +38,8 @@ pub fn import<F>(
     // The descriptor is the low half of the union.
     let key = is_descriptor
         .then(|| mark::get(of.handle[0] as c_int))
-        .flatten();
+        .flatten()
+        .map(|mark| mark.key);
     let Ok(holding) = Holding::import(place, key, of.size) else {
         return CUresult::OUT_OF_MEMORY;
     };

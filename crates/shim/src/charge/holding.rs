@@ -93,6 +93,12 @@ impl Holding {
         Ok(Arc::new(holding))
     }
 
+    /// Whether the slice counts it by now.
+    pub fn is_counted(&self) -> bool {
+        let has = self.has();
+        has.own > 0 || has.shared.is_some()
+    }
+
     pub fn is_imported(&self) -> bool {
         self.origin != Origin::Made
     }

@@ -2,9 +2,10 @@
 //!
 //! The driver gives out descriptors of files that all look alike (of the same device node, inferred), so a descriptor says nothing
 //! about what it stands for. But a read lock belongs to an *open file description*, which is what is sent to another process, and
-//! the kernel tells the locks of a descriptor's own description (`/proc/self/fdinfo`, proc_pid_fdinfo(5)). A lock of one byte at the
-//! place that is the key marks it; nobody else locks these files, and read locks keep nobody out. The mark ends with the last
-//! descriptor. Where it cannot be set or read, the importer is charged for himself.
+//! the kernel tells the locks of a descriptor's own description (`/proc/self/fdinfo`, proc_pid_fdinfo(5)). A lock that begins at the
+//! place that is the key marks it, and its length tells how much memory it is: the driver does not tell an importer. No other program
+//! locks these files, and read locks exclude no process. The mark ends with the last descriptor. Where the exporter cannot set it or
+//! the importer cannot read it, the importer is charged for the memory.
 
 use std::fs;
 use std::os::fd::RawFd;
@@ -12,6 +13,18 @@ use std::os::fd::RawFd;
 /// Keys are places in a file: below 2^62, and above what any file is long.
 const PLACES: u64 = 1 << 62;
 const BEYOND_FILES: u64 = 1 << 56;
+/// A lock's length counts pages of so many bytes, and one byte more.
+const PAGE: u64 = 4096;
+/// The most pages of a mark: with the greatest key its lock ends below 2^63.
+const MOST_PAGES: u64 = 1 << 48;
+
+/// Memory that goes from process to process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark {
+    pub key: u64,
+    /// How much it is, in bytes; 0 where the mark does not tell.
+    pub bytes: u64,
+}
 
 /// A key that no other process draws.
 pub fn draw() -> u64 {
@@ -22,30 +35,35 @@ pub fn draw() -> u64 {
 }
 
 /// Marks what a descriptor stands for. Returns whether it could be.
-pub fn set(descriptor: RawFd, key: u64) -> bool {
+pub fn set(descriptor: RawFd, mark: Mark) -> bool {
     // SAFETY: all zeros are valid.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
     lock.l_type = libc::F_RDLCK as libc::c_short;
     lock.l_whence = libc::SEEK_SET as libc::c_short;
-    lock.l_start = key as libc::off_t;
-    lock.l_len = 1;
+    lock.l_start = mark.key as libc::off_t;
+    lock.l_len = (mark.bytes.div_ceil(PAGE).min(MOST_PAGES) + 1) as libc::off_t;
     // SAFETY: a lock as the command wants it; a descriptor that is none is refused.
     unsafe { libc::fcntl(descriptor, libc::F_OFD_SETLK, &raw const lock) == 0 }
 }
 
 /// The mark on what a descriptor stands for.
-pub fn get(descriptor: RawFd) -> Option<u64> {
+pub fn get(descriptor: RawFd) -> Option<Mark> {
     let told = fs::read_to_string(format!("/proc/self/fdinfo/{descriptor}")).ok()?;
     told.lines().find_map(mark_in)
 }
 
 /// `lock:\t1: OFDLCK ADVISORY  READ -1 00:06:3 4611686018427387 4611686018427387`
-fn mark_in(line: &str) -> Option<u64> {
+fn mark_in(line: &str) -> Option<Mark> {
     let mut words = line.strip_prefix("lock:")?.split_whitespace().skip(1);
     let (kind, _, access) = (words.next()?, words.next()?, words.next()?);
-    let (start, end) = (words.nth(2)?.parse().ok()?, words.next()?.parse().ok()?);
-    let is_mark = kind == "OFDLCK" && access == "READ" && start == end;
-    Some(start).filter(|key| is_mark && (BEYOND_FILES..PLACES).contains(key))
+    let (start, end): (u64, u64) = (words.nth(2)?.parse().ok()?, words.next()?.parse().ok()?);
+    let pages = end.checked_sub(start)?;
+    let is_mark = kind == "OFDLCK" && access == "READ" && pages <= MOST_PAGES;
+    let mark = Mark {
+        key: start,
+        bytes: pages * PAGE,
+    };
+    (is_mark && (BEYOND_FILES..PLACES).contains(&start)).then_some(mark)
 }
 
 /// What names memory that goes from process to process as bytes: the driver gives out the same for one allocation and others for
@@ -73,23 +91,47 @@ mod tests {
             let file = File::open(path).unwrap();
             let copy = file.try_clone().unwrap();
             let other = File::open(path).unwrap();
-            let key = draw();
+            let mark = Mark {
+                key: draw(),
+                bytes: 6 << 20,
+            };
             assert_eq!(get(file.as_raw_fd()), None);
-            assert!(set(file.as_raw_fd(), key));
-            assert!(set(copy.as_raw_fd(), key), "once more is no harm");
+            assert!(set(file.as_raw_fd(), mark));
+            assert!(set(copy.as_raw_fd(), mark), "once more is no harm");
             drop(file);
-            assert_eq!(get(copy.as_raw_fd()), Some(key));
+            assert_eq!(get(copy.as_raw_fd()), Some(mark));
             assert_eq!(get(other.as_raw_fd()), None);
         }
-        assert!(!set(-1, draw()));
+        let of_unknown_size = Mark {
+            key: draw(),
+            bytes: 0,
+        };
+        assert!(!set(-1, of_unknown_size));
         assert_eq!(get(-1), None);
+    }
+
+    #[test]
+    fn a_mark_tells_any_size() {
+        let file = File::open("/dev/null").unwrap();
+        for bytes in [0, 4096, 2 << 20, (1 << 60) - (2 << 20), 1 << 60] {
+            let mark = Mark {
+                key: PLACES - 1,
+                bytes,
+            };
+            assert!(set(file.as_raw_fd(), mark), "{bytes}");
+            assert_eq!(get(file.as_raw_fd()), Some(mark));
+        }
     }
 
     #[test]
     fn locks_of_others_are_no_marks() {
         let mark =
-            "lock:\t1: OFDLCK ADVISORY  READ -1 00:06:3 1311768467294899695 1311768467294899695";
-        assert_eq!(mark_in(mark), Some(1_311_768_467_294_899_695));
+            "lock:\t1: OFDLCK ADVISORY  READ -1 00:06:3 1311768467294899695 1311768467294899696";
+        let told = Mark {
+            key: 1_311_768_467_294_899_695,
+            bytes: 4096,
+        };
+        assert_eq!(mark_in(mark), Some(told));
         for other in [
             "lock:\t1: OFDLCK ADVISORY  READ -1 00:06:3 0 EOF",
             "lock:\t1: OFDLCK ADVISORY  READ -1 00:06:3 7 7",

@@ -5,8 +5,10 @@
 //! (`mark`). So it is counted as long as anybody holds it, whoever made it. Memory of another slice, or of a process in none, is
 //! charged to its first importer in this one; and so is what comes without a key.
 //!
-//! Importing takes nothing of the GPU, so memory is imported first and charged when it is known how much it is; what does not fit is
-//! let go of again before the program hears of it.
+//! The importer becomes a holder before it asks the driver (`Account::hold_ahead`): another holder may free the memory at any time,
+//! and the slice must count it for as long as the driver keeps it. Where no process of the slice shares the memory and no mark
+//! tells how much it is, the limiter imports it first and charges it then; what does not fit is given up again before the program
+//! hears of it.
 
 use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 use std::sync::Arc;
@@ -17,9 +19,11 @@ use divvy_driver::sys::cuda::{
     CUresult,
 };
 
+use divvy_ledger::Denied;
+
 use crate::account::{Account, Place};
 use crate::charge::holding::Holding;
-use crate::charge::mark;
+use crate::charge::mark::{self, Mark};
 use crate::charge::memory::granted;
 use crate::charge::pointers::{Allocation, NO_CONTEXT, What};
 use crate::charge::pool::Home;
@@ -229,6 +233,13 @@ impl<G: Fn(CUdeviceptr), W: Fn(Arc<Holding>) -> What> Import<G, W> {
             Admission::Pass => return real.call(),
             Admission::Refuse => return CUresult::OUT_OF_MEMORY,
         };
+        let mark = Mark {
+            key: self.key,
+            bytes: 0,
+        };
+        let Ok(ahead) = current.account.hold_ahead(mark) else {
+            return CUresult::OUT_OF_MEMORY;
+        };
         // SAFETY: not null, and the driver would write there.
         let before = unsafe { address.read() };
         let result = real.call();
@@ -237,7 +248,7 @@ impl<G: Fn(CUdeviceptr), W: Fn(Arc<Holding>) -> What> Import<G, W> {
         }
         // SAFETY: as above; the driver has just written it.
         let at = unsafe { address.read() };
-        if self.charge(&current, at) {
+        if self.charge(&current, ahead, at) {
             return result;
         }
         (self.give_up)(at);
@@ -247,7 +258,7 @@ impl<G: Fn(CUdeviceptr), W: Fn(Arc<Holding>) -> What> Import<G, W> {
     }
 
     /// Counts what is at that address now. Returns whether it may stay.
-    fn charge(&self, current: &Place, at: CUdeviceptr) -> bool {
+    fn charge(&self, current: &Place, ahead: Option<Arc<Holding>>, at: CUdeviceptr) -> bool {
         let pointers = &current.account.pointers;
         if pointers.change(at, opened_again) == Some(true) {
             return true;
@@ -262,7 +273,11 @@ impl<G: Fn(CUdeviceptr), W: Fn(Arc<Holding>) -> What> Import<G, W> {
         if size == 0 {
             process::alarm();
         }
-        let Ok(holding) = Holding::import(place, Some(self.key), granted(size)) else {
+        let mark = Mark {
+            key: self.key,
+            bytes: granted(size),
+        };
+        let Ok(holding) = held(ahead, place, Some(mark)) else {
             return false;
         };
         let allocation = Allocation {
@@ -276,6 +291,22 @@ impl<G: Fn(CUdeviceptr), W: Fn(Arc<Holding>) -> What> Import<G, W> {
         let unneeded = pointers.insert_unless(at, allocation, opened_again);
         drop(unneeded);
         true
+    }
+}
+
+/// What holds memory that the driver has just imported: what held it ahead, where that was on the right GPU.
+///
+/// # Errors
+/// It is to be charged and does not fit.
+fn held(
+    ahead: Option<Arc<Holding>>,
+    place: Place,
+    mark: Option<Mark>,
+) -> Result<Arc<Holding>, Denied> {
+    let bytes = mark.map_or(0, |mark| mark.bytes);
+    match ahead.filter(|ahead| ahead.place().gpu == place.gpu) {
+        Some(ahead) => ahead.grow(bytes).map(|()| ahead),
+        None => Holding::import(place, mark.map(|mark| mark.key), bytes),
     }
 }
 
@@ -305,9 +336,12 @@ pub fn export_handle<F>(
             CUmemAllocationHandleType::POSIX_FILE_DESCRIPTOR => {
                 // SAFETY: the driver has just written a descriptor there.
                 let descriptor = unsafe { shareable.cast::<c_int>().read() };
-                let key = backing.key().unwrap_or_else(mark::draw);
-                if mark::set(descriptor, key) {
-                    backing.export(key);
+                let mark = Mark {
+                    key: backing.key().unwrap_or_else(mark::draw),
+                    bytes: backing.bytes(),
+                };
+                if mark::set(descriptor, mark) {
+                    backing.export(mark.key);
                 }
             }
             CUmemAllocationHandleType::FABRIC => {
@@ -338,13 +372,17 @@ pub fn import_handle<F>(
         }
         Standing::Off | Standing::Limited(_) => return real.call(),
     };
-    let key = match kind {
+    let mark = match kind {
         CUmemAllocationHandleType::POSIX_FILE_DESCRIPTOR => mark::get(shareable as usize as c_int),
-        CUmemAllocationHandleType::FABRIC if !shareable.is_null() => {
+        CUmemAllocationHandleType::FABRIC if !shareable.is_null() => Some(Mark {
             // SAFETY: not null, and the driver would read it too.
-            Some(key_of(unsafe { &*shareable.cast::<FabricHandle>() }))
-        }
+            key: key_of(unsafe { &*shareable.cast::<FabricHandle>() }),
+            bytes: 0,
+        }),
         _ => None,
+    };
+    let Ok(ahead) = mark.map_or(Ok(None), |mark| account.hold_ahead(mark)) else {
+        return CUresult::OUT_OF_MEMORY;
     };
     // SAFETY: not null, and the driver would write there.
     let before = unsafe { handle.read() };
@@ -354,7 +392,7 @@ pub fn import_handle<F>(
     }
     // SAFETY: as above; the driver has just written it.
     let imported = unsafe { handle.read() };
-    if account.hold_import(imported, key) {
+    if account.hold_import(imported, ahead, mark) {
         return result;
     }
     if let Some(release) = real::cuMemRelease.get() {
@@ -367,9 +405,38 @@ pub fn import_handle<F>(
 }
 
 impl Account {
-    /// Counts what was imported under that handle, as far as it is known how much it is: where nobody of the slice shares it,
-    /// that is when it is mapped. Returns whether it may stay.
-    fn hold_import(&'static self, handle: CUmemGenericAllocationHandle, key: Option<u64>) -> bool {
+    /// Becomes a holder of memory that is to be imported: of the line under which the slice shares it, or else by a charge of
+    /// this process's own, where the mark tells how much it is. `None`: neither is known.
+    ///
+    /// # Errors
+    /// It is to be charged and does not fit.
+    fn hold_ahead(&'static self, mark: Mark) -> Result<Option<Arc<Holding>>, Denied> {
+        let Some(first) = self.first_place() else {
+            return Ok(None);
+        };
+        let shared = first.slot.gpu_of_shared(mark.key);
+        // The mark does not tell the GPU; where the guess is wrong the charge moves when the driver has answered.
+        let current = || match device::current().map(|device| self.belongs(device)) {
+            Some(Belongs::Here(place)) => place,
+            _ => first,
+        };
+        let place = match shared {
+            Some(gpu) => Place { gpu, ..first },
+            None if mark.bytes > 0 => current(),
+            None => return Ok(None),
+        };
+        let holding = Holding::import(place, Some(mark.key), mark.bytes)?;
+        Ok(Some(holding).filter(|holding| holding.is_counted()))
+    }
+
+    /// Counts what was imported under that handle, as far as it is known how much it is: where no process of the slice shares it
+    /// and no mark tells, that is when it is mapped. Returns whether it may stay.
+    fn hold_import(
+        &'static self,
+        handle: CUmemGenericAllocationHandle,
+        ahead: Option<Arc<Holding>>,
+        mark: Option<Mark>,
+    ) -> bool {
         let device = location_of(handle).and_then(|at| vmm::device_of(&at.location));
         let place = match device.map(|device| self.belongs(device)) {
             Some(Belongs::Here(place)) => place,
@@ -381,7 +448,7 @@ impl Account {
             },
         };
         let holding = match device {
-            Some(_) => Holding::import(place, key, 0),
+            Some(_) => held(ahead, place, mark),
             None => Ok(Holding::nothing(place)),
         };
         let Ok(holding) = holding else {

@@ -23,6 +23,7 @@ mod refusals;
 mod routing;
 mod sharing;
 mod standing;
+mod storm;
 mod support;
 mod turns;
 mod views;

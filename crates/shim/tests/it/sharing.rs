@@ -126,6 +126,78 @@ fn memory_sent_by_descriptor_is_counted_once_until_the_last_process_has_let_go()
     user.ends_silently();
 }
 
+/// A machine where the driver kills a process that imports, with the call not done; and a slice on it.
+fn deadly(function: &str) -> Rig {
+    let fault = format!("[[fault]]\nfunction = \"{function}\"\nkill = \"before\"\n");
+    Rig::on(&fault, 2, ROOM)
+}
+
+/// The maker frees the memory while the driver does the importer's call: as much is charged as before, for the driver may keep
+/// the memory for the importer.
+#[track_caller]
+fn is_held_while_the_driver_imports(rig: &Rig, mut maker: Probe) {
+    assert_eq!(maker.ask("give"), [0]);
+    assert_eq!(rig.charged(), 2 * CONTEXT + SIZE);
+    rig.settle_the_dead();
+    assert_eq!(rig.charged(), CONTEXT);
+    maker.ends_silently();
+}
+
+#[test]
+fn memory_opened_by_handle_is_held_before_the_driver_is_asked() {
+    let rig = deadly("cuIpcOpenMemHandle*");
+    let (mut maker, mut user) = (rig.ready(Way::Handle), rig.ready(Way::Handle));
+    assert_eq!(maker.ask(&format!("take linear {SIZE}")), [0, 0]);
+    let open = handle(&mut maker);
+    user.say(&open);
+    user.dies();
+    is_held_while_the_driver_imports(&rig, maker);
+}
+
+#[test]
+fn memory_sent_by_descriptor_is_held_before_the_driver_is_asked() {
+    let rig = deadly("cuMemImportFromShareableHandle");
+    let (mut maker, mut user) = (rig.ready(Way::Handle), rig.ready(Way::Handle));
+    let mailbox = rig.path("mailbox").display().to_string();
+    assert_eq!(user.ask(&format!("mailbox {mailbox}")), [0]);
+    assert_eq!(maker.ask(&format!("exportable {SIZE}")), [0]);
+    assert_eq!(maker.ask(&format!("send {mailbox}")), [0, 0]);
+    user.say("receive");
+    user.dies();
+    is_held_while_the_driver_imports(&rig, maker);
+}
+
+#[test]
+fn a_descriptor_whose_sender_is_gone_is_charged_when_it_is_imported() {
+    let rig = Rig::new(2, SIZE);
+    let (mut maker, mut user) = (rig.ready(Way::Handle), rig.ready(Way::Handle));
+    let mailbox = rig.path("mailbox").display().to_string();
+    assert_eq!(user.ask(&format!("mailbox {mailbox}")), [0]);
+    for released in [false, true] {
+        assert_eq!(maker.ask(&format!("exportable {SIZE}")), [0]);
+        assert_eq!(maker.ask(&format!("send {mailbox}")), [0, 0]);
+        if released {
+            assert_eq!(maker.ask("give"), [0]);
+            assert_eq!(maker.ask("take linear 512"), [0, 0]);
+            assert_eq!(user.ask("receive"), [OUT_OF_MEMORY, 1], "no room for it");
+            continue;
+        }
+        maker.kill();
+        rig.settle_the_dead();
+        assert_eq!(rig.charged(), CONTEXT, "in no process");
+        assert_eq!(user.ask("receive"), [0, 0]);
+        let all = CONTEXT + SIZE;
+        assert_eq!((rig.charged(), rig.truth()), (all, all));
+        assert_eq!(user.ask(&format!("mapit {SIZE}")), [0]);
+        assert_eq!((rig.charged(), rig.truth()), (all, all), "charged once");
+        assert_eq!(user.ask("unmapit"), [0]);
+        assert_eq!(user.ask("giveall"), [0]);
+        assert_eq!((rig.charged(), rig.truth()), (CONTEXT, CONTEXT));
+        maker = rig.ready(Way::Handle);
+    }
+    user.ends_silently();
+}
+
 #[test]
 fn a_descriptor_from_outside_is_charged_when_it_is_mapped() {
     let rig = Rig::new(1, SIZE);

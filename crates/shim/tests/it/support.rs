@@ -207,6 +207,11 @@ impl Rig {
         rig
     }
 
+    /// Bytes in use on the first GPU while no program runs.
+    pub fn idle(&self) -> u64 {
+        self.idle
+    }
+
     /// What a slice of these GPUs with that limit on each is.
     pub fn spec(&self, uuids: &[[u8; 16]], limit: u64) -> SliceSpec {
         let gpu = |uuid: &[u8; 16]| GpuSpec {
@@ -398,6 +403,13 @@ impl Probe {
     pub fn kill(&mut self) {
         self.child.kill().expect("it is our child");
         self.child.wait_bounded().expect("it is our child");
+    }
+
+    /// Awaits its death by a signal.
+    #[track_caller]
+    pub fn dies(&mut self) {
+        let status = self.child.wait_bounded().expect("it is our child");
+        assert_eq!(status.code(), None, "it ended by itself");
     }
 
     /// Ends it and gives what it said on stderr.

@@ -226,20 +226,22 @@ static void *handle_of(int index) {
     return handle;
 }
 
-/* The most that was in use, seen as often as possible until the next line comes. */
+/* The most that was in use, seen as often as possible until the next line comes, and how often it was seen. */
 static void watch(int index) {
     struct pollfd input = {0, POLLIN, 0};
     void *handle = handle_of(index);
     memory_v1 memory;
-    unsigned long long most = 0;
+    unsigned long long most = 0, samples = 0;
     printf("0\n");
     fflush(stdout);
     do {
-        if (!nvmlDeviceGetMemoryInfo(handle, &memory) && memory.used > most) most = memory.used;
+        if (nvmlDeviceGetMemoryInfo(handle, &memory)) continue;
+        if (memory.used > most) most = memory.used;
+        samples++;
     } while (!poll(&input, 1, 0));
     char line[16];
     if (!fgets(line, sizeof line, stdin)) exit(0);
-    printf("%llu\n", most);
+    printf("%llu %llu\n", most, samples);
 }
 
 #include "graphs.h"
