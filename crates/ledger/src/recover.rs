@@ -20,7 +20,7 @@ use crate::account::Word;
 use crate::layout::{Cell, GPUS, SLOTS_SIZE, SlotLines, SlotsFile, state};
 use crate::lock;
 use crate::map::word;
-use crate::process::{self, Fate, Owner};
+use crate::process::{self, Fate, Owner, boot_time_ns};
 use crate::shared;
 
 /// Nanoseconds for which a dead process's bytes stay charged when nobody knows whether the driver returned them.
@@ -63,6 +63,22 @@ pub(crate) fn reap(
         }
     }
     Ok(reaped)
+}
+
+/// Turns the slots of processes that have ended from live to dead.
+pub(crate) fn note_ended(file: &File, slots: impl Iterator<Item = usize>) -> io::Result<()> {
+    let mut ended = Vec::new();
+    for slot in slots {
+        if !lock::is_locked(file.as_raw_fd(), lock::life(slot))? {
+            ended.push(slot);
+        }
+    }
+    if !ended.is_empty() {
+        reap(file, ended.into_iter(), boot_time_ns(), &|_| {
+            Listed::Unknown
+        })?;
+    }
+    Ok(())
 }
 
 enum Found {

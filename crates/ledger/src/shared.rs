@@ -138,11 +138,12 @@ impl Slot {
         })
     }
 
-    /// Bytes that are shared on a GPU.
-    pub(crate) fn shared_bytes(&self, gpu: usize) -> u64 {
-        self.shared_lines(gpu)
-            .map(|line| Word(line.used.load(SeqCst)).bytes())
-            .fold(0, u64::saturating_add)
+    /// Whether a process that is not known to have ended holds a shared allocation.
+    pub(crate) fn is_held_by_living(&self, line: &SharedLine) -> bool {
+        let is_live =
+            |slot: usize| state::of(self.slots.slots[slot].state.load(SeqCst)) == state::LIVE;
+        let holders = line.holders.each_ref().map(|word| word.load(SeqCst));
+        holder(line.owner.load(SeqCst), &holders, is_live).is_some()
     }
 
     /// The slot that a shared allocation is shown with: its exporter's while that one holds it, then its lowest holder's.

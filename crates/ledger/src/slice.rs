@@ -38,6 +38,9 @@ pub struct Usage {
     pub unseen: u64,
     /// How much of `charged` several processes may hold; it is counted once.
     pub shared: u64,
+    /// How much of `charged` and `overhead` only ended processes held. Reservations count it until the driver has returned the
+    /// memory; views do not show it.
+    pub ended: u64,
     /// How much of `charged` is managed memory.
     pub managed: u64,
     /// Pinned host memory; not counted against the limit.
@@ -191,6 +194,19 @@ impl Slice {
             .map_err(|error| map::failed(&self.slots, "reap", error))
     }
 
+    /// Finds processes of this PID namespace that have ended, so that [`Usage::ended`] counts what they held: a question to the
+    /// kernel for each process of the slice.
+    ///
+    /// # Errors
+    /// As [`Slice::read`].
+    pub fn note_ended(&self) -> Result<(), OpenError> {
+        let file = self.open_slots(true)?;
+        let mut head = vec![0; offset_of!(SlotsFile, slots)];
+        file.read_exact_at(&mut head, 0)
+            .and_then(|()| recover::note_ended(&file, live(&head)))
+            .map_err(|error| map::failed(&self.slots, "reap", error))
+    }
+
     pub(crate) fn open_slots(&self, write: bool) -> Result<File, OpenError> {
         let (file, generation) = map::open(&self.slots, map::SLOTS, write)?;
         self.is_of_ours(generation).map(|()| file)
@@ -259,15 +275,28 @@ impl Snapshot {
             last_denied_at: kept(offset_of!(SliceGpu, last_denied_at)),
             ..Usage::default()
         };
-        self.slots
-            .iter()
-            .fold(start, |sum, (_, slot)| sum.with(&process_gpu(slot, gpu)))
-            .with_shared(
-                self.shared_on(gpu)
-                    .map(bytes_of)
-                    .fold(0, u64::saturating_add),
-            )
+        let processes = self.slots.iter().fold(start, |sum, (_, slot)| {
+            let state = ProcessState::of(word(slot, offset_of!(SlotLines, state)));
+            sum.with(&process_gpu(slot, gpu), state)
+        });
+        self.shared_on(gpu)
+            .fold(processes, |sum, line| {
+                sum.with_shared(bytes_of(line), self.is_held_by_living(line))
+            })
             .finish()
+    }
+
+    /// Whether a process that is not known to have ended holds a shared allocation.
+    fn is_held_by_living(&self, line: &[u8]) -> bool {
+        let is_live = |slot: usize| {
+            let known = self.slots.iter().find(|(at, _)| *at == slot);
+            known.is_some_and(|(_, bytes)| {
+                ProcessState::of(word(bytes, offset_of!(SlotLines, state)))
+                    == Some(ProcessState::Live)
+            })
+        };
+        let owner = word(line, offset_of!(SharedLine, owner));
+        shared::holder(owner, &shared::holders(line), is_live).is_some()
     }
 
     /// The shared allocations that count against a GPU.
@@ -414,7 +443,11 @@ impl ProcessGpu {
 
 impl Usage {
     /// Adds one process's bytes.
-    pub(crate) fn with(mut self, process: &ProcessGpu) -> Self {
+    pub(crate) fn with(mut self, process: &ProcessGpu, state: Option<ProcessState>) -> Self {
+        if state == Some(ProcessState::Dead) {
+            let bytes = process.charged.saturating_add(process.overhead);
+            self.ended = self.ended.saturating_add(bytes);
+        }
         self.charged = self.charged.saturating_add(process.charged);
         self.overhead = self.overhead.saturating_add(process.overhead);
         self.managed = self.managed.saturating_add(process.managed);
@@ -422,16 +455,24 @@ impl Usage {
         self
     }
 
-    /// Adds what several processes hold.
-    pub(crate) fn with_shared(mut self, bytes: u64) -> Self {
+    /// Adds an allocation that several processes hold.
+    pub(crate) fn with_shared(mut self, bytes: u64, is_held_by_living: bool) -> Self {
         self.charged = self.charged.saturating_add(bytes);
-        self.shared = bytes;
+        self.shared = self.shared.saturating_add(bytes);
+        if !is_held_by_living {
+            self.ended = self.ended.saturating_add(bytes);
+        }
         self
     }
 
     pub(crate) fn finish(mut self) -> Self {
         self.free = self.limit.saturating_sub(self.used());
         self
+    }
+
+    /// What living processes use: what a view of the slice shows as used.
+    pub fn used_by_living(&self) -> u64 {
+        self.used().saturating_sub(self.ended)
     }
 
     /// All that counts against the limit.

@@ -12,7 +12,7 @@ use crate::fork::Epoch;
 use crate::layout::{Cell, ControlFile, GPUS, LIVE_WORDS, SharedLine, SlotsFile, state};
 use crate::lock::{self, LockFile};
 use crate::map::{self, Map, OpenError};
-use crate::process::Owner;
+use crate::process::{Owner, boot_time_ns};
 use crate::recover::{self, Listed, Reaped};
 use crate::shared;
 use crate::slice::{ProcessGpu, ProcessState, ProcessUsage, Slice, Usage};
@@ -121,11 +121,60 @@ impl Slot {
             last_denied_at: kept.last_denied_at.load(Relaxed),
             ..Usage::default()
         };
-        let process = |slot: usize| read(&self.slots.slots[slot].gpus[gpu]);
-        self.live_slots()
-            .fold(start, |sum, slot| sum.with(&process(slot)))
-            .with_shared(self.shared_bytes(gpu))
+        let processes = self.live_slots().fold(start, |sum, slot| {
+            let line = &self.slots.slots[slot];
+            sum.with(
+                &read(&line.gpus[gpu]),
+                ProcessState::of(line.state.load(SeqCst)),
+            )
+        });
+        self.shared_lines(gpu)
+            .fold(processes, |sum, line| {
+                let bytes = Word(line.used.load(SeqCst)).bytes();
+                sum.with_shared(bytes, self.is_held_by_living(line))
+            })
             .finish()
+    }
+
+    /// What living processes use of a GPU, in bytes: [`Usage::used_by_living`] without the rest of it. Processes of this PID
+    /// namespace that have ended are found by a question to the kernel for each other process of the slice. 0 for a GPU the
+    /// slice does not have.
+    pub fn used_by_living(&self, gpu: usize) -> u64 {
+        if self.is_alone() {
+            return self.used(gpu);
+        }
+        self.note_ended();
+        self.usage(gpu).used_by_living()
+    }
+
+    /// Whether no other slot is in use.
+    #[inline]
+    fn is_alone(&self) -> bool {
+        let own = |index: usize| match index == self.index / 64 {
+            true => 1u64 << (self.index % 64),
+            false => 0,
+        };
+        let mut live = self.slots.live.iter().enumerate();
+        live.all(|(index, live)| live.load(SeqCst) & !own(index) == 0)
+    }
+
+    /// Finds processes of this PID namespace that have ended, so that [`Usage::ended`] counts what they held.
+    pub fn note_ended(&self) {
+        let Some(file) = self.lock.descriptor() else {
+            return;
+        };
+        let is_live = |slot: usize| {
+            ProcessState::of(self.slots.slots[slot].state.load(SeqCst)) == Some(ProcessState::Live)
+        };
+        let has_ended = |slot: usize| {
+            slot != self.index
+                && is_live(slot)
+                && matches!(lock::is_locked(file, lock::life(slot)), Ok(false))
+        };
+        if self.live_slots().any(has_ended) {
+            // What cannot be found out stays as it is.
+            let _ = self.reap(boot_time_ns());
+        }
     }
 
     /// The living process of this PID namespace with this pid, if it has a slot.

@@ -111,6 +111,15 @@ impl Account {
         }
     }
 
+    /// Finds processes of the slice that have ended, for a view that does not show what they held.
+    pub fn note_ended(&self) {
+        match self.joined() {
+            Some(slot) => slot.note_ended(),
+            // A slice that cannot be asked shows what it showed before.
+            None => self.slice.note_ended().unwrap_or_default(),
+        }
+    }
+
     /// Brings a GPU's charge up to date where the driver keeps memory for this process: in pools and for graphs.
     pub fn settle(&self, gpu: usize) {
         self.pools.settle(gpu);

@@ -435,3 +435,38 @@ fn another_slot_of_the_same_program_is_no_earlier_one() {
     assert_eq!(second.usage(0).charged, 60);
     first.release(0, 60);
 }
+
+#[test]
+fn what_only_ended_processes_held_is_counted_apart() {
+    let place = Place::with_limit(100);
+    let slice = place.slice();
+    let slot = slice.join().unwrap();
+    slot.reserve(0, 10).unwrap().commit();
+    let (mut ready, mut tell) = pipe().unwrap();
+    let mut child = Child::fork(|| {
+        let slot = slice.join().unwrap();
+        slot.reserve(0, 50).unwrap().commit();
+        tell.write_all(&[1]).unwrap();
+        loop {
+            // SAFETY: no preconditions.
+            unsafe { libc::pause() };
+        }
+    });
+    ready.read_exact(&mut [0]).unwrap();
+    assert_eq!(slot.used_by_living(0), 60);
+    child.kill();
+    assert_eq!(slice.usage(0).unwrap().ended, 0, "no process has looked");
+    slice.note_ended().unwrap();
+    for usage in [slot.usage(0), slice.usage(0).unwrap()] {
+        assert_eq!((usage.used(), usage.ended, usage.free), (60, 50, 40));
+        assert_eq!(usage.used_by_living(), 10);
+    }
+    assert_eq!(slot.used_by_living(0), 10);
+    assert_eq!(
+        slot.reserve(0, 41).unwrap_err().used,
+        60,
+        "not yet returned"
+    );
+    slice.reap(boot_time_ns(), &unlisted).unwrap();
+    assert_eq!(slice.usage(0).unwrap().used(), 10);
+}

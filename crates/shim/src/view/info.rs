@@ -1,5 +1,6 @@
-//! What CUDA tells the program about memory: the slice, not the GPU. Total is the limit, free what an allocation would be
-//! granted; neither ever exceeds what the driver itself reports.
+//! What CUDA tells the program about memory: the slice, not the GPU. Total is the limit, free what living processes leave of it;
+//! neither ever exceeds what the driver itself reports. Memory of ended processes is not shown, as the driver does not show it. An
+//! allocation that needs it waits until the driver has returned it (`Place::reserve`).
 
 use std::ffi::c_uint;
 
@@ -63,7 +64,7 @@ fn info<F, N: Copy + TryInto<u64> + TryFrom<u64>>(
             place.account.contexts.note(&place);
             place.account.settle(place.gpu);
             let Place { slot, gpu, .. } = place;
-            View::of(slot.limit(gpu), slot.used(gpu), real)
+            View::of(slot.limit(gpu), slot.used_by_living(gpu), real)
         }
         Belongs::Elsewhere => View { free: 0, ..real },
         Belongs::Nowhere => return result,

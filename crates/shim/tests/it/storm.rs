@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
 
-use divvy_test_support::{bounded_for, let_pass};
+use divvy_test_support::{Bounded as _, let_pass};
 
 use crate::support::{MIB, Rig, compiled};
 
@@ -37,6 +37,10 @@ struct Storm {
 }
 
 /// Runs one, and prints what it came to.
+#[expect(
+    clippy::print_stdout,
+    reason = "seeds and figures, which nextest shows of a failed test"
+)]
 fn storm(seconds: u64, seed: u64, families: &[&str]) -> Storm {
     let rig = Rig::new(PROCESSES, ROOM);
     let mut watcher = rig.outside();
@@ -52,8 +56,7 @@ fn storm(seconds: u64, seed: u64, families: &[&str]) -> Storm {
                 let_pass(Duration::from_millis(20));
             }
         });
-        let patience = Duration::from_secs(seconds + 60);
-        let output = bounded_for(patience, "the storm ends", || command.output());
+        let output = command.output_bounded();
         is_over.store(true, Relaxed);
         output.expect("the program starts")
     });
@@ -89,7 +92,7 @@ fn in_no_moment_of_a_short_storm_does_a_slice_hold_more_than_its_limit() {
 mod exhaustive {
     use super::{FAMILIES, POOL_STEP, PROCESSES, storm};
 
-    /// How many storms, and seconds of each, unless `PROBE_STORMS` and `PROBE_STORM_SECONDS` tell others.
+    /// How many storms, and seconds of each (50 at most), unless `PROBE_STORMS` and `PROBE_STORM_SECONDS` tell others.
     const STORMS: u64 = 4;
     const SECONDS: u64 = 15;
 

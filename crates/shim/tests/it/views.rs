@@ -48,6 +48,56 @@ fn what_is_free_is_what_an_allocation_gets() {
 }
 
 #[test]
+fn memory_of_a_process_that_has_ended_is_free_in_every_view_at_once() {
+    let rig = Rig::new(3, ROOM);
+    let whole = (rig.limit - CONTEXT, rig.limit);
+    let (mut probe, mut monitor) = (rig.ready(Way::Handle), rig.inside(Way::Handle));
+    for killed in [false, true] {
+        let mut other = rig.ready(Way::Handle);
+        assert_eq!(other.ask(&format!("take linear {ROOM}")), [0, 0]);
+        let left = rig.limit - 2 * CONTEXT - ROOM;
+        assert_eq!(probe.info(), (left, rig.limit));
+        if killed {
+            other.kill();
+        }
+        drop(other);
+        assert_eq!(probe.info(), whole, "killed: {killed}");
+        assert_eq!(probe.ask("nvml 0")[2], whole.0, "killed: {killed}");
+        assert_eq!(monitor.ask("nvml 0")[2], whole.0, "without a slot");
+        assert_eq!(rig.charged(), 2 * CONTEXT + ROOM, "reservations count it");
+        rig.settle_the_dead();
+    }
+    let mut other = rig.ready(Way::Handle);
+    assert_eq!(other.ask(&format!("take linear {ROOM}")), [0, 0]);
+    drop(other);
+    assert_eq!(monitor.ask("nvml 0")[2], whole.0, "the monitor looks first");
+    assert_eq!(probe.info(), whole);
+    // An allocation waits until the driver has the memory back, which is not known here before two seconds have passed.
+    let most = rig.limit - CONTEXT;
+    assert_eq!(probe.ask(&format!("take linear {most}")), [0, 0]);
+    assert_eq!(probe.info(), (0, rig.limit));
+}
+
+#[test]
+fn memory_that_a_living_process_shares_stays_in_view_when_its_maker_has_ended() {
+    let rig = Rig::new(2, ROOM);
+    let (mut maker, mut user) = (rig.ready(Way::Handle), rig.ready(Way::Handle));
+    assert_eq!(maker.ask(&format!("take linear {}", 64 * MIB)), [0, 0]);
+    let said = maker.ask("ipcget");
+    let words: Vec<String> = said[1..]
+        .iter()
+        .map(|word| (*word as i64).to_string())
+        .collect();
+    assert_eq!(user.ask(&format!("ipcopen {}", words.join(" "))), [0, 0]);
+    let shared = rig.limit - CONTEXT - 64 * MIB;
+    assert_eq!(user.info(), (shared - CONTEXT, rig.limit));
+    maker.kill();
+    assert_eq!(user.info(), (shared, rig.limit));
+    assert_eq!(user.ask("ipcclose"), [0]);
+    assert_eq!(user.info(), (rig.limit - CONTEXT, rig.limit));
+}
+
+#[test]
 fn a_gpu_with_less_left_than_the_slice_shows_what_is_left() {
     let rig = Rig::new(1, 1 << 40);
     let mut outside = rig.outside();

@@ -1,6 +1,7 @@
 //! The promise: an unmodified CUDA program gets its slice and not a byte more, and sees nothing but its slice.
 
 use divvy_e2e::{GIB, Home, MIB, client_script, python};
+use divvy_test_support::Bounded as _;
 use serde_json::{Value, json};
 
 const LIMIT: u64 = 4 * GIB;
@@ -259,4 +260,55 @@ fn sees(seen: &Value, total: u64, used: u64, pids: &[u64]) {
         (&json!(total), &json!(pids)),
         "{py3nvml}"
     );
+}
+
+/// What the programs of one job see free: the first, which takes 3 GiB and ends without giving them back; a monitor; and the next.
+fn seen_by_successors(command: impl FnOnce(&[&str]) -> String, monitor: &str) -> [u64; 3] {
+    let (python, script) = (python(), client_script("bindings_fill.py"));
+    let lines = r#"FILL_AT_MOST=3221225472 "$0" "$1"; "$2" show; FILL_AT_MOST=0 "$0" "$1""#;
+    let python = python.to_str().expect("a path");
+    let said = command(&["sh", "-c", lines, python, &script, monitor]);
+    let said: Vec<Value> = said
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect();
+    assert_eq!(said[0]["got_bytes"], 3 * GIB, "{said:?}");
+    let free = [
+        &said[0]["before"]["free_bytes"],
+        &said[1]["gpus"][0]["free_bytes"],
+        &said[2]["before"]["free_bytes"],
+    ];
+    free.map(|free| {
+        free.as_u64()
+            .unwrap_or_else(|| panic!("a figure is missing in {said:?}"))
+    })
+}
+
+#[test]
+fn the_next_program_of_a_job_does_not_see_memory_of_one_that_has_ended() {
+    let home = Home::new("a100-80gb:1");
+    let daemon = home.daemon(&[]);
+    let overhead = declared_overhead(&home);
+    let monitor = home.program("nvml_probe");
+    let bare = |words: &[&str]| {
+        let output = home.outside(words[0]).args(&words[1..]).output_bounded();
+        String::from_utf8(output.expect("it starts").stdout).expect("text")
+    };
+    let [first, between, next] = seen_by_successors(bare, &monitor);
+    assert_eq!((next, between), (first, first + overhead), "without Divvy");
+    let in_slice = |flags: &[&str]| {
+        let run = |words: &[&str]| {
+            let run = [&["run", "--gpu-memory", "4G"], flags, &["--"], words].concat();
+            home.divvy(&run).ok().stdout
+        };
+        let seen = seen_by_successors(run, &monitor);
+        assert_eq!(
+            seen,
+            [LIMIT - overhead, LIMIT, LIMIT - overhead],
+            "{flags:?}"
+        );
+    };
+    in_slice(&[]);
+    drop(daemon);
+    in_slice(&["--no-daemon"]);
 }

@@ -47,6 +47,7 @@ impl Members {
         let mut members: BTreeMap<u32, Member> = BTreeMap::new();
         let mut elsewhere = None;
         let here = Owner::me().pid_namespace;
+        account.note_ended();
         let processes = account.slice().read().map(|now| now.processes());
         for process in processes.unwrap_or_default() {
             let owner = process.owner;

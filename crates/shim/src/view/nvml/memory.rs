@@ -46,6 +46,11 @@ fn view(device: nvmlDevice_t, total: u64, free: u64) -> Option<View> {
     let account = limited()?;
     let gpu = gpu_of(account, device)?;
     account.settle(gpu);
+    account.note_ended();
     let usage = account.usage(gpu)?;
-    Some(View::of(usage.limit, usage.used(), View { total, free }))
+    Some(View::of(
+        usage.limit,
+        usage.used_by_living(),
+        View { total, free },
+    ))
 }
