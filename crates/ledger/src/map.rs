@@ -200,8 +200,7 @@ pub(crate) fn open_as(
     kind: Kind,
     write: bool,
 ) -> Result<(File, u64, Identity), OpenError> {
-    // SAFETY: geteuid has no preconditions and cannot fail.
-    let user = unsafe { libc::geteuid() };
+    let user = user();
     // O_NONBLOCK: a pipe put in the file's place must not hang its opener.
     let file = OpenOptions::new()
         .read(true)
@@ -282,6 +281,12 @@ fn wrong_size(path: &Path, kind: Kind, found: u64) -> OpenError {
         found,
         expected: kind.size as u64,
     }
+}
+
+/// The user that this process acts as.
+pub(crate) fn user() -> u32 {
+    // SAFETY: geteuid has no preconditions and cannot fail.
+    unsafe { libc::geteuid() }
 }
 
 /// Whether a user's limits may come from a file of this owner: root's, or the user's own. Root takes anybody's, so that

@@ -5,7 +5,7 @@
 
 use std::fs::File;
 use std::mem::offset_of;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use crate::account::Word;
@@ -130,6 +130,14 @@ impl Slice {
 
     pub fn gpus(&self) -> &[GpuSpec] {
         &self.spec.gpus
+    }
+
+    /// Whether this process's user owns the limits and may write them (the mount included), so that ignoring them gains it nothing.
+    pub fn is_own(&self) -> bool {
+        map::open_as(&self.control, map::CONTROL, true)
+            .ok()
+            .and_then(|(file, ..)| file.metadata().ok())
+            .is_some_and(|status| status.uid() == map::user())
     }
 
     /// Position of a GPU in the slice.

@@ -64,7 +64,10 @@ impl Account {
         let join = || {
             self.slice
                 .join()
-                .inspect(process::count_early)
+                .inspect(|slot| {
+                    process::count_early(slot);
+                    process::tell_ignored_switch();
+                })
                 .map_err(|error| process::tell_refusal(&error.to_string()))
                 .ok()
         };

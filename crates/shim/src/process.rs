@@ -1,12 +1,19 @@
 //! What this process is: limited by a slice, refused, or switched off. Found out at the first hooked call that needs it.
 //!
 //! ```text
-//! nothing yet ── first need ──► Off       DIVVY_SHIM=off, or a wrapper does the work
+//! nothing yet ── first need ──► Off       DIVVY_SHIM=off and the limits are this user's own, or a wrapper does the work
 //!                           ├─► Refused   no slice, or none that can be trusted: allocations fail, one line says why; without a slice
 //!                           │             those on instances of divided GPUs, whose memory the driver holds, go through
 //!                           └─► Limited   the slice is open; a slot in it is taken when first charged
 //! any of them ── fork, in the child ──► nothing yet
 //! ```
+//! `DIVVY_SHIM=off` is obeyed only by a process that could as well raise its limits: its slice is the one that `DIVVY_SLICE` names,
+//! and the process's user owns the limits there and may write them. It is ignored
+//! - where the slice is mounted for the job ([`MOUNTED`]: wrapper, container, claim), by root in a container too, for which the owner
+//!   of the limits is the same number;
+//! - where the limits are another user's (a system daemon's) or mounted read-only;
+//! - where there is no slice, or a damaged one: a job can bring about both.
+//!
 //! Nothing is ever freed: other threads may hold it, and a fork child must not give up what is its parent's.
 
 use std::path::PathBuf;
@@ -28,8 +35,7 @@ use crate::route::form;
 
 const SLICE: &str = "DIVVY_SLICE";
 const SWITCH: &str = "DIVVY_SHIM";
-const REMEDY: &str =
-    "start the program with `divvy run`, or set DIVVY_SHIM=off to run it without a limit";
+const REMEDY: &str = "start the program with `divvy run`";
 
 static CURRENT: AtomicPtr<Process> = AtomicPtr::new(null_mut());
 
@@ -103,7 +109,20 @@ pub fn tell(text: impl FnOnce() -> String) {
 
 /// Says that allocations are refused, once in this process.
 pub fn tell_refusal(cause: &str) {
-    tell(|| format!("GPU memory is refused: {cause}; {REMEDY}"));
+    let switch = match is_switched_off() && account().is_none() {
+        true => format!("; {SWITCH}=off is ignored without a sound slice"),
+        false => String::new(),
+    };
+    tell(|| format!("GPU memory is refused: {cause}{switch}; {REMEDY}"));
+}
+
+/// Says that this process is limited although it was told not to be, where it was. For the moment when it joins its slice.
+pub fn tell_ignored_switch() {
+    if is_switched_off() {
+        notice::say(&format!(
+            "{SWITCH}=off is ignored: this user may not change the limits of the slice"
+        ));
+    }
 }
 
 /// Says that nothing is limited, once in this process.
@@ -136,12 +155,18 @@ fn current() -> &'static Process {
     }
 }
 
+/// Whether `DIVVY_SHIM=off` is in the environment.
+fn is_switched_off() -> bool {
+    std::env::var_os(SWITCH).is_some_and(|value| value == "off")
+}
+
 fn find_out() -> Standing {
-    if form::stands_aside() || std::env::var_os(SWITCH).is_some_and(|value| value == "off") {
+    if form::stands_aside() {
         return Standing::Off;
     }
     // What was mounted for the job counts, whatever its environment says.
     let mounted = Some(PathBuf::from(MOUNTED)).filter(|folder| folder.exists());
+    let is_mounted = mounted.is_some();
     let named = || std::env::var_os(SLICE).filter(|value| !value.is_empty());
     let Some(folder) = mounted.or_else(|| named().map(PathBuf::from)) else {
         return Standing::Refused(Refusal {
@@ -150,6 +175,7 @@ fn find_out() -> Standing {
         });
     };
     match Slice::open(&folder) {
+        Ok(slice) if is_switched_off() && !is_mounted && slice.is_own() => Standing::Off,
         Ok(slice) => Standing::Limited(Box::new(Account::new(slice))),
         Err(error) => Standing::Refused(Refusal {
             cause: error.to_string(),

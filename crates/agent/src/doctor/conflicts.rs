@@ -96,7 +96,7 @@ fn switched_off(around: &Surroundings) -> Option<Finding> {
         fail(
             "conflicts.off",
             "DIVVY_SHIM=off is set here",
-            "jobs started from here inherit it, and are not limited",
+            "jobs started from here inherit it, and are not limited where the limits are their own user's",
             "unset DIVVY_SHIM",
         )
     })

@@ -11,9 +11,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use divvy_core::reconcile::Limiter;
+use divvy_ledger::MOUNTED;
 use rustix::fs::{CWD, Mode, OFlags, openat};
 
-use super::about;
+use super::{about, mounts};
 
 /// Files that tell something when a process has them.
 #[derive(Clone, Debug, Default)]
@@ -207,10 +208,25 @@ fn is_limiter(mapping: &Mapping<'_>, marks: &Marks) -> bool {
     marks.limiters.iter().any(|file| file.is(mapping))
 }
 
-/// What it was started with; what it sets itself later is not to be seen.
+/// Whether its limiter obeys `DIVVY_SHIM=off`: it does only where the limits are the process's own user's, and not mounted for it.
+/// The limits are this daemon's user's.
 fn is_off(pid: u32) -> bool {
+    is_told_off(pid)
+        && effective_user(pid) == Some(rustix::process::geteuid().as_raw())
+        && !mounts::has_mount_below(pid, Path::new(MOUNTED))
+}
+
+/// Whether it was started with `DIVVY_SHIM=off`; what it sets itself later is not to be seen.
+fn is_told_off(pid: u32) -> bool {
     let environ = fs::read(about(pid, "environ")).unwrap_or_default();
     environ.split(|byte| *byte == 0).any(|entry| entry == OFF)
+}
+
+/// `Uid:` of proc_pid_status(5): real, effective, saved, of the file system.
+fn effective_user(pid: u32) -> Option<u32> {
+    let status = fs::read_to_string(about(pid, "status")).ok()?;
+    let users = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    users.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
 #[cfg(test)]
@@ -274,7 +290,44 @@ mod tests {
             // The kernel lays the environment out some time after `spawn` returns; who answers has one.
             child.stdin.as_mut().unwrap().write_all(b"x").unwrap();
             child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
-            assert_eq!(is_off(child.id()), off);
+            assert_eq!(is_told_off(child.id()), off);
+            assert_eq!(
+                is_off(child.id()),
+                off,
+                "it has this process's user and mounts"
+            );
+            drop(child.stdin.take());
+            child.wait().unwrap();
+        }
+    }
+
+    #[test]
+    fn a_process_whose_limits_are_another_users_or_mounted_for_it_is_not_switched_off() {
+        let slice = tempfile::tempdir().unwrap();
+        let slice = slice.path().display();
+        let mounted = format!(
+            "mount -t tmpfs none /run && mkdir -p {MOUNTED} && mount --bind {slice} {MOUNTED} && exec cat"
+        );
+        let mounted = ["unshare", "-rm", "sh", "-c", &mounted];
+        let another = ["setpriv", "--reuid=65534", "--clear-groups", "cat"];
+        for words in [&mounted[..], &another] {
+            let mut child = Command::new(words[0])
+                .args(&words[1..])
+                .env("DIVVY_SHIM", "off")
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap();
+            let answers = |child: &mut std::process::Child| {
+                child.stdin.as_mut().unwrap().write_all(b"x")?;
+                child.stdout.as_mut().unwrap().read_exact(&mut [0])
+            };
+            if answers(&mut child).is_err() {
+                eprintln!("SKIPPED: {} cannot do its work here", words[0]);
+            } else {
+                assert!(is_told_off(child.id()), "{words:?}");
+                assert!(!is_off(child.id()), "{words:?}");
+            }
             drop(child.stdin.take());
             child.wait().unwrap();
         }

@@ -61,6 +61,12 @@ pub fn above(process: Process) -> Vec<Place> {
     all
 }
 
+/// Whether something is mounted for a process at a path or below it, as it sees it.
+pub fn has_mount_below(pid: u32, path: &Path) -> bool {
+    let info = fs::read(about(pid, "mountinfo")).unwrap_or_default();
+    mounts(&info).any(|mount| mount.point.starts_with(path))
+}
+
 struct Mount {
     place: Place,
     point: PathBuf,

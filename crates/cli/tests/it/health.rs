@@ -158,7 +158,7 @@ fn findings() -> Vec<Finding> {
             "conflicts.off",
             FindingStatus::Fail,
             "DIVVY_SHIM=off is set here",
-            "jobs started from here inherit it, and are not limited",
+            "jobs started from here inherit it, and are not limited where the limits are their own user's",
             "unset DIVVY_SHIM",
         ),
     ]

@@ -90,7 +90,7 @@ fn replaced_by_another_slice_while_in_use() {
 }
 
 /// Whether one may have mounts of one's own here.
-fn may_mount() -> bool {
+pub fn may_mount() -> bool {
     let tried = Command::new("unshare")
         .args(["-rm", "mount", "-t", "tmpfs", "none", "/mnt"])
         .output_bounded();

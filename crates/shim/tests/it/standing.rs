@@ -1,9 +1,13 @@
-//! Configuration that is missing or broken closes; the switch opens; either says so once, and a shell hears nothing.
+//! Configuration that is missing or broken closes; the switch opens what its user could open anyway; either says so once, and a shell
+//! hears nothing.
 
+use std::path::Path;
 use std::process::Command;
 
+use divvy_ledger::MOUNTED;
 use divvy_test_support::Bounded as _;
 
+use crate::damage::may_mount;
 use crate::support::{CONTEXT, MIB, OUT_OF_MEMORY, Probe, ROOM, Rig, Way, preload};
 
 /// Runs a probe whose environment `change` spoils; allocations must fail, with one line that says all of `words`.
@@ -25,16 +29,7 @@ fn is_refused(rig: &Rig, change: impl Fn(&mut Command) -> &mut Command, words: &
     }
     let said = probe.last_words();
     assert_eq!(said.lines().count(), 1, "{said}");
-    for word in [
-        &[
-            "divvy: GPU memory is refused: ",
-            "divvy run",
-            "DIVVY_SHIM=off",
-        ],
-        words,
-    ]
-    .concat()
-    {
+    for word in [&["divvy: GPU memory is refused: ", "divvy run"], words].concat() {
         assert!(said.contains(word), "{word:?} is missing in {said:?}");
     }
 }
@@ -52,6 +47,83 @@ fn without_a_slice_nothing_is_given_and_one_line_says_so() {
         |command| command.env("DIVVY_SLICE", ""),
         &["DIVVY_SLICE is not set"],
     );
+}
+
+#[test]
+fn the_switch_opens_nothing_where_there_is_no_sound_slice() {
+    let rig = Rig::new(1, ROOM);
+    let ignored = "DIVVY_SHIM=off is ignored without a sound slice";
+    is_refused(
+        &rig,
+        |command| command.env("DIVVY_SHIM", "off").env_remove("DIVVY_SLICE"),
+        &["DIVVY_SLICE is not set", ignored],
+    );
+    std::fs::remove_file(rig.slice_folder().join("slots")).unwrap();
+    is_refused(
+        &rig,
+        |command| command.env("DIVVY_SHIM", "off"),
+        &["slots", ignored],
+    );
+}
+
+/// Runs a probe with `DIVVY_SHIM=off` after `script`, as root of mounts of its own; it must be limited, and say that the switch is ignored.
+fn is_held_although_switched_off(rig: &Rig, script: &str) {
+    let program = Probe::handle_program();
+    let script = format!("{script} && exec {}", program.display());
+    let mut command = rig.limited(Path::new("unshare"));
+    command
+        .args(["-rm", "sh", "-c", &script])
+        .env("DIVVY_SHIM", "off");
+    let mut probe = Probe::start(&mut command);
+    assert_eq!(probe.ask("init"), [0], "{script}");
+    assert_eq!(probe.ask("context 0"), [0], "{script}");
+    assert_eq!(
+        probe.ask(&format!("take linear {}", 4 * ROOM)),
+        [OUT_OF_MEMORY, 1],
+        "{script}"
+    );
+    assert_eq!(
+        probe.ask(&format!("take linear {}", 2 * MIB)),
+        [0, 0],
+        "{script}"
+    );
+    let said = probe.last_words();
+    assert_eq!(
+        said,
+        "divvy: DIVVY_SHIM=off is ignored: this user may not change the limits of the slice\n",
+        "{script}"
+    );
+}
+
+#[test]
+fn the_switch_opens_no_slice_that_is_mounted_or_that_its_user_may_not_write() {
+    if !may_mount() {
+        return;
+    }
+    let rig = Rig::new(1, ROOM);
+    let folder = rig.slice_folder();
+    let folder = folder.display();
+    // As in a wrapper's mount namespace, of a user who may write the limits.
+    is_held_although_switched_off(
+        &rig,
+        &format!(
+            "mount -t tmpfs none /run && mkdir -p {MOUNTED} && mount --bind {folder} {MOUNTED}"
+        ),
+    );
+    // As in a container whose root has renamed the folder of the mounts.
+    is_held_although_switched_off(
+        &rig,
+        &format!(
+            "mount --bind {folder}/control {folder}/control && mount -o remount,bind,ro {folder}/control"
+        ),
+    );
+    // As a system daemon's. Only root may give a file to another user.
+    let owner = |uid| std::os::unix::fs::chown(rig.slice_folder().join("control"), Some(uid), None);
+    if owner(1).is_ok() {
+        is_held_although_switched_off(&rig, "true");
+    } else {
+        eprintln!("SKIPPED: only root can give a slice to another user");
+    }
 }
 
 #[test]

@@ -15,6 +15,7 @@ use oci_spec::runtime::Spec;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use super::scenes::{PAST, lay_way_past};
 use super::{got, reports, scene};
 
 /// A container of some pod: a root file system and what runc is told.
@@ -174,6 +175,7 @@ fn serve(home: &Home, words: &[&str]) -> divvy_e2e::Daemon {
 const ATTEMPTS: &str = r#"
 sim="DIVVY_SIM=$DIVVY_SIM DIVVY_SIM_STATE=$DIVVY_SIM_STATE"
 cudarc_probe fill --route linear
+DIVVY_SHIM=off cudarc_probe fill --route linear
 env -i $sim CUDA_VISIBLE_DEVICES=$CUDA_VISIBLE_DEVICES /usr/bin/cudarc_probe fill --route async
 DIVVY_SLICE=/no/such/slice LD_PRELOAD= NVIDIA_VISIBLE_DEVICES=all CUDA_DISABLE_CONTROL=true cudarc_probe fill --route vmm
 env -i $sim /usr/bin/cudarc_probe fill --route linear
@@ -209,9 +211,9 @@ fn a_pod_is_held_to_its_claim_whatever_its_author_says_and_whoever_it_runs_as() 
         let pod = Pod::new(&engine, &devices(&home), &names, said, &script);
         let text = pod.run();
         let all = reports(&text);
-        assert_eq!(all.len(), 4, "uid {uid}: {text}");
-        assert_eq!(got(&all[3]), 0, "uid {uid}: {text}");
-        for report in &all[..3] {
+        assert_eq!(all.len(), 5, "uid {uid}: {text}");
+        assert_eq!(got(&all[4]), 0, "uid {uid}: {text}");
+        for report in &all[..4] {
             assert!(
                 (3 * GIB..4 * GIB).contains(&got(report)),
                 "uid {uid}: {report}"
@@ -311,15 +313,15 @@ fn who_goes_past_the_limiter_in_a_claim_is_told_and_killed_where_that_is_the_pol
     let daemon = serve(&home, &["--on-bypass", "kill", "--grace", "1h"]);
     let held = put(&home, "u-1", 0, 2 * GIB);
     let device = [held.cdi_device.as_str()];
-    let script =
-        "DIVVY_SHIM=off cudarc_probe hold --bytes 6442450944 --until-file /never; echo left";
+    let script = format!("{PAST}; echo left");
     let pod = Pod::new(
         &engine,
         &devices(&home),
         &device,
         Said::default(),
-        &["sh", "-c", script],
+        &["sh", "-c", &script],
     );
+    lay_way_past(&home, &pod.bundle.path().join("rootfs/past"));
     assert_eq!(
         pod.run().lines().last(),
         Some("left"),

@@ -80,6 +80,29 @@ pub fn kill(pid: i32) {
     kill_process(pid, Signal::KILL).expect("it is there");
 }
 
+/// What lies in a folder that [`lay_way_past`] has filled, where a container has it as `/past`: holds more than a slice of 4 GiB, past both
+/// forms of the limiter.
+pub const PAST: &str = "LD_LIBRARY_PATH=/past /past/loader /usr/bin/cudarc_probe hold --bytes 6442450944 --until-file /never";
+
+/// Makes a folder with an ELF loader that reads no list of preloads, and a copy of the driver.
+pub fn lay_way_past(home: &Home, folder: &Path) {
+    let mut loader = fs::read("/lib64/ld-linux-x86-64.so.2").expect("this machine has glibc");
+    let list = b"/etc/ld.so.preload";
+    let at = loader
+        .windows(list.len())
+        .position(|bytes| bytes == list)
+        .expect("the loader names its list");
+    loader[at..at + list.len()].copy_from_slice(b"/etc/no.such.list!");
+    fs::create_dir(folder).expect("the folder is new");
+    fs::write(folder.join("loader"), loader).expect("the folder is ours");
+    let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::set_permissions(folder.join("loader"), executable).expect("the file is ours");
+    // Clients ask for both names.
+    for name in ["libcuda.so", "libcuda.so.1"] {
+        fs::copy(home.program("libdivvy_sim.so"), folder.join(name)).expect("the folder is ours");
+    }
+}
+
 /// Attempts of a container's programs to be without a limit, in turn.
 const ATTEMPTS: &str = r#"
 cudarc_probe fill --route linear
@@ -87,6 +110,7 @@ env -i DIVVY_SIM=$DIVVY_SIM DIVVY_SIM_STATE=$DIVVY_SIM_STATE /usr/bin/cudarc_pro
 DIVVY_SLICE=/no/such/slice LD_PRELOAD= cudarc_probe fill --route vmm
 mkdir /tmp/own; ln -s /run/divvy-job/libcuda_real.so.1 /tmp/own/libcuda.so.1
 LD_LIBRARY_PATH=/tmp/own cudarc_probe fill --route linear
+DIVVY_SHIM=off cudarc_probe fill --route linear
 "#;
 
 #[test]
@@ -105,7 +129,7 @@ fn a_container_is_held_to_its_slice_and_sees_nothing_else_whatever_its_environme
         .divvy(&[&run[..], &["sh", "-c", ATTEMPTS]].concat())
         .ok();
     let all = reports(&said.stdout);
-    assert_eq!(all.len(), 4, "{} {}", said.stdout, said.stderr);
+    assert_eq!(all.len(), 5, "{} {}", said.stdout, said.stderr);
     for report in &all {
         assert!((3 * GIB..4 * GIB).contains(&got(report)), "{report}");
     }
@@ -606,26 +630,19 @@ fn memory_past_the_limiter_in_a_container_ends_its_job_where_that_is_the_policy(
         return;
     };
     let _daemon = home.daemon(&["--on-bypass", "kill"]);
-    let script = "DIVVY_SHIM=off cudarc_probe hold --bytes 6442450944 --until-file /never";
-    let job = submit(&home, &[], &["sh", "-c", script]);
+    let folder = home.scratch().join("past");
+    lay_way_past(&home, &folder);
+    let past = format!("--docker-args=-v {}:/past:ro", folder.display());
+    let job = submit(&home, &[&past], &["sh", "-c", PAST]);
     let ended = home.ended(&job);
     assert_eq!(ended.end_reason, Some(EndReason::Bypass), "{ended:?}");
     engine.is_rid_of(&job, &home.path());
 
     // What the engine starts in it later descends from nobody of the job's, and is the job's all the same.
-    let job = submit(&home, &[], &["sleep", "1000"]);
+    let job = submit(&home, &[&past], &["sleep", "1000"]);
     home.running(&job);
     let container = engine.containers_of(&job, &home.path()).remove(0);
-    let hold = ["hold", "--bytes", "6442450944", "--until-file", "/never"];
-    let exec = [
-        "exec",
-        "--detach",
-        "--env",
-        "DIVVY_SHIM=off",
-        &container,
-        "cudarc_probe",
-    ];
-    let _ = engine.ask(&[&exec[..], &hold].concat());
+    let _ = engine.ask(&["exec", "--detach", &container, "sh", "-c", PAST]);
     let ended = home.ended(&job);
     assert_eq!(ended.end_reason, Some(EndReason::Bypass), "{ended:?}");
     engine.is_rid_of(&job, &home.path());
