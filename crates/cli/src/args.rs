@@ -612,17 +612,12 @@ pub struct Daemon {
     /// Forget what was used after this long
     #[arg(long, value_name = "TIME", default_value = "400d")]
     pub keep_usage: String,
-    /// warn, deny or kill [default: warn]
+    /// warn, deny, kill [warn; with --system: kill]
     ///
-    /// What to do about a job that holds GPU memory past the limiter: warn, deny (its slice gets no more), kill
-    #[arg(
-        long,
-        value_name = "POLICY",
-        default_value = "warn",
-        hide_default_value = true,
-        hide_possible_values = true
-    )]
-    pub on_bypass: OnBypass,
+    /// What to do about a job that holds GPU memory past the limiter: warn, deny (its slice gets no more), kill [default: warn, with
+    /// --system kill]
+    #[arg(long, value_name = "POLICY", hide_possible_values = true)]
+    pub on_bypass: Option<OnBypass>,
     #[command(flatten)]
     pub clearml: ClearMl,
 }

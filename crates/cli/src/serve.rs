@@ -128,7 +128,7 @@ pub fn daemon(args: &args::Daemon) -> Result<Daemon> {
             Duration::from_secs(seconds("--keep-usage", &args.keep_usage)?),
         ),
         log_size: args.log_size.as_deref().map(log_size).transpose()?,
-        on_bypass: args.on_bypass.into(),
+        on_bypass: on_bypass(args),
         system: args.system,
         access: args.access.clone(),
         listen: args.listen,
@@ -136,6 +136,15 @@ pub fn daemon(args: &args::Daemon) -> Result<Daemon> {
         all_to_one,
         clearml,
     })
+}
+
+/// What was said; else a system's daemon kills, since its users share the GPUs with others, and a user's own daemon warns.
+fn on_bypass(args: &args::Daemon) -> Policy {
+    match (args.on_bypass, args.system) {
+        (Some(said), _) => said.into(),
+        (None, true) => Policy::Kill,
+        (None, false) => Policy::Warn,
+    }
 }
 
 /// `--docker IMAGE FLAGS…`, in several words or in one.
@@ -273,6 +282,19 @@ mod tests {
         );
         assert_eq!((daemon.order, daemon.backfill), (Order::Fairness, true));
         assert_eq!(daemon.sim.as_deref(), Some("a100-80gb:3"));
+    }
+
+    #[test]
+    fn a_systems_daemon_kills_what_goes_past_the_limiter_unless_told_otherwise() {
+        for (line, policy) in [
+            ("", Policy::Warn),
+            (" --on-bypass deny", Policy::Deny),
+            (" --system", Policy::Kill),
+            (" --system --on-bypass warn", Policy::Warn),
+        ] {
+            let daemon = parsed(&format!("divvy daemon{line}")).unwrap();
+            assert_eq!(daemon.on_bypass, policy, "{line}");
+        }
     }
 
     #[test]

@@ -2,7 +2,8 @@
 
 use std::process::Command;
 
-use divvy_e2e::{GIB, Home, Said};
+use divvy_api::v1::{BypassAction, EndReason};
+use divvy_e2e::{GIB, Home, Said, until};
 use divvy_test_support::Bounded as _;
 
 /// A user that no user database has.
@@ -10,6 +11,11 @@ const UID: &str = "60104";
 
 /// A daemon for everybody, or why there is none.
 fn system() -> Option<(Home, divvy_e2e::Daemon)> {
+    system_with(&[])
+}
+
+/// The same with more flags.
+fn system_with(flags: &[&str]) -> Option<(Home, divvy_e2e::Daemon)> {
     let is_root = rustix::process::geteuid().is_root();
     let can_change = Command::new("setpriv")
         .arg("--version")
@@ -22,7 +28,7 @@ fn system() -> Option<(Home, divvy_e2e::Daemon)> {
         return None;
     }
     let home = Home::new("a100-80gb:1");
-    let daemon = home.daemon(&["--system"]);
+    let daemon = home.daemon(&[&["--system"], flags].concat());
     Some((home, daemon))
 }
 
@@ -82,4 +88,66 @@ fn a_user_cannot_cancel_what_root_runs() {
     let _ = divvy(&home, &["logs", &id]).exits(4);
     let shown = divvy(&home, &["describe", &id]).ok();
     assert!(!shown.stdout.contains("1000"), "{}", shown.stdout);
+}
+
+#[test]
+fn the_switch_lifts_no_limit_that_its_user_cannot_change() {
+    let Some((home, _daemon)) = system() else {
+        return;
+    };
+    let probe = home.program("cudarc_probe");
+    let run = ["run", "--gpu-memory", "4G", "--"];
+    let off = ["env", "DIVVY_SHIM=off", &probe, "fill"];
+    let said = divvy(&home, &[&run[..], &off].concat()).ok();
+    // `run` passes the log on: what the program says on both outputs.
+    let (notice, report) = said.stdout.split_once('\n').expect("two lines");
+    assert_eq!(
+        notice,
+        "divvy: DIVVY_SHIM=off is ignored: this user may not change the limits of the slice"
+    );
+    let report: serde_json::Value = serde_json::from_str(report).expect("a report");
+    let got = report["got_bytes"].as_u64().expect("a figure");
+    assert!((3 * GIB..4 * GIB).contains(&got), "{report}");
+    let job = home.items(&["ps", "-a"]).remove(0);
+    assert_eq!(job["bypasses"], serde_json::json!([]), "{job}");
+}
+
+/// Lays the driver over the wrapper in a user namespace of its own, and takes more than its slice of 4 GiB.
+fn mount_over(home: &Home) -> String {
+    let driver = home.path().join("sim/lib/libcuda.so.1");
+    format!(
+        "unshare --user --map-root-user --mount sh -c \
+         'mount --bind /run/divvy-job/libcuda_real.so.1 {} && exec {} hold --bytes {} --until-file /never'",
+        driver.display(),
+        home.program("cudarc_probe"),
+        6 * GIB,
+    )
+}
+
+#[test]
+fn a_job_that_mounts_over_the_wrapper_is_killed_unless_the_administrator_says_otherwise() {
+    for (flags, action) in [
+        (&[][..], BypassAction::Killed),
+        (&["--on-bypass", "warn"], BypassAction::Warned),
+    ] {
+        let Some((home, _daemon)) = system_with(flags) else {
+            return;
+        };
+        let script = mount_over(&home);
+        let words = ["submit", "--gpu-memory", "4G", "--", "sh", "-c", &script];
+        let _ = divvy(&home, &words).ok();
+        let bypass = until("the bypass is told", || {
+            home.job("1").bypasses.first().cloned()
+        });
+        assert_eq!(bypass.action, action, "{bypass:?}");
+        let after = bypass.detected_at.duration_since(bypass.first_seen_at);
+        println!(
+            "{action:?} {} ms after it was first seen",
+            after.as_millis()
+        );
+        if action == BypassAction::Killed {
+            let ended = home.ended("1");
+            assert_eq!(ended.end_reason, Some(EndReason::Bypass), "{ended:?}");
+        }
+    }
 }
