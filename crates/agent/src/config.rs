@@ -44,6 +44,8 @@ pub struct Config {
     pub idle: Option<Rule>,
     /// What is done about memory held past the limiter.
     pub on_bypass: Policy,
+    /// Jobs of other users get no user namespaces.
+    pub refuse_user_namespaces: bool,
     pub hostname: String,
     pub programs: Programs,
     pub simulated: Option<Simulated>,

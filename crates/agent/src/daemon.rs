@@ -107,6 +107,8 @@ pub struct DaemonArgs {
     pub keep: Keep,
     /// What is done about memory held past the limiter.
     pub on_bypass: Policy,
+    /// Jobs of other users get no user namespaces.
+    pub refuse_user_namespaces: bool,
     /// Jobs of queues that name no amount get all GPUs, so that there is one at a time.
     pub all_to_one: bool,
 }
@@ -189,6 +191,7 @@ fn serve(
         idle: args.idle.map(Rule::of).transpose()?,
         keep: args.keep,
         on_bypass: args.on_bypass,
+        refuse_user_namespaces: args.refuse_user_namespaces,
         hostname: rustix::system::uname()
             .nodename()
             .to_string_lossy()

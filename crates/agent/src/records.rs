@@ -68,6 +68,9 @@ pub struct Spec {
     /// As whom the program runs; absent: as the supervisor does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<Identity>,
+    /// Whether its programs are refused user namespaces; of use with a `user`, as root needs none to mount.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub refuse_user_namespaces: bool,
     /// Where its control group is to be, or why it gets none.
     #[serde(default)]
     pub held: Held,
@@ -576,6 +579,7 @@ mod tests {
             }),
             container: None,
             user: None,
+            refuse_user_namespaces: false,
             held: Held::default(),
         };
         dir.write_spec(&spec).unwrap();

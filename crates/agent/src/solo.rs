@@ -206,6 +206,7 @@ fn prepare(args: SoloArgs, home: &Home, node: &Node, runs: &[Run]) -> Result<Pre
         limiter: Some(wish),
         container,
         user: None,
+        refuse_user_namespaces: false,
         held: supervise::cgroup::Held {
             group: None,
             because: Some("it has no daemon".to_owned()),

@@ -552,7 +552,7 @@ pub struct Daemon {
     #[arg(long, value_name = "N", num_args = 0..=1, hide = true)]
     pub services_mode: Option<Option<String>>,
     /// Stay in the foreground, which is the default
-    #[arg(long, conflicts_with = "detached")]
+    #[arg(long, conflicts_with = "detached", hide_short_help = true)]
     pub foreground: bool,
     /// Return once it serves
     ///
@@ -618,6 +618,17 @@ pub struct Daemon {
     /// --system kill]
     #[arg(long, value_name = "POLICY", hide_possible_values = true)]
     pub on_bypass: Option<OnBypass>,
+    /// allow or refuse them to jobs [default: allow]
+    ///
+    /// With --system: whether jobs may make user namespaces, which rootless containers (Apptainer, Podman) need: allow or refuse
+    /// [default: allow]
+    #[arg(
+        long,
+        value_name = "DO",
+        requires = "system",
+        hide_possible_values = true
+    )]
+    pub user_namespaces: Option<UserNamespaces>,
     #[command(flatten)]
     pub clearml: ClearMl,
 }
@@ -627,6 +638,13 @@ pub struct Daemon {
 pub enum OnUnlimitedImage {
     Warn,
     Deny,
+}
+
+/// Whether jobs may make user namespaces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum UserNamespaces {
+    Allow,
+    Refuse,
 }
 
 /// What is done about a bypass.

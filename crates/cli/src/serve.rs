@@ -12,7 +12,7 @@ use divvy_core::{
     Bytes, GpuSelection, Order, Preemption, QueueName, QueueSpec, parse_gpus, parse_queues,
 };
 
-use crate::args::{self, OnUnlimitedImage};
+use crate::args::{self, OnUnlimitedImage, UserNamespaces};
 use crate::ask::terms::{idle, seconds};
 use crate::container;
 use crate::failure::{Result, usage};
@@ -55,6 +55,8 @@ pub struct Daemon {
     pub log_size: Option<Option<u64>>,
     /// What is done about memory held past the limiter.
     pub on_bypass: Policy,
+    /// Jobs of other users get no user namespaces.
+    pub refuse_user_namespaces: bool,
     /// Serve every user of the machine.
     pub system: bool,
     /// The file that gives roles.
@@ -129,6 +131,7 @@ pub fn daemon(args: &args::Daemon) -> Result<Daemon> {
         ),
         log_size: args.log_size.as_deref().map(log_size).transpose()?,
         on_bypass: on_bypass(args),
+        refuse_user_namespaces: args.user_namespaces == Some(UserNamespaces::Refuse),
         system: args.system,
         access: args.access.clone(),
         listen: args.listen,
@@ -298,6 +301,19 @@ mod tests {
     }
 
     #[test]
+    fn jobs_get_user_namespaces_unless_the_systems_daemon_refuses_them() {
+        for (line, refused) in [
+            ("", false),
+            (" --system", false),
+            (" --system --user-namespaces allow", false),
+            (" --system --user-namespaces refuse", true),
+        ] {
+            let daemon = parsed(&format!("divvy daemon{line}")).unwrap();
+            assert_eq!(daemon.refuse_user_namespaces, refused, "{line}");
+        }
+    }
+
+    #[test]
     fn wrong_lines_are_refused_with_the_word_and_a_hint() {
         let lines = [
             ("--dynamic-gpus --queue half=0.3", "half=0.3"),
@@ -323,6 +339,7 @@ mod tests {
             ("--gpus 2-0", "2-0"),
             ("--gpus 0,0", "twice"),
             ("--foreground --detached", "cannot be used with"),
+            ("--user-namespaces refuse", "--system"),
             ("--gpus", "a value is required"),
         ];
         for (line, named) in lines {

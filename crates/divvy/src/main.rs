@@ -50,6 +50,7 @@ fn daemon(asked: Daemon) -> divvy_agent::DaemonArgs {
         keep: (jobs_for, most_jobs, usage_for),
         log_size,
         on_bypass,
+        refuse_user_namespaces,
         system,
         access,
         listen,
@@ -84,6 +85,7 @@ fn daemon(asked: Daemon) -> divvy_agent::DaemonArgs {
             usage_for,
         },
         on_bypass,
+        refuse_user_namespaces,
         all_to_one,
         doors: divvy_agent::DoorArgs {
             system,

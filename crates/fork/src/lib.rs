@@ -5,11 +5,17 @@
 //! so whatever another thread had locked would stay locked in it for ever, the allocator's own locks among it: a process
 //! that has others is refused.
 //!
+//! What a copy may call is narrowed here as well ([`refuse_user_namespaces`]).
+//!
 //! This crate is a fence: the calls are unsafe, and nothing else is here.
+
+mod namespaces;
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+
+pub use namespaces::refuse_user_namespaces;
 
 /// What a child says that panicked: the code that Rust's own programs end with.
 const PANICKED: i32 = 101;

@@ -285,6 +285,7 @@ pub mod tests {
             limiter: None,
             container: None,
             user: None,
+            refuse_user_namespaces: false,
             held: Default::default(),
         }
     }

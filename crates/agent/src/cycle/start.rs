@@ -220,6 +220,7 @@ impl Cycle {
             limiter,
             container,
             user: user.clone(),
+            refuse_user_namespaces: self.config.refuse_user_namespaces,
             held: match &self.config.groups {
                 Ok(stem) => Held {
                     group: Some(Group::of(stem, id)),

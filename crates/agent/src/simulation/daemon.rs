@@ -230,6 +230,7 @@ fn config(home: &Home, manner: Manner) -> Config {
         log_most: None,
         front_end: None,
         on_bypass: Policy::Deny,
+        refuse_user_namespaces: false,
         hostname: "simulated".to_owned(),
         programs: Programs {
             // What claims are given of the simulated driver is beside it.

@@ -216,10 +216,21 @@ fn as_user<T: Send>(
 ) -> Result<T, LaunchError> {
     match &spec.user {
         Some(user) => user
-            .run(work)
+            .run(|| confine(spec).and_then(|()| work()))
             .unwrap_or_else(|error| Err(cannot_become(user, &error))),
         None => work(),
     }
+}
+
+/// Takes from this thread, which is the job's user by now, what the daemon refuses to jobs.
+fn confine(spec: &Spec) -> Result<(), LaunchError> {
+    if !spec.refuse_user_namespaces {
+        return Ok(());
+    }
+    divvy_fork::refuse_user_namespaces().map_err(|error| LaunchError {
+        code: 125,
+        message: format!("cannot refuse user namespaces to the job: {error}"),
+    })
 }
 
 fn cannot_become(user: &Identity, error: &io::Error) -> LaunchError {
@@ -256,7 +267,8 @@ fn born_in(
         let assumed = match &user {
             Some((user, groups)) => user
                 .assume(groups)
-                .map_err(|error| cannot_become(user, &error)),
+                .map_err(|error| cannot_become(user, &error))
+                .and_then(|()| confine(spec)),
             None => Ok(()),
         };
         if let Err(error) = assumed.and_then(|()| launch(BECOME)) {

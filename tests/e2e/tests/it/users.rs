@@ -112,6 +112,50 @@ fn the_switch_lifts_no_limit_that_its_user_cannot_change() {
     assert_eq!(job["bypasses"], serde_json::json!([]), "{job}");
 }
 
+/// Begins threads and processes in each way that glibc has.
+const BEGINS_ALL: &str = "import os, subprocess, threading
+thread = threading.Thread(target=print, args=['thread'], kwargs={'flush': True})
+thread.start(); thread.join()
+subprocess.run(['sh', '-c', '(echo subshell) | cat'], check=True)
+pid = os.posix_spawnp('echo', ['echo', 'spawned'], os.environ)
+assert os.waitpid(pid, 0)[1] == 0
+";
+
+#[test]
+fn an_administrator_may_refuse_user_namespaces_to_jobs_and_nothing_else_changes() {
+    let namespace = ["unshare", "--user", "--map-root-user", "id", "-u"];
+    let others = ["/usr/bin/python3", "-c", BEGINS_ALL];
+    for (flags, code, text) in [
+        (&[][..], 0, "0"),
+        (
+            &["--user-namespaces", "refuse"],
+            1,
+            "unshare: unshare failed: Operation not permitted",
+        ),
+    ] {
+        let Some((home, _daemon)) = system_with(flags) else {
+            return;
+        };
+        let run = |words: &[&str]| divvy(&home, &[&["run", "-g", "0.25", "--"], words].concat());
+        let said = run(&namespace).exits(code);
+        assert_eq!(said.stdout.trim(), text, "{flags:?}: {}", said.stderr);
+        let said = run(&others).ok();
+        assert_eq!(said.stdout, "thread\nsubshell\nspawned\n", "{flags:?}");
+        // Through the supervisor's other way of starting a program: a guest's.
+        let id = divvy(
+            &home,
+            &["submit", "-g", "0.25", "--parsable", "--", "sleep", "1000"],
+        )
+        .ok();
+        let id = id.stdout.trim().to_owned();
+        home.running(&id);
+        let exec = [&["exec", &id, "--"], &namespace[..]].concat();
+        let said = divvy(&home, &exec).exits(code);
+        let both = format!("{}{}", said.stdout, said.stderr);
+        assert!(both.contains(text), "{flags:?}: {both}");
+    }
+}
+
 /// Lays the driver over the wrapper in a user namespace of its own, and takes more than its slice of 4 GiB.
 fn mount_over(home: &Home) -> String {
     let driver = home.path().join("sim/lib/libcuda.so.1");
