@@ -116,6 +116,10 @@ pub enum Refusal {
     )]
     Privileged(String),
     #[error(
+        "container `{container}` has {what}: with it a container can take away what holds it to its part of a GPU; leave it out"
+    )]
+    Unheld { container: String, what: String },
+    #[error(
         "spec.nodeName is set: the pod would go past the scheduler that packs fractions; use a nodeSelector"
     )]
     NodeName,

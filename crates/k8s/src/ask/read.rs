@@ -308,6 +308,35 @@ fn hami(container: &Container<'_>) -> Result<Option<Vec<Size>>, Refusal> {
     Ok(Some(vec![size; gpus]))
 }
 
+/// Capabilities with which a container reaches its mounts or the node's memory and files: mount(2), kernel modules, /dev/mem,
+/// open_by_handle_at(2). The chart's policy on pods has the same. Not `SYS_PTRACE`: debuggers need it, and it ends at the container's
+/// own processes.
+const UNHELD: [&str; 5] = [
+    "ALL",
+    "SYS_ADMIN",
+    "SYS_MODULE",
+    "SYS_RAWIO",
+    "DAC_READ_SEARCH",
+];
+
+/// What of a security context would let its container take its mounts away.
+fn lets_go(context: &Value) -> Option<String> {
+    let added = context["capabilities"]["add"].as_array();
+    let mut added = added.into_iter().flatten().filter_map(Value::as_str);
+    // Runtimes take both spellings, in capitals or not.
+    let is_unheld = |name: &&str| {
+        let name = name.to_ascii_uppercase();
+        UNHELD.contains(&name.strip_prefix("CAP_").unwrap_or(&name))
+    };
+    if let Some(name) = added.find(is_unheld) {
+        return Some(format!("the capability {name}"));
+    }
+    let mount = context["procMount"].as_str();
+    mount
+        .filter(|mount| *mount == "Unmasked")
+        .map(|mount| format!("procMount: {mount}"))
+}
+
 /// What would let a container past its limit.
 fn check(spec: &Value, containers: &[Container<'_>]) -> Result<(), Refusal> {
     if spec["nodeName"]
@@ -319,6 +348,12 @@ fn check(spec: &Value, containers: &[Container<'_>]) -> Result<(), Refusal> {
     for container in containers {
         if container.object["securityContext"]["privileged"] == true {
             return Err(Refusal::Privileged(container.name.to_owned()));
+        }
+        if let Some(what) = lets_go(&container.object["securityContext"]) {
+            return Err(Refusal::Unheld {
+                container: container.name.to_owned(),
+                what,
+            });
         }
         if variables(container).any(|name| name == VISIBLE) {
             return Err(Refusal::Visible {

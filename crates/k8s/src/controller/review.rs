@@ -197,9 +197,10 @@ fn kind_of(error: &InjectError) -> RefusedAs {
 
 fn kind_of_refusal(refusal: &Refusal) -> RefusedAs {
     match refusal {
-        Refusal::Privileged(_) | Refusal::NodeName | Refusal::Visible { .. } => {
-            RefusedAs::Forbidden
-        }
+        Refusal::Privileged(_)
+        | Refusal::Unheld { .. }
+        | Refusal::NodeName
+        | Refusal::Visible { .. } => RefusedAs::Forbidden,
         _ => RefusedAs::Invalid,
     }
 }

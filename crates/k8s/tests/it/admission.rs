@@ -465,6 +465,32 @@ fn a18_what_would_go_past_the_limit_or_the_scheduler_is_refused() {
     privileged["spec"]["initContainers"] =
         json!([{ "name": "i", "securityContext": { "privileged": true } }]);
     assert!(refused(&privileged).contains("privileged"));
+    for (context, named) in [
+        (
+            json!({"capabilities": {"add": ["NET_ADMIN", "SYS_ADMIN"]}}),
+            "SYS_ADMIN",
+        ),
+        (
+            json!({"capabilities": {"add": ["CAP_SYS_MODULE"]}}),
+            "CAP_SYS_MODULE",
+        ),
+        (json!({"capabilities": {"add": ["sys_rawio"]}}), "sys_rawio"),
+        (
+            json!({"capabilities": {"add": ["DAC_READ_SEARCH"]}}),
+            "DAC_READ_SEARCH",
+        ),
+        (json!({"capabilities": {"add": ["ALL"]}}), "ALL"),
+        (json!({"procMount": "Unmasked"}), "procMount"),
+    ] {
+        let mut unheld = labelled("0.5");
+        unheld["spec"]["containers"][0]["securityContext"] = context;
+        assert!(refused(&unheld).contains(named), "{named}");
+    }
+    let mut debugged = labelled("0.5");
+    debugged["spec"]["containers"][0]["securityContext"] = json!({
+        "capabilities": {"add": ["SYS_PTRACE", "NET_ADMIN"], "drop": ["ALL"]}, "procMount": "Default",
+    });
+    let _ = injected(&debugged);
     let mut placed = labelled("0.5");
     placed["spec"]["nodeName"] = json!("node-a");
     assert!(refused(&placed).contains("nodeName"));
