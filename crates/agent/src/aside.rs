@@ -20,11 +20,11 @@ use std::sync::mpsc::SyncSender;
 
 use divvy_core::memory::Memory;
 use divvy_core::{GpuUuid, JobId};
-use divvy_ledger::Reader;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::gpu::Observer;
+use crate::gpu::slice::GrantedSlice;
 use crate::mailbox::{Mailbox, Message};
 use crate::process::Process;
 use helper::Helper;
@@ -63,7 +63,7 @@ pub struct Errand {
     pub attempt: u32,
     pub way: Way,
     pub supervisor: Process,
-    pub slice: Arc<Reader>,
+    pub slice: Arc<GrantedSlice>,
     /// By position in its slice.
     pub gpus: Vec<GpuUuid>,
     pub parts: Vec<Process>,

@@ -45,6 +45,7 @@ impl Bypass {
         let beside = match self.way {
             Way::OtherGpu => ", which its job does not hold",
             Way::Unlimited | Way::Understated => " past its slice's account",
+            Way::Overdrawn => " in a slice that is overdrawn",
         };
         format!(
             "pid {pid} ({}) holds {held} of GPU {}{beside}",
@@ -58,6 +59,7 @@ impl Bypass {
             Way::Unlimited => self.limiter.in_words().to_owned(),
             Way::OtherGpu => "its job was given other GPUs".to_owned(),
             Way::Understated => format!("its account says {}", self.charged.human()),
+            Way::Overdrawn => "its slice holds more than it was granted".to_owned(),
         }
     }
 

@@ -54,7 +54,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::time::Duration;
 
 use divvy_api::v1::{Error, ErrorCode, Event, GpuChanged, MigInstance};
-use divvy_core::reconcile::Watchlist;
+use divvy_core::reconcile::{Watchlist, Way};
 use divvy_core::{GpuUuid, JobId, Project, Wait};
 use tokio::sync::broadcast;
 
@@ -101,7 +101,7 @@ pub struct Cycle {
     /// Processes that may be past the limiter.
     watchlist: Watchlist,
     /// How many were, by way.
-    bypasses: [u64; 3],
+    bypasses: [u64; Way::ALL.len()],
     /// GPUs whose driver was said not to tell whose memory is whose.
     unspoken: HashSet<GpuUuid>,
     /// Jobs that have not ended. Boxed, as the map keeps room for nearly as many again.
@@ -174,6 +174,8 @@ struct Living {
     unasked: bool,
     /// Its slice could not be read, which was said.
     damaged: bool,
+    /// Another process than the daemon changed its slice's control file, and an event has told it.
+    tampered: bool,
     /// Its limiter could not count something, which was said.
     alarmed: bool,
     /// By position in its holdings.
@@ -268,6 +270,7 @@ impl Living {
             laid: false,
             unasked: false,
             damaged: false,
+            tampered: false,
             alarmed: false,
             ledgers: Vec::new(),
             members: Vec::new(),

@@ -405,7 +405,12 @@ impl Round {
             // The time by now: looking may have taken some, and who hears nothing for a second goes on ungated.
             let now = boot_time_ns();
             for kept in self.kept.values() {
-                kept.control.keep(now);
+                match kept.granted {
+                    // One whose launches are watched is left ajar.
+                    lease::Grant::Open => kept.control.keep(now),
+                    // Told anew: its job may have opened the gate itself.
+                    granted => kept.control.grant(word(granted), now),
+                }
             }
         }
         let mut got = lock(&self.got);

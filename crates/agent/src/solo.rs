@@ -290,7 +290,7 @@ fn living_runs(home: &Home) -> Vec<Run> {
     for number in numbers {
         let folder = home.slice(&slice_name(number));
         let dir = JobDir::new(self::folder(home, number));
-        let slice = HeldSlice::adopt(&folder).ok();
+        let slice = HeldSlice::open(&folder).ok();
         let joined = slice.as_ref().is_some_and(|slice| {
             let snapshot = slice.read();
             snapshot.is_ok_and(|snapshot| !slice.living(&snapshot).is_empty())

@@ -9,6 +9,7 @@
 //! An account is written by the job it speaks of, so it is never believed against the driver. Looking is the agent's, and
 //! so is what is done about it ([`Policy`]).
 
+mod granted;
 mod watchlist;
 
 use std::collections::BTreeMap;
@@ -17,6 +18,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+pub use granted::Granted;
 pub use watchlist::{Change, Moment, Watchlist};
 
 use crate::ids::JobId;
@@ -46,7 +48,13 @@ pub struct Sight {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SliceSight {
     pub job: JobId,
-    pub limit: Bytes,
+    /// What the planner counts as its: memory beyond this is no part of it, and is not given out.
+    pub granted: Bytes,
+    /// The most that it was granted lately ([`Granted`]): what it may hold without being accused. `None` while its memory is put
+    /// aside or on its way: then no process of it is accused.
+    pub lately: Option<Bytes>,
+    /// Its job was seen to write over its limit.
+    pub tampered: bool,
     /// What its account says of living processes, listed by the driver or not.
     pub charged: Bytes,
 }
@@ -139,7 +147,7 @@ pub struct Suspect {
     pub way: Way,
     pub used: Option<Bytes>,
     pub charged: Bytes,
-    /// Others lose by it: the GPU is not its slice's, it has no account, or its slice holds more than its limit.
+    /// Others lose by it: the GPU is not its slice's, it has no account, or its slice holds more than it was granted.
     pub harmful: bool,
 }
 
@@ -153,10 +161,17 @@ pub enum Way {
     OtherGpu,
     /// It has a slot, and that says much less than the driver.
     Understated,
+    /// Its slice holds more than it was granted, whatever its limit says.
+    Overdrawn,
 }
 
 impl Way {
-    pub const ALL: [Self; 3] = [Self::Unlimited, Self::OtherGpu, Self::Understated];
+    pub const ALL: [Self; 4] = [
+        Self::Unlimited,
+        Self::OtherGpu,
+        Self::Understated,
+        Self::Overdrawn,
+    ];
 
     /// The word for it in JSON, metrics and the journal.
     pub fn name(self) -> &'static str {
@@ -164,6 +179,7 @@ impl Way {
             Self::Unlimited => "unlimited",
             Self::OtherGpu => "other_gpu",
             Self::Understated => "understated",
+            Self::Overdrawn => "overdrawn",
         }
     }
 }
@@ -205,8 +221,8 @@ impl Policy {
         }
     }
 
-    /// What this policy does about one suspect. An understated account is not killed for while its slice holds no more than
-    /// its limit: memory that no call shows looks the same, and until then nobody else has lost anything.
+    /// What this policy does about one suspect. Memory that no call shows looks like two of them, and for these it kills no process:
+    /// an understated account while its slice holds no more than it was granted, and a small excess that the account does not show.
     pub fn about(self, suspect: &Suspect) -> Self {
         match self {
             Self::Kill if !suspect.harmful => Self::Deny,
@@ -282,8 +298,26 @@ struct Tally {
 struct Members {
     used: Bytes,
     used_unknown: bool,
+    /// What they hold, by the driver's word or, where it does not say, the accounts'.
+    held: Bytes,
+    /// What of it their accounts say as well.
+    admitted: Bytes,
     unseen: Bytes,
     unsteady: bool,
+}
+
+impl Members {
+    /// Whether they hold more than their slice was granted, and if so whether it is beyond doubt that others lose by it. Memory that
+    /// no call shows may take a slice beyond its grant by as much as an honest account may be short of.
+    fn overdraw(&self, slice: &SliceSight) -> Option<bool> {
+        let granted = slice.lately?;
+        let honest = if slice.tampered { SLACK } else { HONEST };
+        let excess = self.held.saturating_sub(granted);
+        let admitted = self.admitted.saturating_sub(granted);
+        let is_admitted = admitted > honest && !self.unsteady;
+        let is_large = excess > honest.max(Bytes::new(granted.get() / 4));
+        (excess > honest).then_some(slice.tampered || is_admitted || is_large)
+    }
 }
 
 impl Tally {
@@ -322,6 +356,9 @@ impl Tally {
         members.used_unknown |= seen.used.is_none();
         members.used = members.used.saturating_add(seen.used.unwrap_or_default());
         let charged = account.map_or(Bytes::ZERO, |account| account.charged);
+        let held = seen.used.unwrap_or(charged);
+        members.held = members.held.saturating_add(held);
+        members.admitted = members.admitted.saturating_add(held.min(charged));
         let beyond = seen.used.unwrap_or_default().saturating_sub(charged);
         if account.is_some_and(|account| !account.steady) {
             members.unsteady = true;
@@ -345,6 +382,21 @@ impl Tally {
         }
     }
 
+    /// Accuses every process that holds memory for an overdrawn slice: the driver does not say which of them is the one too many.
+    fn accuse_all(&mut self, sight: &Sight, of: JobId, harmful: bool) {
+        for seen in &sight.processes {
+            let Of::Job { job, account, .. } = seen.of else {
+                continue;
+            };
+            let charged = account.map_or(Bytes::ZERO, |account| account.charged);
+            let is_suspect = |suspect: &Suspect| suspect.process == seen.process;
+            let holds = seen.used.unwrap_or(charged) > Bytes::ZERO;
+            if job == of && holds && !self.suspects.iter().any(is_suspect) {
+                self.suspect(seen, job, Way::Overdrawn, charged, harmful);
+            }
+        }
+    }
+
     fn finish(mut self, sight: &Sight) -> Balance {
         let mut excess = Bytes::ZERO;
         let slices: Vec<SliceBalance> = sight
@@ -353,9 +405,14 @@ impl Tally {
             .map(|slice| {
                 let members = self.members.remove(&slice.job).unwrap_or_default();
                 let driver = (!members.used_unknown).then_some(members.used);
-                excess = excess.saturating_add(members.used.saturating_sub(slice.limit));
+                excess = excess.saturating_add(members.held.saturating_sub(slice.granted));
+                let overdraw = members.overdraw(slice);
+                let is_beyond = members.held > slice.lately.unwrap_or(slice.granted);
                 for suspect in &mut self.suspects {
-                    suspect.harmful |= suspect.job == slice.job && members.used > slice.limit;
+                    suspect.harmful |= suspect.job == slice.job && is_beyond;
+                }
+                if let Some(harmful) = overdraw {
+                    self.accuse_all(sight, slice.job, harmful);
                 }
                 SliceBalance {
                     job: slice.job,

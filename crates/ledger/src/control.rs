@@ -8,6 +8,7 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::{fmt, io};
 
@@ -95,6 +96,48 @@ impl From<OpenError> for CreateError {
     }
 }
 
+/// A word of `control` that said something else than the agent had written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Forgery {
+    /// The field that the word belongs to.
+    pub field: &'static str,
+    /// Position of the GPU, where it is a field of one.
+    pub gpu: Option<usize>,
+    /// The eight bytes as they were, and as they are to be.
+    pub found: u64,
+    pub expected: u64,
+}
+
+impl Forgery {
+    fn at(offset: usize, found: u64, expected: u64) -> Self {
+        use std::mem::offset_of;
+        let gpus = offset_of!(ControlFile, gpus);
+        let (field, gpu) = match offset.checked_sub(gpus) {
+            None if offset < offset_of!(ControlFile, id) => ("header", None),
+            None if offset < offset_of!(ControlFile, sequence) => ("id", None),
+            None if offset == offset_of!(ControlFile, mode) => ("mode or number of GPUs", None),
+            Some(within) if within < GPUS * size_of::<ControlGpu>() => {
+                let field = match within % size_of::<ControlGpu>() {
+                    0 | 8 => "UUID",
+                    at if at == offset_of!(ControlGpu, limit) => "limit",
+                    at if at == offset_of!(ControlGpu, overhead) => "cost of a context",
+                    at if at == offset_of!(ControlGpu, weight) => "share of compute time",
+                    at if at == offset_of!(ControlGpu, unseen) => "unseen memory",
+                    _ => "unused bytes",
+                };
+                (field, Some(within / size_of::<ControlGpu>()))
+            }
+            _ => ("unused bytes", None),
+        };
+        Self {
+            field,
+            gpu,
+            found,
+            expected,
+        }
+    }
+}
+
 /// The writable control file of a slice.
 ///
 /// A user's own agent and jobs have one owner, so a job can cut this file short, and a store behind a file's end is
@@ -133,10 +176,16 @@ impl Control {
             &header(map::SLOTS, spec.generation),
         )
         .map_err(fail(SLOTS_NAME, "create"))?;
-        let draft = at("control.new");
+        Self::lay(dir, spec)
+    }
+
+    /// Writes the file beside its place and renames it, so that a process that can open it finds a whole one.
+    fn lay(dir: &Path, spec: &SliceSpec) -> Result<Self, CreateError> {
+        let draft = dir.join("control.new");
+        let path = dir.join(CONTROL_NAME);
         write_new(&draft, 0o644, map::CONTROL.size, &control_bytes(spec))
-            .map_err(fail("control.new", "create"))?;
-        fs::rename(&draft, at(CONTROL_NAME)).map_err(fail(CONTROL_NAME, "create"))?;
+            .map_err(|error| map::failed(&draft, "create", error))?;
+        fs::rename(&draft, &path).map_err(|error| map::failed(&path, "create", error))?;
         Ok(Self::open_writable(dir)?)
     }
 
@@ -186,6 +235,58 @@ impl Control {
     /// what no hook sees. Only the agent can tell, and only here, where no job can write.
     pub fn set_unseen(&self, gpu: usize, bytes: u64) {
         self.write(gpu, |gpu| gpu.unseen.store(bytes, SeqCst));
+    }
+
+    /// Compares the file with what the agent has decided, and writes back every word that a job has written over. Answers with the
+    /// first of them. The heartbeat and the words of compute time are not looked at: they are written anew all the time. A file that
+    /// was cut short stays so, for readers refuse it.
+    pub fn mend(&self, spec: &SliceSpec) -> Option<Forgery> {
+        use std::mem::offset_of;
+        let file = self.whole()?;
+        let heartbeat = offset_of!(ControlFile, heartbeat);
+        let sequence = offset_of!(ControlFile, sequence);
+        let expected = control_bytes(spec);
+        let words = (0..offset_of!(ControlFile, grant)).step_by(size_of::<u64>());
+        let written = words.filter(|at| *at != heartbeat && *at != sequence);
+        let forged: Vec<(usize, u64, u64)> = written
+            .map(|at| (at, self.word(at).load(SeqCst), word(&expected, at)))
+            .filter(|(_, found, expected)| found != expected)
+            .collect();
+        if !file.sequence.load(SeqCst).is_multiple_of(2) {
+            file.sequence.fetch_add(1, SeqCst);
+        }
+        let (at, found, expected) = *forged.first()?;
+        file.sequence.fetch_add(1, SeqCst);
+        for (at, _, expected) in &forged {
+            self.word(*at).store(*expected, SeqCst);
+        }
+        file.sequence.fetch_add(1, SeqCst);
+        Some(Forgery::at(at, found, expected))
+    }
+
+    /// The eight bytes of the file at an offset that is a multiple of eight.
+    fn word(&self, offset: usize) -> &AtomicU64 {
+        let words = size_of::<ControlFile>() / size_of::<AtomicU64>();
+        let first = std::ptr::from_ref(&*self.file).cast::<AtomicU64>();
+        // SAFETY: the file is mapped whole, it is atomics all the way down (`Shared`) and aligned for more than eight bytes.
+        let all = unsafe { std::slice::from_raw_parts(first, words) };
+        &all[offset / size_of::<AtomicU64>()]
+    }
+
+    /// Whether this is the file that lies in the slice's folder. `false` also where none does.
+    pub fn lies_in(&self, dir: &Path) -> bool {
+        let lies = map::Identity::at(&dir.join(CONTROL_NAME));
+        let is = self.descriptor.metadata();
+        matches!((lies, is), (Ok(lies), Ok(is)) if lies.is_same_file(&is))
+    }
+
+    /// Puts a control file in the place of whatever lies there under its name. The slots stay.
+    ///
+    /// # Errors
+    /// As [`Control::create`].
+    pub fn replace(dir: &Path, spec: &SliceSpec) -> Result<Self, CreateError> {
+        check(spec)?;
+        Self::lay(dir, spec)
     }
 
     /// Tells the jobs that the agent is there. `now`: [`crate::boot_time_ns`].

@@ -177,6 +177,11 @@ impl Identity {
         fs::symlink_metadata(path).map(|status| Self::of(&status))
     }
 
+    /// Whether this is the same file, whatever was changed about it since.
+    pub fn is_same_file(self, status: &fs::Metadata) -> bool {
+        (self.device, self.inode) == (status.dev(), status.ino())
+    }
+
     fn of(status: &fs::Metadata) -> Self {
         Self {
             device: status.dev(),

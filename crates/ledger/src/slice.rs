@@ -248,6 +248,12 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
+    /// The same account under what the slice was granted, whatever its control file says.
+    #[must_use]
+    pub fn granted(self, spec: SliceSpec) -> Self {
+        Self { spec, ..self }
+    }
+
     pub fn spec(&self) -> &SliceSpec {
         &self.spec
     }

@@ -7,6 +7,7 @@
  *   evade newer GIB FILE LIB        as plain, once it has looked up a function that is newer than the limiter in that library
  *   evade copy GIB FILE CUDA        finds the functions of a copy of the driver in that file's own symbol table
  *   evade forge GIB FILE            is charged, and then wipes out whatever looks like an amount of memory in its slice
+ *   evade raise GIB FILE            writes a limit of its own into its slice before each allocation, until it has all it wants
  *   evade frame GIB PID             is charged, writes PID's process into its own place in its slice, and is gone
  *
  * LIB is this file too, built as a library that is linked to libcuda.so.1 (-DHELPER -shared). Says one line of JSON when it
@@ -119,13 +120,13 @@ static int by_library(void *library, unsigned gib)
     return hold_from_there(gib);
 }
 
-/* The slice's slots, mapped. */
-static uint64_t *slots(size_t *words)
+/* One of the slice's files, mapped. */
+static uint64_t *mapped(const char *name, size_t *words)
 {
     char path[4096];
     struct stat status;
     const char *folder = must(getenv("DIVVY_SLICE"), "DIVVY_SLICE");
-    snprintf(path, sizeof path, "%s/slots", folder);
+    snprintf(path, sizeof path, "%s/%s", folder, name);
     int file = open(path, O_RDWR);
     if (file < 0 || fstat(file, &status) != 0) {
         perror(path);
@@ -140,12 +141,36 @@ static uint64_t *slots(size_t *words)
 static void wipe_amounts(void)
 {
     size_t words;
-    uint64_t *file = slots(&words);
+    uint64_t *file = mapped("slots", &words);
     for (size_t at = 8; at < words; at++) {
         uint64_t amount = file[at] & 0xffffffffffffu;
         if (amount >= 64u << 20 && amount % (1 << 20) == 0)
             __atomic_store_n(&file[at], 0, __ATOMIC_SEQ_CST);
     }
+}
+
+/* The limit on the first GPU of a slice lies at byte 272 of `control`. What is put right meanwhile is forged again. */
+static int raise_and_hold(const struct cuda *cuda, unsigned gib)
+{
+    enum { LIMIT = 272 / 8, OUT_OF_MEMORY = 2 };
+    size_t words;
+    uint64_t *control = mapped("control", &words);
+    void *context;
+    uint64_t address;
+    int result = cuda->init(0);
+    if (!result)
+        result = cuda->retain(&context, 0);
+    if (!result)
+        result = cuda->set_current(context);
+    for (unsigned step = 0; !result && step < gib * 4;) {
+        __atomic_store_n(&control[LIMIT], (uint64_t)(gib + 8) << 30, __ATOMIC_SEQ_CST);
+        result = cuda->allocate(&address, STEP);
+        if (!result)
+            step++;
+        else if (result == OUT_OF_MEMORY)
+            result = 0;
+    }
+    return result;
 }
 
 static uint64_t start_time(int pid)
@@ -165,7 +190,7 @@ static uint64_t start_time(int pid)
 static void frame(int other)
 {
     size_t words;
-    uint64_t *file = slots(&words);
+    uint64_t *file = mapped("slots", &words);
     uint64_t mine = start_time(getpid());
     for (size_t at = 0; at + 1 < words; at++)
         if ((uint32_t)file[at] == (uint32_t)getpid() && file[at + 1] == mine) {
@@ -211,7 +236,7 @@ int main(int count, char **words)
     } else {
         void *driver = must(dlopen(library, RTLD_NOW | RTLD_LOCAL), library);
         struct cuda cuda = all(driver, strcmp(way, "copy") == 0 ? in_table : dlsym);
-        result = hold(&cuda, gib);
+        result = strcmp(way, "raise") == 0 ? raise_and_hold(&cuda, gib) : hold(&cuda, gib);
     }
     if (strcmp(way, "forge") == 0)
         wipe_amounts();

@@ -20,6 +20,7 @@ use divvy_core::job::{Event, Gone, Stop};
 use divvy_core::{GpuUuid, Job as Life, JobId, QueueName};
 
 use super::mig::is_divided;
+use super::start::{cut, overheads};
 use super::{Cycle, Living, place};
 use crate::access::Caller;
 use crate::claim::{self, Asked, Claim};
@@ -311,7 +312,10 @@ impl Cycle {
             }
             Life::Lent { .. } | Life::Stopping { .. } => {
                 if !is_divided(living.job.life.grants()) {
-                    match HeldSlice::adopt(&self.config.home.slice(&id.to_string())) {
+                    let (name, job) = (id.to_string(), &living.job);
+                    let overheads = overheads(&self.devices, job.life.grants());
+                    let cut = cut(&name, job, &overheads);
+                    match HeldSlice::adopt(&self.config.home.slice(&name), &cut) {
                         Ok(slice) => living.slice = Some(slice),
                         // Whoever asks for it again has it made anew.
                         Err(error) => {

@@ -367,13 +367,16 @@ impl Cycle {
         since.elapsed() >= UNHEARD
     }
 
-    /// Tells the observer from which processes the job's tree grows, as far as the records say.
+    /// Tells the observer from which processes the job's tree grows, and in which group, as far as the records say.
     pub(super) fn take_roots(&self, id: JobId) {
         let Ok(record) = self.job_dir(id).record() else {
             return;
         };
         for begun in [record.launch, record.started].into_iter().flatten() {
             self.observer.root(id, begun.process);
+        }
+        if let Some(group) = record.held.and_then(|held| held.group) {
+            self.observer.group(id, group);
         }
     }
 }

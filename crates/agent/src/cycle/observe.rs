@@ -9,7 +9,9 @@ use divvy_core::{GpuUuid, Grant, Job as Life, JobId, Mode};
 use super::{Cycle, Living};
 use crate::gpu::Trouble;
 use crate::gpu::look::{Book, Look};
+use crate::gpu::slice::Tampering;
 use crate::store::StoreError;
+use crate::supervise::chain;
 
 /// How long the driver may take over one look. It takes milliseconds, and seconds where a GPU has to be woken for it.
 const SILENCE: Duration = Duration::from_secs(5);
@@ -25,6 +27,7 @@ impl Cycle {
         for (id, book) in &look.books {
             if let Some(living) = self.jobs.get_mut(id) {
                 tend(*id, living, look, book);
+                self.mend(*id)?;
             }
         }
         self.hear(look)?;
@@ -34,6 +37,37 @@ impl Cycle {
         self.lost_and_found(look)?;
         for seen in &look.gpus {
             self.assign(&seen.observed.uuid)?;
+        }
+        Ok(())
+    }
+
+    /// Puts a slice's control file right where its job has changed it, which is said once.
+    fn mend(&mut self, id: JobId) -> Result<(), StoreError> {
+        let living = self.jobs.get_mut(&id);
+        let Some(slice) = living.and_then(|living| living.slice.as_mut()) else {
+            return Ok(());
+        };
+        let found = match slice.mend() {
+            Ok(None) => return Ok(()),
+            Ok(Some(found)) => found,
+            Err(error) => {
+                tracing::debug!(job = %id, error = chain(&error), "its control file cannot be put back");
+                Tampering::Replaced
+            }
+        };
+        if found == Tampering::Replaced {
+            // The thread of turns has the other file open.
+            self.keeper.release(id);
+            self.apply_limits(id);
+        }
+        if let Some(living) = self.jobs.get_mut(&id)
+            && !std::mem::replace(&mut living.tampered, true)
+        {
+            let text = format!(
+                "its slice's control file was changed by another than the daemon: {found}; put right"
+            );
+            tracing::warn!(job = %id, "{text}");
+            self.tell(Some(id), "tampered", &text)?;
         }
         Ok(())
     }

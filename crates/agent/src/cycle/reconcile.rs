@@ -1,7 +1,9 @@
 //! What a look means for each job: errors of its account, what its limit counts besides, and who got past the limiter.
 
 use divvy_core::memory::Memory;
-use divvy_core::reconcile::{self, Change, Limiter, Policy, SliceBalance, Suspect, Way, balance};
+use divvy_core::reconcile::{
+    self, Change, Granted, Limiter, Policy, Sight, SliceBalance, Suspect, Way, balance,
+};
 use divvy_core::{Bytes, GpuUuid, JobId};
 use jiff::SignedDuration;
 use rustix::process::Signal;
@@ -15,6 +17,7 @@ use crate::gpu::slice::HeldSlice;
 use crate::process::{Process, inside};
 use crate::store::StoreError;
 use crate::supervise::below;
+use crate::supervise::cgroup::Group;
 
 /// What the last look found of one slice on one GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,6 +32,7 @@ pub struct Ledger {
     pub unseen: Bytes,
     /// What was told to the slice's processes.
     told: Bytes,
+    granted: Granted,
 }
 
 impl Ledger {
@@ -78,6 +82,17 @@ impl Living {
             .iter()
             .filter(|found| found.over.is_none());
         lasting.any(|found| found.action >= Policy::Deny)
+    }
+
+    /// What is kept of its slice on a GPU, where its memory is, and what it holds there in the planner's sums.
+    fn ledger_on(&mut self, gpu: &GpuUuid) -> Option<(Memory, &mut Ledger, Bytes)> {
+        self.ledgers
+            .resize(self.job.holdings.len(), Ledger::default());
+        let mut holdings = self.job.holdings.iter();
+        let place = holdings.position(|holding| holding.grant.gpu == *gpu)?;
+        let granted = self.job.holdings.get(place)?.grant.memory;
+        let memory = self.job.course.aside.memory;
+        Some((memory, self.ledgers.get_mut(place)?, granted))
     }
 
     /// One of its processes was killed, and the rest is to follow.
@@ -174,28 +189,22 @@ impl Cycle {
 
     fn weigh(&mut self, look: &Look, seen: &Seen) -> Result<(), StoreError> {
         let uuid = &seen.observed.uuid;
-        let balance = balance(&seen.sight);
+        let balance = balance(&self.granted(look, seen));
         let mut errors = Vec::new();
         for found in &balance.slices {
-            let Some(living) = self.jobs.get_mut(&found.job) else {
+            let Some((memory, ledger, _)) = self
+                .jobs
+                .get_mut(&found.job)
+                .and_then(|living| living.ledger_on(uuid))
+            else {
                 continue;
             };
-            living
-                .ledgers
-                .resize(living.job.holdings.len(), Ledger::default());
-            let place = living
-                .job
-                .holdings
-                .iter()
-                .position(|holding| holding.grant.gpu == *uuid);
-            if let Some(ledger) = place.and_then(|place| living.ledgers.get_mut(place)) {
-                match living.job.course.aside.memory {
-                    Memory::Kept => ledger.update(found),
-                    // The account keeps what the GPU does not hold.
-                    _ => ledger.leave(found),
-                }
-                errors.extend(ledger.mismatch.map(|error| (error, ledger.mismatch_max)));
+            match memory {
+                Memory::Kept => ledger.update(found),
+                // The account keeps what the GPU does not hold.
+                _ => ledger.leave(found),
             }
+            errors.extend(ledger.mismatch.map(|error| (error, ledger.mismatch_max)));
         }
         if let Some(device) = self
             .devices
@@ -233,6 +242,26 @@ impl Cycle {
             self.changed(look, seen.observed.index, change)?;
         }
         Ok(())
+    }
+
+    /// What was seen of a GPU, with what the journal has granted of it: a limit that lies in a job's own file says nothing. A job that is
+    /// to shrink keeps what it holds in the planner's sums until it has given it up, and one whose memory is aside holds nothing.
+    fn granted(&mut self, look: &Look, seen: &Seen) -> Sight {
+        let mut sight = seen.sight.clone();
+        for slice in &mut sight.slices {
+            let Some(living) = self.jobs.get_mut(&slice.job) else {
+                continue;
+            };
+            slice.tampered = living.tampered;
+            let holds = living.job.holds();
+            let Some((memory, ledger, granted)) = living.ledger_on(&seen.observed.uuid) else {
+                continue;
+            };
+            slice.granted = if holds { granted } else { Bytes::ZERO };
+            let lately = ledger.granted.lately(look.at, slice.granted);
+            slice.lately = (memory == Memory::Kept).then_some(lately);
+        }
+        sight
     }
 
     /// Says once, for each GPU, that the driver does not tell whose memory is whose.
@@ -302,10 +331,18 @@ impl Cycle {
             return Ok(());
         };
         let after = bypass.detected.duration_since(bypass.first_seen);
+        let overdraw = living
+            .ledger_on(&bypass.gpu)
+            .filter(|_| bypass.way == Way::Overdrawn)
+            .map(|(_, ledger, granted)| {
+                let held = ledger.driver.map(|held| format!("{} of ", held.human()));
+                format!(" ({}{})", held.unwrap_or_default(), granted.human())
+            });
         let text = format!(
-            "{}: {}; told {} ms after it was first seen{}",
+            "{}: {}{}; told {} ms after it was first seen{}",
             bypass.what(),
             bypass.cause(),
+            overdraw.unwrap_or_default(),
             after.as_millis(),
             match bypass.action {
                 Policy::Warn => "",
@@ -423,8 +460,8 @@ impl Cycle {
         }
     }
 
-    /// What is alive of a job below its supervisor, which has yet to write how it ended; without what programs of it
-    /// have started as jobs of their own.
+    /// What is alive of a job below its supervisor, which has yet to write how it ended, and in its control group; without what programs
+    /// of it have started as jobs of their own.
     fn tree(&self, id: JobId) -> Vec<Process> {
         let dir = self.job_dir(id);
         let Some(launch) = dir.launch().ok().flatten() else {
@@ -432,6 +469,9 @@ impl Cycle {
         };
         let mut tree = below(&dir, launch.process);
         tree.extend(container::processes(&dir));
+        tree.extend(dir.group().iter().flat_map(Group::members));
+        tree.sort_unstable_by_key(|process| process.pid);
+        tree.dedup();
         tree.retain(|process| self.observer.job_of(*process) == Some(id));
         tree
     }

@@ -4,7 +4,7 @@ use divvy_core::{Job as Life, JobId};
 
 use super::Cycle;
 use super::mig::is_divided;
-use super::start::records;
+use super::start::{cut, overheads, records};
 use crate::gpu::roster::Entry;
 use crate::gpu::slice;
 use crate::store::StoreError;
@@ -76,7 +76,10 @@ impl Cycle {
                 if is_divided(living.job.life.grants()) {
                     self.observer.enlist(*id, Entry::without_account());
                 } else {
-                    match slice::HeldSlice::adopt(&self.config.home.slice(&id.to_string())) {
+                    let (name, job) = (id.to_string(), &living.job);
+                    let overheads = overheads(&self.devices, job.life.grants());
+                    let cut = cut(&name, job, &overheads);
+                    match slice::HeldSlice::adopt(&self.config.home.slice(&name), &cut) {
                         Ok(slice) => {
                             self.observer.enlist(*id, slice.entry(Vec::new()));
                             living.slice = Some(slice);

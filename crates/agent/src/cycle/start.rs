@@ -155,19 +155,13 @@ impl Cycle {
         let job = &living.job;
         let grants = job.life.grants();
         let overheads = overheads(&self.devices, grants);
-        let (generation, compute) = (u64::from(job.attempt), job.compute());
+        let compute = job.compute();
         let slice = match is_divided(grants) {
             true => None,
-            false => Some(HeldSlice::create(
-                &folder,
-                &Cut {
-                    job: &id.to_string(),
-                    generation,
-                    compute,
-                    grants,
-                    overheads: &overheads,
-                },
-            )?),
+            false => {
+                let name = id.to_string();
+                Some(HeldSlice::create(&folder, &cut(&name, job, &overheads))?)
+            }
         };
         reach("start.slice");
         let visible = grants.iter().map(|grant| self.migs.visible_as(grant));
@@ -329,6 +323,17 @@ impl Cycle {
         {
             tracing::warn!(job = %id, %error, "its folder cannot be watched; it is looked at with every tick");
         }
+    }
+}
+
+/// What a job's slice is made of, by the journal.
+pub(super) fn cut<'a>(name: &'a str, job: &'a Job, overheads: &'a [Bytes]) -> Cut<'a> {
+    Cut {
+        job: name,
+        generation: u64::from(job.attempt),
+        compute: job.compute(),
+        grants: job.life.grants(),
+        overheads,
     }
 }
 

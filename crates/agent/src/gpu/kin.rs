@@ -2,7 +2,8 @@
 //!
 //! Descent is the kernel's word. A job's supervisor is a subreaper, so whatever its program daemonises stays below it; once seen
 //! there, a process is the job's for as long as it lives, wherever it goes. So is whoever is in the PID namespace of a job's container,
-//! also one that the container engine started in it later. Where no supervisor is, as with the claims of another scheduler, it is what is
+//! also one that the container engine started in it later, and a process in a job's control group or below it, also one that has killed
+//! its supervisor and left its session. Where no supervisor is, as with the claims of another scheduler, it is what is
 //! mounted for the process. A slot in a slice is the job's word and counts only
 //! for a process that has that slice mapped, which nobody has who did not join it.
 
@@ -16,6 +17,7 @@ use super::roster::Roster;
 use crate::clock::Instant;
 use crate::process::inside::{self, Inside, Marks, Own};
 use crate::process::{self, Process, mounts};
+use crate::supervise::cgroup;
 
 /// A process that the driver lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -170,11 +172,17 @@ impl Kin {
                 .or(before)
                 .or_else(|| roster.led(member.session))
         });
+        let by_group = || {
+            let group = roster.has_groups().then(|| cgroup::of(process.pid))??;
+            // If it has ended meanwhile, another process may have its pid.
+            let is_it = Process::with_pid(process.pid) == Some(process);
+            roster.of_group(&group).filter(|_| is_it)
+        };
         let by_mount = || {
             let places = roster.has_mounted().then(|| mounts::above(process));
             roster.mounted(&places?)
         };
-        by_blood.or_else(by_mount).or_else(|| {
+        by_blood.or_else(by_group).or_else(by_mount).or_else(|| {
             let namespace = inside::namespace(process.pid)?;
             // A process that has ended meanwhile has left its pid to anybody.
             line.first().and_then(|_| roster.of_namespace(namespace))

@@ -194,10 +194,7 @@ fn books(
             Some(Ok(before)) if is_deserted(before, inhabited) => Ok(before.clone()),
             _ => account.slice.read(),
         };
-        let spec = match &after {
-            Ok(after) => after.spec().clone(),
-            Err(_) => account.slice.slice().spec().clone(),
-        };
+        let spec = account.slice.granted();
         let pages = match (before, after) {
             (Some(Ok(before)), Ok(after)) => Ok(Pages::new(before, after, gone)),
             (_, Err(error)) | (Some(Err(error)), _) => Err(error.to_string()),
@@ -291,7 +288,9 @@ impl Look {
             let spec = book.spec.gpus.get(at)?;
             let slice = SliceSight {
                 job: *job,
-                limit: Bytes::new(spec.limit),
+                granted: Bytes::new(spec.limit),
+                lately: Some(Bytes::new(spec.limit)),
+                tampered: false,
                 charged: book
                     .pages
                     .as_ref()

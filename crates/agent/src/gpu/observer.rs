@@ -3,6 +3,7 @@
 //! One thread asks the driver, and nobody waits for it without a bound: a driver may never answer, as one whose GPU has gone may not.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -90,6 +91,11 @@ impl Observer {
     /// A process that the job's tree grows from.
     pub fn root(&self, job: JobId, root: Process) {
         Arc::make_mut(&mut *lock(&self.roster)).root(job, root);
+    }
+
+    /// The control group that a job's processes are born in.
+    pub fn group(&self, job: JobId, group: PathBuf) {
+        Arc::make_mut(&mut *lock(&self.roster)).group(job, group);
     }
 
     /// A slice is no more.

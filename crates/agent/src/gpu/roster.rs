@@ -1,11 +1,12 @@
 //! The jobs that are looked at, their slices, and the processes that each job's tree grows from.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use divvy_core::JobId;
-use divvy_ledger::Reader;
 
+use super::slice::GrantedSlice;
 use crate::process::inside::{self, Mark};
 use crate::process::mounts::Place;
 use crate::process::{self, Process};
@@ -19,6 +20,8 @@ pub struct Entry {
     pub roots: Vec<Process>,
     /// What is mounted for its processes and for no others, where it has no supervisor.
     pub mounted: Option<Place>,
+    /// Its control group, once its supervisor has said which.
+    pub group: Option<PathBuf>,
 }
 
 impl Entry {
@@ -28,6 +31,7 @@ impl Entry {
             slice: None,
             roots: Vec::new(),
             mounted: None,
+            group: None,
         }
     }
 }
@@ -35,7 +39,7 @@ impl Entry {
 /// A job's slice in the ledger.
 #[derive(Clone, Debug)]
 pub struct Account {
-    pub slice: Arc<Reader>,
+    pub slice: Arc<GrantedSlice>,
     /// Its slots file, which every process that has joined has mapped.
     pub slots: Mark,
 }
@@ -67,6 +71,16 @@ impl Roster {
             if let Some(namespace) = own.filter(|namespace| *namespace != here && root.is_alive()) {
                 self.namespaces.insert(namespace, job);
             }
+        }
+    }
+
+    /// The control group that the job's processes are born in.
+    pub fn group(&mut self, job: JobId, group: PathBuf) {
+        if let Some(entry) = self.entries.get_mut(&job)
+            && entry.group.as_ref() != Some(&group)
+        {
+            entry.group = Some(group);
+            self.version += 1;
         }
     }
 
@@ -107,6 +121,23 @@ impl Roster {
     /// Whether any job is known by what is mounted for its processes.
     pub fn has_mounted(&self) -> bool {
         self.entries.values().any(|entry| entry.mounted.is_some())
+    }
+
+    /// Whether any job is known by its control group.
+    pub fn has_groups(&self) -> bool {
+        self.entries.values().any(|entry| entry.group.is_some())
+    }
+
+    /// The job in whose control group, or in a group below it, one is that is in this group.
+    pub fn of_group(&self, group: &Path) -> Option<JobId> {
+        let above = |entry: &Entry| {
+            let own = entry.group.as_ref().filter(|own| group.starts_with(own))?;
+            Some(own.components().count())
+        };
+        let within = self
+            .iter()
+            .filter_map(|(job, entry)| Some((above(entry)?, job)));
+        within.max_by_key(|(deep, _)| *deep).map(|(_, job)| job)
     }
 
     /// The job that one of these places is mounted for.

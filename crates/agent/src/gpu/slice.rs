@@ -4,12 +4,12 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::{PermissionsExt, lchown};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use divvy_core::{Bytes, Compute, ComputeMode, Grant};
 use divvy_ledger::{
-    Control, CreateError, Denial, GpuSpec, Listed, Mode, OpenError, Owner, Reader, SliceSpec,
-    Snapshot,
+    Control, CreateError, Denial, Forgery, GpuSpec, Listed, Mode, OpenError, Owner, Reader, Slice,
+    SliceSpec, Snapshot,
 };
 
 use super::roster::{Account, Entry};
@@ -19,11 +19,85 @@ use crate::process::inside::{Mark, has_mapped};
 use crate::process::{self, Process};
 use crate::supervise::identity::Identity;
 
+/// A slice's account, read under what the agent has granted: the slice's own control file may be its job's to write.
+#[derive(Debug)]
+pub struct GrantedSlice {
+    reader: Reader,
+    granted: Mutex<SliceSpec>,
+}
+
+impl GrantedSlice {
+    /// Opens the slice in `folder`, which was granted this.
+    ///
+    /// # Errors
+    /// As [`Reader::open`].
+    pub fn open(folder: &Path, granted: SliceSpec) -> Result<Self, OpenError> {
+        Ok(Self {
+            reader: Reader::open(folder)?,
+            granted: Mutex::new(granted),
+        })
+    }
+
+    /// What the agent has granted, and written into the slice's control file.
+    pub fn granted(&self) -> SliceSpec {
+        self.lock().clone()
+    }
+
+    /// Everything the account says now, under what was granted.
+    ///
+    /// # Errors
+    /// As [`Reader::read`].
+    pub fn read(&self) -> Result<Snapshot, OpenError> {
+        Ok(self.reader.read()?.granted(self.granted()))
+    }
+
+    pub fn slice(&self) -> &Slice {
+        self.reader.slice()
+    }
+
+    fn change(&self, change: impl FnOnce(&mut SliceSpec)) {
+        change(&mut self.lock());
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, SliceSpec> {
+        self.granted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a job has done to its slice's control file, before the agent put it right.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tampering {
+    /// It wrote over it.
+    Forged(Forgery),
+    /// It put another file in its place.
+    Replaced,
+}
+
+impl std::fmt::Display for Tampering {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self::Forged(forgery) = self else {
+            return out.write_str("another file lay in its place");
+        };
+        out.write_str(forgery.field)?;
+        if let Some(gpu) = forgery.gpu {
+            write!(out, " of its GPU {gpu}")?;
+        }
+        let [found, expected] = [forgery.found, forgery.expected];
+        match forgery.field {
+            "limit" | "unseen memory" | "cost of a context" => {
+                let [found, expected] = [found, expected].map(|bytes| Bytes::new(bytes).human());
+                write!(out, ": {found} instead of {expected}")
+            }
+            _ => write!(out, ": {found:#x} instead of {expected:#x}"),
+        }
+    }
+}
+
 /// A slice that the agent holds open.
 pub struct HeldSlice {
     folder: PathBuf,
     control: Control,
-    reader: Arc<Reader>,
+    reader: Arc<GrantedSlice>,
     /// Its slots file, which every process that has joined has mapped.
     slots: Mark,
 }
@@ -56,12 +130,10 @@ pub struct Cut<'a> {
     pub overheads: &'a [Bytes],
 }
 
-impl HeldSlice {
-    /// Makes the slice anew; what an attempt cut short has left there is replaced.
-    pub fn create(folder: &Path, cut: &Cut<'_>) -> Result<Box<Self>, SliceError> {
-        remove(folder)?;
+impl Cut<'_> {
+    fn spec(&self) -> SliceSpec {
         let gpu = |(grant, overhead): (&Grant, &Bytes)| {
-            let (weight, cap) = weight_and_cap(grant, cut.compute);
+            let (weight, cap) = weight_and_cap(grant, self.compute);
             GpuSpec {
                 uuid: grant.gpu.to_bytes(),
                 limit: grant.memory.get(),
@@ -71,29 +143,75 @@ impl HeldSlice {
                 unseen: 0,
             }
         };
-        let spec = SliceSpec {
-            id: cut.job.to_owned(),
-            generation: cut.generation,
-            mode: mode(cut.compute),
-            gpus: cut.grants.iter().zip(cut.overheads).map(gpu).collect(),
-        };
+        SliceSpec {
+            id: self.job.to_owned(),
+            generation: self.generation,
+            mode: mode(self.compute),
+            gpus: self.grants.iter().zip(self.overheads).map(gpu).collect(),
+        }
+    }
+}
+
+impl HeldSlice {
+    /// Makes the slice anew; what an attempt cut short has left there is replaced.
+    pub fn create(folder: &Path, cut: &Cut<'_>) -> Result<Box<Self>, SliceError> {
+        remove(folder)?;
+        let spec = cut.spec();
         let control = Control::create(folder, &spec)?;
-        Ok(Self::with(folder, control)?)
+        Ok(Self::with(folder, control, spec)?)
     }
 
-    /// Takes over a slice that an earlier agent made.
-    pub fn adopt(folder: &Path) -> Result<Box<Self>, SliceError> {
+    /// Takes over a slice that an earlier agent made, with what the journal says of it: its job may have written into it since.
+    /// What that agent had the limit count besides is in no journal, and is believed as far as the job loses by it alone.
+    pub fn adopt(folder: &Path, cut: &Cut<'_>) -> Result<Box<Self>, SliceError> {
+        let mut spec = cut.spec();
+        let found = Slice::open(folder).map(|slice| slice.spec().clone());
+        for (gpu, found) in spec
+            .gpus
+            .iter_mut()
+            .zip(found.iter().flat_map(|found| &found.gpus))
+        {
+            gpu.unseen = found.unseen.min(gpu.limit);
+        }
+        let control = match Control::open_writable(folder) {
+            Ok(control) => control,
+            // What it cannot even be told by is put back.
+            Err(OpenError::Missing { path }) => return Err(OpenError::Missing { path }.into()),
+            Err(_) => Control::replace(folder, &spec)?,
+        };
+        control.mend(&spec);
+        Ok(Self::with(folder, control, spec)?)
+    }
+
+    /// Opens a slice of a run without an agent, of which nothing but its files tells what it was granted.
+    pub fn open(folder: &Path) -> Result<Box<Self>, SliceError> {
         let control = Control::open_writable(folder)?;
-        Ok(Self::with(folder, control)?)
+        let spec = Slice::open(folder)?.spec().clone();
+        Ok(Self::with(folder, control, spec)?)
     }
 
-    fn with(folder: &Path, control: Control) -> Result<Box<Self>, OpenError> {
+    fn with(folder: &Path, control: Control, spec: SliceSpec) -> Result<Box<Self>, OpenError> {
         Ok(Box::new(Self {
             folder: folder.to_owned(),
             control,
-            reader: Arc::new(Reader::open(folder)?),
+            reader: Arc::new(GrantedSlice::open(folder, spec)?),
             slots: Mark::of(&folder.join("slots")),
         }))
+    }
+
+    /// Puts the control file right where its job has changed it, and says what it had done. A file that is missing or was cut short
+    /// stays so: its job gets no memory by it.
+    ///
+    /// # Errors
+    /// When another file lies in its place and the right one cannot be put there.
+    pub fn mend(&mut self) -> Result<Option<Tampering>, SliceError> {
+        let spec = self.reader.granted();
+        let forged = self.control.mend(&spec).map(Tampering::Forged);
+        if self.control.lies_in(&self.folder) || !self.folder.join("control").exists() {
+            return Ok(forged);
+        }
+        self.control = Control::replace(&self.folder, &spec)?;
+        Ok(Some(Tampering::Replaced))
     }
 
     /// Whether both of its files lie there.
@@ -109,7 +227,7 @@ impl HeldSlice {
     }
 
     /// Its account, for whoever reads it elsewhere.
-    pub fn account(&self) -> Arc<Reader> {
+    pub fn account(&self) -> Arc<GrantedSlice> {
         Arc::clone(&self.reader)
     }
 
@@ -120,6 +238,13 @@ impl HeldSlice {
 
     /// Gives its processes these limits and weights from now on; by position in its GPUs.
     pub fn resize(&self, limits: &[Grant], compute: Compute) {
+        self.reader.change(|spec| {
+            spec.mode = mode(compute);
+            for (gpu, limit) in spec.gpus.iter_mut().zip(limits) {
+                gpu.limit = limit.memory.get();
+                (gpu.weight, gpu.cap) = weight_and_cap(limit, compute);
+            }
+        });
         self.control.set_mode(mode(compute));
         for (gpu, limit) in limits.iter().enumerate() {
             self.control.set_limit(gpu, limit.memory.get());
@@ -135,6 +260,11 @@ impl HeldSlice {
 
     /// What the limit of one of its GPUs counts besides what is charged.
     pub fn set_unseen(&self, gpu: usize, bytes: Bytes) {
+        self.reader.change(|spec| {
+            if let Some(gpu) = spec.gpus.get_mut(gpu) {
+                gpu.unseen = bytes.get();
+            }
+        });
         self.control.set_unseen(gpu, bytes.get());
     }
 
@@ -147,6 +277,7 @@ impl HeldSlice {
             }),
             roots,
             mounted: None,
+            group: None,
         }
     }
 
@@ -276,12 +407,125 @@ mod tests {
         };
         let folder = folder.path().join("3");
         Control::create(&folder, &spec).unwrap();
-        let held = HeldSlice::adopt(&folder).unwrap();
+        let held = HeldSlice::open(&folder).unwrap();
         let _slot = held.reader.slice().join().unwrap();
         let snapshot = held.read().unwrap();
         let me = Process::this().unwrap();
         assert!(processes(&snapshot).any(|process| process == me));
         assert!(has_mapped(me.pid, &held.slots), "as every agent has");
         assert_eq!(held.living(&snapshot), []);
+    }
+
+    fn cut<'a>(grants: &'a [Grant], overheads: &'a [Bytes]) -> Cut<'a> {
+        Cut {
+            job: "3",
+            generation: 1,
+            compute: Compute::default(),
+            grants,
+            overheads,
+        }
+    }
+
+    fn grant() -> Grant {
+        Grant {
+            gpu: divvy_core::GpuUuid::from_bytes([7; 16]),
+            index: 0,
+            label: "gpu0.1a".into(),
+            share: "0.1".parse().unwrap(),
+            memory: Bytes::gib(8),
+            mig: None,
+        }
+    }
+
+    /// Writes a word into the control file, as a job of the agent's own user can.
+    fn forge(folder: &Path, at: u64, word: u64) {
+        use std::os::unix::fs::FileExt;
+        let file = fs::File::options().write(true).open(folder.join("control"));
+        file.unwrap().write_all_at(&word.to_ne_bytes(), at).unwrap();
+    }
+
+    /// The limit as the slice's processes read it.
+    fn limit(folder: &Path) -> Bytes {
+        Bytes::new(Slice::open(folder).unwrap().gpus()[0].limit)
+    }
+
+    #[test]
+    fn what_is_granted_is_the_agents_word_and_no_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path().join("3");
+        let (grants, overheads) = ([grant()], [Bytes::mib(400)]);
+        let mut held = HeldSlice::create(&folder, &cut(&grants, &overheads)).unwrap();
+        let granted = held.read().unwrap().spec().clone();
+        assert_eq!(held.mend().unwrap(), None);
+        for at in [148, 256, 264, 272, 280, 288, 296] {
+            forge(&folder, at, u64::from(u32::MAX) * 3);
+            let said = held.account().read().map(|said| said.spec().clone());
+            assert!(
+                said.is_err() || said.is_ok_and(|said| said == granted),
+                "byte {at}"
+            );
+            let found = held.mend().unwrap();
+            assert!(
+                matches!(found, Some(Tampering::Forged(_))),
+                "byte {at}: {found:?}"
+            );
+        }
+        forge(&folder, 272, 40 << 30);
+        let told = held.mend().unwrap().unwrap().to_string();
+        assert_eq!(told, "limit of its GPU 0: 40.0 GiB instead of 8.0 GiB");
+        // What the agent changes itself is no forgery.
+        held.resize(
+            &[Grant {
+                memory: Bytes::gib(2),
+                ..grant()
+            }],
+            Compute::default(),
+        );
+        held.set_unseen(0, Bytes::gib(1));
+        assert_eq!(held.mend().unwrap(), None);
+        assert_eq!(limit(&folder), Bytes::gib(2));
+    }
+
+    #[test]
+    fn a_control_file_in_the_place_of_the_agents_is_replaced_and_a_missing_one_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path().join("3");
+        let (grants, overheads) = ([grant()], [Bytes::mib(400)]);
+        let mut held = HeldSlice::create(&folder, &cut(&grants, &overheads)).unwrap();
+        fs::copy(folder.join("control"), folder.join("other")).unwrap();
+        fs::rename(folder.join("other"), folder.join("control")).unwrap();
+        forge(&folder, 272, 40 << 30);
+        assert_eq!(held.mend().unwrap(), Some(Tampering::Replaced));
+        assert_eq!(limit(&folder), Bytes::gib(8));
+        assert_eq!(held.mend().unwrap(), None);
+        fs::remove_file(folder.join("control")).unwrap();
+        assert_eq!(held.mend().unwrap(), None);
+        assert!(!folder.join("control").exists(), "its job gets no memory");
+    }
+
+    #[test]
+    fn a_slice_is_adopted_with_what_the_journal_says_whatever_its_job_wrote_meanwhile() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path().join("3");
+        let (grants, overheads) = ([grant()], [Bytes::mib(400)]);
+        let cut = cut(&grants, &overheads);
+        drop(HeldSlice::create(&folder, &cut).unwrap());
+        for (at, word) in [(272, 40 << 30), (256, 1), (148, 9), (144, 77), (0, 0)] {
+            forge(&folder, at, word);
+            let held = HeldSlice::adopt(&folder, &cut).unwrap();
+            assert_eq!(
+                held.read().unwrap().spec().gpus[0].limit,
+                8 << 30,
+                "byte {at}"
+            );
+            assert_eq!(limit(&folder), Bytes::gib(8), "byte {at}");
+        }
+        // What an earlier agent had counted besides stays, and is no more than the whole.
+        forge(&folder, 296, 3 << 30);
+        let held = HeldSlice::adopt(&folder, &cut).unwrap();
+        assert_eq!(held.read().unwrap().usage(0).unseen, 3 << 30);
+        forge(&folder, 296, u64::MAX);
+        let held = HeldSlice::adopt(&folder, &cut).unwrap();
+        assert_eq!(held.read().unwrap().usage(0).unseen, 8 << 30);
     }
 }

@@ -41,7 +41,7 @@ pub struct Page {
     pub glances: Vec<Glance>,
     pub queues: Vec<Queue>,
     /// Bypasses ever told, in the order of [`Way::ALL`].
-    pub bypasses: [u64; 3],
+    pub bypasses: [u64; Way::ALL.len()],
     /// What was done to MIG instances.
     pub migs: Counts,
     /// Where GPUs are on the PCI bus, by index.

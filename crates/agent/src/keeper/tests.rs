@@ -301,3 +301,17 @@ fn terms_can_change_and_end() {
     until("it takes no turns", || asked(&places[1]).is_none());
     assert_eq!(places[1].control.granted(), Grant::Open);
 }
+
+#[test]
+fn a_gate_that_its_job_opens_is_closed_again() {
+    let keeper = Keeper::start().unwrap();
+    let place = Place::new(1);
+    place.keep(&keeper, "strict=0.5");
+    until("its gate is closed", || {
+        keeper.got(place.job).is_some() && place.control.granted() == Grant::Closed
+    });
+    place.control.grant(Grant::Open, boot_time_ns());
+    until("it is closed again", || {
+        place.control.granted() == Grant::Closed
+    });
+}

@@ -60,7 +60,7 @@ impl Store {
     }
 
     /// How many there were, in the order of [`Way::ALL`].
-    pub fn bypass_counts(&self) -> Result<[u64; 3], StoreError> {
+    pub fn bypass_counts(&self) -> Result<[u64; Way::ALL.len()], StoreError> {
         let count = |way: Way| {
             let query = "SELECT count(*) + coalesce((SELECT CAST(value AS INTEGER) FROM setting WHERE name = ?2), 0) \
                          FROM bypass WHERE way = ?1";
@@ -68,9 +68,11 @@ impl Store {
             self.db
                 .query_row(query, [way.name(), &forgotten], |row| row.get(0))
         };
-        let [first, second, third] = Way::ALL.map(count);
-        let counts = || Ok([first?, second?, third?]);
-        counts().map_err(sql("count bypasses"))
+        let mut counts = [0; Way::ALL.len()];
+        for (total, way) in counts.iter_mut().zip(Way::ALL) {
+            *total = count(way).map_err(sql("count bypasses"))?;
+        }
+        Ok(counts)
     }
 }
 

@@ -465,7 +465,7 @@ fn bypasses_come_back_with_their_job_and_are_counted() {
         jobs::all_but(&path, &Default::default()).unwrap(),
         [job, other]
     );
-    assert_eq!(store.bypass_counts().unwrap(), [1, 1, 0]);
+    assert_eq!(store.bypass_counts().unwrap(), [1, 1, 0, 0]);
 }
 
 /// What was counted of a job, in order: share, length in microseconds, whether it was suspended, what was measured.

@@ -39,6 +39,8 @@ pub enum BypassWay {
     OtherGpu,
     /// Its slot says much less than the driver.
     Understated,
+    /// Its slice holds more than it was granted, whatever the limit says that lies in the slice.
+    Overdrawn,
 }
 
 /// What was done about it.

@@ -166,6 +166,7 @@ impl From<Way> for BypassWay {
             Way::Unlimited => Self::Unlimited,
             Way::OtherGpu => Self::OtherGpu,
             Way::Understated => Self::Understated,
+            Way::Overdrawn => Self::Overdrawn,
         }
     }
 }

@@ -130,7 +130,8 @@ fn note(gpu: &Gpu, view: View) -> String {
     let pids: Vec<String> = gpu.unmanaged_pids.iter().map(u32::to_string).collect();
     let outside = match (pids.as_slice(), gpu.memory_unmanaged_bytes) {
         ([], 0) => String::new(),
-        ([], bytes) => format!("{} held outside Divvy", text::memory(bytes)),
+        // By no stranger: by jobs, past their slices or on GPUs that are not theirs.
+        ([], bytes) => format!("{} held beyond what was granted", text::memory(bytes)),
         (pids, bytes) => format!(
             "{} held outside Divvy by pid {}",
             text::memory(bytes),

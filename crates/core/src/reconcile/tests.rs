@@ -46,7 +46,9 @@ fn gpu(charged: Bytes, processes: Vec<ProcessSight>) -> Sight {
         context: Bytes::mib(400),
         slices: vec![SliceSight {
             job: JOB,
-            limit: Bytes::gib(8),
+            granted: Bytes::gib(8),
+            lately: Some(Bytes::gib(8)),
+            tampered: false,
             charged,
         }],
         processes,
@@ -138,6 +140,158 @@ fn an_account_much_too_small_is_harmful_only_beyond_the_limit() {
     assert_eq!(Policy::Warn.about(&within), Policy::Warn);
 }
 
+/// One process that holds so much of its slice of 8 GiB, in MiB, and is charged for so much.
+fn alone(used: u64, charged: u64) -> Sight {
+    let (used, charged) = (Bytes::mib(used), Bytes::mib(charged));
+    gpu(charged, vec![seen(7, used, member(Some(charged)))])
+}
+
+#[test]
+fn a_slice_that_holds_more_than_it_was_granted_is_overdrawn_however_true_its_account_is() {
+    let balance = balance(&alone(30 << 10, 30 << 10));
+    assert_eq!(ways(&balance), [(Way::Overdrawn, true)]);
+    assert_eq!(Policy::Kill.about(&balance.suspects[0]), Policy::Kill);
+    assert_eq!(
+        balance.foreign,
+        Bytes::gib(22),
+        "no neighbour is to have it"
+    );
+    let slice = balance.slices[0];
+    assert_eq!((slice.mismatch(), slice.unseen), (Some(0), Bytes::ZERO));
+}
+
+#[test]
+fn what_an_honest_account_may_be_short_of_overdraws_nothing_and_a_little_more_is_not_killed_for() {
+    let at = |used, charged| ways(&balance(&alone(used, charged)));
+    assert_eq!(at((8 << 10) + 512, 8 << 10), []);
+    assert_eq!(at((8 << 10) + 514, 8 << 10), [(Way::Overdrawn, false)]);
+    assert_eq!(
+        at(10 << 10, 8 << 10),
+        [(Way::Overdrawn, false)],
+        "a quarter"
+    );
+    assert_eq!(at((10 << 10) + 2, 8 << 10), [(Way::Overdrawn, true)]);
+    assert_eq!(
+        at((8 << 10) + 514, (8 << 10) + 514),
+        [(Way::Overdrawn, true)]
+    );
+    let excess = balance(&alone((8 << 10) + 2, 8 << 10)).foreign;
+    assert_eq!(excess, Bytes::mib(2), "every byte of it is not given out");
+}
+
+#[test]
+fn a_slice_whose_limit_was_written_over_is_given_no_such_room() {
+    let at = |used| {
+        let mut sight = alone(used, 8 << 10);
+        sight.slices[0].tampered = true;
+        ways(&balance(&sight))
+    };
+    assert_eq!(at(8 << 10), [], "forging alone takes nothing");
+    assert_eq!(at((8 << 10) + 32), []);
+    assert_eq!(at((8 << 10) + 34), [(Way::Overdrawn, true)]);
+}
+
+#[test]
+fn all_processes_of_an_overdrawn_slice_are_accused_and_no_others_processes() {
+    let held = Bytes::gib(5);
+    let mut sight = gpu(
+        Bytes::gib(10),
+        vec![
+            seen(7, held, member(Some(held))),
+            seen(8, held, member(Some(held))),
+            seen(9, Bytes::mib(600), bare(Limiter::Off)),
+            seen(10, Bytes::ZERO, member(Some(Bytes::ZERO))),
+            seen(11, Bytes::gib(20), Of::Nobody),
+        ],
+    );
+    let others = Of::Job {
+        job: JobId(4),
+        account: Some(Account {
+            charged: held,
+            steady: true,
+        }),
+        limiter: Limiter::Loaded,
+    };
+    sight.processes.push(seen(12, held, others));
+    sight.slices.push(SliceSight {
+        job: JobId(4),
+        ..sight.slices[0]
+    });
+    let found: Vec<(u32, Way)> = balance(&sight)
+        .suspects
+        .iter()
+        .map(|suspect| (suspect.process.pid, suspect.way))
+        .collect();
+    let (overdrawn, unlimited) = (Way::Overdrawn, Way::Unlimited);
+    assert_eq!(found, [(9, unlimited), (7, overdrawn), (8, overdrawn)]);
+}
+
+#[test]
+fn an_overdraw_is_found_though_the_account_never_rests_or_the_driver_says_nothing() {
+    let account = |steady| Of::Job {
+        job: JOB,
+        account: Some(Account {
+            charged: Bytes::gib(9),
+            steady,
+        }),
+        limiter: Limiter::Loaded,
+    };
+    let with = |used: Option<u64>, steady| {
+        let one = ProcessSight {
+            process: process(7),
+            used: used.map(Bytes::gib),
+            of: account(steady),
+        };
+        let balance = balance(&gpu(Bytes::gib(9), vec![one]));
+        (ways(&balance), balance.foreign)
+    };
+    let gib = Bytes::gib;
+    assert_eq!(
+        with(Some(30), false),
+        (vec![(Way::Overdrawn, true)], gib(22))
+    );
+    // Each of two figures of a moving account may be of another moment.
+    assert_eq!(
+        with(Some(9), false),
+        (vec![(Way::Overdrawn, false)], gib(1))
+    );
+    assert_eq!(with(Some(9), true), (vec![(Way::Overdrawn, true)], gib(1)));
+    assert_eq!(with(None, true), (vec![(Way::Overdrawn, true)], gib(1)));
+}
+
+#[test]
+fn a_slice_that_was_just_made_smaller_or_whose_memory_moves_is_not_accused() {
+    let mut sight = alone(8 << 10, 8 << 10);
+    sight.slices[0].granted = Bytes::gib(2);
+    assert_eq!(ways(&balance(&sight)), [], "8 GiB were granted lately");
+    assert_eq!(balance(&sight).foreign, Bytes::gib(6));
+    sight.slices[0].granted = Bytes::ZERO;
+    sight.slices[0].lately = None;
+    assert_eq!(ways(&balance(&sight)), [], "its memory is put aside");
+    assert_eq!(balance(&sight).foreign, Bytes::gib(8));
+}
+
+#[test]
+fn what_was_granted_counts_for_two_seconds_after_a_slice_was_made_smaller() {
+    const SECOND: Moment = 1_000_000_000;
+    let gib = Bytes::gib;
+    let mut granted = Granted::default();
+    assert_eq!(granted.lately(SECOND, gib(8)), gib(8));
+    assert_eq!(granted.lately(2 * SECOND, gib(2)), gib(8));
+    assert_eq!(
+        granted.lately(3 * SECOND, gib(1)),
+        gib(8),
+        "the most of them"
+    );
+    assert_eq!(granted.lately(5 * SECOND - 1, gib(1)), gib(8));
+    assert_eq!(granted.lately(5 * SECOND, gib(1)), gib(1));
+    assert_eq!(
+        granted.lately(6 * SECOND, gib(16)),
+        gib(16),
+        "more counts at once"
+    );
+}
+
 #[test]
 fn a_gpu_that_the_job_does_not_hold_is_a_bypass_and_what_it_takes_there_is_foreign() {
     let mut sight = gpu(Bytes::ZERO, vec![seen(7, Bytes::gib(2), member(None))]);
@@ -160,7 +314,7 @@ fn a_moving_account_accuses_nobody_and_gives_a_lower_bound() {
         limiter: Limiter::Loaded,
     };
     let processes = vec![
-        seen(7, Bytes::gib(9), of),
+        seen(7, Bytes::gib(6), of),
         seen(8, Bytes::gib(1), bare(Limiter::Off)),
     ];
     let balance = balance(&gpu(Bytes::ZERO, processes));

@@ -20,7 +20,7 @@ use crate::job::Process;
 pub type Moment = u64;
 
 /// How long an accused process that is still there must not be suspect.
-const CALM: Moment = 2_000_000_000;
+pub(super) const CALM: Moment = 2_000_000_000;
 
 /// Suspects of all GPUs.
 #[derive(Clone, Debug, Default)]

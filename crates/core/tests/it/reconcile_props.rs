@@ -49,9 +49,11 @@ fn sight() -> impl Strategy<Value = Sight> {
             context: Bytes::mib(400),
             slices: (0..)
                 .zip(limits)
-                .map(|(job, limit)| SliceSight {
+                .map(|(job, granted)| SliceSight {
                     job: JobId(job),
-                    limit,
+                    granted,
+                    lately: Some(granted),
+                    tampered: false,
                     charged,
                 })
                 .collect(),
@@ -71,7 +73,7 @@ proptest! {
         let held = sight.processes.iter().filter(|seen| seen.of != Of::Departed);
         let held = sum(held.filter_map(|seen| seen.used));
         let within = sight.slices.iter().zip(&balance.slices);
-        let within = sum(within.map(|(slice, found)| found.driver.unwrap_or_default().min(slice.limit)));
+        let within = sum(within.map(|(slice, found)| found.driver.unwrap_or_default().min(slice.granted)));
         prop_assert_eq!(balance.foreign.get() + within, held);
     }
 
@@ -94,7 +96,7 @@ proptest! {
         let used = used.saturating_add(Bytes::new(more));
         let process = Process { pid: 7, start_time: 1 };
         let sight = Sight {
-            slices: vec![SliceSight { job: JobId(0), limit: Bytes::ZERO, charged: used }],
+            slices: vec![SliceSight { job: JobId(0), granted: used, lately: Some(used), tampered: false, charged: used }],
             processes: vec![ProcessSight { process, used: Some(used), of }],
             ..Sight::default()
         };
@@ -115,6 +117,11 @@ proptest! {
             match suspect.way {
                 Way::Unlimited => prop_assert!(account.is_none()),
                 Way::OtherGpu => prop_assert!(sight.slices.iter().all(|slice| slice.job != job)),
+                Way::Overdrawn => {
+                    let slice = sight.slices.iter().position(|slice| slice.job == job).unwrap();
+                    let held = balance(&sight).slices[slice].driver.unwrap_or_default();
+                    prop_assert!(held > sight.slices[slice].granted.saturating_add(HONEST));
+                }
                 Way::Understated => prop_assert!(account.is_some_and(|account| account.steady) && beyond > HONEST),
             }
             let killed = Policy::Kill.about(&suspect) == Policy::Kill;

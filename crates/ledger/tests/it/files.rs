@@ -293,6 +293,81 @@ fn a_slice_is_written_and_read_back_whole() {
     assert_eq!(slice.usage(3).unwrap().limit, 82);
 }
 
+/// A slice of two GPUs, and what was decided of it.
+fn decided() -> (tempfile::TempDir, Control, SliceSpec) {
+    let dir = tempfile::tempdir().unwrap();
+    let gpu = |index: u8| GpuSpec {
+        uuid: [index + 1; 16],
+        limit: 2 << 30,
+        overhead: 400 << 20,
+        weight: 250,
+        cap: 500,
+        unseen: 7 << 20,
+    };
+    let spec = SliceSpec {
+        id: "12".into(),
+        generation: 3,
+        mode: Mode::Strict,
+        gpus: vec![gpu(0), gpu(1)],
+    };
+    let control = Control::create(dir.path(), &spec).unwrap();
+    (dir, control, spec)
+}
+
+#[test]
+fn every_word_that_a_job_writes_over_what_the_agent_decided_is_put_right_and_told() {
+    const DECIDED: u64 = 2048;
+    let (dir, control, spec) = decided();
+    control.heartbeat(81);
+    let path = dir.path().join("control");
+    let file = fs::File::options()
+        .read(true)
+        .write(true)
+        .open(&path)
+        .unwrap();
+    let before = fs::read(&path).unwrap();
+    assert_eq!(control.mend(&spec), None);
+    for at in (0..DECIDED).step_by(8) {
+        file.write_all_at(&[0xee; 8], at).unwrap();
+        let found = control.mend(&spec);
+        // The sequence and the heartbeat are the agent's to change at any time.
+        let is_told = !(128..144).contains(&at);
+        assert_eq!(found.is_some(), is_told, "byte {at}: {found:?}");
+        let after = fs::read(&path).unwrap();
+        let differs = (0..4096).find(|at| !(128..144).contains(at) && after[*at] != before[*at]);
+        assert_eq!(differs, None, "after byte {at}");
+        let sequence = u64::from_ne_bytes(after[128..136].try_into().unwrap());
+        assert!(sequence.is_multiple_of(2), "no reader waits for it");
+    }
+    assert_eq!(Slice::open(dir.path()).unwrap().spec(), &spec);
+    file.write_all_at(&(40_u64 << 30).to_ne_bytes(), 256 + 64 + 16)
+        .unwrap();
+    let forgery = control.mend(&spec).unwrap();
+    assert_eq!((forgery.field, forgery.gpu), ("limit", Some(1)));
+    assert_eq!((forgery.found, forgery.expected), (40 << 30, 2 << 30));
+}
+
+#[test]
+fn a_control_file_that_a_job_has_put_in_the_place_of_the_agents_is_known_and_replaced() {
+    let (dir, control, spec) = decided();
+    assert!(control.lies_in(dir.path()));
+    let (own, away) = (dir.path().join("control"), dir.path().join("away"));
+    fs::copy(&own, &away).unwrap();
+    fs::rename(&away, &own).unwrap();
+    assert!(!control.lies_in(dir.path()));
+    let other = OpenOptions::new().write(true).open(&own).unwrap();
+    other
+        .write_all_at(&(40_u64 << 30).to_ne_bytes(), 272)
+        .unwrap();
+    let slice = Slice::open(dir.path()).unwrap();
+    assert_eq!(slice.usage(0).unwrap().limit, 40 << 30);
+    let control = Control::replace(dir.path(), &spec).unwrap();
+    assert!(control.lies_in(dir.path()));
+    assert_eq!(slice.usage(0).unwrap().limit, 2 << 30);
+    fs::remove_file(&own).unwrap();
+    assert!(!control.lies_in(dir.path()));
+}
+
 #[test]
 fn an_agent_outlives_a_job_that_cuts_the_control_file_short() {
     let dir = tempfile::tempdir().unwrap();
@@ -308,6 +383,7 @@ fn an_agent_outlives_a_job_that_cuts_the_control_file_short() {
         .unwrap();
     for size in [100, 0] {
         file.set_len(size).unwrap();
+        assert_eq!(control.mend(&spec), None, "readers refuse it");
         control.heartbeat(1);
         control.set_limit(0, 1);
         assert_eq!(file.metadata().unwrap().len(), size, "left as it was found");

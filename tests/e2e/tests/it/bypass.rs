@@ -60,6 +60,13 @@ impl<'a> Evader<'a> {
         words.extend(library);
         self.home.submit(&["--gpu-memory", "8G"], &words)
     }
+
+    /// Queues the program in a slice of 8 GiB of which it makes one of 38: it takes 30, and keeps them until its gate opens.
+    fn submit_raising(&self) -> String {
+        let gate = self.home.gate("raise");
+        let words = [self.program.as_str(), "raise", "30", &gate];
+        self.home.submit(&["--gpu-memory", "8G"], &words)
+    }
 }
 
 fn path(path: &Path) -> String {
@@ -308,6 +315,129 @@ fn a_forged_account_is_told_and_its_memory_counted_all_the_same() {
     home.open("forge");
     let ended = home.ended(&job);
     assert_eq!(ended.slices[0].memory_mismatch_max_bytes, held, "{ended:?}");
+}
+
+#[test]
+fn a_limit_that_its_job_raises_is_put_right_and_what_it_took_is_told_and_not_given_out() {
+    let home = preloaded("a100-80gb:1");
+    let _daemon = home.daemon(&["--on-bypass", "deny"]);
+    let evader = Evader::build(&home);
+    let job = evader.submit_raising();
+    let bypass = told(&home, &job);
+    assert_eq!(
+        (bypass.way, bypass.action),
+        (BypassWay::Overdrawn, BypassAction::Denied),
+        "{bypass:?}"
+    );
+    is_told(&home, &job, &bypass);
+    assert_eq!(count(&home, "divvy_bypasses_total{way=\"overdrawn\"}"), 1);
+    until("all that it took is counted as not free", || {
+        let beyond = home.items(&["gpus"])[0]["memory_unmanaged_bytes"].as_u64()?;
+        (beyond > 22 * GIB).then_some(())
+    });
+    // 80 GiB less the slice's 8 and the 22 beyond it.
+    let refused = home.divvy(&["submit", "--no-wait", "--gpu-memory", "60G", "--", "true"]);
+    let _ = refused.exits(6);
+    until("the limit is what was granted", || {
+        // Asking for the GPUs is a look at them.
+        let _ = home.items(&["gpus"]);
+        let control = home.path().join("slices").join(&job).join("control");
+        let limit = fs::read(control).ok()?.get(272..280)?.try_into().ok()?;
+        (u64::from_ne_bytes(limit) == 8 * GIB).then_some(())
+    });
+    let events = home.items(&["events"]);
+    let told: Vec<_> = events
+        .iter()
+        .filter(|event| event["kind"] == "tampered" && event["job"] == job.as_str())
+        .collect();
+    assert_eq!(told.len(), 1, "{events:?}");
+    let text = told[0]["text"].to_string();
+    assert!(
+        text.contains("limit of its GPU 0: 38.0 GiB instead of 8.0 GiB"),
+        "{text}"
+    );
+    home.open("raise");
+    let ended = home.ended(&job);
+    assert_eq!(ended.end_reason, Some(EndReason::Completed), "{ended:?}");
+    let neighbour = home.submit(&["--gpu-memory", "60G"], &["true"]);
+    assert_eq!(home.ended(&neighbour).exit_code, Some(0));
+}
+
+#[test]
+fn by_policy_a_job_that_raises_its_limit_is_killed_and_one_that_is_made_smaller_is_not() {
+    let home = preloaded("a100-80gb:1");
+    let _daemon = home.daemon(&["--on-bypass", "kill"]);
+    let shrunk = home.submit_holder(&["--gpu-memory", "8G"], 6 * GIB, "shrunk");
+    let _ = home.first_words(&shrunk);
+    let _ = home.divvy(&["resize", &shrunk, "--gpu-memory", "2G"]).ok();
+    let evader = Evader::build(&home);
+    let job = evader.submit_raising();
+    let ended = home.ended(&job);
+    assert_eq!(ended.end_reason, Some(EndReason::Bypass), "{ended:?}");
+    let [bypass] = &ended.bypasses[..] else {
+        panic!("{ended:?}");
+    };
+    assert_eq!(
+        (bypass.way, bypass.action),
+        (BypassWay::Overdrawn, BypassAction::Killed),
+        "{bypass:?}"
+    );
+    // It holds what it held, and that is its own until it gives it up.
+    let left = home.job(&shrunk);
+    assert_eq!(
+        (left.state, &left.bypasses[..]),
+        (JobState::Running, &[][..])
+    );
+    assert!(
+        left.slices[0].memory_driver_bytes > Some(6 * GIB),
+        "{left:?}"
+    );
+    let unmanaged = &home.items(&["gpus"])[0]["memory_unmanaged_bytes"];
+    assert_eq!(unmanaged, 0, "it is in the planner's sums already");
+    home.open("shrunk");
+    let ended = home.ended(&shrunk);
+    assert_eq!(ended.end_reason, Some(EndReason::Completed), "{ended:?}");
+}
+
+#[test]
+fn a_process_that_kills_its_supervisor_and_leaves_its_session_is_its_jobs_by_the_control_group() {
+    let home = preloaded("a100-80gb:1");
+    let _daemon = home.daemon(&["--on-bypass", "kill"]);
+    let (probe, alone, held) = (
+        home.program("cudarc_probe"),
+        home.gate("alone"),
+        home.gate("held"),
+    );
+    let bytes = TAKEN.to_string();
+    // By the time the evader begins, init is its parent; the job's own program waits beside it.
+    let evader = format!(
+        "while ! test -e {alone}; do sleep 0.01; done; \
+         exec env -u LD_PRELOAD {probe} hold --bytes {bytes} --until-file {held}"
+    );
+    let script =
+        format!("(setsid sh -c '{evader}' &); kill -9 $PPID; touch {alone}; exec sleep 1000");
+    let job = home.submit(&["--gpu-memory", "8G"], &["sh", "-c", &script]);
+    let group = until("it is said what holds its processes", || {
+        home.job(&job).group
+    });
+    if let Some(why) = group.reason {
+        eprintln!("SKIPPED: no control groups here: {why}");
+        let _ = home.divvy(&["cancel", &job]).ok();
+        return;
+    }
+    let ended = home.ended(&job);
+    assert_eq!(ended.end_reason, Some(EndReason::Bypass), "{ended:?}");
+    let [bypass] = &ended.bypasses[..] else {
+        panic!("{ended:?}");
+    };
+    assert_eq!(
+        (bypass.way, bypass.action),
+        (BypassWay::Unlimited, BypassAction::Killed),
+        "{bypass:?}"
+    );
+    let gpu = &home.items(&["gpus"])[0];
+    assert_eq!(gpu["unmanaged_pids"], serde_json::json!([]), "{gpu}");
+    assert_eq!(gpu["memory_unmanaged_bytes"], 0, "{gpu}");
 }
 
 #[test]

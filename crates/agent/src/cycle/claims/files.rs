@@ -13,11 +13,11 @@ use crate::container::{cdi, cover, plan};
 use crate::cycle::Cycle;
 use crate::cycle::container::held;
 use crate::cycle::mig::is_divided;
-use crate::cycle::start::{StartError, overheads};
+use crate::cycle::start::{StartError, cut, overheads};
 use crate::environment::Surroundings;
 use crate::failpoint::reach;
 use crate::gpu::roster::Entry;
-use crate::gpu::slice::{Cut, HeldSlice, open_to_everybody};
+use crate::gpu::slice::{HeldSlice, open_to_everybody};
 use crate::process::mounts::Place;
 
 /// Where container engines look for CDI devices unless told otherwise (the specification, "CDI Specs": files that come and go
@@ -38,16 +38,8 @@ impl Cycle {
         let (job, grants) = (&living.job, living.job.life.grants());
         let is_whole = living.slice.is_some() && HeldSlice::is_there(&folder);
         if !is_divided(grants) && !is_whole {
-            let slice = HeldSlice::create(
-                &folder,
-                &Cut {
-                    job: &id.to_string(),
-                    generation: u64::from(job.attempt),
-                    compute: job.compute(),
-                    grants,
-                    overheads: &overheads(&self.devices, grants),
-                },
-            )?;
+            let overheads = overheads(&self.devices, grants);
+            let slice = HeldSlice::create(&folder, &cut(&id.to_string(), job, &overheads))?;
             // Whoever a pod's programs run as: only its containers see the file.
             open_to_everybody(&folder)?;
             if let Some(living) = self.jobs.get_mut(&id) {

@@ -2,12 +2,14 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
 use divvy_core::Bytes;
-use divvy_ledger::{Control, GpuSpec, Reader, SliceSpec};
+use divvy_ledger::{Control, GpuSpec, SliceSpec};
 use rustix::process::Signal;
 
 use super::*;
 use crate::gpu::roster::{Account, Entry};
+use crate::gpu::slice::GrantedSlice;
 use crate::process::inside::Mark;
+use crate::supervise::cgroup::{self, Group};
 
 const NOW: u64 = u64::MAX;
 
@@ -71,11 +73,12 @@ fn entry(folder: &tempfile::TempDir, name: &str, roots: Vec<Process>) -> Entry {
     Control::create(&folder, &spec).unwrap();
     Entry {
         slice: Some(Account {
-            slice: Reader::open(&folder).unwrap().into(),
+            slice: GrantedSlice::open(&folder, spec).unwrap().into(),
             slots: Mark::of(&folder.join("slots")),
         }),
         roots,
         mounted: None,
+        group: None,
     }
 }
 
@@ -164,4 +167,68 @@ fn a_pid_is_not_its_last_owners_and_not_one_that_came_after_the_question() {
     let asked = process.start_time;
     assert_eq!(kin.meet(process.pid, asked, &roster), Met::Departed);
     assert_eq!(kin.meet(u32::MAX, NOW, &roster), Met::Unheard);
+}
+
+#[test]
+fn processes_in_a_jobs_control_group_or_below_it_are_the_jobs_and_no_others() {
+    let stem = match cgroup::stem(&format!("kin{}", std::process::id())) {
+        Ok(stem) => stem,
+        Err(why) => {
+            eprintln!("SKIPPED: no control groups here: {why}");
+            return;
+        }
+    };
+    let folder = tempfile::tempdir().unwrap();
+    // A group that begins with the name of the job's is another's.
+    let [group, longer] = [3, 33].map(|job| Group::of(&stem, JobId(job)));
+    let below = group.join("below");
+    for made in [&group, &below, &longer] {
+        std::fs::create_dir(made).unwrap();
+    }
+    let tree = Tree::of(&CHILD.repeat(4), 4);
+    let enter = |place: usize, group: &std::path::Path| {
+        let pid = tree.pids[place].to_string();
+        std::fs::write(group.join("cgroup.procs"), pid).unwrap();
+    };
+    enter(0, &group);
+    enter(1, &below);
+    enter(2, &longer);
+    let mut roster = Roster::default();
+    roster.enlist(JobId(3), entry(&folder, "3", Vec::new()));
+    let mut kin = Kin::default();
+    let mut found = |roster: &Roster| {
+        let pids = tree.pids.iter();
+        pids.map(|pid| kinship(kin.meet(*pid, NOW, roster)))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(found(&roster), [Kinship::None; 4], "its group is not known");
+    roster.group(JobId(3), group.clone());
+    let ours = Kinship::Descends(JobId(3));
+    let expected = [ours, ours, Kinship::None, Kinship::None];
+    assert_eq!(found(&roster), expected);
+    let was = Process {
+        start_time: tree.process(0).start_time - 1,
+        ..tree.process(0)
+    };
+    assert_eq!(kin.descent(was, &roster), None, "another had that pid");
+    drop(tree);
+    for made in [&below, &group, &longer] {
+        Group::at(made).remove();
+    }
+}
+
+#[test]
+fn of_nested_groups_the_innermost_says_whose_a_process_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut roster = Roster::default();
+    for (job, group) in [(3, "/g/divvy-3"), (4, "/g/divvy-3/own/divvy-4")] {
+        roster.enlist(JobId(job), entry(&folder, &job.to_string(), Vec::new()));
+        roster.group(JobId(job), group.into());
+    }
+    let of = |group: &str| roster.of_group(std::path::Path::new(group));
+    assert_eq!(of("/g/divvy-3"), Some(JobId(3)));
+    assert_eq!(of("/g/divvy-3/own"), Some(JobId(3)));
+    assert_eq!(of("/g/divvy-3/own/divvy-4/x"), Some(JobId(4)));
+    assert_eq!(of("/g/divvy-33"), None);
+    assert_eq!(of("/g"), None);
 }

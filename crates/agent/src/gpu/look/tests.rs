@@ -6,9 +6,10 @@ use std::process::{Child, Command, Stdio};
 
 use divvy_core::GpuUuid;
 use divvy_core::reconcile::{Limiter, balance};
-use divvy_ledger::{Control, GpuSpec, Reader, Slice, SliceSpec};
+use divvy_ledger::{Control, GpuSpec, Slice, SliceSpec};
 
 use super::*;
+use crate::gpu::slice::GrantedSlice;
 use crate::process::inside::Mark;
 
 const JOB: JobId = JobId(3);
@@ -42,11 +43,14 @@ impl Scene {
         let mut roster = Roster::default();
         let entry = roster::Entry {
             slice: Some(roster::Account {
-                slice: Reader::open(&folder.path().join("3")).unwrap().into(),
+                slice: GrantedSlice::open(&folder.path().join("3"), spec)
+                    .unwrap()
+                    .into(),
                 slots: Mark::of(&slots),
             }),
             roots: Vec::new(),
             mounted: None,
+            group: None,
         };
         roster.enlist(JOB, entry);
         let mut stranger = Command::new("cat")
@@ -173,7 +177,10 @@ fn a_process_that_has_joined_is_the_jobs_with_what_it_was_charged() {
     let look = scene.look(&[(me, 2)]);
     assert_eq!(look.people[&me].kinship, Kinship::Joined(JOB));
     let slice = &look.gpus[0].sight.slices[0];
-    assert_eq!((slice.limit, slice.charged), (Bytes::gib(8), Bytes::gib(2)));
+    assert_eq!(
+        (slice.granted, slice.charged),
+        (Bytes::gib(8), Bytes::gib(2))
+    );
     assert_eq!(look.gpus[0].sight.context, Bytes::mib(400));
 }
 
@@ -295,4 +302,24 @@ fn an_account_that_cannot_be_read_says_nothing_for_its_processes() {
     assert!(look.books[&JOB].pages.is_err());
     let suspects = balance(&look.gpus[0].sight).suspects;
     assert!(suspects[0].harmful, "{suspects:?}");
+}
+
+#[test]
+fn what_a_job_writes_over_its_slices_control_file_changes_nothing_of_what_is_looked_at() {
+    let (mut scene, me) = (Scene::new(), std::process::id());
+    scene.adopt(me);
+    let slot = scene.join();
+    slot.force(0, Bytes::gib(30).get());
+    let control = scene.folder.path().join("3/control");
+    let file = fs::OpenOptions::new().write(true).open(control).unwrap();
+    // The limit, the cost of a context, and which GPU it is.
+    for (at, word) in [(272, 40_u64 << 30), (280, 40 << 30), (256, 1)] {
+        file.write_all_at(&word.to_ne_bytes(), at).unwrap();
+    }
+    let look = scene.look(&[(me, 30)]);
+    let sight = &look.gpus[0].sight;
+    assert_eq!(sight.slices[0].granted, Bytes::gib(8));
+    assert_eq!(sight.context, Bytes::mib(400));
+    let ways: Vec<_> = balance(sight).suspects.iter().map(|one| one.way).collect();
+    assert_eq!(ways, [divvy_core::reconcile::Way::Overdrawn]);
 }

@@ -51,7 +51,7 @@ fn page() -> Page {
         jobs: vec![serde_json::from_value::<Job>(job).unwrap().into()],
         glances: Vec::new(),
         queues: vec![serde_json::from_value(queue).unwrap()],
-        bypasses: [4, 0, 1],
+        bypasses: [4, 0, 1, 2],
         migs,
         buses: BTreeMap::from([(0, "00000000:07:00.0".to_owned())]),
         instances: BTreeMap::from([("MIG-1".to_owned(), 9)]),
@@ -119,6 +119,7 @@ fn figures_are_in_base_units_and_labels_escaped() {
     for line in [
         r#"divvy_enforcement_info{backend="interposer",level="cooperative",on_bypass="kill"} 1"#,
         r#"divvy_bypasses_total{way="unlimited"} 4"#,
+        r#"divvy_bypasses_total{way="overdrawn"} 2"#,
         &of_gpu(r#"divvy_gpu_info{GPU,mode="shared"} 1"#),
         &of_gpu("divvy_gpu_memory_reserved_bytes{GPU} 10"),
         &of_gpu("divvy_gpu_share_allocated_ratio{GPU} 0.250"),

@@ -1,0 +1,31 @@
+//! What a slice was granted, remembered for a while: a driver's figure that is read just after a slice was made smaller may still be of
+//! the time before.
+
+use super::watchlist::{CALM, Moment};
+use crate::units::Bytes;
+
+/// What one slice was granted of one GPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Granted {
+    now: Bytes,
+    /// What it was before it was made smaller, and when that was seen.
+    before: Option<(Bytes, Moment)>,
+}
+
+impl Granted {
+    /// Takes over what is granted at `now`; answers with the most that was granted in the two seconds before.
+    pub fn lately(&mut self, now: Moment, granted: Bytes) -> Bytes {
+        if self
+            .before
+            .is_some_and(|(_, since)| now.saturating_sub(since) >= CALM)
+        {
+            self.before = None;
+        }
+        if granted < self.now {
+            let most = self.before.map_or(self.now, |(most, _)| most.max(self.now));
+            self.before = Some((most, now));
+        }
+        self.now = granted;
+        self.before.map_or(granted, |(most, _)| most.max(granted))
+    }
+}
