@@ -17,6 +17,7 @@ use divvy_api::v1::{self, ErrorCode, JobMemory, MemoryPlace};
 use divvy_core::comeback::{Lacks, come_back};
 use divvy_core::memory::{Memory, Move};
 use divvy_core::{Bytes, Held, Job as Life, JobId};
+use divvy_ledger::Snapshot;
 use rustix::process::Signal;
 
 use super::after::HeldUp;
@@ -24,7 +25,7 @@ use super::mig::is_divided;
 use super::{Answer, Cycle, Living, Waiter};
 use crate::aside::{Errand, News, Outcome, Report, Way};
 use crate::clock::{Instant, now};
-use crate::job::Job;
+use crate::job::{Holding, Job};
 use crate::mailbox::{Milestone, Reply};
 use crate::process::Process;
 use crate::store::StoreError;
@@ -503,10 +504,55 @@ impl Cycle {
 /// What a job's memory comes to by its account, by position in its holdings.
 fn uses(living: &Living) -> Vec<Bytes> {
     let account = living.slice.as_ref().and_then(|slice| slice.read().ok());
-    let Some(account) = account else {
-        return Vec::new();
+    account.map_or_else(Vec::new, |account| comes_to(&account, &living.job.holdings))
+}
+
+/// The same of one account: no more than was granted, whatever the account says.
+fn comes_to(account: &Snapshot, holdings: &[Holding]) -> Vec<Bytes> {
+    let of = |(gpu, holding): (usize, &Holding)| {
+        Bytes::new(account.usage(gpu).used()).min(holding.grant.memory)
     };
-    let gpus = 0..living.job.holdings.len();
-    gpus.map(|gpu| Bytes::new(account.usage(gpu).used()))
-        .collect()
+    holdings.iter().enumerate().map(of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use divvy_core::{GpuUuid, Grant, Share};
+    use divvy_ledger::{Control, GpuSpec, Slice, SliceSpec};
+
+    use super::*;
+    use crate::job::Traces;
+
+    #[test]
+    fn memory_that_is_to_come_back_is_what_the_account_says_and_at_most_the_grant() {
+        let folder = tempfile::tempdir().unwrap();
+        let gpu = |uuid| GpuSpec {
+            uuid: [uuid; 16],
+            ..GpuSpec::default()
+        };
+        let spec = SliceSpec {
+            id: "3".into(),
+            gpus: vec![gpu(1), gpu(2)],
+            ..SliceSpec::default()
+        };
+        let _control = Control::create(folder.path(), &spec).unwrap();
+        let slot = Slice::open(folder.path()).unwrap().join().unwrap();
+        slot.force(0, Bytes::gib(6).get());
+        slot.force(1, Bytes::gib(600).get());
+        let account = Slice::open(folder.path()).unwrap().read().unwrap();
+        let holding = |uuid| Holding {
+            grant: Grant {
+                gpu: GpuUuid::from_bytes([uuid; 16]),
+                index: 0,
+                memory: Bytes::gib(8),
+                share: Share::FULL,
+                label: "gpu0".into(),
+                mig: None,
+            },
+            goal: None,
+            traces: Traces::default(),
+        };
+        let found = comes_to(&account, &[holding(1), holding(2)]);
+        assert_eq!(found, [Bytes::gib(6), Bytes::gib(8)]);
+    }
 }

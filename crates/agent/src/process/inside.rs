@@ -4,7 +4,7 @@
 //! from showing is only what the kernel itself writes down. So nothing here is proof of innocence; it is evidence.
 
 use std::fs;
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -216,9 +216,20 @@ fn is_off(pid: u32) -> bool {
         && !mounts::has_mount_below(pid, Path::new(MOUNTED))
 }
 
+/// The kernel gives a program no more than this of arguments and environment (`_STK_LIM / 4 * 3`, fs/exec.c). A process may move the
+/// bounds of its environment to as much memory as it likes (`PR_SET_MM`).
+const MOST_ENVIRONMENT: u64 = 6 << 20;
+
 /// Whether it was started with `DIVVY_SHIM=off`; what it sets itself later is not to be seen.
 fn is_told_off(pid: u32) -> bool {
-    let environ = fs::read(about(pid, "environ")).unwrap_or_default();
+    fs::File::open(about(pid, "environ")).is_ok_and(says_off)
+}
+
+/// Whether an environment has the switch.
+fn says_off(source: impl io::Read) -> bool {
+    let mut environ = Vec::new();
+    // Of a process that ends meanwhile, what was read.
+    let _ = source.take(MOST_ENVIRONMENT).read_to_end(&mut environ);
     environ.split(|byte| *byte == 0).any(|entry| entry == OFF)
 }
 
@@ -232,7 +243,7 @@ fn effective_user(pid: u32) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::{Read, Write};
+    use std::io::Write;
     use std::process::{Command, Stdio};
 
     #[test]
@@ -331,6 +342,13 @@ mod tests {
             drop(child.stdin.take());
             child.wait().unwrap();
         }
+    }
+
+    #[test]
+    fn an_environment_without_end_is_read_as_far_as_a_program_can_be_given_one() {
+        assert!(!says_off(io::repeat(b'x')));
+        let off = [b"A=1\0".as_slice(), OFF].concat();
+        assert!(says_off(off.chain(io::repeat(0))));
     }
 
     #[test]

@@ -323,3 +323,28 @@ fn what_a_job_writes_over_its_slices_control_file_changes_nothing_of_what_is_loo
     let ways: Vec<_> = balance(sight).suspects.iter().map(|one| one.way).collect();
     assert_eq!(ways, [divvy_core::reconcile::Way::Overdrawn]);
 }
+
+#[test]
+fn slots_of_any_bytes_change_nothing_of_what_is_given_out_and_acquit_no_process() {
+    for byte in [0x00, 0x02, 0x03, 0x7f, 0xff] {
+        let (mut scene, me) = (Scene::new(), std::process::id());
+        scene.adopt(me);
+        let program = std::env::current_exe().unwrap();
+        scene.marks.driver = Some(Mark::of(&program));
+        let slot = scene.join();
+        slot.force(0, Bytes::gib(30).get());
+        let file = fs::OpenOptions::new().write(true).open(scene.slots());
+        let size = fs::metadata(scene.slots()).unwrap().len();
+        // All but the header, by which the file is told from others.
+        let bytes = vec![byte; usize::try_from(size).unwrap() - 64];
+        file.unwrap().write_all_at(&bytes, 64).unwrap();
+        let look = scene.look(&[(me, 30)]);
+        let balance = balance(&look.gpus[0].sight);
+        assert_eq!(balance.foreign, Bytes::gib(22), "byte {byte:#x}");
+        assert_eq!(balance.slices[0].driver, Some(Bytes::gib(30)));
+        let harmful: Vec<_> = balance.suspects.iter().map(|one| one.harmful).collect();
+        assert_eq!(harmful, [true], "byte {byte:#x}");
+        // What the slot's owner does at its end must find its own words again.
+        std::mem::forget(slot);
+    }
+}
