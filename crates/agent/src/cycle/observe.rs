@@ -47,24 +47,26 @@ impl Cycle {
         let Some(slice) = living.and_then(|living| living.slice.as_mut()) else {
             return Ok(());
         };
-        let found = match slice.mend() {
+        let (found, then) = match slice.mend() {
             Ok(None) => return Ok(()),
-            Ok(Some(found)) => found,
+            Ok(Some(found)) => {
+                if found == Tampering::Replaced {
+                    // The thread of turns has the other file open.
+                    self.keeper.release(id);
+                    self.apply_limits(id);
+                }
+                (found, "put right".to_owned())
+            }
             Err(error) => {
-                tracing::debug!(job = %id, error = chain(&error), "its control file cannot be put back");
-                Tampering::Replaced
+                let why = format!("it cannot be put right: {}", chain(&error));
+                (Tampering::Replaced, why)
             }
         };
-        if found == Tampering::Replaced {
-            // The thread of turns has the other file open.
-            self.keeper.release(id);
-            self.apply_limits(id);
-        }
         if let Some(living) = self.jobs.get_mut(&id)
             && !std::mem::replace(&mut living.tampered, true)
         {
             let text = format!(
-                "its slice's control file was changed by another than the daemon: {found}; put right"
+                "another process than the daemon changed its slice's control file: {found}; {then}"
             );
             tracing::warn!(job = %id, "{text}");
             self.tell(Some(id), "tampered", &text)?;
