@@ -268,14 +268,19 @@ impl Pools {
 }
 
 impl Process {
-    /// Allocates from a pool, or from the current one of the current context's GPU.
-    pub fn allocate_pooled(&self, size: u64, pool: Option<Handle<Pool>>) -> Done<CUdeviceptr> {
+    /// Allocates from a pool, or from the one that is current on the stream's GPU (`cuda.h`, `cuMemAllocAsync`).
+    pub fn allocate_pooled(
+        &self,
+        stream: Current,
+        size: u64,
+        pool: Option<Handle<Pool>>,
+    ) -> Done<CUdeviceptr> {
         let mut objects = self.objects();
-        let Current { context, gpu } = self.current(&objects)?;
+        let Current { context, .. } = self.current(&objects)?;
         if size == 0 {
             return Err(CUresult::INVALID_VALUE);
         }
-        let pool = pool.unwrap_or_else(|| objects.pools.current_of(gpu));
+        let pool = pool.unwrap_or_else(|| objects.pools.current_of(stream.gpu));
         let found = objects.pools.get(pool)?;
         let gpu = found.gpu;
         if found.is_imported() {

@@ -243,6 +243,27 @@ fn a_managed_pool_takes_its_memory_from_the_gpu_that_it_prefers_or_the_current_o
 }
 
 #[test]
+fn stream_ordered_memory_is_of_the_streams_gpu() {
+    let machine = Machine::new("l4-24gb:2");
+    let mut client = machine.client();
+    client.ok(&[
+        "cuInit 0",
+        "cuCtxCreate_v2 &first 0 0",
+        "cuStreamCreate &stream 1",
+        "cuCtxCreate_v2 &second 0 1",
+        "cuDeviceGetMemPool &pool_of_first 0",
+        "cuDeviceGetMemPool &pool_of_second 1",
+    ]);
+    client.ok(&[
+        "cuMemAllocAsync &a 4096 $stream",
+        "cuMemPoolGetAttribute $pool_of_first 5 &of_first",
+        "cuMemPoolGetAttribute $pool_of_second 5 &of_second",
+    ]);
+    let reserved = ["of_first", "of_second"].map(|bytes| client.value(bytes));
+    assert_eq!(reserved, [32 * MIB, 0], "not of the current context's");
+}
+
+#[test]
 fn copies_arrive_and_stray_ones_are_refused() {
     let machine = Machine::new("l4-24gb:1");
     let mut client = machine.client();

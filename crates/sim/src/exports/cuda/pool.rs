@@ -45,7 +45,9 @@ pub(super) fn from_handle(pool: Handle<Pool>) -> CUmemoryPool {
 fn allocate(address: *mut CUdeviceptr, size: usize, stream: CUstream) -> Done {
     let (process, address) = (process()?, out(address)?);
     match process.place(stream.addr())? {
-        Place::Issue(..) => address.set(process.allocate_pooled(size as u64, None)?),
+        Place::Issue(_, stream) => {
+            address.set(process.allocate_pooled(stream, size as u64, None)?)
+        }
         Place::Capture(stream) => {
             let pool = None;
             address.set(process.capture_allocation(stream, size as u64, pool)?)
@@ -62,7 +64,9 @@ fn allocate_from(
     let (process, address) = (process()?, out(address)?);
     let pool = Some(to_handle(pool));
     match process.place(stream.addr())? {
-        Place::Issue(..) => address.set(process.allocate_pooled(size as u64, pool)?),
+        Place::Issue(_, stream) => {
+            address.set(process.allocate_pooled(stream, size as u64, pool)?)
+        }
         Place::Capture(stream) => {
             address.set(process.capture_allocation(stream, size as u64, pool)?)
         }
