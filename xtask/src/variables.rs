@@ -9,7 +9,7 @@ use crate::cargo::root;
 
 const PREFIX: &str = "DIVVY_";
 /// Read by tests, by debug builds under test, and by the development commands only.
-const OURS: [&str; 10] = [
+const OURS: [&str; 11] = [
     "DIVVY_AGENT_RUNS",
     "DIVVY_AGENT_SEED",
     "DIVVY_AGENT_STEPS",
@@ -19,6 +19,7 @@ const OURS: [&str; 10] = [
     "DIVVY_RECORD",
     "DIVVY_SOAK_JOBS",
     "DIVVY_TEST_BOOT",
+    "DIVVY_TEST_DRIVER_LIBRARIES",
     "DIVVY_TEST_MEASURED",
 ];
 

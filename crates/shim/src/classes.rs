@@ -2,8 +2,12 @@
 //! of NVIDIA's headers. Nothing of it is in the library.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use divvy_driver::sys::symbols;
+use divvy_test_support::Bounded as _;
 use serde::Deserialize;
 
 use crate::page;
@@ -112,6 +116,89 @@ fn every_function_of_the_driver_is_in_one_class() {
         .map(|(symbol, found)| (symbol, found.iter().map(|row| &row.why).collect::<Vec<_>>()))
         .collect();
     assert!(wrong.is_empty(), "not in exactly one row: {wrong:#?}");
+}
+
+/// Names that libcuda and libnvidia-ml of drivers 535.261.03 and 550.163.01 export (`nm --dynamic`) and that no header of
+/// CUDA 13.5 declares, without those of graphics interfaces. Two stand for the 28 of the debugger (`cudbg…`).
+const ONLY_IN_LIBRARIES: [&str; 9] = [
+    "cuMemGetAttribute",
+    "cuMemGetAttribute_v2",
+    "cuProfilerInitialize",
+    "cuProfilerStart",
+    "cuProfilerStop",
+    "cudbgGetAPI",
+    "cudbgMain",
+    "nvmlGetBlacklistDeviceCount",
+    "nvmlGetBlacklistDeviceInfoByIndex",
+];
+
+fn not_in_one_row<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
+    let rows = rows();
+    let wrong = |name: &&str| rows_of(&rows, name).len() != 1;
+    names.into_iter().filter(wrong).collect()
+}
+
+#[test]
+fn functions_of_older_drivers_without_a_declaration_are_in_one_class() {
+    assert_eq!(not_in_one_row(ONLY_IN_LIBRARIES), [""; 0]);
+}
+
+/// Names a folder with genuine driver libraries: `libcuda.so.1` and `libnvidia-ml.so.1`, or files with a version behind `.so.`.
+const LIBRARIES: &str = "DIVVY_TEST_DRIVER_LIBRARIES";
+
+/// The driver libraries of this machine: those in the named folder, or those that the loader knows.
+fn genuine_libraries() -> Vec<PathBuf> {
+    let is_library = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        name.starts_with("libcuda.so.") || name.starts_with("libnvidia-ml.so.")
+    };
+    let Some(folder) = env::var_os(LIBRARIES) else {
+        let cache = Command::new("ldconfig").arg("-p").output_bounded();
+        let cache = cache.map_or(Vec::new(), |output| output.stdout);
+        let known = String::from_utf8_lossy(&cache).into_owned();
+        let paths = known.lines().filter_map(|line| line.split(" => ").nth(1));
+        return paths.map(PathBuf::from).filter(is_library).collect();
+    };
+    let entries = std::fs::read_dir(&folder).expect("the folder can be read");
+    let paths = entries.map(|entry| entry.expect("it can be read").path());
+    paths.filter(is_library).collect()
+}
+
+fn exported(library: &Path) -> Vec<String> {
+    let mut nm = Command::new("nm");
+    nm.args(["--dynamic", "--defined-only", "--format=posix"]);
+    let output = nm
+        .arg(library)
+        .output_bounded()
+        .expect("binutils are there");
+    assert!(output.status.success(), "{}", library.display());
+    let text = String::from_utf8(output.stdout).expect("names are text");
+    let names = text
+        .lines()
+        .filter_map(|line| line.split([' ', '@']).next());
+    // Absolute symbols are the versions of the library.
+    let names = names.filter(|name| name.starts_with("cu") || name.starts_with("nvml"));
+    names.map(str::to_owned).collect()
+}
+
+#[test]
+fn every_name_that_a_genuine_library_exports_is_in_one_class() {
+    let libraries = genuine_libraries();
+    if libraries.is_empty() {
+        eprintln!(
+            "skipped: this machine has no libcuda.so.1, and {LIBRARIES} names no folder with one"
+        );
+    }
+    for library in libraries {
+        let names = exported(&library);
+        assert!(names.len() > 100, "{}: {names:?}", library.display());
+        let wrong = not_in_one_row(names.iter().map(String::as_str));
+        assert!(
+            wrong.is_empty(),
+            "{}: not in exactly one row of classes.toml: {wrong:?}",
+            library.display()
+        );
+    }
 }
 
 #[test]
