@@ -96,10 +96,10 @@ impl<B: Clone> Mappings<B> {
         }
     }
 
-    /// One reference less; `None` for a handle that is not ours.
+    /// One reference less; `None` for a handle that is not ours, or has no reference left: the driver refuses to release it.
     pub fn release(&mut self, handle: u64) -> Option<Released<B>> {
         let known = self.handles.get_mut(&handle)?;
-        known.references = known.references.saturating_sub(1);
+        known.references = known.references.checked_sub(1)?;
         Some(Released {
             handle,
             dead: self.bury(handle),
@@ -147,7 +147,8 @@ impl<B: Clone> Mappings<B> {
 
     /// The driver refused to unmap.
     pub fn undo_unmap(&mut self, unmapped: Unmapped<B>) {
-        for (start, handle, dead) in unmapped.ranges {
+        // Backwards: of several mappings of one memory the last that was taken holds what died.
+        for (start, handle, dead) in unmapped.ranges.into_iter().rev() {
             if let Some(known) = self.revive(handle, dead) {
                 known.mappings += 1;
                 self.ranges.insert(start, handle);
@@ -323,6 +324,27 @@ mod tests {
             mappings.unmap(0x1000, 0x1000).dead().collect::<Vec<_>>(),
             [PAGE]
         );
+    }
+
+    #[test]
+    fn a_handle_released_more_often_than_it_has_references_dies_with_its_mapping() {
+        let mut mappings = mapped();
+        assert_eq!(mappings.release(7).unwrap().dead, None);
+        assert!(mappings.release(7).is_none());
+        let unmapped = mappings.unmap(0x1000, 0x1000);
+        assert_eq!(unmapped.dead().collect::<Vec<_>>(), [PAGE]);
+    }
+
+    #[test]
+    fn a_refused_unmap_of_several_mappings_of_one_memory_keeps_them_all() {
+        let mut mappings = mapped();
+        mappings.map(0x2000, 7);
+        assert_eq!(mappings.release(7).unwrap().dead, None);
+        let refused = mappings.unmap(0x1000, 0x3000);
+        mappings.undo_unmap(refused);
+        assert_eq!(mappings.unmap(0x2000, 0x1000).dead().count(), 0);
+        let last = mappings.unmap(0x1000, 0x1000);
+        assert_eq!(last.dead().collect::<Vec<_>>(), [PAGE]);
     }
 
     #[test]
