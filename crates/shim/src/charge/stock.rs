@@ -238,12 +238,16 @@ impl Stock {
 
     /// Agrees with the driver.
     pub fn settle(&self) {
+        if let Some(_open) = self.open() {
+            self.settle_open();
+        }
+    }
+
+    /// The same, for a caller that keeps the stock from being closed meanwhile.
+    fn settle_open(&self) {
         let place = &self.place;
         for tries_left in (0..TRIES).rev() {
             let seen = self.balance().changes;
-            let Some(_open) = self.open() else {
-                return;
-            };
             let Some(reserved) = self.source.reserved() else {
                 return place.slot.alarm();
             };
@@ -288,11 +292,17 @@ impl Stock {
         lends
     }
 
-    /// They are the stock's again.
+    /// They are the stock's again. A closed one is charged for them, for the driver keeps them until the stock ends, and cannot be
+    /// asked. An open one finds them when it settles.
     pub fn take_back(&self, bytes: u64) {
+        let is_closed = self.open().is_none();
         let mut balance = self.balance();
         balance.lent = balance.lent.saturating_sub(bytes);
         balance.changes += 1;
+        if is_closed {
+            balance.charged += bytes;
+            self.place.slot.force(self.place.gpu, bytes);
+        }
     }
 
     /// Has the driver give back what the stock keeps without need.
@@ -305,9 +315,11 @@ impl Stock {
         }
     }
 
-    /// Runs the call by which the program ends what the driver is asked about. From then on what is charged stays charged.
+    /// Runs the call by which the program ends what the driver is asked about. From then on what is charged stays charged, so it is
+    /// settled before: the driver may have given something back by itself since it was asked last.
     pub fn closing(&self, end: impl FnOnce() -> CUresult) -> CUresult {
         let mut closed = self.closed.write().unwrap_or_else(PoisonError::into_inner);
+        self.settle_open();
         let result = end();
         *closed = result == CUresult::SUCCESS;
         result
