@@ -87,6 +87,25 @@ impl Contexts {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// A context on that device has ended, charged so. Returns what to give back: the overhead stays with the process for as long as it
+    /// has a context there, so one that was charged as bytes takes it over and gives those back instead.
+    fn hand_over(&self, dev: CUdevice, charge: Charge) -> Charge {
+        let Charge::Overhead = charge else {
+            return charge;
+        };
+        let mut known = self.known();
+        let Known {
+            primary, created, ..
+        } = &mut *known;
+        let created = created
+            .values_mut()
+            .filter(|(on, _)| *on == dev)
+            .map(|(_, charge)| charge);
+        let mut others = primary.get_mut(&dev).into_iter().chain(created);
+        let heir = others.find(|other| matches!(other, Charge::Bytes(_)));
+        heir.map_or(charge, |heir| std::mem::replace(heir, charge))
+    }
+
     fn any_on(&self, device: CUdevice) -> bool {
         primary_is_active(device) || self.known().created.values().any(|(on, _)| *on == device)
     }
@@ -316,7 +335,7 @@ fn ended(
             && in_it(allocation.context)
     }));
     if let Some(charge) = charge {
-        place.give_back_context(charge);
+        place.give_back_context(account.contexts.hand_over(dev, charge));
     }
     // What pools and graphs kept may have gone with it.
     account.settle(place.gpu);

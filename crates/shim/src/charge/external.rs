@@ -47,7 +47,8 @@ pub fn import<F>(
     if result == CUresult::SUCCESS {
         // SAFETY: not null, and the driver has just written the handle.
         let key = key::external(unsafe { memory.read() });
-        remember(place.account, key, place.gpu, What::Held(holding));
+        let context = device::current_context() as usize;
+        remember(place.account, key, place.gpu, context, What::Held(holding));
     }
     result
 }
@@ -82,16 +83,17 @@ fn mapped<F>(real: &Real<'_, F>, memory: CUexternalMemory, key: impl Fn() -> u64
         && let What::Held(holding) = whole.what
     {
         let part = What::Part(Arc::clone(&holding));
-        remember(account, key(), whole.gpu, part);
+        // Whatever context is current: what is mapped is believed to live as long as the context that the memory was imported in.
+        remember(account, key(), whole.gpu, whole.context, part);
     }
     result
 }
 
-fn remember(account: &Account, key: u64, gpu: usize, what: What) {
+fn remember(account: &Account, key: u64, gpu: usize, context: usize, what: What) {
     let allocation = Allocation {
         gpu,
         bytes: 0,
-        context: device::current_context() as usize,
+        context,
         era: account.pointers.era(),
         what,
     };
