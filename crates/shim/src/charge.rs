@@ -13,6 +13,7 @@ pub mod limits;
 pub mod mappings;
 pub mod mark;
 pub mod memory;
+pub mod oversize;
 pub mod pointers;
 pub mod pool;
 pub mod sharing;

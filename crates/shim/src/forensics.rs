@@ -18,6 +18,7 @@ use divvy_driver::sys::nvml::nvmlReturn_t;
 use divvy_ledger::{Cause, Denied, Refusal, Slot, boot_time_ns};
 
 use crate::account::{Account, Place};
+use crate::charge::oversize;
 use crate::charge::stock::relaxed;
 use crate::charge::tally::Tally;
 use crate::device::{self, Belongs};
@@ -85,12 +86,17 @@ pub fn asked(place: &Place, bytes: u64) {
     }));
 }
 
-/// The account has no room for them.
+/// The account has no room for them. What exceeds the GPU no limit could grant: the driver refuses it.
 pub fn refused(place: &Place, denied: &Denied) {
+    let exceeds_gpu = denied.asked > denied.limit && oversize::exceeds_gpu(place, denied.asked);
     NOTE.set(Some(Note {
         gpu: Some(place.gpu),
         bytes: denied.asked,
-        cause: Cause::SliceFull,
+        cause: if exceeds_gpu {
+            Cause::GpuFull
+        } else {
+            Cause::SliceFull
+        },
     }));
 }
 

@@ -19,6 +19,8 @@ pub struct Config {
     pub charge_imports: bool,
     /// GPUs are integrated: pinned host memory is their memory.
     pub integrated: bool,
+    /// Managed memory of more than a whole GPU is granted, and takes nothing of the GPU.
+    pub oversubscribes: bool,
     /// This process may change nothing that only root may change, whoever it runs as.
     pub unprivileged: bool,
     pub mig: MigConfig,

@@ -52,6 +52,7 @@ fn one(record: &OomRecord, view: View) -> String {
     let ago = text::elapsed(record.at, view.now);
     let asked = match record.asked_bytes {
         0 => "memory".to_owned(),
+        _ if exceeds_gpu(record) => "more than a whole GPU".to_owned(),
         bytes => text::memory(bytes),
     };
     let gpu = record
@@ -114,6 +115,11 @@ fn size(limit: u64) -> Bytes {
     Bytes::new(limit).round_up(Bytes::mib(1))
 }
 
+/// Whether the call asked for more than the GPU has: the driver refused it, and no limit would have granted it.
+fn exceeds_gpu(record: &OomRecord) -> bool {
+    record.cause == OomCause::GpuFull && record.asked_bytes > record.limit_bytes
+}
+
 /// What was full, with figures.
 fn cause(record: &OomRecord) -> String {
     let slice = text::memories(&[record.used_bytes, record.limit_bytes]);
@@ -127,6 +133,9 @@ fn cause(record: &OomRecord) -> String {
                 format!("; the GPU itself had {gpu} free")
             });
             format!("the slice was full, {slice} in use{gpu}")
+        }
+        OomCause::GpuFull if exceeds_gpu(record) => {
+            "the driver refused it; it fits under no limit".to_owned()
         }
         OomCause::GpuFull => {
             let gpu = gpu.map_or_else(String::new, |gpu| format!(", {gpu} free"));

@@ -126,6 +126,30 @@ fn a_job_that_was_refused_nothing_says_so() {
 }
 
 #[test]
+fn a_request_that_exceeds_the_gpu_is_shown_without_its_size_or_a_limit() {
+    let absurd = OomRecord {
+        cause: OomCause::GpuFull,
+        asked_bytes: u64::MAX,
+        sufficient_limit_bytes: None,
+        ..record(0)
+    };
+    let text = oom_text(&Oom {
+        denied: 0,
+        records: vec![absurd],
+        ..oom()
+    });
+    assert!(
+        text.contains("cuMemAlloc_v2 asked for more than a whole GPU"),
+        "{text}"
+    );
+    assert!(
+        text.contains("cause    the driver refused it; it fits under no limit"),
+        "{text}"
+    );
+    assert!(!text.contains("TiB") && !text.contains("passes"), "{text}");
+}
+
+#[test]
 fn a_program_that_names_itself_badly_moves_no_cursor() {
     let mut bad = oom();
     bad.records[0].program = "\u{1b}[2Jevil".into();

@@ -16,6 +16,7 @@ use crate::account::{Account, Place};
 use crate::charge::binding::Unbinding;
 use crate::charge::extent;
 use crate::charge::memory;
+use crate::charge::oversize;
 use crate::charge::pointers::{Allocation, What, key};
 use crate::charge::stock::relaxed;
 use crate::device::{self, Admission};
@@ -93,7 +94,9 @@ fn make<F>(
     let size = |of: &CUDA_ARRAY3D_DESCRIPTOR, device| {
         told_of_array(of, device).or_else(|| extent::bytes(of, 1))
     };
-    charged(real, array, of, size, || {
+    // SAFETY: the driver's function, with an array that it has just made and the program has not seen.
+    let destroy = |array| unsafe { Some(real::cuArrayDestroy.get()?(array)) };
+    charged(real, array, of, size, destroy, || {
         // SAFETY: the driver has written the handle when this is called.
         key::array(unsafe { array.read() })
     })
@@ -110,17 +113,20 @@ pub fn create_mipmapped<F>(
     };
     // SAFETY: null, or the program's description, which the driver would read too.
     let of = unsafe { of.as_ref() }.copied();
-    charged(&real, array, of, size, || {
+    // SAFETY: as above.
+    let destroy = |array| unsafe { Some(real::cuMipmappedArrayDestroy.get()?(array)) };
+    charged(&real, array, of, size, destroy, || {
         // SAFETY: the driver has written the handle when this is called.
         key::mipmapped_array(unsafe { array.read() })
     })
 }
 
-fn charged<F, A>(
+fn charged<F, A: Copy>(
     real: &Real<'_, F>,
     array: *mut A,
     of: Option<CUDA_ARRAY3D_DESCRIPTOR>,
     size: impl FnOnce(&CUDA_ARRAY3D_DESCRIPTOR, CUdevice) -> Option<u64>,
+    destroy: impl FnOnce(A) -> Option<CUresult>,
     key: impl FnOnce() -> u64,
 ) -> CUresult {
     const NO_MEMORY: c_uint = CUDA_ARRAY3D_DEFERRED_MAPPING | CUDA_ARRAY3D_SPARSE;
@@ -134,8 +140,10 @@ fn charged<F, A>(
         Admission::Refuse => return CUresult::OUT_OF_MEMORY,
     };
     let bytes = device::current().and_then(|device| size(&of, device));
-    let Ok(hold) = place.reserve(bytes.unwrap_or(u64::MAX)) else {
-        return CUresult::OUT_OF_MEMORY;
+    let bytes = bytes.unwrap_or(u64::MAX);
+    let Ok(hold) = place.reserve(bytes) else {
+        // SAFETY: not null, and the driver would write there.
+        return unsafe { oversize::refuse(&place, bytes, array, || real.call(), destroy) };
     };
     let result = real.call();
     if result == CUresult::SUCCESS {

@@ -10,6 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use divvy_driver::sys::cuda::{CUdevice, CUdevice_attribute, CUlimit, CUresult};
 
 use crate::account::Place;
+use crate::charge::oversize;
 use crate::charge::pointers::{Allocation, What, key};
 use crate::device::{self, Admission};
 use crate::route::function::driver;
@@ -53,7 +54,7 @@ pub fn set<F>(real: Real<'_, F>, limit: CUlimit, value: usize) -> CUresult {
     };
     let cost = |value: usize| cost(value as u64, base, unit).max(charged) - charged;
     let Ok(hold) = place.reserve(cost(value)) else {
-        return CUresult::OUT_OF_MEMORY;
+        return refuse(&real, &place, cost(value), || set_back(limit, before));
     };
     let result = real.call();
     if result != CUresult::SUCCESS {
@@ -72,6 +73,19 @@ pub fn set<F>(real: Real<'_, F>, limit: CUlimit, value: usize) -> CUresult {
     }
     remember(&place, key, charged + more, base);
     result
+}
+
+/// Answers a value that does not fit: OUT_OF_MEMORY, or what the driver says of one that exceeds the GPU.
+fn refuse<F>(real: &Real<'_, F>, place: &Place, bytes: u64, set_back: impl FnOnce()) -> CUresult {
+    if !oversize::exceeds_gpu(place, bytes) {
+        return CUresult::OUT_OF_MEMORY;
+    }
+    let result = real.call();
+    if result != CUresult::SUCCESS {
+        return result;
+    }
+    set_back();
+    CUresult::OUT_OF_MEMORY
 }
 
 /// What a value stands for beyond what the context came with, in bytes.

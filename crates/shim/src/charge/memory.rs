@@ -1,13 +1,15 @@
 //! Linear memory: `cuMemAlloc`, `cuMemAllocPitch`, `cuMemAllocManaged`, `cuMemFree`.
 //!
 //! Reserve, ask the driver, commit. What the driver would refuse anyway (no place for the answer, no bytes) it refuses
-//! itself. At the limit the answer is OUT_OF_MEMORY and the program's variables are as they were.
+//! itself, and so it does what exceeds the GPU (`oversize`). At the limit the answer is OUT_OF_MEMORY and the program's variables are as
+//! they were.
 
 use std::ffi::c_uint;
 
 use divvy_driver::sys::cuda::{CUdeviceptr, CUdeviceptr_v1, CUresult};
 
 use crate::account::Account;
+use crate::charge::oversize;
 use crate::charge::pointers::Allocation;
 use crate::device::{self, Admission};
 use crate::process;
@@ -63,7 +65,8 @@ fn linear<F, P: Copy + Into<CUdeviceptr>>(
     };
     let bytes = granted(bytes);
     let Ok(hold) = place.reserve(bytes) else {
-        return CUresult::OUT_OF_MEMORY;
+        // SAFETY: not null, and the driver would write there.
+        return unsafe { oversize::refuse(&place, bytes, dptr, || real.call(), free_again) };
     };
     let result = real.call();
     if result == CUresult::SUCCESS {
@@ -73,6 +76,13 @@ fn linear<F, P: Copy + Into<CUdeviceptr>>(
         place.remember(address, bytes, device::current_context() as usize, managed);
     }
     result
+}
+
+/// Frees memory that the driver has just given, and the program has not seen.
+fn free_again<P: Into<CUdeviceptr>>(address: P) -> Option<CUresult> {
+    let free = real::cuMemFree_v2.get()?;
+    // SAFETY: as said.
+    Some(unsafe { free(address.into()) })
 }
 
 pub fn alloc_pitch<F>(
@@ -119,11 +129,18 @@ where
     let rows = width
         .checked_next_multiple_of(ROW)
         .and_then(|row| row.checked_mul(height));
-    let Ok(hold) = place.reserve(rows.map_or(u64::MAX, |bytes| granted(bytes as u64))) else {
-        return CUresult::OUT_OF_MEMORY;
-    };
+    let bytes = rows.map_or(u64::MAX, |bytes| granted(bytes as u64));
     // SAFETY: neither is null, and the driver would write to both.
     let before = unsafe { (dptr.read(), pitch.read()) };
+    let Ok(hold) = place.reserve(bytes) else {
+        let undo = |address: P| {
+            // SAFETY: as above.
+            unsafe { pitch.write(before.1) };
+            free_again(address)
+        };
+        // SAFETY: as above.
+        return unsafe { oversize::refuse(&place, bytes, dptr, || real.call(), undo) };
+    };
     let result = real.call();
     if result != CUresult::SUCCESS {
         return result;
@@ -139,10 +156,7 @@ where
     let reserved = hold.bytes();
     if taken > reserved {
         let Ok(rest) = place.reserve(taken - reserved) else {
-            if let Some(free) = real::cuMemFree_v2.get() {
-                // SAFETY: the allocation just made, which the program has not seen.
-                unsafe { free(address) };
-            }
+            free_again(address);
             // SAFETY: as above.
             unsafe {
                 dptr.write(before.0);

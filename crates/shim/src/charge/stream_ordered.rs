@@ -6,6 +6,7 @@ use divvy_driver::sys::cuda::{
     CUmemPool_attribute, CUmemPoolProps, CUmemoryPool, CUresult, CUstream, pfn,
 };
 
+use crate::charge::oversize;
 use crate::charge::pointers::{Allocation, NO_CONTEXT, What};
 use crate::charge::pool::{Home, Pool};
 use crate::charge::stock::{Source, attribute_of};
@@ -138,7 +139,14 @@ fn allocate<F>(
         return real.call();
     }
     let Some(growth) = pool.begin(bytes) else {
-        return CUresult::OUT_OF_MEMORY;
+        let free_again = |address| {
+            // SAFETY: the allocation just made, which the program has not seen, on its own stream.
+            let freed = unsafe { flavour.free.get()?(address, stream) };
+            pool.trim();
+            Some(freed)
+        };
+        // SAFETY: not null, and the driver would write there.
+        return unsafe { oversize::refuse(pool.place(), bytes, dptr, || real.call(), free_again) };
     };
     // SAFETY: not null, and the driver would write there.
     let before = unsafe { dptr.read() };

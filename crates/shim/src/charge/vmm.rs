@@ -12,10 +12,12 @@ use crate::charge::binding::Unbinding;
 use crate::charge::holding::Holding;
 use crate::charge::host;
 use crate::charge::memory::granted;
+use crate::charge::oversize;
 use crate::charge::pointers::key;
 use crate::device::{self, Admission};
 use crate::process;
 use crate::route::hook::Real;
+use crate::table::real;
 
 /// The device whose memory a location means; `None` for the host's.
 pub fn device_of(location: &CUmemLocation) -> Option<CUdevice> {
@@ -48,7 +50,10 @@ pub fn create<F>(
     };
     let bytes = granted(size as u64);
     let Ok(hold) = place.reserve(bytes) else {
-        return CUresult::OUT_OF_MEMORY;
+        // SAFETY: the driver's function, with the handle that it has just written and the program has not seen.
+        let release = |handle| unsafe { Some(real::cuMemRelease.get()?(handle)) };
+        // SAFETY: not null, and the driver would write there.
+        return unsafe { oversize::refuse(&place, bytes, handle, || real.call(), release) };
     };
     let result = real.call();
     if result == CUresult::SUCCESS {

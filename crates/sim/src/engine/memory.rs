@@ -196,6 +196,11 @@ impl Process {
             return Err(CUresult::INVALID_VALUE);
         }
         let charged = match kind {
+            Kind::Managed
+                if self.machine.config.oversubscribes && size > self.model(gpu).memory_usable() =>
+            {
+                0
+            }
             Kind::Device | Kind::Managed | Kind::Variable => {
                 charged(size).ok_or(CUresult::OUT_OF_MEMORY)?
             }
