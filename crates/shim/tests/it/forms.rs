@@ -10,6 +10,7 @@ use crate::support::Form;
 /// Tests that are about one form, or about both at once.
 const OF_FORMS: &[&str] = &[
     "binding::",
+    "differential::",
     "exports::",
     "forms::",
     "fuzz::",

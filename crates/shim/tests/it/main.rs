@@ -5,8 +5,10 @@
 
 mod aside;
 mod binding;
+mod books;
 mod calls;
 mod damage;
+mod differential;
 mod exports;
 mod forms;
 mod fuzz;
@@ -17,6 +19,7 @@ mod matrix;
 mod mig;
 mod model;
 mod monitor;
+mod oversize;
 mod programs;
 mod races;
 mod refusals;

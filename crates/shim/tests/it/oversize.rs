@@ -144,10 +144,14 @@ fn a_request_that_exceeds_the_gpu_passes_under_no_limit() {
 #[test]
 fn a_dead_context_is_told_before_a_size_that_exceeds_the_gpu() {
     for is_limited in [false, true] {
-        let rig = Rig::new(1, ROOM);
+        let rig = Rig::new(2, ROOM);
         let mut actor = start(&rig, is_limited);
         let pool = actor.ask(&format!("cuMemPoolCreate & {}", on_device()))[1];
-        let call = format!("cuMemAllocFromPoolAsync & {TIB} {pool} 0");
+        // A stream that lives on, in a context that is not current any more.
+        assert_eq!(actor.ask("cuCtxCreate_v2 & 0 0")[0], SUCCESS);
+        let stream = actor.ask("cuStreamCreate & 1")[1];
+        assert_eq!(actor.ask("cuCtxPopCurrent_v2 &")[0], SUCCESS);
+        let call = format!("cuMemAllocFromPoolAsync & {TIB} {pool} {stream}");
         assert_eq!(refused(&mut actor, &call), OUT_OF_MEMORY);
         assert_eq!(actor.ask("cuDevicePrimaryCtxReset_v2 0"), [SUCCESS]);
         let answer = refused(&mut actor, &call);
