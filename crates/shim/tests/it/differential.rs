@@ -8,6 +8,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::io::{BufRead, BufReader, Lines};
 use std::ops::Range;
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use divvy_ledger::Control;
 use divvy_test_support::{Bounded as _, bounded};
@@ -16,8 +17,8 @@ use crate::support::{CONTEXT, Form, MIB, Rig, compiled};
 
 /// Calls before the one that differs.
 const SHOWN: usize = 12;
-/// How often a program that differs is run again with fewer steps.
-const TRIES: usize = 400;
+/// How long a program that differs is run again with fewer steps. The test has failed by then.
+const SHORTENING: Duration = Duration::from_secs(60);
 /// What a GPU has beyond the slice's limit: what nothing of the program's takes, so that the driver's free memory is never less than
 /// the slice's.
 const RESERVE: u64 = 1024 * MIB;
@@ -126,12 +127,12 @@ impl Difference {
 /// Leaves out steps for as long as the runs still part in the same way.
 fn shortened(mut program: Program, mut found: Difference, form: Form) -> (Program, Difference) {
     program.steps = found.step;
-    let mut tries = TRIES;
+    let start = Instant::now();
     let mut size = program.steps.div_ceil(2);
     while size > 0 {
         let mut progress = false;
         let mut at = 1;
-        while at <= program.steps && tries > 0 {
+        while at <= program.steps && start.elapsed() < SHORTENING {
             let mut shorter = program.clone();
             shorter
                 .skipped
@@ -140,7 +141,6 @@ fn shortened(mut program: Program, mut found: Difference, form: Form) -> (Progra
             if shorter.skipped.len() == program.skipped.len() {
                 continue;
             }
-            tries -= 1;
             if let Err(again) = compare(&shorter, form)
                 && again.kind() == found.kind()
             {
@@ -149,10 +149,8 @@ fn shortened(mut program: Program, mut found: Difference, form: Form) -> (Progra
                 (program, found, progress) = (shorter, again, true);
             }
         }
-        size = if size == 1 && progress { 1 } else { size / 2 };
-        if tries == 0 {
-            break;
-        }
+        let goes_on = size > 1 || progress && start.elapsed() < SHORTENING;
+        size = if goes_on { (size / 2).max(1) } else { 0 };
     }
     (program, found)
 }

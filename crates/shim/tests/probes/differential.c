@@ -794,9 +794,9 @@ static void ask_device(void) {
 
 static const struct { int weight; void (*take)(void); } steps[] = {
     {2, retain_primary}, {1, release_primary}, {1, reset_primary}, {2, create_context}, {1, destroy_context}, {1, attach_context}, {4, change_context},
-    {3, ask_context}, {3, set_limit}, {3, synchronize}, {12, ask_memory}, {24, allocate}, {24, give_back}, {8, ask_address}, {6, copy}, {8, host},
+    {3, ask_context}, {3, set_limit}, {10, synchronize}, {12, ask_memory}, {24, allocate}, {24, give_back}, {8, ask_address}, {6, copy}, {8, host},
     {6, create_stream}, {4, destroy_stream}, {8, ask_stream}, {8, event}, {3, begin_capture}, {6, end_capture}, {1, exchange_mode}, {1, work},
-    {6, create_pool}, {4, destroy_pool}, {4, default_pool}, {12, ask_pool}, {26, allocate_pooled}, {8, share_pool}, {12, create_physical},
+    {8, create_pool}, {6, destroy_pool}, {4, default_pool}, {12, ask_pool}, {26, allocate_pooled}, {8, share_pool}, {12, create_physical},
     {10, release_physical}, {6, reserve}, {3, unreserve}, {10, map}, {8, unmap}, {8, ask_physical}, {3, import_external}, {4, share_address},
     {10, create_array}, {9, destroy_array}, {3, ask_array}, {6, create_graph}, {10, add_node}, {4, destroy_graph}, {6, instantiate}, {10, launch},
     {4, destroy_exec}, {2, update_exec}, {2, nest_graph}, {3, graph_memory}, {2, look_up}, {2, ask_device},
