@@ -14,7 +14,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use world::World;
 
 /// Seeds that every run of the tests tries: enough that each kind of step is taken many times.
-const SEEDS: std::ops::Range<u64> = 0..6;
+const SEEDS: std::ops::Range<u64> = 0..8;
 const STEPS: u64 = 150;
 
 fn number(variable: &str) -> Option<u64> {

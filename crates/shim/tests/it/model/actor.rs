@@ -54,6 +54,8 @@ pub struct Holdings {
     /// Addresses for `cuMemFreeAsync`.
     pub pooled: Vec<u64>,
     pub graphs: Vec<Graph>,
+    /// Streams whose capture has become invalid, and was not ended.
+    pub captured: Vec<u64>,
 }
 
 /// Memory for `cuMemFree`.

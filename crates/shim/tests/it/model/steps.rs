@@ -13,13 +13,16 @@ use crate::model::random::Random;
 use crate::model::world::World;
 use crate::support::MIB;
 
-use graphs::{capture, end_graph, free_what_is_left, graph, launch, trim_graphs};
+use graphs::{
+    capture, end_capture, end_graph, free_what_is_left, graph, invalidate, launch, trim_graphs,
+};
 use handles::{create, map, property, release, retain, unmap};
 use life::{busy, context, exit, kill, limit, nonsense, race, reset};
 pub use life::{end_context, give_all_back};
 use memory::{array, end_array, free, heap, linear};
 use pools::{
-    end_pool, free_pooled, keep, make_pool, pool_properties, pooled, synchronize, trim_pool,
+    end_pool, free_pooled, keep, make_pool, pool_properties, pooled, short_pool, synchronize,
+    trim_pool,
 };
 use sharing::{close, hand_over, open};
 
@@ -56,8 +59,11 @@ const STEPS: &[(&str, u64, Step)] = &[
     ("trim pool", 1, trim_pool),
     ("keep", 1, keep),
     ("end pool", 1, end_pool),
+    ("short pool", 4, short_pool),
     ("graph", 4, graph),
     ("capture", 2, capture),
+    ("invalidate", 2, invalidate),
+    ("end capture", 1, end_capture),
     ("launch", 6, launch),
     ("trim graphs", 1, trim_graphs),
     ("end graph", 3, end_graph),

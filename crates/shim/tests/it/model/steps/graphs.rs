@@ -113,6 +113,35 @@ pub fn capture(world: &mut World, at: usize) -> Option<()> {
     Some(())
 }
 
+/// A capture becomes invalid by a call that it forbids, and is left open for long.
+pub fn invalidate(world: &mut World, at: usize) -> Option<()> {
+    const STREAM_CAPTURE_UNSUPPORTED: u64 = 900;
+    const GLOBAL: u64 = 0;
+    const NON_BLOCKING: u64 = 1;
+    let actor = ready(world, at)?;
+    if actor.holds.captured.len() > 3 {
+        return None;
+    }
+    let stream = actor.must("cuStreamCreate", &[Arg::Out, Arg::Value(NON_BLOCKING)]);
+    let stream = stream.place().expect("granted");
+    let begin = [stream, GLOBAL].map(Arg::Value);
+    actor.must("cuStreamBeginCapture_v2", &begin);
+    let forbidden = actor.call("cuCtxSynchronize", &[]);
+    assert_eq!(forbidden.result, STREAM_CAPTURE_UNSUPPORTED);
+    actor.holds.captured.push(stream);
+    Some(())
+}
+
+pub fn end_capture(world: &mut World, at: usize) -> Option<()> {
+    const STREAM_CAPTURE_INVALIDATED: u64 = 901;
+    let stream = pick(&mut world.random, &mut world.actors[at].holds.captured)?;
+    let actor = &mut world.actors[at];
+    let ended = actor.call("cuStreamEndCapture", &[Arg::Value(stream), Arg::Out]);
+    assert_eq!(ended.result, STREAM_CAPTURE_INVALIDATED);
+    actor.must("cuStreamDestroy_v2", &[Arg::Value(stream)]);
+    Some(())
+}
+
 pub fn launch(world: &mut World, at: usize) -> Option<()> {
     let index = world.random.index(world.actors[at].holds.graphs.len())?;
     let upload = world.random.once_in(4);

@@ -170,6 +170,10 @@ pub fn give_pools_and_graphs_back(actor: &mut Actor) {
     for address in std::mem::take(&mut actor.holds.pooled) {
         actor.must("cuMemFreeAsync", &[Arg::Value(address), Arg::Value(0)]);
     }
+    for stream in std::mem::take(&mut actor.holds.captured) {
+        actor.call("cuStreamEndCapture", &[Arg::Value(stream), Arg::Out]);
+        actor.must("cuStreamDestroy_v2", &[Arg::Value(stream)]);
+    }
     for pool in std::mem::take(&mut actor.holds.pools) {
         actor.must("cuMemPoolDestroy", &[Arg::Value(pool)]);
     }
