@@ -95,7 +95,7 @@ pub fn short_pool(world: &mut World, at: usize) -> Option<()> {
     let [waits, invalidates] = [2, 3].map(|times| random.once_in(times));
     let actor = &mut world.actors[at];
     let mut properties = pool_properties();
-    properties[0] |= u64::from(lends) * POSIX_FILE_DESCRIPTOR << 32;
+    properties[0] |= (u64::from(lends) * POSIX_FILE_DESCRIPTOR) << 32;
     let made = actor.must("cuMemPoolCreate", &[Arg::Out, Arg::Words(properties)]);
     let pool = made.place().expect("granted");
     let allocations = sizes.iter().map(|bytes| {
