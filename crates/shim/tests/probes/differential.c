@@ -25,7 +25,7 @@ enum { MOST = 12, STREAM_PER_THREAD = 2, ABSENT = -1000 };
 #define PAGE (2 * MIB)
 
 enum kind {
-    CONTEXT, STREAM, EVENT, POOL, PHYSICAL, ARRAY, MIPMAP, EXTERNAL, GRAPH, EXEC, NODE, /* handles: stale ones may be used */
+    PHYSICAL, CONTEXT, STREAM, EVENT, POOL, ARRAY, MIPMAP, EXTERNAL, GRAPH, EXEC, NODE, /* handles: stale ones may be used */
     LINEAR, HOST, REGISTERED, PIECE, RANGE, MAPPING, OPENED, BUFFER, GRAPHED, KINDS
 };
 /* `size` in bytes, where it is known; `context` it was made in; `of` is its graph's number, or the device of physical memory. */
@@ -72,15 +72,15 @@ static void say(word value) {
     else printf(" %llx", (unsigned long long)value);
 }
 
-/* An object, by its number; nothing else that differs between runs. */
-static void name(word value) {
+/* An object of these kinds, by its number; nothing else that differs between runs. */
+static void name_from(enum kind first, word value) {
     if (value == UNTOUCHED || !value) return say(value);
     for (int device = 0; device < 2; device++)
         if (value == primary[device]) {
             printf(" primary%d", device);
             return;
         }
-    for (int kind = 0; kind < KINDS; kind++)
+    for (int kind = first; kind < KINDS; kind++)
         for (int i = 0; i < count[kind]; i++)
             if (live[kind][i].value == value) {
                 printf(" #%llu", (unsigned long long)live[kind][i].number);
@@ -88,16 +88,17 @@ static void name(word value) {
             }
     printf(" ?");
 }
+static void name(word value) { name_from(PHYSICAL, value); }
 
-/* An argument: an object, a number that is no address, or `?`. Handles of physical memory are small numbers. */
-static void show(word value, int may_be_small) {
+/* An argument: an object, a number that is no address, or `?`. Handles of physical memory are small numbers, as sizes are. */
+static void show(word value, int is_physical) {
     int is_stale = 0;
-    int is_number = value < 4096 && !may_be_small;
-    for (int kind = 0; kind <= NODE; kind++) is_stale |= value && !is_number && value == stale[kind];
+    int is_number = value < 4096 && !is_physical;
+    for (int kind = is_physical ? PHYSICAL : PHYSICAL + 1; kind <= NODE; kind++) is_stale |= value && !is_number && value == stale[kind];
     if (is_stale) printf(" stale");
-    else if (value < 4096 && may_be_small) name(value);
+    else if (is_physical) name(value);
     else if (is_number || (value >= 64 * KIB && value < 1ull << 32) || value + 1 == 0) say(value);
-    else name(value);
+    else name_from(PHYSICAL + 1, value);
 }
 
 static int run(function *at, const char *function, const word *a, int shown) {
