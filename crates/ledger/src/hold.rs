@@ -91,8 +91,7 @@ impl Slot {
     /// charged already, or cannot be: the slice does not have the GPU, or the slot is not this process's own.
     pub fn force_overhead(&self, gpu: usize) -> bool {
         // Asked at every allocation, and true from the first one on.
-        let context = self.context.get(gpu);
-        if context.is_some_and(|context| context.load(SeqCst) == context::CHARGED) {
+        if self.has_overhead(gpu) {
             return false;
         }
         let charge = |bytes| {
@@ -100,6 +99,13 @@ impl Slot {
             Ok(())
         };
         self.charge_context(gpu, charge).unwrap_or(false)
+    }
+
+    /// Whether this process's context on a GPU is charged.
+    #[inline]
+    pub fn has_overhead(&self, gpu: usize) -> bool {
+        let context = self.context.get(gpu);
+        context.is_some_and(|context| context.load(SeqCst) == context::CHARGED)
     }
 
     /// Gives back the charge of this process's context on a GPU, if there is one.

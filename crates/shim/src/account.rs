@@ -189,6 +189,15 @@ impl Place {
     /// They do not fit.
     pub fn reserve(&self, bytes: u64) -> Result<Hold<'static>, Denied> {
         forensics::asked(self, bytes);
+        self.reserve_unnoted(bytes)
+    }
+
+    /// The same for a caller that says what it has asked for ([`forensics::asked`]) when the driver has failed.
+    ///
+    /// # Errors
+    /// They do not fit.
+    #[inline]
+    pub fn reserve_unnoted(&self, bytes: u64) -> Result<Hold<'static>, Denied> {
         self.slot
             .reserve(self.gpu, bytes)
             .or_else(|denied| self.reserve_harder(bytes, denied))

@@ -7,6 +7,10 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::ffi::{c_int, c_uint};
+use std::sync::atomic::{
+    AtomicBool,
+    Ordering::{Acquire, Release},
+};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use divvy_driver::sys::cuda::{
@@ -26,7 +30,15 @@ use crate::route::hook::Real;
 
 /// The contexts whose making was seen. The driver itself is asked whether a primary one is there.
 #[derive(Default)]
-pub struct Contexts(Mutex<Known>);
+pub struct Contexts {
+    known: Mutex<Known>,
+    /// Whether the program has ever asked for a context besides primary ones. While it has not, an allocation belongs to a primary
+    /// context, and the driver need not be asked to which.
+    any_created: AtomicBool,
+}
+
+/// Stands for the primary context of an allocation's GPU.
+const PRIMARY: usize = 1;
 
 #[derive(Default)]
 struct Known {
@@ -83,8 +95,17 @@ impl Contexts {
         );
     }
 
+    /// The context in which the current thread allocates, as [`crate::charge::pointers::Allocation::context`] has it.
+    #[inline]
+    pub fn of_allocation(&self) -> usize {
+        match self.any_created.load(Acquire) {
+            false => PRIMARY,
+            true => device::current_context() as usize,
+        }
+    }
+
     fn known(&self) -> MutexGuard<'_, Known> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A context on that device has ended, charged so. Returns what to give back: the overhead stays with the process for as long as it
@@ -241,6 +262,8 @@ fn create_at<F>(real: &Real<'_, F>, pctx: *mut CUcontext, dev: CUdevice) -> CUre
     let Some(Belongs::Here(place)) = device::belongs(dev).filter(|_| !pctx.is_null()) else {
         return real.call();
     };
+    // Before the program has the context: a thread that allocates in it finds this set.
+    place.account.contexts.any_created.store(true, Release);
     make(real, &place, |charge| {
         // SAFETY: not null, and the driver has just written the context.
         let context = unsafe { pctx.read() } as usize;

@@ -1,6 +1,6 @@
 //! Which GPU of the slice a call is about. GPUs are known by UUID alone: ordinals differ with `CUDA_VISIBLE_DEVICES`.
 
-use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicI32, AtomicU8, Ordering::Relaxed};
 
 use divvy_driver::sys::cuda::{CUcontext, CUdevice, CUdevice_attribute, CUresult, CUuuid};
 
@@ -52,7 +52,7 @@ pub enum Admission {
 pub fn admit_current() -> Admission {
     admit(current, |account| match current() {
         // The context exists, however it came to be; what it costs is charged now if it was not before.
-        Some(device) => admit_with_context(account, device),
+        Some(device) => admit_and_note(account, device),
         None => {
             if driver::cuCtxGetDevice.get().is_none() {
                 account.cannot_tell();
@@ -60,6 +60,18 @@ pub fn admit_current() -> Admission {
             Admission::Pass
         }
     })
+}
+
+/// As [`admit_current`], for a call that the driver refuses where there is no current context. A driver with one device is not asked
+/// for it once the process has a context there, so a thread may be admitted that has no context.
+pub fn admit_with_context() -> Admission {
+    if let (Some(device), Standing::Limited(account)) = (sole(), process::standing())
+        && let Belongs::Here(place) = account.belongs(device)
+        && place.slot.has_overhead(place.gpu)
+    {
+        return Admission::Charge(place);
+    }
+    admit_current()
 }
 
 /// Admits an allocation on a device that the call itself names; there need not be a context.
@@ -95,7 +107,7 @@ fn admit(
     }
 }
 
-fn admit_with_context(account: &'static Account, device: CUdevice) -> Admission {
+fn admit_and_note(account: &'static Account, device: CUdevice) -> Admission {
     let admission = account.admit(device);
     if let Admission::Charge(place) = &admission {
         account.contexts.note(place);
@@ -158,6 +170,35 @@ impl Account {
             _ => Belongs::Elsewhere,
         }
     }
+}
+
+/// The current context's device, where a call has shown that there is a current context. A driver with one device is not asked.
+pub fn of_context() -> Option<CUdevice> {
+    sole().or_else(current)
+}
+
+/// The driver's device, where it has one alone: which devices there are is fixed when the process initialises CUDA.
+pub fn sole() -> Option<CUdevice> {
+    const UNKNOWN: u8 = 0;
+    const SOLE: u8 = 1;
+    const SEVERAL: u8 = 2;
+    static KNOWN: AtomicU8 = AtomicU8::new(UNKNOWN);
+    let ask = || {
+        let mut count = 0;
+        // SAFETY: the driver's function, with a place for its answer.
+        let result = unsafe { driver::cuDeviceGetCount.get()?(&mut count) };
+        (result == CUresult::SUCCESS).then_some(if count == 1 { SOLE } else { SEVERAL })
+    };
+    let known = match KNOWN.load(Relaxed) {
+        UNKNOWN => ask().inspect(|known| KNOWN.store(*known, Relaxed))?,
+        known => known,
+    };
+    (known == SOLE).then_some(0)
+}
+
+/// Whether the driver says that there is no current context.
+pub fn lacks_context() -> bool {
+    driver::cuCtxGetDevice.get().is_some() && current().is_none()
 }
 
 /// The current context's device; `None` without one.

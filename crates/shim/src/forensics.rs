@@ -11,7 +11,7 @@
 
 use std::cell::Cell;
 use std::ffi::CStr;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use divvy_driver::sys::cuda::CUresult;
 use divvy_driver::sys::nvml::nvmlReturn_t;
@@ -41,6 +41,24 @@ struct Note {
 
 thread_local! {
     static NOTE: Cell<Option<Note>> = const { Cell::new(None) };
+}
+
+/// How many threads have a note: most calls find that none has, and need not look for this thread's. A thread that ends with a note
+/// stays counted, which costs the others a look.
+static NOTES: AtomicUsize = AtomicUsize::new(0);
+
+fn note(note: Note) {
+    if NOTE.replace(Some(note)).is_none() {
+        NOTES.fetch_add(1, Relaxed);
+    }
+}
+
+/// Takes this thread's note.
+fn taken() -> Option<Note> {
+    if NOTES.load(Relaxed) == 0 {
+        return None;
+    }
+    NOTE.take().inspect(|_| _ = NOTES.fetch_sub(1, Relaxed))
 }
 
 /// A result that may tell the program that there is no memory.
@@ -77,19 +95,19 @@ pub fn watched<R: Answer>(name: &'static CStr, hook: impl FnOnce() -> R) -> R {
     answer
 }
 
-/// Bytes of a GPU are asked for. If the call fails all the same, it was the driver that had none.
+/// Bytes of a GPU are asked for, or were, and the driver has failed. If the call fails all the same, it was the driver that had none.
 pub fn asked(place: &Place, bytes: u64) {
-    NOTE.set(Some(Note {
+    note(Note {
         gpu: Some(place.gpu),
         bytes,
         cause: Cause::GpuFull,
-    }));
+    });
 }
 
 /// The account has no room for them. What exceeds the GPU no limit could grant: the driver refuses it.
 pub fn refused(place: &Place, denied: &Denied) {
     let exceeds_gpu = denied.asked > denied.limit && oversize::exceeds_gpu(place, denied.asked);
-    NOTE.set(Some(Note {
+    note(Note {
         gpu: Some(place.gpu),
         bytes: denied.asked,
         cause: if exceeds_gpu {
@@ -97,29 +115,31 @@ pub fn refused(place: &Place, denied: &Denied) {
         } else {
             Cause::SliceFull
         },
-    }));
+    });
 }
 
 /// The driver has given what was asked for and more, beyond the limit: it has to be given back.
 pub fn over() {
-    NOTE.set(NOTE.get().map(|note| Note {
-        cause: Cause::SliceFull,
-        ..note
-    }));
+    if let Some(asked) = taken() {
+        note(Note {
+            cause: Cause::SliceFull,
+            ..asked
+        });
+    }
 }
 
 /// The GPU is not one of the slice's.
 pub fn elsewhere() {
-    NOTE.set(Some(Note {
+    note(Note {
         gpu: None,
         bytes: 0,
         cause: Cause::NotInSlice,
-    }));
+    });
 }
 
 /// What was refused is not needed after all.
 pub fn forget() {
-    NOTE.set(None);
+    taken();
 }
 
 /// When this process may write its next record, and what it has not written since the last one.
@@ -152,7 +172,7 @@ fn write_down(name: &CStr) {
     let Some(slot) = account.joined() else {
         return;
     };
-    let note = NOTE.take().unwrap_or(Note {
+    let note = taken().unwrap_or(Note {
         gpu: device::current().and_then(|device| match account.belongs(device) {
             Belongs::Here(place) => Some(place.gpu),
             Belongs::Elsewhere | Belongs::Nowhere => None,

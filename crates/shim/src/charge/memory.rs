@@ -12,6 +12,7 @@ use crate::account::Account;
 use crate::charge::oversize;
 use crate::charge::pointers::Allocation;
 use crate::device::{self, Admission};
+use crate::forensics;
 use crate::process;
 use crate::route::hook::Real;
 use crate::table::real;
@@ -58,13 +59,18 @@ fn linear<F, P: Copy + Into<CUdeviceptr>>(
     if dptr.is_null() || bytes == 0 {
         return real.call();
     }
-    let place = match device::admit_current() {
+    let place = match device::admit_with_context() {
         Admission::Charge(place) => place,
         Admission::Pass => return real.call(),
         Admission::Refuse => return CUresult::OUT_OF_MEMORY,
     };
     let bytes = granted(bytes);
-    let Ok(hold) = place.reserve(bytes) else {
+    let Ok(hold) = place.reserve_unnoted(bytes) else {
+        // Such a thread may have been admitted.
+        if device::lacks_context() {
+            // SAFETY: not null, and the driver would write there.
+            return unsafe { oversize::leave_to_driver(dptr, || real.call(), free_again) };
+        }
         // SAFETY: not null, and the driver would write there.
         return unsafe { oversize::refuse(&place, bytes, dptr, || real.call(), free_again) };
     };
@@ -73,7 +79,10 @@ fn linear<F, P: Copy + Into<CUdeviceptr>>(
         hold.commit();
         // SAFETY: not null, and the driver has just written the address there.
         let address = unsafe { dptr.read() }.into();
-        place.remember(address, bytes, device::current_context() as usize, managed);
+        let context = place.account.contexts.of_allocation();
+        place.remember(address, bytes, context, managed);
+    } else {
+        forensics::asked(&place, bytes);
     }
     result
 }
@@ -169,7 +178,8 @@ where
     } else {
         hold.commit_as(taken);
     }
-    place.remember(address, taken, device::current_context() as usize, false);
+    let context = place.account.contexts.of_allocation();
+    place.remember(address, taken, context, false);
     result
 }
 

@@ -33,6 +33,19 @@ pub unsafe fn refuse<T: Copy>(
         return CUresult::OUT_OF_MEMORY;
     }
     // SAFETY: the caller says so.
+    unsafe { leave_to_driver(out, ask, undo) }
+}
+
+/// Answers a call that the limit refuses with what the driver says of it. What the driver grants all the same is given back.
+///
+/// # Safety
+/// As [`refuse`].
+pub unsafe fn leave_to_driver<T: Copy>(
+    out: *mut T,
+    ask: impl FnOnce() -> CUresult,
+    undo: impl FnOnce(T) -> Option<CUresult>,
+) -> CUresult {
+    // SAFETY: the caller says so.
     let before = unsafe { out.read() };
     let result = ask();
     if result != CUresult::SUCCESS {

@@ -24,7 +24,7 @@ pub struct Allocation {
     pub gpu: usize,
     /// What this process was charged for it alone, in bytes.
     pub bytes: u64,
-    /// The context it was made in (`CUcontext`): the memory dies with it.
+    /// The context it was made in (`CUcontext`, or any other number for its GPU's primary one): the memory dies with it.
     pub context: usize,
     /// See [`Pointers::era`].
     pub era: u64,

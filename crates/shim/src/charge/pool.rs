@@ -6,6 +6,10 @@
 //! as it would cost each free an event.
 
 use std::collections::HashMap;
+use std::sync::atomic::{
+    AtomicBool,
+    Ordering::{Acquire, Release},
+};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use divvy_driver::sys::cuda::{CUmemoryPool, CUresult};
@@ -19,6 +23,8 @@ use crate::charge::tally::Tally;
 
 #[derive(Default)]
 pub struct Pools {
+    /// Whether any pool was ever seen: all that a view looks at in a program without pools.
+    any: AtomicBool,
     /// Those that were seen to be made or used, by handle.
     known: Mutex<HashMap<usize, Home>>,
     /// Destroyed ones that the driver gives up when it has come so far.
@@ -59,6 +65,7 @@ impl Pools {
 
     /// Remembers a pool's home, unless another thread has just done so.
     pub fn insert(&self, handle: CUmemoryPool, home: Home) -> Home {
+        self.any.store(true, Release);
         self.known().entry(handle as usize).or_insert(home).clone()
     }
 
@@ -87,6 +94,9 @@ impl Pools {
 
     /// Brings the charges of a GPU's pools up to date.
     pub fn settle(&self, gpu: usize) {
+        if !self.any.load(Acquire) {
+            return;
+        }
         self.bury();
         for pool in self.on(gpu) {
             pool.stock.settle();

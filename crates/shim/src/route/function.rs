@@ -207,6 +207,7 @@ pub mod driver {
         cuda cuCtxPopCurrent_v2;
         cuda cuCtxPushCurrent_v2;
         cuda cuDeviceGetAttribute;
+        cuda cuDeviceGetCount;
         cuda cuDeviceGetDefaultMemPool;
         cuda cuDeviceGetGraphMemAttribute;
         cuda cuDeviceGetMemPool;

@@ -45,7 +45,7 @@ fn info<F, N: Copy + TryInto<u64> + TryFrom<u64>>(
     if result != CUresult::SUCCESS || free.is_null() || total.is_null() {
         return result;
     }
-    let Some(belongs) = device::current().and_then(device::belongs) else {
+    let Some(belongs) = device::of_context().and_then(device::belongs) else {
         return result;
     };
     // SAFETY: neither is null, and the driver has just written both.

@@ -1,6 +1,6 @@
 //! Processes and contexts come and go: forks, execs, deaths, resets.
 
-use crate::support::{CONTEXT, MIB, OUT_OF_MEMORY, ROOM, Rig, Way, deep_library};
+use crate::support::{CONTEXT, MIB, OUT_OF_MEMORY, Probe, ROOM, Rig, Way, deep_library};
 
 #[test]
 fn a_child_forked_before_the_first_call_has_an_account_of_its_own() {
@@ -170,4 +170,57 @@ fn a_context_made_behind_the_hooks_is_charged_at_the_first_allocation_in_it() {
     assert_eq!(probe.ask("take linear 512"), [OUT_OF_MEMORY, 1]);
     assert_eq!(rig.charged(), rig.limit + CONTEXT);
     assert_eq!(probe.info(), (0, rig.limit));
+}
+
+/// A probe that sees one device, of which the limiter does not ask at each allocation.
+fn with_one_device(rig: &Rig) -> Probe {
+    let mut command = rig.limited(&Way::Handle.program());
+    let mut probe = Probe::start(command.env("CUDA_VISIBLE_DEVICES", "0"));
+    assert_eq!(probe.ask("init"), [0]);
+    assert_eq!(probe.ask("context 0"), [0]);
+    probe
+}
+
+#[test]
+fn with_one_device_each_allocation_ends_with_its_context() {
+    let rig = Rig::new(2, ROOM);
+    let mut probe = with_one_device(&rig);
+    assert_eq!(probe.ask(&format!("take linear {}", 10 * MIB)), [0, 0]);
+    assert_eq!(probe.ask("create 0"), [0]);
+    for kind in ["linear", "managed", "pitch"] {
+        assert_eq!(probe.ask(&format!("take {kind} {}", 20 * MIB)), [0, 0]);
+    }
+    assert_eq!(rig.charged(), 2 * CONTEXT + 70 * MIB);
+    assert_eq!(probe.ask("destroy"), [0]);
+    assert_eq!(rig.charged(), CONTEXT + 10 * MIB);
+    assert_eq!(rig.truth(), rig.charged());
+    assert_eq!(probe.ask("context 0"), [0]);
+    assert_eq!(probe.ask(&format!("take linear {}", 30 * MIB)), [0, 0]);
+    assert_eq!(probe.ask("reset 0"), [0]);
+    assert_eq!((rig.charged(), rig.truth()), (0, 0));
+}
+
+#[test]
+fn with_one_device_a_thread_without_a_context_gets_the_drivers_answer() {
+    const INVALID_CONTEXT: u64 = 201;
+    let rig = Rig::new(1, ROOM);
+    let mut probe = with_one_device(&rig);
+    for held in [0, ROOM] {
+        if held > 0 {
+            assert_eq!(probe.ask(&format!("take linear {held}")), [0, 0]);
+        }
+        assert_eq!(probe.ask("leave"), [0]);
+        for kind in ["linear", "managed"] {
+            let said = probe.ask(&format!("take {kind} {MIB}"));
+            assert_eq!(said, [INVALID_CONTEXT, 1], "{kind}, {held} bytes held");
+        }
+        assert_eq!(
+            (rig.charged(), rig.truth()),
+            (CONTEXT + held, CONTEXT + held)
+        );
+        assert_eq!(probe.ask("context 0"), [0]);
+    }
+    let denied = rig.usage().denied;
+    assert_eq!(denied, 0, "the limit refused nothing");
+    probe.ends_silently();
 }

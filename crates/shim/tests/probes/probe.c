@@ -273,6 +273,8 @@ static void command(char *line) {
         result answer = retain ? retain(&context, a) : -1;
         device = a;
         printf("%d\n", answer ? answer : cuCtxSetCurrent(context));
+    } else if (!strcmp(word, "leave")) { /* no context is current */
+        printf("%d\n", cuCtxSetCurrent(NULL));
     } else if (sscanf(line, "release %llu", &a) == 1) {
         printf("%d\n", cuDevicePrimaryCtxRelease_v2(a));
     } else if (sscanf(line, "reset %llu", &a) == 1) {

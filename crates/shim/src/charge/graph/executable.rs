@@ -7,8 +7,8 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{
-    AtomicU64, AtomicUsize,
-    Ordering::{Relaxed, SeqCst},
+    AtomicBool, AtomicU64, AtomicUsize,
+    Ordering::{Acquire, Relaxed, Release, SeqCst},
 };
 use std::sync::{
     Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError,
@@ -42,6 +42,8 @@ pub fn none_takes_memory() -> bool {
 #[derive(Default)]
 pub struct Graphs {
     known: RwLock<HashMap<usize, Arc<Executable>>>,
+    /// Whether there is a stock: all that a view looks at in a program whose graphs take no memory.
+    any: AtomicBool,
     /// By the GPU's place in the slice.
     stocks: Mutex<HashMap<usize, Arc<Stock>>>,
     /// How often a graph was launched that leaves allocations behind, and how many such launches are under way.
@@ -104,11 +106,15 @@ impl Graphs {
     /// What graphs take of a device.
     pub fn stock(&self, place: &Place, device: CUdevice) -> Arc<Stock> {
         let new = || Arc::new(Stock::new(Source::Graphs(device), *place));
+        self.any.store(true, Release);
         self.stocks().entry(place.gpu).or_insert_with(new).clone()
     }
 
     /// Brings a GPU's charge up to date.
     pub fn settle(&self, gpu: usize) {
+        if !self.any.load(Acquire) {
+            return;
+        }
         if let Some(stock) = self.on(gpu) {
             stock.settle();
         }

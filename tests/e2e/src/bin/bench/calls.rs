@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use divvy_e2e::{Dialog, Home, Programs};
+use rustix::process::geteuid;
 
 use crate::report::{Report, Row};
 
@@ -23,12 +24,8 @@ const AT_ONCE: usize = 4;
 /// The slice that is filled to see how much of a limit can be had.
 const FILLED: u64 = 8 << 30;
 
-pub fn measure(programs: &Programs, quick: bool, report: &mut Report) -> Result<()> {
-    let rounds = if quick { 3 } else { 31 };
-    let home = Home::with(programs.clone(), Some("a100-80gb:1"))
-        .slices_in_memory()
-        // For root it would be the wrapper; the hooks are the same.
-        .variable("DIVVY_FORM", "preload");
+/// Each call in a slice of `home`, and bare. `form` is put behind the rows' names.
+fn each_call(home: &Home, form: &str, rounds: usize, report: &mut Report) -> Result<()> {
     let _daemon = home.daemon(&[]);
     let probe = home.program("call_cost");
     let mut limited =
@@ -47,7 +44,7 @@ pub fn measure(programs: &Programs, quick: bool, report: &mut Report) -> Result<
             |line| line.parse().ok(),
         )?;
         report.add(Row {
-            name: name.to_owned(),
+            name: format!("{name}{form}"),
             unit: "ns/call",
             ours,
             floor,
@@ -55,8 +52,25 @@ pub fn measure(programs: &Programs, quick: bool, report: &mut Report) -> Result<
             note: String::new(),
         });
     }
-    drop((limited, bare));
+    Ok(())
+}
 
+pub fn measure(programs: &Programs, quick: bool, report: &mut Report) -> Result<()> {
+    let rounds = if quick { 3 } else { 31 };
+    let home = |form| {
+        Home::with(programs.clone(), Some("a100-80gb:1"))
+            .slices_in_memory()
+            .variable("DIVVY_FORM", form)
+    };
+    // Only root's jobs may have it.
+    if geteuid().is_root() {
+        each_call(&home("wrapper"), ", wrapper", rounds, report)?;
+    }
+    let home = home("preload");
+    let probe = home.program("call_cost");
+    each_call(&home, "", rounds, report)?;
+
+    let _daemon = home.daemon(&[]);
     let (own, copies) = (home.program("bench"), AT_ONCE.to_string());
     let mut limited = Dialog::start(&mut home.divvy_command(&[
         "run",
