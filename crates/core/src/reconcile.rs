@@ -307,12 +307,13 @@ struct Members {
 }
 
 impl Members {
-    /// Whether they hold more than their slice was granted, and if so whether it is beyond doubt that others lose by it. Memory that
+    /// Whether they hold more than their slice was granted, and if so whether it is beyond doubt that others lose by it. `at_most`: what
+    /// the GPU's own figure leaves for them. Memory that
     /// no call shows may take a slice beyond its grant by as much as an honest account may be short of.
-    fn overdraw(&self, slice: &SliceSight) -> Option<bool> {
+    fn overdraw(&self, slice: &SliceSight, at_most: Bytes) -> Option<bool> {
         let granted = slice.lately?;
         let honest = if slice.tampered { SLACK } else { HONEST };
-        let excess = self.held.saturating_sub(granted);
+        let excess = self.held.min(at_most).saturating_sub(granted);
         let admitted = self.admitted.saturating_sub(granted);
         let is_admitted = admitted > honest && !self.unsteady;
         let is_large = excess > honest.max(Bytes::new(granted.get() / 4));
@@ -399,6 +400,8 @@ impl Tally {
 
     fn finish(mut self, sight: &Sight) -> Balance {
         let mut excess = Bytes::ZERO;
+        let held = self.members.values().map(|members| members.held);
+        let by_processes = held.fold(self.strangers, Bytes::saturating_add);
         let slices: Vec<SliceBalance> = sight
             .slices
             .iter()
@@ -406,8 +409,12 @@ impl Tally {
                 let members = self.members.remove(&slice.job).unwrap_or_default();
                 let driver = (!members.used_unknown).then_some(members.used);
                 excess = excess.saturating_add(members.held.saturating_sub(slice.granted));
-                let overdraw = members.overdraw(slice);
-                let is_beyond = members.held > slice.lately.unwrap_or(slice.granted);
+                // A driver may show memory that processes share with each of them; the GPU's own figure has it once.
+                let at_most = sight
+                    .used
+                    .saturating_sub(by_processes.saturating_sub(members.held));
+                let overdraw = members.overdraw(slice, at_most);
+                let is_beyond = members.held.min(at_most) > slice.lately.unwrap_or(slice.granted);
                 for suspect in &mut self.suspects {
                     suspect.harmful |= suspect.job == slice.job && is_beyond;
                 }

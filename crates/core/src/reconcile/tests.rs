@@ -180,6 +180,30 @@ fn what_an_honest_account_may_be_short_of_overdraws_nothing_and_a_little_more_is
 }
 
 #[test]
+fn memory_that_the_driver_shows_with_each_process_that_shares_it_overdraws_nothing() {
+    // 5 GiB that one process has exported and the other has imported.
+    let shared = Bytes::gib(5);
+    let processes = vec![
+        seen(7, shared, member(Some(shared))),
+        seen(8, shared, member(Some(shared))),
+    ];
+    let mut sight = gpu(shared, processes);
+    sight.used = shared.saturating_add(Bytes::gib(1));
+    assert_eq!(
+        ways(&balance(&sight)),
+        [],
+        "the GPU's own figure has it once"
+    );
+    sight.used = Bytes::gib(10);
+    assert_eq!(ways(&balance(&sight)), [(Way::Overdrawn, true); 2]);
+    // What the others hold is not this slice's.
+    sight.processes.push(seen(9, Bytes::gib(3), Of::Nobody));
+    assert_eq!(ways(&balance(&sight)), []);
+    sight.used = Bytes::gib(13);
+    assert_eq!(ways(&balance(&sight)), [(Way::Overdrawn, true); 2]);
+}
+
+#[test]
 fn a_slice_whose_limit_was_written_over_is_given_no_such_room() {
     let at = |used| {
         let mut sight = alone(used, 8 << 10);
