@@ -150,12 +150,13 @@ impl Slot {
     /// Whether no other slot is in use.
     #[inline]
     fn is_alone(&self) -> bool {
-        let own = |index: usize| match index == self.index / 64 {
-            true => 1u64 << (self.index % 64),
-            false => 0,
-        };
-        let mut live = self.slots.live.iter().enumerate();
-        live.all(|(index, live)| live.load(SeqCst) & !own(index) == 0)
+        let (own, bit) = (self.index / 64, 1u64 << (self.index % 64));
+        let all = self.slots.live.iter().enumerate();
+        let others = all.fold(0, |others, (index, word)| {
+            let mine = if index == own { bit } else { 0 };
+            others | word.load(SeqCst) & !mine
+        });
+        others == 0
     }
 
     /// Finds processes of this PID namespace that have ended, so that [`Usage::ended`] counts what they held.
