@@ -8,7 +8,8 @@
 //! the journal. Intent is journaled before it is acted on: a job is `starting` on disk before its slice exists, `stopping`
 //! before it is signalled. What was done is journaled when the world shows it: records in the job's folder.
 //!
-//! A journal that cannot be written ends the agent: what was answered is on disk, and jobs need no agent to run.
+//! A journal that cannot be written ends the agent: what was answered is on disk, and jobs need no agent to run. On a full disk
+//! it is written in its reserve ([`full`]).
 
 mod after;
 mod alarm;
@@ -23,6 +24,7 @@ mod end;
 mod follow;
 pub mod foresight;
 mod forget;
+mod full;
 pub mod glance;
 mod idle;
 mod inside;
@@ -62,6 +64,7 @@ use crate::aside::Errands;
 use crate::clock::{Instant, now};
 use crate::config::Config;
 use crate::counted::Counted;
+use crate::disk::Disk;
 use crate::failpoint::reach;
 use crate::gpu::slice::HeldSlice;
 use crate::gpu::{Device, IDLE, Observer};
@@ -91,6 +94,11 @@ const BATCH: usize = 256;
 pub struct Cycle {
     config: Config,
     store: Store,
+    disk: Disk,
+    /// The disk has no room.
+    full: Option<full::Full>,
+    /// The journal keeps a reserve for that.
+    reserves: bool,
     watch: Option<Watch>,
     events: broadcast::Sender<Event>,
     devices: Vec<Device>,
@@ -331,6 +339,9 @@ impl Cycle {
         );
         let migs = Migs::new(workers, store.migs()?);
         Ok(Self {
+            disk: Disk::of(config.home.state()),
+            full: None,
+            reserves: false,
             config,
             store,
             watch,
@@ -406,7 +417,11 @@ impl Cycle {
         messages: impl Iterator<Item = Message>,
         ticks: bool,
     ) -> Result<(), StoreError> {
+        let change = self.look_at_disk(ticks)?;
         self.store.begin()?;
+        if let Some(change) = change {
+            self.tell_of_disk(change)?;
+        }
         for id in std::mem::take(&mut self.round.again) {
             self.look(id)?;
         }
@@ -487,6 +502,10 @@ impl Cycle {
     }
 
     fn handle(&mut self, message: Message) -> Result<(), StoreError> {
+        if let Some(error) = self.lacks_room_for(&message) {
+            message.refuse(error);
+            return Ok(());
+        }
         match message {
             Message::Submit { submit, by, reply } => {
                 let result = self.submit(*submit, &by)?;

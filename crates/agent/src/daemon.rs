@@ -60,6 +60,9 @@ const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 /// How often it is tried.
 const LOCK_LOOK: Duration = Duration::from_millis(2);
 
+/// Before a daemon whose journal takes no more starts anew.
+const REST: Duration = Duration::from_secs(1);
+
 /// Events that a slow reader may fall behind before it is sent back to the journal.
 const EVENT_BACKLOG: usize = 4096;
 
@@ -247,10 +250,14 @@ fn serve(
             "let the jobs of the earlier build end, or cancel them with it; then start this one",
         ));
     }
+    cycle.reserve().map_err(|error| from_store(&error))?;
     // Whoever reaches the socket finds all else there.
     let tcp = doors.bind_tcp()?;
     let listener = doors.bind(&home)?;
-    let resumed = cycle.resume().map_err(|error| from_store(&error))?;
+    let resumed = match cycle.resume() {
+        Err(error) if error.is_full() => return Err(start_anew(&error)),
+        resumed => resumed.map_err(|error| from_store(&error))?,
+    };
     sweep_containers(&cycle, &home)?;
     tracing::info!(
         gpus = managed.len(),
@@ -302,7 +309,28 @@ fn serve(
             "the daemon stopped on a bug; what it answered is in its journal",
         ));
     }
-    ended
+    match ended? {
+        Ended::Told => Ok(()),
+        Ended::Full(error) => Err(start_anew(&error)),
+    }
+}
+
+/// Why the daemon serves no longer.
+enum Ended {
+    Told,
+    /// The journal took no more, even in its reserve. What it has is sound.
+    Full(StoreError),
+}
+
+/// Replaces the process by one that reads the journal and the world anew, as after a crash: what was decided and not journaled
+/// is in this one's memory. Returns only why that cannot be.
+fn start_anew(full: &StoreError) -> Error {
+    tracing::error!(
+        why = chain(full),
+        "the journal takes no more, and the daemon starts anew"
+    );
+    std::thread::sleep(REST);
+    simulated::exec(|_| ())
 }
 
 /// Takes away what is left of containers whose jobs have ended, where an engine listens.
@@ -321,7 +349,7 @@ async fn until_told(
     (listener, tcp): (StdListener, Option<StdTcpListener>),
     mailbox: Mailbox,
     (mut cycle_end, mut beside): (oneshot::Receiver<Result<(), StoreError>>, Working),
-) -> Result<(), Error> {
+) -> Result<Ended, Error> {
     let listener =
         UnixListener::from_std(listener).map_err(|error| internal("cannot serve", &error))?;
     let tcp = tcp.map(TcpListener::from_std).transpose();
@@ -343,7 +371,7 @@ async fn until_told(
     };
     let mut serving = std::pin::pin!(http::serve(api, listener, tcp));
     let (by, left) = tokio::select! {
-        () = notify.watch(mailbox.clone()) => return Ok(()),
+        () = notify.watch(mailbox.clone()) => return Ok(Ended::Told),
         served = &mut serving => return stopped(served),
         ended = &mut cycle_end => return journal_failed(ended),
         left = beside.ended() => ("the front end's end", Some(left)),
@@ -363,23 +391,25 @@ async fn until_told(
         },
     };
     mailbox.post(Message::Stop);
-    journal_failed(cycle_end.await)?;
+    if let full @ Ended::Full(_) = journal_failed(cycle_end.await)? {
+        return Ok(full);
+    }
     left?;
     tracing::info!(
         by,
         "stopped; running jobs go on, and the next daemon finds them"
     );
-    Ok(())
+    Ok(Ended::Told)
 }
 
 fn journal_failed(
     ended: Result<Result<(), StoreError>, oneshot::error::RecvError>,
-) -> Result<(), Error> {
+) -> Result<Ended, Error> {
     match ended {
-        Ok(Ok(())) | Err(_) => Ok(()),
-        Ok(Err(error)) => Err(from_store(&error).hint(
-            "running jobs go on and nothing that was answered is lost; make room and start again",
-        )),
+        Ok(Ok(())) | Err(_) => Ok(Ended::Told),
+        Ok(Err(error)) if error.is_full() => Ok(Ended::Full(error)),
+        Ok(Err(error)) => Err(from_store(&error)
+            .hint("running jobs go on and nothing that was answered is lost; start it again")),
     }
 }
 
@@ -524,6 +554,8 @@ fn log_to_stderr() {
         .with_writer(io::stderr)
         .with_env_filter(filter)
         .with_target(false)
+        // A log that cannot be written is no reason to stop: the message about it would end the thread.
+        .log_internal_errors(false)
         .try_init();
 }
 

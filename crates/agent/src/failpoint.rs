@@ -16,6 +16,7 @@ pub const POINTS: &[&str] = &[
     "journal.begin",
     "journal.commit",
     "journal.committed",
+    "journal.reserve",
     "start.slice",
     "start.prepared",
     "start.locked",

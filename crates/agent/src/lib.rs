@@ -25,6 +25,7 @@ mod counted;
 mod cycle;
 mod daemon;
 mod descriptors;
+mod disk;
 mod doctor;
 mod environment;
 mod failpoint;

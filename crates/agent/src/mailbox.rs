@@ -140,6 +140,64 @@ pub enum Message {
     Stop,
 }
 
+impl Message {
+    /// Whether something begins that the journal has to hold. Ends, and what gives back, are none of it.
+    pub fn begins_something(&self) -> bool {
+        match self {
+            Self::Submit { .. }
+            | Self::Pause { .. }
+            | Self::Release { .. }
+            | Self::Requeue { .. }
+            | Self::Project { .. }
+            | Self::Confirm { .. }
+            | Self::HoldClaim { .. }
+            | Self::Resize { .. }
+            | Self::GpuMode { .. }
+            | Self::MigGc { .. } => true,
+            Self::Cancel { .. }
+            | Self::ReleaseClaim { .. }
+            | Self::Wait { .. }
+            | Self::Read(_)
+            | Self::Tell { .. }
+            | Self::News(_)
+            | Self::Looked(_)
+            | Self::Aside(_)
+            | Self::Mig(_)
+            | Self::Blind(_)
+            | Self::Forget { .. }
+            | Self::Stop => false,
+        }
+    }
+
+    /// Answers that it is not done; nothing for what has no answer.
+    pub fn refuse(self, error: Error) {
+        match self {
+            Self::Submit { reply, .. }
+            | Self::Pause { reply, .. }
+            | Self::Release { reply, .. }
+            | Self::Requeue { reply, .. }
+            | Self::Cancel { reply, .. }
+            | Self::Confirm { reply, .. }
+            | Self::Resize { reply, .. }
+            | Self::Wait { reply, .. } => drop(reply.send(Err(error))),
+            Self::Project { reply, .. } => drop(reply.send(Err(error))),
+            Self::HoldClaim { reply, .. } => drop(reply.send(Err(error))),
+            Self::ReleaseClaim { reply, .. } => drop(reply.send(Err(error))),
+            Self::GpuMode { reply, .. } => drop(reply.send(Err(error))),
+            Self::MigGc { reply, .. } => drop(reply.send(Err(error))),
+            Self::Read(_)
+            | Self::Tell { .. }
+            | Self::News(_)
+            | Self::Looked(_)
+            | Self::Aside(_)
+            | Self::Mig(_)
+            | Self::Blind(_)
+            | Self::Forget { .. }
+            | Self::Stop => {}
+        }
+    }
+}
+
 /// Sends messages to the cycle; cheap to clone.
 #[derive(Clone)]
 pub struct Mailbox(Sender<Message>);

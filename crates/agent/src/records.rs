@@ -42,6 +42,8 @@ const STOP: &str = "stop";
 const LOG: &str = "log";
 /// Less than a block of most file systems leaves no hole.
 const BLOCK: usize = 4096;
+/// Bytes behind a record's first line that have room on the disk from the beginning: the supervisor's lines take a tenth of it.
+const RESERVED: u64 = 8192;
 /// Of builds that kept a file for each thing: made before the program existed, and locked by its supervisor.
 const EARLIER_LAUNCH: &str = "launch.json";
 const EARLIER_LOCK: &str = "run.lock";
@@ -237,6 +239,13 @@ impl JobDir {
             failpoint::write("record.new")?;
             file.set_len(0)?;
             file.write_all(&line)?;
+            // A full disk must not keep a supervisor from writing down how its program ended. Not every file system can.
+            let _ = fallocate(
+                &file,
+                FallocateFlags::KEEP_SIZE,
+                0,
+                line.len() as u64 + RESERVED,
+            );
             failpoint::reach("record.written");
             failpoint::reach("record.there");
             Ok(())

@@ -46,18 +46,26 @@ pub fn enter(simulated: &Simulated) -> Result<(), Error> {
     if is(MODELS, simulated.models.as_ref()) && is(STATE, simulated.state.as_os_str()) {
         return Ok(());
     }
-    let this = std::env::current_exe()
-        .map_err(|error| internal("cannot find this program's own file", &error))?;
+    Err(exec(|command| {
+        command
+            .env(MODELS, &simulated.models)
+            .env(STATE, &simulated.state);
+    }))
+}
+
+/// Replaces the process by one of the same program with the same arguments; returns only why that cannot be.
+pub fn exec(change: impl FnOnce(&mut Command)) -> Error {
+    let this = match std::env::current_exe() {
+        Ok(this) => this,
+        Err(error) => return internal("cannot find this program's own file", &error),
+    };
     let mut words = std::env::args_os();
     let mut command = Command::new(this);
     command
         .arg0(words.next().unwrap_or_else(|| "divvy".into()))
         .args(words);
-    let error = command
-        .env(MODELS, &simulated.models)
-        .env(STATE, &simulated.state)
-        .exec();
-    Err(internal("cannot start this program again", &error))
+    change(&mut command);
+    internal("cannot start this program again", &command.exec())
 }
 
 /// Lets programs of every user have the simulated GPUs, as they may open a real GPU's device nodes.

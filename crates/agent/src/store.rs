@@ -11,6 +11,7 @@ mod lengths;
 mod migs;
 mod past;
 mod projects;
+mod reserve;
 mod rows;
 mod usage;
 
@@ -49,6 +50,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../migrations/0012_uncounted.sql"),
     include_str!("../migrations/0013_owner.sql"),
     include_str!("../migrations/0014_aside.sql"),
+    include_str!("../migrations/0016_reserve.sql"),
 ];
 
 /// How long a writer waits for a reader that holds the file, which in WAL mode is only while it opens.

@@ -122,7 +122,9 @@ impl Cycle {
             }
         };
         let after = words(after).map(by(ReasonCode::After));
-        after.or_else(|| self.held_by_its_array(job).map(by(ReasonCode::Array)))
+        after
+            .or_else(|| self.held_by_its_array(job).map(by(ReasonCode::Array)))
+            .or_else(|| self.disk_is_full().map(by(ReasonCode::DiskFull)))
     }
 
     /// Compares what a job runs after with what has become of that.

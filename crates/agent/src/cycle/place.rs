@@ -14,6 +14,10 @@ use crate::store::StoreError;
 impl Cycle {
     /// Decides, and journals every start; acting on them is the round's end.
     pub(super) fn plan(&mut self) -> Result<(), StoreError> {
+        if self.full.is_some() {
+            self.waits.clear();
+            return Ok(());
+        }
         self.come_back()?;
         let plan = plan(&self.snapshot());
         if plan.cursor != self.cursor {

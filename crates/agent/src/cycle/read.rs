@@ -397,6 +397,9 @@ impl Cycle {
         if let Some(why) = &self.blind {
             return Some(format!("the GPUs cannot be observed: {why}"));
         }
+        if let Some(why) = self.disk_is_full() {
+            return Some(why);
+        }
         let lost = |device: &&Device| device.managed && device.gpu.away;
         let served = self.devices.iter().filter(|device| device.managed).count();
         let lost = self.devices.iter().filter(lost).count();
@@ -418,6 +421,8 @@ impl Cycle {
                 .filter(|(_, held)| *held > 0)
                 .collect(),
             pending,
+            disk_free: self.disk.room().ok().map(|room| room.bytes.get()),
+            disk_is_full: self.full.is_some(),
         }
     }
 

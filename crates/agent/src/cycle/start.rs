@@ -60,7 +60,7 @@ pub(super) enum StartError {
 }
 
 impl StartError {
-    /// Whether the machine lacks descriptors or processes now, which is no fault of the job's: it may start later.
+    /// Whether the machine lacks descriptors, processes or room on its disk now, which is no fault of the job's: it may start later.
     fn is_shortage(&self) -> bool {
         let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(self);
         while let Some(error) = cause {
@@ -87,7 +87,7 @@ impl StartError {
 fn is_short(error: &io::Error) -> bool {
     matches!(
         Errno::from_io_error(error),
-        Some(Errno::MFILE | Errno::NFILE)
+        Some(Errno::MFILE | Errno::NFILE | Errno::NOSPC | Errno::DQUOT)
     )
 }
 
@@ -337,12 +337,14 @@ pub(super) fn cut<'a>(name: &'a str, job: &'a Job, overheads: &'a [Bytes]) -> Cu
     }
 }
 
-/// What a context is taken to cost on each of these GPUs.
+/// What a context is taken to cost on each of these GPUs. A GPU that did not answer when the daemon started is none of its devices, and
+/// may answer later: there a context costs what it costs on the dearest of the others.
 pub(super) fn overheads(devices: &[Device], grants: &[Grant]) -> Vec<Bytes> {
+    let most = devices.iter().map(|device| device.overhead).max();
     let of = |grant: &Grant| {
         let mut devices = devices.iter();
         let device = devices.find(|device| device.gpu.uuid == grant.gpu);
-        device.map_or(Bytes::ZERO, |device| device.overhead)
+        device.map_or(most.unwrap_or_default(), |device| device.overhead)
     };
     grants.iter().map(of).collect()
 }
@@ -369,7 +371,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn want_of_descriptors_and_processes_is_no_fault_of_a_job() {
+    fn want_of_descriptors_processes_and_room_is_no_fault_of_a_job() {
         let of = |errno: Errno| io::Error::from(errno);
         let slice = |errno| {
             StartError::Slice(SliceError::Open(OpenError::Io {
@@ -388,13 +390,15 @@ mod tests {
             StartError::Spawn(of(Errno::AGAIN)),
             StartError::Spawn(of(Errno::MFILE)),
             slice(Errno::NFILE),
+            slice(Errno::NOSPC),
+            slice(Errno::DQUOT),
             remove(Errno::MFILE),
         ] {
             assert!(short.is_shortage(), "{short:?}");
         }
         for other in [
             StartError::Spawn(of(Errno::NOENT)),
-            slice(Errno::NOSPC),
+            slice(Errno::ROFS),
             remove(Errno::AGAIN),
             StartError::Locked,
         ] {

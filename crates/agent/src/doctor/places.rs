@@ -8,10 +8,11 @@ use divvy_api::home::{Home, HomeError};
 use divvy_api::v1::Finding;
 use divvy_core::Bytes;
 use divvy_ledger::{Control, GpuSpec, Mode, Slice, SliceSpec};
-use rustix::fs::{Access, access, statvfs};
+use rustix::fs::{Access, access};
 
 use super::{fail, ok, warn};
 use crate::config::loadable;
+use crate::disk::Disk;
 use crate::log;
 use crate::supervise::chain;
 
@@ -102,10 +103,14 @@ fn standing(path: &Path) -> PathBuf {
 }
 
 fn room(state: &Path) -> Option<Finding> {
-    let stat = statvfs(standing(state)).ok()?;
-    let left = Bytes::new(stat.f_bavail.saturating_mul(stat.f_frsize));
+    let room = Disk::of(&standing(state)).room().ok()?;
+    let left = room.bytes;
     let found = format!("{} are free for {}", left.human(), state.display());
-    Some(if left < LITTLE {
+    Some(if let Some(why) = room.lacks(Bytes::ZERO) {
+        let means = "the daemon refuses new work and starts no job; jobs that run go on";
+        let hint = format!("make room: df -h {}", state.display());
+        fail("home.room", format!("{found}: {why}"), means, &hint)
+    } else if left < LITTLE {
         let means = "on a full disk no job can be submitted, and output is lost";
         warn(
             "home.room",

@@ -144,6 +144,12 @@ pub fn mig(wanted: &MigWanted) -> Result<(), Error> {
     )
 }
 
+/// Bytes that a submission takes in the journal, all jobs of its array together.
+pub fn written(submit: &Submit) -> u64 {
+    let tasks = (submit.array.as_ref()).map_or(1, |array| array.indices.len().max(1));
+    (tasks as u64).saturating_mul(size(submit) as u64)
+}
+
 fn at_most(what: &str, is: usize, most: usize, unit: &str, hint: &str) -> Result<(), Error> {
     match is <= most {
         true => Ok(()),

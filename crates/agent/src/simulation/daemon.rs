@@ -13,7 +13,7 @@ use std::time::Duration;
 use divvy_api::home::Home;
 use divvy_api::v1::Event;
 use divvy_core::reconcile::Policy;
-use divvy_core::{JobId, Order, Preemption, QueueName, QueueSpec};
+use divvy_core::{Bytes, JobId, Order, Preemption, QueueName, QueueSpec};
 use tokio::sync::broadcast;
 
 use super::gpus::CONTEXT;
@@ -24,6 +24,7 @@ use crate::clock::Instant;
 use crate::config::{Config, Containers, Programs, Simulated, WantedForm};
 use crate::container::sweep::Sweep;
 use crate::cycle::{Cycle, Parts};
+use crate::disk::Room;
 use crate::gpu::{Device, Observer, Source};
 use crate::job::{Job, Submitter};
 use crate::keeper::Keeper;
@@ -38,6 +39,8 @@ thread_local! {
     static FUSE: Cell<Option<u32>> = const { Cell::new(None) };
     /// How much is written before the disk is full; nothing while there is room.
     static ROOM: Cell<Option<u32>> = const { Cell::new(None) };
+    /// The file system has less room left than the agent wants.
+    static LOW: Cell<bool> = const { Cell::new(false) };
     /// The agent is at work.
     static WORKS: Cell<bool> = const { Cell::new(false) };
     /// A transaction has begun and not ended since the agent was called last.
@@ -92,6 +95,20 @@ pub fn write() -> io::Result<()> {
 
 pub fn set_fuse(points: Option<u32>) {
     FUSE.set(points);
+}
+
+/// What the file system tells of its room; nothing outside of a simulation.
+pub fn room() -> Option<Room> {
+    with(|_| ())?;
+    let mib = if LOW.get() { 1 } else { 1000 };
+    Some(Room {
+        bytes: Bytes::mib(mib),
+        files: u64::MAX,
+    })
+}
+
+pub fn set_low(low: bool) {
+    LOW.set(low);
 }
 
 pub fn set_room(writes: Option<u32>) {

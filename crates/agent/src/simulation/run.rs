@@ -94,6 +94,8 @@ pub struct Run {
     /// Which want MIG instances.
     wants_mig: BTreeSet<String>,
     pub steps: u64,
+    /// The agent said so last.
+    disk_is_full: bool,
 }
 
 impl Run {
@@ -112,6 +114,7 @@ impl Run {
         clock::set(Some(Duration::from_secs(1000)));
         daemon::set_fuse(None);
         daemon::set_room(None);
+        daemon::set_low(false);
         WORLD.set(Some(World {
             home: home.clone(),
             proc,
@@ -175,6 +178,7 @@ impl Run {
             asked_again: BTreeSet::new(),
             wants_mig: BTreeSet::new(),
             steps: 0,
+            disk_is_full: false,
         };
         for name in ["red", "blue"] {
             let change = ProjectChange {
@@ -297,7 +301,11 @@ impl Run {
                 }
             }
             What::DiskFull => daemon::set_room(u32::try_from(dice.below(12)).ok()),
-            What::DiskFree => daemon::set_room(None),
+            What::DiskLow => daemon::set_low(true),
+            What::DiskFree => {
+                daemon::set_room(None);
+                daemon::set_low(false);
+            }
             What::SubmitMore => self.submits_more(&mut dice),
             What::Confirm => self.confirms(&mut dice),
             What::Enter => self.enters(&mut dice)?,
@@ -335,7 +343,7 @@ impl Run {
         }
         match called {
             Call::Done(()) => {
-                self.nobody_who_works_is_idle()?;
+                self.what_is_told_is_so()?;
                 self.who_is_suspended_is_still()?;
                 self.slices_say_what_is_held()?;
                 self.has_again();
@@ -385,13 +393,24 @@ impl Run {
         }
     }
 
-    /// What the agent says of jobs that do nothing is so.
-    fn nobody_who_works_is_idle(&mut self) -> Result<(), String> {
+    /// What the agent says of jobs that do nothing is so, and no job starts while it says that the disk is full.
+    fn what_is_told_is_so(&mut self) -> Result<(), String> {
         let Some(daemon) = &mut self.daemon else {
             return Ok(());
         };
         let now = clock::boot().unwrap_or_default();
         while let Ok(event) = daemon.told.try_recv() {
+            match event.kind.as_str() {
+                "disk_full" => {
+                    with(|world| world.say(|| event.text.clone()));
+                    self.disk_is_full = true;
+                }
+                "disk_has_room" => self.disk_is_full = false,
+                "starting" if self.disk_is_full => {
+                    return Err(format!("job {:?} starts on a full disk", event.job));
+                }
+                _ => {}
+            }
             let is_idle = event.text.starts_with("it has done nothing");
             let job = event.job.as_deref().and_then(|job| job.parse().ok());
             let Some(id) = job.filter(|_| is_idle) else {
@@ -418,6 +437,7 @@ impl Run {
 
     /// The agent is no more, and everybody who waited for it hears that.
     fn gone(&mut self, how: &str) {
+        self.disk_is_full = false;
         daemon::set_fuse(None);
         with(|world| {
             // Its keeper is gone with it.
@@ -701,6 +721,7 @@ impl Run {
         });
         daemon::set_fuse(None);
         daemon::set_room(None);
+        daemon::set_low(false);
         if self.daemon.take().is_some() {
             // It serves the GPUs that answered when it was started.
             self.gone("SIGTERM");
@@ -838,6 +859,7 @@ impl Drop for Run {
         clock::set(None);
         daemon::set_fuse(None);
         daemon::set_room(None);
+        daemon::set_low(false);
         let _ = self.folder.path();
     }
 }

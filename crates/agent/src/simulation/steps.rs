@@ -57,6 +57,8 @@ whats! {
     /// SIGTERM.
     Stop = "stop", 2;
     DiskFull = "disk-full", 3;
+    /// The file system tells that it has little room, and takes what is written.
+    DiskLow = "disk-low", 3;
     DiskFree = "disk-free", 6;
     NoProcesses = "no-processes", 2;
     Processes = "processes", 5;

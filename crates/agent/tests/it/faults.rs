@@ -10,10 +10,12 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
 use std::os::unix::net::UnixStream;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use divvy_api::client::Client;
-use divvy_api::v1::{Amount, EndReason, GpuChange, GpuMode, Job, JobState, Submit};
+use divvy_api::v1::{
+    Amount, Array, EndReason, ErrorCode, GpuChange, GpuMode, Job, JobState, Submit,
+};
 use divvy_test_support::{Bounded as _, until_async};
 use harness::{Home, call, ended, in_state, quarter, script, signal, until};
 
@@ -356,7 +358,7 @@ async fn until_on(client: &Client, id: &str, gpu: u32) {
 }
 
 #[tokio::test]
-async fn a_full_disk_ends_the_daemon_and_loses_nothing_that_it_acknowledged() {
+async fn a_journal_that_takes_no_more_ends_no_daemon_and_loses_nothing_acknowledged() {
     let mut home = Home::new();
     home.start(&["--sim", GPUS]);
     home.kill();
@@ -365,7 +367,7 @@ async fn a_full_disk_ends_the_daemon_and_loses_nothing_that_it_acknowledged() {
     let divvy = harness::divvy();
     let mut command = home.command(&[]);
     let text = format!(
-        "trap '' XFSZ; ulimit -f {most}; exec '{}' daemon --sim {GPUS}",
+        "trap '' XFSZ; ulimit -S -f {most}; exec '{}' daemon --sim {GPUS}",
         divvy.display()
     );
     let shell = command
@@ -397,6 +399,25 @@ async fn a_full_disk_ends_the_daemon_and_loses_nothing_that_it_acknowledged() {
     };
     let holder = client.submit(&both).await.unwrap().id;
     in_state(&client, &holder, JobState::Running).await;
+    // One change that is larger than all that the file may grow: it is taken back as a whole.
+    let large = Submit {
+        env: BTreeMap::from([("BALLAST".to_owned(), "x".repeat(1_900_000))]),
+        array: Some(Array {
+            indices: (0..8).collect(),
+            most: None,
+        }),
+        ..both.clone()
+    };
+    client.submit(&large).await.unwrap_err();
+    until("the daemon logs why it starts anew", || {
+        home.log().contains("the journal takes no more")
+    });
+    until_async("it answers again", async || {
+        client.node().await.ok().map(drop)
+    })
+    .await;
+    assert_eq!(client.jobs(true).await.unwrap().len(), 1);
+    // Many small ones: the reserve cannot be renewed, and is not used up.
     let mut acknowledged = BTreeMap::new();
     let ballast = "x".repeat(20_000);
     for number in 0.. {
@@ -411,20 +432,29 @@ async fn a_full_disk_ends_the_daemon_and_loses_nothing_that_it_acknowledged() {
         };
         match client.submit(&submit).await {
             Ok(job) => acknowledged.insert(submit.idempotency_key.unwrap(), job.id),
-            Err(_) => break,
+            Err(error) => {
+                assert_eq!(error.code, ErrorCode::DiskFull, "{error:?}");
+                break;
+            }
         };
         assert!(number < 2000, "the disk never fills");
     }
-    assert!(!wait_for(&mut daemon).success());
-    let said = home.log();
-    assert!(
-        said.contains("make room") || said.contains("journal"),
-        "{said}"
-    );
     assert!(!acknowledged.is_empty());
+    let shown = client.jobs(true).await.unwrap().len();
+    assert_eq!(shown, 1 + acknowledged.len());
+    assert!(daemon.try_wait().unwrap().is_none(), "{}", home.log());
     // There is room again.
-    home.start(&["--sim", GPUS]);
-    let client = home.client();
+    let pid = rustix::process::Pid::from_child(&daemon);
+    let all = rustix::process::Rlimit {
+        current: None,
+        maximum: None,
+    };
+    rustix::process::prlimit(Some(pid), rustix::process::Resource::Fsize, all).unwrap();
+    home.daemon = Some(daemon);
+    until_async("it takes on new work", async || {
+        client.submit(&quarter(&["true"])).await.ok().map(drop)
+    })
+    .await;
     client.cancel(&holder).await.unwrap();
     for id in acknowledged.values() {
         let job = ended(&client, id).await;
@@ -433,13 +463,105 @@ async fn a_full_disk_ends_the_daemon_and_loses_nothing_that_it_acknowledged() {
     assert_eq!(home.slices(), [""; 0]);
 }
 
-fn wait_for(child: &mut Child) -> std::process::ExitStatus {
-    let mut status = None;
-    until("it ends", || {
-        status = child.try_wait().unwrap();
-        status.is_some()
-    });
-    status.unwrap()
+/// A small file system in a home's place, until it is dropped. The daemon's own log lies on it as well.
+struct SmallDisk(std::path::PathBuf);
+
+impl SmallDisk {
+    fn below(path: &std::path::Path) -> Self {
+        let size = c"size=32m,mode=700";
+        let flags = rustix::mount::MountFlags::empty();
+        rustix::mount::mount("tmpfs", path, "tmpfs", flags, size).unwrap();
+        Self(path.to_owned())
+    }
+
+    /// Takes all of its room.
+    fn fill(&self) {
+        let mut file = fs::File::create(self.0.join("fill")).unwrap();
+        let block = vec![1; 4096];
+        while file.write_all(&block).is_ok() {}
+    }
+
+    fn empty(&self) {
+        fs::remove_file(self.0.join("fill")).unwrap();
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = rustix::mount::unmount(&self.0, rustix::mount::UnmountFlags::DETACH);
+    }
+}
+
+#[tokio::test]
+async fn on_a_full_disk_reads_are_answered_jobs_end_and_nothing_begins() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("only root can mount a small file system");
+        return;
+    }
+    let mut home = Home::new();
+    let disk = SmallDisk::below(home.path());
+    home.start(&["--sim", GPUS]);
+    let client = home.client();
+    let go = home.path().join("go");
+    let text = format!(
+        "echo hello; until [ -e {} ]; do sleep 0.05; done; exit 4",
+        go.display()
+    );
+    let mut running = Vec::new();
+    for _ in 0..3 {
+        let job = client.submit(&quarter(&["sh", "-c", &text])).await.unwrap();
+        in_state(&client, &job.id, JobState::Running).await;
+        running.push(job.id);
+    }
+    let both = Submit {
+        amount: Some(Amount::Whole { count: 2 }),
+        ..quarter(&["true"])
+    };
+    let waiting = client.submit(&both).await.unwrap().id;
+    // A file that is there already takes no room.
+    fs::write(home.path().join("gone"), "").unwrap();
+    disk.fill();
+    until_async("the daemon sees that the disk is full", async || {
+        let text = client.job(&waiting).await.unwrap().reason?;
+        text.starts_with("the disk is full: ").then_some(())
+    })
+    .await;
+    let refused = client.submit(&quarter(&["true"])).await.unwrap_err();
+    assert_eq!(refused.code, ErrorCode::DiskFull, "{refused:?}");
+    assert_eq!(
+        (refused.code.http_status(), refused.code.exit_code()),
+        (503, 1)
+    );
+    assert!(
+        refused.message.starts_with("the disk is full: "),
+        "{refused:?}"
+    );
+    let socket = home.path().join("divvy.sock");
+    let (status, why) = call(&socket, "GET", "/readyz", "");
+    assert!(status == 503 && why.contains("the disk is full"), "{why}");
+    assert_eq!(harness::log(&client, &running[0]).await, "hello\n");
+    // What gives back is done, and what ends is journaled.
+    client.cancel(&waiting).await.unwrap();
+    assert_eq!(
+        ended(&client, &waiting).await.end_reason,
+        Some(EndReason::Cancelled)
+    );
+    fs::rename(home.path().join("gone"), &go).unwrap();
+    for id in &running {
+        assert_eq!(ended(&client, id).await.exit_code, Some(4));
+    }
+    assert_eq!(client.jobs(true).await.unwrap().len(), 4);
+    assert_eq!(told(&client, "disk_full").await.len(), 1);
+    disk.empty();
+    until_async("new work is taken on", async || {
+        client.submit(&both).await.ok().map(drop)
+    })
+    .await;
+    assert_eq!(ended(&client, "5").await.exit_code, Some(0));
+    assert_eq!(told(&client, "disk_has_room").await.len(), 1);
+    let daemon = home.daemon.as_mut().unwrap();
+    assert!(daemon.try_wait().unwrap().is_none());
+    assert_eq!(home.log().matches("serving").count(), 1, "{}", home.log());
 }
 
 #[tokio::test]

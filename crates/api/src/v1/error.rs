@@ -80,10 +80,12 @@ pub enum ErrorCode {
     LaunchFailed,
     /// It was there, and is not kept any more.
     Gone,
+    /// The disk of the daemon is full: it reads, and takes on nothing new.
+    DiskFull,
 }
 
 impl ErrorCode {
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Internal,
         Self::Usage,
         Self::NotFound,
@@ -95,12 +97,13 @@ impl ErrorCode {
         Self::TimedOut,
         Self::LaunchFailed,
         Self::Gone,
+        Self::DiskFull,
     ];
 
     /// Exit code of the command line.
     pub fn exit_code(self) -> u8 {
         match self {
-            Self::Internal => 1,
+            Self::Internal | Self::DiskFull => 1,
             Self::Usage => 2,
             Self::NotFound | Self::Gone => 3,
             Self::NotAllowed => 4,
@@ -123,7 +126,7 @@ impl ErrorCode {
             Self::NotAllowed => 403,
             Self::NeverFits => 422,
             Self::WouldWait | Self::Conflict => 409,
-            Self::NoDaemon => 503,
+            Self::NoDaemon | Self::DiskFull => 503,
             Self::TimedOut => 408,
         }
     }

@@ -261,10 +261,12 @@ pub enum ReasonCode {
     Array,
     /// It was not confirmed yet.
     Confirmation,
+    /// The disk of the daemon is full, and no job starts.
+    DiskFull,
 }
 
 impl ReasonCode {
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Short,
         Self::Behind,
         Self::Yields,
@@ -275,6 +277,7 @@ impl ReasonCode {
         Self::After,
         Self::Array,
         Self::Confirmation,
+        Self::DiskFull,
     ];
 
     /// As JSON and metrics have it.
@@ -290,6 +293,7 @@ impl ReasonCode {
             Self::After => "after",
             Self::Array => "array",
             Self::Confirmation => "confirmation",
+            Self::DiskFull => "disk_full",
         }
     }
 }

@@ -17,6 +17,9 @@ pub struct Books {
     pub held: BTreeMap<String, u64>,
     /// Jobs that wait, by why.
     pub pending: BTreeMap<&'static str, u64>,
+    /// Bytes that the journal's disk has left, where its file system tells.
+    pub disk_free: Option<u64>,
+    pub disk_is_full: bool,
 }
 
 /// Seconds, exact: from nanoseconds.
@@ -32,6 +35,7 @@ pub(super) fn about_books(page: &Page) -> Vec<Family> {
     let mut families = of_projects(&page.books);
     families.extend(of_queues(page));
     families.extend(of_work(&page.books));
+    families.extend(of_disk(&page.books));
     let reclaimed = page.migs.reclaimed.times;
     families.push(of_reclaims(&page.books.counted, reclaimed));
     families
@@ -210,6 +214,24 @@ fn of_work(books: &Books) -> Vec<Family> {
             counted.commits,
         ),
     ]
+}
+
+fn of_disk(books: &Books) -> [Family; 2] {
+    let mut free = family(
+        "divvy_disk_free_bytes",
+        "gauge",
+        "Room on the disk with the journal.",
+    );
+    if let Some(bytes) = books.disk_free {
+        free.sample(vec![], bytes);
+    }
+    let mut full = family(
+        "divvy_disk_full",
+        "gauge",
+        "Whether the disk is full: the daemon reads, and takes on nothing new.",
+    );
+    full.sample(vec![], u8::from(books.disk_is_full));
+    [free, full]
 }
 
 fn of_suspends(counted: &Counted) -> Family {
