@@ -5,13 +5,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
-use container_device_interface::cache::{CdiOption, new_cache};
-use container_device_interface::spec_dirs::with_spec_dirs;
 use divvy_api::v1::{Claim, ClaimDevice, HeldClaim, JobState};
 use divvy_e2e::engine::{Engine, IMAGE};
 use divvy_e2e::{GIB, Home, until};
 use divvy_test_support::Bounded as _;
-use oci_spec::runtime::Spec;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -22,6 +19,54 @@ use super::{got, reports, scene};
 struct Pod {
     bundle: TempDir,
     id: String,
+}
+
+/// Adds a device of a CDI file to what runc is told, as container runtimes do: a variable or a mount replaces the one of the same
+/// name or place. What no file of ours has fails.
+fn inject(folder: &Path, name: &str, config: &mut Value) {
+    let (_, wanted) = name.split_once('=').expect("vendor/class=name");
+    let files = fs::read_dir(folder).expect("the folder is there");
+    let devices = files.flat_map(|file| {
+        let text = fs::read(file.expect("it is listed").path()).expect("it can be read");
+        let file: Value = serde_json::from_slice(&text).expect("a CDI file is JSON");
+        file["devices"].as_array().cloned().unwrap_or_default()
+    });
+    let mut devices = devices.filter(|device| device["name"] == wanted);
+    let device = devices.next().unwrap_or_else(|| panic!("no device {name}"));
+    let edits = device["containerEdits"].as_object().expect("it has edits");
+    for (kind, edits) in edits {
+        for edit in edits.as_array().expect("a list") {
+            match kind.as_str() {
+                "env" => {
+                    let text = edit.as_str().expect("NAME=VALUE");
+                    let (name, _) = text.split_once('=').expect("NAME=VALUE");
+                    replace(&mut config["process"]["env"], edit.clone(), |other| {
+                        let other = other.as_str().and_then(|other| other.split_once('='));
+                        other.is_some_and(|(other, _)| other == name)
+                    });
+                }
+                "mounts" => {
+                    let place = &edit["containerPath"];
+                    let mount = json!({
+                        "destination": place, "source": edit["hostPath"], "type": "bind", "options": edit["options"],
+                    });
+                    replace(&mut config["mounts"], mount, |other| {
+                        other["destination"] == *place
+                    });
+                }
+                other => panic!("{other} is new in our CDI files: {edit}"),
+            }
+        }
+    }
+}
+
+/// Puts an item at the end of a list, in place of those like it.
+fn replace(list: &mut Value, item: Value, is_like: impl Fn(&Value) -> bool) {
+    let list = list
+        .as_array_mut()
+        .expect("runc's specification has the list");
+    list.retain(|other| !is_like(other));
+    list.push(item);
 }
 
 /// What a pod's author says of its container.
@@ -87,16 +132,10 @@ impl Pod {
             .map(|(name, value)| format!("{name}={value}"))
             .collect();
         config["process"]["env"] = json!(variables);
-        let mut spec: Spec = serde_json::from_value(config).expect("it is a specification");
-        let folder = devices.to_str().expect("a plain path");
-        let options: Vec<CdiOption> = vec![with_spec_dirs(&[folder])];
-        let cache = new_cache(options);
-        let names = names.iter().map(ToString::to_string).collect();
-        let mut cache = cache.lock().expect("nobody else has it");
-        cache
-            .inject_devices(Some(&mut spec), names)
-            .unwrap_or_else(|error| panic!("{error}: {:?}", cache.list_devices()));
-        spec.save(&file).expect("the folder is ours");
+        for name in names {
+            inject(devices, name, &mut config);
+        }
+        fs::write(&file, config.to_string()).expect("the folder is ours");
     }
 
     fn runc(&self, words: &[&str]) -> Command {
