@@ -2,6 +2,7 @@
 //! that failed; what it found out goes to stdout.
 #![forbid(unsafe_code)]
 
+mod advisories;
 mod allocators;
 mod arrows;
 mod bench;
@@ -54,6 +55,8 @@ enum Verb {
     Soak(soak::Args),
     /// What a release ships, built, tried and summed: target/dist
     Dist(dist::Args),
+    /// Judge Cargo.lock by RustSec's advisories, of which data/advisories.json is a dated copy; --renew writes it anew
+    Advisories(advisories::Args),
     /// Generate the tables of NVIDIA's exported symbols from NVIDIA's headers
     Symbols(symbols::Args),
 }
@@ -67,6 +70,7 @@ fn main() -> ExitCode {
         Verb::Kube(args) => kube::accept(&args),
         Verb::Soak(args) => soak::go_on(&args),
         Verb::Dist(args) => dist::make(&args),
+        Verb::Advisories(args) => advisories::run(&args),
         Verb::Symbols(args) => symbols::run(&args),
     };
     match outcome {

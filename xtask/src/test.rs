@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! first tier    format, dependencies, lints, build, every promise once, one real crash of each kind
-//! --all         and the tests in modules named `exhaustive`, the scenes under Podman, the limiter's other form, the release
+//! --all         and the tests in modules named `exhaustive`, the scenes under Podman, the limiter's other form, advisories, the release
 //! ```
 //! CONTRIBUTING.md has a table of the second tier, and of the tests of the first tier that cover the same promises.
 
@@ -15,7 +15,7 @@ use anyhow::{Context, Result};
 use crate::cargo::{self, cargo, root, target};
 use crate::nextest::{self, Run, Tally};
 use crate::steps::{answer, run, step};
-use crate::{allocators, deny, dist, helm, smi, tools, venv};
+use crate::{advisories, allocators, deny, dist, helm, smi, tools, venv};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -165,6 +165,11 @@ fn second_tier(
             },
         )?;
     }
+    step(
+        "advisories",
+        "known faults of the crates that Cargo.lock names, by the repository's copy of RustSec's list",
+        advisories::check,
+    )?;
     step(
         "release",
         "what a release ships is made from this build, installed and used",
