@@ -29,6 +29,8 @@ const KEPT: Duration = Duration::from_secs(3600);
 const NOTED: Duration = Duration::from_secs(3600 / 4);
 /// One for each way of asking that pods of a namespace have: a thousand is somebody who tries them all.
 const MOST: usize = 1000;
+/// How often an admission makes a template that other clients delete or replace meanwhile.
+const TRIES: usize = 5;
 /// All templates of ours are called so.
 const PREFIX: &str = "divvy-";
 
@@ -45,9 +47,19 @@ pub enum TemplateError {
     )]
     TooMany { namespace: String },
     #[error(
-        "the ResourceClaimTemplate {name} in this namespace is not Divvy's: delete it, and make the pod again"
+        "the ResourceClaimTemplate {name} of the namespace {namespace} is not Divvy's and asks for something else: \
+         delete it, and make the pod again"
     )]
-    Foreign { name: String },
+    Foreign { namespace: String, name: String },
+    #[error(
+        "the API server does not store the claim template {name} as it was written: a feature gate or another webhook \
+         changes it"
+    )]
+    Altered { name: String },
+    #[error(
+        "the claim template {name} could not be made: other clients replaced it {TRIES} times meanwhile"
+    )]
+    Contended { name: String },
 }
 
 /// What an existing template is to a pod that is admitted now.
@@ -56,8 +68,9 @@ enum Found {
     Fresh,
     /// Its use is to be written down.
     Stale,
-    /// It is called so, and says something else: somebody has made it, or it was made again for a cluster of other GPUs.
+    /// It has another spec than its name stands for: a user has made it, or the controller did for a pod of another inventory.
     Wrong,
+    /// It has another spec, and no label of Divvy's.
     Foreign,
 }
 
@@ -96,29 +109,39 @@ impl Templates {
                 namespace: namespace.to_owned(),
             });
         }
-        // Twice, since one that is wrong goes first.
-        for _ in 0..2 {
+        for _ in 0..TRIES {
             match make(&api, template, namespace, &self.owner).await {
-                Ok(()) => return Ok(()),
+                Ok(made) if is_stored(template, &made) => return Ok(()),
+                Ok(_) => return Err(TemplateError::Altered { name: name.clone() }),
                 Err(error) if is_there_already(&error) => {}
                 Err(error) => return Err(failed(error)),
             }
-            let there = api.get(name).await.map_err(failed)?;
+            let Some(there) = api.get_opt(name).await.map_err(failed)? else {
+                continue;
+            };
             match found(&there, template, Timestamp::now()) {
-                Found::Foreign => return Err(TemplateError::Foreign { name: name.clone() }),
                 Found::Fresh => return Ok(()),
-                Found::Stale => return note(&api, name).await.map_err(failed),
+                Found::Stale => match note(&api, name).await {
+                    Err(error) if is_missing(&error) => {}
+                    noted => return noted.map_err(failed),
+                },
+                Found::Foreign => {
+                    return Err(TemplateError::Foreign {
+                        namespace: namespace.to_owned(),
+                        name: name.clone(),
+                    });
+                }
                 Found::Wrong => {
                     tracing::warn!(
                         namespace,
                         template = name,
-                        "replaced: it says something else"
+                        "replaced: its spec is not what its name stands for"
                     );
                     remove(&api, &there).await.map_err(failed)?;
                 }
             }
         }
-        Err(TemplateError::Foreign { name: name.clone() })
+        Err(TemplateError::Contended { name: name.clone() })
     }
 
     /// How many of ours a namespace has.
@@ -140,17 +163,21 @@ fn is_ours(template: &ResourceClaimTemplate) -> bool {
 }
 
 fn found(there: &ResourceClaimTemplate, wanted: &Template, now: Timestamp) -> Found {
-    if !is_ours(there) {
-        return Found::Foreign;
+    match (is_ours(there), is_stored(wanted, there)) {
+        // Without the label the controller does not remove it; the claims made from it are the same.
+        (false, true) => Found::Fresh,
+        (false, false) => Found::Foreign,
+        (true, false) => Found::Wrong,
+        (true, true) => match last_used(there, now) {
+            Some(ago) if ago < NOTED => Found::Fresh,
+            _ => Found::Stale,
+        },
     }
-    let says = serde_json::to_value(&there.spec).unwrap_or_default();
-    if !is_same(&wanted.spec, &says) {
-        return Found::Wrong;
-    }
-    match last_used(there, now) {
-        Some(ago) if ago < NOTED => Found::Fresh,
-        _ => Found::Stale,
-    }
+}
+
+/// Whether the API server has the template with the spec that its name stands for.
+fn is_stored(wanted: &Template, there: &ResourceClaimTemplate) -> bool {
+    serde_json::to_value(&there.spec).is_ok_and(|spec| is_same(&wanted.spec, &spec))
 }
 
 /// How long ago a pod was admitted with it. A time that is yet to come is nobody's.
@@ -159,19 +186,18 @@ fn last_used(template: &ResourceClaimTemplate, now: Timestamp) -> Option<Duratio
     Duration::try_from(now.duration_since(used)).ok()
 }
 
-/// Whether what is there is what was written, with what the API server adds to it and in its way of writing amounts.
+/// Whether the API server's answer is what was written: with its defaults, its form of quantities and its empty fields.
 fn is_same(written: &Value, there: &Value) -> bool {
     match (written, there) {
         (Value::Object(written), Value::Object(there)) => {
-            let all = written.iter();
-            let mut more = there.iter().filter(|(key, _)| !written.contains_key(*key));
-            all.into_iter()
-                .all(|(key, value)| there.get(key).is_some_and(|there| is_same(value, there)))
-                && more.all(|(key, value)| match key.as_str() {
-                    "allocationMode" => value == "ExactCount",
-                    "count" => value == 1,
-                    _ => value.is_null(),
-                })
+            let mut keys = written.keys().chain(there.keys());
+            keys.all(|key| {
+                let there = there.get(key).unwrap_or(&Value::Null);
+                match written.get(key) {
+                    Some(written) => is_same(written, there),
+                    None => is_empty(there) || is_default(key, there),
+                }
+            })
         }
         (Value::Array(written), Value::Array(there)) => {
             let mut pairs = written.iter().zip(there);
@@ -184,12 +210,37 @@ fn is_same(written: &Value, there: &Value) -> bool {
     }
 }
 
-/// A use, now.
+/// Whether a field has no value. Go's `omitempty` keeps empty structs: a template's spec always has `metadata: {}`
+/// (`ResourceClaimTemplateSpec`, resource.k8s.io/v1).
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        Value::Object(fields) => fields.values().all(is_empty),
+        Value::Bool(_) | Value::Number(_) => false,
+    }
+}
+
+/// What the API server writes into a request that leaves the field out (`SetDefaults_ExactDeviceRequest`).
+fn is_default(field: &str, value: &Value) -> bool {
+    match field {
+        "allocationMode" => value == "ExactCount",
+        "count" => value == 1,
+        _ => false,
+    }
+}
+
+/// Records a use, now.
 async fn note(api: &Api<ResourceClaimTemplate>, name: &str) -> Result<(), kube::Error> {
     let now = Timestamp::now().to_string();
     let patch = json!({ "metadata": { "annotations": { LAST_USED: now } } });
     let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
-    api.patch_metadata(name, &params, &patch).await.map(drop)
+    match api.patch_metadata(name, &params, &patch).await {
+        // The API server gives up a patch after five collisions with other writers: they have recorded a use as well.
+        Err(error) if !is_conflict(&error) => Err(error),
+        _ => Ok(()),
+    }
 }
 
 /// Just this one, unless somebody has changed it since.
@@ -212,14 +263,14 @@ async fn make(
     template: &Template,
     namespace: &str,
     owner: &Owner,
-) -> Result<(), kube::Error> {
+) -> Result<ResourceClaimTemplate, kube::Error> {
     let mut object: Value = template.object(namespace);
     object["metadata"]["annotations"][LAST_USED] = json!(Timestamp::now().to_string());
     if let Some(owner) = owner.reference() {
         object["metadata"]["ownerReferences"] = json!([owner]);
     }
     let object = serde_json::from_value(object).map_err(kube::Error::SerdeError)?;
-    api.create(&PostParams::default(), &object).await.map(drop)
+    api.create(&PostParams::default(), &object).await
 }
 
 /// What is to be done about templates.
@@ -505,6 +556,31 @@ mod tests {
         ] {
             assert_eq!(there(&change), Found::Wrong);
         }
+    }
+
+    #[test]
+    fn what_the_api_server_writes_into_a_template_is_no_change() {
+        let wanted = Template::of(&[Size::Memory(2048)], &inventory()).unwrap();
+        let there = |metadata: Value, labels: Value| {
+            let mut object = wanted.object("team");
+            object["metadata"]["annotations"][LAST_USED] = json!(at(0).to_string());
+            object["metadata"]["labels"] = labels;
+            object["spec"]["metadata"] = metadata;
+            object["spec"]["spec"]["devices"]["config"] = json!([]);
+            let there = serde_json::from_value(object).unwrap();
+            found(&there, &wanted, at(1))
+        };
+        let (key, value) = MANAGED_BY;
+        let ours = json!({ key: value });
+        // The first is what 1.36.2 answers.
+        for metadata in [json!({}), json!(null), json!({ "labels": {} })] {
+            assert_eq!(there(metadata, ours.clone()), Found::Fresh);
+        }
+        let labelled = json!({ "labels": { "a": "b" } });
+        assert_eq!(there(labelled.clone(), ours), Found::Wrong);
+        // Another client's of the same spec serves as well, and one of another does not.
+        assert_eq!(there(json!({}), json!({})), Found::Fresh);
+        assert_eq!(there(labelled, json!({})), Found::Foreign);
     }
 
     #[test]

@@ -69,8 +69,10 @@ impl Webhook {
             Ok(Ok(())) => verdict,
             Ok(Err(error)) => {
                 let kind = match &error {
-                    TemplateError::Make { .. } => RefusedAs::Failed,
-                    TemplateError::TooMany { .. } => RefusedAs::Unavailable,
+                    TemplateError::Make { .. } | TemplateError::Altered { .. } => RefusedAs::Failed,
+                    TemplateError::TooMany { .. } | TemplateError::Contended { .. } => {
+                        RefusedAs::Unavailable
+                    }
                     TemplateError::Foreign { .. } => RefusedAs::Forbidden,
                 };
                 Verdict::refuse(kind, error.to_string())

@@ -10,21 +10,24 @@
 //!
 //! Generic over kinds: those of `kinds.rs`, and what CustomResourceDefinitions define. It has versions and conflicts, watches with
 //! selectors and bookmarks, merge, JSON and (simple) server-side apply, finalizers, status doors, dry runs and mutating webhooks. It has no
-//! schemas, no access rules and no garbage collection by owners; strategic merges know lists by `name` alone.
+//! schemas, no access rules, no `managedFields` and no garbage collection by owners; strategic merges know lists by `name` alone.
+//! `defaults.rs` fills in what a real server does; `recorded.json` holds both to answers of a real one.
 //!
 //! A pod with a `nodeName` that is deleted stays, as a kubelet has it, until it is deleted with `gracePeriodSeconds: 0`.
 
 #![allow(dead_code, clippy::unwrap_used)]
 
 pub mod admission;
+mod defaults;
 mod http;
 mod kinds;
 mod logs;
+mod recorded;
 mod selector;
 mod store;
 mod watch;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex};
@@ -32,8 +35,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use axum::Router;
+use axum::body::Body;
 use axum::http::Method;
 use divvy_test_support::join;
+use hyper::client::conn::http1::SendRequest;
 use serde_json::{Value, json};
 use tokio::sync::watch as channel;
 
@@ -76,8 +81,10 @@ struct State {
     release: String,
     on_create: Vec<Hook>,
     /// Where the services are that webhooks name, by namespace and name.
-    services: HashMap<(String, String), SocketAddr>,
+    services: HashMap<(String, String), VecDeque<SocketAddr>>,
     forbidden: Vec<(String, String)>,
+    /// Connections to webhooks, by address and bundle, that nothing is asked over now.
+    idle: HashMap<(SocketAddr, Vec<u8>), Vec<SendRequest<Body>>>,
 }
 
 struct Shared {
@@ -155,6 +162,7 @@ impl ApiServer {
                 on_create: Vec::new(),
                 services: HashMap::new(),
                 forbidden: Vec::new(),
+                idle: HashMap::new(),
             }),
             changed: Condvar::new(),
             wake: channel::Sender::new(0),
@@ -384,10 +392,16 @@ impl ApiServer {
 
     /// Where the service is that a webhook's configuration names. Without, the webhook is unreachable.
     pub fn set_service(&self, namespace: &str, name: &str, address: SocketAddr) {
+        self.set_endpoints(namespace, name, &[address]);
+    }
+
+    /// The same with several, which are called in turn.
+    pub fn set_endpoints(&self, namespace: &str, name: &str, addresses: &[SocketAddr]) {
         let mut state = self.shared.state.lock().unwrap();
+        let endpoints = addresses.iter().copied().collect();
         state
             .services
-            .insert((namespace.to_owned(), name.to_owned()), address);
+            .insert((namespace.to_owned(), name.to_owned()), endpoints);
     }
 
     /// More of what a pod prints.
@@ -450,6 +464,11 @@ impl View<'_> {
     /// Whether a client is held at the write that was asked for.
     pub fn held(&self) -> Option<()> {
         self.state.held.then_some(())
+    }
+
+    /// How many objects of a kind were ever made, since the history was last forgotten.
+    pub fn made(&self, plural: &str) -> usize {
+        self.state.store.made(plural)
     }
 
     /// How many calls that write there were.

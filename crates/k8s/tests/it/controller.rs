@@ -12,6 +12,7 @@ use std::future::ready;
 use axum::body::Body;
 use axum::http::Request;
 use divvy_test_support::Bounded as _;
+use futures_util::future::join_all;
 use futures_util::{StreamExt as _, stream};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
@@ -54,7 +55,7 @@ async fn a_marked_pod_is_changed_over_tls_that_the_controller_saw_to_itself() {
     assert_eq!(
         there["spec"]["spec"]["devices"]["requests"][0]["firstAvailable"][0]["capacity"]["requests"]
             ["memory"],
-        "40960Mi"
+        "40Gi"
     );
     let writes = |view: &View<'_>| {
         view.calls()
@@ -414,6 +415,74 @@ async fn a_template_that_says_something_else_is_replaced_and_a_strangers_refused
             break;
         }
     }
+}
+
+/// Two replicas that are asked in turn.
+fn two_replicas(cluster: &Cluster) -> [Replica; 2] {
+    let replicas = ["a", "b"].map(|name| Replica::start(cluster, name, &[]));
+    for replica in &replicas {
+        replica.serves(&cluster.server);
+    }
+    let addresses = replicas.each_ref().map(Replica::address);
+    cluster
+        .server
+        .set_endpoints(NAMESPACE, "divvy-webhook", &addresses);
+    replicas
+}
+
+/// Has eight clients make so many marked pods each at the same time; what they were refused with.
+async fn burst(cluster: &Cluster, name: &str, each: usize) -> Vec<String> {
+    let clients = (0..8).map(|client| async move {
+        let mut refused = Vec::new();
+        for number in 0..each {
+            let pod = marked(&format!("{name}-{client}-{number}"));
+            let made = cluster.create(&pod).await;
+            refused.extend(made.err().map(|error| divvy_k8s::cluster::said(&error)));
+        }
+        refused
+    });
+    join_all(clients).await.concat()
+}
+
+fn templates_made(view: &View<'_>) -> usize {
+    view.made("resourceclaimtemplates")
+}
+
+#[tokio::test]
+async fn a_burst_of_200_pods_is_admitted_with_one_template() {
+    let cluster = Cluster::new();
+    let _replicas = two_replicas(&cluster);
+    let refused = burst(&cluster, "pod", 25).await;
+    assert_eq!(refused, [""; 0], "{} of 200 refused", refused.len());
+    assert_eq!(cluster.server.look(|view| view.made("pods")), 200);
+    assert_eq!(cluster.server.look(templates_made), 1);
+}
+
+#[tokio::test]
+async fn a_burst_over_a_template_that_says_something_else_replaces_it_once() {
+    let cluster = Cluster::new();
+    let _replicas = two_replicas(&cluster);
+    cluster.create(&marked("first")).await.unwrap();
+    let made = cluster.server.look(a_template).unwrap();
+    let mut poisoned = made.clone();
+    poisoned["metadata"] = json!({
+        "name": made["metadata"]["name"], "namespace": "team", "labels": made["metadata"]["labels"],
+    });
+    poisoned["spec"]["spec"]["devices"]["requests"] = json!([
+        { "name": "gpu-0", "exactly": { "deviceClassName": "fraction.gpu.divvy.dev", "count": 1 } },
+    ]);
+    cluster.server.create(poisoned);
+    let before = cluster.server.look(templates_made);
+    for number in 0.. {
+        assert!(number < 100, "it is never replaced");
+        let refused = burst(&cluster, &format!("pod-{number}"), 1).await;
+        assert_eq!(refused, [""; 0]);
+        let there = cluster.server.look(a_template);
+        if there.is_some_and(|there| there["spec"] == made["spec"]) {
+            break;
+        }
+    }
+    assert_eq!(cluster.server.look(templates_made), before + 1);
 }
 
 #[tokio::test]

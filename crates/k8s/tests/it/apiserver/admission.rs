@@ -210,36 +210,59 @@ async fn post(shared: &Arc<Shared>, client: &Value, review: &Value) -> Result<Va
     let named = |key: &str| service[key].as_str().unwrap_or_default().to_owned();
     let (namespace, service, path) = (named("namespace"), named("name"), named("path"));
     let address: Option<SocketAddr> = {
-        let state = shared.state.lock().unwrap();
-        state
-            .services
-            .get(&(namespace.clone(), service.clone()))
-            .copied()
+        let mut state = shared.state.lock().unwrap();
+        let key = (namespace.clone(), service.clone());
+        state.services.get_mut(&key).and_then(|endpoints| {
+            endpoints.rotate_left(1.min(endpoints.len()));
+            endpoints.back().copied()
+        })
     };
     let address = address.ok_or("connection refused: the service has no endpoints")?;
     let bundle = serde_json::from_value::<k8s_openapi::ByteString>(client["caBundle"].clone());
     let bundle = bundle.map_err(|error| text(&error))?.0;
     let host = format!("{service}.{namespace}.svc");
-    let stream = tls(address, &bundle, &host).await?;
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
-        .await
-        .map_err(|error| text(&error))?;
-    tokio::spawn(connection);
-    let request = axum::http::Request::post(path)
-        .header("host", host)
-        .header("content-type", "application/json")
-        .body(Body::from(review.to_string()))
-        .unwrap();
-    let response = sender
-        .send_request(request)
-        .await
-        .map_err(|error| text(&error))?;
+    let request = || {
+        axum::http::Request::post(&path)
+            .header("host", &host)
+            .header("content-type", "application/json")
+            .body(Body::from(review.to_string()))
+            .unwrap()
+    };
+    // As in the real server, connections are used again; one that the webhook has closed is made anew.
+    let whose = (address, bundle);
+    let idle = {
+        let mut state = shared.state.lock().unwrap();
+        state.idle.get_mut(&whose).and_then(Vec::pop)
+    };
+    let answered = match idle {
+        Some(mut sender) => {
+            let answered = sender.send_request(request()).await;
+            answered.ok().map(|response| (response, sender))
+        }
+        None => None,
+    };
+    let (response, sender) = match answered {
+        Some(answered) => answered,
+        None => {
+            let stream = tls(address, &whose.1, &host).await?;
+            let (mut sender, connection) =
+                hyper::client::conn::http1::handshake(TokioIo::new(stream))
+                    .await
+                    .map_err(|error| text(&error))?;
+            tokio::spawn(connection);
+            let answered = sender.send_request(request()).await;
+            (answered.map_err(|error| text(&error))?, sender)
+        }
+    };
     let status = response.status();
     let body = response
         .into_body()
         .collect()
         .await
         .map_err(|error| text(&error))?;
+    let mut state = shared.state.lock().unwrap();
+    state.idle.entry(whose).or_default().push(sender);
+    drop(state);
     match status.is_success() {
         true => serde_json::from_slice(&body.to_bytes()).map_err(|error| text(&error)),
         false => Err(format!("it answers {status}")),

@@ -293,7 +293,9 @@ impl Target {
         let kind = kinds
             .iter()
             .find(|kind| kind.group == group && kind.version == version && kind.plural == plural)
-            .ok_or_else(|| Fail::not_found(format!("no such resource: {path}")))?;
+            .ok_or_else(|| {
+                Fail::not_found("the server could not find the requested resource".to_owned())
+            })?;
         Ok(Self {
             kind: kind.clone(),
             namespace: namespace.to_owned(),

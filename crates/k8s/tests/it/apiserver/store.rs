@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
+use super::defaults::fill_in;
 use super::kinds::{Kind, Target, built_in, defined};
 use super::selector::Selector;
 
@@ -126,6 +127,12 @@ impl Store {
             .collect())
     }
 
+    /// How many objects of a kind were made.
+    pub fn made(&self, plural: &str) -> usize {
+        let of_kind = self.changes.iter().filter(|change| change.key.1 == plural);
+        of_kind.filter(|change| change.before.is_none()).count()
+    }
+
     /// Nobody can go on watching from before now.
     pub fn forget(&mut self) {
         self.version += 1;
@@ -142,14 +149,19 @@ impl Store {
                 self.named += 1;
                 format!("{prefix}{:05x}", self.named)
             }
-            (None, None) => return Err(Fail::invalid("name or generateName is needed".into())),
+            (None, None) => {
+                let (kind, group) = (&at.kind.kind, &at.kind.group);
+                return Err(Fail::invalid(format!(
+                    "{kind}.{group} \"\" is invalid: metadata.name: Required value: name or generateName is required"
+                )));
+            }
         };
         let key = key(at, &name);
         if self.objects.contains_key(&key) {
             return Err(Fail {
                 code: 409,
                 reason: "AlreadyExists",
-                message: format!("{} {name:?} is there already", at.kind.plural),
+                message: format!("{} {name:?} already exists", resource(&key)),
             });
         }
         if !object["metadata"]["resourceVersion"]
@@ -157,9 +169,11 @@ impl Store {
             .unwrap_or_default()
             .is_empty()
         {
-            return Err(Fail::invalid(
-                "an object to be created has no resourceVersion".into(),
-            ));
+            return Err(Fail {
+                code: 500,
+                reason: "",
+                message: "resourceVersion should not be set on objects to be created".to_owned(),
+            });
         }
         object["apiVersion"] = json!(api_version(&at.kind));
         object["kind"] = json!(at.kind.kind);
@@ -168,7 +182,9 @@ impl Store {
         metadata["name"] = json!(name);
         metadata["uid"] = json!(uid);
         metadata["creationTimestamp"] = json!(now());
-        metadata["generation"] = json!(1);
+        if at.kind.kind != "ResourceClaimTemplate" {
+            metadata["generation"] = json!(1);
+        }
         if at.kind.namespaced {
             metadata["namespace"] = json!(at.namespace);
         }
@@ -190,6 +206,7 @@ impl Store {
             _ => {}
         }
         fits(&object)?;
+        fill_in(&at.kind, &mut object);
         match dry {
             true => Ok(object),
             false => Ok(self.put(key, object)),
@@ -205,9 +222,10 @@ impl Store {
             return Err(Fail::invalid("the name in the object is another".into()));
         }
         if differs("uid") || (differs("resourceVersion") && has["resourceVersion"] != "") {
-            let plural = &at.kind.plural;
+            let resource = resource(&key(at, &name));
             return Err(Fail::conflict(format!(
-                "{plural} {name:?} has been changed since"
+                "Operation cannot be fulfilled on {resource} {name:?}: the object has been modified; \
+                 please apply your changes to the latest version and try again"
             )));
         }
         match at.subresource.as_deref() {
@@ -242,6 +260,14 @@ impl Store {
                         Some(status) => object["status"] = status.clone(),
                         None => drop(object.as_object_mut().map(|all| all.remove("status"))),
                     }
+                }
+                fill_in(&at.kind, &mut object);
+                if object["spec"] != before["spec"] && at.kind.kind == "ResourceClaimTemplate" {
+                    return Err(Fail::invalid(format!(
+                        "ResourceClaimTemplate.resource.k8s.io {name:?} is invalid: spec: Invalid value: \
+                         {}: field is immutable",
+                        object["spec"]
+                    )));
                 }
                 if object["spec"] != before["spec"] {
                     let generation = before["metadata"]["generation"].as_u64().unwrap_or(0);
@@ -326,13 +352,18 @@ impl Store {
     /// `options` is the call's DeleteOptions, or null.
     pub fn delete(&mut self, at: &Target, options: &Value, dry: bool) -> Result<Value, Fail> {
         let mut object = self.get(at)?.clone();
-        for field in ["uid", "resourceVersion"] {
-            let wanted = &options["preconditions"][field];
-            if !wanted.is_null() && *wanted != object["metadata"][field] {
+        for (field, called, why) in [
+            ("uid", "UID", "deleted and then recreated"),
+            ("resourceVersion", "ResourceVersion", "modified"),
+        ] {
+            let wanted = options["preconditions"][field].as_str();
+            let found = object["metadata"][field].as_str().unwrap_or_default();
+            if let Some(wanted) = wanted.filter(|wanted| *wanted != found) {
                 let name = at.name.as_deref().unwrap_or_default();
-                let plural = &at.kind.plural;
+                let Kind { kind, group, .. } = &at.kind;
                 return Err(Fail::conflict(format!(
-                    "{plural} {name:?} is not as it should be: {field}"
+                    "Operation cannot be fulfilled on {kind}.{group} {name:?}: the {called} in the precondition \
+                     ({wanted}) does not match the {called} in record ({found}). The object might have been {why}"
                 )));
             }
         }
@@ -419,10 +450,15 @@ fn in_collection(key: &Key, at: &Target) -> bool {
 }
 
 fn missing(key: &Key) -> Fail {
-    let (group, plural, namespace, name) = key;
-    Fail::not_found(format!(
-        "{plural} {group} {namespace} {name:?} is not there"
-    ))
+    Fail::not_found(format!("{} {:?} not found", resource(key), key.3))
+}
+
+/// `pods`, `resourceclaims.resource.k8s.io`: as the API's messages call a kind.
+fn resource(key: &Key) -> String {
+    match key.0.as_str() {
+        "" => key.1.clone(),
+        group => format!("{}.{group}", key.1),
+    }
 }
 
 fn has_finalizers(object: &Value) -> bool {

@@ -1,9 +1,11 @@
 //! What becomes of pods: every language that people have for a part of a GPU, asked of a real API server.
 
-use anyhow::{Context, Result, ensure};
+use std::thread;
+
+use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
-use crate::cluster::until;
+use crate::cluster::{Answer, until};
 use crate::report::{Came, Report};
 use crate::stage::{RUN, Stage};
 
@@ -205,6 +207,11 @@ pub fn all(report: &mut Report, stage: &Stage) {
         );
         Ok(Came::Held(json!(answer.stderr.trim())))
     });
+    report.case(
+        "A23",
+        "a burst of 64 pods by 8 clients is admitted with one template",
+        || burst(stage),
+    );
     for level in ["baseline", "restricted"] {
         report.case(
             &format!("A20.{level}"),
@@ -241,6 +248,76 @@ pub fn all(report: &mut Report, stage: &Stage) {
             Ok(Came::Held(json!(answer.stderr.trim())))
         },
     );
+}
+
+/// Clients that each make one list of pods at the same time; no other case asks for as much memory.
+fn burst(stage: &Stage) -> Result<Came> {
+    let pods = |client: usize| {
+        let pod = |number| {
+            let mut pod = stage.pod(
+                &format!("a23-{client}-{number}"),
+                &json!({}),
+                &json!({ "gpu-memory": "2323" }),
+                &json!({}),
+            );
+            pod["spec"]["nodeSelector"] = json!({ RUN: "nowhere" });
+            pod
+        };
+        let items: Vec<Value> = (0..8).map(pod).collect();
+        json!({ "apiVersion": "v1", "kind": "List", "items": items })
+    };
+    let refused: Vec<String> = thread::scope(|scope| {
+        let clients: Vec<_> = (0..8)
+            .map(|client| {
+                let (cluster, list) = (stage.cluster.clone(), pods(client));
+                scope.spawn(move || cluster.create(&list, false))
+            })
+            .collect();
+        let answers = clients.into_iter().map(|client| client.join());
+        let refused = |answer: Answer| (!answer.done).then_some(answer.stderr);
+        let answers = answers.map(|answer| answer.unwrap_or_else(|_| bail!("a client panicked")));
+        answers
+            .filter_map(|answer| answer.map(refused).transpose())
+            .collect::<Result<_>>()
+    })?;
+    ensure!(
+        refused.is_empty(),
+        "{} lists: {}",
+        refused.len(),
+        refused[0].trim()
+    );
+    let (pod, _) = stage.parked(&stage.pod(
+        "a23",
+        &json!({}),
+        &json!({ "gpu-memory": "2323" }),
+        &json!({}),
+    ))?;
+    let template = template(stage, &pod)?;
+    let (name, made) = (
+        &template["metadata"]["name"],
+        &template["metadata"]["creationTimestamp"],
+    );
+    let all = stage.cluster.list("pods", &stage.pods, "")?;
+    let of_burst = all
+        .iter()
+        .filter(|pod| pod["spec"]["resourceClaims"][0]["resourceClaimTemplateName"] == *name);
+    let of_burst: Vec<&Value> = of_burst.collect();
+    ensure!(
+        of_burst.len() == 65,
+        "{} of 65 pods name {name}",
+        of_burst.len()
+    );
+    let first = of_burst
+        .iter()
+        .filter_map(|pod| pod["metadata"]["creationTimestamp"].as_str());
+    let first = first.min().unwrap_or_default();
+    ensure!(
+        made.as_str() <= Some(first),
+        "the template of {made} was made again: the first pod is of {first}"
+    );
+    Ok(Came::Held(
+        json!({ "pods": of_burst.len(), "template": name }),
+    ))
 }
 
 /// A name that a pod can have.
