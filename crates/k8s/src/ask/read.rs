@@ -309,12 +309,12 @@ fn hami(container: &Container<'_>) -> Result<Option<Vec<Size>>, Refusal> {
 }
 
 /// Capabilities with which a container reaches its mounts or the node's memory and files: mount(2), kernel modules, /dev/mem,
-/// open_by_handle_at(2). The chart's policy on pods has the same. Not `SYS_PTRACE`: debuggers need it, and it ends at the container's
-/// own processes.
-const UNHELD: [&str; 5] = [
+/// ptrace(2) of processes that share its PID namespace, open_by_handle_at(2). The chart's policy on pods has the same.
+const UNHELD: [&str; 6] = [
     "ALL",
     "SYS_ADMIN",
     "SYS_MODULE",
+    "SYS_PTRACE",
     "SYS_RAWIO",
     "DAC_READ_SEARCH",
 ];

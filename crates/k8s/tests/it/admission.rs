@@ -476,6 +476,10 @@ fn a18_what_would_go_past_the_limit_or_the_scheduler_is_refused() {
         ),
         (json!({"capabilities": {"add": ["sys_rawio"]}}), "sys_rawio"),
         (
+            json!({"capabilities": {"add": ["CAP_SYS_PTRACE"]}}),
+            "CAP_SYS_PTRACE",
+        ),
+        (
             json!({"capabilities": {"add": ["DAC_READ_SEARCH"]}}),
             "DAC_READ_SEARCH",
         ),
@@ -486,11 +490,11 @@ fn a18_what_would_go_past_the_limit_or_the_scheduler_is_refused() {
         unheld["spec"]["containers"][0]["securityContext"] = context;
         assert!(refused(&unheld).contains(named), "{named}");
     }
-    let mut debugged = labelled("0.5");
-    debugged["spec"]["containers"][0]["securityContext"] = json!({
-        "capabilities": {"add": ["SYS_PTRACE", "NET_ADMIN"], "drop": ["ALL"]}, "procMount": "Default",
+    let mut harmless = labelled("0.5");
+    harmless["spec"]["containers"][0]["securityContext"] = json!({
+        "capabilities": {"add": ["NET_ADMIN", "SYS_NICE"], "drop": ["ALL"]}, "procMount": "Default",
     });
-    let _ = injected(&debugged);
+    let _ = injected(&harmless);
     let mut placed = labelled("0.5");
     placed["spec"]["nodeName"] = json!("node-a");
     assert!(refused(&placed).contains("nodeName"));
