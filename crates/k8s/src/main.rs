@@ -24,6 +24,8 @@ enum Verb {
     Inject(show::Args),
     /// Serves kubelet on a node: what was given to pods is held by the node's `divvy daemon`
     Node(node::Args),
+    /// Whether the node's `divvy daemon` answers, for kubelet: exit code 0 or 1
+    Probe(node::probe::Args),
     /// Answers the API server about pods that ask for parts of GPUs, and keeps device classes and claim templates
     Controller(controller::Args),
     /// Makes a pod, or a Job, that asks for part of a GPU
@@ -48,6 +50,7 @@ fn main() -> ExitCode {
             }
         },
         Verb::Node(args) => serve(node::run(args)),
+        Verb::Probe(args) => serve(node::probe::run(args)),
         Verb::Controller(args) => serve(controller::run(args)),
         Verb::Submit(args) => edge::people(args.is_json(), async || {
             let client = match args.needs_cluster() {

@@ -16,6 +16,7 @@ mod events;
 mod health;
 mod healthz;
 mod plugin;
+pub mod probe;
 pub mod protocol;
 mod reconcile;
 mod registration;

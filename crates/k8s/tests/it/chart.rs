@@ -8,6 +8,7 @@ mod typed;
 use std::collections::BTreeSet;
 
 use divvy_k8s::controller::Registration;
+use divvy_test_support::Bounded as _;
 use serde_json::Value;
 
 use render::{Chart, chart, refusal};
@@ -100,6 +101,61 @@ fn every_way_of_the_chart_makes_its_objects() {
         let made: BTreeSet<String> = chart.objects.iter().map(render::called).collect();
         let named = OBJECTS.iter().chain(more).map(|name| (*name).to_owned());
         assert_eq!(made, named.collect(), "{way:?}");
+    }
+}
+
+/// Kubelet runs a probe in the mount namespace of its container's first process: the agent's stays in the image.
+#[test]
+fn the_agents_probe_is_a_program_of_its_image_and_asks_a_socket_that_it_mounts() {
+    let Some(chart) = chart(&[]) else { return };
+    let node = chart
+        .objects
+        .iter()
+        .find(|object| object["kind"] == "DaemonSet");
+    let containers = &node.unwrap()["spec"]["template"]["spec"]["containers"];
+    let of_name = |name: &str| {
+        let mut all = containers.as_array().unwrap().iter();
+        all.find(|one| one["name"] == name).unwrap().clone()
+    };
+    let (agent, plugin) = (of_name("agent"), of_name("plugin"));
+    assert_eq!(agent["image"], plugin["image"]);
+    let image = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../deploy/images/kubernetes/Dockerfile"
+    );
+    let image = std::fs::read_to_string(image).unwrap();
+    for kind in ["livenessProbe", "startupProbe"] {
+        let probe = &agent[kind];
+        let command = probe["exec"]["command"].as_array().unwrap().iter();
+        let command: Vec<&str> = command.map(|word| word.as_str().unwrap()).collect();
+        assert_eq!(command[0], "/usr/local/bin/divvy-k8s");
+        let copies = |line: &str| {
+            line.starts_with("COPY ")
+                && line.contains(" bin/divvy-k8s ")
+                && line.ends_with(" /usr/local/bin/")
+        };
+        assert!(image.lines().any(copies), "the image has no {}", command[0]);
+        let socket = command
+            .iter()
+            .find_map(|word| word.strip_prefix("--agent="));
+        let folder = socket.unwrap().rsplit_once('/').unwrap().0;
+        let mut mounts = agent["volumeMounts"].as_array().unwrap().iter();
+        assert!(mounts.any(|mount| mount["mountPath"] == folder), "{folder}");
+        // The program knows these words, and answers before kubelet gives up.
+        let elsewhere = command[1..]
+            .iter()
+            .map(|word| word.replace(folder, "/nonexistent"));
+        let output = std::process::Command::new(env!("CARGO_BIN_EXE_divvy-k8s"))
+            .args(elsewhere)
+            .output_bounded()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains("no daemon listens on /nonexistent"), "{said}");
+        let seconds = command
+            .iter()
+            .find_map(|word| word.strip_prefix("--seconds="));
+        let seconds: u64 = seconds.unwrap().parse().unwrap();
+        assert!(probe["timeoutSeconds"].as_u64().unwrap() > seconds);
     }
 }
 

@@ -10,6 +10,7 @@ mod fake;
 mod gate;
 mod leak;
 pub mod machine;
+mod probe;
 mod raw;
 mod registration;
 mod rig;

@@ -1,11 +1,13 @@
 //! How a Kubernetes node's agent comes from its image onto the node: whole or not at all, and once.
 
 use std::fs;
+use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use divvy_e2e::write_program;
 use divvy_test_support::Bounded as _;
+use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 /// An image with the script and programs that say how they were called, a node's folder, and an `nsenter` that stays here.
@@ -34,14 +36,18 @@ impl Node {
         self.folder.path().join(path)
     }
 
-    fn run(&self) -> Output {
+    fn command(&self) -> Command {
         let path = std::env::var("PATH").expect("there is a PATH");
-        Command::new(self.at("image/lib/divvy/node-agent"))
+        let mut command = Command::new(self.at("image/lib/divvy/node-agent"));
+        command
             .arg(self.at("state"))
             .args(["--on-bypass", "kill"])
-            .env("PATH", format!("{}:{path}", self.at("path").display()))
-            .output_bounded()
-            .expect("sh is there")
+            .env("PATH", format!("{}:{path}", self.at("path").display()));
+        command
+    }
+
+    fn run(&self) -> Output {
+        self.command().output_bounded().expect("sh is there")
     }
 
     /// Where the daemon was run from.
@@ -72,6 +78,30 @@ fn the_daemon_runs_from_the_nodes_disk_with_its_libraries_beside_it() {
     assert_eq!(library.expect("copied"), "one");
     // The library's place is the script's too, and of that the node has no use.
     assert!(!place.join("lib/divvy/node-agent").exists());
+}
+
+/// Kubelet's probe and `kubectl exec` enter the namespaces of the first process, which has to be in the image.
+#[test]
+fn the_first_process_stays_passes_a_signal_on_and_ends_as_the_daemon_does() {
+    let node = Node::new();
+    let daemon = "#!/bin/sh\ntrap 'exit 5' TERM\necho started\nwhile :; do sleep 0.01; done\n";
+    write_program(&node.at("image/bin/divvy"), daemon);
+    let mut script = node
+        .command()
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("sh is there");
+    let mut line = String::new();
+    let stdout = script.stdout.take().expect("it is a pipe");
+    BufReader::new(stdout)
+        .read_line(&mut line)
+        .expect("the daemon starts");
+    assert_eq!(line, "started\n");
+    let name = fs::read_to_string(format!("/proc/{}/comm", script.id())).expect("it lives");
+    assert_eq!(name, "node-agent\n", "the first process is another program");
+    kill_process(Pid::from_child(&script), Signal::TERM).expect("it lives");
+    let status = script.wait_bounded().expect("it ends");
+    assert_eq!(status.code(), Some(5));
 }
 
 #[test]

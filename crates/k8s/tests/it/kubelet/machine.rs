@@ -153,7 +153,11 @@ impl Program {
 
     /// Asks it to end, with SIGTERM.
     pub fn terminate(&self) {
-        kill_process(Pid::from_child(&self.0), Signal::TERM).unwrap();
+        self.signal(Signal::TERM);
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.0), signal).unwrap();
     }
 }
 

@@ -8,6 +8,7 @@ use std::process::ExitStatus;
 use divvy_k8s::claim::DRIVER;
 use divvy_k8s::node::protocol::dra::Claim;
 use divvy_test_support::until_async as until;
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::kubelet::apiserver::ApiServer;
@@ -90,6 +91,16 @@ impl Node {
     /// SIGKILL, at once.
     pub fn kill_daemon(&mut self) {
         drop(self.daemon.take().unwrap());
+    }
+
+    /// SIGSTOP.
+    pub fn stop_daemon(&self) {
+        self.daemon.as_ref().unwrap().signal(Signal::STOP);
+    }
+
+    /// SIGCONT.
+    pub fn continue_daemon(&self) {
+        self.daemon.as_ref().unwrap().signal(Signal::CONT);
     }
 
     /// SIGKILL, at once.
