@@ -6,6 +6,7 @@
 //!                                               └──► health ◄── survey ◄── agent, every few seconds
 //!   API server ◄── slices::publish ◄─────────────────┘
 //!              ◄── reconcile ──► agent                                      what nobody will give back
+//!              ◄── incidents ◄── agent                                      events on pods: bypasses, refused memory
 //! ```
 //! It has no state: the agent's journal says what is held, and it may be killed at any time. What is held stays held while it
 //! is away; pods that run have their limits from files that the agent made, and need neither.
@@ -15,6 +16,7 @@ mod allocation;
 mod events;
 mod health;
 mod healthz;
+mod incidents;
 mod plugin;
 pub mod probe;
 pub mod protocol;
@@ -117,6 +119,7 @@ pub async fn run(args: Args) -> Result<(), NodeError> {
     tokio::spawn(survey::run(Arc::clone(&plugin), lists, feels));
     tokio::spawn(Publisher::new(client, args.node_name.clone()).run(listed));
     tokio::spawn(reconcile::run(Arc::clone(&plugin), stop.clone()));
+    tokio::spawn(incidents::run(Arc::clone(&plugin), stop.clone()));
     if let Some(address) = args.health_listen {
         let sockets = [driver.clone(), registration_socket(&args.kubelet_dir)];
         let listening = healthz::listen(address, sockets).await;

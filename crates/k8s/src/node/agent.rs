@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use divvy_api::client::Client;
-use divvy_api::v1::{Claim, Error, ErrorCode, Gpu, HeldClaim};
+use divvy_api::client::{Client, EventStream};
+use divvy_api::v1::{Claim, Error, ErrorCode, Event, Gpu, HeldClaim, Job};
 use tokio::time::{Instant, sleep};
 
 /// How long a call waits for an agent that is away. With the 30 s that the agent takes at most to make MIG instances that is
@@ -33,6 +33,38 @@ impl Agent {
     /// As the agent says; [`ErrorCode::NoDaemon`] at once where it is away.
     pub async fn gpus_now(&self) -> Result<Vec<Gpu>, Error> {
         self.client.gpus().await
+    }
+
+    /// Every claim that is held.
+    ///
+    /// # Errors
+    /// As [`Agent::gpus_now`].
+    pub async fn held_now(&self) -> Result<Vec<HeldClaim>, Error> {
+        self.client.claims().await
+    }
+
+    /// A job by its number, also one that has ended.
+    ///
+    /// # Errors
+    /// As [`Agent::gpus_now`].
+    pub async fn job_now(&self, number: &str) -> Result<Job, Error> {
+        self.client.job(number).await
+    }
+
+    /// The agent's events after this one, as many as it has.
+    ///
+    /// # Errors
+    /// As [`Agent::gpus_now`].
+    pub async fn events_now(&self, after: u64) -> Result<Vec<Event>, Error> {
+        self.client.events(after).await
+    }
+
+    /// The agent's events after this one, and each new one.
+    ///
+    /// # Errors
+    /// As [`Agent::gpus_now`].
+    pub async fn follow_events(&self, after: u64) -> Result<EventStream, Error> {
+        self.client.follow_events(after).await
     }
 
     /// # Errors

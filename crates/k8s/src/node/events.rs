@@ -1,4 +1,4 @@
-//! What people are told beside a claim: Kubernetes' events.
+//! Kubernetes' events on claims and pods.
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
@@ -10,9 +10,27 @@ use crate::claim::DRIVER;
 #[derive(Clone)]
 pub struct Events(Recorder);
 
-/// Which claim is spoken of.
+/// The kind of object that an event is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Claim,
+    Pod,
+}
+
+impl Kind {
+    /// Version and kind of the API, and what a log calls it.
+    fn words(self) -> [&'static str; 3] {
+        match self {
+            Self::Claim => ["resource.k8s.io/v1", "ResourceClaim", "claim"],
+            Self::Pod => ["v1", "Pod", "pod"],
+        }
+    }
+}
+
+/// Which object an event is about.
 #[derive(Clone, Copy, Debug)]
 pub struct About<'a> {
+    pub kind: Kind,
     pub namespace: &'a str,
     pub name: &'a str,
     pub uid: &'a str,
@@ -33,11 +51,13 @@ impl Events {
     /// `reason` is one word in capitals and small letters, `action` what was being done, the same way.
     pub async fn warn(&self, about: About<'_>, reason: &str, action: &str, note: String) {
         let About {
+            kind,
             namespace,
             name,
             uid,
         } = about;
-        tracing::warn!("claim {namespace}/{name}: {note}");
+        let [version, kind, word] = kind.words();
+        tracing::warn!("{word} {namespace}/{name}: {note}");
         let event = Event {
             type_: EventType::Warning,
             reason: reason.to_owned(),
@@ -46,15 +66,15 @@ impl Events {
             secondary: None,
         };
         let reference = ObjectReference {
-            api_version: Some("resource.k8s.io/v1".to_owned()),
-            kind: Some("ResourceClaim".to_owned()),
+            api_version: Some(version.to_owned()),
+            kind: Some(kind.to_owned()),
             namespace: Some(namespace.to_owned()),
             name: Some(name.to_owned()),
             uid: Some(uid.to_owned()),
             ..ObjectReference::default()
         };
         if let Err(error) = self.0.publish(&event, &reference).await {
-            tracing::warn!("the event on claim {namespace}/{name} cannot be written: {error}");
+            tracing::warn!("the event on {word} {namespace}/{name} cannot be written: {error}");
         }
     }
 }

@@ -6,7 +6,7 @@
 //! ```
 //! Nothing is kept here: the agent's journal is the record of what is held, and both calls may be made again at any time.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use divvy_api::v1;
 use futures_util::future::join_all;
@@ -18,7 +18,8 @@ use tonic::{Request, Response, Status};
 use crate::cluster;
 use crate::node::agent::Agent;
 use crate::node::allocation::{self, Unprepared};
-use crate::node::events::{About, Events};
+use crate::node::events::{About, Events, Kind};
+use crate::node::incidents::{self, Journal};
 use crate::node::protocol::dra::dra_plugin_server::DraPlugin;
 use crate::node::protocol::dra::{
     Claim, Device, NodePrepareResourceResponse, NodePrepareResourcesRequest,
@@ -35,6 +36,7 @@ pub struct Plugin {
     agent: Agent,
     events: Events,
     turns: Turns,
+    incidents: Mutex<Journal>,
 }
 
 /// Why a claim is not prepared or unprepared; kubelet shows it in an event of the pod and tries again.
@@ -60,6 +62,7 @@ impl Plugin {
             client,
             agent,
             turns: Turns::default(),
+            incidents: Mutex::default(),
         }
     }
 
@@ -77,6 +80,10 @@ impl Plugin {
 
     pub(super) fn turns(&self) -> &Turns {
         &self.turns
+    }
+
+    pub(super) fn incidents(&self) -> &Mutex<Journal> {
+        &self.incidents
     }
 
     /// The claim of that name, as the API server has it now.
@@ -122,6 +129,7 @@ impl Plugin {
         );
         for source in &allocation.ignored {
             let about = About {
+                kind: Kind::Claim,
                 namespace: &asked.namespace,
                 name: &asked.name,
                 uid: &asked.uid,
@@ -136,8 +144,9 @@ impl Plugin {
         Ok(allocation.devices(&held.cdi_device))
     }
 
-    async fn unprepare(&self, asked: &Claim) -> Result<(), Failure> {
+    async fn unprepare(self: &Arc<Self>, asked: &Claim) -> Result<(), Failure> {
         let _turn = self.turns.of(&asked.uid).await;
+        incidents::last_look(self, &asked.uid).await;
         self.agent.release(&asked.uid).await?;
         tracing::info!("claim {}/{} is let go", asked.namespace, asked.name);
         Ok(())

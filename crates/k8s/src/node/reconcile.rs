@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 
 use crate::node::allocation;
-use crate::node::events::About;
+use crate::node::events::{About, Kind};
 use crate::node::plugin::Plugin;
 
 /// Between two comparisons: nothing waits for them but what is leaked.
@@ -105,6 +105,7 @@ async fn look_into(plugin: &Plugin, held: &HeldClaim) {
         return;
     };
     let about = About {
+        kind: Kind::Claim,
         namespace,
         name,
         uid,

@@ -8,6 +8,7 @@ mod claims;
 mod crash;
 mod fake;
 mod gate;
+mod incidents;
 mod leak;
 pub mod machine;
 mod probe;

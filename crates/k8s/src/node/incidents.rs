@@ -1,0 +1,449 @@
+//! Incidents: what goes past a claim's limit or is refused by it, as Kubernetes' events on the claim's pods.
+//!
+//! ```text
+//!   agent ── event stream: bypass, tampered ──┐
+//!         ── claims: refusals, counted ───────┴─► Journal (pure): one event a minute of a claim and reason ──► events on its pods
+//! ```
+//! The agent's journal is the record; an event is news of it, and may be lost while this program is away for more than a minute.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use divvy_api::v1::{Error, ErrorCode, Event, HeldClaim};
+use divvy_core::units::Bytes;
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::resource::v1::ResourceClaim;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
+
+use crate::node::agent::Agent;
+use crate::node::events::{About, Kind};
+use crate::node::plugin::Plugin;
+
+/// Between two looks at what the claims were refused.
+const LOOK: Duration = Duration::from_secs(5);
+/// Between two tries to follow the agent's events.
+const AGAIN: Duration = Duration::from_secs(1);
+/// Between two events of one claim and reason.
+const BETWEEN: Duration = Duration::from_secs(60);
+/// Events of the agent that are older than this program by more are not told: an earlier run has told them.
+const BEFORE: SignedDuration = SignedDuration::from_secs(60);
+/// Claims and reasons of which news waits; a node has a few claims, each with two reasons.
+const MOST: usize = 1024;
+/// Pods of a claim that are told; a claim may be of 256 (`ResourceClaimReservedForMaxSize`).
+const MOST_PODS: usize = 16;
+/// Bytes of a note: an event has 1,024 at most (`NoteLengthLimit`, events.k8s.io/v1).
+const MOST_TEXT: usize = 1000;
+
+/// What an event's reason is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Reason {
+    /// A process holds GPU memory past its slice's account, or its slice is overdrawn.
+    Bypass,
+    /// Another process than the agent changed the slice's control file.
+    Tampered,
+    /// The limit refused memory.
+    Refused,
+}
+
+impl Reason {
+    fn of(kind: &str) -> Option<Self> {
+        match kind {
+            "bypass" => Some(Self::Bypass),
+            "tampered" => Some(Self::Tampered),
+            _ => None,
+        }
+    }
+
+    fn word(self) -> &'static str {
+        match self {
+            Self::Bypass => "GpuMemoryBypass",
+            Self::Tampered => "GpuLimitTampered",
+            Self::Refused => "GpuMemoryRefused",
+        }
+    }
+}
+
+/// The claim that an incident is of.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ClaimRef {
+    uid: String,
+    namespace: String,
+    name: String,
+}
+
+impl ClaimRef {
+    fn held(held: &HeldClaim) -> Self {
+        Self {
+            uid: held.uid.clone(),
+            namespace: held.namespace.clone(),
+            name: held.name.clone(),
+        }
+    }
+}
+
+/// News of one claim and reason: the newest text, and how many there were.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct News {
+    text: String,
+    count: u32,
+}
+
+/// What is to be told, and what was.
+#[derive(Debug, Default)]
+pub struct Journal {
+    news: BTreeMap<(ClaimRef, Reason), News>,
+    told: BTreeMap<(ClaimRef, Reason), Instant>,
+    /// Refusals that were told, by the claim's uid.
+    refused: BTreeMap<String, u64>,
+}
+
+impl Journal {
+    fn note(&mut self, claim: ClaimRef, reason: Reason, text: &str) {
+        let key = (claim, reason);
+        if self.news.len() >= MOST && !self.news.contains_key(&key) {
+            tracing::warn!("claim {}/{}: {text}", key.0.namespace, key.0.name);
+            return;
+        }
+        let count = self.news.get(&key).map_or(0, |news| news.count);
+        let (text, count) = (plain(text), count.saturating_add(1));
+        self.news.insert(key, News { text, count });
+    }
+
+    /// Notes what the claims were refused since they were last looked at, and forgets claims that are held no more.
+    fn count(&mut self, held: &[HeldClaim]) {
+        self.refused
+            .retain(|uid, _| held.iter().any(|held| held.uid == *uid));
+        for held in held {
+            self.count_one(held);
+        }
+    }
+
+    fn count_one(&mut self, held: &HeldClaim) {
+        let refused = held.slices.iter().map(|slice| slice.denied).sum();
+        let told = self.refused.entry(held.uid.clone()).or_default();
+        if refused > *told {
+            *told = refused;
+            self.note(ClaimRef::held(held), Reason::Refused, &refusals(held));
+        }
+    }
+
+    /// What is to be told now: nothing of a claim and reason of which something was told in the last minute.
+    fn due(&mut self, now: Instant) -> Vec<(ClaimRef, Reason, String)> {
+        self.told
+            .retain(|_, told| now.duration_since(*told) < BETWEEN);
+        let told = &mut self.told;
+        let due = self.news.extract_if(.., |key, _| !told.contains_key(key));
+        let due: Vec<_> = due.collect();
+        let text = |reason: Reason, news: News| match (reason, news.count) {
+            // Its figures are of all refusals.
+            (Reason::Refused, _) | (_, 1) => news.text,
+            (_, count) => format!("{}; {} more since the last event", news.text, count - 1),
+        };
+        told.extend(due.iter().map(|(key, _)| (key.clone(), now)));
+        due.into_iter()
+            .map(|((of, reason), news)| (of, reason, text(reason, news)))
+            .collect()
+    }
+
+    /// What is left to tell of a claim that is about to be let go, whenever something was told before.
+    fn last(&mut self, held: &HeldClaim) -> Vec<(ClaimRef, Reason, String)> {
+        self.count_one(held);
+        let claim = ClaimRef::held(held);
+        self.told.retain(|(told, _), _| *told != claim);
+        self.due(Instant::now())
+    }
+}
+
+/// `GPU 0 refused 12 allocations at the limit of 9.9 GiB, the last of 2.0 GiB; 9.0 GiB are in use`.
+fn refusals(held: &HeldClaim) -> String {
+    let human = |bytes: u64| Bytes::new(bytes).human();
+    let refusing = held.slices.iter().filter(|slice| slice.denied > 0);
+    let texts = refusing.map(|slice| {
+        let last = slice.last_denied_bytes.map(human);
+        let last = last.map_or_else(String::new, |last| format!(", the last of {last}"));
+        let allocations = match slice.denied {
+            1 => "1 allocation".to_owned(),
+            many => format!("{many} allocations"),
+        };
+        format!(
+            "the limit of {} on GPU {} refused {allocations}{last}; {} are in use now",
+            human(slice.memory_limit_bytes),
+            slice.gpu_index,
+            human(slice.memory_used_bytes)
+        )
+    });
+    texts.collect::<Vec<_>>().join("; ")
+}
+
+/// A text that a terminal shows as it is, and that an event can hold: it may have a program's name in it.
+fn plain(text: &str) -> String {
+    let is_odd = |letter: char| {
+        letter.is_control()
+            || matches!(letter, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
+    };
+    let mut text = text.replace(is_odd, "\u{fffd}");
+    text.truncate(text.floor_char_boundary(MOST_TEXT));
+    text
+}
+
+/// Tells of incidents for as long as the driver runs.
+pub async fn run(plugin: Arc<Plugin>, mut stop: watch::Receiver<bool>) {
+    let told = async {
+        tokio::join!(follow(&plugin), look(&plugin));
+    };
+    tokio::select! {
+        _ = stop.wait_for(|stop| *stop) => {}
+        () = told => {}
+    }
+}
+
+/// Notes refusals, and tells what is due.
+async fn look(plugin: &Plugin) {
+    loop {
+        if let Ok(held) = plugin.agent().held_now().await {
+            journal(plugin).count(&held);
+        }
+        tell(plugin).await;
+        sleep(LOOK).await;
+    }
+}
+
+/// Follows the agent's events, over its restarts.
+async fn follow(plugin: &Plugin) {
+    let mut after = 0;
+    let mut since = Timestamp::now() - BEFORE;
+    loop {
+        if !is_kept(plugin.agent(), after).await {
+            (after, since) = (0, Timestamp::now() - BEFORE);
+        }
+        match follow_once(plugin, &mut after, since).await {
+            Err(error) if error.code != ErrorCode::NoDaemon => {
+                tracing::debug!("the agent's events cannot be followed: {error}");
+            }
+            _ => {}
+        }
+        sleep(AGAIN).await;
+    }
+}
+
+/// Whether the agent's journal has the event of this number: it forgets old ones, and may be another journal than before.
+async fn is_kept(agent: &Agent, number: u64) -> bool {
+    if number == 0 {
+        return true;
+    }
+    match agent.events_now(number - 1).await {
+        Ok(events) => !events.is_empty(),
+        Err(error) => error.code != ErrorCode::Gone,
+    }
+}
+
+async fn follow_once(plugin: &Plugin, after: &mut u64, since: Timestamp) -> Result<(), Error> {
+    let mut events = plugin.agent().follow_events(*after).await?;
+    while let Some(event) = events.next().await? {
+        let heard = hear(plugin, &event, since).await;
+        // An agent that went away meanwhile is asked again.
+        if !matches!(&heard, Err(error) if error.code == ErrorCode::NoDaemon) {
+            *after = event.seq;
+        }
+        heard?;
+    }
+    Ok(())
+}
+
+async fn hear(plugin: &Plugin, event: &Event, since: Timestamp) -> Result<(), Error> {
+    let reason = Reason::of(&event.kind).filter(|_| event.at >= since);
+    let (Some(reason), Some(job)) = (reason, &event.job) else {
+        return Ok(());
+    };
+    if let Some(claim) = claim_of(plugin.agent(), job).await? {
+        journal(plugin).note(claim, reason, &event.text);
+        tell(plugin).await;
+    }
+    Ok(())
+}
+
+/// The claim that a job is; `None` for other jobs, and for one that is forgotten.
+async fn claim_of(agent: &Agent, job: &str) -> Result<Option<ClaimRef>, Error> {
+    match agent.job_now(job).await {
+        Ok(job) => Ok(job.claim.map(|claim| ClaimRef {
+            uid: claim.uid,
+            namespace: claim.namespace,
+            name: claim.name,
+        })),
+        Err(error) if error.code == ErrorCode::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// A claim is about to be let go: what it was refused since the last look is told.
+pub async fn last_look(plugin: &Arc<Plugin>, uid: &str) {
+    let Ok(held) = plugin.agent().held_now().await else {
+        return;
+    };
+    let Some(held) = held.iter().find(|held| held.uid == uid) else {
+        return;
+    };
+    let last = journal(plugin).last(held);
+    for (of, reason, text) in last {
+        let plugin = Arc::clone(plugin);
+        // Kubelet does not wait for it.
+        tokio::spawn(async move { tell_one(&plugin, &of, reason, text).await });
+    }
+}
+
+fn journal(plugin: &Plugin) -> MutexGuard<'_, Journal> {
+    let journal: &Mutex<Journal> = plugin.incidents();
+    journal
+        .lock()
+        .unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+async fn tell(plugin: &Plugin) {
+    let due = journal(plugin).due(Instant::now());
+    for (of, reason, text) in due {
+        tell_one(plugin, &of, reason, text).await;
+    }
+}
+
+/// An event on each pod that the claim is reserved for; on the claim where these are not known.
+async fn tell_one(plugin: &Plugin, claim: &ClaimRef, reason: Reason, text: String) {
+    let found = plugin.claim_at_hand(&claim.namespace, &claim.name).await;
+    let found = found.ok().flatten();
+    let pods = found.map_or_else(Vec::new, |found| pods(&found, &claim.uid));
+    let about = |kind, name, uid| About {
+        kind,
+        namespace: &claim.namespace,
+        name,
+        uid,
+    };
+    let events = plugin.events();
+    if pods.is_empty() {
+        let about = about(Kind::Claim, &claim.name, &claim.uid);
+        events.warn(about, reason.word(), "Enforce", text).await;
+        return;
+    }
+    for (name, uid) in &pods {
+        let about = about(Kind::Pod, name, uid);
+        events
+            .warn(about, reason.word(), "Enforce", text.clone())
+            .await;
+    }
+}
+
+/// Name and uid of the pods that a claim is reserved for, unless another claim has its name by now.
+fn pods(claim: &ResourceClaim, uid: &str) -> Vec<(String, String)> {
+    if claim.metadata.uid.as_deref() != Some(uid) {
+        return Vec::new();
+    }
+    let reserved = claim.status.as_ref();
+    let reserved = reserved.and_then(|status| status.reserved_for.as_deref());
+    let pods = reserved.unwrap_or_default().iter();
+    pods.filter(|consumer| consumer.resource == "pods")
+        .take(MOST_PODS)
+        .map(|consumer| (consumer.name.clone(), consumer.uid.clone()))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn held(uid: &str, denied: u64) -> HeldClaim {
+        serde_json::from_value(json!({
+            "uid": uid, "job": "7", "state": "running", "cdi_device": "divvy.dev/slice=x", "namespace": "team",
+            "name": "train", "pods": [], "devices": [], "processes": 1, "since": "2026-01-02T03:04:05Z",
+            "slices": [{
+                "label": "gpu0.12a", "gpu_uuid": "GPU-0", "gpu_index": 0, "memory_limit_bytes": 10u64 << 30, "share": 125,
+                "memory_used_bytes": 9u64 << 30, "memory_peak_bytes": 9u64 << 30, "processes": 1, "denied": denied,
+                "last_denied_bytes": 2u64 << 30, "enforcement": "interposer",
+            }],
+        }))
+        .unwrap()
+    }
+
+    fn of(uid: &str) -> ClaimRef {
+        ClaimRef::held(&held(uid, 0))
+    }
+
+    #[test]
+    fn refusals_are_told_once_with_figures_and_again_when_there_are_more() {
+        let (mut journal, now) = (Journal::default(), Instant::now());
+        journal.count(&[held("a", 0)]);
+        assert_eq!(journal.due(now), []);
+        journal.count(&[held("a", 3)]);
+        let text = "the limit of 10.0 GiB on GPU 0 refused 3 allocations, the last of 2.0 GiB; 9.0 GiB are in use now";
+        assert_eq!(
+            journal.due(now),
+            [(of("a"), Reason::Refused, text.to_owned())]
+        );
+        journal.count(&[held("a", 3)]);
+        assert_eq!(journal.due(now + BETWEEN), []);
+        journal.count(&[held("a", 4)]);
+        let [(_, _, text)] = &journal.due(now + BETWEEN)[..] else {
+            panic!("the fourth is not told");
+        };
+        assert!(text.contains("refused 4 allocations"), "{text}");
+    }
+
+    #[test]
+    fn a_storm_of_bypasses_is_one_event_a_minute_that_counts_them() {
+        let (mut journal, now) = (Journal::default(), Instant::now());
+        let mut told = 0;
+        for second in 0..120 {
+            for pid in 0..50 {
+                journal.note(of("a"), Reason::Bypass, &format!("pid {pid}"));
+            }
+            let due = journal.due(now + Duration::from_secs(second));
+            if let [(_, _, text)] = &due[..] {
+                let more = if second == 0 { 49 } else { 60 * 50 - 1 };
+                assert_eq!(*text, format!("pid 49; {more} more since the last event"));
+            }
+            told += due.len();
+        }
+        assert_eq!(told, 2);
+    }
+
+    #[test]
+    fn news_has_a_bound_in_number_and_length_and_no_control_characters() {
+        let (mut journal, now) = (Journal::default(), Instant::now());
+        for claim in 0..MOST + 10 {
+            journal.note(
+                of(&claim.to_string()),
+                Reason::Bypass,
+                &"ä\u{1b}".repeat(2000),
+            );
+        }
+        let due = journal.due(now);
+        assert_eq!(due.len(), MOST);
+        assert!(due[0].2.len() <= MOST_TEXT && !due[0].2.contains('\u{1b}'));
+        assert_eq!(plain("a\u{202e}b\n"), "a\u{fffd}b\u{fffd}");
+    }
+
+    #[test]
+    fn the_last_look_at_a_claim_tells_what_is_left_within_the_minute() {
+        let mut journal = Journal::default();
+        journal.count(&[held("a", 1)]);
+        assert_eq!(journal.due(Instant::now()).len(), 1);
+        assert_eq!(journal.last(&held("a", 1)), []);
+        let last = journal.last(&held("a", 5));
+        assert!(last[0].2.contains("refused 5 allocations"), "{last:?}");
+    }
+
+    #[test]
+    fn pods_of_another_claim_of_the_name_are_not_told() {
+        let claim: ResourceClaim = serde_json::from_value(json!({
+            "metadata": { "name": "c", "uid": "1" }, "spec": {},
+            "status": { "reservedFor": [
+                { "resource": "pods", "name": "train", "uid": "p" },
+                { "apiGroup": "scheduling.k8s.io", "resource": "podgroups", "name": "g", "uid": "g" },
+            ] },
+        }))
+        .unwrap();
+        assert_eq!(pods(&claim, "1"), [("train".to_owned(), "p".to_owned())]);
+        assert_eq!(pods(&claim, "2"), []);
+    }
+}
