@@ -5,8 +5,12 @@
 
 use std::io;
 
+use rustix::io::Errno;
 use rustix::process::{Gid, Uid};
-use rustix::thread::{set_no_new_privs, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
+use rustix::thread::{
+    CapabilitySet, remove_capability_from_bounding_set, set_no_new_privs, set_thread_groups,
+    set_thread_res_gid, set_thread_res_uid,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::account::groups;
@@ -66,12 +70,30 @@ impl Identity {
             .map(|gid| Gid::from_raw(*gid))
             .collect();
         let (uid, gid) = (Uid::from_raw(self.uid), Gid::from_raw(self.gid));
+        empty_bounding_set()?;
         set_thread_groups(&groups)?;
         set_thread_res_gid(gid, gid, gid)?;
         set_thread_res_uid(uid, uid, uid)?;
         set_no_new_privs(true)?;
         Ok(())
     }
+}
+
+/// Takes every capability from this thread's bounding set, so that no file's capabilities are gained by its programs even where
+/// `no_new_privs` had a gap. A new user namespace has a full set of its own (capabilities(7)).
+fn empty_bounding_set() -> io::Result<()> {
+    for number in 0..u64::BITS {
+        let capability = CapabilitySet::from_bits_retain(1 << number);
+        match remove_capability_from_bounding_set(capability) {
+            Ok(()) => {}
+            // The kernel knows no more.
+            Err(Errno::INVAL) => break,
+            // Without CAP_SETPCAP, as in some containers, the set stays; `no_new_privs` holds all the same.
+            Err(Errno::PERM) => break,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -97,14 +119,15 @@ mod tests {
     #[test]
     fn what_is_started_as_another_user_is_that_user_and_stays_it() {
         let Some(stranger) = stranger() else { return };
-        let show =
-            "id -u; id -g; id -G; grep NoNewPrivs /proc/self/status; grep CapEff /proc/self/status";
+        let show = "id -u; id -g; id -G; grep NoNewPrivs /proc/self/status; grep -E 'Cap(Eff|Bnd)' /proc/self/status";
         let told = stranger.run(|| Command::new("sh").args(["-c", show]).output());
         let told = String::from_utf8(told.unwrap().unwrap().stdout).unwrap();
         let lines: Vec<&str> = told.lines().collect();
         assert_eq!(lines[..3], ["65534", "65533", "65533 60001"], "{told}");
         assert_eq!(lines[3].split_whitespace().last(), Some("1"));
-        assert_eq!(lines[4].split_whitespace().last(), Some("0000000000000000"));
+        for line in &lines[4..6] {
+            assert_eq!(line.split_whitespace().last(), Some("0000000000000000"));
+        }
         assert!(
             rustix::process::geteuid().is_root(),
             "only the thread gave up"

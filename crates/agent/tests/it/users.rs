@@ -72,7 +72,7 @@ fn run(home: &Home, uid: u32, submit: &Submit) -> (Job, String) {
 #[test]
 fn a_program_runs_as_who_submitted_it_and_cannot_become_another() {
     let Some(home) = system(&[]) else { return };
-    let script = "id -u; id -g; id -G; sed -n 's/^NoNewPrivs:\t//p; s/^CapEff:\t//p' /proc/self/status; pwd; echo $TOKEN";
+    let script = "id -u; id -g; id -G; sed -n 's/^NoNewPrivs:\t//p; s/^CapEff:\t//p; s/^CapBnd:\t//p' /proc/self/status; pwd; echo $TOKEN";
     let submit = Submit {
         cwd: "/tmp".into(),
         env: BTreeMap::from([
@@ -83,7 +83,8 @@ fn a_program_runs_as_who_submitted_it_and_cannot_become_another() {
     };
     let (job, text) = run(&home, ANA, &submit);
     let ana = ANA.to_string();
-    let expected = [&ana, &ana, &ana, "0000000000000000", "1", "/tmp", "of-ana"];
+    let none = "0000000000000000";
+    let expected = [&ana, &ana, &ana, none, none, "1", "/tmp", "of-ana"];
     assert_eq!(text.lines().collect::<Vec<_>>(), expected, "{job:?}");
     assert_eq!((job.uid, job.user), (Some(ANA), ana));
     let folder = home.path().join("jobs").join(&job.id);
