@@ -122,6 +122,9 @@ pub struct DaemonArgs {
 /// [`ErrorCode::Conflict`] when this home has a daemon, [`ErrorCode::Usage`] and [`ErrorCode::NeverFits`] for arguments
 /// that do not fit the node, [`ErrorCode::Internal`] for what the machine lacks.
 pub fn daemon(args: DaemonArgs, beside: Option<Beside>) -> Result<(), Error> {
+    // Before anything is started: what a shell or a script left open reaches no supervisor, job or detached daemon.
+    divvy_fork::mark_close_on_exec()
+        .map_err(|error| internal("cannot keep inherited descriptors from jobs", &error))?;
     let doors = Doors::of(&args.doors)?;
     let home = doors::home(&args.doors)?;
     if args.detached {

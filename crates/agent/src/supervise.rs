@@ -104,6 +104,10 @@ impl Place {
 /// supervisors of its jobs are copies; or, for one job, with the locked record.
 pub fn supervise(dir: &Path) -> ExitCode {
     match nursery::is_asked_for() {
+    if let Err(error) = divvy_fork::mark_close_on_exec() {
+        say(&format!("cannot keep descriptors from jobs: {error}"));
+        return ExitCode::FAILURE;
+    }
         true => nursery::serve(),
         false => supervise_one(dir).into(),
     }
@@ -214,6 +218,10 @@ fn run(dir: &JobDir, place: Place) -> Result<Outcome, SuperviseError> {
         Ok((pid, host, held)) => {
             reach("supervise.spawned");
             let program = Process::with_pid(pid).unwrap_or(Process { pid, start_time: 0 });
+            // The program of `divvy run` has what its caller opened for it, as under env(1); guests have not.
+            if let Err(error) = divvy_fork::mark_close_on_exec() {
+                say(&format!("cannot keep descriptors from guests: {error}"));
+            }
             // Without the record the agent shows no pid, and learns of the end all the same.
             let begun = Begun {
                 process: program,

@@ -5,16 +5,19 @@
 //! so whatever another thread had locked would stay locked in it for ever, the allocator's own locks among it: a process
 //! that has others is refused.
 //!
-//! What a copy may call is narrowed here as well ([`refuse_user_namespaces`]).
+//! What a copy may call is narrowed here as well ([`refuse_user_namespaces`]), and which descriptors the programs of a process get
+//! ([`mark_close_on_exec`]).
 //!
 //! This crate is a fence: the calls are unsafe, and nothing else is here.
 
+mod descriptors;
 mod namespaces;
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+pub use descriptors::mark_close_on_exec;
 pub use namespaces::refuse_user_namespaces;
 
 /// What a child says that panicked: the code that Rust's own programs end with.

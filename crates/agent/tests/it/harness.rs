@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "what goes wrong here fails the test")]
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -63,8 +64,15 @@ impl Home {
 
     /// The program with this home, and without what the test's own environment says of GPUs.
     pub fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(divvy());
-        command.args(args).env("DIVVY_HOME", self.path());
+        let mut command = self.by(divvy());
+        command.args(args);
+        command
+    }
+
+    /// Another program with the same environment, which is to start Divvy.
+    pub fn by(&self, starter: impl AsRef<OsStr>) -> Command {
+        let mut command = Command::new(starter);
+        command.env("DIVVY_HOME", self.path());
         for name in [
             "DIVVY_SIM",
             "DIVVY_SIM_STATE",
@@ -87,18 +95,19 @@ impl Home {
 
     /// Starts the daemon; returns once its socket takes connections.
     pub fn start(&mut self, args: &[&str]) {
+        let mut command = self.command(&["daemon"]);
+        command.args(args).stdin(Stdio::null());
+        self.start_as(&mut command);
+    }
+
+    /// The same by a command of the test's own.
+    pub fn start_as(&mut self, command: &mut Command) {
         let log = fs::File::options()
             .append(true)
             .create(true)
             .open(self.path().join("test.log"))
             .unwrap();
-        let mut command = self.command(&["daemon"]);
-        let mut child = command
-            .args(args)
-            .stdin(Stdio::null())
-            .stderr(log)
-            .spawn()
-            .unwrap();
+        let mut child = command.stderr(log).spawn().unwrap();
         let socket = self.path().join("divvy.sock");
         until("the daemon takes connections", || {
             if let Some(status) = child.try_wait().unwrap() {

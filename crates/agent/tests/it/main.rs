@@ -6,6 +6,7 @@ mod aside;
 mod claims;
 mod confirm;
 mod crash;
+mod descriptors;
 mod doors;
 mod exec;
 mod faults;
