@@ -210,6 +210,7 @@ fn prepare(args: SoloArgs, home: &Home, node: &Node, runs: &[Run]) -> Result<Pre
         held: supervise::cgroup::Held {
             group: None,
             because: Some("it has no daemon".to_owned()),
+            tasks: None,
         },
     };
     let record = |error| Error::new(ErrorCode::Internal, chain(&error));

@@ -25,6 +25,7 @@ pub mod identity;
 pub mod loader;
 mod lookup;
 pub mod started;
+pub mod tasks;
 
 use std::io::{self, Write};
 use std::os::fd::AsFd;
@@ -103,11 +104,11 @@ impl Place {
 /// `divvy supervise DIR`: the agent starts it with a socket as standard input, to be its [`nursery`](crate::nursery), of which the
 /// supervisors of its jobs are copies; or, for one job, with the locked record.
 pub fn supervise(dir: &Path) -> ExitCode {
-    match nursery::is_asked_for() {
     if let Err(error) = divvy_fork::mark_close_on_exec() {
         say(&format!("cannot keep descriptors from jobs: {error}"));
         return ExitCode::FAILURE;
     }
+    match nursery::is_asked_for() {
         true => nursery::serve(),
         false => supervise_one(dir).into(),
     }
@@ -217,11 +218,11 @@ fn run(dir: &JobDir, place: Place) -> Result<Outcome, SuperviseError> {
     let outcome = match start(&spec, place) {
         Ok((pid, host, held)) => {
             reach("supervise.spawned");
-            let program = Process::with_pid(pid).unwrap_or(Process { pid, start_time: 0 });
             // The program of `divvy run` has what its caller opened for it, as under env(1); guests have not.
             if let Err(error) = divvy_fork::mark_close_on_exec() {
                 say(&format!("cannot keep descriptors from guests: {error}"));
             }
+            let program = Process::with_pid(pid).unwrap_or(Process { pid, start_time: 0 });
             // Without the record the agent shows no pid, and learns of the end all the same.
             let begun = Begun {
                 process: program,

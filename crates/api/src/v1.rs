@@ -36,7 +36,7 @@ pub use gpu::{Gpu, GpuLost, GpuSlice};
 pub use job::{
     After, Amount, Array, ArrayTask, ComputeTime, EndReason, Event, Idle, IdleAction, Isolation,
     Job, JobGroup, JobMemory, JobState, Limiter, LimiterForm, MemoryPlace, ReasonCode, Resize,
-    Runner, Slice, Submit, Suspend, UsualRun, Why, WhyGpu, WhyHolder,
+    Runner, Slice, Submit, Suspend, TaskBound, TaskBoundKind, UsualRun, Why, WhyGpu, WhyHolder,
 };
 pub use mig::{
     GpuChange, GpuChanged, GpuMode, Mig, MigGc, MigInstance, MigPlanned, MigProfile, MigSlice,

@@ -2,7 +2,7 @@
 //! ten thousand takes longer than a round should.
 
 use divvy_api::home::Home;
-use divvy_api::v1::{self, EndReason, JobState, ReasonCode};
+use divvy_api::v1::{self, EndReason, JobState, ReasonCode, TaskBoundKind};
 use divvy_core::{Job as Life, JobId, Wait};
 
 use super::after::HeldUp;
@@ -13,6 +13,7 @@ use crate::job::Job;
 use crate::records::JobDir;
 use crate::supervise::cgroup::Held;
 use crate::supervise::form::{Form, Limiter};
+use crate::supervise::tasks::TaskBound;
 use crate::terms;
 
 /// A job as the cycle sees it.
@@ -117,6 +118,23 @@ fn group(held: Held) -> v1::JobGroup {
     v1::JobGroup {
         path: held.group.map(|path| path.display().to_string()),
         reason: held.because,
+        bound: held.tasks.map(bound),
+    }
+}
+
+fn bound(tasks: TaskBound) -> v1::TaskBound {
+    let (by, most, uid, reason) = match tasks {
+        TaskBound::Group { most } => (TaskBoundKind::Group, Some(most), None, None),
+        TaskBound::User { uid, most, because } => {
+            (TaskBoundKind::User, Some(most), Some(uid), Some(because))
+        }
+        TaskBound::Nothing { because } => (TaskBoundKind::Nothing, None, None, Some(because)),
+    };
+    v1::TaskBound {
+        by,
+        most,
+        uid,
+        reason,
     }
 }
 

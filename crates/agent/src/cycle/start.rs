@@ -219,10 +219,12 @@ impl Cycle {
                 Ok(stem) => Held {
                     group: Some(Group::of(stem, id)),
                     because: None,
+                    tasks: None,
                 },
                 Err(because) => Held {
                     group: None,
                     because: Some(because.clone()),
+                    tasks: None,
                 },
             },
         };

@@ -8,6 +8,7 @@ use rustix::fs::{Access, access};
 use rustix::process::{Pid, PidfdFlags, Resource, getrlimit, pidfd_open};
 
 use super::{fail, ok, warn};
+use crate::supervise::{cgroup, tasks};
 
 /// Inode of the first PID namespace (`PROC_PID_INIT_INO`, linux/proc_ns.h).
 const FIRST_NAMESPACE: &str = "pid:[4026531836]";
@@ -19,7 +20,14 @@ const FILES: u64 = 1024;
 const PODMAN: &str = "podman/podman.sock";
 
 pub fn findings() -> Vec<Finding> {
-    let mut findings = vec![kernel(), files(), pid_namespace(), ptrace(), cgroups()];
+    let mut findings = vec![
+        kernel(),
+        files(),
+        pid_namespace(),
+        ptrace(),
+        cgroups(),
+        processes(),
+    ];
     findings.extend(device_nodes());
     findings.push(containers());
     findings
@@ -96,22 +104,39 @@ fn ptrace() -> Finding {
 }
 
 fn cgroups() -> Finding {
-    const CHECK: &str = "system.cgroups";
-    if !Path::new("/sys/fs/cgroup/cgroup.controllers").exists() {
-        return ok(CHECK, "no cgroup v2; not needed");
-    }
-    let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    let own = own.lines().find_map(|line| line.strip_prefix("0::"));
-    let folder = format!("/sys/fs/cgroup{}", own.unwrap_or("/"));
-    let delegated = access(folder.as_str(), Access::WRITE_OK).is_ok();
-    ok(
-        CHECK,
-        if delegated {
-            "cgroup v2, delegated to this user; not needed"
-        } else {
-            "cgroup v2, not delegated to this user; not needed"
-        },
-    )
+    let found = match cgroup::usable() {
+        Err(why) => format!("{why}; not needed, jobs are held by their sessions"),
+        Ok(own) => {
+            let delegated = match access(&own, Access::WRITE_OK) {
+                Ok(()) => "delegated to this user",
+                Err(_) => "not delegated to this user",
+            };
+            format!("cgroup v2, {} is {delegated}; not needed", own.display())
+        }
+    };
+    ok("system.cgroups", found)
+}
+
+/// What would bound the processes of jobs, had this user a daemon in this process's control group.
+fn processes() -> Finding {
+    const CHECK: &str = "system.processes";
+    let why = match cgroup::usable() {
+        Err(why) => Some(why),
+        Ok(own) if access(&own, Access::WRITE_OK).is_err() => {
+            Some(format!("{} is not delegated to this user", own.display()))
+        }
+        Ok(own) => cgroup::why_no_pids(&own),
+    };
+    let (of_a_job, of_a_user) = (tasks::most_of_a_job(), tasks::most_of_a_user());
+    let shown = |most: Option<u64>| most.map_or_else(|| "?".to_owned(), |most| most.to_string());
+    let found = match why {
+        None => format!("at most {} in each job (pids)", shown(of_a_job)),
+        Some(why) => format!(
+            "at most {} for all processes of one user (RLIMIT_NPROC; {why}); those of root's jobs are not bounded",
+            shown(of_a_user)
+        ),
+    };
+    ok(CHECK, found)
 }
 
 /// The nodes that every CUDA program opens; those of each GPU are looked at with the GPU.

@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 use divvy_core::JobId;
 use serde::{Deserialize, Serialize};
 
+use super::tasks::{self, TaskBound};
 use crate::process::{Process, about};
 
 /// Members of the process; `0` written to it means the writer.
@@ -28,10 +29,10 @@ const PROCS: &str = "cgroup.procs";
 /// Since Linux 5.14.
 const KILL: &str = "cgroup.kill";
 
-/// Controllers of the groups below, processes that one may have, and threads that the whole machine may.
+/// Controllers that a group has, controllers of the groups below, and processes that one may have.
+const AVAILABLE: &str = "cgroup.controllers";
 const CONTROLLERS: &str = "cgroup.subtree_control";
 const PIDS: &str = "pids.max";
-const THREADS: &str = "/proc/sys/kernel/threads-max";
 
 /// How long what was killed may take to be gone.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -47,6 +48,9 @@ pub struct Held {
     /// Why there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub because: Option<String>,
+    /// What bounds their number. Only a supervisor says it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tasks: Option<TaskBound>,
 }
 
 /// The group of one job.
@@ -56,13 +60,7 @@ pub struct Group(PathBuf);
 /// What the groups of this instance's jobs are called, before their numbers, below the group of this process; or why there can be
 /// none.
 pub fn stem(instance: &str) -> Result<PathBuf, String> {
-    let own = own().ok_or("there is no cgroup v2 here")?;
-    if Path::new("/run/systemd/system").is_dir() && !is_delegated(&own) {
-        return Err(format!(
-            "{} is systemd's own: a unit with Delegate=yes may have groups below it",
-            own.display()
-        ));
-    }
+    let own = usable()?;
     let name = format!("divvy-{instance}-");
     let tried = own.join(format!("{name}try"));
     match fs::create_dir(&tried) {
@@ -76,7 +74,7 @@ pub fn stem(instance: &str) -> Result<PathBuf, String> {
     if !can_kill {
         return Err(format!("this kernel has no {KILL} (Linux 5.14 has)"));
     }
-    // Where it cannot be turned on, jobs have the bound of the service.
+    // Where it cannot be turned on, the start of each job finds no `pids.max` and limits the job's user.
     let _ = fs::write(own.join(CONTROLLERS), "+pids");
     // Groups of jobs that ended unseen; one that is in use cannot be removed.
     for left in fs::read_dir(&own).into_iter().flatten().flatten() {
@@ -85,6 +83,28 @@ pub fn stem(instance: &str) -> Result<PathBuf, String> {
         }
     }
     Ok(own.join(name))
+}
+
+/// The group of this process, unless it is systemd's alone; or why there can be no groups below it.
+///
+/// # Errors
+/// In words.
+pub fn usable() -> Result<PathBuf, String> {
+    let own = own().ok_or("there is no cgroup v2 here")?;
+    match Path::new("/run/systemd/system").is_dir() && !is_delegated(&own) {
+        true => Err(format!(
+            "{} is systemd's own: a unit with Delegate=yes may have groups below it",
+            own.display()
+        )),
+        false => Ok(own),
+    }
+}
+
+/// Why the groups below this one count no processes; `None` where they can.
+pub fn why_no_pids(own: &Path) -> Option<String> {
+    let available = fs::read_to_string(own.join(AVAILABLE)).unwrap_or_default();
+    let is_there = available.split_whitespace().any(|name| name == "pids");
+    (!is_there).then(|| format!("{} has no pids controller", own.display()))
 }
 
 /// The group that a process is in, as a folder.
@@ -163,10 +183,11 @@ impl Group {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
             _ => {}
         }
-        self.bound(|| fs::read_to_string(THREADS).unwrap_or_default());
+        let tasks = self.bound(tasks::most_of_a_job());
         let open = || {
             Ok(Doors {
                 group: self.clone(),
+                tasks,
                 folder: File::open(&self.0)?,
                 into: to_write(&self.0.join(PROCS))?,
                 back: to_write(&before.join(PROCS))?,
@@ -175,13 +196,13 @@ impl Group {
         open().inspect_err(|_| self.give_up())
     }
 
-    /// A job that forks without end must not keep others from their start. `threads`: how many the machine may have.
-    fn bound(&self, threads: impl FnOnce() -> String) {
-        if let Ok(mut file) = to_write(&self.0.join(PIDS))
-            && let Some(most) = most_processes(&threads())
-        {
-            let _ = file.write_all(most.to_string().as_bytes());
-        }
+    /// A job that forks without end must not keep others from their start. Answers how many processes the kernel lets it have; `None`
+    /// where it does not count them.
+    fn bound(&self, most: Option<u64>) -> Option<u64> {
+        let mut file = to_write(&self.0.join(PIDS)).ok()?;
+        let most = most?;
+        file.write_all(most.to_string().as_bytes()).ok()?;
+        Some(most)
     }
 
     /// Removes it if nothing is in it.
@@ -216,12 +237,6 @@ impl Group {
     }
 }
 
-/// Processes and threads that one job may have: as systemd bounds a service (`DefaultTasksMax=15%`, systemd-system.conf(5)).
-fn most_processes(threads: &str) -> Option<u64> {
-    let threads: u64 = threads.trim().parse().ok()?;
-    Some((threads.saturating_mul(15) / 100).max(1))
-}
-
 /// A file of the kernel's, which is there or not: neither made nor cut short.
 fn to_write(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).open(path)
@@ -231,6 +246,7 @@ fn to_write(path: &Path) -> io::Result<File> {
 #[derive(Debug)]
 pub struct Doors {
     group: Group,
+    tasks: Option<u64>,
     folder: File,
     into: File,
     back: File,
@@ -240,6 +256,18 @@ impl Doors {
     /// The group, for whoever is to be born in it.
     pub fn folder(&self) -> BorrowedFd<'_> {
         self.folder.as_fd()
+    }
+
+    /// What bounds the number of processes in the group; or why nothing does.
+    ///
+    /// # Errors
+    /// In words.
+    pub fn tasks(&self) -> Result<TaskBound, String> {
+        let own = self.group.0.parent().unwrap_or(&self.group.0);
+        let refused = || format!("the pids controller cannot be enabled in {}", own.display());
+        self.tasks
+            .map(|most| TaskBound::Group { most })
+            .ok_or_else(|| why_no_pids(own).unwrap_or_else(refused))
     }
 
     /// Does this inside of the group, so that what it starts is born there. Going in waits for every processor of the machine.
@@ -268,24 +296,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_job_has_a_part_of_the_machines_processes() {
-        assert_eq!(most_processes("192000\n"), Some(28_800));
-        assert_eq!(most_processes("3"), Some(1));
-        assert_eq!(most_processes("max"), None);
-    }
-
-    #[test]
     fn a_group_whose_processes_the_kernel_counts_is_bounded_and_another_is_let_be() {
         let folder = tempfile::tempdir().unwrap();
         let group = Group::at(folder.path());
         let file = folder.path().join(PIDS);
-        group.bound(|| panic!("nothing is asked for that"));
+        assert_eq!(group.bound(Some(150)), None);
         assert!(!file.exists(), "the controller is not on");
         fs::write(&file, "max").unwrap();
-        group.bound(|| "not a number".to_owned());
+        assert_eq!(group.bound(None), None);
         assert_eq!(fs::read_to_string(&file).unwrap(), "max");
-        group.bound(|| "1000\n".to_owned());
+        assert_eq!(group.bound(Some(150)), Some(150));
         assert_eq!(fs::read_to_string(&file).unwrap(), "150");
+    }
+
+    #[test]
+    fn a_group_without_the_controller_says_so() {
+        let folder = tempfile::tempdir().unwrap();
+        for (available, counts) in [("cpu hugetlb", false), ("cpu pids", true)] {
+            fs::write(folder.path().join(AVAILABLE), available).unwrap();
+            assert_eq!(why_no_pids(folder.path()).is_none(), counts, "{available}");
+        }
     }
 
     #[test]

@@ -15,6 +15,7 @@ use super::cgroup::{Doors, Group, Held};
 use super::form::{self, Form, Limiter};
 use super::identity::Identity;
 use super::lookup::{self, LaunchError};
+use super::tasks::{TaskBound, UserLimit};
 use crate::guest::terminal;
 use crate::process;
 use crate::records::Spec;
@@ -31,6 +32,8 @@ pub struct Host<'a> {
     limiter: Option<Limiter>,
     /// The way into the job's group and back.
     doors: Option<Doors>,
+    /// Where its group does not count its processes.
+    user_limit: Option<UserLimit>,
 }
 
 /// What a guest is started on.
@@ -67,11 +70,23 @@ impl<'a> Host<'a> {
                 .map_err(|error| held = without_group(&path, &error))
                 .ok()
         });
+        let no_group = || {
+            held.because
+                .clone()
+                .unwrap_or_else(|| "it has no control group".into())
+        };
+        let counted = doors.as_ref().map_or_else(|| Err(no_group()), Doors::tasks);
+        let (tasks, user_limit) = counted.map(|bound| (bound, None)).unwrap_or_else(|why| {
+            let user = spec.user.as_ref().map(|user| user.uid);
+            TaskBound::without_pids(user, why)
+        });
+        held.tasks = Some(tasks);
         let mut host = Self {
             spec,
             env: spec.env.clone(),
             limiter: None,
             doors,
+            user_limit,
         };
         if let Err(error) = host.limit() {
             if let Some(doors) = host.doors {
@@ -125,18 +140,24 @@ impl<'a> Host<'a> {
             let file = find(spec, env, name)?;
             launch(spec, env, &file, name, args, &dress, go)
         };
+        let limit = self.user_limit;
         if let Some(doors) = &self.doors
-            && let Some(started) = born_in(doors.folder(), spec, launch)
+            && let Some(started) = copied(Some(doors.folder()), spec, limit, launch)
         {
             return started;
         }
-        let launch = || as_user(spec, || launch(SPAWN));
+        let launch = || {
+            copied(None, spec, limit, launch)
+                .unwrap_or_else(|| as_user(spec, limit, || launch(SPAWN)))
+        };
         match (&mut self.doors, &spec.held.group) {
             (Some(doors), Some(path)) => {
                 let mut started = None;
                 if let Err(error) = doors.start(|| started = Some(launch())) {
                     // Also when it came in and not out: then it is in there itself, and must not be killed with it.
+                    let tasks = held.tasks.take();
                     *held = without_group(path, &error);
+                    held.tasks = tasks.filter(|_| limit.is_some());
                     self.doors = None;
                 }
                 started.unwrap_or_else(launch)
@@ -187,12 +208,16 @@ impl<'a> Host<'a> {
                 launch(spec, &env, Path::new(THIS), "divvy", &words, &dress, go)
             }
         };
+        let limit = self.user_limit;
         if let Some(doors) = &self.doors
-            && let Some(started) = born_in(doors.folder(), spec, launch)
+            && let Some(started) = copied(Some(doors.folder()), spec, limit, launch)
         {
             return started;
         }
-        let launch = || as_user(spec, || launch(SPAWN));
+        let launch = || {
+            copied(None, spec, limit, launch)
+                .unwrap_or_else(|| as_user(spec, limit, || launch(SPAWN)))
+        };
         match &mut self.doors {
             Some(doors) => doors.start(launch).unwrap_or_else(|error| {
                 Err(LaunchError {
@@ -209,17 +234,25 @@ fn find(spec: &Spec, env: &BTreeMap<String, String>, name: &str) -> Result<PathB
     lookup::find(name, env.get("PATH").map(String::as_str), &spec.cwd)
 }
 
-/// Found and started with the job's user's rights, and none but theirs.
-fn as_user<T: Send>(
+/// Found and started with the job's user's rights, and none but theirs, by a process that cannot be copied.
+fn as_user(
     spec: &Spec,
-    work: impl FnOnce() -> Result<T, LaunchError> + Send,
-) -> Result<T, LaunchError> {
-    match &spec.user {
+    limit: Option<UserLimit>,
+    work: impl FnOnce() -> Result<u32, LaunchError> + Send,
+) -> Result<u32, LaunchError> {
+    let started = match &spec.user {
         Some(user) => user
             .run(|| confine(spec).and_then(|()| work()))
             .unwrap_or_else(|error| Err(cannot_become(user, &error))),
         None => work(),
+    };
+    if let (Ok(pid), Some(limit)) = (&started, limit)
+        && let Some(pid) = process::raw(*pid)
+    {
+        // One that has ended needs none.
+        let _ = limit.apply_to(pid);
     }
+    started
 }
 
 /// Takes from this thread, which is the job's user by now, what the daemon refuses to jobs.
@@ -230,6 +263,13 @@ fn confine(spec: &Spec) -> Result<(), LaunchError> {
     divvy_fork::refuse_user_namespaces().map_err(|error| LaunchError {
         code: 125,
         message: format!("cannot refuse user namespaces to the job: {error}"),
+    })
+}
+
+fn bound(limit: UserLimit) -> Result<(), LaunchError> {
+    limit.apply().map_err(|error| LaunchError {
+        code: 125,
+        message: format!("cannot limit the number of the job's processes: {error}"),
     })
 }
 
@@ -248,11 +288,12 @@ const SPAWN: Go = |command| Ok(command.spawn()?.id());
 /// This very process becomes it.
 const BECOME: Go = |command| Err(command.exec());
 
-/// Started by a copy of this process that is born in the job's group, becomes the user and then the program. `None` where there can
-/// be no such copy, and nothing was done.
-fn born_in(
-    group: BorrowedFd<'_>,
+/// Started by a copy of this process that is born in the job's group, if it has one, becomes the user and then the program. `None` where
+/// there can be no such copy, and nothing was done.
+fn copied(
+    group: Option<BorrowedFd<'_>>,
     spec: &Spec,
+    limit: Option<UserLimit>,
     launch: impl FnOnce(Go) -> Result<u32, LaunchError>,
 ) -> Option<Result<u32, LaunchError>> {
     let user = match &spec.user {
@@ -263,7 +304,10 @@ fn born_in(
         None => None,
     };
     let (mut said, mut say) = io::pipe().ok()?;
-    let born = divvy_fork::fork_into(group, || {
+    let become_it = || {
+        if let Some(limit) = limit {
+            limit.lift();
+        }
         let assumed = match &user {
             Some((user, groups)) => user
                 .assume(groups)
@@ -271,11 +315,17 @@ fn born_in(
                 .and_then(|()| confine(spec)),
             None => Ok(()),
         };
-        if let Err(error) = assumed.and_then(|()| launch(BECOME)) {
+        // Last: a user who has reached it becomes a program all the same, and cannot begin another process.
+        let limited = assumed.and_then(|()| limit.map_or(Ok(()), bound));
+        if let Err(error) = limited.and_then(|()| launch(BECOME)) {
             let _ = write!(say, "{} {}", error.code, error.message);
         }
         1
-    });
+    };
+    let born = match group {
+        Some(group) => divvy_fork::fork_into(group, become_it),
+        None => divvy_fork::fork(become_it),
+    };
     let pid = born.ok()?;
     drop(say);
     // Closed by the program's start, or by the end of who could not be it.
@@ -328,5 +378,6 @@ fn without_group(path: &Path, error: &io::Error) -> Held {
     Held {
         group: None,
         because: Some(format!("{}: {error}", path.display())),
+        tasks: None,
     }
 }

@@ -6,7 +6,7 @@ use crate::harness;
 
 use std::path::Path;
 
-use divvy_api::v1::JobState;
+use divvy_api::v1::{JobState, TaskBoundKind};
 use harness::{Home, ended, in_state, is_alive, quarter, signal, until};
 
 /// Leaves a process behind that is in another session and whose parent is gone, and names it in a file.
@@ -70,16 +70,33 @@ async fn a_jobs_group_is_bounded_where_the_kernel_counts_its_processes() {
     let Some((id, group, _)) = daemonised(&home).await else {
         return;
     };
+    let client = home.client();
+    let said = client.job(&id).await.unwrap().group.unwrap();
+    let bound = said.bound.expect("it is said what bounds their number");
     match std::fs::read_to_string(Path::new(&group).join("pids.max")) {
-        Err(_) => eprintln!("SKIPPED: the pids controller is not this hierarchy's here"),
+        Err(_) => {
+            let is_root = rustix::process::getuid().is_root();
+            let by = match is_root {
+                true => TaskBoundKind::Nothing,
+                false => TaskBoundKind::User,
+            };
+            assert_eq!((bound.by, bound.most.is_none()), (by, is_root), "{bound:?}");
+            assert!(bound.reason.unwrap().contains("pids controller"));
+        }
         Ok(most) => {
-            let threads = std::fs::read_to_string("/proc/sys/kernel/threads-max").unwrap();
-            let threads: u64 = threads.trim().parse().unwrap();
+            let read = |name: &str| -> u64 {
+                let text = std::fs::read_to_string(format!("/proc/sys/kernel/{name}"));
+                text.unwrap().trim().parse().unwrap()
+            };
             // 15 %, as systemd bounds a service.
-            assert_eq!(most.trim(), (threads * 15 / 100).to_string());
+            let expected = read("threads-max").min(read("pid_max")) * 15 / 100;
+            assert_eq!(most.trim(), expected.to_string());
+            assert_eq!(
+                (bound.by, bound.most),
+                (TaskBoundKind::Group, Some(expected))
+            );
         }
     }
-    let client = home.client();
     client.cancel(&id).await.unwrap();
     ended(&client, &id).await;
 }

@@ -7,11 +7,13 @@ use crate::harness;
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use divvy_api::client::{Client, Runs};
+use divvy_api::frame::Frame;
 use divvy_api::v1::{
-    Amount, Brief, ErrorCode, GpuChange, Job, JobState, MigGc, Resize, Runner, Submit,
+    Amount, Brief, ErrorCode, Exec, GpuChange, Job, JobState, MigGc, Resize, Runner, Submit,
+    TaskBoundKind,
 };
 use divvy_test_support::Bounded as _;
 use harness::{Home, ended, in_state, log, quarter, refused, signal, until};
@@ -87,6 +89,12 @@ fn a_program_runs_as_who_submitted_it_and_cannot_become_another() {
     let expected = [&ana, &ana, &ana, none, none, "1", "/tmp", "of-ana"];
     assert_eq!(text.lines().collect::<Vec<_>>(), expected, "{job:?}");
     assert_eq!((job.uid, job.user), (Some(ANA), ana));
+    let limit = "sed -n 's/^Max processes *\\([0-9]*\\).*/\\1/p' /proc/self/limits";
+    let (limited, most) = run(&home, ANA, &shell(limit));
+    let bound = limited.group.unwrap().bound.unwrap();
+    if bound.by == TaskBoundKind::User {
+        assert_eq!(most.trim(), bound.most.unwrap().to_string());
+    }
     let folder = home.path().join("jobs").join(&job.id);
     let owner = |name: &str| fs::metadata(folder.join(name)).unwrap().uid();
     assert_eq!((owner("log"), owner("record")), (ANA, 0));
@@ -94,6 +102,66 @@ fn a_program_runs_as_who_submitted_it_and_cannot_become_another() {
         fs::metadata(folder.join("log")).unwrap().mode() & 0o777,
         0o600
     );
+}
+
+/// Processes of a user.
+fn processes_of(uid: u32) -> usize {
+    let all = fs::read_dir("/proc").unwrap().flatten();
+    let numbers = all.filter(|entry| entry.file_name().to_string_lossy().parse::<u32>().is_ok());
+    numbers
+        .filter(|entry| entry.metadata().is_ok_and(|about| about.uid() == uid))
+        .count()
+}
+
+#[test]
+fn a_user_without_a_group_that_counts_begins_only_so_many_processes_and_jobs_go_on() {
+    const MOST: usize = 40;
+    // No other test's: the kernel counts all that the user runs.
+    const EVE: u32 = 60_110;
+    if !geteuid().is_root() {
+        eprintln!("SKIPPED: only root can start a daemon for every user");
+        return;
+    }
+    let mut home = Home::new();
+    // The lower of this and a part of the machine's holds.
+    let mut command = home.by("prlimit");
+    command.arg(format!("--nproc={MOST}:{MOST}"));
+    command.arg(harness::divvy()).arg("daemon").args(SYSTEM);
+    home.start_as(command.stdin(Stdio::null()));
+    let fill = "(i=0; while [ $i -lt 100 ]; do sleep 1000 & i=$((i+1)); done) 2>/dev/null; \
+                echo full; exec sleep 1000";
+    as_user(&home, EVE, async |client| {
+        let id = client.submit(&shell(fill)).await.unwrap().id;
+        in_state(&client, &id, JobState::Running).await;
+        let mut said = client.log(&id, 0, true).await.unwrap();
+        assert_eq!(said.next().await.unwrap().unwrap(), "full\n");
+        let bound = client.job(&id).await.unwrap().group.unwrap().bound.unwrap();
+        if bound.by == TaskBoundKind::Group {
+            eprintln!("SKIPPED: here the control group of a job counts its processes");
+        } else {
+            let said = (bound.by, bound.most, bound.uid);
+            let most = u64::try_from(MOST).unwrap();
+            assert_eq!(said, (TaskBoundKind::User, Some(most), Some(EVE)));
+            let there = processes_of(EVE);
+            assert!((MOST / 2..=MOST).contains(&there), "{there}");
+            // At the limit another job starts, and another program in this one.
+            let other = client.submit(&shell("echo started")).await.unwrap().id;
+            assert_eq!(ended(&client, &other).await.exit_code, Some(0));
+            let guest = Exec {
+                command: ["sh", "-c", "exit 7"].map(str::to_owned).to_vec(),
+                terminal: None,
+            };
+            let (mut output, _input) = client.exec(&id, &guest).await.unwrap();
+            let end = output.next().await.unwrap();
+            assert!(
+                matches!(&end, Frame::End(end) if end.exit_code == 7),
+                "{end:?}"
+            );
+        }
+        client.cancel(&id).await.unwrap();
+        ended(&client, &id).await;
+    });
+    until("all of them are gone", || processes_of(EVE) == 0);
 }
 
 #[test]

@@ -461,6 +461,35 @@ pub struct JobGroup {
     pub path: Option<String>,
     /// Why it has no control group.
     pub reason: Option<String>,
+    /// What bounds their number; absent for jobs that an earlier version of Divvy started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bound: Option<TaskBound>,
+}
+
+/// What bounds the number of a job's processes and threads.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
+pub struct TaskBound {
+    pub by: TaskBoundKind,
+    /// So many there may be; absent where nothing bounds them.
+    pub most: Option<u64>,
+    /// The user whose processes and threads are counted, in jobs or not; absent where the job's own are.
+    pub uid: Option<u32>,
+    /// Why its control group does not bound them.
+    pub reason: Option<String>,
+}
+
+/// Who counts a job's processes and threads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum TaskBoundKind {
+    /// The `pids` controller of its control group.
+    Group,
+    /// The kernel, for all of its user's (`RLIMIT_NPROC`).
+    User,
+    /// Nothing: `RLIMIT_NPROC` does not bind root.
+    Nothing,
 }
 
 /// How a job's limiter got into its program.

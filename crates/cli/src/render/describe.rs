@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use divvy_api::v1::{
     Amount, Bypass, BypassAction, Confirmation, IdleAction, Isolation, Job, JobClaim, JobState,
-    LimiterForm, MemoryPlace, Runner, Slice,
+    LimiterForm, MemoryPlace, Runner, Slice, TaskBound, TaskBoundKind,
 };
 use jiff::Timestamp;
 
@@ -193,15 +193,34 @@ fn asked(job: &Job) -> String {
     }
 }
 
-/// `held by the control group /sys/fs/cgroup/…`: what finds all of them.
+/// `at most 4915 (pids), held by the control group /sys/fs/cgroup/…`: how many there may be, and what finds all of them.
 fn processes(job: &Job) -> String {
     let Some(group) = &job.group else {
         return String::new();
     };
-    match (&group.path, &group.reason) {
+    let held = match (&group.path, &group.reason) {
         (Some(path), _) => format!("held by the control group {path}"),
         (None, Some(reason)) => format!("held by their session ({reason})"),
         (None, None) => "held by their session".to_owned(),
+    };
+    match group.bound.as_ref().map(task_bound) {
+        Some(bound) => format!("{bound}; {held}"),
+        None => held,
+    }
+}
+
+fn task_bound(bound: &TaskBound) -> String {
+    let most = bound.most.unwrap_or_default();
+    let why = bound.reason.as_deref().unwrap_or_default();
+    match bound.by {
+        TaskBoundKind::Group => format!("at most {most} (pids)"),
+        TaskBoundKind::User => {
+            let uid = bound.uid.unwrap_or_default();
+            format!("at most {most} for all processes of uid {uid} (RLIMIT_NPROC; {why})")
+        }
+        TaskBoundKind::Nothing => {
+            format!("not bounded (RLIMIT_NPROC does not bind root; {why})")
+        }
     }
 }
 
@@ -402,6 +421,37 @@ impl Facts {
                 bypass.gpu_index,
                 text::clean(&bypass.cause)
             ),
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bound_of_processes_is_named_with_what_counts_them_and_why() {
+        let said = |by, most, uid, reason: Option<&str>| {
+            let reason = reason.map(str::to_owned);
+            task_bound(&TaskBound {
+                by,
+                most,
+                uid,
+                reason,
+            })
+        };
+        let why = Some("/g has no pids controller");
+        assert_eq!(
+            said(TaskBoundKind::Group, Some(4915), None, None),
+            "at most 4915 (pids)"
+        );
+        assert_eq!(
+            said(TaskBoundKind::User, Some(10_813), Some(1001), why),
+            "at most 10813 for all processes of uid 1001 (RLIMIT_NPROC; /g has no pids controller)"
+        );
+        assert_eq!(
+            said(TaskBoundKind::Nothing, None, None, why),
+            "not bounded (RLIMIT_NPROC does not bind root; /g has no pids controller)"
         );
     }
 }
