@@ -68,6 +68,11 @@ impl Process {
         stat(self.pid).is_some_and(|stat| stat.start_time == self.start_time && stat.is_alive())
     }
 
+    /// Whether a signal has stopped it, so that it does nothing until it is continued. A stop of a debugger's may be over at once.
+    pub fn is_stopped(self) -> bool {
+        stat(self.pid).is_some_and(|stat| stat.start_time == self.start_time && stat.state == b'T')
+    }
+
     /// Sends a signal to this process and to nothing else.
     ///
     /// # Errors

@@ -126,7 +126,11 @@ impl Cycle {
             let child = children.find(|child| living.supervisor == Some(child.id()));
             child.and_then(Started::process)
         });
-        let told = supervisor.map(|process| process.signal(Signal::TERM));
+        let told = supervisor.map(|process| {
+            process.signal(Signal::TERM)?;
+            // One that was stopped hears nothing until it goes on.
+            process.signal(Signal::CONT)
+        });
         reach("stop.told");
         match told {
             // Otherwise nobody has the job: the next look settles it or ends what was orphaned.

@@ -13,13 +13,18 @@ use rustix::process::Signal;
 
 use super::door::BELL;
 use super::{Call, DOOR, Word};
-use crate::records::JobDir;
+use crate::records::{Begun, JobDir};
 
 /// How long a supervisor may take to listen. It does little else.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Between two looks for a door that is being opened.
 const LOOK: Duration = Duration::from_millis(1);
+
+/// The supervisor of a job is stopped (SIGSTOP): it takes no call until it goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("pid {0} is stopped")]
+pub struct Stopped(pub u32);
 
 /// Bytes of a word: a path or two are in it at most.
 const LONGEST: usize = 64 << 10;
@@ -27,9 +32,15 @@ const LONGEST: usize = 64 << 10;
 /// Calls the supervisor of the job in this folder; its answers are lines on the stream.
 ///
 /// # Errors
-/// When nobody listens there, or nobody takes the call.
+/// When nobody listens there, or nobody takes the call; [`Stopped`].
 pub fn knock(dir: &Path, call: &Call, descriptors: &[BorrowedFd<'_>]) -> io::Result<UnixStream> {
-    let mut stream = enter(dir)?;
+    let launch = JobDir::new(dir).launch().map_err(io::Error::other)?;
+    if let Some(supervisor) = launch.as_ref().map(|begun| begun.process)
+        && supervisor.is_stopped()
+    {
+        return Err(io::Error::other(Stopped(supervisor.pid)));
+    }
+    let mut stream = enter(dir, launch.as_ref())?;
     stream.set_write_timeout(Some(PATIENCE))?;
     stream.set_read_timeout(Some(PATIENCE))?;
     let body = serde_json::to_vec(call)?;
@@ -54,12 +65,11 @@ pub fn knock(dir: &Path, call: &Call, descriptors: &[BorrowedFd<'_>]) -> io::Res
 }
 
 /// Through the door, which is opened on a signal to the job's supervisor.
-fn enter(dir: &Path) -> io::Result<UnixStream> {
+fn enter(dir: &Path, launch: Option<&Begun>) -> io::Result<UnixStream> {
     let closed = match connect(dir) {
         Err(error) if is_closed(&error) => error,
         other => return other,
     };
-    let launch = JobDir::new(dir).launch().map_err(io::Error::other)?;
     let bell = Signal::from_named_raw(BELL);
     let (Some(launch), Some(bell)) = (launch, bell) else {
         return Err(closed);
@@ -116,7 +126,6 @@ mod tests {
     use super::*;
     use crate::clock::now;
     use crate::process::Process;
-    use crate::records::Begun;
 
     #[test]
     fn a_socket_that_does_not_listen_yet_is_waited_for() {

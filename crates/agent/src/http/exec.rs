@@ -206,13 +206,25 @@ fn call(
 /// The supervisor did not answer as it should.
 fn unheard(inside: &Inside, error: &io::Error) -> Failure {
     let job = inside.job;
-    let why = format!(
-        "the supervisor of job {job} lets nobody in: {}",
-        chain(error)
-    );
-    let hint = format!(
-        "a job that an earlier version of Divvy started takes no other programs; `divvy describe {job}` says how it is"
-    );
+    let stopped = error.get_ref().and_then(|cause| cause.downcast_ref());
+    let (why, hint) = match (stopped, error.kind()) {
+        (Some(knock::Stopped(pid)), _) => (
+            format!("its supervisor, pid {pid}, is stopped (SIGSTOP)"),
+            format!("kill -CONT {pid}"),
+        ),
+        (None, io::ErrorKind::WouldBlock | io::ErrorKind::NotFound) => (
+            format!(
+                "its supervisor has not answered for {} s",
+                knock::PATIENCE.as_secs()
+            ),
+            format!("divvy describe {job}"),
+        ),
+        (None, _) => (
+            format!("its supervisor does not take the call: {}", chain(error)),
+            format!("divvy describe {job}"),
+        ),
+    };
+    let why = format!("job {job} cannot be entered or sent signals: {why}");
     Error::new(ErrorCode::Conflict, why).hint(hint).into()
 }
 

@@ -8,8 +8,10 @@ use std::time::Duration;
 
 use divvy_api::client::{Client, ExecOutput};
 use divvy_api::frame::Frame;
-use divvy_api::v1::{ErrorCode, Exec, ExecEnd, JobState, Signal, Terminal};
-use harness::{Home, SEED, ended, in_state, is_alive, log, quarter, refused, script, until};
+use divvy_api::v1::{EndReason, ErrorCode, Exec, ExecEnd, JobState, Signal, Terminal};
+use harness::{
+    Home, SEED, ended, in_state, is_alive, log, quarter, refused, script, signal, until,
+};
 
 fn shell(script: &str) -> Exec {
     Exec {
@@ -373,6 +375,37 @@ async fn a_signal_goes_to_the_jobs_own_program() {
     assert_eq!(job.exit_code, Some(3));
     let error = refused(client.signal(&id, Signal::Int).await);
     assert_eq!(error.code, ErrorCode::Conflict);
+}
+
+#[tokio::test]
+async fn a_stopped_supervisor_is_named_to_callers_and_continued_by_a_cancel() {
+    // So long that no kill after it is what ends the job.
+    let home = Home::with(&[&SEED[..], &["--grace", "1h"]].concat());
+    let client = home.client();
+    let id = sleeper(&client).await;
+    let supervisor = home.pid(&id, "launch");
+    signal(supervisor, "STOP");
+    until("the supervisor is stopped", || {
+        let stat = std::fs::read_to_string(format!("/proc/{supervisor}/stat")).unwrap();
+        stat.rsplit(')').next().unwrap().starts_with(" T")
+    });
+    for error in [
+        client
+            .exec(&id, &shell("true"))
+            .await
+            .map(drop)
+            .unwrap_err(),
+        refused(client.signal(&id, Signal::Usr1).await),
+    ] {
+        let said = format!("its supervisor, pid {supervisor}, is stopped (SIGSTOP)");
+        assert!(error.message.ends_with(&said), "{error:?}");
+        assert_eq!(error.hint, Some(format!("kill -CONT {supervisor}")));
+    }
+    client.cancel(&id).await.unwrap();
+    let job = ended(&client, &id).await;
+    assert_eq!(job.end_reason, Some(EndReason::Cancelled), "{job:?}");
+    // By SIGTERM, in its grace.
+    assert_eq!(job.exit_code, Some(143), "{job:?}");
 }
 
 #[tokio::test]
