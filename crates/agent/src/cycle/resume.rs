@@ -84,6 +84,8 @@ impl Cycle {
                             self.observer.enlist(*id, slice.entry(Vec::new()));
                             living.slice = Some(slice);
                         }
+                        // Of a job that has ended the slice may be gone: the daemon was killed between that and its commit.
+                        Err(_) if matches!(dir.exit(), Ok(Some(_))) => {}
                         Err(error) => {
                             tracing::warn!(job = %id, error = chain(&error), "its slice cannot be adopted");
                         }
