@@ -188,16 +188,37 @@ pub fn ipc(options: &mut Options, text: &str) -> Result<(), Fault> {
     }
 }
 
-/// Also a user's own network by name; whose container another one is nobody knows here.
+/// A mode of the engine's, or a user's own network by name. `container:ID` and Podman's `ns:PATH` join what others run in. Options of Podman's
+/// other modes (`pasta:--pcap,FILE`) are words for a program of the host.
 pub fn network(options: &mut Options, text: &str) -> Result<(), Fault> {
-    if text.starts_with("container:") {
-        return Err(Fault::Escape {
-            why: "it joins another container, which may be somebody else's",
-            hint: "make a network for both (`docker network create`) and name that",
-        });
+    const OWN: &str = "make a network for both (`docker network create`) and name that";
+    let escape = |why, hint| Err(Fault::Escape { why, hint });
+    match text.split_once(':') {
+        Some(("container", _)) => escape(
+            "it joins another container, which may be another user's",
+            OWN,
+        ),
+        Some(("ns", _)) => escape(
+            "it joins a network namespace of the host's, which may be another user's",
+            OWN,
+        ),
+        Some(_) => escape(
+            "options of a network's mode reach programs of the host",
+            "leave the options out: bridge, host, none, or the name of a network",
+        ),
+        None if is_name(text) => {
+            options.network = Some(text.to_owned());
+            Ok(())
+        }
+        None => Err(wrong("needs bridge, host, none, or the name of a network")),
     }
-    options.network = Some(text.to_owned());
-    Ok(())
+}
+
+/// As engines name networks and volumes: `[a-zA-Z0-9][a-zA-Z0-9_.-]*`.
+fn is_name(text: &str) -> bool {
+    let plain = |letter: char| letter.is_ascii_alphanumeric() || "_.-".contains(letter);
+    let first = text.chars().next();
+    first.is_some_and(|letter| letter.is_ascii_alphanumeric()) && text.chars().all(plain)
 }
 
 pub fn pull(options: &mut Options, text: &str) -> Result<(), Fault> {
@@ -326,9 +347,7 @@ pub fn volume(text: &str) -> Result<Mount, Fault> {
 }
 
 fn named(name: &str, target: &str, read_only: bool) -> Result<Mount, Fault> {
-    let plain = |letter: char| letter.is_ascii_alphanumeric() || "_.-".contains(letter);
-    let first = name.chars().next();
-    if !first.is_some_and(|letter| letter.is_ascii_alphanumeric()) || !name.chars().all(plain) {
+    if !is_name(name) {
         return Err(wrong("names a volume that cannot be one"));
     }
     Ok(Mount::Volume {
