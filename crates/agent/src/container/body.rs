@@ -24,6 +24,8 @@ pub struct Around<'a> {
     pub by_cdi: bool,
     /// The runtime to name, where the engine's own choice would be one that adds GPUs.
     pub runtime: Option<&'a str>,
+    /// Folders of the engine's own, which no job may mount.
+    pub storage: &'a [PathBuf],
 }
 
 /// A folder of the host that a job may not have.
@@ -46,7 +48,8 @@ pub fn body(
     resolve: &dyn Fn(&Path) -> PathBuf,
 ) -> Result<ContainerCreateBody, KeptSource> {
     let options = &plan.options;
-    let (mut mounts, tmpfs) = own_mounts(options, &spec.cwd, &plan.kept, resolve)?;
+    let kept = [&plan.kept[..], around.storage].concat();
+    let (mut mounts, tmpfs) = own_mounts(options, &spec.cwd, &kept, resolve)?;
     let mut variables: Vec<String> = spec
         .env
         .iter()
@@ -364,7 +367,7 @@ pub mod tests {
         let around = Around {
             attached: true,
             runtime: Some("runc"),
-            by_cdi: false,
+            ..Around::default()
         };
         let body = asked(&plan("-it"), &[], around).unwrap();
         assert!(body.get("Cmd").is_none() && body.get("Entrypoint").is_none());
@@ -397,6 +400,26 @@ pub mod tests {
             let resolve = |_: &Path| PathBuf::from(leads);
             let body = body(&spec(&[]), &plan, &edits, Around::default(), &resolve);
             assert_eq!(body.is_ok(), may, "{leads}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_mounted_from_where_the_engine_keeps_its_containers() {
+        let storage = [PathBuf::from("/data/docker")];
+        let around = Around {
+            storage: &storage,
+            ..Around::default()
+        };
+        for (source, may) in [
+            ("/data/docker", false),
+            ("/data/docker/overlay2", false),
+            ("/data", false),
+            ("/data/sets", true),
+            ("/data/docker-sets", true),
+        ] {
+            let plan = plan(&format!("-v {source}:/x"));
+            assert_eq!(asked(&plan, &["true"], around).is_ok(), may, "{source}");
+            assert!(asked(&plan, &["true"], Around::default()).is_ok());
         }
     }
 

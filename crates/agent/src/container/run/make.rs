@@ -107,15 +107,17 @@ impl Job<'_> {
         let files = Files::of(self.dir.path());
         let edits = edits(&self.plan.held, &files);
         cover::lay(&edits, &files).map_err(|error| chain(&error))?;
+        let storage = storage(&info);
         let around = Around {
             attached: self.place != Place::Background,
             by_cdi: self.plan.cdi.is_some() && engine::takes_cdi(&docker.version().await?),
             runtime: plain_runtime(&info),
+            storage: &storage,
         };
         if around.by_cdi {
             self.offer(&edits)?;
         }
-        self.look_at_volumes(&docker).await?;
+        self.look_at_volumes(&docker, &storage).await?;
         let id = self.create(&docker, &edits, around).await?;
         Ok((Made { docker, id }, config))
     }
@@ -258,7 +260,8 @@ impl Job<'_> {
     }
 
     /// A volume may be a folder of the host by another name: what it is was said when it was made.
-    async fn look_at_volumes(&self, docker: &Docker) -> Result<(), Trouble> {
+    async fn look_at_volumes(&self, docker: &Docker, storage: &[PathBuf]) -> Result<(), Trouble> {
+        let all_kept = [&self.plan.kept[..], storage].concat();
         for mount in &self.plan.options.mounts {
             let Mount::Volume {
                 name: Some(name), ..
@@ -273,7 +276,7 @@ impl Job<'_> {
             };
             if let Some(folder) = folder_of(&volume.options) {
                 let folder = fs::canonicalize(&folder).unwrap_or(folder);
-                paths::source(&folder, &self.plan.kept).map_err(|kept| {
+                paths::source(&folder, &all_kept).map_err(|kept| {
                     let folder = folder.display();
                     format!(
                         "the volume {name} may not be mounted: it is {folder}, and {}",
@@ -508,6 +511,18 @@ fn plain_runtime(info: &SystemInfo) -> Option<&str> {
     plain.filter(|_| default.contains("nvidia"))
 }
 
+/// Where the engine keeps images, containers and volumes: as it says, and where that leads. Both are the same unless it lies behind a link.
+/// Podman answers with its `graphRoot`.
+fn storage(info: &SystemInfo) -> Vec<PathBuf> {
+    let root = info.docker_root_dir.as_deref().map(PathBuf::from);
+    let Some(root) = root.filter(|root| root.parent().is_some_and(|above| above != Path::new("")))
+    else {
+        return Vec::new();
+    };
+    let real = fs::canonicalize(&root).unwrap_or_else(|_| root.clone());
+    vec![root, real]
+}
+
 #[cfg(test)]
 mod tests {
     use divvy_core::docker::{options, words};
@@ -624,6 +639,24 @@ mod tests {
         assert_eq!(plain_runtime(&info("nvidia")), Some("runc"));
         assert_eq!(plain_runtime(&info("runc")), None);
         assert_eq!(plain_runtime(&SystemInfo::default()), None);
+    }
+
+    #[test]
+    fn the_engines_own_folder_is_where_it_says_and_where_that_leads() {
+        let dir = tempfile::tempdir().unwrap();
+        let (root, link) = (dir.path().join("root"), dir.path().join("link"));
+        fs::create_dir(&root).unwrap();
+        std::os::unix::fs::symlink(&root, &link).unwrap();
+        let said = |root: &Path| {
+            storage(&SystemInfo {
+                docker_root_dir: Some(root.display().to_string()),
+                ..SystemInfo::default()
+            })
+        };
+        assert_eq!(said(&link), [link.clone(), root]);
+        // Nothing would be left to mount.
+        assert!(said(Path::new("/")).is_empty() && said(Path::new("")).is_empty());
+        assert!(storage(&SystemInfo::default()).is_empty());
     }
 
     #[test]

@@ -438,7 +438,9 @@ fn what_would_leave_the_slice_is_refused_by_name_before_anything_is_made() {
     let link = home.scratch().join("link");
     std::os::unix::fs::symlink(engine.socket().parent().unwrap(), &link).unwrap();
     let link = format!("{}:/s", link.display());
-    for mount in [&socket, &files, &link] {
+    let storage = engine.ask(&["info", "--format", "{{.DockerRootDir}}"]);
+    let storage = format!("{storage}:/s");
+    for mount in [&socket, &files, &link, &storage] {
         let run = ["docker", "run", "-g", "0.5", "-v", mount, IMAGE, "true"];
         let said = home.divvy(&run).exits(125);
         assert!(
