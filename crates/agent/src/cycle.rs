@@ -46,6 +46,7 @@ pub mod shown;
 mod start;
 mod submit;
 mod tick;
+mod unknown;
 mod usage;
 mod whose;
 pub mod why;
@@ -115,6 +116,10 @@ pub struct Cycle {
     /// Jobs that have not ended. Boxed, as the map keeps room for nearly as many again.
     jobs: BTreeMap<JobId, Box<Living>>,
     busy: busy::Busy,
+    /// Jobs that run and that the journal does not have.
+    unknown: unknown::Unknowns,
+    /// How many jobs the journal got from their records when the agent started.
+    recovered: u32,
     /// The last plan's reasons, by job.
     waits: HashMap<JobId, Wait>,
     /// With fairness, the queue whose turn it is.
@@ -210,6 +215,8 @@ struct Round {
     stops: Vec<JobId>,
     /// Jobs whose limits are other ones now.
     resizes: Vec<JobId>,
+    /// Jobs that were changed since their records were begun.
+    changed: BTreeSet<JobId>,
     /// Jobs whose processes are all to be stopped.
     pauses: Vec<JobId>,
     /// Jobs whose memory is to be copied.
@@ -298,6 +305,8 @@ pub struct Parts {
     pub observer: Arc<Observer>,
     pub keeper: Keeper,
     pub workers: Workers,
+    /// How many jobs the journal got from their records.
+    pub recovered: u32,
 }
 
 impl Cycle {
@@ -315,6 +324,7 @@ impl Cycle {
             observer,
             keeper,
             workers,
+            recovered,
         } = parts;
         let jobs = store
             .living()?
@@ -356,6 +366,8 @@ impl Cycle {
             unspoken: HashSet::new(),
             jobs,
             busy: busy::Busy::default(),
+            unknown: unknown::Unknowns::new(),
+            recovered,
             waits: HashMap::new(),
             cursor,
             head,
@@ -436,7 +448,7 @@ impl Cycle {
 
     /// Between two looks at everything.
     fn beat(&self) -> Duration {
-        match self.jobs.is_empty() && self.children.is_empty() {
+        match self.jobs.is_empty() && self.children.is_empty() && self.unknown.is_empty() {
             true => IDLE,
             false => TICK,
         }
@@ -456,6 +468,7 @@ impl Cycle {
         self.forget_those_ended();
         self.give_orders();
         self.carry_out_resizes()?;
+        self.write_replicas()?;
         self.check();
         self.carry_out();
         for id in std::mem::take(&mut self.round.pauses) {

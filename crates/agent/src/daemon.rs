@@ -8,21 +8,23 @@ mod detach;
 mod doors;
 mod notify;
 
+use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::net::TcpListener as StdTcpListener;
 use std::num::NonZeroU32;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixListener as StdListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use divvy_api::home::{Home, HomeError};
-use divvy_api::v1::{Container, Error, ErrorCode, Idle};
+use divvy_api::v1::{Container, Error, ErrorCode, Idle, JournalFile};
 use divvy_core::reconcile::Policy;
 use divvy_core::{
-    Amount, GpuSelection, GpuUuid, Mode, Order, Preemption, QueueName, QueueSpec, can_ever_fit,
+    Amount, GpuSelection, GpuUuid, JobId, Mode, Order, Preemption, QueueName, QueueSpec,
+    can_ever_fit,
 };
 use tokio::net::{TcpListener, UnixListener};
 use tokio::signal::unix::{SignalKind, signal};
@@ -31,6 +33,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::config::{Config, Containers, GRACE, MOST_JOBS, Simulated};
 use crate::container::{OnUnlimited, engine, plan, sweep};
+use crate::copies::{self, Copies};
 use crate::cycle::{Cycle, Parts};
 use crate::gpu::{Device, Observation, Observed};
 use crate::http::{self, Api};
@@ -44,8 +47,9 @@ use crate::mig::mode::effective;
 use crate::node::Node;
 use crate::process::Process;
 use crate::pruner::Pruner;
+use crate::recover;
 use crate::simulated;
-use crate::store::{Store, StoreError};
+use crate::store::{self, Store, StoreError};
 use crate::supervise::{cgroup, chain};
 use crate::watch::Watch;
 pub use beside::Beside;
@@ -150,10 +154,8 @@ fn serve(
     simulated: Option<Simulated>,
     (doors, beside): (Doors, Option<Beside>),
 ) -> Result<(), Error> {
-    let store = Store::open(&home.database()).map_err(|error| from_store(&error))?;
-    store
-        .number_after(&home.jobs())
-        .map_err(|error| from_store(&error))?;
+    let (store, recovered) =
+        open_journal(&home).map_err(|error| copies::unusable(&home, &error))?;
     let living = store.living().map_err(|error| from_store(&error))?;
     let in_use = living.iter().any(|job| !job.life.grants().is_empty());
     let node = Node::open(simulated, in_use)?;
@@ -243,6 +245,7 @@ fn serve(
         observer: Arc::clone(&observer),
         keeper,
         workers,
+        recovered: u32::try_from(recovered.len()).unwrap_or(u32::MAX),
     };
     let mut cycle = Cycle::new(parts).map_err(|error| from_store(&error))?;
     if let Some(job) = cycle.earlier() {
@@ -267,6 +270,7 @@ fn serve(
         queued = resumed.queued,
         adopted = resumed.adopted,
         settled = resumed.settled,
+        recovered = recovered.len(),
         socket = %home.socket().display(),
         "serving"
     );
@@ -274,6 +278,9 @@ fn serve(
         .report(mailbox.clone())
         .map_err(|error| internal("cannot start a thread", &error))?;
     pruner
+        .start()
+        .map_err(|error| internal("cannot start a thread", &error))?;
+    Copies::of(&home)
         .start()
         .map_err(|error| internal("cannot start a thread", &error))?;
     let (done, cycle_end) = oneshot::channel();
@@ -334,6 +341,49 @@ fn start_anew(full: &StoreError) -> Error {
     );
     std::thread::sleep(REST);
     simulated::exec(|_| ())
+}
+
+/// Opens the journal and completes it from the records of jobs.
+fn open_journal(home: &Home) -> Result<(Store, BTreeSet<JobId>), StoreError> {
+    let torn = store::torn(&home.database());
+    if torn > 0 {
+        let what = "the write-ahead log of the journal ends within a frame: if a daemon was not killed while it wrote, the last changes are missing";
+        tracing::warn!(bytes = torn, "{what}");
+    }
+    let store = Store::open(&home.database())?;
+    store.number_after(&[home.jobs(), home.slices().to_owned()])?;
+    let recovered = recover::recover(&store, home)?;
+    Ok((store, recovered))
+}
+
+/// Writes a copy of the journal beside it, whether or not a daemon serves.
+///
+/// # Errors
+/// [`ErrorCode::NotFound`] where there is no journal, [`ErrorCode::Internal`] for one that cannot be copied.
+pub fn copy_journal(system: bool) -> Result<JournalFile, Error> {
+    copies::write(&home_of(system)?)
+}
+
+/// Puts a copy in the place of the journal. The next daemon takes what has happened since from the records of jobs.
+///
+/// # Errors
+/// [`ErrorCode::Conflict`] while a daemon serves, [`ErrorCode::NotFound`] and [`ErrorCode::Usage`] for a file that is no
+/// whole journal; nothing is changed then.
+pub fn restore_journal(system: bool, file: &Path) -> Result<JournalFile, Error> {
+    let home = home_of(system)?;
+    let _lock = lock(&home)?;
+    copies::restore(&home, file)
+}
+
+fn home_of(system: bool) -> Result<Home, Error> {
+    if system && !rustix::process::geteuid().is_root() {
+        let why = "the journal of the system's daemon is root's".to_owned();
+        return Err(Error::new(ErrorCode::NotAllowed, why).hint("run it as root"));
+    }
+    doors::home(&DoorArgs {
+        system,
+        ..DoorArgs::default()
+    })
 }
 
 /// Takes away what is left of containers whose jobs have ended, where an engine listens.

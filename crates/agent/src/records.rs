@@ -9,6 +9,7 @@
 //!   container    supervisor  which container is the job's, where it has one
 //!   exit         supervisor  how it ended, on disk; nothing of the job lives any more
 //! stop           agent       the container is to be stopped, whoever supervises it by then
+//! replica        agent       what the journal says since the record was begun; only of jobs that were changed, and of claims
 //! log            program     output of jobs that have no terminal
 //! ```
 //! The record is one file of lines, each a JSON object of one member: a file for each of them costs a job more than all the rest, as
@@ -32,6 +33,7 @@ use serde::{Deserialize, Serialize};
 use crate::container::Plan;
 use crate::failpoint;
 use crate::process::Process;
+use crate::store::Replica;
 use crate::supervise::cgroup::{Group, Held};
 use crate::supervise::form::{Limiter, Wish};
 use crate::supervise::identity::Identity;
@@ -40,6 +42,7 @@ use crate::supervise::identity::Identity;
 pub const RECORD: &str = "record";
 const STOP: &str = "stop";
 const LOG: &str = "log";
+const REPLICA: &str = "replica";
 /// Less than a block of most file systems leaves no hole.
 const BLOCK: usize = 4096;
 /// Bytes behind a record's first line that have room on the disk from the beginning: the supervisor's lines take a tenth of it.
@@ -49,7 +52,7 @@ const EARLIER_LAUNCH: &str = "launch.json";
 const EARLIER_LOCK: &str = "run.lock";
 
 /// What a supervisor needs to know. Holds the job's environment, secrets included: mode 0600, deleted when the job ends.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Spec {
     pub job: String,
     /// Program and arguments.
@@ -76,6 +79,9 @@ pub struct Spec {
     /// Where its control group is to be, or why it gets none.
     #[serde(default)]
     pub held: Held,
+    /// What the journal says of the job; absent without a journal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replica: Option<Replica>,
 }
 
 /// `launch` (the supervisor) and `started` (the program).
@@ -228,13 +234,17 @@ impl JobDir {
     /// not launched, and the agent writes it again from its store.
     ///
     /// # Errors
-    /// Also when somebody holds the lock: then it was started.
+    /// Also when a process holds the lock, or when the record has `launch`: the job was started, and must not be a second time.
     pub fn write_spec(&self, spec: &Spec) -> Result<(), RecordError> {
         let mut line =
             serde_json::to_vec(spec).map_err(|error| self.error("write", RECORD, error.into()))?;
         line.push(b'\n');
         let held = || self.error("begin", RECORD, io::ErrorKind::WouldBlock.into());
         let mut file = self.lock()?.ok_or_else(held)?;
+        if self.record()?.launch.is_some() {
+            let launched = io::Error::other("its program was started already");
+            return Err(self.error("begin", RECORD, launched));
+        }
         let mut write = || {
             failpoint::write("record.new")?;
             file.set_len(0)?;
@@ -251,6 +261,38 @@ impl JobDir {
             Ok(())
         };
         write().map_err(|error| self.error("write", RECORD, error))
+    }
+
+    pub fn has_record(&self) -> bool {
+        self.0.join(RECORD).is_file()
+    }
+
+    /// Keeps what the journal says of the job now, beside its record. Not synced: a file that a power cut took says nothing, and
+    /// neither does the supervisor that it was for.
+    pub fn write_replica(&self, replica: &Replica) -> Result<(), RecordError> {
+        let write = || -> io::Result<()> {
+            let new = self.0.join(format!("{REPLICA}.new"));
+            let mut file = OpenOptions::new()
+                .write(true)
+                .create(true)
+                .truncate(true)
+                .mode(0o600)
+                .open(&new)?;
+            file.write_all(&serde_json::to_vec(replica)?)?;
+            fs::rename(&new, self.0.join(REPLICA))
+        };
+        write().map_err(|error| self.error("write", REPLICA, error))
+    }
+
+    /// What [`JobDir::write_replica`] kept last; `None` where there is none or it is not whole.
+    pub fn replica(&self) -> Option<Replica> {
+        let text = fs::read(self.0.join(REPLICA)).ok()?;
+        serde_json::from_slice(&text).ok()
+    }
+
+    pub fn forget_replica(&self) {
+        // Most jobs have none.
+        let _ = fs::remove_file(self.0.join(REPLICA));
     }
 
     /// Lets its user reach the log by its name. The records stay the agent's.
@@ -590,6 +632,7 @@ mod tests {
             user: None,
             refuse_user_namespaces: false,
             held: Held::default(),
+            replica: None,
         };
         dir.write_spec(&spec).unwrap();
         assert_eq!(dir.spec().unwrap(), Some(spec));

@@ -212,6 +212,7 @@ fn prepare(args: SoloArgs, home: &Home, node: &Node, runs: &[Run]) -> Result<Pre
             because: Some("it has no daemon".to_owned()),
             tasks: None,
         },
+        replica: None,
     };
     let record = |error| Error::new(ErrorCode::Internal, chain(&error));
     dir.write_spec(&spec).map_err(record)?;

@@ -4,6 +4,7 @@
 //! one transaction, so that a burst of submits costs one sync. Nothing is decided here.
 
 mod bypasses;
+mod copy;
 mod denials;
 mod events;
 mod jobs;
@@ -11,9 +12,11 @@ mod lengths;
 mod migs;
 mod past;
 mod projects;
+mod replica;
 mod reserve;
 mod rows;
 mod usage;
+mod wal;
 
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
@@ -27,12 +30,15 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, params};
 use crate::clock::now;
 use crate::failpoint;
 
+pub use copy::{Contents, check, copy};
 pub use denials::sufficient;
 pub use events::{UNCOUNTED, events_after};
 pub use jobs::all_but;
 pub use lengths::Lengths;
 pub use past::{Beyond, UpTo, events_beyond, events_forgotten, jobs_beyond, usage_beyond};
+pub use replica::Replica;
 pub use usage::usage_between;
+pub use wal::torn;
 
 /// Schema changes in order; the file's `user_version` counts how many it has had. Append only.
 const MIGRATIONS: &[&str] = &[
@@ -77,6 +83,8 @@ pub enum StoreError {
         found: u32,
         known: u32,
     },
+    #[error("{path} is damaged: {why}")]
+    Damaged { path: PathBuf, why: String },
     #[error("cannot bring the database to schema {to}")]
     Migrate { to: u32, source: rusqlite::Error },
     #[error("cannot {verb}")]

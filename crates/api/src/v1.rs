@@ -42,7 +42,7 @@ pub use mig::{
     GpuChange, GpuChanged, GpuMode, Mig, MigGc, MigInstance, MigPlanned, MigProfile, MigSlice,
     MigState, MigWanted,
 };
-pub use node::{FrontEnd, Node};
+pub use node::{FrontEnd, Journal, JournalFile, Node, UnknownJob};
 pub use oom::{Oom, OomAllocation, OomCause, OomKind, OomPeer, OomRecord};
 pub use project::{Project, ProjectChange};
 pub use queue::Queue;

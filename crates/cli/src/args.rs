@@ -20,7 +20,7 @@ use clap::{Args, FromArgMatches as _, Parser, Subcommand, ValueEnum};
 
 use divvy_core::reconcile::Policy;
 
-pub use admin::{Admin, AdminGpu, AdminMig, MigGc, MigPlan};
+pub use admin::{Admin, AdminGpu, AdminJournal, AdminMig, JournalOf, MigGc, MigPlan};
 pub use attach::{Attach, Exec, Shell};
 pub use clearml::ClearMl;
 pub use help::command;

@@ -28,7 +28,7 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
 
-use divvy_api::v1::{Error, Finding};
+use divvy_api::v1::{Error, Finding, JournalFile};
 
 pub use ask::Solo;
 pub use serve::{ClearMl, Daemon};
@@ -54,6 +54,10 @@ pub struct Backend {
     pub checkpoint: fn(&str, (u32, u64), u64, Option<&Path>) -> ExitCode,
     /// Tries to take more than so many bytes of GPU memory, as the words say, and prints what came of it: started by `selftest`.
     pub probe_limits: fn(u64, &[String]) -> ExitCode,
+    /// Writes a copy of the journal, of the system's daemon or of the user's own.
+    pub copy_journal: fn(bool) -> Result<JournalFile, Error>,
+    /// Puts a copy in the place of that journal.
+    pub restore_journal: fn(bool, &Path) -> Result<JournalFile, Error>,
     /// Looks at the machine and the installation, or at simulated GPUs (`a100-80gb:3`).
     pub doctor: fn(Option<&str>) -> Vec<Finding>,
     /// Prints what a program that starts here meets of the driver: started by `doctor`.

@@ -9,6 +9,7 @@ mod doctor;
 mod events;
 mod gpus;
 mod jobs;
+mod journal;
 mod mig;
 mod oom;
 mod projects;
@@ -19,8 +20,8 @@ mod usage;
 mod why;
 
 use divvy_api::v1::{
-    Advice, Event, Finding, Gpu, GpuChanged, Job, List, MigInstance, MigPlanned, Oom, Project,
-    Queue, Selftest, Usage, Why,
+    Advice, Event, Finding, Gpu, GpuChanged, Job, JournalFile, List, MigInstance, MigPlanned, Oom,
+    Project, Queue, Selftest, Usage, Why,
 };
 use jiff::Timestamp;
 use serde::Serialize;
@@ -31,6 +32,7 @@ pub use doctor::findings;
 pub use events::{event_line, events};
 pub use gpus::{gpus, gpus_footer};
 pub use jobs::{Rows, jobs, redivided, resized, submitted};
+pub use journal::journal;
 pub use mig::{changed, instances, planned};
 pub use oom::oom;
 pub use projects::{entitled, projects};
@@ -78,6 +80,14 @@ impl Item for Gpu {
 
     fn name(&self) -> String {
         self.uuid.clone()
+    }
+}
+
+impl Item for JournalFile {
+    const KIND: &'static str = "JournalFileList";
+
+    fn name(&self) -> String {
+        self.path.clone()
     }
 }
 

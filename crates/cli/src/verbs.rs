@@ -8,6 +8,7 @@ mod docker;
 mod doctor;
 mod exec;
 mod follow;
+mod journal;
 mod oom;
 mod projects;
 mod read;
@@ -71,6 +72,7 @@ pub fn act(verb: Verb, backend: Backend) -> Outcome {
         Verb::Doctor(args) => doctor::doctor(&args, backend),
         Verb::Selftest(args) => selftest::selftest(&args, backend),
         Verb::Simulate(args) => simulate::simulate(&args),
+        Verb::Admin(args::Admin::Journal(args)) => journal::journal(args, backend),
         Verb::Admin(args) => block_on(admin::admin(args)),
         Verb::Completion(args) => completion(&args),
         Verb::Manual(args) => manual(&args),

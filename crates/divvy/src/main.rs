@@ -24,6 +24,8 @@ fn main() -> ExitCode {
         probe_context: divvy_agent::probe_context,
         checkpoint: divvy_agent::checkpoint,
         probe_limits: divvy_agent::probe_limits,
+        copy_journal: divvy_agent::copy_journal,
+        restore_journal: divvy_agent::restore_journal,
         doctor: divvy_agent::doctor,
         probe_driver: divvy_agent::probe_driver,
         gpu_indices: divvy_agent::gpu_indices,

@@ -290,6 +290,7 @@ pub mod tests {
             user: None,
             refuse_user_namespaces: false,
             held: Default::default(),
+            replica: None,
         }
     }
 

@@ -36,7 +36,7 @@ use crate::terms::Terms;
 
 impl Job {
     /// What it is the claim of, where it is one.
-    pub(super) fn claim(&self) -> Option<&Claim> {
+    pub fn claim(&self) -> Option<&Claim> {
         self.ask.terms.claim.as_deref()
     }
 
@@ -167,6 +167,7 @@ impl Cycle {
             }));
             let job = job.clone();
             self.store.save_amended(&job, &BTreeMap::new())?;
+            self.round.changed.insert(id);
         }
         let is_lent = self
             .jobs
@@ -261,6 +262,7 @@ impl Cycle {
         living.job.started_at = Some(now());
         let job = living.job.clone();
         self.store.save(&job)?;
+        self.round.changed.insert(id);
         self.round.reached.push(id);
         self.round.points.push("claim.lent");
         let device = device.unwrap_or_default();

@@ -166,6 +166,7 @@ impl Cycle {
         if let Err(error) = self.job_dir(id).forget_spec() {
             tracing::warn!(job = %id, error = chain(&error), "its spec, with its environment, stays on disk");
         }
+        self.job_dir(id).forget_replica();
         reach("end.forgotten");
         self.waits.remove(&id);
         self.round.forgets.push(id);

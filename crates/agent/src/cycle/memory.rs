@@ -217,6 +217,7 @@ impl Cycle {
             _ => {}
         }
         self.store.save(&job)?;
+        self.round.changed.insert(id);
         if before.holds() != after.holds() || after == Memory::Due || before == Memory::Due {
             self.round.replan = true;
         }

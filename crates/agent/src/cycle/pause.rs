@@ -90,6 +90,7 @@ impl Cycle {
         }
         living.work.wants(Instant::now());
         let job = living.job.clone();
+        self.round.changed.insert(id);
         self.turn_page(id)?;
         self.store.save(&job)
     }

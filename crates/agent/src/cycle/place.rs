@@ -83,7 +83,7 @@ impl Cycle {
             let Living { job, after, .. } = &**living;
             let queue = &job.ask.queue;
             match &job.life {
-                Life::Queued if living.unasked => {}
+                Life::Queued if living.unasked || self.unknown.contains_key(&job.id) => {}
                 Life::Queued if !everybody && (!after.is_empty() || !room.admits(job)) => {}
                 Life::Queued => {
                     let asks = Waiting {
@@ -100,6 +100,7 @@ impl Cycle {
                 ),
             }
         }
+        held.extend(self.held_by_unknown());
         let mut waiting: BTreeMap<_, _> = waiting
             .into_iter()
             .map(|(queue, waiting)| (queue, in_turn(waiting)))

@@ -21,7 +21,7 @@ use crate::oom;
 use crate::store::StoreError;
 
 /// What holds memory limits, where the hardware does not.
-const ENFORCEMENT: &str = "interposer";
+pub(super) const ENFORCEMENT: &str = "interposer";
 
 impl Cycle {
     /// The job that a reference means: its number, `last`, or the name of one that has not ended, else of the newest.
@@ -42,6 +42,9 @@ impl Cycle {
         if let Ok(id) = reference.parse::<JobId>() {
             if self.jobs.contains_key(&id) || self.store.job(id)?.is_some() {
                 return Ok(Ok(id));
+            }
+            if let Some(error) = self.refuse_unknown(id) {
+                return Ok(Err(error));
             }
             return missing("`divvy ps -a` lists them all");
         }
@@ -320,10 +323,12 @@ impl Cycle {
                         compute_time: self.keeper.got(living.job.id).map(Got::shown),
                         enforcement: enforcement(&holding.grant).to_owned(),
                         mig: self.mig_slice(&holding.grant),
+                        unknown: false,
                     });
                 }
             }
         }
+        slices.extend(self.slices_of_unknown(&device.gpu.uuid));
         let gpu = &device.gpu;
         v1::Gpu {
             uuid: gpu.uuid.to_string(),
@@ -446,6 +451,10 @@ impl Cycle {
             system: !self.config.rules.is_private(),
             on_bypass: self.config.on_bypass.to_string(),
             front_end: self.config.front_end.clone(),
+            journal: Some(v1::Journal {
+                recovered: self.recovered,
+                unknown: self.unknown_shown(),
+            }),
         }
     }
 }

@@ -127,6 +127,7 @@ impl Cycle {
             "resized",
             &format!("compute: {before} -> {compute}"),
         )?;
+        self.round.changed.insert(id);
         self.round.resizes.push(id);
         Ok(())
     }
@@ -211,6 +212,7 @@ impl Cycle {
         self.tell(Some(id), "resized", &text)?;
         self.round.replan = true;
         self.round.resizes.push(id);
+        self.round.changed.insert(id);
         Ok(Ok(()))
     }
 
@@ -314,6 +316,7 @@ impl Cycle {
         let job = living.job.clone();
         self.journal_metered(id)?;
         self.store.hold(&job)?;
+        self.round.changed.insert(id);
         self.tell(Some(id), "shrunk", &taken.join(", "))?;
         self.round.replan = true;
         Ok(())

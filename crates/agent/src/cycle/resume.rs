@@ -33,16 +33,19 @@ impl Cycle {
     /// When the journal fails.
     pub fn resume(&mut self) -> Result<Resumed, StoreError> {
         let before: Vec<JobId> = self.jobs.keys().copied().collect();
+        self.find_unknown()?;
         self.remove_orphaned_slices();
         self.sweep_devices();
-        self.secrets.sweep(|job| self.jobs.contains_key(&job));
-        crate::records::sweep(&self.config.home.jobs(), |job| self.jobs.contains_key(&job));
+        let lives = |job: JobId| self.jobs.contains_key(&job) || self.unknown.contains_key(&job);
+        self.secrets.sweep(lives);
+        crate::records::sweep(&self.config.home.jobs(), lives);
         self.store.begin()?;
         for id in &before {
             let Some(living) = self.jobs.get_mut(id) else {
                 continue;
             };
             if living.job.life == Life::Queued {
+                self.end_spent(*id)?;
                 self.follow(*id)?;
                 continue;
             }
@@ -106,6 +109,7 @@ impl Cycle {
             Err(error) => self.blinded(chain(&error))?,
         }
         self.finish_switches()?;
+        self.reserve_for_unknown()?;
         let count = |wanted: fn(&Life) -> bool| {
             before
                 .iter()
@@ -143,7 +147,8 @@ impl Cycle {
                     .get(id)
                     .is_some_and(|living| !living.job.life.grants().is_empty())
             };
-            if job.as_ref().is_none_or(|id| !holds(id))
+            let is_unknown = |id: &JobId| self.unknown.contains_key(id);
+            if job.as_ref().is_none_or(|id| !holds(id) && !is_unknown(id))
                 && let Err(error) = slice::remove(&folder.path())
             {
                 tracing::warn!(error = chain(&error), "a slice without a job stays");

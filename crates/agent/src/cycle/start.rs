@@ -11,10 +11,10 @@ use divvy_core::{Bytes, Grant, JobId};
 use divvy_ledger::{CreateError, OpenError};
 use rustix::io::Errno;
 
-use super::Cycle;
 use super::container::{ContainerError, plan};
 use super::mig::is_divided;
 use super::whose::identity;
+use super::{Cycle, Living};
 use crate::clock::{Instant, now};
 use crate::container::Plan;
 use crate::container::cover::CoverError;
@@ -227,6 +227,7 @@ impl Cycle {
                     tasks: None,
                 },
             },
+            replica: Some(self.store.replica(id)?),
         };
         dir.write_spec(&spec)?;
         if let Some(user) = &user {
@@ -250,6 +251,25 @@ impl Cycle {
         living.since = Instant::now();
         living.heard = Instant::now();
         self.watch_job(id);
+        Ok(())
+    }
+
+    /// Writes the rows of jobs that this round has changed into their folders.
+    ///
+    /// # Errors
+    /// When the journal fails.
+    pub(super) fn write_replicas(&mut self) -> Result<(), StoreError> {
+        for id in std::mem::take(&mut self.round.changed) {
+            let holds = |living: &Living| !living.job.life.grants().is_empty();
+            let dir = self.job_dir(id);
+            // A job that has no folder yet gets its record with all that it has.
+            if !self.jobs.get(&id).is_some_and(|living| holds(living)) || !dir.path().is_dir() {
+                continue;
+            }
+            if let Err(error) = dir.write_replica(&self.store.replica(id)?) {
+                tracing::warn!(job = %id, error = chain(&error), "its record stays behind the journal");
+            }
+        }
         Ok(())
     }
 

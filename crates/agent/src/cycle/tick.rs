@@ -31,6 +31,7 @@ impl Cycle {
         self.look_for_idle()?;
         self.look_for_trips();
         self.clear_leftovers()?;
+        self.look_at_unknown()?;
         // Somebody has run for its minimum by now.
         self.round.replan |= self.again_at.is_some_and(|at| at <= Instant::now());
         let mut silent = Vec::new();

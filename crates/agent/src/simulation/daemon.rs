@@ -32,6 +32,7 @@ use crate::mailbox::{Mailbox, Message};
 use crate::mig::mode::effective;
 use crate::mig::{Instance, Slot, Workers};
 use crate::process::inside::{Mark, Marks};
+use crate::recover;
 use crate::store::{Store, StoreError};
 
 thread_local! {
@@ -276,7 +277,8 @@ impl Daemon {
     /// world as well; nothing where no GPU answers.
     pub fn start(home: &Home, manner: Manner) -> Result<Option<(Self, Memory)>, StoreError> {
         let store = Store::open(&home.database())?;
-        store.number_after(&home.jobs())?;
+        store.number_after(&[home.jobs(), home.slices().to_owned()])?;
+        let recovered = recover::recover(&store, home)?;
         let source = Arc::new(Source::simulated());
         let observation = source.observe().unwrap_or_default();
         if observation.gpus.is_empty() {
@@ -320,6 +322,7 @@ impl Daemon {
             observer: Arc::clone(&observer),
             keeper: Keeper::idle(),
             workers: workers(),
+            recovered: u32::try_from(recovered.len()).unwrap_or(u32::MAX),
         })?;
         let workers = workers();
         let mut daemon = Self {

@@ -1,7 +1,7 @@
 //! Jobs and what they hold.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::path::{Path, PathBuf};
 
 use divvy_api::v1::Amount;
 use divvy_core::JobId;
@@ -58,8 +58,9 @@ impl Store {
 
     /// Gives no job a number that has a folder already: a journal that was lost or removed must not make new jobs
     /// inherit the records of old ones.
-    pub fn number_after(&self, folders: &Path) -> Result<(), StoreError> {
-        let names = std::fs::read_dir(folders).into_iter().flatten().flatten();
+    pub fn number_after(&self, folders: &[PathBuf]) -> Result<(), StoreError> {
+        let entries = folders.iter().flat_map(std::fs::read_dir);
+        let names = entries.flatten().flatten();
         let numbers = names.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
         let Some(last) = numbers.max() else {
             return Ok(());
@@ -231,6 +232,17 @@ impl Store {
     /// Every job that has not ended, oldest first.
     pub fn living(&self) -> Result<Vec<Job>, StoreError> {
         jobs(&self.db, "state <> 'ended'", [])
+    }
+
+    /// Numbers of the jobs that have ended.
+    pub fn ended(&self) -> Result<HashSet<JobId>, StoreError> {
+        let read = || -> rusqlite::Result<HashSet<JobId>> {
+            let mut query = self
+                .db
+                .prepare("SELECT id FROM job WHERE state = 'ended'")?;
+            query.query_map([], |row| row.get(0).map(JobId))?.collect()
+        };
+        read().map_err(sql("read which jobs have ended"))
     }
 
     pub fn job(&self, id: JobId) -> Result<Option<Job>, StoreError> {

@@ -242,7 +242,7 @@ mod tests {
         past.well(&task("sweep", 1), 20);
         // Jobs are numbered after the folders that are there.
         std::fs::create_dir_all(folders.join("200001")).unwrap();
-        past.store.number_after(&folders).unwrap();
+        past.store.number_after(&[folders]).unwrap();
         past.well(&named("other"), 7);
         assert_eq!(past.like(&task("sweep", 2)), [20]);
         assert_eq!(past.like(&named("train")), [10]);

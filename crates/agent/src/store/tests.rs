@@ -411,15 +411,19 @@ fn a_new_journal_gives_no_number_whose_folder_is_there() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(&dir.path().join("state.db")).unwrap();
     let folders = dir.path().join("jobs");
-    store.number_after(&folders).unwrap();
+    let both = [folders.clone(), dir.path().join("slices")];
+    store.number_after(&both).unwrap();
     assert_eq!(store.insert(&new(None)).unwrap().id, JobId(1));
     for name in ["7", "12", "notes", "99999999999999999999"] {
         std::fs::create_dir_all(folders.join(name)).unwrap();
     }
     for id in [13, 14] {
-        store.number_after(&folders).unwrap();
+        store.number_after(&both).unwrap();
         assert_eq!(store.insert(&new(None)).unwrap().id, JobId(id));
     }
+    std::fs::create_dir_all(both[1].join("20")).unwrap();
+    store.number_after(&both).unwrap();
+    assert_eq!(store.insert(&new(None)).unwrap().id, JobId(21));
 }
 
 #[test]

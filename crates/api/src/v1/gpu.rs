@@ -91,4 +91,7 @@ pub struct GpuSlice {
     pub enforcement: String,
     #[serde(default)]
     pub mig: Option<MigSlice>,
+    /// The journal does not have the job: the slice stays reserved until the job's processes have ended.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unknown: bool,
 }

@@ -1,5 +1,7 @@
 //! `admin`: what changes the node itself.
 
+use std::path::PathBuf;
+
 use clap::{Args, Subcommand, ValueEnum};
 use divvy_api::v1::GpuMode;
 
@@ -15,6 +17,43 @@ pub enum Admin {
     /// Projects: who is guaranteed how much
     #[command(subcommand)]
     Project(AdminProject),
+    /// The journal: writing a copy of it, and restoring one
+    #[command(subcommand)]
+    Journal(AdminJournal),
+}
+
+#[derive(Debug, Subcommand)]
+pub enum AdminJournal {
+    /// Write a copy of the journal now; the daemon writes one each day
+    Copy(JournalCopy),
+    /// Put a copy in the place of the journal, while no daemon serves
+    Restore(JournalRestore),
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = help::JOURNAL_COPY)]
+pub struct JournalCopy {
+    #[command(flatten)]
+    pub of: JournalOf,
+}
+
+#[derive(Debug, Args)]
+#[command(override_usage = "divvy admin journal restore FILE [OPTIONS]", after_help = help::JOURNAL_RESTORE)]
+pub struct JournalRestore {
+    /// A copy of the journal
+    pub file: PathBuf,
+    #[command(flatten)]
+    pub of: JournalOf,
+}
+
+#[derive(Debug, Args)]
+pub struct JournalOf {
+    /// The journal of the system's daemon; needs root
+    #[arg(long)]
+    pub system: bool,
+    /// Print what was done in this form: table, wide, json, ndjson or name
+    #[arg(short, long, value_name = "FORMAT", hide_possible_values = true)]
+    pub output: Option<Format>,
 }
 
 #[derive(Debug, Args)]

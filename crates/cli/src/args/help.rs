@@ -179,6 +179,19 @@ while there is any (exit code 8). Needs root for MIG.
   divvy admin gpu 0 --mode mig --dry-run
   divvy admin gpu 0 --mode mig";
 
+pub(super) const JOURNAL_COPY: &str = "\
+The copy is written beside the journal, in the folder copies, whether or not a daemon serves. The newest three stay.
+
+  divvy admin journal copy";
+
+pub(super) const JOURNAL_RESTORE: &str = "\
+The journal that was there is kept under another name. When the daemon starts, it takes what has happened since from the records of \
+jobs: jobs that run keep their GPUs, and no job runs twice. Jobs that were submitted since and have not started are lost. Exits \
+with 8 while a daemon serves.
+
+  divvy daemon --stop
+  divvy admin journal restore ~/.local/state/divvy/copies/state-20260102T030405Z.db";
+
 pub(super) const PROJECT: &str = "\
 Within its quota a project is served first, and nobody is stopped for others. What is over goes by weight, to jobs that may be stopped \
 again: `divvy submit --preemptible`.

@@ -14,6 +14,8 @@ pub async fn admin(args: Admin) -> Outcome {
     match args {
         Admin::Gpu(args) => gpu(args).await,
         Admin::Project(args) => super::projects::admin(args).await,
+        // Asks no daemon.
+        Admin::Journal(_) => Ok(ExitCode::SUCCESS),
         Admin::Mig(AdminMig::Ls(read)) => list(read.output).await,
         Admin::Mig(AdminMig::Plan(args)) => plan(args).await,
         Admin::Mig(AdminMig::Gc(args)) => gc(args).await,

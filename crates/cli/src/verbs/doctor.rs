@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use divvy_api::v1::{Error, ErrorCode, Finding, FindingStatus, Node};
+use divvy_api::v1::{Error, ErrorCode, Finding, FindingStatus, Node, UnknownJob};
 
 use super::{Outcome, block_on, client};
 use crate::output::{print, view};
@@ -22,6 +22,7 @@ pub fn doctor(args: &args::Doctor, backend: Backend) -> Outcome {
     let sim = args.sim.clone().or(served);
     let mut findings = (backend.doctor)(sim.as_deref());
     findings.extend(node.as_ref().map(daemon));
+    findings.extend(node.iter().flatten().filter_map(journal));
     print(render::list(
         &findings,
         args.read.output,
@@ -86,9 +87,93 @@ fn daemon(node: &Result<Node, Error>) -> Finding {
     }
 }
 
+/// Whether the daemon found jobs that its journal did not have when it started.
+fn journal(node: &Node) -> Option<Finding> {
+    let journal = node.journal.as_ref()?;
+    let restore = format!(
+        "`divvy daemon --stop`, then `divvy admin journal restore FILE` with a copy from {}/copies",
+        node.home
+    );
+    let (status, found, means, fix) = match (journal.unknown.as_slice(), journal.recovered) {
+        ([], 0) => (
+            FindingStatus::Ok,
+            "it has every job that runs".to_owned(),
+            "",
+            String::new(),
+        ),
+        ([], count) => (
+            FindingStatus::Warn,
+            format!(
+                "when the daemon started, it lacked {count} of the jobs, which were recovered from their records"
+            ),
+            "it was lost, cut short or restored: jobs that waited or had ended since may be missing",
+            restore,
+        ),
+        (unknown, _) => (
+            FindingStatus::Warn,
+            unknown
+                .iter()
+                .map(unknown_job)
+                .collect::<Vec<_>>()
+                .join("; "),
+            "the journal does not have these jobs, and their records do not tell enough: their GPUs stay reserved until they end",
+            format!("end their processes, or {restore}"),
+        ),
+    };
+    Some(Finding {
+        check: "journal".to_owned(),
+        status,
+        found,
+        means: means.to_owned(),
+        fix,
+    })
+}
+
+/// `#3 runs (pid 4242) and holds GPU 0`
+fn unknown_job(unknown: &UnknownJob) -> String {
+    let list = |numbers: &[u32]| {
+        let numbers: Vec<String> = numbers.iter().map(u32::to_string).collect();
+        numbers.join(", ")
+    };
+    let pids = match unknown.pids.as_slice() {
+        [] => String::new(),
+        pids => format!(" (pid {})", list(pids)),
+    };
+    let gpus = match unknown.gpus.as_slice() {
+        [] => "no GPU".to_owned(),
+        gpus => format!("GPU {}", list(gpus)),
+    };
+    format!("#{} runs{pids} and holds {gpus}", unknown.job)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn jobs_that_the_journal_lacked_are_a_warning_with_a_way_out() {
+        let node = |journal: &str| -> Node {
+            let node = format!(
+                r#"{{"hostname":"h","version":"1","pid":7,"driver_version":"1","simulated":null,
+                "order":"strict","backfill":false,"home":"/h","journal":{journal}}}"#
+            );
+            serde_json::from_str(&node).unwrap()
+        };
+        assert!(journal(&node("null")).is_none());
+        let whole = journal(&node(r#"{"recovered":0,"unknown":[]}"#)).unwrap();
+        assert_eq!(whole.status, FindingStatus::Ok);
+        let recovered = journal(&node(r#"{"recovered":2,"unknown":[]}"#)).unwrap();
+        assert_eq!(recovered.status, FindingStatus::Warn);
+        assert!(
+            recovered
+                .fix
+                .contains("restore FILE` with a copy from /h/copies")
+        );
+        let unknown = r#"{"recovered":0,"unknown":[{"job":"3","pids":[4,5],"gpus":[0]}]}"#;
+        let unknown = journal(&node(unknown)).unwrap();
+        assert_eq!(unknown.found, "#3 runs (pid 4, 5) and holds GPU 0");
+        assert_eq!(unknown.status, FindingStatus::Warn);
+    }
 
     #[test]
     fn a_daemon_of_another_version_is_a_warning_and_none_is_not() {

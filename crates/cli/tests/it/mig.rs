@@ -95,6 +95,7 @@ fn gpus() -> Vec<Gpu> {
         memory_allocated_bytes: 4864 * MIB,
         share_allocated: 125,
         slices: vec![GpuSlice {
+            unknown: false,
             job: "12".into(),
             label: "gpu0.1g.5gb@0".into(),
             memory_limit_bytes: 4864 * MIB,

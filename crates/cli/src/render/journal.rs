@@ -1,0 +1,25 @@
+//! `admin journal`: what was written, and where what it replaced is.
+
+use std::fmt::Write as _;
+
+use divvy_api::v1::JournalFile;
+
+use crate::text;
+
+/// A copy that was written, or one that is the journal now.
+pub fn journal(done: &JournalFile) -> String {
+    let JournalFile {
+        path,
+        jobs_living,
+        jobs_ended,
+        replaced,
+    } = done;
+    let mut lines = format!(
+        "{}: {jobs_living} jobs that wait or run, {jobs_ended} that have ended\n",
+        text::clean(path)
+    );
+    if let Some(replaced) = replaced {
+        let _ = writeln!(lines, "  before  {}", text::clean(replaced));
+    }
+    lines
+}

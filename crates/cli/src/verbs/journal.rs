@@ -1,0 +1,32 @@
+//! `admin journal`: copies of the journal, which the agent's side of the program writes and restores without a daemon.
+
+use std::process::ExitCode;
+
+use divvy_api::v1::JournalFile;
+
+use super::Outcome;
+use crate::args::{AdminJournal, JournalOf};
+use crate::output::{print, view};
+use crate::{Backend, render};
+
+pub fn journal(args: AdminJournal, backend: Backend) -> Outcome {
+    let (done, of) = match args {
+        AdminJournal::Copy(args) => ((backend.copy_journal)(args.of.system)?, args.of),
+        AdminJournal::Restore(args) => {
+            let done = (backend.restore_journal)(args.of.system, &args.file)?;
+            (done, args.of)
+        }
+    };
+    show(done, &of)
+}
+
+fn show(done: JournalFile, of: &JournalOf) -> Outcome {
+    match of.output {
+        Some(format) => {
+            let draw = |all: &[_], _| all.iter().map(render::journal).collect();
+            print(render::list(&[done], format, view(), draw)?)?;
+        }
+        None => print(render::journal(&done))?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
