@@ -14,6 +14,7 @@ mod grammar;
 mod groups;
 mod harness;
 mod jobs;
+mod journal;
 mod lists;
 mod mig;
 mod nursery;
