@@ -14,9 +14,6 @@ use crate::container::Asked;
 use crate::failure::{Result, usage};
 use crate::output;
 
-/// The queue of jobs that name none; its jobs say themselves how much they want.
-const DEFAULT_QUEUE: &str = "default";
-
 /// What `run --no-daemon` starts.
 #[derive(Clone, Debug)]
 pub struct Solo {
@@ -67,12 +64,7 @@ fn described(args: &JobArgs, runner: Runner) -> Result<Submit> {
         None => amount(args.gpu.as_deref(), args.gpu_memory.as_deref())?,
     };
     let isolation = isolation(args.isolation.as_deref(), amount)?;
-    if amount.is_none()
-        && args
-            .queue
-            .as_deref()
-            .is_none_or(|queue| queue == DEFAULT_QUEUE)
-    {
+    if amount.is_none() && args.queue.is_none() {
         return Err(usage(
             "how much GPU the job needs is not said",
             "add -g 0.25 (part of a GPU), -g 1 (a whole one), --gpu-memory 4G or --mig-profile 2g.10gb; or -q QUEUE for that queue's amount",
@@ -350,22 +342,23 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_may_say_how_much_and_the_default_queue_does_not() {
-        assert_eq!(
-            asked(&["-q", "half_gpu", "--", "true"]).unwrap().amount,
-            None
-        );
-        for words in [&["--", "true"][..], &["-q", "default", "--", "true"]] {
-            let error = asked(words).unwrap_err();
-            assert_eq!(error.code, ErrorCode::Usage);
-            let hint = error.hint.unwrap();
-            assert!(
-                ["-g", "--gpu-memory", "-q"]
-                    .iter()
-                    .all(|flag| hint.contains(flag)),
-                "{hint}"
+    fn a_queue_that_is_named_may_say_how_much_also_the_default_queue() {
+        for queue in ["half_gpu", "default"] {
+            let submit = asked(&["-q", queue, "--", "true"]).unwrap();
+            assert_eq!(
+                (submit.amount, submit.queue.as_deref()),
+                (None, Some(queue))
             );
         }
+        let error = asked(&["--", "true"]).unwrap_err();
+        assert_eq!(error.code, ErrorCode::Usage);
+        let hint = error.hint.unwrap();
+        assert!(
+            ["-g", "--gpu-memory", "-q"]
+                .iter()
+                .all(|flag| hint.contains(flag)),
+            "{hint}"
+        );
     }
 
     #[test]
