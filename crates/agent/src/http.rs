@@ -17,7 +17,6 @@ pub mod token;
 mod usage;
 mod veil;
 
-use std::collections::BTreeSet;
 use std::future::IntoFuture;
 use std::sync::Arc;
 use std::time::Duration;
@@ -58,6 +57,10 @@ const POLL_LIMIT: Duration = Duration::from_secs(300);
 
 /// So many answers that take seconds are worked out at once: the machine is its jobs'.
 static HEAVY: Semaphore = Semaphore::const_new(2);
+
+/// One answer of advice at a time, since each reads all ended jobs that its caller sees. Advice has turns of its own,
+/// so that many calls for it do not hold up `why`.
+static ADVICE: Semaphore = Semaphore::const_new(1);
 
 /// What handlers share.
 #[derive(Clone)]
@@ -324,11 +327,19 @@ async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> 
     done.map_err(|error| internal(&error))
 }
 
-/// The same for what is heavy. Its turn lasts until it is done, whether or not anybody still waits for that.
+/// The same for what is heavy.
 async fn in_turn<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Failure> {
-    let turn = HEAVY.acquire().await;
+    in_turn_of(&HEAVY, work).await
+}
+
+/// Waits for a turn of these. It lasts until the work is done, whether or not anybody still waits for that.
+async fn in_turn_of<T: Send + 'static>(
+    turns: &'static Semaphore,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Failure> {
+    let turn = turns.acquire().await;
     aside(move || {
         let _turn = turn;
         work()
@@ -513,14 +524,14 @@ async fn advice(
     };
     let gpus = api.mailbox.read(|cycle| Ok(cycle.served())).await?;
     let database = api.home.database();
-    let advised = tokio::task::spawn_blocking(move || {
-        let mut jobs = store::all_but(&database, &BTreeSet::new())?;
-        // Programs are named, so only those of jobs whose commands are shown.
-        jobs.retain(|job| caller.sees(job.ask.by.uid));
+    // Advice names programs, so it looks only at jobs that show their commands to the caller.
+    let uid = (!caller.sees_everybody()).then_some(caller.account.uid);
+    let advised = in_turn_of(&ADVICE, move || {
+        let jobs = store::ended_of(&database, uid)?;
         let sufficient = store::sufficient(&database)?;
         Ok::<_, store::StoreError>(advice::advice(&runs, jobs, &sufficient, &gpus))
     });
-    let advised = advised.await.map_err(|error| internal(&error))?;
+    let advised = advised.await?;
     list("AdviceList", advised.map_err(|error| internal(&error))?)
 }
 
@@ -588,6 +599,23 @@ mod tests {
         let turns = HEAVY.available_permits();
         let (begin, begun) = oneshot::channel();
         let (end, ended) = oneshot::channel::<()>();
+    #[tokio::test]
+    async fn calls_for_advice_take_turns_and_hold_up_nothing_else() {
+        let (end, ended) = oneshot::channel::<()>();
+        let first = tokio::spawn(in_turn_of(&ADVICE, move || ended.blocking_recv().unwrap()));
+        divvy_test_support::until_async("the first has the turn", async || {
+            (ADVICE.available_permits() == 0).then_some(())
+        })
+        .await;
+        let second = tokio::spawn(in_turn_of(&ADVICE, || ()));
+        tokio::task::yield_now().await;
+        assert!(!second.is_finished());
+        in_turn(|| ()).await.unwrap();
+        end.send(()).unwrap();
+        first.await.unwrap().unwrap();
+        second.await.unwrap().unwrap();
+    }
+
         let asks = tokio::spawn(in_turn(move || {
             begin.send(()).unwrap();
             ended.blocking_recv().unwrap();

@@ -33,7 +33,7 @@ use crate::failpoint;
 pub use copy::{Contents, check, copy};
 pub use denials::sufficient;
 pub use events::{UNCOUNTED, events_after};
-pub use jobs::all_but;
+pub use jobs::{all_but, ended_of};
 pub use lengths::Lengths;
 pub use past::{Beyond, UpTo, events_beyond, events_forgotten, jobs_beyond, usage_beyond};
 pub use replica::Replica;

@@ -318,6 +318,19 @@ fn jobs(db: &Connection, which: &str, values: impl Params + Clone) -> Result<Vec
         let raw = raw.collect::<rusqlite::Result<Vec<_>>>()?;
         let mut query = db.prepare_cached(&format!(
             "SELECT {} FROM holding WHERE job IN (SELECT id FROM job WHERE {which}) ORDER BY job, ordinal",
+/// Jobs that have ended, oldest first: of this user, or of all.
+pub fn ended_of(database: &Path, uid: Option<u32>) -> Result<Vec<Job>, StoreError> {
+    let db = events::reader(database).map_err(sql("open the database for reading"))?;
+    match uid {
+        None => jobs(&db, "state = 'ended'", []),
+        // What was submitted before there were other users is the agent's own user's.
+        Some(uid) if uid == Submitter::me().uid => {
+            jobs(&db, "state = 'ended' AND coalesce(uid, ?1) = ?1", [uid])
+        }
+        Some(uid) => jobs(&db, "state = 'ended' AND uid = ?1", [uid]),
+    }
+}
+
             rows::HOLDING
         ))?;
         let mut holdings = Holdings::new();
