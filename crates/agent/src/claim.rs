@@ -9,17 +9,8 @@ use divvy_core::mig::MigProfileError;
 use divvy_core::{Amount, Bytes, GpuUuid, Request};
 use serde::{Deserialize, Serialize};
 
-use crate::intake::bounds::LONGEST_NAME;
+use crate::intake::bounds::{Bounded as _, LONGEST_UID};
 use crate::intake::{self, usage};
-
-/// A uid of Kubernetes has 36 characters (RFC 9562); there is room for those of others.
-const LONGEST_UID: usize = 64;
-
-/// More devices than results that a claim can have (32, `AllocationResultsMaxSize` of resource.k8s.io).
-const MOST_DEVICES: usize = 64;
-
-/// As many pods as may use one claim (`ResourceClaimReservedForMaxSize` of resource.k8s.io).
-const MOST_PODS: usize = 256;
 
 /// A claim, in the terms of the job that it is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -73,6 +64,7 @@ pub struct Asked {
 /// # Errors
 /// [`ErrorCode::Usage`] for what no claim can look like.
 pub fn asked(uid: &str, body: v1::Claim, boot: &str) -> Result<Asked, Error> {
+    body.within_bounds()?;
     let compute = match body.compute.as_deref() {
         None => divvy_core::Compute::default(),
         Some(text) => intake::compute(text)?,
@@ -86,18 +78,8 @@ pub fn asked(uid: &str, body: v1::Claim, boot: &str) -> Result<Asked, Error> {
         return Err(usage(format!("{uid:?} is no claim's uid")).hint(rules));
     }
     for (what, text) in [("namespace", &body.namespace), ("name", &body.name)] {
-        if text.is_empty() || text.len() > 2 * LONGEST_NAME || text.contains(char::is_control) {
+        if text.is_empty() || text.contains(char::is_control) {
             return Err(usage(format!("{text:?} is no claim's {what}")));
-        }
-    }
-    for (what, count, most) in [
-        ("devices", body.devices.len(), MOST_DEVICES),
-        ("pods", body.pods.len(), MOST_PODS),
-    ] {
-        if count > most {
-            return Err(usage(format!(
-                "a claim has at most {most} {what}, not {count}"
-            )));
         }
     }
     let devices: Vec<Device> = body.devices.iter().map(device).collect::<Result<_, _>>()?;
@@ -183,6 +165,7 @@ pub fn refusal(misfit: &Misfit) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::intake::bounds::MOST_DEVICES;
 
     const GPU: &str = "GPU-01010101-0101-0101-0101-010101010101";
 

@@ -362,7 +362,6 @@ async fn submit(
     Extension(caller): Extension<Caller>,
     Body(submit): Body<v1::Submit>,
 ) -> Answer<v1::Job> {
-    bounds::submit(&submit)?;
     check_priority(submit.priority, &caller)?;
     // Without jobs looks are seldom, and the first one must not be placed by what strangers held two seconds ago.
     if !api.observer.is_busy() {
@@ -503,12 +502,18 @@ async fn advice(
             job: None,
             name: Some(pattern),
             program: None,
-        } => Runs::Named(pattern),
+        } => {
+            bounds::pattern(&pattern)?;
+            Runs::Named(pattern)
+        }
         WhichRuns {
             job: None,
             name: None,
             program: Some(program),
-        } => Runs::Of(program),
+        } => {
+            bounds::program(&program)?;
+            Runs::Of(program)
+        }
         WhichRuns {
             job: None,
             name: None,
@@ -595,11 +600,6 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn heavy_work_keeps_its_turn_when_whoever_asked_for_it_is_gone() {
-        let turns = HEAVY.available_permits();
-        let (begin, begun) = oneshot::channel();
-        let (end, ended) = oneshot::channel::<()>();
-    #[tokio::test]
     async fn calls_for_advice_take_turns_and_hold_up_nothing_else() {
         let (end, ended) = oneshot::channel::<()>();
         let first = tokio::spawn(in_turn_of(&ADVICE, move || ended.blocking_recv().unwrap()));
@@ -616,6 +616,11 @@ mod tests {
         second.await.unwrap().unwrap();
     }
 
+    #[tokio::test]
+    async fn heavy_work_keeps_its_turn_when_whoever_asked_for_it_is_gone() {
+        let turns = HEAVY.available_permits();
+        let (begin, begun) = oneshot::channel();
+        let (end, ended) = oneshot::channel::<()>();
         let asks = tokio::spawn(in_turn(move || {
             begin.send(()).unwrap();
             ended.blocking_recv().unwrap();

@@ -6,6 +6,7 @@ use divvy_api::v1::{Array, Error};
 use divvy_core::{Job as Life, JobId};
 
 use super::Cycle;
+use crate::intake::bounds::MOST_TASKS;
 use crate::intake::usage;
 use crate::job::{Job, NewJob};
 use crate::terms::ArrayTask;
@@ -13,16 +14,13 @@ use crate::terms::ArrayTask;
 /// The variable by which a job of an array knows its part.
 const INDEX: &str = "DIVVY_ARRAY_INDEX";
 
-/// As many jobs as one submit makes at most.
-const MOST_JOBS: usize = 10_000;
-
 /// What cannot be an array.
 pub(super) fn check(array: &Array) -> Result<(), Error> {
     let different: BTreeSet<u32> = array.indices.iter().copied().collect();
     let count = array.indices.len();
-    if count == 0 || count > MOST_JOBS || different.len() < count {
+    if count == 0 || count > MOST_TASKS || different.len() < count {
         return Err(
-            usage(format!("an array has 1 to {MOST_JOBS} different indices"))
+            usage(format!("an array has 1 to {MOST_TASKS} different indices"))
                 .hint("write --array 0-9, --array 1,3,5 or --array 0-9%2"),
         );
     }

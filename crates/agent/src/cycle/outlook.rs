@@ -6,7 +6,8 @@ use divvy_core::mig::MigProfileError;
 use divvy_core::outlook::{Laid, NoRoom, outlook};
 
 use super::Cycle;
-use crate::intake::{bounds, usage};
+use crate::intake::bounds::Bounded as _;
+use crate::intake::usage;
 
 impl Cycle {
     /// Where instances of these profiles would go, all of them together.
@@ -14,7 +15,7 @@ impl Cycle {
     /// # Errors
     /// [`ErrorCode::WouldWait`] where they do not all fit now, [`ErrorCode::NeverFits`] where they never will.
     pub fn mig_plan(&self, wanted: &MigWanted) -> Result<Vec<MigPlanned>, Error> {
-        bounds::mig(wanted)?;
+        wanted.within_bounds()?;
         if wanted.profiles.is_empty() {
             return Err(
                 usage("no profile is named").hint("name one for each instance, as in 1g.5gb")

@@ -12,7 +12,9 @@ use divvy_api::v1::{Error, ErrorBody, ErrorCode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// A JSON body, in and out.
+use crate::intake::bounds::Bounded;
+
+/// A JSON body, in and out; what comes in is within its bounds.
 pub struct Body<T>(pub T);
 
 /// A path parameter.
@@ -45,19 +47,20 @@ impl<T: Serialize> IntoResponse for Body<T> {
     }
 }
 
-impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
+impl<T: DeserializeOwned + Bounded, S: Send + Sync> FromRequest<S> for Body<T> {
     type Rejection = Failure;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Failure> {
         let Json(body) = <Json<T> as FromRequest<S>>::from_request(request, state)
             .await
             .map_err(|error: JsonRejection| refused(&error))?;
+        body.within_bounds()?;
         Ok(Self(body))
     }
 }
 
 /// None where nothing is sent, or something that is no JSON by its type: forms, as which `curl -d` sends even nothing.
-impl<T: DeserializeOwned, S: Send + Sync> OptionalFromRequest<S> for Body<T> {
+impl<T: DeserializeOwned + Bounded, S: Send + Sync> OptionalFromRequest<S> for Body<T> {
     type Rejection = Failure;
 
     async fn from_request(request: Request, state: &S) -> Result<Option<Self>, Failure> {
@@ -68,8 +71,9 @@ impl<T: DeserializeOwned, S: Send + Sync> OptionalFromRequest<S> for Body<T> {
         if sent.is_empty() || !is_json {
             return Ok(None);
         }
-        let body = Json::from_bytes(&sent).map_err(|error: JsonRejection| refused(&error))?;
-        let Json(body) = body;
+        let body = Json::<T>::from_bytes(&sent);
+        let Json(body) = body.map_err(|error: JsonRejection| refused(&error))?;
+        body.within_bounds()?;
         Ok(Some(Self(body)))
     }
 }
@@ -113,6 +117,12 @@ fn refused(error: &dyn std::error::Error) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl Bounded for bool {
+        fn within_bounds(&self) -> Result<(), Error> {
+            Ok(())
+        }
+    }
 
     async fn sent(content_type: Option<&str>, body: &'static str) -> Result<Option<bool>, u16> {
         let mut request = Request::builder();

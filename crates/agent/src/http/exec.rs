@@ -22,15 +22,10 @@ use crate::container::exec as container;
 use crate::cycle::{Inside, Room};
 use crate::guest::relay::{Ours, Ways, attend, relay, ways};
 use crate::guest::{Call, Word, knock, terminal};
+use crate::intake;
 use crate::mailbox::Message;
 use crate::supervise::chain;
 use crate::supervise::identity::Identity;
-
-/// Bytes of a command: as for a job's own.
-const LARGEST: usize = 2 << 20;
-
-/// Bytes of a terminal's name; terminfo(5) has no longer ones.
-const LONGEST_TERM: usize = 64;
 
 /// Rows and columns of a terminal that does not say.
 const USUAL: (u16, u16) = (24, 80);
@@ -82,6 +77,7 @@ pub async fn exec(
 /// The program alone: what it is given may be secret.
 fn entered(exec: &v1::Exec, caller: &Caller) -> String {
     let program = exec.command.first().map_or("", String::as_str);
+    let program = intake::beginning(program);
     let account = &caller.account;
     format!("{program}, for {} (uid {})", account.name, account.uid)
 }
@@ -97,16 +93,8 @@ fn check(exec: &v1::Exec) -> Result<(), Error> {
             "programs cannot be given one",
         );
     }
-    let size: usize = exec.command.iter().map(|word| word.len() + 1).sum();
-    if size > LARGEST {
-        return wrong(
-            &format!("the command has {size} bytes, and {LARGEST} at most may be"),
-            "put what is large into a file, and its path into the command",
-        );
-    }
     let kind = exec.terminal.as_ref().and_then(|one| one.kind.as_deref());
-    let is_name =
-        |kind: &str| kind.len() <= LONGEST_TERM && kind.bytes().all(|byte| byte.is_ascii_graphic());
+    let is_name = |kind: &str| kind.bytes().all(|byte| byte.is_ascii_graphic());
     if kind.is_some_and(|kind| !is_name(kind)) {
         return wrong(
             "the kind of the terminal is not a name",

@@ -14,6 +14,7 @@ use super::veil::{Drawn, Sight, Veil};
 use super::{Api, Peer, internal};
 use crate::access::{Caller, Whose, verb};
 use crate::account::Account;
+use crate::intake::bounds;
 use crate::supervise::chain;
 
 /// Lets a call through that its caller may make.
@@ -27,6 +28,7 @@ pub async fn gate(
         let given = request.headers().get(header::AUTHORIZATION).cloned();
         caller(&api, &peer, given.as_ref()).await?
     };
+    bounds::target(request.uri().path(), request.uri().query())?;
     let path = request.uri().path().to_owned();
     let verb = verb::of(request.method().as_str(), &path);
     let Some(of) = verb::job(&path) else {

@@ -1,7 +1,16 @@
-//! How much one call may bring. All of it is copied, journaled and looked at by the one thread that everybody waits
-//! for, so nothing may be as large as somebody likes.
+//! Bounds on the body of each call. The cycle's one thread copies, journals and looks at all of it, and every user
+//! waits for that thread.
+//!
+//! Each body is [`Bounded`]. The server checks it where it reads it: before the cycle sees it, and before anything is
+//! stored. The functions take each body apart without `..`, so that a new field does not compile without a decision.
+//! A test walks the schemas and makes each text and each list too large.
 
-use divvy_api::v1::{Error, MigWanted, Submit};
+use std::collections::BTreeMap;
+
+use divvy_api::v1::{
+    After, Amount, Array, Claim, ClaimDevice, ClaimInstance, Confirm, Container, Error, Exec,
+    GpuChange, MigGc, MigWanted, ProjectChange, Resize, SignalJob, Submit, Suspend, Terminal,
+};
 
 use super::usage;
 
@@ -9,8 +18,15 @@ use super::usage;
 /// stack limit of 8 MiB, of which they may be a quarter (execve(2)).
 const LARGEST: usize = 2 << 20;
 
+/// Bytes that a word takes besides its letters: the zero at its end, and the pointer to it, which Linux counts as well
+/// (`bprm_stack_limits` of fs/exec.c). It bounds how many words there are.
+const WORD: usize = 1 + size_of::<usize>();
+
 /// Bytes of an array, whose jobs are journaled in one transaction.
 const LARGEST_ARRAY: usize = 64 << 20;
+
+/// Jobs of an array.
+pub const MOST_TASKS: usize = 10_000;
 
 /// Jobs that one runs after.
 const MOST_AFTER: usize = 1000;
@@ -18,8 +34,15 @@ const MOST_AFTER: usize = 1000;
 /// The same, of all jobs of an array: each is compared with each.
 const MOST_AFTER_IN_ARRAY: usize = 100_000;
 
-/// Bytes of a job's name.
+/// Bytes of a name: of a job, a project, a queue, a member of a project, a MIG profile, a division of compute time.
 pub const LONGEST_NAME: usize = 200;
+
+/// Bytes of a reference to a job: a name with the index of an array behind it.
+const LONGEST_REFERENCE: usize = LONGEST_NAME + "[4294967295]".len();
+
+/// Bytes of a path (`PATH_MAX` of limits.h): of a program, of a folder. An image's name is shorter. Events and reasons
+/// name the program.
+const LONGEST_PATH: usize = 4096;
 
 /// Labels of a job.
 const MOST_LABELS: usize = 32;
@@ -36,79 +59,363 @@ const MOST_PROFILES: usize = 1024;
 /// GPUs that are named.
 const MOST_GPUS: usize = 1024;
 
+/// Users and groups of a project; a group stands for any number of users.
+const MOST_MEMBERS: usize = 1024;
+
+/// Bytes of a claim's uid; one of Kubernetes has 36 (RFC 9562).
+pub const LONGEST_UID: usize = 64;
+
+/// More devices than results that a claim can have (32, `AllocationResultsMaxSize` of resource.k8s.io).
+pub const MOST_DEVICES: usize = 64;
+
+/// As many pods as may use one claim (`ResourceClaimReservedForMaxSize` of resource.k8s.io).
+pub const MOST_PODS: usize = 256;
+
+/// Bytes of a claim's name and of its namespace.
+pub const LONGEST_CLAIM: usize = 2 * LONGEST_NAME;
+
+/// Bytes of a terminal's name; terminfo(5) has no longer ones.
+pub const LONGEST_TERM: usize = 64;
+
+/// Bytes of a call's path and of its query. A name fits with three bytes for each letter, and so does a program.
+const LONGEST_TARGET: (usize, usize) = (4096, 16 << 10);
+
+/// Bytes of a pattern, each letter of which is compared with each letter of each name.
+const LONGEST_PATTERN: usize = LONGEST_REFERENCE;
+
+/// Bytes of a program's name with the script that it runs: two paths.
+const LONGEST_PROGRAM: usize = 2 * LONGEST_PATH;
+
+/// A body of a call, of which every text and every list has a bound.
+pub trait Bounded {
+    /// Refuses what brings too much.
+    ///
+    /// # Errors
+    /// [`ErrorCode::Usage`](divvy_api::v1::ErrorCode::Usage): what is too much, how much it is, and how much may be.
+    fn within_bounds(&self) -> Result<(), Error>;
+}
+
+impl Bounded for Submit {
+    fn within_bounds(&self) -> Result<(), Error> {
+        submit(self)
+    }
+}
+
 /// Refuses a submit that brings too much.
 ///
 /// # Errors
-/// [`ErrorCode::Usage`](divvy_api::v1::ErrorCode::Usage): what is too much, how much it is, and how much may be.
+/// As [`Bounded::within_bounds`].
 pub fn submit(submit: &Submit) -> Result<(), Error> {
-    let size = size(submit);
-    let tasks = submit
-        .array
-        .as_ref()
-        .map_or(1, |array| array.indices.len().max(1));
-    let length = |text: &Option<String>| text.as_ref().map_or(0, String::len);
-    let file = "put what is large into a file, and its path into the command";
-    let fewer = "let it run after fewer, the last ones";
-    let shorter = "a shorter one will do";
-    at_most(
-        "the job's name",
-        length(&submit.name),
-        LONGEST_NAME,
-        "bytes",
-        shorter,
-    )?;
-    let key = length(&submit.idempotency_key);
-    at_most("the idempotency key", key, LONGEST_KEY, "bytes", shorter)?;
-    labels(submit)?;
-    let on = submit.gpus_on.len();
-    at_most(
-        "the list of GPUs",
-        on,
-        MOST_GPUS,
-        "entries",
-        "name each GPU once",
-    )?;
-    let what = "the command, the environment and the secrets together";
-    at_most(what, size, LARGEST, "bytes", file)?;
-    let what = format!("the array of {tasks} jobs of {size} bytes");
-    at_most(
-        &what,
-        tasks.saturating_mul(size),
-        LARGEST_ARRAY,
-        "bytes",
-        file,
-    )?;
-    let after = submit.after.len();
-    at_most(
-        "the list of jobs to run after",
+    let Submit {
+        command,
+        container,
+        name: called,
+        queue,
+        project,
+        amount,
+        compute,
+        gpus_on,
+        isolation: _,
+        memory_exact: _,
+        cwd,
+        env,
+        runner: _,
+        no_wait: _,
+        dry_run: _,
+        idempotency_key,
+        priority: _,
+        preemptible: _,
+        time_limit_s: _,
         after,
-        MOST_AFTER,
-        "entries",
-        fewer,
-    )?;
-    let what = format!("the array of {tasks} jobs that run after {after}");
-    let pairs = tasks.saturating_mul(after);
-    at_most(&what, pairs, MOST_AFTER_IN_ARRAY, "pairs", fewer)
+        retries: _,
+        secrets,
+        idle: _,
+        array,
+        confirm: _,
+        confirm_within_s: _,
+        labels: labelled,
+    } = submit;
+    name("the job's name", called.as_deref())?;
+    name("the queue's name", queue.as_deref())?;
+    name("the project's name", project.as_deref())?;
+    name("the division of compute time", compute.as_deref())?;
+    profile(amount.as_ref())?;
+    let key = idempotency_key.as_ref().map_or(0, String::len);
+    at_most("the idempotency key", key, LONGEST_KEY, "bytes", SHORTER)?;
+    path("the working directory", cwd)?;
+    path("the program's name", first(command))?;
+    image(container.as_ref())?;
+    labels(labelled)?;
+    gpus(gpus_on)?;
+    let size = size(command, container.as_ref(), [env, secrets]);
+    let what = "the command, the environment and the secrets together";
+    at_most(what, size, LARGEST, "bytes", FILE)?;
+    follows(after)?;
+    let Some(array) = array else { return Ok(()) };
+    tasks(array, size, after.len())
 }
 
-fn labels(submit: &Submit) -> Result<(), Error> {
+fn tasks(array: &Array, size: usize, after: usize) -> Result<(), Error> {
+    let Array { indices, most: _ } = array;
+    let tasks = indices.len().max(1);
+    let fewer = "submit several arrays";
+    at_most("the array", tasks, MOST_TASKS, "indices", fewer)?;
+    let what = format!("the array of {tasks} jobs of {size} bytes");
+    let bytes = tasks.saturating_mul(size);
+    at_most(&what, bytes, LARGEST_ARRAY, "bytes", FILE)?;
+    let what = format!("the array of {tasks} jobs that run after {after}");
+    let pairs = tasks.saturating_mul(after);
+    at_most(&what, pairs, MOST_AFTER_IN_ARRAY, "pairs", FEWER_AFTER)
+}
+
+fn follows(after: &[After]) -> Result<(), Error> {
+    let what = "the list of jobs to run after";
+    at_most(what, after.len(), MOST_AFTER, "entries", FEWER_AFTER)?;
+    for After { job, ok: _ } in after {
+        let what = "the name of a job to run after";
+        at_most(what, job.len(), LONGEST_REFERENCE, "bytes", SHORTER)?;
+    }
+    Ok(())
+}
+
+impl Bounded for Confirm {
+    fn within_bounds(&self) -> Result<(), Error> {
+        let Self {
+            attempt: _,
+            command,
+            container,
+            env,
+            labels: labelled,
+        } = self;
+        image(container.as_ref())?;
+        labels(labelled)?;
+        let command = command.as_deref().unwrap_or_default();
+        path("the program's name", first(command))?;
+        let size = size(command, container.as_ref(), [env]);
+        let what = "the command and the environment together";
+        at_most(what, size, LARGEST, "bytes", FILE)
+    }
+}
+
+impl Bounded for Resize {
+    fn within_bounds(&self) -> Result<(), Error> {
+        let Self { amount, compute } = self;
+        name("the division of compute time", compute.as_deref())?;
+        profile(amount.as_ref())
+    }
+}
+
+impl Bounded for Suspend {
+    fn within_bounds(&self) -> Result<(), Error> {
+        let Self { release_memory: _ } = self;
+        Ok(())
+    }
+}
+
+impl Bounded for Exec {
+    fn within_bounds(&self) -> Result<(), Error> {
+        let Self { command, terminal } = self;
+        path("the program's name", first(command))?;
+        let size = size(command, None, []);
+        at_most("the command", size, LARGEST, "bytes", FILE)?;
+        let Some(terminal) = terminal else {
+            return Ok(());
+        };
+        let Terminal {
+            rows: _,
+            columns: _,
+            kind,
+        } = terminal;
+        let kind = kind.as_ref().map_or(0, String::len);
+        let hint = "it is what TERM says: xterm-256color";
+        at_most("the terminal's kind", kind, LONGEST_TERM, "bytes", hint)
+    }
+}
+
+impl Bounded for SignalJob {
+    fn within_bounds(&self) -> Result<(), Error> {
+        let Self { signal: _ } = self;
+        Ok(())
+    }
+}
+
+impl Bounded for ProjectChange {
+    fn within_bounds(&self) -> Result<(), Error> {
+        let Self {
+            quota: _,
+            quota_memory_bytes: _,
+            weight: _,
+            limit: _,
+            limit_memory_bytes: _,
+            priority: _,
+            min_runtime_s: _,
+            members,
+        } = self;
+        let members = members.as_deref().unwrap_or_default();
+        let groups = "name a group, with an @ before it";
+        let what = "the list of members";
+        at_most(what, members.len(), MOST_MEMBERS, "entries", groups)?;
+        let mut members = members.iter();
+        members.try_for_each(|member| name("a member's name", Some(member)))
+    }
+}
+
+impl Bounded for GpuChange {
+    fn within_bounds(&self) -> Result<(), Error> {
+        let Self {
+            mode: _,
+            dry_run: _,
+        } = self;
+        Ok(())
+    }
+}
+
+impl Bounded for MigWanted {
+    fn within_bounds(&self) -> Result<(), Error> {
+        let Self { profiles, gpus_on } = self;
+        let fewer = "ask about fewer at once";
+        let what = "the list of profiles";
+        at_most(what, profiles.len(), MOST_PROFILES, "entries", fewer)?;
+        gpus(gpus_on)?;
+        let mut profiles = profiles.iter();
+        profiles.try_for_each(|profile| name("the MIG profile", Some(profile)))
+    }
+}
+
+impl Bounded for MigGc {
+    fn within_bounds(&self) -> Result<(), Error> {
+        let Self {
+            gpus_on,
+            dry_run: _,
+        } = self;
+        gpus(gpus_on)
+    }
+}
+
+impl Bounded for Claim {
+    fn within_bounds(&self) -> Result<(), Error> {
+        let Self {
+            namespace,
+            name: called,
+            pods,
+            devices,
+            compute,
+        } = self;
+        for (what, text) in [
+            ("the claim's namespace", namespace),
+            ("the claim's name", called),
+        ] {
+            at_most(what, text.len(), LONGEST_CLAIM, "bytes", SHORTER)?;
+        }
+        name("the division of compute time", compute.as_deref())?;
+        let fewer = "a claim has as many as the API server allows";
+        at_most("the claim", devices.len(), MOST_DEVICES, "devices", fewer)?;
+        at_most("the claim", pods.len(), MOST_PODS, "pods", fewer)?;
+        for pod in pods {
+            at_most("the uid of a pod", pod.len(), LONGEST_UID, "bytes", SHORTER)?;
+        }
+        for device in devices {
+            let ClaimDevice {
+                gpu,
+                memory_bytes: _,
+                mig,
+                whole: _,
+            } = device;
+            name("the GPU's UUID", Some(gpu))?;
+            if let Some(ClaimInstance { profile, start: _ }) = mig {
+                name("the MIG profile", Some(profile))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Refuses a path or a query that is longer than any that means something.
+///
+/// # Errors
+/// As [`Bounded::within_bounds`].
+pub fn target(path: &str, query: Option<&str>) -> Result<(), Error> {
+    let (longest_path, longest_query) = LONGEST_TARGET;
+    let hint = "names have 200 bytes at most";
+    at_most("the path", path.len(), longest_path, "bytes", hint)?;
+    let query = query.map_or(0, str::len);
+    at_most("the query", query, longest_query, "bytes", hint)
+}
+
+/// Refuses a pattern for names that is longer than any name.
+///
+/// # Errors
+/// As [`Bounded::within_bounds`].
+pub fn pattern(text: &str) -> Result<(), Error> {
+    let hint = "a pattern is no longer than a name";
+    at_most("the pattern", text.len(), LONGEST_PATTERN, "bytes", hint)
+}
+
+/// Refuses a program's name that is longer than two paths.
+///
+/// # Errors
+/// As [`Bounded::within_bounds`].
+pub fn program(text: &str) -> Result<(), Error> {
+    let hint = "a program is a path, or two with the script that it runs";
+    at_most("the program", text.len(), LONGEST_PROGRAM, "bytes", hint)
+}
+
+const SHORTER: &str = "a shorter one will do";
+const FILE: &str = "put what is large into a file, and its path into the command";
+const FEWER_AFTER: &str = "let it run after fewer, the last ones";
+
+fn name(what: &str, text: Option<&str>) -> Result<(), Error> {
+    let length = text.map_or(0, str::len);
+    at_most(what, length, LONGEST_NAME, "bytes", SHORTER)
+}
+
+fn profile(amount: Option<&Amount>) -> Result<(), Error> {
+    match amount {
+        Some(Amount::Mig { profile }) => name("the MIG profile", Some(profile)),
+        Some(
+            Amount::Share { thousandths: _ }
+            | Amount::Memory { bytes: _ }
+            | Amount::Whole { count: _ }
+            | Amount::Range { min: _, max: _ }
+            | Amount::Shares {
+                count: _,
+                thousandths: _,
+            },
+        )
+        | None => Ok(()),
+    }
+}
+
+fn path(what: &str, text: &str) -> Result<(), Error> {
+    at_most(what, text.len(), LONGEST_PATH, "bytes", SHORTER)
+}
+
+fn first(command: &[String]) -> &str {
+    command.first().map_or("", String::as_str)
+}
+
+fn image(container: Option<&Container>) -> Result<(), Error> {
+    container.map_or(Ok(()), |container| path("the image", &container.image))
+}
+
+fn gpus(on: &[u32]) -> Result<(), Error> {
+    let once = "name each GPU once";
+    at_most("the list of GPUs", on.len(), MOST_GPUS, "entries", once)
+}
+
+fn labels(labels: &BTreeMap<String, String>) -> Result<(), Error> {
     let fewer = "labels are for finding a job again; keep the rest elsewhere";
-    let count = submit.labels.len();
+    let count = labels.len();
     at_most("the list of labels", count, MOST_LABELS, "entries", fewer)?;
     let (name_bytes, value_bytes) = LONGEST_LABEL;
-    for (name, value) in &submit.labels {
+    for (name, value) in labels {
+        let what = "the name of a label";
+        at_most(what, name.len(), name_bytes, "bytes", fewer)?;
         let plain = |one: char| one.is_ascii_alphanumeric() || "._-/:".contains(one);
         if name.is_empty() || !name.chars().all(plain) {
             let hint = "use letters, digits and ._-/:";
             return Err(usage(format!("{name:?} cannot name a label")).hint(hint));
         }
-        at_most(
-            "the name of a label",
-            name.len(),
-            name_bytes,
-            "bytes",
-            fewer,
-        )?;
         let what = format!("the label {name}");
         at_most(&what, value.len(), value_bytes, "bytes", fewer)?;
         if value.contains(char::is_control) {
@@ -120,34 +427,12 @@ fn labels(submit: &Submit) -> Result<(), Error> {
     Ok(())
 }
 
-/// Refuses a question about too many instances.
-///
-/// # Errors
-/// As [`submit`].
-pub fn mig(wanted: &MigWanted) -> Result<(), Error> {
-    let profiles = wanted.profiles.len();
-    let fewer = "ask about fewer at once";
-    at_most(
-        "the list of profiles",
-        profiles,
-        MOST_PROFILES,
-        "entries",
-        fewer,
-    )?;
-    let on = wanted.gpus_on.len();
-    at_most(
-        "the list of GPUs",
-        on,
-        MOST_GPUS,
-        "entries",
-        "name each GPU once",
-    )
-}
-
 /// Bytes that a submission takes in the journal, all jobs of its array together.
 pub fn written(submit: &Submit) -> u64 {
     let tasks = (submit.array.as_ref()).map_or(1, |array| array.indices.len().max(1));
-    (tasks as u64).saturating_mul(size(submit) as u64)
+    let variables = [&submit.env, &submit.secrets];
+    let size = size(&submit.command, submit.container.as_ref(), variables);
+    (tasks as u64).saturating_mul(size as u64)
 }
 
 fn at_most(what: &str, is: usize, most: usize, unit: &str, hint: &str) -> Result<(), Error> {
@@ -160,15 +445,25 @@ fn at_most(what: &str, is: usize, most: usize, unit: &str, hint: &str) -> Result
     }
 }
 
-/// Bytes that each job of it takes: texts with a closing zero, as a program gets them.
-fn size(submit: &Submit) -> usize {
-    let container = submit.container.iter();
-    let container = container.flat_map(|one| std::iter::once(&one.image).chain(&one.arguments));
-    let texts = submit.command.iter().chain([&submit.cwd]).chain(container);
-    let variables = submit.env.iter().chain(&submit.secrets);
-    let texts = texts.chain(variables.flat_map(|(name, value)| [name, value]));
-    let texts = texts.chain(submit.after.iter().map(|after| &after.job));
-    texts.map(|text| text.len() + 1).sum()
+/// Bytes that these words and variables take of a program's stack.
+fn size<const N: usize>(
+    command: &[String],
+    container: Option<&Container>,
+    variables: [&BTreeMap<String, String>; N],
+) -> usize {
+    let arguments = container.into_iter().flat_map(
+        |Container {
+             image: _,
+             arguments,
+             starter: _,
+         }| arguments,
+    );
+    let words = command.iter().chain(arguments);
+    let words: usize = words.map(|word| word.len() + WORD).sum();
+    // A variable is one word: NAME=VALUE.
+    let variable = |(name, value): (&String, &String)| name.len() + 1 + value.len() + WORD;
+    let variables = variables.into_iter().flatten();
+    words + variables.map(variable).sum::<usize>()
 }
 
 #[cfg(test)]
@@ -183,7 +478,8 @@ mod tests {
             env: [("A".into(), String::new())].into(),
             ..of(&["true"])
         };
-        let value = "x".repeat(size - super::size(&submit));
+        let is = super::size(&submit.command, None, [&submit.env, &submit.secrets]);
+        let value = "x".repeat(size - is);
         Submit {
             env: [("A".into(), value)].into(),
             ..submit
@@ -293,8 +589,244 @@ mod tests {
             profiles: vec!["1g.5gb".into(); count],
             gpus_on: Vec::new(),
         };
-        assert!(mig(&wanted(MOST_PROFILES)).is_ok());
-        let error = mig(&wanted(MOST_PROFILES + 1)).unwrap_err();
+        assert!(wanted(MOST_PROFILES).within_bounds().is_ok());
+        let error = wanted(MOST_PROFILES + 1).within_bounds().unwrap_err();
         assert!(error.message.contains("1025"), "{}", error.message);
+    }
+
+    #[test]
+    fn names_and_other_short_texts_have_short_bounds() {
+        let named = |length: usize| "n".repeat(length);
+        type Put = fn(&mut Submit, String);
+        let parts: [(&str, usize, Put); 10] = [
+            ("program", 4096, |to, text| to.command = vec![text]),
+            ("queue", 200, |to, text| to.queue = Some(text)),
+            ("project", 200, |to, text| to.project = Some(text)),
+            ("compute", 200, |to, text| to.compute = Some(text)),
+            ("profile", 200, |to, text| {
+                to.amount = Some(Amount::Mig { profile: text });
+            }),
+            ("cwd", 4096, |to, text| to.cwd = text),
+            ("after", 212, |to, text| {
+                to.after = vec![After {
+                    job: text,
+                    ok: true,
+                }];
+            }),
+            ("image", 4096, |to, text| {
+                to.container = Some(Container {
+                    image: text,
+                    arguments: Vec::new(),
+                    starter: None,
+                });
+            }),
+            ("label", 64, |to, text| {
+                to.labels = BTreeMap::from([(text, String::new())]);
+            }),
+            ("value of a label", 256, |to, text| {
+                to.labels = BTreeMap::from([("a".to_owned(), text)]);
+            }),
+        ];
+        for (what, most, put) in parts {
+            let with = |length| {
+                let mut submit = of(&["true"]);
+                put(&mut submit, named(length));
+                submit.within_bounds()
+            };
+            assert!(with(most).is_ok(), "{what}");
+            let error = with(most + 1).unwrap_err();
+            assert_eq!(error.code, ErrorCode::Usage, "{what}");
+            assert!(error.message.contains(&most.to_string()), "{error}");
+        }
+        let array = array(10_001, of(&["true"]));
+        assert!(submit(&array).unwrap_err().message.contains("10001"));
+        assert!(target(&named(4097), None).is_err() && target("/", Some(&named(16_385))).is_err());
+        assert!(target(&named(4096), Some(&named(16_384))).is_ok());
+        assert!(pattern(&named(213)).is_err() && pattern(&named(212)).is_ok());
+        assert!(program(&named(8193)).is_err() && program(&named(8192)).is_ok());
+    }
+}
+
+/// Finds each text and each list of each body by its schema, so that none is left out.
+#[cfg(test)]
+mod schema_tests {
+    use divvy_api::openapi::document;
+    use divvy_api::route::{Body, ROUTES};
+    use divvy_api::v1::ErrorCode;
+    use serde::de::DeserializeOwned;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// As many bytes and entries as no body may have in one place.
+    const BYTES: usize = LARGEST + 1;
+    const ENTRIES: usize = LARGEST / (WORD + 1) + 1;
+
+    /// The schemas of the API.
+    struct Schemas(Value);
+
+    impl Schemas {
+        fn resolve<'a>(&'a self, schema: &'a Value) -> &'a Value {
+            match schema["$ref"].as_str() {
+                Some(name) => &self.0[name.rsplit('/').next().unwrap()],
+                None => schema,
+            }
+        }
+
+        /// What the schema may be instead of one thing.
+        fn variants<'a>(&self, schema: &'a Value) -> Option<&'a Vec<Value>> {
+            let variants = schema["oneOf"].as_array();
+            variants.or_else(|| schema["anyOf"].as_array())
+        }
+
+        /// The smallest value that the schema takes.
+        fn sample(&self, schema: &Value) -> Value {
+            let schema = self.resolve(schema);
+            if let Some(variants) = self.variants(schema) {
+                return self.sample(&variants[0]);
+            }
+            if let Some(constant) = schema.get("const") {
+                return constant.clone();
+            }
+            if let Some(words) = schema["enum"].as_array() {
+                return words[0].clone();
+            }
+            match kind(schema) {
+                "string" => json!("x"),
+                "integer" | "number" => json!(1),
+                "boolean" => json!(false),
+                "array" => json!([]),
+                "object" => {
+                    let required = schema["required"].as_array().into_iter().flatten();
+                    let required = required.map(|name| {
+                        let name = name.as_str().unwrap();
+                        let value = self.sample(&schema["properties"][name]);
+                        (name.to_owned(), value)
+                    });
+                    Value::Object(required.collect())
+                }
+                other => panic!("the schema has the type {other}: {schema}"),
+            }
+        }
+
+        /// Values that the schema takes, each with one text or one list that is too large, and where that is.
+        fn too_large(&self, schema: &Value, at: &str, found: &mut Vec<(String, Value)>) {
+            let schema = self.resolve(schema);
+            for variant in self.variants(schema).into_iter().flatten() {
+                self.too_large(variant, at, found);
+            }
+            let is_fixed = schema.get("const").is_some() || schema.get("enum").is_some();
+            match kind(schema) {
+                "string" if !is_fixed => found.push((at.to_owned(), "x".repeat(BYTES).into())),
+                "array" => {
+                    let item = self.sample(&schema["items"]);
+                    found.push((at.to_owned(), vec![item; ENTRIES].into()));
+                    let mut items = Vec::new();
+                    self.too_large(&schema["items"], &format!("{at}[]"), &mut items);
+                    found.extend(items.into_iter().map(|(at, item)| (at, json!([item]))));
+                }
+                "object" => self.object_too_large(schema, at, found),
+                _ => {}
+            }
+        }
+
+        fn object_too_large(&self, schema: &Value, at: &str, found: &mut Vec<(String, Value)>) {
+            let put = |name: &str, value: Value| {
+                let mut object = self.sample(schema);
+                object[name] = value;
+                object
+            };
+            for (name, property) in schema["properties"].as_object().into_iter().flatten() {
+                let mut values = Vec::new();
+                self.too_large(property, &format!("{at}.{name}"), &mut values);
+                found.extend(values.into_iter().map(|(at, value)| (at, put(name, value))));
+            }
+            let others = &schema["additionalProperties"];
+            if !others.is_object() {
+                return;
+            }
+            let sample = self.sample(others);
+            let names = (0..ENTRIES).map(|name| (name.to_string(), sample.clone()));
+            found.push((at.to_owned(), Value::Object(names.collect())));
+            found.push((format!("{at}.KEY"), put(&"x".repeat(BYTES), sample)));
+            let mut values = Vec::new();
+            self.too_large(others, &format!("{at}.VALUE"), &mut values);
+            found.extend(values.into_iter().map(|(at, value)| (at, put("x", value))));
+        }
+    }
+
+    /// The type of a schema, of which null is one more.
+    fn kind(schema: &Value) -> &str {
+        match &schema["type"] {
+            Value::Array(kinds) => {
+                let mut kinds = kinds.iter().filter_map(Value::as_str);
+                kinds.find(|kind| *kind != "null").unwrap_or("null")
+            }
+            kind => kind.as_str().unwrap_or("null"),
+        }
+    }
+
+    /// Where a body of this type was made too large.
+    fn refuses<T: DeserializeOwned + Bounded>(schemas: &Schemas, name: &str) -> Vec<String> {
+        let schema = &schemas.0[name];
+        let read = |value: Value| serde_json::from_value::<T>(value);
+        let sample = read(schemas.sample(schema)).unwrap();
+        sample.within_bounds().expect("the smallest body");
+        let mut found = Vec::new();
+        schemas.too_large(schema, name, &mut found);
+        let refused = |(at, value): (String, Value)| {
+            let body = read(value).unwrap_or_else(|error| panic!("{at}: {error}"));
+            let error = body.within_bounds().err();
+            let error = error.unwrap_or_else(|| panic!("{at} has no bound"));
+            assert_eq!(error.code, ErrorCode::Usage, "{at}");
+            assert!(error.message.len() < 400, "{at}: it repeats the text");
+            at
+        };
+        found.into_iter().map(refused).collect()
+    }
+
+    #[test]
+    fn every_text_and_every_list_of_every_body_has_a_bound() {
+        let schemas = Schemas(document()["components"]["schemas"].clone());
+        let mut places = Vec::new();
+        for route in ROUTES {
+            let Body::Json(name) = route.body else {
+                continue;
+            };
+            places.extend(match name {
+                "Submit" => refuses::<Submit>(&schemas, name),
+                "Confirm" => refuses::<Confirm>(&schemas, name),
+                "Resize" => refuses::<Resize>(&schemas, name),
+                "Suspend" => refuses::<Suspend>(&schemas, name),
+                "Exec" => refuses::<Exec>(&schemas, name),
+                "SignalJob" => refuses::<SignalJob>(&schemas, name),
+                "ProjectChange" => refuses::<ProjectChange>(&schemas, name),
+                "GpuChange" => refuses::<GpuChange>(&schemas, name),
+                "MigWanted" => refuses::<MigWanted>(&schemas, name),
+                "MigGc" => refuses::<MigGc>(&schemas, name),
+                "Claim" => refuses::<Claim>(&schemas, name),
+                other => panic!("{other} is a body without bounds"),
+            });
+        }
+        // The walk finds what there is, of each kind once.
+        for place in [
+            "Submit.project",
+            "Submit.command",
+            "Submit.command[]",
+            "Submit.container.arguments[]",
+            "Submit.env",
+            "Submit.env.KEY",
+            "Submit.env.VALUE",
+            "Submit.after[].job",
+            "Submit.amount.profile",
+            "Submit.array.indices",
+            "Claim.devices[].mig.profile",
+            "Exec.terminal.kind",
+        ] {
+            assert!(
+                places.iter().any(|at| at == place),
+                "{place} is not in {places:?}"
+            );
+        }
     }
 }
