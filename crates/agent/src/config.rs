@@ -25,6 +25,10 @@ pub const GRACE: Duration = Duration::from_secs(10);
 /// fill the memory that everybody's jobs are kept in.
 pub const MOST_JOBS: u32 = 100_000;
 
+/// Bytes of texts of one user's jobs that have not ended, unless a daemon says otherwise: as many as the largest array
+/// brings. The journal holds them, and the daemon's memory holds the commands as well.
+pub const MOST_TEXTS: u64 = 64 << 20;
+
 #[derive(Clone, Debug)]
 pub struct Config {
     pub home: Home,
@@ -35,6 +39,8 @@ pub struct Config {
     pub preemption: Preemption,
     /// So many jobs of one user that have not ended.
     pub max_jobs: u32,
+    /// So many bytes of texts of them ([`crate::intake::budget`]).
+    pub max_texts: u64,
     pub grace: Duration,
     /// Bytes that a job's log may hold; `None`: as many as come.
     pub log_most: Option<u64>,

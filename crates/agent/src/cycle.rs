@@ -45,6 +45,7 @@ mod resume;
 pub mod shown;
 mod start;
 mod submit;
+mod texts;
 mod tick;
 mod unknown;
 mod usage;
@@ -120,6 +121,7 @@ pub struct Cycle {
     unknown: unknown::Unknowns,
     /// How many jobs the journal got from their records when the agent started.
     recovered: u32,
+    texts: texts::Texts,
     /// The last plan's reasons, by job.
     waits: HashMap<JobId, Wait>,
     /// With fairness, the queue whose turn it is.
@@ -151,6 +153,8 @@ pub struct Cycle {
 /// A job that has not ended, and what belongs to it while the agent lives.
 struct Living {
     job: Job,
+    /// Bytes of its texts ([`crate::intake::budget`]).
+    texts: u64,
     slice: Option<Box<HeldSlice>>,
     waiters: Vec<Waiter>,
     /// Whom it runs after and who has not ended.
@@ -266,6 +270,7 @@ impl Living {
         let now = Instant::now();
         Box::new(Self {
             job,
+            texts: 0,
             slice: None,
             waiters: Vec::new(),
             after: Vec::new(),
@@ -348,7 +353,7 @@ impl Cycle {
                 .map(|simulated| simulated.lib.join(divvy_driver::load::CUDA)),
         );
         let migs = Migs::new(workers, store.migs()?);
-        Ok(Self {
+        let mut cycle = Self {
             disk: Disk::of(config.home.state()),
             full: None,
             reserves: false,
@@ -368,6 +373,7 @@ impl Cycle {
             busy: busy::Busy::default(),
             unknown: unknown::Unknowns::new(),
             recovered,
+            texts: texts::Texts::default(),
             waits: HashMap::new(),
             cursor,
             head,
@@ -386,7 +392,9 @@ impl Cycle {
                 replan: true,
                 ..Round::default()
             },
-        })
+        };
+        cycle.count_texts()?;
+        Ok(cycle)
     }
 
     /// Works until told to stop.

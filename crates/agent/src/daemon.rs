@@ -31,7 +31,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{broadcast, oneshot};
 use tracing_subscriber::EnvFilter;
 
-use crate::config::{Config, Containers, GRACE, MOST_JOBS, Simulated};
+use crate::config::{Config, Containers, GRACE, MOST_JOBS, MOST_TEXTS, Simulated};
 use crate::container::{OnUnlimited, engine, plan, sweep};
 use crate::copies::{self, Copies};
 use crate::cycle::{Cycle, Parts};
@@ -91,6 +91,8 @@ pub struct DaemonArgs {
     pub preemption: Preemption,
     /// So many jobs of one user that have not ended; [`MOST_JOBS`] unless said.
     pub max_jobs: Option<u32>,
+    /// So many bytes of their texts; [`MOST_TEXTS`] unless said.
+    pub max_texts: Option<u64>,
     /// Return once it answers, and leave it running.
     pub detached: bool,
     pub doors: DoorArgs,
@@ -190,6 +192,7 @@ fn serve(
         backfill: args.backfill,
         preemption: args.preemption,
         max_jobs: args.max_jobs.unwrap_or(MOST_JOBS),
+        max_texts: args.max_texts.unwrap_or(MOST_TEXTS),
         grace: args.grace.unwrap_or(GRACE),
         log_most: match args.log {
             LogSize::Usual => Some(log::USUAL),

@@ -1,6 +1,7 @@
 //! What a submit must look like, whoever takes it: everything that can be refused by looking at it.
 
 pub mod bounds;
+pub mod budget;
 
 use std::path::Path;
 

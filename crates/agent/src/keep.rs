@@ -1,17 +1,43 @@
-//! How much of the past is kept, and what of it is beyond that. Pure.
+//! Retention: how much of the past is kept, and what of it is beyond that. Pure.
 //!
-//! What is never forgotten: a job that lives; one that a living job runs after; one whose idempotency key still stands for it.
+//! | of each user's ended jobs go | when |
+//! |---|---|
+//! | jobs that ended before `jobs_for` | at once |
+//! | jobs beyond the newest `most_jobs` | a day after they ended |
+//! | jobs beyond the newest five times `most_jobs`, or beyond 256 MiB of texts | at once |
+//! | the logs of the oldest, beyond `logs` bytes | at once; the job stays |
+//!
+//! One user's jobs push out nothing of another user. Never forgotten: a job that lives; a job that a living job runs
+//! after; a job that its idempotency key still stands for.
 
 use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+
+use crate::store::Beyond;
 
 /// For how long a key stands for its job at least, whatever else is said: as long as other services promise it (Stripe's API
 /// keeps keys for 24 hours).
 pub const KEY: Duration = Duration::from_secs(24 * 3600);
 
+/// For how long a job is kept at least after it ended, however many its user has: its result is there the next morning.
+const YOUNG: Duration = Duration::from_secs(24 * 3600);
+
+/// How many times `most_jobs` a user's ended jobs may be within that time. By default that is 100,000, as many as may
+/// wait.
+const TIMES: u32 = 5;
+
+/// Bytes of texts of one user's ended jobs: four times the budget of living ones, and 2.6 kB for each of 100,000 jobs.
+const TEXTS: u64 = 256 << 20;
+
+/// Bytes of the logs of one user's ended jobs, unless a daemon says otherwise: 16 logs of the size that is usual.
+pub const LOGS: u64 = 4 << 30;
+
 /// Events that are kept at most for each ended job that may be: a job has about five of its own.
 const EVENTS_A_JOB: u64 = 50;
 
-/// Rows of usage that are kept at most for each ended job that may be: a job that runs for a day has one for each hour and GPU.
+/// Rows of usage of each user that are kept at most for each ended job that may be. A job that runs for a day has one
+/// for each hour and GPU.
 const USAGES_A_JOB: u64 = 50;
 
 /// What is kept.
@@ -19,8 +45,10 @@ const USAGES_A_JOB: u64 = 50;
 pub struct Keep {
     /// Ended jobs, with their folders, and events.
     pub jobs_for: Duration,
-    /// The newest so many ended jobs.
+    /// The newest so many ended jobs of each user.
     pub most_jobs: u32,
+    /// Bytes of the logs of each user's ended jobs, as blocks of the file system.
+    pub logs: u64,
     /// What was held and used.
     pub usage_for: Duration,
 }
@@ -33,17 +61,37 @@ impl Default for Keep {
         Self {
             jobs_for: days(90),
             most_jobs: 20_000,
+            logs: LOGS,
             usage_for: days(400),
         }
     }
 }
 
 impl Keep {
+    /// What of the ended jobs is beyond this at a moment.
+    pub fn beyond(&self, now: Timestamp) -> Beyond {
+        Beyond {
+            ended: before(now, self.jobs_for),
+            young: before(now, YOUNG),
+            most: self.most_jobs,
+            most_young: self.most_jobs.max(1).saturating_mul(TIMES),
+            texts: TEXTS,
+            keys: before(now, KEY),
+        }
+    }
+
     pub fn most_events(&self) -> u64 {
         u64::from(self.most_jobs).max(1) * EVENTS_A_JOB
     }
 
+    /// Of each user.
     pub fn most_usages(&self) -> u64 {
         u64::from(self.most_jobs).max(1) * USAGES_A_JOB
     }
+}
+
+/// So long before; the beginning of time where there is no such moment.
+pub fn before(now: Timestamp, length: Duration) -> Timestamp {
+    let length = SignedDuration::try_from(length).unwrap_or(SignedDuration::MAX);
+    now.checked_sub(length).unwrap_or(Timestamp::MIN)
 }

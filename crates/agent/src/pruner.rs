@@ -4,7 +4,9 @@
 //! Folders go first: a job whose folder is gone and whose row is not is found again, while a folder without a row would belong
 //! to nobody. Who runs after whom is looked at twice, here and by the cycle.
 
-use std::collections::HashSet;
+mod logs;
+
+use std::collections::{BTreeSet, HashSet};
 use std::io;
 use std::path::PathBuf;
 use std::sync::mpsc::{Sender, channel};
@@ -12,19 +14,23 @@ use std::time::Duration;
 
 use divvy_api::home::Home;
 use divvy_core::JobId;
-use jiff::{SignedDuration, Timestamp};
 
 use crate::clock::now;
-use crate::keep::{KEY, Keep};
+use crate::keep::{Keep, before};
 use crate::mailbox::{Mailbox, Message};
-use crate::store::{self, Beyond, StoreError, UpTo};
+use crate::store::{self, StoreError, UpTo, UserUpTo};
 use crate::supervise::chain;
+use logs::Logs;
 
 /// How often it looks.
 const EVERY: Duration = Duration::from_secs(60);
 
 /// Jobs and rows that go in one step: each is one round of the cycle at most, of a millisecond or two.
 const JOBS: usize = 16;
+
+/// Jobs that are looked for at once.
+const FOUND: usize = 4096;
+
 const ROWS: u32 = 500;
 
 /// What the cycle is to forget.
@@ -33,6 +39,9 @@ pub enum Past {
     Jobs(Vec<JobId>),
     Events(UpTo),
     Usage(UpTo),
+    UsageOf(Vec<UserUpTo>),
+    /// Users with more ended jobs than are kept, none of which may be forgotten: they submit nothing more for now.
+    Full(BTreeSet<u32>),
 }
 
 /// What the thread knows.
@@ -42,6 +51,9 @@ pub struct Pruner {
     mailbox: Mailbox,
     /// Jobs whose folders cannot be removed, which was said.
     stuck: HashSet<JobId>,
+    logs: Logs,
+    /// As the cycle knows them.
+    full: BTreeSet<u32>,
 }
 
 impl Pruner {
@@ -51,6 +63,8 @@ impl Pruner {
             keep,
             mailbox,
             stuck: HashSet::new(),
+            logs: Logs::default(),
+            full: BTreeSet::new(),
         }
     }
 
@@ -76,34 +90,43 @@ impl Pruner {
     /// Forgets all that is beyond what is kept now.
     fn prune(&mut self) -> Result<(), StoreError> {
         let database = self.home.database();
+        let beyond = self.keep.beyond(now());
+        let cuts = store::cuts(&database, beyond)?;
         loop {
-            let beyond = Beyond {
-                ended: before(self.keep.jobs_for),
-                most: self.keep.most_jobs,
-                keys: before(KEY),
-            };
-            let found = store::jobs_beyond(&database, beyond, JOBS + self.stuck.len())?;
-            let going: Vec<JobId> = found
-                .into_iter()
-                .filter(|id| self.removes_folder(*id))
-                .collect();
-            if going.is_empty() || !self.tell(Past::Jobs(going)) {
+            let most = FOUND + self.stuck.len();
+            let found = store::jobs_beyond(&database, &cuts, beyond.keys, most)?;
+            let mut are_gone = false;
+            for some in found.chunks(JOBS) {
+                let going = some.iter().copied();
+                let going: Vec<JobId> = going.filter(|id| self.removes_folder(*id)).collect();
+                are_gone |= !going.is_empty() && self.tell(Past::Jobs(going));
+            }
+            if !are_gone {
                 break;
             }
         }
+        let full = store::overfull(&database, beyond)?;
+        if full != self.full && self.tell(Past::Full(full.clone())) {
+            self.full = full;
+        }
+        let ended = store::ended_jobs(&database)?;
+        self.logs.hold(&self.home, &ended, self.keep.logs);
         let most = self.keep.most_events();
-        while let Some(to) =
-            store::events_beyond(&database, before(self.keep.jobs_for), most, ROWS)?
-        {
+        while let Some(to) = store::events_beyond(&database, beyond.ended, most, ROWS)? {
             if !self.tell(Past::Events(to)) {
                 break;
             }
         }
-        let most = self.keep.most_usages();
-        while let Some(to) =
-            store::usage_beyond(&database, before(self.keep.usage_for), most, ROWS)?
-        {
+        let used = before(now(), self.keep.usage_for);
+        while let Some(to) = store::usage_beyond(&database, used, ROWS)? {
             if !self.tell(Past::Usage(to)) {
+                break;
+            }
+        }
+        let most = self.keep.most_usages();
+        loop {
+            let users = store::usages_beyond(&database, most, ROWS)?;
+            if users.is_empty() || !self.tell(Past::UsageOf(users)) {
                 break;
             }
         }
@@ -131,12 +154,6 @@ impl Pruner {
         self.mailbox.post(Message::Forget { past, done });
         waits.recv().is_ok()
     }
-}
-
-/// So long ago; the beginning of time where there is no such moment.
-fn before(length: Duration) -> Timestamp {
-    let length = SignedDuration::try_from(length).unwrap_or(SignedDuration::MAX);
-    now().checked_sub(length).unwrap_or(Timestamp::MIN)
 }
 
 /// Where the cycle says that it has forgotten what it was told to.

@@ -58,6 +58,11 @@ impl Secrets {
         })
     }
 
+    /// Bytes of a job's secrets; 0 where it has none.
+    pub fn size(&self, job: JobId) -> u64 {
+        fs::metadata(self.file(job)).map_or(0, |file| file.len())
+    }
+
     pub fn of(&self, job: JobId) -> Result<BTreeMap<String, String>, SecretsError> {
         let path = self.file(job);
         let read = || -> io::Result<_> { Ok(serde_json::from_slice(&fs::read(&path)?)?) };

@@ -35,7 +35,10 @@ pub use denials::sufficient;
 pub use events::{UNCOUNTED, events_after};
 pub use jobs::{all_but, ended_of};
 pub use lengths::Lengths;
-pub use past::{Beyond, UpTo, events_beyond, events_forgotten, jobs_beyond, usage_beyond};
+pub use past::{
+    Beyond, UpTo, UserUpTo, cuts, ended_jobs, events_beyond, events_forgotten, jobs_beyond,
+    overfull, usage_beyond, usages_beyond,
+};
 pub use replica::Replica;
 pub use usage::usage_between;
 pub use wal::torn;
@@ -56,6 +59,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../migrations/0012_uncounted.sql"),
     include_str!("../migrations/0013_owner.sql"),
     include_str!("../migrations/0014_aside.sql"),
+    include_str!("../migrations/0015_texts.sql"),
     include_str!("../migrations/0016_reserve.sql"),
 ];
 

@@ -507,6 +507,12 @@ pub struct Daemon {
     /// Refuse what a user submits beyond so many jobs that have not ended, those of arrays included [default: 100000]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub max_jobs: Option<u32>,
+    /// Texts of a user's living jobs [default: 64M]
+    ///
+    /// Refuse what a user submits beyond so many bytes of commands, environments and secrets of jobs that have not
+    /// ended; none: no bound [default: 64M]
+    #[arg(long, value_name = "SIZE", hide_short_help = true)]
+    pub max_texts: Option<String>,
     /// Serve all users of this machine, as root
     ///
     /// Serve every user of this machine on /run/divvy/divvy.sock; jobs run as who submitted them. Takes root
@@ -602,11 +608,16 @@ pub struct Daemon {
     /// Forget ended jobs, their folders and events after this long
     #[arg(long, value_name = "TIME", default_value = "90d")]
     pub keep: String,
-    /// Ended jobs kept at most
+    /// Ended jobs kept of each user
     ///
-    /// Of ended jobs, keep the newest N at most
+    /// Of each user's ended jobs, keep the newest N, and others for a day
     #[arg(long, value_name = "N", default_value_t = 20_000)]
     pub keep_jobs: u32,
+    /// Logs of a user's ended jobs [default: 4G]
+    ///
+    /// Of the logs of each user's ended jobs, keep the newest so many bytes; none: all [default: 4G]
+    #[arg(long, value_name = "SIZE", hide_short_help = true)]
+    pub keep_logs: Option<String>,
     /// Forget usage after
     ///
     /// Forget what was used after this long

@@ -33,6 +33,8 @@ pub struct Daemon {
     pub preemption: Preemption,
     /// So many jobs of one user that have not ended.
     pub max_jobs: Option<u32>,
+    /// So many bytes of their texts.
+    pub max_texts: Option<u64>,
     /// Jobs run in containers.
     pub docker: bool,
     /// The container of submitted jobs that name none.
@@ -51,6 +53,8 @@ pub struct Daemon {
     pub idle: Option<Idle>,
     /// For how long ended jobs are kept, how many of them at most, and for how long what was used.
     pub keep: (Duration, u32, Duration),
+    /// Bytes of the logs of each user's ended jobs.
+    pub keep_logs: Option<u64>,
     /// Bytes that a job's log may hold; the outer `None`: as many as is usual, the inner: as many as come.
     pub log_size: Option<Option<u64>>,
     /// What is done about memory held past the limiter.
@@ -112,6 +116,7 @@ pub fn daemon(args: &args::Daemon) -> Result<Daemon> {
         },
         backfill: args.backfill,
         max_jobs: args.max_jobs,
+        max_texts: budget("--max-texts", args.max_texts.as_deref())?,
         preemption: match args.no_preemption {
             true => Preemption::Off,
             false => Preemption::On,
@@ -129,6 +134,7 @@ pub fn daemon(args: &args::Daemon) -> Result<Daemon> {
             args.keep_jobs,
             Duration::from_secs(seconds("--keep-usage", &args.keep_usage)?),
         ),
+        keep_logs: budget("--keep-logs", args.keep_logs.as_deref())?,
         log_size: args.log_size.as_deref().map(log_size).transpose()?,
         on_bypass: on_bypass(args),
         refuse_user_namespaces: args.user_namespaces == Some(UserNamespaces::Refuse),
@@ -168,18 +174,30 @@ fn default_container(words: &[String]) -> Result<Option<Container>> {
 
 /// `64M`, or `none`.
 fn log_size(text: &str) -> Result<Option<u64>> {
+    size("--log-size", text, "that is too little for a log")
+}
+
+/// What each user has of something, in bytes: any number of them where there is no bound.
+fn budget(flag: &str, text: Option<&str>) -> Result<Option<u64>> {
+    let Some(text) = text else { return Ok(None) };
+    let size = size(flag, text, "that is too little for a user")?;
+    Ok(Some(size.unwrap_or(u64::MAX)))
+}
+
+/// `64M`; nothing for `none`.
+fn size(flag: &str, text: &str, too_little: &str) -> Result<Option<u64>> {
     const LEAST: Bytes = Bytes::mib(1);
     if text == "none" {
         return Ok(None);
     }
     let wrong = |why: &str| {
         let hint = "write 64M or 1G, at least 1M, or none for no bound";
-        usage(format!("--log-size {text}: {why}"), hint)
+        usage(format!("{flag} {text}: {why}"), hint)
     };
     let size = text.parse::<Bytes>();
     let size = size.map_err(|error| wrong(&error.to_string()))?;
     match size < LEAST {
-        true => Err(wrong("that is too little for a log")),
+        true => Err(wrong(too_little)),
         false => Ok(Some(size.get())),
     }
 }
@@ -288,6 +306,18 @@ mod tests {
     }
 
     #[test]
+    fn budgets_of_users_are_bytes_or_none() {
+        let daemon = |line: &str| parsed(&format!("divvy daemon{line}")).unwrap();
+        let plain = daemon("");
+        assert_eq!((plain.max_texts, plain.keep_logs), (None, None));
+        let given = daemon(" --max-texts 128M --keep-logs none");
+        assert_eq!(
+            (given.max_texts, given.keep_logs),
+            (Some(128 << 20), Some(u64::MAX))
+        );
+    }
+
+    #[test]
     fn a_systems_daemon_kills_what_goes_past_the_limiter_unless_told_otherwise() {
         for (line, policy) in [
             ("", Policy::Warn),
@@ -331,6 +361,8 @@ mod tests {
                 "--services-mode",
             ),
             ("--grace 10", "--grace 10"),
+            ("--max-texts 1K", "--max-texts 1K"),
+            ("--keep-logs much", "--keep-logs much"),
             ("--sim a100-80gb", "'a100-80gb'"),
             ("--sim a100-80gb:0", "'a100-80gb:0'"),
             ("--sim a100-80gb:1,l4", "'a100-80gb:1,l4'"),

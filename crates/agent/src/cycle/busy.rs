@@ -60,8 +60,7 @@ impl Cycle {
     pub(super) fn drop_ended(&mut self) {
         let changes = Some(self.store.changes());
         if std::mem::replace(&mut self.busy.dropped, changes) != changes {
-            let lives = |living: &Living| living.job.life.outcome().is_none();
-            self.jobs.retain(|_, living| lives(living));
+            self.leave_ended();
         }
     }
 
@@ -73,5 +72,6 @@ impl Cycle {
                 .iter()
                 .all(|id| self.busy.jobs.contains(id));
         assert!(is_right, "a job's life has changed beside the journal");
+        self.check_sums();
     }
 }

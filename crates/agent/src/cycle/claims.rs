@@ -21,13 +21,14 @@ use divvy_core::{GpuUuid, Job as Life, JobId, QueueName};
 
 use super::mig::is_divided;
 use super::start::{cut, overheads};
-use super::{Cycle, Living, place};
+use super::{Cycle, place};
 use crate::access::Caller;
 use crate::claim::{self, Asked, Claim};
 use crate::clock::now;
 use crate::container::cdi;
 use crate::failpoint::reach;
 use crate::gpu::slice::HeldSlice;
+use crate::intake::budget;
 use crate::job::{Ask, Job, NewJob, Submitter};
 use crate::records::{Exit, Outcome};
 use crate::store::StoreError;
@@ -127,7 +128,7 @@ impl Cycle {
         self.store.hold(&job)?;
         self.store.save(&job)?;
         let text = format!("{}: {}", new.ask.name, place::labels(&job));
-        self.jobs.insert(id, Living::new(job));
+        self.enter(job, budget::of_new(&new));
         self.tell(Some(id), "claimed", &text)?;
         reach("claim.intent");
         self.round.points.push("claim.kept");

@@ -23,8 +23,8 @@ use crate::access::Caller;
 use crate::clock::Instant;
 use crate::container::asked;
 use crate::failpoint::reach;
-use crate::intake::{self, bounds};
-use crate::job::Job;
+use crate::intake::{self, bounds, budget};
+use crate::job::{Ask, Job};
 use crate::store::StoreError;
 
 impl Job {
@@ -100,22 +100,30 @@ impl Cycle {
             Ok(Standing::Wanted) => {}
         }
         let env = self.store.env(id)?.unwrap_or_default();
+        let before = budget::of(&living.job.ask) + budget::written(&env);
         let submit = match self.amended(&living.job, env, confirm, by) {
             Ok(submit) => submit,
             Err(error) => return Ok(Err(error)),
         };
         let ready = living.awaits.is_empty();
-        let Some(Living { job, .. }) = self.jobs.get_mut(&id).map(Box::as_mut) else {
-            return Ok(Ok(id));
-        };
-        let ask = Arc::make_mut(&mut job.ask);
+        let mut ask = Ask::clone(&living.job.ask);
         ask.command = submit.command;
         ask.container = submit.container;
         ask.terms.labels = submit.labels;
+        let after = budget::of(&ask) + budget::written(&submit.env);
+        let texts = (living.texts + after).saturating_sub(before);
+        if let Err(error) = self.check_amended(id, texts) {
+            return Ok(Err(error));
+        }
+        let Some(Living { job, .. }) = self.jobs.get_mut(&id).map(Box::as_mut) else {
+            return Ok(Ok(id));
+        };
+        job.ask = Arc::new(ask);
         job.course.confirmed = Some(digest);
         let job = job.clone();
         self.store.save_amended(&job, &submit.env)?;
         self.store.save(&job)?;
+        self.set_texts(id, texts);
         self.tell(Some(id), "confirmed", &place::labels(&job))?;
         reach("confirm.intent");
         self.round.points.push("confirm.kept");

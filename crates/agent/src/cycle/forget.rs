@@ -13,6 +13,12 @@ impl Cycle {
         match past {
             Past::Events(to) => self.store.forget_events(to)?,
             Past::Usage(to) => self.store.forget_usage(to)?,
+            Past::UsageOf(users) => {
+                for user in users {
+                    self.store.forget_usage_of(user)?;
+                }
+            }
+            Past::Full(users) => self.set_full(users),
             Past::Jobs(mut jobs) => {
                 // Somebody may have been submitted to run after one of them meanwhile.
                 let living = self.jobs.values();

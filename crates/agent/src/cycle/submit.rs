@@ -6,13 +6,13 @@ use divvy_core::{Amount, Gpu, JobId, Mode, QueueName, Snapshot, Waiting};
 
 use super::foresight::Foresight;
 use super::read::journal;
-use super::{Cycle, Living, after, array, key};
+use super::{Cycle, after, array, key, texts};
 use crate::access::Caller;
 use crate::clock::now;
 use crate::container::asked;
 use crate::gpu::Device;
 use crate::idle;
-use crate::intake::{self, usage};
+use crate::intake::{self, budget, usage};
 use crate::job::{Ask, Job, NewJob, Submitter};
 use crate::secrets::SecretsError;
 use crate::store::StoreError;
@@ -60,6 +60,17 @@ impl Cycle {
             return Ok(key::repeated(&before, *before.ask == new.ask));
         }
         new.ask.terms.digest = digest;
+        let more = match &alike {
+            Some((alike, array)) => {
+                let last = array.indices.iter().max().copied().unwrap_or_default();
+                let largest = array::task(alike, array, last, Some(JobId(u64::MAX)));
+                texts::of_array(&largest, &new, count)
+            }
+            None => budget::of_new(&new),
+        };
+        if let Err(error) = self.check_texts(by, more) {
+            return Ok(Submitted::Refused(error));
+        }
         if dry_run || no_wait {
             let (job, foresight) = self.forecast(&new);
             if dry_run {
@@ -119,31 +130,31 @@ impl Cycle {
     ) -> Result<Result<JobId, Error>, StoreError> {
         let (job, mut kept) = self.keep(first)?;
         let id = job.id;
-        let mut jobs = vec![job];
+        let mut jobs = vec![(job, budget::of_new(first))];
         for new in rest(id) {
             if kept.is_err() {
                 break;
             }
             let (job, secrets) = self.keep(&new)?;
-            jobs.push(job);
+            jobs.push((job, budget::of_new(&new)));
             kept = secrets;
         }
         if let Err(error) = kept {
-            for job in jobs {
+            for (job, _) in jobs {
                 self.store.take_back(job.id)?;
                 // Also of the one that failed: part of them may be there.
                 self.forget_secrets(&job);
             }
             return Ok(Err(Error::new(ErrorCode::Internal, chain(&error))));
         }
-        for job in jobs {
+        for (job, texts) in jobs {
             let id = job.id;
             let text = format!(
                 "{} for {} in queue {}",
                 job.ask.name, job.ask.request.amount, job.ask.queue
             );
             self.tell(Some(id), "submitted", &text)?;
-            self.jobs.insert(id, Living::new(job));
+            self.enter(job, texts);
             self.follow(id)?;
         }
         Ok(Ok(id))

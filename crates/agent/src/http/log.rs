@@ -96,6 +96,12 @@ pub async fn log(
     let (sender, body) = Channel::<Bytes, io::Error>::new(4);
     // A log that cannot be read at all is a failure of the call, not of the stream.
     let first = tail.piece().await.map_err(|error| internal(&error))?;
+    if tail.file.is_none() && job.state == JobState::Ended && job.started_at.is_some() {
+        let why = format!("the log of job {} is not kept any more", job.id);
+        return Err(Error::new(ErrorCode::Gone, why)
+            .hint("`divvy daemon --keep-logs` says how much is kept of each user's")
+            .into());
+    }
     tokio::spawn(async move {
         // Who hung up wants no more.
         let _ = send(api, job.id, tail, first, follow, sender).await;

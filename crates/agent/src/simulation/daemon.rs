@@ -241,6 +241,7 @@ fn config(home: &Home, manner: Manner) -> Config {
         order: manner.order,
         backfill: manner.backfill,
         preemption: manner.preemption,
+        max_texts: crate::config::MOST_TEXTS,
         max_jobs: crate::config::MOST_JOBS,
         grace: Duration::from_secs(2),
         idle: None,

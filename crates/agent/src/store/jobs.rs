@@ -11,6 +11,7 @@ use super::bypasses::{self, Bypasses};
 use super::rows::{self, RawJob};
 use super::{Store, StoreError, events, sql};
 use crate::clock::now;
+use crate::intake::budget;
 use crate::job::{Holding, Job, NewJob, Submitter};
 
 impl Store {
@@ -19,8 +20,8 @@ impl Store {
         let insert = || -> rusqlite::Result<i64> {
             let mut insert = self.db.prepare_cached(
                 "INSERT INTO job (key, name, user, project, queue, amount, compute, gpus_on, runner, command, cwd, env, \
-                 state, submitted_at, isolation, exact, container, terms, secrets, uid, gid) \
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, 'queued', ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20)",
+                 state, submitted_at, isolation, exact, container, terms, secrets, uid, gid, texts) \
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, 'queued', ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21)",
             )?;
             let ask = &new.ask;
             insert.insert(params![
@@ -44,6 +45,7 @@ impl Store {
                 rows::json(&ask.secrets)?,
                 ask.by.uid,
                 ask.by.gid,
+                rows::figure(budget::of(ask)),
             ])
         };
         let id = insert().map_err(sql("store a job"))?;
@@ -120,7 +122,7 @@ impl Store {
             let ask = &job.ask;
             self.db
                 .prepare_cached(
-                    "UPDATE job SET command = ?2, container = ?3, terms = ?4, env = ?5 WHERE id = ?1",
+                    "UPDATE job SET command = ?2, container = ?3, terms = ?4, env = ?5, texts = ?6 WHERE id = ?1",
                 )?
                 .execute(params![
                     job.id.0,
@@ -128,6 +130,7 @@ impl Store {
                     ask.container.as_ref().map(rows::json).transpose()?,
                     rows::json(&ask.terms)?,
                     rows::json(env)?,
+                    rows::figure(budget::of(ask)),
                 ])
         };
         save().map(drop).map_err(sql("store what a job runs"))
@@ -229,6 +232,18 @@ impl Store {
         serde_json::from_str(&text).map(Some).map_err(corrupt)
     }
 
+    /// Bytes of the environment of each job that has not ended.
+    pub fn environments(&self) -> Result<BTreeMap<JobId, u64>, StoreError> {
+        let read = || -> rusqlite::Result<BTreeMap<JobId, u64>> {
+            let mut query = self.db.prepare(
+                "SELECT id, coalesce(octet_length(env), 0) FROM job WHERE state <> 'ended'",
+            )?;
+            let sizes = query.query_map([], |row| Ok((JobId(row.get(0)?), row.get(1)?)))?;
+            sizes.collect()
+        };
+        read().map_err(sql("read how large environments are"))
+    }
+
     /// Every job that has not ended, oldest first.
     pub fn living(&self) -> Result<Vec<Job>, StoreError> {
         jobs(&self.db, "state <> 'ended'", [])
@@ -303,6 +318,19 @@ pub fn all_but(database: &Path, known: &BTreeSet<JobId>) -> Result<Vec<Job>, Sto
     Ok(all)
 }
 
+/// Jobs that have ended, oldest first: of this user, or of all.
+pub fn ended_of(database: &Path, uid: Option<u32>) -> Result<Vec<Job>, StoreError> {
+    let db = events::reader(database).map_err(sql("open the database for reading"))?;
+    match uid {
+        None => jobs(&db, "state = 'ended'", []),
+        // What was submitted before there were other users is the agent's own user's.
+        Some(uid) if uid == Submitter::me().uid => {
+            jobs(&db, "state = 'ended' AND coalesce(uid, ?1) = ?1", [uid])
+        }
+        Some(uid) => jobs(&db, "state = 'ended' AND uid = ?1", [uid]),
+    }
+}
+
 type Holdings = BTreeMap<JobId, Vec<Holding>>;
 
 /// Jobs with their states, and what belongs to them, as it lies in the tables.
@@ -318,19 +346,6 @@ fn jobs(db: &Connection, which: &str, values: impl Params + Clone) -> Result<Vec
         let raw = raw.collect::<rusqlite::Result<Vec<_>>>()?;
         let mut query = db.prepare_cached(&format!(
             "SELECT {} FROM holding WHERE job IN (SELECT id FROM job WHERE {which}) ORDER BY job, ordinal",
-/// Jobs that have ended, oldest first: of this user, or of all.
-pub fn ended_of(database: &Path, uid: Option<u32>) -> Result<Vec<Job>, StoreError> {
-    let db = events::reader(database).map_err(sql("open the database for reading"))?;
-    match uid {
-        None => jobs(&db, "state = 'ended'", []),
-        // What was submitted before there were other users is the agent's own user's.
-        Some(uid) if uid == Submitter::me().uid => {
-            jobs(&db, "state = 'ended' AND coalesce(uid, ?1) = ?1", [uid])
-        }
-        Some(uid) => jobs(&db, "state = 'ended' AND uid = ?1", [uid]),
-    }
-}
-
             rows::HOLDING
         ))?;
         let mut holdings = Holdings::new();

@@ -13,49 +13,158 @@ use crate::terms::Terms;
 /// The setting that says which event was the last to be forgotten.
 const FORGOTTEN: &str = "events_forgotten";
 
-/// What is to be found: ended jobs beyond one of these.
+/// What is to be found: ended jobs of a user beyond one of these.
 #[derive(Clone, Copy, Debug)]
 pub struct Beyond {
     /// Ended before this.
     pub ended: Timestamp,
-    /// And more than this number of them.
+    /// More than this number of the user's, if they ended before `young`.
     pub most: u32,
+    pub young: Timestamp,
+    /// More than this number of them, whenever they ended.
+    pub most_young: u32,
+    /// More than so many bytes of texts, whenever they ended.
+    pub texts: u64,
     /// Jobs with idempotency keys that ended after this are not found.
     pub keys: Timestamp,
 }
 
-/// Ended jobs that may go, oldest first, at most `limit`.
+/// The ended jobs of a user that may go, but for jobs that a key or another job needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cut {
+    /// `None`: of before there were users.
+    uid: Option<u32>,
+    /// Microseconds since 1970: they ended before this.
+    ended: i64,
+}
+
+/// Which of each user's ended jobs may go.
+pub fn cuts(database: &Path, beyond: Beyond) -> Result<Vec<Cut>, StoreError> {
+    let read = || -> rusqlite::Result<Vec<Cut>> {
+        let db = events::reader(database)?;
+        let mut cuts = Vec::new();
+        for user in users(&db)? {
+            let ended = ended_of(&db, user, beyond)?;
+            cuts.push(Cut {
+                uid: user.uid,
+                ended,
+            });
+        }
+        Ok(cuts)
+    };
+    read().map_err(sql("find what may be forgotten"))
+}
+
+/// Users with more ended jobs than are kept even of the youngest. After a pruning, none of these jobs may be forgotten.
+pub fn overfull(database: &Path, beyond: Beyond) -> Result<BTreeSet<u32>, StoreError> {
+    let read = || -> rusqlite::Result<BTreeSet<u32>> {
+        let users = users(&events::reader(database)?)?.into_iter();
+        let full = users.filter(|user| user.is_beyond(beyond));
+        Ok(full.filter_map(|user| user.uid).collect())
+    };
+    read().map_err(sql("find users with more than is kept"))
+}
+
+/// A user's history, summed up.
+#[derive(Clone, Copy, Debug)]
+struct User {
+    uid: Option<u32>,
+    jobs: u32,
+    /// Bytes.
+    texts: u64,
+}
+
+impl User {
+    fn is_beyond(&self, beyond: Beyond) -> bool {
+        self.jobs > beyond.most_young || self.texts > beyond.texts
+    }
+}
+
+/// All users with ended jobs. Of the index alone.
+fn users(db: &Connection) -> rusqlite::Result<Vec<User>> {
+    let mut query = db.prepare(USERS)?;
+    let users = query.query_map([], |row| {
+        let (uid, jobs, texts) = (row.get(0)?, row.get(1)?, row.get(2)?);
+        Ok(User { uid, jobs, texts })
+    })?;
+    users.collect()
+}
+
+pub(super) const USERS: &str = "SELECT uid, count(*), sum(texts) FROM job INDEXED BY job_ended \
+                     WHERE state = 'ended' GROUP BY uid";
+
+/// A user's ended jobs, the newest first. Of the index alone.
+pub(super) const NEWEST: &str = "SELECT ended_at, texts FROM job INDEXED BY job_ended \
+                      WHERE state = 'ended' AND uid IS ?1 ORDER BY ended_at DESC";
+
+/// Returns the time before which jobs of this user ended that may go, in microseconds since 1970.
+fn ended_of(db: &Connection, user: User, beyond: Beyond) -> rusqlite::Result<i64> {
+    let aged = beyond.ended.as_microsecond();
+    if user.jobs <= beyond.most && !user.is_beyond(beyond) {
+        return Ok(aged);
+    }
+    let mut newest = db.prepare_cached(NEWEST)?;
+    let mut rows = newest.query([user.uid])?;
+    let (mut jobs, mut texts, mut old) = (0_u32, 0_u64, None);
+    let mut cut = aged;
+    while let Some(row) = rows.next()? {
+        let ended: i64 = row.get(0)?;
+        jobs += 1;
+        texts = texts.saturating_add(row.get(1)?);
+        if jobs > beyond.most_young || texts > beyond.texts {
+            cut = cut.max(ended.saturating_add(1));
+            break;
+        }
+        if jobs > beyond.most && old.is_none() {
+            old = Some(ended.saturating_add(1).min(beyond.young.as_microsecond()));
+        }
+    }
+    Ok(cut.max(old.unwrap_or(i64::MIN)))
+}
+
+pub(super) const ENDED: &str = "SELECT uid, id FROM job INDEXED BY job_ended WHERE state = 'ended' \
+                                ORDER BY uid DESC, ended_at DESC";
+
+/// Ended jobs with their users, each user's newest first.
+pub fn ended_jobs(database: &Path) -> Result<Vec<(Option<u32>, JobId)>, StoreError> {
+    let read = || -> rusqlite::Result<Vec<_>> {
+        let db = events::reader(database)?;
+        let mut query = db.prepare(ENDED)?;
+        let jobs = query.query_map([], |row| Ok((row.get(0)?, JobId(row.get(1)?))))?;
+        jobs.collect()
+    };
+    read().map_err(sql("list jobs that have ended"))
+}
+
+/// Ended jobs that may go, each user's oldest first, at most `limit`.
 pub fn jobs_beyond(
     database: &Path,
-    beyond: Beyond,
+    cuts: &[Cut],
+    keys: Timestamp,
     limit: usize,
 ) -> Result<Vec<JobId>, StoreError> {
     let read = || -> rusqlite::Result<Vec<JobId>> {
         let db = events::reader(database)?;
-        // The end of the newest one that is too many.
-        let newest: Option<i64> = db
-            .query_row(
-                "SELECT ended_at FROM job WHERE state = 'ended' ORDER BY ended_at DESC LIMIT 1 OFFSET ?1",
-                [beyond.most],
-                |row| row.get(0),
-            )
-            .optional()?;
-        let cut = newest
-            .map_or(i64::MIN, |newest| newest.saturating_add(1))
-            .max(beyond.ended.as_microsecond());
-        let followed = followed(&db)?;
-        let mut query = db.prepare(
-            "SELECT id FROM job WHERE state = 'ended' AND ended_at < ?1 AND (key IS NULL OR ended_at < ?2) ORDER BY ended_at",
-        )?;
-        let keys = beyond.keys.as_microsecond();
         let mut found = Vec::new();
-        for id in query.query_map(params![cut, keys], |row| row.get(0))? {
-            let id = JobId(id?);
-            if !followed.contains(&id) {
-                found.push(id);
-            }
-            if found.len() == limit {
-                break;
+        let mut followed = None;
+        let mut query = db.prepare(
+            "SELECT id FROM job INDEXED BY job_ended WHERE state = 'ended' AND uid IS ?1 AND ended_at < ?2 \
+             AND (key IS NULL OR ended_at < ?3) ORDER BY ended_at",
+        )?;
+        for Cut { uid, ended } in cuts {
+            let keys = keys.as_microsecond();
+            for id in query.query_map(params![uid, ended, keys], |row| row.get(0))? {
+                let id = JobId(id?);
+                if followed.is_none() {
+                    followed = Some(self::followed(&db)?);
+                }
+                let followed = followed.as_ref();
+                if !followed.is_some_and(|followed| followed.contains(&id)) {
+                    found.push(id);
+                }
+                if found.len() == limit {
+                    return Ok(found);
+                }
             }
         }
         Ok(found)
@@ -90,14 +199,46 @@ pub fn events_beyond(
     up_to(database, "event", "seq", "at", told, most, limit)
 }
 
-/// The same for rows of usage.
+/// The same for rows of usage, by age.
 pub fn usage_beyond(
     database: &Path,
     ended: Timestamp,
-    most: u64,
     limit: u32,
 ) -> Result<Option<UpTo>, StoreError> {
-    up_to(database, "usage", "id", "ended", ended, most, limit)
+    up_to(database, "usage", "id", "ended", ended, u64::MAX, limit)
+}
+
+/// What of a user's usage may go: rows up to this one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UserUpTo {
+    uid: Option<u32>,
+    to: i64,
+}
+
+pub(super) const USAGES: &str = "SELECT uid, count(*) - ?1 FROM usage INDEXED BY usage_user \
+                                 GROUP BY uid HAVING count(*) > ?1";
+
+/// Up to where rows of usage may go of users with more than `most`, at most `limit` of each at once.
+pub fn usages_beyond(database: &Path, most: u64, limit: u32) -> Result<Vec<UserUpTo>, StoreError> {
+    let read = || -> rusqlite::Result<Vec<UserUpTo>> {
+        let db = events::reader(database)?;
+        let mut many = db.prepare(USAGES)?;
+        let mut oldest = db.prepare(
+            "SELECT id FROM usage INDEXED BY usage_user WHERE uid IS ?1 ORDER BY id LIMIT 1 OFFSET ?2",
+        )?;
+        let many = many.query_map([rows::figure(most)], |row| {
+            Ok((row.get::<_, Option<u32>>(0)?, row.get::<_, i64>(1)?))
+        })?;
+        let mut found = Vec::new();
+        for user in many {
+            let (uid, more) = user?;
+            let last = more.min(i64::from(limit)) - 1;
+            let to = oldest.query_row(params![uid, last], |row| row.get(0))?;
+            found.push(UserUpTo { uid, to });
+        }
+        Ok(found)
+    };
+    read().map_err(sql("find what may be forgotten"))
 }
 
 fn up_to(
@@ -191,6 +332,18 @@ impl Store {
         };
         forget().map_err(sql("forget events"))?;
         self.set_setting(FORGOTTEN, &to.to_string())
+    }
+
+    /// Forgets what a user used, up to this row.
+    pub fn forget_usage_of(&self, UserUpTo { uid, to }: UserUpTo) -> Result<(), StoreError> {
+        let forget = || -> rusqlite::Result<usize> {
+            self.db
+                .prepare_cached(
+                    "DELETE FROM usage INDEXED BY usage_user WHERE uid IS ?1 AND id <= ?2",
+                )?
+                .execute(params![uid, to])
+        };
+        forget().map(drop).map_err(sql("forget what was used"))
     }
 
     /// Forgets what was used, up to this row.

@@ -10,7 +10,7 @@ use divvy_core::{
 };
 use jiff::{SignedDuration, Timestamp};
 
-use super::past::{Beyond, events_beyond, jobs_beyond, usage_beyond};
+use super::past::{Beyond, cuts, events_beyond, jobs_beyond, usages_beyond};
 use super::tests::new;
 use super::*;
 use crate::job::Job;
@@ -175,10 +175,14 @@ fn forget(store: &Store, path: &Path, now: Timestamp) {
     let beyond = Beyond {
         ended: Timestamp::UNIX_EPOCH,
         most: KEPT,
+        young: now,
+        most_young: 5 * KEPT,
+        texts: u64::MAX,
         keys: now,
     };
+    let cuts = cuts(path, beyond).unwrap();
     loop {
-        let jobs = jobs_beyond(path, beyond, 1000).unwrap();
+        let jobs = jobs_beyond(path, &cuts, now, 1000).unwrap();
         store.begin().unwrap();
         store.forget_jobs(&jobs).unwrap();
         for _ in 0..10 {
@@ -186,8 +190,8 @@ fn forget(store: &Store, path: &Path, now: Timestamp) {
             if let Some(to) = events_beyond(path, Timestamp::UNIX_EPOCH, most, 10_000).unwrap() {
                 store.forget_events(to).unwrap();
             }
-            if let Some(to) = usage_beyond(path, Timestamp::UNIX_EPOCH, most, 10_000).unwrap() {
-                store.forget_usage(to).unwrap();
+            for user in usages_beyond(path, most, 10_000).unwrap() {
+                store.forget_usage_of(user).unwrap();
             }
         }
         store.commit().unwrap();

@@ -1,6 +1,6 @@
 //! The store against a real file: what was committed is there after any death, and no foreign file is touched.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use divvy_api::v1::Runner;
 use divvy_core::job::{Event, Gone, Outcome, Process};
@@ -603,8 +603,20 @@ fn an_older_journal_says_what_it_knows_of_usage() {
 
 /// An ended job that ended at this second, with a key or without.
 fn ended_at(store: &Store, second: i64, key: Option<&str>) -> JobId {
-    let mut job = store.insert(&new(key)).unwrap();
-    place(&mut job, &format!("gpu0.052-{second}"));
+    ended(store, second, new(key))
+}
+
+/// The same of this user.
+fn ended_of(store: &Store, uid: u32, second: i64) -> JobId {
+    let mut job = new(None);
+    job.ask.by.uid = uid;
+    ended(store, second, job)
+}
+
+fn ended(store: &Store, second: i64, new: NewJob) -> JobId {
+    let mut job = store.insert(&new).unwrap();
+    let label = format!("gpu0.052-{}", job.id);
+    place(&mut job, &label);
     store.hold(&job).unwrap();
     let at = Timestamp::from_second(second).unwrap();
     store.tell(at, Some(job.id), "ended", "").unwrap();
@@ -615,6 +627,22 @@ fn ended_at(store: &Store, second: i64, key: Option<&str>) -> JobId {
     store.release(&job).unwrap();
     store.save(&job).unwrap();
     job.id
+}
+
+/// Nothing is beyond it.
+fn all() -> Beyond {
+    Beyond {
+        ended: Timestamp::MIN,
+        young: Timestamp::MAX,
+        most: u32::MAX,
+        most_young: u32::MAX,
+        texts: u64::MAX,
+        keys: Timestamp::MAX,
+    }
+}
+
+fn found(path: &Path, beyond: Beyond) -> Vec<JobId> {
+    jobs_beyond(path, &cuts(path, beyond).unwrap(), beyond.keys, 100).unwrap()
 }
 
 #[test]
@@ -638,8 +666,9 @@ fn what_is_beyond_age_or_number_is_found_but_for_who_is_run_after_and_keys_that_
             ended: time(ended),
             most,
             keys: time(keys),
+            ..all()
         };
-        jobs_beyond(&path, beyond, 10).unwrap()
+        found(&path, beyond)
     };
     assert_eq!(found(500, 10, 9000), []);
     assert_eq!(found(3500, 10, 9000), [ids[0], keyed, ids[2]], "by age");
@@ -656,6 +685,143 @@ fn what_is_beyond_age_or_number_is_found_but_for_who_is_run_after_and_keys_that_
     let living = JobId(6);
     store.forget_jobs(&[living]).unwrap();
     assert!(store.job(living).unwrap().is_some(), "it lives");
+}
+
+#[test]
+fn one_users_many_jobs_push_out_only_their_own_and_none_before_a_day() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("state.db");
+    let store = Store::open(&path).unwrap();
+    let time = |second| Timestamp::from_second(second).unwrap();
+    let (quiet, busy) = (1001, 1002);
+    let mine: Vec<JobId> = (0..2).map(|at| ended_of(&store, quiet, at)).collect();
+    let theirs: Vec<JobId> = (0..20).map(|at| ended_of(&store, busy, 100 + at)).collect();
+    let beyond = Beyond {
+        most: 4,
+        most_young: 10,
+        young: time(0),
+        ..all()
+    };
+    assert_eq!(
+        found(&path, beyond),
+        theirs[..10],
+        "more than are kept of the youngest"
+    );
+    let older = Beyond {
+        young: time(114),
+        ..beyond
+    };
+    assert_eq!(found(&path, older), theirs[..14], "jobs of before the day");
+    let all_older = Beyond {
+        young: Timestamp::MAX,
+        ..beyond
+    };
+    assert_eq!(found(&path, all_older), theirs[..16], "but the newest four");
+    let aged = Beyond {
+        ended: time(1),
+        ..all()
+    };
+    assert_eq!(found(&path, aged), mine[..1], "age counts for all");
+    assert_eq!(overfull(&path, beyond).unwrap(), BTreeSet::from([busy]));
+    store.forget_jobs(&theirs[..10]).unwrap();
+    assert_eq!(found(&path, beyond), []);
+    assert_eq!(overfull(&path, beyond).unwrap(), BTreeSet::new());
+    let listed = ended_jobs(&path).unwrap();
+    let newest = theirs.iter().skip(10).rev().map(|id| (Some(busy), *id));
+    let expected: Vec<_> = newest
+        .chain([(Some(quiet), mine[1]), (Some(quiet), mine[0])])
+        .collect();
+    assert_eq!(listed, expected);
+}
+
+#[test]
+fn a_users_ended_jobs_have_so_many_bytes_of_texts() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("state.db");
+    let store = Store::open(&path).unwrap();
+    let mut large = new(None);
+    large.ask.command = vec!["x".repeat(1000)];
+    // What goes when it ends does not count.
+    large.env.insert("A".into(), "x".repeat(100_000));
+    let texts = crate::intake::budget::of(&large.ask);
+    assert!((1000..1500).contains(&texts), "{texts}");
+    let ids: Vec<JobId> = (1..=10)
+        .map(|at| ended(&store, at, large.clone()))
+        .collect();
+    let beyond = Beyond {
+        texts: 6 * texts,
+        ..all()
+    };
+    assert_eq!(found(&path, beyond), ids[..4]);
+    assert_eq!(overfull(&path, beyond).unwrap(), BTreeSet::from([1000]));
+    // A job with a key that counts stays, and its user is known to have too many.
+    let keyed = NewJob {
+        key: Some("k".into()),
+        ..large
+    };
+    let keyed = ended(&store, 0, keyed);
+    let young_keys = Beyond {
+        keys: Timestamp::MIN,
+        ..beyond
+    };
+    assert_eq!(found(&path, young_keys), ids[..4]);
+    store.forget_jobs(&ids[..4]).unwrap();
+    assert_eq!(found(&path, young_keys), []);
+    assert_eq!(overfull(&path, young_keys).unwrap(), BTreeSet::from([1000]));
+    assert_eq!(found(&path, beyond), [keyed]);
+}
+
+#[test]
+fn history_is_looked_through_in_indexes_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(&dir.path().join("state.db")).unwrap();
+    for query in [past::USERS, past::NEWEST, past::ENDED, past::USAGES] {
+        let mut plan = store
+            .db
+            .prepare(&format!("EXPLAIN QUERY PLAN {query}"))
+            .unwrap();
+        let values = std::iter::repeat_n(1, plan.parameter_count());
+        let steps = plan.query_map(rusqlite::params_from_iter(values), |row| {
+            row.get::<_, String>(3)
+        });
+        let steps: Vec<String> = steps.unwrap().map(Result::unwrap).collect();
+        assert!(
+            steps
+                .iter()
+                .all(|step| step.contains("USING COVERING INDEX")),
+            "{query}: {steps:?}"
+        );
+    }
+}
+
+#[test]
+fn one_users_usage_pushes_out_only_their_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("state.db");
+    let store = Store::open(&path).unwrap();
+    let later = jiff::Timestamp::now().as_second() + 60;
+    for uid in [1001, 1002, 1002, 1001, 1002, 1002, 1002] {
+        ended_of(&store, uid, later);
+    }
+    let rows = |uid| {
+        let mut rows = 0;
+        let window = (Timestamp::UNIX_EPOCH, Timestamp::MAX);
+        usage_between(&path, window, Some(uid), |_| rows += 1).unwrap();
+        rows
+    };
+    assert_eq!((rows(1001), rows(1002)), (2, 5));
+    let mut steps = 0;
+    loop {
+        let users = usages_beyond(&path, 2, 2).unwrap();
+        if users.is_empty() {
+            break;
+        }
+        for user in users {
+            store.forget_usage_of(user).unwrap();
+        }
+        steps += 1;
+    }
+    assert_eq!((rows(1001), rows(1002), steps), (2, 2, 2));
 }
 
 #[test]
@@ -720,11 +886,8 @@ fn events_and_usage_go_in_steps_and_what_went_is_known() {
     assert_eq!(next.seq, 11, "numbers go on");
 
     ended_at(&store, jiff::Timestamp::now().as_second() + 60, None);
-    assert_eq!(
-        usage_beyond(&path, Timestamp::UNIX_EPOCH, 9, 9).unwrap(),
-        None
-    );
-    let step = usage_beyond(&path, Timestamp::MAX, 9, 9).unwrap().unwrap();
+    assert_eq!(usage_beyond(&path, Timestamp::UNIX_EPOCH, 9).unwrap(), None);
+    let step = usage_beyond(&path, Timestamp::MAX, 9).unwrap().unwrap();
     store.forget_usage(step).unwrap();
-    assert_eq!(usage_beyond(&path, Timestamp::MAX, 9, 9).unwrap(), None);
+    assert_eq!(usage_beyond(&path, Timestamp::MAX, 9).unwrap(), None);
 }

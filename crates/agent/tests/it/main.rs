@@ -3,6 +3,7 @@
 #![warn(clippy::disallowed_methods)]
 
 mod aside;
+mod budgets;
 mod claims;
 mod confirm;
 mod crash;
