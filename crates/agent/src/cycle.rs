@@ -54,7 +54,7 @@ pub mod why;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
+use std::sync::mpsc::{RecvTimeoutError, SyncSender};
 use std::time::Duration;
 
 use divvy_api::v1::{Error, ErrorCode, Event, GpuChanged, MigInstance};
@@ -72,7 +72,7 @@ use crate::gpu::slice::HeldSlice;
 use crate::gpu::{Device, IDLE, Observer};
 use crate::job::Job;
 use crate::keeper::Keeper;
-use crate::mailbox::{Message, Milestone, Read, Reply};
+use crate::mailbox::{Inbox, Message, Milestone, Read, Reply};
 use crate::mig::{Order, Slot, Workers};
 use crate::process::Process;
 use crate::pruner::Forgotten;
@@ -401,7 +401,7 @@ impl Cycle {
     ///
     /// # Errors
     /// When the journal fails: nothing may be acknowledged any more, and what was is safe.
-    pub fn run(mut self, messages: &Receiver<Message>) -> Result<(), StoreError> {
+    pub fn run(mut self, messages: &Inbox) -> Result<(), StoreError> {
         let mut tick = Instant::now();
         loop {
             let patience = if self.round.again.is_empty() && !self.round.replan {

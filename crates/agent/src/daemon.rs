@@ -16,7 +16,7 @@ use std::num::NonZeroU32;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixListener as StdListener;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use divvy_api::home::{Home, HomeError};
@@ -41,7 +41,7 @@ use crate::idle::Rule;
 use crate::keep::Keep;
 use crate::keeper::Keeper;
 use crate::log;
-use crate::mailbox::{Mailbox, Message};
+use crate::mailbox::{Mailbox, Message, mailbox};
 use crate::mig::Workers;
 use crate::mig::mode::effective;
 use crate::node::Node;
@@ -224,8 +224,7 @@ fn serve(
         front_end: beside.as_ref().map(|beside| beside.about.clone()),
     };
 
-    let (sender, messages) = mpsc::channel();
-    let mailbox = Mailbox::new(sender);
+    let (mailbox, messages) = mailbox();
     let events = broadcast::Sender::new(EVENT_BACKLOG);
     let news = mailbox.clone();
     let watch = Watch::start(move |told| news.post(Message::News(told)));

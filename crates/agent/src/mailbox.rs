@@ -1,21 +1,36 @@
-//! The way into the cycle: every request, observation and sign of life is a message to the one owner of the state.
+//! The mailbox of the cycle: every request, observation and sign of life is a message to the one owner of the state.
+//!
+//! A call waits for room before it sends ([`Mailbox::ask`]). There is room for 1024 messages of calls, and a large
+//! message takes several places, so that all of them together are 64 MiB of JSON at most. The daemon's own threads
+//! send without room ([`Mailbox::post`]), so that a full mailbox never keeps the cycle from an end of a job. These
+//! threads are few, and their messages are small: a watcher, an observer, the pruner, a thread for each GPU and for
+//! each suspended job.
 
-use std::sync::mpsc::Sender;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::Duration;
 
 use divvy_api::v1::{
     Claim, Confirm, Error, ErrorCode, GpuChange, GpuChanged, Job, MigGc, MigInstance, Project,
     ProjectChange, Resize, Submit,
 };
 use divvy_core::JobId;
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::access::Caller;
 use crate::aside;
 use crate::cycle::Cycle;
 use crate::gpu::look::Look;
+use crate::intake::budget::written;
 use crate::mig::Report;
 use crate::pruner::{Forgotten, Past};
 use crate::watch::News;
+
+/// Places for messages of calls: four rounds of the cycle.
+const ROOM: u32 = 1024;
+
+/// Bytes of JSON that one place holds; a larger message takes several.
+const PLACE: u64 = 64 << 10;
 
 /// Where an answer goes; whoever asked may be gone.
 pub type Reply<T> = oneshot::Sender<Result<T, Error>>;
@@ -196,29 +211,87 @@ impl Message {
             | Self::Stop => {}
         }
     }
+
+    /// How many places it takes.
+    fn places(&self) -> u32 {
+        let bytes = match self {
+            Self::Submit { submit, .. } => written(submit),
+            Self::Confirm { confirm, .. } => written(confirm),
+            Self::HoldClaim { claim, .. } => written(claim),
+            Self::Project {
+                act: ProjectAct::Add(change) | ProjectAct::Set(change),
+                ..
+            } => written(change),
+            // A reference has a bound of some kilobytes, and the rest is smaller.
+            _ => 0,
+        };
+        let places = u32::try_from(bytes / PLACE).unwrap_or(ROOM);
+        places.saturating_add(1).min(ROOM)
+    }
+}
+
+/// A message, and its room until the cycle takes it.
+struct Letter {
+    message: Message,
+    _room: Option<OwnedSemaphorePermit>,
 }
 
 /// Sends messages to the cycle; cheap to clone.
 #[derive(Clone)]
-pub struct Mailbox(Sender<Message>);
+pub struct Mailbox {
+    sender: Sender<Letter>,
+    room: Arc<Semaphore>,
+}
+
+/// The cycle's end.
+pub struct Inbox(Receiver<Letter>);
+
+/// Both ends.
+pub fn mailbox() -> (Mailbox, Inbox) {
+    let (sender, receiver) = channel();
+    let room = Arc::new(Semaphore::new(ROOM as usize));
+    (Mailbox { sender, room }, Inbox(receiver))
+}
+
+impl Inbox {
+    /// The next message; it waits so long for one.
+    ///
+    /// # Errors
+    /// There was none, or no sender is left.
+    pub fn recv_timeout(&self, patience: Duration) -> Result<Message, RecvTimeoutError> {
+        self.0.recv_timeout(patience).map(|letter| letter.message)
+    }
+
+    /// The messages that are there.
+    pub fn try_iter(&self) -> impl Iterator<Item = Message> {
+        self.0.try_iter().map(|letter| letter.message)
+    }
+}
 
 impl Mailbox {
-    pub fn new(sender: Sender<Message>) -> Self {
-        Self(sender)
-    }
-
     /// Sends without waiting for anything; lost when the cycle has stopped.
     pub fn post(&self, message: Message) {
-        let _ = self.0.send(message);
+        self.send(message, None);
     }
 
-    /// Sends a message that has a reply, and waits for it.
+    fn send(&self, message: Message, room: Option<OwnedSemaphorePermit>) {
+        let _ = self.sender.send(Letter {
+            message,
+            _room: room,
+        });
+    }
+
+    /// Sends a message that has a reply once there is room, and waits for the reply.
     ///
     /// # Errors
     /// What the cycle answers; [`ErrorCode::NoDaemon`] when it has stopped.
     pub async fn ask<T>(&self, message: impl FnOnce(Reply<T>) -> Message) -> Result<T, Error> {
         let (reply, answer) = oneshot::channel();
-        self.post(message(reply));
+        let message = message(reply);
+        let room = Arc::clone(&self.room).acquire_many_owned(message.places());
+        // It is never closed.
+        let room = room.await.ok();
+        self.send(message, room);
         answer.await.unwrap_or_else(|_| Err(stopping()))
     }
 
@@ -242,4 +315,74 @@ impl Mailbox {
 fn stopping() -> Error {
     Error::new(ErrorCode::NoDaemon, "the daemon is stopping")
         .hint("running jobs go on; start it again with `divvy daemon`")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use divvy_test_support::until_async;
+
+    use super::*;
+
+    fn ask(mailbox: &Mailbox) -> tokio::task::JoinHandle<Result<(), Error>> {
+        let mailbox = mailbox.clone();
+        tokio::spawn(async move { mailbox.read(|_| Ok(())).await })
+    }
+
+    async fn until_room(mailbox: &Mailbox, left: usize) {
+        until_async(format!("{left} places are left"), async || {
+            (mailbox.room.available_permits() == left).then_some(())
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn calls_wait_while_the_mailbox_is_full_and_the_daemons_own_threads_do_not() {
+        let (mailbox, inbox) = mailbox();
+        let asked: Vec<_> = (0..ROOM + 10).map(|_| ask(&mailbox)).collect();
+        until_room(&mailbox, 0).await;
+        assert_eq!(inbox.try_iter().take(3).count(), 3);
+        // Three of the ten have come in.
+        until_room(&mailbox, 0).await;
+        mailbox.post(Message::Stop);
+        drop(mailbox);
+        let mut taken = 3;
+        until_async("all have come in", async || {
+            taken += inbox.try_iter().count();
+            (taken == ROOM as usize + 11).then_some(())
+        })
+        .await;
+        // The cycle has stopped without an answer.
+        for asked in asked {
+            assert_eq!(asked.await.unwrap().unwrap_err().code, ErrorCode::NoDaemon);
+        }
+    }
+
+    #[test]
+    fn a_large_message_takes_as_many_places_as_it_has_bytes() {
+        let submit = |length: usize| {
+            let (reply, _) = oneshot::channel();
+            let submit = Submit {
+                env: BTreeMap::from([("A".to_owned(), "x".repeat(length))]),
+                ..Submit::default()
+            };
+            let submit = Box::new(submit);
+            let account = crate::account::Account {
+                uid: 1000,
+                gid: 1000,
+                name: "ana".to_owned(),
+                groups: Vec::new(),
+            };
+            let by = Box::new(Caller {
+                account,
+                role: crate::access::Role::User,
+                sees_all: false,
+            });
+            Message::Submit { submit, by, reply }.places()
+        };
+        assert_eq!(submit(0), 1);
+        assert_eq!(submit(2 << 20), 33);
+        assert_eq!(Message::Stop.places(), 1);
+    }
 }

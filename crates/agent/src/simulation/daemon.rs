@@ -7,7 +7,6 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
-use std::sync::mpsc;
 use std::time::Duration;
 
 use divvy_api::home::Home;
@@ -28,7 +27,7 @@ use crate::disk::Room;
 use crate::gpu::{Device, Observer, Source};
 use crate::job::{Job, Submitter};
 use crate::keeper::Keeper;
-use crate::mailbox::{Mailbox, Message};
+use crate::mailbox::{Inbox, Message, mailbox};
 use crate::mig::mode::effective;
 use crate::mig::{Instance, Slot, Workers};
 use crate::process::inside::{Mark, Marks};
@@ -206,7 +205,7 @@ pub struct Daemon {
     /// What the threads of MIG do; a run reports it.
     pub workers: Workers,
     /// They would report here.
-    _reports: mpsc::Receiver<Message>,
+    _reports: Inbox,
 }
 
 /// How the agent is started, which a run decides once.
@@ -241,8 +240,8 @@ fn config(home: &Home, manner: Manner) -> Config {
         order: manner.order,
         backfill: manner.backfill,
         preemption: manner.preemption,
-        max_texts: crate::config::MOST_TEXTS,
         max_jobs: crate::config::MOST_JOBS,
+        max_texts: crate::config::MOST_TEXTS,
         grace: Duration::from_secs(2),
         idle: None,
         keep: crate::Keep::default(),
@@ -305,14 +304,8 @@ impl Daemon {
             driver: None,
         };
         let observer = Arc::new(Observer::new(Arc::clone(&source), marks));
-        let (sender, reports) = mpsc::channel();
-        let workers = || {
-            Workers::new(
-                Arc::clone(&source),
-                Mailbox::new(sender.clone()),
-                home.migs(),
-            )
-        };
+        let (mailbox, reports) = mailbox();
+        let workers = || Workers::new(Arc::clone(&source), mailbox.clone(), home.migs());
         let (events, told) = broadcast::channel(4096);
         let cycle = Cycle::new(Parts {
             config: config(home, manner),
