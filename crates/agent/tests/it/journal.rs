@@ -9,7 +9,8 @@ use std::path::PathBuf;
 use std::process::Output;
 
 use divvy_api::client::Client;
-use divvy_api::v1::{Amount, EndReason, ErrorCode, Job, JobState, JournalFile, Submit};
+use divvy_api::v1::{Amount, EndReason, ErrorCode, Job, JobState, JournalFile, Resize, Submit};
+use divvy_test_support::until_async;
 use harness::{Home, ended, in_state, is_alive, quarter, signal, until};
 
 /// One GPU.
@@ -56,8 +57,19 @@ async fn two_halves_run(client: &Client) -> Vec<Job> {
 async fn a_lost_journal_is_completed_from_the_records_of_jobs_that_run() {
     let mut home = Home::with(&ONE);
     let client = home.client();
-    let before = two_halves_run(&client).await;
+    two_halves_run(&client).await;
+    // What their records do not have yet.
     client.suspend("1").await.unwrap();
+    let resize = Resize {
+        amount: Some(Amount::Share { thousandths: 250 }),
+        ..Resize::default()
+    };
+    client.resize("2", &resize).await.unwrap();
+    let before = until_async("job 2 has shrunk", async || {
+        let jobs = client.jobs(false).await.unwrap();
+        (jobs[1].slices[0].share == 250).then_some(jobs)
+    });
+    let before = before.await;
     home.kill();
     for file in journal_files(&home) {
         let _ = fs::remove_file(file);
@@ -67,6 +79,8 @@ async fn a_lost_journal_is_completed_from_the_records_of_jobs_that_run() {
     let after = client.jobs(false).await.unwrap();
     assert_eq!(labels(&before), labels(&after));
     assert!(after[0].suspended, "it was before the journal was lost");
+    let gpu = client.gpus().await.unwrap().remove(0);
+    assert_eq!(gpu.share_allocated, 750);
     assert_eq!(
         (&after[0].name, &after[0].user),
         (&before[0].name, &before[0].user)
@@ -88,18 +102,20 @@ async fn a_lost_journal_is_completed_from_the_records_of_jobs_that_run() {
 async fn a_journal_that_was_cut_short_gives_no_gpu_out_twice() {
     let mut home = Home::with(&ONE);
     let client = home.client();
+    let wal = home.path().join("state.db-wal");
+    let begun = fs::metadata(&wal).unwrap().len();
     let before = two_halves_run(&client).await;
     home.kill();
-    let wal = fs::File::options()
-        .write(true)
-        .open(home.path().join("state.db-wal"))
-        .unwrap();
-    wal.set_len(wal.metadata().unwrap().len() / 2).unwrap();
+    // Within a frame, before either job was submitted.
+    let wal = fs::File::options().write(true).open(wal).unwrap();
+    assert!(wal.metadata().unwrap().len() > begun);
+    wal.set_len(begun - 37).unwrap();
     home.start(&ONE);
     let client = home.client();
     assert_eq!(labels(&before), labels(&client.jobs(false).await.unwrap()));
     let gpu = client.gpus().await.unwrap().remove(0);
     assert_eq!(gpu.share_allocated, 1000);
+    assert!(home.log().contains("ends within a frame"), "{}", home.log());
 }
 
 #[tokio::test]
