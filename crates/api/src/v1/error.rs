@@ -82,10 +82,12 @@ pub enum ErrorCode {
     Gone,
     /// The disk of the daemon is full: it reads, and takes on nothing new.
     DiskFull,
+    /// The caller has as much at once as one may have: connections, bytes of calls.
+    TooMany,
 }
 
 impl ErrorCode {
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Internal,
         Self::Usage,
         Self::NotFound,
@@ -98,6 +100,7 @@ impl ErrorCode {
         Self::LaunchFailed,
         Self::Gone,
         Self::DiskFull,
+        Self::TooMany,
     ];
 
     /// Exit code of the command line.
@@ -106,7 +109,7 @@ impl ErrorCode {
             Self::Internal | Self::DiskFull => 1,
             Self::Usage => 2,
             Self::NotFound | Self::Gone => 3,
-            Self::NotAllowed => 4,
+            Self::NotAllowed | Self::TooMany => 4,
             Self::NeverFits => 5,
             Self::WouldWait => 6,
             Self::NoDaemon => 7,
@@ -128,6 +131,7 @@ impl ErrorCode {
             Self::WouldWait | Self::Conflict => 409,
             Self::NoDaemon | Self::DiskFull => 503,
             Self::TimedOut => 408,
+            Self::TooMany => 429,
         }
     }
 }

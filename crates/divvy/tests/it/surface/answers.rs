@@ -53,6 +53,7 @@ fn every_error_code_has_its_exit_code() {
         ("not_found", 404, 3),
         ("gone", 410, 3),
         ("not_allowed", 403, 4),
+        ("too_many", 429, 4),
         ("never_fits", 422, 5),
         ("would_wait", 409, 6),
         ("no_daemon", 503, 7),
