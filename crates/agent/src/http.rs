@@ -14,6 +14,7 @@ mod listing;
 mod log;
 mod metrics;
 pub mod token;
+mod upload;
 mod usage;
 mod veil;
 
@@ -47,10 +48,8 @@ use body::{Body, Failure, Path, Query};
 use crowd::Crowd;
 pub use metrics::{Books, Page};
 use token::Token;
+use upload::{LARGE, Uploads};
 use veil::Sight;
-
-/// A command line and an environment fit into this; Linux takes 2 MiB of them by default.
-const BODY_LIMIT: usize = 8 << 20;
 
 /// Longest long poll. Clients ask again.
 const POLL_LIMIT: Duration = Duration::from_secs(300);
@@ -124,13 +123,16 @@ pub async fn serve(
         .route("/readyz", get(health::ready))
         .fallback(missing)
         .method_not_allowed_fallback(wrong_method)
-        .layer(DefaultBodyLimit::max(BODY_LIMIT))
+        .layer(DefaultBodyLimit::max(LARGE))
         .with_state(api.clone());
     let me = api.me.uid;
     // Outside of the routes, so that it decides also what a path means.
     let gated = Router::new()
         .fallback_service(routes)
-        .layer(middleware::from_fn_with_state(api, gate::gate));
+        .layer(middleware::from_fn_with_state(
+            (api, Uploads::new(me)),
+            gate::gate,
+        ));
     let local = axum::serve(
         Crowd::new(listener, move |stream: &UnixStream| {
             let uid = stream.peer_cred().map_or(u32::MAX, |peer| peer.uid());

@@ -1,17 +1,19 @@
 //! Bodies, paths and queries, with failures in the API's own form whoever found them.
 
 use axum::Json;
-use axum::body::Bytes;
-use axum::extract::rejection::{BytesRejection, JsonRejection, PathRejection, QueryRejection};
+use axum::body::{Body as HttpBody, Bytes};
+use axum::extract::rejection::{JsonRejection, PathRejection, QueryRejection};
 use axum::extract::{FromRequest, FromRequestParts, OptionalFromRequest, Request};
-use axum::http::StatusCode;
-use axum::http::header::CONTENT_TYPE;
+use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
 use axum::http::request::Parts;
+use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use divvy_api::v1::{Error, ErrorBody, ErrorCode};
+use divvy_api::v1::{self, Error, ErrorBody, ErrorCode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::internal;
+use super::upload::{LARGE, SMALL, Upload};
 use crate::intake::bounds::Bounded;
 
 /// A JSON body, in and out; what comes in is within its bounds.
@@ -37,7 +39,12 @@ impl IntoResponse for Failure {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.0.code.http_status())
             .unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        (status, Json(ErrorBody { error: self.0 })).into_response()
+        let mut response = (status, Json(ErrorBody { error: self.0 })).into_response();
+        if status == StatusCode::TOO_MANY_REQUESTS {
+            let second = HeaderValue::from_static("1");
+            response.headers_mut().insert(RETRY_AFTER, second);
+        }
+        response
     }
 }
 
@@ -47,10 +54,43 @@ impl<T: Serialize> IntoResponse for Body<T> {
     }
 }
 
-impl<T: DeserializeOwned + Bounded, S: Send + Sync> FromRequest<S> for Body<T> {
+/// What a call brings.
+pub trait Brought: DeserializeOwned + Bounded {
+    /// Bytes of it, as JSON.
+    const MOST: usize;
+}
+
+macro_rules! brought {
+    ($($most:ident: $($kind:ident)+;)+) => {
+        $($(impl Brought for v1::$kind {
+            const MOST: usize = $most;
+        })+)+
+    };
+}
+
+brought! {
+    LARGE: Submit Confirm Exec;
+    SMALL: Claim GpuChange MigGc MigWanted ProjectChange Resize SignalJob Suspend;
+}
+
+/// A request's whole body, in its user's budget from now on.
+async fn bytes<T: Brought>(request: Request) -> Result<(Parts, Bytes), Failure> {
+    let (parts, body) = request.into_parts();
+    let Some(upload) = parts.extensions.get::<Upload>() else {
+        return Err(internal(&std::io::Error::other(
+            "the request passed no gate",
+        )));
+    };
+    let bytes = upload.read(body, T::MOST).await?;
+    Ok((parts, bytes))
+}
+
+impl<T: Brought, S: Send + Sync> FromRequest<S> for Body<T> {
     type Rejection = Failure;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Failure> {
+        let (parts, bytes) = bytes::<T>(request).await?;
+        let request = Request::from_parts(parts, HttpBody::from(bytes));
         let Json(body) = <Json<T> as FromRequest<S>>::from_request(request, state)
             .await
             .map_err(|error: JsonRejection| refused(&error))?;
@@ -60,14 +100,13 @@ impl<T: DeserializeOwned + Bounded, S: Send + Sync> FromRequest<S> for Body<T> {
 }
 
 /// None where nothing is sent, or something that is no JSON by its type: forms, as which `curl -d` sends even nothing.
-impl<T: DeserializeOwned + Bounded, S: Send + Sync> OptionalFromRequest<S> for Body<T> {
+impl<T: Brought, S: Send + Sync> OptionalFromRequest<S> for Body<T> {
     type Rejection = Failure;
 
-    async fn from_request(request: Request, state: &S) -> Result<Option<Self>, Failure> {
+    async fn from_request(request: Request, _state: &S) -> Result<Option<Self>, Failure> {
         let named = request.headers().get(CONTENT_TYPE);
         let is_json = named.is_some_and(|named| is_json(named.as_bytes()));
-        let sent = Bytes::from_request(request, state).await;
-        let sent = sent.map_err(|error: BytesRejection| refused(&error))?;
+        let (_, sent) = bytes::<T>(request).await?;
         if sent.is_empty() || !is_json {
             return Ok(None);
         }
@@ -117,6 +156,11 @@ fn refused(error: &dyn std::error::Error) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http::upload::Uploads;
+
+    impl Brought for bool {
+        const MOST: usize = SMALL;
+    }
 
     impl Bounded for bool {
         fn within_bounds(&self) -> Result<(), Error> {
@@ -125,7 +169,7 @@ mod tests {
     }
 
     async fn sent(content_type: Option<&str>, body: &'static str) -> Result<Option<bool>, u16> {
-        let mut request = Request::builder();
+        let mut request = Request::builder().extension(Uploads::new(0).of(0));
         if let Some(named) = content_type {
             request = request.header(CONTENT_TYPE, named);
         }

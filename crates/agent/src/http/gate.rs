@@ -2,6 +2,8 @@
 //!
 //! A job is named by its number from here on: what `last` or a name means is decided once, for the check and for the call.
 
+use std::sync::Arc;
+
 use axum::extract::{ConnectInfo, Request, State};
 use axum::http::uri::{PathAndQuery, Uri};
 use axum::http::{HeaderValue, header};
@@ -10,6 +12,7 @@ use axum::response::Response;
 use divvy_api::v1::{Error, ErrorCode};
 
 use super::body::Failure;
+use super::upload::Uploads;
 use super::veil::{Drawn, Sight, Veil};
 use super::{Api, Peer, internal};
 use crate::access::{Caller, Whose, verb};
@@ -19,7 +22,7 @@ use crate::supervise::chain;
 
 /// Lets a call through that its caller may make.
 pub async fn gate(
-    State(api): State<Api>,
+    State((api, uploads)): State<(Api, Arc<Uploads>)>,
     ConnectInfo(peer): ConnectInfo<Peer>,
     mut request: Request,
     next: Next,
@@ -29,6 +32,9 @@ pub async fn gate(
         caller(&api, &peer, given.as_ref()).await?
     };
     bounds::target(request.uri().path(), request.uri().query())?;
+    // What the request brings is its user's until it is answered.
+    let upload = uploads.of(caller.account.uid);
+    request.extensions_mut().insert(upload.clone());
     let path = request.uri().path().to_owned();
     let verb = verb::of(request.method().as_str(), &path);
     let Some(of) = verb::job(&path) else {

@@ -1,0 +1,320 @@
+//! Bodies of requests: how long they may take to come, and how many bytes of them one user has in the daemon at once.
+//!
+//! A request reserves its body's whole length before any of it is read, and keeps it until it is answered. Where the user's others
+//! hold too much of the budget it waits for a while, in which its bytes stay in the socket, and is refused then.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use axum::body::{Body, Bytes, HttpBody as _};
+use divvy_api::v1::{Error, ErrorCode};
+use http_body_util::BodyExt as _;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::body::Failure;
+use crate::supervise::chain;
+
+/// Bytes of a call that brings a command and an environment. Linux takes 2 MiB of them by default, and JSON writes some of
+/// their bytes as six.
+pub const LARGE: usize = 8 << 20;
+
+/// Bytes of any other call.
+pub const SMALL: usize = 1 << 20;
+
+/// Bytes of one user's calls at once: eight of the largest.
+const BUDGET: usize = 64 << 20;
+
+/// The same of root and the daemon's own user, who may end the daemon anyway.
+const OWN_BUDGET: usize = 512 << 20;
+
+/// How long a body may take.
+#[derive(Clone, Copy, Debug)]
+struct Pace {
+    /// Without a byte of it.
+    silence: Duration,
+    /// As a whole.
+    whole: Duration,
+    /// For the user's other calls to make room.
+    room: Duration,
+}
+
+/// Two minutes let the largest body through at 70 kB/s.
+const PACE: Pace = Pace {
+    silence: Duration::from_secs(10),
+    whole: Duration::from_secs(120),
+    room: Duration::from_secs(10),
+};
+
+/// What is left of the budget of each user who has calls with a body.
+pub struct Uploads {
+    left: Mutex<HashMap<u32, Arc<Semaphore>>>,
+    /// The daemon's own user.
+    me: u32,
+    pace: Pace,
+}
+
+impl Uploads {
+    pub fn new(me: u32) -> Arc<Self> {
+        Arc::new(Self {
+            left: Mutex::default(),
+            me,
+            pace: PACE,
+        })
+    }
+
+    /// The body of one call of this user, which is not read yet.
+    pub fn of(self: &Arc<Self>, user: u32) -> Upload {
+        Upload(Arc::new(Held {
+            uploads: Arc::clone(self),
+            user,
+            bytes: Mutex::default(),
+        }))
+    }
+
+    fn budget(&self, user: u32) -> usize {
+        match user == 0 || user == self.me {
+            true => OWN_BUDGET,
+            false => BUDGET,
+        }
+    }
+
+    fn left(&self, user: u32) -> Arc<Semaphore> {
+        let mut left = lock(&self.left);
+        let made = || Arc::new(Semaphore::new(self.budget(user)));
+        Arc::clone(left.entry(user).or_insert_with(made))
+    }
+}
+
+/// A call's body. Its bytes are the user's until the last copy of this is dropped.
+#[derive(Clone)]
+pub struct Upload(Arc<Held>);
+
+struct Held {
+    uploads: Arc<Uploads>,
+    user: u32,
+    bytes: Mutex<Option<OwnedSemaphorePermit>>,
+}
+
+impl Upload {
+    /// Reads a body of at most so many bytes.
+    ///
+    /// # Errors
+    /// [`ErrorCode::Usage`] for one that is larger or breaks off, [`ErrorCode::TimedOut`] for one that does not come,
+    /// [`ErrorCode::TooMany`] where the user's other calls hold too much.
+    pub async fn read(&self, mut body: Body, most: usize) -> Result<Bytes, Failure> {
+        let pace = self.0.uploads.pace;
+        // Without a length it may become as long as it may be.
+        let length = body.size_hint().upper();
+        let length = length.map_or(most, |length| usize::try_from(length).unwrap_or(usize::MAX));
+        if length > most {
+            return Err(too_large(length, most));
+        }
+        if length == 0 {
+            return Ok(Bytes::new());
+        }
+        self.reserve(length, pace.room).await?;
+        let begun = Instant::now();
+        let mut bytes = Vec::with_capacity(length);
+        loop {
+            let until = (begun + pace.whole).min(Instant::now() + pace.silence);
+            let Ok(frame) = timeout_at(until, body.frame()).await else {
+                return Err(late(bytes.len(), length, begun.elapsed()));
+            };
+            let Some(frame) = frame else {
+                return Ok(bytes.into());
+            };
+            let frame = frame.map_err(|error| {
+                let why = format!("the request's body broke off: {}", chain(&error));
+                Error::new(ErrorCode::Usage, why)
+            })?;
+            let data = frame.into_data().unwrap_or_default();
+            if bytes.len() + data.len() > most {
+                return Err(too_large(bytes.len() + data.len(), most));
+            }
+            bytes.extend_from_slice(&data);
+        }
+    }
+
+    async fn reserve(&self, length: usize, patience: Duration) -> Result<(), Failure> {
+        let Held {
+            uploads,
+            user,
+            bytes,
+        } = &*self.0;
+        let permits = u32::try_from(length).unwrap_or(u32::MAX);
+        let room = uploads.left(*user).acquire_many_owned(permits);
+        let Ok(Ok(room)) = timeout(patience, room).await else {
+            let why = format!(
+                "too many bytes of yours: calls of uid {user} that are not answered yet hold {} MiB, and this one brings {length} B",
+                uploads.budget(*user) >> 20
+            );
+            let hint =
+                format!("`pgrep -u {user} -a divvy` lists clients; make calls one after another");
+            return Err(Error::new(ErrorCode::TooMany, why).hint(hint).into());
+        };
+        *lock(bytes) = Some(room);
+        Ok(())
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        drop(lock(&self.bytes).take());
+        let mut left = lock(&self.uploads.left);
+        // Each other call of the user that holds or waits for some of it has it too.
+        if left
+            .get(&self.user)
+            .is_some_and(|left| Arc::strong_count(left) == 1)
+        {
+            left.remove(&self.user);
+        }
+    }
+}
+
+fn too_large(length: usize, most: usize) -> Failure {
+    let why = format!("the request's body has {length} bytes, and {most} at most may be");
+    let hint = "put what is large into a file, and its path into the command";
+    Error::new(ErrorCode::Usage, why).hint(hint).into()
+}
+
+fn late(came: usize, length: usize, waited: Duration) -> Failure {
+    let why = format!(
+        "of the request's body {came} bytes of at most {length} came in {} s",
+        waited.as_secs()
+    );
+    Error::new(ErrorCode::TimedOut, why)
+        .hint("send it whole, without a pause")
+        .into()
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use axum::response::IntoResponse as _;
+    use divvy_test_support::PATIENCE;
+    use http_body_util::channel::{Channel, Sender};
+
+    use super::*;
+
+    const USER: u32 = 1000;
+
+    fn hasty(pace: Pace) -> Arc<Uploads> {
+        Arc::new(Uploads {
+            left: Mutex::default(),
+            me: 1,
+            pace,
+        })
+    }
+
+    fn body() -> (Sender<Bytes, Infallible>, Body) {
+        let (sender, body) = Channel::new(1);
+        (sender, Body::new(body))
+    }
+
+    fn status<T>(refused: Result<T, Failure>) -> u16 {
+        let refused = refused.err().expect("it is refused");
+        refused.into_response().status().as_u16()
+    }
+
+    #[tokio::test]
+    async fn a_body_that_does_not_come_is_given_up_and_a_slow_one_is_not() {
+        let pace = Pace {
+            silence: PATIENCE,
+            whole: PATIENCE,
+            room: PATIENCE,
+        };
+        let moment = Duration::from_millis(200);
+        let uploads = hasty(Pace {
+            silence: moment,
+            ..pace
+        });
+        // Its client keeps the connection and is silent.
+        let (_silent, stalled) = body();
+        assert_eq!(status(uploads.of(USER).read(stalled, SMALL).await), 408);
+        // A byte now and then, for longer than it may be silent.
+        let uploads = hasty(Pace {
+            silence: moment * 5,
+            ..pace
+        });
+        let (mut sender, slow) = body();
+        let send = tokio::spawn(async move {
+            for _ in 0..6 {
+                tokio::time::sleep(moment).await;
+                sender.send_data(Bytes::from_static(b" ")).await.unwrap();
+            }
+        });
+        let read = uploads.of(USER).read(slow, SMALL).await.unwrap();
+        send.await.unwrap();
+        assert_eq!(read.len(), 6);
+        // For ever.
+        let uploads = hasty(Pace {
+            whole: moment,
+            ..pace
+        });
+        let (mut sender, endless) = body();
+        let send = tokio::spawn(async move {
+            while sender.send_data(Bytes::from_static(b" ")).await.is_ok() {
+                tokio::time::sleep(moment / 10).await;
+            }
+        });
+        assert_eq!(status(uploads.of(USER).read(endless, SMALL).await), 408);
+        send.abort();
+    }
+
+    #[tokio::test]
+    async fn one_users_unanswered_calls_hold_the_budget_and_no_more_and_others_have_their_own() {
+        let uploads = hasty(Pace {
+            room: Duration::from_millis(50),
+            ..PACE
+        });
+        let full = || Body::from(vec![b' '; LARGE]);
+        let mut answered = Vec::new();
+        for _ in 0..BUDGET / LARGE {
+            let upload = uploads.of(USER);
+            upload.read(full(), LARGE).await.unwrap();
+            answered.push(upload);
+        }
+        assert_eq!(status(uploads.of(USER).read(full(), LARGE).await), 429);
+        assert_eq!(status(uploads.of(USER).read(" ".into(), LARGE).await), 429);
+        uploads.of(USER + 1).read(full(), LARGE).await.unwrap();
+        uploads.of(0).read(full(), LARGE).await.unwrap();
+        // One of them is answered while another waits.
+        let next = uploads.of(USER);
+        let answer = async { drop(answered.pop()) };
+        let (read, ()) = tokio::join!(next.read(full(), LARGE), answer);
+        read.unwrap();
+    }
+
+    #[tokio::test]
+    async fn nothing_is_kept_of_a_user_whose_calls_are_answered() {
+        let uploads = hasty(PACE);
+        let upload = uploads.of(USER);
+        upload.read("{}".into(), SMALL).await.unwrap();
+        assert_eq!(lock(&uploads.left).len(), 1);
+        drop(upload);
+        assert!(lock(&uploads.left).is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_body_that_is_too_large_is_refused_by_its_length_or_where_it_becomes_so() {
+        let uploads = hasty(PACE);
+        let known = Body::from(vec![b' '; SMALL + 1]);
+        assert_eq!(status(uploads.of(USER).read(known, SMALL).await), 400);
+        let (mut sender, unknown) = body();
+        let send = tokio::spawn(async move {
+            let piece = Bytes::from(vec![b' '; SMALL / 2 + 1]);
+            while sender.send_data(piece.clone()).await.is_ok() {}
+        });
+        let read = uploads.of(USER);
+        assert_eq!(status(read.read(unknown, SMALL).await), 400);
+        let told = timeout(PATIENCE, send).await;
+        told.expect("its client is told").unwrap();
+    }
+}
