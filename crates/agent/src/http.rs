@@ -6,6 +6,7 @@
 mod body;
 mod claims;
 mod crowd;
+mod deadline;
 mod events;
 mod exec;
 mod gate;
@@ -13,26 +14,24 @@ mod health;
 mod listing;
 mod log;
 mod metrics;
+mod server;
 pub mod token;
 mod upload;
 mod usage;
 mod veil;
 
-use std::future::IntoFuture;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Extension;
 use axum::Router;
-use axum::extract::connect_info::Connected;
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::middleware;
 use axum::routing::{get, patch, post, put};
-use axum::serve::IncomingStream;
 use divvy_api::home::Home;
 use divvy_api::v1::{self, Error, ErrorCode, List};
 use serde::Deserialize;
-use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{Semaphore, broadcast};
 
 use crate::access::{Caller, Rules, Verb};
@@ -45,8 +44,9 @@ use crate::store;
 use crate::supervise::chain;
 use crate::terms::check_priority;
 use body::{Body, Failure, Path, Query};
-use crowd::Crowd;
+use crowd::Stranger;
 pub use metrics::{Books, Page};
+use server::Server;
 use token::Token;
 use upload::{LARGE, Uploads};
 use veil::Sight;
@@ -127,61 +127,29 @@ pub async fn serve(
         .with_state(api.clone());
     let me = api.me.uid;
     // Outside of the routes, so that it decides also what a path means.
-    let gated = Router::new()
-        .fallback_service(routes)
-        .layer(middleware::from_fn_with_state(
-            (api, Uploads::new(me)),
-            gate::gate,
-        ));
-    let local = axum::serve(
-        Crowd::new(listener, move |stream: &UnixStream| {
-            let uid = stream.peer_cred().map_or(u32::MAX, |peer| peer.uid());
-            (uid != 0 && uid != me).then_some(uid)
-        }),
-        gated.clone().into_make_service_with_connect_info::<Peer>(),
-    );
+    let gate = middleware::from_fn_with_state((api, Uploads::new(me)), gate::gate);
+    let server = Server::new(Router::new().fallback_service(routes).layer(gate));
+    let is_counted = move |uid| uid != 0 && uid != me;
+    let local = server.clone().local(listener, is_counted);
     match tcp {
-        None => local.await,
-        Some(tcp) => {
-            // Before the token is seen they are all alike.
-            let tcp = Crowd::new(tcp, |_: &TcpStream| Some(u32::MAX));
-            let remote = axum::serve(tcp, gated.into_make_service_with_connect_info::<Peer>());
-            tokio::select! {
-                ended = local.into_future() => ended,
-                ended = remote.into_future() => ended,
-            }
-        }
+        None => match local.await {},
+        Some(tcp) => tokio::select! {
+            never = local => match never {},
+            never = server.remote(tcp) => match never {},
+        },
     }
 }
 
 /// Who is at the other end of a connection, by the kernel's word.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone)]
 enum Peer {
     Local {
         uid: u32,
         gid: u32,
     },
     /// It came over TCP, and has to say it with a token.
-    Token,
+    Token(Stranger),
     Unknown,
-}
-
-impl Connected<IncomingStream<'_, Crowd<TcpListener>>> for Peer {
-    fn connect_info(_: IncomingStream<'_, Crowd<TcpListener>>) -> Self {
-        Self::Token
-    }
-}
-
-impl Connected<IncomingStream<'_, Crowd<UnixListener>>> for Peer {
-    fn connect_info(stream: IncomingStream<'_, Crowd<UnixListener>>) -> Self {
-        match stream.io().stream().peer_cred() {
-            Ok(peer) => Self::Local {
-                uid: peer.uid(),
-                gid: peer.gid(),
-            },
-            Err(_) => Self::Unknown,
-        }
-    }
 }
 
 async fn missing(request: Request) -> Failure {

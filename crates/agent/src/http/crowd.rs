@@ -1,49 +1,61 @@
-//! So many connections of one caller at once, and no more: those beyond are closed when they come.
+//! Bounds on open connections: of each user of the unix socket, and on TCP of callers with and without the token.
 //!
 //! A connection is a descriptor of the daemon, whether anything is asked over it or not, and without descriptors no job
 //! starts.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll};
 
-use axum::serve::Listener;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::Notify;
+
+use super::deadline::Heard;
 
 /// Of one caller. A client has one connection for each call that goes on: `wait`, `logs -f`.
-const MOST: usize = 512;
+pub const MOST: usize = 512;
 
-/// How many connections each caller has.
-#[derive(Clone, Default)]
-struct Inside(Arc<Mutex<HashMap<u32, usize>>>);
+/// Places for the connections of each caller, so many and no more.
+#[derive(Clone)]
+pub struct Crowd {
+    inside: Arc<Mutex<HashMap<u32, usize>>>,
+    most: usize,
+}
 
-impl Inside {
+impl Crowd {
+    pub fn of(most: usize) -> Self {
+        Self {
+            inside: Arc::default(),
+            most,
+        }
+    }
+
     /// Counts one more; `None` where that is too many.
-    fn enter(&self, caller: u32) -> Option<Place> {
-        let mut inside = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    pub fn enter(&self, caller: u32) -> Option<Place> {
+        let mut inside = lock(&self.inside);
         let count = inside.entry(caller).or_default();
-        if *count >= MOST {
+        if *count >= self.most {
             return None;
         }
         *count += 1;
         Some(Place {
             caller,
-            inside: self.clone(),
+            crowd: self.clone(),
         })
     }
 }
 
 /// One connection's place, free again when it is dropped.
-struct Place {
+pub struct Place {
     caller: u32,
-    inside: Inside,
+    crowd: Crowd,
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut inside = self.inside.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut inside = lock(&self.crowd.inside);
         if let Some(count) = inside.get_mut(&self.caller) {
             *count -= 1;
             if *count == 0 {
@@ -53,79 +65,132 @@ impl Drop for Place {
     }
 }
 
-/// Whose connection it is; `None`: one that is not counted.
-type Who<S> = Box<dyn Fn(&S) -> Option<u32> + Send>;
-
-/// A listener that counts.
-pub struct Crowd<L: Listener> {
-    listener: L,
-    who: Who<L::Io>,
-    inside: Inside,
+/// Connections over TCP. Until it has shown the token, a connection gives way to newer ones: the oldest is closed first.
+#[derive(Clone)]
+pub struct Strangers {
+    open: Arc<Mutex<Open>>,
+    /// Those that have shown the token.
+    admitted: Crowd,
+    most: usize,
 }
 
-impl<L: Listener> Crowd<L> {
-    pub fn new(listener: L, who: impl Fn(&L::Io) -> Option<u32> + Send + 'static) -> Self {
+/// What closes each connection that has not shown the token, by age.
+#[derive(Default)]
+struct Open {
+    next: u64,
+    closers: BTreeMap<u64, Arc<Notify>>,
+}
+
+impl Strangers {
+    /// So many connections without the token, and as many with it.
+    pub fn of(most: usize) -> Self {
         Self {
-            listener,
-            who: Box::new(who),
-            inside: Inside::default(),
-        }
-    }
-}
-
-impl<L: Listener> Listener for Crowd<L> {
-    type Io = Guest<L::Io>;
-    type Addr = L::Addr;
-
-    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
-        loop {
-            let (stream, address) = self.listener.accept().await;
-            let place = match (self.who)(&stream) {
-                None => None,
-                Some(caller) => match self.inside.enter(caller) {
-                    Some(place) => Some(place),
-                    None => {
-                        tracing::debug!(caller, "has {MOST} connections, and gets no more");
-                        continue;
-                    }
-                },
-            };
-            let guest = Guest {
-                stream,
-                _place: place,
-            };
-            return (guest, address);
+            open: Arc::default(),
+            admitted: Crowd::of(most),
+            most,
         }
     }
 
-    fn local_addr(&self) -> io::Result<Self::Addr> {
-        self.listener.local_addr()
+    /// Takes a new connection in, and has the oldest closed if that makes too many.
+    pub fn enter(&self) -> Stranger {
+        let closer = Arc::new(Notify::new());
+        let mut open = lock(&self.open);
+        if open.closers.len() >= self.most
+            && let Some((_, oldest)) = open.closers.pop_first()
+        {
+            oldest.notify_one();
+        }
+        let number = open.next;
+        open.next += 1;
+        open.closers.insert(number, Arc::clone(&closer));
+        drop(open);
+        Stranger(Arc::new(Entry {
+            number,
+            closer,
+            strangers: self.clone(),
+            place: OnceLock::new(),
+        }))
     }
 }
 
-/// A connection with its place.
-pub struct Guest<S> {
+/// One connection over TCP.
+#[derive(Clone)]
+pub struct Stranger(Arc<Entry>);
+
+struct Entry {
+    number: u64,
+    closer: Arc<Notify>,
+    strangers: Strangers,
+    /// Its place among connections that have shown the token.
+    place: OnceLock<Place>,
+}
+
+impl Stranger {
+    /// It has shown the token and gives way to no other from now on; false where as many as may be have.
+    pub fn admit(&self) -> bool {
+        let Entry {
+            number, strangers, ..
+        } = &*self.0;
+        if self.0.place.get().is_some() {
+            return true;
+        }
+        let Some(place) = strangers.admitted.enter(0) else {
+            return false;
+        };
+        lock(&strangers.open).closers.remove(number);
+        // Requests of one connection are heard one after another.
+        self.0.place.set(place).is_ok()
+    }
+
+    /// Comes back once it is to give way.
+    pub async fn gives_way(&self) {
+        self.0.closer.notified().await;
+    }
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        lock(&self.strangers.open).closers.remove(&self.number);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A connection with its place, also after it has become another protocol's.
+pub struct Guest<S, P> {
     stream: S,
-    _place: Option<Place>,
+    heard: Heard,
+    _place: P,
 }
 
-impl<S> Guest<S> {
-    pub fn stream(&self) -> &S {
-        &self.stream
+impl<S, P> Guest<S, P> {
+    pub fn new(stream: S, heard: Heard, place: P) -> Self {
+        Self {
+            stream,
+            heard,
+            _place: place,
+        }
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Guest<S> {
+impl<S: AsyncRead + Unpin, P: Unpin> AsyncRead for Guest<S, P> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, buffer)
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
+        if buffer.filled().len() > before {
+            self.heard.more();
+        }
+        read
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Guest<S> {
+impl<S: AsyncWrite + Unpin, P: Unpin> AsyncWrite for Guest<S, P> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -157,19 +222,45 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Guest<S> {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt as _;
+
     use super::*;
 
     #[test]
     fn one_caller_fills_its_own_places_alone_and_has_them_again() {
-        let inside = Inside::default();
-        let mut places: Vec<_> = (0..MOST).filter_map(|_| inside.enter(1000)).collect();
+        let crowd = Crowd::of(MOST);
+        let mut places: Vec<_> = (0..MOST).filter_map(|_| crowd.enter(1000)).collect();
         assert_eq!(places.len(), MOST);
-        assert!(inside.enter(1000).is_none());
-        assert!(inside.enter(1001).is_some());
+        assert!(crowd.enter(1000).is_none());
+        assert!(crowd.enter(1001).is_some());
         places.pop();
-        places.push(inside.enter(1000).expect("one place is free again"));
-        assert!(inside.enter(1000).is_none());
+        places.push(crowd.enter(1000).expect("one place is free again"));
+        assert!(crowd.enter(1000).is_none());
         places.clear();
-        assert!(inside.0.lock().unwrap().is_empty());
+        assert!(lock(&crowd.inside).is_empty());
+    }
+
+    #[test]
+    fn a_connection_without_the_token_gives_way_to_newer_ones_and_one_with_it_does_not() {
+        let strangers = Strangers::of(2);
+        let [with, oldest, newer] = [(); 3].map(|()| {
+            let stranger = strangers.enter();
+            if lock(&strangers.open).next == 1 {
+                assert!(stranger.admit() && stranger.admit());
+            }
+            stranger
+        });
+        let is_closed = |stranger: &Stranger| stranger.gives_way().now_or_never().is_some();
+        assert!(![&with, &oldest, &newer].into_iter().any(is_closed));
+        let newest = strangers.enter();
+        assert!(is_closed(&oldest));
+        assert!(![&with, &newer, &newest].into_iter().any(is_closed));
+        // As many as may be have shown the token: one more has to wait until one of them ends.
+        assert!(newer.admit() && !newest.admit());
+        drop(with);
+        assert!(newest.admit());
+        drop((oldest, newer, newest));
+        assert!(lock(&strangers.open).closers.is_empty());
+        assert!(lock(&strangers.admitted.inside).is_empty());
     }
 }

@@ -4,7 +4,8 @@
 
 use std::sync::Arc;
 
-use axum::extract::{ConnectInfo, Request, State};
+use axum::Extension;
+use axum::extract::{Request, State};
 use axum::http::uri::{PathAndQuery, Uri};
 use axum::http::{HeaderValue, header};
 use axum::middleware::Next;
@@ -12,6 +13,7 @@ use axum::response::Response;
 use divvy_api::v1::{Error, ErrorCode};
 
 use super::body::Failure;
+use super::crowd::MOST;
 use super::upload::Uploads;
 use super::veil::{Drawn, Sight, Veil};
 use super::{Api, Peer, internal};
@@ -23,7 +25,7 @@ use crate::supervise::chain;
 /// Lets a call through that its caller may make.
 pub async fn gate(
     State((api, uploads)): State<(Api, Arc<Uploads>)>,
-    ConnectInfo(peer): ConnectInfo<Peer>,
+    Extension(peer): Extension<Peer>,
     mut request: Request,
     next: Next,
 ) -> Result<Response, Failure> {
@@ -79,16 +81,21 @@ async fn caller(api: &Api, peer: &Peer, given: Option<&HeaderValue>) -> Result<C
             })?;
             Ok(api.rules.caller(account)?)
         }
-        Peer::Token => {
-            let token = api.token.as_ref().filter(|token| token.is(given));
-            token.map(|token| token.caller.clone()).ok_or_else(|| {
-                Error::new(
-                    ErrorCode::NotAllowed,
-                    "over TCP a call takes the daemon's token",
-                )
-                .hint("send `Authorization: Bearer TOKEN`, with the token of the daemon's --token-file")
-                .into()
-            })
+        Peer::Token(ref stranger) => {
+            let Some(token) = api.token.as_ref().filter(|token| token.is(given)) else {
+                let why = "over TCP a call takes the daemon's token";
+                let hint = "send `Authorization: Bearer TOKEN`, with the token of the daemon's --token-file";
+                return Err(Error::new(ErrorCode::NotAllowed, why).hint(hint).into());
+            };
+            if !stranger.admit() {
+                let why = format!(
+                    "too many connections with the token: {MOST} are open, and no more may be"
+                );
+                let hint =
+                    "close connections that are not used, or use one of them for several calls";
+                return Err(Error::new(ErrorCode::TooMany, why).hint(hint).into());
+            }
+            Ok(token.caller.clone())
         }
         Peer::Unknown => Err(Error::new(
             ErrorCode::NotAllowed,

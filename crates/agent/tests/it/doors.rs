@@ -17,10 +17,10 @@ use divvy_test_support::Bounded as _;
 use harness::{Home, PATIENCE, divvy, ended, log, quarter, refused, signal, until};
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit, setrlimit};
 
-const TOKEN: &str = "0123456789abcdef0123456789abcdef";
+pub const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
 /// A daemon that listens on TCP, and where.
-fn listening(more: &[&str]) -> (Home, String) {
+pub fn listening(more: &[&str]) -> (Home, String) {
     let mut home = Home::new();
     let token = home.path().join("token");
     fs::write(&token, TOKEN).unwrap();

@@ -14,6 +14,7 @@ mod faults;
 mod grammar;
 mod groups;
 mod harness;
+mod http;
 mod jobs;
 mod journal;
 mod lists;

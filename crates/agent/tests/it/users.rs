@@ -23,7 +23,7 @@ use serde_json::Value;
 
 /// Numbers that no user database has.
 const ANA: u32 = 60_101;
-const LEE: u32 = 60_102;
+pub const LEE: u32 = 60_102;
 const KIM: u32 = 60_103;
 
 const SYSTEM: [&str; 3] = ["--system", "--sim", "a100-80gb:1"];
@@ -40,7 +40,7 @@ fn system(more: &[&str]) -> Option<Home> {
 }
 
 /// Does this as another user: what connects in it is theirs by the kernel's word.
-fn as_user<T: Send>(home: &Home, uid: u32, work: impl AsyncFnOnce(Client) -> T + Send) -> T {
+pub fn as_user<T: Send>(home: &Home, uid: u32, work: impl AsyncFnOnce(Client) -> T + Send) -> T {
     let socket = home.path().join("divvy.sock");
     std::thread::scope(|scope| {
         let thread = scope.spawn(move || {

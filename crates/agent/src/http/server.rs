@@ -1,0 +1,333 @@
+//! The HTTP/1.1 server: accepts connections, bounds how many each caller has, and closes those that send no request.
+//!
+//! ```text
+//! unix socket ─► its user has a place? ─── yes ──┐
+//!                └─ no: one answer, 429          ├─► hyper (HTTP/1.1 alone) ─► gate ─► routes
+//! TCP ─► until the token is shown, the oldest ───┘
+//!        gives way to the newest
+//! ```
+//! Accepting waits for no client: what a connection says is heard in a task of its own.
+
+use std::convert::Infallible;
+use std::io;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::Request;
+use axum::http::Method;
+use axum::response::{IntoResponse as _, Response};
+use divvy_api::v1::{Error, ErrorCode};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::{Service as _, service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, UnixListener, UnixStream};
+
+use super::Peer;
+use super::body::Failure;
+use super::crowd::{Crowd, Guest, MOST, Strangers};
+use super::deadline::{Deadlines, HeadTimer, Heard};
+
+/// How long a connection beyond its user's bound may take to ask. Then it is told.
+const REFUSED_HEAD: Duration = Duration::from_secs(2);
+
+/// Bytes of one connection that are read ahead, and so of a request's line and headers: a path has a name of 200 bytes, a header a
+/// token of 4 KiB. hyper's own bound is six times that.
+const AHEAD: usize = 64 << 10;
+
+/// How long no connection is accepted after an error that is not the connection's own: no descriptor is free.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Serves each connection.
+#[derive(Clone)]
+pub struct Server {
+    routes: TowerToHyperService<Router>,
+    deadlines: Deadlines,
+}
+
+impl Server {
+    pub fn new(routes: Router) -> Self {
+        Self {
+            routes: TowerToHyperService::new(routes),
+            deadlines: Deadlines::USUAL,
+        }
+    }
+
+    /// Serves the unix socket until the future is dropped. `is_counted` says whose connections are bounded.
+    pub async fn local(
+        self,
+        listener: UnixListener,
+        is_counted: impl Fn(u32) -> bool,
+    ) -> Infallible {
+        let local = Local {
+            server: self,
+            is_counted,
+            places: Crowd::of(MOST),
+            refused: Strangers::of(MOST),
+        };
+        let mut is_failing = false;
+        loop {
+            match listener.accept().await {
+                Ok((stream, _)) => {
+                    is_failing = false;
+                    local.enter(stream);
+                }
+                Err(error) => pause(&error, &mut is_failing).await,
+            }
+        }
+    }
+
+    /// Serves TCP until the future is dropped.
+    pub async fn remote(self, listener: TcpListener) -> Infallible {
+        let strangers = Strangers::of(MOST);
+        let mut is_failing = false;
+        loop {
+            match listener.accept().await {
+                Ok((stream, _)) => {
+                    is_failing = false;
+                    let stranger = strangers.enter();
+                    let peer = Peer::Token(stranger.clone());
+                    let served = self.connection(stream, stranger.clone(), peer);
+                    tokio::spawn(async move {
+                        tokio::select! {
+                            () = served => {}
+                            () = stranger.gives_way() => {
+                                tracing::debug!("a connection without the token gives way to newer ones");
+                            }
+                        }
+                    });
+                }
+                Err(error) => pause(&error, &mut is_failing).await,
+            }
+        }
+    }
+
+    fn connection<S, P>(
+        &self,
+        stream: S,
+        place: P,
+        peer: Peer,
+    ) -> impl Future<Output = ()> + Send + use<S, P>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        P: Unpin + Send + 'static,
+    {
+        let heard = Heard::default();
+        let guest = Guest::new(stream, heard.clone(), place);
+        let routes = self.routes.clone();
+        let service = service_fn(move |request: Request<Incoming>| {
+            let mut request = request.map(Body::new);
+            // The answer to HEAD is that to GET: hyper sends its headers and leaves its body out.
+            if request.method() == Method::HEAD {
+                *request.method_mut() = Method::GET;
+            }
+            request.extensions_mut().insert(peer.clone());
+            routes.call(request)
+        });
+        let deadlines = self.deadlines;
+        let connection = http1::Builder::new()
+            .timer(HeadTimer { deadlines, heard })
+            .header_read_timeout(deadlines.head)
+            .max_buf_size(AHEAD)
+            .serve_connection(TokioIo::new(guest), service)
+            .with_upgrades();
+        async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(%error, "a connection ended early");
+            }
+        }
+    }
+}
+
+/// The unix socket's side of a server.
+struct Local<F> {
+    server: Server,
+    is_counted: F,
+    places: Crowd,
+    /// Connections of users without a place. The oldest gives way to the newest, which asks at once.
+    refused: Strangers,
+}
+
+impl<F: Fn(u32) -> bool> Local<F> {
+    fn enter(&self, stream: UnixStream) {
+        let peer = stream
+            .peer_cred()
+            .map_or(Peer::Unknown, |peer| Peer::Local {
+                uid: peer.uid(),
+                gid: peer.gid(),
+            });
+        let uid = match peer {
+            Peer::Local { uid, .. } => uid,
+            _ => u32::MAX,
+        };
+        let place = match (self.is_counted)(uid) {
+            false => None,
+            true => match self.places.enter(uid) {
+                Some(place) => Some(place),
+                None => return self.refuse(stream, uid),
+            },
+        };
+        tokio::spawn(self.server.connection(stream, place, peer));
+    }
+
+    /// Tells a client that its user has too many connections.
+    fn refuse(&self, stream: UnixStream, uid: u32) {
+        tracing::debug!(uid, "has {MOST} connections, and gets no more");
+        let refused = self.refused.enter();
+        tokio::spawn(async move {
+            tokio::select! {
+                () = refuse(stream, uid) => {}
+                () = refused.gives_way() => {}
+            }
+        });
+    }
+}
+
+/// Answers one request, after it was heard: some clients take an answer before it for an error.
+async fn refuse(stream: UnixStream, uid: u32) {
+    let service = service_fn(async |_| {
+        let refusal: Response = Failure::from(too_many(uid)).into_response();
+        Ok::<_, Infallible>(refusal)
+    });
+    let _ = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(REFUSED_HEAD)
+        .max_buf_size(AHEAD)
+        .keep_alive(false)
+        .serve_connection(TokioIo::new(stream), service)
+        .await;
+}
+
+fn too_many(uid: u32) -> Error {
+    let why = format!(
+        "too many connections of yours: uid {uid} has {MOST}, as many as one user may have"
+    );
+    Error::new(ErrorCode::TooMany, why).hint(format!(
+        "`pgrep -u {uid} -a divvy` lists clients that wait or follow logs; end some, or try again"
+    ))
+}
+
+/// After an error of accept(2). Says it once until a connection is accepted again.
+async fn pause(error: &io::Error, is_failing: &mut bool) {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
+    if matches!(
+        error.kind(),
+        ConnectionAborted | ConnectionRefused | ConnectionReset
+    ) {
+        return;
+    }
+    if !std::mem::replace(is_failing, true) {
+        tracing::error!(%error, "connections cannot be accepted now");
+    }
+    tokio::time::sleep(PAUSE).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::routing::get;
+    use divvy_api::v1::ErrorBody;
+    use divvy_test_support::PATIENCE;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::time::timeout;
+
+    use super::*;
+
+    const ASK: &[u8] = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n";
+
+    /// A server whose answer takes longer than a request's headers may.
+    fn server(head: Duration, idle: Duration) -> Server {
+        let slow = move || async move {
+            tokio::time::sleep(head * 2).await;
+            "done"
+        };
+        Server {
+            deadlines: Deadlines { head, idle },
+            ..Server::new(Router::new().route("/", get(slow)))
+        }
+    }
+
+    /// What is heard until the server closes the connection.
+    async fn rest(stream: &mut UnixStream) -> String {
+        let mut heard = String::new();
+        let read = timeout(PATIENCE, stream.read_to_string(&mut heard)).await;
+        read.expect("the server closes it").unwrap();
+        heard
+    }
+
+    async fn piece(stream: &mut UnixStream) -> usize {
+        let mut piece = [0; 4096];
+        let read = timeout(PATIENCE, stream.read(&mut piece)).await;
+        read.expect("the server answers").unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_sends_half_a_request_or_none_is_closed_and_an_answer_may_take_its_time()
+     {
+        let head = Duration::from_millis(100);
+        let begin_idle = |idle| {
+            let (client, stream) = UnixStream::pair().unwrap();
+            tokio::spawn(server(head, idle).connection(stream, (), Peer::Unknown));
+            client
+        };
+        let begin = || begin_idle(PATIENCE);
+        for half in [&b""[..], b"GET / HT"] {
+            let mut client = begin();
+            client.write_all(half).await.unwrap();
+            assert_eq!(rest(&mut client).await, "");
+        }
+        // A client with a byte now and then is not heard for ever.
+        let mut client = begin();
+        let drip = async {
+            while client.write_all(b"G").await.is_ok() {
+                tokio::time::sleep(head / 4).await;
+            }
+        };
+        timeout(PATIENCE, drip).await.expect("the server closes it");
+        // Nothing comes after an answer.
+        let mut client = begin_idle(head);
+        client.write_all(ASK).await.unwrap();
+        assert!(rest(&mut client).await.ends_with("done"));
+        // The second request comes later than its headers may take, and before the connection has been idle for too long.
+        let mut client = begin();
+        for _ in 0..2 {
+            client.write_all(ASK).await.unwrap();
+            assert!(piece(&mut client).await > 0);
+            tokio::time::sleep(head * 2).await;
+        }
+        client.write_all(b"GET / HT").await.unwrap();
+        assert_eq!(rest(&mut client).await, "");
+    }
+
+    #[tokio::test]
+    async fn a_user_with_too_many_connections_is_told_so_and_others_are_served() {
+        let local = Local {
+            server: server(Duration::from_secs(5), Duration::from_secs(5)),
+            is_counted: |_| true,
+            places: Crowd::of(1),
+            refused: Strangers::of(1),
+        };
+        let begin = || {
+            let (client, stream) = UnixStream::pair().unwrap();
+            local.enter(stream);
+            client
+        };
+        let _first = begin();
+        // It asks nothing, and gives way to the next.
+        let mut silent = begin();
+        let mut client = begin();
+        assert_eq!(rest(&mut silent).await, "");
+        client.write_all(ASK).await.unwrap();
+        let told = rest(&mut client).await;
+        assert!(told.starts_with("HTTP/1.1 429 "), "{told}");
+        let (head, body) = told.split_once("\r\n\r\n").unwrap();
+        assert!(head.contains("application/json") && head.contains("retry-after: 1"));
+        let body: ErrorBody = serde_json::from_str(body).unwrap();
+        assert_eq!(body.error.code, ErrorCode::TooMany);
+        assert!(body.error.message.contains("512"), "{}", body.error.message);
+        let other = local.places.enter(u32::MAX);
+        assert!(other.is_some());
+    }
+}
