@@ -26,7 +26,7 @@ use divvy_core::{
     Amount, GpuSelection, GpuUuid, JobId, Mode, Order, Preemption, QueueName, QueueSpec,
     can_ever_fit,
 };
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{broadcast, oneshot};
 use tracing_subscriber::EnvFilter;
@@ -36,6 +36,7 @@ use crate::container::{OnUnlimited, engine, plan, sweep};
 use crate::copies::{self, Copies};
 use crate::cycle::{Cycle, Parts};
 use crate::gpu::{Device, Observation, Observed};
+use crate::http::socket::Socket;
 use crate::http::{self, Api};
 use crate::idle::Rule;
 use crate::keep::Keep;
@@ -261,7 +262,7 @@ fn serve(
     cycle.reserve().map_err(|error| from_store(&error))?;
     // Whoever reaches the socket finds all else there.
     let tcp = doors.bind_tcp()?;
-    let listener = doors.bind(&home)?;
+    let (socket, listener) = doors.bind(&home)?;
     let resumed = match cycle.resume() {
         Err(error) if error.is_full() => return Err(start_anew(&error)),
         resumed => resumed.map_err(|error| from_store(&error))?,
@@ -308,13 +309,12 @@ fn serve(
         .map_err(|error| internal("cannot start a thread", &error))?;
     let ended = runtime.block_on(until_told(
         api,
-        (listener, tcp),
+        ((socket.clone(), listener), tcp),
         mailbox,
         (cycle_end, beside),
     ));
     runtime.shutdown_background();
-    // The name is ours while we hold the lock; the next daemon makes its own.
-    let _ = fs::remove_file(home.socket());
+    socket.remove();
     if thread.join().is_err() {
         return Err(Error::new(
             ErrorCode::Internal,
@@ -401,12 +401,10 @@ fn sweep_containers(cycle: &Cycle, home: &Home) -> Result<(), Error> {
 
 async fn until_told(
     api: Api,
-    (listener, tcp): (StdListener, Option<StdTcpListener>),
+    (local, tcp): ((Socket, StdListener), Option<StdTcpListener>),
     mailbox: Mailbox,
     (mut cycle_end, mut beside): (oneshot::Receiver<Result<(), StoreError>>, Working),
 ) -> Result<Ended, Error> {
-    let listener =
-        UnixListener::from_std(listener).map_err(|error| internal("cannot serve", &error))?;
     let tcp = tcp.map(TcpListener::from_std).transpose();
     let tcp = tcp.map_err(|error| internal("cannot serve", &error))?;
     let watch = |kind| signal(kind).map_err(|error| internal("cannot wait for signals", &error));
@@ -424,7 +422,7 @@ async fn until_told(
             .unwrap_or_else(|| io::Error::other("no more connections"));
         Err(internal("the server has stopped", &error))
     };
-    let mut serving = std::pin::pin!(http::serve(api, listener, tcp));
+    let mut serving = std::pin::pin!(http::serve(api, local, tcp));
     let (by, left) = tokio::select! {
         () = notify.watch(mailbox.clone()) => return Ok(Ended::Told),
         served = &mut serving => return stopped(served),

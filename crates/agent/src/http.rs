@@ -15,11 +15,13 @@ mod listing;
 mod log;
 mod metrics;
 mod server;
+pub mod socket;
 pub mod token;
 mod upload;
 mod usage;
 mod veil;
 
+use std::os::unix::net::UnixListener as StdListener;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -47,6 +49,7 @@ use body::{Body, Failure, Path, Query};
 use crowd::Stranger;
 pub use metrics::{Books, Page};
 use server::Server;
+use socket::Socket;
 use token::Token;
 use upload::{LARGE, Uploads};
 use veil::Sight;
@@ -78,7 +81,7 @@ pub struct Api {
 /// Serves until the future is dropped.
 pub async fn serve(
     api: Api,
-    listener: UnixListener,
+    (socket, listener): (Socket, StdListener),
     tcp: Option<TcpListener>,
 ) -> std::io::Result<()> {
     let routes = Router::new()
@@ -129,8 +132,9 @@ pub async fn serve(
     // Outside of the routes, so that it decides also what a path means.
     let gate = middleware::from_fn_with_state((api, Uploads::new(me)), gate::gate);
     let server = Server::new(Router::new().fallback_service(routes).layer(gate));
+    let listener = UnixListener::from_std(listener)?;
     let is_counted = move |uid| uid != 0 && uid != me;
-    let local = server.clone().local(listener, is_counted);
+    let local = server.clone().local(listener, socket, is_counted);
     match tcp {
         None => match local.await {},
         Some(tcp) => tokio::select! {

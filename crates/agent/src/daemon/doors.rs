@@ -1,9 +1,7 @@
 //! What a daemon is reached through, and who it lets in: its socket, a TCP listener with a token, the rules.
 
-use std::fs;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,6 +13,7 @@ use super::{from_home, internal};
 use crate::access::Rules;
 use crate::account::{Account, NoAnswer};
 use crate::descriptors;
+use crate::http::socket::Socket;
 use crate::http::token::{self, Token};
 use crate::supervise::chain;
 use crate::user;
@@ -94,21 +93,12 @@ impl Doors {
     ///
     /// # Errors
     /// When it cannot be made.
-    pub fn bind(&self, home: &Home) -> Result<UnixListener, Error> {
+    pub fn bind(&self, home: &Home) -> Result<(Socket, UnixListener), Error> {
         descriptors::raise();
         let path = home.socket();
         let mode = if self.system { 0o666 } else { 0o600 };
-        let bind = || -> io::Result<UnixListener> {
-            match fs::remove_file(&path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                _ => {}
-            }
-            let listener = UnixListener::bind(&path)?;
-            fs::set_permissions(&path, fs::Permissions::from_mode(mode))?;
-            listener.set_nonblocking(true)?;
-            Ok(listener)
-        };
-        bind().map_err(|error| internal(&format!("cannot listen on {}", path.display()), &error))
+        Socket::bind(&path, mode, &home.daemon_lock())
+            .map_err(|error| internal(&format!("cannot listen on {}", path.display()), &error))
     }
 
     /// The TCP listener, where one was asked for.

@@ -18,6 +18,7 @@ use axum::extract::Request;
 use axum::http::Method;
 use axum::response::{IntoResponse as _, Response};
 use divvy_api::v1::{Error, ErrorCode};
+use futures_util::FutureExt as _;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::{Service as _, service_fn};
@@ -30,6 +31,7 @@ use super::Peer;
 use super::body::Failure;
 use super::crowd::{Crowd, Guest, MOST, Strangers};
 use super::deadline::{Deadlines, HeadTimer, Heard};
+use super::socket::Socket;
 
 /// How long a connection beyond its user's bound may take to ask. Then it is told.
 const REFUSED_HEAD: Duration = Duration::from_secs(2);
@@ -59,7 +61,8 @@ impl Server {
     /// Serves the unix socket until the future is dropped. `is_counted` says whose connections are bounded.
     pub async fn local(
         self,
-        listener: UnixListener,
+        mut listener: UnixListener,
+        socket: Socket,
         is_counted: impl Fn(u32) -> bool,
     ) -> Infallible {
         let local = Local {
@@ -69,13 +72,25 @@ impl Server {
             refused: Strangers::of(MOST),
         };
         let mut is_failing = false;
+        let mut renewed = Box::pin(socket.renewed());
         loop {
-            match listener.accept().await {
-                Ok((stream, _)) => {
-                    is_failing = false;
-                    local.enter(stream);
+            tokio::select! {
+                accepted = listener.accept() => match accepted {
+                    Ok((stream, _)) => {
+                        is_failing = false;
+                        local.enter(stream);
+                    }
+                    Err(error) => pause(&error, &mut is_failing).await,
+                },
+                new = &mut renewed => {
+                    // Clients that connected before wait in the old one.
+                    let accept = || tokio::task::unconstrained(listener.accept()).now_or_never();
+                    while let Some(Ok((stream, _))) = accept() {
+                        local.enter(stream);
+                    }
+                    listener = new;
+                    renewed.set(socket.renewed());
                 }
-                Err(error) => pause(&error, &mut is_failing).await,
             }
         }
     }

@@ -5,14 +5,16 @@
 use crate::harness;
 
 use std::collections::BTreeMap;
-use std::io::{Read, Write};
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixStream;
 
 use divvy_api::route::ROUTES;
 use divvy_api::v1::ErrorCode;
-use divvy_test_support::until_async;
-use harness::{Home, PATIENCE, call, quarter, refused};
+use divvy_test_support::{Bounded as _, until_async};
+use harness::{Home, PATIENCE, call, quarter, refused, signal, until};
 use rustix::process::geteuid;
 
 use crate::doors::{TOKEN, listening};
@@ -140,4 +142,32 @@ fn a_user_with_too_many_connections_is_told_so_and_others_are_served() {
         until_async("there is room again", async || client.node().await.ok()).await;
     });
     assert_eq!(call(&socket, "GET", "/v1/node", "").0, 200);
+}
+
+#[test]
+fn a_socket_file_that_was_removed_is_bound_again_and_connections_stay() {
+    let mut home = Home::with(&["--sim", "l4-24gb:1"]);
+    let socket = home.path().join("divvy.sock");
+    let mode = fs::metadata(&socket).unwrap().mode();
+    let kept = UnixStream::connect(&socket).unwrap();
+    kept.set_read_timeout(Some(PATIENCE)).unwrap();
+    let ask = || {
+        (&kept)
+            .write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+            .unwrap();
+        let mut lines = BufReader::new(&kept).lines().map(Result::unwrap);
+        assert_eq!(lines.next().unwrap(), "HTTP/1.1 200 OK");
+        assert!(lines.any(|line| line == "ok"));
+    };
+    ask();
+    fs::remove_file(&socket).unwrap();
+    until("the daemon binds its socket again", || socket.exists());
+    assert_eq!(call(&socket, "GET", "/v1/node", "").0, 200);
+    assert_eq!(fs::metadata(&socket).unwrap().mode(), mode);
+    ask();
+    assert!(home.log().contains("bound again"), "{}", home.log());
+    let mut daemon = home.daemon.take().unwrap();
+    signal(daemon.id(), "TERM");
+    assert!(daemon.wait_bounded().unwrap().success());
+    assert!(!socket.exists());
 }
