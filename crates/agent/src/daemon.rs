@@ -9,7 +9,7 @@ mod doors;
 mod notify;
 
 use std::collections::BTreeSet;
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::net::TcpListener as StdTcpListener;
 use std::num::NonZeroU32;
