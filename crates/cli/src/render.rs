@@ -43,6 +43,7 @@ pub use usage::{usage_total, usages};
 pub use why::why;
 
 use crate::args::Format;
+use crate::table::Fit;
 
 /// What shares compute between the slices of a GPU. Said wherever a view speaks of compute.
 pub const COMPUTE: &str = "turns by share";
@@ -52,10 +53,21 @@ pub const COMPUTE: &str = "turns by share";
 pub struct View {
     /// Every column.
     pub wide: bool,
-    /// Terminal columns to fit; `None` cuts nothing.
+    /// Columns of the terminal; `None` where there is none, and nothing is cut.
     pub width: Option<usize>,
     /// What relative times are relative to.
     pub now: Timestamp,
+}
+
+impl View {
+    /// What tables have to fit. A wide one may be wider than the terminal, but not because of one cell.
+    fn fit(self) -> Fit {
+        match self.width {
+            None => Fit::Uncut,
+            Some(width) if self.wide => Fit::Cells(width),
+            Some(width) => Fit::Table(width),
+        }
+    }
 }
 
 /// Something a list holds.
@@ -197,11 +209,7 @@ impl Format {
     /// How tables are drawn in it.
     fn of(self, view: View) -> View {
         match self {
-            Self::Wide => View {
-                wide: true,
-                width: None,
-                ..view
-            },
+            Self::Wide => View { wide: true, ..view },
             _ => view,
         }
     }

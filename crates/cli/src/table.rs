@@ -3,13 +3,13 @@
 
 use std::borrow::Cow;
 
-use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
+use unicode_width::UnicodeWidthChar as _;
 
 /// Between two columns.
 const GAP: usize = 2;
 /// What the last column keeps before other columns are cut.
 const LAST_WANTS: usize = 32;
-/// What any column that can be made narrower keeps.
+/// What any column that can be made narrower keeps, unless the table is still too wide then. Below this it keeps the width of its title.
 const LEAST: usize = 8;
 /// Lines of one row at most.
 const LINES: usize = 3;
@@ -33,16 +33,25 @@ impl Column {
     }
 }
 
+/// How much of a terminal a table may take, in terminal columns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fit {
+    /// Cuts nothing: no terminal.
+    Uncut,
+    /// The whole table takes so many. Fixed columns are never cut, so it may still be wider.
+    Table(usize),
+    /// The table may be wider, but a text column before the last takes no more than half of so many.
+    Cells(usize),
+}
+
 /// The table as lines, each ended by a newline, without trailing spaces.
-///
-/// `width` is in terminal columns; `None` cuts nothing. Fixed columns are never cut, so a table may still be wider.
-pub fn render(columns: &[Column], rows: &[Vec<String>], width: Option<usize>) -> String {
+pub fn render(columns: &[Column], rows: &[Vec<String>], fit: Fit) -> String {
     let mut cells = Cells::default();
     for row in rows {
         row.iter().for_each(|cell| cells.add(cell));
         cells.end_row();
     }
-    cells.render(columns, width)
+    cells.render(columns, fit)
 }
 
 /// Cells, row by row, as one text: of a long table a text for each would take longer to make than the table.
@@ -90,16 +99,18 @@ impl Cells {
     }
 
     /// The table, as [`render`] draws it.
-    pub fn render(&self, columns: &[Column], width: Option<usize>) -> String {
+    pub fn render(&self, columns: &[Column], fit: Fit) -> String {
         let titles = || columns.iter().map(|column| column.title());
-        let mut widths: Vec<usize> = titles().map(|title| title.width()).collect();
+        let mut widths: Vec<usize> = titles().map(taken).collect();
         for row in self.rows() {
             for (width, cell) in widths.iter_mut().zip(row) {
                 *width = (*width).max(taken(cell));
             }
         }
-        if let Some(limit) = width {
-            fit(columns, &mut widths, limit);
+        match fit {
+            Fit::Uncut => {}
+            Fit::Table(limit) => fit_table(columns, &mut widths, limit),
+            Fit::Cells(limit) => fit_cells(columns, &mut widths, limit),
         }
         let mut text = String::with_capacity(self.text.len() * 2);
         draw(columns, titles(), &widths, &mut text);
@@ -154,17 +165,36 @@ fn pad(text: &mut String, mut width: usize) {
     }
 }
 
-/// Columns of a terminal that the text takes. Most texts are plain, and of those it is their length.
+/// Columns of a terminal that the text takes: those of its characters, as `wcwidth` of most terminals adds them. A terminal that draws a
+/// sequence as one glyph (an emoji with a skin tone) takes fewer. Most texts are plain, and of those it is their length.
 fn taken(text: &str) -> usize {
     match text.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
         true => text.len(),
-        false => text.width(),
+        false => text.chars().filter_map(|c| c.width()).sum(),
+    }
+}
+
+/// Fits a table by [`LEAST`], and where that is too little by the titles.
+fn fit_table(columns: &[Column], widths: &mut [usize], limit: usize) {
+    narrow(columns, widths, limit, |_| LEAST);
+    narrow(columns, widths, limit, |column| {
+        taken(column.title()).min(LEAST)
+    });
+}
+
+/// Fits each text cell by itself. Nothing stands behind the last column, so that it widens no other row.
+fn fit_cells(columns: &[Column], widths: &mut [usize], limit: usize) {
+    let last = columns.len().saturating_sub(1);
+    for (column, width) in columns.iter().zip(widths).take(last) {
+        if matches!(column, Column::Text(_)) {
+            *width = (*width).min(limit / 2);
+        }
     }
 }
 
 /// Takes what is too much from the last column down to [`LAST_WANTS`], then from the widest text column down to
-/// [`LEAST`], then from the last again.
-fn fit(columns: &[Column], widths: &mut [usize], limit: usize) {
+/// its floor, then from the last again.
+fn narrow(columns: &[Column], widths: &mut [usize], limit: usize, floor: impl Fn(Column) -> usize) {
     let Some(last) = columns.len().checked_sub(1) else {
         return;
     };
@@ -180,12 +210,12 @@ fn fit(columns: &[Column], widths: &mut [usize], limit: usize) {
             }
         };
         let widest = (0..last)
-            .filter(|at| room(*at, LEAST) > 0)
+            .filter(|at| room(*at, floor(columns[*at])) > 0)
             .max_by_key(|at| widths[*at]);
         let (giver, room) = match (room(last, LAST_WANTS), widest) {
             (1.., _) => (last, room(last, LAST_WANTS)),
             (0, Some(widest)) => (widest, 1),
-            (0, None) => (last, room(last, LEAST)),
+            (0, None) => (last, room(last, floor(columns[last]))),
         };
         if over == 0 || room == 0 {
             return;
@@ -237,6 +267,8 @@ fn split(text: &str, width: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     const COLUMNS: &[Column] = &[
@@ -261,7 +293,7 @@ mod tests {
 
     #[test]
     fn an_unbounded_table_cuts_nothing_and_ends_no_line_in_spaces() {
-        let text = render(COLUMNS, &rows(), None);
+        let text = render(COLUMNS, &rows(), Fit::Uncut);
         assert_eq!(
             text,
             " ID  NAME                       STATE    REASON\n  \
@@ -272,7 +304,7 @@ mod tests {
 
     #[test]
     fn the_reason_gives_first_and_then_the_name() {
-        let text = render(COLUMNS, &rows(), Some(74));
+        let text = render(COLUMNS, &rows(), Fit::Table(74));
         assert!(
             text.ends_with(
                 "124  a-rather-long-name-indeed  queued   needs 1 whole GPU; 2.75 of 3 GPUs\n\
@@ -280,7 +312,7 @@ mod tests {
             ),
             "{text}"
         );
-        let text = render(COLUMNS, &rows(), Some(44));
+        let text = render(COLUMNS, &rows(), Fit::Table(44));
         assert!(
             text.ends_with(
                 "124  a-rathe…  queued   needs 1 whole GPU;\n\
@@ -315,7 +347,68 @@ mod tests {
             vec!["訓練".to_owned(), "x".to_owned()],
             vec!["abcd".to_owned(), "x".to_owned()],
         ];
-        let text = render(&[Column::Text("A"), Column::Fixed("B")], &rows, None);
+        let text = render(&[Column::Text("A"), Column::Fixed("B")], &rows, Fit::Uncut);
         assert_eq!(text, "A     B\n訓練  x\nabcd  x\n");
+    }
+
+    /// The columns that `divvy ps` draws.
+    const JOBS: &[Column] = &[
+        Column::Right("ID"),
+        Column::Text("NAME"),
+        Column::Text("QUEUE"),
+        Column::Fixed("ASK"),
+        Column::Fixed("STATE"),
+        Column::Right("FOR"),
+        Column::Right("USED/LIMIT"),
+        Column::Text("REASON"),
+    ];
+
+    fn job(name: &str, queue: &str, reason: &str) -> Vec<String> {
+        let cells = [
+            "1024",
+            name,
+            queue,
+            "0.25",
+            "running",
+            "12s",
+            "0.5/4.0 GiB",
+            reason,
+        ];
+        cells.map(crate::text::clean).to_vec()
+    }
+
+    fn widest(text: &str) -> usize {
+        text.lines().map(taken).max().unwrap_or_default()
+    }
+
+    #[test]
+    fn a_long_name_is_cut_where_the_table_has_a_width_and_nowhere_else() {
+        let long = "n".repeat(200);
+        let rows = [job(&long, "default", "needs 1 whole GPU")];
+        for width in [60, 80] {
+            let text = render(JOBS, &rows, Fit::Table(width));
+            assert!(widest(&text) <= width, "{width}:\n{text}");
+            assert!(text.contains("n…"), "{text}");
+        }
+        assert!(render(JOBS, &rows, Fit::Uncut).contains(&long));
+        let wide = render(JOBS, &rows, Fit::Cells(80));
+        let cut = format!("{}…", "n".repeat(39));
+        assert!(wide.contains(&format!(" {cut} ")), "{wide}");
+        assert!(wide.contains("needs 1 whole GPU"), "{wide}");
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_of_a_user_makes_a_table_wider_than_its_terminal(
+            names in proptest::collection::vec((any::<String>(), any::<String>(), any::<String>()), 1..4),
+            width in 62usize..200,
+        ) {
+            let rows: Vec<_> = names.iter().map(|(name, queue, reason)| job(name, queue, reason)).collect();
+            let text = render(JOBS, &rows, Fit::Table(width));
+            prop_assert!(widest(&text) <= width, "{}\n{}", width, text);
+            prop_assert!(!text.replace('\n', "").contains(divvy_core::escape::is_hidden), "{text:?}");
+            let cells = render(JOBS, &rows, Fit::Cells(width));
+            prop_assert!(!cells.replace('\n', "").contains(divvy_core::escape::is_hidden), "{cells:?}");
+        }
     }
 }

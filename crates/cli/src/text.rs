@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use divvy_api::v1::{Amount, Brief, ComputeTime, EndReason, Job, JobState};
-use divvy_core::Bytes;
+use divvy_core::{Bytes, escape};
 use jiff::Timestamp;
 
 const MIB: u64 = 1 << 20;
@@ -116,25 +116,14 @@ fn end_reason(reason: EndReason) -> &'static str {
     }
 }
 
-/// A text of somebody else's without what would move the cursor: control characters as `\n`, `\u{1b}`.
+/// A text that another user typed, as a terminal may show it: control, bidirectional and invisible characters as `\n`, `\u{202e}`.
 pub fn clean(text: &str) -> String {
     cleaned(text).into_owned()
 }
 
-/// The same, without a copy of what is clean.
+/// The same, without a copy of plain text.
 pub fn cleaned(text: &str) -> Cow<'_, str> {
-    if !text.chars().any(char::is_control) {
-        return text.into();
-    }
-    text.chars()
-        .map(|c| {
-            if c.is_control() {
-                c.escape_default().to_string()
-            } else {
-                c.to_string()
-            }
-        })
-        .collect()
+    escape::escaped(text)
 }
 
 /// Program and arguments as a shell would need them.
@@ -203,6 +192,10 @@ mod tests {
     fn a_name_cannot_move_the_cursor() {
         assert_eq!(clean("a\u{1b}[2Jb\nc"), r"a\u{1b}[2Jb\nc");
         assert_eq!(clean("größer"), "größer");
+        assert_eq!(
+            clean("gpu\u{202e}0\u{2066}x\u{200b}"),
+            r"gpu\u{202e}0\u{2066}x\u{200b}"
+        );
     }
 
     #[test]

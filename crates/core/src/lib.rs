@@ -23,6 +23,7 @@ mod board;
 pub mod capacity;
 pub mod comeback;
 pub mod docker;
+pub mod escape;
 pub mod exact;
 mod fit;
 pub mod forecast;

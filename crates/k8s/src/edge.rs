@@ -7,6 +7,7 @@ use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use divvy_api::v1::{Error, ErrorCode, List};
+use divvy_core::escape;
 use serde::Serialize;
 
 use crate::cluster;
@@ -217,10 +218,10 @@ pub fn table<const N: usize>(titles: [&str; N], rows: &[[String; N]]) -> String 
     text
 }
 
-/// What others typed, on one line and without control characters.
+/// What others typed, on one line and without control, bidirectional and invisible characters.
 pub fn clean(text: &str) -> String {
     text.chars()
-        .map(|c| if c.is_control() { ' ' } else { c })
+        .map(|c| if escape::is_hidden(c) { ' ' } else { c })
         .collect()
 }
 

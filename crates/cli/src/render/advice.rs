@@ -24,7 +24,7 @@ pub fn advice(all: &[Advice], view: View) -> String {
     }
     columns.push(Column::Text("REASON"));
     let rows: Vec<Vec<String>> = all.iter().map(|one| row(one, view)).collect();
-    table::render(&columns, &rows, view.width)
+    table::render(&columns, &rows, view.fit())
 }
 
 fn row(advice: &Advice, view: View) -> Vec<String> {

@@ -14,7 +14,7 @@ pub fn findings(findings: &[Finding], view: View) -> String {
         Column::Text("FOUND"),
     ];
     let rows: Vec<Vec<String>> = findings.iter().map(row).collect();
-    let mut text = table::render(&columns, &rows, view.width);
+    let mut text = table::render(&columns, &rows, view.fit());
     for finding in findings
         .iter()
         .filter(|finding| finding.status != FindingStatus::Ok)

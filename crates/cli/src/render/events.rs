@@ -20,7 +20,7 @@ pub fn events(events: &[Event], view: View) -> String {
         Column::Text("TEXT"),
     ];
     let rows: Vec<Vec<String>> = events.iter().map(|event| row(event, view)).collect();
-    table::render(&columns, &rows, view.width)
+    table::render(&columns, &rows, view.fit())
 }
 
 fn row(event: &Event, view: View) -> Vec<String> {

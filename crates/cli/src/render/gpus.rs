@@ -37,7 +37,7 @@ pub fn gpus(gpus: &[Gpu], view: View) -> String {
     }
     columns.push(Column::Text("NOTE"));
     let rows: Vec<Vec<String>> = gpus.iter().map(|gpu| row(gpu, maps, view)).collect();
-    table::render(&columns, &rows, view.width)
+    table::render(&columns, &rows, view.fit())
 }
 
 fn row(gpu: &Gpu, maps: bool, view: View) -> Vec<String> {

@@ -65,7 +65,7 @@ impl Rows {
         }
         match self.format {
             Format::Name => self.cells.lines(),
-            _ => self.cells.render(&columns(self.view.wide), self.view.width),
+            _ => self.cells.render(&columns(self.view.wide), self.view.fit()),
         }
     }
 }
@@ -84,7 +84,7 @@ fn columns(wide: bool) -> Vec<Column> {
         columns.extend([
             Column::Fixed("SLICE"),
             Column::Fixed("COMPUTE"),
-            Column::Fixed("USER"),
+            Column::Text("USER"),
             Column::Text("PROJECT"),
             Column::Right("PID"),
             Column::Text("COMMAND"),

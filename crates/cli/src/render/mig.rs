@@ -43,7 +43,7 @@ pub fn instances(instances: &[MigInstance], view: View) -> String {
             cells
         })
         .collect();
-    table::render(&columns, &rows, view.width)
+    table::render(&columns, &rows, view.fit())
 }
 
 /// One row for each instance that was asked for.
@@ -83,7 +83,7 @@ pub fn planned(planned: &[MigPlanned], view: View) -> String {
             cells
         })
         .collect();
-    table::render(&columns, &rows, view.width)
+    table::render(&columns, &rows, view.fit())
 }
 
 /// What a change of mode did, or would do, as lines.

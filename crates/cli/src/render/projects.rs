@@ -34,7 +34,7 @@ pub fn projects(projects: &[Project], view: View) -> String {
     }
     columns.push(Column::Text("MEMBERS"));
     let rows: Vec<Vec<String>> = projects.iter().map(|project| row(project, view)).collect();
-    table::render(&columns, &rows, view.width)
+    table::render(&columns, &rows, view.fit())
 }
 
 fn row(project: &Project, view: View) -> Vec<String> {

@@ -27,7 +27,7 @@ pub fn queues(queues: &[Queue], view: View) -> String {
     ]
     .concat();
     let rows: Vec<Vec<String>> = queues.iter().map(row).collect();
-    table::render(&columns, &rows, view.width)
+    table::render(&columns, &rows, view.fit())
 }
 
 fn row(queue: &Queue) -> Vec<String> {

@@ -23,7 +23,7 @@ fn selftest(test: &Selftest, view: View) -> String {
         Column::Text("NOTE"),
     ];
     let rows: Vec<Vec<String>> = test.checks.iter().map(row).collect();
-    text.push_str(&table::render(&columns, &rows, view.width));
+    text.push_str(&table::render(&columns, &rows, view.fit()));
     text.push_str(&sum(test));
     text
 }

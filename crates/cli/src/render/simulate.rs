@@ -187,7 +187,7 @@ pub fn simulations(all: &[Simulation], view: View) -> String {
         cells
     };
     let rows: Vec<Vec<String>> = all.iter().map(row).collect();
-    table::render(&columns, &rows, view.width)
+    table::render(&columns, &rows, view.fit())
 }
 
 /// What was simulated, in a sentence.

@@ -63,7 +63,7 @@ pub fn usages(rows: &[Usage], view: View) -> String {
         cells
     };
     let rows: Vec<Vec<String>> = rows.iter().map(row).collect();
-    table::render(&columns, &rows, view.width)
+    table::render(&columns, &rows, view.fit())
 }
 
 /// `12.50 GPU hours from … until …, of which 40 % used`.
