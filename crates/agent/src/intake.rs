@@ -118,7 +118,7 @@ pub fn name(given: Option<String>, command: &[String]) -> Result<String, Error> 
             Err(usage(format!("{name:?} cannot name a job"))
                 .hint("leave the name out, and it is the program's; or write a word"))
         }
-        Some(name) if name == "last" || name.trim_start_matches('#').parse::<u64>().is_ok() => {
+        Some(name) if is_reference(&name) => {
             let why =
                 format!("the name {name:?} would be mistaken for another way to refer to a job");
             Err(usage(why).hint("use a name that is neither a number nor `last`"))
@@ -126,12 +126,23 @@ pub fn name(given: Option<String>, command: &[String]) -> Result<String, Error> 
         Some(name) => Ok(name),
         None => {
             let program = command.first().map(Path::new).and_then(Path::file_name);
-            Ok(program.map_or_else(
-                || "job".to_owned(),
-                |name| beginning(&name.to_string_lossy()).to_owned(),
-            ))
+            let program = program.map(|name| name.to_string_lossy());
+            Ok(
+                match program.as_deref().filter(|name| !name.trim().is_empty()) {
+                    None => "job".to_owned(),
+                    Some(name) if is_reference(name) => {
+                        beginning(&format!("job-{}", name.trim_start_matches('#'))).to_owned()
+                    }
+                    Some(name) => beginning(name).to_owned(),
+                },
+            )
         }
     }
+}
+
+/// Whether a command takes this text for a job's number, or for the newest job.
+fn is_reference(name: &str) -> bool {
+    name == "last" || name.trim_start_matches('#').parse::<u64>().is_ok()
 }
 
 /// As much of a name as a job's may have.
@@ -213,6 +224,18 @@ mod tests {
         let command = ["/usr/bin/python3".to_owned(), "train.py".to_owned()];
         assert_eq!(name(None, &command).unwrap(), "python3");
         assert_eq!(name(Some("train".into()), &command).unwrap(), "train");
+        for (program, named) in [
+            ("last", "job-last"),
+            ("/opt/bin/#3", "job-3"),
+            ("./7", "job-7"),
+            (" ", "job"),
+        ] {
+            assert_eq!(
+                name(None, &[program.to_owned()]).unwrap(),
+                named,
+                "{program:?}"
+            );
+        }
         // 199 bytes and one of two.
         let long = ["x".repeat(199) + "ö"];
         assert_eq!(name(None, &long).unwrap(), "x".repeat(199));
