@@ -5,10 +5,17 @@
 //! ```
 //! One `Client` may be shared by many tasks: a call takes an idle connection or opens one, and puts it back when the
 //! answer was read whole. It never starts a daemon; who wants that looks for [`ErrorCode::NoDaemon`].
+//!
+//! A late answer has the daemon probed. Where it does not respond either, a call fails with [`ErrorCode::Unresponsive`] after 10 s, and
+//! one that is long by design ([`Client::wait`], what follows a log or events, the frames of [`Client::exec`]) goes on waiting.
 
 mod exec;
+mod pulse;
 mod stream;
 
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::Duration;
@@ -23,8 +30,10 @@ use jiff::Timestamp;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
+use tokio::time::sleep;
 
 use crate::frame::PROTOCOL;
+use crate::home::system;
 use crate::route::LOG_FROM;
 use crate::v1::brief::Lines;
 use crate::v1::{
@@ -35,6 +44,7 @@ use crate::v1::{
 };
 
 pub use exec::{ExecInput, ExecOutput};
+use pulse::{Patience, Pulse};
 pub use stream::{EventStream, LogStream};
 
 /// What [`Client::wait`] waits for.
@@ -60,7 +70,7 @@ pub enum Runs {
 /// Calls the agent behind one socket.
 #[derive(Debug)]
 pub struct Client {
-    socket: PathBuf,
+    pulse: Pulse,
     deadline: Option<Duration>,
     idle: Mutex<Vec<SendRequest<Full<Bytes>>>>,
 }
@@ -68,17 +78,21 @@ pub struct Client {
 /// Room is made at once for so many bytes of an answer, and for what is beyond as it comes.
 const FORESEEN: usize = 64 << 20;
 
+/// Between two tries to reach a daemon whose queue of connections is full.
+const QUEUE_PAUSE: Duration = Duration::from_millis(50);
+
 /// An answer whose status said success, with the connection it came over.
 struct Answer {
     response: Response<Incoming>,
     sender: SendRequest<Full<Bytes>>,
+    patience: Patience,
 }
 
 impl Client {
     /// A client of the agent that listens on `socket`; connects with the first call.
     pub fn new(socket: impl Into<PathBuf>) -> Self {
         Self {
-            socket: socket.into(),
+            pulse: Pulse::new(socket.into()),
             deadline: None,
             idle: Mutex::new(Vec::new()),
         }
@@ -91,8 +105,15 @@ impl Client {
         self
     }
 
+    /// Has `say` told in one line that the daemon does not respond, after 2 s, and that it responds again.
+    #[must_use]
+    pub fn telling(mut self, say: fn(&str)) -> Self {
+        self.pulse = self.pulse.telling(say);
+        self
+    }
+
     pub fn socket(&self) -> &Path {
-        &self.socket
+        self.pulse.socket()
     }
 
     /// The node and its agent.
@@ -223,10 +244,14 @@ impl Client {
             jobs.iter().for_each(|job| take(Brief::from(job)));
             return Ok(());
         }
-        let Answer { response, sender } = answer;
+        let Answer {
+            response,
+            sender,
+            patience,
+        } = answer;
         let mut body = response.into_body();
         let mut lines = Lines::default();
-        while let Some(frame) = body.frame().await {
+        while let Some(frame) = self.pulse.attend(patience, body.frame()).await? {
             let frame = frame.map_err(|error| self.lost(&error))?;
             let piece = frame.data_ref().map_or(&[][..], |data| data);
             let taken = lines.take(piece, &mut take);
@@ -331,7 +356,9 @@ impl Client {
             WaitFor::Ended => "ended",
         };
         let query = format!("/wait?state={state}&timeout_s={}", timeout.as_secs());
-        self.one(&job_path(reference, &query)).await
+        let path = job_path(reference, &query);
+        let answer = self.get_in(Patience::Endless, &path).await?;
+        only(self.items(answer).await?)
     }
 
     /// Sends a signal to a running job's program.
@@ -350,7 +377,10 @@ impl Client {
             .map_err(|error| internal(format!("cannot write the request: {error}")))?;
         let path = job_path(reference, "/exec");
         // A connection of its own: it is never an idle one again.
-        let mut sender = self.connect().await?;
+        let mut sender = self
+            .pulse
+            .attend(Patience::Bounded, self.connect())
+            .await??;
         let request = Request::builder()
             .method(Method::POST)
             .uri(&path)
@@ -360,14 +390,15 @@ impl Client {
             .header(UPGRADE, PROTOCOL)
             .body(Full::new(Bytes::from(body)))
             .map_err(|error| internal(format!("cannot make a request for {path}: {error}")))?;
-        let response = sender.send_request(request).await;
+        let sent = sender.send_request(request);
+        let response = self.pulse.attend(Patience::Bounded, sent).await?;
         let response = response.map_err(|error| self.lost(&error))?;
         if response.status() != StatusCode::SWITCHING_PROTOCOLS {
             return Err(self.failure(response, sender).await);
         }
         let connection = hyper::upgrade::on(response).await;
         connection
-            .map(exec::split)
+            .map(|connection| exec::split(connection, &self.pulse))
             .map_err(|error| self.lost(&error))
     }
 
@@ -378,24 +409,34 @@ impl Client {
         offset: u64,
         follow: bool,
     ) -> Result<LogStream, Error> {
-        self.read_log(reference, &format!("/log?offset={offset}&follow={follow}"))
-            .await
+        let patience = match follow {
+            true => Patience::Endless,
+            false => Patience::Bounded,
+        };
+        let rest = format!("/log?offset={offset}&follow={follow}");
+        self.read_log(reference, &rest, patience).await
     }
 
     /// How much the job has said by now, in bytes: from where its output can be followed.
     pub async fn log_end(&self, reference: &str) -> Result<u64, Error> {
-        Ok(self.read_log(reference, "/log?from=end").await?.from())
+        let end = self.read_log(reference, "/log?from=end", Patience::Bounded);
+        Ok(end.await?.from())
     }
 
-    async fn read_log(&self, reference: &str, rest: &str) -> Result<LogStream, Error> {
-        let answer = self.get(&job_path(reference, rest)).await?;
+    async fn read_log(
+        &self,
+        reference: &str,
+        rest: &str,
+        patience: Patience,
+    ) -> Result<LogStream, Error> {
+        let answer = self.get_in(patience, &job_path(reference, rest)).await?;
         let headers = answer.response.headers();
         let from = headers
             .get(LOG_FROM)
             .and_then(|from| from.to_str().ok()?.parse().ok());
         Ok(LogStream::new(
-            answer.response.into_body(),
-            self.socket.clone(),
+            (answer.response.into_body(), answer.patience),
+            self.pulse.clone(),
             from.unwrap_or(0),
         ))
     }
@@ -407,12 +448,11 @@ impl Client {
 
     /// Events after `after` and then each new one as it happens.
     pub async fn follow_events(&self, after: u64) -> Result<EventStream, Error> {
-        let answer = self
-            .get(&format!("/v1/events?after={after}&follow=true"))
-            .await?;
+        let path = format!("/v1/events?after={after}&follow=true");
+        let answer = self.get_in(Patience::Endless, &path).await?;
         Ok(EventStream::new(LogStream::new(
-            answer.response.into_body(),
-            self.socket.clone(),
+            (answer.response.into_body(), answer.patience),
+            self.pulse.clone(),
             0,
         )))
     }
@@ -447,7 +487,12 @@ impl Client {
     }
 
     async fn get(&self, path: &str) -> Result<Answer, Error> {
-        self.call(Method::GET, path, Bytes::new()).await
+        self.get_in(Patience::Bounded, path).await
+    }
+
+    async fn get_in(&self, patience: Patience, path: &str) -> Result<Answer, Error> {
+        let answer = self.call_in(patience, (Method::GET, path), Bytes::new());
+        answer.await
     }
 
     async fn items<T: DeserializeOwned>(&self, answer: Answer) -> Result<Vec<T>, Error> {
@@ -457,11 +502,15 @@ impl Client {
     }
 
     async fn text(&self, answer: Answer) -> Result<Vec<u8>, Error> {
-        let Answer { response, sender } = answer;
+        let Answer {
+            response,
+            sender,
+            patience,
+        } = answer;
         let mut body = response.into_body();
         let length = usize::try_from(body.size_hint().lower()).unwrap_or(0);
         let mut text = Vec::with_capacity(length.min(FORESEEN));
-        while let Some(frame) = body.frame().await {
+        while let Some(frame) = self.pulse.attend(patience, body.frame()).await? {
             let frame = frame.map_err(|error| self.lost(&error))?;
             text.extend_from_slice(frame.data_ref().map_or(&[], |data| data));
         }
@@ -470,10 +519,26 @@ impl Client {
     }
 
     async fn call(&self, method: Method, path: &str, body: Bytes) -> Result<Answer, Error> {
-        let Some(deadline) = self.deadline else {
-            return self.ask(&method, path, &body).await;
+        self.call_in(Patience::Bounded, (method, path), body).await
+    }
+
+    async fn call_in(
+        &self,
+        patience: Patience,
+        (method, path): (Method, &str),
+        body: Bytes,
+    ) -> Result<Answer, Error> {
+        let asked = async {
+            let answer = self
+                .pulse
+                .attend(patience, self.ask(&method, path, &body))
+                .await??;
+            Ok(Answer { patience, ..answer })
         };
-        let answer = tokio::time::timeout(deadline, self.ask(&method, path, &body));
+        let Some(deadline) = self.deadline else {
+            return asked.await;
+        };
+        let answer = tokio::time::timeout(deadline, asked);
         answer.await.unwrap_or_else(|_| {
             let late = format!("{method} {path} had no answer within {deadline:?}");
             Err(Error::new(ErrorCode::NoDaemon, late))
@@ -496,7 +561,11 @@ impl Client {
                 .map_err(|error| internal(format!("cannot make a request for {path}: {error}")))?;
             match sender.send_request(request).await {
                 Ok(response) if response.status().is_success() => {
-                    return Ok(Answer { response, sender });
+                    return Ok(Answer {
+                        response,
+                        sender,
+                        patience: Patience::Bounded,
+                    });
                 }
                 Ok(response) => return Err(self.failure(response, sender).await),
                 // The agent closed an idle connection before it saw the request, so asking again is no repetition.
@@ -512,7 +581,8 @@ impl Client {
         sender: SendRequest<Full<Bytes>>,
     ) -> Error {
         let status = response.status();
-        match response.into_body().collect().await {
+        let body = response.into_body().collect();
+        match body.await {
             Ok(body) => {
                 let body = body.to_bytes();
                 self.put_back(sender);
@@ -530,16 +600,21 @@ impl Client {
     }
 
     async fn connect(&self) -> Result<SendRequest<Full<Bytes>>, Error> {
-        let stream = UnixStream::connect(&self.socket)
-            .await
-            .map_err(|error| self.unreachable(&error))?;
+        let stream = loop {
+            match UnixStream::connect(self.socket()).await {
+                // As many wait as the kernel queues for a daemon that takes no connection.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => sleep(QUEUE_PAUSE).await,
+                stream => break stream.map_err(|error| self.unreachable(&error))?,
+            }
+        };
+        self.pulse.note_peer(&stream);
         let peer = stream
             .peer_cred()
             .map_err(|error| self.unreachable(&error))?;
         check_peer(
             peer.uid(),
             rustix::process::geteuid().as_raw(),
-            &self.socket,
+            self.socket(),
         )?;
         let (sender, connection) = handshake(TokioIo::new(stream))
             .await
@@ -571,20 +646,36 @@ impl Client {
         }
     }
 
-    fn unreachable(&self, error: &std::io::Error) -> Error {
-        let socket = self.socket.display();
-        if error.kind() == std::io::ErrorKind::PermissionDenied {
+    fn unreachable(&self, error: &io::Error) -> Error {
+        let socket = self.socket().display();
+        if error.kind() == io::ErrorKind::PermissionDenied {
             return Error::new(
                 ErrorCode::NotAllowed,
                 format!("the socket {socket} may not be used by this user"),
             );
         }
-        Error::new(ErrorCode::NoDaemon, format!("no divvy daemon answers on {socket} ({error})"))
-            .hint("start one with `divvy daemon`, or with `divvy daemon --sim a100-80gb:3` where there is no GPU")
+        let missing = format!("no divvy daemon answers on {socket} ({error})");
+        Error::new(ErrorCode::NoDaemon, missing).hint(self.who_starts_it())
+    }
+
+    /// How to start the daemon that is missing.
+    fn who_starts_it(&self) -> String {
+        if system::is_socket(self.socket()) {
+            return "`systemctl status divvy` says why: the daemon of this machine serves every user".to_owned();
+        }
+        let me = rustix::process::geteuid().as_raw();
+        let folder = self
+            .socket()
+            .parent()
+            .and_then(|folder| fs::metadata(folder).ok());
+        match folder.map(|folder| folder.uid()).filter(|owner| *owner != me) {
+            Some(owner) => format!("uid {owner} starts it: its home is not uid {me}'s"),
+            None => "start one with `divvy daemon`, or with `divvy daemon --sim a100-80gb:3` where there is no GPU".to_owned(),
+        }
     }
 
     fn lost(&self, error: &hyper::Error) -> Error {
-        lost(&self.socket, error)
+        lost(self.socket(), error)
     }
 }
 
@@ -607,8 +698,10 @@ fn lost(socket: &Path, error: &hyper::Error) -> Error {
         "the divvy daemon on {} went away during the call ({error})",
         socket.display()
     );
-    Error::new(ErrorCode::NoDaemon, message)
-        .hint("its jobs keep running; start it again with `divvy daemon`")
+    Error::new(ErrorCode::NoDaemon, message).hint(match system::is_socket(socket) {
+        true => "its jobs keep running; `systemctl status divvy` says more",
+        false => "its jobs keep running; start it again with `divvy daemon`",
+    })
 }
 
 fn unexpected(error: &serde_json::Error) -> Error {

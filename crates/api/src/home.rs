@@ -9,7 +9,8 @@
 //! state:   $XDG_STATE_HOME/divvy, else ~/.local/state/divvy                          state.db  daemon.lock  daemon.log  jobs/ID/  mig/
 //! ```
 
-mod system;
+mod lock;
+pub(crate) mod system;
 
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder};
@@ -18,6 +19,8 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use crate::v1::{Error, ErrorCode};
+
+pub use lock::Holder;
 
 /// Longest path a unix socket can have on Linux (`sockaddr_un.sun_path` less its closing zero).
 const SOCKET_PATH_MAX: usize = 107;

@@ -4,6 +4,7 @@ use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, ReadHalf, WriteHalf};
 
+use super::pulse::{Patience, Pulse};
 use super::{Error, internal};
 use crate::frame::{Frame, Frames, LARGEST};
 use crate::v1::ErrorCode;
@@ -13,16 +14,29 @@ use crate::v1::ErrorCode;
 pub struct ExecOutput {
     connection: ReadHalf<TokioIo<Upgraded>>,
     frames: Frames,
+    pulse: Pulse,
 }
 
 /// What it is told.
 #[derive(Debug)]
-pub struct ExecInput(WriteHalf<TokioIo<Upgraded>>);
+pub struct ExecInput {
+    connection: WriteHalf<TokioIo<Upgraded>>,
+    pulse: Pulse,
+}
 
-pub(super) fn split(connection: Upgraded) -> (ExecOutput, ExecInput) {
-    let (connection, input) = tokio::io::split(TokioIo::new(connection));
-    let frames = Frames::default();
-    (ExecOutput { connection, frames }, ExecInput(input))
+pub(super) fn split(connection: Upgraded, pulse: &Pulse) -> (ExecOutput, ExecInput) {
+    let (output, input) = tokio::io::split(TokioIo::new(connection));
+    (
+        ExecOutput {
+            connection: output,
+            frames: Frames::default(),
+            pulse: pulse.clone(),
+        },
+        ExecInput {
+            connection: input,
+            pulse: pulse.clone(),
+        },
+    )
 }
 
 impl ExecOutput {
@@ -37,7 +51,8 @@ impl ExecOutput {
             if let Some(frame) = frame.map_err(|error| internal(error.to_string()))? {
                 return Ok(frame);
             }
-            match self.connection.read(&mut piece).await {
+            let read = self.connection.read(&mut piece);
+            match self.pulse.attend(Patience::Endless, read).await? {
                 Ok(length @ 1..) => self.frames.push(&piece[..length]),
                 Ok(0) | Err(_) => {
                     let why = "the connection to the daemon broke, and with it that to the program";
@@ -54,7 +69,12 @@ impl ExecInput {
     /// # Errors
     /// When the connection is gone; [`ExecOutput::next`] says why.
     pub async fn send(&mut self, frame: &Frame) -> std::io::Result<()> {
-        self.0.write_all(&frame.encode()).await?;
-        self.0.flush().await
+        let bytes = frame.encode();
+        let sent = async {
+            self.connection.write_all(&bytes).await?;
+            self.connection.flush().await
+        };
+        let sent = self.pulse.attend(Patience::Endless, sent).await;
+        sent.unwrap_or_else(|error| Err(std::io::Error::other(error)))
     }
 }

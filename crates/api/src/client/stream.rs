@@ -1,10 +1,9 @@
 //! Answers without an end known beforehand: a job's output, events as they happen.
 
-use std::path::PathBuf;
-
 use http_body_util::BodyExt;
 use hyper::body::{Bytes, Incoming};
 
+use super::pulse::{Patience, Pulse};
 use super::{internal, lost};
 use crate::v1::{Error, Event};
 
@@ -12,13 +11,19 @@ use crate::v1::{Error, Event};
 #[derive(Debug)]
 pub struct LogStream {
     body: Incoming,
-    socket: PathBuf,
+    patience: Patience,
+    pulse: Pulse,
     from: u64,
 }
 
 impl LogStream {
-    pub(super) fn new(body: Incoming, socket: PathBuf, from: u64) -> Self {
-        Self { body, socket, from }
+    pub(super) fn new((body, patience): (Incoming, Patience), pulse: Pulse, from: u64) -> Self {
+        Self {
+            body,
+            patience,
+            pulse,
+            from,
+        }
     }
 
     /// The place of the first byte in all that the job has said; beyond what was asked for where that is not kept any more.
@@ -31,8 +36,11 @@ impl LogStream {
     /// # Errors
     /// [`crate::v1::ErrorCode::NoDaemon`] when the agent goes away before the end.
     pub async fn next(&mut self) -> Result<Option<Bytes>, Error> {
-        while let Some(frame) = self.body.frame().await {
-            let frame = frame.map_err(|error| lost(&self.socket, &error))?;
+        while let Some(frame) = (self.pulse)
+            .attend(self.patience, self.body.frame())
+            .await?
+        {
+            let frame = frame.map_err(|error| lost(self.pulse.socket(), &error))?;
             match frame.into_data() {
                 Ok(data) if !data.is_empty() => return Ok(Some(data)),
                 _ => {}

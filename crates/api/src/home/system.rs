@@ -5,15 +5,101 @@
 //! /var/lib/divvy  0711   state.db  daemon.lock  jobs/ID/
 //! ```
 //! Others pass through to what is theirs and list nothing.
+//!
+//! The system's daemon counts as installed where one of these exists and is root's, and no other user may write it:
+//!
+//! ```text
+//! /var/lib/divvy       a folder with state.db or daemon.lock in it: a system's daemon has served here
+//! divvy.service        a unit in /etc/systemd/system, /usr/lib/systemd/system or /lib/systemd/system
+//! ```
+//! Only root can make either, so that no user can keep another from a daemon of their own. `DIVVY_HOME` names another instance, and the
+//! rule does not apply to it.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with, sockopt,
+};
+
+use super::lock::locked_by;
 use super::{Home, HomeError, me, private_dir};
 
+const RUNTIME: &str = "/run/divvy";
+const STATE: &str = "/var/lib/divvy";
+const SOCKET: &str = "/run/divvy/divvy.sock";
+
+/// Below `/`.
+const UNITS: [&str; 3] = [
+    "etc/systemd/system/divvy.service",
+    "usr/lib/systemd/system/divvy.service",
+    "lib/systemd/system/divvy.service",
+];
+const JOURNALS: [&str; 2] = ["var/lib/divvy/state.db", "var/lib/divvy/daemon.lock"];
+
+/// Whether this is the socket of the system's daemon.
+pub(crate) fn is_socket(path: &Path) -> bool {
+    path == Path::new(SOCKET)
+}
+
+/// The rule above, below a root and for an owner.
+fn is_installed_under(root: &Path, owner: u32) -> bool {
+    let is_owned = |path: &str, is_kind: fn(&fs::Metadata) -> bool| {
+        // The name and what it leads to: the owner of a link decides where it leads.
+        let path = root.join(path);
+        let both = [fs::symlink_metadata(&path), fs::metadata(&path)];
+        let [Ok(name), Ok(meta)] = both else {
+            return false;
+        };
+        name.uid() == owner && meta.uid() == owner && meta.mode() & 0o022 == 0 && is_kind(&meta)
+    };
+    let has_served = is_owned("var/lib/divvy", fs::Metadata::is_dir)
+        && JOURNALS
+            .iter()
+            .any(|file| is_owned(file, fs::Metadata::is_file));
+    has_served
+        || UNITS
+            .iter()
+            .any(|unit| is_owned(unit, fs::Metadata::is_file))
+}
+
 impl Home {
+    /// Whether a daemon for every user is installed on this machine; see the rule above.
+    pub fn is_system_installed() -> bool {
+        is_installed_under(Path::new("/"), 0)
+    }
+
+    /// The process of the system's daemon, running or hung: it holds the lock, or it is root's and listens on the socket.
+    pub fn system_daemon() -> Option<u32> {
+        locked_by(&Path::new(STATE).join("daemon.lock")).or_else(|| {
+            match listener(Path::new(SOCKET)) {
+                Some(Listener { pid, uid: 0 }) => Some(pid),
+                _ => None,
+            }
+        })
+    }
+
+    /// Whether this is the system's, not a user's own and not a private instance.
+    pub fn is_systems(&self) -> bool {
+        self.state == Path::new(STATE)
+    }
+
+    /// Whether a user's own instance is served although the system's daemon is installed, so that there are two ledgers.
+    pub fn is_beside_system(&self) -> bool {
+        std::env::var_os("DIVVY_HOME").is_none()
+            && !self.is_systems()
+            && self.answers()
+            && Self::is_system_installed()
+    }
+
+    /// The user who has made this home and starts its daemon, where that is another user.
+    pub fn others(&self) -> Option<u32> {
+        let owner = fs::metadata(&self.state).ok()?.uid();
+        (owner != me()).then_some(owner)
+    }
+
     /// The system's, or with `DIVVY_HOME` the one under that folder.
     ///
     /// # Errors
@@ -21,18 +107,23 @@ impl Home {
     pub fn of_system() -> Result<Self, HomeError> {
         match std::env::var_os("DIVVY_HOME") {
             Some(root) => Self::under(root),
-            None => Self {
-                runtime: "/run/divvy".into(),
-                slices: "/run/divvy/slices".into(),
-                state: "/var/lib/divvy".into(),
-            }
-            .checked(),
+            None => Ok(Self::of_machine()),
+        }
+    }
+
+    /// The system's, whatever `DIVVY_HOME` says.
+    fn of_machine() -> Self {
+        let runtime = Path::new(RUNTIME);
+        Self {
+            runtime: runtime.to_owned(),
+            slices: runtime.join("slices"),
+            state: STATE.into(),
         }
     }
 
     /// The one that this process's user is served by: what `DIVVY_HOME` names, else a daemon of their own that answers, else the
-    /// system's if it does, else their own. Where nobody named it, it must not be another user's: who may write in `/tmp` could
-    /// have made it, and would be sent environments and secrets.
+    /// system's if it answers or is installed, else their own. Unless `DIVVY_HOME` names it, it must not be another user's: any user may
+    /// write in `/tmp`, could have made it, and would be sent environments and secrets.
     ///
     /// # Errors
     /// As [`Home::from_env`], and [`HomeError::Owner`].
@@ -45,9 +136,10 @@ impl Home {
         if own.as_ref().is_ok_and(Self::answers) {
             return own;
         }
-        match Self::of_system() {
-            Ok(system) if system.answers() => Ok(system),
-            _ => own,
+        let system = Self::of_machine();
+        match system.answers() || Self::is_system_installed() {
+            true => Ok(system),
+            false => own,
         }
     }
 
@@ -66,8 +158,9 @@ impl Home {
         Ok(())
     }
 
-    fn answers(&self) -> bool {
-        UnixStream::connect(self.socket()).is_ok()
+    /// Whether a process listens on the socket; it may hang.
+    pub fn answers(&self) -> bool {
+        listener(&self.socket()).is_some()
     }
 
     /// Makes the folders as [`Home::create`] does, and lets other users pass to what is theirs.
@@ -94,9 +187,86 @@ impl Home {
     }
 }
 
+/// The process that listens on a socket.
+struct Listener {
+    /// Zero where it is in a PID namespace that this process does not see, or takes no connection.
+    pid: u32,
+    uid: u32,
+}
+
+/// `None` where none listens. A process that hangs is found too, and not waited for.
+fn listener(path: &Path) -> Option<Listener> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).ok()?;
+    match connect(&socket, &SocketAddrUnix::new(path).ok()?) {
+        Ok(()) => {
+            let peer = sockopt::socket_peercred(&socket).ok()?;
+            let pid = u32::try_from(peer.pid.as_raw_nonzero().get()).unwrap_or(0);
+            let uid = peer.uid.as_raw();
+            Some(Listener { pid, uid })
+        }
+        // Its queue of connections is full.
+        Err(Errno::AGAIN) => Some(Listener {
+            pid: 0,
+            uid: u32::MAX,
+        }),
+        Err(_) => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixListener;
+
     use super::*;
+
+    /// A root folder with these files in it, for an owner that this test can be.
+    fn root(files: &[&str]) -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        for file in files {
+            let path = root.path().join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, "").unwrap();
+        }
+        root
+    }
+
+    #[test]
+    fn the_systems_daemon_is_installed_where_its_journal_or_its_unit_is_roots() {
+        assert!(!is_installed_under(root(&[]).path(), me()));
+        for file in UNITS.iter().chain(&JOURNALS) {
+            let root = root(&[file]);
+            assert!(is_installed_under(root.path(), me()), "{file}");
+            // Another user made it, or may write it.
+            assert!(!is_installed_under(root.path(), me() + 1), "{file}");
+            let path = root.path().join(file);
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
+            assert!(!is_installed_under(root.path(), me()), "{file}");
+        }
+        // A folder that was made and never served from, and a unit that is masked.
+        let empty = root(&["var/lib/divvy/jobs/1/log"]);
+        assert!(!is_installed_under(empty.path(), me()));
+        let masked = root(&["etc/systemd/system/other.service"]);
+        let unit = masked.path().join(UNITS[0]);
+        std::os::unix::fs::symlink("/dev/null", unit).unwrap();
+        assert!(!is_installed_under(masked.path(), me()));
+    }
+
+    #[test]
+    fn a_socket_answers_while_a_process_listens_whether_it_takes_connections_or_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let home = Home::under(dir.path()).unwrap();
+        assert!(!home.answers(), "no socket");
+        let listening = UnixListener::bind(home.socket()).unwrap();
+        let found = listener(&home.socket()).unwrap();
+        assert_eq!((found.pid, found.uid), (std::process::id(), me()));
+        // More connections than the kernel queues: `connect` would block.
+        rustix::net::listen(&listening, 0).unwrap();
+        let queued: Vec<_> = (0..3).map(|_| listener(&home.socket())).collect();
+        assert!(queued.iter().all(Option::is_some));
+        drop(listening);
+        assert!(!home.answers(), "its process has gone, the file has not");
+    }
 
     #[test]
     fn a_home_that_another_user_made_is_not_called() {

@@ -75,6 +75,8 @@ pub enum ErrorCode {
     NeverFits,
     WouldWait,
     NoDaemon,
+    /// A daemon is there and answers neither the call nor a probe. Clients say this, no daemon does.
+    Unresponsive,
     Conflict,
     TimedOut,
     LaunchFailed,
@@ -87,7 +89,7 @@ pub enum ErrorCode {
 }
 
 impl ErrorCode {
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Internal,
         Self::Usage,
         Self::NotFound,
@@ -95,6 +97,7 @@ impl ErrorCode {
         Self::NeverFits,
         Self::WouldWait,
         Self::NoDaemon,
+        Self::Unresponsive,
         Self::Conflict,
         Self::TimedOut,
         Self::LaunchFailed,
@@ -112,7 +115,7 @@ impl ErrorCode {
             Self::NotAllowed | Self::TooMany => 4,
             Self::NeverFits => 5,
             Self::WouldWait => 6,
-            Self::NoDaemon => 7,
+            Self::NoDaemon | Self::Unresponsive => 7,
             Self::Conflict => 8,
             Self::TimedOut => 9,
             Self::LaunchFailed => 125,
@@ -129,7 +132,7 @@ impl ErrorCode {
             Self::NotAllowed => 403,
             Self::NeverFits => 422,
             Self::WouldWait | Self::Conflict => 409,
-            Self::NoDaemon | Self::DiskFull => 503,
+            Self::NoDaemon | Self::Unresponsive | Self::DiskFull => 503,
             Self::TimedOut => 408,
             Self::TooMany => 429,
         }

@@ -106,7 +106,9 @@ impl Hand {
                 Err(error)
                     if matches!(
                         error.code,
-                        v1::ErrorCode::NoDaemon | v1::ErrorCode::Internal
+                        v1::ErrorCode::NoDaemon
+                            | v1::ErrorCode::Unresponsive
+                            | v1::ErrorCode::Internal
                     ) =>
                 {
                     tracing::warn!(%error, "asking the node agent again");

@@ -64,12 +64,15 @@ pub async fn set_up(options: &Options) -> Result<(Hand, Vec<Queue>, Gate), Error
     }
     let records = Records::open(&options.records)?;
     let client = Client::new(&options.socket);
-    let gpus = client
-        .gpus()
-        .await?
-        .iter()
-        .filter(|gpu| gpu.mode != "unmanaged")
-        .count();
+    let gpus = loop {
+        match client.gpus().await {
+            Err(error) if error.code == divvy_api::v1::ErrorCode::Unresponsive => {
+                tracing::warn!(%error, "asking the node agent again");
+            }
+            answer => break answer?,
+        }
+    };
+    let gpus = gpus.iter().filter(|gpu| gpu.mode != "unmanaged").count();
     let server = Server::new(&settings.api, &host)?;
     server.login().await?;
     let facts = server.facts();

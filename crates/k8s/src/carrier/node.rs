@@ -316,6 +316,7 @@ impl Trouble {
             ErrorCode::Conflict,
             ErrorCode::WouldWait,
             ErrorCode::NoDaemon,
+            ErrorCode::Unresponsive,
         ];
         Self {
             passes: passes.contains(&error.code),

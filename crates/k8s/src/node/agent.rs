@@ -8,7 +8,8 @@ use divvy_api::v1::{Claim, Error, ErrorCode, Event, Gpu, HeldClaim, Job};
 use tokio::time::{Instant, sleep};
 
 /// How long a call waits for an agent that is away. With the 30 s that the agent takes at most to make MIG instances that is
-/// less than the 45 s that kubelet waits for an answer (`defaultClientCallTimeout`); then kubelet tries again.
+/// less than the 45 s that kubelet waits for an answer (`defaultClientCallTimeout`); then kubelet tries again. One call of an agent that
+/// hangs takes the client's 10 s, and another may begin just before the end of these.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Between two tries to reach it.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -30,7 +31,7 @@ impl Agent {
     }
 
     /// # Errors
-    /// As the agent says; [`ErrorCode::NoDaemon`] at once where it is away.
+    /// As the agent says; [`ErrorCode::NoDaemon`] at once where it is away, [`ErrorCode::Unresponsive`] after 10 s where it hangs.
     pub async fn gpus_now(&self) -> Result<Vec<Gpu>, Error> {
         self.client.gpus().await
     }
@@ -97,7 +98,10 @@ impl Agent {
         let until = Instant::now() + self.patience;
         loop {
             match call().await {
-                Err(error) if error.code == ErrorCode::NoDaemon && Instant::now() < until => {
+                Err(error)
+                    if matches!(error.code, ErrorCode::NoDaemon | ErrorCode::Unresponsive)
+                        && Instant::now() < until =>
+                {
                     sleep(PAUSE).await;
                 }
                 answer => return answer,
