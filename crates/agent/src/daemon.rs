@@ -7,6 +7,7 @@ mod beside;
 mod detach;
 mod doors;
 mod notify;
+mod stderr;
 
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -140,6 +141,9 @@ pub fn daemon(args: DaemonArgs, beside: Option<Beside>) -> Result<(), Error> {
     let simulated = simulated::from(args.sim.as_deref(), &home);
     if let Some(simulated) = &simulated {
         simulated::enter(simulated)?;
+    }
+    if simulated.is_none() && !args.doors.beside_system {
+        refuse_beside_system(&home)?;
     }
     log_to_stderr();
     if args.docker && args.container.is_none() {
@@ -537,6 +541,22 @@ fn check_queues(queues: &[QueueSpec], devices: &[Device]) -> Result<(), Error> {
     Ok(())
 }
 
+/// Refuses the machine's GPUs while its system daemon serves them from another home: neither counts what the other gives out.
+pub(crate) fn refuse_beside_system(home: &Home) -> Result<(), Error> {
+    if home.is_systems() {
+        return Ok(());
+    }
+    Home::system_daemon().map_or(Ok(()), |pid| {
+        let why = format!(
+            "the system's daemon (pid {pid}) serves the GPUs of this machine, and {} would not count its jobs",
+            home.state().display()
+        );
+        Err(Error::new(ErrorCode::Conflict, why).hint(
+            "use it: `divvy run` without --own-daemon and DIVVY_HOME; `divvy daemon --beside-system` serves the GPUs all the same",
+        ))
+    })
+}
+
 /// One daemon a home, for as long as the file is held. The file says which process that is: its pid, and on a
 /// second line when it started.
 fn lock(home: &Home) -> Result<File, Error> {
@@ -604,7 +624,7 @@ fn log_to_stderr() {
     let filter = EnvFilter::try_from_env("DIVVY_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     // Fails only where a log is set already, and then that one is used.
     let _ = tracing_subscriber::fmt()
-        .with_writer(io::stderr)
+        .with_writer(|| stderr::Escaped(io::stderr()))
         .with_env_filter(filter)
         .with_target(false)
         // A log that cannot be written is no reason to stop: the message about it would end the thread.

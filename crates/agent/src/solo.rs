@@ -23,7 +23,7 @@ use divvy_core::{
 use crate::config::GRACE;
 use crate::container::driver::Part;
 use crate::cycle::container::{Machine, plan_on};
-use crate::daemon::{from_home, from_store, internal};
+use crate::daemon::{from_home, from_store, internal, refuse_beside_system};
 use crate::environment::{Surroundings, for_job};
 use crate::gpu::roster::Entry;
 use crate::gpu::slice::{self, Cut, HeldSlice};
@@ -60,6 +60,8 @@ pub fn solo(args: SoloArgs) -> Result<u8, Error> {
     let simulated = simulated::from(args.sim.as_deref(), &home);
     if let Some(simulated) = &simulated {
         simulated::enter(simulated)?;
+    } else {
+        refuse_beside_system(&home)?;
     }
     let _shared = no_daemon(&home)?;
     let planning = planning_lock(&home)?;

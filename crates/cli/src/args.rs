@@ -206,6 +206,11 @@ pub struct JobArgs {
     /// Simulate GPUs when a daemon has to be started: a100-80gb:3
     #[arg(long, value_name = "MODEL:N", value_parser = models)]
     pub sim: Option<String>,
+    /// A daemon of your own, not the system's
+    ///
+    /// Use a daemon of your own where the system's is installed, and start it if need be; it does not count the jobs of the system's
+    #[arg(long)]
+    pub own_daemon: bool,
     /// The program and its arguments, after `--`
     #[arg(value_name = "CMD", trailing_var_arg = true)]
     pub command: Vec<OsString>,
@@ -219,7 +224,7 @@ pub struct Run {
     /// Without any daemon
     ///
     /// Without any daemon: a slice that only runs started this way know of
-    #[arg(long, conflicts_with_all = ["queue", "project", "priority", "time", "after", "after_ok"])]
+    #[arg(long, conflicts_with_all = ["queue", "project", "priority", "time", "after", "after_ok", "own_daemon"])]
     pub no_daemon: bool,
 }
 
@@ -518,6 +523,11 @@ pub struct Daemon {
     /// Serve every user of this machine on /run/divvy/divvy.sock; jobs run as who submitted them. Takes root
     #[arg(long)]
     pub system: bool,
+    /// Serve GPUs that the system's daemon serves
+    ///
+    /// Serve this machine's GPUs although its system daemon serves them too: neither counts the jobs of the other
+    #[arg(long, hide_short_help = true)]
+    pub beside_system: bool,
     /// With --system: who has which role
     ///
     /// Who is viewer, user, operator or admin of the system's daemon [default: root is admin, all others are users]

@@ -23,6 +23,7 @@ pub const SLICE_FLAGS: &[(&str, bool)] = &[
     ("--gpus-on", true),
     ("--no-wait", false),
     ("--sim", true),
+    ("--own-daemon", false),
 ];
 
 /// A container, and the variables that its programs are given besides the image's.

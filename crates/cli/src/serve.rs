@@ -63,6 +63,8 @@ pub struct Daemon {
     pub refuse_user_namespaces: bool,
     /// Serve every user of the machine.
     pub system: bool,
+    /// Serve the machine's GPUs although the system's daemon serves them too.
+    pub beside_system: bool,
     /// The file that gives roles.
     pub access: Option<PathBuf>,
     pub listen: Option<SocketAddr>,
@@ -139,6 +141,7 @@ pub fn daemon(args: &args::Daemon) -> Result<Daemon> {
         on_bypass: on_bypass(args),
         refuse_user_namespaces: args.user_namespaces == Some(UserNamespaces::Refuse),
         system: args.system,
+        beside_system: args.beside_system,
         access: args.access.clone(),
         listen: args.listen,
         token_file: args.token_file.clone(),

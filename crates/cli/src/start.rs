@@ -1,5 +1,9 @@
 //! A per-user daemon for `run` and `submit`, started when none answers, as tmux starts its server.
 //!
+//! Where the system's daemon is installed, or the home is another user's, none is started: a second daemon would give out GPUs that the
+//! jobs of the first still hold. The command waits for that daemon, and fails. `--own-daemon` and simulated GPUs ask for a daemon of
+//! one's own.
+//!
 //! Two that start one at once both end up with the same: the daemon's lock lets one in, and the other's refusal is
 //! followed by connecting to the one that got in.
 
@@ -8,39 +12,125 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use divvy_api::client::Client;
-use divvy_api::home::Home;
+use divvy_api::home::{Home, HomeError};
 use divvy_api::v1::{Error, ErrorCode, Node};
 
+use crate::args::JobArgs;
 use crate::failure::Result;
-use crate::output;
+use crate::{output, verbs};
 
 /// How long a daemon that somebody else is starting may take to answer: measuring contexts on a cold machine takes seconds.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// How long the lock may name a process that is gone: its new holder writes its own id right after taking it.
 const UNHELD: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(10);
+/// How long a daemon that this user does not start may be away: systemd starts one again after 2 s (`RestartSec`).
+const RESTART: Duration = Duration::from_secs(5);
 
-/// The node's agent, after starting it if need be; `sim` is what `--sim` said.
+/// Which daemon a job is for.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DaemonWanted<'a> {
+    /// What `--sim` said.
+    pub sim: Option<&'a str>,
+    /// `--own-daemon`.
+    pub own: bool,
+}
+
+impl<'a> From<&'a JobArgs> for DaemonWanted<'a> {
+    fn from(args: &'a JobArgs) -> Self {
+        Self {
+            sim: args.sim.as_deref(),
+            own: args.own_daemon,
+        }
+    }
+}
+
+impl DaemonWanted<'_> {
+    /// The simulated GPUs that `--sim` or `DIVVY_SIM` asks for.
+    fn models(self) -> Option<String> {
+        let variable = || std::env::var("DIVVY_SIM").ok();
+        let models = self.sim.map(str::to_owned).or_else(variable);
+        models.filter(|models| !models.is_empty())
+    }
+
+    /// A client of that daemon, running or not.
+    ///
+    /// # Errors
+    /// As [`Home::to_call`].
+    pub fn client(self) -> Result<Client> {
+        let other = |error: HomeError| Error::from(&error);
+        let called = Home::to_call().map_err(other)?;
+        // Simulated GPUs are no other daemon's.
+        let is_own =
+            self.own || (called.is_systems() && !called.answers() && self.models().is_some());
+        match is_own {
+            true => Ok(verbs::client_of(&Home::from_env().map_err(other)?)),
+            false => Ok(verbs::client_called(&called)),
+        }
+    }
+}
+
+/// The node's agent, after starting it if need be.
 ///
 /// # Errors
-/// The daemon's own error when it does not start; [`ErrorCode::Conflict`] when one runs and its GPUs are not the ones
-/// that `--sim` or `DIVVY_SIM` asks for.
-pub async fn agent(client: &Client, sim: Option<&str>) -> Result<Node> {
+/// The daemon's own error when it does not start; [`ErrorCode::NoDaemon`] when it is not this user's to start and stays away;
+/// [`ErrorCode::Conflict`] when one runs and its GPUs are not the ones that `--sim` or `DIVVY_SIM` asks for.
+pub async fn agent(client: &Client, wanted: DaemonWanted<'_>) -> Result<Node> {
     let node = match client.node().await {
-        Err(error) if error.code == ErrorCode::NoDaemon => match start(sim)? {
-            Started::Here => client.node().await?,
-            Started::Elsewhere(refusal) => answered(client, refusal).await?,
+        Err(error) if error.code == ErrorCode::NoDaemon => match another_starts(client) {
+            Some((who, instead)) => back(client, &who, instead).await?,
+            None => match start(wanted.sim)? {
+                Started::Here => client.node().await?,
+                Started::Elsewhere(refusal) => answered(client, refusal).await?,
+            },
         },
         answer => answer?,
     };
-    let variable = || std::env::var("DIVVY_SIM").ok();
-    let wanted = sim
-        .map(str::to_owned)
-        .or_else(variable)
-        .filter(|wanted| !wanted.is_empty());
-    match wanted {
-        Some(wanted) if node.simulated.as_ref() != Some(&wanted) => Err(other_gpus(&wanted, &node)),
+    match wanted.models() {
+        Some(models) if node.simulated.as_ref() != Some(&models) => Err(other_gpus(&models, &node)),
         _ => Ok(node),
+    }
+}
+
+/// Which daemon it is, and what to do without it, where it is not this user's to start.
+fn another_starts(client: &Client) -> Option<(String, &'static str)> {
+    const OWN: &str =
+        "`--own-daemon` starts one of your own, which does not count the jobs of the system's";
+    const HOME: &str = "without DIVVY_HOME another daemon serves you";
+    let home = Home::from_env().ok()?;
+    if home.socket() != client.socket() {
+        return Some(("the system's daemon".to_owned(), OWN));
+    }
+    let owner = home.others()?;
+    let state = home.state().display();
+    Some((
+        format!("the daemon of {state}, which belongs to uid {owner},"),
+        HOME,
+    ))
+}
+
+/// Waits until the daemon is back.
+///
+/// # Errors
+/// [`ErrorCode::NoDaemon`] after [`RESTART`].
+async fn back(client: &Client, who: &str, instead: &str) -> Result<Node> {
+    let seconds = RESTART.as_secs();
+    output::say(&format!(
+        "{who} does not answer; waiting up to {seconds} s for it to be restarted"
+    ));
+    let start = Instant::now();
+    loop {
+        let error = match client.node().await {
+            Err(error) if error.code == ErrorCode::NoDaemon => error,
+            answer => return answer,
+        };
+        if start.elapsed() > RESTART {
+            let socket = client.socket().display();
+            let why = format!("{who} does not answer on {socket} after {seconds} s");
+            let hint = error.hint.unwrap_or_default();
+            return Err(Error::new(ErrorCode::NoDaemon, why).hint(format!("{hint}; {instead}")));
+        }
+        tokio::time::sleep(PAUSE).await;
     }
 }
 

@@ -25,6 +25,7 @@ mod usage;
 
 use std::future::Future;
 use std::process::ExitCode;
+use std::sync::Once;
 
 use divvy_api::client::Client;
 use divvy_api::home::Home;
@@ -110,13 +111,33 @@ fn no_runtime(error: std::io::Error) -> Stop {
 
 /// A client of the instance this process's environment names.
 fn client() -> Result<Client, Error> {
-    let home = Home::to_call().map_err(|error| Error::from(&error))?;
-    Ok(Client::new(home.socket()))
+    Ok(client_called(&called()?))
 }
 
-/// A job as the user refers to it, `#12` as tables show it included.
+fn called() -> Result<Home, Error> {
+    Home::to_call().map_err(|error| Error::from(&error))
+}
+
+/// A client of the instance that is called unless the user names one.
+pub fn client_called(home: &Home) -> Client {
+    static SAID: Once = Once::new();
+    if home.is_beside_system() {
+        SAID.call_once(|| {
+            output::say("your own daemon answers, not the system's; `divvy daemon --stop` ends it");
+        });
+    }
+    client_of(home)
+}
+
+pub fn client_of(home: &Home) -> Client {
+    Client::new(home.socket()).telling(output::say)
+}
+
+/// A job as the user refers to it, `#12` as tables show it included. The `#` of a name is part of the name.
 fn reference(text: &str) -> &str {
-    text.strip_prefix('#').unwrap_or(text)
+    let number = text.strip_prefix('#');
+    let number = number.filter(|number| number.parse::<u64>().is_ok());
+    number.unwrap_or(text)
 }
 
 fn daemon(args: &args::Daemon, backend: Backend) -> Outcome {
@@ -139,4 +160,22 @@ fn manual(args: &args::Manual) -> Outcome {
         output::print(format!("{}\n", page.display()))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_sign_before_a_number_is_no_part_of_a_reference() {
+        for (typed, asked) in [
+            ("#12", "12"),
+            ("12", "12"),
+            ("#train", "#train"),
+            ("##3", "##3"),
+            ("last", "last"),
+        ] {
+            assert_eq!(reference(typed), asked);
+        }
+    }
 }

@@ -56,6 +56,7 @@ fn daemon(asked: Daemon) -> divvy_agent::DaemonArgs {
         on_bypass,
         refuse_user_namespaces,
         system,
+        beside_system,
         access,
         listen,
         token_file,
@@ -95,6 +96,7 @@ fn daemon(asked: Daemon) -> divvy_agent::DaemonArgs {
         all_to_one,
         doors: divvy_agent::DoorArgs {
             system,
+            beside_system,
             access,
             listen,
             token_file,

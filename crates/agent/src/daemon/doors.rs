@@ -23,6 +23,8 @@ use crate::user;
 pub struct DoorArgs {
     /// Serve every user of the machine.
     pub system: bool,
+    /// Serve the machine's GPUs although the system's daemon serves them too.
+    pub beside_system: bool,
     /// The file that gives roles.
     pub access: Option<PathBuf>,
     /// Listen on TCP too.

@@ -62,7 +62,7 @@ async fn a_lost_journal_is_completed_from_the_records_of_jobs_that_run() {
     client.suspend("1").await.unwrap();
     let resize = Resize {
         amount: Some(Amount::Share { thousandths: 250 }),
-        ..Resize::default()
+        compute: None,
     };
     client.resize("2", &resize).await.unwrap();
     let before = until_async("job 2 has shrunk", async || {

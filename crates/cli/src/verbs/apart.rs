@@ -12,21 +12,17 @@ use super::away::Away;
 use super::follow::Log;
 use super::signals::Signals;
 use super::{Outcome, settle, submit};
+use crate::start::DaemonWanted;
 
 /// How long one question for the end may take.
 const POLL: Duration = Duration::from_secs(20);
 
-/// Whether the daemon that answers serves every user. One that is not there yet will not.
-pub async fn is_system(client: &Client) -> bool {
-    client.node().await.is_ok_and(|node| node.system)
-}
-
-pub async fn run(client: &Client, submission: Submit, sim: Option<&str>) -> Outcome {
+pub async fn run(client: &Client, submission: Submit, wanted: DaemonWanted<'_>) -> Outcome {
     let submission = Submit {
         runner: Runner::Supervisor,
         ..submission
     };
-    let job = submit::once(client, submission, sim).await?;
+    let job = submit::once(client, submission, wanted).await?;
     let mut signals = Signals::that_end()?;
     let output = Log::from_start().follow(client, &job.id);
     tokio::pin!(output);

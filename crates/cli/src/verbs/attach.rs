@@ -42,7 +42,12 @@ pub async fn attach(args: args::Attach) -> Outcome {
                 ended = &mut output => break ended?,
                 sent = signals.next() => match client.signal(&job.id, sent).await {
                     // It has just ended, or the daemon is away: its output says so.
-                    Err(error) if matches!(error.code, ErrorCode::Conflict | ErrorCode::NoDaemon) => {
+                    Err(error)
+                        if matches!(
+                            error.code,
+                            ErrorCode::Conflict | ErrorCode::NoDaemon | ErrorCode::Unresponsive
+                        ) =>
+                    {
                         say(&format!("{} was not passed on: {}", sent.name(), error.message));
                     }
                     sent => drop(sent?),

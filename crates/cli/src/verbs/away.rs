@@ -25,7 +25,8 @@ impl Away {
             output::progress("the daemon went away; waiting for it to come back");
             Instant::now()
         });
-        if error.code != ErrorCode::NoDaemon || since.elapsed() > PATIENCE {
+        let is_away = matches!(error.code, ErrorCode::NoDaemon | ErrorCode::Unresponsive);
+        if !is_away || since.elapsed() > PATIENCE {
             return Err(error);
         }
         tokio::time::sleep(PAUSE).await;

@@ -14,6 +14,7 @@ use crate::args::{self, Verb};
 use crate::container::{self, SLICE_FLAGS};
 use crate::failure::{Result, from_clap, usage};
 use crate::output::print;
+use crate::start::DaemonWanted;
 use crate::{Backend, ask};
 
 pub fn docker(verb: args::Docker, backend: Backend) -> Outcome {
@@ -36,12 +37,12 @@ fn run_container(words: &[String], backend: Backend) -> Outcome {
         true => Runner::Supervisor,
         false => Runner::Client,
     };
-    let sim = job.sim.clone();
+    let wanted = DaemonWanted::from(&job);
     let submission = ask::contained(&job, asked, line.command, runner)?;
     if runner == Runner::Client {
-        return run::on_terminal(submission, sim.as_deref(), backend);
+        return run::on_terminal(submission, wanted, backend);
     }
-    let job = block_on(async { Ok(submit::once(&client()?, submission, sim.as_deref()).await?) })?;
+    let job = block_on(async { Ok(submit::once(&wanted.client()?, submission, wanted).await?) })?;
     print(format!("{}\n", job.id))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use divvy_api::home::Home;
 use divvy_api::v1::{Error, ErrorCode, Finding, FindingStatus, Node, UnknownJob};
 
 use super::{Outcome, block_on, client};
@@ -21,7 +22,8 @@ pub fn doctor(args: &args::Doctor, backend: Backend) -> Outcome {
         .find_map(|node| node.simulated.clone());
     let sim = args.sim.clone().or(served);
     let mut findings = (backend.doctor)(sim.as_deref());
-    findings.extend(node.as_ref().map(daemon));
+    let is_installed = Home::to_call().is_ok_and(|home| home.is_systems());
+    findings.extend(node.as_ref().map(|node| daemon(node, is_installed)));
     findings.extend(node.iter().flatten().filter_map(journal));
     print(render::list(
         &findings,
@@ -37,8 +39,8 @@ pub fn doctor(args: &args::Doctor, backend: Backend) -> Outcome {
     })
 }
 
-/// Whether a daemon serves this instance, and whether it is this program's.
-fn daemon(node: &Result<Node, Error>) -> Finding {
+/// Whether a daemon serves this instance, and whether it is this program's. `is_installed`: where it is the system's and none serves.
+fn daemon(node: &Result<Node, Error>, is_installed: bool) -> Finding {
     let ours = env!("CARGO_PKG_VERSION");
     let finding = |status, found: String, means: &str, fix: &str| Finding {
         check: "daemon".to_owned(),
@@ -68,6 +70,12 @@ fn daemon(node: &Result<Node, Error>) -> Finding {
             ),
             "what is new in this version is not there until the daemon is",
             "divvy daemon --stop, then start it again: jobs that run go on",
+        ),
+        Err(error) if error.code == ErrorCode::NoDaemon && is_installed => finding(
+            FindingStatus::Fail,
+            error.message.clone(),
+            "the system's daemon is installed, so that `divvy run` and `submit` start none and fail",
+            error.hint.as_deref().unwrap_or("systemctl status divvy"),
         ),
         Err(error) if error.code == ErrorCode::NoDaemon => finding(
             FindingStatus::Ok,
@@ -184,14 +192,15 @@ mod tests {
             );
             Ok(serde_json::from_str(&node).unwrap())
         };
-        assert_eq!(daemon(&node("0.0.1")).status, FindingStatus::Warn);
+        assert_eq!(daemon(&node("0.0.1"), false).status, FindingStatus::Warn);
         assert_eq!(
-            daemon(&node(env!("CARGO_PKG_VERSION"))).status,
+            daemon(&node(env!("CARGO_PKG_VERSION")), false).status,
             FindingStatus::Ok
         );
         let none = Err(Error::new(ErrorCode::NoDaemon, "nobody answers"));
-        assert_eq!(daemon(&none).status, FindingStatus::Ok);
+        assert_eq!(daemon(&none, false).status, FindingStatus::Ok);
+        assert_eq!(daemon(&none, true).status, FindingStatus::Fail);
         let broken = Err(Error::new(ErrorCode::Internal, "it talks nonsense"));
-        assert_eq!(daemon(&broken).status, FindingStatus::Fail);
+        assert_eq!(daemon(&broken, false).status, FindingStatus::Fail);
     }
 }

@@ -12,13 +12,16 @@ use divvy_api::v1::{EndReason, Error, Job, JobState, Runner, Submit};
 
 use super::away::Away;
 use super::signals::Signals;
-use super::{Outcome, apart, block_on, client, settle, submit};
-use crate::output;
-use crate::{Backend, Solo, args, ask, text};
+use super::{Outcome, apart, block_on, settle, submit};
+use crate::start::{self, DaemonWanted};
+use crate::{Backend, Solo, args, ask, output, text};
 
 /// How long one question for the slice may take; shorter where a person wants to see why it waits.
 const POLL: Duration = Duration::from_secs(20);
 const POLL_WATCHED: Duration = Duration::from_secs(2);
+
+/// How long the causes of a program's failure may take to be told.
+const CAUSES: Duration = Duration::from_secs(3);
 
 /// Where waiting led.
 pub(super) enum Turn {
@@ -39,17 +42,19 @@ pub fn run(args: &args::Run, backend: Backend) -> Outcome {
             sim: args.job.sim.clone(),
         })?));
     }
-    on_terminal(submit, args.job.sim.as_deref(), backend)
+    on_terminal(submit, DaemonWanted::from(&args.job), backend)
 }
 
 /// Waits for the job's slice, and is its supervisor then.
-pub fn on_terminal(submission: Submit, sim: Option<&str>, backend: Backend) -> Outcome {
+pub fn on_terminal(submission: Submit, wanted: DaemonWanted<'_>, backend: Backend) -> Outcome {
     let turn = block_on(async {
-        let client = client()?;
-        if apart::is_system(&client).await {
-            return apart::run(&client, submission, sim).await.map(Turn::Away);
+        let client = wanted.client()?;
+        if start::agent(&client, wanted).await?.system {
+            return apart::run(&client, submission, wanted)
+                .await
+                .map(Turn::Away);
         }
-        let job = submit::once(&client, submission, sim).await?;
+        let job = submit::once(&client, submission, wanted).await?;
         Ok(wait_for_turn(&client, job).await?)
     })?;
     let code = match turn {
@@ -58,7 +63,7 @@ pub fn on_terminal(submission: Submit, sim: Option<&str>, backend: Backend) -> O
         Turn::Start(job) => {
             let code = (backend.run_here)(Path::new(&job.directory))?;
             if code != 0 {
-                tell_causes(&job.id);
+                tell_causes(&job.id, wanted);
             }
             code
         }
@@ -118,14 +123,19 @@ fn say_why(job: &Job, said: &mut Option<String>) {
 }
 
 /// After a failure: whether Divvy or the limit may have been its cause. Best effort, the program's exit code stands either way.
-fn tell_causes(id: &str) {
+fn tell_causes(id: &str, wanted: DaemonWanted<'_>) {
     // The agent has the last word on a slice once it has settled the job, which it does within a moment.
     let asked = block_on(async {
-        Ok(client()?
-            .wait(id, WaitFor::Ended, Duration::from_secs(1))
-            .await?)
+        let client = wanted.client()?;
+        let settled = client.wait(id, WaitFor::Ended, Duration::from_secs(1));
+        // A daemon that hangs does not keep the program's exit code from the caller.
+        Ok(tokio::time::timeout(CAUSES, settled)
+            .await
+            .ok()
+            .transpose()?)
     });
-    if let Ok(job) = &asked
+    let asked = asked.ok().flatten();
+    if let Some(job) = &asked
         && job.end_reason == Some(EndReason::Bypass)
         && let Some(reason) = &job.reason
     {

@@ -9,9 +9,10 @@ use divvy_api::client::{Client, WaitFor};
 use divvy_api::v1::{Error, ErrorCode, JobState, Runner, Submit};
 
 use super::away::Away;
-use super::{Outcome, apart, block_on, client, exec, reference, run, settle, submit};
+use super::{Outcome, block_on, client, exec, reference, run, settle, submit};
 use crate::failure::usage;
 use crate::output::{Stop, progress};
+use crate::start::{self, DaemonWanted};
 use crate::{Backend, args, ask};
 
 /// Where nobody says which.
@@ -51,15 +52,16 @@ pub fn shell(mut args: args::Shell, backend: Backend) -> Outcome {
     args.job.command = shell.iter().map(Into::into).collect();
     args.job.name.get_or_insert_with(|| "shell".to_owned());
     let submission = ask::submit(&args.job, Runner::Client)?;
-    let sim = args.job.sim.as_deref();
-    if block_on(async { Ok(apart::is_system(&client()?).await) })? {
-        return block_on(held(submission, sim, shell));
+    let wanted = DaemonWanted::from(&args.job);
+    let node = block_on(async { Ok(start::agent(&wanted.client()?, wanted).await?) })?;
+    match node.system {
+        true => block_on(held(submission, wanted, shell)),
+        false => run::on_terminal(submission, wanted, backend),
     }
-    run::on_terminal(submission, sim, backend)
 }
 
 /// Has a job hold the slice, and opens the shell in it.
-async fn held(submission: Submit, sim: Option<&str>, shell: Vec<String>) -> Outcome {
+async fn held(submission: Submit, wanted: DaemonWanted<'_>, shell: Vec<String>) -> Outcome {
     let me = std::env::current_exe().ok();
     let me = me.as_deref().and_then(Path::to_str).ok_or_else(|| {
         Error::new(
@@ -72,8 +74,8 @@ async fn held(submission: Submit, sim: Option<&str>, shell: Vec<String>) -> Outc
         command: vec![me.to_owned(), "hold-slice".to_owned()],
         ..submission
     };
-    let client = client()?;
-    let job = submit::once(&client, submission, sim).await?.id;
+    let client = wanted.client()?;
+    let job = submit::once(&client, submission, wanted).await?.id;
     let ended = opened(&client, &job, shell).await;
     // Gone by itself is just as well.
     let _ = client.cancel(&job).await;

@@ -1,15 +1,19 @@
 //! `daemon --stop`: ends the daemon of this instance. Jobs that run go on, and the next daemon finds them; tasks that it took from
 //! another server are ended by it first. `daemon --status`: what there would be to stop.
+//!
+//! A daemon that does not respond is found by its lock: `--stop` asks it with SIGTERM, continues it should it be stopped, and kills it.
 
 use std::process::ExitCode;
 use std::time::Duration;
 
+use divvy_api::home::{Holder, Home};
 use divvy_api::v1::{Error, ErrorCode, FrontEnd, Job, JobState, Node};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use super::{Outcome, client};
+use super::{Outcome, called, client, client_called};
 use crate::failure::Result;
 use crate::output;
 use crate::text;
@@ -20,12 +24,23 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// How long, where it ends tasks first and tells their server: what the stock agent gives its own.
 const PATIENCE_WITH_TASKS: Duration = Duration::from_secs(120);
 
+/// How long a daemon that does not respond may take from SIGTERM to its end, before it is killed, and after that.
+const PATIENCE_UNRESPONSIVE: Duration = Duration::from_secs(5);
+
 /// `worker`: the one that is meant, where one is named.
 pub async fn stop(worker: Option<&str>) -> Outcome {
-    let client = client()?;
-    let node = client.node().await?;
-    check_worker(&node, worker)?;
-    let jobs = client.jobs(false).await?;
+    let home = called()?;
+    let client = client_called(&home);
+    let asked = async {
+        let node = client.node().await?;
+        check_worker(&node, worker)?;
+        let jobs = client.jobs(false).await?;
+        Ok::<_, Error>((node, jobs))
+    };
+    let (node, jobs) = match asked.await {
+        Err(error) if is_unresponsive(&error) => return stop_unresponsive(&home, worker, error),
+        answer => answer?,
+    };
     let running = jobs
         .iter()
         .filter(|job| job.pid.is_some() && !is_task(job))
@@ -38,6 +53,98 @@ pub async fn stop(worker: Option<&str>) -> Outcome {
     };
     output::say(&format!("the daemon (pid {}) has stopped{jobs}", node.pid));
     Ok(ExitCode::SUCCESS)
+}
+
+fn is_unresponsive(error: &Error) -> bool {
+    error.code == ErrorCode::Unresponsive
+}
+
+/// Ends the process that holds the lock, whatever it hangs in.
+fn stop_unresponsive(home: &Home, worker: Option<&str>, error: Error) -> Outcome {
+    if worker.is_some() {
+        let hint = "its worker is not known then; leave the worker out to stop it all the same";
+        return Err(error.hint(hint).into());
+    }
+    let lock = home.daemon_lock();
+    let holder = home.holder().map_err(|why| {
+        let code = match why.kind() {
+            std::io::ErrorKind::PermissionDenied => ErrorCode::NotAllowed,
+            _ => ErrorCode::Internal,
+        };
+        let why = format!(
+            "{}, and its lock {} cannot be read: {why}",
+            error.message,
+            lock.display()
+        );
+        Error::new(code, why).hint("its own user or root can stop it")
+    })?;
+    let Some(holder) = holder else {
+        let why = format!(
+            "{}, and no process holds its lock {}",
+            error.message,
+            lock.display()
+        );
+        return Err(Error::new(ErrorCode::Unresponsive, why)
+            .hint("another program listens on the socket; `ss -xlp` names it")
+            .into());
+    };
+    let how = end_by_force(holder, PATIENCE_UNRESPONSIVE)?;
+    output::say(&format!(
+        "the daemon (pid {}) did not respond and has ended by {how}; jobs run on, and the next daemon finds them",
+        holder.pid
+    ));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Ends a process that may be stopped, or deaf to SIGTERM; by which signal.
+fn end_by_force(holder: Holder, patience: Duration) -> Result<String> {
+    let failed = |errno| cannot_stop(holder.pid, errno);
+    let process = opened(holder.pid).map_err(failed)?;
+    // The descriptor is fixed on the process that has the pid now; this says that it is the one that wrote the lock.
+    if !holder.is_alive() {
+        return Err(failed(Errno::SRCH));
+    }
+    let send = |signal| pidfd_send_signal(&process, signal).map_err(failed);
+    send(Signal::TERM)?;
+    // A stopped process takes SIGTERM once it is continued.
+    send(Signal::CONT)?;
+    if has_ended(&process, patience).map_err(failed)? {
+        return Ok("SIGTERM".to_owned());
+    }
+    send(Signal::KILL)?;
+    let seconds = patience.as_secs();
+    if has_ended(&process, patience).map_err(failed)? {
+        return Ok(format!("SIGKILL, {seconds} s after SIGTERM"));
+    }
+    let why = format!(
+        "the daemon (pid {}) has not ended {seconds} s after SIGKILL: a call of the driver or the disk holds it",
+        holder.pid
+    );
+    Err(Error::new(ErrorCode::TimedOut, why)
+        .hint("the kernel ends it once that call returns; `dmesg` may say what it waits for"))
+}
+
+/// A descriptor of the process, so that no other is meant should its number be given anew.
+fn opened(pid: u32) -> std::result::Result<OwnedFd, Errno> {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    pidfd_open(pid.ok_or(Errno::SRCH)?, PidfdFlags::empty())
+}
+
+fn has_ended(process: &OwnedFd, patience: Duration) -> std::result::Result<bool, Errno> {
+    let patience = Timespec::try_from(patience).map_err(|_| Errno::INVAL)?;
+    let ended = poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&patience))?;
+    Ok(ended > 0)
+}
+
+fn cannot_stop(pid: u32, errno: Errno) -> Error {
+    let code = match errno {
+        Errno::PERM => ErrorCode::NotAllowed,
+        _ => ErrorCode::Internal,
+    };
+    Error::new(
+        code,
+        format!("the daemon (pid {pid}) cannot be stopped: {errno}"),
+    )
 }
 
 /// The daemon that serves, its front end, and what it runs.
@@ -117,31 +224,16 @@ fn is_task(job: &Job) -> bool {
 
 /// Asks the process to end and waits until it has, so that its lock is free.
 fn end(node: &Node) -> Result<()> {
-    let failed = |errno: Errno| {
-        let code = if errno == Errno::PERM {
-            ErrorCode::NotAllowed
-        } else {
-            ErrorCode::Internal
-        };
-        Error::new(
-            code,
-            format!("the daemon (pid {}) cannot be stopped: {errno}", node.pid),
-        )
-    };
-    let pid = i32::try_from(node.pid)
-        .ok()
-        .and_then(Pid::from_raw)
-        .ok_or_else(|| failed(Errno::SRCH))?;
-    // A descriptor of the process, so that no other is meant should its number be given anew.
-    let process = pidfd_open(pid, PidfdFlags::empty()).map_err(failed)?;
+    let failed = |errno| cannot_stop(node.pid, errno);
+    let process = opened(node.pid).map_err(failed)?;
     pidfd_send_signal(&process, Signal::TERM).map_err(failed)?;
     let given = match node.front_end {
         Some(_) => PATIENCE_WITH_TASKS,
         None => PATIENCE,
     };
-    let patience = Timespec::try_from(given).map_err(|_| failed(Errno::INVAL))?;
-    match poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&patience)).map_err(failed)? {
-        0 => {
+    match has_ended(&process, given).map_err(failed)? {
+        true => Ok(()),
+        false => {
             let message = format!(
                 "the daemon (pid {}) has not ended {} s after SIGTERM",
                 node.pid,
@@ -149,6 +241,55 @@ fn end(node: &Node) -> Result<()> {
             );
             Err(Error::new(ErrorCode::TimedOut, message).hint("its log says what it is doing"))
         }
-        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Child, Command, Stdio};
+
+    use super::*;
+
+    /// A shell that does what the script says, once it has said so.
+    fn shell(script: &str) -> (Child, Holder) {
+        let mut child = Command::new("sh")
+            .args(["-c", &format!("{script}; echo; read never")])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let stdout = child.stdout.take().unwrap();
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut line).unwrap();
+        let holder = Holder::of(child.id()).unwrap();
+        (child, holder)
+    }
+
+    #[test]
+    fn a_stopped_process_ends_by_sigterm_and_a_deaf_one_by_sigkill() {
+        let (mut stopped, holder) = shell("true");
+        let pid = opened(holder.pid).unwrap();
+        pidfd_send_signal(&pid, Signal::STOP).unwrap();
+        let how = end_by_force(holder, Duration::from_secs(20)).unwrap();
+        assert_eq!(how, "SIGTERM");
+        stopped.wait().unwrap();
+        let (mut deaf, holder) = shell("trap '' TERM");
+        let how = end_by_force(holder, Duration::from_secs(1)).unwrap();
+        assert_eq!(how, "SIGKILL, 1 s after SIGTERM");
+        deaf.wait().unwrap();
+    }
+
+    #[test]
+    fn a_process_that_was_given_the_pid_since_is_left_alone() {
+        let (mut child, holder) = shell("true");
+        let other = Holder {
+            start_time: holder.start_time + 1,
+            ..holder
+        };
+        let error = end_by_force(other, Duration::from_secs(1)).unwrap_err();
+        assert_eq!(error.code, ErrorCode::Internal);
+        assert!(child.try_wait().unwrap().is_none(), "it lives");
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 }

@@ -6,9 +6,10 @@ use std::process::ExitCode;
 use divvy_api::client::Client;
 use divvy_api::v1::{ErrorCode, Job, Runner, Submit};
 
-use super::{Outcome, client};
+use super::Outcome;
 use crate::failure::Result;
 use crate::output::{print, view};
+use crate::start::DaemonWanted;
 use crate::{args, ask, container, render, start};
 
 pub async fn submit(args: args::Submit) -> Outcome {
@@ -29,7 +30,8 @@ pub async fn submit(args: args::Submit) -> Outcome {
     submit.array = args.array.as_deref().map(ask::terms::array).transpose()?;
     submit.dry_run = args.dry_run;
     submit.idempotency_key = args.idempotency_key;
-    let job = once(&client()?, submit, args.job.sim.as_deref()).await?;
+    let wanted = DaemonWanted::from(&args.job);
+    let job = once(&wanted.client()?, submit, wanted).await?;
     match args.output {
         Some(format) => print(render::list(&[job], format, view(), render::jobs)?)?,
         None if args.parsable => print(format!("{}\n", job.id))?,
@@ -40,12 +42,16 @@ pub async fn submit(args: args::Submit) -> Outcome {
 
 /// Submits the job once, also when the daemon dies before it has answered: nobody knows then whether the job is in its
 /// journal, and the same key makes a repeat answer with that job if it is.
-pub(super) async fn once(client: &Client, mut submit: Submit, sim: Option<&str>) -> Result<Job> {
+pub(super) async fn once(
+    client: &Client,
+    mut submit: Submit,
+    wanted: DaemonWanted<'_>,
+) -> Result<Job> {
     submit.idempotency_key.get_or_insert_with(fresh_key);
-    start::agent(client, sim).await?;
+    start::agent(client, wanted).await?;
     match client.submit(&submit).await {
         Err(error) if error.code == ErrorCode::NoDaemon => {
-            start::agent(client, sim).await?;
+            start::agent(client, wanted).await?;
             Ok(client.submit(&submit).await?)
         }
         answer => Ok(answer?),

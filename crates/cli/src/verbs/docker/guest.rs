@@ -16,11 +16,12 @@ use divvy_api::v1::{Container, Error, ErrorCode, JobState, Runner, Starter, Subm
 use divvy_core::docker::{self, Mount, paths};
 
 use super::super::run::{Turn, wait_for_turn};
-use super::super::{Outcome, block_on, client, settle, submit};
+use super::super::{Outcome, block_on, settle, submit};
 use super::{help, slice_flags};
 use crate::container::{self, Asked};
 use crate::failure::{Result, usage};
 use crate::output::{Stop, print, say};
+use crate::start::DaemonWanted;
 use crate::{Backend, Solo, args, ask, text};
 
 /// Flags of the line that say nothing of what the container may do.
@@ -71,7 +72,7 @@ pub fn run(words: &[String], backend: Backend) -> Outcome {
         return Ok(ExitCode::from((backend.solo)(solo)?));
     }
     let [program, verb] = &line.program;
-    match block_on(flags(submission, job.sim.as_deref()))? {
+    match block_on(flags(submission, DaemonWanted::from(&job)))? {
         Ok(flags) => {
             let error = Command::new(program)
                 .arg(verb)
@@ -88,10 +89,10 @@ pub fn run(words: &[String], backend: Backend) -> Outcome {
 /// Waits for the slice; what brings a container into it, or how it ended without.
 async fn flags(
     submission: Submit,
-    sim: Option<&str>,
+    wanted: DaemonWanted<'_>,
 ) -> std::result::Result<std::result::Result<Vec<String>, ExitCode>, Stop> {
-    let client = client()?;
-    let job = submit::once(&client, submission, sim).await?;
+    let client = wanted.client()?;
+    let job = submit::once(&client, submission, wanted).await?;
     Ok(match wait_for_turn(&client, job).await? {
         Turn::Start(job) => ready(&client, &job.id).await?,
         Turn::Over(code) => Err(ExitCode::from(code)),
