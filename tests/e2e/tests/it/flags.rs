@@ -184,6 +184,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("--mig-profile", "mig.rs"),
     ("--isolation", "mig.rs"),
     ("--sim", "run.rs"),
+    ("--own-daemon", "one_machine.rs"),
     ("--cdi", "docker/scenes.rs"),
     ("--release-memory", "aside.rs"),
     ("--from-start", "inside.rs"),
