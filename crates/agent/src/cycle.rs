@@ -523,7 +523,7 @@ impl Cycle {
     }
 
     fn handle(&mut self, message: Message) -> Result<(), StoreError> {
-        if let Some(error) = self.lacks_room_for(&message) {
+        if let Some(error) = self.lacks_room().filter(|_| message.begins_something()) {
             message.refuse(error);
             return Ok(());
         }

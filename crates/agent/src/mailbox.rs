@@ -156,11 +156,11 @@ pub enum Message {
 }
 
 impl Message {
-    /// Whether something begins that the journal has to hold. Ends, and what gives back, are none of it.
+    /// Whether something begins that the journal has to hold. Ends, and what gives back, are none of it. Of a submit only the
+    /// cycle knows, as one that is repeated begins nothing.
     pub fn begins_something(&self) -> bool {
         match self {
-            Self::Submit { .. }
-            | Self::Pause { .. }
+            Self::Pause { .. }
             | Self::Release { .. }
             | Self::Requeue { .. }
             | Self::Project { .. }
@@ -169,7 +169,8 @@ impl Message {
             | Self::Resize { .. }
             | Self::GpuMode { .. }
             | Self::MigGc { .. } => true,
-            Self::Cancel { .. }
+            Self::Submit { .. }
+            | Self::Cancel { .. }
             | Self::ReleaseClaim { .. }
             | Self::Wait { .. }
             | Self::Read(_)

@@ -329,7 +329,13 @@ const MET: [&str; 10] = [
 
 /// Lists that broke a law once, with their seeds. Where nothing else is said: who had left its session and lost its supervisor came into the slice of the job's next
 /// run, which began, or was put back, with it inside.
-const BROKE: [(u64, &str); 11] = [
+const BROKE: [(u64, &str); 12] = [
+    // A submit that was sent again was refused on a full disk, though its job was there.
+    (
+        90,
+        "submit:cef38860 submit:416b26bd client:d0570dfb leave:81b2e8a7 leave:dd6821d7 round:89de8a3 disk-low:7cd99989 \
+         client:98f27cc1 round:6f132a6d",
+    ),
     // A slice on a GPU that was ill at the agent's start was adopted with contexts that cost nothing.
     (
         57,

@@ -8,14 +8,12 @@
 
 use std::time::Duration;
 
-use divvy_api::v1::{Error, ErrorCode};
+use divvy_api::v1::{Error, ErrorCode, Submit};
 use divvy_core::Bytes;
 
 use super::Cycle;
 use crate::clock::Instant;
-use crate::disk::Room;
 use crate::intake::bounds;
-use crate::mailbox::Message;
 use crate::store::StoreError;
 use crate::supervise::chain;
 
@@ -135,24 +133,24 @@ impl Cycle {
         }
     }
 
-    /// Why this is not done on the disk as it is, if it would have to be written down.
-    pub(super) fn lacks_room_for(&self, message: &Message) -> Option<Error> {
-        let why = match (&self.full, message) {
-            (Some(full), message) if message.begins_something() => full.why.clone(),
-            (None, Message::Submit { submit, .. }) => {
-                let room: Room = self.disk.room().ok()?;
-                room.lacks(Bytes::new(COPIES.saturating_mul(bounds::written(submit))))?
-            }
-            _ => return None,
-        };
+    /// Why nothing begins on the disk as it is.
+    pub(super) fn lacks_room(&self) -> Option<Error> {
+        (self.full.as_ref()).map(|full| self.refusal(&full.why))
+    }
+
+    /// The same for a submission, which may be larger than what is left.
+    pub(super) fn lacks_room_for(&self, submit: &Submit) -> Option<Error> {
+        self.lacks_room().or_else(|| {
+            let room = self.disk.room().ok()?;
+            let wanted = COPIES.saturating_mul(bounds::written(submit));
+            Some(self.refusal(&room.lacks(Bytes::new(wanted))?))
+        })
+    }
+
+    fn refusal(&self, why: &str) -> Error {
         let folder = self.config.home.state().display();
-        Some(
-            Error::new(
-                ErrorCode::DiskFull,
-                format!("the disk is full: {why} below {folder}"),
-            )
-            .hint(format!("make room: df -h {folder}")),
-        )
+        let why = format!("the disk is full: {why} below {folder}");
+        Error::new(ErrorCode::DiskFull, why).hint(format!("make room: df -h {folder}"))
     }
 
     /// Why no job starts, whatever is free.

@@ -43,6 +43,9 @@ impl Cycle {
         {
             return Ok(key::repeated(before, before.ask.terms.digest == digest));
         }
+        if let Some(error) = self.lacks_room_for(&submit).filter(|_| !dry_run) {
+            return Ok(Submitted::Refused(error));
+        }
         let new = match self.checked(submit, by) {
             Ok(new) => new,
             Err(error) => return Ok(Submitted::Refused(error)),
