@@ -93,11 +93,7 @@ impl Store {
 
     fn rows(&self, query: &str, job: JobId) -> rusqlite::Result<Vec<Row>> {
         let mut query = self.db.prepare_cached(query)?;
-        let columns: Vec<String> = query
-            .column_names()
-            .into_iter()
-            .map(str::to_owned)
-            .collect();
+        let columns: Vec<String> = query.column_names().map(str::to_owned).collect();
         let read = |row: &rusqlite::Row<'_>| {
             let value =
                 |(at, column): (usize, &String)| Ok((column.clone(), plain(row.get_ref(at)?)));
