@@ -98,10 +98,14 @@ const LINES: &[&str] = &[
     "doctor --sim nothing",
     "selftest",
     "selftest --gpu-memory lots",
+    "admin journal copy",
+    "admin journal copy -o nothing",
+    "admin journal restore COPY",
     "daemon",
     "daemon --status",
     "daemon --stop",
     "daemon --status",
+    "admin journal restore COPY",
     "daemon --detached --queue night",
     "daemon --stop",
 ];
@@ -207,6 +211,7 @@ fn said(home: &Home, line: &str) -> Said {
     let line = line
         .replace("PROBE", &home.program("cudarc_probe"))
         .replace("GATE", &home.gate("talk"))
+        .replace("COPY", &copy(home))
         .replace("IMAGE", IMAGE)
         .replace("MUSL", MUSL_IMAGE);
     let words = words(&line);
@@ -214,6 +219,15 @@ fn said(home: &Home, line: &str) -> Said {
         true => attached(home, &words),
         false => home.divvy(&words),
     }
+}
+
+/// The copy of the journal, once there is one.
+fn copy(home: &Home) -> String {
+    let copies = fs::read_dir(home.path().join("copies"));
+    let mut copies = copies.into_iter().flatten().flatten();
+    copies
+        .next()
+        .map_or_else(String::new, |copy| copy.path().display().to_string())
 }
 
 /// `attach` ends with its job, and that goes on once its first words have come through.
