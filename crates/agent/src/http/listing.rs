@@ -3,7 +3,9 @@
 //!
 //! A list that fits into one piece is an answer like any other.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::time::Duration;
 use std::vec;
 
 use axum::Extension;
@@ -11,19 +13,57 @@ use axum::body::{Body as HttpBody, Bytes};
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
-use divvy_api::v1::List;
 use divvy_api::v1::brief::Lines;
+use divvy_api::v1::{Error, ErrorCode, List};
 use http_body_util::channel::{Channel, Sender};
 use serde::Deserialize;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
 
 use super::body::{Failure, Query};
 use super::veil::{Drawn, Sight};
 use super::{Api, aside, internal};
+use crate::access::Caller;
 use crate::cycle::glance::{Glance, Said};
 use crate::store;
 
 /// So many bytes are written at once, and what is left of the last job in them.
 const PIECE: usize = 256 << 10;
+
+/// Lists of one user that the daemon writes at once, each until its client has read it.
+const AT_ONCE: usize = 4;
+
+/// How long another one waits for its turn.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The turns of each user who has asked for a list: one user's lists take neither time nor memory from another's.
+static TURNS: LazyLock<Mutex<HashMap<u32, Arc<Semaphore>>>> = LazyLock::new(Mutex::default);
+
+/// A turn of this user, kept until it is dropped.
+///
+/// # Errors
+/// [`ErrorCode::TooMany`] where the user's other lists take longer than `patience`.
+async fn turn(user: u32, patience: Duration) -> Result<OwnedSemaphorePermit, Failure> {
+    let turns = {
+        let mut all = TURNS.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(
+            all.entry(user)
+                .or_insert_with(|| Arc::new(Semaphore::new(AT_ONCE))),
+        )
+    };
+    match timeout(patience, turns.acquire_owned()).await {
+        Ok(turn) => turn.map_err(|error| internal(&error)),
+        Err(_) => {
+            let seconds = patience.as_secs();
+            let why = format!(
+                "too many lists of yours: uid {user} has {AT_ONCE} that are not read to their end, for {seconds} s"
+            );
+            Err(Error::new(ErrorCode::TooMany, why)
+                .hint("end the other calls, or read their answers")
+                .into())
+        }
+    }
+}
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -39,12 +79,15 @@ pub struct Which {
 pub async fn jobs(
     State(api): State<Api>,
     Extension(sight): Extension<Sight>,
+    Extension(caller): Extension<Caller>,
     Query(which): Query<Which>,
 ) -> Result<Response, Failure> {
+    let turn = turn(caller.account.uid, PATIENCE).await?;
     let jobs = listed(&api, which.all).await?;
     if which.brief {
         let mut said = Said::default();
         let write = move |job: Glance, text: &mut Vec<u8>| {
+            let _turn = &turn;
             let sees = sight.sees(job.owner());
             serde_json::to_writer(&mut *text, &job.briefly(sees, &mut said))?;
             text.push(b'\n');
@@ -54,6 +97,7 @@ pub async fn jobs(
     }
     let home = Arc::clone(&api.home);
     let write = move |job: Glance, text: &mut Vec<u8>| {
+        let _turn = &turn;
         let mut job = job.seen().shown(&home);
         sight.draw(&mut job);
         serde_json::to_writer(text, &job)
@@ -236,6 +280,22 @@ mod tests {
             pieces.push(scribe.piece().unwrap());
         }
         pieces
+    }
+
+    #[tokio::test]
+    async fn a_users_lists_take_turns_and_leave_others_theirs() {
+        let (mine, other) = (4_000_001, 4_000_002);
+        let short = Duration::from_millis(20);
+        let mut held = Vec::new();
+        for _ in 0..AT_ONCE {
+            held.push(turn(mine, PATIENCE).await.unwrap());
+        }
+        let refused = turn(mine, short).await.unwrap_err();
+        assert_eq!(refused.into_response().status().as_u16(), 429);
+        assert!(turn(other, short).await.is_ok());
+        let next = tokio::spawn(turn(mine, PATIENCE));
+        drop(held.pop());
+        assert!(next.await.unwrap().is_ok());
     }
 
     #[test]
