@@ -96,11 +96,50 @@ impl From<OpenError> for CreateError {
     }
 }
 
+/// A field of `control`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Field {
+    Header,
+    Id,
+    /// The mode, or the number of GPUs.
+    Mode,
+    Uuid,
+    Limit,
+    /// What a context costs.
+    Overhead,
+    Weight,
+    Unseen,
+    Unused,
+}
+
+impl Field {
+    /// Whether its words are bytes of memory.
+    pub fn is_bytes(self) -> bool {
+        matches!(self, Self::Limit | Self::Overhead | Self::Unseen)
+    }
+}
+
+impl fmt::Display for Field {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Self::Header => "header",
+            Self::Id => "id",
+            Self::Mode => "mode or number of GPUs",
+            Self::Uuid => "UUID",
+            Self::Limit => "limit",
+            Self::Overhead => "cost of a context",
+            Self::Weight => "share of compute time",
+            Self::Unseen => "unseen memory",
+            Self::Unused => "unused bytes",
+        })
+    }
+}
+
 /// A word of `control` that said something else than the agent had written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Forgery {
     /// The field that the word belongs to.
-    pub field: &'static str,
+    pub field: Field,
     /// Position of the GPU, where it is a field of one.
     pub gpu: Option<usize>,
     /// The eight bytes as they were, and as they are to be.
@@ -113,21 +152,21 @@ impl Forgery {
         use std::mem::offset_of;
         let gpus = offset_of!(ControlFile, gpus);
         let (field, gpu) = match offset.checked_sub(gpus) {
-            None if offset < offset_of!(ControlFile, id) => ("header", None),
-            None if offset < offset_of!(ControlFile, sequence) => ("id", None),
-            None if offset == offset_of!(ControlFile, mode) => ("mode or number of GPUs", None),
+            None if offset < offset_of!(ControlFile, id) => (Field::Header, None),
+            None if offset < offset_of!(ControlFile, sequence) => (Field::Id, None),
+            None if offset == offset_of!(ControlFile, mode) => (Field::Mode, None),
             Some(within) if within < GPUS * size_of::<ControlGpu>() => {
                 let field = match within % size_of::<ControlGpu>() {
-                    0 | 8 => "UUID",
-                    at if at == offset_of!(ControlGpu, limit) => "limit",
-                    at if at == offset_of!(ControlGpu, overhead) => "cost of a context",
-                    at if at == offset_of!(ControlGpu, weight) => "share of compute time",
-                    at if at == offset_of!(ControlGpu, unseen) => "unseen memory",
-                    _ => "unused bytes",
+                    0 | 8 => Field::Uuid,
+                    at if at == offset_of!(ControlGpu, limit) => Field::Limit,
+                    at if at == offset_of!(ControlGpu, overhead) => Field::Overhead,
+                    at if at == offset_of!(ControlGpu, weight) => Field::Weight,
+                    at if at == offset_of!(ControlGpu, unseen) => Field::Unseen,
+                    _ => Field::Unused,
                 };
                 (field, Some(within / size_of::<ControlGpu>()))
             }
-            _ => ("unused bytes", None),
+            _ => (Field::Unused, None),
         };
         Self {
             field,

@@ -52,7 +52,7 @@ mod slot;
 pub use compute::{
     Bell, Demand, Grant, KEEPER_GONE_NS, LONGEST_WAIT_NS, Lookout, Watching, wait_for_demand,
 };
-pub use control::{Control, CreateError, Forgery, GpuSpec, Mode, SliceSpec};
+pub use control::{Control, CreateError, Field, Forgery, GpuSpec, Mode, SliceSpec};
 pub use damage::Damage;
 pub use denial::{Cause, Denial, Kind, Live, NAMED, Peer, Refusal, Text};
 pub use hold::{Denied, Hold};

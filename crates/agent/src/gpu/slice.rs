@@ -78,17 +78,16 @@ impl std::fmt::Display for Tampering {
         let Self::Forged(forgery) = self else {
             return out.write_str("another file lay in its place");
         };
-        out.write_str(forgery.field)?;
+        write!(out, "{}", forgery.field)?;
         if let Some(gpu) = forgery.gpu {
             write!(out, " of its GPU {gpu}")?;
         }
         let [found, expected] = [forgery.found, forgery.expected];
-        match forgery.field {
-            "limit" | "unseen memory" | "cost of a context" => {
-                let [found, expected] = [found, expected].map(|bytes| Bytes::new(bytes).human());
-                write!(out, ": {found} instead of {expected}")
-            }
-            _ => write!(out, ": {found:#x} instead of {expected:#x}"),
+        if forgery.field.is_bytes() {
+            let [found, expected] = [found, expected].map(|bytes| Bytes::new(bytes).human());
+            write!(out, ": {found} instead of {expected}")
+        } else {
+            write!(out, ": {found:#x} instead of {expected:#x}")
         }
     }
 }
@@ -175,8 +174,7 @@ impl HeldSlice {
         }
         let control = match Control::open_writable(folder) {
             Ok(control) => control,
-            // What it cannot even be told by is put back.
-            Err(OpenError::Missing { path }) => return Err(OpenError::Missing { path }.into()),
+            Err(error @ OpenError::Missing { .. }) => return Err(error.into()),
             Err(_) => Control::replace(folder, &spec)?,
         };
         control.mend(&spec);

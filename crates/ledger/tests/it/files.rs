@@ -10,7 +10,8 @@ use std::process::Command;
 
 use common::{Child, Place};
 use divvy_ledger::{
-    Control, CreateError, Damage, GpuSpec, Listed, Mode, OpenError, Slice, SliceSpec, boot_time_ns,
+    Control, CreateError, Damage, Field, GpuSpec, Listed, Mode, OpenError, Slice, SliceSpec,
+    boot_time_ns,
 };
 use divvy_test_support::Bounded as _;
 use proptest::prelude::*;
@@ -343,7 +344,7 @@ fn every_word_that_a_job_writes_over_what_the_agent_decided_is_put_right_and_tol
     file.write_all_at(&(40_u64 << 30).to_ne_bytes(), 256 + 64 + 16)
         .unwrap();
     let forgery = control.mend(&spec).unwrap();
-    assert_eq!((forgery.field, forgery.gpu), ("limit", Some(1)));
+    assert_eq!((forgery.field, forgery.gpu), (Field::Limit, Some(1)));
     assert_eq!((forgery.found, forgery.expected), (40 << 30, 2 << 30));
 }
 
