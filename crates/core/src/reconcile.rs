@@ -307,9 +307,9 @@ struct Members {
 }
 
 impl Members {
-    /// Whether they hold more than their slice was granted, and if so whether it is beyond doubt that others lose by it. `at_most`: what
-    /// the GPU's own figure leaves for them. Memory that
-    /// no call shows may take a slice beyond its grant by as much as an honest account may be short of.
+    /// Whether they hold more than their slice was granted, and if so whether it is beyond doubt that others lose by it. `at_most`:
+    /// what the GPU's own figure leaves for them. Memory that no call shows may take a slice beyond its grant by as much as an honest
+    /// account may be short of.
     fn overdraw(&self, slice: &SliceSight, at_most: Bytes) -> Option<bool> {
         let granted = slice.lately?;
         let honest = if slice.tampered { SLACK } else { HONEST };
