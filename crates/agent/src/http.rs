@@ -15,6 +15,7 @@ mod listing;
 mod log;
 mod metrics;
 mod server;
+mod share;
 pub mod socket;
 pub mod token;
 mod upload;

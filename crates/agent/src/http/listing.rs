@@ -3,8 +3,7 @@
 //!
 //! A list that fits into one piece is an answer like any other.
 
-use std::collections::HashMap;
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 use std::vec;
 
@@ -17,10 +16,9 @@ use divvy_api::v1::brief::Lines;
 use divvy_api::v1::{Error, ErrorCode, List};
 use http_body_util::channel::{Channel, Sender};
 use serde::Deserialize;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::timeout;
 
 use super::body::{Failure, Query};
+use super::share::{Share, Shares};
 use super::veil::{Drawn, Sight};
 use super::{Api, aside, internal};
 use crate::access::Caller;
@@ -36,33 +34,24 @@ const AT_ONCE: usize = 4;
 /// How long another one waits for its turn.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The turns of each user who has asked for a list: one user's lists take neither time nor memory from another's.
-static TURNS: LazyLock<Mutex<HashMap<u32, Arc<Semaphore>>>> = LazyLock::new(Mutex::default);
+/// A permit for each list: the lists of one user take neither time nor memory from another user's.
+static TURNS: LazyLock<Arc<Shares>> = LazyLock::new(Arc::default);
 
 /// A turn of this user, kept until it is dropped.
 ///
 /// # Errors
 /// [`ErrorCode::TooMany`] where the user's other lists take longer than `patience`.
-async fn turn(user: u32, patience: Duration) -> Result<OwnedSemaphorePermit, Failure> {
-    let turns = {
-        let mut all = TURNS.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(
-            all.entry(user)
-                .or_insert_with(|| Arc::new(Semaphore::new(AT_ONCE))),
-        )
-    };
-    match timeout(patience, turns.acquire_owned()).await {
-        Ok(turn) => turn.map_err(|error| internal(&error)),
-        Err(_) => {
-            let seconds = patience.as_secs();
-            let why = format!(
-                "too many lists of yours: uid {user} has {AT_ONCE} that are not read to their end, for {seconds} s"
-            );
-            Err(Error::new(ErrorCode::TooMany, why)
-                .hint("end the other calls, or read their answers")
-                .into())
-        }
-    }
+async fn turn(user: u32, patience: Duration) -> Result<Share, Failure> {
+    let turn = TURNS.take(user, (1, AT_ONCE), patience).await;
+    turn.ok_or_else(|| {
+        let seconds = patience.as_secs();
+        let why = format!(
+            "too many lists of yours: uid {user} has {AT_ONCE} that are not read to their end, for {seconds} s"
+        );
+        Error::new(ErrorCode::TooMany, why)
+            .hint("end the other calls, or read their answers")
+            .into()
+    })
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -1,19 +1,18 @@
-//! Bodies of requests: how long they may take to come, and how many bytes of them one user has in the daemon at once.
+//! Request bodies: their time limits, and the byte budget of each user for bodies that the daemon holds at once.
 //!
 //! A request reserves its body's whole length before any of it is read, and keeps it until it is answered. Where the user's others
 //! hold too much of the budget it waits for a while, in which its bytes stay in the socket, and is refused then.
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use axum::body::{Body, Bytes, HttpBody as _};
 use divvy_api::v1::{Error, ErrorCode};
 use http_body_util::BodyExt as _;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout_at};
 
 use super::body::Failure;
+use super::share::{Share, Shares};
 use crate::supervise::chain;
 
 /// Bytes of a call that brings a command and an environment. Linux takes 2 MiB of them by default, and JSON writes some of
@@ -47,9 +46,9 @@ const PACE: Pace = Pace {
     room: Duration::from_secs(10),
 };
 
-/// What is left of the budget of each user who has calls with a body.
+/// The byte budgets of the users whose calls have a body: a permit for each byte.
 pub struct Uploads {
-    left: Mutex<HashMap<u32, Arc<Semaphore>>>,
+    shares: Arc<Shares>,
     /// The daemon's own user.
     me: u32,
     pace: Pace,
@@ -58,7 +57,7 @@ pub struct Uploads {
 impl Uploads {
     pub fn new(me: u32) -> Arc<Self> {
         Arc::new(Self {
-            left: Mutex::default(),
+            shares: Arc::default(),
             me,
             pace: PACE,
         })
@@ -79,12 +78,6 @@ impl Uploads {
             false => BUDGET,
         }
     }
-
-    fn left(&self, user: u32) -> Arc<Semaphore> {
-        let mut left = lock(&self.left);
-        let made = || Arc::new(Semaphore::new(self.budget(user)));
-        Arc::clone(left.entry(user).or_insert_with(made))
-    }
 }
 
 /// A call's body. Its bytes are the user's until the last copy of this is dropped.
@@ -94,7 +87,7 @@ pub struct Upload(Arc<Held>);
 struct Held {
     uploads: Arc<Uploads>,
     user: u32,
-    bytes: Mutex<Option<OwnedSemaphorePermit>>,
+    bytes: Mutex<Option<Share>>,
 }
 
 impl Upload {
@@ -143,12 +136,13 @@ impl Upload {
             user,
             bytes,
         } = &*self.0;
+        let budget = uploads.budget(*user);
         let permits = u32::try_from(length).unwrap_or(u32::MAX);
-        let room = uploads.left(*user).acquire_many_owned(permits);
-        let Ok(Ok(room)) = timeout(patience, room).await else {
+        let taken = uploads.shares.take(*user, (permits, budget), patience);
+        let Some(room) = taken.await else {
             let why = format!(
                 "too many bytes of yours: calls of uid {user} that are not answered yet hold {} MiB, and this one brings {length} B",
-                uploads.budget(*user) >> 20
+                budget >> 20
             );
             let hint =
                 format!("`pgrep -u {user} -a divvy` lists clients; make calls one after another");
@@ -156,20 +150,6 @@ impl Upload {
         };
         *lock(bytes) = Some(room);
         Ok(())
-    }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        drop(lock(&self.bytes).take());
-        let mut left = lock(&self.uploads.left);
-        // Each other call of the user that holds or waits for some of it has it too.
-        if left
-            .get(&self.user)
-            .is_some_and(|left| Arc::strong_count(left) == 1)
-        {
-            left.remove(&self.user);
-        }
     }
 }
 
@@ -200,6 +180,7 @@ mod tests {
     use axum::response::IntoResponse as _;
     use divvy_test_support::PATIENCE;
     use http_body_util::channel::{Channel, Sender};
+    use tokio::time::timeout;
 
     use super::*;
 
@@ -207,7 +188,7 @@ mod tests {
 
     fn hasty(pace: Pace) -> Arc<Uploads> {
         Arc::new(Uploads {
-            left: Mutex::default(),
+            shares: Arc::default(),
             me: 1,
             pace,
         })
@@ -297,9 +278,9 @@ mod tests {
         let uploads = hasty(PACE);
         let upload = uploads.of(USER);
         upload.read("{}".into(), SMALL).await.unwrap();
-        assert_eq!(lock(&uploads.left).len(), 1);
+        assert_eq!(uploads.shares.users(), 1);
         drop(upload);
-        assert!(lock(&uploads.left).is_empty());
+        assert_eq!(uploads.shares.users(), 0);
     }
 
     #[tokio::test]
