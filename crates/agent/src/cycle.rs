@@ -437,10 +437,10 @@ impl Cycle {
         messages: impl Iterator<Item = Message>,
         ticks: bool,
     ) -> Result<(), StoreError> {
-        let change = self.look_at_disk(ticks)?;
+        let has_changed = self.look_at_disk(ticks)?;
         self.store.begin()?;
-        if let Some(change) = change {
-            self.tell_of_disk(change)?;
+        if has_changed {
+            self.tell_of_disk()?;
         }
         for id in std::mem::take(&mut self.round.again) {
             self.look(id)?;
@@ -523,10 +523,13 @@ impl Cycle {
     }
 
     fn handle(&mut self, message: Message) -> Result<(), StoreError> {
-        if let Some(error) = self.lacks_room().filter(|_| message.begins_something()) {
-            message.refuse(error);
+        let message = match self.lacks_room() {
+            Some(error) => message.refused_if_new(error),
+            None => Some(message),
+        };
+        let Some(message) = message else {
             return Ok(());
-        }
+        };
         match message {
             Message::Submit { submit, by, reply } => {
                 let result = self.submit(*submit, &by)?;

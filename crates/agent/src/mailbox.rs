@@ -156,20 +156,20 @@ pub enum Message {
 }
 
 impl Message {
-    /// Whether something begins that the journal has to hold. Ends, and what gives back, are none of it. Of a submit only the
-    /// cycle knows, as one that is repeated begins nothing.
-    pub fn begins_something(&self) -> bool {
+    /// Answers with this error where new work begins, which the journal would have to hold; gives back any other message. Ends, and
+    /// calls that give back, are no new work. Of a submit only the cycle knows, as a repeated one begins nothing.
+    pub fn refused_if_new(self, error: Error) -> Option<Self> {
         match self {
-            Self::Pause { .. }
-            | Self::Release { .. }
-            | Self::Requeue { .. }
-            | Self::Project { .. }
-            | Self::Confirm { .. }
-            | Self::HoldClaim { .. }
-            | Self::Resize { .. }
-            | Self::GpuMode { .. }
-            | Self::MigGc { .. } => true,
-            Self::Submit { .. }
+            Self::Pause { reply, .. }
+            | Self::Release { reply, .. }
+            | Self::Requeue { reply, .. }
+            | Self::Confirm { reply, .. }
+            | Self::Resize { reply, .. } => drop(reply.send(Err(error))),
+            Self::Project { reply, .. } => drop(reply.send(Err(error))),
+            Self::HoldClaim { reply, .. } => drop(reply.send(Err(error))),
+            Self::GpuMode { reply, .. } => drop(reply.send(Err(error))),
+            Self::MigGc { reply, .. } => drop(reply.send(Err(error))),
+            other @ (Self::Submit { .. }
             | Self::Cancel { .. }
             | Self::ReleaseClaim { .. }
             | Self::Wait { .. }
@@ -181,36 +181,9 @@ impl Message {
             | Self::Mig(_)
             | Self::Blind(_)
             | Self::Forget { .. }
-            | Self::Stop => false,
+            | Self::Stop) => return Some(other),
         }
-    }
-
-    /// Answers that it is not done; nothing for what has no answer.
-    pub fn refuse(self, error: Error) {
-        match self {
-            Self::Submit { reply, .. }
-            | Self::Pause { reply, .. }
-            | Self::Release { reply, .. }
-            | Self::Requeue { reply, .. }
-            | Self::Cancel { reply, .. }
-            | Self::Confirm { reply, .. }
-            | Self::Resize { reply, .. }
-            | Self::Wait { reply, .. } => drop(reply.send(Err(error))),
-            Self::Project { reply, .. } => drop(reply.send(Err(error))),
-            Self::HoldClaim { reply, .. } => drop(reply.send(Err(error))),
-            Self::ReleaseClaim { reply, .. } => drop(reply.send(Err(error))),
-            Self::GpuMode { reply, .. } => drop(reply.send(Err(error))),
-            Self::MigGc { reply, .. } => drop(reply.send(Err(error))),
-            Self::Read(_)
-            | Self::Tell { .. }
-            | Self::News(_)
-            | Self::Looked(_)
-            | Self::Aside(_)
-            | Self::Mig(_)
-            | Self::Blind(_)
-            | Self::Forget { .. }
-            | Self::Stop => {}
-        }
+        None
     }
 
     /// How many places it takes.

@@ -1,4 +1,4 @@
-//! A full disk: reads are answered, jobs that run go on and end, and nothing begins that would have to be written down.
+//! Disk-full mode: the daemon answers reads, running jobs go on and end, and no new work begins.
 //!
 //! ```text
 //! room below 4 MiB ──► full: new work is refused, no job starts; the journal lives on its reserve
@@ -22,12 +22,6 @@ const AGAIN: Duration = Duration::from_secs(1);
 
 /// Each byte of a submission is written to the log, to the database and to the job's record.
 const COPIES: u64 = 3;
-
-/// What the round is to write about the disk.
-pub(super) enum Change {
-    Full,
-    Room,
-}
 
 /// Why nothing new is written.
 pub(super) struct Full {
@@ -57,59 +51,58 @@ impl Cycle {
             .ok()
             .and_then(|room| room.lacks(Bytes::ZERO));
         if let Some(why) = lacks {
-            return self.fills(why).map(drop);
+            return self.fills(why);
         }
-        match self.store.reserve() {
-            Err(error) if error.is_full() => self.fills(chain(&error)).map(drop),
-            done => done,
+        match self.lacks_reserve()? {
+            Some(why) => self.fills(why),
+            None => Ok(()),
         }
     }
 
-    /// Looks at the disk before a round writes; what has changed is still to be told.
+    /// Looks at the disk before a round writes. Whether it is full now and was not, or the other way about; the round tells so.
     ///
     /// # Errors
     /// When the journal fails for another reason than a full disk.
-    pub(super) fn look_at_disk(&mut self, ticks: bool) -> Result<Option<Change>, StoreError> {
-        // A file system that says nothing of its room shows in a commit that it is full.
+    pub(super) fn look_at_disk(&mut self, ticks: bool) -> Result<bool, StoreError> {
+        // Where statvfs(3) fails, a commit that fails shows that the disk is full.
         let Ok(room) = self.disk.room() else {
-            return Ok(None);
+            return Ok(false);
         };
-        match &mut self.full {
+        match &self.full {
             None => {
-                if let Some(why) = room.lacks(Bytes::ZERO) {
-                    return self.fills(why).map(Some);
+                let mut lacks = room.lacks(Bytes::ZERO);
+                if lacks.is_none() && ticks && self.reserves && self.store.reserve_is_low()? {
+                    lacks = self.lacks_reserve()?;
                 }
-                if ticks && self.reserves && self.store.reserve_is_low()? {
-                    return match self.store.reserve() {
-                        Err(error) if error.is_full() => self.fills(chain(&error)).map(Some),
-                        done => done.map(|()| None),
-                    };
-                }
-                Ok(None)
+                lacks.map_or(Ok(false), |why| self.fills(why).map(|()| true))
             }
-            Some(full) if full.tried.elapsed() < AGAIN => Ok(None),
-            Some(full) => {
-                full.tried = Instant::now();
-                if let Some(why) = room.still_lacks() {
-                    full.why = why;
-                    return Ok(None);
+            Some(full) if full.tried.elapsed() < AGAIN => Ok(false),
+            Some(_) => {
+                let mut lacks = room.still_lacks();
+                if lacks.is_none() && self.reserves {
+                    lacks = self.lacks_reserve()?;
                 }
-                match self.reserves.then(|| self.store.reserve()).transpose() {
-                    Err(error) if error.is_full() => {
-                        full.why = chain(&error);
-                        return Ok(None);
-                    }
-                    done => done?,
-                };
+                if let Some(why) = lacks {
+                    self.full = Some(Full::of(why));
+                    return Ok(false);
+                }
                 self.full = None;
                 self.round.replan = true;
                 tracing::info!(free = %room.bytes, "the disk has room again");
-                Ok(Some(Change::Room))
+                Ok(true)
             }
         }
     }
 
-    fn fills(&mut self, why: String) -> Result<Change, StoreError> {
+    /// Makes the reserve; why the disk has no room for it.
+    fn lacks_reserve(&self) -> Result<Option<String>, StoreError> {
+        match self.store.reserve() {
+            Err(error) if error.is_full() => Ok(Some(chain(&error))),
+            done => done.map(|()| None),
+        }
+    }
+
+    fn fills(&mut self, why: String) -> Result<(), StoreError> {
         let folder = self.config.home.state().display().to_string();
         tracing::error!(%folder, %why, "the disk is full: nothing new is taken on until it has room");
         self.full = Some(Full::of(why));
@@ -118,18 +111,15 @@ impl Cycle {
         // The log begins again with all of its length before it.
         match self.store.checkpoint() {
             Err(error) if !error.is_full() => Err(error),
-            _ => Ok(Change::Full),
+            _ => Ok(()),
         }
     }
 
     /// Tells what has become of the disk; the round's transaction has begun.
-    pub(super) fn tell_of_disk(&mut self, change: Change) -> Result<(), StoreError> {
-        match (change, &self.full) {
-            (Change::Full, Some(full)) => {
-                let text = format!("the disk is full: {}", full.why);
-                self.tell(None, "disk_full", &text)
-            }
-            _ => self.tell(None, "disk_has_room", "the disk has room again"),
+    pub(super) fn tell_of_disk(&mut self) -> Result<(), StoreError> {
+        match self.disk_is_full() {
+            Some(why) => self.tell(None, "disk_full", &why),
+            None => self.tell(None, "disk_has_room", "the disk has room again"),
         }
     }
 
