@@ -191,16 +191,13 @@ pub fn write(home: &Home) -> Result<JournalFile, Error> {
     Ok(shown(&path, contents, None))
 }
 
-/// Puts a copy in the journal's place; whoever calls holds the daemon's lock.
+/// Puts a copy in the journal's place. The caller holds the daemon's lock.
 ///
 /// # Errors
 /// [`ErrorCode::NotFound`] and [`ErrorCode::Usage`] for a file that is no whole journal; nothing is changed then.
 pub fn restore(home: &Home, file: &Path) -> Result<JournalFile, Error> {
-    let newest = Copies::of(home).newest();
-    let hint = match &newest {
-        Some(copy) => format!("divvy admin journal restore {}", copy.display()),
-        None => format!("there is no copy in {}", Copies::of(home).folder.display()),
-    };
+    let hint = restoring(home)
+        .unwrap_or_else(|| format!("there is no copy in {}", Copies::of(home).folder.display()));
     if !file.is_file() {
         let why = format!("there is no file {}", file.display());
         return Err(Error::new(ErrorCode::NotFound, why).hint(hint));
@@ -248,7 +245,7 @@ fn shown(path: &Path, contents: Contents, aside: Option<PathBuf>) -> JournalFile
     }
 }
 
-/// What is said of a journal that a daemon cannot use: the file, why, and the way out.
+/// The error of a journal that a daemon cannot use. It names the file, the cause and the command that helps.
 pub fn unusable(home: &Home, error: &StoreError) -> Error {
     let path = home.database();
     let why = format!(
@@ -257,18 +254,22 @@ pub fn unusable(home: &Home, error: &StoreError) -> Error {
         chain(error)
     );
     let error = Error::new(ErrorCode::Internal, why);
-    let is_system = home.state() == Path::new("/var/lib/divvy");
-    let system = if is_system { " --system" } else { "" };
-    match Copies::of(home).newest() {
-        Some(copy) => error.hint(format!(
-            "divvy admin journal restore{system} {}",
-            copy.display()
-        )),
-        None => error.hint(format!(
+    error.hint(restoring(home).unwrap_or_else(|| {
+        format!(
             "there is no copy of it; mv {0} {0}.damaged, and the daemon takes the jobs that run from their records",
             path.display()
-        )),
-    }
+        )
+    }))
+}
+
+/// The command that restores the newest copy, if there is one.
+fn restoring(home: &Home) -> Option<String> {
+    let copy = Copies::of(home).newest()?;
+    let system = if home.is_systems() { " --system" } else { "" };
+    Some(format!(
+        "divvy admin journal restore{system} {}",
+        copy.display()
+    ))
 }
 
 #[cfg(test)]
