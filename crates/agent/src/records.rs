@@ -241,7 +241,8 @@ impl JobDir {
         line.push(b'\n');
         let held = || self.error("begin", RECORD, io::ErrorKind::WouldBlock.into());
         let mut file = self.lock()?.ok_or_else(held)?;
-        if self.record()?.launch.is_some() {
+        let is_new = file.metadata().is_ok_and(|meta| meta.len() == 0);
+        if !is_new && self.record()?.launch.is_some() {
             let launched = io::Error::other("its program was started already");
             return Err(self.error("begin", RECORD, launched));
         }
@@ -267,8 +268,7 @@ impl JobDir {
         self.0.join(RECORD).is_file()
     }
 
-    /// Keeps what the journal says of the job now, beside its record. Not synced: a file that a power cut took says nothing, and
-    /// neither does the supervisor that it was for.
+    /// Keeps the journal's rows of the job beside its record. Not synced: a power cut that takes the file also ends the job.
     pub fn write_replica(&self, replica: &Replica) -> Result<(), RecordError> {
         let write = || -> io::Result<()> {
             let new = self.0.join(format!("{REPLICA}.new"));

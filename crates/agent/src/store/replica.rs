@@ -18,7 +18,7 @@ use crate::supervise::chain;
 /// One row: its columns by name.
 type Row = Map<String, Value>;
 
-/// Columns that stay out of a replica of a job.
+/// Columns of a job that stay out of its replica. They are not read either: an environment may have 2 MiB.
 const LEFT_OUT: [&str; 2] = ["command", "env"];
 
 /// What the journal said of one job when its folder was written last.
@@ -50,13 +50,9 @@ impl Store {
     pub fn replica(&self, job: JobId) -> Result<Replica, StoreError> {
         let read = || -> rusqlite::Result<Replica> {
             let mut rows = self.rows("SELECT * FROM job WHERE id = ?1", job)?;
-            let mut row = rows.pop().unwrap_or_default();
-            for column in LEFT_OUT {
-                row.remove(column);
-            }
             Ok(Replica {
                 seq: self.last_event()?,
-                job: row,
+                job: rows.pop().unwrap_or_default(),
                 holdings: self.rows("SELECT * FROM holding WHERE job = ?1", job)?,
                 instances: self.rows("SELECT * FROM mig_instance WHERE job = ?1", job)?,
             })
@@ -97,7 +93,9 @@ impl Store {
         let read = |row: &rusqlite::Row<'_>| {
             let value =
                 |(at, column): (usize, &String)| Ok((column.clone(), plain(row.get_ref(at)?)));
-            columns.iter().enumerate().map(value).collect()
+            let kept = columns.iter().enumerate();
+            let kept = kept.filter(|(_, column)| !LEFT_OUT.contains(&column.as_str()));
+            kept.map(value).collect()
         };
         query.query_map([job.0], read)?.collect()
     }
