@@ -11,5 +11,6 @@ pub mod frame;
 pub mod home;
 #[cfg(feature = "openapi")]
 pub mod openapi;
+mod proc;
 pub mod route;
 pub mod v1;

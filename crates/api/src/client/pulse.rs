@@ -22,6 +22,7 @@ use tokio::net::UnixStream;
 use tokio::time::sleep;
 
 use crate::home::system;
+use crate::proc;
 use crate::v1::{Error, ErrorCode};
 
 /// One step of the count.
@@ -215,9 +216,7 @@ impl Pulse {
 
 /// Whether the process is stopped by a signal or a debugger: the third field of `/proc/PID/stat` (proc(5)).
 fn is_stopped(pid: u32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let state = stat.rsplit_once(')').map(|(_, rest)| rest.trim_start());
-    state.is_some_and(|state| state.starts_with(['T', 't']))
+    proc::stat(pid).is_some_and(|fields| fields.starts_with(['T', 't']))
 }
 
 #[cfg(test)]

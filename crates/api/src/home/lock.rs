@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use super::Home;
+use crate::proc;
 
 /// The process that wrote its name into a daemon's lock, and lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,11 +75,10 @@ fn holder_in(locks: &str, place: &str) -> Option<u32> {
     })
 }
 
-/// The 22nd field of `/proc/PID/stat`, counted from the bracket that ends the second (proc(5)).
+/// The 22nd field of `/proc/PID/stat`.
 fn start_time(pid: u32) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let (_, after) = stat.rsplit_once(')')?;
-    after.split_ascii_whitespace().nth(19)?.parse().ok()
+    let fields = proc::stat(pid)?;
+    fields.split_ascii_whitespace().nth(19)?.parse().ok()
 }
 
 #[cfg(test)]
