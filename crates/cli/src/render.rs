@@ -8,7 +8,7 @@ mod describe;
 mod doctor;
 mod events;
 mod gpus;
-mod jobs;
+pub(crate) mod jobs;
 mod journal;
 mod mig;
 mod oom;

@@ -351,18 +351,6 @@ mod tests {
         assert_eq!(text, "A     B\n訓練  x\nabcd  x\n");
     }
 
-    /// The columns that `divvy ps` draws.
-    const JOBS: &[Column] = &[
-        Column::Right("ID"),
-        Column::Text("NAME"),
-        Column::Text("QUEUE"),
-        Column::Fixed("ASK"),
-        Column::Fixed("STATE"),
-        Column::Right("FOR"),
-        Column::Right("USED/LIMIT"),
-        Column::Text("REASON"),
-    ];
-
     fn job(name: &str, queue: &str, reason: &str) -> Vec<String> {
         let cells = [
             "1024",
@@ -377,6 +365,10 @@ mod tests {
         cells.map(crate::text::clean).to_vec()
     }
 
+    fn jobs() -> Vec<Column> {
+        crate::render::jobs::columns(false)
+    }
+
     fn widest(text: &str) -> usize {
         text.lines().map(taken).max().unwrap_or_default()
     }
@@ -386,12 +378,12 @@ mod tests {
         let long = "n".repeat(200);
         let rows = [job(&long, "default", "needs 1 whole GPU")];
         for width in [60, 80] {
-            let text = render(JOBS, &rows, Fit::Table(width));
+            let text = render(&jobs(), &rows, Fit::Table(width));
             assert!(widest(&text) <= width, "{width}:\n{text}");
             assert!(text.contains("n…"), "{text}");
         }
-        assert!(render(JOBS, &rows, Fit::Uncut).contains(&long));
-        let wide = render(JOBS, &rows, Fit::Cells(80));
+        assert!(render(&jobs(), &rows, Fit::Uncut).contains(&long));
+        let wide = render(&jobs(), &rows, Fit::Cells(80));
         let cut = format!("{}…", "n".repeat(39));
         assert!(wide.contains(&format!(" {cut} ")), "{wide}");
         assert!(wide.contains("needs 1 whole GPU"), "{wide}");
@@ -404,10 +396,10 @@ mod tests {
             width in 62usize..200,
         ) {
             let rows: Vec<_> = names.iter().map(|(name, queue, reason)| job(name, queue, reason)).collect();
-            let text = render(JOBS, &rows, Fit::Table(width));
+            let text = render(&jobs(), &rows, Fit::Table(width));
             prop_assert!(widest(&text) <= width, "{}\n{}", width, text);
             prop_assert!(!text.replace('\n', "").contains(divvy_core::escape::is_hidden), "{text:?}");
-            let cells = render(JOBS, &rows, Fit::Cells(width));
+            let cells = render(&jobs(), &rows, Fit::Cells(width));
             prop_assert!(!cells.replace('\n', "").contains(divvy_core::escape::is_hidden), "{cells:?}");
         }
     }

@@ -70,7 +70,8 @@ impl Rows {
     }
 }
 
-fn columns(wide: bool) -> Vec<Column> {
+/// The columns of `divvy ps`.
+pub(crate) fn columns(wide: bool) -> Vec<Column> {
     let mut columns = vec![
         Column::Right("ID"),
         Column::Text("NAME"),

@@ -8,14 +8,13 @@ use super::{Outcome, client};
 use crate::args::{Admin, AdminGpu, AdminMig, Format, MigGc, MigPlan};
 use crate::failure::usage;
 use crate::output::{print, say, view};
-use crate::{ask, render};
+use crate::{Backend, ask, render};
 
-pub async fn admin(args: Admin) -> Outcome {
+pub async fn admin(args: Admin, backend: Backend) -> Outcome {
     match args {
         Admin::Gpu(args) => gpu(args).await,
         Admin::Project(args) => super::projects::admin(args).await,
-        // Asks no daemon.
-        Admin::Journal(_) => Ok(ExitCode::SUCCESS),
+        Admin::Journal(args) => super::journal::journal(args, backend),
         Admin::Mig(AdminMig::Ls(read)) => list(read.output).await,
         Admin::Mig(AdminMig::Plan(args)) => plan(args).await,
         Admin::Mig(AdminMig::Gc(args)) => gc(args).await,

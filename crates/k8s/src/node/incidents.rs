@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use divvy_api::v1::{Error, ErrorCode, Event, HeldClaim};
+use divvy_core::escape;
 use divvy_core::units::Bytes;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::resource::v1::ResourceClaim;
@@ -179,11 +180,7 @@ fn refusals(held: &HeldClaim) -> String {
 
 /// A text that a terminal shows as it is, and that an event can hold: it may have a program's name in it.
 fn plain(text: &str) -> String {
-    let is_odd = |letter: char| {
-        letter.is_control()
-            || matches!(letter, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
-    };
-    let mut text = text.replace(is_odd, "\u{fffd}");
+    let mut text = text.replace(escape::is_hidden, "\u{fffd}");
     text.truncate(text.floor_char_boundary(MOST_TEXT));
     text
 }
