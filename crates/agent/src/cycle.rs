@@ -17,6 +17,7 @@ mod array;
 mod back;
 mod busy;
 mod cancel;
+mod change;
 mod claims;
 mod confirm;
 pub mod container;
@@ -26,6 +27,7 @@ pub mod foresight;
 mod forget;
 mod full;
 pub mod glance;
+mod hold;
 mod idle;
 mod inside;
 mod key;
@@ -603,6 +605,27 @@ impl Cycle {
                 resize,
                 reply,
             } => self.resize(&reference, resize, reply)?,
+            Message::Change {
+                reference,
+                change,
+                by,
+                reply,
+            } => {
+                let result = self.change(&reference, &change, &by)?;
+                self.round.answers.push(Answer { reply, result });
+            }
+            Message::Hold {
+                reference,
+                hold,
+                by,
+                reply,
+            } => {
+                let result = match hold {
+                    true => self.hold(&reference, &by)?,
+                    false => self.unhold(&reference, &by)?,
+                };
+                self.round.answers.push(Answer { reply, result });
+            }
             Message::Wait {
                 reference,
                 milestone,
@@ -753,6 +776,11 @@ impl Cycle {
     /// The MIG instances that it knows of as its own.
     pub fn instances(&self) -> &BTreeMap<Slot, crate::mig::Instance> {
         self.migs.instances()
+    }
+
+    /// The place in its queue of a job that waits for its turn.
+    pub fn turn_of(&self, id: JobId) -> Option<usize> {
+        self.waits.get(&id).map(|wait| wait.place)
     }
 
     pub fn journal(&self) -> &Store {

@@ -21,6 +21,7 @@ pub mod token;
 mod upload;
 mod usage;
 mod veil;
+mod waiting;
 
 use std::os::unix::net::UnixListener as StdListener;
 use std::sync::Arc;
@@ -116,6 +117,9 @@ pub async fn serve(
         .route("/v1/jobs/{job}/suspend", post(suspend))
         .route("/v1/jobs/{job}/resume", post(resume))
         .route("/v1/jobs/{job}/resize", post(resize))
+        .route("/v1/jobs/{job}/change", post(waiting::change))
+        .route("/v1/jobs/{job}/hold", post(waiting::hold))
+        .route("/v1/jobs/{job}/release", post(waiting::release))
         .route("/v1/jobs/{job}/exec", post(exec::exec))
         .route("/v1/jobs/{job}/signal", post(exec::signal))
         .route("/v1/jobs/{job}/docker", get(docker))
@@ -325,10 +329,18 @@ async fn in_turn_of<T: Send + 'static>(
 async fn why(
     State(api): State<Api>,
     Extension(sight): Extension<Sight>,
+    Extension(caller): Extension<Caller>,
     Path(reference): Path<String>,
 ) -> Answer<v1::Why> {
     let inquiry = api.mailbox.read(move |cycle| cycle.why(&reference)).await?;
-    let why = in_turn(move || inquiry.answer(|owner| sight.sees(owner))).await?;
+    let (mut why, tries) = in_turn(move || inquiry.answer(|owner| sight.sees(owner))).await?;
+    if !tries.is_empty() {
+        // What the daemon would refuse from this caller is no advice.
+        let commands = api
+            .mailbox
+            .read(move |cycle| Ok(cycle.commands(&tries, &caller)));
+        why.changes = waiting::with_commands(&why.sooner, commands.await?);
+    }
     list("Why", vec![why])
 }
 

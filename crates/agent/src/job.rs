@@ -6,12 +6,14 @@ use std::sync::Arc;
 use divvy_api::v1::{Container, Runner};
 use divvy_core::job::{Event, Stop};
 use divvy_core::resize::{Goal, Resized};
-use divvy_core::{Amount, Bytes, Compute, Grant, Job as Life, JobId, Owner, QueueName, Request};
+use divvy_core::{
+    Amount, Bytes, Compute, Grant, Job as Life, JobId, Owner, QueueName, Request, Turn,
+};
 use jiff::Timestamp;
 
 use crate::bypass::Bypass;
 use crate::clock::now;
-use crate::terms::{Course, Terms};
+use crate::terms::{Course, Hold, Terms};
 
 /// A job. Its environment stays in the store until it is started.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -104,12 +106,17 @@ pub struct NewJob {
     pub secrets: BTreeMap<String, String>,
     pub key: Option<String>,
     pub at: Timestamp,
+    /// It is held from the start.
+    pub hold: Option<Hold>,
 }
 
 impl Job {
     /// The job that was just stored under `id`.
     pub fn queued(id: JobId, new: &NewJob) -> Self {
-        Self::waiting(id, Arc::new(new.ask.clone()), new.at)
+        Self {
+            course: Course::held(new.hold.clone()),
+            ..Self::waiting(id, Arc::new(new.ask.clone()), new.at)
+        }
     }
 
     /// A job with which nothing was done since it was submitted.
@@ -151,6 +158,15 @@ impl Job {
     /// On whose account it runs.
     pub fn owner(&self) -> Owner {
         self.ask.terms.owner(self.ask.project.as_deref())
+    }
+
+    /// What decides its place in its queue besides its priority and its age.
+    pub fn turn(&self) -> Turn {
+        Turn {
+            user: self.ask.by.uid,
+            requeued: self.course.requeued,
+            top: self.course.top,
+        }
     }
 
     /// What it asks for now.

@@ -11,8 +11,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use divvy_api::v1::{
-    Claim, Confirm, Error, ErrorCode, GpuChange, GpuChanged, Job, MigGc, MigInstance, Project,
-    ProjectChange, Resize, Submit,
+    Claim, Confirm, Error, ErrorCode, GpuChange, GpuChanged, Job, JobChange, MigGc, MigInstance,
+    Project, ProjectChange, Resize, Submit,
 };
 use divvy_core::JobId;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
@@ -114,6 +114,20 @@ pub enum Message {
         resize: Resize,
         reply: Reply<Job>,
     },
+    /// Changes a job: all of it or nothing.
+    Change {
+        reference: String,
+        change: Box<JobChange>,
+        by: Box<Caller>,
+        reply: Reply<Job>,
+    },
+    /// Keeps a waiting job from starting, or lets it go on.
+    Hold {
+        reference: String,
+        hold: bool,
+        by: Box<Caller>,
+        reply: Reply<Job>,
+    },
     /// Changes how a GPU, named by index or UUID, may be used.
     GpuMode {
         gpu: String,
@@ -164,6 +178,8 @@ impl Message {
             | Self::Release { reply, .. }
             | Self::Requeue { reply, .. }
             | Self::Confirm { reply, .. }
+            | Self::Change { reply, .. }
+            | Self::Hold { reply, .. }
             | Self::Resize { reply, .. } => drop(reply.send(Err(error))),
             Self::Project { reply, .. } => drop(reply.send(Err(error))),
             Self::HoldClaim { reply, .. } => drop(reply.send(Err(error))),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use divvy_api::v1::{self, Error, ErrorCode, Runner, Submit};
 use divvy_core::job::Stop;
-use divvy_core::{JobId, Owner, ProjectName};
+use divvy_core::{JobId, Owner, ProjectName, Top};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -48,6 +48,31 @@ pub fn check_priority(priority: i32, by: &Caller) -> Result<(), Error> {
     );
     Err(Error::new(ErrorCode::NotAllowed, why)
         .hint("leave --priority out, or put your less urgent jobs below 0"))
+}
+
+/// Refuses a priority that no job has.
+///
+/// # Errors
+/// [`ErrorCode::Usage`].
+pub fn check_range(priority: i32) -> Result<(), Error> {
+    if (-MOST_PRIORITY..=MOST_PRIORITY).contains(&priority) {
+        return Ok(());
+    }
+    let why = format!("the priority {priority} is beyond {MOST_PRIORITY}");
+    Err(usage(why).hint(format!(
+        "write a number from -{MOST_PRIORITY} to {MOST_PRIORITY}"
+    )))
+}
+
+/// Refuses a time limit that no job has.
+///
+/// # Errors
+/// [`ErrorCode::Usage`].
+pub fn check_time_limit(limit_s: Option<u64>) -> Result<(), Error> {
+    match limit_s {
+        Some(limit) if limit > LONGEST_S => Err(usage("nothing runs for a hundred years")),
+        _ => Ok(()),
+    }
 }
 
 /// What was agreed on when it was submitted, besides what it gets and what it runs.
@@ -115,13 +140,7 @@ impl Terms {
     /// [`ErrorCode::Usage`](v1::ErrorCode::Usage) for what cannot be.
     pub fn of(submit: &Submit) -> Result<Self, Error> {
         let (priority, retries) = (submit.priority, submit.retries);
-        if !(-MOST_PRIORITY..=MOST_PRIORITY).contains(&priority) {
-            return Err(
-                usage(format!("the priority {priority} is beyond {MOST_PRIORITY}")).hint(format!(
-                    "write a number from -{MOST_PRIORITY} to {MOST_PRIORITY}"
-                )),
-            );
-        }
+        check_range(priority)?;
         if retries > MOST_RETRIES {
             return Err(usage(format!(
                 "{retries} retries are more than {MOST_RETRIES}"
@@ -132,10 +151,7 @@ impl Terms {
                 return Err(usage("a job cannot run for no time at all")
                     .hint("leave the limit out, or write how long it may run: 30m, 2h"));
             }
-            Some(limit) if limit > LONGEST_S => {
-                return Err(usage("nothing runs for a hundred years"));
-            }
-            _ => {}
+            limit => check_time_limit(limit)?,
         }
         if submit.runner == Runner::Client && (submit.preemptible || retries > 0) {
             let what = if submit.preemptible {
@@ -211,4 +227,46 @@ pub struct Course {
     /// Digest of the confirmation for the slice that it has, or had last.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub confirmed: Option<String>,
+    /// It is not placed before it is released.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hold: Option<Hold>,
+    /// Whether it was put first in its queue.
+    #[serde(skip_serializing_if = "Top::is_no")]
+    pub top: Top,
+}
+
+/// Who keeps a job from being placed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hold {
+    /// Name of the user.
+    pub by: String,
+    /// An operator holds another user's job: only operators release it.
+    pub operator: bool,
+    pub since: Timestamp,
+}
+
+impl Hold {
+    /// In the API's words.
+    pub fn shown(&self) -> v1::JobHold {
+        let Self {
+            by,
+            operator,
+            since,
+        } = self.clone();
+        v1::JobHold {
+            by,
+            operator,
+            since,
+        }
+    }
+}
+
+impl Course {
+    /// Of a job that was submitted just now.
+    pub fn held(hold: Option<Hold>) -> Self {
+        Self {
+            hold,
+            ..Self::default()
+        }
+    }
 }

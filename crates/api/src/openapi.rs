@@ -25,6 +25,7 @@ pub fn document() -> Value {
         add::<v1::Event>,
         add::<v1::Submit>,
         add::<v1::Resize>,
+        add::<v1::JobChange>,
         add::<v1::Suspend>,
         add::<v1::Confirm>,
         add::<v1::Exec>,

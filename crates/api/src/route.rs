@@ -366,6 +366,31 @@ pub const ROUTES: &[Route] = &[
     },
     Route {
         method: "POST",
+        body: Body::Json("JobChange"),
+        ..get(
+            "/v1/jobs/{job}/change",
+            "Change a waiting job's queue, place, amount, priority, time limit or name, all or nothing; a running job's time limit or name",
+            JOBS,
+        )
+    },
+    Route {
+        method: "POST",
+        ..get(
+            "/v1/jobs/{job}/hold",
+            "Keep a waiting job from starting; jobs behind it go past",
+            JOBS,
+        )
+    },
+    Route {
+        method: "POST",
+        ..get(
+            "/v1/jobs/{job}/release",
+            "Let a held job go on; what an operator holds of another user's, only operators release",
+            JOBS,
+        )
+    },
+    Route {
+        method: "POST",
         body: Body::Json("Exec"),
         ..get(
             "/v1/jobs/{job}/exec",

@@ -35,8 +35,9 @@ pub use exec::{Exec, ExecEnd, Signal, SignalJob, Terminal};
 pub use gpu::{Gpu, GpuLost, GpuSlice};
 pub use job::{
     After, Amount, Array, ArrayTask, ComputeTime, EndReason, Event, Idle, IdleAction, Isolation,
-    Job, JobGroup, JobMemory, JobState, Limiter, LimiterForm, MemoryPlace, ReasonCode, Resize,
-    Runner, Slice, Submit, Suspend, TaskBound, TaskBoundKind, UsualRun, Why, WhyGpu, WhyHolder,
+    Job, JobChange, JobGroup, JobHold, JobMemory, JobState, Limiter, LimiterForm, MemoryPlace,
+    ReasonCode, Resize, Runner, Slice, Submit, Suspend, TaskBound, TaskBoundKind, UsualRun, Why,
+    WhyChange, WhyGpu, WhyHolder,
 };
 pub use mig::{
     GpuChange, GpuChanged, GpuMode, Mig, MigGc, MigInstance, MigPlanned, MigProfile, MigSlice,

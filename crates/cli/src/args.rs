@@ -11,6 +11,7 @@ mod project;
 mod simulate;
 mod terms;
 mod usage;
+mod waiting;
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -28,6 +29,7 @@ pub use project::{AdminProject, ProjectArgs, RemoveProject};
 pub use simulate::Simulate;
 pub use terms::{IdleWord, TermArgs};
 pub use usage::Usage;
+pub use waiting::{AmountArgs, Change, Move};
 
 /// Parses a whole command line, the program's name first.
 ///
@@ -90,6 +92,15 @@ pub enum Verb {
     Advise(Advise),
     /// Give a job more or less memory or compute time, also while it runs
     Resize(Resize),
+    /// Put waiting jobs into another queue, or first in it
+    Move(Move),
+    /// Keep waiting jobs from starting
+    #[command(after_help = help::HOLD)]
+    Hold(Cancel),
+    /// Let held jobs go on
+    Release(Cancel),
+    /// Change what waiting jobs ask for, their priority, time limit or name
+    Change(Change),
     /// Wait for jobs to end; passes the exit code
     Wait(Wait),
     /// Stop jobs, or take them out of their queue
@@ -264,6 +275,9 @@ pub struct Submit {
     /// Start the program again if it fails, so many times at most
     #[arg(long, value_name = "N")]
     pub retries: Option<u32>,
+    /// Let it wait until `divvy release`
+    #[arg(long)]
+    pub hold: bool,
     /// Say what would happen and change nothing
     #[arg(long)]
     pub dry_run: bool,

@@ -137,7 +137,10 @@ pub fn amount(gpu: Option<&str>, memory: Option<&str>) -> Result<Option<Amount>>
 }
 
 /// What `--mig-profile` says.
-fn mig_profile(text: &str) -> Result<Amount> {
+///
+/// # Errors
+/// As [`amount`].
+pub fn mig_profile(text: &str) -> Result<Amount> {
     Amount::from_mig_flag(text)
         .map_err(|error| usage(format!("--mig-profile: {}", error.kind), error.hint()))
 }

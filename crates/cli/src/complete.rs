@@ -74,7 +74,7 @@ fn taught(command: clap::Command, above: &str) -> clap::Command {
                 all_jobs
             }
             (_, "job" | "jobs" | "in_job" | "after" | "after_ok") => jobs,
-            ("run" | "submit" | "shell", "queue") => queues,
+            ("run" | "submit" | "shell" | "move", "queue") => queues,
             (_, "project") | ("admin project set" | "admin project rm", "name") => projects,
             ("admin gpu", "gpu") | ("selftest", "gpu") | (_, "gpus_on") => gpus,
             _ => return arg,

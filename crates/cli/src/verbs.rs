@@ -22,6 +22,7 @@ mod size;
 mod stop;
 mod submit;
 mod usage;
+mod waiting;
 
 use std::future::Future;
 use std::process::ExitCode;
@@ -60,6 +61,10 @@ pub fn act(verb: Verb, backend: Backend) -> Outcome {
         Verb::Oom(args) => block_on(oom::oom(args)),
         Verb::Advise(args) => block_on(size::advise(args)),
         Verb::Resize(args) => block_on(size::resize(args)),
+        Verb::Move(args) => block_on(waiting::move_jobs(args)),
+        Verb::Hold(args) => block_on(settle::hold(args)),
+        Verb::Release(args) => block_on(settle::release(args)),
+        Verb::Change(args) => block_on(waiting::change(args)),
         Verb::Wait(args) => block_on(settle::wait(args)),
         Verb::Cancel(args) => block_on(settle::cancel(args)),
         Verb::Requeue(args) => block_on(settle::requeue(args)),

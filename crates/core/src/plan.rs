@@ -207,6 +207,7 @@ impl<'a> Pass<'a> {
             job,
             request,
             owner,
+            ..
         } = waiting;
         let account = self.books.as_ref().map_or(0, |books| books.account(owner));
         let kind = (account, owner.preemptible);
@@ -283,6 +284,7 @@ impl<'a> Pass<'a> {
             job,
             request,
             owner,
+            ..
         } = waiting;
         let books = self.books.as_ref()?;
         let need = books.need(request);

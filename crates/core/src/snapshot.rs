@@ -8,6 +8,7 @@ use crate::project::{Owner, Project};
 use crate::queue::{Order, QueueSpec};
 use crate::request::Request;
 use crate::slice::Grant;
+use crate::turn::Turn;
 
 /// The node at one moment: what there is, who holds it, who waits.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -85,7 +86,7 @@ impl Held {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Queue {
     pub spec: QueueSpec,
-    /// First in, first out.
+    /// In the order in which they are served ([`in_turn`](crate::turn::in_turn)).
     pub waiting: Vec<Waiting>,
 }
 
@@ -96,6 +97,9 @@ pub struct Waiting {
     pub request: Request,
     #[serde(default)]
     pub owner: Owner,
+    /// Where it stands among others of its queue.
+    #[serde(default)]
+    pub turn: Turn,
 }
 
 impl Waiting {
@@ -105,6 +109,7 @@ impl Waiting {
             job,
             request,
             owner: Owner::default(),
+            turn: Turn::default(),
         }
     }
 }

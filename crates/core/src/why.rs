@@ -15,14 +15,14 @@ use crate::isolation::Isolation;
 use crate::mig::Standing;
 use crate::mig::{MigProfile, Placement};
 use crate::plan::{self, Wait, plan_on_board, turns};
-use crate::project::Owner;
 use crate::queue::Order;
 use crate::reason::Reason;
-use crate::request::Request;
+use crate::request::{Amount, Request};
 use crate::seats::{Seats, fit_anew_together};
 use crate::slice::Grant;
 use crate::smaller::smaller;
 use crate::snapshot::{Held, Snapshot, Waiting};
+use crate::turn::{Top, in_turn};
 use crate::units::{Bytes, Share};
 
 /// All that is known about a job's wait.
@@ -35,7 +35,37 @@ pub struct Why {
     /// The waiting jobs that are served before it, in that order.
     pub behind: Vec<JobId>,
     /// Changes that would start it now, cheapest first: `would start now with -g 0.25`.
-    pub sooner: Vec<String>,
+    pub sooner: Vec<Sooner>,
+}
+
+/// Something that would start a job now, in words, and the change of the job that it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sooner {
+    pub text: String,
+    /// `None` for what is no change of the job: the end of another, or another way to start the daemon.
+    pub change: Option<Change>,
+}
+
+/// A change of a waiting job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// It asks for this amount.
+    Amount(Amount),
+    /// It waits in this queue, at the place that its age gives it there, and asks for this amount.
+    Queue(QueueName, Amount),
+}
+
+impl Sooner {
+    /// What no change of the job brings about.
+    fn other(text: String) -> Self {
+        Self { text, change: None }
+    }
+}
+
+impl fmt::Display for Sooner {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.text)
+    }
 }
 
 /// One GPU, seen from a waiting job.
@@ -73,6 +103,11 @@ impl fmt::Display for WhyHolder {
         let due = if self.due { ", to go on" } else { "" };
         write!(out, "#{} {} {}{due}", self.job, self.queue, self.size())
     }
+}
+
+/// Whether the plan for this snapshot starts the job.
+pub fn starts_now(snapshot: &Snapshot, job: JobId) -> bool {
+    plan::starts(snapshot, job).0
 }
 
 /// Explains a job, as things stand once the plan for this snapshot is carried out; `None` for a job that is not in it.
@@ -223,7 +258,7 @@ fn up_to(snapshot: &Snapshot, job: JobId) -> Snapshot {
 }
 
 /// Changes that start the job, cheapest first: to its request, to its queue, to the daemon, to other jobs.
-fn sooner(snapshot: &Snapshot, board: &Board<'_>, job: JobId, request: &Request) -> Vec<String> {
+fn sooner(snapshot: &Snapshot, board: &Board<'_>, job: JobId, request: &Request) -> Vec<Sooner> {
     let trials = Trials {
         job,
         left: Cell::new(MOST_TRIED),
@@ -236,7 +271,10 @@ fn sooner(snapshot: &Snapshot, board: &Board<'_>, job: JobId, request: &Request)
     let found = smaller(board, request)
         .into_iter()
         .find(|other| starts(&asking(snapshot, job, other)));
-    texts.extend(found.map(|other| format!("would start now with {}", other.amount.flag())));
+    texts.extend(found.map(|other| Sooner {
+        text: format!("would start now with {}", other.amount.flag()),
+        change: Some(Change::Amount(other.amount)),
+    }));
 
     if !request.on.is_empty() {
         let anywhere = Request {
@@ -244,7 +282,9 @@ fn sooner(snapshot: &Snapshot, board: &Board<'_>, job: JobId, request: &Request)
             ..request.clone()
         };
         if starts(&asking(snapshot, job, &anywhere)) {
-            texts.push("would start now without --gpus-on".to_owned());
+            texts.push(Sooner::other(
+                "would start now without --gpus-on".to_owned(),
+            ));
         }
     }
     let starts_with = |request: &Request| starts(&asking(snapshot, job, request));
@@ -254,10 +294,8 @@ fn sooner(snapshot: &Snapshot, board: &Board<'_>, job: JobId, request: &Request)
             ..request.clone()
         };
         if starts_with(&any) {
-            texts.push(format!(
-                "would start now without --isolation {}",
-                request.isolation
-            ));
+            let text = format!("would start now without --isolation {}", request.isolation);
+            texts.push(Sooner::other(text));
         }
     }
     if request.exact {
@@ -266,22 +304,20 @@ fn sooner(snapshot: &Snapshot, board: &Board<'_>, job: JobId, request: &Request)
             ..request.clone()
         };
         if starts_with(&nominal) {
-            texts.push("would start now without --gpu-memory-exact".to_owned());
+            let text = "would start now without --gpu-memory-exact".to_owned();
+            texts.push(Sooner::other(text));
         }
     }
     for (index, queue) in snapshot.queues.iter().enumerate() {
         let amount = queue.spec.amount.unwrap_or(request.amount);
         if starts(&moved(whole, job, index, &request.with_amount(amount))) {
-            texts.push(
-                match queue.spec.amount.filter(|amount| *amount != request.amount) {
-                    Some(amount) => format!(
-                        "would start now in queue {} ({})",
-                        queue.spec.name,
-                        amount.words()
-                    ),
-                    None => format!("would start now in queue {}", queue.spec.name),
-                },
-            );
+            let name = &queue.spec.name;
+            let text = match amount != request.amount {
+                true => format!("would start now in queue {name} ({})", amount.words()),
+                false => format!("would start now in queue {name}"),
+            };
+            let change = Some(Change::Queue(name.clone(), amount));
+            texts.push(Sooner { text, change });
         }
     }
     if !snapshot.backfill
@@ -290,12 +326,14 @@ fn sooner(snapshot: &Snapshot, board: &Board<'_>, job: JobId, request: &Request)
             ..snapshot.clone()
         })
     {
-        texts.push("would start now with --backfill on the daemon".to_owned());
+        let text = "the daemon's --backfill would start it now".to_owned();
+        texts.push(Sooner::other(text));
     }
-    texts.extend(ends(snapshot, board, starts));
-    texts.extend(gone(snapshot, starts));
+    texts.extend(ends(snapshot, board, starts).map(Sooner::other));
+    texts.extend(gone(snapshot, starts).into_iter().map(Sooner::other));
     if trials.is_over() {
-        texts.push("not looked further: there are too many jobs to try everything".to_owned());
+        let text = "not looked further: there are too many jobs to try everything".to_owned();
+        texts.push(Sooner::other(text));
     }
     texts
 }
@@ -423,19 +461,28 @@ fn asking(snapshot: &Snapshot, job: JobId, request: &Request) -> Snapshot {
     changed
 }
 
+/// The snapshot in which the job waits in this queue instead; nothing puts it first there.
 fn moved(snapshot: &Snapshot, job: JobId, to: usize, request: &Request) -> Snapshot {
     let mut changed = snapshot.clone();
-    let mut owner = Owner::default();
+    let mut taken = None;
     for queue in &mut changed.queues {
-        for waiting in queue.waiting.extract_if(.., |waiting| waiting.job == job) {
-            owner = waiting.owner;
-        }
+        taken = (queue
+            .waiting
+            .extract_if(.., |waiting| waiting.job == job)
+            .last())
+        .or(taken);
     }
-    changed.queues[to].waiting.push(Waiting {
-        job,
-        request: request.clone(),
-        owner,
-    });
+    let Some(mut waiting) = taken else {
+        return changed;
+    };
+    let is_other = snapshot.place_of(job).is_none_or(|(queue, _)| queue != to);
+    if is_other {
+        waiting.turn.top = Top::No;
+    }
+    waiting.request = request.clone();
+    let its = &mut changed.queues[to].waiting;
+    its.push(waiting);
+    in_turn(its);
     changed
 }
 

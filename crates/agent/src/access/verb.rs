@@ -68,7 +68,7 @@ pub fn known(method: &str, path: &str) -> Option<Verb> {
             (false, "/cancel" | "/confirm" | "/resize" | "/requeue" | "/suspend" | "/resume") => {
                 Some(Verb::Change)
             }
-            (false, "/signal") => Some(Verb::Change),
+            (false, "/signal" | "/change" | "/hold" | "/release") => Some(Verb::Change),
             (false, "/exec") => Some(Verb::Enter),
             _ => None,
         };
@@ -148,7 +148,10 @@ mod tests {
             Verb::Change,
             &[
                 "POST /v1/jobs/{job}/cancel",
+                "POST /v1/jobs/{job}/change",
                 "POST /v1/jobs/{job}/confirm",
+                "POST /v1/jobs/{job}/hold",
+                "POST /v1/jobs/{job}/release",
                 "POST /v1/jobs/{job}/requeue",
                 "POST /v1/jobs/{job}/resize",
                 "POST /v1/jobs/{job}/resume",

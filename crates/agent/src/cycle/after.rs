@@ -121,8 +121,9 @@ impl Cycle {
                 words,
             }
         };
-        let after = words(after).map(by(ReasonCode::After));
-        after
+        let held = job.held_words().filter(|_| waits);
+        let held = held.map(by(ReasonCode::Held));
+        held.or_else(|| words(after).map(by(ReasonCode::After)))
             .or_else(|| self.held_by_its_array(job).map(by(ReasonCode::Array)))
             .or_else(|| self.disk_is_full().map(by(ReasonCode::DiskFull)))
     }

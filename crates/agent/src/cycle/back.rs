@@ -145,6 +145,7 @@ mod tests {
             secrets: BTreeMap::new(),
             key: None,
             at: now(),
+            hold: None,
         };
         let stopped = |why| {
             let mut job = Job::queued(JobId(1), &new);

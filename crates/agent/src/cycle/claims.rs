@@ -121,6 +121,7 @@ impl Cycle {
             secrets: BTreeMap::new(),
             key: None,
             at: now(),
+            hold: None,
         };
         let mut job = self.store.insert(&new)?;
         let id = job.id;

@@ -322,6 +322,7 @@ mod tests {
             secrets: BTreeMap::new(),
             key: None,
             at: now(),
+            hold: None,
         };
         let mut job = Job::queued(JobId(1), &new);
         job.place(Vec::new());

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use divvy_core::job::Stop;
+use divvy_core::turn::in_turn;
 use divvy_core::{Job as Life, Preempt, Queue, QueueName, QueueSpec, Snapshot, Waiting, plan};
 
 use super::{Cycle, Living};
@@ -76,7 +77,7 @@ impl Cycle {
     }
 
     fn snapshot_of(&self, everybody: bool) -> Snapshot {
-        let mut waiting: BTreeMap<&QueueName, Vec<_>> = BTreeMap::new();
+        let mut waiting: BTreeMap<&QueueName, Vec<Waiting>> = BTreeMap::new();
         let mut held = Vec::new();
         let mut room = self.array_room();
         for living in self.jobs.values() {
@@ -84,14 +85,14 @@ impl Cycle {
             let queue = &job.ask.queue;
             match &job.life {
                 Life::Queued if living.unasked || self.unknown.contains_key(&job.id) => {}
+                // A release comes as a submit does: until then the job stands in nobody's way.
+                Life::Queued if job.course.hold.is_some() => {}
                 Life::Queued if !everybody && (!after.is_empty() || !room.admits(job)) => {}
                 Life::Queued => {
-                    let asks = Waiting {
-                        owner: job.owner(),
-                        ..Waiting::new(job.id, job.request())
-                    };
-                    let turn = asks.owner.turn(job.course.requeued, job.id);
-                    waiting.entry(queue).or_default().push((turn, asks));
+                    waiting
+                        .entry(queue)
+                        .or_default()
+                        .push(job.waiting_in_queue());
                 }
                 Life::Ended { .. } => {}
                 // Nothing is kept for who is to go on and cannot, however much room there is.
@@ -101,10 +102,7 @@ impl Cycle {
             }
         }
         held.extend(self.held_by_unknown());
-        let mut waiting: BTreeMap<_, _> = waiting
-            .into_iter()
-            .map(|(queue, waiting)| (queue, in_turn(waiting)))
-            .collect();
+        waiting.values_mut().for_each(|waiting| in_turn(waiting));
         let mut queues: Vec<Queue> = self
             .config
             .queues
@@ -133,10 +131,15 @@ impl Cycle {
     }
 }
 
-/// Those of one queue in the order in which they are served.
-fn in_turn<T: Ord>(mut waiting: Vec<(T, Waiting)>) -> Vec<Waiting> {
-    waiting.sort_by(|(one, _), (other, _)| one.cmp(other));
-    waiting.into_iter().map(|(_, waiting)| waiting).collect()
+impl Job {
+    /// As the planner has it while it waits.
+    pub(super) fn waiting_in_queue(&self) -> Waiting {
+        Waiting {
+            owner: self.owner(),
+            turn: self.turn(),
+            ..Waiting::new(self.id, self.request())
+        }
+    }
 }
 
 /// `gpu0, gpu1`: what the job holds, by label.

@@ -417,6 +417,12 @@ impl Cycle {
             let word = ReasonCode::from(&wait.reason).name();
             *pending.entry(word).or_default() += 1;
         }
+        let on_hold = self.jobs.values();
+        let on_hold = on_hold.filter(|living| living.job.on_hold().is_some());
+        match on_hold.count() {
+            0 => {}
+            count => drop(pending.insert(ReasonCode::Held.name(), count as u64)),
+        }
         let held = self.jobs.iter();
         Books {
             projects: self.projects_shown(),

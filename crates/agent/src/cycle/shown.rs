@@ -14,7 +14,7 @@ use crate::records::JobDir;
 use crate::supervise::cgroup::Held;
 use crate::supervise::form::{Form, Limiter};
 use crate::supervise::tasks::TaskBound;
-use crate::terms;
+use crate::terms::{self, Hold};
 
 /// A job as the cycle sees it.
 pub struct Seen {
@@ -102,6 +102,7 @@ impl Seen {
             confirmation: job.confirmation(),
             labels: ask.terms.labels.clone(),
             claim: self.claim,
+            hold: job.on_hold().map(Hold::shown),
             id,
         }
     }

@@ -17,7 +17,7 @@ use crate::job::{Ask, Job, NewJob, Submitter};
 use crate::secrets::SecretsError;
 use crate::store::StoreError;
 use crate::supervise::chain;
-use crate::terms::Terms;
+use crate::terms::{Hold, Terms};
 
 /// What became of a submit.
 pub enum Submitted {
@@ -221,6 +221,10 @@ impl Cycle {
             intake::request(amount, &submit, &gpus).map_err(|never| self.explain(never))?;
         let mut terms = Terms::of(&submit)?;
         idle::check(terms.idle, self.config.idle, by)?;
+        if submit.hold && submit.no_wait {
+            return Err(usage("a held job waits, and --no-wait was asked for")
+                .hint("leave one of the two out"));
+        }
         if let Some(array) = &submit.array {
             array::check(array)?;
             if submit.no_wait || submit.runner == v1::Runner::Client {
@@ -267,6 +271,7 @@ impl Cycle {
             secrets: submit.secrets,
             key: submit.idempotency_key.map(|key| key::of(&key, by)),
             at: now(),
+            hold: submit.hold.then(|| Hold::by(by, by.account.uid)),
         })
     }
 
@@ -350,6 +355,11 @@ impl Cycle {
         };
         add(&mut snapshot);
         let foresight = self.foresee(job.id, add);
+        if let Some(hold) = &new.hold {
+            let mut shown = self.show(&job, None, None);
+            (shown.reason, shown.reason_code) = (Some(hold.words("ID")), Some(ReasonCode::Held));
+            return (unnumbered(shown), foresight);
+        }
         let plan = divvy_core::plan(&snapshot);
         let start = plan.starts.into_iter().find(|start| start.job == job.id);
         let wait = plan.waits.into_iter().find(|wait| wait.job == job.id);
@@ -360,13 +370,17 @@ impl Cycle {
         if let Some(words) = after::words(&open) {
             (shown.reason, shown.reason_code) = (Some(words), Some(ReasonCode::After));
         }
-        // It has no number and no folder, and will not get them by this.
-        for text in [&mut shown.id, &mut shown.directory] {
-            text.clear();
-        }
-        shown.slice_directory = None;
-        (shown, foresight)
+        (unnumbered(shown), foresight)
     }
+}
+
+/// The job of a dry run: it has no number and no folder, and will not get them by this.
+fn unnumbered(mut shown: v1::Job) -> v1::Job {
+    for text in [&mut shown.id, &mut shown.directory] {
+        text.clear();
+    }
+    shown.slice_directory = None;
+    shown
 }
 
 /// The words that a job without a name is called after.

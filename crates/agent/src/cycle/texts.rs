@@ -123,6 +123,16 @@ impl Cycle {
         )
     }
 
+    /// Whether a job that is changed may have texts of so many bytes in place of its present ones.
+    pub(super) fn check_changed(&self, id: JobId, texts: u64) -> Result<(), Error> {
+        let Some(living) = self.jobs.get(&id) else {
+            return Ok(());
+        };
+        let ask = &living.job.ask;
+        let more = texts.saturating_sub(living.texts);
+        self.fits(ask.by.uid, &ask.user, more, "and the change would make")
+    }
+
     fn fits(&self, uid: u32, name: &str, more: u64, would: &str) -> Result<(), Error> {
         let most = self.config.max_texts;
         let held = self.texts.of(uid);

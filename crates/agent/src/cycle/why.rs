@@ -12,14 +12,16 @@ use std::sync::Arc;
 
 use divvy_api::v1::{self, Error, JobState};
 use divvy_core::forecast::starts_in;
+use divvy_core::turn::in_turn;
 use divvy_core::usual::{RUNS, Usual, usual};
-use divvy_core::{Job as Life, JobId, WhyHolder};
+use divvy_core::{Job as Life, JobId, Queue, QueueSpec, Snapshot, WhyHolder};
 use jiff::Timestamp;
 
-use super::Cycle;
 use super::after::HeldUp;
+use super::change::{Try, What};
 use super::foresight::Foresight;
 use super::read::journal;
+use super::{Cycle, Living};
 use crate::job::{Ask, Job};
 use crate::kin::Kin;
 use crate::store::{Lengths, StoreError};
@@ -35,6 +37,8 @@ pub struct Inquiry {
     held_up: Option<HeldUp>,
     after: Vec<JobId>,
     is_ready: bool,
+    /// Of a job that is held: the state as it is once the job is released.
+    released: Option<Snapshot>,
 }
 
 /// One that runs, or will.
@@ -60,9 +64,13 @@ type Usuals = BTreeMap<JobId, Usual>;
 
 impl Inquiry {
     /// Takes up to seconds. `sees`: whether whoever asks sees what this user's jobs run. Where the journal's past cannot be read, nothing
-    /// is usual.
-    pub fn answer(mut self, sees: impl Fn(u32) -> bool) -> v1::Why {
-        let why = divvy_core::why(&self.foresight.snapshot, self.foresight.id).unwrap_or_default();
+    /// is usual. Beside the answer: what would start the job, as changes of it, in the order of `sooner`.
+    pub fn answer(mut self, sees: impl Fn(u32) -> bool) -> (v1::Why, Vec<Option<Try>>) {
+        let id = self.foresight.id;
+        let why = divvy_core::why(&self.foresight.snapshot, id).unwrap_or_default();
+        let released = self.released.take();
+        let released = released.filter(|released| divvy_core::starts_now(released, id));
+        let released = released.map(|_| ("would start now".to_owned(), Some(What::Release)));
         self.foresight.tell(&mut self.job);
         let usuals = self.usuals(&why, sees).unwrap_or_else(|error| {
             let told = chain(&error);
@@ -82,7 +90,15 @@ impl Inquiry {
         let gpus = why.gpus.iter().map(gpu).collect();
         let job = self.job;
         let ended = || (job.reason.clone()).unwrap_or_else(|| "it has ended".to_owned());
-        v1::Why {
+        let release = released.map(|(text, what)| (text, what.map(|what| Try { job: id, what })));
+        let changes = (why.sooner.iter()).map(|one| {
+            (
+                one.text.clone(),
+                one.change.as_ref().map(|change| Try::of(id, change)),
+            )
+        });
+        let (sooner, tries): (Vec<String>, _) = release.into_iter().chain(changes).unzip();
+        let why = v1::Why {
             summary: match (job.state, self.held_up) {
                 (JobState::Ended, _) => ended(),
                 (_, Some(held_up)) => held_up.words,
@@ -93,7 +109,8 @@ impl Inquiry {
             behind: (self.after.iter().chain(&why.behind))
                 .map(JobId::to_string)
                 .collect(),
-            sooner: why.sooner,
+            changes: Vec::new(),
+            sooner,
             state: job.state,
             queue: job.queue,
             place: job.place,
@@ -102,7 +119,8 @@ impl Inquiry {
             latest_start: job.latest_start,
             usual_start,
             job: job.id,
-        }
+        };
+        (why, tries)
     }
 
     /// What is usual for those who hold what the job waits for, and for those who wait with it.
@@ -209,6 +227,32 @@ impl Cycle {
             held_up,
             after: living.map_or_else(Vec::new, |living| living.after.clone()),
             is_ready: self.awaits_nothing(id),
+            released: living.and_then(|living| self.released(living)),
         })
+    }
+
+    /// The state once a held job is released that waits for nothing else but its turn.
+    fn released(&self, living: &Living) -> Option<Snapshot> {
+        let job = &living.job;
+        job.on_hold()?;
+        let mut after = job.clone();
+        after.course.hold = None;
+        if !living.after.is_empty() || self.held_up(&after).is_some() {
+            return None;
+        }
+        let mut snapshot = self.snapshot();
+        let mut queues = snapshot.queues.iter_mut();
+        match queues.find(|queue| queue.spec.name == job.ask.queue) {
+            Some(queue) => {
+                queue.waiting.push(job.waiting_in_queue());
+                in_turn(&mut queue.waiting);
+            }
+            // A queue of an earlier daemon.
+            None => snapshot.queues.push(Queue {
+                spec: QueueSpec::open(job.ask.queue.clone()),
+                waiting: vec![job.waiting_in_queue()],
+            }),
+        }
+        Some(snapshot)
     }
 }

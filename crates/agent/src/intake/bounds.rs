@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 
 use divvy_api::v1::{
     After, Amount, Array, Claim, ClaimDevice, ClaimInstance, Confirm, Container, Error, Exec,
-    GpuChange, MigGc, MigWanted, ProjectChange, Resize, SignalJob, Submit, Suspend, Terminal,
+    GpuChange, JobChange, MigGc, MigWanted, ProjectChange, Resize, SignalJob, Submit, Suspend,
+    Terminal,
 };
 
 use super::usage;
@@ -134,6 +135,7 @@ pub fn submit(submit: &Submit) -> Result<(), Error> {
         confirm: _,
         confirm_within_s: _,
         labels: labelled,
+        hold: _,
     } = submit;
     name("the job's name", called.as_deref())?;
     name("the queue's name", queue.as_deref())?;
@@ -201,6 +203,22 @@ impl Bounded for Resize {
     fn within_bounds(&self) -> Result<(), Error> {
         let Self { amount, compute } = self;
         name("the division of compute time", compute.as_deref())?;
+        profile(amount.as_ref())
+    }
+}
+
+impl Bounded for JobChange {
+    fn within_bounds(&self) -> Result<(), Error> {
+        let Self {
+            queue,
+            top: _,
+            amount,
+            priority: _,
+            time_limit_s: _,
+            name: called,
+        } = self;
+        name("the job's name", called.as_deref())?;
+        name("the queue's name", queue.as_deref())?;
         profile(amount.as_ref())
     }
 }

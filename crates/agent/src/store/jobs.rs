@@ -13,6 +13,7 @@ use super::{Store, StoreError, events, sql};
 use crate::clock::now;
 use crate::intake::budget;
 use crate::job::{Holding, Job, NewJob, Submitter};
+use crate::terms::Course;
 
 impl Store {
     /// Stores a queued job and gives it its number.
@@ -20,8 +21,8 @@ impl Store {
         let insert = || -> rusqlite::Result<i64> {
             let mut insert = self.db.prepare_cached(
                 "INSERT INTO job (key, name, user, project, queue, amount, compute, gpus_on, runner, command, cwd, env, \
-                 state, submitted_at, isolation, exact, container, terms, secrets, uid, gid, texts) \
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, 'queued', ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21)",
+                 state, submitted_at, isolation, exact, container, terms, secrets, uid, gid, texts, course) \
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, 'queued', ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22)",
             )?;
             let ask = &new.ask;
             insert.insert(params![
@@ -46,6 +47,7 @@ impl Store {
                 ask.by.uid,
                 ask.by.gid,
                 rows::figure(budget::of(ask)),
+                rows::json(&Course::held(new.hold.clone()))?,
             ])
         };
         let id = insert().map_err(sql("store a job"))?;
@@ -134,6 +136,27 @@ impl Store {
                 ])
         };
         save().map(drop).map_err(sql("store what a job runs"))
+    }
+
+    /// Stores what the job asks for and on what terms it waits, since that was changed.
+    pub fn save_changed(&self, job: &Job) -> Result<(), StoreError> {
+        let save = || -> rusqlite::Result<usize> {
+            let ask = &job.ask;
+            self.db
+                .prepare_cached(
+                    "UPDATE job SET name = ?2, queue = ?3, terms = ?4, texts = ?5 WHERE id = ?1",
+                )?
+                .execute(params![
+                    job.id.0,
+                    ask.name,
+                    ask.queue.as_str(),
+                    rows::json(&ask.terms)?,
+                    rows::figure(budget::of(ask)),
+                ])
+        };
+        save().map(drop).map_err(sql("store what a job asks for"))?;
+        self.save_resized(job)?;
+        self.save(job)
     }
 
     /// Stores what the job was granted, in place of what it held before.

@@ -39,6 +39,7 @@ pub fn new(key: Option<&str>) -> NewJob {
         secrets: BTreeMap::new(),
         key: key.map(str::to_owned),
         at: "2026-01-02T03:04:05.678901Z".parse().unwrap(),
+        hold: None,
     }
 }
 

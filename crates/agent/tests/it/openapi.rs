@@ -79,7 +79,7 @@ fn every_route_of_the_document_is_served_and_answers_what_it_says() {
         // divided.
         let changes = [
             "cancel", "confirm", "resize", "requeue", "suspend", "resume", "docker", "exec",
-            "signal",
+            "signal", "change", "hold", "release",
         ]
         .iter()
         .any(|verb| route.path.ends_with(verb));
@@ -96,6 +96,7 @@ fn every_route_of_the_document_is_served_and_answers_what_it_says() {
             .replace("{uid}", "u-1");
         let body = match (route.method, route.body) {
             ("POST", Body::Json("Resize")) => r#"{"amount":{"kind":"memory","bytes":1073741824}}"#,
+            (_, Body::Json("JobChange")) => r#"{"priority":-1,"time_limit_s":60}"#,
             (_, Body::Json("Suspend")) => "{}",
             (_, Body::Json("Confirm")) => r#"{"attempt":1,"labels":{"front.task":"t1"}}"#,
             (_, Body::Json("Exec")) => r#"{"command":["true"]}"#,

@@ -138,6 +138,9 @@ pub struct Submit {
     /// to 256 bytes.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
+    /// It waits, and holds no other job up, until `POST /v1/jobs/{job}/release`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub hold: bool,
 }
 
 /// What is done with a job that does nothing with its GPUs.
@@ -263,10 +266,12 @@ pub enum ReasonCode {
     Confirmation,
     /// The disk of the daemon is full, and no job starts.
     DiskFull,
+    /// It is held until `POST /v1/jobs/{job}/release`.
+    Held,
 }
 
 impl ReasonCode {
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Short,
         Self::Behind,
         Self::Yields,
@@ -278,6 +283,7 @@ impl ReasonCode {
         Self::Array,
         Self::Confirmation,
         Self::DiskFull,
+        Self::Held,
     ];
 
     /// As JSON and metrics have it.
@@ -294,6 +300,7 @@ impl ReasonCode {
             Self::Array => "array",
             Self::Confirmation => "confirmation",
             Self::DiskFull => "disk_full",
+            Self::Held => "held",
         }
     }
 }
@@ -427,6 +434,19 @@ pub struct Job {
     /// What it is the claim of, with the runner `claim`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claim: Option<JobClaim>,
+    /// Who holds it in its queue; absent for a job that is not held.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hold: Option<JobHold>,
+}
+
+/// Who holds a waiting job, and since when.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
+pub struct JobHold {
+    pub by: String,
+    /// An operator holds another user's job: only operators release it.
+    pub operator: bool,
+    pub since: Timestamp,
 }
 
 /// Where the GPU memory of a suspended job is.
@@ -596,6 +616,31 @@ pub struct Resize {
     pub compute: Option<String>,
 }
 
+/// `POST /v1/jobs/{id}/change`: all of it is done, or nothing. What is left out stays as it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct JobChange {
+    /// The queue to wait in. A job that has its queue's own amount gets that of the new queue.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<String>,
+    /// First in its queue among jobs of equal priority; for users, among their own.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub top: bool,
+    /// What a waiting job asks for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub amount: Option<Amount>,
+    /// As in a submission; of a waiting job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub priority: Option<i32>,
+    /// As in a submission, 0 for none. Of a job that runs, only operators make it longer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time_limit_s: Option<u64>,
+    /// For a job of an array, without the index.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+}
+
 /// `GET /v1/jobs/{id}/why`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
@@ -612,6 +657,9 @@ pub struct Why {
     pub behind: Vec<String>,
     /// Changes that would start it now, cheapest first, as text.
     pub sooner: Vec<String>,
+    /// The same for programs, in the same order.
+    #[serde(default)]
+    pub changes: Vec<WhyChange>,
     /// As of the job.
     #[serde(
         default,
@@ -629,6 +677,16 @@ pub struct Why {
     /// long as it may where that is less. Absent where neither is known of somebody, and where nothing is known but time limits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usual_start: Option<Timestamp>,
+}
+
+/// What would start a waiting job now.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
+pub struct WhyChange {
+    pub text: String,
+    /// The command that does it, word by word; absent where there is none, or where the daemon would refuse it from this caller.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub command: Vec<String>,
 }
 
 /// One GPU seen from a waiting job.

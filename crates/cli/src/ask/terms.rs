@@ -18,12 +18,7 @@ const MOST_INDICES: u32 = 100_000;
 /// [`ErrorCode::Usage`](divvy_api::v1::ErrorCode::Usage) with the word that is wrong and what would be right.
 pub fn add(args: &TermArgs, submit: &mut Submit) -> Result<()> {
     if let Some(text) = &args.priority {
-        submit.priority = text.parse().map_err(|_| {
-            usage(
-                format!("--priority {text} is not a whole number"),
-                "write a number from -1000 to 1000",
-            )
-        })?;
+        submit.priority = priority(text)?;
     }
     submit.time_limit_s = args
         .time
@@ -52,6 +47,19 @@ pub fn add(args: &TermArgs, submit: &mut Submit) -> Result<()> {
         submit.secrets.insert(name, value);
     }
     Ok(())
+}
+
+/// What `--priority` says.
+///
+/// # Errors
+/// As [`add`].
+pub fn priority(text: &str) -> Result<i32> {
+    text.parse().map_err(|_| {
+        usage(
+            format!("--priority {text} is not a whole number"),
+            "write a number from -1000 to 1000",
+        )
+    })
 }
 
 /// What `--idle-timeout` and `--idle-action` say.

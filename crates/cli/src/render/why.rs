@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use divvy_api::v1::{JobState, Why, WhyGpu, WhyHolder};
+use divvy_api::v1::{JobState, Why, WhyChange, WhyGpu, WhyHolder};
 use jiff::Timestamp;
 
 use super::{View, jobs};
@@ -35,9 +35,23 @@ pub fn why(why: &Why, view: View) -> String {
     let ahead: Vec<String> = why.behind.iter().map(|id| format!("#{id}")).collect();
     let behind = (!ahead.is_empty()).then(|| ahead.join(", "));
     add(&mut lines, "behind", behind);
-    let sooner = why.sooner.iter().map(|change| text::clean(change));
-    add(&mut lines, "sooner", sooner);
+    add(&mut lines, "sooner", sooner(why));
     lines
+}
+
+/// What would start it now, with the command that does it. An older daemon names no commands.
+fn sooner(why: &Why) -> Vec<String> {
+    let of_changes = |change: &WhyChange| match change.command.is_empty() {
+        true => text::clean(&change.text),
+        false => {
+            let command = text::command_line(&change.command);
+            format!("{}: {command}", text::clean(&change.text))
+        }
+    };
+    match why.changes.is_empty() {
+        true => why.sooner.iter().map(|text| text::clean(text)).collect(),
+        false => why.changes.iter().map(of_changes).collect(),
+    }
 }
 
 /// Adds lines, the first of them with its lead.

@@ -152,6 +152,16 @@ pub async fn resume(args: Cancel) -> Outcome {
     each(args, async |name| client.resume(name).await).await
 }
 
+pub async fn hold(args: Cancel) -> Outcome {
+    let client = client()?;
+    each(args, async |name| client.hold(name).await).await
+}
+
+pub async fn release(args: Cancel) -> Outcome {
+    let client = client()?;
+    each(args, async |name| client.unhold(name).await).await
+}
+
 /// A daemon that does not know what was asked for suspends a job, and says nothing of its memory.
 fn released(job: Job) -> Result<Job> {
     if job.suspended && job.gpu_memory.is_none() {
@@ -163,17 +173,29 @@ fn released(job: Job) -> Result<Job> {
     Ok(job)
 }
 
-/// `#3 train is suspended`, with where its memory is if that was to be released.
+/// `#3 train is suspended`, with where its memory is if that was to be released; of a waiting job, where it waits and what for.
 fn said(job: &Job) -> String {
-    let state = format!("#{} {} is {}", job.id, job.name, text::state(job));
-    match job.reason.as_deref().filter(|_| job.gpu_memory.is_some()) {
-        Some(reason) => format!("{state}: {}", text::clean(reason)),
+    let (id, name) = (&job.id, text::clean(&job.name));
+    let reason = job.reason.as_deref().map(text::clean);
+    if job.state == JobState::Queued {
+        let place = job.place.map(|place| format!(", place {place}"));
+        let reason = reason.map(|reason| format!(": {reason}"));
+        return format!(
+            "#{id} {name} waits in queue {}{}{}",
+            text::clean(&job.queue),
+            place.unwrap_or_default(),
+            reason.unwrap_or_default()
+        );
+    }
+    let state = format!("#{id} {name} is {}", text::state(job));
+    match reason.filter(|_| job.gpu_memory.is_some()) {
+        Some(reason) => format!("{state}: {reason}"),
         None => state,
     }
 }
 
 /// Does the same to several jobs, and says how each is now.
-async fn each(args: Cancel, act: impl AsyncFn(&str) -> Result<Job>) -> Outcome {
+pub(super) async fn each(args: Cancel, act: impl AsyncFn(&str) -> Result<Job>) -> Outcome {
     let json = args.output.is_some_and(crate::args::Format::is_json);
     let (mut changed, mut outcome) = (Vec::new(), ExitCode::SUCCESS);
     for name in args.jobs.iter().rev() {

@@ -29,6 +29,7 @@ pub async fn submit(args: args::Submit) -> Outcome {
     submit.retries = args.retries.unwrap_or(0);
     submit.array = args.array.as_deref().map(ask::terms::array).transpose()?;
     submit.dry_run = args.dry_run;
+    submit.hold = args.hold;
     submit.idempotency_key = args.idempotency_key;
     let wanted = DaemonWanted::from(&args.job);
     let job = once(&wanted.client()?, submit, wanted).await?;

@@ -40,9 +40,4 @@ impl Owner {
     pub(crate) fn precedence(&self) -> impl Ord + Copy + use<> {
         (Reverse(self.priority), self.preemptible)
     }
-
-    /// Its place in its queue: by priority, then whoever was there before and had to leave, then by age.
-    pub fn turn(&self, requeued: bool, job: JobId) -> impl Ord + use<> {
-        (Reverse(self.priority), !requeued, job)
-    }
 }

@@ -33,7 +33,7 @@ fn a_large_node_is_explained_in_full() {
     let whole = node.submit_request("default", amount("1").into());
     let why = why(&node.snapshot, divvy_core::JobId(whole)).expect("it waits");
     assert!(
-        !why.sooner.iter().any(|text| text.contains(CUT)),
+        !why.sooner.iter().any(|sooner| sooner.text.contains(CUT)),
         "{:?}",
         why.sooner
     );
@@ -46,7 +46,9 @@ fn where_too_many_wait_for_too_many_amounts_the_explanation_says_that_it_is_cut_
     let (node, last) = crowd(true, true);
     let why = why(&node.snapshot, divvy_core::JobId(last)).expect("it waits");
     assert!(
-        why.sooner.last().is_some_and(|text| text.contains(CUT)),
+        why.sooner
+            .last()
+            .is_some_and(|sooner| sooner.text.contains(CUT)),
         "{:?}",
         why.sooner
     );

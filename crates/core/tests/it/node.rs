@@ -2,9 +2,10 @@
 #![allow(dead_code)] // Each test program uses its part.
 
 use divvy_core::mig::{Carving, Instance, Standing, Table};
+use divvy_core::turn::in_turn;
 use divvy_core::{
     Amount, Bytes, Gpu, GpuUuid, Grant, Held, JobId, Mode, Order, Owner, Plan, Queue, QueueName,
-    QueueSpec, Request, Snapshot, Start, Waiting, invariants, parse_queues, plan,
+    QueueSpec, Request, Snapshot, Start, Turn, Waiting, invariants, parse_queues, plan,
 };
 
 #[derive(Clone, Debug)]
@@ -131,7 +132,7 @@ impl Node {
         let waiting = &mut self.queue("default").waiting;
         let asked = waiting.last_mut().expect("it was just put there");
         asked.owner = owner;
-        waiting.sort_by_key(|waiting| waiting.owner.turn(false, waiting.job));
+        in_turn(waiting);
         job
     }
 
@@ -140,9 +141,13 @@ impl Node {
         let waiting = &mut self.queue("default").waiting;
         waiting.push(Waiting {
             owner,
+            turn: Turn {
+                requeued: true,
+                ..Turn::default()
+            },
             ..Waiting::new(job, request)
         });
-        waiting.sort_by_key(|waiting| waiting.owner.turn(waiting.job == job, waiting.job));
+        in_turn(waiting);
     }
 
     pub fn submit_request(&mut self, queue: &str, request: Request) -> u64 {

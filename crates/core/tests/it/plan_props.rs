@@ -541,7 +541,7 @@ proptest! {
             let further = why.summary.strip_prefix(&wait.reason.to_string());
             prop_assert!(further.is_some_and(|more| more.is_empty() || more.starts_with("; ")), "{}", why.summary);
             prop_assert_eq!(why.gpus.len(), node.snapshot.gpus.len());
-            for text in why.sooner {
+            for text in why.sooner.into_iter().map(|sooner| sooner.text) {
                 let mut changed = node.snapshot.clone();
                 let jobs: BTreeSet<u64> = text.split('#').skip(1).map(|rest| {
                     rest.split(|c: char| !c.is_ascii_digit()).next().expect("a number").parse().expect("a number")

@@ -1,0 +1,452 @@
+//! Changes of jobs that wait: their queue, their place in it, what they ask for, their priority, time limit and name.
+//!
+//! ```text
+//! body ──► judged against the job and its caller ──► journal: all of it ──► events ──► plan
+//!               │ one part is refused
+//!               └──► nothing is changed
+//! ```
+//! What is judged is also asked without being done: `why` names only commands that the daemon takes ([`Cycle::commands`]). Of a job that
+//! runs only the time limit and the name change here; its amount is `resize`'s.
+
+use std::sync::Arc;
+
+use divvy_api::v1::{Error, ErrorCode, JobChange};
+use divvy_core::ids::IdError;
+use divvy_core::turn::{is_topmost, next_number};
+use divvy_core::{Amount, Job as Life, JobId, QueueName, QueueSpec, Top, can_ever_fit};
+
+use super::Cycle;
+use crate::access::{Caller, Role};
+use crate::intake::{self, budget, never_fits, usage};
+use crate::job::{Ask, Job};
+use crate::store::StoreError;
+use crate::terms::{check_priority, check_range, check_time_limit};
+
+/// What a change makes of a job.
+struct Changed {
+    ask: Ask,
+    resized: Option<Amount>,
+    top: Top,
+    /// Bytes of its texts.
+    texts: u64,
+    /// What is told of it: kinds of events and their words. Empty where nothing changes.
+    told: Vec<(&'static str, String)>,
+}
+
+impl Cycle {
+    pub(super) fn change(
+        &mut self,
+        reference: &str,
+        change: &JobChange,
+        by: &Caller,
+    ) -> Result<Result<JobId, Error>, StoreError> {
+        let id = match self.find(reference)? {
+            Ok(id) => id,
+            Err(error) => return Ok(Err(error)),
+        };
+        let changed = match self.judge(id, change, by) {
+            Ok(changed) => changed,
+            Err(error) => return Ok(Err(error)),
+        };
+        if changed.told.is_empty() {
+            return Ok(Ok(id));
+        }
+        let Some(living) = self.jobs.get_mut(&id) else {
+            return Ok(Ok(id));
+        };
+        let job = &mut living.job;
+        job.ask = Arc::new(changed.ask);
+        job.resized = changed.resized;
+        job.course.top = changed.top;
+        let job = job.clone();
+        self.store.save_changed(&job)?;
+        self.set_texts(id, changed.texts);
+        for (kind, text) in changed.told {
+            self.tell(Some(id), kind, &text)?;
+        }
+        if job.life != Life::Queued {
+            self.round.changed.insert(id);
+        }
+        self.round.replan = true;
+        Ok(Ok(id))
+    }
+
+    /// What the change would make of the job.
+    ///
+    /// # Errors
+    /// What `submit` refuses of such a job, with the same codes; [`ErrorCode::Conflict`] for what its state does not allow.
+    fn judge(&self, id: JobId, change: &JobChange, by: &Caller) -> Result<Changed, Error> {
+        let job = self.not_elsewhere(id, "changed")?;
+        if *change == JobChange::default() {
+            return Err(usage("nothing is asked for").hint(
+                "say what is to change: --priority, --time, -g, --gpu-memory, --name or -q",
+            ));
+        }
+        check_state(job, change)?;
+        let mut changed = Changed {
+            ask: Ask::clone(&job.ask),
+            resized: job.resized,
+            top: job.course.top,
+            texts: 0,
+            told: Vec::new(),
+        };
+        self.judge_queue(job, change, &mut changed)?;
+        if change.top {
+            changed.top = self.top_of(job, &changed.ask.queue, by);
+            if changed.top != job.course.top {
+                let words = match changed.top {
+                    Top::OfUser(_) => format!(
+                        "first of {}'s jobs in queue {}",
+                        job.ask.user, changed.ask.queue
+                    ),
+                    Top::No | Top::OfQueue(_) => format!("first in queue {}", changed.ask.queue),
+                };
+                changed.told.push(("moved", words));
+            }
+        }
+        if let Some(priority) = change.priority {
+            judge_priority(job, priority, by, &mut changed)?;
+        }
+        if let Some(limit) = change.time_limit_s {
+            judge_time(job, limit, by, &mut changed)?;
+        }
+        if let Some(name) = &change.name {
+            let name = intake::name(Some(name.clone()), &[])?;
+            let name = match &job.ask.terms.array {
+                Some(task) => format!("{name}[{}]", task.index),
+                None => name,
+            };
+            note(&mut changed, "name", &job.ask.name, &name);
+            changed.ask.name = name;
+        }
+        let before = self.jobs.get(&id).map_or(0, |living| living.texts);
+        changed.texts = (before + budget::of(&changed.ask)).saturating_sub(budget::of(&job.ask));
+        self.check_changed(id, changed.texts)?;
+        if by.account.uid != job.ask.by.uid {
+            for (_, text) in &mut changed.told {
+                *text += &format!(", by {}", by.account.name);
+            }
+        }
+        Ok(changed)
+    }
+
+    /// Where the job is to wait, and what it is to ask for.
+    fn judge_queue(
+        &self,
+        job: &Job,
+        change: &JobChange,
+        changed: &mut Changed,
+    ) -> Result<(), Error> {
+        let before = self.spec_of(&job.ask.queue);
+        let to = match &change.queue {
+            None => before.clone(),
+            Some(name) => self.served_queue(name)?,
+        };
+        if to.name != before.name {
+            let words = format!("queue: {} -> {}", before.name, to.name);
+            changed.told.push(("moved", words));
+            changed.ask.queue = to.name.clone();
+            // It was put first elsewhere.
+            changed.top = Top::No;
+        }
+        let has = job.amount();
+        let asked = change.amount.clone().map(Amount::try_from).transpose()?;
+        let is_queues_own = before.amount == Some(has) && to.name != before.name;
+        let amount = match (asked, to.amount) {
+            (Some(asked), Some(fixed)) if asked != fixed => {
+                return Err(usage(format!(
+                    "queue {} gives each of its jobs {fixed}, and {asked} was asked for",
+                    to.name
+                ))
+                .hint("leave the amount out, or name a queue without an amount of its own: `divvy queues`"));
+            }
+            (Some(asked), _) => asked,
+            (None, Some(fixed)) if is_queues_own => fixed,
+            (None, Some(fixed)) if fixed != has && to.name != before.name => {
+                return Err(usage(format!(
+                    "queue {} gives each of its jobs {fixed}, and job {} asks for {has}",
+                    to.name, job.id
+                ))
+                .hint(format!(
+                    "`divvy move {} -q {} {}` has it ask for that",
+                    job.id,
+                    to.name,
+                    fixed.flag()
+                )));
+            }
+            (None, _) => has,
+        };
+        if amount == has {
+            return Ok(());
+        }
+        let asked = job.request().with_amount(amount);
+        can_ever_fit(&self.gpus_ever(), &asked).map_err(never_fits)?;
+        self.check_project(&job.owner(), &asked)?;
+        changed.resized = Some(amount);
+        let words = format!("asks for {amount} instead of {has}");
+        changed.told.push(("resized", words));
+        Ok(())
+    }
+
+    /// A queue that is served, as its name is typed.
+    fn served_queue(&self, name: &str) -> Result<QueueSpec, Error> {
+        let name: QueueName =
+            (name.parse()).map_err(|error: IdError| usage(error.to_string()).hint(error.hint()))?;
+        let mut queues = self.config.queues.iter();
+        queues
+            .find(|spec| spec.name == name)
+            .cloned()
+            .ok_or_else(|| {
+                let there = self.config.queues.iter().map(|spec| spec.name.as_str());
+                let there = there.collect::<Vec<_>>().join(", ");
+                Error::new(ErrorCode::NotFound, format!("there is no queue {name}"))
+                    .hint(format!("the queues are {there}"))
+            })
+    }
+
+    /// A queue in which a job waits; one of an earlier daemon has no amount of its own.
+    fn spec_of(&self, name: &QueueName) -> QueueSpec {
+        let mut queues = self.config.queues.iter();
+        let served = queues.find(|spec| spec.name == *name);
+        served
+            .cloned()
+            .unwrap_or_else(|| QueueSpec::open(name.clone()))
+    }
+
+    /// Puts a job first in this queue as far as its caller may; the same again leaves it where it is.
+    fn top_of(&self, job: &Job, queue: &QueueName, by: &Caller) -> Top {
+        let there = self.jobs.values().map(|living| &living.job);
+        let there = there.filter(|other| other.life == Life::Queued && other.ask.queue == *queue);
+        let others = there.filter(|other| other.id != job.id);
+        let is_own = |other: &&Job| other.ask.by.uid == job.ask.by.uid;
+        let of_all: Vec<Top> = others.clone().map(|other| other.course.top).collect();
+        let of_own: Vec<Top> = others
+            .filter(is_own)
+            .map(|other| other.course.top)
+            .collect();
+        let before = match *queue == job.ask.queue {
+            true => job.course.top,
+            false => Top::No,
+        };
+        match (by.role >= Role::Operator, before) {
+            (true, Top::OfQueue(_)) if is_topmost(before, &of_all) => before,
+            (true, _) => Top::OfQueue(next_number(&of_all)),
+            // An operator put it before more than the own jobs.
+            (false, Top::OfQueue(_)) => before,
+            (false, Top::OfUser(_)) if is_topmost(before, &of_own) => before,
+            (false, _) => Top::OfUser(next_number(&of_own)),
+        }
+    }
+
+    /// Commands that bring about these changes, word by word; none for what this caller may not do.
+    pub fn commands(&self, tries: &[Option<Try>], by: &Caller) -> Vec<Vec<String>> {
+        let command = |a_try: &Option<Try>| {
+            let command = a_try.as_ref().and_then(|a_try| self.command(a_try, by));
+            command.unwrap_or_default()
+        };
+        tries.iter().map(command).collect()
+    }
+
+    fn command(&self, a_try: &Try, by: &Caller) -> Option<Vec<String>> {
+        let owner = self.jobs.get(&a_try.job)?.job.ask.by.uid;
+        by.may(crate::access::Verb::Change, by.whose(owner)).ok()?;
+        let takes = |change: &JobChange| self.judge(a_try.job, change, by).is_ok();
+        let id = a_try.job.to_string();
+        let words = |words: &[&str]| {
+            let all = ["divvy"].iter().chain(words);
+            all.map(ToString::to_string).collect::<Vec<String>>()
+        };
+        match &a_try.what {
+            What::Release => (self.is_released_by(a_try.job, by)).then(|| words(&["release", &id])),
+            What::Amount(amount) => {
+                let change = JobChange {
+                    amount: Some((*amount).into()),
+                    ..JobChange::default()
+                };
+                let flag = amount.flag().to_string();
+                let verb = match amount {
+                    Amount::Mig(_) => "change",
+                    _ => "resize",
+                };
+                let mut command = words(&[verb, &id]);
+                command.extend(flag.split(' ').map(str::to_owned));
+                takes(&change).then_some(command)
+            }
+            What::Queue(queue, amount) => {
+                let mut change = JobChange {
+                    queue: Some(queue.to_string()),
+                    ..JobChange::default()
+                };
+                let mut command = words(&["move", &id, "-q", queue.as_str()]);
+                if self.judge(a_try.job, &change, by).is_ok_and(|changed| {
+                    changed.resized.unwrap_or(changed.ask.request.amount) == *amount
+                }) {
+                    return Some(command);
+                }
+                change.amount = Some((*amount).into());
+                let flag = amount.flag().to_string();
+                command.extend(flag.split(' ').map(str::to_owned));
+                takes(&change).then_some(command)
+            }
+        }
+    }
+}
+
+/// A change that would start a job, before it is known whether the caller may make it.
+pub struct Try {
+    pub job: JobId,
+    pub what: What,
+}
+
+/// What is tried.
+pub enum What {
+    Release,
+    Amount(Amount),
+    Queue(QueueName, Amount),
+}
+
+impl Try {
+    /// The change of the job that the planner found.
+    pub fn of(job: JobId, change: &divvy_core::Change) -> Self {
+        let what = match change {
+            divvy_core::Change::Amount(amount) => What::Amount(*amount),
+            divvy_core::Change::Queue(queue, amount) => What::Queue(queue.clone(), *amount),
+        };
+        Self { job, what }
+    }
+}
+
+/// Of a job that runs only its time limit and its name change.
+fn check_state(job: &Job, change: &JobChange) -> Result<(), Error> {
+    let id = job.id;
+    let JobChange {
+        queue,
+        top,
+        amount,
+        priority,
+        time_limit_s: _,
+        name: _,
+    } = change;
+    if job.life == Life::Queued {
+        return Ok(());
+    }
+    let refused = |what: &str, hint: String| {
+        let why = format!("job {id} runs, and {what} only while it waits");
+        Err(Error::new(ErrorCode::Conflict, why).hint(hint))
+    };
+    let requeue = format!("`divvy requeue {id}` stops it and puts it back into its queue");
+    if queue.is_some() || *top {
+        return refused("moves", requeue);
+    }
+    if amount.is_some() {
+        return refused(
+            "changes here what it asks for",
+            format!("`divvy resize {id}` changes what it has: -g 0.5, --gpu-memory 12G"),
+        );
+    }
+    if priority.is_some() {
+        return refused("changes its priority", requeue);
+    }
+    Ok(())
+}
+
+fn judge_priority(
+    job: &Job,
+    priority: i32,
+    by: &Caller,
+    changed: &mut Changed,
+) -> Result<(), Error> {
+    let before = job.ask.terms.priority;
+    check_range(priority)?;
+    if priority != before {
+        check_priority(priority, by)?;
+    }
+    note(changed, "priority", &before, &priority);
+    changed.ask.terms.priority = priority;
+    Ok(())
+}
+
+fn judge_time(job: &Job, limit: u64, by: &Caller, changed: &mut Changed) -> Result<(), Error> {
+    let id = job.id;
+    let (before, after) = (
+        job.ask.terms.time_limit_s,
+        Some(limit).filter(|limit| *limit > 0),
+    );
+    check_time_limit(after)?;
+    let longest = |limit: Option<u64>| limit.unwrap_or(u64::MAX);
+    let runs = job.life != Life::Queued;
+    // Others were told when they start at the latest.
+    if runs && longest(after) > longest(before) && by.role < Role::Operator {
+        let why = format!(
+            "job {id} runs with the time limit {}, and {} is longer; it takes the role {}, and {} (uid {}) is a {}",
+            length(before),
+            length(after),
+            Role::Operator.name(),
+            by.account.name,
+            by.account.uid,
+            by.role.name()
+        );
+        return Err(Error::new(ErrorCode::NotAllowed, why)
+            .hint("ask an operator; the time limit of a waiting job is its user's to change"));
+    }
+    let ran = job.ran_s();
+    if let Some(limit) = after.filter(|limit| runs && after != before && *limit <= ran) {
+        let why = format!(
+            "job {id} has run for {}, and the time limit {} would end it at once",
+            length(Some(ran)),
+            length(Some(limit))
+        );
+        return Err(
+            Error::new(ErrorCode::Conflict, why).hint(format!("`divvy cancel {id}` ends it"))
+        );
+    }
+    note(changed, "time limit", &length(before), &length(after));
+    changed.ask.terms.time_limit_s = after;
+    Ok(())
+}
+
+/// Notes what is told of a part, if it is another one than before.
+fn note<T: PartialEq + ToString>(changed: &mut Changed, part: &str, before: &T, after: &T) {
+    if before != after {
+        let words = format!("{part}: {} -> {}", before.to_string(), after.to_string());
+        changed.told.push(("changed", words));
+    }
+}
+
+/// `1h30m`, `90s`, `none`: as it would be typed.
+fn length(limit_s: Option<u64>) -> String {
+    let Some(seconds) = limit_s else {
+        return "none".to_owned();
+    };
+    let parts = [
+        (seconds / 3600, "h"),
+        (seconds / 60 % 60, "m"),
+        (seconds % 60, "s"),
+    ];
+    let said: String = (parts.iter())
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, unit)| format!("{count}{unit}"))
+        .collect();
+    match said.is_empty() {
+        true => "0s".to_owned(),
+        false => said,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_limit_is_told_as_it_is_typed() {
+        for (seconds, said) in [
+            (None, "none"),
+            (Some(0), "0s"),
+            (Some(90), "1m30s"),
+            (Some(7200), "2h"),
+            (Some(3661), "1h1m1s"),
+        ] {
+            assert_eq!(length(seconds), said);
+        }
+    }
+}

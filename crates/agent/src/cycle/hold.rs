@@ -1,0 +1,190 @@
+//! Held jobs: they wait, are never placed, and hold up no job behind them until they are released.
+//!
+//! A job that a user holds is released by that user and by operators; one that an operator holds for another user, by operators alone.
+
+use divvy_api::v1::{Error, ErrorCode};
+use divvy_core::{Job as Life, JobId};
+
+use super::Cycle;
+use crate::access::{Caller, Role};
+use crate::clock::now;
+use crate::job::Job;
+use crate::store::StoreError;
+use crate::terms::Hold;
+
+/// The label of a task that the front end took from a ClearML server.
+const TASK: &str = "clearml.task";
+
+impl Hold {
+    /// A hold by this caller of a job of this user's.
+    pub(super) fn by(caller: &Caller, owner: u32) -> Self {
+        Self {
+            by: caller.account.name.clone(),
+            operator: caller.account.uid != owner && caller.role >= Role::Operator,
+            since: now(),
+        }
+    }
+
+    /// `held by ana; …`: who lets the job go on, and how.
+    pub(super) fn words(&self, id: &str) -> String {
+        let by = &self.by;
+        match self.operator {
+            true => {
+                format!("held by {by}, an operator; operators let it go on: `divvy release {id}`")
+            }
+            false => format!("held by {by}; `divvy release {id}` lets it go on"),
+        }
+    }
+
+    /// Whether this caller may release it.
+    fn may_release(&self, id: JobId, by: &Caller) -> Result<(), Error> {
+        if !self.operator || by.role >= Role::Operator {
+            return Ok(());
+        }
+        let why = format!(
+            "job {id} is held by {}, an operator; to release it takes the role {}, and {} (uid {}) is a {}",
+            self.by,
+            Role::Operator.name(),
+            by.account.name,
+            by.account.uid,
+            by.role.name()
+        );
+        Err(Error::new(ErrorCode::NotAllowed, why).hint(format!(
+            "ask {} or another operator, or cancel it: `divvy cancel {id}`",
+            self.by
+        )))
+    }
+}
+
+impl Job {
+    /// Who keeps it from being placed.
+    pub fn on_hold(&self) -> Option<&Hold> {
+        (self.course.hold.as_ref()).filter(|_| self.life == Life::Queued)
+    }
+
+    /// The same in words.
+    pub(super) fn held_words(&self) -> Option<String> {
+        Some(self.on_hold()?.words(&self.id.to_string()))
+    }
+}
+
+impl Cycle {
+    pub(super) fn hold(
+        &mut self,
+        reference: &str,
+        by: &Caller,
+    ) -> Result<Result<JobId, Error>, StoreError> {
+        let id = match self.find(reference)? {
+            Ok(id) => id,
+            Err(error) => return Ok(Err(error)),
+        };
+        let job = match self.not_elsewhere(id, "held") {
+            Ok(job) => job,
+            Err(error) => return Ok(Err(error)),
+        };
+        if job.life != Life::Queued {
+            let why = format!("job {id} is {}, and only a waiting job is held", state(job));
+            let hint = format!(
+                "`divvy suspend {id}` stops its processes; `divvy requeue {id}` puts it back into its queue"
+            );
+            return Ok(Err(Error::new(ErrorCode::Conflict, why).hint(hint)));
+        }
+        let hold = Hold::by(by, job.ask.by.uid);
+        let is_held = |before: &Hold| before.operator || !hold.operator;
+        if job.course.hold.as_ref().is_some_and(is_held) {
+            return Ok(Ok(id));
+        }
+        let words = format!("held by {}", hold.by);
+        self.set_hold(id, Some(hold))?;
+        self.tell(Some(id), "held", &words)?;
+        Ok(Ok(id))
+    }
+
+    pub(super) fn unhold(
+        &mut self,
+        reference: &str,
+        by: &Caller,
+    ) -> Result<Result<JobId, Error>, StoreError> {
+        let id = match self.find(reference)? {
+            Ok(id) => id,
+            Err(error) => return Ok(Err(error)),
+        };
+        let job = match self.not_elsewhere(id, "released") {
+            Ok(job) => job,
+            Err(error) => return Ok(Err(error)),
+        };
+        if job.course.suspended {
+            let why = format!("job {id} is suspended, and was not held");
+            let hint = format!("`divvy resume {id}` lets it go on");
+            return Ok(Err(Error::new(ErrorCode::Conflict, why).hint(hint)));
+        }
+        let Some(hold) = job.on_hold() else {
+            return Ok(Ok(id));
+        };
+        if let Err(error) = hold.may_release(id, by) {
+            return Ok(Err(error));
+        }
+        self.set_hold(id, None)?;
+        let words = format!("released by {}", by.account.name);
+        self.tell(Some(id), "released", &words)?;
+        Ok(Ok(id))
+    }
+
+    fn set_hold(&mut self, id: JobId, hold: Option<Hold>) -> Result<(), StoreError> {
+        let Some(living) = self.jobs.get_mut(&id) else {
+            return Ok(());
+        };
+        living.job.course.hold = hold;
+        let job = living.job.clone();
+        self.store.save(&job)?;
+        self.round.replan = true;
+        Ok(())
+    }
+
+    /// Whether this caller may release the job.
+    pub(super) fn is_released_by(&self, id: JobId, by: &Caller) -> bool {
+        let job = self.not_elsewhere(id, "released").ok();
+        let hold = job.and_then(Job::on_hold);
+        hold.is_some_and(|hold| hold.may_release(id, by).is_ok())
+    }
+
+    /// A job that has not ended, and whose queue no other scheduler owns.
+    ///
+    /// # Errors
+    /// [`ErrorCode::Conflict`].
+    pub(super) fn not_elsewhere(&self, id: JobId, what: &str) -> Result<&Job, Error> {
+        let conflict = |why: String, hint: String| Error::new(ErrorCode::Conflict, why).hint(hint);
+        let Some(living) = self.jobs.get(&id) else {
+            return Err(conflict(
+                format!("job {id} has ended already"),
+                format!("`divvy describe {id}` says how"),
+            ));
+        };
+        if let Some(error) = self.not_of_claims(id, what) {
+            return Err(error);
+        }
+        let job = &living.job;
+        if job.ask.terms.labels.contains_key(TASK) {
+            return Err(conflict(
+                format!(
+                    "job {id} is a task of a ClearML server, which owns its queue: it cannot be {what} here"
+                ),
+                "move or dequeue the task on the server; `divvy cancel` stops it".to_owned(),
+            ));
+        }
+        if matches!(job.life, Life::Stopping { .. }) {
+            return Err(conflict(
+                format!("job {id} is being stopped, and cannot be {what}"),
+                format!("`divvy describe {id}` says how it is"),
+            ));
+        }
+        Ok(job)
+    }
+}
+
+fn state(job: &Job) -> &'static str {
+    match job.life {
+        Life::Starting { .. } => "starting",
+        _ => "running",
+    }
+}
