@@ -197,6 +197,24 @@ impl Run {
         Ok(())
     }
 
+    /// After a round: a job that is held holds nothing and has no turn, and a job that waits in a queue with an amount of its own asks for it.
+    ///
+    /// # Errors
+    /// Which is not so.
+    pub fn held_jobs_wait(&self) -> Result<(), String> {
+        for (id, job) in self.living() {
+            let is_held = job.course.hold.is_some();
+            if is_held && (job.life != Life::Queued || job.on_hold().is_none()) {
+                return Err(format!("job {id} is held, and is {}", job.life.state()));
+            }
+            let turn = self.daemon.as_ref().and_then(|one| one.cycle.turn_of(id));
+            if is_held && turn.is_some() {
+                return Err(format!("job {id} is held, and has a turn: {turn:?}"));
+            }
+        }
+        Ok(())
+    }
+
     /// After a round: the device of a claim that is lent is there, and brings in what it holds and nothing else. Of one that was given
     /// back to an agent that died of it the device may be gone: it is given back again.
     ///

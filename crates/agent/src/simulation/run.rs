@@ -252,6 +252,29 @@ impl Run {
                     (resize, Asked::Other)
                 });
             }
+            What::Move | What::Change => {
+                let change = match step.what {
+                    What::Move => wishes::a_move(&mut dice),
+                    _ => wishes::a_change(&mut dice),
+                };
+                let who = dice.one(accounts::all()).unwrap_or(ME);
+                self.asks(&mut dice, |reference, _, reply| {
+                    let change = Message::Change {
+                        reference,
+                        change: Box::new(change),
+                        by: Box::new(accounts::caller(who)),
+                        reply,
+                    };
+                    (change, Asked::Other)
+                });
+            }
+            What::Hold | What::Release => {
+                let hold = step.what == What::Hold;
+                let who = dice.one(accounts::all()).unwrap_or(ME);
+                self.asks(&mut dice, |reference, _, reply| {
+                    (holding(reference, hold, who, reply), Asked::Other)
+                });
+            }
             What::Wait => self.asks(&mut dice, |reference, _, reply| {
                 let wait = Message::Wait {
                     reference,
@@ -346,6 +369,7 @@ impl Run {
                 self.what_is_told_is_so()?;
                 self.who_is_suspended_is_still()?;
                 self.slices_say_what_is_held()?;
+                self.held_jobs_wait()?;
                 self.has_again();
                 self.devices_bring_in_what_is_lent()?;
                 self.answers()
@@ -524,8 +548,10 @@ impl Run {
         if let Some((key, (who, submit))) = again.flatten() {
             return self.sends(key.clone(), who, submit.clone());
         }
-        let submit = wishes::plain(runner, dice, &self.keys);
+        let mut submit = wishes::plain(runner, dice, &self.keys);
         let (key, who) = self.next_key(dice);
+        // Drawn last, so that the lists of steps that broke a law once still do what they did.
+        submit.hold = runner == Runner::Supervisor && dice.once_in(16);
         self.sends(key, who, submit);
     }
 
@@ -818,6 +844,9 @@ impl Run {
         }
         for id in self.keys.values() {
             let reference = id.to_string();
+            // Who is held would not start; its admin releases every job.
+            let released = holding(reference.clone(), false, ME, oneshot::channel().0);
+            self.inbox.push(released);
             let reply = oneshot::channel().0;
             self.inbox.push(match self.manner.cancels {
                 true => Message::Cancel { reference, reply },
@@ -828,6 +857,20 @@ impl Run {
                 },
             });
         }
+    }
+}
+
+fn holding(
+    reference: String,
+    hold: bool,
+    who: &str,
+    reply: oneshot::Sender<Result<v1::Job, Error>>,
+) -> Message {
+    Message::Hold {
+        reference,
+        hold,
+        by: Box::new(accounts::caller(who)),
+        reply,
     }
 }
 

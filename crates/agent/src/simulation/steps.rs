@@ -40,6 +40,13 @@ whats! {
     Suspend = "suspend", 4;
     Resume = "resume", 4;
     Resize = "resize", 8;
+    /// A job goes into another queue, or first in its queue.
+    Move = "move", 5;
+    /// A waiting job is kept from starting.
+    Hold = "hold", 5;
+    Release = "release", 5;
+    /// Priority, time limit, amount or name of a job is another one.
+    Change = "change", 5;
     Wait = "wait", 4;
     /// Another scheduler has something held, or has it held already.
     Claim = "claim", 6;

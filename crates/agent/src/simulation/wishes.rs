@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use divvy_api::v1::{self, Amount, Container, Idle, IdleAction, Isolation, Runner, Submit};
+use divvy_api::v1::{
+    self, Amount, Container, Idle, IdleAction, Isolation, JobChange, Runner, Submit,
+};
 use divvy_core::JobId;
 
 use super::dice::Dice;
@@ -79,6 +81,35 @@ pub fn plain(runner: Runner, dice: &mut Dice, known: &BTreeMap<String, JobId>) -
             .into_iter()
             .collect(),
         ..Submit::default()
+    }
+}
+
+/// Where a waiting job is to wait.
+pub fn a_move(dice: &mut Dice) -> JobChange {
+    let queues = ["dual", "half", "quarter", "default", "nowhere"];
+    let queue = dice.one(&queues).filter(|_| dice.once_in(2));
+    JobChange {
+        top: queue.is_none() || dice.once_in(2),
+        queue: queue.map(str::to_owned),
+        amount: dice
+            .once_in(3)
+            .then_some(Amount::Share { thousandths: 250 }),
+        ..JobChange::default()
+    }
+}
+
+/// What a job is to be from now on; some of it is refused, and then all of it.
+pub fn a_change(dice: &mut Dice) -> JobChange {
+    JobChange {
+        amount: dice
+            .once_in(3)
+            .then_some(Amount::Share { thousandths: 125 }),
+        priority: dice
+            .one(&[None, Some(-1), Some(0), Some(1), Some(2000)])
+            .flatten(),
+        time_limit_s: dice.one(&[None, Some(0), Some(5), Some(20)]).flatten(),
+        name: dice.once_in(4).then(|| "renamed".to_owned()),
+        ..JobChange::default()
     }
 }
 
