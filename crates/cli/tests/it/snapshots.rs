@@ -279,6 +279,7 @@ fn why() {
         gpus: Vec::new(),
         behind: Vec::new(),
         sooner: Vec::new(),
+        changes: Vec::new(),
         reason_code: None,
         ..running
     };
