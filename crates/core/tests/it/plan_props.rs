@@ -6,10 +6,11 @@ use std::collections::BTreeSet;
 use std::num::NonZeroU32;
 
 use divvy_core::mig::{Attribute, Instance, Layout, Placement, Profile, Standing, Table};
+use divvy_core::turn::in_turn;
 use divvy_core::{
-    Amount, Bytes, ComputeMode, Gpu, Grant, Held, Isolation, JobId, MigProfile, Mode, Order, Plan,
-    QueueSpec, Reason, Request, Share, Snapshot, Start, Waiting, can_ever_fit, invariants, plan,
-    why,
+    Amount, Bytes, Change, ComputeMode, Gpu, Grant, Held, Isolation, JobId, MigProfile, Mode,
+    Order, Plan, QueueSpec, Reason, Request, Share, Snapshot, Sooner, Start, Waiting, can_ever_fit,
+    invariants, plan, why,
 };
 use node::{Node, amount};
 use proptest::collection::vec;
@@ -541,8 +542,22 @@ proptest! {
             let further = why.summary.strip_prefix(&wait.reason.to_string());
             prop_assert!(further.is_some_and(|more| more.is_empty() || more.starts_with("; ")), "{}", why.summary);
             prop_assert_eq!(why.gpus.len(), node.snapshot.gpus.len());
-            for text in why.sooner.into_iter().map(|sooner| sooner.text) {
+            for Sooner { text, change } in why.sooner {
                 let mut changed = node.snapshot.clone();
+                if let Some(Change::Queue(name, amount)) = &change {
+                    let mut moved = None;
+                    for queue in &mut changed.queues {
+                        moved = queue.waiting.extract_if(.., |waiting| waiting.job == wait.job).last().or(moved);
+                    }
+                    let mut moved = moved.expect("a waiting job");
+                    moved.request.amount = *amount;
+                    let queue = changed.queues.iter_mut().find(|queue| queue.spec.name == *name).expect("a queue");
+                    queue.waiting.push(moved);
+                    in_turn(&mut queue.waiting);
+                    let starts = plan(&changed).starts;
+                    prop_assert!(starts.iter().any(|start| start.job == wait.job), "{} for #{}", text, wait.job);
+                    continue;
+                }
                 let jobs: BTreeSet<u64> = text.split('#').skip(1).map(|rest| {
                     rest.split(|c: char| !c.is_ascii_digit()).next().expect("a number").parse().expect("a number")
                 }).collect();
