@@ -99,7 +99,7 @@ pub enum Verb {
     Hold(Cancel),
     /// Let held jobs go on
     Release(Cancel),
-    /// Change what waiting jobs ask for, their priority, time limit or name
+    /// Change a waiting job's amount, priority, time limit or name
     Change(Change),
     /// Wait for jobs to end; passes the exit code
     Wait(Wait),

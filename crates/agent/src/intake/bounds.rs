@@ -815,6 +815,7 @@ mod schema_tests {
                 "Submit" => refuses::<Submit>(&schemas, name),
                 "Confirm" => refuses::<Confirm>(&schemas, name),
                 "Resize" => refuses::<Resize>(&schemas, name),
+                "JobChange" => refuses::<JobChange>(&schemas, name),
                 "Suspend" => refuses::<Suspend>(&schemas, name),
                 "Exec" => refuses::<Exec>(&schemas, name),
                 "SignalJob" => refuses::<SignalJob>(&schemas, name),
@@ -838,6 +839,7 @@ mod schema_tests {
             "Submit.after[].job",
             "Submit.amount.profile",
             "Submit.array.indices",
+            "JobChange.name",
             "Claim.devices[].mig.profile",
             "Exec.terminal.kind",
         ] {

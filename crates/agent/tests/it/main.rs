@@ -29,4 +29,5 @@ mod restart;
 mod solo;
 mod terms;
 mod users;
+mod waiting;
 mod why;

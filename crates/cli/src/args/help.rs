@@ -42,7 +42,6 @@ Examples:
   divvy run --sim a100-80gb:3 -g 0.25 -- nvidia-smi -L   without a GPU
   divvy submit -q half_gpu -- python train.py
   divvy why last
-
 Environment: DIVVY_HOME=DIR, a private instance; DIVVY_SIM=MODEL:N, no GPUs.";
 
 pub(super) const RUN: &str = "\
@@ -239,9 +238,9 @@ Completes verbs, flags, and the jobs, queues, projects and GPUs of the daemon th
 /// The parser, with its help grouped.
 pub fn command() -> clap::Command {
     let command = super::Cli::command();
-    let mut template = String::from("{about}\n\nUsage: divvy VERB [OPTIONS]\n");
+    let mut template = String::from("{about}\n\nUsage: divvy VERB [OPTIONS]\n\n");
     for (title, verbs) in GROUPS {
-        let _ = write!(template, "\n{title}:\n");
+        let _ = writeln!(template, "{title}:");
         for verb in *verbs {
             let about = command
                 .find_subcommand(verb)

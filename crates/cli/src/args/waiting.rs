@@ -29,7 +29,7 @@ pub struct Move {
 
 #[derive(Debug, Args)]
 #[command(
-    override_usage = "divvy change JOB… [--priority N] [--time TIME] [--name NAME]\n                    [-g AMOUNT | --gpu-memory SIZE | --mig-profile PROFILE] [OPTIONS]",
+    override_usage = "divvy change JOB… [-g AMOUNT | --gpu-memory SIZE | --mig-profile PROFILE]\n                    [--priority N] [--time TIME] [--name NAME] [OPTIONS]",
     after_help = help::CHANGE
 )]
 pub struct Change {

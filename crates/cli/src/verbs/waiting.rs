@@ -136,7 +136,7 @@ mod tests {
             ("divvy change --time 2h", "JOB"),
             ("divvy change 3 --priority high", "--priority high"),
             ("divvy change 3 --time 2", "--time 2"),
-            ("divvy change 3 --time -1s", "--time"),
+            ("divvy change 3 --time -1s", "-1"),
             ("divvy change 3 --gpu-memory 4GB", "--gpu-memory 4GB"),
             ("divvy change 3 --mig-profile 2G", "--mig-profile"),
             (

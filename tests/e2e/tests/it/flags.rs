@@ -55,6 +55,7 @@ const WRONG: &[(&str, &[(&str, i32)])] = &[
             ("-g 0.125 --retries -1", USAGE),
             ("-g 0.125 --retries many", USAGE),
             ("-g 0.125 --idempotency-key=", USAGE),
+            ("-g 0.125 --hold --no-wait", USAGE),
             ("--parsable --output wide", USAGE),
             ("--output yaml", USAGE),
         ],
@@ -76,6 +77,28 @@ const WRONG: &[(&str, &[(&str, i32)])] = &[
             ("first --compute some", USAGE),
         ],
     ),
+    (
+        "move",
+        &[
+            ("first", USAGE),
+            ("waits --queue nowhere", NOT_FOUND),
+            ("waits --queue half --gpu some", USAGE),
+            ("nobody --top", NOT_FOUND),
+        ],
+    ),
+    (
+        "change",
+        &[
+            ("waits --priority high", USAGE),
+            ("waits --priority 1001", USAGE),
+            ("waits --time 2", USAGE),
+            ("waits --gpu half", USAGE),
+            ("waits --gpu-memory lots", USAGE),
+            ("waits --mig-profile big", USAGE),
+            ("waits --name=", USAGE),
+        ],
+    ),
+    ("hold", &[("first --output yaml", USAGE)]),
     ("wait", &[("first --timeout soon", USAGE)]),
     ("events", &[("--after x", USAGE), ("--output yaml", USAGE)]),
     (
@@ -294,6 +317,26 @@ const TAKEN: &[(&str, &str, &str, &str)] = &[
     ("submit", "-g 0.125 --preemptible", "/preemptible", "true"),
     ("submit", "-g 0.125 --array 4-5%1", "/array/index", "4"),
     ("submit", "-g 0.125 --retries 2", "/retries", "2"),
+    (
+        "submit",
+        "-g 0.125 --hold --name waits",
+        "/reason_code",
+        r#""held""#,
+    ),
+    ("change", "waits --priority -7 --time 2h", "/priority", "-7"),
+    ("change", "waits --time none", "/time_limit_s", "null"),
+    (
+        "change",
+        "waits --gpu-memory 4G",
+        "/request/bytes",
+        "4294967296",
+    ),
+    (
+        "move",
+        "waits --queue half --gpu 0.5 --top",
+        "/queue",
+        r#""half""#,
+    ),
     ("admin project add", "p1 --quota 1.5", "/quota", "1500"),
     (
         "admin project set",
@@ -444,13 +487,17 @@ fn what_is_wrong_with_a_value_is_said_with_a_hint_and_changes_nothing() {
     let _daemon = home.daemon(&["--dynamic-gpus", "--queue", "half=0.5"]);
     let first = home.submit(&["-q", "half", "--name", "first"], &["true"]);
     home.ended(&first);
+    let held = ["-g", "0.125", "--hold", "--name", "waits"];
+    let _ = home.submit(&held, &["true"]);
     for (verb, lines) in WRONG.iter().filter(|(verb, _)| !of_daemon(verb)) {
         lines
             .iter()
             .for_each(|(words, code)| refused(verb, words, *code));
     }
     assert!(unclear.is_empty(), "{}", unclear.join("\n"));
-    assert_eq!(home.items(&["ps", "--all"]).len(), 1);
+    assert_eq!(home.items(&["ps", "--all"]).len(), 2);
+    let waits = home.job("waits");
+    assert_eq!((waits.priority, waits.time_limit_s), (0, None));
     assert!(home.items(&["projects"]).is_empty());
 }
 

@@ -57,6 +57,14 @@ const LINES: &[&str] = &[
     "advise nobody",
     "resize waits -g 0.25",
     "resize waits -g 9",
+    "move waits --top",
+    "move holder -q default",
+    "hold waits",
+    "hold holder",
+    "release waits",
+    "release nobody",
+    "change waits --time 2h",
+    "change waits --priority 2000",
     "exec holder -- echo inside",
     "exec waits -- true",
     "exec holder -- no-such-program",
@@ -157,6 +165,14 @@ fn plain(text: &str, home: &Home) -> String {
     let path = std::env::var("PATH").unwrap_or_default();
     let text = text.replace(&path, "PATH");
     // What holds a job here is root's to choose.
+    // Who runs the tests.
+    let user = text
+        .split_once("held by ")
+        .and_then(|(_, rest)| rest.split(';').next());
+    let text = match user.map(|user| format!("held by {user};")) {
+        Some(held) => text.replace(&held, "held by USER;"),
+        None => text,
+    };
     let text = text.replace("(wrapper)", "(FORM)");
     let text = without_uuids(&text.replace("(preload)", "(FORM)"));
     let mut plain = String::new();
