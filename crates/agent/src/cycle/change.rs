@@ -158,7 +158,7 @@ impl Cycle {
                     "queue {} gives each of its jobs {fixed}, and {asked} was asked for",
                     to.name
                 ))
-                .hint("leave the amount out, or name a queue without an amount of its own: `divvy queues`"));
+                .hint(self.open_queue_hint(job.id, asked)));
             }
             (Some(asked), _) => asked,
             (None, Some(fixed)) if is_queues_own => fixed,
@@ -202,6 +202,19 @@ impl Cycle {
                 Error::new(ErrorCode::NotFound, format!("there is no queue {name}"))
                     .hint(format!("the queues are {there}"))
             })
+    }
+
+    /// What gives a waiting job an amount that its queue does not.
+    pub(super) fn open_queue_hint(&self, id: JobId, amount: Amount) -> String {
+        let mut queues = self.config.queues.iter();
+        match queues.find(|spec| spec.amount.is_none()) {
+            Some(open) => format!(
+                "`divvy move {id} -q {} {}` puts it into a queue whose jobs ask for themselves",
+                open.name,
+                amount.flag()
+            ),
+            None => "a job that runs can be resized; one that waits there cannot".to_owned(),
+        }
     }
 
     /// A queue in which a job waits; one of an earlier daemon has no amount of its own.

@@ -153,9 +153,7 @@ impl Cycle {
                 "queue {} gives each of its jobs {fixed}, and {amount} was asked for",
                 job.ask.queue
             ));
-            return Ok(Err(error.hint(
-                "a job that runs can be resized; one that waits there cannot",
-            )));
+            return Ok(Err(error.hint(self.open_queue_hint(id, amount))));
         }
         let before = job.request();
         if before.amount == amount {

@@ -8,7 +8,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use divvy_api::client::Client;
-use divvy_api::v1::{Amount, Array, ErrorCode, Job, JobChange, JobState, ReasonCode, Submit};
+use divvy_api::v1::{self, Amount, Array, ErrorCode, Job, JobChange, JobState, ReasonCode, Submit};
 use harness::{Home, SEED, call, ended, in_state, quarter, refused};
 
 /// Numbers that no user database has.
@@ -176,7 +176,7 @@ async fn a_held_job_waits_holds_up_nobody_and_survives_the_end_of_the_daemon() {
     let behind = client.submit(&queued("quarter_gpu")).await.unwrap();
     assert_eq!(behind.reason_code, Some(ReasonCode::Behind));
     let follows = Submit {
-        after: vec![divvy_api::v1::After {
+        after: vec![v1::After {
             job: head.id.clone(),
             ok: false,
         }],
@@ -341,6 +341,23 @@ async fn a_job_moves_with_its_queues_amount_and_the_order_survives_the_end_of_th
         hint.contains(&format!("divvy move {own} -q quarter_gpu -g 0.25")),
         "{hint}"
     );
+    let resize = v1::Resize {
+        amount: Some(Amount::Share { thousandths: 500 }),
+        compute: None,
+    };
+    let asks = JobChange {
+        amount: resize.amount.clone(),
+        ..change()
+    };
+    for fixed in [
+        refused(client.resize(two, &resize).await),
+        refused(client.change(two, &asks).await),
+    ] {
+        assert_eq!(fixed.code, ErrorCode::Usage);
+        let hint = fixed.hint.unwrap();
+        let command = format!("`divvy move {two} -q default -g 0.5`");
+        assert!(hint.starts_with(&command), "{hint}");
+    }
     let nowhere = refused(client.change(own, &to("nowhere")).await);
     assert_eq!(nowhere.code, ErrorCode::NotFound);
     // Into a queue without an amount of its own it takes what it has.
@@ -552,7 +569,7 @@ fn users_order_and_hold_their_own_jobs_and_operators_everybodys() {
     );
     let order = || as_user(&home, LEE, async |client| order(&client, "default").await);
     assert_eq!(order(), [&one, &lees, &two].map(String::clone));
-    let not_allowed = |answer: Result<Job, divvy_api::v1::Error>| {
+    let not_allowed = |answer: Result<Job, v1::Error>| {
         let error = refused(answer);
         assert_eq!(error.code, ErrorCode::NotAllowed, "{error:?}");
         assert_eq!(error.code.exit_code(), 4);
