@@ -36,6 +36,7 @@ mod limits;
 mod memory;
 mod mig;
 mod observe;
+mod on_behalf;
 mod outlook;
 mod pause;
 mod place;

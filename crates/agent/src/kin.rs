@@ -14,6 +14,8 @@ use crate::job::Ask;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Kin {
     pub owner: u32,
+    /// The user whom they are shown under: a front end submits those of many as one account.
+    pub user: String,
     pub name: Name,
     pub amount: Amount,
     /// What they run; `None` where that is not asked.
@@ -40,6 +42,7 @@ impl Kin {
         let is_taken = intake::name(None, &ask.command).is_ok_and(|taken| taken == name);
         Some(Self {
             owner: ask.by.uid,
+            user: ask.user.clone(),
             name: match array {
                 Some(name) => Name::Array(name.to_owned()),
                 None => Name::Plain(name.to_owned()),
@@ -89,6 +92,9 @@ mod tests {
         let mut anothers = one.clone();
         anothers.by.uid += 1;
         assert_ne!(kin(&one), kin(&anothers));
+        let mut on_behalf = one.clone();
+        on_behalf.user = "Bob Example".to_owned();
+        assert_ne!(kin(&one), kin(&on_behalf));
     }
 
     #[test]

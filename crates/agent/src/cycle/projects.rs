@@ -7,6 +7,7 @@ use divvy_core::{Bytes, Gpus, Job as Life, Owner, Project, ProjectName, Request}
 use super::Cycle;
 use crate::account::Account;
 use crate::intake::usage;
+use crate::job::Submitter;
 use crate::mailbox::ProjectAct;
 use crate::store::StoreError;
 use crate::terms::LONGEST_S;
@@ -167,13 +168,23 @@ impl Cycle {
         Ok(Ok(shown))
     }
 
-    /// Whether a user may submit on a project's account. Who calls was looked up, with the groups, before the call came in.
-    pub(super) fn check_member(&self, owner: &Owner, account: &Account) -> Result<(), Error> {
+    /// Whether a user may submit on a project's account. Who calls was looked up, with the groups, before the call came in;
+    /// `behalf` is the user whom the job is for. The daemon's own user says for whom it likes.
+    pub(super) fn check_member(
+        &self,
+        owner: &Owner,
+        account: &Account,
+        behalf: &str,
+    ) -> Result<(), Error> {
         let Some(project) = self.project_of(owner)? else {
             return Ok(());
         };
         let user = &account.name;
-        if !project.admits(user, account.group_names()) {
+        let vouches = behalf != user && account.uid == Submitter::me().uid;
+        let admits = vouches
+            || project.admits(user, account.group_names())
+            || (behalf != user && project.admits(behalf, []));
+        if !admits {
             let why = format!("{user} is not a member of the project {}", project.name);
             return Err(Error::new(ErrorCode::NotAllowed, why)
                 .hint(format!("its members are {}", project.members.join(", "))));

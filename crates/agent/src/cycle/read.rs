@@ -57,7 +57,7 @@ impl Cycle {
             .collect();
         match living[..] {
             [id] => Ok(Ok(id)),
-            [] => match self.store.newest_named(reference)? {
+            [] => match self.named_or_keyed(reference)? {
                 Some(id) => Ok(Ok(id)),
                 None => missing("use its number, its name or `last`; `divvy ps -a` lists them all"),
             },
@@ -71,6 +71,16 @@ impl Cycle {
                 .details(serde_json::json!({ "jobs": ids }));
                 Ok(Err(error))
             }
+        }
+    }
+
+    /// The newest job of this name; else the newest of this task of a front end, `clearml:4f2…`, which begins the keys under which
+    /// its jobs were submitted.
+    fn named_or_keyed(&self, reference: &str) -> Result<Option<JobId>, StoreError> {
+        let named = self.store.newest_named(reference)?;
+        match named.is_none() && reference.contains(':') {
+            true => self.store.newest_keyed(reference),
+            false => Ok(named),
         }
     }
 

@@ -6,7 +6,7 @@ use divvy_core::{Amount, Gpu, JobId, Mode, QueueName, Snapshot, Waiting};
 
 use super::foresight::Foresight;
 use super::read::journal;
-use super::{Cycle, after, array, key, texts};
+use super::{Cycle, after, array, key, on_behalf, texts};
 use crate::access::Caller;
 use crate::clock::now;
 use crate::container::asked;
@@ -244,7 +244,8 @@ impl Cycle {
             let error = IdError::Project(project.clone());
             return Err(usage(error.to_string()).hint(error.hint()));
         }
-        self.check_member(&owner, &by.account)?;
+        let user = on_behalf::user(submit.user, by)?;
+        self.check_member(&owner, &by.account, &user)?;
         self.check_project(&owner, &request)?;
         Ok(NewJob {
             ask: Ask {
@@ -252,7 +253,7 @@ impl Cycle {
                     submit.name,
                     &named_after(&submit.command, &submit.container),
                 )?,
-                user: by.account.name.clone(),
+                user,
                 by: Submitter {
                     uid: by.account.uid,
                     gid: by.account.gid,

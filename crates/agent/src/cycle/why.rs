@@ -118,6 +118,7 @@ impl Inquiry {
             expected_start: job.expected_start,
             latest_start: job.latest_start,
             usual_start,
+            note: job.labels.get("note").cloned(),
             job: job.id,
         };
         (why, tries)

@@ -136,10 +136,12 @@ pub fn submit(submit: &Submit) -> Result<(), Error> {
         confirm_within_s: _,
         labels: labelled,
         hold: _,
+        user,
     } = submit;
     name("the job's name", called.as_deref())?;
     name("the queue's name", queue.as_deref())?;
     name("the project's name", project.as_deref())?;
+    name("the user's name", user.as_deref())?;
     name("the division of compute time", compute.as_deref())?;
     profile(amount.as_ref())?;
     let key = idempotency_key.as_ref().map_or(0, String::len);

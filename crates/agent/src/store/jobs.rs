@@ -301,6 +301,15 @@ impl Store {
         self.newest_where("SELECT max(id) FROM job WHERE name = ?1", [name])
     }
 
+    /// The newest job whose idempotency key is `PREFIX:` and anything behind it.
+    pub fn newest_keyed(&self, prefix: &str) -> Result<Option<JobId>, StoreError> {
+        // `;` comes after `:`, and keys are compared byte by byte, by their index.
+        self.newest_where(
+            "SELECT max(id) FROM job WHERE key > ?1 || ':' AND key < ?1 || ';'",
+            [prefix],
+        )
+    }
+
     /// The newest job of all.
     pub fn newest(&self) -> Result<Option<JobId>, StoreError> {
         self.newest_where("SELECT max(id) FROM job", [])

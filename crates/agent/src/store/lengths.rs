@@ -83,7 +83,7 @@ impl Lengths {
         let mut named = self.db.prepare_cached(named)?;
         let mut look = self.db.prepare_cached(
             "SELECT (ended_at - started_at + 500000) / 1000000, command FROM job \
-             WHERE id = ?1 AND outcome = ?2 AND amount = ?3 AND started_at <= ended_at",
+             WHERE id = ?1 AND outcome = ?2 AND amount = ?3 AND user = ?4 AND started_at <= ended_at",
         )?;
         let (well, amount) = (
             rows::json(&Outcome::Exited(0))?,
@@ -94,7 +94,7 @@ impl Lengths {
                 break;
             }
             *left -= 1;
-            let ran = look.query_row(params![id?, well, amount], |row| {
+            let ran = look.query_row(params![id?, well, amount, kin.user], |row| {
                 Ok((row.get::<_, u64>(0)?, row.get::<_, String>(1)?))
             });
             let Some((length, command)) = ran.optional()? else {
@@ -208,12 +208,16 @@ mod tests {
         let mut anothers = python("train.py");
         anothers.ask.by.uid += 1;
         past.well(&anothers, 30);
+        let mut on_behalf = python("train.py");
+        on_behalf.ask.user = "Bob Example".to_owned();
+        past.well(&on_behalf, 50);
         let mut bigger = python("train.py");
         bigger.ask.request = divvy_core::Amount::ONE_GPU.into();
         past.well(&bigger, 40);
         assert_eq!(past.like(&python("train.py")), [10]);
         assert_eq!(past.like(&python("eval.py")), [20]);
         assert_eq!(past.like(&anothers), [30]);
+        assert_eq!(past.like(&on_behalf), [50]);
         assert_eq!(past.like(&bigger), [40]);
         // Who does not see the commands is told of both.
         let seen = Kin::of(&python("train.py").ask, false).unwrap();

@@ -7,9 +7,9 @@ use crate::harness;
 use std::time::Duration;
 
 use divvy_api::client::WaitFor;
-use divvy_api::v1::{Amount, EndReason, ErrorCode, JobState, Submit};
+use divvy_api::v1::{Amount, EndReason, ErrorCode, JobState, ProjectChange, Submit};
 use harness::{
-    Home, SEED, ended, has_spec, in_state, is_alive, log, quarter, refused, script, until,
+    Home, SEED, call, ended, has_spec, in_state, is_alive, log, quarter, refused, script, until,
 };
 
 #[tokio::test]
@@ -490,4 +490,57 @@ async fn a_long_poll_answers_at_once_at_the_milestone_and_in_time_without_it() {
         .await
         .unwrap();
     assert_ne!(job.state, JobState::Ended);
+}
+
+#[tokio::test]
+async fn a_job_on_behalf_of_a_user_is_shown_under_that_user_and_found_by_its_task() {
+    let mut home = Home::with(&SEED);
+    let client = home.client();
+    client
+        .add_project(
+            "lab",
+            &ProjectChange {
+                quota: Some(1000),
+                members: Some(vec!["somebody".into()]),
+                ..ProjectChange::default()
+            },
+        )
+        .await
+        .unwrap();
+    let submit = Submit {
+        user: Some("Bob Example".into()),
+        // Whose front end it is may submit for whom it likes.
+        project: Some("lab".into()),
+        labels: [("note".to_owned(), "as said".to_owned())].into(),
+        idempotency_key: Some("clearml:4f2:1".into()),
+        ..script("quarter_gpu", "sleep 1000")
+    };
+    let job = client.submit(&submit).await.unwrap();
+    in_state(&client, &job.id, JobState::Running).await;
+    home.kill();
+    home.start(&SEED);
+    let client = home.client();
+    let found = client.job("clearml:4f2").await.unwrap();
+    assert_eq!((&found.id, found.user.as_str()), (&job.id, "Bob Example"));
+    assert_eq!(found.uid, Some(rustix::process::geteuid().as_raw()));
+    assert_eq!(found.labels["note"], "as said");
+    let why = client.why("clearml:4f2").await.unwrap();
+    assert_eq!(why.note.as_deref(), Some("as said"));
+    let now = jiff::Timestamp::now();
+    let day = jiff::SignedDuration::from_hours(24);
+    let used = client.usage("user", now - day, now + day).await.unwrap();
+    assert_eq!(used[0].user.as_deref(), Some("Bob Example"));
+    let (_, metrics) = call(&home.path().join("divvy.sock"), "GET", "/metrics", "");
+    assert!(metrics.contains("user=\"Bob Example\""), "{metrics}");
+
+    client.cancel(&job.id).await.unwrap();
+    ended(&client, &job.id).await;
+    assert_eq!(client.job("clearml:4f2").await.unwrap().id, job.id);
+    for nothing in ["clearml:4f", "clearml", "clearml:4f2:2"] {
+        let error = refused(client.job(nothing).await);
+        assert_eq!(error.code, ErrorCode::NotFound, "{nothing}");
+    }
+    let mut wrong = submit.clone();
+    (wrong.user, wrong.idempotency_key) = (Some("a\nb".into()), None);
+    assert_eq!(refused(client.submit(&wrong).await).code, ErrorCode::Usage);
 }

@@ -141,6 +141,10 @@ pub struct Submit {
     /// It waits, and holds no other job up, until `POST /v1/jobs/{job}/release`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub hold: bool,
+    /// The user on whose behalf a front end submits it, who need not be a user of the machine: up to 200 bytes on one line.
+    /// Lists, usage and metrics show this user; the program runs as the caller, to whom the job belongs. Takes the role operator.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
 }
 
 /// What is done with a job that does nothing with its GPUs.
@@ -677,6 +681,9 @@ pub struct Why {
     /// long as it may where that is less. Absent where neither is known of somebody, and where nothing is known but time limits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usual_start: Option<Timestamp>,
+    /// What its front end wants people to know: the job's label `note`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
 }
 
 /// What would start a waiting job now.

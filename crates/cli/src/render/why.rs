@@ -36,6 +36,7 @@ pub fn why(why: &Why, view: View) -> String {
     let behind = (!ahead.is_empty()).then(|| ahead.join(", "));
     add(&mut lines, "behind", behind);
     add(&mut lines, "sooner", sooner(why));
+    add(&mut lines, "note", why.note.as_deref().map(text::clean));
     lines
 }
 
