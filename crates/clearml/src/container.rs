@@ -107,6 +107,9 @@ pub struct Runner {
     venvs: String,
 }
 
+/// Has `clearml-agent execute` end with the exit code of the task's program, instead of 0 (3.0.3, `worker.py`).
+const PROPAGATE: (&str, &str) = ("CLEARML_AGENT_PROPAGATE_EXITCODE", "1");
+
 /// What was made on this machine for one task.
 #[derive(Clone, Debug)]
 struct Made {
@@ -215,6 +218,7 @@ impl Runner {
         });
         env.insert("CLEARML_WORKER_ID".into(), slot.worker.clone());
         env.insert("CLEARML_TASK_ID".into(), task.id.clone());
+        env.insert(PROPAGATE.0.into(), PROPAGATE.1.into());
         if let Some(file) = &self.file {
             env.insert("CLEARML_CONFIG_FILE".into(), file.display().to_string());
         }
@@ -324,6 +328,8 @@ impl Runner {
             ]);
         }
         before.push("-t".into());
+        env.insert(PROPAGATE.0.into(), PROPAGATE.1.into());
+        before.extend(["-e".into(), format!("{}={}", PROPAGATE.0, PROPAGATE.1)]);
         let command = ["bash", "-c", &whole].map(str::to_owned).to_vec();
         let after: Vec<String> = flags
             .iter()

@@ -1,7 +1,10 @@
 """A small stand-in for `clearml-agent execute --full-monitoring --id TASK`, where a test needs many and the stock one is slow.
 
 It makes the calls that the stock one makes, in its order, as recorded with clearml-agent 3.0.3, runs the task's script with
-this Python, looks for an abort, and exits with 0 whatever became of the task. Variables: QUICK_AGENT_DELAY, seconds before it does anything, as a slow container start.
+this Python, looks for an abort, and exits with 0 whatever became of the task, or with the code of its program where
+CLEARML_AGENT_PROPAGATE_EXITCODE says so. Variables: QUICK_AGENT_DELAY, seconds before it does anything, as a slow container start;
+QUICK_AGENT_LINGER, seconds that it lives on after it has said how the task ended, 1 where the task failed;
+QUICK_AGENT_BLIND, set where it does not look for an abort.
 """
 
 import argparse
@@ -92,6 +95,9 @@ def main():
     look = {"id": [task], "only_fields": ["status", "status_message"], "search_hidden": True}
     aborted = changed = False
     while child.poll() is None:
+        if os.environ.get("QUICK_AGENT_BLIND"):
+            time.sleep(0.1)
+            continue
         found = server.call("tasks.get_all", look)["tasks"]
         aborted = bool(found) and found[0]["status"] == "in_progress" and "stopping" in found[0]["status_message"]
         changed = not found or found[0]["status"] != "in_progress"
@@ -103,6 +109,8 @@ def main():
     said = child.stdout.read().decode()
     print(said, end="", flush=True)
     if not changed:
+        if aborted:
+            said += "Process aborted by user\n"
         line = {"type": "log", "level": "DEBUG", "task": task, "worker": worker, "msg": said or "\n"}
         server.call("events.add_batch", json.dumps(line).encode(), "application/json-lines")
         if aborted:
@@ -111,11 +119,16 @@ def main():
             change("tasks.completed", "worker execution done", force=False)
         else:
             change("tasks.failed", f"worker execution exit code {child.returncode}", force=False)
+    # As recorded: a second passes between `tasks.failed` and the process's end.
+    failed = not aborted and not changed and child.returncode != 0
+    time.sleep(float(os.environ.get("QUICK_AGENT_LINGER", "1" if failed else "0")))
     report_end = {"worker": worker, "queues": []}
     try:
         server.call("workers.unregister", report_end)
     except urllib.error.HTTPError:
         pass  # Somebody has done it.
+    if os.environ.get("CLEARML_AGENT_PROPAGATE_EXITCODE") == "1":
+        sys.exit(child.returncode)
 
 
 if __name__ == "__main__":

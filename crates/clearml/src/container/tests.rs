@@ -94,6 +94,9 @@ fn a_fraction_runs_in_the_container_that_the_stock_agent_makes() {
         "run",
         "-e",
         "CLEARML_AGENT_GPU_FRACTIONS=0.25",
+        // Ours: the job fails as its task does.
+        "-e",
+        "CLEARML_AGENT_PROPAGATE_EXITCODE=1",
         "-t",
         "--gpus",
         "\"device=2\"",
@@ -348,7 +351,7 @@ fn in_plain_mode_the_daemons_own_name_and_folders_are_the_tasks() {
         .unwrap();
     let line = launch.executing(&["--gpus".to_owned(), "\"device=0\"".to_owned()]);
     assert!(
-        line.starts_with("Executing: ['docker', 'run', '-t', '--gpus', "),
+        line.starts_with("Executing: ['docker', 'run', '-e', 'CLEARML_AGENT_PROPAGATE_EXITCODE=1', '-t', '--gpus', "),
         "{line}"
     );
     assert!(

@@ -105,6 +105,8 @@ pub enum Why {
     Gone,
     /// The daemon stops.
     Shutdown,
+    /// Its own agent has told how it ended, and its process lives on.
+    Ended,
 }
 
 /// How a job ended.
@@ -348,7 +350,7 @@ impl Ending {
             _ => false,
         };
         let word = match self {
-            Self::Stopped(Why::Changed | Why::Reset | Why::Gone) => return None,
+            Self::Stopped(Why::Changed | Why::Reset | Why::Gone | Why::Ended) => return None,
             Self::Stopped(Why::Abort | Why::Shutdown) => Word::Stopped,
             Self::Job(_) | Self::Unfit if seen.stopping => Word::Stopped,
             Self::Job(JobEnd::Exited(0)) => Word::Completed,

@@ -10,6 +10,10 @@ use crate::server::{Status, Task};
 /// A message of this word in it on a task in progress is its user's wish to end it.
 const STOPPING: &str = "stopping";
 
+/// How long a task's process may live on after its agent has told the server how the task ended: it uploads what is left and
+/// unregisters. The stock agent takes about a second.
+const OWN_END: Duration = Duration::from_secs(60);
+
 /// Looks that find the task reset before it counts as that, as in the stock agent.
 const RESETS: u32 = 5;
 
@@ -34,6 +38,15 @@ pub struct Watcher {
     resets: u32,
     /// When the task's own abort callback began, and how long it may take.
     callback: Option<(Duration, Duration)>,
+    /// When the task was first seen ended by its own agent.
+    ended: Option<Duration>,
+}
+
+/// Whether the last change of the task's status is its own agent's, which says `Changed by clearml-agent WORKER`.
+pub fn is_own_word(task: &Task, worker: &str) -> bool {
+    let message = task.status_message.as_deref().unwrap_or_default();
+    message.starts_with("Changed by ")
+        && (message.strip_suffix(worker)).is_some_and(|before| before.ends_with(' '))
 }
 
 /// Whether its user has asked for its end.
@@ -43,6 +56,35 @@ pub fn is_stopping(task: &Task) -> bool {
 }
 
 impl Watcher {
+    /// Looks at the task that runs as `worker`, as [`Watcher::look`] does. An end that its own agent has told the server is no wish of
+    /// its user: the process is left to end, for a while.
+    pub fn look_at(
+        &mut self,
+        task: Option<&Task>,
+        worker: &str,
+        now: Duration,
+        most: Duration,
+    ) -> Step {
+        let ended = task.filter(|task| {
+            let is_end = matches!(
+                task.status,
+                Status::Failed | Status::Closed | Status::Completed | Status::Stopped
+            );
+            is_end && is_own_word(task, worker)
+        });
+        let Some(task) = ended else {
+            self.ended = None;
+            return self.look(task, now, most);
+        };
+        let since = *self.ended.get_or_insert(now);
+        // It has done what its user wished; nothing is left to wait for but its slot.
+        let is_over = task.status == Status::Stopped || now.saturating_sub(since) >= OWN_END;
+        match is_over {
+            true => Step::Stop(Why::Ended, None),
+            false => Step::Go,
+        }
+    }
+
     /// Looks at the task at `now`, on any clock that goes forward; `most` is how long a callback may take.
     pub fn look(&mut self, task: Option<&Task>, now: Duration, most: Duration) -> Step {
         let Some(task) = task else {
@@ -170,6 +212,53 @@ mod tests {
             watcher.look(Some(&stopped), at(20), MOST),
             Step::Stop(Why::Changed, None)
         );
+    }
+
+    #[test]
+    fn an_end_that_the_tasks_own_agent_told_is_waited_for_in_silence() {
+        let worker = "node1:gpu2.25a";
+        let own = "Changed by clearml-agent node1:gpu2.25a";
+        let look = |watcher: &mut Watcher, status: &str, message: &str, second| {
+            let task = task(status, message, Value::Null);
+            watcher.look_at(Some(&task), worker, at(second), MOST)
+        };
+        for status in ["failed", "completed", "closed"] {
+            let mut watcher = Watcher::default();
+            for second in [0, 5, 59] {
+                assert_eq!(
+                    look(&mut watcher, status, own, second),
+                    Step::Go,
+                    "{status}"
+                );
+            }
+            let hung = look(&mut watcher, status, own, 60);
+            assert_eq!(hung, Step::Stop(Why::Ended, None), "{status}");
+        }
+        let mut watcher = Watcher::default();
+        assert_eq!(look(&mut watcher, "failed", own, 0), Step::Go);
+        assert_eq!(
+            look(&mut watcher, "in_progress", own, 50),
+            Step::Go,
+            "it was started again"
+        );
+        assert_eq!(look(&mut watcher, "failed", own, 70), Step::Go);
+        assert_eq!(
+            look(&mut watcher, "stopped", own, 71),
+            Step::Stop(Why::Ended, None)
+        );
+        for other in [
+            "",
+            "Stopped by ana",
+            "Changed by clearml-agent node1:gpu2.25ab",
+            "Changed by clearml-agent other-node1:gpu2.25a",
+            "node1:gpu2.25a",
+        ] {
+            assert_eq!(
+                look(&mut Watcher::default(), "failed", other, 0),
+                Step::Stop(Why::Changed, None),
+                "{other}"
+            );
+        }
     }
 
     #[test]

@@ -434,6 +434,18 @@ impl<'a> Task<'a> {
         jobs
     }
 
+    /// The newest job for it, ended or not.
+    ///
+    /// # Panics
+    /// When there never was one.
+    #[must_use]
+    #[track_caller]
+    pub fn job(&self) -> Job {
+        let home = &self.scene.home;
+        let found = home.call(home.client().job(&format!("clearml:{}", self.id())));
+        found.expect("it had a job")
+    }
+
     /// Waits until the agent has it waiting in a queue, and says why it waits.
     #[track_caller]
     pub fn waits(&self) -> Job {

@@ -134,7 +134,7 @@ fn said(ending: Ending, word: Word, trouble: &str) -> (String, String) {
             "its job was cancelled on the worker's machine".to_owned(),
         ),
         (Word::Stopped, _) => (
-            "Process aborted by user".to_owned(),
+            "User aborted: stopping task: the task was stopped\nProcess aborted by user".to_owned(),
             "task was stopped by tasks.stop".to_owned(),
         ),
         (Word::Failed, Ending::Job(JobEnd::Exited(code))) => (

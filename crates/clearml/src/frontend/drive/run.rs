@@ -110,7 +110,8 @@ impl Driver {
         }
         let task = sight.tasks.get(&self.record.task)?.as_ref();
         let most = self.hand.settings.abort_callback_max;
-        match self.watcher.look(task, self.hand.elapsed(), most) {
+        let (worker, now) = (&self.record.worker, self.hand.elapsed());
+        match self.watcher.look_at(task, worker, now, most) {
             Step::Go => None,
             Step::Wait(line) => {
                 self.say("DEBUG", &format!("{line}\n")).await;
@@ -120,9 +121,9 @@ impl Driver {
                 if let Some(line) = line {
                     self.say("DEBUG", &format!("{line}\n")).await;
                 }
-                if why != Why::Gone {
+                // What an abort comes to is said at its end, unless the task's own agent says it.
+                if matches!(why, Why::Changed | Why::Reset) {
                     let reason = match why {
-                        Why::Abort => "the task was stopped",
                         Why::Reset => "the task was reset",
                         _ => "the task's status was changed",
                     };

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use divvy_api::v1::EndReason;
 use divvy_e2e::clearml::{Agent, Scene, Server, Task};
 use divvy_e2e::{Home, until};
 use rustix::process::{Pid, Signal, kill_process};
@@ -28,7 +29,16 @@ pub fn a_failed_program_frees_its_slot(scene: &Scene) {
     let _daemon = scene.daemon("0", &["single_gpu=1"], &[]);
     let fields = bad.becomes("failed");
     assert_eq!(fields["status_reason"], "worker execution exit code 3");
+    let message = fields["status_message"].as_str().unwrap_or_default();
+    assert!(message.starts_with("Changed by "), "{message}");
     assert_eq!(next.runs_on(), "gpu0");
+    let job = bad.job();
+    assert_eq!(
+        (job.end_reason, job.exit_code),
+        (Some(EndReason::Failed), Some(3))
+    );
+    let log = bad.log();
+    assert!(!log.contains("User aborted"), "{log}");
 }
 
 #[test]
@@ -65,6 +75,25 @@ fn an_abort_stops_what_runs_and_frees_its_slot() {
     let scene = Scene::new("a100-80gb:1");
     an_abort_stops_the_program(&scene);
     scene.assert_no_complaints();
+}
+
+#[test]
+fn an_abort_has_one_ending_in_the_tasks_log() {
+    // Its own agent sees the abort too late to say anything.
+    let home = Home::new("a100-80gb:1").variable("QUICK_AGENT_BLIND", "1");
+    let scene = Scene::around(Arc::new(Server::stub()), home, "node1", Agent::Quick);
+    let task = scene.enqueued("single_gpu", "task");
+    let _daemon = scene.daemon("0", &["single_gpu=1"], &["--grace", "1s"]);
+    task.runs_on();
+    scene
+        .server
+        .must("tasks.stop", json!({ "task": task.id() }));
+    task.becomes("stopped");
+    let log = task.log();
+    for line in ["User aborted: stopping task", "Process aborted by user"] {
+        assert_eq!(log.matches(line).count(), 1, "{log}");
+    }
+    assert_eq!(task.job().end_reason, Some(EndReason::Cancelled));
 }
 
 #[test]
