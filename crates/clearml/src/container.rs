@@ -26,7 +26,7 @@ use crate::config::{ConfigError, Credentials};
 use crate::server::{self, Task};
 use crate::slot::Slot;
 
-use arguments::{Argument, merged, of_agent, of_task};
+use arguments::{Argument, merged, of_agent, of_task, share_memory};
 pub use files::FileError;
 use files::{TaskFolder, config_inside, make_caches};
 use masking::listed;
@@ -283,7 +283,7 @@ impl Runner {
         }
         let words: Vec<String> = words.iter().map(|word| filled(word, task, slot)).collect();
         // The image's defaults are the administrator's words, and are judged like a task's all the same.
-        let of_task = of_task(&words, setup);
+        let mut of_task = of_task(&words, setup);
         let mut extra = setup.extra.clone();
         if let Some(socket) = &setup.mounts.ssh_socket {
             extra.extend([
@@ -293,7 +293,8 @@ impl Runner {
                 format!("SSH_AUTH_SOCK={socket}"),
             ]);
         }
-        let of_agent = of_agent(&extra, setup);
+        let mut of_agent = of_agent(&extra, setup);
+        share_memory(&mut of_task, &mut of_agent, setup);
         lines.extend(of_task.left_out.into_iter().chain(of_agent.left_out));
         let mut all = merged(of_task.kept, of_agent.kept, setup);
         all.retain(|one| {
@@ -327,9 +328,9 @@ impl Runner {
                 format!("CLEARML_AGENT_GPU_FRACTIONS={fractions}"),
             ]);
         }
-        before.push("-t".into());
         env.insert(PROPAGATE.0.into(), PROPAGATE.1.into());
         before.extend(["-e".into(), format!("{}={}", PROPAGATE.0, PROPAGATE.1)]);
+        before.push("-t".into());
         let command = ["bash", "-c", &whole].map(str::to_owned).to_vec();
         let after: Vec<String> = flags
             .iter()

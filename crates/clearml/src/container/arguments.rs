@@ -9,6 +9,7 @@
 
 use std::collections::BTreeMap;
 
+use divvy_core::Bytes;
 use divvy_core::docker::{self, Mount, Refused};
 
 use super::setup::{Setup, expanded};
@@ -22,6 +23,8 @@ pub struct Argument(pub Vec<String>);
 pub struct Judged {
     pub kept: Vec<Argument>,
     pub left_out: Vec<String>,
+    /// Which of `left_out` is about `--ipc=host`, by which it would have had the host's shared memory.
+    pub host_ipc: Option<usize>,
 }
 
 impl Argument {
@@ -34,6 +37,14 @@ impl Argument {
     /// `gpus` of `--gpus=all`, as the stock agent's lists name flags.
     fn name(&self) -> &str {
         self.flag().trim_start_matches('-')
+    }
+
+    fn is_host_ipc(&self) -> bool {
+        let value = match self.0[0].split_once('=') {
+            Some((_, value)) => value,
+            None => self.0.get(1).map_or("", String::as_str),
+        };
+        self.name() == "ipc" && value.trim() == "host"
     }
 
     /// Where it mounts something, if it does.
@@ -119,9 +130,13 @@ impl Judged {
         }
         match docker::options(&argument.0) {
             Ok(_) => self.kept.push(argument),
-            Err(refused) => self.left_out.push(format!(
-                "clearml-agent: ignoring docker argument: {refused}\n"
-            )),
+            Err(refused) => {
+                if argument.is_host_ipc() {
+                    self.host_ipc = Some(self.left_out.len());
+                }
+                self.left_out
+                    .push(format!("divvy: left out a docker argument: {refused}\n"));
+            }
         }
     }
 
@@ -149,6 +164,28 @@ impl Argument {
             }
         }
     }
+}
+
+/// Gives a container whose `--ipc=host` was left out shared memory of its own, as much as the host's default is: without it the engine
+/// gives 64 MB, too little for the workers of a data loader. A size that the arguments name stays.
+pub fn share_memory(task: &mut Judged, agent: &mut Judged, setup: &Setup) {
+    let sized = |judged: &Judged| judged.kept.iter().any(|one| one.name() == "shm-size");
+    if sized(task) || sized(agent) {
+        return;
+    }
+    let line = match (task.host_ipc, agent.host_ipc) {
+        (Some(at), _) => &mut task.left_out[at],
+        (None, Some(at)) => &mut agent.left_out[at],
+        (None, None) => return,
+    };
+    let mebibytes = (setup.host_memory / 2) >> 20;
+    let human = Bytes::new(mebibytes << 20).human();
+    let words = ["--shm-size".to_owned(), format!("{mebibytes}m")];
+    *line = format!(
+        "{}; the container has {human} of /dev/shm for itself, half the host's memory (--shm-size sets another size)\n",
+        line.trim_end()
+    );
+    task.kept.push(Argument(words.to_vec()));
 }
 
 /// Both, in the order that the configuration says; of a protected flag only the first one's.
@@ -232,6 +269,53 @@ mod tests {
             !said.contains("/x.so"),
             "a refusal keeps values to itself: {said}"
         );
+    }
+
+    #[test]
+    fn shared_memory_takes_the_place_of_the_hosts() {
+        let shared = |task: &str, agent: &str| {
+            let setup = Setup {
+                host_memory: 16 << 30,
+                ..setup(&[], "")
+            };
+            let mut of_task = of_task(&words(task), &setup);
+            let mut of_agent = of_agent(&words(agent), &setup);
+            share_memory(&mut of_task, &mut of_agent, &setup);
+            let said = of_task.left_out.concat() + &of_agent.left_out.concat();
+            let all = Judged {
+                kept: merged(of_task.kept, of_agent.kept, &setup),
+                ..Judged::default()
+            };
+            (kept(&all), said)
+        };
+        for (task, agent) in [
+            ("--ipc=host", ""),
+            ("--ipc host -e A=1", ""),
+            ("", "--ipc=host"),
+            ("--ipc=host", "--ipc=host"),
+        ] {
+            let (kept, said) = shared(task, agent);
+            assert!(
+                kept.contains(&"--shm-size 8192m".to_owned()),
+                "{task}|{agent}: {kept:?}"
+            );
+            assert_eq!(said.matches("8.0 GiB of /dev/shm").count(), 1, "{said}");
+            assert!(said.starts_with("divvy: "), "{said}");
+        }
+        for (task, agent) in [
+            ("--ipc=host --shm-size 1g", ""),
+            ("--ipc=host", "--shm-size=1g"),
+            ("--ipc=private", ""),
+            ("--ipc=container:x", ""),
+            ("", ""),
+        ] {
+            let (kept, said) = shared(task, agent);
+            assert!(
+                !kept.contains(&"--shm-size 8192m".to_owned()),
+                "{task}|{agent}"
+            );
+            assert!(!said.contains("/dev/shm"), "{said}");
+        }
     }
 
     #[test]

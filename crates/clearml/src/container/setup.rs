@@ -61,6 +61,8 @@ pub struct Setup {
     pub skip_venv: Option<String>,
     /// Tags of the worker, for the task's own agent.
     pub worker_tags: Vec<String>,
+    /// Bytes of memory that this machine has.
+    pub host_memory: u64,
     /// The daemon's environment.
     pub vars: BTreeMap<String, String>,
 }
@@ -130,6 +132,12 @@ pub struct Folder {
     pub inside: String,
 }
 
+/// Bytes of memory that this machine has.
+fn host_memory() -> u64 {
+    let info = rustix::system::sysinfo();
+    info.totalram.saturating_mul(u64::from(info.mem_unit))
+}
+
 /// The daemon's environment and home, through which paths of the configuration are read.
 struct Place<'a> {
     vars: &'a BTreeMap<String, String>,
@@ -197,6 +205,7 @@ impl Setup {
             wheel: var("FORCE_LOCAL_CLEARML_AGENT_WHEEL").map(|path| place.path(&path)),
             skip_venv: var("CLEARML_AGENT_SKIP_PIP_VENV_INSTALL"),
             worker_tags: Vec::new(),
+            host_memory: host_memory(),
             vars,
         })
     }
