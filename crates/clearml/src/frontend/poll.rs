@@ -67,7 +67,11 @@ async fn fill(hand: &Hand, ask: Ask, seen: &mut Seen) -> Result<(), ServerError>
         seen.tasks = Some(Arc::new(Sight { begun, tasks }));
     }
     if ask.workers {
-        seen.workers = Some(hand.server.workers(LAST_SEEN).await?);
+        seen.workers = Some(
+            hand.server
+                .slots(&hand.settings.worker_name, LAST_SEEN)
+                .await?,
+        );
     }
     Ok(())
 }

@@ -278,11 +278,11 @@ impl Server {
             .map(drop)
     }
 
-    /// Workers that were heard of in the last `seconds`, asked once.
-    pub async fn workers(&self, seconds: u64) -> Result<Vec<Worker>, ServerError> {
-        let found: Workers = self
-            .call_once("workers.get_all", json!({"last_seen": seconds}))
-            .await?;
+    /// Slots of the daemons called `name` that were heard of in the last `seconds`, asked once. The server's pattern is a glob:
+    /// the caller looks at the names itself.
+    pub async fn slots(&self, name: &str, seconds: u64) -> Result<Vec<Worker>, ServerError> {
+        let body = json!({"last_seen": seconds, "worker_pattern": slots_of(name)});
+        let found: Workers = self.call_once("workers.get_all", body).await?;
         Ok(found.workers)
     }
 
@@ -339,6 +339,13 @@ fn escaped(name: &str) -> String {
             pattern.push('\\');
         }
         pattern.push(letter);
+/// `node1:gpu*`. A letter that means something in a glob is any letter.
+fn slots_of(name: &str) -> String {
+    let plain = |one: char| if "*?[]^\\".contains(one) { '?' } else { one };
+    let name: String = name.chars().map(plain).collect();
+    format!("{name}:gpu*")
+}
+
     }
     pattern
 }
@@ -364,3 +371,9 @@ mod tests {
         assert_eq!(requests(&[], 8).len(), 0);
     }
 }
+    #[test]
+    fn a_daemons_name_is_no_glob() {
+        assert_eq!(slots_of("node-1.a"), "node-1.a:gpu*");
+        assert_eq!(slots_of("n[1]*\\"), "n?1???:gpu*");
+    }
+
