@@ -104,22 +104,18 @@ pub enum Error {
     Runtime(#[source] std::io::Error),
 }
 
-/// Asks the server whether it takes the keys; for whoever starts the front end and goes away. A server that does not answer in
-/// ten seconds says nothing either way.
+/// Asks the server whether it takes the keys. A server that does not answer `within` this time says nothing either way.
 ///
 /// # Errors
 /// When it refuses them, or nothing can be asked at all.
-pub fn check(settings: &Settings) -> Result<(), Error> {
+pub fn check(settings: &Settings, within: Duration) -> Result<(), Error> {
     let server = server::Server::new(&settings.api, &settings.worker_name)?;
-    let login = async { tokio::time::timeout(CHECK, server.login()).await };
+    let login = async { tokio::time::timeout(within, server.login()).await };
     match runtime()?.block_on(login) {
         Ok(Err(error)) if error.refusal().is_some() => Err(error.into()),
         _ => Ok(()),
     }
 }
-
-/// How long [`check`] waits.
-const CHECK: Duration = Duration::from_secs(10);
 
 fn runtime() -> Result<tokio::runtime::Runtime, Error> {
     tokio::runtime::Builder::new_current_thread()

@@ -1,6 +1,7 @@
 //! `daemon --clearml`: the front end to a ClearML Server, in the daemon's own process and over its socket.
 
 use std::num::NonZeroU32;
+use std::time::Duration;
 
 use divvy_agent::Beside;
 use divvy_agent::home::Home;
@@ -12,8 +13,12 @@ use divvy_clearml::{Mode, Options, Served, ServerQueue, Settings, Stop, containe
 use divvy_cli::ClearMl;
 use divvy_core::{Amount, QueueName, QueueSpec};
 
-/// What is to work beside the daemon. Everything that can be found wrong without the server is found wrong here; with
-/// `detached`, where nobody will see what the daemon says, also keys that the server refuses.
+/// How long the server is asked whether it takes the keys: a caller who goes away sees no later refusal.
+const DETACHED: Duration = Duration::from_secs(10);
+const ATTACHED: Duration = Duration::from_secs(2);
+
+/// What is to work beside the daemon. Everything that can be found wrong without the server is found wrong here, and
+/// keys that the server refuses: for longer with `detached`, where no caller will see what the daemon says.
 ///
 /// # Errors
 /// [`ErrorCode::Usage`] for a configuration that cannot be used, [`ErrorCode::NotAllowed`] for those keys.
@@ -37,9 +42,8 @@ pub fn beside(asked: ClearMl, queues: Vec<QueueSpec>, detached: bool) -> Result<
     };
     // Read once here, so that what is wrong in it is said before anything serves.
     container::Runner::read(&settings, &run).map_err(|error| wrong(&error))?;
-    if detached {
-        divvy_clearml::check(&settings).map_err(failed)?;
-    }
+    // Before the GPUs are measured, which takes longer.
+    divvy_clearml::check(&settings, if detached { DETACHED } else { ATTACHED }).map_err(failed)?;
     let about = FrontEnd {
         kind: "clearml".to_owned(),
         worker: settings
