@@ -31,6 +31,7 @@ use std::time::Duration;
 
 use desk::Desk;
 
+use crate::projects::Projects;
 use crate::{Error, Options, Stop};
 
 /// How long a worker stays on the server's list unheard, seconds: the stock agent's.
@@ -45,6 +46,7 @@ pub(crate) async fn serve(options: Options, stop: Stop) -> Result<(), Error> {
         ready = setup::set_up(&options) => ready?,
         () = stop.said() => return Ok(()),
     };
+    let projects = Projects::open(&options.project_by)?;
     let hand = Arc::new(hand);
     let register = async || {
         let (worker, tags) = (&hand.daemon, &hand.settings.worker_tags);
@@ -58,7 +60,14 @@ pub(crate) async fn serve(options: Options, stop: Stop) -> Result<(), Error> {
     }
     tracing::info!(worker = %hand.daemon, queues = queues.len(), "serving queues of the ClearML server");
     let beating = tokio::task::spawn_local(beat::beat(Arc::clone(&hand)));
-    let mut desk = Desk::new(Arc::clone(&hand), queues, gate, stop, options.keep_children);
+    let mut desk = Desk::new(
+        Arc::clone(&hand),
+        queues,
+        gate,
+        projects,
+        stop,
+        options.keep_children,
+    );
     let served = desk.serve().await;
     beating.abort();
     let unregistering = tokio::time::timeout(LAST_WORD, hand.server.unregister(&hand.daemon));

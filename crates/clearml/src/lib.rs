@@ -12,7 +12,9 @@
 
 pub mod config;
 pub mod container;
+pub mod facts;
 pub mod frontend;
+pub mod projects;
 pub mod secret;
 pub mod server;
 pub mod slot;
@@ -52,6 +54,8 @@ pub struct Options {
     pub polling_interval: Option<u64>,
     /// When told to stop, tasks are left to run; otherwise they are stopped and marked so.
     pub keep_children: bool,
+    /// `--clearml-project-by`.
+    pub project_by: projects::Source,
 }
 
 /// A queue of the server and the agent's queue that its tasks wait in.
@@ -87,6 +91,8 @@ pub enum Mode {
 pub enum Error {
     #[error(transparent)]
     Config(#[from] config::ConfigError),
+    #[error(transparent)]
+    Projects(#[from] projects::MappingError),
     #[error(transparent)]
     Server(#[from] server::ServerError),
     #[error("the node agent: {0}")]

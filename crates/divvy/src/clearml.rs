@@ -7,6 +7,7 @@ use divvy_agent::Beside;
 use divvy_agent::home::Home;
 use divvy_api::v1::{Error, ErrorCode, FrontEnd};
 use divvy_clearml::config::ConfigError;
+use divvy_clearml::projects::{Projects, Source};
 use divvy_clearml::server::Subcode;
 use divvy_clearml::slot::daemon_id;
 use divvy_clearml::{Mode, Options, Served, ServerQueue, Settings, Stop, container};
@@ -42,6 +43,9 @@ pub fn beside(asked: ClearMl, queues: Vec<QueueSpec>, detached: bool) -> Result<
     };
     // Read once here, so that what is wrong in it is said before anything serves.
     container::Runner::read(&settings, &run).map_err(|error| wrong(&error))?;
+    let project_by = asked.project_by.as_deref().map(Source::parse);
+    let project_by = project_by.unwrap_or_default();
+    Projects::open(&project_by).map_err(|error| failed(error.into()))?;
     // Before the GPUs are measured, which takes longer.
     divvy_clearml::check(&settings, if detached { DETACHED } else { ATTACHED }).map_err(failed)?;
     let about = FrontEnd {
@@ -69,6 +73,7 @@ pub fn beside(asked: ClearMl, queues: Vec<QueueSpec>, detached: bool) -> Result<
             slot_tags: asked.slot_tags,
             polling_interval: asked.polling_interval,
             keep_children: asked.keep_children,
+            project_by,
         };
         divvy_clearml::run(options, stop).map_err(failed)
     };
@@ -114,6 +119,9 @@ fn failed(error: divvy_clearml::Error) -> Error {
         divvy_clearml::Error::Agent(error) => error,
         divvy_clearml::Error::NoQueue(_) => Error::new(ErrorCode::NotFound, chain(&error))
             .hint("make it on the server, or have it made with --create-queue"),
+        divvy_clearml::Error::Projects(error) => {
+            Error::new(ErrorCode::Usage, chain(&error)).hint(error.hint())
+        }
         divvy_clearml::Error::Server(error) => {
             let code = match error.refusal() {
                 Some(Subcode::Unauthorized | Subcode::Forbidden) => ErrorCode::NotAllowed,

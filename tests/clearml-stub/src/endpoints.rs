@@ -81,6 +81,7 @@ endpoints! {
     "tasks.edit_runtime" ("task!:string force:boolean add_or_update:object remove:strings") => tasks::edit_runtime;
     "tasks.set_requirements" ("task!:string requirements!:object") => tasks::set_requirements;
     "tasks.get_all" (TASKS) => tasks::get_all;
+    "tasks.get_all_ex" (TASKS) => tasks::get_all_ex;
     "tasks.get_by_id" ("task!:string ~only_fields:strings") => tasks::get_by_id;
     "tasks.started" (CHANGE) => tasks::started;
     "tasks.stop" (STOPPING) => tasks::stop;

@@ -79,6 +79,8 @@ pub struct World {
     pub(crate) queues: BTreeMap<String, Queue>,
     pub(crate) tasks: BTreeMap<String, Fields>,
     pub(crate) projects: BTreeMap<String, Fields>,
+    /// Names of users, by id.
+    pub users: BTreeMap<String, String>,
     pub(crate) workers: BTreeMap<String, Worker>,
     /// Events as they came, in order.
     pub events: Vec<Fields>,
@@ -176,6 +178,15 @@ impl World {
             .map(|queue| &queue.entries[..])
             .unwrap_or_default();
         entries.iter().map(|(task, _)| task.clone()).collect()
+    }
+
+    pub(crate) fn user_name(&self, id: &str) -> Option<String> {
+        self.users.get(id).cloned()
+    }
+
+    pub(crate) fn project_name(&self, id: &str) -> Option<String> {
+        let project = self.projects.get(id)?;
+        Some(string(project, "name").to_owned())
     }
 
     /// Status of a task.

@@ -18,9 +18,13 @@ use super::poll::{Ask, Seen, foreign, look};
 use super::queue::{Head, Line, QUEUE, TASK, is_granted};
 use super::record::Record;
 use super::setup::Queue;
+use crate::projects::Projects;
 use crate::server::now_ms;
 use crate::slot::slot_id;
 use crate::{Error, Stop};
+
+/// Tasks of a queue that are looked at where each project has its own turn.
+const LOOKED_AT: usize = 256;
 
 /// How long what is still to be said to the server may take once the daemon is told to stop. What is not said then is in its
 /// record, and said by the next daemon.
@@ -32,6 +36,9 @@ pub struct Desk {
     gate: Gate,
     stop: Stop,
     keep: bool,
+    projects: Projects,
+    /// Names of the node's projects, where the mapping asks for them.
+    there: BTreeSet<String>,
     /// Tasks that are driven, with the queue they are from.
     driven: BTreeMap<String, Option<usize>>,
     drivers: Vec<JoinHandle<()>>,
@@ -57,8 +64,17 @@ pub struct Desk {
 }
 
 impl Desk {
-    pub fn new(hand: Arc<Hand>, queues: Vec<Queue>, gate: Gate, stop: Stop, keep: bool) -> Self {
+    pub fn new(
+        hand: Arc<Hand>,
+        queues: Vec<Queue>,
+        gate: Gate,
+        projects: Projects,
+        stop: Stop,
+        keep: bool,
+    ) -> Self {
         Self {
+            projects,
+            there: BTreeSet::new(),
             lines: queues.into_iter().map(Line::new).collect(),
             driven: BTreeMap::new(),
             drivers: Vec::new(),
@@ -193,13 +209,19 @@ impl Desk {
         if workers {
             self.workers_seen = Some(Instant::now());
         }
+        let mapped = !self.projects.now().is_none();
+        let most = |line: &Line| if mapped { LOOKED_AT } else { line.facts.depth };
         let ask = Ask {
             queues: self
                 .lines
                 .iter()
                 // Those that are driven may still be in there.
-                .map(|line| (line.facts.id.clone(), line.facts.depth + self.driven.len()))
+                .map(|line| (line.facts.id.clone(), most(line) + self.driven.len()))
                 .collect(),
+            named: (self.lines.iter())
+                .flat_map(|line| line.facts_of.keys().cloned())
+                .collect(),
+            projects: mapped,
             tasks: self.driven.keys().cloned().collect(),
             workers,
             epoch: self.epoch,
@@ -229,18 +251,23 @@ impl Desk {
         self.away = seen.trouble.is_some();
         let now = jiff::Zoned::now().datetime();
         self.gone.retain(|(_, epoch)| *epoch > seen.epoch);
+        if let Some(there) = seen.projects {
+            self.there = there;
+        }
         for (line, facts) in self.lines.iter_mut().zip(seen.queues) {
             let Some(facts) = facts else { continue };
             line.view.pulls = self.gate.is_open(&facts.tags, now);
             let is_free = |task: &String| {
                 !self.driven.contains_key(task) && !self.gone.iter().any(|(gone, _)| gone == task)
             };
-            line.view.tasks = facts
-                .entries
-                .into_iter()
-                .map(|entry| entry.task)
-                .filter(is_free)
-                .collect();
+            let entries: Vec<String> = facts.entries.into_iter().map(|entry| entry.task).collect();
+            for task in &entries {
+                if let Some(names) = seen.names.get(task) {
+                    line.facts_of.insert(task.clone(), names.clone());
+                }
+            }
+            let (mapping, there) = (self.projects.now(), &self.there);
+            line.saw(entries, is_free, |facts| mapping.place(facts, there));
         }
         if let Some(tasks) = seen.tasks {
             self.tasks.send_replace(Some(tasks));
@@ -355,10 +382,15 @@ impl Desk {
                     self.lines[at].view.mirrors.retain(|other| *other != mirror);
                     cancel(&self.hand, mirror);
                 }
-                Step::Submit(task) => {
+                Step::Submit(queued) => {
+                    let line = &mut self.lines[at];
+                    // The first of its project was refused, and the next ones keep their order.
+                    if line.view.barred.contains(&queued.place) {
+                        continue;
+                    }
                     self.nonce += 1;
                     let nonce = self.nonce;
-                    if !self.lines[at].submit(&self.hand, &task, nonce, on).await {
+                    if !line.submit(&self.hand, &queued, nonce, on).await {
                         return false;
                     }
                 }
@@ -397,7 +429,9 @@ impl Desk {
             return;
         }
         line.view.claiming = true;
-        line.view.tasks.retain(|task| *task != mirror.task);
+        let first = line.view.tasks.first();
+        let is_head = first.is_none_or(|first| first.task == mirror.task);
+        line.view.tasks.retain(|queued| queued.task != mirror.task);
         let record = Record {
             task: mirror.task,
             queue_id: line.facts.id.clone(),
@@ -406,7 +440,12 @@ impl Desk {
             job: mirror.job,
             mark: Mark::Claiming,
         };
-        self.drive(Life::new(), record, Some(at));
+        let life = if is_head {
+            Life::new()
+        } else {
+            Life::passing()
+        };
+        self.drive(life, record, Some(at));
     }
 
     /// Nothing more is pulled; what runs is stopped or left, and what was claimed and does not run goes back.

@@ -129,6 +129,7 @@ impl Driver {
                     self.look(true).await
                 }
                 Action::Pop => self.pop().await,
+                Action::Remove => self.remove().await,
                 Action::Start => self.start().await,
                 Action::Confirm => self.confirm().await,
                 Action::Watch => {

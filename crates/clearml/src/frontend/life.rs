@@ -36,6 +36,8 @@ pub enum Action {
     LookAgain,
     /// `queues.get_next_task`.
     Pop,
+    /// `queues.remove_task`: it passes others, whose projects' quotas hold them back.
+    Remove,
     /// `tasks.started`, and what the task's page shows of its slot.
     Start,
     /// Have the agent start what is run for it.
@@ -103,10 +105,10 @@ pub enum Why {
     Reset,
     /// It was deleted.
     Gone,
-    /// The daemon stops.
-    Shutdown,
     /// Its own agent has told how it ended, and its process lives on.
     Ended,
+    /// The daemon stops.
+    Shutdown,
 }
 
 /// How a job ended.
@@ -181,6 +183,8 @@ pub struct Life {
     state: State,
     /// The daemon stops: what does not run yet goes back.
     stop: bool,
+    /// It is not the first of its queue.
+    passes: bool,
 }
 
 /// A job after a restart.
@@ -206,6 +210,14 @@ impl Life {
         Self::at(State::Looking)
     }
 
+    /// Of one that is not the first of its queue.
+    pub fn passing() -> Self {
+        Self {
+            passes: true,
+            ..Self::new()
+        }
+    }
+
     /// Of a task whose record was found, and its job.
     pub fn found(mark: Mark, job: Found) -> Self {
         Self::at(match (mark, job) {
@@ -224,13 +236,18 @@ impl Life {
     }
 
     fn at(state: State) -> Self {
-        Self { state, stop: false }
+        Self {
+            state,
+            stop: false,
+            passes: false,
+        }
     }
 
     pub fn action(&self) -> Action {
         match self.state {
             State::Looking | State::Taken { .. } | State::Preparing => Action::Look,
             State::Unsure { .. } => Action::LookAgain,
+            State::Claiming { .. } if self.passes => Action::Remove,
             State::Claiming { .. } => Action::Pop,
             State::Starting { .. } => Action::Start,
             State::Confirming => Action::Confirm,

@@ -3,19 +3,33 @@
 //! Not the heads alone: one plan may start several jobs, and with the heads alone it would give a lower queue what the higher
 //! queue's second task could have had. So many are mirrored that not all of them can start at once.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use divvy_core::Amount;
+
+use crate::projects::Place;
+
+/// A task that waits on the server.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Queued {
+    pub task: String,
+    /// Where the mapping of projects puts it.
+    pub place: Place,
+}
 
 /// A queue as it was last seen, and what is done about it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct View {
     /// Tasks on the server, the head first, less those that are being run.
-    pub tasks: Vec<String>,
+    pub tasks: Vec<Queued>,
     /// Jobs that stand for them, in the order of their submission.
     pub mirrors: Vec<Mirror>,
     /// Whether tasks are pulled now.
     pub pulls: bool,
-    /// How many are mirrored at most.
+    /// How many of each project are mirrored at most.
     pub depth: usize,
+    /// Places of tasks that the agent refused when they were last submitted: they hold up no other project's.
+    pub barred: BTreeSet<Place>,
     /// A task of it is being claimed.
     pub claiming: bool,
 }
@@ -25,6 +39,7 @@ pub struct View {
 pub struct Mirror {
     pub task: String,
     pub job: String,
+    pub place: Place,
     /// It has its slice.
     pub granted: bool,
 }
@@ -35,35 +50,57 @@ pub enum Step {
     /// Cancel this task's job.
     Cancel(Mirror),
     /// Submit a job for this task.
-    Submit(String),
-    /// Claim it: it is the head, and has its slice.
+    Submit(Queued),
+    /// Claim it: it is the first of its project, and has its slice.
     Claim(Mirror),
 }
 
-/// What brings a queue's jobs to what they ought to be.
+/// What brings a queue's jobs to what they ought to be. A task that its project's quota holds back waits alone: the tasks of other
+/// projects pass it.
 pub fn steps(view: &View) -> Vec<Step> {
-    let most = if view.pulls { view.depth } else { 0 };
-    let wanted: Vec<&String> = view.tasks.iter().take(most).collect();
-    // What stays is in the order of the queue, without holes: jobs of a queue are served as they were submitted.
-    let (kept, left): (Vec<&Mirror>, Vec<&Mirror>) = view
-        .mirrors
-        .iter()
-        .partition(|mirror| view.tasks.contains(&mirror.task) && view.pulls);
-    let right = kept
-        .iter()
-        .zip(&wanted)
-        .take_while(|(mirror, task)| mirror.task == ***task)
-        .count();
-    let wrong = kept[right..].iter().copied();
-    let cancel = left.into_iter().chain(wrong).cloned().map(Step::Cancel);
-    let submit = wanted[right..]
-        .iter()
-        .map(|task| Step::Submit((*task).clone()));
-    let head = kept[..right]
-        .first()
-        .filter(|head| head.granted && !view.claiming);
-    let claim = head.map(|head| Step::Claim((*head).clone()));
-    cancel.chain(submit).chain(claim).collect()
+    let mut wanted: BTreeMap<&Place, Vec<&Queued>> = BTreeMap::new();
+    let mut ordered = Vec::new();
+    for queued in view.tasks.iter().filter(|_| view.pulls) {
+        let of_place = wanted.entry(&queued.place).or_default();
+        if of_place.len() < view.depth && ordered.len() < MOST_MIRRORED {
+            of_place.push(queued);
+            ordered.push(queued);
+        }
+    }
+    // What stays of a project is in the order of the queue, without holes: its jobs are served as they were submitted.
+    let mut right: BTreeMap<&Place, usize> = BTreeMap::new();
+    let mut broken: BTreeSet<&Place> = BTreeSet::new();
+    let (mut cancel, mut claim) = (Vec::new(), None);
+    let waiting: BTreeSet<(&str, &Place)> = (view.tasks.iter())
+        .map(|queued| (queued.task.as_str(), &queued.place))
+        .collect();
+    for mirror in &view.mirrors {
+        let place = &mirror.place;
+        if !waiting.contains(&(mirror.task.as_str(), place)) {
+            cancel.push(Step::Cancel(mirror.clone()));
+            continue;
+        }
+        let count = right.entry(place).or_default();
+        let next = wanted.get(place).and_then(|tasks| tasks.get(*count));
+        if broken.contains(place) || next.is_none_or(|next| next.task != mirror.task) {
+            broken.insert(place);
+            cancel.push(Step::Cancel(mirror.clone()));
+            continue;
+        }
+        if *count == 0 && mirror.granted && claim.is_none() && !view.claiming {
+            claim = Some(Step::Claim(mirror.clone()));
+        }
+        *count += 1;
+    }
+    let mut seen: BTreeMap<&Place, usize> = BTreeMap::new();
+    let submit = ordered.into_iter().filter(|queued| {
+        let count = seen.entry(&queued.place).or_default();
+        *count += 1;
+        !view.barred.contains(&queued.place)
+            && *count > right.get(&queued.place).copied().unwrap_or_default()
+    });
+    let submit = submit.map(|queued| Step::Submit(queued.clone()));
+    cancel.into_iter().chain(submit).chain(claim).collect()
 }
 
 /// How many tasks of a queue may be on these GPUs at once, and one more: as many as are mirrored.
@@ -86,32 +123,52 @@ fn as_usize(count: u32) -> usize {
     usize::try_from(count).unwrap_or(usize::MAX)
 }
 
-/// Of one queue. What is beyond comes as soon as a place is free.
+/// Of one project in one queue. What is beyond comes as soon as a place is free.
 const MOST: usize = 64;
+
+/// Of one queue, all projects together.
+const MOST_MIRRORED: usize = 256;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// `a@p` is a task of project p.
+    fn place(task: &str) -> Place {
+        Place {
+            project: task.split_once('@').map(|(_, project)| project.to_owned()),
+            missing: None,
+        }
+    }
+
+    fn queued(task: &str) -> Queued {
+        Queued {
+            task: task.into(),
+            place: place(task),
+        }
+    }
+
     fn view(tasks: &[&str], mirrors: &[(&str, bool)]) -> View {
         let mirror = |(task, granted): &(&str, bool)| Mirror {
             task: (*task).into(),
             job: format!("job of {task}"),
+            place: place(task),
             granted: *granted,
         };
         View {
-            tasks: tasks.iter().map(|task| (*task).into()).collect(),
+            tasks: tasks.iter().map(|task| queued(task)).collect(),
             mirrors: mirrors.iter().map(mirror).collect(),
             pulls: true,
             depth: 3,
             claiming: false,
+            barred: BTreeSet::new(),
         }
     }
 
     fn said(view: &View) -> Vec<String> {
         let say = |step| match step {
             Step::Cancel(mirror) => format!("cancel {}", mirror.task),
-            Step::Submit(task) => format!("submit {task}"),
+            Step::Submit(queued) => format!("submit {}", queued.task),
             Step::Claim(mirror) => format!("claim {}", mirror.task),
         };
         steps(view).into_iter().map(say).collect()
@@ -164,6 +221,50 @@ mod tests {
     }
 
     #[test]
+    fn a_project_that_waits_for_its_quota_is_passed_by_the_others() {
+        let tasks = ["1@a", "2@a", "3@a", "4@a", "5@b", "6@a", "7@b"];
+        let mut all = view(&tasks, &[]);
+        // As many of each project as of a queue without projects.
+        let each = ["1@a", "2@a", "3@a", "5@b", "7@b"];
+        assert_eq!(said(&all), each.map(|task| format!("submit {task}")));
+        all.mirrors = view(&[], &each.map(|task| (task, task == "5@b"))).mirrors;
+        assert_eq!(said(&all), ["claim 5@b"]);
+        all.tasks.retain(|queued| queued.task != "5@b");
+        assert_eq!(
+            said(&all),
+            ["cancel 5@b"],
+            "it is claimed, and 7@b keeps its place"
+        );
+        all.mirrors.retain(|mirror| mirror.task != "5@b");
+        assert_eq!(said(&all), [""; 0]);
+    }
+
+    #[test]
+    fn a_task_that_another_project_gets_is_submitted_anew_and_alone() {
+        let mut moved = view(
+            &["1@a", "2@a", "5@b"],
+            &[("1@a", false), ("2@a", false), ("5@b", false)],
+        );
+        moved.tasks[1].place = place("2@b");
+        assert_eq!(
+            said(&moved),
+            ["cancel 2@a", "cancel 5@b", "submit 2@a", "submit 5@b"]
+        );
+        let mut refused = view(&["1@a", "2@b"], &[]);
+        refused.barred.insert(place("1@a"));
+        assert_eq!(said(&refused), ["submit 2@b"]);
+    }
+
+    #[test]
+    fn no_more_is_mirrored_than_a_bound_however_many_projects_there_are() {
+        let tasks: Vec<String> = (0..300)
+            .map(|number| format!("{number}@{number}"))
+            .collect();
+        let tasks: Vec<&str> = tasks.iter().map(String::as_str).collect();
+        assert_eq!(said(&view(&tasks, &[])).len(), MOST_MIRRORED);
+    }
+
+    #[test]
     fn a_queue_that_is_not_pulled_has_no_jobs() {
         let mut view = view(&["a", "b"], &[("a", true), ("b", false)]);
         view.pulls = false;
@@ -196,7 +297,7 @@ mod tests {
             for step in steps(&view) {
                 match step {
                     Step::Cancel(mirror) => view.mirrors.retain(|other| *other != mirror),
-                    Step::Submit(task) => view.mirrors.push(Mirror { job: task.clone(), task, granted: false }),
+                    Step::Submit(Queued { task, place }) => view.mirrors.push(Mirror { job: task.clone(), task, place, granted: false }),
                     Step::Claim(_) => unreachable!("nothing is granted"),
                 }
             }

@@ -1,10 +1,11 @@
 //! One look at the server: the queues' first tasks and tags, tasks that run, and other daemons' slots.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::drive::Sight;
 use super::hand::Hand;
+use crate::facts::Facts;
 use crate::server::{QueueFacts, ServerError, Worker};
 use crate::slot::is_slot_of;
 
@@ -13,6 +14,10 @@ use crate::slot::is_slot_of;
 pub struct Ask {
     /// Queues with how many of their tasks are wanted.
     pub queues: Vec<(String, usize)>,
+    /// Tasks whose names are known.
+    pub named: BTreeSet<String>,
+    /// The node's projects too.
+    pub projects: bool,
     /// Tasks that run.
     pub tasks: Vec<String>,
     /// The list of workers too.
@@ -26,11 +31,18 @@ pub struct Ask {
 pub struct Seen {
     pub epoch: u64,
     pub queues: Vec<Option<QueueFacts>>,
+    /// Names of tasks that were not known.
+    pub names: BTreeMap<String, Facts>,
+    /// Names of the node's projects.
+    pub projects: Option<BTreeSet<String>>,
     pub tasks: Option<Arc<Sight>>,
     pub workers: Option<Vec<Worker>>,
     /// Why something was not said: then the rest was not asked for.
     pub trouble: Option<String>,
 }
+
+/// Tasks whose names one call asks for.
+const MOST_NAMED: usize = 200;
 
 /// How many seconds a worker may be unheard and still counts.
 const LAST_SEEN: u64 = 600;
@@ -40,6 +52,8 @@ pub async fn look(hand: Arc<Hand>, ask: Ask) -> Seen {
     let mut seen = Seen {
         epoch: ask.epoch,
         queues: vec![None; ask.queues.len()],
+        names: BTreeMap::new(),
+        projects: None,
         tasks: None,
         workers: None,
         trouble: None,
@@ -58,6 +72,31 @@ async fn fill(hand: &Hand, ask: Ask, seen: &mut Seen) -> Result<(), ServerError>
             // One that was deleted says nothing about the others.
             Err(error) => seen.trouble = Some(error.to_string()),
         }
+    }
+    let entries = seen
+        .queues
+        .iter()
+        .flatten()
+        .flat_map(|queue| &queue.entries);
+    let unnamed = entries.map(|entry| &entry.task);
+    let unnamed: Vec<String> = unnamed
+        .filter(|task| !ask.named.contains(*task) && !ask.tasks.contains(task))
+        .cloned()
+        .collect();
+    for some in unnamed.chunks(MOST_NAMED) {
+        match hand.server.names(some).await {
+            Ok(names) => seen.names.extend(names),
+            Err(error) if error.passes() => {
+                // A task whose project is not known is not placed.
+                seen.queues.iter_mut().for_each(|queue| *queue = None);
+                return Err(error);
+            }
+            Err(error) => seen.trouble = Some(error.to_string()),
+        }
+    }
+    if ask.projects {
+        let projects = hand.client.projects().await.ok();
+        seen.projects = projects.map(|all| all.into_iter().map(|project| project.name).collect());
     }
     if !ask.tasks.is_empty() {
         let begun = hand.elapsed();

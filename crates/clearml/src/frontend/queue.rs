@@ -1,5 +1,6 @@
-//! One queue: its view, the job at its head, and who waits for that job's slice.
+//! One queue: its view, the first job of each project in it, and the waiters for the slices of those.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,12 +10,25 @@ use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
 use super::hand::Hand;
-use super::mirror::{Mirror, View};
+use super::mirror::{Mirror, Queued, View};
 use super::setup::Queue;
+use crate::facts::{Facts, beginning};
+use crate::projects::Place;
 
 /// Labels by which our jobs are found again.
 pub const TASK: &str = "clearml.task";
 pub const QUEUE: &str = "clearml.queue";
+/// What people call the task's user and project.
+const USER: &str = "clearml.user";
+const PROJECT: &str = "clearml.project";
+/// What people are to know besides: `divvy why` shows it, and the task's log.
+pub const NOTE: &str = "note";
+
+/// Bytes of a label, as the node agent takes them.
+const LONGEST_LABEL: usize = 256;
+
+/// Projects whose first job is waited for at a time; the others' are looked at with each look at the server.
+const MOST_WAITERS: usize = 64;
 
 /// One call that waits for the head's slice.
 const WAIT: Duration = Duration::from_secs(30);
@@ -38,10 +52,12 @@ pub enum Head {
 pub struct Line {
     pub facts: Queue,
     pub view: View,
-    /// Who waits for the head's slice, and which job that is.
-    waiter: Option<(String, AbortHandle)>,
-    /// The last refusal of a job, so that each is said once.
-    refused: Option<String>,
+    /// Waiters for the slices of each project's first job, by job.
+    waiters: BTreeMap<String, AbortHandle>,
+    /// The last refusal of a job of each place, so that each is said once.
+    refused: BTreeMap<Place, String>,
+    /// What the tasks in view are called.
+    pub facts_of: BTreeMap<String, Facts>,
 }
 
 impl Line {
@@ -52,65 +68,77 @@ impl Line {
                 ..View::default()
             },
             facts,
-            waiter: None,
-            refused: None,
+            waiters: BTreeMap::new(),
+            refused: BTreeMap::new(),
+            facts_of: BTreeMap::new(),
         }
     }
 
-    /// Has somebody wait for the head's slice, if nobody does.
+    /// Waits for the slice of each project's first job.
     pub fn stand_by(&mut self, at: usize, hand: &Arc<Hand>, heads: &mpsc::UnboundedSender<Head>) {
-        let head = self.view.mirrors.first().filter(|head| !head.granted);
-        let job = head.map(|head| head.job.clone());
-        if self.waiter.as_ref().map(|(job, _)| job) == job.as_ref() {
-            return;
-        }
-        if let Some((_, waiter)) = self.waiter.take() {
-            waiter.abort();
-        }
-        if let Some(job) = job {
-            let waiting = wait_for_slice(Arc::clone(hand), at, job.clone(), heads.clone());
-            self.waiter = Some((job, tokio::task::spawn_local(waiting).abort_handle()));
+        let mut places = BTreeSet::new();
+        let mirrors = self.view.mirrors.iter();
+        let firsts = mirrors.filter(|mirror| places.insert(mirror.place.clone()));
+        let jobs: BTreeSet<String> = firsts
+            .filter(|mirror| !mirror.granted)
+            .take(MOST_WAITERS)
+            .map(|mirror| mirror.job.clone())
+            .collect();
+        self.waiters.retain(|job, waiter| {
+            let stays = jobs.contains(job);
+            if !stays {
+                waiter.abort();
+            }
+            stays
+        });
+        for job in jobs {
+            self.waiters.entry(job).or_insert_with_key(|job| {
+                let waiting = wait_for_slice(Arc::clone(hand), at, job.clone(), heads.clone());
+                tokio::task::spawn_local(waiting).abort_handle()
+            });
         }
     }
 
     /// The waiter has said what it had to.
     pub fn heard(&mut self, job: &str) {
-        if self
-            .waiter
-            .as_ref()
-            .is_some_and(|(waited, _)| waited == job)
-        {
-            self.waiter = None;
-        }
+        self.waiters.remove(job);
     }
 
-    /// Submits a job for a task; `true` unless the agent refuses.
-    pub async fn submit(&mut self, hand: &Hand, task: &str, nonce: u64, on: &[u32]) -> bool {
-        let submit = Submit {
-            // What is run is said with the confirmation.
-            command: ["clearml-agent", "execute", "--id", task]
-                .map(str::to_owned)
-                .to_vec(),
-            name: Some(format!("clearml:{task}")),
-            queue: Some(self.facts.agent.clone()),
-            amount: Some(amount(self.facts.amount)),
-            gpus_on: on.to_vec(),
-            cwd: "/".to_owned(),
-            idempotency_key: Some(format!("clearml:{task}:{nonce}")),
-            confirm: true,
-            labels: [(TASK, task), (QUEUE, self.facts.id.as_str())]
-                .map(|(name, value)| (name.to_owned(), value.to_owned()))
-                .into(),
-            ..Submit::default()
-        };
+    /// Takes what a look has found; tasks that `is_free` refuses are driven, or gone.
+    pub fn saw(
+        &mut self,
+        entries: Vec<String>,
+        is_free: impl Fn(&String) -> bool,
+        place: impl Fn(&Facts) -> Place,
+    ) {
+        self.view.barred.clear();
+        let free = entries.into_iter().filter(is_free);
+        let none = Facts::default();
+        self.view.tasks = free
+            .map(|task| Queued {
+                place: place(self.facts_of.get(&task).unwrap_or(&none)),
+                task,
+            })
+            .collect();
+        let waiting: BTreeSet<&str> = (self.view.tasks.iter())
+            .map(|queued| queued.task.as_str())
+            .collect();
+        self.facts_of
+            .retain(|task, _| waiting.contains(task.as_str()));
+    }
+
+    /// Submits a job for a task; `true` unless the agent refuses whatever is submitted now.
+    pub async fn submit(&mut self, hand: &Hand, queued: &Queued, nonce: u64, on: &[u32]) -> bool {
+        let submit = self.asked(queued, nonce, on);
         match hand
             .agent(async |client| client.submit(&submit).await)
             .await
         {
             Ok(job) => {
-                self.refused = None;
+                self.refused.remove(&queued.place);
                 self.view.mirrors.push(Mirror {
-                    task: task.to_owned(),
+                    task: queued.task.clone(),
+                    place: queued.place.clone(),
                     granted: is_granted(&job),
                     job: job.id,
                 });
@@ -118,21 +146,59 @@ impl Line {
             }
             Err(error) => {
                 let text = error.to_string();
-                if self.refused.as_ref() != Some(&text) {
-                    tracing::warn!(queue = %self.facts.name, task, error = %text, "the agent refuses a task of this queue");
-                    self.refused = Some(text);
+                if self.refused.get(&queued.place) != Some(&text) {
+                    let (queue, task) = (&self.facts.name, &queued.task);
+                    tracing::warn!(%queue, task, error = %text, "the agent refuses a task of this queue");
+                    let waits = format!("waits: {text}");
+                    let waits = beginning(&waits, LONGEST_LABEL);
+                    let said = hand.server.say_status(task, waits).await;
+                    hand.try_to("say why a task waits", task, said).await;
+                    self.refused.insert(queued.place.clone(), text);
                 }
-                false
+                self.view.barred.insert(queued.place.clone());
+                queued.place.project.is_some()
             }
+        }
+    }
+
+    fn asked(&self, queued: &Queued, nonce: u64, on: &[u32]) -> Submit {
+        let task = queued.task.as_str();
+        let none = Facts::default();
+        let facts = self.facts_of.get(task).unwrap_or(&none);
+        let note = queued.place.note();
+        let labels = [
+            (TASK, Some(task)),
+            (QUEUE, Some(self.facts.id.as_str())),
+            (USER, facts.user.as_deref()),
+            (PROJECT, facts.project.as_deref()),
+            (NOTE, note.as_deref()),
+        ];
+        let label = |(name, value): (&str, Option<&str>)| {
+            Some((name.to_owned(), beginning(value?, LONGEST_LABEL).to_owned()))
+        };
+        Submit {
+            // What is run is said with the confirmation.
+            command: ["clearml-agent", "execute", "--id", task]
+                .map(str::to_owned)
+                .to_vec(),
+            name: Some(facts.job_name(task)),
+            user: facts.user.clone(),
+            project: queued.place.project.clone(),
+            queue: Some(self.facts.agent.clone()),
+            amount: Some(amount(self.facts.amount)),
+            gpus_on: on.to_vec(),
+            cwd: "/".to_owned(),
+            idempotency_key: Some(format!("clearml:{task}:{nonce}")),
+            confirm: true,
+            labels: labels.into_iter().filter_map(label).collect(),
+            ..Submit::default()
         }
     }
 }
 
 impl Drop for Line {
     fn drop(&mut self) {
-        if let Some((_, waiter)) = self.waiter.take() {
-            waiter.abort();
-        }
+        self.waiters.values().for_each(AbortHandle::abort);
     }
 }
 

@@ -1,5 +1,7 @@
 //! The calls, one function each.
 
+use std::collections::BTreeMap;
+
 use reqwest::Method as Verb;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -7,6 +9,7 @@ use serde_json::{Map, Value, json};
 use super::body::{Event, Popped, QueueFacts, StatusReport, Task, Worker};
 use super::error::{ServerError, Subcode};
 use super::http::{JSON_LINES, Request, Server};
+use crate::facts::Facts;
 
 /// Fields of a task that are read before it runs.
 const BEFORE: [&str; 9] = [
@@ -45,6 +48,12 @@ struct OneQueue {
 struct Tasks {
     #[serde(default)]
     tasks: Vec<Task>,
+}
+
+#[derive(Deserialize)]
+struct Values {
+    #[serde(default)]
+    tasks: Vec<Value>,
 }
 
 #[derive(Deserialize)]
@@ -157,6 +166,26 @@ impl Server {
             .call_once("tasks.get_all", of_tasks(tasks, &WHILE))
             .await?;
         Ok(found.tasks)
+    }
+
+    /// What these tasks, their users and their projects are called, asked once.
+    pub async fn names(&self, tasks: &[String]) -> Result<BTreeMap<String, Facts>, ServerError> {
+        let fields = ["id", "name", "user.name", "project.name"];
+        let found: Values = self
+            .call_once("tasks.get_all_ex", of_tasks(tasks, &fields))
+            .await?;
+        let named = found.tasks.iter().filter_map(|task| {
+            let id = task["id"].as_str()?;
+            Some((id.to_owned(), Facts::of(task)))
+        });
+        Ok(named.collect())
+    }
+
+    /// Takes a task from the middle of its queue; whether it was there.
+    pub async fn remove(&self, queue: &str, task: &str) -> Result<bool, ServerError> {
+        let body = json!({"queue": queue, "task": task});
+        let removed: Value = self.call_once("queues.remove_task", body).await?;
+        Ok(removed["removed"].as_u64() != Some(0))
     }
 
     /// Says that a task runs. Without force, and all the same a server takes it of a task that its user has stopped or reset: it is to
@@ -310,6 +339,13 @@ fn of_tasks(tasks: &[String], fields: &[&str]) -> Value {
     json!({"id": tasks, "only_fields": fields, "search_hidden": true})
 }
 
+/// `node1:gpu*`. A letter that means something in a glob is any letter.
+fn slots_of(name: &str) -> String {
+    let plain = |one: char| if "*?[]^\\".contains(one) { '?' } else { one };
+    let name: String = name.chars().map(plain).collect();
+    format!("{name}:gpu*")
+}
+
 /// Bytes of one request of events, as the stock agent sends them.
 const MOST_REQUEST: usize = 1 << 20;
 
@@ -339,13 +375,6 @@ fn escaped(name: &str) -> String {
             pattern.push('\\');
         }
         pattern.push(letter);
-/// `node1:gpu*`. A letter that means something in a glob is any letter.
-fn slots_of(name: &str) -> String {
-    let plain = |one: char| if "*?[]^\\".contains(one) { '?' } else { one };
-    let name: String = name.chars().map(plain).collect();
-    format!("{name}:gpu*")
-}
-
     }
     pattern
 }
@@ -361,6 +390,12 @@ mod tests {
     }
 
     #[test]
+    fn a_daemons_name_is_no_glob() {
+        assert_eq!(slots_of("node-1.a"), "node-1.a:gpu*");
+        assert_eq!(slots_of("n[1]*\\"), "n?1???:gpu*");
+    }
+
+    #[test]
     fn events_are_sent_in_requests_of_bounded_size() {
         let lines: Vec<String> = [3, 3, 3, 20, 1].map(|n| "x".repeat(n)).into();
         let sizes: Vec<usize> = requests(&lines, 8)
@@ -371,9 +406,3 @@ mod tests {
         assert_eq!(requests(&[], 8).len(), 0);
     }
 }
-    #[test]
-    fn a_daemons_name_is_no_glob() {
-        assert_eq!(slots_of("node-1.a"), "node-1.a:gpu*");
-        assert_eq!(slots_of("n[1]*\\"), "n?1???:gpu*");
-    }
-

@@ -49,4 +49,15 @@ pub struct ClearMl {
     /// What runs tasks without --docker [default: clearml-agent]
     #[arg(long, value_name = "COMMAND", requires = "clearml")]
     pub clearml_agent: Option<String>,
+    /// Project of a task: `user`, `project`, FILE
+    ///
+    /// The project (`divvy projects`) that a task runs in: called as its user, as its ClearML project or one above it, or by the lines of a
+    /// file, which is read again when it changes [default: none]
+    #[arg(
+        long,
+        value_name = "RULE",
+        requires = "clearml",
+        hide_short_help = true
+    )]
+    pub clearml_project_by: Option<String>,
 }

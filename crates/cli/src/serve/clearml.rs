@@ -29,6 +29,8 @@ pub struct ClearMl {
     pub keep_children: bool,
     /// Program and arguments that run tasks as processes; absent: `clearml-agent`.
     pub agent: Option<Vec<String>>,
+    /// `user`, `project`, `none`, or a file that maps the server's names to projects; absolute.
+    pub project_by: Option<String>,
 }
 
 /// What these words say of it; `None` without `--clearml`.
@@ -87,7 +89,22 @@ pub fn clearml(
         slot_tags: asked.child_report_tags.clone(),
         keep_children: asked.keep_children,
         agent,
+        project_by: asked.clearml_project_by.as_deref().map(rule).transpose()?,
     }))
+}
+
+/// The rule with its file's whole path, which a daemon that goes into the background finds again.
+fn rule(text: &str) -> Result<String> {
+    if ["none", "user", "project"].contains(&text) {
+        return Ok(text.to_owned());
+    }
+    let path = std::path::absolute(text).map_err(|error| {
+        usage(
+            format!("--clearml-project-by {text:?}: {error}"),
+            "write user, project, none, or the path of a file",
+        )
+    })?;
+    Ok(path.display().to_string())
 }
 
 /// `0,1` from the two words of `--gpus 0, 1`; `0-2` as it is.
@@ -154,6 +171,11 @@ mod tests {
         let lines = [
             ("--config-file /c", "--clearml"),
             ("--create-queue", "--clearml"),
+            ("--clearml-project-by user", "--clearml"),
+            (
+                "--clearml --queue a --clearml-project-by=",
+                "--clearml-project-by",
+            ),
             ("--clearml --system", "--system"),
             (
                 "--clearml --dynamic-gpus --queue a=1",

@@ -133,6 +133,19 @@ fn a_configuration_that_cannot_be_used_is_named_with_its_key() {
         assert!(said.contains(words) && said.contains("hint: "), "{said}");
         assert!(!home.0.path().join("divvy/divvy.sock").exists());
     }
+    let stub = Stub::start();
+    let home = Home::new(&stub.conf());
+    let map = home.0.path().join("projects.toml");
+    fs::write(&map, "by = \"nobody\"").expect("a file");
+    for (rule, words) in [
+        ("users", "cannot read"),
+        (map.to_str().expect("a path"), "no mapping of projects"),
+    ] {
+        let line = format!("--sim a100-80gb:1 --clearml --queue q --clearml-project-by {rule}");
+        let (code, said) = told(&home.daemon(&line));
+        assert_eq!(code, Some(2), "{said}");
+        assert!(said.contains(words) && said.contains("hint: "), "{said}");
+    }
     let home = Home::new("");
     let (code, said) =
         told(&home.daemon("--clearml --queue q --config-file /nonexistent/clearml.conf"));
@@ -153,6 +166,11 @@ fn keys_that_the_server_refuses_and_queues_that_it_does_not_have_end_the_daemon(
         let (code, said) = told(&home.daemon(&line));
         assert_eq!(code, Some(4), "{said}");
         assert!(said.contains("hint: make new keys"), "{said}");
+        let measured = "measured what a context costs";
+        assert!(
+            !said.contains(measured),
+            "after the GPUs were measured: {said}"
+        );
     }
     drop(home);
     let home = Home::new(&stub.conf());
@@ -166,11 +184,6 @@ fn keys_that_the_server_refuses_and_queues_that_it_does_not_have_end_the_daemon(
 }
 
 #[test]
-        let measured = "measured what a context costs";
-        assert!(
-            !said.contains(measured),
-            "after the GPUs were measured: {said}"
-        );
 fn a_daemon_says_which_worker_it_is_and_is_stopped_by_that_name_alone() {
     let stub = Stub::start();
     let home = Home::new(&stub.conf());

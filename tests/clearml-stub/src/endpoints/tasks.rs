@@ -121,6 +121,44 @@ pub(super) fn get_all(world: &mut World, body: &Fields) -> Answer {
     Ok(json!({ "tasks": found.map(|task| projected(task, &only)).collect::<Vec<_>>() }))
 }
 
+/// The same with the names of users and projects beside their ids. As recorded with apiserver 2.3.0: `user.name` brings `user.id`
+/// too, and what a task does not have is left out.
+pub(super) fn get_all_ex(world: &mut World, body: &Fields) -> Answer {
+    let only: Vec<String> = (strings(body, "only_fields").iter())
+        .map(|field| (*field).to_owned())
+        .collect();
+    let mut all = body.clone();
+    all.remove("only_fields");
+    let mut found = get_all(world, &all)?;
+    let tasks = found["tasks"].as_array_mut().into_iter().flatten();
+    for task in tasks {
+        for (field, name_of) in [
+            (
+                "user",
+                World::user_name as fn(&World, &str) -> Option<String>,
+            ),
+            ("project", World::project_name),
+        ] {
+            let Some(id) = task[field].as_str().map(str::to_owned) else {
+                continue;
+            };
+            let joined = only.is_empty() || only.contains(&format!("{field}.name"));
+            task[field] = match name_of(world, &id).filter(|_| joined) {
+                Some(name) => json!({ "id": id, "name": name }),
+                None => json!({ "id": id }),
+            };
+        }
+        if let (Value::Object(fields), false) = (&*task, only.is_empty()) {
+            let paths: Vec<&str> = only
+                .iter()
+                .map(|field| field.strip_suffix(".name").unwrap_or(field))
+                .collect();
+            *task = projected(fields, &paths);
+        }
+    }
+    Ok(found)
+}
+
 pub(super) fn get_by_id(world: &mut World, body: &Fields) -> Answer {
     existing(world, body)?;
     Ok(json!({ "task": fields(world, body)? }))

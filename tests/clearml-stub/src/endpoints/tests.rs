@@ -186,6 +186,35 @@ fn a_task_that_a_worker_runs_is_asked_to_stop_and_any_other_is_stopped() {
 }
 
 #[test]
+fn names_of_users_and_projects_come_beside_their_ids() {
+    let mut scene = Scene::new();
+    let task = scene.enqueued();
+    let made = scene.must(
+        "projects.create",
+        json!({ "name": "Vision/Deep", "description": "" }),
+    );
+    scene.world.set(&task, "project", made["id"].clone());
+    scene.world.users.insert("ana".into(), "Ana Ruiz".into());
+    let mut named = |only: Value| {
+        let body = json!({ "id": [task, "gone"], "only_fields": only, "search_hidden": true });
+        scene.must("tasks.get_all_ex", body)["tasks"].take()
+    };
+    // As apiserver 2.3.0 answers.
+    assert_eq!(
+        named(json!(["id", "user.name", "project.name"])),
+        json!([{
+            "id": task,
+            "user": { "id": "ana", "name": "Ana Ruiz" },
+            "project": { "id": made["id"], "name": "Vision/Deep" },
+        }])
+    );
+    assert_eq!(
+        named(json!(["user"])),
+        json!([{ "id": task, "user": { "id": "ana" } }])
+    );
+}
+
+#[test]
 fn a_task_stopped_while_it_was_popped_is_queued_again() {
     let mut scene = Scene::new();
     let task = scene.enqueued();

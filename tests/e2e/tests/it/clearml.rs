@@ -7,6 +7,7 @@ mod crash;
 mod flags;
 mod life;
 mod peers;
+mod people;
 mod placement;
 mod real;
 mod weak;

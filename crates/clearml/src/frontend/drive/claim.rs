@@ -79,6 +79,26 @@ impl Driver {
         }
     }
 
+    pub(super) async fn remove(&mut self) -> Option<Event> {
+        if self.saved != Some(Mark::Claiming) {
+            tokio::time::sleep(LOOK_AGAIN).await;
+            return None;
+        }
+        let (queue, task) = (self.record.queue_id.clone(), self.record.task.clone());
+        match self.hand.server.remove(&queue, &task).await {
+            Ok(true) => Some(Event::Popped),
+            Ok(false) => Some(Event::NotPopped),
+            Err(error) if error.passes() => {
+                tracing::warn!(task, %error, "whether the task was claimed is not known");
+                Some(Event::PopLost)
+            }
+            Err(error) => {
+                tracing::warn!(task, %error, "the task cannot be claimed");
+                Some(Event::NotPopped)
+            }
+        }
+    }
+
     pub(super) async fn put_back(&mut self) -> Option<Event> {
         let (queue, task) = (self.record.queue_id.clone(), self.record.task.clone());
         let (seen, listed) = self.see(true).await;

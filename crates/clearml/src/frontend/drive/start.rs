@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::Driver;
 use crate::frontend::life::Event;
+use crate::frontend::queue::NOTE;
 use crate::slot::{Slot, share_text, slot_id};
 
 impl Driver {
@@ -28,6 +29,9 @@ impl Driver {
         );
         self.say("INFO", &line).await;
         if let Some(job) = self.fresh_job().await {
+            if let Some(note) = job.labels.get(NOTE) {
+                self.say("WARNING", &format!("divvy: {note}\n")).await;
+            }
             let mut runtime = self.task.runtime.clone().unwrap_or_default();
             runtime.insert("_exec_agent_hostname".into(), json!(self.hand.host));
             runtime.extend(facts(&job));

@@ -76,7 +76,7 @@ impl World {
                 seen,
                 listed: self.listed,
             },
-            Action::Pop => {
+            Action::Pop | Action::Remove => {
                 let popped = std::mem::take(&mut self.listed);
                 if popped && self.status == Some(Status::Stopped) {
                     self.status = Some(Status::Queued);
@@ -337,6 +337,18 @@ fn popping_a_stopped_task_does_not_bring_it_back_to_life() {
         &[seen(Status::Stopped), Event::Popped, seen(Status::Queued)],
     );
     assert_eq!(life.action(), Action::Tell(Ending::Stopped(Why::Abort)));
+}
+
+#[test]
+fn a_task_that_passes_others_is_taken_from_the_middle_of_its_queue() {
+    let life = walk(Life::passing(), &[seen(Status::Queued)]);
+    assert_eq!(
+        (life.action(), life.mark()),
+        (Action::Remove, Some(Mark::Claiming))
+    );
+    let taken = walk(life, &[Event::Popped, seen(Status::Queued)]);
+    assert_eq!(taken.action(), Action::Start);
+    assert_eq!(life.on(Event::PopLost).action(), Action::LookAgain);
 }
 
 #[test]
