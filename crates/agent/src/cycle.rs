@@ -35,6 +35,7 @@ mod left;
 mod limits;
 mod memory;
 mod mig;
+mod notice;
 mod observe;
 mod on_behalf;
 mod outlook;
@@ -137,6 +138,7 @@ pub struct Cycle {
     again_at: Option<Instant>,
     /// Supervisors that this agent started and that have not been waited for.
     children: Vec<Started>,
+    notices: notice::Notices,
     /// Why the GPUs cannot be observed, said once.
     blind: Option<String>,
     /// GPUs that jobs hold and that were lost at the last look.
@@ -384,6 +386,7 @@ impl Cycle {
             secrets,
             again_at: None,
             children: Vec::new(),
+            notices: notice::Notices::default(),
             blind: None,
             lost: BTreeSet::new(),
             unseen: None,
@@ -518,6 +521,7 @@ impl Cycle {
         for id in std::mem::take(&mut self.round.stops) {
             self.stop(id);
         }
+        self.give_notices();
         for read in std::mem::take(&mut self.round.reads) {
             read(self);
         }

@@ -40,6 +40,8 @@ pub const POINTS: &[&str] = &[
     "back.kept",
     "end.freed",
     "end.forgotten",
+    "notice.noted",
+    "notice.given",
     "record.new",
     "record.written",
     "record.there",

@@ -15,6 +15,15 @@ pub fn check_texts(submit: &Submit) -> Result<(), Error> {
     if !has_own && submit.command.first().is_none_or(String::is_empty) {
         return Err(usage("the command is empty").hint("put the program after `--`"));
     }
+    if submit
+        .notify
+        .as_deref()
+        .is_some_and(|line| line.trim().is_empty())
+    {
+        return Err(usage("what is to be started at the end is empty")
+            .hint("leave --notify out, or write a line for `sh -c`"));
+    }
+    let files = submit.output.iter();
     let texts =
         submit
             .command
@@ -26,7 +35,9 @@ pub fn check_texts(submit: &Submit) -> Result<(), Error> {
             .chain(submit.env.keys())
             .chain(submit.env.values())
             .chain(submit.secrets.keys())
-            .chain(submit.secrets.values());
+            .chain(submit.secrets.values())
+            .chain(&submit.notify)
+            .chain(files.flat_map(|files| files.stdout.iter().chain(&files.stderr)));
     if texts.into_iter().any(|text| text.contains('\0')) {
         return Err(usage(
             "a NUL byte cannot be part of a command, a path or an environment",

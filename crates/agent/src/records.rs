@@ -11,6 +11,8 @@
 //! stop           agent       the container is to be stopped, whoever supervises it by then
 //! replica        agent       what the journal says since the record was begun; only of jobs that were changed, and of claims
 //! log            program     output of jobs that have no terminal
+//! script         supervisor  what the job's interpreter reads, where it has a script; its user's
+//! notice/        agent       the record of what is started when the job has ended
 //! ```
 //! The record is one file of lines, each a JSON object of one member: a file for each of them costs a job more than all the rest, as
 //! file systems take longer to make one the more were deleted lately. Whoever holds the lock appends; of two lines of a kind the
@@ -32,6 +34,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::container::Plan;
 use crate::failpoint;
+use crate::output::Files;
 use crate::process::Process;
 use crate::store::Replica;
 use crate::supervise::cgroup::{Group, Held};
@@ -40,6 +43,10 @@ use crate::supervise::identity::Identity;
 
 /// What the agent watches for changes.
 pub const RECORD: &str = "record";
+/// A job's script, for its interpreter.
+pub const SCRIPT: &str = "script";
+/// The folder of the notice that a job has ended.
+pub const NOTICE: &str = "notice";
 const STOP: &str = "stop";
 const LOG: &str = "log";
 const REPLICA: &str = "replica";
@@ -62,6 +69,15 @@ pub struct Spec {
     pub env: BTreeMap<String, String>,
     /// Time between SIGTERM and SIGKILL when the job is stopped, in milliseconds.
     pub grace_ms: u64,
+    /// The script that the command names and gives arguments to; absent: the command is a program.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub script: Option<String>,
+    /// Where its output goes; absent: the log.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<Files>,
+    /// It is stopped after so many milliseconds, also without an agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ends_after_ms: Option<u64>,
     /// Bytes that the job's log may hold; `None`: as many as come.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log_most: Option<u64>,
@@ -329,8 +345,10 @@ impl JobDir {
         }
     }
 
-    /// Makes the spec blank and with it the job's environment.
+    /// Makes the spec blank and with it the job's environment, and removes the job's script.
     pub fn forget_spec(&self) -> Result<(), RecordError> {
+        // Most jobs have none.
+        let _ = fs::remove_file(self.0.join(SCRIPT));
         let forget = || {
             let file = OpenOptions::new()
                 .read(true)
@@ -602,7 +620,8 @@ pub fn sweep(jobs: &Path, lives: impl Fn(JobId) -> bool) {
         }
         let first = entry.path();
         let again = (1..).map(|run| first.join(format!("run-{run}")));
-        let runs = std::iter::once(first.clone()).chain(again.take_while(|run| run.is_dir()));
+        let runs = [first.clone(), first.join(NOTICE)].into_iter();
+        let runs = runs.chain(again.take_while(|run| run.is_dir()));
         for run in runs {
             if let Err(error) = JobDir::new(run).forget_spec() {
                 tracing::warn!(%error, "the spec of a job that ended, with its environment, stays on disk");
@@ -624,6 +643,9 @@ mod tests {
             cwd: "/".into(),
             env: BTreeMap::from([("KEY".into(), "secret".into())]),
             grace_ms: 10_000,
+            script: None,
+            output: None,
+            ends_after_ms: None,
             log_most: None,
             limiter: Some(Wish::Preload {
                 because: "a test".into(),

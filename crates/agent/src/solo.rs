@@ -203,7 +203,10 @@ fn prepare(args: SoloArgs, home: &Home, node: &Node, runs: &[Run]) -> Result<Pre
         cwd: submit.cwd.into(),
         env: for_job(env, &around),
         grace_ms: u64::try_from(GRACE.as_millis()).unwrap_or(u64::MAX),
+        script: None,
         // Its output is its terminal's.
+        output: None,
+        ends_after_ms: None,
         log_most: None,
         limiter: Some(wish),
         container,

@@ -23,7 +23,7 @@ pub mod form;
 mod host;
 pub mod identity;
 pub mod loader;
-mod lookup;
+pub mod lookup;
 pub mod started;
 pub mod tasks;
 
@@ -50,6 +50,7 @@ use crate::log::Bound;
 use crate::nursery;
 use crate::process::{self, Process};
 use crate::records::{Begun, Exit, JobDir, Outcome, RecordError, Spec};
+use crate::script;
 use cgroup::{Group, Held};
 use host::{Ends, Host};
 
@@ -197,7 +198,7 @@ fn run(dir: &JobDir, place: Place) -> Result<Outcome, SuperviseError> {
     if record.exit.is_some() {
         return Err(SuperviseError::Spent(name()));
     }
-    let spec = spec.ok_or_else(|| SuperviseError::NoSpec(name()))?;
+    let mut spec = spec.ok_or_else(|| SuperviseError::NoSpec(name()))?;
     if let Some(plan) = &spec.container {
         return container::run::run(dir, &spec, plan, place);
     }
@@ -215,7 +216,8 @@ fn run(dir: &JobDir, place: Place) -> Result<Outcome, SuperviseError> {
         at: now(),
     })?;
     reach("supervise.launched");
-    let outcome = match start(&spec, place) {
+    let laid = script::lay(dir, &mut spec);
+    let outcome = match laid.and_then(|()| start(&spec, place)) {
         Ok((pid, host, held)) => {
             reach("supervise.spawned");
             // The program of `divvy run` has what its caller opened for it, as under env(1); guests have not.
@@ -238,6 +240,8 @@ fn run(dir: &JobDir, place: Place) -> Result<Outcome, SuperviseError> {
                 place,
                 grace,
                 stop: None,
+                until: (spec.ends_after_ms)
+                    .map(|time| Instant::now() + Duration::from_millis(time)),
                 group: group.clone(),
                 host,
                 door: None,
@@ -316,6 +320,8 @@ struct Tree<'a> {
     grace: Duration,
     /// When SIGTERM was sent.
     stop: Option<Instant>,
+    /// When it is stopped, if it has not ended by then.
+    until: Option<Instant>,
     group: Option<Group>,
     host: Host<'a>,
     /// Open once somebody has rung.
@@ -335,7 +341,11 @@ impl Tree<'_> {
                 }
                 return outcome.clone();
             }
-            if outcome.is_some() && self.stop.is_none() {
+            let left = self
+                .until
+                .map(|until| until.saturating_duration_since(Instant::now()));
+            let is_over = left.is_some_and(|left| left.is_zero());
+            if (outcome.is_some() || is_over) && self.stop.is_none() {
                 self.stop();
             }
             let killing = self.stop.is_some_and(|since| since.elapsed() >= self.grace);
@@ -345,7 +355,7 @@ impl Tree<'_> {
             let timeout = match self.stop {
                 Some(_) if killing => Some(SWEEP),
                 Some(since) => Some(self.grace.saturating_sub(since.elapsed())),
-                None => None,
+                None => left,
             };
             let look = self.bound.as_ref().map(Bound::patience);
             let timeout = match (timeout, look) {

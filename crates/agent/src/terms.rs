@@ -105,6 +105,15 @@ pub struct Terms {
     /// What it is the claim of, where it has no program of ours.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub claim: Option<Box<Claim>>,
+    /// The files of its output, as patterns.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output: Option<v1::Output>,
+    /// What is started when it has ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub notify: Option<String>,
+    /// Its environment has its numbers by the names of Slurm.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub slurm_names: bool,
 }
 
 /// A job that another runs after.
@@ -176,6 +185,12 @@ impl Terms {
             labels: submit.labels.clone(),
             digest: None,
             claim: None,
+            output: submit.output.clone(),
+            notify: submit.notify.clone(),
+            slurm_names: submit
+                .script
+                .as_ref()
+                .is_some_and(|script| script.slurm_names),
         })
     }
 

@@ -20,6 +20,7 @@ pub mod node;
 pub mod oom;
 pub mod project;
 pub mod queue;
+pub mod script;
 pub mod selftest;
 pub mod usage;
 
@@ -47,6 +48,7 @@ pub use node::{FrontEnd, Journal, JournalFile, Node, UnknownJob};
 pub use oom::{Oom, OomAllocation, OomCause, OomKind, OomPeer, OomRecord};
 pub use project::{Project, ProjectChange};
 pub use queue::Queue;
+pub use script::{Output, Script};
 pub use selftest::{Selftest, SelftestCheck, SelftestKind, SelftestResult};
 pub use usage::Usage;
 

@@ -284,13 +284,7 @@ pub mod tests {
             cwd: "/home/u".into(),
             env: [("A".to_owned(), "1".to_owned())].into(),
             grace_ms: 1,
-            log_most: None,
-            limiter: None,
-            container: None,
-            user: None,
-            refuse_user_namespaces: false,
-            held: Default::default(),
-            replica: None,
+            ..Spec::default()
         }
     }
 

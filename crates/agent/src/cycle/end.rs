@@ -136,6 +136,7 @@ impl Cycle {
 
     /// Journals a job that has just ended, and lets everybody know.
     pub(super) fn ended(&mut self, id: JobId) -> Result<(), StoreError> {
+        self.note_end(id)?;
         let Some(living) = self.jobs.get(&id) else {
             return Ok(());
         };

@@ -10,6 +10,7 @@ use super::mig::is_divided;
 use crate::bypass::Bypass;
 use crate::idle::Rule;
 use crate::job::Job;
+use crate::output;
 use crate::records::JobDir;
 use crate::supervise::cgroup::Held;
 use crate::supervise::form::{Form, Limiter};
@@ -103,6 +104,8 @@ impl Seen {
             labels: ask.terms.labels.clone(),
             claim: self.claim,
             hold: job.on_hold().map(Hold::shown),
+            output: output::of(&job),
+            notify: ask.terms.notify.clone(),
             id,
         }
     }

@@ -25,7 +25,9 @@ use crate::gpu::roster::Entry;
 use crate::gpu::slice::{Cut, HeldSlice, SliceError, hand_over};
 use crate::job::Job;
 use crate::nursery;
+use crate::output::Files;
 use crate::records::{Exit, JobDir, Outcome, RecordError, Spec};
+use crate::script;
 use crate::secrets::SecretsError;
 use crate::store::StoreError;
 use crate::supervise::cgroup::{Group, Held};
@@ -172,6 +174,10 @@ impl Cycle {
         if !job.ask.secrets.is_empty() {
             env.extend(self.secrets.of(id)?);
         }
+        let script = script::take(&mut env);
+        if job.ask.terms.slurm_names {
+            env.extend(script::slurm_names(job));
+        }
         let around = Surroundings {
             job: &id.to_string(),
             queue: &job.ask.queue,
@@ -210,6 +216,9 @@ impl Cycle {
                 None => for_job(env, &around),
             },
             grace_ms: u64::try_from(self.config.grace.as_millis()).unwrap_or(u64::MAX),
+            script,
+            output: Files::of(job),
+            ends_after_ms: None,
             log_most: self.config.log_most,
             limiter,
             container,

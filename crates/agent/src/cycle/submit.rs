@@ -14,6 +14,8 @@ use crate::gpu::Device;
 use crate::idle;
 use crate::intake::{self, budget, usage};
 use crate::job::{Ask, Job, NewJob, Submitter};
+use crate::output;
+use crate::script;
 use crate::secrets::SecretsError;
 use crate::store::StoreError;
 use crate::supervise::chain;
@@ -212,6 +214,9 @@ impl Cycle {
 
     fn checked(&self, mut submit: Submit, by: &Caller) -> Result<NewJob, Error> {
         self.check_caller(&submit, by)?;
+        let contained = submit.container.is_some() || self.config.containers.default.is_some();
+        script::check(&submit, contained)?;
+        output::check(&submit, contained)?;
         asked::asked(&mut submit, self.config.containers.default.as_ref())?;
         intake::check_texts(&submit)?;
         let (queue, amount) =
@@ -247,6 +252,7 @@ impl Cycle {
         let user = on_behalf::user(submit.user, by)?;
         self.check_member(&owner, &by.account, &user)?;
         self.check_project(&owner, &request)?;
+        script::keep(submit.script.take(), &mut submit.env);
         Ok(NewJob {
             ask: Ask {
                 name: intake::name(

@@ -47,6 +47,7 @@ impl Sight {
         job.cwd.clear();
         job.directory.clear();
         (job.container, job.claim, job.slice_directory) = (None, None, None);
+        (job.output, job.notify) = (None, None);
         // How they came about names files.
         (job.limiter, job.group) = (None, None);
         if job.state == JobState::Ended {

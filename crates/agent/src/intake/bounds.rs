@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use divvy_api::v1::{
     After, Amount, Array, Claim, ClaimDevice, ClaimInstance, Confirm, Container, Error, Exec,
-    GpuChange, JobChange, MigGc, MigWanted, ProjectChange, Resize, SignalJob, Submit, Suspend,
+    GpuChange, JobChange, MigGc, MigWanted, Output, ProjectChange, Resize, SignalJob, Submit, Suspend,
     Terminal,
 };
 
@@ -50,6 +50,12 @@ const MOST_LABELS: usize = 32;
 
 /// Bytes of a label's name, and of its value.
 const LONGEST_LABEL: (usize, usize) = (64, 256);
+
+/// Bytes of a job's script: several times the longest that the job files of public sites have.
+const LARGEST_SCRIPT: usize = 1 << 20;
+
+/// Bytes of what is started when a job has ended.
+const LONGEST_NOTICE: usize = 4096;
 
 /// Bytes of an idempotency key.
 const LONGEST_KEY: usize = 200;
@@ -137,6 +143,9 @@ pub fn submit(submit: &Submit) -> Result<(), Error> {
         labels: labelled,
         hold: _,
         user,
+        script,
+        output,
+        notify,
     } = submit;
     name("the job's name", called.as_deref())?;
     name("the queue's name", queue.as_deref())?;
@@ -154,7 +163,27 @@ pub fn submit(submit: &Submit) -> Result<(), Error> {
     let size = size(command, container.as_ref(), [env, secrets]);
     let what = "the command, the environment and the secrets together";
     at_most(what, size, LARGEST, "bytes", FILE)?;
+    let script = script.as_ref().map_or(0, |script| script.text.len());
+    at_most("the script", script, LARGEST_SCRIPT, "bytes", SCRIPT_FILE)?;
+    if let Some(Output {
+        stdout,
+        stderr,
+        append: _,
+    }) = output
+    {
+        path(
+            "the file of its output",
+            stdout.as_deref().unwrap_or_default(),
+        )?;
+        path(
+            "the file of its errors",
+            stderr.as_deref().unwrap_or_default(),
+        )?;
+    }
+    let notice = notify.as_ref().map_or(0, String::len);
+    at_most("the notice", notice, LONGEST_NOTICE, "bytes", NOTICE_FILE)?;
     follows(after)?;
+    let size = size + script;
     let Some(array) = array else { return Ok(()) };
     tasks(array, size, after.len())
 }
@@ -382,6 +411,8 @@ pub fn program(text: &str) -> Result<(), Error> {
 
 const SHORTER: &str = "a shorter one will do";
 const FILE: &str = "put what is large into a file, and its path into the command";
+const SCRIPT_FILE: &str = "put what is large into a file that the script reads";
+const NOTICE_FILE: &str = "put it into a script, and its path after --notify";
 const FEWER_AFTER: &str = "let it run after fewer, the last ones";
 
 fn name(what: &str, text: Option<&str>) -> Result<(), Error> {

@@ -17,6 +17,7 @@ use super::identity::Identity;
 use super::lookup::{self, LaunchError};
 use super::tasks::{TaskBound, UserLimit};
 use crate::guest::terminal;
+use crate::output::Files;
 use crate::process;
 use crate::records::Spec;
 
@@ -123,7 +124,7 @@ impl<'a> Host<'a> {
         let spec = self.spec;
         let (name, args) = spec.command.split_first().ok_or_else(LaunchError::empty)?;
         let env = &self.env;
-        let dress = |command: &mut Command| {
+        let dress = |command: &mut Command| -> io::Result<()> {
             match place {
                 // Descriptor 0 is the run lock, which the program must not hold.
                 Place::Background => {
@@ -138,6 +139,11 @@ impl<'a> Host<'a> {
         };
         let launch = |go| {
             let file = find(spec, env, name)?;
+            let files = spec.output.as_ref().map(Files::open).transpose()?;
+            let dress = |command: &mut Command| {
+                dress(command)?;
+                files.iter().try_for_each(|files| files.give_to(command))
+            };
             launch(spec, env, &file, name, args, &dress, go)
         };
         let limit = self.user_limit;

@@ -11,6 +11,7 @@ mod descriptors;
 mod doors;
 mod exec;
 mod faults;
+mod files;
 mod grammar;
 mod groups;
 mod harness;

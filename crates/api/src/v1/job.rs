@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::{Bypass, Confirmation, Container, JobClaim, MigSlice};
+use super::{Bypass, Confirmation, Container, JobClaim, MigSlice, Output, Script};
 
 /// How much GPU a job asks for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -145,6 +145,16 @@ pub struct Submit {
     /// Lists, usage and metrics show this user; the program runs as the caller, to whom the job belongs. Takes the role operator.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
+    /// The script that it runs; absent: the command is a program. Not with a container or on a client's terminal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub script: Option<Script>,
+    /// Absent: the job's log. Not with a container or on a client's terminal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<Output>,
+    /// A line for `sh -c`, at most 4096 bytes, that the daemon starts as the job's user when the job has ended: at most once, without
+    /// GPUs, for a minute at most.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub notify: Option<String>,
 }
 
 /// What is done with a job that does nothing with its GPUs.
@@ -438,6 +448,12 @@ pub struct Job {
     /// What it is the claim of, with the runner `claim`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claim: Option<JobClaim>,
+    /// The files of its output; absent where that is in the job's log.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<Output>,
+    /// What is started when it has ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub notify: Option<String>,
     /// Who holds it in its queue; absent for a job that is not held.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold: Option<JobHold>,
