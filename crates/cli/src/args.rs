@@ -6,6 +6,7 @@
 mod admin;
 mod attach;
 mod clearml;
+mod files;
 mod help;
 mod project;
 mod simulate;
@@ -17,13 +18,16 @@ use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use clap::{Args, FromArgMatches as _, Parser, Subcommand, ValueEnum};
+use clap::{Args, FromArgMatches as _, Parser, Subcommand, ValueEnum, ValueHint};
 
 use divvy_core::reconcile::Policy;
+
+use crate::script::JobFile;
 
 pub use admin::{Admin, AdminGpu, AdminJournal, AdminMig, JournalOf, MigGc, MigPlan};
 pub use attach::{Attach, Exec, Shell};
 pub use clearml::ClearMl;
+pub use files::{OpenMode, Written};
 pub use help::command;
 pub use project::{AdminProject, ProjectArgs, RemoveProject};
 pub use simulate::Simulate;
@@ -36,7 +40,25 @@ pub use waiting::{AmountArgs, Change, Move};
 /// # Errors
 /// What clap refuses, and what it answers itself: help and the version.
 pub fn parse(words: &[OsString]) -> Result<Cli, clap::Error> {
-    Cli::from_arg_matches(&command().try_get_matches_from(words)?)
+    checked(command(), words)
+}
+
+/// The same by a parser that differs from [`command`] in its settings.
+///
+/// # Errors
+/// As [`parse`].
+pub fn checked(mut parser: clap::Command, words: &[OsString]) -> Result<Cli, clap::Error> {
+    let cli = Cli::from_arg_matches(&parser.try_get_matches_from_mut(words)?)?;
+    if let Verb::Submit(submit) = &cli.verb
+        && let Some(why) = submit.contradiction()
+    {
+        let kind = clap::error::ErrorKind::ArgumentConflict;
+        return Err(match parser.find_subcommand_mut("submit") {
+            Some(submit) => submit.error(kind, why),
+            None => parser.error(kind, why),
+        });
+    }
+    Ok(cli)
 }
 
 #[derive(Debug, Parser)]
@@ -58,7 +80,7 @@ pub enum Verb {
     /// Run a program in a slice, on this terminal
     Run(Run),
     /// Put a job in a queue and return
-    Submit(Submit),
+    Submit(Box<Submit>),
     /// Open a shell in a slice of its own, or in that of a running job
     Shell(Box<Shell>),
     /// Run another program in a running job's slice
@@ -207,6 +229,17 @@ pub struct JobArgs {
     pub gpus_on: Option<String>,
     #[command(flatten)]
     pub terms: TermArgs,
+    /// Run it in this folder
+    ///
+    /// Run the program in this folder [default: the present one]
+    #[arg(short = 'C', long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub chdir: Option<PathBuf>,
+    /// Start this, by `sh -c`, when the job has ended
+    ///
+    /// Have the daemon start this line by `sh -c` when the job has ended for good: as its user, without GPUs, for a minute at most, at
+    /// most once; DIVVY_END_REASON and DIVVY_EXIT_CODE say how the job ended
+    #[arg(long, value_name = "CMD", allow_hyphen_values = true)]
+    pub notify: Option<String>,
     /// Refuse (exit code 6) rather than wait
     ///
     /// Refuse (exit code 6) where the job would have to wait
@@ -235,7 +268,7 @@ pub struct Run {
     /// Without any daemon
     ///
     /// Without any daemon: a slice that only runs started this way know of
-    #[arg(long, conflicts_with_all = ["queue", "project", "priority", "time", "after", "after_ok", "own_daemon"])]
+    #[arg(long, conflicts_with_all = ["queue", "project", "priority", "time", "after", "after_ok", "own_daemon", "notify"])]
     pub no_daemon: bool,
 }
 
@@ -282,18 +315,52 @@ pub struct Submit {
     #[arg(long)]
     pub dry_run: bool,
     /// Print the job's id and nothing else
-    #[arg(long, conflicts_with = "output")]
+    #[arg(long)]
     pub parsable: bool,
     /// The same key submits once
     ///
     /// The same key submits once: a repeat answers with the first job
     #[arg(long, value_name = "KEY")]
     pub idempotency_key: Option<String>,
-    /// Print it as table, wide, json, ndjson, name
+    /// Print it as table, wide, json, …; or --stdout
     ///
-    /// Print the job in this form: table, wide, json, ndjson or name
-    #[arg(short, long, value_name = "FORMAT", hide_possible_values = true)]
-    pub output: Option<Format>,
+    /// Print the job in this form: table, wide, json, ndjson or name. Any other value is a file, as behind --stdout; one without a dot,
+    /// a slash and a % is written ./FILE
+    #[arg(short, long, value_name = "FORMAT|FILE", value_parser = files::Words)]
+    pub output: Option<Written>,
+    /// The file of its output: out-%j.txt
+    ///
+    /// Write the output into this file, which the job's user opens in the job's folder, and not into the job's log: %j stands for the
+    /// job's number, %A its array's, %a its index, %x its name, %u its user, %N the machine, %% a percent sign; %4j has four digits
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, hide_short_help = true)]
+    pub stdout: Option<String>,
+    /// The file of its errors [default: the output's]
+    ///
+    /// Write standard error into this file, as --stdout [default: where the output goes]
+    #[arg(short = 'e', long, value_name = "FILE", value_hint = ValueHint::FilePath, alias = "error")]
+    pub stderr: Option<String>,
+    /// truncate or append [default: truncate]
+    ///
+    /// What the first run does with what the files have: truncate or append; later runs of the job append [default: truncate]
+    #[arg(
+        long,
+        value_name = "MODE",
+        hide_short_help = true,
+        hide_possible_values = true
+    )]
+    pub open_mode: Option<OpenMode>,
+    /// Run this line by `sh -c`
+    #[arg(
+        long,
+        value_name = "LINE",
+        conflicts_with_all = ["command", "docker"],
+        allow_hyphen_values = true,
+        hide_short_help = true
+    )]
+    pub wrap: Option<String>,
+    /// The job file that its command names, once it was read.
+    #[arg(skip)]
+    pub file: Option<JobFile>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -466,6 +533,9 @@ pub struct Wait {
     /// Give up (exit code 9) after this long: 90s, 5m, 2h
     #[arg(long, value_name = "TIME")]
     pub timeout: Option<String>,
+    /// Ring the terminal's bell as each ends
+    #[arg(long)]
+    pub bell: bool,
     /// Print the ended jobs in this form: table, wide, json, ndjson or name
     #[arg(short, long, value_name = "FORMAT", hide_possible_values = true)]
     pub output: Option<Format>,

@@ -4,6 +4,7 @@ pub mod terms;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::path::Path;
 
 use divvy_api::v1::{Error, ErrorCode, Runner, Submit};
 use divvy_core::isolation::IsolationError;
@@ -78,7 +79,7 @@ fn described(args: &JobArgs, runner: Runner) -> Result<Submit> {
         amount: amount.map(Into::into),
         compute: Some(compute(&args.compute)?),
         gpus_on: gpus_on(args.gpus_on.as_deref())?,
-        cwd: working_directory()?,
+        cwd: working_directory(args.chdir.as_deref())?,
         env: environment(),
         runner,
         isolation: isolation.into(),
@@ -94,6 +95,7 @@ fn described(args: &JobArgs, runner: Runner) -> Result<Submit> {
         secrets: BTreeMap::new(),
         array: None,
         container: None,
+        notify: args.notify.clone(),
         ..Submit::default()
     })
 }
@@ -193,13 +195,24 @@ pub fn gpus_on(text: Option<&str>) -> Result<Vec<u32>> {
     }
 }
 
-fn working_directory() -> Result<String> {
+/// The folder of `-C`, or the present one.
+fn working_directory(folder: Option<&Path>) -> Result<String> {
+    if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
+        let shown = folder.display();
+        let why = match folder.exists() {
+            true => "it is no folder",
+            false => "there is no such folder",
+        };
+        let hint = format!("mkdir -p {shown}");
+        return Err(usage(format!("--chdir {shown}: {why}"), hint));
+    }
     let here = std::env::current_dir().map_err(|error| {
         Error::new(
             ErrorCode::Internal,
             format!("the working directory cannot be read: {error}"),
         )
     })?;
+    let here = folder.map_or(here.clone(), |folder| here.join(folder));
     here.into_os_string().into_string().map_err(|path| {
         usage(
             format!("the working directory {path:?} is not UTF-8"),

@@ -17,6 +17,7 @@ pub mod failure;
 mod manual;
 mod output;
 pub mod render;
+mod script;
 mod serve;
 mod start;
 pub mod table;
@@ -78,7 +79,16 @@ pub fn main(words: impl IntoIterator<Item = OsString>, backend: Backend) -> Exit
         Err(error) if failure::is_help(&error) => return help(&error),
         Err(error) => return failure::report(&failure::from_clap(&error, &words), json),
     };
-    match verbs::act(cli.verb, backend) {
+    let verb = match cli.verb {
+        args::Verb::Submit(submit) => {
+            script::expand(*submit, &words).map(|submit| args::Verb::Submit(Box::new(submit)))
+        }
+        verb => Ok(verb),
+    };
+    match verb
+        .map_err(Stop::Failed)
+        .and_then(|verb| verbs::act(verb, backend))
+    {
         Ok(code) => code,
         // Whoever read our output has gone and wants no more, `divvy ps | head -1` for one.
         Err(Stop::Hangup) => ExitCode::SUCCESS,

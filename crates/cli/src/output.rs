@@ -65,6 +65,13 @@ pub fn progress(line: &str) {
     }
 }
 
+/// Rings the terminal's bell, if a person watches.
+pub fn ring() {
+    if is_watched() {
+        let _ = std::io::stderr().write_all(b"\x07");
+    }
+}
+
 /// Whether a person watches stderr.
 pub fn is_watched() -> bool {
     std::io::stderr().is_terminal()

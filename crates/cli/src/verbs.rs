@@ -7,6 +7,7 @@ mod away;
 mod docker;
 mod doctor;
 mod exec;
+mod files;
 mod follow;
 mod journal;
 mod oom;
@@ -48,7 +49,7 @@ pub fn act(verb: Verb, backend: Backend) -> Outcome {
         Verb::Exec(args) => block_on(exec::exec(args)),
         Verb::Attach(args) => block_on(attach::attach(args)),
         Verb::Docker(args) => docker::docker(args, backend),
-        Verb::Submit(args) => block_on(submit::submit(args)),
+        Verb::Submit(args) => block_on(submit::submit(*args)),
         Verb::Ps(args) => block_on(read::jobs(args)),
         Verb::Gpus(args) => block_on(read::gpus(args.output)),
         Verb::Queues(args) => block_on(read::queues(args.output)),

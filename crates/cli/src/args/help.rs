@@ -64,11 +64,11 @@ own jobs, operators everybody's.
   divvy usage --by job --since 2026-11-01 --until 2026-12-01 -o json";
 
 pub(super) const SUBMIT: &str = "\
-Prints what became of the job: it starts at once or says what it waits for. Starts a per-user daemon when there is none.
+#DIVVY and #SBATCH lines of a script are flags. Starts a daemon if none runs.
 
   divvy submit -q half_gpu -- python train.py
   divvy submit --gpu-memory 4G --name eval --after-ok train -- python eval.py
-  id=$(divvy submit --parsable -g 0.5 -- ./job.sh) && divvy wait $id";
+  id=$(divvy submit --parsable job.sh) && divvy wait $id";
 
 pub(super) const EXEC: &str = "\
 The program gets what the job's own has: limits, GPUs, user, variables, folder, container. It counts in the job's slice and ends with the \

@@ -64,6 +64,19 @@ pub fn describe(job: &Job, view: View) -> String {
         Runner::Claim => "in the logs of its pods".to_owned(),
     };
     facts.add("output", &output);
+    let files = job.output.clone().unwrap_or_default();
+    let (written, errors) = (
+        files.stdout.unwrap_or_default(),
+        files.stderr.unwrap_or_default(),
+    );
+    facts.add("  file", &text::clean(&written));
+    if errors != written {
+        facts.add("  errors", &text::clean(&errors));
+    }
+    facts.add(
+        "at its end",
+        &text::clean(job.notify.as_deref().unwrap_or_default()),
+    );
     facts.add(
         "reason",
         &text::clean(job.reason.as_deref().unwrap_or_default()),

@@ -12,7 +12,7 @@ use tokio::signal::unix::SignalKind;
 use super::away::Away;
 use super::follow::Log;
 use super::signals::Signals;
-use super::{Outcome, client, reference, settle};
+use super::{Outcome, client, files, reference, settle};
 use crate::args;
 use crate::output::{progress, say};
 
@@ -23,6 +23,7 @@ pub async fn attach(args: args::Attach) -> Outcome {
     let client = client()?;
     let job = client.job(reference(&args.job)).await?;
     check(&job)?;
+    files::tell(&job);
     let from = match args.from_start {
         true => Log::from_start(),
         false => Log::from_now(&client, &job.id).await?,

@@ -9,7 +9,7 @@ use divvy_api::v1::Event;
 use jiff::tz::TimeZone;
 
 use super::away::Away;
-use super::{Outcome, client, reference};
+use super::{Outcome, client, files, reference};
 use crate::args::{Events, Format, Logs};
 use crate::failure::usage;
 use crate::output::{Stop, print, say, view};
@@ -19,7 +19,11 @@ use crate::text;
 pub async fn logs(args: Logs) -> Outcome {
     let client = client()?;
     // `last` may be another job by the time of the second call.
-    let job = client.job(reference(&args.job)).await?.id;
+    let job = client.job(reference(&args.job)).await?;
+    if files::print(&client, &job, args.follow).await? {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let job = job.id;
     let mut log = Log::from_start();
     if args.follow {
         log.follow(&client, &job).await?;

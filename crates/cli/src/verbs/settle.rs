@@ -75,6 +75,9 @@ pub async fn wait(args: Wait) -> Outcome {
     }
     for job in &mut ended {
         *job = until_ended(&client, job.clone(), deadline).await?;
+        if args.bell {
+            output::ring();
+        }
     }
     if let Some(format) = args.output {
         print(render::list(&ended, format, view(), render::jobs)?)?;

@@ -1,18 +1,24 @@
 //! `submit`: a job into a queue.
 
+use std::ffi::OsString;
 use std::hash::{BuildHasher, RandomState};
 use std::process::ExitCode;
 
 use divvy_api::client::Client;
 use divvy_api::v1::{ErrorCode, Job, Runner, Submit};
 
-use super::Outcome;
+use super::{Outcome, files};
 use crate::failure::Result;
 use crate::output::{print, view};
 use crate::start::DaemonWanted;
 use crate::{args, ask, container, render, start};
 
-pub async fn submit(args: args::Submit) -> Outcome {
+pub async fn submit(mut args: args::Submit) -> Outcome {
+    if let Some(line) = &args.wrap {
+        args.job.command = ["/bin/sh", "-c", line].map(OsString::from).into();
+        args.job.name.get_or_insert_with(|| "wrap".to_owned());
+    }
+    let form = args.form();
     let mut submit = match &args.docker {
         None => ask::submit(&args.job, Runner::Supervisor)?,
         Some(image) => {
@@ -30,10 +36,11 @@ pub async fn submit(args: args::Submit) -> Outcome {
     submit.array = args.array.as_deref().map(ask::terms::array).transpose()?;
     submit.dry_run = args.dry_run;
     submit.hold = args.hold;
+    files::add(&args, &mut submit);
     submit.idempotency_key = args.idempotency_key;
     let wanted = DaemonWanted::from(&args.job);
     let job = once(&wanted.client()?, submit, wanted).await?;
-    match args.output {
+    match form {
         Some(format) => print(render::list(&[job], format, view(), render::jobs)?)?,
         None if args.parsable => print(format!("{}\n", job.id))?,
         None => print(render::submitted(&job, args.dry_run, view().now))?,

@@ -57,6 +57,9 @@ const WRONG: &[(&str, &[(&str, i32)])] = &[
             ("-g 0.125 --idempotency-key=", USAGE),
             ("-g 0.125 --hold --no-wait", USAGE),
             ("--parsable --output wide", USAGE),
+            ("-g 0.125 --chdir {}/none", USAGE),
+            ("-g 0.125 --stderr %q", USAGE),
+            ("-g 0.125 --notify=", USAGE),
             ("--output yaml", USAGE),
         ],
     ),
@@ -337,6 +340,14 @@ const TAKEN: &[(&str, &str, &str, &str)] = &[
         "/queue",
         r#""half""#,
     ),
+    ("submit", "-g 0.125 --chdir /usr", "/cwd", r#""/usr""#),
+    (
+        "submit",
+        "-g 0.125 --chdir /dev --stderr null",
+        "/output/stderr",
+        r#""/dev/null""#,
+    ),
+    ("submit", "-g 0.125 --notify true", "/notify", r#""true""#),
     ("admin project add", "p1 --quota 1.5", "/quota", "1500"),
     (
         "admin project set",
@@ -370,6 +381,7 @@ const TAKEN: &[(&str, &str, &str, &str)] = &[
 /// Flags whose doing is seen below.
 const SEEN: &[&str] = &[
     "--backfill",
+    "--bell",
     "--compute",
     "--env",
     "--env-file",
@@ -837,4 +849,68 @@ fn less_compute_time_and_another_gpu_are_had_by_their_flags() {
         resized.items()[0]["slices"][0]["memory_limit_bytes"],
         50_u64 << 30
     );
+}
+
+#[test]
+fn a_job_file_is_submitted_as_it_is_typed_and_its_output_and_end_are_told() {
+    let home = Home::new("a100-80gb:1");
+    let _daemon = home.daemon(&[]);
+    let folder = home.scratch().display().to_string();
+    let text = "#!/bin/sh\n#SBATCH -J train -G 1 -o %x.out --mem=4G\n#DIVVY -g 0.25\n\
+                echo \"$1 $SLURM_JOB_NAME\"\nsrun true\n";
+    fs::write(home.scratch().join("job.sh"), text).expect("the folder is ours");
+    let file = format!("{folder}/job.sh");
+    let said = home.divvy(&["submit", "-C", &folder, &file, "a b"]).ok();
+    for line in [
+        "--mem has no effect: Divvy shares GPUs",
+        "line 5 of",
+        "calls srun",
+    ] {
+        assert!(said.stderr.contains(line), "{}", said.stderr);
+    }
+    let job = home.ended("last");
+    assert_eq!((job.name.as_str(), job.exit_code), ("train", Some(127)));
+    let log = home.divvy(&["logs", "-f", "last"]).ok();
+    assert!(log.stdout.starts_with("a b train\n"), "{}", log.stdout);
+
+    // Refused before a daemon is asked: with the line, and with both flags.
+    for (words, why) in [
+        (vec!["--wrap", "true", "--", "true"], "cannot be used with"),
+        (vec!["--open-mode", "both", "--", "true"], "--open-mode"),
+        (vec!["-o", "a.b", "--stdout", "c", "true"], "--stdout"),
+        (vec!["-o", "jsno", "true"], "'jsno'"),
+        (vec!["-e", "", "true"], "-e : the file name is empty"),
+    ] {
+        let said = home.divvy(&[&["submit", "-g", "0.25"], &words[..]].concat());
+        assert_eq!(said.code, USAGE, "{words:?}: {}", said.stderr);
+        assert!(
+            said.stderr.contains(why) && said.stderr.contains("hint: "),
+            "{}",
+            said.stderr
+        );
+    }
+    let wrapped = home.divvy(&[
+        "submit",
+        "--parsable",
+        "-g",
+        "0.25",
+        "--wrap",
+        "echo x; exit 3",
+    ]);
+    let id = wrapped.ok().stdout.trim().to_owned();
+    let silent = home.divvy(&["wait", "--bell", &id]);
+    assert_eq!((silent.code, silent.stderr.as_str()), (3, ""));
+    let typed = format!("{} wait --bell {id} {id}", home.program("divvy"));
+    let output = home
+        .command("script")
+        .args(["-qec", &typed, "/dev/null"])
+        .stdin(Stdio::null())
+        .output_bounded();
+    match output {
+        Ok(output) => {
+            let rings = output.stdout.iter().filter(|byte| **byte == 7).count();
+            assert_eq!((output.status.code(), rings), (Some(3), 2), "{output:?}");
+        }
+        Err(_) => eprintln!("SKIPPED: no script(1)"),
+    }
 }
