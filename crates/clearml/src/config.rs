@@ -7,6 +7,7 @@
 //! [`Tree`] is the whole of it, for whoever needs a value of its own; [`Settings`] are those that the front end reads, typed.
 
 mod environment;
+mod hocon;
 mod tree;
 mod window;
 
@@ -135,7 +136,9 @@ impl ConfigError {
     pub fn hint(&self) -> String {
         match self {
             Self::Read { .. } => "name another with --config-file, or set CLEARML_CONFIG_FILE".into(),
-            Self::Syntax { .. } => "the file is HOCON, as clearml-agent init writes it".into(),
+            Self::Syntax { .. } => {
+                "correct that line; `clearml-agent config` reads the same file".into()
+            }
             Self::Value { .. } => "correct the value, or leave it out".into(),
             Self::Missing { .. } => {
                 "run `clearml-agent init`, or copy the keys that the server's web page makes under Settings, Workspace".into()
@@ -223,11 +226,16 @@ impl Api {
             None => nonempty("api.host")?
                 .ok_or_else(|| missing("api.api_server", "CLEARML_API_HOST"))?,
         };
-        if !["http://", "https://"]
-            .iter()
-            .any(|scheme| server.starts_with(scheme))
-        {
+        if !is_web_url(&server) {
             return Err(tree.refuse("api.api_server", "a URL is needed, as https://api.clear.ml"));
+        }
+        for key in ADDRESSES {
+            let address = nonempty(key)?.filter(|address| address.starts_with("http"));
+            if address.is_some_and(|address| !is_web_url(&address)) {
+                return Err(
+                    tree.refuse(key, "the URL names no host; write it as https://HOST:PORT")
+                );
+            }
         }
         let credentials = match vars.first(&["CLEARML_AUTH_TOKEN"]) {
             Some((_, token)) => Credentials::Token(Secret::new(token)),
@@ -254,6 +262,22 @@ impl Api {
             },
         })
     }
+}
+
+/// Addresses that go on to tasks; other schemes than HTTP are for the task's SDK to judge: `s3://bucket`, `/mnt/share`.
+const ADDRESSES: [&str; 3] = [
+    "api.web_server",
+    "api.files_server",
+    "sdk.development.default_output_uri",
+];
+
+/// Whether a text is a URL of HTTP that names a host.
+fn is_web_url(text: &str) -> bool {
+    let text = text.trim();
+    let rest = ["http://", "https://"]
+        .iter()
+        .find_map(|scheme| text.strip_prefix(scheme));
+    rest.is_some_and(|rest| !rest.is_empty() && !rest.starts_with(['/', ':', '?', '#']))
 }
 
 impl Http {

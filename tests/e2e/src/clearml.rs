@@ -108,7 +108,7 @@ impl Server {
             ..
         } = self;
         format!(
-            "api {{\n  api_server: \"{url}\"\n  web_server: \"{url}\"\n  files_server: \"{url}\"\n  \
+            "api {{\n  api_server: {url}\n  web_server: {url}\n  files_server: {url}\n  \
              credentials {{ access_key: \"{access_key}\", secret_key: \"{secret_key}\" }}\n}}\n{more}"
         )
     }

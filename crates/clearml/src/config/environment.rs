@@ -76,7 +76,8 @@ impl Variables {
         })
     }
 
-    pub(super) fn all(&self) -> std::collections::HashMap<String, String> {
-        self.0.clone().into_iter().collect()
+    /// The variable of this name, also one that is empty.
+    pub(super) fn get(&self, name: &str) -> Option<String> {
+        self.0.get(name).cloned()
     }
 }

@@ -44,6 +44,10 @@ fn a_file_with_variables_in_it_is_read() {
         panic!()
     };
     assert_eq!((access.as_str(), secret.expose()), ("KEY", "s3cr3t"));
+    assert_eq!(
+        settings.tree.text("api.web_server").unwrap().as_deref(),
+        Some("http://clearml.example:8080")
+    );
     assert_eq!(settings.api.http.method, Method::Get);
     assert_eq!(settings.api.http.max_request, 15_728_640);
     assert_eq!(settings.api.verify, Verify::No);
@@ -178,4 +182,77 @@ fn a_file_that_is_missing_or_no_hocon_is_named() {
     let (_folder, path) = written("api.credentials.secret_key: ${NOT_SET_ANYWHERE}");
     let error = Settings::read_with(Some(&path), vars(&[])).unwrap_err();
     assert!(error.to_string().contains("NOT_SET_ANYWHERE"), "{error}");
+}
+
+/// The beginning of the file that `clearml-agent init` 3.0.3 wrote, with other names of hosts.
+const INIT: &str = "# CLEARML-AGENT configuration file
+api {
+    # Notice: 'host' is the api server (default port 8008), not the web server.
+    api_server: http://clearml.example:8008
+    web_server: http://clearml.example:8080
+    files_server: http://clearml.example:8081
+    # Credentials are generated using the webapp, http://clearml.example:8080/settings
+    # Override with os environment: CLEARML_API_ACCESS_KEY / CLEARML_API_SECRET_KEY
+    credentials {\"access_key\": \"4CCE55\", \"secret_key\": \"s3cr3t\"}
+}
+
+# Set GIT user/pass credentials
+# leave blank for GIT SSH credentials
+agent.git_user=\"octo\"
+agent.git_pass=\"t0ken\"
+
+agent.package_manager.extra_index_url= [
+\"https://pypi.example/simple\"
+\"http://10.0.0.1:8080/simple\"
+]
+
+sdk.development.default_output_uri=\"http://clearml.example:8081\"
+
+agent {
+    worker_id: \"\"
+}
+";
+
+#[test]
+fn the_file_that_clearml_agent_init_writes_is_read() {
+    let (_folder, path) = written(INIT);
+    let settings = Settings::read_with(Some(&path), vars(&[])).unwrap();
+    assert_eq!(settings.api.server, "http://clearml.example:8008");
+    let text = |key| settings.tree.text(key).unwrap().unwrap();
+    assert_eq!(text("api.files_server"), "http://clearml.example:8081");
+    assert_eq!(text("agent.git_pass"), "t0ken");
+    let indexes = settings.tree.words("agent.package_manager.extra_index_url");
+    assert_eq!(
+        indexes.unwrap().unwrap(),
+        ["https://pypi.example/simple", "http://10.0.0.1:8080/simple"]
+    );
+}
+
+#[test]
+fn an_address_without_a_host_reaches_no_task() {
+    for (key, line) in [
+        ("api.files_server", "api.files_server: \"http:\""),
+        ("api.web_server", "api.web_server: http://"),
+        (
+            "sdk.development.default_output_uri",
+            "sdk.development.default_output_uri: https://:8081/x",
+        ),
+    ] {
+        let (_folder, path) = written(&format!("{INIT}{line}\n"));
+        let error = Settings::read_with(Some(&path), vars(&[]))
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains(key) && error.contains("names no host"),
+            "{error}"
+        );
+    }
+    for line in [
+        "api.files_server: \"s3://bucket/a\"",
+        "api.web_server: \"\"",
+        "sdk.development.default_output_uri: true",
+    ] {
+        let (_folder, path) = written(&format!("{INIT}{line}\n"));
+        Settings::read_with(Some(&path), vars(&[])).unwrap();
+    }
 }

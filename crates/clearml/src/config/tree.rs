@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use hocon::{HoconValue, ScalarType};
 use serde_json::{Map, Value};
 
 use super::ConfigError;
 use super::environment::{KEYS, Variables};
+use super::hocon;
 
 /// Files that are read unless one is named, the later over the earlier.
 const FILES: [&str; 2] = ["trains.conf", "clearml.conf"];
@@ -67,9 +67,9 @@ impl Tree {
             }
         }
         for (var, key, text) in vars.any_key() {
-            let value = hocon::parse_with_env(&format!("value: {text}"), &vars.all())
+            let value = hocon::read(&format!("value: {text}"), &|name| vars.get(name))
                 .ok()
-                .and_then(|parsed| parsed.get("value").map(plain))
+                .and_then(|parsed| parsed.get("value").cloned())
                 .unwrap_or_else(|| Value::String(text.to_owned()));
             tree.set(&key, value, var);
         }
@@ -82,21 +82,17 @@ impl Tree {
     }
 
     fn add(&mut self, path: &Path, vars: &Variables) -> Result<(), ConfigError> {
-        // Read here and parsed from there: the parser's own error does not say which of the two went wrong.
-        std::fs::File::open(path).map_err(|source| ConfigError::Read {
-            path: path.to_owned(),
-            source,
+        let read = hocon::read_file(path, &|name| vars.get(name)).map_err(|failure| {
+            let path = path.to_owned();
+            match failure {
+                hocon::Failure::Read(source) => ConfigError::Read { path, source },
+                hocon::Failure::Text(fault) => ConfigError::Syntax {
+                    path,
+                    why: fault.to_string(),
+                },
+            }
         })?;
-        let parsed =
-            hocon::parse_file_with_env(path, &vars.all()).map_err(|error| ConfigError::Syntax {
-                path: path.to_owned(),
-                why: where_and_what(&error),
-            })?;
-        let keys = parsed.keys();
-        let read = keys
-            .iter()
-            .filter_map(|key| Some(((*key).to_owned(), plain(parsed.get(&quoted(key))?))));
-        merge(&mut self.root, Value::Object(read.collect()));
+        merge(&mut self.root, read);
         self.file = Some(path.to_owned());
         Ok(())
     }
@@ -232,11 +228,6 @@ fn from_home(path: &str, home: Option<&Path>) -> PathBuf {
     }
 }
 
-/// A key as a path of one part.
-fn quoted(key: &str) -> String {
-    format!("\"{}\"", key.replace('\\', "\\\\").replace('"', "\\\""))
-}
-
 fn scalar(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),
@@ -247,28 +238,8 @@ fn scalar(value: &Value) -> Option<String> {
     }
 }
 
-fn plain(value: &HoconValue) -> Value {
-    match value {
-        HoconValue::Object(fields) => fields
-            .iter()
-            .map(|(key, value)| (key.clone(), plain(value)))
-            .collect(),
-        HoconValue::Array(items) => items.iter().map(plain).collect(),
-        HoconValue::Scalar(scalar) => match scalar.value_type {
-            ScalarType::Null => Value::Null,
-            ScalarType::Boolean => Value::Bool(scalar.raw.eq_ignore_ascii_case("true")),
-            // A number is kept as it is written where JSON can write it so: `15728640`, `1.0`.
-            ScalarType::Number => serde_json::from_str(&scalar.raw)
-                .unwrap_or_else(|_| Value::String(scalar.raw.clone())),
-            _ => Value::String(scalar.raw.clone()),
-        },
-        // Only a document whose substitutions were left alone has any.
-        _ => Value::Null,
-    }
-}
-
 /// Lays `over` on `under`: sections are merged, everything else is replaced.
-fn merge(under: &mut Value, over: Value) {
+pub(super) fn merge(under: &mut Value, over: Value) {
     match (under, over) {
         (Value::Object(under), Value::Object(over)) => {
             for (key, value) in over {
@@ -281,22 +252,5 @@ fn merge(under: &mut Value, over: Value) {
             }
         }
         (under, over) => *under = over,
-    }
-}
-
-/// `line 3, column 7: …`; the parser's messages show names, no values.
-fn where_and_what(error: &hocon::HoconError) -> String {
-    match error {
-        hocon::HoconError::Parse(error) => {
-            format!(
-                "line {}, column {}: {}",
-                error.line, error.col, error.message
-            )
-        }
-        hocon::HoconError::Resolve(error) => format!(
-            "line {}, column {}: {} (${{{}}})",
-            error.line, error.col, error.message, error.path
-        ),
-        other => other.to_string(),
     }
 }

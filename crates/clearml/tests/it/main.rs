@@ -3,4 +3,5 @@
 #![warn(clippy::disallowed_methods)]
 
 mod grammar;
+mod pyhocon;
 mod server;
