@@ -10,6 +10,7 @@ use std::fs;
 use std::io::{self, Read};
 use std::path::PathBuf;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use divvy_ledger::Owner;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -169,10 +170,13 @@ pub fn ticks(boot_time_ns: u64) -> u64 {
     u64::try_from(u128::from(boot_time_ns) * a_second / 1_000_000_000).unwrap_or(u64::MAX)
 }
 
-/// Whole seconds since a process of this start time (in ticks) started.
-pub fn seconds_since(start_time: u64) -> u64 {
-    let now = crate::clock::boot_ns() / 1_000_000_000;
-    now.saturating_sub(start_time / rustix::param::clock_ticks_per_second().max(1))
+/// How long a process of this start time (in ticks) has run at least, at this moment of CLOCK_BOOTTIME (nanoseconds). The kernel
+/// rounds a start time down to a tick (`nsec_to_clock_t`), so the process may have started up to one tick later.
+pub fn age(start_time: u64, now_ns: u64) -> Duration {
+    let a_second = u128::from(rustix::param::clock_ticks_per_second().max(1));
+    let latest_ns = ((u128::from(start_time) + 1) * 1_000_000_000).div_ceil(a_second);
+    let age_ns = u128::from(now_ns).saturating_sub(latest_ns);
+    Duration::from_nanos(u64::try_from(age_ns).unwrap_or(u64::MAX))
 }
 
 /// All other living processes of the session that `leader` led: what a supervisor leaves behind when it is killed,
@@ -293,6 +297,23 @@ mod tests {
         };
         assert_eq!(parse(line), Some(expected));
         assert_eq!(parse(b"77 (cut"), None);
+    }
+
+    #[test]
+    fn a_process_is_never_taken_for_older_than_it_is() {
+        let tick_ns = 1_000_000_000 / rustix::param::clock_ticks_per_second();
+        // Every tenth of a tick within a second, and 0.9 s to 2.1 s later.
+        for started_ns in (7_000_000_000..8_000_000_000).step_by(tick_ns as usize / 10) {
+            for passed_ns in (900_000_000..2_100_000_000).step_by(12_345_678) {
+                let now_ns = started_ns + passed_ns;
+                let told = age(ticks(started_ns), now_ns).as_nanos();
+                let true_age = u128::from(passed_ns);
+                assert!(told <= true_age, "{started_ns} {passed_ns}: {told}");
+                assert!(true_age - told <= u128::from(tick_ns), "{told}");
+            }
+        }
+        assert_eq!(age(u64::MAX, 1), Duration::ZERO);
+        assert_eq!(age(0, 0), Duration::ZERO);
     }
 
     #[test]

@@ -32,6 +32,7 @@ use jiff::Timestamp;
 use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate};
 use serde::{Deserialize, Serialize};
 
+use crate::clock::{boot_ns, now};
 use crate::container::Plan;
 use crate::failpoint;
 use crate::output::Files;
@@ -106,6 +107,20 @@ pub struct Begun {
     #[serde(flatten)]
     pub process: Process,
     pub at: Timestamp,
+    /// The same moment of CLOCK_BOOTTIME, in nanoseconds; absent in records of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub boot_ns: Option<u64>,
+}
+
+impl Begun {
+    /// A process that has just been started.
+    pub fn now(process: Process) -> Self {
+        Self {
+            process,
+            at: now(),
+            boot_ns: Some(boot_ns()),
+        }
+    }
 }
 
 /// `container`.
@@ -718,10 +733,7 @@ mod tests {
         cut_short();
         assert_eq!(dir.record().unwrap(), Record::default());
         assert_eq!(dir.exit().unwrap(), None);
-        let begun = Begun {
-            process: Process::this().unwrap(),
-            at: Timestamp::now(),
-        };
+        let begun = Begun::now(Process::this().unwrap());
         dir.write_launch(&begun).unwrap();
         cut_short();
         let exit = Exit {
@@ -741,6 +753,7 @@ mod tests {
         let begun = |pid| Begun {
             process: Process { pid, start_time: 1 },
             at: Timestamp::now(),
+            boot_ns: None,
         };
         let held = Held::default();
         for pid in [1, 2] {
@@ -764,10 +777,7 @@ mod tests {
     #[test]
     fn a_forgotten_spec_leaves_no_secret() {
         let (_root, dir) = dir();
-        let begun = Begun {
-            process: Process::this().unwrap(),
-            at: Timestamp::now(),
-        };
+        let begun = Begun::now(Process::this().unwrap());
         dir.write_launch(&begun).unwrap();
         dir.forget_spec().unwrap();
         dir.forget_spec().expect("a second time changes nothing");

@@ -211,10 +211,7 @@ fn run(dir: &JobDir, place: Place) -> Result<Outcome, SuperviseError> {
     let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
     let me = Process::this().map_err(SuperviseError::Setup)?;
 
-    dir.write_launch(&Begun {
-        process: me,
-        at: now(),
-    })?;
+    dir.write_launch(&Begun::now(me))?;
     reach("supervise.launched");
     let laid = script::lay(dir, &mut spec);
     let outcome = match laid.and_then(|()| start(&spec, place)) {
@@ -226,10 +223,7 @@ fn run(dir: &JobDir, place: Place) -> Result<Outcome, SuperviseError> {
             }
             let program = Process::with_pid(pid).unwrap_or(Process { pid, start_time: 0 });
             // Without the record the agent shows no pid, and learns of the end all the same.
-            let begun = Begun {
-                process: program,
-                at: now(),
-            };
+            let begun = Begun::now(program);
             report(dir.write_started_as(&begun, host.limiter(), &held));
             reach("supervise.started");
             let grace = Duration::from_millis(spec.grace_ms);

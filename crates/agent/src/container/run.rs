@@ -226,7 +226,12 @@ impl Job<'_> {
     }
 
     fn begun(&self, process: Process) -> Begun {
-        Begun { process, at: now() }
+        Begun {
+            process,
+            at: now(),
+            // Another supervisor may write it down again, long after the container started.
+            boot_ns: None,
+        }
     }
 
     /// Takes the container away, and what was made for it.

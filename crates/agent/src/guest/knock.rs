@@ -124,7 +124,6 @@ mod tests {
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, listen, socket};
 
     use super::*;
-    use crate::clock::now;
     use crate::process::Process;
 
     #[test]
@@ -133,7 +132,7 @@ mod tests {
         let rung = std::sync::Arc::default();
         signal_hook::flag::register(BELL, std::sync::Arc::clone(&rung)).unwrap();
         let process = Process::this().unwrap();
-        let begun = Begun { process, at: now() };
+        let begun = Begun::now(process);
         JobDir::new(dir.path()).write_launch(&begun).unwrap();
         let door = socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
         bind(&door, &SocketAddrUnix::new(dir.path().join(DOOR)).unwrap()).unwrap();

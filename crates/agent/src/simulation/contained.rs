@@ -8,8 +8,6 @@ use super::engine::{Called, State};
 use super::kernel::Kind;
 use super::supervisor::{At, Supervisor};
 use super::{World, clock};
-use crate::clock::now;
-use crate::process::Process;
 use crate::records::{Begun, Outcome, Placed};
 
 /// How far it has come.
@@ -83,7 +81,7 @@ impl World {
             return;
         };
         let dir = supervisor.dir.clone();
-        let begun = |process: Process| Begun { process, at: now() };
+        let begun = Begun::now;
         match stage {
             Stage::Make | Stage::Place | Stage::Launch if told || dir.is_to_stop() => {
                 supervisor.ends(withdrawn());

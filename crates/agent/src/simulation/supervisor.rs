@@ -14,7 +14,6 @@ use super::kernel::{Kind, SIGTERM};
 use super::program::Program;
 use super::{World, clock};
 use crate::clock::now;
-use crate::process::Process;
 use crate::records::{Begun, Exit, JobDir, Outcome, Spec};
 
 pub struct Supervisor {
@@ -89,7 +88,7 @@ impl World {
         let Kind::Supervisor(supervisor) = &mut proc.kind else {
             return;
         };
-        let begun = |process: Process| Begun { process, at: now() };
+        let begun = Begun::now;
         let dir = supervisor.dir.clone();
         match supervisor.at {
             // Its signal handlers are not there yet.

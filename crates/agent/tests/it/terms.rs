@@ -49,6 +49,8 @@ async fn a_job_is_stopped_when_its_time_is_over_also_if_no_daemon_was_there_mean
         Some("stopped at the end of its time; ended by signal 15")
     );
     assert_eq!(end.exit_code, Some(143));
+    let ran = end.ended_at.unwrap() - end.started_at.unwrap();
+    assert!(ran.total(jiff::Unit::Second).unwrap() >= 1.0, "{ran}");
 
     let job = client.submit(&limited).await.unwrap();
     in_state(&client, &job.id, JobState::Running).await;

@@ -94,6 +94,7 @@ impl Job<'_> {
         self.dir.write_launch(&Begun {
             process: self.me,
             at: since,
+            boot_ns: None,
         })?;
         let line = match starter {
             Starter::Process(process) => {
