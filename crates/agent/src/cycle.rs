@@ -571,16 +571,24 @@ impl Cycle {
                 self.round.answers.push(Answer { reply, result });
             }
             Message::Release { reference, reply } => self.release(&reference, reply)?,
-            Message::Requeue { reference, reply } => {
-                let result = self.requeue(&reference)?;
+            Message::Requeue {
+                reference,
+                by,
+                reply,
+            } => {
+                let result = self.requeue(&reference, &by)?;
                 self.round.answers.push(Answer { reply, result });
             }
             Message::Project { name, act, reply } => {
                 let result = self.tend_project(&name, &act)?;
                 self.round.tended.push((reply, result));
             }
-            Message::Cancel { reference, reply } => {
-                let result = self.cancel(&reference)?;
+            Message::Cancel {
+                reference,
+                by,
+                reply,
+            } => {
+                let result = self.cancel(&reference, &by)?;
                 self.round.answers.push(Answer { reply, result });
             }
             Message::Confirm {

@@ -365,15 +365,18 @@ async fn submit(
     )
 }
 
-async fn cancel(State(api): State<Api>, Path(reference): Path<String>) -> Answer<v1::Job> {
-    list(
-        "JobList",
-        vec![
-            api.mailbox
-                .ask(|reply| Message::Cancel { reference, reply })
-                .await?,
-        ],
-    )
+async fn cancel(
+    State(api): State<Api>,
+    Extension(caller): Extension<Caller>,
+    Path(reference): Path<String>,
+) -> Answer<v1::Job> {
+    let by = Box::new(caller);
+    let cancel = api.mailbox.ask(|reply| Message::Cancel {
+        reference,
+        by,
+        reply,
+    });
+    list("JobList", vec![cancel.await?])
 }
 
 async fn confirm(
@@ -421,10 +424,17 @@ async fn pause(api: &Api, reference: String, suspend: bool) -> Answer<v1::Job> {
     list("JobList", vec![pause.await?])
 }
 
-async fn requeue(State(api): State<Api>, Path(reference): Path<String>) -> Answer<v1::Job> {
-    let requeue = api
-        .mailbox
-        .ask(|reply| Message::Requeue { reference, reply });
+async fn requeue(
+    State(api): State<Api>,
+    Extension(caller): Extension<Caller>,
+    Path(reference): Path<String>,
+) -> Answer<v1::Job> {
+    let by = Box::new(caller);
+    let requeue = api.mailbox.ask(|reply| Message::Requeue {
+        reference,
+        by,
+        reply,
+    });
     list("JobList", vec![requeue.await?])
 }
 

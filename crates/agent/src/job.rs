@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use divvy_api::v1::{Container, Runner};
-use divvy_core::job::{Event, Stop};
+use divvy_core::job::{Event, Outcome, Stop};
 use divvy_core::resize::{Goal, Resized};
 use divvy_core::{
     Amount, Bytes, Compute, Grant, Job as Life, JobId, Owner, QueueName, Request, Turn,
@@ -13,6 +13,7 @@ use jiff::Timestamp;
 
 use crate::bypass::Bypass;
 use crate::clock::now;
+use crate::records::Stopped;
 use crate::terms::{Course, Hold, Terms};
 
 /// A job. Its environment stays in the store until it is started.
@@ -227,6 +228,20 @@ impl Job {
         self.course.stop = Some((why.max(before), told));
         self.course.suspended = false;
         self.step(Event::Stop(why));
+    }
+
+    /// Why and when Divvy stopped its program; `None` where that is not what ended it. Of one that goes on, its last run's.
+    pub fn stopped(&self) -> Option<Stopped> {
+        let is_ours = match &self.life {
+            Life::Stopping { .. } => true,
+            Life::Ended { outcome } => matches!(
+                outcome,
+                Outcome::Cancelled | Outcome::TimeLimit | Outcome::Idle | Outcome::GpuLost
+            ),
+            _ => return self.course.stopped_before.clone(),
+        };
+        let (cause, (_, at)) = (self.course.cause.clone()?, self.course.stop?);
+        is_ours.then_some(Stopped { cause, at })
     }
 
     /// Moves it on; whoever calls has looked at its state, so a refusal is a bug.

@@ -17,6 +17,7 @@ mod advice;
 mod aside;
 mod ask;
 mod bypass;
+mod cause;
 mod claim;
 mod clock;
 mod config;
@@ -83,15 +84,36 @@ pub use selftest::probe_limits;
 pub use solo::{SoloArgs, solo};
 pub use supervise::supervise;
 
+/// How a program ended that this process ran.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ran {
+    /// As a shell would say it.
+    pub code: u8,
+    /// When and why Divvy stopped it, where Divvy did: `its time limit of 2h was reached`.
+    pub stopped: Option<(jiff::Timestamp, String)>,
+}
+
+impl Ran {
+    /// What the records of this job say besides the code.
+    fn of(dir: &records::JobDir, code: i32) -> Self {
+        let stopped = dir.stopped();
+        Self {
+            code: u8::try_from(code & 0xff).unwrap_or(125),
+            stopped: stopped.map(|stopped| (stopped.at, stopped.cause.words)),
+        }
+    }
+}
+
 /// Runs a job that the agent placed for this process, on its terminal; answers the program's code as a shell would.
 ///
 /// # Errors
 /// [`ErrorCode::LaunchFailed`] when the job must not be started by this process; then nothing was.
-pub fn run_client_job(dir: &Path) -> Result<u8, Error> {
-    let code = supervise::run_client_job(dir);
+pub fn run_client_job(dir: &Path) -> Result<Ran, Error> {
+    let dir = records::JobDir::new(dir);
+    let code = supervise::run_client_job(&dir);
     let code =
         code.map_err(|error| Error::new(ErrorCode::LaunchFailed, supervise::chain(&error)))?;
-    Ok(u8::try_from(code & 0xff).unwrap_or(125))
+    Ok(Ran::of(&dir, code))
 }
 
 /// `divvy probe-context UUID`: measures what a context costs on a GPU and prints it.

@@ -79,6 +79,7 @@ pub enum Message {
     },
     Requeue {
         reference: String,
+        by: Box<Caller>,
         reply: Reply<Job>,
     },
     Project {
@@ -88,6 +89,7 @@ pub enum Message {
     },
     Cancel {
         reference: String,
+        by: Box<Caller>,
         reply: Reply<Job>,
     },
     /// Starts a job that has its slice and was to be confirmed.

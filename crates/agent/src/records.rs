@@ -9,6 +9,7 @@
 //!   container    supervisor  which container is the job's, where it has one
 //!   exit         supervisor  how it ended, on disk; nothing of the job lives any more
 //! stop           agent       the container is to be stopped, whoever supervises it by then
+//! stopped        agent       why the program is stopped, for its client; only of jobs on their client's terminal
 //! replica        agent       what the journal says since the record was begun; only of jobs that were changed, and of claims
 //! log            program     output of jobs that have no terminal
 //! script         supervisor  what the job's interpreter reads, where it has a script; its user's
@@ -32,6 +33,7 @@ use jiff::Timestamp;
 use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate};
 use serde::{Deserialize, Serialize};
 
+use crate::cause::Cause;
 use crate::clock::{boot_ns, now};
 use crate::container::Plan;
 use crate::failpoint;
@@ -49,6 +51,7 @@ pub const SCRIPT: &str = "script";
 /// The folder of the notice that a job has ended.
 pub const NOTICE: &str = "notice";
 const STOP: &str = "stop";
+const STOPPED: &str = "stopped";
 const LOG: &str = "log";
 const REPLICA: &str = "replica";
 /// Less than a block of most file systems leaves no hole.
@@ -138,6 +141,15 @@ pub struct Placed {
 pub struct Exit {
     #[serde(flatten)]
     pub outcome: Outcome,
+    pub at: Timestamp,
+}
+
+/// `stopped`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stopped {
+    #[serde(flatten)]
+    pub cause: Cause,
+    /// When it was told to stop.
     pub at: Timestamp,
 }
 
@@ -301,18 +313,23 @@ impl JobDir {
 
     /// Keeps the journal's rows of the job beside its record. Not synced: a power cut that takes the file also ends the job.
     pub fn write_replica(&self, replica: &Replica) -> Result<(), RecordError> {
+        self.write_beside(REPLICA, replica)
+    }
+
+    /// Writes a file beside the record. Readers see it whole or not at all.
+    fn write_beside(&self, name: &str, content: &impl Serialize) -> Result<(), RecordError> {
         let write = || -> io::Result<()> {
-            let new = self.0.join(format!("{REPLICA}.new"));
+            let new = self.0.join(format!("{name}.new"));
             let mut file = OpenOptions::new()
                 .write(true)
                 .create(true)
                 .truncate(true)
                 .mode(0o600)
                 .open(&new)?;
-            file.write_all(&serde_json::to_vec(replica)?)?;
-            fs::rename(&new, self.0.join(REPLICA))
+            file.write_all(&serde_json::to_vec(content)?)?;
+            fs::rename(&new, self.0.join(name))
         };
-        write().map_err(|error| self.error("write", REPLICA, error))
+        write().map_err(|error| self.error("write", name, error))
     }
 
     /// What [`JobDir::write_replica`] kept last; `None` where there is none or it is not whole.
@@ -524,6 +541,20 @@ impl JobDir {
         File::create(self.0.join(STOP))
             .map(drop)
             .map_err(|error| self.error("write", STOP, error))
+    }
+
+    /// Why its program is stopped, for its client.
+    pub fn write_stopped(&self, stopped: &Stopped) -> Result<(), RecordError> {
+        self.write_beside(STOPPED, stopped)
+    }
+
+    /// Why its program was stopped; `None` where it was not, or had ended before.
+    pub fn stopped(&self) -> Option<Stopped> {
+        let text = fs::read(self.0.join(STOPPED)).ok()?;
+        let stopped: Stopped = serde_json::from_slice(&text).ok()?;
+        let exit = self.exit().ok().flatten();
+        exit.is_none_or(|exit| exit.at >= stopped.at)
+            .then_some(stopped)
     }
 
     /// It is the last that is ever written down, so nothing else is read for it.

@@ -130,10 +130,9 @@ pub(crate) fn supervise_one(dir: &Path) -> u8 {
 ///
 /// # Errors
 /// When the job must not be started by this process; then nothing was.
-pub fn run_client_job(dir: &Path) -> Result<i32, SuperviseError> {
-    let dir = JobDir::new(dir);
-    let _lock = take_lock(&dir)?;
-    run_here(&dir)
+pub fn run_client_job(dir: &JobDir) -> Result<i32, SuperviseError> {
+    let _lock = take_lock(dir)?;
+    run_here(dir)
 }
 
 /// The same for a job whose lock the caller holds.

@@ -10,9 +10,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::access::{Caller, Role};
 use crate::aside::Aside;
+use crate::cause::Cause;
 use crate::claim::Claim;
 use crate::idle::Rule;
 use crate::intake::usage;
+use crate::records::Stopped;
 
 /// Priorities are small numbers, so that there is always one between two others for an administrator.
 const MOST_PRIORITY: i32 = 1000;
@@ -228,6 +230,12 @@ fn confirm_within(submit: &Submit) -> Result<Option<u64>, Error> {
 pub struct Course {
     /// Why it is being stopped, and when it was first told.
     pub stop: Option<(Stop, Timestamp)>,
+    /// What that was in words, and who asked for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cause: Option<Cause>,
+    /// Why its last run was stopped, of a job that went back into its queue for that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stopped_before: Option<Stopped>,
     /// How often it went back to its queue after its program had been started. Each run has a folder of its own.
     pub runs: u32,
     /// How many of those were failures.

@@ -35,10 +35,10 @@ pub use error::{Error, ErrorBody, ErrorCode};
 pub use exec::{Exec, ExecEnd, Signal, SignalJob, Terminal};
 pub use gpu::{Gpu, GpuLost, GpuSlice};
 pub use job::{
-    After, Amount, Array, ArrayTask, ComputeTime, EndReason, Event, Idle, IdleAction, Isolation,
-    Job, JobChange, JobGroup, JobHold, JobMemory, JobState, Limiter, LimiterForm, MemoryPlace,
-    ReasonCode, Resize, Runner, Slice, Submit, Suspend, TaskBound, TaskBoundKind, UsualRun, Why,
-    WhyChange, WhyGpu, WhyHolder,
+    After, Amount, Array, ArrayTask, Asker, ComputeTime, EndReason, Event, Idle, IdleAction,
+    Isolation, Job, JobChange, JobGroup, JobHold, JobMemory, JobState, Limiter, LimiterForm,
+    MemoryPlace, ReasonCode, Resize, Runner, Slice, Submit, Suspend, TaskBound, TaskBoundKind,
+    UsualRun, Why, WhyChange, WhyGpu, WhyHolder,
 };
 pub use mig::{
     GpuChange, GpuChanged, GpuMode, Mig, MigGc, MigInstance, MigPlanned, MigProfile, MigSlice,

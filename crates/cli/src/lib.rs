@@ -30,11 +30,21 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use divvy_api::v1::{Error, Finding, JournalFile};
+use jiff::Timestamp;
 
 pub use ask::Solo;
 pub use serve::{ClearMl, Daemon};
 
 use output::Stop;
+
+/// How a program ended that this process ran.
+#[derive(Clone, Debug)]
+pub struct Ran {
+    /// As a shell would say it.
+    pub code: u8,
+    /// When and why Divvy stopped it, where Divvy did: `its time limit of 2h was reached`.
+    pub stopped: Option<(Timestamp, String)>,
+}
 
 /// The agent's side of the program.
 #[derive(Clone, Copy)]
@@ -45,8 +55,8 @@ pub struct Backend {
     pub supervise: fn(&Path) -> ExitCode,
     /// Takes the terminal on standard input and becomes a program: started by a job's supervisor.
     pub on_terminal: fn(&[OsString]) -> ExitCode,
-    /// Runs a job that waits for this client, on this terminal; gives its exit code.
-    pub run_here: fn(&Path) -> Result<u8, Error>,
+    /// Runs a job that waits for this client, on this terminal.
+    pub run_here: fn(&Path) -> Result<Ran, Error>,
     /// Runs a program in a slice without a daemon; gives its exit code.
     pub solo: fn(Solo) -> Result<u8, Error>,
     /// Measures what a context costs on the GPU of this UUID and prints it: started by the daemon.

@@ -4,6 +4,7 @@ mod admin;
 mod apart;
 mod attach;
 mod away;
+mod causes;
 mod docker;
 mod doctor;
 mod exec;

@@ -7,7 +7,7 @@ mod clearml;
 
 use std::process::ExitCode;
 
-use divvy_cli::{Backend, Daemon, Solo};
+use divvy_cli::{Backend, Daemon, Ran, Solo};
 
 fn main() -> ExitCode {
     let backend = Backend {
@@ -19,7 +19,7 @@ fn main() -> ExitCode {
         },
         supervise: divvy_agent::supervise,
         on_terminal: divvy_agent::on_terminal,
-        run_here: divvy_agent::run_client_job,
+        run_here: |dir| divvy_agent::run_client_job(dir).map(ran),
         solo: |asked| divvy_agent::solo(solo(asked)),
         probe_context: divvy_agent::probe_context,
         checkpoint: divvy_agent::checkpoint,
@@ -102,6 +102,11 @@ fn daemon(asked: Daemon) -> divvy_agent::DaemonArgs {
             token_file,
         },
     }
+}
+
+fn ran(ran: divvy_agent::Ran) -> Ran {
+    let divvy_agent::Ran { code, stopped } = ran;
+    Ran { code, stopped }
 }
 
 fn solo(asked: Solo) -> divvy_agent::SoloArgs {

@@ -10,7 +10,7 @@ use super::Cycle;
 use crate::aside::Aside;
 use crate::clock::Instant;
 use crate::job::Job;
-use crate::records::{Exit, Outcome};
+use crate::records::{Exit, Outcome, Stopped};
 use crate::store::StoreError;
 use crate::supervise::chain;
 
@@ -94,7 +94,8 @@ impl Cycle {
         living.members.clear();
         let job = &mut living.job;
         job.course.runs += 1;
-        job.course.stop = None;
+        let (stop, cause) = (job.course.stop.take(), job.course.cause.take());
+        job.course.stopped_before = (cause.zip(stop)).map(|(cause, (_, at))| Stopped { cause, at });
         job.course.suspended = false;
         job.course.aside = Aside::default();
         let released = job.clone();

@@ -7,6 +7,8 @@ use rustix::process::Signal;
 
 use super::left::its_own;
 use super::{Cycle, container};
+use crate::access::Caller;
+use crate::cause::Cause;
 use crate::clock::{Instant, now};
 use crate::failpoint::reach;
 use crate::process::Process;
@@ -16,7 +18,11 @@ use crate::supervise::started::Started;
 use crate::supervise::{below, chain};
 
 impl Cycle {
-    pub(super) fn cancel(&mut self, reference: &str) -> Result<Result<JobId, Error>, StoreError> {
+    pub(super) fn cancel(
+        &mut self,
+        reference: &str,
+        by: &Caller,
+    ) -> Result<Result<JobId, Error>, StoreError> {
         let id = match self.find(reference)? {
             Ok(id) => id,
             Err(error) => return Ok(Err(error)),
@@ -29,12 +35,16 @@ impl Cycle {
             let error = Error::new(ErrorCode::Conflict, format!("job {id} has ended already"));
             return Ok(Err(error.hint(format!("`divvy describe {id}` says how"))));
         }
-        self.stop_job(id, Stop::Cancel, "cancelled")?;
+        self.stop_job(id, Stop::Cancel, Cause::asked("cancelled", by))?;
         Ok(Ok(id))
     }
 
     /// Puts a job that holds something back into its queue, once its program is gone.
-    pub(super) fn requeue(&mut self, reference: &str) -> Result<Result<JobId, Error>, StoreError> {
+    pub(super) fn requeue(
+        &mut self,
+        reference: &str,
+        by: &Caller,
+    ) -> Result<Result<JobId, Error>, StoreError> {
         let id = match self.find(reference)? {
             Ok(id) => id,
             Err(error) => return Ok(Err(error)),
@@ -64,14 +74,21 @@ impl Cycle {
                 "start jobs with `divvy submit` to have them run by the daemon".to_owned(),
             ),
             _ => {
-                self.stop_job(id, Stop::Requeue, "to be started anew")?;
+                self.stop_job(id, Stop::Requeue, Cause::asked("requeued", by))?;
                 Ok(Ok(id))
             }
         }
     }
 
     /// Tells a job to stop; whoever waits is only taken out of its queue by a cancel.
-    pub(super) fn stop_job(&mut self, id: JobId, why: Stop, words: &str) -> Result<(), StoreError> {
+    pub(super) fn stop_job(
+        &mut self,
+        id: JobId,
+        why: Stop,
+        cause: impl Into<Cause>,
+    ) -> Result<(), StoreError> {
+        let cause = cause.into();
+        let words = cause.words.clone();
         let Some(living) = self.jobs.get_mut(&id) else {
             return Ok(());
         };
@@ -80,6 +97,7 @@ impl Cycle {
             Life::Queued if why != Stop::Cancel => return Ok(()),
             Life::Queued => {
                 living.job.stop(why);
+                living.job.course.cause = Some(cause);
                 living.job.ended_at = Some(now());
                 living.job.reason = Some(format!("{words} while it waited"));
                 return self.ended(id);
@@ -94,6 +112,7 @@ impl Cycle {
             let goes_on = living.job.course.suspended;
             living.trip.withdraw();
             living.job.stop(why);
+            living.job.course.cause = Some(cause);
             // Nobody waits any more until its memory is elsewhere.
             self.round.reached.push(id);
             let job = living.job.clone();
@@ -101,7 +120,7 @@ impl Cycle {
                 self.turn_page(id)?;
             }
             self.store.save(&job)?;
-            self.tell(Some(id), "stopping", words)?;
+            self.tell(Some(id), "stopping", &words)?;
         }
         self.round.stops.push(id);
         Ok(())
@@ -118,6 +137,13 @@ impl Cycle {
             && let Err(error) = dir.mark_to_stop()
         {
             tracing::warn!(job = %id, error = chain(&error), "it is told to stop by signal alone");
+        }
+        // Its client may outlive this daemon.
+        if living.job.ask.runner == Runner::Client
+            && let Some(stopped) = living.job.stopped()
+            && let Err(error) = dir.write_stopped(&stopped)
+        {
+            tracing::warn!(job = %id, error = chain(&error), "its client is not told why it is stopped");
         }
         let launched = dir.launch().ok().flatten().map(|begun| begun.process);
         let supervisor = launched.or_else(|| {

@@ -12,6 +12,7 @@ use divvy_core::job::Stop;
 use divvy_core::{Job as Life, JobId};
 
 use super::{Cycle, Living, TICK};
+use crate::cause::length;
 use crate::clock::Instant;
 use crate::idle::{Rule, rule};
 use crate::job::Job;
@@ -99,7 +100,7 @@ impl Cycle {
         let Some(living) = self.jobs.get(&id) else {
             return Ok(());
         };
-        let words = format!("it has done nothing with its GPUs for {} s", rule.after_s);
+        let words = format!("it did nothing with its GPUs for {}", length(rule.after_s));
         // The engine pauses containers, not we.
         let action = match rule.action {
             IdleAction::Suspend if living.job.ask.container.is_some() => IdleAction::Notify,
@@ -116,7 +117,7 @@ impl Cycle {
                 )?;
                 self.set_suspended(id, true)
             }
-            IdleAction::Cancel => self.stop_job(id, Stop::Idle, &words),
+            IdleAction::Cancel => self.stop_job(id, Stop::Idle, words),
         }
     }
 }

@@ -9,6 +9,7 @@ use divvy_core::job::Stop;
 use divvy_core::{Job as Life, JobId};
 
 use super::Cycle;
+use crate::cause::length;
 use crate::clock::boot_ns;
 use crate::job::Job;
 use crate::process;
@@ -54,8 +55,8 @@ impl Cycle {
             {
                 continue;
             }
-            let words = format!("it has run for the {limit} s that it was given");
-            self.stop_job(id, Stop::TimeLimit, &words)?;
+            let cause = format!("its time limit of {} was reached", length(limit));
+            self.stop_job(id, Stop::TimeLimit, cause)?;
         }
         Ok(())
     }

@@ -209,7 +209,7 @@ impl Cycle {
         still.retain(|gpu, _| before.contains(gpu));
         self.claims_on_lost_gpus(&still)?;
         for (id, index) in ended {
-            self.stop_job(id, Stop::GpuLost, &format!("GPU {index} is lost"))?;
+            self.stop_job(id, Stop::GpuLost, format!("GPU {index} is lost"))?;
         }
         Ok(())
     }

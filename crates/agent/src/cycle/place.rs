@@ -60,8 +60,8 @@ impl Cycle {
         }
         for Preempt { job, by } in plan.preempts {
             self.counted.preempted += 1;
-            let words = format!("it is over quota, and #{by} is within its project's");
-            self.stop_job(job, Stop::Preempt, &words)?;
+            let words = format!("preempted: it is over quota, and #{by} is within its project's");
+            self.stop_job(job, Stop::Preempt, words)?;
         }
         Ok(())
     }

@@ -44,6 +44,7 @@ impl Seen {
         let wait = self.wait.filter(|_| state == JobState::Queued);
         let code = wait.as_ref().map(|wait| ReasonCode::from(&wait.reason));
         let ask = &job.ask;
+        let stopped = job.stopped();
         let record = self.records.and_then(|records| records.record().ok());
         let record = record.unwrap_or_default();
         v1::Job {
@@ -56,6 +57,11 @@ impl Seen {
             queue: ask.queue.to_string(),
             state,
             end_reason: job.life.outcome().map(EndReason::from),
+            stopped_at: stopped.as_ref().map(|stopped| stopped.at),
+            ended_by: (stopped.as_ref())
+                .and_then(|stopped| stopped.cause.by.as_ref())
+                .map(v1::Asker::from),
+            end_detail: stopped.map(|stopped| stopped.cause.words),
             exit_code: job.exit_code,
             request: job.request().amount.into(),
             isolation: ask.request.isolation.into(),

@@ -53,6 +53,7 @@ impl Sight {
         if job.state == JobState::Ended {
             job.reason = None;
         }
+        (job.end_detail, job.ended_by) = (None, None);
         job.redacted = true;
     }
 }
@@ -157,6 +158,7 @@ mod tests {
             "limiter": {"form": "preload", "reason": "cannot open /secret/libcuda.so.1"},
             "group": {"path": "/secret/g", "reason": null}, "runner": "supervisor", "pid": 7,
             "submitted_at": "2026-01-02T03:04:05Z", "started_at": null, "ended_at": null,
+            "end_detail": "cancelled by secret (uid 5)", "ended_by": {"uid": 5, "name": "secret"},
             "claim": {"uid": "secret", "namespace": "secret", "name": "secret", "pods": ["secret"], "cdi_device": "secret"},
         });
         serde_json::from_value(job).unwrap()

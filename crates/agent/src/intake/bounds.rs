@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 
 use divvy_api::v1::{
     After, Amount, Array, Claim, ClaimDevice, ClaimInstance, Confirm, Container, Error, Exec,
-    GpuChange, JobChange, MigGc, MigWanted, Output, ProjectChange, Resize, SignalJob, Submit, Suspend,
-    Terminal,
+    GpuChange, JobChange, MigGc, MigWanted, Output, ProjectChange, Resize, SignalJob, Submit,
+    Suspend, Terminal,
 };
 
 use super::usage;

@@ -221,10 +221,26 @@ impl Run {
             What::Submit => self.submits(Runner::Supervisor, &mut dice),
             What::Client => self.submits(Runner::Client, &mut dice),
             What::Cancel => self.asks(&mut dice, |reference, id, reply| {
-                (Message::Cancel { reference, reply }, Asked::Cancel(id))
+                let by = Box::new(accounts::caller(ME));
+                (
+                    Message::Cancel {
+                        reference,
+                        by,
+                        reply,
+                    },
+                    Asked::Cancel(id),
+                )
             }),
             What::Requeue => self.asks(&mut dice, |reference, _, reply| {
-                (Message::Requeue { reference, reply }, Asked::Other)
+                let by = Box::new(accounts::caller(ME));
+                (
+                    Message::Requeue {
+                        reference,
+                        by,
+                        reply,
+                    },
+                    Asked::Other,
+                )
             }),
             What::Suspend | What::Resume => {
                 let suspend = step.what == What::Suspend;
@@ -849,7 +865,11 @@ impl Run {
             self.inbox.push(released);
             let reply = oneshot::channel().0;
             self.inbox.push(match self.manner.cancels {
-                true => Message::Cancel { reference, reply },
+                true => Message::Cancel {
+                    reference,
+                    by: Box::new(accounts::caller(ME)),
+                    reply,
+                },
                 false => Message::Pause {
                     reference,
                     suspend: false,

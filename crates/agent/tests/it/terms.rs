@@ -49,6 +49,8 @@ async fn a_job_is_stopped_when_its_time_is_over_also_if_no_daemon_was_there_mean
         Some("stopped at the end of its time; ended by signal 15")
     );
     assert_eq!(end.exit_code, Some(143));
+    let cause = Some("its time limit of 1s was reached");
+    assert_eq!((end.end_detail.as_deref(), end.ended_by), (cause, None));
     let ran = end.ended_at.unwrap() - end.started_at.unwrap();
     assert!(ran.total(jiff::Unit::Second).unwrap() >= 1.0, "{ran}");
 
@@ -316,6 +318,8 @@ async fn a_requeued_job_starts_anew_with_the_log_it_had() {
     });
     let again = in_state(&client, &job.id, JobState::Running).await;
     assert_eq!(again.runs_before, 1);
+    let detail = again.end_detail.unwrap_or_default();
+    assert!(detail.starts_with("requeued by "), "{detail}");
 
     // Its second run is adopted like any first one.
     home.kill();
@@ -327,6 +331,18 @@ async fn a_requeued_job_starts_anew_with_the_log_it_had() {
     let end = ended(&client, &job.id).await;
     assert_eq!(end.end_reason, Some(EndReason::Cancelled));
     assert_eq!(log(&client, &job.id).await, "started\nstarted\n");
+    let by = end.ended_by.clone().unwrap();
+    assert_eq!(Some(by.uid), end.uid);
+    let cause = format!("cancelled by {} (uid {})", by.name, by.uid);
+    assert_eq!(end.end_detail.as_deref(), Some(&*cause));
+    home.kill();
+    home.start(&SIM);
+    let client = home.client();
+    let kept = client.job(&job.id).await.unwrap();
+    assert_eq!(
+        (kept.end_detail, kept.ended_by, kept.stopped_at),
+        (Some(cause), Some(by), end.stopped_at)
+    );
     assert_eq!(
         refused(client.requeue(&job.id).await).code,
         ErrorCode::Conflict

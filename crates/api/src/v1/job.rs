@@ -347,6 +347,16 @@ pub struct Job {
     pub queue: String,
     pub state: JobState,
     pub end_reason: Option<EndReason>,
+    /// Why Divvy stopped its program, in words: `its time limit of 2h was reached`, `cancelled by ana (uid 1001)`. Absent where Divvy did
+    /// not, and for others' jobs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub end_detail: Option<String>,
+    /// The user who asked for that; absent where a limit or a rule did, and for others' jobs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_by: Option<Asker>,
+    /// When it was told to stop.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stopped_at: Option<Timestamp>,
     /// The program's code, or 128+N when signal N ended it.
     pub exit_code: Option<i32>,
     pub request: Amount,
@@ -467,6 +477,14 @@ pub struct JobHold {
     /// An operator holds another user's job: only operators release it.
     pub operator: bool,
     pub since: Timestamp,
+}
+
+/// A user who asked for something, by the kernel's word.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
+pub struct Asker {
+    pub uid: u32,
+    pub name: String,
 }
 
 /// Where the GPU memory of a suspended job is.

@@ -42,6 +42,10 @@ pub fn describe(job: &Job, view: View) -> String {
     facts.add("starts", &expected(job, view.now));
     facts.add_time("started", job.started_at);
     facts.add_time("ended", job.ended_at);
+    facts.add(
+        "stopped",
+        &text::clean(job.end_detail.as_deref().unwrap_or_default()),
+    );
     facts.add("gpu memory", &memory(job, view.now));
     facts.add("granted", &mig::asked_and_got(job));
     for slice in &job.slices {

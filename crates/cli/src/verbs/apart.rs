@@ -11,7 +11,7 @@ use divvy_api::v1::{ErrorCode, Runner, Submit};
 use super::away::Away;
 use super::follow::Log;
 use super::signals::Signals;
-use super::{Outcome, settle, submit};
+use super::{Outcome, causes, settle, submit};
 use crate::start::DaemonWanted;
 
 /// How long one question for the end may take.
@@ -26,8 +26,11 @@ pub async fn run(client: &Client, submission: Submit, wanted: DaemonWanted<'_>) 
     let mut signals = Signals::that_end()?;
     let output = Log::from_start().follow(client, &job.id);
     tokio::pin!(output);
+    let requeues = causes::tell_requeues(client, &job.id);
+    tokio::pin!(requeues);
     loop {
         tokio::select! {
+            never = &mut requeues => match never {},
             ended = &mut output => {
                 ended?;
                 break;
@@ -44,6 +47,7 @@ pub async fn run(client: &Client, submission: Submit, wanted: DaemonWanted<'_>) 
     loop {
         match client.wait(&job.id, WaitFor::Ended, POLL).await {
             Ok(job) if job.ended_at.is_some() => {
+                causes::tell_end(&job);
                 return Ok(ExitCode::from(settle::verdict(&job)?));
             }
             Ok(_) => away.back(),

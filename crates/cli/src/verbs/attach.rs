@@ -12,7 +12,7 @@ use tokio::signal::unix::SignalKind;
 use super::away::Away;
 use super::follow::Log;
 use super::signals::Signals;
-use super::{Outcome, client, files, reference, settle};
+use super::{Outcome, causes, client, files, reference, settle};
 use crate::args;
 use crate::output::{progress, say};
 
@@ -33,13 +33,18 @@ pub async fn attach(args: args::Attach) -> Outcome {
         false => format!("attached to #{}; Ctrl-C goes to its program", job.id),
     });
     let output = from.follow(&client, &job.id);
-    tokio::pin!(output);
+    let requeues = causes::tell_requeues(&client, &job.id);
+    tokio::pin!(output, requeues);
     if args.no_signals {
-        output.await?;
+        tokio::select! {
+            never = &mut requeues => match never {},
+            ended = &mut output => ended?,
+        }
     } else {
         let mut signals = passed()?;
         loop {
             tokio::select! {
+                never = &mut requeues => match never {},
                 ended = &mut output => break ended?,
                 sent = signals.next() => match client.signal(&job.id, sent).await {
                     // It has just ended, or the daemon is away: its output says so.
@@ -63,16 +68,21 @@ pub async fn attach(args: args::Attach) -> Outcome {
 fn check(job: &Job) -> Result<(), Error> {
     let refused = |why: String, hint: String| Err(Error::new(ErrorCode::Conflict, why).hint(hint));
     match job.state {
+        JobState::Ended => refused(
+            format!("#{} has ended", job.id),
+            match job.runner {
+                Runner::Supervisor => format!("`divvy logs {}` shows what it said", job.id),
+                Runner::Client | Runner::Claim => {
+                    format!("`divvy describe {}` shows how", job.id)
+                }
+            },
+        ),
         _ if job.runner == Runner::Client => refused(
             format!(
                 "#{} runs on its client's terminal, and says nothing elsewhere",
                 job.id
             ),
             format!("`divvy shell {}` opens a shell beside it", job.id),
-        ),
-        JobState::Ended => refused(
-            format!("#{} has ended", job.id),
-            format!("`divvy logs {}` shows what it said", job.id),
         ),
         _ => Ok(()),
     }
@@ -84,6 +94,7 @@ async fn verdict(client: &Client, job: &str) -> Outcome {
     loop {
         match client.wait(job, WaitFor::Ended, POLL).await {
             Ok(job) if job.ended_at.is_some() => {
+                causes::tell_end(&job);
                 return Ok(ExitCode::from(settle::verdict(&job)?));
             }
             Ok(_) => away.back(),

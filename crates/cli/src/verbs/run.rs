@@ -8,11 +8,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use divvy_api::client::{Client, WaitFor};
-use divvy_api::v1::{EndReason, Error, Job, JobState, Runner, Submit};
+use divvy_api::v1::{Error, Job, JobState, Runner, Submit};
 
 use super::away::Away;
 use super::signals::Signals;
-use super::{Outcome, apart, block_on, settle, submit};
+use super::{Outcome, apart, block_on, causes, settle, submit};
 use crate::start::{self, DaemonWanted};
 use crate::{Backend, Solo, args, ask, output, text};
 
@@ -61,11 +61,14 @@ pub fn on_terminal(submission: Submit, wanted: DaemonWanted<'_>, backend: Backen
         Turn::Over(code) => code,
         Turn::Away(code) => return Ok(code),
         Turn::Start(job) => {
-            let code = (backend.run_here)(Path::new(&job.directory))?;
-            if code != 0 {
-                tell_causes(&job.id, wanted);
+            let ran = (backend.run_here)(Path::new(&job.directory))?;
+            if let Some((at, why)) = &ran.stopped {
+                causes::tell(&job.id, *at, why);
             }
-            code
+            if ran.code != 0 {
+                tell_causes(&job.id, wanted, ran.stopped.is_some());
+            }
+            ran.code
         }
     };
     Ok(ExitCode::from(code))
@@ -85,7 +88,10 @@ pub(super) async fn wait_for_turn(client: &Client, mut job: Job) -> Result<Turn,
             JobState::Starting => return Ok(Turn::Start(Box::new(job))),
             JobState::Queued => say_why(&job, &mut said),
             JobState::Running | JobState::Stopping => {}
-            JobState::Ended => return settle::verdict(&job).map(Turn::Over),
+            JobState::Ended => {
+                causes::tell_end(&job);
+                return settle::verdict(&job).map(Turn::Over);
+            }
         }
         tokio::select! {
             biased;
@@ -123,7 +129,7 @@ fn say_why(job: &Job, said: &mut Option<String>) {
 }
 
 /// After a failure: whether Divvy or the limit may have been its cause. Best effort, the program's exit code stands either way.
-fn tell_causes(id: &str, wanted: DaemonWanted<'_>) {
+fn tell_causes(id: &str, wanted: DaemonWanted<'_>, is_told: bool) {
     // The agent has the last word on a slice once it has settled the job, which it does within a moment.
     let asked = block_on(async {
         let client = wanted.client()?;
@@ -135,11 +141,8 @@ fn tell_causes(id: &str, wanted: DaemonWanted<'_>) {
             .transpose()?)
     });
     let asked = asked.ok().flatten();
-    if let Some(job) = &asked
-        && job.end_reason == Some(EndReason::Bypass)
-        && let Some(reason) = &job.reason
-    {
-        output::say(&format!("#{id} was {reason}"));
+    if let Some(job) = asked.as_ref().filter(|_| !is_told) {
+        causes::tell_end(job);
     }
     for slice in asked
         .iter()

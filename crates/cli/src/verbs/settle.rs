@@ -7,7 +7,7 @@ use divvy_api::client::{Client, WaitFor};
 use divvy_api::v1::{EndReason, Error, ErrorCode, Job, JobState};
 
 use super::away::Away;
-use super::{Outcome, client, reference};
+use super::{Outcome, causes, client, reference};
 use crate::args::{Cancel, Suspend, Wait};
 use crate::failure::{self, Result, usage};
 use crate::output::{self, print, view};
@@ -78,6 +78,7 @@ pub async fn wait(args: Wait) -> Outcome {
         if args.bell {
             output::ring();
         }
+        causes::tell_end(job);
     }
     if let Some(format) = args.output {
         print(render::list(&ended, format, view(), render::jobs)?)?;

@@ -9,7 +9,7 @@ use divvy_api::client::{Client, WaitFor};
 use divvy_api::v1::{Error, ErrorCode, JobState, Runner, Submit};
 
 use super::away::Away;
-use super::{Outcome, block_on, client, exec, reference, run, settle, submit};
+use super::{Outcome, block_on, causes, client, exec, reference, run, settle, submit};
 use crate::failure::usage;
 use crate::output::{Stop, progress};
 use crate::start::{self, DaemonWanted};
@@ -111,7 +111,16 @@ async fn opened(client: &Client, id: &str, shell: Vec<String>) -> Outcome {
     };
     match ended {
         Some(job) => Ok(ExitCode::from(settle::verdict(&job)?)),
-        None => Ok(ExitCode::from(exec::inside(client, id, shell).await?)),
+        None => {
+            let code = exec::inside(client, id, shell).await?;
+            // A shell that was stopped with its job says nothing of it.
+            if code != 0
+                && let Ok(job) = client.job(id).await
+            {
+                causes::tell_stop(&job);
+            }
+            Ok(ExitCode::from(code))
+        }
     }
 }
 

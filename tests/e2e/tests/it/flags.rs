@@ -602,10 +602,14 @@ fn variables_come_from_words_files_and_the_shell_and_secrets_are_written_nowhere
 fn a_job_is_stopped_at_the_end_of_its_time() {
     let home = Home::new("a100-80gb:1");
     let _daemon = home.daemon(&[]);
-    let _ = home
+    let said = home
         .divvy(&typed("run -g 0.25 --time 1s -- sleep 1000"))
         .exits(143);
+    let cause = "(local time): its time limit of 1s was reached";
+    assert!(said.stderr.contains(cause), "{}", said.stderr);
     assert_eq!(home.ended("last").end_reason, Some(EndReason::TimeLimit));
+    let said = home.divvy(&["wait", "last"]).exits(143);
+    assert!(said.stderr.contains(cause), "{}", said.stderr);
 }
 
 #[test]

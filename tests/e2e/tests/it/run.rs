@@ -67,6 +67,37 @@ fn exit_codes_and_what_they_mean_are_recorded() {
 }
 
 #[test]
+fn a_run_that_divvy_ends_says_when_and_why_also_when_the_daemon_is_gone() {
+    let home = Home::new("a100-80gb:1");
+    let daemon = home.daemon(&[]);
+    let gate = home.gate("go");
+    let ready = home.scratch().join("ready");
+    let script = format!(
+        "trap 'until [ -e {gate} ]; do sleep 0.01; done; exit 0' TERM; : > {}; while :; do sleep 0.01; done",
+        ready.display()
+    );
+    let mut run = home.divvy_command(&["run", "-g", "0.5", "--", "sh", "-c", &script]);
+    let mut run = run.stderr(Stdio::piped()).spawn().unwrap();
+    until("the program has set its trap", || {
+        ready.exists().then_some(())
+    });
+    let _ = home.divvy(&["cancel", "1"]).ok();
+    let job = home.job("1");
+    let who = job.end_detail.clone().unwrap_or_default();
+    assert!(
+        who.starts_with("cancelled by ") && who.contains("(uid "),
+        "{job:?}"
+    );
+    assert_eq!(job.ended_by.map(|by| by.uid), job.uid);
+    drop(daemon);
+    home.open("go");
+    let output = run.output_bounded().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("divvy: stopped job 1 at "), "{said}");
+    assert!(said.contains(&format!("(local time): {who}")), "{said}");
+}
+
+#[test]
 fn what_cannot_be_started_is_126_or_127_as_in_a_shell() {
     with_and_without_a_daemon(|home, flags| {
         let text = home.scratch().join("text");
