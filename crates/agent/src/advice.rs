@@ -123,6 +123,7 @@ mod tests {
             total: Bytes::gib(GPU),
             reserved: Bytes::ZERO,
             foreign: Bytes::ZERO,
+            context: Bytes::ZERO,
             mig: None,
         }
     }

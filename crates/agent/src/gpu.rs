@@ -146,6 +146,7 @@ impl Device {
             total: observed.total,
             reserved: observed.reserved,
             foreign: Bytes::ZERO,
+            context: Bytes::ZERO,
             mig: None,
         };
         Self {

@@ -9,6 +9,7 @@ use divvy_core::Mode;
 
 use crate::config::{LibraryMissing, Programs, Simulated, WantedForm, Wrappers, library, loadable};
 use crate::daemon::{from_store, internal};
+use crate::gpu::overhead::Overhead;
 use crate::gpu::{
     Device, INTERVAL, Observation, Observed, Observer, Source, SourceError, Trouble, overhead,
 };
@@ -128,8 +129,14 @@ impl Node {
         let gpus: Vec<&Observed> = seen.iter().map(|(gpu, _)| *gpu).collect();
         let overheads = overhead::overheads(&self.programs.divvy, store, &driver, &gpus);
         let overheads = overheads.map_err(|error| from_store(&error))?;
-        let device =
-            |((gpu, mode), overhead): (&(&Observed, Mode), _)| Device::new(gpu, *mode, overhead);
+        let device = |((gpu, mode), overhead): (&(&Observed, Mode), Overhead)| {
+            let mut device = Device::new(gpu, *mode, overhead.bytes);
+            // What is assumed is more than most take, and refuses no job.
+            if overhead.is_measured {
+                device.gpu.context = overhead.bytes;
+            }
+            device
+        };
         Ok(seen.iter().zip(overheads).map(device).collect())
     }
 }

@@ -1,13 +1,14 @@
 //! Whether a request can ever be served by these GPUs, once everybody else is gone.
 
 use crate::board::Board;
-use crate::fit::{Need, Part};
-use crate::gpu::{Gpu, Mode};
+use crate::fit::{Miss, Need, Part, size};
+use crate::gpu::{GRANULE, Gpu, Mode};
 use crate::isolation::Isolation;
 use crate::placement::place;
 use crate::reason::indices;
-use crate::request::Request;
+use crate::request::{Amount, Request};
 use crate::smaller::{carved, largest_memory, memory_of, shared, smaller, with_room};
+use crate::units::Bytes;
 
 /// Whether these GPUs, empty and with no foreign process on them, can serve the request.
 ///
@@ -56,6 +57,9 @@ pub(crate) fn fits_empty(empty: &Board<'_>, request: &Request) -> Result<(), Nev
     if fits(request) {
         return Ok(());
     }
+    if let Some(context) = smallest_context(empty, request) {
+        return Err(below_context(empty, request, context));
+    }
     let free = Request {
         isolation: Isolation::Any,
         ..request.clone()
@@ -70,6 +74,60 @@ pub(crate) fn fits_empty(empty: &Board<'_>, request: &Request) -> Result<(), Nev
         }),
         nearest,
     })
+}
+
+/// What a context takes where it takes least, if the parts asked for fail for want of that alone.
+fn smallest_context(empty: &Board<'_>, request: &Request) -> Option<Bytes> {
+    let misses = empty
+        .tiles
+        .iter()
+        .filter_map(|tile| size(tile, request).err());
+    let context = |misses: Vec<Miss>| match misses[..] {
+        [Miss::Context { context, .. }] => Some(context),
+        _ => None,
+    };
+    misses.filter_map(context).min()
+}
+
+/// The part is smaller than what a context alone takes.
+fn below_context(empty: &Board<'_>, request: &Request, context: Bytes) -> NeverFits {
+    // Room for some data besides, in a round figure.
+    let enough = context
+        .saturating_add(Bytes::new(1))
+        .round_up(Bytes::mib(256));
+    let sizes = [enough, context.round_up(GRANULE)];
+    let amounts = sizes
+        .into_iter()
+        .flat_map(|memory| with_memory(empty, request, memory));
+    let mut nearest = amounts.map(|amount| request.with_amount(amount));
+    NeverFits {
+        message: format!(
+            "{} requested, but a CUDA context alone takes {} of it here",
+            request.amount.words(),
+            context.human()
+        ),
+        nearest: nearest.find(|request| place(empty, request, |_, _| true).is_some()),
+        without: None,
+    }
+}
+
+/// Amounts of the same kind that have this much memory on some GPU, the smallest first.
+fn with_memory(empty: &Board<'_>, request: &Request, memory: Bytes) -> Vec<Amount> {
+    let shares = || {
+        let shares = shared(empty, request).filter_map(|tile| tile.gpu.share_of(memory));
+        let mut shares: Vec<_> = shares.collect();
+        shares.sort_unstable();
+        shares.dedup();
+        shares
+    };
+    match request.amount {
+        Amount::Shares { count, .. } => shares()
+            .into_iter()
+            .map(|share| Amount::Shares { count, share })
+            .collect(),
+        Amount::Share(_) => shares().into_iter().map(Amount::Share).collect(),
+        _ => vec![Amount::Memory(memory)],
+    }
 }
 
 /// `4 whole GPUs can never be had: only 3 GPUs here are managed`.
@@ -215,8 +273,6 @@ impl NeverFits {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::request::Amount;
-    use crate::units::Bytes;
 
     fn refusal(usable: Bytes, amount: &str) -> (String, String) {
         let gpu = Gpu {
@@ -248,6 +304,76 @@ mod tests {
             "0.001 of a GPU can never be had: it is less than 2MiB"
         );
         assert_eq!(hint, "the nearest that fits is -g 1");
+    }
+
+    /// The message and hint for an amount on GPUs with so much memory and so large a context, in MiB; `None` where it fits.
+    fn beside_contexts(gpus: &[(u64, u64)], amount: Amount) -> Option<(String, String)> {
+        let gpu = |(index, (total, context)): (u8, &(u64, u64))| Gpu {
+            context: Bytes::mib(*context),
+            ..Gpu::sample(index, Bytes::mib(*total))
+        };
+        let gpus: Vec<Gpu> = (0..).zip(gpus).map(gpu).collect();
+        let never = can_ever_fit(&gpus, &amount.into()).err()?;
+        if let Some(nearest) = &never.nearest {
+            assert!(can_ever_fit(&gpus, nearest).is_ok(), "{nearest:?}");
+        }
+        Some((never.to_string(), never.hint()))
+    }
+
+    #[test]
+    fn a_part_below_a_context_is_refused_with_the_size_that_works() {
+        let memory = |text| Amount::from_memory_flag(text).unwrap();
+        let share = |text| Amount::from_gpu_flag(text).unwrap();
+        let card = [(80_000, 415)];
+        let refused = |amount| beside_contexts(&card, amount).unwrap();
+        let (message, hint) = refused(memory("1M"));
+        assert_eq!(
+            message,
+            "1MiB on one GPU requested, but a CUDA context alone takes 415.0 MiB of it here"
+        );
+        assert_eq!(hint, "the nearest that fits is --gpu-memory 512MiB");
+        let hint = |amount| refused(amount).1;
+        assert_eq!(
+            hint(memory("412M")),
+            "the nearest that fits is --gpu-memory 512MiB"
+        );
+        assert_eq!(hint(share("0.001")), "the nearest that fits is -g 0.007");
+        assert_eq!(
+            beside_contexts(&card, memory("415M")),
+            None,
+            "granted in steps of 2 MiB"
+        );
+        assert_eq!(beside_contexts(&card, share("0.006")), None, "480 MiB");
+        assert_eq!(
+            beside_contexts(&[(80_000, 0)], memory("1M")),
+            None,
+            "not measured"
+        );
+        let two = share("2x0.001");
+        let both = beside_contexts(&[(80_000, 415), (80_000, 415)], two).unwrap();
+        assert_eq!(both.1, "the nearest that fits is -g 2x0.007");
+    }
+
+    #[test]
+    fn a_part_is_refused_only_where_no_model_has_room_for_a_context() {
+        let share = |text| Amount::from_gpu_flag(text).unwrap();
+        let mixed = [(16_000, 300), (80_000, 400)];
+        assert_eq!(
+            beside_contexts(&mixed, share("0.01")),
+            None,
+            "800 MiB of the larger one"
+        );
+        assert_eq!(
+            beside_contexts(&mixed, Amount::from_memory_flag("310M").unwrap()),
+            None,
+            "enough on the smaller one"
+        );
+        let (message, hint) = beside_contexts(&mixed, share("0.001")).unwrap();
+        assert!(message.contains("takes 300.0 MiB"), "{message}");
+        assert_eq!(hint, "the nearest that fits is -g 0.007");
+        // Nothing but the card itself has room for it.
+        let small = beside_contexts(&[(256, 250)], share("0.5")).unwrap();
+        assert_eq!(small.1, "the nearest that fits is -g 1");
     }
 
     #[test]

@@ -148,7 +148,12 @@ fn part(tile: &Tile<'_>, memory: Bytes) -> Result<Size, Misfit> {
     }
     let memory = memory.round_up(GRANULE);
     let request = on(tile, Amount::Memory(memory));
-    size(tile, &request).map_err(|misses| of(tile, &misses))?;
+    let mut misses = size(tile, &request).err().unwrap_or_default();
+    // The other scheduler has chosen; the agent warns of a part that is too small for a context.
+    misses.retain(|miss| !matches!(miss, Miss::Context { .. }));
+    if !misses.is_empty() {
+        return Err(of(tile, &misses));
+    }
     // Rounded down, where a job's is rounded up: the sum over a full GPU is no more than 1.
     let exact = u128::from(memory.get()) * 1000 / u128::from(gpu.usable().get().max(1));
     let most = tile.free_share().min(999);
@@ -314,6 +319,15 @@ mod tests {
 
     fn refused(node: &Snapshot, devices: &[Device]) -> String {
         place_exactly(node, devices).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_part_below_a_context_is_held_as_the_other_scheduler_has_chosen_it() {
+        let mut node = node(&[Mode::Shared]);
+        node.gpus[0].context = Bytes::mib(415);
+        let placed = hold(&mut node, &[part(0, 2)]);
+        assert_eq!(placed.grants[0].memory, Bytes::mib(2));
+        assert!(refused(&node, &[part(0, 50_000)]).contains("in all"));
     }
 
     #[test]

@@ -110,6 +110,11 @@ pub(crate) enum Miss {
         needs: Bytes,
         usable: Bytes,
     },
+    /// A CUDA context alone takes more than the part.
+    Context {
+        needs: Bytes,
+        context: Bytes,
+    },
     /// One job holds all of it.
     Held(JobId),
     /// Room is kept for this job, which is to go on.
@@ -185,6 +190,12 @@ pub(crate) fn size(tile: &Tile<'_>, request: &Request) -> Result<Size, Vec<Miss>
         },
     };
     match share.filter(|_| Bytes::ZERO < memory && memory <= usable) {
+        Some(_) if memory < gpu.context && matches!(need, Need::Parts { .. }) => {
+            misses.push(Miss::Context {
+                needs: memory,
+                context: gpu.context,
+            });
+        }
         Some(share) if misses.is_empty() => {
             return Ok(Size {
                 share,
@@ -366,6 +377,12 @@ impl fmt::Display for Miss {
                 needs: Bytes::ZERO, ..
             } => out.write_str("so small a share of it is less than 2MiB"),
             Self::Size { needs, usable } => write!(out, "{usable} in all, {needs} needed"),
+            Self::Context { needs, context } => {
+                write!(
+                    out,
+                    "a CUDA context alone takes {context}, {needs} asked for"
+                )
+            }
             Self::Held(job) => write!(out, "held whole by #{job}"),
             Self::Due(job) => write!(out, "room is kept for #{job}, which is to go on"),
             Self::InUse { used } => write!(out, "{} in use, a whole GPU is needed", gpus(*used)),

@@ -26,6 +26,9 @@ pub struct Gpu {
     pub reserved: Bytes,
     /// Held by processes that belong to no slice. Subtracted from what is free.
     pub foreign: Bytes,
+    /// What one CUDA context takes of a slice before its first allocation, as measured on this model; zero where it was not.
+    #[serde(default)]
+    pub context: Bytes,
     /// What it can be cut into and which instances nobody holds, while its mode is MIG.
     #[serde(default)]
     pub mig: Option<Carving>,
@@ -133,6 +136,7 @@ impl Gpu {
             total,
             reserved: Bytes::ZERO,
             foreign: Bytes::ZERO,
+            context: Bytes::ZERO,
             mig: None,
         }
     }

@@ -206,6 +206,7 @@ mod tests {
             total: Bytes::mib(100),
             reserved: Bytes::ZERO,
             foreign: Bytes::ZERO,
+            context: Bytes::ZERO,
             mig: None,
         };
         let default = QueueName::default_queue();

@@ -7,6 +7,7 @@
 //! until it uses no more than the goal ([`reached`]); only then it is anybody else's. A running job keeps its GPUs.
 
 use crate::board::{Board, Tile};
+use crate::capacity::fits_empty;
 use crate::fit::{Miss, Size, fit, part_misses, size};
 use crate::gpu::Mode;
 use crate::ids::JobId;
@@ -214,6 +215,20 @@ fn granted(tile: Option<&Tile<'_>>, grant: &Grant, size: Goal) -> Grant {
 }
 
 fn never(empty: &Tile<'_>, each: Amount, misses: &[Miss]) -> ResizeError {
+    if let [Miss::Context { .. }] = misses {
+        let index = empty.gpu.index;
+        let alone = Board::empty(std::slice::from_ref(empty.gpu));
+        let request = Request {
+            on: vec![index],
+            ..each.into()
+        };
+        if let Err(never) = fits_empty(&alone, &request) {
+            return ResizeError::Never {
+                hint: never.hint(),
+                message: never.message,
+            };
+        }
+    }
     let most = match each {
         Amount::Memory(_) => Some(Amount::Memory(largest_memory(empty))),
         _ => largest_share(empty).map(Amount::Share),
@@ -376,6 +391,18 @@ mod tests {
         let node = node(1, &["0:0.25", "0:0.5"]);
         assert_eq!(resized(&node, "30G"), ["30GiB 0.375 gpu0.375a"]);
         assert_eq!(resized(&node, "0.5"), ["40GiB 0.5 gpu0.5a"]);
+    }
+
+    #[test]
+    fn less_than_a_context_takes_is_refused_with_the_size_that_works() {
+        let mut node = node(1, &["0:0.5"]);
+        node.gpus[0].context = Bytes::mib(415);
+        for (text, hint) in [("1M", "--gpu-memory 512MiB"), ("0.001", "-g 0.007")] {
+            let (message, told) = refused(&node, text);
+            assert!(message.contains("takes 415.0 MiB"), "{message}");
+            assert_eq!(told, format!("the nearest that fits is {hint}"));
+        }
+        assert_eq!(resized(&node, "416M").len(), 1);
     }
 
     #[test]

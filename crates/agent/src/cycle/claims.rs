@@ -77,6 +77,21 @@ impl Cycle {
         ))
     }
 
+    /// That no program which uses CUDA starts in what it holds, where that is known. A claim is legal all the same.
+    fn below_context(&self, job: &Job) -> Option<String> {
+        job.life.grants().iter().find_map(|grant| {
+            let mut gpus = self.devices.iter().map(|device| &device.gpu);
+            let context = gpus.find(|gpu| gpu.uuid == grant.gpu)?.context;
+            let is_small = grant.mig.is_none() && grant.memory < context;
+            is_small.then(|| {
+                let (limit, context, index) = (grant.memory.human(), context.human(), grant.index);
+                format!(
+                    "its limit is {limit}, but a CUDA context alone takes {context} of GPU {index}"
+                )
+            })
+        })
+    }
+
     /// Holds what a claim says, or refuses it; the same again is the one that is held.
     pub(super) fn hold_claim(
         &mut self,
@@ -128,7 +143,11 @@ impl Cycle {
         job.place(placed.grants);
         self.store.hold(&job)?;
         self.store.save(&job)?;
-        let text = format!("{}: {}", new.ask.name, place::labels(&job));
+        let mut text = format!("{}: {}", new.ask.name, place::labels(&job));
+        if let Some(warning) = self.below_context(&job) {
+            tracing::warn!(job = %id, "{warning}");
+            text = format!("{text}; {warning}");
+        }
         self.enter(job, budget::of_new(&new));
         self.tell(Some(id), "claimed", &text)?;
         reach("claim.intent");

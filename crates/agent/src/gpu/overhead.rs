@@ -19,6 +19,21 @@ use crate::supervise::chain;
 /// Taken where it cannot be measured: more than a data-centre GPU is believed to take (300 to 500 MB; docs/hardware.md).
 const ASSUMED: Bytes = Bytes::mib(600);
 
+/// What a context costs on a GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Overhead {
+    pub bytes: Bytes,
+    /// No other process disturbed the measurement; false where the figure is assumed.
+    pub is_measured: bool,
+}
+
+impl Overhead {
+    const ASSUMED: Self = Self {
+        bytes: ASSUMED,
+        is_measured: false,
+    };
+}
+
 /// How long a probe may take; the first context after a boot takes seconds.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -72,15 +87,21 @@ pub fn overheads(
     store: &Store,
     driver: &str,
     gpus: &[&Observed],
-) -> Result<Vec<Bytes>, StoreError> {
-    let mut by_model: BTreeMap<&str, Bytes> = BTreeMap::new();
+) -> Result<Vec<Overhead>, StoreError> {
+    let mut by_model: BTreeMap<&str, Overhead> = BTreeMap::new();
     let mut probes: BTreeMap<&str, io::Result<Child>> = BTreeMap::new();
     for gpu in gpus {
         if by_model.contains_key(gpu.model.as_str()) || probes.contains_key(gpu.model.as_str()) {
             continue;
         }
         match store.overhead(&gpu.model, driver)? {
-            Some(bytes) => drop(by_model.insert(&gpu.model, Bytes::new(bytes))),
+            Some(bytes) => drop(by_model.insert(
+                &gpu.model,
+                Overhead {
+                    bytes: Bytes::new(bytes),
+                    is_measured: true,
+                },
+            )),
             // A context on the bare GPU would be in the way of its first instance, and costs no limit anything.
             None if gpu.divided().is_some() => {}
             None => drop(probes.insert(&gpu.model, start(divvy, gpu.uuid.as_str()))),
@@ -100,18 +121,26 @@ pub fn overheads(
                     exact = measured.exact,
                     "measured what a context costs"
                 );
-                Bytes::new(measured.bytes)
+                Overhead {
+                    bytes: Bytes::new(measured.bytes),
+                    is_measured: measured.exact,
+                }
             }
             Err(error) => {
                 tracing::warn!(model, %error, assumed = %ASSUMED, "cannot measure what a context costs; assuming much");
-                ASSUMED
+                Overhead::ASSUMED
             }
         };
         by_model.insert(model, overhead);
     }
     Ok(gpus
         .iter()
-        .map(|gpu| by_model.get(gpu.model.as_str()).copied().unwrap_or(ASSUMED))
+        .map(|gpu| {
+            by_model
+                .get(gpu.model.as_str())
+                .copied()
+                .unwrap_or(Overhead::ASSUMED)
+        })
         .collect())
 }
 

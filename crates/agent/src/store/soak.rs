@@ -32,6 +32,7 @@ fn gpu(index: u8) -> Gpu {
         total: divvy_core::Bytes::gib(80),
         reserved: divvy_core::Bytes::ZERO,
         foreign: divvy_core::Bytes::ZERO,
+        context: divvy_core::Bytes::ZERO,
         mig: None,
     }
 }

@@ -40,6 +40,7 @@ fn node(modes: &[Mode]) -> Snapshot {
         total: Bytes::mib(40_537),
         reserved: Bytes::mib(7),
         foreign: Bytes::ZERO,
+        context: Bytes::ZERO,
         mig: (*mode == Mode::Mig).then(|| Carving {
             table: table(),
             instances: Vec::new(),

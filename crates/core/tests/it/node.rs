@@ -27,6 +27,7 @@ pub fn gpu(index: u32) -> Gpu {
         total: Bytes::gib(80),
         reserved: Bytes::ZERO,
         foreign: Bytes::ZERO,
+        context: Bytes::ZERO,
         mig: None,
     }
 }

@@ -55,6 +55,7 @@ fn node(gpus: &[&[Placement]]) -> Snapshot {
             total: Bytes::gib(40),
             reserved: Bytes::ZERO,
             foreign: Bytes::ZERO,
+            context: Bytes::ZERO,
             mig: Some(Carving {
                 table: table.clone(),
                 instances: vec![],
