@@ -12,5 +12,6 @@ pub mod home;
 #[cfg(feature = "openapi")]
 pub mod openapi;
 mod proc;
+pub mod program;
 pub mod route;
 pub mod v1;

@@ -1,5 +1,6 @@
 //! From the words of `run` and `submit` to what is asked of the agent. Refusals say what would be right.
 
+pub mod program;
 pub mod terms;
 
 use std::collections::BTreeMap;

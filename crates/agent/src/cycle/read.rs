@@ -467,6 +467,8 @@ impl Cycle {
             system: !self.config.rules.is_private(),
             on_bypass: self.config.on_bypass.to_string(),
             front_end: self.config.front_end.clone(),
+            default_image: (self.config.containers.default.as_ref())
+                .map(|container| container.image.clone()),
             journal: Some(v1::Journal {
                 recovered: self.recovered,
                 unknown: self.unknown_shown(),

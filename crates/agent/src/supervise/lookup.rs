@@ -4,10 +4,8 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use divvy_api::program::{self, LookupError};
 use rustix::fs::{Access, access};
-
-/// execvp(3)'s path where the environment has none.
-const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
 /// A program that could not be started.
 #[derive(Debug, PartialEq, Eq)]
@@ -64,48 +62,17 @@ pub fn limiter(env: &BTreeMap<String, String>) -> Result<(), LaunchError> {
 
 /// The file that `name` means: itself when it has a slash, else the first executable of that name on `path`.
 pub fn find(name: &str, path: Option<&str>, cwd: &Path) -> Result<PathBuf, LaunchError> {
-    if name.contains('/') {
-        let file = cwd.join(name);
-        return match usable(&file) {
-            Ok(()) => Ok(file),
-            Err(error) => Err(LaunchError::spawn(name, cwd, &error)),
-        };
-    }
-    let path = path.unwrap_or(DEFAULT_PATH);
-    let mut refused = None;
-    // An empty element means the working directory.
-    for file in path.split(':').map(|dir| cwd.join(dir).join(name)) {
-        match usable(&file) {
-            Ok(()) => return Ok(file),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => refused = refused.or(Some((file, error))),
-        }
-    }
-    Err(match refused {
-        Some((file, error)) => LaunchError {
+    program::find(name, path, cwd).map_err(|error| match error {
+        LookupError::File(_, error) if name.contains('/') => LaunchError::spawn(name, cwd, &error),
+        LookupError::File(file, error) => LaunchError {
             code: 126,
             message: format!("cannot start {}: {error}", file.display()),
         },
-        None => LaunchError {
+        LookupError::NotInPath(path) => LaunchError {
             code: 127,
             message: format!("{name}: not found in PATH ({path})"),
         },
     })
-}
-
-fn usable(file: &Path) -> io::Result<()> {
-    match std::fs::metadata(file) {
-        Ok(meta) if meta.is_file() => Ok(access(file, Access::EXEC_OK)?),
-        Ok(_) => Err(io::Error::new(
-            io::ErrorKind::PermissionDenied,
-            "not a file",
-        )),
-        // A part of the path that is a file, not a folder, is "not found" to a shell as well.
-        Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
-            Err(io::ErrorKind::NotFound.into())
-        }
-        Err(error) => Err(error),
-    }
 }
 
 #[cfg(test)]

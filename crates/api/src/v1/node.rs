@@ -26,6 +26,9 @@ pub struct Node {
     /// What brings jobs from elsewhere; absent where nothing does.
     #[serde(default)]
     pub front_end: Option<FrontEnd>,
+    /// The image that a job runs in which names none; absent where such a job is a plain process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub default_image: Option<String>,
     /// How far the journal was complete when the daemon started.
     #[serde(default)]
     pub journal: Option<Journal>,

@@ -13,8 +13,9 @@ use divvy_api::v1::{Error, Job, JobState, Runner, Submit};
 use super::away::Away;
 use super::signals::Signals;
 use super::{Outcome, apart, block_on, causes, settle, submit};
+use crate::ask::program::NoProgram;
 use crate::start::{self, DaemonWanted};
-use crate::{Backend, Solo, args, ask, output, text};
+use crate::{Backend, Solo, args, ask, failure, output, text};
 
 /// How long one question for the slice may take; shorter where a person wants to see why it waits.
 const POLL: Duration = Duration::from_secs(20);
@@ -36,6 +37,9 @@ pub(super) enum Turn {
 pub fn run(args: &args::Run, backend: Backend) -> Outcome {
     let submit = ask::submit(&args.job, Runner::Client)?;
     if args.no_daemon {
+        if let Err(missing) = ask::program::look_up(&submit) {
+            return Ok(ExitCode::from(refuse(&missing)));
+        }
         return Ok(ExitCode::from((backend.solo)(Solo {
             submit,
             docker: Vec::new(),
@@ -45,10 +49,19 @@ pub fn run(args: &args::Run, backend: Backend) -> Outcome {
     on_terminal(submit, DaemonWanted::from(&args.job), backend)
 }
 
+/// Says what is wrong with the program; the exit code is a shell's.
+fn refuse(missing: &NoProgram) -> u8 {
+    failure::report(&missing.error, false);
+    missing.code
+}
+
 /// Waits for the job's slice, and is its supervisor then.
 pub fn on_terminal(submission: Submit, wanted: DaemonWanted<'_>, backend: Backend) -> Outcome {
     let turn = block_on(async {
         let client = wanted.client()?;
+        if let Err(missing) = ask::program::check(&client, &submission, wanted).await? {
+            return Ok(Turn::Over(refuse(&missing)));
+        }
         if start::agent(&client, wanted).await?.system {
             return apart::run(&client, submission, wanted)
                 .await

@@ -39,7 +39,10 @@ pub async fn submit(mut args: args::Submit) -> Outcome {
     files::add(&args, &mut submit);
     submit.idempotency_key = args.idempotency_key;
     let wanted = DaemonWanted::from(&args.job);
-    let job = once(&wanted.client()?, submit, wanted).await?;
+    let client = wanted.client()?;
+    let checked = ask::program::check(&client, &submit, wanted).await?;
+    checked.map_err(|missing| missing.error)?;
+    let job = once(&client, submit, wanted).await?;
     match form {
         Some(format) => print(render::list(&[job], format, view(), render::jobs)?)?,
         None if args.parsable => print(format!("{}\n", job.id))?,

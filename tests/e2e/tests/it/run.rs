@@ -55,7 +55,8 @@ fn exit_codes_and_what_they_mean_are_recorded() {
             );
         }
     }
-    let missing = home.submit(&["-g", "0.5"], &["/no/such/program"]);
+    // One of the jobs before it might have made the program.
+    let missing = home.submit(&["-g", "0.5", "--after", "last"], &["/no/such/program"]);
     let job = home.ended(&missing);
     assert_eq!(job.end_reason, Some(EndReason::LaunchFailed), "{job:?}");
     assert!(

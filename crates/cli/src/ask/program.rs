@@ -1,0 +1,501 @@
+//! Looks a job's program up before the job is queued, as its supervisor will, and says what may have been meant.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+
+use divvy_api::client::Client;
+use divvy_api::program::{self, DEFAULT_PATH, LookupError};
+use divvy_api::v1::{Error, ErrorCode, Submit};
+
+use crate::output;
+use crate::start::{self, DaemonWanted};
+
+/// As much of a program's file as tells how the kernel starts it: `BINPRM_BUF_SIZE` of Linux.
+const BEGINNING: u64 = 256;
+
+/// Longest name that is compared with others: none in use comes near.
+const LONGEST_NAME: usize = 64;
+
+/// Names of a PATH that are compared with one that is not there, at most.
+const MOST_NAMES: usize = 50_000;
+
+/// A program that cannot be started from the job's folder with the job's PATH.
+#[derive(Debug)]
+pub struct NoProgram {
+    /// What a shell reports: 126 or 127.
+    pub code: u8,
+    pub error: Error,
+}
+
+/// Refuses a job whose program is not there. A job that runs after others is only warned of: one of them may make the program. The
+/// image of a container has programs of its own.
+///
+/// # Errors
+/// Outside, when the daemon cannot be asked; inside, what is wrong with the program.
+pub async fn check(
+    client: &Client,
+    submit: &Submit,
+    wanted: DaemonWanted<'_>,
+) -> Result<Result<(), NoProgram>, Error> {
+    let Err(missing) = look_up(submit) else {
+        return Ok(Ok(()));
+    };
+    if start::agent(client, wanted).await?.default_image.is_some() {
+        return Ok(Ok(()));
+    }
+    if submit.after.is_empty() {
+        return Ok(Err(missing));
+    }
+    let why = missing.error.message;
+    output::say(&format!(
+        "{why} now; it has to be there when the job starts"
+    ));
+    Ok(Ok(()))
+}
+
+/// The same where no daemon is asked.
+///
+/// # Errors
+/// [`NoProgram`], with what may have been meant.
+pub fn look_up(submit: &Submit) -> Result<(), NoProgram> {
+    let Some(name) = submit
+        .command
+        .first()
+        .filter(|_| submit.container.is_none())
+    else {
+        return Ok(());
+    };
+    let path = submit.env.get("PATH").or(submit.secrets.get("PATH"));
+    let place = Place {
+        name,
+        path: path.map_or(DEFAULT_PATH, String::as_str),
+        cwd: Path::new(&submit.cwd),
+    };
+    let refused = match program::find(name, Some(place.path), place.cwd) {
+        Ok(file) => match kind(&file) {
+            Ok(Kind::Startable) | Err(_) => return Ok(()),
+            Ok(Kind::NoInterpreter(interpreter)) => place.without_interpreter(&interpreter),
+            Ok(Kind::Bare) => place.bare(&file),
+        },
+        Err(error) => place.refused(&error),
+    };
+    Err(refused)
+}
+
+/// How the kernel takes an executable file.
+#[derive(Debug, PartialEq, Eq)]
+enum Kind {
+    Startable,
+    /// A script whose first line names a file that is not there.
+    NoInterpreter(String),
+    /// A text without a first line `#!`, which a shell alone runs.
+    Bare,
+}
+
+/// # Errors
+/// When the file cannot be read, which says nothing of whether it can be executed.
+fn kind(file: &Path) -> io::Result<Kind> {
+    let mut beginning = Vec::new();
+    File::open(file)?
+        .take(BEGINNING)
+        .read_to_end(&mut beginning)?;
+    let Some(line) = beginning.strip_prefix(b"#!") else {
+        // What is not text is a matter of the kernel's formats, of which there may be any (binfmt_misc).
+        let is_text = std::str::from_utf8(&beginning).is_ok_and(|text| !text.contains('\0'));
+        return Ok(if is_text { Kind::Bare } else { Kind::Startable });
+    };
+    let interpreter = words(line).next().unwrap_or_default();
+    Ok(match Path::new(&interpreter).exists() {
+        true => Kind::Startable,
+        false => Kind::NoInterpreter(interpreter),
+    })
+}
+
+/// The words of a first line `#!` after its two signs.
+fn words(line: &[u8]) -> impl Iterator<Item = String> {
+    let line = line.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    let words = line.split(|byte| b" \t\r".contains(byte));
+    words
+        .filter(|word| !word.is_empty())
+        .map(|word| String::from_utf8_lossy(word).into_owned())
+}
+
+/// A program's name and where it is looked for.
+struct Place<'a> {
+    name: &'a str,
+    path: &'a str,
+    cwd: &'a Path,
+}
+
+impl Place<'_> {
+    fn refused(&self, error: &LookupError) -> NoProgram {
+        let name = self.name;
+        let (why, hint) = match error {
+            LookupError::NotInPath(_) => (
+                format!("{name} is in no folder of the job's PATH"),
+                self.meant().map_or_else(
+                    || {
+                        format!(
+                            "give its path, or a PATH that has it: --env PATH=…; `-- env {name}` looks it up when the job starts"
+                        )
+                    },
+                    |meant| format!("did you mean {meant}?"),
+                ),
+            ),
+            LookupError::File(file, _) if file.is_dir() => (
+                format!("{name} is a folder"),
+                "name the program in it".to_owned(),
+            ),
+            LookupError::File(_, error) if error.kind() == io::ErrorKind::NotFound => (
+                match name.starts_with('/') {
+                    true => format!("there is no file {name}"),
+                    false => format!("there is no file {name} in {}", self.cwd.display()),
+                },
+                match self.nearest_beside() {
+                    Some(meant) => format!("did you mean {meant}?"),
+                    None => "give the path of a program that is there".to_owned(),
+                },
+            ),
+            LookupError::File(file, _) if file.is_file() => (
+                format!("{} is not executable", self.shown(file)),
+                self.runnable(file),
+            ),
+            LookupError::File(file, error) => (
+                format!("{} cannot be executed: {error}", self.shown(file)),
+                "give the path of a program that this user may execute".to_owned(),
+            ),
+        };
+        no_program(error.code(), &why, hint)
+    }
+
+    fn without_interpreter(&self, interpreter: &str) -> NoProgram {
+        let name = self.name;
+        let why = match interpreter {
+            "" => format!("{name} names no interpreter in its first line"),
+            _ => format!("the first line of {name} names {interpreter}, and there is no such file"),
+        };
+        no_program(
+            127,
+            &why,
+            "change that line, or name the interpreter: bash, python3".to_owned(),
+        )
+    }
+
+    fn bare(&self, file: &Path) -> NoProgram {
+        let shown = self.shown(file);
+        let why =
+            format!("{shown} is a text without a first line `#!`, so the kernel cannot start it");
+        no_program(126, &why, self.runnable(file))
+    }
+
+    /// A file as the user would type it from the job's folder.
+    fn shown(&self, file: &Path) -> String {
+        match file.strip_prefix(self.cwd) {
+            Ok(below) if !self.name.starts_with('/') => format!("./{}", clean(below)),
+            _ => file.display().to_string(),
+        }
+    }
+
+    /// How to run a file that the kernel does not start.
+    fn runnable(&self, file: &Path) -> String {
+        let shown = self.shown(file);
+        match self.interpreter(file) {
+            Some(interpreter) => format!("did you mean {interpreter} {shown}?"),
+            None => format!("chmod +x {shown}"),
+        }
+    }
+
+    /// The interpreter that a file's first line or its name asks for, where the PATH has it.
+    fn interpreter(&self, file: &Path) -> Option<String> {
+        let mut beginning = Vec::new();
+        let opened = File::open(file).ok()?;
+        opened.take(BEGINNING).read_to_end(&mut beginning).ok()?;
+        let said = beginning.strip_prefix(b"#!").map(|line| {
+            let mut words = words(line).map(|word| base(&word));
+            let first = words.next().unwrap_or_default();
+            match &*first {
+                "env" => words.next().unwrap_or_default(),
+                _ => first,
+            }
+        });
+        let by_name = match file.extension().and_then(|extension| extension.to_str()) {
+            Some("py") => "python3",
+            Some("pl") => "perl",
+            Some("R" | "r") => "Rscript",
+            _ => "bash",
+        };
+        let is_text = std::str::from_utf8(&beginning).is_ok();
+        let wanted = said.or_else(|| is_text.then(|| by_name.to_owned()))?;
+        let is_there = program::find(&wanted, Some(self.path), self.cwd).is_ok();
+        (is_there && !wanted.contains('/')).then_some(wanted)
+    }
+
+    /// What may have been meant by a name that no folder of the PATH has.
+    fn meant(&self) -> Option<String> {
+        let here = self.cwd.join(self.name);
+        if here.is_file() {
+            let starts = program::find(&format!("./{}", self.name), None, self.cwd).is_ok()
+                && !matches!(kind(&here), Ok(Kind::Bare));
+            return Some(match self.interpreter(&here).filter(|_| !starts) {
+                Some(interpreter) => format!("{interpreter} {}", self.name),
+                None => format!("./{}", self.name),
+            });
+        }
+        let folders: BTreeSet<PathBuf> = (self.path.split(':'))
+            .map(|folder| self.cwd.join(folder))
+            .collect();
+        let entries = folders.iter().flat_map(std::fs::read_dir).flatten();
+        let names = entries.flatten().map(|entry| entry.file_name());
+        let names = names.filter_map(|name| name.into_string().ok());
+        let is_there = |name: &String| program::find(name, Some(self.path), self.cwd).is_ok();
+        nearest(self.name, names.take(MOST_NAMES), is_there)
+    }
+
+    /// The file of nearly this name in the same folder.
+    fn nearest_beside(&self) -> Option<String> {
+        let (folder, name) = self.name.rsplit_once('/')?;
+        let entries = std::fs::read_dir(self.cwd.join(format!("{folder}/"))).ok()?;
+        let names = entries.flatten().take(MOST_NAMES);
+        let names = names.filter_map(|entry| entry.file_name().into_string().ok());
+        let path = |name: &str| format!("{folder}/{name}");
+        let is_there = |name: &String| self.cwd.join(path(name)).is_file();
+        nearest(name, names, is_there).map(|name| path(&name))
+    }
+}
+
+/// The name that a slip or two make this of, the likeliest first.
+fn nearest(
+    wanted: &str,
+    names: impl Iterator<Item = String>,
+    is_there: impl Fn(&String) -> bool,
+) -> Option<String> {
+    if wanted.len() > LONGEST_NAME {
+        return None;
+    }
+    let most = match wanted.chars().count() {
+        0..3 => 0,
+        3..6 => 1,
+        _ => 2,
+    };
+    let mut near: Vec<(usize, String)> = names
+        .filter(|name| name.len().abs_diff(wanted.len()) <= most)
+        .map(|name| (strsim::osa_distance(wanted, &name), name))
+        .filter(|(distance, _)| *distance <= most)
+        .collect();
+    near.sort_unstable();
+    near.dedup();
+    near.into_iter().map(|(_, name)| name).find(is_there)
+}
+
+/// A path below another, without `./` in it.
+fn clean(path: &Path) -> String {
+    let path: PathBuf = path.components().collect();
+    let shown = path.display().to_string();
+    shown
+        .strip_prefix("./")
+        .map_or(shown.clone(), str::to_owned)
+}
+
+fn base(path: &str) -> String {
+    path.rsplit('/').next().unwrap_or_default().to_owned()
+}
+
+fn no_program(code: u8, why: &str, hint: String) -> NoProgram {
+    NoProgram {
+        code,
+        error: Error::new(ErrorCode::Usage, why).hint(hint),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    /// A folder with programs in `bin` and scripts of every kind beside it.
+    fn tree() -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("bin")).unwrap();
+        fs::create_dir(dir.path().join("folder")).unwrap();
+        for (name, mode, text) in [
+            ("bin/bash", 0o755, "#!/bin/sh\n"),
+            ("bin/python3", 0o755, "\u{7f}ELF\0"),
+            ("bin/nvcc", 0o644, "#!/bin/sh\n"),
+            ("good.sh", 0o755, "#!/bin/sh -e\n"),
+            ("plain.sh", 0o644, "#!/usr/bin/env bash\n"),
+            ("train.py", 0o644, "import torch\n"),
+            ("bare.sh", 0o755, "echo 1\n"),
+            ("lost.sh", 0o755, "#! /no/such/shell -x\n"),
+            ("crlf.sh", 0o755, "#!/bin/sh\r\n"),
+            ("none.sh", 0o755, "#!\n"),
+            ("empty.sh", 0o755, ""),
+            ("binary", 0o755, "\u{1}\0\u{2}"),
+        ] {
+            let file = dir.path().join(name);
+            fs::write(&file, text).unwrap();
+            fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
+        }
+        dir
+    }
+
+    fn asked(dir: &tempfile::TempDir, name: &str) -> Submit {
+        Submit {
+            command: vec![name.to_owned()],
+            cwd: dir.path().display().to_string(),
+            env: [("PATH".to_owned(), format!("{}/bin", dir.path().display()))].into(),
+            ..Submit::default()
+        }
+    }
+
+    #[test]
+    fn what_can_be_started_is_not_refused() {
+        let dir = tree();
+        for name in [
+            "bash",
+            "./good.sh",
+            "bin/python3",
+            "./binary",
+            "./crlf.sh",
+            "/bin/sh",
+        ] {
+            assert!(look_up(&asked(&dir, name)).is_ok(), "{name}");
+        }
+        let in_image = Submit {
+            container: Some(divvy_api::v1::Container {
+                image: "cuda".to_owned(),
+                arguments: Vec::new(),
+                starter: None,
+            }),
+            ..asked(&dir, "no_such_program")
+        };
+        assert!(look_up(&in_image).is_ok(), "the image has its own");
+    }
+
+    #[test]
+    fn what_cannot_be_started_has_a_shells_code_and_what_was_meant() {
+        let dir = tree();
+        let here = dir.path().display();
+        for (name, code, why, hint) in [
+            (
+                "good.sh",
+                127,
+                "good.sh is in no folder of the job's PATH",
+                "did you mean ./good.sh?",
+            ),
+            (
+                "plain.sh",
+                127,
+                "is in no folder",
+                "did you mean bash plain.sh?",
+            ),
+            (
+                "train.py",
+                127,
+                "is in no folder",
+                "did you mean python3 train.py?",
+            ),
+            (
+                "bare.sh",
+                127,
+                "is in no folder",
+                "did you mean bash bare.sh?",
+            ),
+            ("pyhton3", 127, "is in no folder", "did you mean python3?"),
+            (
+                "no_such_program",
+                127,
+                "is in no folder",
+                "`-- env no_such_program` looks it up when the job starts",
+            ),
+            (
+                "./plain.sh",
+                126,
+                "./plain.sh is not executable",
+                "did you mean bash ./plain.sh",
+            ),
+            (
+                "./train.py",
+                126,
+                "./train.py is not executable",
+                "did you mean python3 ./train.py",
+            ),
+            ("nvcc", 126, "bin/nvcc is not executable", "chmod +x"),
+            (
+                "./bare.sh",
+                126,
+                "./bare.sh is a text without a first line `#!`",
+                "did you mean bash ./bare.sh",
+            ),
+            (
+                "./empty.sh",
+                126,
+                "is a text without a first line",
+                "did you mean bash ./empty.sh",
+            ),
+            (
+                "./lost.sh",
+                127,
+                "names /no/such/shell, and there is no such file",
+                "name the interpreter",
+            ),
+            (
+                "./none.sh",
+                127,
+                "./none.sh names no interpreter",
+                "name the interpreter",
+            ),
+            (
+                "./folder",
+                126,
+                "./folder is a folder",
+                "name the program in it",
+            ),
+            (
+                "./godo.sh",
+                127,
+                "there is no file ./godo.sh in ",
+                "did you mean ./good.sh?",
+            ),
+            (
+                "./nothing",
+                127,
+                "there is no file ./nothing in ",
+                "give the path",
+            ),
+            (
+                "good.sh/x",
+                127,
+                "there is no file good.sh/x",
+                "give the path",
+            ),
+        ] {
+            let refused = look_up(&asked(&dir, name)).unwrap_err();
+            let error = refused.error;
+            assert_eq!(
+                (refused.code, error.code),
+                (code, ErrorCode::Usage),
+                "{name}"
+            );
+            assert!(error.message.contains(why), "{name}: {}", error.message);
+            let told = error.hint.unwrap();
+            assert!(told.contains(hint), "{name}: {told} ({here})");
+        }
+    }
+
+    #[test]
+    fn the_jobs_own_path_counts_also_as_a_secret_and_not_this_shells() {
+        let dir = tree();
+        let mut submit = asked(&dir, "bash");
+        submit.env.clear();
+        submit.secrets = [("PATH".to_owned(), "folder:bin".to_owned())].into();
+        assert!(look_up(&submit).is_ok(), "relative to the job's folder");
+        submit.secrets = [("PATH".to_owned(), "folder".to_owned())].into();
+        assert_eq!(look_up(&submit).unwrap_err().code, 127);
+        let long = asked(&dir, &"x".repeat(100_000));
+        assert_eq!(look_up(&long).unwrap_err().code, 126, "ENAMETOOLONG");
+    }
+}
