@@ -1,7 +1,7 @@
 //! The kernel and what it lets this user do.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use divvy_api::v1::Finding;
 use rustix::fs::{Access, access};
@@ -103,16 +103,17 @@ fn ptrace() -> Finding {
     ok(CHECK, found)
 }
 
+/// The group below which jobs of a daemon started here would have theirs, found and tried as the daemon does it.
+fn groups() -> Result<PathBuf, String> {
+    let own = cgroup::usable()?;
+    cgroup::try_below(&own, &format!("divvy-doctor-{}", std::process::id()))?;
+    Ok(own)
+}
+
 fn cgroups() -> Finding {
-    let found = match cgroup::usable() {
+    let found = match groups() {
+        Ok(own) => format!("jobs are held by control groups below {}", own.display()),
         Err(why) => format!("{why}; not needed, jobs are held by their sessions"),
-        Ok(own) => {
-            let delegated = match access(&own, Access::WRITE_OK) {
-                Ok(()) => "delegated to this user",
-                Err(_) => "not delegated to this user",
-            };
-            format!("cgroup v2, {} is {delegated}; not needed", own.display())
-        }
     };
     ok("system.cgroups", found)
 }
@@ -120,11 +121,8 @@ fn cgroups() -> Finding {
 /// What would bound the processes of jobs, had this user a daemon in this process's control group.
 fn processes() -> Finding {
     const CHECK: &str = "system.processes";
-    let why = match cgroup::usable() {
+    let why = match groups() {
         Err(why) => Some(why),
-        Ok(own) if access(&own, Access::WRITE_OK).is_err() => {
-            Some(format!("{} is not delegated to this user", own.display()))
-        }
         Ok(own) => cgroup::why_no_pids(&own),
     };
     let (of_a_job, of_a_user) = (tasks::most_of_a_job(), tasks::most_of_a_user());

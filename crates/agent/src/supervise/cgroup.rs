@@ -62,18 +62,7 @@ pub struct Group(PathBuf);
 pub fn stem(instance: &str) -> Result<PathBuf, String> {
     let own = usable()?;
     let name = format!("divvy-{instance}-");
-    let tried = own.join(format!("{name}try"));
-    match fs::create_dir(&tried) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-            return Err(format!("{} is not ours to write: {error}", own.display()));
-        }
-        _ => {}
-    }
-    let can_kill = tried.join(KILL).exists();
-    let _ = fs::remove_dir(&tried);
-    if !can_kill {
-        return Err(format!("this kernel has no {KILL} (Linux 5.14 has)"));
-    }
+    try_below(&own, &format!("{name}try"))?;
     // Where it cannot be turned on, the start of each job finds no `pids.max` and limits the job's user.
     let _ = fs::write(own.join(CONTROLLERS), "+pids");
     // Groups of jobs that ended unseen; one that is in use cannot be removed.
@@ -97,6 +86,26 @@ pub fn usable() -> Result<PathBuf, String> {
             own.display()
         )),
         false => Ok(own),
+    }
+}
+
+/// Makes a group of this name below another and removes it again: whether jobs of this process can have groups there.
+///
+/// # Errors
+/// Why not, in words.
+pub fn try_below(own: &Path, name: &str) -> Result<(), String> {
+    let tried = own.join(name);
+    match fs::create_dir(&tried) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            return Err(format!("{} is not ours to write: {error}", own.display()));
+        }
+        _ => {}
+    }
+    let can_kill = tried.join(KILL).exists();
+    let _ = fs::remove_dir(&tried);
+    match can_kill {
+        true => Ok(()),
+        false => Err(format!("this kernel has no {KILL} (Linux 5.14 has)")),
     }
 }
 
@@ -145,7 +154,8 @@ fn find(groups: &str, mounts: &str) -> Option<PathBuf> {
         let mut fields = place.split(' ').skip(3);
         let (root, at) = (fields.next()?, fields.next()?);
         let below = Path::new(group).strip_prefix(root).ok()?;
-        Some(Path::new(at).join(below))
+        // The root's own group is `/`, which leaves nothing to append.
+        Some(Path::new(at).join(below).components().collect())
     })
 }
 
@@ -334,6 +344,17 @@ mod tests {
         );
         assert_eq!(find("0::/x", inner), None);
         assert_eq!(find("4:memory:/m\n", mounts), None);
+    }
+
+    #[test]
+    fn a_group_below_a_folder_of_no_control_group_is_refused_and_leaves_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let refused = try_below(folder.path(), "divvy-x-try").unwrap_err();
+        assert!(refused.contains("cgroup.kill"), "{refused}");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+        let missing = folder.path().join("missing");
+        let refused = try_below(&missing, "divvy-x-try").unwrap_err();
+        assert!(refused.contains("is not ours to write"), "{refused}");
     }
 
     #[test]
