@@ -100,6 +100,9 @@ impl Cycle {
                 false => format!("leave MIG mode {way} at the next reset, too"),
             }
         }));
+        if now && waits_for_reset(&device.gpu.model) {
+            steps.push(reset(index));
+        }
         match to {
             to if to == device.assigned => {}
             Mode::Unmanaged => steps.push("give it out no more; jobs on it go on".to_owned()),
@@ -228,12 +231,9 @@ impl Cycle {
         if let Ok((_, mode)) = &result {
             device.mig = *mode;
         }
-        let reset = format!(
-            "reset GPU {index} with `nvidia-smi --gpu-reset -i {index}`, or restart the machine"
-        );
         let refused = match &result {
             Ok((Activation::Done, _)) => Ok(None),
-            Ok((Activation::ResetRequired, _)) => Ok(Some(reset)),
+            Ok((Activation::ResetRequired, _)) => Ok(Some(reset(index))),
             Ok((Activation::InUse, _)) => Err(format!(
                 "somebody uses GPU {index}, who is not listed: DCGM, nvidia-persistenced, or a program of another container"
             )),
@@ -266,7 +266,16 @@ impl Cycle {
         self.assign(uuid)?;
         if let Some((reply, changed)) = switch.and_then(|switch| switch.asked) {
             let answer = match refused {
-                Ok(left) => Ok(GpuChanged { left, ..changed }),
+                Ok(left) => {
+                    // Divvy resets no GPU: it is left to do, or the driver did without.
+                    let mut steps = changed.steps;
+                    steps.retain(|step| *step != reset(index));
+                    Ok(GpuChanged {
+                        left,
+                        steps,
+                        ..changed
+                    })
+                }
                 Err(_) => Err(Error::new(ErrorCode::Conflict, text).hint(
                     "nothing was changed but idle instances; `--dry-run` says who is in the way",
                 )),
@@ -399,6 +408,18 @@ fn turn(to: Mode, mig: Option<MigMode>) -> Option<bool> {
         Mode::Shared | Mode::Exclusive => (mig.current || mig.pending).then_some(false),
         Mode::Unmanaged => None,
     }
+}
+
+/// The step that Divvy leaves to an administrator: until then the GPU is given to nobody.
+fn reset(index: u32) -> String {
+    format!("reset GPU {index} with `nvidia-smi --gpu-reset -i {index}`, or restart the machine")
+}
+
+/// Whether a model's MIG mode changes at a reset alone: that of GPUs of the Ampere architecture (NVIDIA's MIG User Guide, "Enable MIG
+/// Mode"; Hopper and later need none). The driver's answer has the last word.
+fn waits_for_reset(model: &str) -> bool {
+    let mut words = model.split(|one: char| !one.is_ascii_alphanumeric());
+    words.any(|word| matches!(word, "A100" | "A100X" | "A30" | "A30X" | "A800"))
 }
 
 /// Whether that changes what the GPU is now.

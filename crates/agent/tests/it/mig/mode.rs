@@ -117,8 +117,18 @@ async fn an_ampere_waits_for_its_reset_and_nobody_gets_it_meanwhile() {
     }
     let home = served("a100-40gb:1", "");
     let client = home.client();
+    let would = GpuChange {
+        dry_run: true,
+        ..change(GpuMode::Mig)
+    };
+    let would = client.change_gpu("0", &would).await.unwrap();
     let done = client.change_gpu("0", &change(GpuMode::Mig)).await.unwrap();
-    assert!(done.left.unwrap().contains("--gpu-reset -i 0"));
+    let left = done.left.unwrap();
+    assert!(left.contains("--gpu-reset -i 0"), "{left}");
+    let [turn, give] = &done.steps[..] else {
+        panic!("{:?}", done.steps);
+    };
+    assert_eq!(would.steps, [turn.clone(), left, give.clone()]);
     assert_eq!(mode(&client).await, "unmanaged");
     let why = client.gpus().await.unwrap()[0].trouble.clone().unwrap();
     assert!(why.contains("--gpu-reset -i 0"), "{why}");
