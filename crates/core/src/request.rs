@@ -5,6 +5,7 @@ use std::num::NonZeroU32;
 
 use serde::{Deserialize, Serialize};
 
+use crate::gpu::{GRANULE, Gpu, Mode};
 use crate::isolation::Isolation;
 use crate::mig::{MigProfile, MigProfileError};
 use crate::units::{Bytes, BytesError, Compute, Decimal, Share};
@@ -76,6 +77,40 @@ pub enum Amount {
 impl Amount {
     /// One whole GPU.
     pub const ONE_GPU: Self = Self::Whole(NonZeroU32::MIN);
+
+    /// The same amount in one form: `1x0.5` is 0.5, `1-1` and `1x1` are 1.
+    #[must_use]
+    pub fn plain(self) -> Self {
+        match self {
+            Self::Share(Share::FULL) => Self::ONE_GPU,
+            Self::Range { min, max } if min == max => Self::Whole(min),
+            Self::Shares {
+                count,
+                share: Share::FULL,
+            } => Self::Whole(count),
+            Self::Shares {
+                count: NonZeroU32::MIN,
+                share,
+            } => Self::Share(share),
+            other => other,
+        }
+    }
+
+    /// Whether it is as much as another amount on each of these GPUs that gives parts: memory may be that of a share.
+    pub fn is_as_much(self, other: Self, gpus: &[Gpu]) -> bool {
+        match (self.plain(), other.plain()) {
+            (Self::Memory(memory), Self::Share(share))
+            | (Self::Share(share), Self::Memory(memory)) => {
+                let mut shared = gpus
+                    .iter()
+                    .filter(|gpu| gpu.mode == Mode::Shared)
+                    .peekable();
+                let memory = memory.round_up(GRANULE);
+                shared.peek().is_some() && shared.all(|gpu| gpu.memory_of(share) == memory)
+            }
+            (one, two) => one == two,
+        }
+    }
 
     /// Reads the value of `-g`: `0.25` (any thousandth), `2`, `1-4`, `8x0.5`.
     ///
@@ -343,6 +378,36 @@ mod tests {
         );
         let error = Amount::from_mig_flag("MIG 2g.10gb").unwrap_err();
         assert_eq!(error.hint(), "write 2g.10gb");
+    }
+
+    #[test]
+    fn an_amount_is_the_same_however_it_is_written() {
+        let gpus = [Gpu::sample(0, Bytes::gib(80))];
+        let flag = |text| Amount::from_gpu_flag(text).unwrap();
+        let memory = |text| Amount::from_memory_flag(text).unwrap();
+        for (one, two) in [
+            (flag("0.5"), flag("0.500")),
+            (flag("0.5"), flag("1x0.5")),
+            (flag("1"), flag("1-1")),
+            (flag("2"), flag("2x1")),
+            (flag("0.5"), memory("40G")),
+            (flag("0.5"), memory("40959M")),
+        ] {
+            assert!(one.is_as_much(two, &gpus), "{one} {two}");
+            assert!(two.is_as_much(one, &gpus), "{two} {one}");
+        }
+        for (one, two) in [
+            (flag("0.5"), flag("2x0.5")),
+            (flag("1"), flag("1-2")),
+            (flag("0.5"), memory("40958M")),
+            (memory("40G"), memory("41G")),
+        ] {
+            assert!(!one.is_as_much(two, &gpus), "{one} {two}");
+        }
+        // Memory is that of a share on some GPUs alone.
+        let other = [gpus[0].clone(), Gpu::sample(1, Bytes::gib(40))];
+        assert!(!flag("0.5").is_as_much(memory("40G"), &other));
+        assert!(!flag("0.5").is_as_much(memory("40G"), &[]));
     }
 
     #[test]

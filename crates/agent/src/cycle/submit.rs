@@ -327,10 +327,14 @@ impl Cycle {
             })?;
         let asked = amount.map(Amount::try_from).transpose()?;
         match (spec.amount, asked) {
-            (Some(fixed), Some(asked)) if asked != fixed => Err(usage(format!(
-                "queue {name} gives each of its jobs {fixed}, and {asked} was asked for"
-            ))
-            .hint("leave the amount out, or submit to the queue `default`")),
+            (Some(fixed), Some(asked)) if !asked.is_as_much(fixed, &self.gpus_ever()) => {
+                Err(usage(format!(
+                    "queue {name} gives each of its jobs {fixed}, and {asked} was asked for"
+                ))
+                .hint(
+                    "leave the amount out, or name another queue; `divvy queues` shows the amounts",
+                ))
+            }
             // Jobs of one queue share its name.
             (Some(amount), _) | (None, Some(amount)) => Ok((spec.name.clone(), amount)),
             (None, None) => Err(usage(format!(
