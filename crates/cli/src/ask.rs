@@ -9,6 +9,7 @@ use std::path::Path;
 
 use divvy_api::v1::{Error, ErrorCode, Runner, Submit};
 use divvy_core::isolation::IsolationError;
+use divvy_core::request::AmountErrorKind;
 use divvy_core::{Amount, Compute, GpuSelection, Isolation, parse_gpus};
 
 use crate::args::JobArgs;
@@ -135,8 +136,14 @@ pub fn amount(gpu: Option<&str>, memory: Option<&str>) -> Result<Option<Amount>>
         ),
         (None, None) => return Ok(None),
     };
-    read.map(Some)
-        .map_err(|error| usage(format!("{flag}: {}", error.kind), error.hint()))
+    read.map(Some).map_err(|error| match error.kind {
+        // The daemon's flag has the stock ClearML agent's words for it.
+        AmountErrorKind::NotPositive => usage(
+            format!("{flag}: a job needs more than 0 of a GPU"),
+            error.hint(),
+        ),
+        _ => usage(format!("{flag}: {}", error.kind), error.hint()),
+    })
 }
 
 /// What `--mig-profile` says.

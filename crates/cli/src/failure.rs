@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use divvy_api::v1::{Error, ErrorCode};
 
+use crate::args;
 use crate::text::clean;
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -58,12 +59,13 @@ pub fn asks_for_json(words: &[OsString]) -> bool {
 pub fn from_clap(error: &clap::Error, words: &[OsString]) -> Error {
     let text = error.render().to_string();
     let mut message = String::new();
-    let mut tips = Vec::new();
+    let mut tips: Vec<String> = Vec::new();
     let mut usage = String::new();
-    let mut in_message = true;
+    let (mut in_message, mut is_dropped) = (true, false);
     for line in text.lines().map(str::trim) {
         if let Some(tip) = line.strip_prefix("tip: ") {
-            tips.push(tip);
+            tips.extend(useful(tip));
+            is_dropped |= useful(tip).is_none();
             in_message = false;
         } else if let Some(line) = line.strip_prefix("Usage: ") {
             line.clone_into(&mut usage);
@@ -75,15 +77,47 @@ pub fn from_clap(error: &clap::Error, words: &[OsString]) -> Error {
             message.push_str(line.strip_prefix("error: ").unwrap_or(line));
         }
     }
-    let hint = match (tips.is_empty(), usage.is_empty()) {
+    let hint = match (tips.is_empty(), usage.is_empty() || is_dropped) {
         (false, _) => tips.join("; "),
         (true, false) => format!("usage: {usage}"),
-        (true, true) => match words.get(1) {
+        (true, true) => match words.get(1).filter(|verb| is_verb(verb)) {
             Some(verb) => format!("see `divvy {} --help`", verb.display()),
             None => "see `divvy --help`".to_owned(),
         },
     };
     Error::new(ErrorCode::Usage, message).hint(hint)
+}
+
+/// A tip of clap's without verbs that are hidden; nothing where none is left, and for the advice to pass a flag that does not exist as
+/// a value.
+fn useful(tip: &str) -> Option<String> {
+    if tip.starts_with("to pass '") {
+        return None;
+    }
+    let Some((before, names)) = tip
+        .split_once("subcommand")
+        .filter(|_| tip.contains("similar"))
+    else {
+        return Some(tip.to_owned());
+    };
+    let (middle, names) = names.split_once(": ")?;
+    let shown: Vec<&str> = (names.split(", "))
+        .filter(|name| !is_hidden(name.trim_matches('\'')))
+        .collect();
+    match shown.is_empty() {
+        true => None,
+        false => Some(format!("{before}subcommand{middle}: {}", shown.join(", "))),
+    }
+}
+
+fn is_hidden(verb: &str) -> bool {
+    let command = args::command();
+    let hidden = command.find_subcommand(verb);
+    hidden.is_some_and(clap::Command::is_hide_set)
+}
+
+fn is_verb(word: &OsString) -> bool {
+    args::command().find_subcommand(word).is_some()
 }
 
 /// Whether clap answers with help or the version, asked for or in place of a missing verb.
@@ -135,6 +169,23 @@ mod tests {
         let error = refused(&["divvy", "pss"]);
         assert_eq!(error.message, "unrecognized subcommand 'pss'");
         assert!(error.hint.unwrap().contains("'ps'"));
+        let hint = refused(&["divvy", "squeue"]).hint.unwrap();
+        assert!(
+            hint.contains("'requeue'") && !hint.contains("supervise"),
+            "{hint}"
+        );
+        for (words, hint) in [
+            (
+                &["divvy", "submit", "--wrap", "x"][..],
+                "see `divvy submit --help`",
+            ),
+            (
+                &["divvy", "cancel", "--everything"],
+                "see `divvy cancel --help`",
+            ),
+        ] {
+            assert_eq!(refused(words).hint.as_deref(), Some(hint), "{words:?}");
+        }
         let error = refused(&["divvy", "ps", "-o", "xml"]);
         assert!(
             error

@@ -152,7 +152,7 @@ impl Runner {
     /// Whether it can be done at all, before anything is; answers how they are.
     fn may_begin(&self, using: &[Process]) -> Done<States> {
         if using.is_empty() {
-            let why = "no process of it has anything on a GPU";
+            let why = "no process of it has any";
             return Err(Trouble::Refused(why.to_owned()));
         }
         let ask = |process: &Process| {

@@ -475,7 +475,7 @@ impl Cycle {
         let words = match memory.place {
             MemoryPlace::Gpu => {
                 let why = aside.because.as_ref()?;
-                format!("its memory stays on its GPUs: {why}")
+                format!("its GPU memory was not released: {why}")
             }
             MemoryPlace::Leaving => "its memory is leaving its GPUs".to_owned(),
             MemoryPlace::Host => {

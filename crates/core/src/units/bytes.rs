@@ -185,7 +185,7 @@ impl BytesError {
                 "write `{text}G` or `{text}GiB` for 2^30 bytes each, `{text}M` for 2^20, `{text}B` for bytes"
             ),
             Self::TwoMeanings(text) => {
-                let binary = text.replace(['b', 'B'], "iB");
+                let binary = text.to_uppercase().replace('B', "iB");
                 format!("units are binary here: write `{binary}`")
             }
             Self::NotWhole { below, .. } if *below >= Bytes::MIB => {
@@ -236,6 +236,7 @@ mod tests {
         assert_eq!(error, "`4096` has no unit");
         assert!(hint.starts_with("write `4096G` or"), "{hint}");
         assert_eq!(refusal("4GB").1, "units are binary here: write `4GiB`");
+        assert_eq!(refusal("4gb").1, "units are binary here: write `4GiB`");
         assert_eq!(refusal("4X").0, "`X` in `4X` is not a unit of memory");
         for text in [
             "", "G", "-4G", "+4G", "4.G.", "1e9B", "4 G ", "0x4G", "4,5G",
