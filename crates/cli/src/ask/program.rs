@@ -73,6 +73,13 @@ pub fn look_up(submit: &Submit) -> Result<(), NoProgram> {
         path: path.map_or(DEFAULT_PATH, String::as_str),
         cwd: Path::new(&submit.cwd),
     };
+    if let Some(script) = &submit.script {
+        // Its copy is handed to the interpreter, so neither its path nor its mode counts.
+        return match begun(script.text.as_bytes()) {
+            Kind::NoInterpreter(interpreter) => Err(place.without_interpreter(&interpreter)),
+            Kind::Startable | Kind::Bare => Ok(()),
+        };
+    }
     let refused = match program::find(name, Some(place.path), place.cwd) {
         Ok(file) => match kind(&file) {
             Ok(Kind::Startable) | Err(_) => return Ok(()),
@@ -101,22 +108,27 @@ fn kind(file: &Path) -> io::Result<Kind> {
     File::open(file)?
         .take(BEGINNING)
         .read_to_end(&mut beginning)?;
-    let Some(line) = beginning.strip_prefix(b"#!") else {
-        // What is not text is a matter of the kernel's formats, of which there may be any (binfmt_misc).
-        let is_text = std::str::from_utf8(&beginning).is_ok_and(|text| !text.contains('\0'));
-        return Ok(if is_text { Kind::Bare } else { Kind::Startable });
-    };
-    let interpreter = words(line).next().unwrap_or_default();
-    Ok(match Path::new(&interpreter).exists() {
-        true => Kind::Startable,
-        false => Kind::NoInterpreter(interpreter),
-    })
+    Ok(begun(&beginning))
 }
 
-/// The words of a first line `#!` after its two signs.
+/// The same by the file's first bytes.
+fn begun(beginning: &[u8]) -> Kind {
+    let Some(line) = beginning.strip_prefix(b"#!") else {
+        // What is not text is a matter of the kernel's formats, of which there may be any (binfmt_misc).
+        let is_text = std::str::from_utf8(beginning).is_ok_and(|text| !text.contains('\0'));
+        return if is_text { Kind::Bare } else { Kind::Startable };
+    };
+    let interpreter = words(line).next().unwrap_or_default();
+    match Path::new(&interpreter).exists() {
+        true => Kind::Startable,
+        false => Kind::NoInterpreter(interpreter),
+    }
+}
+
+/// The words of a first line `#!` after its two signs, as the kernel splits it: a carriage return is part of a word.
 fn words(line: &[u8]) -> impl Iterator<Item = String> {
     let line = line.split(|byte| *byte == b'\n').next().unwrap_or_default();
-    let words = line.split(|byte| b" \t\r".contains(byte));
+    let words = line.split(|byte| b" \t".contains(byte));
     words
         .filter(|word| !word.is_empty())
         .map(|word| String::from_utf8_lossy(word).into_owned())
@@ -172,6 +184,10 @@ impl Place<'_> {
 
     fn without_interpreter(&self, interpreter: &str) -> NoProgram {
         let name = self.name;
+        if interpreter.ends_with('\r') {
+            let why = format!("{name} has the line ends of DOS, which the kernel does not take");
+            return no_program(127, &why, format!("sed -i 's/\\r$//' {name}"));
+        }
         let why = match interpreter {
             "" => format!("{name} names no interpreter in its first line"),
             _ => format!("the first line of {name} names {interpreter}, and there is no such file"),
@@ -354,14 +370,7 @@ mod tests {
     #[test]
     fn what_can_be_started_is_not_refused() {
         let dir = tree();
-        for name in [
-            "bash",
-            "./good.sh",
-            "bin/python3",
-            "./binary",
-            "./crlf.sh",
-            "/bin/sh",
-        ] {
+        for name in ["bash", "./good.sh", "bin/python3", "./binary", "/bin/sh"] {
             assert!(look_up(&asked(&dir, name)).is_ok(), "{name}");
         }
         let in_image = Submit {
@@ -443,6 +452,12 @@ mod tests {
                 "name the interpreter",
             ),
             (
+                "./crlf.sh",
+                127,
+                "./crlf.sh has the line ends of DOS",
+                "sed -i 's/\\r$//' ./crlf.sh",
+            ),
+            (
                 "./none.sh",
                 127,
                 "./none.sh names no interpreter",
@@ -484,6 +499,23 @@ mod tests {
             let told = error.hint.unwrap();
             assert!(told.contains(hint), "{name}: {told} ({here})");
         }
+    }
+
+    #[test]
+    fn a_copied_script_needs_its_interpreter_and_neither_a_path_nor_a_mode() {
+        let dir = tree();
+        let of = |text: &str| Submit {
+            script: Some(divvy_api::v1::Script {
+                text: text.to_owned(),
+                slurm_names: false,
+            }),
+            ..asked(&dir, "job.sh")
+        };
+        assert!(look_up(&of("#!/bin/sh\necho 1\n")).is_ok());
+        let refused = look_up(&of("#!/no/such/shell\necho 1\n")).unwrap_err();
+        assert_eq!(refused.code, 127);
+        let why = refused.error.message;
+        assert!(why.starts_with("the first line of job.sh names"), "{why}");
     }
 
     #[test]

@@ -62,7 +62,6 @@ const AGAIN: &str =
 const SIGNALS: &str =
     "at the end of its time a job gets SIGTERM, and SIGKILL when the daemon's --grace is over";
 const EXPORT: &str = "the job has the variables of this shell";
-const HOLD: &str = "the job is not held; --after JOB has it wait for another";
 const PRIORITY: &str = "priorities here go from -1000 to 1000: --priority -5";
 const WAITING: &str = "`divvy wait JOB` waits for the end";
 const RECORD: &str = "Divvy has no field for it";
@@ -164,7 +163,7 @@ const KNOWN: &[Known] = &[
     Known("gres", None, Needed, Taken(gres)),
     Known("gres-flags", None, Needed, Explained(MODEL)),
     Known("hint", None, Needed, Explained(COUNTED)),
-    Known("hold", Some('H'), Alone, Explained(HOLD)),
+    Known("hold", Some('H'), Alone, Taken(|to, _| to.word("--hold"))),
     Known("ignore-pbs", None, Alone, Taken(|_, _| Ok(()))),
     Known(
         "input",
