@@ -44,6 +44,7 @@ mod place;
 mod projects;
 mod read;
 mod reconcile;
+pub mod reference;
 mod resize;
 mod resume;
 pub mod shown;
@@ -84,6 +85,7 @@ use crate::records::Exit;
 use crate::secrets::Secrets;
 use crate::store::{Store, StoreError};
 use crate::supervise::started::Started;
+use crate::terms::After;
 use crate::watch::{News, Watch};
 pub use inside::{Inside, Room};
 pub use mig::Counts;
@@ -163,7 +165,7 @@ struct Living {
     slice: Option<Box<HeldSlice>>,
     waiters: Vec<Waiter>,
     /// Whom it runs after and who has not ended.
-    after: Vec<JobId>,
+    after: Vec<After>,
     /// When it came into its present state, as far as this agent knows.
     since: Instant,
     /// When its client was last heard of, for a job that its client runs.
@@ -243,6 +245,8 @@ struct Round {
     /// Jobs that came to a milestone.
     reached: Vec<JobId>,
     answers: Vec<Answer>,
+    /// Jobs of arrays to which something was done.
+    arrays: Vec<(Reply<Vec<glance::Glance>>, Result<Vec<JobId>, Error>)>,
     reads: Vec<Read>,
     /// What the threads of MIG are to do.
     orders: Vec<Order>,
@@ -579,6 +583,15 @@ impl Cycle {
                 let result = self.requeue(&reference, &by)?;
                 self.round.answers.push(Answer { reply, result });
             }
+            Message::Array {
+                array,
+                act,
+                by,
+                reply,
+            } => {
+                let result = self.act_on_array(array, &act, &by)?;
+                self.round.arrays.push((reply, result));
+            }
             Message::Project { name, act, reply } => {
                 let result = self.tend_project(&name, &act)?;
                 self.round.tended.push((reply, result));
@@ -740,6 +753,9 @@ impl Cycle {
             if !reply.is_closed() {
                 let _ = reply.send(result.and_then(|id| self.show_any(id)));
             }
+        }
+        for (reply, result) in std::mem::take(&mut self.round.arrays) {
+            let _ = reply.send(result.map(|jobs| self.glances_of(&jobs)));
         }
         for (reply, result) in std::mem::take(&mut self.round.tended) {
             let _ = reply.send(result);

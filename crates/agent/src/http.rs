@@ -3,6 +3,7 @@
 //! A handler turns a request into one message to the cycle and its answer into a body; it decides nothing. When a client
 //! goes away its handler is dropped, and the cycle answers nobody.
 
+mod arrays;
 mod body;
 mod claims;
 mod crowd;
@@ -31,6 +32,7 @@ use axum::Extension;
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::middleware;
+use axum::response::{IntoResponse, Response};
 use axum::routing::{get, patch, post, put};
 use divvy_api::home::Home;
 use divvy_api::v1::{self, Error, ErrorCode, List};
@@ -41,12 +43,14 @@ use tokio::sync::{Semaphore, broadcast};
 use crate::access::{Caller, Rules, Verb};
 use crate::account::Account;
 use crate::advice::{self, Runs};
+use crate::cycle::reference::Meant;
 use crate::gpu::Observer;
 use crate::intake::bounds;
-use crate::mailbox::{Mailbox, Message, Milestone, ProjectAct};
+use crate::mailbox::{ArrayAct, Mailbox, Message, Milestone, ProjectAct, Reply};
 use crate::store;
 use crate::supervise::chain;
 use crate::terms::check_priority;
+use arrays::{Asks, meant};
 use body::{Body, Failure, Path, Query};
 use crowd::Stranger;
 pub use metrics::{Books, Page};
@@ -280,8 +284,24 @@ async fn remove_project(State(api): State<Api>, Path(name): Path<String>) -> Ans
     tend(&api, name, ProjectAct::Remove).await
 }
 
-async fn job(State(api): State<Api>, Path(reference): Path<String>) -> Answer<v1::Job> {
-    list("JobList", vec![foreseen(&api, reference).await?])
+async fn job(
+    State(api): State<Api>,
+    Extension(sight): Extension<Sight>,
+    Extension(caller): Extension<Caller>,
+    Path(reference): Path<String>,
+) -> Result<Response, Failure> {
+    let asks = Asks {
+        api: &api,
+        sight,
+        caller: &caller,
+    };
+    match meant(&api, &reference).await? {
+        Meant::Array(array) => asks.jobs(array).await,
+        job => {
+            let job = foreseen(&api, job.to_string()).await?;
+            Ok(list("JobList", vec![job])?.into_response())
+        }
+    }
 }
 
 /// A job, and when it starts if it waits.
@@ -367,16 +387,40 @@ async fn submit(
 
 async fn cancel(
     State(api): State<Api>,
+    Extension(sight): Extension<Sight>,
     Extension(caller): Extension<Caller>,
     Path(reference): Path<String>,
-) -> Answer<v1::Job> {
-    let by = Box::new(caller);
-    let cancel = api.mailbox.ask(|reply| Message::Cancel {
-        reference,
-        by,
-        reply,
-    });
-    list("JobList", vec![cancel.await?])
+) -> Result<Response, Failure> {
+    let asks = Asks {
+        api: &api,
+        sight,
+        caller: &caller,
+    };
+    let by = Box::new(caller.clone());
+    acts(asks, &reference, ArrayAct::Cancel, |reference, reply| {
+        Message::Cancel {
+            reference,
+            by,
+            reply,
+        }
+    })
+    .await
+}
+
+/// Does something to one job, or to every job of an array that it can be done to.
+async fn acts(
+    asks: Asks<'_>,
+    reference: &str,
+    act: ArrayAct,
+    one: impl FnOnce(String, Reply<v1::Job>) -> Message,
+) -> Result<Response, Failure> {
+    match meant(asks.api, reference).await? {
+        Meant::Array(array) => asks.act(array, act).await,
+        job => {
+            let ask = asks.api.mailbox.ask(|reply| one(job.to_string(), reply));
+            Ok(list("JobList", vec![ask.await?])?.into_response())
+        }
+    }
 }
 
 async fn confirm(
@@ -398,44 +442,79 @@ async fn confirm(
 /// Whoever sends nothing wants nothing besides.
 async fn suspend(
     State(api): State<Api>,
+    Extension(sight): Extension<Sight>,
+    Extension(caller): Extension<Caller>,
     Path(reference): Path<String>,
     how: Option<Body<v1::Suspend>>,
-) -> Answer<v1::Job> {
+) -> Result<Response, Failure> {
+    let asks = Asks {
+        api: &api,
+        sight,
+        caller: &caller,
+    };
     let how = how.map(|Body(how)| how).unwrap_or_default();
     if !how.release_memory {
-        return pause(&api, reference, true).await;
+        return pause(asks, &reference, true).await;
     }
-    let release = api
-        .mailbox
-        .ask(|reply| Message::Release { reference, reply });
-    list("JobList", vec![release.await?])
+    match meant(&api, &reference).await? {
+        Meant::Array(array) => asks.release(array).await,
+        job => {
+            let reference = job.to_string();
+            let release = api
+                .mailbox
+                .ask(|reply| Message::Release { reference, reply });
+            Ok(list("JobList", vec![release.await?])?.into_response())
+        }
+    }
 }
 
-async fn resume(State(api): State<Api>, Path(reference): Path<String>) -> Answer<v1::Job> {
-    pause(&api, reference, false).await
+async fn resume(
+    State(api): State<Api>,
+    Extension(sight): Extension<Sight>,
+    Extension(caller): Extension<Caller>,
+    Path(reference): Path<String>,
+) -> Result<Response, Failure> {
+    let asks = Asks {
+        api: &api,
+        sight,
+        caller: &caller,
+    };
+    pause(asks, &reference, false).await
 }
 
-async fn pause(api: &Api, reference: String, suspend: bool) -> Answer<v1::Job> {
-    let pause = api.mailbox.ask(|reply| Message::Pause {
+async fn pause(asks: Asks<'_>, reference: &str, suspend: bool) -> Result<Response, Failure> {
+    let act = match suspend {
+        true => ArrayAct::Suspend,
+        false => ArrayAct::Resume,
+    };
+    acts(asks, reference, act, |reference, reply| Message::Pause {
         reference,
         suspend,
         reply,
-    });
-    list("JobList", vec![pause.await?])
+    })
+    .await
 }
 
 async fn requeue(
     State(api): State<Api>,
+    Extension(sight): Extension<Sight>,
     Extension(caller): Extension<Caller>,
     Path(reference): Path<String>,
-) -> Answer<v1::Job> {
-    let by = Box::new(caller);
-    let requeue = api.mailbox.ask(|reply| Message::Requeue {
-        reference,
-        by,
-        reply,
-    });
-    list("JobList", vec![requeue.await?])
+) -> Result<Response, Failure> {
+    let asks = Asks {
+        api: &api,
+        sight,
+        caller: &caller,
+    };
+    let by = Box::new(caller.clone());
+    acts(asks, &reference, ArrayAct::Requeue, |reference, reply| {
+        Message::Requeue {
+            reference,
+            by,
+            reply,
+        }
+    })
+    .await
 }
 
 async fn resize(
@@ -486,8 +565,8 @@ async fn advice(
         } => {
             let by = caller.account.uid;
             let read = api.mailbox.read(move |cycle| {
-                let (id, owner) = cycle.job_of(&reference, by)?;
-                Ok((owner, cycle.program(&id.to_string())?))
+                let (meant, owner) = cycle.job_of(&reference, by)?;
+                Ok((owner, cycle.program(meant)?))
             });
             let (owner, program) = read.await?;
             if !caller.sees(owner) {
@@ -567,12 +646,16 @@ async fn wait(
     State(api): State<Api>,
     Path(reference): Path<String>,
     Query(until): Query<Until>,
-) -> Answer<v1::Job> {
+) -> Result<Response, Failure> {
     let milestone = match until.state {
         WaitState::Starting => Milestone::Starting,
         WaitState::Ended => Milestone::Ended,
     };
     let patience = Duration::from_secs(until.timeout_s).min(POLL_LIMIT);
+    let reference = match meant(&api, &reference).await? {
+        Meant::Array(array) => return arrays::wait(&api, array, milestone, patience).await,
+        job => job.to_string(),
+    };
     let wanted = reference.clone();
     let wait = api.mailbox.ask(|reply| Message::Wait {
         reference: wanted,
@@ -583,7 +666,7 @@ async fn wait(
         Ok(job) => job?,
         Err(_) => foreseen(&api, reference).await?,
     };
-    list("JobList", vec![job])
+    Ok(list("JobList", vec![job])?.into_response())
 }
 
 fn internal(error: &dyn std::error::Error) -> Failure {

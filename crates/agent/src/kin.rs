@@ -126,6 +126,7 @@ mod tests {
                 array: None,
                 index,
                 most: None,
+                count: None,
             });
             task
         };

@@ -20,6 +20,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use crate::access::Caller;
 use crate::aside;
 use crate::cycle::Cycle;
+use crate::cycle::glance::Glance;
 use crate::gpu::look::Look;
 use crate::intake::budget::written;
 use crate::mig::Report;
@@ -52,6 +53,18 @@ pub enum Milestone {
     Ended,
 }
 
+/// What is done to every job of an array that it can be done to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ArrayAct {
+    Cancel,
+    Requeue,
+    Suspend,
+    Resume,
+    Hold,
+    Release,
+    Change(Box<JobChange>),
+}
+
 /// What is to be done to a project.
 #[derive(Clone, Debug)]
 pub enum ProjectAct {
@@ -81,6 +94,13 @@ pub enum Message {
         reference: String,
         by: Box<Caller>,
         reply: Reply<Job>,
+    },
+    /// Does the same to the jobs of an array, all of them in one round; answers those that it was done to.
+    Array {
+        array: JobId,
+        act: ArrayAct,
+        by: Box<Caller>,
+        reply: Reply<Vec<Glance>>,
     },
     Project {
         name: String,
@@ -185,10 +205,14 @@ impl Message {
             | Self::Resize { reply, .. } => drop(reply.send(Err(error))),
             Self::Project { reply, .. } => drop(reply.send(Err(error))),
             Self::HoldClaim { reply, .. } => drop(reply.send(Err(error))),
+            Self::Array { act, reply, .. } if act != ArrayAct::Cancel => {
+                drop(reply.send(Err(error)));
+            }
             Self::GpuMode { reply, .. } => drop(reply.send(Err(error))),
             Self::MigGc { reply, .. } => drop(reply.send(Err(error))),
             other @ (Self::Submit { .. }
             | Self::Cancel { .. }
+            | Self::Array { .. }
             | Self::ReleaseClaim { .. }
             | Self::Wait { .. }
             | Self::Read(_)

@@ -3,6 +3,7 @@
 //! WAL with `synchronous=FULL`: what a commit has returned for is on disk. The cycle groups what it does in one round into
 //! one transaction, so that a burst of submits costs one sync. Nothing is decided here.
 
+mod arrays;
 mod bypasses;
 mod copy;
 mod denials;
@@ -30,13 +31,14 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, params};
 use crate::clock::now;
 use crate::failpoint;
 
+pub use arrays::ended_of_array;
 pub use copy::{Contents, check, copy};
 pub use denials::sufficient;
 pub use events::{UNCOUNTED, events_after};
 pub use jobs::{all_but, ended_of};
 pub use lengths::Lengths;
 pub use past::{
-    Beyond, UpTo, UserUpTo, cuts, ended_jobs, events_beyond, events_forgotten, jobs_beyond,
+    Beyond, Needed, UpTo, UserUpTo, cuts, ended_jobs, events_beyond, events_forgotten, jobs_beyond,
     overfull, usage_beyond, usages_beyond,
 };
 pub use replica::Replica;

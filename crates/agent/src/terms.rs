@@ -1,6 +1,8 @@
 //! On what terms a job runs, and how it came to where it is.
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Range;
 
 use divvy_api::v1::{self, Error, ErrorCode, Runner, Submit};
 use divvy_core::job::Stop;
@@ -118,12 +120,54 @@ pub struct Terms {
     pub slurm_names: bool,
 }
 
-/// A job that another runs after.
+/// A job, or an array, that another runs after.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct After {
     pub job: JobId,
     /// Only if that one ends well; otherwise however it ends.
     pub ok: bool,
+    /// Absent in journals of earlier versions, where it is always the job.
+    #[serde(default, skip_serializing_if = "Of::is_job")]
+    pub of: Of,
+}
+
+/// What the number of an [`After`] stands for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Of {
+    #[default]
+    Job,
+    /// The first job of an array, which has this index there, and no other of it.
+    First(u32),
+    /// All jobs of an array, whose first it is. The array has at most so many, with numbers in a row.
+    Array(u32),
+}
+
+impl Of {
+    fn is_job(&self) -> bool {
+        *self == Self::Job
+    }
+}
+
+impl fmt::Display for After {
+    /// What refers to it.
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.of {
+            Of::Job | Of::Array(_) => self.job.fmt(out),
+            Of::First(index) => write!(out, "{}_{index}", self.job),
+        }
+    }
+}
+
+impl After {
+    /// Numbers of the jobs that it may be about, from the first to before the last.
+    pub fn numbers(&self) -> Range<JobId> {
+        let count = match self.of {
+            Of::Job | Of::First(_) => 1,
+            Of::Array(count) => count,
+        };
+        self.job..JobId(self.job.0.saturating_add(u64::from(count)))
+    }
 }
 
 /// Which of an array's jobs it is.
@@ -134,12 +178,27 @@ pub struct ArrayTask {
     pub index: u32,
     /// So many of the array's jobs hold something at once.
     pub most: Option<u32>,
+    /// How many jobs the array was submitted with; `None` for arrays of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub count: Option<u32>,
+}
+
+impl ArrayTask {
+    /// The number of its array. `id`: its own.
+    pub fn array_of(&self, id: JobId) -> JobId {
+        self.array.unwrap_or(id)
+    }
+
+    /// `12_3`: what refers to it alone. `id`: its own number.
+    pub fn handle(&self, id: JobId) -> String {
+        format!("{}_{}", self.array_of(id), self.index)
+    }
 }
 
 /// In the API's words.
 pub fn shown(after: &After) -> v1::After {
     v1::After {
-        job: after.job.to_string(),
+        job: after.to_string(),
         ok: after.ok,
     }
 }

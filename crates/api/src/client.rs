@@ -10,6 +10,7 @@
 //! one that is long by design ([`Client::wait`], what follows a log or events, the frames of [`Client::exec`]) goes on waiting.
 
 mod exec;
+mod meant;
 mod pulse;
 mod stream;
 
@@ -44,6 +45,7 @@ use crate::v1::{
 };
 
 pub use exec::{ExecInput, ExecOutput};
+pub use meant::{Act, Meant};
 use pulse::{Patience, Pulse};
 pub use stream::{EventStream, LogStream};
 
@@ -53,6 +55,16 @@ pub enum WaitFor {
     /// The job holds its slice (or has ended): a client that runs it itself may start it.
     Starting,
     Ended,
+}
+
+impl WaitFor {
+    fn query(self, timeout: Duration) -> String {
+        let state = match self {
+            Self::Starting => "starting",
+            Self::Ended => "ended",
+        };
+        format!("/wait?state={state}&timeout_s={}", timeout.as_secs())
+    }
 }
 
 /// Which runs [`Client::advice`] is from.
@@ -368,12 +380,7 @@ impl Client {
         what: WaitFor,
         timeout: Duration,
     ) -> Result<Job, Error> {
-        let state = match what {
-            WaitFor::Starting => "starting",
-            WaitFor::Ended => "ended",
-        };
-        let query = format!("/wait?state={state}&timeout_s={}", timeout.as_secs());
-        let path = job_path(reference, &query);
+        let path = job_path(reference, &what.query(timeout));
         let answer = self.get_in(Patience::Endless, &path).await?;
         only(self.items(answer).await?)
     }
@@ -732,10 +739,11 @@ fn internal(message: String) -> Error {
 }
 
 fn only<T>(items: Vec<T>) -> Result<T, Error> {
-    items
-        .into_iter()
-        .next()
-        .ok_or_else(|| internal("the daemon answered an empty list where one item belongs".into()))
+    items.into_iter().next().ok_or_else(empty)
+}
+
+fn empty() -> Error {
+    internal("the daemon answered an empty list where one item belongs".into())
 }
 
 /// `/v1/jobs/REFERENCE` + `rest`, the reference percent-encoded as one path segment.

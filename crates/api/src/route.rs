@@ -5,7 +5,7 @@
 pub struct Route {
     /// `GET`, `POST`, `PUT`, `PATCH` or `DELETE`.
     pub method: &'static str,
-    /// `{job}` stands for a reference: a number, a name that one job has, or `last`; `{gpu}` for an index or a UUID,
+    /// `{job}` stands for a reference: a number, a name that one job has, `12_3` for the job of array 12 with index 3, or `last`; `{gpu}` for an index or a UUID,
     /// `{project}` for a name, `{uid}` for a claim's.
     pub path: &'static str,
     pub summary: &'static str,
@@ -94,6 +94,9 @@ const PROJECTS: Answer = Answer::List {
 /// Header of a log's answer: the place of its first byte in all that the job has said. Beyond the offset that was asked for, what lay
 /// between is not kept any more.
 pub const LOG_FROM: &str = "divvy-log-from";
+
+/// Header of an answer about an array, which is a list of its jobs: what the array is referred to by.
+pub const ARRAY: &str = "divvy-array";
 
 const FOLLOW: Parameter = Parameter {
     name: "follow",
@@ -258,14 +261,18 @@ pub const ROUTES: &[Route] = &[
         body: Body::Json("Submit"),
         ..get(
             "/v1/jobs",
-            "Submit a job; what is answered is on disk",
+            "Submit a job; what is answered is on disk. Of an array the first job is answered, whose number is the array's",
             JOBS,
         )
     },
-    get("/v1/jobs/{job}", "One job", JOBS),
+    get(
+        "/v1/jobs/{job}",
+        "One job; for the number or the name of an array all of its jobs, and `divvy-array` in the answer is the array's number",
+        JOBS,
+    ),
     get(
         "/v1/jobs/{job}/why",
-        "Why a job waits, and what would start it sooner",
+        "Why a job waits, and what would start it sooner; of an array the first job that waits",
         Answer::List {
             of: "Why",
             kind: "Why",
@@ -289,7 +296,8 @@ pub const ROUTES: &[Route] = &[
         ],
         ..get(
             "/v1/jobs/{job}/wait",
-            "The job, once it is in a state",
+            "The job, once it is in a state. Of an array, once all jobs are: one that has not ended, else the one with the lowest index \
+             without exit code 0, else with the lowest index",
             JOBS,
         )
     },
@@ -321,7 +329,7 @@ pub const ROUTES: &[Route] = &[
         method: "POST",
         ..get(
             "/v1/jobs/{job}/cancel",
-            "Take a job out of its queue, or stop it",
+            "Take a job out of its queue, or stop it; of an array every job that has not ended",
             JOBS,
         )
     },
@@ -338,7 +346,7 @@ pub const ROUTES: &[Route] = &[
         method: "POST",
         ..get(
             "/v1/jobs/{job}/requeue",
-            "Stop a job and put it back into its queue, to be started anew",
+            "Stop a job and put it back into its queue, to be started anew; of an array every job that holds something",
             JOBS,
         )
     },
@@ -347,13 +355,17 @@ pub const ROUTES: &[Route] = &[
         body: Body::Json("Suspend"),
         ..get(
             "/v1/jobs/{job}/suspend",
-            "Stop every process of a job that runs; its memory stays charged, or is released",
+            "Stop every process of a job that runs, or of every job of an array that does; its memory stays charged, or is released",
             JOBS,
         )
     },
     Route {
         method: "POST",
-        ..get("/v1/jobs/{job}/resume", "Let a suspended job go on", JOBS)
+        ..get(
+            "/v1/jobs/{job}/resume",
+            "Let a suspended job go on; of an array every job that runs",
+            JOBS,
+        )
     },
     Route {
         method: "POST",

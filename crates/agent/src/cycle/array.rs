@@ -2,13 +2,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use divvy_api::v1::{Array, Error};
+use divvy_api::v1::{self, Array, Error, ErrorCode};
 use divvy_core::{Job as Life, JobId};
 
 use super::Cycle;
+use super::read::journal;
+use super::reference::Meant;
+use crate::access::Caller;
 use crate::intake::bounds::MOST_TASKS;
 use crate::intake::usage;
 use crate::job::{Job, NewJob};
+use crate::mailbox::{ArrayAct, Milestone};
+use crate::store::StoreError;
 use crate::terms::ArrayTask;
 
 /// The variable by which a job of an array knows its part.
@@ -40,6 +45,7 @@ pub(super) fn task(new: &NewJob, array: &Array, index: u32, first: Option<JobId>
         array: first,
         index,
         most: array.most,
+        count: u32::try_from(array.indices.len()).ok(),
     });
     if first.is_some() {
         task.key = None;
@@ -98,6 +104,95 @@ impl Cycle {
         let most = most.filter(|_| waits)?;
         let s = if most == 1 { "" } else { "s" };
         Some(format!("its array has {most} job{s} at once at most"))
+    }
+}
+
+impl Cycle {
+    /// Does this to every job of an array that it can be done to.
+    ///
+    /// # Errors
+    /// [`ErrorCode::Conflict`] where there is none, as for the first that has not ended.
+    pub(super) fn act_on_array(
+        &mut self,
+        array: JobId,
+        act: &ArrayAct,
+        by: &Caller,
+    ) -> Result<Result<Vec<JobId>, Error>, StoreError> {
+        let living = self.living_of_array(array).map(|living| &living.job);
+        let living = living.filter(|job| job.life.outcome().is_none());
+        let living: Vec<JobId> = living.map(|job| job.id).collect();
+        let (mut done, mut refused) = (Vec::new(), None);
+        for id in living {
+            let result = match act {
+                ArrayAct::Cancel => self.cancel_job(id, by)?,
+                ArrayAct::Requeue => self.requeue_job(id, by)?,
+                ArrayAct::Suspend => self.pause_job(id, true)?,
+                ArrayAct::Resume => self.pause_job(id, false)?,
+                ArrayAct::Hold => self.hold_job(id, by)?,
+                ArrayAct::Release => self.unhold_job(id, by)?,
+                ArrayAct::Change(change) => self.change_job(id, change, by)?,
+            };
+            match result {
+                Ok(id) => done.push(id),
+                Err(error) => {
+                    refused.get_or_insert(error);
+                }
+            }
+        }
+        Ok(match (done.is_empty(), refused) {
+            (false, _) => Ok(done),
+            (true, Some(error)) => Err(Error {
+                message: format!("nothing was done to array {array}: {}", error.message),
+                ..error
+            }),
+            (true, None) => Err(Error::new(
+                ErrorCode::Conflict,
+                format!("all jobs of array {array} have ended already"),
+            )
+            .hint(format!("`divvy describe {array}` says how"))),
+        })
+    }
+
+    /// The job of an array to wait for next: the first that is not there yet.
+    pub fn next_of_array(&self, array: JobId, milestone: Milestone) -> Option<Meant> {
+        let waits = |job: &Job| match milestone {
+            Milestone::Starting => job.life == Life::Queued,
+            _ => job.life.outcome().is_none(),
+        };
+        let jobs = self.living_of_array(array).map(|living| &living.job);
+        jobs.filter(|job| waits(job))
+            .min_by_key(|job| job.ask.terms.array.map(|task| task.index))
+            .map(Meant::job)
+    }
+
+    /// The jobs of an array that run.
+    pub fn running_of_array(&self, array: JobId) -> Vec<Meant> {
+        let jobs = self.living_of_array(array).map(|living| &living.job);
+        let running = jobs.filter(|job| matches!(job.life, Life::Running { .. }));
+        running.map(Meant::job).collect()
+    }
+
+    /// The job that says how an array stands: one that has not ended, else the first by index without exit code 0, else the first.
+    ///
+    /// # Errors
+    /// [`ErrorCode::NotFound`] where no job of it is kept.
+    pub fn verdict_of_array(&self, array: JobId) -> Result<v1::Job, Error> {
+        if let Some(Meant::Job { id, .. }) = self.next_of_array(array, Milestone::Ended) {
+            return self.show_any(id);
+        }
+        let verdict = self.store.verdict_of_array(array).map_err(journal)?;
+        self.show_any(verdict.unwrap_or(array))
+    }
+
+    /// The job of an array that `why` is about: the first that waits, else the first that has not ended, else the first.
+    pub(super) fn spokesman(&self, array: JobId) -> Result<JobId, Error> {
+        let jobs = || self.living_of_array(array).map(|living| &living.job);
+        let waits = jobs().find(|job| job.life == Life::Queued);
+        if let Some(job) = waits.or_else(|| jobs().next()) {
+            return Ok(job.id);
+        }
+        let kept = self.first_kept(array).map_err(journal)?;
+        Ok(kept.map_or(array, |job| job.id))
     }
 }
 

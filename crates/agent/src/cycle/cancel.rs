@@ -23,10 +23,17 @@ impl Cycle {
         reference: &str,
         by: &Caller,
     ) -> Result<Result<JobId, Error>, StoreError> {
-        let id = match self.find(reference)? {
-            Ok(id) => id,
-            Err(error) => return Ok(Err(error)),
-        };
+        match self.find(reference)? {
+            Ok(id) => self.cancel_job(id, by),
+            Err(error) => Ok(Err(error)),
+        }
+    }
+
+    pub(super) fn cancel_job(
+        &mut self,
+        id: JobId,
+        by: &Caller,
+    ) -> Result<Result<JobId, Error>, StoreError> {
         if let Some(error) = self.not_of_claims(id, "cancelled") {
             return Ok(Err(error));
         }
@@ -45,10 +52,17 @@ impl Cycle {
         reference: &str,
         by: &Caller,
     ) -> Result<Result<JobId, Error>, StoreError> {
-        let id = match self.find(reference)? {
-            Ok(id) => id,
-            Err(error) => return Ok(Err(error)),
-        };
+        match self.find(reference)? {
+            Ok(id) => self.requeue_job(id, by),
+            Err(error) => Ok(Err(error)),
+        }
+    }
+
+    pub(super) fn requeue_job(
+        &mut self,
+        id: JobId,
+        by: &Caller,
+    ) -> Result<Result<JobId, Error>, StoreError> {
         if let Some(error) = self.not_of_claims(id, "started anew") {
             return Ok(Err(error));
         }

@@ -40,10 +40,18 @@ impl Cycle {
         change: &JobChange,
         by: &Caller,
     ) -> Result<Result<JobId, Error>, StoreError> {
-        let id = match self.find(reference)? {
-            Ok(id) => id,
-            Err(error) => return Ok(Err(error)),
-        };
+        match self.find(reference)? {
+            Ok(id) => self.change_job(id, change, by),
+            Err(error) => Ok(Err(error)),
+        }
+    }
+
+    pub(super) fn change_job(
+        &mut self,
+        id: JobId,
+        change: &JobChange,
+        by: &Caller,
+    ) -> Result<Result<JobId, Error>, StoreError> {
         let changed = match self.judge(id, change, by) {
             Ok(changed) => changed,
             Err(error) => return Ok(Err(error)),

@@ -66,7 +66,9 @@ impl Cycle {
             if let Some(left) = self.left(job) {
                 known.left.insert(job.id, left);
             }
-            let mut after = living.after.clone();
+            // One that waits for itself makes it too much to work out.
+            let after = self.awaited(&living.after);
+            let mut after = after.unwrap_or_else(|| vec![job.id]);
             after.extend(self.ahead_in_its_array(job));
             if job.life == Life::Queued && !after.is_empty() {
                 known.after.insert(job.id, after);

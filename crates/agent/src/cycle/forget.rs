@@ -1,12 +1,8 @@
 //! Forgetting the past: the rows, once their folders are gone.
 
-use std::collections::BTreeSet;
-
-use divvy_core::JobId;
-
 use super::Cycle;
 use crate::pruner::{Forgotten, Past};
-use crate::store::StoreError;
+use crate::store::{Needed, StoreError};
 
 impl Cycle {
     pub(super) fn forget_past(&mut self, past: Past, done: Forgotten) -> Result<(), StoreError> {
@@ -21,10 +17,11 @@ impl Cycle {
             Past::Full(users) => self.set_full(users),
             Past::Jobs(mut jobs) => {
                 // Somebody may have been submitted to run after one of them meanwhile.
-                let living = self.jobs.values();
-                let after = living.flat_map(|living| &living.job.ask.terms.after);
-                let followed: BTreeSet<JobId> = after.map(|after| after.job).collect();
-                jobs.retain(|id| !followed.contains(id) && !self.jobs.contains_key(id));
+                let mut needed = Needed::default();
+                for living in self.jobs.values() {
+                    needed.add(&living.job.ask.terms);
+                }
+                jobs.retain(|id| !needed.contains(*id) && !self.jobs.contains_key(id));
                 self.store.forget_jobs(&jobs)?;
             }
         }

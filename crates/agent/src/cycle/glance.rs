@@ -50,6 +50,18 @@ impl Cycle {
         glances
     }
 
+    /// Those of these jobs that have not ended before this round.
+    pub(super) fn glances_of(&self, jobs: &[JobId]) -> Vec<Glance> {
+        let living = jobs.iter().filter_map(|id| self.jobs.get(id));
+        living.map(|living| self.glance(living)).collect()
+    }
+
+    /// An array's jobs that have not ended, oldest first.
+    pub fn glances_of_array(&self, array: JobId) -> Vec<Glance> {
+        let living = self.living_of_array(array);
+        living.map(|living| self.glance(living)).collect()
+    }
+
     fn glance(&self, living: &Living) -> Glance {
         let job = &living.job;
         let plain = Job {
@@ -163,6 +175,7 @@ fn words<'a, T: Clone + PartialEq + ToString>(
 fn plain(id: JobId, ask: &Ask, state: JobState, since: Timestamp) -> Brief<'_> {
     Brief {
         id: id.to_string().into(),
+        task: ask.terms.array.map(|task| task.handle(id).into()),
         name: ask.name.as_str().into(),
         queue: ask.queue.as_str().into(),
         ask: Cow::Borrowed(""),

@@ -74,10 +74,17 @@ impl Cycle {
         reference: &str,
         by: &Caller,
     ) -> Result<Result<JobId, Error>, StoreError> {
-        let id = match self.find(reference)? {
-            Ok(id) => id,
-            Err(error) => return Ok(Err(error)),
-        };
+        match self.find(reference)? {
+            Ok(id) => self.hold_job(id, by),
+            Err(error) => Ok(Err(error)),
+        }
+    }
+
+    pub(super) fn hold_job(
+        &mut self,
+        id: JobId,
+        by: &Caller,
+    ) -> Result<Result<JobId, Error>, StoreError> {
         let job = match self.not_elsewhere(id, "held") {
             Ok(job) => job,
             Err(error) => return Ok(Err(error)),
@@ -105,10 +112,17 @@ impl Cycle {
         reference: &str,
         by: &Caller,
     ) -> Result<Result<JobId, Error>, StoreError> {
-        let id = match self.find(reference)? {
-            Ok(id) => id,
-            Err(error) => return Ok(Err(error)),
-        };
+        match self.find(reference)? {
+            Ok(id) => self.unhold_job(id, by),
+            Err(error) => Ok(Err(error)),
+        }
+    }
+
+    pub(super) fn unhold_job(
+        &mut self,
+        id: JobId,
+        by: &Caller,
+    ) -> Result<Result<JobId, Error>, StoreError> {
         let job = match self.not_elsewhere(id, "released") {
             Ok(job) => job,
             Err(error) => return Ok(Err(error)),

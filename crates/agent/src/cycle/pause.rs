@@ -24,10 +24,20 @@ impl Cycle {
         reference: &str,
         suspend: bool,
     ) -> Result<Result<JobId, Error>, StoreError> {
-        let id = match self.pausable(reference)? {
-            Ok(id) => id,
-            Err(error) => return Ok(Err(error)),
-        };
+        match self.find(reference)? {
+            Ok(id) => self.pause_job(id, suspend),
+            Err(error) => Ok(Err(error)),
+        }
+    }
+
+    pub(super) fn pause_job(
+        &mut self,
+        id: JobId,
+        suspend: bool,
+    ) -> Result<Result<JobId, Error>, StoreError> {
+        if let Err(error) = self.check_pausable(id) {
+            return Ok(Err(error));
+        }
         let suspended = self.jobs.get(&id).map(|living| living.job.course.suspended);
         if !self.pause_memory(id, suspend)? && suspended != Some(suspend) {
             if !suspend {
@@ -40,14 +50,17 @@ impl Cycle {
 
     /// A job that can be suspended, or let go on.
     pub(super) fn pausable(&self, reference: &str) -> Result<Result<JobId, Error>, StoreError> {
-        let id = match self.find(reference)? {
-            Ok(id) => id,
-            Err(error) => return Ok(Err(error)),
-        };
+        Ok(match self.find(reference)? {
+            Ok(id) => self.check_pausable(id).map(|()| id),
+            Err(error) => Err(error),
+        })
+    }
+
+    fn check_pausable(&self, id: JobId) -> Result<(), Error> {
         let conflict =
-            |why: String, hint: String| Ok(Err(Error::new(ErrorCode::Conflict, why).hint(hint)));
+            |why: String, hint: String| Err(Error::new(ErrorCode::Conflict, why).hint(hint));
         if let Some(error) = self.not_of_claims(id, "suspended or resumed") {
-            return Ok(Err(error));
+            return Err(error);
         }
         let job = self.jobs.get(&id).map(|living| &living.job);
         let Some(job) = job.filter(|job| matches!(job.life, Life::Running { .. })) else {
@@ -62,7 +75,7 @@ impl Cycle {
                 "the container engine pauses containers: docker pause".to_owned(),
             );
         }
-        Ok(Ok(id))
+        Ok(())
     }
 
     pub(super) fn set_suspended(&mut self, id: JobId, suspended: bool) -> Result<(), StoreError> {

@@ -9,6 +9,7 @@ use divvy_ledger::Snapshot;
 use super::foresight::Foresight;
 use super::mig;
 use super::reconcile::Ledger;
+use super::reference::Meant;
 use super::shown::Seen;
 use super::{Cycle, Living};
 use crate::bypass::Bypass;
@@ -24,59 +25,9 @@ use crate::store::StoreError;
 pub(super) const ENFORCEMENT: &str = "interposer";
 
 impl Cycle {
-    /// The job that a reference means: its number, `last`, or the name of one that has not ended, else of the newest.
-    pub(super) fn find(&self, reference: &str) -> Result<Result<JobId, Error>, StoreError> {
-        let missing = |hint: &str| {
-            Ok(Err(Error::new(
-                ErrorCode::NotFound,
-                format!("there is no job {reference}"),
-            )
-            .hint(hint.to_owned())))
-        };
-        if reference == "last" {
-            return match self.store.newest()? {
-                Some(id) => Ok(Ok(id)),
-                None => missing("none was ever submitted"),
-            };
-        }
-        if let Ok(id) = reference.parse::<JobId>() {
-            if self.jobs.contains_key(&id) || self.store.job(id)?.is_some() {
-                return Ok(Ok(id));
-            }
-            if let Some(error) = self.refuse_unknown(id) {
-                return Ok(Err(error));
-            }
-            return missing("`divvy ps -a` lists them all");
-        }
-        let living: Vec<JobId> = self
-            .jobs
-            .values()
-            .map(|living| &living.job)
-            .filter(|job| job.ask.name == reference)
-            .map(|job| job.id)
-            .collect();
-        match living[..] {
-            [id] => Ok(Ok(id)),
-            [] => match self.named_or_keyed(reference)? {
-                Some(id) => Ok(Ok(id)),
-                None => missing("use its number, its name or `last`; `divvy ps -a` lists them all"),
-            },
-            _ => {
-                let ids = living.iter().map(JobId::to_string).collect::<Vec<_>>();
-                let error = Error::new(
-                    ErrorCode::Conflict,
-                    format!("{} jobs are named {reference}", living.len()),
-                )
-                .hint(format!("use one of their numbers: {}", ids.join(", ")))
-                .details(serde_json::json!({ "jobs": ids }));
-                Ok(Err(error))
-            }
-        }
-    }
-
     /// The newest job of this name; else the newest of this task of a front end, `clearml:4f2…`, which begins the keys under which
     /// its jobs were submitted.
-    fn named_or_keyed(&self, reference: &str) -> Result<Option<JobId>, StoreError> {
+    pub(super) fn named_or_keyed(&self, reference: &str) -> Result<Option<JobId>, StoreError> {
         let named = self.store.newest_named(reference)?;
         match named.is_none() && reference.contains(':') {
             true => self.store.newest_keyed(reference),
@@ -247,12 +198,16 @@ impl Cycle {
         })
     }
 
-    /// What a job runs, without its options.
+    /// What a job, or each of an array, runs, without its options.
     ///
     /// # Errors
     /// As [`Cycle::job`].
-    pub fn program(&mut self, reference: &str) -> Result<String, Error> {
-        let job = self.job(reference)?;
+    pub fn program(&mut self, meant: Meant) -> Result<String, Error> {
+        let id = match meant {
+            Meant::Job { id, .. } => id,
+            Meant::Array(array) => self.spokesman(array)?,
+        };
+        let job = self.show_any(id)?;
         Ok(divvy_core::advise::program(&job.command))
     }
 

@@ -3,6 +3,7 @@
 use divvy_core::{Job as Life, JobId};
 
 use super::Cycle;
+use super::after::Fates;
 use super::mig::is_divided;
 use super::start::{cut, overheads, records};
 use crate::gpu::roster::Entry;
@@ -40,13 +41,14 @@ impl Cycle {
         self.secrets.sweep(lives);
         crate::records::sweep(&self.config.home.jobs(), lives);
         self.store.begin()?;
+        let mut fates = Fates::default();
         for id in &before {
             let Some(living) = self.jobs.get_mut(id) else {
                 continue;
             };
             if living.job.life == Life::Queued {
                 self.end_spent(*id)?;
-                self.follow(*id)?;
+                self.follow(*id, &mut fates)?;
                 continue;
             }
             if living.job.claim().is_some() {

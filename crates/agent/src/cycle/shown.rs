@@ -99,8 +99,10 @@ impl Seen {
             idle: self.idle.map(Rule::shown),
             idle_s: self.idle_s,
             array: ask.terms.array.map(|task| v1::ArrayTask {
-                array: task.array.unwrap_or(job.id).to_string(),
+                array: task.array_of(job.id).to_string(),
                 index: task.index,
+                count: task.count,
+                most: task.most,
             }),
             secrets: ask.secrets.clone(),
             expected_start: None,

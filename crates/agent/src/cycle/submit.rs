@@ -152,6 +152,7 @@ impl Cycle {
             }
             return Ok(Err(Error::new(ErrorCode::Internal, chain(&error))));
         }
+        let mut fates = after::Fates::default();
         for (job, texts) in jobs {
             let id = job.id;
             let text = format!(
@@ -160,7 +161,7 @@ impl Cycle {
             );
             self.tell(Some(id), "submitted", &text)?;
             self.enter(job, texts);
-            self.follow(id)?;
+            self.follow(id, &mut fates)?;
         }
         Ok(Ok(id))
     }
@@ -239,7 +240,7 @@ impl Cycle {
         }
         for after in &mut submit.after {
             let own = self.own(&after.job, by.account.uid).map_err(journal)?;
-            after.job = own.map_or_else(|| std::mem::take(&mut after.job), |id| id.to_string());
+            after.job = own.map_or_else(|| std::mem::take(&mut after.job), |own| own.to_string());
         }
         terms.after = self.followed(&submit.after)?;
         let owner = terms.owner(submit.project.as_deref());
@@ -389,6 +390,9 @@ impl Cycle {
 fn unnumbered(mut shown: v1::Job) -> v1::Job {
     for text in [&mut shown.id, &mut shown.directory] {
         text.clear();
+    }
+    if let Some(task) = &mut shown.array {
+        task.array.clear();
     }
     shown.slice_directory = None;
     shown

@@ -5,26 +5,35 @@ use divvy_core::JobId;
 
 use super::Cycle;
 use super::read::journal;
+use super::reference::Meant;
 use crate::job::{Job, Submitter};
 use crate::store::StoreError;
 use crate::supervise::identity::Identity;
 
 impl Cycle {
-    /// The job that this caller means, and its submitter's uid. `last`, and a name that several jobs have, mean the caller's own first.
+    /// What this caller means, and the uid of its submitter, who has all jobs of an array. `last`, and a name that several have,
+    /// mean the caller's own first.
     ///
     /// # Errors
     /// As [`Cycle::job`].
-    pub fn job_of(&mut self, reference: &str, caller: u32) -> Result<(JobId, u32), Error> {
+    pub fn job_of(&mut self, reference: &str, caller: u32) -> Result<(Meant, u32), Error> {
         let own = self.own(reference, caller).map_err(journal)?;
-        let id = match own {
-            Some(id) => id,
-            None => self.find(reference).map_err(journal)??,
+        let meant = match own {
+            Some(meant) => meant,
+            None => self.meant(reference).map_err(journal)??,
         };
-        match self.owner(id).map_err(journal)? {
-            Some(owner) => Ok((id, owner)),
+        let owner = match meant {
+            Meant::Job { id, .. } => self.owner(id),
+            Meant::Array(array) => {
+                let first = self.first_kept(array).map_err(journal)?;
+                Ok(first.map(|job| job.ask.by.uid))
+            }
+        };
+        match owner.map_err(journal)? {
+            Some(owner) => Ok((meant, owner)),
             None => Err(Error::new(
                 ErrorCode::NotFound,
-                format!("there is no job {id}"),
+                format!("there is no job {meant}"),
             )),
         }
     }
@@ -38,26 +47,6 @@ impl Cycle {
             return Ok(Some(living.job.ask.by.uid));
         }
         Ok(self.store.job(id)?.map(|job| job.ask.by.uid))
-    }
-
-    /// The one of the caller's own jobs that a reference means, where it is not a number.
-    pub(super) fn own(&self, reference: &str, caller: u32) -> Result<Option<JobId>, StoreError> {
-        if reference == "last" {
-            let by = Submitter {
-                uid: caller,
-                gid: 0,
-            };
-            return self.store.newest_of(by);
-        }
-        let mut named = self
-            .jobs
-            .values()
-            .map(|living| &living.job)
-            .filter(|job| job.ask.name == reference && job.ask.by.uid == caller);
-        Ok(match (named.next(), named.next()) {
-            (Some(job), None) => Some(job.id),
-            _ => None,
-        })
     }
 }
 

@@ -21,11 +21,13 @@ use super::after::HeldUp;
 use super::change::{Try, What};
 use super::foresight::Foresight;
 use super::read::journal;
+use super::reference::Meant;
 use super::{Cycle, Living};
 use crate::job::{Ask, Job};
 use crate::kin::Kin;
 use crate::store::{Lengths, StoreError};
 use crate::supervise::chain;
+use crate::terms::After;
 
 /// Why a job waits: what there is to know.
 pub struct Inquiry {
@@ -35,7 +37,7 @@ pub struct Inquiry {
     living: BTreeMap<JobId, Run>,
     database: PathBuf,
     held_up: Option<HeldUp>,
-    after: Vec<JobId>,
+    after: Vec<After>,
     is_ready: bool,
     /// Of a job that is held: the state as it is once the job is released.
     released: Option<Snapshot>,
@@ -106,8 +108,8 @@ impl Inquiry {
                 (_, None) => format!("{}, which is not ready yet", why.summary),
             },
             gpus,
-            behind: (self.after.iter().chain(&why.behind))
-                .map(JobId::to_string)
+            behind: (self.after.iter().map(After::to_string))
+                .chain(why.behind.iter().map(JobId::to_string))
                 .collect(),
             changes: Vec::new(),
             sooner,
@@ -211,7 +213,10 @@ impl Cycle {
     /// # Errors
     /// As [`Cycle::job`].
     pub fn why(&mut self, reference: &str) -> Result<Inquiry, Error> {
-        let id = self.find(reference).map_err(journal)??;
+        let id = match self.meant(reference).map_err(journal)?? {
+            Meant::Job { id, .. } => id,
+            Meant::Array(array) => self.spokesman(array)?,
+        };
         let living = self.jobs.get(&id);
         let held_up = living.and_then(|living| {
             let job = &living.job;

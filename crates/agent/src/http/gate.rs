@@ -1,6 +1,7 @@
 //! Who calls, and whether they may: in front of every route, so that no handler can forget it.
 //!
-//! A job is named by its number from here on: what `last` or a name means is decided once, for the check and for the call.
+//! A job is named by its number from here on, or by its array's number and index: what `last` or a name means is decided once, for
+//! the check and for the call.
 
 use std::sync::Arc;
 
@@ -50,12 +51,12 @@ pub async fn gate(
     }
     let reference = decoded(of.reference)?;
     let asked_by = caller.account.uid;
-    let (id, owner) = api
+    let (meant, owner) = api
         .mailbox
         .read(move |cycle| cycle.job_of(&reference, asked_by))
         .await?;
     caller.may(verb, caller.whose(owner))?;
-    rename(&mut request, &format!("/v1/jobs/{id}{}", of.rest))?;
+    rename(&mut request, &format!("/v1/jobs/{meant}{}", of.rest))?;
     pass(request, caller, Some(owner), next).await
 }
 

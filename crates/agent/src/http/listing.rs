@@ -12,6 +12,7 @@ use axum::body::{Body as HttpBody, Bytes};
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
+use divvy_api::home::Home;
 use divvy_api::v1::brief::Lines;
 use divvy_api::v1::{Error, ErrorCode, List};
 use http_body_util::channel::{Channel, Sender};
@@ -65,6 +66,33 @@ pub struct Which {
     brief: bool,
 }
 
+/// A turn of this caller, kept until it is dropped.
+///
+/// # Errors
+/// [`ErrorCode::TooMany`] where the user's other lists take too long.
+pub async fn turn_of(caller: &Caller) -> Result<Share, Failure> {
+    turn(caller.account.uid, PATIENCE).await
+}
+
+/// The answer that has these jobs whole.
+///
+/// # Errors
+/// When a job cannot be written.
+pub async fn whole(
+    home: Arc<Home>,
+    sight: Sight,
+    jobs: Vec<Glance>,
+    turn: Share,
+) -> Result<Response, Failure> {
+    let write = move |job: Glance, text: &mut Vec<u8>| {
+        let _turn = &turn;
+        let mut job = job.seen().shown(&home);
+        sight.draw(&mut job);
+        serde_json::to_writer(text, &job)
+    };
+    answer(Form::List, jobs, write).await
+}
+
 pub async fn jobs(
     State(api): State<Api>,
     Extension(sight): Extension<Sight>,
@@ -84,14 +112,7 @@ pub async fn jobs(
         };
         return answer(Form::Lines, jobs, write).await;
     }
-    let home = Arc::clone(&api.home);
-    let write = move |job: Glance, text: &mut Vec<u8>| {
-        let _turn = &turn;
-        let mut job = job.seen().shown(&home);
-        sight.draw(&mut job);
-        serde_json::to_writer(text, &job)
-    };
-    answer(Form::List, jobs, write).await
+    whole(Arc::clone(&api.home), sight, jobs, turn).await
 }
 
 /// Jobs that have not ended, and those that have if they are asked for; oldest first.

@@ -104,7 +104,7 @@ pub async fn log(
     }
     tokio::spawn(async move {
         // Who hung up wants no more.
-        let _ = send(api, job.id, tail, first, follow, sender).await;
+        let _ = send(api, job.reference(), tail, first, follow, sender).await;
     });
     Ok((
         [

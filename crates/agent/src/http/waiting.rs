@@ -2,54 +2,80 @@
 
 use axum::Extension;
 use axum::extract::State;
+use axum::response::Response;
 use divvy_api::v1;
 
-use super::body::{Body, Path};
-use super::{Answer, Api, list};
+use super::arrays::Asks;
+use super::body::{Body, Failure, Path};
+use super::veil::Sight;
+use super::{Api, acts};
 use crate::access::Caller;
-use crate::mailbox::Message;
+use crate::mailbox::{ArrayAct, Message};
 
 pub async fn change(
     State(api): State<Api>,
+    Extension(sight): Extension<Sight>,
     Extension(caller): Extension<Caller>,
     Path(reference): Path<String>,
     Body(change): Body<v1::JobChange>,
-) -> Answer<v1::Job> {
-    let (change, by) = (Box::new(change), Box::new(caller));
-    let changed = api.mailbox.ask(|reply| Message::Change {
+) -> Result<Response, Failure> {
+    let asks = Asks {
+        api: &api,
+        sight,
+        caller: &caller,
+    };
+    let (change, by) = (Box::new(change), Box::new(caller.clone()));
+    let act = ArrayAct::Change(change.clone());
+    acts(asks, &reference, act, |reference, reply| Message::Change {
         reference,
         change,
         by,
         reply,
-    });
-    list("JobList", vec![changed.await?])
+    })
+    .await
 }
 
 pub async fn hold(
     State(api): State<Api>,
+    Extension(sight): Extension<Sight>,
     Extension(caller): Extension<Caller>,
     Path(reference): Path<String>,
-) -> Answer<v1::Job> {
-    set_held(&api, reference, caller, true).await
+) -> Result<Response, Failure> {
+    let asks = Asks {
+        api: &api,
+        sight,
+        caller: &caller,
+    };
+    set_held(asks, &reference, true).await
 }
 
 pub async fn release(
     State(api): State<Api>,
+    Extension(sight): Extension<Sight>,
     Extension(caller): Extension<Caller>,
     Path(reference): Path<String>,
-) -> Answer<v1::Job> {
-    set_held(&api, reference, caller, false).await
+) -> Result<Response, Failure> {
+    let asks = Asks {
+        api: &api,
+        sight,
+        caller: &caller,
+    };
+    set_held(asks, &reference, false).await
 }
 
-async fn set_held(api: &Api, reference: String, caller: Caller, hold: bool) -> Answer<v1::Job> {
-    let by = Box::new(caller);
-    let held = api.mailbox.ask(|reply| Message::Hold {
+async fn set_held(asks: Asks<'_>, reference: &str, hold: bool) -> Result<Response, Failure> {
+    let by = Box::new(asks.caller.clone());
+    let act = match hold {
+        true => ArrayAct::Hold,
+        false => ArrayAct::Release,
+    };
+    acts(asks, reference, act, |reference, reply| Message::Hold {
         reference,
         hold,
         by,
         reply,
-    });
-    list("JobList", vec![held.await?])
+    })
+    .await
 }
 
 /// What would start a job, each with the command that does it.

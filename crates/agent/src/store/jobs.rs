@@ -368,7 +368,11 @@ type Holdings = BTreeMap<JobId, Vec<Holding>>;
 /// Jobs with their states, and what belongs to them, as it lies in the tables.
 type Raw = (Vec<(RawJob, String)>, Holdings, Bypasses);
 
-fn jobs(db: &Connection, which: &str, values: impl Params + Clone) -> Result<Vec<Job>, StoreError> {
+pub(super) fn jobs(
+    db: &Connection,
+    which: &str,
+    values: impl Params + Clone,
+) -> Result<Vec<Job>, StoreError> {
     let read = || -> rusqlite::Result<Raw> {
         let mut query = db.prepare_cached(&format!(
             "SELECT {} FROM job WHERE {which} ORDER BY id",

@@ -176,6 +176,7 @@ mod tests {
             array: None,
             index,
             most: None,
+            count: None,
         });
         new
     }

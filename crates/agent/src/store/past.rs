@@ -1,6 +1,7 @@
 //! Forgetting the past in small steps: what may go is found through a connection of its own, and goes in the writer's.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::path::Path;
 
 use divvy_core::JobId;
@@ -8,7 +9,7 @@ use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::{Store, StoreError, bypasses, events, rows, sql};
-use crate::terms::Terms;
+use crate::terms::{Of, Terms};
 
 /// The setting that says which event was the last to be forgotten.
 const FORGOTTEN: &str = "events_forgotten";
@@ -146,7 +147,7 @@ pub fn jobs_beyond(
     let read = || -> rusqlite::Result<Vec<JobId>> {
         let db = events::reader(database)?;
         let mut found = Vec::new();
-        let mut followed = None;
+        let mut needed = None;
         let mut query = db.prepare(
             "SELECT id FROM job INDEXED BY job_ended WHERE state = 'ended' AND uid IS ?1 AND ended_at < ?2 \
              AND (key IS NULL OR ended_at < ?3) ORDER BY ended_at",
@@ -155,11 +156,11 @@ pub fn jobs_beyond(
             let keys = keys.as_microsecond();
             for id in query.query_map(params![uid, ended, keys], |row| row.get(0))? {
                 let id = JobId(id?);
-                if followed.is_none() {
-                    followed = Some(self::followed(&db)?);
+                if needed.is_none() {
+                    needed = Some(self::needed(&db)?);
                 }
-                let followed = followed.as_ref();
-                if !followed.is_some_and(|followed| followed.contains(&id)) {
+                let needed = needed.as_ref();
+                if !needed.is_some_and(|needed: &Needed| needed.contains(id)) {
                     found.push(id);
                 }
                 if found.len() == limit {
@@ -172,16 +173,43 @@ pub fn jobs_beyond(
     read().map_err(sql("find what may be forgotten"))
 }
 
-/// Jobs that living ones run after.
-fn followed(db: &Connection) -> rusqlite::Result<BTreeSet<JobId>> {
+/// Ended jobs that living ones need: whom they run after, and the first job of their array, whose key stands for all of it.
+#[derive(Debug, Default)]
+pub struct Needed {
+    jobs: BTreeSet<JobId>,
+    /// Arrays by their first number, to before the other. They do not overlap.
+    arrays: BTreeMap<JobId, JobId>,
+}
+
+impl Needed {
+    /// Adds what a living job needs.
+    pub fn add(&mut self, terms: &Terms) {
+        for after in &terms.after {
+            let Range { start, end } = after.numbers();
+            match after.of {
+                Of::Array(_) => drop(self.arrays.insert(start, end)),
+                Of::Job | Of::First(_) => drop(self.jobs.insert(start)),
+            }
+        }
+        self.jobs.extend(terms.array.and_then(|task| task.array));
+    }
+
+    pub fn contains(&self, id: JobId) -> bool {
+        let array = self.arrays.range(..=id).next_back();
+        self.jobs.contains(&id) || array.is_some_and(|(_, below)| id < *below)
+    }
+}
+
+/// Jobs that living ones need.
+fn needed(db: &Connection) -> rusqlite::Result<Needed> {
     let mut query = db.prepare("SELECT terms FROM job WHERE state <> 'ended'")?;
-    let mut followed = BTreeSet::new();
+    let mut needed = Needed::default();
     for terms in query.query_map([], |row| row.get::<_, String>(0))? {
         // What cannot be read keeps its daemon from starting, and is no matter of this.
         let terms: Terms = serde_json::from_str(&terms?).unwrap_or_default();
-        followed.extend(terms.after.iter().map(|after| after.job));
+        needed.add(&terms);
     }
-    Ok(followed)
+    Ok(needed)
 }
 
 /// What of a table may go: rows up to this one.

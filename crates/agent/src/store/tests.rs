@@ -659,6 +659,7 @@ fn what_is_beyond_age_or_number_is_found_but_for_who_is_run_after_and_keys_that_
     follows.ask.terms.after = vec![crate::terms::After {
         job: ids[1],
         ok: false,
+        of: Default::default(),
     }];
     store.insert(&follows).unwrap();
     let time = |second| Timestamp::from_second(second).unwrap();
@@ -891,4 +892,114 @@ fn events_and_usage_go_in_steps_and_what_went_is_known() {
     let step = usage_beyond(&path, Timestamp::MAX, 9).unwrap().unwrap();
     store.forget_usage(step).unwrap();
     assert_eq!(usage_beyond(&path, Timestamp::MAX, 9).unwrap(), None);
+}
+
+/// Jobs of an array as they are submitted, the first with this key.
+fn array(store: &Store, name: &str, indices: &[u32], key: Option<&str>) -> Vec<JobId> {
+    let mut first = None;
+    let mut jobs = Vec::new();
+    for index in indices {
+        let mut task = new(key.filter(|_| first.is_none()));
+        task.ask.name = format!("{name}[{index}]");
+        task.ask.terms.array = Some(crate::terms::ArrayTask {
+            array: first,
+            index: *index,
+            most: None,
+            count: u32::try_from(indices.len()).ok(),
+        });
+        let id = store.insert(&task).unwrap().id;
+        first.get_or_insert(id);
+        jobs.push(id);
+    }
+    jobs
+}
+
+/// Ends a job with this exit code.
+fn exits(store: &Store, id: JobId, code: i32) {
+    let mut job = store.job(id).unwrap().unwrap();
+    job.place(Vec::new());
+    job.step(Event::Spawned(Process {
+        pid: 1,
+        start_time: 1,
+    }));
+    job.step(Event::Gone(Gone::Exited(code)));
+    (job.exit_code, job.ended_at) = (Some(code), Some(Timestamp::UNIX_EPOCH));
+    store.save(&job).unwrap();
+}
+
+#[test]
+fn an_array_is_found_by_number_name_and_index_also_without_its_first_job() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(&dir.path().join("state.db")).unwrap();
+    let alone = store.insert(&new(None)).unwrap().id;
+    let jobs = array(&store, "sweep", &[5, 3, 9], None);
+    let other = array(&store, "sweep[3]", &[0, 1], None);
+    let first = |array| {
+        let kept = store.first_of_array(array).unwrap();
+        kept.map(|(job, _)| job.id)
+    };
+    assert_eq!(first(jobs[0]), Some(jobs[0]));
+    for none in [alone, jobs[1], JobId(99), JobId(u64::MAX)] {
+        assert_eq!(first(none), None, "{none}");
+    }
+    let task = |index| store.task_of_array(jobs[0], index).unwrap();
+    assert_eq!(
+        (task(9), task(5), task(0)),
+        (Some(jobs[2]), Some(jobs[0]), None)
+    );
+    let named = |name| store.newest_array_named(name).unwrap();
+    assert_eq!(named("sweep"), Some(jobs[0]));
+    assert_eq!(named("sweep[3]"), Some(other[0]));
+    assert_eq!((named("swee"), named("job")), (None, None));
+    let extent = store.extent_of_array(jobs[0]).unwrap();
+    assert_eq!(extent, Some((3, 9, jobs[2])));
+
+    exits(&store, jobs[0], 0);
+    exits(&store, jobs[2], 7);
+    let ends = store.ends_of_array(jobs[0]).unwrap();
+    assert_eq!((ends.ended, ends.badly), (2, Some(jobs[2])));
+    assert_eq!(store.verdict_of_array(jobs[0]).unwrap(), Some(jobs[2]));
+    exits(&store, jobs[1], 4);
+    assert_eq!(store.verdict_of_array(jobs[0]).unwrap(), Some(jobs[1]));
+
+    store.forget_jobs(&[jobs[0]]).unwrap();
+    assert_eq!(first(jobs[0]), Some(jobs[1]));
+    assert_eq!((task(9), task(5)), (Some(jobs[2]), None));
+    assert_eq!(named("sweep"), Some(jobs[0]));
+    let ended = arrays::ended_of_array(&dir.path().join("state.db"), jobs[0]).unwrap();
+    let ended: Vec<JobId> = ended.iter().map(|job| job.id).collect();
+    assert_eq!(ended, jobs[1..]);
+}
+
+#[test]
+fn what_a_living_job_runs_after_is_kept_and_so_is_the_first_of_its_array() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("state.db");
+    let store = Store::open(&path).unwrap();
+    let beyond = || {
+        let beyond = Beyond {
+            ended: Timestamp::MAX,
+            ..all()
+        };
+        let mut found = found(&path, beyond);
+        found.sort_unstable();
+        found
+    };
+    let before = array(&store, "before", &[0, 1, 2], None);
+    let running = array(&store, "running", &[0, 1], None);
+    let over = array(&store, "over", &[0, 1], None);
+    for id in before.iter().chain(&running[..1]).chain(&over) {
+        exits(&store, *id, 0);
+    }
+    let mut follows = new(None);
+    follows.ask.terms.after = vec![crate::terms::After {
+        job: before[0],
+        ok: true,
+        of: crate::terms::Of::Array(3),
+    }];
+    let follows = store.insert(&follows).unwrap().id;
+    assert_eq!(beyond(), over);
+    exits(&store, follows, 0);
+    exits(&store, running[1], 0);
+    assert_eq!(beyond().len(), 8, "nobody needs them any more");
 }

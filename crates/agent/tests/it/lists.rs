@@ -45,7 +45,7 @@ async fn a_long_list_says_the_same_of_every_job_whole_and_in_brief() {
         amount: Some(Amount::Share { thousandths: 500 }),
         compute: None,
     };
-    client.resize(&first, &less).await.unwrap();
+    client.resize(&format!("{first}_0"), &less).await.unwrap();
     for (all, besides) in [(false, 1), (true, 2)] {
         let jobs: Vec<Job> = client.jobs(all).await.unwrap();
         assert_eq!(jobs.len(), MANY as usize + besides);

@@ -2,6 +2,7 @@
 
 #![warn(clippy::disallowed_methods)]
 
+mod arrays;
 mod aside;
 mod budgets;
 mod claims;

@@ -22,14 +22,14 @@ use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use serde_json::Value;
 
 /// Numbers that no user database has.
-const ANA: u32 = 60_101;
+pub const ANA: u32 = 60_101;
 pub const LEE: u32 = 60_102;
 const KIM: u32 = 60_103;
 
 const SYSTEM: [&str; 3] = ["--system", "--sim", "a100-80gb:1"];
 
 /// A daemon for everybody, unless nobody can be anybody else here.
-fn system(more: &[&str]) -> Option<Home> {
+pub fn system(more: &[&str]) -> Option<Home> {
     if !geteuid().is_root() {
         eprintln!(
             "SKIPPED: only root can start a daemon for every user; nothing of users is tested here"

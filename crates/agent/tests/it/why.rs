@@ -258,7 +258,7 @@ async fn a_job_says_in_one_word_what_it_waits_for() {
     };
     let would = client.submit(&dry).await.unwrap();
     assert_eq!(would.reason_code, Some(ReasonCode::After));
-    for job in [&array.id, &next, &after.id, &behind.id, &short.id] {
+    for job in [&array.id, &after.id, &behind.id, &short.id] {
         client.cancel(job).await.unwrap();
     }
     cancel(&client, &first).await;

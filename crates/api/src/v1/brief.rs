@@ -14,6 +14,9 @@ use super::{Bypass, EndReason, Job, JobState, Slice};
 pub struct Brief<'a> {
     #[serde(borrow)]
     pub id: Cow<'a, str>,
+    /// `12_3`, for a job of an array.
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    pub task: Option<Cow<'a, str>>,
     #[serde(borrow)]
     pub name: Cow<'a, str>,
     #[serde(borrow)]
@@ -89,6 +92,13 @@ fn each<'a>(lines: &'a [u8], give: &mut impl FnMut(Brief<'a>)) -> serde_json::Re
     Ok(())
 }
 
+impl Brief<'_> {
+    /// What other calls refer to this job and to no other by.
+    pub fn reference(&self) -> &str {
+        self.task.as_deref().unwrap_or(&self.id)
+    }
+}
+
 impl<'a> From<&'a Job> for Brief<'a> {
     fn from(job: &'a Job) -> Self {
         // An amount that the core would not take is shown as it is: an agent newer than this program may know more.
@@ -96,6 +106,7 @@ impl<'a> From<&'a Job> for Brief<'a> {
             .map_or_else(|_| format!("{:?}", job.request), |ask| ask.to_string());
         Self {
             id: job.id.as_str().into(),
+            task: job.array.as_ref().map(|task| task.to_string().into()),
             name: job.name.as_str().into(),
             queue: job.queue.as_str().into(),
             ask: ask.into(),
@@ -142,6 +153,7 @@ mod tests {
     fn waiting(id: u32) -> Brief<'static> {
         Brief {
             id: id.to_string().into(),
+            task: None,
             name: "train \"ü\" \n".into(),
             queue: "q".into(),
             ask: "0.25".into(),

@@ -1,6 +1,7 @@
 //! Jobs: what is submitted, what is shown, why one waits.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -185,7 +186,7 @@ pub enum IdleAction {
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct After {
-    /// Its number; in a submission its name or `last` too.
+    /// Its number, or the number of an array, which means all jobs of that; in a submission its name or `last` too.
     pub job: String,
     /// Only if it exits with code 0; otherwise the job that waits ends with `dependency_failed`.
     #[serde(default)]
@@ -208,9 +209,22 @@ pub struct Array {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct ArrayTask {
-    /// The array's first job.
+    /// The array's first job, whose number is also the array's.
     pub array: String,
     pub index: u32,
+    /// How many jobs the array was submitted with; absent for arrays of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub count: Option<u32>,
+    /// So many of the array's jobs hold something at once; absent: any number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub most: Option<u32>,
+}
+
+impl fmt::Display for ArrayTask {
+    /// `12_3`: what other calls refer to the job by.
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}_{}", self.array, self.index)
+    }
 }
 
 /// A job's life, as `ps` shows it.
@@ -325,6 +339,14 @@ fn known<'de, D: serde::Deserializer<'de>>(
 ) -> Result<Option<ReasonCode>, D::Error> {
     let word = Option::<String>::deserialize(deserializer)?;
     Ok(word.and_then(|word| (ReasonCode::ALL.into_iter()).find(|code| code.name() == word)))
+}
+
+impl Job {
+    /// What other calls refer to this job and to no other by: its number, or `12_3` for a job of an array.
+    pub fn reference(&self) -> String {
+        let task = self.array.as_ref().map(ToString::to_string);
+        task.unwrap_or_else(|| self.id.clone())
+    }
 }
 
 /// One job.

@@ -1,0 +1,154 @@
+//! Calls that are about all jobs of an array. Each answers a list of jobs, and a header names the array.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::http::HeaderValue;
+use axum::http::header::HeaderName;
+use axum::response::{IntoResponse, Response};
+use divvy_api::v1::{self, ErrorCode};
+use divvy_core::JobId;
+use tokio::task::JoinSet;
+
+use super::body::Failure;
+use super::veil::Sight;
+use super::{Api, aside, internal, list, listing};
+use crate::access::Caller;
+use crate::cycle::glance::Glance;
+use crate::cycle::reference::Meant;
+use crate::mailbox::{ArrayAct, Message, Milestone};
+use crate::store;
+
+/// The array that a reference meant.
+const ARRAY: HeaderName = HeaderName::from_static(divvy_api::route::ARRAY);
+
+/// Who asks.
+pub struct Asks<'a> {
+    pub api: &'a Api,
+    pub sight: Sight,
+    pub caller: &'a Caller,
+}
+
+impl Asks<'_> {
+    /// All jobs of an array that are kept, oldest first.
+    pub async fn jobs(self, array: JobId) -> Result<Response, Failure> {
+        let turn = listing::turn_of(self.caller).await?;
+        let living = self
+            .api
+            .mailbox
+            .read(move |cycle| Ok(cycle.glances_of_array(array)));
+        let mut jobs = living.await?;
+        let known: BTreeSet<JobId> = jobs.iter().map(Glance::id).collect();
+        let database = self.api.home.database();
+        let ended = aside(move || store::ended_of_array(&database, array)).await?;
+        let mut ended = ended.map_err(|error| internal(&error))?;
+        ended.retain(|job| !known.contains(&job.id));
+        let ended = self.api.mailbox.read(move |cycle| {
+            let seen = ended.iter().map(|job| cycle.seen(job, None, None));
+            Ok(seen.map(Glance::from).collect::<Vec<_>>())
+        });
+        jobs.extend(ended.await?);
+        jobs.sort_by_key(Glance::id);
+        let answer = listing::whole(Arc::clone(&self.api.home), self.sight, jobs, turn);
+        Ok(named(array, answer.await?))
+    }
+
+    /// Does the same to every job of an array that it can be done to; answers these.
+    pub async fn act(self, array: JobId, act: ArrayAct) -> Result<Response, Failure> {
+        let turn = listing::turn_of(self.caller).await?;
+        let by = Box::new(self.caller.clone());
+        let ask = (self.api.mailbox).ask(|reply| Message::Array {
+            array,
+            act,
+            by,
+            reply,
+        });
+        let jobs = ask.await?;
+        let answer = listing::whole(Arc::clone(&self.api.home), self.sight, jobs, turn);
+        Ok(named(array, answer.await?))
+    }
+
+    /// Suspends every job of an array that runs, and has its memory put aside; answers once that is done or given up for each.
+    pub async fn release(self, array: JobId) -> Result<Response, Failure> {
+        let running = self
+            .api
+            .mailbox
+            .read(move |cycle| Ok(cycle.running_of_array(array)));
+        let mut asked = JoinSet::new();
+        for job in running.await? {
+            let (mailbox, reference) = (self.api.mailbox.clone(), job.to_string());
+            asked.spawn(async move {
+                let ask = mailbox.ask(|reply| Message::Release { reference, reply });
+                ask.await
+            });
+        }
+        let (mut done, mut refused) = (Vec::new(), None);
+        while let Some(answer) = asked.join_next().await {
+            match answer.map_err(|error| internal(&error))? {
+                Ok(job) => done.push(job),
+                Err(error) => refused = Some(error),
+            }
+        }
+        done.sort_by_key(|job| job.array.as_ref().map(|task| task.index));
+        if done.is_empty() {
+            let none = || {
+                v1::Error::new(ErrorCode::Conflict, format!("no job of array {array} runs"))
+                    .hint(format!("`divvy ps {array}` says what they do"))
+            };
+            return Err(refused.unwrap_or_else(none).into());
+        }
+        Ok(named(array, list("JobList", done)?.into_response()))
+    }
+}
+
+/// Waits until all jobs of an array are there, or have ended; answers the job that says how the array stands.
+pub async fn wait(
+    api: &Api,
+    array: JobId,
+    milestone: Milestone,
+    patience: Duration,
+) -> Result<Response, Failure> {
+    let all = async {
+        loop {
+            let next = api
+                .mailbox
+                .read(move |cycle| Ok(cycle.next_of_array(array, milestone)));
+            let Some(next) = next.await? else {
+                return Ok(());
+            };
+            let wait = api.mailbox.ask(|reply| Message::Wait {
+                reference: next.to_string(),
+                milestone,
+                reply,
+            });
+            match wait.await {
+                // It ended, and was forgotten since.
+                Err(error) if error.code == ErrorCode::NotFound => {}
+                answer => drop(answer?),
+            }
+        }
+    };
+    if let Ok(waited) = tokio::time::timeout(patience, all).await {
+        let waited: Result<(), v1::Error> = waited;
+        waited?;
+    }
+    // When a job starts is not foretold here: with thousands of jobs that takes seconds.
+    let verdict = api.mailbox.read(move |cycle| cycle.verdict_of_array(array));
+    let job = verdict.await?;
+    Ok(named(array, list("JobList", vec![job])?.into_response()))
+}
+
+/// What a reference means.
+pub async fn meant(api: &Api, reference: &str) -> Result<Meant, Failure> {
+    let reference = reference.to_owned();
+    let read = api.mailbox.read(move |cycle| cycle.resolve(&reference));
+    Ok(read.await?)
+}
+
+fn named(array: JobId, mut answer: Response) -> Response {
+    answer
+        .headers_mut()
+        .insert(ARRAY, HeaderValue::from(array.0));
+    answer
+}

@@ -1,0 +1,106 @@
+//! Calls that take a job or an array, and answer which of them a reference meant.
+
+use std::time::Duration;
+
+use hyper::Method;
+use hyper::body::Bytes;
+
+use super::{Answer, Client, WaitFor, empty, internal, job_path};
+use crate::client::pulse::Patience;
+use crate::route::ARRAY;
+use crate::v1::{Error, Job, Suspend};
+
+/// What a reference meant: one job, or jobs of an array.
+#[derive(Clone, Debug)]
+pub struct Meant {
+    /// What the array is referred to by.
+    pub array: Option<String>,
+    /// Never empty.
+    pub jobs: Vec<Job>,
+}
+
+impl From<Job> for Meant {
+    fn from(job: Job) -> Self {
+        Self {
+            array: None,
+            jobs: vec![job],
+        }
+    }
+}
+
+impl Meant {
+    /// What refers to the same at any later time.
+    pub fn reference(&self) -> String {
+        let first = self.jobs.first();
+        let job = || first.map(Job::reference).unwrap_or_default();
+        self.array.clone().unwrap_or_else(job)
+    }
+}
+
+/// What can be done to a job, or to every job of an array that it can be done to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Act {
+    Cancel,
+    Requeue,
+    Suspend,
+    /// The same as [`Act::Suspend`], and their GPU memory is put into the host's memory.
+    Release,
+    Resume,
+}
+
+impl Act {
+    fn path(self) -> &'static str {
+        match self {
+            Self::Cancel => "/cancel",
+            Self::Requeue => "/requeue",
+            Self::Suspend | Self::Release => "/suspend",
+            Self::Resume => "/resume",
+        }
+    }
+}
+
+impl Client {
+    /// The job that `reference` means, or all jobs of an array that are kept, oldest first.
+    pub async fn jobs_of(&self, reference: &str) -> Result<Meant, Error> {
+        let answer = self.get(&job_path(reference, "")).await?;
+        self.meant(answer).await
+    }
+
+    /// Does this to what `reference` means; answers the jobs that it was done to.
+    pub async fn act(&self, reference: &str, act: Act) -> Result<Meant, Error> {
+        let body = Suspend {
+            release_memory: act == Act::Release,
+        };
+        let body = match act {
+            Act::Release => serde_json::to_vec(&body),
+            _ => serde_json::to_vec(&serde_json::json!({})),
+        };
+        let body = body.map_err(|error| internal(format!("cannot write the request: {error}")))?;
+        let path = job_path(reference, act.path());
+        let answer = self.call(Method::POST, &path, Bytes::from(body)).await?;
+        self.meant(answer).await
+    }
+
+    /// As [`Client::wait`]. Of an array, it answers a job that has not ended, and once all have, the one with the lowest index that
+    /// did not exit with code 0, or else with the lowest index.
+    pub async fn wait_for(
+        &self,
+        reference: &str,
+        what: WaitFor,
+        timeout: Duration,
+    ) -> Result<Meant, Error> {
+        let path = job_path(reference, &what.query(timeout));
+        let answer = self.get_in(Patience::Endless, &path).await?;
+        self.meant(answer).await
+    }
+
+    async fn meant(&self, answer: Answer) -> Result<Meant, Error> {
+        let array = answer.response.headers().get(ARRAY);
+        let array = array.and_then(|array| Some(array.to_str().ok()?.to_owned()));
+        let jobs: Vec<Job> = self.items(answer).await?;
+        match jobs.is_empty() {
+            true => Err(empty()),
+            false => Ok(Meant { array, jobs }),
+        }
+    }
+}
