@@ -11,6 +11,7 @@
 //! again, `DIVVY_AGENT_RUNS=N` goes on with fresh seeds.
 
 mod accounts;
+mod arrays;
 mod claims;
 pub mod clock;
 mod contained;
@@ -314,7 +315,7 @@ fn whatever_fails_and_dies_no_job_is_lost_runs_twice_or_keeps_what_it_held() {
 }
 
 /// What happens in some of the runs that the tests try.
-const MET: [&str; 10] = [
+const MET: [&str; 12] = [
     "the disk is full",
     " of lee starts in 1 devices",
     " of ana starts in 2 devices",
@@ -325,6 +326,8 @@ const MET: [&str; 10] = [
     "somebody leaks a handle of",
     "killed at mig.",
     "killed at claim.",
+    " comes after an array",
+    "Cancel array ",
 ];
 
 /// Lists that broke a law once, with their seeds. Where nothing else is said: who had left its session and lost its supervisor came into the slice of the job's next

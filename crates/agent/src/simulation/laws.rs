@@ -37,6 +37,7 @@ impl Run {
         self.nobody_who_has_ended_lives(&living)?;
         self.claims_hold_what_was_asked(&living)?;
         self.ends_are_final(&living)?;
+        self.nobody_starts_early(&living)?;
         if self.steps.is_multiple_of(8) {
             self.the_journal_says_what_is_remembered()?;
             self.the_journal_knows_the_instances()?;

@@ -15,6 +15,7 @@ use tempfile::TempDir;
 use tokio::sync::oneshot;
 
 use super::accounts::{self, ME};
+use super::arrays::Arrays;
 use super::claims;
 use super::daemon::{self, Call, Daemon, Kept, Manner};
 use super::dice::Dice;
@@ -93,6 +94,7 @@ pub struct Run {
     pub asked_again: BTreeSet<String>,
     /// Which want MIG instances.
     wants_mig: BTreeSet<String>,
+    pub arrays: Arrays,
     pub steps: u64,
     /// The agent said so last.
     disk_is_full: bool,
@@ -177,6 +179,7 @@ impl Run {
             given_back: BTreeSet::new(),
             asked_again: BTreeSet::new(),
             wants_mig: BTreeSet::new(),
+            arrays: Arrays::default(),
             steps: 0,
             disk_is_full: false,
         };
@@ -357,6 +360,8 @@ impl Run {
                 self.divides(DIVIDED[which], mode.unwrap_or(GpuMode::Shared));
             }
             What::Collect => self.collects(),
+            What::SubmitArray => self.submits_array(&mut dice),
+            What::ActOnArray => self.acts_on_array(&mut dice),
             other => {
                 with(|world| world.suffers(other, gpu, &mut dice));
             }
@@ -541,6 +546,12 @@ impl Run {
         {
             return Err(format!("the key {key} stands for jobs {before} and {id}"));
         }
+        if let Some((who, submit)) = &submit {
+            for (key, job) in self.knows_array(&key, id, submit) {
+                self.keys.insert(key, job);
+                self.owners.insert(job, who);
+            }
+        }
         if submit.is_some_and(|(_, submit)| submit.runner == Runner::Client)
             && self.clients.insert(id)
         {
@@ -588,7 +599,7 @@ impl Run {
     }
 
     /// Somebody, and a key that he has not used.
-    fn next_key(&mut self, dice: &mut Dice) -> (String, &'static str) {
+    pub fn next_key(&mut self, dice: &mut Dice) -> (String, &'static str) {
         let who = dice.one(accounts::all()).unwrap_or(ME);
         let submitted = self.submitted.entry(who).or_default();
         *submitted += 1;
@@ -695,7 +706,7 @@ impl Run {
         });
     }
 
-    fn sends(&mut self, key: String, who: &'static str, mut submit: Submit) {
+    pub fn sends(&mut self, key: String, who: &'static str, mut submit: Submit) {
         self.unanswered.insert(key.clone(), (who, submit.clone()));
         wishes::owned(&mut submit, who);
         // Others' may be the same.
@@ -726,7 +737,7 @@ impl Run {
             .collect();
         let Some(id) = dice.one(&known) else { return };
         let (reply, answer) = oneshot::channel();
-        let (message, what) = ask(id.to_string(), id, reply);
+        let (message, what) = ask(self.reference(id), id, reply);
         self.inbox.push(message);
         self.pending.push(Pending { what, answer });
     }
@@ -859,7 +870,7 @@ impl Run {
             self.gives_back(uid);
         }
         for id in self.keys.values() {
-            let reference = id.to_string();
+            let reference = self.reference(*id);
             // Who is held would not start; its admin releases every job.
             let released = holding(reference.clone(), false, ME, oneshot::channel().0);
             self.inbox.push(released);

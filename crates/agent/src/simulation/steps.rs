@@ -101,6 +101,10 @@ whats! {
     Meddle = "meddle", 8;
     /// Idle instances are to go.
     Collect = "collect", 2;
+    /// An array, or a job that runs after one. In place of other steps of a run ([`arrays`]).
+    SubmitArray = "submit-array", 0;
+    /// Somebody does something to a whole array.
+    ActOnArray = "array", 0;
 }
 
 impl fmt::Display for Step {
@@ -153,7 +157,8 @@ pub fn of(seed: u64, count: usize) -> Vec<Step> {
         let times = if STEADY.contains(what) { 1 } else { times };
         (*what, weight * times)
     };
-    let swarm: Vec<(What, u64)> = What::ALL.iter().map(&mut often).collect();
+    let swarm = What::ALL.iter().filter(|(_, _, weight)| *weight > 0);
+    let swarm: Vec<(What, u64)> = swarm.map(&mut often).collect();
     let all: u64 = swarm.iter().map(|(_, weight)| weight).sum();
     let mut one = || {
         let mut left = dice.below(all);
@@ -174,7 +179,22 @@ pub fn of(seed: u64, count: usize) -> Vec<Step> {
             step.what = what;
         }
     }
+    arrays(seed, &mut steps);
     steps
+}
+
+/// Puts arrays in the place of other steps, in half of the runs, so that what a seed has in the others stays what it was.
+fn arrays(seed: u64, steps: &mut [Step]) {
+    let mut dice = Dice::new(!seed);
+    if dice.once_in(2) {
+        return;
+    }
+    for step in steps.iter_mut().skip(DIVIDES.len()) {
+        if dice.once_in(12) {
+            let whats = [What::SubmitArray, What::SubmitArray, What::ActOnArray];
+            step.what = dice.one(&whats).unwrap_or(What::SubmitArray);
+        }
+    }
 }
 
 /// The agent starts, is told, and a thread of MIG does it.
