@@ -39,9 +39,9 @@ use crate::route::LOG_FROM;
 use crate::v1::brief::Lines;
 use crate::v1::{
     Advice, Brief, Claim, Confirm, DockerArgs, Error, ErrorBody, ErrorCode, Event, Exec, Gpu,
-    GpuChange, GpuChanged, HeldClaim, Job, JobChange, List, MigGc, MigInstance, MigPlacement,
-    MigPlanned, MigWanted, Node, Oom, Project, ProjectChange, Queue, Resize, Signal, SignalJob,
-    Submit, Suspend, Usage, Why,
+    GpuChange, GpuChanged, HeldClaim, Job, List, MigGc, MigInstance, MigPlacement, MigPlanned,
+    MigWanted, Node, Oom, Project, ProjectChange, Queue, Resize, Signal, SignalJob, Submit,
+    Suspend, Usage, Why,
 };
 
 pub use exec::{ExecInput, ExecOutput};
@@ -312,23 +312,6 @@ impl Client {
     /// Gives a job more or less; answers the job as it is then, perhaps with what it is to hold once it uses less.
     pub async fn resize(&self, reference: &str, resize: &Resize) -> Result<Job, Error> {
         self.post(&job_path(reference, "/resize"), resize).await
-    }
-
-    /// Changes a job: all of it or nothing; what it answers is on disk. The same again changes nothing.
-    pub async fn change(&self, reference: &str, change: &JobChange) -> Result<Job, Error> {
-        self.post(&job_path(reference, "/change"), change).await
-    }
-
-    /// Keeps a waiting job from starting until [`Client::unhold`].
-    pub async fn hold(&self, reference: &str) -> Result<Job, Error> {
-        self.post(&job_path(reference, "/hold"), &serde_json::json!({}))
-            .await
-    }
-
-    /// Lets a held job go on.
-    pub async fn unhold(&self, reference: &str) -> Result<Job, Error> {
-        self.post(&job_path(reference, "/release"), &serde_json::json!({}))
-            .await
     }
 
     /// Submits; what it answers is on disk.

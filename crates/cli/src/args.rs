@@ -300,7 +300,8 @@ pub struct Submit {
     pub preemptible: bool,
     /// A job for each index, N at once: 0-9, 0-99%4
     ///
-    /// Submit a job for each index, at most N of them at once: 0-9, 1,3,5-7, 0-99%4; each finds its own in DIVVY_ARRAY_INDEX
+    /// Submit a job for each index, at most N of them at once: 0-9, 1,3,5-7, 0-99%4; each finds its own in DIVVY_ARRAY_INDEX. The
+    /// number that is answered means all of them, and 12_3 the one with the index 3
     #[arg(long, value_name = "LIST[%N]")]
     pub array: Option<String>,
     /// Start it again if it fails, N times at most
@@ -314,7 +315,7 @@ pub struct Submit {
     /// Say what would happen and change nothing
     #[arg(long)]
     pub dry_run: bool,
-    /// Print the job's id and nothing else
+    /// Print the id of the job or the array
     #[arg(long)]
     pub parsable: bool,
     /// The same key submits once
@@ -420,6 +421,9 @@ pub struct DockerArgs {
 
 #[derive(Debug, Args)]
 pub struct Ps {
+    /// Only these, ended or not: ids, unique names, or `last`
+    #[arg(value_name = "JOB")]
+    pub jobs: Vec<String>,
     /// Also jobs that have ended
     #[arg(short, long)]
     pub all: bool,

@@ -4,7 +4,7 @@
 //! daemon, or with one that takes its time, there are no names, and nothing is said.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -100,7 +100,10 @@ fn candidate(value: impl Into<OsString>, about: String) -> CompletionCandidate {
 
 /// What is offered of a job.
 struct Known {
+    /// What means it alone: `12_3`, for a job of an array.
     id: String,
+    /// What means its whole array.
+    array: Option<String>,
     name: String,
     state: Cow<'static, str>,
     has_ended: bool,
@@ -111,7 +114,11 @@ impl From<Brief<'_>> for Known {
         Self {
             state: text::state_of(&job),
             has_ended: job.state == JobState::Ended,
-            id: job.id.into_owned(),
+            id: job.reference().to_owned(),
+            array: job
+                .task
+                .as_deref()
+                .and_then(|task| Some(task.split_once('_')?.0.to_owned())),
             name: job.name.into_owned(),
         }
     }
@@ -159,7 +166,16 @@ fn offered(jobs: &[Known]) -> Vec<CompletionCandidate> {
         .filter(|job| is_plain(&job.name) && is_unique(&job.name));
     let by_name = named.map(|job| candidate(&job.name, format!("#{}, {}", job.id, job.state)));
     let last = jobs.last().map(|job| candidate("last", about(job)));
-    let all = by_number.chain(by_name).chain(last).enumerate();
+    let arrays: BTreeMap<&str, &Known> = (jobs.iter().rev())
+        .filter_map(|job| Some((job.array.as_deref()?, job)))
+        .collect();
+    let arrays = arrays.into_iter();
+    let arrays = arrays.map(|(array, job)| candidate(array, format!("array of {}", job.name)));
+    let all = arrays
+        .chain(by_number)
+        .chain(by_name)
+        .chain(last)
+        .enumerate();
     all.map(|(order, one)| one.display_order(Some(order)))
         .collect()
 }

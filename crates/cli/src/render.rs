@@ -4,6 +4,7 @@
 //! characters in the forms for people; JSON escapes them itself.
 
 mod advice;
+mod arrays;
 mod describe;
 mod doctor;
 mod events;
@@ -27,6 +28,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 pub use advice::{advice, command_of};
+pub use arrays::{array_changed, describe_array, submitted_array};
 pub use describe::describe;
 pub use doctor::findings;
 pub use events::{event_line, events};
@@ -83,7 +85,7 @@ impl Item for Job {
     const KIND: &'static str = "JobList";
 
     fn name(&self) -> String {
-        self.id.clone()
+        self.reference()
     }
 }
 

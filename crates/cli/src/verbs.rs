@@ -2,6 +2,7 @@
 
 mod admin;
 mod apart;
+mod array_logs;
 mod attach;
 mod away;
 mod causes;
@@ -30,9 +31,9 @@ use std::future::Future;
 use std::process::ExitCode;
 use std::sync::Once;
 
-use divvy_api::client::Client;
+use divvy_api::client::{Client, Meant};
 use divvy_api::home::Home;
-use divvy_api::v1::{Error, ErrorCode};
+use divvy_api::v1::{Error, ErrorCode, Job};
 
 use crate::Backend;
 use crate::args::{self, Verb};
@@ -139,10 +140,30 @@ pub fn client_of(home: &Home) -> Client {
     Client::new(home.socket()).telling(output::say)
 }
 
+/// The job that these words mean, where a verb takes no array.
+async fn one_job(client: &Client, text: &str) -> Result<Job, Error> {
+    let Meant { array, jobs } = client.jobs_of(reference(text)).await?;
+    let mut jobs = array_logs::in_order(jobs).into_iter();
+    match (array, jobs.next()) {
+        (None, Some(job)) => Ok(job),
+        (array, first) => {
+            let array = array.unwrap_or_default();
+            let first = first.map(|job| job.reference()).unwrap_or_default();
+            let why = format!("{array} is an array, and this takes one job");
+            Err(Error::new(ErrorCode::Conflict, why).hint(format!(
+                "name one of its jobs, such as {first}; `divvy ps {array}` lists them"
+            )))
+        }
+    }
+}
+
 /// A job as the user refers to it, `#12` as tables show it included. The `#` of a name is part of the name.
 fn reference(text: &str) -> &str {
-    let number = text.strip_prefix('#');
-    let number = number.filter(|number| number.parse::<u64>().is_ok());
+    let is_number = |text: &str| text.parse::<u64>().is_ok();
+    let number = text.strip_prefix('#').filter(|number| {
+        let task = number.split_once('_');
+        is_number(number) || task.is_some_and(|(array, index)| is_number(array) && is_number(index))
+    });
     number.unwrap_or(text)
 }
 
@@ -177,6 +198,8 @@ mod tests {
         for (typed, asked) in [
             ("#12", "12"),
             ("12", "12"),
+            ("#12_3", "12_3"),
+            ("#a_3", "#a_3"),
             ("#train", "#train"),
             ("##3", "##3"),
             ("last", "last"),

@@ -7,7 +7,7 @@ use crate::users::{LEE, as_user};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use divvy_api::client::Client;
+use divvy_api::client::{Act, Client, Meant};
 use divvy_api::v1::{self, Amount, Array, ErrorCode, Job, JobChange, JobState, ReasonCode, Submit};
 use harness::{Home, SEED, call, ended, in_state, quarter, refused};
 
@@ -34,6 +34,14 @@ fn part(thousandths: u16) -> Submit {
         amount: Some(amount),
         ..quarter(&["sleep", "1000"])
     }
+}
+
+/// The only job that was meant.
+fn one(meant: Meant) -> Job {
+    let Ok([job]) = <[Job; 1]>::try_from(meant.jobs) else {
+        panic!("not one job is meant");
+    };
+    job
 }
 
 fn change() -> JobChange {
@@ -184,7 +192,7 @@ async fn a_held_job_waits_holds_up_nobody_and_survives_the_end_of_the_daemon() {
     };
     let follows = client.submit(&follows).await.unwrap();
 
-    let held = client.hold(&head.id).await.unwrap();
+    let held = one(client.act(&head.id, Act::Hold).await.unwrap());
     assert_eq!((held.state, held.place), (JobState::Queued, None));
     assert_eq!(held.reason_code, Some(ReasonCode::Held));
     let words = format!("; `divvy release {}` lets it go on", head.id);
@@ -198,7 +206,7 @@ async fn a_held_job_waits_holds_up_nobody_and_survives_the_end_of_the_daemon() {
     let follows = client.job(&follows.id).await.unwrap();
     assert_eq!(follows.reason_code, Some(ReasonCode::After));
     // The same again changes nothing.
-    client.hold(&head.id).await.unwrap();
+    client.act(&head.id, Act::Hold).await.unwrap();
     assert_eq!(told(&client, &head.id, &["held"]).await.len(), 1);
     let (_, page) = call(&home.path().join("divvy.sock"), "GET", "/metrics", "");
     assert!(
@@ -206,7 +214,7 @@ async fn a_held_job_waits_holds_up_nobody_and_survives_the_end_of_the_daemon() {
         "{page}"
     );
 
-    let running = refused(client.hold(&behind.id).await);
+    let running = refused(client.act(&behind.id, Act::Hold).await);
     assert_eq!(running.code, ErrorCode::Conflict);
     let words = format!(
         "job {} is running, and only a waiting job is held",
@@ -224,13 +232,16 @@ async fn a_held_job_waits_holds_up_nobody_and_survives_the_end_of_the_daemon() {
     assert!(why.summary.starts_with("held by "), "{}", why.summary);
     cancel(&client, &first.id).await;
     assert_eq!(client.job(&head.id).await.unwrap().state, JobState::Queued);
-    client.unhold(&head.id).await.unwrap();
+    client.act(&head.id, Act::Unhold).await.unwrap();
     in_state(&client, &head.id, JobState::Running).await;
     // A job that goes on is released already.
-    assert_eq!(client.unhold(&head.id).await.unwrap().hold, None);
+    assert_eq!(
+        one(client.act(&head.id, Act::Unhold).await.unwrap()).hold,
+        None
+    );
     assert_eq!(told(&client, &head.id, &["released"]).await.len(), 1);
     client.suspend(&head.id).await.unwrap();
-    let suspended = refused(client.unhold(&head.id).await);
+    let suspended = refused(client.act(&head.id, Act::Unhold).await);
     assert!(suspended.hint.unwrap().contains("divvy resume"));
     // One that went back into its queue can be held, too.
     client.resume(&head.id).await.unwrap();
@@ -241,7 +252,7 @@ async fn a_held_job_waits_holds_up_nobody_and_survives_the_end_of_the_daemon() {
     let urgent = client.submit(&urgent).await.unwrap();
     client.requeue(&head.id).await.unwrap();
     in_state(&client, &urgent.id, JobState::Running).await;
-    client.hold(&head.id).await.unwrap();
+    client.act(&head.id, Act::Hold).await.unwrap();
     cancel(&client, &urgent.id).await;
     let held = client.job(&head.id).await.unwrap();
     assert_eq!(
@@ -250,7 +261,7 @@ async fn a_held_job_waits_holds_up_nobody_and_survives_the_end_of_the_daemon() {
     );
     cancel(&client, &head.id).await;
     assert_eq!(client.job(&head.id).await.unwrap().hold, None);
-    let ended = refused(client.hold(&head.id).await);
+    let ended = refused(client.act(&head.id, Act::Hold).await);
     assert!(ended.message.ends_with("has ended already"));
 }
 
@@ -282,9 +293,9 @@ async fn a_submit_is_held_with_all_jobs_of_its_array() {
         assert_eq!(job.reason_code, Some(ReasonCode::Held), "{job:?}");
     }
     // A held task takes no room of its array.
-    client.unhold(&all[1].id).await.unwrap();
+    client.act(&all[1].id, Act::Unhold).await.unwrap();
     assert_eq!(ended(&client, &all[1].id).await.exit_code, Some(0));
-    client.unhold(&first.id).await.unwrap();
+    client.act(&first.id, Act::Unhold).await.unwrap();
     assert_eq!(ended(&client, &first.id).await.exit_code, Some(0));
     let both = Submit {
         hold: true,
@@ -314,7 +325,7 @@ async fn a_job_moves_with_its_queues_amount_and_the_order_survives_the_end_of_th
         unreachable!()
     };
     // By its age it stands before those that were submitted later.
-    let moved = client.change(half, &to("quarter_gpu")).await.unwrap();
+    let moved = one(client.change(half, &to("quarter_gpu")).await.unwrap());
     assert_eq!(moved.request, Amount::Share { thousandths: 250 });
     assert_eq!(
         order(&client, "quarter_gpu").await,
@@ -361,10 +372,10 @@ async fn a_job_moves_with_its_queues_amount_and_the_order_survives_the_end_of_th
     let nowhere = refused(client.change(own, &to("nowhere")).await);
     assert_eq!(nowhere.code, ErrorCode::NotFound);
     // Into a queue without an amount of its own it takes what it has.
-    let open = client.change(two, &to("default")).await.unwrap();
+    let open = one(client.change(two, &to("default")).await.unwrap());
     assert_eq!(open.request, Amount::Share { thousandths: 250 });
 
-    let moved = client.change(three, &top()).await.unwrap();
+    let moved = one(client.change(three, &top()).await.unwrap());
     assert_eq!(moved.place, Some(1));
     let expected = [three, half].map(String::clone);
     client.change(three, &top()).await.unwrap();
@@ -398,7 +409,7 @@ async fn a_change_is_done_as_a_whole_or_not_at_all() {
         name: Some("eval".to_owned()),
         ..change()
     };
-    let changed = client.change(&job.id, &all).await.unwrap();
+    let changed = one(client.change(&job.id, &all).await.unwrap());
     assert_eq!(changed.request, Amount::Memory { bytes: 4 << 30 });
     assert_eq!((changed.priority, changed.time_limit_s), (-5, Some(5400)));
     assert_eq!(changed.name, "eval");
@@ -484,7 +495,7 @@ async fn a_change_is_done_as_a_whole_or_not_at_all() {
         name: Some("runs".to_owned()),
         ..change()
     };
-    let running = client.change(&first.id, &later).await.unwrap();
+    let running = one(client.change(&first.id, &later).await.unwrap());
     assert_eq!(
         (running.time_limit_s, running.name.as_str()),
         (Some(3600), "runs")
@@ -528,8 +539,8 @@ async fn a_change_is_done_as_a_whole_or_not_at_all() {
     let task = client.submit(&task).await.unwrap();
     for error in [
         refused(client.change(&task.id, &top()).await),
-        refused(client.hold(&task.id).await),
-        refused(client.unhold(&task.id).await),
+        refused(client.act(&task.id, Act::Hold).await),
+        refused(client.act(&task.id, Act::Unhold).await),
     ] {
         assert_eq!(error.code, ErrorCode::Conflict);
         assert!(
@@ -569,7 +580,7 @@ fn users_order_and_hold_their_own_jobs_and_operators_everybodys() {
     );
     let order = || as_user(&home, LEE, async |client| order(&client, "default").await);
     assert_eq!(order(), [&one, &lees, &two].map(String::clone));
-    let not_allowed = |answer: Result<Job, v1::Error>| {
+    let not_allowed = |answer: Result<Meant, v1::Error>| {
         let error = refused(answer);
         assert_eq!(error.code, ErrorCode::NotAllowed, "{error:?}");
         assert_eq!(error.code.exit_code(), 4);
@@ -590,31 +601,31 @@ fn users_order_and_hold_their_own_jobs_and_operators_everybodys() {
     assert_eq!(order(), [&two, &lees, &one].map(String::clone));
     as_user(&home, LEE, async |client| {
         not_allowed(client.change(&one, &top()).await);
-        not_allowed(client.hold(&one).await);
-        not_allowed(client.unhold(&one).await);
+        not_allowed(client.act(&one, Act::Hold).await);
+        not_allowed(client.act(&one, Act::Unhold).await);
         let why = client.why(&one).await.unwrap();
         assert!(why.changes.iter().all(|change| change.command.is_empty()));
         // The own job's user holds and releases it, and finds the command.
-        client.hold(&lees).await.unwrap();
-        client.unhold(&lees).await.unwrap();
+        client.act(&lees, Act::Hold).await.unwrap();
+        client.act(&lees, Act::Unhold).await.unwrap();
     });
     as_user(&home, KIM, async |client| {
-        client.hold(&one).await.unwrap();
+        client.act(&one, Act::Hold).await.unwrap();
         client.change(&lees, &top()).await.unwrap();
     });
     assert_eq!(order(), [&lees, &two].map(String::clone));
     as_user(&home, ANA, async |client| {
         let held = client.job(&one).await.unwrap();
         assert!(held.hold.unwrap().operator);
-        let (message, hint) = not_allowed(client.unhold(&one).await);
+        let (message, hint) = not_allowed(client.act(&one, Act::Unhold).await);
         assert!(message.contains("takes the role operator"), "{message}");
         assert!(hint.contains("another operator"), "{hint}");
         // To hold it once more does not make it the user's own hold.
-        client.hold(&one).await.unwrap();
-        not_allowed(client.unhold(&one).await);
+        client.act(&one, Act::Hold).await.unwrap();
+        not_allowed(client.act(&one, Act::Unhold).await);
     });
     as_user(&home, KIM, async |client| {
-        client.unhold(&one).await.unwrap();
+        client.act(&one, Act::Unhold).await.unwrap();
         let texts = told(&client, &lees, &["moved"]).await;
         assert_eq!(texts, [format!("first in queue default, by {KIM}")]);
     });

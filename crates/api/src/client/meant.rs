@@ -8,7 +8,7 @@ use hyper::body::Bytes;
 use super::{Answer, Client, WaitFor, empty, internal, job_path};
 use crate::client::pulse::Patience;
 use crate::route::ARRAY;
-use crate::v1::{Error, Job, Suspend};
+use crate::v1::{Error, Job, JobChange, Suspend};
 
 /// What a reference meant: one job, or jobs of an array.
 #[derive(Clone, Debug)]
@@ -46,6 +46,9 @@ pub enum Act {
     /// The same as [`Act::Suspend`], and their GPU memory is put into the host's memory.
     Release,
     Resume,
+    Hold,
+    /// Ends a hold.
+    Unhold,
 }
 
 impl Act {
@@ -55,6 +58,8 @@ impl Act {
             Self::Requeue => "/requeue",
             Self::Suspend | Self::Release => "/suspend",
             Self::Resume => "/resume",
+            Self::Hold => "/hold",
+            Self::Unhold => "/release",
         }
     }
 }
@@ -77,6 +82,15 @@ impl Client {
         };
         let body = body.map_err(|error| internal(format!("cannot write the request: {error}")))?;
         let path = job_path(reference, act.path());
+        let answer = self.call(Method::POST, &path, Bytes::from(body)).await?;
+        self.meant(answer).await
+    }
+
+    /// Changes a job: all of it or nothing; what it answers is on disk. The same again changes nothing.
+    pub async fn change(&self, reference: &str, change: &JobChange) -> Result<Meant, Error> {
+        let body = serde_json::to_vec(change)
+            .map_err(|error| internal(format!("cannot write the request: {error}")))?;
+        let path = job_path(reference, "/change");
         let answer = self.call(Method::POST, &path, Bytes::from(body)).await?;
         self.meant(answer).await
     }

@@ -68,7 +68,9 @@ pub(super) const SUBMIT: &str = "\
 
   divvy submit -q half_gpu -- python train.py
   divvy submit --gpu-memory 4G --name eval --after-ok train -- python eval.py
-  id=$(divvy submit --parsable job.sh) && divvy wait $id";
+  id=$(divvy submit --parsable job.sh) && divvy wait $id
+  divvy submit -g 0.25 --array 0-9%2 --name sweep -- ./part.sh
+  divvy submit -g 1 --after-ok sweep -- ./join.sh";
 
 pub(super) const EXEC: &str = "\
 The program gets what the job's own has: limits, GPUs, user, variables, folder, container. It counts in the job's slice and ends with the \
@@ -113,7 +115,8 @@ For containers that something else starts: they are held to the slice of a job t
   eval docker run $(divvy docker args 7) my/image python train.py";
 
 pub(super) const WAIT: &str = "\
-Passes the job's exit code, for several jobs the first that is not 0 in the order given.";
+Passes the job's exit code, for several jobs the first that is not 0 in the order given. An array has ended when all of its jobs \
+have, and its code is that of the lowest index that is not 0.";
 
 pub(super) const ADVISE: &str = "\
 From the newest 50 ended runs of the same program: the most that any of them needed, refused memory included, a tenth more, in \

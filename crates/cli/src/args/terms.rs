@@ -32,12 +32,12 @@ pub struct TermArgs {
     pub idle_action: Option<IdleWord>,
     /// Start when this job has ended; repeatable
     ///
-    /// Wait until this job has ended, however it ends; may be repeated
+    /// Wait until this job, or every job of this array, has ended, however it ends; may be repeated
     #[arg(long, value_name = "JOB")]
     pub after: Vec<String>,
     /// Start if it has ended with code 0; repeatable
     ///
-    /// Wait until this job has exited with code 0, and give up if it ends otherwise; may be repeated
+    /// Wait until this job, or every job of this array, has exited with code 0, and give up if one ends otherwise; may be repeated
     #[arg(long, value_name = "JOB")]
     pub after_ok: Vec<String>,
     /// Set a variable, or pass this shell's; repeatable

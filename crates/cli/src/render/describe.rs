@@ -18,6 +18,7 @@ pub fn describe(job: &Job, view: View) -> String {
         now: view.now,
     };
     facts.add("job", &format!("#{} {}", job.id, text::clean(&job.name)));
+    facts.add("array", &task(job));
     facts.add("state", &state(job, view.now));
     facts.add("queue", &text::clean(&job.queue));
     facts.add("asked", &asked(job));
@@ -63,7 +64,7 @@ pub fn describe(job: &Job, view: View) -> String {
     );
     facts.add("records", &text::clean(&job.directory));
     let output = match job.runner {
-        Runner::Supervisor => format!("divvy logs {}", job.id),
+        Runner::Supervisor => format!("divvy logs {}", job.reference()),
         Runner::Client => "on the terminal it was started from".to_owned(),
         Runner::Claim => "in the logs of its pods".to_owned(),
     };
@@ -99,6 +100,15 @@ fn state(job: &Job, now: Timestamp) -> String {
         (JobState::Ended, _) => text::state(job),
         _ => format!("{} for {since}{pid}", text::state(job)),
     }
+}
+
+/// `12_3, of 4 jobs`: which job of an array it is.
+fn task(job: &Job) -> String {
+    let Some(task) = &job.array else {
+        return String::new();
+    };
+    let of = task.count.map(|count| format!(", of {count} jobs"));
+    format!("{task}{}", of.unwrap_or_default())
 }
 
 /// Where the memory of a suspended job is, if that was to be released.
@@ -142,7 +152,7 @@ fn expected(job: &Job, now: Timestamp) -> String {
 }
 
 /// When, for how long and after whom it runs, as far as anything was said.
-fn terms(job: &Job) -> String {
+pub(super) fn terms(job: &Job) -> String {
     let mut words = Vec::new();
     if job.priority != 0 {
         words.push(format!("priority {}", job.priority));
@@ -185,7 +195,7 @@ fn idle(job: &Job) -> String {
 }
 
 /// What it runs in, with the flags it asks for.
-fn image(job: &Job) -> String {
+pub(super) fn image(job: &Job) -> String {
     let Some(container) = &job.container else {
         return String::new();
     };
@@ -195,7 +205,7 @@ fn image(job: &Job) -> String {
 }
 
 /// What it asks for, and how strongly it is to be kept apart.
-fn asked(job: &Job) -> String {
+pub(super) fn asked(job: &Job) -> String {
     let exactly = if job.memory_exact {
         ", to the byte"
     } else {
@@ -269,7 +279,7 @@ fn uncounted(job: &Job) -> String {
 }
 
 /// How its compute time is divided, and what it gets.
-fn compute(job: &Job) -> String {
+pub(super) fn compute(job: &Job) -> String {
     if job.slices.iter().any(|slice| slice.mig.is_some())
         || matches!(job.request, Amount::Mig { .. })
     {
@@ -318,20 +328,20 @@ fn driver(slice: &Slice, ended: bool) -> String {
     }
 }
 
-struct Facts {
-    text: String,
-    now: Timestamp,
+pub(super) struct Facts {
+    pub(super) text: String,
+    pub(super) now: Timestamp,
 }
 
 impl Facts {
     /// `compute:     driver time-slicing`; an empty value says nothing.
-    fn add(&mut self, name: &str, value: &str) {
+    pub(super) fn add(&mut self, name: &str, value: &str) {
         if !value.is_empty() {
             let _ = writeln!(self.text, "{:<12} {value}", format!("{name}:"));
         }
     }
 
-    fn add_time(&mut self, name: &str, at: Option<Timestamp>) {
+    pub(super) fn add_time(&mut self, name: &str, at: Option<Timestamp>) {
         if let Some(at) = at {
             self.add(
                 name,

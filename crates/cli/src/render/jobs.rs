@@ -48,7 +48,7 @@ impl Rows {
 
     fn put(&mut self, job: &Brief<'_>, whole: Option<&Job>) {
         match self.format {
-            Format::Name => self.cells.add(&text::cleaned(&job.id)),
+            Format::Name => self.cells.add(&text::cleaned(job.reference())),
             _ => row(
                 &mut self.cells,
                 job,
@@ -97,7 +97,7 @@ pub(crate) fn columns(wide: bool) -> Vec<Column> {
 
 /// Adds the cells of a job. `whole`: it, where the wide table is drawn.
 fn row(cells: &mut Cells, job: &Brief<'_>, whole: Option<&Job>, now: Timestamp) {
-    cells.add(&job.id);
+    cells.add(&text::cleaned(job.reference()));
     cells.add(&text::cleaned(&job.name));
     cells.add(&text::cleaned(&job.queue));
     cells.add(&text::cleaned(&job.ask));
@@ -268,6 +268,28 @@ pub(super) fn starts(
 pub fn submitted(job: &Job, dry_run: bool, now: Timestamp) -> String {
     let what = text::amount_in_words(&job.request);
     let (queue, name) = (text::clean(&job.queue), text::clean(&job.name));
+    let fate = fate(job, now);
+    if dry_run {
+        format!(
+            "{name} asks for {what} in queue {queue}; submitted now, it {}\n",
+            would(&fate)
+        )
+    } else {
+        format!(
+            "#{} {name} asks for {what} in queue {queue}; it {fate}\n",
+            job.id
+        )
+    }
+}
+
+/// What becomes of a job that is submitted now.
+pub(super) fn would(fate: &str) -> String {
+    fate.replacen("waits", "would wait", 1)
+        .replacen("starts", "would start", 1)
+}
+
+/// What became of a job that was submitted just now.
+pub(super) fn fate(job: &Job, now: Timestamp) -> String {
     let fate = match (&job.reason, job.state) {
         (Some(reason), JobState::Queued) => format!("waits: {}", text::clean(reason)),
         (None, JobState::Queued) => "waits".to_owned(),
@@ -276,17 +298,5 @@ pub fn submitted(job: &Job, dry_run: bool, now: Timestamp) -> String {
     };
     // Only one who is asked alone is told when it starts.
     let start = start(job, now).map(|start| format!(" (starts {start})"));
-    let fate = format!("{fate}{}", start.unwrap_or_default());
-    if dry_run {
-        format!(
-            "{name} asks for {what} in queue {queue}; submitted now, it {}\n",
-            fate.replacen("waits", "would wait", 1)
-                .replacen("starts", "would start", 1)
-        )
-    } else {
-        format!(
-            "#{} {name} asks for {what} in queue {queue}; it {fate}\n",
-            job.id
-        )
-    }
+    format!("{fate}{}", start.unwrap_or_default())
 }

@@ -12,7 +12,7 @@ use tokio::signal::unix::SignalKind;
 use super::away::Away;
 use super::follow::Log;
 use super::signals::Signals;
-use super::{Outcome, causes, client, files, reference, settle};
+use super::{Outcome, causes, client, files, one_job, settle};
 use crate::args;
 use crate::output::{progress, say};
 
@@ -21,19 +21,20 @@ const POLL: Duration = Duration::from_secs(20);
 
 pub async fn attach(args: args::Attach) -> Outcome {
     let client = client()?;
-    let job = client.job(reference(&args.job)).await?;
+    let job = one_job(&client, &args.job).await?;
     check(&job)?;
     files::tell(&job);
+    let id = job.reference();
     let from = match args.from_start {
         true => Log::from_start(),
-        false => Log::from_now(&client, &job.id).await?,
+        false => Log::from_now(&client, &id).await?,
     };
     progress(&match args.no_signals {
-        true => format!("attached to #{}; Ctrl-C leaves it", job.id),
-        false => format!("attached to #{}; Ctrl-C goes to its program", job.id),
+        true => format!("attached to #{id}; Ctrl-C leaves it"),
+        false => format!("attached to #{id}; Ctrl-C goes to its program"),
     });
-    let output = from.follow(&client, &job.id);
-    let requeues = causes::tell_requeues(&client, &job.id);
+    let output = from.follow(&client, &id);
+    let requeues = causes::tell_requeues(&client, &id);
     tokio::pin!(output, requeues);
     if args.no_signals {
         tokio::select! {
@@ -46,7 +47,7 @@ pub async fn attach(args: args::Attach) -> Outcome {
             tokio::select! {
                 never = &mut requeues => match never {},
                 ended = &mut output => break ended?,
-                sent = signals.next() => match client.signal(&job.id, sent).await {
+                sent = signals.next() => match client.signal(&id, sent).await {
                     // It has just ended, or the daemon is away: its output says so.
                     Err(error)
                         if matches!(
@@ -61,7 +62,7 @@ pub async fn attach(args: args::Attach) -> Outcome {
             }
         }
     }
-    verdict(&client, &job.id).await
+    verdict(&client, &id).await
 }
 
 /// Whether there is anything to attach to.
@@ -69,20 +70,22 @@ fn check(job: &Job) -> Result<(), Error> {
     let refused = |why: String, hint: String| Err(Error::new(ErrorCode::Conflict, why).hint(hint));
     match job.state {
         JobState::Ended => refused(
-            format!("#{} has ended", job.id),
+            format!("#{} has ended", job.reference()),
             match job.runner {
-                Runner::Supervisor => format!("`divvy logs {}` shows what it said", job.id),
+                Runner::Supervisor => {
+                    format!("`divvy logs {}` shows what it said", job.reference())
+                }
                 Runner::Client | Runner::Claim => {
-                    format!("`divvy describe {}` shows how", job.id)
+                    format!("`divvy describe {}` shows how", job.reference())
                 }
             },
         ),
         _ if job.runner == Runner::Client => refused(
             format!(
                 "#{} runs on its client's terminal, and says nothing elsewhere",
-                job.id
+                job.reference()
             ),
-            format!("`divvy shell {}` opens a shell beside it", job.id),
+            format!("`divvy shell {}` opens a shell beside it", job.reference()),
         ),
         _ => Ok(()),
     }

@@ -18,7 +18,7 @@ pub(super) fn tell_end(job: &Job) {
     // An error tells the end of a job without an exit code.
     if let Some(why) = why(job).filter(|_| job.exit_code.is_some()) {
         let at = job.stopped_at.or(job.ended_at);
-        tell(&job.id, at.unwrap_or_else(Timestamp::now), &why);
+        tell(&job.reference(), at.unwrap_or_else(Timestamp::now), &why);
     }
 }
 
@@ -27,7 +27,7 @@ pub(super) fn tell_stop(job: &Job) {
     match (&job.state, &job.end_detail) {
         (JobState::Stopping, Some(why)) => {
             let at = job.stopped_at.unwrap_or_else(Timestamp::now);
-            tell(&job.id, at, why);
+            tell(&job.reference(), at, why);
         }
         _ => tell_end(job),
     }
@@ -56,7 +56,7 @@ pub(super) async fn tell_requeues(client: &Client, id: &str) -> Infallible {
 
 /// `job 12 was stopped and is started anew: requeued by ana (uid 1001)`.
 fn requeued(job: &Job) -> String {
-    let id = &job.id;
+    let id = job.reference();
     match &job.end_detail {
         Some(why) => format!("job {id} was stopped and is started anew: {why}"),
         None => format!("the program of job {id} failed and is started anew"),

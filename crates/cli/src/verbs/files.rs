@@ -70,7 +70,10 @@ fn warn_of_missing(cwd: &Path, file: &str) {
 pub(super) fn tell(job: &Job) {
     let output = job.output.as_ref();
     if let Some(stdout) = output.and_then(|output| output.stdout.as_deref()) {
-        say(&format!("#{} writes its output to {stdout}", job.id));
+        say(&format!(
+            "#{} writes its output to {stdout}",
+            job.reference()
+        ));
     }
 }
 
@@ -88,14 +91,20 @@ pub(super) async fn print(client: &Client, job: &Job, follow: bool) -> Result<bo
     }
     let Some(stdout) = stdout else {
         if let Some(stderr) = stderr {
-            say(&format!("#{} writes its errors to {stderr}", job.id));
+            say(&format!(
+                "#{} writes its errors to {stderr}",
+                job.reference()
+            ));
         }
         return Ok(false);
     };
     if let Some(stderr) = stderr
         && stderr != stdout
     {
-        say(&format!("#{} writes its errors to {stderr}", job.id));
+        say(&format!(
+            "#{} writes its errors to {stderr}",
+            job.reference()
+        ));
     }
     let path = Path::new(stdout);
     let mut file = None;
@@ -113,7 +122,8 @@ pub(super) async fn print(client: &Client, job: &Job, follow: bool) -> Result<bo
         if is_over || !follow {
             return Ok(true);
         }
-        match tokio::time::timeout(LOOK, client.wait(&job.id, WaitFor::Ended, POLL)).await {
+        match tokio::time::timeout(LOOK, client.wait(&job.reference(), WaitFor::Ended, POLL)).await
+        {
             Ok(Ok(now)) => {
                 away.back();
                 job = now;
@@ -127,7 +137,7 @@ pub(super) async fn print(client: &Client, job: &Job, follow: bool) -> Result<bo
 /// The file, if the job has begun it.
 fn open(path: &Path, job: &Job) -> Result<Option<File>, Error> {
     let failed = |why: String| {
-        let id = &job.id;
+        let id = job.reference();
         let shown = path.display();
         Error::new(
             ErrorCode::NotFound,

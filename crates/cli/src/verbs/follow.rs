@@ -8,6 +8,7 @@ use divvy_api::client::Client;
 use divvy_api::v1::Event;
 use jiff::tz::TimeZone;
 
+use super::array_logs::{self, Lines, in_order};
 use super::away::Away;
 use super::{Outcome, client, files, reference};
 use crate::args::{Events, Format, Logs};
@@ -19,16 +20,22 @@ use crate::text;
 pub async fn logs(args: Logs) -> Outcome {
     let client = client()?;
     // `last` may be another job by the time of the second call.
-    let job = client.job(reference(&args.job)).await?;
-    if files::print(&client, &job, args.follow).await? {
-        return Ok(ExitCode::SUCCESS);
-    }
-    let job = job.id;
-    let mut log = Log::from_start();
-    if args.follow {
-        log.follow(&client, &job).await?;
-    } else {
-        while !log.copy(&client, &job, false).await? {}
+    let meant = client.jobs_of(reference(&args.job)).await?;
+    let job = meant.reference();
+    match (meant.array, args.follow) {
+        (None, follow) => {
+            for meant in &meant.jobs {
+                if files::print(&client, meant, follow).await? {
+                    return Ok(ExitCode::SUCCESS);
+                }
+            }
+            match follow {
+                true => Log::from_start().follow(&client, &job).await?,
+                false => Log::from_start().copy_all(&client, &job).await?,
+            }
+        }
+        (Some(_), true) => array_logs::follow(client, &in_order(meant.jobs)).await?,
+        (Some(_), false) => array_logs::one_by_one(&client, &in_order(meant.jobs)).await?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -38,6 +45,8 @@ pub(super) struct Log {
     offset: u64,
     /// When the daemon last gave nothing.
     away: Away,
+    /// How it is printed, unless as it is.
+    lines: Option<Lines>,
 }
 
 impl Log {
@@ -45,6 +54,15 @@ impl Log {
         Self {
             offset: 0,
             away: Away::default(),
+            lines: None,
+        }
+    }
+
+    /// From its start, in whole lines.
+    pub(super) fn in_lines(lines: Lines) -> Self {
+        Self {
+            lines: Some(lines),
+            ..Self::from_start()
         }
     }
 
@@ -52,7 +70,7 @@ impl Log {
     pub(super) async fn from_now(client: &Client, job: &str) -> Result<Self, Stop> {
         Ok(Self {
             offset: client.log_end(job).await?,
-            away: Away::default(),
+            ..Self::from_start()
         })
     }
 
@@ -60,12 +78,21 @@ impl Log {
     pub(super) async fn follow(mut self, client: &Client, job: &str) -> Result<(), Stop> {
         loop {
             match self.copy(client, job, true).await {
-                Ok(true) => return Ok(()),
+                Ok(true) => {
+                    let rest = self.lines.as_mut().map(Lines::end);
+                    return print(rest.unwrap_or_default());
+                }
                 Ok(false) => {}
                 Err(Stop::Failed(error)) => self.away.forgive(error).await?,
                 Err(stop) => return Err(stop),
             }
         }
+    }
+
+    /// Prints what it says until now.
+    pub(super) async fn copy_all(mut self, client: &Client, job: &str) -> Result<(), Stop> {
+        while !self.copy(client, job, false).await? {}
+        Ok(())
     }
 
     /// Prints what one answer has; false where it was broken off after some of it.
@@ -84,7 +111,10 @@ impl Log {
         loop {
             match log.next().await {
                 Ok(Some(bytes)) => {
-                    print(&bytes)?;
+                    match &mut self.lines {
+                        None => print(&bytes)?,
+                        Some(lines) => print(lines.take(&bytes))?,
+                    }
                     self.offset += bytes.len() as u64;
                 }
                 Ok(None) => return Ok(true),

@@ -1,6 +1,10 @@
 //! Verbs that ask once and draw the answer.
 
+use std::collections::BTreeSet;
 use std::process::ExitCode;
+
+use divvy_api::client::{Client, Meant};
+use divvy_api::v1::Job;
 
 use super::{Outcome, client, reference};
 use crate::args::{Format, Ps, ReadJob};
@@ -10,6 +14,9 @@ use crate::render;
 pub async fn jobs(args: Ps) -> Outcome {
     let client = client()?;
     let format = args.read.output;
+    if !args.jobs.is_empty() {
+        return these(&client, &args).await;
+    }
     if format.is_json() {
         let jobs = client.jobs(args.all).await?;
         print(render::list(&jobs, format, view(), render::jobs)?)?;
@@ -35,6 +42,22 @@ pub async fn jobs(args: Ps) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
+/// The jobs that are named, and all jobs of arrays that are, ended ones included.
+async fn these(client: &Client, args: &Ps) -> Outcome {
+    let (mut found, mut known) = (Vec::new(), BTreeSet::new());
+    for name in &args.jobs {
+        let jobs = client.jobs_of(reference(name)).await?.jobs;
+        found.extend(jobs.into_iter().filter(|job| known.insert(job.id.clone())));
+    }
+    print(render::list(
+        &found,
+        args.read.output,
+        view(),
+        render::jobs,
+    )?)?;
+    Ok(ExitCode::SUCCESS)
+}
+
 pub async fn gpus(format: Format) -> Outcome {
     let client = client()?;
     let gpus = client.gpus().await?;
@@ -52,9 +75,12 @@ pub async fn queues(format: Format) -> Outcome {
 }
 
 pub async fn describe(args: ReadJob) -> Outcome {
-    let job = client()?.job(reference(&args.job)).await?;
-    let draw = |jobs: &[_], view| jobs.iter().map(|job| render::describe(job, view)).collect();
-    print(render::list(&[job], args.read.output, view(), draw)?)?;
+    let Meant { array, jobs } = client()?.jobs_of(reference(&args.job)).await?;
+    let draw = |jobs: &[Job], view| match &array {
+        None => jobs.iter().map(|job| render::describe(job, view)).collect(),
+        Some(array) => render::describe_array(array, jobs, view),
+    };
+    print(render::list(&jobs, args.read.output, view(), draw)?)?;
     Ok(ExitCode::SUCCESS)
 }
 

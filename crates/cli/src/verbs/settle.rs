@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use divvy_api::client::{Client, WaitFor};
+use divvy_api::client::{Act, Client, Meant, WaitFor};
 use divvy_api::v1::{EndReason, Error, ErrorCode, Job, JobState};
 
 use super::away::Away;
@@ -28,8 +28,8 @@ pub fn verdict(job: &Job) -> Result<u8> {
             .unwrap_or_default()
     };
     let failed = |code, what: &str| {
-        Error::new(code, format!("#{} {what}{}", job.id, reason()))
-            .hint(format!("divvy describe {}", job.id))
+        let job = job.reference();
+        Error::new(code, format!("#{job} {what}{}", reason())).hint(format!("divvy describe {job}"))
     };
     match (job.exit_code, job.end_reason) {
         (Some(code), _) => Ok(u8::try_from(code).unwrap_or(u8::MAX)),
@@ -71,19 +71,28 @@ pub async fn wait(args: Wait) -> Outcome {
     let mut ended = Vec::with_capacity(args.jobs.len());
     for name in &args.jobs {
         // Found at once: what does not exist is not waited for, and `last` stays the job it was.
-        ended.push(client.job(reference(name)).await?);
+        let now = client.wait_for(reference(name), WaitFor::Ended, Duration::ZERO);
+        ended.push(now.await?);
     }
-    for job in &mut ended {
-        *job = until_ended(&client, job.clone(), deadline).await?;
+    for meant in &mut ended {
+        until_ended(&client, meant, deadline).await?;
         if args.bell {
             output::ring();
         }
-        causes::tell_end(job);
+        meant.jobs.iter().for_each(causes::tell_end);
     }
     if let Some(format) = args.output {
-        print(render::list(&ended, format, view(), render::jobs)?)?;
+        let mut jobs = Vec::with_capacity(ended.len());
+        for meant in &ended {
+            match &meant.array {
+                None => jobs.extend(meant.jobs.iter().cloned()),
+                Some(array) => jobs.extend(client.jobs_of(array).await?.jobs),
+            }
+        }
+        print(render::list(&jobs, format, view(), render::jobs)?)?;
     }
-    let mut verdicts = ended.iter().map(verdict);
+    // Of an array the one that decides.
+    let mut verdicts = ended.iter().flat_map(|meant| &meant.jobs).map(verdict);
     Ok(ExitCode::from(
         verdicts
             .find(|verdict| !matches!(verdict, Ok(0)))
@@ -100,42 +109,49 @@ fn time(text: &str) -> Result<Duration> {
     })
 }
 
-async fn until_ended(client: &Client, mut job: Job, deadline: Option<Instant>) -> Result<Job> {
-    let mut away = Away::default();
-    while job.state != JobState::Ended {
+/// Waits for a job, or for all jobs of an array, to end.
+async fn until_ended(client: &Client, meant: &mut Meant, deadline: Option<Instant>) -> Result<()> {
+    let (reference, mut away) = (meant.reference(), Away::default());
+    let lives = |meant: &Meant| {
+        let mut jobs = meant.jobs.iter();
+        jobs.find(|job| job.state != JobState::Ended).cloned()
+    };
+    while let Some(job) = lives(meant) {
         let left = deadline.map_or(POLL, |deadline| {
             deadline.saturating_duration_since(Instant::now()).min(POLL)
         });
         if left.is_zero() {
             let message = format!(
                 "#{} is still {} at the end of --timeout",
-                job.id,
+                job.reference(),
                 text::state(&job)
             );
             return Err(Error::new(ErrorCode::TimedOut, message)
-                .hint(format!("it goes on: divvy wait {}", job.id)));
+                .hint(format!("it goes on: divvy wait {reference}")));
         }
         // The agent counts in whole seconds; the last part of one is waited for here.
-        match tokio::time::timeout(left, client.wait(&job.id, WaitFor::Ended, POLL)).await {
+        let wait = client.wait_for(&reference, WaitFor::Ended, POLL);
+        match tokio::time::timeout(left, wait).await {
             Ok(Ok(now)) => {
                 away.back();
-                job = now;
+                *meant = now;
             }
             Ok(Err(error)) => away.forgive(error).await?,
             Err(_) => {}
         }
     }
-    Ok(job)
+    Ok(())
 }
 
 pub async fn cancel(args: Cancel) -> Outcome {
     let client = client()?;
-    each(args, async |name| client.cancel(name).await).await
+    let act = async |name: &str| client.act(name, Act::Cancel).await;
+    each_but(args, act, "had ended already").await
 }
 
 pub async fn requeue(args: Cancel) -> Outcome {
     let client = client()?;
-    each(args, async |name| client.requeue(name).await).await
+    each(args, async |name| client.act(name, Act::Requeue).await).await
 }
 
 pub async fn suspend(args: Suspend) -> Outcome {
@@ -143,43 +159,45 @@ pub async fn suspend(args: Suspend) -> Outcome {
     match args.release_memory {
         true => {
             each(args.jobs, async |name| {
-                released(client.release(name).await?)
+                released(client.act(name, Act::Release).await?)
             })
             .await
         }
-        false => each(args.jobs, async |name| client.suspend(name).await).await,
+        false => each(args.jobs, async |name| client.act(name, Act::Suspend).await).await,
     }
 }
 
 pub async fn resume(args: Cancel) -> Outcome {
     let client = client()?;
-    each(args, async |name| client.resume(name).await).await
+    each(args, async |name| client.act(name, Act::Resume).await).await
 }
 
 pub async fn hold(args: Cancel) -> Outcome {
     let client = client()?;
-    each(args, async |name| client.hold(name).await).await
+    each(args, async |name| client.act(name, Act::Hold).await).await
 }
 
 pub async fn release(args: Cancel) -> Outcome {
     let client = client()?;
-    each(args, async |name| client.unhold(name).await).await
+    each(args, async |name| client.act(name, Act::Unhold).await).await
 }
 
 /// A daemon that does not know what was asked for suspends a job, and says nothing of its memory.
-fn released(job: Job) -> Result<Job> {
-    if job.suspended && job.gpu_memory.is_none() {
-        let id = &job.id;
-        output::say(&format!(
-            "#{id} keeps its GPUs: the daemon is older than this divvy, and releases no memory"
-        ));
+fn released(meant: Meant) -> Result<Meant> {
+    for job in &meant.jobs {
+        if job.suspended && job.gpu_memory.is_none() {
+            let id = job.reference();
+            output::say(&format!(
+                "#{id} keeps its GPUs: the daemon is older than this divvy, and releases no memory"
+            ));
+        }
     }
-    Ok(job)
+    Ok(meant)
 }
 
 /// `#3 train is suspended`, with where its memory is if that was to be released; of a waiting job, where it waits and what for.
 fn said(job: &Job) -> String {
-    let (id, name) = (&job.id, text::clean(&job.name));
+    let (id, name) = (job.reference(), text::clean(&job.name));
     let reason = job.reason.as_deref().map(text::clean);
     if job.state == JobState::Queued {
         let place = job.place.map(|place| format!(", place {place}"));
@@ -198,21 +216,40 @@ fn said(job: &Job) -> String {
     }
 }
 
-/// Does the same to several jobs, and says how each is now.
-pub(super) async fn each(args: Cancel, act: impl AsyncFn(&str) -> Result<Job>) -> Outcome {
+/// Does the same to several jobs and arrays, and says how each is now.
+pub(super) async fn each<T: Into<Meant>>(
+    args: Cancel,
+    act: impl AsyncFn(&str) -> Result<T>,
+) -> Outcome {
+    each_but(args, act, "stayed as they were").await
+}
+
+/// The same. `others`: what it says of an array's jobs to which nothing was done.
+async fn each_but<T: Into<Meant>>(
+    args: Cancel,
+    act: impl AsyncFn(&str) -> Result<T>,
+    others: &str,
+) -> Outcome {
     let json = args.output.is_some_and(crate::args::Format::is_json);
     let (mut changed, mut outcome) = (Vec::new(), ExitCode::SUCCESS);
     for name in args.jobs.iter().rev() {
         // Backwards, so that the exit code is that of the first that was refused.
         match act(reference(name)).await {
-            Ok(job) => changed.push(job),
+            Ok(meant) => changed.push(meant.into()),
             Err(error) => outcome = failure::report(&error, json),
         }
     }
     changed.reverse();
-    match args.output {
-        Some(format) => print(render::list(&changed, format, view(), render::jobs)?)?,
-        None => changed.iter().for_each(|job| output::say(&said(job))),
+    if let Some(format) = args.output {
+        let jobs: Vec<Job> = changed.into_iter().flat_map(|meant| meant.jobs).collect();
+        print(render::list(&jobs, format, view(), render::jobs)?)?;
+        return Ok(outcome);
+    }
+    for meant in &changed {
+        match &meant.array {
+            None => meant.jobs.iter().for_each(|job| output::say(&said(job))),
+            Some(array) => output::say(&render::array_changed(array, &meant.jobs, others)),
+        }
     }
     Ok(outcome)
 }

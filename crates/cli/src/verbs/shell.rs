@@ -9,7 +9,7 @@ use divvy_api::client::{Client, WaitFor};
 use divvy_api::v1::{Error, ErrorCode, JobState, Runner, Submit};
 
 use super::away::Away;
-use super::{Outcome, block_on, causes, client, exec, reference, run, settle, submit};
+use super::{Outcome, block_on, causes, client, exec, one_job, run, settle, submit};
 use crate::failure::usage;
 use crate::output::{Stop, progress};
 use crate::start::{self, DaemonWanted};
@@ -39,13 +39,13 @@ pub fn shell(mut args: args::Shell, backend: Backend) -> Outcome {
     if let Some(job) = &args.in_job {
         let code = block_on(async {
             let client = client()?;
-            let job = client.job(reference(job)).await?;
+            let job = one_job(&client, job).await?;
             // In a container the host's shell may not be there.
             let shell = match job.container {
                 Some(_) => command(USUAL),
                 None => shell,
             };
-            exec::inside(&client, &job.id, shell).await
+            exec::inside(&client, &job.reference(), shell).await
         });
         return Ok(ExitCode::from(code?));
     }

@@ -8,6 +8,7 @@ use divvy_api::client::Client;
 use divvy_api::v1::{ErrorCode, Job, Runner, Submit};
 
 use super::{Outcome, files};
+use crate::args::Format;
 use crate::failure::Result;
 use crate::output::{print, view};
 use crate::start::DaemonWanted;
@@ -39,14 +40,34 @@ pub async fn submit(mut args: args::Submit) -> Outcome {
     files::add(&args, &mut submit);
     submit.idempotency_key = args.idempotency_key;
     let wanted = DaemonWanted::from(&args.job);
+    let indices = submit
+        .array
+        .as_ref()
+        .map_or_else(Vec::new, |array| array.indices.clone());
     let client = wanted.client()?;
     let checked = ask::program::check(&client, &submit, wanted).await?;
     checked.map_err(|missing| missing.error)?;
     let job = once(&client, submit, wanted).await?;
-    match form {
-        Some(format) => print(render::list(&[job], format, view(), render::jobs)?)?,
-        None if args.parsable => print(format!("{}\n", job.id))?,
-        None => print(render::submitted(&job, args.dry_run, view().now))?,
+    let array = job.array.as_ref().map(|task| task.array.clone());
+    let number = array.as_ref().unwrap_or(&job.id);
+    match (form, &array) {
+        (Some(Format::Name), _) => print(format!("{number}\n"))?,
+        (Some(format), Some(array)) if !args.dry_run => {
+            let all = client.jobs_of(array).await?.jobs;
+            print(render::list(&all, format, view(), render::jobs)?)?;
+        }
+        (Some(format), _) => print(render::list(&[job], format, view(), render::jobs)?)?,
+        (None, _) if args.parsable => print(format!("{number}\n"))?,
+        (None, None) => print(render::submitted(&job, args.dry_run, view().now))?,
+        (None, Some(_)) => {
+            let last = indices.iter().max().copied().unwrap_or_default();
+            print(render::submitted_array(
+                &job,
+                last,
+                args.dry_run,
+                view().now,
+            ))?;
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
