@@ -32,7 +32,12 @@ impl Meant {
     /// What refers to the same at any later time.
     pub fn reference(&self) -> String {
         let first = self.jobs.first();
-        let job = || first.map(Job::reference).unwrap_or_default();
+        let of = |job: &Job| match &job.array {
+            // A daemon of before arrays had handles knows no `12_3`.
+            Some(task) if task.count.is_none() => job.id.clone(),
+            _ => job.reference(),
+        };
+        let job = || first.map(of).unwrap_or_default();
         self.array.clone().unwrap_or_else(job)
     }
 }
