@@ -246,7 +246,7 @@ struct Round {
     reached: Vec<JobId>,
     answers: Vec<Answer>,
     /// Jobs of arrays to which something was done.
-    arrays: Vec<(Reply<Vec<glance::Glance>>, Result<Vec<JobId>, Error>)>,
+    arrays: Vec<ArrayAnswer>,
     reads: Vec<Read>,
     /// What the threads of MIG are to do.
     orders: Vec<Order>,
@@ -268,6 +268,9 @@ struct Round {
     again: Vec<JobId>,
     stop: bool,
 }
+
+/// Jobs of an array to which something was done, and where they are shown.
+type ArrayAnswer = (Reply<Vec<glance::Glance>>, Result<Vec<JobId>, Error>);
 
 struct Answer {
     reply: Reply<divvy_api::v1::Job>,

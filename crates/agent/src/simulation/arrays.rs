@@ -7,9 +7,10 @@ use divvy_core::job::Outcome;
 use divvy_core::{Job as Life, JobId};
 use tokio::sync::oneshot;
 
+use super::accounts::ME;
 use super::dice::Dice;
 use super::run::Run;
-use super::{wishes, with};
+use super::{accounts, wishes, with};
 use crate::job::Job;
 use crate::mailbox::{ArrayAct, Message};
 
@@ -58,12 +59,18 @@ impl Run {
             ArrayAct::Requeue,
             ArrayAct::Suspend,
             ArrayAct::Resume,
+            ArrayAct::Hold,
+            ArrayAct::Release,
         ];
-        let act = dice.one(&acts).unwrap_or(ArrayAct::Cancel);
+        let places: Vec<usize> = (0..acts.len()).collect();
+        let act = dice.one(&places).and_then(|place| acts.get(place).cloned());
+        let act = act.unwrap_or(ArrayAct::Cancel);
+        let owner = self.owners.get(&array).copied().unwrap_or(ME);
         with(|world| world.say(|| format!("  {act:?} array {array}")));
         self.inbox.push(Message::Array {
             array,
             act,
+            by: Box::new(accounts::caller(owner)),
             reply: oneshot::channel().0,
         });
     }

@@ -73,7 +73,7 @@ pub struct Run {
     /// Keys of acknowledged jobs. Those of accounts are alike but for their names.
     pub keys: BTreeMap<String, JobId>,
     /// Whose they are.
-    owners: BTreeMap<JobId, &'static str>,
+    pub owners: BTreeMap<JobId, &'static str>,
     submitted: BTreeMap<&'static str, u64>,
     clients: BTreeSet<JobId>,
     /// Whose cancelling was acknowledged.
@@ -839,11 +839,11 @@ impl Run {
             let who = self.owners.get(&id).copied().unwrap_or(ME);
             let word = "at last".to_owned();
             let reply = oneshot::channel().0;
-            let confirm = confirmation(id.to_string(), who, &word, reply);
+            let confirm = confirmation(self.reference(id), who, &word, reply);
             self.inbox.push(confirm);
             with(|world| world.confirmations.entry(id.0).or_default().insert(word));
             self.inbox.push(Message::Wait {
-                reference: id.to_string(),
+                reference: self.reference(id),
                 milestone: Milestone::Starting,
                 reply: oneshot::channel().0,
             });

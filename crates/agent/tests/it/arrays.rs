@@ -273,7 +273,7 @@ async fn an_array_is_cancelled_requeued_suspended_and_resumed_as_one() {
     let jobs = client.jobs_of("1").await.unwrap().jobs;
     assert!(
         jobs.iter()
-            .all(|job| job.started_at.is_some() == (job.reference() <= "1_1".to_owned()))
+            .all(|job| job.started_at.is_some() == (job.reference().as_str() <= "1_1"))
     );
     // What cannot be done to any of them is refused.
     let next = client
