@@ -68,6 +68,8 @@ pub fn of(job: &Job) -> Option<Output> {
     let path = |pattern: &Option<String>| {
         let pattern: FilePattern = pattern.as_deref()?.parse().ok()?;
         let path = Path::new(&job.ask.cwd).join(pattern.expand(&facts));
+        // Without the `.` of `./logs/out`.
+        let path: PathBuf = path.components().collect();
         Some(path.to_string_lossy().into_owned())
     };
     let stdout = path(&output.stdout);

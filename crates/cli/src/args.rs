@@ -78,7 +78,7 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Verb {
     /// Run a program in a slice, on this terminal
-    Run(Run),
+    Run(Box<Run>),
     /// Put a job in a queue and return
     Submit(Box<Submit>),
     /// Open a shell in a slice of its own, or in that of a running job

@@ -216,13 +216,8 @@ fn granted(tile: Option<&Tile<'_>>, grant: &Grant, size: Goal) -> Grant {
 
 fn never(empty: &Tile<'_>, each: Amount, misses: &[Miss]) -> ResizeError {
     if let [Miss::Context { .. }] = misses {
-        let index = empty.gpu.index;
         let alone = Board::empty(std::slice::from_ref(empty.gpu));
-        let request = Request {
-            on: vec![index],
-            ..each.into()
-        };
-        if let Err(never) = fits_empty(&alone, &request) {
+        if let Err(never) = fits_empty(&alone, &each.into()) {
             return ResizeError::Never {
                 hint: never.hint(),
                 message: never.message,

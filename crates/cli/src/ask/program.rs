@@ -18,6 +18,9 @@ const BEGINNING: u64 = 256;
 /// Longest name that is compared with others: none in use comes near.
 const LONGEST_NAME: usize = 64;
 
+/// Letters of a name or path that a message repeats.
+const LONGEST_SHOWN: usize = 200;
+
 /// Names of a PATH that are compared with one that is not there, at most.
 const MOST_NAMES: usize = 50_000;
 
@@ -75,54 +78,40 @@ pub fn look_up(submit: &Submit) -> Result<(), NoProgram> {
     };
     if let Some(script) = &submit.script {
         // Its copy is handed to the interpreter, so neither its path nor its mode counts.
-        return match begun(script.text.as_bytes()) {
-            Kind::NoInterpreter(interpreter) => Err(place.without_interpreter(&interpreter)),
-            Kind::Startable | Kind::Bare => Ok(()),
+        return match named_but_missing(script.text.as_bytes()) {
+            None => Ok(()),
+            Some(interpreter) => Err(place.without_interpreter(&interpreter)),
         };
     }
     let refused = match program::find(name, Some(place.path), place.cwd) {
-        Ok(file) => match kind(&file) {
-            Ok(Kind::Startable) | Err(_) => return Ok(()),
-            Ok(Kind::NoInterpreter(interpreter)) => place.without_interpreter(&interpreter),
-            Ok(Kind::Bare) => place.bare(&file),
+        Ok(file) => match missing_interpreter(&file) {
+            None => return Ok(()),
+            Some(interpreter) => place.without_interpreter(&interpreter),
         },
         Err(error) => place.refused(&error),
     };
     Err(refused)
 }
 
-/// How the kernel takes an executable file.
-#[derive(Debug, PartialEq, Eq)]
-enum Kind {
-    Startable,
-    /// A script whose first line names a file that is not there.
-    NoInterpreter(String),
-    /// A text without a first line `#!`, which a shell alone runs.
-    Bare,
+/// The interpreter that a script's first line names and that is not there. A text without such a line is a shell's, as under
+/// execvp(3); a file that cannot be read may be executable all the same.
+fn missing_interpreter(file: &Path) -> Option<String> {
+    named_but_missing(&beginning(file).ok()?)
 }
 
-/// # Errors
-/// When the file cannot be read, which says nothing of whether it can be executed.
-fn kind(file: &Path) -> io::Result<Kind> {
+/// The same by a file's first bytes.
+fn named_but_missing(beginning: &[u8]) -> Option<String> {
+    // The kernel takes a line without a word for no script.
+    let interpreter = words(beginning.strip_prefix(b"#!")?).next()?;
+    (!Path::new(&interpreter).exists()).then_some(interpreter)
+}
+
+fn beginning(file: &Path) -> io::Result<Vec<u8>> {
     let mut beginning = Vec::new();
     File::open(file)?
         .take(BEGINNING)
         .read_to_end(&mut beginning)?;
-    Ok(begun(&beginning))
-}
-
-/// The same by the file's first bytes.
-fn begun(beginning: &[u8]) -> Kind {
-    let Some(line) = beginning.strip_prefix(b"#!") else {
-        // What is not text is a matter of the kernel's formats, of which there may be any (binfmt_misc).
-        let is_text = std::str::from_utf8(beginning).is_ok_and(|text| !text.contains('\0'));
-        return if is_text { Kind::Bare } else { Kind::Startable };
-    };
-    let interpreter = words(line).next().unwrap_or_default();
-    match Path::new(&interpreter).exists() {
-        true => Kind::Startable,
-        false => Kind::NoInterpreter(interpreter),
-    }
+    Ok(beginning)
 }
 
 /// The words of a first line `#!` after its two signs, as the kernel splits it: a carriage return is part of a word.
@@ -143,7 +132,7 @@ struct Place<'a> {
 
 impl Place<'_> {
     fn refused(&self, error: &LookupError) -> NoProgram {
-        let name = self.name;
+        let name = &short(self.name);
         let (why, hint) = match error {
             LookupError::NotInPath(_) => (
                 format!("{name} is in no folder of the job's PATH"),
@@ -183,35 +172,23 @@ impl Place<'_> {
     }
 
     fn without_interpreter(&self, interpreter: &str) -> NoProgram {
-        let name = self.name;
-        if interpreter.ends_with('\r') {
-            let why = format!("{name} has the line ends of DOS, which the kernel does not take");
-            return no_program(127, &why, format!("sed -i 's/\\r$//' {name}"));
-        }
-        let why = match interpreter {
-            "" => format!("{name} names no interpreter in its first line"),
-            _ => format!("the first line of {name} names {interpreter}, and there is no such file"),
-        };
-        no_program(
-            127,
-            &why,
-            "change that line, or name the interpreter: bash, python3".to_owned(),
-        )
-    }
-
-    fn bare(&self, file: &Path) -> NoProgram {
-        let shown = self.shown(file);
+        let name = &short(self.name);
         let why =
-            format!("{shown} is a text without a first line `#!`, so the kernel cannot start it");
-        no_program(126, &why, self.runnable(file))
+            format!("the first line of {name} names {interpreter}, and there is no such file");
+        let hint = match interpreter.ends_with('\r') {
+            // The kernel takes the end of the line for a part of the name.
+            true => format!("it has line ends of Windows: sed -i 's/\\r$//' {name}"),
+            false => "change that line, or name the interpreter: bash, python3".to_owned(),
+        };
+        no_program(127, &why, hint)
     }
 
     /// A file as the user would type it from the job's folder.
     fn shown(&self, file: &Path) -> String {
-        match file.strip_prefix(self.cwd) {
+        short(&match file.strip_prefix(self.cwd) {
             Ok(below) if !self.name.starts_with('/') => format!("./{}", clean(below)),
             _ => file.display().to_string(),
-        }
+        })
     }
 
     /// How to run a file that the kernel does not start.
@@ -225,11 +202,9 @@ impl Place<'_> {
 
     /// The interpreter that a file's first line or its name asks for, where the PATH has it.
     fn interpreter(&self, file: &Path) -> Option<String> {
-        let mut beginning = Vec::new();
-        let opened = File::open(file).ok()?;
-        opened.take(BEGINNING).read_to_end(&mut beginning).ok()?;
+        let beginning = beginning(file).ok()?;
         let said = beginning.strip_prefix(b"#!").map(|line| {
-            let mut words = words(line).map(|word| base(&word));
+            let mut words = words(line).map(|word| base(word.trim_end()));
             let first = words.next().unwrap_or_default();
             match &*first {
                 "env" => words.next().unwrap_or_default(),
@@ -252,8 +227,7 @@ impl Place<'_> {
     fn meant(&self) -> Option<String> {
         let here = self.cwd.join(self.name);
         if here.is_file() {
-            let starts = program::find(&format!("./{}", self.name), None, self.cwd).is_ok()
-                && !matches!(kind(&here), Ok(Kind::Bare));
+            let starts = program::find(&format!("./{}", self.name), None, self.cwd).is_ok();
             return Some(match self.interpreter(&here).filter(|_| !starts) {
                 Some(interpreter) => format!("{interpreter} {}", self.name),
                 None => format!("./{}", self.name),
@@ -314,6 +288,14 @@ fn clean(path: &Path) -> String {
         .map_or(shown.clone(), str::to_owned)
 }
 
+/// As much of a name as a message needs.
+fn short(name: &str) -> String {
+    match name.char_indices().nth(LONGEST_SHOWN) {
+        None => name.to_owned(),
+        Some((end, _)) => format!("{}…", &name[..end]),
+    }
+}
+
 fn base(path: &str) -> String {
     path.rsplit('/').next().unwrap_or_default().to_owned()
 }
@@ -370,7 +352,16 @@ mod tests {
     #[test]
     fn what_can_be_started_is_not_refused() {
         let dir = tree();
-        for name in ["bash", "./good.sh", "bin/python3", "./binary", "/bin/sh"] {
+        for name in [
+            "bash",
+            "./good.sh",
+            "bin/python3",
+            "./binary",
+            "./bare.sh",
+            "./empty.sh",
+            "./none.sh",
+            "/bin/sh",
+        ] {
             assert!(look_up(&asked(&dir, name)).is_ok(), "{name}");
         }
         let in_image = Submit {
@@ -407,12 +398,7 @@ mod tests {
                 "is in no folder",
                 "did you mean python3 train.py?",
             ),
-            (
-                "bare.sh",
-                127,
-                "is in no folder",
-                "did you mean bash bare.sh?",
-            ),
+            ("bare.sh", 127, "is in no folder", "did you mean ./bare.sh?"),
             ("pyhton3", 127, "is in no folder", "did you mean python3?"),
             (
                 "no_such_program",
@@ -434,18 +420,6 @@ mod tests {
             ),
             ("nvcc", 126, "bin/nvcc is not executable", "chmod +x"),
             (
-                "./bare.sh",
-                126,
-                "./bare.sh is a text without a first line `#!`",
-                "did you mean bash ./bare.sh",
-            ),
-            (
-                "./empty.sh",
-                126,
-                "is a text without a first line",
-                "did you mean bash ./empty.sh",
-            ),
-            (
                 "./lost.sh",
                 127,
                 "names /no/such/shell, and there is no such file",
@@ -454,14 +428,8 @@ mod tests {
             (
                 "./crlf.sh",
                 127,
-                "./crlf.sh has the line ends of DOS",
-                "sed -i 's/\\r$//' ./crlf.sh",
-            ),
-            (
-                "./none.sh",
-                127,
-                "./none.sh names no interpreter",
-                "name the interpreter",
+                "the first line of ./crlf.sh names /bin/sh\r,",
+                "it has line ends of Windows",
             ),
             (
                 "./folder",
@@ -502,23 +470,6 @@ mod tests {
     }
 
     #[test]
-    fn a_copied_script_needs_its_interpreter_and_neither_a_path_nor_a_mode() {
-        let dir = tree();
-        let of = |text: &str| Submit {
-            script: Some(divvy_api::v1::Script {
-                text: text.to_owned(),
-                slurm_names: false,
-            }),
-            ..asked(&dir, "job.sh")
-        };
-        assert!(look_up(&of("#!/bin/sh\necho 1\n")).is_ok());
-        let refused = look_up(&of("#!/no/such/shell\necho 1\n")).unwrap_err();
-        assert_eq!(refused.code, 127);
-        let why = refused.error.message;
-        assert!(why.starts_with("the first line of job.sh names"), "{why}");
-    }
-
-    #[test]
     fn the_jobs_own_path_counts_also_as_a_secret_and_not_this_shells() {
         let dir = tree();
         let mut submit = asked(&dir, "bash");
@@ -528,6 +479,8 @@ mod tests {
         submit.secrets = [("PATH".to_owned(), "folder".to_owned())].into();
         assert_eq!(look_up(&submit).unwrap_err().code, 127);
         let long = asked(&dir, &"x".repeat(100_000));
-        assert_eq!(look_up(&long).unwrap_err().code, 126, "ENAMETOOLONG");
+        let refused = look_up(&long).unwrap_err();
+        assert_eq!(refused.code, 126, "ENAMETOOLONG");
+        assert!(refused.error.message.len() < 1000, "the name is cut");
     }
 }

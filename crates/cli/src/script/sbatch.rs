@@ -789,8 +789,16 @@ mod tests {
         }
     }
 
-    /// Directive lines of ten public job files, as facts; `repository:path`.
-    const PUBLIC: &[(&str, &str, Result<&[&str], &str>, &[&str])] = &[
+    /// `repository:path` of a job file, its directives, the flags that they become or the refusal, and the options without effect.
+    type Public<'a> = (
+        &'a str,
+        &'a str,
+        Result<&'a [&'a str], &'a str>,
+        &'a [&'a str],
+    );
+
+    /// Directive lines of twelve public job files, as facts.
+    const PUBLIC: &[Public<'_>] = &[
         (
             "MaherDissem/CI-Failing-Builds-Detection:job_script/job_within.sh",
             "--time=48:0:00\n--nodes=1 # number of nodes\n--gres=gpu:1 # GPUs per node\n--mem=8000M # memory per node\n--array=0-14\n--output=./slurm_output/slurm-%A_%a.out",

@@ -58,7 +58,7 @@ fn slice_flags(own: &[String]) -> Result<args::Run> {
         .map_err(|error| from_clap(&error, &line))?
         .verb
     {
-        Verb::Run(run) => Ok(run),
+        Verb::Run(run) => Ok(*run),
         verb => Err(usage(
             format!("{verb:?} is no slice"),
             "say how much GPU with -g or --gpu-memory",
