@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use super::{View, jobs};
 use crate::text;
 
-/// So many of whose end nothing is known are named.
+/// So many jobs that come first, or of whose end nothing is known, are named.
 const MOST_NAMED: usize = 8;
 
 /// The explanation as lines.
@@ -33,7 +33,7 @@ pub fn why(why: &Why, view: View) -> String {
     add(&mut lines, "ends", ends(&why.gpus, view.now));
     add(&mut lines, "starts", starts(why, view.now));
     let ahead: Vec<String> = why.behind.iter().map(|id| format!("#{id}")).collect();
-    let behind = (!ahead.is_empty()).then(|| ahead.join(", "));
+    let behind = (!ahead.is_empty()).then(|| named(ahead));
     add(&mut lines, "behind", behind);
     add(&mut lines, "sooner", sooner(why));
     add(&mut lines, "note", why.note.as_deref().map(text::clean));
@@ -88,16 +88,17 @@ fn ends(gpus: &[WhyGpu], now: Timestamp) -> Vec<String> {
         }
     }
     if !unknown.is_empty() {
-        let more = unknown.len().saturating_sub(MOST_NAMED);
-        unknown.truncate(MOST_NAMED);
-        let named = unknown.join(", ");
-        let more = (more > 0).then(|| format!(" and {more} more"));
-        lines.push(format!(
-            "nobody knows of {named}{}",
-            more.unwrap_or_default()
-        ));
+        lines.push(format!("nobody knows of {}", named(unknown)));
     }
     lines
+}
+
+/// The first of these jobs, and how many more there are.
+fn named(mut jobs: Vec<String>) -> String {
+    let more = jobs.len().saturating_sub(MOST_NAMED);
+    jobs.truncate(MOST_NAMED);
+    let more = (more > 0).then(|| format!(" and {more} more"));
+    format!("{}{}", jobs.join(", "), more.unwrap_or_default())
 }
 
 /// `usually runs 42m (median of 7), so in about 12m03s; in 1h00m at the latest`.
@@ -126,4 +127,17 @@ fn starts(why: &Why, now: Timestamp) -> Vec<String> {
         format!("in about {wait}, if nobody else comes and those before it take what is usual")
     });
     usual.into_iter().chain(certain).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_many_jobs_the_first_are_named_and_the_others_counted() {
+        let jobs = |count: usize| named((1..=count).map(|id| format!("#{id}")).collect());
+        assert_eq!(jobs(2), "#1, #2");
+        assert_eq!(jobs(8), "#1, #2, #3, #4, #5, #6, #7, #8");
+        assert_eq!(jobs(3000), "#1, #2, #3, #4, #5, #6, #7, #8 and 2992 more");
+    }
 }
