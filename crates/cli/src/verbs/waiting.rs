@@ -43,7 +43,16 @@ fn moved(args: &Move) -> Result<JobChange> {
 fn changed(args: &Change) -> Result<JobChange> {
     let time_limit_s = match args.time.as_deref() {
         Some("none") => Some(0),
-        Some(text) => Some(terms::seconds("--time", text)?),
+        Some(text) => match terms::seconds("--time", text)? {
+            0 => {
+                let why = format!("--time {text}: a job cannot run for no time at all");
+                return Err(usage(
+                    why,
+                    "write how long it may run, 30m or 2h, or none for no limit",
+                ));
+            }
+            seconds => Some(seconds),
+        },
         None => None,
     };
     let change = JobChange {
@@ -136,6 +145,7 @@ mod tests {
             ("divvy change --time 2h", "JOB"),
             ("divvy change 3 --priority high", "--priority high"),
             ("divvy change 3 --time 2", "--time 2"),
+            ("divvy change 3 --time 0s", "--time 0s"),
             ("divvy change 3 --time -1s", "-1"),
             ("divvy change 3 --gpu-memory 4GB", "--gpu-memory 4GB"),
             ("divvy change 3 --mig-profile 2G", "--mig-profile"),
