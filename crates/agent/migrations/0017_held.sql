@@ -1,1 +1,2 @@
--- A waiting job may be held, by its course: a daemon that does not know of holds would start it. So nothing is changed but the number.
+-- A waiting job may be held, by its course: a daemon that does not know of holds would start it.
+-- So nothing is changed but the number.

@@ -381,7 +381,8 @@ pub const ROUTES: &[Route] = &[
         body: Body::Json("JobChange"),
         ..get(
             "/v1/jobs/{job}/change",
-            "Change a waiting job's queue, place, amount, priority, time limit or name, all or nothing; a running job's time limit or name",
+            "Change a waiting job's queue, place, amount, priority, time limit or name, all or nothing; \
+             a running job's time limit or name",
             JOBS,
         )
     },

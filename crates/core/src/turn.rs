@@ -4,8 +4,8 @@
 //! priority ─► put first by an operator ─► had to leave ─► age        places of all jobs
 //!                                                          └─► a user's jobs exchange their own places, and no others
 //! ```
-//! A user who puts one of the own jobs first thereby moves no other user's job: the user's jobs of equal priority stand on the same
-//! places of the queue as before, in another order.
+//! A user who puts one of the own jobs first thereby moves no other user's job: the user's jobs of equal priority stand on
+//! the same places of the queue as before, in another order.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -25,7 +25,8 @@ pub struct Turn {
     pub top: Top,
 }
 
-/// Whether a job was put first. The numbers order jobs that were: the larger one was put first later, and stands before the other.
+/// Whether a job was put first. The numbers order such jobs: the larger one was put first later, and stands before the
+/// other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Top {

@@ -5,8 +5,8 @@
 //!               │ one part is refused
 //!               └──► nothing is changed
 //! ```
-//! What is judged is also asked without being done: `why` names only commands that the daemon takes ([`Cycle::commands`]). Of a job that
-//! runs only the time limit and the name change here; its amount is `resize`'s.
+//! What is judged is also asked without being done: `why` names only commands that the daemon takes
+//! ([`Cycle::commands`]). Of a job that runs only the time limit and the name change here; its amount is `resize`'s.
 
 use std::sync::Arc;
 
@@ -82,7 +82,8 @@ impl Cycle {
     /// What the change would make of the job.
     ///
     /// # Errors
-    /// What `submit` refuses of such a job, with the same codes; [`ErrorCode::Conflict`] for what its state does not allow.
+    /// What `submit` refuses of such a job, with the same codes; [`ErrorCode::Conflict`] for what its state does not
+    /// allow.
     fn judge(&self, id: JobId, change: &JobChange, by: &Caller) -> Result<Changed, Error> {
         let job = self.not_elsewhere(id, "changed")?;
         if *change == JobChange::default() {

@@ -1,6 +1,7 @@
 //! Held jobs: they wait, are never placed, and hold up no job behind them until they are released.
 //!
-//! A job that a user holds is released by that user and by operators; one that an operator holds for another user, by operators alone.
+//! The user and operators release a job that its user holds. Operators alone release another user's job that an operator
+//! holds.
 
 use divvy_api::v1::{Error, ErrorCode};
 use divvy_core::{Job as Life, JobId};

@@ -198,7 +198,7 @@ impl Run {
         Ok(())
     }
 
-    /// After a round: a job that is held holds nothing and has no turn, and a job that waits in a queue with an amount of its own asks for it.
+    /// After a round: a job that is held has no grant and no turn.
     ///
     /// # Errors
     /// Which is not so.

@@ -747,7 +747,8 @@ pub struct Why {
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct WhyChange {
     pub text: String,
-    /// The command that does it, word by word; absent where there is none, or where the daemon would refuse it from this caller.
+    /// The command that does it, word by word; absent where there is none, or where the daemon would refuse it from this
+    /// caller.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub command: Vec<String>,
 }

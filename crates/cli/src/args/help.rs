@@ -135,23 +135,23 @@ stays in use: the rest is given to others when the job uses no more than the new
   divvy resize train --compute strict=0.25";
 
 pub(super) const MOVE: &str = "\
-A job keeps its age: in the other queue it stands before jobs that were submitted later. It gets that queue's own amount if it had its \
-queue's own. With --top an operator's job goes before all jobs of equal priority, a user's before the user's other jobs.
+A job keeps its age: in the other queue it stands before jobs that were submitted later. It gets that queue's own \
+amount if it had its queue's own. With --top an operator's job goes before all jobs of equal priority, a user's before the user's other jobs.
 
   divvy move 12 -q quarter_gpu
   divvy move train --top
   divvy move 12 -q half_gpu -g 0.5";
 
 pub(super) const HOLD: &str = "\
-A held job waits and holds up no other; jobs that run after it wait on. What an operator holds of another user's, only operators \
-release. A running job is not held: see `divvy suspend`.
+A held job waits and holds up no other; jobs that run after it wait on. What an operator holds of another user's, only \
+operators release. A running job is not held: see `divvy suspend`.
 
   divvy hold 12 13
   divvy release 12";
 
 pub(super) const CHANGE: &str = "\
-All of it is done, or nothing. Of a running job only the time limit and the name change; only operators make that limit longer. What a \
-running job has is changed by `divvy resize`.
+All of it is done, or nothing. Of a running job only the time limit and the name change; only operators make that \
+limit longer. What a running job has is changed by `divvy resize`.
 
   divvy change 12 --priority -5 --time 2h
   divvy change last -g 0.25";

@@ -195,7 +195,8 @@ fn released(meant: Meant) -> Result<Meant> {
     Ok(meant)
 }
 
-/// `#3 train is suspended`, with where its memory is if that was to be released; of a waiting job, where it waits and what for.
+/// `#3 train is suspended`, with where its memory is if that was to be released; of a waiting job, where it waits and
+/// what for.
 fn said(job: &Job) -> String {
     let (id, name) = (job.reference(), text::clean(&job.name));
     let reason = job.reason.as_deref().map(text::clean);
