@@ -138,8 +138,12 @@ impl Mapping {
             path: path.to_owned(),
             source,
         };
+        // A pipe would keep the reader waiting for its writer.
+        let meta = fs::metadata(path).map_err(failed)?;
+        if !meta.is_file() {
+            return Err(failed(io::Error::other("it is no file")));
+        }
         let file = File::open(path).map_err(failed)?;
-        let meta = file.metadata().map_err(failed)?;
         let me = rustix::process::geteuid().as_raw();
         if ![0, me].contains(&meta.uid()) {
             return Err(MappingError::Owner {
@@ -149,7 +153,7 @@ impl Mapping {
             });
         }
         let mode = meta.mode() & 0o777;
-        if meta.is_file() && mode & 0o022 != 0 {
+        if mode & 0o022 != 0 {
             return Err(MappingError::Open {
                 path: path.to_owned(),
                 mode,
@@ -426,6 +430,13 @@ mod tests {
         ));
         let large = format!("# {}", "x".repeat(1 << 20));
         assert!(matches!(refused(&large, 0o600), MappingError::Large { .. }));
+        fs::remove_file(&path).unwrap();
+        let made = std::process::Command::new("mkfifo").arg(&path).status();
+        assert!(made.unwrap().success());
+        assert!(matches!(
+            Mapping::read(&path),
+            Err(MappingError::Read { .. })
+        ));
         fs::remove_file(&path).unwrap();
         let error = Mapping::read(&path).unwrap_err();
         assert!(error.hint().contains("user, project, none"), "{error}");
