@@ -46,7 +46,8 @@ impl Job {
     pub(super) fn tenant(&self) -> String {
         match self.claim() {
             Some(claim) => format!("{}/", claim.namespace),
-            None => self.ask.user.clone(),
+            // A front end names users as it likes.
+            None => self.ask.user.trim_end_matches('/').to_owned(),
         }
     }
 }
@@ -385,5 +386,21 @@ impl Cycle {
             self.tell(Some(job.id), kind, &text)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store;
+
+    #[test]
+    fn no_user_of_a_front_end_is_the_tenant_of_a_claim() {
+        let mut ask = store::tests::new(None).ask;
+        for (user, tenant) in [("ana", "ana"), ("team/", "team"), ("a/b", "a/b")] {
+            ask.user = user.to_owned();
+            let job = Job::waiting(JobId(1), Arc::new(ask.clone()), now());
+            assert_eq!(job.tenant(), tenant);
+        }
     }
 }
