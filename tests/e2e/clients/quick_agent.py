@@ -26,7 +26,7 @@ class Server:
         text = open(path).read() if os.path.exists(path) else ""
 
         def setting(variable, name):
-            found = re.search(name + r'"?\s*[:=]\s*"([^"]*)"', text)
+            found = re.search(name + r'"?\s*[:=]\s*"?([^"\s,}]+)', text)
             return os.environ.get(variable) or (found and found.group(1))
 
         self.url = setting("CLEARML_API_HOST", "api_server")

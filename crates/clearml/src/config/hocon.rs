@@ -4,9 +4,10 @@
 //! text ── grammar ──► Table of Nodes (substitutions open) ── resolve ──► JSON value
 //!            └── include "FILE": the same again
 //! ```
-//! pyhocon differs from Lightbend's specification, and ClearML's own files need the differences: `a: http://host` is a text,
-//! `"\d"` keeps its backslash, an empty text in a list is dropped, tabs become blanks. A reader of the specification disagrees
-//! with it on such files, and each value goes on to tasks, whose agent reads it with pyhocon again.
+//! pyhocon differs from Lightbend's specification, and ClearML's own files need the differences: `a: http://host` is
+//! a text, `"\d"` keeps its backslash, an empty text in a list is dropped, tabs become blanks. A reader of the
+//! specification disagrees with it on such files, and each value goes on to tasks, whose agent reads it with pyhocon
+//! again.
 
 mod assign;
 mod grammar;

@@ -1,7 +1,8 @@
-//! The reader of clearml.conf beside pyhocon, over the files that ClearML's wizards write, its templates, and generated files.
+//! The reader of clearml.conf beside pyhocon, over the files that ClearML's wizards write, its templates, and
+//! generated files.
 //!
-//! Each file is read by both. What this reader made of it goes to a task as JSON, which pyhocon reads there; so pyhocon reads that
-//! JSON here, and all three have to be equal. A file that pyhocon refuses has to be refused.
+//! Each file is read by both. What this reader made of it goes to a task as JSON, which pyhocon reads there; so
+//! pyhocon reads that JSON here, and all three have to be equal. A file that pyhocon refuses has to be refused.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,8 +15,8 @@ use divvy_test_support::Bounded as _;
 use serde_json::{Value, json};
 
 /// Generated files, and as many again with one sign added, changed or left out. `DIVVY_HOCON_SEEDS=N` tries more, and
-/// `DIVVY_HOCON_SEED=N` one of them. pyhocon does not end, or finds a cycle, where a key means an empty value of its own above;
-/// no seed below 275 leads there.
+/// `DIVVY_HOCON_SEED=N` one of them. pyhocon does not end, or finds a cycle, where a key means an empty value of its
+/// own above; no seed below 275 leads there.
 const FILES: u64 = 100;
 
 const VARIABLES: [(&str, &str); 4] = [

@@ -4,7 +4,8 @@ use serde_json::Value;
 
 use super::{Node, Open, Part, Table};
 
-/// Lays a value at a path of keys. `append`: it joins what lies there, where that is an open value, a list or a section.
+/// Lays a value at a path of keys. `append`: it joins what lies there, where that is an open value, a list or a
+/// section.
 pub(super) fn put(
     table: &mut Table,
     keys: &[String],

@@ -1,7 +1,7 @@
 //! The grammar: pyhocon's parsing expressions, in its order of alternatives.
 //!
-//! Each function reads one expression at the cursor. `Ok(None)` and `false` mean that the expression is not there; an error
-//! ends the whole text, where pyhocon's `-` does. Blanks before an expression are skipped, as pyparsing does.
+//! Each function reads one expression at the cursor. `Ok(None)` and `false` mean that the expression is not there; an
+//! error ends the whole text, where pyhocon's `-` does. Blanks before an expression are skipped, as pyparsing does.
 
 use std::path::{Path, PathBuf};
 

@@ -1,11 +1,13 @@
-//! Substitutions: each `${path}` becomes the value that the path has in the whole file, else the variable of that name.
+//! Substitutions: each `${path}` becomes the value that the path has in the whole file, else the variable of that
+//! name.
 
 use serde_json::{Map, Value};
 
 use super::{Environment, Fault, Node, Open, Part, Reference, Table};
 use crate::config::tree::merge;
 
-/// Values and bytes that all substitutions together may copy. Each of 30 lines `a2: ${a1}${a1}` would double what there is.
+/// Values and bytes that all substitutions together may copy. Each of 30 lines `a2: ${a1}${a1}` would double what
+/// there is.
 const MOST_COPIED: usize = 1 << 20;
 
 /// Sections, lists and substitutions within each other at most.

@@ -19,7 +19,8 @@ pub(super) fn quoted_length(text: &str, ends: &str) -> Option<usize> {
     None
 }
 
-/// Bytes of a number at the beginning of `text`, if what ends it is there too: the end, a comma, a bracket, a comment.
+/// Bytes of a number at the beginning of `text`, if what ends it is there too: the end, a comma, a bracket, a
+/// comment.
 pub(super) fn number_length(text: &str) -> Option<usize> {
     let digits =
         |text: &str| text.len() - text.trim_start_matches(|l: char| l.is_ascii_digit()).len();
