@@ -5,7 +5,7 @@ use std::path::Path;
 
 use divvy_e2e::GIB;
 use divvy_e2e::engine::{Engine, IMAGE};
-use divvy_test_support::Bounded as _;
+use divvy_test_support::{Bounded as _, until};
 
 use super::{got, reports, scene};
 
@@ -98,6 +98,31 @@ fn an_image_with_a_fixed_limit_holds_it_without_a_daemon_and_others_inherit_it()
     }
     let text = engine.ask(&[&run[..], &["divvy-test-own"]].concat());
     assert!(text.contains("divvy"), "{text}");
+
+    // Two containers of the image share a GPU, and each has the whole of its own limit.
+    let gpu = home.scratch().join("gpu");
+    fs::create_dir(&gpu).unwrap();
+    let shared = format!("{}:/run/divvy/sim", gpu.display());
+    let run = [&run[..], &["-v", &shared]].concat();
+    let holds = "cudarc_probe hold --bytes 3221225472 --until-file /run/divvy/sim/gone";
+    let first = ["-d", "divvy-test-fraction", "sh", "-c", holds];
+    let first = engine.ask(&[&run[..], &first].concat());
+    until("the first container holds its memory", || {
+        let said = engine.ask(&["logs", first.trim()]);
+        said.contains("held_bytes\":3221225472").then_some(())
+    });
+    let fills = [
+        "divvy-test-fraction",
+        "cudarc_probe",
+        "fill",
+        "--route",
+        "linear",
+    ];
+    let text = engine.ask(&[&run[..], &fills].concat());
+    let report = &reports(&text)[0];
+    assert!((3 * GIB..4 * GIB).contains(&got(report)), "{report}");
+    assert_eq!(report["before"]["device_total_bytes"], 4 * GIB, "{report}");
+    fs::write(gpu.join("gone"), "").unwrap();
 
     // Under a daemon the daemon's slice counts.
     let _daemon = home.daemon(&[]);
