@@ -146,7 +146,9 @@ pub fn daemon(args: DaemonArgs, beside: Option<Beside>) -> Result<(), Error> {
         refuse_beside_system(&home)?;
     }
     log_to_stderr();
-    if args.docker && args.container.is_none() {
+    if let Some(beside) = &beside {
+        tracing::info!("{}", beside.notice);
+    } else if args.docker && args.container.is_none() {
         tracing::info!(
             "--docker names no image: jobs that name one run in it, and others as plain processes under the same limits"
         );

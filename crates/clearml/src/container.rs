@@ -157,6 +157,11 @@ impl Runner {
         })
     }
 
+    /// The image of tasks that name none, where tasks run in containers.
+    pub fn image(&self) -> Option<&str> {
+        self.docker.then_some(self.setup.image.as_str())
+    }
+
     /// What a task is run with on this slot. In containers its files lie on this machine from now on, until
     /// [`Runner::clear`].
     ///
@@ -208,8 +213,10 @@ impl Runner {
 
     /// A plain process: the stock agent with the daemon's own environment.
     fn process(&self, task: &Task, slot: &Slot) -> Launch {
-        let more = ["execute", "--full-monitoring", "--id", &task.id].map(str::to_owned);
-        let command: Vec<String> = self.agent.iter().cloned().chain(more).collect();
+        let flags = self.execute_flags().split(' ').map(str::to_owned);
+        let more = ["--id", &task.id].map(str::to_owned);
+        let agent = self.agent.iter().cloned().chain(["execute".to_owned()]);
+        let command: Vec<String> = agent.chain(flags).chain(more).collect();
         let mut env = self.setup.vars.clone();
         // Which GPUs it has and what holds it to them is the node agent's to say.
         env.retain(|name, _| {
@@ -238,6 +245,14 @@ impl Runner {
         }
     }
 
+    /// Flags of the agent's `execute`.
+    fn execute_flags(&self) -> &'static str {
+        match self.setup.script.standalone {
+            true => "--full-monitoring --standalone-mode",
+            false => "--full-monitoring",
+        }
+    }
+
     /// What the daemon knows and the task's agent has to.
     fn add_worker(&self, add: &mut dyn FnMut(&str, String)) {
         if let Some(token) = &self.token {
@@ -250,6 +265,9 @@ impl Runner {
                 .iter()
                 .map(|tag| docker::words::quoted(tag));
             add("CLEARML_WORKER_TAGS", tags.collect::<Vec<_>>().join(" "));
+        }
+        if let Some(level) = self.setup.vars.get("CLEARML_LOG_LEVEL") {
+            add("CLEARML_LOG_LEVEL", level.clone());
         }
     }
 
@@ -441,7 +459,7 @@ impl Runner {
                 git_copy: (!mounts.git.is_empty()).then_some(git.as_str()),
                 agent: wheel.as_deref().unwrap_or(&self.setup.script.agent),
                 visible: "all",
-                flags: "--full-monitoring",
+                flags: self.execute_flags(),
             },
         )
     }

@@ -20,13 +20,14 @@ use std::path::PathBuf;
 
 use clap::{Args, FromArgMatches as _, Parser, Subcommand, ValueEnum, ValueHint};
 
+use divvy_api::v1::Error;
 use divvy_core::reconcile::Policy;
 
 use crate::script::JobFile;
 
 pub use admin::{Admin, AdminGpu, AdminJournal, AdminMig, JournalOf, MigGc, MigPlan};
 pub use attach::{Attach, Exec, Shell};
-pub use clearml::ClearMl;
+pub use clearml::{ClearMl, Stock};
 pub use files::{OpenMode, Written};
 pub use help::command;
 pub use project::{AdminProject, ProjectArgs, RemoveProject};
@@ -71,8 +72,40 @@ pub fn checked(mut parser: clap::Command, words: &[OsString]) -> Result<Cli, cla
     arg_required_else_help = true
 )]
 pub struct Cli {
+    /// Where the stock ClearML agent has it: before `daemon`
+    #[arg(long, value_name = "FILE", hide = true)]
+    config_file: Option<PathBuf>,
+    /// Likewise: the daemon's log with all details
+    #[arg(short, long, hide = true)]
+    debug: bool,
     #[command(subcommand)]
     pub verb: Verb,
+}
+
+impl Cli {
+    /// Hands what stands before the verb to `daemon --clearml`.
+    ///
+    /// # Errors
+    /// [`divvy_api::v1::ErrorCode::Usage`] before any other verb.
+    pub fn placed(mut self) -> Result<Self, Error> {
+        let flag = match (&self.config_file, self.debug) {
+            (Some(_), _) => "--config-file",
+            (None, true) => "--debug",
+            (None, false) => return Ok(self),
+        };
+        match &mut self.verb {
+            Verb::Daemon(daemon) if daemon.clearml.clearml => {
+                let file = daemon.clearml.config_file.take();
+                daemon.clearml.config_file = file.or(self.config_file.take());
+                daemon.debug = self.debug;
+                Ok(self)
+            }
+            _ => Err(crate::failure::usage(
+                format!("{flag} stands before a verb that does not take it"),
+                "it is for divvy daemon --clearml; elsewhere set DIVVY_LOG=debug for more of the daemon's log",
+            )),
+        }
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -666,8 +699,8 @@ pub struct Daemon {
     /// Stop the daemon that serves; jobs go on
     ///
     /// Stop the daemon that serves now, if a worker is named only that one; jobs that run go on, tasks of --clearml are stopped
-    #[arg(long, value_name = "WORKER", num_args = 0..=1, conflicts_with_all = ["detached", "foreground"])]
-    pub stop: Option<Option<String>>,
+    #[arg(long, value_name = "WORKER", num_args = 0.., conflicts_with_all = ["detached", "foreground"])]
+    pub stop: Option<Vec<String>>,
     /// Say what serves now, and what it runs
     ///
     /// Say what the daemon that serves now is, and what it runs
@@ -740,6 +773,9 @@ pub struct Daemon {
     pub user_namespaces: Option<UserNamespaces>,
     #[command(flatten)]
     pub clearml: ClearMl,
+    /// From before the verb.
+    #[arg(skip)]
+    pub debug: bool,
 }
 
 /// What is done about an image that the limiter cannot hold.

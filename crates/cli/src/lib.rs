@@ -33,7 +33,7 @@ use divvy_api::v1::{Error, Finding, JournalFile};
 use jiff::Timestamp;
 
 pub use ask::Solo;
-pub use serve::{ClearMl, Daemon};
+pub use serve::{ClearMl, Daemon, PASSWORD_FLAG};
 
 use output::Stop;
 
@@ -88,6 +88,10 @@ pub fn main(words: impl IntoIterator<Item = OsString>, backend: Backend) -> Exit
         Ok(cli) => cli,
         Err(error) if failure::is_help(&error) => return help(&error),
         Err(error) => return failure::report(&failure::from_clap(&error, &words), json),
+    };
+    let cli = match cli.placed() {
+        Ok(cli) => cli,
+        Err(error) => return failure::report(&error, json),
     };
     let verb = match cli.verb {
         args::Verb::Submit(submit) => {

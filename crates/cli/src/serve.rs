@@ -19,7 +19,7 @@ use crate::failure::{Result, usage};
 use crate::output;
 use crate::text;
 
-pub use clearml::ClearMl;
+pub use clearml::{ClearMl, PASSWORD_FLAG};
 
 /// What a daemon serves, and how.
 #[derive(Clone, Debug)]
@@ -88,8 +88,8 @@ pub fn daemon(args: &args::Daemon) -> Result<Daemon> {
         .map_err(|error| usage(format!("--queue: {error}"), error.hint()))?;
     if args.services_mode.is_some() {
         return Err(usage(
-            "--services-mode is not something Divvy has",
-            "leave it out: jobs without a GPU need no queue here",
+            "--services-mode: each task of a queue here gets a slice of a GPU",
+            "run `clearml-agent daemon --services-mode --queue services` beside this daemon, for tasks without GPUs",
         ));
     }
     if args.dynamic_gpus && queues.is_empty() {
@@ -123,7 +123,7 @@ pub fn daemon(args: &args::Daemon) -> Result<Daemon> {
             true => Preemption::Off,
             false => Preemption::On,
         },
-        docker: args.docker.is_some(),
+        docker: args.docker.is_some() || args.clearml.stock.podman.is_some(),
         container: default_container(image.unwrap_or_default())?,
         deny_unlimited: args.on_unlimited_image == OnUnlimitedImage::Deny,
         cdi_dir: args.cdi_dir.clone(),

@@ -75,7 +75,7 @@ pub fn act(verb: Verb, backend: Backend) -> Outcome {
         Verb::Resume(args) => block_on(settle::resume(args)),
         Verb::Daemon(args) if args.status => block_on(stop::status()),
         Verb::Daemon(args) if args.stop.is_some() => {
-            block_on(stop::stop(args.stop.flatten().as_deref()))
+            block_on(stop::stop(&args.stop.unwrap_or_default()))
         }
         Verb::Daemon(args) => daemon(&args, backend),
         Verb::Doctor(args) => doctor::doctor(&args, backend),

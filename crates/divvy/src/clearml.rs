@@ -42,12 +42,19 @@ pub fn beside(asked: ClearMl, queues: Vec<QueueSpec>, detached: bool) -> Result<
         }
     };
     // Read once here, so that what is wrong in it is said before anything serves.
-    container::Runner::read(&settings, &run).map_err(|error| wrong(&error))?;
+    let runner = container::Runner::read(&settings, &run).map_err(|error| wrong(&error))?;
     let project_by = asked.project_by.as_deref().map(Source::parse);
     let project_by = project_by.unwrap_or_default();
     Projects::open(&project_by).map_err(|error| failed(error.into()))?;
     // Before the GPUs are measured, which takes longer.
     divvy_clearml::check(&settings, if detached { DETACHED } else { ATTACHED }).map_err(failed)?;
+    let mut notice = match runner.image() {
+        Some(image) => format!("each task runs in a container: of its own image, else of {image}"),
+        None => "each task runs as a process, and --docker gives it a container".to_owned(),
+    };
+    if !asked.ignored.is_empty() {
+        notice += &format!("; {} changes nothing here", asked.ignored.join(", "));
+    }
     let about = FrontEnd {
         kind: "clearml".to_owned(),
         worker: settings
@@ -79,6 +86,7 @@ pub fn beside(asked: ClearMl, queues: Vec<QueueSpec>, detached: bool) -> Result<
     };
     Ok(Beside {
         about,
+        notice,
         run: Box::new(work),
         stop: Box::new(move || told.stop()),
     })

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod clearml;
+mod stock;
 
 use std::process::ExitCode;
 
@@ -13,6 +14,9 @@ fn main() -> ExitCode {
     let backend = Backend {
         daemon: |mut asked| {
             let beside = asked.clearml.take();
+            if let Some(clearml) = &beside {
+                stock::enter(clearml)?;
+            }
             let beside = beside
                 .map(|clearml| clearml::beside(clearml, asked.queues.clone(), asked.detached));
             divvy_agent::daemon(daemon(asked), beside.transpose()?)

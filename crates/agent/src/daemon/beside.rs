@@ -18,6 +18,8 @@ pub type Work = Box<dyn FnOnce(&Home, u32) -> Result<(), Error> + Send>;
 pub struct Beside {
     /// What the node says of it.
     pub about: FrontEnd,
+    /// The daemon's first line: what its tasks run in.
+    pub notice: String,
     /// Works until it is told to stop, or cannot; given the daemon's home and how many GPUs it serves.
     pub run: Work,
     /// Tells it to stop.
@@ -45,7 +47,10 @@ impl Working {
     /// # Errors
     /// When there is no thread to be had.
     pub(super) fn start(beside: Option<Beside>, home: &Home, gpus: u32) -> io::Result<Self> {
-        let Some(Beside { run, stop, about }) = beside else {
+        let Some(Beside {
+            run, stop, about, ..
+        }) = beside
+        else {
             return Ok(Self {
                 stop: None,
                 ended: None,
@@ -116,6 +121,7 @@ mod tests {
         let (stop, told) = (Mutex::new(stop), Mutex::new(told));
         let beside = Beside {
             about: about(),
+            notice: String::new(),
             run: Box::new(move |_, gpus| {
                 told.lock().unwrap().recv().unwrap();
                 Err(Error::new(ErrorCode::Conflict, format!("{gpus} GPUs")))

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 /// Key → the variables that set it, the first that is there and not empty. The stock agent's table, as far as we read it.
-pub(super) const KEYS: [(&str, &[&str]); 11] = [
+pub(super) const KEYS: [(&str, &[&str]); 13] = [
     ("api.api_server", &["CLEARML_API_HOST", "TRAINS_API_HOST"]),
     (
         "api.files_server",
@@ -36,6 +36,14 @@ pub(super) const KEYS: [(&str, &[&str]); 11] = [
     (
         "agent.worker_id",
         &["CLEARML_WORKER_ID", "TRAINS_WORKER_ID"],
+    ),
+    (
+        "agent.git_user",
+        &["CLEARML_AGENT_GIT_USER", "TRAINS_AGENT_GIT_USER"],
+    ),
+    (
+        "agent.git_pass",
+        &["CLEARML_AGENT_GIT_PASS", "TRAINS_AGENT_GIT_PASS"],
     ),
     (
         "agent.cpu_only",

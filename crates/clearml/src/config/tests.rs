@@ -87,6 +87,8 @@ fn the_environment_goes_before_the_file_and_new_names_before_old() {
         ("CLEARML_AGENT__AGENT__ABORT_CALLBACK_MAX_TIMEOUT", "60"),
         ("CLEARML_AGENT_QUEUE_POLL_FREQ_SEC", "0.5"),
         ("CLEARML_WORKER_TAGS", "a b"),
+        ("CLEARML_AGENT_GIT_USER", "octo"),
+        ("CLEARML_AGENT_GIT_PASS", "t0ken"),
         ("REQUESTS_CA_BUNDLE", "/etc/ca.pem"),
     ];
     let settings = Settings::read_with(Some(&path), vars(&env)).unwrap();
@@ -101,6 +103,11 @@ fn the_environment_goes_before_the_file_and_new_names_before_old() {
     assert_eq!(settings.abort_callback_max, Duration::from_secs(60));
     assert_eq!(settings.poll, Duration::from_millis(500));
     assert_eq!(settings.worker_tags, ["a", "b"]);
+    let text = |key| settings.tree.text(key).unwrap().unwrap();
+    assert_eq!(
+        (text("agent.git_user"), text("agent.git_pass")),
+        ("octo".into(), "t0ken".into())
+    );
 }
 
 #[test]

@@ -37,19 +37,21 @@ pub fn script(lines: &Lines, asked: &Asked<'_>) -> String {
             &stock
         }
     };
-    let mut parts: Vec<String> = lines
-        .before
-        .iter()
-        .chain(init)
-        .map(|line| filled(line))
-        .collect();
+    // The stock agent leaves the beginning out too.
+    let installing = lines.before.iter().chain(init);
+    let mut parts: Vec<String> = match lines.standalone {
+        true => Vec::new(),
+        false => installing.map(|line| filled(line)).collect(),
+    };
     parts.push("[ ! -z $LOCAL_PYTHON ] || export LOCAL_PYTHON=python3".to_owned());
     parts.push(
         "$LOCAL_PYTHON -m pip --version > /dev/null || export LOCAL_PYTHON=$(PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin command -v python3)"
             .to_owned(),
     );
-    parts.push(format!("$LOCAL_PYTHON -m pip install -U {}", pip(lines)));
-    parts.push(format!("$LOCAL_PYTHON -m pip install -U {}", asked.agent));
+    if !lines.standalone {
+        parts.push(format!("$LOCAL_PYTHON -m pip install -U {}", pip(lines)));
+        parts.push(format!("$LOCAL_PYTHON -m pip install -U {}", asked.agent));
+    }
     parts.extend(lines.extra.iter().cloned());
     let own = asked.setup.unwrap_or_default().lines().map(str::trim);
     let own: Vec<&str> = own

@@ -82,6 +82,8 @@ pub struct Lines {
     pub pip: Vec<String>,
     /// What is installed as the agent: `clearml-agent`.
     pub agent: String,
+    /// `agent.standalone_mode`: nothing is installed.
+    pub standalone: bool,
 }
 
 /// Folders of the host and where they lie in the container.
@@ -266,6 +268,7 @@ fn lines(tree: &Tree, var: &dyn Fn(&str) -> Option<String>) -> Result<Lines, Con
         agent: var("FORCE_CLEARML_AGENT_REPO")
             .or_else(|| var("CLEARML_AGENT_DOCKER_AGENT_REPO"))
             .unwrap_or_else(|| "clearml-agent".to_owned()),
+        standalone: tree.flag("agent.standalone_mode")?.unwrap_or(false),
     })
 }
 

@@ -409,3 +409,34 @@ fn without_docker_the_stock_agent_runs_as_a_process_with_the_daemons_environment
         "Executing: ['clearml-agent', 'execute', '--full-monitoring', '--id', 'T']\n"
     );
 }
+
+#[test]
+fn in_standalone_mode_nothing_is_installed_and_the_agent_is_told() {
+    let config = "agent { standalone_mode: true, extra_docker_shell_script: [\"echo own\"] }";
+    for docker in [None, Some("img")] {
+        let runner = runner(docker, &[("CLEARML_LOG_LEVEL", "DEBUG")], config);
+        let launch = match docker {
+            None => runner.process(&task("T", None, None), &slot()),
+            Some(_) => runner
+                .contained(&task("T", None, None), &slot(), &made())
+                .unwrap(),
+        };
+        let line = launch.command.join(" ");
+        assert!(
+            line.ends_with("execute --full-monitoring --standalone-mode --id T"),
+            "{line}"
+        );
+        assert!(
+            !line.contains("pip install") && !line.contains("apt-get"),
+            "{line}"
+        );
+        assert_eq!(line.contains("echo own"), docker.is_some());
+        let level = launch.env.get("CLEARML_LOG_LEVEL");
+        let arguments = launch
+            .container
+            .map(|container| container.arguments.join(" "));
+        let is_told = level.is_some_and(|level| level == "DEBUG")
+            || arguments.is_some_and(|all| all.contains("CLEARML_LOG_LEVEL=DEBUG"));
+        assert!(is_told);
+    }
+}

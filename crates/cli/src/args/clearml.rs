@@ -15,7 +15,8 @@ pub struct ClearMl {
     pub clearml: bool,
     /// Server, keys [default: ~/clearml.conf]
     ///
-    /// The server's address and keys, and what clearml-agent is told besides [default: ~/clearml.conf, CLEARML_CONFIG_FILE]
+    /// The server's address and keys, and what clearml-agent is told besides [default: ~/clearml.conf,
+    /// CLEARML_CONFIG_FILE]
     #[arg(long, value_name = "FILE", requires = "clearml")]
     pub config_file: Option<PathBuf>,
     /// Make queues that the server does not have
@@ -60,4 +61,46 @@ pub struct ClearMl {
         hide_short_help = true
     )]
     pub clearml_project_by: Option<String>,
+    #[command(flatten)]
+    pub stock: Stock,
+}
+
+/// Flags of the stock agent's `daemon` that few lines have; `docs/clearml.md` lists them. `--help` does not, so that
+/// a line that is pasted works, and Divvy's own flags stay in sight.
+#[derive(Clone, Debug, Default, Args)]
+pub struct Stock {
+    /// As `agent.git_user`
+    #[arg(long, value_name = "USER", hide = true, requires = "clearml")]
+    pub git_user: Option<String>,
+    /// As `agent.git_pass`
+    #[arg(long, value_name = "TOKEN", hide = true, requires = "clearml")]
+    pub git_pass: Option<String>,
+    /// Log level of the SDK in tasks
+    #[arg(long, value_name = "LEVEL", hide = true, requires = "clearml", ignore_case = true,
+        value_parser = ["DEBUG", "INFO", "WARN", "WARNING", "ERROR", "CRITICAL"])]
+    pub log_level: Option<String>,
+    /// Tasks install nothing and use no network
+    #[arg(long, hide = true, requires = "clearml")]
+    pub standalone_mode: bool,
+    /// Containers install the version of clearml-agent that this machine has
+    #[arg(long, hide = true, requires = "clearml")]
+    pub force_current_version: bool,
+    /// As --docker, with Podman
+    #[arg(long, value_name = "IMAGE", num_args = 0.., hide = true, requires = "clearml", conflicts_with = "docker")]
+    pub podman: Option<Vec<String>>,
+    /// Taken, and without an effect on a daemon
+    #[arg(short = 'O', hide = true, action = clap::ArgAction::Count, requires = "clearml")]
+    pub optimize: u8,
+    /// Taken, and without an effect: there is no bootstrap package
+    #[arg(long, hide = true, requires = "clearml")]
+    pub check_bootstrap: bool,
+    /// Taken: with --docker each task runs in a container
+    #[arg(long, hide = true, requires = "clearml")]
+    pub force_docker: bool,
+    /// Refused
+    #[arg(long, hide = true)]
+    pub cpu_only: bool,
+    /// Refused
+    #[arg(long, hide = true)]
+    pub use_owner_token: bool,
 }

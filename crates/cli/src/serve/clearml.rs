@@ -31,7 +31,18 @@ pub struct ClearMl {
     pub agent: Option<Vec<String>>,
     /// `user`, `project`, `none`, or a file that maps the server's names to projects; absolute.
     pub project_by: Option<String>,
+    /// Variables that mean the same as flags of the stock agent.
+    pub variables: Vec<(&'static str, String)>,
+    /// Containers install this machine's version of the agent.
+    pub current_version: bool,
+    /// Containers are Podman's.
+    pub podman: bool,
+    /// Flags of the stock agent that were given and change nothing.
+    pub ignored: Vec<&'static str>,
 }
+
+/// The flag whose value no list of processes may show; its variable is among [`ClearMl::variables`].
+pub const PASSWORD_FLAG: &str = "--git-pass";
 
 /// What these words say of it; `None` without `--clearml`.
 ///
@@ -43,6 +54,7 @@ pub fn clearml(
     queues: &[QueueSpec],
 ) -> Result<Option<ClearMl>> {
     let asked = &args.clearml;
+    refuse_stock(&asked.stock)?;
     if !asked.clearml {
         return Ok(None);
     }
@@ -81,6 +93,7 @@ pub fn clearml(
         docker: args
             .docker
             .as_deref()
+            .or(asked.stock.podman.as_deref())
             .map(container::unpacked)
             .transpose()?,
         uptime: asked.uptime.clone(),
@@ -90,6 +103,10 @@ pub fn clearml(
         keep_children: asked.keep_children,
         agent,
         project_by: asked.clearml_project_by.as_deref().map(rule).transpose()?,
+        variables: variables(args),
+        current_version: asked.stock.force_current_version,
+        podman: asked.stock.podman.is_some(),
+        ignored: ignored(&asked.stock),
     }))
 }
 
@@ -105,6 +122,56 @@ fn rule(text: &str) -> Result<String> {
         )
     })?;
     Ok(path.display().to_string())
+}
+
+/// Flags of the stock agent whose meaning no daemon of Divvy's can have.
+fn refuse_stock(stock: &args::Stock) -> Result<()> {
+    let (flag, hint) = if stock.cpu_only {
+        (
+            "--cpu-only: each task of a queue here gets a slice of a GPU",
+            "run `clearml-agent daemon --cpu-only --queue NAME` beside this daemon, for queues without GPUs",
+        )
+    } else if stock.use_owner_token {
+        (
+            "--use-owner-token: only the paid ClearML server lets an agent act as a task's owner",
+            "leave it out: tasks run with the keys of this daemon's clearml.conf",
+        )
+    } else {
+        return Ok(());
+    };
+    Err(usage(flag, hint))
+}
+
+fn ignored(stock: &args::Stock) -> Vec<&'static str> {
+    [
+        ("-O", stock.optimize > 0),
+        ("--check-bootstrap", stock.check_bootstrap),
+        ("--force-docker", stock.force_docker),
+    ]
+    .into_iter()
+    .filter_map(|(flag, is_given)| is_given.then_some(flag))
+    .collect()
+}
+
+/// The variables that the stock agent, its SDK or this daemon read for what these flags say.
+fn variables(args: &args::Daemon) -> Vec<(&'static str, String)> {
+    let stock = &args.clearml.stock;
+    [
+        ("CLEARML_AGENT_GIT_USER", stock.git_user.clone()),
+        ("CLEARML_AGENT_GIT_PASS", stock.git_pass.clone()),
+        (
+            "CLEARML_LOG_LEVEL",
+            stock.log_level.as_ref().map(|level| level.to_uppercase()),
+        ),
+        (
+            "CLEARML_AGENT__AGENT__STANDALONE_MODE",
+            stock.standalone_mode.then(|| "true".to_owned()),
+        ),
+        ("DIVVY_LOG", args.debug.then(|| "debug".to_owned())),
+    ]
+    .into_iter()
+    .filter_map(|(name, value)| Some((name, value?)))
+    .collect()
 }
 
 /// `0,1` from the two words of `--gpus 0, 1`; `0-2` as it is.
@@ -167,6 +234,27 @@ mod tests {
     }
 
     #[test]
+    fn flags_of_the_stock_agent_become_the_variables_that_mean_the_same() {
+        let stock = asked(
+            "--clearml --queue a --docker img --git-user octo --git-pass t0ken --log-level debug --standalone-mode --force-current-version -OO --check-bootstrap --force-docker",
+        );
+        assert_eq!(
+            stock.variables,
+            [
+                ("CLEARML_AGENT_GIT_USER", "octo".to_owned()),
+                ("CLEARML_AGENT_GIT_PASS", "t0ken".to_owned()),
+                ("CLEARML_LOG_LEVEL", "DEBUG".to_owned()),
+                ("CLEARML_AGENT__AGENT__STANDALONE_MODE", "true".to_owned()),
+            ]
+        );
+        assert!(stock.current_version && !stock.podman);
+        assert_eq!(stock.ignored, ["-O", "--check-bootstrap", "--force-docker"]);
+        let podman = asked("--clearml --podman img --queue a");
+        assert_eq!(podman.docker.unwrap(), ["img"]);
+        assert!(podman.podman && podman.variables.is_empty());
+    }
+
+    #[test]
     fn what_cannot_be_is_refused_before_anything_is_registered() {
         let lines = [
             ("--config-file /c", "--clearml"),
@@ -197,6 +285,11 @@ mod tests {
             ("--clearml --gpus 0:0", "0:0"),
             ("--clearml --services-mode", "--services-mode"),
             ("--clearml --polling-interval 4", "4"),
+            ("--clearml --cpu-only", "gets a slice of a GPU"),
+            ("--clearml --use-owner-token", "paid ClearML server"),
+            ("--clearml --log-level LOUD", "LOUD"),
+            ("--clearml --podman a --docker b", "cannot be used with"),
+            ("--git-user octo", "--clearml"),
             ("--clearml --clearml-agent 'a", "no command"),
         ];
         for (line, named) in lines {

@@ -27,18 +27,18 @@ const PATIENCE_WITH_TASKS: Duration = Duration::from_secs(120);
 /// How long a daemon that does not respond may take from SIGTERM to its end, before it is killed, and after that.
 const PATIENCE_UNRESPONSIVE: Duration = Duration::from_secs(5);
 
-/// `worker`: the one that is meant, where one is named.
-pub async fn stop(worker: Option<&str>) -> Outcome {
+/// `workers`: the ones that are meant, where some are named.
+pub async fn stop(workers: &[String]) -> Outcome {
     let home = called()?;
     let client = client_called(&home);
     let asked = async {
         let node = client.node().await?;
-        check_worker(&node, worker)?;
+        check_worker(&node, workers)?;
         let jobs = client.jobs(false).await?;
         Ok::<_, Error>((node, jobs))
     };
     let (node, jobs) = match asked.await {
-        Err(error) if is_unresponsive(&error) => return stop_unresponsive(&home, worker, error),
+        Err(error) if is_unresponsive(&error) => return stop_unresponsive(&home, workers, error),
         answer => answer?,
     };
     let running = jobs
@@ -60,8 +60,8 @@ fn is_unresponsive(error: &Error) -> bool {
 }
 
 /// Ends the process that holds the lock, whatever it hangs in.
-fn stop_unresponsive(home: &Home, worker: Option<&str>, error: Error) -> Outcome {
-    if worker.is_some() {
+fn stop_unresponsive(home: &Home, workers: &[String], error: Error) -> Outcome {
+    if !workers.is_empty() {
         let hint = "its worker is not known then; leave the worker out to stop it all the same";
         return Err(error.hint(hint).into());
     }
@@ -195,26 +195,34 @@ pub async fn status() -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Refuses to stop another worker than the one that was named.
-fn check_worker(node: &Node, worker: Option<&str>) -> Result<()> {
+/// Refuses to stop another worker than those that were named.
+fn check_worker(node: &Node, workers: &[String]) -> Result<()> {
     let is = node.front_end.as_ref().map(|front| front.worker.as_str());
-    match (worker, is) {
-        (None, _) => Ok(()),
-        (Some(wanted), Some(is)) if wanted == is => Ok(()),
-        (Some(wanted), is) => {
-            let is = is.map_or_else(
-                || "no worker of a server".to_owned(),
-                |is| format!("worker {is}"),
-            );
-            let error = Error::new(
-                ErrorCode::NotFound,
-                format!("the daemon here is {is}, not {wanted}"),
-            );
-            Err(error.hint(
-                "leave the worker out to stop it all the same, or set DIVVY_HOME for the other's",
-            ))
-        }
+    let others: Vec<&str> = workers
+        .iter()
+        .map(String::as_str)
+        .filter(|worker| Some(*worker) != is)
+        .collect();
+    if others.is_empty() {
+        return Ok(());
     }
+    if others.len() < workers.len() {
+        output::say(&format!(
+            "not here: {}; each has a DIVVY_HOME of its own",
+            others.join(", ")
+        ));
+        return Ok(());
+    }
+    let is = is.map_or_else(
+        || "no worker of a server".to_owned(),
+        |is| format!("worker {is}"),
+    );
+    let error = Error::new(
+        ErrorCode::NotFound,
+        format!("the daemon here is {is}, not {}", others.join(", ")),
+    );
+    Err(error
+        .hint("leave the worker out to stop it all the same, or set DIVVY_HOME for the other's"))
 }
 
 /// Whether its front end took it from a server.

@@ -1,5 +1,6 @@
 //! The daemon with a ClearML Server behind it: what is refused before anybody hears of it, and how it comes and goes.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
@@ -233,4 +234,181 @@ fn in_plain_form_each_task_has_all_gpus_that_are_given() {
         "{said}"
     );
     assert!(said.contains("worker   node1:gpu0-1 of clearml"), "{said}");
+}
+
+/// Flags that the help of a command of the installed stock agent shows.
+fn flags_of_the_stock_agent(command: &[&str]) -> BTreeSet<String> {
+    let python = std::env::var_os("DIVVY_TEST_PYTHON").map(PathBuf::from);
+    let python = python.expect("DIVVY_TEST_PYTHON is set by `cargo xtask test`");
+    let output = Command::new(python.with_file_name("clearml-agent"))
+        .args(command)
+        .arg("--help")
+        .output_bounded()
+        .expect("the agent lies beside its Python");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let words = text.split(|letter: char| letter.is_whitespace() || "[],=".contains(letter));
+    // Words of a description are in quotes or end in a stop.
+    let is_flag = |word: &&str| {
+        let name = word.trim_start_matches('-');
+        word.starts_with('-')
+            && !name.is_empty()
+            && name.chars().all(|l| l.is_ascii_alphabetic() || l == '-')
+    };
+    words.filter(is_flag).map(str::to_owned).collect()
+}
+
+#[test]
+fn no_flag_of_the_installed_stock_agent_is_unknown() {
+    let home = Home::new("");
+    let flags = flags_of_the_stock_agent(&["daemon"]);
+    for flag in [
+        "--queue",
+        "--git-pass",
+        "--log-level",
+        "--services-mode",
+        "--podman",
+        "-O",
+        "--stop",
+    ] {
+        assert!(flags.contains(flag), "the help was read wrongly: {flags:?}");
+    }
+    let mut seen = 0;
+    for flag in flags
+        .iter()
+        .filter(|flag| !["-h", "--help", "--gpu"].contains(&flag.as_str()))
+    {
+        let value = match flag.as_str() {
+            "--polling-interval" => "5",
+            "--queue" | "--child-report-tags" | "--git-user" | "--git-pass" => "word",
+            "--uptime" | "--downtime" => "8-17",
+            "--log-level" => "CRITICAL",
+            "--gpus" => "0",
+            _ => "",
+        };
+        let (code, said) = told(&home.daemon(&format!(
+            "--clearml --config-file /nonexistent {flag} {value}"
+        )));
+        assert!(code != Some(0), "{flag}: {said}");
+        assert!(
+            !said.contains("unexpected argument") && !said.contains("a value is required"),
+            "{flag}: {said}"
+        );
+        seen += 1;
+    }
+    assert!(seen >= 25, "{flags:?}");
+    // What stands before `daemon` there stands before it here.
+    let before = flags_of_the_stock_agent(&[]);
+    assert!(
+        before.contains("--config-file") && before.contains("--debug"),
+        "{before:?}"
+    );
+    for (words, code, words_of_it) in [
+        (
+            "--config-file /nowhere --debug daemon --clearml --queue q",
+            2,
+            "/nowhere",
+        ),
+        (
+            "-d --config-file /nowhere daemon --clearml --queue q",
+            2,
+            "/nowhere",
+        ),
+        (
+            "--debug ps",
+            2,
+            "--debug stands before a verb that does not take it",
+        ),
+        (
+            "--config-file /nowhere daemon --queue q",
+            2,
+            "--config-file stands before a verb",
+        ),
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_divvy"))
+            .args(words.split(' '))
+            .env("DIVVY_HOME", home.0.path().join("divvy"))
+            .env_remove("CLEARML_CONFIG_FILE")
+            .output_bounded()
+            .expect("divvy can be run");
+        let (is, said) = told(&output);
+        assert_eq!(is, Some(code), "{words}: {said}");
+        assert!(
+            said.contains(words_of_it) && said.contains("hint: "),
+            "{words}: {said}"
+        );
+    }
+}
+
+#[test]
+fn a_git_password_is_in_no_list_of_processes_and_the_first_line_names_the_image() {
+    let stub = Stub::start();
+    let home = Home::new(&stub.conf());
+    let started = home.daemon(
+        "--sim a100-80gb:1 --clearml --queue all --create-queue --git-user octo --git-pass t0ken-of-octo --log-level debug \
+         --docker --detached",
+    );
+    assert!(started.status.success(), "{}", told(&started).1);
+    let status = String::from_utf8_lossy(&home.daemon("--status").stdout).into_owned();
+    let pid = status
+        .strip_prefix("daemon   pid ")
+        .and_then(|rest| rest.split(',').next());
+    let process = PathBuf::from("/proc").join(pid.expect(&status));
+    let read = |name: &str| {
+        let bytes = fs::read(process.join(name)).expect("the daemon runs");
+        String::from_utf8_lossy(&bytes).into_owned()
+    };
+    let words = read("cmdline");
+    assert!(
+        words.contains("octo") && !words.contains("t0ken"),
+        "{words}"
+    );
+    let environment = read("environ");
+    for variable in [
+        "CLEARML_AGENT_GIT_PASS=t0ken-of-octo",
+        "CLEARML_LOG_LEVEL=DEBUG",
+    ] {
+        assert!(
+            environment.split('\0').any(|is| is == variable),
+            "{variable}"
+        );
+    }
+    let log = read("fd/2");
+    let first = log
+        .lines()
+        .find(|line| line.contains("INFO"))
+        .unwrap_or_default();
+    assert!(
+        first.contains("each task runs in a container: of its own image, else of nvidia/cuda:12.6.3-cudnn-runtime-ubuntu20.04"),
+        "{log}"
+    );
+    assert!(
+        !log.contains("t0ken") && !log.contains("names no image"),
+        "{log}"
+    );
+
+    let (code, said) = told(&home.daemon("--stop other:gpu0 node1:0"));
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("not here: other:gpu0"), "{said}");
+}
+
+#[test]
+fn flags_that_this_machine_cannot_follow_say_what_is_missing() {
+    let home = Home::new("");
+    for (line, words) in [
+        (
+            "--force-current-version --clearml-agent /nowhere/agent --queue q",
+            "`/nowhere/agent --version`: No such file",
+        ),
+        (
+            "--force-current-version --clearml-agent echo --queue q",
+            "it names no version",
+        ),
+    ] {
+        let (code, said) = told(&home.daemon(&format!("--sim a100-80gb:1 --clearml {line}")));
+        assert_eq!(code, Some(2), "{line}: {said}");
+        assert!(
+            said.contains(words) && said.contains("hint: "),
+            "{line}: {said}"
+        );
+    }
 }

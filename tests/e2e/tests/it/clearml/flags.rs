@@ -88,3 +88,25 @@ fn tasks_are_left_running_when_the_daemon_is_stopped_and_found_by_the_next() {
     let _ = daemon.stop();
     task.becomes("stopped");
 }
+
+#[test]
+fn credentials_for_git_that_the_line_has_reach_the_task() {
+    let scene = Scene::new("a100-80gb:1");
+    let names = "'CLEARML_AGENT_GIT_USER', 'CLEARML_AGENT_GIT_PASS', 'CLEARML_LOG_LEVEL'";
+    let script =
+        format!("import os\nprint('git', *[os.environ[name] for name in ({names})], flush=True)\n");
+    let task = scene.draft("git", &script, &json!({})).enqueue("now");
+    scene.queue("later");
+    let more = [
+        "--git-user",
+        "octo",
+        "--git-pass",
+        "t0ken",
+        "--log-level",
+        "DEBUG",
+    ];
+    let _daemon = scene.daemon("0", &HALVES, &more);
+    task.becomes("completed");
+    let log = task.log();
+    assert!(log.contains("git octo t0ken DEBUG"), "{log}");
+}
