@@ -176,7 +176,7 @@ mod tests {
         );
         for (words, hint) in [
             (
-                &["divvy", "submit", "--wrap", "x"][..],
+                &["divvy", "submit", "--mail-type", "x"][..],
                 "see `divvy submit --help`",
             ),
             (

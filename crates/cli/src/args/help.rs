@@ -68,9 +68,7 @@ pub(super) const SUBMIT: &str = "\
 
   divvy submit -q half_gpu -- python train.py
   divvy submit --gpu-memory 4G --name eval --after-ok train -- python eval.py
-  id=$(divvy submit --parsable job.sh) && divvy wait $id
-  divvy submit -g 0.25 --array 0-9%2 --name sweep -- ./part.sh
-  divvy submit -g 1 --after-ok sweep -- ./join.sh";
+  id=$(divvy submit --parsable --array 0-9%2 job.sh) && divvy wait $id";
 
 pub(super) const EXEC: &str = "\
 The program gets what the job's own has: limits, GPUs, user, variables, folder, container. It counts in the job's slice and ends with the \
