@@ -36,7 +36,12 @@ const ARROWS: [(&str, &[&str]); 20] = [
     ),
     (
         "divvy-clearml",
-        &["divvy-api", "divvy-clearml-stub", "divvy-core"],
+        &[
+            "divvy-api",
+            "divvy-clearml-stub",
+            "divvy-core",
+            "divvy-test-support",
+        ],
     ),
     ("divvy-cli", &["divvy-api", "divvy-core"]),
     (

@@ -354,7 +354,7 @@ pub struct Submit {
     /// The same key submits once
     ///
     /// The same key submits once: a repeat answers with the first job
-    #[arg(long, value_name = "KEY")]
+    #[arg(long, value_name = "KEY", hide_short_help = true)]
     pub idempotency_key: Option<String>,
     /// Print it as table, wide, json, …; or --stdout
     ///

@@ -79,8 +79,8 @@ async fn texts_of_jobs_that_have_not_ended_have_a_budget_that_a_restart_finds_ag
         ..waiting(1)
     };
     for one in client.jobs(false).await.unwrap() {
-        client.cancel(&one.id).await.unwrap();
-        ended(&client, &one.id).await;
+        client.cancel(&one.reference()).await.unwrap();
+        ended(&client, &one.reference()).await;
     }
     let job = client.submit(&confirmed).await.unwrap();
     in_state(&client, &job.id, JobState::Starting).await;

@@ -74,7 +74,7 @@ async fn nothing_came_along(home: &Home) {
         array: Some(array),
         ..lists("true")
     };
-    let member = client.submit(&array).await.unwrap().id;
+    let member = client.submit(&array).await.unwrap().reference();
     ended(&client, &member).await;
     assert_eq!(numbers(&log(&client, &member).await), STANDARD, "an array");
     let id = client.submit(&lists("exec sleep 1000")).await.unwrap().id;

@@ -38,7 +38,7 @@ pub struct ClearMl {
     #[arg(long, value_name = "SECONDS", requires = "clearml", value_parser = clap::value_parser!(u64).range(5..))]
     pub polling_interval: Option<u64>,
     /// Tags of the workers that run tasks
-    #[arg(long, value_name = "TAG", num_args = 1.., requires = "clearml")]
+    #[arg(long, value_name = "TAG", num_args = 1.., requires = "clearml", hide_short_help = true)]
     pub child_report_tags: Vec<String>,
     /// Leave tasks running when it is stopped
     ///
@@ -54,12 +54,7 @@ pub struct ClearMl {
     ///
     /// The project (`divvy projects`) that a task runs in: called as its user, as its ClearML project or one above it, or by the lines of a
     /// file, which is read again when it changes [default: none]
-    #[arg(
-        long,
-        value_name = "RULE",
-        requires = "clearml",
-        hide_short_help = true
-    )]
+    #[arg(long, value_name = "RULE", requires = "clearml")]
     pub clearml_project_by: Option<String>,
     #[command(flatten)]
     pub stock: Stock,

@@ -41,6 +41,8 @@ pub(super) fn tell(id: &str, at: Timestamp, why: &str) {
 
 /// Says each time that the job goes back into its queue; never ends.
 pub(super) async fn tell_requeues(client: &Client, id: &str) -> Infallible {
+    // A client of its own: the caller's says when the daemon does not respond.
+    let client = Client::new(client.socket());
     let mut before = None;
     loop {
         // A daemon that is away is its caller's business.

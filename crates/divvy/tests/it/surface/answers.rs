@@ -102,6 +102,10 @@ fn wait_outlives_a_restart_of_the_daemon() {
     let home =
         Home::with_agent(
             |question, before| match (question.path.contains("/wait"), before) {
+                (true, 0) => ended(&Asked {
+                    path: "/v1/jobs/7".into(),
+                    ..question.clone()
+                }),
                 (true, 3..) => ended(&Asked {
                     path: "/v1/jobs/2".into(),
                     ..question.clone()
