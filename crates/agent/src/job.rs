@@ -120,6 +120,14 @@ impl Job {
         }
     }
 
+    /// What users refer to this job and to no other by: its number, or `12_3` for a job of an array.
+    pub fn reference(&self) -> String {
+        match self.ask.terms.array {
+            Some(task) => format!("{}_{}", task.array.unwrap_or(self.id), task.index),
+            None => self.id.to_string(),
+        }
+    }
+
     /// A job with which nothing was done since it was submitted.
     pub fn waiting(id: JobId, ask: Arc<Ask>, submitted_at: Timestamp) -> Self {
         Self {

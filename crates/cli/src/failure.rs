@@ -85,7 +85,22 @@ pub fn from_clap(error: &clap::Error, words: &[OsString]) -> Error {
             None => "see `divvy --help`".to_owned(),
         },
     };
-    Error::new(ErrorCode::Usage, message).hint(hint)
+    Error::new(ErrorCode::Usage, shortened(&message)).hint(hint)
+}
+
+/// Letters of a message of clap's: it repeats the value that it refuses, which may be as long as a command line.
+const LONGEST: usize = 600;
+
+/// Without the middle of what is too long: the beginning names the flag, the end says why.
+fn shortened(message: &str) -> String {
+    let letters = message.chars().count();
+    if letters <= LONGEST {
+        return message.to_owned();
+    }
+    let half = LONGEST / 2;
+    let beginning: String = message.chars().take(half).collect();
+    let end: String = message.chars().skip(letters - half).collect();
+    format!("{beginning} … {end}")
 }
 
 /// A tip of clap's without verbs that are hidden; nothing where none is left, and for the advice to pass a flag that does not exist as
@@ -186,6 +201,13 @@ mod tests {
         ] {
             assert_eq!(refused(words).hint.as_deref(), Some(hint), "{words:?}");
         }
+        let long = "é".repeat(100_000);
+        let error = refused(&["divvy", "ps", "-o", &long]);
+        let ends = (
+            error.message.starts_with("invalid value 'é"),
+            error.message.ends_with(']'),
+        );
+        assert_eq!((ends, error.message.chars().count()), ((true, true), 603));
         let error = refused(&["divvy", "ps", "-o", "xml"]);
         assert!(
             error

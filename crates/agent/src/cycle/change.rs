@@ -167,18 +167,19 @@ impl Cycle {
                     "queue {} gives each of its jobs {fixed}, and {asked} was asked for",
                     to.name
                 ))
-                .hint(self.open_queue_hint(job.id, asked)));
+                .hint(self.open_queue_hint(&job.reference(), asked)));
             }
             (Some(asked), _) => asked,
             (None, Some(fixed)) if is_queues_own => fixed,
             (None, Some(fixed)) if fixed != has && to.name != before.name => {
                 return Err(usage(format!(
                     "queue {} gives each of its jobs {fixed}, and job {} asks for {has}",
-                    to.name, job.id
+                    to.name,
+                    job.reference()
                 ))
                 .hint(format!(
                     "`divvy move {} -q {} {}` has it ask for that",
-                    job.id,
+                    job.reference(),
                     to.name,
                     fixed.flag()
                 )));
@@ -214,7 +215,7 @@ impl Cycle {
     }
 
     /// What gives a waiting job an amount that its queue does not.
-    pub(super) fn open_queue_hint(&self, id: JobId, amount: Amount) -> String {
+    pub(super) fn open_queue_hint(&self, id: &str, amount: Amount) -> String {
         let mut queues = self.config.queues.iter();
         match queues.find(|spec| spec.amount.is_none()) {
             Some(open) => format!(
@@ -270,10 +271,11 @@ impl Cycle {
     }
 
     fn command(&self, a_try: &Try, by: &Caller) -> Option<Vec<String>> {
-        let owner = self.jobs.get(&a_try.job)?.job.ask.by.uid;
+        let job = &self.jobs.get(&a_try.job)?.job;
+        let owner = job.ask.by.uid;
         by.may(crate::access::Verb::Change, by.whose(owner)).ok()?;
         let takes = |change: &JobChange| self.judge(a_try.job, change, by).is_ok();
-        let id = a_try.job.to_string();
+        let id = job.reference();
         let words = |words: &[&str]| {
             let all = ["divvy"].iter().chain(words);
             all.map(ToString::to_string).collect::<Vec<String>>()
@@ -340,7 +342,6 @@ impl Try {
 
 /// Of a job that runs only its time limit and its name change.
 fn check_state(job: &Job, change: &JobChange) -> Result<(), Error> {
-    let id = job.id;
     let JobChange {
         queue,
         top,
@@ -352,6 +353,7 @@ fn check_state(job: &Job, change: &JobChange) -> Result<(), Error> {
     if job.life == Life::Queued {
         return Ok(());
     }
+    let id = job.reference();
     let refused = |what: &str, hint: String| {
         let why = format!("job {id} runs, and {what} only while it waits");
         Err(Error::new(ErrorCode::Conflict, why).hint(hint))
@@ -413,6 +415,7 @@ fn judge_time(job: &Job, limit: u64, by: &Caller, changed: &mut Changed) -> Resu
     }
     let ran = job.ran_s();
     if let Some(limit) = after.filter(|limit| runs && after != before && *limit <= ran) {
+        let id = job.reference();
         let why = format!(
             "job {id} has run for {}, and the time limit {} would end it at once",
             length(Some(ran)),

@@ -38,7 +38,7 @@ impl Hold {
     }
 
     /// Whether this caller may release it.
-    fn may_release(&self, id: JobId, by: &Caller) -> Result<(), Error> {
+    fn may_release(&self, id: &str, by: &Caller) -> Result<(), Error> {
         if !self.operator || by.role >= Role::Operator {
             return Ok(());
         }
@@ -65,7 +65,7 @@ impl Job {
 
     /// The same in words.
     pub(super) fn held_words(&self) -> Option<String> {
-        Some(self.on_hold()?.words(&self.id.to_string()))
+        Some(self.on_hold()?.words(&self.reference()))
     }
 }
 
@@ -91,6 +91,7 @@ impl Cycle {
             Err(error) => return Ok(Err(error)),
         };
         if job.life != Life::Queued {
+            let id = job.reference();
             let why = format!("job {id} is {}, and only a waiting job is held", state(job));
             let hint = format!(
                 "`divvy suspend {id}` stops its processes; `divvy requeue {id}` puts it back into its queue"
@@ -129,6 +130,7 @@ impl Cycle {
             Err(error) => return Ok(Err(error)),
         };
         if job.course.suspended {
+            let id = job.reference();
             let why = format!("job {id} is suspended, and was not held");
             let hint = format!("`divvy resume {id}` lets it go on");
             return Ok(Err(Error::new(ErrorCode::Conflict, why).hint(hint)));
@@ -136,7 +138,7 @@ impl Cycle {
         let Some(hold) = job.on_hold() else {
             return Ok(Ok(id));
         };
-        if let Err(error) = hold.may_release(id, by) {
+        if let Err(error) = hold.may_release(&job.reference(), by) {
             return Ok(Err(error));
         }
         self.set_hold(id, None)?;
@@ -159,8 +161,9 @@ impl Cycle {
     /// Whether this caller may release the job.
     pub(super) fn is_released_by(&self, id: JobId, by: &Caller) -> bool {
         let job = self.not_elsewhere(id, "released").ok();
-        let hold = job.and_then(Job::on_hold);
-        hold.is_some_and(|hold| hold.may_release(id, by).is_ok())
+        job.is_some_and(|job| {
+            (job.on_hold()).is_some_and(|hold| hold.may_release(&job.reference(), by).is_ok())
+        })
     }
 
     /// A job that has not ended, and whose queue no other scheduler owns.

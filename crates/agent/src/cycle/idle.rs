@@ -107,13 +107,14 @@ impl Cycle {
             action => action,
         };
         tracing::info!(job = %id, ?action, "{words}");
+        let name = living.job.reference();
         match action {
             IdleAction::Notify => self.tell(Some(id), "idle", &words),
             IdleAction::Suspend => {
                 self.tell(
                     Some(id),
                     "idle",
-                    &format!("{words}; `divvy resume {id}` lets it go on"),
+                    &format!("{words}; `divvy resume {name}` lets it go on"),
                 )?;
                 self.set_suspended(id, true)
             }

@@ -153,7 +153,9 @@ impl Cycle {
                 "queue {} gives each of its jobs {fixed}, and {amount} was asked for",
                 job.ask.queue
             ));
-            return Ok(Err(error.hint(self.open_queue_hint(id, amount))));
+            return Ok(Err(
+                error.hint(self.open_queue_hint(&job.reference(), amount))
+            ));
         }
         let before = job.request();
         if before.amount == amount {

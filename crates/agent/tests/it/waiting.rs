@@ -291,7 +291,22 @@ async fn a_submit_is_held_with_all_jobs_of_its_array() {
     assert_eq!(all.len(), 2);
     for job in &all {
         assert_eq!(job.reason_code, Some(ReasonCode::Held), "{job:?}");
+        // The number of the first job means all of them.
+        let command = format!("`divvy release {}`", job.reference());
+        let reason = job.reason.as_deref().unwrap();
+        assert!(
+            job.reference().contains('_') && reason.contains(&command),
+            "{reason}"
+        );
     }
+    let later = JobChange {
+        priority: Some(-3),
+        ..change()
+    };
+    let changed = client.change(&first.id, &later).await.unwrap();
+    assert_eq!(changed.array.as_deref(), Some(&*first.id));
+    let priorities = changed.jobs.iter().map(|job| job.priority);
+    assert_eq!(priorities.collect::<Vec<_>>(), [-3, -3]);
     // A held task takes no room of its array.
     client.act(&all[1].id, Act::Unhold).await.unwrap();
     assert_eq!(ended(&client, &all[1].id).await.exit_code, Some(0));

@@ -57,6 +57,9 @@ pub fn submitted_array(job: &Job, last: u32, dry_run: bool, now: Timestamp) -> S
         );
     }
     let array = &task.array;
+    // One command for all of them.
+    let release = |reference: &str| format!("`divvy release {reference}`");
+    let fate = fate.replace(&release(&job.reference()), &release(array));
     let all = extent(array, task.index.min(last), last);
     format!(
         "#{array} is an array of {count} ({all}), and each asks for {what} in queue {queue}; {task} {fate}\n"
