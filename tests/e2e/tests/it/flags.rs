@@ -193,6 +193,7 @@ const WRONG: &[(&str, &[(&str, i32)])] = &[
             ("--child-report-tags a", USAGE),
             ("--keep-children", USAGE),
             ("--clearml --clearml-agent=", USAGE),
+            ("--clearml-project-by user", USAGE),
         ],
     ),
 ];
@@ -258,6 +259,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("--downtime", "clearml/flags.rs"),
     ("--child-report-tags", "clearml/flags.rs"),
     ("--keep-children", "clearml/flags.rs"),
+    ("--clearml-project-by", "clearml/people.rs"),
     (
         "--create-queue",
         "../../../../crates/divvy/tests/it/clearml.rs",
