@@ -14,6 +14,7 @@ mod gpu;
 mod helm;
 mod kube;
 mod nextest;
+mod prose;
 mod smi;
 mod soak;
 mod steps;
@@ -57,6 +58,8 @@ enum Verb {
     Dist(dist::Args),
     /// Judge Cargo.lock by RustSec's advisories, of which data/advisories.json is a dated copy; --renew writes it anew
     Advisories(advisories::Args),
+    /// Check the English of strings and documents: a table of listed words, over-long sentences and lines
+    Prose(prose::Args),
     /// Generate the tables of NVIDIA's exported symbols from NVIDIA's headers
     Symbols(symbols::Args),
 }
@@ -71,6 +74,7 @@ fn main() -> ExitCode {
         Verb::Soak(args) => soak::go_on(&args),
         Verb::Dist(args) => dist::make(&args),
         Verb::Advisories(args) => advisories::run(&args),
+        Verb::Prose(args) => prose::show(&args),
         Verb::Symbols(args) => symbols::run(&args),
     };
     match outcome {

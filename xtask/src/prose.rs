@@ -1,0 +1,199 @@
+//! The guard of the project's English: a word list and length bounds over every string and document.
+//!
+//! `cargo xtask test` runs it as a step. `cargo xtask prose` prints its table, and with `--list` every finding.
+//! There is no allow-list: a text that breaks a rule is rewritten.
+
+mod pages;
+mod rules;
+mod strings;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::cargo::root;
+use crate::steps::answer;
+use rules::{Finding, Rule};
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// Print every finding, with its rule and an example
+    #[arg(long)]
+    list: bool,
+    /// Print every text of the programs that is checked, with its place
+    #[arg(long)]
+    texts: bool,
+    /// Only files whose path starts with one of these
+    paths: Vec<String>,
+}
+
+/// The files that git tracks or would add, relative to the root of the repository.
+fn files() -> Result<Vec<PathBuf>> {
+    let mut list = Command::new("git");
+    list.args(["ls-files", "--cached", "--others", "--exclude-standard"]);
+    let listed = answer(list.current_dir(root())).context("list the files with git")?;
+    let mut files: Vec<PathBuf> = listed.lines().map(PathBuf::from).collect();
+    files.retain(|file| root().join(file).is_file());
+    files.sort();
+    files.dedup();
+    Ok(files)
+}
+
+/// Everything that the guard found, and the lengths in words of the sentences of README and docs.
+struct Report {
+    findings: Vec<Finding>,
+    lengths: Vec<usize>,
+}
+
+fn read(paths: &[String]) -> Result<Report> {
+    let files = files()?;
+    let names = strings::names_of_functions(&files)?;
+    let mut report = Report {
+        findings: Vec::new(),
+        lengths: Vec::new(),
+    };
+    for file in &files {
+        let path = file.display().to_string();
+        let is_wanted = paths.is_empty() || paths.iter().any(|start| path.starts_with(start));
+        let Some(kind) = Kind::of(file).filter(|_| is_wanted) else {
+            continue;
+        };
+        let text = std::fs::read_to_string(root().join(file))
+            .with_context(|| format!("read {}", file.display()))?;
+        match kind {
+            Kind::Page => {
+                let page = pages::read(&path, &text);
+                report.findings.extend(pages::check(&page, &names));
+                if path == "README.md" || path.starts_with("docs/") {
+                    report.lengths.extend(page.lengths());
+                }
+            }
+            Kind::Rust => report.findings.extend(strings::check_rust(&path, &text)?),
+            Kind::Schema => report.findings.extend(strings::check_schema(&path, &text)?),
+            Kind::Text => report.findings.extend(strings::check_lines(&path, &text)),
+        }
+    }
+    report.lengths.sort_unstable();
+    Ok(report)
+}
+
+/// The texts of the Rust sources: path, line, text.
+fn texts(paths: &[String]) -> Result<Vec<(String, usize, String)>> {
+    let mut all = Vec::new();
+    for file in files()? {
+        let path = file.display().to_string();
+        let is_wanted = paths.is_empty() || paths.iter().any(|start| path.starts_with(start));
+        if is_wanted && matches!(Kind::of(&file), Some(Kind::Rust)) {
+            let source = std::fs::read_to_string(root().join(&file))?;
+            let texts = strings::texts(&path, &source)?;
+            all.extend(
+                texts
+                    .into_iter()
+                    .map(|(text, line)| (path.clone(), line, text)),
+            );
+        }
+    }
+    Ok(all)
+}
+
+/// How a file is read.
+#[derive(Clone, Copy)]
+enum Kind {
+    /// Markdown.
+    Page,
+    /// String literals, and the documentation from which help texts are made.
+    Rust,
+    /// The descriptions of the API.
+    Schema,
+    /// Everything in it: chart, units, the package for the stock agent.
+    Text,
+}
+
+impl Kind {
+    fn of(file: &Path) -> Option<Self> {
+        let path = file.to_str()?;
+        let ending = file.extension().and_then(|ending| ending.to_str());
+        let is_test =
+            path.contains("/tests/") || path.starts_with("tests/") || path.ends_with("tests.rs");
+        let is_simulation = path.contains("/simulation/") || path.ends_with("/simulation.rs");
+        match ending {
+            Some("md") => Some(Self::Page),
+            Some("rs") if path.starts_with("xtask/src/prose") => None,
+            Some("rs") if !is_test && !is_simulation => Some(Self::Rust),
+            Some("json") if path.starts_with("openapi/") => Some(Self::Schema),
+            Some("py") if path.starts_with("python/") && !is_test => Some(Self::Text),
+            _ if path.starts_with("deploy/") && !is_test => Some(Self::Text),
+            _ => None,
+        }
+    }
+}
+
+/// `cargo xtask prose`: the table, or every finding.
+#[expect(clippy::print_stdout, reason = "the table is this command's data")]
+pub fn show(args: &Args) -> Result<()> {
+    let report = read(&args.paths)?;
+    if args.texts {
+        for (path, line, text) in texts(&args.paths)? {
+            println!("{path}:{line}: {text:?}");
+        }
+        return Ok(());
+    }
+    if args.list {
+        for finding in &report.findings {
+            println!("{finding}");
+        }
+    }
+    let mut table: BTreeMap<(Rule, &str), [usize; 2]> = BTreeMap::new();
+    for finding in &report.findings {
+        let counts = table.entry((finding.rule, &finding.what)).or_default();
+        counts[usize::from(!finding.in_document)] += 1;
+    }
+    println!(
+        "{:<12} {:<24} {:>9} {:>9}",
+        "RULE", "FOUND", "DOCUMENTS", "STRINGS"
+    );
+    for ((rule, what), [documents, strings]) in &table {
+        println!("{:<12} {what:<24} {documents:>9} {strings:>9}", rule.name());
+    }
+    let [documents, strings] = [true, false].map(|wanted| {
+        let of = report.findings.iter();
+        of.filter(|finding| finding.in_document == wanted).count()
+    });
+    println!("{:<12} {:<24} {documents:>9} {strings:>9}", "all", "");
+    let median = report.lengths.get(report.lengths.len() / 2).unwrap_or(&0);
+    let longest = report.lengths.last().unwrap_or(&0);
+    println!(
+        "README and docs: {} sentences, median {median} words, longest {longest} words",
+        report.lengths.len()
+    );
+    Ok(())
+}
+
+/// The step of `cargo xtask test`.
+///
+/// # Errors
+/// Names every finding with its rule and an example.
+pub fn check() -> Result<()> {
+    let report = read(&[])?;
+    for finding in &report.findings {
+        eprintln!("   {finding}");
+    }
+    let median = report.lengths.get(report.lengths.len() / 2).unwrap_or(&0);
+    ensure!(
+        report.findings.is_empty(),
+        "{} texts break a rule of CONTRIBUTING.md, \"Words\"",
+        report.findings.len()
+    );
+    ensure!(
+        *median <= rules::MEDIAN,
+        "half of the sentences of README and docs have more than {median} words; at most {} is the rule",
+        rules::MEDIAN
+    );
+    eprintln!(
+        "   {} sentences, median {median} words",
+        report.lengths.len()
+    );
+    Ok(())
+}

@@ -1,0 +1,227 @@
+//! The rules: what each forbids, why, and an example of a better text.
+
+use std::fmt;
+use std::sync::LazyLock;
+
+use regex::Regex;
+
+/// Most words of a sentence.
+pub const SENTENCE: usize = 30;
+/// Most words of half of the sentences of README and docs.
+pub const MEDIAN: usize = 18;
+/// Most characters of a line outside tables and code.
+pub const LINE: usize = 120;
+
+/// A rule that a text can break.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Rule {
+    Actor,
+    Passive,
+    Noun,
+    Unit,
+    Sentence,
+    Line,
+    Limit,
+    Entry,
+    Page,
+}
+
+impl Rule {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Actor => "actor",
+            Self::Passive => "passive",
+            Self::Noun => "noun",
+            Self::Unit => "unit",
+            Self::Sentence => "sentence",
+            Self::Line => "line",
+            Self::Limit => "limit",
+            Self::Entry => "entry",
+            Self::Page => "page",
+        }
+    }
+
+    /// The rule in a sentence, and an example.
+    const fn says(self) -> &'static str {
+        match self {
+            Self::Actor => {
+                "name the actor: not \"nobody knows of #1\", but \"end time unknown for #1: no time limit\""
+            }
+            Self::Passive => "use an active verb: not \"is told of\", but \"the daemon reports\"",
+            Self::Noun => "use the word of docs/glossary.md: not \"nursery\", but \"fork server\"",
+            Self::Unit => "put a space before a unit: not \"19.8GiB\", but \"19.8 GiB\"",
+            Self::Sentence => {
+                "at most 30 words a sentence: split it at \"and\" or \"where\", or make a list"
+            }
+            Self::Line => "at most 120 characters a line outside tables and code: break the line",
+            Self::Limit => {
+                "one limit a bullet, at most two lines, which names its test (Test: `name`) or ends \
+                 with \"not verified on hardware\""
+            }
+            Self::Entry => {
+                "at most two lines an entry, under Added, Changed, Fixed, Removed or Security: \
+                 \"A hung NVIDIA driver no longer blocks the daemon.\""
+            }
+            Self::Page => {
+                "keep the page within its lines: move what is detail to a page of its own"
+            }
+        }
+    }
+}
+
+/// A text that breaks a rule.
+#[derive(Clone, Debug)]
+pub struct Finding {
+    pub rule: Rule,
+    /// The listed word, or the length.
+    pub what: String,
+    pub path: String,
+    pub line: usize,
+    pub text: String,
+    pub in_document: bool,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text: String = self.text.chars().take(160).collect();
+        write!(
+            f,
+            "{}:{}: {} ({}): {text:?}\n      {}",
+            self.path,
+            self.line,
+            self.rule.name(),
+            self.what,
+            self.rule.says()
+        )
+    }
+}
+
+/// Words that stand for an actor without naming one, at any place; a question may ask "Who".
+const ACTORS: [&str; 12] = [
+    "who",
+    "whoever",
+    "whom",
+    "whomever",
+    "nobody",
+    "somebody",
+    "everybody",
+    "anybody",
+    "someone",
+    "everyone",
+    "anyone",
+    "no one",
+];
+/// The same at the start of a sentence.
+const FIRST: [&str; 6] = [
+    "those",
+    "what",
+    "whatever",
+    "whose",
+    "that which",
+    "one that",
+];
+/// Passive forms behind which no actor stands.
+const PASSIVES: [&str; 34] = [
+    "is told",
+    "are told",
+    "was told",
+    "be told",
+    "been told",
+    "is said",
+    "are said",
+    "was said",
+    "be said",
+    "been said",
+    "is had",
+    "are had",
+    "be had",
+    "is heard of",
+    "is known of",
+    "be known of",
+    "is looked at",
+    "are looked at",
+    "was looked at",
+    "looked at",
+    "is given out",
+    "are given out",
+    "given out",
+    "gives out",
+    "is asked for",
+    "are asked for",
+    "of which",
+    "for ever",
+    "says nothing",
+    "say nothing",
+    "is to be had",
+    "is not there any more",
+    "in vain",
+    "all the same",
+];
+/// Words of our own for things that have a usual name.
+const NOUNS: [(&str, &str); 0] = [];
+
+fn words(list: &[&str]) -> Regex {
+    let list: Vec<String> = list.iter().map(|word| word.replace(' ', r"\s+")).collect();
+    Regex::new(&format!(r"(?i)\b({})\b", list.join("|"))).expect("the lists make an expression")
+}
+
+static ACTOR: LazyLock<Regex> = LazyLock::new(|| words(&ACTORS));
+static FIRST_WORD: LazyLock<Regex> = LazyLock::new(|| {
+    Regex::new(&format!(r"(?i)^\W*({})\b", FIRST.join("|"))).expect("the list makes an expression")
+});
+static PASSIVE: LazyLock<Regex> = LazyLock::new(|| words(&PASSIVES));
+static NOUN: LazyLock<Regex> = LazyLock::new(|| words(&NOUNS.map(|(word, _)| word)));
+static UNIT: LazyLock<Regex> =
+    LazyLock::new(|| Regex::new(r"(?:\d|\})([KMGT]i?B)\b").expect("a correct expression"));
+
+/// The words and lengths of one sentence that break a rule. Code has been replaced before.
+pub fn check_sentence(sentence: &str) -> Vec<(Rule, String)> {
+    let mut found = Vec::new();
+    let asks = sentence.trim_end().ends_with('?');
+    if !asks {
+        for word in ACTOR.find_iter(sentence) {
+            found.push((Rule::Actor, word.as_str().to_lowercase()));
+        }
+        if let Some(word) = FIRST_WORD.captures(sentence) {
+            found.push((Rule::Actor, format!("{} …", word[1].to_lowercase())));
+        }
+    }
+    for word in PASSIVE.find_iter(sentence) {
+        found.push((Rule::Passive, word.as_str().to_lowercase()));
+    }
+    if !NOUNS.is_empty() {
+        for word in NOUN.find_iter(sentence) {
+            found.push((Rule::Noun, word.as_str().to_lowercase()));
+        }
+    }
+    for unit in UNIT.captures_iter(sentence) {
+        found.push((Rule::Unit, unit[1].to_owned()));
+    }
+    let count = sentence
+        .split_whitespace()
+        .filter(|word| word.chars().any(char::is_alphanumeric))
+        .count();
+    if count > SENTENCE {
+        found.push((Rule::Sentence, format!("over {SENTENCE} words")));
+    }
+    found
+}
+
+/// The sentences of a text: each ends with a full stop, a question mark or an exclamation mark before a space.
+pub fn sentences(text: &str) -> Vec<&str> {
+    let mut all = Vec::new();
+    let mut start = 0;
+    let mut previous = None;
+    for (at, letter) in text.char_indices() {
+        if letter.is_whitespace() && matches!(previous, Some('.' | '?' | '!')) {
+            all.push(&text[start..at]);
+            start = at;
+        }
+        if !matches!(letter, ')' | '"' | '”' | '*') {
+            previous = Some(letter);
+        }
+    }
+    all.push(&text[start..]);
+    all.retain(|sentence| !sentence.trim().is_empty());
+    all
+}
