@@ -7,6 +7,7 @@ mod allocators;
 mod arrows;
 mod bench;
 mod cargo;
+mod decisions;
 mod demo;
 mod deny;
 mod dist;

@@ -21,11 +21,10 @@ fn pages() -> Vec<(String, String)> {
     ]
     .map(|name| root().join(name))
     .to_vec();
-    paths.extend(
-        fs::read_dir(root().join("docs"))
-            .expect("docs is a folder")
-            .map(|entry| entry.expect("readable").path()),
-    );
+    for folder in ["docs", "docs/decisions"] {
+        let entries = fs::read_dir(root().join(folder)).expect("a folder of pages");
+        paths.extend(entries.map(|entry| entry.expect("readable").path()));
+    }
     paths.retain(|path| path.extension().is_some_and(|ending| ending == "md"));
     let read = |path: &PathBuf| {
         fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
