@@ -39,11 +39,12 @@ const BUILT: [(&str, &str, &str); 6] = [
 ];
 
 /// Folders and files of the repository, and where they lie when installed.
-const SHARED: [(&str, &str); 7] = [
+const SHARED: [(&str, &str); 8] = [
     ("deploy/helm", "share/divvy/helm"),
     ("deploy/systemd", "lib/systemd"),
     ("deploy/images", "share/divvy/images"),
     ("docs", "share/doc/divvy/docs"),
+    ("examples", "share/doc/divvy/examples"),
     ("README.md", "share/doc/divvy/README.md"),
     ("LIMITS.md", "share/doc/divvy/LIMITS.md"),
     ("LICENSE", "share/doc/divvy/LICENSE"),

@@ -33,6 +33,7 @@ mod race;
 mod run;
 mod seed;
 mod selftest;
+mod shown;
 mod simulate;
 mod smi;
 mod unresponsive;
