@@ -72,13 +72,13 @@ fn one(
         program,
         gpus: count.get(),
         runs: number(advice.runs),
-        refused: number(advice.refused),
+        denied_runs: number(advice.refused),
         memory_limit_bytes: advice.limit.get(),
         memory_peak_median_bytes: advice.peak_median.get(),
         memory_peak_bytes: advice.peak_most.get(),
         memory_bytes: advice.memory.get(),
         amount: amount(advice.memory, count, gpus).map(Into::into),
-        would_refuse: number(advice.would_refuse),
+        would_deny_runs: number(advice.would_refuse),
         command: newest.ask.command.clone(),
     })
 }

@@ -359,7 +359,7 @@ async fn why(
         let commands = api
             .mailbox
             .read(move |cycle| Ok(cycle.commands(&tries, &caller)));
-        why.changes = waiting::with_commands(&why.sooner, commands.await?);
+        why.suggested_changes = waiting::with_commands(&why.suggestions, commands.await?);
     }
     list("Why", vec![why])
 }

@@ -55,7 +55,7 @@ fn record(denial: &Denial, holdings: &[Holding], booted_for: u64, now: Timestamp
         limit_bytes: denial.limit,
         used_bytes: denial.used,
         own_bytes: denial.own,
-        unseen_bytes: denial.unseen,
+        unaccounted_bytes: denial.unseen,
         gpu_free_bytes: of_gpu(denial.gpu_free),
         gpu_total_bytes: of_gpu(denial.gpu_total),
         sufficient_limit_bytes: (denial.cause == Cause::SliceFull).then(sufficient),

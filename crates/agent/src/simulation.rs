@@ -451,6 +451,6 @@ fn claims_of_a_run_are_held_and_given_back() {
         let mut events = events.iter();
         events.any(|event| event.kind == kind && event.text.contains(word))
     };
-    assert!(told("claimed", "team/train") && told("running", "divvy.dev/slice="));
+    assert!(told("allocated", "team/train") && told("running", "divvy.dev/slice="));
     assert!(told("ended", "given back"));
 }

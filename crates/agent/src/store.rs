@@ -64,6 +64,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../migrations/0015_texts.sql"),
     include_str!("../migrations/0016_reserve.sql"),
     include_str!("../migrations/0017_held.sql"),
+    include_str!("../migrations/0018_event_kinds.sql"),
 ];
 
 /// How long a writer waits for a reader that holds the file, which in WAL mode is only while it opens.

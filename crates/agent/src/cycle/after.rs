@@ -198,8 +198,8 @@ impl Cycle {
         };
         let held = job.held_words().filter(|_| waits);
         let held = held.map(by(ReasonCode::Held));
-        held.or_else(|| words(after).map(by(ReasonCode::After)))
-            .or_else(|| self.held_by_its_array(job).map(by(ReasonCode::Array)))
+        held.or_else(|| words(after).map(by(ReasonCode::Dependency)))
+            .or_else(|| self.held_by_its_array(job).map(by(ReasonCode::ArrayLimit)))
             .or_else(|| self.disk_is_full().map(by(ReasonCode::DiskFull)))
     }
 

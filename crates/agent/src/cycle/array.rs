@@ -29,7 +29,7 @@ pub(super) fn check(array: &Array) -> Result<(), Error> {
                 .hint("write --array 0-9, --array 1,3,5 or --array 0-9%2"),
         );
     }
-    if array.most == Some(0) {
+    if array.max_running == Some(0) {
         return Err(usage("an array of which nothing may run never ends")
             .hint("write how many of its jobs may run at once after the %, as in 0-9%2"));
     }
@@ -44,7 +44,7 @@ pub(super) fn task(new: &NewJob, array: &Array, index: u32, first: Option<JobId>
     task.ask.terms.array = Some(ArrayTask {
         array: first,
         index,
-        most: array.most,
+        most: array.max_running,
         count: u32::try_from(array.indices.len()).ok(),
     });
     if first.is_some() {

@@ -150,7 +150,7 @@ impl Cycle {
             text = format!("{text}; {warning}");
         }
         self.enter(job, budget::of_new(&new));
-        self.tell(Some(id), "claimed", &text)?;
+        self.tell(Some(id), "allocated", &text)?;
         reach("claim.intent");
         self.round.points.push("claim.kept");
         if self.claim(id, &placed.reclaim)? {
@@ -381,7 +381,7 @@ impl Cycle {
                     "gpu_lost",
                     format!("{trouble}; the claim is held until it is given back"),
                 ),
-                None => ("gpu_back", "its GPUs answer again".to_owned()),
+                None => ("gpu_recovered", "its GPUs answer again".to_owned()),
             };
             self.tell(Some(job.id), kind, &text)?;
         }

@@ -43,10 +43,10 @@ impl Job {
     pub(super) fn confirmation(&self) -> Option<Confirmation> {
         self.ask.terms.confirm_within_s?;
         Some(match (&self.life, &self.course.confirmed) {
-            (Life::Queued, _) => Confirmation::Ahead,
-            (_, Some(_)) => Confirmation::Given,
-            (Life::Starting { .. }, None) => Confirmation::Awaited,
-            (_, None) => Confirmation::Ahead,
+            (Life::Queued, _) => Confirmation::NotPlaced,
+            (_, Some(_)) => Confirmation::Confirmed,
+            (Life::Starting { .. }, None) => Confirmation::Awaiting,
+            (_, None) => Confirmation::NotPlaced,
         })
     }
 
@@ -369,13 +369,13 @@ mod tests {
     #[test]
     fn a_job_is_confirmed_for_one_slice_and_asked_for_again_with_the_next() {
         let mut job = granted();
-        assert_eq!(job.confirmation(), Some(Confirmation::Awaited));
+        assert_eq!(job.confirmation(), Some(Confirmation::Awaiting));
         job.course.confirmed = Some("digest".into());
         assert!(!job.awaits_confirmation() && job.starts_where_it_is());
         job.step(divvy_core::job::Event::NeverStarted);
-        assert_eq!(job.confirmation(), Some(Confirmation::Ahead));
+        assert_eq!(job.confirmation(), Some(Confirmation::NotPlaced));
         job.place(Vec::new());
-        assert_eq!(job.confirmation(), Some(Confirmation::Awaited));
+        assert_eq!(job.confirmation(), Some(Confirmation::Awaiting));
     }
 
     #[test]

@@ -87,7 +87,7 @@ impl Cycle {
         match self.try_spawn(id) {
             Ok(()) => self.tell(
                 Some(id),
-                "adopted",
+                "container_adopted",
                 &format!("{name} had lost its supervisor, and has another one"),
             ),
             Err(error) => {

@@ -149,7 +149,7 @@ impl Glance {
                 reason,
                 ..
             } => Brief {
-                ask: words(&mut said.amount, &resized.unwrap_or(ask.request.amount)).into(),
+                request: words(&mut said.amount, &resized.unwrap_or(ask.request.amount)).into(),
                 reason: Some(words(&mut said.reason, reason).into()),
                 ..plain(*id, ask, JobState::Queued, *since)
             },
@@ -178,7 +178,7 @@ fn plain(id: JobId, ask: &Ask, state: JobState, since: Timestamp) -> Brief<'_> {
         task: ask.terms.array.map(|task| task.handle(id).into()),
         name: ask.name.as_str().into(),
         queue: ask.queue.as_str().into(),
-        ask: Cow::Borrowed(""),
+        request: Cow::Borrowed(""),
         state,
         end_reason: None,
         exit_code: None,
@@ -201,7 +201,7 @@ fn of(seen: &Seen, sees: bool) -> Brief<'_> {
     let is_told = sees || state != JobState::Ended;
     let since = state.since(job.submitted_at, job.started_at, job.ended_at);
     Brief {
-        ask: job.amount().to_string().into(),
+        request: job.amount().to_string().into(),
         end_reason: job.life.outcome().map(EndReason::from),
         exit_code: job.exit_code,
         suspended: job.course.suspended,

@@ -60,7 +60,7 @@ impl Cycle {
             tracing::warn!(job = %id, words);
             // Whoever is there when another run of it has ended is given a grace of his own.
             living.left = None;
-            self.tell(Some(id), "left", &words)?;
+            self.tell(Some(id), "orphan_process", &words)?;
             return Ok(false);
         }
         Ok(true)

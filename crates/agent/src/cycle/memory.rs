@@ -106,10 +106,10 @@ impl Job {
         let since = aside.since.filter(|_| !is_over)?;
         let place = match aside.memory {
             Memory::Kept => MemoryPlace::Gpu,
-            Memory::Leaving => MemoryPlace::Leaving,
+            Memory::Leaving => MemoryPlace::Offloading,
             Memory::Aside => MemoryPlace::Host,
-            Memory::Due => MemoryPlace::Due,
-            Memory::Returning { .. } => MemoryPlace::Returning,
+            Memory::Due => MemoryPlace::RestorePending,
+            Memory::Returning { .. } => MemoryPlace::Restoring,
         };
         Some(JobMemory { place, since })
     }
@@ -181,7 +181,7 @@ impl Cycle {
         aside.since.get_or_insert_with(now);
         let job = living.job.clone();
         self.store.save(&job)?;
-        self.tell(Some(id), "memory_kept", &why)
+        self.tell(Some(id), "memory_release_failed", &why)
     }
 
     /// What somebody wants of a job's memory, or what has become of it: journaled, with what the job holds from now on.
@@ -256,7 +256,7 @@ impl Cycle {
         let after = self.jobs.get(&id).map(|one| one.job.course.aside.memory);
         if after == Some(Memory::Due) && before != Memory::Due {
             let words = "its memory comes back once its GPUs have room";
-            self.tell(Some(id), "memory_due", words)?;
+            self.tell(Some(id), "memory_restore_pending", words)?;
         }
         Ok(true)
     }
@@ -286,7 +286,7 @@ impl Cycle {
                     self.move_memory(id, Move::Fits)?;
                     let words =
                         super::place::labels(&self.jobs.get(&id).expect("it was there").job);
-                    self.tell(Some(id), "memory_returning", &words)?;
+                    self.tell(Some(id), "memory_restoring", &words)?;
                 }
             }
         }
@@ -454,7 +454,7 @@ impl Cycle {
                 // What of it goes on meanwhile would wait for the rest.
                 self.round.pauses.push(id);
                 match is_new {
-                    true => self.tell(Some(id), "memory_stuck", &why),
+                    true => self.tell(Some(id), "memory_restore_failed", &why),
                     false => Ok(()),
                 }
             }
@@ -477,18 +477,18 @@ impl Cycle {
                 let why = aside.because.as_ref()?;
                 format!("its GPU memory was not released: {why}")
             }
-            MemoryPlace::Leaving => "its memory is leaving its GPUs".to_owned(),
+            MemoryPlace::Offloading => "its memory is leaving its GPUs".to_owned(),
             MemoryPlace::Host => {
                 let since = memory.since;
                 format!("holds no GPU: {its} is in the host's memory since {since:.0}")
             }
-            MemoryPlace::Due => match &trip.lacks {
+            MemoryPlace::RestorePending => match &trip.lacks {
                 Some(lacks) => {
                     format!("is to go on, and waits for {lacks}; {its} is in the host's memory")
                 }
                 None => format!("is to go on; {its} is in the host's memory"),
             },
-            MemoryPlace::Returning => match tried {
+            MemoryPlace::Restoring => match tried {
                 Some(why) => format!("its memory is to come back to its GPUs, tried again: {why}"),
                 None => "its memory is coming back to its GPUs".to_owned(),
             },

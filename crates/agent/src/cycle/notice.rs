@@ -119,7 +119,7 @@ impl Cycle {
                 "a user has {MOST_WAITING} notices at most that wait, with {} MiB of variables",
                 MOST_BYTES >> 20
             );
-            return self.tell(Some(id), "notice_dropped", &why);
+            return self.tell(Some(id), "notification_dropped", &why);
         }
         let notice = Notice {
             job: id,

@@ -129,7 +129,10 @@ impl Cycle {
                     None => String::new(),
                 };
                 news.push(match answers {
-                    true => ("gpu_back", format!("GPU {index} ({uuid}) answers again")),
+                    true => (
+                        "gpu_recovered",
+                        format!("GPU {index} ({uuid}) answers again"),
+                    ),
                     false => (
                         "gpu_lost",
                         format!(

@@ -268,7 +268,7 @@ fn shown(project: &Project, standing: &Standing, (running, waiting): (u32, u32))
         members: project.members.clone(),
         used: standing.used.gpus.thousandths(),
         used_memory_bytes: standing.used.memory.get(),
-        over: standing.over.gpus.thousandths(),
+        over_quota: standing.over.gpus.thousandths(),
         fair_share: standing.fair_share.thousandths(),
         running,
         waiting,

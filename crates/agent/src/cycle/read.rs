@@ -132,7 +132,7 @@ impl Cycle {
                     Some(found) => u32::try_from(found.processes()).unwrap_or(u32::MAX),
                     None => now.map_or(0, |now| processes_on(&now.account, gpu)),
                 },
-                denied: usage.map_or(traces.denied, |usage| usage.denied),
+                denials: usage.map_or(traces.denied, |usage| usage.denied),
                 last_denied_bytes: usage.map_or(traces.last_denied.map(Bytes::get), last),
                 enforcement: enforcement(&holding.grant).to_owned(),
                 device_uuid: self.migs.visible_as(&holding.grant),
@@ -145,7 +145,7 @@ impl Cycle {
                 memory_mismatch_max_bytes: ledger
                     .map_or(traces.mismatch_max, |ledger| ledger.mismatch_max)
                     .get(),
-                memory_unseen_bytes: unseen,
+                memory_unaccounted_bytes: unseen,
                 memory_target_bytes: holding.goal.map(|goal| goal.memory.get()),
                 share_target: holding.goal.map(|goal| goal.share.thousandths()),
             }
@@ -187,10 +187,10 @@ impl Cycle {
             None => self.store.denials(id).map_err(journal)?,
         };
         Ok(v1::Oom {
-            denied: job
+            denials: job
                 .slices
                 .iter()
-                .fold(0, |sum, slice| sum.saturating_add(slice.denied)),
+                .fold(0, |sum, slice| sum.saturating_add(slice.denials)),
             job: job.id,
             name: job.name,
             state: job.state,
@@ -320,7 +320,7 @@ impl Cycle {
             memory_mismatch_max_bytes: device.mismatch_max.get(),
             bypass_pids,
             mig: self.mig_of(&gpu.uuid),
-            trouble: match device.gpu.away {
+            problem: match device.gpu.away {
                 true => Some("it does not answer".to_owned()),
                 false => self.trouble_of(device),
             },

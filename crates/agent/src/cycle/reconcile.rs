@@ -275,7 +275,7 @@ impl Cycle {
                 "the driver does not say how much each process holds on GPU {index}: limits rest on the slices' own accounts there"
             );
             tracing::warn!("{text}");
-            self.tell(None, "accounts_only", &text)?;
+            self.tell(None, "process_memory_unknown", &text)?;
         }
         Ok(())
     }
@@ -392,7 +392,7 @@ impl Cycle {
             "pid {pid} ({}) holds nothing past its slice on GPU {} any more",
             bypass.program, bypass.gpu_index
         );
-        self.tell(Some(id), "bypass_over", &text)
+        self.tell(Some(id), "bypass_ended", &text)
     }
 
     fn lasting(&mut self, gpu: &GpuUuid, suspect: &Suspect) -> Option<(JobId, &mut Bypass)> {

@@ -102,7 +102,7 @@ impl Seen {
                 array: task.array_of(job.id).to_string(),
                 index: task.index,
                 count: task.count,
-                most: task.most,
+                max_running: task.most,
             }),
             secrets: ask.secrets.clone(),
             expected_start: None,
@@ -144,7 +144,7 @@ fn bound(tasks: TaskBound) -> v1::TaskBound {
     };
     v1::TaskBound {
         by,
-        most,
+        max: most,
         uid,
         reason,
     }

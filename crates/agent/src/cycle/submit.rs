@@ -380,7 +380,7 @@ impl Cycle {
         }
         let mut shown = self.show(&job, None, wait.as_ref());
         if let Some(words) = after::words(&open) {
-            (shown.reason, shown.reason_code) = (Some(words), Some(ReasonCode::After));
+            (shown.reason, shown.reason_code) = (Some(words), Some(ReasonCode::Dependency));
         }
         (unnumbered(shown), foresight)
     }

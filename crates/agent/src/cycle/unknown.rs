@@ -101,7 +101,7 @@ impl Cycle {
             unknown.grants = grants;
             let text = unknown.told();
             tracing::error!(job = %id, "the journal does not know a job that runs: {text}");
-            self.tell(Some(id), "unknown", &text)?;
+            self.tell(Some(id), "unknown_job", &text)?;
         }
         Ok(())
     }
@@ -175,7 +175,7 @@ impl Cycle {
                 log.display()
             );
             tracing::warn!(job = %id, "an unknown job: {text}");
-            self.tell(Some(id), "unknown", &text)?;
+            self.tell(Some(id), "unknown_job", &text)?;
             self.end_spent(id)?;
         }
         Ok(())

@@ -83,7 +83,7 @@ impl Inquiry {
         let gpu = |gpu: &divvy_core::WhyGpu| v1::WhyGpu {
             gpu_uuid: gpu.uuid.to_string(),
             gpu_index: gpu.index,
-            failed: gpu.failed.clone(),
+            unmet: gpu.failed.clone(),
             holders: gpu.holders.iter().map(ToString::to_string).collect(),
             held_by: (gpu.holders.iter())
                 .map(|holder| self.holder(holder, &usuals))
@@ -111,8 +111,8 @@ impl Inquiry {
             behind: (self.after.iter().map(After::to_string))
                 .chain(why.behind.iter().map(JobId::to_string))
                 .collect(),
-            changes: Vec::new(),
-            sooner,
+            suggested_changes: Vec::new(),
+            suggestions: sooner,
             state: job.state,
             queue: job.queue,
             place: job.place,
@@ -174,7 +174,7 @@ impl Inquiry {
             size: holder.size(),
             share: holder.grant.share.thousandths(),
             memory_bytes: holder.grant.memory.get(),
-            due: holder.due,
+            reserved: holder.due,
             ends_by: left.and_then(|left| foresight.after(*left)),
             usually_ends: usual.and_then(|usual| match usual.left_s(ran_s) {
                 Some(left) => foresight.after(left),

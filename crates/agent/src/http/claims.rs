@@ -49,7 +49,7 @@ pub async fn hold(
         }
         JobState::Stopping | JobState::Ended => {
             let why = held
-                .trouble
+                .problem
                 .unwrap_or_else(|| "it was given back meanwhile".to_owned());
             let why = format!("claim {} is not held: {why}", held.uid);
             Err(Error::new(ErrorCode::LaunchFailed, why)

@@ -53,7 +53,7 @@ pub async fn exec(
     let guest = guest(&inside, &exec, &mut ways).await?;
     api.mailbox.post(Message::Tell {
         job: inside.job,
-        kind: "entered",
+        kind: "exec",
         text: entered(&exec, &caller),
     });
     tokio::spawn(async move {

@@ -223,7 +223,7 @@ fn about_the_daemon(page: &Page) -> Vec<Family> {
         "Processes of jobs that held GPU memory past the limiter.",
     );
     for (way, count) in Way::ALL.iter().zip(page.bypasses) {
-        bypasses.sample(vec![("way", way.name().to_owned())], count);
+        bypasses.sample(vec![("kind", way.name().to_owned())], count);
     }
     let mut queues = family("divvy_queue_jobs", "gauge", "Jobs of a queue.");
     for queue in &page.queues {

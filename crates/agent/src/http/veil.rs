@@ -192,7 +192,7 @@ mod tests {
         let told = |owner, state: JobState| {
             let why = json!({
                 "job": "7", "state": state, "queue": "q", "place": null, "summary": "cannot start /secret/x",
-                "gpus": [], "behind": [], "sooner": [],
+                "gpus": [], "behind": [], "suggestions": [],
             });
             let answer = serde_json::to_vec(&List::new("Why", vec![why])).unwrap();
             let drawn = veil(owner).drawn_over(&answer).unwrap().unwrap();

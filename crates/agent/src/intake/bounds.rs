@@ -189,7 +189,10 @@ pub fn submit(submit: &Submit) -> Result<(), Error> {
 }
 
 fn tasks(array: &Array, size: usize, after: usize) -> Result<(), Error> {
-    let Array { indices, most: _ } = array;
+    let Array {
+        indices,
+        max_running: _,
+    } = array;
     let tasks = indices.len().max(1);
     let fewer = "submit several arrays";
     at_most("the array", tasks, MOST_TASKS, "indices", fewer)?;
@@ -541,7 +544,7 @@ mod tests {
         Submit {
             array: Some(Array {
                 indices: (0..tasks).collect(),
-                most: None,
+                max_running: None,
             }),
             ..submit
         }

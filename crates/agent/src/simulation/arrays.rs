@@ -41,7 +41,7 @@ impl Run {
             let count = 2 + u32::try_from(dice.below(3)).unwrap_or(0);
             submit.array = Some(Array {
                 indices: (0..count).collect(),
-                most: dice.one(&[None, Some(1), Some(2)]).flatten(),
+                max_running: dice.one(&[None, Some(1), Some(2)]).flatten(),
             });
         }
         let (key, who) = self.next_key(dice);

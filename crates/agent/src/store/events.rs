@@ -10,11 +10,11 @@ use rusqlite::{Connection, OpenFlags, params};
 use super::{BUSY, Store, StoreError, sql};
 
 /// The kind of the event that tells of calls that a job's limiter did not count.
-pub const UNCOUNTED: &str = "uncounted";
+pub const UNCOUNTED: &str = "uncounted_calls";
 
 /// The index has those of this kind, so the kind is no parameter.
 const TOLD_UNCOUNTED: &str =
-    "SELECT EXISTS (SELECT 1 FROM event WHERE job = ?1 AND kind = 'uncounted')";
+    "SELECT EXISTS (SELECT 1 FROM event WHERE job = ?1 AND kind = 'uncounted_calls')";
 
 impl Store {
     /// Appends an event and gives it as the API tells it.

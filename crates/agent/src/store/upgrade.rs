@@ -34,6 +34,15 @@ const BESIDES: &[(usize, &str)] = &[
          UPDATE job SET terms = '{\"priority\":1,\"retries\":2}', course = '{\"runs\":1}' WHERE id = 2;",
     ),
     (8, "UPDATE job SET uid = 1000, gid = 100 WHERE id = 2;"),
+    (
+        12,
+        "INSERT INTO event (at, job, kind, text) VALUES (1767323048000000, 2, 'uncounted', 'one call');",
+    ),
+    (
+        17,
+        "INSERT INTO event (at, job, kind, text) VALUES (1767323049000000, NULL, 'mig_gone', 'an instance'), \
+         (1767323049000001, 2, 'memory_due', 'resumed'), (1767323049000002, 2, 'running', 'pid 7');",
+    ),
 ];
 
 /// A journal that every version up to one has worked on.
@@ -116,6 +125,25 @@ fn a_journal_of_every_earlier_version_says_what_it_said() {
         assert_eq!(seen.reason.as_deref(), Some("seen"));
         assert_eq!(again.name().unwrap(), name);
     }
+}
+
+#[test]
+fn stored_events_get_the_new_names_of_their_kinds() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("state.db");
+    of_version(&path, 17);
+    let store = Store::open(&path).unwrap();
+    let events = events_after(&path, 0, 100).unwrap();
+    let kinds: Vec<&str> = events.iter().map(|event| event.kind.as_str()).collect();
+    let new = [
+        "uncounted_calls",
+        "mig_lost",
+        "memory_restore_pending",
+        "running",
+    ];
+    assert_eq!(kinds, [&["submitted", "ended"][..], &new].concat());
+    assert!(store.told_uncounted(JobId(2)).unwrap(), "found by its kind");
+    assert!(!store.told_uncounted(JobId(3)).unwrap());
 }
 
 #[test]

@@ -23,7 +23,7 @@ fn array(name: &str, indices: &[u32], most: Option<u32>, script: &str) -> Submit
         name: Some(name.into()),
         array: Some(Array {
             indices: indices.to_vec(),
-            most,
+            max_running: most,
         }),
         ..quarter(&["sh", "-c", script])
     }

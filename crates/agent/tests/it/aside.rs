@@ -143,7 +143,7 @@ async fn a_job_gives_its_gpu_to_another_and_goes_on_with_what_it_had_there() {
 
     // It is to go on, and has to wait for the other; nobody new gets in its way.
     let due = client.resume(&first.id).await.unwrap();
-    assert_eq!(place(&due), Some(MemoryPlace::Due), "{due:#?}");
+    assert_eq!(place(&due), Some(MemoryPlace::RestorePending), "{due:#?}");
     let why = client.why(&first.id).await.unwrap();
     let other = format!("(there: #{})", second.id);
     assert!(why.summary.contains(&other), "{}", why.summary);
@@ -154,7 +154,7 @@ async fn a_job_gives_its_gpu_to_another_and_goes_on_with_what_it_had_there() {
     let holders = &why.gpus[0].held_by;
     let due: Vec<&str> = holders
         .iter()
-        .filter(|one| one.due)
+        .filter(|one| one.reserved)
         .map(|one| &*one.job)
         .collect();
     assert_eq!(due, [&first.id]);
@@ -170,8 +170,8 @@ async fn a_job_gives_its_gpu_to_another_and_goes_on_with_what_it_had_there() {
     let expected = [
         "suspended",
         "memory_released",
-        "memory_due",
-        "memory_returning",
+        "memory_restore_pending",
+        "memory_restoring",
         "memory_restored",
         "resumed",
     ];
@@ -274,7 +274,7 @@ async fn memory_that_does_not_come_back_is_tried_again() {
             reason(job).contains(&function)
         });
         let stuck = stuck.await;
-        assert_eq!(place(&stuck), Some(MemoryPlace::Returning));
+        assert_eq!(place(&stuck), Some(MemoryPlace::Restoring));
         assert!(stuck.suspended, "{stuck:#?}");
         assert_eq!(gpu(&client).await.1, 500, "its GPU is its own again");
         no_fault(&home);
@@ -344,7 +344,7 @@ async fn whoever_waits_for_memory_to_leave_is_answered_when_the_job_is_to_start_
     let (waits, id) = (home.client(), first.id.clone());
     let released = tokio::spawn(async move { waits.release(&id).await });
     until_job(&client, &first.id, "it is said", |job| {
-        place(job) == Some(MemoryPlace::Returning) && reason(job).contains("Unlock")
+        place(job) == Some(MemoryPlace::Restoring) && reason(job).contains("Unlock")
     })
     .await;
     assert!(!released.is_finished());
@@ -411,7 +411,7 @@ async fn a_stranger_who_took_the_memory_is_waited_for() {
     let waits = until_job(&client, &first.id, "it is said", |job| {
         reason(job).contains("processes outside Divvy hold")
     });
-    assert_eq!(place(&waits.await), Some(MemoryPlace::Due));
+    assert_eq!(place(&waits.await), Some(MemoryPlace::RestorePending));
     fs::write(gate(&home, "stranger"), "").unwrap();
     assert!(stranger.wait_bounded().unwrap().success());
     goes_on_to_its_end(&home, &client, &first.id, "first").await;
@@ -507,13 +507,13 @@ async fn finds_where_the_memory_is(points: &[&str]) {
         let client = home.client();
         // What it was about to do is done, and what was not asked for any more is asked for again.
         let settled = until_job(&client, &first.id, point, |job| {
-            let moves = [Some(MemoryPlace::Leaving), Some(MemoryPlace::Returning)];
+            let moves = [Some(MemoryPlace::Offloading), Some(MemoryPlace::Restoring)];
             !moves.contains(&place(job))
         });
         let settled = settled.await;
         match place(&settled) {
             Some(MemoryPlace::Host) => assert_eq!(gpu(&client).await.1, 0, "{point}"),
-            Some(MemoryPlace::Due) => {}
+            Some(MemoryPlace::RestorePending) => {}
             None => assert!(!settled.suspended, "{point}: {settled:#?}"),
             elsewhere => panic!("{point}: {elsewhere:?}: {settled:#?}"),
         }

@@ -56,7 +56,7 @@ async fn texts_of_jobs_that_have_not_ended_have_a_budget_that_a_restart_finds_ag
     let array = |tasks, bytes| Submit {
         array: Some(Array {
             indices: (0..tasks).collect(),
-            most: None,
+            max_running: None,
         }),
         ..waiting(bytes)
     };

@@ -43,7 +43,7 @@ async fn it_holds_its_slice_and_runs_nothing_before_it_is_confirmed() {
     let client = home.client();
     let id = client.submit(&to_confirm(&["true"])).await.unwrap().id;
     let job = granted(&client, &id).await;
-    assert_eq!(job.confirmation, Some(Confirmation::Awaited));
+    assert_eq!(job.confirmation, Some(Confirmation::Awaiting));
     assert_eq!((job.attempt, job.slices[0].label.as_str()), (1, "gpu0.25a"));
     assert_eq!(job.reason_code, Some(ReasonCode::Confirmation));
     let reason = job.reason.unwrap();
@@ -68,7 +68,7 @@ async fn it_holds_its_slice_and_runs_nothing_before_it_is_confirmed() {
     assert_eq!(other.state, JobState::Queued);
 
     let job = client.confirm(&id, &Confirm::default()).await.unwrap();
-    assert_eq!(job.confirmation, Some(Confirmation::Given));
+    assert_eq!(job.confirmation, Some(Confirmation::Confirmed));
     let job = ended(&client, &id).await;
     assert_eq!((job.exit_code, job.attempt), (Some(0), 1));
     ended(&client, &other.id).await;
@@ -162,7 +162,7 @@ async fn what_cannot_be_confirmed_is_refused_and_says_why() {
         ..to_confirm(&["true"])
     };
     let waits = client.submit(&whole).await.unwrap();
-    assert_eq!(waits.confirmation, Some(Confirmation::Ahead));
+    assert_eq!(waits.confirmation, Some(Confirmation::NotPlaced));
     refused(&waits.id, &confirm, ErrorCode::Conflict, "no slice yet").await;
     granted(&client, &id).await;
     let wrong = [
@@ -207,7 +207,7 @@ async fn what_cannot_be_confirmed_is_refused_and_says_why() {
     let job = client.job(&id).await.unwrap();
     assert_eq!(
         job.confirmation,
-        Some(Confirmation::Awaited),
+        Some(Confirmation::Awaiting),
         "a refusal changes nothing"
     );
     client.cancel(&id).await.unwrap();
@@ -302,7 +302,7 @@ async fn one_that_nobody_asks_for_gives_its_slice_back_until_somebody_does() {
         reason.contains("nobody confirmed it within 1 s"),
         "{reason}"
     );
-    assert_eq!(job.confirmation, Some(Confirmation::Ahead));
+    assert_eq!(job.confirmation, Some(Confirmation::NotPlaced));
     let why = client.why(&id).await.unwrap();
     assert!(
         why.summary.contains("nobody confirmed it"),
@@ -322,7 +322,7 @@ async fn one_that_nobody_asks_for_gives_its_slice_back_until_somebody_does() {
     let job = in_state(&client, &id, JobState::Starting).await;
     assert_eq!(
         (job.attempt, job.confirmation),
-        (2, Some(Confirmation::Awaited))
+        (2, Some(Confirmation::Awaiting))
     );
     // For longer than an unconfirmed grant is kept.
     let other = client.submit(&quarter(&["sleep", "1000"])).await.unwrap();
@@ -358,7 +358,7 @@ async fn one_that_starts_anew_is_confirmed_anew() {
     client.requeue(&id).await.unwrap();
     until_attempt(&client, &id, 2).await;
     let job = granted(&client, &id).await;
-    assert_eq!(job.confirmation, Some(Confirmation::Awaited));
+    assert_eq!(job.confirmation, Some(Confirmation::Awaiting));
     let late = Confirm {
         attempt: Some(1),
         ..Confirm::default()
@@ -418,7 +418,7 @@ async fn killed_at_any_point_it_runs_once_and_never_unconfirmed() {
         // The front end sends again what it knows no answer to.
         let id = client.submit(&submit).await.unwrap().id;
         let job = client.job(&id).await.unwrap();
-        if job.confirmation == Some(Confirmation::Awaited) {
+        if job.confirmation == Some(Confirmation::Awaiting) {
             assert!(answer.is_none(), "{point}: what was acknowledged is lost");
             assert!(!ran.exists(), "{point}: it ran unconfirmed");
             assert_eq!(

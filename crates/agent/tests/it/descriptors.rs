@@ -68,7 +68,7 @@ async fn nothing_came_along(home: &Home) {
     let numbers = |said: &str| -> Vec<String> { said.lines().map(str::to_owned).collect() };
     let array = Array {
         indices: vec![0, 1],
-        most: None,
+        max_running: None,
     };
     let array = Submit {
         array: Some(array),

@@ -116,7 +116,7 @@ async fn a_guest_has_what_the_job_has_and_its_code_and_streams_are_its_own() {
         "up\n"
     );
     let events = client.events(0).await.unwrap();
-    let entered = events.iter().find(|event| event.kind == "entered").unwrap();
+    let entered = events.iter().find(|event| event.kind == "exec").unwrap();
     assert!(
         entered.text.starts_with("sh, for ") && !entered.text.contains("FOO"),
         "{}",

@@ -118,7 +118,7 @@ async fn survives_errors_of(functions: &[&'static str]) {
         };
         let (gone, back) = (
             told(&client, "gpu_lost").await,
-            told(&client, "gpu_back").await,
+            told(&client, "gpu_recovered").await,
         );
         assert_eq!(of(back) + 1, of(gone), "{function}");
         if !is_of_all(function) {
@@ -286,12 +286,12 @@ async fn a_driver_that_stops_answering_holds_nobody_up_and_nothing_is_given_out(
     let unseen = "it does not answer, and nobody can tell by whom";
     assert!(would.blockers.iter().any(|one| one == unseen), "{would:?}");
     // All of that before it has answered again.
-    assert_eq!(told(&client, "gpu_back").await, [""; 0]);
+    assert_eq!(told(&client, "gpu_recovered").await, [""; 0]);
 
     assert_eq!(ended(&client, &waits.id).await.exit_code, Some(0));
     assert_eq!(get("/readyz"), (200, "ready\n".to_owned()));
     assert_eq!(told(&client, "gpu_error").await, [silent]);
-    for kind in ["gpu_lost", "gpu_back"] {
+    for kind in ["gpu_lost", "gpu_recovered"] {
         assert_eq!(told(&client, kind).await.len(), 2, "{kind}");
     }
 }
@@ -404,7 +404,7 @@ async fn a_journal_that_takes_no_more_ends_no_daemon_and_loses_nothing_acknowled
         env: BTreeMap::from([("BALLAST".to_owned(), "x".repeat(1_900_000))]),
         array: Some(Array {
             indices: (0..8).collect(),
-            most: None,
+            max_running: None,
         }),
         ..both.clone()
     };

@@ -65,7 +65,7 @@ async fn a_script_is_the_one_that_was_submitted_and_its_output_is_in_the_files_o
         cwd: work.display().to_string(),
         array: Some(Array {
             indices: vec![4, 7],
-            most: None,
+            max_running: None,
         }),
         output: output(Some("%x-%A_%a.out"), Some("%2j.err")),
         ..scripted(text, &["train.sh", "a b"])

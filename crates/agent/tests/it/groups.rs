@@ -80,7 +80,7 @@ async fn a_jobs_group_is_bounded_where_the_kernel_counts_its_processes() {
                 true => TaskBoundKind::Nothing,
                 false => TaskBoundKind::User,
             };
-            assert_eq!((bound.by, bound.most.is_none()), (by, is_root), "{bound:?}");
+            assert_eq!((bound.by, bound.max.is_none()), (by, is_root), "{bound:?}");
             assert!(bound.reason.unwrap().contains("pids controller"));
         }
         Ok(most) => {
@@ -92,7 +92,7 @@ async fn a_jobs_group_is_bounded_where_the_kernel_counts_its_processes() {
             let expected = read("threads-max").min(read("pid_max")) * 15 / 100;
             assert_eq!(most.trim(), expected.to_string());
             assert_eq!(
-                (bound.by, bound.most),
+                (bound.by, bound.max),
                 (TaskBoundKind::Group, Some(expected))
             );
         }

@@ -34,7 +34,7 @@ async fn a_long_list_says_the_same_of_every_job_whole_and_in_brief() {
     ended(&client, &cancelled).await;
     let array = Array {
         indices: (0..MANY).collect(),
-        most: None,
+        max_running: None,
     };
     let many = Submit {
         array: Some(array),
@@ -64,7 +64,7 @@ async fn a_long_list_says_the_same_of_every_job_whole_and_in_brief() {
                 "{}",
                 job.id
             );
-            assert_eq!(brief["ask"], if asks_less { "0.5" } else { "1" });
+            assert_eq!(brief["request"], if asks_less { "0.5" } else { "1" });
             assert_eq!(job.command, ["sleep", "1000"]);
         }
     }

@@ -59,7 +59,7 @@ async fn a_refusal_is_told_while_the_job_runs_and_after_it_by_the_next_daemon_to
     use_and_be_refused(&slot, 6 * GIB, 3 * GIB);
     let oom = client.oom(&id).await.unwrap();
     assert_eq!(
-        (oom.denied, oom.records.len(), oom.state),
+        (oom.denials, oom.records.len(), oom.state),
         (1, 1, JobState::Running)
     );
     let record = &oom.records[0];
@@ -94,13 +94,13 @@ async fn a_refusal_is_told_while_the_job_runs_and_after_it_by_the_next_daemon_to
     client.cancel(&id).await.unwrap();
     let job = ended(&client, &id).await;
     assert_eq!(
-        (job.slices[0].memory_peak_bytes, job.slices[0].denied),
+        (job.slices[0].memory_peak_bytes, job.slices[0].denials),
         (6 * GIB, 1)
     );
     home.kill();
     home.start(&ONE);
     let after = home.client().oom(&id).await.unwrap();
-    assert_eq!((after.state, after.denied), (JobState::Ended, 1));
+    assert_eq!((after.state, after.denials), (JobState::Ended, 1));
     // When it was is worked out from the time that has passed since, each time anew.
     let same = |mut records: Vec<divvy_api::v1::OomRecord>| {
         records
@@ -130,7 +130,7 @@ async fn advice_is_from_what_earlier_runs_of_the_same_program_used() {
     assert_eq!(all.len(), 1);
     let advice = &all[0];
     assert_eq!(
-        (advice.program.as_str(), advice.runs, advice.refused),
+        (advice.program.as_str(), advice.runs, advice.denied_runs),
         ("sleep", 3, 1)
     );
     let peaks = (advice.memory_peak_median_bytes, advice.memory_peak_bytes);
@@ -138,7 +138,7 @@ async fn advice_is_from_what_earlier_runs_of_the_same_program_used() {
     assert_eq!(advice.memory_bytes, 11 * GIB, "10 GiB and a tenth");
     assert_eq!(advice.amount, Some(Amount::Memory { bytes: 11 * GIB }));
     assert_eq!(
-        (advice.memory_limit_bytes, advice.would_refuse),
+        (advice.memory_limit_bytes, advice.would_deny_runs),
         (8 * GIB, 0)
     );
     assert_eq!(advice.command, ["sleep", "3000"]);
@@ -183,7 +183,7 @@ async fn what_a_job_writes_about_itself_stops_no_daemon() {
         });
     }
     let oom = client.oom(&id).await.unwrap();
-    assert_eq!((oom.records.len(), oom.denied), (3, 0));
+    assert_eq!((oom.records.len(), oom.denials), (3, 0));
     assert_eq!(
         (oom.records[0].api.len(), &oom.records[0].gpu_index),
         (40, &None)

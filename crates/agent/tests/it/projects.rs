@@ -85,7 +85,7 @@ async fn a_job_within_quota_takes_the_place_of_one_that_is_over_and_that_one_sta
     let projects = client.projects().await.unwrap();
     let sums: Vec<_> = projects
         .iter()
-        .map(|one| (one.used, one.over, one.waiting))
+        .map(|one| (one.used, one.over_quota, one.waiting))
         .collect();
     assert_eq!(sums, [(0, 0, 1), (1000, 0, 0)]);
 

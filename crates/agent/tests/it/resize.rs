@@ -129,7 +129,7 @@ async fn less_than_is_used_is_given_up_when_it_is_not_used_any_more() {
     let waiting = client.submit(&asking(memory(40))).await.unwrap();
     assert_eq!(waiting.state, JobState::Queued);
     let why = client.why(&waiting.id).await.unwrap();
-    assert!(why.gpus[0].failed.join(" ").contains("free"), "{why:?}");
+    assert!(why.gpus[0].unmet.join(" ").contains("free"), "{why:?}");
 
     // The goal outlives the daemon, and the limit with it.
     home.kill();

@@ -642,7 +642,7 @@ async fn a_key_stands_for_what_was_written_whatever_has_happened_since() {
     let array = |indices: &[u32]| Submit {
         array: Some(Array {
             indices: indices.to_vec(),
-            most: None,
+            max_running: None,
         }),
         idempotency_key: Some("array".into()),
         ..shell("true")
@@ -666,7 +666,7 @@ async fn an_array_whose_secrets_cannot_all_be_kept_is_refused_as_a_whole() {
     let submit = Submit {
         array: Some(Array {
             indices: vec![0, 1, 2, 3],
-            most: None,
+            max_running: None,
         }),
         secrets: BTreeMap::from([("TOKEN".to_owned(), SECRET.to_owned())]),
         idempotency_key: Some("once".into()),
@@ -741,7 +741,7 @@ async fn an_array_is_a_job_for_each_index_and_no_more_of_them_at_once_than_was_s
     let array = |indices: &[u32], most| {
         Some(divvy_api::v1::Array {
             indices: indices.to_vec(),
-            most,
+            max_running: most,
         })
     };
     let submit = Submit {

@@ -93,7 +93,7 @@ fn a_program_runs_as_who_submitted_it_and_cannot_become_another() {
     let (limited, most) = run(&home, ANA, &shell(limit));
     let bound = limited.group.unwrap().bound.unwrap();
     if bound.by == TaskBoundKind::User {
-        assert_eq!(most.trim(), bound.most.unwrap().to_string());
+        assert_eq!(most.trim(), bound.max.unwrap().to_string());
     }
     let folder = home.path().join("jobs").join(&job.id);
     let owner = |name: &str| fs::metadata(folder.join(name)).unwrap().uid();
@@ -139,7 +139,7 @@ fn a_user_without_a_group_that_counts_begins_only_so_many_processes_and_jobs_go_
         if bound.by == TaskBoundKind::Group {
             eprintln!("SKIPPED: here the control group of a job counts its processes");
         } else {
-            let said = (bound.by, bound.most, bound.uid);
+            let said = (bound.by, bound.max, bound.uid);
             let most = u64::try_from(MOST).unwrap();
             assert_eq!(said, (TaskBoundKind::User, Some(most), Some(EVE)));
             let there = processes_of(EVE);
@@ -607,7 +607,7 @@ fn who_has_a_slice_open_and_is_another_users_is_said_and_keeps_it_from_nobody() 
         .iter()
         .filter(|event| event.job.as_ref() == Some(&id));
     let said: Vec<&str> = its
-        .filter(|event| event.kind == "left")
+        .filter(|event| event.kind == "orphan_process")
         .map(|event| event.text.as_str())
         .collect();
     let pid = format!("pid {} ", std::process::id());

@@ -96,9 +96,13 @@ async fn told(client: &Client, id: &str, kinds: &[&str]) -> Vec<String> {
 /// The commands that `why` names, with `N` for the job's number.
 async fn commands(client: &Client, id: &str) -> Vec<Vec<String>> {
     let why = client.why(id).await.unwrap();
-    let texts: Vec<&String> = why.changes.iter().map(|change| &change.text).collect();
-    assert_eq!(texts, why.sooner.iter().collect::<Vec<_>>());
-    let changes = why.changes.into_iter();
+    let texts: Vec<&String> = why
+        .suggested_changes
+        .iter()
+        .map(|change| &change.text)
+        .collect();
+    assert_eq!(texts, why.suggestions.iter().collect::<Vec<_>>());
+    let changes = why.suggested_changes.into_iter();
     let commands = changes.map(|change| change.command);
     commands.filter(|command| !command.is_empty()).collect()
 }
@@ -158,7 +162,7 @@ async fn backfill_is_named_where_the_plan_with_it_starts_the_job_and_nowhere_els
         ..part(thousandths)
     };
     let named = async |id: &str| {
-        let sooner = client.why(id).await.unwrap().sooner;
+        let sooner = client.why(id).await.unwrap().suggestions;
         sooner
             .iter()
             .any(|text| text == "the daemon's --backfill would start it now")
@@ -204,7 +208,7 @@ async fn a_held_job_waits_holds_up_nobody_and_survives_the_end_of_the_daemon() {
     // The one behind it starts, and the one after it waits on.
     in_state(&client, &behind.id, JobState::Running).await;
     let follows = client.job(&follows.id).await.unwrap();
-    assert_eq!(follows.reason_code, Some(ReasonCode::After));
+    assert_eq!(follows.reason_code, Some(ReasonCode::Dependency));
     // The same again changes nothing.
     client.act(&head.id, Act::Hold).await.unwrap();
     assert_eq!(told(&client, &head.id, &["held"]).await.len(), 1);
@@ -273,7 +277,7 @@ async fn a_submit_is_held_with_all_jobs_of_its_array() {
         hold: true,
         array: Some(Array {
             indices: vec![0, 1],
-            most: Some(1),
+            max_running: Some(1),
         }),
         ..quarter(&["true"])
     };
@@ -619,7 +623,11 @@ fn users_order_and_hold_their_own_jobs_and_operators_everybodys() {
         not_allowed(client.act(&one, Act::Hold).await);
         not_allowed(client.act(&one, Act::Unhold).await);
         let why = client.why(&one).await.unwrap();
-        assert!(why.changes.iter().all(|change| change.command.is_empty()));
+        assert!(
+            why.suggested_changes
+                .iter()
+                .all(|change| change.command.is_empty())
+        );
         // The own job's user holds and releases it, and finds the command.
         client.act(&lees, Act::Hold).await.unwrap();
         client.act(&lees, Act::Unhold).await.unwrap();

@@ -78,7 +78,7 @@ async fn who_holds_what_is_told_with_the_end_that_its_time_limit_sets() {
     assert_eq!(why.latest_start, holder.ends_by);
     assert!(in_about(why.expected_start, 2 * HOUR), "{why:?}");
     assert!(why.expected_start < why.latest_start);
-    assert_eq!(why.reason_code, Some(ReasonCode::Short));
+    assert_eq!(why.reason_code, Some(ReasonCode::Insufficient));
     // Nobody has run before.
     let nothing = (None, None, None);
     assert_eq!(
@@ -230,7 +230,7 @@ async fn a_job_says_in_one_word_what_it_waits_for() {
     let array = Submit {
         array: Some(Array {
             indices: vec![0, 1],
-            most: Some(1),
+            max_running: Some(1),
         }),
         ..holds("array")
     };
@@ -240,11 +240,11 @@ async fn a_job_says_in_one_word_what_it_waits_for() {
     let all = client.jobs(true).await.unwrap();
     for (id, code) in [
         (&first.id, None),
-        (&short.id, Some(ReasonCode::Short)),
+        (&short.id, Some(ReasonCode::Insufficient)),
         (&behind.id, Some(ReasonCode::Behind)),
-        (&after.id, Some(ReasonCode::After)),
+        (&after.id, Some(ReasonCode::Dependency)),
         (&array.id, Some(ReasonCode::Behind)),
-        (&next, Some(ReasonCode::Array)),
+        (&next, Some(ReasonCode::ArrayLimit)),
     ] {
         let listed = all.iter().find(|job| job.id == *id).unwrap();
         assert_eq!(listed.reason_code, code, "{listed:#?}");
@@ -257,7 +257,7 @@ async fn a_job_says_in_one_word_what_it_waits_for() {
         ..follows
     };
     let would = client.submit(&dry).await.unwrap();
-    assert_eq!(would.reason_code, Some(ReasonCode::After));
+    assert_eq!(would.reason_code, Some(ReasonCode::Dependency));
     for job in [&array.id, &after.id, &behind.id, &short.id] {
         client.cancel(job).await.unwrap();
     }

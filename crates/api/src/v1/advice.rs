@@ -16,7 +16,7 @@ pub struct Advice {
     pub gpus: u32,
     /// How many ended runs it is from, the newest 50 at most, and how many of them were refused memory.
     pub runs: u32,
-    pub refused: u32,
+    pub denied_runs: u32,
     /// The newest run's limit.
     pub memory_limit_bytes: u64,
     /// The middle one of the runs' peaks, and the highest.
@@ -27,7 +27,7 @@ pub struct Advice {
     /// The same as it is asked for; absent where no GPU here has that much.
     pub amount: Option<Amount>,
     /// How many of the runs would have been refused memory with that.
-    pub would_refuse: u32,
+    pub would_deny_runs: u32,
     /// The newest run's command.
     pub command: Vec<String>,
 }

@@ -23,7 +23,7 @@ pub struct Brief<'a> {
     pub queue: Cow<'a, str>,
     /// How much it asks for, as it is typed: `0.25`, `4GiB`, `2`, `1-4`, `8x0.5`, `2g.10gb`.
     #[serde(borrow)]
-    pub ask: Cow<'a, str>,
+    pub request: Cow<'a, str>,
     pub state: JobState,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end_reason: Option<EndReason>,
@@ -109,7 +109,7 @@ impl<'a> From<&'a Job> for Brief<'a> {
             task: job.array.as_ref().map(|task| task.to_string().into()),
             name: job.name.as_str().into(),
             queue: job.queue.as_str().into(),
-            ask: ask.into(),
+            request: ask.into(),
             state: job.state,
             end_reason: job.end_reason,
             exit_code: job.exit_code,
@@ -156,7 +156,7 @@ mod tests {
             task: None,
             name: "train \"ü\" \n".into(),
             queue: "q".into(),
-            ask: "0.25".into(),
+            request: "0.25".into(),
             state: JobState::Queued,
             end_reason: None,
             exit_code: None,
@@ -177,7 +177,7 @@ mod tests {
             .keys()
             .map(String::as_str)
             .collect();
-        let shown = ["ask", "id", "name", "queue", "reason", "since", "state"];
+        let shown = ["id", "name", "queue", "reason", "request", "since", "state"];
         assert_eq!(said, shown);
     }
 

@@ -12,7 +12,7 @@ pub struct Bypass {
     pub pid: u32,
     /// The program's name, as the kernel has it (at most 15 bytes).
     pub program: String,
-    pub way: BypassWay,
+    pub kind: BypassWay,
     /// The same in words, with what was found of the limiter.
     pub cause: String,
     /// Most that it held by the driver's account; absent where the driver does not say.
@@ -24,7 +24,7 @@ pub struct Bypass {
     /// When it was seen so again, and was told.
     pub detected_at: Timestamp,
     /// When it was seen no more.
-    pub over_at: Option<Timestamp>,
+    pub ended_at: Option<Timestamp>,
     pub action: BypassAction,
 }
 

@@ -114,7 +114,7 @@ pub struct HeldClaim {
     pub processes: u32,
     /// What is the matter with it: a GPU of it is lost. It is held all the same.
     #[serde(default)]
-    pub trouble: Option<String>,
+    pub problem: Option<String>,
     pub since: Timestamp,
 }
 

@@ -36,9 +36,9 @@ pub struct Confirm {
 #[serde(rename_all = "snake_case")]
 pub enum Confirmation {
     /// It has no slice yet.
-    Ahead,
+    NotPlaced,
     /// It has its slice, and waits for its confirmation.
-    Awaited,
+    Awaiting,
     /// It was confirmed for the slice that it has, or had last.
-    Given,
+    Confirmed,
 }

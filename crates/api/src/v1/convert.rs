@@ -149,13 +149,13 @@ impl From<&Outcome> for EndReason {
 impl From<&Reason> for ReasonCode {
     fn from(reason: &Reason) -> Self {
         match reason {
-            Reason::Short(_) => Self::Short,
+            Reason::Short(_) => Self::Insufficient,
             Reason::Behind(_) => Self::Behind,
-            Reason::Yields(_) => Self::Yields,
-            Reason::Never(_) => Self::Never,
+            Reason::Yields(_) => Self::Reserved,
+            Reason::Never(_) => Self::Unsatisfiable,
             Reason::Quota(_) => Self::Quota,
             Reason::BehindQuota(_) => Self::BehindQuota,
-            Reason::Reclaims(_) => Self::Reclaims,
+            Reason::Reclaims(_) => Self::Preempting,
         }
     }
 }

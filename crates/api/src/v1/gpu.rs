@@ -53,7 +53,7 @@ pub struct Gpu {
     pub mig: Option<Mig>,
     /// What keeps it from being given out as it was told to be: a reset that is to come, instances that cannot be read.
     #[serde(default)]
-    pub trouble: Option<String>,
+    pub problem: Option<String>,
     /// Present while it does not answer; its mode is `unmanaged` then, since it is given out no more.
     #[serde(default)]
     pub lost: Option<GpuLost>,

@@ -202,7 +202,7 @@ pub struct Array {
     pub indices: Vec<u32>,
     /// So many of its jobs hold something at once; absent: any number.
     #[serde(default)]
-    pub most: Option<u32>,
+    pub max_running: Option<u32>,
 }
 
 /// Which of an array's jobs one is.
@@ -217,7 +217,7 @@ pub struct ArrayTask {
     pub count: Option<u32>,
     /// So many of the array's jobs hold something at once; absent: any number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub most: Option<u32>,
+    pub max_running: Option<u32>,
 }
 
 impl fmt::Display for ArrayTask {
@@ -267,29 +267,29 @@ pub enum EndReason {
     Released,
 }
 
-/// What a job waits for, in one word. `short` to `reclaims` are those of the metric `divvy_pending_jobs`.
+/// What a job waits for, in one word. `insufficient` to `preempting` are those of the metric `divvy_pending_jobs`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ReasonCode {
     /// It is its turn, and it does not fit.
-    Short,
+    Insufficient,
     /// It waits for its turn.
     Behind,
     /// It would fit, and starting it now might delay a job ahead.
-    Yields,
+    Reserved,
     /// The GPUs that it needs are not there any more.
-    Never,
+    Unsatisfiable,
     /// Its project may not take so much.
     Quota,
     /// A job of its project waits for that.
     BehindQuota,
     /// It is within its project's quota, and others make room for it.
-    Reclaims,
+    Preempting,
     /// A job that it runs after has not ended.
-    After,
+    Dependency,
     /// Its array has as many jobs at once as it may.
-    Array,
+    ArrayLimit,
     /// It was not confirmed yet.
     Confirmation,
     /// The disk of the daemon is full, and no job starts.
@@ -300,15 +300,15 @@ pub enum ReasonCode {
 
 impl ReasonCode {
     pub const ALL: [Self; 12] = [
-        Self::Short,
+        Self::Insufficient,
         Self::Behind,
-        Self::Yields,
-        Self::Never,
+        Self::Reserved,
+        Self::Unsatisfiable,
         Self::Quota,
         Self::BehindQuota,
-        Self::Reclaims,
-        Self::After,
-        Self::Array,
+        Self::Preempting,
+        Self::Dependency,
+        Self::ArrayLimit,
         Self::Confirmation,
         Self::DiskFull,
         Self::Held,
@@ -317,15 +317,15 @@ impl ReasonCode {
     /// As JSON and metrics have it.
     pub fn name(self) -> &'static str {
         match self {
-            Self::Short => "short",
+            Self::Insufficient => "insufficient",
             Self::Behind => "behind",
-            Self::Yields => "yields",
-            Self::Never => "never",
+            Self::Reserved => "reserved",
+            Self::Unsatisfiable => "unsatisfiable",
             Self::Quota => "quota",
             Self::BehindQuota => "behind_quota",
-            Self::Reclaims => "reclaims",
-            Self::After => "after",
-            Self::Array => "array",
+            Self::Preempting => "preempting",
+            Self::Dependency => "dependency",
+            Self::ArrayLimit => "array_limit",
             Self::Confirmation => "confirmation",
             Self::DiskFull => "disk_full",
             Self::Held => "held",
@@ -524,13 +524,13 @@ pub enum MemoryPlace {
     /// It could not be released and stays on its GPUs: the job's `reason` says why.
     Gpu,
     /// It is being copied to the host's memory.
-    Leaving,
+    Offloading,
     /// In the host's memory: the job holds nothing.
     Host,
     /// There too; the job is to go on, and room on its GPUs is kept for it.
-    Due,
+    RestorePending,
     /// It is being copied back.
-    Returning,
+    Restoring,
 }
 
 /// What holds a job's processes together.
@@ -552,7 +552,7 @@ pub struct JobGroup {
 pub struct TaskBound {
     pub by: TaskBoundKind,
     /// So many there may be; absent where nothing bounds them.
-    pub most: Option<u64>,
+    pub max: Option<u64>,
     /// The user whose processes and threads are counted, in jobs or not; absent where the job's own are.
     pub uid: Option<u32>,
     /// Why its control group does not bound them.
@@ -620,7 +620,7 @@ pub struct Slice {
     pub memory_peak_bytes: u64,
     pub processes: u32,
     /// Allocations refused at the limit so far.
-    pub denied: u64,
+    pub denials: u64,
     /// Size of the last refused allocation.
     pub last_denied_bytes: Option<u64>,
     /// What holds the limit: `interposer` or `mig`.
@@ -642,7 +642,7 @@ pub struct Slice {
     pub memory_mismatch_max_bytes: u64,
     /// What the limit counts besides the account, because the driver says so.
     #[serde(default)]
-    pub memory_unseen_bytes: u64,
+    pub memory_unaccounted_bytes: u64,
     /// What the job is to hold after a resize to less: allocations beyond it are refused already, and the rest is given to
     /// nobody else before the job uses no more than this.
     #[serde(default)]
@@ -716,10 +716,10 @@ pub struct Why {
     /// Jobs that are served before this one, by id.
     pub behind: Vec<String>,
     /// Changes that would start it now, cheapest first, as text.
-    pub sooner: Vec<String>,
+    pub suggestions: Vec<String>,
     /// The same for programs, in the same order.
     #[serde(default)]
-    pub changes: Vec<WhyChange>,
+    pub suggested_changes: Vec<WhyChange>,
     /// As of the job.
     #[serde(
         default,
@@ -760,7 +760,7 @@ pub struct WhyGpu {
     pub gpu_uuid: String,
     pub gpu_index: u32,
     /// `0.75 in use, a whole GPU is needed`; empty when the job would fit here.
-    pub failed: Vec<String>,
+    pub unmet: Vec<String>,
     /// `#2 quarter_gpu 0.25`: who holds it.
     pub holders: Vec<String>,
     /// The same for programs, in the same order, with what is known of their ends.
@@ -781,7 +781,7 @@ pub struct WhyHolder {
     pub memory_bytes: u64,
     /// It holds nothing of it now: its memory is in the host's memory, and the room is kept for it, as it is to go on.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub due: bool,
+    pub reserved: bool,
     /// When it is gone at the latest, by its time limit and the grace to go. Absent where it has no limit, may be started again, or is
     /// not confirmed yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -834,7 +834,7 @@ mod tests {
         });
         let mut why = json!({
             "job": "4", "state": "queued", "queue": "single_gpu", "summary": "", "gpus": [],
-            "behind": [], "sooner": [],
+            "behind": [], "suggestions": [],
         });
         let known = ReasonCode::ALL.map(|code| (json!(code), Some(code)));
         let others = [(json!("of_tomorrow"), None), (json!(null), None)];

@@ -43,7 +43,7 @@ pub struct GpuChanged {
     pub blockers: Vec<String>,
     /// What is left for a person to do, as text: `reset the GPU`.
     #[serde(default)]
-    pub left: Option<String>,
+    pub remaining_steps: Option<String>,
 }
 
 /// A GPU that is cut into MIG instances.
@@ -72,11 +72,11 @@ pub struct MigProfile {
     pub compute_slices: u8,
     pub multiprocessors: u32,
     /// How many there can be at once.
-    pub most: u8,
+    pub max_instances: u8,
     /// The slots that it can begin at.
     pub starts: Vec<u8>,
     /// How many jobs could have one now, if nothing else started.
-    pub room: u8,
+    pub available: u8,
 }
 
 /// One instance.
@@ -107,13 +107,13 @@ pub enum MigState {
     /// Kept for the next job of its size; removed once its slots are needed for another.
     Idle,
     /// Somebody else made it. It is left alone.
-    Foreign,
+    Unmanaged,
     /// Something went wrong with it, and it is given to nobody.
     Quarantined,
     /// It is being removed.
-    Leaving,
+    Destroying,
     /// It is being made.
-    Coming,
+    Creating,
 }
 
 /// The instance that a slice is.

@@ -13,7 +13,7 @@ pub struct Oom {
     pub name: String,
     pub state: JobState,
     /// How often its limit refused memory. Not every refusal is recorded.
-    pub denied: u64,
+    pub denials: u64,
     /// Oldest first: the first ones and the last ones.
     pub records: Vec<OomRecord>,
 }
@@ -42,7 +42,7 @@ pub struct OomRecord {
     pub used_bytes: u64,
     /// Part of `used_bytes`: this process's, and what no process was charged.
     pub own_bytes: u64,
-    pub unseen_bytes: u64,
+    pub unaccounted_bytes: u64,
     /// What the driver said of the GPU itself, where it was asked.
     pub gpu_free_bytes: Option<u64>,
     pub gpu_total_bytes: Option<u64>,

@@ -25,7 +25,7 @@ pub struct Project {
     pub used: u64,
     pub used_memory_bytes: u64,
     /// Of what it uses, what is held by jobs that are over quota.
-    pub over: u64,
+    pub over_quota: u64,
     /// What would be its part if everybody got theirs now.
     pub fair_share: u64,
     pub running: u32,

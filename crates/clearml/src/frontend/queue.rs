@@ -203,7 +203,7 @@ impl Drop for Line {
 }
 
 pub fn is_granted(job: &Job) -> bool {
-    job.state == JobState::Starting && job.confirmation == Some(Confirmation::Awaited)
+    job.state == JobState::Starting && job.confirmation == Some(Confirmation::Awaiting)
 }
 
 async fn wait_for_slice(

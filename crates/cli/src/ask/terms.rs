@@ -116,7 +116,10 @@ pub fn array(text: &str) -> Result<Array> {
         }
         indices.extend(from..=to);
     }
-    Ok(Array { indices, most })
+    Ok(Array {
+        indices,
+        max_running: most,
+    })
 }
 
 /// `NAME=VALUE`, or the value that this process has.
@@ -211,7 +214,7 @@ mod tests {
 
     #[test]
     fn arrays_are_lists_and_ranges_with_a_number_at_once() {
-        let read = |text: &str| array(text).map(|array| (array.indices, array.most));
+        let read = |text: &str| array(text).map(|array| (array.indices, array.max_running));
         assert_eq!(read("0-3%2").unwrap(), (vec![0, 1, 2, 3], Some(2)));
         assert_eq!(read("7,1,3-4").unwrap(), (vec![7, 1, 3, 4], None));
         for text in [

@@ -55,8 +55,8 @@ fn reason(advice: &Advice) -> String {
         std::cmp::Ordering::Equal => "as it is".to_owned(),
         std::cmp::Ordering::Greater => format!("{} less", text::memory(had - ask)),
     };
-    let (runs, would) = (advice.runs, advice.would_refuse);
-    let fared = match advice.refused {
+    let (runs, would) = (advice.runs, advice.would_deny_runs);
+    let fared = match advice.denied_runs {
         0 => format!("{would} of {runs} runs would be refused memory"),
         refused => format!("{refused} of {runs} runs were refused memory, {would} would be"),
     };

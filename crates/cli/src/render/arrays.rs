@@ -106,7 +106,7 @@ pub fn describe_array(array: &str, all: &[Job], view: View) -> String {
     let count = count(&tasks);
     let jobs = jobs(count);
     let extent = extent(array, first, last);
-    let most = tasks.iter().find_map(|task| task.most);
+    let most = tasks.iter().find_map(|task| task.max_running);
     let most = most.map_or_else(String::new, |most| format!(", {most} at once at most"));
     facts.add(
         "array",
@@ -186,7 +186,7 @@ mod tests {
             "compute": "fair", "slices": [], "reason": waits, "place": null, "command": ["./part.sh"], "cwd": "/",
             "runner": "supervisor", "pid": null, "submitted_at": "2026-01-02T03:04:05Z", "started_at": null,
             "ended_at": null, "directory": "/d", "slice_directory": null,
-            "array": {"array": "12", "index": index, "count": 4, "most": 1},
+            "array": {"array": "12", "index": index, "count": 4, "max_running": 1},
         });
         serde_json::from_value(job).unwrap()
     }

@@ -118,10 +118,10 @@ fn memory(job: &Job, now: Timestamp) -> String {
     };
     let place = match memory.place {
         MemoryPlace::Gpu => "on its GPUs, from which it could not be released",
-        MemoryPlace::Leaving => "leaving its GPUs",
+        MemoryPlace::Offloading => "leaving its GPUs",
         MemoryPlace::Host => "in the host's memory; it holds no GPU",
-        MemoryPlace::Due => "in the host's memory; room on its GPUs is kept for it",
-        MemoryPlace::Returning => "coming back to its GPUs",
+        MemoryPlace::RestorePending => "in the host's memory; room on its GPUs is kept for it",
+        MemoryPlace::Restoring => "coming back to its GPUs",
     };
     format!("{place}, for {}", text::elapsed(memory.since, now))
 }
@@ -139,10 +139,10 @@ fn labels(job: &Job) -> String {
 fn confirmation(job: &Job) -> &'static str {
     match (job.confirmation, job.state) {
         (None, _) => "",
-        (Some(Confirmation::Given), _) => "yes",
+        (Some(Confirmation::Confirmed), _) => "yes",
         (Some(_), JobState::Ended) => "no",
-        (Some(Confirmation::Ahead), _) => "not before it has its slice",
-        (Some(Confirmation::Awaited), _) => "not yet",
+        (Some(Confirmation::NotPlaced), _) => "not before it has its slice",
+        (Some(Confirmation::Awaiting), _) => "not yet",
     }
 }
 
@@ -237,7 +237,7 @@ fn processes(job: &Job) -> String {
 }
 
 fn task_bound(bound: &TaskBound) -> String {
-    let most = bound.most.unwrap_or_default();
+    let most = bound.max.unwrap_or_default();
     let why = bound.reason.as_deref().unwrap_or_default();
     match bound.by {
         TaskBoundKind::Group => format!("at most {most} (pids)"),
@@ -395,8 +395,8 @@ impl Facts {
             );
         }
         self.add("  driver", &driver(slice, ended));
-        if slice.memory_unseen_bytes > 0 {
-            let unseen = text::memory(slice.memory_unseen_bytes);
+        if slice.memory_unaccounted_bytes > 0 {
+            let unseen = text::memory(slice.memory_unaccounted_bytes);
             self.add(
                 "  unseen",
                 &format!("{unseen} that no allocation shows, counted in the limit"),
@@ -426,11 +426,11 @@ impl Facts {
         let held = bypass
             .memory_driver_bytes
             .map_or_else(|| "memory".to_owned(), text::memory);
-        let (verb, when) = match bypass.over_at {
+        let (verb, when) = match bypass.ended_at {
             Some(over) => ("held", text::elapsed(over, self.now)),
             None => ("holds", text::elapsed(bypass.detected_at, self.now)),
         };
-        let action = match (bypass.action, bypass.over_at) {
+        let action = match (bypass.action, bypass.ended_at) {
             (BypassAction::Warned, Some(_)) => format!("until {when} ago"),
             (BypassAction::Warned, None) => format!("since {when}"),
             (BypassAction::Denied, Some(_)) => {
@@ -462,7 +462,7 @@ mod tests {
             let reason = reason.map(str::to_owned);
             task_bound(&TaskBound {
                 by,
-                most,
+                max: most,
                 uid,
                 reason,
             })

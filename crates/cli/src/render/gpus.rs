@@ -85,7 +85,7 @@ fn row(gpu: &Gpu, maps: bool, view: View) -> Vec<String> {
 
 /// What a new job could get here: `0.25, 19.8 GiB`, or `up to 3g.20gb`.
 fn free(gpu: &Gpu) -> String {
-    if let Some(mig) = gpu.mig.as_ref().filter(|_| gpu.trouble.is_none()) {
+    if let Some(mig) = gpu.mig.as_ref().filter(|_| gpu.problem.is_none()) {
         return mig::room(mig);
     }
     let share = 1000u16.saturating_sub(gpu.share_allocated);
@@ -147,7 +147,7 @@ fn note(gpu: &Gpu, view: View) -> String {
         true => String::new(),
         false => "the driver does not say what each process holds".to_owned(),
     };
-    let trouble = gpu.trouble.as_deref().map(text::clean).unwrap_or_default();
+    let trouble = gpu.problem.as_deref().map(text::clean).unwrap_or_default();
     let parts = [slices.join(", "), trouble, outside, past, blind];
     parts
         .into_iter()

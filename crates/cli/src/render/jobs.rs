@@ -100,7 +100,7 @@ fn row(cells: &mut Cells, job: &Brief<'_>, whole: Option<&Job>, now: Timestamp) 
     cells.add(&text::cleaned(job.reference()));
     cells.add(&text::cleaned(&job.name));
     cells.add(&text::cleaned(&job.queue));
-    cells.add(&text::cleaned(&job.ask));
+    cells.add(&text::cleaned(&job.request));
     cells.add(&text::state_of(job));
     cells.add(&text::elapsed(job.since, now));
     cells.add(&memory(job));
@@ -181,7 +181,7 @@ fn reason<'a>(job: &'a Brief<'_>) -> Cow<'a, str> {
 
 /// `bypass: the limiter is not loaded in pid 4711`: of the last that goes on, how.
 fn bypass(bypasses: &[Bypass]) -> Option<String> {
-    let lasting = bypasses.iter().rfind(|bypass| bypass.over_at.is_none())?;
+    let lasting = bypasses.iter().rfind(|bypass| bypass.ended_at.is_none())?;
     Some(format!(
         "bypass by pid {}: {}",
         lasting.pid,
@@ -193,11 +193,11 @@ fn bypass(bypasses: &[Bypass]) -> Option<String> {
 pub(super) fn refusals(slices: &[Slice]) -> Option<String> {
     let denied = slices
         .iter()
-        .map(|slice| slice.denied)
+        .map(|slice| slice.denials)
         .fold(0u64, u64::saturating_add);
     let last = slices
         .iter()
-        .filter(|slice| slice.denied > 0)
+        .filter(|slice| slice.denials > 0)
         .find_map(|slice| slice.last_denied_bytes);
     let what = last.map_or_else(|| "an allocation".to_owned(), text::memory);
     match denied {

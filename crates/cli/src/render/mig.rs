@@ -104,7 +104,7 @@ pub fn changed(changed: &GpuChanged) -> String {
     for step in &changed.steps {
         let _ = writeln!(lines, "  step   {}", text::clean(step));
     }
-    if let Some(left) = &changed.left {
+    if let Some(left) = &changed.remaining_steps {
         let _ = writeln!(lines, "  left   {}", text::clean(left));
     }
     lines
@@ -132,10 +132,10 @@ fn state(instance: &MigInstance) -> String {
     let word = match instance.state {
         MigState::InUse => "in use",
         MigState::Idle => "idle",
-        MigState::Foreign => "foreign",
+        MigState::Unmanaged => "unmanaged",
         MigState::Quarantined => "quarantined",
-        MigState::Leaving => "leaving",
-        MigState::Coming => "coming",
+        MigState::Destroying => "destroying",
+        MigState::Creating => "creating",
     };
     match &instance.job {
         Some(job) => format!("#{}", text::clean(job)),
@@ -186,7 +186,7 @@ fn short(name: &str, mig: &Mig) -> String {
 
 /// What a job could get of it now: `up to 3g.20gb`.
 pub fn room(mig: &Mig) -> String {
-    let with_room = mig.profiles.iter().filter(|profile| profile.room > 0);
+    let with_room = mig.profiles.iter().filter(|profile| profile.available > 0);
     // Those with an attribute are only for who names them.
     let plain = |name: &str| !name.contains(['+', '-']);
     match with_room.max_by_key(|profile| (plain(&profile.name), profile.memory_bytes)) {

@@ -11,7 +11,7 @@ use crate::text;
 /// The explanation as lines.
 pub fn oom(oom: &Oom, view: View) -> String {
     let (id, name) = (&oom.job, text::clean(&oom.name));
-    let mut lines = match (oom.denied, oom.records.len()) {
+    let mut lines = match (oom.denials, oom.records.len()) {
         (0, 0) => return format!("#{id} {name} was refused no GPU memory\n"),
         (0, _) => format!("#{id} {name} did not get GPU memory, and its limit was not the cause\n"),
         (1, _) => format!("#{id} {name}: its limit refused GPU memory once\n"),
@@ -77,8 +77,12 @@ fn one(record: &OomRecord, view: View) -> String {
             .map(|peer| format!("pid {} {}", peer.pid, text::memory(peer.used_bytes)));
         let unnamed = record.peer_count.saturating_sub(record.peers.len() as u64);
         let more = (unnamed > 0).then(|| format!("{unnamed} more"));
-        let unseen = (record.unseen_bytes > 0)
-            .then(|| format!("charged to nobody {}", text::memory(record.unseen_bytes)));
+        let unseen = (record.unaccounted_bytes > 0).then(|| {
+            format!(
+                "charged to nobody {}",
+                text::memory(record.unaccounted_bytes)
+            )
+        });
         let all = [own].into_iter().chain(peers).chain(more).chain(unseen);
         fact("used by", all.collect::<Vec<_>>().join(", "));
     }

@@ -44,7 +44,7 @@ fn row(project: &Project, view: View) -> Vec<String> {
         amount(project.quota),
         project.limit.map_or_else(|| "none".to_owned(), amount),
         amount(project.used),
-        amount(project.over),
+        amount(project.over_quota),
         amount(project.fair_share),
     ];
     cells.extend([

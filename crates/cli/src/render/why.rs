@@ -49,9 +49,13 @@ fn sooner(why: &Why) -> Vec<String> {
             format!("{}: {command}", text::clean(&change.text))
         }
     };
-    match why.changes.is_empty() {
-        true => why.sooner.iter().map(|text| text::clean(text)).collect(),
-        false => why.changes.iter().map(of_changes).collect(),
+    match why.suggested_changes.is_empty() {
+        true => why
+            .suggestions
+            .iter()
+            .map(|text| text::clean(text))
+            .collect(),
+        false => why.suggested_changes.iter().map(of_changes).collect(),
     }
 }
 
@@ -64,10 +68,10 @@ fn add(lines: &mut String, lead: &str, about: impl IntoIterator<Item = String>) 
 }
 
 fn one_gpu(gpu: &WhyGpu) -> String {
-    let failed = if gpu.failed.is_empty() {
+    let failed = if gpu.unmet.is_empty() {
         "would fit".to_owned()
     } else {
-        text::clean(&gpu.failed.join("; "))
+        text::clean(&gpu.unmet.join("; "))
     };
     match gpu.holders.as_slice() {
         [] => failed,

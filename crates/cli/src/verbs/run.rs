@@ -160,7 +160,7 @@ fn tell_causes(id: &str, wanted: DaemonWanted<'_>, is_told: bool) {
     for slice in asked
         .iter()
         .flat_map(|job| &job.slices)
-        .filter(|slice| slice.denied > 0)
+        .filter(|slice| slice.denials > 0)
     {
         let size = slice
             .last_denied_bytes

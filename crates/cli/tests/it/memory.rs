@@ -37,7 +37,7 @@ fn record(number: u64) -> OomRecord {
         limit_bytes: 8 * GIB,
         used_bytes: 8 * GIB - 100 * MIB,
         own_bytes: 7 * GIB,
-        unseen_bytes: 60 * MIB,
+        unaccounted_bytes: 60 * MIB,
         gpu_free_bytes: Some(19 * GIB),
         gpu_total_bytes: Some(80 * GIB),
         sufficient_limit_bytes: Some(8 * GIB + 412 * MIB),
@@ -64,7 +64,7 @@ fn oom() -> Oom {
         used_bytes: 2 * GIB,
         peers: Vec::new(),
         peer_count: 0,
-        unseen_bytes: 0,
+        unaccounted_bytes: 0,
         skipped: 12,
         ..record(9)
     };
@@ -83,7 +83,7 @@ fn oom() -> Oom {
         job: "7".into(),
         name: "train.py".into(),
         state: JobState::Running,
-        denied: 14,
+        denials: 14,
         records: vec![record(0), gpu_full, elsewhere],
     }
 }
@@ -97,7 +97,7 @@ fn a_refusal_is_explained_with_every_figure_and_what_to_do() {
     assert_snapshot!("oom_running", oom_text(&oom()));
     let ended = Oom {
         state: JobState::Ended,
-        denied: 1,
+        denials: 1,
         records: vec![record(0)],
         ..oom()
     };
@@ -112,13 +112,13 @@ fn a_refusal_is_explained_with_every_figure_and_what_to_do() {
 #[test]
 fn a_job_that_was_refused_nothing_says_so() {
     let none = Oom {
-        denied: 0,
+        denials: 0,
         records: Vec::new(),
         ..oom()
     };
     assert_eq!(oom_text(&none), "#7 train.py was refused no GPU memory\n");
     let elsewhere = Oom {
-        denied: 0,
+        denials: 0,
         records: oom().records.split_off(2),
         ..oom()
     };
@@ -134,7 +134,7 @@ fn a_request_that_exceeds_the_gpu_is_shown_without_its_size_or_a_limit() {
         ..record(0)
     };
     let text = oom_text(&Oom {
-        denied: 0,
+        denials: 0,
         records: vec![absurd],
         ..oom()
     });
@@ -162,13 +162,13 @@ fn advice() -> Vec<Advice> {
         program: "python train.py".into(),
         gpus: 1,
         runs: 37,
-        refused: 0,
+        denied_runs: 0,
         memory_limit_bytes: 40 * GIB,
         memory_peak_median_bytes: 17 * GIB + 200 * MIB,
         memory_peak_bytes: 18 * GIB + 900 * MIB,
         memory_bytes: 21 * GIB,
         amount: Some(Amount::Memory { bytes: 21 * GIB }),
-        would_refuse: 0,
+        would_deny_runs: 0,
         command: ["python", "train.py", "--lr", "0.1"]
             .map(str::to_owned)
             .to_vec(),
@@ -178,7 +178,7 @@ fn advice() -> Vec<Advice> {
         program: "torchrun sweep.py".into(),
         gpus: 2,
         runs: 3,
-        refused: 2,
+        denied_runs: 2,
         memory_limit_bytes: 20 * GIB,
         memory_bytes: 25 * GIB,
         amount: Some(Amount::Shares {

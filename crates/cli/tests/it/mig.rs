@@ -39,9 +39,9 @@ fn profile(name: &str, id: u32, mib: u64, slices: u8, starts: &[u8], room: u8) -
         memory_slices: slices,
         compute_slices: name.as_bytes()[0] - b'0',
         multiprocessors: 14,
-        most: u8::try_from(starts.len()).expect("few starts"),
+        max_instances: u8::try_from(starts.len()).expect("few starts"),
         starts: starts.to_vec(),
-        room,
+        available: room,
     }
 }
 
@@ -77,7 +77,7 @@ fn mig() -> Mig {
             instance("1g.5gb", 0, 1, 4864, MigState::InUse),
             MigInstance {
                 uuid: None,
-                ..instance("1g.10gb", 2, 2, 9856, MigState::Foreign)
+                ..instance("1g.10gb", 2, 2, 9856, MigState::Unmanaged)
             },
             instance("3g.20gb", 4, 4, 19968, MigState::Idle),
         ],
@@ -120,11 +120,11 @@ fn what_is_wrong_with_a_gpu_is_said_and_no_room_beside_it() {
     assert!(table.contains("up to 3g.20gb"), "{table}");
     let cut = gpus[0].mig.as_mut().expect("a GPU that is cut");
     for profile in &mut cut.profiles {
-        profile.room = u8::from(profile.memory_slices == 1);
+        profile.available = u8::from(profile.memory_slices == 1);
     }
     let table = list(&gpus, Format::Table, 200, render::gpus);
     assert!(!table.contains("1g.5gb+me"), "{table}");
-    gpus[0].trouble = Some("in MIG mode once it is reset".into());
+    gpus[0].problem = Some("in MIG mode once it is reset".into());
     let table = list(&gpus, Format::Table, 200, render::gpus);
     assert!(table.contains("once it is reset"), "{table}");
     assert!(!table.contains("up to"), "{table}");
@@ -154,7 +154,7 @@ fn job(request: Amount) -> Job {
         enforcement: "mig".into(),
         device_uuid: Some("MIG-00000006-0000-5000-8000-000000000000".into()),
         mig: Some(held(Some("MIG-00000006-0000-5000-8000-000000000000"))),
-        denied: 0,
+        denials: 0,
         last_denied_bytes: None,
         memory_mismatch_bytes: None,
         ..job.slices.remove(0)
@@ -218,8 +218,8 @@ fn describe_says_what_an_instance_really_has() {
 fn instances() {
     let mut instances = mig().instances;
     instances.push(instance("2g.10gb", 0, 2, 9856, MigState::Quarantined));
-    instances.push(instance("2g.10gb", 2, 2, 9856, MigState::Leaving));
-    instances.push(instance("1g.5gb", 6, 1, 4864, MigState::Coming));
+    instances.push(instance("2g.10gb", 2, 2, 9856, MigState::Destroying));
+    instances.push(instance("1g.5gb", 6, 1, 4864, MigState::Creating));
     assert_snapshot!("ls", list(&instances, Format::Table, 80, render::instances));
     assert_snapshot!(
         "ls_wide",
@@ -281,7 +281,7 @@ fn changes_of_mode() {
         dry_run: true,
         steps: vec!["turn MIG mode on".into()],
         blockers: vec!["#12 holds gpu0.25a".into(), "pid 4711 uses the GPU".into()],
-        left: None,
+        remaining_steps: None,
     };
     let free = GpuChanged {
         blockers: Vec::new(),
@@ -289,7 +289,7 @@ fn changes_of_mode() {
     };
     let done = GpuChanged {
         dry_run: false,
-        left: Some("reset the GPU: nvidia-smi -i 0 --gpu-reset".into()),
+        remaining_steps: Some("reset the GPU: nvidia-smi -i 0 --gpu-reset".into()),
         ..free.clone()
     };
     let same = GpuChanged {

@@ -103,12 +103,12 @@ fn where_a_job_stands_that_is_to_be_confirmed_is_described() {
     for (state, confirmation, words) in [
         (
             JobState::Queued,
-            Confirmation::Ahead,
+            Confirmation::NotPlaced,
             "not before it has its slice",
         ),
-        (JobState::Starting, Confirmation::Awaited, "not yet"),
-        (JobState::Running, Confirmation::Given, "yes"),
-        (JobState::Ended, Confirmation::Ahead, "no"),
+        (JobState::Starting, Confirmation::Awaiting, "not yet"),
+        (JobState::Running, Confirmation::Confirmed, "yes"),
+        (JobState::Ended, Confirmation::NotPlaced, "no"),
     ] {
         (job.state, job.confirmation) = (state, Some(confirmation));
         let described = render::describe(&job, view(80));
@@ -178,13 +178,13 @@ fn where_the_memory_of_a_suspended_job_is_is_described_and_who_waits_sees_for_wh
             MemoryPlace::Gpu,
             "on its GPUs, from which it could not be released",
         ),
-        (MemoryPlace::Leaving, "leaving its GPUs"),
+        (MemoryPlace::Offloading, "leaving its GPUs"),
         (MemoryPlace::Host, "in the host's memory; it holds no GPU"),
         (
-            MemoryPlace::Due,
+            MemoryPlace::RestorePending,
             "in the host's memory; room on its GPUs is kept for it",
         ),
-        (MemoryPlace::Returning, "coming back to its GPUs"),
+        (MemoryPlace::Restoring, "coming back to its GPUs"),
     ] {
         let since = fixtures::now() - jiff::SignedDuration::from_mins(5);
         held.gpu_memory = Some(JobMemory { place, since });
@@ -278,8 +278,8 @@ fn why() {
     let running = Why {
         gpus: Vec::new(),
         behind: Vec::new(),
-        sooner: Vec::new(),
-        changes: Vec::new(),
+        suggestions: Vec::new(),
+        suggested_changes: Vec::new(),
         reason_code: None,
         ..running
     };

@@ -122,7 +122,7 @@ impl Journal {
     }
 
     fn count_one(&mut self, held: &HeldClaim) {
-        let refused = held.slices.iter().map(|slice| slice.denied).sum();
+        let refused = held.slices.iter().map(|slice| slice.denials).sum();
         let told = self.refused.entry(held.uid.clone()).or_default();
         if refused > *told {
             *told = refused;
@@ -160,11 +160,11 @@ impl Journal {
 /// `GPU 0 refused 12 allocations at the limit of 9.9 GiB, the last of 2.0 GiB; 9.0 GiB are in use`.
 fn refusals(held: &HeldClaim) -> String {
     let human = |bytes: u64| Bytes::new(bytes).human();
-    let refusing = held.slices.iter().filter(|slice| slice.denied > 0);
+    let refusing = held.slices.iter().filter(|slice| slice.denials > 0);
     let texts = refusing.map(|slice| {
         let last = slice.last_denied_bytes.map(human);
         let last = last.map_or_else(String::new, |last| format!(", the last of {last}"));
-        let allocations = match slice.denied {
+        let allocations = match slice.denials {
             1 => "1 allocation".to_owned(),
             many => format!("{many} allocations"),
         };
@@ -355,7 +355,7 @@ mod tests {
             "name": "train", "pods": [], "devices": [], "processes": 1, "since": "2026-01-02T03:04:05Z",
             "slices": [{
                 "label": "gpu0.12a", "gpu_uuid": "GPU-0", "gpu_index": 0, "memory_limit_bytes": 10u64 << 30, "share": 125,
-                "memory_used_bytes": 9u64 << 30, "memory_peak_bytes": 9u64 << 30, "processes": 1, "denied": denied,
+                "memory_used_bytes": 9u64 << 30, "memory_peak_bytes": 9u64 << 30, "processes": 1, "denials": denied,
                 "last_denied_bytes": 2u64 << 30, "enforcement": "interposer",
             }],
         }))

@@ -101,7 +101,7 @@ fn gpu(listed: &v1::Gpu) -> Gpu {
         health: match &listed.lost {
             Some(lost) if lost.for_good => Health::Lost,
             Some(_) => Health::Silent,
-            None if listed.trouble.is_some() => Health::Troubled,
+            None if listed.problem.is_some() => Health::Troubled,
             None => Health::Well,
         },
     }
@@ -134,7 +134,7 @@ fn carving(mig: &v1::Mig) -> Result<Carving, Withheld> {
     let kept = |instance: &&v1::MigInstance| {
         matches!(
             instance.state,
-            v1::MigState::Foreign | v1::MigState::Quarantined
+            v1::MigState::Unmanaged | v1::MigState::Quarantined
         )
     };
     let placement = |instance: &v1::MigInstance| {
@@ -161,7 +161,7 @@ fn profile(listed: &v1::MigProfile) -> Result<Profile, MigProfileError> {
         compute_slices: listed.compute_slices,
         memory_slices: listed.memory_slices,
         multiprocessors: listed.multiprocessors,
-        most: listed.most,
+        most: listed.max_instances,
         starts: listed.starts.clone(),
     })
 }
@@ -191,7 +191,7 @@ mod tests {
             "memory_slices": 4, "compute_slices": 4, "instances": instances,
             "profiles": [{
                 "name": name, "id": 14, "memory_bytes": 6_u64 << 30, "memory_slices": 1, "compute_slices": 1,
-                "multiprocessors": 14, "most": 4, "starts": starts, "room": 4,
+                "multiprocessors": 14, "max_instances": 4, "starts": starts, "available": 4,
             }],
         } })
     }
@@ -233,7 +233,7 @@ mod tests {
         let instances = json!([
             instance("in_use", "1g.6gb", 0),
             instance("idle", "1g.6gb", 1),
-            instance("foreign", "1g.6gb", 2),
+            instance("unmanaged", "1g.6gb", 2),
             instance("quarantined", "9g.9gb", 3),
         ]);
         let gpu = one(listed("mig", mig("1g.6gb", &[0, 1, 2, 3], &instances)));
@@ -266,7 +266,7 @@ mod tests {
             let gpu = one(listed("unmanaged", lost));
             assert_eq!((gpu.offer, gpu.health), (Offer::Parts(None), health));
         }
-        let troubled = one(listed("shared", json!({ "trouble": "a reset" })));
+        let troubled = one(listed("shared", json!({ "problem": "a reset" })));
         assert_eq!(troubled.health, Health::Troubled);
     }
 }

@@ -41,11 +41,11 @@ fn gpu(index: u32, mode: &str) -> v1::Gpu {
             "compute_slices": 7,
             "profiles": [{
                 "name": "1g.5gb", "id": 19, "memory_bytes": 4864_u64 << 20, "memory_slices": 1,
-                "compute_slices": 1, "multiprocessors": 14, "most": 7, "starts": [0, 1, 2, 3, 4, 5, 6],
-                "room": 7,
+                "compute_slices": 1, "multiprocessors": 14, "max_instances": 7, "starts": [0, 1, 2, 3, 4, 5, 6],
+                "available": 7,
             }, {
                 "name": "7g.40gb", "id": 0, "memory_bytes": 40192_u64 << 20, "memory_slices": 8,
-                "compute_slices": 7, "multiprocessors": 98, "most": 1, "starts": [0], "room": 1,
+                "compute_slices": 7, "multiprocessors": 98, "max_instances": 1, "starts": [0], "available": 1,
             }],
             "instances": [],
         });
@@ -341,7 +341,7 @@ fn a_cluster_that_cannot_share_devices_is_told_nothing() {
 fn a_cluster_that_knows_no_taints_is_not_told_of_gpus_that_are_ill() {
     let (server, _, _) = without("taints");
     let mut ill = gpu(0, "shared");
-    ill.trouble = Some("it is to be reset".to_owned());
+    ill.problem = Some("it is to be reset".to_owned());
     let published = Published::start(server, Some(vec![ill, gpu(1, "shared")]));
     let slices = published.until("the other", with_devices(1));
     assert_eq!(devices(&slices)[0]["attributes"]["index"]["int"], 1);

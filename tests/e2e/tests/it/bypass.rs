@@ -155,7 +155,7 @@ fn a_process_without_the_limiter_is_told() {
         let job = home.submit(&["--gpu-memory", "8G"], &[wrapper, &hold].concat());
         let bypass = told(&home, &job);
         assert_eq!(
-            (bypass.way, bypass.action),
+            (bypass.kind, bypass.action),
             (BypassWay::Unlimited, BypassAction::Warned),
             "{gate}: {bypass:?}"
         );
@@ -173,7 +173,7 @@ fn a_process_without_the_limiter_is_told() {
             Some(EndReason::Completed),
             "a warning: {ended:?}"
         );
-        assert!(ended.bypasses[0].over_at.is_some(), "{ended:?}");
+        assert!(ended.bypasses[0].ended_at.is_some(), "{ended:?}");
     }
     assert_eq!(count(&home, "divvy_bypasses_total{way=\"unlimited\"}"), 5);
 }
@@ -210,7 +210,7 @@ fn a_function_that_is_newer_than_the_limiter_is_counted_and_told_of_once() {
     let plain = evader.submit("plain", None);
     let told = || -> Vec<serde_json::Value> {
         let mut events = home.items(&["events"]);
-        events.retain(|event| event["kind"] == "uncounted");
+        events.retain(|event| event["kind"] == "uncounted_calls");
         events
     };
     let events = until("the alarm is told", || {
@@ -256,7 +256,7 @@ fn a_program_that_is_limited_is_told_of_by_nobody() {
     let _ = home.first_words(&job);
     let slice = settled(&home, &job);
     assert_eq!(slice.memory_mismatch_bytes, Some(0), "{slice:?}");
-    assert_eq!(slice.memory_unseen_bytes, 0, "{slice:?}");
+    assert_eq!(slice.memory_unaccounted_bytes, 0, "{slice:?}");
     home.open("plain");
     let ended = home.ended(&job);
     assert_eq!(
@@ -286,7 +286,7 @@ fn a_program_that_goes_past_the_hooks_is_told() {
     for (way, library) in [("deepbind", &helper), ("dlmopen", &helper), ("copy", &copy)] {
         let job = evader.submit(way, Some(library));
         let bypass = told(&home, &job);
-        assert_eq!(bypass.way, BypassWay::Unlimited, "{way}: {bypass:?}");
+        assert_eq!(bypass.kind, BypassWay::Unlimited, "{way}: {bypass:?}");
         is_told(&home, &job, &bypass);
         home.open(way);
         let _ = home.ended(&job);
@@ -300,13 +300,13 @@ fn a_forged_account_is_told_and_its_memory_counted_all_the_same() {
     let evader = Evader::build(&home);
     let job = evader.submit("forge", None);
     let bypass = told(&home, &job);
-    assert_eq!(bypass.way, BypassWay::Understated, "{bypass:?}");
+    assert_eq!(bypass.kind, BypassWay::Understated, "{bypass:?}");
     assert_eq!(bypass.memory_charged_bytes, 0, "{bypass:?}");
     is_told(&home, &job, &bypass);
     let slice = settled(&home, &job);
     let held = slice.memory_driver_bytes.expect("the driver says");
     assert_eq!(
-        (slice.memory_unseen_bytes, slice.memory_used_bytes),
+        (slice.memory_unaccounted_bytes, slice.memory_used_bytes),
         (held, held),
         "{slice:?}"
     );
@@ -325,7 +325,7 @@ fn a_limit_that_its_job_raises_is_put_right_and_what_it_took_is_told_and_not_giv
     let job = evader.submit_raising();
     let bypass = told(&home, &job);
     assert_eq!(
-        (bypass.way, bypass.action),
+        (bypass.kind, bypass.action),
         (BypassWay::Overdrawn, BypassAction::Denied),
         "{bypass:?}"
     );
@@ -378,7 +378,7 @@ fn by_policy_a_job_that_raises_its_limit_is_killed_and_one_that_is_made_smaller_
         panic!("{ended:?}");
     };
     assert_eq!(
-        (bypass.way, bypass.action),
+        (bypass.kind, bypass.action),
         (BypassWay::Overdrawn, BypassAction::Killed),
         "{bypass:?}"
     );
@@ -431,7 +431,7 @@ fn a_process_that_kills_its_supervisor_and_leaves_its_session_is_its_jobs_by_the
         panic!("{ended:?}");
     };
     assert_eq!(
-        (bypass.way, bypass.action),
+        (bypass.kind, bypass.action),
         (BypassWay::Unlimited, BypassAction::Killed),
         "{bypass:?}"
     );
@@ -453,7 +453,7 @@ fn memory_held_past_the_limiter_is_counted_inside_the_limit() {
     let job = home.submit(&["--gpu-memory", "8G"], &["sh", "-c", &script]);
     let _ = told(&home, &job);
     let slice = settled(&home, &job);
-    let held = slice.memory_unseen_bytes;
+    let held = slice.memory_unaccounted_bytes;
     home.open("fill");
     let report = until("the fill is done", || {
         let log = home.log(&job);
@@ -497,11 +497,11 @@ fn by_policy_a_slice_gets_nothing_more_until_the_bypass_is_over() {
     assert!(!home.log(&job).contains("got_bytes"), "{}", home.log(&job));
     home.open("evader");
     until("the bypass is over", || {
-        let over = home.job(&job).bypasses.first()?.over_at;
+        let over = home.job(&job).bypasses.first()?.ended_at;
         over.map(drop)
     });
     until("the slice has its memory back", || {
-        (home.job(&job).slices[0].memory_unseen_bytes == 0).then_some(())
+        (home.job(&job).slices[0].memory_unaccounted_bytes == 0).then_some(())
     });
     home.open("second");
     let ended = home.ended(&job);
@@ -513,7 +513,7 @@ fn by_policy_a_slice_gets_nothing_more_until_the_bypass_is_over() {
         .filter_map(|event| Some(event["kind"].as_str()?.to_owned()))
         .filter(|kind| kind.starts_with("bypass"))
         .collect();
-    assert_eq!(kinds, ["bypass", "bypass_over"]);
+    assert_eq!(kinds, ["bypass", "bypass_ended"]);
 }
 
 /// A program that holds memory outside every job.
@@ -579,7 +579,7 @@ fn by_policy_a_job_past_the_limiter_is_killed_and_nobody_else_is() {
         panic!("{ended:?}");
     };
     assert_eq!(bypass.action, BypassAction::Killed, "{bypass:?}");
-    assert!(bypass.over_at.is_some(), "{bypass:?}");
+    assert!(bypass.ended_at.is_some(), "{bypass:?}");
     let said = home.divvy(&["ps", "-a"]).ok().stdout;
     assert!(said.contains("killed (137)"), "{said}");
 
@@ -614,7 +614,7 @@ fn a_gpu_that_a_job_does_not_hold_is_told_and_not_given_out() {
         let found = home.job(&job).bypasses;
         found
             .into_iter()
-            .find(|found| found.way == BypassWay::OtherGpu)
+            .find(|found| found.kind == BypassWay::OtherGpu)
     });
     assert_eq!(bypass.gpu_index, 1, "{bypass:?}");
     is_told(&home, &job, &bypass);
@@ -678,7 +678,7 @@ fn a_bypass_in_a_namespace_of_its_own_is_told_under_the_pid_that_it_has_here() {
         (slice.memory_mismatch_bytes == Some(0) && slice.memory_driver_bytes? > GIB)
             .then_some(slice)
     });
-    assert_eq!(slice.memory_unseen_bytes, 0, "{slice:?}");
+    assert_eq!(slice.memory_unaccounted_bytes, 0, "{slice:?}");
 
     let file = home.gate("past");
     let hold = [&probe, "hold", "--bytes", "1G", "--until-file", &file];
@@ -727,9 +727,12 @@ fn a_bypass_is_not_told_twice_when_the_daemon_comes_back() {
         home.job(&job)
             .slices
             .pop()
-            .filter(|slice| slice.memory_unseen_bytes > GIB)
+            .filter(|slice| slice.memory_unaccounted_bytes > GIB)
     });
-    assert_eq!(slice.memory_driver_bytes, Some(slice.memory_unseen_bytes));
+    assert_eq!(
+        slice.memory_driver_bytes,
+        Some(slice.memory_unaccounted_bytes)
+    );
     // A stricter policy is applied to what goes on.
     let found: Vec<Bypass> = until("it is denied now", || {
         let found = home.job(&job).bypasses;
@@ -739,7 +742,7 @@ fn a_bypass_is_not_told_twice_when_the_daemon_comes_back() {
     assert_eq!(found[0].detected_at, before.detected_at);
     home.open("held");
     let ended: Job = home.ended(&job);
-    assert!(ended.bypasses[0].over_at.is_some(), "{ended:?}");
+    assert!(ended.bypasses[0].ended_at.is_some(), "{ended:?}");
 }
 
 #[test]
@@ -755,7 +758,7 @@ fn where_the_driver_does_not_say_who_holds_what_that_is_said() {
         let events = home.items(&["events"]);
         events
             .iter()
-            .any(|event| event["kind"] == "accounts_only")
+            .any(|event| event["kind"] == "process_memory_unknown")
             .then_some(())
     });
     let gpu = &home.items(&["gpus"])[0];

@@ -91,7 +91,7 @@ fn figures_of_any_size_end_no_daemon() {
         &[&probe, "hold", "--bytes", &huge, "--seconds", "0"],
     );
     let ended = home.ended(&job);
-    assert!(ended.slices[0].denied > 0, "{ended:?}");
+    assert!(ended.slices[0].denials > 0, "{ended:?}");
     for verb in ["describe", "cancel", "wait", "why", "logs"] {
         let _ = home.divvy(&[verb, &u64::MAX.to_string()]).exits(3);
     }

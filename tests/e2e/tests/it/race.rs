@@ -91,7 +91,7 @@ impl Race {
         assert_eq!(racers.finish(), 0);
         let job = home.ended(&job);
         assert_eq!(job.bypasses, [], "{job:?}");
-        assert_eq!(job.slices[0].memory_unseen_bytes, 0, "{job:?}");
+        assert_eq!(job.slices[0].memory_unaccounted_bytes, 0, "{job:?}");
         until("the driver has everything back", || {
             (used(&nvml.ask("look")["gpus"][0]) == idle).then_some(())
         });

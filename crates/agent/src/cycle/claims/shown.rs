@@ -53,7 +53,7 @@ impl Cycle {
             processes: u32::try_from(members)
                 .unwrap_or(u32::MAX)
                 .max(accounted.unwrap_or_default()),
-            trouble: job.reason.clone().or_else(|| self.waits_for_a_look(job)),
+            problem: job.reason.clone().or_else(|| self.waits_for_a_look(job)),
             since: job.submitted_at,
         })
     }

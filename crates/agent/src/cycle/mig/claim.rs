@@ -101,7 +101,7 @@ impl Cycle {
         };
         let label = instance.label();
         self.destroy(slot, Why::Room)?;
-        self.tell(Some(id), "mig_reclaimed", &format!("{label} makes room"))
+        self.tell(Some(id), "mig_evicted", &format!("{label} makes room"))
     }
 
     /// The job has no processes any more: what it held is kept for the next.

@@ -208,7 +208,7 @@ impl Cycle {
             self.index(&slot.gpu)
         );
         tracing::warn!(?job, "{text}");
-        self.tell(job, "mig_gone", &text)
+        self.tell(job, "mig_lost", &text)
     }
 
     /// Tries to be rid of an instance in quarantine, where nobody would suffer from it.
@@ -260,7 +260,7 @@ impl Cycle {
                     self.index(uuid)
                 );
                 tracing::info!("{text}");
-                self.tell(None, "mig_foreign", &text)?;
+                self.tell(None, "mig_unmanaged", &text)?;
             }
         }
         Ok(())
@@ -332,12 +332,12 @@ impl Cycle {
             let (job, kind, text) = match tenant.job {
                 Some(job) => (
                     Some(job),
-                    "mig_astray",
+                    "mig_wrong_instance",
                     format!("pid {pid} of the job is in {place}"),
                 ),
                 None => (
                     holder,
-                    "mig_stranger",
+                    "mig_foreign_process",
                     format!("pid {pid}, which is of no job, is in {place}"),
                 ),
             };

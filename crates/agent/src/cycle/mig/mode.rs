@@ -116,7 +116,7 @@ impl Cycle {
             dry_run: change.dry_run,
             steps,
             blockers: self.blockers(device, to, turn),
-            left: None,
+            remaining_steps: None,
         };
         Ok((device.gpu.uuid.clone(), changed))
     }
@@ -271,7 +271,7 @@ impl Cycle {
                     let mut steps = changed.steps;
                     steps.retain(|step| *step != reset(index));
                     Ok(GpuChanged {
-                        left,
+                        remaining_steps: left,
                         steps,
                         ..changed
                     })
@@ -386,7 +386,7 @@ impl Cycle {
             let is = |slot: &Slot| {
                 shown.gpu_uuid == slot.gpu.as_str()
                     && shown.start == slot.placement.start
-                    && shown.state != v1::MigState::Foreign
+                    && shown.state != v1::MigState::Unmanaged
                     && self
                         .migs
                         .instances

@@ -142,7 +142,7 @@ impl Cycle {
                 let place = (!failure.is_in_use()).then_some(slot.placement);
                 self.keep_off(&slot.gpu, place, failure.is_in_use());
                 tracing::warn!(?job, "{text}");
-                self.tell(job, "mig_refused", &text)?;
+                self.tell(job, "mig_create_failed", &text)?;
             }
             Failure::Stuck(why) => self.quarantine(slot, &why.clone())?,
         }

@@ -35,9 +35,9 @@ impl Cycle {
             memory_slices: profile.memory_slices,
             compute_slices: profile.compute_slices,
             multiprocessors: profile.multiprocessors,
-            most: profile.most,
+            max_instances: profile.most,
             starts: profile.starts.clone(),
-            room: self.room(&gpu, profile.id),
+            available: self.room(&gpu, profile.id),
         };
         Some(v1::Mig {
             memory_slices: table.memory_slices,
@@ -175,7 +175,7 @@ impl Cycle {
         all.extend(
             foreign
                 .flat_map(|of_gpu| &of_gpu.foreign)
-                .map(|(placement, size)| shown(*placement, *size, v1::MigState::Foreign, None)),
+                .map(|(placement, size)| shown(*placement, *size, v1::MigState::Unmanaged, None)),
         );
         all.sort_by_key(|one| (one.start, one.memory_slices));
         all
@@ -185,10 +185,10 @@ impl Cycle {
         match self.migs.standing(instance) {
             _ if instance.stage == Stage::Ready && instance.job.is_some() => v1::MigState::InUse,
             Standing::Idle => v1::MigState::Idle,
-            Standing::Foreign => v1::MigState::Foreign,
+            Standing::Foreign => v1::MigState::Unmanaged,
             Standing::Quarantined => v1::MigState::Quarantined,
-            Standing::Leaving => v1::MigState::Leaving,
-            Standing::Coming => v1::MigState::Coming,
+            Standing::Leaving => v1::MigState::Destroying,
+            Standing::Coming => v1::MigState::Creating,
         }
     }
 }

@@ -64,7 +64,7 @@ const OF_PROJECTS: &[OfProject] = &[
     (
         "divvy_project_over_quota_gpus",
         "Of those, what is held over quota.",
-        |project| Some(project.over),
+        |project| Some(project.over_quota),
     ),
     (
         "divvy_project_fair_share_gpus",
@@ -254,7 +254,7 @@ fn of_reclaims(counted: &Counted, reclaimed: u64) -> Family {
         "counter",
         "What was taken back because another needs it: asked for, and had.",
     );
-    let instances = counted.times_told("mig_reclaimed");
+    let instances = counted.times_told("mig_evicted");
     for (step, result, count) in [
         ("idle_instance", "asked", instances),
         ("idle_instance", "done", reclaimed),
@@ -276,9 +276,9 @@ fn of_recovery(counted: &Counted) -> Family {
     for (action, count) in [
         ("job_adopted", counted.adopted),
         ("job_settled", counted.settled),
-        ("container_adopted", counted.times_told("adopted")),
+        ("container_adopted", counted.times_told("container_adopted")),
         ("instance_adopted", counted.times_told("mig_adopted")),
-        ("instance_dropped", counted.times_told("mig_gone")),
+        ("instance_dropped", counted.times_told("mig_lost")),
     ] {
         recovery.sample(vec![("action", action.to_owned())], count);
     }

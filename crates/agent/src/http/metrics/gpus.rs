@@ -199,7 +199,10 @@ fn about_changes(page: &Page) -> Vec<Family> {
     let done: u64 = changed.iter().map(|done| done.times).sum();
     for (result, count) in [
         ("done", done),
-        ("refused", page.books.counted.times_told("mig_refused")),
+        (
+            "refused",
+            page.books.counted.times_told("mig_create_failed"),
+        ),
         ("quarantined", counts.quarantined.times),
     ] {
         results.sample(vec![("result", result.to_owned())], count);

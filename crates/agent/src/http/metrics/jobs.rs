@@ -57,13 +57,13 @@ const OF_SLICES: &[OfSlice] = &[
         "divvy_job_memory_overhead_bytes",
         "gauge",
         "What the limit counts besides the slice's own account, because the driver says so.",
-        |slice| Some(slice.memory_unseen_bytes.to_string()),
+        |slice| Some(slice.memory_unaccounted_bytes.to_string()),
     ),
     (
         "divvy_job_alloc_denied_total",
         "counter",
         "Allocations that the limit refused.",
-        |slice| Some(slice.denied.to_string()),
+        |slice| Some(slice.denials.to_string()),
     ),
     (
         "divvy_ledger_mismatch_bytes",

@@ -32,9 +32,9 @@ fn page() -> Page {
         "slice_directory": null, "uncounted_calls": 6,
         "slices": [{
             "label": "gpu0.25a", "gpu_uuid": "GPU-1", "gpu_index": 0, "memory_limit_bytes": 50, "share": 250,
-            "memory_used_bytes": 20, "memory_peak_bytes": 30, "processes": 1, "denied": 2, "last_denied_bytes": null,
+            "memory_used_bytes": 20, "memory_peak_bytes": 30, "processes": 1, "denials": 2, "last_denied_bytes": null,
             "enforcement": "interposer", "memory_mismatch_bytes": -4, "memory_mismatch_max_bytes": 9,
-            "memory_unseen_bytes": 1, "memory_target_bytes": 45,
+            "memory_unaccounted_bytes": 1, "memory_target_bytes": 45,
         }],
     });
     job["claim"] = serde_json::json!({
@@ -72,18 +72,18 @@ fn books() -> Books {
     let project = serde_json::json!({
         "name": "vision", "quota": 2500, "quota_memory_bytes": null, "weight": null, "limit": 4000,
         "limit_memory_bytes": null, "priority": 0, "min_runtime_s": 0, "members": [], "used": 3000,
-        "used_memory_bytes": 5, "over": 500, "fair_share": 2750, "running": 2, "waiting": 1,
+        "used_memory_bytes": 5, "over_quota": 500, "fair_share": 2750, "running": 2, "waiting": 1,
     });
     let mut books = Books {
         projects: vec![serde_json::from_value(project).unwrap()],
         held: BTreeMap::from([("3".to_owned(), 1_500_000_000)]),
-        pending: BTreeMap::from([("short", 2)]),
+        pending: BTreeMap::from([("insufficient", 2)]),
         ..Books::default()
     };
     let counted = &mut books.counted;
     counted.told.insert("suspended".into(), 2);
-    counted.told.insert("mig_refused".into(), 4);
-    counted.told.insert("mig_reclaimed".into(), 5);
+    counted.told.insert("mig_create_failed".into(), 4);
+    counted.told.insert("mig_evicted".into(), 5);
     (counted.preempted, counted.given_way) = (3, 1);
     counted.stills.add(Duration::from_millis(3));
     counted.unsuspended = 1;
@@ -118,8 +118,8 @@ fn figures_are_in_base_units_and_labels_escaped() {
     let text = text(&page());
     for line in [
         r#"divvy_enforcement_info{backend="interposer",level="cooperative",on_bypass="kill"} 1"#,
-        r#"divvy_bypasses_total{way="unlimited"} 4"#,
-        r#"divvy_bypasses_total{way="overdrawn"} 2"#,
+        r#"divvy_bypasses_total{kind="unlimited"} 4"#,
+        r#"divvy_bypasses_total{kind="overdrawn"} 2"#,
         &of_gpu(r#"divvy_gpu_info{GPU,mode="shared"} 1"#),
         &of_gpu("divvy_gpu_memory_reserved_bytes{GPU} 10"),
         &of_gpu("divvy_gpu_share_allocated_ratio{GPU} 0.250"),
@@ -146,7 +146,7 @@ fn figures_are_in_base_units_and_labels_escaped() {
         r#"divvy_queue_wait_seconds_bucket{queue="q",le="+Inf"} 1"#,
         r#"divvy_queue_wait_seconds_sum{queue="q"} 7.000000000"#,
         r#"divvy_queue_oldest_pending_seconds{queue="q"} 0"#,
-        r#"divvy_pending_jobs{reason="short"} 2"#,
+        r#"divvy_pending_jobs{reason="insufficient"} 2"#,
         r#"divvy_job_gpu_seconds_total{job="3",name="a\\b",user="u",project="",queue="q"} 1.500000000"#,
         r#"divvy_preemptions_total 3"#,
         r#"divvy_suspends_total{result="done"} 2"#,

@@ -38,7 +38,7 @@ pub async fn dies_at(home: &mut Home, gpus: &str, point: &str, tease: impl Async
 /// Every instance that the driver has is the stranger's, or one that the daemon shows as idle; and the reverse.
 async fn nothing_is_leaked(home: &Home, client: &Client, point: &str) {
     let settled = |all: &Vec<(String, u8, MigState)>| {
-        let done = [MigState::Idle, MigState::Foreign];
+        let done = [MigState::Idle, MigState::Unmanaged];
         all.iter().all(|one| done.contains(&one.2))
     };
     let shown = until("nothing is on its way", || shown(client), settled).await;

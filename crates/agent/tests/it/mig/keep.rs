@@ -109,7 +109,7 @@ async fn an_instance_that_is_made_anew_is_nobodys_until_it_is_made() {
     client.cancel(&first.id).await.unwrap();
     let first = ended(&client, &first.id).await;
     assert_eq!(first.started_at, None, "{first:#?}");
-    assert_eq!(shown(&client).await[0].2, MigState::Leaving);
+    assert_eq!(shown(&client).await[0].2, MigState::Destroying);
     assert!(client.mig_gc(&MigGc::default()).await.unwrap().is_empty());
     // There is no other place for the second.
     let second = client.submit(&on("7g.40gb", &["true"])).await.unwrap();
@@ -146,7 +146,7 @@ async fn idle_instances_go_when_their_place_is_needed_and_neighbours_run_on() {
     assert_eq!((after.state, after.pid), (JobState::Running, neighbour.pid));
     let story = story(&client).await;
     let count = |kind: &str| story.iter().filter(|one| *one == kind).count();
-    assert_eq!((count("mig_reclaimed"), count("mig_destroyed")), (2, 2));
+    assert_eq!((count("mig_evicted"), count("mig_destroyed")), (2, 2));
     client.cancel(&neighbour.id).await.unwrap();
 }
 

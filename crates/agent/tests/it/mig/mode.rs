@@ -32,7 +32,7 @@ async fn a_hopper_is_divided_and_made_whole_again() {
     assert_eq!(would.steps, ["turn MIG mode on", "give it out as mig"]);
     assert_eq!(driver::modes(&home), [false]);
     let done = client.change_gpu("0", &change(GpuMode::Mig)).await.unwrap();
-    assert_eq!((done.from, done.left), (GpuMode::Shared, None));
+    assert_eq!((done.from, done.remaining_steps), (GpuMode::Shared, None));
     assert_eq!(driver::modes(&home), [true]);
     until("it is divided", || mode(&client), |mode| mode == "mig").await;
     let job = run(&client, "1g.10gb").await;
@@ -123,20 +123,20 @@ async fn an_ampere_waits_for_its_reset_and_nobody_gets_it_meanwhile() {
     };
     let would = client.change_gpu("0", &would).await.unwrap();
     let done = client.change_gpu("0", &change(GpuMode::Mig)).await.unwrap();
-    let left = done.left.unwrap();
+    let left = done.remaining_steps.unwrap();
     assert!(left.contains("--gpu-reset -i 0"), "{left}");
     let [turn, give] = &done.steps[..] else {
         panic!("{:?}", done.steps);
     };
     assert_eq!(would.steps, [turn.clone(), left, give.clone()]);
     assert_eq!(mode(&client).await, "unmanaged");
-    let why = client.gpus().await.unwrap()[0].trouble.clone().unwrap();
+    let why = client.gpus().await.unwrap()[0].problem.clone().unwrap();
     assert!(why.contains("--gpu-reset -i 0"), "{why}");
     let never = client.submit(&on("1g.5gb", &["true"])).await.unwrap_err();
     assert!(never.message.contains(&why), "{never}");
     driver::happen(&home, "reset:0");
     until("it is divided", || mode(&client), |mode| mode == "mig").await;
-    assert_eq!(client.gpus().await.unwrap()[0].trouble, None);
+    assert_eq!(client.gpus().await.unwrap()[0].problem, None);
     let job = run(&client, "1g.5gb").await;
     assert_eq!(job.exit_code, Some(0), "{job:#?}");
 }
@@ -158,7 +158,7 @@ async fn what_waits_for_a_reset_can_be_taken_back() {
             "give it out as exclusive"
         ]
     );
-    assert_eq!(done.left, None);
+    assert_eq!(done.remaining_steps, None);
     assert_eq!(mode(&client).await, "exclusive");
     driver::happen(&home, "reset:0");
     assert_eq!(driver::modes(&home), [false]);
@@ -167,10 +167,10 @@ async fn what_waits_for_a_reset_can_be_taken_back() {
     until("it is divided", || mode(&client), |mode| mode == "mig").await;
     // The other way, and nobody gets it while it waits.
     let done = client.change_gpu("0", &back).await.unwrap();
-    assert!(done.left.unwrap().contains("--gpu-reset -i 0"));
+    assert!(done.remaining_steps.unwrap().contains("--gpu-reset -i 0"));
     assert_eq!(mode(&client).await, "unmanaged");
     let done = client.change_gpu("0", &change(GpuMode::Mig)).await.unwrap();
-    assert_eq!(done.left, None);
+    assert_eq!(done.remaining_steps, None);
     assert_eq!(mode(&client).await, "mig");
     driver::happen(&home, "reset:0");
     assert_eq!(driver::modes(&home), [true]);

@@ -24,7 +24,10 @@ async fn what_somebody_else_made_is_left_alone_and_its_place_given_to_nobody() {
     driver::make(&home, 0, TWO, 0, 2, false);
     let before = driver::layout(&home, 0);
     let foreign = |all: &Vec<(String, u8, MigState)>| {
-        all.iter().filter(|one| one.2 == MigState::Foreign).count() == 2
+        all.iter()
+            .filter(|one| one.2 == MigState::Unmanaged)
+            .count()
+            == 2
     };
     until("both are seen", || shown(&client), foreign).await;
     run(&client, "1g.5gb").await;
@@ -53,7 +56,7 @@ async fn an_idle_instance_that_somebody_destroys_is_forgotten_and_made_again() {
     assert_eq!(job.exit_code, Some(0));
     assert_eq!(
         story(&client).await,
-        ["mig_created", "mig_gone", "mig_created"]
+        ["mig_created", "mig_lost", "mig_created"]
     );
 }
 
@@ -66,7 +69,7 @@ async fn a_place_that_is_refused_is_left_for_another() {
     let client = home.client();
     let job = run(&client, "1g.5gb").await;
     assert_eq!(job.exit_code, Some(0), "{job:#?}");
-    assert_eq!(story(&client).await, ["mig_refused", "mig_created"]);
+    assert_eq!(story(&client).await, ["mig_create_failed", "mig_created"]);
     let back = told(&client, "requeued").await;
     assert!(back[0].text.contains("somebody else may lie"), "{back:?}");
 }
@@ -97,7 +100,7 @@ async fn refusals_of_an_earlier_run_do_not_count_for_the_next() {
     client.requeue(&job.id).await.unwrap();
     let job = ended(&client, &job.id).await;
     assert_eq!(job.exit_code, Some(0), "{job:#?}");
-    assert_eq!(told(&client, "mig_refused").await.len(), 3);
+    assert_eq!(told(&client, "mig_create_failed").await.len(), 3);
 }
 
 #[tokio::test]
@@ -171,7 +174,7 @@ async fn a_daemon_that_may_not_see_instances_gives_the_gpu_to_nobody() {
         refused.message.contains("its MIG instances cannot be read"),
         "{refused}"
     );
-    assert!(client.gpus().await.unwrap()[0].trouble.is_some());
+    assert!(client.gpus().await.unwrap()[0].problem.is_some());
     let why = until(
         "it is told",
         || told(&client, "mig_error"),
@@ -249,7 +252,7 @@ async fn a_job_in_anothers_instance_is_told_of() {
         .unwrap();
     let told = until(
         "it is told",
-        || told(&client, "mig_astray"),
+        || told(&client, "mig_wrong_instance"),
         |all| !all.is_empty(),
     )
     .await;
@@ -290,7 +293,7 @@ async fn a_stranger_in_a_jobs_instance_is_told_of() {
         .unwrap();
     let told = until(
         "it is told",
-        || told(&client, "mig_stranger"),
+        || told(&client, "mig_foreign_process"),
         |all| !all.is_empty(),
     )
     .await;

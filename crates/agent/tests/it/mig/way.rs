@@ -137,7 +137,7 @@ async fn a_job_that_is_to_be_confirmed_gets_another_instance_for_one_that_somebo
         client.confirm(&job.id, &Confirm::default()).await.unwrap();
         let job = ended(&client, &job.id).await;
         assert_eq!(job.exit_code, Some(0), "{job:#?}");
-        let went = if whole { "mig_gone" } else { "mig_destroyed" };
+        let went = if whole { "mig_lost" } else { "mig_destroyed" };
         assert_eq!(story(&client).await, ["mig_created", went, "mig_created"]);
     }
 }
@@ -172,6 +172,6 @@ async fn what_somebody_else_has_destroyed_is_not_told_as_destroyed_by_the_daemon
     assert_eq!(job.exit_code, Some(0), "{job:#?}");
     assert_eq!(
         story(&client).await,
-        ["mig_created", "mig_gone", "mig_created"]
+        ["mig_created", "mig_lost", "mig_created"]
     );
 }

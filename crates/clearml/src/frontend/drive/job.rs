@@ -59,8 +59,10 @@ pub(super) fn end_of(job: &Job) -> JobEnd {
 /// The life of a task whose record was found, by what has become of its job.
 pub fn found(job: Option<&Job>) -> Found {
     match job {
-        Some(job) if job.confirmation == Some(Confirmation::Awaited) => Found::Awaited,
-        Some(job) if job.started_at.is_some() || job.confirmation == Some(Confirmation::Given) => {
+        Some(job) if job.confirmation == Some(Confirmation::Awaiting) => Found::Awaited,
+        Some(job)
+            if job.started_at.is_some() || job.confirmation == Some(Confirmation::Confirmed) =>
+        {
             Found::Begun
         }
         _ => Found::Nothing,

@@ -92,7 +92,7 @@ impl Driver {
                     self.trouble = job.reason.clone().unwrap_or_default();
                     return Some(Event::JobEnded(end_of(&job)));
                 }
-                let again = job.confirmation == Some(Confirmation::Awaited)
+                let again = job.confirmation == Some(Confirmation::Awaiting)
                     && self.confirmed.is_none_or(|attempt| attempt < job.attempt);
                 if again {
                     return Some(Event::GrantedAgain);

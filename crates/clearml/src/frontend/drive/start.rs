@@ -61,7 +61,7 @@ impl Driver {
             return Some(Event::NoSlice);
         };
         match (job.state, job.confirmation) {
-            (JobState::Starting, Some(Confirmation::Awaited)) => {}
+            (JobState::Starting, Some(Confirmation::Awaiting)) => {}
             (JobState::Starting | JobState::Running, _) => {
                 self.confirmed = Some(job.attempt);
                 return Some(Event::Confirmed);

@@ -294,7 +294,7 @@ fn a_job_whose_acknowledgement_was_lost_is_submitted_again_under_the_same_key() 
 fn slice(limit: u64, target: Option<u64>) -> Value {
     json!({
         "label": "gpu0.25a", "gpu_uuid": "GPU-0", "gpu_index": 0, "memory_limit_bytes": limit, "share": 250,
-        "memory_used_bytes": 7_000_000_000_u64, "memory_peak_bytes": 7_500_000_000_u64, "processes": 1, "denied": 0,
+        "memory_used_bytes": 7_000_000_000_u64, "memory_peak_bytes": 7_500_000_000_u64, "processes": 1, "denials": 0,
         "last_denied_bytes": null, "enforcement": "interposer", "memory_target_bytes": target,
     })
 }
@@ -359,7 +359,7 @@ fn oom_says_what_was_refused_or_that_nothing_was() {
     let record = json!({
         "number": 0, "at": "2026-03-04T11:00:00Z", "pid": 4242, "program": "python3", "api": "cuMemCreate",
         "cause": "slice_full", "gpu_uuid": "GPU-0", "gpu_index": 0, "asked_bytes": 1_u64 << 30, "limit_bytes": 8_u64 << 30,
-        "used_bytes": 7_u64 << 30, "own_bytes": 7_u64 << 30, "unseen_bytes": 0, "gpu_free_bytes": null,
+        "used_bytes": 7_u64 << 30, "own_bytes": 7_u64 << 30, "unaccounted_bytes": 0, "gpu_free_bytes": null,
         "gpu_total_bytes": null, "sufficient_limit_bytes": 8_u64 << 30, "skipped": 0, "allocations": 0, "largest": [],
         "peer_count": 0, "peers": [],
     });
@@ -367,7 +367,7 @@ fn oom_says_what_was_refused_or_that_nothing_was() {
         let oom = |id: &str, records: &[Value]| {
             let denied = records.len();
             let oom = json!({
-                "job": id, "name": "train.py", "state": "ended", "denied": denied, "records": records,
+                "job": id, "name": "train.py", "state": "ended", "denials": denied, "records": records,
             });
             items("Oom", &[oom])
         };
@@ -390,10 +390,10 @@ fn oom_says_what_was_refused_or_that_nothing_was() {
 fn advise_needs_history_and_gives_a_command() {
     let home = Home::with_agent(|question, _| {
         let advice = json!({
-            "name": "train", "program": "python train.py", "gpus": 1, "runs": 2, "refused": 0,
+            "name": "train", "program": "python train.py", "gpus": 1, "runs": 2, "denied_runs": 0,
             "memory_limit_bytes": 8_u64 << 30, "memory_peak_median_bytes": 3_u64 << 30,
             "memory_peak_bytes": 4_u64 << 30, "memory_bytes": 5_u64 << 30,
-            "amount": {"kind": "memory", "bytes": 5_u64 << 30}, "would_refuse": 0, "command": ["python", "train.py"],
+            "amount": {"kind": "memory", "bytes": 5_u64 << 30}, "would_deny_runs": 0, "command": ["python", "train.py"],
         });
         match question.path.as_str() {
             "/v1/advice?job=last" | "/v1/advice?program=python%20train.py" => {

@@ -63,7 +63,7 @@ impl Agent {
             "slices": [{
                 "label": "gpu0.12a", "gpu_uuid": "GPU-0", "gpu_index": 0, "memory_limit_bytes": 10u64 << 30, "share": 125,
                 "memory_used_bytes": 9u64 << 30, "memory_peak_bytes": 9u64 << 30, "processes": 1,
-                "denied": *self.denied.lock().unwrap(), "last_denied_bytes": 2u64 << 30, "enforcement": "interposer",
+                "denials": *self.denied.lock().unwrap(), "last_denied_bytes": 2u64 << 30, "enforcement": "interposer",
             }],
         })
     }

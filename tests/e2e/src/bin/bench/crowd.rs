@@ -69,7 +69,7 @@ pub fn measure(programs: &Programs, quick: bool, report: &mut Report) -> Result<
     let array = Submit {
         array: Some(Array {
             indices: (0..waiting / 2).collect(),
-            most: None,
+            max_running: None,
         }),
         ..lasts.clone()
     };
