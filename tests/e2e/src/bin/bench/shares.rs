@@ -365,7 +365,11 @@ pub fn measure(programs: &Programs, wish: &Wish<'_>, report: &mut Report) -> Res
 }
 
 /// How long requests take, alone and beside a flood, as a table.
-fn beside_a_flood(programs: &Programs, requests: Scene, report: &mut Report) -> Result<Vec<String>> {
+fn beside_a_flood(
+    programs: &Programs,
+    requests: Scene,
+    report: &mut Report,
+) -> Result<Vec<String>> {
     let beside = Scene {
         name: requests.name.clone(),
         parts: vec![part(250, REQUESTS), part(750, FLOOD)],
