@@ -275,7 +275,7 @@ fn heading(class: Class) -> &'static str {
 /// The rows that have to do with memory, as the page shows them.
 fn as_markdown() -> String {
     let rows = rows();
-    let mut table = String::from("| | functions | what it is about |\n|---|---|---|\n");
+    let mut table = String::from("| class | functions | subject |\n|---|---|---|\n");
     let mut shown = BTreeSet::new();
     for row in &rows {
         let is_charged = matches!(row.class, Class::Counted | Class::Freed | Class::Followed);
@@ -304,7 +304,7 @@ fn as_markdown() -> String {
     let all = symbols().count();
     table
         + &format!(
-            "\nThat is {} of {all} functions; the other {others} take no memory, and are in the file too.\n",
+            "\nThat is {} of {all} functions. The other {others} take no memory; the file lists them too.\n",
             all - others
         )
 }

@@ -37,311 +37,311 @@ hooks! { $
     cuda cuMemAllocPitch_v2(dptr: *mut CUdeviceptr, pitch: *mut usize, width: usize, height: usize, element: c_uint) -> CUresult => memory::alloc_pitch;
     /// Charges the whole size on the current context's device, wherever the pages are.
     cuda cuMemAllocManaged(dptr: *mut CUdeviceptr, bytesize: usize, flags: c_uint) -> CUresult => memory::alloc_managed;
-    /// Gives back what the address was charged; an unknown address just goes to the driver.
+    /// Ends the charge of the address; passes an unknown address to the driver.
     cuda cuMemFree(dptr: CUdeviceptr_v1) -> CUresult => memory::free_v1;
-    /// Gives back what the address was charged; an unknown address just goes to the driver.
+    /// Ends the charge of the address; passes an unknown address to the driver.
     cuda cuMemFree_v2(dptr: CUdeviceptr) -> CUresult => memory::free;
     /// Charges the device that the location names, with or without a context; host memory is counted as pinned.
     cuda cuMemCreate(handle: *mut CUmemGenericAllocationHandle, size: usize, prop: *const CUmemAllocationProp, flags: c_ulonglong) -> CUresult => vmm::create;
-    /// Drops one reference; gives back what has neither references nor mappings.
+    /// Drops one reference; ends the charge of memory without references and mappings.
     cuda cuMemRelease(handle: CUmemGenericAllocationHandle) -> CUresult => vmm::release;
     /// Counts one more reference.
     cuda cuMemRetainAllocationHandle(handle: *mut CUmemGenericAllocationHandle, addr: *mut c_void) -> CUresult => vmm::retain;
     /// Counts one more mapping.
     cuda cuMemMap(ptr: CUdeviceptr, size: usize, offset: usize, handle: CUmemGenericAllocationHandle, flags: c_ulonglong) -> CUresult => vmm::map;
-    /// Drops the mappings in the range; gives back what has neither references nor mappings.
+    /// Drops the mappings in the range; ends the charge of memory without references and mappings.
     cuda cuMemUnmap(ptr: CUdeviceptr, size: usize) -> CUresult => vmm::unmap;
-    /// Charges what the pool reserves, on the stream's device; nothing while the stream is captured.
+    /// Charges the pool's reserved size, on the stream's device; nothing while the stream is captured.
     cuda cuMemAllocAsync(dptr: *mut CUdeviceptr, bytesize: usize, stream: CUstream) -> CUresult => stream_ordered::alloc;
-    /// Charges what the pool reserves, on the stream's device; nothing while the stream is captured.
+    /// Charges the pool's reserved size, on the stream's device; nothing while the stream is captured.
     cuda cuMemAllocAsync_ptsz(dptr: *mut CUdeviceptr, bytesize: usize, stream: CUstream) -> CUresult => stream_ordered::alloc_ptsz;
-    /// Charges what the pool reserves, on the pool's device; nothing while the stream is captured.
+    /// Charges the pool's reserved size, on the pool's device; nothing while the stream is captured.
     cuda cuMemAllocFromPoolAsync(dptr: *mut CUdeviceptr, bytesize: usize, pool: CUmemoryPool, stream: CUstream) -> CUresult => stream_ordered::alloc_from;
-    /// Charges what the pool reserves, on the pool's device; nothing while the stream is captured.
+    /// Charges the pool's reserved size, on the pool's device; nothing while the stream is captured.
     cuda cuMemAllocFromPoolAsync_ptsz(dptr: *mut CUdeviceptr, bytesize: usize, pool: CUmemoryPool, stream: CUstream) -> CUresult => stream_ordered::alloc_from_ptsz;
-    /// Settles the pool's charge with what the driver still reserves.
+    /// Sets the pool's charge to the size that the driver still reserves.
     cuda cuMemFreeAsync(dptr: CUdeviceptr, stream: CUstream) -> CUresult => stream_ordered::free;
-    /// Settles the pool's charge with what the driver still reserves.
+    /// Sets the pool's charge to the size that the driver still reserves.
     cuda cuMemFreeAsync_ptsz(dptr: CUdeviceptr, stream: CUstream) -> CUresult => stream_ordered::free_ptsz;
-    /// Remembers where the pool's memory is.
+    /// Records the GPU of the pool.
     cuda cuMemPoolCreate(pool: *mut CUmemoryPool, props: *const CUmemPoolProps) -> CUresult => stream_ordered::create;
-    /// Gives back the pool's charge: at once where all its allocations were freed, else with the last of them.
+    /// Ends the pool's charge: at once if all its allocations were freed, else with the last of them.
     cuda cuMemPoolDestroy(pool: CUmemoryPool) -> CUresult => stream_ordered::destroy;
-    /// Settles the pool's charge with what the driver still reserves.
+    /// Sets the pool's charge to the size that the driver still reserves.
     cuda cuMemPoolTrimTo(pool: CUmemoryPool, keep: usize) -> CUresult => stream_ordered::trim_to;
-    /// Charges what the driver says that such an array takes; nothing for deferred and sparse ones.
+    /// Charges the size that the driver reports for such an array; nothing for deferred and sparse arrays.
     cuda cuArrayCreate(array: *mut CUarray, of: *const CUDA_ARRAY_DESCRIPTOR_v1) -> CUresult => arrays::create_v1;
-    /// Charges what the driver says that such an array takes; nothing for deferred and sparse ones.
+    /// Charges the size that the driver reports for such an array; nothing for deferred and sparse arrays.
     cuda cuArrayCreate_v2(array: *mut CUarray, of: *const CUDA_ARRAY_DESCRIPTOR) -> CUresult => arrays::create;
-    /// Charges what the driver says that such an array takes; nothing for deferred and sparse ones.
+    /// Charges the size that the driver reports for such an array; nothing for deferred and sparse arrays.
     cuda cuArray3DCreate(array: *mut CUarray, of: *const CUDA_ARRAY3D_DESCRIPTOR_v1) -> CUresult => arrays::create_3d_v1;
-    /// Charges what the driver says that such an array takes; nothing for deferred and sparse ones.
+    /// Charges the size that the driver reports for such an array; nothing for deferred and sparse arrays.
     cuda cuArray3DCreate_v2(array: *mut CUarray, of: *const CUDA_ARRAY3D_DESCRIPTOR) -> CUresult => arrays::create_3d;
-    /// Charges what the driver says that such an array takes; nothing for deferred and sparse ones.
+    /// Charges the size that the driver reports for such an array; nothing for deferred and sparse arrays.
     cuda cuMipmappedArrayCreate(array: *mut CUmipmappedArray, of: *const CUDA_ARRAY3D_DESCRIPTOR, levels: c_uint) -> CUresult => arrays::create_mipmapped;
-    /// Gives back what the array was charged, and what was bound to it.
+    /// Ends the charge of the array, and of memory that was bound to it.
     cuda cuArrayDestroy(array: CUarray) -> CUresult => arrays::destroy;
-    /// Gives back what the array was charged, and what was bound to it.
+    /// Ends the charge of the array, and of memory that was bound to it.
     cuda cuMipmappedArrayDestroy(array: CUmipmappedArray) -> CUresult => arrays::destroy_mipmapped;
-    /// Counts what is bound to arrays, as mappings are counted.
+    /// Counts memory that is bound to arrays, like mappings.
     cuda cuMemMapArrayAsync(list: *mut CUarrayMapInfo, count: c_uint, stream: CUstream) -> CUresult => binding::map_arrays;
-    /// Counts what is bound to arrays, as mappings are counted.
+    /// Counts memory that is bound to arrays, like mappings.
     cuda cuMemMapArrayAsync_ptsz(list: *mut CUarrayMapInfo, count: c_uint, stream: CUstream) -> CUresult => binding::map_arrays;
-    /// Remembers the object, to which memory may be bound.
+    /// Records the object, to which the program can bind memory.
     cuda cuMulticastCreate(handle: *mut CUmemGenericAllocationHandle, of: *const CUmulticastObjectProp) -> CUresult => binding::create_multicast;
-    /// Counts what is bound to the object, as mappings are counted.
+    /// Counts memory that is bound to the object, like mappings.
     cuda cuMulticastBindMem(to: CUmemGenericAllocationHandle, at: usize, handle: CUmemGenericAllocationHandle, offset: usize, size: usize, flags: c_ulonglong) -> CUresult => binding::bind_memory;
-    /// Counts what is bound to the object, as mappings are counted.
+    /// Counts memory that is bound to the object, like mappings.
     cuda cuMulticastBindMem_v2(to: CUmemGenericAllocationHandle, device: CUdevice, at: usize, handle: CUmemGenericAllocationHandle, offset: usize, size: usize, flags: c_ulonglong) -> CUresult => binding::bind_memory_on;
-    /// Counts what is bound to the object, as mappings are counted.
+    /// Counts memory that is bound to the object, like mappings.
     cuda cuMulticastBindAddr(to: CUmemGenericAllocationHandle, at: usize, address: CUdeviceptr, size: usize, flags: c_ulonglong) -> CUresult => binding::bind_address;
-    /// Counts what is bound to the object, as mappings are counted.
+    /// Counts memory that is bound to the object, like mappings.
     cuda cuMulticastBindAddr_v2(to: CUmemGenericAllocationHandle, device: CUdevice, at: usize, address: CUdeviceptr, size: usize, flags: c_ulonglong) -> CUresult => binding::bind_address_on;
-    /// Drops what was bound; gives back what has neither references nor mappings.
+    /// Drops the binding; ends the charge of memory without references and mappings.
     cuda cuMulticastUnbind(from: CUmemGenericAllocationHandle, device: CUdevice, at: usize, size: usize) -> CUresult => binding::unbind;
-    /// Hands the allocation over to the slice, which counts it until the last of its processes has let go of it.
+    /// Moves the charge to the slice, until the slice's last process has released the memory.
     cuda cuIpcGetMemHandle(handle: *mut CUipcMemHandle, address: CUdeviceptr) -> CUresult => sharing::export_address;
     /// Charges memory of another process, unless a process of the slice shares it.
     cuda cuIpcOpenMemHandle(address: *mut CUdeviceptr, handle: CUipcMemHandle, flags: c_uint) -> CUresult => sharing::open;
     /// Charges memory of another process, unless a process of the slice shares it.
     cuda cuIpcOpenMemHandle_v2(address: *mut CUdeviceptr, handle: CUipcMemHandle, flags: c_uint) -> CUresult => sharing::open;
-    /// Lets go of it, when it is closed as often as it was opened.
+    /// Releases the memory, when the program has closed it as often as it opened it.
     cuda cuIpcCloseMemHandle(address: CUdeviceptr) -> CUresult => sharing::close;
-    /// Hands the memory over to the slice, which counts it until the last of its processes has let go of it.
+    /// Moves the charge to the slice, until the slice's last process has released the memory.
     cuda cuMemExportToShareableHandle(shareable: *mut c_void, handle: CUmemGenericAllocationHandle, kind: CUmemAllocationHandleType, flags: c_ulonglong) -> CUresult => sharing::export_handle;
-    /// Nothing where a process of the slice shares the memory; otherwise it is charged when it is mapped.
+    /// Charges nothing if a process of the slice shares the memory; otherwise the mapping is charged.
     cuda cuMemImportFromShareableHandle(handle: *mut CUmemGenericAllocationHandle, shareable: *mut c_void, kind: CUmemAllocationHandleType) -> CUresult => sharing::import_handle;
-    /// Remembers that nothing is allocated from it here.
+    /// Records that this process allocates no memory from the pool.
     cuda cuMemPoolImportFromShareableHandle(pool: *mut CUmemoryPool, handle: *mut c_void, kind: CUmemAllocationHandleType, flags: c_ulonglong) -> CUresult => sharing::import_pool;
-    /// Hands the allocation over from the pool to the slice, which counts it until the last of its processes has let go of it.
+    /// Moves the charge from the pool to the slice, until the slice's last process has released the memory.
     cuda cuMemPoolExportPointer(data: *mut CUmemPoolPtrExportData, address: CUdeviceptr) -> CUresult => sharing::export_pooled;
     /// Charges memory of another process, unless a process of the slice shares it.
     cuda cuMemPoolImportPointer(address: *mut CUdeviceptr, pool: CUmemoryPool, data: *mut CUmemPoolPtrExportData) -> CUresult => sharing::import_pooled;
-    /// Charges the size that the program gives.
+    /// Charges the size that the program states.
     cuda cuImportExternalMemory(memory: *mut CUexternalMemory, of: *const CUDA_EXTERNAL_MEMORY_HANDLE_DESC) -> CUresult => external::import;
     /// Counts one more holder of the import.
     cuda cuExternalMemoryGetMappedBuffer(address: *mut CUdeviceptr, memory: CUexternalMemory, of: *const CUDA_EXTERNAL_MEMORY_BUFFER_DESC) -> CUresult => external::map_buffer;
     /// Counts one more holder of the import.
     cuda cuExternalMemoryGetMappedMipmappedArray(array: *mut CUmipmappedArray, memory: CUexternalMemory, of: *const CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC) -> CUresult => external::map_array;
-    /// Gives back the import's charge, when nothing is mapped of it any more.
+    /// Ends the import's charge, when none of its mappings is left.
     cuda cuDestroyExternalMemory(memory: CUexternalMemory) -> CUresult => external::destroy;
-    /// Counts host memory, beside the limit; charges it where the GPU has no other.
+    /// Counts pinned host memory beside the limit; charges it on an integrated GPU.
     cuda cuMemAllocHost(pp: *mut *mut c_void, bytesize: c_uint) -> CUresult => host::alloc_v1;
-    /// Counts host memory, beside the limit; charges it where the GPU has no other.
+    /// Counts pinned host memory beside the limit; charges it on an integrated GPU.
     cuda cuMemAllocHost_v2(pp: *mut *mut c_void, bytesize: usize) -> CUresult => host::alloc;
-    /// Counts host memory, beside the limit; charges it where the GPU has no other.
+    /// Counts pinned host memory beside the limit; charges it on an integrated GPU.
     cuda cuMemHostAlloc(pp: *mut *mut c_void, bytesize: usize, flags: c_uint) -> CUresult => host::alloc_with;
-    /// Counts host memory, beside the limit; charges it where the GPU has no other.
+    /// Counts pinned host memory beside the limit; charges it on an integrated GPU.
     cuda cuMemHostRegister(p: *mut c_void, bytesize: usize, flags: c_uint) -> CUresult => host::register;
-    /// Counts host memory, beside the limit; charges it where the GPU has no other.
+    /// Counts pinned host memory beside the limit; charges it on an integrated GPU.
     cuda cuMemHostRegister_v2(p: *mut c_void, bytesize: usize, flags: c_uint) -> CUresult => host::register;
-    /// Counts it no more.
+    /// Ends the count of this host memory.
     cuda cuMemFreeHost(p: *mut c_void) -> CUresult => host::free;
-    /// Counts it no more.
+    /// Ends the count of this host memory.
     cuda cuMemHostUnregister(p: *mut c_void) -> CUresult => host::free;
     /// Charges stacks, heap and printf buffer beyond the context's own.
     cuda cuCtxSetLimit(limit: CUlimit, value: usize) -> CUresult => limits::set;
-    /// Finds out what the graph's memory nodes can take; refuses those on a GPU that is not in the slice.
+    /// Determines how much the graph's memory nodes can take; refuses nodes on a GPU outside the slice.
     cuda cuGraphInstantiate(exec: *mut CUgraphExec, graph: CUgraph, error: *mut CUgraphNode, log: *mut c_char, size: usize) -> CUresult => graph::instantiate_with_log;
-    /// Finds out what the graph's memory nodes can take; refuses those on a GPU that is not in the slice.
+    /// Determines how much the graph's memory nodes can take; refuses nodes on a GPU outside the slice.
     cuda cuGraphInstantiate_v2(exec: *mut CUgraphExec, graph: CUgraph, error: *mut CUgraphNode, log: *mut c_char, size: usize) -> CUresult => graph::instantiate_with_log;
-    /// Finds out what the graph's memory nodes can take; refuses those on a GPU that is not in the slice.
+    /// Determines how much the graph's memory nodes can take; refuses nodes on a GPU outside the slice.
     cuda cuGraphInstantiateWithFlags(exec: *mut CUgraphExec, graph: CUgraph, flags: c_ulonglong) -> CUresult => graph::instantiate;
-    /// Likewise; where it uploads the graph as well, charges as an upload does.
+    /// The same; if it uploads the graph too, charges the memory of an upload.
     cuda cuGraphInstantiateWithParams(exec: *mut CUgraphExec, graph: CUgraph, params: *mut CUDA_GRAPH_INSTANTIATE_PARAMS) -> CUresult => graph::instantiate_with_params;
-    /// Likewise; where it uploads the graph as well, charges as an upload does.
+    /// The same; if it uploads the graph too, charges the memory of an upload.
     cuda cuGraphInstantiateWithParams_ptsz(exec: *mut CUgraphExec, graph: CUgraph, params: *mut CUDA_GRAPH_INSTANTIATE_PARAMS) -> CUresult => graph::instantiate_with_params_ptsz;
-    /// Charges what the driver reserves for the graph's memory nodes; nothing for graphs without, or while the stream is captured.
+    /// Charges the size that the driver reserves for the graph's memory nodes; nothing while the stream is captured.
     cuda cuGraphUpload(exec: CUgraphExec, stream: CUstream) -> CUresult => graph::upload;
-    /// Charges what the driver reserves for the graph's memory nodes; nothing for graphs without, or while the stream is captured.
+    /// Charges the size that the driver reserves for the graph's memory nodes; nothing while the stream is captured.
     cuda cuGraphUpload_ptsz(exec: CUgraphExec, stream: CUstream) -> CUresult => graph::upload_ptsz;
-    /// Charges as an upload does; waits for the slice's turn, as a launch of a kernel does.
+    /// Charges the memory of an upload; waits for the slice's lease, like a kernel launch.
     cuda cuGraphLaunch(exec: CUgraphExec, stream: CUstream) -> CUresult => graph::launch, graph::is_open;
-    /// Charges as an upload does; waits for the slice's turn, as a launch of a kernel does.
+    /// Charges the memory of an upload; waits for the slice's lease, like a kernel launch.
     cuda cuGraphLaunch_ptsz(exec: CUgraphExec, stream: CUstream) -> CUresult => graph::launch_ptsz, graph::is_open;
-    /// Finds out again what a graph with memory nodes can take.
+    /// Determines again how much a graph with memory nodes can take.
     cuda cuGraphExecUpdate(exec: CUgraphExec, graph: CUgraph, error: *mut CUgraphNode, outcome: *mut CUgraphExecUpdateResult) -> CUresult => graph::update;
-    /// Finds out again what a graph with memory nodes can take.
+    /// Determines again how much a graph with memory nodes can take.
     cuda cuGraphExecUpdate_v2(exec: CUgraphExec, graph: CUgraph, outcome: *mut CUgraphExecUpdateResultInfo) -> CUresult => graph::update_v2;
-    /// Settles the charge of graph memory with what the driver still reserves.
+    /// Sets the charge of graph memory to the size that the driver still reserves.
     cuda cuGraphExecDestroy(exec: CUgraphExec) -> CUresult => graph::destroy;
-    /// Settles the charge of graph memory with what the driver still reserves.
+    /// Sets the charge of graph memory to the size that the driver still reserves.
     cuda cuDeviceGraphMemTrim(device: CUdevice) -> CUresult => graph::trim;
-    /// Waits for the slice's turn where compute time is shared; never while the stream is captured.
+    /// Waits for the slice's lease where compute time is shared; never while the stream is captured.
     cuda cuLaunchKernel(f: CUfunction, grid_dim_x: c_uint, grid_dim_y: c_uint, grid_dim_z: c_uint, block_dim_x: c_uint, block_dim_y: c_uint, block_dim_z: c_uint, shared_mem_bytes: c_uint, h_stream: CUstream, kernel_params: *mut *mut c_void, extra: *mut *mut c_void) -> CUresult => launch::kernel, is_open;
-    /// Waits for the slice's turn where compute time is shared; never while the stream is captured.
+    /// Waits for the slice's lease where compute time is shared; never while the stream is captured.
     cuda cuLaunchKernel_ptsz(f: CUfunction, grid_dim_x: c_uint, grid_dim_y: c_uint, grid_dim_z: c_uint, block_dim_x: c_uint, block_dim_y: c_uint, block_dim_z: c_uint, shared_mem_bytes: c_uint, h_stream: CUstream, kernel_params: *mut *mut c_void, extra: *mut *mut c_void) -> CUresult => launch::kernel_ptsz, is_open;
-    /// Waits for the slice's turn where compute time is shared; never while the stream is captured.
+    /// Waits for the slice's lease where compute time is shared; never while the stream is captured.
     cuda cuLaunchKernelEx(config: *const CUlaunchConfig, f: CUfunction, kernel_params: *mut *mut c_void, extra: *mut *mut c_void) -> CUresult => launch::kernel_ex, is_open;
-    /// Waits for the slice's turn where compute time is shared; never while the stream is captured.
+    /// Waits for the slice's lease where compute time is shared; never while the stream is captured.
     cuda cuLaunchKernelEx_ptsz(config: *const CUlaunchConfig, f: CUfunction, kernel_params: *mut *mut c_void, extra: *mut *mut c_void) -> CUresult => launch::kernel_ex_ptsz, is_open;
-    /// Waits for the slice's turn where compute time is shared; never while the stream is captured.
+    /// Waits for the slice's lease where compute time is shared; never while the stream is captured.
     cuda cuLaunchCooperativeKernel(f: CUfunction, grid_dim_x: c_uint, grid_dim_y: c_uint, grid_dim_z: c_uint, block_dim_x: c_uint, block_dim_y: c_uint, block_dim_z: c_uint, shared_mem_bytes: c_uint, h_stream: CUstream, kernel_params: *mut *mut c_void) -> CUresult => launch::cooperative, is_open;
-    /// Waits for the slice's turn where compute time is shared; never while the stream is captured.
+    /// Waits for the slice's lease where compute time is shared; never while the stream is captured.
     cuda cuLaunchCooperativeKernel_ptsz(f: CUfunction, grid_dim_x: c_uint, grid_dim_y: c_uint, grid_dim_z: c_uint, block_dim_x: c_uint, block_dim_y: c_uint, block_dim_z: c_uint, shared_mem_bytes: c_uint, h_stream: CUstream, kernel_params: *mut *mut c_void) -> CUresult => launch::cooperative_ptsz, is_open;
-    /// Waits for the slice's turn where compute time is shared; never while the stream is captured.
+    /// Waits for the slice's lease where compute time is shared; never while the stream is captured.
     cuda cuLaunchCooperativeKernelMultiDevice(launch_params_list: *mut CUDA_LAUNCH_PARAMS, num_devices: c_uint, flags: c_uint) -> CUresult => launch::several_devices, is_open;
-    /// Waits for the slice's turn where compute time is shared; never while the stream is captured.
+    /// Waits for the slice's lease where compute time is shared; never while the stream is captured.
     cuda cuLaunch(f: CUfunction) -> CUresult => launch::plain, is_open;
-    /// Waits for the slice's turn where compute time is shared; never while the stream is captured.
+    /// Waits for the slice's lease where compute time is shared; never while the stream is captured.
     cuda cuLaunchGrid(f: CUfunction, grid_width: c_int, grid_height: c_int) -> CUresult => launch::grid, is_open;
-    /// Waits for the slice's turn where compute time is shared; never while the stream is captured.
+    /// Waits for the slice's lease where compute time is shared; never while the stream is captured.
     cuda cuLaunchGridAsync(f: CUfunction, grid_width: c_int, grid_height: c_int, h_stream: CUstream) -> CUresult => launch::grid_async, is_open;
-    /// Waits for the slice's turn, as a launch does.
+    /// Waits for the slice's lease, like a launch.
     cuda cuMemcpyAsync(dst: CUdeviceptr, src: CUdeviceptr, byte_count: usize, h_stream: CUstream) -> CUresult => launch::copy, is_open;
-    /// Waits for the slice's turn, as a launch does.
+    /// Waits for the slice's lease, like a launch.
     cuda cuMemcpyAsync_ptsz(dst: CUdeviceptr, src: CUdeviceptr, byte_count: usize, h_stream: CUstream) -> CUresult => launch::copy_ptsz, is_open;
-    /// Waits for the slice's turn, as a launch does.
+    /// Waits for the slice's lease, like a launch.
     cuda cuMemcpyHtoDAsync_v2(dst_device: CUdeviceptr, src_host: *const c_void, byte_count: usize, h_stream: CUstream) -> CUresult => launch::copy_in, is_open;
-    /// Waits for the slice's turn, as a launch does.
+    /// Waits for the slice's lease, like a launch.
     cuda cuMemcpyHtoDAsync_v2_ptsz(dst_device: CUdeviceptr, src_host: *const c_void, byte_count: usize, h_stream: CUstream) -> CUresult => launch::copy_in_ptsz, is_open;
-    /// Waits for the slice's turn, as a launch does.
+    /// Waits for the slice's lease, like a launch.
     cuda cuMemcpyDtoHAsync_v2(dst_host: *mut c_void, src_device: CUdeviceptr, byte_count: usize, h_stream: CUstream) -> CUresult => launch::copy_out, is_open;
-    /// Waits for the slice's turn, as a launch does.
+    /// Waits for the slice's lease, like a launch.
     cuda cuMemcpyDtoHAsync_v2_ptsz(dst_host: *mut c_void, src_device: CUdeviceptr, byte_count: usize, h_stream: CUstream) -> CUresult => launch::copy_out_ptsz, is_open;
-    /// Waits for the slice's turn, as a launch does.
+    /// Waits for the slice's lease, like a launch.
     cuda cuMemcpyDtoDAsync_v2(dst_device: CUdeviceptr, src_device: CUdeviceptr, byte_count: usize, h_stream: CUstream) -> CUresult => launch::copy, is_open;
-    /// Waits for the slice's turn, as a launch does.
+    /// Waits for the slice's lease, like a launch.
     cuda cuMemcpyDtoDAsync_v2_ptsz(dst_device: CUdeviceptr, src_device: CUdeviceptr, byte_count: usize, h_stream: CUstream) -> CUresult => launch::copy_ptsz, is_open;
-    /// Waits for the slice's turn, as a launch does.
+    /// Waits for the slice's lease, like a launch.
     cuda cuMemcpyPeerAsync(dst_device: CUdeviceptr, dst_context: CUcontext, src_device: CUdeviceptr, src_context: CUcontext, byte_count: usize, h_stream: CUstream) -> CUresult => launch::copy_peer, is_open;
-    /// Waits for the slice's turn, as a launch does.
+    /// Waits for the slice's lease, like a launch.
     cuda cuMemcpyPeerAsync_ptsz(dst_device: CUdeviceptr, dst_context: CUcontext, src_device: CUdeviceptr, src_context: CUcontext, byte_count: usize, h_stream: CUstream) -> CUresult => launch::copy_peer_ptsz, is_open;
-    /// Waits for the slice's turn, as a launch does.
+    /// Waits for the slice's lease, like a launch.
     cuda cuMemcpy2DAsync_v2(p_copy: *const CUDA_MEMCPY2D, h_stream: CUstream) -> CUresult => launch::copy_2d, is_open;
-    /// Waits for the slice's turn, as a launch does.
+    /// Waits for the slice's lease, like a launch.
     cuda cuMemcpy2DAsync_v2_ptsz(p_copy: *const CUDA_MEMCPY2D, h_stream: CUstream) -> CUresult => launch::copy_2d_ptsz, is_open;
-    /// Waits for the slice's turn, as a launch does.
+    /// Waits for the slice's lease, like a launch.
     cuda cuMemcpy3DAsync_v2(p_copy: *const CUDA_MEMCPY3D, h_stream: CUstream) -> CUresult => launch::copy_3d, is_open;
-    /// Waits for the slice's turn, as a launch does.
+    /// Waits for the slice's lease, like a launch.
     cuda cuMemcpy3DAsync_v2_ptsz(p_copy: *const CUDA_MEMCPY3D, h_stream: CUstream) -> CUresult => launch::copy_3d_ptsz, is_open;
-    /// Waits for the slice's turn, as a launch does.
+    /// Waits for the slice's lease, like a launch.
     cuda cuMemcpy3DPeerAsync(p_copy: *const CUDA_MEMCPY3D_PEER, h_stream: CUstream) -> CUresult => launch::copy_3d_peer, is_open;
-    /// Waits for the slice's turn, as a launch does.
+    /// Waits for the slice's lease, like a launch.
     cuda cuMemcpy3DPeerAsync_ptsz(p_copy: *const CUDA_MEMCPY3D_PEER, h_stream: CUstream) -> CUresult => launch::copy_3d_peer_ptsz, is_open;
-    /// Waits for the slice's turn, as a launch does.
+    /// Waits for the slice's lease, like a launch.
     cuda cuMemcpyBatchAsync(dsts: *mut CUdeviceptr, srcs: *mut CUdeviceptr, sizes: *mut usize, count: usize, attrs: *mut CUmemcpyAttributes, attrs_idxs: *mut usize, num_attrs: usize, fail_idx: *mut usize, h_stream: CUstream) -> CUresult => launch::copies, is_open;
-    /// Waits for the slice's turn, as a launch does.
+    /// Waits for the slice's lease, like a launch.
     cuda cuMemcpyBatchAsync_ptsz(dsts: *mut CUdeviceptr, srcs: *mut CUdeviceptr, sizes: *mut usize, count: usize, attrs: *mut CUmemcpyAttributes, attrs_idxs: *mut usize, num_attrs: usize, fail_idx: *mut usize, h_stream: CUstream) -> CUresult => launch::copies_ptsz, is_open;
-    /// Waits for the slice's turn, as a launch does.
+    /// Waits for the slice's lease, like a launch.
     cuda cuMemcpyBatchAsync_v2(dsts: *mut CUdeviceptr, srcs: *mut CUdeviceptr, sizes: *mut usize, count: usize, attrs: *mut CUmemcpyAttributes, attrs_idxs: *mut usize, num_attrs: usize, h_stream: CUstream) -> CUresult => launch::copies_v2, is_open;
-    /// Waits for the slice's turn, as a launch does.
+    /// Waits for the slice's lease, like a launch.
     cuda cuMemcpyBatchAsync_v2_ptsz(dsts: *mut CUdeviceptr, srcs: *mut CUdeviceptr, sizes: *mut usize, count: usize, attrs: *mut CUmemcpyAttributes, attrs_idxs: *mut usize, num_attrs: usize, h_stream: CUstream) -> CUresult => launch::copies_v2_ptsz, is_open;
-    /// Waits for the slice's turn, as a launch does.
+    /// Waits for the slice's lease, like a launch.
     cuda cuMemcpy3DBatchAsync(num_ops: usize, op_list: *mut CUDA_MEMCPY3D_BATCH_OP, fail_idx: *mut usize, flags: c_ulonglong, h_stream: CUstream) -> CUresult => launch::copies_3d, is_open;
-    /// Waits for the slice's turn, as a launch does.
+    /// Waits for the slice's lease, like a launch.
     cuda cuMemcpy3DBatchAsync_ptsz(num_ops: usize, op_list: *mut CUDA_MEMCPY3D_BATCH_OP, fail_idx: *mut usize, flags: c_ulonglong, h_stream: CUstream) -> CUresult => launch::copies_3d_ptsz, is_open;
-    /// Waits for the slice's turn, as a launch does.
+    /// Waits for the slice's lease, like a launch.
     cuda cuMemcpy3DBatchAsync_v2(num_ops: usize, op_list: *mut CUDA_MEMCPY3D_BATCH_OP, flags: c_ulonglong, h_stream: CUstream) -> CUresult => launch::copies_3d_v2, is_open;
-    /// Waits for the slice's turn, as a launch does.
+    /// Waits for the slice's lease, like a launch.
     cuda cuMemcpy3DBatchAsync_v2_ptsz(num_ops: usize, op_list: *mut CUDA_MEMCPY3D_BATCH_OP, flags: c_ulonglong, h_stream: CUstream) -> CUresult => launch::copies_3d_v2_ptsz, is_open;
-    /// Waits for the slice's turn, as a launch does.
+    /// Waits for the slice's lease, like a launch.
     cuda cuMemcpyWithAttributesAsync(dst: CUdeviceptr, src: CUdeviceptr, size: usize, attr: *mut CUmemcpyAttributes, h_stream: CUstream) -> CUresult => launch::copy_with, is_open;
-    /// Waits for the slice's turn, as a launch does.
+    /// Waits for the slice's lease, like a launch.
     cuda cuMemcpyWithAttributesAsync_ptsz(dst: CUdeviceptr, src: CUdeviceptr, size: usize, attr: *mut CUmemcpyAttributes, h_stream: CUstream) -> CUresult => launch::copy_with_ptsz, is_open;
-    /// Waits for the slice's turn, as a launch does.
+    /// Waits for the slice's lease, like a launch.
     cuda cuMemcpy3DWithAttributesAsync(op: *mut CUDA_MEMCPY3D_BATCH_OP, flags: c_ulonglong, h_stream: CUstream) -> CUresult => launch::copy_3d_with, is_open;
-    /// Waits for the slice's turn, as a launch does.
+    /// Waits for the slice's lease, like a launch.
     cuda cuMemcpy3DWithAttributesAsync_ptsz(op: *mut CUDA_MEMCPY3D_BATCH_OP, flags: c_ulonglong, h_stream: CUstream) -> CUresult => launch::copy_3d_with_ptsz, is_open;
-    /// Waits for the slice's turn, as a launch does.
+    /// Waits for the slice's lease, like a launch.
     cuda cuMemcpyHtoAAsync_v2(dst_array: CUarray, dst_offset: usize, src_host: *const c_void, byte_count: usize, h_stream: CUstream) -> CUresult => launch::array_in, is_open;
-    /// Waits for the slice's turn, as a launch does.
+    /// Waits for the slice's lease, like a launch.
     cuda cuMemcpyHtoAAsync_v2_ptsz(dst_array: CUarray, dst_offset: usize, src_host: *const c_void, byte_count: usize, h_stream: CUstream) -> CUresult => launch::array_in_ptsz, is_open;
-    /// Waits for the slice's turn, as a launch does.
+    /// Waits for the slice's lease, like a launch.
     cuda cuMemcpyAtoHAsync_v2(dst_host: *mut c_void, src_array: CUarray, src_offset: usize, byte_count: usize, h_stream: CUstream) -> CUresult => launch::array_out, is_open;
-    /// Waits for the slice's turn, as a launch does.
+    /// Waits for the slice's lease, like a launch.
     cuda cuMemcpyAtoHAsync_v2_ptsz(dst_host: *mut c_void, src_array: CUarray, src_offset: usize, byte_count: usize, h_stream: CUstream) -> CUresult => launch::array_out_ptsz, is_open;
-    /// Waits for the slice's turn, as a launch does.
+    /// Waits for the slice's lease, like a launch.
     cuda cuMemPrefetchAsync_v2(dev_ptr: CUdeviceptr, count: usize, location: CUmemLocation, flags: c_uint, h_stream: CUstream) -> CUresult => launch::prefetch, is_open;
-    /// Waits for the slice's turn, as a launch does.
+    /// Waits for the slice's lease, like a launch.
     cuda cuMemPrefetchAsync(dev_ptr: CUdeviceptr, count: usize, dst_device: CUdevice, h_stream: CUstream) -> CUresult => launch::prefetch_v1, is_open;
-    /// Waits for the slice's turn, as a launch does.
+    /// Waits for the slice's lease, like a launch.
     cuda cuMemPrefetchAsync_ptsz(dev_ptr: CUdeviceptr, count: usize, dst_device: CUdevice, h_stream: CUstream) -> CUresult => launch::prefetch_v1_ptsz, is_open;
-    /// Waits for the slice's turn, as a launch does.
+    /// Waits for the slice's lease, like a launch.
     cuda cuMemPrefetchBatchAsync(dptrs: *mut CUdeviceptr, sizes: *mut usize, count: usize, prefetch_locs: *mut CUmemLocation, prefetch_loc_idxs: *mut usize, num_prefetch_locs: usize, flags: c_ulonglong, h_stream: CUstream) -> CUresult => launch::prefetches, is_open;
-    /// Waits for the slice's turn, as a launch does.
+    /// Waits for the slice's lease, like a launch.
     cuda cuMemPrefetchBatchAsync_ptsz(dptrs: *mut CUdeviceptr, sizes: *mut usize, count: usize, prefetch_locs: *mut CUmemLocation, prefetch_loc_idxs: *mut usize, num_prefetch_locs: usize, flags: c_ulonglong, h_stream: CUstream) -> CUresult => launch::prefetches_ptsz, is_open;
-    /// Waits for the slice's turn, as a launch does.
+    /// Waits for the slice's lease, like a launch.
     cuda cuMemDiscardAndPrefetchBatchAsync(dptrs: *mut CUdeviceptr, sizes: *mut usize, count: usize, prefetch_locs: *mut CUmemLocation, prefetch_loc_idxs: *mut usize, num_prefetch_locs: usize, flags: c_ulonglong, h_stream: CUstream) -> CUresult => launch::prefetches, is_open;
-    /// Waits for the slice's turn, as a launch does.
+    /// Waits for the slice's lease, like a launch.
     cuda cuMemDiscardAndPrefetchBatchAsync_ptsz(dptrs: *mut CUdeviceptr, sizes: *mut usize, count: usize, prefetch_locs: *mut CUmemLocation, prefetch_loc_idxs: *mut usize, num_prefetch_locs: usize, flags: c_ulonglong, h_stream: CUstream) -> CUresult => launch::prefetches_ptsz, is_open;
-    /// Waits for the slice's turn, as a launch does.
+    /// Waits for the slice's lease, like a launch.
     cuda cuMemPrefetchAsync_v2_ptsz(dev_ptr: CUdeviceptr, count: usize, location: CUmemLocation, flags: c_uint, h_stream: CUstream) -> CUresult => launch::prefetch_ptsz, is_open;
-    /// Waits for the slice's turn, as a launch does.
+    /// Waits for the slice's lease, like a launch.
     cuda cuMemsetD8Async(dst_device: CUdeviceptr, uc: c_uchar, n: usize, h_stream: CUstream) -> CUresult => launch::fill_8, is_open;
-    /// Waits for the slice's turn, as a launch does.
+    /// Waits for the slice's lease, like a launch.
     cuda cuMemsetD8Async_ptsz(dst_device: CUdeviceptr, uc: c_uchar, n: usize, h_stream: CUstream) -> CUresult => launch::fill_8_ptsz, is_open;
-    /// Waits for the slice's turn, as a launch does.
+    /// Waits for the slice's lease, like a launch.
     cuda cuMemsetD16Async(dst_device: CUdeviceptr, us: c_ushort, n: usize, h_stream: CUstream) -> CUresult => launch::fill_16, is_open;
-    /// Waits for the slice's turn, as a launch does.
+    /// Waits for the slice's lease, like a launch.
     cuda cuMemsetD16Async_ptsz(dst_device: CUdeviceptr, us: c_ushort, n: usize, h_stream: CUstream) -> CUresult => launch::fill_16_ptsz, is_open;
-    /// Waits for the slice's turn, as a launch does.
+    /// Waits for the slice's lease, like a launch.
     cuda cuMemsetD32Async(dst_device: CUdeviceptr, ui: c_uint, n: usize, h_stream: CUstream) -> CUresult => launch::fill_32, is_open;
-    /// Waits for the slice's turn, as a launch does.
+    /// Waits for the slice's lease, like a launch.
     cuda cuMemsetD32Async_ptsz(dst_device: CUdeviceptr, ui: c_uint, n: usize, h_stream: CUstream) -> CUresult => launch::fill_32_ptsz, is_open;
-    /// Waits for the slice's turn, as a launch does.
+    /// Waits for the slice's lease, like a launch.
     cuda cuMemsetD2D8Async(dst_device: CUdeviceptr, dst_pitch: usize, uc: c_uchar, width: usize, height: usize, h_stream: CUstream) -> CUresult => launch::fill_2d_8, is_open;
-    /// Waits for the slice's turn, as a launch does.
+    /// Waits for the slice's lease, like a launch.
     cuda cuMemsetD2D8Async_ptsz(dst_device: CUdeviceptr, dst_pitch: usize, uc: c_uchar, width: usize, height: usize, h_stream: CUstream) -> CUresult => launch::fill_2d_8_ptsz, is_open;
-    /// Waits for the slice's turn, as a launch does.
+    /// Waits for the slice's lease, like a launch.
     cuda cuMemsetD2D16Async(dst_device: CUdeviceptr, dst_pitch: usize, us: c_ushort, width: usize, height: usize, h_stream: CUstream) -> CUresult => launch::fill_2d_16, is_open;
-    /// Waits for the slice's turn, as a launch does.
+    /// Waits for the slice's lease, like a launch.
     cuda cuMemsetD2D16Async_ptsz(dst_device: CUdeviceptr, dst_pitch: usize, us: c_ushort, width: usize, height: usize, h_stream: CUstream) -> CUresult => launch::fill_2d_16_ptsz, is_open;
-    /// Waits for the slice's turn, as a launch does.
+    /// Waits for the slice's lease, like a launch.
     cuda cuMemsetD2D32Async(dst_device: CUdeviceptr, dst_pitch: usize, ui: c_uint, width: usize, height: usize, h_stream: CUstream) -> CUresult => launch::fill_2d_32, is_open;
-    /// Waits for the slice's turn, as a launch does.
+    /// Waits for the slice's lease, like a launch.
     cuda cuMemsetD2D32Async_ptsz(dst_device: CUdeviceptr, dst_pitch: usize, ui: c_uint, width: usize, height: usize, h_stream: CUstream) -> CUresult => launch::fill_2d_32_ptsz, is_open;
-    /// Never waits for a turn; while turns are taken, notes what is done when it returns.
+    /// Never waits for a lease; while leases are in use, records the finished work when it returns.
     cuda cuCtxSynchronize() -> CUresult => synchronise::context;
-    /// Never waits for a turn; while turns are taken, notes what is done when it returns.
+    /// Never waits for a lease; while leases are in use, records the finished work when it returns.
     cuda cuCtxSynchronize_v2(ctx: CUcontext) -> CUresult => synchronise::context_v2;
-    /// Never waits for a turn; while turns are taken, notes what is done when it returns.
+    /// Never waits for a lease; while leases are in use, records the finished work when it returns.
     cuda cuStreamSynchronize(h_stream: CUstream) -> CUresult => synchronise::stream;
-    /// Never waits for a turn; while turns are taken, notes what is done when it returns.
+    /// Never waits for a lease; while leases are in use, records the finished work when it returns.
     cuda cuStreamSynchronize_ptsz(h_stream: CUstream) -> CUresult => synchronise::stream_ptsz;
-    /// Never waits for a turn; while turns are taken, notes what is done when it returns.
+    /// Never waits for a lease; while leases are in use, records the finished work when it returns.
     cuda cuEventSynchronize(h_event: CUevent) -> CUresult => synchronise::event;
-    /// Charges what a context costs, if this makes one.
+    /// Charges the cost of a context, if the call creates one.
     cuda cuDevicePrimaryCtxRetain(pctx: *mut CUcontext, dev: CUdevice) -> CUresult => context::primary_retain;
-    /// Gives back the context's cost and what was allocated in it, if it is gone.
+    /// Ends the charge of the context and of its allocations, if the context is gone.
     cuda cuDevicePrimaryCtxRelease(dev: CUdevice) -> CUresult => context::primary_end;
-    /// Gives back the context's cost and what was allocated in it, if it is gone.
+    /// Ends the charge of the context and of its allocations, if the context is gone.
     cuda cuDevicePrimaryCtxRelease_v2(dev: CUdevice) -> CUresult => context::primary_end;
-    /// Gives back the context's cost and what was allocated in it, if it is gone.
+    /// Ends the charge of the context and of its allocations, if the context is gone.
     cuda cuDevicePrimaryCtxReset(dev: CUdevice) -> CUresult => context::primary_end;
-    /// Gives back the context's cost and what was allocated in it, if it is gone.
+    /// Ends the charge of the context and of its allocations, if the context is gone.
     cuda cuDevicePrimaryCtxReset_v2(dev: CUdevice) -> CUresult => context::primary_end;
-    /// Charges what a context costs, if this makes one.
+    /// Charges the cost of a context, if the call creates one.
     cuda cuCtxCreate(pctx: *mut CUcontext, flags: c_uint, dev: CUdevice) -> CUresult => context::create;
-    /// Charges what a context costs, if this makes one.
+    /// Charges the cost of a context, if the call creates one.
     cuda cuCtxCreate_v2(pctx: *mut CUcontext, flags: c_uint, dev: CUdevice) -> CUresult => context::create;
-    /// Charges what a context costs, if this makes one.
+    /// Charges the cost of a context, if the call creates one.
     cuda cuCtxCreate_v3(pctx: *mut CUcontext, params: *mut CUexecAffinityParam, count: c_int, flags: c_uint, dev: CUdevice) -> CUresult => context::create_v3;
-    /// Charges what a context costs, if this makes one.
+    /// Charges the cost of a context, if the call creates one.
     cuda cuCtxCreate_v4(pctx: *mut CUcontext, params: *mut CUctxCreateParams, flags: c_uint, dev: CUdevice) -> CUresult => context::create_v4;
-    /// Gives back the context's cost and what was allocated in it.
+    /// Ends the charge of the context and of its allocations.
     cuda cuCtxDestroy(ctx: CUcontext) -> CUresult => context::destroy;
-    /// Gives back the context's cost and what was allocated in it.
+    /// Ends the charge of the context and of its allocations.
     cuda cuCtxDestroy_v2(ctx: CUcontext) -> CUresult => context::destroy;
-    /// Charges what the device's primary context costs, if this makes it.
+    /// Charges the cost of the device's primary context, if the call creates it.
     cuda cuGreenCtxCreate(context: *mut CUgreenCtx, of: CUdevResourceDesc, dev: CUdevice, flags: c_uint) -> CUresult => context::create_green;
-    /// Gives back the primary context's cost and what was allocated in it, if it is gone.
+    /// Ends the charge of the primary context and of its allocations, if the context is gone.
     cuda cuGreenCtxDestroy(context: CUgreenCtx) -> CUresult => context::destroy_green;
     /// Counts one more use of the context.
     cuda cuCtxAttach(pctx: *mut CUcontext, flags: c_uint) -> CUresult => context::attach;
-    /// Gives back the context's cost and what was allocated in it, with its last use.
+    /// Ends the charge of the context and of its allocations, with its last use.
     cuda cuCtxDetach(ctx: CUcontext) -> CUresult => context::detach;
-    /// Shows the slice: total is the limit, free what an allocation would be granted.
+    /// Shows the slice: total is the limit, free is the largest possible allocation.
     cuda cuMemGetInfo(free: *mut c_uint, total: *mut c_uint) -> CUresult => info::mem_get_info_v1;
-    /// Shows the slice: total is the limit, free what an allocation would be granted.
+    /// Shows the slice: total is the limit, free is the largest possible allocation.
     cuda cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> CUresult => info::mem_get_info;
     /// Shows the limit.
     cuda cuDeviceTotalMem(bytes: *mut c_uint, dev: CUdevice) -> CUresult => info::total_mem_v1;
     /// Shows the limit.
     cuda cuDeviceTotalMem_v2(bytes: *mut usize, dev: CUdevice) -> CUresult => info::total_mem;
-    /// Answers with the hook where the driver's answer is a hooked function.
+    /// Returns the hook if the driver returns a hooked function.
     cuda cuGetProcAddress(symbol: *const c_char, pfn: *mut *mut c_void, version: c_int, flags: cuuint64_t) -> CUresult => procaddress::ask;
-    /// Answers with the hook where the driver's answer is a hooked function.
+    /// Returns the hook if the driver returns a hooked function.
     cuda cuGetProcAddress_v2(symbol: *const c_char, pfn: *mut *mut c_void, version: c_int, flags: cuuint64_t, status: *mut CUdriverProcAddressQueryResult) -> CUresult => procaddress::ask_v2;
     /// Shows the slice on its own GPUs.
     nvml nvmlDeviceGetMemoryInfo(device: nvmlDevice_t, memory: *mut nvmlMemory_t) -> nvmlReturn_t => nvml::memory::memory;
@@ -349,25 +349,25 @@ hooks! { $
     nvml nvmlDeviceGetMemoryInfo_v2(device: nvmlDevice_t, memory: *mut nvmlMemory_v2_t) -> nvmlReturn_t => nvml::memory::memory_v2;
     /// Shows the slice on its own GPUs.
     nvml nvmlDeviceGetConfComputeProtectedMemoryUsage(device: nvmlDevice_t, memory: *mut nvmlMemory_t) -> nvmlReturn_t => nvml::memory::memory;
-    /// Lists the slice's processes, with what they were charged.
+    /// Lists the slice's processes, with their charge.
     nvml nvmlDeviceGetComputeRunningProcesses(device: nvmlDevice_t, count: *mut c_uint, infos: *mut nvmlProcessInfo_v1_t) -> nvmlReturn_t => lists::compute;
-    /// Lists the slice's processes, with what they were charged.
+    /// Lists the slice's processes, with their charge.
     nvml nvmlDeviceGetComputeRunningProcesses_v2(device: nvmlDevice_t, count: *mut c_uint, infos: *mut nvmlProcessInfo_v2_t) -> nvmlReturn_t => lists::compute;
-    /// Lists the slice's processes, with what they were charged.
+    /// Lists the slice's processes, with their charge.
     nvml nvmlDeviceGetComputeRunningProcesses_v3(device: nvmlDevice_t, count: *mut c_uint, infos: *mut nvmlProcessInfo_t) -> nvmlReturn_t => lists::compute;
-    /// Lists the slice's processes, with what they were charged.
+    /// Lists the slice's processes, with their charge.
     nvml nvmlDeviceGetRunningProcessDetailList(device: nvmlDevice_t, list: *mut nvmlProcessDetailList_t) -> nvmlReturn_t => lists::details;
-    /// Lists those of the slice's processes that the driver lists, with what they were charged.
+    /// Lists the slice's processes that the driver lists, with their charge.
     nvml nvmlDeviceGetGraphicsRunningProcesses(device: nvmlDevice_t, count: *mut c_uint, infos: *mut nvmlProcessInfo_v1_t) -> nvmlReturn_t => lists::others;
-    /// Lists those of the slice's processes that the driver lists, with what they were charged.
+    /// Lists the slice's processes that the driver lists, with their charge.
     nvml nvmlDeviceGetGraphicsRunningProcesses_v2(device: nvmlDevice_t, count: *mut c_uint, infos: *mut nvmlProcessInfo_v2_t) -> nvmlReturn_t => lists::others;
-    /// Lists those of the slice's processes that the driver lists, with what they were charged.
+    /// Lists the slice's processes that the driver lists, with their charge.
     nvml nvmlDeviceGetGraphicsRunningProcesses_v3(device: nvmlDevice_t, count: *mut c_uint, infos: *mut nvmlProcessInfo_t) -> nvmlReturn_t => lists::others;
-    /// Lists those of the slice's processes that the driver lists, with what they were charged.
+    /// Lists the slice's processes that the driver lists, with their charge.
     nvml nvmlDeviceGetMPSComputeRunningProcesses(device: nvmlDevice_t, count: *mut c_uint, infos: *mut nvmlProcessInfo_v1_t) -> nvmlReturn_t => lists::others;
-    /// Lists those of the slice's processes that the driver lists, with what they were charged.
+    /// Lists the slice's processes that the driver lists, with their charge.
     nvml nvmlDeviceGetMPSComputeRunningProcesses_v2(device: nvmlDevice_t, count: *mut c_uint, infos: *mut nvmlProcessInfo_v2_t) -> nvmlReturn_t => lists::others;
-    /// Lists those of the slice's processes that the driver lists, with what they were charged.
+    /// Lists the slice's processes that the driver lists, with their charge.
     nvml nvmlDeviceGetMPSComputeRunningProcesses_v3(device: nvmlDevice_t, count: *mut c_uint, infos: *mut nvmlProcessInfo_t) -> nvmlReturn_t => lists::others;
     /// Shows the slice's processes.
     nvml nvmlDeviceGetProcessUtilization(device: nvmlDevice_t, samples: *mut nvmlProcessUtilizationSample_t, count: *mut c_uint, last_seen: c_ulonglong) -> nvmlReturn_t => lists::utilization;
@@ -379,13 +379,13 @@ hooks! { $
     nvml nvmlDeviceGetFBCSessions(device: nvmlDevice_t, count: *mut c_uint, infos: *mut nvmlFBCSessionInfo_t) -> nvmlReturn_t => lists::others;
     /// Shows the slice's processes.
     nvml nvmlDeviceGetAccountingPids(device: nvmlDevice_t, count: *mut c_uint, pids: *mut c_uint) -> nvmlReturn_t => accounting::pids;
-    /// Answers for the slice's processes, with the most they were charged; others are not found.
+    /// Answers for the slice's processes, with their highest charge; other processes are not found.
     nvml nvmlDeviceGetAccountingStats(device: nvmlDevice_t, pid: c_uint, stats: *mut nvmlAccountingStats_t) -> nvmlReturn_t => accounting::stats;
-    /// Answers for the slice's processes, with the most they were charged; others are not found.
+    /// Answers for the slice's processes, with their highest charge; other processes are not found.
     nvml nvmlDeviceGetAccountingStats_v2(device: nvmlDevice_t, stats: *mut nvmlAccountingStats_v2_t) -> nvmlReturn_t => accounting::stats_v2;
-    /// Answers for the slice's processes; others are not found.
+    /// Answers for the slice's processes; other processes are not found.
     nvml nvmlSystemGetProcessName(pid: c_uint, name: *mut c_char, length: c_uint) -> nvmlReturn_t => accounting::process_name;
-    /// Hands out nvidia-smi's own table, in which the process lists are the slice's.
+    /// Returns the private table of nvidia-smi, with the slice's process lists.
     nvml nvmlInternalGetExportTable(table: *mut *const c_void, id: *const c_void) -> nvmlReturn_t => smi::export_table;
     /// Refused: NVML_ERROR_NO_PERMISSION.
     nvml nvmlComputeInstanceDestroy(compute_instance: nvmlComputeInstance_t) -> nvmlReturn_t => refused::set1;
@@ -562,7 +562,7 @@ mod tests {
             .iter()
             .map(|(names, does)| format!("| {names} | {} |\n", does.trim()));
         format!(
-            "| function | what the hook does |\n|---|---|\n{}",
+            "| function | action of the hook |\n|---|---|\n{}",
             rows.collect::<String>()
         )
     }

@@ -194,7 +194,7 @@ fn whatever_gives_the_gpu_something_to_do_waits_at_the_gate() {
 
 #[test]
 fn everything_that_is_said_to_wait_for_its_turn_is_called_in_these_tests() {
-    let waits = "waits for the slice's turn";
+    let waits = "waits for the slice's lease";
     let said = documented_as(|what| what.to_lowercase().contains(waits));
     assert!(said.len() > 60, "only {} functions", said.len());
     let called: BTreeSet<String> = work().into_iter().map(|call| call.name).collect();

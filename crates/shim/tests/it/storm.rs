@@ -18,7 +18,7 @@ const FAMILIES: [&str; 8] = [
     "linear", "pitch", "managed", "array", "vmm", "ipc", "handle", "reset",
 ];
 /// The step in which pools grow. A pool that grows although it had room is shrunk after the driver has allowed it
-/// (docs/enforcement.md, "How a limit is kept").
+/// (docs/enforcement.md, "How the limiter enforces a limit").
 const POOL_STEP: u64 = 32 * MIB;
 
 /// What a storm came to. All fields but the last two: how often.

@@ -56,7 +56,7 @@ mod exhaustive {
                 ("API submit to start, idle, p99", false),
                 ("jobs through the durable queue", true),
                 ("list all through the API, p95", false),
-                ("deciding who starts, mean", false),
+                ("one plan, mean", false),
                 ("25:75 a synchronous loop, a flood", false),
             ],
         );

@@ -83,15 +83,15 @@ pub fn measure(programs: &Programs, quick: bool, report: &mut Report) -> Result<
         note,
     ));
 
-    let note = format!("{waiting} jobs wait, {SLOTS} run");
+    let note = format!("{waiting} pending jobs, {SLOTS} running");
     report.add(Row::alone(
-        "the daemon that nobody asks, part of a core",
+        "resting daemon, part of a core",
         "%",
         vec![resting(daemon.pid(), quick)?],
         note.clone(),
     ));
     report.add(Row::alone(
-        "the daemon that nobody has asked, memory",
+        "resting daemon, memory",
         "MB",
         vec![megabytes(daemon.pid())?],
         note.clone(),
@@ -126,7 +126,7 @@ pub fn measure(programs: &Programs, quick: bool, report: &mut Report) -> Result<
         Ok(home.call(home.client().why(&last)).map(drop)?)
     })?;
     report.add(Row::alone(
-        "why the last of them waits, p95",
+        "`why` of the last pending job, p95",
         "ms",
         vec![percentile(&explained, 0.95)],
         note.clone(),
@@ -141,13 +141,13 @@ pub fn measure(programs: &Programs, quick: bool, report: &mut Report) -> Result<
     let (sum, count) = (after.0 - before.0, after.1 - before.1);
     ensure!(count > 0.0, "nothing was planned");
     report.add(Row::alone(
-        "deciding who starts, mean",
+        "one plan, mean",
         "ms",
         vec![sum * 1e3 / count],
         note.clone(),
     ));
     report.add(Row::alone(
-        "the daemon after all of this, memory",
+        "daemon at the end, memory",
         "MB",
         vec![megabytes(daemon.pid())?],
         note,

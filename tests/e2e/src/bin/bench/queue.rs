@@ -190,7 +190,7 @@ pub fn throughput(programs: &Programs, quick: bool, report: &mut Report) -> Resu
         hyperqueue.extend(peers.hyperqueue(&home, jobs)?);
     }
     let note = format!(
-        "{jobs} jobs from {CONNECTIONS} clients, 64 slots, at most {most} of 8 on a GPU, none misplaced, state on disk, slices in memory"
+        "{jobs} jobs from {CONNECTIONS} clients, 64 slots, at most {most} of 8 on a GPU; state on disk, slices in memory"
     );
     report.add(Row {
         name: "jobs through the durable queue".to_owned(),
@@ -205,7 +205,7 @@ pub fn throughput(programs: &Programs, quick: bool, report: &mut Report) -> Resu
             "the same, beside Slurm",
             slurm,
             "its shards",
-            "one array of a quarter of the jobs; shards are counted, and hold nobody",
+            "one array of a quarter of the jobs; shards are counted, not enforced",
         ),
         (
             "the same, beside HyperQueue",
@@ -226,7 +226,7 @@ pub fn throughput(programs: &Programs, quick: bool, report: &mut Report) -> Resu
         }
     }
     report.add(Row::alone(
-        "the daemon's processor time a job",
+        "the daemon's processor time for each job",
         "ms",
         cpu,
         String::new(),

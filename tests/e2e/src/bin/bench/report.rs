@@ -131,7 +131,7 @@ impl Report {
             other => other.to_string(),
         };
         let head = format!(
-            "Divvy {}, {}, {} cores, Linux {}, load {} before.\n\n| | | floor | |\n|---|---|---|---|\n",
+            "Divvy {}, {}, {} cores, Linux {}, load {} before.\n\n| figure | value | floor | condition |\n|---|---|---|---|\n",
             env!("CARGO_PKG_VERSION"),
             said("processor"),
             said("cores"),
