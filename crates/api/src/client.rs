@@ -273,7 +273,7 @@ impl Client {
         match lines.is_whole() {
             true => Ok(()),
             false => Err(internal(
-                "the daemon's list of jobs ends in the middle of one".to_owned(),
+                "the daemon's list of jobs is incomplete".to_owned(),
             )),
         }
     }
@@ -658,17 +658,17 @@ impl Client {
         if error.kind() == io::ErrorKind::PermissionDenied {
             return Error::new(
                 ErrorCode::NotAllowed,
-                format!("the socket {socket} may not be used by this user"),
+                format!("this user may not use the socket {socket}"),
             );
         }
-        let missing = format!("no divvy daemon answers on {socket} ({error})");
+        let missing = format!("no daemon answers on {socket}: {error}");
         Error::new(ErrorCode::NoDaemon, missing).hint(self.who_starts_it())
     }
 
     /// How to start the daemon that is missing.
     fn who_starts_it(&self) -> String {
         if system::is_socket(self.socket()) {
-            return "`systemctl status divvy` says why: the daemon of this machine serves every user".to_owned();
+            return "systemctl status divvy".to_owned();
         }
         let me = rustix::process::geteuid().as_raw();
         let folder = self
@@ -693,7 +693,7 @@ fn check_peer(peer: u32, me: u32, socket: &Path) -> Result<(), Error> {
         return Ok(());
     }
     let why = format!(
-        "what answers on {} is uid {peer}'s, neither uid {me}'s nor root's",
+        "the process that answers on {} belongs to uid {peer}, not to uid {me} or root",
         socket.display()
     );
     Err(Error::new(ErrorCode::NotAllowed, why)
@@ -702,18 +702,18 @@ fn check_peer(peer: u32, me: u32, socket: &Path) -> Result<(), Error> {
 
 fn lost(socket: &Path, error: &hyper::Error) -> Error {
     let message = format!(
-        "the divvy daemon on {} went away during the call ({error})",
+        "the daemon on {} closed the connection during the call: {error}",
         socket.display()
     );
     Error::new(ErrorCode::NoDaemon, message).hint(match system::is_socket(socket) {
-        true => "its jobs keep running; `systemctl status divvy` says more",
-        false => "its jobs keep running; start it again with `divvy daemon`",
+        true => "jobs keep running; check the daemon: systemctl status divvy",
+        false => "jobs keep running; start the daemon again: divvy daemon",
     })
 }
 
 fn unexpected(error: &serde_json::Error) -> Error {
     internal(format!(
-        "the daemon's answer is not what version 1 of its API says: {error}"
+        "the daemon's answer does not match version 1 of the API: {error}"
     ))
 }
 
@@ -726,7 +726,7 @@ fn only<T>(items: Vec<T>) -> Result<T, Error> {
 }
 
 fn empty() -> Error {
-    internal("the daemon answered an empty list where one item belongs".into())
+    internal("the daemon answered an empty list instead of one item".into())
 }
 
 /// `/v1/jobs/REFERENCE` + `rest`, the reference percent-encoded as one path segment.
@@ -775,7 +775,7 @@ mod tests {
         }
         let error = check_peer(1001, 1000, socket).unwrap_err();
         assert_eq!(error.code, ErrorCode::NotAllowed);
-        assert!(error.message.contains("uid 1001's"), "{}", error.message);
+        assert!(error.message.contains("belongs to uid 1001"), "{}", error.message);
     }
 
     #[tokio::test(flavor = "current_thread")]

@@ -37,11 +37,11 @@ pub enum Frame {
 /// Bytes that are no frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    #[error("a frame of kind {0} is not known")]
+    #[error("unknown kind of frame: {0}")]
     Kind(u8),
-    #[error("a frame of {0} bytes is larger than any may be")]
+    #[error("frame of {0} bytes: too large")]
     Large(u32),
-    #[error("a frame of kind {0} does not say what it should")]
+    #[error("frame of kind {0}: its content is invalid")]
     Content(u8),
 }
 

@@ -40,22 +40,18 @@ pub struct Home {
 #[derive(Debug, thiserror::Error)]
 pub enum HomeError {
     #[error(
-        "neither DIVVY_HOME nor XDG_STATE_HOME nor HOME is set, so there is no place for Divvy's state"
+        "neither DIVVY_HOME nor XDG_STATE_HOME nor HOME is set, so Divvy has no folder for its state"
     )]
     NoPlace,
     #[error("DIVVY_HOME must not be empty")]
     Empty,
-    #[error(
-        "the socket path {path} has {length} bytes, and a unix socket path ends at {SOCKET_PATH_MAX}; use a shorter DIVVY_HOME"
-    )]
+    #[error("the socket path {path} has {length} bytes, but the kernel allows {SOCKET_PATH_MAX}")]
     SocketPath { path: PathBuf, length: usize },
     #[error("cannot make the folder {path}")]
     Create { path: PathBuf, source: io::Error },
     #[error("{path} belongs to uid {owner}, not to uid {me}")]
     Owner { path: PathBuf, owner: u32, me: u32 },
-    #[error(
-        "{path} can be written by others (mode {mode:o}); it must be private: chmod 700 {path}"
-    )]
+    #[error("{path} is writable by other users (mode {mode:o}); make it private: chmod 700 {path}")]
     Open { path: PathBuf, mode: u32 },
     #[error("{path} is not a folder")]
     NotAFolder { path: PathBuf },

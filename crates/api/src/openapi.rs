@@ -180,7 +180,7 @@ fn failure() -> Value {
         .collect::<Vec<_>>()
         .join(", ");
     json!({
-        "description": format!("What went wrong; the status is one of {statuses}"),
+        "description": format!("Error; the status is one of {statuses}"),
         "content": { "application/json": { "schema": schema("ErrorBody") } },
     })
 }

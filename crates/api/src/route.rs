@@ -100,7 +100,7 @@ pub const ARRAY: &str = "divvy-array";
 
 const FOLLOW: Parameter = Parameter {
     name: "follow",
-    about: "Go on as more comes",
+    about: "Keep the connection open and send later entries",
     kind: Kind::Flag,
 };
 
@@ -108,7 +108,7 @@ const FOLLOW: Parameter = Parameter {
 pub const ROUTES: &[Route] = &[
     get(
         "/v1/node",
-        "The node and its agent",
+        "The node and its daemon",
         Answer::List {
             of: "Node",
             kind: "Node",
@@ -116,7 +116,7 @@ pub const ROUTES: &[Route] = &[
     ),
     get(
         "/v1/gpus",
-        "GPUs and what is cut from them",
+        "GPUs and the slices on them",
         Answer::List {
             of: "Gpu",
             kind: "GpuList",
@@ -127,7 +127,7 @@ pub const ROUTES: &[Route] = &[
         body: Body::Json("GpuChange"),
         ..get(
             "/v1/gpus/{gpu}",
-            "Change how a GPU may be used, or say what that would take",
+            "Change the mode of a GPU, or report the steps of the change",
             Answer::List {
                 of: "GpuChanged",
                 kind: "GpuChange",
@@ -136,7 +136,7 @@ pub const ROUTES: &[Route] = &[
     },
     get(
         "/v1/gpus/{gpu}/placements",
-        "Where MIG instances may lie on a GPU in MIG mode, whatever lies there now; those first that are taken first",
+        "Slots for MIG instances on a GPU in MIG mode, free or not, in the order in which the daemon uses them",
         Answer::List {
             of: "MigPlacement",
             kind: "MigPlacementList",
@@ -148,7 +148,7 @@ pub const ROUTES: &[Route] = &[
         body: Body::Json("MigWanted"),
         ..get(
             "/v1/mig/plan",
-            "Where MIG instances would go, all together; nothing is changed or held",
+            "Placements for several MIG instances together; changes and reserves nothing",
             Answer::List {
                 of: "MigPlanned",
                 kind: "MigPlan",
@@ -158,11 +158,11 @@ pub const ROUTES: &[Route] = &[
     Route {
         method: "POST",
         body: Body::Json("MigGc"),
-        ..get("/v1/mig/gc", "Remove the idle MIG instances", INSTANCES)
+        ..get("/v1/mig/gc", "Destroy the idle MIG instances", INSTANCES)
     },
     get(
         "/v1/queues",
-        "Queues, in the order they are served",
+        "Queues, in the order in which the daemon serves them",
         Answer::List {
             of: "Queue",
             kind: "QueueList",
@@ -170,7 +170,7 @@ pub const ROUTES: &[Route] = &[
     ),
     get(
         "/v1/claims",
-        "What another scheduler has given to somebody here and has not taken back, oldest first",
+        "Claims that another scheduler has allocated and not released, oldest first",
         CLAIMS,
     ),
     Route {
@@ -187,15 +187,19 @@ pub const ROUTES: &[Route] = &[
         method: "DELETE",
         ..get(
             "/v1/claims/{uid}",
-            "Give a claim back; one that is not held is none",
+            "Release a claim; succeeds for a claim that is not held",
             CLAIMS,
         )
     },
-    get("/v1/projects", "Projects, and where each stands", PROJECTS),
+    get(
+        "/v1/projects",
+        "Projects with their quotas and use",
+        PROJECTS,
+    ),
     Route {
         method: "POST",
         body: Body::Json("ProjectChange"),
-        ..get("/v1/projects/{project}", "Make a project", PROJECTS)
+        ..get("/v1/projects/{project}", "Create a project", PROJECTS)
     },
     Route {
         method: "PATCH",
@@ -206,7 +210,7 @@ pub const ROUTES: &[Route] = &[
         method: "DELETE",
         ..get(
             "/v1/projects/{project}",
-            "Remove a project that no job belongs to",
+            "Remove a project without jobs",
             PROJECTS,
         )
     },
@@ -214,23 +218,23 @@ pub const ROUTES: &[Route] = &[
         query: &[
             Parameter {
                 name: "by",
-                about: "What rows are put together by: some of user, project, queue, gpu, job, with commas between; nothing for one row",
+                about: "Columns to group by, separated by commas: user, project, queue, gpu, job; empty for one row",
                 kind: Kind::Default("user,project"),
             },
             Parameter {
                 name: "since",
-                about: "From this time on (RFC 3339); 30 days before `until` unless given",
+                about: "Start of the period (RFC 3339); default: 30 days before `until`",
                 kind: Kind::Text,
             },
             Parameter {
                 name: "until",
-                about: "Until this time (RFC 3339); now unless given",
+                about: "End of the period (RFC 3339); default: now",
                 kind: Kind::Text,
             },
         ],
         ..get(
             "/v1/usage",
-            "What was had of the GPUs and what was used, by the caller or, for operators, by everybody",
+            "Allocated and used GPU time of the caller; for operators, of all users",
             Answer::List {
                 of: "Usage",
                 kind: "UsageList",
@@ -241,12 +245,12 @@ pub const ROUTES: &[Route] = &[
         query: &[
             Parameter {
                 name: "all",
-                about: "Also jobs that have ended",
+                about: "Include jobs that have ended",
                 kind: Kind::Flag,
             },
             Parameter {
                 name: "brief",
-                about: "A line for each job (`Brief`), with what a table shows and without fields that are null, false or empty",
+                about: "One line for each job (`Brief`): the columns of a table, without fields that are null, false or empty",
                 kind: Kind::Flag,
             },
         ],
@@ -261,18 +265,18 @@ pub const ROUTES: &[Route] = &[
         body: Body::Json("Submit"),
         ..get(
             "/v1/jobs",
-            "Submit a job; what is answered is on disk. Of an array the first job is answered, whose number is the array's",
+            "Submit a job; the answer follows after the journal is on disk. For an array the answer is its first job",
             JOBS,
         )
     },
     get(
         "/v1/jobs/{job}",
-        "One job; for the number or the name of an array all of its jobs, and `divvy-array` in the answer is the array's number",
+        "One job; for an array all of its jobs, with the array's number in the header `divvy-array`",
         JOBS,
     ),
     get(
         "/v1/jobs/{job}/why",
-        "Why a job waits, and what would start it sooner; of an array the first job that waits",
+        "Reason why a job waits, and changes that would start it; for an array, of its first pending job",
         Answer::List {
             of: "Why",
             kind: "Why",
@@ -282,7 +286,7 @@ pub const ROUTES: &[Route] = &[
         query: &[
             Parameter {
                 name: "state",
-                about: "The state to wait for; a job that has ended is past every state",
+                about: "State to wait for; a job that has ended has passed every state",
                 kind: Kind::OneOf {
                     words: &["starting", "ended"],
                     default: "ended",
@@ -290,7 +294,7 @@ pub const ROUTES: &[Route] = &[
             },
             Parameter {
                 name: "timeout_s",
-                about: "Answer with the job as it is after so many seconds; at most 300",
+                about: "Seconds after which the job is returned in its present state; at most 300",
                 kind: Kind::Number { default: 30 },
             },
         ],
@@ -305,13 +309,13 @@ pub const ROUTES: &[Route] = &[
         query: &[
             Parameter {
                 name: "offset",
-                about: "Skip so many bytes of all that the job has ever said; `divvy-log-from` in the answer says where it begins, which is \
-                        later where so early output is not kept any more",
+                about: "Bytes of the job's whole output to skip. The header `divvy-log-from` has the offset of the answer, which is later \
+                        if early output is no longer stored",
                 kind: Kind::Number { default: 0 },
             },
             Parameter {
                 name: "from",
-                about: "`end`: begin with what comes next, whatever the offset",
+                about: "`end`: begin with the next output, regardless of the offset",
                 kind: Kind::OneOf {
                     words: &["offset", "end"],
                     default: "offset",
@@ -321,7 +325,7 @@ pub const ROUTES: &[Route] = &[
         ],
         ..get(
             "/v1/jobs/{job}/log",
-            "A job's output; followed, it ends with the job",
+            "Output of a job; a followed log ends with the job",
             Answer::Bytes,
         )
     },
@@ -329,7 +333,7 @@ pub const ROUTES: &[Route] = &[
         method: "POST",
         ..get(
             "/v1/jobs/{job}/cancel",
-            "Take a job out of its queue, or stop it; of an array every job that has not ended",
+            "Take a job out of its queue, or stop it; for an array, every job that has not ended",
             JOBS,
         )
     },
@@ -338,7 +342,7 @@ pub const ROUTES: &[Route] = &[
         body: Body::Json("Confirm"),
         ..get(
             "/v1/jobs/{job}/confirm",
-            "Start a job that has its slice and was to be confirmed, perhaps with what it is to run; what is answered is on disk",
+            "Confirm a job that has its slices, optionally with a new command; the answer follows after the journal is on disk",
             JOBS,
         )
     },
@@ -346,7 +350,7 @@ pub const ROUTES: &[Route] = &[
         method: "POST",
         ..get(
             "/v1/jobs/{job}/requeue",
-            "Stop a job and put it back into its queue, to be started anew; of an array every job that holds something",
+            "Stop a job and requeue it; for an array, every job that holds slices",
             JOBS,
         )
     },
@@ -355,7 +359,7 @@ pub const ROUTES: &[Route] = &[
         body: Body::Json("Suspend"),
         ..get(
             "/v1/jobs/{job}/suspend",
-            "Stop every process of a job that runs, or of every job of an array that does; its memory stays charged, or is released",
+            "Suspend a running job, or all running jobs of an array; GPU memory stays charged, or is released",
             JOBS,
         )
     },
@@ -363,7 +367,7 @@ pub const ROUTES: &[Route] = &[
         method: "POST",
         ..get(
             "/v1/jobs/{job}/resume",
-            "Let a suspended job go on; of an array every job that runs",
+            "Resume a suspended job; for an array, every running job",
             JOBS,
         )
     },
@@ -372,7 +376,7 @@ pub const ROUTES: &[Route] = &[
         body: Body::Json("Resize"),
         ..get(
             "/v1/jobs/{job}/resize",
-            "Give a job more or less: at once where it waits or there is room, else once it uses less",
+            "Resize a job: at once if it is pending or the GPU has room, otherwise once it uses less",
             JOBS,
         )
     },
@@ -390,7 +394,7 @@ pub const ROUTES: &[Route] = &[
         method: "POST",
         ..get(
             "/v1/jobs/{job}/hold",
-            "Keep a waiting job from starting; jobs behind it go past",
+            "Hold a pending job; later jobs may start before it",
             JOBS,
         )
     },
@@ -398,7 +402,7 @@ pub const ROUTES: &[Route] = &[
         method: "POST",
         ..get(
             "/v1/jobs/{job}/release",
-            "Let a held job go on; what an operator holds of another user's, only operators release",
+            "Release a held job; only operators release a hold by an operator on another user's job",
             JOBS,
         )
     },
@@ -407,7 +411,7 @@ pub const ROUTES: &[Route] = &[
         body: Body::Json("Exec"),
         ..get(
             "/v1/jobs/{job}/exec",
-            "Run another program inside of a running job: same slice, same user, and it ends with the job",
+            "Run another program inside a running job: same slice, same user; it ends with the job",
             Answer::Frames,
         )
     },
@@ -422,7 +426,7 @@ pub const ROUTES: &[Route] = &[
     },
     get(
         "/v1/jobs/{job}/docker",
-        "What brings a container into the job's slice",
+        "Options that bring a container into the job's slice",
         Answer::List {
             of: "DockerArgs",
             kind: "DockerArgs",
@@ -430,7 +434,7 @@ pub const ROUTES: &[Route] = &[
     ),
     get(
         "/v1/jobs/{job}/oom",
-        "What a job's refusals of GPU memory looked like",
+        "Out-of-memory report of a job",
         Answer::List {
             of: "Oom",
             kind: "Oom",
@@ -440,7 +444,7 @@ pub const ROUTES: &[Route] = &[
         query: &[
             Parameter {
                 name: "job",
-                about: "Only runs of what this job runs: a number, a name that one job has, or `last`",
+                about: "Only runs of this job's program: a number, a unique name, or `last`",
                 kind: Kind::Text,
             },
             Parameter {
@@ -456,7 +460,7 @@ pub const ROUTES: &[Route] = &[
         ],
         ..get(
             "/v1/advice",
-            "What to ask for, from what earlier runs used",
+            "Recommended amount, from earlier runs",
             Answer::List {
                 of: "Advice",
                 kind: "AdviceList",
@@ -472,6 +476,6 @@ pub const ROUTES: &[Route] = &[
             },
             FOLLOW,
         ],
-        ..get("/v1/events", "What happened, in order", Answer::Events)
+        ..get("/v1/events", "Events, in order", Answer::Events)
     },
 ];

@@ -75,7 +75,7 @@ pub(crate) mod tests {
     pub(crate) fn slice(label: &str, index: u32, share: u16) -> Slice {
         serde_json::from_value(serde_json::json!({
             "label": label, "gpu_uuid": format!("GPU-{index}"), "gpu_index": index, "memory_limit_bytes": 1 << 30,
-            "share": share, "memory_used_bytes": 0, "memory_peak_bytes": 0, "processes": 0, "denied": 0,
+            "share": share, "memory_used_bytes": 0, "memory_peak_bytes": 0, "processes": 0, "denials": 0,
             "last_denied_bytes": null, "enforcement": "interposer",
         }))
         .unwrap()

@@ -15,7 +15,7 @@ use crate::cargo::root;
 /// Sources whose documentation is shown to users: as help, or in the description of the API.
 const SHOWN: [&str; 6] = [
     "crates/cli/src/args",
-    "crates/api/src",
+    "crates/api/src/v1",
     "crates/k8s/src/main.rs",
     "crates/k8s/src/role.rs",
     "crates/k8s/src/admin",

@@ -55,9 +55,9 @@ impl ExecOutput {
             match self.pulse.attend(Patience::Endless, read).await? {
                 Ok(length @ 1..) => self.frames.push(&piece[..length]),
                 Ok(0) | Err(_) => {
-                    let why = "the connection to the daemon broke, and with it that to the program";
+                    let why = "the connection to the daemon and the program broke";
                     return Err(Error::new(ErrorCode::NoDaemon, why).hint(
-                        "the job itself goes on; the program was sent SIGHUP, as when a terminal is closed",
+                        "the job keeps running; the program got SIGHUP, as when a terminal closes",
                     ));
                 }
             }

@@ -203,12 +203,19 @@ impl Pulse {
         );
         let is_ours = [uid, 0].contains(&rustix::process::geteuid().as_raw());
         let hint = match is_ours {
-            true if is_stopped(pid) => format!("`kill -CONT {pid}` continues it; its jobs go on meanwhile"),
-            true if system::is_socket(&self.socket) => {
-                "`systemctl restart divvy` ends it and starts another; its jobs go on".to_owned()
+            true if is_stopped(pid) => {
+                format!("continue it: kill -CONT {pid}; its jobs keep running")
             }
-            true => "`divvy daemon --stop` ends it, and its jobs go on; then start it again".to_owned(),
-            false => "`systemctl status divvy` says more; an administrator can restart it, and its jobs go on".to_owned(),
+            true if system::is_socket(&self.socket) => {
+                "restart it: systemctl restart divvy; its jobs keep running".to_owned()
+            }
+            true => {
+                "restart it: divvy daemon --stop; divvy daemon; its jobs keep running".to_owned()
+            }
+            false => {
+                "ask an administrator to restart it; its jobs keep running: systemctl status divvy"
+                    .to_owned()
+            }
         };
         Error::new(ErrorCode::Unresponsive, self.silence(silent)).hint(hint)
     }

@@ -1,33 +1,34 @@
-//! What size earlier runs suggest.
+//! Advice: the amount to request, from earlier runs.
 
 use serde::{Deserialize, Serialize};
 
 use super::Amount;
 
-/// One program's runs, and what follows from them.
+/// Runs of one program, and the advice that follows from them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct Advice {
-    /// The name of the newest run.
+    /// Name of the newest run.
     pub name: String,
-    /// What ran, without its options: `python train.py`. Runs of the same are compared.
+    /// The program without its options: `python train.py`. Runs of the same program are compared.
     pub program: String,
-    /// How many GPUs each run had; the figures are for each of them.
+    /// Number of GPUs of each run; the figures are for each GPU.
     pub gpus: u32,
-    /// How many ended runs it is from, the newest 50 at most, and how many of them were refused memory.
+    /// Number of ended runs considered, at most the newest 50, and the number of runs in which the limiter refused
+    /// memory.
     pub runs: u32,
     pub denied_runs: u32,
-    /// The newest run's limit.
+    /// Memory limit of the newest run, in bytes.
     pub memory_limit_bytes: u64,
-    /// The middle one of the runs' peaks, and the highest.
+    /// Median of the runs' memory peaks, and the highest peak, in bytes.
     pub memory_peak_median_bytes: u64,
     pub memory_peak_bytes: u64,
-    /// What to ask for on each GPU.
+    /// Recommended memory on each GPU, in bytes.
     pub memory_bytes: u64,
-    /// The same as it is asked for; absent where no GPU here has that much.
+    /// The recommendation as an amount. Absent if no GPU here has that much memory.
     pub amount: Option<Amount>,
-    /// How many of the runs would have been refused memory with that.
+    /// Number of the runs in which this limit would have refused memory.
     pub would_deny_runs: u32,
-    /// The newest run's command.
+    /// Command of the newest run.
     pub command: Vec<String>,
 }

@@ -1,4 +1,4 @@
-//! A job in a table of many: its columns and nothing else.
+//! Brief jobs: the columns of a table, one job a line.
 
 use std::borrow::Cow;
 
@@ -7,21 +7,21 @@ use serde::{Deserialize, Serialize};
 
 use super::{Bypass, EndReason, Job, JobState, Slice};
 
-/// What `GET /v1/jobs?brief=true` says of a job, in a line of its own: what a table shows of it, without fields that are null, false
-/// or empty. Of ten thousand jobs that wait it is less than a quarter of the text.
+/// One line of `GET /v1/jobs?brief=true`: the columns of a table, without fields that are null, false or empty. For
+/// ten thousand pending jobs it is less than a quarter of the full answer.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct Brief<'a> {
     #[serde(borrow)]
     pub id: Cow<'a, str>,
-    /// `12_3`, for a job of an array.
+    /// Handle such as `12_3`, for a job of an array.
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
     pub task: Option<Cow<'a, str>>,
     #[serde(borrow)]
     pub name: Cow<'a, str>,
     #[serde(borrow)]
     pub queue: Cow<'a, str>,
-    /// How much it asks for, as it is typed: `0.25`, `4GiB`, `2`, `1-4`, `8x0.5`, `2g.10gb`.
+    /// The request as a user types it: `0.25`, `4GiB`, `2`, `1-4`, `8x0.5`, `2g.10gb`.
     #[serde(borrow)]
     pub request: Cow<'a, str>,
     pub state: JobState,
@@ -31,29 +31,29 @@ pub struct Brief<'a> {
     pub exit_code: Option<i32>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub suspended: bool,
-    /// When it came into its state: the last time known of it.
+    /// Time at which the job entered its state.
     pub since: Timestamp,
     #[serde(default, skip_serializing_if = "<[_]>::is_empty")]
     pub slices: Cow<'a, [Slice]>,
-    /// While queued: what it waits for. After a failure: what went wrong, to those who see what it runs.
+    /// For a pending job: what it waits for. For a failed job: the error, to callers who may see it.
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<Cow<'a, str>>,
     #[serde(default, skip_serializing_if = "<[_]>::is_empty")]
     pub bypasses: Cow<'a, [Bypass]>,
 }
 
-/// Reads such lines, which come in pieces of any length: a job is given on as soon as its line is there, and all of them are never
-/// held at once.
+/// Reads such lines from pieces of any length. It returns each job as soon as its line is complete, and never holds
+/// all of them.
 #[derive(Debug, Default)]
 pub struct Lines {
-    /// The beginning of a line whose end has not come yet.
+    /// The beginning of an incomplete line.
     begun: Vec<u8>,
 }
 
 impl Lines {
     pub const CONTENT_TYPE: &str = "application/x-ndjson";
 
-    /// Takes the next piece and gives on every job whose line it ends.
+    /// Takes the next piece, and returns every job whose line it completes.
     ///
     /// # Errors
     /// When a line is something else.
@@ -78,7 +78,7 @@ impl Lines {
         Ok(())
     }
 
-    /// Whether nothing is left of which the end is missing.
+    /// Whether no incomplete line remains.
     pub fn is_whole(&self) -> bool {
         self.begun.is_empty()
     }
@@ -93,7 +93,7 @@ fn each<'a>(lines: &'a [u8], give: &mut impl FnMut(Brief<'a>)) -> serde_json::Re
 }
 
 impl Brief<'_> {
-    /// What other calls refer to this job and to no other by.
+    /// The handle of this job alone.
     pub fn reference(&self) -> &str {
         self.task.as_deref().unwrap_or(&self.id)
     }
@@ -123,7 +123,7 @@ impl<'a> From<&'a Job> for Brief<'a> {
 }
 
 impl Job {
-    /// When it came into the state it is in: the last time known of it.
+    /// Time at which the job entered its present state.
     pub fn since(&self) -> Timestamp {
         self.state
             .since(self.submitted_at, self.started_at, self.ended_at)
@@ -131,7 +131,7 @@ impl Job {
 }
 
 impl JobState {
-    /// When a job with these times came into this state.
+    /// Time at which a job with these times entered this state.
     pub fn since(
         self,
         submitted: Timestamp,

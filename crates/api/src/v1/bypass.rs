@@ -1,57 +1,57 @@
-//! GPU memory that a job's process held past the limiter, as the agent found it from outside.
+//! Bypasses: GPU memory that a job's process holds without the limiter's knowledge.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// One process on one GPU.
+/// A bypass by one process on one GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct Bypass {
     pub gpu_uuid: String,
     pub gpu_index: u32,
     pub pid: u32,
-    /// The program's name, as the kernel has it (at most 15 bytes).
+    /// Name of the program as the kernel reports it (at most 15 bytes).
     pub program: String,
     pub kind: BypassWay,
-    /// The same in words, with what was found of the limiter.
+    /// The cause in words, with what the daemon found about the limiter.
     pub cause: String,
-    /// Most that it held by the driver's account; absent where the driver does not say.
+    /// Largest memory of the process according to the driver, in bytes. Absent if the driver does not report it.
     pub memory_driver_bytes: Option<u64>,
-    /// What its slice's account said of it then.
+    /// Memory of the process according to the slice's ledger at that time, in bytes.
     pub memory_charged_bytes: u64,
-    /// When the agent first saw it so. Both times come from one clock that nobody sets.
+    /// First observation of the bypass. Both times come from the same monotonic clock.
     pub first_seen_at: Timestamp,
-    /// When it was seen so again, and was told.
+    /// Second observation, at which the daemon reported the bypass.
     pub detected_at: Timestamp,
-    /// When it was seen no more.
+    /// Time from which the daemon no longer observed the bypass.
     pub ended_at: Option<Timestamp>,
     pub action: BypassAction,
 }
 
-/// How memory is held past the limiter.
+/// Kind of a bypass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum BypassWay {
-    /// The process has no slot in its slice: the limiter is not loaded, or is switched off.
+    /// The process has no slot in its slice's ledger: the limiter is not loaded, or is switched off.
     Unlimited,
-    /// It uses a GPU that its job does not hold.
+    /// The process uses a GPU that its job does not hold.
     OtherGpu,
-    /// Its slot says much less than the driver.
+    /// The ledger reports much less than the driver for the process.
     Understated,
-    /// Its slice holds more than it was granted, whatever the limit says that lies in the slice.
+    /// The slice holds more than it was granted, whatever limit its control file contains.
     Overdrawn,
 }
 
-/// What was done about it.
+/// Action of the daemon on a bypass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum BypassAction {
-    /// It was told, and its memory is counted against the slice.
+    /// The daemon reported the bypass, and counts its memory against the slice.
     Warned,
-    /// The slice's further allocations are refused while it lasts.
+    /// The limiter refuses further allocations of the slice while the bypass lasts.
     Denied,
-    /// The process was killed, and its job with it.
+    /// The daemon killed the process, and its job with it.
     Killed,
 }

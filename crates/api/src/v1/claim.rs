@@ -1,5 +1,5 @@
-//! Claims: exact parts of GPUs, MIG instances or whole GPUs that another scheduler has given to somebody, held here until they are
-//! given back.
+//! Claims: exact parts of GPUs, MIG instances or whole GPUs that another scheduler has allocated, held here until
+//! their release.
 //!
 //! A claim is a job that has no program: others start theirs in its slice, by the CDI device that the answer names.
 
@@ -8,55 +8,55 @@ use serde::{Deserialize, Serialize};
 
 use super::{JobState, Slice};
 
-/// `PUT /v1/claims/{uid}`: the same again changes nothing but the pods.
+/// Body of `PUT /v1/claims/{uid}`. Repeating a call changes only the pods.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Claim {
-    /// Whose it is, as the other scheduler says it.
+    /// Namespace and name in the other scheduler.
     pub namespace: String,
     pub name: String,
-    /// Uids of the pods that use it: for people.
+    /// UIDs of the pods that use the claim, for display.
     #[serde(default)]
     pub pods: Vec<String>,
-    /// At least one. Parts of the same GPU are added up.
+    /// Devices, at least one. Parts of the same GPU are added up.
     pub devices: Vec<ClaimDevice>,
-    /// How compute time is divided, as in a submission: `fair`, `strict=0.25`, `none`.
+    /// Division of compute time, as in a submission: `fair`, `strict=0.25`, `none`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compute: Option<String>,
 }
 
-/// One device of a claim, exactly: of `memory_bytes`, `mig` and `whole` it has one.
+/// One device of a claim. Exactly one of `memory_bytes`, `mig` and `whole` is set.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ClaimDevice {
-    /// The GPU's UUID.
+    /// UUID of the GPU.
     pub gpu: String,
-    /// A part of a shared GPU; rounded up to 2 MiB.
+    /// Memory on a shared GPU in bytes, rounded up to 2 MiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
     /// A MIG instance of a GPU in MIG mode.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mig: Option<ClaimInstance>,
-    /// All of the GPU, and nobody beside.
+    /// The whole GPU.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub whole: bool,
 }
 
-/// A MIG instance by its place.
+/// A MIG instance at a fixed place.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ClaimInstance {
     /// `1g.10gb`.
     pub profile: String,
-    /// The memory slice that it begins at.
+    /// First memory slice of the instance.
     pub start: u8,
 }
 
 impl ClaimDevice {
-    /// So much memory of a shared GPU.
+    /// Returns a device with this much memory of a shared GPU.
     pub fn part(gpu: impl Into<String>, memory_bytes: u64) -> Self {
         Self {
             memory_bytes: Some(memory_bytes),
@@ -64,7 +64,7 @@ impl ClaimDevice {
         }
     }
 
-    /// An instance of this profile at this memory slice.
+    /// Returns an instance of this profile at this memory slice.
     pub fn instance(gpu: impl Into<String>, profile: impl Into<String>, start: u8) -> Self {
         let profile = profile.into();
         Self {
@@ -73,7 +73,7 @@ impl ClaimDevice {
         }
     }
 
-    /// All of a GPU.
+    /// Returns a whole GPU.
     pub fn whole(gpu: impl Into<String>) -> Self {
         Self {
             whole: true,
@@ -91,34 +91,34 @@ impl ClaimDevice {
     }
 }
 
-/// A claim that is held.
+/// A claim that the daemon holds.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct HeldClaim {
     pub uid: String,
-    /// Number of the job that it is here.
+    /// Number of the job that stands for the claim.
     pub job: String,
-    /// `starting` while its files or instances are being made, `running` once they are there, `stopping` while something of it is left
-    /// after it was given back, `ended` once it holds nothing.
+    /// `starting` while the daemon makes files or instances, `running` once they exist, `stopping` while processes
+    /// remain after the release, `ended` once nothing is held.
     pub state: JobState,
-    /// What brings a container into its slice: `divvy.dev/slice=…`. One for the whole claim.
+    /// CDI device that brings a container into the slices: `divvy.dev/slice=…`, one for the whole claim.
     pub cdi_device: String,
     pub namespace: String,
     pub name: String,
     pub pods: Vec<String>,
-    /// As they were asked for.
+    /// The devices as requested.
     pub devices: Vec<ClaimDevice>,
-    /// What it holds.
+    /// The slices that the claim holds.
     pub slices: Vec<Slice>,
-    /// How many processes of it use a GPU now.
+    /// Number of the claim's processes that use a GPU now.
     pub processes: u32,
-    /// What is the matter with it: a GPU of it is lost. It is held all the same.
+    /// Problem with the claim, such as a lost GPU. The claim stays held.
     #[serde(default)]
     pub problem: Option<String>,
     pub since: Timestamp,
 }
 
-/// What a job that is a claim is the claim of.
+/// The claim that a job stands for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct JobClaim {
@@ -129,16 +129,16 @@ pub struct JobClaim {
     pub cdi_device: String,
 }
 
-/// A place on a GPU in MIG mode where an instance may lie, whatever lies there now.
+/// A slot on a GPU in MIG mode that can hold an instance, whether or not it is free.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct MigPlacement {
     /// `1g.10gb`.
     pub profile: String,
-    /// The driver's number of it.
+    /// Number of the profile in the driver.
     pub profile_id: u32,
     pub memory_bytes: u64,
-    /// The memory slice that it begins at.
+    /// First memory slice of the slot.
     pub start: u8,
     pub memory_slices: u8,
     pub compute_slices: u8,

@@ -1,4 +1,4 @@
-//! Jobs that somebody else has the last word about: they get their slice, and start once that is confirmed.
+//! Confirmation: a job gets its slices, and starts once a front end confirms it.
 //!
 //! For front ends to other queues: what a job runs may depend on where it runs, and the other side may have let it go while
 //! it waited here.
@@ -9,12 +9,14 @@ use serde::{Deserialize, Serialize};
 
 use super::Container;
 
-/// `POST /v1/jobs/{job}/confirm`. What is left out stays as it was submitted. Only who submitted a job may change what it runs.
+/// Body of `POST /v1/jobs/{job}/confirm`. Absent fields stay as submitted. Only the submitting user may change the
+/// command.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Confirm {
-    /// The job's `attempt` that is meant: refused with `conflict` if it has been placed again since. Absent: whichever it is.
+    /// The `attempt` to confirm. The daemon answers `conflict` if the job has been placed again since. Absent: any
+    /// attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt: Option<u32>,
     /// Program and arguments.
@@ -22,23 +24,23 @@ pub struct Confirm {
     pub command: Option<Vec<String>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container: Option<Container>,
-    /// Besides the environment that was submitted, and before it.
+    /// Variables added to the submitted environment; they take precedence.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
-    /// Besides the labels that were submitted, and before them.
+    /// Labels added to the submitted labels; they take precedence.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
 }
 
-/// Where a job stands that is to be confirmed.
+/// State of a job's confirmation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Confirmation {
-    /// It has no slice yet.
+    /// The job has no slices yet.
     NotPlaced,
-    /// It has its slice, and waits for its confirmation.
+    /// The job has its slices and waits for the confirmation.
     Awaiting,
-    /// It was confirmed for the slice that it has, or had last.
+    /// The front end has confirmed the job for its present or last slices.
     Confirmed,
 }

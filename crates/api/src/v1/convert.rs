@@ -1,4 +1,4 @@
-//! Between the wire's types and the core's, at this one place.
+//! Conversion between the types of the API and those of the core.
 
 use std::num::NonZeroU32;
 
@@ -35,7 +35,7 @@ impl From<CoreAmount> for Amount {
     }
 }
 
-/// An amount that came over the wire need not be one.
+/// Validates an amount from the wire.
 impl TryFrom<Amount> for CoreAmount {
     type Error = Error;
 
@@ -44,23 +44,26 @@ impl TryFrom<Amount> for CoreAmount {
         let share = |thousandths| {
             Share::from_thousandths(thousandths).ok_or_else(|| {
                 wrong(format!(
-                    "a share is 1 to 1000 thousandths of a GPU, not {thousandths}"
+                    "share {thousandths}: not within 1 to 1000 thousandths of a GPU"
                 ))
             })
         };
         let count = |count| {
-            NonZeroU32::new(count).ok_or_else(|| wrong("an amount of 0 GPUs is no amount".into()))
+            NonZeroU32::new(count)
+                .ok_or_else(|| wrong("count 0: at least 1 GPU is required".into()))
         };
         match amount {
             // All of one GPU is a whole GPU, which nobody shares.
             Amount::Share { thousandths: 1000 } => Ok(Self::ONE_GPU),
             Amount::Share { thousandths } => Ok(Self::Share(share(thousandths)?)),
-            Amount::Memory { bytes: 0 } => Err(wrong("0 bytes of memory is no amount".into())),
+            Amount::Memory { bytes: 0 } => {
+                Err(wrong("bytes 0: at least 1 byte is required".into()))
+            }
             Amount::Memory { bytes } => Ok(Self::Memory(Bytes::new(bytes))),
             Amount::Whole { count: number } => Ok(Self::Whole(count(number)?)),
-            Amount::Range { min, max } if min > max => {
-                Err(wrong(format!("the range {min}-{max} is empty")))
-            }
+            Amount::Range { min, max } if min > max => Err(wrong(format!(
+                "range {min}-{max}: the minimum exceeds the maximum"
+            ))),
             Amount::Range { min, max } => Ok(Self::Range {
                 min: count(min)?,
                 max: count(max)?,

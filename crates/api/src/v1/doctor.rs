@@ -1,30 +1,30 @@
-//! What `divvy doctor` found: the machine, the installation, and what limits will hold here.
+//! Doctor: findings about the machine, the installation, and the enforcement of limits.
 
 use serde::{Deserialize, Serialize};
 
-/// One thing that was looked at.
+/// One finding.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct Finding {
-    /// A stable name: `driver.library`, `gpu.0.enforcement`.
+    /// Stable name of the check: `driver.library`, `gpu.0.enforcement`.
     pub check: String,
     pub status: FindingStatus,
-    /// What is so.
+    /// The fact that the check found.
     pub found: String,
-    /// What it means for jobs; empty where all is well.
+    /// Consequence for jobs. Empty if there is none.
     pub means: String,
-    /// What to do about it; empty where nothing needs to be done.
+    /// Remedy. Empty if nothing needs to be done.
     pub fix: String,
 }
 
-/// How well it is.
+/// Status of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum FindingStatus {
     Ok,
-    /// Divvy works, and something is worse than it could be.
+    /// Divvy works, with a limitation.
     Warn,
-    /// Jobs cannot run, or would not be held to their limits.
+    /// Jobs cannot run, or Divvy could not enforce their limits.
     Fail,
 }

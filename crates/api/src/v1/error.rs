@@ -1,4 +1,4 @@
-//! What a failed call says, and the two edges it meets: HTTP status and exit code.
+//! Errors of calls, with their HTTP status and their exit code.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +9,7 @@ pub struct ErrorBody {
     pub error: Error,
 }
 
-/// What happened, why with figures, and what to do next.
+/// The failure with its values, the cause, and the next step.
 #[derive(Clone, Debug, thiserror::Error, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[error("{message}")]
@@ -18,7 +18,7 @@ pub struct Error {
     pub message: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
-    /// Figures behind the message, for programs.
+    /// Values behind the message, for programs.
     #[serde(default, skip_serializing_if = "serde_json::Value::is_null")]
     pub details: serde_json::Value,
 }
@@ -45,8 +45,8 @@ impl Error {
         self
     }
 
-    /// As commands tell it: two lines for people, or one document for programs, both without a trailing newline. `clean` makes
-    /// what others wrote fit to be shown.
+    /// The error as commands print it: two lines for people, or one document for programs, both without a trailing
+    /// newline. `clean` removes control characters from foreign text.
     pub fn render(&self, json: bool, clean: impl Fn(&str) -> String) -> String {
         if json {
             let body = ErrorBody {
@@ -63,7 +63,7 @@ impl Error {
     }
 }
 
-/// The closed set of failures a caller can branch on.
+/// Error codes that a caller can branch on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -75,16 +75,16 @@ pub enum ErrorCode {
     NeverFits,
     WouldWait,
     NoDaemon,
-    /// A daemon is there and answers neither the call nor a probe. Clients say this, no daemon does.
+    /// The daemon exists, but answers neither the call nor a probe. Only clients report this code.
     Unresponsive,
     Conflict,
     TimedOut,
     LaunchFailed,
-    /// It was there, and is not kept any more.
+    /// The object existed, and is no longer stored.
     Gone,
-    /// The disk of the daemon is full: it reads, and takes on nothing new.
+    /// The daemon's disk is full: it answers reads, and accepts nothing new.
     DiskFull,
-    /// The caller has as much at once as one may have: connections, bytes of calls.
+    /// The caller has reached its limit of connections or of unfinished bodies.
     TooMany,
 }
 
@@ -106,7 +106,7 @@ impl ErrorCode {
         Self::TooMany,
     ];
 
-    /// Exit code of the command line.
+    /// Returns the exit code of the command line.
     pub fn exit_code(self) -> u8 {
         match self {
             Self::Internal | Self::DiskFull => 1,
@@ -122,7 +122,7 @@ impl ErrorCode {
         }
     }
 
-    /// HTTP status of the answer.
+    /// Returns the HTTP status of the answer.
     pub fn http_status(self) -> u16 {
         match self {
             Self::Internal | Self::LaunchFailed => 500,

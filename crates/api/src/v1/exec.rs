@@ -1,16 +1,16 @@
-//! Another program inside of a running job, and signals to the job's own.
+//! Exec sessions in a running job, and signals to the job's program.
 
 use serde::{Deserialize, Serialize};
 
-/// `POST /v1/jobs/{job}/exec`, with `Connection: Upgrade` and `Upgrade: divvy-exec`: the answer is 101, and what follows on the
-/// connection are frames (`divvy_api::frame`).
+/// Body of `POST /v1/jobs/{job}/exec`, with `Connection: Upgrade` and `Upgrade: divvy-exec`. The answer is 101;
+/// frames (`divvy_api::frame`) follow on the connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Exec {
     /// Program and arguments.
     pub command: Vec<String>,
-    /// Present: on a terminal of its own, of this kind and size; its output and its errors come together then.
+    /// Terminal for the program, of this kind and size. Output and errors then share one stream. Absent: no terminal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub terminal: Option<Terminal>,
 }
@@ -22,22 +22,22 @@ pub struct Exec {
 pub struct Terminal {
     pub rows: u16,
     pub columns: u16,
-    /// What `TERM` says of it.
+    /// Value of `TERM`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
 }
 
-/// How a program in a running job ended.
+/// End of a program in a running job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExecEnd {
-    /// As a shell has it: 128+N for signal N; 125, 126 or 127 where it could not be started.
+    /// Exit code as in a shell: 128+N for signal N; 125, 126 or 127 if the program could not be started.
     pub exit_code: i32,
-    /// Why it could not be started.
+    /// Reason why the program could not be started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
 }
 
-/// `POST /v1/jobs/{job}/signal`.
+/// Body of `POST /v1/jobs/{job}/signal`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -45,7 +45,7 @@ pub struct SignalJob {
     pub signal: Signal,
 }
 
-/// A signal that a job's program can be sent. That it is to end is `cancel`, which the journal knows of.
+/// A signal that a caller may send to a job's program. To end a job, use `cancel`, which the journal records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -68,7 +68,8 @@ impl Signal {
         Self::Term,
     ];
 
-    /// Its number on Linux (signal(7), the same on every processor that has NVIDIA's driver).
+    /// Returns the signal's number on Linux (signal(7)), which is the same on every processor that has NVIDIA's
+    /// driver.
     pub fn number(self) -> u8 {
         match self {
             Self::Hup => 1,
@@ -86,7 +87,7 @@ impl Signal {
             .find(|signal| signal.number() == number)
     }
 
-    /// As `kill(1)` has it, and container engines: `SIGINT`.
+    /// Returns the name as in `kill(1)` and in container engines: `SIGINT`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Hup => "SIGHUP",

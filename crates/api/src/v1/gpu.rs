@@ -1,4 +1,4 @@
-//! GPUs and what is cut from them.
+//! GPUs, and the slices on them.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,61 +11,63 @@ pub struct Gpu {
     pub uuid: String,
     pub index: u32,
     pub model: String,
-    /// `shared`, `mig`, `exclusive` or `unmanaged`.
+    /// GPU mode: `shared`, `mig`, `exclusive` or `unmanaged`.
     pub mode: String,
     pub memory_total_bytes: u64,
-    /// Total less what the driver reserves.
+    /// Total memory minus the driver's reserve, in bytes.
     pub memory_usable_bytes: u64,
-    /// Promised to slices.
+    /// Memory allocated to slices, in bytes.
     pub memory_allocated_bytes: u64,
-    /// In use now, by the driver's account.
+    /// Memory in use now, according to the driver, in bytes.
     pub memory_used_bytes: u64,
-    /// Held by processes that belong to no slice.
+    /// Memory of processes that belong to no slice, in bytes.
     pub memory_unmanaged_bytes: u64,
-    /// Thousandths promised to slices.
+    /// Share allocated to slices, in thousandths.
     pub share_allocated: u16,
-    /// Percent of time a kernel was running, by the driver's account.
+    /// Percentage of time in which a kernel was running, according to the driver.
     pub utilization_percent: Option<u32>,
-    /// Degrees of its die; absent where the driver does not say.
+    /// Temperature of the die in degrees Celsius. Absent if the driver does not report it.
     #[serde(default)]
     pub temperature_celsius: Option<u32>,
-    /// What one process costs before its first allocation, as measured here.
+    /// Measured GPU memory of one process before its first allocation, in bytes.
     pub context_overhead_bytes: u64,
     pub slices: Vec<GpuSlice>,
-    /// Process ids that use the GPU and belong to no slice.
+    /// IDs of processes that use the GPU and belong to no slice.
     pub unmanaged_pids: Vec<u32>,
-    /// What holds memory limits here: `interposer` or `mig`.
+    /// Enforcement of memory limits on this GPU: `interposer` or `mig`.
     pub enforcement: String,
-    /// Whether the driver says how much each process holds. Where it does not, limits rest on the slices' own accounts alone.
+    /// Whether the driver reports the memory of each process. If not, limits rely on the slices' ledgers alone.
     #[serde(default)]
     pub process_memory_known: bool,
-    /// Errors of the slices' accounts, added up without their signs; absent where none can be compared.
+    /// Sum of the absolute mismatches between the driver and the slices' ledgers, in bytes. Absent if none can be
+    /// compared.
     #[serde(default)]
     pub memory_mismatch_bytes: Option<u64>,
-    /// The largest error of one account here since the daemon started.
+    /// Largest mismatch of one ledger on this GPU since the daemon started, in bytes.
     #[serde(default)]
     pub memory_mismatch_max_bytes: u64,
-    /// Process ids that belong to a job and hold memory here past the limiter.
+    /// IDs of processes of jobs that hold memory here which the limiter did not count.
     #[serde(default)]
     pub bypass_pids: Vec<u32>,
-    /// Present while it is cut into MIG instances.
+    /// Present while the GPU is in MIG mode.
     #[serde(default)]
     pub mig: Option<Mig>,
-    /// What keeps it from being given out as it was told to be: a reset that is to come, instances that cannot be read.
+    /// Problem that keeps the GPU from its configured use: a pending reset, or instances that cannot be read.
     #[serde(default)]
     pub problem: Option<String>,
-    /// Present while it does not answer; its mode is `unmanaged` then, since it is given out no more.
+    /// Present while the GPU does not respond. Its mode is then `unmanaged`, and the daemon places nothing on it.
     #[serde(default)]
     pub lost: Option<GpuLost>,
 }
 
-/// What became of a GPU that does not answer.
+/// State of a GPU that does not respond.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct GpuLost {
-    /// The mode that it has again once it answers.
+    /// Mode that the GPU returns to once it responds.
     pub mode: String,
-    /// It has fallen off the bus or needs a reset: what was on it is lost. Otherwise it may answer again as it was.
+    /// The GPU fell off the bus or needs a reset, so that its memory is lost. Otherwise it may respond again
+    /// unchanged.
     pub for_good: bool,
 }
 
@@ -86,12 +88,12 @@ pub struct GpuSlice {
     /// As in the job.
     #[serde(default)]
     pub compute_time: Option<ComputeTime>,
-    /// What holds the limit: `interposer` or `mig`.
+    /// Enforcement of the limit: `interposer` or `mig`.
     #[serde(default)]
     pub enforcement: String,
     #[serde(default)]
     pub mig: Option<MigSlice>,
-    /// The journal does not have the job: the slice stays reserved until the job's processes have ended.
+    /// The journal lacks the job: the slice stays reserved until the job's processes have ended.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unknown: bool,
 }

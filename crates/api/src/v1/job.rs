@@ -1,4 +1,4 @@
-//! Jobs: what is submitted, what is shown, why one waits.
+//! Jobs: submission, job records, and the reasons why a job waits.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Bypass, Confirmation, Container, JobClaim, MigSlice, Output, Script};
 
-/// How much GPU a job asks for.
+/// The amount of GPU that a job requests.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
@@ -21,174 +21,177 @@ pub enum Amount {
     Whole { count: u32 },
     /// As many whole GPUs as are free, at least `min`, at most `max`.
     Range { min: u32, max: u32 },
-    /// The same share on `count` different GPUs.
+    /// The same share on each of `count` different GPUs.
     Shares { count: u32, thousandths: u16 },
     /// A MIG instance of this profile: `2g.10gb`.
     Mig { profile: String },
 }
 
-/// What is to hold a slice's limits.
+/// The kind of enforcement that a job requests for its memory limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Isolation {
-    /// Parts of shared GPUs first, MIG instances then.
+    /// Any kind: a slice of a shared GPU if there is one, otherwise a MIG instance.
     #[default]
     Any,
-    /// The limiter: parts of shared GPUs only.
+    /// The limiter: slices of shared GPUs only.
     Cooperative,
-    /// At least the driver. Of what there is only a MIG instance does.
+    /// The driver or stronger. Only MIG instances meet this today.
     Driver,
-    /// The GPU itself: MIG instances only.
+    /// The hardware: MIG instances only.
     Hardware,
 }
 
-/// Who starts the program once it has its slice.
+/// The part that starts the job's program once the job has its slices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Runner {
-    /// The agent starts a supervisor that outlives it; output goes to the job's log.
+    /// The daemon starts a supervisor, which outlives the daemon. Output goes to the job's log.
     #[default]
     Supervisor,
-    /// The submitting client starts it, on its own terminal (`divvy run`).
+    /// The submitting client starts the program on its own terminal (`divvy run`).
     Client,
-    /// Nobody here: another scheduler has given what the job holds to others, who start theirs in it (`PUT /v1/claims/{uid}`). Not for
-    /// submissions.
+    /// No part of Divvy: another scheduler starts programs in the slices of a claim (`PUT /v1/claims/{uid}`). Not
+    /// allowed in a submission.
     Claim,
 }
 
-/// `POST /v1/jobs`.
+/// Body of `POST /v1/jobs`: a job to submit.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Submit {
-    /// Program and arguments; may be empty only with a container, whose image has its own.
+    /// Program and arguments. Empty only with a container, whose image has a command of its own.
     pub command: Vec<String>,
-    /// Absent: a plain process, or the daemon's own container.
+    /// The container to run in. Absent: a plain process, or the daemon's default image.
     #[serde(default)]
     pub container: Option<Container>,
     #[serde(default)]
     pub name: Option<String>,
-    /// Queue to wait in; `default` when absent.
+    /// Queue to wait in. Absent: `default`.
     #[serde(default)]
     pub queue: Option<String>,
     #[serde(default)]
     pub project: Option<String>,
-    /// Absent: the queue's own amount.
+    /// The requested amount. Absent: the amount that the queue gives each job.
     #[serde(default)]
     pub amount: Option<Amount>,
-    /// `fair`, `strict` or `none`.
+    /// Division of compute time: `fair`, `strict` or `none`.
     #[serde(default)]
     pub compute: Option<String>,
-    /// Only GPUs with these indices; empty means any.
+    /// Indices of the GPUs that the job may use. Empty: any GPU.
     #[serde(default)]
     pub gpus_on: Vec<u32>,
     #[serde(default)]
     pub isolation: Isolation,
-    /// Memory is meant to the byte: a MIG instance whose name says enough and whose memory is less will not do.
+    /// The memory of a MIG instance must reach the requested bytes exactly; the rounded size in a profile's name does
+    /// not count.
     #[serde(default)]
     pub memory_exact: bool,
-    /// Working directory, absolute.
+    /// Working directory, an absolute path.
     pub cwd: String,
-    /// The program's environment, whole; in a container, besides the image's.
+    /// The complete environment of the program. For a container: variables in addition to the image's.
     pub env: BTreeMap<String, String>,
     #[serde(default)]
     pub runner: Runner,
-    /// Refuse with `would_wait` instead of queueing.
+    /// Refuse the job with `would_wait` if it cannot start at once.
     #[serde(default)]
     pub no_wait: bool,
-    /// Say what would happen and change nothing.
+    /// Report the outcome without changing anything.
     #[serde(default)]
     pub dry_run: bool,
-    /// The same key submits once: a repeat answers with the first job.
+    /// Idempotency key: a second submission with the same key returns the first job.
     #[serde(default)]
     pub idempotency_key: Option<String>,
-    /// Higher first in its queue and its project, -1000 to 1000.
+    /// Priority from -1000 to 1000. Higher values come first in the queue and in the project.
     #[serde(default)]
     pub priority: i32,
-    /// It may be stopped for a job that is within its project's quota, and waits again then; in return it may use what other
-    /// projects leave.
+    /// The job may use quota that other projects leave unused. In return, a job within its project's quota may
+    /// preempt it, and it then waits again.
     #[serde(default)]
     pub preemptible: bool,
-    /// It is stopped once it has run for so long.
+    /// Time limit in seconds. The daemon stops the job when it has run this long.
     #[serde(default)]
     pub time_limit_s: Option<u64>,
-    /// It waits until these have ended.
+    /// Jobs that must end before this one starts.
     #[serde(default)]
     pub after: Vec<After>,
-    /// How often its program is started again after it failed.
+    /// Number of restarts after the program failed.
     #[serde(default)]
     pub retries: u32,
-    /// More of the program's environment, which is kept out of everything that can be read.
+    /// Secret environment variables. No listing, log or event shows their values.
     #[serde(default)]
     pub secrets: BTreeMap<String, String>,
-    /// Absent: the daemon's own rule. One that is milder takes the role operator.
+    /// Rule for idle GPUs. Absent: the daemon's own rule. A milder rule requires the role operator.
     #[serde(default)]
     pub idle: Option<Idle>,
-    /// One job for each index, alike but for the variable `DIVVY_ARRAY_INDEX`.
+    /// Submit one job for each index. The jobs differ only in the variable `DIVVY_ARRAY_INDEX`.
     #[serde(default)]
     pub array: Option<Array>,
-    /// Once it has its slice it waits for `POST /v1/jobs/{job}/confirm`, and nothing of it is started before that.
+    /// Wait for `POST /v1/jobs/{job}/confirm` once the job has its slices. The program does not start before that.
     #[serde(default)]
     pub confirm: bool,
-    /// How long it keeps its slice while nobody confirms it or waits for it, 1 to 86400 seconds; absent: 60.
+    /// Seconds that the job keeps its slices without a confirmation, 1 to 86400. Absent: 60.
     #[serde(default)]
     pub confirm_within_s: Option<u64>,
-    /// What a front end wants to find again on its jobs: at most 32, names of up to 64 letters, digits and `._-/:`, values of up
-    /// to 256 bytes.
+    /// Labels by which a front end finds its jobs: at most 32, names of up to 64 letters, digits and `._-/:`, values
+    /// of up to 256 bytes.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
-    /// It waits, and holds no other job up, until `POST /v1/jobs/{job}/release`.
+    /// Hold the job until `POST /v1/jobs/{job}/release`. A held job delays no other job.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub hold: bool,
-    /// The user on whose behalf a front end submits it, who need not be a user of the machine: up to 200 bytes on one line.
-    /// Lists, usage and metrics show this user; the program runs as the caller, to whom the job belongs. Takes the role operator.
+    /// User on whose behalf a front end submits the job: one line of up to 200 bytes; the machine need not know this
+    /// user. Lists, usage and metrics show this name, while the program runs as the caller. Requires the role
+    /// operator.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
-    /// The script that it runs; absent: the command is a program. Not with a container or on a client's terminal.
+    /// Script to run. Absent: the command is a program. Not allowed with a container or on a client's terminal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub script: Option<Script>,
-    /// Absent: the job's log. Not with a container or on a client's terminal.
+    /// Files for the output. Absent: the job's log. Not allowed with a container or on a client's terminal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<Output>,
-    /// A line for `sh -c`, at most 4096 bytes, that the daemon starts as the job's user when the job has ended: at most once, without
-    /// GPUs, for a minute at most.
+    /// Command line for `sh -c`, at most 4096 bytes. The daemon runs it as the job's user when the job has ended: at most
+    /// once, without GPUs, for at most one minute.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub notify: Option<String>,
 }
 
-/// What is done with a job that does nothing with its GPUs.
+/// Rule for a job whose GPUs are idle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Idle {
-    /// After so many seconds; 0 in a submission: never, whatever the daemon's own rule is.
+    /// Idle time in seconds before the action. 0 in a submission: never, regardless of the daemon's rule.
     pub after_s: u64,
     pub action: IdleAction,
 }
 
-/// In the order of how much they take from the job.
+/// Actions for an idle job, from the mildest to the strongest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum IdleAction {
-    /// An event tells of it.
+    /// Record an event.
     Notify,
-    /// Its processes are stopped, and it keeps its memory, until somebody resumes it. A container is only told of.
+    /// Suspend the job until a user resumes it; it keeps its memory. For a container, only record an event.
     Suspend,
-    /// It is stopped, and ends with `idle_timeout`.
+    /// Stop the job. It ends with `idle_timeout`.
     Cancel,
 }
 
-/// A job that another runs after.
+/// A dependency: a job that has to end first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct After {
-    /// Its number, or the number of an array, which means all jobs of that; in a submission its name or `last` too.
+    /// Number of the job, or of an array, which stands for all jobs of the array. A submission may also give a name
+    /// or `last`.
     pub job: String,
-    /// Only if it exits with code 0; otherwise the job that waits ends with `dependency_failed`.
+    /// Require exit code 0. If the job ends otherwise, the dependent job ends with `dependency_failed`.
     #[serde(default)]
     pub ok: bool,
 }
@@ -198,36 +201,36 @@ pub struct After {
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Array {
-    /// Different ones, at most 10000.
+    /// Distinct indices, at most 10000.
     pub indices: Vec<u32>,
-    /// So many of its jobs hold something at once; absent: any number.
+    /// Largest number of jobs of the array that hold slices at the same time. Absent: no limit.
     #[serde(default)]
     pub max_running: Option<u32>,
 }
 
-/// Which of an array's jobs one is.
+/// Position of a job in its array.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct ArrayTask {
-    /// The array's first job, whose number is also the array's.
+    /// Number of the array's first job, which is also the number of the array.
     pub array: String,
     pub index: u32,
-    /// How many jobs the array was submitted with; absent for arrays of earlier versions.
+    /// Number of jobs that the array was submitted with. Absent for arrays of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub count: Option<u32>,
-    /// So many of the array's jobs hold something at once; absent: any number.
+    /// Largest number of jobs of the array that hold slices at the same time. Absent: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_running: Option<u32>,
 }
 
 impl fmt::Display for ArrayTask {
-    /// `12_3`: what other calls refer to the job by.
+    /// Handle `12_3`, by which other calls refer to this job.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "{}_{}", self.array, self.index)
     }
 }
 
-/// A job's life, as `ps` shows it.
+/// State of a job, as `ps` shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -239,62 +242,62 @@ pub enum JobState {
     Ended,
 }
 
-/// Why a job ended.
+/// Reason why a job ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum EndReason {
     /// The program exited with code 0.
     Completed,
-    /// It exited with another code, or by a signal that Divvy did not send.
+    /// The program exited with another code, or a signal ended it that Divvy did not send.
     Failed,
     Cancelled,
-    /// The program could not be started.
+    /// Divvy could not start the program.
     LaunchFailed,
-    /// Its supervisor is gone without a record, so its exit code is unknown.
+    /// The supervisor ended without writing an exit record, so the exit code is unknown.
     SupervisorLost,
-    /// Divvy killed it: it held GPU memory past the limiter, and that is the daemon's policy.
+    /// The daemon killed the job by policy: a process held GPU memory that the limiter did not count.
     Bypass,
-    /// It was stopped at the end of the time it was given.
+    /// The job reached its time limit.
     TimeLimit,
-    /// It was stopped because it did nothing with its GPUs for as long as the rule says.
+    /// The job's GPUs were idle for as long as its rule allows.
     IdleTimeout,
-    /// It never started: a job that it was to run after did not end well.
+    /// The job never started: a job that it depends on did not succeed.
     DependencyFailed,
-    /// A GPU that it was on fell off the bus, or is not there any more.
+    /// One of the job's GPUs fell off the bus or was removed.
     GpuLost,
-    /// A claim was given back, or the machine was started anew since.
+    /// The claim was released, or the machine was rebooted.
     Released,
 }
 
-/// What a job waits for, in one word. `insufficient` to `preempting` are those of the metric `divvy_pending_jobs`.
+/// Reason code of a pending job. `insufficient` to `preempting` are also labels of the metric `divvy_pending_jobs`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ReasonCode {
-    /// It is its turn, and it does not fit.
+    /// It is the job's turn, but the GPUs have too little room.
     Insufficient,
-    /// It waits for its turn.
+    /// Other jobs are ahead in the queue.
     Behind,
-    /// It would fit, and starting it now might delay a job ahead.
+    /// The job would fit, but its start could delay a job ahead that has a reservation.
     Reserved,
-    /// The GPUs that it needs are not there any more.
+    /// The GPUs that the job needs are no longer present.
     Unsatisfiable,
-    /// Its project may not take so much.
+    /// The job's project has reached its limit or quota.
     Quota,
-    /// A job of its project waits for that.
+    /// An earlier job of the same project waits for quota.
     BehindQuota,
-    /// It is within its project's quota, and others make room for it.
+    /// The job is within its project's quota, and other jobs are being preempted for it.
     Preempting,
-    /// A job that it runs after has not ended.
+    /// A job that it depends on has not ended.
     Dependency,
-    /// Its array has as many jobs at once as it may.
+    /// Its array already has as many running jobs as it may.
     ArrayLimit,
-    /// It was not confirmed yet.
+    /// The front end has not confirmed the job yet.
     Confirmation,
-    /// The disk of the daemon is full, and no job starts.
+    /// The daemon's disk is full, so that no job starts.
     DiskFull,
-    /// It is held until `POST /v1/jobs/{job}/release`.
+    /// The job is held until `POST /v1/jobs/{job}/release`.
     Held,
 }
 
@@ -314,7 +317,7 @@ impl ReasonCode {
         Self::Held,
     ];
 
-    /// As JSON and metrics have it.
+    /// The name in JSON and in metrics.
     pub fn name(self) -> &'static str {
         match self {
             Self::Insufficient => "insufficient",
@@ -333,7 +336,7 @@ impl ReasonCode {
     }
 }
 
-/// A word of a later version is as good as none to whoever does not know it.
+/// Reads a reason code; a code of a later version becomes `None`.
 fn known<'de, D: serde::Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<ReasonCode>, D::Error> {
@@ -342,44 +345,45 @@ fn known<'de, D: serde::Deserializer<'de>>(
 }
 
 impl Job {
-    /// What other calls refer to this job and to no other by: its number, or `12_3` for a job of an array.
+    /// The handle of this job alone: its number, or `12_3` for a job of an array.
     pub fn reference(&self) -> String {
         let task = self.array.as_ref().map(ToString::to_string);
         task.unwrap_or_else(|| self.id.clone())
     }
 }
 
-/// One job.
+/// A job.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct Job {
     pub id: String,
     pub name: String,
     pub user: String,
-    /// Number of the user who submitted it, as whom its program runs.
+    /// Number (uid) of the submitting user; the program runs as this user.
     #[serde(default)]
     pub uid: Option<u32>,
-    /// It is another user's, and what it runs is not shown: command, folders, container, secrets, what went wrong.
+    /// The job belongs to another user: command, folders, container, secrets and error texts are removed.
     #[serde(default)]
     pub redacted: bool,
-    /// What holds its processes together; absent before it was started, in lists of ended jobs, and for containers.
+    /// The control group or session of the job's processes. Absent before the start, in lists of ended jobs, and for
+    /// containers.
     #[serde(default)]
     pub group: Option<JobGroup>,
     pub project: Option<String>,
     pub queue: String,
     pub state: JobState,
     pub end_reason: Option<EndReason>,
-    /// Why Divvy stopped its program, in words: `its time limit of 2h was reached`, `cancelled by ana (uid 1001)`. Absent where Divvy did
-    /// not, and for others' jobs.
+    /// Sentence on why Divvy stopped the program: `its time limit of 2h was reached`, `cancelled by ana (uid 1001)`.
+    /// Absent if Divvy did not stop it, and for other users' jobs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end_detail: Option<String>,
-    /// The user who asked for that; absent where a limit or a rule did, and for others' jobs.
+    /// User who requested the stop. Absent if a limit or a rule stopped the job, and for other users' jobs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_by: Option<Asker>,
-    /// When it was told to stop.
+    /// Time at which the daemon began to stop the job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stopped_at: Option<Timestamp>,
-    /// The program's code, or 128+N when signal N ended it.
+    /// Exit code of the program, or 128+N if signal N ended it.
     pub exit_code: Option<i32>,
     pub request: Amount,
     #[serde(default)]
@@ -387,46 +391,47 @@ pub struct Job {
     /// As in the submission.
     #[serde(default)]
     pub memory_exact: bool,
-    /// `fair`, `strict` or `none`, with `=0.25` behind it where the share is not that of the memory.
+    /// Division of compute time: `fair`, `strict` or `none`, followed by `=0.25` if the share differs from the share
+    /// of the memory.
     pub compute: String,
-    /// What it gets of its GPUs' time; absent where it has them to itself.
+    /// Compute time that the job gets. Absent while the job has its GPUs to itself.
     #[serde(default)]
     pub compute_time: Option<ComputeTime>,
     pub slices: Vec<Slice>,
-    /// While queued: what it waits for. After a failure: what went wrong.
+    /// For a pending job: what it waits for. For a failed job: the error.
     pub reason: Option<String>,
-    /// What it waits for in one word, for programs; absent where `reason` is about something else.
+    /// Reason code, for programs. Absent if `reason` is about something else.
     #[serde(
         default,
         deserialize_with = "known",
         skip_serializing_if = "Option::is_none"
     )]
     pub reason_code: Option<ReasonCode>,
-    /// Place in its queue, from 1, while queued.
+    /// Position in the queue, from 1. Absent unless the job is queued.
     pub place: Option<u32>,
     pub command: Vec<String>,
-    /// What the command runs in; absent for a plain process.
+    /// The container that the command runs in. Absent for a plain process.
     #[serde(default)]
     pub container: Option<Container>,
     pub cwd: String,
     pub runner: Runner,
-    /// Process id of the program while it runs.
+    /// Process ID of the running program.
     pub pid: Option<u32>,
     pub submitted_at: Timestamp,
     pub started_at: Option<Timestamp>,
     pub ended_at: Option<Timestamp>,
-    /// Path of the job's folder: its log, its exit record.
+    /// Path of the job's folder, which holds its log and its exit record.
     pub directory: String,
-    /// Path of the slice folder while the job holds one.
+    /// Path of the slice folder while the job holds slices.
     pub slice_directory: Option<String>,
-    /// Processes of it that held GPU memory past the limiter, oldest first.
+    /// Processes of the job that held GPU memory which the limiter did not count, oldest first.
     #[serde(default)]
     pub bypasses: Vec<Bypass>,
-    /// How the limiter got into its program; absent before it was started, and in lists of ended jobs.
+    /// Form in which the limiter was loaded into the program. Absent before the start, and in lists of ended jobs.
     #[serde(default)]
     pub limiter: Option<Limiter>,
-    /// How often its limiter passed on what it could not count or hold up, or came upon an error of its own, in the slice that it
-    /// holds. Absent where that never was.
+    /// Number of calls that the limiter passed to the driver without counting or throttling them, or that failed
+    /// inside the limiter, while the job holds its slices. Absent if there were none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uncounted_calls: Option<u64>,
     #[serde(default)]
@@ -435,73 +440,73 @@ pub struct Job {
     pub preemptible: bool,
     #[serde(default)]
     pub time_limit_s: Option<u64>,
-    /// What it was to run after.
+    /// Jobs that the job depends on.
     #[serde(default)]
     pub after: Vec<After>,
     #[serde(default)]
     pub retries: u32,
-    /// How often it went back to its queue after its program had been started.
+    /// Number of times that the job returned to its queue after its program had started.
     #[serde(default)]
     pub runs_before: u32,
-    /// Its processes are stopped until somebody lets them go on; its memory stays charged.
+    /// All processes of the job are stopped until a user resumes the job. Its memory stays charged.
     #[serde(default)]
     pub suspended: bool,
-    /// Where its GPU memory is, while it is suspended and that was to be released; absent for others.
+    /// Place of the GPU memory of a job that was suspended with `release_memory`. Absent for other jobs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu_memory: Option<JobMemory>,
-    /// What is done when it does nothing with its GPUs; absent: nothing.
+    /// Rule for idle GPUs. Absent: no rule.
     #[serde(default)]
     pub idle: Option<Idle>,
-    /// For how long it has done nothing with them as far as was seen, in seconds; absent while it does not run, is suspended, or
-    /// is on a MIG instance, where nothing is seen.
+    /// Seconds for which the job's GPUs have been idle, as far as observed. Absent while the job does not run, is
+    /// suspended, or is on a MIG instance, where the driver reports no use.
     #[serde(default)]
     pub idle_s: Option<u64>,
     #[serde(default)]
     pub array: Option<ArrayTask>,
-    /// Names of its secret variables.
+    /// Names of the secret variables.
     #[serde(default)]
     pub secrets: Vec<String>,
-    /// While it waits, where it is asked for alone: when it starts if nobody else comes and everybody before it runs for as
-    /// long as it may. Absent where somebody's time has no limit.
+    /// Expected start of a pending job, in answers for one job: no other job arrives, and each job ahead runs up to
+    /// its time limit. Absent if one of those jobs has no time limit.
     #[serde(default)]
     pub expected_start: Option<Timestamp>,
-    /// The same at the latest, whenever the others end before their time is over. Absent where somebody's time has no limit or who
-    /// comes next is not certain, as with projects, and where it is too much to work out.
+    /// Latest start of a pending job, whenever the jobs ahead end within their time limits. Absent if a job ahead has
+    /// no time limit, if the order is not certain (projects), or if the computation is too large.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latest_start: Option<Timestamp>,
-    /// How many times it was given a slice.
+    /// Number of times that the job was given slices.
     #[serde(default)]
     pub attempt: u32,
-    /// Absent for a job that starts by itself.
+    /// State of the confirmation. Absent for a job that starts without one.
     #[serde(default)]
     pub confirmation: Option<Confirmation>,
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
-    /// What it is the claim of, with the runner `claim`.
+    /// The claim that this job stands for (runner `claim`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claim: Option<JobClaim>,
-    /// The files of its output; absent where that is in the job's log.
+    /// Files of the output. Absent if the output goes to the job's log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<Output>,
-    /// What is started when it has ended.
+    /// Command that the daemon runs when the job has ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub notify: Option<String>,
-    /// Who holds it in its queue; absent for a job that is not held.
+    /// User who holds the pending job. Absent for a job that is not held.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold: Option<JobHold>,
 }
 
-/// Who holds a waiting job, and since when.
+/// A hold on a pending job: its user and its time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct JobHold {
     pub by: String,
-    /// An operator holds another user's job: only operators release it.
+    /// An operator holds another user's job; only operators can release it.
     pub operator: bool,
     pub since: Timestamp,
 }
 
-/// A user who asked for something, by the kernel's word.
+/// A user who made a request, identified by the kernel's peer credentials.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct Asker {
@@ -509,7 +514,7 @@ pub struct Asker {
     pub name: String,
 }
 
-/// Where the GPU memory of a suspended job is.
+/// Place of the GPU memory of a suspended job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct JobMemory {
@@ -521,63 +526,63 @@ pub struct JobMemory {
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum MemoryPlace {
-    /// It could not be released and stays on its GPUs: the job's `reason` says why.
+    /// On the GPU: the release failed, and the job's `reason` has the cause.
     Gpu,
-    /// It is being copied to the host's memory.
+    /// The driver is copying it to host memory.
     Offloading,
-    /// In the host's memory: the job holds nothing.
+    /// In host memory; the job holds no GPU.
     Host,
-    /// There too; the job is to go on, and room on its GPUs is kept for it.
+    /// In host memory; the job is being resumed, and room on its GPUs is reserved.
     RestorePending,
-    /// It is being copied back.
+    /// The driver is copying it back to the GPU.
     Restoring,
 }
 
-/// What holds a job's processes together.
+/// The control group or session that contains a job's processes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct JobGroup {
-    /// Path of its control group (cgroup v2); absent where its session does.
+    /// Path of the control group (cgroup v2). Absent if a session contains the processes.
     pub path: Option<String>,
-    /// Why it has no control group.
+    /// Reason why there is no control group.
     pub reason: Option<String>,
-    /// What bounds their number; absent for jobs that an earlier version of Divvy started.
+    /// Limit on the number of processes. Absent for jobs that an earlier version of Divvy started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bound: Option<TaskBound>,
 }
 
-/// What bounds the number of a job's processes and threads.
+/// Limit on the number of a job's processes and threads.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct TaskBound {
     pub by: TaskBoundKind,
-    /// So many there may be; absent where nothing bounds them.
+    /// The limit. Absent if there is none.
     pub max: Option<u64>,
-    /// The user whose processes and threads are counted, in jobs or not; absent where the job's own are.
+    /// User (uid) whose processes and threads all count, inside and outside jobs. Absent if only the job's own count.
     pub uid: Option<u32>,
-    /// Why its control group does not bound them.
+    /// Reason why the control group sets no limit.
     pub reason: Option<String>,
 }
 
-/// Who counts a job's processes and threads.
+/// The part of the kernel that counts a job's processes and threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum TaskBoundKind {
-    /// The `pids` controller of its control group.
+    /// The `pids` controller of the control group.
     Group,
-    /// The kernel, for all of its user's (`RLIMIT_NPROC`).
+    /// The limit of the user (`RLIMIT_NPROC`).
     User,
-    /// Nothing: `RLIMIT_NPROC` does not bind root.
+    /// No part: `RLIMIT_NPROC` does not apply to root.
     Nothing,
 }
 
-/// How a job's limiter got into its program.
+/// Form in which the limiter was loaded into a job's program.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct Limiter {
     pub form: LimiterForm,
-    /// Why it is not the stronger form, the wrapper.
+    /// Reason why the stronger form, the wrapper, was not possible.
     pub reason: Option<String>,
 }
 
@@ -585,123 +590,124 @@ pub struct Limiter {
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum LimiterForm {
-    /// In front of every library, by `LD_PRELOAD`.
+    /// Loaded before every library, through `LD_PRELOAD`.
     Preload,
-    /// Where the driver's libraries lay, in a mount namespace of the job's own.
+    /// Mounted in the place of the driver's libraries, in a mount namespace of the job.
     Wrapper,
 }
 
-/// What a slice gets of the compute time of its GPUs.
+/// Compute time of a slice on its GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct ComputeTime {
-    /// Its share in the division, in thousandths of each GPU.
+    /// Share of the slice, in thousandths of each GPU.
     pub share_asked: u16,
-    /// What its processes used of each GPU over the last ten seconds, by their own measure, in thousandths. Absent while nobody
-    /// shares its GPUs: then nothing is measured.
+    /// Use of each GPU over the last ten seconds, as the processes measured it, in thousandths. Absent while no other
+    /// slice is on the GPUs, because nothing is measured then.
     pub share_used: Option<u16>,
-    /// How long its threads have waited for their turn, all together.
+    /// Time that the slice's threads have waited at the launch gate, in milliseconds, summed over all threads.
     pub throttled_ms: u64,
 }
 
-/// What a job holds of one GPU.
+/// A slice of one GPU that a job holds.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct Slice {
-    /// `gpu2.25a`: GPU index, share, letter; `gpu0.1g.5gb@3`: GPU index, MIG profile, place.
+    /// Label of the slice. `gpu2.25a`: GPU index, share, letter; `gpu0.1g.5gb@3`: GPU index, MIG profile, slot.
     pub label: String,
     pub gpu_uuid: String,
     pub gpu_index: u32,
     pub memory_limit_bytes: u64,
-    /// Thousandths of the GPU.
+    /// Share in thousandths of the GPU.
     pub share: u16,
-    /// Charged in the ledger now: allocations and context overhead of all its processes.
+    /// Bytes charged in the ledger now: allocations and context overhead of all processes.
     pub memory_used_bytes: u64,
     pub memory_peak_bytes: u64,
     pub processes: u32,
-    /// Allocations refused at the limit so far.
+    /// Number of allocations that the limiter has refused so far.
     pub denials: u64,
-    /// Size of the last refused allocation.
+    /// Size of the last refused allocation, in bytes.
     pub last_denied_bytes: Option<u64>,
-    /// What holds the limit: `interposer` or `mig`.
+    /// Enforcement of the limit: `interposer` or `mig`.
     pub enforcement: String,
-    /// What the job's programs see of the GPU: its UUID, or that of a MIG device. Absent before a MIG device is made.
+    /// UUID of the GPU or MIG device that the job's programs see. Absent before a MIG device exists.
     #[serde(default)]
     pub device_uuid: Option<String>,
-    /// The MIG instance that it is.
+    /// The MIG instance behind the slice.
     #[serde(default)]
     pub mig: Option<MigSlice>,
-    /// What its processes hold by the driver's account; absent while nothing runs and where the driver does not say.
+    /// Bytes that the slice's processes hold according to the driver. Absent while no process runs, and if the driver
+    /// does not report it.
     #[serde(default)]
     pub memory_driver_bytes: Option<u64>,
-    /// The account's error: the driver's figure less what was charged. Absent where they cannot be compared.
+    /// The driver's figure minus the ledger's figure, in bytes. Absent if the two cannot be compared.
     #[serde(default)]
     pub memory_mismatch_bytes: Option<i64>,
-    /// The largest error so far, in either direction.
+    /// The largest mismatch so far, in bytes, in either direction.
     #[serde(default)]
     pub memory_mismatch_max_bytes: u64,
-    /// What the limit counts besides the account, because the driver says so.
+    /// Bytes that count against the limit although the ledger lacks them, because the driver reports them.
     #[serde(default)]
     pub memory_unaccounted_bytes: u64,
-    /// What the job is to hold after a resize to less: allocations beyond it are refused already, and the rest is given to
-    /// nobody else before the job uses no more than this.
+    /// Target of a resize to a smaller limit, in bytes. The limiter refuses allocations beyond it already; the daemon
+    /// frees the rest once the job uses no more than this.
     #[serde(default)]
     pub memory_target_bytes: Option<u64>,
-    /// The share that goes with it.
+    /// Share that belongs to the target.
     #[serde(default)]
     pub share_target: Option<u16>,
 }
 
-/// `POST /v1/jobs/{id}/suspend`.
+/// Body of `POST /v1/jobs/{id}/suspend`.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Suspend {
-    /// Have the driver put its GPU memory into the host's memory and give its GPUs to others meanwhile. The answer comes once that is so,
-    /// or is not to be: the job is suspended all the same then, and `gpu_memory` is `gpu`.
+    /// Copy the job's GPU memory to host memory and free its GPUs. The answer arrives when the copy is complete or
+    /// has failed. After a failure the job is suspended, with `gpu_memory` at `gpu`.
     #[serde(default)]
     pub release_memory: bool,
 }
 
-/// `POST /v1/jobs/{id}/resize`.
+/// Body of `POST /v1/jobs/{id}/resize`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Resize {
-    /// What the job is to have: while it runs, of each of the GPUs that it has. What it has, if left out.
+    /// New amount on each GPU that the running job holds. Absent: unchanged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub amount: Option<Amount>,
-    /// How its compute time is divided from now on, as in a submission: `fair`, `strict=0.25`. As before, if left out.
+    /// New division of compute time, as in a submission: `fair`, `strict=0.25`. Absent: unchanged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compute: Option<String>,
 }
 
-/// `POST /v1/jobs/{id}/change`: all of it is done, or nothing. What is left out stays as it is.
+/// Body of `POST /v1/jobs/{id}/change`. The daemon applies all fields or none; absent fields stay unchanged.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct JobChange {
-    /// The queue to wait in. A job that has its queue's own amount gets that of the new queue.
+    /// New queue. A job with its queue's amount gets the amount of the new queue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<String>,
-    /// First in its queue among jobs of equal priority; for users, among their own.
+    /// Move the job to the front of its queue among jobs of equal priority; for users, among their own jobs.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub top: bool,
-    /// What a waiting job asks for.
+    /// New amount of a pending job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub amount: Option<Amount>,
-    /// As in a submission; of a waiting job.
+    /// New priority of a pending job, as in a submission.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<i32>,
-    /// As in a submission, 0 for none. Of a job that runs, only operators make it longer.
+    /// New time limit in seconds, 0 for none. Only operators can extend the limit of a running job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time_limit_s: Option<u64>,
-    /// For a job of an array, without the index.
+    /// New name, without the index for a job of an array.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
 }
 
-/// `GET /v1/jobs/{id}/why`.
+/// Answer of `GET /v1/jobs/{id}/why`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct Why {
@@ -709,15 +715,15 @@ pub struct Why {
     pub state: JobState,
     pub queue: String,
     pub place: Option<u32>,
-    /// One sentence: `needs 1 whole GPU; 2.75 of 3 GPUs in use`.
+    /// Summary in one sentence: `needs 1 whole GPU; 2.75 of 3 GPUs in use`.
     pub summary: String,
-    /// One entry per GPU with every predicate that failed there; empty when the job does not wait.
+    /// One entry per GPU, with each requirement that is not met there. Empty if the job is not pending.
     pub gpus: Vec<WhyGpu>,
-    /// Jobs that are served before this one, by id.
+    /// Numbers of the jobs ahead of this one.
     pub behind: Vec<String>,
-    /// Changes that would start it now, cheapest first, as text.
+    /// Changes that would start the job now, cheapest first, as text.
     pub suggestions: Vec<String>,
-    /// The same for programs, in the same order.
+    /// The same changes for programs, in the same order.
     #[serde(default)]
     pub suggested_changes: Vec<WhyChange>,
     /// As of the job.
@@ -733,87 +739,88 @@ pub struct Why {
     /// As of the job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latest_start: Option<Timestamp>,
-    /// An estimate: when it starts if nobody else comes and everybody before it runs for as long as such runs usually take, or for as
-    /// long as it may where that is less. Absent where neither is known of somebody, and where nothing is known but time limits.
+    /// Estimated start: no other job arrives, and each job ahead runs as long as similar runs usually did, or up to
+    /// its time limit if that is shorter. Absent if neither is known for a job ahead, or if only time limits are
+    /// known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usual_start: Option<Timestamp>,
-    /// What its front end wants people to know: the job's label `note`.
+    /// Note of the front end, from the job's label `note`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
 
-/// What would start a waiting job now.
+/// A change that would start a pending job now.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct WhyChange {
     pub text: String,
-    /// The command that does it, word by word; absent where there is none, or where the daemon would refuse it from this
+    /// The command for the change, word by word. Absent if there is none, or if the daemon would refuse it from this
     /// caller.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub command: Vec<String>,
 }
 
-/// One GPU seen from a waiting job.
+/// A GPU from the point of view of a pending job.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct WhyGpu {
     pub gpu_uuid: String,
     pub gpu_index: u32,
-    /// `0.75 in use, a whole GPU is needed`; empty when the job would fit here.
+    /// Unmet requirements, such as `0.75 in use, a whole GPU is needed`. Empty if the job would fit here.
     pub unmet: Vec<String>,
-    /// `#2 quarter_gpu 0.25`: who holds it.
+    /// Holders of the GPU as text, such as `#2 quarter_gpu 0.25`.
     pub holders: Vec<String>,
-    /// The same for programs, in the same order, with what is known of their ends.
+    /// The same holders for programs, in the same order, with their known or estimated ends.
     #[serde(default)]
     pub held_by: Vec<WhyHolder>,
 }
 
-/// A job that holds a GPU or a part of it.
+/// A job that holds a GPU or a slice of it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct WhyHolder {
     pub job: String,
     pub queue: String,
-    /// `0.25`, `1g.5gb@3`: how much it holds of this GPU.
+    /// Size of what the job holds on this GPU: `0.25`, `1g.5gb@3`.
     pub size: String,
-    /// Thousandths of the GPU.
+    /// Share in thousandths of the GPU.
     pub share: u16,
     pub memory_bytes: u64,
-    /// It holds nothing of it now: its memory is in the host's memory, and the room is kept for it, as it is to go on.
+    /// The job holds no memory here now: its memory is in host memory, and the room is reserved for its resume.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub reserved: bool,
-    /// When it is gone at the latest, by its time limit and the grace to go. Absent where it has no limit, may be started again, or is
-    /// not confirmed yet.
+    /// Latest end, from the time limit and the grace period. Absent for a job without a limit, with retries, or not
+    /// yet confirmed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ends_by: Option<Timestamp>,
-    /// An estimate: when it ends if it takes what such runs usually take. In the past where it has taken longer already. Absent where too
-    /// few are known, and while it is suspended or being stopped.
+    /// Estimated end, if the job takes as long as similar runs did. In the past if it has already taken longer.
+    /// Absent if too few runs are known, and while the job is suspended or stopping.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usually_ends: Option<Timestamp>,
-    /// What that is from; absent with it.
+    /// The runs behind the estimate. Absent without an estimate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usual_run: Option<UsualRun>,
 }
 
-/// How long runs took that are like a job's: of the same user, name and amount, the newest that ended with exit code 0.
+/// Duration of similar runs: same user, name and amount; the newest ones that ended with exit code 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct UsualRun {
-    /// The middle one of their lengths, in seconds.
+    /// Median duration in seconds.
     pub median_s: u64,
-    /// How many they were, at least 3.
+    /// Number of runs, at least 3.
     pub runs: u32,
 }
 
-/// Something that happened, in journal order.
+/// An event, in the order of the journal.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct Event {
-    /// Grows by one; resume with `?after=SEQ`.
+    /// Sequence number, which grows by one. Resume with `?after=SEQ`.
     pub seq: u64,
     pub at: Timestamp,
     pub job: Option<String>,
-    /// `submitted`, `starting`, `running`, `ended`, …
+    /// Kind of the event: `submitted`, `starting`, `running`, `ended`, …
     pub kind: String,
     pub text: String,
 }

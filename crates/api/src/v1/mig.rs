@@ -1,34 +1,34 @@
-//! MIG: how a GPU may be used, what instances it is cut into, where more of them would go.
+//! MIG: GPU modes, instances, and placements for more instances.
 
 use serde::{Deserialize, Serialize};
 
-/// How a GPU may be used.
+/// GPU mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum GpuMode {
-    /// Slices of any size, held by the limiter.
+    /// Slices of any size, enforced by the limiter.
     Shared,
-    /// MIG instances, made and removed as jobs need them.
+    /// MIG instances, which the daemon creates and destroys as jobs need them.
     Mig,
-    /// Whole jobs only.
+    /// Whole GPUs only.
     Exclusive,
-    /// Seen and shown, never given out.
+    /// Shown, but never allocated.
     Unmanaged,
 }
 
-/// `PATCH /v1/gpus/{gpu}`.
+/// Body of `PATCH /v1/gpus/{gpu}`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct GpuChange {
     pub mode: GpuMode,
-    /// Say what would happen and change nothing.
+    /// Report the outcome without changing anything.
     #[serde(default)]
     pub dry_run: bool,
 }
 
-/// What a change of a GPU's mode did, or would do.
+/// Outcome of a change of GPU mode, or of its dry run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct GpuChanged {
@@ -37,112 +37,112 @@ pub struct GpuChanged {
     pub from: GpuMode,
     pub mode: GpuMode,
     pub dry_run: bool,
-    /// What is done, in order, as text: `turn MIG mode on`.
+    /// Steps of the change in order, as text: `turn MIG mode on`.
     pub steps: Vec<String>,
-    /// What has to go first, as text: `#12 holds gpu0.25a`. Nothing is changed while there is any.
+    /// Blockers, as text: `#12 holds gpu0.25a`. The daemon changes nothing while there is one.
     pub blockers: Vec<String>,
-    /// What is left for a person to do, as text: `reset the GPU`.
+    /// Steps that remain for the administrator, as text: `reset the GPU`.
     #[serde(default)]
     pub remaining_steps: Option<String>,
 }
 
-/// A GPU that is cut into MIG instances.
+/// A GPU in MIG mode.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct Mig {
-    /// Slots of memory, numbered from 0; an instance takes some of them, side by side.
+    /// Number of memory slots. They are numbered from 0; an instance takes adjacent slots.
     pub memory_slices: u8,
     pub compute_slices: u8,
-    /// What it can be cut into, as the driver says.
+    /// Profiles that the driver offers.
     pub profiles: Vec<MigProfile>,
-    /// What it is cut into, by place.
+    /// Instances, ordered by slot.
     pub instances: Vec<MigInstance>,
 }
 
-/// A size that an instance can have.
+/// A MIG profile: a size of an instance.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct MigProfile {
-    /// `1g.5gb`; the memory in a name is rounded up.
+    /// Name such as `1g.5gb`; the memory in a name is rounded up.
     pub name: String,
-    /// The driver's number of it.
+    /// Number of the profile in the driver.
     pub id: u32,
     pub memory_bytes: u64,
     pub memory_slices: u8,
     pub compute_slices: u8,
     pub multiprocessors: u32,
-    /// How many there can be at once.
+    /// Largest number of instances at the same time.
     pub max_instances: u8,
-    /// The slots that it can begin at.
+    /// Slots at which an instance can start.
     pub starts: Vec<u8>,
-    /// How many jobs could have one now, if nothing else started.
+    /// Number of instances that jobs could get now, if nothing else started.
     pub available: u8,
 }
 
-/// One instance.
+/// One MIG instance.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct MigInstance {
     pub gpu_uuid: String,
     pub gpu_index: u32,
     pub profile: String,
-    /// The slot that it begins at.
+    /// First slot of the instance.
     pub start: u8,
     pub memory_slices: u8,
     pub memory_bytes: u64,
     pub state: MigState,
-    /// The job that holds it.
+    /// Number of the job that holds it.
     pub job: Option<String>,
-    /// Of the MIG device: what `CUDA_VISIBLE_DEVICES` takes. Absent before it is made and where it is not Divvy's.
+    /// UUID of the MIG device, for `CUDA_VISIBLE_DEVICES`. Absent before creation, and for unmanaged instances.
     pub uuid: Option<String>,
 }
 
-/// What an instance is there for.
+/// State of a MIG instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum MigState {
     /// A job holds it.
     InUse,
-    /// Kept for the next job of its size; removed once its slots are needed for another.
+    /// Kept for the next job of its size, and destroyed once another job needs its slots.
     Idle,
-    /// Somebody else made it. It is left alone.
+    /// Not created by Divvy. Divvy leaves it unchanged.
     Unmanaged,
-    /// Something went wrong with it, and it is given to nobody.
+    /// Taken out of use after an error; no job gets it.
     Quarantined,
-    /// It is being removed.
+    /// Being destroyed.
     Destroying,
-    /// It is being made.
+    /// Being created.
     Creating,
 }
 
-/// The instance that a slice is.
+/// The MIG instance behind a slice.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct MigSlice {
     pub profile: String,
-    /// The slot that it begins at.
+    /// First slot of the instance.
     pub start: u8,
     pub memory_slices: u8,
-    /// What it really has; the name says it rounded up.
+    /// Actual memory in bytes; the profile's name rounds it up.
     pub memory_bytes: u64,
-    /// Of the MIG device; absent before it is made.
+    /// UUID of the MIG device. Absent before creation.
     pub uuid: Option<String>,
 }
 
-/// `POST /v1/mig/plan`.
+/// Body of `POST /v1/mig/plan`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct MigWanted {
-    /// `1g.5gb`, one for each instance.
+    /// Profiles, one for each wanted instance: `1g.5gb`.
     pub profiles: Vec<String>,
-    /// Only GPUs with these indices; empty means any.
+    /// Indices of the GPUs to consider. Empty: any GPU.
     #[serde(default)]
     pub gpus_on: Vec<u32>,
 }
 
-/// Where one of the wanted instances would go.
+/// Placement of one of the wanted instances.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct MigPlanned {
@@ -152,21 +152,21 @@ pub struct MigPlanned {
     pub start: u8,
     pub memory_slices: u8,
     pub memory_bytes: u64,
-    /// An idle instance is there already.
+    /// An idle instance already exists at this place.
     pub reuses: bool,
-    /// Idle instances that would be removed for it: `2g.10gb@2`.
+    /// Idle instances that the daemon would destroy for it: `2g.10gb@2`.
     pub removes: Vec<String>,
 }
 
-/// `POST /v1/mig/gc`.
+/// Body of `POST /v1/mig/gc`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct MigGc {
-    /// Only GPUs with these indices; empty means all.
+    /// Indices of the GPUs to consider. Empty: all GPUs.
     #[serde(default)]
     pub gpus_on: Vec<u32>,
-    /// Say what would be removed and change nothing.
+    /// Report the instances to be destroyed without changing anything.
     #[serde(default)]
     pub dry_run: bool,
 }

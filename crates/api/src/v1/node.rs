@@ -1,83 +1,83 @@
-//! The node and its agent.
+//! The node and its daemon.
 
 use serde::{Deserialize, Serialize};
 
-/// `GET /v1/node`.
+/// Answer of `GET /v1/node`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct Node {
     pub hostname: String,
     pub version: String,
-    /// Process id of the agent.
+    /// Process ID of the daemon.
     pub pid: u32,
     pub driver_version: String,
-    /// Set when the GPUs are simulated: `a100-80gb:3`.
+    /// Model and number of the simulated GPUs: `a100-80gb:3`. Absent for real GPUs.
     pub simulated: Option<String>,
-    /// `strict` or `fairness`.
+    /// Order of the queues: `strict` or `fairness`.
     pub order: String,
     pub backfill: bool,
     pub home: String,
-    /// It serves every user of the machine.
+    /// Whether the daemon serves every user of the machine.
     #[serde(default)]
     pub system: bool,
-    /// What is done about a job that holds GPU memory past the limiter: `warn`, `deny` or `kill`.
+    /// Policy for bypasses of the limiter: `warn`, `deny` or `kill`.
     #[serde(default)]
     pub on_bypass: String,
-    /// What brings jobs from elsewhere; absent where nothing does.
+    /// Front end that takes jobs from another scheduler. Absent if there is none.
     #[serde(default)]
     pub front_end: Option<FrontEnd>,
-    /// The image that a job runs in which names none; absent where such a job is a plain process.
+    /// Image for jobs that name none. Absent if such jobs run as plain processes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default_image: Option<String>,
-    /// How far the journal was complete when the daemon started.
+    /// Completeness of the journal when the daemon started.
     #[serde(default)]
     pub journal: Option<Journal>,
 }
 
-/// What the daemon found besides its journal when it started.
+/// Jobs that the daemon found at its start besides the journal.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct Journal {
-    /// Jobs that the journal did not have, or not as they were, and that the daemon recovered from their records.
+    /// Number of jobs that the daemon recovered from their records because the journal lacked them or their state.
     pub recovered: u32,
-    /// Jobs that run, that the journal does not have, and whose records do not tell enough to recover them.
+    /// Running jobs that the journal lacks and whose records are too incomplete to recover them.
     pub unknown: Vec<UnknownJob>,
 }
 
-/// A copy of the journal that was written, or one that was restored.
+/// A copy of the journal, written or restored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct JournalFile {
     pub path: String,
-    /// Jobs in it that have not ended.
+    /// Number of jobs in it that have not ended.
     pub jobs_living: u64,
     pub jobs_ended: u64,
-    /// Where a restore has put the journal that was there.
+    /// Path to which a restore moved the previous journal.
     #[serde(default)]
     pub replaced: Option<String>,
 }
 
-/// A job that runs and that the journal does not have.
+/// A running job that the journal lacks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct UnknownJob {
     pub job: String,
-    /// Process ids, at most 16 of them.
+    /// Process IDs, at most 16.
     pub pids: Vec<u32>,
-    /// Indices of the GPUs that stay reserved for it.
+    /// Indices of the GPUs that stay reserved for the job.
     pub gpus: Vec<u32>,
 }
 
-/// A part of the agent's process that brings jobs from elsewhere.
+/// A front end in the daemon's process, which takes jobs from another scheduler.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct FrontEnd {
     /// `clearml`.
     pub kind: String,
-    /// What it is called there: `node1:dgpu0-2`.
+    /// Name of this worker there: `node1:dgpu0-2`.
     pub worker: String,
-    /// Where that is.
+    /// Address of that scheduler.
     pub server: String,
-    /// Queues that it serves there, the first served first; none: the one that the server says.
+    /// Queues that it serves there, in order. Empty: the queue that the server names.
     pub queues: Vec<String>,
 }

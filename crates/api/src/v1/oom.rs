@@ -1,20 +1,20 @@
-//! What a job's refusals of GPU memory looked like, in the words of the processes that met them.
+//! Out-of-memory reports: refusals of GPU memory, as the limiter recorded them.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::JobState;
 
-/// `GET /v1/jobs/{id}/oom`.
+/// Answer of `GET /v1/jobs/{id}/oom`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct Oom {
     pub job: String,
     pub name: String,
     pub state: JobState,
-    /// How often its limit refused memory. Not every refusal is recorded.
+    /// Number of refusals at the limit. Not every refusal has a record.
     pub denials: u64,
-    /// Oldest first: the first ones and the last ones.
+    /// Records, oldest first: the first ones and the last ones.
     pub records: Vec<OomRecord>,
 }
 
@@ -22,54 +22,54 @@ pub struct Oom {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct OomRecord {
-    /// Counted from 0 over all records of the job, also those that are not kept.
+    /// Number of the record, counted from 0 over all records of the job, including those not kept.
     pub number: u64,
     pub at: Timestamp,
-    /// As seen in the process's own PID namespace.
+    /// Process ID in the process's own PID namespace.
     pub pid: u32,
-    /// The program's name, as the kernel has it (at most 15 bytes).
+    /// Name of the program as the kernel reports it (at most 15 bytes).
     pub program: String,
-    /// The function that was called: `cuMemAlloc_v2`.
+    /// Function that the program called: `cuMemAlloc_v2`.
     pub api: String,
     pub cause: OomCause,
-    /// Absent for a GPU that is not in the slice.
+    /// UUID of the GPU. Absent for a GPU outside the slice.
     pub gpu_uuid: Option<String>,
     pub gpu_index: Option<u32>,
-    /// As the limit would have counted it; 0 where it is not known.
+    /// Requested bytes as the limit counts them. 0 if unknown.
     pub asked_bytes: u64,
-    /// The limit at that moment, and what the slice used of it.
+    /// The limit at that moment, and the slice's use, in bytes.
     pub limit_bytes: u64,
     pub used_bytes: u64,
-    /// Part of `used_bytes`: this process's, and what no process was charged.
+    /// Part of `used_bytes` that belongs to this process or to no process.
     pub own_bytes: u64,
     pub unaccounted_bytes: u64,
-    /// What the driver said of the GPU itself, where it was asked.
+    /// Free and total memory of the GPU according to the driver, in bytes. Absent if the limiter did not ask.
     pub gpu_free_bytes: Option<u64>,
     pub gpu_total_bytes: Option<u64>,
-    /// The smallest limit under which it would have passed; absent where the limit was not what was short.
+    /// Smallest limit that would have been sufficient, in bytes. Absent if the limit was not the cause.
     pub sufficient_limit_bytes: Option<u64>,
-    /// Refusals of the same process since the record before, which have none of their own.
+    /// Refusals of the same process since the previous record, which have no record of their own.
     pub skipped: u64,
-    /// The process's allocations on the GPU: how many, and those that come to the most bytes.
+    /// The process's allocations on the GPU: their number, and the sizes with the most bytes.
     pub allocations: u64,
     pub largest: Vec<OomAllocation>,
-    /// The slice's other processes on the GPU: how many, and those that use the most.
+    /// The slice's other processes on the GPU: their number, and those with the most bytes.
     pub peer_count: u64,
     pub peers: Vec<OomPeer>,
 }
 
-/// Why memory was refused.
+/// Cause of a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum OomCause {
-    /// It would have taken the slice beyond its limit.
+    /// The slice was full: the allocation would have exceeded its limit.
     SliceFull,
-    /// The slice had room, and the GPU had none.
+    /// The slice had room, but the GPU was full.
     GpuFull,
-    /// The GPU is not one of the job's.
+    /// The GPU does not belong to the job.
     NotInSlice,
-    /// The driver had none of something else: the call asked for no memory that is counted.
+    /// The driver lacked another resource; the call requested no counted memory.
     Other,
 }
 
@@ -77,26 +77,26 @@ pub enum OomCause {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct OomAllocation {
-    /// Bytes of each.
+    /// Size of each in bytes.
     pub bytes: u64,
     pub count: u32,
     pub kind: OomKind,
 }
 
-/// What kind of call made an allocation.
+/// Kind of an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum OomKind {
     Linear,
     Managed,
-    /// A memory pool with all that is allocated from it.
+    /// A memory pool with all its allocations.
     Pool,
-    /// By handle (`cuMemCreate`).
+    /// Allocated by handle (`cuMemCreate`).
     Handle,
     Array,
     Graph,
-    /// Of another process.
+    /// Imported from another process.
     Imported,
     Context,
     Other,

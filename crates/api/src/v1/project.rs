@@ -1,53 +1,53 @@
-//! Projects: what each may have, and where it stands.
+//! Projects: quotas, limits and use.
 
 use serde::{Deserialize, Serialize};
 
-/// `GET /v1/projects`. Amounts of GPUs are in thousandths.
+/// Answer of `GET /v1/projects`. Amounts of GPUs are in thousandths.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct Project {
     pub name: String,
-    /// Guaranteed: its jobs within it are served first and never stopped for others.
+    /// Guaranteed amount of GPU. Jobs within it come first, and are never preempted.
     pub quota: u64,
-    /// Of GPU memory; absent where memory is not divided.
+    /// Guaranteed GPU memory in bytes. Absent if memory has no quota.
     pub quota_memory_bytes: Option<u64>,
-    /// Its part of what is over; absent: in proportion to its quota.
+    /// Weight in the division of unused quota. Absent: in proportion to the quota.
     pub weight: Option<u32>,
-    /// It never has more than this.
+    /// Largest amount of GPU that the project may hold.
     pub limit: Option<u64>,
     pub limit_memory_bytes: Option<u64>,
-    /// Higher ones are asked first.
+    /// Priority of the project; higher values come first.
     pub priority: i32,
-    /// Its jobs are not stopped for others before they have run this long.
+    /// Seconds that a job of the project runs before it can be preempted.
     pub min_runtime_s: u64,
-    /// Users, and groups with an `@` before them; none means everybody.
+    /// Users, and groups with a leading `@`. Empty: all users.
     pub members: Vec<String>,
     pub used: u64,
     pub used_memory_bytes: u64,
-    /// Of what it uses, what is held by jobs that are over quota.
+    /// Part of the use that jobs over quota hold.
     pub over_quota: u64,
-    /// What would be its part if everybody got theirs now.
+    /// Present fair share of the project.
     pub fair_share: u64,
     pub running: u32,
     pub waiting: u32,
 }
 
-/// `POST /v1/projects/{project}` makes a project, `PATCH` changes one. What is absent stays as it is, or as it is where nothing
-/// is said.
+/// Body of `POST /v1/projects/{project}`, which creates a project, and of `PATCH`, which changes one. Absent fields
+/// stay unchanged.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct ProjectChange {
-    /// In thousandths of GPUs.
+    /// Quota in thousandths of GPUs.
     pub quota: Option<u64>,
     #[serde(deserialize_with = "given", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schemars(with = "Option<u64>"))]
     pub quota_memory_bytes: Option<Option<u64>>,
-    /// `null`: in proportion to its quota.
+    /// Weight. `null`: in proportion to the quota.
     #[serde(deserialize_with = "given", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schemars(with = "Option<u32>"))]
     pub weight: Option<Option<u32>>,
-    /// `null`: no limit.
+    /// Limit. `null`: no limit.
     #[serde(deserialize_with = "given", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schemars(with = "Option<u64>"))]
     pub limit: Option<Option<u64>>,
@@ -59,7 +59,7 @@ pub struct ProjectChange {
     pub members: Option<Vec<String>>,
 }
 
-/// What is there, be it `null`.
+/// Reads a field that is present, including `null`.
 fn given<'de, T, D>(deserializer: D) -> Result<Option<Option<T>>, D::Error>
 where
     T: Deserialize<'de>,

@@ -1,4 +1,4 @@
-//! Queues, in the order they are served.
+//! Queues, in the order in which the daemon serves them.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,14 +9,14 @@ use super::Amount;
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct Queue {
     pub name: String,
-    /// From 1, served first.
+    /// Position in that order, from 1.
     pub priority: u32,
-    /// What each of its jobs gets; absent where each job asks for itself.
+    /// Amount of each of its jobs. Absent if each job requests its own.
     pub amount: Option<Amount>,
     pub waiting: u32,
     pub running: u32,
-    /// The job at its head, by id.
+    /// Number of the first pending job.
     pub head: Option<String>,
-    /// Why the head waits.
+    /// Reason why the first job waits.
     pub reason: Option<String>,
 }

@@ -1,35 +1,36 @@
-//! Job files: a script that a job runs, and the files that its output goes to.
+//! Job files, and the output files of a job.
 
 use serde::{Deserialize, Serialize};
 
-/// The script of a job, copied when it was submitted: what becomes of the file later changes nothing.
+/// Script of a job, copied at submission. Later changes of the file have no effect.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Script {
-    /// At most 1 MiB, with `#!` and an interpreter in its first line. The job's command is its name and its arguments.
+    /// Content of the script: at most 1 MiB, with `#!` and an interpreter in its first line. The job's command is its
+    /// name and its arguments.
     pub text: String,
-    /// Its environment has the numbers of the job and of its array by the names of Slurm, too: `SLURM_JOB_ID`,
-    /// `SLURM_ARRAY_JOB_ID` and `SLURM_ARRAY_TASK_ID`.
+    /// Set the job's numbers in Slurm's variables too: `SLURM_JOB_ID`, `SLURM_ARRAY_JOB_ID` and
+    /// `SLURM_ARRAY_TASK_ID`.
     #[serde(default)]
     pub slurm_names: bool,
 }
 
-/// Files of a job's output, which its user opens, in place of the job's log.
+/// Output files of a job, in place of its log. The supervisor opens them as the job's user.
 ///
-/// In a submission they are patterns: `%j` stands for the job's number, `%A` for its array's, `%a` for its index, `%x` for its
-/// name, `%u` for its user, `%N` for the machine, `%%` for a percent sign; `%4j` is filled up with zeros. Of a job they are paths.
+/// In a submission they are patterns. `%j` is the job's number, `%A` its array's number, `%a` its index, `%x` its name.
+/// `%u` is its user, `%N` the machine, `%%` a percent sign; `%4j` is padded with zeros to four digits. In a job they are paths.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Output {
-    /// Relative to the working directory; absent: the job's log.
+    /// File for standard output, relative to the working directory. Absent: the job's log.
     #[serde(default)]
     pub stdout: Option<String>,
-    /// Absent: where the standard output goes.
+    /// File for standard error. Absent: the file of standard output.
     #[serde(default)]
     pub stderr: Option<String>,
-    /// The first run adds to what the files have; otherwise it begins them anew. Later runs of the job always add.
+    /// Append on the first run; otherwise the first run truncates the files. Later runs always append.
     #[serde(default)]
     pub append: bool,
 }

@@ -1,11 +1,11 @@
-//! What `divvy selftest` found: a program of a slice of its own tried to take more than the slice may have.
+//! Self-test: a program in a slice tries to exceed the slice's limits.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::LimiterForm;
 
-/// One GPU's self-test.
+/// Self-test of one GPU.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct Selftest {
@@ -15,74 +15,74 @@ pub struct Selftest {
     pub driver_version: String,
     /// `13.0`
     pub cuda_version: String,
-    /// Set when the GPU is simulated: `a100-80gb:3`.
+    /// Model and number of simulated GPUs: `a100-80gb:3`. Absent for a real GPU.
     pub simulated: Option<String>,
-    /// Of Divvy.
+    /// Version of Divvy.
     pub version: String,
     pub at: Timestamp,
-    /// Whether a daemon placed the slice; without one it was placed as `run --no-daemon` does.
+    /// Whether a daemon placed the slice. Without one, it was placed as by `run --no-daemon`.
     pub daemon: bool,
-    /// The slice's limit, which every check tried to pass.
+    /// Memory limit of the slice in bytes, which every check tried to exceed.
     pub memory_limit_bytes: u64,
-    /// What held the limit: `interposer`, or `mig` where it was the driver, to an instance.
+    /// Enforcement of the limit: `interposer`, or `mig` if the driver held it for an instance.
     pub enforcement: String,
-    /// How the limiter got into the programs; absent where it did not.
+    /// Form of the limiter in the programs. Absent if the limiter was not loaded.
     pub form: Option<LimiterForm>,
     /// Whether no check failed.
     pub passed: bool,
     pub checks: Vec<SelftestCheck>,
 }
 
-/// One thing that was tried.
+/// One check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct SelftestCheck {
     pub kind: SelftestKind,
-    /// The function, the view or the lookup.
+    /// Name of the function, view or lookup.
     pub name: String,
     pub result: SelftestResult,
-    /// Most bytes that were held at once.
+    /// Largest number of bytes held at the same time.
     pub got_bytes: Option<u64>,
-    /// Why, where the result alone does not say.
+    /// Explanation, if the result alone is not clear.
     pub detail: String,
 }
 
-/// What a check is about.
+/// Subject of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum SelftestKind {
-    /// A function that takes memory.
+    /// A function that allocates memory.
     Memory,
-    /// All of them, found in another way.
+    /// All such functions, found through another lookup.
     Lookup,
-    /// Several processes at once.
+    /// Several processes at the same time.
     Race,
-    /// What the driver says about memory.
+    /// The driver's answers about memory.
     View,
 }
 
-/// What a check came to.
+/// Result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum SelftestResult {
-    /// Memory was refused at the limit.
+    /// The limiter refused memory at the limit.
     Enforced,
-    /// More than the limit was given.
+    /// The program got more memory than the limit.
     NotEnforced,
     /// The view shows the slice.
     Agrees,
-    /// It shows something else.
+    /// The view shows something else.
     Differs,
-    /// This driver or this GPU does not offer it.
+    /// This driver or GPU does not offer the function.
     NotAvailable,
-    /// It could not be tried, or went wrong in another way.
+    /// The check could not run, or failed in another way.
     Failed,
 }
 
 impl SelftestResult {
-    /// Whether a check that came to this is a reason to fail.
+    /// Whether this result fails the self-test.
     pub fn is_failure(self) -> bool {
         match self {
             Self::Enforced | Self::Agrees | Self::NotAvailable => false,

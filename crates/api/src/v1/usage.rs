@@ -1,36 +1,36 @@
-//! What was had of the GPUs, and what was used.
+//! Usage: allocated and used GPU time.
 
 use serde::{Deserialize, Serialize};
 
-/// `GET /v1/usage`. GPU time is in milliseconds of a whole GPU: a quarter for four seconds is 1000. `allocated` is `used` less
-/// `loaned`, plus `idle`, plus `unknown`.
+/// Answer of `GET /v1/usage`. GPU time is in milliseconds of a whole GPU: a quarter of a GPU for four seconds is
+/// 1000. `allocated` is `used` minus `loaned`, plus `idle`, plus `unknown`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct Usage {
-    /// Absent, as all of these, where rows are not put together by it.
+    /// Absent, like all of these fields, if rows are not grouped by it.
     pub user: Option<String>,
-    /// Absent too for jobs of no project.
+    /// Absent also for jobs without a project.
     pub project: Option<String>,
     pub queue: Option<String>,
     pub gpu_index: Option<u32>,
     pub gpu_uuid: Option<String>,
     pub job: Option<String>,
-    /// The job's name.
+    /// Name of the job.
     pub name: Option<String>,
-    /// How many different jobs.
+    /// Number of different jobs.
     pub jobs: u64,
-    /// Held: nobody else could have it promised.
+    /// GPU time that was allocated.
     pub allocated_gpu_ms: u64,
-    /// In which a kernel of theirs ran, by the driver's samples.
+    /// GPU time in which kernels of the jobs ran, from the driver's samples.
     pub used_gpu_ms: u64,
-    /// Of what was used, what was beyond their shares.
+    /// Used GPU time beyond the jobs' shares.
     pub loaned_gpu_ms: u64,
-    /// Of their shares, what was measured and not used.
+    /// Allocated GPU time that was measured and not used.
     pub idle_gpu_ms: u64,
-    /// Of their shares, what nobody measured.
+    /// Allocated GPU time that was not measured.
     pub unknown_gpu_ms: u64,
-    /// Of what was allocated, what was held while they were suspended.
+    /// Allocated GPU time while the jobs were suspended.
     pub suspended_gpu_ms: u64,
-    /// Memory that was held, in MiB times seconds.
+    /// Allocated memory, in MiB times seconds.
     pub memory_mib_s: u64,
 }

@@ -183,7 +183,7 @@ fn gpus_that_are_cut_show_what_lies_where() {
 fn the_map_has_a_dot_for_each_slice_that_nothing_lies_on() {
     let wide = list(&gpus(), Format::Wide, 80, render::gpus);
     assert!(
-        wide.contains("[1g@0 #12][·][1g.10gb@2 foreign][3g@4 idle]"),
+        wide.contains("[1g@0 #12][·][1g.10gb@2 unmanaged][3g@4 idle]"),
         "{wide}"
     );
     let mut gpus = gpus();

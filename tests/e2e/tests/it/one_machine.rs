@@ -117,7 +117,7 @@ fn where_the_systems_daemon_is_installed_no_command_starts_another_unless_told_t
         &[
             "divvy: the system's daemon does not answer; waiting up to 5 s for it to be restarted",
             "error: the system's daemon does not answer on /run/divvy/divvy.sock after 5 s",
-            "hint: `systemctl status divvy` says why",
+            "hint: systemctl status divvy",
             "`--own-daemon` starts one of your own",
             "exit code 7",
         ],
@@ -128,7 +128,7 @@ fn where_the_systems_daemon_is_installed_no_command_starts_another_unless_told_t
         "divvy ps",
         &[
             "/run/divvy/divvy.sock",
-            "`systemctl status divvy` says why",
+            "systemctl status divvy",
             "exit code 7",
         ],
     );

@@ -136,7 +136,7 @@ fn every_command_names_a_daemon_that_hangs_and_long_ones_go_on_once_it_continues
             ),
             false => assert!(
                 last.ends_with(&format!(
-                    "hint: `kill -CONT {pid}` continues it; its jobs go on meanwhile"
+                    "hint: continue it: kill -CONT {pid}; its jobs keep running"
                 )),
                 "{last}"
             ),
