@@ -197,3 +197,139 @@ pub fn check() -> Result<()> {
     );
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::rules::Rule;
+    use super::{Finding, pages, strings};
+
+    fn rules(findings: &[Finding]) -> Vec<(Rule, &str)> {
+        let rules = findings
+            .iter()
+            .map(|finding| (finding.rule, finding.what.as_str()));
+        rules.collect()
+    }
+
+    /// The findings of a page with one test, `a_limit_holds`.
+    fn page(path: &str, text: &str) -> Vec<Finding> {
+        let functions = BTreeSet::from(["a_limit_holds".to_owned()]);
+        pages::check(&pages::read(path, text), &functions)
+    }
+
+    #[test]
+    fn a_planted_line_of_each_class_is_found_in_a_document() {
+        let long = "word ".repeat(31);
+        let wide = "letters ".repeat(16);
+        for (path, text, expected) in [
+            ("docs/a.md", "Nobody knows of it.", (Rule::Actor, "nobody")),
+            (
+                "docs/a.md",
+                "Whoever waits, waits.",
+                (Rule::Actor, "whoever"),
+            ),
+            ("docs/a.md", "A GPU who waits.", (Rule::Actor, "who")),
+            (
+                "docs/a.md",
+                "It is. What it holds is kept.",
+                (Rule::Actor, "what …"),
+            ),
+            (
+                "docs/a.md",
+                "| a |\n|---|\n| nobody |\n",
+                (Rule::Actor, "nobody"),
+            ),
+            (
+                "docs/a.md",
+                "The job is told\nof it.",
+                (Rule::Passive, "is told"),
+            ),
+            ("docs/a.md", "It has 19.8GiB.", (Rule::Unit, "GiB")),
+            (
+                "docs/a.md",
+                &format!("{long}."),
+                (Rule::Sentence, "over 30 words"),
+            ),
+            ("docs/a.md", &wide, (Rule::Line, "over 120 characters")),
+            ("LIMITS.md", "- A limit.", (Rule::Limit, "without a test")),
+            (
+                "LIMITS.md",
+                "- A limit. Test: `a_limit`.",
+                (Rule::Limit, "a test that is not there"),
+            ),
+            (
+                "LIMITS.md",
+                "- One\n  two\n  three. Test: `a_limit_holds`.",
+                (Rule::Limit, "over 2 lines"),
+            ),
+            (
+                "CHANGELOG.md",
+                "### Fixed\n\n- One\n  two\n  three.",
+                (Rule::Entry, "over 2 lines"),
+            ),
+            (
+                "CHANGELOG.md",
+                "### Other\n\n- One.",
+                (Rule::Entry, "under \"Other\""),
+            ),
+            (
+                "docs/users.md",
+                &"\n".repeat(81),
+                (Rule::Page, "over 80 lines"),
+            ),
+        ] {
+            let findings = page(path, text);
+            assert!(
+                rules(&findings).contains(&expected),
+                "{text:?}: {findings:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_plain_document_has_no_finding() {
+        for (path, text) in [
+            (
+                "docs/a.md",
+                "# What Divvy promises\n\nA user who waits asks: who holds the GPU?\n",
+            ),
+            (
+                "docs/a.md",
+                "The command `divvy why` names 19.8 GiB. `nobody` is a word of code.\n",
+            ),
+            (
+                "docs/a.md",
+                &format!("```text\n{}\n```\n", "nobody ".repeat(40)),
+            ),
+            (
+                "LIMITS.md",
+                "- A limit. Test: `it::a_limit_holds`.\n- Another. Not verified on hardware.\n",
+            ),
+            ("CHANGELOG.md", "### Fixed\n\n- One\n  and two.\n"),
+        ] {
+            let findings = page(path, text);
+            assert!(findings.is_empty(), "{text:?}: {findings:?}");
+        }
+    }
+
+    #[test]
+    fn strings_and_help_texts_are_checked_and_tests_are_not() {
+        let check = |path: &str, source: &str| {
+            let findings = strings::check_rust(path, source).expect("the source has tokens");
+            findings
+                .iter()
+                .map(|finding| finding.what.clone())
+                .collect::<Vec<_>>()
+        };
+        let string = r#"fn a() { b("nobody is here", format!("{x}MiB are free")); }"#;
+        assert_eq!(check("crates/core/src/a.rs", string), ["nobody", "MiB"]);
+        let split = "fn a() { b(\"it is \\\n    told of a job\"); }";
+        assert_eq!(check("crates/core/src/a.rs", split), ["is told"]);
+        let test = r#"#[cfg(test)] mod tests { fn a() { b("nobody is here"); } }"#;
+        assert!(check("crates/core/src/a.rs", test).is_empty());
+        let help = "/// What it waits for.\nstruct A { a: u8 }";
+        assert_eq!(check("crates/cli/src/args/a.rs", help), ["what …"]);
+        assert!(check("crates/core/src/a.rs", help).is_empty());
+    }
+}

@@ -61,6 +61,9 @@ pub fn run_tiers(args: &Args) -> Result<()> {
         "renders the chart, which the tests hold against the API's types",
         || Ok(helm::make()),
     )?;
+    step("language", "spelling, in every file", || {
+        run(Command::new(venv.program("typos")).current_dir(root()))
+    })?;
     step("format", "one way to lay out code", || {
         run(&mut cargo(&["fmt", "--all", "--check"]))
     })?;

@@ -22,6 +22,11 @@ impl Venv {
         self.folder.join("bin/python")
     }
 
+    /// A program that one of the packages brings.
+    pub fn program(&self, name: &str) -> PathBuf {
+        self.folder.join("bin").join(name)
+    }
+
     /// Folder with `cuda.h` and `nvml.h`.
     ///
     /// # Errors

@@ -775,7 +775,11 @@ mod tests {
         }
         let error = check_peer(1001, 1000, socket).unwrap_err();
         assert_eq!(error.code, ErrorCode::NotAllowed);
-        assert!(error.message.contains("belongs to uid 1001"), "{}", error.message);
+        assert!(
+            error.message.contains("belongs to uid 1001"),
+            "{}",
+            error.message
+        );
     }
 
     #[tokio::test(flavor = "current_thread")]

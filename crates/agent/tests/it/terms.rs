@@ -1,4 +1,4 @@
-//! On what terms jobs run, through the API: time limits, jobs after jobs, retries, requeueing, secrets; and what a daemon that
+//! On what terms jobs run, through the API: time limits, jobs after jobs, retries, requeuing, secrets; and what a daemon that
 //! is killed in between makes of them.
 #![allow(clippy::unwrap_used, reason = "what goes wrong here fails the test")]
 
