@@ -130,14 +130,14 @@ fn with_memory(empty: &Board<'_>, request: &Request, memory: Bytes) -> Vec<Amoun
     }
 }
 
-/// `4 whole GPUs can never be had: only 3 GPUs here are managed`.
+/// `4 whole GPUs requested, but only 3 GPUs here are managed`.
 fn message(empty: &Board<'_>, request: &Request) -> String {
     let (none, some) = match request.on[..] {
         [] => ("no GPU here is".to_owned(), "here"),
-        [one] => (format!("GPU {one} is not"), "asked for"),
+        [one] => (format!("GPU {one} is not"), "requested"),
         _ => (
             format!("none of GPUs {} is", indices(&request.on)),
-            "asked for",
+            "requested",
         ),
     };
     let asked_for = || {
@@ -156,14 +156,18 @@ fn message(empty: &Board<'_>, request: &Request) -> String {
         shared(empty, request).count(),
         carved(empty, request).count(),
     );
-    let cut = if instances == 0 { "shared" } else { "cut" };
+    let cut = if instances == 0 {
+        "shared"
+    } else {
+        "in MIG mode"
+    };
     let cause = match Need::of(request.amount) {
         _ if managed == 0 => format!("{none} managed"),
         Need::Whole { .. } if in_mode(Mode::Mig) == managed => {
-            format!("{none} given whole: in MIG mode they are cut")
+            format!("{none} available as a whole: all are in MIG mode")
         }
         Need::Whole { .. } if in_mode(Mode::Mig) > 0 => {
-            only(managed - in_mode(Mode::Mig), "given whole")
+            only(managed - in_mode(Mode::Mig), "available as a whole")
         }
         Need::Whole { .. } => only(managed, "managed"),
         Need::Parts {
@@ -171,9 +175,9 @@ fn message(empty: &Board<'_>, request: &Request) -> String {
             ..
         } if in_mode(Mode::Mig) == 0 => format!("{none} in MIG mode"),
         Need::Parts { .. } if parts + instances == 0 => match request.isolation {
-            Isolation::Any => format!("{none} shared, only given whole"),
-            Isolation::Cooperative => format!("{none} shared, as cooperative isolation needs"),
-            wish => format!("{none} in MIG mode, as {wish} isolation needs"),
+            Isolation::Any => format!("{none} shared: all are exclusive"),
+            Isolation::Cooperative => format!("{none} shared, which cooperative isolation needs"),
+            wish => format!("{none} in MIG mode, which {wish} isolation needs"),
         },
         Need::Parts {
             part: Part::Profile(_),
@@ -186,10 +190,10 @@ fn message(empty: &Board<'_>, request: &Request) -> String {
         Need::Parts { count, .. }
             if usize::try_from(count).is_ok_and(|count| count <= parts.max(instances)) =>
         {
-            "it is less than 2MiB".to_owned()
+            "that is less than 2 MiB of memory".to_owned()
         }
         Need::Parts { .. } if parts > 0 && instances > 0 => format!(
-            "one job gets parts of shared GPUs or instances, and {some} {parts} can be shared and {instances} cut"
+            "a job gets either shared GPUs or MIG instances, and {some} {parts} are shared and {instances} in MIG mode"
         ),
         Need::Parts { .. } => only(parts + instances, cut),
     };
@@ -200,10 +204,10 @@ fn message(empty: &Board<'_>, request: &Request) -> String {
     let what = request.amount.words();
     let away = asked_for().filter(|tile| tile.gpu.away);
     match away.map(|tile| tile.gpu.index).collect::<Vec<_>>()[..] {
-        [] => format!("{what}{with} can never be had: {cause}"),
-        [one] => format!("{what}{with} cannot be had while GPU {one} does not answer"),
+        [] => format!("{what}{with} requested, but {cause}"),
+        [one] => format!("{what}{with} requested, but GPU {one} does not respond"),
         ref some => format!(
-            "{what}{with} cannot be had while GPUs {} do not answer",
+            "{what}{with} requested, but GPUs {} do not respond",
             indices(some)
         ),
     }
@@ -219,7 +223,7 @@ fn profiles(empty: &Board<'_>, request: &Request) -> String {
     there.dedup();
     let there: Vec<String> = there.iter().map(|(_, name)| name.to_string()).collect();
     match there.is_empty() {
-        true => "no profile is known".to_owned(),
+        true => "the profiles of the GPUs are unknown".to_owned(),
         false => format!("the profiles here are {}", there.join(", ")),
     }
 }
@@ -233,11 +237,12 @@ fn most_memory(empty: &Board<'_>, request: &Request, some: &str) -> String {
         (part, Some(largest)) if part.is_none_or(|part| part < memory_of(largest, request)) => {
             format!(
                 "the largest MIG profile {some}, {}, has {}",
-                largest.name, largest.memory
+                largest.name,
+                largest.memory.human()
             )
         }
-        (Some(part), _) => format!("the largest shared GPU {some} has {part}"),
-        (None, _) => "no profile of the GPUs in MIG mode is known".to_owned(),
+        (Some(part), _) => format!("the largest shared GPU {some} has {}", part.human()),
+        (None, _) => "the profiles of the GPUs in MIG mode are unknown".to_owned(),
     }
 }
 
@@ -256,7 +261,7 @@ impl NeverFits {
     /// What to ask for instead: `the nearest that fits is -g 1`.
     pub fn hint(&self) -> String {
         let Some(Request { amount, on, .. }) = &self.nearest else {
-            return "`divvy gpus` shows what can be asked for".to_owned();
+            return "divvy gpus".to_owned();
         };
         let on = match on[..] {
             [] => String::new(),
@@ -266,7 +271,10 @@ impl NeverFits {
             None => String::new(),
             Some(isolation) => format!(", without --isolation {isolation}"),
         };
-        format!("the nearest that fits is {}{on}{without}", amount.flag())
+        format!(
+            "the nearest request that fits is {}{on}{without}",
+            amount.flag()
+        )
     }
 }
 

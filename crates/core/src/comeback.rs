@@ -86,7 +86,7 @@ pub fn come_back(snapshot: &Snapshot, job: JobId, uses: &[Bytes]) -> Result<Vec<
 
 /// Why this GPU does not take it back.
 fn misses(tile: Option<&Tile<'_>>, grant: &Grant, uses: Bytes) -> Option<Vec<String>> {
-    let unserved = || Some(vec!["it is not given out any more".to_owned()]);
+    let unserved = || Some(vec!["it is no longer available to jobs".to_owned()]);
     let Some(tile) = tile else { return unserved() };
     let is_whole = grant.share == Share::FULL;
     let misses = match tile.gpu.mode {

@@ -137,7 +137,7 @@ pub enum Pull {
 /// Why words are no container that may be started.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    #[error("{flag} is not a flag of `docker run` that Divvy takes")]
+    #[error("{flag}: Divvy does not support this flag of `docker run`")]
     Unknown { flag: String },
     #[error("{flag} {why}")]
     Wrong { flag: String, why: String },
@@ -148,7 +148,7 @@ pub enum Refused {
         why: &'static str,
         hint: &'static str,
     },
-    #[error("no image is named")]
+    #[error("no image given")]
     NoImage,
 }
 
@@ -161,9 +161,7 @@ impl Refused {
     /// What to do instead.
     pub fn hint(&self) -> &'static str {
         match self {
-            Self::Unknown { .. } => {
-                "docs/containers.md lists the flags that are taken; leave this one out"
-            }
+            Self::Unknown { .. } => "leave it out; docs/containers.md lists the supported flags",
             Self::Wrong { .. } => "write it as `docker run` takes it",
             Self::Escape { hint, .. } => hint,
             Self::NoImage => {

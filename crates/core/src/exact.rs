@@ -51,16 +51,14 @@ pub struct Placed {
 /// Why devices cannot be held as they are.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Misfit {
-    #[error("no device is asked for")]
+    #[error("the claim requests no device")]
     Nothing,
-    #[error(
-        "MIG instances and parts of GPUs are asked for together, and one slice is held by the hardware or by the limiter"
-    )]
+    #[error("the claim mixes MIG instances with parts of shared GPUs: one claim uses either")]
     Mixed,
     #[error("there is no GPU {0} here")]
     NoGpu(GpuUuid),
     /// They are in each other's way.
-    #[error("the devices asked for do not fit beside each other on GPU {0}")]
+    #[error("the requested devices do not fit together on GPU {0}")]
     Together(u32),
     /// However much others give back.
     #[error("GPU {index}: {why}")]
@@ -144,7 +142,10 @@ fn offer(board: &Board<'_>, device: &Device) -> Result<Offer, Misfit> {
 fn part(tile: &Tile<'_>, memory: Bytes) -> Result<Size, Misfit> {
     let gpu = tile.gpu;
     if gpu.mode == Mode::Mig {
-        return Err(never(tile, "in MIG mode: its parts are MIG instances"));
+        return Err(never(
+            tile,
+            "it is in MIG mode, which allows only MIG instances",
+        ));
     }
     let memory = memory.round_up(GRANULE);
     let request = on(tile, Amount::Memory(memory));
@@ -182,7 +183,12 @@ fn instance(tile: &Tile<'_>, name: MigProfile, start: u8) -> Result<(Size, Seat)
     let seats: &Seats<'_> = match (&tile.seats, tile.gpu.mode) {
         (Some(seats), Mode::Mig) => seats,
         (_, Mode::Unmanaged) => return Err(of(tile, &[unmanaged(tile.gpu)])),
-        (_, Mode::Mig) => return Err(never(tile, "in MIG mode, and its profiles are not known")),
+        (_, Mode::Mig) => {
+            return Err(never(
+                tile,
+                "it is in MIG mode, and its profiles are unknown",
+            ));
+        }
         (_, Mode::Shared | Mode::Exclusive) => return Err(never(tile, "not in MIG mode")),
     };
     let table = seats.table();
@@ -192,7 +198,7 @@ fn instance(tile: &Tile<'_>, name: MigProfile, start: u8) -> Result<(Size, Seat)
     if !profile.starts.contains(&start) {
         let starts: Vec<String> = profile.starts.iter().map(u8::to_string).collect();
         let why = format!(
-            "{name} cannot begin at memory slice {start}, only at {}",
+            "{name} cannot start at memory slice {start}, only at {}",
             starts.join(", ")
         );
         return Err(never(tile, why));

@@ -337,26 +337,28 @@ pub(crate) fn part_misses(tile: &Tile<'_>, size: Size) -> Vec<Miss> {
 impl fmt::Display for Miss {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NotAskedFor => out.write_str("not among the GPUs asked for"),
-            Self::Unmanaged => out.write_str("unmanaged: never given out"),
-            Self::Away => out.write_str("it does not answer"),
-            Self::Exclusive => out.write_str("exclusive: whole jobs only"),
-            Self::Carved { largest: None } => out.write_str("in MIG mode: never given whole"),
+            Self::NotAskedFor => out.write_str("not among the requested GPUs"),
+            Self::Unmanaged => out.write_str("unmanaged"),
+            Self::Away => out.write_str("it does not respond"),
+            Self::Exclusive => out.write_str("exclusive: whole GPUs only"),
+            Self::Carved { largest: None } => {
+                out.write_str("in MIG mode: not available as a whole")
+            }
             Self::Carved {
                 largest: Some(profile),
             } => write!(
                 out,
-                "in MIG mode: never given whole, the nearest is {profile}"
+                "in MIG mode: not available as a whole; its largest profile is {profile}"
             ),
             Self::NotCarved => out.write_str("not in MIG mode"),
             Self::Isolation(Isolation::Cooperative) => {
-                out.write_str("in MIG mode, and cooperative isolation was asked for")
+                out.write_str("in MIG mode, but cooperative isolation is requested")
             }
             Self::Isolation(wish) => {
-                write!(out, "not in MIG mode, and {wish} isolation was asked for")
+                write!(out, "not in MIG mode, but {wish} isolation is requested")
             }
             Self::NoProfile { largest: None, .. } => {
-                out.write_str("in MIG mode, and its profiles are not known")
+                out.write_str("in MIG mode, and its profiles are unknown")
             }
             Self::NoProfile {
                 wanted: Part::Profile(wanted),
@@ -365,33 +367,46 @@ impl fmt::Display for Miss {
             Self::NoProfile {
                 largest: Some((profile, memory)),
                 ..
-            } => write!(out, "its largest MIG profile, {profile}, has {memory}"),
+            } => write!(
+                out,
+                "its largest MIG profile, {profile}, has {}",
+                memory.human()
+            ),
             Self::Slots(obstacle) => obstacle.fmt(out),
             Self::OldSlice(job) => {
                 write!(
                     out,
-                    "#{job} holds a part of it from before it was in MIG mode"
+                    "#{job} still holds a slice from before the change to MIG mode"
                 )
             }
             Self::Size {
                 needs: Bytes::ZERO, ..
-            } => out.write_str("so small a share of it is less than 2MiB"),
-            Self::Size { needs, usable } => write!(out, "{usable} in all, {needs} needed"),
+            } => out.write_str("this share is less than 2 MiB of its memory"),
+            Self::Size { needs, usable } => {
+                let [needs, usable] = needs.human_beside(*usable);
+                write!(out, "{usable} in total, {needs} needed")
+            }
             Self::Context { needs, context } => {
+                let [context, needs] = context.human_beside(*needs);
                 write!(
                     out,
-                    "a CUDA context alone takes {context}, {needs} asked for"
+                    "a CUDA context alone takes {context}, {needs} requested"
                 )
             }
-            Self::Held(job) => write!(out, "held whole by #{job}"),
-            Self::Due(job) => write!(out, "room is kept for #{job}, which is to go on"),
-            Self::InUse { used } => write!(out, "{} in use, a whole GPU is needed", gpus(*used)),
+            Self::Held(job) => write!(out, "whole GPU held by #{job}"),
+            Self::Due(job) => write!(out, "room is reserved for #{job}, which is resuming"),
+            Self::InUse { used } => write!(out, "{} in use, a whole GPU needed", gpus(*used)),
             Self::Share { free, needs } => write!(out, "{} free, {needs} needed", gpus(*free)),
-            Self::Memory { free, needs } => write!(out, "{free} free, {needs} needed"),
+            Self::Memory { free, needs } => {
+                let [free, needs] = free.human_beside(*needs);
+                write!(out, "{free} free, {needs} needed")
+            }
             Self::Foreign { foreign, tolerated } => {
                 write!(
                     out,
-                    "processes outside Divvy hold {foreign}, {tolerated} would be tolerated"
+                    "processes outside Divvy hold {}, {} allowed",
+                    foreign.human(),
+                    tolerated.human()
                 )
             }
         }

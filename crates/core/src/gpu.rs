@@ -113,7 +113,7 @@ impl FromStr for Mode {
 
 /// The word is not a GPU mode.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a GPU mode")]
+#[error("unknown GPU mode `{0}`")]
 pub struct ModeError(String);
 
 impl ModeError {

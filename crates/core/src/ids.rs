@@ -186,13 +186,13 @@ text_id!(ProjectName);
 /// Why a text names nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IdError {
-    #[error("`{0}` is not a GPU's UUID")]
+    #[error("`{0}`: not the UUID of a GPU")]
     GpuUuid(String),
-    #[error("`{0}` is not a job's number")]
+    #[error("`{0}`: not the number of a job")]
     Job(String),
-    #[error("{0:?} cannot name a queue")]
+    #[error("{0:?}: not a valid name of a queue")]
     Queue(String),
-    #[error("{0:?} cannot name a project")]
+    #[error("{0:?}: not a valid name of a project")]
     Project(String),
 }
 
@@ -206,7 +206,7 @@ impl IdError {
             }
             Self::Job(_) => "write a number such as 3 or #3; `divvy ps -a` lists them".to_owned(),
             Self::Queue(_) | Self::Project(_) => {
-                "a name is not empty, has no blanks at its ends and stays on one line".to_owned()
+                "use one line without blanks at its ends".to_owned()
             }
         }
     }

@@ -65,7 +65,7 @@ impl FromStr for Isolation {
 
 /// The word is no kind of isolation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no kind of isolation")]
+#[error("unknown isolation `{0}`")]
 pub struct IsolationError(String);
 
 impl IsolationError {

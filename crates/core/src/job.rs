@@ -356,16 +356,13 @@ impl fmt::Display for Outcome {
             Self::Cancelled => out.write_str("cancelled"),
             Self::LaunchFailed(why) => write!(out, "could not be started: {why}"),
             Self::SupervisorLost => out.write_str("supervisor lost, exit code unknown"),
-            Self::Bypass => out.write_str("killed: it held GPU memory past the limiter"),
-            Self::TimeLimit => out.write_str("stopped: its time was over"),
-            Self::Idle => out.write_str("stopped: it did nothing with its GPUs"),
-            Self::Released => out.write_str("given back"),
-            Self::GpuLost => out.write_str("stopped: a GPU that it was on is lost"),
+            Self::Bypass => out.write_str("killed: it bypassed the limiter"),
+            Self::TimeLimit => out.write_str("stopped: time limit reached"),
+            Self::Idle => out.write_str("stopped: its GPUs were idle"),
+            Self::Released => out.write_str("released"),
+            Self::GpuLost => out.write_str("stopped: one of its GPUs was lost"),
             Self::DependencyFailed(on) => {
-                write!(
-                    out,
-                    "never started: it was to run after #{on}, which did not end well"
-                )
+                write!(out, "never started: its dependency #{on} did not succeed")
             }
         }
     }
@@ -377,18 +374,18 @@ impl Event {
             Self::Placed(_) => "placed",
             Self::Spawned(_) => "spawned",
             Self::Lent => "lent",
-            Self::NeverStarted => "given up as never started",
+            Self::NeverStarted => "declared never started",
             Self::Resized(_) => "resized",
             Self::Stop(Stop::Cancel) => "cancelled",
-            Self::Stop(Stop::Release) => "given back",
+            Self::Stop(Stop::Release) => "released",
             Self::Stop(Stop::Preempt) => "preempted",
             Self::Stop(Stop::Requeue) => "requeued",
-            Self::Stop(Stop::TimeLimit) => "stopped at the end of its time",
-            Self::Stop(Stop::Idle) => "stopped as it did nothing",
-            Self::Stop(Stop::GpuLost) => "stopped for want of its GPU",
-            Self::Gone(_) | Self::GoneBefore(_) => "reported gone",
-            Self::Failed => "tried again",
-            Self::DependencyFailed(_) => "given up for another",
+            Self::Stop(Stop::TimeLimit) => "stopped by its time limit",
+            Self::Stop(Stop::Idle) => "stopped by its idle rule",
+            Self::Stop(Stop::GpuLost) => "stopped after the loss of its GPU",
+            Self::Gone(_) | Self::GoneBefore(_) => "reported as ended",
+            Self::Failed => "retried",
+            Self::DependencyFailed(_) => "ended by its dependency",
         }
     }
 }

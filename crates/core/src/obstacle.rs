@@ -43,7 +43,10 @@ impl fmt::Display for Obstacle {
             profile, starts, ..
         } = self;
         if self.blockers.is_empty() {
-            return write!(out, "no more {profile} can lie beside what is there");
+            return write!(
+                out,
+                "no further {profile} fits beside the present instances"
+            );
         }
         let ranges: Vec<String> = starts
             .iter()
@@ -52,12 +55,12 @@ impl fmt::Display for Obstacle {
         let slices = if self.slices == 1 { "slice" } else { "slices" };
         write!(out, "{profile} needs memory {slices} {}", or(&ranges))?;
         for (nth, blocker) in self.blockers.iter().enumerate() {
-            let (before, verb) = if nth == 0 { (";", " lies") } else { (",", "") };
+            let (before, verb) = if nth == 0 { (";", " is") } else { (",", "") };
             let place = run(blocker.start, blocker.slices);
             write!(out, "{before} {blocker}{verb} at {place}")?;
         }
         if self.by_layout {
-            out.write_str("; there would be room if they lay otherwise")?;
+            out.write_str("; another layout of the instances would have room")?;
         }
         Ok(())
     }

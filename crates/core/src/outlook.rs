@@ -34,9 +34,9 @@ pub enum NoRoom {
     #[error("no GPU here has the profile {}", names(.0))]
     Unknown(Vec<MigProfile>),
     /// Whoever ends.
-    #[error("{} can never be there at once{}", listed(.0), beside(.0, *.1))]
+    #[error("{} never fit at the same time{}", listed(.0), beside(.0, *.1))]
     Never(Vec<MigProfile>, usize),
-    #[error("there is no room now for {}{}", listed(.0), beside(.0, *.1))]
+    #[error("no room now for {}{}", listed(.0), beside(.0, *.1))]
     Now(Vec<MigProfile>, usize),
 }
 

@@ -49,9 +49,9 @@ pub struct FileFacts<'a> {
 pub enum FilePatternError {
     #[error("the file name is empty")]
     Empty,
-    #[error("the file name ends with a `%` that begins no field")]
+    #[error("the file name ends with an incomplete field: `%`")]
     Ends,
-    #[error("`%{0}` is no field of a file name")]
+    #[error("unknown field `%{0}` in the file name")]
     Unknown(char),
 }
 

@@ -148,7 +148,7 @@ impl fmt::Display for Reason {
         match self {
             Self::Short(short) => short.fmt(out),
             Self::Behind(ahead) => write!(out, "behind {ahead}"),
-            Self::Yields(ahead) => write!(out, "would fit, but might delay {ahead}"),
+            Self::Yields(ahead) => write!(out, "would fit, but could delay {ahead}"),
             Self::Never(never) => never.fmt(out),
             Self::Quota(overdraft) => overdraft.fmt(out),
             Self::BehindQuota(ahead) => write!(out, "behind {ahead}"),
@@ -185,17 +185,18 @@ impl fmt::Display for Shortage {
             s(self.gpus as usize)
         )?;
         match self.most {
-            Some(most) => write!(out, ", at most {most} free on one")?,
+            Some(most) => write!(out, ", at most {most} free on one GPU")?,
             None if self.room > 0 => write!(out, ", room on {}", self.room)?,
             None => {}
         }
         for job in &self.due {
-            write!(out, "; room is kept for #{job}, which is to go on")?;
+            write!(out, "; room is reserved for #{job}, which is resuming")?;
         }
         for (index, memory) in &self.foreign {
             write!(
                 out,
-                "; processes outside Divvy hold {memory} of GPU {index}"
+                "; processes outside Divvy hold {} of GPU {index}",
+                memory.human()
             )?;
         }
         if let Some((index, obstacle)) = self.layout.first() {
@@ -203,7 +204,7 @@ impl fmt::Display for Shortage {
         }
         match self.layout.len() {
             0 | 1 => Ok(()),
-            count => write!(out, "; so on {} more", count - 1),
+            count => write!(out, "; likewise on {} more GPUs", count - 1),
         }
     }
 }

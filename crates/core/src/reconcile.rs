@@ -188,10 +188,10 @@ impl Limiter {
     /// What it says about a process that has no slot.
     pub fn in_words(self) -> &'static str {
         match self {
-            Self::Loaded => "the limiter is loaded and was not asked",
+            Self::Loaded => "the limiter is loaded, but the program bypassed it",
             Self::Off => "the limiter is switched off by DIVVY_SHIM=off",
-            Self::NotLoaded => "the limiter is not loaded in it",
-            Self::Hidden => "it does not let itself be looked into",
+            Self::NotLoaded => "the limiter is not loaded",
+            Self::Hidden => "the daemon may not inspect the process",
         }
     }
 }
@@ -250,7 +250,7 @@ impl FromStr for Policy {
 
 /// The word is not a policy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is nothing that can be done about a bypass")]
+#[error("unknown policy for bypasses `{0}`")]
 pub struct PolicyError(String);
 
 impl PolicyError {

@@ -270,17 +270,17 @@ pub enum AmountErrorKind {
     NotPositive,
     #[error("Parsing min/max number of gpus, fractional gpu cannot be > 1")]
     AboveOne,
-    #[error("finer than a thousandth of a GPU")]
+    #[error("more precise than a thousandth of a GPU")]
     TooFine,
     #[error("a queue's fraction must be a multiple of 0.125")]
     NotAnEighth(Share),
     #[error("a range MIN-MAX counts whole GPUs")]
     RangeOfParts,
-    #[error("a range MIN-MAX must not go down")]
+    #[error("the range MIN-MAX is empty")]
     RangeBackwards,
     #[error("COUNTxSHARE counts whole GPUs")]
     CountOfParts,
-    #[error("no memory at all cannot be asked for")]
+    #[error("0 bytes of memory")]
     ZeroMemory,
     #[error(transparent)]
     Memory(BytesError),
@@ -424,13 +424,16 @@ mod tests {
                 "1.25",
                 "Parsing min/max number of gpus, fractional gpu cannot be > 1: \"1.25\"",
             ),
-            ("0.0005", "finer than a thousandth of a GPU: \"0.0005\""),
+            (
+                "0.0005",
+                "more precise than a thousandth of a GPU: \"0.0005\"",
+            ),
             ("0.5x2", "COUNTxSHARE counts whole GPUs: \"0.5x2\""),
             (
                 "2x3",
                 "Parsing min/max number of gpus, fractional gpu cannot be > 1: \"2x3\"",
             ),
-            ("4-2", "a range MIN-MAX must not go down: \"4-2\""),
+            ("4-2", "the range MIN-MAX is empty: \"4-2\""),
             ("0.5-1", "a range MIN-MAX counts whole GPUs: \"0.5-1\""),
         ] {
             let error = Amount::from_gpu_flag(text).unwrap_err();
@@ -438,9 +441,6 @@ mod tests {
             assert!(!error.hint().is_empty() && !error.hint().contains('\n'));
         }
         let error = Amount::from_memory_flag("0G").unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "no memory at all cannot be asked for: \"0G\""
-        );
+        assert_eq!(error.to_string(), "0 bytes of memory: \"0G\"");
     }
 }

@@ -36,15 +36,15 @@ pub struct Goal {
 /// Why a job cannot be resized.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ResizeError {
-    #[error("a job keeps its GPUs while it runs: it has {}, and {} were asked for", count(*.has), *.asked)]
+    #[error("a running job keeps its GPUs: it has {}, and {} were requested", count(*.has), *.asked)]
     OtherCount { has: u32, asked: u32 },
-    #[error("a job that runs has so many GPUs and no range of them")]
+    #[error("a running job has a fixed number of GPUs, not a range")]
     Range,
     #[error("a MIG instance keeps its size while a job holds it")]
     Instance,
-    #[error("a job that runs on a part of a GPU cannot move to a MIG instance")]
+    #[error("a running job on a slice of a shared GPU cannot move to a MIG instance")]
     IntoInstance,
-    #[error("GPU {index} is not given out any more")]
+    #[error("GPU {index} is no longer available to jobs")]
     NotServed { index: u32 },
     /// Whoever ends.
     #[error("{message}")]
@@ -59,16 +59,16 @@ impl ResizeError {
     pub fn hint(&self) -> String {
         match self {
             Self::OtherCount { has: 1, .. } => {
-                "say how much of it: --gpu-memory 12G or -g 0.5".to_owned()
+                "use a part of it: --gpu-memory 12G or -g 0.5".to_owned()
             }
             Self::OtherCount { has, .. } => {
-                format!("say how much of each of them: --gpu-memory 12G, -g 0.5 or -g {has}x0.5")
+                format!("use a part of each of them: --gpu-memory 12G, -g 0.5 or -g {has}x0.5")
             }
             Self::Range => "write a part of a GPU (0.5) or memory (12G)".to_owned(),
             Self::Instance | Self::IntoInstance => {
                 "submit it again with the size that it needs".to_owned()
             }
-            Self::NotServed { .. } => "`divvy gpus` shows which are".to_owned(),
+            Self::NotServed { .. } => "divvy gpus".to_owned(),
             Self::Never { hint, .. } | Self::NoRoom { hint, .. } => hint.clone(),
         }
     }
@@ -230,14 +230,14 @@ fn never(empty: &Tile<'_>, each: Amount, misses: &[Miss]) -> ResizeError {
     };
     ResizeError::Never {
         message: format!(
-            "{} can never be had on GPU {}: {}",
+            "{} requested, but GPU {} is too small: {}",
             each.words(),
             empty.gpu.index,
             words(misses)
         ),
         hint: most.map_or_else(
-            || "`divvy gpus` shows what can be had".to_owned(),
-            |most| format!("the most there is {}", most.flag()),
+            || "divvy gpus".to_owned(),
+            |most| format!("the largest possible size is {}", most.flag()),
         ),
     }
 }
@@ -247,14 +247,14 @@ fn no_room(tile: &Tile<'_>, grant: &Grant, each: Amount, misses: &[Miss]) -> Res
     let (index, wanted) = (grant.index, each.words());
     let have = |miss: &Miss| match miss {
         Miss::Memory { free, needs } => format!(
-            "{} more, and {} free",
-            needs.saturating_sub(grant.memory),
-            is(free.saturating_sub(grant.memory))
+            "{} more needed, {} free",
+            needs.saturating_sub(grant.memory).human(),
+            free.saturating_sub(grant.memory).human()
         ),
         Miss::Share { free, needs } => {
             let held = u64::from(grant.share.thousandths());
             format!(
-                "{} more of it, and {} is free",
+                "{} more of the GPU needed, {} free",
                 gpus(u64::from(needs.thousandths()).saturating_sub(held)),
                 gpus(free.saturating_sub(held))
             )
@@ -276,24 +276,17 @@ fn no_room(tile: &Tile<'_>, grant: &Grant, each: Amount, misses: &[Miss]) -> Res
         .map(|holder| format!("#{}", holder.job))
         .collect();
     let hint = match (most, holders.is_empty()) {
-        (Some(most), _) => format!("the most it can have now is {}", most.flag()),
+        (Some(most), _) => format!("the largest size with room now is {}", most.flag()),
         (None, false) => format!("the rest is held by {}", holders.join(", ")),
-        (None, true) => "`divvy gpus` shows who uses it".to_owned(),
+        (None, true) => "divvy gpus".to_owned(),
     };
     let verb = match misses {
-        [Miss::Memory { .. } | Miss::Share { .. }, ..] => "takes",
-        _ => "cannot be had now:",
+        [Miss::Memory { .. } | Miss::Share { .. }, ..] => "requested:",
+        _ => "is not possible now:",
     };
     ResizeError::NoRoom {
-        message: format!("{wanted}, on GPU {index}, {verb} {}", lacks.join("; ")),
+        message: format!("{wanted} (GPU {index}) {verb} {}", lacks.join("; ")),
         hint,
-    }
-}
-
-fn is(bytes: Bytes) -> String {
-    match bytes {
-        Bytes::ZERO => "nothing is".to_owned(),
-        bytes => format!("{bytes} is"),
     }
 }
 
@@ -462,7 +455,7 @@ mod tests {
             message,
             "a job keeps its GPUs while it runs: it has 1 GPU, and 2 were asked for"
         );
-        assert_eq!(hint, "say how much of it: --gpu-memory 12G or -g 0.5");
+        assert_eq!(hint, "use a part of it: --gpu-memory 12G or -g 0.5");
         assert!(matches!(
             resize(&node, JobId(1), amount("1-3")),
             Err(ResizeError::Range)
@@ -504,7 +497,7 @@ mod tests {
         let error = resize(&node, JobId(1), Amount::Mig(instance)).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "a job that runs on a part of a GPU cannot move to a MIG instance"
+            "a running job on a slice of a shared GPU cannot move to a MIG instance"
         );
         node.held[0].grants[0].mig = Some(crate::slice::MigGrant {
             profile: instance,

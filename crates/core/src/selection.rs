@@ -81,13 +81,13 @@ impl GpuSelection {
 /// Why a selection of GPUs is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SelectionError {
-    #[error("--gpus names no GPU")]
+    #[error("--gpus is empty")]
     Empty,
-    #[error("`{0}` in --gpus is not a GPU index or a range of them")]
+    #[error("--gpus: `{0}` is neither an index nor a range")]
     NotAnIndex(String),
-    #[error("`{0}` in --gpus names a MIG slice, which cannot be given to a daemon")]
+    #[error("--gpus: `{0}` is a MIG slice, but a daemon manages whole GPUs")]
     Mig(String),
-    #[error("`{0}` in --gpus goes down")]
+    #[error("--gpus: the range `{0}` is empty")]
     Backwards(String),
     #[error("--gpus names GPU {0} twice")]
     Twice(u32),
@@ -115,8 +115,7 @@ impl SelectionError {
     pub fn hint(&self) -> String {
         match self {
             Self::Unknown { .. } => {
-                "`divvy gpus` and `nvidia-smi -L` list them; `--gpus all` takes every one"
-                    .to_owned()
+                "list them: nvidia-smi -L; `--gpus all` uses every GPU".to_owned()
             }
             Self::Backwards(_) => "write the smaller index first, as in 0-2".to_owned(),
             Self::Twice(_) => "name each GPU once".to_owned(),

@@ -100,7 +100,7 @@ impl WhyHolder {
 
 impl fmt::Display for WhyHolder {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let due = if self.due { ", to go on" } else { "" };
+        let due = if self.due { ", resuming" } else { "" };
         write!(out, "#{} {} {}{due}", self.job, self.queue, self.size())
     }
 }
@@ -170,7 +170,7 @@ fn disorder(board: &Board<'_>, request: &Request, reason: &Reason) -> &'static s
             if !short.layout.iter().any(|(_, obstacle)| obstacle.by_layout)
                 && fit_anew_together(&seats, *profile) =>
         {
-            "; there would be room if instances lay otherwise over the GPUs"
+            "; another layout of the instances over the GPUs would have room"
         }
         _ => "",
     }
@@ -193,7 +193,7 @@ fn behind(waits: &[Wait], job: JobId) -> Vec<JobId> {
 fn why_gpu(tile: &Tile<'_>, request: &Request, reason: &Reason) -> WhyGpu {
     let failed = match (fit(tile, request), reason) {
         (Err(misses), _) => misses.iter().map(ToString::to_string).collect(),
-        (Ok(_), Reason::Yields(ahead)) => vec![format!("kept free for #{}", ahead.job)],
+        (Ok(_), Reason::Yields(ahead)) => vec![format!("reserved for #{}", ahead.job)],
         (Ok(_), _) => Vec::new(),
     };
     let holder = |holder: &Holder| WhyHolder {
@@ -326,13 +326,13 @@ fn sooner(snapshot: &Snapshot, board: &Board<'_>, job: JobId, request: &Request)
             ..snapshot.clone()
         })
     {
-        let text = "the daemon's --backfill would start it now".to_owned();
+        let text = "would start now if the daemon ran with --backfill".to_owned();
         texts.push(Sooner::other(text));
     }
     texts.extend(ends(snapshot, board, starts).map(Sooner::other));
     texts.extend(gone(snapshot, starts).into_iter().map(Sooner::other));
     if trials.is_over() {
-        let text = "not looked further: there are too many jobs to try everything".to_owned();
+        let text = "there may be other ways: too many jobs to try all of them".to_owned();
         texts.push(Sooner::other(text));
     }
     texts
@@ -352,7 +352,7 @@ fn gone(snapshot: &Snapshot, starts: impl Fn(&Snapshot) -> bool) -> Vec<String> 
                 let (standing, label) = (other.standing, carving.table.label(other.placement));
                 let index = gpu.index;
                 texts.push(format!(
-                    "would start once the {standing} {label} is gone from GPU {index}"
+                    "would start once the {standing} {label} on GPU {index} is destroyed"
                 ));
             }
         }

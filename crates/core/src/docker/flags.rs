@@ -110,15 +110,15 @@ const fn refuse(why: &'static str, hint: &'static str) -> Rule {
 
 /// What a job's GPUs are is said to Divvy.
 const GPUS: Rule = refuse(
-    "it gives the container GPUs past its slice",
-    "say how much GPU it needs with -g or --gpu-memory; Divvy adds the rest",
+    "it would give the container GPUs outside its slice",
+    "use -g or --gpu-memory before the image; Divvy adds the devices",
 );
 const DEVICES: Rule = refuse(
-    "a device of the host is a way past the limiter",
+    "a device of the host would bypass the limiter",
     "leave it out: the GPU's devices come with the slice",
 );
 const ANOTHERS: Rule = refuse(
-    "it brings along the mounts of another container, which nobody has judged",
+    "it adds the mounts of another container, which Divvy cannot check",
     "name the folders themselves with -v",
 );
 const LOGS: Rule = refuse(
@@ -126,7 +126,7 @@ const LOGS: Rule = refuse(
     "leave it out; `divvy logs JOB` shows it",
 );
 const CGROUP: Rule = refuse(
-    "the container's processes are told by their group",
+    "Divvy identifies the container's processes by their control group",
     "leave it out",
 );
 
@@ -136,13 +136,16 @@ pub const FLAGS: &[Flag] = &[
     valued(
         "annotation",
         None,
-        refuse("annotations speak to the container runtime", "use --label"),
+        refuse(
+            "annotations change the behaviour of the container runtime",
+            "use --label",
+        ),
     ),
     valued(
         "cap-add",
         None,
         refuse(
-            "with more capabilities a program can undo what holds it to its slice",
+            "additional capabilities let a program remove its limits",
             "leave it out, or run the container by hand with `docker run` and no slice",
         ),
     ),
@@ -196,7 +199,7 @@ pub const FLAGS: &[Flag] = &[
         "pid",
         None,
         refuse(
-            "the container's processes are told by their PID namespace",
+            "Divvy identifies the container's processes by their PID namespace",
             "leave it out: the limiter needs no --pid=host",
         ),
     ),
@@ -220,7 +223,7 @@ pub const FLAGS: &[Flag] = &[
         "runtime",
         None,
         refuse(
-            "another runtime may add GPUs and leave out the limiter",
+            "another runtime may add GPUs and omit the limiter",
             "leave it out",
         ),
     ),
@@ -236,7 +239,7 @@ pub const FLAGS: &[Flag] = &[
         "use-api-socket",
         None,
         refuse(
-            "whoever reaches the container engine can start anything",
+            "access to the container engine allows starting any container",
             "leave it out",
         ),
     ),
@@ -245,14 +248,14 @@ pub const FLAGS: &[Flag] = &[
         "userns",
         None,
         refuse(
-            "the slice's files belong to the users of the engine's own namespace",
+            "the slice's files belong to users of the engine's user namespace",
             "leave it out",
         ),
     ),
     valued(
         "uts",
         None,
-        refuse("it takes the host's name along", "use --hostname"),
+        refuse("it shares the host's UTS namespace", "use --hostname"),
     ),
     valued("volume", Some('v'), set!(mounts: each values::volume)),
     valued("volumes-from", None, ANOTHERS),

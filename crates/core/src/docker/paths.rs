@@ -52,15 +52,15 @@ pub struct Kept {
 }
 
 const OVER: Kept = Kept {
-    why: "it would lie over the limiter or the driver",
+    why: "it would hide the limiter or the driver",
     hint: "mount it somewhere else in the container",
 };
 const FROM: Kept = Kept {
-    why: "from there a program reaches the container engine, the host's devices or Divvy's own files",
+    why: "it gives access to the container engine, the host's devices or Divvy's files",
     hint: "mount the folder that holds your data",
 };
 const RELATIVE: Kept = Kept {
-    why: "a place in a container is an absolute path",
+    why: "the target in a container must be an absolute path",
     hint: "write it from the root: /data",
 };
 

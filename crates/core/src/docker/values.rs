@@ -122,19 +122,19 @@ pub fn env_name(name: &str) -> Result<(), Fault> {
     }
     if GPUS.contains(&name) {
         return Err(Fault::Escape {
-            why: "which GPUs the container has is decided by its slice",
+            why: "the slice determines the container's GPUs",
             hint: "leave it out",
         });
     }
     if LOADER.contains(&name) {
         return Err(Fault::Escape {
-            why: "it decides which libraries come before the limiter",
+            why: "it could load libraries before the limiter",
             hint: "set it inside the container: sh -c 'LD_PRELOAD=… program'",
         });
     }
     if name.starts_with("DIVVY_") {
         return Err(Fault::Escape {
-            why: "variables of this name are Divvy's own",
+            why: "this variable is reserved for Divvy",
             hint: "leave it out",
         });
     }
@@ -157,7 +157,7 @@ pub fn label(options: &mut Options, text: &str) -> Result<(), Fault> {
     }
     if name == "divvy" || name.starts_with("divvy.") {
         return Err(Fault::Escape {
-            why: "Divvy finds its containers by labels of this name",
+            why: "this label is reserved for Divvy",
             hint: "use another name",
         });
     }
@@ -169,7 +169,7 @@ pub fn cgroupns(_: &mut Options, text: &str) -> Result<(), Fault> {
     match text {
         "private" => Ok(()),
         _ => Err(Fault::Escape {
-            why: "the host's groups are not the container's",
+            why: "the host's control groups are not available to containers",
             hint: "leave it out",
         }),
     }
@@ -182,8 +182,8 @@ pub fn ipc(options: &mut Options, text: &str) -> Result<(), Fault> {
             Ok(())
         }
         _ => Err(Fault::Escape {
-            why: "memory that others share is counted in nobody's slice",
-            hint: "use --shm-size for more shared memory of the container's own",
+            why: "Divvy cannot count memory that several containers share",
+            hint: "use --shm-size to enlarge the container's own shared memory",
         }),
     }
 }
@@ -195,15 +195,15 @@ pub fn network(options: &mut Options, text: &str) -> Result<(), Fault> {
     let escape = |why, hint| Err(Fault::Escape { why, hint });
     match text.split_once(':') {
         Some(("container", _)) => escape(
-            "it joins another container, which may be another user's",
+            "it joins the network of another container, possibly of another user",
             OWN,
         ),
         Some(("ns", _)) => escape(
-            "it joins a network namespace of the host's, which may be another user's",
+            "it joins a network namespace of the host, possibly of another user",
             OWN,
         ),
         Some(_) => escape(
-            "options of a network's mode reach programs of the host",
+            "options of a network mode can reach programs of the host",
             "leave the options out: bridge, host, none, or the name of a network",
         ),
         None if is_name(text) => {
@@ -248,8 +248,8 @@ pub fn security(options: &mut Options, text: &str) -> Result<(), Fault> {
             Ok(())
         }
         _ => Err(Fault::Escape {
-            why: "a weaker profile lets a program undo what holds it to its slice",
-            hint: "leave it out; only no-new-privileges is taken",
+            why: "a weaker profile lets a program remove its limits",
+            hint: "leave it out; only no-new-privileges is allowed",
         }),
     }
 }
@@ -331,7 +331,7 @@ pub fn volume(text: &str) -> Result<Mount, Fault> {
         match option {
             "ro" => read_only = true,
             "rw" | "z" | "Z" | "nocopy" | "rprivate" | "private" => {}
-            _ => return Err(wrong(format!("has an option that is not taken: {option}"))),
+            _ => return Err(wrong(format!("has an unsupported option: {option}"))),
         }
     }
     paths::target(target)?;
@@ -348,7 +348,7 @@ pub fn volume(text: &str) -> Result<Mount, Fault> {
 
 fn named(name: &str, target: &str, read_only: bool) -> Result<Mount, Fault> {
     if !is_name(name) {
-        return Err(wrong("names a volume that cannot be one"));
+        return Err(wrong("names an invalid volume"));
     }
     Ok(Mount::Volume {
         name: Some(name.to_owned()),
@@ -382,11 +382,11 @@ pub fn mount(text: &str) -> Result<Mount, Fault> {
             "volume-nocopy" => {}
             "volume-opt" | "volume-driver" => {
                 return Err(Fault::Escape {
-                    why: "a volume's driver can bring any folder of the host",
-                    hint: "make the volume beforehand with `docker volume create`, and name it",
+                    why: "a volume driver can mount any folder of the host",
+                    hint: "create the volume first with `docker volume create`, and name it here",
                 });
             }
-            other => return Err(wrong(format!("has a field that is not taken: {other}"))),
+            other => return Err(wrong(format!("has an unsupported field: {other}"))),
         }
     }
     let target = target.ok_or_else(|| wrong("needs a target"))?;

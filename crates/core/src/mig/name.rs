@@ -171,7 +171,7 @@ impl From<MigProfile> for String {
 
 /// The text is not the name of a MIG profile.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not the name of a MIG profile")]
+#[error("unknown MIG profile `{0}`")]
 pub struct MigProfileError(String);
 
 impl MigProfileError {

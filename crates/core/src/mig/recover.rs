@@ -134,9 +134,9 @@ impl Oddity {
     /// In words.
     pub fn words(self) -> &'static str {
         match self {
-            Self::Emptied => "somebody destroyed its compute instance",
-            Self::Divided => "somebody divided its compute slices",
-            Self::Known => "it was in quarantine",
+            Self::Emptied => "another program destroyed its compute instance",
+            Self::Divided => "another program divided its compute slices",
+            Self::Known => "it was quarantined before",
         }
     }
 }

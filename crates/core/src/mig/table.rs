@@ -190,15 +190,13 @@ impl From<Table> for Vec<Profile> {
 pub enum TableError {
     #[error("the GPU offers no MIG profile")]
     Empty,
-    #[error(
-        "the GPU offers {0} MIG profiles, which is more than the {MOST_PROFILES} that can be counted"
-    )]
+    #[error("the GPU offers {0} MIG profiles, but at most {MOST_PROFILES} are supported")]
     TooMany(usize),
     #[error("MIG profile {0} is listed twice")]
     Twice(u32),
     #[error("MIG profile {0} has no memory, or no slice")]
     Nothing(u32),
-    #[error("MIG profile {0} may lie nowhere")]
+    #[error("MIG profile {0} has no possible slot")]
     Nowhere(u32),
     #[error("MIG profile {id} at {start} ends beyond slice {MOST_SLICES}")]
     Outside { id: u32, start: u8 },

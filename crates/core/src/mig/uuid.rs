@@ -14,7 +14,7 @@ pub struct MigUuid(Arc<str>);
 
 /// The text is no MIG device's UUID.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not the UUID of a MIG device")]
+#[error("`{0}`: not the UUID of a MIG device")]
 pub struct MigUuidError(String);
 
 impl MigUuid {

@@ -80,7 +80,7 @@ impl fmt::Display for Overdraft {
         };
         let by = match self.rule {
             Rule::Limit => "",
-            Rule::Quota => ", and only preemptible jobs go beyond",
+            Rule::Quota => ", and only preemptible jobs may exceed it",
         };
         write!(out, "{}'s {rule} is ", self.project)?;
         match self.sum {
@@ -108,12 +108,10 @@ impl OutOfQuota {
     pub fn hint(&self) -> String {
         match self.0.rule {
             Rule::Limit => {
-                "ask for less, or for more for the project: `divvy projects` shows what each may have"
-                    .to_owned()
+                "request less, or ask an administrator for more quota: divvy projects".to_owned()
             }
             Rule::Quota => {
-                "with --preemptible it may use what other projects leave, until they want it"
-                    .to_owned()
+                "--preemptible lets the job use quota that other projects leave".to_owned()
             }
         }
     }
@@ -163,11 +161,11 @@ impl fmt::Display for Reclaims {
         match in_s {
             None => write!(
                 out,
-                "starts when {stopped_words}, over quota, {are} stopped for it"
+                "starts when {stopped_words}, over quota, {are} preempted for it"
             ),
             Some(seconds) => write!(
                 out,
-                "{stopped_words}, over quota, {are} stopped for it in {seconds} s, after the minimum runtime"
+                "{stopped_words}, over quota, {are} preempted for it in {seconds} s, after the minimum runtime"
             ),
         }
     }

@@ -98,6 +98,20 @@ impl Sum for Bytes {
     }
 }
 
+impl Bytes {
+    /// Two values of one message, as [`human`](Self::human) prints them. Values that differ and would print the same are
+    /// printed in MiB, or in bytes.
+    pub fn human_beside(self, other: Self) -> [String; 2] {
+        let both = [self, other];
+        let differ = |texts: &[String; 2]| self == other || texts[0] != texts[1];
+        let mib = both.map(|bytes| format!("{} MiB", bytes.0 >> 20));
+        Some(both.map(Self::human))
+            .filter(differ)
+            .or(Some(mib).filter(differ))
+            .unwrap_or_else(|| both.map(|bytes| format!("{} B", bytes.0)))
+    }
+}
+
 impl fmt::Display for Bytes {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let exact = |(name, unit): (&str, u64)| {
@@ -163,11 +177,11 @@ impl FromStr for Bytes {
 /// Why a text is not an amount of memory.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BytesError {
-    #[error("`{0}` is not an amount of memory")]
+    #[error("`{0}`: not an amount of memory")]
     NotANumber(String),
-    #[error("`{0}` has no unit")]
+    #[error("`{0}`: add a unit")]
     NoUnit(String),
-    #[error("`{0}` has two meanings: powers of ten to some, powers of two to others")]
+    #[error("`{0}` is ambiguous: powers of ten or powers of two")]
     TwoMeanings(String),
     #[error("`{unit}` in `{text}` is not a unit of memory")]
     UnknownUnit { text: String, unit: String },
@@ -186,7 +200,7 @@ impl BytesError {
             ),
             Self::TwoMeanings(text) => {
                 let binary = text.to_uppercase().replace('B', "iB");
-                format!("units are binary here: write `{binary}`")
+                format!("use a binary unit: `{binary}`")
             }
             Self::NotWhole { below, .. } if *below >= Bytes::MIB => {
                 format!(

@@ -116,11 +116,11 @@ impl From<Compute> for String {
 /// Why a text says nothing about compute.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ComputeModeError {
-    #[error("`{0}` is not a compute mode")]
+    #[error("unknown compute mode `{0}`")]
     NotAMode(String),
     #[error("`{0}`: {1}")]
     Share(String, #[source] ShareError),
-    #[error("`{0}`: without division there is no share")]
+    #[error("`{0}`: the mode `none` takes no share")]
     NoneOfAShare(String),
 }
 

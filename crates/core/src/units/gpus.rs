@@ -75,9 +75,9 @@ impl FromStr for Gpus {
 /// Why a text is not an amount of GPUs.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GpusError {
-    #[error("`{0}` is not a number of GPUs")]
+    #[error("`{0}`: not a number of GPUs")]
     NotANumber(String),
-    #[error("`{0}` is finer than a thousandth of a GPU")]
+    #[error("`{0}`: more precise than a thousandth of a GPU")]
     TooFine(String),
 }
 

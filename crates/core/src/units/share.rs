@@ -89,15 +89,15 @@ impl From<Share> for u16 {
 /// Why a text or number is not a share.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ShareError {
-    #[error("`{0}` is not a share of a GPU")]
+    #[error("`{0}`: not a share of a GPU")]
     NotANumber(String),
-    #[error("a share of `{0}` is nothing")]
+    #[error("share `{0}`: must be greater than 0")]
     Zero(String),
-    #[error("a share of `{0}` is more than one GPU")]
+    #[error("share `{0}`: more than one GPU")]
     AboveOne(String),
-    #[error("a share of `{0}` is finer than a thousandth of a GPU")]
+    #[error("share `{0}`: more precise than a thousandth of a GPU")]
     TooFine(String),
-    #[error("a share of {0} thousandths is not between 1 and 1000")]
+    #[error("share of {0} thousandths: not within 1 to 1000")]
     Thousandths(u16),
 }
 
