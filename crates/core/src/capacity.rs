@@ -238,10 +238,10 @@ fn most_memory(empty: &Board<'_>, request: &Request, some: &str) -> String {
             format!(
                 "the largest MIG profile {some}, {}, has {}",
                 largest.name,
-                largest.memory.human()
+                largest.memory.words()
             )
         }
-        (Some(part), _) => format!("the largest shared GPU {some} has {}", part.human()),
+        (Some(part), _) => format!("the largest shared GPU {some} has {}", part.words()),
         (None, _) => "the profiles of the GPUs in MIG mode are unknown".to_owned(),
     }
 }
@@ -299,9 +299,12 @@ mod tests {
         let (message, hint) = refusal(Bytes::mib(4095), "4095M");
         assert_eq!(
             message,
-            "4095MiB on one GPU can never be had: the largest shared GPU here has 4094MiB"
+            "4095 MiB on one GPU requested, but the largest shared GPU here has 4094 MiB"
         );
-        assert_eq!(hint, "the nearest that fits is --gpu-memory 4094MiB");
+        assert_eq!(
+            hint,
+            "the nearest request that fits is --gpu-memory 4094MiB"
+        );
     }
 
     #[test]
@@ -309,9 +312,9 @@ mod tests {
         let (message, hint) = refusal(Bytes::gib(1), "0.001");
         assert_eq!(
             message,
-            "0.001 of a GPU can never be had: it is less than 2MiB"
+            "0.001 of a GPU requested, but that is less than 2 MiB of memory"
         );
-        assert_eq!(hint, "the nearest that fits is -g 1");
+        assert_eq!(hint, "the nearest request that fits is -g 1");
     }
 
     /// The message and hint for an amount on GPUs with so much memory and so large a context, in MiB; `None` where it fits.
@@ -337,15 +340,18 @@ mod tests {
         let (message, hint) = refused(memory("1M"));
         assert_eq!(
             message,
-            "1MiB on one GPU requested, but a CUDA context alone takes 415.0 MiB of it here"
+            "1 MiB on one GPU requested, but a CUDA context alone takes 415.0 MiB of it here"
         );
-        assert_eq!(hint, "the nearest that fits is --gpu-memory 512MiB");
+        assert_eq!(hint, "the nearest request that fits is --gpu-memory 512MiB");
         let hint = |amount| refused(amount).1;
         assert_eq!(
             hint(memory("412M")),
-            "the nearest that fits is --gpu-memory 512MiB"
+            "the nearest request that fits is --gpu-memory 512MiB"
         );
-        assert_eq!(hint(share("0.001")), "the nearest that fits is -g 0.007");
+        assert_eq!(
+            hint(share("0.001")),
+            "the nearest request that fits is -g 0.007"
+        );
         assert_eq!(
             beside_contexts(&card, memory("415M")),
             None,
@@ -359,7 +365,7 @@ mod tests {
         );
         let two = share("2x0.001");
         let both = beside_contexts(&[(80_000, 415), (80_000, 415)], two).unwrap();
-        assert_eq!(both.1, "the nearest that fits is -g 2x0.007");
+        assert_eq!(both.1, "the nearest request that fits is -g 2x0.007");
     }
 
     #[test]
@@ -378,10 +384,10 @@ mod tests {
         );
         let (message, hint) = beside_contexts(&mixed, share("0.001")).unwrap();
         assert!(message.contains("takes 300.0 MiB"), "{message}");
-        assert_eq!(hint, "the nearest that fits is -g 0.007");
+        assert_eq!(hint, "the nearest request that fits is -g 0.007");
         // Nothing but the card itself has room for it.
         let small = beside_contexts(&[(256, 250)], share("0.5")).unwrap();
-        assert_eq!(small.1, "the nearest that fits is -g 1");
+        assert_eq!(small.1, "the nearest request that fits is -g 1");
     }
 
     #[test]
@@ -389,7 +395,7 @@ mod tests {
         let never = can_ever_fit(&[], &Amount::ONE_GPU.into()).unwrap_err();
         assert_eq!(
             never.to_string(),
-            "1 whole GPU can never be had: no GPU here is managed"
+            "1 whole GPU requested, but no GPU here is managed"
         );
         assert_eq!(never.nearest, None);
     }

@@ -234,7 +234,7 @@ mod tests {
         let node = due(node(&["0:0.5,1:0.5", "0:0.75"], &[]), &[1]);
         assert_eq!(
             comes_back(&node, 1).unwrap_err(),
-            "room on GPU 0: 0.25 free, 0.5 needed, 20GiB free, 40GiB needed (there: #2)"
+            "room on GPU 0: 0.25 free, 0.5 needed, 20.0 GiB free, 40.0 GiB needed (there: #2)"
         );
         let lacks = come_back(&node, JobId(1), &[]).unwrap_err();
         assert!(lacks.keeps_room());
@@ -263,16 +263,16 @@ mod tests {
         let why_not = why(&one, JobId(11)).unwrap();
         assert_eq!(
             why_not.summary,
-            "needs 0.25 of a GPU; 2 of 2 GPUs in use; room is kept for #1, which is to go on"
+            "needs 0.25 of a GPU; 2 of 2 GPUs in use; room is reserved for #1, which is resuming"
         );
         assert_eq!(
             why_not.gpus[0].failed.last().unwrap(),
-            "room is kept for #1, which is to go on"
+            "room is reserved for #1, which is resuming"
         );
         let holders: Vec<String> =
             (why_not.gpus[0].holders.iter().map(ToString::to_string)).collect();
-        assert_eq!(holders, ["#1 default 0.5, to go on", "#3 default 0.75"]);
-        assert_eq!(why_not.gpus[1].failed, ["held whole by #2"]);
+        assert_eq!(holders, ["#1 default 0.5, resuming", "#3 default 0.75"]);
+        assert_eq!(why_not.gpus[1].failed, ["whole GPU held by #2"]);
         // Where only its place is kept, nothing is in use.
         let kept = due(node(&["0:0.5"], &["1"]), &[1]);
         let whole = Request::from(Amount::ONE_GPU);
@@ -290,7 +290,7 @@ mod tests {
         assert_eq!(comes_back(&both, 2).unwrap(), "gpu0.5a");
         assert_eq!(
             comes_back(&both, 1).unwrap_err(),
-            "room on GPU 0: 0.5 free, 0.75 needed, 40GiB free, 60GiB needed, room is kept for #2, which is to go on (there: #2)"
+            "room on GPU 0: 0.5 free, 0.75 needed, 40.0 GiB free, 60.0 GiB needed, room is reserved for #2, which is resuming (there: #2)"
         );
     }
 
@@ -301,7 +301,7 @@ mod tests {
         assert!(
             comes_back(&node, 1)
                 .unwrap_err()
-                .contains("outside Divvy hold 50GiB")
+                .contains("outside Divvy hold 50.0 GiB")
         );
         node.gpus[0].foreign = Bytes::ZERO;
         // Of a whole GPU the job has to have what it used, and may come to less than it had.
@@ -320,7 +320,7 @@ mod tests {
         };
         for unserved in [Mode::Unmanaged, Mode::Mig] {
             let said = mode(unserved).unwrap_err();
-            assert_eq!(said, "room on GPU 0: it is not given out any more");
+            assert_eq!(said, "room on GPU 0: it is no longer available to jobs");
             let mut changed = parked.clone();
             changed.gpus[0].mode = unserved;
             let lacks = come_back(&changed, JobId(1), &[]).unwrap_err();
@@ -329,7 +329,7 @@ mod tests {
         assert!(
             mode(Mode::Exclusive)
                 .unwrap_err()
-                .contains("whole jobs only")
+                .contains("whole GPUs only")
         );
         assert!(mode(Mode::Shared).is_ok());
         let mut gone = parked;

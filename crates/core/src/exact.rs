@@ -333,7 +333,7 @@ mod tests {
         node.gpus[0].context = Bytes::mib(415);
         let placed = hold(&mut node, &[part(0, 2)]);
         assert_eq!(placed.grants[0].memory, Bytes::mib(2));
-        assert!(refused(&node, &[part(0, 50_000)]).contains("in all"));
+        assert!(refused(&node, &[part(0, 50_000)]).contains("in total"));
     }
 
     #[test]
@@ -346,7 +346,7 @@ mod tests {
         }
         assert_eq!(
             refused(&node, &[part(0, 6)]),
-            "GPU 0: 4MiB free, 6MiB needed"
+            "GPU 0: 4.0 MiB free, 6.0 MiB needed"
         );
         hold(&mut node, &[part(0, 3)]);
         assert_eq!(
@@ -368,10 +368,10 @@ mod tests {
             hold(&mut node, std::slice::from_ref(&whole)).grants[0].label,
             "gpu1"
         );
-        assert_eq!(refused(&node, &[whole]), "GPU 1: held whole by #2");
+        assert_eq!(refused(&node, &[whole]), "GPU 1: whole GPU held by #2");
         assert_eq!(
             refused(&node, &[part(1, 2)]),
-            "GPU 1: exclusive: whole jobs only"
+            "GPU 1: exclusive: whole GPUs only"
         );
     }
 
@@ -394,7 +394,7 @@ mod tests {
         node.held.clear();
         assert_eq!(
             refused(&node, &twice),
-            "the devices asked for do not fit beside each other on GPU 0"
+            "the requested devices do not fit together on GPU 0"
         );
     }
 
@@ -405,13 +405,13 @@ mod tests {
         assert_eq!(placed.grants[0].label, "gpu0.2g.10gb@2");
         assert_eq!(
             refused(&node, &[instance("1g.5gb", 3)]),
-            "GPU 0: 1g.5gb needs memory slice 3; #1 2g.10gb lies at 2-3"
+            "GPU 0: 1g.5gb needs memory slice 3; #1 2g.10gb is at 2-3"
         );
         // Several of one GPU in one claim.
         let placed = hold(&mut node, &[instance("1g.5gb", 0), instance("1g.5gb", 1)]);
         assert_eq!(placed.grants.len(), 2);
         let among = [instance("1g.5gb", 6), instance("1g.5gb", 6)];
-        assert!(refused(&node, &among).contains("beside each other"));
+        assert!(refused(&node, &among).contains("fit together"));
     }
 
     #[test]
@@ -471,7 +471,7 @@ mod tests {
         node.gpus[0].foreign = Bytes::mib(1024);
         assert_eq!(
             refused(&node, &[part(0, 40_000)]),
-            "GPU 0: 39GiB free, 40000MiB needed; processes outside Divvy hold 1GiB, 960MiB would be tolerated"
+            "GPU 0: 39.0 GiB free, 39.1 GiB needed; processes outside Divvy hold 1.0 GiB, 960.0 MiB allowed"
         );
     }
 }

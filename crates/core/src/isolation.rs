@@ -86,7 +86,7 @@ mod tests {
             assert_eq!(isolation.to_string().parse(), Ok(isolation));
         }
         let error = "soft".parse::<Isolation>().unwrap_err();
-        assert_eq!(error.to_string(), "`soft` is no kind of isolation");
+        assert_eq!(error.to_string(), "unknown isolation `soft`");
     }
 
     #[test]

@@ -120,8 +120,7 @@ mod tests {
         };
         assert_eq!(
             obstacle.to_string(),
-            "3g.20gb needs memory slices 0-3 or 4-7; #11 1g.5gb lies at 1, foreign 2g.10gb at 4-5; \
-             there would be room if they lay otherwise"
+            "3g.20gb needs memory slices 0-3 or 4-7; #11 1g.5gb is at 1, foreign 2g.10gb at 4-5; another layout of the instances would have room"
         );
     }
 
@@ -136,7 +135,7 @@ mod tests {
         };
         assert_eq!(
             obstacle.to_string(),
-            "1g.6gb needs memory slice 0, 1 or 2; #1 4g.24gb lies at 0-3"
+            "1g.6gb needs memory slice 0, 1 or 2; #1 4g.24gb is at 0-3"
         );
     }
 
@@ -151,7 +150,7 @@ mod tests {
         };
         assert_eq!(
             obstacle.to_string(),
-            "no more 1g.5gb+me can lie beside what is there"
+            "no further 1g.5gb+me fits beside the present instances"
         );
     }
 }

@@ -34,7 +34,7 @@ pub enum NoRoom {
     #[error("no GPU here has the profile {}", names(.0))]
     Unknown(Vec<MigProfile>),
     /// Whoever ends.
-    #[error("{} never fit at the same time{}", listed(.0), beside(.0, *.1))]
+    #[error("{} can never coexist{}", listed(.0), beside(.0, *.1))]
     Never(Vec<MigProfile>, usize),
     #[error("no room now for {}{}", listed(.0), beside(.0, *.1))]
     Now(Vec<MigProfile>, usize),
@@ -164,8 +164,8 @@ fn listed(profiles: &[MigProfile]) -> String {
 fn beside(left: &[MigProfile], all: usize) -> String {
     match all.saturating_sub(left.len()) {
         0 => String::new(),
-        1 => " beside the other one".to_owned(),
-        others => format!(" beside the other {others}"),
+        1 => " with the other one".to_owned(),
+        others => format!(" with the other {others}"),
     }
 }
 
@@ -237,7 +237,7 @@ mod tests {
     fn what_can_never_be_there_at_once_is_told_from_what_cannot_now() {
         assert_eq!(
             laid(&node(&[]), &["4g.20gb", "4g.20gb"]).unwrap_err(),
-            "4g.20gb can never be there at once beside the other one"
+            "4g.20gb can never coexist with the other one"
         );
         let mut held = node(&[]);
         if let Some(carving) = &mut held.gpus[0].mig {
@@ -255,7 +255,7 @@ mod tests {
         );
         assert_eq!(
             laid(&held, &["7g.40gb"]).unwrap_err(),
-            "there is no room now for 7g.40gb"
+            "no room now for 7g.40gb"
         );
         held.gpus[0].mode = Mode::Shared;
         assert_eq!(

@@ -185,6 +185,9 @@ impl fmt::Display for Shortage {
             s(self.gpus as usize)
         )?;
         match self.most {
+            Some(Amount::Memory(most)) => {
+                write!(out, ", at most {} free on one GPU", most.words())?;
+            }
             Some(most) => write!(out, ", at most {most} free on one GPU")?,
             None if self.room > 0 => write!(out, ", room on {}", self.room)?,
             None => {}

@@ -192,13 +192,13 @@ impl Amount {
         }
     }
 
-    /// The amount in a sentence after "needs": `1 whole GPU`, `0.25 of a GPU`, `4GiB on one GPU`.
+    /// The amount in a sentence after "needs": `1 whole GPU`, `0.25 of a GPU`, `4 GiB on one GPU`.
     pub fn words(&self) -> impl fmt::Display {
         let s = |count: NonZeroU32| if count == NonZeroU32::MIN { "" } else { "s" };
         fmt::from_fn(move |out| match self {
             Self::Share(Share::FULL) => write!(out, "{}", Self::ONE_GPU.words()),
             Self::Share(share) => write!(out, "{share} of a GPU"),
-            Self::Memory(memory) => write!(out, "{memory} on one GPU"),
+            Self::Memory(memory) => write!(out, "{} on one GPU", memory.words()),
             Self::Whole(count) => write!(out, "{count} whole GPU{}", s(*count)),
             Self::Range { min, max } => write!(out, "{min} to {max} whole GPUs"),
             Self::Shares { count, share } => {

@@ -388,7 +388,7 @@ mod tests {
         for (text, hint) in [("1M", "--gpu-memory 512MiB"), ("0.001", "-g 0.007")] {
             let (message, told) = refused(&node, text);
             assert!(message.contains("takes 415.0 MiB"), "{message}");
-            assert_eq!(told, format!("the nearest that fits is {hint}"));
+            assert_eq!(told, format!("the nearest request that fits is {hint}"));
         }
         assert_eq!(resized(&node, "416M").len(), 1);
     }
@@ -427,9 +427,9 @@ mod tests {
         let (message, hint) = refused(&node(1, &["0:0.5", "0:0.25"]), "1");
         assert_eq!(
             message,
-            "1 whole GPU, on GPU 0, cannot be had now: 0.25 in use, a whole GPU is needed"
+            "1 whole GPU (GPU 0) is not possible now: 0.25 in use, a whole GPU needed"
         );
-        assert_eq!(hint, "the most it can have now is -g 0.75");
+        assert_eq!(hint, "the largest size with room now is -g 0.75");
     }
 
     #[test]
@@ -442,9 +442,9 @@ mod tests {
         let (message, hint) = refused(&pair, "60G");
         assert_eq!(
             message,
-            "60GiB on one GPU, on GPU 1, takes 0.5 more of it, and 0.25 is free; 40GiB more, and 20GiB is free"
+            "60 GiB on one GPU (GPU 1) requested: 0.5 more of the GPU needed, 0.25 free; 40.0 GiB more needed, 20.0 GiB free"
         );
-        assert_eq!(hint, "the most it can have now is --gpu-memory 40GiB");
+        assert_eq!(hint, "the largest size with room now is --gpu-memory 40GiB");
     }
 
     #[test]
@@ -453,7 +453,7 @@ mod tests {
         let (message, hint) = refused(&node, "2");
         assert_eq!(
             message,
-            "a job keeps its GPUs while it runs: it has 1 GPU, and 2 were asked for"
+            "a running job keeps its GPUs: it has 1 GPU, and 2 were requested"
         );
         assert_eq!(hint, "use a part of it: --gpu-memory 12G or -g 0.5");
         assert!(matches!(
@@ -467,14 +467,14 @@ mod tests {
         let (message, hint) = refused(&node(1, &["0:0.25"]), "81G");
         assert_eq!(
             message,
-            "81GiB on one GPU can never be had on GPU 0: 80GiB in all, 81GiB needed"
+            "81 GiB on one GPU requested, but GPU 0 is too small: 80.0 GiB in total, 81.0 GiB needed"
         );
-        assert_eq!(hint, "the most there is --gpu-memory 80GiB");
+        assert_eq!(hint, "the largest possible size is --gpu-memory 80GiB");
         let full = node(1, &["0:0.5", "0:0.5"]);
         let (message, hint) = refused(&full, "41G");
         assert_eq!(
             message,
-            "41GiB on one GPU, on GPU 0, takes 0.013 more of it, and 0 is free; 1GiB more, and nothing is free"
+            "41 GiB on one GPU (GPU 0) requested: 0.013 more of the GPU needed, 0 free; 1.0 GiB more needed, 0 B free"
         );
         assert_eq!(hint, "the rest is held by #2");
     }
@@ -519,8 +519,14 @@ mod tests {
     fn a_gpu_that_is_lost_or_not_served_keeps_what_is_held_of_it() {
         let mut lost = node(1, &["0:0.5"]);
         lost.gpus[0].mode = Mode::Unmanaged;
-        assert_eq!(refused(&lost, "10G").0, "GPU 0 is not given out any more");
+        assert_eq!(
+            refused(&lost, "10G").0,
+            "GPU 0 is no longer available to jobs"
+        );
         lost.gpus.clear();
-        assert_eq!(refused(&lost, "10G").0, "GPU 0 is not given out any more");
+        assert_eq!(
+            refused(&lost, "10G").0,
+            "GPU 0 is no longer available to jobs"
+        );
     }
 }

@@ -99,6 +99,14 @@ impl Sum for Bytes {
 }
 
 impl Bytes {
+    /// Exact, for sentences: as [`Display`](fmt::Display) with a space before the unit, `39.25 GiB`.
+    pub fn words(self) -> String {
+        let text = self.to_string();
+        let digits = |letter: char| letter.is_ascii_digit() || letter == '.';
+        let (number, unit) = text.split_at(text.find(|c| !digits(c)).unwrap_or(text.len()));
+        format!("{number} {unit}")
+    }
+
     /// Two values of one message, as [`human`](Self::human) prints them. Values that differ and would print the same are
     /// printed in MiB, or in bytes.
     pub fn human_beside(self, other: Self) -> [String; 2] {
@@ -247,10 +255,10 @@ mod tests {
     #[test]
     fn what_could_mean_two_things_is_refused_with_what_to_write() {
         let (error, hint) = refusal("4096");
-        assert_eq!(error, "`4096` has no unit");
+        assert_eq!(error, "`4096`: add a unit");
         assert!(hint.starts_with("write `4096G` or"), "{hint}");
-        assert_eq!(refusal("4GB").1, "units are binary here: write `4GiB`");
-        assert_eq!(refusal("4gb").1, "units are binary here: write `4GiB`");
+        assert_eq!(refusal("4GB").1, "use a binary unit: `4GiB`");
+        assert_eq!(refusal("4gb").1, "use a binary unit: `4GiB`");
         assert_eq!(refusal("4X").0, "`X` in `4X` is not a unit of memory");
         for text in [
             "", "G", "-4G", "+4G", "4.G.", "1e9B", "4 G ", "0x4G", "4,5G",

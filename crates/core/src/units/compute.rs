@@ -163,18 +163,15 @@ mod tests {
     #[test]
     fn what_means_nothing_is_refused_with_the_reason() {
         for (text, message) in [
-            ("", "`` is not a compute mode"),
-            ("Fair", "`Fair` is not a compute mode"),
-            ("some=0.5", "`some=0.5` is not a compute mode"),
-            ("none=0.5", "`none=0.5`: without division there is no share"),
-            ("fair=", "`fair=`: `` is not a share of a GPU"),
-            (
-                "strict=1.5",
-                "`strict=1.5`: a share of `1.5` is more than one GPU",
-            ),
+            ("", "unknown compute mode ``"),
+            ("Fair", "unknown compute mode `Fair`"),
+            ("some=0.5", "unknown compute mode `some=0.5`"),
+            ("none=0.5", "`none=0.5`: the mode `none` takes no share"),
+            ("fair=", "`fair=`: ``: not a share of a GPU"),
+            ("strict=1.5", "`strict=1.5`: share `1.5`: more than one GPU"),
             (
                 "strict=0.0005",
-                "`strict=0.0005`: a share of `0.0005` is finer than a thousandth of a GPU",
+                "`strict=0.0005`: share `0.0005`: more precise than a thousandth of a GPU",
             ),
         ] {
             let error = text.parse::<Compute>().unwrap_err();

@@ -126,14 +126,14 @@ mod tests {
         for (text, message) in [
             (
                 "0.0005",
-                "a share of `0.0005` is finer than a thousandth of a GPU",
+                "share `0.0005`: more precise than a thousandth of a GPU",
             ),
-            ("0", "a share of `0` is nothing"),
-            ("1.001", "a share of `1.001` is more than one GPU"),
-            ("1.25", "a share of `1.25` is more than one GPU"),
-            ("2", "a share of `2` is more than one GPU"),
-            ("0.5.", "`0.5.` is not a share of a GPU"),
-            ("25%", "`25%` is not a share of a GPU"),
+            ("0", "share `0`: must be greater than 0"),
+            ("1.001", "share `1.001`: more than one GPU"),
+            ("1.25", "share `1.25`: more than one GPU"),
+            ("2", "share `2`: more than one GPU"),
+            ("0.5.", "`0.5.`: not a share of a GPU"),
+            ("25%", "`25%`: not a share of a GPU"),
         ] {
             assert_eq!(read(text), Err(message.to_owned()));
         }

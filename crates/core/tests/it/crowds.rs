@@ -5,7 +5,7 @@ use crate::node;
 use divvy_core::{Request, Share, plan, why};
 use node::{Node, amount};
 
-const CUT: &str = "not looked further";
+const CUT: &str = "too many jobs to try all of them";
 
 /// 64 GPUs full of parts, and 1000 jobs that wait.
 fn crowd(different: bool, backfill: bool) -> (Node, u64) {

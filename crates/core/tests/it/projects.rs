@@ -197,7 +197,7 @@ fn q5_priority_preempts_inside_a_project_and_never_across() {
     assert_eq!(
         node.reason(high),
         format!(
-            "within a's quota (1 of 2 GPUs with it): starts when #{low}, over quota, is stopped for it"
+            "within a's quota (1 of 2 GPUs with it): starts when #{low}, over quota, is preempted for it"
         )
     );
     // With all of its own project as urgent as it is, nobody gives way, however idle the others' priority is.
@@ -333,7 +333,7 @@ fn a_range_takes_no_longer_to_place_than_there_are_gpus() {
     assert_eq!(node.start(), [0; 0]);
     assert_eq!(
         node.reason(none),
-        "a's quota is 2 GPUs; 2 in use, 1 more needed, and only preemptible jobs go beyond"
+        "a's quota is 2 GPUs; 2 in use, 1 more needed, and only preemptible jobs may exceed it"
     );
 }
 
@@ -356,7 +356,7 @@ fn nobody_grows_beyond_the_limit_and_only_preemptible_jobs_beyond_the_quota() {
     assert_eq!(outgrows(&node, 1, "0.75"), None);
     assert_eq!(
         outgrows(&node, 1, "0.875").expect("0.25 is another's who cannot give way"),
-        "a's quota is 1 GPU; 0.25 in use, 0.875 more needed, and only preemptible jobs go beyond"
+        "a's quota is 1 GPU; 0.25 in use, 0.875 more needed, and only preemptible jobs may exceed it"
     );
     assert_eq!(outgrows(&node, 3, "1"), None);
     let limit = |gpus: &str| Some(gpus.parse().expect("a word of the test"));
@@ -419,7 +419,7 @@ fn c4_what_is_larger_than_the_limit_is_refused() {
     let (message, hint) = ask("2", &fixed("a")).unwrap_err();
     assert_eq!(
         message,
-        "a's quota is 1 GPU; 0 in use, 2 more needed, and only preemptible jobs go beyond"
+        "a's quota is 1 GPU; 0 in use, 2 more needed, and only preemptible jobs may exceed it"
     );
     assert!(hint.contains("--preemptible"), "{hint}");
 
@@ -478,7 +478,7 @@ fn whoever_is_leaving_already_is_waited_for_and_nobody_else_is_stopped() {
     assert_eq!(preempted(&node), [0; 0]);
     assert_eq!(
         node.reason(b),
-        "within b's quota (1 of 1 GPUs with it): starts when #2, over quota, is stopped for it"
+        "within b's quota (1 of 1 GPUs with it): starts when #2, over quota, is preempted for it"
     );
 }
 
@@ -491,7 +491,7 @@ fn jobs_that_cannot_be_preempted_stay_within_quota_and_preemptible_ones_go_on_be
     assert_eq!(node.start(), [1, goes]);
     assert_eq!(
         node.reason(waits),
-        "a's quota is 1 GPU; 0.75 in use, 0.5 more needed, and only preemptible jobs go beyond"
+        "a's quota is 1 GPU; 0.75 in use, 0.5 more needed, and only preemptible jobs may exceed it"
     );
     let said = why(&node.snapshot, JobId(waits)).unwrap();
     assert!(said.behind.is_empty());

@@ -271,7 +271,7 @@ fn r6_a_fraction_goes_where_the_least_is_left_and_is_never_spread() {
     assert_eq!(node.start(), [most]);
     assert_eq!(
         node.reason(spread),
-        "needs 0.25 of a GPU; 2.75 of 3 GPUs in use, at most 0.125 free on one"
+        "needs 0.25 of a GPU; 2.75 of 3 GPUs in use, at most 0.125 free on one GPU"
     );
 }
 
@@ -358,7 +358,7 @@ fn foreign_memory_is_subtracted_and_a_whole_job_tolerates_a_tenth_of_it() {
     let plan = plan(&node.snapshot);
     assert_eq!(
         plan.waits[0].reason.to_string(),
-        "needs 1 whole GPU; 1 of 2 GPUs in use; processes outside Divvy hold 9GiB of GPU 1"
+        "needs 1 whole GPU; 1 of 2 GPUs in use; processes outside Divvy hold 9.0 GiB of GPU 1"
     );
 }
 

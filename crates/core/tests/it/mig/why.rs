@@ -74,10 +74,15 @@ fn a_refusal_for_want_of_order_over_the_gpus_is_told_from_one_for_want_of_room()
     // Each GPU has a 4g on the left and a 1g on the right: the two 1g could be on one GPU.
     let apart = node(&[&[at(5, 0), at(19, 4)], &[at(5, 0), at(19, 5)]]);
     assert!(
-        summary(&apart).ends_with("; there would be room if instances lay otherwise over the GPUs")
+        summary(&apart)
+            .ends_with("; another layout of the instances over the GPUs would have room")
     );
     let full = node(&[&[at(5, 0), at(9, 4)], &[at(5, 0), at(19, 5)]]);
-    assert!(!summary(&full).contains("otherwise"), "{}", summary(&full));
+    assert!(
+        !summary(&full).contains("another layout"),
+        "{}",
+        summary(&full)
+    );
 }
 
 #[test]
@@ -85,7 +90,7 @@ fn what_one_gpu_would_have_room_for_is_told_of_that_gpu() {
     let lone = node(&[&[at(14, 0), at(19, 4)]]);
     let said = summary(&lone);
     assert!(
-        said.contains("there would be room if they lay otherwise"),
+        said.contains("another layout of the instances would have room"),
         "{said}"
     );
     assert!(!said.contains("over the GPUs"), "{said}");
@@ -99,7 +104,7 @@ fn what_is_not_ours_stays_where_it_is() {
         standing: Standing::Foreign,
     };
     apart.gpus[1].mig.as_mut().unwrap().instances.push(foreign);
-    assert!(summary(&apart).contains("otherwise over the GPUs"));
+    assert!(summary(&apart).contains("layout of the instances over the GPUs"));
     let also = Instance {
         placement: at(19, 4),
         standing: Standing::Foreign,
@@ -108,5 +113,5 @@ fn what_is_not_ours_stays_where_it_is() {
         .held
         .retain(|held| held.grants[0].mig.unwrap().placement != at(19, 4));
     apart.gpus[0].mig.as_mut().unwrap().instances.push(also);
-    assert!(!summary(&apart).contains("otherwise over the GPUs"));
+    assert!(!summary(&apart).contains("layout of the instances over the GPUs"));
 }
