@@ -317,7 +317,7 @@ impl Desk {
                 outcome,
             } => {
                 if outcome != Outcome::NotOurs {
-                    tracing::info!(task, %worker, ?outcome, "a ClearML task has ended");
+                    tracing::info!(task, %worker, ?outcome, "done with a ClearML task");
                 }
                 self.driven.remove(&task);
                 self.ours.insert(worker);
