@@ -50,7 +50,7 @@ def check(gpus: Optional[Sequence[str]] = None) -> str:
     """
     divvy = find()
     if shutil.which("docker") is None:
-        raise FractionError("there is no `docker` on the PATH of this agent", "install Docker, or add its folder to PATH")
+        raise FractionError("there is no `docker` on the PATH of this agent", "install Docker, or correct the PATH")
     wanted = [str(gpu) for gpu in gpus or ()]
     for gpu in wanted:
         if not gpu.isdigit():

@@ -2,11 +2,12 @@
 
 The agent has the scheduler for fractions. This module wraps three of its steps:
 
-- Parsing ``--dynamic-gpus --queue NAME=AMOUNT``: if Divvy cannot allocate the fraction, the agent ends before it takes a task.
-- The two calls for runtime properties, which an open ClearML Server does not have. The agent only stores in them the GPUs
-  that it has computed from the list of workers, so this module keeps the value in memory.
-- Starting a task: if the fraction fails now, the task ends as failed, with the reason in its log. Without the patch, the
-  agent would end and leave the task in progress.
+- Parsing ``--dynamic-gpus --queue NAME=AMOUNT``: if Divvy cannot allocate the fraction, the agent ends before it takes
+  a task.
+- The two calls for runtime properties, which an open ClearML Server does not have. The agent only stores in them the
+  GPUs that it has computed from the list of workers, so this module keeps the value in memory.
+- Starting a task: if the fraction fails now, the task ends as failed, with the reason in its log. Without the patch,
+  the agent would end and leave the task in progress.
 """
 
 import functools
