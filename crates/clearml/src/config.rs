@@ -135,13 +135,13 @@ impl ConfigError {
     /// What to do about it.
     pub fn hint(&self) -> String {
         match self {
-            Self::Read { .. } => "name another with --config-file, or set CLEARML_CONFIG_FILE".into(),
+            Self::Read { .. } => "name another file with --config-file or CLEARML_CONFIG_FILE".into(),
             Self::Syntax { .. } => {
                 "correct that line; `clearml-agent config` reads the same file".into()
             }
-            Self::Value { .. } => "correct the value, or leave it out".into(),
+            Self::Value { .. } => "correct the value, or remove the key".into(),
             Self::Missing { .. } => {
-                "run `clearml-agent init`, or copy the keys that the server's web page makes under Settings, Workspace".into()
+                "run `clearml-agent init`, or create API keys in the server's web UI under Settings > Workspace".into()
             }
         }
     }
@@ -187,7 +187,7 @@ impl Settings {
                     from: "the environment".to_owned(),
                     key: var.to_owned(),
                     value: text.to_owned(),
-                    wanted: "a number of seconds is needed".to_owned(),
+                    wanted: "expected a number of seconds".to_owned(),
                 })
         };
         Ok(Self {
@@ -227,14 +227,15 @@ impl Api {
                 .ok_or_else(|| missing("api.api_server", "CLEARML_API_HOST"))?,
         };
         if !is_web_url(&server) {
-            return Err(tree.refuse("api.api_server", "a URL is needed, as https://api.clear.ml"));
+            return Err(tree.refuse(
+                "api.api_server",
+                "expected a URL such as https://api.clear.ml",
+            ));
         }
         for key in ADDRESSES {
             let address = nonempty(key)?.filter(|address| address.starts_with("http"));
             if address.is_some_and(|address| !is_web_url(&address)) {
-                return Err(
-                    tree.refuse(key, "the URL names no host; write it as https://HOST:PORT")
-                );
+                return Err(tree.refuse(key, "the URL has no host; write https://HOST:PORT"));
             }
         }
         let credentials = match vars.first(&["CLEARML_AUTH_TOKEN"]) {
@@ -290,9 +291,7 @@ impl Http {
                 "POST" => Method::Post,
                 "PUT" => Method::Put,
                 _ => {
-                    return Err(
-                        tree.refuse("api.http.default_method", "get, post or put is needed")
-                    );
+                    return Err(tree.refuse("api.http.default_method", "expected get, post or put"));
                 }
             },
         };

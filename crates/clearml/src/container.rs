@@ -86,7 +86,7 @@ impl Launch {
 pub enum LaunchError {
     #[error(transparent)]
     File(#[from] FileError),
-    #[error("its container: {0}")]
+    #[error("cannot create its container: {0}")]
     Container(#[from] Refused),
 }
 
@@ -206,7 +206,7 @@ impl Runner {
             if !living.contains(&name)
                 && let Err(error) = self.clear(&name)
             {
-                tracing::warn!(task = name, %error, "files of a task that is over stay");
+                tracing::warn!(task = name, %error, "cannot remove the files of an ended task");
             }
         }
     }
@@ -319,7 +319,7 @@ impl Runner {
             let ours = one.target().is_some_and(|target| target == CONFIG);
             if ours {
                 lines.push(format!(
-                    "clearml-agent: ignoring docker argument {}: {CONFIG} is where the configuration lies\n",
+                    "clearml-agent: ignoring docker argument {}: {CONFIG} is reserved for the configuration\n",
                     one.0.join(" ")
                 ));
             }

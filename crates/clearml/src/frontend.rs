@@ -72,7 +72,7 @@ pub(crate) async fn serve(options: Options, stop: Stop) -> Result<(), Error> {
     beating.abort();
     let unregistering = tokio::time::timeout(LAST_WORD, hand.server.unregister(&hand.daemon));
     if !matches!(unregistering.await, Ok(Ok(()))) {
-        tracing::warn!(worker = %hand.daemon, "the worker stays on the server's list until its time is over");
+        tracing::warn!(worker = %hand.daemon, "cannot unregister the worker; the server lists it until its registration expires");
     }
     served
 }

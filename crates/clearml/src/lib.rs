@@ -95,7 +95,7 @@ pub enum Error {
     Projects(#[from] projects::MappingError),
     #[error(transparent)]
     Server(#[from] server::ServerError),
-    #[error("the node agent: {0}")]
+    #[error("the daemon: {0}")]
     Agent(#[from] divvy_api::v1::Error),
     #[error("the server has no queue \"{0}\"")]
     NoQueue(String),

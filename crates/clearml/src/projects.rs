@@ -104,11 +104,13 @@ pub enum MappingError {
     },
     #[error("{path} has more than {LARGEST} bytes")]
     Large { path: PathBuf },
-    #[error("{path} belongs to uid {owner} and gives projects to the tasks of uid {me}'s daemon")]
+    #[error(
+        "{path} belongs to uid {owner}, but must belong to uid {me} (the daemon's user) or to root"
+    )]
     Owner { path: PathBuf, owner: u32, me: u32 },
     #[error("other users can write {path} (mode {mode:o})")]
     Open { path: PathBuf, mode: u32 },
-    #[error("{path} is no mapping of projects: {why}")]
+    #[error("{path} is not a valid project mapping: {why}")]
     Wrong { path: PathBuf, why: String },
 }
 
@@ -118,13 +120,15 @@ impl MappingError {
     pub fn hint(&self) -> &'static str {
         match self {
             Self::Read { .. } => {
-                "--clearml-project-by takes user, project, none, or the path of a file that is there"
+                "--clearml-project-by takes user, project, none, or the path of an existing file"
             }
-            Self::Large { .. } => "map projects instead of each user",
-            Self::Owner { .. } => "give it to the daemon's user or to root",
-            Self::Open { .. } => "chmod go-w it: a user who can write it chooses the quota",
+            Self::Large { .. } => "map projects instead of single users",
+            Self::Owner { .. } => "change its owner with `chown`",
+            Self::Open { .. } => {
+                "run `chmod go-w` on it: a user with write access could choose any project's quota"
+            }
             Self::Wrong { .. } => {
-                "the keys are by (user, project or none), default, and the tables [users] and [projects] of names"
+                "use the keys `by` (user, project or none) and `default`, and the tables [users] and [projects]"
             }
         }
     }
@@ -141,7 +145,7 @@ impl Mapping {
         // A pipe would keep the reader waiting for its writer.
         let meta = fs::metadata(path).map_err(failed)?;
         if !meta.is_file() {
-            return Err(failed(io::Error::other("it is no file")));
+            return Err(failed(io::Error::other("not a regular file")));
         }
         let file = File::open(path).map_err(failed)?;
         let me = rustix::process::geteuid().as_raw();
@@ -236,7 +240,7 @@ impl std::str::FromStr for Mapping {
         let named = mapping.users.values().chain(mapping.projects.values());
         for name in named.chain(&mapping.default) {
             if name.parse::<divvy_core::ProjectName>().is_err() {
-                return Err(format!("{name:?} cannot name a project"));
+                return Err(format!("{name:?} is not a valid project name"));
             }
         }
         Ok(mapping)
@@ -294,12 +298,12 @@ impl Projects {
                 self.stamp = stamp;
                 match Mapping::read(path) {
                     Ok(mapping) => {
-                        tracing::info!(path = %path.display(), "read the mapping of projects again");
+                        tracing::info!(path = %path.display(), "reloaded the project mapping");
                         self.mapping = mapping;
                     }
                     Err(error) => {
                         let hint = error.hint();
-                        tracing::warn!(%error, hint, "the mapping of projects stays as it was");
+                        tracing::warn!(%error, hint, "keeping the previous project mapping");
                     }
                 }
             }

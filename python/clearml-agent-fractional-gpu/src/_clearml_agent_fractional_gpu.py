@@ -1,7 +1,7 @@
-"""Waits for the ClearML agent to be imported, and has it prepared for fractions then.
+"""Import hook: prepares the ClearML agent for fractions when Python imports it.
 
-Python imports this file at its start, by the ``.pth`` file beside it, in every program of the environment. So it does nothing
-but remember one name, and imports nothing that Python has not imported already.
+Python imports this file at its start in every program of the environment, because of the ``.pth`` file next to it.
+So the file only registers a hook for one module name, and imports no further modules.
 """
 
 import sys
@@ -10,7 +10,7 @@ WORKER = "clearml_agent.commands.worker"
 
 
 class _Finder:
-    """Finds that one module as it would be found without, and adds a step to its execution."""
+    """Finds that one module in the usual way, and adds a step after its execution."""
 
     @classmethod
     def find_spec(cls, name, path=None, target=None):
@@ -31,9 +31,9 @@ class _Finder:
                 from clearml_agent_fractional_gpu._stock import prepare
 
                 prepare(module)
-            except Exception as error:  # The agent works without, and is told.
+            except Exception as error:  # The agent works without fractions; report why.
                 print(
-                    f"clearml-agent-fractional-gpu: this clearml-agent is not prepared for fractions: {error}",
+                    f"clearml-agent-fractional-gpu: fractions do not work with this version of clearml-agent: {error}",
                     file=sys.stderr,
                 )
 

@@ -13,7 +13,7 @@ GPUS = [{"index": 0, "mode": "shared"}, {"index": 1, "mode": "mig"}, {"index": 2
 
 
 class Machine(unittest.TestCase):
-    """With `divvy` and `docker` on the PATH, and a daemon that serves GPUs 0 to 2, of which 1 is divided by MIG."""
+    """With `divvy` and `docker` on the PATH, and a daemon that serves GPUs 0 to 2, of which 1 is in MIG mode."""
 
     def setUp(self) -> None:
         folder = tempfile.TemporaryDirectory()

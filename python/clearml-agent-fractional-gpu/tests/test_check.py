@@ -18,7 +18,7 @@ class Checked(Machine):
     def test_a_gpu_that_cannot_be_cut_is_named_with_the_reason(self) -> None:
         for gpus, why in [
             (["3"], "does not serve GPU 3; it serves 0, 1, 2"),
-            (["1"], "divided by MIG"),
+            (["1"], "in MIG mode"),
             (["0.0"], "MIG instance"),
         ]:
             with self.assertRaisesRegex(FractionError, why):
@@ -26,11 +26,11 @@ class Checked(Machine):
 
     def test_without_a_daemon_a_slice_is_tried_on_each_gpu(self) -> None:
         self.answers(code=7)
-        self.assertIn("works alone", check(["0", "2"]))
+        self.assertIn("runs without a daemon", check(["0", "2"]))
         tried = [line for line in self.asked() if line.startswith("run --no-daemon")]
         self.assertEqual([line.split("--gpus-on ")[1][0] for line in tried], ["0", "2"])
         self.answers(code=7, alone=6)
-        self.assertIn("works alone", check(["0"]), "others have it now, so it can be cut")
+        self.assertIn("runs without a daemon", check(["0"]), "others have it now, so it can be cut")
         self.answers(code=7, alone=1)
         with self.assertRaisesRegex(FractionError, "of run"):
             check(["0"])
@@ -48,4 +48,4 @@ class Checked(Machine):
             self.assertEqual(main(["1"]), 1)
             self.assertEqual(main(["--help"]), 0)
             self.assertEqual(main(["--nonsense"]), 2)
-        self.assertIn("error: GPU 1 is divided by MIG", said.getvalue())
+        self.assertIn("error: GPU 1 is in MIG mode", said.getvalue())

@@ -68,9 +68,9 @@ class Prepared(Machine):
     def test_what_cannot_be_given_is_said_before_anything_is_taken(self) -> None:
         half = ("half", (0.5, 0.5))
         for gpus, queues, why in [
-            (["0"], [("odd", (0.3, 0.3)), half], "no multiple of 0.125"),
+            (["0"], [("odd", (0.3, 0.3)), half], "a multiple of 0.125"),
             (["0"], [("some", (0.25, 0.5))], "0.25-0.5 GPUs"),
-            (["1"], [half], "divided by MIG"),
+            (["1"], [half], "in MIG mode"),
             (["7"], [half], "does not serve GPU 7"),
         ]:
             with self.assertRaisesRegex(FractionError, why):

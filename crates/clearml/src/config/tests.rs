@@ -146,7 +146,7 @@ fn an_error_names_file_key_and_value() {
     let file = path.display();
     assert_eq!(
         error.to_string(),
-        format!("{file}: api.api_server = [1]: a text is needed")
+        format!("{file}: api.api_server = [1]: expected a string")
     );
 
     let (_folder, path) = written(
@@ -156,14 +156,14 @@ fn an_error_names_file_key_and_value() {
     let file = path.display();
     assert_eq!(
         error.to_string(),
-        format!("{file}: api.credentials.secret_key = ****: a text is needed")
+        format!("{file}: api.credentials.secret_key = ****: expected a string")
     );
 
     let env = vars(&[("CLEARML_API_HOST", "clearml.example")]);
     let error = Settings::read_with(None, env).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "the environment (CLEARML_API_HOST): api.api_server = \"clearml.example\": a URL is needed, as https://api.clear.ml"
+        "the environment (CLEARML_API_HOST): api.api_server = \"clearml.example\": expected a URL such as https://api.clear.ml"
     );
 
     let error = Settings::read_with(None, vars(&[("CLEARML_API_HOST", "http://a")])).unwrap_err();
@@ -250,7 +250,7 @@ fn an_address_without_a_host_reaches_no_task() {
             .unwrap_err()
             .to_string();
         assert!(
-            error.contains(key) && error.contains("names no host"),
+            error.contains(key) && error.contains("has no host"),
             "{error}"
         );
     }

@@ -137,7 +137,7 @@ impl Tree {
     /// A list or a section.
     pub fn text(&self, key: &str) -> Result<Option<String>, ConfigError> {
         self.get(key)
-            .map(|value| scalar(value).ok_or_else(|| self.refuse(key, "a text is needed")))
+            .map(|value| scalar(value).ok_or_else(|| self.refuse(key, "expected a string")))
             .transpose()
     }
 
@@ -152,7 +152,7 @@ impl Tree {
         match text.trim().to_ascii_lowercase().as_str() {
             "true" | "yes" | "on" | "1" | "y" | "t" => Ok(Some(true)),
             "false" | "no" | "off" | "0" | "n" | "f" => Ok(Some(false)),
-            _ => Err(self.refuse(key, "true or false is needed")),
+            _ => Err(self.refuse(key, "expected true or false")),
         }
     }
 
@@ -168,7 +168,7 @@ impl Tree {
         number
             .filter(|number| number.is_finite() && *number >= 0.0)
             .map(Some)
-            .ok_or_else(|| self.refuse(key, "a number is needed, not below 0"))
+            .ok_or_else(|| self.refuse(key, "expected a number of at least 0"))
     }
 
     /// A number of seconds.
@@ -185,7 +185,7 @@ impl Tree {
     /// # Errors
     /// A section, and what is no text in a list.
     pub fn words(&self, key: &str) -> Result<Option<Vec<String>>, ConfigError> {
-        let refuse = || self.refuse(key, "a list of texts is needed");
+        let refuse = || self.refuse(key, "expected a list of strings");
         match self.get(key) {
             None => Ok(None),
             Some(Value::Array(items)) => {

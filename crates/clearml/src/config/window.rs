@@ -29,7 +29,7 @@ impl Hours {
 
 /// What is no such text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("\"{0}\" are no hours of days: write them as in \"8-17 MON-FRI\"")]
+#[error("\"{0}\" is not a time window such as \"8-17 MON-FRI\"")]
 pub struct WindowError(pub String);
 
 impl FromStr for Hours {

@@ -98,7 +98,7 @@ pub fn of_task(words: &[String], setup: &Setup) -> Judged {
             true => judged.judge(argument, setup),
             false => judged.leave_out(
                 &argument,
-                "agent.docker_args_filters does not let it through",
+                "it matches no pattern of agent.docker_args_filters",
             ),
         }
     }
@@ -135,7 +135,7 @@ impl Judged {
                     self.host_ipc = Some(self.left_out.len());
                 }
                 self.left_out
-                    .push(format!("divvy: left out a docker argument: {refused}\n"));
+                    .push(format!("divvy: ignoring a docker argument: {refused}\n"));
             }
         }
     }
@@ -182,7 +182,7 @@ pub fn share_memory(task: &mut Judged, agent: &mut Judged, setup: &Setup) {
     let human = Bytes::new(mebibytes << 20).human();
     let words = ["--shm-size".to_owned(), format!("{mebibytes}m")];
     *line = format!(
-        "{}; the container has {human} of /dev/shm for itself, half the host's memory (--shm-size sets another size)\n",
+        "{}; the container gets {human} of /dev/shm, half of the host's memory (change this with --shm-size)\n",
         line.trim_end()
     );
     task.kept.push(Argument(words.to_vec()));

@@ -36,8 +36,8 @@ impl TaskFolder {
         };
         let plain = |letter: char| letter.is_ascii_alphanumeric() || "_-".contains(letter);
         if task.is_empty() || !task.chars().all(plain) {
-            let source = io::Error::new(io::ErrorKind::InvalidInput, "no id of a task");
-            return Err(fault("make", source));
+            let source = io::Error::new(io::ErrorKind::InvalidInput, "not a valid task ID");
+            return Err(fault("create", source));
         }
         match fs::remove_dir_all(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -47,7 +47,9 @@ impl TaskFolder {
         }
         let mut folder = DirBuilder::new();
         folder.mode(0o700).recursive(true);
-        folder.create(&path).map_err(|error| fault("make", error))?;
+        folder
+            .create(&path)
+            .map_err(|error| fault("create", error))?;
         Ok(Self(path))
     }
 
@@ -123,7 +125,7 @@ fn copy(from: &Path, to: &Path) -> io::Result<()> {
 pub fn make_caches<'a>(folders: impl Iterator<Item = &'a Path>) {
     for folder in folders {
         if let Err(error) = fs::create_dir_all(folder) {
-            tracing::warn!(folder = %folder.display(), %error, "a cache's folder cannot be made");
+            tracing::warn!(folder = %folder.display(), %error, "cannot create a cache folder");
         }
     }
 }
@@ -176,7 +178,7 @@ fn put(root: &mut Value, key: &str, value: Value) {
         }
         at = at
             .as_object_mut()
-            .expect("made one just now")
+            .expect("the line above made it an object")
             .entry(part)
             .or_insert(Value::Null);
     }

@@ -176,7 +176,7 @@ impl Setup {
             Regex::new(&format!("^(?:{pattern})")).map_err(|_| {
                 tree.refuse(
                     "agent.docker_args_filters",
-                    "regular expressions are needed",
+                    "expected a list of regular expressions",
                 )
             })
         });

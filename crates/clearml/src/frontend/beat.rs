@@ -20,7 +20,7 @@ const MIB: f64 = 1_048_576.0;
 pub async fn beat(hand: Arc<Hand>) {
     let machine = Machine::new();
     let machine =
-        machine.inspect_err(|error| tracing::warn!(%error, "the machine's figures cannot be read"));
+        machine.inspect_err(|error| tracing::warn!(%error, "cannot read the machine's statistics"));
     let mut machine = machine.ok();
     let every = hand.settings.report;
     tokio::time::sleep(FIRST.min(every)).await;
@@ -46,7 +46,7 @@ pub async fn beat(hand: Arc<Hand>) {
         }
         for report in of_slots(&hand) {
             if let Err(error) = hand.server.report(&report).await {
-                tracing::debug!(worker = report.worker, %error, "reporting a slot");
+                tracing::debug!(worker = report.worker, %error, "cannot report a slot");
             }
         }
         tokio::time::sleep(every).await;

@@ -145,7 +145,7 @@ impl Desk {
                         .ok()
                 }
             };
-            tracing::info!(task = %record.task, job = %record.job, mark = ?record.mark, "taking up a ClearML task");
+            tracing::info!(task = %record.task, job = %record.job, mark = ?record.mark, "resuming a ClearML task");
             let life = Life::found(record.mark, found(job.as_ref()));
             self.drive(life, record, None);
         }
@@ -242,10 +242,10 @@ impl Desk {
             (Some(error), false) => {
                 tracing::warn!(
                     error,
-                    "the ClearML server cannot be looked at; trying again with each look"
+                    "cannot read queues and tasks from the ClearML server; retrying"
                 );
             }
-            (None, true) => tracing::info!("the ClearML server answers again"),
+            (None, true) => tracing::info!("the ClearML server responds again"),
             _ => {}
         }
         self.away = seen.trouble.is_some();
@@ -285,7 +285,7 @@ impl Desk {
         let ours = |id: &str| id == self.hand.daemon || self.ours.contains(id);
         let foreign = foreign(&self.hand.settings.worker_name, workers, ours);
         if foreign != self.foreign {
-            tracing::warn!(gpus = ?foreign, "other daemons of this name use GPUs; they are left to them");
+            tracing::warn!(gpus = ?foreign, "other daemons with this worker name use these GPUs; Divvy leaves them alone");
             self.foreign = foreign;
             // Every job that waits is submitted again, for other GPUs.
             for line in &mut self.lines {
@@ -317,7 +317,7 @@ impl Desk {
                 outcome,
             } => {
                 if outcome != Outcome::NotOurs {
-                    tracing::info!(task, %worker, ?outcome, "ClearML task");
+                    tracing::info!(task, %worker, ?outcome, "done with a ClearML task");
                 }
                 self.driven.remove(&task);
                 self.ours.insert(worker);
@@ -467,7 +467,7 @@ impl Desk {
         };
         if tokio::time::timeout(LEAVING, all).await.is_err() {
             tracing::warn!(
-                "the ClearML server does not answer; the next daemon tells it how tasks ended"
+                "the ClearML server does not respond; the next daemon will report how the tasks ended"
             );
         }
     }

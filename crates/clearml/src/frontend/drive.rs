@@ -149,7 +149,7 @@ impl Driver {
                 }
             };
             if let Some(event) = event {
-                tracing::debug!(task = %self.record.task, ?event, "ClearML task");
+                tracing::debug!(task = %self.record.task, ?event, "event of a ClearML task");
                 self.life = self.life.on(event);
             }
             if self.stop.is_said() && !(self.keep && self.life.mark() == Some(Mark::Confirmed)) {
@@ -169,7 +169,7 @@ impl Driver {
         match self.hand.records.save(&self.record) {
             Ok(()) => self.saved = Some(mark),
             Err(error) => {
-                tracing::error!(task = %self.record.task, %error, "cannot write a record")
+                tracing::error!(task = %self.record.task, %error, "cannot write the task's record")
             }
         }
     }

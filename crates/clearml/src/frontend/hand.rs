@@ -111,7 +111,7 @@ impl Hand {
                             | v1::ErrorCode::Internal
                     ) =>
                 {
-                    tracing::warn!(%error, "asking the node agent again");
+                    tracing::warn!(%error, "a call to the daemon failed; retrying");
                     tokio::time::sleep(AGENT_AGAIN).await;
                 }
                 answer => return answer,

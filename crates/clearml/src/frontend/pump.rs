@@ -51,7 +51,7 @@ pub async fn pump(hand: Arc<Hand>, task: String, job: String, worker: String) {
                     .ask(async |server| server.add_events(&events).await)
                     .await
                 {
-                    tracing::warn!(task, %error, "a piece of the task's log is lost");
+                    tracing::warn!(task, %error, "lost a part of the task's log");
                 }
                 text.clear();
             }

@@ -148,11 +148,11 @@ impl Line {
                 let text = error.to_string();
                 if self.refused.get(&queued.place) != Some(&text) {
                     let (queue, task) = (&self.facts.name, &queued.task);
-                    tracing::warn!(%queue, task, error = %text, "the agent refuses a task of this queue");
+                    tracing::warn!(%queue, task, error = %text, "the daemon refuses a task of this queue");
                     let waits = format!("waits: {text}");
                     let waits = beginning(&waits, LONGEST_LABEL);
                     let said = hand.server.say_status(task, waits).await;
-                    hand.try_to("say why a task waits", task, said).await;
+                    hand.try_to("report why a task waits", task, said).await;
                     self.refused.insert(queued.place.clone(), text);
                 }
                 self.view.barred.insert(queued.place.clone());

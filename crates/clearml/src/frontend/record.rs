@@ -65,7 +65,7 @@ impl Records {
             match serde_json::from_slice(&text) {
                 Ok(record) => records.push(record),
                 Err(error) => {
-                    tracing::error!(path = %path.display(), %error, "this record of a ClearML task cannot be read");
+                    tracing::error!(path = %path.display(), %error, "cannot read this record of a ClearML task; renaming it to *.broken");
                     let aside = path.with_extension("broken");
                     fs::rename(&path, &aside).map_err(|source| failed("rename", &path, source))?;
                 }
@@ -103,7 +103,7 @@ impl Records {
         let path = self.path(task, "sent");
         let text = serde_json::to_vec(&sent).unwrap_or_default();
         if let Err(error) = self.write(&path, &text) {
-            tracing::warn!(path = %path.display(), %error, "cannot write down how much of a log was sent");
+            tracing::warn!(path = %path.display(), %error, "cannot save how much of the log was sent");
         }
     }
 

@@ -54,12 +54,12 @@ pub async fn set_up(options: &Options) -> Result<(Hand, Vec<Queue>, Gate), Error
             from: settings.tree.place(),
             key: key.to_owned(),
             value: error.0.clone(),
-            wanted: "hours of days are needed, as in \"8-17 MON-FRI\"".to_owned(),
+            wanted: "expected a time window such as \"8-17 MON-FRI\"".to_owned(),
         }
     })?;
     if both {
         tracing::warn!(
-            "both uptime and downtime were given, and only one of them can count: neither does"
+            "both uptime and downtime are set, but only one of them can apply; ignoring both"
         );
     }
     let records = Records::open(&options.records)?;
@@ -67,7 +67,7 @@ pub async fn set_up(options: &Options) -> Result<(Hand, Vec<Queue>, Gate), Error
     let gpus = loop {
         match client.gpus().await {
             Err(error) if error.code == divvy_api::v1::ErrorCode::Unresponsive => {
-                tracing::warn!(%error, "asking the node agent again");
+                tracing::warn!(%error, "a call to the daemon failed; retrying");
             }
             answer => break answer?,
         }

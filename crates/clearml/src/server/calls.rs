@@ -116,7 +116,7 @@ impl Server {
             return Ok(found);
         }
         let id = self.create_queue(name).await?;
-        tracing::info!(queue = name, "made a queue on the ClearML server");
+        tracing::info!(queue = name, "created a queue on the ClearML server");
         Ok(Some(QueueFacts {
             id,
             name: name.to_owned(),

@@ -21,21 +21,21 @@ pub enum ServerError {
         message: String,
     },
     /// No answer, after every attempt that the configuration allows.
-    #[error("{endpoint}: {server} does not answer: {why}")]
+    #[error("{endpoint}: {server} does not respond: {why}")]
     Unreachable {
         endpoint: &'static str,
         server: String,
         why: String,
     },
     /// An answer that is no answer of a ClearML API server.
-    #[error("{endpoint}: the answer of {server} is not that of a ClearML API server: {why}")]
+    #[error("{endpoint}: {server} did not answer like a ClearML API server: {why}")]
     NotClearml {
         endpoint: &'static str,
         server: String,
         why: String,
     },
     /// The request is larger than `api.http.max_req_size`.
-    #[error("{endpoint}: a request of {bytes} bytes is beyond api.http.max_req_size = {most}")]
+    #[error("{endpoint}: the request has {bytes} bytes, more than api.http.max_req_size = {most}")]
     TooLarge {
         endpoint: &'static str,
         bytes: usize,
@@ -101,10 +101,10 @@ impl ServerError {
     pub fn hint(&self) -> Option<&'static str> {
         match (self, self.refusal()) {
             (_, Some(Subcode::Unauthorized)) => Some(
-                "make new keys on the server's web page under Settings, Workspace, and put them into clearml.conf",
+                "create new API keys in the server's web UI under Settings > Workspace, and put them into clearml.conf",
             ),
             (Self::Unreachable { .. } | Self::NotClearml { .. }, _) => Some(
-                "look at api.api_server in clearml.conf, or CLEARML_API_HOST: the API server, by default port 8008",
+                "set api.api_server in clearml.conf, or CLEARML_API_HOST, to the API server (default port: 8008)",
             ),
             _ => None,
         }

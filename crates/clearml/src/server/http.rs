@@ -241,7 +241,7 @@ impl Server {
             })
             .await?;
         let Some(text) = data.get("token").and_then(Value::as_str) else {
-            return Err(self.not_clearml(endpoint, "it gives no token".to_owned()));
+            return Err(self.not_clearml(endpoint, "the answer has no token".to_owned()));
         };
         let token = Token::new(text);
         let bearer = header(&token);
@@ -305,7 +305,7 @@ impl Server {
             let wait = backoff(attempt, http.backoff_factor, http.backoff_max);
             // Said at once and then each time that waiting has doubled.
             if attempt.is_power_of_two() {
-                tracing::warn!(server = %self.api.server, endpoint, %why, ?wait, "the ClearML server does not answer; trying again");
+                tracing::warn!(server = %self.api.server, endpoint, %why, ?wait, "the ClearML server does not respond; retrying");
             }
             tokio::time::sleep(wait).await;
         }
@@ -378,7 +378,7 @@ fn bundle(path: &Path) -> Result<Vec<reqwest::Certificate>, ServerError> {
     let certificates =
         reqwest::Certificate::from_pem_bundle(&pem).map_err(|error| refuse(chain(&error)))?;
     if certificates.is_empty() {
-        return Err(refuse("no certificate is in it".to_owned()));
+        return Err(refuse("the file contains no certificate".to_owned()));
     }
     Ok(certificates)
 }

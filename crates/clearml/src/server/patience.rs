@@ -20,7 +20,7 @@ impl Server {
         loop {
             match call(self).await {
                 Err(error) if error.passes() => {
-                    tracing::warn!(%error, "asking the ClearML server again");
+                    tracing::warn!(%error, "a call to the ClearML server failed; retrying");
                     tokio::time::sleep(AGAIN).await;
                 }
                 answer => return answer,

@@ -140,7 +140,7 @@ fn a_configuration_that_cannot_be_used_is_named_with_its_key() {
     fs::write(&map, "by = \"nobody\"").expect("a file");
     for (rule, words) in [
         ("users", "cannot read"),
-        (map.to_str().expect("a path"), "no mapping of projects"),
+        (map.to_str().expect("a path"), "not a valid project mapping"),
     ] {
         let line = format!("--sim a100-80gb:1 --clearml --queue q --clearml-project-by {rule}");
         let (code, said) = told(&home.daemon(&line));
@@ -166,7 +166,7 @@ fn keys_that_the_server_refuses_and_queues_that_it_does_not_have_end_the_daemon(
         let line = format!("--sim a100-80gb:1 --clearml --queue default{more}");
         let (code, said) = told(&home.daemon(&line));
         assert_eq!(code, Some(4), "{said}");
-        assert!(said.contains("hint: make new keys"), "{said}");
+        assert!(said.contains("hint: create new API keys"), "{said}");
         let measured = "measured what a context costs";
         assert!(
             !said.contains(measured),

@@ -1,8 +1,8 @@
-"""Fractions of a GPU for the ClearML agent, held by Divvy.
+"""GPU fractions for the ClearML agent, enforced by Divvy.
 
-The agent imports :func:`patch_docker_cmd_gpu_fraction` when it starts a task of a queue that gives less than one GPU, and runs the
-command that it answers. That command is ``divvy docker slice … -- docker run …``: it waits for the slice, brings the container
-into it, and is ``docker run`` from there on.
+The agent calls :func:`patch_docker_cmd_gpu_fraction` before it starts a task of a queue with less than one GPU,
+and runs the command that the function returns. That command is ``divvy docker slice … -- docker run …``: it waits
+for the slice, adds the slice's mounts and limits, and then replaces itself with ``docker run``.
 """
 
 from ._command import FractionError, patch_docker_cmd_gpu_fraction

@@ -1,4 +1,7 @@
-"""``clearml-agent-fractional-gpu [GPU…]``: says whether fractions of these GPUs can be given here; for a unit's ``ExecStartPre``."""
+"""``clearml-agent-fractional-gpu [GPU…]``: checks whether Divvy can allocate fractions of these GPUs (default: all).
+
+Exits with 1 and the reason if it cannot. Made for ``ExecStartPre=`` in a systemd unit.
+"""
 
 import sys
 from typing import Optional

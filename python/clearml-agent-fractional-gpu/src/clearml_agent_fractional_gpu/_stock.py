@@ -1,12 +1,13 @@
-"""What is different in a stock agent that has this package beside it.
+"""Patches the stock ClearML agent for use with Divvy.
 
-The agent has the whole scheduler for fractions. Three of its steps are made safe here, each around the agent's own:
+The agent has the scheduler for fractions. This module wraps three of its steps:
 
-- reading ``--dynamic-gpus --queue NAME=AMOUNT``: a fraction that cannot be given ends the agent there, before a task is taken;
-- the two calls for runtime properties, which an open ClearML Server does not have: the agent only writes down with them what it
-  decides from the list of workers, so the note is kept here;
-- starting one task: a fraction that cannot be given after all ends that task as failed, with the reason in its log, and not the
-  agent with the task left in progress.
+- Parsing ``--dynamic-gpus --queue NAME=AMOUNT``: if Divvy cannot allocate the fraction, the agent ends before it takes
+  a task.
+- The two calls for runtime properties, which an open ClearML Server does not have. The agent only stores in them the
+  GPUs that it has computed from the list of workers, so this module keeps the value in memory.
+- Starting a task: if the fraction fails now, the task ends as failed, with the reason in its log. Without the patch,
+  the agent would end and leave the task in progress.
 """
 
 import functools
@@ -16,17 +17,17 @@ from ._command import fraction
 from ._divvy import check
 from ._errors import FractionError
 
-#: The only property that is kept here; others (a service's number of instances, a forced pause) are the server's.
+#: The only property that this module keeps; others (number of service instances, a forced pause) need the server.
 _AVAILABLE = "available_gpus"
 
-#: Where an agent keeps it.
+#: The agent's attribute that holds it.
 _NOTES = "_divvy_runtime_properties"
 
 
 def prepare(module: Any) -> None:
-    """Prepares ``clearml_agent.commands.worker``.
+    """Patches ``clearml_agent.commands.worker``.
 
-    :raises AttributeError: when it is not as it was in the versions that are known.
+    :raises AttributeError: when the module differs from the known versions.
     """
     worker = module.Worker
     reason = module.TaskStopReason.no_stop
@@ -48,7 +49,7 @@ def _checked(parse: Any) -> Any:
         amounts, gpus, _ = answer
         below_one = [(least, most) for _, (least, most) in amounts or () if least < 1]
         if below_one:
-            # The agent looks at its last queue alone.
+            # The agent itself checks only its last queue.
             self._dynamic_gpus = "fractional"
             _check_amounts(below_one)
             ends = kwargs.get("stop", False) is not False or kwargs.get("status", False)
@@ -64,8 +65,8 @@ def _check_amounts(amounts: list[tuple[float, float]]) -> None:
         fraction(least)
         if least != most:
             raise FractionError(
-                f"a queue of {least:g}-{most:g} GPUs: the agent would count a whole GPU where it has a part",
-                f"give the queue one amount: {least:g}",
+                f"queue amount {least:g}-{most:g} GPUs: the agent would count a fraction as a whole GPU",
+                f"give the queue a single amount: {least:g}",
             )
 
 
@@ -102,7 +103,7 @@ def _failing_the_task(run: Any, no_stop: Any) -> Any:
             return run(self, queue, task_id, *args, **kwargs)
         except FractionError as error:
             session = kwargs.get("task_session")
-            print(f"Task {task_id} cannot have its fraction of a GPU: {error}")
+            print(f"Task {task_id}: cannot allocate its fraction of a GPU: {error}")
             self.send_logs(task_id, [f"clearml-agent-fractional-gpu: {error}\n"], level="ERROR", session=session)
             self.handle_task_termination(task_id, 1, no_stop, session=session)
             return 1

@@ -13,7 +13,7 @@ pub(super) fn put(
     append: bool,
 ) -> Result<(), &'static str> {
     let [key, more @ ..] = keys else {
-        return Err("a key is needed");
+        return Err("a key is missing");
     };
     if !more.is_empty() {
         let inner = table
@@ -23,7 +23,7 @@ pub(super) fn put(
             *inner = Node::Table(Table::new());
         }
         let Node::Table(inner) = inner else {
-            unreachable!("it is a section since the line above");
+            unreachable!("the node became a section above");
         };
         return put(inner, more, value, append);
     }
@@ -42,7 +42,7 @@ pub(super) fn put(
             Node::Open(over)
         }
         (Some(Node::Scalar(under)), Node::Table(_)) if append && !under.is_null() => {
-            return Err("a section is given for a key that has a value above");
+            return Err("this key already has a value, so it cannot become a section");
         }
         (under, Node::Open(mut over)) => {
             over.under = under;
@@ -85,19 +85,19 @@ pub(super) fn joined(mut parts: Vec<Part>) -> Result<Node, String> {
     let kind = |part: &Part| match part {
         Part::Node(Node::Table(_)) => "a section",
         Part::Node(Node::List(_)) => "a list",
-        _ => "a text",
+        _ => "a string",
     };
     let Some(first) = parts.first().map(kind) else {
         return Ok(Node::Scalar(Value::String(String::new())));
     };
     if let Some(other) = parts.iter().map(kind).find(|other| *other != first) {
         return Err(format!(
-            "{first} and {other} stand side by side: a comma or a new line is needed"
+            "{first} is followed by {other}: separate them with a comma or a new line"
         ));
     }
     if parts.len() == 1 && matches!(parts[0], Part::Node(Node::Scalar(_))) {
         let Some(Part::Node(node)) = parts.pop() else {
-            unreachable!("it was looked at in the line above");
+            unreachable!("the line above checked the part");
         };
         return Ok(node);
     }
@@ -106,7 +106,7 @@ pub(super) fn joined(mut parts: Vec<Part>) -> Result<Node, String> {
         .any(|part| matches!(part, Part::Node(Node::Scalar(Value::Null))))
     {
         // pyhocon writes the address of an object of its own.
-        return Err("null is a part of a text: put the text into double quotes".to_owned());
+        return Err("null inside a string: put the whole string into double quotes".to_owned());
     }
     let (mut table, mut list, mut text) = (Table::new(), Vec::new(), String::new());
     let last = parts.len() - 1;
@@ -119,7 +119,7 @@ pub(super) fn joined(mut parts: Vec<Part>) -> Result<Node, String> {
             Part::Quoted(more, blanks) => text.extend([more, blanks]),
             Part::Bare(more) => text += &more,
             Part::Node(Node::Open(_)) | Part::Reference(_) => {
-                unreachable!("a part is never an open value, and references were looked for")
+                unreachable!("no part is an open value, and references returned above")
             }
         }
     }

@@ -72,7 +72,7 @@ impl Parser<'_> {
         while self.comment_behind_newlines()? || self.run("\n\r") {}
         self.blanks();
         if self.rest().starts_with('[') {
-            return Err(self.fault("the file is a list, and a section is needed"));
+            return Err(self.fault("the file contains a list, but a section is required"));
         }
         let table = match self.sign("{") {
             true => self.nested(|parser| parser.section('}'))?,
@@ -121,7 +121,7 @@ impl Parser<'_> {
                 () if self.sign("=") || self.sign(":") => false,
                 () if self.sign("+=") => true,
                 () => {
-                    return Err(self.fault("\":\", \"=\", \"+=\" or \"{\" is needed behind a key"));
+                    return Err(self.fault("expected \":\", \"=\", \"+=\" or \"{\" after a key"));
                 }
             };
             while self.comment()? || self.run("\n\r") {}
@@ -195,7 +195,7 @@ impl Parser<'_> {
                 self.needed('(')?;
                 let name = self.included_name()?;
                 if name.is_none() {
-                    return Err(self.fault("the name of a file is needed, in double quotes"));
+                    return Err(self.fault("expected a file name in double quotes"));
                 }
                 self.needed(')')?;
                 (true, name)
@@ -217,7 +217,7 @@ impl Parser<'_> {
         }
         self.needed('(')?;
         let Some((name, _)) = self.quoted() else {
-            return Err(self.fault("a name is needed, in double quotes"));
+            return Err(self.fault("expected a name in double quotes"));
         };
         self.needed(')')?;
         Ok(Some(match url && !name.contains("://") {
@@ -231,12 +231,13 @@ impl Parser<'_> {
         let name = name.strip_prefix("file://").unwrap_or(name);
         if name.contains("://") {
             let why = format!(
-                "cannot include {name:?}: only files of this machine are read; copy it here and name the copy"
+                "cannot include {name:?}: only local files can be included; copy it to this machine and include the copy"
             );
             return Err(fault(self, why));
         }
         if self.files.left == 0 {
-            let why = format!("cannot include {name:?}: more than {MOST_FILES} files are included");
+            let why =
+                format!("cannot include {name:?}: at most {MOST_FILES} files can be included");
             return Err(fault(self, why));
         }
         self.files.left -= 1;
@@ -244,7 +245,7 @@ impl Parser<'_> {
         let text = match super::read_text(&path) {
             Ok(text) => text,
             Err(Failure::Read(error)) if !required => {
-                tracing::warn!(file = %path.display(), %error, "an included file cannot be read, and is left out");
+                tracing::warn!(file = %path.display(), %error, "cannot read an included file; ignoring it");
                 return Ok(Table::new());
             }
             Err(Failure::Read(error)) => {
@@ -297,7 +298,9 @@ impl Parser<'_> {
             }
             let before = self.at;
             if self.include()?.is_some() {
-                return Err(self.fault_at(before, "include needs a line of its own".to_owned()));
+                return Err(
+                    self.fault_at(before, "include must stand on a line of its own".to_owned())
+                );
             }
             let Some(part) = self.part()? else {
                 if !self.rest().starts_with('\\') {
@@ -305,7 +308,7 @@ impl Parser<'_> {
                 }
                 self.at += 1;
                 if !self.run("\n\r") {
-                    return Err(self.fault("the end of the line is needed behind a backslash"));
+                    return Err(self.fault("expected the end of the line after a backslash"));
                 }
                 continue;
             };
@@ -462,7 +465,7 @@ impl Parser<'_> {
 
     fn nested<T>(&mut self, read: impl FnOnce(&mut Self) -> Result<T, Fault>) -> Result<T, Fault> {
         if self.files.depth == DEEPEST {
-            return Err(self.fault(&format!("more than {DEEPEST} brackets are open")));
+            return Err(self.fault(&format!("brackets are nested deeper than {DEEPEST} levels")));
         }
         self.files.depth += 1;
         let value = read(self)?;
@@ -476,16 +479,16 @@ impl Parser<'_> {
             return Ok(());
         }
         Err(match self.rest().chars().next() {
-            None => self.fault(&format!("{sign:?} is missing before the end")),
+            None => self.fault(&format!("expected {sign:?}, found the end of the file")),
             Some(letter) => self.unexpected(&format!("{sign:?}"), letter),
         })
     }
 
     fn unexpected(&self, wanted: &str, letter: char) -> Fault {
         let why = match letter {
-            '"' => "a double quote has no second one on its line".to_owned(),
+            '"' => "the closing double quote is missing on this line".to_owned(),
             _ => format!(
-                "{wanted} is needed, not {letter:?}: put a text with such a sign into double quotes"
+                "expected {wanted}, found {letter:?}: put strings with special characters into double quotes"
             ),
         };
         self.fault(&why)

@@ -80,10 +80,10 @@ impl<'a> Resolver<'a> {
     fn open(&mut self, open: &'a Open) -> Result<Option<Value>, Fault> {
         let reference = first_reference(open);
         if self.chain.iter().any(|other| std::ptr::eq(*other, open)) {
-            return Err(refused(reference, "leads back to itself"));
+            return Err(refused(reference, "refers to itself"));
         }
         if self.depth > DEEPEST {
-            return Err(refused(reference, "is nested too deep"));
+            return Err(refused(reference, "is nested too deeply"));
         }
         self.chain.push(open);
         let value = self.joined(open);
@@ -121,7 +121,7 @@ impl<'a> Resolver<'a> {
         let kind = |value: &Value| match value {
             Value::Object(_) => "a section",
             Value::Array(_) => "a list",
-            _ => "a text",
+            _ => "a string",
         };
         let Some(first) = found.first().map(|(value, _)| kind(value)) else {
             return match &open.under {
@@ -130,7 +130,10 @@ impl<'a> Resolver<'a> {
             };
         };
         if let Some((other, _)) = found.iter().find(|(value, _)| kind(value) != first) {
-            let why = format!("makes {first} and {} stand side by side", kind(other));
+            let why = format!(
+                "joins {first} with {}, but all parts of a value must have the same type",
+                kind(other)
+            );
             return Err(refused(reference, &why));
         }
         match first {
@@ -155,7 +158,7 @@ impl<'a> Resolver<'a> {
                 Ok(Some(Value::Array(items.flatten().collect())))
             }
             _ if found.len() > 1 && found.iter().any(|(value, _)| value.is_null()) => {
-                Err(refused(reference, "makes null a part of a text"))
+                Err(refused(reference, "inserts null into a string"))
             }
             _ => Ok(match found.len() {
                 1 => found.pop().map(|(value, _)| value),
@@ -204,12 +207,22 @@ impl<'a> Resolver<'a> {
                     Some(Value::Object(mut fields)) => {
                         fields.remove(&key).map(|value| Found::Value(Some(value)))
                     }
-                    _ => return Err(refused(reference, "leads into a value that is no section")),
+                    _ => {
+                        return Err(refused(
+                            reference,
+                            "looks up a key in a value that is not a section",
+                        ));
+                    }
                 },
                 Found::Value(Some(Value::Object(mut fields))) => {
                     fields.remove(&key).map(|value| Found::Value(Some(value)))
                 }
-                _ => return Err(refused(reference, "leads into a value that is no section")),
+                _ => {
+                    return Err(refused(
+                        reference,
+                        "looks up a key in a value that is not a section",
+                    ));
+                }
             };
             match inner {
                 Some(inner) => found = inner,
@@ -227,10 +240,10 @@ impl<'a> Resolver<'a> {
                 // pyhocon substitutes at the top once, before all others.
                 Some(Node::Open(under)) if !is_deep && has_other(under, path) => Err(refused(
                     reference,
-                    "means a value above that has a substitution of its own",
+                    "refers to an earlier value that has a substitution of its own",
                 )),
                 Some(under) => Ok(Found::Node(under)),
-                None if is_deep => Err(refused(reference, "leads back to itself")),
+                None if is_deep => Err(refused(reference, "refers to itself")),
                 None => self.variable(reference),
             };
         }
@@ -242,7 +255,7 @@ impl<'a> Resolver<'a> {
             Some(text) => Ok(Found::Value(Some(Value::String(text)))),
             None if reference.optional => Ok(Found::Value(None)),
             None => {
-                let why = "is neither a key of this file nor a variable of the environment";
+                let why = "is neither a key of this file nor an environment variable";
                 Err(refused(reference, why))
             }
         }
@@ -276,7 +289,7 @@ fn first_reference(open: &Open) -> &Reference {
         Part::Reference(reference) => Some(reference),
         _ => None,
     });
-    reference.expect("a value is open because of a substitution")
+    reference.expect("an open value has a substitution")
 }
 
 fn refused(reference: &Reference, why: &str) -> Fault {

@@ -43,53 +43,53 @@ fn a_text_that_pyhocon_refuses_is_refused_with_its_line() {
     for (text, why) in [
         (
             "a: 1\nb: \"x\nc: 2",
-            "line 2, column 4: a double quote has no second one on its line",
+            "line 2, column 4: the closing double quote is missing on this line",
         ),
         (
             "a {\n  b: 1\n",
-            "line 3, column 1: '}' is missing before the end",
+            "line 3, column 1: expected '}', found the end of the file",
         ),
         (
             "a: x\nb: what?\n",
-            "line 2, column 8: a key, a value or the end is needed, not '?': \
-          put a text with such a sign into double quotes",
+            "line 2, column 8: expected a key, a value or the end, found '?': \
+          put strings with special characters into double quotes",
         ),
         (
             "a { b: x* }",
-            "line 1, column 9: '}' is needed, not '*': put a text with such a sign into double quotes",
+            "line 1, column 9: expected '}', found '*': put strings with special characters into double quotes",
         ),
         (
             "\n\nworker_name\n",
-            "line 4, column 1: \":\", \"=\", \"+=\" or \"{\" is needed behind a key",
+            "line 4, column 1: expected \":\", \"=\", \"+=\" or \"{\" after a key",
         ),
         (
             "a: {x: 1} b: 1",
-            "line 1, column 4: a section and a text stand side by side: a comma or a new line is needed",
+            "line 1, column 4: a section is followed by a string: separate them with a comma or a new line",
         ),
         (
             "a: 1\na { b: 1 }",
-            "line 2, column 11: a section is given for a key that has a value above",
+            "line 2, column 11: this key already has a value, so it cannot become a section",
         ),
         (
             "a: 1\nb: x ${NO_SUCH}",
-            "line 2, column 6: ${NO_SUCH} is neither a key of this file nor a variable of the environment",
+            "line 2, column 6: ${NO_SUCH} is neither a key of this file nor an environment variable",
         ),
         (
             "a: ${b}\nb: ${a}",
-            "line 1, column 4: ${b} leads back to itself",
+            "line 1, column 4: ${b} refers to itself",
         ),
         (
             "[1]",
-            "line 1, column 1: the file is a list, and a section is needed",
+            "line 1, column 1: the file contains a list, but a section is required",
         ),
         (
             "a: x\\\n\n b: *",
-            "line 3, column 5: a key, a value or the end is needed",
+            "line 3, column 5: expected a key, a value or the end, found '*'",
         ),
         (
             "include url(\"http://x/y\")",
-            "line 1, column 1: cannot include \"http://x/y\": only files of this machine are read; \
-          copy it here and name the copy",
+            "line 1, column 1: cannot include \"http://x/y\": only local files can be included; \
+          copy it to this machine and include the copy",
         ),
         (
             "include required(\"/nowhere/x.conf\")",
@@ -106,7 +106,10 @@ fn whatever_a_file_could_grow_has_a_bound() {
     let deepest = |depth| format!("a: {}{}", "[".repeat(depth), "]".repeat(depth));
     assert!(read_here(&deepest(DEEPEST)).is_ok());
     let fault = read_here(&deepest(DEEPEST + 1)).unwrap_err();
-    assert!(fault.ends_with("more than 64 brackets are open"), "{fault}");
+    assert!(
+        fault.ends_with("brackets are nested deeper than 64 levels"),
+        "{fault}"
+    );
     // Each line doubles the text of the one before, or the steps to nothing at all.
     let doubled = |first: &str| {
         let lines = (1..60).map(|line| format!("a{line}: ${{?a{0}}}${{?a{0}}}\n", line - 1));
@@ -120,7 +123,7 @@ fn whatever_a_file_could_grow_has_a_bound() {
         .map(|line| format!("a{line}: [${{a{}}}]\n", line - 1))
         .collect();
     let fault = read_here(&format!("a0: 1\n{chain}")).unwrap_err();
-    assert!(fault.contains("nested too deep"), "{fault}");
+    assert!(fault.contains("nested too deeply"), "{fault}");
 }
 
 #[test]
@@ -156,7 +159,7 @@ fn files_include_each_other_from_where_they_lie() {
     assert!(
         read("round.conf")
             .unwrap_err()
-            .contains("more than 64 files are included")
+            .contains("at most 64 files can be included")
     );
 
     fs::write(path("large.conf"), format!("#{}", "x".repeat(1 << 20))).unwrap();

@@ -24,7 +24,7 @@ impl Driver {
             Ok(task) => task,
             Err(error) => {
                 if error.refusal() != Some(Subcode::NoTask) {
-                    tracing::warn!(task = %id, %error, "the task cannot be read");
+                    tracing::warn!(task = %id, %error, "cannot read the task");
                 }
                 None
             }
@@ -62,18 +62,18 @@ impl Driver {
                 Some(entry) if entry.task == task => Some(Event::Popped),
                 Some(other) => {
                     let back = self.hand.server.add_first(&queue, &other.task).await;
-                    let what = "put back a task that was not asked for";
+                    let what = "put back a task that was not requested";
                     self.hand.try_to(what, &other.task, back).await;
                     Some(Event::NotPopped)
                 }
                 None => Some(Event::NotPopped),
             },
             Err(error) if error.passes() => {
-                tracing::warn!(task, %error, "whether the task was claimed is not known");
+                tracing::warn!(task, %error, "no answer to the claim of the task; checking its status");
                 Some(Event::PopLost)
             }
             Err(error) => {
-                tracing::warn!(task, %error, "the task cannot be claimed");
+                tracing::warn!(task, %error, "cannot claim the task");
                 Some(Event::NotPopped)
             }
         }
@@ -89,11 +89,11 @@ impl Driver {
             Ok(true) => Some(Event::Popped),
             Ok(false) => Some(Event::NotPopped),
             Err(error) if error.passes() => {
-                tracing::warn!(task, %error, "whether the task was claimed is not known");
+                tracing::warn!(task, %error, "no answer to the claim of the task; checking its status");
                 Some(Event::PopLost)
             }
             Err(error) => {
-                tracing::warn!(task, %error, "the task cannot be claimed");
+                tracing::warn!(task, %error, "cannot claim the task");
                 Some(Event::NotPopped)
             }
         }

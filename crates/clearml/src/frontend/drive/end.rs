@@ -20,7 +20,7 @@ impl Driver {
             Err(error) if error.code == ErrorCode::NotFound => {
                 return Some(Event::JobEnded(JobEnd::Lost));
             }
-            Err(error) => tracing::debug!(job = %id, %error, "cancelling"),
+            Err(error) => tracing::debug!(job = %id, %error, "cannot cancel the job"),
         }
         loop {
             let sight = self.job.borrow_and_update().clone();
@@ -63,7 +63,7 @@ impl Driver {
                     error.refusal(),
                     Some(Subcode::StatusChange | Subcode::NoTask)
                 ) => {}
-            Err(error) => tracing::error!(task = %id, %error, "how the task ended cannot be said"),
+            Err(error) => tracing::error!(task = %id, %error, "cannot report how the task ended"),
             Ok(()) => {}
         }
         Some(Event::Told)
@@ -92,11 +92,11 @@ impl Driver {
                 .await;
             // A worker that never was on the list cannot be taken off it.
             if let Err(error) = gone {
-                tracing::debug!(%worker, %error, "unregistering");
+                tracing::debug!(%worker, %error, "cannot unregister the worker");
             }
         }
         if let Err(error) = self.hand.runner.clear(&task) {
-            tracing::warn!(task, %error, "files of a task that is over stay");
+            tracing::warn!(task, %error, "cannot remove the files of an ended task");
         }
         self.hand.records.remove(&task);
         let _ = self.said.send(Said::Done {
@@ -116,9 +116,9 @@ impl Driver {
 /// The task's log and its status at the end of a run: a line, and the reason.
 fn said(ending: Ending, word: Word, trouble: &str) -> (String, String) {
     let failed = |what: &str| (format!("Process failed: {what}"), what.to_owned());
-    let because = |what: &str| match trouble {
-        "" => what.to_owned(),
-        trouble => format!("{what}: {trouble}"),
+    let because = |failure: &str| match trouble {
+        "" => failure.to_owned(),
+        trouble => format!("{failure}: {trouble}"),
     };
     match (word, ending) {
         (Word::Completed, _) => (
@@ -126,8 +126,8 @@ fn said(ending: Ending, word: Word, trouble: &str) -> (String, String) {
             "worker execution done".to_owned(),
         ),
         (Word::Stopped, Ending::Stopped(Why::Shutdown)) => (
-            "Process aborted: the agent stops".to_owned(),
-            "the agent was stopped".to_owned(),
+            "Process aborted: the Divvy daemon was stopped".to_owned(),
+            "the Divvy daemon was stopped".to_owned(),
         ),
         (Word::Stopped, Ending::Job(JobEnd::Cancelled)) => (
             "Process aborted: its job was cancelled on the worker's machine".to_owned(),

@@ -37,7 +37,7 @@ pub(super) async fn follow(hand: Arc<Hand>, job: String, tell: watch::Sender<Job
             }
             Err(error) if error.code == ErrorCode::TimedOut => {}
             Err(error) => {
-                tracing::warn!(job, %error, "the job is not known to the agent");
+                tracing::warn!(job, %error, "the daemon does not know the job");
                 let _ = tell.send(JobSight::Unknown);
                 return;
             }

@@ -69,7 +69,7 @@ impl Driver {
         if slot.worker != self.hand.daemon {
             let report = of_slot(&self.hand, &self.record.task, &slot);
             if let Err(error) = self.hand.server.report(&report).await {
-                tracing::debug!(worker = slot.worker, %error, "reporting a slot");
+                tracing::debug!(worker = slot.worker, %error, "cannot report a slot");
             }
         }
     }

@@ -20,7 +20,7 @@ impl Driver {
             .ask(async |server| server.started(&id, &message).await)
             .await;
         if let Err(error) = started {
-            tracing::warn!(task = %id, %error, "the task cannot be started");
+            tracing::warn!(task = %id, %error, "cannot mark the task as started");
             return Some(Event::StartRefused);
         }
         let line = format!(
@@ -77,7 +77,7 @@ impl Driver {
                 .ask(async |server| server.unregister(&old).await)
                 .await;
             self.hand
-                .try_to("take a worker off the list", &slot.worker, gone)
+                .try_to("unregister a worker", &slot.worker, gone)
                 .await;
             self.saved = None;
             self.save();
@@ -131,7 +131,7 @@ impl Driver {
                 Some(Event::Confirmed)
             }
             Err(error) if matches!(error.code, ErrorCode::Conflict | ErrorCode::NotFound) => {
-                tracing::warn!(task = %self.record.task, %error, "the task's slice is gone");
+                tracing::warn!(task = %self.record.task, %error, "the task has lost its slice");
                 Some(Event::NoSlice)
             }
             Err(error) => {

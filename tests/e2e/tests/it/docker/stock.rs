@@ -251,12 +251,7 @@ mod exhaustive {
         };
         let _ = stock.stub.queue("single_gpu");
         let (half, single) = ("half_gpu=0.5", "single_gpu=1");
-        refused(
-            "0",
-            &["half_gpu=0.3"],
-            &["--docker"],
-            "no multiple of 0.125",
-        );
+        refused("0", &["half_gpu=0.3"], &["--docker"], "a multiple of 0.125");
         refused("3", &[half], &["--docker"], "does not serve GPU 3");
         // The agent by itself looks at its last queue alone.
         refused("0", &[half, single], &[], "only supported in docker-mode");
