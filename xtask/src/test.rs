@@ -15,7 +15,7 @@ use anyhow::{Context, Result};
 use crate::cargo::{self, cargo, root, target};
 use crate::nextest::{self, Run, Tally};
 use crate::steps::{answer, run, step};
-use crate::{advisories, allocators, deny, dist, helm, smi, tools, venv};
+use crate::{advisories, allocators, deny, dist, helm, prose, smi, tools, venv};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -61,8 +61,9 @@ pub fn run_tiers(args: &Args) -> Result<()> {
         "renders the chart, which the tests hold against the API's types",
         || Ok(helm::make()),
     )?;
-    step("language", "spelling, in every file", || {
-        run(Command::new(venv.program("typos")).current_dir(root()))
+    step("language", "spelling, words and lengths of texts", || {
+        run(Command::new(venv.program("typos")).current_dir(root()))?;
+        prose::check()
     })?;
     step("format", "one way to lay out code", || {
         run(&mut cargo(&["fmt", "--all", "--check"]))

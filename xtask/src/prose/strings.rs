@@ -68,10 +68,8 @@ fn walk(tokens: TokenStream, with_documentation: bool, texts: &mut Vec<Text>) {
     while let Some(token) = tokens.next() {
         match token {
             TokenTree::Punct(mark) if mark.as_char() == '#' => {
-                if tokens
-                    .next_if(|next| matches!(next, TokenTree::Punct(mark) if mark.as_char() == '!'))
-                    .is_some()
-                {}
+                tokens
+                    .next_if(|next| matches!(next, TokenTree::Punct(mark) if mark.as_char() == '!'));
                 let Some(TokenTree::Group(attribute)) = tokens.next() else {
                     continue;
                 };
