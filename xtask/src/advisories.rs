@@ -329,7 +329,7 @@ mod tests {
         let left = judge(&planted, &copy(), &ignored).unwrap();
         assert_eq!(left.iter().filter(is_ours).count(), 0, "{left:?}");
         let idle = judge(&lock(&[]), &copy(), &ignored).unwrap();
-        assert!(idle[0].contains("concerns no crate"), "{idle:?}");
+        assert!(idle[0].contains("affects no crate"), "{idle:?}");
     }
 
     #[test]

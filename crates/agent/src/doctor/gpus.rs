@@ -31,7 +31,7 @@ fn one(gpu: &Gpu, form: Option<Form>, simulated: bool) -> Vec<Finding> {
             Bytes::new(usable).human(),
             Bytes::new(used).human()
         ),
-        None => "this user may not read its memory use".to_owned(),
+        None => "memory use not readable by this user".to_owned(),
     };
     let divided = gpu.mig.as_ref().is_some_and(|mig| mig.on);
     let mut findings = vec![ok(
@@ -70,7 +70,7 @@ fn enforcement(gpu: &Gpu, form: Option<Form>) -> Finding {
                 &check,
                 "limits cannot be enforced",
                 "the limiter does not receive the calls of programs to the driver",
-                "fix the findings limiter.* first",
+                "first follow the advice of the findings limiter.*",
             );
         }
     };

@@ -128,9 +128,12 @@ fn processes() -> Finding {
     let (of_a_job, of_a_user) = (tasks::most_of_a_job(), tasks::most_of_a_user());
     let shown = |most: Option<u64>| most.map_or_else(|| "?".to_owned(), |most| most.to_string());
     let found = match why {
-        None => format!("at most {} in each job (pids controller)", shown(of_a_job)),
+        None => format!(
+            "at most {} processes in each job (pids controller)",
+            shown(of_a_job)
+        ),
         Some(why) => format!(
-            "at most {} for all processes of one user (RLIMIT_NPROC; {why}); jobs of root have no such limit",
+            "at most {} processes of each user (RLIMIT_NPROC; {why}); jobs of root have no such limit",
             shown(of_a_user)
         ),
     };

@@ -37,7 +37,7 @@ struct Fact {
 const FACTS: &[Fact] = &[
     Fact {
         name: "machine",
-        decides: "the machine that all other facts belong to",
+        decides: "the machine, GPU and driver that the other facts apply to",
         measure: gpu::machine,
     },
     Fact {

@@ -64,7 +64,7 @@ struct Header {
 pub enum InitError {
     #[error("DIVVY_SIM_STATE is not set: the simulated driver needs the path of its state file")]
     NoPath,
-    #[error("{0} does not exist, and DIVVY_SIM does not name the GPUs to simulate: set DIVVY_SIM=MODEL:N (models: {known})", known = model::keys().collect::<Vec<_>>().join(", "))]
+    #[error("{0} does not exist, and DIVVY_SIM is not set: set DIVVY_SIM=MODEL:N (models: {known})", known = model::keys().collect::<Vec<_>>().join(", "))]
     NoSpec(PathBuf),
     #[error("DIVVY_SIM: {0}")]
     Spec(#[from] SpecError),
