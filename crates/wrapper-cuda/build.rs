@@ -14,7 +14,7 @@ fn main() {
     let (name, behind) = match package.as_str() {
         "divvy-wrapper-cuda" => (CUDA, CUDA_BEHIND),
         "divvy-wrapper-nvml" => (NVML, NVML_BEHIND),
-        _ => panic!("{package} is no wrapper"),
+        _ => panic!("{package} is not a wrapper"),
     };
     let out = env::var("OUT_DIR").expect("set by Cargo");
     let (empty, library) = (

@@ -73,7 +73,7 @@ where
         }
         Err(error) => assert!(
             !error.to_string().is_empty(),
-            "{text:?} is refused without a word"
+            "{text:?} is refused without a reason"
         ),
     }
 }

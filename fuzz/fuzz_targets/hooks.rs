@@ -46,7 +46,7 @@ fn bench() -> &'static Bench {
         let name = CString::new(SIMULATOR).expect("a path");
         // SAFETY: the simulated driver; it stays open.
         let driver = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
-        assert!(!driver.is_null(), "build divvy-sim first: there is no {SIMULATOR}");
+        assert!(!driver.is_null(), "{SIMULATOR} is missing: build divvy-sim first");
         let slice = folder.join("slice");
         let gpu = GpuSpec {
             uuid: uuid_of_first(driver),
@@ -111,6 +111,6 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     assert_eq!(
         snapshot.alarms(),
         0,
-        "the limiter found an error of its own"
+        "the limiter reported an internal error"
     );
 });

@@ -1,8 +1,8 @@
-//! RustSec advisories: `Cargo.lock` is judged against a dated copy of the list, `data/advisories.json`.
+//! RustSec advisories: checks `Cargo.lock` against a dated copy of the list, `data/advisories.json`.
 //!
-//! The copy lies in the repository, so that a test needs no network and gives the same answer twice. It has the versions of every advisory
-//! that was not withdrawn, for all crates: a dependency of tomorrow is judged too. `cargo xtask advisories --renew CLONE` writes it anew
-//! from a clone of <https://github.com/rustsec/advisory-db>. `deny.toml` lists what is ignored, each with its reason.
+//! The copy is in the repository, so the test needs no network and its result is reproducible. It lists the affected versions of every
+//! advisory that was not withdrawn, for all crates, so that it covers future dependencies. `cargo xtask advisories --renew CLONE`
+//! updates it from a clone of <https://github.com/rustsec/advisory-db>. `deny.toml` lists ignored advisories with their reasons.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,7 +22,7 @@ const COPY: &str = "data/advisories.json";
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Writes the copy anew from this clone of rustsec/advisory-db, then judges
+    /// Update the copy from this clone of rustsec/advisory-db before the check
     #[arg(long, value_name = "CLONE")]
     renew: Option<PathBuf>,
 }
@@ -39,7 +39,7 @@ struct List {
     advisories: BTreeMap<String, Vec<Advisory>>,
 }
 
-/// What one advisory says of its crate.
+/// One advisory of a crate.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Advisory {
     id: String,
@@ -66,7 +66,7 @@ impl Advisory {
 struct Package {
     name: String,
     version: Version,
-    /// Absent for the workspace's own.
+    /// Absent for crates of the workspace.
     source: Option<String>,
 }
 
@@ -76,7 +76,7 @@ struct Lock {
     package: Vec<Package>,
 }
 
-/// `deny.toml`, as far as it is about advisories.
+/// The part of `deny.toml` about advisories.
 #[derive(Default, Deserialize)]
 struct Deny {
     #[serde(default)]
@@ -100,21 +100,18 @@ pub fn run(args: &Args) -> Result<()> {
         let list = read(clone)?;
         let path = root().join(COPY);
         fs::write(&path, text(&list)?).with_context(|| format!("write {}", path.display()))?;
-        eprintln!("   {COPY} is written anew: commit it");
+        eprintln!("   updated {COPY}: commit it");
     }
     check()
 }
 
-/// Judges the workspace's `Cargo.lock`.
+/// Checks the workspace's `Cargo.lock`.
 pub fn check() -> Result<()> {
     let read =
         |name: &str| fs::read_to_string(root().join(name)).with_context(|| format!("read {name}"));
     let list = parse(&read(COPY)?)?;
     let age = jiff::Zoned::now().date().since(list.date)?.get_days();
-    eprintln!(
-        "   the copy of RustSec's list is of {}, {age} days old: {COPY}",
-        list.date
-    );
+    eprintln!("   {COPY}: RustSec's list of {}, {age} days old", list.date);
     let ignored: Deny = toml::from_str(&read("deny.toml")?).context("read deny.toml")?;
     let found = judge(&read("Cargo.lock")?, &list, &ignored.advisories.ignore)?;
     if !found.is_empty() {
@@ -127,7 +124,7 @@ fn parse(text: &str) -> Result<List> {
     serde_json::from_str(text).with_context(|| format!("read {COPY}"))
 }
 
-/// What is wrong with a `Cargo.lock`, a line each.
+/// The problems of a `Cargo.lock`, one line each.
 fn judge(lock: &str, list: &List, ignored: &[Ignore]) -> Result<Vec<String>> {
     let lock: Lock = toml::from_str(lock).context("read Cargo.lock")?;
     let mut found = Vec::new();
@@ -148,7 +145,7 @@ fn judge(lock: &str, list: &List, ignored: &[Ignore]) -> Result<Vec<String>> {
     for (ignore, _) in ignored.iter().zip(used).filter(|(_, used)| !used) {
         let Ignore { id, reason } = ignore;
         found.push(format!(
-            "deny.toml ignores {id} ({reason}), which concerns no crate of Cargo.lock: take it out"
+            "deny.toml ignores {id} ({reason}), which affects no crate in Cargo.lock: remove it"
         ));
     }
     Ok(found)
@@ -177,7 +174,8 @@ fn read(clone: &Path) -> Result<List> {
         git.arg("-C")
             .arg(clone)
             .args(["log", "-1", &format!("--format={format}"), "--date=short"]);
-        answer(&mut git).with_context(|| format!("{} is no clone with a commit", clone.display()))
+        answer(&mut git)
+            .with_context(|| format!("{} is not a clone with a commit", clone.display()))
     };
     let mut advisories: BTreeMap<String, Vec<Advisory>> = BTreeMap::new();
     let crates = clone.join("crates");
@@ -198,7 +196,7 @@ fn read(clone: &Path) -> Result<List> {
     }
     ensure!(
         !advisories.is_empty(),
-        "{} has no advisory",
+        "{} contains no advisory",
         crates.display()
     );
     for of_crate in advisories.values_mut() {
@@ -209,12 +207,12 @@ fn read(clone: &Path) -> Result<List> {
         licence: "ids and version ranges of advisories; texts are left out (CC0-1.0, some CC-BY-4.0 from GitHub)"
             .to_owned(),
         commit: git("%H")?,
-        date: git("%cd")?.parse().context("the commit has a date")?,
+        date: git("%cd")?.parse().context("parse the date of the commit")?,
         advisories,
     })
 }
 
-/// Crate and advisory of a Markdown file that begins with TOML; `None` for one that was withdrawn.
+/// Crate and advisory of a Markdown file that begins with TOML; `None` for a withdrawn advisory.
 fn of_file(text: &str) -> Result<Option<(String, Advisory)>> {
     #[derive(Deserialize)]
     struct File {
@@ -234,8 +232,8 @@ fn of_file(text: &str) -> Result<Option<(String, Advisory)>> {
         #[serde(default)]
         unaffected: Vec<VersionReq>,
     }
-    let (_, rest) = text.split_once("```toml").context("it has no TOML")?;
-    let (head, _) = rest.split_once("```").context("its TOML has no end")?;
+    let (_, rest) = text.split_once("```toml").context("the file has no TOML")?;
+    let (head, _) = rest.split_once("```").context("the TOML has no end")?;
     let File { advisory, versions } = toml::from_str(head)?;
     let kept = advisory.withdrawn.is_none().then(|| {
         let kept = Advisory {
@@ -331,7 +329,7 @@ mod tests {
         let left = judge(&planted, &copy(), &ignored).unwrap();
         assert_eq!(left.iter().filter(is_ours).count(), 0, "{left:?}");
         let idle = judge(&lock(&[]), &copy(), &ignored).unwrap();
-        assert!(idle[0].contains("concerns no crate"), "{idle:?}");
+        assert!(idle[0].contains("affects no crate"), "{idle:?}");
     }
 
     #[test]

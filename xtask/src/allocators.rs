@@ -1,5 +1,5 @@
-//! Other memory allocators, which tests preload beside the limiter: unpacked from Debian's packages, not installed. Where they
-//! cannot be had those tests say so and are skipped.
+//! Other memory allocators, which tests preload next to the limiter: unpacked from Debian's packages, not installed. If the
+//! download fails, these tests are skipped and report it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ pub fn fetch() -> Result<()> {
                 .any(|package| unpack(&folder, library, package));
         match had && there() {
             true => eprintln!("   {library}: found"),
-            false => eprintln!("   {library}: not to be had here; the tests beside it are skipped"),
+            false => eprintln!("   {library}: not available; its tests are skipped"),
         }
     }
     Ok(())

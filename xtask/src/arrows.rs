@@ -1,4 +1,4 @@
-//! Which of our crates may use which: a test reads Cargo's own account of the workspace and fails on any other arrow.
+//! The allowed dependencies between our crates: a test reads the workspace from Cargo and fails on any other dependency.
 #![cfg(test)]
 
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::cargo::cargo;
 use crate::steps::answer;
 
-/// Crate → what it may use of ours. The reasons are in ARCHITECTURE.md.
+/// Crate → our crates that it may use. The reasons are in ARCHITECTURE.md.
 const ARROWS: [(&str, &[&str]); 20] = [
     ("divvy-core", &[]),
     ("divvy-driver", &["divvy-test-support"]),

@@ -8,19 +8,19 @@ use crate::cargo::{LOADED, Optimised, root, target};
 use crate::steps::{run, step};
 use crate::{cargo as crates, tools};
 
-/// What to measure; everything when nothing is said.
+/// The parts to measure; without options all of them.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Fewer rounds: to see that it works, not to quote
+    /// Fewer rounds: tests the command; the figures are not reliable
     #[arg(long)]
     quick: bool,
-    /// Count the instructions that the limiter adds to a call, and fail where they have grown by more than 5 %
+    /// Count the instructions that the limiter adds to a call, and fail if a count grew by more than 5 %
     #[arg(long)]
     counts: bool,
-    /// With --counts: write down what is counted as what is expected
+    /// With --counts: record the counts as the expected ones
     #[arg(long, requires = "counts")]
     record: bool,
-    /// Only these parts: calls, usable, latency, throughput, crowd, shares, processes, ledger
+    /// Measure only these parts: calls, usable, latency, throughput, crowd, shares, processes, ledger
     #[arg(long, value_name = "PART", num_args = 1..)]
     only: Vec<String>,
 }
@@ -30,15 +30,19 @@ const PROBES: [&str; 4] = ["call_cost", "job_start", "spawn_floor", "tenant"];
 
 /// Builds and measures.
 pub fn measure(args: &Args) -> Result<()> {
-    step("tools", "what the machine has to bring", tools::compiler)?;
+    step(
+        "tools",
+        "the programs that this command needs",
+        tools::compiler,
+    )?;
     step(
         "crates",
-        "the Rust libraries that Cargo.lock names",
+        "the Rust crates in Cargo.lock, downloaded if missing",
         crates::fetch,
     )?;
     let folder = step(
         "build",
-        "an optimised build: what is measured is what would be installed",
+        "an optimised build, as for an installation",
         || {
             let all = ["--workspace", "--examples", "--bins", "--lib"];
             let without = LOADED.map(|(package, _)| ["--exclude", package]);
@@ -47,7 +51,7 @@ pub fn measure(args: &Args) -> Result<()> {
     )?;
     step(
         "probes",
-        "C programs that call the driver and that play the jobs",
+        "C programs that call the driver or act as jobs",
         || {
             PROBES.iter().try_for_each(|probe| {
                 let source = root().join(format!("tests/clients/c/{probe}.c"));
@@ -61,7 +65,7 @@ pub fn measure(args: &Args) -> Result<()> {
     )?;
     step(
         "bench",
-        "both sides of every ratio in one run, in turns",
+        "measurements; both sides of a ratio alternate in one run",
         || {
             let mut bench = Command::new(folder.join("bench"));
             bench.arg("--json").arg(target().join("bench.json"));

@@ -33,8 +33,8 @@ pub fn cargo(words: &[&str]) -> Command {
     command
 }
 
-/// Removes what `cargo run` says of this package from a command's environment. Build scripts that depend on such a variable (ring's) would run
-/// anew, and all that depends on them, each time `cargo xtask` comes after `cargo` by hand.
+/// Removes the variables of `cargo run` about this package from a command's environment. Some build scripts (ring's) depend on such a
+/// variable: they and their dependents would be built again each time `cargo xtask` runs after a plain `cargo`.
 pub fn forget_this_package(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
@@ -120,7 +120,7 @@ pub fn build_programs() -> Result<()> {
 /// Sees to it that every crate of the lockfile is on this machine. The network is used only when one is missing.
 pub fn fetch() -> Result<()> {
     if answer(&mut cargo(&["fetch", "--locked", "--offline", "--quiet"])).is_some() {
-        eprintln!("   every crate of Cargo.lock is on this machine; the network is not needed");
+        eprintln!("   all crates in Cargo.lock are on this machine; no download");
         return Ok(());
     }
     run(&mut cargo(&["fetch", "--locked"]))

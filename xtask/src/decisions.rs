@@ -1,4 +1,4 @@
-//! ARCHITECTURE.md and docs/decisions, held against the repository: the files that they name exist, and the index lists every decision.
+//! Compares ARCHITECTURE.md and docs/decisions with the repository: the files that they name exist, and the index lists every decision.
 #![cfg(test)]
 
 use std::fs;

@@ -11,15 +11,19 @@ use crate::{cargo as crates, tools};
 
 /// Builds and shows.
 pub fn show() -> Result<()> {
-    step("tools", "what the machine has to bring", tools::compiler)?;
+    step(
+        "tools",
+        "the programs that this command needs",
+        tools::compiler,
+    )?;
     step(
         "crates",
-        "the Rust libraries that Cargo.lock names",
+        "the Rust crates in Cargo.lock, downloaded if missing",
         crates::fetch,
     )?;
     step(
         "build",
-        "Divvy, its limiter, the simulated driver and the CUDA programs that play the jobs",
+        "Divvy, its limiter, the simulated driver and the CUDA programs of the jobs",
         || {
             run(&mut cargo(&[
                 "build",

@@ -1,8 +1,8 @@
-//! What may come from outside: cargo-deny holds every dependency to `deny.toml` (licences, sources, no wildcards).
+//! Dependencies: cargo-deny checks licences, sources and wildcards of every dependency against `deny.toml`.
 //!
-//! Its list of advisories is left out: it comes over the network, and a test must give the same answer twice. So the result depends on the
-//! manifests, the lockfile and `deny.toml` alone: `deny.lock` records for which of them cargo-deny found nothing, and the program is built (a
-//! minute and a half) only after one of them has changed.
+//! Its check of advisories is left out, because it needs the network and is not reproducible. So the result depends only on the
+//! manifests, the lockfile and `deny.toml`. `deny.lock` records a hash of these files after a check without findings. cargo-deny is
+//! built (90 s) and runs again only when one of them has changed.
 
 use std::fs;
 use std::path::PathBuf;
@@ -26,7 +26,7 @@ pub fn check() -> Result<()> {
     let fingerprint = fingerprint()?;
     if fs::read_to_string(&record).is_ok_and(|recorded| recorded == fingerprint) {
         eprintln!(
-            "   cargo-deny {VERSION} has found nothing in these manifests and this Cargo.lock ({RECORD})"
+            "   manifests and Cargo.lock have not changed since cargo-deny {VERSION} passed ({RECORD})"
         );
         return Ok(());
     }
@@ -44,15 +44,15 @@ pub fn check() -> Result<()> {
         ])
         .current_dir(root()))?;
     fs::write(&record, fingerprint).with_context(|| format!("write {}", record.display()))?;
-    eprintln!("   {RECORD} is written anew: commit it");
+    eprintln!("   updated {RECORD}: commit it");
     Ok(())
 }
 
-/// What the result depends on, as text: the version of cargo-deny, and one hash over all files.
+/// The inputs of the result, as text: the version of cargo-deny, and one hash over all files.
 fn fingerprint() -> Result<String> {
     let list = ["ls-files", "Cargo.lock", "deny.toml", "*Cargo.toml"];
     let list = answer(Command::new("git").args(list).current_dir(root()));
-    let list = list.context("git lists the manifests")?;
+    let list = list.context("list the manifests with git")?;
     let mut hash = Sha256::new();
     for name in list.lines() {
         let text = fs::read(root().join(name)).with_context(|| format!("read {name}"))?;

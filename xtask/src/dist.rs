@@ -1,4 +1,4 @@
-//! `cargo xtask dist`: what a release ships, in target/dist, tried there before it is called done.
+//! `cargo xtask dist`: builds a release in target/dist, then installs and tests it there.
 //!
 //! ```text
 //! target/dist
@@ -7,8 +7,8 @@
 //!   clearml_agent_fractional_gpu-VERSION-py3-none-any.whl
 //!   SHA256SUMS
 //! ```
-//! The same commit, toolchain and machine give the same bytes: paths of the machine are taken out of the programs, files are sorted and
-//! have the commit's time, and nothing is compressed with a date. Another C library or linker gives others.
+//! The build is reproducible with the same commit, toolchain, C library and linker. Programs contain no paths of the machine, files
+//! are sorted and have the commit's time, and compressed files contain no date.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ use crate::{cargo as crates, tools, venv};
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// From the unoptimised build of the tests, to prove that the rest works: nothing to be shipped
+    /// Use the unoptimised build of the tests, to test this command; not for release
     #[arg(long)]
     quick: bool,
 }
@@ -60,17 +60,21 @@ const COMPLETIONS: [(&str, &str); 3] = [
 pub const WHEEL: &str = "python/clearml-agent-fractional-gpu";
 
 pub fn make(args: &Args) -> Result<()> {
-    step("tools", "what the machine has to bring", tools::all)?;
+    step("tools", "the programs that this command needs", tools::all)?;
     step(
         "crates",
-        "the Rust libraries that Cargo.lock names",
+        "the Rust crates in Cargo.lock, downloaded if missing",
         crates::fetch,
     )?;
-    step("clients", "Python with what builds the wheel", venv::make)?;
+    step(
+        "clients",
+        "a Python environment that can build the wheel",
+        venv::make,
+    )?;
     release(args.quick)
 }
 
-/// The release alone, where tools, crates and Python are there.
+/// The release alone; tools, crates and Python must be present.
 pub fn release(quick: bool) -> Result<()> {
     let built = step("build", "programs and libraries", || match quick {
         true => quickly(),
@@ -83,19 +87,19 @@ pub fn release(quick: bool) -> Result<()> {
     let name = format!("divvy-{}-x86_64-linux", env!("CARGO_PKG_VERSION"));
     let tree = dist.join(&name);
     let time = commit_time();
-    step("tree", "everything where it is installed", || {
+    step("tree", "all files in the layout of an installation", || {
         gather(&built, &tree, quick)
     })?;
     step("wheel", "the package for the ClearML agent", || {
         wheel(&dist, &time)
     })?;
-    step("archive", "one file to carry", || {
+    step("archive", "all files in one archive", || {
         archive(&dist, &name, &time, quick)
     })?;
-    step("sums", "what each file is", || sums(&dist))?;
+    step("sums", "the SHA-256 checksum of each file", || sums(&dist))?;
     step(
         "try",
-        "the archive runs a program, the wheel installs, the sums are right",
+        "runs the archive's program, installs the wheel, checks the checksums",
         || attempt(&dist, &name),
     )?;
     eprintln!("\n   {}", dist.display());
@@ -194,7 +198,7 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
 }
 
 fn wheel(dist: &Path, time: &str) -> Result<()> {
-    let python = venv::existing().context("the Python environment is not there")?;
+    let python = venv::existing().context("the Python environment is missing")?;
     run(Command::new(python)
         .args([
             "-m",
@@ -258,7 +262,7 @@ fn sums(dist: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Installs what was made, as somebody would who has downloaded it, and uses it.
+/// Installs the release as a user would after a download, and uses it.
 fn attempt(dist: &Path, name: &str) -> Result<()> {
     run(Command::new("sha256sum")
         .args(["--check", "--quiet", "SHA256SUMS"])
@@ -320,7 +324,7 @@ fn attempt(dist: &Path, name: &str) -> Result<()> {
         answer(Command::new(place.join("venv/bin/clearml-agent-fractional-gpu")).arg("--help"));
     ensure!(
         said.is_some_and(|said| said.contains("ExecStartPre")),
-        "the wheel brings no program that says what it is for"
+        "the wheel's program printed no help"
     );
     fs::remove_dir_all(&place)?;
     Ok(())

@@ -1,6 +1,6 @@
-//! `cargo xtask gpu`: a release build, one folder with all that is needed, then the program `gpu` of `tests/e2e` in it.
+//! `cargo xtask gpu`: a release build, one folder with all needed files, then the program `gpu` of `tests/e2e` in it.
 //!
-//! The folder, `target/gpu-kit`, needs nothing but a GPU: it can be carried to a machine without Cargo and run there.
+//! The folder, `target/gpu-kit`, needs only a GPU: it can be copied to a machine without Cargo and run there.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,21 +14,21 @@ use crate::{cargo as crates, tools, venv};
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Simulated GPUs instead: proves that the program works, and says nothing about hardware
+    /// Use simulated GPUs: tests the command itself, not the hardware
     #[arg(long, value_name = "MODEL:N")]
     sim: Option<String>,
-    /// Build the folder and stop: run `gpu` in it where the GPU is
+    /// Only build the folder; copy it to the GPU machine and run `gpu` in it
     #[arg(long)]
     kit: bool,
     /// Fewer rounds
     #[arg(long)]
     quick: bool,
-    /// Only items whose names begin with one of these
+    /// Run only items whose names begin with one of these
     #[arg(long, value_name = "NAME", num_args = 1..)]
     only: Vec<String>,
 }
 
-/// What is built, at the same place of the build and of the folder.
+/// Programs, at the same place in the build and in the folder.
 const PROGRAMS: [&str; 9] = [
     "gpu",
     "divvy",
@@ -46,28 +46,29 @@ const LOGGER: &str = "liblog_lookups.so";
 
 /// Builds, and runs.
 pub fn accept(args: &Args) -> Result<()> {
-    step("tools", "what the machine has to bring", tools::compiler)?;
+    step(
+        "tools",
+        "the programs that this command needs",
+        tools::compiler,
+    )?;
     step(
         "crates",
-        "the Rust libraries that Cargo.lock names",
+        "the Rust crates in Cargo.lock, downloaded if missing",
         crates::fetch,
     )?;
     let kit = target().join("gpu-kit");
-    let built = step(
-        "build",
-        "an optimised build, as it would be installed",
-        build,
-    )?;
-    step("kit", "everything that is run, in one folder", || {
-        gather(&built, &kit)
-    })?;
+    let built = step("build", "an optimised build, as for an installation", build)?;
+    step("kit", "all programs in one folder", || gather(&built, &kit))?;
     if args.kit {
-        eprintln!("   carry {} to the GPU and run `gpu` in it", kit.display());
+        eprintln!(
+            "   copy {} to the GPU machine and run `gpu` in it",
+            kit.display()
+        );
         return Ok(());
     }
     step(
         "gpu",
-        "what is promised, tried; what is believed of the driver, measured",
+        "tests of Divvy's claims, and measurements of the driver",
         || {
             let mut gpu = Command::new(kit.join("gpu"));
             gpu.arg("--json").arg(target().join("gpu-report.json"));
@@ -96,7 +97,7 @@ fn build() -> Result<PathBuf> {
     ])
 }
 
-/// Copies what was built, without its debugging information: the folder is to be carried.
+/// Copies the programs without debugging information, because the folder will be copied to another machine.
 fn gather(built: &Path, kit: &Path) -> Result<()> {
     fs::create_dir_all(kit.join("examples")).with_context(|| format!("make {}", kit.display()))?;
     for name in PROGRAMS {

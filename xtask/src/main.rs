@@ -1,5 +1,5 @@
-//! The repository's commands. Each says on stderr what it does and why, step by step, and fails with the name of the step
-//! that failed; what it found out goes to stdout.
+//! The commands of the repository. Each command prints its steps with their purpose on stderr, and its results on stdout. An error
+//! names the step that failed.
 #![forbid(unsafe_code)]
 
 mod advisories;
@@ -33,7 +33,7 @@ use clap::{Parser, Subcommand};
 #[derive(Parser)]
 #[command(
     bin_name = "cargo xtask",
-    about = "The repository's commands",
+    about = "Builds, tests and measures Divvy",
     disable_help_subcommand = true
 )]
 struct Cli {
@@ -43,21 +43,21 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Verb {
-    /// Three GPUs shared by four queues, live, in under a minute after the build
+    /// Show three simulated GPUs shared by four queues, in under a minute after the build
     Demo,
-    /// Checks and tests, at most a few minutes; --all adds the second tier. Installs what it needs
+    /// Run checks and tests in a few minutes; --all adds the second tier. Installs missing tools
     Test(test::Args),
-    /// What an interposed call and a queued job cost: a table, and target/bench.json
+    /// Measure the cost of the limiter and of jobs: prints a table, writes target/bench.json
     Bench(bench::Args),
-    /// What is promised, tried on a real GPU, and what is believed of the driver, measured: target/gpu-report.json
+    /// Test Divvy on a real GPU and measure its driver: writes target/gpu-report.json
     Gpu(gpu::Args),
-    /// The chart and what it installs, tried in the cluster that KUBECONFIG names; a control plane without nodes is enough
+    /// Test the chart in the cluster of KUBECONFIG; a control plane without nodes is enough
     Kube(kube::Args),
-    /// Random programs against the limiter, for as long as you like
+    /// Run seeded tests for longer: the simulation, the journal and the limiter
     Soak(soak::Args),
-    /// What a release ships, built, tried and summed: target/dist
+    /// Build a release, install it, test it and write checksums: target/dist
     Dist(dist::Args),
-    /// Judge Cargo.lock by RustSec's advisories, of which data/advisories.json is a dated copy; --renew writes it anew
+    /// Check Cargo.lock against data/advisories.json, a dated copy of RustSec's advisories
     Advisories(advisories::Args),
     /// Check the English of strings and documents: a table of listed words, over-long sentences and lines
     Prose(prose::Args),

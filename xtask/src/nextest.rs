@@ -11,7 +11,7 @@ use crate::cargo::{forget_this_package, root, target};
 use crate::steps::{answer, shown};
 use crate::tools;
 
-/// Installed where the machine has none that `.config/nextest.toml` accepts.
+/// The version to install if the machine has none that `.config/nextest.toml` accepts.
 const VERSION: &str = "0.9.151";
 
 /// How many of the slowest tests are printed.
@@ -103,7 +103,7 @@ fn required() -> &'static str {
     let config = include_str!("../../.config/nextest.toml");
     let mut lines = config.lines();
     let line = lines.find_map(|line| line.strip_prefix("nextest-version = "));
-    line.expect("the configuration names a version")
+    line.expect("nextest.toml contains nextest-version")
         .trim_matches('"')
 }
 

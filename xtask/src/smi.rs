@@ -1,6 +1,6 @@
-//! NVIDIA's own monitor, `target/nvidia-smi`, for the tests that look at a slice through it. It is not ours to ship and not in
-//! every distribution: taken from Debian's non-free packages, from the mirror that the machine uses anyway, and unpacked
-//! without being installed. Where that cannot be done it is said, and those tests check nothing.
+//! `nvidia-smi`, in `target/nvidia-smi`, for the tests that look at a slice through it. Divvy may not distribute it, and not every
+//! distribution has it. It is unpacked from Debian's non-free packages, from the mirror that the machine uses, not installed. If
+//! that fails, those tests are skipped and report it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,19 +20,17 @@ pub fn make() -> Option<PathBuf> {
     let folder = target().join("nvidia-smi");
     let program = folder.join(PROGRAM);
     if program.is_file() {
-        eprintln!("   nvidia-smi: fetched before; the network is not needed");
+        eprintln!("   nvidia-smi: downloaded before");
         return Some(program);
     }
     match fetch(&folder) {
         Ok(()) if program.is_file() => Some(program),
         Ok(()) => {
-            eprintln!(
-                "   NOT HERE: nvidia-smi is not where its package had it; the tests with it are skipped"
-            );
+            eprintln!("   MISSING: nvidia-smi (not found in its package); its tests are skipped");
             None
         }
         Err(error) => {
-            eprintln!("   NOT HERE: nvidia-smi ({error:#}); the tests with it are skipped");
+            eprintln!("   MISSING: nvidia-smi ({error:#}); its tests are skipped");
             None
         }
     }
@@ -40,7 +38,7 @@ pub fn make() -> Option<PathBuf> {
 
 fn fetch(folder: &Path) -> Result<()> {
     if answer(Command::new("apt-get").arg("--version")).is_none() {
-        bail!("there is no apt-get");
+        bail!("apt-get is missing");
     }
     let (mirror, suite) = SOURCES
         .iter()
@@ -51,7 +49,7 @@ fn fetch(folder: &Path) -> Result<()> {
     }
     let list = folder.join("sources.list");
     let line = format!("deb [signed-by={KEYS}] {mirror} {suite} non-free\n");
-    fs::write(&list, line).context("write the list of packages' sources")?;
+    fs::write(&list, line).context("write sources.list")?;
     let apt = |words: &[&str]| {
         let mut command = Command::new("apt-get");
         let option = |name: &str, path: &Path| format!("-o{name}={}", path.display());
@@ -71,7 +69,7 @@ fn fetch(folder: &Path) -> Result<()> {
         .flatten()
         .map(|entry| entry.path())
         .find(|path| path.extension().is_some_and(|kind| kind == "deb"))
-        .context("nothing was downloaded")?;
+        .context("apt-get downloaded no package")?;
     run(Command::new("dpkg-deb")
         .arg("--extract")
         .arg(&package)

@@ -1,5 +1,10 @@
-//! `cargo xtask soak`: seeded runs, more than the tests have time for: of the whole agent on a simulated machine
-//! (`crates/agent/src/simulation.rs`), any number of jobs through planner and journal (`crates/agent/src/store/soak.rs`), then random programs against the limiter for as long as one likes (`crates/shim/tests/it/model`).
+//! `cargo xtask soak`: more seeded runs than the tests have time for.
+//!
+//! ```text
+//! agent      the whole agent on a simulated machine (crates/agent/src/simulation.rs)
+//! journal    any number of jobs through planner and journal (crates/agent/src/store/soak.rs)
+//! model      random programs against the limiter (crates/shim/tests/it/model)
+//! ```
 
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -12,22 +17,22 @@ use crate::steps::{run, step};
 
 #[derive(Arguments)]
 pub struct Args {
-    /// How many runs of the agent
+    /// Number of simulated runs of the agent
     #[arg(long, default_value_t = 10_000)]
     runs: u64,
-    /// How many jobs pass through planner and journal
+    /// Number of jobs that pass through planner and journal
     #[arg(long, default_value_t = 100_000)]
     jobs: u64,
-    /// How long programs are run against the limiter, in seconds
+    /// Seconds of random programs against the limiter
     #[arg(long, default_value_t = 600)]
     seconds: u64,
-    /// How many steps each run against the limiter has
+    /// Steps of each run against the limiter
     #[arg(long, default_value_t = 400)]
     steps: u64,
-    /// Run this seed of the limiter's alone, as a failure names it
+    /// Run only this seed against the limiter, for example that of a failure
     #[arg(long)]
     seed: Option<u64>,
-    /// Run this seed of the agent's alone, as a failure names it
+    /// Run only this seed of the agent, for example that of a failure
     #[arg(long, conflicts_with = "seed")]
     agent_seed: Option<u64>,
 }
@@ -61,7 +66,7 @@ fn agent(args: &Args) -> Result<()> {
         .env("DIVVY_AGENT_RUNS", runs.to_string());
     step(
         "agent",
-        "jobs, crashes and faults on a simulated machine; after every step the laws of the design are checked",
+        "jobs, crashes and faults on a simulated machine; every step is followed by a check of the invariants",
         || run(&mut command),
     )
 }
@@ -85,7 +90,7 @@ fn journal(args: &Args) -> Result<()> {
     command.env("DIVVY_SOAK_JOBS", args.jobs.to_string());
     step(
         "journal",
-        "jobs that come, run and are forgotten in virtual time: neither the journal nor the memory grows",
+        "jobs that are submitted, run and deleted in virtual time: neither the journal nor the memory may grow",
         || run(&mut command),
     )
 }
@@ -101,7 +106,7 @@ fn limiter(args: &Args) -> Result<()> {
     }
     step(
         "model",
-        "random programs in several processes, compared with the simulated driver's books after every step",
+        "random programs in several processes; every step compares the ledger with the simulated driver",
         || run(&mut command),
     )
 }

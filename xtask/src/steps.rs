@@ -8,14 +8,14 @@ use anyhow::{Context, Result, ensure};
 
 use crate::cargo::root;
 
-/// Does one step: says its name and why it is there, then how long it took.
+/// Runs one step: prints its name and purpose, then its duration.
 ///
 /// # Errors
 /// The step's, under the step's name.
 pub fn step<T>(name: &str, why: &str, act: impl FnOnce() -> Result<T>) -> Result<T> {
     eprintln!("\n── {name}: {why}");
     let started = Instant::now();
-    let done = act().with_context(|| format!("the step `{name}` failed"))?;
+    let done = act().with_context(|| format!("step `{name}` failed"))?;
     eprintln!(
         "   {name}: done in {:.1} s",
         started.elapsed().as_secs_f64()
@@ -37,7 +37,7 @@ pub fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// What a command prints, when it can be run and succeeds.
+/// The output of a command; `None` if it does not start or fails.
 pub fn answer(command: &mut Command) -> Option<String> {
     let output = command.stdin(Stdio::null()).output().ok()?;
     output
@@ -46,7 +46,7 @@ pub fn answer(command: &mut Command) -> Option<String> {
         .then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// The command as one would type it: the program by its name, paths in the workspace from its root.
+/// The command as a user would type it: the program by its name, paths in the workspace relative to its root.
 pub fn shown(command: &Command) -> String {
     let program = Path::new(command.get_program());
     let program = program

@@ -1,8 +1,8 @@
 //! `cargo xtask symbols --headers DIR`: writes `crates/driver/src/sys/symbols/tables.rs` from NVIDIA's headers.
 //!
-//! Facts only: which names libcuda and libnvidia-ml export, and which of them `cuGetProcAddress` answers. The latter is in no
-//! header as such, but follows: the typedefs `PFN_<name>_v<version>` of `cudaTypedefs.h`, ordered by version, are the symbols
-//! `name`, `name_v2`, `name_v3`, … in that order (checked against driver 535, and by type in the driver crate's tests).
+//! The tables contain the names that libcuda and libnvidia-ml export, and the names that `cuGetProcAddress` answers. No header lists
+//! the latter, but they follow from the typedefs `PFN_<name>_v<version>` of `cudaTypedefs.h`. Ordered by version, these are the symbols
+//! `name`, `name_v2`, `name_v3`, … in that order. This was checked against driver 535, and by type in the driver crate's tests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -13,13 +13,13 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::cargo::root;
 
-/// Where the headers are, and whether to write.
+/// The folder of the headers, and whether to write.
 #[derive(clap::Args)]
 pub struct Args {
     /// Folder with cuda.h, cudaTypedefs.h and nvml.h (PyPI: nvidia-cuda-runtime, nvidia-nvml-dev)
     #[arg(long, value_name = "DIR")]
     headers: PathBuf,
-    /// Write nothing, fail if the committed tables differ
+    /// Write no files; fail if the committed tables differ
     #[arg(long)]
     check: bool,
 }
@@ -46,7 +46,7 @@ pub fn run(args: &Args) -> Result<()> {
             std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
         ensure!(
             committed == tables,
-            "{} is not what these headers say; run `cargo xtask symbols` without --check",
+            "{} differs from these headers: run `cargo xtask symbols` without --check",
             path.display()
         );
         return Ok(());

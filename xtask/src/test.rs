@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! first tier    format, dependencies, lints, build, every promise once, one real crash of each kind
-//! --all         and the tests in modules named `exhaustive`, the scenes under Podman, the limiter's other form, advisories, the release
+//! --all         also the tests in modules named `exhaustive`, the scenes under Podman, the limiter's other form, advisories, the release
 //! ```
 //! CONTRIBUTING.md has a table of the second tier, and of the tests of the first tier that cover the same promises.
 
@@ -19,7 +19,7 @@ use crate::{advisories, allocators, deny, dist, helm, prose, smi, tools, venv};
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Both tiers: also every crash point over real daemons, Podman, the limiter's other form, and the release
+    /// Run both tiers: also every crash point with real daemons, Podman, the limiter's other form, and the release
     #[arg(long)]
     all: bool,
 }
@@ -29,51 +29,51 @@ const OF_THE_LIMITER: &str = "package(divvy-e2e) & test(/^(limit|run|race|bypass
 
 /// Runs one tier or both.
 pub fn run_tiers(args: &Args) -> Result<()> {
-    step("tools", "what the machine has to bring", tools::all)?;
+    step("tools", "the programs that this command needs", tools::all)?;
     let nextest = step(
         "nextest",
-        "runs the tests, each in a process of its own",
+        "runs each test in its own process",
         nextest::program,
     )?;
     step(
         "crates",
-        "the Rust libraries that Cargo.lock names",
+        "the Rust crates in Cargo.lock, downloaded if missing",
         cargo::fetch,
     )?;
     let venv = step(
         "clients",
-        "a private Python environment with third-party GPU clients, pinned",
+        "a private Python environment with pinned third-party GPU clients",
         venv::make,
     )?;
     let include = venv.cuda_include()?;
     let smi = step(
         "nvidia-smi",
-        "NVIDIA's own monitor, which is to show a slice; not ours to ship",
+        "NVIDIA's monitor, whose view of a slice is tested",
         || Ok(smi::make()),
     )?;
     step(
         "allocators",
-        "memory allocators that are preloaded beside the limiter, where they can be had",
+        "memory allocators that tests preload next to the limiter, if available",
         allocators::fetch,
     )?;
     let helm = step(
         "helm",
-        "renders the chart, which the tests hold against the API's types",
+        "renders the chart, which the tests compare with the API's types",
         || Ok(helm::make()),
     )?;
     step("language", "spelling, words and lengths of texts", || {
         run(Command::new(venv.program("typos")).current_dir(root()))?;
         prose::check()
     })?;
-    step("format", "one way to lay out code", || {
+    step("format", "the layout of the code, by rustfmt", || {
         run(&mut cargo(&["fmt", "--all", "--check"]))
     })?;
     step(
         "dependencies",
-        "licences and sources of what comes from outside, by cargo-deny",
+        "licences and sources of the dependencies, by cargo-deny",
         deny::check,
     )?;
-    step("lints", "clippy, every warning an error", lint)?;
+    step("lints", "clippy; every warning is an error", lint)?;
     step(
         "build",
         "the programs and libraries that the end-to-end tests run",
@@ -82,7 +82,7 @@ pub fn run_tiers(args: &Args) -> Result<()> {
 
     step(
         "examples in the documentation",
-        "what the comments of the one crate that has examples show compiles and holds",
+        "compiles and runs the examples in the comments of one crate",
         || {
             run(&mut cargo(&[
                 "test",
@@ -97,7 +97,7 @@ pub fn run_tiers(args: &Args) -> Result<()> {
     )?;
     step(
         "python",
-        "the package for the stock ClearML agent, by its own tests",
+        "tests of the package for the stock ClearML agent",
         || {
             run(Command::new(venv.python())
                 .args(["-W", "error", "-m", "unittest", "--quiet"])
@@ -118,7 +118,7 @@ pub fn run_tiers(args: &Args) -> Result<()> {
     variables.extend(helm.map(|found| ("DIVVY_TEST_HELM", found.helm)));
     let engine = step(
         "container engine",
-        "one Docker daemon with its images for all tests; needs root",
+        "one Docker daemon with images for all tests; needs root",
         || Engine::start("docker"),
     )?;
     variables.extend(
@@ -142,7 +142,7 @@ pub fn run_tiers(args: &Args) -> Result<()> {
     };
     let mut tally = step(
         "tests",
-        "unit, property, scenario, crash and end-to-end tests, the last with real clients over the simulated driver",
+        "unit, property, scenario, crash and end-to-end tests; the last use real clients with the simulated driver",
         || test(profile, &["--workspace"], None),
     )?;
     if args.all {
@@ -153,7 +153,7 @@ pub fn run_tiers(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// What the second tier runs beside more tests.
+/// The steps of the second tier that are not tests of the workspace.
 fn second_tier(
     test: impl Fn(&'static str, &[&str], Option<(&'static str, &str)>) -> Result<Tally>,
 ) -> Result<Tally> {
@@ -161,7 +161,7 @@ fn second_tier(
     if answer(Command::new("id").arg("-u")).as_deref() == Some("0") {
         tally += step(
             "tests of the other form",
-            "root's jobs get the limiter as a wrapper, all other users' as a preload",
+            "the wrapper for jobs of root, the preload for jobs of other users",
             || {
                 // Of the whole workspace, as before: a package alone has other features, and is built anew.
                 let words = ["--workspace", "--filterset", OF_THE_LIMITER];
@@ -171,12 +171,12 @@ fn second_tier(
     }
     step(
         "advisories",
-        "known faults of the crates that Cargo.lock names, by the repository's copy of RustSec's list",
+        "known faults of the crates in Cargo.lock, by the repository's copy of RustSec's list",
         advisories::check,
     )?;
     step(
         "release",
-        "what a release ships is made from this build, installed and used",
+        "builds a release from this build, installs it and uses it",
         || dist::release(true),
     )?;
     Ok(tally)
@@ -205,7 +205,7 @@ struct Engine {
 }
 
 impl Engine {
-    /// `None` where this machine has no engine, which the program explains.
+    /// `None` if this machine has no engine; the program prints the reason.
     fn start(kind: &str) -> Result<Option<Self>> {
         let mut process = Command::new(target().join("debug/engine"))
             .arg(kind)

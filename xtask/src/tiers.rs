@@ -1,4 +1,4 @@
-//! The table of the second tier in CONTRIBUTING.md, held against the tests: a group without a row, or a row whose tests are gone, fails.
+//! Compares the table of the second tier in CONTRIBUTING.md with the tests: a group without a row fails, and so does a row without tests.
 #![cfg(test)]
 
 use std::collections::BTreeSet;

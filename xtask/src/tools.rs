@@ -1,5 +1,5 @@
-//! What the machine has to bring: a C compiler, Python with its venv module, rustfmt and clippy. Missing ones are installed
-//! where that can be done without asking (as root, with apt-get; rustup's components), else it is said how.
+//! Required programs: a C compiler, Python with its venv module, rustfmt and clippy. Missing programs are installed if that needs
+//! no password (as root with apt-get, or with rustup). Otherwise the error names the command.
 
 use std::fs;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use anyhow::{Result, bail};
 use crate::cargo::{cargo, target};
 use crate::steps::{answer, run};
 
-/// A tool, how to see that it is there, and the packages that bring it.
+/// A tool, the command that checks for it, and the packages that contain it.
 struct Tool {
     name: &'static str,
     what_for: &'static str,
@@ -21,13 +21,13 @@ struct Tool {
 const TOOLS: [Tool; 2] = [
     Tool {
         name: "a C compiler (cc)",
-        what_for: "SQLite is built from source, and headers are compiled against",
+        what_for: "it builds SQLite and compiles the tests' C programs",
         check: &["cc", "--version"],
         packages: &["gcc", "libc6-dev"],
     },
     Tool {
         name: "Python 3.11 or newer with the venv module",
-        what_for: "the third-party clients of the tests are Python programs",
+        what_for: "the tests use third-party Python clients",
         check: &[
             "python3",
             "-c",
@@ -56,7 +56,7 @@ pub fn all() -> Result<()> {
 
 /// Builds a program from crates.io into `target/tools`; its path.
 ///
-/// Without optimisation it is built in a third of the time, and such a program waits for others most of the time.
+/// The build is not optimised: that takes a third of the time, and such a program mostly waits for others.
 pub fn install_crate(name: &str, version: &str, features: &[&str]) -> Result<PathBuf> {
     let (tools, build) = (target().join("tools"), target().join("tools-build"));
     let mut install = cargo(&[
@@ -108,7 +108,7 @@ fn install(tool: &Tool, updated: &mut bool) -> Result<()> {
     let root = answer(Command::new("id").arg("-u")).as_deref() == Some("0");
     if !root || answer(Command::new("apt-get").arg("--version")).is_none() {
         bail!(
-            "{} is missing; install it and run this again (on Debian and Ubuntu: sudo apt-get install {packages})",
+            "{} is missing: install it and run this command again (Debian and Ubuntu: sudo apt-get install {packages})",
             tool.name
         );
     }

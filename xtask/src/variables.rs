@@ -1,4 +1,4 @@
-//! Every environment variable of the product is in the table of `docs/reference.md`, and nothing else is.
+//! The table in `docs/reference.md` lists exactly the environment variables of the product.
 #![cfg(test)]
 
 use std::collections::BTreeSet;

@@ -1,6 +1,6 @@
 //! The private Python environment of the third-party clients, `target/clients-venv`.
 //!
-//! A stamp in it holds the list it was made from, so that a second run touches no network and a changed list makes it anew.
+//! A stamp in it holds the list of its packages. A second run uses no network, and a changed list builds the environment again.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ impl Venv {
         self.folder.join("bin/python")
     }
 
-    /// A program that one of the packages brings.
+    /// A program of one of the packages.
     pub fn program(&self, name: &str) -> PathBuf {
         self.folder.join("bin").join(name)
     }
@@ -40,7 +40,7 @@ impl Venv {
             .map(|entry| entry.path().join("site-packages/nvidia/cu13/include"));
         found
             .find(|path| path.join("cuda.h").is_file() && path.join("nvml.h").is_file())
-            .context("cuda.h and nvml.h are not in the environment")
+            .context("cuda.h and nvml.h are missing in the environment")
     }
 }
 
@@ -51,7 +51,7 @@ pub fn existing() -> Option<PathBuf> {
     python.is_file().then_some(python)
 }
 
-/// Makes the environment, or finds that it is made.
+/// Builds the environment if it is missing or outdated.
 pub fn make() -> Result<Venv> {
     let list = root().join("tests/e2e/requirements.txt");
     let wanted = fs::read_to_string(&list).with_context(|| format!("read {}", list.display()))?;
@@ -59,7 +59,7 @@ pub fn make() -> Result<Venv> {
     let stamp = folder.join("made-from.txt");
     if fs::read_to_string(&stamp).is_ok_and(|made_from| made_from == wanted) {
         eprintln!(
-            "   {} is made from this very list; the network is not needed",
+            "   {} contains exactly these packages; no download",
             shown(&folder)
         );
         return Ok(Venv { folder });

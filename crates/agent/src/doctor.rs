@@ -54,8 +54,8 @@ pub fn doctor(sim: Option<&str>) -> Vec<Finding> {
         fail(
             "driver.simulated",
             trouble,
-            "there are no GPUs to look at",
-            "write MODEL:N, as in --sim a100-80gb:3",
+            "the simulated GPUs were not created, so the findings describe the real machine",
+            "use MODEL:N, for example --sim a100-80gb:3",
         )
     }));
     findings.extend(driver::findings(&bare, simulated.is_some()));

@@ -53,7 +53,7 @@ pub fn probe_limits(limit: u64, words: &[String]) -> ExitCode {
         ["lookup", name] => lookup(name, limit).and_then(|tried| say(&tried)),
         ["views"] => views(limit).and_then(|tried| say(&tried)),
         ["racer", block, most] => race::racer(block, most),
-        _ => Err(format!("nothing is called {words:?}").into()),
+        _ => Err(format!("unknown probe {words:?}").into()),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -164,7 +164,7 @@ impl Lead {
                 && by_the_slice < seen
                 && self.slice.is_some();
             let (result, detail) = if by_the_gpu {
-                let why = "the GPU itself was full before the limit was reached";
+                let why = "the GPU was full before the test reached its limit";
                 (SelftestResult::Failed, why.to_owned())
             } else {
                 (tried.result, tried.detail)
@@ -238,7 +238,7 @@ fn place() -> Result<Place, Failure> {
 }
 
 fn way(name: &str, limit: u64) -> Result<Tried, Failure> {
-    let way = probe::way(name).ok_or_else(|| format!("no way is called {name}"))?;
+    let way = probe::way(name).ok_or_else(|| format!("unknown way to allocate {name}"))?;
     let session = Session::open(None, Lookup::Handle, 0)?;
     Ok(tried(way.name, probe::exceed(&session, way, limit)))
 }
@@ -247,7 +247,7 @@ fn lookup(name: &str, limit: u64) -> Result<Vec<Tried>, Failure> {
     let lookup = match name {
         "global" => Lookup::Global,
         "proc_address" => Lookup::ProcAddress,
-        _ => return Err(format!("no lookup is called {name}").into()),
+        _ => return Err(format!("unknown lookup {name}").into()),
     };
     let session = Session::open(None, lookup, 0)?;
     let each = WAYS.iter();
@@ -342,7 +342,7 @@ fn nvidia_smi(uuid: &str, limit: u64) -> SelftestCheck {
             } else {
                 SelftestResult::Differs
             };
-            (result, format!("{said} of {} MiB", limit >> 20))
+            (result, format!("{said} MiB, limit {} MiB", limit >> 20))
         }
     };
     SelftestCheck {

@@ -56,7 +56,7 @@ impl Library {
             reason: reason.to_owned(),
         };
         let file = CString::new(library.as_os_str().as_bytes())
-            .map_err(|_| error("its name has a NUL in it"))?;
+            .map_err(|_| error("its path contains NUL"))?;
         // SAFETY: a NUL-terminated string. The library's constructors run: it is the user's own driver, or our simulator.
         let handle = unsafe { libc::dlopen(file.as_ptr(), libc::RTLD_NOW | scope) };
         if handle.is_null() {

@@ -75,7 +75,7 @@ fn only_thread() -> io::Result<()> {
     match std::fs::read_dir("/proc/self/task")?.count() {
         1 => Ok(()),
         threads => Err(io::Error::other(format!(
-            "a process with {threads} threads is not copied"
+            "cannot fork a process with {threads} threads"
         ))),
     }
 }

@@ -82,7 +82,7 @@ pub enum CreateError {
 impl fmt::Display for CreateError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Invalid(why) => write!(f, "a slice cannot be set up: {why}"),
+            Self::Invalid(why) => write!(f, "cannot create the slice: {why}"),
             Self::Open(error) => error.fmt(f),
         }
     }
@@ -127,9 +127,9 @@ impl fmt::Display for Field {
             Self::Mode => "mode or number of GPUs",
             Self::Uuid => "UUID",
             Self::Limit => "limit",
-            Self::Overhead => "cost of a context",
+            Self::Overhead => "context overhead",
             Self::Weight => "share of compute time",
-            Self::Unseen => "unseen memory",
+            Self::Unseen => "unaccounted memory",
             Self::Unused => "unused bytes",
         })
     }
@@ -376,7 +376,7 @@ fn check(spec: &SliceSpec) -> Result<(), CreateError> {
             .any(|other| other.uuid == gpu.uuid)
     };
     if spec.gpus.iter().enumerate().any(twice) {
-        return Err(CreateError::Invalid("it names one GPU twice"));
+        return Err(CreateError::Invalid("it contains one GPU twice"));
     }
     Ok(())
 }

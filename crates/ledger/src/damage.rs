@@ -33,7 +33,7 @@ pub enum Damage {
 impl fmt::Display for Damage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Cut { path } => write!(f, "{} was cut short while in use", path.display()),
+            Self::Cut { path } => write!(f, "{} was truncated while in use", path.display()),
             Self::Removed { path } => write!(f, "{} was removed while in use", path.display()),
         }
     }

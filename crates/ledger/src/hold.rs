@@ -25,7 +25,7 @@ impl fmt::Display for Denied {
         let Self { asked, limit, used } = self;
         write!(
             f,
-            "{asked} bytes do not fit: {used} of {limit} bytes are in use"
+            "{asked} bytes requested, but {used} of {limit} bytes are in use"
         )
     }
 }

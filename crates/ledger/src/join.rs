@@ -39,7 +39,7 @@ impl fmt::Display for JoinError {
             Self::Full { processes } => {
                 write!(
                     f,
-                    "the slice has {processes} processes, the most it can have"
+                    "the slice already has {processes} processes, the maximum"
                 )
             }
             Self::Io { operation, source } => {

@@ -69,7 +69,7 @@ impl fmt::Display for OpenError {
                 )
             }
             Self::NotPermitted { path, user } => {
-                write!(f, "{} may not be opened by user {user}", path.display())
+                write!(f, "user {user} may not open {}", path.display())
             }
             Self::NotRegular { path } => write!(f, "{} is not a regular file", path.display()),
             Self::WrongOwner { path, owner, user } => {
@@ -111,7 +111,7 @@ impl fmt::Display for OpenError {
             Self::NotALedger { path } => write!(f, "{} is not a Divvy ledger", path.display()),
             Self::OtherVersion { path, found } => write!(
                 f,
-                "{} has layout version {found}, this program knows version {}",
+                "{} has layout version {found}, but this program needs version {}",
                 path.display(),
                 layout::VERSION
             ),
@@ -122,15 +122,13 @@ impl fmt::Display for OpenError {
             } => {
                 write!(
                     f,
-                    "{} is of slice generation {found}, its control file of {expected}",
+                    "{} has slice generation {found}, but its control file has {expected}",
                     path.display()
                 )
             }
-            Self::Garbled { path, field } => write!(
-                f,
-                "{} is damaged: its {field} makes no sense",
-                path.display()
-            ),
+            Self::Garbled { path, field } => {
+                write!(f, "{} is damaged: invalid {field}", path.display())
+            }
             Self::Io {
                 path,
                 operation,

@@ -13,8 +13,8 @@ use crate::route::function::driver;
 const ORDINALS: usize = 64;
 
 /// A slice is a part of a whole GPU.
-const INSTANCE_IN_SLICE: &str = "GPU memory is refused: this slice is of a MIG device, whose memory the driver divides; \
-    let the job run without a slice, on a MIG device of its own";
+const INSTANCE_IN_SLICE: &str = "GPU memory is refused: this slice is on a MIG device, whose memory the driver limits; \
+    run the job without a slice, on its own MIG device";
 
 /// What is known of each ordinal: its place in the slice, `FOREIGN` or `UNKNOWN`.
 pub struct Devices([AtomicI32; ORDINALS]);

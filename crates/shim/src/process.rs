@@ -110,7 +110,7 @@ pub fn tell(text: impl FnOnce() -> String) {
 /// Says that allocations are refused, once in this process.
 pub fn tell_refusal(cause: &str) {
     let switch = match is_switched_off() && account().is_none() {
-        true => format!("; {SWITCH}=off is ignored without a sound slice"),
+        true => format!("; {SWITCH}=off is ignored without a valid slice"),
         false => String::new(),
     };
     tell(|| format!("GPU memory is refused: {cause}{switch}; {REMEDY}"));

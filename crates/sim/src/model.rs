@@ -99,7 +99,7 @@ pub enum SpecError {
     Shape(String),
     #[error("unknown model `{0}`; known models: {known}", known = known())]
     Unknown(String),
-    #[error("{0} GPUs are more than the {MAX_GPUS} that one simulated machine can hold")]
+    #[error("{0} GPUs requested, but a simulated machine has at most {MAX_GPUS}")]
     TooMany(usize),
 }
 

@@ -85,7 +85,7 @@ pub fn findings(around: &Surroundings) -> Vec<Finding> {
     if found.is_empty() {
         return vec![ok(
             "conflicts",
-            "nothing else limits programs or hides GPUs here",
+            "no other limiter, no MPS daemon and no variable that hides GPUs",
         )];
     }
     found
@@ -95,8 +95,8 @@ fn switched_off(around: &Surroundings) -> Option<Finding> {
     (around.variable("DIVVY_SHIM") == Some("off")).then(|| {
         fail(
             "conflicts.off",
-            "DIVVY_SHIM=off is set here",
-            "jobs started from here inherit it, and are not limited where the limits are their own user's",
+            "DIVVY_SHIM=off is set in this environment",
+            "jobs inherit it, and run without limits if their user may change the limits of the slice",
             "unset DIVVY_SHIM",
         )
     })
@@ -106,9 +106,9 @@ fn in_a_slice(around: &Surroundings) -> Option<Finding> {
     let slice = around.variable("DIVVY_SLICE")?;
     Some(warn(
         "conflicts.slice",
-        format!("this runs inside the slice {slice}"),
-        "what is seen here is the slice, not the machine",
-        "run it outside of `divvy run`",
+        format!("`divvy doctor` runs inside slice {slice}"),
+        "the findings describe the slice, not the machine",
+        "run `divvy doctor` outside of `divvy run`",
     ))
 }
 
@@ -132,17 +132,17 @@ fn preloads(check: &str, place: &str, list: &str) -> Option<Finding> {
     if let Some((file, whose)) = limiter {
         return Some(fail(
             check,
-            format!("{place} names {file}, the limiter of {whose}"),
-            "two limiters in one program limit each other's view, and neither is sure to hold",
-            &format!("take it out of {place} for Divvy's jobs"),
+            format!("{place} contains {file}, the limiter of {whose}"),
+            "two limiters in one program interfere, and neither enforces its limit reliably",
+            &format!("remove it from {place} for Divvy's jobs"),
         ));
     }
     (!files.is_empty()).then(|| {
         warn(
             check,
-            format!("{place} names {}", files.join(", ")),
-            "it is loaded into jobs after the limiter; one that overrides dlsym by calling the next one changes what lookups find",
-            "run `divvy selftest` with it in place",
+            format!("{place} contains {}", files.join(", ")),
+            "it is loaded into jobs after the limiter; if it overrides dlsym, programs may find the wrong functions",
+            "divvy selftest (with the library still preloaded)",
         )
     })
 }
@@ -151,14 +151,14 @@ fn mps(around: &Surroundings) -> Option<Finding> {
     let pipe = around.variable("CUDA_MPS_PIPE_DIRECTORY");
     let found = match (around.mps, pipe) {
         (false, None) => return None,
-        (true, _) => "an MPS daemon runs".to_owned(),
+        (true, _) => "an MPS daemon is running".to_owned(),
         (false, Some(pipe)) => format!("CUDA_MPS_PIPE_DIRECTORY is set ({pipe})"),
     };
     Some(warn(
         "conflicts.mps",
         found,
-        "programs share one context on the GPU: a fault of one ends all, and the driver may not tell their memory apart",
-        "echo quit | nvidia-cuda-mps-control, unless you want it",
+        "programs share one context on the GPU: a fault in one ends all, and the driver may not report memory per process",
+        "echo quit | nvidia-cuda-mps-control, unless you need MPS",
     ))
 }
 
@@ -166,9 +166,9 @@ fn hidden(around: &Surroundings) -> Option<Finding> {
     let visible = around.variable("CUDA_VISIBLE_DEVICES")?;
     Some(warn(
         "conflicts.visible",
-        format!("CUDA_VISIBLE_DEVICES={visible} is set here"),
-        "programs run without Divvy see those GPUs alone; Divvy serves all of them and sets it for each job",
-        "name GPUs with --gpus or --gpus-on instead",
+        format!("CUDA_VISIBLE_DEVICES={visible} is set in this environment"),
+        "programs outside Divvy see only these GPUs; Divvy serves all GPUs and sets the variable for each job",
+        "select GPUs with --gpus or --gpus-on instead",
     ))
 }
 

@@ -7,9 +7,8 @@ use divvy_api::v1::Finding;
 use super::machine::{Cuda, Gpu, Machine, Management};
 use super::{fail, ok, warn};
 
-const NO_CUDA: &str = "no CUDA program runs here, so no job does";
-const INSTALL: &str =
-    "install NVIDIA's driver; to try Divvy without a GPU, simulate some: --sim a100-80gb:3";
+const NO_CUDA: &str = "CUDA programs cannot run on this machine, and jobs cannot either";
+const INSTALL: &str = "install NVIDIA's driver; to try Divvy without a GPU, use --sim a100-80gb:3";
 
 pub fn findings(machine: &Machine, simulated: bool) -> Vec<Finding> {
     let mut findings = vec![library(&machine.cuda), initialises(machine)]
@@ -34,9 +33,9 @@ fn library(cuda: &Result<Cuda, String>) -> Option<Finding> {
             if file.contains("/stubs/") {
                 fail(
                     CHECK,
-                    format!("libcuda.so.1 is {file}, the toolkit's stand-in for linking"),
+                    format!("libcuda.so.1 is {file}, a stub of the CUDA toolkit for linking"),
                     NO_CUDA,
-                    "take the stubs folder out of LD_LIBRARY_PATH",
+                    "remove the stubs folder from LD_LIBRARY_PATH",
                 )
             } else {
                 ok(CHECK, format!("libcuda.so.1 is {file}"))
@@ -52,7 +51,7 @@ fn initialises(machine: &Machine) -> Option<Finding> {
     Some(match &cuda.devices {
         Ok(0) if all_divided(machine) => ok(
             CHECK,
-            "CUDA shows no device: every GPU is divided (MIG), and no instance can be used from here",
+            "CUDA shows no device: every GPU is in MIG mode, and this user can use no MIG instance",
         ),
         Ok(0) => fail(CHECK, "CUDA shows no GPU", NO_CUDA, INSTALL),
         Ok(1) => ok(CHECK, "CUDA shows 1 GPU"),
@@ -61,7 +60,7 @@ fn initialises(machine: &Machine) -> Option<Finding> {
             CHECK,
             error,
             NO_CUDA,
-            "look for NVRM in the kernel's log (dmesg); after an update of the driver, reboot",
+            "sudo dmesg | grep NVRM; after a driver update, reboot",
         ),
     })
 }
@@ -83,8 +82,8 @@ fn management(nvml: &Result<Management, String>) -> Option<Finding> {
         Err(error) => fail(
             CHECK,
             error,
-            "Divvy learns about GPUs from NVML, so it finds none",
-            "install NVML, which comes with the driver (libnvidia-ml.so.1, in containers the `utility` capability)",
+            "Divvy finds GPUs through NVML, so it finds none",
+            "install the driver's libnvidia-ml.so.1; in containers, add `utility` to NVIDIA_DRIVER_CAPABILITIES",
         ),
         Ok(nvml) => ok(
             CHECK,
@@ -106,8 +105,8 @@ fn versions(kernel: Option<&str>, nvml: &Result<Management, String>) -> Option<F
         return nvml.is_ok().then(|| {
             warn(
                 CHECK,
-                "/proc/driver/nvidia/version is not there",
-                "the version of the kernel's part of the driver cannot be compared (containers and WSL hide it)",
+                "/proc/driver/nvidia/version does not exist",
+                "the versions of kernel module and libraries cannot be compared (containers and WSL hide the file)",
                 "",
             )
         });
@@ -115,22 +114,24 @@ fn versions(kernel: Option<&str>, nvml: &Result<Management, String>) -> Option<F
     let loaded = module_version(kernel)?;
     Some(match nvml {
         Ok(nvml) if nvml.driver_version == loaded => {
-            ok(CHECK, format!("the kernel module is {loaded}"))
+            ok(CHECK, format!("the kernel module has version {loaded}"))
         }
         Ok(nvml) => fail(
             CHECK,
             format!(
-                "the kernel module is {loaded} and the libraries are {}",
+                "the kernel module has version {loaded}, but the libraries have {}",
                 nvml.driver_version
             ),
             "programs fail as soon as they use a GPU",
-            "reboot, or unload the old module once nothing uses it",
+            "reboot, or unload the old kernel module when no process uses it",
         ),
         Err(_) => fail(
             CHECK,
-            format!("the kernel module is {loaded}, and the libraries do not work with it"),
+            format!(
+                "the kernel module has version {loaded}, and the libraries do not work with it"
+            ),
             "programs fail as soon as they use a GPU",
-            "reboot after an update of the driver; in containers, mount the host's libraries",
+            "after a driver update, reboot; in containers, mount the host's libraries",
         ),
     })
 }
@@ -145,7 +146,7 @@ fn module_version(text: &str) -> Option<String> {
 
 fn shown(file: Option<&Path>) -> String {
     file.map_or_else(
-        || "a file that the loader does not name".to_owned(),
+        || "a file of unknown path".to_owned(),
         |file| {
             let real = file.canonicalize().unwrap_or_else(|_| file.to_owned());
             real.display().to_string()

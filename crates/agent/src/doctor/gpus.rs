@@ -17,8 +17,8 @@ pub fn findings(machine: &Machine, form: Option<Form>, simulated: bool) -> Vec<F
         Err(error) => vec![fail(
             &format!("gpu.{index}"),
             error,
-            "it takes no jobs",
-            "nvidia-smi -q tells more; a GPU that has fallen off the bus needs a reset or a reboot",
+            "Divvy starts no jobs on this GPU",
+            "nvidia-smi -q; a GPU that has fallen off the bus needs a reset or a reboot",
         )],
     })
     .collect()
@@ -31,7 +31,7 @@ fn one(gpu: &Gpu, form: Option<Form>, simulated: bool) -> Vec<Finding> {
             Bytes::new(usable).human(),
             Bytes::new(used).human()
         ),
-        None => "how much of it is in use this user is not told".to_owned(),
+        None => "memory use not readable by this user".to_owned(),
     };
     let divided = gpu.mig.as_ref().is_some_and(|mig| mig.on);
     let mut findings = vec![ok(
@@ -39,7 +39,7 @@ fn one(gpu: &Gpu, form: Option<Form>, simulated: bool) -> Vec<Finding> {
         format!(
             "{}{}, {memory}, {}",
             gpu.name,
-            if divided { ", divided (MIG)" } else { "" },
+            if divided { ", in MIG mode" } else { "" },
             gpu.uuid
         ),
     )];
@@ -68,17 +68,15 @@ fn enforcement(gpu: &Gpu, form: Option<Form>) -> Finding {
         None => {
             return fail(
                 &check,
-                "nothing would hold a limit",
-                "the limiter does not stand between programs and the driver",
-                "see the findings about the limiter",
+                "limits cannot be enforced",
+                "the limiter does not receive the calls of programs to the driver",
+                "first follow the advice of the findings limiter.*",
             );
         }
     };
     ok(
         &check,
-        format!(
-            "memory limits are held by the interposer ({form}); compute time is shared by turns"
-        ),
+        format!("the limiter ({form}) enforces memory limits; slices get compute time in turns"),
     )
 }
 
@@ -89,14 +87,14 @@ fn compute_mode(gpu: &Gpu) -> Option<Finding> {
         Compute::Anybody => None,
         Compute::OneProcess => Some(fail(
             &check,
-            "it lets one process in at a time",
-            "the second job on it fails when it makes a context",
+            "the compute mode allows one process at a time",
+            "a second job on this GPU fails when it creates a CUDA context",
             &fix,
         )),
         Compute::Nobody => Some(fail(
             &check,
-            "it lets no process in",
-            "every job on it fails when it makes a context",
+            "the compute mode allows no process",
+            "every job on this GPU fails when it creates a CUDA context",
             &fix,
         )),
     }
@@ -107,8 +105,11 @@ fn persistence(gpu: &Gpu) -> Option<Finding> {
         warn(
             &format!("gpu.{}.persistence", gpu.index),
             "persistence mode is off",
-            "the driver goes to sleep when nobody uses the GPU, and the next job waits seconds for it",
-            &format!("sudo nvidia-smi -i {} -pm 1, or run nvidia-persistenced", gpu.index),
+            "the driver shuts an unused GPU down, and the next job waits seconds until it is ready",
+            &format!(
+                "sudo nvidia-smi -i {} -pm 1, or run nvidia-persistenced",
+                gpu.index
+            ),
         )
     })
 }

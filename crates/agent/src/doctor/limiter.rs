@@ -10,14 +10,15 @@ use crate::config::{Programs, Simulated, WantedForm, loadable};
 use crate::node::wrappers;
 use crate::supervise::form::{Form, Limiter, expected};
 
-const NOT_HELD: &str = "jobs would not be held to their limits, so none is started";
+const NOT_HELD: &str = "the limits of jobs cannot be enforced, so no job starts";
 
 /// `preload` is the limiter's file, or why there is none; `limited` the machine as seen with it loaded.
 pub fn findings(preload: &Result<PathBuf, String>, limited: Option<&Machine>) -> Vec<Finding> {
     let preload = match preload {
         Ok(preload) => preload,
         Err(error) => {
-            let fix = "install it beside divvy, or name its folder in DIVVY_LIB_DIR";
+            let fix =
+                "install libdivvy_preload.so next to divvy, or set DIVVY_LIB_DIR to its folder";
             return vec![fail("limiter.library", error, NOT_HELD, fix)];
         }
     };
@@ -46,7 +47,9 @@ pub fn form(
     match (programs.form, limiter.form) {
         (WantedForm::Wrapper, Form::Preload) => {
             let why = limiter.because.unwrap_or_default();
-            Err(format!("DIVVY_FORM=wrapper, and that cannot be: {why}"))
+            Err(format!(
+                "DIVVY_FORM=wrapper is set, but the wrapper is not available: {why}"
+            ))
         }
         _ => Ok(limiter),
     }
@@ -59,19 +62,17 @@ pub fn form_finding(form: &Result<Limiter, String>) -> Finding {
         Err(error) => fail(
             CHECK,
             error,
-            "no job is started",
-            "set DIVVY_FORM to preload, or leave it out",
+            "no job starts",
+            "unset DIVVY_FORM, or set it to preload",
         ),
         Ok(limiter) => ok(
             CHECK,
             match (limiter.form, &limiter.because) {
                 (Form::Wrapper, _) => {
-                    "jobs get the wrapper, which lies where the driver's libraries are".to_owned()
+                    "jobs get the wrapper, in the place of the driver's libraries".to_owned()
                 }
                 (Form::Preload, Some(why)) => {
-                    format!(
-                        "jobs get the preload; the wrapper, which is stronger, is not to be had: {why}"
-                    )
+                    format!("jobs get the preload; the stronger wrapper is not available: {why}")
                 }
                 (Form::Preload, None) => "jobs get the preload".to_owned(),
             },
@@ -87,7 +88,7 @@ fn library(preload: &Path) -> Finding {
             CHECK,
             error.to_string(),
             NOT_HELD,
-            "put the libraries in a folder with a plain path and name it in DIVVY_LIB_DIR",
+            "move the libraries to a folder whose path has no blank, `:` or `$`, and set DIVVY_LIB_DIR to it",
         ),
     }
 }
@@ -100,7 +101,7 @@ fn stands(preload: &Path, limited: &Machine) -> Option<Finding> {
     Some(match &cuda.allocations {
         Some(file) if same(file) => ok(
             CHECK,
-            "a program started with it allocates through it, before the driver",
+            "programs with the limiter loaded call it before the driver",
         ),
         found => {
             let found = found
@@ -114,9 +115,12 @@ fn stands(preload: &Path, limited: &Machine) -> Option<Finding> {
             };
             fail(
                 CHECK,
-                format!("with the limiter loaded, allocations go to {found}{said}"),
+                format!("with the limiter loaded, allocations still go to {found}{said}"),
                 NOT_HELD,
-                "the limiter needs glibc and libgcc_s.so.1; `ldd` on its file shows what is missing",
+                &format!(
+                    "ldd {}; the limiter needs glibc and libgcc_s.so.1",
+                    preload.display()
+                ),
             )
         }
     })

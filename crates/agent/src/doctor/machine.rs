@@ -120,7 +120,7 @@ impl Machine {
             said: String::new(),
         };
         let Ok(this) = std::env::current_exe() else {
-            return lost("this program's own file cannot be found".to_owned());
+            return lost("the path of the divvy program is unknown".to_owned());
         };
         let mut command = Command::new(this);
         command
@@ -143,11 +143,11 @@ impl Machine {
                     ..machine
                 },
                 Err(_) => lost(format!(
-                    "the driver ended the program that asked it ({})",
+                    "the program that queried the driver failed ({})",
                     complaint(&output)
                 )),
             },
-            Err(error) => lost(format!("the driver gave no answer: {error}")),
+            Err(error) => lost(format!("the driver does not respond: {error}")),
         }
     }
 

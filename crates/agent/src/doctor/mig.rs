@@ -20,8 +20,8 @@ pub fn findings(gpu: &Gpu, mig: &Mig, may_divide: bool, root: Option<&Path>) -> 
     match &mig.instances {
         Err(error) => findings.push(warn(
             &check(gpu, "instances"),
-            format!("its instances cannot be listed: {error}"),
-            "what is on it is not known here",
+            format!("the MIG instances cannot be listed: {error}"),
+            "`divvy doctor` cannot check the instances of this GPU",
             "sudo divvy doctor",
         )),
         Ok(instances) => {
@@ -42,17 +42,17 @@ fn check(gpu: &Gpu, what: &str) -> String {
 fn mode(gpu: &Gpu, mig: &Mig) -> Option<Finding> {
     let (found, means) = match (mig.on, mig.pending) {
         (false, true) => (
-            "MIG mode was turned on and waits for a reset",
-            "until then it is one GPU, and jobs share it as such",
+            "MIG mode was enabled, but the GPU was not reset yet",
+            "until the reset, jobs share it as one GPU",
         ),
         (true, false) => (
-            "MIG mode was turned off and waits for a reset",
-            "until then it is had through its instances",
+            "MIG mode was disabled, but the GPU was not reset yet",
+            "until the reset, jobs can use only its MIG instances",
         ),
         _ => return None,
     };
     let fix = format!(
-        "sudo nvidia-smi --gpu-reset -i {}, when nothing uses it",
+        "sudo nvidia-smi --gpu-reset -i {}, when no process uses the GPU",
         gpu.index
     );
     Some(warn(&check(gpu, "mig_mode"), found, means, &fix))
@@ -64,15 +64,15 @@ fn enforcement(gpu: &Gpu, may_divide: bool) -> Finding {
     if may_divide {
         return ok(
             &check,
-            "the driver holds each job to an instance of its own (MIG), made and destroyed as jobs need them",
+            "the daemon creates a MIG instance for each job, and the driver enforces its limits",
         );
     }
     warn(
         &check,
-        "it is in MIG mode, and this user may not make instances",
-        "a daemon of this user has no instance for a job there",
+        "the GPU is in MIG mode, but this user may not create instances",
+        "a daemon of this user cannot start jobs on this GPU",
         &format!(
-            "start the daemon as root, or, to share the GPU otherwise, sudo nvidia-smi -i {} -mig 0 when nothing uses it",
+            "start the daemon as root; or leave MIG mode, when no process uses the GPU: sudo nvidia-smi -i {} -mig 0",
             gpu.index
         ),
     )
@@ -82,7 +82,7 @@ fn enforcement(gpu: &Gpu, may_divide: bool) -> Finding {
 fn listed(gpu: &Gpu, instances: &[Instance]) -> Finding {
     let check = check(gpu, "instances");
     if instances.is_empty() {
-        return ok(&check, "it has no instances yet");
+        return ok(&check, "no MIG instances yet");
     }
     let each: Vec<String> = instances.iter().map(described).collect();
     ok(&check, each.join("; "))
@@ -115,16 +115,16 @@ fn broken(gpu: &Gpu, instance: &Instance) -> Option<Finding> {
     match devices {
         Err(error) => Some(warn(
             &check,
-            format!("GPU instance {id} ({label}) cannot be looked into: {error}"),
-            "whether anybody uses it is not known",
+            format!("GPU instance {id} ({label}) cannot be inspected: {error}"),
+            "its memory use and its processes are unknown",
             "",
         )),
         Ok(devices) if devices.is_empty() => Some(warn(
             &check,
             format!("GPU instance {id} ({label}) has no compute instance"),
-            "it takes room on the GPU, and no program can use it",
+            "it occupies memory of the GPU, but no program can use it",
             &format!(
-                "if nobody is about to use it: sudo nvidia-smi mig -i {} -gi {id} -dgi",
+                "sudo nvidia-smi mig -i {} -gi {id} -dgi, unless another program is setting it up",
                 gpu.index
             ),
         )),
@@ -145,13 +145,13 @@ fn missing(gpu: &Gpu, instances: &[Instance], root: &Path) -> Option<Finding> {
     });
     let nodes: Vec<Result<_, NodeError>> = devices.map(|which| which.nodes(root)).collect();
     let check = check(gpu, "capabilities");
-    let means = "programs and containers cannot use the instances that they are of";
+    let means = "programs and containers cannot use the instances of these device files";
     if let Some(error) = nodes.iter().find_map(|nodes| nodes.as_ref().err()) {
         return Some(warn(
             &check,
             crate::supervise::chain(error),
             means,
-            "in containers, mount /proc/driver/nvidia/capabilities; elsewhere look for NVRM in the kernel's log",
+            "in containers, mount /proc/driver/nvidia/capabilities; elsewhere, sudo dmesg | grep NVRM",
         ));
     }
     let files = nodes.iter().flatten().flat_map(|nodes| &nodes.capabilities);
@@ -160,8 +160,8 @@ fn missing(gpu: &Gpu, instances: &[Instance], root: &Path) -> Option<Finding> {
         .map(|file| file.display().to_string())
         .collect();
     (!missing.is_empty()).then(|| {
-        let fix = "sudo nvidia-modprobe -f ACCESS, with the file of the same number under /proc/driver/nvidia/capabilities";
-        warn(&check, format!("{} not there", are(&missing)), means, fix)
+        let fix = "sudo nvidia-modprobe -f ACCESS, where ACCESS is the file with this minor number under /proc/driver/nvidia/capabilities";
+        warn(&check, format!("{} missing", are(&missing)), means, fix)
     })
 }
 
@@ -240,7 +240,7 @@ mod tests {
                 "1g.5gb@0 MIG-1 idle; 3g.20gb@4 MIG-1 3.0 GiB in use by 2 processes"
             )
         );
-        assert_eq!(found(&on(Vec::new()), true)[1].2, "it has no instances yet");
+        assert_eq!(found(&on(Vec::new()), true)[1].2, "no MIG instances yet");
     }
 
     #[test]

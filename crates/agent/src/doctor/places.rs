@@ -19,13 +19,13 @@ use crate::supervise::chain;
 /// Below this the journal and the jobs' output soon have no room.
 const LITTLE: Bytes = Bytes::mib(256);
 
-const PRIVATE: &str = "set DIVVY_HOME to a short, private folder";
+const PRIVATE: &str = "set DIVVY_HOME to a folder of your own with a short path";
 
 pub fn findings(home: &Result<Home, HomeError>) -> Vec<Finding> {
     let home = match home {
         Ok(home) => home,
         Err(error) => {
-            let means = "there is no place for the daemon, its jobs and their accounts";
+            let means = "the daemon has no folders for its socket, its jobs and their ledgers";
             return vec![fail("home", chain(error), means, PRIVATE)];
         }
     };
@@ -36,15 +36,15 @@ pub fn findings(home: &Result<Home, HomeError>) -> Vec<Finding> {
         folder(
             "home.state",
             home.state(),
-            "the journal and the jobs' output",
+            "the journal and the output of jobs",
         ),
-        folder("home.slices", home.slices(), "the slices' accounts"),
+        folder("home.slices", home.slices(), "the ledgers of slices"),
     ];
     findings.extend(room(home.state()));
     findings.extend(holes(home.state()));
     findings.push(account(home.slices()));
     if let Err(error) = loadable(&home.sim_lib(), "LD_LIBRARY_PATH") {
-        let means = "simulated GPUs cannot be used from there; real ones can";
+        let means = "simulated GPUs do not work with this path; real GPUs do";
         findings.push(warn("home.simulator", error.to_string(), means, PRIVATE));
     }
     findings
@@ -54,18 +54,19 @@ pub fn findings(home: &Result<Home, HomeError>) -> Vec<Finding> {
 fn holes(state: &Path) -> Option<Finding> {
     let error = log::can_be_cut(&standing(state)).err()?;
     let found = format!(
-        "the file system of {} has no holes in files: {error}",
+        "the file system of {} does not support holes in files: {error}",
         state.display()
     );
-    let means = "jobs' logs grow as long as the jobs say something, whatever --log-size says";
-    let hint = "put the state on a local disk (ext4, XFS, Btrfs, ZFS), or have programs write less";
+    let means = "the daemon cannot keep logs of jobs within --log-size";
+    let hint =
+        "put the folder on a local disk (ext4, XFS, Btrfs, ZFS), or reduce the output of programs";
     Some(warn("home.logs", found, means, hint))
 }
 
 /// Whether the folder is ours alone, or can be made.
 fn folder(check: &str, path: &Path, holds: &str) -> Finding {
     let shown = path.display();
-    let means = format!("{holds} cannot be kept, so no daemon starts and no job runs");
+    let means = format!("there is no folder for {holds}, so neither a daemon nor jobs can start");
     let me = rustix::process::geteuid().as_raw();
     match fs::metadata(path) {
         Ok(meta) if !meta.is_dir() => {
@@ -77,18 +78,19 @@ fn folder(check: &str, path: &Path, holds: &str) -> Finding {
         }
         Ok(meta) if meta.mode() & 0o022 != 0 => {
             let found = format!(
-                "{shown} can be written by others (mode {:o})",
+                "other users can write to {shown} (mode {:o})",
                 meta.mode() & 0o7777
             );
             fail(check, found, &means, &format!("chmod 700 {shown}"))
         }
-        Ok(_) => ok(check, format!("{shown}, with {holds}")),
+        Ok(_) => ok(check, format!("{shown}, for {holds}")),
         Err(_) => {
             let above = standing(path);
             match access(&above, Access::WRITE_OK | Access::EXEC_OK) {
-                Ok(()) => ok(check, format!("{shown} can be made, for {holds}")),
+                Ok(()) => ok(check, format!("{shown} can be created, for {holds}")),
                 Err(error) => {
-                    let found = format!("{shown} cannot be made in {}: {error}", above.display());
+                    let found =
+                        format!("{shown} cannot be created in {}: {error}", above.display());
                     fail(check, found, &means, PRIVATE)
                 }
             }
@@ -105,18 +107,18 @@ fn standing(path: &Path) -> PathBuf {
 fn room(state: &Path) -> Option<Finding> {
     let room = Disk::of(&standing(state)).room().ok()?;
     let left = room.bytes;
-    let found = format!("{} are free for {}", left.human(), state.display());
+    let found = format!("{} free for {}", left.human(), state.display());
     Some(if let Some(why) = room.lacks(Bytes::ZERO) {
-        let means = "the daemon refuses new work and starts no job; jobs that run go on";
-        let hint = format!("make room: df -h {}", state.display());
+        let means = "the daemon refuses new jobs and starts none; running jobs continue";
+        let hint = format!("free some disk space: df -h {}", state.display());
         fail("home.room", format!("{found}: {why}"), means, &hint)
     } else if left < LITTLE {
-        let means = "on a full disk no job can be submitted, and output is lost";
+        let means = "once the disk is full, the daemon refuses new jobs, and output is lost";
         warn(
             "home.room",
             found,
             means,
-            "make room, or set DIVVY_HOME to another disk",
+            "free some disk space, or set DIVVY_HOME to a folder on another disk",
         )
     } else {
         ok("home.room", found)
@@ -131,12 +133,12 @@ fn account(slices: &Path) -> Finding {
     // What is left behind lies in a folder that is ours, and is small.
     let _ = fs::remove_dir_all(&folder);
     match kept {
-        Ok(()) => ok(CHECK, "a slice's account can be made, joined and charged"),
+        Ok(()) => ok(CHECK, "a ledger can be created, joined and charged"),
         Err(error) => fail(
             CHECK,
             error,
-            "the limiter refuses all memory to a job whose account it cannot use",
-            "/dev/shm or the runtime folder must be writable, and its file system must know locks (OFD)",
+            "without a usable ledger, the limiter refuses all GPU memory to a job",
+            "make /dev/shm or the runtime folder writable; its file system must support locks (OFD)",
         ),
     }
 }
@@ -163,7 +165,7 @@ fn keep(folder: &Path) -> Result<(), String> {
     if refused {
         Ok(())
     } else {
-        Err("an account that was full took another byte".to_owned())
+        Err("a full ledger accepted another byte".to_owned())
     }
 }
 

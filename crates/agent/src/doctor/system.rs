@@ -44,7 +44,7 @@ fn kernel() -> Finding {
         Some(Err(error)) => fail(
             CHECK,
             format!("Linux {release} has no pidfds: {error}"),
-            "jobs cannot be stopped without a risk for others, so no daemon serves",
+            "without pidfds a signal could hit the wrong process, so the daemon does not start",
             "use Linux 5.3 or newer; a container's seccomp profile must allow pidfd_open",
         ),
         None => ok(CHECK, format!("Linux {release}")),
@@ -63,12 +63,12 @@ fn files() -> Finding {
         shown(locked)
     );
     if files.is_some_and(|files| files < FILES) {
-        let means = "a daemon with many jobs and clients runs out of files";
+        let means = "a daemon with many jobs and clients runs out of file descriptors";
         return warn(
             CHECK,
             found,
             means,
-            "ulimit -n 4096, before the daemon starts",
+            "ulimit -n 4096 (before the daemon starts)",
         );
     }
     ok(CHECK, found)
@@ -80,13 +80,13 @@ fn pid_namespace() -> Finding {
     match fs::read_link("/proc/self/ns/pid") {
         Ok(namespace) if namespace == Path::new(FIRST_NAMESPACE) => ok(
             CHECK,
-            "processes have the numbers that the driver knows them by",
+            "the PID namespace is the host's, as the driver expects",
         ),
         _ => warn(
             CHECK,
-            "this is a PID namespace of its own, as in a container",
-            "the driver may list processes under other numbers, so a job's memory beyond what it allocates may not be told from others'",
-            "run the daemon in the host's PID namespace (--pid=host) where that matters",
+            "the PID namespace is not the host's, for example in a container",
+            "the driver may report other PIDs, so the daemon may miss memory of a job that the limiter does not count",
+            "start the daemon's container with --pid=host",
         ),
     }
 }
@@ -95,10 +95,10 @@ fn ptrace() -> Finding {
     const CHECK: &str = "system.ptrace";
     let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope");
     let found = match scope.as_deref().map(str::trim) {
-        Ok("0") => "processes of one user may look into each other",
-        Ok("1") => "a process may look into its children only",
-        Ok(_) => "only root may look into processes",
-        Err(_) => "no Yama: processes of one user may look into each other",
+        Ok("0") => "processes of one user may inspect each other (ptrace)",
+        Ok("1") => "a process may inspect only its children (ptrace)",
+        Ok(_) => "only root may inspect processes (ptrace)",
+        Err(_) => "no Yama: processes of one user may inspect each other (ptrace)",
     };
     ok(CHECK, found)
 }
@@ -112,8 +112,8 @@ fn groups() -> Result<PathBuf, String> {
 
 fn cgroups() -> Finding {
     let found = match groups() {
-        Ok(own) => format!("jobs are held by control groups below {}", own.display()),
-        Err(why) => format!("{why}; not needed, jobs are held by their sessions"),
+        Ok(own) => format!("jobs run in control groups below {}", own.display()),
+        Err(why) => format!("{why}; not needed: the daemon finds the processes of jobs by session"),
     };
     ok("system.cgroups", found)
 }
@@ -128,9 +128,12 @@ fn processes() -> Finding {
     let (of_a_job, of_a_user) = (tasks::most_of_a_job(), tasks::most_of_a_user());
     let shown = |most: Option<u64>| most.map_or_else(|| "?".to_owned(), |most| most.to_string());
     let found = match why {
-        None => format!("at most {} in each job (pids)", shown(of_a_job)),
+        None => format!(
+            "at most {} processes in each job (pids controller)",
+            shown(of_a_job)
+        ),
         Some(why) => format!(
-            "at most {} for all processes of one user (RLIMIT_NPROC; {why}); those of root's jobs are not bounded",
+            "at most {} processes of each user (RLIMIT_NPROC; {why}); jobs of root have no such limit",
             shown(of_a_user)
         ),
     };
@@ -153,11 +156,11 @@ pub fn device_node(check: &str, path: &str) -> Option<Finding> {
     Some(fail(
         check,
         format!("{path} cannot be opened: {error}"),
-        "no CUDA program of this user runs",
+        "CUDA programs of this user cannot run",
         if Path::new(path).exists() {
-            "join the group that owns it (ls -l), often video or render, and log in again"
+            "join the group that owns the file (ls -l), often video or render, and log in again"
         } else {
-            "load the module (sudo nvidia-modprobe -u -c 0), or give the container its device"
+            "sudo nvidia-modprobe -u -c 0; in containers, pass the device to the container"
         },
     ))
 }
@@ -181,7 +184,7 @@ fn containers() -> Finding {
         found.push("CDI devices");
     }
     let found = match found.as_slice() {
-        [] => "none: jobs can run as processes, and not in containers".to_owned(),
+        [] => "no container engine: jobs can run only as processes".to_owned(),
         found => found.join(", "),
     };
     ok("system.containers", found)

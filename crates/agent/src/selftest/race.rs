@@ -39,7 +39,8 @@ impl Racer {
             .spawn()?;
         let to = child.stdin.take();
         let from = child.stdout.take();
-        let from = BufReader::new(from.ok_or_else(|| io::Error::other("a racer has no pipe"))?);
+        let from =
+            BufReader::new(from.ok_or_else(|| io::Error::other("a test process has no pipe"))?);
         Ok(Self { child, to, from })
     }
 
@@ -53,7 +54,7 @@ impl Racer {
         self.from.read_line(&mut line)?;
         line.trim()
             .parse()
-            .map_err(|_| io::Error::other(format!("a racer said {line:?}")))
+            .map_err(|_| io::Error::other(format!("a test process printed {line:?}")))
     }
 }
 
@@ -125,7 +126,7 @@ pub fn racer(block: &str, most: &str) -> Result<(), Failure> {
         std::process::exit(1);
     });
     let session = Session::open(None, Lookup::Handle, 0)?;
-    let way = way("cuMemAlloc_v2").ok_or("the way is in the table")?;
+    let way = way("cuMemAlloc_v2").ok_or("the table of functions lacks cuMemAlloc_v2")?;
     let mut held: Vec<Taken<'_>> = Vec::new();
     let mut stdout = io::stdout().lock();
     writeln!(stdout, "0")?;

@@ -91,7 +91,7 @@ fn selftest(passed: bool) -> Selftest {
                 "NVML total",
                 seen,
                 0,
-                "4294967296 of 4294967296 bytes",
+                "4294967296 bytes, limit 4294967296",
             ),
         ],
     }
@@ -151,14 +151,14 @@ fn findings() -> Vec<Finding> {
             "gpu.0.persistence",
             FindingStatus::Warn,
             "persistence mode is off",
-            "the driver goes to sleep when nobody uses the GPU, and the next job waits seconds for it",
+            "the driver shuts an unused GPU down, and the next job waits seconds until it is ready",
             "sudo nvidia-smi -i 0 -pm 1, or run nvidia-persistenced",
         ),
         finding(
             "conflicts.off",
             FindingStatus::Fail,
-            "DIVVY_SHIM=off is set here",
-            "jobs started from here inherit it, and are not limited where the limits are their own user's",
+            "DIVVY_SHIM=off is set in this environment",
+            "jobs inherit it, and run without limits if their user may change the limits of the slice",
             "unset DIVVY_SHIM",
         ),
     ]

@@ -37,12 +37,12 @@ struct Fact {
 const FACTS: &[Fact] = &[
     Fact {
         name: "machine",
-        decides: "what everything else is true of",
+        decides: "the machine, GPU and driver that the other facts apply to",
         measure: gpu::machine,
     },
     Fact {
         name: "context_bytes",
-        decides: "what a context costs, a second one, and code that is loaded when it first runs",
+        decides: "the overhead of a first and a second context, and of lazily loaded code",
         measure: linear::context_bytes,
     },
     Fact {
@@ -52,37 +52,37 @@ const FACTS: &[Fact] = &[
     },
     Fact {
         name: "managed_bytes",
-        decides: "whether managed memory takes the GPU's memory at once or when it is touched",
+        decides: "whether managed memory takes GPU memory at allocation or at first use",
         measure: linear::managed_bytes,
     },
     Fact {
         name: "array_sizes",
-        decides: "what arrays take beyond their elements, and whether a twin with deferred mapping tells it beforehand",
+        decides: "the memory of arrays beyond their elements, and whether an array with deferred mapping reports it in advance",
         measure: arrays::sizes,
     },
     Fact {
         name: "green_contexts",
-        decides: "into how many multiprocessors a GPU can be divided, and what such a context takes",
+        decides: "the multiprocessors of green contexts, and the memory that such a context takes",
         measure: growth::green_contexts,
     },
     Fact {
         name: "pool_segments",
-        decides: "how pools grow (32 MiB), and when they give memory back",
+        decides: "how pools grow (32 MiB), and when they release memory",
         measure: pools::segments,
     },
     Fact {
         name: "pool_reclaim",
-        decides: "whether the driver takes back what a pool only caches before it says out of memory",
+        decides: "whether the driver reclaims the cached memory of pools before it reports out of memory",
         measure: pools::reclaim,
     },
     Fact {
         name: "context_limits",
-        decides: "what stacks, printf buffers and device heaps take, and when",
+        decides: "the memory of stacks, printf buffers and device heaps, and when it is taken",
         measure: growth::context_limits,
     },
     Fact {
         name: "graph_bytes",
-        decides: "when memory nodes of graphs take memory, and when they give it back",
+        decides: "when memory nodes of graphs allocate memory, and when they free it",
         measure: growth::graph_bytes,
     },
     Fact {
@@ -102,12 +102,12 @@ const FACTS: &[Fact] = &[
     },
     Fact {
         name: "call_cost",
-        decides: "what the calls cost that the limiter makes or stands before",
+        decides: "the cost of the calls that the limiter makes or intercepts",
         measure: costs::calls,
     },
     Fact {
         name: "event_cost",
-        decides: "what measuring device time with events costs, and handing a turn over by futex",
+        decides: "the cost of measuring device time with events, and of handing a turn over by futex",
         measure: costs::events,
     },
 ];
@@ -123,7 +123,7 @@ fn main() -> ExitCode {
         [name] => FACTS
             .iter()
             .find(|fact| fact.name == name)
-            .ok_or_else(|| format!("no fact is called {name}; see `gpu_facts list`").into())
+            .ok_or_else(|| format!("unknown fact {name}; see `gpu_facts list`").into())
             .and_then(|fact| say(&(fact.measure)()?)),
         _ => Err("usage: gpu_facts list | gpu_facts FACT".into()),
     };

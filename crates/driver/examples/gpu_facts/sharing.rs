@@ -34,7 +34,7 @@ impl Other {
         let stdout = child.stdout.take().ok_or("a pipe")?;
         BufReader::new(stdout).read_line(&mut line)?;
         let said = serde_json::from_str(&line)
-            .map_err(|_| format!("`gpu_facts {}` said {line:?}", words.join(" ")))?;
+            .map_err(|_| format!("`gpu_facts {}` printed {line:?}", words.join(" ")))?;
         Ok(Self { child, said })
     }
 

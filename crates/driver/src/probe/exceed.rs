@@ -48,7 +48,7 @@ pub fn exceed(session: &Session, way: &Way, limit: u64) -> Outcome {
     };
     match way.take(session, block) {
         Ok(first) if first.bytes() == 0 => {
-            let why = "what it takes cannot be seen here";
+            let why = "the memory that it takes cannot be measured here";
             return outcome(Verdict::NotAvailable, 0, 0, why.to_owned());
         }
         Ok(first) => drop(first),
@@ -107,7 +107,7 @@ pub fn exceed(session: &Session, way: &Way, limit: u64) -> Outcome {
     match way.take(session, block) {
         Ok(_) => outcome(Verdict::Enforced, got, refusals, String::new()),
         Err(error) => {
-            let why = format!("after all was given back, another block is refused: {error}");
+            let why = format!("an allocation still fails after all memory was freed: {error}");
             outcome(Verdict::Failed, got, refusals, why)
         }
     }

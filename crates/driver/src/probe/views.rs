@@ -43,12 +43,17 @@ pub fn views(session: &Session, nvml: Option<&Path>, limit: u64) -> Result<Vec<V
             detail,
         });
     };
-    let total = |total: u64| (total == limit, format!("{total} of {limit} bytes"));
+    let total = |total: u64| (total == limit, format!("{total} bytes, limit {limit}"));
     let most = limit.saturating_sub(TAKEN);
-    let free = |free: u64| (free <= most, format!("{free} bytes, {most} at most"));
+    let free = |free: u64| {
+        (
+            free <= most,
+            format!("{free} bytes, expected at most {most}"),
+        )
+    };
     let used = |used: u64| {
         let right = (TAKEN..=limit).contains(&used);
-        (right, format!("{used} bytes, {TAKEN} at least"))
+        (right, format!("{used} bytes, expected at least {TAKEN}"))
     };
 
     let info = session.info();
@@ -61,7 +66,7 @@ pub fn views(session: &Session, nvml: Option<&Path>, limit: u64) -> Result<Vec<V
         info.clone().map(|info| free(info.free)),
     );
     add(
-        "what cuMemGetInfo calls free",
+        "cuMemGetInfo free, allocated",
         info.and_then(|info| can_be_had(session, info.free)),
     );
     add("cuDeviceTotalMem", session.device_total().map(total));
@@ -101,7 +106,7 @@ pub fn views(session: &Session, nvml: Option<&Path>, limit: u64) -> Result<Vec<V
                     None => process.pid.to_string(),
                 })
                 .collect();
-            (alone, format!("{}; this is {me}", listed.join(", ")))
+            (alone, format!("{}; own PID {me}", listed.join(", ")))
         }),
     );
     drop(held);
@@ -114,7 +119,7 @@ fn can_be_had(session: &Session, free: u64) -> Result<(bool, String), Error> {
     let taken = (bytes > 0).then(|| linear::alloc(session, bytes));
     Ok(match taken {
         None => (true, "nothing is free".to_owned()),
-        Some(Ok(_)) => (true, format!("{bytes} bytes can be taken")),
-        Some(Err(error)) => (false, format!("{bytes} bytes cannot be taken: {error}")),
+        Some(Ok(_)) => (true, format!("allocated {bytes} bytes")),
+        Some(Err(error)) => (false, format!("cannot allocate {bytes} bytes: {error}")),
     })
 }

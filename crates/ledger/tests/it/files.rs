@@ -106,7 +106,7 @@ fn a_file_of_another_make_or_version_is_called_so() {
         broken.set_size(name, 9000);
         assert_eq!(
             broken.message(),
-            format!("{name} has layout version 3, this program knows version 2")
+            format!("{name} has layout version 3, but this program needs version 2")
         );
     }
 }
@@ -117,7 +117,7 @@ fn the_files_of_two_slices_do_not_go_together() {
     broken.write("slots", 24, &8u64.to_ne_bytes());
     assert_eq!(
         broken.message(),
-        "slots is of slice generation 8, its control file of 7"
+        "slots has slice generation 8, but its control file has 7"
     );
 }
 
@@ -133,7 +133,7 @@ fn a_control_file_that_makes_no_sense_is_called_damaged() {
         broken.write("control", offset, bytes);
         assert_eq!(
             broken.message(),
-            format!("control is damaged: its {field} makes no sense")
+            format!("control is damaged: invalid {field}")
         );
     }
 }
@@ -206,7 +206,7 @@ fn a_file_without_permission_is_called_so() {
         };
         assert_eq!(
             broken.message(),
-            format!("control may not be opened by user {user}")
+            format!("user {user} may not open control")
         );
     })
     .finish();
@@ -426,7 +426,7 @@ fn what_cannot_be_written_down_is_refused() {
             .unwrap()
             .to_string()
     };
-    let is_invalid = |message: String| message.starts_with("a slice cannot be set up: it");
+    let is_invalid = |message: String| message.starts_with("cannot create the slice: it");
     assert!(is_invalid(refused(SliceSpec {
         id: "x".repeat(65),
         ..good.clone()

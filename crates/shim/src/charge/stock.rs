@@ -132,7 +132,7 @@ enum Part {
 
 /// A call that the driver is at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use = "what is begun has to be finished"]
+#[must_use = "a growth that was begun has to be finished"]
 pub struct Growth {
     part: Part,
     /// [`Balance::forced`] when it began.

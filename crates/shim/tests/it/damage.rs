@@ -69,7 +69,7 @@ fn cut_short_while_in_use() {
             let file = OpenOptions::new().write(true).open(file).expect("ours");
             file.set_len(0).expect("ours");
         };
-        is_survived(cut, &[name, "was cut short while in use"]);
+        is_survived(cut, &[name, "was truncated while in use"]);
     }
 }
 

@@ -52,7 +52,7 @@ fn without_a_slice_nothing_is_given_and_one_line_says_so() {
 #[test]
 fn the_switch_opens_nothing_where_there_is_no_sound_slice() {
     let rig = Rig::new(1, ROOM);
-    let ignored = "DIVVY_SHIM=off is ignored without a sound slice";
+    let ignored = "DIVVY_SHIM=off is ignored without a valid slice";
     is_refused(
         &rig,
         |command| command.env("DIVVY_SHIM", "off").env_remove("DIVVY_SLICE"),

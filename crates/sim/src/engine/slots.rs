@@ -227,7 +227,9 @@ impl State {
             self.set_own_slot(Some(index));
             return Ok(index);
         }
-        Err(io::Error::other("all slots for processes are taken"))
+        Err(io::Error::other(
+            "too many processes: all process slots are in use",
+        ))
     }
 }
 

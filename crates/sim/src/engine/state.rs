@@ -64,17 +64,17 @@ struct Header {
 pub enum InitError {
     #[error("DIVVY_SIM_STATE is not set: the simulated driver needs the path of its state file")]
     NoPath,
-    #[error("{0} does not exist and DIVVY_SIM is not set: nothing says which GPUs to simulate (DIVVY_SIM=MODEL:N; models: {known})", known = model::keys().collect::<Vec<_>>().join(", "))]
+    #[error("{0} does not exist, and DIVVY_SIM is not set: set DIVVY_SIM=MODEL:N (models: {known})", known = model::keys().collect::<Vec<_>>().join(", "))]
     NoSpec(PathBuf),
     #[error("DIVVY_SIM: {0}")]
     Spec(#[from] SpecError),
     #[error(
-        "{0} holds `{1}` but DIVVY_SIM says `{2}`: remove the file or use another DIVVY_SIM_STATE"
+        "{0} simulates `{1}`, but DIVVY_SIM is `{2}`: remove the file or use another DIVVY_SIM_STATE"
     )]
     OtherSpec(PathBuf, String, String),
-    #[error("DIVVY_SIM_CONFIG: no instance {} can be made at {} on GPU {}", .0.profile, .0.start, .0.gpu)]
+    #[error("DIVVY_SIM_CONFIG: cannot create instance {} at memory slice {} on GPU {}", .0.profile, .0.start, .0.gpu)]
     Instance(InstanceConfig),
-    #[error("{0} is not a state file of this simulator's version {VERSION}")]
+    #[error("{0} is not a state file of this simulator (version {VERSION})")]
     NotOurs(PathBuf),
     #[error("cannot {1} {0}: {2}")]
     Io(PathBuf, &'static str, io::Error),

@@ -27,18 +27,18 @@ fn the_doctor_tells_what_is_on_divided_gpus() {
     let home = home("a100-40gb:3", DIVIDED);
     let findings = home.divvy(&["doctor", "-o", "json"]).items();
     let text = |check: &str| finding(&findings, check)["found"].as_str().expect("text");
-    assert!(text("gpu.0").contains("divided (MIG)"), "{}", text("gpu.0"));
+    assert!(text("gpu.0").contains("in MIG mode"), "{}", text("gpu.0"));
     let instances = text("gpu.0.instances");
     for word in ["1g.5gb@1 MIG-", "3g.20gb@4 MIG-", "idle"] {
         assert!(instances.contains(word), "{instances}");
     }
-    assert_eq!(text("gpu.1.instances"), "it has no instances yet");
+    assert_eq!(text("gpu.1.instances"), "no MIG instances yet");
     assert!(
         findings
             .iter()
             .all(|finding| finding["check"] != "gpu.2.instances")
     );
-    assert!(text("gpu.2.enforcement").contains("interposer"));
+    assert!(text("gpu.2.enforcement").contains("limiter"));
     let expected = if rustix::process::geteuid().is_root() {
         "ok"
     } else {

@@ -94,7 +94,7 @@ fn without_a_daemon_the_limit_is_proved_in_every_way_there_is() {
     for name in [
         "cuMemGetInfo total",
         "cuMemGetInfo free",
-        "what cuMemGetInfo calls free",
+        "cuMemGetInfo free, allocated",
         "cuDeviceTotalMem",
         "NVML total",
         "NVML used",

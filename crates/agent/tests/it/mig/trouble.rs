@@ -71,7 +71,10 @@ async fn a_place_that_is_refused_is_left_for_another() {
     assert_eq!(job.exit_code, Some(0), "{job:#?}");
     assert_eq!(story(&client).await, ["mig_create_failed", "mig_created"]);
     let back = told(&client, "requeued").await;
-    assert!(back[0].text.contains("somebody else may lie"), "{back:?}");
+    assert!(
+        back[0].text.contains("another program's instance"),
+        "{back:?}"
+    );
 }
 
 #[tokio::test]
@@ -117,7 +120,9 @@ async fn a_gpu_whose_bare_device_somebody_holds_is_tried_again_later() {
     )
     .await;
     assert!(
-        back[0].text.contains("restart what watches GPUs"),
+        back[0]
+            .text
+            .contains("restart the programs that monitor GPUs"),
         "{back:?}"
     );
     // Whatever could be had a moment ago can be asked for: it comes back.

@@ -249,7 +249,7 @@ impl<'a> ComputeInstance<'a> {
             device: Some(format!("GPU {}", self.index)),
             code: nvmlReturn_t::NOT_FOUND,
             text: format!(
-                "no MIG device is compute instance {} of GPU instance {}",
+                "compute instance {} of GPU instance {} has no MIG device",
                 ours.1, ours.0
             ),
         })

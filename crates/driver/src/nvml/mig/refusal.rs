@@ -25,22 +25,22 @@ impl Refusal {
     pub fn hint(self) -> &'static str {
         match self {
             Self::InUse => {
-                "end the processes that use it; where none is listed, restart what watches GPUs (DCGM, nvidia-persistenced), \
-                 which may hold it open"
+                "end the processes that use it; if none is listed, restart the programs that monitor GPUs (DCGM, \
+                 nvidia-persistenced), because they may hold it open"
             }
             Self::NoRoom => {
-                "list what is there with `nvidia-smi mig -lgi`: an instance of somebody else may lie in that place"
+                "list the instances with `nvidia-smi mig -lgi`: another program's instance may occupy the place"
             }
             Self::NoPermission => {
-                "run as root, or with access to /dev/nvidia-caps for `mig/config`"
+                "run as root, or get access to the device file of `mig/config` in /dev/nvidia-caps"
             }
             Self::NotSupported => {
-                "see `nvidia-smi -q -d MIG`: MIG must be on, and the driver not a guest's"
+                "check `nvidia-smi -q -d MIG`: MIG mode must be on, and a vGPU guest cannot change instances"
             }
             Self::ResetRequired => {
                 "drain the GPU and reset it with `nvidia-smi --gpu-reset -i N`, or restart the machine"
             }
-            Self::Gone => "it was destroyed by somebody else; list the instances again",
+            Self::Gone => "another program destroyed it; list the instances again",
         }
     }
 }

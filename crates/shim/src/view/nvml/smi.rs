@@ -133,7 +133,7 @@ pub fn export_table<F>(
         // SAFETY: neither is null, and the driver has read sixteen bytes there and written an address here.
         let (id, table) = unsafe { (id.cast::<[u8; 16]>().read_unaligned(), table.read()) };
         if id == ID && !replace(table.cast_mut().cast()) {
-            tell("has a table of another kind for nvidia-smi than is known");
+            tell("has an unknown version of the table for nvidia-smi");
         }
     }
     result
@@ -252,7 +252,7 @@ macro_rules! replacements {
                 } else if rows_are_as_known(real.function, device) {
                     $handler(real, device, count, rows)
                 } else {
-                    tell("lists nvidia-smi's processes in a way that is not known");
+                    tell("reports processes to nvidia-smi in an unknown layout");
                     real.call()
                 }
             })
@@ -315,7 +315,7 @@ fn tell(what: &str) {
     process::alarm();
     if !TOLD.swap(true, Relaxed) {
         notice::say(&format!(
-            "this driver {what}: its process list is left as it is, and shows other programs too"
+            "this driver {what}, so nvidia-smi also lists processes of other slices"
         ));
     }
 }

@@ -79,7 +79,7 @@ fn main() -> ExitCode {
 
 #[expect(clippy::print_stdout, reason = "the report is the program's data")]
 fn try_it(cli: Cli) -> Result<bool> {
-    let config = std::env::var_os("KUBECONFIG").context("KUBECONFIG names no cluster")?;
+    let config = std::env::var_os("KUBECONFIG").context("KUBECONFIG is not set")?;
     let cluster = Cluster::new(cli.kubectl, PathBuf::from(config));
     let facts = facts(&cluster)?;
     eprintln!("   cluster: {facts}");
