@@ -285,7 +285,7 @@ impl Desk {
         let ours = |id: &str| id == self.hand.daemon || self.ours.contains(id);
         let foreign = foreign(&self.hand.settings.worker_name, workers, ours);
         if foreign != self.foreign {
-            tracing::warn!(gpus = ?foreign, "other daemons with this worker name use these GPUs; Divvy leaves them alone");
+            tracing::warn!(gpus = ?foreign, "other daemons with this worker name use these GPUs; this daemon does not use them");
             self.foreign = foreign;
             // Every job that waits is submitted again, for other GPUs.
             for line in &mut self.lines {
