@@ -128,7 +128,7 @@ fn device(asked: &ClaimDevice) -> Result<Device, Error> {
         _ => Err(usage(format!(
             "the device of {gpu} needs exactly one of memory_bytes, mig and whole"
         ))
-        .hint("add a device for each further part")),
+        .hint("use several devices to claim several parts")),
     }
 }
 

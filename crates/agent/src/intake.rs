@@ -129,7 +129,7 @@ pub fn name(given: Option<String>, command: &[String]) -> Result<String, Error> 
                 .hint("use a word, or leave the name out to use the program's"))
         }
         Some(name) if is_reference(&name) => {
-            let why = format!("the name {name:?} is reserved: it already refers to a job");
+            let why = format!("the name {name:?} is reserved for references to jobs");
             Err(usage(why).hint("use a name that is neither a number nor `last`"))
         }
         Some(name) => Ok(name),

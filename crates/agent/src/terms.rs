@@ -44,7 +44,7 @@ pub fn check_priority(priority: i32, by: &Caller) -> Result<(), Error> {
         return Ok(());
     }
     let why = format!(
-        "priority {priority} is above 0, ahead of other users' jobs: it requires the role {}, but {} (uid {}) has the role {}",
+        "priority {priority} is above 0, which requires the role {}, but {} (uid {}) has the role {}",
         Role::Operator.name(),
         by.account.name,
         by.account.uid,

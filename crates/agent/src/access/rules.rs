@@ -111,13 +111,19 @@ pub enum RulesError {
 impl From<&RulesError> for Error {
     fn from(error: &RulesError) -> Self {
         let hint = match error {
-            RulesError::Read { .. } => "give --access the path of a readable file, or leave it out",
-            RulesError::Owner { .. } => {
-                "change its owner to root or to the daemon's user: chown root FILE"
+            RulesError::Read { .. } => {
+                "give --access the path of a readable file, or leave it out".to_owned()
             }
-            RulesError::Open { .. } => "chmod go-w FILE: its writers can make themselves admins",
+            RulesError::Owner { path, .. } => format!(
+                "change its owner to root or to the daemon's user: chown root {}",
+                path.display()
+            ),
+            RulesError::Open { path, .. } => format!(
+                "chmod go-w {}: users who can write the file can make themselves admins",
+                path.display()
+            ),
             RulesError::Wrong { .. } => {
-                "the keys are admin, operator, user and viewer (lists of names, numbers and @groups), others, commands and containers"
+                "the keys are admin, operator, user and viewer (lists of names, numbers and @groups), others, commands and containers".to_owned()
             }
         };
         Self::new(ErrorCode::Usage, crate::supervise::chain(error)).hint(hint)

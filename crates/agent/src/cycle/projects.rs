@@ -228,7 +228,9 @@ fn check(project: &Project) -> Result<(), Error> {
     // What a database keeps, and more than any machine has.
     const MOST: Gpus = Gpus::from_thousandths(1_000_000_000);
     if project.quota.gpus > MOST || project.limit.gpus.is_some_and(|limit| limit > MOST) {
-        return Err(usage(format!("a quota or a limit is at most {MOST} GPUs")));
+        return Err(usage(format!(
+            "quota and limit must not exceed {MOST} GPUs"
+        )));
     }
     if project.min_runtime_s > LONGEST_S {
         return Err(usage("the minimum runtime is longer than 100 years"));

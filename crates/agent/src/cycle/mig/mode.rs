@@ -287,7 +287,7 @@ impl Cycle {
                     })
                 }
                 Err(_) => Err(Error::new(ErrorCode::Conflict, text).hint(
-                    "only idle instances were destroyed; `--dry-run` lists what blocks the change",
+                    "at most idle instances were destroyed; `--dry-run` lists what blocks the change",
                 )),
             };
             self.round.changes.push((reply, answer));
