@@ -241,7 +241,7 @@ fn standing(job: &Job, confirm: &Confirm, digest: &str, by: &Caller) -> Result<S
         let why = format!(
             "job {id} belongs to another user, so the confirmation cannot change what it runs"
         );
-        return Err(Error::new(ErrorCode::NotAllowed, why).hint("confirm it without changes: {}"));
+        return Err(Error::new(ErrorCode::NotAllowed, why).hint("confirm it with an empty body"));
     }
     if let Some(attempt) = confirm.attempt.filter(|attempt| *attempt != job.attempt) {
         let why = format!(
